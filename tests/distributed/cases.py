@@ -135,7 +135,7 @@ def panels_of_many_vectors(mesh):
     than the others.
     """
     # as if few vectors kept a device busy
-    panels._MULTIPLE, panels._LEAST, sums._LEAST = 4, 8, 4
+    panels._MULTIPLE, panels._MIN_WIDTH, sums._MIN_WIDTH = 4, 8, 4
     for m, k, n in ((41, 40, 83), (82, 33, 31), (3, 50, 97)):
         a, b = operands(mesh, m, k, n)
         want = hg.matmul(a, b, scheme=FIXED)
@@ -958,7 +958,7 @@ def kernels_of_gpus(mesh):
     spoiled = a.clone()
     spoiled[1, 2], spoiled[3, 4] = math.nan, math.inf
     few = hg.Ozaki2(num_moduli=3, scaling="fast")
-    panels._MULTIPLE = panels._LEAST = 2
+    panels._MULTIPLE = panels._MIN_WIDTH = 2
     rows, inner = (Shard(0), Shard(0)), (Shard(1), Shard(0))
     scaled = {"alpha": 0.5, "beta": -3.0, "scheme": few}
     products = [

@@ -1,6 +1,4 @@
-"""Products of matrices that are spread over processes: DTensors in, a DTensor out, with
-the bits of one device.
-"""
+"""Products of DTensors, matrices on a mesh of processes, with the bits of one device."""
 
 from hifigemm.distributed.api import gemm, make_plan, matmul
 from hifigemm.distributed.layout import Layout

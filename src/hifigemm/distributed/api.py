@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.placement_types import Placement
 
 from hifigemm.accuracy import Accuracy
-from hifigemm.distributed.products import Asked, MeshPlan, multiply, planned
+from hifigemm.distributed.products import MeshOptions, MeshPlan, multiply, plans_for
 from hifigemm.interop import torch_private as private
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.schemes import Scheme
@@ -30,11 +30,10 @@ def matmul(
     workspace: int | None = None,
     return_report: bool = False,
 ) -> Any:
-    """A B of matrices that are spread over the processes of a mesh, with the same bits
-    for every mesh and layout.
+    """A B of matrices on a mesh of processes, with the same bits for every mesh.
 
-    All ranks of the mesh call it with the same options. What one of them refuses is
-    raised on all of them before anything is sent.
+    No layout changes the bits either. All ranks of the mesh call it with the same
+    options. An error of one of them is raised on all of them before anything is sent.
 
     Parameters
     ----------
@@ -69,8 +68,7 @@ def matmul(
     ------
     PlanError
         Placements such as `Partial`, schemes whose bits depend on the mesh, options
-        that are none; on the other ranks, whatever one of them refuses, with its
-        number.
+        that are none; on the other ranks, the error of one of them, with its number.
     AccuracyError
         A forced scheme does not keep the accuracy.
     TypeError, ValueError
@@ -83,8 +81,8 @@ def matmul(
     >>> b = distribute_tensor(y, mesh, [Shard(0)])  # doctest: +SKIP
     >>> c = hifigemm.distributed.matmul(a, b, accuracy="correct")  # doctest: +SKIP
     """
-    asked = Asked(accuracy, scheme, _tuple(placements), workspace)
-    return _product(a, b, None, out, asked, return_report)
+    options = MeshOptions(accuracy, scheme, _tuple(placements), workspace)
+    return _product(a, b, None, out, options, return_report)
 
 
 @opaque
@@ -102,8 +100,9 @@ def gemm(
     workspace: int | None = None,
     return_report: bool = False,
 ) -> Any:
-    """alpha A B + beta C with the bits of `hifigemm.gemm`; transposes of DTensors are
-    views.
+    """alpha A B + beta C with the bits of `hifigemm.gemm`.
+
+    Transposes of DTensors are views.
 
     Parameters
     ----------
@@ -118,8 +117,8 @@ def gemm(
     -------
     DTensor, or (DTensor, Report)
     """
-    asked = Asked(accuracy, scheme, _tuple(placements), workspace, alpha, beta)
-    return _product(a, b, c, out, asked, return_report)
+    options = MeshOptions(accuracy, scheme, _tuple(placements), workspace, alpha, beta)
+    return _product(a, b, c, out, options, return_report)
 
 
 @opaque
@@ -132,8 +131,7 @@ def make_plan(
     placements: Sequence[Placement] | None = None,
     workspace: int | None = None,
 ) -> MeshPlan:
-    """What `matmul` would do for these operands, without doing it; all ranks of the
-    mesh call it.
+    """The plan of `matmul` for these operands; all ranks of the mesh call it.
 
     Returns
     -------
@@ -141,97 +139,98 @@ def make_plan(
         ``print(plan)`` says which rank makes what, how many bytes it receives and
         holds, and the seconds of the model. The shards may be on the device "meta".
     """
-    return planned(
-        a, b, None, None, Asked(accuracy, scheme, _tuple(placements), workspace)
-    )[0]
+    options = MeshOptions(accuracy, scheme, _tuple(placements), workspace)
+    return plans_for(a, b, None, None, options)[0]
 
 
 def _tuple(placements: Sequence[Placement] | None) -> tuple[Placement, ...] | None:
-    """As a tuple, where they are a sequence."""
+    """A sequence of placements as a tuple; anything else as it is."""
     return tuple(placements) if isinstance(placements, Sequence) else placements
 
 
 @opaque
 def _product(
-    a: Any, b: Any, c: Any, out: Any, asked: Asked, return_report: bool
+    a: Any, b: Any, c: Any, out: Any, options: MeshOptions, return_report: bool
 ) -> Any:
+    """alpha A B + beta C, differentiable if an operand requires a gradient."""
     tensors = [x for x in (a, b, c, out) if isinstance(x, torch.Tensor)]
-    is_followed = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    if is_followed or private.in_functorch():
+    is_tracked = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    if is_tracked or private.in_functorch():
         if out is not None or return_report:
             raise TypeError(
                 "an operand requires a gradient, which `out` and reports do not have: use torch.no_grad()"
             )
-        return _Differentiable.apply(a, b, c, asked)
+        return _Differentiable.apply(a, b, c, options)
     with torch.no_grad(), ieee_arithmetic():
-        made, report = multiply(a, b, c, out, asked, return_report=return_report)
-    return (made, report) if return_report else made
+        result, report = multiply(a, b, c, out, options, return_report=return_report)
+    return (result, report) if return_report else result
 
 
 class _Differentiable(torch.autograd.Function):
-    """alpha A B + beta C whose derivatives are products on the mesh by the same
-    options.
+    """alpha A B + beta C, with products on the mesh as derivatives.
 
-    It has no rule for tangents: DTensor has no operators that make them.
+    They have the same options. It has no rule for tangents: DTensor has no operators that make them.
     """
 
     @staticmethod
-    def forward(a: Any, b: Any, c: Any, asked: Asked) -> Any:
-        if asked.of_gradients:
-            a, b = without_partial(a), without_partial(b)
+    def forward(a: Any, b: Any, c: Any, options: MeshOptions) -> Any:
+        if options.of_gradients:
+            a = without_partial(a)
+            b = without_partial(b)
         with ieee_arithmetic():
-            return multiply(a, b, c, None, asked, return_report=False)[0]
+            result, _ = multiply(a, b, c, None, options, return_report=False)
+        return result
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        a, b, c, ctx.asked = inputs
+        a, b, c, ctx.options = inputs
         ctx.save_for_backward(a, b)
-        ctx.of_c = None if c is None else (_placements(c), c.dtype)
+        ctx.placements_and_dtype_of_c = None if c is None else (_placements(c), c.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         a, b = ctx.saved_tensors
-        asked, (left, right, third, _) = ctx.asked.with_numbers(), ctx.needs_input_grad
-        alpha = asked.alpha.conjugate()
+        needs_da, needs_db, needs_dc, _ = ctx.needs_input_grad
+        options = ctx.options.with_numbers()
 
         def product(x: Any, y: Any, like: Any) -> Any:
-            options = replace(
-                asked,
+            """conj(alpha) x y, placed as `like` is and in its dtype."""
+            product_options = replace(
+                options,
                 placements=_placements(like),
-                alpha=alpha,
+                alpha=options.alpha.conjugate(),
                 beta=0.0,
                 of_gradients=True,
             )
-            return _product(x, y, None, None, options, False).to(like.dtype)
+            return _product(x, y, None, None, product_options, False).to(like.dtype)
 
-        da = product(gradient, _adjoint(b), a) if left else None
-        db = product(_adjoint(a), gradient, b) if right else None
+        da = product(gradient, _adjoint(b), a) if needs_da else None
+        db = product(_adjoint(a), gradient, b) if needs_db else None
         dc = None
-        if third and ctx.of_c is not None:
-            dc = gradient * asked.beta.conjugate()
-            # inside a transform of torch.func it stays where it is
+        if needs_dc and ctx.placements_and_dtype_of_c is not None:
+            placements, dtype = ctx.placements_and_dtype_of_c
+            dc = gradient * options.beta.conjugate()
+            # Inside a transform of torch.func it keeps its placements.
             if isinstance(dc, DTensor):
-                dc = dc.redistribute(placements=ctx.of_c[0])
-            dc = dc.to(ctx.of_c[1])
+                dc = dc.redistribute(placements=placements)
+            dc = dc.to(dtype)
         return da, db, dc, None
 
 
 def _placements(x: Any) -> tuple[Placement, ...]:
-    """Those of a tensor, which may stand for another one in a transform of torch.func,
-    with no sums pending.
+    """Placements of x without pending sums.
+
+    In a transform of torch.func they are those of the tensor for which x stands.
     """
-    return tuple(
-        Replicate() if p.is_partial() else p for p in private.innermost(x).placements
-    )
+    placements = private.innermost(x).placements
+    return tuple(Replicate() if p.is_partial() else p for p in placements)
 
 
 def without_partial(x: Any) -> DTensor:
     """x without pending sums, which PyTorch adds up in the dtype of x."""
-    return (
-        x.redistribute(placements=_placements(x))
-        if any(p.is_partial() for p in x.placements)
-        else x
-    )
+    if not any(p.is_partial() for p in x.placements):
+        return x
+    return x.redistribute(placements=_placements(x))
 
 
 def _adjoint(x: Any) -> Any:

@@ -1,7 +1,6 @@
-"""What the ranks of a mesh tell each other beside matrices: words on which all have to
-agree, and refusals.
+"""Messages between the ranks of a mesh besides matrices: common numbers, and errors.
 
-Every function is called by all ranks of the mesh, or of a group of it.
+All ranks of the mesh, or of a group of it, call each function together.
 """
 
 from __future__ import annotations
@@ -22,15 +21,17 @@ _gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_
 
 
 def gather(out: Tensor, x: Tensor, group: Any) -> Any:
-    """Start to gather the `x` of all ranks of a group, which are equally large, one
-    behind the other in `out`.
+    """The work that fills `out` with the `x` of all ranks of a group, in their order.
+
+    The tensors of all ranks have the same size.
     """
     return _gather(out, x, group=group, async_op=True)
 
 
 def groups_of(mesh: DeviceMesh) -> list[Any]:
-    """The groups through which a word reaches every rank of the mesh, one for each of
-    its dimensions.
+    """The group of this rank in each dimension of the mesh with several ranks.
+
+    A message that goes through all of them reaches every rank of the mesh.
     """
     return [mesh.get_group(i) for i in range(mesh.ndim) if mesh.size(i) > 1]
 
@@ -49,71 +50,64 @@ def reduce_sum(x: Tensor, groups: Iterable[Any]) -> Tensor:
     return x
 
 
-def largest(mesh: DeviceMesh, words: list[int]) -> list[int]:
-    """The largest of each word over all ranks.
+def largest(mesh: DeviceMesh, numbers: list[int]) -> list[int]:
+    """The largest of each number over all ranks.
 
-    The words travel from host to host where the groups of the mesh have a backend for
-    that, as those of ``init_process_group("cpu:gloo,cuda:nccl")`` have, and nothing
-    waits for a device then. Through NCCL alone they pass the device.
+    The numbers travel from host to host if the groups of the mesh have a backend for
+    that, as after ``init_process_group("cpu:gloo,cuda:nccl")``; then nothing waits for
+    a device. With NCCL alone they pass through the device.
     """
     groups = groups_of(mesh)
     on_host = all("cpu:" in dist.get_backend_config(group) for group in groups)
-    device = (
-        "cpu"
-        if on_host or mesh.device_type == "cpu"
-        else f"cuda:{torch.cuda.current_device()}"
-    )
-    return list(
-        map(
-            int,
-            reduce_largest(
-                torch.tensor(words, dtype=torch.int64, device=device), groups
-            ).tolist(),
-        )
-    )
+    device = "cpu"
+    if not on_host and mesh.device_type != "cpu":
+        device = f"cuda:{torch.cuda.current_device()}"
+    tensor = torch.tensor(numbers, dtype=torch.int64, device=device)
+    return [int(x) for x in reduce_largest(tensor, groups).tolist()]
 
 
-def agree(mesh: DeviceMesh, error: Exception | None, facts: str = "") -> None:
-    """Raise on every rank where one of them has an error, or where facts differ that
-    all have to share.
+def agree(mesh: DeviceMesh, error: Exception | None, request: str = "") -> None:
+    """Raise on every rank if one of them has an error, or if their requests differ.
 
     The rank with the error raises it itself; the others raise PlanError with its number
     and message.
     """
-    digest = int.from_bytes(hashlib.sha256(facts.encode()).digest()[:7], "big")
+    # One message tells if all is well: no error, and one hash of all requests.
+    digest = int.from_bytes(hashlib.sha256(request.encode()).digest()[:7], "big")
     if largest(mesh, [error is not None, digest, -digest]) == [0, digest, -digest]:
         return
-    said: list[Any] = [
-        (
-            dist.get_rank(),
-            None if error is None else f"{type(error).__name__}: {error}",
-            facts,
-        )
-    ]
+
+    # Rank, error and request of every rank.
+    text = None if error is None else f"{type(error).__name__}: {error}"
+    entries: list[Any] = [(dist.get_rank(), text, request)]
     for group in groups_of(mesh):
         lists: list[Any] = [None] * dist.get_world_size(group)
-        dist.all_gather_object(lists, said, group=group)
-        said = [entry for entries in lists for entry in entries]
+        dist.all_gather_object(lists, entries, group=group)
+        entries = [entry for entries_of_rank in lists for entry in entries_of_rank]
     if error is not None:
         raise error
-    refusals = [
-        f"rank {rank} refuses the product: {why}"
-        for rank, why, _ in sorted(said)
-        if why
-    ]
-    if refusals:
-        raise PlanError("; ".join(refusals))
-    views = {facts: rank for rank, _, facts in sorted(said, reverse=True)}
-    differing = "; ".join(
-        f"rank {rank} asks for {facts}"
-        for facts, rank in sorted(views.items(), key=lambda x: x[1])
+
+    errors = []
+    for rank, text, _ in sorted(entries):
+        if text:
+            errors.append(f"rank {rank} refuses the product: {text}")
+    if errors:
+        raise PlanError("; ".join(errors))
+
+    # The first rank of each request.
+    first_ranks: dict[str, int] = {}
+    for rank, _, rank_request in sorted(entries):
+        first_ranks.setdefault(rank_request, rank)
+    requests = [f"rank {rank} asks for {text}" for text, rank in first_ranks.items()]
+    raise PlanError(
+        f"the ranks of a product differ in what they ask for: {'; '.join(requests)}"
     )
-    raise PlanError(f"the ranks of a product differ in what they ask for: {differing}")
 
 
-def caught(function: Any, *arguments: Any) -> tuple[Any, Exception | None]:
-    """What a function returns, or the error that it raises, for `agree`: other ranks
-    would wait for this one.
+def result_or_error(function: Any, *arguments: Any) -> tuple[Any, Exception | None]:
+    """The result of a function, or the error that it raises.
+
+    An error is for `agree`, as other ranks would wait for this one.
     """
     try:
         return function(*arguments), None

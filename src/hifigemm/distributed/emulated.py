@@ -1,15 +1,14 @@
-"""Products of DTensors inside `hifigemm.emulate`: ``@``, linear and their derivatives
-on meshes.
+"""Products of DTensors inside `hifigemm.emulate`: ``@``, linear and their derivatives.
 
 DTensor itself would cut them up, multiply the shards by the kernels of the drop-in and
 add partial sums up in the dtype of the result: other bits for other meshes. Handlers in
-the place of mm and addmm give whole products instead; those of stacks and vectors see
-to it that each sum is made by one rank.
+the place of mm and addmm make whole products instead. The handlers of stacks and
+vectors give each sum to one rank.
 
-A compiler traces DTensors by what becomes of their shards, which leaves no product of
-DTensors in its graph, and other bits without a word. The handlers therefore refuse to
-be traced, so that torch.compile ends its graph before a product and calls it as it
-stands; graphs that are older than the handlers are given up.
+A compiler traces the operations on the shards of DTensors. That leaves no product of
+DTensors in its graph, and other bits without a word. The handlers therefore raise an
+error in a trace, so that torch.compile ends its graph before a product and calls the
+product as it stands. Graphs that are older than the handlers are dropped.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from hifigemm.schemes.auto import as_scheme
 
 _aten: Any = torch.ops.aten
 _mm: Any = _aten.mm.default
+"""The operator that `hifigemm.distributed.matmul` replaces."""
 _PRODUCTS = (
     _mm,
     _aten.bmm.default,
@@ -40,115 +40,118 @@ _PRODUCTS = (
     _aten.dot.default,
     _aten.vdot.default,
 )
+"""Operators that are one product."""
 _SUMS = {
     _aten.addmm.default: _mm,
     _aten.baddbmm.default: _aten.bmm.default,
     _aten.addmv.default: _aten.mv.default,
 }
-"""Sums with C, and their products."""
+"""Operators that are a product plus C, with the operators of their products."""
 _is_registered = False
+"""True once the handlers are in the place of the operators."""
 
 
 def register() -> None:
-    """Put the handlers in their places."""
+    """Put the handlers in the place of PyTorch's operators of DTensors."""
     global _is_registered
-    if not _is_registered:
-        _is_registered = True
-        for operators, handler in ((_PRODUCTS, _made), (_SUMS, _added)):
-            for operator in operators:
-                private.handle_on_meshes(operator, handler)
-        if dist.is_initialized() and "torch._dynamo" in sys.modules:
-            torch.compiler.reset()
+    if _is_registered:
+        return
+    _is_registered = True
+    for operator in _PRODUCTS:
+        private.handle_on_meshes(operator, _handle_product)
+    for operator in _SUMS:
+        private.handle_on_meshes(operator, _handle_sum)
+    if dist.is_initialized() and "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
 
 
 @private.untraced
-def _made(operator: Any, args: Any, kwargs: Any) -> Any:
-    """A B."""
+def _handle_product(operator: Any, args: Any, kwargs: Any) -> Any:
+    """A B, by the policy that holds now, or by PyTorch."""
     _check_untraced(operator, *args)
     policy = current_policy()
-    if policy is None or not _is_asked_for(policy, *args):
+    if policy is None or not _is_emulated(policy, *args):
         return private.made_by_dtensor(operator, args, kwargs)
     return _product(policy, operator, *args)
 
 
 @private.untraced
-def _added(operator: Any, args: Any, kwargs: Any) -> Any:
-    """beta C + alpha A B with the product rounded first, as the drop-in makes it for
-    tensors of one device.
-    """
+def _handle_sum(operator: Any, args: Any, kwargs: Any) -> Any:
+    """beta C + alpha A B with the product rounded first, as on one device."""
     _check_untraced(operator, *args)
     policy = current_policy()
     c, a, b = args
-    alpha, beta = (kwargs.get(name, 1) for name in ("alpha", "beta"))
+    alpha = kwargs.get("alpha", 1)
+    beta = kwargs.get("beta", 1)
     is_sum = isinstance(c, DTensor) and c.dtype == a.dtype and alpha != 0
-    if policy is None or not is_sum or not _is_asked_for(policy, a, b):
+    if policy is None or not is_sum or not _is_emulated(policy, a, b):
         return private.made_by_dtensor(operator, args, kwargs)
-    made = _product(policy, _SUMS[operator], a, b)
+    product = _product(policy, _SUMS[operator], a, b)
     if beta == 0:
-        return made if alpha == 1 else made * alpha
-    return torch.add(c if beta == 1 else c * beta, made, alpha=alpha)
+        return product if alpha == 1 else product * alpha
+    return torch.add(c if beta == 1 else c * beta, product, alpha=alpha)
 
 
 def _check_untraced(operator: Any, *tensors: Any) -> None:
-    """Raise NotImplementedError in a trace, whatever the policy is now: another one may
-    hold when the graph runs.
+    """Raise NotImplementedError in a trace.
+
+    The policy does not matter: another one may hold when the graph runs.
     """
-    if any(
-        isinstance(x, DTensor) and x.dtype in LEVELS and private.is_traced(x)
-        for x in tensors
-    ):
-        raise NotImplementedError(
-            f"{operator} of DTensors is no part of a graph once hifigemm makes such products"
-        )
+    for x in tensors:
+        if isinstance(x, DTensor) and x.dtype in LEVELS and private.is_traced(x):
+            raise NotImplementedError(
+                f"{operator} of DTensors is no part of a graph once hifigemm makes such products"
+            )
 
 
-def _is_asked_for(policy: Policy, a: Any, b: Any) -> bool:
-    """Whether the product is made here; PyTorch's own way is left what no policy asks
-    for, and its own errors.
+def _is_emulated(policy: Policy, a: Any, b: Any) -> bool:
+    """True if the policy asks for this product.
+
+    PyTorch makes all others, and raises its own errors for operands that do not fit.
     """
-    if policy.hands_on or not all(
-        isinstance(x, DTensor) and x.dtype in LEVELS for x in (a, b)
-    ):
+    if policy.hands_on:
         return False
+    for x in (a, b):
+        if not isinstance(x, DTensor) or x.dtype not in LEVELS:
+            return False
     inner = b.shape[-2] if b.ndim > 1 else b.shape[0]
     if a.dtype != b.dtype or a.shape[-1] != inner or a.device_mesh != b.device_mesh:
         return False
     size = policy.least_size(a.dtype, on_cpu=a.device_mesh.device_type == "cpu")
-    rows, cols = (a.shape[-2] if a.ndim > 1 else 1), (b.shape[-1] if b.ndim > 1 else 1)
+    rows = a.shape[-2] if a.ndim > 1 else 1
+    cols = b.shape[-1] if b.ndim > 1 else 1
     return size is not None and bool(rows * inner * cols >= size**3)
 
 
 class _Cut(NamedTuple):
-    """An axis of A B that the ranks of a mesh dimension may share: its length, and the
-    placements where they do.
-    """
+    """An axis of A B that the ranks along a dimension of the mesh may share."""
 
     length: int
-    left: Placement
+    left: Placement  # placements of A, B and the result if they share it
     right: Placement
     result: Placement
 
 
 _WHOLE = _Cut(0, Replicate(), Replicate(), Replicate())
+"""No axis is shared: each rank has all of A B."""
 
 
 def _product(policy: Policy, operator: Any, a: DTensor, b: DTensor) -> DTensor:
-    """A B in placements that follow from those of A and B, so that views of the result
-    are those that PyTorch has.
+    """A B in placements that follow from the placements of A and B.
 
-    Stacks, vectors, meshes of more dimensions and schemes that `matmul` of meshes does
-    not take are redistributed, so that each entry is made by one rank, by the drop-in.
+    So the views that PyTorch takes of the result exist. Operands of `mm` go to `matmul`
+    of meshes. Stacks, vectors, operands on meshes of more than two dimensions, and of
+    schemes that it does not take, are redistributed, so that each entry is computed by
+    one rank, by the drop-in.
     """
     policy.has_seen_product()
-    a, b = (_in_plain_shards(x.detach()) for x in (a, b))
+    a = _in_plain_shards(a.detach())
+    b = _in_plain_shards(b.detach())
     cuts = _shared_axes(a, b)
     results = [cut.result for cut in cuts]
     scheme = as_scheme(policy.scheme)
-    if (
-        operator != _mm
-        or a.device_mesh.ndim > 2
-        or not (scheme is None or isinstance(scheme, SCHEMES))
-    ):
+    is_taken = scheme is None or isinstance(scheme, SCHEMES)
+    if operator != _mm or a.device_mesh.ndim > 2 or not is_taken:
         left = a.redistribute(placements=[cut.left for cut in cuts]).to_local()
         right = b.redistribute(placements=[cut.right for cut in cuts]).to_local()
         shape = (*a.shape[:-1], *(b.shape[-1:] if b.ndim > 1 else ()))
@@ -163,26 +166,24 @@ def _product(policy: Policy, operator: Any, a: DTensor, b: DTensor) -> DTensor:
             shape=torch.Size(shape),
             stride=strides,
         )
+
+    device = a.device_mesh.device_type
     for summary in policy.summaries:
-        key = (
-            "mesh",
-            a.dtype,
-            a.device_mesh.device_type,
-            a.shape,
-            b.shape,
-            policy.accuracy,
-            str(policy.scheme),
-        )
+        options = (policy.accuracy, str(policy.scheme))
+        key = ("mesh", a.dtype, device, a.shape, b.shape, *options)
         summary.row(key, partial(_row, a, b)).calls += 1
-    options: Any = {
-        "accuracy": policy.accuracy,
-        "scheme": policy.scheme,
-        "workspace": policy.workspace,
-    }
+    scheme_or_name: Any = policy.scheme
     try:
-        return matmul(a, b, **options, placements=results)
+        return matmul(
+            a,
+            b,
+            accuracy=policy.accuracy,
+            scheme=scheme_or_name,
+            workspace=policy.workspace,
+            placements=results,
+        )
     except (PlanError, TypeError, ValueError) as error:
-        # which an operator sign of Python might take for its own
+        # The sign @ of Python would take a TypeError for its own.
         raise RuntimeError(f"hifigemm: {error}") from error
 
 
@@ -197,37 +198,35 @@ def _row(a: DTensor, b: DTensor) -> Row:
 
 
 def _in_plain_shards(x: DTensor) -> DTensor:
-    """x with pending sums added up, and whole where its shards are strided, as views of
-    several axes leave them.
+    """x with pending sums added up, and without strided shards.
+
+    Views of several axes leave strided shards; such a dimension of the mesh gets all of
+    x.
     """
     placements = [
         p if type(p) in (Shard, Replicate) else Replicate() for p in x.placements
     ]
-    return (
-        x if placements == list(x.placements) else x.redistribute(placements=placements)
-    )
+    if placements == list(x.placements):
+        return x
+    return x.redistribute(placements=placements)
 
 
 def _shared_axes(a: DTensor, b: DTensor) -> list[_Cut]:
-    """The axis that each dimension of the mesh cuts: one that it cuts in A or B
-    already, never the inner dimension.
+    """For each dimension of the mesh the axis of A B that it cuts.
 
-    An axis that is shorter than the number of its ranks stays whole, as DTensor itself
-    leaves it.
+    It is one that it cuts in A or B already, never the inner dimension. An axis that is
+    shorter than the number of its ranks stays whole, as DTensor itself leaves it.
     """
     axes = _axes(a, b)
     num_ranks = [1] * len(axes)
     cuts = []
-    for size, placements in zip(
-        a.device_mesh.shape, zip(a.placements, b.placements, strict=True), strict=True
-    ):
+    for size, p, q in zip(a.device_mesh.shape, a.placements, b.placements, strict=True):
         cut = _WHOLE
         for i, axis in enumerate(axes):
-            is_cut = any(
-                p.is_shard() and p == q
-                for p, q in zip(placements, axis[1:3], strict=True)
-            )
-            if is_cut and num_ranks[i] * size <= axis.length:
+            is_cut_in_a = p.is_shard() and p == axis.left
+            is_cut_in_b = q.is_shard() and q == axis.right
+            fits = num_ranks[i] * size <= axis.length
+            if (is_cut_in_a or is_cut_in_b) and fits:
                 num_ranks[i] *= size
                 cut = axis
                 break
@@ -236,9 +235,7 @@ def _shared_axes(a: DTensor, b: DTensor) -> list[_Cut]:
 
 
 def _axes(a: DTensor, b: DTensor) -> list[_Cut]:
-    """The axes of A B: the stack, the rows of A and the columns of B, as far as there
-    are any.
-    """
+    """The axes of A B: a stack, the rows of A and the columns of B, if there are any."""
     axes = []
     if a.ndim == 3:
         axes.append(_Cut(a.shape[0], Shard(0), Shard(0), Shard(0)))

@@ -1,16 +1,14 @@
-"""How a product is spread over a mesh: who makes which part, what crosses the wire for
-it, and what that takes.
+"""Layouts of a product on a mesh: who makes which part, and what crosses the wire.
 
 Each dimension of the mesh has a role: the rows of C are cut along it ("m"), its columns
 ("n"), or the inner dimension ("k"), whose partial sums are added up over the wire. The
 roles with the least seconds of a simple model are taken:
 
-    seconds = max(products, pipelined wire) + the first panel + what is moved beforehand
-    and afterwards,
+    seconds = max(products, moves in panels) + the first panel + other moves.
 
-bytes over a rate and a latency for each message (the alpha-beta model). The model knows
-shapes, placements, the mesh and the kind of device alone, so that all ranks come to the
-same layout. No bit depends on it.
+A move takes its bytes over a rate, and a latency for each message (the alpha-beta
+model). The model depends only on shapes, placements, the mesh and the kind of device,
+so that all ranks choose the same layout. No bit depends on it.
 """
 
 from __future__ import annotations
@@ -26,6 +24,7 @@ from torch.distributed.tensor.placement_types import Placement
 from hifigemm.numerics.scaling import NORM_BLOCK
 
 Placements = tuple[Placement, ...]
+"""The placements of a matrix, one for each dimension of the mesh."""
 
 _ROLES = {
     "m": (Shard(0), Replicate()),
@@ -34,22 +33,22 @@ _ROLES = {
 }
 """Placements of A and B along a dimension of the mesh with this role."""
 FIRST = 16
-"""The first panel of an operand is this part of it: nothing can hide its way over the
-wire.
+"""The first panel is one of so many parts of an operand: no product runs while it
+travels.
 """
 
 
 @dataclass(frozen=True)
 class Wire:
-    """Rates of one kind of device behind the model; sustained."""
+    """Sustained rates of one kind of device in the model."""
 
-    bandwidth: float  # bytes a second that a rank receives while all do
+    bandwidth: float  # bytes a second that a rank receives while all ranks do
     latency: float  # seconds of a collective
-    int8: float  # operations a second of the residue products, 2 m n k for each modulus
-    converted: float  # seconds of an entry of an operand that becomes residues
-    made: float  # seconds of an entry of the result
-    # seconds of a residue of a partial sum that is packed, unpacked and added
-    added: float
+    int8: float  # operations a second of residue products, 2 m n k for each modulus
+    operand_entry: float  # seconds in which an entry of A or B becomes residues
+    result_entry: float  # seconds in which residues become an entry of C
+    # seconds in which a residue of a partial sum is packed, unpacked and added
+    partial_residue: float
 
 
 WIRES = {
@@ -59,42 +58,43 @@ WIRES = {
         bandwidth=3.0e11,
         latency=3e-5,
         int8=1.4e15,
-        converted=8.2e-12,
-        made=5.6e-12,
-        added=1.6e-12,
+        operand_entry=8.2e-12,
+        result_entry=5.6e-12,
+        partial_residue=1.6e-12,
     ),
     # Processes of one host with gloo, one core each.
     "cpu": Wire(
         bandwidth=1.0e9,
         latency=2e-4,
         int8=4.0e10,
-        converted=5e-8,
-        made=2e-7,
-        added=5e-9,
+        operand_entry=5e-8,
+        result_entry=2e-7,
+        partial_residue=5e-9,
     ),
 }
+"""Rates by type of device."""
 
 
 def chunk(start: int, stop: int, parts: int, index: int) -> tuple[int, int]:
-    """The piece of a range that `Shard` gives to one of some ranks: all pieces but the
-    last ones are equally long.
+    """The range of piece `index` of the pieces into which `Shard` cuts a range.
+
+    All pieces but the last ones are equally long.
     """
     length = -(-(stop - start) // parts)
-    return min(start + index * length, stop), min(start + (index + 1) * length, stop)
+    first = start + index * length
+    return min(first, stop), min(first + length, stop)
 
 
 def pieces(size: int, ranks: int) -> list[slice]:
-    """The pieces of so many rows or columns that `Shard` gives to the ranks of a
-    group.
-    """
+    """The pieces into which `Shard` cuts `size` rows or columns, one for each rank."""
     return [slice(*chunk(0, size, ranks, rank)) for rank in range(ranks)]
 
 
-def within(piece: slice, at: slice) -> slice:
-    """A part of a piece, counted from its beginning, as far as the piece goes."""
-    return slice(
-        min(piece.start + at.start, piece.stop), min(piece.start + at.stop, piece.stop)
-    )
+def within(piece: slice, part: slice) -> slice:
+    """The part of a piece, counted from its start and cut off at its end."""
+    start = min(piece.start + part.start, piece.stop)
+    stop = min(piece.start + part.stop, piece.stop)
+    return slice(start, stop)
 
 
 def extent(
@@ -102,11 +102,12 @@ def extent(
     axis: int,
     placements: Sequence[Placement],
     mesh: Sequence[int],
-    at: Sequence[int],
+    coordinate: Sequence[int],
 ) -> slice:
-    """What the rank at some place of the mesh has of an axis."""
-    start, stop = 0, size
-    for placement, parts, index in zip(placements, mesh, at, strict=True):
+    """The part of an axis that the rank with this coordinate on the mesh holds."""
+    start = 0
+    stop = size
+    for placement, parts, index in zip(placements, mesh, coordinate, strict=True):
         if placement == Shard(axis):
             start, stop = chunk(start, stop, parts, index)
     return slice(start, stop)
@@ -114,20 +115,21 @@ def extent(
 
 @dataclass(frozen=True)
 class Layout:
-    """The roles of the dimensions of a mesh in one product, and the seconds and bytes
-    of the model; printable.
+    """The roles of the dimensions of a mesh in one product; printable.
+
+    Bytes and seconds are those of the model.
     """
 
-    roles: tuple[str, ...]
+    roles: tuple[str, ...]  # "m", "n" or "k" for each dimension of the mesh
     shape: tuple[int, int, int]  # m, n, k
-    mesh: tuple[int, ...]
-    result: Placements  # as the caller gets it
+    mesh: tuple[int, ...]  # ranks along each dimension
+    result: Placements  # placements of C that the caller gets
     gathered: tuple[int, int]  # bytes of A and B that a rank receives
     partial: int  # bytes of residues of partial sums that a rank receives
-    # bytes of the result that a rank receives, for placements that were asked for
+    # bytes of C that a rank receives, if the caller gets other placements than `own`
     moved: int
     products: float  # seconds of the products of a rank
-    seconds: float  # of all
+    seconds: float  # seconds in all
 
     @property
     def left(self) -> Placements:
@@ -141,91 +143,96 @@ class Layout:
 
     @property
     def own(self) -> Placements:
-        """Placements in which the products leave C: a sum over k leaves each of its
-        ranks a part of the sums.
+        """Placements of C in which the products leave it.
+
+        Each rank of a sum over k is left with a part of the sums.
         """
         return own_placements(self.roles)
 
     def ranks(self, role: str) -> int:
-        """How many ranks share what this role cuts."""
-        return math.prod(
-            size for size, own in zip(self.mesh, self.roles, strict=True) if own == role
-        )
+        """Number of ranks that share the axis of this role."""
+        return _num_ranks(self.roles, self.mesh, role)
 
     def __str__(self) -> str:
-        words = {
+        axes = {
             "m": "rows of A and C",
             "n": "columns of B and C",
             "k": "the inner dimension",
         }
-        dims = ", ".join(
-            f"{size} ranks share {words[role]}"
+        shares = [
+            f"{size} ranks share {axes[role]}"
             for size, role in zip(self.mesh, self.roles, strict=True)
-        )
-        amounts = zip(
-            (*self.gathered, self.partial, self.moved),
-            ("A", "B", "residues of sums", "C"),
-            strict=True,
-        )
-        parts = [
-            f"{nbytes / 2**20:.3g} MiB of {what}" for nbytes, what in amounts if nbytes
         ]
-        wire = "receives " + (", ".join(parts) or "nothing")
+        amounts = (
+            (self.gathered[0], "A"),
+            (self.gathered[1], "B"),
+            (self.partial, "residues of sums"),
+            (self.moved, "C"),
+        )
+        received = [
+            f"{nbytes / 2**20:.3g} MiB of {name}" for nbytes, name in amounts if nbytes
+        ]
         share = self.products / self.seconds if self.seconds else 1.0
         times = (
             f"{1e3 * self.products:.3g} ms of products, "
             f"{1e3 * self.seconds:.3g} ms in all ({share:.0%}) by the model"
         )
-        return f"{dims}; a rank {wire}; {times}"
+        return f"{', '.join(shares)}; a rank receives {', '.join(received) or 'nothing'}; {times}"
+
+
+def _num_ranks(roles: Sequence[str], mesh: Sequence[int], role: str) -> int:
+    """Number of ranks along all dimensions of the mesh with this role."""
+    return math.prod(size for size, x in zip(mesh, roles, strict=True) if x == role)
 
 
 def own_placements(roles: Sequence[str]) -> Placements:
-    """See `Layout.own`: sums over k are cut along the axis of C that nothing else
-    cuts.
-    """
-    taken = {"m": Shard(0), "n": Shard(1)}
-    axes = [taken[role] for role in roles if role != "k"]
-    found: list[Placement] = []
+    """`Layout.own`: sums over k are cut along an axis of C that no other role cuts."""
+    axes = {"m": Shard(0), "n": Shard(1)}
+    cut_axes = [axes[role] for role in roles if role != "k"]
+    placements: list[Placement] = []
     for role in roles:
-        free = [axis for axis in taken.values() if axis not in axes]
         if role == "k":
-            axes.append(free[0])
-        found.append(free[0] if role == "k" else taken[role])
-    return tuple(found)
+            axis = next(axis for axis in axes.values() if axis not in cut_axes)
+            cut_axes.append(axis)
+        else:
+            axis = axes[role]
+        placements.append(axis)
+    return tuple(placements)
 
 
 def received(size: int, old: Placements, new: Placements, mesh: Sequence[int]) -> float:
-    """The part of an array of `size` bytes that a rank receives where its placements
-    change.
-    """
-    needed, there = float(size), 1.0
-    for before, after, parts in zip(old, new, mesh, strict=True):
+    """Bytes that a rank receives when `size` bytes change their placements."""
+    needed = float(size)
+    present = 1.0  # share of the needed bytes that the rank holds before
+    for before, after, ranks in zip(old, new, mesh, strict=True):
         if isinstance(after, Shard):
-            needed /= parts
+            needed /= ranks
         if isinstance(before, Shard) and before != after:
-            there /= parts
-    return needed * (1.0 - there)
+            present /= ranks
+    return needed * (1.0 - present)
 
 
-def _moves_once(old: Placements, new: Placements) -> bool:
-    """Whether an operand moves along one dimension of the mesh, which panels do."""
+def _moves_in_panels(old: Placements, new: Placements) -> bool:
+    """True if an operand moves along at most one dimension of the mesh."""
     return sum(before != after for before, after in zip(old, new, strict=True)) < 2
 
 
 def last_move(
     old: Placements, needed: Placements, mesh: Sequence[int]
 ) -> tuple[Placements, int] | None:
-    """Placements before a last move along a dimension of the mesh, and that dimension;
-    None where none can be last.
+    """Placements before the last move of an operand, and its dimension of the mesh.
+
+    Its pieces must not be cut again along a later dimension of the mesh; None if there
+    is no such dimension.
     """
     for i, (before, after) in enumerate(zip(old, needed, strict=True)):
         if mesh[i] == 1 or before == after or not isinstance(before, Shard):
             continue
-        almost = tuple(before if j == i else p for j, p in enumerate(needed))
+        almost = (*needed[:i], before, *needed[i + 1 :])
         later = [p for j, p in enumerate(almost) if j > i and mesh[j] > 1]
-        if all(p not in (before, after) for p in later) or (
-            isinstance(after, Replicate) and before not in later
-        ):
+        if before in later:
+            continue
+        if after not in later or isinstance(after, Replicate):
             return almost, i
     return None
 
@@ -247,22 +254,24 @@ def candidates(
     Parameters
     ----------
     shape : m, n, k
-    left, right : placements of A and B as they are given
-    result : placements that are asked for of C; None for any
+    left, right : placements of the operands A and B
+    result : placements that the caller wants of C; None for any
     planes : INT8 products behind one product
     device : "cpu" or "cuda"
-    adds : whether sums over k may be made of partial ones
+    adds : sums over k may be made of partial sums
     """
-    roles = "mnk" if adds else "mn"
-    several = [
-        _modelled(r, shape, itemsize, mesh, left, right, result, planes, device)
-        for r in product(*[roles] * len(mesh))
-    ]
-    sensible = [x for x in several if x is not None]
-    return sorted(sensible, key=lambda x: (x.seconds, x.roles))
+    choices = "mnk" if adds else "mn"
+    layouts = []
+    for roles in product(*[choices] * len(mesh)):
+        layout = _layout_of_roles(
+            roles, shape, itemsize, mesh, left, right, result, planes, device
+        )
+        if layout is not None:
+            layouts.append(layout)
+    return sorted(layouts, key=lambda layout: (layout.seconds, layout.roles))
 
 
-def _modelled(
+def _layout_of_roles(
     roles: tuple[str, ...],
     shape: tuple[int, int, int],
     itemsize: int,
@@ -273,43 +282,63 @@ def _modelled(
     planes: int,
     device: str,
 ) -> Layout | None:
-    """One layout; None for a sum over one piece of k, and for two over pieces that the
-    blocks of norms do not fit.
+    """The layout with these roles, and its bytes and seconds by the model.
+
+    None for a sum over one piece of k, and for sums along two dimensions of the mesh
+    whose pieces of k do not consist of whole blocks of norms.
     """
-    (m, n, k), wire = shape, WIRES[device]
+    m, n, k = shape
+    wire = WIRES[device]
     if any(role == "k" and size == 1 for role, size in zip(roles, mesh, strict=True)):
         return None
     if roles.count("k") > 1 and k % (NORM_BLOCK * math.prod(mesh)):
         return None
-    needs = [tuple(_ROLES[role][i] for role in roles) for i in (0, 1)]
-    parts = {
-        role: math.prod(s for s, r in zip(mesh, roles, strict=True) if r == role)
-        for role in "mnk"
-    }
-    rows, cols, inner = -(-m // parts["m"]), -(-n // parts["n"]), -(-k // parts["k"])
-    gathered = [
-        received(size * itemsize, old, new, mesh)
-        for size, old, new in ((m * k, left, needs[0]), (k * n, right, needs[1]))
-    ]
-    partial = planes * rows * cols * (1.0 - 1.0 / parts["k"])
+
+    # The part of a rank.
+    ranks_k = _num_ranks(roles, mesh, "k")
+    rows = -(-m // _num_ranks(roles, mesh, "m"))
+    cols = -(-n // _num_ranks(roles, mesh, "n"))
+    inner = -(-k // ranks_k)
+
+    # Bytes that a rank receives.
+    needed_left = tuple(_ROLES[role][0] for role in roles)
+    needed_right = tuple(_ROLES[role][1] for role in roles)
     own = own_placements(roles)
+    bytes_a = received(m * k * itemsize, left, needed_left, mesh)
+    bytes_b = received(k * n * itemsize, right, needed_right, mesh)
+    partial = planes * rows * cols * (1.0 - 1.0 / ranks_k)
     moved = 0.0 if result is None else received(m * n * itemsize, own, result, mesh)
+
+    # Seconds of products.
     products = 2.0 * rows * cols * inner * planes / wire.int8
-    products += (rows + cols) * inner * wire.converted + rows * cols / parts[
-        "k"
-    ] * wire.made
-    products += rows * cols * planes * wire.added if parts["k"] > 1 else 0.0
-    # Panels hide what moves along one dimension; what moves along two, or goes before a
-    # sum, moves as a whole.
-    in_panels = [
-        nbytes * (parts["k"] == 1 and _moves_once(old, new))
-        for nbytes, old, new in zip(gathered, (left, right), needs, strict=True)
-    ]
-    hidden = (sum(in_panels) + partial) / wire.bandwidth
-    open_ = (sum(gathered) - sum(in_panels) + moved) / wire.bandwidth
-    messages = 4 * sum(x > 0 for x in gathered) + 8 * (parts["k"] > 1) + (moved > 0)
-    seconds = max(products, hidden) + hidden / FIRST + open_ + messages * wire.latency
-    whole = (int(gathered[0]), int(gathered[1])), int(partial), int(moved)
+    products += (
+        rows + cols
+    ) * inner * wire.operand_entry + rows * cols / ranks_k * wire.result_entry
+    if ranks_k > 1:
+        products += rows * cols * planes * wire.partial_residue
+
+    # Panels travel while products run. Operands that move along two dimensions, or
+    # before a sum, move as a whole beforehand.
+    in_panels = 0.0
+    if ranks_k == 1:
+        if _moves_in_panels(left, needed_left):
+            in_panels += bytes_a
+        if _moves_in_panels(right, needed_right):
+            in_panels += bytes_b
+    overlapped = (in_panels + partial) / wire.bandwidth
+    exposed = (bytes_a + bytes_b - in_panels + moved) / wire.bandwidth
+    messages = 4 * ((bytes_a > 0) + (bytes_b > 0)) + 8 * (ranks_k > 1) + (moved > 0)
+    seconds = max(products, overlapped) + overlapped / FIRST
+    seconds += exposed
+    seconds += messages * wire.latency
     return Layout(
-        roles, shape, mesh, own if result is None else result, *whole, products, seconds
+        roles=roles,
+        shape=shape,
+        mesh=mesh,
+        result=own if result is None else result,
+        gathered=(int(bytes_a), int(bytes_b)),
+        partial=int(partial),
+        moved=int(moved),
+        products=products,
+        seconds=seconds,
     )

@@ -1,6 +1,4 @@
-"""What a rank holds during a product on a mesh, in bytes, as its plan says it before
-anything is allocated.
-"""
+"""Bytes that a rank holds during a product on a mesh, known before it allocates any."""
 
 from __future__ import annotations
 
@@ -11,60 +9,52 @@ from hifigemm.distributed.layout import Layout, Placements, extent, last_move
 from hifigemm.numerics.scaling import NORM_BLOCK
 
 SHARES = {"panels": 4, "residues": 4, "products": 2}
-"""A workspace is divided by these for panels on their way, residues that serve several
-products, and products.
+"""Divisors of a workspace: the share of panels on their way, of residues that serve
+several products, and of products.
 """
 UNDER_WAY = 5
-"""Copies of a panel: one is multiplied, two are under way, with what this rank sends of
-them, half as much at most.
+"""Copies of a panel: one is multiplied and two are on their way, and this rank sends at
+most as much.
 """
 
 
-def share(workspace: int | None, what: str) -> int | None:
-    """The part of a workspace for `what`; None where it has no limit."""
-    return None if workspace is None else max(workspace // SHARES[what], 1)
+def share(workspace: int | None, purpose: str) -> int | None:
+    """The part of a workspace for one of `SHARES`; None if there is no limit."""
+    return None if workspace is None else max(workspace // SHARES[purpose], 1)
 
 
 @dataclass(frozen=True)
 class Memory:
     """Bytes that the rank with the largest shards holds at a time; printable."""
 
-    operands: int  # the shards that the caller has anyhow
-    # once more where it is asked for in other placements than those in which it is made
+    operands: int  # the shards that the caller holds anyhow
+    # C, and once more if the caller wants other placements than the products leave
     result: int
-    moved: int  # what travels and has to be there as a whole
-    residues: int  # of operands, where no workspace limits them
-    # for everything else; None for the default of each product of a rank
+    moved: int  # operands that travel and are needed as a whole
+    residues: int  # residues of operands, if no workspace limits them
+    # everything else; None for the default of each product of a rank
     workspace: int | None
 
     @property
     def total(self) -> int:
-        """All but products without a workspace, which take what is free."""
-        return (
-            self.operands
-            + self.result
-            + self.moved
-            + self.residues
-            + (self.workspace or 0)
-        )
+        """Sum of all; without a workspace, products take what is free besides."""
+        named = self.operands + self.result + self.moved + self.residues
+        return named + (self.workspace or 0)
 
     def __str__(self) -> str:
-        named = (
+        amounts = (
             (self.operands, "operands"),
             (self.result, "C"),
             (self.moved, "operands that travelled"),
             (self.residues, "residues"),
             (self.workspace or 0, "workspace"),
         )
-        parts = ", ".join(
-            f"{_size(nbytes)} of {what}" for nbytes, what in named if nbytes
-        )
-        rest = (
-            ""
-            if self.workspace
-            else ", and the default workspace of its products, at most half of what is free"
-        )
-        return f"a rank holds {_size(self.total)}: {parts}{rest}"
+        parts = [f"{_size(nbytes)} of {name}" for nbytes, name in amounts if nbytes]
+        if not self.workspace:
+            parts.append(
+                "and the default workspace of its products, at most half of what is free"
+            )
+        return f"a rank holds {_size(self.total)}: {', '.join(parts)}"
 
 
 def memory_of(
@@ -75,50 +65,67 @@ def memory_of(
     planes: int,
     workspace: int | None,
 ) -> Memory:
-    """What a rank holds in a layout of operands with these placements; `planes`
-    residues or slices are an entry's.
+    """Bytes that a rank holds in a layout of operands with these placements.
+
+    An entry of an operand has `planes` residues or slices.
     """
     m, n, k = layout.shape
-    mesh, sums = layout.mesh, "k" in layout.roles
-    given = _entries((m, k), left, mesh), _entries((k, n), right, mesh)
-    needed = _entries((m, k), layout.left, mesh), _entries((k, n), layout.right, mesh)
-    travels = [nbytes > 0 for nbytes in layout.gathered]
-    whole = (m * k, k * n)
+    mesh = layout.mesh
+    is_sum = "k" in layout.roles
     is_even = k % (NORM_BLOCK * layout.ranks("k")) == 0
-    moved = residues = 0
-    for i, (old, new) in enumerate(
-        zip((left, right), (layout.left, layout.right), strict=True)
-    ):
-        move = last_move(old, new, mesh)
-        if sums:
-            moved += needed[i] * (travels[i] + 2 * (not is_even))
-        elif travels[i] and (move is None or move[0] != old):
-            # DTensor moves it, and may gather all of it for that
-            moved += needed[i] + whole[i]
-        elif travels[i] and workspace is None:
-            moved += needed[i] + given[i]
-        elif i == 0 and all(travels):
-            # each panel of A meets the panels of B that arrive later
-            moved += needed[i]
-        if workspace is None:
-            residues += planes * needed[i] if sums or travels[1 - i] else 0
-    own = _entries((m, n), layout.own, mesh)
-    result = own + (
-        _entries((m, n), layout.result, mesh) if layout.result != layout.own else 0
+    travels = [nbytes > 0 for nbytes in layout.gathered]
+
+    shards = 0
+    moved = 0
+    residues = 0
+    operands = (
+        ((m, k), left, layout.left),
+        ((k, n), right, layout.right),
     )
+    for i, (shape, old, new) in enumerate(operands):
+        shard = _entries(shape, old, mesh)
+        needed = _entries(shape, new, mesh)
+        shards += shard
+
+        # Entries that travel and are needed as a whole.
+        move = last_move(old, new, mesh)
+        if is_sum:
+            # Uneven pieces of k are exchanged first, which takes two more copies.
+            moved += needed * (travels[i] + 2 * (not is_even))
+        elif travels[i] and (move is None or move[0] != old):
+            # DTensor moves the operand, and may gather all of it for that.
+            moved += needed + math.prod(shape)
+        elif travels[i] and workspace is None:
+            moved += needed + shard
+        elif i == 0 and all(travels):
+            # Each panel of A meets the panels of B that arrive later.
+            moved += needed
+
+        # Residues that serve several products.
+        if workspace is None and (is_sum or travels[1 - i]):
+            residues += planes * needed
+
+    result = _entries((m, n), layout.own, mesh)
+    if layout.result != layout.own:
+        result += _entries((m, n), layout.result, mesh)
     return Memory(
-        itemsize * sum(given), itemsize * result, itemsize * moved, residues, workspace
+        operands=itemsize * shards,
+        result=itemsize * result,
+        moved=itemsize * moved,
+        residues=residues,
+        workspace=workspace,
     )
 
 
 def of_sums(layout: Layout, planes: int) -> int:
-    """Bytes that sums over ranks take at least: residues of the pieces of A and B, and
-    those of C that travel.
+    """Bytes that sums over ranks take at least.
+
+    These are residues of the pieces of A and B, and residues of C that travel.
     """
-    rows, cols, inner = (
-        -(-size // layout.ranks(role))
-        for size, role in zip(layout.shape, "mnk", strict=True)
-    )
+    m, n, k = layout.shape
+    rows = -(-m // layout.ranks("m"))
+    cols = -(-n // layout.ranks("n"))
+    inner = -(-k // layout.ranks("k"))
     return planes * ((rows + cols + NORM_BLOCK) * inner + 9 * rows * cols) + 2**22
 
 
@@ -133,6 +140,7 @@ def _entries(
 
 
 def _size(nbytes: int) -> str:
-    return (
-        f"{nbytes / 2**30:.3g} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.3g} MiB"
-    )
+    """Bytes in a unit that is easy to read."""
+    if nbytes >= 2**30:
+        return f"{nbytes / 2**30:.3g} GiB"
+    return f"{nbytes / 2**20:.3g} MiB"

@@ -1,10 +1,9 @@
-"""By what a product on a mesh is made: a count that all ranks share, or correct
-rounding, which needs no agreement.
+"""The method of a product on a mesh: a common count, or correct rounding.
 
-Rows of A and columns of B have scales of their own in the exact schemes, so that
-entries of C come out with the same bits whatever else a rank multiplies, once the
-number of moduli or slices is the same. The native product has no such bits: a library
-adds in another order for other shapes.
+In the exact schemes each row of A and each column of B has its own scale. So an entry
+of C has the same bits whatever else a rank multiplies, if all ranks have the same
+number of moduli or slices. Correct rounding needs no common number. The native product
+has no such bits: a library adds in another order for other shapes.
 """
 
 from __future__ import annotations
@@ -27,48 +26,46 @@ from hifigemm.schemes.auto import as_scheme
 from hifigemm.schemes.ozaki2 import largest_error_ratio
 
 SCHEMES = Ozaki1, Ozaki2
-"""Those whose bits no mesh changes."""
+"""Schemes whose bits no mesh changes."""
 _SLICE_PRODUCTS = 30
-"""Of correct rounding by slices in the model of times; at phi = 0.5 and k = 256 to
-2048, FP64 slices took 9 to 11, FP16 and INT8 slices 44 to 58.
+"""Products of slices for correct rounding in the model of times; at phi = 0.5 and
+k = 256 to 2048, FP64 slices took 9 to 11, FP16 and INT8 slices 44 to 58.
 """
 
 
 @dataclass(frozen=True)
 class Method:
-    """What every rank passes on to its own products."""
+    """The scheme and accuracy of the products of every rank."""
 
-    # with an explicit count; None where the entries are rounded correctly by any scheme
-    scheme: Scheme | None
-    accuracy: Accuracy  # of a forced scheme that has to keep one; "correct"
-    waits: bool = False  # the count is yet to follow from the operands
+    # None for correct rounding by any scheme
+    scheme: Ozaki1 | Ozaki2 | None
+    # "correct", or what a forced scheme has to keep
+    accuracy: Accuracy
+    # the number of moduli depends on the operands, which the ranks have yet to read
+    waits: bool = False
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the count is known and nothing is promised beyond it, so that no rank
-        can refuse its operands.
+        """True if the count is known and nothing is promised beyond it.
+
+        Then products raise no error that depends on the operands.
         """
-        return (
-            self.scheme is not None
-            and self.scheme.explicit
-            and self.accuracy is None
-            and not self.waits
-        )
+        if self.scheme is None or self.waits:
+            return False
+        return self.scheme.explicit and self.accuracy is None
 
     @property
     def adds(self) -> bool:
-        """Whether sums over a sharded k can be made of partial ones."""
-        return (self.is_fixed and isinstance(self.scheme, Ozaki2)) or (
-            self.accuracy == "correct" and not self.scheme
-        )
+        """True if sums over a sharded k can be made of partial sums."""
+        if self.scheme is None:
+            return self.accuracy == "correct"
+        return self.is_fixed and isinstance(self.scheme, Ozaki2)
 
     @property
     def options(self) -> dict[str, Any]:
         """Arguments of `matmul`."""
-        return {
-            "accuracy": self.accuracy,
-            "scheme": "auto" if self.scheme is None else self.scheme,
-        }
+        scheme = "auto" if self.scheme is None else self.scheme
+        return {"accuracy": self.accuracy, "scheme": scheme}
 
     def __str__(self) -> str:
         return "correct rounding" if self.scheme is None else str(self.scheme)
@@ -77,64 +74,69 @@ class Method:
 def method_for(
     problem: Problem, accuracy: Accuracy, scheme: str | Scheme
 ) -> tuple[Method, Target]:
-    """The method and its target before the operands are seen.
+    """The method and its target, chosen without reading the operands.
 
     Raises PlanError: schemes whose bits depend on how a product is cut.
     """
-    asked, target = as_scheme(scheme), resolve(accuracy, problem.fmt, problem.k)
-    if not (asked is None or isinstance(asked, SCHEMES)):
+    forced = as_scheme(scheme)
+    target = resolve(accuracy, problem.fmt, problem.k)
+    if forced is not None and not isinstance(forced, SCHEMES):
         raise PlanError(
             f"scheme={scheme!r}: products on a mesh are made by ozaki1 and ozaki2, whose bits no mesh changes"
         )
-    if isinstance(asked, Ozaki2) and asked.scaling != "fast" and not target.correct:
+    if isinstance(forced, Ozaki2) and forced.scaling != "fast" and not target.correct:
         raise PlanError(
-            f"{asked}: its scales rest on both whole operands; on a mesh ask for scaling='fast'"
+            f"{forced}: its scales rest on both whole operands; on a mesh ask for scaling='fast'"
         )
-    if target.by_entry and (asked is None or not asked.explicit):
+    has_count = forced is not None and forced.explicit
+    if target.by_entry and not has_count:
         return Method(None, "correct"), target
-    if asked is not None and asked.explicit:
-        if isinstance(asked, Ozaki1) and asked.num_slices is None:
-            raise PlanError(
-                f"{asked} estimates its count from whole operands; on a mesh give num_slices"
-            )
-        return Method(asked, accuracy), target
-    if isinstance(asked, Ozaki1):
-        if asked.mode == "correct":
-            return Method(asked, None), target
-        raise PlanError(
-            f"{asked} with accuracy={accuracy!r}: on a mesh give num_slices, or ask for 'correct'"
-        )
+    if isinstance(forced, Ozaki1):
+        return _method_of_slices(forced, accuracy), target
+    if forced is not None and forced.explicit:
+        return Method(forced, accuracy), target
     return Method(Ozaki2(scaling="fast"), None, waits=True), target
 
 
-def expected_planes(method: Method, problem: Problem, target: Target) -> int:
-    """Low-precision products that the model of times counts with."""
-    if isinstance(method.scheme, Ozaki1):
-        return (
-            method.scheme.count * (method.scheme.count + 1) // 2
-            if method.scheme.num_slices
-            else _SLICE_PRODUCTS
+def _method_of_slices(forced: Ozaki1, accuracy: Accuracy) -> Method:
+    """The method of Ozaki scheme I, with a count or for correct rounding.
+
+    Raises PlanError: a count that depends on the operands.
+    """
+    if forced.explicit:
+        if forced.num_slices is None:
+            raise PlanError(
+                f"{forced} estimates its count from whole operands; on a mesh give num_slices"
+            )
+        return Method(forced, accuracy)
+    if forced.mode != "correct":
+        raise PlanError(
+            f"{forced} with accuracy={accuracy!r}: on a mesh give num_slices, or ask for 'correct'"
         )
-    scheme = (
-        method.scheme if isinstance(method.scheme, Ozaki2) else Ozaki2(scaling="fast")
-    )
-    return (
-        scheme.planes(problem)
-        if scheme.explicit
-        else scheme.expected_products(problem, target)
-    )
+    return Method(forced, None)
 
 
-def decided(problem: Problem, target: Target, ratio: float) -> Method:
-    """The count that keeps the target for the largest error ratio of all ranks; correct
-    rounding where none does.
+def expected_planes(method: Method, problem: Problem, target: Target) -> int:
+    """Number of low-precision products in the model of times."""
+    scheme = method.scheme or Ozaki2(scaling="fast")
+    if isinstance(scheme, Ozaki1):
+        if scheme.num_slices is None:
+            return _SLICE_PRODUCTS
+        return scheme.count * (scheme.count + 1) // 2
+    if scheme.explicit:
+        return scheme.planes(problem)
+    return scheme.expected_products(problem, target)
+
+
+def method_for_ratio(problem: Problem, target: Target, ratio: float) -> Method:
+    """The method whose count keeps the target for the largest error ratio.
+
+    `ratio` is the largest of all ranks. The method is correct rounding if no count does.
     """
     count = Ozaki2(scaling="fast").count_for(problem, target, ratio)
-    return (
-        Method(None, "correct")
-        if count is None
-        else Method(Ozaki2(num_moduli=count, scaling="fast"), None)
-    )
+    if count is None:
+        return Method(None, "correct")
+    return Method(Ozaki2(num_moduli=count, scaling="fast"), None)
 
 
 def library_and_engine(x: Tensor) -> tuple[Library, Engine]:
@@ -146,23 +148,20 @@ def library_and_engine(x: Tensor) -> tuple[Library, Engine]:
 def error_ratio_of(
     x: Tensor, y: Tensor, problem: Problem, workspace: int | None
 ) -> float:
-    """The largest error ratio of the product of two local tensors; 0 where there is
-    none.
-    """
+    """The largest error ratio of the product of two local tensors; 0 for no entries."""
     if 0 in (*x.shape, *y.shape):
         return 0.0
     library, engine = library_and_engine(x)
-    limit = workspace_limit(
-        replace(problem, m=x.shape[0], n=y.shape[1]), workspace, engine
-    )
+    local_problem = replace(problem, m=x.shape[0], n=y.shape[1])
+    limit = workspace_limit(local_problem, workspace, engine)
     with library.active():
-        return largest_error_ratio(
-            library.asarray(x, "a")[None], library.asarray(y, "b")[None], engine, limit
-        )
+        a = library.asarray(x, "a")[None]
+        b = library.asarray(y, "b")[None]
+        return largest_error_ratio(a, b, engine, limit)
 
 
 def bits_of(ratio: float) -> int:
-    """A float64 that is not negative as an integer of the same order."""
+    """The bits of a float64 as an integer, in the same order for x >= 0."""
     (bits,) = struct.unpack("q", struct.pack("d", ratio))
     return int(bits)
 

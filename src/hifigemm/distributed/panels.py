@@ -1,9 +1,8 @@
-"""Operands on their way: panels of rows of A or of columns of B, gathered in their own
-format beside the products.
+"""Panels of rows of A or columns of B, which travel while other panels are multiplied.
 
-A panel that is gathered is as long as k and as wide as the memory allows. Wires are
-busy while the panel before is multiplied; the ranks of a group cut alike, since they
-hold the same number of rows or columns or pad what they send.
+A gathered panel is as long as k and as wide as the memory allows, in the format of its
+operand. All ranks of a group cut an operand at the same places, because they hold the
+same number of rows or columns or pad what they send.
 """
 
 from __future__ import annotations
@@ -31,134 +30,135 @@ from hifigemm.distributed.layout import (
 
 _MULTIPLE = 256
 """Panels begin at multiples of it, as tiles of products on a GPU do."""
-_LEAST = 512
+_MIN_WIDTH = 512
 """Vectors of the first panel: a product of fewer leaves a GPU idle."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Some rows of A or columns of B, as they stand in the part of C that this rank
-    makes.
-    """
+    """Some rows of A or columns of B."""
 
-    at: slice
-    # begins the way over the wire, and returns what waits for its end
+    # their numbers in the part of C that this rank computes
+    span: slice
+    # begins the way over the wire, and returns a function that waits for its end
     start: Callable[[], Callable[[], Tensor]]
 
 
-def panel_here(at: slice, x: Tensor) -> Panel:
+def panel_here(span: slice, x: Tensor) -> Panel:
     """A panel that lies in the memory of this rank already."""
-    return Panel(at, lambda: lambda: x)
+    return Panel(span, lambda: lambda: x)
 
 
-def staged(x: DTensor, side: int, needed: Placements) -> tuple[DTensor, int | None]:
-    """x as it is before its last move along a dimension of the mesh, which panels make;
-    None where none is left.
+def before_last_move(x: DTensor, needed: Placements) -> tuple[DTensor, int | None]:
+    """x before its last move along one dimension of the mesh, and that dimension.
 
-    Panels put pieces together, or cut vectors along k that were cut across:
-    [Shard(1 - side)] becomes [Shard(side)].
+    Panels make this move. For None x has the needed placements, with no move left.
     """
     move = last_move(x.placements, needed, x.device_mesh.shape)
-    if move is not None:
-        return x.redistribute(placements=move[0]), move[1]
-    return x.redistribute(placements=needed), None
+    if move is None:
+        return x.redistribute(placements=needed), None
+    placements, dim = move
+    return x.redistribute(placements=placements), dim
 
 
 def panels_of(
     x: DTensor, side: int, needed: Placements, widest: int | None, *, coarse: bool
 ) -> list[Panel]:
-    """The panels of rows (side 0) of A or of columns (side 1) of B, with at most so
-    many vectors where that is given.
+    """The panels of rows (side 0) of A or of columns (side 1) of B.
 
-    Local panels come first, so that there is something to multiply before anything has
-    arrived. `coarse`: two panels, where the other operand comes in several too.
+    A panel has at most `widest` vectors unless that is None. Local panels come first,
+    so that there is something to multiply before anything has arrived. With `coarse`
+    there are two panels, for an operand whose partner comes in panels too.
     """
-    x, dim = staged(x, side, needed)
+    x, dim = before_last_move(x, needed)
     local = x.to_local().resolve_conj().resolve_neg()
+    num_vectors = local.shape[side]
     if dim is None:
-        return (
-            [panel_here(slice(0, local.shape[side]), local)]
-            if local.shape[side]
-            else []
-        )
-    mesh, cut = x.device_mesh, x.placements[dim]
-    if cut != Shard(1 - side):
-        return _of_shards(local, side, _whole(x, side, dim), mesh, dim, widest)
-    inner, size = _whole(x, 1 - side), local.shape[side]
-    if needed[dim] == Shard(side):
-        full = -(-size // mesh.size(dim))
-        return [
-            _exchanged(local, side, at, inner, mesh, dim)
-            for at in _edges(full, widest, coarse=coarse)
-        ]
-    return [
-        _along_k(local, side, at, inner, mesh, dim)
-        for at in _edges(size, widest, coarse=coarse)
-    ]
+        if not num_vectors:
+            return []
+        return [panel_here(slice(0, num_vectors), local)]
 
-
-def _whole(x: DTensor, axis: int, without: int | None = None) -> int:
-    """The length of an axis of x before the pieces of it were cut along the last
-    dimension that cuts it.
-    """
-    start, stop = 0, x.shape[axis]
+    # Each rank of the group holds whole vectors, which all ranks need.
     mesh = x.device_mesh
-    cutting = [
+    if x.placements[dim] != Shard(1 - side):
+        size = _length_in_group(x, side)
+        return _panels_of_shards(local, side, size, mesh, dim, widest)
+
+    # Each rank holds a piece of every vector along k. In the end it needs either some
+    # of the vectors or all of them.
+    inner = _length_in_group(x, 1 - side)
+    if needed[dim] == Shard(side):
+        cuts = _cuts(-(-num_vectors // mesh.size(dim)), widest, coarse=coarse)
+        return [_exchanged(local, side, cut, inner, mesh, dim) for cut in cuts]
+    cuts = _cuts(num_vectors, widest, coarse=coarse)
+    return [_gathered_along_k(local, side, cut, inner, mesh, dim) for cut in cuts]
+
+
+def _length_in_group(x: DTensor, axis: int) -> int:
+    """The length of an axis that the ranks of the last dimension to cut it share."""
+    mesh = x.device_mesh
+    dims = [
         i for i, p in enumerate(x.placements) if p == Shard(axis) and mesh.size(i) > 1
     ]
-    for i in cutting[:-1]:
-        start, stop = chunk(start, stop, mesh.size(i), mesh.get_local_rank(i))
+    start = 0
+    stop = x.shape[axis]
+    for dim in dims[:-1]:
+        start, stop = chunk(start, stop, mesh.size(dim), mesh.get_local_rank(dim))
     return stop - start
 
 
-def _edges(
+def _cuts(
     size: int, widest: int | None, *, coarse: bool = False, small: bool = True
 ) -> Iterator[slice]:
-    """Panels of `size` vectors: quarters, where a GPU is busy with them, a `small` one
-    first; or one and the rest.
+    """Panels of `size` vectors, as ranges.
+
+    They are quarters if a GPU is busy with them, with `small` a smaller one first; with
+    `coarse` one quarter, then all others together.
     """
-    parts = max(min(4, size // _LEAST), 1)
+    parts = max(min(4, size // _MIN_WIDTH), 1)
     if coarse:
         points = [0, size // parts, size]
     else:
-        points = [size * i // parts for i in range(parts + 1)] + [
-            max(size // FIRST, _LEAST)
-        ] * small
-    rounded = sorted(
-        {min(-(-point // _MULTIPLE) * _MULTIPLE, size) for point in points}
-    )
-    for begin, end in pairwise(rounded):
+        points = [size * i // parts for i in range(parts + 1)]
+        if small:
+            points.append(max(size // FIRST, _MIN_WIDTH))
+    edges = sorted({min(-(-x // _MULTIPLE) * _MULTIPLE, size) for x in points})
+    for begin, end in pairwise(edges):
         width = end - begin if widest is None else min(widest, end - begin)
         for start in range(begin, end, width):
             yield slice(start, min(start + width, end))
 
 
 def _padded(x: Tensor, axis: int, size: int) -> Tensor:
-    """x in row-major order, with zeros behind it up to a size of an axis, which all
-    ranks of a gathering have.
+    """x in row-major order, with zeros after it up to `size` along an axis.
+
+    All ranks of a gathering send the same size.
     """
     shape = list(x.shape)
     shape[axis] = size - shape[axis]
-    return (torch.cat([x, x.new_zeros(shape)], axis) if shape[axis] else x).contiguous()
+    if shape[axis]:
+        x = torch.cat([x, x.new_zeros(shape)], axis)
+    return x.contiguous()
 
 
-def _along_k(
-    local: Tensor, side: int, at: slice, inner: int, mesh: DeviceMesh, dim: int
+def _gathered_along_k(
+    local: Tensor, side: int, cut: slice, inner: int, mesh: DeviceMesh, dim: int
 ) -> Panel:
-    """Vectors whose pieces along k lie on the ranks of a group: all gather, and all
-    pieces but the last are full.
+    """A panel of vectors whose pieces along k lie on the ranks of a group.
+
+    All ranks gather all pieces.
     """
 
     def start() -> Callable[[], Tensor]:
-        group, ranks = mesh.get_group(dim), mesh.size(dim)
-        piece = local.narrow(side, at.start, at.stop - at.start)
-        # k first, so that pieces lie one behind the other
+        ranks = mesh.size(dim)
+        piece = local.narrow(side, cut.start, cut.stop - cut.start)
+        # k first, so that the pieces of the ranks lie one after the other.
         piece = piece if side == 1 else piece.T
-        full = -(-inner // ranks)
-        sent = _padded(piece, 0, full)
-        whole = sent.new_empty((ranks * full, sent.shape[1]))
-        # what is sent has to stay until it has arrived
-        under_way = gather(whole, sent, group), sent
+        length = -(-inner // ranks)
+        sent = _padded(piece, 0, length)
+        whole = sent.new_empty((ranks * length, sent.shape[1]))
+        # The memory that is sent has to stay until it has arrived.
+        under_way = gather(whole, sent, mesh.get_group(dim)), sent
 
         def wait() -> Tensor:
             under_way[0].wait()
@@ -166,121 +166,125 @@ def _along_k(
 
         return wait
 
-    return Panel(at, start)
+    return Panel(cut, start)
 
 
 def _exchanged(
-    local: Tensor, side: int, at: slice, inner: int, mesh: DeviceMesh, dim: int
+    local: Tensor, side: int, cut: slice, inner: int, mesh: DeviceMesh, dim: int
 ) -> Panel:
-    """Whole vectors of this rank, whose pieces along k lie on the ranks of a group,
-    while it has pieces of theirs.
+    """A panel of whole vectors of this rank, whose pieces lie on the ranks of a group.
+
+    In exchange this rank sends its pieces of the vectors of the others.
     """
-    ranks, own = mesh.size(dim), mesh.get_local_rank(dim)
-    kept = pieces(local.shape[side], ranks)
-    spans = [within(piece, at) for piece in kept]
+    ranks = mesh.size(dim)
+    rank = mesh.get_local_rank(dim)
+    vectors_of_ranks = pieces(local.shape[side], ranks)
+    spans = [within(vectors, cut) for vectors in vectors_of_ranks]
     widths = [span.stop - span.start for span in spans]
     lengths = [piece.stop - piece.start for piece in pieces(inner, ranks)]
 
     def start() -> Callable[[], Tensor]:
-        # k first, so that pieces lie one behind the other
+        # k first, so that the pieces of the ranks lie one after the other.
         vectors = local if side == 1 else local.T
         sent = torch.cat([vectors[:, span].reshape(-1) for span in spans])
-        whole = sent.new_empty(inner * widths[own])
-        counts = (
-            [n * widths[own] for n in lengths],
-            [lengths[own] * width for width in widths],
-        )
+        whole = sent.new_empty(inner * widths[rank])
         work = dist.all_to_all_single(
-            whole, sent, *counts, group=mesh.get_group(dim), async_op=True
+            whole,
+            sent,
+            [length * widths[rank] for length in lengths],
+            [lengths[rank] * width for width in widths],
+            group=mesh.get_group(dim),
+            async_op=True,
         )
+        # The memory that is sent has to stay until it has arrived.
         under_way = work, sent
 
         def wait() -> Tensor:
             under_way[0].wait()
-            made = whole.view(inner, widths[own])
-            return made if side == 1 else made.T
+            panel = whole.view(inner, widths[rank])
+            return panel if side == 1 else panel.T
 
         return wait
 
-    first = spans[own].start - kept[own].start
-    return Panel(slice(first, first + widths[own]), start)
+    first = spans[rank].start - vectors_of_ranks[rank].start
+    return Panel(slice(first, first + widths[rank]), start)
 
 
-def _of_shards(
+def _panels_of_shards(
     local: Tensor, side: int, size: int, mesh: DeviceMesh, dim: int, widest: int | None
 ) -> list[Panel]:
-    """Whole vectors that lie on the ranks of a group: the own ones, then a piece of
-    those of every other rank.
+    """Panels of whole vectors that lie on the ranks of a group.
+
+    The vectors of this rank come first, then panels of the vectors of every other rank.
     """
-    ranks, own = mesh.size(dim), mesh.get_local_rank(dim)
-    spans, full = pieces(size, ranks), -(-size // ranks)
-    panels = [panel_here(spans[own], local)] if local.shape[side] else []
-    for at in _edges(
-        full, None if widest is None else max(widest // ranks, 1), small=False
-    ):
-        arrival = _Arrival(local, side, at, mesh, dim)
-        parts = [(i, within(span, at)) for i, span in enumerate(spans) if i != own]
-        found = [
-            Panel(part, arrival.of(i, part.stop - part.start))
-            for i, part in parts
-            if part.stop > part.start
-        ]
-        # this rank sends what the others multiply
-        panels += found or [Panel(slice(0, 0), arrival.of(own, 0))]
+    ranks = mesh.size(dim)
+    this_rank = mesh.get_local_rank(dim)
+    spans = pieces(size, ranks)
+    panels = []
+    if local.shape[side]:
+        panels.append(panel_here(spans[this_rank], local))
+    if widest is not None:
+        widest = max(widest // ranks, 1)
+    for cut in _cuts(-(-size // ranks), widest, small=False):
+        gathering = _Gathering(local, side, cut, mesh, dim)
+        gathered = []
+        for rank, span in enumerate(spans):
+            part = within(span, cut)
+            if rank != this_rank and part.stop > part.start:
+                start = gathering.starter(rank, part.stop - part.start)
+                gathered.append(Panel(part, start))
+        # Without a panel for itself, this rank still sends those for the others.
+        if not gathered:
+            gathered.append(Panel(slice(0, 0), gathering.starter(this_rank, 0)))
+        panels += gathered
     return panels
 
 
-class _Arrival:
-    """One gathering, from which several panels are taken."""
+class _Gathering:
+    """The vectors of one cut of all ranks of a group, gathered for several panels."""
 
     def __init__(
-        self, local: Tensor, side: int, at: slice, mesh: DeviceMesh, dim: int
+        self, local: Tensor, side: int, cut: slice, mesh: DeviceMesh, dim: int
     ) -> None:
-        self._local, self._side, self._at, self._mesh, self._dim = (
-            local,
-            side,
-            at,
-            mesh,
-            dim,
-        )
-        self._begun: tuple[Tensor, Tensor, Any] | None = None
-        # panels, after which nothing but the panels themselves keeps what is gathered
-        self._to_start = 0
+        self._local = local
+        self._side = side
+        self._cut = cut
+        self._mesh = mesh
+        self._dim = dim
+        # vectors by rank, the memory that is sent, and the work
+        self._under_way: tuple[Tensor, Tensor, Any] | None = None
+        # panels that have yet to start; after them this object holds no memory
+        self._num_waiting = 0
 
-    def of(self, rank: int, count: int) -> Callable[[], Callable[[], Tensor]]:
-        """The vectors of one rank; the first one that is asked for starts the
-        gathering, the last one ends it.
+    def starter(self, rank: int, count: int) -> Callable[[], Callable[[], Tensor]]:
+        """`Panel.start` for `count` vectors of one rank.
+
+        The first panel starts the gathering.
         """
-        self._to_start += 1
+        self._num_waiting += 1
 
         def start() -> Callable[[], Tensor]:
-            begun = self._begun or self._start()
-            self._to_start -= 1
-            self._begun = begun if self._to_start else None
+            under_way = self._under_way or self._start()
+            self._num_waiting -= 1
+            self._under_way = under_way if self._num_waiting else None
 
             def wait() -> Tensor:
-                whole, _, work = begun
+                vectors, _, work = under_way
                 work.wait()
-                return whole[rank].narrow(self._side, 0, count)
+                return vectors[rank].narrow(self._side, 0, count)
 
             return wait
 
         return start
 
     def _start(self) -> tuple[Tensor, Tensor, Any]:
-        local, side, (begin, end) = (
-            self._local,
-            self._side,
-            (self._at.start, self._at.stop),
-        )
-        count = max(min(end, local.shape[side]) - begin, 0)
-        sent = _padded(
-            local.narrow(side, min(begin, local.shape[side]), count), side, end - begin
-        )
+        """Vectors by rank, the memory that is sent, and the work that gathers them."""
+        num_vectors = self._local.shape[self._side]
+        begin = min(self._cut.start, num_vectors)
+        end = min(self._cut.stop, num_vectors)
+        part = self._local.narrow(self._side, begin, end - begin)
+        sent = _padded(part, self._side, self._cut.stop - self._cut.start)
         ranks = self._mesh.size(self._dim)
         whole = sent.new_empty((ranks * len(sent), sent.shape[1]))
-        return (
-            whole.view(ranks, *sent.shape),
-            sent,
-            gather(whole, sent, self._mesh.get_group(self._dim)),
-        )
+        work = gather(whole, sent, self._mesh.get_group(self._dim))
+        return whole.view(ranks, *sent.shape), sent, work

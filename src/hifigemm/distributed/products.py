@@ -1,6 +1,4 @@
-"""Products of matrices that are spread over the processes of a mesh, with the bits of
-one device.
-"""
+"""Products of matrices on a mesh of processes, with the bits of one device."""
 
 from __future__ import annotations
 
@@ -18,22 +16,22 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
 from hifigemm.accuracy import Accuracy, Target
-from hifigemm.distributed.collectives import agree, caught, largest
+from hifigemm.distributed.collectives import agree, largest, result_or_error
 from hifigemm.distributed.layout import Layout, Placements, candidates, extent
 from hifigemm.distributed.memory import UNDER_WAY, Memory, memory_of, of_sums, share
 from hifigemm.distributed.method import (
     Method,
     bits_of,
-    decided,
     error_ratio_of,
     expected_planes,
     library_and_engine,
     method_for,
+    method_for_ratio,
     ratio_from,
 )
 from hifigemm.distributed.panels import Panel, panel_here, panels_of
-from hifigemm.distributed.sums import summed
-from hifigemm.distributed.walk import Arrived, LocalProducts, walk
+from hifigemm.distributed.schedule import Arrived, LocalProducts, visit_pairs
+from hifigemm.distributed.sums import write_sums
 from hifigemm.engines.device_ops import NUMPY_DTYPES, TORCH_DTYPES
 from hifigemm.exceptions import PlanError
 from hifigemm.gemm import as_scalar, gemm_of_numbers
@@ -48,7 +46,7 @@ from hifigemm.schemes import Scheme
 
 @dataclass(frozen=True)
 class MeshPlan:
-    """What `matmul` does for operands on a mesh; printable."""
+    """The plan of a product on a mesh; printable."""
 
     problem: Problem
     method: Method
@@ -57,24 +55,21 @@ class MeshPlan:
     memory: Memory
 
     def __str__(self) -> str:
-        count = (
-            f"Ozaki2(scaling='fast'), its count agreed for {self.target}"
-            if self.method.waits
-            else str(self.method)
-        )
+        method = str(self.method)
+        if self.method.waits:
+            method = f"Ozaki2(scaling='fast'), its count agreed for {self.target}"
         lines = (
-            ("problem", str(self.problem)),
-            ("method", count),
-            ("layout", str(self.layout)),
-            ("memory", str(self.memory)),
+            "MeshPlan",
+            f"  problem  {self.problem}",
+            f"  method   {method}",
+            f"  layout   {self.layout}",
+            f"  memory   {self.memory}",
         )
-        return "\n".join(
-            ["MeshPlan", *(f"  {name:<7}  {text}" for name, text in lines)]
-        )
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
-class Asked:
+class MeshOptions:
     """The options of a call, the same on every rank."""
 
     accuracy: Accuracy = None
@@ -86,7 +81,7 @@ class Asked:
     # the operands may have sums that are still pending, as PyTorch leaves gradients
     of_gradients: bool = False
 
-    def with_numbers(self) -> Asked:
+    def with_numbers(self) -> MeshOptions:
         """The same with alpha and beta as numbers of Python."""
         return replace(
             self,
@@ -95,33 +90,66 @@ class Asked:
         )
 
 
-def planned(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
-    """The plans for these operands, the cheapest first, after all ranks agree that
-    there is one.
+def plans_for(a: Any, b: Any, c: Any, out: Any, options: MeshOptions) -> list[MeshPlan]:
+    """The plans for these operands, the cheapest first, on which all ranks agree.
 
-    Raises what any rank refuses, on every rank.
+    If one rank raises an error, all ranks do.
     """
-    plans, error = caught(_checked, a, b, c, out, asked)
-    spread = {
-        name: x
-        for name, x in (("a", a), ("b", b), ("c", c), ("out", out))
-        if isinstance(x, DTensor)
-    }
-    mesh = next((x.device_mesh for x in spread.values()), None)
-    if mesh is None or mesh.get_coordinate() is None:  # nobody waits for this rank
+    plans, error = result_or_error(_plans_of_rank, a, b, c, out, options)
+    mesh: DeviceMesh | None = None
+    facts = []
+    for name, x in (("a", a), ("b", b), ("c", c), ("out", out)):
+        if isinstance(x, DTensor):
+            facts.append(f"{name} {tuple(x.shape)} {x.dtype} {x.placements}")
+            if mesh is None:
+                mesh = x.device_mesh
+    # No other rank waits for one without a coordinate on the mesh.
+    if mesh is None or mesh.get_coordinate() is None:
         raise error or TypeError("no operand is a DTensor")
-    facts = [
-        f"{name} {tuple(x.shape)} {x.dtype} {x.placements}"
-        for name, x in spread.items()
-    ]
-    agree(mesh, error, f"{', '.join(facts)}, {asked}")
+    agree(mesh, error, f"{', '.join(facts)}, {options}")
     return plans
 
 
-def _checked(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
-    """The plans for operands and options that are right by themselves."""
-    Request(asked.accuracy, asked.scheme, workspace=asked.workspace)
-    asked = asked.with_numbers()
+def _plans_of_rank(
+    a: Any, b: Any, c: Any, out: Any, options: MeshOptions
+) -> list[MeshPlan]:
+    """The plans for the operands and options as this rank sees them.
+
+    Raises PlanError, AccuracyError, TypeError or ValueError: see `api.matmul`.
+    """
+    Request(options.accuracy, options.scheme, workspace=options.workspace)
+    options = options.with_numbers()
+    problem = _checked_problem(a, b, c, out, options)
+    placements = _checked_placements(out, options, a.device_mesh)
+
+    # All layouts that the workspace allows, the quickest first.
+    method, target = method_for(problem, options.accuracy, options.scheme)
+    planes = expected_planes(method, problem, target)
+    itemsize = problem.dtype.itemsize
+    layouts = candidates(
+        (problem.m, problem.n, problem.k),
+        itemsize,
+        tuple(a.device_mesh.shape),
+        a.placements,
+        b.placements,
+        placements,
+        planes,
+        a.device_mesh.device_type,
+        adds=_adds(method, problem, options, c),
+    )
+    limit = options.workspace
+    plans = []
+    for layout in layouts:
+        if limit is None or "k" not in layout.roles or of_sums(layout, planes) <= limit:
+            memory = memory_of(
+                layout, itemsize, a.placements, b.placements, planes, limit
+            )
+            plans.append(MeshPlan(problem, method, target, layout, memory))
+    return plans
+
+
+def _checked_problem(a: Any, b: Any, c: Any, out: Any, options: MeshOptions) -> Problem:
+    """The problem of operands that fit each other, and out and the scalars too."""
     for name, x in (("a", a), ("b", b), ("c", c), ("out", out)):
         if x is not None or name in "ab":
             _check_operand(name, x, a)
@@ -129,8 +157,8 @@ def _checked(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
         raise ValueError(
             f"a has shape {tuple(a.shape)} and b has shape {tuple(b.shape)}: {a.shape[1]} != {b.shape[0]}"
         )
-    kinds = {x.dtype for x in (a, b, c) if x is not None}
-    dtype: Any = reduce(torch.promote_types, kinds)
+    dtypes = {x.dtype for x in (a, b, c) if x is not None}
+    dtype: Any = reduce(torch.promote_types, dtypes)
     problem = Problem(1, a.shape[0], b.shape[1], a.shape[1], NUMPY_DTYPES[dtype])
     for name, x in (("c", c), ("out", out)):
         if x is not None and tuple(x.shape) != (problem.m, problem.n):
@@ -139,60 +167,45 @@ def _checked(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
             )
     if out is not None and out.dtype != dtype:
         raise TypeError(f"out has dtype {out.dtype}; the result has dtype {dtype}")
-    check_scalars(problem.dtype, alpha=asked.alpha, beta=asked.beta)
-    if asked.beta != 0 and c is None:
-        raise ValueError(f"beta = {asked.beta} needs c")
-    result = asked.placements
+    check_scalars(problem.dtype, alpha=options.alpha, beta=options.beta)
+    if options.beta != 0 and c is None:
+        raise ValueError(f"beta = {options.beta} needs c")
+    return problem
+
+
+def _checked_placements(
+    out: Any, options: MeshOptions, mesh: DeviceMesh
+) -> Placements | None:
+    """Placements that the caller wants of C, by `placements` or `out`; None for any."""
+    placements = options.placements
     if out is not None:
-        if result not in (None, out.placements):
+        if placements not in (None, out.placements):
             raise PlanError(
-                f"placements={result} differ from those of out, {out.placements}"
+                f"placements={placements} differ from those of out, {out.placements}"
             )
-        result = out.placements
-    mesh = a.device_mesh
-    if result is not None:
-        _check_placements("placements", result, mesh)
-    method, target = method_for(problem, asked.accuracy, asked.scheme)
-    planes = expected_planes(method, problem, target)
-    layouts = candidates(
-        *(
-            (problem.m, problem.n, problem.k),
-            problem.dtype.itemsize,
-            tuple(mesh.shape),
-            a.placements,
-            b.placements,
-        ),
-        *(result, planes, mesh.device_type),
-        adds=_adds(method, problem, asked, c),
-    )
-    limit = asked.workspace
-    layouts = [
-        x
-        for x in layouts
-        if limit is None or "k" not in x.roles or of_sums(x, planes) <= limit
-    ]
-    held = [
-        memory_of(
-            layout, problem.dtype.itemsize, a.placements, b.placements, planes, limit
-        )
-        for layout in layouts
-    ]
-    return [
-        MeshPlan(problem, method, target, *found)
-        for found in zip(layouts, held, strict=True)
-    ]
+        placements = out.placements
+    if placements is not None:
+        _check_placements("placements", placements, mesh)
+    return placements
 
 
-def _adds(method: Method, problem: Problem, asked: Asked, c: Any) -> bool:
-    """Whether partial sums end as `gemm` of one device ends; it has ways of its own for
-    some alpha and beta.
+def _adds(method: Method, problem: Problem, options: MeshOptions, c: Any) -> bool:
+    """True if partial sums give the bits of `gemm` of one device.
+
+    For some alpha and beta that has other ways to the result.
     """
-    scaled = asked.alpha != 1 or (asked.beta != 0 and c is not None)
-    plain = not isinstance(asked.alpha, complex) if method.is_fixed else not scaled
-    return problem.multiplications > 0 and method.adds and plain and asked.alpha != 0
+    if problem.multiplications == 0 or options.alpha == 0 or not method.adds:
+        return False
+    if method.is_fixed:
+        return not isinstance(options.alpha, complex)
+    return options.alpha == 1 and (options.beta == 0 or c is None)
 
 
 def _check_operand(name: str, x: Any, first: Any) -> None:
+    """Raise an error unless x is a plain matrix on the mesh of the first operand.
+
+    It is a TypeError, ValueError or PlanError.
+    """
     if not isinstance(x, DTensor):
         raise TypeError(
             f"{name} is a {type(x).__name__}: expected a DTensor; DTensor.from_local makes one of a shard"
@@ -232,9 +245,10 @@ def _check_operand(name: str, x: Any, first: Any) -> None:
             f"{name} has a tangent (forward_ad), which would be lost: pass {name}.detach()"
         )
     _check_placements(name, x.placements, mesh)
-    local, at = x._local_tensor, mesh.get_coordinate() or ()
-    span = [extent(x.shape[i], i, x.placements, mesh.shape, at) for i in (0, 1)]
-    expected = tuple(s.stop - s.start for s in span)
+
+    # The shard of this rank.
+    local = x._local_tensor
+    expected = _local_shape(tuple(x.shape), x.placements, mesh)
     if tuple(local.shape) != expected or local.dtype != x.dtype:
         raise ValueError(
             f"{name} is {tuple(x.shape)} of {x.dtype} as {x.placements}, so this rank should hold {expected}; it holds "
@@ -243,9 +257,7 @@ def _check_operand(name: str, x: Any, first: Any) -> None:
 
 
 def _check_placements(name: str, placements: Any, mesh: DeviceMesh) -> None:
-    """Raise PlanError for placements that are none of a matrix, or that leave values to
-    be added or reordered.
-    """
+    """Raise PlanError unless each placement is Shard(0), Shard(1) or Replicate()."""
     if not isinstance(placements, tuple) or not all(
         isinstance(p, Placement) for p in placements
     ):
@@ -268,35 +280,44 @@ def _check_placements(name: str, placements: Any, mesh: DeviceMesh) -> None:
             )
 
 
+@dataclass(frozen=True)
+class _LocalResult:
+    """This rank's part of C, and how it was computed."""
+
+    values: Tensor
+    method: Method  # with the count on which the ranks agreed
+    num_products: int
+
+
 def multiply(
-    a: Any, b: Any, c: Any, out: Any, asked: Asked, *, return_report: bool
+    a: Any, b: Any, c: Any, out: Any, options: MeshOptions, *, return_report: bool
 ) -> tuple[DTensor, Report | None]:
-    """alpha A B + beta C in the layout that is asked for, and its report."""
-    started = time.perf_counter()
-    plans = planned(a, b, c, out, asked)
-    plan, asked = plans[0], asked.with_numbers()
+    """alpha A B + beta C in the placements that the caller wants, and its report."""
+    start = time.perf_counter()
+    plans = plans_for(a, b, c, out, options)
+    plan = plans[0]
+    options = options.with_numbers()
+
+    # Operands in the dtype of the result; C only if it is read.
     dtype = TORCH_DTYPES[plan.problem.dtype]
-    a, b, c = (
-        None if x is None else x.detach().to(dtype)
-        for x in (a, b, c if asked.beta != 0 else None)
-    )
-    if asked.alpha == 0 or plan.problem.k == 0:
-        found: Any = _without_product(c, plan, asked, a)
-    else:
-        found = (
-            _by_sums(a, b, c, out, plan, asked) if "k" in plan.layout.roles else None
-        )
-        if found is None:
-            plan = next(x for x in plans if "k" not in x.layout.roles)
-            found = _by_panels(a, b, c, out, plan, asked)
-    local, method, count = found
-    result = _delivered(local, plan, out, a)
-    report = (
-        _report(plan, method, count, time.perf_counter() - started, local)
-        if return_report
-        else None
-    )
-    return result, report
+    a = a.detach().to(dtype)
+    b = b.detach().to(dtype)
+    c = None if c is None or options.beta == 0 else c.detach().to(dtype)
+
+    # Partial sums where the plan has them and the operands allow it, else panels.
+    result: _LocalResult | None = None
+    if options.alpha == 0 or plan.problem.k == 0:
+        result = _without_product(c, plan, options, a)
+    elif "k" in plan.layout.roles:
+        result = _by_sums(a, b, c, out, plan, options)
+    if result is None:
+        plan = next(x for x in plans if "k" not in x.layout.roles)
+        result = _by_panels(a, b, c, out, plan, options)
+
+    value = _as_dtensor(result.values, plan, out, a)
+    if not return_report:
+        return value, None
+    return value, _report(plan, result, time.perf_counter() - start)
 
 
 def _by_sums(
@@ -305,23 +326,32 @@ def _by_sums(
     c: DTensor | None,
     out: DTensor | None,
     plan: MeshPlan,
-    asked: Asked,
-) -> tuple[Tensor, Method, int] | None:
-    """As `_by_panels`, by partial sums over k; None where the operands do not allow
-    it.
+    options: MeshOptions,
+) -> _LocalResult | None:
+    """This rank's part of C by partial sums over k.
+
+    None if the operands do not allow it.
     """
     layout = plan.layout
-    own = None if c is None else c.redistribute(placements=layout.own).to_local()
-    local = _room(a, b, own, out, layout)
-    scalars = asked.alpha, asked.beta, asked.workspace
-    method = summed(a, b, own, local, layout, plan.method, plan.problem, *scalars)
+    local_c = _local_part(c, layout)
+    values = _empty_result(a, b, local_c, out, layout)
+    method = write_sums(
+        a,
+        b,
+        local_c,
+        values,
+        layout,
+        plan.method,
+        plan.problem,
+        options.alpha,
+        options.beta,
+        options.workspace,
+    )
     if method is None:
         return None
-    return (
-        local,
-        method,
-        expected_planes(replace(method, accuracy=None), plan.problem, plan.target),
-    )
+    with_count = replace(method, accuracy=None)
+    num_products = expected_planes(with_count, plan.problem, plan.target)
+    return _LocalResult(values, method, num_products)
 
 
 def _by_panels(
@@ -330,175 +360,187 @@ def _by_panels(
     c: DTensor | None,
     out: DTensor | None,
     plan: MeshPlan,
-    asked: Asked,
-) -> tuple[Tensor, Method, int]:
-    """The part of C of this rank, the method in the end, and the products that were
-    made.
-    """
-    layout, method, mesh, limit = (
-        plan.layout,
-        plan.method,
-        a.device_mesh,
-        asked.workspace,
-    )
-    room = share(limit, "panels")
-    width = (
-        None
-        if room is None
-        else max(room // (UNDER_WAY * plan.problem.k * a.dtype.itemsize), 1)
-    )
+    options: MeshOptions,
+) -> _LocalResult:
+    """This rank's part of C by products of panels of A and B."""
+    layout = plan.layout
+    method = plan.method
+    limit = options.workspace
+    panel_bytes = share(limit, "panels")
+    widest = None
+    if panel_bytes is not None:
+        vector_bytes = plan.problem.k * a.dtype.itemsize
+        widest = max(panel_bytes // (UNDER_WAY * vector_bytes), 1)
     ahead = None if limit is None else 1
 
-    def sides() -> tuple[list[Panel], list[Panel]]:
-        both = layout.gathered[0] > 0 and layout.gathered[1] > 0
-        return panels_of(a, 0, layout.left, width, coarse=both), panels_of(
-            b, 1, layout.right, width, coarse=False
-        )
+    def panels() -> tuple[list[Panel], list[Panel]]:
+        both_travel = layout.gathered[0] > 0 and layout.gathered[1] > 0
+        left = panels_of(a, 0, layout.left, widest, coarse=both_travel)
+        right = panels_of(b, 1, layout.right, widest, coarse=False)
+        return left, right
 
-    left, right = sides()
-    own = None if c is None else c.redistribute(placements=layout.own).to_local()
+    # The count, if it depends on the operands. With a workspace, panels are not kept
+    # for that and travel again.
+    left, right = panels()
+    local_c = _local_part(c, layout)
     if method.waits:
-        method, left, right = _agreed(plan, left, right, ahead, asked, mesh)
+        method, left, right = _agree_on_method(
+            plan, left, right, ahead, limit, a.device_mesh
+        )
         if limit is not None:
-            left, right = sides()
-    local = _room(a, b, own, out, layout)
-    products = LocalProducts(method, local, asked.alpha, asked.beta, own, limit)
-    error = walk(left, right, ahead, products)
-    if limit is not None or not method.is_fixed:  # a rank may refuse what others do not
-        agree(mesh, error)
+            left, right = panels()
+
+    # The products. A rank may raise an error that other ranks do not have.
+    values = _empty_result(a, b, local_c, out, layout)
+    products = LocalProducts(
+        method, values, options.alpha, options.beta, local_c, limit
+    )
+    error = visit_pairs(left, right, ahead, products)
+    if limit is not None or not method.is_fixed:
+        agree(a.device_mesh, error)
     elif error is not None:
         raise error
-    return local, method, products.num_products
+    return _LocalResult(values, method, products.num_products)
 
 
-def _agreed(
+def _agree_on_method(
     plan: MeshPlan,
     left: list[Panel],
     right: list[Panel],
     ahead: int | None,
-    asked: Asked,
+    workspace: int | None,
     mesh: DeviceMesh,
 ) -> tuple[Method, list[Panel], list[Panel]]:
-    """The method for the largest error ratio of all pairs of panels; what arrived stays
-    where there is room for it.
+    """The method for the largest error ratio of all pairs of panels of all ranks.
+
+    Without a workspace it comes with the panels, which have arrived; else with no
+    panels.
     """
-    worst = 0.0
-    here: tuple[dict[int, Arrived], dict[int, Arrived]] = {}, {}
+    largest_ratio = 0.0
+    arrived: tuple[dict[int, Arrived], dict[int, Arrived]] = {}, {}
 
-    def look(x: Arrived, y: Arrived) -> None:
-        nonlocal worst
-        if asked.workspace is None:
-            for side, panel in zip(here, (x, y), strict=True):
-                side[panel.at.start] = panel
-        worst = max(
-            worst,
-            error_ratio_of(x.x, y.x, plan.problem, share(asked.workspace, "products")),
-        )
+    def note_ratio(x: Arrived, y: Arrived) -> None:
+        nonlocal largest_ratio
+        if workspace is None:
+            arrived[0][x.span.start] = x
+            arrived[1][y.span.start] = y
+        limit = share(workspace, "products")
+        ratio = error_ratio_of(x.x, y.x, plan.problem, limit)
+        largest_ratio = max(largest_ratio, ratio)
 
-    error = walk(left, right, ahead, look)
-    found = largest(mesh, [bits_of(worst), error is not None])
-    if found[1]:
+    error = visit_pairs(left, right, ahead, note_ratio)
+    ratio_bits, has_error = largest(mesh, [bits_of(largest_ratio), error is not None])
+    if has_error:
         agree(mesh, error)
-    method = decided(plan.problem, plan.target, ratio_from(found[0]))
-    arrived = [
-        [panel_here(p.at, p.x) for _, p in sorted(side.items())] for side in here
-    ]
-    return method, arrived[0], arrived[1]
+    method = method_for_ratio(plan.problem, plan.target, ratio_from(ratio_bits))
+    left = [panel_here(x.span, x.x) for _, x in sorted(arrived[0].items())]
+    right = [panel_here(x.span, x.x) for _, x in sorted(arrived[1].items())]
+    return method, left, right
 
 
-def _shape(layout: Layout, mesh: DeviceMesh) -> tuple[int, ...]:
-    """That of this rank's part of C."""
-    place = list(mesh.get_coordinate() or ())
+def _local_shape(
+    shape: tuple[int, ...], placements: Placements, mesh: DeviceMesh
+) -> tuple[int, ...]:
+    """Shape of this rank's part of a matrix with these placements."""
+    coordinate = mesh.get_coordinate() or ()
     spans = [
-        extent(size, i, layout.own, mesh.shape, place)
-        for i, size in enumerate(layout.shape[:2])
+        extent(size, axis, placements, mesh.shape, coordinate)
+        for axis, size in enumerate(shape)
     ]
     return tuple(span.stop - span.start for span in spans)
 
 
-def _room(
+def _local_part(c: DTensor | None, layout: Layout) -> Tensor | None:
+    """This rank's part of C, in the placements in which the products leave C."""
+    return None if c is None else c.redistribute(placements=layout.own).to_local()
+
+
+def _empty_result(
     a: DTensor, b: DTensor, c: Tensor | None, out: DTensor | None, layout: Layout
 ) -> Tensor:
-    """Memory for this rank's part of C: that of `out`, where it fits and no operand
-    lies there.
+    """Memory for this rank's part of the result.
+
+    It is that of `out`, if its placements fit and no operand lies there.
     """
-    local, shape = a.to_local(), _shape(layout, a.device_mesh)
-    if out is None or out.placements != layout.own:
-        return local.new_empty(shape)
-    target = out.to_local()
-    read = {
-        x.untyped_storage().data_ptr()
-        for x in (local, b.to_local(), *([] if c is None else [c]))
-    }
-    return (
-        local.new_empty(shape)
-        if target.untyped_storage().data_ptr() in read
-        else target
-    )
+    local_a = a.to_local()
+    shape = _local_shape(layout.shape[:2], layout.own, a.device_mesh)
+    if out is not None and out.placements == layout.own:
+        target = out.to_local()
+        operands = [local_a, b.to_local()] + ([] if c is None else [c])
+        addresses = [x.untyped_storage().data_ptr() for x in operands]
+        if target.untyped_storage().data_ptr() not in addresses:
+            return target
+    return local_a.new_empty(shape)
 
 
 def _without_product(
-    c: DTensor | None, plan: MeshPlan, asked: Asked, a: DTensor
-) -> tuple[Tensor, Method, int]:
-    """beta C, or zeros, where there is nothing to multiply."""
-    layout, local = plan.layout, a.to_local()
-    m, n = _shape(layout, a.device_mesh)
-    own = None if c is None else c.redistribute(placements=layout.own).to_local()
-    made = gemm_of_numbers(
-        local.new_empty((m, 0)),
-        local.new_empty((0, n)),
-        own,
-        beta=asked.beta if own is not None else 0.0,
+    c: DTensor | None, plan: MeshPlan, options: MeshOptions, a: DTensor
+) -> _LocalResult:
+    """beta C, or zeros, as there is nothing to multiply."""
+    layout = plan.layout
+    local_a = a.to_local()
+    local_c = _local_part(c, layout)
+    m, n = _local_shape(layout.shape[:2], layout.own, a.device_mesh)
+    values = gemm_of_numbers(
+        local_a.new_empty((m, 0)),
+        local_a.new_empty((0, n)),
+        local_c,
+        beta=0.0 if local_c is None else options.beta,
     )
-    return made, replace(plan.method, waits=False), 0
+    return _LocalResult(values, replace(plan.method, waits=False), 0)
 
 
-def _delivered(
+def _as_dtensor(
     local: Tensor, plan: MeshPlan, out: DTensor | None, a: DTensor
 ) -> DTensor:
-    """The result as it is asked for."""
+    """The result in the placements that the caller wants; in `out` if it is given."""
     layout = plan.layout
-    shape = layout.shape[:2]
-    made = DTensor.from_local(
+    m, n, _ = layout.shape
+    result = DTensor.from_local(
         local,
         a.device_mesh,
         layout.own,
         run_check=False,
-        shape=torch.Size(shape),
-        stride=(shape[1], 1),
+        shape=torch.Size((m, n)),
+        stride=(n, 1),
     ).redistribute(placements=layout.result)
     if out is None:
-        return made
+        return result
     target = out.to_local()
-    if target.data_ptr() != made.to_local().data_ptr() or not target.numel():
+    source = result.to_local()
+    if target.data_ptr() != source.data_ptr() or not target.numel():
         with torch.no_grad():
-            target.copy_(made.to_local())
+            target.copy_(source)
     return out
 
 
-def _report(
-    plan: MeshPlan, method: Method, count: int, seconds: float, local: Tensor
-) -> Report:
-    """What was done and what is promised."""
-    engine = library_and_engine(local)[1]
-    correct = (
+def _report(plan: MeshPlan, result: _LocalResult, seconds: float) -> Report:
+    """The report of a product on a mesh."""
+    _, engine = library_and_engine(result.values)
+    method = result.method
+    is_correct = (
         method.accuracy == "correct"
         or getattr(method.scheme, "mode", None) == "correct"
     )
-    promised = plan.method.waits or method.accuracy is not None
-    bound = 0.0 if correct else plan.target.r if promised else math.inf
+    bound = math.inf
+    if is_correct:
+        bound = 0.0
+    elif plan.method.waits or method.accuracy is not None:
+        bound = plan.target.r
+
+    num_products = result.num_products
     if method.is_fixed:
-        count = expected_planes(method, plan.problem, plan.target)
-    reason = f"{method}" + (
-        f", agreed by all ranks for {plan.target}" if plan.method.waits else ""
-    )
+        num_products = expected_planes(method, plan.problem, plan.target)
+    reason = str(method)
+    if plan.method.waits:
+        reason += f", agreed by all ranks for {plan.target}"
     decision = Decision(
-        method.scheme,
-        count,
-        bound,
-        correct,
-        plan.problem.k,
-        False,
-        f"{reason}; {plan.layout}",
+        scheme=method.scheme,
+        num_products=num_products,
+        bound=bound,
+        correct=is_correct,
+        k_block=plan.problem.k,
+        native=False,
+        reason=f"{reason}; {plan.layout}",
     )
     return Report(engine.name, engine.device, 0, seconds, lambda: decision)

@@ -1,5 +1,4 @@
-"""Sums over an inner dimension that is spread over ranks, made exactly and rounded
-once.
+"""Sums over an inner dimension that is spread over ranks: exact, and rounded once.
 
 Scales
     A row of A has one scale, wherever its pieces lie. Its norm is a sum of integers for
@@ -18,7 +17,7 @@ End
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,24 +50,25 @@ from hifigemm.schemes.ozaki2 import exact_count
 from hifigemm.schemes.scheme import finished, int8_product
 
 _STEPS = 4
-"""Parts of C whose residues travel while the next one is multiplied."""
-_LEAST = 128
-"""Rows or columns of a part, for which a product still keeps a GPU busy."""
+"""Number of parts of C: the residues of one travel while the next one is multiplied."""
+_MIN_WIDTH = 128
+"""Least rows or columns of a part, for which a product still keeps a GPU busy."""
 
 
 @dataclass(frozen=True)
 class _Cut:
-    """A dimension of the mesh along which k is spread: each of its ranks keeps a piece
-    of C along an axis.
+    """A dimension of the mesh along which k is spread.
+
+    Each of its ranks is left with a piece of C along an axis.
     """
 
     group: Any
     ranks: int
-    own: int  # the number of this rank
-    axis: int
+    rank: int  # the number of this rank in the group
+    axis: int  # the axis of C
 
     def piece(self, size: int, rank: int) -> slice:
-        """What a rank keeps of so many rows or columns."""
+        """The piece of a rank, of `size` rows or columns."""
         return pieces(size, self.ranks)[rank]
 
 
@@ -80,7 +80,7 @@ class _Side:
     axis: int
 
 
-def summed(
+def write_sums(
     a: DTensor,
     b: DTensor,
     c: Tensor | None,
@@ -92,94 +92,93 @@ def summed(
     beta: complex,
     workspace: int | None,
 ) -> Method | None:
-    """Write this rank's part of alpha A B + beta C to `local`; the method with its
-    count.
+    """The method with its count, once this rank's part of the result is in `local`.
 
-    None, with nothing written, where the operands hold an Inf or NaN or need more bits
-    than moduli have, or where their residues take more than the workspace: products of
-    whole rows and columns know what to do there.
+    The result is alpha A B + beta C. None, with nothing written, if the operands hold
+    an Inf or NaN or need more bits than moduli hold, or if their residues exceed the
+    workspace: products of whole rows and columns handle these cases.
     """
+    # The pieces of this rank, without a conjugate or a sign that is still to be taken.
     mesh = a.device_mesh
     dims = [i for i, role in enumerate(layout.roles) if role == "k"]
     groups = [mesh.get_group(i) for i in dims]
-    mantissa, shift = frexp(alpha)
     x = _in_blocks(a.redistribute(placements=layout.left), 1, dims)
     y = _in_blocks(b.redistribute(placements=layout.right), 0, dims)
-    if mantissa == -1.0:  # so that -0 is right
-        mantissa, x = 1.0, -x
+
+    # alpha = mantissa 2**shift. The sign of -1 goes into A, so that zeros get theirs.
+    mantissa, shift = frexp(alpha)
+    if mantissa == -1.0:
+        mantissa = 1.0
+        x = -x
+
     library, engine = library_and_engine(x)
     with library.active():
-        sides = (
-            _Side(library.asarray(x, "a")[None], 2),
-            _Side(library.asarray(y, "b")[None], 1),
-        )
+        left = _Side(library.asarray(x, "a")[None], 2)
+        right = _Side(library.asarray(y, "b")[None], 1)
+        sides = (left, right)
         norms = _norms(sides, groups, library, engine, mesh)
         if norms is None:
             return None
-        scheme, balance = method.scheme, 0
+
+        # The number of moduli, if it is that of the exact product.
+        scheme = method.scheme
+        balance = 0
         if scheme is None:
             bits = _required_bits(sides, norms, groups, library, engine, mesh, problem)
             count = exact_count(problem.is_complex, *bits)
             if count > MAX_MODULI:
                 return None
-            scheme, balance = (
-                Ozaki2(num_moduli=count, scaling="fast"),
-                scaling.balance(bits, count, problem.is_complex),
-            )
-        assert isinstance(scheme, Ozaki2)
+            scheme = Ozaki2(num_moduli=count, scaling="fast")
+            balance = scaling.balance(bits, count, problem.is_complex)
         moduli = moduli_set(scheme.count, problem.is_complex)
-        if (
-            workspace is not None
-            and of_sums(layout, num_planes(moduli, problem.is_complex)) > workspace
-        ):
+        planes = num_planes(moduli, problem.is_complex)
+        if workspace is not None and of_sums(layout, planes) > workspace:
             return None
+
         scales = [
-            scaling.scale_of_norms(*norm, side.axis, moduli, sign * balance)
-            for side, norm, sign in zip(sides, norms, (1, -1), strict=True)
+            scaling.scale_of_norms(*norms[0], left.axis, moduli, balance),
+            scaling.scale_of_norms(*norms[1], right.axis, moduli, -balance),
         ]
-        sums = _Sums(
-            sides,
-            scales,
-            moduli,
-            problem,
-            engine,
-            library,
-            shift,
-            Epilogue(mantissa, beta),
-        )
+        epilogue = Epilogue(mantissa, beta)
+        sums = _Sums(sides, scales, moduli, problem, engine, library, shift, epilogue)
         sums.write(local, c, layout, mesh, dims, workspace)
     return Method(scheme, method.accuracy)
 
 
 def _in_blocks(x: DTensor, axis: int, dims: list[int]) -> Tensor:
-    """The piece of x along k that this rank multiplies: whole blocks of 256, but for
-    the last one.
+    """The piece of x along k that this rank multiplies.
+
+    All pieces are whole blocks of 256, but for the last one. Pieces that are not are
+    exchanged among the ranks of the one dimension that cuts k.
     """
-    local, mesh, size = (
-        x.to_local().resolve_conj().resolve_neg(),
-        x.device_mesh,
-        x.shape[axis],
-    )
+    local = x.to_local().resolve_conj().resolve_neg()
+    mesh = x.device_mesh
+    size = x.shape[axis]
     if size % (NORM_BLOCK * math.prod(mesh.size(i) for i in dims)) == 0:
         return local
+
+    # Ranges of k before and after the exchange, by rank.
     (dim,) = dims
-    ranks, own = mesh.size(dim), mesh.get_local_rank(dim)
-    old, blocks = pieces(size, ranks), pieces(-(-size // NORM_BLOCK), ranks)
-    new = [
-        slice(min(x.start * NORM_BLOCK, size), min(x.stop * NORM_BLOCK, size))
-        for x in blocks
-    ]
-    sent = [_common(old[own], span) for span in new]
-    taken = [_common(new[own], span) for span in old]
+    ranks = mesh.size(dim)
+    rank = mesh.get_local_rank(dim)
+    old = pieces(size, ranks)
+    new = []
+    for blocks in pieces(-(-size // NORM_BLOCK), ranks):
+        start = min(blocks.start * NORM_BLOCK, size)
+        stop = min(blocks.stop * NORM_BLOCK, size)
+        new.append(slice(start, stop))
+
+    sent = [_overlap(old[rank], span) for span in new]
+    received = [_overlap(new[rank], span) for span in old]
     rows = (local if axis == 0 else local.T).contiguous()
-    made = rows.new_empty((sum(taken), rows.shape[1]))
-    dist.all_to_all_single(made, rows, taken, sent, group=mesh.get_group(dim))
-    return made if axis == 0 else made.T
+    piece = rows.new_empty((sum(received), rows.shape[1]))
+    dist.all_to_all_single(piece, rows, received, sent, group=mesh.get_group(dim))
+    return piece if axis == 0 else piece.T
 
 
-def _common(one: slice, other: slice) -> int:
-    """How many integers two ranges share."""
-    return max(min(one.stop, other.stop) - max(one.start, other.start), 0)
+def _overlap(x: slice, y: slice) -> int:
+    """Number of integers that two ranges share."""
+    return max(min(x.stop, y.stop) - max(x.start, y.start), 0)
 
 
 def _norms(
@@ -189,38 +188,44 @@ def _norms(
     engine: Engine,
     mesh: Any,
 ) -> list[tuple[Array, Array]] | None:
-    """`square_norms` and exponents of whole rows of A and columns of B; None where an
-    entry is Inf or NaN.
+    """`square_norms` and exponents of whole rows of A, and of whole columns of B.
+
+    None if an entry is Inf or NaN.
     """
+    # The largest exponent of each vector, over all ranks.
     entries = engine.memory.block_entries
-    blocks = [
+    norm_blocks = [
         engine.override(scaling.block_norms)(side.x, side.axis, entries)
         for side in sides
     ]
-    own = [
-        e.max(axis=side.axis, keepdims=True, initial=NO_EXPONENT)
-        for side, (_, e) in zip(sides, blocks, strict=True)
+    local_exponents = [
+        exponents.max(axis=side.axis, keepdims=True, initial=NO_EXPONENT)
+        for side, (_, exponents) in zip(sides, norm_blocks, strict=True)
     ]
-    exponents = _reduced(own, library, lambda x: reduce_largest(x, groups))
-    top = max((int(e.max(initial=NO_EXPONENT)) for e in exponents), default=NO_EXPONENT)
+    left, right = _reduce_together(
+        local_exponents, library, lambda x: reduce_largest(x, groups)
+    )
+    top = max(int(left.max(initial=NO_EXPONENT)), int(right.max(initial=NO_EXPONENT)))
     if largest(mesh, [top])[0] >= INFINITE:
         return None
-    exponents = [np.where(e == NO_EXPONENT, 0, e) for e in exponents]
-    squares = [
-        scaling.squares_of_blocks(*block, exponent, side.axis)
-        for side, block, exponent in zip(sides, blocks, exponents, strict=True)
+    left = np.where(left == NO_EXPONENT, 0, left)
+    right = np.where(right == NO_EXPONENT, 0, right)
+
+    # The sums of squares of each vector, integers at the scale of its exponent.
+    local_squares = [
+        scaling.squares_of_blocks(*norm_blocks[0], left, sides[0].axis),
+        scaling.squares_of_blocks(*norm_blocks[1], right, sides[1].axis),
     ]
-    return list(
-        zip(
-            _reduced(squares, library, lambda x: reduce_sum(x, groups)),
-            exponents,
-            strict=True,
-        )
+    left_squares, right_squares = _reduce_together(
+        local_squares, library, lambda x: reduce_sum(x, groups)
     )
+    return [(left_squares, left), (right_squares, right)]
 
 
-def _reduced(arrays: list[Array], library: Library, reduce: Any) -> list[Array]:
-    """Arrays that are reduced over ranks in one message."""
+def _reduce_together(
+    arrays: list[Array], library: Library, reduce: Callable[[Tensor], Tensor]
+) -> list[Array]:
+    """Arrays reduced over ranks in one message."""
     tensors = [library.to_native(x) for x in arrays]
     flat = reduce(torch.cat([x.flatten() for x in tensors]))
     parts = flat.split([x.numel() for x in tensors])
@@ -239,34 +244,31 @@ def _required_bits(
     mesh: Any,
     problem: Problem,
 ) -> tuple[int, int]:
-    """See `scaling.required_bits`, of the whole operands."""
-    entries, two = engine.memory.block_entries, moduli_set(2, problem.is_complex)
-    lowest = [
+    """`scaling.required_bits` of the whole operands."""
+    # The lowest bits of each vector, with the sign that makes them largest.
+    entries = engine.memory.block_entries
+    local_bits = [
         -engine.override(scaling.lowest_bits)(side.x, side.axis, entries)
         for side in sides
     ]
-    found = []
-    for side, norm, low in zip(
-        sides,
-        norms,
-        _reduced(lowest, library, lambda x: reduce_largest(x, groups)),
-        strict=True,
-    ):
+    negated_bits = _reduce_together(
+        local_bits, library, lambda x: reduce_largest(x, groups)
+    )
+
+    # How far they lie below the integers at the scales of two moduli.
+    two = moduli_set(2, problem.is_complex)
+    required = []
+    for side, norm, bits in zip(sides, norms, negated_bits, strict=True):
         scale = scaling.scale_of_norms(*norm, side.axis, two, 0)
-        found.append(
-            int(
-                np.where(low == -NO_BIT, -NO_BIT, low - scale.exponent).max(
-                    initial=-NO_BIT
-                )
-            )
-        )
-    left, right = largest(mesh, found)
+        lacking = np.where(bits == -NO_BIT, -NO_BIT, bits - scale.exponent)
+        required.append(int(lacking.max(initial=-NO_BIT)))
+    left, right = largest(mesh, required)
     return left, right
 
 
 @dataclass(frozen=True)
 class _Sums:
-    """Products of the pieces of this rank, and what becomes of them."""
+    """The partial sums of this rank: products of its pieces of A and B."""
 
     sides: tuple[_Side, _Side]
     scales: list[Scale]
@@ -286,151 +288,162 @@ class _Sums:
         dims: list[int],
         workspace: int | None,
     ) -> None:
-        """Part after part: its residues travel while the next one is multiplied."""
-        own: Any = layout.own
+        """Write this rank's part of alpha A B + beta C to `local`.
+
+        The residues of one part of C travel while the next one is multiplied.
+        """
+        placements: Any = layout.own
         cuts = [
-            _Cut(mesh.get_group(i), mesh.size(i), mesh.get_local_rank(i), own[i].dim)
+            _Cut(
+                group=mesh.get_group(i),
+                ranks=mesh.size(i),
+                rank=mesh.get_local_rank(i),
+                axis=placements[i].dim,
+            )
             for i in dims
         ]
-        split = self.engine.override(scaled_residues)
-        planes = [
-            split(side.x, scale, self.moduli, self.engine.memory.block_entries)
-            if side.x.size
-            else None
-            for side, scale in zip(self.sides, self.scales, strict=True)
-        ]
+        left = self._residues(self.sides[0], self.scales[0])
+        right = self._residues(self.sides[1], self.scales[1])
         under_way = None
-        for at, sent in self._parts(planes, cuts[0], workspace):
+        for part, sent in self._parts(left, right, cuts[0], workspace):
             arriving = sent.new_empty(sent.shape)
             work = dist.all_to_all_single(
                 arriving, sent, group=cuts[0].group, async_op=True
             )
             if under_way is not None:
                 self._finish(*under_way[:3], local, c, cuts)
-            # what is sent has to stay until it has arrived
-            under_way = at, arriving, work, sent
+            # The memory that is sent has to stay until it has arrived.
+            under_way = part, arriving, work, sent
         if under_way is not None:
             self._finish(*under_way[:3], local, c, cuts)
 
+    def _residues(self, side: _Side, scale: Scale) -> Array | None:
+        """Residues of a piece of an operand; None if it has no entries."""
+        if not side.x.size:
+            return None
+        split = self.engine.override(scaled_residues)
+        return split(side.x, scale, self.moduli, self.engine.memory.block_entries)
+
     def _parts(
-        self, planes: list[Array | None], cut: _Cut, workspace: int | None
+        self,
+        left: Array | None,
+        right: Array | None,
+        cut: _Cut,
+        workspace: int | None,
     ) -> Iterator[tuple[slice, Tensor]]:
-        """Residues (ranks, planes, rows, columns) of what each rank of the group keeps,
-        as a part of its vectors.
+        """Parts of the piece of every rank of a group, and their residues.
+
+        A part is a range of rows or columns, counted from the start of each piece. The
+        residues (ranks, planes, rows, columns) are those of partial sums of this rank.
         """
         sizes = [self.sides[0].x.shape[1], self.sides[1].x.shape[2]]
-        full, count = (
-            -(-sizes[cut.axis] // cut.ranks),
-            num_planes(self.moduli, self.problem.is_complex),
-        )
-        steps = max(min(_STEPS, full // _LEAST), 1)
-        if workspace is not None:
-            steps = max(
-                steps,
-                min(
-                    -(-4 * count * cut.ranks * full * sizes[1 - cut.axis] // workspace),
-                    full,
-                ),
-            )
-        width = max(-(-full // steps), 1)
-        like = self.library.to_native(self.sides[0].x)
-        for start in range(0, full if sizes[1 - cut.axis] else 0, width):
-            at = slice(start, min(start + width, full))
-            shape = [cut.ranks, count, *sizes]
-            shape[2 + cut.axis] = at.stop - at.start
-            sent = torch.zeros(shape, dtype=torch.int8, device=like.device)
-            for rank in range(cut.ranks):
-                some = within(cut.piece(sizes[cut.axis], rank), at)
-                made = self._products(planes, cut.axis, some)
-                if made is not None:
-                    place = sent[rank].narrow(1 + cut.axis, 0, some.stop - some.start)
-                    place.copy_(self.library.to_native(made)[0])
-            yield at, sent
+        piece = -(-sizes[cut.axis] // cut.ranks)
+        other = sizes[1 - cut.axis]
+        count = num_planes(self.moduli, self.problem.is_complex)
 
-    def _products(
-        self, planes: list[Array | None], axis: int, some: slice
-    ) -> Array | None:
-        """Residues of the products of some rows of A, or columns of B, with all of the
-        other operand.
-        """
-        x, y = planes
-        if x is None or y is None or some.stop == some.start:
-            return None
-        x, y = (x[:, :, some], y) if axis == 0 else (x, y[:, :, some])
-        return self.engine.override(residue_gemm)(
-            x, y, self.moduli, int8_product(self.engine)
-        )
+        # Few parts, unless the workspace asks for more.
+        steps = max(min(_STEPS, piece // _MIN_WIDTH), 1)
+        if workspace is not None:
+            nbytes = 4 * count * cut.ranks * piece * other
+            steps = max(steps, min(-(-nbytes // workspace), piece))
+        width = max(-(-piece // steps), 1)
+
+        device = self.library.to_native(self.sides[0].x).device
+        for start in range(0, piece if other else 0, width):
+            part = slice(start, min(start + width, piece))
+            shape = [cut.ranks, count, *sizes]
+            shape[2 + cut.axis] = part.stop - part.start
+            sent = torch.zeros(shape, dtype=torch.int8, device=device)
+            for rank in range(cut.ranks):
+                vectors = within(cut.piece(sizes[cut.axis], rank), part)
+                if left is None or right is None or vectors.stop == vectors.start:
+                    continue
+                products = self._products(left, right, cut.axis, vectors)
+                length = vectors.stop - vectors.start
+                target = sent[rank].narrow(1 + cut.axis, 0, length)
+                target.copy_(self.library.to_native(products)[0])
+            yield part, sent
+
+    def _products(self, left: Array, right: Array, axis: int, vectors: slice) -> Array:
+        """Residues of A B for some rows of A (axis 0) or columns of B (axis 1)."""
+        if axis == 0:
+            left = left[:, :, vectors]
+        else:
+            right = right[:, :, vectors]
+        multiply = self.engine.override(residue_gemm)
+        return multiply(left, right, self.moduli, int8_product(self.engine))
 
     def _finish(
         self,
-        at: slice,
+        part: slice,
         arriving: Tensor,
         work: Any,
         local: Tensor,
         c: Tensor | None,
         cuts: list[_Cut],
     ) -> None:
-        """Add what arrived, round it, and write it to its place."""
+        """Add the residues of a part over the ranks, round, and write the entries."""
         work.wait()
-        residues, first = self._added(arriving), cuts[0]
-        places = [slice(0, self.sides[axis].x.shape[1 + axis]) for axis in (0, 1)]
-        places[first.axis] = within(first.piece(places[first.axis].stop, first.own), at)
+        first = cuts[0]
+        residues = self._sum_over_ranks(arriving)
+
+        # Rows and columns of A B that this rank is left with.
+        spans = [slice(0, self.sides[axis].x.shape[1 + axis]) for axis in (0, 1)]
+        piece = first.piece(spans[first.axis].stop, first.rank)
+        spans[first.axis] = within(piece, part)
         for cut in cuts[1:]:
-            residues = self._exchanged(residues, cut)
-            places[cut.axis] = cut.piece(places[cut.axis].stop, cut.own)
-        rows, cols = (place.stop - place.start for place in places)
+            residues = self._exchange(residues, cut)
+            spans[cut.axis] = cut.piece(spans[cut.axis].stop, cut.rank)
+        rows, cols = (span.stop - span.start for span in spans)
         if not (rows and cols):
             return
-        starts = [at.start if axis == first.axis else 0 for axis in (0, 1)]
+
+        # The same in this rank's part of C.
+        starts = [0, 0]
+        starts[first.axis] = part.start
         entries = slice(starts[0], starts[0] + rows), slice(starts[1], starts[1] + cols)
-        values = self._rounded(residues[None, :, :rows, :cols], places)
-        own = None if c is None else self.library.asarray(c[entries], "c")[None]
-        values = replace(self.epilogue, c=own).apply(values)
+        values = self._round(residues[None, :, :rows, :cols], spans)
+        addend = None if c is None else self.library.asarray(c[entries], "c")[None]
+        values = replace(self.epilogue, c=addend).apply(values)
         local[entries] = self.library.to_native(values)[0]
 
-    def _exchanged(self, residues: Tensor, cut: _Cut) -> Tensor:
-        """Residues (planes, rows, columns) that were added in one dimension of the
-        mesh, added in another one.
-        """
-        shape, axis = list(residues.shape), 1 + cut.axis
-        size, shape[axis] = shape[axis], -(-shape[axis] // cut.ranks)
+    def _exchange(self, residues: Tensor, cut: _Cut) -> Tensor:
+        """Residues (planes, rows, columns), added along one more mesh dimension."""
+        axis = 1 + cut.axis
+        size = residues.shape[axis]
+        shape = list(residues.shape)
+        shape[axis] = -(-size // cut.ranks)
         sent = residues.new_zeros((cut.ranks, *shape))
         for rank in range(cut.ranks):
             piece = cut.piece(size, rank)
-            some = residues.narrow(axis, piece.start, piece.stop - piece.start)
-            sent[rank].narrow(axis, 0, piece.stop - piece.start).copy_(some)
+            length = piece.stop - piece.start
+            source = residues.narrow(axis, piece.start, length)
+            sent[rank].narrow(axis, 0, length).copy_(source)
         arrived = sent.new_empty(sent.shape)
         dist.all_to_all_single(arrived, sent, group=cut.group)
-        return self._added(arrived)
+        return self._sum_over_ranks(arrived)
 
-    def _added(self, residues: Tensor) -> Tensor:
-        """Sums modulo p of the residues (ranks, planes, rows, columns) of partial sums,
-        centred.
-        """
-        p = torch.tensor(
-            self.moduli.of_planes(residues.shape[1]),
-            dtype=torch.int32,
-            device=residues.device,
-        )[:, None, None]
+    def _sum_over_ranks(self, residues: Tensor) -> Tensor:
+        """Sums modulo p of residues (ranks, planes, rows, columns), centred."""
+        moduli = self.moduli.of_planes(residues.shape[1])
+        p = torch.tensor(moduli, dtype=torch.int32, device=residues.device)
+        p = p[:, None, None]
         half = p // 2
-        return (
-            torch.remainder(residues.sum(0, dtype=torch.int32) + half, p) - half
-        ).to(torch.int8)
+        sums = residues.sum(0, dtype=torch.int32)
+        return (torch.remainder(sums + half, p) - half).to(torch.int8)
 
-    def _rounded(self, residues: Tensor, places: list[slice]) -> Array:
-        """The entries that have these residues, in the places of this rank's part of
-        C.
-        """
+    def _round(self, residues: Tensor, spans: list[slice]) -> Array:
+        """The entries of A B with these residues, in these rows and columns."""
         width = 2 if self.problem.is_complex else 1
-        every = slice(None)
-        left, right = (
-            scale.take(every, at).exponent
-            for scale, at in zip(self.scales, places, strict=True)
-        )
-        units = -left, -np.repeat(right, width, axis=2)
-        products = self.library.asarray(residues, "a")
-        entries = self.engine.memory.block_entries
+        left = self.scales[0].take(slice(None), spans[0]).exponent
+        right = self.scales[1].take(slice(None), spans[1]).exponent
         values = self.engine.override(crt)(
-            products, *units, self.shift, self.moduli, self.problem.fmt, entries
+            self.library.asarray(residues, "a"),
+            -left,
+            -np.repeat(right, width, axis=2),
+            self.shift,
+            self.moduli,
+            self.problem.fmt,
+            self.engine.memory.block_entries,
         )
         return finished(self.problem, values, None, 0.0, 0).values
