@@ -79,8 +79,8 @@ def _arrivals(panels: Sequence[Panel], ahead: int | None) -> Iterator[Tensor]:
     first = islice(remaining, None if ahead is None else ahead + 1)
     under_way = deque(panel.start() for panel in first)
     while under_way:
-        wait = under_way.popleft()
-        x = wait()
+        # No name for the function that waits: it holds memory that was sent.
+        x = under_way.popleft()()
         under_way.extend(panel.start() for panel in islice(remaining, 1))
         yield x
 

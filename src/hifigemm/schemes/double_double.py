@@ -210,10 +210,8 @@ class DoubleDouble(Scheme):
             if not keeps_goal.all() and (~keeps_goal & (lo == 0)).any():
                 if problem.terms <= K_PART and not shift:
                     is_correct = is_correct | (is_exact(x, y)[:, 0] & (lo == 0))
-                nonzero_a = (a[rows] != 0).astype(np.float64)
-                nonzero_b = (b != 0).astype(np.float64)
-                num_nonzero_terms = np.matmul(nonzero_a, nonzero_b)
-                is_correct = is_correct | ((hi == 0) & (num_nonzero_terms == 0))
+                is_zero = (hi == 0) & (_num_nonzero_terms(a[rows], b) == 0)
+                is_correct = is_correct | is_zero
                 keeps_goal = keeps_goal | is_correct
 
             # Entries that err little beside |A||B|.
@@ -275,6 +273,12 @@ def _steps(plan: Plan, rows: int, cols: int) -> tuple[list[slice], int]:
     longest = chunks[0].stop
     num_rows = max(entries // max(longest, cols), min(longest, cols, _ROWS), 1)
     return chunks, num_rows
+
+
+def _num_nonzero_terms(a: Array, b: Array) -> Array:
+    """Number of terms of each sum of a @ b that are not zero."""
+    product: Array = np.matmul((a != 0).astype(np.float64), (b != 0).astype(np.float64))
+    return product
 
 
 def _within_magnitudes(

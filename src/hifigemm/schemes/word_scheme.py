@@ -228,8 +228,9 @@ class WordScheme(Scheme):
         if facts:
             has_tiny = np.zeros(unit.shape, bool, like=unit)
             if plan.problem.fmt is FP64:
-                is_tiny = (np.abs(embedded) < _TINY) & facts["nonzero"].astype(bool)
-                has_tiny = is_tiny.any(axis=axis, keepdims=True)
+                has_tiny = (
+                    (np.abs(embedded) < _TINY) & facts["nonzero"].astype(bool)
+                ).any(axis=axis, keepdims=True)
             word_facts = self.splitting.describe(
                 embedded, words, remainder, axis, has_tiny
             )
