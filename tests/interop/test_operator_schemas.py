@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.interop.arguments import accuracy_from, scheme_from
 
 torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
 
 from hifigemm.interop import torch_operators  # noqa: E402, F401
+from tests.interop.texts import ACCURACIES, SCHEMES  # noqa: E402
 
 OPTIONS = 'str? accuracy=None, str scheme="auto", int? workspace=None'
 SCHEMAS = {
@@ -29,31 +29,6 @@ SCHEMAS = {
 }
 """Every operator of hifigemm and overload, as programs that were exported hold it."""
 
-ACCURACIES = {
-    "fp64": "fp64",
-    "correct": "correct",
-    "1e-12": 1e-12,
-    "Relative(1e-12)": hg.Relative(1e-12),
-}
-SCHEMES = {
-    "auto": "auto",
-    "ozaki2": "ozaki2",
-    "Native(product='fp64')": hg.Native("fp64"),
-    "DoubleDouble()": hg.DoubleDouble(),
-    "Multiword(product='fp16', num_words=2, num_products=4, split_rounding='zero', accumulate='blocked', scale=True, "
-    "block=32)": hg.Multiword(
-        "fp16", 2, 4, split_rounding="zero", accumulate="blocked", block=32
-    ),
-    "Corrected(product='tf32', accumulate='chained', scale=True, block=None, shift_low=False, "
-    "split_rounding='nearest')": hg.Corrected(
-        "tf32", accumulate="chained", shift_low=False
-    ),
-    "Ozaki1(product='fp16', num_slices=3, mode=None)": hg.Ozaki1("fp16", 3),
-    "Ozaki2(product='int8', num_moduli=9, scaling='fast')": hg.Ozaki2(
-        num_moduli=9, scaling="fast"
-    ),
-}
-"""Texts that graphs hold in the place of accuracies and schemes."""
 
 DTYPES = {
     torch.float16: torch.float32,
@@ -104,20 +79,6 @@ def test_every_operator_has_a_fake_result_of_the_shape_and_dtype_of_the_product(
     assert product.device.type == device
     if options:
         assert product is options["out"]
-
-
-@pytest.mark.parametrize("text", ACCURACIES)
-def test_texts_of_accuracies_in_graphs_stand_for_what_they_stood_for(text):
-    accuracy = accuracy_from(text)
-    assert type(accuracy) is type(ACCURACIES[text])
-    assert accuracy == ACCURACIES[text]
-
-
-@pytest.mark.parametrize("text", SCHEMES)
-def test_texts_of_schemes_in_graphs_stand_for_what_they_stood_for(text):
-    scheme = scheme_from(text)
-    assert type(scheme) is type(SCHEMES[text])
-    assert scheme == SCHEMES[text]
 
 
 @pytest.mark.parametrize("text", ACCURACIES)

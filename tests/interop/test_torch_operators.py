@@ -14,9 +14,7 @@ import pytest
 
 import hifigemm as hg
 from hifigemm.interop.arguments import (
-    accuracy_from,
     accuracy_text,
-    scheme_from,
     scheme_text,
 )
 
@@ -504,29 +502,6 @@ def test_shapes_that_do_not_fit_are_refused(shapes, said):
                     for shape in shapes
                 )
             )
-
-
-def test_text_stands_for_accuracies_and_schemes():
-    for accuracy in (None, "fp64", "correct", 1e-12, 0.1):
-        assert accuracy_from(accuracy_text(accuracy)) == accuracy
-    schemes = (
-        hg.Native(),
-        hg.Multiword("fp16", 2, 3),
-        hg.Corrected("tf32"),
-        hg.Ozaki1(num_slices=4),
-        hg.Ozaki2(num_moduli=9),
-    )
-    for scheme in ("auto", "ozaki2", *schemes):
-        assert scheme_from(scheme_text(scheme)) == scheme
-    for text in (
-        "Ozaki2(num_moduli=open('x'))",
-        "Ozaki3()",
-        "Ozaki2(moduli=3)",
-        "Ozaki2(",
-        "print(1)",
-    ):
-        with pytest.raises(hg.PlanError, match="expected a name"):
-            scheme_from(text)
 
 
 @pytest.mark.parametrize("pair", DTYPES)
