@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import hifigemm as hg
 from hifigemm.tested_versions import TESTED
 
 ROOT = Path(__file__).parents[1]
@@ -63,20 +62,3 @@ def test_gluon_is_known_for_every_triton_of_the_range():
 
     oldest, newest = (version.rpartition(".")[0] for version in TESTED["triton"])
     assert (_GLUON_SERIES[0], _GLUON_SERIES[-1]) == (oldest, newest)
-
-
-def test_info_names_the_range():
-    text = str(hg.info())
-    for library, versions in TESTED.items():
-        assert f"{library} {versions.oldest} to {versions.newest}" in text
-
-
-def test_info_says_how_kernels_are_launched():
-    torch = pytest.importorskip("torch")
-    triton = pytest.importorskip("triton")
-    way = (
-        "kernels are launched by the CUDA driver"
-        if torch.cuda.is_available()
-        else "without a GPU"
-    )
-    assert f"triton     {triton.__version__}, {way}" in str(hg.info())

@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from importlib.util import find_spec
+from typing import Any
 
+import numpy as np
 import pytest
 
 if find_spec("torch") is None or find_spec("triton") is None:
@@ -173,3 +175,31 @@ def as_on_gpu(engine, monkeypatch):
 
     take_as_device(engine, monkeypatch)
     return engine
+
+
+@pytest.fixture
+def assert_equal(assert_same_bits):
+    """Equal dtypes and bits of nested results, one of them of device arrays."""
+    from hifigemm.engines.device_array import unwrap
+    from tests.engines.device_arrays import canonical, leaves, on_device, on_host
+
+    def check(found: Any, expected: Any) -> None:
+        pairs = list(zip(leaves(found), leaves(expected), strict=True))
+        assert pairs
+        for x, y in pairs:
+            if isinstance(y, str | None):
+                assert x == y
+                continue
+            if isinstance(y, np.ndarray):
+                assert x.dtype == y.dtype
+                assert (
+                    unwrap(x).dtype
+                    == unwrap(
+                        on_device(
+                            y[..., :0].view(np.int64) if y.dtype == np.uint64 else y
+                        )
+                    ).dtype
+                )
+            assert_same_bits(canonical(on_host(x)), canonical(np.asarray(y)))
+
+    return check

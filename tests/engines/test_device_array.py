@@ -4,8 +4,6 @@ NumPy arrays.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,72 +39,18 @@ from hifigemm.planner import make
 from hifigemm.problem import Problem
 from hifigemm.schemes import Native, Ozaki1, Ozaki2
 from tests import hard_matrices as gen
+from tests.engines.entries import FLOATS, INTEGERS, REAL, arrays
 
 torch = pytest.importorskip("torch")
 device_array = pytest.importorskip("hifigemm.engines.device_array")
+from tests.engines.device_arrays import (  # noqa: E402
+    on_device,
+    on_host,
+    same_values,
+    untold,
+)
+
 wrap, unwrap = device_array.wrap, device_array.unwrap
-
-
-def untold() -> np.errstate:
-    """Overflow and NaN are meant here."""
-    return np.errstate(all="ignore")
-
-
-def on_device(x: np.ndarray, device: str = "cpu") -> Any:
-    return wrap(torch.tensor(np.ascontiguousarray(x), device=device).reshape(x.shape))
-
-
-def on_host(x: Any) -> np.ndarray:
-    if not isinstance(x, device_array.DeviceArray):
-        return np.asarray(x)
-    host = unwrap(x).cpu().numpy()
-    return host.view(np.uint64) if x.dtype == np.uint64 else host
-
-
-def leaves(x: Any) -> Iterator[Any]:
-    """Arrays and numbers of nested results, in order."""
-    if dataclasses.is_dataclass(x):
-        x = vars(x)
-    if isinstance(x, Mapping):
-        x = [x[name] for name in sorted(x)]
-    if isinstance(x, list | tuple):
-        for part in x:
-            yield from leaves(part)
-    else:
-        yield x
-
-
-def canonical(x: np.ndarray) -> np.ndarray:
-    """One NaN for all NaNs, whose sign and payload IEEE 754 leaves open."""
-    x = np.array(x)
-    if x.dtype.kind in "fc":
-        real = x.reshape(-1).view(x.real.dtype)
-        real[np.isnan(real)] = np.nan
-    return x
-
-
-@pytest.fixture
-def assert_equal(assert_same_bits):
-    def check(found: Any, expected: Any) -> None:
-        pairs = list(zip(leaves(found), leaves(expected), strict=True))
-        assert pairs
-        for x, y in pairs:
-            if isinstance(y, str | None):
-                assert x == y
-                continue
-            if isinstance(y, np.ndarray):
-                assert x.dtype == y.dtype
-                assert (
-                    unwrap(x).dtype
-                    == unwrap(
-                        on_device(
-                            y[..., :0].view(np.int64) if y.dtype == np.uint64 else y
-                        )
-                    ).dtype
-                )
-            assert_same_bits(canonical(on_host(x)), canonical(np.asarray(y)))
-
-    return check
 
 
 # 1. Functions of numerics
@@ -411,149 +355,7 @@ def test_numerics_give_the_same_bits_on_a_gpu(name, assert_equal):
     same_numerics(hostile()[name], "cuda", assert_equal)
 
 
-# 2. Universal functions, functions and methods
-
-FLOATS = [np.float16, np.float32, np.float64]
-INTEGERS = [np.int8, np.int32, np.int64]
-REAL = [bool, *INTEGERS, *FLOATS]
-ANY_FLOAT = [*FLOATS, np.complex64, np.complex128]
-
-BINARY = {
-    np.add: (REAL, REAL),
-    np.bitwise_and: ([bool, *INTEGERS], [bool, *INTEGERS]),
-    np.bitwise_or: ([bool, *INTEGERS], [bool, *INTEGERS]),
-    np.copysign: (FLOATS, FLOATS),
-    np.divide: (REAL, REAL),
-    np.equal: (REAL, REAL),
-    np.greater: (REAL, REAL),
-    np.greater_equal: (REAL, REAL),
-    np.left_shift: (INTEGERS, INTEGERS),
-    np.less: (REAL, REAL),
-    np.less_equal: (REAL, REAL),
-    np.maximum: (REAL, REAL),
-    np.minimum: (REAL, REAL),
-    np.multiply: (REAL, REAL),
-    np.not_equal: (REAL, REAL),
-    np.right_shift: (INTEGERS, INTEGERS),
-    np.subtract: ([*INTEGERS, *FLOATS], REAL),
-}
-UNARY = {
-    np.absolute: [*INTEGERS, *FLOATS],
-    np.ceil: FLOATS,
-    np.floor: FLOATS,
-    np.frexp: FLOATS,
-    np.invert: [bool, *INTEGERS],
-    np.isfinite: ANY_FLOAT,
-    np.isinf: ANY_FLOAT,
-    np.isnan: ANY_FLOAT,
-    np.logical_not: REAL,
-    np.negative: [*INTEGERS, *ANY_FLOAT],
-    np.rint: FLOATS,
-    np.sign: [*INTEGERS, *FLOATS],
-    np.sqrt: [np.float32, np.float64],
-    np.square: [*INTEGERS, *FLOATS],
-    np.trunc: FLOATS,
-}
-
-
-def entries(
-    dtype: Any, least: int | None = None, most: int | None = None
-) -> st.SearchStrategy[Any]:
-    """Entries of a dtype; for floats the special values as well."""
-    dtype = np.dtype(dtype)
-    if dtype.kind == "b":
-        return st.booleans()
-    if dtype.kind == "i":
-        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-        return st.integers(
-            low if least is None else least, high if most is None else most
-        )
-    if dtype.kind == "c":
-        part = entries(np.float32)
-        return st.builds(complex, part, part)
-    values = [
-        0.0,
-        -0.0,
-        0.5,
-        1.5,
-        2.5,
-        -3.5,
-        np.inf,
-        -np.inf,
-        np.nan,
-        float(np.finfo(dtype).max),
-    ]
-    values += [float(np.finfo(dtype).smallest_subnormal), float(np.finfo(dtype).tiny)]
-    return st.one_of(st.sampled_from(values), st.floats(width=8 * dtype.itemsize))
-
-
-def arrays(dtypes: list[Any], **limits: int) -> st.SearchStrategy[np.ndarray]:
-    def of(dtype: Any) -> st.SearchStrategy[np.ndarray]:
-        return st.lists(entries(dtype, **limits), min_size=6, max_size=6).map(
-            lambda v: np.array(v, dtype).reshape(2, 3)
-        )
-
-    return st.sampled_from(dtypes).flatmap(of)
-
-
-def scalars(dtypes: list[Any], **limits: int) -> st.SearchStrategy[Any]:
-    """NumPy scalars, and Python numbers that every dtype holds."""
-    weak: list[Any] = [st.integers(0, 9), st.booleans()]
-    if np.float64 in dtypes:
-        weak.append(st.sampled_from([0.1, -2.0, 2.0**32]))
-    return st.one_of(
-        *weak,
-        arrays(dtypes, **limits).map(lambda x: x[0, 0]),
-        arrays(dtypes, **limits).map(lambda x: x[0]),
-    )
-
-
-def same_values(found: Any, expected: Any, *, signed_zeros: bool = True) -> None:
-    """Equal dtypes, shapes and values, NaNs being equal."""
-    expected = np.asarray(expected)
-    assert found.dtype == expected.dtype
-    host = on_host(found)
-    assert host.dtype == expected.dtype
-    assert host.shape == expected.shape
-    np.testing.assert_array_equal(host, expected)
-    if signed_zeros and expected.dtype.kind == "f":
-        there = ~np.isnan(expected)
-        np.testing.assert_array_equal(
-            np.signbit(host)[there], np.signbit(expected)[there]
-        )
-
-
-@pytest.mark.parametrize("ufunc", UNARY, ids=lambda f: f.__name__)
-@given(data=st.data())
-def test_functions_of_one_array_equal_numpy(ufunc, data):
-    x = data.draw(arrays(UNARY[ufunc]))
-    with untold():
-        expected, found = ufunc(x), ufunc(on_device(x))
-    if ufunc.nout == 1:
-        same_values(found, expected)
-    else:
-        for y, z in zip(found, expected, strict=True):
-            same_values(y, z)
-
-
-@pytest.mark.parametrize("ufunc", BINARY, ids=lambda f: f.__name__)
-@given(data=st.data())
-def test_functions_of_two_arrays_or_numbers_equal_numpy(ufunc, data):
-    left, right = BINARY[ufunc]
-    limits = (
-        {"least": 0, "most": 127} if ufunc in (np.left_shift, np.right_shift) else {}
-    )
-    x, y = (
-        data.draw(arrays(left)),
-        data.draw(st.one_of(arrays(right, **limits), scalars(right, **limits))),
-    )
-    turned = not limits and ufunc is not np.subtract and data.draw(st.booleans())
-    exact_zero = ufunc not in (np.maximum, np.minimum)
-    moved = on_device(y) if isinstance(y, np.ndarray) and y.ndim == 2 else y
-    with untold():
-        expected = ufunc(y, x) if turned else ufunc(x, y)
-        found = ufunc(moved, on_device(x)) if turned else ufunc(on_device(x), moved)
-    same_values(found, expected, signed_zeros=exact_zero)
+# 2. Operators and methods
 
 
 @given(data=st.data())
@@ -573,50 +375,6 @@ def test_in_place_operators_equal_numpy(data):
         there *= on_device(y)
     assert unwrap(there).data_ptr() == memory
     same_values(there, here)
-
-
-@given(
-    x=st.lists(st.integers(0, 2**64 - 1), min_size=4, max_size=4),
-    y=st.lists(st.integers(0, 2**64 - 1), min_size=4, max_size=4),
-    count=st.lists(
-        st.one_of(st.integers(0, 70), st.integers(0, 2**64 - 1)), min_size=4, max_size=4
-    ),
-)
-def test_unsigned_integers_equal_numpy(x, y, count):
-    here = [np.array(v, np.uint64) for v in (x, y, count)]
-    there = [on_device(v.view(np.int64)).view(np.uint64) for v in here]
-    (a, b, n), (p, q, m) = here, there
-    for found, expected in (
-        (p >> m, a >> n),
-        (p << m, a << n),
-        (p >> np.uint64(3), a >> np.uint64(3)),
-        ((p & q) | np.uint64(2**63), (a & b) | np.uint64(2**63)),
-        ((np.uint64(1) << m) - p, (np.uint64(1) << n) - a),
-        ((p >> m) != q, (a >> n) != b),
-        ((p - q).view(np.int64), (a - b).view(np.int64)),
-        (p.view(np.int64).astype(np.uint64), a.view(np.int64).astype(np.uint64)),
-    ):
-        same_values(found, expected)
-    assert p[0].item() == x[0]
-
-
-@given(
-    x=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=3, max_size=3),
-    p=st.integers(1, 300),
-)
-def test_integers_are_divided_towards_minus_infinity(x, p):
-    x = np.array(x)
-    same_values(on_device(x) // p, x // p)
-
-
-@given(data=st.data())
-def test_divisors_on_the_host_divide(data):
-    x, divisor = (
-        data.draw(arrays([np.float32, np.float64])),
-        data.draw(st.sampled_from([3.0, 0.1, 7, -49.0])),
-    )
-    with untold():
-        same_values(on_device(x) / divisor, x / divisor)
 
 
 @given(
@@ -642,14 +400,6 @@ VIEWS = {
     "rows": lambda x: x[:, INDEX],
     "separated indices": lambda x: x[np.array([[1], [0]]), :, INDEX],
     "device indices": lambda x: x[:, np.flatnonzero(x[0, :3, 0] != np.inf)],
-    "ix": lambda x: x[
-        np.ix_(
-            *(
-                np.flatnonzero(np.ones_like(x).any(axis=a))
-                for a in ((1, 2), (0, 2), (0, 1))
-            )
-        )
-    ],
     "iteration": lambda x: list(x),
     "reshape": lambda x: (
         x.reshape(2, -1),
@@ -657,24 +407,6 @@ VIEWS = {
         x.ravel(),
         np.swapaxes(x, 0, 1).ravel(),
     ),
-    "axes": lambda x: (
-        x.transpose((2, 0, 1)),
-        np.swapaxes(x, 0, 2),
-        np.moveaxis(x, 0, 1),
-        np.expand_dims(x, 1),
-    ),
-    "broadcast": lambda x: np.broadcast_to(x[:, :1], x.shape).copy(),
-    "repeat": lambda x: (np.repeat(x, 2, axis=1), np.take(x, [2, 0], axis=-2)),
-    "join": lambda x: (
-        np.stack([x, x[::1]]),
-        np.concatenate([x, x.astype(np.float32)], axis=2),
-    ),
-    "where": lambda x: (
-        np.where(x > 0, x, 0.0),
-        np.where(x > 0, -1, 1),
-        np.where(x > 0, 0.5, x.astype(np.float32)),
-    ),
-    "clip": lambda x: (np.clip(x, -1, 0.5), np.clip(x.astype(np.float32), -1, 0.5)),
     "bits": lambda x: (
         x.view(np.int64),
         x.view(np.complex128),
@@ -684,17 +416,6 @@ VIEWS = {
         x.view(np.complex128).conj(),
         x.view(np.complex128).real,
         x.view(np.complex128).imag,
-    ),
-    "like": lambda x: (
-        np.zeros_like(x),
-        np.zeros(3, like=x),
-        np.ones((2, 1), bool, like=x),
-        np.arange(4, like=x),
-    ),
-    "full": lambda x: (
-        np.full(3, 4, like=x),
-        np.full((2, 2), 0.5, like=x),
-        np.full(2, 3, np.int8, like=x),
     ),
     "matmul": lambda x: (
         np.rint(x) @ np.rint(x[0, 0]),
@@ -706,14 +427,6 @@ VIEWS = {
     "flags": lambda x: (
         x.flags.writeable,
         np.broadcast_to(x[:1], x.shape).flags.writeable,
-    ),
-    "counts": lambda x: (
-        np.count_nonzero(x > 0),
-        len(x),
-        x.ndim,
-        x.size,
-        bool((x > 0).any()),
-        float(x[0, 0, 0]),
     ),
 }
 REDUCTIONS = {
