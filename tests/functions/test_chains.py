@@ -153,33 +153,6 @@ def test_a_chain_may_lose_all_digits_of_an_entry_which_its_bound_by_magnitudes_a
         hnp.einsum("ij,jk,kl->il", x, y, z, accuracy=hg.Relative(1e-12), optimize=path)
 
 
-@pytest.mark.parametrize(
-    "accuracy", ["correct", 0.0, hg.Relative(1e-12), hg.Relative(1.2e-16)], ids=str
-)
-def test_a_correct_or_relative_chain_is_refused_with_its_number_of_products(accuracy):
-    a = np.ones((2, 2))
-    for call, words in (
-        (
-            lambda: hnp.multi_dot([a] * 4, accuracy=accuracy),
-            "multi_dot of 4 arrays takes 3",
-        ),
-        (
-            lambda: hnp.einsum("ij,jk,kl", a, a, a, accuracy=accuracy),
-            "3 operands takes 2.*the 1 intermediate",
-        ),
-        (lambda: hnp.matrix_power(a, 7, accuracy=accuracy), "the power 7 takes 4"),
-        (lambda: hnp.matrix_power(a, 3, accuracy=accuracy), "the power 3 takes 2"),
-    ):
-        with pytest.raises(hg.PlanError, match=words):
-            call()
-    for value in (
-        hnp.multi_dot([a, a], accuracy=accuracy),
-        hnp.einsum("ij,jk", a, a, accuracy=accuracy),
-        hnp.matrix_power(a, 2, accuracy=accuracy),
-    ):
-        np.testing.assert_array_equal(value, 2 * a)
-
-
 def test_errors_have_numbers():
     a = np.ones((2, 3))
     with pytest.raises(ValueError, match="at least two arrays, 1 given"):
@@ -200,10 +173,3 @@ def test_errors_have_numbers():
         hnp.matrix_power(np.eye(2), -2)
     with pytest.raises(TypeError):
         hnp.matrix_power(np.eye(2), 1.5)
-
-
-def test_an_array_is_no_accuracy():
-    with pytest.raises(
-        hg.PlanError, match=r"accuracy=array\(\[1\., 2\.\]\): expected None, a number"
-    ):
-        hnp.multi_dot([np.eye(2)] * 3, accuracy=np.array([1.0, 2.0]))

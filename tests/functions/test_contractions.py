@@ -436,36 +436,6 @@ def test_nothing_to_sum_is_zero_however_long_it_is():
         )
 
 
-CALLS_WITHOUT_PRODUCTS = {
-    "einsum": lambda **options: hnp.einsum("ij->ji", np.ones((2, 2)), **options),
-    "power 0": lambda **options: hnp.matrix_power(np.ones((2, 2)), 0, **options),
-    "power 1": lambda **options: hnp.matrix_power(np.ones((2, 2)), 1, **options),
-    "empty": lambda **options: hnp.dot(np.ones((0, 2)), np.ones((2, 2)), **options),
-    "integers": lambda **options: hnp.dot(
-        np.ones((1, 2), int), np.ones((2, 2), int), **options
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    "call", CALLS_WITHOUT_PRODUCTS.values(), ids=CALLS_WITHOUT_PRODUCTS
-)
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("accuracy", "fp65"),
-        ("accuracy", -1.0),
-        ("scheme", "ozaki3"),
-        ("engine", "abacus"),
-        ("engine", 3),
-    ]
-    + [("workspace", x) for x in ("all", 0, True)],
-)
-def test_options_are_checked_where_no_product_is_made(call, name, value):
-    with pytest.raises(hg.PlanError, match=rf"{name}={value!r}"):
-        call(**{name: value})
-
-
 @pytest.mark.parametrize(
     "axes", [np.array(1), np.int64(1), np.array([1, 0]), [1, np.array([0])], ((-1,), 0)]
 )

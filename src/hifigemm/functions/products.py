@@ -56,11 +56,13 @@ class ChainReport:
         for report, u, uses in zip(self.reports, self.roundoffs, self.uses):
             logarithms.append(uses * math.log1p(report.bound + u))
         try:
-            growth = math.expm1(math.fsum(logarithms))
+            total = math.fsum(logarithms)
+            growth = math.expm1(total)
         except OverflowError:
             return math.inf
-        # The logarithms, their sum and expm1 are rounded.
-        return growth * (1 + 2.0**-48)
+        # The logarithms, their sum and expm1 are rounded; an error of the sum is one of
+        # its exponential, relative to it.
+        return growth * (1 + 2.0**-48 * max(total, 1.0))
 
     def __str__(self) -> str:
         count = len(self.reports)
