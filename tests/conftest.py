@@ -277,3 +277,18 @@ def workspaces():
         )
 
     return find
+
+
+@pytest.fixture
+def place(request):
+    """The device of new arrays of JAX, the CPU where a test does not say otherwise; they
+    may have 64 bits.
+    """
+    import jax
+
+    try:
+        (device, *_) = jax.devices(getattr(request, "param", "cpu"))
+    except RuntimeError:
+        pytest.skip("JAX finds no CUDA device")
+    with jax.enable_x64(True), jax.default_device(device):
+        yield device
