@@ -9,33 +9,6 @@ import hifigemm as hg
 
 torch = pytest.importorskip("torch")
 
-SCHEMES = (
-    hg.Ozaki1(),
-    hg.Ozaki1(product="fp16"),
-    hg.Ozaki2(),
-    hg.Ozaki2(scaling="fast"),
-)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
-@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
-def test_tensors_give_the_bits_of_arrays(make_pair, assert_same_bits, scheme, dtype):
-    a, b = make_pair("phi_1", 5, 30, 4, dtype)
-    c, report = hg.matmul(
-        torch.from_numpy(a), torch.from_numpy(b), scheme=scheme, return_report=True
-    )
-    assert isinstance(c, torch.Tensor)
-    assert (report.engine, report.device) == ("torch", "cpu")
-    assert_same_bits(c.numpy(), hg.matmul(a, b, scheme=scheme))
-
-
-def test_native_product_is_that_of_torch():
-    a, b = (
-        torch.rand(40, 50, dtype=torch.float64),
-        torch.rand(50, 30, dtype=torch.float64),
-    )
-    torch.testing.assert_close(hg.matmul(a, b), a @ b, rtol=0, atol=0)
-
 
 @pytest.mark.parametrize(
     ("a", "b"),
@@ -160,16 +133,6 @@ def test_later_changes_of_a_tensor_do_not_reach_the_prepared_operand(
         left, want = hg.prepare(x, "left", plan=plan), hg.matmul(x, b, plan=plan)
         CHANGES[how](x)
         assert torch.equal(hg.matmul(left, b), want)
-
-
-def test_engines_by_name(assert_same_bits):
-    a = torch.rand(5, 5, dtype=torch.float64)
-    for name in ("numpy", "torch", "simulated-h100"):
-        c, report = hg.matmul(a, a, engine=name, accuracy="correct", return_report=True)
-        assert isinstance(c, torch.Tensor)
-        assert report.engine == name
-    x = a.numpy()
-    assert isinstance(hg.matmul(x, x, engine="torch"), np.ndarray)
 
 
 def test_a_result_in_out_is_a_change_that_torch_counts():

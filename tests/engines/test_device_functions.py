@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-from tests.engines.device_arrays import on_device
+from tests.engines.device_arrays import on_device  # noqa: E402
 
 FUNCTIONS = {
     "ix": lambda x: x[

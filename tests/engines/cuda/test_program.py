@@ -1,5 +1,5 @@
 """Programs of a GPU: one for each layout, written once; repeated calls; records,
-captures; native products.
+captures.
 """
 
 from __future__ import annotations
@@ -12,20 +12,15 @@ import pytest
 import torch
 
 import hifigemm as hg
-from hifigemm import executor
 from hifigemm.engine import Certificate
-from hifigemm.engines import engine_for
 from hifigemm.engines.cuda import program as module
-from hifigemm.engines.cuda import required_bits
-from hifigemm.engines.cuda.engine import NativeProgram
 from hifigemm.engines.cuda.program import CudaProgram, blocks_of
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.kernels.program import Program
 from hifigemm.executor import execute
-from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.plan import Blocking, Outliers, Verification
-from hifigemm.testing.reference import meets_promise
+from tests.engines.cuda.operands import operands
 from tests.engines.stand_in import DEVICE, arrays, on_host, planned
 
 FIXED = hg.Ozaki2(num_moduli=3, scaling="fast")
@@ -50,15 +45,6 @@ def writes(monkeypatch):
 
 def run(plan, x, y, engine, shift=0, epilogue=PLAIN, out=None):
     return execute(plan, x, y, engine, 2**28, shift, epilogue, out=out)[1]
-
-
-def operands(m=4, k=9, n=5, batch=1, seed=0, dtype="float64"):
-    rng = np.random.default_rng(seed)
-    made = [
-        rng.uniform(-1, 1, shape).astype(dtype)
-        for shape in ((batch, m, k), (batch, k, n))
-    ]
-    return made
 
 
 def test_a_program_is_written_once_for_each_layout(engine, writes):
@@ -302,17 +288,6 @@ def test_a_record_is_not_read_while_a_graph_is_captured(engine, monkeypatch):
     assert isinstance(program._certificate(record), Certificate)
 
 
-def test_nothing_is_looked_at_while_a_graph_is_captured(engine, monkeypatch):
-    x, y = arrays(*operands())
-    look = required_bits.required_bits_of(unwrap(x), unwrap(y), 100)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    with pytest.raises(hg.PlanError, match="give num_moduli"):
-        look(unwrap(x), unwrap(y))
-    with pytest.raises(hg.PlanError, match="give num_moduli"):
-        planned(FAST, x, y, engine, "correct")
-
-
 def test_a_record_is_read_when_somebody_looks_and_once(as_on_gpu, monkeypatch):
     a, b = (torch.from_numpy(z[0]).to(DEVICE) for z in operands())
     asked, own = [], CudaProgram._certificate
@@ -344,133 +319,3 @@ def test_warmup_leaves_nothing_to_compile(as_on_gpu, monkeypatch):
     assert made > 0
     hg.matmul(a, b, scheme=FAST)
     assert len(finished) == made
-
-
-# The native product.
-
-CASES = {
-    "matrices": ((5, 7), (7, 4)),
-    "stacks": ((3, 5, 7), (3, 7, 4)),
-    "stacks of one": ((1, 5, 7), (1, 7, 4)),
-    "one matrix for a stack": ((1, 5, 7), (3, 7, 4)),
-    "a matrix for a stack": ((5, 7), (3, 7, 4)),
-    "a stack of stacks": ((2, 3, 5, 7), (2, 3, 7, 4)),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_native_products_of_matrices_and_stacks_are_repeated(engine, case):
-    rng = np.random.default_rng(1)
-    first, second = CASES[case]
-    tensors = [
-        torch.from_numpy(rng.standard_normal(shape)).to(DEVICE)
-        for shape in (first, second)
-    ]
-    stacks = [wrap(x.reshape(-1, *x.shape[-2:])) for x in tensors]
-    plan = planned("native", *stacks, engine)
-    program = engine.compile(plan)
-    assert isinstance(program, NativeProgram)
-    shape = (*np.broadcast_shapes(first[:-2], second[:-2]), 5, 4)
-    again = program.repeated(tuple(map(wrap, tensors)), tuple(stacks), shape, None)
-    if case in ("a matrix for a stack", "a stack of stacks"):
-        assert again is None
-        return
-    want = torch.matmul(*tensors)
-    # multiplied as matrices, for which a library may have another order of sums
-    if case == "stacks of one":
-        want = torch.matmul(tensors[0][0], tensors[1][0])[None]
-    assert torch.equal(again(*tensors, None), want)
-    out = torch.full(shape, np.nan, dtype=torch.float64, device=DEVICE)
-    assert again(*tensors, out) is out
-    assert torch.equal(out, want)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
-def test_native_products_are_those_of_the_library(engine, dtype, assert_same_bits):
-    a, b = operands(batch=2, dtype=dtype)
-    plan = planned("native", a, b, engine)
-    program, x, y = engine.compile(plan), *arrays(a, b)
-    assert program.nbytes(2, 4, 5) == 0
-    want = torch.matmul(unwrap(x), unwrap(y)).cpu().numpy()
-    target = arrays(np.zeros((2, 4, 5), dtype))[0]
-    for out in (None, target):
-        outcome = program(x, y, 0, PLAIN, NOTHING, out)
-        assert (outcome.bound, outcome.num_products) == (
-            native_bound(plan.problem.terms, plan.problem.fmt.u),
-            1,
-        )
-        assert_same_bits(on_host(outcome.values), want)
-    assert_same_bits(on_host(target), want)
-    assert_same_bits(
-        on_host(program(x, y, 3, PLAIN, NOTHING, None).values),
-        want * want.dtype.type(8),
-    )
-    c = arrays(np.ones((2, 4, 5), dtype))[0]
-    found = program(x, y, 3, Epilogue(0.5, 2.0, c), NOTHING, None).values
-    np.testing.assert_allclose(
-        on_host(found), 4 * want + 2, rtol=1e-5 if dtype == "float32" else 1e-14
-    )
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
-def test_a_native_product_for_a_number_is_looked_at_on_the_device(
-    as_on_gpu, make_pair, monkeypatch, dtype
-):
-    """Where no entry is tiny or infinite, once; where one may have over- or
-    underflowed, residues are taken.
-    """
-    a, b = make_pair("uniform", 5, 7, 4, dtype)
-    u, options = (
-        (2.0**-24, {"accuracy": 1e-5})
-        if dtype == "float32"
-        else (2.0**-53, {"accuracy": 1e-12})
-    )
-    root = float(np.sqrt(np.finfo(dtype).tiny))
-    # products with the second row underflow
-    wide, small = a.copy(), b * b.real.dtype.type(root)
-    wide[1] *= a.real.dtype.type(root / 8)
-    wide[2, :2] = np.finfo(dtype).max
-    x, y, z, t = (torch.from_numpy(v).to(DEVICE) for v in (a, b, wide, small))
-    found, report = hg.matmul(x, y, return_report=True, **options)
-    assert (report.scheme, report.bound) == (
-        hg.Native(),
-        native_bound(14 if x.is_complex() else 7, u),
-    )
-    assert torch.equal(found, torch.matmul(x, y))
-    want, report = hg.matmul(z, t, return_report=True, **options)
-    assert meets_promise(on_host(want), wide, small, report.bound).all()
-    assert torch.equal(hg.matmul(z, t, **options), want)
-    c, out = torch.ones_like(want), torch.empty_like(want)
-    sums = hg.gemm(z, t, c, alpha=0.5, beta=2.0, out=out, **options)
-    assert torch.equal(sums, hg.gemm(z, t, c, alpha=0.5, beta=2.0, **options))
-    monkeypatch.setattr(executor, "in_steps", None)
-    for _ in range(3):
-        assert torch.equal(hg.matmul(x, y, **options), found)
-    x[3] = 0
-    found[3] = 0
-    assert torch.equal(hg.matmul(x, y, **options), found)
-    # by residues, as if it was to be rounded correctly
-    assert torch.equal(hg.matmul(z, t, **options), want)
-    assert report.scheme.name == "ozaki2"
-
-
-def test_a_native_product_is_not_looked_at_while_a_graph_is_captured(
-    as_on_gpu, monkeypatch
-):
-    x, y = (torch.from_numpy(v[0]).to(DEVICE) for v in operands())
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    with pytest.raises(hg.PlanError, match="nothing can be read back"):
-        hg.matmul(x, y, accuracy=1e-12)
-
-
-def test_engines_have_programs_for_what_the_device_does_whole(engine):
-    a, b = operands()
-    assert engine.compile(planned(hg.Ozaki2(num_moduli=5), a, b, engine)) is None
-    assert isinstance(
-        engine.compile(planned(hg.Native(), a, b, engine, 1e-3)), NativeProgram
-    )
-    single = operands(dtype="float32")
-    assert engine.compile(planned(hg.Native(product="fp64"), *single, engine)) is None
-    assert engine_for("numpy").compile(planned("native", a, b, engine)) is None
-    assert isinstance(engine.compile(planned(FIXED, a, b, engine)), CudaProgram)

@@ -1,0 +1,215 @@
+"""The engine of a GPU: products in steps, native products, and which plans have
+programs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import hifigemm as hg
+from hifigemm import executor
+from hifigemm.engines import engine_for
+from hifigemm.engines.cuda import engine as module
+from hifigemm.engines.cuda.engine import NativeProgram
+from hifigemm.engines.cuda.program import CudaProgram
+from hifigemm.engines.device_array import unwrap, wrap
+from hifigemm.formats import BF16, FP8_E4M3, FP16, FP32, INT8, TF32
+from hifigemm.numerics.bounds import native_bound
+from hifigemm.numerics.epilogue import PLAIN, Epilogue
+from hifigemm.testing.reference import meets_promise
+from tests.engines.cuda.operands import operands
+from tests.engines.stand_in import DEVICE, arrays, on_host, planned
+
+FIXED = hg.Ozaki2(num_moduli=3, scaling="fast")
+NOTHING = (None, None)
+pytestmark = pytest.mark.filterwarnings("ignore:.* encountered:RuntimeWarning")
+
+
+CASES = {
+    "matrices": ((5, 7), (7, 4)),
+    "stacks": ((3, 5, 7), (3, 7, 4)),
+    "stacks of one": ((1, 5, 7), (1, 7, 4)),
+    "one matrix for a stack": ((1, 5, 7), (3, 7, 4)),
+    "a matrix for a stack": ((5, 7), (3, 7, 4)),
+    "a stack of stacks": ((2, 3, 5, 7), (2, 3, 7, 4)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_native_products_of_matrices_and_stacks_are_repeated(engine, case):
+    rng = np.random.default_rng(1)
+    first, second = CASES[case]
+    tensors = [
+        torch.from_numpy(rng.standard_normal(shape)).to(DEVICE)
+        for shape in (first, second)
+    ]
+    stacks = [wrap(x.reshape(-1, *x.shape[-2:])) for x in tensors]
+    plan = planned("native", *stacks, engine)
+    program = engine.compile(plan)
+    assert isinstance(program, NativeProgram)
+    shape = (*np.broadcast_shapes(first[:-2], second[:-2]), 5, 4)
+    again = program.repeated(tuple(map(wrap, tensors)), tuple(stacks), shape, None)
+    if case in ("a matrix for a stack", "a stack of stacks"):
+        assert again is None
+        return
+    want = torch.matmul(*tensors)
+    # multiplied as matrices, for which a library may have another order of sums
+    if case == "stacks of one":
+        want = torch.matmul(tensors[0][0], tensors[1][0])[None]
+    assert torch.equal(again(*tensors, None), want)
+    out = torch.full(shape, np.nan, dtype=torch.float64, device=DEVICE)
+    assert again(*tensors, out) is out
+    assert torch.equal(out, want)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_native_products_are_those_of_the_library(engine, dtype, assert_same_bits):
+    a, b = operands(batch=2, dtype=dtype)
+    plan = planned("native", a, b, engine)
+    program, x, y = engine.compile(plan), *arrays(a, b)
+    assert program.nbytes(2, 4, 5) == 0
+    want = torch.matmul(unwrap(x), unwrap(y)).cpu().numpy()
+    target = arrays(np.zeros((2, 4, 5), dtype))[0]
+    for out in (None, target):
+        outcome = program(x, y, 0, PLAIN, NOTHING, out)
+        assert (outcome.bound, outcome.num_products) == (
+            native_bound(plan.problem.terms, plan.problem.fmt.u),
+            1,
+        )
+        assert_same_bits(on_host(outcome.values), want)
+    assert_same_bits(on_host(target), want)
+    assert_same_bits(
+        on_host(program(x, y, 3, PLAIN, NOTHING, None).values),
+        want * want.dtype.type(8),
+    )
+    c = arrays(np.ones((2, 4, 5), dtype))[0]
+    found = program(x, y, 3, Epilogue(0.5, 2.0, c), NOTHING, None).values
+    np.testing.assert_allclose(
+        on_host(found), 4 * want + 2, rtol=1e-5 if dtype == "float32" else 1e-14
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_a_native_product_for_a_number_is_looked_at_on_the_device(
+    as_on_gpu, make_pair, monkeypatch, dtype
+):
+    """Where no entry is tiny or infinite, once; where one may have over- or
+    underflowed, residues are taken.
+    """
+    a, b = make_pair("uniform", 5, 7, 4, dtype)
+    u, options = (
+        (2.0**-24, {"accuracy": 1e-5})
+        if dtype == "float32"
+        else (2.0**-53, {"accuracy": 1e-12})
+    )
+    root = float(np.sqrt(np.finfo(dtype).tiny))
+    # products with the second row underflow
+    wide, small = a.copy(), b * b.real.dtype.type(root)
+    wide[1] *= a.real.dtype.type(root / 8)
+    wide[2, :2] = np.finfo(dtype).max
+    x, y, z, t = (torch.from_numpy(v).to(DEVICE) for v in (a, b, wide, small))
+    found, report = hg.matmul(x, y, return_report=True, **options)
+    assert (report.scheme, report.bound) == (
+        hg.Native(),
+        native_bound(14 if x.is_complex() else 7, u),
+    )
+    assert torch.equal(found, torch.matmul(x, y))
+    want, report = hg.matmul(z, t, return_report=True, **options)
+    assert meets_promise(on_host(want), wide, small, report.bound).all()
+    assert torch.equal(hg.matmul(z, t, **options), want)
+    c, out = torch.ones_like(want), torch.empty_like(want)
+    sums = hg.gemm(z, t, c, alpha=0.5, beta=2.0, out=out, **options)
+    assert torch.equal(sums, hg.gemm(z, t, c, alpha=0.5, beta=2.0, **options))
+    monkeypatch.setattr(executor, "in_steps", None)
+    for _ in range(3):
+        assert torch.equal(hg.matmul(x, y, **options), found)
+    x[3] = 0
+    found[3] = 0
+    assert torch.equal(hg.matmul(x, y, **options), found)
+    # by residues, as if it was to be rounded correctly
+    assert torch.equal(hg.matmul(z, t, **options), want)
+    assert report.scheme.name == "ozaki2"
+
+
+def test_a_native_product_is_not_looked_at_while_a_graph_is_captured(
+    as_on_gpu, monkeypatch
+):
+    x, y = (torch.from_numpy(v[0]).to(DEVICE) for v in operands())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(hg.PlanError, match="nothing can be read back"):
+        hg.matmul(x, y, accuracy=1e-12)
+
+
+def test_engines_have_programs_for_what_the_device_does_whole(engine):
+    a, b = operands()
+    assert engine.compile(planned(hg.Ozaki2(num_moduli=5), a, b, engine)) is None
+    assert isinstance(
+        engine.compile(planned(hg.Native(), a, b, engine, 1e-3)), NativeProgram
+    )
+    single = operands(dtype="float32")
+    assert engine.compile(planned(hg.Native(product="fp64"), *single, engine)) is None
+    assert engine_for("numpy").compile(planned("native", a, b, engine)) is None
+    assert isinstance(engine.compile(planned(FIXED, a, b, engine)), CudaProgram)
+
+
+@pytest.mark.parametrize("fmt", [INT8, FP16, BF16, FP32])
+def test_exact_products_are_those_of_integers(engine, fmt):
+    rng = np.random.default_rng(4)
+    spec = next(s for s in engine.products.values() if s.operand is fmt)
+    top = min(spec.max_integer, 40)
+    a, b = (rng.integers(-top, top + 1, s) for s in ((2, 5, 9), (2, 9, 4)))
+    dtype = np.int8 if fmt is INT8 else np.float32
+    if fmt in (FP16, BF16) and DEVICE == "cpu":
+        pytest.skip("torch.bmm has no out_dtype on a CPU")
+    x, y = arrays(a.astype(dtype), b.astype(dtype))
+    product = on_host(engine.exact_product(spec, x, y, top, top))
+    np.testing.assert_array_equal(product.astype(np.int64), a @ b)
+    k = spec.accumulator_max // top**2 + 1
+    long = [wrap(torch.empty(shape, device="meta")) for shape in ((1, 1, k), (1, k, 1))]
+    with pytest.raises(hg.InexactProductError, match=f"at most {k - 1}"):
+        engine.exact_product(spec, *long, top, top)
+
+
+def test_sums_of_float32_words_are_made_in_float64(engine):
+    a, b = operands(dtype="float32")
+    c = np.full((1, 4, 5), 2.0**30)
+    x, y, z = arrays(a, b, c)
+    wide = a.astype(np.float64) @ b.astype(np.float64)
+    # a product of two float32 is one of float64, and nine terms round at most 8 times
+    product = on_host(engine.rounded_product(FP32, x, y))
+    magnitudes = abs(a).astype(np.float64) @ abs(b).astype(np.float64)
+    assert (abs(product - wide) <= 16 * 2.0**-53 * magnitudes).all()
+    sums = on_host(engine.rounded_product(FP32, x, y, z))
+    np.testing.assert_array_equal(sums, product + c)
+
+
+def test_tensor_cores_are_those_of_the_generation(monkeypatch):
+    for capability, name in (((7, 0), "V100"), ((8, 9), "A100"), ((9, 0), "H100")):
+        engine = module.CudaEngine(torch.device("cuda:0"))
+        monkeypatch.setattr(
+            torch.cuda, "get_device_capability", lambda place, c=capability: c
+        )
+        assert engine.model.name.lower() == name.lower()
+    engine = module.CudaEngine(torch.device("cuda:0"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda place: (12, 0))
+    assert engine.model.name.lower() == "b200"
+
+
+def test_words_that_the_tensor_cores_do_not_take_are_named(engine):
+    with pytest.raises(hg.PlanError, match="not fp8_e4m3 words"):
+        engine.accumulation(FP8_E4M3)
+    assert engine.accumulation(TF32).step == 1
+    assert engine.accumulation(FP32).unit.startswith("cuBLAS in FP64")
+
+
+def test_free_memory_is_not_asked_for_while_a_graph_is_captured(engine, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert engine._free_memory() is None
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    stats = {"reserved_bytes.all.current": 70, "allocated_bytes.all.current": 40}
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda place: stats)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda place: (1000, 5000))
+    assert engine._free_memory() == 1000 + 70 - 40
