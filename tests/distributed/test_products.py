@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -40,27 +36,8 @@ def test_bits_and_refusals_are_those_of_one_process(mesh, names):
     run(mesh, cases.run_all, names)
 
 
-@pytest.mark.parametrize(
-    "mesh", [(3,), pytest.param((2, 2), marks=pytest.mark.slow)], ids=str
-)
-def test_axes_shorter_than_the_mesh_leave_no_pending_sums(mesh):
-    run(mesh, cases.run_all, ["axes_shorter_than_the_mesh"])
-
-
 def test_two_ranks():
     run((2,), cases.run_all, ALL)
-
-
-@pytest.mark.slow  # each rank compiles C++
-@pytest.mark.parametrize("mesh", [(2,), (2, 2)], ids=str)
-def test_compiled_programs_have_the_bits_of_those_that_are_not(mesh):
-    run(mesh, cases.run_all, ["compiled"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mesh", [(2,), (2, 2)], ids=str)
-def test_a_rank_holds_no_more_than_its_plan_says(mesh):
-    run(mesh, cases.run_all, ["memory"])
 
 
 @pytest.mark.slow
@@ -75,13 +52,6 @@ def test_programs_and_kernels_of_gpus_make_the_same():
 
 def test_one_rank_is_a_mesh():
     run((1,), cases.run_all, ["methods", "few_entries", "refusals"])
-
-
-def test_programs_of_torchrun_may_import_dtensor_after_install():
-    code = "import sys, hifigemm; hifigemm.install('correct'); assert 'hifigemm.distributed.emulated' in sys.modules"
-    subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"WORLD_SIZE": "1"}, check=True
-    )
 
 
 GPUS = torch.cuda.device_count()

@@ -1,0 +1,121 @@
+"""What ranks tell each other: words on which all agree, and refusals with the rank."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+import hifigemm as hg
+
+torch = pytest.importorskip("torch")
+from hifigemm.distributed import collectives  # noqa: E402
+
+
+class Mesh:
+    """A mesh of which only the number of ranks in each dimension is asked."""
+
+    def __init__(self, *shape):
+        self.shape = shape
+        self.ndim = len(shape)
+
+    def size(self, i):
+        return self.shape[i]
+
+    def get_group(self, i):
+        return f"group {i}"
+
+
+@pytest.fixture
+def ranks(monkeypatch):
+    """ranks(words, said): what all ranks have, as this one, of number 0, comes to know
+    it.
+    """
+
+    def take(words, said):
+        columns = list(zip(*words, strict=True))
+        monkeypatch.setattr(
+            collectives, "largest", lambda mesh, own: [max(x) for x in columns]
+        )
+        monkeypatch.setattr(collectives.dist, "get_rank", lambda: 0)
+        monkeypatch.setattr(collectives.dist, "get_world_size", lambda group: len(said))
+
+        def gather(lists, own, group):
+            lists[:] = [[x] for x in said]
+
+        monkeypatch.setattr(collectives.dist, "all_gather_object", gather)
+
+    return take
+
+
+def words_of(error, facts, monkeypatch):
+    """The words that a rank sends to `largest`."""
+    sent = []
+    with monkeypatch.context() as patch:
+        patch.setattr(collectives, "largest", lambda mesh, own: sent.append(own) or own)
+        patch.setattr(collectives.dist, "get_rank", lambda: 0)
+        patch.setattr(collectives, "groups_of", lambda mesh: [])
+        with suppress(Exception):
+            collectives.agree(Mesh(1), error, facts)
+    return sent[0]
+
+
+def test_ranks_that_agree_raise_nothing(ranks, monkeypatch):
+    own = words_of(None, "a (2, 3)", monkeypatch)
+    ranks([own, own], [(0, None, "a (2, 3)")] * 2)
+    collectives.agree(Mesh(2), None, "a (2, 3)")
+
+
+def test_the_refusal_of_another_rank_is_told_with_its_number(ranks, monkeypatch):
+    own = words_of(None, "x", monkeypatch)
+    other = words_of(TypeError("no"), "x", monkeypatch)
+    ranks([own, other], [(0, None, "x"), (1, "TypeError: no", "x")])
+    with pytest.raises(
+        hg.PlanError, match=r"^rank 1 refuses the product: TypeError: no$"
+    ):
+        collectives.agree(Mesh(2), None, "x")
+
+
+def test_a_rank_raises_its_own_error(ranks, monkeypatch):
+    error = TypeError("mine")
+    own, other = (words_of(e, "x", monkeypatch) for e in (error, None))
+    ranks([own, other], [(0, "TypeError: mine", "x"), (1, None, "x")])
+    with pytest.raises(TypeError, match="^mine$") as raised:
+        collectives.agree(Mesh(2), error, "x")
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("facts", ["y", "w"])
+def test_facts_that_differ_are_told_of_both_ranks(ranks, monkeypatch, facts):
+    """Whichever of the two digests is larger."""
+    words = [words_of(None, x, monkeypatch) for x in ("x", facts)]
+    ranks(words, [(0, None, "x"), (1, None, facts)])
+    with pytest.raises(
+        hg.PlanError, match=f"rank 0 asks for x; rank 1 asks for {facts}"
+    ):
+        collectives.agree(Mesh(2), None, "x")
+
+
+def test_groups_are_those_of_dimensions_with_several_ranks():
+    assert collectives.groups_of(Mesh(2, 1)) == ["group 0"]
+    assert collectives.groups_of(Mesh(2, 3)) == ["group 0", "group 1"]
+    assert collectives.groups_of(Mesh(1)) == []
+
+
+def test_one_rank_has_the_largest_words_and_all_sums(one_rank):
+    assert collectives.largest(one_rank, [3, -(2**62), 2**62]) == [3, -(2**62), 2**62]
+    group = one_rank.get_group(0)
+    x = torch.tensor([3, -4])
+    for reduce in (collectives.reduce_largest, collectives.reduce_sum):
+        assert reduce(x, [group]) is x
+        assert x.tolist() == [3, -4]
+    out = torch.zeros(2, dtype=x.dtype)
+    collectives.gather(out, x, group).wait()
+    assert torch.equal(out, x)
+
+
+def test_errors_are_caught_for_the_others():
+    assert collectives.caught(divmod, 7, 2) == ((3, 1), None)
+    value, error = collectives.caught(divmod, 7, 0)
+    assert value is None
+    assert isinstance(error, ZeroDivisionError)

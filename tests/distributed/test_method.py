@@ -1,0 +1,109 @@
+"""By what a product on a mesh is made: the same on every rank, whatever its shards."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hifigemm as hg
+from hifigemm.problem import Problem
+
+torch = pytest.importorskip("torch")
+from hifigemm.distributed import method  # noqa: E402
+from hifigemm.distributed.method import Method, method_for  # noqa: E402
+
+PROBLEM = Problem(1, 20, 30, 40, np.dtype(float))
+FIXED = hg.Ozaki2(num_moduli=14, scaling="fast")
+
+
+@given(st.floats(0.0, exclude_min=False), st.floats(0.0))
+def test_ratios_travel_as_integers_of_the_same_order(x, y):
+    assert method.ratio_from(method.bits_of(x)) == x
+    if x < y:
+        assert method.bits_of(x) < method.bits_of(y)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "scheme", "want"),
+    [
+        (None, "auto", Method(hg.Ozaki2(scaling="fast"), None, waits=True)),
+        (1e-9, "auto", Method(hg.Ozaki2(scaling="fast"), None, waits=True)),
+        ("correct", "auto", Method(None, "correct")),
+        (hg.Relative(1e-12), "auto", Method(None, "correct")),
+        (None, FIXED, Method(FIXED, None)),
+        (1e-10, FIXED, Method(FIXED, 1e-10)),
+        (None, hg.Ozaki1("int8", 6), Method(hg.Ozaki1("int8", 6), None)),
+        (
+            None,
+            hg.Ozaki1("int8", 6, mode="correct"),
+            Method(hg.Ozaki1("int8", 6, mode="correct"), None),
+        ),
+    ],
+)
+def test_methods_follow_from_what_is_asked_for(accuracy, scheme, want):
+    assert method_for(PROBLEM, accuracy, scheme)[0] == want
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "scheme", "words"),
+    [
+        (None, "native", "whose bits no mesh changes"),
+        (None, hg.DoubleDouble(), "whose bits no mesh changes"),
+        (None, "ozaki2", "scaling='fast'"),
+        (None, "ozaki1", "give num_slices"),
+    ],
+)
+def test_schemes_whose_bits_depend_on_the_mesh_are_named(accuracy, scheme, words):
+    with pytest.raises(hg.PlanError, match=words):
+        method_for(PROBLEM, accuracy, scheme)
+
+
+def test_a_known_count_without_a_promise_is_fixed_and_adds():
+    assert Method(FIXED, None).is_fixed
+    assert Method(FIXED, None).adds
+    assert not Method(FIXED, 1e-10).is_fixed
+    assert not Method(FIXED, None, waits=True).is_fixed
+    assert not Method(hg.Ozaki1("int8", 6), None).adds
+    assert Method(None, "correct").adds
+    assert Method(None, "correct").options == {"accuracy": "correct", "scheme": "auto"}
+    assert str(Method(None, "correct")) == "correct rounding"
+
+
+@pytest.mark.parametrize("accuracy", [1e-6, 1e-12, 1e-15])
+def test_the_count_keeps_the_target_for_the_ratio_of_all_ranks(accuracy):
+    target = method_for(PROBLEM, accuracy, "auto")[1]
+    counts = []
+    for ratio in (1.0, 2.0**10, 2.0**60):
+        found = method.decided(PROBLEM, target, ratio)
+        assert found.is_fixed
+        counts.append(found.scheme.num_moduli)
+        assert found.scheme.count_for(PROBLEM, target, ratio) == counts[-1]
+    assert counts == sorted(counts)
+    assert method.decided(PROBLEM, target, float("inf")) == Method(None, "correct")
+
+
+def test_expected_products_count_moduli_and_pairs_of_slices():
+    target = method_for(PROBLEM, None, "auto")[1]
+    assert method.expected_planes(Method(FIXED, None), PROBLEM, target) == 14
+    six = Method(hg.Ozaki1("int8", 6), None)
+    assert method.expected_planes(six, PROBLEM, target) == 21
+    assert method.expected_planes(Method(None, "correct"), PROBLEM, target) > 0
+
+
+def test_the_ratio_of_a_product_is_the_largest_of_its_parts():
+    rng = np.random.default_rng(1)
+    x, y = (torch.from_numpy(rng.standard_normal(s)) for s in ((6, 40), (40, 5)))
+    problem = Problem(1, 6, 5, 40, np.dtype(float))
+    whole = method.error_ratio_of(x, y, problem, None)
+    parts = [
+        method.error_ratio_of(x[rows], y[:, cols].contiguous(), problem, None)
+        for rows in (slice(0, 2), slice(2, 6))
+        for cols in (slice(0, 3), slice(3, 5))
+    ]
+    assert whole == max(parts) > 0
+    assert method.error_ratio_of(x[:0], y, problem, None) == 0.0
+    assert Fraction(whole) < 2**60
