@@ -14,7 +14,7 @@ from hifigemm.engines import engine_for  # noqa: E402
 from hifigemm.engines.kernels import error_ratio, scaled_residues  # noqa: E402
 from hifigemm.engines.kernels.error_ratio import RATIO_UNIT, error_ratio_bits  # noqa: E402
 from hifigemm.engines.kernels.scaled_residues import Sizes  # noqa: E402
-from hifigemm.engines.kernels.tiles import ProductShape, gpu_of, tile_for, valid_tiles  # noqa: E402
+from hifigemm.engines.kernels.tiles import gpu_of, valid_tiles  # noqa: E402
 from hifigemm.numerics.error_ratio import error_ratio as plain_ratio  # noqa: E402
 from hifigemm.numerics.residues import moduli_set  # noqa: E402
 from hifigemm.schemes.scheme import int8_product  # noqa: E402
@@ -195,10 +195,3 @@ def test_looks_are_captured_in_graphs():
         bits = error_ratio_bits(sizes)
     graph.replay()
     assert float(bits.view(torch.float64)) * RATIO_UNIT == want
-
-
-def test_large_shapes_take_the_kernel_for_hopper():
-    gpu = gpu_of(DEVICE)
-    if gpu.capability == (9, 0):
-        assert error_ratio.hopper_module("error_ratio_hopper", DEVICE) is not None
-        assert tile_for(ProductShape(4096, 4096, 4096, 1), gpu).kernel == "hopper"

@@ -80,7 +80,7 @@ def test_a_rank_raises_its_own_error(ranks, monkeypatch):
     error = TypeError("mine")
     own, other = (words_of(e, "x", monkeypatch) for e in (error, None))
     ranks([own, other], [(0, "TypeError: mine", "x"), (1, None, "x")])
-    with pytest.raises(TypeError, match="^mine$") as raised:
+    with pytest.raises(TypeError, match=r"^mine$") as raised:
         collectives.agree(Mesh(2), error, "x")
     assert raised.value is error
 
@@ -91,7 +91,7 @@ def test_facts_that_differ_are_told_of_both_ranks(ranks, monkeypatch, facts):
     words = [words_of(None, x, monkeypatch) for x in ("x", facts)]
     ranks(words, [(0, None, "x"), (1, None, facts)])
     with pytest.raises(
-        hg.PlanError, match=f"rank 0 asks for x; rank 1 asks for {facts}"
+        hg.PlanError, match=rf"rank 0 asks for x; rank 1 asks for {facts}"
     ):
         collectives.agree(Mesh(2), None, "x")
 

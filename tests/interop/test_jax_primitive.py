@@ -804,7 +804,7 @@ def check_mesh(mesh, a, b, same):
 
 def test_two_devices():
     """Two devices of the CPU have to be asked for before JAX starts."""
-    program = "from tests.interop.test_jax import two_devices; two_devices()"
+    program = "from tests.interop.test_jax_primitive import two_devices; two_devices()"
     environment = {
         "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_ENABLE_X64": "1", "JAX_PLATFORMS": "cpu"
     }  # fmt: skip

@@ -4,8 +4,6 @@ maths.
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 import pytest
 import torch
@@ -341,40 +339,6 @@ def test_ratios_that_differ_in_the_last_bit(step):
         == (above / (low.sum(axis=2, dtype=int)[0] * 127)[:, None]).max()
         * error_ratio.RATIO_UNIT
     )
-
-
-def fused(x, y, z):
-    """x y + z, rounded once."""
-    return float(Fraction(x) * Fraction(y) + Fraction(z))
-
-
-def test_quotients_round_as_divisions_do():
-    """error_ratio_hopper._quotient from inverses of 19 bits: random ones, small
-    divisors, and next to the middle.
-    """
-    rng = np.random.default_rng(6)
-    divisors = [
-        1,
-        2,
-        3,
-        2**31,
-        2**32 - 1,
-        *(int(d) for d in rng.integers(1, 2**32, 300, dtype=np.int64)),
-    ]
-    for d in divisors:
-        middle = Fraction(2 * int(rng.integers(2**52, 2**53)) + 1, 2**53) * d
-        for x in (
-            float(middle),
-            np.nextafter(float(middle), np.inf),
-            float(rng.uniform(1.0, 2.0**60)),
-            1.0,
-            0.0,
-        ):
-            inverse = (1.0 / d) * (1.0 + float(rng.uniform(-1, 1)) * 2.0**-19)
-            error = fused(-float(d), inverse, 1.0)
-            inverse = fused(inverse, fused(error, error, error), inverse)
-            quotient = float(x) * inverse
-            assert fused(fused(-float(d), quotient, x), inverse, quotient) == x / d
 
 
 @pytest.mark.thinned(5)

@@ -22,50 +22,22 @@ from hifigemm.engines.kernels.tiles import (
     ProductShape,
     gpu_of,
     tile_for,
-    valid_tiles,
 )
 from hifigemm.numerics.residues import complex_moduli, real_moduli
+from tests.engines.kernels.residue_products import (
+    DEVICE,
+    HAS_GPU,
+    HOPPER,
+    TILES,
+    check,
+    empty_products,
+    product,
+    random_residues,
+)
 
-HAS_GPU = torch.cuda.is_available()
-DEVICE = torch.device("cuda", 0) if HAS_GPU else torch.device("cpu")
 MODULI = sorted({*real_moduli(), *complex_moduli()})
-TILES = valid_tiles(gpu_of(DEVICE))
 EXTREME = next(tile for tile in TILES if (tile.block_m, tile.block_n) == (32, 32))
 PLAIN = [tile for tile in TILES if tile.kernel == "triton"]
-HOPPER = [tile for tile in TILES if tile.kernel != "triton"]
-
-
-def up(x, multiple):
-    return -(-x // multiple) * multiple
-
-
-def random_residues(rng, batch, planes, vectors, k, extreme=False):
-    """int8 (batch, planes, vectors, k_pitch), zero beyond k; extreme: all -128."""
-    x = np.zeros((batch, planes, vectors, up(k, 16)), np.int8)
-    x[..., :k] = (
-        -128 if extreme else rng.integers(-128, 128, (batch, planes, vectors, k))
-    )
-    return torch.from_numpy(x).to(DEVICE)
-
-
-def empty_products(batch, planes, m, n):
-    return torch.full(
-        (batch, planes, up(m, 128), up(n, 256)), 77, dtype=torch.int8, device=DEVICE
-    )
-
-
-def product(x, y):
-    """x y.T of integer stacks, exactly: int64 from products in float64 of sums below
-    2**53.
-    """
-    wide = torch.matmul(x.double(), y.double().mT)
-    return wide.cpu().numpy().astype(np.int64)
-
-
-def check(left, right, moduli, out, m, n, **options):
-    residue_gemm(left, right, residue_constants(moduli, DEVICE), out, **options)
-    found = out[:, :, :m, :n].cpu().numpy().astype(np.int64)
-    assert not ((found - product(left, right)) % np.array(moduli)[:, None, None]).any()
 
 
 @pytest.mark.parametrize("p", MODULI)
@@ -371,96 +343,6 @@ class TestOnGpu:
             random_residues(rng, 1, 14, n, k),
         )
         check(left, right, moduli, empty_products(1, 14, m, n), m, n, config=tile)
-
-    @pytest.mark.parametrize("tile", HOPPER if HAS_GPU else [], ids=str)
-    def test_pipelines_and_waves_are_filled(self, tile):
-        """Fewer steps of k than stages, one tile, tiles that leave a wave half full,
-        batches and views of planes.
-        """
-        rng = np.random.default_rng(3)
-        for batch, planes, m, n, k in (
-            (1, 1, 1, 1, 16),
-            (1, 2, 300, 700, 128),
-            (2, 5, 512, 512, 640),
-            (3, 2, 65, 1, 1),
-        ):
-            left, right = (
-                random_residues(rng, batch, planes, m, k),
-                random_residues(rng, 1, planes, n, k),
-            )
-            moduli = real_moduli()[:planes]
-            check(
-                left,
-                right,
-                moduli,
-                empty_products(batch, planes, m, n),
-                m,
-                n,
-                config=tile,
-            )
-        left, right = (
-            random_residues(rng, 3, 4, 300, 272)[1:, 1:3, 100:],
-            random_residues(rng, 2, 4, 200, 272)[:, 2:],
-        )
-        check(
-            left,
-            right,
-            (255, 256),
-            empty_products(2, 2, 200, 200),
-            200,
-            200,
-            config=tile,
-        )
-
-    @pytest.mark.parametrize("tile", HOPPER if HAS_GPU else [], ids=str)
-    @pytest.mark.parametrize(
-        "n",
-        [
-            1,
-            32,
-            33,
-            64,
-            65,
-            128,
-            129,
-            256 + 1,
-            256 + 64,
-            256 + 65,
-            256 + 128,
-            256 + 129,
-            511,
-        ],
-    )
-    def test_edges_of_planes(self, tile, n):
-        """Tiles of every width, warpgroups that skip a tile, and blocks of k that are
-        added.
-        """
-        rng = np.random.default_rng(n)
-        for m in (1, 64, 65, 129, 192, 193):
-            left, right = (
-                random_residues(rng, 2, 3, m, 700),
-                random_residues(rng, 1, 3, n, 700),
-            )
-            for k_block in (704, 256):
-                out = empty_products(2, 3, m, n)
-                check(
-                    left,
-                    right,
-                    (256, 255, 199),
-                    out,
-                    m,
-                    n,
-                    k_block=k_block,
-                    config=tile,
-                )
-
-    def test_planes_that_are_not_rows_of_one_matrix_take_the_plain_kernel(self):
-        rng = np.random.default_rng(4)
-        flat = torch.from_numpy(rng.integers(-128, 128, 1 << 20, dtype=np.int8)).to(
-            DEVICE
-        )
-        left = flat.as_strided((1, 2, 512, 512), (0, 512 * 512 + 16, 512, 1))
-        check(left, left, (256, 255), empty_products(1, 2, 512, 512), 512, 512)
 
     def test_streams_and_graph_captures(self):
         rng = np.random.default_rng(6)
