@@ -68,6 +68,8 @@ def test_matmul_is_that_of_the_package(make_pair, assert_same_bits, options):
     assert report == like
     with pytest.raises(hg.PlanError, match="engine='abacus'"):
         hnp.matmul(a, b, engine="abacus")
+    with pytest.raises(hg.PlanError, match="workspace of 1 bytes"):
+        hnp.matmul(a, b, scheme="ozaki2", workspace=1)
 
 
 CALLS = {

@@ -14,7 +14,14 @@ from hifigemm.engines.kernels import vector_norms, vector_tiles
 from hifigemm.engines.kernels.vector_tiles import VectorTile, _Operand, load_tile
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SHAPES = [(1, 1, 1), (1, 9, 150), (3, 40, 17), (2, 300, 1024), (1, 7, 5000)]
+SHAPES = [
+    (1, 1, 1),
+    (1, 9, 150),
+    (3, 40, 17),
+    (2, 300, 1024),
+    (1, 7, 3000),
+    (1, 7, 5000),
+]
 
 
 @pytest.mark.parametrize("along_k", [True, False])
