@@ -9,9 +9,10 @@ import pytest
 import hifigemm as hg
 
 torch = pytest.importorskip("torch")
+from hifigemm.distributed.schedule import LocalProducts, visit_pairs  # noqa: E402
+
 from hifigemm.distributed.method import Method  # noqa: E402
 from hifigemm.distributed.panels import Panel, panel_here  # noqa: E402
-from hifigemm.distributed.walk import LocalProducts, walk  # noqa: E402
 
 FIXED = hg.Ozaki2(num_moduli=14, scaling="fast")
 
@@ -44,7 +45,7 @@ def test_every_pair_is_visited_once_and_panels_are_ahead(counts, ahead):
         visits.append((int(x.x[0, 0]), int(y.x[0, 0])))
         assert (x.several, y.several) == (counts[1] > 1, counts[0] > 1)
 
-    assert walk(left, right, ahead, visit) is None
+    assert visit_pairs(left, right, ahead, visit) is None
     assert sorted(visits) == list(product(range(counts[0]), range(counts[1])))
     for kind in ("start", "wait"):
         assert len([x for x in events if x[0] == kind]) == sum(counts)
@@ -63,7 +64,7 @@ def test_all_panels_arrive_though_a_visit_fails_and_the_first_error_is_told():
         visits.append(1)
         raise ValueError(f"visit {len(visits)}")
 
-    error = walk(left, right, 1, visit)
+    error = visit_pairs(left, right, 1, visit)
     assert str(error) == "visit 1"
     assert len(visits) == 1
     assert len([x for x in events if x[0] == "wait"]) == 4
@@ -72,7 +73,8 @@ def test_all_panels_arrive_though_a_visit_fails_and_the_first_error_is_told():
 def test_panels_without_vectors_meet_nobody():
     left = tracked([], 0, 2, shape=(0, 2))
     assert (
-        walk(left, tracked([], 1, 2), None, lambda *_: pytest.fail("a visit")) is None
+        visit_pairs(left, tracked([], 1, 2), None, lambda *_: pytest.fail("a visit"))
+        is None
     )
 
 
@@ -97,7 +99,7 @@ def test_pairs_of_panels_have_the_bits_of_the_whole_product(options):
     multiply = LocalProducts(out=out, c=addend, **options)
     rows = [panel_here(at, a[at]) for at in (slice(0, 3), slice(3, 7))]
     cols = [panel_here(at, b[:, at]) for at in (slice(0, 4), slice(4, 9))]
-    assert walk(rows, cols, None, multiply) is None
+    assert visit_pairs(rows, cols, None, multiply) is None
     scalars = {name: options[name] for name in ("alpha", "beta") if name in options}
     want = hg.gemm(a, b, addend, **scalars, **options["method"].options)
     assert torch.equal(out, want)
