@@ -14,13 +14,18 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from hifigemm.bench.arrays import Arrays, CudaArrays, Workload, cuda_is_usable
-from hifigemm.bench.cases import measure
-from hifigemm.bench.ceilings import peak_rates
-from hifigemm.bench.rows import Row, rows
-from hifigemm.bench.runs import Outcome
-from hifigemm.bench.timing import QUICK, Method
-from hifigemm.study.environment import environment, write_csv
+from hifigemm.workshop.environment import environment, write_csv
+from hifigemm.workshop.measuring.arrays import (
+    Arrays,
+    CudaArrays,
+    Workload,
+    cuda_is_usable,
+)
+from hifigemm.workshop.measuring.cases import measure
+from hifigemm.workshop.measuring.ceilings import peak_rates
+from hifigemm.workshop.measuring.rows import Row, rows
+from hifigemm.workshop.measuring.runs import Outcome
+from hifigemm.workshop.measuring.timing import QUICK, Method
 
 __all__ = [
     "BRIEF",

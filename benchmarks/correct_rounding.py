@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 import hifigemm as hg
-from hifigemm.bench.timing import Clock, Method, time_bursts
-from hifigemm.study.environment import write_csv
 from hifigemm.testing import matrices, reference
+from hifigemm.workshop.environment import write_csv
+from hifigemm.workshop.measuring.timing import Clock, Method, time_bursts
 
 PHI = 0.5
 SEED = 1

@@ -39,9 +39,9 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 import hifigemm as hg
 from benchmarks.common import arrays_here, default_path, parse
 from hifigemm import distributed
-from hifigemm.bench.timing import Clock, CudaClock
 from hifigemm.distributed.layout import extent
-from hifigemm.study.environment import write_csv
+from hifigemm.workshop.environment import write_csv
+from hifigemm.workshop.measuring.timing import Clock, CudaClock
 
 PARTS = ("everywhere", "rows", "inner", "mesh", "weak", "long", "correct", "complex")
 FIXED: dict[str, Any] = {"scheme": hg.Ozaki2(num_moduli=15, scaling="fast")}

@@ -20,12 +20,12 @@ import torch
 
 import hifigemm as hg
 from benchmarks.common import BRIEF, default_path, sizes
-from hifigemm.bench.arrays import CudaArrays, Workload
-from hifigemm.bench.timing import time_variants
 from hifigemm.engines import engine_for
 from hifigemm.engines.device_array import wrap
 from hifigemm.numerics.epilogue import PLAIN
-from hifigemm.study.environment import write_csv
+from hifigemm.workshop.environment import write_csv
+from hifigemm.workshop.measuring.arrays import CudaArrays, Workload
+from hifigemm.workshop.measuring.timing import time_variants
 
 CASES = (("float64", 14), ("complex128", 14), ("float64", None))
 """Dtype and number of moduli; none where the device chooses and the result is

@@ -20,12 +20,12 @@ from typing import Any
 import torch
 
 from benchmarks.common import BRIEF
-from hifigemm.bench.power import open_meter
-from hifigemm.bench.timing import CudaClock, Method, time_variants
 from hifigemm.engines.kernels.residue_gemm import residue_constants, residue_gemm
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, tile_for
 from hifigemm.numerics.residues import real_moduli
-from hifigemm.study.environment import write_csv
+from hifigemm.workshop.environment import write_csv
+from hifigemm.workshop.measuring.power import open_meter
+from hifigemm.workshop.measuring.timing import CudaClock, Method, time_variants
 
 SHAPES = (
     *((n, n, n) for n in (1024, 2048, 4096, 8192, 16384)),

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import arrays_here, default_path, sizes
-from hifigemm.bench.arrays import Arrays, Workload
-from hifigemm.bench.cases import measure
-from hifigemm.bench.timing import Method, time_course
-from hifigemm.study.environment import write_csv
+from hifigemm.workshop.environment import write_csv
+from hifigemm.workshop.measuring.arrays import Arrays, Workload
+from hifigemm.workshop.measuring.cases import measure
+from hifigemm.workshop.measuring.timing import Method, time_course
 
 CASES = {"native": "float64", "ozaki2:14": "float64", "corrected:fp16": "float32"}
 REST, RUN, PIECE = 1.0, 4.0, 0.05

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 import hifigemm as hg
-from hifigemm.study.environment import write_csv
 from hifigemm.testing.matrices import COST_FAMILIES
 from hifigemm.testing.reference import ExactProduct
+from hifigemm.workshop.environment import write_csv
 
 SEED = 1
 SAMPLE = 24

@@ -20,8 +20,8 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.common import Section, parse, run_sections
-from hifigemm.bench.arrays import Workload
 from hifigemm.testing.matrices import EXPONENT_FAMILIES
+from hifigemm.workshop.measuring.arrays import Workload
 
 PARTS = ("times", "errors", "exponents", "long")
 WORDS = ("corrected:fp16", "corrected:tf32")

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from benchmarks.common import BRIEF, Section, parse, run_sections
-from hifigemm.bench.arrays import Workload
+from hifigemm.workshop.measuring.arrays import Workload
 
 PARTS = ("float64", "float32")
 SHAPES = (

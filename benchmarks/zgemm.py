@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.common import Section, parse, run_sections
-from hifigemm.bench.arrays import Workload
+from hifigemm.workshop.measuring.arrays import Workload
 
 PARTS = ("double", "single")
 SCHEMES = {

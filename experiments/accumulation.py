@@ -20,9 +20,9 @@ import numpy as np
 from hifigemm.engines.simulated import IDEAL_NEAREST, IDEAL_ZERO
 from hifigemm.formats import FP16
 from hifigemm.numerics.tensor_core import H100, V100, tensor_core_product
-from hifigemm.study.environment import write_csv
 from hifigemm.testing.matrices import uniform
 from hifigemm.testing.reference import relative_residual
+from hifigemm.workshop.environment import write_csv
 
 SEED = 3
 LENGTHS = (16, 64, 256, 1024, 4096, 16384)

@@ -43,8 +43,8 @@ from hifigemm.numerics.bits import scale_by_power
 from hifigemm.numerics.error_ratio import error_ratio
 from hifigemm.numerics.residues import MAX_MODULI, count_for_range
 from hifigemm.schemes.scheme import int8_product
-from hifigemm.study.environment import write_csv
 from hifigemm.testing.reference import ExactProduct
+from hifigemm.workshop.environment import write_csv
 
 SEED = 9
 SAMPLE = 64

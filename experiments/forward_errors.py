@@ -27,8 +27,8 @@ from experiments.chains import chained_product
 from hifigemm.formats import FP32
 from hifigemm.numerics.rounding_formats import round_to_format
 from hifigemm.schemes.multiword import PRESETS, Multiword
-from hifigemm.study.environment import write_csv
 from hifigemm.testing.reference import forward_errors
+from hifigemm.workshop.environment import write_csv
 
 SEED = 1
 ENGINE = "simulated-a100"

@@ -26,8 +26,8 @@ import numpy as np
 import hifigemm as hg
 from experiments.grading import FAMILIES, make_pair
 from hifigemm.formats import FP64
-from hifigemm.study.environment import write_csv
 from hifigemm.testing.reference import ExactProduct
+from hifigemm.workshop.environment import write_csv
 
 SEED = 8
 ACCURACIES: tuple[float | str, ...] = ("fp64", 1e-13, "correct")

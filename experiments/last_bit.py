@@ -18,9 +18,9 @@ import numpy as np
 import hifigemm as hg
 from experiments.chains import chained_product
 from hifigemm.schemes.multiword import PRESETS
-from hifigemm.study.environment import write_csv
 from hifigemm.testing.matrices import uniform
 from hifigemm.testing.reference import relative_residual
+from hifigemm.workshop.environment import write_csv
 
 SEED = 4
 LENGTHS = (16, 64, 256, 1024, 4096, 16384)

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from hifigemm.formats import FORMATS, Format
 from hifigemm.numerics.rounding_formats import round_to_format
-from hifigemm.study.environment import write_csv
+from hifigemm.workshop.environment import write_csv
 
 SEED = 5
 SHIFT = {"fp16": 11}

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 import hifigemm as hg
-from hifigemm.study.environment import write_csv
 from hifigemm.testing.matrices import phi_matrix
 from hifigemm.testing.reference import ExactProduct
+from hifigemm.workshop.environment import write_csv
 
 SEED = 11
 PHIS = (0.1, 1.0, 2.0, 4.0)

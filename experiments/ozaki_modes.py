@@ -24,9 +24,9 @@ import hifigemm as hg
 from experiments.sigma import sigma_num_slices
 from hifigemm.formats import FP32, FP64, Format
 from hifigemm.schemes.ozaki1 import slice_bits
-from hifigemm.study.environment import write_csv
 from hifigemm.testing.matrices import phi_matrix
 from hifigemm.testing.reference import correctly_rounded
+from hifigemm.workshop.environment import write_csv
 
 SEED = 7
 PHIS = (0.1, 1.0, 2.0)

@@ -18,8 +18,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import hifigemm as hg
-from hifigemm.study.environment import write_csv
 from hifigemm.testing.reference import correctly_rounded
+from hifigemm.workshop.environment import write_csv
 
 SEED = 0
 SHAPE = (200, 3000, 100)

@@ -22,9 +22,9 @@ import numpy as np
 import hifigemm as hg
 from experiments.chains import chained_product
 from hifigemm.schemes.multiword import PRESETS
-from hifigemm.study.environment import write_csv
 from hifigemm.testing.matrices import EXPONENT_FAMILIES, exponent_family, uniform
 from hifigemm.testing.reference import relative_residual
+from hifigemm.workshop.environment import write_csv
 
 SEED = 2
 ENGINE = "simulated-h100"

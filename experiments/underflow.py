@@ -36,8 +36,8 @@ import numpy as np
 
 from hifigemm.formats import FP16
 from hifigemm.numerics.rounding_formats import round_to_format
-from hifigemm.study.environment import write_csv
 from hifigemm.testing.matrices import random_floats
+from hifigemm.workshop.environment import write_csv
 
 SEED = 6
 EVENTS = {"subnormal or zero": 0, "zero": 1}

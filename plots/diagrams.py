@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from hifigemm.study.plots.style import COLOURS
+from hifigemm.workshop.plots.style import COLOURS
 
 WIDTH = 480
 BLUE, ORANGE, GREEN, RED = (

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from hifigemm.study.plots import DRAWINGS, draw, find_drawing, read_rows, save
+from hifigemm.workshop.plots import DRAWINGS, draw, find_drawing, read_rows, save
 
 SHOWN = ("dgemm_h200.csv",)
 

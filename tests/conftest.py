@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 
 import hifigemm as hg
-from hifigemm.bench.arrays import cuda_is_usable
+from hifigemm.workshop.measuring.arrays import cuda_is_usable
 from tests import hard_matrices as gen
 
 # Tests run side by side on one GPU, of which JAX would take three quarters as soon as

@@ -409,7 +409,7 @@ def test_device_functions_are_those_of_triton_and_gluon(tmp_path):
 
 def test_the_workshop_is_left_out_by_whole_names(tmp_path):
     root = package(
-        tmp_path, dict.fromkeys(["cli/a", "client", "bench", "engines/rates"], "")
+        tmp_path, dict.fromkeys(["cli/a", "client", "workshop", "engines/rates"], "")
     )
     names = [
         module.name for module in measures.without_workshop(measures.modules_of(root))

@@ -37,13 +37,13 @@ ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = Path(hg.__file__).resolve().parent
 EXCEPTIONS = Path(__file__).with_name("measures_exceptions.txt")
 
-WORKSHOP = ("__main__", "cli", "study", "workshop", "bench", "testing")
+WORKSHOP = ("__main__", "cli", "workshop", "testing")
 """Modules and packages that only measure and show. Counts of "the library without the
 workshop" leave them out.
 """
 
 ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("workshop", ("__main__", "cli", "study", "bench", "workshop")),
+    ("workshop", ("__main__", "cli", "workshop")),
     (
         "public names",
         (

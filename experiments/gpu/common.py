@@ -19,16 +19,16 @@ import numpy as np
 
 import hifigemm as hg
 from benchmarks.common import arrays_here, short_name
-from hifigemm.bench.arrays import Workload, to_host
-from hifigemm.bench.cases import build, scheme_options
-from hifigemm.bench.ceilings import peak_rates
-from hifigemm.bench.checks import Reference, native_bound
-from hifigemm.bench.peers import available
-from hifigemm.bench.rows import Row, rows
-from hifigemm.bench.runs import FAILURES, Case, Outcome, check, failed
-from hifigemm.bench.timing import Method, Times, Timing, time_variants
-from hifigemm.study.environment import environment, write_csv
 from hifigemm.testing.reference import ExactProduct
+from hifigemm.workshop.environment import environment, write_csv
+from hifigemm.workshop.measuring.arrays import Workload, to_host
+from hifigemm.workshop.measuring.cases import build, scheme_options
+from hifigemm.workshop.measuring.ceilings import peak_rates
+from hifigemm.workshop.measuring.checks import Reference, native_bound
+from hifigemm.workshop.measuring.peers import available
+from hifigemm.workshop.measuring.rows import Row, rows
+from hifigemm.workshop.measuring.runs import FAILURES, Case, Outcome, check, failed
+from hifigemm.workshop.measuring.timing import Method, Times, Timing, time_variants
 
 MODEL = "simulated-h100"
 SAMPLE = 16

@@ -22,9 +22,9 @@ import numpy as np
 import hifigemm as hg
 from experiments.forward_errors import TENSOR_CORE, published, row
 from experiments.gpu.common import MODEL, Machine, Sample, study
-from hifigemm.bench.arrays import Workload, widened
-from hifigemm.bench.rows import Row
 from hifigemm.schemes.multiword import PRESETS
+from hifigemm.workshop.measuring.arrays import Workload, widened
+from hifigemm.workshop.measuring.rows import Row
 
 SIZES = {"cuda": (128, 256, 512, 1024, 2048, 4096, 8192, 16384), "cpu": (16, 48)}
 CURVES: dict[str, dict[str, Any]] = {

@@ -26,11 +26,11 @@ from typing import Any, ClassVar
 
 import hifigemm as hg
 from experiments.gpu.common import METHOD, Machine, study
-from hifigemm.bench.arrays import Workload
-from hifigemm.bench.cases import scheme_options
-from hifigemm.bench.rows import Row
-from hifigemm.bench.runs import Case
-from hifigemm.bench.timing import Clock
+from hifigemm.workshop.measuring.arrays import Workload
+from hifigemm.workshop.measuring.cases import scheme_options
+from hifigemm.workshop.measuring.rows import Row
+from hifigemm.workshop.measuring.runs import Case
+from hifigemm.workshop.measuring.timing import Clock
 
 SIZES = {"cuda": (1024, 4096, 10240), "cpu": (48,)}
 PHIS = (0.1, 1.0, 2.0)

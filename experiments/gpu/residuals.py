@@ -25,9 +25,9 @@ import hifigemm as hg
 from experiments.chains import chained_product
 from experiments.gpu.common import MODEL, Machine, study
 from experiments.residuals import METHODS, SEED, inputs
-from hifigemm.bench.arrays import to_host
-from hifigemm.bench.rows import Row
 from hifigemm.testing.reference import relative_residual
+from hifigemm.workshop.measuring.arrays import to_host
+from hifigemm.workshop.measuring.rows import Row
 
 SIZES = {"cuda": (16, 64, 256, 1024, 4096, 16384, 65536), "cpu": (16, 64)}
 BLOCK = 32

@@ -16,8 +16,8 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from experiments.gpu.common import Machine, study
-from hifigemm.bench.arrays import Workload
-from hifigemm.bench.rows import Row
+from hifigemm.workshop.measuring.arrays import Workload
+from hifigemm.workshop.measuring.rows import Row
 
 SIZES = {"cuda": (1024, 2048, 4096, 8192, 16384), "cpu": (48,)}
 NAMES = {

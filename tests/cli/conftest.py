@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hifigemm.bench.timing import Method
-from hifigemm.cli import bench, main
+from hifigemm.cli import main
+from hifigemm.workshop import bench
+from hifigemm.workshop.measuring.timing import Method
 
 
 @pytest.fixture
@@ -47,6 +48,8 @@ def shorten(monkeypatch):
     )
     monkeypatch.setattr(bench, "QUICK", method)
     monkeypatch.setattr(bench, "cuda_is_usable", lambda: False)
-    monkeypatch.setattr("hifigemm.bench.ceilings._SIZE", {"cpu": 16})
-    monkeypatch.setattr("hifigemm.bench.ceilings._COPY_BYTES", {"cpu": 1 << 12})
+    monkeypatch.setattr("hifigemm.workshop.measuring.ceilings._SIZE", {"cpu": 16})
+    monkeypatch.setattr(
+        "hifigemm.workshop.measuring.ceilings._COPY_BYTES", {"cpu": 1 << 12}
+    )
     return method

@@ -10,8 +10,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from hifigemm.cli.errors import InputError
 from hifigemm.cli.files import check_output, read_array, write_array
+from hifigemm.workshop.errors import InputError
 
 DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.cli import demo, main
+from hifigemm.cli import main
+from hifigemm.workshop import demo
 
 COMMAND = [sys.executable, "-W", "error", "-m", "hifigemm"]
 

@@ -7,13 +7,13 @@ import pytest
 
 import hifigemm as hg
 from hifigemm.cli import main
-from hifigemm.cli.errors import InputError
 from hifigemm.cli.options import (
     add_multiplication_options,
     multiplication_options,
     parse_bytes,
 )
 from hifigemm.schemes import SCHEMES
+from hifigemm.workshop.errors import InputError
 
 
 def options(*argv):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hifigemm.cli import main
-from hifigemm.study.plots import DRAWINGS, find_drawing
+from hifigemm.workshop.plots import DRAWINGS, find_drawing
 
 HEADERS = {
     "mantissa": "format,high,low,expected_length,sampled_length,sampling_error,share_23,share_22",

@@ -25,13 +25,13 @@ from experiments.gpu import (
     words,
 )
 from experiments.gpu.common import MODEL, Machine, Sample
-from hifigemm.bench.arrays import Arrays, CudaArrays, Workload
-from hifigemm.bench.cases import build
-from hifigemm.bench.timing import Clock
-from hifigemm.study.plots import draw, find_drawing, read_rows
-from hifigemm.study.plots.machines import pareto_front
-from hifigemm.study.plots.names import case_name, family_name
 from hifigemm.testing.reference import ExactProduct
+from hifigemm.workshop.measuring.arrays import Arrays, CudaArrays, Workload
+from hifigemm.workshop.measuring.cases import build
+from hifigemm.workshop.measuring.timing import Clock
+from hifigemm.workshop.plots import draw, find_drawing, read_rows
+from hifigemm.workshop.plots.machines import pareto_front
+from hifigemm.workshop.plots.names import case_name, family_name
 
 ROOT = Path(__file__).parents[2]
 STUDIES = {

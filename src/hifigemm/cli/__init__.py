@@ -16,17 +16,17 @@ from typing import Any, NoReturn, TextIO
 
 import hifigemm as hg
 from hifigemm.cli.accuracy import add_accuracy
-from hifigemm.cli.bench import add_bench
-from hifigemm.cli.demo import add_demo
-from hifigemm.cli.errors import COMPUTATION_ERROR, OK, USAGE_ERROR, InputError
 from hifigemm.cli.matmul import add_matmul, add_plan
 from hifigemm.cli.options import add_command
 from hifigemm.cli.plot import add_plot
-from hifigemm.cli.report import add_report
 from hifigemm.cli.run import add_run
 from hifigemm.settings import is_strict
 from hifigemm.startup import INTERRUPTED, raising_interrupts
 from hifigemm.testing.primitives import findings
+from hifigemm.workshop.bench import add_bench
+from hifigemm.workshop.demo import add_demo
+from hifigemm.workshop.errors import COMPUTATION_ERROR, OK, USAGE_ERROR, InputError
+from hifigemm.workshop.report import add_report
 
 __all__ = ["main"]
 

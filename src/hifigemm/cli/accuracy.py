@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hifigemm as hg
-from hifigemm.cli.errors import COMPUTATION_ERROR, InputError, complain
 from hifigemm.cli.files import read_array
 from hifigemm.cli.options import add_command, add_operands
-from hifigemm.cli.table import percent, print_table
 from hifigemm.engines import available
 from hifigemm.schemes import SCHEMES
 from hifigemm.schemes.multiword import PRESETS
 from hifigemm.testing.reference import ExactProduct, Judgement, judge
+from hifigemm.workshop.errors import COMPUTATION_ERROR, InputError, complain
+from hifigemm.workshop.table import percent, print_table
 
 WAYS: dict[str, dict[str, Any]] = {
     "correct": {"accuracy": "correct"},

@@ -23,9 +23,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from hifigemm.cli.atomic import check_writable, replacing
-from hifigemm.cli.errors import InputError
 from hifigemm.cli.matrix_market import read_matrix, write_matrix
+from hifigemm.workshop.atomic import check_writable, replacing
+from hifigemm.workshop.errors import InputError
 
 FORMATS = ".npy, .npz (FILE.npz:KEY names one array) or Matrix Market .mtx"
 _NPZ = re.compile(r"(?P<path>.*\.npz)(?::(?P<key>.*))?", re.IGNORECASE | re.DOTALL)

@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 import hifigemm as hg
-from hifigemm.cli.errors import OK, InputError
 from hifigemm.cli.files import check_output, read_array, write_array
 from hifigemm.cli.options import (
     add_command,
@@ -17,8 +16,9 @@ from hifigemm.cli.options import (
     add_operands,
     multiplication_options,
 )
-from hifigemm.cli.progress import multiply
 from hifigemm.operands import result_dtype, shapes_of
+from hifigemm.workshop.errors import OK, InputError
+from hifigemm.workshop.steps import multiply
 
 
 def add_matmul(commands: Any) -> None:

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from hifigemm.accuracy import Accuracy, resolve
-from hifigemm.cli.errors import InputError
 from hifigemm.cli.files import FORMATS
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP64
 from hifigemm.interop.arguments import accuracy_from
 from hifigemm.schemes import SCHEMES, Scheme
+from hifigemm.workshop.errors import InputError
 
 _UNITS = {"": 1, "B": 1} | {
     unit: base**power

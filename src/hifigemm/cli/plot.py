@@ -11,10 +11,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hifigemm.cli.atomic import check_writable, replacing
-from hifigemm.cli.errors import OK, InputError
 from hifigemm.cli.options import add_command
-from hifigemm.study.plots import DRAWINGS, SUFFIXES, draw, find_drawing, read_rows, save
+from hifigemm.workshop.atomic import check_writable, replacing
+from hifigemm.workshop.errors import OK, InputError
+from hifigemm.workshop.plots import (
+    DRAWINGS,
+    SUFFIXES,
+    draw,
+    find_drawing,
+    read_rows,
+    save,
+)
 
 
 def add_plot(commands: Any) -> None:

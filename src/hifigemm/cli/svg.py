@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape
 
-from hifigemm.study.plots.style import COLOURS
+from hifigemm.workshop.plots.style import COLOURS
 
 WIDTH = 440
 _LETTERS = 14

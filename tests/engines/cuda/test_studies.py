@@ -8,8 +8,8 @@ import torch
 
 import hifigemm as hg
 from experiments.gpu import common, forward_errors, modes
-from hifigemm.bench.arrays import CudaArrays, Workload
-from hifigemm.bench.timing import Clock
+from hifigemm.workshop.measuring.arrays import CudaArrays, Workload
+from hifigemm.workshop.measuring.timing import Clock
 from tests.engines.stand_in import DEVICE, on_host
 
 

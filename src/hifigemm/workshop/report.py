@@ -14,23 +14,28 @@ from typing import Any
 import numpy as np
 
 import hifigemm as hg
-from hifigemm.bench.arrays import Arrays, CudaArrays, Workload, cuda_is_usable
-from hifigemm.bench.cases import measure
-from hifigemm.bench.ceilings import measured_ceilings, peak_rates
-from hifigemm.bench.rows import rows
-from hifigemm.bench.runs import FAILURES, NATIVE
-from hifigemm.bench.timing import Method
 from hifigemm.cli.accuracy import WAYS
-from hifigemm.cli.atomic import check_writable, replacing
-from hifigemm.cli.demo import HILBERT_SIZE, against_exact
-from hifigemm.cli.errors import InputError, complain
 from hifigemm.cli.options import SEED, add_command
-from hifigemm.cli.page import Measured, page
-from hifigemm.cli.progress import Steps
-from hifigemm.study.environment import environment
 from hifigemm.testing.matrices import hilbert, inverse_hilbert, phi_matrix
 from hifigemm.testing.primitives import findings
 from hifigemm.testing.reference import ExactProduct
+from hifigemm.workshop.atomic import check_writable, replacing
+from hifigemm.workshop.demo import HILBERT_SIZE, against_exact
+from hifigemm.workshop.environment import environment
+from hifigemm.workshop.errors import InputError, complain
+from hifigemm.workshop.measuring.arrays import (
+    Arrays,
+    CudaArrays,
+    Workload,
+    cuda_is_usable,
+)
+from hifigemm.workshop.measuring.cases import measure
+from hifigemm.workshop.measuring.ceilings import measured_ceilings, peak_rates
+from hifigemm.workshop.measuring.rows import rows
+from hifigemm.workshop.measuring.runs import FAILURES, NATIVE
+from hifigemm.workshop.measuring.timing import Method
+from hifigemm.workshop.page import Measured, page
+from hifigemm.workshop.steps import Steps
 
 SIZES = {"cpu": (128, 256, 512, 1024), "cuda": (1024, 2048, 4096)}
 """Of the square products that are timed."""

@@ -7,16 +7,6 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.bench import peers
-from hifigemm.bench.arrays import DTYPES, FAMILIES, Arrays, CudaArrays, Workload
-from hifigemm.bench.cases import _uncapturable, measure, scheme_options
-from hifigemm.bench.ceilings import measured_ceilings, peak_rates
-from hifigemm.bench.checks import Reference, Verdict, native_bound
-from hifigemm.bench.peers import Peer
-from hifigemm.bench.power import Readings
-from hifigemm.bench.rows import rows, stage_rows
-from hifigemm.bench.runs import CACHE_BYTES, Case, Outcome, Stage, operand_sets, run
-from hifigemm.bench.timing import QUICK, Method, Times, Timing
 from hifigemm.exceptions import PlanError
 from hifigemm.plan import Verification
 from hifigemm.testing.reference import (
@@ -24,6 +14,29 @@ from hifigemm.testing.reference import (
     correctly_rounded,
     relative_residual,
 )
+from hifigemm.workshop.measuring import peers
+from hifigemm.workshop.measuring.arrays import (
+    DTYPES,
+    FAMILIES,
+    Arrays,
+    CudaArrays,
+    Workload,
+)
+from hifigemm.workshop.measuring.cases import _uncapturable, measure, scheme_options
+from hifigemm.workshop.measuring.ceilings import measured_ceilings, peak_rates
+from hifigemm.workshop.measuring.checks import Reference, Verdict, native_bound
+from hifigemm.workshop.measuring.peers import Peer
+from hifigemm.workshop.measuring.power import Readings
+from hifigemm.workshop.measuring.rows import rows, stage_rows
+from hifigemm.workshop.measuring.runs import (
+    CACHE_BYTES,
+    Case,
+    Outcome,
+    Stage,
+    operand_sets,
+    run,
+)
+from hifigemm.workshop.measuring.timing import QUICK, Method, Times, Timing
 
 ARRAYS = Arrays()
 METHOD = Method(pause=0.0, warm=0, calls=(1, 1), bursts=1, sustained=0.0)
@@ -440,8 +453,10 @@ def test_stages_stand_beside_their_floors():
 
 
 def test_ceilings_are_work_over_time(monkeypatch):
-    monkeypatch.setattr("hifigemm.bench.ceilings._SIZE", {"cpu": 4})
-    monkeypatch.setattr("hifigemm.bench.ceilings._COPY_BYTES", {"cpu": 800})
+    monkeypatch.setattr("hifigemm.workshop.measuring.ceilings._SIZE", {"cpu": 4})
+    monkeypatch.setattr(
+        "hifigemm.workshop.measuring.ceilings._COPY_BYTES", {"cpu": 800}
+    )
     found = measured_ceilings(ARRAYS, Steps(), METHOD)
     assert found == {"copy": 1600.0, "fp64": 128.0, "fp32": 128.0}
 
@@ -490,7 +505,7 @@ def test_normwise_errors_are_those_of_the_metric(dtype, name):
 
 def test_products_that_wait_for_their_operands_are_not_captured(monkeypatch):
     load, waiting = Workload(20, 20, 20), "ozaki2@1e-12"
-    monkeypatch.setattr("hifigemm.bench.runs.capture", lambda run: run)
+    monkeypatch.setattr("hifigemm.workshop.measuring.runs.capture", lambda run: run)
     cases = measure(
         load, ["native", waiting, "ozaki2:15"], ["eager", "graph"], ARRAYS, METHOD
     )
@@ -512,7 +527,7 @@ def test_products_that_wait_for_their_operands_are_not_captured(monkeypatch):
 
 def test_bounds_of_large_forced_products_are_not_worked_out(monkeypatch):
     load = Workload(20, 20, 20)
-    monkeypatch.setattr("hifigemm.bench.cases.LARGEST_STATED", 1.0)
+    monkeypatch.setattr("hifigemm.workshop.measuring.cases.LARGEST_STATED", 1.0)
     forced, promised = measure(
         load, ["ozaki2:15", "ozaki2:15@1e-12"], ["eager"], ARRAYS, METHOD, timed=False
     )

@@ -7,12 +7,12 @@ from __future__ import annotations
 from typing import Any
 
 import hifigemm as hg
-from hifigemm.bench.runs import Stage
 from hifigemm.engines import engine_for
 from hifigemm.executor import whole_split
 from hifigemm.libraries import library_of
 from hifigemm.operands import own_stack
 from hifigemm.planner import for_problem, workspace_limit
+from hifigemm.workshop.measuring.runs import Stage
 
 
 def stages(a: Any, b: Any, options: dict[str, Any]) -> list[Stage]:

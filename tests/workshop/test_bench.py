@@ -7,8 +7,9 @@ import pytest
 
 import hifigemm as hg
 from benchmarks import common, dgemm, sgemm
-from hifigemm.cli import bench, main
-from hifigemm.study.plots import draw, find_drawing, read_rows
+from hifigemm.cli import main
+from hifigemm.workshop import bench
+from hifigemm.workshop.plots import draw, find_drawing, read_rows
 
 pytestmark = pytest.mark.usefixtures("short")
 

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.bench.arrays import CudaArrays
-from hifigemm.bench.timing import Clock
-from hifigemm.cli import demo, main, report
+from hifigemm.cli import main
 from hifigemm.cli.accuracy import WAYS
 from hifigemm.testing.primitives import Finding
 from hifigemm.testing.reference import ExactProduct
+from hifigemm.workshop import demo, report
+from hifigemm.workshop.measuring.arrays import CudaArrays
+from hifigemm.workshop.measuring.timing import Clock
 from tests.cli.conftest import shorten
 
 FINDINGS = [

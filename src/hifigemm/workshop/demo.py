@@ -19,16 +19,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hifigemm as hg
-from hifigemm.bench.arrays import Arrays, to_host
-from hifigemm.bench.timing import Method, time_bursts
-from hifigemm.cli.atomic import check_results, check_writable, replacing, write_results
-from hifigemm.cli.errors import InputError, complain
 from hifigemm.cli.options import SEED, SIZE, add_command
-from hifigemm.cli.table import percent, print_table
-from hifigemm.study.plots import SUFFIXES, draw, save
-from hifigemm.study.plots.demo import UNIT_ROUNDOFF
 from hifigemm.testing.matrices import hilbert, inverse_hilbert, phi_matrix
 from hifigemm.testing.reference import ExactProduct, Judgement, judge
+from hifigemm.workshop.atomic import (
+    check_results,
+    check_writable,
+    replacing,
+    write_results,
+)
+from hifigemm.workshop.errors import InputError, complain
+from hifigemm.workshop.measuring.arrays import Arrays, to_host
+from hifigemm.workshop.measuring.timing import Method, time_bursts
+from hifigemm.workshop.plots import SUFFIXES, draw, save
+from hifigemm.workshop.plots.demo import UNIT_ROUNDOFF
+from hifigemm.workshop.table import percent, print_table
 
 PHIS = (0.1, 1.0, 2.0)
 HILBERT_SIZE = 12

@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from hifigemm.bench.arrays import cuda_is_usable
-from hifigemm.bench.timing import (
+from hifigemm.exceptions import PlanError
+from hifigemm.numerics.residues import real_moduli
+from hifigemm.workshop.measuring.arrays import cuda_is_usable
+from hifigemm.workshop.measuring.timing import (
     Clock,
     CudaClock,
     Method,
@@ -22,8 +24,6 @@ from hifigemm.bench.timing import (
     time_bursts,
     time_variants,
 )
-from hifigemm.exceptions import PlanError
-from hifigemm.numerics.residues import real_moduli
 
 Rows = list[tuple[str, ...]]
 

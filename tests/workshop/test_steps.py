@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.cli import progress
-from hifigemm.cli.progress import Steps, multiply, multiply_watched
+from hifigemm.workshop import steps as progress
+from hifigemm.workshop.steps import Steps, multiply, multiply_watched
 
 OPTIONS = {
     "correct": {"accuracy": "correct"},

@@ -8,13 +8,13 @@ from html import escape
 from importlib.util import find_spec
 from typing import Any
 
-from hifigemm.bench.rows import Row
-from hifigemm.bench.runs import NATIVE
 from hifigemm.cli.svg import curves, ranges
-from hifigemm.cli.table import percent
 from hifigemm.information import Info
 from hifigemm.interop.arguments import scheme_from
 from hifigemm.testing.primitives import Finding
+from hifigemm.workshop.measuring.rows import Row
+from hifigemm.workshop.measuring.runs import NATIVE
+from hifigemm.workshop.table import percent
 
 SETTINGS = (
     ("What the library itself gives, checked", "hg.matmul(a, b)", "float64", "auto"),

@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from hifigemm.cli.bench_search import ranking
-from tests.bench.test_timing import Device
+from hifigemm.workshop.tiles import ranking
+from tests.workshop.measuring.test_timing import Device
 
 MS = 2.0**-10
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hifigemm.cli.errors import InputError
-from hifigemm.study.environment import write_csv
+from hifigemm.workshop.environment import write_csv
+from hifigemm.workshop.errors import InputError
 
 
 @contextmanager

@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 
 from hifigemm.accuracy import resolve
-from hifigemm.bench.arrays import (
+from hifigemm.cli.options import SEED, SIZE, add_command, usage
+from hifigemm.formats import FP64
+from hifigemm.workshop.atomic import check_results, write_results, writing
+from hifigemm.workshop.environment import environment
+from hifigemm.workshop.errors import COMPUTATION_ERROR, OK, InputError, complain
+from hifigemm.workshop.measuring.arrays import (
     DTYPES,
     FAMILIES,
     Arrays,
@@ -23,20 +28,15 @@ from hifigemm.bench.arrays import (
     check_family,
     cuda_is_usable,
 )
-from hifigemm.bench.cases import measure, scheme_options
-from hifigemm.bench.ceilings import measured_ceilings, peak_rates
-from hifigemm.bench.peers import peers
-from hifigemm.bench.rows import Row, rows, stage_rows
-from hifigemm.bench.runs import NATIVE, Outcome
-from hifigemm.bench.timing import QUICK, Method
-from hifigemm.cli.atomic import check_results, write_results, writing
-from hifigemm.cli.bench_search import search_tiles
-from hifigemm.cli.bench_stages import stages
-from hifigemm.cli.errors import COMPUTATION_ERROR, OK, InputError, complain
-from hifigemm.cli.options import SEED, SIZE, add_command, usage
-from hifigemm.cli.table import print_table
-from hifigemm.formats import FP64
-from hifigemm.study.environment import environment
+from hifigemm.workshop.measuring.cases import measure, scheme_options
+from hifigemm.workshop.measuring.ceilings import measured_ceilings, peak_rates
+from hifigemm.workshop.measuring.peers import peers
+from hifigemm.workshop.measuring.rows import Row, rows, stage_rows
+from hifigemm.workshop.measuring.runs import NATIVE, Outcome
+from hifigemm.workshop.measuring.timing import QUICK, Method
+from hifigemm.workshop.stages import stages
+from hifigemm.workshop.table import print_table
+from hifigemm.workshop.tiles import search_tiles
 
 SIZES = {"cpu": (128, 256, 512), "cuda": (1024, 2048, 4096, 8192, 16384)}
 _COLUMNS = {

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.cli import demo, main
-from hifigemm.study.plots import draw, save
+from hifigemm.cli import main
+from hifigemm.workshop import demo
+from hifigemm.workshop.plots import draw, save
 
 PNG = b"\x89PNG\r\n\x1a\n"
 needs_matplotlib = pytest.mark.skipif(

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from hifigemm.bench.timing import (
+from hifigemm.workshop.measuring.timing import (
     Clock,
     CudaClock,
     Method,

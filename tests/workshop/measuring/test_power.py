@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from hifigemm.bench.power import (
+from hifigemm.workshop.measuring.power import (
     Readings,
     Sample,
     driver_version,

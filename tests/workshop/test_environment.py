@@ -4,7 +4,7 @@ import subprocess
 
 import numpy as np
 
-from hifigemm.study.environment import environment, write_csv
+from hifigemm.workshop.environment import environment, write_csv
 
 
 def test_environment_says_what_decides_bits_and_times():

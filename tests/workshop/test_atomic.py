@@ -6,8 +6,8 @@ import stat
 
 import pytest
 
-from hifigemm.cli.atomic import check_writable, replacing
-from hifigemm.cli.errors import InputError
+from hifigemm.workshop.atomic import check_writable, replacing
+from hifigemm.workshop.errors import InputError
 
 
 def disk_full(*args, **kwargs):

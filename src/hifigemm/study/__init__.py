@@ -1,3 +1,0 @@
-"""What the command line, benchmarks and experiments share: files with their
-environment, and pictures.
-"""
