@@ -324,3 +324,17 @@ def test_judgement_agrees_with_the_reference():
     assert not judge(c, exact, excess / 2).kept
     assert judge(c, exact, np.inf).kept
     assert judge(correctly_rounded(a, b), exact, 0.0).relative_error <= 2.0**-53
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "error"),
+    [
+        ([[np.nan]], [[1.0]], ValueError),
+        ([[1.0, 2.0]], [[1.0]], ValueError),
+        ([1.0], [[1.0]], ValueError),
+        ([[1]], [[1.0]], TypeError),
+    ],
+)
+def test_exact_products_take_finite_matrices_that_fit_alone(a, b, error):
+    with pytest.raises(error):
+        ExactProduct(np.array(a), np.array(b))

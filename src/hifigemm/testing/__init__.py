@@ -13,6 +13,7 @@ rests; ``hifigemm info --check`` runs it.
 
 from hifigemm.testing.exact import ExactMatrix
 from hifigemm.testing.matrices import (
+    EXPONENT_FAMILIES,
     as_complex,
     exp_rand,
     exponent_family,
@@ -24,17 +25,23 @@ from hifigemm.testing.matrices import (
     uniform,
 )
 from hifigemm.testing.reference import (
+    ExactProduct,
+    Judgement,
     componentwise_error,
     correctly_rounded,
     exact_difference,
     exact_product,
     forward_errors,
+    judge,
     meets_promise,
     relative_residual,
 )
 
 __all__ = [
+    "EXPONENT_FAMILIES",
     "ExactMatrix",
+    "ExactProduct",
+    "Judgement",
     "as_complex",
     "componentwise_error",
     "correctly_rounded",
@@ -45,6 +52,7 @@ __all__ = [
     "forward_errors",
     "hilbert",
     "inverse_hilbert",
+    "judge",
     "meets_promise",
     "phi_matrix",
     "random_floats",

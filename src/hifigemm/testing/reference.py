@@ -47,7 +47,7 @@ def exact_product(
     TypeError, ValueError
         For other dtypes, non-finite entries, shapes that are not (m, k) and (k, n).
     """
-    return ExactProduct(_operand(a), _operand(b), backend=backend).value
+    return ExactProduct(a, b, backend=backend).value
 
 
 def correctly_rounded(
@@ -150,15 +150,30 @@ class ExactProduct:
 
     The dtype is that of the results, where it is complex and the operands are real.
     `value` is an `ExactMatrix`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For other dtypes, non-finite entries, shapes that are not (m, k) and (k, n).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from hifigemm.testing import ExactProduct, judge
+    >>> a = np.array([[1.0, 2.0**-60]])
+    >>> exact = ExactProduct(a, a.T)
+    >>> judge(a @ a.T, exact, bound=0.0).share_correct
+    1.0
     """
 
     def __init__(
         self,
-        a: NDArray[Any],
-        b: NDArray[Any],
+        a: ArrayLike,
+        b: ArrayLike,
         dtype: DTypeLike | None = None,
         backend: Backend | None = None,
     ) -> None:
+        a, b = _operand(a), _operand(b)
         if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
             raise ValueError(
                 f"expected shapes (m, k) and (k, n), got {a.shape} and {b.shape}"
@@ -245,8 +260,8 @@ class Judgement:
 
 
 def judge(c: NDArray[Any], exact: ExactProduct, bound: float) -> Judgement:
-    """Hold a real result against the exact product, and against the bound r of its
-    report.
+    """Return how far a real result is from the exact product, and whether it keeps the
+    bound r of its report.
     """
     return Judgement(
         exact.error(c),

@@ -20,8 +20,14 @@ from numpy.typing import NDArray
 
 import hifigemm as hg
 from hifigemm.cli.options import SEED, SIZE, add_command
-from hifigemm.testing.matrices import hilbert, inverse_hilbert, phi_matrix
-from hifigemm.testing.reference import ExactProduct, Judgement, judge
+from hifigemm.testing import (
+    ExactProduct,
+    Judgement,
+    hilbert,
+    inverse_hilbert,
+    judge,
+    phi_matrix,
+)
 from hifigemm.workshop.atomic import (
     check_results,
     check_writable,

@@ -16,9 +16,8 @@ import numpy as np
 import hifigemm as hg
 from hifigemm.cli.accuracy import WAYS
 from hifigemm.cli.options import SEED, add_command
-from hifigemm.testing.matrices import hilbert, inverse_hilbert, phi_matrix
+from hifigemm.testing import ExactProduct, hilbert, inverse_hilbert, phi_matrix
 from hifigemm.testing.primitives import findings
-from hifigemm.testing.reference import ExactProduct
 from hifigemm.workshop.atomic import check_writable, replacing
 from hifigemm.workshop.demo import HILBERT_SIZE, against_exact
 from hifigemm.workshop.environment import environment

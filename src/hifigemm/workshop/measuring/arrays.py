@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hifigemm.testing.matrices import (
+from hifigemm.testing import (
     EXPONENT_FAMILIES,
     as_complex,
     exponent_family,
