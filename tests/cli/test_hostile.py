@@ -220,7 +220,6 @@ bench --shapes 536870912,536870912,536870912 --batch 536870912
 bench --sizes 1000 --batch 100000000
 bench --sizes 4 --schemes native --family phi9999
 bench --sizes 4 --schemes native --family phi9999 --dtype float32
-bench --search
 """
 
 RIGHT = r"""

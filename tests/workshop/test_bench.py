@@ -25,12 +25,7 @@ def read(path):
 
 def test_table_and_file_have_a_line_for_each_case_and_size(tmp_path, capsys):
     path = tmp_path / "new" / "b.csv"
-    assert (
-        run(
-            "--sizes", "16,24", "--schemes", "auto,ozaki2:15", "--stages", "--csv", path
-        )
-        == 0
-    )
+    assert run("--sizes", "16,24", "--schemes", "auto,ozaki2:15", "--csv", path) == 0
     out = capsys.readouterr().out
     assert "24 x 24 times 24 x 24, float64, phi0.5" in out
     found = read(path)
@@ -47,12 +42,6 @@ def test_table_and_file_have_a_line_for_each_case_and_size(tmp_path, capsys):
     described = json.loads(path.with_suffix(".env.json").read_text())
     assert described["ceilings"].keys() == {"copy", "fp64", "fp32"}
     assert described["method"]["bursts"] == 1
-    stages = read(tmp_path / "new" / "b_stages.csv")
-    assert [row["stage"] for row in stages[:3]] == [
-        "residues of A",
-        "residues of B",
-        "products, reconstruction",
-    ]
 
 
 def test_shapes_stacks_families_and_dtypes(tmp_path):

@@ -31,12 +31,10 @@ from hifigemm.workshop.measuring.arrays import (
 from hifigemm.workshop.measuring.cases import measure, scheme_options
 from hifigemm.workshop.measuring.ceilings import measured_ceilings, peak_rates
 from hifigemm.workshop.measuring.peers import peers
-from hifigemm.workshop.measuring.rows import Row, rows, stage_rows
+from hifigemm.workshop.measuring.rows import Row, rows
 from hifigemm.workshop.measuring.runs import NATIVE, Outcome
 from hifigemm.workshop.measuring.timing import QUICK, Method
-from hifigemm.workshop.stages import stages
 from hifigemm.workshop.table import print_table
-from hifigemm.workshop.tiles import search_tiles
 
 SIZES = {"cpu": (128, 256, 512), "cuda": (1024, 2048, 4096, 8192, 16384)}
 _COLUMNS = {
@@ -50,11 +48,6 @@ _COLUMNS = {
     "GFLOP/s/W": ("gflops_per_watt", ".0f"),
     "W": ("watts", ".0f"),
     "MHz": ("sm_clock_mhz", ".0f"),
-}
-_STAGES = {
-    "us": ("microseconds", ".1f"),
-    "floor": ("floor_microseconds", ".1f"),
-    "x floor": ("ratio_to_floor", ".2f"),
 }
 _NOTES = """
 burst, sustained  TFLOP/s after a pause, and in the second half of a run without one
@@ -108,13 +101,6 @@ def add_bench(commands: Any) -> None:
         choices=("cpu", "cuda"),
         help="NumPy or torch (default: cuda where there is one)",
     )
-    search = "print the fastest tile of the INT8 kernels, of FP16 words for float32, for each shape"
-    add("--search", action="store_true", help=search)
-    add(
-        "--stages",
-        action="store_true",
-        help="also time the stages of each scheme by themselves",
-    )
     add(
         "--csv",
         type=Path,
@@ -163,12 +149,6 @@ def _bench(args: argparse.Namespace) -> int:
     device = args.device or ("cuda" if cuda_is_usable() else "cpu")
     if device == "cuda" and not cuda_is_usable():
         raise InputError("--device cuda needs torch and a CUDA device")
-    if args.search:
-        shapes = args.shapes or [(n, n, n) for n in args.sizes or (1024, 2048, 4096)]
-        for shape in shapes:  # each as soon as it is found, as compiling takes its time
-            title, found = search_tiles(shape, args.batch, args.dtype)
-            print_table(title, ("shape", "tile", "TFLOP/s"), [found])
-        return OK
     if device == "cpu" and args.mode in ("graph", "both"):
         raise InputError(f"--mode {args.mode}: CUDA graphs need --device cuda")
     modes = {
@@ -201,7 +181,6 @@ class _Bench:
     ) -> None:
         self.args, self.arrays, self.modes, self.method = args, arrays, modes, method
         self.rows: list[Row] = []
-        self.stage_rows: list[Row] = []
         self.wrong: list[str] = []
 
     def run(self) -> int:
@@ -224,7 +203,6 @@ class _Bench:
         for load in self._workloads():
             print(f"{load} ...", file=sys.stderr, flush=True)
             names = [NATIVE, *(self.args.schemes or _schemes(load))]
-            provider = stages if self.args.stages else None
             outcomes = measure(
                 load,
                 names,
@@ -232,20 +210,14 @@ class _Bench:
                 arrays,
                 self.method,
                 meter=meter,
-                stages=provider,
             )
             new = rows(
                 load, outcomes, peaks, {"device": facts["device"], "commit": commit}
             )
             self.rows += new
-            timed = [outcome.case for outcome in outcomes if outcome.times]
-            parts = stage_rows(
-                load, timed, clock, self.method, peaks or ceilings, ceilings["copy"]
-            )
-            self.stage_rows += parts
-            self._print(load, outcomes, new, parts)
+            self._print(load, outcomes, new)
             self._write(extra)
-            del outcomes, timed
+            del outcomes
             arrays.release()
         print(_NOTES)
         is_timed = any(row["burst_seconds"] for row in self.rows)
@@ -270,7 +242,6 @@ class _Bench:
         load: Workload,
         outcomes: Sequence[Outcome],
         new: Sequence[Row],
-        parts: Sequence[Row],
     ) -> None:
         timed = [row for row in new if row["burst_seconds"]]
         known = {
@@ -288,10 +259,6 @@ class _Bench:
                 ("case", "mode", *known),
                 [group for group in groups if group],
             )
-        if parts:
-            cells = [_cells(row, _STAGES, "case", "stage") for row in parts]
-            print()
-            print_table("stages", ("case", "stage", *_STAGES), [cells])
         for outcome in outcomes:
             if outcome.status != "timed":
                 print(f"{outcome.case.name}, {outcome.case.mode}: {outcome.status}")
@@ -307,12 +274,6 @@ class _Bench:
         if path is None:
             return
         write_results(path, self.rows, **extra)
-        if self.stage_rows:
-            write_results(
-                path.with_name(f"{path.stem}_stages{path.suffix}"),
-                self.stage_rows,
-                **extra,
-            )
 
 
 def _schemes(load: Workload) -> list[str]:

@@ -27,12 +27,11 @@ from hifigemm.workshop.measuring.ceilings import measured_ceilings, peak_rates
 from hifigemm.workshop.measuring.checks import Reference, Verdict, native_bound
 from hifigemm.workshop.measuring.peers import Peer
 from hifigemm.workshop.measuring.power import Readings
-from hifigemm.workshop.measuring.rows import rows, stage_rows
+from hifigemm.workshop.measuring.rows import rows
 from hifigemm.workshop.measuring.runs import (
     CACHE_BYTES,
     Case,
     Outcome,
-    Stage,
     operand_sets,
     run,
 )
@@ -434,22 +433,6 @@ def test_complex_operations_are_eight_and_so_is_the_roof():
     [row] = rows(load, [Outcome(case, Verdict(0.0))], {"int8": 28e12})
     assert load.operations == 8000
     assert row["roof_tflops"] == 4.0
-
-
-def test_stages_stand_beside_their_floors():
-    stages = (
-        Stage("bytes", lambda: None, nbytes=100.0, operations=10.0),
-        Stage("operations", lambda: None, nbytes=1.0, operations=800.0),
-        Stage("nothing", lambda: None),
-    )
-    case = Case("x", (), (), 1.0, stages=stages)
-    clock = Steps()
-    found = stage_rows(
-        Workload(2, 2, 2), [case], clock, METHOD, {"int8": 1600.0}, copy_rate=400.0
-    )
-    assert clock.bare == [stage.run for stage in stages]
-    assert [row["floor_microseconds"] for row in found] == [250_000.0, 500_000.0, 0.0]
-    assert [row["ratio_to_floor"] for row in found] == [4.0, 2.0, ""]
 
 
 def test_ceilings_are_work_over_time(monkeypatch):

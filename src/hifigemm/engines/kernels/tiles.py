@@ -97,7 +97,7 @@ _KNOWN = {
     ("NVIDIA H200", "4096 4096 4096 x 1 fp16 words by 64"): Tile("hopper", 128, 128, 64, 3, 4),
     ("NVIDIA H200", "8192 8192 8192 x 1 fp16 words by 64"): Tile("hopper", 128, 128, 64, 3, 4),
 }
-"""Tiles by GPU and `ProductShape.kind`, as `hifigemm bench --search --dtype float32`
+"""Tiles by GPU and `ProductShape.kind`, as `python -m benchmarks.tiles --dtype float32`
 prints them. Captured in graphs they make 98, 158, 185 and 202 TFLOP/s at n = 1024 to
 8192, the making of the words included (700 W).
 """

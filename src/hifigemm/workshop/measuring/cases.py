@@ -20,11 +20,8 @@ from .arrays import Arrays, Workload
 from .checks import SAMPLE, Reference, native_bound
 from .peers import available, peers
 from .power import Meter
-from .runs import FAILURES, NATIVE, Case, Outcome, Stage, failed, operand_sets, run
+from .runs import FAILURES, NATIVE, Case, Outcome, failed, operand_sets, run
 from .timing import Method
-
-StageProvider = Callable[[Any, Any, dict[str, Any]], Sequence[Stage]]
-"""(a, b, options of `hifigemm.matmul`) -> stages of that product."""
 
 _CLASSES = hg.Native, hg.Ozaki1, hg.Ozaki2, hg.Corrected, hg.Multiword, hg.DoubleDouble
 _SCHEMES: dict[str, Any] = {cls.name: cls for cls in _CLASSES}
@@ -92,7 +89,6 @@ def build(
     load: Workload,
     arrays: Arrays,
     sets: Sequence[tuple[Any, Any]],
-    stages: StageProvider | None = None,
 ) -> list[Case]:
     """The case of that name in each mode: "native", a peer, or a scheme in the
     notation. The modes share their outputs.
@@ -154,11 +150,6 @@ def build(
             lambda a, b, out, **given: partial(hg.matmul, a, b, out=out, **given),
             **given,
         )
-        found = (
-            tuple(stages(*sets[0], options))
-            if stages is not None and mode == "eager"
-            else ()
-        )
         cases.append(
             Case(
                 name,
@@ -166,7 +157,6 @@ def build(
                 outputs,
                 bound,
                 mode,
-                stages=found,
                 uncapturable=why,
                 **facts,
             )
@@ -182,7 +172,6 @@ def measure(
     method: Method,
     *,
     meter: Meter | None = None,
-    stages: StageProvider | None = None,
     timed: bool = True,
     sample: int = SAMPLE,
 ) -> list[Outcome]:
@@ -204,7 +193,7 @@ def measure(
         each for given in names for each in (there if given == "peers" else [given])
     ):
         try:
-            cases += build(name, modes, load, arrays, sets, stages)
+            cases += build(name, modes, load, arrays, sets)
         except FAILURES as error:
             failures += [
                 failed(Case(name, (), (), math.nan, mode), error) for mode in modes

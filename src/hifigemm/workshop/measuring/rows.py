@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .arrays import Workload
 from .runs import NATIVE, Case, Outcome
-from .timing import Clock, Method, Times, time_bursts
+from .timing import Times
 
 Row = dict[str, Any]
 
@@ -55,42 +55,6 @@ def rows(
         row |= dict.fromkeys(errors, "") if o.failure else errors
         row |= _power(load, o.times)
         found.append(row | {"status": o.status} | dict(facts or {}))
-    return found
-
-
-def stage_rows(
-    load: Workload,
-    cases: Iterable[Case],
-    clock: Clock,
-    method: Method,
-    rates: Mapping[str, float],
-    copy_rate: float,
-) -> list[Row]:
-    """One line for each stage of each case: time in bursts beside its floor, the larger
-    of bytes and operations.
-
-    rates are operations a second by format, copy_rate bytes a second.
-    """
-    found = []
-    for case in cases:
-        times = time_bursts(
-            {stage.name: clock.without_host(stage.run) for stage in case.stages},
-            clock,
-            method,
-        )
-        for stage in case.stages:
-            rate = rates.get(stage.unit, 0.0)
-            floor = max(
-                stage.nbytes / copy_rate, stage.operations / rate if rate else 0.0
-            )
-            seconds = times[stage.name].median
-            row = {"case": case.name, **_sizes(load), "stage": stage.name}
-            row |= {"microseconds": 1e6 * seconds, "floor_microseconds": 1e6 * floor}
-            row |= {
-                "ratio_to_floor": seconds / floor if floor else "",
-                "bytes": stage.nbytes,
-            }
-            found.append(row | {"operations": stage.operations, "unit": stage.unit})
     return found
 
 

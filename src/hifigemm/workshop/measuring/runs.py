@@ -36,21 +36,6 @@ graphs, of memory.
 
 
 @dataclass(frozen=True)
-class Stage:
-    """A part of a case that is timed by itself, with the work that it cannot avoid.
-
-    That is bytes to be read and written, and operations in the format `unit`, a key of
-    the rates.
-    """
-
-    name: str
-    run: Callable[[], object]
-    nbytes: float = 0.0
-    operations: float = 0.0
-    unit: str = "int8"
-
-
-@dataclass(frozen=True)
 class Case:
     """One way to the product, with a call and an output for every set of operands.
 
@@ -68,7 +53,6 @@ class Case:
     unit: str = ""
     peer: bool = False  # another implementation that hifigemm is compared with
     scheme: str = ""
-    stages: tuple[Stage, ...] = ()
     # why calls cannot be captured; they are timed as they are in the mode "graph" too
     uncapturable: str = ""
 

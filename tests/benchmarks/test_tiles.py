@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from hifigemm.workshop.tiles import ranking
+from benchmarks.tiles import ranking
 from tests.workshop.measuring.test_timing import Device
 
 MS = 2.0**-10

@@ -1,19 +1,23 @@
-"""`hifigemm bench --search`: the fastest tile of a product kernel, all in bursts, then
-the quickest of them sustained.
+"""The fastest tile of a product kernel: all in bursts, then the quickest of them
+sustained.
 
-The kernel of INT8 residues, or for float32 that of FP16 words. Products take no tile
-from a search: what it prints may go into the tables of `engines/kernels`.
+    python -m benchmarks.tiles [--shapes M,N,K ...] [--batch N] [--dtype float64|float32]
+
+The kernel is that of INT8 residues, or for float32 that of FP16 words. Products take no
+tile from a search: what it prints may go into the tables of `engines/kernels`.
 """
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from hifigemm.exceptions import PlanError
+from benchmarks.common import sizes
 from hifigemm.numerics.residues import real_moduli
 from hifigemm.workshop.measuring.arrays import cuda_is_usable
 from hifigemm.workshop.measuring.timing import (
@@ -24,8 +28,11 @@ from hifigemm.workshop.measuring.timing import (
     time_bursts,
     time_variants,
 )
+from hifigemm.workshop.table import print_table
 
 Rows = list[tuple[str, ...]]
+
+SQUARES = [(n, n, n) for n in (1024, 2048, 4096)]
 
 COUNT = 14
 """Moduli of the products that are timed."""
@@ -46,10 +53,6 @@ def search_tiles(
     The TFLOP/s are those of the product that is asked for, 2 m n k, whatever it is made
     of.
     """
-    if not cuda_is_usable():
-        raise PlanError(
-            "bench --search times the kernels of a CUDA device, and there is none"
-        )
     import torch
 
     title, search = (
@@ -165,3 +168,33 @@ def _residues(m: int, n: int, k: int, batch: int, device: Any) -> Rows:
     shape = ProductShape(m, n, k, batch * COUNT)
     launch = partial(residue_gemm, a, b, constants, c)
     return _ranked(shape, tile_for(shape, gpu), valid_tiles(gpu), launch, batch)
+
+
+def _shape(text: str) -> tuple[int, int, int]:
+    """Three sizes as they are given on the command line."""
+    m, n, k = sizes(text)
+    return m, n, k
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the search for each shape."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--shapes", type=_shape, nargs="+", default=SQUARES, metavar="M,N,K"
+    )
+    parser.add_argument("--batch", type=int, default=1, metavar="N")
+    parser.add_argument("--dtype", choices=("float64", "float32"), default="float64")
+    options = parser.parse_args(argv)
+    if not cuda_is_usable():
+        parser.error("there is no CUDA device whose kernels could be timed")
+    for shape in options.shapes:
+        title, ranked = search_tiles(shape, options.batch, options.dtype)
+        # each as soon as it is known, as compiling takes its time
+        print_table(title, ("shape", "tile", "TFLOP/s"), [ranked])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
