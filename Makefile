@@ -87,7 +87,7 @@ bench: $(VENV)/.installed-dev ## time of the correctly rounded product against t
 
 study: ## the figures of the papers on a GPU: results/NAME_DEVICE.csv, pictures; with PYTHON as it stands, no venv
 	for name in $(STUDIES); do PYTHONPATH=src:. $(PYTHON) -m experiments.gpu.$$name $(STUDY_ARGS) || exit 1; done
-	PYTHONPATH=src $(PYTHON) plots/experiments.py
+	PYTHONPATH=src:. $(PYTHON) -m plots.experiments
 	PYTHONPATH=src:. $(PYTHON) -m experiments.gpu.answers
 
 dist: $(VENV)/.installed-dist ## the wheel and the sdist in dist/, checked, and the first snippet of the README run from the wheel

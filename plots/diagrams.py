@@ -1,4 +1,4 @@
-"""Drawings that explain: python plots/diagrams.py [--output docs/pictures] writes one
+"""Drawings that explain: python -m plots.diagrams [--output docs/pictures] writes one
 SVG file each.
 
 They are 480 units wide with letters of 14 units and more, so that they can be read on a

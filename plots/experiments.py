@@ -1,9 +1,8 @@
-"""Pictures of the CSV files in results/: python plots/experiments.py
+"""Pictures of the CSV files in results/: python -m plots.experiments
 [results/residuals.csv ...]; by default of all experiments that are there, and of the
 benchmarks that the documentation shows.
 
-Each picture lies beside its CSV file, under the same name. `hifigemm plot` does the
-same for a single file.
+Each picture lies beside its CSV file, under the same name.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from hifigemm.workshop.plots import DRAWINGS, draw, find_drawing, read_rows, save
+from hifigemm.workshop.plots import save
+from plots.drawings import DRAWINGS, draw, find_drawing, read_rows
 
 SHOWN = ("dgemm_h200.csv",)
 

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from experiments.gpu.residuals import LIBRARY
 from experiments.residuals import METHODS
-from hifigemm.workshop.plots import read_rows
-from hifigemm.workshop.plots.machines import with_speed
-from hifigemm.workshop.plots.names import case_name, family_name
 from hifigemm.workshop.plots.style import Row, choose, unique
+from plots.drawings import read_rows
+from plots.drawings.machines import with_speed
+from plots.drawings.names import case_name, family_name
 
 DEVICE = "h200"
 MISSING = "Not measured yet: `make study` measures on a GPU, and this place is filled in from its CSV files."

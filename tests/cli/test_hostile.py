@@ -184,23 +184,6 @@ bench --csv folder.npy
 bench --csv a.npy/b.csv
 bench --csv locked/b.csv
 bench --csv taken.csv
-plot
-plot none.csv
-plot ''
-plot .
-plot /
-plot loop.npy
-plot a.npy
-plot empty.npy
-plot diary.npz
-plot ragged.csv
-plot words.csv
-plot infinite.csv
-plot demo.csv -o demo.txt
-plot demo.csv -o nowhere/demo.png
-plot demo.csv -o folder.npy/demo.png/x.png
-plot demo.csv -o read_only.png
-plot picture.png
 """
 
 BY_COMPUTATION = r"""
@@ -277,7 +260,6 @@ def operands():
         "half_precision": np.array([[65504, np.inf], [np.nan, 6e-8]], np.float16),
         "nothing": np.zeros((0, 3)),
         "read_only": np.ones(2),
-        "picture": np.ones(2),
     }
 
 
@@ -300,18 +282,10 @@ def folder(tmp_path_factory):
         "objects.npy": b"\x93NUMPY\x01\x00\x36\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,)}\n",
         "empty.npy": b"",
         "short.mtx": b"%%MatrixMarket matrix array real general\n4 2\n1\n",
-        "ragged.csv": b"a,b\n1\n",
         "read_only.png": b"old",
         **dict.fromkeys(
             ("diary.npy", "diary.npz", "diary.mtx", "a.csv"), b"dear diary\n"
         ),
-    }
-    demo = "problem,scheme,error,guaranteed,relative_error,share_correct"
-    spoilt |= {
-        "words.csv": f"{demo}\np,s,many,many,many,many\n".encode(),
-        "demo.csv": f"{demo}\np,s,1e-16,1e-15,1e-14,0.5\n".encode(),
-        "picture.png": f"{demo}\np,s,1e-16,1e-15,1e-14,0.5\n".encode(),
-        "infinite.csv": f"{demo}\np,s,inf,inf,inf,inf\n".encode(),
     }
     for name, content in spoilt.items():
         (path / name).write_bytes(content)
@@ -359,8 +333,6 @@ def ends(folder, short, monkeypatch, capsys):
 @pytest.mark.skipif(os.name != "posix", reason="names and permissions of POSIX")
 @pytest.mark.parametrize("line", lines(BY_USER))
 def test_what_the_user_wrote_wrongly_ends_with_code_2(line, ends):
-    if line.startswith("plot"):
-        pytest.importorskip("matplotlib")
     ends(line, 2)
 
 
@@ -400,7 +372,6 @@ def test_strange_operands_are_multiplied_without_a_warning(
         ("accuracy a.npy b.npy --engines abacus", 2),
         ("bench --schemes auto@nan", 2),
         ("demo --size 536870912", 1),
-        ("plot none.csv", 2),
     ],
 )
 def test_a_process_of_its_own_says_no_more(line, code, folder):
@@ -416,20 +387,6 @@ def test_a_process_of_its_own_says_no_more(line, code, folder):
     assert all(text.endswith(" ...") for text in progress)
     assert last.startswith("hifigemm: error: ")
     assert state(folder) == before
-
-
-@pytest.mark.filterwarnings("default")
-def test_warnings_of_libraries_are_one_line(folder, tmp_path, monkeypatch, capsys):
-    pytest.importorskip("matplotlib")
-    rows = (
-        (folder / "demo.csv").read_text().replace("p,s,", "\N{HANGUL SYLLABLE HAN},s,")
-    )
-    (tmp_path / "x.csv").write_text(rows, encoding="utf-8")
-    assert main(["plot", str(tmp_path / "x.csv")]) == 0
-    out, err = capsys.readouterr()
-    assert out == f"{tmp_path / 'x.png'}\n"
-    assert err.startswith("hifigemm: warning: Glyph ")
-    assert err.count("\n") == 1
 
 
 def test_no_hint_names_a_package_that_no_index_has():

@@ -61,10 +61,7 @@ def test_errors_are_one_line_without_traceback(pair, tmp_path):
 
 @pytest.fixture
 def there(pair, tmp_path, monkeypatch, short):
-    """The working directory holds the operands of `pair` and a CSV file of the demo."""
-    (tmp_path / "demo.csv").write_text(
-        "problem,scheme,error,guaranteed,relative_error,share_correct\nphi = 1,native,1e-16,1e-14,1e-12,0.5\n"
-    )
+    """The working directory holds the operands of `pair`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
 
@@ -78,7 +75,6 @@ PRINTING = [
     "accuracy a.npy b.npy --schemes native",
     "bench --quick --sizes 4 --schemes native",
     "demo --size 2",
-    "plot demo.csv",
 ]
 
 
@@ -93,8 +89,6 @@ def broken_pipe():
 @pytest.mark.parametrize("line", PRINTING)
 @pytest.mark.usefixtures("there")
 def test_full_device_ends_in_one_line(line, buffering, monkeypatch, capsys):
-    if line == "plot demo.csv":
-        pytest.importorskip("matplotlib")
     with open("/dev/full", "w", buffering) as full:
         monkeypatch.setattr(sys, "stdout", full)
         assert main(line.split()) == 2
@@ -111,8 +105,6 @@ def test_full_device_ends_in_one_line(line, buffering, monkeypatch, capsys):
 @pytest.mark.parametrize("line", PRINTING)
 @pytest.mark.usefixtures("there")
 def test_closed_pipe_is_silent(line, buffering, monkeypatch, capsys):
-    if line == "plot demo.csv":
-        pytest.importorskip("matplotlib")
     with open(broken_pipe(), "w", buffering) as closed:
         monkeypatch.setattr(sys, "stdout", closed)
         assert main(line.split()) == 1

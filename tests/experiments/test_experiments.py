@@ -29,7 +29,7 @@ from experiments.grading import FAMILIES, make_pair
 from hifigemm.testing import reference
 from hifigemm.testing.matrices import phi_matrix, uniform
 from hifigemm.testing.reference import componentwise_error, correctly_rounded
-from hifigemm.workshop.plots import draw, find_drawing, read_rows
+from plots.drawings import draw, find_drawing, read_rows
 from tests.hard_matrices import mean_of_uniforms
 
 RESULTS = Path(__file__).parents[2] / "results"

@@ -29,9 +29,9 @@ from hifigemm.testing.reference import ExactProduct
 from hifigemm.workshop.measuring.arrays import Arrays, CudaArrays, Workload
 from hifigemm.workshop.measuring.cases import build
 from hifigemm.workshop.measuring.timing import Clock
-from hifigemm.workshop.plots import draw, find_drawing, read_rows
-from hifigemm.workshop.plots.machines import pareto_front
-from hifigemm.workshop.plots.names import case_name, family_name
+from plots.drawings import draw, find_drawing, read_rows
+from plots.drawings.machines import pareto_front
+from plots.drawings.names import case_name, family_name
 
 ROOT = Path(__file__).parents[2]
 STUDIES = {

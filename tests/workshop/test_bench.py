@@ -8,8 +8,6 @@ import pytest
 import hifigemm as hg
 from benchmarks import common, dgemm, sgemm
 from hifigemm.cli import main
-from hifigemm.workshop import bench
-from hifigemm.workshop.plots import draw, find_drawing, read_rows
 
 pytestmark = pytest.mark.usefixtures("short")
 
@@ -163,19 +161,3 @@ def test_scripts_write_their_rows_as_they_come(
     assert "auto" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         script.main(["--parts", "nothing"])
-
-
-def test_figures_are_drawn_under_the_highest_roof(tmp_path, capsys, monkeypatch):
-    path = tmp_path / "b.csv"
-    monkeypatch.setattr(bench, "peak_rates", lambda name: {"int8": 15e12, "fp64": 1e12})
-    assert (
-        run("--sizes", "8,16", "--schemes", "ozaki2:15,ozaki2:20", "--csv", path) == 0
-    )
-    found = read_rows(path)
-    assert find_drawing(found) == "throughput"
-    pytest.importorskip("matplotlib")
-    figure = draw("throughput", found)
-    assert [axes.get_ylim()[1] for axes in figure.axes] == [1.0, 1.0]
-    assert all(len(axes.get_lines()) == 3 for axes in figure.axes)
-    assert main(["plot", str(path)]) == 0
-    assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")

@@ -11,7 +11,6 @@ import pytest
 import hifigemm as hg
 from hifigemm.cli import main
 from hifigemm.workshop import demo
-from hifigemm.workshop.plots import draw, save
 
 PNG = b"\x89PNG\r\n\x1a\n"
 needs_matplotlib = pytest.mark.skipif(
@@ -62,13 +61,6 @@ def test_every_scheme_is_held_against_every_problem(small):
 @needs_matplotlib
 def test_picture_is_drawn(small):
     assert (small / "demo.png").read_bytes().startswith(PNG)
-
-
-@needs_matplotlib
-def test_plot_draws_the_same_picture_from_the_csv_file(small, tmp_path):
-    out = tmp_path / "again.png"
-    assert main(["plot", str(small / "demo.csv"), "-o", str(out)]) == 0
-    assert out.read_bytes() == (small / "demo.png").read_bytes()
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -161,27 +153,6 @@ def test_impossible_outputs_and_sizes_are_refused(tmp_path, fails):
     fails(["demo", "-o", tmp_path / "demo.png"], 2, "not a regular file")
     for option in ("--size=0", "--size=many", "--seed=-1"):
         fails(["demo", option], 2, "is not an integer from")
-
-
-@needs_matplotlib
-def test_values_below_the_axis_are_written_out(tmp_path):
-    row = {
-        "problem": "p",
-        "error": 0.0,
-        "relative_error": 1e-16,
-        "guaranteed": 2e-16,
-        "share_correct": 1.0,
-    }
-    with (tmp_path / "x.svg").open("wb") as file:
-        save(
-            draw(
-                "demo", [row | {"scheme": "s"}, row | {"scheme": "t", "error": 3e-29}]
-            ),
-            file,
-            ".svg",
-        )
-    text = (tmp_path / "x.svg").read_text()
-    assert "3.0e-29" in text
 
 
 @pytest.mark.slow

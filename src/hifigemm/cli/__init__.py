@@ -18,7 +18,6 @@ import hifigemm as hg
 from hifigemm.cli.accuracy import add_accuracy
 from hifigemm.cli.matmul import add_matmul, add_plan
 from hifigemm.cli.options import add_command
-from hifigemm.cli.plot import add_plot
 from hifigemm.cli.run import add_run
 from hifigemm.settings import is_strict
 from hifigemm.startup import INTERRUPTED, raising_interrupts
@@ -117,7 +116,6 @@ def _parser() -> argparse.ArgumentParser:
         add_accuracy,
         add_bench,
         add_report,
-        add_plot,
         add_run,
     ):
         add(commands)

@@ -37,8 +37,8 @@ from hifigemm.workshop.atomic import (
 from hifigemm.workshop.errors import InputError, complain
 from hifigemm.workshop.measuring.arrays import Arrays, to_host
 from hifigemm.workshop.measuring.timing import Method, time_bursts
-from hifigemm.workshop.plots import SUFFIXES, draw, save
-from hifigemm.workshop.plots.demo import UNIT_ROUNDOFF
+from hifigemm.workshop.plots import SUFFIXES, save
+from hifigemm.workshop.plots.demo import UNIT_ROUNDOFF, demo_figure
 from hifigemm.workshop.table import percent, print_table
 
 PHIS = (0.1, 1.0, 2.0)
@@ -249,5 +249,5 @@ def _picture(rows: list[Row], path: Path) -> str:
     if find_spec("matplotlib") is None:
         return "picture: none, matplotlib is not installed (pip install matplotlib)"
     with replacing(path) as file:
-        save(draw("demo", rows), file, path.suffix.lower())
+        save(demo_figure(rows), file, path.suffix.lower())
     return f"picture: {path}"

@@ -18,7 +18,7 @@ Placed = Sequence[tuple[float, str, str, Row]]
 """Each row with its place along x, its colour and its marker."""
 
 
-def demo(rows: Sequence[Row]) -> Any:
+def demo_figure(rows: Sequence[Row]) -> Any:
     """Errors and shares of correctly rounded entries: problems are groups, in which
     schemes stand side by side.
     """

@@ -7,7 +7,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .style import COLOURS, Row, behind, choose, legend, new_figure, note, unique
+from hifigemm.workshop.plots.style import (
+    COLOURS,
+    Row,
+    behind,
+    choose,
+    legend,
+    new_figure,
+    note,
+    unique,
+)
 
 _METHODS: dict[str, str] = {
     "native": "grey v",

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .style import COLOURS, Row, behind, choose, legend, new_figure
+from hifigemm.workshop.plots.style import (
+    COLOURS,
+    Row,
+    behind,
+    choose,
+    legend,
+    new_figure,
+)
 
 _NAMES = {"nearest": "RN", "zero": "RZ", "nearest-away": "RNA"}
 _FORMATS = {

@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .names import case_name, family_name
-from .style import (
+from hifigemm.workshop.plots.style import (
     COLOURS,
     Row,
     behind,
@@ -20,6 +19,8 @@ from .style import (
     note,
     unique,
 )
+
+from .names import case_name, family_name
 
 _MODES: dict[str, dict[str, str]] = {
     "float64": {

@@ -7,8 +7,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hifigemm.workshop.plots.style import (
+    Row,
+    choose,
+    curve,
+    decades,
+    legend,
+    new_figure,
+    note,
+    unique,
+)
+
 from .names import case_name, family_name
-from .style import Row, choose, curve, decades, legend, new_figure, note, unique
 
 _FORWARD: dict[str, dict[str, str]] = {
     "fp32, FP32 level": {
