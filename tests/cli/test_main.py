@@ -72,7 +72,6 @@ PRINTING = [
     "info",
     "plan --help",
     "plan a.npy b.npy",
-    "accuracy a.npy b.npy --schemes native",
     "bench --quick --sizes 4 --schemes native",
     "demo --size 2",
 ]

@@ -10,7 +10,7 @@ import pytest
 
 import hifigemm as hg
 from hifigemm.cli import main
-from hifigemm.cli.accuracy import WAYS
+from hifigemm.schemes import SCHEMES
 from hifigemm.testing.primitives import Finding
 from hifigemm.testing.reference import ExactProduct
 from hifigemm.workshop import demo, report
@@ -108,7 +108,7 @@ def test_page_says_what_was_measured(small_page):
             for line in lines_of(root, f"Errors of {dtype} products in numbers")
         }
         impossible = set(re.findall(rf"(\S+), {dtype}:", words))
-        assert {name for name, _ in compared} | impossible == set(WAYS)
+        assert {name for name, _ in compared} | impossible == set(report.WAYS)
         assert {problem for _, problem in compared} == {"random", "cancelling"}
     assert (
         "1 functions of other libraries, on which exactness rests, work as they should"
@@ -227,8 +227,12 @@ def test_tensors_are_held_against_the_exact_product_too(torch):
 
     rng = np.random.default_rng(0)
     exact = ExactProduct(rng.standard_normal((5, 7)), rng.standard_normal((7, 3)))
-    ways = {"correct": WAYS["correct"], "ozaki2": WAYS["ozaki2"]}
+    ways = {"correct": report.WAYS["correct"], "ozaki2": report.WAYS["ozaki2"]}
     rows, broken = demo.against_exact("random", exact, ways, Tensors())
     assert not broken
     assert [row["promise_kept"] for row in rows] == [True, True]
     assert rows[0]["share_correct"] == 1.0
+
+
+def test_every_scheme_is_compared_with_the_exact_product():
+    assert {"correct", "auto", *SCHEMES} == set(report.WAYS)

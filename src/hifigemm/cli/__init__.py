@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TextIO
 
 import hifigemm as hg
-from hifigemm.cli.accuracy import add_accuracy
 from hifigemm.cli.matmul import add_matmul, add_plan
 from hifigemm.cli.options import add_command
 from hifigemm.cli.run import add_run
@@ -113,7 +112,6 @@ def _parser() -> argparse.ArgumentParser:
         add_demo,
         add_matmul,
         add_plan,
-        add_accuracy,
         add_bench,
         add_report,
         add_run,

@@ -254,7 +254,7 @@ def _rates(found: Measured) -> str:
 
 def _errors(found: Measured) -> str:
     text = (
-        "Every scheme and published preset against the exact product, of random matrices whose entries differ widely "
+        "Every scheme against the exact product, of random matrices whose entries differ widely "
         "and of a Hilbert matrix with its inverse, whose terms cancel. The error is the largest of an entry, relative "
         "to |A||B|; the relative error is relative to the entry itself."
     )

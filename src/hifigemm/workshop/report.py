@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 import hifigemm as hg
-from hifigemm.cli.accuracy import WAYS
 from hifigemm.cli.options import SEED, add_command
 from hifigemm.testing import ExactProduct, hilbert, inverse_hilbert, phi_matrix
 from hifigemm.testing.primitives import findings
@@ -55,6 +54,18 @@ CASES = {
     ),
 }
 """What is timed beside the native product, in the notation of `hifigemm bench`."""
+
+WAYS: dict[str, dict[str, Any]] = {
+    "correct": {"accuracy": "correct"},
+    "auto": {},
+    "native": {"scheme": "native"},
+    "multiword": {"scheme": "multiword"},
+    "corrected": {"scheme": "corrected"},
+    "ozaki1": {"scheme": "ozaki1"},
+    "ozaki2": {"scheme": "ozaki2"},
+    "double-double": {"scheme": "double-double"},
+}
+"""What is compared with the exact product: names with the options of `matmul`."""
 
 METHOD = Method(pause=0.02, warm=1, calls=(1, 8), bursts=3, sustained=0)
 """Bursts alone: what a GPU makes under lasting load is for `hifigemm bench`."""
@@ -121,7 +132,7 @@ def _method() -> list[str]:
         "Each result was checked before it was timed. Other work on the machine shows in these figures.",
         f"Errors: {PHI_SIZE} x {PHI_SIZE} matrices (rand - 0.5) exp({PHI:g} randn), and the Hilbert matrix of order "
         f"{HILBERT_SIZE} times its inverse, against their exact products in integers.",
-        "Other sizes, schemes and matrices: hifigemm bench, hifigemm accuracy.",
+        "Other sizes, schemes and matrices: hifigemm bench; hifigemm.testing judges any product.",
     ]
 
 
