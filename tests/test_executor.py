@@ -13,7 +13,7 @@ import hifigemm as hg
 from hifigemm.engine import Certificate, Outcome
 from hifigemm.engines import engine_for
 from hifigemm.engines.numpy_engine import NumpyEngine
-from hifigemm.executor import execute, watch, whole_split
+from hifigemm.executor import execute, whole_split
 from hifigemm.plan import Evidence, Verification
 from hifigemm.planner import make, with_evidence
 from hifigemm.problem import Problem
@@ -95,19 +95,6 @@ def test_stacks_are_escalated_as_their_matrices_are(
         c, report = hg.matmul(a, b, workspace=workspace, return_report=True, **options)
         assert "escalated by" in report.reason or "accurate" not in str(scheme)
         assert_same_bits(c, want)
-
-
-def test_blocks_are_told_one_after_the_other():
-    a, b = np.ones((2, 9, 4)), np.ones((2, 4, 7))
-    plan = hg.make_plan(a, b, scheme="ozaki1", workspace=20000)
-    told = []
-    token = watch.set(lambda plan, block: told.append((plan, block)))
-    try:
-        hg.matmul(a, b, scheme="ozaki1", workspace=20000)
-    finally:
-        watch.reset(token)
-    assert len(told) > 4
-    assert told == [(plan, block) for block in plan.blocks()]
 
 
 class CertainEngine(NumpyEngine):

@@ -4,8 +4,6 @@ escalation and special values.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,13 +20,6 @@ from hifigemm.plan import Evidence, Plan, Split, Verification
 from hifigemm.planner import fitted, with_evidence
 from hifigemm.problem import Block, counted
 from hifigemm.schemes import Native, Scheme
-
-watch: ContextVar[Callable[[Plan, Block], None] | None] = ContextVar(
-    "watch", default=None
-)
-"""Called after each block of a product, as a progress bar wants it; set it for the
-duration of a call.
-"""
 
 
 @dataclass(frozen=True)
@@ -241,8 +232,6 @@ def _run(
                 bound = min(bound, plan.target.r)
         outcome.bound = max(outcome.bound, bound)
         outcome.num_products += done.num_products * done.values.size / values.size
-        if (on_block := watch.get()) is not None:
-            on_block(plan, block)
     del left_part, right_part
     if open_:
         uncertified = np.zeros(values.shape, bool, like=values)

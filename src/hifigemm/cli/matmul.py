@@ -18,7 +18,6 @@ from hifigemm.cli.options import (
 )
 from hifigemm.operands import result_dtype, shapes_of
 from hifigemm.workshop.errors import OK, InputError
-from hifigemm.workshop.steps import multiply
 
 
 def add_matmul(commands: Any) -> None:
@@ -35,7 +34,7 @@ def add_matmul(commands: Any) -> None:
         "-q",
         "--quiet",
         action="store_true",
-        help="no report and no progress bar on stderr",
+        help="no report on stderr",
     )
 
 
@@ -51,7 +50,7 @@ def _matmul(args: argparse.Namespace) -> int:
     a, b, shape = _operands(args)
     check_output(args.output, len(shape))
     try:
-        result, report = multiply(a, b, options, quiet=args.quiet)
+        result, report = hg.matmul(a, b, return_report=True, **options)
     except MemoryError as error:
         raise MemoryError(
             f"{error}; --workspace limits what is taken besides operands and result"
