@@ -43,7 +43,7 @@ def test_the_command_fails_where_a_primitive_in_use_does(
     monkeypatch, capsys, fault, used, code
 ):
     finding = Finding("rint", "NumPy 9", 7, fault, used)
-    monkeypatch.setattr("hifigemm.cli.findings", lambda: iter([finding]))
+    monkeypatch.setattr("hifigemm.testing.primitives.findings", lambda: iter([finding]))
     assert main(["info", "--check"]) == code
     line = capsys.readouterr().out.splitlines()[-1]
     assert line.startswith("rint " if used else "not used: rint ")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import os
 import re
 import xml.etree.ElementTree as ET
@@ -13,7 +14,7 @@ from hifigemm.cli import main
 from hifigemm.schemes import SCHEMES
 from hifigemm.testing.primitives import Finding
 from hifigemm.testing.reference import ExactProduct
-from hifigemm.workshop import demo, report
+from hifigemm.workshop import demo, page, report
 from hifigemm.workshop.measuring.arrays import CudaArrays
 from hifigemm.workshop.measuring.timing import Clock
 from tests.cli.conftest import shorten
@@ -62,7 +63,16 @@ def read(path):
 def lines_of(root, caption):
     """Cells of the tables behind this summary."""
     found = [
-        each for each in root.iter("details") if each.find("summary").text == caption
+        *(
+            each
+            for each in root.iter("details")
+            if each.find("summary").text == caption
+        ),
+        *(
+            each
+            for each in root.iter("table")
+            if each.find("caption") is not None and each.find("caption").text == caption
+        ),
     ]
     return [
         ["".join(cell.itertext()) for cell in line]
@@ -74,8 +84,9 @@ def lines_of(root, caption):
 def test_page_asks_for_nothing_and_fits_a_phone(small_page):
     root, _ = read(small_page)
     for element in root.iter():
-        assert element.tag not in ("script", "link", "img", "iframe", "object")
-        assert not {"src", "href", "srcset", "data"} & set(element.keys())
+        assert element.tag not in ("script", "link", "iframe", "object")
+        assert not {"href", "srcset", "data"} & set(element.keys())
+        assert element.tag == "img" or element.get("src") is None
     assert "url(" not in root.find("head/style").text
     assert "@import" not in root.find("head/style").text
     (viewport,) = (
@@ -91,6 +102,49 @@ def test_page_asks_for_nothing_and_fits_a_phone(small_page):
         if box.get("class") == "wide"
         for table in box.iter("table")
     }
+
+
+def pictures(root):
+    """The trees of the pictures on a page, by what they show."""
+    start = "data:image/svg+xml;base64,"
+    images = {each.get("alt"): each.get("src") for each in root.iter("img")}
+    assert all(source.startswith(start) for source in images.values())
+    return {
+        name: ET.fromstring(base64.b64decode(source.removeprefix(start)))
+        for name, source in images.items()
+    }
+
+
+def test_pictures_are_part_of_the_page_and_ask_for_nothing(small_page):
+    pytest.importorskip("matplotlib")
+    root, _ = read(small_page)
+    found = pictures(root)
+    assert list(found) == [
+        "Rate of float64 products over their size",
+        "Rate of float32 products over their size",
+        "Errors of float64 products",
+        "Errors of float32 products",
+    ]
+    for picture in found.values():
+        for element in picture.iter():
+            for name, value in element.items():
+                assert "url(" not in value.replace("url(#", "")
+                assert not name.endswith("href") or value.startswith("#")
+
+
+def test_without_matplotlib_the_page_has_open_tables_and_says_so(
+    small, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(page, "find_spec", lambda name: None)
+    assert run(tmp_path / "page.html") == 0
+    root, words = read(tmp_path / "page.html")
+    assert "pictures need matplotlib, which is not installed here" in words
+    assert not list(root.iter("img"))
+    assert not list(root.iter("details"))
+    captions = {"".join(each.itertext()) for each in root.iter("caption")}
+    for dtype in report.CASES:
+        assert f"Times of {dtype} products in numbers" in captions
+        assert f"Errors of {dtype} products in numbers" in captions
 
 
 def test_page_says_what_was_measured(small_page):

@@ -18,13 +18,10 @@ import hifigemm as hg
 from hifigemm.cli.matmul import add_matmul, add_plan
 from hifigemm.cli.options import add_command
 from hifigemm.cli.run import add_run
+from hifigemm.cli.workshop import add_bench, add_demo, add_report
 from hifigemm.settings import is_strict
 from hifigemm.startup import INTERRUPTED, raising_interrupts
-from hifigemm.testing.primitives import findings
-from hifigemm.workshop.bench import add_bench
-from hifigemm.workshop.demo import add_demo
 from hifigemm.workshop.errors import COMPUTATION_ERROR, OK, USAGE_ERROR, InputError
-from hifigemm.workshop.report import add_report
 
 __all__ = ["main"]
 
@@ -122,8 +119,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _info(args: argparse.Namespace) -> int:
     print(hg.info())
+    if not args.check:
+        return OK
+    from hifigemm.testing.primitives import findings
+
     code = OK
-    for finding in findings() if args.check else ():
+    for finding in findings():
         print(finding, flush=True)
         if finding.fault and finding.used:
             code = COMPUTATION_ERROR

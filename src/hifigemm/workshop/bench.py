@@ -4,33 +4,25 @@ results were checked.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hifigemm.accuracy import resolve
-from hifigemm.cli.options import SEED, SIZE, add_command, usage
-from hifigemm.formats import FP64
 from hifigemm.workshop.atomic import check_results, write_results, writing
 from hifigemm.workshop.environment import environment
 from hifigemm.workshop.errors import COMPUTATION_ERROR, OK, InputError, complain
 from hifigemm.workshop.measuring.arrays import (
-    DTYPES,
-    FAMILIES,
     Arrays,
     CudaArrays,
     Workload,
-    check_family,
     cuda_is_usable,
 )
-from hifigemm.workshop.measuring.cases import measure, scheme_options
+from hifigemm.workshop.measuring.cases import measure
 from hifigemm.workshop.measuring.ceilings import measured_ceilings, peak_rates
-from hifigemm.workshop.measuring.peers import peers
 from hifigemm.workshop.measuring.rows import Row, rows
 from hifigemm.workshop.measuring.runs import NATIVE, Outcome
 from hifigemm.workshop.measuring.timing import QUICK, Method
@@ -56,115 +48,45 @@ roof              share of (peak of the unit / number of products), sustained
 error, bound      max |C - AB| / (|A||B|) seen and promised; a result beyond its bound gets no time"""
 
 
-def add_bench(commands: Any) -> None:
-    """Add the command `bench`."""
-    epilog = "Schemes: native, peers, the name of a peer, or SCHEME[:COUNT][:WORD...][@ACCURACY] such as auto, "
-    epilog += (
-        "ozaki2:14, ozaki1:7:fp16, auto@correct. Exit code 1 when a result was wrong."
-    )
-    text = "times of the native product, of schemes and of peers, of results that were checked first"
-    parser = add_command(commands, "bench", _bench, text, epilog=epilog)
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument(
-        "--sizes",
-        type=_list(SIZE),
-        metavar="N,N,...",
-        help="square products (default: by device)",
-    )
-    group.add_argument(
-        "--shapes", type=_shape, nargs="+", metavar="M,N,K", help="m x k times k x n"
-    )
-    add = parser.add_argument
-    add(
-        "--batch",
-        type=SIZE,
-        default=1,
-        metavar="N",
-        help="matrices in a stack (default: 1)",
-    )
-    add("--dtype", choices=DTYPES, default="float64", help="(default: float64)")
-    add("--schemes", type=_list(_scheme), metavar="S,S,...", help="(default: by dtype)")
-    add(
-        "--family",
-        type=_family,
-        default="phi0.5",
-        metavar="F",
-        help=f"{', '.join(FAMILIES)} (default: phi0.5)",
-    )
-    add(
-        "--mode",
-        choices=("eager", "graph", "both"),
-        help="calls, CUDA graphs, or both (default: both on CUDA)",
-    )
-    add(
-        "--device",
-        choices=("cpu", "cuda"),
-        help="NumPy or torch (default: cuda where there is one)",
-    )
-    add(
-        "--csv",
-        type=Path,
-        metavar="FILE",
-        help="write the figures, and the environment beside them",
-    )
-    add(
-        "--quick",
-        action="store_true",
-        help="short bursts and runs: a first look, not a measurement",
-    )
-    add(
-        "--runs",
-        type=SIZE,
-        metavar="N",
-        help=f"sustained runs of each case (default: {Method().runs}, quick 1)",
-    )
-    add("--seed", type=SEED, default=1, help="of the operands (default: 1)")
+@dataclass(frozen=True)
+class Settings:
+    """What is measured, in the words of the command's options."""
+
+    shapes: Sequence[tuple[int, int, int]]  # (m, n, k); none: squares by device
+    batch: int
+    dtype: str
+    schemes: Sequence[str] | None  # None: by dtype
+    family: str
+    mode: str | None  # "eager", "graph" or "both"; None: both on CUDA
+    device: str | None  # None: CUDA where there is one
+    csv: Path | None
+    quick: bool
+    runs: int | None  # None: as the method says
+    seed: int
 
 
-def _list(parse: Callable[[str], Any]) -> Callable[[str], list[Any]]:
-    return lambda text: list(dict.fromkeys(parse(word) for word in text.split(",")))
-
-
-def _shape(text: str) -> tuple[int, int, int]:
-    sizes = [SIZE(word) for word in text.split(",")]
-    if len(sizes) != 3:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected three sizes M,N,K")
-    return sizes[0], sizes[1], sizes[2]
-
-
-def _scheme(text: str) -> str:
-    if text not in (NATIVE, "peers", *peers()):
-        with usage():
-            resolve(scheme_options(text).get("accuracy"), FP64, 1)
-    return text
-
-
-def _family(text: str) -> str:
-    with usage():
-        check_family(text)
-    return text
-
-
-def _bench(args: argparse.Namespace) -> int:
-    device = args.device or ("cuda" if cuda_is_usable() else "cpu")
+def bench(settings: Settings) -> int:
+    """The exit code of `hifigemm bench`, all of whose tables are printed."""
+    device = settings.device or ("cuda" if cuda_is_usable() else "cpu")
     if device == "cuda" and not cuda_is_usable():
         raise InputError("--device cuda needs torch and a CUDA device")
-    if device == "cpu" and args.mode in ("graph", "both"):
-        raise InputError(f"--mode {args.mode}: CUDA graphs need --device cuda")
-    modes = {
-        None: ("eager", "graph") if device == "cuda" else ("eager",),
-        "both": ("eager", "graph"),
-    }
-    if args.csv is not None:
-        with writing(args.csv):
-            args.csv.parent.mkdir(parents=True, exist_ok=True)
-        check_results(args.csv)
+    if device == "cpu" and settings.mode in ("graph", "both"):
+        raise InputError(f"--mode {settings.mode}: CUDA graphs need --device cuda")
+    if settings.csv is not None:
+        with writing(settings.csv):
+            settings.csv.parent.mkdir(parents=True, exist_ok=True)
+        check_results(settings.csv)
+
+    # What is run: on which arrays, in which modes, how long.
     arrays = CudaArrays() if device == "cuda" else Arrays()
-    method = QUICK if args.quick else Method()
-    method = replace(method, runs=args.runs or method.runs)
+    modes: tuple[str, ...] = ("eager", "graph") if device == "cuda" else ("eager",)
+    if settings.mode in ("eager", "graph"):
+        modes = (settings.mode,)
+    method = QUICK if settings.quick else Method()
+    method = replace(method, runs=settings.runs or method.runs)
     # an overflow of a native product shows in the verdict on it
     with np.errstate(all="ignore"):
-        return _Bench(args, arrays, modes.get(args.mode, (args.mode,)), method).run()
+        return _Bench(settings, arrays, modes, method).run()
 
 
 class _Bench:
@@ -174,12 +96,15 @@ class _Bench:
 
     def __init__(
         self,
-        args: argparse.Namespace,
+        settings: Settings,
         arrays: Arrays,
         modes: Sequence[str],
         method: Method,
     ) -> None:
-        self.args, self.arrays, self.modes, self.method = args, arrays, modes, method
+        self.settings = settings
+        self.arrays = arrays
+        self.modes = modes
+        self.method = method
         self.rows: list[Row] = []
         self.wrong: list[str] = []
 
@@ -190,7 +115,7 @@ class _Bench:
         peaks = peak_rates(facts["device"])
         extra = facts | {
             "method": vars(self.method),
-            "seed": self.args.seed,
+            "seed": self.settings.seed,
             "ceilings": ceilings,
             "peaks": peaks,
         }
@@ -202,7 +127,7 @@ class _Bench:
         )
         for load in self._workloads():
             print(f"{load} ...", file=sys.stderr, flush=True)
-            names = [NATIVE, *(self.args.schemes or _schemes(load))]
+            names = [NATIVE, *(self.settings.schemes or _schemes(load))]
             outcomes = measure(
                 load,
                 names,
@@ -224,13 +149,11 @@ class _Bench:
         return complain(self.wrong) or (OK if is_timed else COMPUTATION_ERROR)
 
     def _workloads(self) -> list[Workload]:
-        args = self.args
-        shapes = args.shapes or [
-            (n, n, n) for n in args.sizes or SIZES[self.arrays.device]
-        ]
+        chosen = self.settings
+        squares = [(n, n, n) for n in SIZES[self.arrays.device]]
         loads = [
-            Workload(m, n, k, args.batch, args.dtype, args.family, args.seed)
-            for m, n, k in shapes
+            Workload(m, n, k, chosen.batch, chosen.dtype, chosen.family, chosen.seed)
+            for m, n, k in chosen.shapes or squares
         ]
         for load in loads:
             if load.nbytes > sys.maxsize:
@@ -270,7 +193,7 @@ class _Bench:
 
     def _write(self, extra: dict[str, Any]) -> None:
         """All rows so far, so that an interrupted run leaves what it has."""
-        path = self.args.csv
+        path = self.settings.csv
         if path is None:
             return
         write_results(path, self.rows, **extra)

@@ -7,7 +7,6 @@ matrix times its inverse shows what cancellation does.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -19,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hifigemm as hg
-from hifigemm.cli.options import SEED, SIZE, add_command
 from hifigemm.testing import (
     ExactProduct,
     Judgement,
@@ -65,35 +63,17 @@ METHOD = Method(pause=0.0, warm=0, calls=(1, 1), bursts=3)
 Row = dict[str, Any]
 
 
-def add_demo(commands: Any) -> None:
-    """Add the command `demo`."""
-    text = "accuracy of each scheme and of the native product, as a table and a picture"
-    parser = add_command(commands, "demo", _demo, text)
-    parser.add_argument(
-        "--size",
-        type=SIZE,
-        default=200,
-        metavar="N",
-        help="of the phi matrices (default: 200)",
-    )
-    parser.add_argument(
-        "--seed", type=SEED, default=0, help="of the random matrices (default: 0)"
-    )
-    picture, default = ", ".join(SUFFIXES), Path("hifigemm-demo.png")
-    where = f"picture ({picture}); the CSV file goes beside it (default: {default})"
-    parser.add_argument(
-        "-o", "--output", type=Path, default=default, metavar="FILE", help=where
-    )
-
-
-def _demo(args: argparse.Namespace) -> int:
-    if args.output.suffix.lower() not in SUFFIXES:
-        raise InputError(f"{args.output}: a picture ends in {', '.join(SUFFIXES)}")
-    data = args.output.with_suffix(".csv")
-    check_writable(args.output)
+def demo(size: int, seed: int, output: Path) -> int:
+    """The exit code of `hifigemm demo`: the table is printed, the CSV file and the
+    picture are written.
+    """
+    if output.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{output}: a picture ends in {', '.join(SUFFIXES)}")
+    data = output.with_suffix(".csv")
+    check_writable(output)
     check_results(data)
     groups, broken = [], []
-    for name, a, b in _problems(args.size, args.seed):
+    for name, a, b in _problems(size, seed):
         print(
             f"{name}: {len(SCHEMES)} products against the exact one ...",
             file=sys.stderr,
@@ -103,10 +83,8 @@ def _demo(args: argparse.Namespace) -> int:
         broken += complaints
     _print(groups)
     rows = [row for group in groups for row in group]
-    write_results(
-        data, rows, command=f"hifigemm demo --size {args.size} --seed {args.seed}"
-    )
-    print(f"\nnumbers: {data}\n{_picture(rows, args.output)}")
+    write_results(data, rows, command=f"hifigemm demo --size {size} --seed {seed}")
+    print(f"\nnumbers: {data}\n{_picture(rows, output)}")
     return complain(broken)
 
 

@@ -1,19 +1,23 @@
-"""The page of `hifigemm report`: HTML in one file, which asks for nothing else."""
+"""The page of `hifigemm report`: HTML in one file, which asks for nothing else. Where
+matplotlib is not installed it has tables alone.
+"""
 
 from __future__ import annotations
 
+import ast
+import base64
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from html import escape
 from importlib.util import find_spec
 from typing import Any
 
-from hifigemm.cli.svg import curves, ranges
-from hifigemm.information import Info
-from hifigemm.interop.arguments import scheme_from
+import hifigemm as hg
 from hifigemm.testing.primitives import Finding
 from hifigemm.workshop.measuring.rows import Row
 from hifigemm.workshop.measuring.runs import NATIVE
+from hifigemm.workshop.plots.report import errors_figure, rates_figure
 from hifigemm.workshop.table import percent
 
 SETTINGS = (
@@ -43,7 +47,7 @@ STYLE = """
 body { margin: 0; color: #111; background: #fff; font: 1rem/1.5 system-ui, sans-serif; }
 main { max-width: 48rem; margin: 0 auto; padding: .75rem; }
 h1 { line-height: 1.2; } h2 { margin-top: 2.5rem; border-bottom: 2px solid #0072b2; }
-svg { display: block; width: 100%; max-width: 36rem; height: auto; margin: 1rem 0; }
+img { display: block; width: 100%; max-width: 36rem; height: auto; margin: 1rem 0; }
 code { overflow-wrap: anywhere; background: #eee; padding: .1rem .3rem; }
 dt { font-weight: bold; margin-top: 1rem; } dd { margin: .2rem 0 0 1rem; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; margin: .5rem 0 1rem; }
@@ -58,14 +62,16 @@ td.number { text-align: right; font-variant-numeric: tabular-nums; }
 class Measured:
     """All that the page says."""
 
-    environment: dict[str, Any]  # see `study.environment`
+    environment: dict[str, Any]  # see `workshop.environment`
     device: dict[str, Any]  # see `Arrays.describe`
-    info: Info
+    versions: dict[str, str]  # this and the next two: see `hifigemm.info`
+    engines: dict[str, str]
+    gpus: tuple[str, ...]
     method: list[str]  # how it was measured, in sentences
     findings: list[Finding] = field(default_factory=list)
     # bytes and operations a second
     ceilings: dict[str, float] = field(default_factory=dict)
-    rates: list[Row] = field(default_factory=list)  # see `bench.rows`
+    rates: list[Row] = field(default_factory=list)  # see `measuring.rows`
     # see `demo.against_exact`, and the dtype
     errors: list[Row] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)  # what is not possible
@@ -94,7 +100,7 @@ def page(found: Measured) -> str:
         (f"<h2>{escape(head)}</h2>\n" if head else "") + text
         for head, text in sections.items()
     )
-    title = f"hifigemm {found.info.versions['hifigemm']} on {where}"
+    title = f"hifigemm {found.versions['hifigemm']} on {where}"
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -193,25 +199,9 @@ def _rates(found: Measured) -> str:
     for dtype in dict.fromkeys(row["dtype"] for row in found.rates):
         lines = [row for row in found.rates if row["dtype"] == dtype]
         timed = [row for row in lines if row["burst_seconds"] != ""]
-        names = list(dict.fromkeys(row["case"] for row in timed))
-        points = {
-            name: [
-                (row["n"], 1e3 * row["burst_tflops"])
-                for row in timed
-                if row["case"] == name
-            ]
-            for name in names
-        }
-        if timed:
+        if timed and _can_draw():
             title = f"Rate of {dtype} products over their size"
-            parts.append(
-                curves(
-                    title,
-                    "n, of n x n matrices",
-                    f"{dtype}: GFLOP/s, 2 n³ operations",
-                    points,
-                )
-            )
+            parts.append(_picture(title, rates_figure(timed, dtype)))
         body = [
             (
                 *(
@@ -235,15 +225,18 @@ def _rates(found: Measured) -> str:
             "guaranteed",
             "what runs",
         )
-        parts.append(
-            _table(f"Times of {dtype} products in numbers", head, body, folded=True)
-        )
+        caption = f"Times of {dtype} products in numbers"
+        parts.append(_table(caption, head, body, folded=_can_draw()))
         parts.append(
             _list(
                 f"{row['case']}, n = {row['n']}: {row['status']}"
                 for row in lines
                 if row not in timed
             )
+        )
+    if not _can_draw():
+        parts.append(
+            "<p>Tables alone: pictures need matplotlib, which is not installed here.</p>"
         )
     if found.left_out:
         parts.append(
@@ -267,11 +260,9 @@ def _errors(found: Measured) -> str:
             kinds[f"error, {row['problem']}"] = row["error"]
             if row["problem"] == "random":
                 kinds["guaranteed, random"] = row["guaranteed"]
-        parts.append(
-            ranges(
-                f"Errors of {dtype} products", f"{dtype}: largest error / |A||B|", marks
-            )
-        )
+        if _can_draw():
+            title = f"Errors of {dtype} products"
+            parts.append(_picture(title, errors_figure(marks, dtype)))
         body = [
             (
                 *(
@@ -295,9 +286,8 @@ def _errors(found: Measured) -> str:
             "products",
             "scheme",
         )
-        parts.append(
-            _table(f"Errors of {dtype} products in numbers", head, body, folded=True)
-        )
+        caption = f"Errors of {dtype} products in numbers"
+        parts.append(_table(caption, head, body, folded=_can_draw()))
     if found.refused:
         parts.append(f"<p>Not possible:</p>{_list(found.refused)}")
     return "\n".join(parts)
@@ -310,13 +300,13 @@ def _usable(found: Measured) -> str:
         "cores": str(facts["cores"]),
         "threads": _plain(facts["threads"]) or "not limited",
     }
-    versions = found.info.versions | named
+    versions = found.versions | named
     parts = [_table("Machine and versions", ("what", "found"), versions.items())]
     parts.append(
-        _table("Engines", ("engine", "what it multiplies"), found.info.engines.items())
+        _table("Engines", ("engine", "what it multiplies"), found.engines.items())
     )
-    if found.info.gpus:
-        parts.append(f"<p>GPUs:</p>{_list(found.info.gpus)}")
+    if found.gpus:
+        parts.append(f"<p>GPUs:</p>{_list(found.gpus)}")
     there = [
         (name, "installed" if find_spec(name) else "not installed", use)
         for name, use in LIBRARIES.items()
@@ -357,15 +347,29 @@ def _error(x: float) -> str:
 
 def _short(text: str) -> str:
     """A scheme without the fields that are what they usually are; a name as it is."""
-    scheme: Any = scheme_from(text)
-    if isinstance(scheme, str):
+    if "(" not in text:
         return text
-    given = [
-        (f.name, getattr(scheme, f.name))
-        for f in fields(scheme)
-        if getattr(scheme, f.name) != f.default
+    call: Any = ast.parse(text, mode="eval").body
+    name = call.func.id
+    usual = {field.name: field.default for field in fields(getattr(hg, name))}
+    unusual = [
+        ast.unparse(keyword)
+        for keyword in call.keywords
+        if ast.literal_eval(keyword.value) != usual[keyword.arg]
     ]
-    return f"{type(scheme).__name__}({', '.join(f'{name}={value!r}' for name, value in given)})"
+    return f"{name}({', '.join(unusual)})"
+
+
+def _can_draw() -> bool:
+    return find_spec("matplotlib") is not None
+
+
+def _picture(title: str, figure: Any) -> str:
+    """The figure as a part of the page."""
+    file = io.BytesIO()
+    figure.savefig(file, format="svg", metadata={"Date": None})
+    data = base64.b64encode(file.getvalue()).decode()
+    return f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(title)}"/>'
 
 
 def _plain(facts: Mapping[str, Any]) -> str:

@@ -4,7 +4,6 @@ to write, as one HTML page.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,6 @@ from typing import Any
 import numpy as np
 
 import hifigemm as hg
-from hifigemm.cli.options import SEED, add_command
 from hifigemm.testing import ExactProduct, hilbert, inverse_hilbert, phi_matrix
 from hifigemm.testing.primitives import findings
 from hifigemm.workshop.atomic import check_writable, replacing
@@ -86,41 +84,23 @@ two CPUs). On a GPU kernels are compiled for most of the time.
 """
 
 
-def add_report(commands: Any) -> None:
-    """Add the command `report`."""
-    text = "measure this machine and write one HTML page: what is usable, how fast, how accurate, what to write"
-    epilog = "It takes one to three minutes. Exit code 1 when a result broke its promise, which the page says too."
-    parser = add_command(commands, "report", _report, text, epilog=epilog)
-    where = "HTML page, replaced where it exists (default: hifigemm-report.html)"
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        default=Path("hifigemm-report.html"),
-        metavar="FILE",
-        help=where,
-    )
-    device = "NumPy or torch (default: cuda where there is one)"
-    parser.add_argument("--device", choices=("cpu", "cuda"), help=device)
-    parser.add_argument(
-        "--seed", type=SEED, default=0, help="of the random matrices (default: 0)"
-    )
-
-
-def _report(args: argparse.Namespace) -> int:
-    if args.output.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"{args.output}: a report ends in .html or .htm")
-    device = args.device or ("cuda" if cuda_is_usable() else "cpu")
+def report(output: Path, device: str | None, seed: int) -> int:
+    """The exit code of `hifigemm report`, whose page is written; without a device CUDA
+    is taken where there is one.
+    """
+    if output.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"{output}: a report ends in .html or .htm")
+    device = device or ("cuda" if cuda_is_usable() else "cpu")
     if device == "cuda" and not cuda_is_usable():
         raise InputError("--device cuda needs torch and a CUDA device")
-    check_writable(args.output)
+    check_writable(output)
     with np.errstate(all="ignore"):  # an overflow shows in the error of the result
         measured = _Measuring(
-            CudaArrays() if device == "cuda" else Arrays(), args.seed
+            CudaArrays() if device == "cuda" else Arrays(), seed
         ).run()
-    with replacing(args.output) as file:
+    with replacing(output) as file:
         file.write(page(measured).encode())
-    print(args.output)
+    print(output)
     return complain(measured.broken)
 
 
@@ -142,7 +122,15 @@ class _Measuring:
     def __init__(self, arrays: Arrays, seed: int) -> None:
         self.arrays, self.seed = arrays, seed
         self.sizes = SIZES[arrays.device]
-        self.found = Measured(environment(), arrays.describe(), hg.info(), _method())
+        usable = hg.info()
+        self.found = Measured(
+            environment(),
+            arrays.describe(),
+            usable.versions,
+            usable.engines,
+            usable.gpus,
+            _method(),
+        )
         # One unit is the time of a case at the first size; those at n take as long as
         # n**2 says, as small operands come in more sets.
         timed = sum(self._weight(dtype, n) for dtype in CASES for n in self.sizes)

@@ -9,12 +9,14 @@ Notation: SCHEME[:COUNT][:WORD...][@ACCURACY], such as "auto", "ozaki2:14",
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 import hifigemm as hg
-from hifigemm.interop.arguments import accuracy_from
 
 from .arrays import Arrays, Workload
 from .checks import SAMPLE, Reference, native_bound
@@ -36,6 +38,8 @@ _WORDS = {
     **dict.fromkeys(("fast", "accurate"), "scaling"),
     **dict.fromkeys(("outside", "chained", "separate", "blocked"), "accumulate"),
 }
+_RELATIVE = re.compile(r"Relative\((.+)\)")
+
 LARGEST_STATED = 2e11
 """Operations up to which the bound of a forced count is worked out: n = 4096 for real
 square products.
@@ -45,6 +49,29 @@ _LATER_SAMPLE = 16
 """Rows and columns that are compared with the exact product in every set of operands
 but the first.
 """
+
+
+def check_case(text: str) -> None:
+    """Raise ValueError unless the text names a case: "native", "peers", a peer, or a
+    scheme in the notation with an accuracy that can be asked for.
+    """
+    if text in (NATIVE, "peers", *peers()):
+        return
+    options = scheme_options(text)
+    if "accuracy" in options:
+        one = np.ones((1, 1))
+        hg.make_plan(one, one, accuracy=options["accuracy"])
+
+
+def _accuracy(text: str) -> Any:
+    """The accuracy that a text stands for: a number, Relative(r), or a name."""
+    relative = _RELATIVE.fullmatch(text)
+    if relative is not None:
+        return hg.Relative(float(relative[1]))
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def scheme_options(text: str) -> dict[str, Any]:
@@ -59,7 +86,7 @@ def scheme_options(text: str) -> dict[str, Any]:
     """
     words, _, accuracy = text.partition("@")
     name, *details = words.split(":")
-    options: dict[str, Any] = {"accuracy": accuracy_from(accuracy)} if accuracy else {}
+    options: dict[str, Any] = {"accuracy": _accuracy(accuracy)} if accuracy else {}
     if name == "auto" and not details:
         return options | {"scheme": "auto"}
     if name not in _SCHEMES:
