@@ -331,9 +331,8 @@ def test_importing_loads_nothing_heavy():
         loaded = {module.split(".")[0] for module in found[stage]}
         assert not loaded & set(HEAVY), stage
         assert not {
-            "hifigemm.study",
             "hifigemm.testing",
-            "hifigemm.workshop.measuring",
+            "hifigemm.workshop",
             "hifigemm.cli",
             "hifigemm.functions",
         } & set(found[stage]), stage
