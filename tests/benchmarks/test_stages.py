@@ -9,7 +9,7 @@ import hifigemm as hg
 from benchmarks import stages
 from benchmarks.stages import Stage, stage_rows
 from hifigemm.workshop.measuring.timing import Method
-from tests.workshop.measuring.test_bench import METHOD, Steps
+from tests.workshop.measuring.stand_ins import METHOD, Steps
 
 
 def test_stages_stand_beside_their_floors():
