@@ -9,10 +9,9 @@ import pytest
 import hifigemm as hg
 
 torch = pytest.importorskip("torch")
-from hifigemm.distributed.schedule import LocalProducts, visit_pairs  # noqa: E402
-
 from hifigemm.distributed.method import Method  # noqa: E402
 from hifigemm.distributed.panels import Panel, panel_here  # noqa: E402
+from hifigemm.distributed.schedule import LocalProducts, visit_pairs  # noqa: E402
 
 FIXED = hg.Ozaki2(num_moduli=14, scaling="fast")
 
