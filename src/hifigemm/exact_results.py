@@ -21,14 +21,13 @@ import numpy as np
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.special import nonfinite_vectors
-from hifigemm.numerics.three_words import remainders, rounded, signs
+from hifigemm.numerics.three_words import open_block, remainders, rounded, signs
 from hifigemm.operands import Operands
 from hifigemm.plan import Decision, Report
 from hifigemm.request import Request
 from hifigemm.road import (
     exact_sums,
     of_entries,
-    open_block,
     product,
     product_plus,
     quiet,

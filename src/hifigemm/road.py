@@ -26,7 +26,7 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import are_ordinary
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.subnormals import is_ieee
-from hifigemm.numerics.three_words import NUM_PRODUCTS, Words, rounded
+from hifigemm.numerics.three_words import NUM_PRODUCTS, Words, open_block, rounded
 from hifigemm.operands import Operands, Prepared, usable_split
 from hifigemm.plan import Decision, Evidence, Plan, Report
 from hifigemm.planner import (
@@ -341,15 +341,6 @@ def of_entries(is_certain: Array, like: Array) -> Array:
     if like.dtype.kind != "c":
         return is_certain
     return np.asarray(is_certain.reshape(*like.shape, 2).all(axis=-1))
-
-
-def open_block(is_certain: Array) -> tuple[Any, Array, Array]:
-    """Rows and columns (batch, m, n) that hold an entry that is not certain, and the
-    index of the block that they make.
-    """
-    rows = np.flatnonzero(~is_certain.all(axis=(0, 2)))
-    cols = np.flatnonzero(~is_certain.all(axis=(0, 1)))
-    return np.ix_(np.arange(len(is_certain)), rows, cols), rows, cols
 
 
 def with_others(report: Report, second: Report, is_certain: Array, size: int) -> Report:

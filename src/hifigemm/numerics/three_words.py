@@ -32,7 +32,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -122,12 +122,12 @@ def rounded(words: Words, fmt: Format) -> Rounded:
         return Rounded(values + 0.0, is_exact | certain)
 
     # For the same reason hi is made odd before it is rounded to float32.
-    values = _to_odd(hi, mid).astype(np.float32)
+    values = (_to_odd(hi, mid) + 0.0).astype(np.float32)
     margin = err * (1.0 + 2.0**-20) + np.abs(hi) * 2.0**-51
     least = (hi - margin).astype(np.float32)
     most = (hi + margin).astype(np.float32)
     certain = (least == most) & (values != 0)
-    return Rounded(values + np.float32(0), is_exact | certain)
+    return Rounded(values, is_exact | certain)
 
 
 def remainders(words: Words, values: Array) -> Words:
@@ -146,6 +146,15 @@ def signs(words: Words) -> Rounded:
     hi, mid, _, err = words
     least = np.abs(hi) - np.abs(mid)
     return Rounded(np.sign(hi), (err == 0) | (least > err * (1.0 + 2.0**-20)))
+
+
+def open_block(is_certain: Array) -> tuple[Any, Array, Array]:
+    """Rows and columns (batch, m, n) that hold an entry that is not certain, and the
+    index of the block that they make.
+    """
+    rows = np.flatnonzero(~is_certain.all(axis=(0, 2)))
+    cols = np.flatnonzero(~is_certain.all(axis=(0, 1)))
+    return np.ix_(np.arange(len(is_certain)), rows, cols), rows, cols
 
 
 class _Total:

@@ -59,7 +59,7 @@ from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.subnormals import matmul
-from hifigemm.numerics.three_words import Words
+from hifigemm.numerics.three_words import Words, open_block
 from hifigemm.plan import Evidence, Plan, Product, Split, Verification
 from hifigemm.problem import Problem
 from hifigemm.schemes.ozaki1 import Ozaki1
@@ -222,6 +222,14 @@ class DoubleDouble(Scheme):
                 keeps_goal = keeps_goal | within
                 num_products += share * hi.size / values.size
 
+            # Entries that three words are expected to settle.
+            open_ = ~keeps_goal & _may_be_settled(hi, err)
+            if open_.any():
+                settled, share = _settle(a[rows], b, open_, values[rows], shift, plan)
+                is_correct = is_correct | settled
+                keeps_goal = keeps_goal | settled
+                num_products += share * hi.size / values.size
+
             # Most often both are the same array.
             if keeps_goal is not is_correct and (keeps_goal & ~is_correct).any():
                 bound = goal.r
@@ -243,6 +251,32 @@ class DoubleDouble(Scheme):
         return Ozaki1(product="fp64").plan_for_uncertified(
             problem, _goal(plan.target, plan.asked), engine, plan.asked
         )
+
+
+def _may_be_settled(hi: Array, err: Array) -> Array:
+    """True for sums whose error is small beside them, so that a third word makes it
+    smaller than what their rounding can depend on; and for zeros, which may be exact.
+    """
+    return (err <= 2.0**-8 * np.abs(hi)) | ((hi == 0) & np.isfinite(err))
+
+
+def _settle(
+    a: Array, b: Array, open_: Array, values: Array, shift: int, plan: Plan
+) -> tuple[Array, float]:
+    """The open entries that sums in three words round correctly, written to `values`,
+    and the products that these sums took, as a share of all entries.
+    """
+    block, rows, cols = open_block(~open_)
+    left = a[:, rows].astype(np.float64, copy=False)
+    right = b[:, :, cols].astype(np.float64, copy=False)
+    words = three_words.sums(left, right, None, shift)
+    new_values, is_certain = three_words.rounded(words, plan.problem.fmt)
+    is_settled = open_[block] & is_certain
+    values[block] = np.where(is_settled, new_values, values[block])
+    settled = np.zeros(open_.shape, bool)
+    settled[block] = is_settled
+    num_products = three_words.NUM_PRODUCTS * (4 if plan.problem.is_complex else 1)
+    return settled, num_products * is_settled.size / open_.size
 
 
 def _goal(target: Target, asked: Scheme | None) -> Target:
