@@ -11,6 +11,7 @@ ERRORS = {
     "PlanError": {"HifigemmError", "ValueError"},
     "InexactProductError": {"HifigemmError", "ArithmeticError"},
     "AccuracyError": {"HifigemmError", "ArithmeticError"},
+    "VerificationError": {"HifigemmError", "LinAlgError"},
 }
 """Classes of hifigemm.exceptions, and what a program may catch them as."""
 

@@ -116,6 +116,7 @@ MAY_IMPORT = {
     "cupy": {"functions", "gemm", "interop", "numpy"},
     "information": {"engines", "tested_versions", "transforms", "<root>"},
     "jax": {*SCHEMES, "functions", "gemm", "interop"},
+    "linalg": {*OPERANDS, "api", "exceptions", "gemm", "linalg", "transforms"},
     "testing": {*SCHEMES, *ENGINES, "testing"},
     "workshop": {"testing", "workshop", "<root>"},
     "cli": {
@@ -142,6 +143,7 @@ MAY_IMPORT = {
         "gemm",
         "information",
         "interop",
+        "linalg",
         "operands",
         "plan",
         "schemes",
@@ -335,6 +337,7 @@ def test_importing_loads_nothing_heavy():
             "hifigemm.workshop",
             "hifigemm.cli",
             "hifigemm.functions",
+            "hifigemm.linalg",
         } & set(found[stage]), stage
         assert not {"hifigemm.engines.rates", "hifigemm.engines.kernels"} & set(
             found[stage]

@@ -34,6 +34,7 @@ NEEDS = {
     "hifigemm.cupy": "cupy",
     "hifigemm.distributed": "torch",
     "hifigemm.jax": "jax",
+    "hifigemm.linalg": None,
     "hifigemm.numpy": None,
     "hifigemm.testing": None,
     "hifigemm.testing.primitives": None,
@@ -50,6 +51,8 @@ MADE_BY_THE_LIBRARY = {
     "Plan",
     "Prepared",
     "Report",
+    "SolutionReport",
+    "VerifiedSolution",
 }
 """Classes whose constructors are private: users have their objects from functions."""
 

@@ -6,6 +6,8 @@ Ask for an accuracy, get it with proof: see `matmul`, `gemm`, `make_plan`, `prep
 
 import os as _os
 import sys as _sys
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from hifigemm import startup  # noqa: F401, first, as it minds Ctrl-C while the others are imported
 from hifigemm.accuracy import Relative
@@ -16,6 +18,7 @@ from hifigemm.exceptions import (
     HifigemmError,
     InexactProductError,
     PlanError,
+    VerificationError,
 )
 from hifigemm.freed_memory import keep_freed_memory as _keep_freed_memory
 from hifigemm.gemm import gemm
@@ -27,6 +30,9 @@ from hifigemm.operands import Prepared
 from hifigemm.plan import Plan, Report
 from hifigemm.schemes import Corrected, DoubleDouble, Multiword, Native, Ozaki1, Ozaki2
 from hifigemm.settings import strict
+
+if _TYPE_CHECKING:
+    from hifigemm import linalg as linalg
 
 __all__ = [
     "AccuracyError",
@@ -43,6 +49,7 @@ __all__ = [
     "Prepared",
     "Relative",
     "Report",
+    "VerificationError",
     "emulate",
     "engines",
     "gemm",
@@ -57,6 +64,13 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """`hifigemm.linalg`, which is imported when it is first asked for."""
+    if name == "linalg":
+        return _import_module("hifigemm.linalg")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _serve_meshes() -> None:

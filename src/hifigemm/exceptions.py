@@ -1,5 +1,14 @@
 """Errors of hifigemm. Every message carries the numbers involved."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from typing import Any
+
 
 class HifigemmError(Exception):
     """Base class of the errors that hifigemm raises on its own account."""
@@ -19,3 +28,18 @@ class AccuracyError(HifigemmError, ArithmeticError):
     """A forced scheme cannot keep the accuracy for these operands, or strict mode
     refuses a native product.
     """
+
+
+class VerificationError(HifigemmError, np.linalg.LinAlgError):
+    """Nothing could be proven of a solution, an inverse, a determinant or a matrix.
+
+    For tensors of PyTorch it is a torch.linalg.LinAlgError as well.
+
+    Attributes
+    ----------
+    solution : VerifiedSolution or None
+        Of a stack of systems, what was proven: where that is nothing, x is NaN and the
+        radius infinite.
+    """
+
+    solution: Any = None

@@ -1,0 +1,129 @@
+"""From arrays of a library to stacks of matrices in float64 or complex128, and back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from hifigemm.exceptions import VerificationError
+from hifigemm.libraries import Library, library_of
+from hifigemm.linalg.upward import above, moduli
+from hifigemm.numerics.bits import Array
+from hifigemm.numerics.subnormals import ieee_arithmetic
+from hifigemm.operands import Prepared, as_operand, converted, result_dtype
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Operands of one call, exact in float64 or complex128."""
+
+    library: Library
+    arrays: list[Array]
+    dtype: np.dtype[Any]
+    """Of the result: what NumPy promotes the operands to, float32 at least."""
+
+    @property
+    def real(self) -> np.dtype[Any]:
+        """The dtype of radii: float32 or float64."""
+        return np.finfo(self.dtype).dtype
+
+
+def operands_of(**given: Any) -> Operands:
+    """The named operands as host arrays of float64 or complex128.
+
+    Raises TypeError: operands on a GPU, prepared ones, what `hifigemm.matmul` does not
+    take. ValueError: integers that float64 does not hold.
+    """
+    library = library_of(*given.items())
+    if not library.on_host:
+        raise TypeError(
+            f"operands are of {library}: hifigemm.linalg takes arrays in the memory of the CPU"
+        )
+    arrays = [_array(x, name, library) for name, x in given.items()]
+
+    # Integers and bools count as float64, as they do for numpy.linalg
+    dtypes = [np.dtype(float) if x.dtype.kind in "iub" else x.dtype for x in arrays]
+    dtype = result_dtype(*dtypes)
+    wide = np.result_type(dtype, np.float64)
+    return Operands(library, [converted(x, wide) for x in arrays], dtype)
+
+
+def _array(x: Any, name: str, library: Library) -> Array:
+    """x as an array with NumPy's interface."""
+    array = as_operand(x, name, library)
+    if isinstance(array, Prepared):
+        raise TypeError(f"{name} is a prepared operand; pass the array itself")
+    return array
+
+
+def check_square(a: Array) -> None:
+    """Raise LinAlgError unless a is a matrix with as many rows as columns, or a stack
+    of such.
+    """
+    if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
+        raise np.linalg.LinAlgError(
+            f"a has shape {a.shape}; expected square matrices (..., n, n)"
+        )
+
+
+def check_finite(**operands: Array) -> None:
+    """Raise VerificationError for Inf and NaN."""
+    for name, x in operands.items():
+        bad = x.size - int(np.count_nonzero(np.isfinite(x)))
+        if bad:
+            raise VerificationError(
+                f"{bad} of {x.size} entries of {name} are Inf or NaN: nothing can be proven"
+            )
+
+
+@contextmanager
+def verifying(library: Library) -> Iterator[None]:
+    """A context in which bounds hold and NumPy does not warn; for tensors a
+    VerificationError leaves it as an error of PyTorch too.
+    """
+    try:
+        with np.errstate(all="ignore"), ieee_arithmetic():
+            yield
+    except VerificationError as error:
+        if library.name != "torch":
+            raise
+        own = _error_of_torch()(*error.args)
+        own.solution = error.solution
+        raise own from error.__cause__
+
+
+@lru_cache(maxsize=1)
+def _error_of_torch() -> type[VerificationError]:
+    """A VerificationError that handlers of torch.linalg.LinAlgError catch."""
+    torch = sys.modules["torch"]
+    bases = (VerificationError, torch.linalg.LinAlgError)
+    return type(
+        "VerificationError", bases, {"__module__": VerificationError.__module__}
+    )
+
+
+def in_dtype(
+    x: Array, radius: Array, dtype: np.dtype[Any], nearest: Array | None = None
+) -> tuple[Array, Array]:
+    """x, or the array in its place that is `nearest` to the solution, in a dtype, and
+    its radius with the distance of the two, rounded upwards.
+    """
+    result = (x if nearest is None else nearest).astype(dtype)
+    distance = moduli(result.astype(x.dtype) - x)
+    is_same = distance == 0.0
+    radius = np.where(is_same, radius, above(radius + distance, 2))
+    rounded = radius.astype(np.finfo(dtype).dtype)
+    is_below = rounded.astype(np.float64) < radius
+    upward = np.nextafter(rounded, np.array(np.inf, rounded.dtype))
+    return result, np.where(is_below, upward, rounded)
+
+
+def as_native(operands: Operands, x: Array) -> Any:
+    """A result as an array of the operands' library."""
+    return operands.library.to_native(np.ascontiguousarray(x))

@@ -1,0 +1,149 @@
+"""Solutions of which every component is the exact one, rounded once.
+
+Idea
+    x1 + x2 with its radius is an interval. Where both of its ends round to the same
+    number, so does the solution [Ziv91]. What is left are ties between two numbers, and
+    zeros, which no interval decides: an exact residual of zero does, or the solution in
+    integers.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from hifigemm.exceptions import VerificationError
+from hifigemm.linalg.exact import exact_solution, nearest
+from hifigemm.linalg.refinement import Enclosure
+from hifigemm.linalg.scaling import ScaledSystem, scaled
+from hifigemm.numerics.bits import Array
+
+MOST_ROWS = 64
+"""Of a system that is solved in integers: a second or two on one core."""
+_SHOWN = 8
+"""Entries that a message names."""
+
+
+def correctly_rounded(
+    system: ScaledSystem, enclosure: Enclosure, dtype: np.dtype[np.floating]
+) -> Array:
+    """The solution of the system as it came, in float64 or complex128, every component
+    the number of `dtype`, float64 or float32, that is nearest.
+
+    Raises VerificationError: components that are ties, zeros, or too close to tell, of
+    a system too large to be solved exactly.
+    """
+    if enclosure.x.dtype.kind == "c":
+        result: Array = np.empty(enclosure.x.shape, np.complex128)
+        result.real, open_real = _rounded(_component(enclosure, "real"), system, dtype)
+        result.imag, open_imag = _rounded(_component(enclosure, "imag"), system, dtype)
+        is_open = np.stack([open_real, open_imag], axis=-1)
+        parts = result.view(np.float64).reshape(is_open.shape)
+    else:
+        result, is_open = _rounded(enclosure, system, dtype)
+        parts = result[..., None]
+        is_open = is_open[..., None]
+    if is_open.any():
+        _settle(parts, is_open, system, enclosure, dtype)
+    return result
+
+
+def _component(enclosure: Enclosure, name: str) -> Enclosure:
+    """The real or the imaginary part, whose error the radius bounds as well."""
+    assert enclosure.low is not None
+    return Enclosure(
+        np.ascontiguousarray(getattr(enclosure.x, name)),
+        np.ascontiguousarray(getattr(enclosure.low, name)),
+        enclosure.radius,
+        enclosure.is_exact,
+        enclosure.steps,
+    )
+
+
+def _rounded(
+    enclosure: Enclosure, system: ScaledSystem, dtype: np.dtype[np.floating]
+) -> tuple[Array, Array]:
+    """The rounded components, and True where the two ends of the interval differ."""
+    assert enclosure.low is not None
+    info = np.finfo(dtype)
+
+    # Ends of the interval, each rounded to nearest from x1 + (x2 -+ radius)
+    least = np.nextafter(enclosure.low - enclosure.radius, -np.inf)
+    most = np.nextafter(enclosure.low + enclosure.radius, np.inf)
+    lower = enclosure.x + least
+    upper = enclosure.x + most
+
+    # A second rounding follows in float32 and for subnormal numbers: ends go outward
+    _, exponents = np.frexp(lower)
+    is_second = (exponents + system.exponents <= info.minexp) | (info.nmant < 52)
+    lower = np.where(is_second, np.nextafter(lower, -np.inf), lower)
+    upper = np.where(is_second, np.nextafter(upper, np.inf), upper)
+    lower = scaled(lower, system.exponents).astype(dtype)
+    upper = scaled(upper, system.exponents).astype(dtype)
+    return upper.astype(np.float64), lower != upper
+
+
+def _settle(
+    parts: Array,
+    is_open: Array,
+    system: ScaledSystem,
+    enclosure: Enclosure,
+    dtype: np.dtype[np.floating],
+) -> None:
+    """Fill in the open components: parts and is_open are n x k x 1, or n x k x 2 for re
+    and im.
+    """
+    n = len(parts)
+    sides = np.flatnonzero(is_open.any(axis=(0, 2)))
+    unsolved = [k for k in sides.tolist() if not enclosure.is_exact[0, k]]
+    if unsolved and n > MOST_ROWS:
+        _refuse(is_open)
+    exact = _solutions_in_integers(system, unsolved) if unsolved else {}
+
+    for i, k, component in np.argwhere(is_open).tolist():
+        if k in exact:
+            value = exact[k][component][i]
+        else:
+            assert enclosure.low is not None
+            words = enclosure.x[i, k], enclosure.low[i, k]
+            value = sum(
+                (Fraction(float([w.real, w.imag][component])) for w in words),
+                start=Fraction(0),
+            )
+        exponents = np.broadcast_to(system.exponents, parts.shape[:2])
+        value *= Fraction(2) ** int(exponents[i, k])
+        parts[i, k, component] = nearest(value, dtype)
+
+
+def _solutions_in_integers(
+    system: ScaledSystem, sides: list[int]
+) -> dict[int, list[list[Fraction]]]:
+    """For some right sides, the real parts of all entries and the imaginary ones.
+
+    A complex system is a real one of twice the size, [Re -Im; Im Re].
+    """
+    a, b = system.a, system.b[:, sides]
+    n = len(a)
+    if a.dtype.kind == "c":
+        a = np.block([[a.real, -a.imag], [a.imag, a.real]])
+        b = np.concatenate([b.real, b.imag])
+    rows = exact_solution(a, b)
+    assert rows is not None, "the matrix was proven to be nonsingular"
+    solutions = {}
+    for position, side in enumerate(sides):
+        column = [row[position] for row in rows]
+        solutions[side] = [column[:n], column[n:]]
+    return solutions
+
+
+def _refuse(is_open: Array) -> None:
+    """Raise VerificationError with the indices of open entries."""
+    indices = np.argwhere(is_open.any(axis=2)).tolist()
+    named = ", ".join(str(tuple(index)) for index in indices[:_SHOWN])
+    more = f" and {len(indices) - _SHOWN} more" if len(indices) > _SHOWN else ""
+    raise VerificationError(
+        f"{len(indices)} of {is_open[..., 0].size} entries are not known to be rounded correctly, (row, right side) "
+        f"{named}{more}: they are ties between two numbers, zeros, or too close to one to tell; up to n = {MOST_ROWS} "
+        f"such entries are computed in integers, here n = {len(is_open)}. accuracy=None encloses them"
+    )

@@ -1,0 +1,63 @@
+"""Which inverse proves a matrix nonsingular."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hifigemm.exceptions import VerificationError
+from hifigemm.linalg.inverse import approximate_inverse, certified_inverse
+from hifigemm.numerics.subnormals import ieee_arithmetic
+
+
+@pytest.fixture(autouse=True)
+def arithmetic():
+    """What `solve` sets up around its bounds."""
+    with ieee_arithmetic(), np.errstate(all="ignore"):
+        yield
+
+
+def unimodular(bits, n=6):
+    """A matrix of integers of condition beyond 2^bits and determinant 1."""
+    rng = np.random.default_rng(bits)
+    lower = np.eye(n)
+    upper = np.eye(n)
+    while np.linalg.cond(lower) * np.linalg.cond(upper) < 2.0**bits:
+        lower += np.tril(rng.integers(-3, 4, (n, n)), -1)
+        upper += np.triu(rng.integers(-3, 4, (n, n)), 1)
+    return lower @ upper
+
+
+def test_one_word_is_enough_for_ordinary_matrices():
+    a = np.random.default_rng(0).standard_normal((30, 30))
+    proof = certified_inverse(a)
+    assert proof.words == 1
+    assert proof.norm < 1e-9
+
+
+@pytest.mark.parametrize("bits", [62, 75, 90])
+def test_a_matrix_beyond_one_word_gets_two(bits):
+    proof = certified_inverse(unimodular(bits))
+    assert proof.is_proof
+    assert proof.words == 2
+    assert proof.condition > 2.0**53
+
+
+def test_a_pivot_of_zero_is_passed_over_by_a_small_change():
+    # det = 2^-105, and the second pivot of elimination is zero in float64
+    small = 2.0**-52
+    a = np.array([[1.0, 1.0 + small], [1.0 - small, 1.0]])
+    exact_determinant = 1 - (1 + small) * (1 - small)
+    assert exact_determinant == 0.0
+    assert np.isfinite(approximate_inverse(a)).all()
+    assert certified_inverse(a).is_proof
+
+
+def test_the_message_has_the_norms_and_the_condition():
+    with pytest.raises(VerificationError, match=r"2 x 2.*R in float64.*condition is"):
+        certified_inverse(np.array([[0.1, 0.3], [0.1, 0.3]]))
+
+
+def test_a_matrix_of_zeros_raises():
+    with pytest.raises(VerificationError, match="pivot of zero"):
+        certified_inverse(np.zeros((2, 2)))

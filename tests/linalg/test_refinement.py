@@ -1,0 +1,123 @@
+"""Residuals, and the steps that lead to one or two words of a solution."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from hifigemm.linalg import refinement
+from hifigemm.linalg.certificate import prove
+from hifigemm.linalg.inverse import certified_inverse
+from hifigemm.linalg.refinement import enclosure, residual
+from hifigemm.linalg.scaling import ScaledSystem, scaled_system
+from hifigemm.numerics.bits import LEAST
+from tests.linalg.worst_arithmetic import UNIT, exact_matmul, fractions
+
+
+def drawn(seed, n=5, sides=2):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((n, n)), rng.standard_normal((n, sides))
+
+
+def exact_residual(a, b, *words):
+    """b - A (x1 + x2 ...) in fractions."""
+    x = [[sum(v) for v in zip(*rows)] for rows in zip(*(fractions(w) for w in words))]
+    product = exact_matmul(fractions(a), x)
+    return [[s - p for s, p in zip(*rows)] for rows in zip(fractions(b), product)]
+
+
+@pytest.mark.parametrize("words", [1, 2])
+@pytest.mark.parametrize("in_pairs", [False, True])
+def test_residuals_keep_their_bound(words, in_pairs):
+    a, b = drawn(words)
+    x = np.linalg.solve(a, b)
+    low = x * 2.0**-60 if words == 2 else None
+    exact = exact_residual(a, b, *([x] if low is None else [x, low]))
+    q = residual(a, b, x, low, in_pairs)
+    assert len(q) == (2 if in_pairs else 1)
+    share = UNIT**2 if in_pairs else UNIT
+    for i, j in np.ndindex(b.shape):
+        value = sum(Fraction(word[i, j]) for word in q)
+        assert abs(value - exact[i][j]) <= share * abs(exact[i][j]) + Fraction(LEAST)
+
+
+@pytest.mark.parametrize("words", [1, 2])
+def test_an_enclosure_holds_whatever_the_inverse(words):
+    for seed in range(10):
+        a, b = drawn(seed)
+        rng = np.random.default_rng(seed)
+        inverse = np.linalg.inv(a)
+        inverse = inverse * (1.0 + 0.05 * rng.uniform(-1.0, 1.0, a.shape))
+        proof = prove(a, inverse)
+        if not proof.is_proof:
+            continue
+        system = ScaledSystem(a, b, np.zeros((5, 1), int))
+        enclosed = enclosure(system, proof, words)
+        x = [enclosed.x] if words == 1 else [enclosed.x, enclosed.low]
+        gap = exact_residual(a, b, *x)
+        # |x* - x| = |A^-1 q|: held against A times the radius would be weaker, so solve
+        error = solved(a, gap)
+        for i, j in np.ndindex(b.shape):
+            assert abs(error[i][j]) <= Fraction(enclosed.radius[i, j])
+
+
+def solved(a, b):
+    """A^-1 b in fractions."""
+    rows = [row + side for row, side in zip(fractions(a), b)]
+    n = len(rows)
+    for k in range(n):
+        pivot = max(range(k, n), key=lambda i: abs(rows[i][k]))
+        rows[k], rows[pivot] = rows[pivot], rows[k]
+        for i in range(n):
+            if i != k:
+                factor = rows[i][k] / rows[k][k]
+                rows[i] = [x - factor * y for x, y in zip(rows[i], rows[k])]
+    return [[value / rows[i][i] for value in rows[i][n:]] for i in range(n)]
+
+
+def test_steps_end_where_nothing_is_gained(monkeypatch):
+    calls = []
+    exact = refinement.residual
+
+    def counted(*arguments):
+        calls.append(arguments)
+        return exact(*arguments)
+
+    monkeypatch.setattr(refinement, "residual", counted)
+    a, b = drawn(0)
+    system = scaled_system(a, b)
+    enclosed = enclosure(system, certified_inverse(system.a), 1)
+    assert enclosed.steps == len(calls) - 1
+    assert len(calls) <= 3
+
+
+def test_two_words_are_good_to_twice_the_digits():
+    a, b = drawn(1)
+    system = scaled_system(a, b)
+    enclosed = enclosure(system, certified_inverse(system.a), 2)
+    assert (enclosed.radius < 2.0**-95 * np.abs(enclosed.x)).all()
+    assert (np.abs(enclosed.low) <= np.spacing(np.abs(enclosed.x))).all()
+    assert (enclosed.of_one_word() > enclosed.radius).all()
+
+
+def test_a_residual_that_underflowed_is_no_zero():
+    # A x differs from b by less than the least number
+    a = np.array([[1.0 + 2.0**-52]])
+    b = np.array([[2.0**-1060]])
+    system = ScaledSystem(a, b, np.zeros((1, 1), int))
+    enclosed = enclosure(system, certified_inverse(a), 1)
+    assert not enclosed.is_exact.any()
+    error = abs(Fraction(enclosed.x[0, 0]) - Fraction(b[0, 0]) / Fraction(a[0, 0]))
+    assert 0 < error <= Fraction(enclosed.radius[0, 0])
+
+
+def test_right_sides_of_different_sizes_are_refined_each_for_itself():
+    a, b = drawn(2, sides=3)
+    b[:, 1] *= 2.0**-900
+    b[:, 2] = a.sum(axis=1)
+    system = ScaledSystem(a, b, np.zeros((5, 3), int))
+    enclosed = enclosure(system, certified_inverse(a), 1)
+    in_ulps = enclosed.radius / np.spacing(np.abs(enclosed.x))
+    assert (in_ulps <= 1.0).all()

@@ -1,0 +1,100 @@
+"""Scaling by powers of two loses no bit, whatever the exponents."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hifigemm.linalg.scaling import scaled_system
+from hifigemm.numerics.bits import LEAST
+
+FLOATS = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from([0.0, LEAST, -3 * LEAST, 2.0**-1022, 1.7e308, 1.0, -(2.0**600)]),
+)
+
+
+def powers_between(scaled, original):
+    """exponents e with scaled = original 2^e exactly, None for zeros; raises
+    AssertionError where there is none.
+    """
+    powers = np.empty(scaled.shape, object)
+    for i, j in np.ndindex(scaled.shape):
+        if original[i, j] == 0.0:
+            assert scaled[i, j] == 0.0
+            continue
+        ratio = Fraction(float(scaled[i, j])) / Fraction(float(original[i, j]))
+        assert ratio > 0
+        top, bottom = ratio.numerator, ratio.denominator
+        assert top & (top - 1) == 0
+        assert bottom & (bottom - 1) == 0
+        powers[i, j] = top.bit_length() - bottom.bit_length()
+    return powers
+
+
+def assert_same_system(a, b, system):
+    """Row i of both, column j of A and side k of b have powers that fit together."""
+    of_a = powers_between(system.a, a)
+    of_b = powers_between(system.b, b)
+    exponents = np.broadcast_to(system.exponents, b.shape)
+    for i, j, k in np.ndindex(len(a), len(a), b.shape[1]):
+        if of_a[i, j] is not None and of_b[i, k] is not None:
+            # row + column of A less row + side of b is the exponent of x
+            assert of_a[i, j] - of_b[i, k] == exponents[j, k]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(FLOATS, min_size=16, max_size=16))
+def test_no_bit_is_lost(entries):
+    a = np.array(entries[:9]).reshape(3, 3)
+    b = np.array(entries[9:15]).reshape(3, 2)
+    assert_same_system(a, b, scaled_system(a, b))
+
+
+def test_largest_entries_of_a_graded_system_lie_between_a_half_and_one():
+    rng = np.random.default_rng(0)
+    rows = rng.integers(-150, 151, (12, 1))
+    columns = rng.integers(-150, 151, 12)
+    a = np.ldexp(rng.standard_normal((12, 12)), rows + columns)
+    system = scaled_system(a, np.ldexp(rng.standard_normal((12, 1)), rows))
+    for largest in (
+        np.abs(system.a).max(axis=0),
+        np.abs(system.a).max(axis=1),
+        np.abs(system.b).max(axis=0),
+    ):
+        assert (largest < 1.0).all()
+        assert (largest >= 0.5).all()
+
+
+def test_complex_systems_are_scaled_by_their_larger_components():
+    a = np.array([[1e200 + 1e100j, 1j * 1e250], [3.0, 1e-50j]])
+    b = np.array([[1e300j], [2e-300]])
+    system = scaled_system(a, b)
+    assert_same_system(a.real, b.real, _part(system, "real"))
+    assert_same_system(a.imag, b.imag, _part(system, "imag"))
+    assert np.abs(system.a).max() < 2.0
+
+
+def _part(system, name):
+    kind = type(system)
+    return kind(getattr(system.a, name), getattr(system.b, name), system.exponents)
+
+
+@pytest.mark.parametrize("power", [-1070, -1000, 0, 900])
+def test_restored_radius_covers_the_rounding_of_small_solutions(power):
+    a = np.array([[1.0]])
+    b = np.array([[2.0**power]])
+    system = scaled_system(a, b)
+    x = np.array([[np.nextafter(0.75, 1.0)]])
+    radius = np.array([[2.0**-60 + 2.0**-110]])
+    restored, bound = system.restored(x, radius)
+    factor = Fraction(2) ** int(system.exponents[0, 0])
+    error = abs(Fraction(restored[0, 0]) - Fraction(x[0, 0]) * factor)
+    assert Fraction(bound[0, 0]) >= error + Fraction(radius[0, 0]) * factor
+    if power == 0:
+        assert error == 0
+        assert Fraction(bound[0, 0]) == Fraction(radius[0, 0]) * factor

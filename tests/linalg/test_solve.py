@@ -1,0 +1,215 @@
+"""Solutions and inverses against exact rational ones: no enclosure misses, nothing
+false is proven.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import hifigemm as hg
+from hifigemm import linalg
+from tests.linalg.worst_arithmetic import UNIT
+
+pytest.importorskip("flint")
+
+from experiments.linalg_enclosures import (
+    is_beyond_range,
+    is_nearest,
+    matrices,
+)
+from experiments.systems import (
+    FAMILIES,
+    exact_parts,
+    misses,
+    of_condition,
+)
+
+MAY_FAIL = {"near singular by an ulp", "exactly singular", "spikes"}
+"""Families with matrices that are singular, or of a condition beyond all words."""
+
+
+def drawn(family, seed):
+    """The matrices of one draw of a family."""
+    rng = np.random.default_rng([7, seed])
+    return list(matrices(*FAMILIES[family](rng)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_enclosure_misses(family, seed):
+    for a, b in drawn(family, seed):
+        parts = exact_parts(a, b)
+        may_fail = parts is None or is_beyond_range(parts, a.dtype)
+        for accuracy in (None, "correct"):
+            try:
+                solution = linalg.solve(a, b, accuracy=accuracy)
+            except linalg.VerificationError:
+                assert may_fail or family in MAY_FAIL
+                continue
+            assert parts is not None, "a singular matrix was proven nonsingular"
+            assert misses(solution.x, solution.radius, parts) == []
+            assert solution.x.dtype == np.result_type(a, b)
+            assert solution.radius.dtype == solution.x.real.dtype
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("family", [x for x in FAMILIES if x not in MAY_FAIL])
+def test_correct_solutions_are_the_nearest_numbers(family, seed):
+    for a, b in drawn(family, seed):
+        parts = exact_parts(a, b)
+        if parts is None or is_beyond_range(parts, a.dtype):
+            continue
+        x = linalg.solve(a, b, accuracy="correct").x
+        for component, part in zip([x.real, x.imag], parts):
+            for i, j in np.ndindex(x.shape):
+                value = float(component[i, j])
+                assert is_nearest(value, part[i][j], x.real.dtype.type)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_singular_matrices_raise(seed):
+    ((a, b),) = drawn("exactly singular", seed)
+    with pytest.raises(linalg.VerificationError, match="nonsingular"):
+        linalg.solve(a, b)
+
+
+@pytest.mark.parametrize("condition", [1e2, 1e6, 1e10])
+def test_radii_are_half_a_unit_where_the_condition_leaves_room(condition):
+    rng = np.random.default_rng(0)
+    radii = []
+    for _ in range(20):
+        a, b = of_condition(condition)(rng)
+        solution = linalg.solve(a, b)
+        radii.extend((solution.radius / np.spacing(np.abs(solution.x))).ravel())
+    assert np.median(radii) <= 0.5
+
+
+@pytest.mark.parametrize("family", ["random", "condition 1e8", "complex", "float32"])
+def test_inverses_enclose_the_exact_ones(family):
+    for seed in range(5):
+        ((a, _),) = drawn(family, seed)
+        inverse = linalg.inv(a)
+        parts = exact_parts(a, np.eye(len(a)))
+        assert misses(inverse.x, inverse.radius, parts) == []
+        assert inverse.x.dtype == a.dtype
+
+
+def test_a_vector_has_one_axis():
+    a = np.array([[[2.0, 0.0], [0.0, 4.0]]] * 3)
+    assert linalg.solve(a, np.ones(2)).x.shape == (3, 2)
+    assert linalg.solve(a, np.ones((2, 5))).x.shape == (3, 2, 5)
+    assert linalg.solve(a[0], np.ones((4, 1, 2, 5))).x.shape == (4, 1, 2, 5)
+    assert linalg.solve(a, np.ones((4, 1, 2, 5))).x.shape == (4, 3, 2, 5)
+    assert (linalg.solve(a, np.ones(2)).radius == 0.0).all()
+
+
+def test_nothing_has_a_solution_of_nothing():
+    assert linalg.solve(np.ones((0, 0)), np.ones((0, 3))).x.shape == (0, 3)
+    assert linalg.solve(np.eye(2), np.ones((2, 0))).radius.shape == (2, 0)
+    assert linalg.solve(np.ones((0, 2, 2)), np.ones(2)).x.shape == (0, 2)
+
+
+def test_zeros_are_solved_by_zeros_with_radius_zero():
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((5, 5))
+    b = rng.standard_normal((5, 3))
+    b[:, 1] = 0.0
+    solution = linalg.solve(a, b)
+    assert (solution.x[:, 1] == 0.0).all()
+    assert (solution.radius[:, 1] == 0.0).all()
+    assert (solution.radius[:, 0] > 0.0).all()
+    with pytest.raises(linalg.VerificationError):
+        linalg.solve(np.ones((5, 5)), np.zeros(5))
+
+
+def test_integers_count_as_float64_and_are_not_rounded():
+    solution = linalg.solve([[1, 2], [3, 4]], np.array([5, 6], np.int32))
+    assert solution.x.tolist() == [-4.0, 4.5]
+    assert solution.radius.tolist() == [0.0, 0.0]
+    with pytest.raises(ValueError, match="not exact"):
+        linalg.solve(np.array([[2**53 + 1, 0], [0, 1]]), np.ones(2))
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_inf_and_nan_raise(value):
+    a = np.eye(3)
+    b = np.ones(3)
+    a[1, 2] = value
+    with pytest.raises(linalg.VerificationError, match="1 of 9 entries of a"):
+        linalg.solve(a, b)
+    b[0] = value
+    with pytest.raises(linalg.VerificationError, match="of b are Inf or NaN"):
+        linalg.solve(np.eye(3), b)
+
+
+def test_solutions_beyond_the_range_raise():
+    with pytest.raises(linalg.VerificationError, match="beyond the range of float64"):
+        linalg.solve([[1e-300]], [1e300])
+    small = np.array([[1e-30]], np.float32)
+    for accuracy in (None, "correct"):
+        with pytest.raises(linalg.VerificationError, match="range of float32"):
+            linalg.solve(small, np.array([1e30], np.float32), accuracy=accuracy)
+
+
+def test_a_stack_that_fails_in_places_carries_what_was_proven():
+    a = np.stack([np.eye(2), np.ones((2, 2)), 2.0 * np.eye(2)])
+    with pytest.raises(linalg.VerificationError, match=r"1 of 3 systems.*\(1,\)") as e:
+        linalg.solve(a, np.ones(2))
+    solution = e.value.solution
+    assert solution.x[[0, 2]].tolist() == [[1.0, 1.0], [0.5, 0.5]]
+    assert np.isinf(solution.radius[1]).all()
+    assert np.isnan(solution.x[1]).all()
+    assert (solution.radius[[0, 2]] == 0.0).all()
+
+
+def test_shapes_that_do_not_fit_raise():
+    with pytest.raises(np.linalg.LinAlgError, match="square"):
+        linalg.solve(np.ones((2, 3)), np.ones(2))
+    with pytest.raises(np.linalg.LinAlgError, match="square"):
+        linalg.inv(np.ones(2))
+    with pytest.raises(ValueError, match="3 rows; expected 2"):
+        linalg.solve(np.eye(2), np.ones(3))
+    with pytest.raises(hg.PlanError, match="accuracy=1e-08"):
+        linalg.solve(np.eye(2), np.ones(2), accuracy=1e-8)
+
+
+def test_the_report_says_what_proved_it():
+    rng = np.random.default_rng(0)
+    a, b = of_condition(1e6)(rng)
+    solution, report = linalg.solve(a, b, return_report=True)
+    assert (solution.x == linalg.solve(a, b).x).all()
+    assert report.attempts == 1
+    assert report.norm < 1e-6
+    inverse = np.abs(np.linalg.inv(a))
+    assert 0.1 < report.condition / (inverse @ np.abs(a)).sum(axis=1).max() < 10.0
+
+
+def test_float32_radii_have_the_rounding_of_x_in_them():
+    a = np.array([[3.0]], np.float32)
+    solution = linalg.solve(a, np.ones(1, np.float32))
+    error = abs(Fraction(float(solution.x[0])) - Fraction(1, 3))
+    assert error > UNIT
+    assert Fraction(float(solution.radius[0])) >= error
+
+
+def test_operands_stay_as_they_are():
+    rng = np.random.default_rng(0)
+    a = np.asfortranarray(rng.standard_normal((6, 6)))[::-1]
+    b = rng.standard_normal((12, 2))[::2]
+    copies = a.copy(), b.copy()
+    a.flags.writeable = b.flags.writeable = False
+    solution = linalg.solve(a, b)
+    assert (a == copies[0]).all()
+    assert (b == copies[1]).all()
+    again = linalg.solve(*copies)
+    assert (solution.x == again.x).all()
+
+
+def test_prepared_operands_raise():
+    plan = hg.make_plan(np.eye(2), np.eye(2), accuracy="correct")
+    left = hg.prepare(np.eye(2), "left", plan=plan)
+    with pytest.raises(TypeError, match="prepared"):
+        linalg.solve(left, np.ones(2))
