@@ -44,6 +44,7 @@ NEEDS = {
 MADE_BY_THE_LIBRARY = {
     "BlocksReport",
     "ChainReport",
+    "Determinant",
     "Finding",
     "Judgement",
     "Layout",

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from hifigemm import linalg
-from hifigemm.linalg.correct import MOST_ROWS
+from hifigemm.linalg.correct import MOST_ROWS, _rounded
+from hifigemm.linalg.refinement import Enclosure
+from hifigemm.linalg.scaling import ScaledSystem
 
 
 def with_a_tie(n, numerator=1):
@@ -84,3 +86,18 @@ def test_components_of_complex_solutions_are_settled_one_by_one():
     x = linalg.solve(a * (1.0 + 0.0j), b * (1.0 + 1.0j), accuracy="correct").x
     assert x[0] == 1.0 + 1.0j
     assert x[2] == 1 / 3 + 1j / 3
+
+
+@pytest.mark.parametrize("side", [-1.0, 1.0])
+def test_an_interval_with_a_tie_inside_is_open_on_either_side(side):
+    # 1 + 2^-53 is a tie; the middle of the interval lies on one side of it
+    low = np.array([[2.0**-53 + side * 2.0**-100]])
+    system = ScaledSystem(np.eye(1), np.ones((1, 1)), np.zeros((1, 1), int))
+    for radius, is_open in ((2.0**-95, True), (2.0**-110, False)):
+        enclosed = Enclosure(
+            np.ones((1, 1)), low, np.full((1, 1), radius), np.zeros((1, 1), bool), 0
+        )
+        value, decided = _rounded(enclosed, system, np.dtype(float))
+        assert decided[0, 0] == is_open
+        if not is_open:
+            assert value[0, 0] == (1.0 if side < 0 else np.nextafter(1.0, 2.0))

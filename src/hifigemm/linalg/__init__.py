@@ -7,12 +7,17 @@ rounded upwards.
 """
 
 from hifigemm.exceptions import VerificationError
+from hifigemm.linalg.definite import is_positive_definite
+from hifigemm.linalg.determinant import Determinant, det
 from hifigemm.linalg.solve import SolutionReport, VerifiedSolution, inv, solve
 
 __all__ = [
+    "Determinant",
     "SolutionReport",
     "VerificationError",
     "VerifiedSolution",
+    "det",
     "inv",
+    "is_positive_definite",
     "solve",
 ]

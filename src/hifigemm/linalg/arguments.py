@@ -72,6 +72,15 @@ def check_square(a: Array) -> None:
         )
 
 
+def check_one_matrix(a: Array) -> None:
+    """Raise LinAlgError unless a is one square matrix."""
+    check_square(a)
+    if a.ndim != 2:
+        raise np.linalg.LinAlgError(
+            f"a has shape {a.shape}; expected one square matrix (n, n)"
+        )
+
+
 def check_finite(**operands: Array) -> None:
     """Raise VerificationError for Inf and NaN."""
     for name, x in operands.items():

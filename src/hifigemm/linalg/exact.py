@@ -9,6 +9,7 @@ Idea
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -78,7 +79,7 @@ def _back_substituted(
     return solution
 
 
-def nearest(value: Fraction, dtype: np.dtype[np.floating]) -> float:
+def nearest(value: Fraction, dtype: np.dtype[Any]) -> float:
     """The number of a dtype, float64 or float32, that is nearest to a fraction, ties to
     even; Inf beyond its range.
     """

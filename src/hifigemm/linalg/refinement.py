@@ -19,9 +19,9 @@ import numpy as np
 from hifigemm.api import product_of_numbers
 from hifigemm.gemm import gemm_of_numbers
 from hifigemm.linalg.certificate import Certificate
-from hifigemm.linalg.scaling import ScaledSystem
+from hifigemm.linalg.scaling import ScaledSystem, zeros_are_exact
 from hifigemm.linalg.upward import above, moduli
-from hifigemm.numerics.bits import Array, least_exponent
+from hifigemm.numerics.bits import Array
 from hifigemm.numerics.eft import two_sum
 
 MOST_STEPS = 50
@@ -86,8 +86,11 @@ def enclosure(system: ScaledSystem, certificate: Certificate, words: int) -> Enc
             break
 
     # An error of zero is known as such: no term of the residual has underflowed
+    words_of_x = [x] if low is None else [x, low]
     has_no_residual = np.all([word == 0.0 for word in q], axis=0)
-    is_exact = has_no_residual.all(axis=0, keepdims=True) & _zeros_are_exact(a, x, low)
+    is_exact = has_no_residual.all(axis=0, keepdims=True) & zeros_are_exact(
+        a, *words_of_x
+    )
     is_exact |= (b == 0.0).all(axis=0, keepdims=True)
     radius = np.where(is_exact, 0.0, certificate.radius(y))
     return Enclosure(x, low, radius, is_exact, steps)
@@ -140,13 +143,3 @@ def _has_gained(y: Array, next_y: Array, x: Array) -> Array:
     """
     counts = y > NEGLIGIBLE * _largest(np.abs(x))
     return np.any((next_y < 0.5 * y) & counts, axis=0, keepdims=True)
-
-
-def _zeros_are_exact(a: Array, x: Array, low: Array | None) -> bool:
-    """True if a residual of zero is one, and no number that underflowed: no term has a
-    bit below 2^-1074.
-    """
-    lowest_of_x = least_exponent(x)
-    if low is not None:
-        lowest_of_x = min(lowest_of_x, least_exponent(low))
-    return least_exponent(a) - 52 + lowest_of_x - 52 >= -1074

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hifigemm.linalg.upward import above
-from hifigemm.numerics.bits import LEAST, Array
+from hifigemm.numerics.bits import LEAST, Array, least_exponent
 
 _LOWEST = -1074
 """Exponent of the least float64 number."""
@@ -36,6 +36,8 @@ class ScaledSystem:
     b: Array
     exponents: Array
     """x = x' 2^exponents: t - c, of the shape of x."""
+    determinant_exponent: int = 0
+    """det A' = det A 2^determinant_exponent: the sum of s and t."""
 
     def restored(self, x: Array, radius: Array) -> tuple[Array, Array]:
         """x and a radius of the system as it came, from those of the scaled one.
@@ -81,7 +83,20 @@ def scaled_system(a: Array, b: Array) -> ScaledSystem:
     if max(highest_of_a, highest_of_b) > _HIGHEST:
         return ScaledSystem(a, b, np.zeros(b.shape, np.int64))
     exponents = columns.reshape(-1, 1) - sides
-    return ScaledSystem(scaled(a, rows + columns), scaled(b, rows + sides), exponents)
+    return ScaledSystem(
+        scaled(a, rows + columns),
+        scaled(b, rows + sides),
+        exponents,
+        int(rows.sum() + columns.sum()),
+    )
+
+
+def zeros_are_exact(a: Array, *words: Array) -> bool:
+    """True if a correctly rounded A x, or b - A x, that is zero is no number that
+    underflowed: no term has a bit below 2^-1074. x is the sum of words.
+    """
+    lowest_of_x = min(least_exponent(word) for word in words)
+    return least_exponent(a) - 52 + lowest_of_x - 52 >= _LOWEST
 
 
 def equilibration(sizes: Array) -> tuple[Array, Array]:

@@ -1,0 +1,195 @@
+"""is_positive_definite: both answers are proofs.
+
+Idea
+    Yes: L is whatever Cholesky's factorisation of A - c I returns, c > 0. With
+    E = A - c I - L L^H, for all x
+
+        x^H A x = |L^H x|^2 + c |x|^2 + x^H E x >= (c - ||E||) |x|^2,
+
+    so ||E||_inf < c is a proof [Rum06]. It does not matter how good L is.
+    No: an x other than zero with x^H A x <= 0, an eigenvector of the least eigenvalue or
+    a vector of the identity.
+Scaling
+    Rows and columns by the same powers of two, which keeps definiteness and brings the
+    diagonal into [1/4, 1), unless a bit would be lost. c is relative to 1 then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hifigemm.api import product_of_numbers
+from hifigemm.exceptions import VerificationError
+from hifigemm.gemm import gemm_of_numbers
+from hifigemm.linalg.arguments import (
+    check_finite,
+    check_one_matrix,
+    operands_of,
+    verifying,
+)
+from hifigemm.linalg.scaling import scaled, zeros_are_exact
+from hifigemm.linalg.upward import UNIT, above, gamma, moduli
+from hifigemm.numerics.bits import LEAST, Array
+from hifigemm.numerics.subnormals import matmul
+from hifigemm.transforms import opaque
+
+_TRIES = 3
+"""Values of c, each twice the norm of E of the last one."""
+_GRID = 2.0**20
+"""Vectors of short numbers are tried too: a null vector may be exact among them."""
+
+
+@opaque
+def is_positive_definite(a: Any) -> bool:
+    """True if x^H A x > 0 for all x other than zero, False if it is not; both are
+    proven.
+
+    Parameters
+    ----------
+    a : array_like
+        Shape (n, n), equal to its own conjugate transpose; dtype as for `solve`.
+
+    Returns
+    -------
+    bool
+
+    Raises
+    ------
+    VerificationError
+        Neither could be proven: the least eigenvalue is too close to zero.
+    ValueError
+        The matrix differs from its conjugate transpose.
+    LinAlgError, TypeError
+        No square matrix; arrays on a GPU.
+
+    Examples
+    --------
+    >>> import hifigemm.linalg
+    >>> hifigemm.linalg.is_positive_definite([[2.0, 1.0], [1.0, 2.0]])
+    True
+    >>> hifigemm.linalg.is_positive_definite([[1.0, 2.0], [2.0, 1.0]])
+    False
+    """
+    operands = operands_of(a=a)
+    (a,) = operands.arrays
+    check_one_matrix(a)
+    with verifying(operands.library):
+        check_finite(a=a)
+        _check_hermitian(a)
+        if (np.diagonal(a).real <= 0.0).any():
+            return False
+        return _decide(scaled_symmetrically(a))
+
+
+def _check_hermitian(a: Array) -> None:
+    """Raise ValueError unless A is its own conjugate transpose."""
+    differs = a != a.conj().T
+    if differs.any():
+        i, j = np.argwhere(differs)[0].tolist()
+        raise ValueError(
+            f"{int(np.count_nonzero(differs))} entries differ from the conjugate transpose, the first at ({i}, {j}): "
+            f"{a[i, j]} and {a[j, i]}"
+        )
+
+
+def _decide(a: Array) -> bool:
+    """The answer for a scaled matrix with a positive diagonal."""
+    n = len(a)
+    if n == 0:
+        return True
+    terms = 2 * n if a.dtype.kind == "c" else n
+
+    # By the native product, whose worst case is c; then by what E really is
+    norms = []
+    for accuracy, c in ((gamma(terms), 4.0 * n * gamma(terms)), (UNIT, 2.0 * n * UNIT)):
+        for _ in range(_TRIES):
+            norm = norm_of_gap(a, c, accuracy)
+            if norm < c:
+                return True
+            if not np.isfinite(norm):
+                break
+            norms.append(norm)
+            c = 2.0 * norm
+    values, vectors = np.linalg.eigh(a)
+    if any(is_not_positive(a, x) for x in candidates(vectors[:, :1])):
+        return False
+    raise VerificationError(
+        f"neither proven nor disproven: after scaling to a diagonal below 1 the least eigenvalue of the {n} x {n} "
+        f"matrix is about {values[0]:.2g}, and the smallest norm of A - c I - L L^H that was seen "
+        f"{min(norms, default=float('nan')):.2g}"
+    )
+
+
+def norm_of_gap(a: Array, c: float, accuracy: float) -> float:
+    """An upper bound of the norm of E = A - c I - L L^H, L Cholesky's factor of
+    A - c I; Inf where there is none.
+
+    With D = L L^H to an accuracy r, T1 = fl(A - D) and T2 = fl(T1 - c I),
+
+        |E| <= |T2| + u |T2| + u |T1| + r |L||L^H| + u |L L^H| + eta,
+        |L L^H| <= (|D| + r |L||L^H| + eta) / (1 - u).
+    """
+    n = len(a)
+    try:
+        factor = np.linalg.cholesky(a - c * np.eye(n))
+    except np.linalg.LinAlgError:
+        return float("inf")
+    transposed = factor.conj().T
+    product = product_of_numbers(factor, transposed, accuracy)
+    if a.dtype.kind == "c":
+        accuracy *= 1.5  # more than the square root of 2
+
+    first = a - product
+    second = first - c * np.eye(n)
+    roundings = moduli(first) + moduli(second) + moduli(product)
+    entries = moduli(second) + 2.0 * UNIT * roundings
+
+    # Sums of rows, with r |L| (|L^H| e)
+    ones = np.ones((n, 1))
+    lengths = matmul(moduli(factor), matmul(moduli(transposed), ones))
+    sums = matmul(entries, ones) + accuracy * lengths
+    row_sums = matmul(moduli(factor), ones)
+    bound = above(sums, 2 * n + 12, (4 * n + 8) * LEAST * (1.0 + row_sums))
+    return float(bound.max(initial=0.0))
+
+
+def candidates(x: Array) -> list[Array]:
+    """x, and x relative to its largest entry on a grid of short numbers."""
+    largest = x[np.argmax(np.abs(x))]
+    relative = x / largest if np.abs(largest) > 0.0 else x
+    short = np.rint(relative.real * _GRID) / _GRID
+    if x.dtype.kind == "c":
+        short = short + 1j * (np.rint(relative.imag * _GRID) / _GRID)
+    return [x, short]
+
+
+def is_not_positive(a: Array, x: Array) -> bool:
+    """True if x, n x 1, is not zero and x^H A x <= 0 is proven.
+
+    q = A x is rounded once, |q - q*| <= u |q| + eta, and the inner product errs by
+    gamma_n |x|^T |q|, for complex numbers gamma_2n.
+    """
+    n = len(x)
+    if not (x != 0.0).any():
+        return False
+    q = gemm_of_numbers(a, x, accuracy="correct")
+    if not (q != 0.0).any():
+        return zeros_are_exact(a, x)
+    form = float(matmul(x.conj().T, q).real[0, 0])
+    sizes = above(matmul(moduli(x).T, moduli(q)), n, n * LEAST)
+    terms = 2 * n if x.dtype.kind == "c" else n
+    sum_of_x = above(moduli(x).sum(), n)
+    underflows = (2 * terms + 4) * LEAST * (1.0 + sum_of_x)
+    error = float(above((gamma(terms) + UNIT) * sizes, 4, underflows)[0, 0])
+    return form <= -error
+
+
+def scaled_symmetrically(a: Array) -> Array:
+    """2^s A 2^s with a diagonal in [1/4, 1), or A itself where a bit would be lost."""
+    _, exponents = np.frexp(np.diagonal(a).real)
+    shifts = -((exponents + 1) // 2)
+    both = shifts[:, None] + shifts
+    result = scaled(a, both)
+    return result if (scaled(result, -both) == a).all() else a

@@ -1,0 +1,132 @@
+"""Proofs that a matrix is positive definite, and that it is not, against exact
+leading minors.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from hifigemm import linalg
+from hifigemm.linalg import definite
+from hifigemm.linalg.definite import norm_of_gap
+from tests.linalg.worst_arithmetic import fractions
+
+
+def is_definite(a):
+    """Sylvester's criterion in fractions, by elimination: all pivots are positive."""
+    rows = fractions(a)
+    for k in range(len(rows)):
+        if rows[k][k] <= 0:
+            return False
+        for i in range(k + 1, len(rows)):
+            factor = rows[i][k] / rows[k][k]
+            rows[i] = [x - factor * y for x, y in zip(rows[i], rows[k])]
+    return True
+
+
+def symmetric(rng, n, eigenvalues):
+    """A float64 matrix with eigenvalues close to these."""
+    q = np.linalg.qr(rng.standard_normal((n, n)))[0]
+    a = (q * eigenvalues) @ q.T
+    return np.tril(a) + np.tril(a, -1).T
+
+
+@pytest.mark.parametrize("power", range(-18, 0))
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_answers_are_true_and_given_where_the_least_eigenvalue_leaves_room(power, sign):
+    rng = np.random.default_rng(abs(power))
+    for n in (2, 5, 12):
+        values = np.linspace(1.0, 2.0, n)
+        values[0] = sign * 10.0**power
+        a = symmetric(rng, n, values)
+        grading = rng.integers(-100, 101, n)
+        a = np.ldexp(a, grading[:, None] + grading)
+        try:
+            answer = linalg.is_positive_definite(a)
+        except linalg.VerificationError:
+            assert power < -12
+            continue
+        assert answer == is_definite(a)
+
+
+@pytest.mark.parametrize("power", [-1, 0, 1])
+def test_neighbours_of_a_singular_matrix_are_told_apart_or_refused(power):
+    a = np.array([[1.0, 1.0], [1.0, 1.0 + power * 2.0**-40]])
+    assert linalg.is_positive_definite(a) == (power > 0)
+
+
+def test_exact_null_vectors_prove_that_a_matrix_is_not_definite():
+    v = np.array([[1.0, -2.0, 4.0], [0.5, 1.0, 3.0]])
+    for a in (
+        np.ones((3, 3)),
+        v.T[:, :1] @ v[:1],
+        np.array([[1.0, -1.0], [-1.0, 1.0]]),
+    ):
+        assert linalg.is_positive_definite(a) is False
+
+
+@pytest.mark.parametrize("entry", [0.0, -1.0, -5e-324])
+def test_a_diagonal_entry_that_is_not_positive_is_a_proof(entry):
+    a = np.eye(3)
+    a[1, 1] = entry
+    assert linalg.is_positive_definite(a) is False
+
+
+def test_complex_matrices():
+    a = np.array([[2.0, 1.0j], [-1.0j, 2.0]])
+    assert linalg.is_positive_definite(a) is True
+    assert linalg.is_positive_definite(a - 1.5 * np.eye(2)) is False
+    assert linalg.is_positive_definite(a.astype(np.complex64)) is True
+
+
+def test_hilbert_matrices_are_definite_as_long_as_their_rounding_leaves_them_so():
+    for n in range(1, 14):
+        i = np.arange(n)
+        a = 1.0 / (1.0 + i[:, None] + i)
+        try:
+            answer = linalg.is_positive_definite(a)
+        except linalg.VerificationError:
+            assert n > 10
+            continue
+        assert answer == is_definite(a)
+
+
+def test_matrices_that_are_not_hermitian_raise():
+    with pytest.raises(ValueError, match=r"2 entries.*\(0, 1\): 1.0 and 2.0"):
+        linalg.is_positive_definite([[1.0, 1.0], [2.0, 5.0]])
+    with pytest.raises(ValueError, match="conjugate transpose"):
+        linalg.is_positive_definite([[1.0, 1.0j], [1.0j, 5.0]])
+
+
+@pytest.mark.parametrize("accuracy", [2.0**-53, 1e-3, 0.1])
+@pytest.mark.parametrize("n", [1, 2, 4, 6])
+def test_the_norm_of_the_gap_is_no_less_than_the_exact_one(monkeypatch, accuracy, n):
+    c = 2.0**-10
+    a = symmetric(np.random.default_rng(n), n, np.linspace(0.5, 1.0, n))
+    target = a - c * np.eye(n)
+
+    # The factor of another matrix, and a product that hides it as far as r allows
+    factor = np.linalg.cholesky(target * (1.0 + accuracy))
+
+    def flattering(left, right, r):
+        product = left @ right
+        allowed = 0.99 * r * (np.abs(left) @ np.abs(right))
+        return product + np.clip(target - product, -allowed, allowed)
+
+    monkeypatch.setattr(np.linalg, "cholesky", lambda _: factor)
+    monkeypatch.setattr(definite, "product_of_numbers", flattering)
+    exact = fractions(a)
+    rows = fractions(factor)
+    for i in range(n):
+        exact[i][i] -= Fraction(c)
+        for j in range(n):
+            exact[i][j] -= sum(x * y for x, y in zip(rows[i], rows[j]))
+    norm = max(sum(abs(x) for x in row) for row in exact)
+    assert Fraction(norm_of_gap(a, c, accuracy)) >= norm
+
+
+def test_nothing_is_definite():
+    assert linalg.is_positive_definite(np.ones((0, 0))) is True
