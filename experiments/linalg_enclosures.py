@@ -123,7 +123,7 @@ class Counts:
             if accuracy:
                 self.numbers["rounded wrongly"] += wrong(solution.x, parts)
             else:
-                self.numbers["two words"] += report.attempts == 2
+                self.numbers["two words"] += report.words == 2
                 self.radii += ulps(solution.x, solution.radius, parts)
 
     def row(self) -> dict[str, Any]:

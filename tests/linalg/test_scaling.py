@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import permutations
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hifigemm.linalg.scaling import scaled_system
+from hifigemm.linalg.scaling import equilibration, matching, scaled_system
 from hifigemm.numerics.bits import LEAST
 
 FLOATS = st.one_of(
@@ -53,6 +54,37 @@ def test_no_bit_is_lost(entries):
     a = np.array(entries[:9]).reshape(3, 3)
     b = np.array(entries[9:15]).reshape(3, 2)
     assert_same_system(a, b, scaled_system(a, b))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(FLOATS, min_size=12, max_size=12))
+def test_no_bit_is_lost_by_a_matching(entries):
+    a = np.array(entries[:9]).reshape(3, 3)
+    b = np.array(entries[9:]).reshape(3, 1)
+    assert_same_system(a, b, scaled_system(a, b, matching))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 7])
+def test_a_matching_is_that_of_the_largest_product(n):
+    rng = np.random.default_rng(n)
+    for _ in range(20):
+        sizes = rng.integers(-200, 200, (n, n))
+        rows, columns = matching(sizes)
+        assert (sizes + rows + columns <= 0).all()
+        # The dual variables add up to the best assignment, which bounds all others
+        best = max(
+            sum(sizes[i, j] for i, j in enumerate(order))
+            for order in permutations(range(n))
+        )
+        assert rows.sum() + columns.sum() == -best
+
+
+def test_equilibration_brings_all_largest_exponents_to_zero():
+    sizes = np.random.default_rng(0).integers(-200, 200, (6, 6))
+    rows, columns = equilibration(sizes)
+    scaled = sizes + rows + columns
+    assert (scaled.max(axis=0) == 0).all()
+    assert (scaled.max(axis=1) == 0).all()
 
 
 def test_largest_entries_of_a_graded_system_lie_between_a_half_and_one():

@@ -17,8 +17,8 @@ pytest.importorskip("flint")
 
 from experiments.linalg_enclosures import (
     is_beyond_range,
-    is_nearest,
     matrices,
+    wrong,
 )
 from experiments.systems import (
     FAMILIES,
@@ -27,8 +27,8 @@ from experiments.systems import (
     of_condition,
 )
 
-MAY_FAIL = {"near singular by an ulp", "exactly singular", "spikes"}
-"""Families with matrices that are singular, or of a condition beyond all words."""
+MAY_FAIL = {"near singular by an ulp", "exactly singular"}
+"""Families with matrices that are singular."""
 
 
 def drawn(family, seed):
@@ -37,9 +37,9 @@ def drawn(family, seed):
     return list(matrices(*FAMILIES[family](rng)))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_enclosure_misses(family, seed):
+def test_no_enclosure_misses_and_correct_solutions_are_the_nearest(family, seed):
     for a, b in drawn(family, seed):
         parts = exact_parts(a, b)
         may_fail = parts is None or is_beyond_range(parts, a.dtype)
@@ -53,20 +53,7 @@ def test_no_enclosure_misses(family, seed):
             assert misses(solution.x, solution.radius, parts) == []
             assert solution.x.dtype == np.result_type(a, b)
             assert solution.radius.dtype == solution.x.real.dtype
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("family", [x for x in FAMILIES if x not in MAY_FAIL])
-def test_correct_solutions_are_the_nearest_numbers(family, seed):
-    for a, b in drawn(family, seed):
-        parts = exact_parts(a, b)
-        if parts is None or is_beyond_range(parts, a.dtype):
-            continue
-        x = linalg.solve(a, b, accuracy="correct").x
-        for component, part in zip([x.real, x.imag], parts):
-            for i, j in np.ndindex(x.shape):
-                value = float(component[i, j])
-                assert is_nearest(value, part[i][j], x.real.dtype.type)
+            assert accuracy is None or wrong(solution.x, parts) == 0
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -89,7 +76,7 @@ def test_radii_are_half_a_unit_where_the_condition_leaves_room(condition):
 
 @pytest.mark.parametrize("family", ["random", "condition 1e8", "complex", "float32"])
 def test_inverses_enclose_the_exact_ones(family):
-    for seed in range(5):
+    for seed in range(3):
         ((a, _),) = drawn(family, seed)
         inverse = linalg.inv(a)
         parts = exact_parts(a, np.eye(len(a)))
@@ -181,7 +168,7 @@ def test_the_report_says_what_proved_it():
     a, b = of_condition(1e6)(rng)
     solution, report = linalg.solve(a, b, return_report=True)
     assert (solution.x == linalg.solve(a, b).x).all()
-    assert report.attempts == 1
+    assert (report.attempts, report.words) == (1, 1)
     assert report.norm < 1e-6
     inverse = np.abs(np.linalg.inv(a))
     assert 0.1 < report.condition / (inverse @ np.abs(a)).sum(axis=1).max() < 10.0

@@ -9,6 +9,7 @@ rounded upwards.
 from hifigemm.exceptions import VerificationError
 from hifigemm.linalg.definite import is_positive_definite
 from hifigemm.linalg.determinant import Determinant, det
+from hifigemm.linalg.least_squares import lstsq
 from hifigemm.linalg.solve import SolutionReport, VerifiedSolution, inv, solve
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "det",
     "inv",
     "is_positive_definite",
+    "lstsq",
     "solve",
 ]

@@ -36,8 +36,7 @@ from hifigemm.linalg.arguments import (
 )
 from hifigemm.linalg.certificate import Certificate
 from hifigemm.linalg.exact import nearest
-from hifigemm.linalg.inverse import certified_inverse
-from hifigemm.linalg.scaling import scaled_system
+from hifigemm.linalg.inverse import certified_system
 from hifigemm.linalg.upward import above, gamma, moduli
 from hifigemm.numerics.bits import Array
 from hifigemm.transforms import opaque
@@ -111,8 +110,8 @@ def det(a: Any) -> Determinant:
 
 def _determinant(a: Array) -> Determinant:
     n = len(a)
-    system = scaled_system(a, np.zeros((n, 0)))
-    certificate = certified_inverse(system.a)
+    certified = certified_system(a, np.zeros((n, 0)))
+    system = certified.system
 
     # P A - L U, rounded once, with its rows in the order of A
     lower, upper, order = factors(system.a)
@@ -122,7 +121,7 @@ def _determinant(a: Array) -> Determinant:
     unordered = np.empty_like(gaps)
     unordered[order] = gaps
 
-    trace, error = _log_of_quotient(certificate, unordered)
+    trace, error = _log_of_quotient(certified.certificate, unordered)
     product = _product_of_diagonal(upper) * sign_of(order)
     product *= Fraction(2) ** -system.determinant_exponent
     return _bounds(product, trace, error)

@@ -12,11 +12,14 @@ Beyond condition 1 / u
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from hifigemm.api import product_of_numbers
 from hifigemm.exceptions import VerificationError
 from hifigemm.linalg.certificate import Certificate, prove
+from hifigemm.linalg.scaling import ScaledSystem, is_wide, matching, scaled_system
 from hifigemm.numerics.bits import Array
 
 GOOD_NORM = 0.5
@@ -25,26 +28,72 @@ is worth its price.
 """
 
 
-def certified_inverse(a: Array) -> Certificate:
-    """The certificate of A by its inverse in float64, or by one in two words where that
-    is too coarse.
-
-    Raises VerificationError: neither proves that A is nonsingular.
+@dataclass(frozen=True, eq=False)
+class CertifiedSystem:
+    """A system in scale, the proof that its matrix is nonsingular, and how many
+    inverses were tried for it.
     """
+
+    system: ScaledSystem
+    certificate: Certificate
+    attempts: int
+
+
+def certified_system(a: Array, b: Array) -> CertifiedSystem:
+    """A x = b with the first certificate that holds: of an inverse in float64; of one
+    in another scale, where entries differ by more than the digits of float64; of one in
+    two words.
+
+    Raises VerificationError: none proves that A is nonsingular.
+    """
+    attempts = 1
+    system = scaled_system(a, b)
+    first = _first_certificate(system)
+    if _norm(first) >= GOOD_NORM and is_wide(system.a):
+        attempts += 1
+        other_system = scaled_system(a, b, matching)
+        other = _first_certificate(other_system)
+        if _norm(other) < _norm(first):
+            system = other_system
+            first = other
+    if first is not None and first.norm < GOOD_NORM:
+        return CertifiedSystem(system, first, attempts)
+
+    # Two words for the scale in which the inverse in one came closest
+    attempts += 1
+    second = _second_certificate(system, first)
+    if second is not None and second.is_proof:
+        return CertifiedSystem(system, second, attempts)
+    if first is not None and first.is_proof:
+        return CertifiedSystem(system, first, attempts)
+    raise VerificationError(_refusal(len(a), first, second))
+
+
+def _first_certificate(system: ScaledSystem) -> Certificate | None:
+    """That of an inverse in float64; None where elimination ends at a pivot of zero."""
     try:
-        first = prove(a, approximate_inverse(a))
-        if first.norm < GOOD_NORM:
-            return first
-        second = prove(a, inverse_in_two_words(a, first.inverse))
-    except np.linalg.LinAlgError as error:
-        raise VerificationError(
-            f"no proof that the matrix ({len(a)} x {len(a)}) is nonsingular: it is so close to a singular one that "
-            "Gaussian elimination ends at a pivot of zero"
-        ) from error
-    best = second if second.norm < 1.0 or not first.is_proof else first
-    if not best.is_proof:
-        raise VerificationError(_refusal(first, second))
-    return best
+        return prove(system.a, approximate_inverse(system.a))
+    except np.linalg.LinAlgError:
+        return None
+
+
+def _second_certificate(
+    system: ScaledSystem, first: Certificate | None
+) -> Certificate | None:
+    """That of an inverse in two words; None where there is none."""
+    if first is None:
+        return None
+    try:
+        return prove(system.a, inverse_in_two_words(system.a, first.inverse))
+    except np.linalg.LinAlgError:
+        return None
+
+
+def _norm(certificate: Certificate | None) -> float:
+    """The norm of I - R A; Inf where it is NaN, and without a certificate."""
+    if certificate is None or np.isnan(certificate.norm):
+        return float("inf")
+    return certificate.norm
 
 
 def approximate_inverse(a: Array) -> Array:
@@ -76,12 +125,17 @@ def inverse_in_two_words(a: Array, first: Array) -> Array:
     return np.concatenate([high, low], axis=1)
 
 
-def _refusal(first: Certificate, second: Certificate) -> str:
+def _refusal(n: int, first: Certificate | None, second: Certificate | None) -> str:
     """The message where nothing was proven."""
-    n = len(first.moduli)
+    if first is None:
+        return (
+            f"no proof that the matrix ({n} x {n}) is nonsingular: it is so close to a singular one that Gaussian "
+            "elimination ends at a pivot of zero"
+        )
+    condition = max(x.condition for x in (first, second) if x is not None)
     return (
         f"no proof that the matrix ({n} x {n}) is nonsingular: of I - R A, whose norm has to be less than 1, the "
-        f"bound is {first.norm:.2g} with an inverse R in float64 and {second.norm:.2g} with one in two words. The "
-        f"estimated condition is {max(first.condition, second.condition):.1e}: the matrix is singular, or closer to "
-        "a singular one than inverses in two words can tell (about 1e-30)"
+        f"bound is {first.norm:.2g} with an inverse R in float64 and {_norm(second):.2g} with one in two words. The "
+        f"estimated condition is {condition:.1e}: the matrix is singular, or closer to a singular one than inverses "
+        "in two words can tell (about 1e-30)"
     )

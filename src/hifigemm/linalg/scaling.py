@@ -5,7 +5,8 @@ Idea
     exponents of rows and columns of A and c those of the right sides. The largest
     entries of rows and columns of A', and of columns of b', are made to lie in
     [1/2, 1). Then a grading by rows and columns costs no digits, and nothing overflows
-    on the way.
+    on the way. Where that is not enough, a matching of rows and columns decides: the
+    largest entries of two rows may lie in one column.
 Exact when
     No entry has a bit below 2^-1074. Where one would, its row of A or its column of b
     is scaled to larger numbers; where these are then too large, nothing is scaled.
@@ -13,6 +14,7 @@ Exact when
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,10 +22,15 @@ import numpy as np
 from hifigemm.linalg.upward import above
 from hifigemm.numerics.bits import LEAST, Array, least_exponent
 
+Equilibration = Callable[[Array], tuple[Array, Array]]
+"""Exponents of rows, n x 1, and of columns, 1 x n, from those of a matrix."""
+
 _LOWEST = -1074
 """Exponent of the least float64 number."""
 _ZERO = -(10**6)
 """In the place of the exponent of a zero: below all others, and no sum overflows."""
+_FAR = np.int64(2**60)
+"""Above the length of every path."""
 _HIGHEST = 500
 """Exponents of scaled entries up to here leave room for the products of two."""
 
@@ -63,15 +70,29 @@ def scaled(x: Array, exponents: Array) -> Array:
     return y
 
 
-def scaled_system(a: Array, b: Array) -> ScaledSystem:
+def scaled_columns(x: Array) -> tuple[Array, Array]:
+    """(x 2^t, t) with the largest entry of each column in [1/2, 1), t being 1 x k; x
+    itself and zeros where a bit would be lost.
+    """
+    larger, smaller = _exponents(x)
+    columns = -_largest(larger, axis=0)
+    columns = columns + _deficit(smaller + columns, axis=0)
+    if (larger + columns).max(initial=0) > _HIGHEST:
+        return x, np.zeros_like(columns)
+    return scaled(x, columns), columns
+
+
+def scaled_system(
+    a: Array, b: Array, exponents_of: Equilibration | None = None
+) -> ScaledSystem:
     """The system A x = b, finite and float64 or complex128, with rows and columns in
-    scale.
+    scale, by `equilibration` or another function of the exponents of A.
     """
     sizes_of_a, small_of_a = _exponents(a)
     sizes_of_b, small_of_b = _exponents(b)
 
     # Rows and columns of A, the largest entries in [1/2, 1) unless a bit would be lost
-    rows, columns = equilibration(sizes_of_a)
+    rows, columns = (exponents_of or equilibration)(sizes_of_a)
     rows = rows + _deficit(small_of_a + rows + columns, axis=1)
 
     # Right sides alike
@@ -108,6 +129,57 @@ def equilibration(sizes: Array) -> tuple[Array, Array]:
     rows = -_largest(sizes, axis=1)
     columns = -_largest(sizes + rows, axis=0)
     return rows, columns
+
+
+def matching(sizes: Array) -> tuple[Array, Array]:
+    """(s, t) that bring every exponent to 0 or below, and to 0 along one permutation,
+    that of the largest product of entries [ON96].
+
+    The Hungarian method: s and t are the dual variables of the assignment of rows to
+    columns, whose costs are exponents with the other sign.
+    """
+    n = len(sizes)
+    costs = -sizes
+    rows = np.zeros(n, np.int64)
+    columns = np.zeros(n, np.int64)
+    row_of = np.full(n, -1)
+    for row in range(n):
+        # A shortest path from this row to a column that no row has yet
+        distances = np.full(n, _FAR)
+        previous = np.full(n, -1)
+        is_done = np.zeros(n, bool)
+        current_row, column = row, -1
+        while True:
+            reduced = costs[current_row] - rows[current_row] - columns
+            is_closer = ~is_done & (reduced < distances)
+            distances[is_closer] = reduced[is_closer]
+            previous[is_closer] = column
+            column = int(np.argmin(np.where(is_done, 2 * _FAR, distances)))
+
+            # Dual variables change so that the step to this column costs nothing
+            step = distances[column]
+            rows[row] += step
+            rows[row_of[is_done]] += step
+            columns[is_done] -= step
+            distances[~is_done] -= step
+            is_done[column] = True
+            if row_of[column] < 0:
+                break
+            current_row = int(row_of[column])
+        while column >= 0:
+            before = int(previous[column])
+            row_of[column] = row if before < 0 else row_of[before]
+            column = before
+    return rows[:, None], columns[None, :]
+
+
+def is_wide(a: Array) -> bool:
+    """True if some entries are smaller than the largest by more than the digits of
+    float64.
+    """
+    sizes, _ = _exponents(a)
+    nonzero = sizes[sizes > _ZERO]
+    return bool(nonzero.size and nonzero.max() - nonzero.min() > 53)
 
 
 def _exponents(x: Array) -> tuple[Array, Array]:

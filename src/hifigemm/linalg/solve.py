@@ -19,9 +19,8 @@ from hifigemm.linalg.arguments import (
 )
 from hifigemm.linalg.certificate import Certificate
 from hifigemm.linalg.correct import correctly_rounded
-from hifigemm.linalg.inverse import certified_inverse
-from hifigemm.linalg.refinement import Enclosure, enclosure
-from hifigemm.linalg.scaling import scaled_system
+from hifigemm.linalg.inverse import certified_system
+from hifigemm.linalg.refinement import enclosure
 from hifigemm.numerics.bits import Array
 from hifigemm.transforms import opaque
 
@@ -56,6 +55,9 @@ class SolutionReport:
         The bound of the norm of I - R A, R the approximate inverse; below 1 it proves
         that A is nonsingular.
     attempts : int
+        How many inverses were tried: one in float64, one in another scale where
+        entries differ widely, one in two words.
+    words : int
         1 where an inverse in float64 proved it, 2 where one in two words did.
     steps : int
         How often x was refined.
@@ -64,6 +66,7 @@ class SolutionReport:
     condition: float
     norm: float
     attempts: int
+    words: int
     steps: int
 
 
@@ -243,8 +246,9 @@ def _system(
 ) -> tuple[Array, Array, SolutionReport]:
     """x in a dtype, its radius and the report of one system."""
     check_finite(a=a, b=b)
-    system = scaled_system(a, b)
-    certificate = certified_inverse(system.a)
+    certified = certified_system(a, b)
+    system = certified.system
+    certificate = certified.certificate
 
     # Where R has two words, one word of x would leave a residual too large to be of use
     words = 2 if is_correct else certificate.words
@@ -255,7 +259,14 @@ def _system(
         nearest = correctly_rounded(system, enclosed, np.finfo(dtype).dtype)
     x, radius = in_dtype(x, radius, dtype, nearest)
     _check_range(x, radius, certificate)
-    return x, radius, _report(certificate, enclosed)
+    report = SolutionReport(
+        certificate.condition,
+        certificate.norm,
+        certified.attempts,
+        certificate.words,
+        enclosed.steps,
+    )
+    return x, radius, report
 
 
 def _check_range(x: Array, radius: Array, certificate: Certificate) -> None:
@@ -268,18 +279,13 @@ def _check_range(x: Array, radius: Array, certificate: Certificate) -> None:
         )
 
 
-def _report(certificate: Certificate, enclosed: Enclosure) -> SolutionReport:
-    return SolutionReport(
-        certificate.condition, certificate.norm, certificate.words, enclosed.steps
-    )
-
-
 def _worst(reports: list[SolutionReport]) -> SolutionReport:
     """The largest numbers of all reports; zeros for none."""
     return SolutionReport(
         max((report.condition for report in reports), default=0.0),
         max((report.norm for report in reports), default=0.0),
         max((report.attempts for report in reports), default=0),
+        max((report.words for report in reports), default=0),
         max((report.steps for report in reports), default=0),
     )
 

@@ -1,0 +1,357 @@
+"""lstsq: solutions of least squares, and of least norm, with a radius for every entry.
+
+Idea
+    For B with full column rank, (s, x) of the augmented system
+
+        [ I    B ] [s]   [f]
+        [ B^H  0 ] [x] = [h]
+
+    is the residual and the solution of least squares for h = 0, and for f = 0 the s of
+    least norm with B^H s = h and its multipliers. Its condition is that of B and not
+    its square, if R is made from a thin QR factorisation, B ~ Q U, V ~ U^-1:
+
+        R = [ I - Q Q^H   Q V^H ]      I - R M = [ -Q W^H   -(B - Q T) ]
+            [ V Q^H      -V V^H ],               [  V W^H    I - V T   ],
+
+    M the augmented matrix, W = B V - Q, T = Q^H B. None of the m x m blocks is made:
+    O(m n^2) time and O(m n) memory.
+Bound
+    As in `certificate`, with weights v = (1, ..., 1, w, ..., w), w of the size of V:
+    |I - R M| v <= a v, a < 1, proves that M is nonsingular, so that B has full rank,
+    and |error| <= y + max(y / v) / (1 - a) |I - R M| v.
+    Each product D of X and Y, to an accuracy r, is off by at most
+    r |X||Y| + u |X Y| + eta, and |X Y| is known from what D comes close to.
+Scaling
+    Columns of B, and right sides, by powers of two where no bit is lost. Rows of B
+    keep their weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hifigemm.api import product_of_numbers
+from hifigemm.exceptions import VerificationError
+from hifigemm.gemm import gemm_of_numbers
+from hifigemm.linalg.arguments import (
+    as_native,
+    check_finite,
+    in_dtype,
+    operands_of,
+    verifying,
+)
+from hifigemm.linalg.certificate import accuracy_of_product
+from hifigemm.linalg.scaling import scaled, scaled_columns
+from hifigemm.linalg.solve import VerifiedSolution
+from hifigemm.linalg.upward import UNIT, above, gamma, moduli
+from hifigemm.numerics.bits import LEAST, Array
+from hifigemm.numerics.subnormals import matmul
+from hifigemm.transforms import opaque
+
+_MOST_STEPS = 30
+
+
+@opaque
+def lstsq(a: Any, b: Any) -> VerifiedSolution:
+    """The x that minimises |b - A x|, or of least norm with A x = b, and a radius for
+    every entry.
+
+    Parameters
+    ----------
+    a : array_like
+        Shape (m, n), of full rank; dtype as for `solve`.
+    b : array_like
+        Shape (m,) or (m, k).
+
+    Returns
+    -------
+    VerifiedSolution
+        ``.x`` and ``.radius``, of shape (n,) or (n, k): |x - x*| <= radius in every
+        entry. For m >= n, x* is the solution of least squares, for m < n that of least
+        norm.
+
+    Raises
+    ------
+    VerificationError
+        Full rank could not be proven: from a condition of A of about 1e14 / m on.
+    LinAlgError, ValueError, TypeError
+        Shapes or dtypes that do not fit; arrays on a GPU.
+
+    Examples
+    --------
+    >>> import hifigemm.linalg
+    >>> hifigemm.linalg.lstsq([[1.0], [1.0], [1.0]], [1.0, 2.0, 6.0]).x
+    array([3.])
+    """
+    operands = operands_of(a=a, b=b)
+    a, b = operands.arrays
+    if a.ndim != 2:
+        raise np.linalg.LinAlgError(f"a has shape {a.shape}; expected one matrix")
+    is_vector = b.ndim == 1
+    b = b[:, None] if is_vector else b
+    if b.ndim != 2 or len(b) != len(a):
+        raise ValueError(
+            f"a has shape {a.shape} and b {b.shape}; expected {len(a)} rows and at most two axes"
+        )
+    with verifying(operands.library):
+        check_finite(a=a, b=b)
+        x, radius = _solved(a, b)
+        x, radius = in_dtype(x, radius, operands.dtype)
+        if not (np.isfinite(x) & np.isfinite(radius)).all():
+            raise VerificationError(
+                f"entries of x, or their bounds, lie beyond the range of {x.dtype}"
+            )
+    if is_vector:
+        x, radius = x[:, 0], radius[:, 0]
+    return VerifiedSolution(as_native(operands, x), as_native(operands, radius))
+
+
+def _solved(a: Array, b: Array) -> tuple[Array, Array]:
+    """x and its radius in float64 or complex128."""
+    m, n = a.shape
+    dtype = np.result_type(a, b)
+    if m >= n:
+        tall, columns = scaled_columns(a)
+        f, sides = scaled_columns(b)
+        h = np.zeros((n, b.shape[1]), dtype)
+    else:
+        # B = A^H, whose columns are the equations
+        tall, columns = scaled_columns(a.conj().T)
+        h, sides = scaled_columns(scaled(b, columns.T))
+        if not (scaled(h, -sides - columns.T) == b).all():
+            tall, columns = a.conj().T, np.zeros((1, m), int)
+            h, sides = b, np.zeros((1, b.shape[1]), int)
+        f = np.zeros((n, b.shape[1]), dtype)
+
+    system = AugmentedSystem.of(tall)
+    s, x, radius_of_s, radius_of_x = system.enclosure(f, h)
+    if m < n:
+        return _restored(s, radius_of_s, -sides)
+    return _restored(x, radius_of_x, columns.T - sides)
+
+
+def _restored(x: Array, radius: Array, exponents: Array) -> tuple[Array, Array]:
+    """Both in the units of the system as it came, with the rounding of those that are
+    subnormal.
+    """
+    result = scaled(x, exponents)
+    bound = scaled(radius, exponents)
+    is_exact = (scaled(result, -exponents) == x) & (scaled(bound, -exponents) == radius)
+    return result, np.where(is_exact, bound, above(bound, 1, LEAST))
+
+
+@dataclass(frozen=True, eq=False)
+class AugmentedSystem:
+    """B with the factors that make R, and what bounds I - R M."""
+
+    b: Array
+    q: Array
+    v: Array
+    """V, close to the inverse of U."""
+    t: Array
+    """T to an accuracy."""
+    accuracy: float
+    """r of all products, in modulus."""
+    gap_of_q: Array
+    """At least |fl(D - Q)|, D = B V to an accuracy."""
+    gap_of_b: Array
+    """At least |fl(B - D)|, D = Q T."""
+    gap_of_identity: Array
+    """At least |fl(I - D)|, D = V T."""
+    weight: float
+    """w, a power of two."""
+
+    @classmethod
+    def of(cls, b: Array) -> AugmentedSystem:
+        """The system of B, m x n with m >= n.
+
+        Raises VerificationError: U has no inverse.
+        """
+        m, n = b.shape
+        q, u = np.linalg.qr(b)
+        try:
+            v = np.linalg.inv(u)
+        except np.linalg.LinAlgError:
+            v = np.full(u.shape, np.nan, u.dtype)
+        if not np.isfinite(v).all():
+            raise VerificationError(
+                f"no proof that the matrix ({m} x {n}) has full rank: its triangular factor has no inverse"
+            )
+
+        # The sizes that decide the accuracy: each has its way into the bound
+        weight = 2.0 ** np.frexp(moduli(v).sum(axis=1).max(initial=1.0))[1]
+        ones = np.ones((n, 1))
+        of_b = moduli(q).T @ (moduli(b) @ ones)
+        of_v = moduli(v).T @ (moduli(b).T @ np.ones((m, 1)))
+        sizes = (
+            (moduli(v) @ of_b).max(initial=0.0),
+            weight * (moduli(q) @ of_b).max(initial=0.0),
+            (moduli(q) @ of_v).max(initial=0.0),
+            (moduli(v) @ of_v).max(initial=0.0) / weight,
+        )
+        is_complex = b.dtype.kind == "c"
+        accuracy = accuracy_of_product(4.0 * max(sizes), max(m, n), is_complex)
+
+        t = product_of_numbers(q.conj().T, b, accuracy)
+        return cls(
+            b,
+            q,
+            v,
+            t,
+            1.5 * accuracy if is_complex else accuracy,
+            moduli(product_of_numbers(b, v, accuracy) - q),
+            moduli(b - product_of_numbers(q, t, accuracy)),
+            moduli(np.eye(n) - product_of_numbers(v, t, accuracy)),
+            float(weight),
+        )
+
+    def contraction(self, of_s: Array, of_x: Array) -> tuple[Array, Array]:
+        """Upper bounds of |I - R M| (of_s; of_x), both nonnegative, by blocks."""
+        r = self.accuracy
+        q, v, b, t = (moduli(x) for x in (self.q, self.v, self.b, self.t))
+
+        # |W|^H of_s, W = B V - Q, and |T - T~| of_x
+        of_w = matmul(self.gap_of_q.T, of_s)
+        of_w = of_w + r * matmul(v.T, matmul(b.T, of_s)) + UNIT * matmul(q.T, of_s)
+        of_t = r * matmul(q.T, matmul(b, of_x)) + UNIT * matmul(t, of_x)
+
+        # The four blocks
+        images = matmul(t, of_x)
+        gaps_of_b = matmul(self.gap_of_b, of_x) + r * matmul(q, images)
+        gaps_of_b = gaps_of_b + UNIT * matmul(b, of_x)
+        gaps_of_identity = matmul(self.gap_of_identity, of_x)
+        gaps_of_identity = gaps_of_identity + r * matmul(v, images) + UNIT * of_x
+        first = matmul(q, of_w + of_t) + gaps_of_b
+        second = matmul(v, of_w + of_t) + gaps_of_identity
+        return self._above(first, of_s, of_x), self._above(second, of_s, of_x)
+
+    def norm(self) -> float:
+        """a, at least max(|I - R M| v / v)."""
+        of_s, of_x = self._weighted_bounds()
+        return float(max(of_s.max(initial=0.0), (of_x / self.weight).max(initial=0.0)))
+
+    def enclosure(self, f: Array, h: Array) -> tuple[Array, Array, Array, Array]:
+        """s, x and their radii for the right sides f and h.
+
+        Raises VerificationError: B is not proven to have full rank.
+        """
+        m, n = self.b.shape
+        norm = self.norm()
+        if not norm < 1.0:
+            raise VerificationError(
+                f"no proof that the matrix ({m} x {n}) has full rank: the norm of I - R M has to be less than 1, its "
+                f"bound is {norm:.2g} (estimated condition {self.weight:.1e})"
+            )
+        s = np.zeros_like(f)
+        x = np.zeros_like(h)
+        ds, dx, of_s, of_x = self._update(s, x, f, h)
+        for _ in range(_MOST_STEPS):
+            next_s = s + ds
+            next_x = x + dx
+            if (next_s == s).all() and (next_x == x).all():
+                break
+            next_ds, next_dx, next_of_s, next_of_x = self._update(next_s, next_x, f, h)
+            is_better = self._largest(next_of_s, next_of_x) <= self._largest(of_s, of_x)
+            has_gained = is_better & (next_of_x < 0.5 * of_x).any(axis=0)
+            has_gained |= is_better & (next_of_s < 0.5 * of_s).any(axis=0)
+            s = np.where(is_better, next_s, s)
+            x = np.where(is_better, next_x, x)
+            ds = np.where(is_better, next_ds, ds)
+            dx = np.where(is_better, next_dx, dx)
+            of_s = np.where(is_better, next_of_s, of_s)
+            of_x = np.where(is_better, next_of_x, of_x)
+            if not has_gained.any():
+                break
+        radius_of_s, radius_of_x = self._radius(of_s, of_x, norm)
+        is_zero = (f == 0.0).all(axis=0) & (h == 0.0).all(axis=0)
+        radius_of_s = np.where(is_zero, 0.0, radius_of_s)
+        radius_of_x = np.where(is_zero, 0.0, radius_of_x)
+        return s, x, radius_of_s, radius_of_x
+
+    def _update(
+        self, s: Array, x: Array, f: Array, h: Array
+    ) -> tuple[Array, Array, Array, Array]:
+        """R q, close to the errors of s and x, and bounds of |R q*|, q* the exact
+        residual.
+
+        R q = (q1 - Q z, V z) with z = Q^H q1 - V^H q2.
+        """
+        m, n = self.b.shape
+        k = x.shape[1]
+        left = np.concatenate([self.b, s], axis=1)
+        right = np.concatenate([x, np.eye(k)])
+        q1 = _residual(left, right, f)
+        q2 = _residual(self.b.conj().T, s, h)
+        q, v = moduli(self.q), moduli(self.v)
+
+        # z, and a bound of its distance from the one of q*
+        z = matmul(self.q.conj().T, q1) - matmul(self.v.conj().T, q2)
+        of_z = (self._gamma(m) + 2.0 * UNIT) * matmul(q.T, moduli(q1))
+        of_z = of_z + (self._gamma(n) + 2.0 * UNIT) * matmul(v.T, moduli(q2))
+        of_z = of_z + UNIT * moduli(z) + self._gamma(n) * moduli(z)
+
+        # Errors of Q z and V z in one with those of z
+        image = matmul(self.q, z)
+        ds = q1 - image
+        dx = matmul(self.v, z)
+        of_s = moduli(ds) + 2.0 * UNIT * (moduli(q1) + moduli(ds))
+        of_s = of_s + matmul(q, of_z)
+        of_x = moduli(dx) + matmul(v, of_z)
+        sizes = moduli(q1), moduli(q2)
+        return ds, dx, self._above(of_s, *sizes), self._above(of_x, *sizes)
+
+    def _radius(self, of_s: Array, of_x: Array, norm: float) -> tuple[Array, Array]:
+        """Bounds of the errors of s and x, from those of R q*."""
+        beta = above(self._largest(of_s, of_x) / (1.0 - norm), 3)
+        bounds_of_s, bounds_of_x = self._weighted_bounds()
+        first = (
+            above(of_s + beta * bounds_of_s, 2, LEAST),
+            above(of_x + beta * bounds_of_x, 2, LEAST),
+        )
+        image_of_s, image_of_x = self.contraction(*first)
+        return above(of_s + image_of_s, 1), above(of_x + image_of_x, 1)
+
+    def _weighted_bounds(self) -> tuple[Array, Array]:
+        """|I - R M| v."""
+        m, n = self.b.shape
+        return self.contraction(np.ones((m, 1)), np.full((n, 1), self.weight))
+
+    def _largest(self, of_s: Array, of_x: Array) -> Array:
+        """max(y / v) of each right side; w is a power of two."""
+        largest_of_s = of_s.max(axis=0, keepdims=True, initial=0.0)
+        largest_of_x = of_x.max(axis=0, keepdims=True, initial=0.0)
+        return above(np.maximum(largest_of_s, largest_of_x / self.weight), 1)
+
+    def _gamma(self, terms: int) -> float:
+        """The share of a sum that its roundings may be, complex ones in modulus."""
+        if self.b.dtype.kind == "c":
+            return 1.5 * gamma(2 * terms)
+        return gamma(terms)
+
+    def _above(self, bound: Array, *vectors: Array) -> Array:
+        """An upper bound of sums that pass at most three products in a row.
+
+        Products of two numbers that underflow lose at most eta / 2 each, and sums of
+        rows or columns of Q and V may enlarge that twice.
+        """
+        m, n = self.b.shape
+        sums = [
+            moduli(x).sum(axis=axis).max(initial=0.0)
+            for x in (self.q, self.v)
+            for axis in (0, 1)
+        ]
+        enlarged = (1.0 + 2.0 * max(sums)) ** 2
+        largest = max(float(x.max(initial=0.0)) for x in vectors)
+        underflows = 8.0 * (m + n + 8) * LEAST * (1.0 + largest) * enlarged
+        return above(bound, 2 * (m + 2 * n) + 40, underflows)
+
+
+def _residual(left: Array, right: Array, side: Array) -> Array:
+    """side - left right, rounded once."""
+    difference: Array = gemm_of_numbers(
+        left, right, side, alpha=-1.0, beta=1.0, accuracy="correct"
+    )
+    return difference

@@ -1,0 +1,181 @@
+"""Least squares and least norm against exact solutions of the normal equations."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from experiments.linalg_enclosures import ulps
+from experiments.systems import misses
+from hifigemm import linalg
+from hifigemm.linalg import least_squares as module
+from hifigemm.linalg.least_squares import AugmentedSystem
+from tests.linalg.worst_arithmetic import exact_matmul, fractions
+
+flint = pytest.importorskip("flint")
+
+
+def transposed(a):
+    return [list(column) for column in zip(*a)]
+
+
+def exact_solve(a, b):
+    """A^-1 b in fractions."""
+
+    def matrix(x):
+        entries = [flint.fmpq(v.numerator, v.denominator) for row in x for v in row]
+        return flint.fmpq_mat(len(x), len(x[0]), entries)
+
+    x = matrix(a).solve(matrix(b))
+    return [
+        [Fraction(int(x[i, j].p), int(x[i, j].q)) for j in range(x.ncols())]
+        for i in range(x.nrows())
+    ]
+
+
+def exact_lstsq(a, b):
+    """[re, im] or [re] of the solution, as `misses` takes it."""
+    if a.dtype.kind == "c":
+        a = np.block([[a.real, -a.imag], [a.imag, a.real]])
+        both = exact_lstsq(a, np.concatenate([b.real, b.imag]))[0]
+        return [both[: len(both) // 2], both[len(both) // 2 :]]
+    rows, sides = fractions(a), fractions(b)
+    turned = transposed(rows)
+    if len(rows) >= len(turned):
+        return [exact_solve(exact_matmul(turned, rows), exact_matmul(turned, sides))]
+    return [exact_matmul(turned, exact_solve(exact_matmul(rows, turned), sides))]
+
+
+def of_condition(rng, m, n, condition, kind=float):
+    """m x n with singular values down to 1 / condition."""
+    least = min(m, n)
+    parts = [rng.standard_normal((size, least)) for size in (m, n)]
+    if kind is complex:
+        parts = [x + 1j * rng.standard_normal(x.shape) for x in parts]
+    u, v = (np.linalg.qr(x)[0] for x in parts)
+    return (u * np.logspace(0.0, -np.log10(condition), least)) @ v.conj().T
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (7, 3), (30, 6), (5, 5), (3, 7), (6, 30)])
+@pytest.mark.parametrize("condition", [1e1, 1e4, 1e8, 1e11])
+@pytest.mark.parametrize("kind", [float, complex])
+def test_no_enclosure_misses(shape, condition, kind):
+    rng = np.random.default_rng(shape[0])
+    a = of_condition(rng, *shape, condition, kind)
+    b = rng.standard_normal((shape[0], 2))
+    solution = linalg.lstsq(a, b)
+    parts = exact_lstsq(a, b.astype(a.dtype))
+    assert misses(solution.x, solution.radius, parts) == []
+    if condition <= 1e4:
+        assert np.median(ulps(solution.x, solution.radius, parts)) <= 1.0
+
+
+def test_columns_may_be_graded():
+    rng = np.random.default_rng(0)
+    for shape in ((9, 4), (4, 9)):
+        a = rng.standard_normal(shape)
+        powers = rng.integers(-150, 151, min(shape))
+        a = np.ldexp(a, powers if shape[1] == 4 else powers[:, None])
+        b = rng.standard_normal((shape[0], 1))
+        solution = linalg.lstsq(a, b)
+        parts = exact_lstsq(a, b)
+        assert misses(solution.x, solution.radius, parts) == []
+        assert np.median(ulps(solution.x, solution.radius, parts)) <= 1.0
+
+
+def test_rows_keep_their_weights():
+    # A row that is 2^40 times as large decides; scaled to size 1 it would not
+    a = np.array([[2.0**40], [1.0]])
+    b = np.array([2.0**40, 3.0])
+    solution = linalg.lstsq(a, b)
+    exact = exact_lstsq(a, b[:, None])
+    assert misses(solution.x[:, None], solution.radius[:, None], exact) == []
+    assert abs(solution.x[0] - 1.0) < 1e-20 + 2.0**-51
+
+
+@pytest.mark.parametrize("shape", [(8, 3), (3, 8), (4, 4)])
+def test_matrices_without_full_rank_raise(shape):
+    rng = np.random.default_rng(0)
+    least = min(shape)
+    left = rng.integers(-9, 10, (shape[0], least - 1))
+    right = rng.integers(-9, 10, (least - 1, shape[1]))
+    with pytest.raises(linalg.VerificationError, match="full rank"):
+        linalg.lstsq(left @ right, np.ones(shape[0]))
+
+
+def test_shapes_and_dtypes_of_results():
+    a = np.ones((3, 1), np.float32)
+    solution = linalg.lstsq(a, np.array([1.0, 2.0, 6.0], np.float32))
+    assert solution.x.dtype == solution.radius.dtype == np.float32
+    assert solution.x.tolist() == [3.0]
+    assert linalg.lstsq(a, np.ones((3, 4))).x.shape == (1, 4)
+    with pytest.raises(ValueError, match="3 rows"):
+        linalg.lstsq(a, np.ones(4))
+    with pytest.raises(np.linalg.LinAlgError, match="one matrix"):
+        linalg.lstsq(np.ones((2, 3, 1)), np.ones(3))
+
+
+def augmented(b):
+    """M in fractions."""
+    m, n = b.shape
+    rows = [[Fraction(int(i == j)) for j in range(m)] for i in range(m)]
+    matrix = [row + entries for row, entries in zip(rows, fractions(b))]
+    return matrix + [row + [Fraction(0)] * n for row in transposed(fractions(b))]
+
+
+def approximate(system):
+    """R in fractions, from its factors as they are."""
+    q, v = fractions(system.q), fractions(system.v)
+    m, n = len(q), len(v)
+    both = exact_matmul(q, transposed(v))
+    first = exact_matmul(q, transposed(q))
+    last = exact_matmul(v, transposed(v))
+    rows = [[int(i == j) - first[i][j] for j in range(m)] + both[i] for i in range(m)]
+    turned = transposed(both)
+    return rows + [turned[i] + [-x for x in last[i]] for i in range(n)]
+
+
+@pytest.mark.parametrize("accuracy", [None, 1e-3, 0.1])
+def test_contraction_is_no_less_than_the_exact_product(monkeypatch, accuracy):
+    def flattering(left, right, r):
+        # errors as large as r allows, towards what the product should be close to
+        product = left @ right
+        allowed = 0.99 * r * (np.abs(left) @ np.abs(right))
+        return product - np.clip(product, -allowed, allowed)
+
+    if accuracy is not None:
+        monkeypatch.setattr(module, "accuracy_of_product", lambda *_: accuracy)
+        monkeypatch.setattr(module, "product_of_numbers", flattering)
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        m, n = int(rng.integers(3, 6)), int(rng.integers(1, 4))
+        b = of_condition(rng, m, n, 1e3)
+        system = AugmentedSystem.of(b)
+        product = exact_matmul(approximate(system), augmented(b))
+        exact = [
+            [abs(int(i == j) - product[i][j]) for j in range(m + n)]
+            for i in range(m + n)
+        ]
+        of_s = rng.uniform(0.0, 1.0, (m, 1))
+        of_x = rng.uniform(0.0, 1.0, (n, 1)) * 10.0 ** rng.integers(-3, 4)
+        bounds = np.concatenate(system.contraction(of_s, of_x))
+        images = exact_matmul(exact, fractions(np.concatenate([of_s, of_x])))
+        for bound, image in zip(bounds[:, 0], images):
+            assert Fraction(float(bound)) >= image[0]
+
+
+def test_a_right_side_of_zeros_has_radius_zero():
+    solution = linalg.lstsq(np.ones((4, 1)), np.zeros((4, 2)))
+    assert (solution.x == 0.0).all()
+    assert (solution.radius == 0.0).all()
+
+
+def test_many_rows_take_memory_of_the_matrix_alone():
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((20000, 4))
+    x = np.array([1.0, -2.0, 3.0, 0.5])
+    solution = linalg.lstsq(a, a @ x)
+    assert (np.abs(solution.x - x) <= 1e-9).all()
+    assert (solution.radius <= 1e-12).all()
