@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hifigemm.linalg import certificate as module
-from hifigemm.linalg.certificate import accuracy_of_product, prove
+from hifigemm.linalg.certificate import Residual, accuracy_of_product, prove
 from hifigemm.numerics.bits import LEAST
 from tests.linalg.worst_arithmetic import (
     UNIT,
@@ -138,7 +138,7 @@ def test_update_bounds_the_worst_exact_residual(worst, accurate):
         rng = np.random.default_rng(n)
         q = rng.standard_normal((n, 1)) * 10.0 ** rng.integers(-9, 9, (n, 1))
         words = [q, q * 2.0**-54] if accurate else [q]
-        d, y = proof.update(words)
+        d, y = proof.update(Residual(words))
         assert np.isfinite(d).all()
 
         # q* with the error that is allowed, in the direction that each row dislikes
@@ -160,7 +160,7 @@ def test_update_counts_the_roundings_of_the_residual():
     a = np.eye(2)
     inverse = np.array([[1.0, -1.0], [2.0**40, -(2.0**40)]])
     proof = prove(a, inverse)
-    _, y = proof.update([np.ones((2, 1))])
+    _, y = proof.update(Residual([np.ones((2, 1))]))
     assert Fraction(float(y[0, 0])) >= 2 * UNIT
     assert Fraction(float(y[1, 0])) >= 2 * UNIT * 2**40
 
@@ -169,15 +169,25 @@ def test_accurate_update_counts_the_roundings_of_the_residual():
     # R q is known to r = 2^-20 / condition, and q of one word to u
     inverse = np.array([[1.0, -1.0], [2.0**50, -(2.0**50)]])
     proof = prove(np.array([[2.0**50, 0.0], [0.0, 2.0**50]]), inverse)
-    _, y = proof._accurate_update([np.ones((2, 1))])
+    _, y = proof._accurate_update(Residual([np.ones((2, 1))]))
     assert Fraction(float(y[1, 0])) >= 2 * UNIT * 2**50
 
 
 def test_update_counts_what_underflow_takes_from_the_residual():
     inverse = np.array([[2.0**900]])
     proof = prove(np.array([[2.0**-900]]), inverse)
-    _, y = proof.update([np.zeros((1, 1))])
+    _, y = proof.update(Residual([np.zeros((1, 1))]))
     assert Fraction(float(y[0, 0])) >= Fraction(2) ** 900 * Fraction(LEAST) / 2
+
+
+@pytest.mark.parametrize("words", [1, 2])
+def test_update_counts_errors_of_the_residual(words):
+    inverse = np.array([[3.0, -5.0], [2.0, 7.0]])
+    proof = prove(np.linalg.inv(inverse), inverse)
+    errors = np.array([[2.0**-40], [2.0**-41]])
+    _, y = proof.update(Residual([np.zeros((2, 1))] * words, errors))
+    exact = exact_matmul(moduli(fractions(inverse)), fractions(errors))
+    assert_no_less(y, exact)
 
 
 @pytest.mark.parametrize("size", [0.1, 0.5, 0.9, 0.99])
@@ -194,7 +204,7 @@ def test_radius_holds_where_r_is_a_poor_inverse(worst, size):
         assert proof.is_proof
         x = np.zeros((n, 1))
         b = rng.uniform(0.0, 1.0, (n, 1))
-        _, y = proof.update([b])
+        _, y = proof.update(Residual([b]))
         solution = solved(fractions(a), fractions(b))
         assert_no_less(proof.radius(y), [[abs(value)] for value in solution])
         assert x.shape == y.shape

@@ -29,18 +29,49 @@ def exact_residual(a, b, *words):
 
 
 @pytest.mark.parametrize("words", [1, 2])
-@pytest.mark.parametrize("in_pairs", [False, True])
-def test_residuals_keep_their_bound(words, in_pairs):
+@pytest.mark.parametrize("accuracy", ["correct", "pair", 2.0**-40, 2.0**-80])
+def test_residuals_keep_their_bound(words, accuracy):
+    if words == 2 and isinstance(accuracy, float):
+        return
     a, b = drawn(words)
     x = np.linalg.solve(a, b)
     low = x * 2.0**-60 if words == 2 else None
     exact = exact_residual(a, b, *([x] if low is None else [x, low]))
-    q = residual(a, b, x, low, in_pairs)
-    assert len(q) == (2 if in_pairs else 1)
-    share = UNIT**2 if in_pairs else UNIT
+    q = residual(a, b, x, low, accuracy, (np.abs(a), np.abs(b)))
+    assert len(q.words) == (2 if accuracy == "pair" else 1)
+    share = UNIT**2 if accuracy == "pair" else UNIT
+    errors = np.broadcast_to(q.errors, b.shape)
     for i, j in np.ndindex(b.shape):
-        value = sum(Fraction(word[i, j]) for word in q)
-        assert abs(value - exact[i][j]) <= share * abs(exact[i][j]) + Fraction(LEAST)
+        value = sum(Fraction(word[i, j]) for word in q.words)
+        room = share * abs(exact[i][j]) + Fraction(LEAST) + Fraction(errors[i, j])
+        assert abs(value - exact[i][j]) <= room
+
+
+def test_errors_of_a_residual_are_those_that_its_product_may_have(monkeypatch):
+    # The product is off by all of r |A b||x; 1|, as its promise allows
+    a, b = drawn(3)
+    x = np.linalg.solve(a, b)
+    accuracy = 2.0**-30
+
+    def worst(left, right, r):
+        return left @ right + 0.99 * r * (np.abs(left) @ np.abs(right))
+
+    monkeypatch.setattr(refinement, "product_of_numbers", worst)
+    q = residual(a, b, x, None, accuracy, (np.abs(a), np.abs(b)))
+    exact = exact_residual(a, b, x)
+    for i, j in np.ndindex(b.shape):
+        gap = abs(Fraction(q.words[0][i, j]) - exact[i][j])
+        assert 0.9 * q.errors[i, j] < gap <= Fraction(q.errors[i, j])
+
+
+def test_small_entries_get_a_residual_that_is_rounded_once():
+    a, _ = drawn(4)
+    x = np.array([[1.0], [2.0**-30], [2.0**-20], [1.0], [2.0**-25]])
+    b = a @ x
+    system = ScaledSystem(a, b, np.zeros((5, 1), int))
+    enclosed = enclosure(system, prove(a, approximate_inverse(a)), 1)
+    in_ulps = enclosed.radius / np.spacing(np.abs(enclosed.x))
+    assert (in_ulps <= 1.0).all()
 
 
 @pytest.mark.parametrize("words", [1, 2])
@@ -91,6 +122,7 @@ def test_steps_end_where_nothing_is_gained(monkeypatch):
     enclosed = enclosure(system, prove(system.a, approximate_inverse(system.a)), 1)
     assert enclosed.steps == len(calls) - 1
     assert len(calls) <= 3
+    assert all(isinstance(call[4], float) for call in calls)
 
 
 def test_two_words_are_good_to_twice_the_digits():

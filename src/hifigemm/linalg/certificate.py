@@ -25,7 +25,6 @@ Words
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,57 +91,57 @@ class Certificate:
             v,
         )
 
-    def update(self, residual: Sequence[Array]) -> tuple[Array, Array]:
-        """(d, y): d close to R q, and y >= |R q*|, q the sum of one or two words.
-
-        q* is any residual with |q - q*| <= u |q| + eta, for two words
-        |q - q*| <= u^2 |q| + eta.
-        """
-        if len(residual) == 1 and self.words == 1:
-            return self._native_update(residual[0])
+    def update(self, residual: Residual) -> tuple[Array, Array]:
+        """(d, y): d close to R q, and y >= |R q*| for the exact residual q*."""
+        if len(residual.words) == 1 and self.words == 1:
+            return self._native_update(residual)
         return self._accurate_update(residual)
 
-    def _native_update(self, q: Array) -> tuple[Array, Array]:
-        """|R q*| <= |d| + (gamma_n + u) |R||q| and what underflows, d = fl(R q).
+    def _native_update(self, residual: Residual) -> tuple[Array, Array]:
+        """|R q*| <= |d| + |R| ((gamma_n + u) |q| + errors) and what underflows,
+        d = fl(R q).
 
         A complex product of n terms is two real ones of 2 n terms.
         """
         n = len(self.moduli)
+        (q,) = residual.words
         d = matmul(self.inverse, q)
-        sums = self._sums(moduli(q))
 
         # gamma of the sums of d; those of re and im are of all its components
         share = 1.5 * gamma(2 * n) if q.dtype.kind == "c" else gamma(n)
-        return d, above(moduli(d) + (share + UNIT) * sums, 4, self._underflows())
+        sizes = (share + UNIT) * moduli(q) + residual.errors
+        return d, above(moduli(d) + self._sums(sizes), 2, self._underflows())
 
-    def _accurate_update(self, residual: Sequence[Array]) -> tuple[Array, Array]:
-        """|R q*| <= (1 + 2 u) |d| + (r + u^2) |R||q|, d = R q to an accuracy r.
+    def _accurate_update(self, residual: Residual) -> tuple[Array, Array]:
+        """|R q*| <= (1 + 2 u) |d| + |R| ((r + u^2) |q| + errors), d = R q to an
+        accuracy r; u for u^2 where q is of one word.
 
         Where the condition exceeds 1 / u, roundings of a native product would be larger
         than R q itself. All words of R meet all words of q in one product.
         """
-        left = np.concatenate([self.inverse] * len(residual), axis=1)
-        right = np.concatenate([q for q in residual for _ in range(self.words)])
+        count = len(residual.words)
+        left = np.concatenate([self.inverse] * count, axis=1)
+        right = np.concatenate([q for q in residual.words for _ in range(self.words)])
         accuracy = ACCURACY_OF_UPDATE / max(self.condition, 1.0)
         d = product_of_numbers(left, right, accuracy)
 
         share = 1.5 * accuracy if d.dtype.kind == "c" else accuracy
-        share += UNIT * UNIT if len(residual) == 2 else UNIT
-        sizes = np.sum([moduli(q) for q in residual], axis=0)
-        sums = self._sums(above(sizes, len(residual)))
-        return d, above(moduli(d) + share * sums, 7, self._underflows())
+        share += UNIT * UNIT if count == 2 else UNIT
+        magnitudes = np.sum([moduli(q) for q in residual.words], axis=0)
+        sizes = share * magnitudes + residual.errors
+        return d, above(moduli(d) + self._sums(sizes), 5, self._underflows())
 
     def _sums(self, sizes: Array) -> Array:
-        """At least |R| v, with room for the roundings of its own sums."""
+        """At least |R| v, v >= 0 having come out of six roundings at most."""
         n = len(self.moduli)
-        return above(matmul(self.inverse_moduli, sizes), n, n * LEAST)
+        return above(matmul(self.inverse_moduli, sizes), n + 6, n * LEAST)
 
     def _underflows(self) -> Array:
         """At least what products of R and a residual, and the last rounding of the
         residual, lose below 2^-1074.
         """
         n = len(self.moduli)
-        return (2 * n + 4) * LEAST * (1.0 + self.inverse_sums)
+        return (2 * n + 6) * LEAST * (1.0 + self.inverse_sums)
 
     def radius(self, y: Array) -> Array:
         """At least |A^-1 b - x~|, given y >= |R (b - A x~)| and a proof.
@@ -154,6 +153,16 @@ class Certificate:
         beta = above(largest / (1.0 - self.norm), 2)
         first = above(y + beta * self.row_bounds, 2, LEAST)
         return above(y + self.contraction(first), 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """b - A x as a sum q of words, up to u |q| + eta, for two words u^2 |q| + eta, and
+    errors of their own.
+    """
+
+    words: list[Array]
+    errors: Array | float = 0.0
 
 
 def _contraction(

@@ -34,7 +34,7 @@ from hifigemm.linalg.arguments import (
     operands_of,
     verifying,
 )
-from hifigemm.linalg.certificate import Certificate
+from hifigemm.linalg.certificate import Certificate, Residual
 from hifigemm.linalg.exact import nearest
 from hifigemm.linalg.inverse import certified_system
 from hifigemm.linalg.upward import above, gamma, moduli
@@ -166,7 +166,7 @@ def _log_of_quotient(certificate: Certificate, gaps: Array) -> tuple[float, floa
     Raises VerificationError: the norm of K is not known to be less than 1.
     """
     n = len(gaps)
-    d, y = certificate.update([gaps])
+    d, y = certificate.update(Residual([gaps]))
     sizes = certificate.radius(y)
     norm = float(above(sizes.sum(axis=1), n).max(initial=0.0))
     if not norm < 1.0:

@@ -2,7 +2,7 @@
 bound of their error.
 
 Idea
-    q = b - A x, rounded once, and x + R q: each step takes the error of x times the
+    q = b - A x, almost or quite as if rounded once, and x + R q: each step takes the error of x times the
     norm of I - R A. At the end the same q gives the bound, as the residual of the
     last x is there already [OR02, Rum10].
 Words
@@ -13,20 +13,26 @@ Words
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from hifigemm.api import product_of_numbers
 from hifigemm.gemm import gemm_of_numbers
-from hifigemm.linalg.certificate import Certificate
+from hifigemm.linalg.certificate import Certificate, Residual
 from hifigemm.linalg.scaling import ScaledSystem, zeros_are_exact
 from hifigemm.linalg.upward import above, moduli
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import LEAST, Array
 from hifigemm.numerics.eft import two_sum
+from hifigemm.numerics.subnormals import matmul
 
 MOST_STEPS = 50
 """A step gains a bit at least where the norm of I - R A is at most 1/2."""
 
+SHARE_OF_RESIDUAL = 2.0**-60
+"""Of the condition and x, what the residual may add to the bound: less than a hundredth
+of a unit in the last place of the largest entries.
+"""
 NEGLIGIBLE = 2.0**-106
 """Of the largest entry of x: what two words of it cannot hold."""
 
@@ -51,68 +57,122 @@ class Enclosure:
         return above(self.radius + moduli(self.low), 1)
 
 
+@dataclass(frozen=True, eq=False)
+class _Iterate:
+    """A solution in one or two words, its residual, and what the certificate makes of
+    it: the next step d, and y >= |R (b - A x)|.
+    """
+
+    x: Array
+    low: Array | None
+    q: Residual
+    d: Array
+    y: Array
+
+    @property
+    def words(self) -> list[Array]:
+        """The words of x."""
+        return [self.x] if self.low is None else [self.x, self.low]
+
+
 def enclosure(system: ScaledSystem, certificate: Certificate, words: int) -> Enclosure:
     """The solution in `words` words, 1 or 2, with its radius; `certificate` is a
     proof.
     """
     a, b = system.a, system.b
+
     # R b as the first x: |R b| is of the size of x, or of R |b| where digits cancel
-    x, _ = certificate.update([b])
+    x, _ = certificate.update(Residual([b]))
     low = np.zeros_like(x) if words == 2 else None
-    in_pairs = certificate.words == 2
 
-    # The residual of the last x is what the bound needs: no step without it
-    q = residual(a, b, x, low, in_pairs)
-    d, y = certificate.update(q)
+    # A residual to some digits first, where it may be all that is needed
+    accuracies: list[float | Literal["correct", "pair"]]
+    if certificate.words == 2:
+        accuracies = ["pair"]
+    elif words == 2:
+        accuracies = ["correct"]
+    else:
+        accuracies = [SHARE_OF_RESIDUAL / max(certificate.condition, 1.0), "correct"]
     steps = 0
-    while steps < MOST_STEPS:
-        next_x, next_low = _sum(x, low, d)
-        if _are_equal((x, low), (next_x, next_low)):
-            break
-        next_q = residual(a, b, next_x, next_low, in_pairs)
-        next_d, next_y = certificate.update(next_q)
-        steps += 1
-
-        # Right sides that became worse stay as they were
-        is_better = _largest(next_y) <= _largest(y)
-        has_gained = is_better & _has_gained(y, next_y, x)
-        x = np.where(is_better, next_x, x)
-        if low is not None and next_low is not None:
-            low = np.where(is_better, next_low, low)
-        q = [np.where(is_better, *pair) for pair in zip(next_q, q)]
-        d = np.where(is_better, next_d, d)
-        y = np.where(is_better, next_y, y)
-        if not has_gained.any():
+    for accuracy in accuracies:
+        iterate, more_steps = _refined(system, certificate, x, low, accuracy)
+        steps += more_steps
+        x, low = iterate.x, iterate.low
+        if _is_sharp(iterate):
             break
 
     # An error of zero is known as such: no term of the residual has underflowed
-    words_of_x = [x] if low is None else [x, low]
-    has_no_residual = np.all([word == 0.0 for word in q], axis=0)
-    is_exact = has_no_residual.all(axis=0, keepdims=True) & zeros_are_exact(
-        a, *words_of_x
-    )
+    is_exact = _is_zero(iterate.q) & zeros_are_exact(a, *iterate.words)
+    is_exact &= not isinstance(accuracy, float)
     is_exact |= (b == 0.0).all(axis=0, keepdims=True)
-    radius = np.where(is_exact, 0.0, certificate.radius(y))
+    radius = np.where(is_exact, 0.0, certificate.radius(iterate.y))
     return Enclosure(x, low, radius, is_exact, steps)
 
 
-def residual(
-    a: Array, b: Array, x: Array, low: Array | None, in_pairs: bool
-) -> list[Array]:
-    """b - A (x + low), rounded once; in pairs the sum of two words.
+def _refined(
+    system: ScaledSystem,
+    certificate: Certificate,
+    x: Array,
+    low: Array | None,
+    accuracy: float | Literal["correct", "pair"],
+) -> tuple[_Iterate, int]:
+    """The last iterate that gained something, and the number of steps to it."""
+    a, b = system.a, system.b
+    sizes = (certificate.moduli, moduli(b))
 
-    A pair is the product of [A A b] and [-x; -low; I].
+    def iterate_of(x: Array, low: Array | None) -> _Iterate:
+        q = residual(a, b, x, low, accuracy, sizes)
+        return _Iterate(x, low, q, *certificate.update(q))
+
+    # The residual of the last x is what the bound needs: no step without it
+    iterate = iterate_of(x, low)
+    steps = 0
+    while steps < MOST_STEPS:
+        next_x, next_low = _sum(iterate.x, iterate.low, iterate.d)
+        if _are_equal((iterate.x, iterate.low), (next_x, next_low)):
+            break
+        following = iterate_of(next_x, next_low)
+        steps += 1
+
+        # Right sides that became worse stay as they were
+        is_better = _largest(following.y) <= _largest(iterate.y)
+        has_gained = is_better & _has_gained(iterate, following)
+        iterate = _chosen(is_better, following, iterate)
+        if not has_gained.any():
+            break
+    return iterate, steps
+
+
+def residual(
+    a: Array,
+    b: Array,
+    x: Array,
+    low: Array | None,
+    accuracy: float | Literal["correct", "pair"],
+    sizes: tuple[Array, Array],
+) -> Residual:
+    """b - A (x + low): rounded once; "pair": the sum of two words; a number r: of one
+    word of x, with errors of r (|A||x| + |b|), where `sizes` are |A| and |b|.
+
+    But for "correct" it is the product of [A A b] and [-x; -low; I].
     """
     words = [x] if low is None else [x, low]
     copies = [a] * len(words)
-    if not in_pairs:
+    if accuracy == "correct":
         left = np.concatenate(copies, axis=1)
         right = np.concatenate(words)
         q = gemm_of_numbers(left, right, b, alpha=-1.0, beta=1.0, accuracy="correct")
-        return [q]
+        return Residual([q])
     left = np.concatenate([*copies, b], axis=1)
     right = np.concatenate([*(-word for word in words), np.eye(b.shape[1])])
-    return list(product_of_numbers(left, right, result="pair"))
+    if accuracy == "pair":
+        return Residual(list(product_of_numbers(left, right, result="pair")))
+    size_of_a, size_of_b = sizes
+    n = len(a)
+    terms = matmul(size_of_a, moduli(x)) + size_of_b
+    share = 1.5 * accuracy if left.dtype.kind == "c" else accuracy
+    errors = above(share * terms, n + 3, (n + 1) * LEAST)
+    return Residual([product_of_numbers(left, right, accuracy)], errors)
 
 
 def _sum(x: Array, low: Array | None, d: Array) -> tuple[Array, Array | None]:
@@ -136,10 +196,44 @@ def _largest(y: Array) -> Array:
     return y.max(axis=0, keepdims=True, initial=0.0)
 
 
-def _has_gained(y: Array, next_y: Array, x: Array) -> Array:
+def _has_gained(iterate: _Iterate, following: _Iterate) -> Array:
     """For each right side, True if some bound was halved that is no tiny part of x.
 
     Where an entry of the solution is zero, x would be halved until it underflows.
     """
-    counts = y > NEGLIGIBLE * _largest(np.abs(x))
-    return np.any((next_y < 0.5 * y) & counts, axis=0, keepdims=True)
+    counts = iterate.y > NEGLIGIBLE * _largest(np.abs(iterate.x))
+    has_halved = following.y < 0.5 * iterate.y
+    return np.any(has_halved & counts, axis=0, keepdims=True)
+
+
+def _chosen(is_better: Array, following: _Iterate, iterate: _Iterate) -> _Iterate:
+    """The one or the other for each right side."""
+    low = None
+    if iterate.low is not None and following.low is not None:
+        low = np.where(is_better, following.low, iterate.low)
+    words = zip(following.q.words, iterate.q.words)
+    q = Residual(
+        [np.where(is_better, *pair) for pair in words],
+        np.where(is_better, following.q.errors, iterate.q.errors),
+    )
+    return _Iterate(
+        np.where(is_better, following.x, iterate.x),
+        low,
+        q,
+        np.where(is_better, following.d, iterate.d),
+        np.where(is_better, following.y, iterate.y),
+    )
+
+
+def _is_sharp(iterate: _Iterate) -> bool:
+    """True if no error can be more than a unit in the last place, and none may be
+    zero.
+    """
+    is_small = iterate.y <= np.spacing(np.abs(iterate.x))
+    return bool(is_small.all()) and not _is_zero(iterate.q).any()
+
+
+def _is_zero(q: Residual) -> Array:
+    """For each right side, True if all words of its residual are zeros."""
+    is_zero = np.all([word == 0.0 for word in q.words], axis=0)
+    return np.all(is_zero, axis=0, keepdims=True)
