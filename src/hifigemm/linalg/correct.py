@@ -34,19 +34,26 @@ def correctly_rounded(
     Raises VerificationError: components that are ties, zeros, or too close to tell, of
     a system too large to be solved exactly.
     """
+    result, is_open = rounded(system, enclosure, dtype)
+    if is_open.any():
+        parts = result.view(np.float64).reshape(is_open.shape)
+        _settle(parts, is_open, system, enclosure, dtype)
+    return result
+
+
+def rounded(
+    system: ScaledSystem, enclosure: Enclosure, dtype: np.dtype[np.floating]
+) -> tuple[Array, Array]:
+    """The rounded solution, n x k, and True for components that are open, n x k x 1 or
+    n x k x 2 for re and im.
+    """
     if enclosure.x.dtype.kind == "c":
         result: Array = np.empty(enclosure.x.shape, np.complex128)
         result.real, open_real = _rounded(_component(enclosure, "real"), system, dtype)
         result.imag, open_imag = _rounded(_component(enclosure, "imag"), system, dtype)
-        is_open = np.stack([open_real, open_imag], axis=-1)
-        parts = result.view(np.float64).reshape(is_open.shape)
-    else:
-        result, is_open = _rounded(enclosure, system, dtype)
-        parts = result[..., None]
-        is_open = is_open[..., None]
-    if is_open.any():
-        _settle(parts, is_open, system, enclosure, dtype)
-    return result
+        return result, np.stack([open_real, open_imag], axis=-1)
+    result, is_open = _rounded(enclosure, system, dtype)
+    return result, is_open[..., None]
 
 
 def _component(enclosure: Enclosure, name: str) -> Enclosure:

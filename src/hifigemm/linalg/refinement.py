@@ -12,6 +12,7 @@ Words
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,6 +27,8 @@ from hifigemm.numerics.bits import LEAST, Array
 from hifigemm.numerics.eft import two_sum
 from hifigemm.numerics.subnormals import matmul
 
+Accuracy = float | Literal["correct", "pair"]
+"""Of a residual: see `residual`."""
 MOST_STEPS = 50
 """A step gains a bit at least where the norm of I - R A is at most 1/2."""
 
@@ -33,6 +36,10 @@ SHARE_OF_RESIDUAL = 2.0**-60
 """Of the condition and x, what the residual may add to the bound: less than a hundredth
 of a unit in the last place of the largest entries.
 """
+SHARE_IN_TWO_WORDS = 2.0**-72
+"""The same for two words: 2^-18 of a unit in the last place."""
+SHARP_IN_TWO_WORDS = 2.0**-16
+"""Of a unit in the last place: few numbers are that close to a tie."""
 NEGLIGIBLE = 2.0**-106
 """Of the largest entry of x: what two words of it cannot hold."""
 
@@ -75,24 +82,25 @@ class _Iterate:
         return [self.x] if self.low is None else [self.x, self.low]
 
 
-def enclosure(system: ScaledSystem, certificate: Certificate, words: int) -> Enclosure:
+def enclosure(
+    system: ScaledSystem,
+    certificate: Certificate,
+    words: int,
+    accuracies: Sequence[Accuracy] | None = None,
+) -> Enclosure:
     """The solution in `words` words, 1 or 2, with its radius; `certificate` is a
     proof.
+
+    `accuracies` of residuals are taken in turns until the bound is sharp.
     """
     a, b = system.a, system.b
+    if accuracies is None:
+        accuracies = _accuracies(certificate, words)
 
     # R b as the first x: |R b| is of the size of x, or of R |b| where digits cancel
     x, _ = certificate.update(Residual([b]))
     low = np.zeros_like(x) if words == 2 else None
 
-    # A residual to some digits first, where it may be all that is needed
-    accuracies: list[float | Literal["correct", "pair"]]
-    if certificate.words == 2:
-        accuracies = ["pair"]
-    elif words == 2:
-        accuracies = ["correct"]
-    else:
-        accuracies = [SHARE_OF_RESIDUAL / max(certificate.condition, 1.0), "correct"]
     steps = 0
     for accuracy in accuracies:
         iterate, more_steps = _refined(system, certificate, x, low, accuracy)
@@ -109,12 +117,20 @@ def enclosure(system: ScaledSystem, certificate: Certificate, words: int) -> Enc
     return Enclosure(x, low, radius, is_exact, steps)
 
 
+def _accuracies(certificate: Certificate, words: int) -> list[Accuracy]:
+    """Of residuals: to some digits first, where these may be all that is needed."""
+    if certificate.words == 2:
+        return ["pair"]
+    share = SHARE_OF_RESIDUAL if words == 1 else SHARE_IN_TWO_WORDS
+    return [share / max(certificate.condition, 1.0), "correct"]
+
+
 def _refined(
     system: ScaledSystem,
     certificate: Certificate,
     x: Array,
     low: Array | None,
-    accuracy: float | Literal["correct", "pair"],
+    accuracy: Accuracy,
 ) -> tuple[_Iterate, int]:
     """The last iterate that gained something, and the number of steps to it."""
     a, b = system.a, system.b
@@ -128,6 +144,8 @@ def _refined(
     iterate = iterate_of(x, low)
     steps = 0
     while steps < MOST_STEPS:
+        if low is not None and _is_sharp(iterate):
+            break
         next_x, next_low = _sum(iterate.x, iterate.low, iterate.d)
         if _are_equal((iterate.x, iterate.low), (next_x, next_low)):
             break
@@ -148,11 +166,11 @@ def residual(
     b: Array,
     x: Array,
     low: Array | None,
-    accuracy: float | Literal["correct", "pair"],
+    accuracy: Accuracy,
     sizes: tuple[Array, Array],
 ) -> Residual:
-    """b - A (x + low): rounded once; "pair": the sum of two words; a number r: of one
-    word of x, with errors of r (|A||x| + |b|), where `sizes` are |A| and |b|.
+    """b - A (x + low): rounded once; "pair": the sum of two words; a number r: with
+    errors of r (|A| (|x| + |low|) + |b|), where `sizes` are |A| and |b|.
 
     But for "correct" it is the product of [A A b] and [-x; -low; I].
     """
@@ -169,9 +187,10 @@ def residual(
         return Residual(list(product_of_numbers(left, right, result="pair")))
     size_of_a, size_of_b = sizes
     n = len(a)
-    terms = matmul(size_of_a, moduli(x)) + size_of_b
+    size_of_x = np.sum([moduli(word) for word in words], axis=0)
+    terms = matmul(size_of_a, size_of_x) + size_of_b
     share = 1.5 * accuracy if left.dtype.kind == "c" else accuracy
-    errors = above(share * terms, n + 3, (n + 1) * LEAST)
+    errors = above(share * terms, n + 4, (n + 1) * LEAST)
     return Residual([product_of_numbers(left, right, accuracy)], errors)
 
 
@@ -226,10 +245,12 @@ def _chosen(is_better: Array, following: _Iterate, iterate: _Iterate) -> _Iterat
 
 
 def _is_sharp(iterate: _Iterate) -> bool:
-    """True if no error can be more than a unit in the last place, and none may be
-    zero.
+    """True if no error can be more than a unit in the last place, or a small part of
+    one in two words, and none may be zero.
     """
-    is_small = iterate.y <= np.spacing(np.abs(iterate.x))
+    units = np.spacing(np.abs(iterate.x))
+    limit = units if iterate.low is None else SHARP_IN_TWO_WORDS * units
+    is_small = iterate.y <= limit
     return bool(is_small.all()) and not _is_zero(iterate.q).any()
 
 

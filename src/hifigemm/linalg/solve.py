@@ -18,9 +18,9 @@ from hifigemm.linalg.arguments import (
     verifying,
 )
 from hifigemm.linalg.certificate import Certificate
-from hifigemm.linalg.correct import correctly_rounded
+from hifigemm.linalg.correct import correctly_rounded, rounded
 from hifigemm.linalg.inverse import certified_system
-from hifigemm.linalg.refinement import enclosure
+from hifigemm.linalg.refinement import Accuracy, enclosure
 from hifigemm.numerics.bits import Array
 from hifigemm.transforms import opaque
 
@@ -253,10 +253,15 @@ def _system(
     # Where R has two words, one word of x would leave a residual too large to be of use
     words = 2 if is_correct else certificate.words
     enclosed = enclosure(system, certificate, words)
+    kind = np.finfo(dtype).dtype
+    if is_correct and rounded(system, enclosed, kind)[1].any():
+        # All digits of the residual, before ties and zeros are looked for
+        best: Accuracy = "pair" if certificate.words == 2 else "correct"
+        enclosed = enclosure(system, certificate, words, [best])
     x, radius = system.restored(enclosed.x, enclosed.of_one_word())
     nearest = None
     if is_correct:
-        nearest = correctly_rounded(system, enclosed, np.finfo(dtype).dtype)
+        nearest = correctly_rounded(system, enclosed, kind)
     x, radius = in_dtype(x, radius, dtype, nearest)
     _check_range(x, radius, certificate)
     report = SolutionReport(
