@@ -130,3 +130,23 @@ def test_the_norm_of_the_gap_is_no_less_than_the_exact_one(monkeypatch, accuracy
 
 def test_nothing_is_definite():
     assert linalg.is_positive_definite(np.ones((0, 0))) is True
+
+
+def test_a_form_that_only_rounding_makes_zero_is_no_proof():
+    # A x = (1 + 2^-54, 1 - 2^-54) is rounded to (1, 1), and x^T A x = 2^-53
+    a = np.array([[1.0, -(2.0**-54)], [-(2.0**-54), -1.0]])
+    x = np.array([[1.0], [-1.0]])
+    assert not definite.is_not_positive(a, x)
+    assert definite.is_not_positive(a, x[::-1] * [[0.0], [1.0]])
+
+
+def test_an_image_that_underflows_is_no_zero():
+    assert not definite.is_not_positive(
+        np.array([[2.0**-1000]]), np.array([[2.0**-90]])
+    )
+
+
+def test_a_gap_of_the_size_of_c_is_no_proof(monkeypatch):
+    monkeypatch.setattr(definite, "norm_of_gap", lambda _a, c, _accuracy: c)
+    with pytest.raises(linalg.VerificationError, match="neither proven"):
+        linalg.is_positive_definite(np.eye(2))

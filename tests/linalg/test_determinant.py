@@ -9,7 +9,9 @@ import pytest
 
 from experiments.systems import FAMILIES, of_condition
 from hifigemm import linalg
-from hifigemm.linalg.determinant import factors, sign_of
+from hifigemm.linalg.certificate import prove
+from hifigemm.linalg.determinant import _log_of_quotient, factors, sign_of
+from tests.linalg.worst_arithmetic import fractions
 
 flint = pytest.importorskip("flint")
 
@@ -28,6 +30,38 @@ def assert_encloses(d, exact):
     assert Fraction(d.lower) * factor <= exact <= Fraction(d.upper) * factor
     assert d.sign == (1 if exact > 0 else -1)
     assert (d.lower > 0.0) == (d.upper > 0.0) == (d.sign > 0)
+
+
+def exact_quotient(a, gaps):
+    """det(A - F) / det A = det(I - A^-1 F)."""
+    n = len(a)
+    difference = [
+        [x - y for x, y in zip(*rows)] for rows in zip(fractions(a), fractions(gaps))
+    ]
+    determinants = []
+    for matrix in (difference, fractions(a)):
+        entries = [
+            flint.fmpq(v.numerator, v.denominator) for row in matrix for v in row
+        ]
+        determinant = flint.fmpq_mat(n, n, entries).det()
+        determinants.append(Fraction(int(determinant.p), int(determinant.q)))
+    return determinants[0] / determinants[1]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01, 0.2])
+@pytest.mark.parametrize("size", [0.2, 1e-3, 1e-9])
+def test_the_logarithm_holds_for_poor_inverses_and_large_gaps(noise, size):
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        n = int(rng.integers(1, 6))
+        a = np.eye(n) + 0.1 * rng.standard_normal((n, n)) / n
+        gaps = size * rng.uniform(-1.0, 1.0, (n, n)) / n
+        inverse = np.linalg.inv(a) * (1.0 - noise * rng.uniform(0.0, 1.0, (n, n)))
+        trace, error = _log_of_quotient(prove(a, inverse), gaps)
+        exact = exact_quotient(a, gaps)
+        smaller = np.nextafter(np.exp(-trace - error), 0.0)
+        larger = np.nextafter(np.exp(-trace + error), np.inf)
+        assert Fraction(float(smaller)) <= exact <= Fraction(float(larger))
 
 
 REAL = [name for name in FAMILIES if "complex" not in name and name != "stacks"]

@@ -12,7 +12,7 @@ from experiments.systems import misses
 from hifigemm import linalg
 from hifigemm.linalg import least_squares as module
 from hifigemm.linalg.least_squares import AugmentedSystem
-from tests.linalg.worst_arithmetic import exact_matmul, fractions
+from tests.linalg.worst_arithmetic import exact_matmul, fractions, worst_matmul
 
 flint = pytest.importorskip("flint")
 
@@ -137,33 +137,67 @@ def approximate(system):
     return rows + [turned[i] + [-x for x in last[i]] for i in range(n)]
 
 
-@pytest.mark.parametrize("accuracy", [None, 1e-3, 0.1])
-def test_contraction_is_no_less_than_the_exact_product(monkeypatch, accuracy):
-    def flattering(left, right, r):
-        # errors as large as r allows, towards what the product should be close to
-        product = left @ right
-        allowed = 0.99 * r * (np.abs(left) @ np.abs(right))
-        return product - np.clip(product, -allowed, allowed)
+def flattering_products(b):
+    """A product in the place of product_of_numbers, off by all that r allows: T
+    upwards, and the others towards what they should be close to, Q, B and I.
+    """
+    targets = iter([np.inf, np.linalg.qr(b)[0], b, np.eye(b.shape[1])])
 
-    if accuracy is not None:
-        monkeypatch.setattr(module, "accuracy_of_product", lambda *_: accuracy)
-        monkeypatch.setattr(module, "product_of_numbers", flattering)
+    def product(left, right, r):
+        exact = left @ right
+        allowed = 0.99 * r * (np.abs(left) @ np.abs(right))
+        return exact + np.clip(next(targets) - exact, -allowed, allowed)
+
+    return product
+
+
+@pytest.mark.parametrize("accuracy", [None, 1e-3, 0.1])
+@pytest.mark.parametrize("parts", [(1.0, 0.0), (0.0, 1.0), (1.0, 1e3), (1.0, 1e-3)])
+def test_contraction_is_no_less_than_the_exact_product(monkeypatch, accuracy, parts):
     for seed in range(8):
         rng = np.random.default_rng(seed)
         m, n = int(rng.integers(3, 6)), int(rng.integers(1, 4))
-        b = of_condition(rng, m, n, 1e3)
+        b = of_condition(rng, m, n, 1e2)
+        if accuracy is not None:
+            monkeypatch.setattr(module, "accuracy_of_product", lambda *_: accuracy)
+            monkeypatch.setattr(module, "product_of_numbers", flattering_products(b))
         system = AugmentedSystem.of(b)
         product = exact_matmul(approximate(system), augmented(b))
         exact = [
             [abs(int(i == j) - product[i][j]) for j in range(m + n)]
             for i in range(m + n)
         ]
-        of_s = rng.uniform(0.0, 1.0, (m, 1))
-        of_x = rng.uniform(0.0, 1.0, (n, 1)) * 10.0 ** rng.integers(-3, 4)
+        of_s = parts[0] * rng.uniform(0.0, 1.0, (m, 1))
+        of_x = parts[1] * rng.uniform(0.0, 1.0, (n, 1))
         bounds = np.concatenate(system.contraction(of_s, of_x))
         images = exact_matmul(exact, fractions(np.concatenate([of_s, of_x])))
         for bound, image in zip(bounds[:, 0], images):
             assert Fraction(float(bound)) >= image[0]
+
+
+@pytest.mark.parametrize("condition", [1e1, 1e6])
+def test_update_bounds_the_exact_residual(monkeypatch, condition):
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        m, n = int(rng.integers(3, 6)), int(rng.integers(1, 4))
+        b = of_condition(rng, m, n, condition)
+        system = AugmentedSystem.of(b)
+        s, f = rng.standard_normal((2, m, 1))
+        x, h = rng.standard_normal((2, n, 1))
+
+        # q1 is close to a sum of columns of Q and a vector that cancels in Q^H q1
+        f = s + b @ x + np.linalg.qr(b)[0] @ h * 1e-3
+        monkeypatch.setattr(module, "matmul", worst_matmul)
+        _, _, of_s, of_x = system._update(s, x, f, h)
+        monkeypatch.undo()
+        both = exact_matmul(augmented(b), fractions(np.concatenate([s, x])))
+        gaps = [
+            [Fraction(float(side)) - value[0]]
+            for side, value in zip(np.concatenate([f, h])[:, 0], both)
+        ]
+        exact = exact_matmul(approximate(system), gaps)
+        for bound, value in zip(np.concatenate([of_s, of_x])[:, 0], exact):
+            assert Fraction(float(bound)) >= abs(value[0])
 
 
 def test_a_right_side_of_zeros_has_radius_zero():

@@ -2,12 +2,17 @@
 bound of their error.
 
 Idea
-    q = b - A x, almost or quite as if rounded once, and x + R q: each step takes the error of x times the
-    norm of I - R A. At the end the same q gives the bound, as the residual of the
-    last x is there already [OR02, Rum10].
+    q = b - A x, and x + R q: each step multiplies the error of x by the norm of
+    I - R A. At the end the same q gives the bound, as the residual of the last x is
+    there already [OR02, Rum10].
+Digits of the residual
+    An error of r (|A||x| + |b|) adds about r cond(A) to the relative error of the
+    largest entries of x. So r is a small part of u / cond(A) first; where that leaves
+    an entry, such as a small one, with more than a unit in the last place, q is made
+    again and rounded once.
 Words
-    x1 + x2 has the residual b - [A A] [x1; x2], again rounded once. So x is good to
-    about u^2 cond(A), and x1 is the solution rounded to float64.
+    x1 + x2 has the residual b - [A A] [x1; x2]. So x is good to about u^2 cond(A), and
+    x1 is the solution rounded to float64.
 """
 
 from __future__ import annotations
