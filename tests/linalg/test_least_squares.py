@@ -200,6 +200,54 @@ def test_update_bounds_the_exact_residual(monkeypatch, condition):
             assert Fraction(float(bound)) >= abs(value[0])
 
 
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("accuracy", [0.01, 0.1])
+def test_errors_of_two_products_add_up(monkeypatch, accuracy, power):
+    # Q is so short that T and the product behind it hide that together
+    b = np.ones((1, 1))
+    q = (1.0 + 0.98 * accuracy) ** -power * b
+    monkeypatch.setattr(np.linalg, "qr", lambda _: (q, b))
+    monkeypatch.setattr(module, "accuracy_of_product", lambda *_: accuracy)
+    monkeypatch.setattr(module, "product_of_numbers", flattering_products(b))
+    system = AugmentedSystem.of(b)
+    product = exact_matmul(approximate(system), augmented(b))
+    of_s, of_x = system.contraction(np.zeros((1, 1)), np.ones((1, 1)))
+    assert Fraction(float(of_s[0, 0])) >= abs(product[0][1])
+    assert Fraction(float(of_x[0, 0])) >= abs(1 - product[1][1])
+
+
+def test_update_counts_the_roundings_of_both_residuals():
+    # z = 0 from q1 = q2 = 1, which stand for 1 + 2^-53 and 1 + 2^-54
+    b = np.ones((1, 1))
+    system = AugmentedSystem.of(b)
+    small = np.array([[-(2.0**-54)]])
+    _, dx, _, of_x = system._update(small, small, b, b)
+    assert dx[0, 0] == 0.0
+    assert of_x[0, 0] >= 2.0**-54
+
+
+@pytest.mark.parametrize("share", [0.9, 0.95])
+def test_radius_holds_for_factors_that_are_too_short(monkeypatch, share):
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        m, n = int(rng.integers(1, 5)), 1
+        b = rng.uniform(0.5, 1.0, (m, n))
+        f = rng.uniform(0.5, 1.0, (m, 1))
+        q, u = np.linalg.qr(b)
+        monkeypatch.setattr(np.linalg, "qr", lambda _, q=q, u=u: (share * q, u))
+        system = AugmentedSystem.of(b)
+        monkeypatch.undo()
+        s, x = np.zeros((m, 1)), np.zeros((n, 1))
+        _, _, of_s, of_x = system._update(s, x, f, x)
+        assert system.norm() < 1.0
+        radius_of_s, radius_of_x = system._radius(of_s, of_x, system.norm())
+        ((solution,),) = exact_lstsq(b, f)[0]
+        assert Fraction(float(radius_of_x[0, 0])) >= abs(solution)
+        for i in range(m):
+            gap = Fraction(f[i, 0]) - Fraction(b[i, 0]) * solution
+            assert Fraction(float(radius_of_s[i, 0])) >= abs(gap)
+
+
 def test_a_right_side_of_zeros_has_radius_zero():
     solution = linalg.lstsq(np.ones((4, 1)), np.zeros((4, 2)))
     assert (solution.x == 0.0).all()

@@ -114,9 +114,9 @@ def enclosure(
         if _is_sharp(iterate):
             break
 
-    # An error of zero is known as such: no term of the residual has underflowed
+    # An error of zero is known as such: no term of the residual has underflowed, and
+    # a sharp bound, where some digits of the residual are enough, has no zeros
     is_exact = _is_zero(iterate.q) & zeros_are_exact(a, *iterate.words)
-    is_exact &= not isinstance(accuracy, float)
     is_exact |= (b == 0.0).all(axis=0, keepdims=True)
     radius = np.where(is_exact, 0.0, certificate.radius(iterate.y))
     return Enclosure(x, low, radius, is_exact, steps)
