@@ -114,8 +114,8 @@ def test_one_rank_has_the_largest_words_and_all_sums(one_rank):
     assert torch.equal(out, x)
 
 
-def test_errors_are_caught_for_the_others():
-    assert collectives.caught(divmod, 7, 2) == ((3, 1), None)
-    value, error = collectives.caught(divmod, 7, 0)
+def test_errors_are_returned_for_the_others():
+    assert collectives.result_or_error(divmod, 7, 2) == ((3, 1), None)
+    value, error = collectives.result_or_error(divmod, 7, 0)
     assert value is None
     assert isinstance(error, ZeroDivisionError)

@@ -76,7 +76,7 @@ def test_pending_sums_and_strided_shards_are_made_plain(one_rank):
 def test_what_no_policy_asks_for_is_left_to_pytorch(one_rank):
     a, b = spread(one_rank, Shard(0), 4, 3), spread(one_rank, Shard(0), 3, 2)
     asked = Policy("correct")
-    assert emulated._is_asked_for(asked, a, b)
+    assert emulated._is_emulated(asked, a, b)
     for policy, x, y in (
         (Policy(hands_on=True), a, b),
         (Policy("correct", min_size=3), a, b),
@@ -86,7 +86,7 @@ def test_what_no_policy_asks_for_is_left_to_pytorch(one_rank):
         (asked, a.to(torch.int32), b.to(torch.int32)),
         (asked, a, a),
     ):
-        assert not emulated._is_asked_for(policy, x, y)
+        assert not emulated._is_emulated(policy, x, y)
 
 
 def test_products_and_sums_of_one_rank_are_those_of_its_tensors(one_rank):

@@ -78,12 +78,13 @@ def test_the_count_keeps_the_target_for_the_ratio_of_all_ranks(accuracy):
     target = method_for(PROBLEM, accuracy, "auto")[1]
     counts = []
     for ratio in (1.0, 2.0**10, 2.0**60):
-        found = method.decided(PROBLEM, target, ratio)
+        found = method.method_for_ratio(PROBLEM, target, ratio)
         assert found.is_fixed
         counts.append(found.scheme.num_moduli)
         assert found.scheme.count_for(PROBLEM, target, ratio) == counts[-1]
     assert counts == sorted(counts)
-    assert method.decided(PROBLEM, target, float("inf")) == Method(None, "correct")
+    fallback = method.method_for_ratio(PROBLEM, target, float("inf"))
+    assert fallback == Method(None, "correct")
 
 
 def test_expected_products_count_moduli_and_pairs_of_slices():

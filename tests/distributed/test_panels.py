@@ -20,8 +20,8 @@ from hifigemm.distributed import panels  # noqa: E402
     st.booleans(),
     st.booleans(),
 )
-def test_edges_cover_all_vectors_in_order(size, widest, coarse, small):
-    spans = list(panels._edges(size, widest, coarse=coarse, small=small))
+def test_cuts_cover_all_vectors_in_order(size, widest, coarse, small):
+    spans = list(panels._cuts(size, widest, coarse=coarse, small=small))
     points = [0, *(span.stop for span in spans)]
     assert points[-1] == size
     for span, (begin, end) in zip(spans, pairwise(points), strict=True):
@@ -33,12 +33,12 @@ def test_edges_cover_all_vectors_in_order(size, widest, coarse, small):
 
 
 def test_long_operands_come_in_quarters_after_a_small_panel():
-    starts = [span.start for span in panels._edges(8192, None)]
+    starts = [span.start for span in panels._cuts(8192, None)]
     assert starts == [0, 512, 2048, 4096, 6144]
-    starts = [span.start for span in panels._edges(8192, None, small=False)]
+    starts = [span.start for span in panels._cuts(8192, None, small=False)]
     assert starts == [0, 2048, 4096, 6144]
-    assert [span.start for span in panels._edges(8192, None, coarse=True)] == [0, 2048]
-    assert [span.start for span in panels._edges(700, None)] == [0, 512]
+    assert [span.start for span in panels._cuts(8192, None, coarse=True)] == [0, 2048]
+    assert [span.start for span in panels._cuts(700, None)] == [0, 512]
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -59,11 +59,11 @@ def test_what_a_rank_has_is_one_panel_without_a_way(one_rank, placement, side):
     x = torch.arange(12.0).reshape(3, 4)
     spread = DTensor.from_local(x, one_rank, [placement])
     needed = (Shard(side),)
-    before, dim = panels.staged(spread, side, needed)
+    before, dim = panels.before_last_move(spread, needed)
     assert dim is None
     assert before.placements == needed
     (panel,) = panels.panels_of(spread, side, needed, None, coarse=False)
-    assert panel.at == slice(0, x.shape[side])
+    assert panel.span == slice(0, x.shape[side])
     assert torch.equal(panel.start()(), x)
     empty = DTensor.from_local(x.narrow(side, 0, 0), one_rank, [placement])
     assert panels.panels_of(empty, side, needed, None, coarse=False) == []

@@ -42,7 +42,7 @@ def test_every_pair_is_visited_once_and_panels_are_ahead(counts, ahead):
 
     def visit(x, y):
         visits.append((int(x.x[0, 0]), int(y.x[0, 0])))
-        assert (x.several, y.several) == (counts[1] > 1, counts[0] > 1)
+        assert (x.meets_several, y.meets_several) == (counts[1] > 1, counts[0] > 1)
 
     assert visit_pairs(left, right, ahead, visit) is None
     assert sorted(visits) == list(product(range(counts[0]), range(counts[1])))
@@ -109,6 +109,6 @@ def test_pairs_of_panels_have_the_bits_of_the_whole_product(options):
 def test_residues_are_kept_as_far_as_the_workspace_goes():
     x = torch.zeros((10, 10), dtype=torch.float64)
     multiply = LocalProducts(Method(FIXED, None), x, workspace=4 * 3000)
-    assert [multiply._splits(x) for _ in range(3)] == [True, True, False]
-    assert multiply._kept == 2 * 14 * 100
-    assert not LocalProducts(Method(None, "correct"), x)._splits(x)
+    assert [multiply._reserve(x) for _ in range(3)] == [True, True, False]
+    assert multiply._residue_bytes == 2 * 14 * 100
+    assert not LocalProducts(Method(None, "correct"), x)._reserve(x)

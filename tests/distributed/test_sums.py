@@ -31,7 +31,7 @@ FIXED = hg.Ozaki2(num_moduli=14, scaling="fast")
 def test_ranges_share_the_integers_that_are_in_both(a, b, c, d):
     one, other = slice(min(a, b), max(a, b)), slice(min(c, d), max(c, d))
     both = set(range(one.start, one.stop)) & set(range(other.start, other.stop))
-    assert sums._common(one, other) == len(both)
+    assert sums._overlap(one, other) == len(both)
 
 
 @pytest.mark.parametrize("count", [2, 7, 14])
@@ -42,7 +42,7 @@ def test_residues_of_partial_sums_are_added_modulo_each_modulus(count, ranks):
     residues = rng.integers(-128, 128, (ranks, count, 4, 5)).astype(np.int8)
     residues[:, :, 0] = 127
     residues[:, :, 1] = -128
-    added = sums._Sums._added(
+    added = sums._Sums._sum_over_ranks(
         SimpleNamespace(moduli=moduli), torch.from_numpy(residues)
     ).numpy()
     p = np.array(moduli.moduli)[:, None, None]
@@ -83,7 +83,7 @@ def test_a_sum_of_one_piece_has_the_bits_of_one_process(
     problem = Problem(1, m, n, k, np.dtype(dtype))
     out = torch.full_like(c, torch.nan)
     addend = c if beta else None
-    made = sums.summed(
+    made = sums.write_sums(
         x, y, addend, out, layout, method, problem, alpha, beta, workspace=None
     )
     options = {"accuracy": "correct"} if scheme is None else {"scheme": scheme}
@@ -104,9 +104,9 @@ def test_operands_that_are_not_finite_are_left_to_whole_products(one_rank, entry
     problem = Problem(1, 3, 2, 300, np.dtype(float))
     options = {"alpha": 1.0, "beta": 0.0, "workspace": None}
     method = Method(FIXED, None)
-    assert sums.summed(x, y, None, out, layout, method, problem, **options) is None
+    assert sums.write_sums(x, y, None, out, layout, method, problem, **options) is None
     assert (out == 7).all()
     a[1, 270] = 1.0
     options["workspace"] = 1
-    assert sums.summed(x, y, None, out, layout, method, problem, **options) is None
+    assert sums.write_sums(x, y, None, out, layout, method, problem, **options) is None
     assert (out == 7).all()
