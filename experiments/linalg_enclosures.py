@@ -23,10 +23,10 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from hifigemm.study.environment import write_csv
 
 import hifigemm.linalg as verified
 from experiments.systems import FAMILIES, Array, exact_parts, misses
+from hifigemm.workshop.environment import write_csv
 
 SEED = 43
 
