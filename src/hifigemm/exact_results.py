@@ -26,6 +26,7 @@ from hifigemm.operands import Operands
 from hifigemm.plan import Decision, Report
 from hifigemm.request import Request
 from hifigemm.road import (
+    by_slices,
     exact_sums,
     of_entries,
     product,
@@ -100,7 +101,7 @@ def two_parts(
     if not is_certain.all():
         block, rows, cols = open_block(is_certain)
         others = replace(operands, a=left[:, rows], b=right[:, :, cols])
-        products, second_report = _by_products(others, request)
+        products, second_report = _by_products(others, by_slices(request))
         for part, values in zip((first, second), products, strict=True):
             part[block] = np.where(is_certain[block], part[block], values)
         report = with_others(report, second_report, is_certain, products[0].size)

@@ -39,7 +39,7 @@ from hifigemm.planner import (
 from hifigemm.problem import Problem, counted
 from hifigemm.programs import keep, kept
 from hifigemm.request import Request
-from hifigemm.schemes import DoubleDouble, Native, Scheme
+from hifigemm.schemes import DoubleDouble, Native, Ozaki1, Scheme
 from hifigemm.schemes.auto import as_scheme
 from hifigemm.settings import decision_log, is_strict
 
@@ -289,12 +289,15 @@ def product_plus(
     stack = shapes.count, left.shape[1], right.shape[2]
     addend = np.broadcast_to(c, shapes.result).reshape(stack)
 
+    settled = _settled_sums(operands, addend, s, request, shift)
+    if settled is not None:
+        request = by_slices(request)
+
     def multiply(x: Array, y: Array) -> tuple[Array, Report]:
         augmented = replace(operands, a=x, b=y)
         values, report = product(augmented, request, shift=shift)
         return cast(Array, values), report
 
-    settled = _settled_sums(operands, addend, s, request, shift)
     if settled is None:
         values, report = sum_with_product(left, right, addend, s, multiply)
         return values.reshape(shapes.result), report
@@ -341,6 +344,13 @@ def of_entries(is_certain: Array, like: Array) -> Array:
     if like.dtype.kind != "c":
         return is_certain
     return np.asarray(is_certain.reshape(*like.shape, 2).all(axis=-1))
+
+
+def by_slices(request: Request) -> Request:
+    """The request for entries that sums in three words leave: neither these nor shorter
+    sums are tried again.
+    """
+    return replace(request, accuracy="correct", scheme=Ozaki1(product="fp64"))
 
 
 def with_others(report: Report, second: Report, is_certain: Array, size: int) -> Report:

@@ -479,7 +479,9 @@ def test_a_number_ends_with_the_exact_product(
     assert meets_promise(values[0], a[0], b[0], TIGHT).all()
 
 
-@pytest.mark.parametrize("family", ["phi_1", "phi_4"])
+@pytest.mark.parametrize(
+    "family", ["phi_1", pytest.param("phi_4", marks=pytest.mark.slow)]
+)
 def test_blocks_mirrors_and_special_values_go_on_to_the_exact_product_too(
     make_pair, assert_same_bits, engine, monkeypatch, family
 ):
