@@ -136,10 +136,8 @@ def run_sections(
     """
     arrays = arrays_here()
     facts, meter, started = arrays.describe(), arrays.meter(), time.perf_counter()
-    peaks, own = (
-        peak_rates(facts["device"]),
-        {"device": facts["device"], "commit": environment()["commit"]},
-    )
+    peaks = peak_rates(facts["device"])
+    own = {"device": facts["device"], "commit": environment()["commit"]}
     path = options.output or default_path(name, arrays)
     found: list[Row] = []
     wrong = False

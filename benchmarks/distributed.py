@@ -127,10 +127,8 @@ class Runner:
         if key in self._alone:
             return self._alone[key]
         (m, n, k), rates = shape, []
-        a, b = (
-            matrix((m, k), 0, dtype, self.device),
-            matrix((k, n), 1, dtype, self.device),
-        )
+        a = matrix((m, k), 0, dtype, self.device)
+        b = matrix((k, n), 1, dtype, self.device)
         out = torch.empty((m, n), dtype=dtype, device=self.device)
         for rank in range(self.world):
             own = 0.0
@@ -163,10 +161,8 @@ class Runner:
         """Check and time one product on a mesh."""
         options = FIXED if options is None else options
         (m, n, k), alone = shape, self.alone(reference or shape, dtype, options)
-        a, b = (
-            matrix((m, k), 0, dtype, self.device),
-            matrix((k, n), 1, dtype, self.device),
-        )
+        a = matrix((m, k), 0, dtype, self.device)
+        b = matrix((k, n), 1, dtype, self.device)
         x, y = shard(a, mesh, left), shard(b, mesh, right)
         made, report = distributed.matmul(x, y, **options, return_report=True)
         same = same_bits(made, a, b, options)

@@ -97,11 +97,9 @@ def check_layout(device: Device) -> None:
             for s in ((2, 64, 2 * layout.k), (2, 8, 2 * layout.k), (2, 64, 8))
         )
         want = a @ b.transpose(0, 2, 1) + c
-        a, b, c = (
-            encode_integers(a, name),
-            encode_integers(b, name),
-            encode_integers(c, "tf32"),
-        )
+        a = encode_integers(a, name)
+        b = encode_integers(b, name)
+        c = encode_integers(c, "tf32")
         for instruction in INSTRUCTIONS:
             got = device.product(name, instruction, a, b, c).view(np.float32)
             print(

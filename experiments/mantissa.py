@@ -123,10 +123,8 @@ def measure(fmt: Format, high: str, low: str, samples: int) -> dict[str, Any]:
     """One line: enumeration, sample, and the half width of the sample's interval of
     three standard deviations.
     """
-    enumerated, kept = (
-        tail_errors(fmt.t, high, low),
-        kept_length(sample_errors(fmt, high, low, samples)),
-    )
+    enumerated = tail_errors(fmt.t, high, low)
+    kept = kept_length(sample_errors(fmt, high, low, samples))
     shares = length_shares(enumerated)
     row = {
         "format": fmt.name,

@@ -64,10 +64,8 @@ def measure(phi: float, n: int, most: int) -> list[dict[str, Any]]:
         a, b = (x.astype(np.float32 if fmt is FP32 else np.float64) for x in doubles)
         reference = correctly_rounded(a, b, np.float64)
         for way in (name for name, (own, _) in WAYS.items() if own is fmt):
-            scheme, row = (
-                WAYS[way][1],
-                {"phi": phi, "n": n, "way": way, "rows_and_columns": block},
-            )
+            scheme = WAYS[way][1]
+            row = {"phi": phi, "n": n, "way": way, "rows_and_columns": block}
             c, report = hg.matmul(a, b, scheme=scheme or "native", return_report=True)
             row |= {
                 "max_relative_error": np.max(abs(c - reference) / abs(reference)),

@@ -53,11 +53,9 @@ def sigma_num_slices(a: Array, b: Array, u: float) -> int:
 
 
 def _count(rows: Array, weights: Array, u: float) -> int:
-    rest, limit, count = (
-        rows,
-        2.0 * math.sqrt(rows.shape[1]) * u * (abs(rows) @ weights),
-        0,
-    )
+    rest = rows
+    limit = 2.0 * math.sqrt(rows.shape[1]) * u * (abs(rows) @ weights)
+    count = 0
     while rest.any():
         last = sigma_slice(rest)
         rest, count = rest - last, count + 1

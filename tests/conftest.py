@@ -180,20 +180,16 @@ def _single_nonzero(rng, shape, dtype):
 
 
 def _with_empty_vectors(rng, m, k, n, dtype):
-    a, b = (
-        gen.phi_matrix(rng, (m, k), 1.0, dtype),
-        gen.phi_matrix(rng, (k, n), 1.0, dtype),
-    )
+    a = gen.phi_matrix(rng, (m, k), 1.0, dtype)
+    b = gen.phi_matrix(rng, (k, n), 1.0, dtype)
     a[::2], b[:, 1::2] = 0, 0
     a[:, k // 2] = 0
     return a, b
 
 
 def _with_subnormal_vectors(rng, m, k, n, dtype):
-    a, b = (
-        gen.phi_matrix(rng, (m, k), 1.0, dtype),
-        gen.phi_matrix(rng, (k, n), 1.0, dtype),
-    )
+    a = gen.phi_matrix(rng, (m, k), 1.0, dtype)
+    b = gen.phi_matrix(rng, (k, n), 1.0, dtype)
     a[::2], b[:, ::2] = (
         gen.subnormal(rng, a[::2].shape, dtype),
         gen.subnormal(rng, b[:, ::2].shape, dtype),
@@ -265,10 +261,8 @@ def workspaces():
     def find(a, b, **options):
         with pytest.raises(hg.PlanError, match=r"takes \d+$") as error:
             hg.make_plan(a, b, workspace=1, **options)
-        smallest, full = (
-            int(str(error.value).split()[-1]),
-            hg.make_plan(a, b, **options).workspace,
-        )
+        smallest = int(str(error.value).split()[-1])
+        full = hg.make_plan(a, b, **options).workspace
         return (
             smallest,
             smallest + (full - smallest) // 10,

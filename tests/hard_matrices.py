@@ -89,10 +89,8 @@ def badly_scaled(
     Neither scale is lost to a scheme that scales rows and columns; the one on the inner
     dimension widens every row.
     """
-    rows, cols = (
-        rng.integers(low, high, (shape[0], 1), endpoint=True),
-        rng.integers(low, high, shape[1], endpoint=True),
-    )
+    rows = rng.integers(low, high, (shape[0], 1), endpoint=True)
+    cols = rng.integers(low, high, shape[1], endpoint=True)
     return np.ldexp(rng.uniform(-1.0, 1.0, shape), rows + cols).astype(dtype)
 
 
@@ -141,10 +139,8 @@ def cancelling(
         below what a native product resolves.
     """
     half, limit = k // 2, span_bits // 2
-    x, y = (
-        exp_rand(rng, (m, half), -limit, limit, dtype),
-        exp_rand(rng, (half, n), -limit, limit, dtype),
-    )
+    x = exp_rand(rng, (m, half), -limit, limit, dtype)
+    y = exp_rand(rng, (half, n), -limit, limit, dtype)
     again = (
         np.nextafter(x, x * rng.integers(0, 3, x.shape).astype(dtype)) if perturb else x
     )

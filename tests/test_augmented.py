@@ -25,10 +25,8 @@ def test_infinities_of_the_addend_take_the_sign_of_its_factor(dtype, beta):
 
 def test_an_infinite_addend_meets_an_infinity_of_its_own_sign():
     # The product overflows: inf + inf is inf, inf - inf is NaN.
-    a, b, c = (
-        np.full((1, 2), 2.0**1000),
-        np.full((2, 1), 2.0**1000),
-        np.array([[np.inf]]),
-    )
+    a = np.full((1, 2), 2.0**1000)
+    b = np.full((2, 1), 2.0**1000)
+    c = np.array([[np.inf]])
     assert hg.gemm(a, b, c, beta=1.0, accuracy="correct") == np.inf
     assert np.isnan(hg.gemm(a, b, c, beta=-1.0, accuracy="correct"))

@@ -128,10 +128,8 @@ def test_changing_data_get_their_own_bits_in_every_order(
 
 
 def test_every_call_is_decided_by_its_own_operands(make_pair, assert_same_bits):
-    easy, hard = (
-        on_gpu(*make_pair("phi_0.1", 400, 900, 300)),
-        on_gpu(*make_pair("phi_2", 400, 900, 300)),
-    )
+    easy = on_gpu(*make_pair("phi_0.1", 400, 900, 300))
+    hard = on_gpu(*make_pair("phi_2", 400, 900, 300))
     want = [hg.matmul(*pair, scheme=FAST, return_report=True) for pair in (easy, hard)]
     assert want[0][1].scheme != want[1][1].scheme
     for which in (0, 0, 1, 1, 0, 1, 0, 0):

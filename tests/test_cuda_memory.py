@@ -35,10 +35,8 @@ SMALL = 2**22
 )
 @pytest.mark.parametrize("workspace", [2**27, 2**30])
 def test_memory_stays_within_the_workspace(scheme, dtype, workspace):
-    a, b = (
-        torch.randn(3000, 4096, dtype=dtype, device="cuda"),
-        torch.randn(4096, 2500, dtype=dtype, device="cuda"),
-    )
+    a = torch.randn(3000, 4096, dtype=dtype, device="cuda")
+    b = torch.randn(4096, 2500, dtype=dtype, device="cuda")
     out = torch.empty(3000, 2500, dtype=dtype, device="cuda")
     # constants that stay are made here
     hg.matmul(a, b, scheme=scheme, workspace=workspace, out=out)
@@ -83,10 +81,8 @@ def test_outliers_stay_within_the_workspace(monkeypatch, workspace):
 def test_default_workspaces_leave_half_of_the_free_memory_and_change_no_bit(
     monkeypatch, options, dtype
 ):
-    a, b = (
-        torch.randn(3000, 4096, dtype=dtype, device="cuda"),
-        torch.randn(4096, 2500, dtype=dtype, device="cuda"),
-    )
+    a = torch.randn(3000, 4096, dtype=dtype, device="cuda")
+    b = torch.randn(4096, 2500, dtype=dtype, device="cuda")
     out = torch.empty(3000, 2500, dtype=dtype, device="cuda")
     want = hg.matmul(a, b, **options)
     held, besides = 2**27, sum(x.nbytes for x in (a, b, out))
@@ -171,15 +167,11 @@ def test_looks_and_fp64_sums_of_large_stacks():
     from hifigemm.engines.kernels.native_gemm import fp64_product
 
     a, b = _stacks(np.float64)
-    scheme, size, native = (
-        hg.Ozaki2(scaling="fast"),
-        a.abs() @ b.abs(),
-        native_bound(5, 2.0**-53),
-    )
-    found, bound = (
-        hg.matmul(a, b, scheme=scheme),
-        hg.matmul(a, b, scheme=scheme, return_report=True)[1].bound,
-    )
+    scheme = hg.Ozaki2(scaling="fast")
+    size = a.abs() @ b.abs()
+    native = native_bound(5, 2.0**-53)
+    found = hg.matmul(a, b, scheme=scheme)
+    bound = hg.matmul(a, b, scheme=scheme, return_report=True)[1].bound
     assert ((found - a @ b).abs() <= (bound + 2.0**-53 + native) * size).all()
     out = torch.empty(70000, 3, 4, dtype=torch.float64, device="cuda")
     fp64_product(a, b, out, (torch.zeros(1, dtype=torch.int64, device="cuda"), 0, 0))

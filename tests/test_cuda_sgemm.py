@@ -334,10 +334,8 @@ def test_auto_takes_large_products_and_leaves_small_ones():
         (256, 256, 256, True),
         (4096, 4096, 1, True),
     ):
-        x, y = (
-            torch.rand(m, k, device="cuda") - 0.5,
-            torch.rand(k, n, device="cuda") - 0.5,
-        )
+        x = torch.rand(m, k, device="cuda") - 0.5
+        y = torch.rand(k, n, device="cuda") - 0.5
         assert hg.matmul(x, y, return_report=True)[1].native == native
 
 

@@ -96,10 +96,8 @@ def test_counts_are_as_large_as_the_error_ratio_asks_for(
     a, b = make_pair(family, 12, 60, 9, dtype)
     c, report = hg.matmul(a, b, scheme=FAST, accuracy=accuracy, return_report=True)
     p = Problem(1, 12, 9, 60, a.dtype)
-    target, ratio = (
-        resolve(accuracy, FP64, 60),
-        error_ratio(a[None], b[None], EXACT, 2**14, 10**6),
-    )
+    target = resolve(accuracy, FP64, 60)
+    ratio = error_ratio(a[None], b[None], EXACT, 2**14, 10**6)
     enough = count_for_ratio(p.terms, target.r, ratio, p.is_complex)
     assert meets_promise(c, a, b, report.bound).all()
     exact, certified = "hold the exact product" in report.reason, enough is None
@@ -264,10 +262,8 @@ def test_prepared_operands_do_not_inherit_what_was_seen(
     for family in ("integers", "uniform"):
         easy, hard = make_pair(family, 8, 30, 8), make_pair("phi_8", 8, 30, 8)
         plan = hg.make_plan(*easy, scheme=FAST, accuracy=accuracy)
-        left, right = (
-            hg.prepare(easy[0], "left", plan=plan),
-            hg.prepare(hard[1], "right", plan=plan),
-        )
+        left = hg.prepare(easy[0], "left", plan=plan)
+        right = hg.prepare(hard[1], "right", plan=plan)
         own = hg.prepare(hard[0], "left", plan=plan)
         for x, y, p, q in (
             (*(easy[0], hard[1]), *(left, right)),
@@ -360,10 +356,8 @@ def test_prepared_operands_serve_reports_and_products_without_one(
     a, b = make_pair("phi_1", 8, 30, 7)
     for scheme in (hg.Ozaki2(num_moduli=9, scaling="fast"), hg.Ozaki1(num_slices=3)):
         plan = hg.make_plan(a, b, scheme=scheme)
-        left, right = (
-            hg.prepare(a, "left", plan=plan),
-            hg.prepare(b, "right", plan=plan),
-        )
+        left = hg.prepare(a, "left", plan=plan)
+        right = hg.prepare(b, "right", plan=plan)
         c, report = hg.matmul(a, b, plan=plan, return_report=True)
         for x, y in ((left, b), (a, right), (left, right)):
             assert_same_bits(hg.matmul(x, y), c)

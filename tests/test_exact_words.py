@@ -96,10 +96,8 @@ def nearest(x):
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("bits", BITS)
 def test_products_are_those_of_all_bits(kind, bits):
-    x, y = (
-        fractions(1, (3, 5), bits),
-        fractions(2, (5, 2), BITS[::-1][BITS.index(bits)]),
-    )
+    x = fractions(1, (3, 5), bits)
+    y = fractions(2, (5, 2), BITS[::-1][BITS.index(bits)])
     a, b, want = MAKERS[kind](x), MAKERS[kind](y), exact_product(x, y)
     found, report = hg.matmul(a, b, accuracy="correct", return_report=True)
     assert report.correct
@@ -124,11 +122,9 @@ def test_products_are_those_of_all_bits(kind, bits):
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_beside_arrays_of_numpy_and_in_gemm(kind):
-    x, y, z = (
-        fractions(3, (4, 3), 100),
-        fractions(4, (4, 2), 40),
-        fractions(5, (3, 2), 53),
-    )
+    x = fractions(3, (4, 3), 100)
+    y = fractions(4, (4, 2), 40)
+    z = fractions(5, (3, 2), 53)
     a, b, c = MAKERS[kind](x), nearest(y), MAKERS[kind](z)
     transposed = [list(row) for row in zip(*x, strict=True)]
     want = exact_product(transposed, y)

@@ -31,10 +31,8 @@ escalated.
 def test_nothing_is_asked_of_entries_that_are_filled_in(special):
     # Without its Inf or NaN, the product of the first row and column would be 2**-40,
     # beyond two slices of 8 bits.
-    a, b = (
-        np.array([[1.0, 2.0**-40, 3.0], [1.0, 1.0, 1.0]]),
-        np.array([[0.0, 0.0], [1.0, 1.0], [0.0, 1.0]]),
-    )
+    a = np.array([[1.0, 2.0**-40, 3.0], [1.0, 1.0, 1.0]])
+    b = np.array([[0.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
     with pytest.raises(hg.AccuracyError, match="for 1 of 4 entries"):
         hg.matmul(a, b, scheme=TWO_SLICES, accuracy=1e-3)
     a[0, 2] = special
@@ -55,10 +53,8 @@ def test_entries_are_escalated_on_their_rows_and_columns_and_counted_by_their_sh
     a[[0, 2], [1, 0], 1] = b[[0, 2], 1, 2] = 2.0 ** -(bits + 2)
     scheme = hg.Ozaki1(product, 2, "correct")
     workspace = hg.make_plan(a, b, scheme=scheme).workspace // share
-    plan, engine = (
-        hg.make_plan(a, b, scheme=scheme, workspace=workspace),
-        engine_for("numpy"),
-    )
+    plan = hg.make_plan(a, b, scheme=scheme, workspace=workspace)
+    engine = engine_for("numpy")
     done, outcome = execute(plan, a, b, engine, workspace)
     assert done is plan
     assert_same_bits(outcome.values, correctly_rounded(a, b))
@@ -243,10 +239,8 @@ def test_programs_finer_plans_and_steps_keep_what_was_asked(
 
 
 def test_vectors_with_special_values_are_marked_in_a_whole_split():
-    plan, engine = (
-        hg.make_plan(np.ones((3, 4)), np.ones((4, 2)), scheme="ozaki1"),
-        engine_for("numpy"),
-    )
+    plan = hg.make_plan(np.ones((3, 4)), np.ones((4, 2)), scheme="ozaki1")
+    engine = engine_for("numpy")
     x = np.ones((1, 3, 4))
     assert "marked" not in whole_split(plan, x, "left", engine).facts
     x[0, 1, 2] = np.nan

@@ -207,11 +207,9 @@ def test_c_is_not_read_when_beta_is_zero(make_pair, assert_same_bits, scheme, al
 
 
 def test_a_and_b_are_not_read_when_alpha_is_zero():
-    a, b, c = (
-        np.full((4, 7), np.nan),
-        np.full((7, 3), np.inf),
-        np.arange(12.0).reshape(4, 3),
-    )
+    a = np.full((4, 7), np.nan)
+    b = np.full((7, 3), np.inf)
+    c = np.arange(12.0).reshape(4, 3)
     for beta in (1.0, -2.0, 0.5):
         np.testing.assert_array_equal(hg.gemm(a, b, c, alpha=0.0, beta=beta), beta * c)
     result, report = hg.gemm(a, b, alpha=0.0, return_report=True)
@@ -223,11 +221,9 @@ def test_a_and_b_are_not_read_when_alpha_is_zero():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("alpha", [1.0, 2.0, 3.0])
 def test_an_empty_sum_gives_beta_c(dtype, alpha):
-    a, b, c = (
-        np.ones((4, 0), dtype),
-        np.ones((0, 3), dtype),
-        np.arange(12).reshape(4, 3).astype(dtype),
-    )
+    a = np.ones((4, 0), dtype)
+    b = np.ones((0, 3), dtype)
+    c = np.arange(12).reshape(4, 3).astype(dtype)
     np.testing.assert_array_equal(hg.gemm(a, b, c, alpha=alpha, beta=2.0), 2 * c)
     np.testing.assert_array_equal(hg.gemm(a, b, alpha=alpha), np.zeros((4, 3)))
     assert hg.gemm(
@@ -591,10 +587,8 @@ def rounded_sum(a, b, c, alpha, beta):
         ]
         for at, (x, y) in enumerate(zip(exact.fraction(i, j), addends, strict=False)):
             value = Fraction(alpha) * x + Fraction(beta) * Fraction(float(y))
-            integer, exponent = (
-                np.array([value.numerator], object),
-                1 - value.denominator.bit_length(),
-            )
+            integer = np.array([value.numerator], object)
+            exponent = 1 - value.denominator.bit_length()
             rounded = round_integers(integer, np.array([exponent]), expected.real.dtype)
             (expected.imag if at else expected.real)[i, j] = rounded[0]
     return expected
@@ -766,11 +760,9 @@ def test_a_small_part_is_what_remains_of_a_product_that_overflows(dtype):
 
 def test_stacks_vectors_and_special_values_are_rounded_once_too(assert_same_bits):
     rng = np.random.default_rng(3)
-    a, b, c = (
-        rng.standard_normal((3, 4, 5)),
-        rng.standard_normal((5, 70)),
-        rng.standard_normal((4, 70)),
-    )
+    a = rng.standard_normal((3, 4, 5))
+    b = rng.standard_normal((5, 70))
+    c = rng.standard_normal((4, 70))
     options = {"alpha": -1.0, "beta": 1.0, "accuracy": "correct"}
     found = hg.gemm(a, b, c, **options)
     for z in range(3):
@@ -799,10 +791,8 @@ def test_iterative_refinement_converges_to_the_last_bit():
     rng = np.random.default_rng(4)
     n, scale = 40, 10.0 ** -np.linspace(0, 10, 40)
     q = np.linalg.qr(rng.standard_normal((n, n)))[0]
-    a, x = (
-        np.rint((q * scale) @ q.T * 2.0**40),
-        rng.integers(-50, 50, (n, 2)).astype(float),
-    )
+    a = np.rint((q * scale) @ q.T * 2.0**40)
+    x = rng.integers(-50, 50, (n, 2)).astype(float)
     b = hg.matmul(a, x, accuracy="correct")
     y = np.linalg.solve(a, b)
     for _ in range(6):

@@ -82,10 +82,8 @@ def test_with_an_accuracy_every_entry_is_exact_or_the_product_is_refused(
     rng, limits = np.random.default_rng(2), np.iinfo(dtype)
     kept = refused = 0
     for bits in range(1, limits.bits + 1):
-        a, b = (
-            full(rng, (3, 4), dtype) >> (limits.bits - bits),
-            full(rng, (4, 2), dtype) >> (limits.bits - bits),
-        )
+        a = full(rng, (3, 4), dtype) >> (limits.bits - bits)
+        b = full(rng, (4, 2), dtype) >> (limits.bits - bits)
         exact = integer_product(a.astype(object), b.astype(object))
         fits = all(limits.min <= x <= limits.max for x in exact.ravel())
         if fits:

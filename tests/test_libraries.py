@@ -205,10 +205,8 @@ def test_autocast_does_not_change_products(torch):
 
 @pytest.mark.parametrize("scheme", ["auto", "ozaki1", "ozaki2"])
 def test_subnormals_count_in_a_thread_that_flushes_them(torch, scheme):
-    a, b = (
-        torch.tensor([[2.0**-540]], dtype=torch.float64),
-        torch.tensor([[3 * 2.0**-520]], dtype=torch.float64),
-    )
+    a = torch.tensor([[2.0**-540]], dtype=torch.float64)
+    b = torch.tensor([[3 * 2.0**-520]], dtype=torch.float64)
     least = 2.0**-1022
     if not torch.set_flush_denormal(True):
         pytest.skip("this CPU knows no such mode")
@@ -225,12 +223,10 @@ def test_subnormals_count_in_a_thread_that_flushes_them(torch, scheme):
 
 def test_scalars_and_operands_count_in_such_a_thread_too(torch):
     one, tiny = np.ones((1, 1)), np.float32([[1e-40]])
-    zero, large, least, units = (
-        0 * one,
-        2.0**1000 * one,
-        2.0**-1040 * one,
-        one.astype(np.complex64),
-    )
+    zero = 0 * one
+    large = 2.0**1000 * one
+    least = 2.0**-1040 * one
+    units = one.astype(np.complex64)
     turned, scaled = tiny * np.complex64(1j), 2.0**200 * one
     plan = hg.make_plan(one, one, scheme="ozaki1")
     calls = [

@@ -119,10 +119,8 @@ def test_mixed_dtypes_are_exact_in_the_promoted_one(
         ("float32", "complex128"),
         ("complex64", "float32"),
     ):
-        a, b = (
-            make_pair("phi_2", 4, 9, 3, first)[0],
-            make_pair("phi_2", 4, 9, 3, second)[1],
-        )
+        a = make_pair("phi_2", 4, 9, 3, first)[0]
+        b = make_pair("phi_2", 4, 9, 3, second)[1]
         assert_same_bits(
             hg.matmul(a, b, accuracy="correct", scheme=scheme), correctly_rounded(a, b)
         )

@@ -36,10 +36,8 @@ def test_prepared_operands_give_the_bits_of_the_operands(
         a, b = make_pair(name, 7, 12, 5, dtype)
         plan = hg.make_plan(a, b, scheme=scheme)
         c = hg.matmul(a, b, plan=plan)
-        left, right = (
-            hg.prepare(a, "left", plan=plan),
-            hg.prepare(b, "right", plan=plan),
-        )
+        left = hg.prepare(a, "left", plan=plan)
+        right = hg.prepare(b, "right", plan=plan)
         for x, y in ((left, b), (a, right), (left, right)):
             assert_same_bits(hg.matmul(x, y), c)
             assert_same_bits(hg.matmul(x, y, plan=plan), c)
@@ -92,10 +90,8 @@ def test_promises_hold_for_prepared_operands(make_pair, scheme, accuracy):
     a, b = make_pair("phi_2", 7, 12, 5)
     try:
         plan = hg.make_plan(a, b, scheme=scheme, accuracy=accuracy)
-        left, right = (
-            hg.prepare(a, "left", plan=plan),
-            hg.prepare(b, "right", plan=plan),
-        )
+        left = hg.prepare(a, "left", plan=plan)
+        right = hg.prepare(b, "right", plan=plan)
         c, report = hg.matmul(left, right, return_report=True)
     except hg.AccuracyError:
         assert scheme == "native" or scheme.explicit
@@ -117,10 +113,8 @@ def test_a_change_of_sign_gives_the_same_bits_whatever_is_prepared(
     for m, k, n in ((7, 12, 5), (3, 1, 4), (12, 30, 9)):
         a, b = make_pair("phi_2", m, k, n, dtype)
         plan = hg.make_plan(a, b, scheme=scheme)
-        left, right = (
-            hg.prepare(a, "left", plan=plan),
-            hg.prepare(b, "right", plan=plan),
-        )
+        left = hg.prepare(a, "left", plan=plan)
+        right = hg.prepare(b, "right", plan=plan)
         expected = hg.matmul(-a, b, plan=plan)
         for x, y in ((a, b), (left, b), (a, right), (left, right)):
             assert_same_bits(hg.gemm(x, y, alpha=-1, plan=plan), expected)
@@ -166,19 +160,15 @@ def test_prepared_stacks_and_vectors(make_pair, assert_same_bits, scheme, dtype)
     for x, y in shapes:
         plan = hg.make_plan(x, y, scheme=scheme)
         c = hg.matmul(x, y, plan=plan)
-        left, right = (
-            hg.prepare(x, "left", plan=plan),
-            hg.prepare(y, "right", plan=plan),
-        )
+        left = hg.prepare(x, "left", plan=plan)
+        right = hg.prepare(y, "right", plan=plan)
         for p, q in ((left, y), (x, right), (left, right)):
             assert_same_bits(hg.matmul(p, q), c)
     plan = hg.make_plan(a, b, scheme=scheme)
     for x, y in shapes:
         c = hg.matmul(x, y, plan=plan)
-        left, right = (
-            hg.prepare(x, "left", plan=plan),
-            hg.prepare(y, "right", plan=plan),
-        )
+        left = hg.prepare(x, "left", plan=plan)
+        right = hg.prepare(y, "right", plan=plan)
         for p, q in ((left, y), (x, right), (left, right)):
             assert_same_bits(hg.matmul(p, q), c)
 
@@ -267,10 +257,8 @@ def test_plans_of_equal_counts_and_other_promises_are_not_mixed_silently(
     make_pair, scheme
 ):
     a, b = make_pair("phi_1", 7, 12, 5)
-    free, bound = (
-        hg.make_plan(a, b, scheme=scheme),
-        hg.make_plan(a, b, scheme=scheme, accuracy=1e-4),
-    )
+    free = hg.make_plan(a, b, scheme=scheme)
+    bound = hg.make_plan(a, b, scheme=scheme, accuracy=1e-4)
     correct = hg.make_plan(a, b, scheme=scheme, accuracy="correct")
     for own, other in (
         (free, bound),

@@ -23,11 +23,9 @@ def check(c, exact, r, dtype):
     lies below the normal numbers.
     """
     real = np.finfo(dtype)
-    tiny, half, largest = (
-        Fraction(float(real.tiny)),
-        Fraction(float(real.smallest_subnormal)) / 2,
-        float(real.max),
-    )
+    tiny = Fraction(float(real.tiny))
+    half = Fraction(float(real.smallest_subnormal)) / 2
+    largest = float(real.max)
     for x, y in zip(components(c), exact, strict=True):
         if isinstance(x, float):
             assert x > 0 if y > 0 else x < 0
@@ -179,10 +177,8 @@ def test_gemm_keeps_it_for_the_whole_sum_or_refuses(make_pair):
     c = -hg.matmul(a, b, accuracy="correct")
     r = 1e-10
     for alpha, beta in ((1.0, 1.0), (-2.0, 0.5), (0.25, -1.0)):
-        left, right = (
-            np.concatenate([alpha * a, c], axis=1),
-            np.concatenate([b, beta * np.eye(4)]),
-        )
+        left = np.concatenate([alpha * a, c], axis=1)
+        right = np.concatenate([b, beta * np.eye(4)])
         check(
             hg.gemm(a, b, c, alpha=alpha, beta=beta, accuracy=hg.Relative(r)),
             exact_entries(left, right),

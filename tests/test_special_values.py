@@ -304,10 +304,8 @@ def test_floating_point_error_settings_of_the_caller_do_not_matter(
 
 @pytest.mark.parametrize("alpha", [2.0, -0.5, 3.0])
 def test_gemm_carries_non_finite_entries_through(alpha):
-    a, b = (
-        np.array([[np.inf, 1.0], [2.0, np.nan], [1.0, 1.0]]),
-        np.array([[1.0, 0.0], [1.0, 2.0]]),
-    )
+    a = np.array([[np.inf, 1.0], [2.0, np.nan], [1.0, 1.0]])
+    b = np.array([[1.0, 0.0], [1.0, 2.0]])
     with np.errstate(invalid="ignore"):
         expected = alpha * (a @ b) + 3.0 * np.ones((3, 2))
     for scheme in ("auto", "ozaki1", "ozaki2"):

@@ -89,10 +89,8 @@ def test_gradients_are_no_matter_under_no_grad():
 
 
 def test_prepared_tensors_stand_for_the_operand(assert_same_bits):
-    a, b = (
-        torch.rand(6, 20, dtype=torch.float64),
-        torch.rand(20, 7, dtype=torch.float64),
-    )
+    a = torch.rand(6, 20, dtype=torch.float64)
+    b = torch.rand(20, 7, dtype=torch.float64)
     plan = hg.make_plan(a, b, scheme=hg.Ozaki2(scaling="fast"), accuracy="correct")
     assert plan.engine == "torch"
     left = hg.prepare(a, "left", plan=plan)

@@ -47,11 +47,9 @@ from mutants import Mutant, mutants_of, put
 CALLS = 100
 """Calls of a function that are traced in a test."""
 ROOT = Path(__file__).resolve().parent.parent
-SRC, CACHE, EQUIVALENT = (
-    ROOT / "src",
-    ROOT / ".cache" / "touched.pickle",
-    ROOT / "tools" / "equivalent_mutants.csv",
-)
+SRC = ROOT / "src"
+CACHE = ROOT / ".cache" / "touched.pickle"
+EQUIVALENT = ROOT / "tools" / "equivalent_mutants.csv"
 QUICK = [
     "-q",
     "-s",
@@ -192,10 +190,8 @@ def trace(runner: Runner, items: list[pytest.Item]) -> dict[str, tuple]:
         fails = runner.fails(item, after)
         sys.settrace(None)
         threading.settrace(None)  # type: ignore[arg-type]
-        seconds, named = (
-            time.process_time() - start,
-            {os.path.relpath(f, ROOT): x for f, x in lines.items()},
-        )
+        seconds = time.process_time() - start
+        named = {os.path.relpath(f, ROOT): x for f, x in lines.items()}
         digests = {
             file: digest(file) for file in (*named, os.path.relpath(item.path, ROOT))
         }

@@ -235,10 +235,8 @@ def residuals(rows: Sequence[Row]) -> str:
     def over(found: Sequence[Row], method: str, other: str = fp32) -> list[float]:
         return ratios(found, "method", "residual", method, other, "inputs", "k")
 
-    text, what = (
-        f"{published} errs no more than {fp32}: uniform entries, k >= 64",
-        "ratio of residuals",
-    )
+    text = f"{published} errs no more than {fp32}: uniform entries, k >= 64"
+    what = "ratio of residuals"
     claims = claim(text, over(uniform, published), at_most_one, what)
     text = f"{scaled}, errs no more than {fp32}: all inputs, k >= 1024"
     claims += claim(text, over(long, scaled), at_most_one, what)

@@ -151,11 +151,9 @@ def _panels(
     """Residual over k for each method, a panel for each kind of inputs; the axes that
     were taken.
     """
-    lengths, inputs, methods = (
-        [float(row["k"]) for row in rows],
-        unique(rows, "inputs"),
-        unique(rows, "method"),
-    )
+    lengths = [float(row["k"]) for row in rows]
+    inputs = unique(rows, "inputs")
+    methods = unique(rows, "method")
     for axes, panel in zip(grid, inputs):
         for method, style in zip(methods, styles):
             curve(

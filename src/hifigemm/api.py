@@ -511,10 +511,10 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
         plan, None, None, engine
     )
     with library.active():
-        operand, split = (
-            x if is_narrow and plan.alternatives else converted(x, plan.problem.dtype),
-            None,
+        operand = (
+            x if is_narrow and plan.alternatives else converted(x, plan.problem.dtype)
         )
+        split = None
         if operand is x:
             operand = x.copy()
         if operand.size and splits:

@@ -118,10 +118,8 @@ def _in_one_dtype(i: Any, j: Any) -> tuple[Any, Any]:
     """
     if np.result_type(i.dtype, j.dtype).kind in "biu":
         return i, j
-    least, most = (
-        min(int(x.min(initial=0)) for x in (i, j)),
-        max(int(x.max(initial=0)) for x in (i, j)),
-    )
+    least = min(int(x.min(initial=0)) for x in (i, j))
+    most = max(int(x.max(initial=0)) for x in (i, j))
     dtype = np.uint64 if least >= 0 else np.int64 if most < 2**63 else None
     return (i, j) if dtype is None else (i.astype(dtype), j.astype(dtype))
 

@@ -213,15 +213,11 @@ def _run(
     at_left = at_right = None
     for block in plan.blocks():
         if at_right != (block.batch, block.cols):
-            at_right, right_part = (
-                (block.batch, block.cols),
-                right.part(plan, engine, block.batch, block.cols),
-            )
+            at_right = (block.batch, block.cols)
+            right_part = right.part(plan, engine, block.batch, block.cols)
         if at_left != (block.batch, block.rows):
-            at_left, left_part = (
-                (block.batch, block.rows),
-                left.part(plan, engine, block.batch, block.rows),
-            )
+            at_left = (block.batch, block.rows)
+            left_part = left.part(plan, engine, block.batch, block.rows)
         done = scheme.multiply(plan, left_part, right_part, engine, shift)
         values[block] = done.values
         bound = done.bound

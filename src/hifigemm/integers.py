@@ -134,10 +134,8 @@ def integer_product(operands: Operands, request: Request) -> tuple[Array, Report
         )
     is_small = shapes.count * shapes.left[1] * shapes.right[2] * k <= _SMALL
     if forced_native or (library.on_host and is_small and not exact):
-        product, how = (
-            np.matmul(a, b),
-            _How(Native(), 1, k, f"product of {promoted} by the library"),
-        )
+        product = np.matmul(a, b)
+        how = _How(Native(), 1, k, f"product of {promoted} by the library")
     else:
         left, right = operands.stacks(None)
         fit_int8 = all(_INT8.min <= low and high <= _INT8.max for low, high in extremes)

@@ -196,10 +196,8 @@ def _tensors(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
         ):
             return None
         target = out.dtype, out.shape, out.stride(), out.data_ptr() & 15
-    one, other = (
-        (a.shape, a.stride(), a.dtype, at & 15),
-        (b.shape, b.stride(), b.dtype, bt & 15),
-    )
+    one = (a.shape, a.stride(), a.dtype, at & 15)
+    other = (b.shape, b.stride(), b.dtype, bt & 15)
     return *one, *other, device, target
 
 

@@ -192,22 +192,18 @@ def _report(
     """What was done; where a device decides, what it found is read when somebody
     looks.
     """
-    planned, certificate = (
-        (plan.scheme, outcome.num_products, outcome.bound, plan.k_block),
-        outcome.certificate,
-    )
+    planned = (plan.scheme, outcome.num_products, outcome.bound, plan.k_block)
+    certificate = outcome.certificate
     reasons = [plan.reason, *outcome.notes]
 
     def decide() -> Decision:
         scheme, products, bound, k_block = planned
         if certificate is not None:
             found = certificate()
-            scheme, products, bound, k_block = (
-                found.scheme,
-                found.num_products,
-                found.bound,
-                found.k_block,
-            )
+            scheme = found.scheme
+            products = found.num_products
+            bound = found.bound
+            k_block = found.k_block
             if plan.alternatives:
                 reasons.append(f"{scheme} taken")
         native = isinstance(scheme, Native) and products > 0

@@ -171,10 +171,8 @@ def sums_over_ranks(mesh):
     for (m, k, n), kind, dtype, scheme in SUMS[:: mesh.ndim]:
         a, b = operands(mesh, m, k, n, kind, dtype)
         a[0], b[: k // 2, -1] = 0, 0
-        want, correct = (
-            hg.matmul(a, b, scheme=scheme),
-            hg.matmul(a, b, accuracy="correct"),
-        )
+        want = hg.matmul(a, b, scheme=scheme)
+        correct = hg.matmul(a, b, accuracy="correct")
         c = (
             operands(mesh, m, 1, n, "phi_0.5", dtype, 1)[0]
             @ operands(mesh, m, 1, n, "phi_0.5", dtype, 1)[1]
@@ -182,11 +180,9 @@ def sums_over_ranks(mesh):
         scalars = {"alpha": -0.75, "beta": 3.0, "scheme": scheme}
         combined = hg.gemm(a, b, c, **scalars)
         for left, right in _along_k(mesh):
-            x, y, z = (
-                spread(a, mesh, *left),
-                spread(b, mesh, *right),
-                spread(c, mesh, *right),
-            )
+            x = spread(a, mesh, *left)
+            y = spread(b, mesh, *right)
+            z = spread(c, mesh, *right)
             _, report = made = distributed.matmul(
                 x, y, scheme=scheme, return_report=True
             )
@@ -221,10 +217,8 @@ def every_layout_of_the_model(mesh):
     for m, k, n in ((23, 2048, 22), (40, 900, 33)):
         a, b = operands(mesh, m, k, n)
         want = hg.matmul(a, b, scheme=FIXED)
-        x, y = (
-            spread(a, mesh, *[Shard(0)] * mesh.ndim),
-            spread(b, mesh, *[Shard(1)] * mesh.ndim),
-        )
+        x = spread(a, mesh, *[Shard(0)] * mesh.ndim)
+        y = spread(b, mesh, *[Shard(1)] * mesh.ndim)
         count = len(
             candidates(
                 (m, n, k),
@@ -268,10 +262,8 @@ def large_and_uneven(mesh):
         for options in ({"scheme": FIXED}, {"accuracy": "correct"}, {}):
             want = hg.matmul(a, b, **(options or {"scheme": FAST}))
             for left, right in product([Shard(0), Shard(1)], repeat=2):
-                x, y = (
-                    spread(a, mesh, *[left] * mesh.ndim),
-                    spread(b, mesh, *[right] * mesh.ndim),
-                )
+                x = spread(a, mesh, *[left] * mesh.ndim)
+                y = spread(b, mesh, *[right] * mesh.ndim)
                 assert_same(distributed.matmul(x, y, **options), want)
 
 
@@ -337,10 +329,8 @@ def special_values(mesh):
             for options in ({"scheme": FIXED}, {"accuracy": "correct"}):
                 want = hg.matmul(a, b, **options)
                 for left, right in product([Shard(0), Shard(1)], repeat=2):
-                    x, y = (
-                        spread(a, mesh, *[left] * mesh.ndim),
-                        spread(b, mesh, *[right] * mesh.ndim),
-                    )
+                    x = spread(a, mesh, *[left] * mesh.ndim)
+                    y = spread(b, mesh, *[right] * mesh.ndim)
                     assert_same(distributed.matmul(x, y, **options), want)
 
 
@@ -416,10 +406,8 @@ def refusals(mesh):
     """What one rank refuses, every rank refuses, and the next product is made."""
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     (a, b), (long, _) = operands(mesh, 12, 40, 12), operands(mesh, 12, 1024, 12)
-    x, y = (
-        spread(a, mesh, *[Shard(0)] * mesh.ndim),
-        spread(b, mesh, *[Shard(0)] * mesh.ndim),
-    )
+    x = spread(a, mesh, *[Shard(0)] * mesh.ndim)
+    y = spread(b, mesh, *[Shard(0)] * mesh.ndim)
     own = rank == last
 
     def everywhere(error, words, *given, **options):
@@ -559,10 +547,8 @@ def killed(mesh):
     not wait for ever.
     """
     a, b = operands(mesh, 64, 64, 64)
-    x, y = (
-        spread(a, mesh, *[Shard(0)] * mesh.ndim),
-        spread(b, mesh, *[Shard(0)] * mesh.ndim),
-    )
+    x = spread(a, mesh, *[Shard(0)] * mesh.ndim)
+    y = spread(b, mesh, *[Shard(0)] * mesh.ndim)
     distributed.matmul(x, y, scheme=FIXED)
     if dist.get_rank() == 1:
         os._exit(7)
@@ -707,11 +693,9 @@ def stacks_and_vectors_of_pytorch(mesh):
     a, b = operands(mesh, 6, 40, 5)
     stacks = torch.stack([a, a.flip(0), 2 * a]), torch.stack([b, b.flip(1), -b])
     c = stacks[0][:, :, :5].contiguous()
-    inner, rows, vector = (
-        (Shard(1), Shard(0)),
-        (Shard(0), Shard(0)),
-        b[:, 0].contiguous(),
-    )
+    inner = (Shard(1), Shard(0))
+    rows = (Shard(0), Shard(0))
+    vector = b[:, 0].contiguous()
     stacked = [
         (Shard(2), Shard(1)),
         (Shard(0), Shard(1)),
@@ -773,10 +757,8 @@ def stacks_and_vectors_of_pytorch(mesh):
             b, mesh, *[Shard(0)] * mesh.ndim
         )
         assert not any(p.is_partial() for p in made.placements)
-    x, v = (
-        spread(a, mesh, *[Shard(1)] * mesh.ndim).requires_grad_(),
-        a[:, 0].contiguous(),
-    )
+    x = spread(a, mesh, *[Shard(1)] * mesh.ndim).requires_grad_()
+    v = a[:, 0].contiguous()
     with hg.emulate("correct"):
         (
             x

@@ -57,10 +57,8 @@ def _rank(
     if device == "cuda":
         torch.cuda.set_device(rank)
         place = {"device_id": torch.device("cuda", rank)}
-    count, backend = (
-        torch.Size(shape).numel(),
-        backend or ("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"),
-    )
+    count = torch.Size(shape).numel()
+    backend = backend or ("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
     dist.init_process_group(
         backend,
         init_method=store,

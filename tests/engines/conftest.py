@@ -94,12 +94,10 @@ def _make_types_once():
     """
     from triton.language import core
 
-    kept, own_block, own_tuple, own_equal = (
-        {},
-        core.block_type.__init__,
-        core.tuple.__init__,
-        core.dtype.__eq__,
-    )
+    kept = {}
+    own_block = core.block_type.__init__
+    own_tuple = core.tuple.__init__
+    own_equal = core.dtype.__eq__
     shape_of_scalars = core.constexpr(1), core.tuple([])
 
     def block_type(self, element_ty, shape):

@@ -97,10 +97,8 @@ def test_functions_of_two_arrays_or_numbers_equal_numpy(ufunc, data):
     limits = (
         {"least": 0, "most": 127} if ufunc in (np.left_shift, np.right_shift) else {}
     )
-    x, y = (
-        data.draw(arrays(left)),
-        data.draw(st.one_of(arrays(right, **limits), scalars(right, **limits))),
-    )
+    x = data.draw(arrays(left))
+    y = data.draw(st.one_of(arrays(right, **limits), scalars(right, **limits)))
     turned = not limits and ufunc is not np.subtract and data.draw(st.booleans())
     exact_zero = ufunc not in (np.maximum, np.minimum)
     moved = on_device(y) if isinstance(y, np.ndarray) and y.ndim == 2 else y
@@ -146,10 +144,8 @@ def test_integers_are_divided_towards_minus_infinity(x, p):
 
 @given(data=st.data())
 def test_divisors_on_the_host_divide(data):
-    x, divisor = (
-        data.draw(arrays([np.float32, np.float64])),
-        data.draw(st.sampled_from([3.0, 0.1, 7, -49.0])),
-    )
+    x = data.draw(arrays([np.float32, np.float64]))
+    divisor = data.draw(st.sampled_from([3.0, 0.1, 7, -49.0]))
     with untold():
         same_values(on_device(x) / divisor, x / divisor)
 

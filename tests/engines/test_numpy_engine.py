@@ -57,10 +57,8 @@ def test_random_words_multiply_exactly(spec):
     rng = np.random.default_rng(13)
     top = largest(spec)
     for k in (1, 2, 63):
-        a, b = (
-            rng.integers(-top, top + 1, (2, 5, k)),
-            rng.integers(-top, top + 1, (2, k, 4)),
-        )
+        a = rng.integers(-top, top + 1, (2, 5, k))
+        b = rng.integers(-top, top + 1, (2, k, 4))
         c = ENGINE.exact_product(
             spec, a.astype(storage(spec)), b.astype(storage(spec)), top, top
         )
@@ -77,10 +75,8 @@ def test_exact_product_refuses_one_term_too_many_with_the_numbers(spec):
     limit = exact_k_limit(spec.accumulator_max, top, top)
     if limit > 10**6:
         pytest.skip("the limit does not fit a test")
-    a, b = (
-        np.zeros((1, 1, limit + 1), storage(spec)),
-        np.zeros((1, limit + 1, 1), storage(spec)),
-    )
+    a = np.zeros((1, 1, limit + 1), storage(spec))
+    b = np.zeros((1, limit + 1, 1), storage(spec))
     assert ENGINE.exact_product(spec, a[:, :, 1:], b[:, 1:], top, top)[0, 0, 0] == 0
     with pytest.raises(hg.InexactProductError) as error:
         ENGINE.exact_product(spec, a, b, top, top)
@@ -186,10 +182,8 @@ def test_only_products_of_matrices_are_repeated(assert_same_bits):
 def test_layouts_broadcasting_and_threads_do_not_matter(spec):
     rng = np.random.default_rng(15)
     top = min(largest(spec), 127)
-    a, b = (
-        rng.integers(-top, top + 1, (3, 6, 60)),
-        rng.integers(-top, top + 1, (1, 60, 7)),
-    )
+    a = rng.integers(-top, top + 1, (3, 6, 60))
+    b = rng.integers(-top, top + 1, (1, 60, 7))
     expected = a @ b
     a, b = a.astype(storage(spec)), b.astype(storage(spec))
     flipped = (

@@ -155,10 +155,8 @@ def test_residues_pay_on_an_h200_for_large_products_only():
     model = rates.H200
     for n, pays in ((256, False), (1024, False), (8192, True)):
         for dtype, count in (("float64", 15), ("complex128", 32)):
-            own, native = (
-                model.residue_seconds(cube(n, dtype), count, True),
-                model.native_seconds(cube(n, dtype)),
-            )
+            own = model.residue_seconds(cube(n, dtype), count, True)
+            native = model.native_seconds(cube(n, dtype))
             assert (own < 0.9 * native) == pays
 
 

@@ -33,10 +33,8 @@ def test_tensors_give_the_bits_of_arrays(make_pair, assert_same_bits, scheme, dt
 
 
 def test_native_product_is_that_of_torch():
-    a, b = (
-        torch.rand(40, 50, dtype=torch.float64),
-        torch.rand(50, 30, dtype=torch.float64),
-    )
+    a = torch.rand(40, 50, dtype=torch.float64)
+    b = torch.rand(50, 30, dtype=torch.float64)
     torch.testing.assert_close(hg.matmul(a, b), a @ b, rtol=0, atol=0)
 
 

@@ -135,11 +135,9 @@ def test_orders_of_einsum():
 
 
 def test_a_chain_may_lose_all_digits_of_an_entry_which_its_bound_by_magnitudes_allows():
-    x, y, z = (
-        np.array([[1.0, 2.0**-60]]),
-        np.array([[1.0, 1.0], [1.0, 0.0]]),
-        np.array([[1.0], [-1.0]]),
-    )
+    x = np.array([[1.0, 2.0**-60]])
+    y = np.array([[1.0, 1.0], [1.0, 0.0]])
+    z = np.array([[1.0], [-1.0]])
     path = ["einsum_path", (0, 1), (0, 1)]
     value, report = hnp.einsum(
         "ij,jk,kl->il", x, y, z, accuracy=1e-17, optimize=path, return_report=True

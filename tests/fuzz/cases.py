@@ -264,12 +264,10 @@ def _options(rng: np.random.Generator) -> dict[str, Any]:
     elif kind == "ozaki2":
         scheme = hg.Ozaki2(scaling=str(rng.choice(["accurate", "fast"])))
         if rng.random() < 0.4:
-            scheme, accuracy = (
-                replace(
-                    scheme, num_moduli=rng.integers(2, 50 if rng.random() < 0.2 else 20)
-                ),
-                None,
+            scheme = replace(
+                scheme, num_moduli=rng.integers(2, 50 if rng.random() < 0.2 else 20)
             )
+            accuracy = None
     return {"scheme": scheme, "accuracy": accuracy, "engine": engine}
 
 

@@ -210,10 +210,8 @@ class Exact:
             and abs(math.frexp(self.alpha)[0]) == 0.5
         )
         if is_power and self.beta == 0:
-            error, free = (
-                self.sizes[i].times(r).times(abs(self.alpha)),
-                np.zeros(self.shape, bool),
-            )
+            error = self.sizes[i].times(r).times(abs(self.alpha))
+            free = np.zeros(self.shape, bool)
         else:
             error, free = self._error_of_sum(i, r, x.dtype)
         value, allowed, exponent = self.values[i].aligned(error)
@@ -240,10 +238,8 @@ class Exact:
             size.times(r) + t.size().times(u)
             for size, t in zip(self.sizes, self.products)
         ]
-        scaled, added = (
-            _times(self.alpha, wide, True),
-            _times(self.beta, [y.size() for y in self.addends], True),
-        )
+        scaled = _times(self.alpha, wide, True)
+        added = _times(self.beta, [y.size() for y in self.addends], True)
         error = _times(self.alpha, first, True)[i] + (scaled[i] + added[i]).times(
             32 * 2.0**-106
         )

@@ -141,10 +141,8 @@ def _limit(share: float, case: Case, options: dict[str, Any]) -> int:
         hg.make_plan(*case.factors(), workspace=1, **options)
     except hg.PlanError as error:
         if found := re.search(r"takes (\d+)$", str(error)):
-            smallest, full = (
-                int(found[1]),
-                hg.make_plan(*case.factors(), **options).workspace,
-            )
+            smallest = int(found[1])
+            full = hg.make_plan(*case.factors(), **options).workspace
             return smallest + int(share * (full - smallest))
         raise
     return 1
@@ -187,10 +185,8 @@ class _Checks:
         parts = (
             np.ascontiguousarray(values).reshape(-1).view(np.finfo(values.dtype).dtype)
         )
-        found, r = (
-            np.where(np.isnan(parts), parts.dtype.type(np.nan), parts).tobytes(),
-            min(report.bound, promised),
-        )
+        found = np.where(np.isnan(parts), parts.dtype.type(np.nan), parts).tobytes()
+        r = min(report.bound, promised)
         correct = correct or report.correct
         if not self.judged.get((found, correct), math.inf) <= r:
             if text := self.exact.fault(values, r, correct):
@@ -231,10 +227,8 @@ def _are_powers(gemm: dict[str, Any], dtype: np.dtype) -> bool:
     """Whether alpha and beta are powers of two with a sign, and beta / alpha is one of
     the dtype; beta may be 0.
     """
-    info, scalars = (
-        np.finfo(dtype),
-        [x for x in (gemm["alpha"], gemm["beta"]) if x != 0],
-    )
+    info = np.finfo(dtype)
+    scalars = [x for x in (gemm["alpha"], gemm["beta"]) if x != 0]
     if gemm["alpha"] == 0 or any(
         isinstance(x, complex) or abs(math.frexp(x)[0]) != 0.5 for x in scalars
     ):

@@ -209,12 +209,10 @@ def _operands(
     lengths = {
         axis: sizes[axis] if axis in axes[0] + axes[1] else 1 for axis in "smnkl"
     }
-    m, n, summed, count = (
-        lengths["m"],
-        lengths["n"],
-        lengths["k"] * lengths["l"],
-        max(lengths["s"], 1),
-    )
+    m = lengths["m"]
+    n = lengths["n"]
+    summed = lengths["k"] * lengths["l"]
+    count = max(lengths["s"], 1)
     real = np.finfo(dtype).dtype
     operands = [
         np.empty((count, m, summed), dtype),

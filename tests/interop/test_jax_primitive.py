@@ -96,11 +96,9 @@ def test_gradients_are_those_of_jax(assert_same_bits, left, right, dtype):
 @ON_BOTH
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_derivatives_of_second_order(dtype):
-    a, b, c = (
-        integers((3, 4), dtype),
-        integers((2, 4, 2), dtype, 1),
-        integers((2,), dtype, 2),
-    )
+    a = integers((3, 4), dtype)
+    b = integers((2, 4, 2), dtype, 1)
+    c = integers((2,), dtype, 2)
     check_grads(PRODUCT, (a, b), order=2, modes=("fwd", "rev"))
     scaled = partial(hj.gemm, alpha=2.0, beta=-0.5, accuracy="correct")
     check_grads(scaled, (a, b, c), order=2, modes=("fwd", "rev"))
@@ -344,10 +342,8 @@ def test_repeated_products_of_subnormal_numbers_have_the_bits_of_numpy(
     """
     f = jax.jit(hj.matmul, static_argnames="accuracy")
     for accuracy in (None, "correct"):
-        ordinary, tiny = (
-            make_pair("phi_1", 5, 7, 6),
-            make_pair("subnormal_times_large", 5, 7, 6),
-        )
+        ordinary = make_pair("phi_1", 5, 7, 6)
+        tiny = make_pair("subnormal_times_large", 5, 7, 6)
         want = hg.matmul(*tiny, accuracy=accuracy, return_report=True)[0]
         for a, b in (ordinary, tiny, tiny):
             result = f(jnp.asarray(a), jnp.asarray(b), accuracy=accuracy)
@@ -620,11 +616,9 @@ def test_buffers_are_tensors(as_on_a_gpu, assert_same_bits, dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_buffers_of_scaled_products_are_tensors(as_on_a_gpu, assert_same_bits, dtype):
-    a, b, c = (
-        integers((5, 1, 3, 4), dtype),
-        integers((2, 4, 2), dtype, 1),
-        integers((2,), dtype, 2),
-    )
+    a = integers((5, 1, 3, 4), dtype)
+    b = integers((2, 4, 2), dtype, 1)
+    c = integers((2,), dtype, 2)
     for beta in (0.0, 0.5):
         scaled = partial(hj.gemm, alpha=2.0, beta=beta, accuracy="correct")
         assert_same_bits(jax.jit(scaled)(a, b, c), scaled(a, b, c))
@@ -861,10 +855,8 @@ def two_devices():
 
 
 def test_gradients_of_mixed_operands_have_their_dtypes():
-    a, b = (
-        jnp.asarray(integers((3, 4), "float32")),
-        jnp.asarray(integers((4, 2), "complex128")),
-    )
+    a = jnp.asarray(integers((3, 4), "float32"))
+    b = jnp.asarray(integers((4, 2), "complex128"))
     da, db = jax.grad(lambda x, y: hj.matmul(x, y).real.sum(), (0, 1))(a, b)
     want = jax.grad(lambda x, y: (x.astype(complex) @ y).real.sum(), (0, 1))(a, b)
     assert (da.dtype, db.dtype) == (a.dtype, b.dtype)

@@ -117,11 +117,9 @@ def test_a_generator_that_ends_in_another_thread_closes_its_scope(random):
 def test_threads_that_share_a_decorated_function_close_their_own_scopes(random):
     a, b = random(40, 70), random(70, 60)
     correct = exact(a, b)
-    opened, ended, products = (
-        threading.Barrier(2, timeout=60),
-        threading.Barrier(2, timeout=60),
-        [],
-    )
+    opened = threading.Barrier(2, timeout=60)
+    ended = threading.Barrier(2, timeout=60)
+    products = []
 
     @hg.emulate("correct")
     def product(waits):

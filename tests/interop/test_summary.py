@@ -63,14 +63,10 @@ def test_sums_of_products_without_an_operator_are_named_in_each_summary():
     """inner, tensordot and einsum that PyTorch makes of mul and sum: native, and said
     to be.
     """
-    strided, ones = (
-        torch.tensor([1e16, 9, 1, 9, -1e16], dtype=torch.float64)[::2],
-        torch.ones(3, dtype=torch.float64),
-    )
-    p, q = (
-        torch.randn(3, 1, dtype=torch.complex128),
-        torch.randn(1, 3, dtype=torch.complex128),
-    )
+    strided = torch.tensor([1e16, 9, 1, 9, -1e16], dtype=torch.float64)[::2]
+    ones = torch.ones(3, dtype=torch.float64)
+    p = torch.randn(3, 1, dtype=torch.complex128)
+    q = torch.randn(1, 3, dtype=torch.complex128)
     calls = [
         ("inner", torch.inner, (strided, ones)),
         ("tensordot", torch.tensordot, (strided, ones, 1)),

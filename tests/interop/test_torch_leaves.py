@@ -97,11 +97,9 @@ def test_a_row_is_added_to_each_row_and_activated(random):
 
 
 def test_beta_zero_does_not_read_the_addend(random):
-    a, b, c = (
-        random(5, 70),
-        random(70, 6),
-        torch.full((5, 6), torch.nan, dtype=torch.float64),
-    )
+    a = random(5, 70)
+    b = random(70, 6)
+    c = torch.full((5, 6), torch.nan, dtype=torch.float64)
     c = c.to(a.device)
     with hg.emulate("correct"):
         assert torch.equal(torch.addmm(c, a, b, beta=0), exact(a, b))
@@ -149,11 +147,9 @@ def test_conjugates_and_signs_that_wait_have_the_bits_of_those_that_do_not(rando
 
 
 def test_gradients_of_any_order_are_products_of_the_scope(random):
-    a, b, g = (
-        random(5, 70).requires_grad_(),
-        random(70, 6).requires_grad_(),
-        random(5, 6),
-    )
+    a = random(5, 70).requires_grad_()
+    b = random(70, 6).requires_grad_()
+    g = random(5, 6)
     with hg.emulate("correct"):
         (of_a, of_b) = torch.autograd.grad(a @ b, (a, b), g)
         (again,) = torch.autograd.grad(

@@ -107,10 +107,8 @@ def test_kernels_that_call_ours_may_stand_in_front(name):
     native, correct = function(a, b), exact(a, b)
     with hg.emulate("correct"):
         assert torch.equal(function(a, b), correct)
-    library, previous = (
-        torch.library.Library("aten", "IMPL"),
-        torch.library.get_kernel(f"aten::{name}", "CPU"),
-    )
+    library = torch.library.Library("aten", "IMPL")
+    previous = torch.library.get_kernel(f"aten::{name}", "CPU")
     kernel = lambda keys, *given: previous.call_boxed(keys, *given)  # noqa: E731
     library.impl(name, kernel, "CPU", with_keyset=True, allow_override=True)
     for _ in range(2):
@@ -155,10 +153,8 @@ def test_the_triton_kernel_of_bmm_that_pytorch_brings_lives_beside_the_drop_in()
     native = getattr(torch.backends, "python_native", None)
     if native is None:
         pytest.skip(f"PyTorch {torch.__version__} has no kernels of its own in Python")
-    a, b = (
-        torch.randn(3, 200, 150, device="cuda"),
-        torch.randn(3, 150, 180, device="cuda"),
-    )
+    a = torch.randn(3, 200, 150, device="cuda")
+    b = torch.randn(3, 150, 180, device="cuda")
     hg.install("correct")
     assert torch.equal(torch.bmm(a, b), exact(a, b))
     native.triton.enabled = True

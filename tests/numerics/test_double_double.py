@@ -38,10 +38,8 @@ def sums_and_bound(a, b, count, size=16384, *, fewer=False):
     found, chunks = [], k_chunks(a.shape[1], size)
     for z in chunks:
         rows, columns = (np.empty((2 * count - 2) * x.size) for x in (a[:, z], b[z]))
-        x, y = (
-            cut(a[None, :, z], 2, count, rows, fewer=fewer),
-            cut(b[None, z], 1, count, columns, fewer=fewer),
-        )
+        x = cut(a[None, :, z], 2, count, rows, fewer=fewer)
+        y = cut(b[None, z], 1, count, columns, fewer=fewer)
         found.append((sums_of(x, y, np.matmul), (x.top, y.top)))
     hi, lo = reduce(added, (sums for sums, _ in found))
     err = error_bound([tops for _, tops in found], chunks, count, fewer=fewer)
@@ -126,10 +124,8 @@ def test_products_of_short_entries_are_known_to_be_exact(fewer):
         rng.integers(-1000, 1000, shape).astype(float) for shape in ((5, 40), (40, 4))
     )
     a[1, 0], b[1, 2] = 1 + 2.0**-40, 2.0**-60
-    x, y = (
-        cut(a[None], 2, 3, np.empty(800), fewer=fewer),
-        cut(b[None], 1, 3, np.empty(640), fewer=fewer),
-    )
+    x = cut(a[None], 2, 3, np.empty(800), fewer=fewer)
+    y = cut(b[None], 1, 3, np.empty(640), fewer=fewer)
     kept = is_exact(x, y)[0, 0]
     assert kept.tolist() == [[i != 1 and j != 2 for j in range(4)] for i in range(5)]
     found = [value for value, _ in sums_and_bound(a, b, 3, fewer=fewer)]

@@ -257,10 +257,8 @@ def test_entries_of_one_array_go_their_own_ways():
     """The first overflows on its way, the second is rounded as ever, the third is
     infinite.
     """
-    t, c = (
-        np.array([1.348e308, 1.0 + 2.0**-52, np.inf]),
-        np.array([-1.797e308, 2.0**-53, 1.0]),
-    )
+    t = np.array([1.348e308, 1.0 + 2.0**-52, np.inf])
+    c = np.array([-1.797e308, 2.0**-53, 1.0])
     found = combine(t, 2.0, c, 0.98).tolist()
     alone = [float(combine(t[i : i + 1], 2.0, c[i : i + 1], 0.98)[0]) for i in range(3)]
     assert found == alone

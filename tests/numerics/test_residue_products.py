@@ -66,10 +66,8 @@ def test_residues_of_a_product_are_those_of_its_integers(
     found = product_residues(residue_gemm(*planes, moduli, exact), moduli)
     want = np.matmul(left[0], right[0])
     if is_complex:
-        real, imag = (
-            want - np.matmul(left[1], right[1]),
-            np.matmul(left[0], right[1]) + np.matmul(left[1], right[0]),
-        )
+        real = want - np.matmul(left[1], right[1])
+        imag = np.matmul(left[0], right[1]) + np.matmul(left[1], right[0])
         want = np.stack([real, imag], axis=3).reshape(2, 5, 8)
     for l, p in enumerate(moduli.moduli):
         assert not ((found[:, l].astype(object) - want) % p).any()

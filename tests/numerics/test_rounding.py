@@ -31,9 +31,9 @@ def oracle(value: Fraction, fmt) -> float:
     """Nearest, ties to even, in rationals: another way than limbs and bits."""
     if value == 0:
         return 0.0
-    magnitude, exponent = (
-        abs(value),
-        math.floor(math.log2(abs(value.numerator)) - math.log2(value.denominator)),
+    magnitude = abs(value)
+    exponent = math.floor(
+        math.log2(abs(value.numerator)) - math.log2(value.denominator)
     )
     while magnitude >= Fraction(2) ** (exponent + 1):
         exponent += 1

@@ -241,10 +241,8 @@ def test_more_moduli_gain_at_least_so_many_bits_for_any_vector(is_complex):
     """
     pair = moduli_set(2, is_complex).half_range
     for count in range(2, MAX_MODULI + 1):
-        half, gained = (
-            moduli_set(count, is_complex).half_range,
-            gained_bits(count, is_complex),
-        )
+        half = moduli_set(count, is_complex).half_range
+        gained = gained_bits(count, is_complex)
         edges = [
             x
             for j in range(half.bit_length())

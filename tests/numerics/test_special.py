@@ -48,10 +48,8 @@ def test_only_marked_outputs_are_overwritten():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_large_finite_terms_do_not_make_an_infinity_a_nan(dtype):
     largest = np.finfo(dtype).max
-    a, b = (
-        np.array([[[largest, largest, -np.inf]]], dtype),
-        np.array([[[largest], [largest], [1.0]]], dtype),
-    )
+    a = np.array([[[largest, largest, -np.inf]]], dtype)
+    b = np.array([[[largest], [largest], [1.0]]], dtype)
     values = np.zeros((1, 1, 1), dtype)
     fill_nonfinite(values, a, b, nonfinite_vectors(a, 2), nonfinite_vectors(b, 1))
     assert values[0, 0, 0] == -np.inf

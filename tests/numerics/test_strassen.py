@@ -29,10 +29,8 @@ def test_seven_products_have_the_residues_of_one(m, n, k):
     p = np.array(moduli)[:, None, None]
     a, b = residues_of(rng, 5, m, k), residues_of(rng, 5, n, k)
     half_m, half_n, half_k = half_of(m, VECTORS), half_of(n, VECTORS), half_of(k, TERMS)
-    s, t = (
-        block_sums(a, moduli, half_m, half_k, is_right=False),
-        block_sums(b, moduli, half_n, half_k, is_right=True),
-    )
+    s = block_sums(a, moduli, half_m, half_k, is_right=False)
+    t = block_sums(b, moduli, half_n, half_k, is_right=True)
 
     def blocks(x, half):
         whole = np.zeros((1, 5, 2 * half, 2 * half_k), np.int8)

@@ -85,10 +85,8 @@ def operands(dtype):
     subnormal.
     """
     rng, real = np.random.default_rng(7), np.finfo(dtype)
-    a, b = (
-        gen.full_range(rng, (6, 8), dtype=real.dtype),
-        gen.full_range(rng, (8, 5), dtype=real.dtype),
-    )
+    a = gen.full_range(rng, (6, 8), dtype=real.dtype)
+    b = gen.full_range(rng, (8, 5), dtype=real.dtype)
     a[::2], b[:, ::2] = (
         gen.subnormal(rng, a[::2].shape, real.dtype),
         gen.uniform(rng, b[:, ::2].shape, dtype=real.dtype),
@@ -411,11 +409,9 @@ def test_callbacks_of_jax_are_no_exception(assert_same_bits, dtype):
 
 def test_products_of_subnormal_numbers_stay_in_the_calling_thread(monkeypatch):
     monkeypatch.setattr(subnormals, "_flushed", FakeVariable())
-    tiny, one, huge = (
-        np.float64([[2.0**-1022]]),
-        np.ones((1, 1)),
-        np.float64([[2.0**1000]]),
-    )
+    tiny = np.float64([[2.0**-1022]])
+    one = np.ones((1, 1))
+    huge = np.float64([[2.0**1000]])
     edge = np.float64([[2.0**-459]])
     assert not subnormals.others_may_differ(one, tiny * 2.0**104)
     assert subnormals.others_may_differ(one, tiny * 2.0**103)

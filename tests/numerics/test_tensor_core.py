@@ -177,10 +177,8 @@ def dot_products(
 @given(dot_products())
 def test_any_dot_product_equals_rational_arithmetic(case: tuple[Any, ...]) -> None:
     model, fmt, a, b, c = case
-    a, b = (
-        np.array([a], np.float32),
-        np.array([[x] for x in b], np.float32).reshape(len(b), 1),
-    )
+    a = np.array([a], np.float32)
+    b = np.array([[x] for x in b], np.float32).reshape(len(b), 1)
     assert_equals_reference(a, b, np.array([[c]], np.float32), fmt, model)
 
 

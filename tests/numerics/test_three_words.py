@@ -84,10 +84,8 @@ def test_claims_hold_and_narrow_exponents_are_settled(rng, fmt, k, phi):
     for shift in (0, 7, -60):
         a, b = operands(rng, 4, k, 3, phi)
         if fmt is FP32:
-            a, b = (
-                a.astype(np.float32).astype(float),
-                b.astype(np.float32).astype(float),
-            )
+            a = a.astype(np.float32).astype(float)
+            b = b.astype(np.float32).astype(float)
         share = check(a, b, fmt=fmt, shift=shift)
         if phi <= 0.5:
             assert share == 1.0

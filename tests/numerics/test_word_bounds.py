@@ -119,18 +119,12 @@ def exact_absolute(left, right, splitting, kept, k, i, j):
     |A||B|, in rational numbers.
     """
     count, bounds = splitting.num_words, exact_bounds(splitting)
-    a_total, b_total = (
-        Fraction(float(left.total[0, i, 0])),
-        Fraction(float(right.total[0, 0, j])),
-    )
-    e, f = (
-        [Fraction(x) for x in left.excess[0, i].tolist()],
-        [Fraction(x) for x in right.excess[0, :, j].tolist()],
-    )
-    g, h = (
-        [Fraction(x) for x in left.subnormal[0, i].tolist()],
-        [Fraction(x) for x in right.subnormal[0, :, j].tolist()],
-    )
+    a_total = Fraction(float(left.total[0, i, 0]))
+    b_total = Fraction(float(right.total[0, 0, j]))
+    e = [Fraction(x) for x in left.excess[0, i].tolist()]
+    f = [Fraction(x) for x in right.excess[0, :, j].tolist()]
+    g = [Fraction(x) for x in left.subnormal[0, i].tolist()]
+    h = [Fraction(x) for x in right.subnormal[0, :, j].tolist()]
 
     def part(x, y):
         (r, e), (s, f) = x, y
@@ -152,11 +146,9 @@ def exact_absolute(left, right, splitting, kept, k, i, j):
 def test_the_absolute_part_is_that_of_all_products_of_majorants(
     count, excess, subnormal
 ):
-    rng, splitting, k = (
-        np.random.default_rng(count),
-        Splitting(FP16, count, "nearest", 11),
-        7,
-    )
+    rng = np.random.default_rng(count)
+    splitting = Splitting(FP16, count, "nearest", 11)
+    k = 7
     kept = {
         (p, q): 2.0 ** (-3 - p - 2 * q)
         for p in range(count)
@@ -226,10 +218,8 @@ def facts_of(splitting, x, axis):
 
 
 def test_absolute_part_appears_with_underflow_only():
-    splitting, unit = (
-        Splitting(FP16, 2, "nearest", 11),
-        engine_for("simulated-h100").accumulation(FP16),
-    )
+    splitting = Splitting(FP16, 2, "nearest", 11)
+    unit = engine_for("simulated-h100").accumulation(FP16)
     kept = {(1, 0): 1e-6, (0, 1): 1e-6, (0, 0): 1e-6}
     a = np.random.default_rng(1).integers(1, 2**20, (1, 3, 8)) * 2.0**-8
     b = np.random.default_rng(2).integers(1, 2**20, (1, 8, 2)) * 2.0**-8
@@ -356,12 +346,10 @@ def test_the_bound_by_lost_bits_follows_its_definition(splitting, lost):
     unit = Accumulation(
         "sum", FP32, 16, 16, error=2.0**-21, tiny=2.0**-150, safe_exponent=-260
     )
-    count, u, fmt, shift = (
-        splitting.num_words,
-        Fraction(splitting.unit),
-        splitting.fmt,
-        splitting.low_shift,
-    )
+    count = splitting.num_words
+    u = Fraction(splitting.unit)
+    fmt = splitting.fmt
+    shift = splitting.low_shift
 
     def sizes(bits):
         least = safe_exponent(splitting, unit.safe_exponent) - bits

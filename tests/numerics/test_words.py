@@ -318,10 +318,8 @@ def test_the_sum_of_magnitudes_covers_a_rounding_a_term(terms, axis):
 
 
 def test_each_further_word_is_shifted_again():
-    splitting, x = (
-        Splitting(FP16, 3, "nearest", 11),
-        np.array([1 + 2.0**-12 + 3 * 2.0**-26, -3.0]),
-    )
+    splitting = Splitting(FP16, 3, "nearest", 11)
+    x = np.array([1 + 2.0**-12 + 3 * 2.0**-26, -3.0])
     words, rest = splitting.split(x)
     assert [w.tolist() for w in words] == [[1.0, -3.0], [0.5, 0.0], [3 * 2.0**-4, 0.0]]
     assert rest.tolist() == [0.0, 0.0]

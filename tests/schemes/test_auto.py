@@ -402,12 +402,10 @@ def test_the_exact_product_keeps_every_target_where_it_is_short(accuracy):
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_a_number_goes_on_to_the_exact_product_on_the_device(dtype):
-    first, plan = (
-        FAST.plan(
-            problem(dtype), target(1e-17, problem(dtype)), ProgramEngine(), None, None
-        ),
-        None,
+    first = FAST.plan(
+        problem(dtype), target(1e-17, problem(dtype)), ProgramEngine(), None, None
     )
+    plan = None
     plan = plan_by_operands(1e-17, LONG, dtype=dtype)
     exact, count = moduli_for(LONG, dtype == "complex128"), first.scheme.count
     rungs = [replace(FAST, num_moduli=count + more) for more in (1, 2)]
@@ -470,10 +468,8 @@ def test_where_no_moduli_are_known_to_do_the_steps_are_those_of_correct_rounding
     accuracy, ratio
 ):
     p = problem()
-    plan, correct = (
-        plan_by_operands(accuracy, WIDE, ratio),
-        plan_by_operands("correct", WIDE),
-    )
+    plan = plan_by_operands(accuracy, WIDE, ratio)
+    correct = plan_by_operands("correct", WIDE)
     assert plan.scheme == correct.scheme
     assert (plan.verification, plan.evidence) == (
         correct.verification,

@@ -16,14 +16,10 @@ from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.planner import fitted
 from hifigemm.problem import Problem
 
-REAL, SINGLE = (
-    Problem(2, 5, 3, 7, np.dtype("float64")),
-    Problem(2, 5, 3, 7, np.dtype("complex64")),
-)
-LONG, COMPLEX = (
-    Problem(1, 300, 40, 1500, np.dtype("float64")),
-    Problem(3, 40, 60, 500, np.dtype("complex128")),
-)
+REAL = Problem(2, 5, 3, 7, np.dtype("float64"))
+SINGLE = Problem(2, 5, 3, 7, np.dtype("complex64"))
+LONG = Problem(1, 300, 40, 1500, np.dtype("float64"))
+COMPLEX = Problem(3, 40, 60, 500, np.dtype("complex128"))
 PLENTY = 2**40
 STEPWISE = [
     (

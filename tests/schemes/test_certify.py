@@ -69,11 +69,9 @@ def certified(
     rounded = Rounded(
         np.zeros((1, 1, 1)), np.full((1, 1, 1), magnitude), np.full((1, 1, 1), certain)
     )
-    plan, exact, engine = (
-        replace(PLAN, target=target),
-        np.zeros((1, 1, 1), bool),
-        WatchedEngine(),
-    )
+    plan = replace(PLAN, target=target)
+    exact = np.zeros((1, 1, 1), bool)
+    engine = WatchedEngine()
     found, bound = certify.certified_entries(
         plan, *splits, engine, rounded, exact, err, lowest
     )
@@ -189,10 +187,8 @@ def test_magnitudes_that_underflow_are_taken_off():
     # Of 2**-1075 (1 + eps) rounding makes 2**-1074, and of that times 0.5 (1 + eps)
     # again: four times what there is.
     k = 9
-    a, b = (
-        np.full((1, k), 2.0**-74 * (1 + 2.0**-52)),
-        np.full((k, 1), 0.5 * (1 + 2.0**-52)),
-    )
+    a = np.full((1, k), 2.0**-74 * (1 + 2.0**-52))
+    b = np.full((k, 1), 0.5 * (1 + 2.0**-52))
     a[0, 0], b[0, 0] = 2.0**1000, 0.0
     left, right = split_of(a, "left"), split_of(b, "right")
     assert (left.facts["magnitude"][0, 0, 1:] == 2.0**-1074).all()
@@ -249,10 +245,8 @@ def test_entries_of_other_operands_are_certified_again(make_pair):
     ],
 )
 def test_sums_without_terms_do_not_count_in_a_stated_bound(scheme):
-    a, b = (
-        np.array([[np.pi, 0.0], [np.pi, np.e]]),
-        np.array([[0.0, 1 / 3], [1 / 7, 1 / 9]]),
-    )
+    a = np.array([[np.pi, 0.0], [np.pi, np.e]])
+    b = np.array([[0.0, 1 / 3], [1 / 7, 1 / 9]])
     c, report = hg.matmul(a, b, scheme=scheme, return_report=True)
     assert 0 < report.bound < 1e-3
     assert meets_promise(c, a, b, report.bound).all()
@@ -277,10 +271,8 @@ def test_where_nothing_was_left_out_nothing_is_asked(target):
 
 @pytest.mark.parametrize("err", [-1021, -1022, -1023, -1100, -5000])
 def test_what_is_left_out_below_the_normal_range_is_not_nothing(err):
-    left, right = (
-        split_of(np.array([[1.0, 0.5]]), "left"),
-        split_of(np.array([[0.5], [1.0]]), "right"),
-    )
+    left = split_of(np.array([[1.0, 0.5]]), "left")
+    right = split_of(np.array([[0.5], [1.0]]), "right")
     rounded = Rounded(
         np.zeros((1, 1, 1)), np.zeros((1, 1, 1), int), np.zeros((1, 1, 1), bool)
     )

@@ -276,10 +276,8 @@ def test_tf64_has_the_published_errors():
 
 
 def test_overflowing_sums_without_scaling_are_computed_again_with_it():
-    a, b = (
-        np.full((1, 8), 1e30, np.float32),
-        np.repeat(np.array([[1e30], [-1e30]], np.float32), 4, axis=0),
-    )
+    a = np.full((1, 8), 1e30, np.float32)
+    b = np.repeat(np.array([[1e30], [-1e30]], np.float32), 4, axis=0)
     c, report = hg.matmul(
         a,
         b,

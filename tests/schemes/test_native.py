@@ -154,10 +154,8 @@ def test_a_target_is_kept_down_to_the_worst_case(dtype):
 
 
 def test_overflow_beyond_float32_is_escalated_where_the_sum_is_formed_in_float64():
-    a, b = (
-        np.array([[2.0**100, 1.0]], np.float32),
-        np.array([[2.0**100], [1.0]], np.float32),
-    )
+    a = np.array([[2.0**100, 1.0]], np.float32)
+    b = np.array([[2.0**100], [1.0]], np.float32)
     c, report = hg.matmul(a, b, scheme=hg.Native(product="fp64"), return_report=True)
     assert c == np.inf
     assert "escalated" in report.reason

@@ -69,10 +69,8 @@ def test_kept_diagonals_are_summed_exactly_and_rounded_once(product, count):
     # Operands on one grid that end after their slices: the result is the rounded sum of
     # the kept slice products.
     rng = np.random.default_rng([count, 16])
-    a, b = (
-        rng.integers(-(2**50), 2**50, (3, 6)).astype(float),
-        rng.integers(-(2**50), 2**50, (6, 2)).astype(float),
-    )
+    a = rng.integers(-(2**50), 2**50, (3, 6)).astype(float)
+    b = rng.integers(-(2**50), 2**50, (6, 2)).astype(float)
     plan = hg.make_plan(a, b, scheme=hg.Ozaki1(product=product, num_slices=count))
     beta = beta_of(plan)
 
@@ -357,11 +355,9 @@ def test_sums_that_no_slices_keep_in_int64_are_refused():
 
 
 def test_only_estimates_look_at_operands():
-    problem, engine, x = (
-        Problem(1, 2, 2, 2, np.dtype(float)),
-        NumpyEngine(),
-        np.full((1, 2, 2), 1 / 3),
-    )
+    problem = Problem(1, 2, 2, 2, np.dtype(float))
+    engine = NumpyEngine()
+    x = np.full((1, 2, 2), 1 / 3)
     for mode in ("dp", "sp"):
         found = hg.Ozaki1(mode=mode).evidence(
             problem, Target(1e-9), x, x, engine, 2**28

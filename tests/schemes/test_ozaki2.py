@@ -254,16 +254,12 @@ def test_error_of_the_integers_stays_below_its_bound_and_comes_near(scaling, cou
     # Vectors of one odd integer, or of the number before it: all terms err alike, by
     # half a unit where it has one bit too many. A few smaller entries round up to more
     # than their own size.
-    scheme, engine, share = (
-        hg.Ozaki2(num_moduli=count, scaling=scaling),
-        engine_for("numpy"),
-        0.0,
-    )
+    scheme = hg.Ozaki2(num_moduli=count, scaling=scaling)
+    engine = engine_for("numpy")
+    share = 0.0
     for bits, k in ((bits, k) for bits in range(1, 28) for k in (1, 2, 9)):
-        a, b = (
-            np.full((1, 2, k), 2.0**bits - 1),
-            np.full((1, k, 3), 2.0**bits - 2.0 ** (bits // 2) + 1),
-        )
+        a = np.full((1, 2, k), 2.0**bits - 1)
+        b = np.full((1, k, 3), 2.0**bits - 2.0 ** (bits // 2) + 1)
         a[:, 1], b[:, :, 1], b[:, k // 2 + 1 :, 2] = (
             np.nextafter(a[:, 1], 0),
             np.nextafter(b[:, :, 1], 0),
@@ -275,18 +271,14 @@ def test_error_of_the_integers_stays_below_its_bound_and_comes_near(scaling, cou
             engine,
         )
         s, t = scheme.scales(plan, a, b, engine)
-        left, right = (
-            scheme.split(plan, a, "left", s, engine),
-            scheme.split(plan, b, "right", t, engine),
-        )
+        left = scheme.split(plan, a, "left", s, engine)
+        right = scheme.split(plan, b, "right", t, engine)
         rows, cols = (
             round_to_integers(x, scale.exponent, scale.nearest)[0]
             for x, scale in ((a, s), (b, t))
         )
-        error, unit = (
-            _error(left, right)[0],
-            (left.facts["exponent"] + right.facts["exponent"])[0],
-        )
+        error = _error(left, right)[0]
+        unit = (left.facts["exponent"] + right.facts["exponent"])[0]
         for i, j in np.ndindex(2, 3):
             scale = Fraction(2) ** (s.exponent[0, i, 0] + t.exponent[0, 0, j]).item()
             exact = (

@@ -217,10 +217,8 @@ def test_counts_are_triangles_and_squares():
 @pytest.mark.parametrize("engine", ["numpy", "simulated-v100", "simulated-h100"])
 @pytest.mark.parametrize("k", [1, 10, 64, 65, 1000, 4096, 4097, 10**6, 2**24])
 def test_blocks_of_a_blocked_sum_are_the_power_of_two_with_the_least_bound(engine, k):
-    unit, scheme = (
-        engine_for(engine).accumulation(FP16),
-        Multiword("fp16", 1, 1, accumulate="blocked"),
-    )
+    unit = engine_for(engine).accumulation(FP16)
+    scheme = Multiword("fp16", 1, 1, accumulate="blocked")
     powers = [2**x for x in range(25) if 2**x >= unit.block]
     bounds = [
         replace(scheme, block=block).pair_errors(unit, k)[0, 0] for block in powers
@@ -267,10 +265,8 @@ def test_entries_are_certified_down_to_their_own_bound():
     plan = Multiword().plan(
         Problem(1, 3, 1, 1, np.dtype("float32")), NO_PROMISE, engine, None, None
     )
-    error, finite = (
-        WordError(0.25, np.full((1, 3, 1), 2.0**-10)),
-        np.array([[[True], [True], [False]]]),
-    )
+    error = WordError(0.25, np.full((1, 3, 1), 2.0**-10))
+    finite = np.array([[[True], [True], [False]]])
     ratio = 2.0**-10 / (0.0625 * (1 - 3 * 2.0**-53) - 2.0**-1074)
     for r, expected in (
         (0.25 + ratio, [True, True, False]),
@@ -344,10 +340,8 @@ def test_splits_know_their_vectors(dtype, width):
 def test_entries_that_were_escalated_do_not_count_with_their_first_bound():
     # Without scales words of FP16 lose these entries; with them they are whole, and
     # leave no remainders.
-    a, b = (
-        np.array([[1.0, 3.0], [2.0**-40, 2.0**-39]], np.float32),
-        np.ones((2, 2), np.float32),
-    )
+    a = np.array([[1.0, 3.0], [2.0**-40, 2.0**-39]], np.float32)
+    b = np.ones((2, 2), np.float32)
     scheme, unit = Corrected(scale=False), engine_for("numpy").accumulation(FP16)
     errors = scheme.pair_errors(unit, 2)
     r = relative_error(scheme.splitting, errors, (False, False))

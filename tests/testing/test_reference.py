@@ -181,10 +181,8 @@ def test_errors_equal_fractions(name, dtype):
     for part in parts:
         part[:] = np.clip(part, -clip, clip)
         part[::2] *= (1 - rng.random(part[::2].shape) * 1e-5).astype(real)
-    u, eta = (
-        Fraction(2) ** -(np.finfo(real).nmant + 1),
-        Fraction(float(np.finfo(real).smallest_subnormal)),
-    )
+    u = Fraction(2) ** -(np.finfo(real).nmant + 1)
+    eta = Fraction(float(np.finfo(real).smallest_subnormal))
     plain, excess, met = [], [], np.ones((M, N), bool)
     r = 1e-6
     for i, j in np.ndindex(M, N):

@@ -79,10 +79,8 @@ class NumpyEngine:
         )
         many = max(BLOCK_ENTRIES // max(m * n, (m + n) * min(k, _INT8_BLOCK), 1), 1)
         for z in range(0, len(total), many):
-            x, y = (
-                a[z : z + many] if len(a) > 1 else a,
-                b[z : z + many] if len(b) > 1 else b,
-            )
+            x = a[z : z + many] if len(a) > 1 else a
+            y = b[z : z + many] if len(b) > 1 else b
             for h in range(0, k, _INT8_BLOCK):
                 left, right = x[:, :, h : h + _INT8_BLOCK], y[:, h : h + _INT8_BLOCK]
                 product = np.matmul(

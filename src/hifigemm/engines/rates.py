@@ -92,10 +92,8 @@ class Rates:
         """
         p = problem
         share, sides = _share_made(p), 1 if p.is_of_one_operand else 2
-        operands, result = (
-            p.batch * sides * p.k * (p.m + p.n) / 2,
-            share * p.batch * p.m * p.n,
-        )
+        operands = p.batch * sides * p.k * (p.m + p.n) / 2
+        result = share * p.batch * p.m * p.n
         inner = (
             share * -(-p.m // 128) * 128 * (-(-p.n // 256) * 256) * -(-p.k // 128) * 128
         )

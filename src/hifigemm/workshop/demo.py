@@ -208,10 +208,8 @@ time        median of {METHOD.bursts} calls"""
 
 def _cells(row: Row, first: bool) -> tuple[str, ...]:
     errors = (f"{row[key]:.2e}" for key in ("error", "guaranteed", "relative_error"))
-    share, products = (
-        percent(row["share_correct"]),
-        f"{row['num_products']} {row['product']}",
-    )
+    share = percent(row["share_correct"])
+    products = f"{row['num_products']} {row['product']}"
     return (
         row["problem"] if first else "",
         row["scheme"],

@@ -64,10 +64,8 @@ def test_special_values_stacks_strides_and_epilogues(
     np.testing.assert_array_equal(
         run(planned(scheme, a[:1], b, engine), a[:1], b, engine, -1060), want
     )
-    want, plan = (
-        hg.gemm(a, b, c, alpha=0.6, beta=-1.5, scheme=scheme),
-        planned(scheme, a, b, engine),
-    )
+    want = hg.gemm(a, b, c, alpha=0.6, beta=-1.5, scheme=scheme)
+    plan = planned(scheme, a, b, engine)
     x, y, target = (
         np.swapaxes(v, 1, 2)
         for v in arrays(*(v.swapaxes(1, 2) for v in (a, b, np.zeros_like(c))))

@@ -308,10 +308,8 @@ def test_the_more_bits_are_to_spare_the_fewer_terms_are_looked_at(
     monkeypatch.setattr(ozaki2, "_FEW_TERMS_FROM", 0)
     a, b = stacks(make_pair, dtype="complex128" if is_complex else "float64")
     plan = planned(FAST, a, b, engine)
-    at, half = (
-        replace(plan, problem=replace(plan.problem, k=8192)),
-        5120 if is_complex else 4096,
-    )
+    at = replace(plan, problem=replace(plan.problem, k=8192))
+    half = 5120 if is_complex else 4096
     for spare, few in (
         (0.5, half),
         (2.9, half),
@@ -393,10 +391,8 @@ def test_a_ratio_that_is_too_large_leads_to_a_finer_plan(
     enough of few.
     """
     a, b = stacks(make_pair, m=3, k=300, n=4, dtype=dtype)
-    plan, p = (
-        planned(FAST, a, b, engine, TIGHT),
-        planned(FAST, a, b, engine, TIGHT).problem,
-    )
+    plan = planned(FAST, a, b, engine, TIGHT)
+    p = planned(FAST, a, b, engine, TIGHT).problem
     assert (plan.verification, plan.evidence) == (Verification.ENTRYWISE, None)
     if few:
         monkeypatch.setattr(ozaki2, "_FEW_TERMS_FROM", 0)

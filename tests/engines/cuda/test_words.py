@@ -473,10 +473,8 @@ def test_subnormal_float16_operands_take_words_with_more_exponents(tensors):
     """In FP16 a subnormal number is aligned like 2**-14, and what lies 25 bits below
     that is lost.
     """
-    a, b = (
-        np.full((1, 16), 2.0**-24, np.float16),
-        np.full((16, 1), 2.0**-7 * (1 + 2.0**-10), np.float16),
-    )
+    a = np.full((1, 16), 2.0**-24, np.float16)
+    b = np.full((16, 1), 2.0**-7 * (1 + 2.0**-10), np.float16)
     a[0, 0], b[0, 0] = 2.0**-23, 1.0
     a = np.tile(
         np.concatenate([a, [[*[0.0] * 15, 60000.0]]]).astype(np.float16), (1, 8)
@@ -562,10 +560,8 @@ def test_a_record_says_which_words_were_taken(lost, engine, costs):
     """Two numbers for each format: 1 and the bits that either operand loses, 0 where no
     words were made.
     """
-    a, b = (
-        uniform(np.random.default_rng(1), 1, 4, 200),
-        uniform(np.random.default_rng(2), 1, 200, 4),
-    )
+    a = uniform(np.random.default_rng(1), 1, 4, 200)
+    b = uniform(np.random.default_rng(2), 1, 200, 4)
     plan = planned("auto", a, b, engine)
     assert plan.verification is Verification.ON_DEVICE
     known = tuple(sums_of(scheme, 200, H100) for scheme in WORDS)
@@ -592,10 +588,8 @@ def test_a_record_says_which_words_were_taken(lost, engine, costs):
 @pytest.mark.parametrize("product", ["fp16", "tf32"])
 def test_a_program_takes_the_workspace_of_its_plan(product, engine, costs):
     """Nothing is run."""
-    a, b = (
-        np.broadcast_to(np.float32(1), (2, 300, 5000)),
-        np.broadcast_to(np.float32(1), (2, 5000, 200)),
-    )
+    a = np.broadcast_to(np.float32(1), (2, 300, 5000))
+    b = np.broadcast_to(np.float32(1), (2, 5000, 200))
 
     def written(plan):
         p, program = plan.problem, engine.compile(plan)

@@ -175,15 +175,11 @@ def reconstruction():
         def write(
             program, count=count, dtype=dtype, combined=combined, triangle=triangle
         ):
-            moduli, width = (
-                moduli_set(count, dtype.is_complex),
-                3 if dtype.is_complex else 1,
-            )
+            moduli = moduli_set(count, dtype.is_complex)
+            width = 3 if dtype.is_complex else 1
             out = program.operand(Layout((1, 1024, 1024), dtype))
-            c, where = (
-                program.operand(Layout((1, 1024, 1024), dtype)),
-                predicate(program),
-            )
+            c = program.operand(Layout((1, 1024, 1024), dtype))
+            where = predicate(program)
             pair = operands(program, dtype)
             parts = program.empty(
                 (1, width * len(moduli.moduli), 1024, 1024), torch.int8
@@ -207,10 +203,8 @@ def reconstruction():
                 moduli_set(count, dtype.is_complex),
                 operands(program, dtype),
             )
-            out, where = (
-                program.operand(Layout((1, 2048, 2048), dtype)),
-                predicate(program),
-            )
+            out = program.operand(Layout((1, 2048, 2048), dtype))
+            where = predicate(program)
             many = num_planes(moduli, dtype.is_complex)
             x, y = (program.empty((1, many, 2048, 2048), torch.int8) for _ in range(2))
             products, halves = products_of_halves(x, y, moduli, where)

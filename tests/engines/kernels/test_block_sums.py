@@ -51,10 +51,8 @@ def test_sums_are_those_of_the_blocks(vectors, k, is_right, monkeypatch):
         .cpu()
         .numpy()
     )
-    half, half_k = (
-        strassen.half_of(vectors, module.VECTORS),
-        strassen.half_of(k, strassen.TERMS),
-    )
+    half = strassen.half_of(vectors, module.VECTORS)
+    half_k = strassen.half_of(k, strassen.TERMS)
     want = strassen.block_sums(
         whole[:, :3, :vectors, :k], moduli, half, half_k, is_right=is_right
     )

@@ -228,11 +228,9 @@ def test_every_number_of_moduli_of_complex_products(device, count):
 @pytest.mark.parametrize("count", [6, 8, 14, 20])
 def test_results_at_the_ends_of_the_format(device, count, dtype):
     rng = np.random.default_rng(count)
-    moduli, fmt, width = (
-        moduli_set(count, is_complex(dtype)),
-        fmt_of(dtype),
-        width_of(dtype),
-    )
+    moduli = moduli_set(count, is_complex(dtype))
+    fmt = fmt_of(dtype)
+    width = width_of(dtype)
     m, n = 12, 257 // width
     integers = block_of(hard_integers(rng, moduli, fmt, m * n * width), m, n * width)
     bits = moduli.half_range.bit_length()

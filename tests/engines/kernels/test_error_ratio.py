@@ -153,10 +153,8 @@ def test_all_terms_are_looked_at_where_few_do_not_tell_enough(is_complex):
     cut = sizes._replace(
         magnitudes=tuple(first_terms(x, sizes.width, 128) for x in sizes.magnitudes)
     )
-    few, every = (
-        int(error_ratio.error_ratio_bits(cut)),
-        int(error_ratio.error_ratio_bits(sizes)),
-    )
+    few = int(error_ratio.error_ratio_bits(cut))
+    every = int(error_ratio.error_ratio_bits(sizes))
     assert every + CLEAR < few
     for enough, want in (
         (few, 0),

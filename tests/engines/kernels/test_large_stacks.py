@@ -57,11 +57,9 @@ def test_products_of_words_go_on_with_the_rest_of_the_stack(launches, single):
             Splitting(FP16, 1),
         )
 
-    left, right, out = (
-        words(2, BATCH),
-        words(1, 1 if single else BATCH),
-        torch.zeros(BATCH, 2, 1),
-    )
+    left = words(2, BATCH)
+    right = words(1, 1 if single else BATCH)
+    out = torch.zeros(BATCH, 2, 1)
     operands = stack(2, 3), stack(3, 1)[: 1 if single else BATCH]
     word_gemm(left, right, out, operands=operands)
     assert [grid for grid, _ in launches] == [(1, 65535), (1, 65535), (1, 3)]

@@ -99,10 +99,8 @@ def test_the_interpreter_has_no_entries():
 
 
 def test_a_launch_of_a_buffer_is_a_step_of_its_program():
-    source, target = (
-        torch.arange(50, device=DEVICE),
-        torch.zeros(50, dtype=torch.int64, device=DEVICE),
-    )
+    source = torch.arange(50, device=DEVICE)
+    target = torch.zeros(50, dtype=torch.int64, device=DEVICE)
     program, launch = Program(source.device), Launch(_scale_kernel)
     x, y = program.operand(source), program.operand(target)
     launch((2,), x, y, 50, 1, 3, BLOCK=32, ADD=1)
@@ -233,11 +231,9 @@ def test_arguments_in_tuples_are_specialised(direct):
 def test_buffers_and_addresses_have_the_variants_of_tensors(direct):
     x, y = torch.zeros(64, dtype=torch.float64), torch.zeros(64, dtype=torch.float64)
     program = Program(torch.device("cpu"))
-    a, b, constants = (
-        program.operand(x),
-        program.empty((64,), torch.float64),
-        {"BLOCK": 32, "ADD": 0},
-    )
+    a = program.operand(x)
+    b = program.empty((64,), torch.float64)
+    constants = {"BLOCK": 32, "ADD": 0}
     first = direct.entry((x, y, 8, 2, 5), constants)
     assert first is direct.entry((a, b, 8, 2, 5), constants)
     assert first is direct.entry(
@@ -386,10 +382,8 @@ class TestOnGpu:
 
     def test_launches_go_past_the_jit(self, monkeypatch):
         launch = Launch(_scale_kernel)
-        source, target = (
-            torch.arange(64, device=DEVICE),
-            torch.zeros(64, dtype=torch.int64, device=DEVICE),
-        )
+        source = torch.arange(64, device=DEVICE)
+        target = torch.zeros(64, dtype=torch.int64, device=DEVICE)
         monkeypatch.setattr(launch, "call_jit", None)
         launch((2,), source, target, 64, 1, 3, BLOCK=32, ADD=0)
         target.zero_()
@@ -399,10 +393,8 @@ class TestOnGpu:
 
     def test_a_variant_that_was_compiled_without_a_launch_is_entered(self, monkeypatch):
         launch = Launch(_scale_kernel)
-        source, target = (
-            torch.arange(64, device=DEVICE),
-            torch.zeros(64, dtype=torch.int64, device=DEVICE),
-        )
+        source = torch.arange(64, device=DEVICE)
+        target = torch.zeros(64, dtype=torch.int64, device=DEVICE)
         assert (
             launch.entry((source, target, 64, 1, 3), {"BLOCK": 32, "ADD": 0})
             is not None
@@ -414,10 +406,8 @@ class TestOnGpu:
 
     def test_addresses_stand_for_tensors(self):
         launch = Launch(_scale_kernel)
-        source, target = (
-            torch.arange(64, device=DEVICE),
-            torch.zeros(64, dtype=torch.int64, device=DEVICE),
-        )
+        source = torch.arange(64, device=DEVICE)
+        target = torch.zeros(64, dtype=torch.int64, device=DEVICE)
         for _ in range(3):
             target.zero_()
             part = Address(source.data_ptr() + 8 * 4, source.dtype)
@@ -426,10 +416,8 @@ class TestOnGpu:
 
     def test_misaligned_tensors_and_large_integers_take_their_own_variant(self):
         launch = Launch(_scale_kernel)
-        source, target = (
-            torch.arange(64, device=DEVICE),
-            torch.zeros(64, dtype=torch.int64, device=DEVICE),
-        )
+        source = torch.arange(64, device=DEVICE)
+        target = torch.zeros(64, dtype=torch.int64, device=DEVICE)
         for first in (0, 1, 2, 3, 0):
             launch((2,), source[first:], target, 60, 1, 1 << 33, BLOCK=32, ADD=0)
             assert torch.equal(target[:60], source[first : first + 60] << 33)
@@ -438,10 +426,8 @@ class TestOnGpu:
 
     def test_streams_captures_and_threads(self):
         launch = Launch(_scale_kernel)
-        source, target = (
-            torch.arange(64, device=DEVICE),
-            torch.zeros(64, dtype=torch.int64, device=DEVICE),
-        )
+        source = torch.arange(64, device=DEVICE)
+        target = torch.zeros(64, dtype=torch.int64, device=DEVICE)
 
         def work():
             launch((2,), source, target, 64, 1, 3, BLOCK=32, ADD=0)

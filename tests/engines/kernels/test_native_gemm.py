@@ -105,10 +105,8 @@ def test_strides_change_no_bits(make_pair, dtype, m, k, n):
 @pytest.mark.parametrize("shift", [-1074, -1073, -1023, -1022, -1, 0, 1, 1023])
 def test_shifts_round_once(shift):
     rng = np.random.default_rng(1)
-    a, b = (
-        rng.integers(1, 2**20, (1, 6, 1)).astype(float),
-        rng.integers(1, 2**20, (1, 1, 5)).astype(float),
-    )
+    a = rng.integers(1, 2**20, (1, 6, 1)).astype(float)
+    b = rng.integers(1, 2**20, (1, 1, 5)).astype(float)
     for scale in (1.0, 2.0**-30, 2.0**-1000):
         with np.errstate(all="ignore"):
             want = np.ldexp(a * scale * b, shift)

@@ -180,10 +180,8 @@ def test_zeros_are_zeros_in_every_run(monkeypatch):
     """
     program = Program(DEVICE)
     out = program.operand(torch.zeros(20, dtype=torch.int64))
-    counts, between = (
-        program.zeros((20,), torch.int64),
-        program.empty((20,), torch.int64),
-    )
+    counts = program.zeros((20,), torch.int64)
+    between = program.empty((20,), torch.int64)
     program.call(lambda x, y: y.copy_(x + 1), counts, between)
     program.call(lambda x, y: x.add_(y), counts, between)
     program.call(lambda x, y: y.copy_(x), counts, out)
@@ -219,10 +217,8 @@ def test_zeros_of_a_turn_lie_where_those_of_the_one_before_did():
     program.finish().compile()
     assert program.nbytes == 2048
     for _ in range(2):
-        found, noted = (
-            torch.full((6,), 9, dtype=torch.int32, device=DEVICE),
-            record_of(3),
-        )
+        found = torch.full((6,), 9, dtype=torch.int32, device=DEVICE)
+        noted = record_of(3)
         program(found, noted)
         assert (found.tolist(), noted.tolist()) == ([0] * 6, [6])
 
@@ -342,10 +338,8 @@ def test_threads_run_programs_at_the_same_time():
     program.finish().compile()
 
     def repeat(i):
-        x, y = (
-            torch.full((40,), float(i), device=DEVICE),
-            torch.zeros(40, device=DEVICE),
-        )
+        x = torch.full((40,), float(i), device=DEVICE)
+        y = torch.zeros(40, device=DEVICE)
         found[i] = []
         for _ in range(20):
             program(x, y.zero_())
@@ -662,16 +656,12 @@ def test_tensor_maps_are_made_for_the_addresses_of_a_run(
             self.shape,
         ),
     )
-    entry, program, table = (
-        Entry(),
-        Program(DEVICE),
-        torch.zeros(1024, dtype=torch.int8),
-    )
+    entry = Entry()
+    program = Program(DEVICE)
+    table = torch.zeros(1024, dtype=torch.int8)
     a = program.operand(torch.zeros((4, 512), dtype=torch.int8))
-    scratch, other = (
-        program.empty((2, 512), torch.int8),
-        program.empty((256,), torch.int8),
-    )
+    scratch = program.empty((2, 512), torch.int8)
+    other = program.empty((256,), torch.int8)
     layout = 2, 256, 256, (64, 64)
     maps = [
         tensor_map(a[1], *layout, start=16),

@@ -156,10 +156,8 @@ def test_triangles_are_right_on_and_below_the_diagonal(tile, m):
 )
 def test_batches_are_broadcast(left_batch, right_batch):
     rng = np.random.default_rng(left_batch)
-    left, right = (
-        random_residues(rng, left_batch, 2, 20, 40),
-        random_residues(rng, right_batch, 2, 30, 40),
-    )
+    left = random_residues(rng, left_batch, 2, 20, 40)
+    right = random_residues(rng, right_batch, 2, 30, 40)
     check(
         left,
         right,
@@ -174,10 +172,8 @@ def test_batches_are_broadcast(left_batch, right_batch):
 def test_strided_views_are_operands(kernels):
     plain = kernels == ("triton",)
     rng = np.random.default_rng(5)
-    left, right = (
-        random_residues(rng, 4, 5, 60, 112)[1:3, 1::2, 7:40],
-        random_residues(rng, 1, 5, 50, 112)[:, :2, 3:],
-    )
+    left = random_residues(rng, 4, 5, 60, 112)[1:3, 1::2, 7:40]
+    right = random_residues(rng, 1, 5, 50, 112)[:, :2, 3:]
     tile = tile_for(ProductShape(33, 47, 112, 4), gpu_of(DEVICE), kernels)
     whole = torch.full((4, 3, 128, 256), 77, dtype=torch.int8, device=DEVICE)
     check(
@@ -198,10 +194,8 @@ def test_strided_views_are_operands(kernels):
 @pytest.mark.parametrize("k_block", [16, 48, 128])
 def test_blocks_of_k_are_added(tile, k_block):
     rng = np.random.default_rng(k_block)
-    left, right = (
-        random_residues(rng, 2, 2, 40, 300),
-        random_residues(rng, 1, 2, 20, 300),
-    )
+    left = random_residues(rng, 2, 2, 40, 300)
+    right = random_residues(rng, 1, 2, 20, 300)
     check(
         left,
         right,
@@ -243,10 +237,8 @@ def test_extreme_accumulators_are_reduced(sign):
 )
 def test_a_predicate_decides_on_the_device(tile, number, least, most):
     rng = np.random.default_rng(9)
-    left, right = (
-        random_residues(rng, 1, 2, 40, 300),
-        random_residues(rng, 1, 2, 20, 300),
-    )
+    left = random_residues(rng, 1, 2, 40, 300)
+    right = random_residues(rng, 1, 2, 20, 300)
     out, predicate = empty_products(1, 2, 40, 20), torch.tensor([number], device=DEVICE)
     residue_gemm(
         left,
@@ -284,10 +276,8 @@ def test_empty_products(m, n, k):
 
 def test_what_does_not_fit_is_refused():
     table = residue_constants((256, 255), DEVICE)
-    x, out = (
-        torch.zeros((1, 2, 8, 32), dtype=torch.int8, device=DEVICE),
-        empty_products(1, 2, 8, 8),
-    )
+    x = torch.zeros((1, 2, 8, 32), dtype=torch.int8, device=DEVICE)
+    out = empty_products(1, 2, 8, 8)
     for k_block in (0, 8, K_BLOCK + 16):
         with pytest.raises(ValueError, match=f"k_block = {k_block} "):
             residue_gemm(x, x, table, out, k_block=k_block)
@@ -338,18 +328,14 @@ class TestOnGpu:
     def test_large_products(self, tile, m, n, k):
         rng = np.random.default_rng([m, n, k])
         moduli = real_moduli()[:14]
-        left, right = (
-            random_residues(rng, 1, 14, m, k),
-            random_residues(rng, 1, 14, n, k),
-        )
+        left = random_residues(rng, 1, 14, m, k)
+        right = random_residues(rng, 1, 14, n, k)
         check(left, right, moduli, empty_products(1, 14, m, n), m, n, config=tile)
 
     def test_streams_and_graph_captures(self):
         rng = np.random.default_rng(6)
-        left, right = (
-            random_residues(rng, 1, 3, 512, 512),
-            random_residues(rng, 1, 3, 512, 512),
-        )
+        left = random_residues(rng, 1, 3, 512, 512)
+        right = random_residues(rng, 1, 3, 512, 512)
         moduli, out = real_moduli()[:3], empty_products(1, 3, 512, 512)
         table = residue_constants(moduli, DEVICE)
         for tile in TILES:

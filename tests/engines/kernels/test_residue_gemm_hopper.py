@@ -34,10 +34,8 @@ class TestOnGpu:
             (2, 5, 512, 512, 640),
             (3, 2, 65, 1, 1),
         ):
-            left, right = (
-                random_residues(rng, batch, planes, m, k),
-                random_residues(rng, 1, planes, n, k),
-            )
+            left = random_residues(rng, batch, planes, m, k)
+            right = random_residues(rng, 1, planes, n, k)
             moduli = real_moduli()[:planes]
             check(
                 left,
@@ -48,10 +46,8 @@ class TestOnGpu:
                 n,
                 config=tile,
             )
-        left, right = (
-            random_residues(rng, 3, 4, 300, 272)[1:, 1:3, 100:],
-            random_residues(rng, 2, 4, 200, 272)[:, 2:],
-        )
+        left = random_residues(rng, 3, 4, 300, 272)[1:, 1:3, 100:]
+        right = random_residues(rng, 2, 4, 200, 272)[:, 2:]
         check(
             left,
             right,
@@ -87,10 +83,8 @@ class TestOnGpu:
         """
         rng = np.random.default_rng(n)
         for m in (1, 64, 65, 129, 192, 193):
-            left, right = (
-                random_residues(rng, 2, 3, m, 700),
-                random_residues(rng, 1, 3, n, 700),
-            )
+            left = random_residues(rng, 2, 3, m, 700)
+            right = random_residues(rng, 1, 3, n, 700)
             for k_block in (704, 256):
                 out = empty_products(2, 3, m, n)
                 check(

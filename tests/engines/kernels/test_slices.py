@@ -116,10 +116,8 @@ def check(found, x, axis, count, beta):
 @pytest.mark.parametrize(("count", "beta"), [(3, 8), (1, 8), (9, 8), (10, 7)])
 def test_slices_equal_numerics_bitwise(count, beta, dtype, family, device):
     rng = np.random.default_rng([1, count, beta])
-    a, b = (
-        family(rng, (1, 9, 150), dtype),
-        np.moveaxis(family(rng, (2, 11, 150), dtype), 1, 2),
-    )
+    a = family(rng, (1, 9, 150), dtype)
+    b = np.moveaxis(family(rng, (2, 11, 150), dtype), 1, 2)
     operands = [(torch.tensor(x, device=device), axis) for x, axis in ((a, 2), (b, 1))]
     for found, x, axis in zip(
         slice_operands(operands, count, beta), (a, b), (2, 1), strict=True

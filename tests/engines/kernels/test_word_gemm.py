@@ -140,10 +140,8 @@ def test_error_stays_within_the_bound(fmt, chained, m, n, k):
     a, b = uniform(rng, 1, m, k), uniform(rng, 3, k, n)
     a[:, : m // 2] *= np.float32(2.0**70)
     b[1] *= np.float32(2.0**-60)
-    exact, size = (
-        a.astype(np.float64) @ b.astype(np.float64),
-        np.abs(a).astype(np.float64) @ np.abs(b),
-    )
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    size = np.abs(a).astype(np.float64) @ np.abs(b)
     accumulation = in_any_order("interpreter", SPLITTINGS[fmt].fmt, hg.formats.FP32, 16)
     if HAS_GPU:
         accumulation = engine_for("simulated-h100").accumulation(SPLITTINGS[fmt].fmt)
@@ -192,10 +190,8 @@ def test_results_are_rounded_once():
             np.testing.assert_array_equal(product(a, b, fmt, shift=shift), want)
             half = shift // 2
             with np.errstate(over="ignore"):
-                rows, cols = (
-                    a * np.float32(2.0**half),
-                    b * np.float32(2.0 ** (shift - half)),
-                )
+                rows = a * np.float32(2.0**half)
+                cols = b * np.float32(2.0 ** (shift - half))
             if half > -100:
                 np.testing.assert_array_equal(product(rows, cols, fmt), want)
 

@@ -180,12 +180,10 @@ def products_of_halves(
     products = empty(
         (1, NUM_PRODUCTS * count, *padded_shape(half_m, half_n)), torch.int8, left
     )
-    upper, lower, first, second = (
-        slice(0, half_m),
-        slice(half_m, None),
-        slice(0, half_k),
-        slice(half_k, None),
-    )
+    upper = slice(0, half_m)
+    lower = slice(half_m, None)
+    first = slice(0, half_k)
+    second = slice(half_k, None)
     rest = slice(0, max(k - half_k, 0))
     for group in _even_slices(count, _PLANES_OF_SUMS):
         x, y = left[:, group], right[:, group]
@@ -248,10 +246,8 @@ def _write_fixed(plan: Plan, given: Arguments) -> None:
     made, used, balances = most_moduli(plan)
     kept: list[tuple[tuple[slice, ...], Residues]] = []
     for block in blocks_of(plan, given.out):
-        places, operands = (
-            block.places(given.a, given.b),
-            block.operands(given.a, given.b),
-        )
+        places = block.places(given.a, given.b)
+        operands = block.operands(given.a, given.b)
         ready = [
             _some(split, at) for split, at in zip(given.ready, places, strict=True)
         ]

@@ -202,10 +202,8 @@ class CudaProgram:
         made, notes = float(self.plan.num_products), []
         outliers = None if self.plan.evidence is None else self.plan.evidence.outliers
         if outliers is not None:
-            made, notes = (
-                outliers.num_products(p, self.plan.num_products),
-                [str(outliers)],
-            )
+            made = outliers.num_products(p, self.plan.num_products)
+            notes = [str(outliers)]
         return Outcome(values, self.plan.bound, made, notes, certificate)
 
     def repeated(
@@ -244,10 +242,8 @@ class CudaProgram:
         program = self._program(
             [left, right, like, record_like, None], (None, None), 0, PLAIN
         )
-        dtype, certifies = (
-            made.dtype,
-            self.plan.certifies and self.steps.certify is not None,
-        )
+        dtype = made.dtype
+        certifies = self.plan.certifies and self.steps.certify is not None
 
         def again(x: Tensor, y: Tensor, target: Tensor) -> Tensor | None:
             result = (

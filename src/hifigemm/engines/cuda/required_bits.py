@@ -31,11 +31,9 @@ def required_bits_of(
     )
 
     def make() -> Callable[[Tensor, Tensor], Bits]:
-        program, count, device = (
-            Program(left.device),
-            kernel.num_counters(left, right),
-            left.device,
-        )
+        program = Program(left.device)
+        count = kernel.num_counters(left, right)
+        device = left.device
         x, y = program.operand(left), program.operand(right)
         counters = program.operand(
             torch.empty(count, dtype=torch.int32, device="meta"), is_zero=True

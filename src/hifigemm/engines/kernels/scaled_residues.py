@@ -631,10 +631,8 @@ def sized_residues(
     constants, planes = _planes(layout, operands, moduli, balances, None)
     pitch = layout.width * (-(-layout.k // 128) * 128)
     magnitudes = [empty((*shape, pitch), torch.int8, like) for shape in layout.shapes]
-    exponents, norms = (
-        empty((total,), torch.int32, like),
-        empty((2, total), torch.float64, like),
-    )
+    exponents = empty((total,), torch.int32, like)
+    norms = empty((2, total), torch.float64, like)
     sizes = Sizes(exponents, norms, (magnitudes[0], magnitudes[-1]), layout.width)
     return (
         planes,

@@ -69,10 +69,8 @@ def _pools() -> dict[str, Array]:
     floats = rng.permutation(
         [*near, *rng.uniform(-1, 1, more) * 2.0 ** rng.integers(-1000, 1000, more)]
     )
-    special, integers = (
-        floats.copy(),
-        rng.integers(-(2**63), 2**63, COUNT) >> rng.integers(0, 63, COUNT),
-    )
+    special = floats.copy()
+    integers = rng.integers(-(2**63), 2**63, COUNT) >> rng.integers(0, 63, COUNT)
     special[::7], special[1::7], special[2::7] = np.inf, np.nan, -np.inf
     integers[:4] = 1 - 2**63, 2**63 - 1, 2**53 + 1, -(2**31)
     singles = np.array([_single(x) for x in special.tolist()], np.float32)

@@ -132,11 +132,9 @@ class Reference:
         """Indices of some matrices, rows and columns; their product in two words;
         |A||B|.
         """
-        load, rng, width = (
-            self._load,
-            np.random.default_rng([self._load.seed, 64]),
-            len(self._factors),
-        )
+        load = self._load
+        rng = np.random.default_rng([self._load.seed, 64])
+        width = len(self._factors)
         samples = []
         for z in _choose(rng, load.batch, 4):
             rows, chosen = _choose(rng, load.m, sample), _choose(rng, load.n, sample)

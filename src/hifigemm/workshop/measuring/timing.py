@@ -218,11 +218,9 @@ def capture(run: Launch) -> Launch:
     """
     import torch
 
-    main, side, graph = (
-        torch.cuda.current_stream(),
-        torch.cuda.Stream(),
-        torch.cuda.CUDAGraph(),
-    )
+    main = torch.cuda.current_stream()
+    side = torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
     side.wait_stream(main)
     with torch.cuda.stream(side):
         for _ in range(2):
