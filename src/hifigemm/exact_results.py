@@ -1,9 +1,10 @@
 """What says more of an exact product than the nearest float: pairs and enclosures.
 
 Idea
-    C is A B rounded once, and A B - C, rounded once as well, is a sum like any other:
-    see `augmented`. It is the low part of a pair. Its sign says on which side of C the
-    exact value lies.
+    On a CPU both are roundings of sums in three words, see numerics/three_words.py.
+    Elsewhere, and for entries that these do not settle, C is A B rounded once, and
+    A B - C, rounded once as well, is a sum like any other: see `augmented`. It is the
+    low part of a pair. Its sign says on which side of C the exact value lies.
 Exact when
     Both are correctly rounded. For signs, A B - C is multiplied by a power of two, so
     that no difference of products of subnormal numbers rounds to zero. Results beyond
@@ -23,7 +24,7 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.special import nonfinite_vectors
 from hifigemm.numerics.three_words import open_block, remainders, rounded, signs
 from hifigemm.operands import Operands
-from hifigemm.plan import Decision, Report
+from hifigemm.plan import Report
 from hifigemm.request import Request
 from hifigemm.road import (
     by_slices,
@@ -81,30 +82,29 @@ def two_parts(
     fmt = operands.problem().fmt
     high, is_high_certain = rounded(words, fmt)
     if request.result == "pair":
+        is_finite = np.isfinite(high)
         low, is_low_certain = rounded(remainders(words, high), fmt)
-        is_low_certain |= ~np.isfinite(high)
-        parts = high, np.where(np.isfinite(high), low, 0)
+        is_low_certain |= ~is_finite
+        parts = high, np.where(is_finite, low, 0)
     else:
         largest = np.finfo(high.dtype).max
         near = np.clip(high, -largest, largest)
         side, is_low_certain = signs(remainders(words, near))
         parts = _neighbours(near, side)
-    left, right = operands.stacks(operands.dtype)
-    stack = words.hi.shape[0], left.shape[1], right.shape[2]
-    of_result = np.empty(stack, operands.dtype)
     first, second = (
         x.astype(high.dtype, copy=False).view(operands.dtype) for x in parts
     )
-    is_certain = of_entries(is_high_certain & is_low_certain, of_result)
+    is_certain = of_entries(is_high_certain & is_low_certain, first)
 
     # The rows and columns of the entries that are not settled, by products.
     if not is_certain.all():
         block, rows, cols = open_block(is_certain)
+        left, right = operands.stacks(operands.dtype)
         others = replace(operands, a=left[:, rows], b=right[:, :, cols])
         products, second_report = _by_products(others, by_slices(request))
         for part, values in zip((first, second), products, strict=True):
             part[block] = np.where(is_certain[block], part[block], values)
-        report = with_others(report, second_report, is_certain, products[0].size)
+        report = with_others(report, second_report, is_certain, block)
     shape = operands.shapes.result
     return (first.reshape(shape), second.reshape(shape)), report
 
@@ -121,7 +121,8 @@ def _by_products(
         if operands.are_empty:
             return np.zeros_like(nearest)
         low, second = product_plus(operands, c, -1.0, request, shift)
-        report = _with_products_of(report, second)
+        reason = f"and {second.num_products} products for A B - C"
+        report = report.with_product(second, 1.0, reason)
         return low
 
     if request.result == "pair":
@@ -132,22 +133,9 @@ def _by_products(
     left, right = operands.stacks(operands.dtype)
     is_unknown = nonfinite_vectors(left, 2) | nonfinite_vectors(right, 1)
     shapes = operands.shapes
-    stack = shapes.count, shapes.left[1], shapes.right[2]
-    known = np.broadcast_to(np.logical_not(is_unknown), stack)
+    known = np.broadcast_to(np.logical_not(is_unknown), shapes.stack)
     parts = enclosure(nearest, remainder, known.reshape(shapes.result))
     return parts, report
-
-
-def _with_products_of(report: Report, second: Report) -> Report:
-    """The report of a product, with the products that A B - C took beside it."""
-    num_products = second.num_products
-    reason = f"; and {num_products} products for A B - C"
-
-    def both(d: Decision) -> Decision:
-        count = d.num_products + num_products
-        return replace(d, num_products=count, reason=d.reason + reason)
-
-    return report.changed(both, report.decision_seconds + second.decision_seconds)
 
 
 def pair(nearest: Array, remainder: Remainder) -> tuple[Array, Array]:

@@ -25,6 +25,7 @@ from hifigemm.operands import (
     check_addend,
     check_out,
     check_scalars,
+    check_transpose,
     converted,
     result_dtype,
     shapes_of,
@@ -206,8 +207,6 @@ def gemm(
     policy = accuracy, scheme, workspace
     if type(alpha) is not float or type(beta) is not float:
         alpha, beta = as_scalar(alpha, "alpha"), as_scalar(beta, "beta")
-    _check_transpose(trans_a, "trans_a")
-    _check_transpose(trans_b, "trans_b")
     if beta != 0 and c is None:
         raise ValueError(f"beta = {beta} needs c")
     if (
@@ -221,6 +220,8 @@ def gemm(
         if belongs_to_torch(*read) and min(a.dim(), b.dim()) > 1:
             from hifigemm.interop import torch_operators
 
+            check_transpose(trans_a, "a")
+            check_transpose(trans_b, "b")
             x, y = (
                 t.mT if how == "T" else t.mH if how == "C" else t
                 for t, how in ((a, trans_a), (b, trans_b))
@@ -497,7 +498,7 @@ def _negated(x: Any, dtype: np.dtype[Any]) -> Any:
 
 def _transposed(x: Array | Prepared, how: str, name: str) -> Array | Prepared:
     """op(x) as a view, or a conjugated copy."""
-    _check_transpose(how, f"trans_{name}")
+    check_transpose(how, name)
     if how == "N":
         return x
     if isinstance(x, Prepared):
@@ -508,9 +509,3 @@ def _transposed(x: Array | Prepared, how: str, name: str) -> Array | Prepared:
         )
     x = np.swapaxes(x, -1, -2)
     return x.conj() if how == "C" else x
-
-
-def _check_transpose(how: Any, name: str) -> None:
-    """Raise PlanError for what is no letter of the BLAS."""
-    if not isinstance(how, str) or how not in ("N", "T", "C"):
-        raise PlanError(f'{name}={how!r}: expected "N", "T" or "C"')

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from hifigemm.array_like import kind_of, shown
+from hifigemm.exceptions import PlanError
 from hifigemm.formats import BF16, FP16, Format
 from hifigemm.libraries import BFLOAT16, Library
 from hifigemm.numerics.bits import Array
@@ -168,6 +169,11 @@ class Shapes:
         return Problem(
             self.count, self.left[1], self.right[2], self.left[2], dtype, narrow, mirror
         )
+
+    @property
+    def stack(self) -> tuple[int, int, int]:
+        """Shape of the result as a stack, (batch, m, n)."""
+        return self.count, self.left[1], self.right[2]
 
     @property
     def count(self) -> int:
@@ -374,6 +380,12 @@ class Operands:
 def array_of(x: Array | Prepared) -> Array:
     """The operand itself, prepared or not."""
     return x.operand if isinstance(x, Prepared) else x
+
+
+def check_transpose(how: Any, name: str) -> None:
+    """Raise PlanError unless this is a letter of the BLAS for what becomes of a or b."""
+    if not isinstance(how, str) or how not in ("N", "T", "C"):
+        raise PlanError(f'trans_{name}={how!r}: expected "N", "T" or "C"')
 
 
 def own_stack(x: Array, side: str, problem: Problem) -> Array:

@@ -4,6 +4,7 @@ Evidence, Split, Product, Report.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -407,6 +408,16 @@ class Report:
             seconds,
             lambda: change(self.decision),
         )
+
+    def with_product(self, other: Report, share: float, reason: str) -> Report:
+        """The report with another product that was made for a share of the entries."""
+        num_products = other.num_products * share
+
+        def changed(d: Decision) -> Decision:
+            count = math.ceil(d.num_products + num_products)
+            return replace(d, num_products=count, reason=f"{d.reason}; {reason}")
+
+        return self.changed(changed, self.decision_seconds + other.decision_seconds)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Report):

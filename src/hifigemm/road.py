@@ -26,7 +26,7 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import are_ordinary
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.subnormals import is_ieee
-from hifigemm.numerics.three_words import NUM_PRODUCTS, Words, open_block, rounded
+from hifigemm.numerics.three_words import Words, num_products, open_block, rounded
 from hifigemm.operands import Operands, Prepared, usable_split
 from hifigemm.plan import Decision, Evidence, Plan, Report
 from hifigemm.planner import (
@@ -39,8 +39,8 @@ from hifigemm.planner import (
 from hifigemm.problem import Problem, counted
 from hifigemm.programs import keep, kept
 from hifigemm.request import Request
-from hifigemm.schemes import DoubleDouble, Native, Ozaki1, Scheme
-from hifigemm.schemes.auto import as_scheme
+from hifigemm.schemes import Native, Scheme
+from hifigemm.schemes.double_double import SLICES
 from hifigemm.settings import decision_log, is_strict
 
 quiet = np.errstate(all="ignore")
@@ -250,24 +250,21 @@ def exact_sums(
     is_default = request.plan is None and request.workspace is None
     if not (is_default and problem.multiplications and operands.library.on_host):
         return None
-    if operands.are_prepared or as_scheme(request.scheme) not in (None, DoubleDouble()):
-        return None
-    left, right = operands.stacks(operands.dtype)
-    if not (np.isfinite(left).all() and np.isfinite(right).all()):
+    if operands.are_prepared:
         return None
 
+    # A scheme that has such sums looks at no operands for its plan.
     started = time.perf_counter()
     library = operands.library
     engine = engine_for(request.engine, library.name, library.device)
     limit = workspace_limit(problem, None, engine)
-    plan = plan_for(operands, problem, request, engine, limit, may_look=True)
+    plan = plan_for(operands, problem, request, engine, limit, may_look=False)
     seconds = time.perf_counter() - started
-    words = plan.scheme.exact_sums(plan, left, right, c, shift)
+    words = plan.scheme.exact_sums(plan, *operands.stacks(operands.dtype), c, shift)
     if words is None:
         return None
     reason = "operands in five parts, whose sums in three words are rounded once"
-    num_products = NUM_PRODUCTS * (4 if problem.is_complex else 1)
-    outcome = Outcome(words.hi, 0.0, num_products)
+    outcome = Outcome(words.hi, 0.0, num_products(problem.is_complex))
     return words, _report(replace(plan, reason=reason), outcome, engine, seconds)
 
 
@@ -281,12 +278,12 @@ def product_plus(
     others, and all of them elsewhere, are those of a longer product: see `augmented`.
     """
     shapes = operands.shapes
-    left, right = operands.stacks(operands.dtype)
-    stack = shapes.count, left.shape[1], right.shape[2]
-    addend = np.broadcast_to(c, shapes.result).reshape(stack)
-
+    addend = np.broadcast_to(c, shapes.result).reshape(shapes.stack)
     settled = _settled_sums(operands, addend, s, request, shift)
     if settled is not None:
+        values, is_certain, report = settled
+        if is_certain.all():
+            return values.reshape(shapes.result), report
         request = by_slices(request)
 
     def multiply(x: Array, y: Array) -> tuple[Array, Report]:
@@ -294,19 +291,16 @@ def product_plus(
         values, report = product(augmented, request, shift=shift)
         return cast(Array, values), report
 
+    left, right = operands.stacks(operands.dtype)
     if settled is None:
         values, report = sum_with_product(left, right, addend, s, multiply)
         return values.reshape(shapes.result), report
-
-    values, is_certain, report = settled
-    if not is_certain.all():
-        block, rows, cols = open_block(is_certain)
-        others, second = sum_with_product(
-            left[:, rows], right[:, :, cols], addend[block], s, multiply
-        )
-        values[block] = np.where(is_certain[block], values[block], others)
-        report = with_others(report, second, is_certain, others.size)
-    return values.reshape(shapes.result), report
+    block, rows, cols = open_block(is_certain)
+    others, second = sum_with_product(
+        left[:, rows], right[:, :, cols], addend[block], s, multiply
+    )
+    values[block] = np.where(is_certain[block], values[block], others)
+    return values.reshape(shapes.result), with_others(report, second, is_certain, block)
 
 
 def _settled_sums(
@@ -346,20 +340,16 @@ def by_slices(request: Request) -> Request:
     """The request for entries that sums in three words leave: neither these nor shorter
     sums are tried again.
     """
-    return replace(request, accuracy="correct", scheme=Ozaki1(product="fp64"))
+    return replace(request, accuracy="correct", scheme=SLICES)
 
 
-def with_others(report: Report, second: Report, is_certain: Array, size: int) -> Report:
-    """The report of sums, with the products by which `size` entries were made again."""
+def with_others(
+    report: Report, second: Report, is_certain: Array, block: Any
+) -> Report:
+    """The report of sums, with the products by which a block was made again."""
     open_ = counted(int(np.count_nonzero(~is_certain)), "entry", "entries")
-    reason = f"; {open_} by {second.scheme}"
-    num_products = second.num_products * size / is_certain.size
-
-    def both(d: Decision) -> Decision:
-        count = math.ceil(d.num_products + num_products)
-        return replace(d, num_products=count, reason=d.reason + reason)
-
-    return report.changed(both, report.decision_seconds + second.decision_seconds)
+    share = is_certain[block].size / is_certain.size
+    return report.with_product(second, share, f"{open_} by {second.scheme}")
 
 
 def deliver(

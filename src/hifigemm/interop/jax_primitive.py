@@ -41,12 +41,17 @@ from jax.interpreters import ad, batching, mlir
 from hifigemm import settings
 from hifigemm.accuracy import Accuracy, resolve
 from hifigemm.array_like import kind_of
-from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32, FP64
 from hifigemm.interop import kernels
 from hifigemm.libraries import library_of
 from hifigemm.numerics.subnormals import ieee_arithmetic
-from hifigemm.operands import check_addend, check_scalars, result_dtype, shapes_of
+from hifigemm.operands import (
+    check_addend,
+    check_scalars,
+    check_transpose,
+    result_dtype,
+    shapes_of,
+)
 from hifigemm.request import Request
 from hifigemm.schemes import Scheme
 
@@ -245,8 +250,7 @@ def _matrices(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _transposed(x: jax.Array, how: str, name: str) -> jax.Array:
-    if how not in ("N", "T", "C"):
-        raise PlanError(f'trans_{name}={how!r}: expected "N", "T" or "C"')
+    check_transpose(how, name)
     if how == "N":
         return x
     if x.ndim < 2:

@@ -142,7 +142,9 @@ def factors(a: Array) -> tuple[Array, Array, Array]:
             packed[[k, pivot]] = packed[[pivot, k]]
             order[[k, pivot]] = order[[pivot, k]]
         packed[k + 1 :, k] /= packed[k, k]
-        packed[k + 1 :, k + 1 :] -= packed[k + 1 :, k, None] * packed[k, k + 1 :]
+        column = packed[k + 1 :, k, None]
+        row = packed[k, k + 1 :]
+        packed[k + 1 :, k + 1 :] -= column * row
     return np.tril(packed, -1) + np.eye(n), np.triu(packed), order
 
 

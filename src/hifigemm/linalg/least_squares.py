@@ -215,7 +215,8 @@ class AugmentedSystem:
 
         # |W|^H of_s, W = B V - Q, and |T - T~| of_x
         of_w = matmul(self.gap_of_q.T, of_s)
-        of_w = of_w + r * matmul(v.T, matmul(b.T, of_s)) + UNIT * matmul(q.T, of_s)
+        of_w = of_w + r * matmul(v.T, matmul(b.T, of_s))
+        of_w = of_w + UNIT * matmul(q.T, of_s)
         of_t = r * matmul(q.T, matmul(b, of_x)) + UNIT * matmul(t, of_x)
 
         # The four blocks

@@ -270,9 +270,13 @@ def error_bound(
     parts = -(-chunks[0].stop // K_PART)
     levels = ceil_log2(parts) + len(chunks) - 1
     rounded = (k + 2 * levels + 10) * count * _slice_step(k, fewer) ** (count - 1)
-    factor = k * 2.0**-53 * (rounded + 32 * (levels + 1) ** 2 * 2.0**-53)
+    exact = 32 * (levels + 1) ** 2 * 2.0**-53
+    factor = k * 2.0**-53 * (rounded + exact)
     # The sum of E F over all parts of k.
-    top_products = (np.matmul(x[..., 0].swapaxes(1, 2), y[:, :, 0]) for x, y in tops)
+    top_products = []
+    for row_tops, column_tops in tops:
+        rows = row_tops[..., 0].swapaxes(1, 2)
+        top_products.append(np.matmul(rows, column_tops[:, :, 0]))
     return factor * reduce(np.add, top_products)
 
 

@@ -251,11 +251,13 @@ def _block_magnitudes(x: Array, axis: int) -> tuple[Array, Array, Array]:
     length = NORM_BLOCK * (2 if x.dtype.kind == "c" else 1)
     x = real_vectors(x, axis)
     k = x.shape[axis]
+    before = x.shape[:axis]
+    after = x.shape[axis + 1 :]
     if k > length and k % length:
-        missing = np.zeros((*x.shape[:axis], -k % length, *x.shape[axis + 1 :]), like=x)
+        missing = np.zeros((*before, -k % length, *after), like=x)
         x = np.concatenate([x, missing], axis=axis)
     if k:
-        blocks = x.reshape(*x.shape[:axis], -1, min(k, length), *x.shape[axis + 1 :])
+        blocks = x.reshape(*before, -1, min(k, length), *after)
     else:
         blocks = np.expand_dims(x, axis)
 

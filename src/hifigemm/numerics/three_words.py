@@ -47,8 +47,6 @@ K_CHUNK = 512
 """Terms that are cut together, so that parts of rows and columns stay in the cache."""
 SIDE = 256
 """Rows and columns of a block of the result."""
-NUM_PRODUCTS = PARTS * (PARTS + 1) // 2
-"""Products of size m n k that the diagonals amount to."""
 
 _BETA = (53 - ceil_log2(4 * K_CHUNK)) // 2
 _STEP = 2.0 ** -(_BETA + 1)
@@ -84,7 +82,7 @@ def sums(a: Array, b: Array, c: Array | None, shift: int = 0) -> Words:
 
     Parameters
     ----------
-    a, b : float64 arrays, shapes (batch or 1, m, k) and (batch or 1, k, n)
+    a, b : float32 or float64 arrays, shapes (batch or 1, m, k) and (batch or 1, k, n)
         Finite entries.
     c : float64 array, shape (batch, m, n), or None
         Finite entries.
@@ -102,6 +100,11 @@ def sums(a: Array, b: Array, c: Array | None, shift: int = 0) -> Words:
         for word, values in zip(words, block, strict=True):
             word[:, :, cols] = values
     return words
+
+
+def num_products(is_complex: bool) -> int:
+    """Products of size m n k that the diagonals amount to."""
+    return PARTS * (PARTS + 1) // 2 * (4 if is_complex else 1)
 
 
 def rounded(words: Words, fmt: Format) -> Rounded:
@@ -269,9 +272,10 @@ def _last_error(rows: _Rows, columns: _Columns) -> Array:
 
 
 def _largest(x: Array, axis: int) -> tuple[Array, Array]:
-    """The powers of two above the entries of each vector, and the vectors; NaN, and
-    zeros in their place, where exponents are out of range.
+    """The powers of two above the entries of each vector, and the vectors in float64;
+    NaN, and zeros in their place, where exponents are out of range.
     """
+    x = x.astype(np.float64, copy=False)
     exponent = np.frexp(np.abs(x).max(axis=axis, keepdims=True))[1]
     is_outside = np.abs(exponent) > _RANGE
     if not is_outside.any():

@@ -65,6 +65,8 @@ from hifigemm.problem import Problem
 from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.scheme import Scheme, finished, product_spec
 
+SLICES = Ozaki1(product="fp64")
+"""The scheme that makes the entries that sums in words leave."""
 _ROWS = 256
 """Rows of A that are multiplied at a time, at most: enough for the BLAS to be quick."""
 _LARGE = 128
@@ -144,9 +146,8 @@ class DoubleDouble(Scheme):
     ) -> Split:
         """The operand as it is; a complex one as real numbers."""
         vectors = x.shape[1 if side == "left" else 2]
-        if plan.problem.is_complex:
-            x = embed_left(x) if side == "left" else embed_right(x)
-        return Split(side, vectors, x, np.zeros((1, 1, 1), np.int64), 1)
+        planes = _as_real(x, side)
+        return Split(side, vectors, planes, np.zeros((1, 1, 1), np.int64), 1)
 
     def multiply(
         self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int
@@ -240,15 +241,13 @@ class DoubleDouble(Scheme):
         self, plan: Plan, a: Array, b: Array, c: Array | None, shift: int
     ) -> Words | None:
         """2**shift (A B + C) in three words; see numerics/three_words.py."""
-        if plan.problem.is_complex:
-            return three_words.sums(embed_left(a), embed_right(b), c, shift)
-        left = a.astype(np.float64, copy=False)
-        right = b.astype(np.float64, copy=False)
-        return three_words.sums(left, right, c, shift)
+        if not (np.isfinite(a).all() and np.isfinite(b).all()):
+            return None
+        return three_words.sums(_as_real(a, "left"), _as_real(b, "right"), c, shift)
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
         """The plan of Ozaki scheme I with the slices that correct rounding takes."""
-        return Ozaki1(product="fp64").plan_for_uncertified(
+        return SLICES.plan_for_uncertified(
             problem, _goal(plan.target, plan.asked), engine, plan.asked
         )
 
@@ -267,16 +266,21 @@ def _settle(
     and the products that these sums took, as a share of all entries.
     """
     block, rows, cols = open_block(~open_)
-    left = a[:, rows].astype(np.float64, copy=False)
-    right = b[:, :, cols].astype(np.float64, copy=False)
-    words = three_words.sums(left, right, None, shift)
+    words = three_words.sums(a[:, rows], b[:, :, cols], None, shift)
     new_values, is_certain = three_words.rounded(words, plan.problem.fmt)
     is_settled = open_[block] & is_certain
     values[block] = np.where(is_settled, new_values, values[block])
     settled = np.zeros(open_.shape, bool)
     settled[block] = is_settled
-    num_products = three_words.NUM_PRODUCTS * (4 if plan.problem.is_complex else 1)
-    return settled, num_products * is_settled.size / open_.size
+    count = three_words.num_products(plan.problem.is_complex)
+    return settled, count * is_settled.size / open_.size
+
+
+def _as_real(x: Array, side: str) -> Array:
+    """The operand as it is; a complex one as real numbers."""
+    if x.dtype.kind != "c":
+        return x
+    return embed_left(x) if side == "left" else embed_right(x)
 
 
 def _goal(target: Target, asked: Scheme | None) -> Target:

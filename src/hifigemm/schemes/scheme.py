@@ -96,10 +96,10 @@ class Scheme:
         self, plan: Plan, a: Array, b: Array, c: Array | None, shift: int
     ) -> Words | None:
         """2**shift (A B + C) in three words, real and imaginary parts side by side;
-        None for schemes that have no such sums.
+        None for schemes that have no such sums, and for operands with Inf or NaN.
 
-        a (batch or 1, m, k), b (batch or 1, k, n) and c (batch, m, n) are finite, c of
-        real components as the result.
+        a (batch or 1, m, k) and b (batch or 1, k, n) are of one dtype, c (batch, m, n)
+        is finite and of real components as the result.
         """
         return None
 
