@@ -73,6 +73,7 @@ MAY_IMPORT = {
         "exact_words",
         "interop",
         "request",
+        "programs",
         "road",
         "signatures",
         "transforms",

@@ -12,7 +12,7 @@ from hifigemm.formats import Format
 from hifigemm.numerics.accumulation import Accumulation
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import BLOCK_ENTRIES
-from hifigemm.numerics.epilogue import Epilogue
+from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.plan import Evidence, Plan, Split
 from hifigemm.problem import Problem, ProductSpec
 
@@ -78,6 +78,27 @@ class Outcome:
     certificate: Callable[[], Certificate] | None = None
 
 
+Repeated = Callable[..., Any]
+"""The product as a function of a, b and out, of which out may be None; for calls with
+alpha or C also of C or None, alpha and beta.
+"""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A product that was made, for a function that repeats it with other operands."""
+
+    operands: tuple[Array, Array]  # as the library has them
+    stacks: tuple[Array, Array]  # as the plan takes them
+    shape: tuple[int, ...]  # of the result
+    out: Array | None = None
+    shift: int = 0  # the product is multiplied by 2**shift before its rounding
+    epilogue: Epilogue = PLAIN  # later calls have other scalars of the same kind
+    # what the function returns for values of the library and what was done for them;
+    # None: the values alone
+    deliver: Callable[[Outcome], Any] | None = None
+
+
 class Program(Protocol):
     """A plan made runnable: launches over named memory on a GPU, the plain functions on
     a CPU.
@@ -109,20 +130,13 @@ class Program(Protocol):
         given. `splits` are those of prepared operands.
         """
 
-    def repeated(
-        self,
-        operands: tuple[Array, Array],
-        stacks: tuple[Array, Array],
-        shape: tuple[int, ...],
-        out: Array | None,
-    ) -> Callable[[Any, Any, Any], Any] | None:
-        """The product as a function of the library's own arrays that are laid out as
-        `operands`, and of out or None.
+    def repeated(self, call: Call) -> Repeated | None:
+        """The call as a function of the library's own arrays that are laid out as
+        those of the call.
 
         It returns None for operands that need the long way. None where nothing is
         quicker than that. A plan that rests on evidence gives a function that looks at
-        the operands first, for all evidence that was seen so far. `stacks` are the
-        operands as the plan takes them, `shape` that of the result.
+        the operands first, for all evidence that was seen so far.
         """
 
 

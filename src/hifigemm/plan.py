@@ -363,7 +363,8 @@ class Report:
     decision_seconds : float
         Time that it took to choose the plan that was carried out, looks at the operands
         and an attempt that was given up included; on a GPU such a look waits for the
-        work before it. Reports are equal whatever their times.
+        work before it. 0 where an earlier call of this kind had decided. Reports are
+        equal whatever their times.
     """
 
     scheme: Any = _decided("scheme")
