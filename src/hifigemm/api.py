@@ -42,7 +42,7 @@ from hifigemm.request import (
     check_result,
 )
 from hifigemm.road import deliver, plan_for, product, quiet
-from hifigemm.schemes import Native, Scheme
+from hifigemm.schemes import Scheme
 from hifigemm.transforms import belongs_to_jax, belongs_to_torch, check_untraced, opaque
 
 if TYPE_CHECKING:
@@ -516,7 +516,7 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
         and plan.problem.narrow is common_narrow(x.dtype, x.dtype)
     )
     scheme: Scheme = plan.scheme
-    splits = not (isinstance(scheme, Native) or plan.alternatives) and scheme.scales(
+    splits = not (scheme.is_native or plan.alternatives) and scheme.scales(
         plan, None, None, engine
     )
     with library.active():

@@ -13,7 +13,7 @@ from hifigemm.numerics.accumulation import Accumulation
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import BLOCK_ENTRIES
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
-from hifigemm.plan import Evidence, Plan, Split
+from hifigemm.plan import Decision, Evidence, Plan, Report, Split
 from hifigemm.problem import Problem, ProductSpec
 
 Splits = tuple[Split | None, Split | None]
@@ -76,6 +76,20 @@ class Outcome:
     num_products: float
     notes: list[str] = field(default_factory=list)
     certificate: Callable[[], Certificate] | None = None
+
+
+def report_of(
+    engine: Engine,
+    decision: Decision | Callable[[], Decision],
+    workspace: int = 0,
+    seconds: float = 0.0,
+) -> Report:
+    """The report of a product that an engine made.
+
+    `decision` is what was done, or a function that waits for the device to say it. The
+    plan takes `workspace` bytes, and choosing it took so many seconds.
+    """
+    return Report(engine.name, engine.device, workspace, seconds, decision)
 
 
 Repeated = Callable[..., Any]

@@ -19,7 +19,7 @@ from hifigemm.numerics.symmetric import mirror
 from hifigemm.plan import Evidence, Plan, Split, Verification
 from hifigemm.planner import fitted, with_evidence
 from hifigemm.problem import Block, counted
-from hifigemm.schemes import Native, Scheme
+from hifigemm.schemes import Scheme
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def execute(
             return plan, replace(outcome, bound=found.bound)
         # What the library chose goes on by residues, without steps of its own.
         is_chosen_native = (
-            isinstance(plan.scheme, Native)
+            plan.scheme.is_native
             and plan.asked is None
             and engine.costs is not None
             and not shift
@@ -135,7 +135,7 @@ def in_steps(
     A native product carries them through by itself, so its operands are looked at only
     where the result is not finite.
     """
-    if isinstance(plan.scheme, Native):
+    if plan.scheme.is_native:
         first = _native(plan, a, b, engine, shift)
         if first is not None:
             return first
@@ -224,7 +224,7 @@ def _run(
         if done.certified is not None and not done.certified.all():
             open_.append((block, ~done.certified))
             # what is certified keeps the promise, whatever holds for all
-            if not isinstance(scheme, Native):
+            if not scheme.is_native:
                 bound = min(bound, plan.target.r)
         outcome.bound = max(outcome.bound, bound)
         outcome.num_products += done.num_products * done.values.size / values.size

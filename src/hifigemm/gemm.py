@@ -12,7 +12,6 @@ from hifigemm.accuracy import Accuracy, Relative
 from hifigemm.augmented import as_factors
 from hifigemm.exact_words import in_words, one_word
 from hifigemm.exceptions import PlanError
-from hifigemm.formats import INT8
 from hifigemm.libraries import Library, library_of
 from hifigemm.numerics.bits import Array, scale_entries
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, frexp
@@ -544,14 +543,11 @@ def as_scalar(x: Any, name: str) -> complex:
 def _with_sign(operands: Operands) -> Operands:
     """-A and B, or A and -B; so the sign is that of the product, and -0 is right.
 
-    B takes it where A is prepared, so that the split of A serves; digits of INT8 are
-    those of -A with another remainder, so that such a split would not.
+    B takes it where A is prepared, so that the split of A serves, unless the split of
+    -A would have other bits.
     """
     a = operands.a
-    keeps_split = isinstance(a, Prepared) and not (
-        isinstance(a.plan.scheme, Ozaki1) and a.plan.words.operand is INT8
-    )
-    if keeps_split:
+    if isinstance(a, Prepared) and a.plan.scheme.negates_splits(a.plan):
         return replace(operands, b=_negated(operands.b, operands.dtype))
     return replace(operands, a=_negated(a, operands.dtype))
 

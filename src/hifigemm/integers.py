@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hifigemm.engine import Engine
+from hifigemm.engine import Engine, report_of
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import AccuracyError, PlanError
 from hifigemm.formats import INT8
@@ -153,13 +153,16 @@ def integer_product(operands: Operands, request: Request) -> tuple[Array, Report
         reason += f", which wraps around: entries may reach {most}, the dtype ends at {np.iinfo(dtype).max}"
     count = how.num_products if product.size > 0 and k > 0 else 0
     decision_log().info("%s @ %s: %s", a.shape, b.shape, reason)
-    native = count > 0 and isinstance(how.scheme, Native)
     decision = Decision(
-        how.scheme, count, bound, bound == 0.0, how.k_block, native, reason
+        scheme=how.scheme,
+        num_products=count,
+        bound=bound,
+        correct=bound == 0.0,
+        k_block=how.k_block,
+        native=how.scheme.is_native and count > 0,
+        reason=reason,
     )
-    return product.reshape(shapes.result), Report(
-        engine.name, engine.device, 0, 0.0, lambda: decision
-    )
+    return product.reshape(shapes.result), report_of(engine, decision)
 
 
 def _is_native(request: Request, operands: str, library: Library) -> bool:

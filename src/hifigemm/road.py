@@ -18,7 +18,7 @@ import numpy as np
 
 from hifigemm.accuracy import Target
 from hifigemm.augmented import sum_with_product
-from hifigemm.engine import Call, Engine, Outcome, Repeated
+from hifigemm.engine import Call, Engine, Outcome, Repeated, report_of
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import PlanError
 from hifigemm.executor import execute, in_steps
@@ -213,40 +213,43 @@ def _report(
     decision_seconds: float,
     is_final: bool = True,
 ) -> Report:
-    """What was done; where a device decides, what it found is read when somebody looks.
+    """The report of an outcome. Where a device decides, its record is read when
+    somebody looks at the report.
 
     Where alpha and beta are applied to the product, the result is not final.
     """
-    planned = (plan.scheme, outcome.num_products, outcome.bound, plan.k_block)
+    # Functions must not hold the outcome, and with it the memory of its values.
+    scheme = plan.scheme
+    num_products = outcome.num_products
+    bound = outcome.bound
+    k_block = plan.k_block
     certificate = outcome.certificate
     reasons = [plan.reason, *outcome.notes]
 
     def decide() -> Decision:
-        scheme, products, bound, k_block = planned
+        nonlocal scheme, num_products, bound, k_block
         if certificate is not None:
-            found = certificate()
-            scheme = found.scheme
-            products = found.num_products
-            bound = found.bound
-            k_block = found.k_block
+            record = certificate()
+            scheme = record.scheme
+            num_products = record.num_products
+            bound = record.bound
+            k_block = record.k_block
             if plan.alternatives:
                 reasons.append(f"{scheme} taken")
         if not is_final:
             reasons.append("alpha, beta applied")
-        native = isinstance(scheme, Native) and products > 0
-        count = math.ceil(products - 1e-9)
         return Decision(
-            scheme,
-            count,
-            bound,
-            bound == 0.0 and is_final,
-            k_block,
-            native,
-            "; ".join(reasons),
-            plan.target.relative,
+            scheme=scheme,
+            num_products=math.ceil(num_products - 1e-9),
+            bound=bound,
+            correct=bound == 0.0 and is_final,
+            k_block=k_block,
+            native=scheme.is_native and num_products > 0,
+            reason="; ".join(reasons),
+            relative=plan.target.relative,
         )
 
-    return Report(engine.name, engine.device, plan.workspace, decision_seconds, decide)
+    return report_of(engine, decide, plan.workspace, decision_seconds)
 
 
 def _log(problem: Problem, report: Report) -> None:
@@ -503,7 +506,7 @@ def _repeated_on_host(
         outcome.values = values if is_numpy else library.to_native(values)
         return outcome.values if call.deliver is None else call.deliver(outcome)
 
-    is_native = isinstance(plan.scheme, Native) and plan.scheme.product is None
+    is_native = plan.scheme == Native()
     if is_native and call.deliver is None and call.epilogue.idle and not call.shift:
         if is_numpy:
             return native_of_arrays
