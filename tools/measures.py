@@ -89,12 +89,9 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("engines", ("engines",)),
     ("schemes", ("schemes",)),
     ("model", ("model", "engine", "plan", "problem", "accuracy")),
-    ("numerics", ("numerics",)),
     (
-        "base",
+        "environment",
         (
-            "formats",
-            "exceptions",
             "settings",
             "transforms",
             "array_like",
@@ -103,9 +100,13 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tested_versions",
         ),
     ),
+    ("kernels", ("engines.kernels",)),
+    ("numerics", ("numerics",)),
+    ("base", ("formats", "exceptions")),
 )
 """Groups of modules, from the top to the bottom: a module imports from its own room and
-from rooms below it.
+from rooms below it. Kernels know their plain twins and no plan; numerics reads no
+setting.
 """
 
 SCHEMES = frozenset(
