@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import hifigemm
+from hifigemm.schemes import SCHEMES
 from tools import measures
 
 ROOT = Path(hifigemm.__file__).parent
@@ -93,17 +94,7 @@ def test_schemes_and_engines_never_meet():
 
 
 def test_no_engine_asks_for_the_name_of_a_scheme():
-    schemes = {
-        "native",
-        "multiword",
-        "corrected",
-        "ozaki1",
-        "ozaki2",
-        "Native",
-        "Multiword",
-        "Corrected",
-    }
-    schemes |= {"Ozaki1", "Ozaki2", "double-double", "DoubleDouble"}
+    schemes = {*SCHEMES, *(scheme.__name__ for scheme in SCHEMES.values())}
     for path in (ROOT / "engines").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         assert "scheme.name" not in text, path

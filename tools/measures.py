@@ -32,6 +32,8 @@ from typing import Any
 import numpy as np
 
 import hifigemm as hg
+from hifigemm import schemes
+from hifigemm.schemes import Scheme
 
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = Path(hg.__file__).resolve().parent
@@ -109,9 +111,8 @@ from rooms below it. Kernels know their plain twins and no plan; numerics reads 
 setting.
 """
 
-SCHEMES = frozenset(
-    {"Ozaki1", "Ozaki2", "Multiword", "Corrected", "Native", "DoubleDouble", "Scheme"}
-)
+SCHEMES = {Scheme.__name__, *(scheme.__name__ for scheme in schemes.SCHEMES.values())}
+"""Names of the classes of schemes."""
 
 PARTICIPLES = frozenset({"found", "made", "given", "asked", "known", "kept", "done"})
 PRONOUNS = frozenset(
