@@ -14,7 +14,7 @@ from hifigemm.exact_words import in_words, one_word
 from hifigemm.exceptions import PlanError
 from hifigemm.libraries import Library, library_of
 from hifigemm.numerics.bits import Array, scale_entries
-from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, frexp
+from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, frexp, is_moderate
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands import (
     Operands,
@@ -31,7 +31,13 @@ from hifigemm.operands import (
     shapes_of,
 )
 from hifigemm.plan import Plan, Report
-from hifigemm.programs import key_of, layout_of_result, repeat, view_of
+from hifigemm.programs import (
+    key_of,
+    layout_of_result,
+    repeat,
+    share_storage,
+    view_of,
+)
 from hifigemm.request import Request
 from hifigemm.road import deliver, product, product_plus, quiet
 from hifigemm.schemes import Ozaki1, Scheme
@@ -292,14 +298,7 @@ def gemm_of_numbers(
         key, arguments = _key(arrays, scalars, (trans_a, trans_b), policy)
         repeated = None if key is None else repeat(key, *arguments)
         if repeated is not None:
-            values, report = repeated if return_report else (repeated, None)
-            if beta != 0 and out is not None:
-                if type(out) is np.ndarray:
-                    out[...] = values
-                else:
-                    out.copy_(values)
-                values = out
-            return (values, report) if return_report else values
+            return repeated
 
     request = Request(accuracy, scheme, engine, plan, workspace, return_report)
     check_untraced(
@@ -356,19 +355,19 @@ def _key(
     if key is None:
         return None, ()
 
-    # With C the result is made anew, and copied to `out`.
-    addend = c if has_addend else None
-    is_product = mantissa == 1.0 and not has_addend
-    layout: Hashable = ()
-    if has_addend:
-        layout = layout_of_result(x, y, c), out is None or layout_of_result(x, y, out)
-        if None in layout:
-            return None, ()
-    is_moderate = Epilogue(mantissa, beta).is_moderate
-    kind = "gemm", shift, is_product, is_moderate, layout
-    target = None if has_addend else out
-    numbers = () if is_product else (addend, mantissa, beta)
-    return (*kind, key), (x, y, target, *numbers)
+    if not has_addend:
+        is_product = mantissa == 1.0
+        kind: Hashable = shift, is_product or is_moderate(mantissa)
+        numbers = () if is_product else (None, mantissa)
+        return ("gemm", is_product, kind, key), (x, y, out, *numbers)
+    layout = layout_of_result(x, y, c)
+    target = layout if out is c or out is None else layout_of_result(x, y, out)
+    if layout is None or target is None:
+        return None, ()
+    if out is not None and out is not c and share_storage(c, out):
+        return None, ()
+    kind = shift, is_moderate(mantissa) and is_moderate(beta)
+    return ("gemm", layout, target, kind, key), (x, y, out, c, mantissa, beta)
 
 
 def _admit(

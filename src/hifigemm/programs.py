@@ -221,16 +221,27 @@ def layout_of_result(a: Any, b: Any, x: Any) -> tuple[Any, ...] | None:
     """What matters of an array of the shape and dtype of the product of matrices; None
     for others.
     """
-    if not a.ndim == b.ndim == getattr(x, "ndim", 0) or a.ndim < 2:
+    if type(x) is not type(a) or x.dtype != a.dtype:
         return None
-    shape = *a.shape[:-1], b.shape[-1]
-    if a.shape[:-2] != b.shape[:-2] or x.dtype != a.dtype or tuple(x.shape) != shape:
+    left, right = a.shape, b.shape
+    is_one_stack = 2 <= len(left) == len(right) and left[:-2] == right[:-2]
+    if not is_one_stack or x.shape != (*left[:-1], right[-1]):
         return None
     if type(a) is np.ndarray:
-        return () if type(x) is np.ndarray and x.flags.writeable else None
+        return ("numpy",) if x.flags.writeable else None
     if not _is_plain(sys.modules["torch"], x, a.device):
         return None
     return x.stride(), x.data_ptr() & 15
+
+
+def share_storage(x: Any, y: Any) -> bool:
+    """Whether two tensors may have entries in common; those of arrays do not matter, as
+    results are copied to them.
+    """
+    if type(x) is np.ndarray:
+        return False
+    storages = x.untyped_storage(), y.untyped_storage()
+    return bool(storages[0].data_ptr() == storages[1].data_ptr())
 
 
 def _is_plain(torch: Any, x: Any, device: Any) -> bool:

@@ -486,7 +486,7 @@ def _repeated_on_host(
     def other(
         a: Any,
         b: Any,
-        out: None,
+        out: Any,
         c: Any = None,
         alpha: complex = 1.0,
         beta: complex = 0.0,
@@ -503,7 +503,12 @@ def _repeated_on_host(
             if plan.target.correct and not np.isfinite(values).all():
                 return None
         values = values.reshape(call.shape)
-        outcome.values = values if is_numpy else library.to_native(values)
+        if out is None:
+            outcome.values = values if is_numpy else library.to_native(values)
+        else:
+            (out if is_numpy else out.numpy())[...] = values
+            library.note_change(out)
+            outcome.values = out
         return outcome.values if call.deliver is None else call.deliver(outcome)
 
     is_native = plan.scheme == Native()

@@ -50,8 +50,9 @@ _TOP_EXPONENT = 960
 _ZERO_EXPONENT = -4000
 """Exponent of a product that is 0: below that of every other one."""
 
-_MODERATE_EXPONENT = 30
-"""Kernels need no scaling of scalars from 2**-30 to 2**30."""
+_LEAST = 2.0**-30
+_GREATEST = 2.0**30
+"""Kernels need no scaling of scalars between these magnitudes."""
 
 _MIN_SCALAR_EXPONENT = -1000
 """Exponent down to which beta takes a power of two; C takes the remaining power."""
@@ -67,6 +68,12 @@ def frexp(alpha: complex) -> tuple[complex, int]:
     [1/2, 1). The pair is (alpha, 0) where no such mantissa is exact, and for 0, Inf and
     NaN.
     """
+    if not isinstance(alpha, complex):
+        if alpha == 0 or not math.isfinite(alpha):
+            return alpha, 0
+        half, exponent = math.frexp(alpha)
+        return 2.0 * half, exponent - 1
+
     parts = (alpha.real, alpha.imag)
     largest = max(map(abs, parts))
     if largest == 0 or not all(map(math.isfinite, parts)):
@@ -77,8 +84,12 @@ def frexp(alpha: complex) -> tuple[complex, int]:
     # The smaller component may lose bits to underflow.
     if [math.ldexp(x, exponent) for x in scaled] != list(parts):
         return alpha, 0
-    mantissa = complex(*scaled) if isinstance(alpha, complex) else scaled[0]
-    return mantissa, exponent
+    return complex(*scaled), exponent
+
+
+def is_moderate(x: complex) -> bool:
+    """True for a real scalar that is 0 or near 1 in magnitude."""
+    return not isinstance(x, complex) and (x == 0 or _LEAST <= abs(x) <= _GREATEST)
 
 
 @dataclass(frozen=True)
@@ -122,12 +133,7 @@ class Epilogue:
 
         Kernels then take the second way with the scalars as they are.
         """
-        smallest = 2.0**-_MODERATE_EXPONENT
-        largest = 2.0**_MODERATE_EXPONENT
-        return all(
-            not isinstance(x, complex) and (x == 0 or smallest <= abs(x) <= largest)
-            for x in (self.alpha, self.beta)
-        )
+        return is_moderate(self.alpha) and is_moderate(self.beta)
 
     def apply(self, t: Array) -> Array:
         """alpha t + beta c in the memory of a stack t (batch, m, n): see `combine`."""

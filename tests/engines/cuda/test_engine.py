@@ -18,7 +18,7 @@ from hifigemm.engines.cuda.program import CudaProgram
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.formats import BF16, FP8_E4M3, FP16, FP32, INT8, TF32
 from hifigemm.numerics.bounds import native_bound
-from hifigemm.numerics.epilogue import PLAIN, Epilogue
+from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine
 from hifigemm.testing.reference import meets_promise
 from tests.engines.cuda.operands import operands
 from tests.engines.stand_in import DEVICE, arrays, on_host, planned
@@ -63,6 +63,31 @@ def test_native_products_of_matrices_and_stacks_are_repeated(engine, case):
     out = torch.full(shape, np.nan, dtype=torch.float64, device=DEVICE)
     assert again(*tensors, out) is out
     assert torch.equal(out, want)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("target", ["none", "C", "another", "a view"])
+def test_repeated_native_products_take_scalars_and_an_addend(
+    engine, dtype, target, assert_same_bits
+):
+    a, b = operands(batch=2, dtype=dtype)
+    x, y, c = arrays(a, b, np.ones((2, 4, 5), dtype))
+    program = engine.compile(planned("native", x, y, engine))
+    call = Call((x, y), (x, y), (2, 4, 5), shift=1, epilogue=Epilogue(1.5, 0.5, c))
+    again = program.repeated(call)
+    for alpha, beta in ((1.5, 0.5), (-1.25, 3.0)):
+        third = unwrap(c).clone()
+        out = {
+            "none": None,
+            "C": third,
+            "another": torch.empty_like(third),
+            "a view": torch.empty((2, 5, 4), dtype=third.dtype, device=DEVICE).mT,
+        }[target]
+        t = torch.matmul(unwrap(x), unwrap(y)).cpu().numpy()
+        want = combine(t, 2 * alpha, third.cpu().numpy(), beta)
+        found = again(unwrap(x), unwrap(y), out, third, alpha, beta)
+        assert out is None or found is out
+        assert_same_bits(found.cpu().numpy(), want)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])

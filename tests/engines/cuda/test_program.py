@@ -174,6 +174,9 @@ def test_repeated_products_take_scalars_and_an_addend(
         tensors = [unwrap(z) for z in arrays(u, v)]
         found = again(*tensors, None, third, alpha, beta)
         assert_same_bits(on_host(found).reshape(1, 4, 5), want)
+        if third is not None:  # which may be the target, too
+            assert again(*tensors, third, third, alpha, beta) is third
+            assert_same_bits(on_host(third)[None], want)
     assert len(writes) <= 1  # no more than that of T, which the steps above take
 
 

@@ -314,14 +314,25 @@ class NativeProgram:
             if is_combined:
                 third = None if c is None else c.reshape(stack)
                 factor = math.ldexp(alpha, call.shift)
-                combine_in_place(values.view(stack), factor, beta, third)
-                if out is not None:
-                    values = out.copy_(values)
+                scalars = factor, beta, third
+                if out is not None and out.is_contiguous():
+                    combine_in_place(values.view(stack), *scalars, out.view(stack))
+                    values = _as_changed(out)
+                else:
+                    combine_in_place(values.view(stack), *scalars)
+                    values = values if out is None else out.copy_(values)
             if call.deliver is None:
                 return values
             return call.deliver(Outcome(values, bound, 1.0))
 
         return again
+
+
+def _as_changed(x: torch.Tensor) -> torch.Tensor:
+    """The tensor, whose entries kernels have changed."""
+    if not x.is_inference():
+        torch.autograd.graph.increment_version(x)
+    return x
 
 
 def _kernels_combine(epilogue: Epilogue) -> bool:

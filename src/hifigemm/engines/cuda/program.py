@@ -264,8 +264,10 @@ class CudaProgram:
             alpha: float = 1.0,
             beta: float = 0.0,
         ) -> Any:
+            # C may be the target: it is read until the end.
+            is_direct = target is not None and c is None
             result = target
-            if target is None:
+            if not is_direct:
                 result = torch.empty(call.shape, dtype=dtype, device=device)
             record = self._record(device)
             tensors = [x, y, result]
@@ -282,8 +284,10 @@ class CudaProgram:
             if combines_later:
                 third = None if c is None else c.reshape(stack)
                 combine_in_place(result.view(stack), alpha, beta, third)
-            if target is not None and not target.is_inference():
+            if is_direct and not target.is_inference():
                 torch.autograd.graph.increment_version(target)
+            elif target is not None:
+                result = target.copy_(result.view(target.shape))
             if call.deliver is None:
                 return result
             return call.deliver(self._outcome(result, record))

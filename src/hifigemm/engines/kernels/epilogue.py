@@ -128,6 +128,7 @@ def combine(x, y, alpha, beta, HAS_C: tl.constexpr, FUSED: tl.constexpr):
 def _combine_kernel(
     t,
     c,
+    out,
     alpha_bits,
     beta_bits,
     entries,
@@ -142,19 +143,19 @@ def _combine_kernel(
     """Twin: numerics.epilogue.combine.
 
     A tile is BLOCK of the `entries` of a matrix of the stack, which has rows of
-    `columns` entries; t is contiguous.
+    `columns` entries; t and out are contiguous.
     """
     # The scalars come as integers, as kernels get floats in FP32 only.
     alpha = tl.cast(alpha_bits, tl.int64).to(tl.float64, bitcast=True)
     beta = tl.cast(beta_bits, tl.int64).to(tl.float64, bitcast=True)
     # Programs count the tiles of a matrix, then the matrices z of the stack. Each reads
-    # its entries of t before it writes them, and no other program touches these.
+    # its entries of t and C before it writes them, and no other program touches these.
     blocks = tl.cdiv(entries, BLOCK)
     z = (tl.program_id(0) // blocks).to(tl.int64)
     index = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = index < entries
-    target = t + z * entries + index
-    x = tl.load(target, mask=inside, other=0.0).to(tl.float64)
+    place = z * entries + index
+    x = tl.load(t + place, mask=inside, other=0.0).to(tl.float64)
     # The entry of C has strides of its own: its row and column come from its number.
     y = x
     if HAS_C:
@@ -163,7 +164,7 @@ def _combine_kernel(
         )
         y = tl.load(addend, mask=inside, other=0.0).to(tl.float64)
     tl.store(
-        target,
+        out + place,
         combine(x, y, alpha, beta, HAS_C, FUSED).to(t.dtype.element_ty),
         mask=inside,
     )
@@ -173,15 +174,22 @@ _launch: Any = Launch(_combine_kernel)
 
 
 def combine_in_place(
-    t: torch.Tensor, alpha: float, beta: float, c: torch.Tensor | None
+    t: torch.Tensor,
+    alpha: float,
+    beta: float,
+    c: torch.Tensor | None,
+    out: torch.Tensor | None = None,
 ) -> None:
-    """t = alpha t + beta c, on torch's current stream.
+    """t or out = alpha t + beta c, on torch's current stream.
 
     Parameters
     ----------
-    t : float32 or float64 tensor (batch, m, n), contiguous alpha, beta : float
+    t : float32 or float64 tensor (batch, m, n), contiguous
+    alpha, beta : float
         Moderate ones, see `numerics.epilogue.Epilogue`.
     c : tensor of the dtype and shape of t, any strides, or None
+    out : tensor like t, or None
+        It may be c itself.
     """
     if t.numel() == 0:
         return
@@ -191,6 +199,7 @@ def combine_in_place(
         (batch * triton.cdiv(m * n, _BLOCK),),
         t,
         c,
+        t if out is None else out,
         float64_bits(alpha),
         float64_bits(beta),
         m * n,
