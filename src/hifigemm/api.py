@@ -456,18 +456,39 @@ def warmup(a: Operand, b: Operand, **options: Unpack[Asked]) -> None:
 
 @overload
 def prepare(
-    a: Arrays, side: Literal["left", "right"], *, plan: Plan
+    a: Arrays,
+    side: Literal["left", "right"],
+    *,
+    plan: Plan | None = None,
+    accuracy: Accuracy = None,
+    scheme: SchemeName | Scheme = "auto",
 ) -> Prepared[NDArray[Any]]: ...
 @overload
 def prepare(
-    a: AnyTensor, side: Literal["left", "right"], *, plan: Plan
+    a: AnyTensor,
+    side: Literal["left", "right"],
+    *,
+    plan: Plan | None = None,
+    accuracy: Accuracy = None,
+    scheme: SchemeName | Scheme = "auto",
 ) -> Prepared[AnyTensor]: ...
 @opaque
 @quiet
 @ieee_arithmetic()
-def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
-    """An operand with its split done, for repeated products under one plan; use it in
-    place of a or b.
+def prepare(
+    a: Any,
+    side: Literal["left", "right"],
+    *,
+    plan: Plan | None = None,
+    accuracy: Accuracy = None,
+    scheme: SchemeName | Scheme = "auto",
+) -> Prepared:
+    """An operand with its split done, for repeated products; use it in place of a or b.
+
+    >>> import numpy as np, hifigemm as hg
+    >>> b = hg.prepare(np.ones((3, 1)), "right", accuracy="correct")
+    >>> hg.matmul(np.array([[1e16, 1.0, -1e16]]), b)
+    array([[1.]])
 
     Parameters
     ----------
@@ -475,24 +496,42 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
         The operand. It is copied, so later changes of it do not reach the prepared one.
     side : "left" or "right"
         Where it will stand.
-    plan : Plan
-        From `make_plan`, for operands of this k and dtype.
+    plan : Plan, optional
+        From `make_plan`, for operands of this k and dtype. Two prepared operands of one
+        product share one plan.
+    accuracy, scheme
+        As for `matmul`, in place of a plan: the plan is made for the product with the
+        operand's own transpose, and serves other operands of the same dtype.
 
     Returns
     -------
     Prepared
-        Gives the same bits as the operand itself. Schemes whose splits need both
-        operands (Ozaki2 with accurate scaling) and the native product keep the copy
-        alone.
+        Gives the same bits as the operand itself under the same plan. Schemes whose
+        splits need both operands (Ozaki2 with accurate scaling) and the native product
+        keep the copy alone.
+
+    Raises
+    ------
+    PlanError
+        A plan beside an accuracy or a scheme, or for other operands; an operand that is
+        prepared already.
     """
     if not isinstance(side, str) or side not in ("left", "right"):
         raise PlanError(f'side={side!r}: expected "left" or "right"')
-    check_plan(plan)
+    if plan is not None:
+        check_plan(plan)
+        if accuracy is not None or scheme != "auto":
+            raise PlanError(
+                "a plan has its own accuracy and scheme; give either the plan or "
+                "accuracy and scheme"
+            )
     library = library_of(("a", a))
     x = as_operand(a, "a", library)
     if isinstance(x, Prepared):
         raise PlanError(f"the operand is prepared already: {x!r}")
     x = one_word(x, "a")
+    if plan is None:
+        plan = _plan_with_transpose(library.to_native(x), side, accuracy, scheme)
     k = x.shape[-1] if side == "left" or x.ndim == 1 else x.shape[-2]
     if (
         k != plan.problem.k
@@ -506,8 +545,8 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
         plan.problem.narrow is not None
         and plan.problem.narrow is common_narrow(x.dtype, x.dtype)
     )
-    scheme: Scheme = plan.scheme
-    splits = not (isinstance(scheme, Native) or plan.alternatives) and scheme.scales(
+    chosen: Scheme = plan.scheme
+    splits = not (isinstance(chosen, Native) or plan.alternatives) and chosen.scales(
         plan, None, None, engine
     )
     with library.active():
@@ -522,3 +561,17 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
                 plan, own_stack(operand, side, plan.problem), side, engine
             )
     return Prepared(operand, split, side, plan, library)
+
+
+def _plan_with_transpose(
+    a: Any,
+    side: Literal["left", "right"],
+    accuracy: Accuracy,
+    scheme: SchemeName | Scheme,
+) -> Plan:
+    """A plan for the product of an operand and its own transpose, which has the k, the
+    dtype and the magnitudes of the operand.
+    """
+    transpose = a if a.ndim < 2 else a.swapaxes(-1, -2)
+    left, right = (a, transpose) if side == "left" else (transpose, a)
+    return make_plan(left, right, accuracy=accuracy, scheme=scheme)
