@@ -24,7 +24,6 @@ info extra
 info --engine numpy
 matmul
 matmul a.npy
-matmul a.npy b.npy
 matmul a.npy b.npy -o
 matmul a.npy b.npy a.npy -o c.npy
 matmul a.npy b.npy -o c.npy -o
