@@ -20,7 +20,7 @@ ROOT = Path(hifigemm.__file__).parent
 NAME = re.compile(r"hifigemm(\.\w+)+")
 BASE = {"formats", "exceptions"}
 NUMERICS = {*BASE, "numerics"}
-PROBLEM = {*NUMERICS, "accuracy", "problem"}
+PROBLEM = {*NUMERICS, "accuracy", "problem", "shown"}
 PLAN = {*PROBLEM, "plan"}
 SCHEMES = {*PLAN, "engine", "schemes"}
 ENGINES = {
@@ -41,6 +41,7 @@ MAY_IMPORT = {
     "exceptions": set(),
     "transforms": set(),
     "startup": set(),
+    "shown": set(),
     "freed_memory": set(),
     "tested_versions": set(),
     "array_like": set(),
