@@ -16,9 +16,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/performance.md")
+PAGES = ("README.md", "docs/performance.md", "paper/paper.md")
 
 MARK = re.compile(r"^<!-- figures: (\w+) -->\n\n((?:\|.*\n)+)", re.MULTILINE)
+
+SQUARE = {
+    **dict.fromkeys("mnk", "8192"),
+    "batch": "1",
+    "status": "timed",
+    "family": "phi0.5",
+    "mode": "eager",
+}
+"""Of timed calls on a GPU."""
 
 Row = dict[str, str]
 
@@ -87,9 +96,7 @@ def _on_cpu(way: str) -> tuple[str, str]:
 def _on_gpu(file: str, case: str) -> tuple[str, str]:
     """Sustained, eager calls at n = 8192, one that is its own native product too."""
     dtype = {"d": "float64", "s": "float32", "z": "complex128"}[file[0]]
-    square = {"m": "8192", "n": "8192", "k": "8192", "batch": "1"}
-    wanted = {"status": "timed", "family": "phi0.5", "mode": "eager", "dtype": dtype}
-    row = row_of(file, case=case, **square, **wanted)
+    row = row_of(file, case=case, **SQUARE, dtype=dtype)
     milliseconds = 1e3 * float(row["sustained_seconds"])
     return digits(milliseconds), digits(float(row["ratio_to_native"]), 3)
 
@@ -123,7 +130,29 @@ def on_a_cpu() -> str:
     return table(*rows)
 
 
-TABLES: dict[str, Callable[[], str]] = {"products": products, "on_a_cpu": on_a_cpu}
+def peers() -> str:
+    """float64 products of this library and of cuBLAS on an H200, n = 8192."""
+    names = {
+        "native": "native",
+        "auto": "`hg.matmul(a, b)`, bound in every entry",
+        "ozaki2:14": "`Ozaki2(num_moduli=14)`",
+        "cublas-emulated": "cuBLAS 13.1 emulated, fixed",
+        "cublas-emulated-dynamic": "cuBLAS 13.1 emulated, dynamic",
+    }
+    rows = [("product", "TFLOP/s", "speed-up", "error")]
+    for case, label in names.items():
+        row = row_of("dgemm_h200", case=case, **SQUARE, dtype="float64")
+        rate = digits(float(row["sustained_tflops"]))
+        ratio = digits(float(row["ratio_to_native"]))
+        rows.append((label, rate, ratio, f"{float(row['error']):.1e}"))
+    return table(*rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "products": products,
+    "on_a_cpu": on_a_cpu,
+    "peers": peers,
+}
 
 
 def with_figures(text: str) -> str:
