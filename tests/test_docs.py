@@ -4,6 +4,7 @@ that load from elsewhere.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,19 @@ def test_tables_have_the_figures_of_the_results():
         text = path.read_text("utf-8")
         assert figures.MARK.search(text)
         assert figures.with_figures(text) == text
+
+
+@pytest.mark.parametrize("name", ["README.md", "paper/paper.md"])
+def test_pages_say_when_their_figures_were_measured(name):
+    root = PICTURES.parents[1]
+    text = (root / name).read_text("utf-8")
+    for files in (
+        ["correct_rounding_cpu"],
+        [f"{kind}_h200" for kind in ("dgemm", "dgemm_correct", "sgemm", "zgemm")],
+    ):
+        paths = [root / "results" / f"{file}.env.json" for file in files]
+        dates = sorted(json.loads(path.read_text())["date"][:10] for path in paths)
+        assert " to ".join(sorted({dates[0], dates[-1]})) in text
 
 
 def test_a_table_with_another_figure_is_noticed():

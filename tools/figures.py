@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/performance.md", "paper/paper.md")
+PAGES = ("README.md", "docs/peers.md", "docs/performance.md", "paper/paper.md")
 
 MARK = re.compile(r"^<!-- figures: (\w+) -->\n\n((?:\|.*\n)+)", re.MULTILINE)
 
@@ -69,17 +69,17 @@ def products() -> str:
     rows = [("product", "CPU, ms", "speed-up", "H200, ms", "speed-up")]
     for label, way, file, case in (
         ("float64, native: `a @ b`", "native", "dgemm_h200", "native"),
-        ("`hg.matmul(a, b)`, checked", "auto", "dgemm_h200", "auto"),
+        ("float64, `hg.matmul(a, b)`, checked", "auto", "dgemm_h200", "auto"),
         (
-            '`accuracy="correct"`, the same bits on both',
+            'float64, `accuracy="correct"`, the same bits on both',
             "correct",
             "dgemm_correct_h200",
             "auto@correct",
         ),
         ("float32, native", "", "sgemm_h200", "native"),
-        ("`hg.matmul(a, b)`", "", "sgemm_h200", "auto"),
+        ("float32, `hg.matmul(a, b)`", "", "sgemm_h200", "auto"),
         ("complex128, native", "", "zgemm_h200", "native"),
-        ("`hg.matmul(a, b)`", "", "zgemm_h200", "auto"),
+        ("complex128, `hg.matmul(a, b)`", "", "zgemm_h200", "auto"),
     ):
         rows.append((label, *_on_cpu(way), *_on_gpu(file, case)))
     return table(*rows)
@@ -148,10 +148,30 @@ def peers() -> str:
     return table(*rows)
 
 
+def cpu_peers() -> str:
+    """Small products on a CPU, in microseconds."""
+    names = {
+        "numpy": "NumPy",
+        "correct": '`accuracy="correct"`',
+        "pair": '`result="pair"`',
+        "flint": "python-flint, 212 bits",
+        "mpmath": "mpmath, 212 bits",
+    }
+    rows = [("n", *names.values())]
+    measured: dict[str, Row] = {}
+    for row in rows_of("cpu_peers"):
+        microseconds = digits(1e6 * float(row["seconds_least"]), 2)
+        measured.setdefault(row["n"], {})[row["way"]] = microseconds
+    for n, times in measured.items():
+        rows.append((n, *(times.get(way, "") for way in names)))
+    return table(*rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "products": products,
     "on_a_cpu": on_a_cpu,
     "peers": peers,
+    "cpu_peers": cpu_peers,
 }
 
 
