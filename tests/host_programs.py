@@ -119,7 +119,7 @@ class ResidueProgram:
             )
         return Certificate(True, last, native_bound(p.terms, p.fmt.u), 1, p.k)
 
-    def repeated(self, operands, stacks, shape, out):
+    def repeated(self, call):
         return None
 
 

@@ -11,164 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import hifigemm
+from hifigemm.schemes import SCHEMES
 from tools import measures
 
 ROOT = Path(hifigemm.__file__).parent
 NAME = re.compile(r"hifigemm(\.\w+)+")
-BASE = {"formats", "exceptions"}
-NUMERICS = {*BASE, "numerics"}
-PROBLEM = {*NUMERICS, "accuracy", "problem", "shown"}
-PLAN = {*PROBLEM, "plan"}
-SCHEMES = {*PLAN, "engine", "schemes"}
-ENGINES = {
-    *PLAN,
-    "engine",
-    "engines",
-    "engines.cuda",
-    "engines.kernels",
-    "programs",
-    "settings",
-}
-PLANNER = {*SCHEMES, "planner", "settings"}
-EXECUTOR = {*PLANNER, "executor"}
-OPERANDS = {*PLAN, "array_like", "libraries", "operands"}
-FLOW = {*EXECUTOR, *OPERANDS, "engines"}
-MAY_IMPORT = {
-    "formats": set(),
-    "exceptions": set(),
-    "transforms": set(),
-    "startup": set(),
-    "shown": set(),
-    "freed_memory": set(),
-    "tested_versions": set(),
-    "array_like": set(),
-    "settings": {"exceptions"},
-    "numerics": NUMERICS,
-    "accuracy": BASE,
-    "problem": {"formats"},
-    "plan": PROBLEM,
-    "engine": PLAN,
-    "schemes": SCHEMES,
-    "planner": PLANNER,
-    "executor": EXECUTOR,
-    "programs": {"accuracy", "settings", "transforms"},
-    "engines": ENGINES,
-    "engines.cuda": ENGINES,
-    "engines.kernels": {*NUMERICS, "engines", "engines.kernels"},
-    "libraries": {*NUMERICS, "array_like", "engines", "transforms"},
-    "operands": OPERANDS,
-    "augmented": PLAN,
-    "request": {*PLANNER, "exceptions"},
-    "admission": {*FLOW, "exact_words", "integers", "request"},
-    "exact_results": {*FLOW, "request", "road"},
-    "exact_words": OPERANDS,
-    "integers": {*FLOW, "request"},
-    "interop": {*PLANNER, *OPERANDS, "engines", "interop", "request", "transforms"},
-    "road": {*FLOW, "augmented", "programs", "request"},
-    "gemm": {
-        *FLOW,
-        "augmented",
-        "exact_words",
-        "interop",
-        "request",
-        "road",
-        "signatures",
-        "transforms",
-    },
-    "api": {
-        *FLOW,
-        "admission",
-        "request",
-        "exact_results",
-        "exact_words",
-        "integers",
-        "interop",
-        "programs",
-        "road",
-        "signatures",
-        "transforms",
-    },
-    "distributed": {
-        *FLOW,
-        "api",
-        "distributed",
-        "gemm",
-        "interop",
-        "request",
-        "transforms",
-    },
-    "functions": {
-        "accuracy",
-        "api",
-        "exceptions",
-        "libraries",
-        "operands",
-        "plan",
-        "schemes",
-        "signatures",
-        "functions",
-        "interop",
-        "transforms",
-    },
-    "numpy": {"accuracy", "api", "functions", "schemes", "signatures"},
-    "cupy": {"functions", "gemm", "interop", "numpy"},
-    "information": {"engines", "tested_versions", "transforms", "<root>"},
-    "jax": {*SCHEMES, "functions", "gemm", "interop"},
-    "linalg": {*OPERANDS, "api", "exceptions", "gemm", "linalg", "transforms"},
-    "testing": {*SCHEMES, *ENGINES, "testing"},
-    "workshop": {"testing", "workshop", "<root>"},
-    "cli": {
-        "accuracy",
-        "cli",
-        "engines",
-        "exceptions",
-        "formats",
-        "interop",
-        "operands",
-        "schemes",
-        "settings",
-        "startup",
-        "testing",
-        "workshop",
-        "<root>",
-    },
-    "<root>": {
-        "accuracy",
-        "api",
-        "cupy",
-        "distributed",
-        "exceptions",
-        "freed_memory",
-        "gemm",
-        "information",
-        "interop",
-        "jax",
-        "linalg",
-        "numpy",
-        "operands",
-        "plan",
-        "schemes",
-        "settings",
-        "startup",
-        "testing",
-    },
-    "__main__": {"cli"},
-}
-"""Parts of the package, and which others each of them may import. `engine` is the
-interface that schemes and engines have in common.
-"""
-
-
-def part_of(module: str) -> str:
-    """The part of the package that a dotted name belongs to; the package itself is the
-    root.
-    """
-    pieces = module.split(".")[1:]
-    within = ".".join(pieces[:2])
-    return within if within in MAY_IMPORT else pieces[0] if pieces else "<root>"
 
 
 def imports(path: Path, name: str):
@@ -194,28 +42,13 @@ NAMES = {name for name, _ in modules()} | {"hifigemm.signatures"}
 """Modules of the package, and the stub that holds types alone."""
 
 
-@pytest.mark.parametrize(
-    ("name", "path"), [pytest.param(*m, id=m[0]) for m in modules()]
-)
-def test_no_import_points_upward(name, path):
-    own = part_of(name)
-    assert own in MAY_IMPORT, f"{own} has no place in the order of imports yet"
-    for imported in imports(path, name):
-        assert part_of(imported) in MAY_IMPORT[own], f"{name} imports {imported}"
-
-
-def test_parts_are_in_an_order():
-    """Each part may import those before it and its own modules; only the version of the
-    root is asked from below.
-    """
-    graph: dict[str, set[str]] = {}
-    for own, others in MAY_IMPORT.items():
-        graph.setdefault(own.split(".")[0], set()).update(
-            other.split(".")[0] for other in others
-        )
-    assert not circle_of(
-        {own: others - {own, "<root>"} for own, others in graph.items()}
-    )
+def test_no_import_points_to_a_room_above():
+    """The rooms, from the top to the bottom, are those of tools/measures.py."""
+    graph = measures.import_graph(measures.modules_of(ROOT))
+    for name, path in modules():
+        graph[name] |= imports(path, name) & graph.keys() - {name}
+    exceptions = measures.read_exceptions(measures.EXCEPTIONS)[measures.UPWARD]
+    assert measures.check_upward_imports(graph, exceptions) == []
 
 
 def test_no_module_is_imported_by_what_it_imports():
@@ -261,17 +94,7 @@ def test_schemes_and_engines_never_meet():
 
 
 def test_no_engine_asks_for_the_name_of_a_scheme():
-    schemes = {
-        "native",
-        "multiword",
-        "corrected",
-        "ozaki1",
-        "ozaki2",
-        "Native",
-        "Multiword",
-        "Corrected",
-    }
-    schemes |= {"Ozaki1", "Ozaki2", "double-double", "DoubleDouble"}
+    schemes = {*SCHEMES, *(scheme.__name__ for scheme in SCHEMES.values())}
     for path in (ROOT / "engines").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         assert "scheme.name" not in text, path

@@ -168,7 +168,7 @@ def blocks(request, monkeypatch):
     they are and at their ends.
     """
     if request.param == "blocks of few entries":
-        for name, value in (("_SMALL", 0), ("_SIDE", 2), ("_ENTRIES", 5)):
+        for name, value in (("_SMALL", 0), ("_MIN_ROWS", 2), ("_HOST_ENTRIES", 5)):
             monkeypatch.setattr(integers, name, value)
 
 

@@ -478,10 +478,9 @@ class RepeatedProgram:
             1
         ]
 
-    def repeated(self, operands, stacks, shape, out):
-        self.engine.asked.append(
-            (self.plan, [x.shape for x in (*operands, *stacks)], shape, out)
-        )
+    def repeated(self, call):
+        shapes = [x.shape for x in (*call.operands, *call.stacks)]
+        self.engine.asked.append((self.plan, shapes, call.shape, call.out))
         return (
             (lambda a, b, out: ("repeated", a, b, out)) if self.engine.repeats else None
         )
@@ -518,7 +517,7 @@ def test_what_a_program_does_not_repeat_takes_the_long_way_every_time(
     assert not repeated()
 
 
-def test_reports_plans_prepared_operands_and_outputs_on_the_host_are_never_repeated(
+def test_plans_prepared_operands_and_outputs_on_the_host_are_never_repeated(
     make_pair, monkeypatch
 ):
     a, b = make_pair("phi_1", 5, 6, 7)
@@ -532,8 +531,7 @@ def test_reports_plans_prepared_operands_and_outputs_on_the_host_are_never_repea
     for c in (
         out,
         hg.matmul(a, b, plan=plan),
-        hg.matmul(a, b, return_report=True)[0],
-        hg.gemm(a, b),
+        hg.gemm(a, b, plan=plan),
     ):
         np.testing.assert_array_equal(c, a @ b)
     assert len(engine.asked) == 1
@@ -541,6 +539,67 @@ def test_reports_plans_prepared_operands_and_outputs_on_the_host_are_never_repea
     np.testing.assert_array_equal(
         hg.matmul(hg.prepare(a, "left", plan=hg.make_plan(a, b)), b), a @ b
     )
+
+
+@pytest.mark.parametrize("accuracy", [None, "correct", 1e-6])
+def test_a_report_of_a_repeated_product_says_what_the_first_one_said(accuracy):
+    rng = np.random.default_rng(3)
+    reports = []
+    for _ in range(2):
+        a, b = rng.standard_normal((2, 6, 6))
+        values, report = hg.matmul(a, b, accuracy=accuracy, return_report=True)
+        np.testing.assert_array_equal(values, hg.matmul(a, b, accuracy=accuracy))
+        reports.append(report)
+    first, second = reports
+    assert first.scheme == second.scheme
+    assert first.bound == second.bound
+    assert first.reason == second.reason
+    assert first.num_products == second.num_products
+    assert second.decision_seconds == 0.0
+
+
+@pytest.mark.parametrize("accuracy", [None, "correct"])
+@pytest.mark.parametrize(
+    ("alpha", "beta"), [(-3.0, 1.0), (1.0, 0.3), (2.5, 0.0), (-1.0, 0.3), (0.25, 1e40)]
+)
+def test_repeated_sums_with_an_addend_have_the_bits_of_the_first(
+    alpha, beta, accuracy, monkeypatch
+):
+    rng = np.random.default_rng(4)
+    options = {"alpha": alpha, "beta": beta, "accuracy": accuracy}
+    hg.gemm(*rng.standard_normal((3, 5, 5)), **options)
+    a, b, c = rng.standard_normal((3, 5, 5))
+
+    def values():
+        given = c.copy()
+        written = hg.gemm(a, b, given, out=given, **options)
+        assert written is given
+        transposed = hg.gemm(a.T, b.T, c, trans_a="T", trans_b="C", **options)
+        reported, report = hg.gemm(a, b, c, return_report=True, **options)
+        assert "alpha, beta applied" in report.reason
+        assert not report.correct
+        return hg.gemm(a, b, c, **options), written, transposed, reported
+
+    repeats = values()
+    module = sys.modules["hifigemm.gemm"]  # hifigemm.gemm is the function
+    monkeypatch.setattr(module, "repeat", lambda key, *arguments: None)
+    for repeated, anew in zip(repeats, values(), strict=True):
+        np.testing.assert_array_equal(repeated, anew)
+        np.testing.assert_array_equal(repeated, repeats[0])
+
+
+def test_an_addend_of_another_kind_is_not_taken_for_that_of_an_earlier_call():
+    a, b, c = np.random.default_rng(5).standard_normal((3, 4, 4))
+    hg.gemm(a, b, c, beta=0.3)
+    for other in (c[:1], c[0], 2.0, c.astype(np.float32), c.tolist()):
+        want = hg.gemm(a, b, np.broadcast_to(other, (4, 4)).copy(), beta=0.3)
+        np.testing.assert_array_equal(hg.gemm(a, b, other, beta=0.3), want)
+    read_only = c.copy()
+    read_only.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        hg.gemm(a, b, c, beta=0.3, out=read_only)
+    with pytest.raises(hg.PlanError, match="trans_a"):
+        hg.gemm(a, b, c, beta=0.3, trans_a="X")
 
 
 def test_empty_products_leave_nothing():

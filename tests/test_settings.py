@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm import settings
+from hifigemm import programs, settings
 from hifigemm.accuracy import level
 from hifigemm.formats import FP64
 from hifigemm.testing.reference import meets_promise
@@ -113,6 +113,7 @@ def test_strict_mode_keeps_the_level_where_the_device_would_go_on_to_a_native_pr
     a, b = make_pair(family, 30, 50, 20)
     engine = ProgramEngine()
     monkeypatch.setattr("hifigemm.road.engine_for", lambda *args: engine)
+    programs.forget()
     assert hg.matmul(a, b, scheme=scheme, return_report=True)[1].native is (
         family == "phi_8"
     )
@@ -341,6 +342,7 @@ def test_a_misspelt_level_is_ignored_with_a_warning():
 
 def test_reports_say_how_long_the_decision_took(make_pair):
     a, b = make_pair("phi_1", 6, 20, 5)
+    programs.forget()
     for scheme in ("auto", "ozaki1", hg.Ozaki2(scaling="fast")):
         report = hg.matmul(a, b, scheme=scheme, return_report=True)[1]
         assert 0.0 < report.decision_seconds < 60.0

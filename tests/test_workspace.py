@@ -128,8 +128,12 @@ def test_blocks_cover_every_entry_once(make_pair, workspaces):
         ("complex128", 420_000, {"accuracy": "correct"}),
         ("complex128", 450_000, {"accuracy": 1e-18}),
         ("float64", 2_200_000, {}),
-        ("float32", 4_000_000, {"scheme": "ozaki2"}),
-        ("float32", 4_000_000, {"scheme": "corrected"}),
+        pytest.param(
+            "float32", 4_000_000, {"scheme": "ozaki2"}, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "float32", 4_000_000, {"scheme": "corrected"}, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_long_sum_takes_what_it_needs_where_no_limit_was_asked_for(dtype, k, options):

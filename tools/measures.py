@@ -32,6 +32,8 @@ from typing import Any
 import numpy as np
 
 import hifigemm as hg
+from hifigemm import schemes
+from hifigemm.schemes import Scheme
 
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = Path(hg.__file__).resolve().parent
@@ -89,12 +91,9 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("engines", ("engines",)),
     ("schemes", ("schemes",)),
     ("model", ("model", "engine", "plan", "problem", "accuracy")),
-    ("numerics", ("numerics",)),
     (
-        "base",
+        "environment",
         (
-            "formats",
-            "exceptions",
             "settings",
             "transforms",
             "array_like",
@@ -104,14 +103,17 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tested_versions",
         ),
     ),
+    ("kernels", ("engines.kernels",)),
+    ("numerics", ("numerics",)),
+    ("base", ("formats", "exceptions")),
 )
 """Groups of modules, from the top to the bottom: a module imports from its own room and
-from rooms below it.
+from rooms below it. Kernels know their plain twins and no plan; numerics reads no
+setting.
 """
 
-SCHEMES = frozenset(
-    {"Ozaki1", "Ozaki2", "Multiword", "Corrected", "Native", "DoubleDouble", "Scheme"}
-)
+SCHEMES = {Scheme.__name__, *(scheme.__name__ for scheme in schemes.SCHEMES.values())}
+"""Names of the classes of schemes."""
 
 PARTICIPLES = frozenset({"found", "made", "given", "asked", "known", "kept", "done"})
 PRONOUNS = frozenset(

@@ -18,6 +18,7 @@ from hifigemm.exceptions import PlanError
 from hifigemm.executor import whole_split
 from hifigemm.integers import are_integers, integer_product
 from hifigemm.libraries import library_of
+from hifigemm.numerics.bits import Array
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands import (
     Operands,
@@ -41,7 +42,7 @@ from hifigemm.request import (
     check_result,
 )
 from hifigemm.road import deliver, plan_for, product, quiet
-from hifigemm.schemes import Native, Scheme
+from hifigemm.schemes import Scheme
 from hifigemm.transforms import belongs_to_jax, belongs_to_torch, check_untraced, opaque
 
 if TYPE_CHECKING:
@@ -346,17 +347,18 @@ def product_of_numbers(
     `Problem`.
     """
     check_result(result)
-    is_repeatable = plan is None and not return_report and result == "array"
+    is_repeatable = plan is None and result == "array"
     key = None
     if result in TWO_PARTS:
         check_two_parts(result, accuracy, out, plan)
         accuracy = "correct"
     elif is_repeatable:
-        key = key_of(a, b, out, accuracy, scheme, engine, workspace)
+        policy = accuracy, scheme, engine, workspace, return_report
+        key = key_of(a, b, out, *policy)
         if key is not None and mirror:
             key = mirror, key
-        if key is not None and (values := repeat(key, a, b, out)) is not None:
-            return values
+        if key is not None and (repeated := repeat(key, a, b, out)) is not None:
+            return repeated
 
     request = Request(accuracy, scheme, engine, plan, workspace, return_report, result)
     check_untraced(
@@ -372,9 +374,9 @@ def product_of_numbers(
     with ieee_arithmetic(), library.active():
         operands, request = admit(a, b, out, library, request)
         if library.name == "cupy" and is_repeatable and out is None and not mirror:
-            key, values = _repeated_of_cupy(operands, request)
-            if values is not None:
-                return values
+            key, repeated = _repeated_of_cupy(operands, request)
+            if repeated is not None:
+                return repeated
         if out is not None:
             check_out(out, operands.shapes, operands.dtype, library)
 
@@ -382,6 +384,7 @@ def product_of_numbers(
             parts, report = two_parts(operands, request)
             native_parts = tuple(library.to_native(x) for x in parts)
             return (native_parts, report) if return_report else native_parts
+        values: Array | None
         if are_integers(operands.a.dtype, operands.b.dtype, result):
             values, report = integer_product(operands, request)
         else:
@@ -399,9 +402,15 @@ def _repeated_of_cupy(operands: Operands, request: Request) -> tuple[Hashable, A
         return None, None
     a, b = map(unwrap, operands.arrays)
     policy = request.accuracy, request.scheme, request.engine, request.workspace
-    key = key_of(a, b, None, *policy)
-    values = None if key is None else repeat(key, a, b, None)
-    return key, None if values is None else operands.library.to_native(wrap(values))
+    key = key_of(a, b, None, *policy, request.return_report)
+    repeated = None if key is None else repeat(key, a, b, None)
+    if repeated is None:
+        return key, None
+    to_native = operands.library.to_native
+    if request.return_report:
+        values, report = repeated
+        return key, (to_native(wrap(values)), report)
+    return key, to_native(wrap(repeated))
 
 
 @opaque
@@ -573,7 +582,7 @@ def prepare(
         and plan.problem.narrow is common_narrow(x.dtype, x.dtype)
     )
     chosen: Scheme = plan.scheme
-    splits = not (isinstance(chosen, Native) or plan.alternatives) and chosen.scales(
+    splits = not (chosen.is_native or plan.alternatives) and chosen.scales(
         plan, None, None, engine
     )
     with library.active():

@@ -1,5 +1,6 @@
-"""What NumPy reads as an array without a loss. What would be rounded, or lose a mask, a
-unit or labels, is refused.
+"""Arrays of what NumPy reads without a loss.
+
+What would be rounded, or would lose a mask, a unit or labels, raises an error.
 """
 
 from __future__ import annotations
@@ -22,9 +23,7 @@ _HOOKS = (
     "__array_ufunc__",
     "__array_wrap__",
 )
-"""By which a subclass of ndarray keeps with its arrays what is more than their
-numbers.
-"""
+"""Methods by which a subclass of ndarray keeps more than numbers with its arrays."""
 
 
 def as_array(x: Any, name: str) -> Any:
@@ -52,7 +51,7 @@ def as_array(x: Any, name: str) -> Any:
 
 
 def shown(x: Any) -> str:
-    """What stands for x in a message."""
+    """A short text of x for a message."""
     try:
         return reprlib.repr(x)
     except Exception:  # a whole number of more digits than Python prints, say
@@ -62,19 +61,18 @@ def shown(x: Any) -> str:
 def kind_of(x: Any) -> str:
     """The class of x with its module, for a message."""
     kind = type(x)
-    return (
-        kind.__name__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__name__}"
-    )
+    if kind.__module__ == "builtins":
+        return kind.__name__
+    return f"{kind.__module__}.{kind.__name__}"
 
 
 def _converted(x: Any, name: str) -> Any:
+    """The array that NumPy makes of x; errors as of `as_array`."""
     if hasattr(x, "tolist") and type(x).__module__.startswith(_OF_MATRICES):
         return _of_matrix(x)
-    inexact, is_foreign = _check_entries(x, name)
+    inexact, has_other_integers = _check_entries(x, name)
     try:
-        array = np.asarray(x, object if is_foreign else None)
+        array = np.asarray(x, object if has_other_integers else None)
     except ValueError as error:
         raise ValueError(
             f"{name} is a {kind_of(x)} that makes no array: {error}"
@@ -99,19 +97,23 @@ def _of_matrix(x: Any) -> Any:
 
 
 def _check_entries(x: Any, name: str) -> tuple[int | None, bool]:
-    """Refuse classes at any depth of a sequence.
-
-    An integer that float64 does not hold, where there is one, and whether there are
+    """An integer that float64 does not hold, None without one; and True if there are
     integers of other classes than those of Python and NumPy, which NumPy would round.
+
+    Raises TypeError: an object, at any depth of a sequence, that would lose something.
     """
-    inexact, is_foreign, entries, seen = None, False, [x], set()
+    inexact = None
+    has_other_integers = False
+    seen = set()
+    entries = [x]
     while entries:
         y = entries.pop()
         if type(y) in _NUMBERS:
             continue
         if isinstance(y, Integral):
-            inexact = inexact if _is_exact(int(y)) else int(y)
-            is_foreign |= not isinstance(y, int | np.integer)
+            if not _is_exact(int(y)):
+                inexact = int(y)
+            has_other_integers |= not isinstance(y, int | np.integer)
         elif isinstance(y, Sequence) and not isinstance(y, _FLAT):
             if id(y) not in seen:
                 seen.add(id(y))
@@ -120,15 +122,16 @@ def _check_entries(x: Any, name: str) -> tuple[int | None, bool]:
             _check_class(y, name, "is" if y is x else "holds")
             if y is not x and isinstance(y, np.ndarray) and y.dtype.kind in "iu":
                 entries.extend(y.ravel().tolist())
-    return inexact, is_foreign
+    return inexact, has_other_integers
 
 
 def _is_exact(value: int) -> bool:
+    """True if float64 holds an integer."""
     return abs(value) <= 2**53 or (abs(value) < 2**64 and int(float(value)) == value)
 
 
 def _check_class(x: Any, name: str, verb: str) -> None:
-    """Raise for what would lose more than its class as an array."""
+    """Raise TypeError for what would lose more than its class as an array."""
     kind = type(x)
     what = f"{name} {verb} a {kind_of(x)}"
     if isinstance(x, np.ma.MaskedArray):
@@ -136,9 +139,10 @@ def _check_class(x: Any, name: str, verb: str) -> None:
             f"{name} {verb} a masked array, whose mask would be lost; fill it first"
         )
     if isinstance(x, np.ndarray):
-        if kind is not np.memmap and any(
+        has_hook = any(
             getattr(kind, hook) is not getattr(np.ndarray, hook) for hook in _HOOKS
-        ):
+        )
+        if has_hook and kind is not np.memmap:
             raise TypeError(
                 f"{what}, and what it is beyond its numbers, a unit say, would be lost; pass np.asarray of it"
             )

@@ -22,9 +22,10 @@ from dataclasses import replace
 import numpy as np
 
 from hifigemm.numerics.bits import Array, scale_entries
-from hifigemm.plan import Report
+from hifigemm.plan import Decision, Report
 
 Multiply = Callable[[Array, Array], tuple[Array, Report]]
+"""The correctly rounded product of two stacks, with its report."""
 
 
 def as_factors(c: Array, power: int) -> tuple[Array, float] | None:
@@ -32,16 +33,19 @@ def as_factors(c: Array, power: int) -> tuple[Array, float] | None:
     would change an entry of c'.
     """
     real = np.finfo(c.dtype)
-    kept = min(max(power, real.minexp - real.nmant), real.maxexp - 1)
-    if kept != power:
-        parts = np.ascontiguousarray(c, like=c).view(real.dtype)
-        moved = scale_entries(parts, power - kept)
-        if not (
-            (scale_entries(moved, kept - power) == parts) | ~np.isfinite(parts)
-        ).all():
-            return None
-        c = moved.view(c.dtype).reshape(c.shape)
-    return c, 2.0**kept
+    exponent = min(max(power, real.minexp - real.nmant), real.maxexp - 1)
+    s = 2.0**exponent
+    if exponent == power:
+        return c, s
+
+    # The dtype has no number 2**power: C takes the other part of it.
+    excess = power - exponent
+    components = np.ascontiguousarray(c, like=c).view(real.dtype)
+    scaled = scale_entries(components, excess)
+    is_unchanged = scale_entries(scaled, -excess) == components
+    if not (is_unchanged | ~np.isfinite(components)).all():
+        return None
+    return scaled.view(c.dtype).reshape(c.shape), s
 
 
 def sum_with_product(
@@ -54,31 +58,43 @@ def sum_with_product(
     device, s is a power of two, or minus one, that the dtype holds. `multiply` gives
     the product of a stack (batch, m, k + w) by (batch or 1, k + w, w) and its report.
     """
-    (batch, m, n), k = c.shape, a.shape[2]
-    given = np.ascontiguousarray(c, like=c).view(c.real.dtype)
-    known = np.isfinite(given)
-    finite = np.where(known, given, given.dtype.type(0)).view(c.dtype)
-    values, products, reports = np.empty(c.shape, c.dtype, like=c), 0.0, []
+    batch, m, n = c.shape
+    k = a.shape[2]
+
+    # Inf and NaN of C are added at the end.
+    components = np.ascontiguousarray(c, like=c).view(c.real.dtype)
+    real = components.dtype.type
+    is_finite = np.isfinite(components)
+    finite = np.where(is_finite, components, real(0)).view(c.dtype)
+
+    # [A C] is laid out for a group of w columns of C at a time.
     width = min(n, max(k // 8, 64))
     left = np.empty((batch, m, k + width), c.dtype, like=c)
     left[..., :k] = a
+    values = np.empty(c.shape, c.dtype, like=c)
+    num_products = 0.0
+    reports = []
     for start in range(0, n, width):
         columns = slice(start, min(start + width, n))
         w = columns.stop - start
         left[..., k : k + w] = finite[..., columns]
+        # [B; s I]: the diagonal of the last w rows holds s.
         right = np.zeros((len(b), k + w, w), c.dtype, like=c)
         right[:, :k] = b[..., columns]
         right.reshape(len(b), -1)[:, k * w :: w + 1] = s
         values[..., columns], report = multiply(left[..., : k + w], right)
         reports.append(report)
-        products += report.num_products * w / n
-    rounded = values.view(given.dtype)
-    values = np.where(known, rounded, rounded + given * given.dtype.type(s)).view(
-        c.dtype
-    )
+        num_products += report.num_products * w / n
+
+    sums = values.view(components.dtype)
+    sums = np.where(is_finite, sums, sums + components * real(s))
+
+    # The report of the last group stands for all, with the products of each.
     last = reports[-1]
     reason = f"{last.reason}; C among the terms, so that the sum is rounded once"
     seconds = sum(report.decision_seconds for report in reports)
-    return values, last.changed(
-        lambda d: replace(d, num_products=round(products), reason=reason), seconds
-    )
+
+    def of_all_groups(d: Decision) -> Decision:
+        return replace(d, num_products=round(num_products), reason=reason)
+
+    return sums.view(c.dtype), last.changed(of_all_groups, seconds)

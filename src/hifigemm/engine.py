@@ -12,8 +12,8 @@ from hifigemm.formats import Format
 from hifigemm.numerics.accumulation import Accumulation
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import BLOCK_ENTRIES
-from hifigemm.numerics.epilogue import Epilogue
-from hifigemm.plan import Evidence, Plan, Split
+from hifigemm.numerics.epilogue import PLAIN, Epilogue
+from hifigemm.plan import Decision, Evidence, Plan, Report, Split
 from hifigemm.problem import Problem, ProductSpec
 
 Splits = tuple[Split | None, Split | None]
@@ -78,6 +78,41 @@ class Outcome:
     certificate: Callable[[], Certificate] | None = None
 
 
+def report_of(
+    engine: Engine,
+    decision: Decision | Callable[[], Decision],
+    workspace: int = 0,
+    seconds: float = 0.0,
+) -> Report:
+    """The report of a product that an engine made.
+
+    `decision` is what was done, or a function that waits for the device to say it. The
+    plan takes `workspace` bytes, and choosing it took so many seconds.
+    """
+    return Report(engine.name, engine.device, workspace, seconds, decision)
+
+
+Repeated = Callable[..., Any]
+"""The product as a function of a, b and out, of which out may be None; for calls with
+alpha or C also of C or None, alpha and beta.
+"""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A product that was made, for a function that repeats it with other operands."""
+
+    operands: tuple[Array, Array]  # as the library has them
+    stacks: tuple[Array, Array]  # as the plan takes them
+    shape: tuple[int, ...]  # of the result
+    out: Array | None = None
+    shift: int = 0  # the product is multiplied by 2**shift before its rounding
+    epilogue: Epilogue = PLAIN  # later calls have other scalars of the same kind
+    # what the function returns for values of the library and what was done for them;
+    # None: the values alone
+    deliver: Callable[[Outcome], Any] | None = None
+
+
 class Program(Protocol):
     """A plan made runnable: launches over named memory on a GPU, the plain functions on
     a CPU.
@@ -109,20 +144,13 @@ class Program(Protocol):
         given. `splits` are those of prepared operands.
         """
 
-    def repeated(
-        self,
-        operands: tuple[Array, Array],
-        stacks: tuple[Array, Array],
-        shape: tuple[int, ...],
-        out: Array | None,
-    ) -> Callable[[Any, Any, Any], Any] | None:
-        """The product as a function of the library's own arrays that are laid out as
-        `operands`, and of out or None.
+    def repeated(self, call: Call) -> Repeated | None:
+        """The call as a function of the library's own arrays that are laid out as
+        those of the call.
 
         It returns None for operands that need the long way. None where nothing is
         quicker than that. A plan that rests on evidence gives a function that looks at
-        the operands first, for all evidence that was seen so far. `stacks` are the
-        operands as the plan takes them, `shape` that of the result.
+        the operands first, for all evidence that was seen so far.
         """
 
 

@@ -46,8 +46,8 @@ def in_words(
     """Both operands without objects; where these take several words, with copies along
     the axes that are summed.
 
-    Those are the ones of `gemm` with these transposes. Without `integers` these become
-    words as well.
+    `trans` are the transposes of `gemm`, on which these axes depend. Without `integers`
+    integers become words as well.
 
     Raises TypeError: entries that are no numbers, a prepared operand beside several
     words. ValueError: entries that `MOST_WORDS` words do not hold, Inf and NaN beside
@@ -55,45 +55,58 @@ def in_words(
     """
     if a.dtype.kind != "O" != b.dtype.kind:
         return a, b
-    i, j = (_integers(a), _integers(b)) if integers else (None, None)
-    if i is not None and j is not None:
-        return _in_one_dtype(i, j)
-    left, right = _words_of(a, "a"), _words_of(b, "b")
-    p, q = len(left), len(right)
-    of_a = -1 if len(a.shape) == 1 or trans[0] == "N" else -2
-    of_b = -2 if len(b.shape) > 1 and trans[1] == "N" else -1
-    # shapes that do not fit are named as they are
-    if p * q == 1 or a.shape[of_a] != b.shape[of_b]:
+
+    # Integers that NumPy has a dtype for stay integers.
+    if integers:
+        i = _integers(a)
+        j = _integers(b)
+        if i is not None and j is not None:
+            return _in_one_dtype(i, j)
+
+    left = _words_of(a, "a")
+    right = _words_of(b, "b")
+    p = len(left)
+    q = len(right)
+    axis_of_a = -1 if len(a.shape) == 1 or trans[0] == "N" else -2
+    axis_of_b = -2 if len(b.shape) > 1 and trans[1] == "N" else -1
+    # Shapes that do not fit stay as they are, so that the error names them.
+    if p * q == 1 or a.shape[axis_of_a] != b.shape[axis_of_b]:
         return left[0], right[0]
+
+    # Several words are for arrays of finite numbers.
     for x, name in ((a, "a"), (b, "b")):
         if isinstance(x, Prepared):
             raise TypeError(
                 f"{name} is prepared, and the other operand takes {max(p, q)} words: pass the array itself"
             )
     for words, name in ((left, "a"), (right, "b")):
-        unknown = np.argwhere(~np.isfinite(words[0]))
-        if len(unknown):
-            index = tuple(map(int, unknown[0]))
+        nonfinite = np.argwhere(~np.isfinite(words[0]))
+        if len(nonfinite):
+            index = tuple(map(int, nonfinite[0]))
             raise ValueError(
                 f"entry {index} of {name} is {words[0][index]}, and the operands take {p} and {q} words: "
                 "Inf and NaN go with single words alone"
             )
-    return np.concatenate([x for x in left for _ in range(q)], of_a), np.concatenate(
-        right * p, of_b
-    )
+
+    # Each word of A stands beside each word of B: A_1 q times, then A_2, and so on.
+    of_a = [word for word in left for _ in range(q)]
+    of_b = right * p
+    return np.concatenate(of_a, axis_of_a), np.concatenate(of_b, axis_of_b)
 
 
 def one_word(x: Array, name: str) -> Array:
-    """An array without objects, errors as of `in_words`; ValueError too: entries that
-    are no single numbers.
+    """x without objects, each entry one word.
+
+    Raises TypeError: entries that are no numbers. ValueError: entries that float64 does
+    not hold.
     """
     word: Array = _words_of(x, name, 1)[0]
     return word
 
 
 def _integers(x: Any) -> Any:
-    """x as integers that NumPy has; None where there are other numbers, or larger
-    ones.
+    """x as an array of int64 or uint64; None for numbers that are no integers or lie
+    beyond these dtypes.
     """
     if x.dtype.kind != "O":
         return x if x.dtype.kind in "biu" else None
@@ -101,59 +114,61 @@ def _integers(x: Any) -> Any:
     if not all(hasattr(y, "__index__") for y in entries):
         return None
     values = [int(y) for y in entries]
-    low, high = min(values, default=0), max(values, default=0)
-    dtype = (
-        np.int64
-        if low >= -(2**63) and high < 2**63
-        else np.uint64
-        if low >= 0 and high < 2**64
-        else None
-    )
-    return None if dtype is None else np.array(values, dtype).reshape(x.shape)
+    low = min(values, default=0)
+    high = max(values, default=0)
+    if low >= -(2**63) and high < 2**63:
+        return np.array(values, np.int64).reshape(x.shape)
+    if low >= 0 and high < 2**64:
+        return np.array(values, np.uint64).reshape(x.shape)
+    return None
 
 
 def _in_one_dtype(i: Any, j: Any) -> tuple[Any, Any]:
-    """Integers of int64 beside those of uint64 in one of the dtypes that holds both; as
-    they are where none does.
-    """
+    """Integers of int64 and integers of uint64, both in one dtype if it holds them."""
     if np.result_type(i.dtype, j.dtype).kind in "biu":
         return i, j
-    least = min(int(x.min(initial=0)) for x in (i, j))
-    most = max(int(x.max(initial=0)) for x in (i, j))
-    dtype = np.uint64 if least >= 0 else np.int64 if most < 2**63 else None
-    return (i, j) if dtype is None else (i.astype(dtype), j.astype(dtype))
+    low = min(int(x.min(initial=0)) for x in (i, j))
+    high = max(int(x.max(initial=0)) for x in (i, j))
+    if low >= 0:
+        return i.astype(np.uint64), j.astype(np.uint64)
+    if high < 2**63:
+        return i.astype(np.int64), j.astype(np.int64)
+    return i, j
 
 
-def _words_of(x: Any, name: str, most: int = MOST_WORDS) -> list[Any]:
+def _words_of(x: Any, name: str, max_words: int = MOST_WORDS) -> list[Any]:
     """Arrays that sum to x exactly, x itself where it holds no objects."""
     if x.dtype.kind != "O":
         return [x]
-    found = []
+
+    # The words of the components of each entry: of re and im for complex numbers.
+    entries = []
     for i, y in enumerate(x.ravel().tolist()):
-        parts = (y.real, y.imag) if type(y).__name__ in _COMPLEX else (y,)
-        if not all(map(_is_number, parts)):
+        components = (y.real, y.imag) if type(y).__name__ in _COMPLEX else (y,)
+        if not all(map(_is_number, components)):
             raise TypeError(
                 f"{name} has dtype object and holds {shown(y)}, a {kind_of(y)}, as {_entry(i, x)}; {EXPECTED}"
             )
-        words = [_words(part, most) for part in parts]
+        words = [_words(component, max_words) for component in components]
         if [] in words:
-            what = (
-                "no number of float64"
-                if most == 1
-                else f"no sum of {most} numbers of float64 or fewer"
-            )
+            lack = f"no sum of {max_words} numbers of float64 or fewer"
+            if max_words == 1:
+                lack = "no number of float64"
             raise ValueError(
-                f"{_entry(i, x)} of {name} is {shown(y)}, a {kind_of(y)}, and {what}: "
+                f"{_entry(i, x)} of {name} is {shown(y)}, a {kind_of(y)}, and {lack}: "
                 "round it first, by float or complex"
             )
-        found.append(words)
-    width = max(map(len, found), default=1)
-    count = max((len(words) for entry in found for words in entry), default=1)
-    values = np.zeros((count, len(found), width))
-    for i, entry in enumerate(found):
-        for part, own in enumerate(entry):
-            values[: len(own), i, part] = own
-    return list(values.view(complex if width == 2 else float).reshape(count, *x.shape))
+        entries.append(words)
+
+    # One array for each word; entries with fewer words are filled up with zeros.
+    num_components = max(map(len, entries), default=1)
+    count = max((len(words) for entry in entries for words in entry), default=1)
+    values = np.zeros((count, len(entries), num_components))
+    for i, entry in enumerate(entries):
+        for j, component_words in enumerate(entry):
+            values[: len(component_words), i, j] = component_words
+    dtype = complex if num_components == 2 else float
+    return list(values.view(dtype).reshape(count, *x.shape))
 
 
 def _entry(i: int, x: Any) -> str:
@@ -162,8 +177,9 @@ def _entry(i: int, x: Any) -> str:
 
 
 def _is_number(x: Any) -> bool:
-    """Whether the value of x is known exactly by one of the ways of `_ratio`; those of
-    mpmath's constants are not.
+    """True if `_ratio` knows the exact value of x.
+
+    Constants of mpmath, such as pi, have none: they are computed to any precision.
     """
     if type(x).__name__ == "constant":
         return False
@@ -174,37 +190,43 @@ def _is_number(x: Any) -> bool:
     )
 
 
-def _words(x: Any, most: int) -> list[float]:
-    """The words of a real number, its float where that is not finite; none where they
-    do not hold it.
+def _words(x: Any, max_words: int) -> list[float]:
+    """The words of a real number, its float where that is Inf or NaN; an empty list
+    where words do not hold it.
     """
     try:
         first = float(x)
-        # and no ratio is made of numbers far beyond the range
+        # Numbers far beyond the range end here, whose ratios would be huge.
         if first == 0.0 or not math.isfinite(first):
-            return [first] if x == (first or 0) or x != x else []
+            is_same = x == (first or 0) or x != x
+            return [first] if is_same else []
+
+        # p / q is what the words so far leave.
         words: list[float] = []
         p, q = _ratio(x)
-        while p and len(words) < most:
+        while p and len(words) < max_words:
             word = p / q
             words.append(word)
-            over, under = word.as_integer_ratio()
-            p, q = p * under - over * q, q * under
+            numerator, denominator = word.as_integer_ratio()
+            p = p * denominator - numerator * q
+            q = q * denominator
         return [] if p else words
     except (OverflowError, ValueError):
-        # beyond the range of float64, and balls of python-flint with a radius
+        # Numbers beyond the range of float64, and balls of python-flint with a radius.
         return []
 
 
 def _ratio(x: Any) -> tuple[int, int]:
     """A finite number as a quotient of integers."""
     if type(x).__name__ in _BINARY:
-        mantissa, exponent = map(int, x.man_exp() if callable(x.man_exp) else x.man_exp)
-        mantissa = -abs(mantissa) if x < 0 else mantissa  # mpmath leaves the sign out
+        # A method of python-flint, an attribute of mpmath, which leaves the sign out.
+        man_exp = x.man_exp() if callable(x.man_exp) else x.man_exp
+        mantissa, exponent = map(int, man_exp)
+        if x < 0:
+            mantissa = -abs(mantissa)
         return mantissa << max(exponent, 0), 1 << max(-exponent, 0)
-    p, q = (
-        x.as_integer_ratio()
-        if hasattr(x, "as_integer_ratio")
-        else (x.numerator, x.denominator)
-    )
+    if hasattr(x, "as_integer_ratio"):
+        p, q = x.as_integer_ratio()
+    else:
+        p, q = x.numerator, x.denominator
     return int(p), int(q)

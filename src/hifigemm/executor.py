@@ -19,7 +19,7 @@ from hifigemm.numerics.symmetric import mirror
 from hifigemm.plan import Evidence, Plan, Split, Verification
 from hifigemm.planner import fitted, with_evidence
 from hifigemm.problem import Block, counted
-from hifigemm.schemes import Native, Scheme
+from hifigemm.schemes import Scheme
 
 
 @dataclass(frozen=True)
@@ -28,31 +28,33 @@ class _Side:
     vectors take part.
     """
 
-    side: str
+    side: str  # "left" or "right"
     x: Array
     stack: Array | None = None  # indices of the matrices; None for all
     # indices of the rows (left) or columns (right); None for all
     vectors: Array | None = None
-    split: Split | None = None  # of the whole operand, where it is at hand
-    scale: Scale | None = None  # the same
+    split: Split | None = None  # of the whole operand, if it was prepared
+    scale: Scale | None = None  # of the whole operand, if the scheme has scales
 
     def take(self, batch: slice = slice(None), vectors: slice = slice(None)) -> Array:
         """Some of the matrices and vectors that take part, as an array."""
-        left = self.side == "left"
+        is_left = self.side == "left"
         if self.stack is None or self.vectors is None:
             x = self.x[batch] if len(self.x) > 1 else self.x
-            return x[:, vectors] if left else x[:, :, vectors]
+            return x[:, vectors] if is_left else x[:, :, vectors]
         stack = self.stack[batch] if len(self.x) > 1 else np.zeros(1, np.intp)
-        where = (stack[:, None], self.vectors[vectors])
-        return (
-            self.x[where] if left else np.swapaxes(self.x[where[0], :, where[1]], 1, 2)
-        )
+        matrices = stack[:, None]
+        indices = self.vectors[vectors]
+        if is_left:
+            return self.x[matrices, indices]
+        return np.swapaxes(self.x[matrices, :, indices], 1, 2)
 
     def part(self, plan: Plan, engine: Engine, batch: slice, vectors: slice) -> Split:
         """The split of the rows or columns of a block."""
         if self.split is not None:
             return self.split.take(batch, vectors)
-        x, scale = self.take(batch, vectors), self.scale
+        x = self.take(batch, vectors)
+        scale = self.scale
         if scale is not None and not plan.is_whole:
             scale = scale.take(batch, vectors)
         return plan.scheme.split(plan, x, self.side, scale, engine)
@@ -84,32 +86,33 @@ def execute(
     program = engine.compile(plan)
     if program is not None:
         outcome = program(a, b, shift, epilogue, splits, out)
-        if (
-            plan.verification is not Verification.ENTRYWISE
-            or outcome.certificate is None
-        ):
+        is_entrywise = plan.verification is Verification.ENTRYWISE
+        if not is_entrywise or outcome.certificate is None:
             return plan, outcome
-        found = outcome.certificate()
-        if found.holds:
-            return plan, replace(outcome, bound=found.bound)
-        # What the library chose goes on by residues, without steps of its own.
+        certificate = outcome.certificate()
+        if certificate.holds:
+            return plan, replace(outcome, bound=certificate.bound)
+        # The bound does not hold. A plan with evidence makes the whole product again;
+        # so it does after a native product that "auto" chose.
         is_chosen_native = (
-            isinstance(plan.scheme, Native)
+            plan.scheme.is_native
             and plan.asked is None
             and engine.costs is not None
             and not shift
         )
-        if found.evidence is not None or is_chosen_native:
+        if certificate.evidence is not None or is_chosen_native:
             problem = plan.problem
 
             def look(scheme: Scheme, target: Target) -> Evidence | None:
                 return scheme.evidence(problem, target, a, b, engine, workspace)
 
-            finer = with_evidence(plan, found.evidence, engine, workspace, look)
+            finer = with_evidence(plan, certificate.evidence, engine, workspace, look)
             return execute(
                 finer, a, b, engine, workspace, shift, epilogue, (None, None), out
             )
         plan = fitted(plan, workspace, engine, in_steps=True)
+
+    # Step by step: the product, the other triangle, then alpha and beta.
     outcome = in_steps(
         plan, a, b, engine, workspace, shift, splits, out if epilogue.idle else None
     )
@@ -135,11 +138,14 @@ def in_steps(
     A native product carries them through by itself, so its operands are looked at only
     where the result is not finite.
     """
-    if isinstance(plan.scheme, Native):
-        first = _native(plan, a, b, engine, shift)
-        if first is not None:
-            return first
-    rows, cols = nonfinite_vectors(a, 2), nonfinite_vectors(b, 1)
+    if plan.scheme.is_native:
+        native = _native(plan, a, b, engine, shift)
+        if native is not None:
+            return native
+
+    # Rows and columns with Inf and NaN are zeros meanwhile.
+    rows = nonfinite_vectors(a, 2)
+    cols = nonfinite_vectors(b, 1)
     left = _Side("left", clean(a) if rows.any() else a, split=splits[0])
     right = _Side("right", clean(b) if cols.any() else b, split=splits[1])
     if left.x is a and right.x is b:
@@ -153,40 +159,33 @@ def in_steps(
 def whole_split(plan: Plan, x: Array, side: str, engine: Engine) -> Split:
     """The split of a whole operand whose split does not depend on the other one.
 
-    Inf and NaN count as zeros; the fact `marked` tells the vectors that hold any to
-    kernels that fill their results in.
+    Inf and NaN count as zeros. Their vectors are the fact `marked` of the split, by
+    which kernels fill in their results.
     """
-    marked = (
-        None
-        if np.isfinite(x).all()
-        else nonfinite_vectors(x, 2 if side == "left" else 1)
-    )
-    x = x if marked is None else clean(x)
-    scales = plan.scheme.scales(
-        plan, *((x, None) if side == "left" else (None, x)), engine
-    )
-    split = plan.scheme.split(plan, x, side, scales[side == "right"], engine)
-    return (
-        split
-        if marked is None
-        else replace(split, facts=split.facts | {"marked": marked})
-    )
+    marked = None
+    if not np.isfinite(x).all():
+        marked = nonfinite_vectors(x, 2 if side == "left" else 1)
+        x = clean(x)
+    if side == "left":
+        scale, _ = plan.scheme.scales(plan, x, None, engine)
+    else:
+        _, scale = plan.scheme.scales(plan, None, x, engine)
+    split: Split = plan.scheme.split(plan, x, side, scale, engine)
+    if marked is None:
+        return split
+    return replace(split, facts=split.facts | {"marked": marked})
 
 
 def _native(
     plan: Plan, a: Array, b: Array, engine: Engine, shift: int
 ) -> Outcome | None:
-    """The native product, or None where an entry of it needs a second look."""
-    left, right = (
-        plan.scheme.split(plan, x, side, None, engine)
-        for x, side in ((a, "left"), (b, "right"))
-    )
-    done = plan.scheme.multiply(plan, left, right, engine, shift)
-    return (
-        Outcome(done.values, done.bound, 1, [])
-        if done.certified is None or done.certified.all()
-        else None
-    )
+    """The native product; None if one of its entries is not certified."""
+    left = plan.scheme.split(plan, a, "left", None, engine)
+    right = plan.scheme.split(plan, b, "right", None, engine)
+    product = plan.scheme.multiply(plan, left, right, engine, shift)
+    if product.certified is not None and not product.certified.all():
+        return None
+    return Outcome(product.values, product.bound, 1, [])
 
 
 def _run(
@@ -199,39 +198,46 @@ def _run(
     filled: Array | None = None,
     out: Array | None = None,
 ) -> Outcome:
-    """Block by block, then again with a finer plan for the entries whose promise is not
-    kept yet.
+    """The product, block by block, and once more by a finer plan where entries are not
+    certified.
 
-    Nothing is asked of those that are `filled` in afterwards.
+    Entries that are `filled` in afterwards need no certificate.
     """
-    scheme, problem = plan.scheme, plan.problem
+    scheme = plan.scheme
+    problem = plan.problem
     left, right = _scaled(plan, left, right, engine)
     shape = problem.batch, problem.m, problem.n
     values = np.empty(shape, problem.dtype, like=left.x) if out is None else out
-    open_: list[tuple[Block, Array]] = []
     outcome = Outcome(values, 0.0, 0, [])
-    at_left = at_right = None
+
+    # Blocks of one column follow each other, so that its split is made once.
+    uncertified_blocks: list[tuple[Block, Array]] = []
+    left_block = None
+    right_block = None
     for block in plan.blocks():
-        if at_right != (block.batch, block.cols):
-            at_right = (block.batch, block.cols)
+        if right_block != (block.batch, block.cols):
+            right_block = (block.batch, block.cols)
             right_part = right.part(plan, engine, block.batch, block.cols)
-        if at_left != (block.batch, block.rows):
-            at_left = (block.batch, block.rows)
+        if left_block != (block.batch, block.rows):
+            left_block = (block.batch, block.rows)
             left_part = left.part(plan, engine, block.batch, block.rows)
-        done = scheme.multiply(plan, left_part, right_part, engine, shift)
-        values[block] = done.values
-        bound = done.bound
-        if done.certified is not None and not done.certified.all():
-            open_.append((block, ~done.certified))
-            # what is certified keeps the promise, whatever holds for all
-            if not isinstance(scheme, Native):
+        product = scheme.multiply(plan, left_part, right_part, engine, shift)
+        values[block] = product.values
+        bound = product.bound
+        if product.certified is not None and not product.certified.all():
+            uncertified_blocks.append((block, ~product.certified))
+            # Certified entries keep the promise, and the others are made again.
+            if not scheme.is_native:
                 bound = min(bound, plan.target.r)
         outcome.bound = max(outcome.bound, bound)
-        outcome.num_products += done.num_products * done.values.size / values.size
+        share = product.values.size / values.size
+        outcome.num_products += product.num_products * share
+    # Splits are large: their memory is for the escalation.
     del left_part, right_part
-    if open_:
+
+    if uncertified_blocks:
         uncertified = np.zeros(values.shape, bool, like=values)
-        for block, entries in open_:
+        for block, entries in uncertified_blocks:
             uncertified[block] = entries
         if filled is not None:
             uncertified &= ~filled
@@ -244,15 +250,16 @@ def _run(
 def _scaled(
     plan: Plan, left: _Side, right: _Side, engine: Engine
 ) -> tuple[_Side, _Side]:
-    """Both operands with their scales, where the scheme has any; a split that is at
-    hand needs none.
+    """Both operands with their scales, where the scheme has any; a prepared split needs
+    none.
     """
-    if type(plan.scheme).scales is Scheme.scales:  # no scales, so no copies of operands
+    # A scheme without scales needs no copies of the operands.
+    if type(plan.scheme).scales is Scheme.scales:
         return left, right
     a = None if left.split is not None else left.take()
     b = None if right.split is not None else right.take()
-    s, t = plan.scheme.scales(plan, a, b, engine) or (None, None)
-    return replace(left, scale=s), replace(right, scale=t)
+    row_scale, col_scale = plan.scheme.scales(plan, a, b, engine) or (None, None)
+    return replace(left, scale=row_scale), replace(right, scale=col_scale)
 
 
 def _escalate(
@@ -263,28 +270,33 @@ def _escalate(
     workspace: int,
     shift: int,
     outcome: Outcome,
-    open_: Array,
+    uncertified: Array,
 ) -> None:
-    """Recompute the open entries with a finer plan, on the rows and columns that hold
-    any.
+    """Recompute the uncertified entries by a finer plan, on the matrices, rows and
+    columns that hold any.
     """
-    z, i, j = (
-        np.flatnonzero(open_.any(axis=axes)) for axes in ((1, 2), (0, 2), (0, 1))
-    )
-    problem = replace(plan.problem, batch=len(z), m=len(i), n=len(j))
+    num_entries = int(np.count_nonzero(uncertified))
+    stack = np.flatnonzero(uncertified.any(axis=(1, 2)))
+    rows = np.flatnonzero(uncertified.any(axis=(0, 2)))
+    cols = np.flatnonzero(uncertified.any(axis=(0, 1)))
+    problem = replace(plan.problem, batch=len(stack), m=len(rows), n=len(cols))
     finer = plan.scheme.escalate(plan, problem, engine)
     if finer is None:
         raise AccuracyError(
-            f"{plan.scheme} does not keep {plan.target} for {np.count_nonzero(open_)} of {open_.size} entries of "
+            f"{plan.scheme} does not keep {plan.target} for {num_entries} of {uncertified.size} entries of "
             f"{plan.problem}"
         )
     finer = fitted(finer, workspace, engine)
-    sub = _run(finer, left.pick(z, i), right.pick(z, j), engine, workspace, shift)
-    where = np.ix_(z, i, j)
-    outcome.values[where] = np.where(open_[where], sub.values, outcome.values[where])
-    outcome.num_products += sub.num_products * sub.values.size / outcome.values.size
-    outcome.bound = max(outcome.bound, sub.bound)
-    outcome.notes.append(
-        f"{counted(int(np.count_nonzero(open_)), 'entry', 'entries')} escalated by {finer.scheme}"
-    )
-    outcome.notes.extend(sub.notes)
+    smaller_left = left.pick(stack, rows)
+    smaller_right = right.pick(stack, cols)
+    second = _run(finer, smaller_left, smaller_right, engine, workspace, shift)
+
+    # Certified entries keep their values.
+    values = outcome.values
+    block = np.ix_(stack, rows, cols)
+    values[block] = np.where(uncertified[block], second.values, values[block])
+    outcome.num_products += second.num_products * second.values.size / values.size
+    outcome.bound = max(outcome.bound, second.bound)
+    entries = counted(num_entries, "entry", "entries")
+    outcome.notes.append(f"{entries} escalated by {finer.scheme}")
+    outcome.notes.extend(second.notes)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 
-from hifigemm.accuracy import Accuracy
+from hifigemm.accuracy import Accuracy, Relative
 from hifigemm.augmented import as_factors
 from hifigemm.exact_words import in_words, one_word
 from hifigemm.exceptions import PlanError
-from hifigemm.formats import INT8
 from hifigemm.libraries import Library, library_of
 from hifigemm.numerics.bits import Array, scale_entries
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, frexp
@@ -30,10 +30,12 @@ from hifigemm.operands import (
     result_dtype,
     shapes_of,
 )
-from hifigemm.plan import Decision, Plan, Report
+from hifigemm.plan import Plan, Report
+from hifigemm.programs import key_of, layout_of_result, repeat, view_of
 from hifigemm.request import Request
 from hifigemm.road import deliver, product, product_plus, quiet
 from hifigemm.schemes import Ozaki1, Scheme
+from hifigemm.schemes.auto import as_scheme
 from hifigemm.transforms import (
     belongs_to_jax,
     belongs_to_torch,
@@ -264,7 +266,6 @@ def gemm(
 
 
 @opaque
-@ieee_arithmetic()
 def gemm_of_numbers(
     a: Any,
     b: Any,
@@ -283,6 +284,23 @@ def gemm_of_numbers(
     return_report: bool = False,
 ) -> Any:
     """`gemm` of operands of which nothing but their numbers is asked."""
+    key = None
+    if plan is None:
+        policy = accuracy, scheme, engine, workspace, return_report
+        scalars = cast(complex, alpha), cast(complex, beta)
+        arrays = a, b, c, out
+        key, arguments = _key(arrays, scalars, (trans_a, trans_b), policy)
+        repeated = None if key is None else repeat(key, *arguments)
+        if repeated is not None:
+            values, report = repeated if return_report else (repeated, None)
+            if beta != 0 and out is not None:
+                if type(out) is np.ndarray:
+                    out[...] = values
+                else:
+                    out.copy_(values)
+                values = out
+            return (values, report) if return_report else values
+
     request = Request(accuracy, scheme, engine, plan, workspace, return_report)
     check_untraced(
         {"a": a, "b": b, "c": c},
@@ -297,14 +315,60 @@ def gemm_of_numbers(
     if beta == 0:
         c = None
     library = library_of(("a", a), ("b", b), ("c", c), ("out", out))
-    with library.active():
+    with ieee_arithmetic(), library.active():
         operands, c = _admit(a, b, c, trans_a, trans_b, library)
         check_scalars(operands.dtype, alpha=alpha, beta=beta)
         if out is not None:
             check_out(out, operands.shapes, operands.dtype, library)
 
-        values, report = _product(operands, c, request, alpha, beta, out)
+        values, report = _product(operands, c, request, (alpha, beta), out, key)
         return deliver(values, report, library, out, return_report)
+
+
+def _key(
+    arrays: tuple[Any, Any, Any, Any],
+    scalars: tuple[complex, complex],
+    transposes: tuple[str, str],
+    policy: tuple[Any, ...],
+) -> tuple[Hashable, tuple[Any, ...]]:
+    """What two calls must share, and the arguments of what repeats them; None for calls
+    that are not repeated.
+
+    Of the numbers alpha and beta it holds what programs are made for.
+    """
+    a, b, c, out = arrays
+    alpha, beta = scalars
+    if type(alpha) is not float or type(beta) is not float:
+        return None, ()
+    mantissa, shift = frexp(alpha)
+    has_addend = beta != 0
+    if mantissa == 0 or (mantissa == -1.0 and not has_addend):
+        return None, ()
+    # Other sums with C are rounded once: see `product_plus`.
+    is_power = mantissa in (1.0, -1.0)
+    if has_addend and is_power and _may_round_once(policy[0]):
+        return None, ()
+    x = view_of(a, transposes[0])
+    y = view_of(b, transposes[1])
+    if x is None or y is None:
+        return None, ()
+    key = key_of(x, y, None if has_addend else out, *policy)
+    if key is None:
+        return None, ()
+
+    # With C the result is made anew, and copied to `out`.
+    addend = c if has_addend else None
+    is_product = mantissa == 1.0 and not has_addend
+    layout: Hashable = ()
+    if has_addend:
+        layout = layout_of_result(x, y, c), out is None or layout_of_result(x, y, out)
+        if None in layout:
+            return None, ()
+    is_moderate = Epilogue(mantissa, beta).is_moderate
+    kind = "gemm", shift, is_product, is_moderate, layout
+    target = None if has_addend else out
+    numbers = () if is_product else (addend, mantissa, beta)
+    return (*kind, key), (x, y, target, *numbers)
 
 
 def _admit(
@@ -334,24 +398,31 @@ def _product(
     operands: Operands,
     c: Array | None,
     request: Request,
-    alpha: complex,
-    beta: complex,
+    scalars: tuple[complex, complex],
     out: Any,
+    key: Hashable,
 ) -> tuple[Array | None, Report]:
-    """alpha A B + beta C with its report; in `out` where it can be written there."""
+    """alpha A B + beta C with its report, in `out` where it can be written there; later
+    calls of this key may repeat it.
+    """
+    alpha, beta = scalars
     reads = alpha != 0
     mantissa, shift = frexp(alpha)
-    if mantissa == -1.0:
+    plans = operands.plans(request.plan)
+    may_round_once = _may_round_once(request.accuracy)
+    takes_sign = c is None or may_round_once or _is_one_sided(request, plans)
+    if mantissa == -1.0 and takes_sign:
         operands = _with_sign(operands)
         mantissa = 1.0
+        key = None
 
     # "correct" and a relative error are kept where the sum is rounded once.
-    plans = operands.plans(request.plan)
-    may_round_once = request.accuracy == "correct" or request.is_relative
     if may_round_once and not plans and mantissa == 1.0:
         addend = _exact_addend(operands, c, beta, shift)
         if addend is not None:
             return product_plus(operands, *addend, request, shift)
+        if c is not None:
+            key = None  # another C may be rounded once
 
     is_product = mantissa == 1.0 and c is None
     is_relative = request.is_relative or any(
@@ -367,6 +438,10 @@ def _product(
     # What is rounded once more than T = 2**shift A B.
     epilogue = PLAIN if is_product else Epilogue(mantissa, beta, c)
     is_complex = isinstance(mantissa, complex)
+    is_correct = request.accuracy == "correct"
+    on_host = operands.library.on_host
+    if is_complex or (is_correct and not on_host):
+        key = None
     values, report = product(
         operands,
         request,
@@ -374,23 +449,16 @@ def _product(
         epilogue=epilogue,
         idle="" if reads else "alpha is 0: A and B are not read",
         out=out if c is None and not is_complex else None,
+        key=key,
     )
     # A finite result may be the difference of two that overflow. A default call does
     # not wait for a GPU to find out, "correct" may.
-    is_correct = request.accuracy == "correct"
-    may_wait = operands.library.on_host or is_correct
+    may_wait = on_host or is_correct
     if reads and ((is_complex and may_wait) or (c is not None and is_correct)):
         values = _without_overflow(
             cast(Array, values), operands, epilogue, request, shift
         )
-    if epilogue.idle or not (reads or c is not None):
-        return values, report
-
-    def applied(d: Decision) -> Decision:
-        reason = f"{d.reason}; alpha, beta applied"
-        return replace(d, correct=d.correct and is_product, reason=reason)
-
-    return values, report.changed(applied)
+    return values, report
 
 
 @quiet
@@ -475,16 +543,24 @@ def as_scalar(x: Any, name: str) -> complex:
 def _with_sign(operands: Operands) -> Operands:
     """-A and B, or A and -B; so the sign is that of the product, and -0 is right.
 
-    B takes it where A is prepared, so that the split of A serves; digits of INT8 are
-    those of -A with another remainder, so that such a split would not.
+    B takes it where A is prepared, so that the split of A serves, unless the split of
+    -A would have other bits.
     """
     a = operands.a
-    keeps_split = isinstance(a, Prepared) and not (
-        isinstance(a.plan.scheme, Ozaki1) and a.plan.words.operand is INT8
-    )
-    if keeps_split:
+    if isinstance(a, Prepared) and a.plan.scheme.negates_splits(a.plan):
         return replace(operands, b=_negated(operands.b, operands.dtype))
     return replace(operands, a=_negated(a, operands.dtype))
+
+
+def _may_round_once(accuracy: Accuracy) -> bool:
+    """Whether an accuracy is promised of the sum with beta C, where that can be."""
+    return accuracy == "correct" or isinstance(accuracy, Relative)
+
+
+def _is_one_sided(request: Request, plans: Sequence[Plan]) -> bool:
+    """Whether -A B may have other bits than the negated product of A and B."""
+    schemes = [request.scheme, *(plan.scheme for plan in plans)]
+    return any(isinstance(as_scheme(scheme), Ozaki1) for scheme in schemes)
 
 
 def _negated(x: Any, dtype: np.dtype[Any]) -> Any:

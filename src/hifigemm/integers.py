@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hifigemm.engine import Engine
+from hifigemm.engine import Engine, report_of
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import AccuracyError, PlanError
 from hifigemm.formats import INT8
@@ -45,10 +45,12 @@ _INT8 = np.iinfo(np.int8)
 _RESULTS = {"int64": np.dtype(np.int64), "object": np.dtype(object)}
 _SMALL = 2**18
 """Multiplications up to which the product of NumPy is quicker than one of words."""
-_SIDE, _ENTRIES, _ON_DEVICE = 1024, 2**20, 2**24
-"""Least rows of a block of the result where there are so many, and its entries: 48 MiB
-of sums on the host.
-"""
+_MIN_ROWS = 1024
+"""Rows of a block of the result, unless the result has fewer."""
+_HOST_ENTRIES = 2**20
+"""Entries of a block of the result on the host: 48 MiB of sums."""
+_DEVICE_ENTRIES = 2**24
+"""Entries of a block of the result on a GPU."""
 
 
 def are_integers(a: np.dtype[Any], b: np.dtype[Any], result: str) -> bool:
@@ -108,7 +110,7 @@ def _is_exact(request: Request) -> bool:
 
 
 def integer_product(operands: Operands, request: Request) -> tuple[Array, Report]:
-    """a @ b in this dtype, with its report.
+    """A B in the dtype of the operands' product, with its report.
 
     Raises AccuracyError: an entry that was to be exact lies beyond the dtype.
     PlanError: a plan or a scheme for floating-point operands. TypeError: the native
@@ -123,15 +125,20 @@ def integer_product(operands: Operands, request: Request) -> tuple[Array, Report
     promoted = np.result_type(a.dtype, b.dtype)
     k = shapes.left[2]
     exact = _is_exact(request) and dtype.kind != "b"
+
+    # No entry of the product exceeds `limit` in magnitude.
     extremes = _extremes(a), _extremes(b)
-    largest = max(-extremes[0][0], extremes[0][1]), max(-extremes[1][0], extremes[1][1])
-    most = k * largest[0] * largest[1]
-    fits = dtype.kind in "bO" or _holds(dtype, most, {a.dtype.kind, b.dtype.kind})
+    largest_of_a, largest_of_b = (max(-low, high) for low, high in extremes)
+    largest = largest_of_a, largest_of_b
+    limit = k * largest_of_a * largest_of_b
+    fits = dtype.kind in "bO" or _holds(dtype, limit, {a.dtype.kind, b.dtype.kind})
     if forced_native and exact and not (fits and dtype == promoted):
         raise AccuracyError(
-            f"the native product of {a.dtype} and {b.dtype} is in {promoted}; entries may reach {most} and are to be "
+            f"the native product of {a.dtype} and {b.dtype} is in {promoted}; entries may reach {limit} and are to be "
             f'exact in {dtype}: leave the scheme to "auto"'
         )
+
+    # The product of the library, or products of words.
     is_small = shapes.count * shapes.left[1] * shapes.right[2] * k <= _SMALL
     if forced_native or (library.on_host and is_small and not exact):
         product = np.matmul(a, b)
@@ -140,31 +147,40 @@ def integer_product(operands: Operands, request: Request) -> tuple[Array, Report
         left, right = operands.stacks(None)
         fit_int8 = all(_INT8.min <= low and high <= _INT8.max for low, high in extremes)
         words = _Words(left, right, shapes.count, engine, largest, fit_int8)
-        product, how = words.product(dtype, most, exact and not fits, shapes.result)
-    reason, bound = how.reason, 0.0
-    if not (product.size and k):
+        product, how = words.product(dtype, limit, exact and not fits, shapes.result)
+
+    # The report.
+    num_products = how.num_products
+    reason = how.reason
+    bound = 0.0
+    if product.size == 0 or k == 0:
+        num_products = 0
         reason = "a dimension is 0: nothing to multiply"
-    elif fits:
-        reason += "" if dtype.kind == "b" else f", exact: no entry exceeds {most}"
-    elif exact:
-        reason += f", exact: no entry lies beyond {_span(dtype)}, as was checked"
-    else:
+    elif not fits and not exact:
         bound = math.inf
-        reason += f", which wraps around: entries may reach {most}, the dtype ends at {np.iinfo(dtype).max}"
-    count = how.num_products if product.size > 0 and k > 0 else 0
+        reason += f", which wraps around: entries may reach {limit}, the dtype ends at {np.iinfo(dtype).max}"
+    elif not fits:
+        reason += f", exact: no entry lies beyond {_span(dtype)}, as was checked"
+    elif dtype.kind != "b":
+        reason += f", exact: no entry exceeds {limit}"
     decision_log().info("%s @ %s: %s", a.shape, b.shape, reason)
-    native = count > 0 and isinstance(how.scheme, Native)
     decision = Decision(
-        how.scheme, count, bound, bound == 0.0, how.k_block, native, reason
+        scheme=how.scheme,
+        num_products=num_products,
+        bound=bound,
+        correct=bound == 0.0,
+        k_block=how.k_block,
+        native=how.scheme.is_native and num_products > 0,
+        reason=reason,
     )
-    return product.reshape(shapes.result), Report(
-        engine.name, engine.device, 0, 0.0, lambda: decision
-    )
+    return product.reshape(shapes.result), report_of(engine, decision)
 
 
 def _is_native(request: Request, operands: str, library: Library) -> bool:
-    """Whether the native product is forced; PlanError, TypeError: plans, schemes and
-    libraries for other operands.
+    """True if the native product is forced.
+
+    Raises PlanError: a plan or a scheme for floating-point operands. TypeError: the
+    library of a GPU, which multiplies no integers.
     """
     if request.plan is not None:
         raise PlanError(
@@ -183,20 +199,22 @@ def _is_native(request: Request, operands: str, library: Library) -> bool:
 
 
 def _extremes(x: Array) -> tuple[int, int]:
-    """The least and the largest entry; 0 where there is none on that side of it."""
+    """The smallest entry or 0, and the largest entry or 0."""
     return int(x.min(initial=0)), int(x.max(initial=0))
 
 
-def _holds(dtype: np.dtype[Any], most: int, kinds: set[str]) -> bool:
-    """Whether a dtype holds whatever operands of these kinds make, of magnitude `most`
-    at most.
+def _holds(dtype: np.dtype[Any], limit: int, kinds: set[str]) -> bool:
+    """True if a dtype holds the products of operands of these kinds, whose magnitude
+    does not exceed `limit`.
     """
-    return most <= np.iinfo(dtype).max and (
-        dtype.kind == "i" or most == 0 or "i" not in kinds
-    )
+    if limit > np.iinfo(dtype).max:
+        return False
+    may_be_negative = limit > 0 and "i" in kinds
+    return dtype.kind == "i" or not may_be_negative
 
 
 def _span(dtype: np.dtype[Any]) -> str:
+    """The range of a dtype, for a message."""
     return f"{np.iinfo(dtype).min} to {np.iinfo(dtype).max}"
 
 
@@ -228,66 +246,62 @@ class _Words:
         return self.engine.products["int8" if self.fit_int8 else "fp64"]
 
     def product(
-        self, dtype: np.dtype[Any], most: int, checked: bool, shape: tuple[int, ...]
+        self, dtype: np.dtype[Any], limit: int, checked: bool, shape: tuple[int, ...]
     ) -> tuple[Array, _How]:
         """The product modulo the dtype as a stack; exact where that is object.
 
-        Raises AccuracyError: an entry beyond the dtype, where entries are checked.
+        No entry exceeds `limit` in magnitude. Raises AccuracyError: an entry beyond the
+        dtype, where entries are checked.
         """
-        (_, m, k), n = self.left.shape, self.right.shape[2]
+        m, k = self.left.shape[1:]
+        n = self.right.shape[2]
         counts = num_words(self.largest[0]), num_words(self.largest[1])
-        is_long = checked or (dtype.kind == "O" and most >= 2**63)
-        num_sums = (
-            max(sum(counts), MODULAR_SUMS)
-            if is_long
-            else min(sum(counts) - 1, MODULAR_SUMS)
-        )
+
+        # All sums of words, or those below 2**64 where the product may wrap around.
+        is_object = dtype.kind == "O"
+        is_long = checked or (is_object and limit >= 2**63)
+        if is_long:
+            num_sums = max(sum(counts), MODULAR_SUMS)
+        else:
+            num_sums = min(sum(counts) - 1, MODULAR_SUMS)
+
         product = np.empty((self.batch, m, n), dtype, like=self.left)
-        is_beyond = (
-            np.zeros((self.batch, m, n), bool, like=self.left) if checked else None
-        )
-        for where in _blocks(self.batch, m, n, self.left):
-            sums = self.sums(where, counts, num_sums)
+        is_beyond = np.zeros(product.shape, bool, like=self.left) if checked else None
+        for block in _blocks(self.batch, m, n, self.left):
+            sums = self.sums(block, counts, num_sums)
             if is_beyond is not None:
-                is_beyond[where] = beyond(sums, np.iinfo(dtype))
-            product[where] = (
-                python_integers(sums)
-                if is_long and dtype.kind == "O"
-                else wrapped(sums)
-            )
+                is_beyond[block] = beyond(sums, np.iinfo(dtype))
+            if is_long and is_object:
+                product[block] = python_integers(sums)
+            else:
+                product[block] = wrapped(sums)
         if is_beyond is not None and is_beyond.any():
             raise self.error(is_beyond, counts, dtype, shape)
+
+        # Word i of A and word j of B are multiplied where i + j < num_sums.
         pairs = sum(min(counts[1], max(num_sums - i, 0)) for i in range(counts[0]))
-        reason = f"{counted(pairs, f'{self.spec.name.upper()} product')} of {counts[0]} and {counts[1]} words"
+        products = counted(pairs, f"{self.spec.name.upper()} product")
+        reason = f"{products} of {counts[0]} and {counts[1]} words"
         scheme = Ozaki1(
             product="int8" if self.spec.operand is INT8 else "fp64",
             num_slices=max(counts),
         )
         return product, _How(scheme, pairs, min(k, self.spec.k_block), reason)
 
-    def sums(self, where: Block, counts: tuple[int, int], num_sums: int) -> Array:
+    def sums(self, block: Block, counts: tuple[int, int], num_sums: int) -> Array:
         """The sums of words for a block of the result."""
-        left = self.left[where.batch if len(self.left) > 1 else slice(None), where.rows]
-        right = self.right[
-            where.batch if len(self.right) > 1 else slice(None), :, where.cols
-        ]
-        is_int8 = self.spec.operand is INT8
-        bounds = [
-            most if count == 1 else MAX_WORD
-            for most, count in zip(self.largest, counts, strict=True)
-        ]
+        left, right = block.operands(self.left, self.right)
+        dtype = np.int8 if self.spec.operand is INT8 else np.float64
+        bound_of_a, bound_of_b = (
+            largest if count == 1 else MAX_WORD
+            for largest, count in zip(self.largest, counts, strict=True)
+        )
 
         def product(x: Array, y: Array) -> Array:
-            return self.engine.exact_product(self.spec, x, y, *bounds)
+            return self.engine.exact_product(self.spec, x, y, bound_of_a, bound_of_b)
 
         return word_sums(
-            left,
-            right,
-            counts,
-            num_sums,
-            np.int8 if is_int8 else np.float64,
-            self.spec.k_block,
-            product,
+            left, right, counts, num_sums, dtype, self.spec.k_block, product
         )
 
     def error(
@@ -300,8 +314,10 @@ class _Words:
         """The error that names the first entry beyond the dtype, and its value."""
         first = int(np.flatnonzero(is_beyond)[0])
         index = tuple(int(i) for i in np.unravel_index(first, shape))
-        place = (int(i) for i in np.unravel_index(first, is_beyond.shape))
-        sums = self.sums(Block(*(slice(i, i + 1) for i in place)), counts, sum(counts))
+        # The value of the entry, from all sums of words of a block with it alone.
+        index_in_stack = (int(i) for i in np.unravel_index(first, is_beyond.shape))
+        block = Block(*(slice(i, i + 1) for i in index_in_stack))
+        sums = self.sums(block, counts, sum(counts))
         value = sum(int(sums[s, 0, 0, 0]) << (WORD_BITS * s) for s in range(len(sums)))
         wider = (
             'result="int64" may hold'
@@ -316,7 +332,8 @@ class _Words:
 
 def _blocks(batch: int, m: int, n: int, like: Array) -> Iterator[Block]:
     """Blocks of the result, of about as many rows as columns where it is large."""
-    size = _ENTRIES if isinstance(like, np.ndarray) else _ON_DEVICE
-    rows = min(max(m, 1), max(_SIDE, size // max(n, 1)))
-    cols = min(max(n, 1), max(size // rows, 1))
-    return blocks_of_shape((batch, m, n), (max(size // (rows * cols), 1), rows, cols))
+    entries = _HOST_ENTRIES if isinstance(like, np.ndarray) else _DEVICE_ENTRIES
+    rows = min(max(m, 1), max(_MIN_ROWS, entries // max(n, 1)))
+    cols = min(max(n, 1), max(entries // rows, 1))
+    matrices = max(entries // (rows * cols), 1)
+    return blocks_of_shape((batch, m, n), (matrices, rows, cols))

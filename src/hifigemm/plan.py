@@ -382,7 +382,8 @@ class Report(Shown):
     decision_seconds : float
         Time that it took to choose the plan that was carried out, looks at the operands
         and an attempt that was given up included; on a GPU such a look waits for the
-        work before it. Reports are equal whatever their times.
+        work before it. 0 where an earlier call of this kind had decided. Reports are
+        equal whatever their times.
     """
 
     scheme: Any = _decided("scheme")
@@ -400,18 +401,21 @@ class Report(Shown):
         device: str,
         workspace: int,
         decision_seconds: float,
-        decide: Callable[[], Decision],
+        decision: Decision | Callable[[], Decision],
     ) -> None:
-        self.engine, self.device, self.workspace = engine, device, workspace
+        self.engine = engine
+        self.device = device
+        self.workspace = workspace
         self.decision_seconds = decision_seconds
-        self._decide = decide
+        self._decision = decision
 
     @property
     def decision(self) -> Decision:
-        """What the operands decided."""
-        decision = self._decide()
-        self._decide = lambda: decision  # what it held of the device is free
-        return decision
+        """The decision; the first look at it calls the function that makes it."""
+        if not isinstance(self._decision, Decision):
+            # The function goes, and with it what it holds of the device's memory.
+            self._decision = self._decision()
+        return self._decision
 
     def changed(
         self, change: Callable[[Decision], Decision], seconds: float | None = None
@@ -450,7 +454,7 @@ class Report(Shown):
         return self.engine, self.device, self.workspace, self.decision
 
     def __reduce__(self) -> Any:
-        return _report, (
+        return Report, (
             self.engine,
             self.device,
             self.workspace,
@@ -500,8 +504,5 @@ class Report(Shown):
         ]
 
 
-def _report(
-    engine: str, device: str, workspace: int, seconds: float, decision: Decision
-) -> Report:
-    """A report whose decision is known."""
-    return Report(engine, device, workspace, seconds, lambda: decision)
+_report = Report
+"""The name by which pickles of version 0.1.0 make reports."""

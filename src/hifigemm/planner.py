@@ -26,7 +26,6 @@ from hifigemm.schemes.auto import (
     scheme_for,
     words_by_exponents,
 )
-from hifigemm.schemes.word_scheme import WordScheme
 from hifigemm.settings import is_strict
 
 _LARGE = 2**26
@@ -119,7 +118,7 @@ def make(
         if words is not None:
             return words
         chosen = scheme_for(problem, target, engine)
-        if isinstance(chosen, Native):
+        if chosen.is_native:
             return fitted(
                 chosen_native(chosen, problem, target, engine), workspace, engine
             )
@@ -127,14 +126,7 @@ def make(
         chosen = asked
         if chosen.explicit and accuracy is None:
             target = NO_PROMISE if states_bound else NOTHING_STATED
-        if isinstance(chosen, Native) and not chosen.keeps(problem, target):
-            if target.relative is not None:
-                raise AccuracyError(
-                    f"{chosen} promises no relative error: its sums are rounded; asked: {target}"
-                )
-            raise AccuracyError(
-                f"the native product of {problem} errs by up to {chosen.bound(problem):.3g} |A||B|; asked: {target}"
-            )
+        chosen.check_keeps(problem, target)
     plan = None if is_strict() else on_device(chosen, problem, target, engine, asked)
     if plan is None and asked is None and engine.costs is not None:
         plan = by_operands(problem, target, engine, engine.costs, look)
@@ -208,7 +200,7 @@ def for_problem(
         return words or fitted(
             chosen_native(Native(), problem, given.target, engine), workspace, engine
         )
-    if isinstance(given.scheme, Native):
+    if given.scheme.is_native:
         if given.asked is None:
             plan = chosen_native(given.scheme, problem, given.target, engine)
         else:
@@ -249,7 +241,7 @@ def check_strict(plan: Plan, taken: Scheme | None = None) -> None:
     if not is_strict():
         return
     native = plan.scheme if taken is None else taken
-    if not isinstance(native, Native) or plan.asked == native:
+    if not native.is_native or plan.asked == native:
         return
     # A library has its own way with over- and underflow, unless entries are certified.
     if plan.bound > plan.target.r or plan.verification in (
@@ -275,7 +267,7 @@ def fitted(
     Raises PlanError: not even one entry fits.
     """
     p, program = plan.problem, None if in_steps else engine.compile(plan)
-    if isinstance(plan.scheme, WordScheme):
+    if plan.scheme.bits_follow_blocks:
         workspace = steady(workspace)
     entries = entries_within(workspace, engine.memory.block_entries)
     plan = replace(plan, blocking=Blocking((p.batch, p.m, p.n), 0, entries))

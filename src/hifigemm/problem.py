@@ -1,4 +1,4 @@
-"""What is to be multiplied: the problem, the kinds of low-precision products, and
+"""Shapes and formats of a product: the problem, the kinds of low-precision products, and
 blocks of the result.
 """
 
@@ -33,7 +33,7 @@ class Problem:
 
     @cached_property
     def is_complex(self) -> bool:
-        """Whether the result is complex; re and im are then rounded separately."""
+        """True if the result is complex; re and im are then rounded separately."""
         return self.dtype.kind == "c"
 
     @cached_property
@@ -48,21 +48,22 @@ class Problem:
 
     @cached_property
     def multiplications(self) -> int:
-        """Of entries, in all sums; 0 where a dimension is."""
+        """Multiplications of two entries, in all sums; 0 where a dimension is 0."""
         return self.batch * self.m * self.n * self.k
 
     @property
     def is_of_one_operand(self) -> bool:
-        """Whether rows of A and columns of B are the same vectors, so that they are
-        split alike; no conjugates are.
+        """True if rows of A and columns of B are the same vectors, so that they are
+        split alike. Conjugates of complex vectors are others.
         """
         return self.mirror == "T" or (self.mirror == "C" and not self.is_complex)
 
     def __str__(self) -> str:
         stack = f"{self.batch} x " if self.batch != 1 else ""
+        shapes = f"({self.m} x {self.k}) @ ({self.k} x {self.n})"
         operands = f" of {self.narrow.name} operands" if self.narrow is not None else ""
         half = ", its lower triangle mirrored" if self.mirror else ""
-        return f"{stack}({self.m} x {self.k}) @ ({self.k} x {self.n}) {self.dtype}{operands}{half}"
+        return f"{stack}{shapes} {self.dtype}{operands}{half}"
 
 
 @dataclass(frozen=True)
@@ -102,20 +103,20 @@ class Block(NamedTuple):
     def places(
         self, left: Any, right: Any
     ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """Where the rows of the left and the columns of the right operand lie; a stack
-        of one is for all blocks.
+        """Indices of the rows of the left and of the columns of the right operand; a
+        stack of one is for all blocks.
         """
-        first, second = (
-            self.batch if len(x) > 1 else slice(None) for x in (left, right)
-        )
-        return (first, self.rows), (second, slice(None), self.cols)
+        everything = slice(None)
+        of_left = self.batch if len(left) > 1 else everything
+        of_right = self.batch if len(right) > 1 else everything
+        return (of_left, self.rows), (of_right, everything, self.cols)
 
     def operands(self, left: Any, right: Any) -> tuple[Any, Any]:
         """The rows of the left and the columns of the right operand that make the
         block.
         """
-        at_left, at_right = self.places(left, right)
-        return left[at_left], right[at_right]
+        rows, columns = self.places(left, right)
+        return left[rows], right[columns]
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:

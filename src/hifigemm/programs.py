@@ -53,10 +53,6 @@ may take it again.
 """
 
 T = TypeVar("T")
-Repeated = Callable[[Any, Any, Any], Any]
-"""The product of two operands, in a third array where it is not None; None where they
-need the long way.
-"""
 
 
 def keep(key: Hashable, program: Any, engine: Hashable) -> None:
@@ -107,18 +103,20 @@ def forget() -> None:
         _by_engine.clear()
 
 
-def repeat(key: Hashable, a: Any, b: Any, out: Any) -> Any:
+def repeat(key: Hashable, *arguments: Any) -> Any:
     """The product as an earlier call of this kind has left it; None where it left
     nothing for these operands.
+
+    The arguments are those of `hifigemm.engine.Repeated`.
     """
     try:
-        program: tuple[Repeated, str] | None = kept(key)
+        program: tuple[Callable[..., Any], str] | None = kept(key)
     except TypeError:  # an option that cannot be hashed, which is refused later
         return None
     if program is None:
         return None
     try:
-        result = program[0](a, b, out)
+        result = program[0](*arguments)
     except RuntimeError as failed:
         if not isinstance(
             failed, getattr(sys.modules.get("torch"), "OutOfMemoryError", ())
@@ -139,6 +137,7 @@ def key_of(
     scheme: Any,
     engine: Any,
     workspace: Any,
+    return_report: bool = False,
 ) -> Hashable:
     """What two calls must share; None where calls of this kind are not repeated."""
     layout = _arrays(a, b, out) if type(a) is np.ndarray else _tensors(a, b, out)
@@ -152,6 +151,7 @@ def key_of(
         engine,
         type(workspace),
         workspace,
+        return_report,
         is_strict(),
     )
 
@@ -199,6 +199,38 @@ def _tensors(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
     one = (a.shape, a.stride(), a.dtype, at & 15)
     other = (b.shape, b.stride(), b.dtype, bt & 15)
     return *one, *other, device, target
+
+
+def view_of(x: Any, how: str) -> Any:
+    """op(x) of an array of NumPy or a tensor, where that is a view; else None."""
+    if not isinstance(how, str):
+        return None
+    if how == "N":
+        return x
+    torch = sys.modules.get("torch")
+    is_array = type(x) is np.ndarray
+    if not (is_array or (torch is not None and type(x) is torch.Tensor)) or x.ndim < 2:
+        return None
+    is_complex = x.dtype.kind == "c" if is_array else x.is_complex()
+    if how != "T" and (how != "C" or is_complex):
+        return None
+    return np.swapaxes(x, -1, -2) if is_array else x.mT
+
+
+def layout_of_result(a: Any, b: Any, x: Any) -> tuple[Any, ...] | None:
+    """What matters of an array of the shape and dtype of the product of matrices; None
+    for others.
+    """
+    if not a.ndim == b.ndim == getattr(x, "ndim", 0) or a.ndim < 2:
+        return None
+    shape = *a.shape[:-1], b.shape[-1]
+    if a.shape[:-2] != b.shape[:-2] or x.dtype != a.dtype or tuple(x.shape) != shape:
+        return None
+    if type(a) is np.ndarray:
+        return () if type(x) is np.ndarray and x.flags.writeable else None
+    if not _is_plain(sys.modules["torch"], x, a.device):
+        return None
+    return x.stride(), x.data_ptr() & 15
 
 
 def _is_plain(torch: Any, x: Any, device: Any) -> bool:

@@ -11,13 +11,14 @@ import math
 import time
 from collections.abc import Hashable
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
 from hifigemm.accuracy import Target
 from hifigemm.augmented import sum_with_product
-from hifigemm.engine import Engine, Outcome
+from hifigemm.engine import Call, Engine, Outcome, Repeated, report_of
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import PlanError
 from hifigemm.executor import execute, in_steps
@@ -109,7 +110,9 @@ def product(
         zeros = np.zeros(stack, dtype, like=operands.arrays[0])
         values = epilogue.without_product(zeros)
         outcome = Outcome(values, 0.0, 0)
-        report = _report(replace(plan, reason=idle), outcome, engine, decision_seconds)
+        unmade = replace(plan, reason=idle)
+        is_final = epilogue.c is None
+        report = _report(unmade, outcome, engine, decision_seconds, is_final)
         _log(problem, report)
         return values.reshape(shapes.result), report
 
@@ -127,12 +130,22 @@ def product(
         planned, left, right, engine, limit, shift, epilogue, splits, view
     )
 
+    # T is the result, or it is rounded once more.
+    is_final = epilogue.idle
+
     # Later calls of this kind repeat it, unless it rests on the memory that is free.
     rests_on_call = plan is planned and (plan.is_whole or limit == steady(limit))
     if key is not None and rests_on_call and (view is None) == (out is None):
-        _keep(key, plan, engine, operands, limit, (left, right), view)
+        arrays = operands.arrays
+        deliver = None
+        if request.return_report:
+            deliver = partial(_with_report, plan, engine, is_final)
+        call = Call(
+            arrays, (left, right), shapes.result, view, shift, epilogue, deliver
+        )
+        _keep(key, plan, engine, operands.library, limit, call)
 
-    report = _report(plan, outcome, engine, decision_seconds)
+    report = _report(plan, outcome, engine, decision_seconds, is_final)
     if plan.alternatives and is_strict():
         check_strict(plan, report.scheme)
     _log(problem, report)
@@ -186,40 +199,57 @@ def plan_for(
     return plan
 
 
+def _with_report(
+    plan: Plan, engine: Engine, is_final: bool, outcome: Outcome
+) -> tuple[Any, Report]:
+    """The values of a product that was repeated, and a report: nothing was decided."""
+    return outcome.values, _report(plan, outcome, engine, 0.0, is_final)
+
+
 def _report(
-    plan: Plan, outcome: Outcome, engine: Engine, decision_seconds: float
+    plan: Plan,
+    outcome: Outcome,
+    engine: Engine,
+    decision_seconds: float,
+    is_final: bool = True,
 ) -> Report:
-    """What was done; where a device decides, what it found is read when somebody
-    looks.
+    """The report of an outcome. Where a device decides, its record is read when
+    somebody looks at the report.
+
+    Where alpha and beta are applied to the product, the result is not final.
     """
-    planned = (plan.scheme, outcome.num_products, outcome.bound, plan.k_block)
+    # Functions must not hold the outcome, and with it the memory of its values.
+    scheme = plan.scheme
+    num_products = outcome.num_products
+    bound = outcome.bound
+    k_block = plan.k_block
     certificate = outcome.certificate
     reasons = [plan.reason, *outcome.notes]
 
     def decide() -> Decision:
-        scheme, products, bound, k_block = planned
+        nonlocal scheme, num_products, bound, k_block
         if certificate is not None:
-            found = certificate()
-            scheme = found.scheme
-            products = found.num_products
-            bound = found.bound
-            k_block = found.k_block
+            record = certificate()
+            scheme = record.scheme
+            num_products = record.num_products
+            bound = record.bound
+            k_block = record.k_block
             if plan.alternatives:
                 reasons.append(f"{scheme} taken")
-        native = isinstance(scheme, Native) and products > 0
-        count = math.ceil(products - 1e-9)
+        if not is_final:
+            reasons.append("alpha, beta applied")
         return Decision(
-            scheme,
-            count,
-            bound,
-            bound == 0.0,
-            k_block,
-            native,
-            "; ".join(reasons),
-            plan.target.relative,
+            scheme=scheme,
+            num_products=math.ceil(num_products - 1e-9),
+            bound=bound,
+            correct=bound == 0.0 and is_final,
+            k_block=k_block,
+            native=scheme.is_native and num_products > 0,
+            reason="; ".join(reasons),
+            relative=plan.target.relative,
         )
 
-    return Report(engine.name, engine.device, plan.workspace, decision_seconds, decide)
+    return report_of(engine, decide, plan.workspace, decision_seconds)
 
 
 def _log(problem: Problem, report: Report) -> None:
@@ -408,40 +438,36 @@ def _keep(
     key: Hashable,
     plan: Plan,
     engine: Engine,
-    operands: Operands,
+    library: Library,
     limit: int,
-    stacks: tuple[Array, Array],
-    out: Array | None,
+    call: Call,
 ) -> None:
     """Leave a function of the operands for calls of this kind."""
     if plan.alternatives and is_strict():
         return
-    shape = operands.shapes.result
     program = engine.compile(plan)
     again = None
     if program is not None:
-        again = program.repeated(operands.arrays, stacks, shape, out)
-    elif operands.library.on_host and plan.evidence is None:
-        again = _repeated_on_host(plan, engine, operands, limit)
+        again = program.repeated(call)
+    elif library.on_host and plan.evidence is None:
+        again = _repeated_on_host(plan, engine, library, limit, call)
     if again is not None:
         what = f"{plan.problem}: {plan.scheme}, {plan.reason}"
         keep(key, (again, what), (engine.name, engine.device))
 
 
 def _repeated_on_host(
-    plan: Plan, engine: Engine, operands: Operands, limit: int
-) -> Any:
+    plan: Plan, engine: Engine, library: Library, limit: int, call: Call
+) -> Repeated | None:
     """The plan carried out on matrices of NumPy or tensors of the CPU; a native product
     is only looked at.
     """
     problem = plan.problem
     if problem.mirror or any(
-        x.ndim != 2 or x.dtype != problem.dtype for x in operands.arrays
+        x.ndim != 2 or x.dtype != problem.dtype for x in call.operands
     ):
         return None
-    library = operands.library
     is_numpy = library.name == "numpy"
-    shape = operands.shapes.result
     ordinary = problem.terms, 2.0**problem.fmt.emin
 
     def native_of_arrays(a: Any, b: Any, out: None) -> Any:
@@ -457,14 +483,31 @@ def _repeated_on_host(
         return c if are_ordinary(c.numpy()[None], *ordinary) else None
 
     @quiet
-    def other(a: Any, b: Any, out: None) -> Any:
+    def other(
+        a: Any,
+        b: Any,
+        out: None,
+        c: Any = None,
+        alpha: complex = 1.0,
+        beta: complex = 0.0,
+    ) -> Any:
         if not is_ieee():
             return None
         x, y = (a, b) if is_numpy else (a.numpy(), b.numpy())
-        c = in_steps(plan, x[None], y[None], engine, limit).values.reshape(shape)
-        return c if is_numpy else library.to_native(c)
+        outcome = in_steps(plan, x[None], y[None], engine, limit, call.shift)
+        values = outcome.values
+        if not call.epilogue.idle:
+            third = None if c is None else (c if is_numpy else c.numpy())[None]
+            values = Epilogue(alpha, beta, third).apply(values)
+            # A finite result may be the difference of two that overflow.
+            if plan.target.correct and not np.isfinite(values).all():
+                return None
+        values = values.reshape(call.shape)
+        outcome.values = values if is_numpy else library.to_native(values)
+        return outcome.values if call.deliver is None else call.deliver(outcome)
 
-    if isinstance(plan.scheme, Native) and plan.scheme.product is None:
+    is_native = plan.scheme == Native()
+    if is_native and call.deliver is None and call.epilogue.idle and not call.shift:
         if is_numpy:
             return native_of_arrays
         if engine.name == "torch":

@@ -1,5 +1,4 @@
-"""What holds for all products unless a call says otherwise: strict mode and the log of
-decisions.
+"""Settings of all products: strict mode and the log of decisions.
 
 Two variables of the environment are read when the first product wants them, and not
 again:
@@ -65,16 +64,17 @@ def strict(enabled: bool = True) -> Iterator[None]:
 
 
 def is_strict() -> bool:
-    """Whether strict mode is on in this thread or task.
+    """True if strict mode is on in this thread or task.
 
     Raises PlanError: ``HIFIGEMM_STRICT`` is neither "0" nor "1".
     """
-    own = _strict.get()
-    return _strict_environment() if own is None else own
+    of_context = _strict.get()
+    return _strict_environment() if of_context is None else of_context
 
 
 @lru_cache(maxsize=1)
 def _strict_environment() -> bool:
+    """True if ``HIFIGEMM_STRICT`` turns strict mode on."""
     value = os.environ.get("HIFIGEMM_STRICT", "").strip()
     if value not in ("", "0", "1"):
         raise PlanError(f'HIFIGEMM_STRICT={value!r}: expected "0" or "1"')
@@ -108,16 +108,15 @@ class _OwnHandler(logging.Handler):
         self.setFormatter(logging.Formatter("%(name)s: %(message)s"))
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether no other handler takes the record."""
+        """True if no other handler takes the record."""
         log: logging.Logger | None = logging.getLogger(record.name)
         while log is not None:
-            others = (
-                h
-                for h in log.handlers
-                if h is not self and not isinstance(h, logging.NullHandler)
-            )
-            if any(record.levelno >= h.level for h in others):
-                return False
+            for handler in log.handlers:
+                writes_nothing = isinstance(handler, logging.NullHandler)
+                if handler is self or writes_nothing:
+                    continue
+                if record.levelno >= handler.level:
+                    return False
             log = log.parent if log.propagate else None
         return True
 

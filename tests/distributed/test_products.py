@@ -29,7 +29,10 @@ ALL += [
 
 @pytest.mark.parametrize(
     ("mesh", "names"),
-    [((3,), ["sums_over_ranks", "special_values", "refusals"]), ((2, 2), ALWAYS)],
+    [
+        ((3,), ["sums_over_ranks", "special_values", "refusals"]),
+        pytest.param((2, 2), ALWAYS, marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_bits_and_refusals_are_those_of_one_process(mesh, names):

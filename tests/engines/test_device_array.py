@@ -605,7 +605,7 @@ def product_of(scheme, a, b, accuracy, engine):
             return str(error)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.complex128])
 @pytest.mark.parametrize(
     "data", ["phi_1", "full_range", "cancelling", "largest_times_smallest", "special"]

@@ -118,6 +118,7 @@ def test_every_line_runs_on_arrays(study, on_arrays):
     check_lines(study, *on_arrays(study))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("study", STUDIES, ids=name_of)
 def test_every_line_runs_on_tensors(torch, study, rehearsed, capsys):
     outcome = rehearsed(study, "--sizes", *STUDIES[study], arrays=Tensors)

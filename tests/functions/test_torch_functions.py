@@ -85,7 +85,7 @@ def test_chains_have_the_bits_of_arrays():
     assert torch.equal(identity, torch.eye(3).expand(2, 3, 3))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 def test_gradients_flow(name, dtype):
@@ -168,6 +168,7 @@ def test_tensors_without_dense_memory_are_refused_in_plain_words(layout):
             call()
 
 
+@pytest.mark.slow
 def test_second_derivatives_of_complex_products():
     z, w = (
         torch.from_numpy(x).requires_grad_()
@@ -213,7 +214,7 @@ does.
 """
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("name", "dynamic"),
     [*((name, False) for name in COMPILED), *((x, True) for x in DYNAMIC)],
@@ -234,6 +235,7 @@ def test_compiled_functions_are_one_graph_with_the_eager_bits(name, dynamic):
         assert torch.equal(found, want)
 
 
+@pytest.mark.slow
 def test_compiled_functions_promote_and_have_gradients():
     torch._dynamo.reset()
     a, b, c = (torch.from_numpy(x) for x in operands(((3, 4), (4, 2), (2,))))

@@ -40,7 +40,7 @@ def test_one_word_is_enough_for_ordinary_matrices():
     assert proof.norm < 1e-9
 
 
-@pytest.mark.parametrize("bits", [75, 90, 100])
+@pytest.mark.parametrize("bits", [75, 90, pytest.param(100, marks=pytest.mark.slow)])
 def test_a_matrix_beyond_one_word_gets_two(bits):
     proof = certified(unimodular(bits))
     assert proof.is_proof

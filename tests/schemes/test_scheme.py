@@ -149,3 +149,41 @@ def test_schemes_read_operands_only_where_a_plan_rests_on_them(scheme):
         assert (
             scheme.evidence(problem, target, None, None, NumpyEngine(), 2**28) is None
         )
+
+
+SPLIT = (
+    hg.Native(),
+    hg.Multiword(),
+    hg.Corrected(),
+    hg.Ozaki1("fp64", 4),
+    hg.Ozaki1("int8", 4),
+    hg.Ozaki2(num_moduli=9, scaling="fast"),
+)
+
+
+@pytest.mark.parametrize("scheme", SPLIT, ids=str)
+def test_a_scheme_says_if_the_planes_of_a_negated_operand_are_the_negated_ones(scheme):
+    engine = NumpyEngine()
+    x = np.random.default_rng(31).standard_normal((1, 5, 40)).astype(np.float32)
+    problem = Problem(1, 5, 40, 40, np.dtype(np.float32))
+    plan = scheme.plan(problem, NO_PROMISE, engine, None, scheme)
+
+    def planes(operand):
+        scale = scheme.scales(plan, operand, None, engine)[0]
+        return scheme.split(plan, operand, "left", scale, engine).planes
+
+    negates = np.array_equal(planes(-x), -planes(x))
+    assert scheme.negates_splits(plan) == negates
+
+
+def test_only_native_products_say_that_they_miss_a_target():
+    problem = Problem(1, 5, 6, 40, np.dtype(np.float64))
+    for scheme in SPLIT:
+        scheme.check_keeps(problem, Target(2.0**-40))
+        if scheme.is_native:
+            with pytest.raises(hg.AccuracyError, match=r"errs by up to .*; asked: "):
+                scheme.check_keeps(problem, Target(0.0, correct=True))
+            with pytest.raises(hg.AccuracyError, match="promises no relative error"):
+                scheme.check_keeps(problem, Target(1e-9, relative=1e-9))
+        else:
+            scheme.check_keeps(problem, Target(0.0, correct=True))

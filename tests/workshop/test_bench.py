@@ -127,7 +127,7 @@ def test_options_without_their_device_are_refused(fails, tmp_path):
     fails(["bench", "--csv", tmp_path / "file" / "b.csv"], 2, "cannot be written")
 
 
-@pytest.mark.parametrize("script", [dgemm, sgemm])
+@pytest.mark.parametrize("script", [dgemm, pytest.param(sgemm, marks=pytest.mark.slow)])
 def test_scripts_write_their_rows_as_they_come(
     script, short, tmp_path, monkeypatch, capsys
 ):

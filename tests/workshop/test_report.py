@@ -222,6 +222,7 @@ def test_page_that_is_there_is_replaced_as_a_whole_or_stays(
     )
 
 
+@pytest.mark.slow
 def test_broken_promise_and_fault_stand_on_top(small, tmp_path, capsys, monkeypatch):
     matmul = hg.matmul
 
@@ -248,6 +249,7 @@ def test_broken_promise_and_fault_stand_on_top(small, tmp_path, capsys, monkeypa
     assert "kept the error" not in words
 
 
+@pytest.mark.slow
 def test_sizes_that_would_take_too_long_are_named(small, tmp_path, monkeypatch):
     monkeypatch.setattr(report, "GROWTH", {"cpu": 1e9})
     assert run(tmp_path / "page.html") == 0
@@ -258,6 +260,7 @@ def test_sizes_that_would_take_too_long_are_named(small, tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_same_seed_gives_the_same_errors(small, small_page, tmp_path):
     pages = [small_page]
     for seed in ("0", "4"):

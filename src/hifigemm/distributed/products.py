@@ -32,6 +32,7 @@ from hifigemm.distributed.method import (
 from hifigemm.distributed.panels import Panel, panel_here, panels_of
 from hifigemm.distributed.schedule import Arrived, LocalProducts, visit_pairs
 from hifigemm.distributed.sums import write_sums
+from hifigemm.engine import report_of
 from hifigemm.engines.device_ops import NUMPY_DTYPES, TORCH_DTYPES
 from hifigemm.exceptions import PlanError
 from hifigemm.gemm import as_scalar, gemm_of_numbers
@@ -543,4 +544,4 @@ def _report(plan: MeshPlan, result: _LocalResult, seconds: float) -> Report:
         native=False,
         reason=f"{reason}; {plan.layout}",
     )
-    return Report(engine.name, engine.device, 0, seconds, lambda: decision)
+    return report_of(engine, decision, seconds=seconds)

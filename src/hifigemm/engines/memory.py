@@ -19,33 +19,32 @@ _GROUPS = {
         "total_inactive_file",
     ),
 }
-"""Of control groups, version 2 and 1: where they are, their limit, what counts against
-it, and the line of memory.stat with the part of that which is given back for the
-asking.
+"""Control groups of version 2 (whose controller has no name) and of version 1: their
+folder, the files with their limit and with the bytes that count against it, and the
+line of memory.stat with the part of those bytes that the kernel gives back when it has
+to.
 """
 
 
 def free_memory(root: Path = Path("/")) -> int | None:
-    """Bytes that are free, None where nobody says.
+    """Bytes that are free; None where the system does not tell.
 
-    On Linux what the kernel can give without swapping, and no more than the limits of
-    the control groups leave that contain this process; on Windows the free part of the
-    physical memory, elsewhere all of it.
+    On Linux that is what the kernel can give without swapping, and no more than the
+    control groups of this process still allow; on Windows the free part of the physical
+    memory, elsewhere all of it.
     """
     if sys.platform == "win32":
-        # a MEMORYSTATUSEX: its size, all of the memory, what is free of it, more
+        # A MEMORYSTATUSEX: its size, all of the memory, the free part of it, and more.
         status = (ctypes.c_uint64 * 8)(64)
-        return (
-            status[2] if ctypes.windll.kernel32.GlobalMemoryStatusEx(status) else None
-        )
-    available = [
-        line.split()[1]
-        for line in _lines(root / "proc/meminfo")
-        if line.startswith("MemAvailable:")
-    ]
-    found = [*(1024 * int(number) for number in available), *_left_in_groups(root)]
-    if found:
-        return min(found)
+        is_known = ctypes.windll.kernel32.GlobalMemoryStatusEx(status)
+        return status[2] if is_known else None
+    limits = list(_left_in_groups(root))
+    for line in _lines(root / "proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            kibibytes = int(line.split()[1])
+            limits.append(1024 * kibibytes)
+    if limits:
+        return min(limits)
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except ValueError:
@@ -53,23 +52,27 @@ def free_memory(root: Path = Path("/")) -> int | None:
 
 
 def _left_in_groups(root: Path) -> Iterator[int]:
-    """What is left in each control group that has a limit, from the group of this
+    """Bytes that each control group with a limit still allows, from the group of this
     process outwards.
     """
     for line in _lines(root / "proc/self/cgroup"):
+        # Such as "4:cpu,memory:/user/1", or "0::/user/1" in version 2.
         _, controllers, path = line.split(":", 2)
+        names = [name for name in path.split("/") if name not in ("", "..")]
         for controller in {"", "memory"}.intersection(controllers.split(",")):
-            place, limit, used, idle = _GROUPS[controller]
-            names = [name for name in path.split("/") if name not in ("", "..")]
+            folder, limit_file, usage_file, reclaimable_line = _GROUPS[controller]
             for depth in range(len(names), -1, -1):
-                group = root.joinpath(place, *names[:depth])
-                most, taken = _number(group / limit), _number(group / used)
-                if most is not None and taken is not None:
-                    stat = dict(line.split() for line in _lines(group / "memory.stat"))
-                    yield most - taken + int(stat.get(idle, 0))
+                group = root.joinpath(folder, *names[:depth])
+                limit = _number(group / limit_file)
+                usage = _number(group / usage_file)
+                if limit is None or usage is None:
+                    continue
+                stat = dict(line.split() for line in _lines(group / "memory.stat"))
+                yield limit - usage + int(stat.get(reclaimable_line, 0))
 
 
 def _lines(path: Path) -> list[str]:
+    """The lines of a file; none where it cannot be read."""
     try:
         return path.read_text().splitlines()
     except OSError:

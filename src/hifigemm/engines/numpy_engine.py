@@ -29,8 +29,8 @@ _FP32_SUM = 2**24
 _INT8_BLOCK = exact_k_limit(_FP32_SUM, 128, 128)
 """Inner length of float32 products of INT8 words."""
 _OUTSIDE_BLOCK = 64
-"""Inner length of BLAS calls whose results are added outside: error about k / 64 + 64
-units, calls long enough.
+"""Inner length of BLAS calls whose results are added outside of them. Errors are about
+k / 64 + 64 units, and calls are long enough to be quick.
 """
 _SPECS = (
     ProductSpec(INT8, 2**31 - 1, 127, 2**17 - 1),
@@ -66,33 +66,18 @@ class NumpyEngine:
     def exact_product(
         self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int
     ) -> Array:
-        """a @ b for integer matrices, exactly: int32 for INT8, else the float of the
-        accumulator; see `Engine`.
+        """a @ b for integer matrices, exactly, in int32 for INT8 and in the float of the
+        accumulator for other formats; see `Engine`.
         """
         check_exact(spec, a.shape[-1], max_a, max_b)
         if spec.operand is not INT8:
             dtype = np.float64 if spec.operand is FP64 else np.float32
             return np.matmul(a.astype(dtype, copy=False), b.astype(dtype, copy=False))
-        (_, m, k), n = a.shape, b.shape[2]
-        total = np.zeros(
-            (*np.broadcast_shapes(a.shape[:1], b.shape[:1]), m, n), np.int32
-        )
-        many = max(BLOCK_ENTRIES // max(m * n, (m + n) * min(k, _INT8_BLOCK), 1), 1)
-        for z in range(0, len(total), many):
-            x = a[z : z + many] if len(a) > 1 else a
-            y = b[z : z + many] if len(b) > 1 else b
-            for h in range(0, k, _INT8_BLOCK):
-                left, right = x[:, :, h : h + _INT8_BLOCK], y[:, h : h + _INT8_BLOCK]
-                product = np.matmul(
-                    left.astype(np.float32, copy=False),
-                    right.astype(np.float32, copy=False),
-                )
-                total[z : z + many] += product.astype(np.int32)
-        return total
+        return _int8_product(a, b)
 
     def native_product(self, a: Array, b: Array) -> Array:
-        """np.matmul; see numerics.subnormals for threads that flush or round
-        otherwise.
+        """np.matmul; numerics.subnormals says what happens in threads that flush
+        subnormal numbers or do not round to nearest.
         """
         with np.errstate(all="ignore"):
             return matmul(a, b)
@@ -132,3 +117,25 @@ class NumpyEngine:
     def compile(self, plan: Plan) -> Program | None:
         """None: plans are carried out step by step."""
         return None
+
+
+def _int8_product(a: Array, b: Array) -> Array:
+    """a @ b in int32, from float32 products of blocks along k that are exact."""
+    m, k = a.shape[1:]
+    n = b.shape[2]
+    batch = np.broadcast_shapes(a.shape[:1], b.shape[:1])
+    total = np.zeros((*batch, m, n), np.int32)
+
+    # So many matrices at a time that operands and product stay in the cache.
+    entries = max(m * n, (m + n) * min(k, _INT8_BLOCK), 1)
+    num_matrices = max(BLOCK_ENTRIES // entries, 1)
+    for start in range(0, len(total), num_matrices):
+        matrices = slice(start, start + num_matrices)
+        left = a[matrices] if len(a) > 1 else a
+        right = b[matrices] if len(b) > 1 else b
+        for first_term in range(0, k, _INT8_BLOCK):
+            terms = slice(first_term, first_term + _INT8_BLOCK)
+            x = left[:, :, terms].astype(np.float32, copy=False)
+            y = right[:, terms].astype(np.float32, copy=False)
+            total[matrices] += np.matmul(x, y).astype(np.int32)
+    return total

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from importlib.util import find_spec
 
 from hifigemm.engine import Engine
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.engines.simulated import UNITS, SimulatedEngine
 from hifigemm.exceptions import PlanError
+
+_ON_CPU: dict[str, Callable[[], Engine]] = {
+    "numpy": NumpyEngine,
+    **{f"simulated-{name}": partial(SimulatedEngine, UNITS[name]) for name in UNITS},
+}
+"""Makers of the engines that multiply arrays of NumPy on the CPU, by name."""
+_OF_LIBRARY = {"cupy": "torch", "jax": "torch"}
+"""Names of the engines of libraries for operands on a GPU; others bear the name of the
+library.
+"""
 
 
 @lru_cache
@@ -18,11 +29,8 @@ def _has_torch() -> bool:
 
 def available() -> list[str]:
     """Names of the engines that can be used now."""
-    return [
-        "numpy",
-        *(f"simulated-{name}" for name in UNITS),
-        *(["torch"] if _has_torch() else []),
-    ]
+    torch = ["torch"] if _has_torch() else []
+    return [*_ON_CPU, *torch]
 
 
 @lru_cache
@@ -33,14 +41,13 @@ def engine_for(name: str | None, library: str = "numpy", device: str = "cpu") ->
     Raises PlanError: a name that cannot be used here, or not on that device.
     """
     if name is None:
-        name = {"cupy": "torch", "jax": "numpy" if device == "cpu" else "torch"}.get(
-            library, library
-        )
+        is_jax_on_cpu = library == "jax" and device == "cpu"
+        name = "numpy" if is_jax_on_cpu else _OF_LIBRARY.get(library, library)
     if name == "torch" and _has_torch():
         from hifigemm.engines.torch_engine import torch_engine
 
         return torch_engine(device)
-    if name not in available():
+    if name not in _ON_CPU:
         hint = "; tensors on a GPU need no engine" if name in ("cuda", "gpu") else ""
         raise PlanError(
             f"engine={name!r} cannot be used here; usable now: {', '.join(available())}{hint}"
@@ -49,8 +56,4 @@ def engine_for(name: str | None, library: str = "numpy", device: str = "cpu") ->
         raise PlanError(
             f"engine={name!r} multiplies on the CPU; the operands are on {device}"
         )
-    return (
-        NumpyEngine()
-        if name == "numpy"
-        else SimulatedEngine(UNITS[name.removeprefix("simulated-")])
-    )
+    return _ON_CPU[name]()

@@ -70,11 +70,11 @@ class Words(NamedTuple):
     err: Array  # 0 where the words are exact, NaN where nothing is known
 
 
-class Rounded(NamedTuple):
-    """Values rounded once, and where it is known that they are."""
+class CertifiedValues(NamedTuple):
+    """Roundings or signs of sums, and which of them are proven to be right."""
 
     values: Array
-    certified: Array
+    certified: Array  # bool, of the shape of the values
 
 
 def sums(a: Array, b: Array, c: Array | None, shift: int = 0) -> Words:
@@ -107,7 +107,7 @@ def num_products(is_complex: bool) -> int:
     return PARTS * (PARTS + 1) // 2 * (4 if is_complex else 1)
 
 
-def rounded(words: Words, fmt: Format) -> Rounded:
+def rounded(words: Words, fmt: Format) -> CertifiedValues:
     """The sums rounded once to `fmt`, FP64 or FP32, and which of them are certain.
 
     Exact words need no test. For others all numbers within err have to round alike.
@@ -122,7 +122,7 @@ def rounded(words: Words, fmt: Format) -> Rounded:
         margin = err * (1.0 + 2.0**-20) + np.abs(mid) * 2.0**-51
         certain = (hi + (rest - margin) == values) & (hi + (rest + margin) == values)
         # An exact zero is +0.
-        return Rounded(values + 0.0, is_exact | certain)
+        return CertifiedValues(values + 0.0, is_exact | certain)
 
     # For the same reason hi is made odd before it is rounded to float32.
     values = (_to_odd(hi, mid) + 0.0).astype(np.float32)
@@ -130,7 +130,7 @@ def rounded(words: Words, fmt: Format) -> Rounded:
     least = (hi - margin).astype(np.float32)
     most = (hi + margin).astype(np.float32)
     certain = (least == most) & (values != 0)
-    return Rounded(values, is_exact | certain)
+    return CertifiedValues(values, is_exact | certain)
 
 
 def remainders(words: Words, values: Array) -> Words:
@@ -144,11 +144,11 @@ def remainders(words: Words, values: Array) -> Words:
     return Words(hi, mid, lo, err)
 
 
-def signs(words: Words) -> Rounded:
+def signs(words: Words) -> CertifiedValues:
     """-1, 0 or 1, the signs of the sums."""
     hi, mid, _, err = words
     least = np.abs(hi) - np.abs(mid)
-    return Rounded(np.sign(hi), (err == 0) | (least > err * (1.0 + 2.0**-20)))
+    return CertifiedValues(np.sign(hi), (err == 0) | (least > err * (1.0 + 2.0**-20)))
 
 
 def open_block(is_certain: Array) -> tuple[Any, Array, Array]:

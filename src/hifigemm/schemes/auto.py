@@ -357,7 +357,7 @@ def _words_plan(
 
 @lru_cache(maxsize=256)
 def chosen_native(
-    native: Native, problem: Problem, target: Target, engine: Engine
+    native: Scheme, problem: Problem, target: Target, engine: Engine
 ) -> Plan:
     """The plan of a native product, with the reason why no other scheme was chosen."""
     costs = engine.costs

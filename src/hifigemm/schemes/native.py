@@ -25,6 +25,7 @@ import numpy as np
 
 from hifigemm.accuracy import Target
 from hifigemm.engine import Engine
+from hifigemm.exceptions import AccuracyError
 from hifigemm.formats import FP32, FP64, Format
 from hifigemm.numerics.bits import Array, least_exponent, scale_by_power
 from hifigemm.numerics.bounds import are_ordinary, native_bound, underflow_free
@@ -50,6 +51,7 @@ class Native(Scheme):
     """
 
     name: ClassVar[str] = "native"
+    is_native = True
     core = staticmethod(matmul)
 
     product: Literal["fp64"] | None = None
@@ -74,6 +76,18 @@ class Native(Scheme):
         if target.level is self.arithmetic(problem):
             return True
         return self.bound(problem) <= target.r
+
+    def check_keeps(self, problem: Problem, target: Target) -> None:
+        """Raise AccuracyError if the largest possible error exceeds the target."""
+        if self.keeps(problem, target):
+            return
+        if target.relative is not None:
+            raise AccuracyError(
+                f"{self} promises no relative error: its sums are rounded; asked: {target}"
+            )
+        raise AccuracyError(
+            f"the native product of {problem} errs by up to {self.bound(problem):.3g} |A||B|; asked: {target}"
+        )
 
     def plan(
         self,

@@ -38,7 +38,7 @@ import numpy as np
 from hifigemm.accuracy import CORRECT, Target
 from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
-from hifigemm.formats import FP32, FP64
+from hifigemm.formats import FP32, FP64, INT8
 from hifigemm.numerics import bounds, estimates
 from hifigemm.numerics.bits import Array, ceil_log2
 from hifigemm.numerics.blocking import (
@@ -113,6 +113,10 @@ class Ozaki1(Scheme):
         if self.num_slices is None:
             raise PlanError(f"{self} has no number of slices yet: it comes from a plan")
         return self.num_slices
+
+    def negates_splits(self, plan: Plan) -> bool:
+        """False for INT8 slices: those of -x leave another remainder."""
+        return plan.words.operand is not INT8
 
     def evidence(
         self,

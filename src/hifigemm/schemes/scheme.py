@@ -48,6 +48,10 @@ class Scheme:
     """The plain function at the heart of the scheme. Engines find their programs for
     whole products by it.
     """
+    is_native: ClassVar[bool] = False
+    """True if the engine's library makes the product by itself."""
+    bits_follow_blocks: ClassVar[bool] = False
+    """True if another division of the result into blocks may change bits of it."""
     _limits: ClassVar[tuple[int, int | None]] = (1, None)
     """Least and largest count; None where there is no largest one."""
 
@@ -75,6 +79,13 @@ class Scheme:
     def explicit(self) -> bool:
         """True if a count was forced: then only a stated accuracy is promised."""
         return False
+
+    def check_keeps(self, problem: Problem, target: Target) -> None:
+        """Raise AccuracyError if the scheme keeps the target for no operands."""
+
+    def negates_splits(self, plan: Plan) -> bool:
+        """True if the planes of -x are those of x with the other sign."""
+        return True
 
     def evidence(
         self,

@@ -61,6 +61,8 @@ class WordScheme(Scheme):
     """Base of the schemes that multiply words with rounding."""
 
     core = staticmethod(add_outside)
+    # A library may add the terms of a smaller block in another order.
+    bits_follow_blocks = True
 
     product: str
     """Name of the format of the words."""

@@ -10,6 +10,7 @@ import torch
 
 import hifigemm as hg
 from hifigemm import executor
+from hifigemm.engine import Call
 from hifigemm.engines import engine_for
 from hifigemm.engines.cuda import engine as module
 from hifigemm.engines.cuda.engine import NativeProgram
@@ -50,7 +51,7 @@ def test_native_products_of_matrices_and_stacks_are_repeated(engine, case):
     program = engine.compile(plan)
     assert isinstance(program, NativeProgram)
     shape = (*np.broadcast_shapes(first[:-2], second[:-2]), 5, 4)
-    again = program.repeated(tuple(map(wrap, tensors)), tuple(stacks), shape, None)
+    again = program.repeated(Call(tuple(map(wrap, tensors)), tuple(stacks), shape))
     if case in ("a matrix for a stack", "a stack of stacks"):
         assert again is None
         return

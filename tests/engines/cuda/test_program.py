@@ -12,13 +12,13 @@ import pytest
 import torch
 
 import hifigemm as hg
-from hifigemm.engine import Certificate
+from hifigemm.engine import Call, Certificate
 from hifigemm.engines.cuda import program as module
 from hifigemm.engines.cuda.program import CudaProgram, blocks_of
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.kernels.program import Program
 from hifigemm.executor import execute
-from hifigemm.numerics.epilogue import PLAIN, Epilogue
+from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine
 from hifigemm.plan import Blocking, Outliers, Verification
 from tests.engines.cuda.operands import operands
 from tests.engines.stand_in import DEVICE, arrays, on_host, planned
@@ -77,15 +77,17 @@ def test_a_program_is_written_once_for_each_layout(engine, writes):
         assert len(writes) == i + 2
 
 
-def test_scalars_are_those_of_the_call(engine, assert_same_bits):
+def test_scalars_are_those_of_the_call(engine, writes, assert_same_bits):
     a, b = operands()
     (x, y, c), plan = arrays(a, b, np.ones((1, 4, 5))), planned(FIXED, a, b, engine)
+    writes.clear()
     for alpha, beta in ((1.5, 0.5), (1.5, -0.5), (0.25, 0.5)):
         found = run(plan, x, y, engine, epilogue=Epilogue(alpha, beta, c)).values
         assert_same_bits(
             on_host(found),
             hg.gemm(a, b, on_host(c), alpha=alpha, beta=beta, scheme=FIXED),
         )
+    assert len(writes) == 1  # one program for all of them
 
 
 def test_sizes_of_a_workspace_are_found_once(engine, writes):
@@ -119,7 +121,7 @@ def direct(monkeypatch):
 def again_of(plan, engine, a, b, shape, out=None):
     """The product of such operands as a function of tensors."""
     x, y = arrays(a, b)
-    return engine.compile(plan).repeated((x, y), (x, y), shape, out)
+    return engine.compile(plan).repeated(Call((x, y), (x, y), shape, out))
 
 
 @pytest.mark.usefixtures("direct")
@@ -146,6 +148,60 @@ def test_repeated_products_are_those_of_the_plan(
         assert found.shape == ((1, 4, 5) if given else (4, 5))
         assert_same_bits(on_host(found).reshape(1, 4, 5), want)
     assert writes == []
+
+
+@pytest.mark.usefixtures("direct")
+@pytest.mark.parametrize("has_c", [False, True])
+@pytest.mark.parametrize("scheme", [FIXED, hg.Ozaki1(num_slices=2), FAST], ids=str)
+def test_repeated_products_take_scalars_and_an_addend(
+    scheme, has_c, engine, writes, assert_same_bits
+):
+    a, b = operands()
+    plan = planned(scheme, a, b, engine)
+    x, y, c = arrays(a, b, np.ones((1, 4, 5)))
+    epilogue = Epilogue(1.5, 0.5, c) if has_c else Epilogue(1.5)
+    call = Call((x, y), (x, y), (4, 5), None, 3, epilogue)
+    again = engine.compile(plan).repeated(call)
+    writes.clear()
+    rng = np.random.default_rng(7)
+    for alpha, beta in ((1.25, -0.5), (-1.0, 1.0)):
+        u, v = operands(seed=3)
+        addend = rng.standard_normal((1, 4, 5)) if has_c else None
+        beta = beta if has_c else 0.0
+        t = on_host(run(plan, *arrays(u, v), engine, shift=3).values)
+        want = combine(t, alpha, addend, beta)
+        third = None if addend is None else unwrap(arrays(addend)[0])[0]
+        tensors = [unwrap(z) for z in arrays(u, v)]
+        found = again(*tensors, None, third, alpha, beta)
+        assert_same_bits(on_host(found).reshape(1, 4, 5), want)
+    assert len(writes) <= 1  # no more than that of T, which the steps above take
+
+
+@pytest.mark.usefixtures("direct")
+def test_scalars_far_from_1_are_not_repeated(engine):
+    a, b = operands()
+    x, y, c = arrays(a, b, np.ones((1, 4, 5)))
+    program = engine.compile(planned(FIXED, a, b, engine))
+    for epilogue in (Epilogue(1.0, 2.0**40, c), Epilogue(1.5 + 1j, 1.0, c)):
+        call = Call((x, y), (x, y), (4, 5), epilogue=epilogue)
+        assert program.repeated(call) is None
+
+
+@pytest.mark.usefixtures("direct")
+def test_repeated_products_are_delivered_with_what_was_done(engine):
+    a, b = operands()
+    x, y = arrays(a, b)
+    plan = planned(FIXED, a, b, engine)
+    outcomes = []
+    call = Call((x, y), (x, y), (4, 5), deliver=outcomes.append)
+    again = engine.compile(plan).repeated(call)
+    assert again(unwrap(x), unwrap(y), None) is None
+    (outcome,) = outcomes
+    assert outcome.bound == plan.bound
+    assert outcome.num_products == plan.num_products
+    np.testing.assert_array_equal(
+        on_host(outcome.values), on_host(run(plan, x, y, engine).values)[0]
+    )
 
 
 @pytest.mark.usefixtures("direct")
@@ -249,7 +305,7 @@ def test_a_ladder_that_ends_with_the_exact_product_is_repeated_by_the_bits_of_th
         plan, verification=Verification.ENTRYWISE, evidence=None, alternatives=()
     )
     x, y = arrays(*easy)
-    assert engine.compile(tried).repeated((x, y), (x, y), (1, 4, 5), None) is None
+    assert engine.compile(tried).repeated(Call((x, y), (x, y), (1, 4, 5))) is None
 
 
 @pytest.mark.usefixtures("direct")
@@ -257,7 +313,7 @@ def test_what_cannot_be_repeated_is_not(engine, monkeypatch):
     a, b = operands()
     x, y, copied = arrays(a, b, a.copy())
     plan = planned(FIXED, a, b, engine)
-    assert engine.compile(plan).repeated((copied, y), (x, y), (4, 5), None) is None
+    assert engine.compile(plan).repeated(Call((copied, y), (x, y), (4, 5))) is None
     exact = planned(FAST, x, y, engine, "correct")
     for evidence in (
         replace(exact.evidence, required_bits=None),
@@ -266,9 +322,9 @@ def test_what_cannot_be_repeated_is_not(engine, monkeypatch):
         unlike = CudaProgram(
             replace(exact, evidence=evidence), engine.compile(exact).steps, engine.place
         )
-        assert unlike.repeated((x, y), (x, y), (4, 5), None) is None
+        assert unlike.repeated(Call((x, y), (x, y), (4, 5))) is None
     monkeypatch.setattr(module, "enters_directly", lambda: False)
-    assert engine.compile(plan).repeated((x, y), (x, y), (4, 5), None) is None
+    assert engine.compile(plan).repeated(Call((x, y), (x, y), (4, 5))) is None
 
 
 def test_a_record_is_not_read_while_a_graph_is_captured(engine, monkeypatch):

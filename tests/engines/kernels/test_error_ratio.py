@@ -208,7 +208,9 @@ def test_records_stay_where_few_terms_suffice():
             )
 
 
-@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize(
+    "is_complex", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_ratios_that_need_not_be_known_are_not_made_known(is_complex):
     """The ratios of rows of tiles rise: those above what is enough reach the record,
     which is exact then.

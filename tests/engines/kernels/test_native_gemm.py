@@ -131,6 +131,7 @@ def test_complex_results_are_shifted():
     assert (product(a, b, shift=-20) == (11.0 + 10.0j) * 2.0**-20).all()
 
 
+@pytest.mark.slow
 def test_special_values_of_complex_products():
     """Those of the definition, once they are restored behind the same predicate."""
     for a, b in operands(21, 150, 5, "complex128", False):

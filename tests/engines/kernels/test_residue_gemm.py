@@ -208,7 +208,7 @@ def test_blocks_of_k_are_added(tile, k_block):
     )
 
 
-@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("sign", [1, pytest.param(-1, marks=pytest.mark.slow)])
 def test_extreme_accumulators_are_reduced(sign):
     """Accumulators at the limit of K_BLOCK, k (-128)**2 = 2145386496, then a second
     block that adds their residues.

@@ -18,7 +18,16 @@ from typing import Any, ClassVar, cast
 
 import torch
 
-from hifigemm.engine import Certificate, F, Memory, Outcome, Program, Splits
+from hifigemm.engine import (
+    Call,
+    Certificate,
+    F,
+    Memory,
+    Outcome,
+    Program,
+    Repeated,
+    Splits,
+)
 from hifigemm.engines.device_array import check_not_capturing, unwrap, wrap
 from hifigemm.engines.float32_precision import float32_precision
 from hifigemm.engines.gpu_rates import gpu_properties, rates_of
@@ -255,39 +264,69 @@ class NativeProgram:
             epilogue, shift = epilogue.times_power(shift), 0
         if shift:
             c = scale_entries(c, shift)
+        if not (epilogue.idle or p.is_complex) and _kernels_combine(epilogue):
+            from hifigemm.engines.kernels.epilogue import combine_in_place
+
+            third = None if epilogue.c is None else unwrap(epilogue.c)
+            factors = epilogue.alpha.real, epilogue.beta.real
+            combine_in_place(unwrap(c), *factors, third)
+            return Outcome(c, bound, 1.0)
         return Outcome(epilogue.apply(c), bound, 1.0)
 
-    def repeated(
-        self,
-        operands: tuple[Array, Array],
-        stacks: tuple[Array, Array],
-        shape: tuple[int, ...],
-        out: Array | None,
-    ) -> Any:
+    def repeated(self, call: Call) -> Repeated | None:
         """torch.matmul, for matrices and for what are stacks already; it may multiply
         others in another way.
         """
-        p, certifies = self.plan.problem, self.plan.certifies
+        p = self.plan.problem
+        certifies = self.plan.certifies
         are_stacks = all(
-            x.shape == stack.shape for x, stack in zip(operands, stacks, strict=True)
+            x.shape == stack.shape
+            for x, stack in zip(call.operands, call.stacks, strict=True)
         )
-        if not (are_stacks or all(x.ndim == 2 for x in operands)):
+        if not (are_stacks or all(x.ndim == 2 for x in call.operands)):
+            return None
+        is_combined = not call.epilogue.idle
+        is_near = abs(call.shift) < 30 and not certifies
+        if call.shift and not (is_combined and is_near):
+            return None
+        if is_combined and (p.is_complex or not _kernels_combine(call.epilogue)):
             return None
         multiply = _native_matmul if p.narrow is None else _widened_matmul
-        if not (certifies or p.mirror):
+        if not (certifies or p.mirror or is_combined or call.deliver):
             return multiply
+        stack = p.batch, p.m, p.n
+        bound = native_bound(p.terms, p.fmt.u)
+        if is_combined:
+            from hifigemm.engines.kernels.epilogue import combine_in_place
 
         def again(
-            a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None
-        ) -> torch.Tensor | None:
-            made = multiply(a, b, None if p.mirror else out)
-            return (
-                None
-                if certifies and not _is_ordinary(made, a, b, p)
-                else _mirrored(made, p.mirror)
-            )
+            a: torch.Tensor,
+            b: torch.Tensor,
+            out: torch.Tensor | None,
+            c: torch.Tensor | None = None,
+            alpha: float = 1.0,
+            beta: float = 0.0,
+        ) -> Any:
+            product = multiply(a, b, None if p.mirror or is_combined else out)
+            if certifies and not _is_ordinary(product, a, b, p):
+                return None
+            values = _mirrored(product, p.mirror)
+            if is_combined:
+                third = None if c is None else c.reshape(stack)
+                factor = math.ldexp(alpha, call.shift)
+                combine_in_place(values.view(stack), factor, beta, third)
+                if out is not None:
+                    values = out.copy_(values)
+            if call.deliver is None:
+                return values
+            return call.deliver(Outcome(values, bound, 1.0))
 
         return again
+
+
+def _kernels_combine(epilogue: Epilogue) -> bool:
+    """Whether there are kernels, and they take these scalars."""
+    return epilogue.is_moderate and find_spec("triton") is not None
 
 
 def _is_ordinary(

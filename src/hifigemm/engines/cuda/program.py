@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from hifigemm.engine import Certificate, Outcome, Splits
+from hifigemm.engine import Call, Certificate, Outcome, Repeated, Splits
 from hifigemm.engines.cuda.required_bits import NO_LIMIT, required_bits_of
 from hifigemm.engines.device_array import check_not_capturing, unwrap, wrap
 from hifigemm.engines.device_ops import TORCH_DTYPES
 from hifigemm.engines.kernels.buffers import contiguous_strides
 from hifigemm.engines.kernels.epilogue import combine_in_place
-from hifigemm.engines.kernels.launch import enters_directly
+from hifigemm.engines.kernels.launch import Scalar, enters_directly, scalar
 from hifigemm.engines.kernels.mirror import mirror
 from hifigemm.engines.kernels.program import Program
 from hifigemm.numerics.bits import Array
@@ -27,7 +27,6 @@ from hifigemm.problem import Block
 from hifigemm.programs import once
 
 Tensor = Any
-Repeated = Callable[[Any, Any, Any], Any]
 _NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -43,8 +42,8 @@ class Arguments:
     record: Tensor  # int64 words in which the device notes what it found
     shift: int = 0  # the product is multiplied by 2**shift before its rounding
     # `alpha`, `beta`: where a program applies them itself; else 1 and 0
-    alpha: float = 1.0
-    beta: float = 0.0
+    alpha: float | Scalar = 1.0
+    beta: float | Scalar = 0.0
     c: Tensor = None
     ready: tuple[Any, Any] = (None, None)  # of prepared operands
 
@@ -167,7 +166,8 @@ class CudaProgram:
         out: Array | None,
     ) -> Outcome:
         """The product; nothing waits for the device."""
-        p, (left, right) = self.plan.problem, (unwrap(a), unwrap(b))
+        p = self.plan.problem
+        left, right = unwrap(a), unwrap(b)
         own = epilogue if self.steps.combines and epilogue.is_moderate else PLAIN
         later = own is not epilogue and not epilogue.idle
         shape, dtype = (p.batch, p.m, p.n), TORCH_DTYPES[p.dtype]
@@ -192,37 +192,46 @@ class CudaProgram:
             _combine(target, epilogue)
         if out is not None and given is None:
             target = unwrap(out).copy_(target)
-        values = wrap(target) if out is None else out
+        return self._outcome(wrap(target) if out is None else out, record)
+
+    def _outcome(self, values: Any, record: Tensor) -> Outcome:
+        """What was done for values; where the device decided, the record tells."""
         certificate = None
         if self.steps.certify is not None:
             stream = (
                 torch.cuda.current_stream(record.device) if record.is_cuda else None
             )
             certificate = partial(self._certificate, record, stream)
-        made, notes = float(self.plan.num_products), []
+        num_products: float = self.plan.num_products
+        notes = []
         outliers = None if self.plan.evidence is None else self.plan.evidence.outliers
         if outliers is not None:
-            made = outliers.num_products(p, self.plan.num_products)
+            num_products = outliers.num_products(
+                self.plan.problem, self.plan.num_products
+            )
             notes = [str(outliers)]
-        return Outcome(values, self.plan.bound, made, notes, certificate)
+        return Outcome(values, self.plan.bound, num_products, notes, certificate)
 
-    def repeated(
-        self,
-        operands: tuple[Array, Array],
-        stacks: tuple[Array, Array],
-        shape: tuple[int, ...],
-        out: Array | None,
-    ) -> Repeated | None:
+    def repeated(self, call: Call) -> Repeated | None:
         """See `hifigemm.engine.Program`; None where an operand was copied, or where
         launches cost more than a plan.
         """
         addresses = [
-            [unwrap(x).data_ptr() for x in pair] for pair in (operands, stacks)
+            [unwrap(x).data_ptr() for x in pair]
+            for pair in (call.operands, call.stacks)
         ]
         evidence = self.plan.evidence
         if addresses[0] != addresses[1] or not enters_directly():
             return None
-        if out is not None and not self._writes_to(unwrap(out)):
+        if call.out is not None and not self._writes_to(unwrap(call.out)):
+            return None
+        # Kernels apply real scalars near 1: those of the plan, or one more behind them.
+        is_combined = not call.epilogue.idle
+        combines_itself = is_combined and self.steps.combines
+        combines_later = is_combined and not self.steps.combines
+        if is_combined and not call.epilogue.is_moderate:
+            return None
+        if combines_later and (call.out is not None or self.plan.problem.is_complex):
             return None
         if evidence is not None and (
             evidence.required_bits is None or evidence.outliers is not None
@@ -230,73 +239,83 @@ class CudaProgram:
             return None
         if self.plan.verification is Verification.ENTRYWISE and self.plan.asked is None:
             return None  # other operands may be looked at with another result
-        (left, right), device = map(unwrap, stacks), self.device
-        made = torch.empty(
-            shape, dtype=TORCH_DTYPES[self.plan.problem.dtype], device="meta"
-        )
-        whole = (self.plan.problem.batch, self.plan.problem.m, self.plan.problem.n)
-        like = _Layout(whole, made.dtype) if out is None else unwrap(out)
+        (left, right), device = map(unwrap, call.stacks), self.device
+        problem = self.plan.problem
+        dtype = TORCH_DTYPES[problem.dtype]
+        stack = (problem.batch, problem.m, problem.n)
+        like = _Layout(stack, dtype) if call.out is None else unwrap(call.out)
+        addend = None if call.epilogue.c is None else unwrap(call.epilogue.c)
         record_like = (
             _Layout((self.steps.record,), torch.int64) if self.steps.record else None
         )
         program = self._program(
-            [left, right, like, record_like, None], (None, None), 0, PLAIN
+            [left, right, like, record_like, addend if combines_itself else None],
+            (None, None),
+            call.shift,
+            call.epilogue if combines_itself else PLAIN,
         )
-        dtype = made.dtype
         certifies = self.plan.certifies and self.steps.certify is not None
 
-        def again(x: Tensor, y: Tensor, target: Tensor) -> Tensor | None:
-            result = (
-                torch.empty(shape, dtype=dtype, device=device)
-                if target is None
-                else target
-            )
+        def again(
+            x: Tensor,
+            y: Tensor,
+            target: Tensor,
+            c: Tensor = None,
+            alpha: float = 1.0,
+            beta: float = 0.0,
+        ) -> Any:
+            result = target
+            if target is None:
+                result = torch.empty(call.shape, dtype=dtype, device=device)
             record = self._record(device)
-            program(x, y, result, *([] if record is None else [record]))
+            tensors = [x, y, result]
+            if record is not None:
+                tensors.append(record)
+            scalars: tuple[float, ...] = ()
+            if combines_itself:
+                scalars = alpha, beta
+                if c is not None:
+                    tensors.append(c)
+            program(*tensors, scalars=scalars)
             if certifies and not self._certificate(record).holds:
                 return None
+            if combines_later:
+                third = None if c is None else c.reshape(stack)
+                combine_in_place(result.view(stack), alpha, beta, third)
             if target is not None and not target.is_inference():
                 torch.autograd.graph.increment_version(target)
-            return result
+            if call.deliver is None:
+                return result
+            return call.deliver(self._outcome(result, record))
 
-        return (
-            again
-            if evidence is None
-            else self._looking_first(again, evidence, left, right, like)
+        if evidence is None:
+            return again
+        layout = tuple(
+            None if x is None else _facts(x) for x in (left, right, like, addend)
         )
+        kind = call.shift, call.epilogue.idle, call.deliver is None
+        return self._looking_first(again, evidence, (left, right), (*layout, *kind))
 
     def _looking_first(
         self,
         again: Repeated,
         evidence: Evidence,
-        left: Tensor,
-        right: Tensor,
-        like: Any,
+        operands: tuple[Tensor, Tensor],
+        kind: tuple[Any, ...],
     ) -> Repeated:
         """The product by the bits that the operands require, where those were seen
         before; else None.
         """
         p = self.plan
-        layout = tuple(
-            (tuple(x.shape), x.stride(), x.dtype, x.data_ptr() & 15)
-            for x in (left, right, like)
-        )
-        key = (
-            "by bits",
-            p.problem,
-            p.asked,
-            p.target,
-            p.block_shape,
-            self.device,
-            layout,
-        )
+        asked = p.problem, p.asked, p.target, p.block_shape
+        key = "by bits", *asked, self.device, kind
         table: dict[Any, Repeated] = once(key, dict, self.device)
         table[evidence.required_bits] = again
-        look = required_bits_of(left, right, NO_LIMIT)
+        look = required_bits_of(*operands, NO_LIMIT)
 
-        def chosen(x: Tensor, y: Tensor, target: Tensor) -> Tensor | None:
+        def chosen(x: Tensor, y: Tensor, *others: Any) -> Any:
             found = table.get(look(x, y))
-            return None if found is None else found(x, y, target)
+            return None if found is None else found(x, y, *others)
 
         return chosen
 
@@ -326,33 +345,20 @@ class CudaProgram:
     ) -> None:
         planes = [x for pair in ready if pair is not None for x in pair]
         self._program(tensors, ready, shift, own)(
-            *(x for x in (*tensors, *planes) if x is not None)
+            *(x for x in (*tensors, *planes) if x is not None),
+            scalars=() if own.idle else (own.alpha.real, own.beta.real),
         )
 
     def _program(
         self, tensors: list[Any], ready: tuple[Any, Any], shift: int, own: Epilogue
     ) -> Program:
         """The program of tensors of this layout, kept for the next ones."""
-        facts = tuple(
-            None
-            if x is None
-            else (tuple(x.shape), x.stride(), x.dtype, x.data_ptr() & 15)
-            for x in tensors
-        )
+        facts = tuple(None if x is None else _facts(x) for x in tensors)
         planes = tuple(
             None if pair is None else tuple((x.shape, x.stride()) for x in pair)
             for pair in ready
         )
-        key = (
-            "program",
-            self.plan,
-            self.device,
-            facts,
-            planes,
-            shift,
-            own.alpha,
-            own.beta,
-        )
+        key = "program", self.plan, self.device, facts, planes, shift, own.idle
         return once(
             key,
             lambda: (
@@ -378,13 +384,21 @@ class CudaProgram:
             None if pair is None else tuple(program.operand(x) for x in pair)
             for pair in ready
         ]
-        scalars = shift, own.alpha.real, own.beta.real
-        self.steps.write(
-            plan, Arguments(a, b, out, record, *scalars, c, (splits[0], splits[1]))
+        # Programs of all scalars are the same, but for what has none.
+        alpha = 1.0 if own.idle else scalar(0)
+        beta = 0.0 if c is None else scalar(1)
+        arguments = Arguments(
+            a, b, out, record, shift, alpha, beta, c, (splits[0], splits[1])
         )
+        self.steps.write(plan, arguments)
         if plan.problem.mirror:
             mirror(out, plan.problem.mirror == "C")
         return program
+
+
+def _facts(x: Any) -> tuple[Any, ...]:
+    """What programs rest on of a tensor."""
+    return tuple(x.shape), x.stride(), x.dtype, x.data_ptr() & 15
 
 
 def _combine(made: Tensor, epilogue: Epilogue) -> None:

@@ -160,6 +160,23 @@ def map_at(address: int, shape: tuple[Any, ...]) -> TensorMap:
     return TensorMap(address, shape)
 
 
+class Scalar(int):
+    """A float64 that a program is given anew in each run, as the bits of one value.
+
+    `index` is its place among the scalars of the program. Kernels take such integers
+    with `do_not_specialize`: those of all values but 0.0 are of INT64.
+    """
+
+    index: int
+
+
+def scalar(index: int) -> Scalar:
+    """A scalar of a program."""
+    stand_in = Scalar(float64_bits(1.5))
+    stand_in.index = index
+    return stand_in
+
+
 class Strided(NamedTuple):
     """A stack of matrices as an argument of a kernel.
 
@@ -173,8 +190,10 @@ class Strided(NamedTuple):
     column: int
 
 
-def float64_bits(x: float) -> int:
+def float64_bits(x: float | Scalar) -> int:
     """A float64 as an integer argument, as floats reach a kernel in FP32."""
+    if isinstance(x, Scalar):
+        return x
     return int(struct.unpack("q", struct.pack("d", x))[0])
 
 
@@ -368,7 +387,7 @@ class Launch:
         """The compiled kernel for some arguments, without a launch; needs no CUDA
         context in the thread.
         """
-        plain = [a.host if type(a) is TensorMap else a for a in arguments]
+        plain = [_for_jit(x) for x in arguments]
         return self.kernel.warmup(*plain, grid=(1,), **{**_OPTIONS, **constants})
 
     def entry(
@@ -407,7 +426,7 @@ class Launch:
         """A plain JIT call, which compiles what is new and returns the compiled
         kernel.
         """
-        plain = [a.host if type(a) is TensorMap else a for a in arguments]
+        plain = [_for_jit(x) for x in arguments]
         return self.kernel[grid](*plain, **{**_OPTIONS, **constants})
 
     def _bind(
@@ -417,6 +436,14 @@ class Launch:
         key: list[Any] = [device, *constants.items()]
         values = _bound(arguments, self._specialised, key)
         return tuple(key), values
+
+
+def _for_jit(argument: Any) -> Any:
+    """An argument as Triton's JIT takes it."""
+    kind = type(argument)
+    if kind is TensorMap:
+        return argument.host
+    return int(argument) if kind is Scalar else argument
 
 
 def _bound(
@@ -429,7 +456,7 @@ def _bound(
     values: list[Any] = []
     for argument, special in zip(arguments, specialised, strict=True):
         kind = type(argument)
-        if kind is int:
+        if kind is int or kind is Scalar:
             values.append(argument)
             key.append(-_INT32 <= argument < _INT32)
             if special:
@@ -454,8 +481,9 @@ def _entry(compiled: Any, arguments: tuple[Any, ...], device: int) -> Entry | No
     """The direct entry of a compiled kernel on a device, or None where the JIT has to
     launch it.
     """
-    plain = (int, float, bool, type(None), torch.Tensor, Address, Buffer, TensorMap)
-    if not all(type(a) in plain for a in flat(arguments)):
+    numbers = (int, float, bool, Scalar, type(None))
+    places = (torch.Tensor, Address, Buffer, TensorMap)
+    if not all(type(a) in (*numbers, *places) for a in flat(arguments)):
         return None
     entry = entry_of(compiled, device)
     if entry is None:

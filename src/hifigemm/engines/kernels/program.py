@@ -23,10 +23,12 @@ from hifigemm.engines.kernels.buffers import Buffer, contiguous_strides
 from hifigemm.engines.kernels.launch import (
     Address,
     Launch,
+    Scalar,
     TensorMap,
     clear,
     enters_directly,
     flat,
+    float64_bits,
     is_hooked,
     map_at,
 )
@@ -79,6 +81,8 @@ class _Template(NamedTuple):
     addresses: list[tuple[int, int, int]]
     # the same of a tensor map, and its shape
     maps: list[tuple[int, int, int, tuple[Any, ...]]]
+    # index of the argument, and which scalar of the program it is
+    scalars: list[tuple[int, int]]
 
 
 class Program:
@@ -95,7 +99,7 @@ class Program:
         self._cleared: Buffer | None = None
         self._turns: list[int] = []
         self._templates: list[_Template] | None = None
-        self._bound: dict[tuple[int, ...], list[Any]] = {}
+        self._bound: dict[tuple[float, ...], list[Any]] = {}
 
     def operand(self, like: Any, *, is_zero: bool = False) -> Buffer:
         """The buffer of an operand or result that is laid out as a tensor; operands
@@ -245,37 +249,41 @@ class Program:
             ]
         return self
 
-    def __call__(self, *tensors: torch.Tensor) -> None:
-        """Run on torch's current stream, on tensors that are laid out as the
-        operands.
+    def __call__(self, *tensors: torch.Tensor, scalars: tuple[float, ...] = ()) -> None:
+        """Run on torch's current stream, on tensors that are laid out as the operands,
+        with these values of the `Scalar`s.
         """
         workspace = torch.empty(self.nbytes, dtype=torch.int8, device=self.device)
         if self._templates is None or is_hooked():
-            self._run_plainly([*tensors, workspace])
+            self._run_plainly([*tensors, workspace], scalars)
             return
         bases = [x.data_ptr() for x in tensors]
         bases.append(workspace.data_ptr())
         stream = torch._C._cuda_getCurrentRawStream(self.device.index)
-        key = (stream, *bases)
+        key = (stream, *bases, *scalars)
         calls = self._bound.get(key)
         if calls is None:
             if len(self._bound) >= _BOUND:
                 self._bound.clear()
             calls = [
-                self._filled_in(template, stream, bases) for template in self._templates
+                self._filled_in(template, stream, bases, scalars)
+                for template in self._templates
             ]
             if all(step.kernel is not None for step in self._steps):
                 self._bound[key] = calls
         for call in calls:
             if isinstance(call, _Step):
-                call.function(*self._as_tensors(call.arguments, [*tensors, workspace]))  # type: ignore[misc]
+                given = self._as_tensors(call.arguments, [*tensors, workspace], scalars)
+                call.function(*given)  # type: ignore[misc]
             else:
                 call()
 
-    def _run_plainly(self, tensors: Sequence[torch.Tensor]) -> None:
+    def _run_plainly(
+        self, tensors: Sequence[torch.Tensor], scalars: tuple[float, ...]
+    ) -> None:
         """Every step as a call of the JIT, or of the interpreter, with tensors."""
         for step in self._steps:
-            arguments = self._as_tensors(step.arguments, tensors)
+            arguments = self._as_tensors(step.arguments, tensors, scalars)
             if step.kernel is None:
                 step.function(*arguments)  # type: ignore[misc]
             else:
@@ -290,16 +298,23 @@ class Program:
         return self._operands, self._memories[buffer.memory].start + buffer.offset
 
     def _as_tensors(
-        self, arguments: Sequence[Any], tensors: Sequence[torch.Tensor]
+        self,
+        arguments: Sequence[Any],
+        tensors: Sequence[torch.Tensor],
+        scalars: tuple[float, ...],
     ) -> list[Any]:
-        """Arguments with tensors in the place of buffers; `tensors` are the operands
-        and the workspace.
+        """Arguments with tensors in the place of buffers, and values in that of
+        scalars; `tensors` are the operands and the workspace.
         """
-        return [self._as_tensor(x, tensors) for x in arguments]
+        return [self._as_tensor(x, tensors, scalars) for x in arguments]
 
-    def _as_tensor(self, x: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    def _as_tensor(
+        self, x: Any, tensors: Sequence[torch.Tensor], scalars: tuple[float, ...]
+    ) -> Any:
+        if type(x) is Scalar:
+            return float64_bits(scalars[x.index])
         if isinstance(x, tuple):
-            made = self._as_tensors(x, tensors)
+            made = self._as_tensors(x, tensors, scalars)
             return type(x)(*made) if hasattr(x, "_fields") else tuple(made)
         if type(x) is TensorMap and isinstance(x.place, Buffer):
             base, offset = self._place(x.place)
@@ -327,7 +342,7 @@ class Program:
         function of torch as it is.
         """
         values: list[Any] = []
-        addresses, maps = [], []
+        addresses, maps, scalars = [], [], []
         for argument in flat(step.arguments if entry is not None else ()):
             if type(argument) is TensorMap:
                 if isinstance(argument.place, Buffer):
@@ -338,15 +353,24 @@ class Program:
             elif type(argument) is Buffer:
                 addresses.append((len(values), *self._place(argument)))
                 values.append(None)
+            elif type(argument) is Scalar:
+                scalars.append((len(values), argument.index))
+                values.append(None)
             elif type(argument) in (torch.Tensor, Address):
                 values.append(argument.data_ptr())
             else:
                 values.append(argument)
-        return _Template(step, entry, values, addresses, maps)
+        return _Template(step, entry, values, addresses, maps, scalars)
 
-    def _filled_in(self, template: _Template, stream: int, bases: list[int]) -> Any:
-        """The launch of a template on a stream, for these addresses; the step where it
-        is a function of torch.
+    def _filled_in(
+        self,
+        template: _Template,
+        stream: int,
+        bases: list[int],
+        scalars: tuple[float, ...],
+    ) -> Any:
+        """The launch of a template on a stream, for these addresses and scalars; the
+        step where it is a function of torch.
         """
         if template.entry is None:
             return template.step
@@ -355,6 +379,8 @@ class Program:
             values[index] = bases[base] + offset
         for index, base, offset, shape in template.maps:
             values[index] = map_at(bases[base] + offset, shape).packed()
+        for index, which in template.scalars:
+            values[index] = float64_bits(scalars[which])
         return template.entry.prepared(template.step.grid, stream, values)
 
 
