@@ -45,6 +45,7 @@ def test_prepared_operands_give_the_bits_of_the_operands(
             assert_same_bits(hg.matmul(x, y, workspace=plan.workspace + 1), c)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("accuracy", [None, 1e-16, "correct"])
