@@ -27,7 +27,7 @@ PYTEST_TORCH := $(TORCH_VENV)/bin/python -m pytest
 TORCH_INSTALLED := $(TORCH_VENV)/.installed-$(subst =,,$(TORCH)-$(TRITON))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-compiled test-jax check format lint types measures corpus test-all docs check-docs test-gpu bench study dist venv clean distclean
+.PHONY: help demo test test-torch test-compiled test-jax check format lint types measures corpus test-all docs check-docs test-gpu bench study dist paper-check venv clean distclean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -46,7 +46,7 @@ test-compiled: $(TORCH_INSTALLED) ## what Triton makes of the kernels for each a
 	$(PYTEST_TORCH) tests/engines/kernels/test_compiled.py $(PYTEST_ARGS)
 
 test-jax: $(JAX_VENV)/.installed ## the tests with JAX, on the CPU
-	$(JAX_VENV)/bin/python -m pytest -m "not torch" tests/test_jax.py tests/interop/test_jax_primitive.py tests/numerics/test_subnormals.py $(PYTEST_ARGS)
+	$(JAX_VENV)/bin/python -m pytest -m "not torch" tests/test_jax.py tests/interop/test_jax_primitive.py tests/numerics/test_subnormals.py tests/examples/test_numpy_examples.py $(PYTEST_ARGS)
 
 check: lint types measures corpus test-all docs ## format, lint, types, structure, bits, all CPU tests, docs: what a change must pass
 
@@ -84,6 +84,9 @@ test-gpu: ## the GPU tests, with PYTHON as it stands (pytest, hypothesis, torch;
 
 bench: $(VENV)/.installed-dev ## time of the correctly rounded product against the native one
 	$(BIN)/python -m benchmarks.correct_rounding $(BENCH_ARGS)
+
+paper-check: $(VENV)/.installed-dev ## the claims of paper/paper.md on this machine, beside what is stated there
+	$(BIN)/python tools/paper_check.py
 
 study: ## the figures of the papers on a GPU: results/NAME_DEVICE.csv, pictures; with PYTHON as it stands, no venv
 	for name in $(STUDIES); do PYTHONPATH=src:. $(PYTHON) -m experiments.gpu.$$name $(STUDY_ARGS) || exit 1; done

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+import numpy as np
+
+from examples.orientation import grid, side, side_in_float64
 from hifigemm.workshop.plots.style import COLOURS
 
 WIDTH = 480
@@ -445,7 +449,37 @@ def rounding_test() -> Drawing:
     return d
 
 
+def orientation() -> Drawing:
+    """Sides of a line by the formula in float64, and by exact dot products."""
+    cells = 64
+    size = 224 / cells
+    names = {1.0: ("above", BLUE), -1.0: ("below", ORANGE), 0.0: ("on it", BLACK)}
+    d = Drawing(320, "Which points lie above a line? Float64 and exact dot products")
+    p = grid(cells)
+    for left, title, signs in (
+        (8, "float64", side_in_float64(p)),
+        (248, 'accuracy="correct"', side(p)),
+    ):
+        d.text(left + 112, 24, title, bold=True)
+        for i, row in enumerate(signs):
+            edges = [0, *(np.flatnonzero(np.diff(row)) + 1), cells]
+            for start, stop in pairwise(edges):
+                x, y = left + start * size, 36 + (cells - 1 - i) * size
+                colour = names[float(row[start])][1]
+                d.shapes.append(
+                    f'<rect x="{x:g}" y="{y:g}" width="{(stop - start) * size:g}" '
+                    f'height="{size:g}" fill="{colour}"/>'
+                )
+    for i, (word, colour) in enumerate(names.values()):
+        d.shapes.append(
+            f'<rect x="{96 + 110 * i}" y="276" width="14" height="14" fill="{colour}"/>'
+        )
+        d.text(118 + 110 * i, 288, word, anchor="start")
+    return d
+
+
 PICTURES: Sequence[Callable[[], Drawing]] = (
+    orientation,
     overview,
     allowed,
     native,

@@ -4,12 +4,13 @@ that load from elsewhere.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from plots import diagrams
-from tools import check_docs
+from tools import check_docs, figures
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 
@@ -39,6 +40,64 @@ def test_a_text_block_behind_a_snippet_is_what_it_prints(tmp_path):
     )
     (problem,) = problems_of(tmp_path / "a.md", snippet.format("two"))
     assert problem.endswith("a.md:2: python block prints\n    one 2.5 ms\n")
+
+
+def test_figures_about_which_a_page_speaks_may_differ_by_a_factor_of_ten(tmp_path):
+    page = "```python\nprint('b {}')\n```\n\n<!-- about -->\n\n```text\nb 3e-06\n```\n"
+    for figure in ("3e-06", "9e-07", "2e-05"):
+        assert not problems_of(tmp_path / "a.md", page.format(figure))
+    for figure in ("4e-05", "2e-07", "3e-06 c", "nan"):
+        assert problems_of(tmp_path / "a.md", page.format(figure))
+
+
+def test_blocks_that_need_a_library_run_where_it_is(tmp_path):
+    page = "<!-- needs {} -->\n```python\n1 / 0\n```\n"
+    assert not problems_of(tmp_path / "a.md", page.format("no_such_library"))
+    assert problems_of(tmp_path / "a.md", page.format("numpy"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "library"), [("pytorch.md", "torch"), ("jax.md", "jax")]
+)
+def test_snippets_of_a_library_print_what_their_page_says(
+    tmp_path, monkeypatch, page, library
+):
+    pytest.importorskip(library)
+    monkeypatch.chdir(tmp_path)
+    path = PICTURES.parent / page
+    _, blocks = check_docs.split_markdown(path.read_text("utf-8"))
+    assert [block.skip for block in blocks if block.language == "python"].count(False)
+    assert list(check_docs.failing_blocks(path, blocks)) == []
+
+
+def test_tables_have_the_figures_of_the_results():
+    for name in figures.PAGES:
+        path = PICTURES.parents[1] / name
+        text = path.read_text("utf-8")
+        assert figures.MARK.search(text)
+        assert figures.with_figures(text) == text
+
+
+@pytest.mark.parametrize("name", ["README.md", "paper/paper.md"])
+def test_pages_say_when_their_figures_were_measured(name):
+    root = PICTURES.parents[1]
+    text = (root / name).read_text("utf-8")
+    for files in (
+        ["correct_rounding_cpu"],
+        [f"{kind}_h200" for kind in ("dgemm", "dgemm_correct", "sgemm", "zgemm")],
+    ):
+        paths = [root / "results" / f"{file}.env.json" for file in files]
+        dates = sorted(json.loads(path.read_text())["date"][:10] for path in paths)
+        assert " to ".join(sorted({dates[0], dates[-1]})) in text
+
+
+def test_a_table_with_another_figure_is_noticed():
+    text = f"<!-- figures: products -->\n\n{figures.products()}"
+    assert figures.with_figures(text) == text
+    changed = text.replace("| 0.14 |", "| 0.15 |")
+    assert changed != text
+    assert figures.with_figures(changed) == text
 
 
 def test_links_lead_to_headings(tmp_path):

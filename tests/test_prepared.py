@@ -45,6 +45,59 @@ def test_prepared_operands_give_the_bits_of_the_operands(
             assert_same_bits(hg.matmul(x, y, workspace=plan.workspace + 1), c)
 
 
+@pytest.mark.thinned(5)
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+@pytest.mark.parametrize("accuracy", [None, 1e-16, "correct"])
+def test_without_a_plan_the_promise_is_the_one_that_was_asked_for(
+    make_pair, side, scheme, accuracy
+):
+    for name in ("phi_1", "phi_8", "cancelling"):
+        a, b = make_pair(name, 7, 12, 5, "float64")
+        try:
+            c, report = hg.matmul(
+                a, b, accuracy=accuracy, scheme=scheme, return_report=True
+            )
+        except hg.AccuracyError:
+            continue
+        pair = [a, b]
+        index = ["left", "right"].index(side)
+        pair[index] = hg.prepare(pair[index], side, accuracy=accuracy, scheme=scheme)
+        c, report = hg.matmul(*pair, return_report=True)
+        assert meets_promise(c, a, b, report.bound).all()
+        if accuracy == "correct":
+            assert report.correct
+        elif accuracy is not None and not getattr(scheme, "explicit", False):
+            assert report.bound <= accuracy
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("shape", [(12,), (3, 12, 12), (0, 12), (12, 12)])
+def test_vectors_stacks_lists_and_empty_operands_need_no_plan(
+    assert_same_bits, shape, dtype
+):
+    x = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+    left = hg.prepare(x, "left", accuracy="correct")
+    ones = np.ones(12, left.plan.problem.dtype)
+    assert_same_bits(
+        hg.matmul(left, ones),
+        hg.matmul(x.astype(ones.dtype), ones, accuracy="correct"),
+    )
+    if x.size:
+        listed = hg.prepare(x.tolist(), "left", accuracy="correct")
+        assert listed.shape == shape
+
+
+def test_a_plan_beside_an_accuracy_or_a_scheme_raises():
+    a = np.ones((2, 3))
+    plan = hg.make_plan(a, a.T)
+    for options in ({"accuracy": "correct"}, {"scheme": "ozaki1"}):
+        with pytest.raises(hg.PlanError, match="either the plan or accuracy"):
+            hg.prepare(a, "left", plan=plan, **options)
+    with pytest.raises(hg.PlanError, match="accuracy='corect'"):
+        hg.prepare(a, "left", accuracy="corect")
+
+
 COPIES = {
     "copy": copy.copy,
     "deepcopy": copy.deepcopy,

@@ -196,6 +196,41 @@ def test_public_names_can_be_imported_from_where_they_say_that_they_are(name):
         assert getattr(home, public.__qualname__) is public
 
 
+def test_dir_is_the_interface():
+    extra = {"__version__", "linalg", "numpy", "testing"}
+    optional = {"cupy", "distributed", "jax"}
+    assert {*dir(hg)} - optional == {*hg.__all__} | extra
+
+
+def test_public_modules_are_loaded_on_first_use():
+    public = sorted(name.partition(".")[2] for name in NEEDS if name.count(".") == 1)
+    lines = [
+        "import sys, numpy, hifigemm as hg",
+        f"public = {public}",
+        "assert not [name for name in public if 'hifigemm.' + name in sys.modules]",
+        "assert hg.numpy.einsum('ij->ji', numpy.ones((2, 3))).shape == (3, 2)",
+        "assert hg.linalg.solve and hg.testing.ExactProduct",
+        "assert sorted(hg._MODULES) == public",
+        "import hifigemm.numpy as hnp",
+        "assert hnp is hg.numpy",
+    ]
+    done = run("-c", "\n".join(lines))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("module", hg._ELSEWHERE)
+def test_functions_of_public_modules_are_named_where_they_are_missed(module):
+    home = importlib.import_module(f"hifigemm.{module}")
+    functions = {
+        name for name in home.__all__ if not isinstance(getattr(home, name), type)
+    }
+    assert {*hg._ELSEWHERE[module]} == functions - {*hg.__all__}
+    for name in hg._ELSEWHERE[module]:
+        with pytest.raises(AttributeError, match=rf"hifigemm\.{module}\.{name}\?"):
+            getattr(hg, name)
+    assert not hasattr(hg, "no_such_name")
+
+
 @pytest.mark.parametrize("kind", ATTRIBUTES)
 def test_objects_have_their_public_attributes(kind):
     a = [[1.0, 2.0]]

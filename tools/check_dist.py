@@ -32,6 +32,7 @@ FOLDERS = (
     "benchmarks",
     "examples",
     "experiments",
+    "paper",
     "plots",
     "results",
 )
@@ -44,7 +45,7 @@ FILES = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
 )
-FILES += ("CITATION.cff", "SECURITY.md")
+FILES += ("CITATION.cff", "CODE_OF_CONDUCT.md", "GOVERNANCE.md", "SECURITY.md")
 
 
 def wanted(root: Path) -> set[str]:
@@ -109,17 +110,24 @@ def main() -> int:
     """Print what is wrong; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "dist")
-    folder = parser.parse_args().folder
+    text = "only the wheel, with the README of the checkout: for other machines"
+    parser.add_argument("--wheel-only", action="store_true", help=text)
+    options = parser.parse_args()
+    folder = options.folder
     wheels, sdists = sorted(folder.glob("*.whl")), sorted(folder.glob("*.tar.gz"))
     if (len(wheels), len(sdists)) != (1, 1):
         print(
             f"{folder}: {len(wheels)} wheels and {len(sdists)} sdists, expected one of each"
         )
         return 1
-    problems = [
-        *missing_files(sdists[0], wanted(ROOT)),
-        *failing_install(wheels[0], readme_of(sdists[0])),
-    ]
+    if options.wheel_only:
+        readme = (ROOT / "README.md").read_text("utf-8")
+        problems = list(failing_install(wheels[0], readme))
+    else:
+        problems = [
+            *missing_files(sdists[0], wanted(ROOT)),
+            *failing_install(wheels[0], readme_of(sdists[0])),
+        ]
     print(
         "\n".join(problems)
         or f"{wheels[0].name}, {sdists[0].name}: complete, and the first snippet runs"

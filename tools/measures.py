@@ -97,6 +97,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "settings",
             "transforms",
             "array_like",
+            "shown",
             "startup",
             "freed_memory",
             "tested_versions",

@@ -32,7 +32,12 @@ from hifigemm.schemes import Corrected, DoubleDouble, Multiword, Native, Ozaki1,
 from hifigemm.settings import strict
 
 if _TYPE_CHECKING:
+    from hifigemm import cupy as cupy
+    from hifigemm import distributed as distributed
+    from hifigemm import jax as jax
     from hifigemm import linalg as linalg
+    from hifigemm import numpy as numpy
+    from hifigemm import testing as testing
 
 __all__ = [
     "AccuracyError",
@@ -66,11 +71,52 @@ __all__ = [
 __version__ = "0.1.0"
 
 
+# Public modules, and the library that has to be there for each.
+_MODULES = {
+    "cupy": "cupy",
+    "distributed": "torch",
+    "jax": "jax",
+    "linalg": "numpy",
+    "numpy": "numpy",
+    "testing": "numpy",
+}
+
+# Functions that are looked for here, and lie in a module of their own.
+_ELSEWHERE = {
+    "numpy": (
+        "dot",
+        "einsum",
+        "herk",
+        "inner",
+        "matrix_power",
+        "matvec",
+        "multi_dot",
+        "outer",
+        "syrk",
+        "tensordot",
+        "vdot",
+        "vecdot",
+        "vecmat",
+    ),
+    "linalg": ("det", "inv", "is_positive_definite", "lstsq", "solve"),
+}
+
+
 def __getattr__(name: str) -> object:
-    """`hifigemm.linalg`, which is imported when it is first asked for."""
-    if name == "linalg":
-        return _import_module("hifigemm.linalg")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """A public module, which is imported when it is first asked for."""
+    if name in _MODULES:
+        return _import_module(f"{__name__}.{name}")
+    message = f"module {__name__!r} has no attribute {name!r}"
+    for module, functions in _ELSEWHERE.items():
+        if name in functions:
+            message += f"; did you mean hifigemm.{module}.{name}?"
+    raise AttributeError(message)
+
+
+def __dir__() -> list[str]:
+    """The public names, and the public modules whose library the program has loaded."""
+    modules = [name for name, needed in _MODULES.items() if needed in _sys.modules]
+    return sorted([*__all__, "__version__", *modules])
 
 
 def _serve_meshes() -> None:

@@ -178,35 +178,31 @@ def matmul(
 ) -> Any:
     """A B to an accuracy that is asked for and kept.
 
+    >>> import numpy as np, hifigemm as hg
+    >>> a = np.array([[1e16, 1.0, -1e16]])
+    >>> a @ np.ones((3, 1)), hg.matmul(a, np.ones((3, 1)), accuracy="correct")
+    (array([[0.]]), array([[1.]]))
+
     Parameters
     ----------
     a, b : array_like or Prepared
-        float32, float64, complex64 or complex128, shapes as for `numpy.matmul`:
-        vectors, matrices, stacks that broadcast, empty dimensions, any strides and byte
-        order. Mixed dtypes promote as in NumPy. float16, and bfloat16 of PyTorch and
-        ml_dtypes, are taken too: the result of two such operands is float32, to the
-        same accuracies as for float32 operands. The product of integers or bools has
-        the promoted dtype and wraps around where an entry lies beyond it, as that of
-        `numpy.matmul`; with an accuracy, or a kind of `result`, every entry is exact.
-        (NumPy makes float64 of int64 beside uint64; a kind of `result` makes their
-        product exact.) What would be rounded as an array, or lose a mask, a unit or
-        labels, is refused. Both are of one library, NumPy, PyTorch, CuPy or JAX, and of
-        one device; the result is too. Matrices of mpmath and python-flint, and lists or
-        arrays of their numbers and those of gmpy2, of fractions, decimals and large
-        integers, are taken where each entry is the sum of up to four float64 numbers,
-        beside one another and arrays of NumPy. Integers among them that int64 or uint64
-        holds are integers, whose product does not wrap around: it is exact or an error.
+        float32, float64, complex64 or complex128, with shapes and strides as for
+        `numpy.matmul`: vectors, matrices, stacks that broadcast. Both are of one
+        library (NumPy, PyTorch, CuPy or JAX) and of one device, and so is the result.
+        Other dtypes are in the notes.
     accuracy : None, float, "fp32", "fp64", "correct" or Relative
-        A float r promises |C - AB| <= r |A||B| + u |AB| in every entry, u the unit
-        roundoff of the result's dtype, whatever the exponents of the data (for results
-        in the subnormal range, and half the smallest subnormal). "fp32" and "fp64" are
-        r = max(4, sqrt(k)/4) u of that format, at which a native product in that format
-        is accepted too: plan and report then state its worst case, k u / (1 - k u) with
-        2 k for complex operands, and `strict` refuses it where that exceeds r. None is
-        the level of the result's dtype. "correct": every real component is the exact
-        value rounded once, to nearest, ties to even. For complex operands the promise
-        holds for re and im, with |A||B| of the real embedding. `Relative` is
-        |C - AB| <= r |AB|, by the exact schemes.
+        What holds in every entry of the result, for all data:
+
+        - ``"correct"``: the exact value rounded once, to nearest, ties to even.
+        - ``Relative(1e-12)``: a relative error of at most 1e-12, however much the terms
+          cancel.
+        - ``1e-12``: an error of at most 1e-12 times the sum of the magnitudes of the
+          terms, and one rounding.
+        - ``"fp64"``, ``"fp32"``: what is usual for that format, for which a native
+          product is good enough.
+        - None: what is usual for the dtype of the result.
+
+        The notes have the formulas.
     scheme : "auto", "native", "multiword", "corrected", "ozaki1", "ozaki2", "double-double", or ``Ozaki1("fp64")``
         A scheme is obeyed. Where it has an explicit count, or is one of words
         ("multiword", "corrected") or of a mode of Ozaki scheme I, and no accuracy is
@@ -228,21 +224,21 @@ def matmul(
         is free besides them, where no bit depends on it. It holds for each product
         behind a pair or an enclosure, and not for integers.
     result : "array", "pair", "enclosure", "int64" or "object"
-        "pair": (high, low), high the correctly rounded product and low what is left of
-        the exact one, rounded once. "enclosure": (lower, upper), the two neighbouring
-        floats between which the exact value lies, equal where it is a float. Both by
-        component of complex entries, at several times the cost of "correct", three to
-        four on a CPU, and not for prepared operands. "int64" and "object" are
-        for operands of integers or bools, whatever NumPy promotes them to: the exact
-        entries in int64, so that int8 operands do not wrap around at 127, or as Python
-        integers of any size, the latter for arrays of NumPy alone.
+        What is returned:
+
+        - ``"array"``: the product.
+        - ``"pair"``: (high, low), high the correctly rounded product and low what is
+          left of the exact one, rounded once.
+        - ``"enclosure"``: (lower, upper), the two neighbouring floats between which the
+          exact value lies, equal where it is a float.
+        - ``"int64"``, ``"object"``: the exact product of integers or bools, in int64 or
+          as Python integers of any size; the latter for arrays of NumPy alone.
+
+        Pairs and enclosures are by component of complex entries. They cost several
+        times as much as "correct", three to four times on a CPU, and take no prepared
+        operands.
     return_report : bool
-        Return (result, Report). On a GPU a call at the level of the result, or with a
-        forced count, never waits for the device, so that it can be captured in a CUDA
-        graph: the device decides by the operands between steps that all keep the bound
-        of the plan, and the report waits when somebody looks at it. Tighter accuracies
-        and "correct" wait once. So do products of integers, for their largest
-        magnitudes.
+        Return (result, Report).
 
     Returns
     -------
@@ -254,31 +250,62 @@ def matmul(
     PlanError
         Unknown options, a plan for other operands, a workspace too small.
     AccuracyError
-        A forced scheme cannot keep the accuracy for these operands, or strict mode
-        refuses the native product that "auto" would take at less: see `strict`. An
-        entry of integers that is to be exact lies beyond the dtype of the result; the
-        message has the index and the value of the first, and how many there are. Or the
-        thread flushes subnormal numbers to zero, as callbacks of JAX and libraries
-        built with -ffast-math let it, or does not round to nearest, as libraries of
-        interval arithmetic ask, and its mode cannot be lifted for the call: on x86-64
-        and aarch64 under Linux and macOS it is, and restored.
+        A forced scheme cannot keep the accuracy for these operands; strict mode refuses
+        the native product that "auto" would take at less (see `strict`); or an entry of
+        integers that is to be exact lies beyond the dtype of the result, in which case
+        the message has the index and the value of the first, and how many there are.
+        Or the thread flushes subnormal numbers to zero, as callbacks of JAX and
+        libraries built with -ffast-math let it, or does not round to nearest, as
+        libraries of interval arithmetic ask, and its mode cannot be lifted for the
+        call: on x86-64 and aarch64 under Linux and macOS it is, and restored.
     ValueError, TypeError
         Shapes or dtypes that do not fit; tensors that PyTorch differentiates, batches
-        or traces.
+        or traces beside an option that it cannot follow.
+
+    Notes
+    -----
+    *Accuracies.* Let u be the unit roundoff of the result's dtype, and |A||B| the
+    product of the magnitudes. A float r promises |C - AB| <= r |A||B| + u |AB| in every
+    entry, whatever the exponents of the data; results below 2.2e-308 in float64
+    (1.2e-38 in float32) may be off by another half of the smallest subnormal number.
+    `Relative(r)` promises |C - AB| <= r |AB|, by the exact schemes. "fp32" and "fp64"
+    are r = max(4, sqrt(k)/4) u of that format, at which a native product in that format
+    is accepted too: plan and report then state its worst case, k u / (1 - k u) with 2 k
+    for complex operands, and `strict` refuses it where that exceeds r. "correct" rounds
+    every real component. For complex operands the promise holds for re and im, with
+    |A||B| of the real embedding.
+
+    *Dtypes.* Mixed dtypes promote as in NumPy. float16, and bfloat16 of PyTorch and
+    ml_dtypes, are taken too: the result of two such operands is float32, to the same
+    accuracies as for float32 operands. The product of integers or bools has the
+    promoted dtype and wraps around where an entry lies beyond it, as that of
+    `numpy.matmul`; with an accuracy, or a kind of `result`, every entry is exact.
+    (NumPy makes float64 of int64 beside uint64; a kind of `result` makes their product
+    exact.) What would be rounded as an array, or lose a mask, a unit or labels, raises
+    a TypeError.
+
+    *Exact numbers.* Matrices of mpmath and python-flint, and lists or arrays of their
+    numbers and those of gmpy2, of fractions, decimals and large integers, are taken
+    where each entry is the sum of up to four float64 numbers, beside one another and
+    arrays of NumPy. Integers among them that int64 or uint64 holds are integers, whose
+    product does not wrap around: it is exact or an error.
+
+    *On a GPU* a call at the level of the result, or with a forced count, never waits
+    for the device, so that it can be captured in a CUDA graph: the device decides by
+    the operands between steps that all keep the bound of the plan, and a report waits
+    when somebody looks at it. Tighter accuracies and "correct" wait once. So do
+    products of integers, for their largest magnitudes.
 
     Examples
     --------
-    >>> import numpy as np, hifigemm as hg
-    >>> a = np.array([[1e16, 1.0, -1e16]])
-    >>> hg.matmul(a, np.ones((3, 1)), accuracy="correct")
-    array([[1.]])
+    >>> high, low = hg.matmul([[1e16, 1.0]], [[1.0], [0.5]], result="pair")
+    >>> high, low
+    (array([[1.e+16]]), array([[0.5]]))
     >>> i = np.array([[100, 27]], np.int8)
-    >>> (
-    ...     hg.matmul(i, i.T),
-    ...     hg.matmul(i, i.T, result="int64"),
-    ...     hg.matmul(i.astype(np.uint64) << 57, i.T, result="object"),
-    ... )
-    (array([[-23]], dtype=int8), array([[10729]]), array([[1546211852865857650688]], dtype=object))
+    >>> hg.matmul(i, i.T), hg.matmul(i, i.T, result="int64")
+    (array([[-23]], dtype=int8), array([[10729]]))
+    >>> hg.matmul(i.astype(np.uint64) << 57, i.T, result="object")
+    array([[1546211852865857650688]], dtype=object)
     """
     is_array = isinstance(result, str) and result == "array"
     is_plain = (
@@ -465,18 +492,39 @@ def warmup(a: Operand, b: Operand, **options: Unpack[Asked]) -> None:
 
 @overload
 def prepare(
-    a: Arrays, side: Literal["left", "right"], *, plan: Plan
+    a: Arrays,
+    side: Literal["left", "right"],
+    *,
+    plan: Plan | None = None,
+    accuracy: Accuracy = None,
+    scheme: SchemeName | Scheme = "auto",
 ) -> Prepared[NDArray[Any]]: ...
 @overload
 def prepare(
-    a: AnyTensor, side: Literal["left", "right"], *, plan: Plan
+    a: AnyTensor,
+    side: Literal["left", "right"],
+    *,
+    plan: Plan | None = None,
+    accuracy: Accuracy = None,
+    scheme: SchemeName | Scheme = "auto",
 ) -> Prepared[AnyTensor]: ...
 @opaque
 @quiet
 @ieee_arithmetic()
-def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
-    """An operand with its split done, for repeated products under one plan; use it in
-    place of a or b.
+def prepare(
+    a: Any,
+    side: Literal["left", "right"],
+    *,
+    plan: Plan | None = None,
+    accuracy: Accuracy = None,
+    scheme: SchemeName | Scheme = "auto",
+) -> Prepared:
+    """An operand with its split done, for repeated products; use it in place of a or b.
+
+    >>> import numpy as np, hifigemm as hg
+    >>> b = hg.prepare(np.ones((3, 1)), "right", accuracy="correct")
+    >>> hg.matmul(np.array([[1e16, 1.0, -1e16]]), b)
+    array([[1.]])
 
     Parameters
     ----------
@@ -484,24 +532,42 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
         The operand. It is copied, so later changes of it do not reach the prepared one.
     side : "left" or "right"
         Where it will stand.
-    plan : Plan
-        From `make_plan`, for operands of this k and dtype.
+    plan : Plan, optional
+        From `make_plan`, for operands of this k and dtype. Two prepared operands of one
+        product share one plan.
+    accuracy, scheme
+        As for `matmul`, in place of a plan: the plan is made for the product with the
+        operand's own transpose, and serves other operands of the same dtype.
 
     Returns
     -------
     Prepared
-        Gives the same bits as the operand itself. Schemes whose splits need both
-        operands (Ozaki2 with accurate scaling) and the native product keep the copy
-        alone.
+        Gives the same bits as the operand itself under the same plan. Schemes whose
+        splits need both operands (Ozaki2 with accurate scaling) and the native product
+        keep the copy alone.
+
+    Raises
+    ------
+    PlanError
+        A plan beside an accuracy or a scheme, or for other operands; an operand that is
+        prepared already.
     """
     if not isinstance(side, str) or side not in ("left", "right"):
         raise PlanError(f'side={side!r}: expected "left" or "right"')
-    check_plan(plan)
+    if plan is not None:
+        check_plan(plan)
+        if accuracy is not None or scheme != "auto":
+            raise PlanError(
+                "a plan has its own accuracy and scheme; give either the plan or "
+                "accuracy and scheme"
+            )
     library = library_of(("a", a))
     x = as_operand(a, "a", library)
     if isinstance(x, Prepared):
         raise PlanError(f"the operand is prepared already: {x!r}")
     x = one_word(x, "a")
+    if plan is None:
+        plan = _plan_with_transpose(library.to_native(x), side, accuracy, scheme)
     k = x.shape[-1] if side == "left" or x.ndim == 1 else x.shape[-2]
     if (
         k != plan.problem.k
@@ -515,8 +581,8 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
         plan.problem.narrow is not None
         and plan.problem.narrow is common_narrow(x.dtype, x.dtype)
     )
-    scheme: Scheme = plan.scheme
-    splits = not (scheme.is_native or plan.alternatives) and scheme.scales(
+    chosen: Scheme = plan.scheme
+    splits = not (chosen.is_native or plan.alternatives) and chosen.scales(
         plan, None, None, engine
     )
     with library.active():
@@ -531,3 +597,17 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
                 plan, own_stack(operand, side, plan.problem), side, engine
             )
     return Prepared(operand, split, side, plan, library)
+
+
+def _plan_with_transpose(
+    a: Any,
+    side: Literal["left", "right"],
+    accuracy: Accuracy,
+    scheme: SchemeName | Scheme,
+) -> Plan:
+    """A plan for the product of an operand and its own transpose, which has the k, the
+    dtype and the magnitudes of the operand.
+    """
+    transpose = a if a.ndim < 2 else a.swapaxes(-1, -2)
+    left, right = (a, transpose) if side == "left" else (transpose, a)
+    return make_plan(left, right, accuracy=accuracy, scheme=scheme)

@@ -18,6 +18,7 @@ from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import BLOCK_ENTRIES
 from hifigemm.problem import Block, Problem, ProductSpec, counted
+from hifigemm.shown import Shown
 
 
 class Verification(Enum):
@@ -117,7 +118,7 @@ def blocks_of_shape(
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Shown):
     """What will run for a problem. Immutable, reusable for operands of the same k and
     dtype, and printable.
 
@@ -218,7 +219,26 @@ class Plan:
         p = self.problem
         return blocks_of_shape((p.batch, p.m, p.n), self.block_shape)
 
-    def __str__(self) -> str:
+    def to_dict(self) -> dict[str, Any]:
+        """The attributes as numbers, texts, lists and dicts; schemes are texts."""
+        p = self.problem
+        sizes = {"batch": p.batch, "m": p.m, "n": p.n, "k": p.k, "dtype": str(p.dtype)}
+        return {
+            "problem": sizes,
+            "accuracy": str(self.target),
+            "asked": None if self.asked is None else str(self.asked),
+            "scheme": str(self.scheme),
+            "alternatives": [str(scheme) for scheme in self.alternatives],
+            "num_products": self.num_products,
+            "bound": float(self.bound),
+            "verification": self.verification.value,
+            "k_block": self.k_block,
+            "workspace": self.workspace,
+            "engine": self.engine,
+            "reason": self.reason,
+        }
+
+    def _lines(self) -> list[tuple[str, str]]:
         product = "native" if self.product is None else self.product.name
         bound = self.target.r if self.bound == 0 else self.bound
         accuracy = str(replace(self.target, r=bound))
@@ -231,7 +251,7 @@ class Plan:
             if self.blocking.in_halves
             else ""
         )
-        lines = [
+        return [
             ("problem", str(self.problem)),
             ("accuracy", accuracy),
             ("verified", self.verification.value),
@@ -243,7 +263,6 @@ class Plan:
             ("workspace", f"{self.workspace / 2**20:.1f} MiB"),
             ("reason", self.reason),
         ]
-        return _table("Plan", lines)
 
 
 @dataclass(frozen=True)
@@ -330,7 +349,7 @@ def _decided(name: str) -> Any:
     return property(attrgetter(f"decision.{name}"))
 
 
-class Report:
+class Report(Shown):
     """What was done and what is guaranteed. Where a GPU decides, the first look at a
     report waits for it.
 
@@ -446,11 +465,28 @@ class Report:
     def __repr__(self) -> str:
         return f"Report(engine={self.engine!r}, device={self.device!r}, workspace={self.workspace}, {self.decision!r})"
 
-    def __str__(self) -> str:
+    def to_dict(self) -> dict[str, Any]:
+        """The attributes as numbers and texts; the scheme is a text."""
+        return {
+            "scheme": str(self.scheme),
+            "num_products": int(self.num_products),
+            "engine": self.engine,
+            "device": self.device,
+            "bound": float(self.bound),
+            "relative": None if self.relative is None else float(self.relative),
+            "correct": bool(self.correct),
+            "native": bool(self.native),
+            "k_block": self.k_block,
+            "workspace": self.workspace,
+            "decision_seconds": float(self.decision_seconds),
+            "reason": self.reason,
+        }
+
+    def _lines(self) -> list[tuple[str, str]]:
         bound = f"{self.bound:.3g} |A||B|" + (
             ", correctly rounded" if self.correct else ""
         )
-        lines = [
+        return [
             ("scheme", str(self.scheme)),
             ("products", str(self.num_products)),
             ("engine", f"{self.engine} on {self.device}"),
@@ -466,13 +502,7 @@ class Report:
             ("decision", f"{1e3 * self.decision_seconds:.3g} ms"),
             ("reason", self.reason),
         ]
-        return _table("Report", lines)
 
 
 _report = Report
 """The name by which pickles of version 0.1.0 make reports."""
-
-
-def _table(title: str, lines: list[tuple[str, str]]) -> str:
-    width = max(len(name) for name, _ in lines)
-    return "\n".join([title] + [f"  {name:<{width}}  {text}" for name, text in lines])

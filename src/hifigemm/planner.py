@@ -250,7 +250,7 @@ def check_strict(plan: Plan, taken: Scheme | None = None) -> None:
     ):
         raise AccuracyError(
             f"strict mode: {plan.problem} for {plan.target} would fall back to {native} ({plan.reason}); "
-            "force this scheme to allow it, or another one"
+            'scheme="native" allows it, accuracy="correct" does without it'
         )
 
 

@@ -24,7 +24,6 @@ info extra
 info --engine numpy
 matmul
 matmul a.npy
-matmul a.npy b.npy
 matmul a.npy b.npy -o
 matmul a.npy b.npy a.npy -o c.npy
 matmul a.npy b.npy -o c.npy -o
@@ -373,8 +372,13 @@ def test_a_process_of_its_own_says_no_more(line, code, folder):
 
 def test_no_hint_names_a_package_that_no_index_has():
     """hifigemm is not published: what brings its extras is a checkout, and what works
-    everywhere names the library.
+    everywhere names the library. The two pages that say how to install it from the
+    index say that there is no release yet.
     """
+    said = {
+        "README.md": "There is no release yet",
+        "index.md": "until there is a release",
+    }
     root = os.path.join(os.path.dirname(__file__), "..", "..")
     for top in ("src", "docs", "README.md", "CONTRIBUTING.md"):
         path = os.path.join(root, top)
@@ -386,6 +390,6 @@ def test_no_hint_names_a_package_that_no_index_has():
         for name in files:
             if name.endswith((".py", ".md")):
                 with open(name, encoding="utf-8") as file:
-                    assert not re.search(r"pip install[^\n]*hifigemm", file.read()), (
-                        name
-                    )
+                    text = file.read()
+                if re.search(r"pip install[^\n]*hifigemm", text):
+                    assert said[os.path.basename(name)] in text

@@ -259,3 +259,11 @@ def test_import_and_matmul_load_nothing_heavy(tmp_path):
             timeout=120,
         )
         assert done.returncode == 0, done.stderr
+
+
+def test_without_a_command_the_help_is_printed(capsys):
+    assert main([]) == 0
+    out, err = capsys.readouterr()
+    assert (out.startswith("usage: hifigemm "), err) == (True, "")
+    assert main(["--help"]) == 0
+    assert capsys.readouterr().out == out

@@ -234,9 +234,7 @@ def test_usage_errors_come_before_any_work(
 
 
 def test_wrong_usage_is_refused(pair, fails):
-    fails(["matmul", *pair[:2]], 2, "--output")
     fails(["matmul", pair[0], "-o", "c.npy"], 2, "required: B")
-    fails([], 2, "COMMAND")
     fails(["multiply"], 2, "invalid choice")
 
 
@@ -287,3 +285,38 @@ def test_lack_of_memory_and_interrupts_have_codes(
 def test_info_names_engines_and_versions(capsys):
     assert run("info") == 0
     assert capsys.readouterr().out == f"{hg.info()}\n"
+
+
+def test_without_an_output_the_result_is_printed_and_the_report_beside_it(pair, capsys):
+    a_file, b_file, a, b = pair
+    assert run("matmul", a_file, b_file, "--accuracy", "correct") == 0
+    out, err = capsys.readouterr()
+    assert out == f"{hg.matmul(a, b, accuracy='correct')}\n"
+    assert err.startswith("Report\n")
+    assert "correctly rounded" in err
+    assert "wrote" not in err
+    assert run("matmul", a_file, b_file, "-q") == 0
+    assert capsys.readouterr() == (f"{hg.matmul(a, b)}\n", "")
+
+
+@pytest.mark.parametrize("dtype", [None, "float32", "complex128"])
+def test_a_plan_needs_a_shape_alone(dtype, capsys):
+    options = ["--dtype", dtype] if dtype else []
+    assert run("plan", "--shape", "30,20,40", "--accuracy", "correct", *options) == 0
+    out, err = capsys.readouterr()
+    assert f"(30 x 40) @ (40 x 20) {dtype or 'float64'}" in out
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("plan", "expected two files, or --shape M,N,K"),
+        ("plan a.npy", "expected two files, or --shape M,N,K"),
+        ("plan a.npy b.npy --shape 2,2,2", "expected two files, or --shape M,N,K"),
+        ("plan --shape 2,2", "'2,2': expected three sizes M,N,K"),
+        ("plan a.npy b.npy --dtype float32", "--dtype goes with --shape"),
+    ],
+)
+def test_a_plan_is_of_files_or_of_a_shape(line, text, fails):
+    fails(line.split(), 2, text)

@@ -66,6 +66,7 @@ assert_type(hg.gemm(x, y, z, beta=1.0, out=z), NDArray[np.complex128])
 plan = hg.make_plan(x, y, accuracy=1e-16, scheme="ozaki1", workspace=None)
 assert_type(plan, hg.Plan)
 assert_type(plan.bound, float)
+assert_type(hg.prepare(y, "right", accuracy="correct").plan, hg.Plan)
 fixed = hg.prepare(y, "right", plan=plan)
 assert_type(hg.matmul(x, fixed), NDArray[Any])
 assert_type(

@@ -28,7 +28,7 @@ hg.gemm(x, x, trans_a="t")  # wrong
 hg.make_plan(x, x, scheme="fp64")  # wrong
 hg.make_plan(x, x, return_report=True)  # wrong
 hg.prepare(x, "middle", plan=plan)  # wrong
-hg.prepare(x, "left")  # wrong
+hg.prepare(x, "left", accuracy="corect")  # wrong
 hg.Native("fp16")  # wrong
 hg.Multiword("int8")  # wrong
 hg.Multiword(accumulate="outside")  # wrong

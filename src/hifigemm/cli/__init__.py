@@ -64,13 +64,17 @@ def _run(argv: Sequence[str] | None) -> int | Callable[[], int]:
     _complete_streams()
     try:
         try:
-            args = _parser().parse_args(argv)
+            parser = _parser()
+            args = parser.parse_args(argv)
         except SystemExit:  # --help and --version
             return OK
         for name, value in vars(args).items():
             # what argparse of Python 3.12 and older makes of --option=--
             if value == [] and name != "arguments":
                 raise InputError(f"--{name.replace('_', '-')} needs a value")
+        if "run" not in args:
+            parser.print_help()
+            return OK
         _check_environment()
         code: int | Callable[[], int] = args.run(args)
         return code
@@ -101,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--version", action="version", version=f"hifigemm {hg.__version__}"
     )
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     info = add_command(commands, "info", _info, "list engines, devices and versions")
     check = "run the functions of other libraries that exactness rests on, and say which are at fault (exit code 1)"
     info.add_argument("--check", action="store_true", help=check)

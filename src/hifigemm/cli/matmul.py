@@ -8,13 +8,18 @@ import argparse
 import sys
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 import hifigemm as hg
 from hifigemm.cli.files import check_output, read_array, write_array
 from hifigemm.cli.options import (
+    DTYPES,
     add_command,
     add_multiplication_options,
     add_operands,
     multiplication_options,
+    parse_shape,
 )
 from hifigemm.operands import result_dtype, shapes_of
 from hifigemm.workshop.errors import OK, InputError
@@ -27,8 +32,8 @@ def add_matmul(commands: Any) -> None:
     )
     add_operands(parser)
     output = "file for the result, replaced as a whole; FILE.npz:KEY replaces or adds one array and keeps the others, "
-    output += "FILE.npz stands for FILE.npz:c"
-    parser.add_argument("-o", "--output", required=True, metavar="C", help=output)
+    output += "FILE.npz stands for FILE.npz:c (default: the result is printed)"
+    parser.add_argument("-o", "--output", metavar="C", help=output)
     add_multiplication_options(parser)
     parser.add_argument(
         "-q",
@@ -41,34 +46,67 @@ def add_matmul(commands: Any) -> None:
 def add_plan(commands: Any) -> None:
     """Add the command `plan`."""
     parser = add_command(commands, "plan", _plan, "explain what matmul would do")
-    add_operands(parser)
+    add_operands(parser, optional=True)
+    parser.add_argument(
+        "--shape",
+        type=parse_shape,
+        metavar="M,N,K",
+        help="in place of files: random matrices, m x k times k x n",
+    )
+    parser.add_argument(
+        "--dtype", choices=DTYPES, help="with --shape (default: float64)"
+    )
     add_multiplication_options(parser)
 
 
 def _matmul(args: argparse.Namespace) -> int:
     options = multiplication_options(args)
     a, b, shape = _operands(args)
-    check_output(args.output, len(shape))
+    if args.output is not None:
+        check_output(args.output, len(shape))
     try:
         result, report = hg.matmul(a, b, return_report=True, **options)
     except MemoryError as error:
         raise MemoryError(
             f"{error}; --workspace limits what is taken besides operands and result"
         ) from error
-    write_array(args.output, result)
+    if args.output is None:
+        print(result)
+        done = ""
+    else:
+        write_array(args.output, result)
+        done = f"\nwrote {args.output}: shape {shape}, {result.dtype}"
     if not args.quiet:
-        print(
-            f"{report}\nwrote {args.output}: shape {shape}, {result.dtype}",
-            file=sys.stderr,
-        )
+        print(f"{report}{done}", file=sys.stderr)
     return OK
 
 
 def _plan(args: argparse.Namespace) -> int:
     options = multiplication_options(args)
-    a, b, _ = _operands(args)
+    has_files = args.a is not None
+    if has_files == (args.shape is not None) or has_files != (args.b is not None):
+        raise InputError(
+            "expected two files, or --shape M,N,K; see hifigemm plan --help"
+        )
+    if args.dtype is not None and has_files:
+        raise InputError("--dtype goes with --shape; files have their own dtypes")
+    if has_files:
+        a, b, _ = _operands(args)
+    else:
+        a, b = _random_operands(args.shape, args.dtype or "float64")
     print(hg.make_plan(a, b, **options))
     return OK
+
+
+def _random_operands(
+    shape: tuple[int, int, int], dtype: str
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Operands of that shape whose rows and columns are views of one random vector, so
+    that those of any size take little memory.
+    """
+    m, n, k = shape
+    vector = np.random.default_rng(0).standard_normal(k).astype(dtype)
+    return np.broadcast_to(vector, (m, k)), np.broadcast_to(vector[:, None], (k, n))
 
 
 def _operands(args: argparse.Namespace) -> tuple[Any, Any, tuple[int, ...]]:

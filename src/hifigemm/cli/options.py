@@ -45,10 +45,11 @@ def add_command(
     return parser
 
 
-def add_operands(parser: argparse.ArgumentParser) -> None:
+def add_operands(parser: argparse.ArgumentParser, optional: bool = False) -> None:
     """The files of both operands."""
-    parser.add_argument("a", metavar="A", help="file of the left operand")
-    parser.add_argument("b", metavar="B", help="file of the right operand")
+    count = "?" if optional else None
+    parser.add_argument("a", metavar="A", nargs=count, help="file of the left operand")
+    parser.add_argument("b", metavar="B", nargs=count, help="file of the right operand")
     parser.epilog = f"Files: {FORMATS}."
 
 
@@ -152,6 +153,17 @@ SIZE = _integer(1, 2**29)
 
 SEED = _integer(0, 2**32 - 1)
 """The type of the seed of a generator."""
+
+DTYPES = ("float64", "float32", "complex128", "complex64")
+"""Those of results."""
+
+
+def parse_shape(text: str) -> tuple[int, int, int]:
+    """Three sizes M,N,K of the product of an m x k and a k x n matrix."""
+    sizes = [SIZE(word) for word in text.split(",")]
+    if len(sizes) != 3:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected three sizes M,N,K")
+    return sizes[0], sizes[1], sizes[2]
 
 
 def _fields() -> dict[str, list[str]]:

@@ -9,9 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hifigemm.cli.options import SEED, SIZE, add_command, usage
-
-DTYPES = ("float64", "float32", "complex128", "complex64")
+from hifigemm.cli.options import DTYPES, SEED, SIZE, add_command, parse_shape, usage
 
 
 def add_demo(commands: Any) -> None:
@@ -89,7 +87,11 @@ def add_bench(commands: Any) -> None:
         help="square products (default: by device)",
     )
     group.add_argument(
-        "--shapes", type=_shape, nargs="+", metavar="M,N,K", help="m x k times k x n"
+        "--shapes",
+        type=parse_shape,
+        nargs="+",
+        metavar="M,N,K",
+        help="m x k times k x n",
     )
     add = parser.add_argument
     add(
@@ -140,13 +142,6 @@ def add_bench(commands: Any) -> None:
 
 def _list(parse: Callable[[str], Any]) -> Callable[[str], list[Any]]:
     return lambda text: list(dict.fromkeys(parse(word) for word in text.split(",")))
-
-
-def _shape(text: str) -> tuple[int, int, int]:
-    sizes = [SIZE(word) for word in text.split(",")]
-    if len(sizes) != 3:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected three sizes M,N,K")
-    return sizes[0], sizes[1], sizes[2]
 
 
 def _case(text: str) -> str:

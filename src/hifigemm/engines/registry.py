@@ -48,8 +48,9 @@ def engine_for(name: str | None, library: str = "numpy", device: str = "cpu") ->
 
         return torch_engine(device)
     if name not in _ON_CPU:
+        hint = "; tensors on a GPU need no engine" if name in ("cuda", "gpu") else ""
         raise PlanError(
-            f"engine={name!r} cannot be used here; usable now: {', '.join(available())}"
+            f"engine={name!r} cannot be used here; usable now: {', '.join(available())}{hint}"
         )
     if device != "cpu":
         raise PlanError(

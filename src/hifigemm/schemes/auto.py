@@ -90,8 +90,9 @@ def as_scheme(scheme: str | Scheme) -> Scheme | None:
             f"scheme={scheme!r} is a class; expected an instance, such as hifigemm.{scheme.__name__}()"
         )
     if not isinstance(scheme, str) or scheme not in SCHEMES:
+        names = ", ".join(f'"{name}"' for name in ("auto", *SCHEMES))
         raise PlanError(
-            f'scheme={scheme!r}: expected "auto", {", ".join(SCHEMES)} or one of the scheme dataclasses'
+            f"scheme={scheme!r}: expected {names} or one of the scheme dataclasses"
         )
     return SCHEMES[scheme]()
 

@@ -57,8 +57,8 @@ SCHEMES: dict[str, dict[str, Any]] = {
     'accuracy="correct"': {"accuracy": "correct"},
 }
 
-METHOD = Method(pause=0.0, warm=0, calls=(1, 1), bursts=3)
-"""Three timed calls of each scheme, after one that is not timed."""
+METHOD = Method(pause=0.0, warm=1, calls=(1, 1), bursts=5)
+"""Five timed calls of each scheme, each behind one that is not timed."""
 
 Row = dict[str, Any]
 
@@ -151,10 +151,7 @@ def against_exact(
         }
         time = times[name]
         row["chosen"] = str(report.scheme)
-        rows.append(
-            row
-            | {"time_s": time.median, "time_low_s": time.low, "time_high_s": time.high}
-        )
+        rows.append(row | {"time_s": time.least, "time_median_s": time.median})
     return rows, broken
 
 
@@ -197,12 +194,16 @@ def _print(groups: list[list[Row]]) -> None:
     )
     print(
         f"""
-phi         both matrices (rand - 0.5) exp(phi randn); Hilbert: the Hilbert matrix times its inverse
-error       max |C - AB| / (|A||B|), entry by entry
+phi         how far apart exponents lie: both matrices are (rand - 0.5) exp(phi randn)
+Hilbert     the Hilbert matrix times its inverse, whose terms cancel
+|A||B|      the product of the magnitudes of all entries: what the terms of an entry sum up to without cancelling
+error       max |C - AB| / |A||B|, entry by entry
 guaranteed  the error is at most this: r + u, r the bound of the report, u = {UNIT_ROUNDOFF:.3g} the unit roundoff
-rel. error  max |C - AB| / |AB|, which no scheme but the correctly rounded ones promises anything about
+rel. error  max |C - AB| / |AB|: only accuracy="correct" and hg.Relative(r) promise anything about it
 correct     share of the entries that are the exact value rounded once
-time        median of {METHOD.bursts} calls"""
+time        the least of {METHOD.bursts} calls
+
+Read on: docs/accuracy.md says which accuracy to ask for, docs/bounds.md what |A||B|, r and u mean."""
     )
 
 

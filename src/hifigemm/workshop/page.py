@@ -127,7 +127,7 @@ def _summary(found: Measured) -> str:
         if NATIVE not in timed:
             continue
         native, n = timed[NATIVE], timed[NATIVE]["n"]
-        text = f"{dtype}, n = {n}: the library's own product makes {_rate(native)} GFLOP/s."
+        text = f"{dtype}, n = {n}: {_library(found)}'s own product makes {_rate(native)} GFLOP/s."
         if "auto@correct" in timed:
             text += f" A correctly rounded one takes {_times_native(timed['auto@correct'])} times as long."
         others = [
@@ -179,7 +179,7 @@ def _settings(found: Measured) -> str:
                 if row["bound"]
                 else "correctly rounded"
             )
-            price = f"<br/>{dtype}, n = {row['n']}: {_times_native(row)} times the time of the library's own product; "
+            price = f"<br/>{dtype}, n = {row['n']}: {_times_native(row)} times as long as {_library(found)}'s own; "
             price += f"error {_error(row['error'])}, {bound}. What runs: {escape(_short(row['scheme']))}."
         entries.append(
             f"<dt>{escape(question)}</dt>\n<dd><code>{escape(code)}</code>{price}</dd>"
@@ -334,6 +334,11 @@ def _number(x: float) -> str:
 
 def _rate(row: Row) -> str:
     return _number(1e3 * row["burst_tflops"])
+
+
+def _library(found: Measured) -> str:
+    """Whose product is the native one."""
+    return "NumPy" if found.device["device"] == "cpu" else "PyTorch"
 
 
 def _times_native(row: Row) -> str:

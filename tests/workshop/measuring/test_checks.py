@@ -83,7 +83,7 @@ def test_a_wrong_result_gets_no_time(name):
     assert first.refused
     assert first.times is None
     assert calls == ["wrong"], "it was called for the check alone"
-    assert second.times == Times(Timing(1.0, 1.0, 1.0, 1))
+    assert second.times == Times(Timing(1.0, 1.0, 1.0, 1, 1.0))
     [row, _] = rows(load, [first, second], {})
     assert row["status"].startswith("refused: ")
     assert row["burst_tflops"] == row["burst_seconds"] == row["sustained_tflops"] == ""

@@ -14,7 +14,7 @@ from hifigemm.workshop.measuring.timing import Times, Timing
 def test_figures_follow_from_times():
     load = Workload(1000, 500, 2000)
     once = {
-        seconds: Timing(seconds, seconds, seconds, 1)
+        seconds: Timing(seconds, seconds, seconds, 1, seconds)
         for seconds in (0.25, 0.5, 1.0, 2.0)
     }
     case = Case("x", (), (), 1e-15, num_products=4, unit="int8")

@@ -82,7 +82,7 @@ def test_variants_take_turns_and_none_is_always_first():
     variants = {name: device.call(name, 1.0) for name in "abc"}
     times = time_bursts(variants, device, Method(bursts=3, warm=1))
     assert "".join(burst[0] for burst in bursts_of(device)) == "abc" + "bca" + "cab"
-    assert set(times.values()) == {Timing(1.0, 1.0, 1.0, 3)}
+    assert set(times.values()) == {Timing(1.0, 1.0, 1.0, 3, 1.0)}
 
 
 def test_sustained_is_the_second_half_of_a_run_that_slows_down():
@@ -102,7 +102,7 @@ def test_a_run_is_long_enough_and_never_lets_the_device_wait():
     seconds = 2.0**-5
     method = Method(sustained=0.75, runs=2, chunk=2.0**-4)
     times = time_variants({"a": device.call("a", seconds)}, device, method)["a"]
-    assert times.sustained == Timing(seconds, seconds, seconds, 2)
+    assert times.sustained == Timing(seconds, seconds, seconds, 2, seconds)
     runs = [burst for burst in bursts_of(device) if len(burst) > 4]
     assert min(len(run) for run in runs[-2:]) * seconds >= method.sustained
     # The first wait of a run is for the device to be done with what was before it, the

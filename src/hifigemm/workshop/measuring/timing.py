@@ -108,12 +108,15 @@ QUICK = Method(pause=0.02, bursts=3, sustained=0.1, chunk=0.01)
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call: median, 20th and 80th percentile over so many readings."""
+    """Seconds of one call: median, 20th and 80th percentile over so many readings, and
+    the least of them.
+    """
 
     median: float
     low: float
     high: float
     repeats: int
+    least: float
 
 
 @dataclass(frozen=True)
@@ -266,7 +269,7 @@ def _turned(variants: Mapping[str, Launch], turn: int) -> list[str]:
 
 def _timing(seconds: list[float]) -> Timing:
     low, median, high = (float(x) for x in np.quantile(seconds, [0.2, 0.5, 0.8]))
-    return Timing(median, low, high, len(seconds))
+    return Timing(median, low, high, len(seconds), min(seconds))
 
 
 def _middle(readings: list[Readings]) -> Readings:
