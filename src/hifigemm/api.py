@@ -343,10 +343,12 @@ def product_of_numbers(
     result: Result = "array",
     mirror: str = "",
 ) -> Any:
-    """`matmul` of operands of which nothing but their numbers is asked; `mirror` as for
+    """`matmul` of untracked arrays: no derivatives, no tracing. `mirror` is that of
     `Problem`.
     """
     check_result(result)
+
+    # A call like an earlier one goes straight to its program.
     is_repeatable = plan is None and result == "array"
     key = None
     if result in TWO_PARTS:
@@ -355,11 +357,13 @@ def product_of_numbers(
     elif is_repeatable:
         policy = accuracy, scheme, engine, workspace, return_report
         key = key_of(a, b, out, *policy)
-        if key is not None and mirror:
-            key = mirror, key
-        if key is not None and (repeated := repeat(key, a, b, out)) is not None:
-            return repeated
+        if key is not None:
+            key = (mirror, key) if mirror else key
+            repeated = repeat(key, a, b, out)
+            if repeated is not None:
+                return repeated
 
+    # The door: what is asked, whose arrays these are, and if they can be multiplied.
     request = Request(accuracy, scheme, engine, plan, workspace, return_report, result)
     check_untraced(
         {"a": a, "b": b},
@@ -380,6 +384,7 @@ def product_of_numbers(
         if out is not None:
             check_out(out, operands.shapes, operands.dtype, library)
 
+        # The road of this kind of product.
         if result in TWO_PARTS:
             parts, report = two_parts(operands, request)
             native_parts = tuple(library.to_native(x) for x in parts)
@@ -394,7 +399,7 @@ def product_of_numbers(
 
 def _repeated_of_cupy(operands: Operands, request: Request) -> tuple[Hashable, Any]:
     """The key of a product of CuPy arrays, which is that of their tensors, and the
-    product as `repeat` makes it.
+    product, or None where no earlier call has left its program.
     """
     from hifigemm.engines.device_array import unwrap, wrap
 
@@ -425,8 +430,8 @@ def make_plan(
     engine: str | None = None,
     workspace: int | None = None,
 ) -> Plan:
-    """What `matmul` would do for these operands, without doing it: ``print(plan)``
-    explains itself.
+    """The plan that `matmul` would follow for these operands; ``print(plan)`` explains
+    itself.
 
     The plan may be passed to `matmul`, `gemm` and `prepare` for any operands of the
     same k and promoted dtype.
@@ -445,14 +450,14 @@ def make_plan(
     x, y = in_words(as_operand(a, "a", library), as_operand(b, "b", library))
     operands = Operands(x, y, library, result_dtype(x.dtype, y.dtype))
     problem = operands.problem()
-    maker = engine_for(engine, library.name, library.device)
+    unit = engine_for(engine, library.name, library.device)
     has_terms = bool(problem.multiplications)
     with library.active():
-        limit = workspace_limit(problem, workspace, maker)
-        plan = plan_for(operands, problem, request, maker, limit, may_look=has_terms)
+        limit = workspace_limit(problem, workspace, unit)
+        plan = plan_for(operands, problem, request, unit, limit, may_look=has_terms)
     if has_terms:
         check_strict(plan)
-    return reusable(plan, maker, limit)
+    return reusable(plan, unit, limit)
 
 
 def check_options(
@@ -568,34 +573,31 @@ def prepare(
     x = one_word(x, "a")
     if plan is None:
         plan = _plan_with_transpose(library.to_native(x), side, accuracy, scheme)
+    problem = plan.problem
     k = x.shape[-1] if side == "left" or x.ndim == 1 else x.shape[-2]
-    if (
-        k != plan.problem.k
-        or result_dtype(x.dtype, plan.problem.dtype) != plan.problem.dtype
-    ):
+    if k != problem.k or result_dtype(x.dtype, problem.dtype) != problem.dtype:
         raise PlanError(
-            f"operand of shape {x.shape} and {x.dtype} does not fit the plan's {plan.problem}"
+            f"operand of shape {x.shape} and {x.dtype} does not fit the plan's {problem}"
         )
+
+    # A split serves plans with one scheme, whose scales do not rest on both operands.
     engine = engine_for(plan.engine, library.name, library.device)
-    is_narrow = (
-        plan.problem.narrow is not None
-        and plan.problem.narrow is common_narrow(x.dtype, x.dtype)
-    )
     chosen: Scheme = plan.scheme
-    splits = not (chosen.is_native or plan.alternatives) and chosen.scales(
-        plan, None, None, engine
-    )
+    may_split = not chosen.is_native and not plan.alternatives
+    splits = may_split and chosen.scales(plan, None, None, engine) is not None
+
+    # Where a device chooses between words, a narrow operand keeps its dtype.
+    is_narrow = problem.narrow is not None
+    is_narrow = is_narrow and problem.narrow is common_narrow(x.dtype, x.dtype)
+    keeps_dtype = is_narrow and bool(plan.alternatives)
     with library.active():
-        operand = (
-            x if is_narrow and plan.alternatives else converted(x, plan.problem.dtype)
-        )
-        split = None
+        operand = x if keeps_dtype else converted(x, problem.dtype)
         if operand is x:
             operand = x.copy()
+        split = None
         if operand.size and splits:
-            split = whole_split(
-                plan, own_stack(operand, side, plan.problem), side, engine
-            )
+            stack = own_stack(operand, side, problem)
+            split = whole_split(plan, stack, side, engine)
     return Prepared(operand, split, side, plan, library)
 
 

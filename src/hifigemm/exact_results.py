@@ -1,4 +1,4 @@
-"""What says more of an exact product than the nearest float: pairs and enclosures.
+"""Pairs and enclosures, which say more of an exact product than the nearest float.
 
 Idea
     On a CPU both are roundings of sums in three words, see numerics/three_words.py.
@@ -37,7 +37,7 @@ from hifigemm.road import (
 )
 
 Remainder = Callable[[Array, int], Array]
-"""2**shift (A B - C), rounded once, of C and the shift."""
+"""2**shift (A B - C), rounded once, as a function of C and the shift."""
 
 
 def check_two_parts(result: str, accuracy: Any, out: Any, plan: Any) -> None:
@@ -129,46 +129,47 @@ def _by_products(
         parts = pair(nearest, remainder)
         return parts, report
 
-    # An enclosure is known where neither the row nor the column holds an Inf or NaN.
+    # Entries have an enclosure if neither the row nor the column holds an Inf or NaN.
     left, right = operands.stacks(operands.dtype)
-    is_unknown = nonfinite_vectors(left, 2) | nonfinite_vectors(right, 1)
+    has_nonfinite = nonfinite_vectors(left, 2) | nonfinite_vectors(right, 1)
     shapes = operands.shapes
-    known = np.broadcast_to(np.logical_not(is_unknown), shapes.stack)
-    parts = enclosure(nearest, remainder, known.reshape(shapes.result))
+    has_enclosure = np.broadcast_to(np.logical_not(has_nonfinite), shapes.stack)
+    parts = enclosure(nearest, remainder, has_enclosure.reshape(shapes.result))
     return parts, report
 
 
 def pair(nearest: Array, remainder: Remainder) -> tuple[Array, Array]:
-    """(high, low): high is the nearest float, and low that of what is left; 0 where
-    high is not finite.
+    """(high, low): high is the nearest float, and low the remainder, rounded once; 0
+    where high is not finite.
     """
     high = _components(nearest)
-    known, zero = np.isfinite(high), high.dtype.type(0)
-    low = remainder(_of_components(np.where(known, high, zero), nearest), 0)
-    return nearest, _of_components(np.where(known, _components(low), zero), nearest)
+    zero = high.dtype.type(0)
+    is_finite = np.isfinite(high)
+    finite = np.where(is_finite, high, zero)
+    low = _components(remainder(_of_components(finite, nearest), 0))
+    return nearest, _of_components(np.where(is_finite, low, zero), nearest)
 
 
 def enclosure(
-    nearest: Array, remainder: Remainder, known: Array
+    nearest: Array, remainder: Remainder, has_enclosure: Array
 ) -> tuple[Array, Array]:
     """(lower, upper): the floats next to the exact value, equal where it is one.
 
-    Where the operands hold Inf or NaN, `known` is False, and both are what IEEE
+    Where the operands hold Inf or NaN, `has_enclosure` is False, and both are what IEEE
     arithmetic gives.
     """
     real = np.finfo(nearest.dtype)
-    near = np.clip(
-        _components(np.where(known, nearest, nearest.dtype.type(0))),
-        -real.max,
-        real.max,
-    )
-    side = np.sign(
-        _components(remainder(_of_components(near, nearest), real.nmant - real.minexp))
-    )
-    lower, upper = (
-        np.where(known, _of_components(x, nearest), nearest)
-        for x in _neighbours(near, side)
-    )
+    finite = np.where(has_enclosure, nearest, nearest.dtype.type(0))
+    near = np.clip(_components(finite), -real.max, real.max)
+
+    # With this power of two no difference rounds to zero, so that its sign is known.
+    shift = real.nmant - real.minexp
+    difference = remainder(_of_components(near, nearest), shift)
+    side = np.sign(_components(difference))
+
+    lower, upper = (_of_components(x, nearest) for x in _neighbours(near, side))
+    lower = np.where(has_enclosure, lower, nearest)
+    upper = np.where(has_enclosure, upper, nearest)
     return lower, upper
 
 

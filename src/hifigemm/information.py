@@ -1,4 +1,4 @@
-"""What can be used here: engines, devices, versions."""
+"""Engines, devices and versions that can be used here."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ class Info:
 
     def __str__(self) -> str:
         lines = [f"{name:<10} {text}" for name, text in self.versions.items()]
-        engines = [f"  {name:<16} {text}" for name, text in self.engines.items()]
-        return "\n".join(
-            [*lines, "engines", *engines, *(["GPUs"] if self.gpus else []), *self.gpus]
-        )
+        lines.append("engines")
+        lines += [f"  {name:<16} {text}" for name, text in self.engines.items()]
+        if self.gpus:
+            lines += ["GPUs", *self.gpus]
+        return "\n".join(lines)
 
 
 @opaque
@@ -52,19 +53,18 @@ def info() -> Info:
         "numpy": f"{np.__version__} with {blas['name']} {blas['version']}",
         "cores": str(os.cpu_count()),
         "tested": ", ".join(
-            f"{library} {versions}" for library, versions in TESTED.items()
+            f"{library} {tested}" for library, tested in TESTED.items()
         ),
     }
-    described: dict[str, str] = {}
+    texts: dict[str, str] = {}
     gpus: tuple[str, ...] = ()
     for name in available():
         engine = engine_for(name)
-        described[name] = (
-            f"{engine.device}: exact products of {', '.join(sorted(engine.products))}"
-        )
-    if "torch" in described:
+        formats = ", ".join(sorted(engine.products))
+        texts[name] = f"{engine.device}: exact products of {formats}"
+    if "torch" in texts:
         from hifigemm.engines.torch_engine import describe_gpus, describe_triton
 
         versions["triton"] = describe_triton()
         versions["torch"], gpus = describe_gpus()
-    return Info(versions, described, gpus)
+    return Info(versions, texts, gpus)

@@ -71,8 +71,8 @@ def matmul(
         and Triton are needed.
     accuracy, scheme, workspace
         As for `hifigemm.matmul`. They are constants of a compiled program, and hold for
-        the products of its derivatives. So does `hifigemm.strict`, as it is where the
-        program is traced.
+        the products of its derivatives. `hifigemm.strict` is read when the program is
+        traced.
 
     Returns
     -------
@@ -136,12 +136,11 @@ def gemm(
     PlanError, ValueError, TypeError, jax.errors.JaxRuntimeError
         As for `matmul`.
     """
-    a, b = jax_primitive.as_jax(a, "a"), jax_primitive.as_jax(b, "b")
-    c = c if c is None or jax_primitive.is_number(c) else jax_primitive.as_jax(c, "c")
-    made: Array = cast(Any, gemm_of_any_library)(
-        a,
-        b,
-        c,
+    is_array = c is not None and not jax_primitive.is_number(c)
+    result: Array = cast(Any, gemm_of_any_library)(
+        jax_primitive.as_jax(a, "a"),
+        jax_primitive.as_jax(b, "b"),
+        jax_primitive.as_jax(c, "c") if is_array else c,
         alpha=alpha,
         beta=beta,
         trans_a=trans_a,
@@ -150,4 +149,4 @@ def gemm(
         scheme=scheme,
         workspace=workspace,
     )
-    return made
+    return result

@@ -1,9 +1,9 @@
-"""Whose arrays come in: NumPy and CuPy arrays, PyTorch tensors and JAX arrays. What
-comes in goes out.
+"""The libraries of operands: NumPy, PyTorch, CuPy and JAX. The result is an array of the
+same one.
 
-Inside, everything is an array with NumPy's interface. A CPU tensor or JAX array is seen
-as the NumPy array of its memory, a CUDA tensor through `engines.device_array`, which
-carries NumPy's operations out on the device, an array of CuPy or JAX on a GPU as the
+Behind the door everything is an array with NumPy's interface. A CPU tensor or JAX array
+becomes the NumPy array of its memory, a CUDA tensor an `engines.device_array`, which
+carries NumPy's operations out on the device, an array of CuPy or JAX on a GPU the
 tensor of its memory. Nothing is copied between devices or libraries.
 """
 
@@ -42,16 +42,16 @@ class Library:
 
     @property
     def on_host(self) -> bool:
-        """Whether arrays lie in the memory of the CPU."""
+        """True if arrays lie in the memory of the CPU."""
         return self.device == "cpu"
 
     def active(self) -> AbstractContextManager[Any]:
-        """A context in which kernels go to this device and torch multiplies in the
-        formats that it is given.
+        """A context in which kernels run on this device, and torch multiplies in the
+        formats of its operands.
 
-        For arrays of CuPy they go to its current stream, so that no stream waits for
-        another one.
-        Where arrays of JAX lie on a GPU, its end waits for what was launched.
+        For arrays of CuPy kernels go to CuPy's current stream, so that no stream waits
+        for another one. For arrays of JAX on a GPU the end of the context waits for the
+        kernels.
         """
         if self.name == "numpy" or (self.name == "jax" and self.on_host):
             return nullcontext()
@@ -65,14 +65,14 @@ class Library:
             context.enter_context(torch.cuda.device(self.device))
         if self.name == "cupy":
             context.enter_context(torch.cuda.stream(_stream_of_cupy(self.device)))
-        # XLA does not know torch's stream, and uses the memory of dropped operands
-        # again
+        # XLA does not know torch's stream: it would reuse the memory of operands that
+        # are dropped while kernels still read them.
         if self.name == "jax":
             context.callback(lambda: torch.cuda.current_stream().synchronize())
         return context
 
     def owns(self, x: Any) -> bool:
-        """Whether x is an array of this library on this device."""
+        """True if x is an array of this library on this device."""
         return _library(x, "x") == self
 
     def asarray(self, x: Any, name: str) -> Array:
@@ -102,14 +102,14 @@ class Library:
             x = _tensor_of_cupy(x, name, self.device)
         check_tensor(x, name)
         x = x.resolve_conj().resolve_neg()
-        brief = str(x.dtype) == "torch.bfloat16"
-        if brief and name == "out":
+        is_bfloat16 = str(x.dtype) == "torch.bfloat16"
+        if is_bfloat16 and name == "out":
             raise TypeError(
                 f"out has dtype {x.dtype}; the result has dtype float32 or more"
             )
         if self.on_host:
             try:
-                array = (x.float() if brief else x).numpy()
+                array = (x.float() if is_bfloat16 else x).numpy()
             except TypeError as error:
                 raise TypeError(
                     f"{name} is a tensor of {x.dtype}, which NumPy does not have"
@@ -117,28 +117,29 @@ class Library:
             return array
         from hifigemm.engines.device_array import DeviceArray, wrap
 
-        on_device: Any = DeviceArray(x.detach(), BFLOAT16) if brief else wrap(x)
+        if not is_bfloat16:
+            return wrap(x)
+        on_device: Any = DeviceArray(x.detach(), BFLOAT16)
         return on_device
 
     def out_view(
         self, out: Any, stack: tuple[int, ...], *operands: Array
     ) -> Array | None:
-        """`out` as a stack of this shape for kernels to write to; None where that takes
-        a copy or an operand is near.
+        """`out` as a stack of this shape, to which kernels write directly.
 
-        Host arrays are filled at the end.
+        None on the host, where results are copied at the end; where the stack would be
+        a copy; and where the memory of an operand overlaps that of `out`.
         """
         if out is None or self.on_host:
             return None
         from hifigemm.engines.device_array import unwrap, wrap
 
         target = unwrap(self.asarray(out, "out"))
-        first, last = _extent(target)
-        if any(
-            first < end and start < last
-            for start, end in (_extent(unwrap(x)) for x in operands)
-        ):
-            return None
+        start, end = _extent(target)
+        for x in operands:
+            start_of_x, end_of_x = _extent(unwrap(x))
+            if start < end_of_x and start_of_x < end:
+                return None
         try:
             view: Array = wrap(target.view(stack))
         except RuntimeError:
@@ -146,15 +147,15 @@ class Library:
         return view
 
     def note_change(self, x: Any) -> None:
-        """Count a change of a tensor that its library did not see."""
+        """Tell PyTorch that a tensor was written to, which derivatives check."""
         if self.name == "torch" and not x.is_inference():
             import torch
 
             torch.autograd.graph.increment_version(x)
 
     def to_native(self, x: Array) -> Any:
-        """An array of this library from what `asarray` or a product made; a product of
-        vectors is a scalar in NumPy.
+        """The array of this library behind an array with NumPy's interface; a product
+        of vectors is a scalar in NumPy.
         """
         if self.name == "numpy":
             return x[()] if x.ndim == 0 else x
@@ -166,13 +167,13 @@ class Library:
             return torch.from_numpy(np.ascontiguousarray(x)).reshape(x.shape)
         from hifigemm.engines.device_array import unwrap
 
-        return (
-            _cupy_of_tensor(unwrap(x), x.strides, x.dtype)
-            if self.name == "cupy"
-            else unwrap(x)
-        )
+        tensor = unwrap(x)
+        if self.name == "cupy":
+            return _cupy_of_tensor(tensor, x.strides, x.dtype)
+        return tensor
 
     def _to_jax(self, x: Array) -> Any:
+        """The array of JAX with the entries of x, in its memory where possible."""
         import jax
 
         if jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype:
@@ -182,9 +183,8 @@ class Library:
         if self.on_host:
             config: Any = jax.config
             default = config.jax_default_device or jax.devices()[0]
-            return jax.device_put(
-                x, None if self.place == default else self.place, may_alias=True
-            )
+            device = None if self.place == default else self.place
+            return jax.device_put(x, device, may_alias=True)
         from hifigemm.engines.device_array import unwrap
 
         with self.active():
@@ -200,15 +200,17 @@ def library_of(*operands: tuple[str, Any]) -> Library:
 
     Raises TypeError, ValueError: operands of different libraries or devices.
     """
-    found: dict[str, Library] = {}
+    by_name: dict[str, Library] = {}
     for name, x in operands:
-        own = getattr(x, "library", None)
-        library = own if isinstance(own, Library) else _library(x, name)
+        # Prepared operands know their library.
+        library = getattr(x, "library", None)
+        if not isinstance(library, Library):
+            library = _library(x, name)
         if library is not None:
-            found[name] = library
-    libraries = list(dict.fromkeys(found.values()))
+            by_name[name] = library
+    libraries = list(dict.fromkeys(by_name.values()))
     if len(libraries) > 1:
-        places = ", ".join(f"{name} is of {library}" for name, library in found.items())
+        places = ", ".join(f"{name} is of {x}" for name, x in by_name.items())
         error = TypeError if len({x.name for x in libraries}) > 1 else ValueError
         raise error(
             f"operands of different libraries or devices: {places}; nothing is copied, move one of them"
@@ -220,7 +222,7 @@ def _library(x: Any, name: str) -> Library | None:
     """The library of an array; None for what is no array but may become one, such as a
     list.
     """
-    # torch.compile traces no union of classes of NumPy
+    # torch.compile does not trace `np.ndarray | np.generic`.
     if isinstance(x, (np.ndarray, np.generic)):
         return NUMPY
     torch = sys.modules.get("torch")
@@ -297,25 +299,24 @@ def _tensor_of_cupy(x: Any, name: str, device: str) -> Any:
             )
         with x.device:
             x = cupy.ascontiguousarray(x)
-    # for which the protocol of the conversion has no name
+    # `__cuda_array_interface__` has no name for bfloat16.
     if x.dtype.name == "bfloat16":
         return torch.as_tensor(x.view(np.int16), device=device).view(torch.bfloat16)
     return torch.as_tensor(x, device=device)
 
 
 def _cupy_of_tensor(x: Any, strides: tuple[int, ...], dtype: Any) -> Any:
-    """The array of CuPy in the memory of a tensor, which it keeps: PyTorch's allocator
-    owns the memory.
+    """The array of CuPy in the memory of a tensor.
+
+    It keeps the tensor alive, as the memory is that of PyTorch's allocator.
     """
     import cupy
 
-    first, last = _extent(x)
-    memory = cupy.cuda.UnownedMemory(
-        first, max(last - first, 0), x, x.device.index or 0
-    )
-    return cupy.ndarray(
-        tuple(x.shape), dtype, cupy.cuda.MemoryPointer(memory, 0), strides
-    )
+    start, end = _extent(x)
+    nbytes = max(end - start, 0)
+    memory = cupy.cuda.UnownedMemory(start, nbytes, x, x.device.index or 0)
+    pointer = cupy.cuda.MemoryPointer(memory, 0)
+    return cupy.ndarray(tuple(x.shape), dtype, pointer, strides)
 
 
 def _stream_of_cupy(device: str) -> Any:
@@ -324,13 +325,15 @@ def _stream_of_cupy(device: str) -> Any:
     import torch
 
     address = cupy.cuda.get_current_stream(torch.device(device).index).ptr
-    # both stand for the default stream; of 0, ExternalStream would make a new one
+    # Both stand for the default stream. ExternalStream would make a new one of 0.
     if address in (0, 1):
         return torch.cuda.default_stream(device)
     return torch.cuda.ExternalStream(address, device)
 
 
 def _extent(x: Any) -> tuple[int, int]:
-    """Addresses of the first byte and behind the last one of a tensor."""
-    spread = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) + 1
-    return x.data_ptr(), x.data_ptr() + spread * x.element_size()
+    """Addresses of the first byte of a tensor and of the byte behind the last one."""
+    axes = zip(x.shape, x.stride(), strict=True)
+    num_entries = sum((n - 1) * stride for n, stride in axes) + 1
+    start = x.data_ptr()
+    return start, start + num_entries * x.element_size()

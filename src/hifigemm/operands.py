@@ -55,12 +55,10 @@ class Prepared(Generic[_Source_co]):
         return self.operand.dtype
 
     def __repr__(self) -> str:
-        kept = (
-            counted(self.split.count, "plane")
-            if self.split is not None
-            else "no planes"
-        )
-        return f"Prepared({self.side}, shape={self.shape}, {self.dtype}, {kept}, {self.plan.scheme})"
+        planes = "no planes"
+        if self.split is not None:
+            planes = counted(self.split.count, "plane")
+        return f"Prepared({self.side}, shape={self.shape}, {self.dtype}, {planes}, {self.plan.scheme})"
 
 
 def as_operand(x: Any, name: str, library: Library) -> Array | Prepared:
@@ -91,15 +89,15 @@ def _numbers(x: Any, name: str, library: Library) -> Array:
     x = library.asarray(x, name)
     if x.dtype.kind == "O" and x.ndim:
         return x
-    is_number = x.dtype.kind in "fcbiu" and issubclass(
-        x.dtype.type, np.number | np.bool_
-    )
-    if not is_number and (library.on_host or x.dtype != BFLOAT16):
-        objects = (
-            f" and is {shown(x[()])}, a {kind_of(x[()])}" if x.dtype.kind == "O" else ""
-        )
-        raise TypeError(f"{name} has dtype {x.dtype}{objects}; {EXPECTED}")
-    return x
+    kinds = np.number | np.bool_
+    is_number = x.dtype.kind in "fcbiu" and issubclass(x.dtype.type, kinds)
+    is_bfloat16 = x.dtype == BFLOAT16 and not library.on_host
+    if is_number or is_bfloat16:
+        return x
+    value = ""
+    if x.dtype.kind == "O":
+        value = f" and is {shown(x[()])}, a {kind_of(x[()])}"
+    raise TypeError(f"{name} has dtype {x.dtype}{value}; {EXPECTED}")
 
 
 def result_dtype(*dtypes: np.dtype[Any] | complex) -> np.dtype[Any]:
@@ -108,18 +106,19 @@ def result_dtype(*dtypes: np.dtype[Any] | complex) -> np.dtype[Any]:
 
     A scalar of Python among them counts as NumPy counts it.
     """
-    dtype = np.result_type(
-        *(_SINGLE if isinstance(x, np.dtype) and x == BFLOAT16 else x for x in dtypes)
+    # NumPy does not have bfloat16, which float32 holds.
+    known = [
+        _SINGLE if isinstance(x, np.dtype) and x == BFLOAT16 else x for x in dtypes
+    ]
+    dtype = np.result_type(*known)
+    if dtype in _NARROW:
+        return _SINGLE
+    if dtype in _DTYPES:
+        return dtype
+    names = [str(x) if isinstance(x, np.dtype) else type(x).__name__ for x in dtypes]
+    raise TypeError(
+        f"operands of {', '.join(names)} promote to {dtype}; {EXPECTED}: convert one of them"
     )
-    dtype = _SINGLE if dtype in _NARROW else dtype
-    if dtype not in _DTYPES:
-        names = ", ".join(
-            str(x) if isinstance(x, np.dtype) else type(x).__name__ for x in dtypes
-        )
-        raise TypeError(
-            f"operands of {names} promote to {dtype}; {EXPECTED}: convert one of them"
-        )
-    return dtype
 
 
 def common_narrow(a: np.dtype[Any], b: np.dtype[Any]) -> Format | None:
@@ -134,9 +133,8 @@ def widened(x: Array) -> Array:
 
 def check_addend(shape: tuple[int, ...], result: tuple[int, ...]) -> None:
     """Raise ValueError unless a C of this shape stands for one of the result's."""
-    fits = len(shape) <= len(result) and all(
-        n in (1, m) for n, m in zip(shape[::-1], result[::-1], strict=False)
-    )
+    axes = zip(reversed(shape), reversed(result), strict=False)
+    fits = len(shape) <= len(result) and all(n in (1, m) for n, m in axes)
     if not fits:
         raise ValueError(f"c has shape {shape}; the result has shape {result}")
 
@@ -177,8 +175,11 @@ class Shapes:
 
     @property
     def count(self) -> int:
-        """Products of matrices: those of the longer stack, none where one is empty."""
-        return max(self.left[0], self.right[0]) if self.left[0] and self.right[0] else 0
+        """Products of matrices: as many as the longer stack has, none where a stack is
+        empty.
+        """
+        lengths = self.left[0], self.right[0]
+        return 0 if 0 in lengths else max(lengths)
 
 
 def shapes_of(a: tuple[int, ...], b: tuple[int, ...]) -> Shapes:
@@ -187,8 +188,11 @@ def shapes_of(a: tuple[int, ...], b: tuple[int, ...]) -> Shapes:
 
     Raises ValueError: inner dimensions that differ, stacks that do not broadcast.
     """
-    m, k = (a[-2] if len(a) > 1 else 1), a[-1]
-    rows, n = b[-2] if len(b) > 1 else b[0], (b[-1] if len(b) > 1 else 1)
+    # A vector a is a row and has no m in the result, a vector b a column without n.
+    m = a[-2] if len(a) > 1 else 1
+    k = a[-1]
+    rows = b[-2] if len(b) > 1 else b[0]
+    n = b[-1] if len(b) > 1 else 1
     if k != rows:
         raise ValueError(
             f"inner dimensions differ: a has shape {a} with k = {k}, b has shape {b} with k = {rows}"
@@ -199,9 +203,17 @@ def shapes_of(a: tuple[int, ...], b: tuple[int, ...]) -> Shapes:
         raise ValueError(
             f"stacks {a[:-2]} of a and {b[:-2]} of b do not broadcast"
         ) from None
-    result = batch + ((m,) if len(a) > 1 else ()) + ((n,) if len(b) > 1 else ())
-    count_a, count_b, count = math.prod(a[:-2]), math.prod(b[:-2]), math.prod(batch)
+    result = batch
+    if len(a) > 1:
+        result += (m,)
+    if len(b) > 1:
+        result += (n,)
+
+    count = math.prod(batch)
+    count_a = math.prod(a[:-2])
+    count_b = math.prod(b[:-2])
     if count_b == 1 and count_a == count:
+        # The matrices of a stand below each other: one product makes all of them.
         return Shapes(result, (1, count * m, k), (1, k, n), batch)
     left = 1 if count_a == 1 else count
     right = 1 if count_b == 1 else count
@@ -216,12 +228,18 @@ def converted(x: Array, dtype: np.dtype[Any]) -> Array:
     if x.dtype == dtype:
         return x
     y = widened(x).astype(dtype, copy=False)
-    if x.dtype.kind in "iu" and np.abs(y.real).max(initial=0) >= 2.0**53:
-        beyond = y.real >= 2.0 ** (64 if x.dtype.kind == "u" else 63)
-        if beyond.any() or not (y.real.astype(x.dtype) == x).all():
-            raise ValueError(
-                f"integers of {x.dtype} beyond 2**53 are not exact in {dtype}; convert them first"
-            )
+    is_integer = x.dtype.kind in "iu"
+    if not is_integer or np.abs(y.real).max(initial=0) < 2.0**53:
+        return y
+
+    # Rounded integers differ after the way back, which those must not go that were
+    # rounded to a number beyond their dtype.
+    num_bits = 64 if x.dtype.kind == "u" else 63
+    is_beyond = y.real >= 2.0**num_bits
+    if is_beyond.any() or not (y.real.astype(x.dtype) == x).all():
+        raise ValueError(
+            f"integers of {x.dtype} beyond 2**53 are not exact in {dtype}; convert them first"
+        )
     return y
 
 
@@ -231,13 +249,15 @@ def stacked(
     batch: tuple[int, ...],
     dtype: np.dtype[Any] | None,
 ) -> Array:
-    """x as a stack of this shape and dtype, None for its own, a view where possible;
-    errors as of `converted`.
+    """x as a stack of this shape and dtype, a view where possible; None stands for the
+    dtype of x. Errors are those of `converted`.
     """
-    x = x if dtype is None else converted(x, dtype)
-    core = x.shape[-2:] if x.ndim > 1 else shape[1:]
-    if shape[0] != 1 and math.prod(x.shape[:-2]) != shape[0]:
-        x = np.broadcast_to(x.reshape(x.shape[:-2] + core), batch + core)
+    if dtype is not None:
+        x = converted(x, dtype)
+    matrix = x.shape[-2:] if x.ndim > 1 else shape[1:]
+    stack = x.shape[:-2]
+    if shape[0] not in (1, math.prod(stack)):
+        x = np.broadcast_to(x.reshape(stack + matrix), batch + matrix)
     return x.reshape(shape)
 
 
@@ -272,54 +292,64 @@ def check_out(out: Any, shapes: Shapes, dtype: np.dtype[Any], library: Library) 
         raise ValueError(
             "out is a conjugated or negated view; pass out.resolve_conj().resolve_neg()"
         )
-    taken = library.asarray(out, "out")
-    shape, is_numpy = taken.shape, library.name == "numpy"
+    array = library.asarray(out, "out")
+    shape = array.shape
+    is_numpy = library.name == "numpy"
     if shape != shapes.result and not (is_numpy and _is_stack_of(shape, shapes)):
         raise ValueError(f"out has shape {shape}; the result has shape {shapes.result}")
-    if taken.dtype != dtype and not (is_numpy and _holds(taken.dtype, dtype)):
-        raise TypeError(f"out has dtype {taken.dtype}; the result has dtype {dtype}")
-    if not taken.flags.writeable:
+    if array.dtype != dtype and not (is_numpy and _holds(array.dtype, dtype)):
+        raise TypeError(f"out has dtype {array.dtype}; the result has dtype {dtype}")
+    if not array.flags.writeable:
         raise ValueError("out is read-only")
-    if _overlap(shape, taken.strides, taken.dtype.itemsize):
+    if _overlap(shape, array.strides, array.dtype.itemsize):
         raise ValueError(
-            f"entries of out share memory: its shape is {shape}, its strides are {taken.strides}"
+            f"entries of out share memory: its shape is {shape}, its strides are {array.strides}"
         )
 
 
 def _is_stack_of(shape: tuple[int, ...], shapes: Shapes) -> bool:
-    """Whether an array of this shape is a stack that the results of these shapes fill
+    """True if an array of this shape is a stack that the results of these shapes fill
     by broadcasting.
     """
-    core = shapes.result[len(shapes.batch) :]
-    lead = len(shape) - len(core)
-    pairs = zip_longest(shapes.batch[::-1], shape[:lead][::-1], fillvalue=1)
-    return lead >= 0 and shape[lead:] == core and all(n in (1, m) for n, m in pairs)
+    matrix = shapes.result[len(shapes.batch) :]
+    num_axes = len(shape) - len(matrix)
+    if num_axes < 0 or shape[num_axes:] != matrix:
+        return False
+    stack = shape[:num_axes]
+    axes = zip_longest(reversed(shapes.batch), reversed(stack), fillvalue=1)
+    return all(n in (1, m) for n, m in axes)
 
 
 def _holds(wide: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
-    """Whether every value of a dtype of results is one of another dtype; NumPy counts
-    int64 among float64.
+    """True if every value of a dtype of results is one of `wide`.
+
+    `np.can_cast` alone would let int64 into float64.
     """
     kinds = {"f": "fc", "c": "c", "b": "biufc"}.get(dtype.kind, "iu")
     return wide.kind in kinds and np.can_cast(dtype, wide, "safe")
 
 
 def _overlap(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
-    """Whether entries of an array overlap; True for large ones whose strides do not
+    """True if entries of an array overlap, and for large arrays whose strides do not
     rule it out.
     """
     if 0 in shape:
         return False
+
+    # From the smallest stride on, each axis steps over all that lies within the axes
+    # before it: then nothing overlaps.
     axes = sorted((abs(s), n) for s, n in zip(strides, shape, strict=True) if n > 1)
-    end = itemsize
+    extent = itemsize
     for stride, n in axes:
-        if stride < end:
+        if stride < extent:
             break
-        end += stride * (n - 1)
+        extent += stride * (n - 1)
     else:
         return False
     if math.prod(shape) > _FEW:
         return True
+
+    # The address of each entry.
     starts = np.zeros(1, np.int64)
     for stride, n in axes:
         starts = (starts[:, None] + stride * np.arange(n)).ravel()
@@ -405,9 +435,7 @@ def usable_split(
     """
     if not isinstance(x, Prepared) or x.split is None:
         return None
-    vectors = shape[1] if side == "left" else shape[2]
-    return (
-        x.split
-        if (x.split.planes.shape[0], x.split.vectors) == (shape[0], vectors)
-        else None
-    )
+    num_vectors = shape[1] if side == "left" else shape[2]
+    is_as_long = len(x.split.planes) == shape[0]
+    is_as_wide = x.split.vectors == num_vectors
+    return x.split if is_as_long and is_as_wide else None

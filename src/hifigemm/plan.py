@@ -42,9 +42,8 @@ class Outliers:
     # for entries of an outlier row with the other columns and the other way round; all
     # vectors have so many residues
     shared: int
-    # bits by which scales lie below those of `shared` moduli, so that `num_moduli` hold
-    # the products; those of
-    # outliers lie as many above
+    # Ordinary vectors are scaled by 2**-lowered, outliers by 2**+lowered, relative to
+    # the scale for `shared` moduli: so `num_moduli` hold the products of ordinary ones.
     lowered: int
     balance: int  # bits that rows get at the expense of columns
     rows: tuple[int, ...]
@@ -57,32 +56,30 @@ class Outliers:
         return f"{self.num_moduli} moduli without {vectors}"
 
     def of_fullest_block(self, rows: int, cols: int) -> Outliers:
-        """As many outliers as a block of so many rows and columns has at most, as the
-        first ones of it.
+        """The outliers of the fullest block of so many rows and columns, moved to its
+        start.
         """
-        counts = (
-            max(Counter(i // length for i in vectors).values(), default=0)
-            for vectors, length in ((self.rows, rows), (self.cols, cols))
-        )
-        some, others = (tuple(range(count)) for count in counts)
-        return replace(self, rows=some, cols=others)
+        num_rows = max(Counter(i // rows for i in self.rows).values(), default=0)
+        num_cols = max(Counter(j // cols for j in self.cols).values(), default=0)
+        return replace(self, rows=tuple(range(num_rows)), cols=tuple(range(num_cols)))
 
     def num_products(self, problem: Problem, count: int) -> float:
         """Products of size m n k that are made where `count` moduli hold the entries of
         outlier rows and columns.
         """
-        rows, cols = len(self.rows) / problem.m, len(self.cols) / problem.n
+        rows = len(self.rows) / problem.m
+        cols = len(self.cols) / problem.n
         return self.num_moduli + self.shared * (rows + cols) + count * rows * cols
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was seen of the operands of one product."""
+    """Facts about the operands of one product, each None where nobody looked for it."""
 
-    # see numerics.scaling.required_bits; none where the operands need more bits than
-    # was asked, or nobody looked
+    # see numerics.scaling.required_bits; None too where operands need more bits than
+    # the limit that was given
     required_bits: tuple[int, int] | None = None
-    # see schemes.certify.error_ratio; none where nobody looked
+    # see schemes.certify.error_ratio
     error_ratio: float | None = None
     # see numerics.estimates.published_num_slices
     num_slices: tuple[int, bool] | None = None
@@ -98,7 +95,7 @@ class Blocking:
     workspace: int = 0  # bytes that the largest block takes
     # entries of an operand or of the result that the plain functions work on at a time
     entries: int = BLOCK_ENTRIES
-    # whether blocks take seven products of halves for eight, see numerics/strassen.py
+    # blocks take seven products of halves for eight, see numerics/strassen.py
     in_halves: bool = False
 
 
@@ -106,7 +103,8 @@ def blocks_of_shape(
     shape: tuple[int, int, int], block: tuple[int, int, int]
 ) -> Iterator[Block]:
     """Blocks of a stack of results (batch, m, n), columns outermost."""
-    (count, m, n), (batch, rows, cols) = shape, block
+    count, m, n = shape
+    batch, rows, cols = block
     for z in range(0, count, max(batch, 1)):
         for j in range(0, n, max(cols, 1)):
             for i in range(0, m, max(rows, 1)):
@@ -163,8 +161,8 @@ class Plan(Shown):
     reason: str
     # schemes to which the device goes on, in this order; each keeps `bound`
     alternatives: tuple[Any, ...] = ()
-    # Of the operands that the plan was made for. A plan for any operands keeps of it
-    # what its scales are balanced by.
+    # Facts about the operands that the plan was made for. A plan for any operands has
+    # those alone by which its scales are balanced.
     evidence: Evidence | None = None
     blocking: Blocking = Blocking()
 
@@ -177,14 +175,12 @@ class Plan(Shown):
 
     @cached_property
     def is_fixed(self) -> bool:
-        """Whether counts were forced, so that they are not raised."""
+        """True if counts were forced, so that they are not raised."""
         return self.asked is not None and self.asked.explicit
 
     @cached_property
     def certifies(self) -> bool:
-        """Whether something is to be said of the error of every entry: as a promise or
-        for the report.
-        """
+        """True if the error of every entry is bounded, for a promise or for the report."""
         if self.verification is Verification.NONE:
             return self.target.states_bound
         return self.verification is Verification.ENTRYWISE
@@ -208,7 +204,7 @@ class Plan(Shown):
 
     @cached_property
     def is_whole(self) -> bool:
-        """Whether the result is one block."""
+        """True if the result is one block."""
         p = self.problem
         return self.block_shape == (p.batch, p.m, p.n)
 
@@ -243,14 +239,11 @@ class Plan(Shown):
         bound = self.target.r if self.bound == 0 else self.bound
         accuracy = str(replace(self.target, r=bound))
         if bound > self.target.r:
-            accuracy += (
-                f": the worst case of a native product{self.target.accepts(bound)}"
-            )
-        strassen = (
-            ", each of seven halves for eight (Strassen)"
-            if self.blocking.in_halves
-            else ""
-        )
+            accepted = self.target.accepts(bound)
+            accuracy += f": the worst case of a native product{accepted}"
+        strassen = ""
+        if self.blocking.in_halves:
+            strassen = ", each of seven halves for eight (Strassen)"
         return [
             ("problem", str(self.problem)),
             ("accuracy", accuracy),
@@ -294,24 +287,20 @@ class Split:
         stack.
         """
 
-        def cut(x: Array, rows: bool) -> Array:
-            width = x.shape[-2 if rows else -1] // self.vectors
-            where = slice(vectors.start * width, vectors.stop * width)
+        def cut(x: Array, has_rows: bool) -> Array:
+            # An embedded complex operand has several rows or columns for each vector.
+            width = x.shape[-2 if has_rows else -1] // self.vectors
+            part = slice(vectors.start * width, vectors.stop * width)
             x = x[batch] if x.shape[0] != 1 else x
-            return x[..., where, :] if rows else x[..., where]
+            return x[..., part, :] if has_rows else x[..., part]
 
-        left = self.side == "left"
-        facts = {name: cut(x, left) for name, x in self.facts.items()}
-        count = vectors.stop - vectors.start
-        planes = cut(self.planes, left or self.k_major)
-        return Split(
-            self.side,
-            count,
-            planes,
-            cut(self.unit, left),
-            self.count,
-            facts,
-            self.k_major,
+        is_left = self.side == "left"
+        return replace(
+            self,
+            vectors=vectors.stop - vectors.start,
+            planes=cut(self.planes, is_left or self.k_major),
+            unit=cut(self.unit, is_left),
+            facts={name: cut(x, is_left) for name, x in self.facts.items()},
         )
 
 
@@ -330,9 +319,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Decision:
-    """What was done in the end and what is guaranteed: the attributes of a `Report`
-    that the operands may decide.
-    """
+    """The attributes of a `Report` that the operands may decide."""
 
     scheme: Any
     num_products: int
@@ -436,11 +423,11 @@ class Report(Shown):
         """The report with another product that was made for a share of the entries."""
         num_products = other.num_products * share
 
-        def changed(d: Decision) -> Decision:
+        def with_both(d: Decision) -> Decision:
             count = math.ceil(d.num_products + num_products)
             return replace(d, num_products=count, reason=f"{d.reason}; {reason}")
 
-        return self.changed(changed, self.decision_seconds + other.decision_seconds)
+        return self.changed(with_both, self.decision_seconds + other.decision_seconds)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Report):
@@ -483,19 +470,16 @@ class Report(Shown):
         }
 
     def _lines(self) -> list[tuple[str, str]]:
-        bound = f"{self.bound:.3g} |A||B|" + (
-            ", correctly rounded" if self.correct else ""
-        )
+        bound = f"{self.bound:.3g} |A||B|"
+        if self.correct:
+            bound += ", correctly rounded"
+        if self.relative is not None:
+            bound = f"{self.relative:.3g} |AB|, and {bound}"
         return [
             ("scheme", str(self.scheme)),
             ("products", str(self.num_products)),
             ("engine", f"{self.engine} on {self.device}"),
-            (
-                "bound",
-                bound
-                if self.relative is None
-                else f"{self.relative:.3g} |AB|, and {bound}",
-            ),
+            ("bound", bound),
             ("native", "yes" if self.native else "no"),
             ("k_block", str(self.k_block)),
             ("workspace", f"{self.workspace / 2**20:.1f} MiB"),

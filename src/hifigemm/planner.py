@@ -1,5 +1,7 @@
-"""The only maker of plans: what was asked, what the engine offers, and what was seen of
-the operands.
+"""Plans of products: from an accuracy or a scheme, the engine, and where they matter the
+operands.
+
+No other module makes plans for the road.
 """
 
 from __future__ import annotations
@@ -29,20 +31,21 @@ from hifigemm.schemes.auto import (
 from hifigemm.settings import is_strict
 
 _LARGE = 2**26
-"""Bytes of operands and result below which no scheme takes more than about a GiB, so
-that nobody looks at what is free; and the least that the free memory leaves a limit.
+"""Bytes of operands and result. Below, no scheme takes more than about a GiB, so that
+the free memory is not asked for. No limit that follows from the free memory is smaller.
 """
 
 
 class DefaultWorkspace(int):
-    """Bytes to stay within that nobody asked for, so that one entry may take more; no
-    equal of a limit that was.
+    """A limit in bytes that follows from problem and engine, and from the free memory
+    if that leaves less.
 
-    The smaller of what problem and engine say, which is `steady`, and of what the free
-    memory allows, where it was looked at.
+    A product of one entry may exceed it. It is not equal to a limit of the same size
+    that a caller gave.
     """
 
     steady: int
+    """The limit without regard to the free memory."""
 
     def __new__(cls, nbytes: int, free: int | None = None) -> DefaultWorkspace:
         """The smaller of the two."""
@@ -51,10 +54,9 @@ class DefaultWorkspace(int):
         return self
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, DefaultWorkspace) and (int(self), self.steady) == (
-            int(other),
-            other.steady,
-        )
+        if not isinstance(other, DefaultWorkspace):
+            return False
+        return int(self) == int(other) and self.steady == other.steady
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -64,37 +66,35 @@ class DefaultWorkspace(int):
 
 
 def steady(workspace: int) -> int:
-    """The limit whatever memory is free, for what must not depend on that: bits that
-    follow blocks, a choice.
+    """The limit without regard to the free memory, which must decide no bit and no
+    choice of a scheme.
     """
-    return (
-        DefaultWorkspace(workspace.steady)
-        if isinstance(workspace, DefaultWorkspace)
-        else workspace
-    )
+    if isinstance(workspace, DefaultWorkspace):
+        return DefaultWorkspace(workspace.steady)
+    return workspace
 
 
 def workspace_limit(problem: Problem, workspace: int | None, engine: Engine) -> int:
-    """Bytes to stay within: what was asked, or the engine's multiple of operands and
-    result, or more for small ones.
+    """Bytes to stay within: those that were asked for, or the engine's multiple of
+    operands and result, or more for small ones.
 
-    What nobody asked for leaves room: half of the memory that is free, once the result
-    and a copy of each operand have taken theirs, as a look at the free memory is no
-    promise and other threads multiply too. Two places are kept of that number, so that
-    what is kept for a limit is found again.
+    A limit that nobody asked for is no more than half of the memory that is free
+    besides the result and a copy of each operand: other threads multiply too, and the
+    free memory may shrink at any time.
     """
     if workspace is not None:
         return int(workspace)
-    p, memory = problem, engine.memory
+    p = problem
+    memory = engine.memory
     nbytes = p.batch * (p.m * p.k + p.k * p.n + p.m * p.n) * p.dtype.itemsize
     limit = max(memory.least_workspace, memory.workspace_factor * nbytes)
     free = memory.free() if nbytes >= _LARGE else None
     if free is None:
         return DefaultWorkspace(limit)
     room = max((free - nbytes) // 2, _LARGE)
-    return DefaultWorkspace(
-        limit, room >> room.bit_length() - 3 << room.bit_length() - 3
-    )
+    # Rounded down to three significant bits, so that cached plans are found again.
+    shift = room.bit_length() - 3
+    return DefaultWorkspace(limit, room >> shift << shift)
 
 
 def make(
@@ -112,8 +112,10 @@ def make(
     None: they are not read. `states_bound`: where nothing is promised, the bound is
     worked out for a report.
     """
-    target, asked = resolve(accuracy, problem.fmt, problem.k), as_scheme(scheme)
+    target = resolve(accuracy, problem.fmt, problem.k)
+    asked = as_scheme(scheme)
     if asked is None:
+        # "auto": words or the native product, if they keep the target.
         words = words_by_exponents(problem, target, engine, steady(workspace))
         if words is not None:
             return words
@@ -127,13 +129,14 @@ def make(
         if chosen.explicit and accuracy is None:
             target = NO_PROMISE if states_bound else NOTHING_STATED
         chosen.check_keeps(problem, target)
+
+    # A choice that the device makes, a choice by the operands, or the scheme's own plan.
     plan = None if is_strict() else on_device(chosen, problem, target, engine, asked)
     if plan is None and asked is None and engine.costs is not None:
         plan = by_operands(problem, target, engine, engine.costs, look)
     if plan is None:
-        plan = chosen.plan(
-            problem, target, engine, look and look(chosen, target), asked
-        )
+        evidence = None if look is None else look(chosen, target)
+        plan = chosen.plan(problem, target, engine, evidence, asked)
     return fitted(plan, workspace, engine)
 
 
@@ -144,10 +147,12 @@ def with_evidence(
     workspace: int,
     look: Look | None = None,
 ) -> Plan:
-    """The plan after one whose bound the evidence did not certify; `look` says what
-    else the operands tell.
+    """A finer plan after one whose bound did not hold for the operands.
+
+    `look` gives what a scheme wants to know of the operands beyond the evidence.
     """
-    problem, target = plan.problem, plan.target
+    problem = plan.problem
+    target = plan.target
     if plan.asked is None and engine.costs is not None:
         ratio = None if evidence is None else evidence.error_ratio
         finer = by_operands(problem, target, engine, engine.costs, look, ratio)
@@ -158,27 +163,29 @@ def with_evidence(
 
 
 def reusable(plan: Plan, engine: Engine, workspace: int) -> Plan:
-    """The plan for any operands of its problem: what was seen of some operands holds
-    for no others.
+    """The plan without the evidence of the operands that it was made for.
 
     Its counts stay, and the balance between the operands: they are a good guess for
     operands of the same kind.
     """
     if plan.evidence is None:
         return plan
-    bits, evidence = plan.evidence.required_bits, None
+
+    # The balance follows from the required bits.
+    bits = plan.evidence.required_bits
+    evidence = None
     by_ratio = (
         plan.asked is None and engine.costs is not None and not plan.target.by_entry
     )
-    if (
-        bits is not None
-        and not by_ratio
-        and balance(bits, plan.scheme.count, plan.problem.is_complex)
-    ):
-        evidence = Evidence(required_bits=bits)
-    verification = (
-        Verification.ENTRYWISE if math.isfinite(plan.target.r) else Verification.NONE
-    )
+    if bits is not None and not by_ratio:
+        count = plan.scheme.count
+        if balance(bits, count, plan.problem.is_complex):
+            evidence = Evidence(required_bits=bits)
+
+    # Nothing is known of other operands, so that their entries are certified.
+    verification = Verification.NONE
+    if math.isfinite(plan.target.r):
+        verification = Verification.ENTRYWISE
     plan = replace(
         plan,
         verification=verification,
@@ -190,30 +197,33 @@ def reusable(plan: Plan, engine: Engine, workspace: int) -> Plan:
 
 
 def for_problem(
-    given: Plan, problem: Problem, engine: Engine, workspace: int, states_bound: bool
+    passed: Plan, problem: Problem, engine: Engine, workspace: int, states_bound: bool
 ) -> Plan:
     """A plan that was passed, for another problem of the same k and dtype."""
-    if given.alternatives and given.asked is None and problem.fmt is not FP64:
-        words = words_by_exponents(
-            problem, given.target, engine, steady(workspace), given
-        )
-        return words or fitted(
-            chosen_native(Native(), problem, given.target, engine), workspace, engine
-        )
-    if given.scheme.is_native:
-        if given.asked is None:
-            plan = chosen_native(given.scheme, problem, given.target, engine)
+    target = passed.target
+    if passed.alternatives and passed.asked is None and problem.fmt is not FP64:
+        # The format of words is chosen anew, as it depends on the size of the problem.
+        limit = steady(workspace)
+        words = words_by_exponents(problem, target, engine, limit, passed)
+        if words is not None:
+            return words
+        native = chosen_native(Native(), problem, target, engine)
+        return fitted(native, workspace, engine)
+    if passed.scheme.is_native:
+        if passed.asked is None:
+            plan = chosen_native(passed.scheme, problem, target, engine)
         else:
-            plan = given.scheme.plan(problem, given.target, engine, None, given.asked)
+            plan = passed.scheme.plan(problem, target, engine, None, passed.asked)
         return fitted(plan, workspace, engine)
-    return _for_problem(given, problem, engine, workspace, states_bound)
+    return _with_problem(passed, problem, engine, workspace, states_bound)
 
 
 @lru_cache(maxsize=256)
-def _for_problem(
-    given: Plan, problem: Problem, engine: Engine, workspace: int, states_bound: bool
+def _with_problem(
+    passed: Plan, problem: Problem, engine: Engine, workspace: int, states_bound: bool
 ) -> Plan:
-    plan = given
+    """The same scheme and counts for another problem."""
+    plan = passed
     if plan.target == NO_PROMISE and not states_bound:
         plan = replace(plan, target=NOTHING_STATED)
     if plan.verification is Verification.ON_DEVICE and engine.compile(plan) is None:
@@ -224,11 +234,11 @@ def _for_problem(
             alternatives=(),
         )
     if (
-        plan == given
-        and problem == given.problem
+        plan == passed
+        and problem == passed.problem
         and isinstance(workspace, DefaultWorkspace)
     ):
-        return given
+        return passed
     return fitted(replace(plan, problem=problem), workspace, engine)
 
 
@@ -240,16 +250,14 @@ def check_strict(plan: Plan, taken: Scheme | None = None) -> None:
     """
     if not is_strict():
         return
-    native = plan.scheme if taken is None else taken
-    if not native.is_native or plan.asked == native:
+    scheme = plan.scheme if taken is None else taken
+    if not scheme.is_native or plan.asked == scheme:
         return
-    # A library has its own way with over- and underflow, unless entries are certified.
-    if plan.bound > plan.target.r or plan.verification in (
-        Verification.A_PRIORI,
-        Verification.ON_DEVICE,
-    ):
+    # Without certified entries nobody sees what over- and underflows in a library.
+    unseen = Verification.A_PRIORI, Verification.ON_DEVICE
+    if plan.bound > plan.target.r or plan.verification in unseen:
         raise AccuracyError(
-            f"strict mode: {plan.problem} for {plan.target} would fall back to {native} ({plan.reason}); "
+            f"strict mode: {plan.problem} for {plan.target} would fall back to {scheme} ({plan.reason}); "
             'scheme="native" allows it, accuracy="correct" does without it'
         )
 
@@ -257,16 +265,16 @@ def check_strict(plan: Plan, taken: Scheme | None = None) -> None:
 def fitted(
     plan: Plan, workspace: int, engine: Engine, *, in_steps: bool = False
 ) -> Plan:
-    """The plan with the largest blocks that take at most `workspace` bytes; the stack
-    is cut first.
+    """The plan with the largest blocks that take at most `workspace` bytes.
 
-    One entry is always made where nobody asked for a limit. A library may add the terms
-    of a smaller block in another order, so blocks of rounded products do not follow the
-    free memory. `in_steps`: the program is not to be used.
+    The stack is cut first, then the longer side of the result. Without a limit that
+    was asked for, a block of one entry may take more. `in_steps` leaves the program of
+    the plan alone.
 
     Raises PlanError: not even one entry fits.
     """
-    p, program = plan.problem, None if in_steps else engine.compile(plan)
+    p = plan.problem
+    program = None if in_steps else engine.compile(plan)
     if plan.scheme.bits_follow_blocks:
         workspace = steady(workspace)
     entries = entries_within(workspace, engine.memory.block_entries)
@@ -281,7 +289,9 @@ def fitted(
 
     else:
         need = program.nbytes
-    batch, rows, cols = p.batch, p.m, p.n
+    batch = p.batch
+    rows = p.m
+    cols = p.n
     while (nbytes := need(batch, rows, cols)) > workspace:
         if batch > 1:
             batch = -(-batch // 2)

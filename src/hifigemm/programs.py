@@ -1,10 +1,9 @@
-"""Products that were made before, repeated for other operands of the same layout: the
-one cache of programs.
+"""The cache of programs, by which products of the same kind are repeated.
 
-What is taken for a product depends on the call, never on earlier calls: options,
-shapes, strides, dtypes, alignment and device. The first call of a kind plans, compiles,
-and leaves a function of the operands behind; later calls go straight to it, at the cost
-of its launches. Engines keep the programs of calls with other arguments here too.
+The first call of a kind plans, compiles, and leaves a function of the operands; later
+calls go straight to it, at the cost of its launches. A kind is everything that a choice
+may depend on: options, shapes, strides, dtypes, alignment and device, never earlier
+calls. Plans, and programs of engines for calls with other arguments, are kept here too.
 
 Each engine has room for `_LIMIT` programs. Where that is full, the ones that were used
 least recently go. A program is looked up without a lock: a use is written down as a
@@ -28,7 +27,7 @@ from hifigemm.transforms import is_followed, is_wrapped
 
 _LIMIT = 4096
 _ON_HOST = np.dtype(np.float64), np.dtype(np.float32)
-"""Of arrays of NumPy whose products are repeated."""
+"""Dtypes of NumPy whose products are repeated."""
 
 
 class _Entry:
@@ -45,20 +44,20 @@ class _Entry:
 
 _programs: dict[Hashable, _Entry] = {}
 _by_engine: dict[Hashable, dict[Hashable, _Entry]] = {}
-"""The same entries, which those of other engines do not drive out."""
+"""The same entries by engine, so that those of one engine never make room for those of
+another one.
+"""
 _uses = count()
 _changes = RLock()
-"""Held where programs come and go. A destructor or a signal that multiplies meanwhile
-may take it again.
+"""Held where programs come and go. A destructor or a handler of a signal may multiply
+meanwhile, in the same thread, so that the lock can be taken again there.
 """
 
 T = TypeVar("T")
 
 
 def keep(key: Hashable, program: Any, engine: Hashable) -> None:
-    """Leave a program for later calls, among those of an engine; the compiled ones of a
-    GPU are those of its device.
-    """
+    """Keep a program for later calls, among the programs of an engine."""
     with _changes:
         entries = _by_engine.setdefault(engine, {})
         if len(entries) >= _LIMIT:
@@ -67,8 +66,8 @@ def keep(key: Hashable, program: Any, engine: Hashable) -> None:
 
 
 def _drop_least_recently_used(entries: dict[Hashable, _Entry]) -> None:
-    """Make room for some programs at once, as finding the last uses takes as long for
-    many as for one.
+    """Make room for many programs at once, as sorting takes as long for many as for
+    one.
     """
     by_last_use = sorted(entries.items(), key=lambda item: item[1].last_use)
     for key, _ in by_last_use[: max(_LIMIT // 8, 1)]:
@@ -77,9 +76,7 @@ def _drop_least_recently_used(entries: dict[Hashable, _Entry]) -> None:
 
 
 def kept(key: Hashable) -> Any:
-    """The program that was left for a key, and is used now; None where there is
-    none.
-    """
+    """The program of a key, whose last use is now; None without one."""
     entry = _programs.get(key)
     if entry is None:
         return None
@@ -104,28 +101,31 @@ def forget() -> None:
 
 
 def repeat(key: Hashable, *arguments: Any) -> Any:
-    """The product as an earlier call of this kind has left it; None where it left
-    nothing for these operands.
+    """The product by the function that an earlier call of this kind has left; None
+    where there is none for these operands.
 
     The arguments are those of `hifigemm.engine.Repeated`.
     """
     try:
-        program: tuple[Callable[..., Any], str] | None = kept(key)
-    except TypeError:  # an option that cannot be hashed, which is refused later
+        entry: tuple[Callable[..., Any], str] | None = kept(key)
+    except TypeError:
+        # An option that has no hash. It raises an error later.
         return None
-    if program is None:
+    if entry is None:
         return None
+    product, description = entry
     try:
-        result = program[0](*arguments)
-    except RuntimeError as failed:
-        if not isinstance(
-            failed, getattr(sys.modules.get("torch"), "OutOfMemoryError", ())
-        ):
+        result = product(*arguments)
+    except RuntimeError as error:
+        out_of_memory = getattr(sys.modules.get("torch"), "OutOfMemoryError", ())
+        if not isinstance(error, out_of_memory):
             raise
-        # less memory is free than for the first call: a new plan may make do with it
+        # Less memory is free than at the first call: a new plan may do with less.
         return None
-    if result is not None and (log := decision_log()).isEnabledFor(logging.INFO):
-        log.info("%s, as before", program[1])
+    if result is not None:
+        log = decision_log()
+        if log.isEnabledFor(logging.INFO):
+            log.info("%s, as before", description)
     return result
 
 
@@ -139,7 +139,7 @@ def key_of(
     workspace: Any,
     return_report: bool = False,
 ) -> Hashable:
-    """What two calls must share; None where calls of this kind are not repeated."""
+    """The kind of a call; None for calls that are not repeated."""
     layout = _arrays(a, b, out) if type(a) is np.ndarray else _tensors(a, b, out)
     if layout is None:
         return None
@@ -157,7 +157,7 @@ def key_of(
 
 
 def _arrays(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
-    """What matters of matrices of NumPy; None for others."""
+    """The part of a key that two arrays of NumPy give; None for other operands."""
     if (
         out is not None
         or type(b) is not np.ndarray
@@ -169,8 +169,8 @@ def _arrays(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
 
 
 def _tensors(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
-    """What matters of plain tensors, on a GPU of those on the current device; None for
-    others.
+    """The part of a key that plain tensors give, which on a GPU lie on the current
+    device; None for other operands.
     """
     torch = sys.modules.get("torch")
     if torch is None or type(a) is not torch.Tensor or not (a.is_cuda or a.is_cpu):
@@ -184,21 +184,26 @@ def _tensors(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
     if b.dtype is not a.dtype:
         return None
     if not a.is_cuda:
-        is_kept = out is None and a.dtype in (torch.float64, torch.float32)
-        return ("torch", a.shape, b.shape, a.dtype) if is_kept else None
+        if out is None and a.dtype in (torch.float64, torch.float32):
+            return "torch", a.shape, b.shape, a.dtype
+        return None
     if device.index != torch.cuda.current_device():
         return None
-    at, bt, target = a.data_ptr(), b.data_ptr(), None
+
+    # Kernels depend on strides, and on the alignment of addresses to 16 bytes.
+    of_out = None
     if out is not None:
-        if out.untyped_storage().data_ptr() in (
+        storage = out.untyped_storage().data_ptr()
+        is_operand = storage in (
             a.untyped_storage().data_ptr(),
             b.untyped_storage().data_ptr(),
-        ):
+        )
+        if is_operand:
             return None
-        target = out.dtype, out.shape, out.stride(), out.data_ptr() & 15
-    one = (a.shape, a.stride(), a.dtype, at & 15)
-    other = (b.shape, b.stride(), b.dtype, bt & 15)
-    return *one, *other, device, target
+        of_out = out.dtype, out.shape, out.stride(), out.data_ptr() & 15
+    of_a = a.shape, a.stride(), a.dtype, a.data_ptr() & 15
+    of_b = b.shape, b.stride(), b.dtype, b.data_ptr() & 15
+    return *of_a, *of_b, device, of_out
 
 
 def view_of(x: Any, how: str) -> Any:
@@ -245,7 +250,7 @@ def share_storage(x: Any, y: Any) -> bool:
 
 
 def _is_plain(torch: Any, x: Any, device: Any) -> bool:
-    """Whether x is a dense tensor on the device whose memory is what it says."""
+    """True if x is a dense tensor on the device, and its memory holds its entries."""
     if type(x) is not torch.Tensor or x.device != device:
         return False
     return x.layout is torch.strided and not (

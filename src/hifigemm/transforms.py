@@ -1,5 +1,5 @@
-"""What PyTorch may do with a program besides running it: differentiate, batch, trace
-and compile it.
+"""Operands that carry more than numbers: PyTorch and JAX differentiate, batch, trace
+and compile programs.
 
 A product reads the numbers in the memory of its operands and writes new ones. Whatever
 else PyTorch follows would end there without a word. `matmul` of two tensors is an
@@ -48,8 +48,8 @@ def opaque(function: F) -> F:
 
 
 def check_tensor(x: Any, name: str) -> None:
-    """Raise TypeError for a tensor of which more than its entries would be asked, or
-    that has none in dense memory.
+    """Raise TypeError for a tensor that carries more than numbers, or whose entries are
+    not in dense memory.
     """
     torch: Any = sys.modules.get("torch")
     if torch is None or not isinstance(x, torch.Tensor):
@@ -76,10 +76,9 @@ def check_tensor(x: Any, name: str) -> None:
             )
     kind: Any = type(x)
     _check_no_mesh(kind, name)
-    if kind is not torch.Tensor and (
-        kind.__torch_function__ is not torch._C._disabled_torch_function_impl
-        or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
-    ):
+    has_function = kind.__torch_function__ is not torch._C._disabled_torch_function_impl
+    has_dispatch = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    if kind is not torch.Tensor and (has_function or has_dispatch):
         raise TypeError(
             f"{name} is a {kind.__module__}.{kind.__qualname__}, and what its class adds would be lost: pass "
             f"{name}.as_subclass(torch.Tensor) where that has the same entries"
@@ -113,11 +112,10 @@ def check_dense(x: Any, name: str, is_zero: bool = False) -> None:
 
 
 def belongs_to_torch(*operands: Any) -> bool:
-    """Whether a product of these is one that PyTorch compiles, differentiates, batches,
-    traces or passes on.
+    """True if PyTorch compiles, differentiates, batches or traces the product of these,
+    or a class of tensors handles it by itself.
 
-    It passes on what a class of tensors handles by itself. torch.compile traces this
-    function too.
+    torch.compile traces this function too.
     """
     torch: Any = sys.modules.get("torch")
     if torch is None:
@@ -135,25 +133,24 @@ def belongs_to_torch(*operands: Any) -> bool:
 
 
 def belongs_to_jax(*operands: Any) -> bool:
-    """Whether all of these are arrays of JAX, whose product is a primitive of it."""
+    """True if all of these are arrays of JAX, whose product is a primitive of JAX."""
     array = getattr(sys.modules.get("jax"), "Array", None)
     return array is not None and all(isinstance(x, array) for x in operands)
 
 
 def is_traced(x: Any) -> bool:
-    """Whether an array stands for others in a program of JAX."""
+    """True if x stands for arrays in a program that JAX traces."""
     return belongs_to_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer)
 
 
 def check_untraced(operands: dict[str, Any], **options: Any) -> None:
     """Raise TypeError for an array that JAX traces, or PyTorch differentiates, beside
-    an option that ends that.
+    an option for which there are no such products.
     """
-    names = [
-        option
-        for option, value in options.items()
-        if value is not None and value is not False
-    ]
+    names = []
+    for option, value in options.items():
+        if value is not None and value is not False:
+            names.append(option)
     if not names:
         return
     them = "it" if len(names) == 1 else "them"
@@ -165,10 +162,8 @@ def check_untraced(operands: dict[str, Any], **options: Any) -> None:
                 f"leave {them} out, or multiply outside of the program"
             )
         if _needs_gradient(x):
-            asked = " and ".join(
-                f"{option}=True" if options[option] is True else f"{option}="
-                for option in names
-            )
+            texts = [f"{x}=True" if options[x] is True else f"{x}=" for x in names]
+            asked = " and ".join(texts)
             raise TypeError(
                 f"{name} requires a gradient, which would be lost: products with {asked} have none. Leave {them} out, "
                 f"or pass {name}.detach() or use torch.no_grad()"
@@ -190,8 +185,8 @@ def _needs_gradient(x: Any) -> bool:
 
 
 def is_wrapped(x: Any) -> bool:
-    """Whether a tensor, of no class of its own, stands for others inside a transform of
-    torch.func.
+    """True if a tensor stands for others inside a transform of torch.func, though it has
+    no class of its own.
     """
     import torch
 
@@ -199,22 +194,23 @@ def is_wrapped(x: Any) -> bool:
 
 
 def is_followed() -> bool:
-    """Whether torch may differentiate, batch or record what this thread does, in
-    another way than by gradients.
+    """True if torch may differentiate this thread by tangents, batch or record what it
+    does.
 
-    Below the autograd keys, in the kernel of an operator, tangents have been dealt
-    with.
+    Gradients do not count. Nor do tangents below the autograd keys, in the kernel of an
+    operator, where they have been computed.
     """
     import torch
 
     c: Any = torch._C
-    return bool(
-        (
-            torch.autograd.forward_ad._current_level >= 0
-            and not c._dispatch_tls_is_dispatch_key_excluded(
-                c.DispatchKey.AutogradFunctionality
-            )
+    has_tangents = (
+        torch.autograd.forward_ad._current_level >= 0
+        and not c._dispatch_tls_is_dispatch_key_excluded(
+            c.DispatchKey.AutogradFunctionality
         )
+    )
+    return bool(
+        has_tangents
         or c._are_functorch_transforms_active()
         or c._len_torch_dispatch_stack()
         or c._dispatch_tls_is_dispatch_key_included(c.DispatchKey.PreDispatch)
@@ -223,8 +219,8 @@ def is_followed() -> bool:
 
 
 def _tracer() -> str | None:
-    """What makes a graph of what this thread does, or computes without numbers; a mode
-    that watches does neither.
+    """The name of what makes a graph of this thread's operations, or runs them without
+    numbers; None without one. A mode that only watches is none.
     """
     import torch
     from torch.fx.experimental.proxy_tensor import get_proxy_mode
@@ -233,12 +229,7 @@ def _tracer() -> str | None:
     c: Any = torch._C
     if c._is_tracing():
         return "torch.jit.trace"
-    modes = (get_proxy_mode(), *_get_current_dispatch_mode_stack())
-    return next(
-        (
-            type(mode).__name__
-            for mode in modes
-            if mode is not None and mode.is_infra_mode()
-        ),
-        None,
-    )
+    for mode in (get_proxy_mode(), *_get_current_dispatch_mode_stack()):
+        if mode is not None and mode.is_infra_mode():
+            return type(mode).__name__
+    return None

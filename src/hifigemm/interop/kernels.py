@@ -1,4 +1,6 @@
-"""What the operators of other libraries do; `hifigemm` says it when it is imported."""
+"""Products behind the operators of other libraries, set by `hifigemm` at import to
+break a circle of imports.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 matmul: Callable[..., Any]
-"""The product of operands of which nothing but their numbers is asked."""
+"""The product of untracked arrays: `api.product_of_numbers`."""
 
 gemm: Callable[..., Any]
-"""alpha A B + beta C of such operands."""
+"""alpha A B + beta C of untracked arrays: `gemm.gemm_of_numbers`."""
 
 make_plan: Callable[..., Any]
-"""The plan of a product."""
+"""The plan of a product: `api.make_plan`."""
 
 
 def serve_meshes() -> None:
-    """Have the products of DTensors made too, where a program has any; `hifigemm` puts
-    another function here.
+    """Serve the products of DTensors too, where a program has any; `hifigemm` puts a
+    function here that does.
     """
