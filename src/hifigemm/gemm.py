@@ -224,27 +224,18 @@ def gemm(
         and not return_report
         and type(a) is not np.ndarray
     ):
-        read = (a, b) if c is None or beta == 0 else (a, b, c)
-        if belongs_to_torch(*read) and min(a.dim(), b.dim()) > 1:
+        # Tracked operands: an operator of PyTorch or a primitive of JAX. Without beta, C
+        # is not read.
+        addends = () if c is None or beta == 0 else (c,)
+        if belongs_to_torch(a, b, *addends) and min(a.dim(), b.dim()) > 1:
             from hifigemm.interop import torch_operators
 
-            check_transpose(trans_a, "a")
-            check_transpose(trans_b, "b")
-            x, y = (
-                t.mT if how == "T" else t.mH if how == "C" else t
-                for t, how in ((a, trans_a), (b, trans_b))
-            )
-            return torch_operators.gemm(
-                x,
-                y,
-                read[2] if len(read) > 2 else None,
-                *policy,
-                alpha=alpha,
-                beta=beta,
-            )
+            addend = addends[0] if addends else None
+            x = torch_operators.transposed(a, trans_a, "a")
+            y = torch_operators.transposed(b, trans_b, "b")
+            return torch_operators.gemm(x, y, addend, *policy, alpha=alpha, beta=beta)
         if belongs_to_jax(a, b) and all(
-            belongs_to_jax(x) or type(x) in (bool, int, float, complex)
-            for x in read[2:]
+            belongs_to_jax(x) or type(x) in (bool, int, float, complex) for x in addends
         ):
             from hifigemm.interop import jax_primitive
 
@@ -258,16 +249,19 @@ def gemm(
                 trans_a=trans_a,
                 trans_b=trans_b,
             )
-    taken = {
-        "alpha": alpha,
-        "beta": beta,
-        "trans_a": trans_a,
-        "trans_b": trans_b,
-        "out": out,
-        "engine": engine,
-    }
     return gemm_of_numbers(
-        a, b, c, *policy, plan=plan, return_report=return_report, **taken
+        a,
+        b,
+        c,
+        *policy,
+        alpha=alpha,
+        beta=beta,
+        trans_a=trans_a,
+        trans_b=trans_b,
+        out=out,
+        engine=engine,
+        plan=plan,
+        return_report=return_report,
     )
 
 
@@ -289,7 +283,9 @@ def gemm_of_numbers(
     plan: Plan | None = None,
     return_report: bool = False,
 ) -> Any:
-    """`gemm` of operands of which nothing but their numbers is asked."""
+    """`gemm` of untracked arrays: no derivatives, no tracing."""
+
+    # A call like an earlier one goes straight to its program.
     key = None
     if plan is None:
         policy = accuracy, scheme, engine, workspace, return_report
@@ -521,16 +517,16 @@ def as_scalar(x: Any, name: str) -> complex:
     """
     check_tensor(x, name)
     try:
-        # some of which complex() would read
+        # complex() would read some of these.
         if isinstance(x, str) or (isinstance(x, np.ndarray) and x.ndim):
             raise TypeError
         value = complex(x)
     except (TypeError, ValueError, RuntimeError):
-        # the last ones from tensors that are no scalars
+        # RuntimeError is that of tensors that are no scalars.
         raise TypeError(f"{name} = {x!r}: expected a number") from None
     except OverflowError:
         raise ValueError(f"{name} is beyond the range of float64") from None
-    # NumPy rounds integers to compare them
+    # NumPy would round an integer to compare it.
     exact = x.item() if isinstance(x, np.ndarray | np.generic) else x
     if not (exact == value or exact != exact):
         raise ValueError(

@@ -32,20 +32,22 @@ from hifigemm.operands import shapes_of
 from hifigemm.schemes import Scheme
 
 _LEVELS = {"f": "fp32", "d": "fp64", "F": "fp32", "D": "fp64"}
-"""The level of a dtype, which native products are accepted for."""
+"""The level of each dtype, at which native products are accepted."""
 _LEAST_SIZE = 128
-"""Of products at the level of their dtype: those of smaller matrices take longer to
-launch than to make.
+"""Size below which products at the level of their dtype are CuPy's own: they take longer
+to launch than to multiply.
 """
 _open: ContextVar[tuple[_Scope, ...]] = ContextVar(
     "scopes of hifigemm.cupy", default=()
 )
 _LOCK = threading.Lock()
 _num_open = 0
-_own: dict[str, Any] = {}
+_functions_of_cupy: dict[str, Any] = {}
 """The functions of CuPy by their names in `_REPLACEMENTS`."""
-_kept: dict[str, Any] = {}
-"""What stood in the places themselves: None where a class has a method of its base."""
+_attributes: dict[str, Any] = {}
+"""The attributes that are put back in the end: None where a class has the method of its
+base.
+"""
 
 
 class emulate(drop_in.emulate):
@@ -126,7 +128,7 @@ class emulate(drop_in.emulate):
         _open.set(_open_scopes())
         _count(-1)
         if scope.sightings.has_product:
-            # which has seen what it left to the inner one
+            # The outer scope has left these products to the inner one, so it saw them.
             for outer in _open_scopes()[-1:]:
                 outer.sightings.has_product = True
 
@@ -137,12 +139,10 @@ class emulate(drop_in.emulate):
         """The size below which products of this level are CuPy's own."""
         if self._min_size is not None:
             return self._min_size
-        return (
-            _LEAST_SIZE
-            if self._options["accuracy"] in (None, level)
-            and self._options["scheme"] == "auto"
-            else 0
-        )
+        is_native_enough = self._options["accuracy"] in (None, level)
+        if is_native_enough and self._options["scheme"] == "auto":
+            return _LEAST_SIZE
+        return 0
 
 
 @dataclass(eq=False)
@@ -165,69 +165,85 @@ def _count(change: int) -> None:
     """
     global _num_open
     with _LOCK:
-        before, _num_open = _num_open, _num_open + change
-        if before == 0:
-            for place, name, function in _REPLACEMENTS:
-                _own[name], _kept[name] = getattr(place, name), vars(place).get(name)
-                setattr(place, name, function)
+        is_first = _num_open == 0
+        _num_open += change
+        if is_first:
+            for owner, name, function in _REPLACEMENTS:
+                _functions_of_cupy[name] = getattr(owner, name)
+                _attributes[name] = vars(owner).get(name)
+                setattr(owner, name, function)
         elif _num_open == 0:
-            for place, name, _ in _REPLACEMENTS:
-                if _kept[name] is None:
-                    delattr(place, name)
+            for owner, name, _ in _REPLACEMENTS:
+                if _attributes[name] is None:
+                    delattr(owner, name)
                 else:
-                    setattr(place, name, _kept[name])
+                    setattr(owner, name, _attributes[name])
 
 
 class _Call(NamedTuple):
-    """A product that CuPy is asked for: of k terms each, m by n of them, for each
-    matrix of a stack.
-    """
+    """A product that CuPy is asked for, m x k by k x n for each matrix of a stack."""
 
     m: int
     n: int
     k: int
     shape: tuple[int, ...]  # of the result
     out: Any
-    # whose product has the entries of the result
+    # a function of nothing that returns A and B, whose product has the entries of the
+    # result
     factors: Callable[[], tuple[Any, Any]]
 
 
 def _read_matmul(a: Any, b: Any, out: Any = None) -> _Call | None:
+    """A call of matmul; None for shapes that do not fit."""
     try:
         shape = shapes_of(a.shape, b.shape).result
     except ValueError:
         return None
-    m, n = a.shape[-2] if a.ndim > 1 else 1, b.shape[-1] if b.ndim > 1 else 1
+    m = a.shape[-2] if a.ndim > 1 else 1
+    n = b.shape[-1] if b.ndim > 1 else 1
     return _Call(m, n, a.shape[-1], shape, out, lambda: (a, b))
 
 
 def _read_dot(a: Any, b: Any, out: Any = None) -> _Call | None:
-    k, of_b = a.shape[-1], b.shape[:-2] + b.shape[-1:] if b.ndim > 1 else ()
-    if k != b.shape[-2 if b.ndim > 1 else 0] or (
-        type(out) is cupy.ndarray and not out.flags.c_contiguous
-    ):
+    """A call of dot; None for shapes that do not fit, and an `out` that CuPy refuses."""
+    k = a.shape[-1]
+    is_vector = b.ndim == 1
+    rows_of_b = b.shape[0] if is_vector else b.shape[-2]
+    if k != rows_of_b:
+        return None
+    if type(out) is cupy.ndarray and not out.flags.c_contiguous:
         return None
 
-    def factors() -> tuple[Any, Any]:
-        return a.reshape(-1, k), (cupy.moveaxis(b, -2, 0) if b.ndim > 1 else b).reshape(
-            k, -1
-        )
+    # All axes of A but the last one are rows, all of B but the one before are columns.
+    row_shape = a.shape[:-1]
+    column_shape = () if is_vector else b.shape[:-2] + b.shape[-1:]
 
-    return _Call(
-        math.prod(a.shape[:-1]), math.prod(of_b), k, a.shape[:-1] + of_b, out, factors
-    )
+    def factors() -> tuple[Any, Any]:
+        terms_first = b if is_vector else cupy.moveaxis(b, -2, 0)
+        return a.reshape(-1, k), terms_first.reshape(k, -1)
+
+    m = math.prod(row_shape)
+    n = math.prod(column_shape)
+    return _Call(m, n, k, row_shape + column_shape, out, factors)
 
 
 def _read_tensordot(
     a: Any, b: Any, out: Any, n: int, m: int, k: int, shape: Sequence[int]
 ) -> _Call:
     """The transpose of a by b, whose first axes are summed; n rows and m columns."""
+    # CuPy's n are our rows, its m our columns.
     return _Call(
-        n, m, k, tuple(shape), out, lambda: (a.reshape(k, n).T, b.reshape(k, m))
+        m=n,
+        n=m,
+        k=k,
+        shape=tuple(shape),
+        out=out,
+        factors=lambda: (a.reshape(k, n).T, b.reshape(k, m)),
     )
 
 
-def _is_looked_at(x: Any) -> bool:
+def _is_served(x: Any) -> bool:
+    """True for operands whose products a scope makes."""
     return (
         type(x) is cupy.ndarray
         and x.dtype.char in _LEVELS
@@ -237,55 +253,55 @@ def _is_looked_at(x: Any) -> bool:
     )
 
 
-def _made(scope: emulate, call: _Call, a: Any, b: Any) -> Any:
-    """The product that a scope makes, in `out` where that is given; None where it
-    leaves the product to CuPy.
+def _product(scope: emulate, call: _Call, a: Any, b: Any) -> Any:
+    """The product that a scope makes, in the `out` of the call if there is one; None
+    where the scope leaves the product to CuPy.
     """
-    dtype, out = np.result_type(a.dtype, b.dtype), call.out
-    if (
-        call.m * call.n * call.k < scope._least_size(_LEVELS[dtype.char]) ** 3
-        or a.device.id != b.device.id
-    ):
+    dtype = np.result_type(a.dtype, b.dtype)
+    device = a.device.id
+    size = scope._least_size(_LEVELS[dtype.char])
+    if call.m * call.n * call.k < size**3 or b.device.id != device:
         return None
+
+    # CuPy has its own words for an `out` that does not fit.
+    out = call.out
+    if out is not None:
+        if type(out) is not cupy.ndarray or out.device.id != device:
+            return None
+        if out.dtype != dtype or out.shape != call.shape:
+            return None
+
+    x, y = call.factors()
+    values = kernels.matmul(x, y, **scope._options).reshape(call.shape)
     if out is None:
-        return kernels.matmul(*call.factors(), **scope._options).reshape(call.shape)
-    if type(out) is not cupy.ndarray or (out.dtype, out.shape, out.device.id) != (
-        dtype,
-        call.shape,
-        a.device.id,
-    ):
-        return None
-    out[...] = kernels.matmul(*call.factors(), **scope._options).reshape(call.shape)
+        return values
+    out[...] = values
     return out
 
 
 def _replacement(name: str, read: Callable[..., _Call | None]) -> Callable[..., Any]:
-    """What stands in the place of a function of CuPy while a scope is open
-    somewhere.
-    """
+    """The function that replaces one of CuPy's while a scope is open somewhere."""
 
-    def function(a: Any, b: Any, *rest: Any, **options: Any) -> Any:
+    def function(a: Any, b: Any, *arguments: Any, **options: Any) -> Any:
+        function_of_cupy = _functions_of_cupy[name]
         scopes = _open_scopes()
-        if scopes:
-            scopes[-1].sightings.has_product = True
-        if (
-            scopes
-            and not scopes[-1].owner._hands_on
-            and _is_looked_at(a)
-            and _is_looked_at(b)
-        ):
-            call = read(a, b, *rest, **options)
-            made = None if call is None else _made(scopes[-1].owner, call, a, b)
-            if made is not None:
-                return made
-        return _own[name](a, b, *rest, **options)
+        if not scopes:
+            return function_of_cupy(a, b, *arguments, **options)
+        scope = scopes[-1]
+        scope.sightings.has_product = True
+        if not scope.owner._hands_on and _is_served(a) and _is_served(b):
+            call = read(a, b, *arguments, **options)
+            product = None if call is None else _product(scope.owner, call, a, b)
+            if product is not None:
+                return product
+        return function_of_cupy(a, b, *arguments, **options)
 
     return function
 
 
 _REPLACEMENTS: tuple[tuple[Any, str, Any], ...] = tuple(
-    (place, name, _replacement(name, read))
-    for place, name, read in (
+    (owner, name, _replacement(name, read))
+    for owner, name, read in (
         (cupy.ndarray, "__matmul__", _read_matmul),
         (_core, "matmul", _read_matmul),
         (cupy.ndarray, "dot", _read_dot),

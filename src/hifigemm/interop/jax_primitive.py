@@ -12,8 +12,8 @@ therefore one product, summed over them and rounded once, and a batch of operand
 one that is not batched is one product too.
 
 The callback reads and writes the buffers of XLA in place, on a CPU as arrays of NumPy.
-Nothing in it waits for JAX, and it can therefore not wait for the thread that it holds.
-The arguments of `jax.pure_callback` are arrays of JAX, for which it may.
+It never waits for JAX, so that it cannot wait for the thread in which it runs. A
+callback of `jax.pure_callback` may do so: its arguments are arrays of JAX.
 
 On a GPU the buffers are tensors of PyTorch, and the callback launches kernels on the
 stream that XLA computes on. XLA may run it long before the operands are there and use
@@ -100,18 +100,25 @@ def gemm(
     """
     options = _options(accuracy, scheme, workspace, alpha)
     if beta != 0 and is_number(c):
-        c = np.asarray(c, result_dtype(_known(a.dtype), _known(b.dtype), type(c)()))
-    a, b, *addend = _operands(a=a, b=b) if beta == 0 else _operands(a=a, b=b, c=c)
-    dtype = _result_dtype(a.dtype, b.dtype, *(x.dtype for x in addend))
+        dtypes = _numpy_dtype(a.dtype), _numpy_dtype(b.dtype)
+        c = np.asarray(c, result_dtype(*dtypes, type(c)()))
+    named = {"a": a, "b": b} if beta == 0 else {"a": a, "b": b, "c": c}
+    a, b, *addends = _operands(**named)
+    dtype = _result_dtype(a.dtype, b.dtype, *(x.dtype for x in addends))
     check_scalars(dtype, alpha=alpha, beta=beta)
-    a, b = _transposed(a, trans_a, "a"), _transposed(b, trans_b, "b")
-    if not addend:
+    a = _transposed(a, trans_a, "a")
+    b = _transposed(b, trans_b, "b")
+    if not addends:
         return _product(a, b, **options)
-    result = shapes_of(a.shape, b.shape).result
+
+    # C in the shape of the result, as a stack of matrices.
+    shape = shapes_of(a.shape, b.shape).result
     a, b = _matrices(a, b)
-    stack = *np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]
-    c = lax.reshape(_repeated(addend[0], result), stack)
-    return lax.reshape(_gemm.bind(*_varying(a, b, c), beta=beta, **options), result)
+    stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    c = _repeated(addends[0], shape)
+    c = lax.reshape(c, (*stack, a.shape[-2], b.shape[-1]))
+    result = _gemm.bind(*_varying(a, b, c), beta=beta, **options)
+    return lax.reshape(result, shape)
 
 
 def dot_general(
@@ -123,36 +130,46 @@ def dot_general(
     (sum_a, sum_b), (stack_a, stack_b) = dimensions
     rows = [i for i in range(a.ndim) if i not in (*sum_a, *stack_a)]
     columns = [i for i in range(b.ndim) if i not in (*sum_b, *stack_b)]
-    stack, k = [a.shape[i] for i in stack_a], math.prod(a.shape[i] for i in sum_a)
-    m, n = [a.shape[i] for i in rows], [b.shape[i] for i in columns]
-    left = lax.reshape(
-        lax.transpose(a, (*stack_a, *rows, *sum_a)), (*stack, math.prod(m), k)
-    )
-    right = lax.reshape(
-        lax.transpose(b, (*stack_b, *sum_b, *columns)), (*stack, k, math.prod(n))
-    )
-    return lax.reshape(
-        _matmul.bind(*_varying(left, right), **options), (*stack, *m, *n)
-    )
+    stack_shape = [a.shape[i] for i in stack_a]
+    row_shape = [a.shape[i] for i in rows]
+    column_shape = [b.shape[i] for i in columns]
+    m = math.prod(row_shape)
+    n = math.prod(column_shape)
+    k = math.prod(a.shape[i] for i in sum_a)
+
+    # One stack of matrices m x k by k x n.
+    left = lax.transpose(a, (*stack_a, *rows, *sum_a))
+    left = lax.reshape(left, (*stack_shape, m, k))
+    right = lax.transpose(b, (*stack_b, *sum_b, *columns))
+    right = lax.reshape(right, (*stack_shape, k, n))
+    product = _bound(left, right, **options)
+    return lax.reshape(product, (*stack_shape, *row_shape, *column_shape))
 
 
 def _product(a: jax.Array, b: jax.Array, **options: Any) -> jax.Array:
     """alpha A B for operands of any shapes that `hifigemm.matmul` takes."""
     shape = shapes_of(a.shape, b.shape).result
+
+    # Stacks of matrices with as many axes.
     a, b = _matrices(a, b)
     rank = max(a.ndim, b.ndim) - 2
-    a, b = (lax.reshape(x, ((1,) * (rank + 2 - x.ndim) + x.shape)) for x in (a, b))
+    a = lax.reshape(a, (1,) * (rank + 2 - a.ndim) + a.shape)
+    b = lax.reshape(b, (1,) * (rank + 2 - b.ndim) + b.shape)
+
+    # Axes of the stack that one operand has alone become rows or columns.
     shared = [i for i in range(rank) if a.shape[i] == b.shape[i]]
     only_a = [i for i in range(rank) if i not in shared and b.shape[i] == 1]
     only_b = [i for i in range(rank) if i not in (*shared, *only_a)]
-    a, b = lax.squeeze(a, only_b), lax.squeeze(b, only_a)
+    a = lax.squeeze(a, only_b)
+    b = lax.squeeze(b, only_a)
     stack_a = tuple(i - sum(j < i for j in only_b) for i in shared)
     stack_b = tuple(i - sum(j < i for j in only_a) for i in shared)
-    made = dot_general(
-        a, b, (((a.ndim - 1,), (b.ndim - 2,)), (stack_a, stack_b)), **options
-    )
+    summed = (a.ndim - 1,), (b.ndim - 2,)
+    product = dot_general(a, b, (summed, (stack_a, stack_b)), **options)
+
+    # The axes go back to the order of the result.
     order = np.argsort([*shared, *only_a, rank, *only_b, rank + 1])
-    return lax.reshape(lax.transpose(made, order), shape)
+    return lax.reshape(lax.transpose(product, order), shape)
 
 
 def _options(
@@ -174,12 +191,12 @@ def _options(
 
 
 def is_number(x: Any) -> bool:
-    """Whether x is a number of Python, whose dtype counts as NumPy counts it."""
+    """True if x is a number of Python, which promotes by its kind alone."""
     return type(x) in (bool, int, float, complex)
 
 
 def as_jax(x: Any, name: str) -> jax.Array:
-    """An array of JAX, of one of NumPy too, as functions of JAX have it.
+    """The array of JAX with the entries of an array of JAX or NumPy.
 
     Raises TypeError: anything else, and a dtype that would be rounded.
     """
@@ -195,8 +212,8 @@ def as_jax(x: Any, name: str) -> jax.Array:
 
 
 def _operands(**named: Any) -> list[Any]:
-    """The operands in their own dtypes: XLA would flush subnormal numbers to zero where
-    it converts any.
+    """The operands as arrays of JAX, in their own dtypes: XLA would flush subnormal
+    numbers to zero where it converts any.
     """
     operands = [as_jax(x, name) for name, x in named.items()]
     for name, x in zip("ab", operands, strict=False):
@@ -212,12 +229,14 @@ def promoted(arrays: Sequence[jax.Array]) -> list[jax.Array]:
     """The arrays in the dtype of their product, as products with 1."""
     dtype = _result_dtype(*(x.dtype for x in arrays))
     one = jax.numpy.ones((1, 1), dtype)
-    return [
-        x
-        if x.dtype == dtype
-        else lax.reshape(matmul(lax.reshape(x, (x.size, 1)), one), x.shape)
-        for x in arrays
-    ]
+
+    def converted(x: jax.Array) -> jax.Array:
+        if x.dtype == dtype:
+            return x
+        column = lax.reshape(x, (x.size, 1))
+        return lax.reshape(matmul(column, one), x.shape)
+
+    return [converted(x) for x in arrays]
 
 
 def _result_dtype(*dtypes: Any) -> np.dtype[Any]:
@@ -226,9 +245,10 @@ def _result_dtype(*dtypes: Any) -> np.dtype[Any]:
     Raises TypeError: no product has it, or arrays of JAX do not, as long as it does
     without 64 bits.
     """
-    known = [_known(x) for x in dtypes]
-    dtype = np.result_type(*known)
-    dtype = dtype if dtype.kind in "biu" else result_dtype(*known)
+    dtypes_of_numpy = [_numpy_dtype(x) for x in dtypes]
+    dtype = np.result_type(*dtypes_of_numpy)
+    if dtype.kind not in "biu":
+        dtype = result_dtype(*dtypes_of_numpy)
     if dtype not in dtypes and jax.dtypes.canonicalize_dtype(dtype) != dtype:
         names = ", ".join(map(str, dtypes))
         raise TypeError(
@@ -237,19 +257,22 @@ def _result_dtype(*dtypes: Any) -> np.dtype[Any]:
     return dtype
 
 
-def _known(dtype: Any) -> np.dtype[Any]:
+def _numpy_dtype(dtype: Any) -> np.dtype[Any]:
     """A dtype of NumPy that has the numbers of this one."""
     return _SINGLE if dtype == jax.numpy.bfloat16 else dtype
 
 
 def _matrices(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Vectors as a row and a column."""
-    return (a if a.ndim > 1 else lax.expand_dims(a, (0,))), (
-        b if b.ndim > 1 else lax.expand_dims(b, (1,))
-    )
+    """The operands, a vector a as a row and a vector b as a column."""
+    if a.ndim == 1:
+        a = lax.expand_dims(a, (0,))
+    if b.ndim == 1:
+        b = lax.expand_dims(b, (1,))
+    return a, b
 
 
 def _transposed(x: jax.Array, how: str, name: str) -> jax.Array:
+    """op(x) for a letter of the BLAS."""
     check_transpose(how, name)
     if how == "N":
         return x
@@ -262,21 +285,24 @@ def _transposed(x: jax.Array, how: str, name: str) -> jax.Array:
 
 
 def _repeated(c: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """C, broadcast to the shape of the result."""
     check_addend(c.shape, shape)
     return jax.numpy.broadcast_to(c, shape)
 
 
 def _varying(*operands: jax.Array) -> list[jax.Array]:
-    """Operands that differ along the same axes of a mesh inside `jax.shard_map`, which
-    JAX wants said.
+    """The operands, all of them varying along the axes of a mesh along which one does.
+
+    Inside `jax.shard_map` JAX wants operands of a primitive to vary alike.
     """
-    along = [jax.typeof(x).mat.varying for x in operands]
-    every = frozenset().union(*along)
-    missing = [tuple(every - own) for own in along]
-    return [
-        lax.pcast(x, axes, to="varying") if axes else x
-        for x, axes in zip(operands, missing, strict=True)
-    ]
+    axes_of_operands = [jax.typeof(x).mat.varying for x in operands]
+    all_axes = frozenset().union(*axes_of_operands)
+
+    def varying(x: jax.Array, axes: frozenset[str]) -> jax.Array:
+        missing = tuple(all_axes - axes)
+        return lax.pcast(x, missing, to="varying") if missing else x
+
+    return [varying(*pair) for pair in zip(operands, axes_of_operands, strict=True)]
 
 
 def _kernel(
@@ -288,7 +314,7 @@ def _kernel(
     strict: bool,
     **options: Any,
 ) -> Any:
-    """A primitive of numbers: arrays of NumPy or tensors."""
+    """The result of a primitive for arrays of NumPy or tensors."""
     with settings.strict(strict):
         if alpha == 1.0 and not addend:
             return kernels.matmul(a, b, **options)
@@ -313,22 +339,19 @@ def _program(*operands: jax.Array, primitive: Primitive, **options: Any) -> Any:
 
 
 def _eager(primitive: Primitive, *operands: Any, **options: Any) -> Any:
-    """A primitive outside of programs; JAX passes cotangents that the caller has made
-    with NumPy as they are.
-    """
+    """The result of a primitive outside of programs."""
+    # Cotangents that the caller has made with NumPy come as they are.
     arrays = [x if isinstance(x, jax.Array) else jax.numpy.asarray(x) for x in operands]
     library = library_of(*zip(("a", "b", "c"), arrays, strict=False))
     if not library.on_host:
         with jax.disable_jit(False):
             return _program(*arrays, primitive=primitive, **options)
-    return library.to_native(
-        _kernel(*(library.asarray(x, "an operand") for x in arrays), **options)
-    )
+    host_arrays = [library.asarray(x, "an operand") for x in arrays]
+    return library.to_native(_kernel(*host_arrays, **options))
 
 
 def _shape(a: Any, b: Any, *addend: Any, accuracy: Accuracy, **_: Any) -> Any:
-    """What JAX knows of a product: what it knows of A, and what follows for shape and
-    dtype.
+    """The type of a product for JAX: that of A with another shape and dtype.
 
     Raises TypeError: operands whose types name axes of a mesh, as those of
     `jax.sharding.AxisType.Explicit` do. PlanError: an accuracy that the dtype does not
@@ -359,20 +382,20 @@ def _compiled(primitive: Primitive, *operands: Any, **options: Any) -> Any:
             with ieee_arithmetic():
                 np.asarray(out)[...] = _kernel(*map(np.asarray, buffers), **options)
             return
-        *given, made = (_tensor(x) for x in (*buffers, out))
-        with _stream(context, made.device):
-            _kernel(*given, out=made, **options)
+        tensors = [_tensor(x) for x in buffers]
+        out_tensor = _tensor(out)
+        with _stream(context, out_tensor.device):
+            _kernel(*tensors, out=out_tensor, **options)
 
-    made = jax.eval_shape(partial(primitive.bind, **options), *operands)
-    return buffer_callback(run, made)(*operands)
+    result = jax.eval_shape(partial(primitive.bind, **options), *operands)
+    return buffer_callback(run, result)(*operands)
 
 
 def _tensor(buffer: Any) -> Any:
-    """A buffer of XLA on a GPU as the tensor of its memory, in the form of DLPack that
-    says nothing of writing to it.
+    """The tensor in the memory of a buffer of XLA on a GPU.
 
-    PyTorch refuses arrays that are not to be written to where they come by
-    `__cuda_array_interface__`.
+    DLPack does not say that the buffer is read-only. PyTorch would take no read-only
+    array by `__cuda_array_interface__`.
     """
     import torch
 
@@ -391,8 +414,8 @@ def _stream(context: Any, device: Any) -> AbstractContextManager[Any]:
 def _compiled_for_a_gpu(
     lowered: Any, context: Any, *operands: Any, **options: Any
 ) -> Any:
-    """A primitive in a compiled program of a GPU, if what its kernels need is
-    installed.
+    """A primitive in a compiled program of a GPU; TypeError without the packages that
+    its kernels need.
     """
     lack = ""
     if find_spec("torch") is None:
@@ -422,61 +445,77 @@ def _refused(context: Any, *operands: Any, **options: Any) -> Any:
 
 
 def _gradient_of_a(g: Any, a: Any, b: jax.Array, **options: Any) -> jax.Array:
+    """alpha G B^T for the gradient G of a product."""
     return _as_like(_bound(g, b.mT, **options), a.aval.dtype)
 
 
 def _gradient_of_b(g: Any, a: jax.Array, b: Any, **options: Any) -> jax.Array:
+    """alpha A^T G for the gradient G of a product."""
     return _as_like(_bound(a.mT, g, **options), b.aval.dtype)
 
 
 def _as_like(x: jax.Array, dtype: Any) -> jax.Array:
     """A gradient in the dtype of what it belongs to."""
-    x = lax.real(x) if x.dtype.kind == "c" and dtype.kind != "c" else x
+    if x.dtype.kind == "c" and dtype.kind != "c":
+        x = lax.real(x)
     return x if x.dtype == dtype else lax.convert_element_type(x, dtype)
 
 
 def _bound(a: jax.Array, b: jax.Array, **options: Any) -> jax.Array:
-    made: jax.Array = _matmul.bind(*_varying(a, b), **options)
-    return made
+    """The primitive for operands in one stack."""
+    product: jax.Array = _matmul.bind(*_varying(a, b), **options)
+    return product
 
 
 def _batched(
-    operands: Any, at: tuple[int | None, ...], **options: Any
+    operands: Any, batch_axes: tuple[int | None, ...], **options: Any
 ) -> tuple[jax.Array, int]:
-    """The primitive under vmap: one more dimension of the stack, or of the rows or
-    columns where only one has it.
+    """The primitive under vmap, and the axis of the batch in its result.
+
+    The batch is one more axis of the stack, or of the rows or columns where only one
+    operand has it.
     """
-    (a, b), (at_a, at_b) = operands, at
-    a = a if at_a is None else jax.numpy.moveaxis(a, at_a, 0)
-    b = b if at_b is None else jax.numpy.moveaxis(b, at_b, 0)
-    rank = (a.ndim if at_a is None else a.ndim - 1) - 2
-    stack_a, stack_b = (tuple(range(i is not None, rank + (i is not None))) for i in at)
-    dimensions = ((a.ndim - 1,), (b.ndim - 2,))
-    if at_a is not None and at_b is not None:
-        return dot_general(
-            a, b, (dimensions, ((0, *stack_a), (0, *stack_b))), **options
-        ), 0
-    made = dot_general(a, b, (dimensions, (stack_a, stack_b)), **options)
-    return made, rank if at_b is None else rank + 1
+    a, b = operands
+    axis_of_a, axis_of_b = batch_axes
+    if axis_of_a is not None:
+        a = jax.numpy.moveaxis(a, axis_of_a, 0)
+    if axis_of_b is not None:
+        b = jax.numpy.moveaxis(b, axis_of_b, 0)
+
+    # Axes of the stack: behind that of the batch, where an operand has one.
+    rank = (a.ndim if axis_of_a is None else a.ndim - 1) - 2
+    first_a, first_b = (int(axis is not None) for axis in batch_axes)
+    stack_a = tuple(range(first_a, first_a + rank))
+    stack_b = tuple(range(first_b, first_b + rank))
+    summed = (a.ndim - 1,), (b.ndim - 2,)
+    if axis_of_a is not None and axis_of_b is not None:
+        stacks = (0, *stack_a), (0, *stack_b)
+        return dot_general(a, b, (summed, stacks), **options), 0
+    product = dot_general(a, b, (summed, (stack_a, stack_b)), **options)
+    return product, rank if axis_of_b is None else rank + 1
 
 
 def _batched_sum(
-    operands: Any, at: tuple[int | None, ...], **options: Any
+    operands: Any, batch_axes: tuple[int | None, ...], **options: Any
 ) -> tuple[jax.Array, int]:
-    """A product with an addend under vmap: one more dimension of the stack, which their
-    kernel broadcasts.
+    """A product with an addend under vmap, and the axis of the batch in its result.
+
+    The batch is one more axis of the stack, which the kernel broadcasts.
     """
-    rank = max(x.ndim - (i is not None) for x, i in zip(operands, at, strict=True))
+    pairs = list(zip(operands, batch_axes, strict=True))
+    rank = max(x.ndim - (axis is not None) for x, axis in pairs)
 
-    def stacked(x: jax.Array, i: int | None) -> jax.Array:
-        if i is None:
+    def stacked(x: jax.Array, axis: int | None) -> jax.Array:
+        if axis is None:
             return x
-        x = jax.numpy.moveaxis(x, i, 0)
-        return lax.reshape(x, (x.shape[0], *(1,) * (rank + 1 - x.ndim), *x.shape[1:]))
+        x = jax.numpy.moveaxis(x, axis, 0)
+        ones = (1,) * (rank + 1 - x.ndim)
+        return lax.reshape(x, (x.shape[0], *ones, *x.shape[1:]))
 
-    a, b, c = (stacked(x, i) for x, i in zip(operands, at, strict=True))
-    if at[0] is None and at[1] is None:
-        a = jax.numpy.broadcast_to(a, (c.shape[0], *(1,) * (rank - a.ndim), *a.shape))
+    a, b, c = (stacked(x, axis) for x, axis in pairs)
+    if batch_axes[0] is None and batch_axes[1] is None:
+        ones = (1,) * (rank - a.ndim)
+        a = jax.numpy.broadcast_to(a, (c.shape[0], *ones, *a.shape))
     stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], c.shape[:-2])
     return _gemm.bind(a, b, _repeated(c, (*stack, *c.shape[-2:])), **options), 0
 
@@ -484,19 +523,23 @@ def _batched_sum(
 def _tangent_of_sum(
     primals: Any, tangents: Any, *, beta: complex, **options: Any
 ) -> tuple[jax.Array, jax.Array]:
-    """alpha A' B + alpha A B' + beta C'; one of the tangents at least is no zero."""
-    (a, b, _), (da, db, dc) = primals, tangents
-    made = _gemm.bind(*primals, beta=beta, **options)
-    terms = [
-        _product(x, y, **options)
-        for x, y in ((da, b), (a, db))
-        if ad.Zero not in (type(x), type(y))
-    ]
+    """The sum, and its tangent alpha A' B + alpha A B' + beta C'.
+
+    At least one of the three tangents is not zero.
+    """
+    a, b, _ = primals
+    da, db, dc = tangents
+    result = _gemm.bind(*primals, beta=beta, **options)
+    terms = []
+    if type(da) is not ad.Zero:
+        terms.append(_product(da, b, **options))
+    if type(db) is not ad.Zero:
+        terms.append(_product(a, db, **options))
     if type(dc) is not ad.Zero:
-        dc = lax.convert_element_type(dc, made.dtype)
+        dc = lax.convert_element_type(dc, result.dtype)
         terms.append(lax.mul(dc, lax.full_like(dc, beta)))
-    terms = [lax.convert_element_type(x, made.dtype) for x in terms]
-    return made, sum(terms[1:], terms[0])
+    terms = [lax.convert_element_type(x, result.dtype) for x in terms]
+    return result, sum(terms[1:], terms[0])
 
 
 for _primitive in (_matmul, _gemm):

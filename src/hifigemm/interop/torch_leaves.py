@@ -55,7 +55,9 @@ _OPERATIONS = (
     _Operation("_addmm_activation", (2, 2), adds=True),
 )
 _OFTEN_REPLACED = "mm", "bmm", "addmm"
-"""Those that others put kernels in front of, PyTorch's own bmm in Triton among them."""
+"""Operators in front of whose kernels other libraries put theirs, and PyTorch its own
+bmm in Triton.
+"""
 
 
 def register(*, thoroughly: bool = False) -> None:
@@ -78,30 +80,37 @@ def unregister() -> bool:
 
 def _kernel(operation: _Operation, overload: str, previous: Kernel) -> Kernel:
     """The kernel of one operator."""
+    name = operation.name + overload
 
-    def kernel(keys: Any, *given: Any, **options: Any) -> Any:
+    def kernel(keys: Any, *arguments: Any, **options: Any) -> Any:
         policy = current_policy()
         if policy is not None:
             policy.has_seen_product()
-        if policy is not None and not policy.hands_on:
-            c, a, b = given[:3] if operation.adds else (None, *given[:2])
-            why = _handed_on(operation, overload, policy, a, b, c, options)
-            rows = _rows(operation, policy, a, b, why) if policy.summaries else []
-            if not why:
-                value = partial(_value, operation, policy, a, b, c, options)
-                made = timed(rows, "seconds", a.device, value) if rows else value()
-                if any(row.calls == 1 for row in rows):
-                    native = partial(
-                        _natively, overload, previous, keys, given, options
-                    )
-                    timed(rows, "native_seconds", a.device, native)
+        if policy is None or policy.hands_on:
+            return _REPLACEMENTS.hand_on(previous, name, keys, arguments, options)
+
+        # A reason for handing the product on, and the rows of summaries for it.
+        if operation.adds:
+            c, a, b = arguments[:3]
+        else:
+            c = None
+            a, b = arguments[:2]
+        reason = _reason_to_hand_on(operation, overload, policy, a, b, c, options)
+        rows = _rows(operation, policy, a, b, reason) if policy.summaries else []
+        if reason:
             for row in rows:
                 row.calls += 1
-            if not why:
-                return _delivered(overload, given[0], made, options)
-        return _REPLACEMENTS.hand_on(
-            previous, operation.name + overload, keys, given, options
-        )
+            return _REPLACEMENTS.hand_on(previous, name, keys, arguments, options)
+
+        # The product, and behind the second one of a kind a native one for its time.
+        value = partial(_value, operation, policy, a, b, c, options)
+        result = timed(rows, "seconds", a.device, value) if rows else value()
+        if any(row.calls == 1 for row in rows):
+            native = partial(_natively, overload, previous, keys, arguments, options)
+            timed(rows, "native_seconds", a.device, native)
+        for row in rows:
+            row.calls += 1
+        return _delivered(overload, arguments[0], result, options)
 
     return kernel
 
@@ -117,57 +126,61 @@ _REPLACEMENTS = Replacements(
 
 
 def _rows(
-    operation: _Operation, policy: Policy, a: Tensor, b: Tensor, why: str
+    operation: _Operation, policy: Policy, a: Tensor, b: Tensor, reason: str
 ) -> list[Row]:
-    """The rows of the policy's summaries that a product belongs to."""
+    """The rows of the policy's summaries that a product belongs to.
+
+    `reason` says why it is handed on; it is empty if the product is made here.
+    """
     name = operation.name.strip("_")
 
     def row() -> Row:
-        scheme = "handed on", why
-        if not why:
+        scheme = "handed on"
+        reason_of_scheme = reason
+        if not reason:
+            x, y = _factors(operation, a, b)
             plan = kernels.make_plan(
-                *_factors(operation, a, b),
-                accuracy=policy.accuracy,
-                scheme=policy.scheme,
+                x, y, accuracy=policy.accuracy, scheme=policy.scheme
             )
-            scheme = str(plan.scheme), plan.reason
+            scheme = str(plan.scheme)
+            reason_of_scheme = plan.reason
         return Row(
-            name,
-            str(a.dtype)[6:],
-            a.device.type,
-            (tuple(a.shape), tuple(b.shape)),
-            *scheme,
+            operation=name,
+            dtype=_dtype_name(a),
+            device=a.device.type,
+            shapes=(tuple(a.shape), tuple(b.shape)),
+            scheme=scheme,
+            reason=reason_of_scheme,
         )
 
-    key = (
-        name,
-        a.dtype,
-        a.device.type,
-        a.shape,
-        b.shape,
-        why or (policy.accuracy, str(policy.scheme)),
-    )
+    kind = reason or (policy.accuracy, str(policy.scheme))
+    key = name, a.dtype, a.device.type, a.shape, b.shape, kind
     return [summary.row(key, row) for summary in policy.summaries]
+
+
+def _dtype_name(x: Tensor) -> str:
+    """The name of a dtype, such as "float64"."""
+    return str(x.dtype).removeprefix("torch.")
 
 
 def _natively(
     overload: str,
     previous: Callable[..., Any],
     keys: Any,
-    given: Any,
+    arguments: Any,
     options: dict[str, Any],
 ) -> None:
-    """The same product by the kernel that was there before, for its time; nothing is
-    overwritten.
+    """Make the same product by the kernel that was there before, for its time; nothing
+    is overwritten.
     """
     if overload == "_":
-        given = given[0].clone(), *given[1:]
+        arguments = arguments[0].clone(), *arguments[1:]
     if "out" in options:
         options = options | {"out": torch.empty_like(options["out"])}
-    previous(keys, *given, **options)
+    previous(keys, *arguments, **options)
 
 
-def _handed_on(
+def _reason_to_hand_on(
     operation: _Operation,
     overload: str,
     policy: Policy,
@@ -179,17 +192,24 @@ def _handed_on(
     """Why a product is handed on, errors in the call among them, which PyTorch names
     better; empty where it is made.
     """
-    dtype, (left, right), p, q = a.dtype, operation.ranks, a.shape, b.shape
+    dtype = a.dtype
     if dtype not in LEVELS:
-        return f"dtype {str(dtype)[6:]}"
-    if (
-        len(p) != left
-        or len(q) != right
-        or p[-1] != q[1 if right == 3 else 0]
-        or (left == 3 and p[0] != q[0])
-    ):
+        return f"dtype {_dtype_name(a)}"
+
+    # The factors have the ranks of the operation, and fit each other.
+    p = a.shape
+    q = b.shape
+    rank_of_a, rank_of_b = operation.ranks
+    if len(p) != rank_of_a or len(q) != rank_of_b:
         return "shapes do not match"
-    m, n, k = (p[-2] if left > 1 else 1), (q[-1] if right > 1 else 1), p[-1]
+    k = p[-1]
+    is_stack = rank_of_a == 3
+    if k != q[1 if is_stack else 0] or (is_stack and p[0] != q[0]):
+        return "shapes do not match"
+
+    # Small products are native.
+    m = p[-2] if rank_of_a > 1 else 1
+    n = q[-1] if rank_of_b > 1 else 1
     size = policy.least_size(dtype, on_cpu=not a.is_cuda)
     if size is None:
         return "native products keep the level of their dtype, and no scheme is faster on a CPU"
@@ -197,43 +217,52 @@ def _handed_on(
         return f"m n k = {m * n * k} < {size}**3"
     if min(a.numel(), b.numel()) == 0 or options.get("alpha", 1) == 0:
         return "nothing to multiply"
-    out = options.get("out")
-    for x in (a, b, c, out):
+
+    # All tensors are of one kind.
+    for x in (a, b, c, options.get("out")):
         if x is None:
             continue
         if x.dtype is not dtype or x.device != a.device:
             return "dtypes or devices differ"
         if x.layout is not torch.strided or private.is_zero_tensor(x):
             return "a tensor without dense memory"
-    if c is not None:
-        shape = (
-            *((p[0],) if operation.name == "baddbmm" else ()),
-            m,
-            *((n,) if right > 1 else ()),
-        )
-        missing = len(shape) - c.dim()
-        fits = missing >= 0 and all(
-            x in (1, y) for x, y in zip(c.shape, shape[missing:], strict=True)
-        )
-        if not fits or (overload == "_" and tuple(c.shape) != shape):
-            return "shapes do not match"
-        for x in (options[name] for name in ("alpha", "beta") if name in options):
-            if isinstance(x, complex) and x.imag and not dtype.is_complex:
-                return "a complex scalar for real matrices"
-            if torch.finfo(dtype).max < abs(x) < float("inf"):
-                return "a scalar beyond the range of the dtype"
+    if c is None:
+        return ""
+
+    # C is broadcast to the result, unless it is the result.
+    shape: tuple[int, ...] = (m, n) if rank_of_b > 1 else (m,)
+    if operation.name == "baddbmm":
+        shape = p[0], m, n
+    num_axes = c.dim()
+    if num_axes > len(shape):
+        return "shapes do not match"
+    axes = zip(c.shape, shape[len(shape) - num_axes :], strict=True)
+    if any(length not in (1, full_length) for length, full_length in axes):
+        return "shapes do not match"
+    if overload == "_" and tuple(c.shape) != shape:
+        return "shapes do not match"
+
+    for name in ("alpha", "beta"):
+        scalar = options.get(name, 1)
+        if isinstance(scalar, complex) and scalar.imag and not dtype.is_complex:
+            return "a complex scalar for real matrices"
+        if torch.finfo(dtype).max < abs(scalar) < float("inf"):
+            return "a scalar beyond the range of the dtype"
     return ""
 
 
 def _factors(operation: _Operation, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The matrices, stacks or vectors that are multiplied, with nothing left to be done
-    to their entries.
+    """The matrices, stacks or vectors that are multiplied, in memory as they are: no
+    views that are to be conjugated or negated.
     """
     if operation.name == "vdot" and a.is_complex():
         a = a.conj()
-    x, y = (t.detach().resolve_conj().resolve_neg() for t in (a, b))
+    x = a.detach().resolve_conj().resolve_neg()
+    y = b.detach().resolve_conj().resolve_neg()
     if operation.name == "addbmm":
-        x, y = x.transpose(0, 1).reshape(x.shape[1], -1), y.reshape(-1, y.shape[2])
+        # The sum of products of a stack is one product of its matrices side by side.
+        x = x.transpose(0, 1).reshape(x.shape[1], -1)
+        y = y.reshape(-1, y.shape[2])
     return x, y
 
 
@@ -247,60 +276,55 @@ def _value(
 ) -> Tensor:
     """The result of an operator."""
     with private.without_autocast():
+        x, y = _factors(operation, a, b)
         try:
-            made: Tensor = kernels.matmul(
-                *_factors(operation, a, b),
-                policy.accuracy,
-                policy.scheme,
-                workspace=policy.workspace,
+            result: Tensor = kernels.matmul(
+                x, y, policy.accuracy, policy.scheme, workspace=policy.workspace
             )
         except TypeError as error:
-            # which an operator sign of Python would take for operands that it does not
-            # know
+            # Python would take a TypeError of `@` for operands without that operator.
             raise RuntimeError(f"hifigemm: {error}") from error
         if c is None:
-            return made
-        alpha, beta = (
-            _scalar(options.get(name, 1), made) for name in ("alpha", "beta")
-        )
-        if beta == 0:
-            made = made if alpha == 1 else made * alpha
-        else:
+            return result
+
+        # alpha P + beta C, as PyTorch adds.
+        alpha = _scalar(options.get("alpha", 1), result)
+        beta = _scalar(options.get("beta", 1), result)
+        if beta != 0:
             c = c.detach()
-            made = torch.add(c if beta == 1 else c * beta, made, alpha=alpha)
-        if operation.name == "_addmm_activation":
-            approximate = "tanh" if made.is_cuda else "none"
-            gelu = torch.nn.functional.gelu
-            made = (
-                gelu(made, approximate=approximate)
-                if options.get("use_gelu", False)
-                else made.relu()
-            )
-        return made
+            result = torch.add(c if beta == 1 else c * beta, result, alpha=alpha)
+        elif alpha != 1:
+            result = result * alpha
+        if operation.name != "_addmm_activation":
+            return result
+        if not options.get("use_gelu", False):
+            return result.relu()
+        approximate = "tanh" if result.is_cuda else "none"
+        return torch.nn.functional.gelu(result, approximate=approximate)
 
 
-def _scalar(x: Any, made: Tensor) -> Any:
-    """A scalar as PyTorch adds with it: True is 1, and what multiplies real matrices
-    has no imaginary part.
+def _scalar(x: Any, product: Tensor) -> Any:
+    """A scalar as PyTorch adds with it: True is 1, and a factor of real matrices has no
+    imaginary part.
     """
     if isinstance(x, bool):
         return int(x)
-    return x.real if isinstance(x, complex) and not made.is_complex() else x
+    return x.real if isinstance(x, complex) and not product.is_complex() else x
 
 
-def _delivered(overload: str, c: Tensor, made: Tensor, options: Any) -> Tensor:
-    """The result where the overload wants it."""
+def _delivered(overload: str, c: Tensor, result: Tensor, options: Any) -> Tensor:
+    """The result in the tensor that the overload writes to."""
     if overload == "_":
-        return c.copy_(made)
+        return c.copy_(result)
     out: Tensor | None = options.get("out")
     if out is None:
-        return made
-    if out.shape != made.shape:
+        return result
+    if out.shape != result.shape:
         if out.numel():
             warnings.warn(
                 "An output with one or more elements was resized since it had shape "
-                f"{list(out.shape)}, which does not match the required output shape {list(made.shape)}.",
+                f"{list(out.shape)}, which does not match the required output shape {list(result.shape)}.",
                 stacklevel=2,
             )
-        out.resize_(made.shape)
-    return out.copy_(made)
+        out.resize_(result.shape)
+    return out.copy_(result)

@@ -35,6 +35,7 @@ from hifigemm.interop.arguments import (
     scheme_from,
     scheme_text,
 )
+from hifigemm.operands import check_transpose
 from hifigemm.schemes import Scheme
 
 _POLICY = "str? accuracy=None, str scheme='auto', int? workspace=None"
@@ -62,7 +63,7 @@ Tensors = tuple[Tensor | None, ...]
 def _kernel(
     function: Callable[..., Tensor], *tensors: Tensor | None, **options: Any
 ) -> Tensor:
-    """What an operator makes of tensors of which nothing but their entries is asked."""
+    """The result of an operator for tensors of which PyTorch keeps no track any more."""
     _check(*tensors)
     if "accuracy" in options:
         options["accuracy"] = accuracy_from(options["accuracy"])
@@ -74,19 +75,19 @@ def _kernel(
 
 
 def _shape(*tensors: Tensor | None, alpha: Any = 1, beta: Any = 0, **_: Any) -> Tensor:
-    """A tensor like the product, without numbers."""
+    """A tensor of the shape and dtype of the product, with any entries."""
     a, b = _check(*tensors)
     stack = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     dtype = torch.promote_types(a.dtype, b.dtype)
     if len(tensors) > 2 and tensors[2] is not None and beta != 0:
         dtype = torch.promote_types(dtype, tensors[2].dtype)
-    return a.new_empty(
-        (*stack, a.shape[-2], b.shape[-1]),
-        dtype=torch.float32 if dtype in _NARROW else dtype,
-    )
+    if dtype in _NARROW:
+        dtype = torch.float32
+    return a.new_empty((*stack, a.shape[-2], b.shape[-1]), dtype=dtype)
 
 
 def _check(*tensors: Tensor | None) -> tuple[Tensor, Tensor]:
+    """A and B; RuntimeError unless they are matrices, or stacks of them, that fit."""
     a, b = tensors[:2]
     if (
         a is None
@@ -103,8 +104,8 @@ def _check(*tensors: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def _gradient(g: Tensor, x: Tensor) -> Tensor:
-    """What is left of a gradient for an operand that was repeated, real or of another
-    dtype.
+    """The gradient g of a product, summed and converted to the shape and dtype of an
+    operand.
     """
     if g.shape != x.shape:
         g = g.sum_to_size(x.shape)
@@ -114,6 +115,7 @@ def _gradient(g: Tensor, x: Tensor) -> Tensor:
 
 
 def _conjugate(x: Any) -> Any:
+    """The conjugate of a number of Python."""
     return x.conjugate() if isinstance(x, complex) else x
 
 
@@ -132,8 +134,8 @@ def _product(
             "alpha": _conjugate(alpha) if conjugate else alpha,
             "beta": 0,
         }
-    made: Tensor = operator(a, b, **options)
-    return made
+    product: Tensor = operator(a, b, **options)
+    return product
 
 
 def _tangent(
@@ -142,18 +144,19 @@ def _tangent(
     """alpha A' B + alpha A B' + beta C'; None stands for a zero, and one of the
     tangents is no zero.
     """
-    (a, b, *_), (da, db, *rest) = tensors, tangents
-    pairs = ((da, b), (a, db))
-    terms = [
-        _product(operator, x, y, options)
-        for x, y in pairs
-        if x is not None and y is not None
-    ]
-    if rest and rest[0] is not None:
-        dc = rest[0] * options.get("beta", 0)
-        terms.append(
-            dc if terms else dc + torch.zeros_like(_shape(*tensors, **options))
-        )
+    a, b = tensors[:2]
+    da, db = tangents[:2]
+    dc = tangents[2] if len(tangents) > 2 else None
+    terms = []
+    for x, y in ((da, b), (a, db)):
+        if x is not None and y is not None:
+            terms.append(_product(operator, x, y, options))
+    if dc is not None:
+        dc = dc * options.get("beta", 0)
+        if not terms:
+            # C' may be smaller than the result, to which it is broadcast.
+            dc = dc + torch.zeros_like(_shape(*tensors, **options))
+        terms.append(dc)
     return sum(terms[1:], terms[0])
 
 
@@ -170,16 +173,19 @@ class _Rules:
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        (a, b, *c), product = (
-            ctx.saved_tensors,
-            partial(_product, ctx.operator, options=ctx.options, conjugate=True),
-        )
-        wanted, of_c = ctx.needs_input_grad[3:], None
-        left = _gradient(product(g, b.mH), a) if wanted[0] else None
-        right = _gradient(product(a.mH, g), b) if wanted[1] else None
-        if c and wanted[2]:
-            of_c = _gradient(g * _conjugate(ctx.options.get("beta", 0)), c[0])
-        return (None, None, None, left, right, *(of_c for _ in c))
+        a, b, *addends = ctx.saved_tensors
+        product = partial(_product, ctx.operator, options=ctx.options, conjugate=True)
+        # Operator, keys and options have no gradients.
+        wants_a, wants_b, *wants_c = ctx.needs_input_grad[3:]
+        of_a = _gradient(product(g, b.mH), a) if wants_a else None
+        of_b = _gradient(product(a.mH, g), b) if wants_b else None
+        if not addends:
+            return None, None, None, of_a, of_b
+        of_c = None
+        if wants_c[0]:
+            beta = ctx.options.get("beta", 0)
+            of_c = _gradient(g * _conjugate(beta), addends[0])
+        return None, None, None, of_a, of_b, of_c
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
@@ -193,13 +199,13 @@ class _Product(_Rules, private.SingleLevelFunction):
     def forward(
         operator: Any, keys: Any, options: dict[str, Any], *tensors: Tensor | None
     ) -> Tensor:
-        made: Tensor = private.below_autograd(operator, keys, *tensors, **options)
-        return made
+        result: Tensor = private.below_autograd(operator, keys, *tensors, **options)
+        return result
 
 
 class _Level(_Rules, private.SingleLevelFunction):
-    """Those of one transform of `torch.func`; the ones outside of it still
-    differentiate what it does.
+    """The derivatives of one level of `torch.func`. Outer levels differentiate through
+    it.
     """
 
     @staticmethod
@@ -207,8 +213,8 @@ class _Level(_Rules, private.SingleLevelFunction):
         operator: Any, keys: Any, options: dict[str, Any], *tensors: Tensor | None
     ) -> Tensor:
         with private.differentiating_outside():
-            made: Tensor = private.below_autograd(operator, keys, *tensors, **options)
-        return made
+            result: Tensor = private.below_autograd(operator, keys, *tensors, **options)
+        return result
 
 
 @private.untraced
@@ -216,28 +222,29 @@ def _differentiable(
     operator: Any, keys: Any, *tensors: Tensor | None, **options: Any
 ) -> Tensor:
     """An operator at the Autograd key."""
-    made: Tensor
+    result: Tensor
     if not private.in_functorch():
         if private.is_differentiated(*tensors):
-            made = _Product.apply(operator, keys, options, *tensors)
+            result = _Product.apply(operator, keys, options, *tensors)
         elif private.reaches_device(keys):
-            made = _KERNELS[operator](*tensors, **options)
+            result = _KERNELS[operator](*tensors, **options)
         else:
-            made = private.below_autograd(operator, keys, *tensors, **options)
-        return made
+            result = private.below_autograd(operator, keys, *tensors, **options)
+        return result
+
+    # Inside a transform of torch.func duals are taken apart here.
     if private.in_forward_ad():
         duals = [
             (None, None) if x is None else forward_ad.unpack_dual(x) for x in tensors
         ]
         primals, tangents = zip(*duals, strict=True)
         if any(x is not None for x in tangents):
-            made = operator(*primals, **options)
-            return forward_ad.make_dual(
-                made, _tangent(operator, primals, tangents, options)
-            )
+            result = operator(*primals, **options)
+            tangent = _tangent(operator, primals, tangents, options)
+            return forward_ad.make_dual(result, tangent)
     with private.single_level():
-        made = _Level.apply(operator, keys, options, *tensors)
-    return made
+        result = _Level.apply(operator, keys, options, *tensors)
+    return result
 
 
 def _batched(
@@ -248,17 +255,20 @@ def _batched(
     **options: Any,
 ) -> tuple[Tensor, int]:
     """An operator under vmap: one more dimension of the stack."""
-    given = [(x, at) for x, at in zip(tensors, in_dims, strict=False) if x is not None]
-    rank = max(x.dim() - (at is not None) for x, at in given)
+    pairs = zip(tensors, in_dims, strict=False)
+    operands = [(x, axis) for x, axis in pairs if x is not None]
+    rank = max(x.dim() - (axis is not None) for x, axis in operands)
 
-    def stacked(x: Tensor, at: int | None) -> Tensor:
-        if at is None:
+    def stacked(x: Tensor, axis: int | None) -> Tensor:
+        """The batch in front of a stack that is as long for all operands."""
+        if axis is None:
             return x
-        x = x.movedim(at, 0)
-        return x.reshape(x.shape[0], *(1,) * (rank - x.dim() + 1), *x.shape[1:])
+        x = x.movedim(axis, 0)
+        ones = (1,) * (rank - x.dim() + 1)
+        return x.reshape(x.shape[0], *ones, *x.shape[1:])
 
-    made: Tensor = operator(*(stacked(x, at) for x, at in given), **options)
-    return made, 0
+    result: Tensor = operator(*(stacked(x, axis) for x, axis in operands), **options)
+    return result, 0
 
 
 _KERNELS = {
@@ -282,15 +292,15 @@ def _bmm(operator: Any, a: Tensor, b: Tensor, **options: Any) -> Tensor:
         raise RuntimeError(
             f"hifigemm: no stacks of as many matrices: {tuple(a.shape)} and {tuple(b.shape)}"
         )
-    made: Tensor = operator(a, b, **options)
-    return made
+    result: Tensor = operator(a, b, **options)
+    return result
 
 
 def _written(
     operator: Any, *tensors: Tensor | None, out: Tensor, **options: Any
 ) -> Tensor:
-    """An operator whose result is written to a tensor, for what only traces, and
-    tensors of any key.
+    """An operator whose result is copied to `out`, for tracing and for tensors of any
+    dispatch key.
     """
     _check_out(*tensors, out)
     like = _shape(*tensors, **options)
@@ -304,13 +314,14 @@ def _written(
 def _written_on_device(
     operator: Any, *tensors: Tensor | None, out: Tensor, **options: Any
 ) -> Tensor:
-    """The same for tensors of a device, with no result beside `out`."""
+    """An operator that writes its result to `out` directly, for tensors of a device."""
     _check_out(*tensors, out)
     _KERNELS[operator](*tensors, out=out.detach(), **options)
     return out
 
 
 def _check_out(*tensors: Tensor | None) -> None:
+    """Raise RuntimeError if a product with out= would have to be differentiated."""
     if torch.is_grad_enabled() and any(
         x is not None and x.requires_grad for x in tensors
     ):
@@ -339,17 +350,14 @@ def matmul(
     workspace: int | None,
 ) -> Tensor:
     """The operator for operands of any shapes that `hifigemm.matmul` takes."""
-    left, right = (a[None] if a.dim() == 1 else a), (b[:, None] if b.dim() == 1 else b)
-    made: Tensor = _matmul(left, right, **_policy(accuracy, scheme, workspace))
+    # A vector a is a row, a vector b a column; the result loses these axes again.
+    left = a[None] if a.dim() == 1 else a
+    right = b[:, None] if b.dim() == 1 else b
+    result: Tensor = _matmul(left, right, **_policy(accuracy, scheme, workspace))
     if b.dim() == 1:
-        made = made[..., 0]
-    return (
-        made[..., 0]
-        if b.dim() == a.dim() == 1
-        else made[..., 0, :]
-        if a.dim() == 1
-        else made
-    )
+        result = result[..., 0]
+        return result[..., 0] if a.dim() == 1 else result
+    return result[..., 0, :] if a.dim() == 1 else result
 
 
 def gemm(
@@ -362,8 +370,16 @@ def gemm(
     **scalars: Any,
 ) -> Tensor:
     """The operator for matrices and stacks of them; `scalars` are alpha and beta."""
-    made: Tensor = _gemm(a, b, c, **scalars, **_policy(accuracy, scheme, workspace))
-    return made
+    result: Tensor = _gemm(a, b, c, **scalars, **_policy(accuracy, scheme, workspace))
+    return result
+
+
+def transposed(x: Tensor, trans: str, name: str) -> Tensor:
+    """op(x) for a letter of the BLAS, as a view."""
+    check_transpose(trans, name)
+    if trans == "T":
+        return x.mT
+    return x.mH if trans == "C" else x
 
 
 def _policy(
