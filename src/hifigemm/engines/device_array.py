@@ -39,10 +39,11 @@ from hifigemm.exceptions import PlanError
 Tensor = Any
 DType = np.dtype[Any]
 
-_BOOL, _UINT64 = np.dtype(bool), np.dtype(np.uint64)
+_BOOL = np.dtype(bool)
+_UINT64 = np.dtype(np.uint64)
 _PART = 2**20
-"""Entries whose extremes along an outer axis are found at a time: PyTorch takes sixteen
-bytes for each on a GPU.
+"""Entries whose extremes along an outer axis are computed at a time: PyTorch takes
+sixteen bytes for each on a GPU.
 """
 
 
@@ -155,7 +156,8 @@ class DeviceArray(NDArrayOperatorsMixin):
         """The same bits as another dtype; sizes may differ where the last axis is
         contiguous.
         """
-        dtype, x = np.dtype(dtype), self.tensor
+        dtype = np.dtype(dtype)
+        x = self.tensor
         if dtype.itemsize != self.dtype.itemsize and x.is_contiguous():
             # torch asks for strides of axes of length 1, which may be anything.
             shape = *x.shape[:-1], x.shape[-1] * self.dtype.itemsize // dtype.itemsize
@@ -178,10 +180,8 @@ class DeviceArray(NDArrayOperatorsMixin):
         dtype = np.dtype(dtype)
         if dtype == self.dtype and not copy:
             return self
-        if _UINT64 in (dtype, self.dtype) and not {dtype, self.dtype} <= {
-            _UINT64,
-            np.dtype(np.int64),
-        }:
+        dtypes = {dtype, self.dtype}
+        if _UINT64 in dtypes and not dtypes <= {_UINT64, np.dtype(np.int64)}:
             raise TypeError(f"no conversion of {self.dtype} to {dtype} on a device")
         return DeviceArray(self.tensor.to(TORCH_DTYPES[dtype], copy=copy), dtype)
 
@@ -207,31 +207,28 @@ class DeviceArray(NDArrayOperatorsMixin):
             self.tensor[index] = as_tensor(value, self.dtype, self.tensor.device)
 
     def _index(self, key: Any) -> tuple[Any, ...]:
-        return tuple(
-            self._position(k) for k in (key if isinstance(key, tuple) else (key,))
-        )
+        """An index of NumPy as torch takes it."""
+        keys = key if isinstance(key, tuple) else (key,)
+        return tuple(map(self._index_of_axis, keys))
 
-    def _position(self, key: Any) -> Any:
+    def _index_of_axis(self, key: Any) -> Any:
+        """One part of an index: arrays become tensors, all else stays."""
         if key is None or isinstance(key, (slice, int, EllipsisType)):
             return key
         if isinstance(key, np.integer):
             return int(key)
         return as_tensor(key, key.dtype, self.tensor.device)
 
-    def _write(self, place: Tensor, value: Any) -> None:
-        """Write to a view of this array; ``x[i] += y`` ends with x[i] written to
-        itself, which is left out.
-        """
+    def _write(self, view: Tensor, value: Any) -> None:
+        """Write to a view of this array."""
         if not isinstance(value, DeviceArray) and np.ndim(value) == 0:
-            place.fill_(as_number(value, self.dtype))
+            view.fill_(as_number(value, self.dtype))
             return
         if not isinstance(value, DeviceArray) or _UINT64 in (self.dtype, value.dtype):
-            value = DeviceArray(as_tensor(value, self.dtype, place.device), self.dtype)
-        given, taken = (
-            (x.data_ptr(), x.shape, x.stride(), x.dtype) for x in (value.tensor, place)
-        )
-        if given != taken:
-            place.copy_(value.tensor)
+            value = DeviceArray(as_tensor(value, self.dtype, view.device), self.dtype)
+        # ``x[i] += y`` ends with x[i] written to itself.
+        if _location(value.tensor) != _location(view):
+            view.copy_(value.tensor)
 
     # Values on the host
 
@@ -273,13 +270,13 @@ class DeviceArray(NDArrayOperatorsMixin):
         )
 
     def any(self, axis: Any = None, keepdims: bool = False) -> DeviceArray:
-        """Whether any entry is true."""
+        """True where any entry along the axes is true."""
         return DeviceArray(
             torch.any(self.tensor, self._axes(axis), keepdim=keepdims), _BOOL
         )
 
     def all(self, axis: Any = None, keepdims: bool = False) -> DeviceArray:
-        """Whether all entries are true."""
+        """True where all entries along the axes are true."""
         return DeviceArray(
             torch.all(self.tensor, self._axes(axis), keepdim=keepdims), _BOOL
         )
@@ -305,6 +302,7 @@ class DeviceArray(NDArrayOperatorsMixin):
         return self._extreme(torch.amin, torch.minimum, axis, keepdims, initial, where)
 
     def _axes(self, axis: Any) -> tuple[int, ...]:
+        """The axes of a reduction as a tuple; None stands for all."""
         if self.dtype == _UINT64:
             raise TypeError("no reductions of uint64 on a device")
         if axis is None:
@@ -320,26 +318,29 @@ class DeviceArray(NDArrayOperatorsMixin):
         initial: Any,
         where: Any,
     ) -> DeviceArray:
-        axes, x = self._axes(axis), self.tensor
-        first = (
-            () if initial is None else (x.new_full((), as_number(initial, self.dtype)),)
-        )
+        """Extremes along axes, `either` of those of two parts; `initial` counts as an
+        entry, and stands for entries without `where`.
+        """
+        axes = self._axes(axis)
+        x = self.tensor
+        first = None
+        if initial is not None:
+            first = x.new_full((), as_number(initial, self.dtype))
         if where is not None:
-            x = torch.where(where.tensor, x, *first)
-        if first and x.numel() == 0:
-            return DeviceArray(
-                first[0].expand(torch.any(x, axes, keepdim=keepdims).shape).clone(),
-                self.dtype,
-            )
-        parts = (
-            (x,)
-            if x.ndim - 1 in axes
-            else x.split(max(_PART * x.shape[axes[0]] // max(x.numel(), 1), 1), axes[0])
-        )
-        return DeviceArray(
-            reduce(either, (extreme(y, axes, keepdim=keepdims) for y in parts), *first),
-            self.dtype,
-        )
+            x = torch.where(where.tensor, x, first)
+        if first is not None and x.numel() == 0:
+            shape = torch.any(x, axes, keepdim=keepdims).shape
+            return DeviceArray(first.expand(shape).clone(), self.dtype)
+
+        # Part by part along an outer axis, for the memory that PyTorch takes.
+        parts = (x,)
+        if x.ndim - 1 not in axes:
+            length = _PART * x.shape[axes[0]] // max(x.numel(), 1)
+            parts = x.split(max(length, 1), axes[0])
+        extremes = [extreme(part, axes, keepdim=keepdims) for part in parts]
+        if first is not None:
+            extremes.insert(0, first)
+        return DeviceArray(reduce(either, extremes), self.dtype)
 
     # Protocols
 
@@ -354,40 +355,39 @@ class DeviceArray(NDArrayOperatorsMixin):
         """NEP 13: calls of universal functions, also behind operators. Without `where`,
         results go to `out` whole.
         """
-        if (
-            method != "__call__"
-            or not all(isinstance(x, DeviceArray) for x in out)
-            or (where is not True and not out)
-        ):
+        if method != "__call__" or not all(isinstance(x, DeviceArray) for x in out):
             return NotImplemented
-        given = [kind_of(x) for x in inputs]
-        dtypes = loop(
-            ufunc, (*given, *(x.dtype for x in out), *[None] * (ufunc.nout - len(out)))
-        )
+        if where is not True and not out:
+            return NotImplemented
+
+        # The function of torch for the dtypes in which NumPy computes.
+        kinds = [kind_of(x) for x in inputs]
+        kinds += [x.dtype for x in out]
+        kinds += [None] * (ufunc.nout - len(out))
+        dtypes = loop(ufunc, tuple(kinds))
         function = torch_function(ufunc, dtypes[: ufunc.nin])
         if function is None:
             return NotImplemented
-        device = next(
-            x.tensor.device for x in (*inputs, *out) if isinstance(x, DeviceArray)
-        )
+
+        arrays = (x for x in (*inputs, *out) if isinstance(x, DeviceArray))
+        device = next(arrays).tensor.device
         on_host = ufunc not in NEEDS_DEVICE_SCALARS
-        done = function(
-            *(
-                as_tensor(x, dtype, device, host_scalars=on_host)
-                for x, dtype in zip(inputs, dtypes)
-            )
-        )
+        tensors = [
+            as_tensor(x, dtype, device, host_scalars=on_host)
+            for x, dtype in zip(inputs, dtypes)
+        ]
+        values = function(*tensors)
         if ufunc.nout > 1:
-            return tuple(
-                DeviceArray(y, dtype) for y, dtype in zip(done, dtypes[ufunc.nin :])
-            )
-        result = DeviceArray(done, dtypes[-1])
+            pairs = zip(values, dtypes[ufunc.nin :])
+            return tuple(DeviceArray(y, dtype) for y, dtype in pairs)
+
+        result = DeviceArray(values, dtypes[-1])
         if not out:
             return result
         (target,) = out
-        target[...] = (
-            result if where is True else FUNCTIONS[np.where](where, result, target)
-        )
+        if where is not True:
+            result = FUNCTIONS[np.where](where, result, target)
+        target[...] = result
         return target
 
     def __array_function__(
@@ -403,5 +403,11 @@ class DeviceArray(NDArrayOperatorsMixin):
         return FUNCTIONS[func](*args, **kwargs) if func in FUNCTIONS else NotImplemented
 
 
+def _location(x: Tensor) -> tuple[Any, ...]:
+    """The memory of a tensor: two with the same location are the same entries."""
+    return x.data_ptr(), x.shape, x.stride(), x.dtype
+
+
 def _plain(tensor: Tensor) -> DeviceArray:
+    """The array of a tensor whose dtype NumPy has."""
     return DeviceArray(tensor, NUMPY_DTYPES[tensor.dtype])

@@ -24,11 +24,10 @@ def _array(
     order: str = "C",
     ndmin: int = 0,
 ) -> DeviceArray:
-    y = (
-        x.copy()
-        if dtype is None or x.dtype == dtype
-        else _ascontiguousarray(like, x, dtype).reshape(x.shape)
-    )
+    if dtype is None or x.dtype == dtype:
+        y = x.copy()
+    else:
+        y = _ascontiguousarray(like, x, dtype).reshape(x.shape)
     return y.reshape((1,) * (ndmin - y.ndim) + y.shape)
 
 
@@ -41,20 +40,23 @@ def _ascontiguousarray(
 
 def _empty(like: DeviceArray, shape: Any, dtype: Any = np.float64) -> DeviceArray:
     dtype = np.dtype(dtype)
-    return type(like)(
-        torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=like.tensor.device), dtype
-    )
+    device = like.tensor.device
+    tensor = torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=device)
+    return type(like)(tensor, dtype)
 
 
 def _full(
     like: DeviceArray, shape: Any, value: Any, dtype: Any = None, **defaults: Any
 ) -> DeviceArray:
-    made = _empty(like, shape, np.asarray(value).dtype if dtype is None else dtype)
-    made.tensor.fill_(as_number(value, made.dtype))
-    return made
+    if dtype is None:
+        dtype = np.asarray(value).dtype
+    array = _empty(like, shape, dtype)
+    array.tensor.fill_(as_number(value, array.dtype))
+    return array
 
 
 def _integers(like: DeviceArray, tensor: Any) -> DeviceArray:
+    """The array of a tensor of int64."""
     return type(like)(tensor, np.dtype(np.int64))
 
 
@@ -71,44 +73,45 @@ LIKE: dict[Callable[..., Any], Callable[..., DeviceArray]] = {
     ),
     np.zeros: lambda like, shape, dtype=np.float64: _full(like, shape, 0, dtype),
 }
-"""What makes arrays, with the array given as ``like=`` in front; NumPy adds its
-defaults of order and device.
+"""Functions that make arrays. The array behind ``like=`` is their first argument; NumPy
+adds its defaults of order and device.
 """
 
 
 def _same(x: DeviceArray, tensor: Any) -> DeviceArray:
+    """The array of a tensor, with the dtype of x."""
     return type(x)(tensor, x.dtype)
 
 
 def _of_tensor(function: Callable[..., Any]) -> Callable[..., DeviceArray]:
-    """A function of a tensor that keeps the dtype, of an array."""
+    """A function of arrays from a function of tensors that keeps the dtype."""
     return lambda x, *args: _same(x, function(x.tensor, *args))
 
 
 def _of_tensors(function: Callable[..., Any]) -> Callable[..., DeviceArray]:
-    """A function that joins tensors, of arrays."""
+    """A function that joins arrays from a function that joins tensors."""
 
     def join(arrays: Sequence[DeviceArray], axis: int = 0) -> DeviceArray:
         dtype = np.result_type(*(x.dtype for x in arrays))
-        return type(arrays[0])(
-            function([x.astype(dtype, copy=False).tensor for x in arrays], axis), dtype
-        )
+        tensors = [x.astype(dtype, copy=False).tensor for x in arrays]
+        return type(arrays[0])(function(tensors, axis), dtype)
 
     return join
 
 
 def _method(name: str) -> Callable[..., DeviceArray]:
-    """A function that is a method as well."""
+    """The method of arrays of this name, as a function."""
     return lambda x, **options: methodcaller(name, **options)(x)
 
 
 def _where(condition: DeviceArray, x: Any, y: Any) -> DeviceArray:
+    # A scalar of Python promotes by its value, an array by its dtype.
     kinds = [v if isinstance(kind_of(v), type) else kind_of(v) for v in (x, y)]
-    dtype, device = np.result_type(*kinds), condition.tensor.device
-    chosen = torch.where(
-        condition.tensor, *(as_tensor(v, dtype, device) for v in (x, y))
-    )
-    return type(condition)(chosen, dtype)
+    dtype = np.result_type(*kinds)
+    device = condition.tensor.device
+    of_x = as_tensor(x, dtype, device)
+    of_y = as_tensor(y, dtype, device)
+    return type(condition)(torch.where(condition.tensor, of_x, of_y), dtype)
 
 
 def _copyto(target: DeviceArray, source: Any, where: DeviceArray) -> None:
@@ -116,11 +119,12 @@ def _copyto(target: DeviceArray, source: Any, where: DeviceArray) -> None:
 
 
 def _ix(*indices: DeviceArray) -> tuple[DeviceArray, ...]:
-    axes = range(len(indices))
-    return tuple(
-        x.reshape([-1 if i == axis else 1 for i in axes])
-        for axis, x in enumerate(indices)
-    )
+    open_mesh = []
+    for axis, x in enumerate(indices):
+        shape = [1] * len(indices)
+        shape[axis] = -1
+        open_mesh.append(x.reshape(shape))
+    return tuple(open_mesh)
 
 
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -138,7 +142,7 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
         x, torch.nonzero(x.tensor.reshape(-1)).reshape(-1)
     ),
     np.ix_: _ix,
-    np.repeat: lambda x, many, axis: _same(x, x.tensor.repeat_interleave(many, axis)),
+    np.repeat: lambda x, count, axis: _same(x, x.tensor.repeat_interleave(count, axis)),
     np.stack: _of_tensors(torch.stack),
     np.take: lambda x, indices, axis: _same(
         x, torch.cat([x.tensor.narrow(axis, i, 1) for i in indices], axis)

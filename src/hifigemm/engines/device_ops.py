@@ -1,5 +1,5 @@
-"""Tensors behind device arrays: dtypes, conversions, and for each of NumPy's universal
-functions in use one of torch.
+"""Tensors behind device arrays: dtypes, conversions, and a function of torch for each
+universal function of NumPy in use.
 
 Operands are tensors of the loop dtype that NumPy resolves, so torch promotes nothing by
 itself. Each function rounds as NumPy's does: one IEEE operation for each entry, no
@@ -37,13 +37,12 @@ indices, never operands.
 
 
 def _right_shift_unsigned(x: Tensor, count: Tensor) -> Tensor:
-    """x >> count with zeros moved in; 0 from 64 on. torch shifts left by 64 or more, or
-    by less than 0, to 0.
-    """
+    """x >> count with zeros moved in, which is 0 from 64 on."""
     count = torch.where((count < 0) | (count > 64), 64, count)
-    return torch.bitwise_right_shift(x, count) & ~torch.bitwise_left_shift(
-        -1, 64 - count
-    )
+    shifted = torch.bitwise_right_shift(x, count)
+    # torch moves in the sign of int64, and shifts left by 64 to 0.
+    signs = torch.bitwise_left_shift(-1, 64 - count)
+    return shifted & ~signs
 
 
 def _sign(x: Tensor) -> Tensor:
@@ -52,14 +51,14 @@ def _sign(x: Tensor) -> Tensor:
 
 
 def _sqrt(x: Tensor) -> Tensor:
-    """Rounded once; on the CPU torch takes the square root of MKL, which is not."""
-    return (
-        torch.sqrt(x) if x.is_cuda else torch.from_numpy(np.asarray(np.sqrt(x.numpy())))
-    )
+    """The square root, rounded once. On the CPU that of torch, which is MKL's, is not."""
+    if x.is_cuda:
+        return torch.sqrt(x)
+    return torch.from_numpy(np.asarray(np.sqrt(x.numpy())))
 
 
 def _matmul(x: Tensor, y: Tensor) -> Tensor:
-    """FP32 matrices are multiplied in FP64, which keeps TF32 out whatever torch is set
+    """The product, of FP32 matrices in FP64, which keeps TF32 out whatever torch is set
     to.
     """
     return library_matmul(x.to(torch.float64), y.to(torch.float64)).to(x.dtype)
@@ -116,11 +115,11 @@ _UNSIGNED: dict[np.ufunc, Callable[..., Any]] = {
         np.subtract,
     )
 } | {np.right_shift: _right_shift_unsigned}
-"""What there is for uint64 kept as int64."""
+"""Functions of uint64 kept as int64."""
 
 NEEDS_DEVICE_SCALARS = frozenset({np.divide, np.matmul, np.nextafter})
-"""torch multiplies by the reciprocal of a divisor that is a scalar of the host, and the
-others take no such scalars.
+"""Functions whose scalars go to the device. torch.divide would multiply by the
+reciprocal of a scalar of the host; the others take none.
 """
 
 
@@ -143,16 +142,15 @@ def torch_function(
 
 
 def kind_of(x: Any) -> Any:
-    """What decides the dtype of a result: a dtype, or the type of a Python scalar,
-    which gives way.
+    """The dtype of an array, or the type of a Python scalar, which promotes by its kind
+    alone.
     """
     if isinstance(x, bool):
         return np.dtype(bool)
-    return (
-        type(x)
-        if isinstance(x, (int, float, complex)) and not isinstance(x, np.generic)
-        else x.dtype
-    )
+    is_number = isinstance(x, (int, float, complex))
+    if is_number and not isinstance(x, np.generic):
+        return type(x)
+    return x.dtype
 
 
 def as_number(x: Any, dtype: np.dtype[Any]) -> Any:
@@ -185,8 +183,8 @@ def as_tensor(
             "silently; make it there with like="
         )
     x = x.astype(dtype, order="C")
-    tensor = torch.tensor(
-        x.view(np.int64) if dtype == np.uint64 else x, dtype=TORCH_DTYPES[dtype]
-    )
-    # pageable memory is read before the call returns
+    if dtype == np.uint64:
+        x = x.view(np.int64)
+    tensor = torch.tensor(x, dtype=TORCH_DTYPES[dtype])
+    # The call returns after it has read pageable memory.
     return tensor.to(device, non_blocking=True)

@@ -1,9 +1,9 @@
-"""Rates of a GPU from what its driver says of it: those of a board that was measured,
-else those of its architecture.
+"""Rates of a GPU from its properties: those of a board that was measured, else those of
+its architecture.
 
-No kernel runs and no file is read but the one that the user names, so that "auto" takes
-the same in every process. A board that was never measured reaches the share of its
-units that an H200 reaches of its own, at all sizes.
+No kernel runs and no file is read, so that "auto" takes the same in every process. A
+board that was never measured is taken to reach the same share of its peak rates as an
+H200, at all sizes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hifigemm.engines.rates import H200, Rates
 
 @dataclass(frozen=True)
 class GpuProperties:
-    """What the rates of a GPU follow from. The capability (0, 0) stands for anything
-    but NVIDIA.
+    """Properties of a GPU from which its rates follow. The capability (0, 0) stands for
+    GPUs that are not NVIDIA's.
     """
 
     name: str
@@ -73,32 +73,29 @@ GeForce boards of 7.5, 8.6, 8.9 and 12.0 add FP16 products in FP32 at half that 
 which no property tells; from 8.6 on words are no quicker there than FP32 either way.
 """
 _HOPPER = (9, 0)
-_H200_SMS, _H200_CLOCK, _H200_MEMORY_RATE = 132, 1.98e9, 2 * 3.201e9 * 6144 / 8
-"""What the driver says of the H200 that was measured: SMs, hertz, bytes a second."""
+_H200_SMS = 132
+_H200_CLOCK = 1.98e9
+"""Hertz, as the driver of the H200 that was measured says."""
+_H200_MEMORY_RATE = 2 * 3.201e9 * 6144 / 8
+"""Bytes a second, by the memory clock and the bus width of that H200."""
 _MEASURED = {(_HOPPER, _H200_SMS): H200}
 """By capability and number of SMs. The H100 SXM has the units of the H200 and another
 memory.
 """
-_PLAIN_INT8, _PLAIN_WORDS = 0.84, 0.7
-"""Rates of the plain kernels over those of the Hopper kernels: the first was measured
-on an H200 (1146 to 1194 against 1387 TOP/s, n = 4096 and 8192), the second is the
-estimate of `tiles.TILES`.
+_PLAIN_INT8 = 0.84
+"""Rate of the plain INT8 kernel over that of the Hopper kernel, measured on an H200:
+1146 to 1194 against 1387 TOP/s at n = 4096 and 8192.
 """
+_PLAIN_WORDS = 0.7
+"""The same for products of words, by the estimate of `tiles.TILES`."""
 
 
 def rates_of(gpu: GpuProperties) -> Rates:
-    """Rates of a GPU: measured ones where there are some, else those of its
-    architecture.
+    """Rates of a GPU: measured ones if there are any, else those of its architecture.
 
-    An architecture that is not known counts as the closest older one, and as the oldest
-    where there is none.
+    An architecture without a row counts as the closest older one, and as the oldest if
+    there is none.
     """
-    row = _ARCHITECTURES[
-        max(
-            (x for x in _ARCHITECTURES if x <= gpu.capability),
-            default=min(_ARCHITECTURES),
-        )
-    ]
     measured = _MEASURED.get((gpu.capability, gpu.num_sms))
     if measured is not None:
         memory_rate = gpu.memory_rate or _H200_MEMORY_RATE
@@ -107,13 +104,22 @@ def rates_of(gpu: GpuProperties) -> Rates:
             gpu=gpu.name,
             bandwidth=H200.bandwidth * memory_rate / _H200_MEMORY_RATE,
         )
-    hopper, clock = _ARCHITECTURES[_HOPPER], gpu.clock or row.clock
+
+    # Peak rates relative to those of an H200.
+    older = [x for x in _ARCHITECTURES if x <= gpu.capability]
+    row = _ARCHITECTURES[max(older, default=min(_ARCHITECTURES))]
+    hopper = _ARCHITECTURES[_HOPPER]
+    clock = gpu.clock or row.clock
     cycles = gpu.num_sms * clock / (_H200_SMS * _H200_CLOCK)
-    fp64, fp32 = cycles * row.fp64 / hopper.fp64, cycles * row.fp32 / hopper.fp32
-    int8, words = cycles * row.int8 / hopper.int8, cycles * row.fp16 / hopper.fp16
+    fp64 = cycles * row.fp64 / hopper.fp64
+    fp32 = cycles * row.fp32 / hopper.fp32
+    int8 = cycles * row.int8 / hopper.int8
+    words = cycles * row.fp16 / hopper.fp16
     if gpu.capability != _HOPPER:
-        int8, words = _PLAIN_INT8 * int8, _PLAIN_WORDS * words
+        int8 = _PLAIN_INT8 * int8
+        words = _PLAIN_WORDS * words
     memory_rate = gpu.memory_rate or row.memory_rate * gpu.num_sms
+    capability = ".".join(map(str, gpu.capability))
     return replace(
         H200,
         gpu=gpu.name,
@@ -123,7 +129,7 @@ def rates_of(gpu: GpuProperties) -> Rates:
         bandwidth=H200.bandwidth * memory_rate / _H200_MEMORY_RATE,
         words=words * H200.words,
         num_sms=gpu.num_sms,
-        source=f"{gpu.num_sms} SMs of capability {'.'.join(map(str, gpu.capability))} at {clock / 1e9:.3g} GHz, "
+        source=f"{gpu.num_sms} SMs of capability {capability} at {clock / 1e9:.3g} GHz, "
         "scaled from an H200",
     )
 
@@ -135,18 +141,18 @@ def gpu_properties(device: Any) -> GpuProperties:
 
     # PyTorch with CUDA 13 asks the driver for the clocks of the current device.
     with torch.cuda.device(device):
-        found = torch.cuda.get_device_properties(device)
-        clock, memory_clock = (
-            1e3 * getattr(found, name, 0)
-            for name in ("clock_rate", "memory_clock_rate")
-        )
+        properties = torch.cuda.get_device_properties(device)
+        # In kilohertz.
+        clock = 1e3 * getattr(properties, "clock_rate", 0)
+        memory_clock = 1e3 * getattr(properties, "memory_clock_rate", 0)
+    capability = int(properties.major), int(properties.minor)
+    if torch.version.hip:
+        capability = 0, 0
     return GpuProperties(
-        name=str(found.name),
-        capability=(0, 0)
-        if torch.version.hip
-        else (int(found.major), int(found.minor)),
-        num_sms=int(found.multi_processor_count),
+        name=str(properties.name),
+        capability=capability,
+        num_sms=int(properties.multi_processor_count),
         clock=clock,
         memory_clock=memory_clock,
-        memory_bus_width=int(getattr(found, "memory_bus_width", 0)),
+        memory_bus_width=int(getattr(properties, "memory_bus_width", 0)),
     )

@@ -1,4 +1,4 @@
-"""What a GPU can do, and the times that follow: the cost model behind scheme="auto".
+"""Rates of a GPU and the times that follow: the cost model behind scheme="auto".
 
 A native product takes the larger of its operations over the rate of cubes of the same
 volume and its bytes over the bandwidth. Ozaki scheme II adds up its passes over memory,
@@ -18,16 +18,18 @@ from hifigemm.problem import Problem
 SIZES = (256, 512, 1024, 2048, 4096)
 """Sizes of the cubes whose native products have a rate each."""
 _LOOK = 3e-5
-"""Seconds that products with a look take beyond passes, products and launches: with
-those of larger counts, which are launched and stay idle, 10 to 55 us on an H200 at
-n = 1024 to 2048.
+"""Seconds that products with an error ratio take beyond passes, products and launches:
+10 to 55 us on an H200 at n = 1024 to 2048, the idle launches of larger counts included.
 """
-_FROM_MEMORY, _ARITHMETIC = 0.7, 2.2e-11
-"""Passes over memory: the share of their bytes that no cache holds, and the seconds of
-their arithmetic, on one SM, for each byte, twice as many for complex entries. Fitted to
-the residues and the reconstruction of 14 and 15 moduli at n = 2048 and 4096, which take
-1.4 times as long as their bytes on an H200 and 1.2 times on an H100, of complex entries
-2.1 times on an H200.
+_FROM_MEMORY = 0.7
+"""Share of the bytes of a pass over memory that no cache holds. Fitted with
+`_ARITHMETIC` to the residues and the reconstruction of 14 and 15 moduli at n = 2048 and
+4096, which take 1.4 times as long as their bytes on an H200 and 1.2 times on an H100,
+of complex entries 2.1 times on an H200.
+"""
+_ARITHMETIC = 2.2e-11
+"""Seconds of arithmetic for each byte of a pass, on one SM; twice as many for complex
+entries.
 """
 
 
@@ -55,32 +57,28 @@ class Rates:
         p = problem
         multiplications = p.multiplications * (4 if p.is_complex else 1)
         rates = self.native_fp32 if p.fmt.t == 24 else self.native_fp64
+
+        # The rate of a cube of the same volume, between those of the two nearest sizes.
         size = max(min(multiplications ** (1 / 3), SIZES[-1]), SIZES[0])
-        at = max(i for i, n in enumerate(SIZES) if n <= size)
-        after = min(at + 1, len(SIZES) - 1)
-        share = (
-            0.0
-            if after == at
-            else math.log(size / SIZES[at]) / math.log(SIZES[after] / SIZES[at])
-        )
-        rate = rates[at] ** (1.0 - share) * rates[after] ** share
+        below = max(i for i, n in enumerate(SIZES) if n <= size)
+        above = min(below + 1, len(SIZES) - 1)
+        share = 0.0
+        if above != below:
+            step = SIZES[above] / SIZES[below]
+            share = math.log(size / SIZES[below]) / math.log(step)
+        rate = rates[below] ** (1.0 - share) * rates[above] ** share
         if p.dtype == np.float64 and (p.n | p.k) & 1:
             rate *= self.odd_fp64
+
         operands = p.batch * (p.m * p.k + p.k * p.n)
-        moved = (operands + p.batch * p.m * p.n) * p.dtype.itemsize
-        seconds = (
-            max(2 * multiplications / rate, moved / self.bandwidth)
-            + self.launch
-            + self._mirror_seconds(p)
-        )
+        nbytes = (operands + p.batch * p.m * p.n) * p.dtype.itemsize
+        product = max(2 * multiplications / rate, nbytes / self.bandwidth)
+        seconds = product + self.launch + self._mirror_seconds(p)
         if p.narrow is None:
             return seconds
-        # converted first
-        return (
-            seconds
-            + operands * (p.dtype.itemsize + 2) / self.bandwidth
-            + 2 * self.launch
-        )
+        # Operands of two bytes are converted first.
+        conversion = operands * (p.dtype.itemsize + 2) / self.bandwidth
+        return seconds + conversion + 2 * self.launch
 
     def residue_seconds(
         self, problem: Problem, num_products: int, estimate: bool
@@ -91,21 +89,26 @@ class Rates:
         The magnitudes of complex entries take four real products.
         """
         p = problem
-        share, sides = _share_made(p), 1 if p.is_of_one_operand else 2
-        operands = p.batch * sides * p.k * (p.m + p.n) / 2
+        share = _share_of_tiles(p)
+        num_operands = 1 if p.is_of_one_operand else 2
+        operands = p.batch * num_operands * p.k * (p.m + p.n) / 2
         result = share * p.batch * p.m * p.n
-        inner = (
-            share * -(-p.m // 128) * 128 * (-(-p.n // 256) * 256) * -(-p.k // 128) * 128
-        )
-        # The product of magnitudes takes a quarter longer than others, and mostly half
-        # of its terms are enough.
-        looked = 0.75 * estimate * (4 if p.is_complex else 1)
-        seconds = 2 * p.batch * inner * (num_products + looked) / self.int8
-        moved = (operands + result) * (p.dtype.itemsize + num_products)
-        launches = 6 * self.launch + _LOOK if estimate else 4 * self.launch
+
+        # Products of whole tiles. That of magnitudes takes a quarter longer than
+        # others, and mostly half of its terms are enough.
+        rows = -(-p.m // 128) * 128
+        cols = -(-p.n // 256) * 256
+        terms = -(-p.k // 128) * 128
+        volume = share * rows * cols * terms
+        of_magnitudes = 0.75 * estimate * (4 if p.is_complex else 1)
+        products = 2 * p.batch * volume * (num_products + of_magnitudes) / self.int8
+
+        # Residues and reconstruction.
+        nbytes = (operands + result) * (p.dtype.itemsize + num_products)
         arithmetic = _ARITHMETIC * (2 if p.is_complex else 1) / self.num_sms
-        passes = moved * (_FROM_MEMORY / self.bandwidth + arithmetic)
-        return seconds + passes + launches + self._mirror_seconds(p)
+        passes = nbytes * (_FROM_MEMORY / self.bandwidth + arithmetic)
+        launches = 6 * self.launch + _LOOK if estimate else 4 * self.launch
+        return products + passes + launches + self._mirror_seconds(p)
 
     def halves_pay(self, m: int, n: int, k: int, planes: int) -> bool:
         """Whether seven products of halves for eight (numerics/strassen.py) save more
@@ -114,57 +117,64 @@ class Rates:
         Residues of the operands are read and written once more, and those of the
         product three quarters as often again.
         """
-        saved = 2 * m * n * k * planes / 8 / self.int8
-        moved = planes * (2 * k * (m + n) + 1.5 * m * n)
-        return saved > 1.2 * moved / self.bandwidth + 6 * self.launch
+        saved_seconds = 2 * m * n * k * planes / 8 / self.int8
+        nbytes = planes * (2 * k * (m + n) + 1.5 * m * n)
+        return saved_seconds > 1.2 * nbytes / self.bandwidth + 6 * self.launch
 
     def word_seconds(self, problem: Problem) -> float:
         """Words whose format is chosen on the device: words, product and result one
         after the other.
 
-        Passes over memory take a third longer than their bytes. One product instead of
-        three hides nothing under the others. Complex operands are embedded first: B is
-        written with twice the rows and columns.
+        Passes over memory take a third longer than their bytes. With one product there
+        is no second kernel whose time could hide them. Complex operands are embedded
+        first: B is written with twice the rows and columns.
         """
-        p, embedding = problem, 0
+        p = problem
+        embedding = 0
         if p.is_complex:
             p = replace(p, n=2 * p.n, k=2 * p.k, dtype=np.dtype(np.float32))
             embedding = p.batch * 6 * p.k * p.n
-        rate, entry = (self.words, 8) if p.narrow is None else (2 * self.words, 4)
-        sms, shape = self.num_sms, ProductShape(p.m, p.n, p.k, p.batch)
-        # embedded matrices do not mirror each other
-        share_made = 1.0 if problem.is_complex else _share_made(p)
-        product = share_made * min(
-            2 * p.k * sms * waves(tile, shape, sms) * tile.area / (rate * share)
-            for tile, share in TILES["words"].items()
-            if tile.kernel == "hopper"
-        )
-        moved = p.batch * (entry * (p.m * p.k + p.k * p.n) + 4 * p.m * p.n) + embedding
-        return (
-            product
-            + 4 / 3 * moved / self.bandwidth
-            + 6 * self.launch
-            + self._mirror_seconds(problem)
-        )
+
+        # Narrow operands are one word each, others two.
+        rate = self.words
+        entry_bytes = 8
+        if p.narrow is not None:
+            rate = 2 * self.words
+            entry_bytes = 4
+
+        # The product by the quickest tile.
+        shape = ProductShape(p.m, p.n, p.k, p.batch)
+        seconds_of_tiles = []
+        for tile, share in TILES["words"].items():
+            if tile.kernel == "hopper":
+                num_tiles = self.num_sms * waves(tile, shape, self.num_sms)
+                operations = 2 * p.k * num_tiles * tile.area
+                seconds_of_tiles.append(operations / (rate * share))
+        # Embedded matrices do not mirror each other.
+        share_of_tiles = 1.0 if problem.is_complex else _share_of_tiles(p)
+        product = share_of_tiles * min(seconds_of_tiles)
+
+        operand_bytes = entry_bytes * (p.m * p.k + p.k * p.n)
+        nbytes = p.batch * (operand_bytes + 4 * p.m * p.n) + embedding
+        passes = 4 / 3 * nbytes / self.bandwidth
+        return product + passes + 6 * self.launch + self._mirror_seconds(problem)
 
     def _mirror_seconds(self, p: Problem) -> float:
-        """Reading one triangle of a result and writing the other, where that is to be
-        done.
+        """Reading one triangle of a result and writing the other, for results that are
+        mirrored.
         """
-        return (
-            p.batch * p.m * p.n * p.dtype.itemsize / self.bandwidth + self.launch
-            if p.mirror
-            else 0.0
-        )
+        if not p.mirror:
+            return 0.0
+        nbytes = p.batch * p.m * p.n * p.dtype.itemsize
+        return nbytes / self.bandwidth + self.launch
 
     def __str__(self) -> str:
-        native = "\n".join(
-            f"  native {name:<5} "
-            + "  ".join(
-                f"{n}: {rate / 1e12:.3g}" for n, rate in zip(SIZES, rates, strict=True)
-            )
-            for name, rates in (("FP64", self.native_fp64), ("FP32", self.native_fp32))
-        )
+        lines = []
+        for name, rates in (("FP64", self.native_fp64), ("FP32", self.native_fp32)):
+            pairs = zip(SIZES, rates, strict=True)
+            texts = [f"{n}: {rate / 1e12:.3g}" for n, rate in pairs]
+            lines.append(f"  native {name:<5} {'  '.join(texts)}")
+        native = "\n".join(lines)
         return (
             f"{self.gpu}: {self.source}\n  TFLOP/s by size\n{native}\n"
             f"  native FP64 with odd n or k {self.odd_fp64:.2f} of that\n"
@@ -174,8 +184,8 @@ class Rates:
         )
 
 
-def _share_made(p: Problem) -> float:
-    """The share of tiles that is made of a result whose lower triangle is mirrored."""
+def _share_of_tiles(p: Problem) -> float:
+    """The share of the tiles of a result that are computed; the others are mirrored."""
     return min((1 + 256 / p.m) / 2, 1.0) if p.mirror else 1.0
 
 

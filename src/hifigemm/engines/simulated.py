@@ -62,6 +62,7 @@ class SimulatedEngine(NumpyEngine):
         }
 
     def _has(self, fmt: Format) -> bool:
+        """True if the unit multiplies words of a format."""
         return isinstance(self.model.block, int) or fmt.name in dict(self.model.block)
 
     def accumulation(self, fmt: Format) -> Accumulation:
@@ -72,11 +73,8 @@ class SimulatedEngine(NumpyEngine):
             raise PlanError(
                 f"engine {self.name!r} multiplies {', '.join(self.products)}, not {fmt.name} words"
             )
-        return of_tensor_core(
-            self.model,
-            fmt,
-            block=4 if self.model is V100 else _INSTRUCTION.get(fmt.name, 16),
-        )
+        block = 4 if self.model is V100 else _INSTRUCTION.get(fmt.name, 16)
+        return of_tensor_core(self.model, fmt, block=block)
 
     def rounded_product(
         self,
@@ -92,7 +90,7 @@ class SimulatedEngine(NumpyEngine):
         """
         if fmt is FP32:
             return super().rounded_product(fmt, a, b, c, block=block)
+        # Raises PlanError for formats that the unit does not have.
         self.accumulation(fmt)
-        return add_outside(
-            partial(tensor_core_product, fmt=fmt, model=self.model), a, b, c, block
-        )
+        product = partial(tensor_core_product, fmt=fmt, model=self.model)
+        return add_outside(product, a, b, c, block)

@@ -49,10 +49,11 @@ def native_product_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _writable(x: Array) -> Array:
-    """An array that torch.from_numpy takes: no negative strides, and not read-only,
-    though nothing is written.
+    """The array, or a copy where torch.from_numpy would not take it: with negative
+    strides, or read-only, though nothing is written.
     """
-    return x if x.flags.writeable and min(x.strides, default=0) >= 0 else x.copy()
+    is_taken = x.flags.writeable and min(x.strides, default=0) >= 0
+    return x if is_taken else x.copy()
 
 
 @lru_cache
@@ -77,21 +78,20 @@ def describe_triton() -> str:
 
     if not torch.cuda.is_available():
         return f"{triton.__version__}, without a GPU"
-    way = (
-        "the CUDA driver" if enters_directly() else "Triton's JIT, 24 to 45 us a launch"
-    )
-    return f"{triton.__version__}, kernels are launched by {way}"
+    launcher = "Triton's JIT, 24 to 45 us a launch"
+    if enters_directly():
+        launcher = "the CUDA driver"
+    return f"{triton.__version__}, kernels are launched by {launcher}"
 
 
 def describe_gpus() -> tuple[str, tuple[str, ...]]:
-    """The version of PyTorch, and of each GPU its rates and the tiles of large
-    products.
+    """The version of PyTorch, and the rates and the tiles of large products of each
+    GPU.
     """
     lines: list[str] = []
-    for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for i in range(num_gpus):
         device = torch.device("cuda", i)
-        lines += [
-            str(rates_of(gpu_properties(device))),
-            *(f"  tile of {line}" for line in summary(gpu_of(device))),
-        ]
+        lines.append(str(rates_of(gpu_properties(device))))
+        lines += [f"  tile of {line}" for line in summary(gpu_of(device))]
     return torch.__version__, tuple(lines)
