@@ -1,6 +1,4 @@
-"""The interface of an engine: what schemes ask for and engines offer, which never
-import each other.
-"""
+"""The interface between schemes and engines, which never import each other."""
 
 from __future__ import annotations
 
@@ -47,28 +45,29 @@ class Memory:
     # default workspace, in multiples of the bytes of operands and result
     workspace_factor: int = 8
     least_workspace: int = 2**28  # bytes of default workspace for small operands
-    # bytes that are free where the engine works; none where that is not known, or is
-    # not to be asked now
+    # bytes that are free where the engine works; None if that is not known, or must not
+    # be asked for now
     free: Callable[[], int | None] = field(default=lambda: None)
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What a decision record says once it is read."""
+    """The content of a decision record, once it is read."""
 
     holds: bool  # every entry keeps the bound of the plan
     scheme: Any  # the one that was taken
     bound: float  # the r that every entry keeps
     num_products: int
     k_block: int  # inner length of a sum inside the unit
-    evidence: Evidence | None = None  # what was seen of the operands, for a finer plan
+    evidence: Evidence | None = None  # facts about the operands, for a finer plan
 
 
 @dataclass
 class Outcome:
-    """Values (batch, m, n) and what was done for them.
+    """Values (batch, m, n), their bound, and the products that were made for them.
 
-    `certificate` says more, and waits for the device; None where nothing more is known.
+    `certificate` waits for the device and reads its decision; None if the device
+    decides nothing.
     """
 
     values: Array
@@ -124,7 +123,7 @@ class Program(Protocol):
         """
 
     def in_halves(self, batch: int, rows: int, cols: int) -> bool:
-        """Whether such a block takes seven products of halves for eight, see
+        """True if such a block takes seven products of halves for eight, see
         numerics/strassen.py; no bit changes.
         """
 
@@ -145,12 +144,13 @@ class Program(Protocol):
         """
 
     def repeated(self, call: Call) -> Repeated | None:
-        """The call as a function of the library's own arrays that are laid out as
-        those of the call.
+        """A function that repeats the call for arrays of the library that are laid out
+        as those of the call.
 
-        It returns None for operands that need the long way. None where nothing is
-        quicker than that. A plan that rests on evidence gives a function that looks at
-        the operands first, for all evidence that was seen so far.
+        The function returns None for operands that need the whole road. None in its
+        place means that nothing is quicker than the road. A plan that rests on evidence
+        gives a function that inspects the operands first, and knows the plans for all
+        evidence seen so far.
         """
 
 

@@ -165,7 +165,7 @@ def plan_for(
 ) -> Plan:
     """The plan of a product, kept for later products of this kind.
 
-    The operands are only looked at where `may_look` and the plan rests on them. Such a
+    The operands are read if the plan depends on them and `may_look` is True. Such a
     plan holds for no other operands, so that it is not kept.
     """
     # The type tells 1 from True and 1.0, which are equal.
@@ -253,7 +253,7 @@ def _report(
 
 
 def _log(problem: Problem, report: Report) -> None:
-    """A line for each decision, where somebody reads them; it waits for a device that
+    """Write a line for the decision, if a log takes it; that waits for a device that
     decides.
     """
     log = decision_log()
@@ -399,8 +399,8 @@ def deliver(
             library.asarray(out, "out")[...] = result
             if library.on_host:
                 library.note_change(out)
-    given = library.to_native(cast(Array, result)) if out is None else out
-    return (given, report) if return_report else given
+    values = library.to_native(cast(Array, result)) if out is None else out
+    return (values, report) if return_report else values
 
 
 def passed_plan(operands: Operands, request: Request, problem: Problem) -> Plan | None:
@@ -459,8 +459,11 @@ def _keep(
 def _repeated_on_host(
     plan: Plan, engine: Engine, library: Library, limit: int, call: Call
 ) -> Repeated | None:
-    """The plan carried out on matrices of NumPy or tensors of the CPU; a native product
-    is only looked at.
+    """A function that carries the plan out on matrices of NumPy or tensors of the CPU;
+    None for other operands.
+
+    The functions return None where a call needs the whole road: in a thread with
+    another rounding mode, and for native products with entries out of the ordinary.
     """
     problem = plan.problem
     if problem.mirror or any(

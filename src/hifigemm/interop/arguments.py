@@ -23,11 +23,9 @@ def accuracy_text(accuracy: Accuracy) -> str | None:
     """The text of an accuracy; None stays None."""
     if accuracy is None or isinstance(accuracy, str):
         return accuracy
-    return (
-        f"Relative({accuracy.r!r})"
-        if isinstance(accuracy, Relative)
-        else repr(float(accuracy))
-    )
+    if isinstance(accuracy, Relative):
+        return f"Relative({accuracy.r!r})"
+    return repr(float(accuracy))
 
 
 @lru_cache
@@ -74,8 +72,8 @@ def scheme_from(text: str) -> str | Scheme:
         positional = [ast.literal_eval(x) for x in call.args]
         named = {x.arg or "": ast.literal_eval(x.value) for x in call.keywords}
         return _CLASSES[call.func.id](*positional, **named)
-    except (KeyError, SyntaxError, TypeError, ValueError) as found:
+    except (KeyError, SyntaxError, TypeError, ValueError) as error:
         names = ", ".join(_CLASSES)
         raise PlanError(
-            f"scheme={text!r}: expected a name or a call of one of {names}: {found}"
+            f"scheme={text!r}: expected a name or a call of one of {names}: {error}"
         ) from None

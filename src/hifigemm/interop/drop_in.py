@@ -1,5 +1,4 @@
-"""One line that serves a whole program of PyTorch: its own products, made to an
-accuracy.
+"""The products of a whole program of PyTorch, made to an accuracy.
 
 `emulate` holds for a scope, `install` for the process. They reach mm, bmm, addmm,
 baddbmm, addbmm, mv, addmv, dot, vdot and all that ends in them: ``@``, matmul, einsum,
@@ -32,8 +31,8 @@ from hifigemm.schemes.auto import as_scheme
 from hifigemm.transforms import opaque
 
 MANIFEST = "HIFIGEMM_MANIFEST"
-"""Names a file in the environment, to which a process writes what became of its
-products; %p is its number.
+"""Variable of the environment with the name of a file, to which a process writes its
+summary; %p in it is the number of the process.
 """
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -171,7 +170,7 @@ class emulate(ContextDecorator):
 
         A generator may have opened one and end in another thread: where no scope is of
         this thread, and this object has no more than one, it is that one. Of several
-        nobody can tell, and all of them hold on.
+        scopes nobody knows which one ends, and all of them stay open.
         """
         for scope in reversed(self._scopes):
             if self._is_of_thread(scope):
@@ -289,6 +288,7 @@ def uninstall() -> None:
 
 
 def _set_process_policy(policy: Any) -> None:
+    """Set the policy of the process, and end what the one before watched."""
     from hifigemm.interop import policy as policies
     from hifigemm.interop import torch_unreached
 
@@ -299,8 +299,8 @@ def _set_process_policy(policy: Any) -> None:
 
 
 def keep_manifest(path: str | Path) -> None:
-    """Write what becomes of the products of this process to a file when it ends; a
-    forked child does not.
+    """Write the summary of this process to a file when it ends; a forked child does
+    not.
     """
     if not _of_process:
         _of_process.append(Summary())
@@ -308,11 +308,14 @@ def keep_manifest(path: str | Path) -> None:
 
 
 def _save(summary: Summary, path: Path, process: int) -> None:
+    """Write a summary to a file, in its own process alone."""
     if os.getpid() == process:
         summary.save(path)
 
 
 def _summary_of_process() -> Summary | None:
-    if path := os.environ.get(MANIFEST):
+    """The summary for the file that the environment names; None without one."""
+    path = os.environ.get(MANIFEST)
+    if path:
         keep_manifest(path.replace("%p", str(os.getpid())))
     return _of_process[0] if _of_process else None

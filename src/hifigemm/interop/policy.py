@@ -22,16 +22,18 @@ LEVELS = {
     torch.complex64: "fp32",
     torch.complex128: "fp64",
 }
-"""The level of a dtype, which native products are accepted for."""
+"""The level of each dtype, at which native products are accepted."""
 _LEAST_SIZE = 128
-"""Of products at the level of their dtype: those of smaller matrices take longer to
-launch than to make.
+"""Size below which products at the level of their dtype are handed on: they take longer
+to launch than to multiply.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """What is asked of products, which of them are handed on, and who wants to know."""
+    """The accuracy of products, which of them are handed on, and the summaries that
+    count them.
+    """
 
     accuracy: Accuracy = None
     scheme: str | Scheme = "auto"
@@ -42,7 +44,7 @@ class Policy:
     summaries: tuple[Summary, ...] = ()
     hands_on: bool = False  # all products
     is_strict: bool = False  # raises AccuracyError at operations that are not reached
-    # of the scope, and of the process where that keeps a summary
+    # sightings of the scope, and of the process if it keeps a summary
     sightings: tuple[Sightings, ...] = ()
 
     @property
@@ -78,7 +80,7 @@ class Scope:
 
     @property
     def sightings(self) -> Sightings:
-        """What this scope came across."""
+        """The products and operations that this scope came across."""
         return self.policy.sightings[0]
 
 
@@ -87,18 +89,18 @@ _process: Policy | None = None
 
 
 def process_policy() -> Policy | None:
-    """What holds where no scope is open."""
+    """The policy that holds where no scope is open; None without one."""
     return _process
 
 
 def set_process_policy(policy: Policy | None) -> None:
-    """Set what holds where no scope is open."""
+    """Set the policy that holds where no scope is open."""
     global _process
     _process = policy
 
 
 def current_policy() -> Policy | None:
-    """What holds in this thread; None where nothing was asked for."""
+    """The policy that holds in this thread; None without one."""
     scope: Scope | None = private.of_thread(_KEY)
     while scope is not None and not scope.is_open:
         scope = scope.outer
@@ -123,7 +125,8 @@ def close_scope(scope: Scope) -> None:
     if scope.policy.sightings and scope.sightings.has_product:
         outer = _open_from(scope.outer)
         policy = _process if outer is None else outer.policy
-        if policy is not None:  # which has seen what it left to the inner one
+        if policy is not None:
+            # The outer policy has left these products to the inner one, so it saw them.
             policy.has_seen_product()
     private.give_thread(_KEY, _innermost())
 

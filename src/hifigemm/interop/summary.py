@@ -1,6 +1,4 @@
-"""What became of the products of a program: a table of operations, shapes, schemes,
-counts and seconds.
-"""
+"""The products of a program as a table: operations, shapes, schemes, counts and seconds."""
 
 from __future__ import annotations
 
@@ -24,9 +22,9 @@ class Row:
     shapes : tuple of tuples of int
         Of the two factors.
     scheme : str
-        What the plan takes; "handed on" for products that PyTorch made itself.
+        The scheme of the plan; "handed on" for products that PyTorch made itself.
     reason : str
-        Why that was taken, or why the product was handed on.
+        Why this scheme was taken, or why the product was handed on.
     calls : int
     seconds : float
         Of `timed_calls` products, by events of the device or, on the CPU, by the clock;
@@ -69,7 +67,7 @@ of any other program.
 
 
 class Sightings:
-    """What a scope or a process came across.
+    """Products and operations that a scope or a process came across.
 
     Attributes
     ----------
@@ -94,9 +92,7 @@ class Sightings:
             self.unreached[operation] += 1
 
     def __str__(self) -> str:
-        """What a table of products does not show, a line each; empty where there is
-        nothing to say.
-        """
+        """Lines for what a table of products does not show; the empty text without any."""
         lines = []
         if not self.has_product:
             lines.append(
@@ -113,8 +109,8 @@ class Sightings:
 
 
 class Summary:
-    """What became of the products of a scope or of a process; printable, and `save`
-    writes JSON.
+    """The products of a scope or of a process, in rows; printable, and `save` writes
+    JSON.
     """
 
     def __init__(self) -> None:
@@ -137,20 +133,21 @@ class Summary:
     def row(self, key: Any, make: Callable[[], Row]) -> Row:
         """The row of a kind of products."""
         with self._lock:
-            found = self._rows.get(key)
-            if found is None:
-                found = self._rows[key] = make()
-        return found
+            row = self._rows.get(key)
+            if row is None:
+                row = make()
+                self._rows[key] = row
+        return row
 
     def save(self, path: str | Path) -> None:
         """Write the rows to a JSON file."""
         import json
 
-        rows = [
-            {k: v for k, v in asdict(row).items() if k != "pending"}
-            | {"gain": row.gain}
-            for row in self.rows
-        ]
+        rows = []
+        for row in self.rows:
+            fields = asdict(row)
+            del fields["pending"]
+            rows.append(fields | {"gain": row.gain})
         content = {"products": rows, "not_reached": dict(self.sightings.unreached)}
         Path(path).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
@@ -195,13 +192,15 @@ def _table(rows: Sequence[Row]) -> str:
                 row.reason,
             )
         )
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head) - 1)]
-    return "\n".join(
-        "  ".join(
-            (*(x.ljust(w) for x, w in zip(line, widths, strict=False)), line[-1])
-        ).rstrip()
-        for line in lines
-    )
+
+    # All columns but the last one have the width of their longest text.
+    *columns, _ = zip(*lines, strict=True)
+    widths = [max(map(len, column)) for column in columns]
+    texts = []
+    for line in lines:
+        cells = [x.ljust(width) for x, width in zip(line, widths, strict=False)]
+        texts.append("  ".join([*cells, line[-1]]).rstrip())
+    return "\n".join(texts)
 
 
 def timed(
@@ -213,9 +212,9 @@ def timed(
     if device.type != "cuda":
         started = time.perf_counter()
         value = function()
-        taken = time.perf_counter() - started
+        seconds = time.perf_counter() - started
         for row in rows:
-            _add(row, what, taken)
+            _add(row, what, seconds)
         return value
     import torch
 
@@ -232,7 +231,7 @@ def timed(
 
 
 def _collect(row: Row, *, wait: bool) -> None:
-    """Add up what the device has finished."""
+    """Add up the times of products that the device has finished."""
     while row.pending:
         what, first, last = row.pending[0]
         if wait:
@@ -244,6 +243,7 @@ def _collect(row: Row, *, wait: bool) -> None:
 
 
 def _add(row: Row, what: str, seconds: float) -> None:
+    """Add a time to a row, as `seconds` or `native_seconds`."""
     if what == "seconds":
         row.seconds += seconds
         row.timed_calls += 1

@@ -1,5 +1,5 @@
-"""The names of PyTorch that stand in no documentation and that operators cannot do
-without, in one place.
+"""Names of PyTorch that no documentation has, and without which operators cannot do: all
+of them in this file.
 
 PyTorch's own `torch._library.autograd` and `torch._functorch` use the same ones. They
 were seen in 2.11 to 2.15.
@@ -43,8 +43,8 @@ def below_autograd(operator: Any, keys: Any, *arguments: Any, **options: Any) ->
 
 
 def reaches_device(keys: Any) -> bool:
-    """Whether nothing but a kernel for tensors of a device comes behind the autograd
-    keys among `keys`.
+    """True if the kernel for tensors of a device comes next behind the autograd keys
+    among `keys`.
     """
     return (keys & _BELOW_AUTOGRAD).highestPriorityTypeId() in _DEVICES
 
@@ -58,7 +58,7 @@ def without_autocast() -> AbstractContextManager[None]:
 
 
 def in_functorch() -> bool:
-    """Whether a transform of `torch.func` is at work."""
+    """True inside a transform of `torch.func`."""
     return bool(_C._are_functorch_transforms_active())
 
 
@@ -73,13 +73,13 @@ def innermost(x: Any) -> Any:
 
 
 def in_forward_ad() -> bool:
-    """Whether tensors may have tangents."""
+    """True if tensors may have tangents."""
     return bool(forward_ad._current_level >= 0)
 
 
 def is_differentiated(*tensors: Tensor | None) -> bool:
-    """Whether a graph for a backward pass is made of these tensors, or one of
-    forward-mode derivatives.
+    """True if PyTorch differentiates what is done with these tensors, backward or
+    forward.
     """
     return in_forward_ad() or bool(
         _C.is_grad_enabled() and _C._any_requires_grad(*tensors)
@@ -119,15 +119,16 @@ def untraced(function: F) -> F:
 
 
 def of_thread(key: str) -> Any:
-    """What `give_thread` has left under a key; backward threads have what the thread
-    had that started them.
+    """The object that `give_thread` has left under a key; None without one.
+
+    Backward threads inherit the value of the thread that started them.
     """
     return _C._get_obj_in_tls(key) if _C._is_key_in_tls(key) else None
 
 
 def _takes_references() -> bool:
-    """Whether PyTorch takes a reference that it does not own when it is given an
-    object, as 2.11 does.
+    """True if PyTorch keeps an object without counting a reference of its own, as 2.11
+    does.
     """
     probe = object()
     before = sys.getrefcount(probe)
@@ -162,21 +163,19 @@ def has_kernel(operator: str, dispatch_key: str) -> bool:
 
 
 def is_zero_tensor(x: Tensor) -> bool:
-    """Whether a tensor has no memory, because derivatives know that it is zero."""
+    """True if a tensor has no memory, because derivatives know that it is zero."""
     return bool(x._is_zerotensor())
 
 
 def is_from(file: str, operator: str, dispatch_key: str) -> bool:
-    """Whether the kernel that is called first was put there by a function in a file
-    that called `implement`.
+    """True if the kernel that is called first is a function of a file, which put it
+    there by `implement`.
     """
     return file in repr(torch.library.get_kernel(operator, dispatch_key))
 
 
 def is_gone(error: RuntimeError) -> bool:
-    """Whether a kernel could not be called because the library is destroyed that it
-    came from.
-    """
+    """True if a kernel could not be called because its library is destroyed."""
     return "SafeKernelFunction has been invalidated" in str(error)
 
 
@@ -198,8 +197,8 @@ def implement(
 
 
 def is_traced(x: Tensor) -> bool:
-    """Whether a tensor, or what it is made of, has no numbers, as those of which
-    compilers make graphs.
+    """True if a tensor, or one that it wraps, has no numbers: compilers make graphs of
+    such tensors.
     """
     from torch._subclasses.fake_tensor import is_fake
 

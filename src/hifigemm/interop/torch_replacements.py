@@ -72,35 +72,34 @@ class Replacements:
         arguments: Any,
         options: dict[str, Any],
     ) -> Any:
-        """The result of the kernel that stood before, or of what stands there now where
-        that one is gone.
+        """The result of the kernel that stood there before, or of the one that stands
+        there now if that one is gone.
         """
         try:
             return previous(keys, *arguments, **options)
         except RuntimeError as error:
-            if (
-                not private.is_gone(error)
-                or __file__ in str(error)
-                or not self.unregister()
-            ):
+            is_of_others = private.is_gone(error) and __file__ not in str(error)
+            if not is_of_others or not self.unregister():
                 raise
+
+        # Another library took its kernel away: these go in front of what is there now.
         self.register()
         base, _, overload = name.partition(".")
-        return getattr(getattr(torch.ops.aten, base), overload or "default").redispatch(
-            keys, *arguments, **options
-        )
+        operator = getattr(getattr(torch.ops.aten, base), overload or "default")
+        return operator.redispatch(keys, *arguments, **options)
 
     def _put_in_front(self) -> None:
+        """Register the kernels, each with the one that is called first so far."""
         library = torch.library.Library("aten", "IMPL")
         for name, kernel_before in self._kernels.items():
             for key in _keys(name):
                 previous = torch.library.get_kernel(f"aten::{name}", key).call_boxed
-                private.implement(
-                    library, name, private.untraced(kernel_before(previous)), key
-                )
+                kernel = private.untraced(kernel_before(previous))
+                private.implement(library, name, kernel, key)
         self._libraries.append(library)
 
     def _are_in_front(self, names: Iterable[str]) -> bool:
+        """True if the kernels of these operators are called first on each device."""
         return all(
             private.is_from(__file__, f"aten::{name}", key)
             for name in names

@@ -131,8 +131,8 @@ def _kernel_before(operation: str, name: str, previous: Kernel) -> Kernel:
 
 
 def _all_kernels() -> dict[str, Callable[[Kernel], Kernel]]:
-    """By the name of an operator, the kernel in front of one; PyTorch 2.11 and newer
-    have not all of them alike.
+    """Makers of the kernels by the name of their operator. No version of PyTorch has
+    all of these operators.
     """
     return {
         name: partial(_kernel_before, operation, name)
