@@ -29,6 +29,7 @@ class BuildCore(build_ext):
     """Adds the flags of the compiler in use."""
 
     def build_extension(self, extension: Extension) -> None:
+        """Compile and link with these flags."""
         extension.extra_compile_args = FLAGS.get(self.compiler.compiler_type, [])
         super().build_extension(extension)
 
