@@ -88,7 +88,8 @@ _OVERRIDES: dict[Callable[..., Any], Any] = {three_words.rounded_sums: rounded_s
 
 
 def _reason() -> str:
-    return f"compiled sums in two words or more, {loaded()[0].instructions[0]}"
+    name = loaded()[0].instructions[0]
+    return f"compiled sums in two words or more, each rounded once, {name}"
 
 
 def _readable(x: Array) -> Array:
