@@ -279,7 +279,14 @@ def _escalate(
             f"{plan.problem}"
         )
     finer = fitted(finer, workspace, engine)
-    sub = _run(finer, left.pick(z, i), right.pick(z, j), engine, workspace, shift)
+    rows = left.pick(z, i)
+    cols = right.pick(z, j)
+    # A CPU's program leaves no entry; those of GPUs are for whole products.
+    program = engine.compile(finer) if engine.costs is None else None
+    if program is None:
+        sub = _run(finer, rows, cols, engine, workspace, shift)
+    else:
+        sub = program(rows.take(), cols.take(), shift, PLAIN, (None, None), None)
     where = np.ix_(z, i, j)
     outcome.values[where] = np.where(open_[where], sub.values, outcome.values[where])
     outcome.num_products += sub.num_products * sub.values.size / outcome.values.size
