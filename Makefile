@@ -21,6 +21,8 @@ STUDIES ?= forward_errors residuals words schemes modes
 # As many processes as the memory of the GPU and the cores carry, see tests/conftest.py.
 GPU_PROCESSES ?= $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && printf '%s' '-n auto --dist worksteal')
 PIP_FLAGS ?= --quiet --disable-pip-version-check
+# Sources of the compiled core.
+CORE := setup.py $(wildcard core/*.[ch])
 PYTEST := $(BIN)/python -m pytest
 PYTEST_TORCH := $(TORCH_VENV)/bin/python -m pytest
 # Other versions are installed anew.
@@ -102,15 +104,16 @@ dist: $(VENV)/.installed-dist ## the wheel and the sdist in dist/, checked, and 
 
 venv: $(VENV)/.installed-dev ## only set up the development environment
 
-# A stamp for each extra: a changed pyproject.toml installs again, anything else does not.
-$(VENV)/.installed-%: pyproject.toml | $(VENV)/bin/pip
+# A stamp for each extra: a changed pyproject.toml installs again, and so do the sources of the compiled core, which
+# is left out where there is no C compiler. Anything else does not.
+$(VENV)/.installed-%: pyproject.toml $(CORE) | $(VENV)/bin/pip
 	@echo "Installing hifigemm[$*] into $(VENV)"
 	@$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[$*]'
 	@touch $@
 
 # PyTorch by itself first: only it is looked for in TORCH_INDEX, and pip does not wait long where that cannot be reached.
 # Triton last and without a look at what PyTorch asks for: each version of PyTorch names one of Triton.
-$(TORCH_INSTALLED): pyproject.toml | $(TORCH_VENV)/bin/pip
+$(TORCH_INSTALLED): pyproject.toml $(CORE) | $(TORCH_VENV)/bin/pip
 	@echo "Installing $(TORCH), $(TRITON) and hifigemm[dev,torch] into $(TORCH_VENV)"
 	@$(TORCH_VENV)/bin/python -m pip install $(PIP_FLAGS) --no-compile --no-deps --retries 1 \
 	    --extra-index-url $(TORCH_INDEX) '$(TORCH)'
@@ -119,7 +122,7 @@ $(TORCH_INSTALLED): pyproject.toml | $(TORCH_VENV)/bin/pip
 	@rm -f $(TORCH_VENV)/.installed*
 	@touch $@
 
-$(JAX_VENV)/.installed: pyproject.toml | $(JAX_VENV)/bin/pip
+$(JAX_VENV)/.installed: pyproject.toml $(CORE) | $(JAX_VENV)/bin/pip
 	@echo "Installing hifigemm[jax] and its tests into $(JAX_VENV)"
 	@$(JAX_VENV)/bin/python -m pip install $(PIP_FLAGS) --editable '.[jax]' hypothesis pytest
 	@touch $@
@@ -148,7 +151,7 @@ $(VENV)/bin/pip $(TORCH_VENV)/bin/pip $(JAX_VENV)/bin/pip $(DOCS_VENV)/bin/pip: 
 	@test -x $@ || { echo "error: no pip in $*; remove it and try again" >&2; exit 1; }
 
 clean: ## remove build products and caches, keep the environments
-	rm -rf build dist $(SITE) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist src/*.egg-info src/hifigemm/_core*.so $(SITE) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -not -path './.*' -prune -exec rm -rf {} +
 
 distclean: clean ## as clean, and remove $(VENV), $(TORCH_VENV), $(JAX_VENV) and $(DOCS_VENV) too

@@ -220,6 +220,18 @@ def torch():
     return torch
 
 
+@pytest.fixture
+def without_core(monkeypatch):
+    """The compiled core is left alone, as where it is not built."""
+    from hifigemm import programs
+    from hifigemm.engines import core
+
+    programs.forget()
+    monkeypatch.setattr(core, "loaded", lambda: (None, "left alone"))
+    yield
+    programs.forget()
+
+
 @pytest.fixture(scope="session")
 def make_pair():
     """make_pair(name, m, k, n, dtype, seed): operands of shapes (m, k) and (k, n);

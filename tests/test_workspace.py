@@ -74,6 +74,7 @@ def test_the_report_states_the_bytes_of_the_largest_block(
         assert limits[0] <= report.workspace <= limit
 
 
+@pytest.mark.usefixtures("without_core")  # its memory hardly depends on blocks
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 def test_the_smallest_workspace_computes_entry_by_entry_and_one_byte_less_is_refused(
     make_pair, assert_same_bits, workspaces, scheme
@@ -212,6 +213,7 @@ def test_nobody_looks_at_the_free_memory_for_small_products_or_where_a_limit_was
     )
 
 
+@pytest.mark.usefixtures("without_core")  # its memory hardly depends on blocks
 @pytest.mark.parametrize("scheme", [*SCHEMES, hg.Multiword(), hg.Corrected()], ids=str)
 def test_no_bit_depends_on_the_free_memory(make_pair, assert_same_bits, free, scheme):
     a, b = make_pair("phi_1", 60, 90, 50, "float32")

@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))  # where it is run as a script
 from tools.check_docs import split_markdown  # noqa: E402
 
 FOLDERS = (
+    "core",
     "src",
     "tests",
     "docs",
@@ -40,6 +41,8 @@ FILES = (
     "Makefile",
     "mkdocs.yml",
     "pyproject.toml",
+    "setup.py",
+    "MANIFEST.in",
     "LICENSE",
     "README.md",
     "CHANGELOG.md",

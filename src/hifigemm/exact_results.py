@@ -22,7 +22,7 @@ import numpy as np
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.special import nonfinite_vectors
-from hifigemm.numerics.three_words import open_block, remainders, rounded, signs
+from hifigemm.numerics.three_words import neighbours, open_block
 from hifigemm.operands import Operands
 from hifigemm.plan import Report
 from hifigemm.request import Request
@@ -73,28 +73,15 @@ def two_parts(
             f"result={request.result!r} is made from more products than a plan has: "
             "pass the array itself"
         )
-    sums = exact_sums(operands, request)
+    sums = exact_sums(operands, request, None, 0, request.result)
     if sums is None:
         return _by_products(operands, request)
 
     # Both parts of all entries.
-    words, report = sums
-    fmt = operands.problem().fmt
-    high, is_high_certain = rounded(words, fmt)
-    if request.result == "pair":
-        is_finite = np.isfinite(high)
-        low, is_low_certain = rounded(remainders(words, high), fmt)
-        is_low_certain |= ~is_finite
-        parts = high, np.where(is_finite, low, 0)
-    else:
-        largest = np.finfo(high.dtype).max
-        near = np.clip(high, -largest, largest)
-        side, is_low_certain = signs(remainders(words, near))
-        parts = _neighbours(near, side)
-    first, second = (
-        x.astype(high.dtype, copy=False).view(operands.dtype) for x in parts
-    )
-    is_certain = of_entries(is_high_certain & is_low_certain, first)
+    rounded, report = sums
+    first = rounded.first.view(operands.dtype)
+    second = cast(Array, rounded.second).view(operands.dtype)
+    is_certain = of_entries(rounded.certified, first)
 
     # The rows and columns of the entries that are not settled, by products.
     if not is_certain.all():
@@ -167,19 +154,9 @@ def enclosure(
     difference = remainder(_of_components(near, nearest), shift)
     side = np.sign(_components(difference))
 
-    lower, upper = (_of_components(x, nearest) for x in _neighbours(near, side))
+    lower, upper = (_of_components(x, nearest) for x in neighbours(near, side))
     lower = np.where(has_enclosure, lower, nearest)
     upper = np.where(has_enclosure, upper, nearest)
-    return lower, upper
-
-
-def _neighbours(near: Array, side: Array) -> tuple[Array, Array]:
-    """The floats below and above values that lie on this side of their nearest float,
-    -1, 0 or 1; both are that float for 0.
-    """
-    infinity = near.dtype.type(np.inf)
-    lower = np.where(side < 0, np.nextafter(near, -infinity), near)
-    upper = np.where(side > 0, np.nextafter(near, infinity), near)
     return lower, upper
 
 

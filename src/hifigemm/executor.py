@@ -289,7 +289,14 @@ def _escalate(
     finer = fitted(finer, workspace, engine)
     smaller_left = left.pick(stack, rows)
     smaller_right = right.pick(stack, cols)
-    second = _run(finer, smaller_left, smaller_right, engine, workspace, shift)
+
+    # A CPU's program leaves no entry; those of GPUs are for whole products.
+    program = engine.compile(finer) if engine.costs is None else None
+    if program is None:
+        second = _run(finer, smaller_left, smaller_right, engine, workspace, shift)
+    else:
+        arrays = smaller_left.take(), smaller_right.take()
+        second = program(*arrays, shift, PLAIN, (None, None), None)
 
     # Certified entries keep their values.
     values = outcome.values

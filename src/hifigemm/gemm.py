@@ -284,7 +284,6 @@ def gemm_of_numbers(
     return_report: bool = False,
 ) -> Any:
     """`gemm` of untracked arrays: no derivatives, no tracing."""
-
     # A call like an earlier one goes straight to its program.
     key = None
     if plan is None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hifigemm.engines import available, engine_for
+from hifigemm.engines.core import loaded
 from hifigemm.tested_versions import TESTED
 from hifigemm.transforms import opaque
 
@@ -52,6 +53,7 @@ def info() -> Info:
         "python": f"{sys.version.split()[0]} on {platform.system()} {platform.machine()}",
         "numpy": f"{np.__version__} with {blas['name']} {blas['version']}",
         "cores": str(os.cpu_count()),
+        "core": loaded()[1],
         "tested": ", ".join(
             f"{library} {tested}" for library, tested in TESTED.items()
         ),

@@ -27,7 +27,7 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import are_ordinary
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.subnormals import is_ieee
-from hifigemm.numerics.three_words import Words, num_products, open_block, rounded
+from hifigemm.numerics.three_words import RoundedSums, open_block
 from hifigemm.operands import Operands, Prepared, usable_split
 from hifigemm.plan import Decision, Evidence, Plan, Report
 from hifigemm.planner import (
@@ -271,10 +271,10 @@ def _log(problem: Problem, report: Report) -> None:
 
 @quiet
 def exact_sums(
-    operands: Operands, request: Request, c: Array | None = None, shift: int = 0
-) -> tuple[Words, Report] | None:
-    """2**shift (A B + C) in three words with a report, c in real components; None where
-    the request or the operands leave that to products.
+    operands: Operands, request: Request, c: Array | None, shift: int, kind: str
+) -> tuple[RoundedSums, Report] | None:
+    """2**shift (A B + C), rounded as `kind` says, with a report, c in real components;
+    None where the request or the operands leave that to products.
     """
     problem = operands.problem()
     is_default = request.plan is None and request.workspace is None
@@ -290,12 +290,12 @@ def exact_sums(
     limit = workspace_limit(problem, None, engine)
     plan = plan_for(operands, problem, request, engine, limit, may_look=False)
     seconds = time.perf_counter() - started
-    words = plan.scheme.exact_sums(plan, *operands.stacks(operands.dtype), c, shift)
-    if words is None:
+    stacks = operands.stacks(operands.dtype)
+    sums = plan.scheme.rounded_sums(plan, engine, *stacks, c, shift, kind)
+    if sums is None:
         return None
-    reason = "operands in five parts, whose sums in three words are rounded once"
-    outcome = Outcome(words.hi, 0.0, num_products(problem.is_complex))
-    return words, _report(replace(plan, reason=reason), outcome, engine, seconds)
+    outcome = Outcome(sums.first, 0.0, sums.num_products)
+    return sums, _report(replace(plan, reason=sums.reason), outcome, engine, seconds)
 
 
 @quiet
@@ -347,16 +347,16 @@ def _settled_sums(
     scaled = addend * s
     if (np.ldexp(scaled, 1 - int(np.frexp(s)[1])) != addend * np.sign(s)).any():
         return None  # s C has bits below the smallest float64
-    sums = exact_sums(operands, request, scaled, shift)
+    sums = exact_sums(operands, request, scaled, shift, "nearest")
     if sums is None:
         return None
-    words, report = sums
-    values, is_certain = rounded(words, operands.problem().fmt)
+    rounded, report = sums
+    values = rounded.first
     # Components of C that are Inf or NaN end where IEEE arithmetic puts them.
     values = np.where(is_finite, values, values + components * values.dtype.type(s))
     reason = f"{report.reason}; C among the terms"
     report = report.changed(lambda d: replace(d, reason=reason))
-    return values.view(c.dtype), of_entries(is_certain, c), report
+    return values.view(c.dtype), of_entries(rounded.certified, c), report
 
 
 def of_entries(is_certain: Array, like: Array) -> Array:

@@ -1,6 +1,6 @@
 """Settings of all products: strict mode and the log of decisions.
 
-Two variables of the environment are read when the first product wants them, and not
+Three variables of the environment are read when the first product wants them, and not
 again:
 
 - ``HIFIGEMM_STRICT``: "1" turns strict mode on, "0" or nothing does not; see `strict`.
@@ -8,6 +8,8 @@ again:
 - ``HIFIGEMM_LOG``: "1" or "info" writes one line for each decision to the standard
   error, "debug" the whole report too; "0" or nothing leaves logging alone. Any other
   value is ignored with a warning: no product fails for a log.
+- ``HIFIGEMM_CORE``: "0" leaves the compiled core of the CPU alone, "1" or nothing does
+  not. Any other value is a `PlanError`.
 """
 
 from __future__ import annotations
@@ -79,6 +81,17 @@ def _strict_environment() -> bool:
     if value not in ("", "0", "1"):
         raise PlanError(f'HIFIGEMM_STRICT={value!r}: expected "0" or "1"')
     return value == "1"
+
+
+def wants_core() -> bool:
+    """True unless ``HIFIGEMM_CORE`` is "0".
+
+    Raises PlanError: it is neither "0" nor "1".
+    """
+    value = os.environ.get("HIFIGEMM_CORE", "").strip()
+    if value not in ("", "0", "1"):
+        raise PlanError(f'HIFIGEMM_CORE={value!r}: expected "0" or "1"')
+    return value != "0"
 
 
 @lru_cache(maxsize=1)

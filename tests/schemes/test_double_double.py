@@ -14,6 +14,9 @@ from hifigemm.testing.reference import correctly_rounded, meets_promise
 
 SCHEME = hg.DoubleDouble()
 
+# The steps by NumPy; tests/engines/test_core.py has the compiled ones.
+pytestmark = pytest.mark.usefixtures("without_core")
+
 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])

@@ -14,6 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from hifigemm.engine import F, Memory, Program
+from hifigemm.engines import core
 from hifigemm.engines.memory import free_memory
 from hifigemm.exceptions import InexactProductError
 from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
@@ -111,12 +112,14 @@ class NumpyEngine:
         return add_outside(product, a, b, c, block)
 
     def override(self, function: F) -> F:
-        """The functions of numerics are NumPy's own."""
-        return function
+        """The functions of numerics are NumPy's own, but for those of the core."""
+        return core.override(function)
 
     def compile(self, plan: Plan) -> Program | None:
-        """None: plans are carried out step by step."""
-        return None
+        """The core's program of double-double sums; other plans are carried out step by
+        step.
+        """
+        return core.compile(plan)
 
 
 def _int8_product(a: Array, b: Array) -> Array:

@@ -45,6 +45,8 @@ PARTS = 5
 """Parts of an operand: 53 bits and more than 50 that exponents may be apart."""
 K_CHUNK = 512
 """Terms that are cut together, so that parts of rows and columns stay in the cache."""
+NUM_PRODUCTS = PARTS * (PARTS + 1) // 2
+"""Products of size m n k that the diagonals amount to."""
 SIDE = 256
 """Rows and columns of a block of the result."""
 
@@ -70,11 +72,59 @@ class Words(NamedTuple):
     err: Array  # 0 where the words are exact, NaN where nothing is known
 
 
+class RoundedSums(NamedTuple):
+    """Sums rounded as one of the kinds of `rounded_sums`, and how that was done."""
+
+    first: Array
+    second: Array | None  # None for "nearest"
+    certified: Array  # True where both are certain
+    reason: str
+    num_products: int  # of size m n k, of the operands as they are
+
+
 class CertifiedValues(NamedTuple):
     """Roundings or signs of sums, and which of them are proven to be right."""
 
     values: Array
     certified: Array  # bool, of the shape of the values
+
+
+def rounded_sums(
+    a: Array, b: Array, c: Array | None, shift: int, fmt: Format, kind: str
+) -> RoundedSums:
+    """2**shift (A B + C) rounded to `fmt`, once, where that is certain.
+
+    kind is "nearest"; "pair": the nearest number and that of what it leaves, 0 where it
+    is infinite; or "enclosure": the numbers next to the sum, equal where it is one.
+    Operands as for `sums`. Engines may have a version of their own, with the same
+    certified entries or more.
+    """
+    words = sums(a, b, c, shift)
+    first, certified = rounded(words, fmt)
+    second = None
+    if kind == "pair":
+        is_finite = np.isfinite(first)
+        low, is_low_certain = rounded(remainders(words, first), fmt)
+        second = np.where(is_finite, low, low.dtype.type(0))
+        certified &= is_low_certain | ~is_finite
+    elif kind == "enclosure":
+        largest = np.finfo(first.dtype).max
+        near = np.clip(first, -largest, largest)
+        side, is_side_certain = signs(remainders(words, near))
+        first, second = neighbours(near, side)
+        certified &= is_side_certain
+    reason = "operands in five parts, whose sums in three words are rounded once"
+    return RoundedSums(first, second, certified, reason, NUM_PRODUCTS)
+
+
+def neighbours(near: Array, side: Array) -> tuple[Array, Array]:
+    """The floats below and above values that lie on this side of their nearest float,
+    -1, 0 or 1; both are that float for 0.
+    """
+    infinity = near.dtype.type(np.inf)
+    lower = np.where(side < 0, np.nextafter(near, -infinity), near)
+    upper = np.where(side > 0, np.nextafter(near, infinity), near)
+    return lower, upper
 
 
 def sums(a: Array, b: Array, c: Array | None, shift: int = 0) -> Words:
@@ -100,11 +150,6 @@ def sums(a: Array, b: Array, c: Array | None, shift: int = 0) -> Words:
         for word, values in zip(words, block, strict=True):
             word[:, :, cols] = values
     return words
-
-
-def num_products(is_complex: bool) -> int:
-    """Products of size m n k that the diagonals amount to."""
-    return PARTS * (PARTS + 1) // 2 * (4 if is_complex else 1)
 
 
 def rounded(words: Words, fmt: Format) -> CertifiedValues:

@@ -27,7 +27,7 @@ References
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import ClassVar
 
@@ -59,7 +59,7 @@ from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.subnormals import matmul
-from hifigemm.numerics.three_words import Words, open_block
+from hifigemm.numerics.three_words import RoundedSums, open_block
 from hifigemm.plan import Evidence, Plan, Product, Split, Verification
 from hifigemm.problem import Problem
 from hifigemm.schemes.ozaki1 import Ozaki1
@@ -78,6 +78,7 @@ class DoubleDouble(Scheme):
     """Double-double sums, certified by Ziv's test or a weaker one, on a CPU."""
 
     name: ClassVar[str] = "double-double"
+    core = staticmethod(three_words.rounded_sums)
 
     def plan(
         self,
@@ -101,7 +102,7 @@ class DoubleDouble(Scheme):
         reason = f"operands in {count} parts, whose sums are rounded once"
         if not goal.correct:
             reason += f" and certified for {goal}"
-        return Plan(
+        plan = Plan(
             problem=problem,
             asked=asked,
             scheme=self,
@@ -113,6 +114,15 @@ class DoubleDouble(Scheme):
             verification=Verification.ENTRYWISE,
             bound=goal.r,
             reason=reason,
+        )
+        # A program makes all of it in one pass, and rounds correctly for any goal.
+        if engine.compile(plan) is None:
+            return plan
+        return replace(
+            plan,
+            num_products=4 if problem.is_complex else 1,
+            bound=0.0,
+            reason="compiled sums in two words or more, each rounded once",
         )
 
     @staticmethod
@@ -237,13 +247,25 @@ class DoubleDouble(Scheme):
             certified[rows] = keeps_goal
         return finished(problem, values, certified, bound, num_products)
 
-    def exact_sums(
-        self, plan: Plan, a: Array, b: Array, c: Array | None, shift: int
-    ) -> Words | None:
-        """2**shift (A B + C) in three words; see numerics/three_words.py."""
+    def rounded_sums(
+        self,
+        plan: Plan,
+        engine: Engine,
+        a: Array,
+        b: Array,
+        c: Array | None,
+        shift: int,
+        kind: str,
+    ) -> RoundedSums | None:
+        """2**shift (A B + C) rounded once; see numerics/three_words.py."""
         if not (np.isfinite(a).all() and np.isfinite(b).all()):
             return None
-        return three_words.sums(_as_real(a, "left"), _as_real(b, "right"), c, shift)
+        left = _as_real(a, "left")
+        right = _as_real(b, "right")
+        sums = engine.override(three_words.rounded_sums)
+        rounded = sums(left, right, c, shift, plan.problem.fmt, kind)
+        width = 4 if plan.problem.is_complex else 1
+        return rounded._replace(num_products=rounded.num_products * width)
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
         """The plan of Ozaki scheme I with the slices that correct rounding takes."""
@@ -272,7 +294,7 @@ def _settle(
     values[block] = np.where(is_settled, new_values, values[block])
     settled = np.zeros(open_.shape, bool)
     settled[block] = is_settled
-    count = three_words.num_products(plan.problem.is_complex)
+    count = three_words.NUM_PRODUCTS * (4 if plan.problem.is_complex else 1)
     return settled, count * is_settled.size / open_.size
 
 

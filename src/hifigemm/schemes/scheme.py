@@ -29,7 +29,7 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.embedding import unembed
 from hifigemm.numerics.residue_products import ExactProduct
 from hifigemm.numerics.scaling import Scale
-from hifigemm.numerics.three_words import Words
+from hifigemm.numerics.three_words import RoundedSums
 from hifigemm.plan import Evidence, Plan, Product, Split
 from hifigemm.problem import Problem, ProductSpec
 
@@ -103,11 +103,19 @@ class Scheme:
         """
         return None
 
-    def exact_sums(
-        self, plan: Plan, a: Array, b: Array, c: Array | None, shift: int
-    ) -> Words | None:
-        """2**shift (A B + C) in three words, real and imaginary parts side by side;
-        None for schemes that have no such sums, and for operands with Inf or NaN.
+    def rounded_sums(
+        self,
+        plan: Plan,
+        engine: Engine,
+        a: Array,
+        b: Array,
+        c: Array | None,
+        shift: int,
+        kind: str,
+    ) -> RoundedSums | None:
+        """2**shift (A B + C), rounded as `numerics.three_words.rounded_sums` says, real
+        and imaginary parts side by side; None for schemes that have no such sums, and
+        for operands with Inf or NaN.
 
         a (batch or 1, m, k) and b (batch or 1, k, n) are of one dtype, c (batch, m, n)
         is finite and of real components as the result.

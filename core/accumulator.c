@@ -1,0 +1,232 @@
+/* The exact sum of products of binary64 numbers, whatever their exponents.
+ *
+ * A superaccumulator of the small kind, Neal, "Fast exact summation using small and
+ * large superaccumulators", arXiv:1505.05571, for products: digits of 32 bits in words
+ * of 64, so that carries wait. A product of two significands has 106 bits and is added
+ * as five digits, to one set of words for positive products and one for negative ones.
+ * A word takes 2^32 digits before it overflows; k is below 2^31. Nothing is rounded
+ * before the end, where the sum is rounded once, so there is no bound to speak of.
+ */
+
+#include "core.h"
+
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+
+enum {
+    LOWEST = -2304,  /* exponent of the first bit: two subnormal numbers give 2^-2148 */
+    DIGITS = 144,    /* 32-bit digits up to 2^2304, above 2^31 products of 2^2048 */
+    SIGN_SHIFT = 63,
+    FAR = 260,       /* bits below the largest term from which terms may wait */
+};
+
+typedef struct {
+    uint64_t words[2][DIGITS]; /* of positive and of negative products */
+} Accumulator;
+
+/* A finite double as an integer below 2^53, with its sign as the highest bit, times a
+ * power of two; the power of a zero is ZERO_EXPONENT. */
+uint64_t decoded(double x, int *exponent)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    uint64_t sign = bits >> SIGN_SHIFT << SIGN_SHIFT;
+    uint64_t fraction = bits & (((uint64_t)1 << 52) - 1);
+    int field = (int)(bits >> 52 & 0x7ff);
+    if (field == 0) { /* subnormal numbers and zero */
+        *exponent = fraction ? -1074 : ZERO_EXPONENT;
+        return sign | fraction;
+    }
+    *exponent = field - 1075;
+    return sign | fraction | (uint64_t)1 << 52;
+}
+
+/* The product of two integers below 2^53: high 64 bits and low ones. */
+static inline uint64_t multiplied(uint64_t x, uint64_t y, uint64_t *low)
+{
+#ifdef __SIZEOF_INT128__
+    unsigned __int128 product = (unsigned __int128)x * y;
+    *low = (uint64_t)product;
+    return (uint64_t)(product >> 64);
+#else
+    const uint64_t mask = 0xffffffff;
+    uint64_t x0 = x & mask, x1 = x >> 32, y0 = y & mask, y1 = y >> 32;
+    uint64_t middle = x1 * y0 + (x0 * y0 >> 32); /* below 2^54 */
+    uint64_t other = x0 * y1 + (middle & mask);  /* below 2^54 */
+    *low = x * y;
+    return x1 * y1 + (middle >> 32) + (other >> 32);
+#endif
+}
+
+/* Add x y 2^exponent, for integers with signs. */
+static inline void add(Accumulator *sum, uint64_t x, uint64_t y, int exponent)
+{
+    const uint64_t magnitude = ~((uint64_t)1 << SIGN_SHIFT), mask = 0xffffffff;
+    uint64_t low;
+    uint64_t high = multiplied(x & magnitude, y & magnitude, &low);
+
+    /* The product in place: 137 bits from bit `position % 32` of a word. */
+    unsigned position = (unsigned)(exponent - LOWEST);
+    unsigned shift = position & 31;
+    uint64_t first = low << shift;
+    uint64_t second = high << shift | low >> 1 >> (63 - shift);
+    uint64_t third = high >> 1 >> (63 - shift);
+
+    uint64_t *words = sum->words[(x ^ y) >> SIGN_SHIFT] + (position >> 5);
+    words[0] += first & mask;
+    words[1] += first >> 32;
+    words[2] += second & mask;
+    words[3] += second >> 32;
+    words[4] += third;
+}
+
+/* Add x 2^exponent. */
+static void add_double(Accumulator *sum, double x, int exponent)
+{
+    int of_x;
+    uint64_t mantissa = decoded(x, &of_x);
+    if (x != 0.0)
+        add(sum, mantissa, 1, of_x + exponent);
+}
+
+/* The magnitude of the sum in digits of 32 bits; returns 1 where it is negative. */
+static int resolve(const Accumulator *sum, uint32_t digits[DIGITS])
+{
+    /* Two's complement digits, with a borrow that moves on. */
+    int64_t carry = 0;
+    for (int i = 0; i < DIGITS; i++) {
+        uint64_t positive = sum->words[0][i], negative = sum->words[1][i];
+        int64_t low = (int64_t)(positive & 0xffffffff) - (int64_t)(negative & 0xffffffff);
+        int64_t total = carry + low;
+        digits[i] = (uint32_t)total;
+        carry = (total - (int64_t)digits[i]) / 0x100000000
+              + ((int64_t)(positive >> 32) - (int64_t)(negative >> 32));
+    }
+    if (carry >= 0)
+        return 0;
+    uint64_t borrow = 1;
+    for (int i = 0; i < DIGITS; i++) {
+        borrow += (uint32_t)~digits[i];
+        digits[i] = (uint32_t)borrow;
+        borrow >>= 32;
+    }
+    return 1;
+}
+
+/* 2^shift times the sum, rounded once to a format, ties to even; an exact zero is +0.
+ *
+ * Returns 1 where no number within 2^unknown of the sum rounds otherwise, or `unknown` is
+ * INT_MIN. */
+static int rounded(const Accumulator *sum, int shift, const Format *format, int unknown,
+                   double *result)
+{
+    uint32_t digits[DIGITS + 2] = {0}; /* and two zeros below the lowest one */
+    int is_negative = resolve(sum, digits + 2);
+    int top = DIGITS + 1;
+    while (top >= 2 && digits[top] == 0)
+        top--;
+    if (top < 2) {
+        *result = 0.0;
+        return unknown == INT_MIN;
+    }
+
+    /* The leading 64 bits, the last of which stands for all bits below it. */
+    uint64_t lead = (uint64_t)digits[top] << 32 | digits[top - 1];
+    unsigned empty = 0;
+    while (lead >> (63 - empty) == 0)
+        empty++;
+    lead = lead << empty | (uint64_t)digits[top - 2] << empty >> 32;
+    int sticky = (uint32_t)((uint64_t)digits[top - 2] << empty) != 0;
+    for (int i = top - 3; i >= 2; i--)
+        sticky |= digits[i] != 0;
+    lead |= (uint64_t)sticky;
+    int exponent = LOWEST + 32 * (top - 2 + 1) - 64 - (int)empty + shift; /* of bit 0 */
+
+    /* How many of the bits the format drops: 11 or 40, more for a subnormal result. */
+    int dropped = 64 - format->precision;
+    if (exponent + dropped < format->lowest)
+        dropped = format->lowest - exponent;
+    double value = 0.0;
+    int is_certain = unknown == INT_MIN;
+    if (dropped <= 64) {
+        uint64_t kept = dropped == 64 ? 0 : lead >> dropped;
+        uint64_t half = (uint64_t)1 << (dropped - 1);
+        uint64_t rest = dropped == 64 ? lead : lead & (half + (half - 1));
+        kept += rest > half || (rest == half && (kept & 1));
+        value = ldexp((double)kept, exponent + dropped);
+        if (value > format->largest)
+            value = INFINITY;
+        /* What is not known is less than the last of the 64 bits. */
+        uint64_t distance = rest > half ? rest - half : half - rest;
+        is_certain = unknown == INT_MIN
+                  || (unknown + shift <= exponent && distance > 2 && dropped < 64);
+    }
+    *result = is_negative ? -value : value;
+    return is_certain;
+}
+
+/* The largest exponent of a product of two vectors, of terms that are not zero. */
+static int largest_exponent(ptrdiff_t k, const Decoded *a, const Decoded *b)
+{
+    int largest = LOWEST;
+    for (ptrdiff_t h = 0; h < k; h++) {
+        int exponent = a->exponents[h] + b->exponents[h];
+        largest = exponent > largest ? exponent : largest;
+    }
+    return largest;
+}
+
+/* Add the products of two vectors with exponents from `least` to `most`. */
+static void add_products(Accumulator *sum, ptrdiff_t k, const Decoded *a,
+                         const Decoded *b, int least, int most)
+{
+    for (ptrdiff_t h = 0; h < k; h++) {
+        int exponent = a->exponents[h] + b->exponents[h];
+        if (exponent >= least && exponent <= most)
+            add(sum, a->mantissas[h], b->mantissas[h], exponent);
+    }
+}
+
+/* The values of 2^shift (sum of a b + c), each rounded once.
+ *
+ * Where exponents lie far apart, most terms are too small to matter: those below the
+ * largest one by `FAR` bits sum to less than 2^-FAR k of it. They are left out if the
+ * rest lies so far from a midpoint that they cannot move its rounding. */
+void settle_exactly(ptrdiff_t k, const Decoded *a, const Decoded *b, double c, int shift,
+                    Kind kind, const Format *format, Values *values)
+{
+    Accumulator sum;
+    memset(&sum, 0, sizeof sum);
+    if (c != 0.0)
+        add_double(&sum, c, 0);
+
+    values->second = 0.0;
+    int split = largest_exponent(k, a, b) - FAR;
+    add_products(&sum, k, a, b, split, INT_MAX);
+    /* What is left out, k products below 2^(split + 106), is below 2^(split + 137). */
+    if (kind == NEAREST && rounded(&sum, shift, format, split + 137, &values->first))
+        return;
+    add_products(&sum, k, a, b, LOWEST + 1, split - 1);
+
+    double value;
+    rounded(&sum, shift, format, INT_MIN, &value);
+    values->first = value;
+    if (kind == NEAREST || (kind == PAIR && !isfinite(value)))
+        return;
+
+    /* What the value, or the largest number, leaves. */
+    if (!isfinite(value))
+        value = copysign(format->largest, value);
+    add_double(&sum, -value, -shift);
+    if (kind == PAIR) {
+        rounded(&sum, shift, format, INT_MIN, &values->second);
+        return;
+    }
+    uint32_t digits[DIGITS];
+    int is_negative = resolve(&sum, digits), is_zero = 1;
+    for (int i = 0; i < DIGITS; i++)
+        is_zero &= digits[i] == 0;
+    values->first = !is_zero && is_negative ? below(value, format) : value;
+    values->second = !is_zero && !is_negative ? above(value, format) : value;
+}

@@ -1,0 +1,133 @@
+/* Correctly rounded sums of products: what the files of the compiled core share.
+ *
+ *   kernels.h      sums in two and in three words, for one set of vector instructions
+ *   kernels.c      kernels.h compiled for each set, and the choice among them
+ *   words.c        the rounding of such a sum, where its bound tells it (Ziv's test)
+ *   accumulator.c  the exact sum of products of any exponents
+ *   product.c      a product of matrices: panels, tiles, and which sum settles an entry
+ *   module.c       the Python module hifigemm._core
+ *
+ * u = 2^-53 is the unit roundoff of binary64. All of this rests on rounding to nearest
+ * without flushing, which module.c sets, and on sums and products that a compiler
+ * neither contracts nor reorders: see setup.py for the flags.
+ */
+#ifndef HIFIGEMM_CORE_H
+#define HIFIGEMM_CORE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- kernels.c ------------------------------------------------------------------ */
+
+enum {
+    TILE_ROWS = 3,    /* rows of a tile: with two vectors of columns, 12 sums in registers */
+    CHUNK = 256,      /* terms after which the low words of a tile are put aside */
+    PIECE = 1024,     /* terms of a dot product that are scaled together: 8 KiB of each */
+    WIDEST = 16,      /* columns of a tile, at most */
+};
+
+/* The sums of one set of vector instructions; kernels.h says what each computes. */
+typedef struct {
+    const char *name;
+    int columns; /* of a tile */
+    void (*squares)(ptrdiff_t k, const double *panel, double *squares);
+    void (*scale)(ptrdiff_t k, double *panel, const double *factors);
+    void (*tile_in_two)(int rows, ptrdiff_t k, const double *a, const double *b,
+                        double *hi, double *lo);
+    void (*row_in_three)(ptrdiff_t k, const double *a, const double *b, double *hi,
+                         double *mid, double *lo);
+    uint64_t (*doubles)(int vectors, const double *hi, const double *lo, double err);
+    uint64_t (*singles)(int vectors, double *hi, const double *lo, double err);
+    double (*square)(ptrdiff_t n, const double *x);
+    void (*dot_in_two)(ptrdiff_t n, const double *a, const double *b, double sigma,
+                       double *hi, double *lo);
+    void (*dot_in_three)(ptrdiff_t n, const double *a, const double *b, double sigma,
+                         double *hi, double *mid, double *lo);
+} Kernels;
+
+/* The sets that this machine has, the widest first; NULL ends them. */
+const Kernels *const *kernels_here(void);
+
+/* Bounds of what the kernels err by, for operands as they want them. */
+double tile_error_in_two(ptrdiff_t k);
+double tile_error_in_three(ptrdiff_t k);
+double piece_error_in_two(ptrdiff_t n);
+double piece_error_in_three(ptrdiff_t n);
+
+/* ---- words.c -------------------------------------------------------------------- */
+
+typedef struct {
+    int precision; /* significand bits, 53 or 24 */
+    int lowest;    /* exponent of the smallest subnormal number */
+    double largest;
+} Format;
+
+extern const Format BINARY64, BINARY32;
+
+/* hi + mid + lo, each word the nearest double of itself and those after it; |lo| is at
+ * most half a unit in the last place of mid. The sum that they stand for, times
+ * 2^exponent, lies within err 2^exponent. */
+typedef struct {
+    double hi, mid, lo, err;
+    int exponent;
+} Words;
+
+typedef enum { NEAREST, PAIR, ENCLOSURE } Kind;
+
+/* NEAREST: the first value alone. PAIR: the nearest number and that of what it leaves.
+ * ENCLOSURE: the numbers next to the sum, equal where it is one. */
+typedef struct {
+    double first, second;
+} Values;
+
+Words normalised(double hi, double mid, double lo, double err, int exponent);
+Words plus(Words sum, double c);
+int settle(const Words *sum, Kind kind, const Format *format, Values *values);
+double below(double x, const Format *format);
+double above(double x, const Format *format);
+
+static inline void two_sum(double a, double b, double *s, double *e)
+{
+    /* Knuth: s = fl(a + b) and s + e = a + b, barring overflow. */
+    double sum = a + b;
+    double t = sum - a;
+    *e = (a - (sum - t)) + (b - t);
+    *s = sum;
+}
+
+/* ---- accumulator.c -------------------------------------------------------------- */
+
+/* Finite doubles as integers with signs, and exponents. */
+typedef struct {
+    uint64_t *mantissas;
+    int16_t *exponents;
+} Decoded;
+
+enum { ZERO_EXPONENT = -8000 }; /* of a zero: below that of any product */
+
+uint64_t decoded(double x, int *exponent);
+void settle_exactly(ptrdiff_t k, const Decoded *a, const Decoded *b, double c, int shift,
+                    Kind kind, const Format *format, Values *values);
+
+/* ---- product.c ------------------------------------------------------------------ */
+
+/* A stack of matrices: strides in bytes, of matrices, rows and columns. */
+typedef struct {
+    char *data; /* NULL: none */
+    ptrdiff_t matrix, row, column;
+    int is_single; /* binary32, not binary64 */
+} View;
+
+/* 2^shift (A B + C) for stacks of m x k and k x n matrices. */
+typedef struct {
+    ptrdiff_t batch, m, n, k;
+    View a, b, c, first, second;
+    int shift;
+    Kind kind;
+} Product;
+
+typedef enum { DONE = 0, NOT_FINITE = -1, NO_MEMORY = -2 } Outcome;
+
+Outcome multiply(const Product *product, const Kernels *kernels);
+
+#endif

@@ -1,0 +1,224 @@
+/* kernels.h for each set of vector instructions, and the bounds of its sums. */
+
+#include "core.h"
+
+#include <math.h>
+
+#if defined(__GNUC__) || defined(__clang__)
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+#else
+#define ALWAYS_INLINE inline
+#endif
+#if defined(__clang__)
+#define UNROLLED _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__)
+#define UNROLLED _Pragma("GCC unroll 4")
+#else
+#define UNROLLED
+#endif
+
+/* Instructions beyond those that the file is compiled for: target attributes of GCC and
+ * Clang let a function have them. With other compilers the portable set is the only one. */
+#if (defined(__x86_64__) || defined(__i386__)) && (defined(__GNUC__) || defined(__clang__))
+#define HAS_X86 1
+#include <immintrin.h>
+#else
+#define HAS_X86 0
+#endif
+#if defined(__aarch64__) && (defined(__GNUC__) || defined(__clang__))
+#define HAS_NEON 1
+#include <arm_neon.h>
+#else
+#define HAS_NEON 0
+#endif
+
+#if HAS_X86
+
+/* AVX2 and FMA: x86-64 processors from 2013 (Haswell) and 2015 (Excavator) on. */
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#endif
+#define NAME(f) f##_avx2
+#define SET_NAME "avx2"
+#define HAS_FMA 1
+#define WIDTH 4
+#define VECTOR __m256d
+#define LOAD(p) _mm256_loadu_pd(p)
+#define STORE(p, x) _mm256_storeu_pd(p, x)
+#define ALL(x) _mm256_set1_pd(x)
+#define ADD(x, y) _mm256_add_pd(x, y)
+#define SUB(x, y) _mm256_sub_pd(x, y)
+#define PLUS(x, y) _mm256_fmadd_pd(x, ALL(1.0), y)
+#define MUL(x, y) _mm256_mul_pd(x, y)
+#define ABS(x) _mm256_andnot_pd(ALL(-0.0), x)
+#define FMA(x, y, z) _mm256_fmadd_pd(x, y, z)
+#define FMS(x, y, z) _mm256_fmsub_pd(x, y, z)
+#define DIFFER(x, y) (unsigned)_mm256_movemask_pd(_mm256_cmp_pd(x, y, _CMP_NEQ_UQ))
+#include "kernels.h"
+#include "undefine.h"
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+/* AVX-512F: the same with twice the lanes. */
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f")
+#endif
+#define NAME(f) f##_avx512
+#define SET_NAME "avx512"
+#define HAS_FMA 1
+#define WIDTH 8
+#define VECTOR __m512d
+#define LOAD(p) _mm512_loadu_pd(p)
+#define STORE(p, x) _mm512_storeu_pd(p, x)
+#define ALL(x) _mm512_set1_pd(x)
+#define ADD(x, y) _mm512_add_pd(x, y)
+#define SUB(x, y) _mm512_sub_pd(x, y)
+#define PLUS(x, y) _mm512_add_pd(x, y)
+#define MUL(x, y) _mm512_mul_pd(x, y)
+#define ABS(x) _mm512_abs_pd(x)
+#define FMA(x, y, z) _mm512_fmadd_pd(x, y, z)
+#define FMS(x, y, z) _mm512_fmsub_pd(x, y, z)
+#define DIFFER(x, y) (unsigned)_mm512_cmp_pd_mask(x, y, _CMP_NEQ_UQ)
+#include "kernels.h"
+#include "undefine.h"
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+#endif
+
+#if HAS_NEON
+
+/* Advanced SIMD, which every aarch64 processor has. */
+#define NAME(f) f##_neon
+#define SET_NAME "neon"
+#define HAS_FMA 1
+#define WIDTH 2
+#define VECTOR float64x2_t
+#define LOAD(p) vld1q_f64(p)
+#define STORE(p, x) vst1q_f64(p, x)
+#define ALL(x) vdupq_n_f64(x)
+#define ADD(x, y) vaddq_f64(x, y)
+#define SUB(x, y) vsubq_f64(x, y)
+#define PLUS(x, y) vaddq_f64(x, y)
+#define MUL(x, y) vmulq_f64(x, y)
+#define ABS(x) vabsq_f64(x)
+#define FMA(x, y, z) vfmaq_f64(z, x, y)
+#define FMS(x, y, z) vnegq_f64(vfmsq_f64(z, x, y))
+static ALWAYS_INLINE unsigned differ_neon(float64x2_t x, float64x2_t y)
+{
+    uint64x2_t equal = vceqq_f64(x, y);
+    return (unsigned)((~vgetq_lane_u64(equal, 0) & 1) | (~vgetq_lane_u64(equal, 1) & 2));
+}
+#define DIFFER(x, y) differ_neon(x, y)
+#include "kernels.h"
+#include "undefine.h"
+
+#endif
+
+/* Any processor: one number at a time, products by Dekker where FMA is no instruction. */
+#define NAME(f) f##_portable
+#define SET_NAME "portable"
+#ifdef FP_FAST_FMA
+#define HAS_FMA 1
+#else
+#define HAS_FMA 0
+#endif
+#define WIDTH 1
+#define VECTOR double
+#define LOAD(p) (*(p))
+#define STORE(p, x) (void)(*(p) = (x))
+#define ALL(x) (x)
+#define ADD(x, y) ((x) + (y))
+#define SUB(x, y) ((x) - (y))
+#define PLUS(x, y) ((x) + (y))
+#define MUL(x, y) ((x) * (y))
+#define ABS(x) fabs(x)
+#define FMA(x, y, z) fma(x, y, z)
+#define FMS(x, y, z) fma(x, y, -(z))
+#define DIFFER(x, y) (unsigned)((x) != (y))
+#include "kernels.h"
+
+const Kernels *const *kernels_here(void)
+{
+    static const Kernels *sets[4];
+    int count = 0;
+    if (sets[0] == NULL) {
+#if HAS_X86
+        __builtin_cpu_init();
+        if (__builtin_cpu_supports("avx512f"))
+            sets[count++] = &kernels_avx512;
+        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+            sets[count++] = &kernels_avx2;
+#endif
+#if HAS_NEON
+        sets[count++] = &kernels_neon;
+#endif
+        sets[count++] = &kernels_portable;
+    }
+    return sets;
+}
+
+/* What tile_in_two errs by, beside normalised rows and columns.
+ *
+ * In a chunk of c terms a rest, at most 2^-52, is rounded by u 2^-52 at most, and the
+ * i-th addition to the low word by u i 2^-52: u 2^-52 c (c + 3) / 2 in all. Adding the
+ * n low words of the chunks, whose sum is below k 2^-52, adds n u k 2^-52. Products
+ * that underflow, and entries that scaling made subnormal, are worth less than k 2^-1070.
+ */
+double tile_error_in_two(ptrdiff_t k)
+{
+    double c = k < CHUNK ? (double)k : CHUNK;
+    double n = (double)((k + CHUNK - 1) / CHUNK);
+    return 1.01 * 0x1p-105 * n * (c * (c + 3.0) / 2.0 + (double)k) + (double)k * 0x1p-1070;
+}
+
+/* What row_in_three errs by.
+ *
+ * The grid of the middle word is 3 2^-43 ulp: 2^-94, so 2 c rests of at most 2^-95 are
+ * added to the low word of a chunk, with errors up to u i 2^-95: u 2^-95 c (2 c + 1).
+ * The two additions that end a chunk round a number that is no larger than the sum of
+ * all rests, 2 k 2^-95, and of what TwoSum left of the middle words, n k 2^-51 u.
+ */
+double tile_error_in_three(ptrdiff_t k)
+{
+    double c = k < CHUNK ? (double)k : CHUNK;
+    double n = (double)((k + CHUNK - 1) / CHUNK);
+    double largest = (double)k * (0x1p-94 + n * 0x1p-104);
+    double rounded = n * (0x1p-148 * c * (2.0 * c + 1.0) + 2.0 * 0x1p-53 * largest);
+    return 1.01 * rounded + (double)k * 0x1p-1070;
+}
+
+/* What dot_in_two errs by, in units of 2^g.
+ *
+ * With two lanes of four chains or more a chain has at most n / 4 + 1 terms, in narrow
+ * vectors; the bound above of one chunk of so many terms holds for each of the chains,
+ * of which there are n divided by that number. Joining them takes 4 WIDTH additions of
+ * numbers below n 2^-52. A rest that underflows is worth 2^-1074, below 2^(g - 700) as g
+ * is at least -300.
+ */
+double piece_error_in_two(ptrdiff_t n)
+{
+    double c = (double)(n / 4 + 1);
+    return 1.01 * 0x1p-105 * (((double)n + 4.0) * (c + 3.0) / 2.0 + 32.0 * (double)n)
+         + (double)n * 0x1p-700;
+}
+
+/* What dot_in_three errs by, in units of 2^g: rests are at most 2^(g - 93). */
+double piece_error_in_three(ptrdiff_t n)
+{
+    double c = (double)(n / 4 + 1);
+    return 1.01 * 0x1p-146 * (((double)n + 4.0) * (2.0 * c + 1.0) + 64.0 * (double)n)
+         + (double)n * 0x1p-700;
+}

@@ -1,0 +1,357 @@
+/* Sums of products in two and in three words, for one set of vector instructions.
+ *
+ * Included by kernels.c once for each set. A set defines
+ *
+ *   NAME(f)            f with the name of the set
+ *   WIDTH, VECTOR      doubles in a vector, and its type
+ *   LOAD STORE ALL     from and to memory, of one number
+ *   ADD SUB MUL ABS    lane by lane
+ *   PLUS               ADD where it is to go to the units for products, which are idle
+ *                      then: x 1 + y by FMA, the same number
+ *   FMA FMS            a b + c and a b - c, rounded once; only where HAS_FMA is 1
+ *   DIFFER             a bit for each lane in which two vectors are not equal
+ *
+ * The algorithm is the same everywhere: fixed-point sums in floating point. A register
+ * starts at sigma = 3 2^g, above all partial sums, |sum| < 2^g. It stays between
+ * 2 2^g and 4 2^g, where doubles lie on a grid of 2^(g - 51), so s = fl(sigma + x) takes
+ * the part of x on that grid, and what it leaves, x - (s - sigma), is a double of at most
+ * 2^(g - 52) in magnitude (ExtractScalar of Rump, Ogita, Oishi, "Accurate floating-point
+ * summation, part I", SISC 31, 2008, doi:10.1137/050645671, with the running sum in the
+ * place of sigma; s - sigma is exact by Sterbenz). The sum of what was taken is exact in
+ * any order; only what was left is added with rounding. The same idea with one more
+ * level gives three words. TwoSum needs six operations for what takes three here, and
+ * leaves a low word that is rounded at every step.
+ *
+ * Operands of a tile are scaled, by powers of two, to Euclidean norms below 1, so by
+ * Cauchy and Schwarz every partial sum, of any of the terms, is below 1: g = 0. What
+ * rounding adds to partial sums, at most k 2^-52, is in the norms' room, see product.c.
+ */
+
+enum { NAME(COLUMNS) = 2 * WIDTH };
+
+/* p = fl(a b) and e = a b - p. Without FMA by Dekker, for numbers below 2^996.
+ * e is exact unless it underflows; then it errs by at most 2^-1072. */
+static ALWAYS_INLINE void NAME(two_product)(VECTOR a, VECTOR b, VECTOR *p, VECTOR *e)
+{
+    *p = MUL(a, b);
+#if HAS_FMA
+    *e = FMS(a, b, *p);
+#else
+    const VECTOR splitter = ALL(134217729.0); /* 2^27 + 1 */
+    VECTOR t = MUL(splitter, a), u = MUL(splitter, b);
+    VECTOR a_high = SUB(t, SUB(t, a)), b_high = SUB(u, SUB(u, b));
+    VECTOR a_low = SUB(a, a_high), b_low = SUB(b, b_high);
+    VECTOR excess = SUB(*p, MUL(a_high, b_high));
+    excess = SUB(excess, MUL(a_low, b_high));
+    excess = SUB(excess, MUL(a_high, b_low));
+    *e = SUB(MUL(a_low, b_low), excess);
+#endif
+}
+
+/* Add a b to sum and low: four operations with FMA.
+ *
+ * sum takes a b to its grid, of 2^(g - 51). What is left of a b, at most 2^(g - 52), is
+ * rounded once, by u 2^(g - 52), and added to low with rounding. */
+static ALWAYS_INLINE void NAME(add_in_two)(VECTOR a, VECTOR b, VECTOR *sum, VECTOR *low)
+{
+#if HAS_FMA
+    VECTOR next = FMA(a, b, *sum);
+    *low = ADD(*low, FMA(a, b, SUB(*sum, next)));
+    *sum = next;
+#else
+    VECTOR p, e;
+    NAME(two_product)(a, b, &p, &e);
+    VECTOR next = ADD(*sum, p);
+    *low = ADD(*low, ADD(ADD(SUB(*sum, next), p), e));
+    *sum = next;
+#endif
+}
+
+/* Take x to the grid of the sum; returns what is left of it, exactly. */
+static ALWAYS_INLINE VECTOR NAME(take)(VECTOR *sum, VECTOR x)
+{
+    VECTOR next = ADD(*sum, x);
+    VECTOR rest = PLUS(SUB(*sum, next), x);
+    *sum = next;
+    return rest;
+}
+
+/* Add a b to sum, middle and low.
+ *
+ * a b = p + e exactly. sum takes p to its grid, middle what that leaves, and e, to a
+ * grid of its own; only what is left then is added to low with rounding. */
+static ALWAYS_INLINE void NAME(add_in_three)(VECTOR a, VECTOR b, VECTOR *sum,
+                                             VECTOR *middle, VECTOR *low)
+{
+    VECTOR p, e;
+    NAME(two_product)(a, b, &p, &e);
+    VECTOR rest = NAME(take)(sum, p);
+    VECTOR first = NAME(take)(middle, rest);
+    VECTOR second = NAME(take)(middle, e);
+    *low = PLUS(PLUS(*low, first), second);
+}
+
+/* Sums of squares of the columns of a panel (k, COLUMNS), with k roundings each. */
+static void NAME(squares)(ptrdiff_t k, const double *panel, double *squares)
+{
+    VECTOR left = ALL(0.0), right = ALL(0.0);
+    for (ptrdiff_t h = 0; h < k; h++, panel += 2 * WIDTH) {
+        VECTOR x = LOAD(panel), y = LOAD(panel + WIDTH);
+        left = ADD(left, MUL(x, x));
+        right = ADD(right, MUL(y, y));
+    }
+    STORE(squares, left);
+    STORE(squares + WIDTH, right);
+}
+
+/* The columns of a panel times a factor each. */
+static void NAME(scale)(ptrdiff_t k, double *panel, const double *factors)
+{
+    VECTOR left = LOAD(factors), right = LOAD(factors + WIDTH);
+    for (ptrdiff_t h = 0; h < k; h++, panel += 2 * WIDTH) {
+        STORE(panel, MUL(LOAD(panel), left));
+        STORE(panel + WIDTH, MUL(LOAD(panel + WIDTH), right));
+    }
+}
+
+/* hi + lo of some rows of a tile, from panels a (k, TILE_ROWS) and b (k, COLUMNS).
+ *
+ * Sums, low words and the columns of b fill the registers. `rows` is a constant where
+ * this is inlined. */
+static ALWAYS_INLINE void NAME(tile)(const int rows, ptrdiff_t k, const double *a,
+                                     const double *b, double *hi, double *lo)
+{
+    VECTOR sum[TILE_ROWS][2], low[TILE_ROWS][2];
+    const VECTOR zero = ALL(0.0), sigma = ALL(3.0);
+    for (int r = 0; r < rows; r++) {
+        sum[r][0] = sum[r][1] = sigma;
+        STORE(lo + 2 * r * WIDTH, zero);
+        STORE(lo + (2 * r + 1) * WIDTH, zero);
+    }
+    for (ptrdiff_t start = 0; start < k; start += CHUNK) {
+        ptrdiff_t stop = k - start < CHUNK ? k : start + CHUNK;
+        for (int r = 0; r < rows; r++)
+            low[r][0] = low[r][1] = zero;
+
+        for (ptrdiff_t h = start; h < stop; h++) {
+            const double *x = a + h * TILE_ROWS;
+            VECTOR left = LOAD(b + h * 2 * WIDTH), right = LOAD(b + (h * 2 + 1) * WIDTH);
+            UNROLLED for (int r = 0; r < rows; r++) {
+                VECTOR factor = ALL(x[r]);
+                NAME(add_in_two)(factor, left, &sum[r][0], &low[r][0]);
+                NAME(add_in_two)(factor, right, &sum[r][1], &low[r][1]);
+            }
+        }
+        /* Short sums of low words round less. */
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < 2; v++) {
+                double *total = lo + (2 * r + v) * WIDTH;
+                STORE(total, ADD(LOAD(total), low[r][v]));
+            }
+    }
+    /* Without sigma, exactly; hi becomes the nearest double of both, by TwoSum. */
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < 2; v++) {
+            double *total = lo + (2 * r + v) * WIDTH;
+            VECTOR x = SUB(sum[r][v], sigma), y = LOAD(total);
+            VECTOR s = ADD(x, y), t = SUB(s, x);
+            STORE(hi + (2 * r + v) * WIDTH, s);
+            STORE(total, ADD(SUB(x, SUB(s, t)), SUB(y, t)));
+        }
+}
+
+static void NAME(tile_in_two)(int rows, ptrdiff_t k, const double *a, const double *b,
+                              double *hi, double *lo)
+{
+    if (rows == 3)
+        NAME(tile)(3, k, a, b, hi, lo);
+    else if (rows == 2)
+        NAME(tile)(2, k, a, b, hi, lo);
+    else
+        NAME(tile)(1, k, a, b, hi, lo);
+}
+
+/* hi + mid + lo of a row of a tile, not normalised; a is the row's first entry.
+ *
+ * hi is exact, mid too but for what goes into lo when its chunks are added. */
+static void NAME(row_in_three)(ptrdiff_t k, const double *a, const double *b, double *hi,
+                               double *mid, double *lo)
+{
+    const VECTOR zero = ALL(0.0), sigma = ALL(3.0), fine = ALL(3.0 * 0x1p-43);
+    VECTOR sum[2] = {sigma, sigma}, middle[2], low[2];
+    VECTOR mid_total[2] = {zero, zero}, low_total[2] = {zero, zero};
+    for (ptrdiff_t start = 0; start < k; start += CHUNK) {
+        /* Rests of CHUNK products sum to CHUNK (2^-52 + 2^-54) < 2^-43. */
+        ptrdiff_t stop = k - start < CHUNK ? k : start + CHUNK;
+        middle[0] = middle[1] = fine;
+        low[0] = low[1] = zero;
+        for (ptrdiff_t h = start; h < stop; h++) {
+            VECTOR factor = ALL(a[h * TILE_ROWS]);
+            UNROLLED for (int v = 0; v < 2; v++)
+                NAME(add_in_three)(factor, LOAD(b + (h * 2 + v) * WIDTH), &sum[v],
+                                   &middle[v], &low[v]);
+        }
+        for (int v = 0; v < 2; v++) {
+            VECTOR x = mid_total[v], y = SUB(middle[v], fine);
+            VECTOR s = ADD(x, y), t = SUB(s, x);
+            VECTOR rest = ADD(SUB(x, SUB(s, t)), SUB(y, t));
+            mid_total[v] = s;
+            low_total[v] = ADD(ADD(low_total[v], low[v]), rest);
+        }
+    }
+    for (int v = 0; v < 2; v++) {
+        STORE(hi + v * WIDTH, SUB(sum[v], sigma));
+        STORE(mid + v * WIDTH, mid_total[v]);
+        STORE(lo + v * WIDTH, low_total[v]);
+    }
+}
+
+/* A bit for each sum that binary64 does not certainly round to hi, by Ziv's test. */
+static uint64_t NAME(doubles)(int vectors, const double *hi, const double *lo, double err)
+{
+    const VECTOR margin = ALL(err);
+    uint64_t open = 0;
+    for (int v = 0; v < vectors; v++) {
+        VECTOR x = LOAD(hi + v * WIDTH), y = LOAD(lo + v * WIDTH);
+        open |= (uint64_t)(DIFFER(ADD(x, SUB(y, margin)), x)
+                           | DIFFER(ADD(x, ADD(y, margin)), x)) << (v * WIDTH);
+    }
+    return open;
+}
+
+/* The same for binary32, with hi rounded to 24 bits where it is certain.
+ *
+ * Veltkamp's splitting rounds to nearest, ties to either side. Both ends of an interval
+ * that holds the sum in its interior go to one number, so it is nearest to the sum. */
+static uint64_t NAME(singles)(int vectors, double *hi, const double *lo, double err)
+{
+    const VECTOR splitter = ALL(536870913.0); /* 2^29 + 1 */
+    uint64_t open = 0;
+    for (int v = 0; v < vectors; v++) {
+        VECTOR x = LOAD(hi + v * WIDTH), y = LOAD(lo + v * WIDTH);
+        /* hi + (lo -+ err) is rounded, by less than 2^-52 |hi|. */
+        VECTOR margin = ADD(ALL(err), MUL(ABS(x), ALL(0x1p-52)));
+        VECTOR least = ADD(x, SUB(y, margin)), most = ADD(x, ADD(y, margin));
+        VECTOR s = MUL(splitter, least), t = MUL(splitter, most);
+        VECTOR value = SUB(s, SUB(s, least));
+        open |= (uint64_t)DIFFER(value, SUB(t, SUB(t, most))) << (v * WIDTH);
+        STORE(hi + v * WIDTH, value);
+    }
+    return open;
+}
+
+/* Sums of four vectors of a dot product, and what follows the last whole one. */
+
+enum { NAME(STEP) = 4 * WIDTH };
+
+/* The sum of all lanes of four vectors. */
+static ALWAYS_INLINE double NAME(total)(const VECTOR *x)
+{
+    double lanes[WIDTH], total = 0.0;
+    STORE(lanes, ADD(ADD(x[0], x[1]), ADD(x[2], x[3])));
+    for (int i = 0; i < WIDTH; i++)
+        total += lanes[i];
+    return total;
+}
+
+/* A copy of the last n < STEP numbers, filled up with zeros. */
+static ALWAYS_INLINE void NAME(tail)(ptrdiff_t n, const double *x, double *copy)
+{
+    for (ptrdiff_t i = 0; i < 4 * WIDTH; i++)
+        copy[i] = i < n ? x[i] : 0.0;
+}
+
+/* The sum of squares of up to PIECE numbers. */
+static double NAME(square)(ptrdiff_t n, const double *x)
+{
+    VECTOR sum[4] = {ALL(0.0), ALL(0.0), ALL(0.0), ALL(0.0)};
+    ptrdiff_t i = 0;
+    for (; i + 4 * WIDTH <= n; i += 4 * WIDTH)
+        UNROLLED for (int v = 0; v < 4; v++) {
+            VECTOR y = LOAD(x + i + v * WIDTH);
+#if HAS_FMA
+            sum[v] = FMA(y, y, sum[v]);
+#else
+            sum[v] = ADD(sum[v], MUL(y, y));
+#endif
+        }
+    double total = NAME(total)(sum);
+    for (; i < n; i++)
+        total += x[i] * x[i];
+    return total;
+}
+
+/* hi + lo of up to PIECE products with partial sums below 2^g, sigma = 3 2^g.
+ *
+ * Each lane starts at sigma, and its partial sums are below 2^g as well. The lanes'
+ * sums are multiples of 2^(g - 51) of which any sum is below 2^g: adding them is exact. */
+static void NAME(dot_in_two)(ptrdiff_t n, const double *a, const double *b, double sigma,
+                             double *hi, double *lo)
+{
+    const VECTOR start = ALL(sigma);
+    VECTOR sum[4] = {start, start, start, start};
+    VECTOR low[4] = {ALL(0.0), ALL(0.0), ALL(0.0), ALL(0.0)};
+    double x[4 * WIDTH], y[4 * WIDTH];
+    while (n > 0) {
+        if (n < 4 * WIDTH) {
+            NAME(tail)(n, a, x);
+            NAME(tail)(n, b, y);
+            a = x;
+            b = y;
+        }
+        UNROLLED for (int v = 0; v < 4; v++)
+            NAME(add_in_two)(LOAD(a + v * WIDTH), LOAD(b + v * WIDTH), &sum[v], &low[v]);
+        a += 4 * WIDTH;
+        b += 4 * WIDTH;
+        n -= 4 * WIDTH;
+    }
+    for (int v = 0; v < 4; v++)
+        sum[v] = SUB(sum[v], start);
+    *hi = NAME(total)(sum);
+    *lo = NAME(total)(low);
+}
+
+/* hi + mid + lo, in the same way; rests of PIECE products sum to less than 2^(g - 41). */
+static void NAME(dot_in_three)(ptrdiff_t n, const double *a, const double *b,
+                               double sigma, double *hi, double *mid, double *lo)
+{
+    const VECTOR start = ALL(sigma), fine = ALL(sigma * 0x1p-41), zero = ALL(0.0);
+    VECTOR sum[4] = {start, start, start, start};
+    VECTOR middle[4] = {fine, fine, fine, fine}, low[4] = {zero, zero, zero, zero};
+    double x[4 * WIDTH], y[4 * WIDTH];
+    while (n > 0) {
+        if (n < 4 * WIDTH) {
+            NAME(tail)(n, a, x);
+            NAME(tail)(n, b, y);
+            a = x;
+            b = y;
+        }
+        UNROLLED for (int v = 0; v < 4; v++)
+            NAME(add_in_three)(LOAD(a + v * WIDTH), LOAD(b + v * WIDTH), &sum[v],
+                               &middle[v], &low[v]);
+        a += 4 * WIDTH;
+        b += 4 * WIDTH;
+        n -= 4 * WIDTH;
+    }
+    for (int v = 0; v < 4; v++) {
+        sum[v] = SUB(sum[v], start);
+        middle[v] = SUB(middle[v], fine);
+    }
+    *hi = NAME(total)(sum);
+    *mid = NAME(total)(middle);
+    *lo = NAME(total)(low);
+}
+
+static const Kernels NAME(kernels) = {
+    .name = SET_NAME,
+    .columns = NAME(COLUMNS),
+    .squares = NAME(squares),
+    .scale = NAME(scale),
+    .tile_in_two = NAME(tile_in_two),
+    .row_in_three = NAME(row_in_three),
+    .doubles = NAME(doubles),
+    .singles = NAME(singles),
+    .square = NAME(square),
+    .dot_in_two = NAME(dot_in_two),
+    .dot_in_three = NAME(dot_in_three),
+};

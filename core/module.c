@@ -1,0 +1,293 @@
+/* The Python module hifigemm._core, for the stable ABI of Python 3.10 and later.
+ *
+ *   multiply(a, b, c, first, second, shift, kind) -> bool
+ *   use(name) -> None       choose one of `instructions`, for tests
+ *   instructions            names of the sets that this machine has, the widest first
+ *
+ * Arrays come by NumPy's array interface, whose C structure __array_struct__ holds:
+ * Py_buffer belongs to the stable ABI from Python 3.11 only.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "core.h"
+
+#include <fenv.h>
+#include <string.h>
+
+/* ---- the floating-point environment --------------------------------------------- */
+
+/* Everything here rests on rounding to nearest, with subnormal numbers. A thread may
+ * have asked otherwise; its own mode returns when a product is done. */
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#include <xmmintrin.h>
+
+typedef unsigned Environment;
+
+static Environment enter_ieee(void)
+{
+    Environment before = _mm_getcsr();
+    _mm_setcsr(0x1f80); /* no exception traps, to nearest, nothing flushed */
+    return before;
+}
+
+static void leave_ieee(Environment before)
+{
+    /* Flags that were raised meanwhile are not the caller's. */
+    _mm_setcsr(before);
+}
+
+#elif defined(__aarch64__) && (defined(__GNUC__) || defined(__clang__))
+
+typedef uint64_t Environment;
+
+static Environment enter_ieee(void)
+{
+    Environment before, ieee = 0;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+    __asm__ volatile("msr fpcr, %0" : : "r"(ieee));
+    return before;
+}
+
+static void leave_ieee(Environment before)
+{
+    __asm__ volatile("msr fpcr, %0" : : "r"(before));
+}
+
+#else
+
+typedef fenv_t Environment;
+
+static Environment enter_ieee(void)
+{
+    Environment before;
+    feholdexcept(&before);
+    fesetenv(FE_DFL_ENV);
+    return before;
+}
+
+static void leave_ieee(Environment before)
+{
+    fesetenv(&before);
+}
+
+#endif
+
+/* ---- arrays --------------------------------------------------------------------- */
+
+/* PyArrayInterface of NumPy's documented array interface. */
+typedef struct {
+    int two; /* always 2 */
+    int nd;
+    char typekind;
+    int itemsize;
+    int flags;
+    Py_ssize_t *shape, *strides;
+    void *data;
+    PyObject *descr;
+} ArrayInterface;
+
+enum { ALIGNED = 0x100, NATIVE_ORDER = 0x200, WRITEABLE = 0x400 };
+
+/* The view of a stack of matrices, or of one; returns 0 with an exception set. */
+static int read_array(PyObject *array, const char *name, int is_written, View *view,
+                      Py_ssize_t shape[3])
+{
+    PyObject *capsule = PyObject_GetAttrString(array, "__array_struct__");
+    if (!capsule)
+        return 0;
+    const ArrayInterface *x = PyCapsule_GetPointer(capsule, NULL);
+    int needed = ALIGNED | NATIVE_ORDER | (is_written ? WRITEABLE : 0), is_read = 0;
+    if (!x) {
+        /* the exception is set */
+    } else if (x->two != 2 || (x->nd != 2 && x->nd != 3)) {
+        PyErr_Format(PyExc_ValueError, "%s has %d axes; expected 2 or 3", name, x->nd);
+    } else if (x->typekind != 'f' || (x->itemsize != 4 && x->itemsize != 8)
+               || (x->flags & needed) != needed) {
+        PyErr_Format(PyExc_TypeError, "%s is no aligned array of float32 or float64",
+                     name);
+    } else {
+        int is_stack = x->nd == 3;
+        shape[0] = is_stack ? x->shape[0] : 1;
+        shape[1] = x->shape[is_stack];
+        shape[2] = x->shape[is_stack + 1];
+        view->data = x->data;
+        view->matrix = is_stack && shape[0] != 1 ? x->strides[0] : 0;
+        view->row = x->strides[is_stack];
+        view->column = x->strides[is_stack + 1];
+        view->is_single = x->itemsize == 4;
+        is_read = 1;
+    }
+    Py_DECREF(capsule);
+    return is_read;
+}
+
+static int has_shape(const Py_ssize_t shape[3], Py_ssize_t batch, Py_ssize_t rows,
+                     Py_ssize_t columns)
+{
+    return shape[0] == batch && shape[1] == rows && shape[2] == columns;
+}
+
+/* ---- functions ------------------------------------------------------------------ */
+
+static const Kernels *kernels;
+
+PyDoc_STRVAR(multiply_doc,
+"multiply(a, b, c, first, second, shift, kind)\n--\n\n"
+"2**shift (A B + C), rounded to the dtype of `first`; False where A or B holds Inf or\n"
+"NaN, and nothing is to be read of the results then.\n\n"
+"a (batch or 1, m, k) and b (batch or 1, k, n) are of float32 or float64, with any\n"
+"strides; c (batch, m, n) is finite, or None. kind 0 writes the nearest numbers to\n"
+"`first`, 1 what these leave to `second` as well, 2 the lower and upper neighbours.");
+
+static PyObject *core_multiply(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    (void)self;
+    if (count != 7) {
+        PyErr_SetString(PyExc_TypeError, "multiply takes seven arguments");
+        return NULL;
+    }
+    Product p;
+    memset(&p, 0, sizeof p);
+    Py_ssize_t a[3], b[3], c[3], first[3], second[3];
+    long shift = PyLong_AsLong(args[5]), kind = PyLong_AsLong(args[6]);
+    if (PyErr_Occurred() || !read_array(args[0], "a", 0, &p.a, a)
+        || !read_array(args[1], "b", 0, &p.b, b)
+        || (args[2] != Py_None && !read_array(args[2], "c", 0, &p.c, c))
+        || !read_array(args[3], "first", 1, &p.first, first)
+        || (args[4] != Py_None && !read_array(args[4], "second", 1, &p.second, second)))
+        return NULL;
+
+    p.batch = a[0] > b[0] ? a[0] : b[0];
+    if (a[0] == 0 || b[0] == 0)
+        p.batch = 0;
+    p.m = a[1];
+    p.k = a[2];
+    p.n = b[2];
+    p.shift = (int)shift;
+    p.kind = (Kind)kind;
+    int fits = b[1] == p.k && (a[0] == b[0] || a[0] == 1 || b[0] == 1)
+            && has_shape(first, p.batch, p.m, p.n)
+            && (args[2] == Py_None || has_shape(c, p.batch, p.m, p.n))
+            && (kind == NEAREST || (args[4] != Py_None && has_shape(second, p.batch, p.m, p.n)
+                                    && p.first.is_single == p.second.is_single));
+    if (!fits || kind < NEAREST || kind > ENCLOSURE || shift < -1100 || shift > 1100
+        || p.k >= (Py_ssize_t)1 << (sizeof(Py_ssize_t) > 4 ? 31 : 30)) {
+        PyErr_SetString(PyExc_ValueError, "shapes, shift or kind do not fit");
+        return NULL;
+    }
+
+    Outcome outcome;
+    const Kernels *used = kernels;
+    Py_BEGIN_ALLOW_THREADS
+    Environment before = enter_ieee();
+    outcome = multiply(&p, used);
+    leave_ieee(before);
+    Py_END_ALLOW_THREADS
+    if (outcome == NO_MEMORY)
+        return PyErr_NoMemory();
+    return PyBool_FromLong(outcome == DONE);
+}
+
+PyDoc_STRVAR(use_doc,
+"use(name)\n--\n\nChoose a set of instructions by its name, for tests.");
+
+static PyObject *core_use(PyObject *self, PyObject *name)
+{
+    (void)self;
+    for (const Kernels *const *set = kernels_here(); *set; set++)
+        if (PyUnicode_CompareWithASCIIString(name, (*set)->name) == 0) {
+            kernels = *set;
+            Py_RETURN_NONE;
+        }
+    PyErr_Format(PyExc_ValueError, "this machine has no instructions %R", name);
+    return NULL;
+}
+
+/* ---- the module ----------------------------------------------------------------- */
+
+/* Arithmetic that compilers break: a flag that contracts a b + c, or reorders sums,
+ * changes one of these results. Variables that are volatile are multiplied here, and not
+ * by the compiler. */
+static int arithmetic_is_sound(const Kernels *f)
+{
+    volatile double tiny = 0x1p-60, one = 1.0;
+    double s, e;
+    two_sum(one, tiny, &s, &e);
+    if (s != 1.0 || e != 0x1p-60)
+        return 0;
+
+    /* x^2 - x^2 + 2^-60 x with x = 1 + 2^-30: two words hold the sum, and the last term
+     * lies below the unit of x^2. */
+    volatile double x = 1.0 + 0x1p-30;
+    double a[40] = {0.0}, b[40] = {0.0}, hi, mid, lo;
+    a[0] = b[0] = x;
+    a[17] = -x;
+    b[17] = x;
+    a[35] = tiny;
+    b[35] = x;
+    f->dot_in_two(40, a, b, 3.0 * 2.0, &hi, &lo);
+    if (hi + lo != 0x1p-60 * x)
+        return 0;
+    /* (1 + 2^-30)^2 to its last bit, 2^-60. */
+    f->dot_in_two(1, b, b, 3.0 * 2.0, &hi, &lo);
+    if (hi != 1.0 + 0x1p-29 || lo != 0x1p-60)
+        return 0;
+    f->dot_in_three(40, a, b, 3.0 * 2.0, &hi, &mid, &lo);
+    return (hi + mid) + lo == 0x1p-60 * x;
+}
+
+static PyMethodDef methods[] = {
+    {"multiply", (PyCFunction)(void (*)(void))core_multiply, METH_FASTCALL, multiply_doc},
+    {"use", core_use, METH_O, use_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static int execute(PyObject *module)
+{
+    Environment before = enter_ieee();
+    int is_sound = 1, count = 0;
+    const Kernels *const *sets = kernels_here();
+    for (; sets[count]; count++)
+        is_sound &= arithmetic_is_sound(sets[count]);
+    leave_ieee(before);
+    if (!is_sound) {
+        PyErr_SetString(PyExc_ImportError,
+                        "the compiler changed the arithmetic of hifigemm._core");
+        return -1;
+    }
+    kernels = sets[0];
+
+    PyObject *names = PyTuple_New(count);
+    if (!names)
+        return -1;
+    for (int i = 0; i < count; i++) {
+        PyObject *name = PyUnicode_FromString(sets[i]->name);
+        if (!name || PyTuple_SetItem(names, i, name) < 0) {
+            Py_DECREF(names);
+            return -1;
+        }
+    }
+    int status = PyModule_AddObjectRef(module, "instructions", names);
+    Py_DECREF(names);
+    return status;
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, execute},
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "hifigemm._core",
+    .m_doc = "Correctly rounded sums of products: see core/core.h in the sources.",
+    .m_methods = methods,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__core(void)
+{
+    return PyModuleDef_Init(&definition);
+}

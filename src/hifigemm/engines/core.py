@@ -1,0 +1,258 @@
+"""The compiled core of the CPU, hifigemm._core, as an override of plain functions.
+
+The core is optional: it is built where there is a C compiler, from the sources in core/,
+and without it the functions of NumPy serve. `HIFIGEMM_CORE=0` leaves it alone. Values
+that are rounded once are unique, so both give the same bits of them; where a weaker
+request keeps entries that are not, the core rounds them once as well.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from hifigemm.engine import Call, F, Outcome, Repeated, Splits
+from hifigemm.formats import Format
+from hifigemm.numerics import three_words
+from hifigemm.numerics.bits import Array
+from hifigemm.numerics.embedding import embed_left, embed_right, unembed
+from hifigemm.numerics.epilogue import Epilogue
+from hifigemm.numerics.rounding_formats import result_dtype
+from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
+from hifigemm.numerics.symmetric import mirror
+from hifigemm.numerics.three_words import RoundedSums
+from hifigemm.plan import Plan
+from hifigemm.problem import Problem
+from hifigemm.settings import wants_core
+
+_KINDS = {"nearest": 0, "pair": 1, "enclosure": 2}
+
+# Times by which plans choose: nanoseconds a term, one thread, AMD EPYC at about 3 GHz.
+# Those of AVX-512 and NEON are counted from the lanes of AVX2 and were not measured.
+RATES = {"avx512": 0.14, "avx2": 0.14, "neon": 0.3, "portable": 3.0}
+"""Sums of the core, in tiles."""
+PRODUCTS_RATE = 0.3
+"""Five or six products of the BLAS and their passes, of large matrices."""
+PRODUCTS_STEPS = 200_000.0
+"""Nanoseconds that they take for the smallest ones."""
+THIN = 3
+"""Columns or rows up to which products of the BLAS read memory for every term."""
+THIN_RATE = 25.0
+"""Nanoseconds a term of products so thin."""
+
+_TILE_COLUMNS = 16
+_BLOCK_NUMBERS = 2**18
+"""Most columns of a tile, and numbers of packed rows, in core/product.c."""
+
+
+@lru_cache(maxsize=1)
+def loaded() -> tuple[Any, str]:
+    """The module, or None, and a line that says which it is."""
+    if not wants_core():
+        return None, "left alone, as HIFIGEMM_CORE=0 asks"
+    try:
+        core: Any = import_module("hifigemm._core")
+    except ModuleNotFoundError:
+        return None, "not built, as where there is no C compiler: NumPy makes all sums"
+    except ImportError as broken:
+        return None, f"{broken}: NumPy makes all sums"
+    return core, f"compiled, {core.instructions[0]}"
+
+
+def override(function: F) -> F:
+    """The core's version of a plain function; the function itself where it has none."""
+    return _OVERRIDES.get(function, function) if loaded()[0] else function
+
+
+def rounded_sums(
+    a: Array, b: Array, c: Array | None, shift: int, fmt: Format, kind: str
+) -> RoundedSums:
+    """`numerics.three_words.rounded_sums` by the core, which settles every entry."""
+    shape = max(len(a), len(b)), a.shape[1], b.shape[2]
+    first = np.empty(shape, result_dtype(fmt))
+    second = None if kind == "nearest" else np.empty(shape, first.dtype)
+    a, b = _readable(a), _readable(b)
+    c = None if c is None else _readable(c)
+    loaded()[0].multiply(a, b, c, first, second, shift, _KINDS[kind])
+    certified = np.ones(shape, bool)
+    return RoundedSums(first, second, certified, _reason(), 1)
+
+
+_OVERRIDES: dict[Callable[..., Any], Any] = {three_words.rounded_sums: rounded_sums}
+
+
+def _reason() -> str:
+    name = loaded()[0].instructions[0]
+    return f"compiled sums in two words or more, each rounded once, {name}"
+
+
+def _readable(x: Array) -> Array:
+    """x where the core can read it: aligned, in this machine's order of bytes."""
+    if x.flags.aligned and x.dtype.isnative:
+        return x
+    return np.array(x, x.dtype.newbyteorder("="), order="C")
+
+
+def pays(problem: Problem, instructions: str) -> bool:
+    """True if the core is expected to be quicker than products of the BLAS."""
+    terms = problem.multiplications
+    rate = PRODUCTS_RATE
+    if min(problem.m, problem.n) <= THIN:
+        rate = THIN_RATE
+    return RATES[instructions] * terms <= PRODUCTS_STEPS + rate * terms
+
+
+def compile(plan: Plan) -> CoreProgram | None:
+    """The program of double-double sums; None for other plans and without the core."""
+    if plan.scheme.core is not three_words.rounded_sums:
+        return None
+    core, _ = loaded()
+    if core is None or not pays(plan.problem, core.instructions[0]):
+        return None
+    return CoreProgram(plan, core.multiply)
+
+
+@dataclass(frozen=True)
+class CoreProgram:
+    """Double-double sums of a plan by the core, with what they do not settle."""
+
+    plan: Plan
+    multiply: Callable[..., bool]
+
+    def nbytes(self, batch: int, rows: int, cols: int) -> int:
+        """Bytes of packed rows and columns, and of complex operands as real ones."""
+        problem = self.plan.problem
+        k = problem.terms
+        width = 2 if problem.is_complex else 1
+        packed_rows = min(rows + 2, max(_BLOCK_NUMBERS // max(k, 1), 24))
+        embedded = 0
+        if problem.is_complex:
+            embedded = batch * (rows * k + k * cols * width + rows * cols * width)
+        return 8 * (k * (packed_rows + _TILE_COLUMNS) + embedded)
+
+    def in_halves(self, batch: int, rows: int, cols: int) -> bool:
+        """False: sums are no products of halves."""
+        return False
+
+    def __call__(
+        self,
+        a: Array,
+        b: Array,
+        shift: int,
+        epilogue: Epilogue,
+        splits: Splits,
+        out: Array | None,
+    ) -> Outcome:
+        """alpha (2**shift A B) + beta C, the product rounded once; see `Program`."""
+        problem = self.plan.problem
+        values = out
+        if values is None or not epilogue.idle or not values.flags.aligned:
+            values = np.empty((problem.batch, problem.m, problem.n), problem.dtype)
+        notes = []
+        if not self._write(a, b, shift, values):
+            # Inf and NaN count as zeros first.
+            rows = nonfinite_vectors(a, 2)
+            cols = nonfinite_vectors(b, 1)
+            self._write(clean(a), clean(b), shift, values)
+            fill_nonfinite(values, a, b, rows, cols)
+            notes.append("Inf and NaN as IEEE arithmetic in any order puts them")
+        if problem.mirror:
+            mirror(values, problem.mirror == "C")
+        values = epilogue.apply(values)
+        if out is not None and values is not out:
+            out[...] = values
+            values = out
+        return Outcome(values, 0.0, self.plan.num_products, notes)
+
+    def _write(self, a: Array, b: Array, shift: int, values: Array) -> bool:
+        """Write 2**shift A B, block by block; False where A or B holds Inf or NaN."""
+        for block in self.plan.blocks():
+            left = _readable(a[block.batch if len(a) > 1 else slice(None), block.rows])
+            right = b[block.batch if len(b) > 1 else slice(None), :, block.cols]
+            right = _readable(right)
+            target = values[block]
+            is_complex = self.plan.problem.is_complex
+            if is_complex:
+                left = embed_left(left)
+                right = embed_right(right)
+                rows, cols = target.shape[1:]
+                target = np.empty((len(target), rows, 2 * cols), values.real.dtype)
+            if not self.multiply(left, right, None, target, None, shift, 0):
+                return False
+            if is_complex:
+                values[block] = unembed(target)
+        return True
+
+    def repeated(self, call: Call) -> Repeated | None:
+        """A function for arrays of NumPy or tensors of the CPU with these shapes; it
+        returns None for Inf and NaN, and where alpha and beta C may overflow. See
+        `Program`.
+        """
+        problem = self.plan.problem
+        is_plain = not problem.is_complex and not problem.mirror and call.out is None
+        for x, stack in zip(call.operands, call.stacks, strict=True):
+            is_plain = is_plain and x.dtype == problem.dtype and x.size == stack.size
+        result_shape = self.plan.blocking.shape
+        if not is_plain or result_shape != (problem.batch, problem.m, problem.n):
+            return None
+        multiply = self.multiply
+        dtype = problem.dtype
+        left_shape, right_shape = (x.shape for x in call.stacks)
+        is_tensor = self.plan.engine == "torch"
+        num_products = float(self.plan.num_products)
+
+        def product(a: Any, b: Any) -> Any:
+            left = a if a.ndim == 2 else a.reshape(left_shape)
+            right = b if b.ndim == 2 else b.reshape(right_shape)
+            if not (left.flags.aligned and right.flags.aligned):
+                return None
+            values = np.empty(result_shape, dtype)
+            if not multiply(left, right, None, values, None, call.shift, 0):
+                return None
+            return values
+
+        def of_arrays(a: Any, b: Any, out: None) -> Any:
+            values = product(a, b)
+            return None if values is None else values.reshape(call.shape)
+
+        def of_all(
+            a: Any,
+            b: Any,
+            out: Any,
+            c: Any = None,
+            alpha: complex = 1.0,
+            beta: complex = 0.0,
+        ) -> Any:
+            values = product(a.numpy(), b.numpy()) if is_tensor else product(a, b)
+            if values is None:
+                return None
+            if not call.epilogue.idle:
+                third = c
+                if c is not None:
+                    third = (c.numpy() if is_tensor else c).reshape(result_shape)
+                values = Epilogue(alpha, beta, third).apply(values)
+                # A finite result may be the difference of two that overflow.
+                if not np.isfinite(values).all():
+                    return None
+            values = values.reshape(call.shape)
+            result: Any = values
+            if is_tensor:
+                result = sys.modules["torch"].from_numpy(np.asarray(values))
+            if out is not None:
+                if is_tensor:
+                    out.copy_(result)
+                else:
+                    out[...] = values
+                result = out
+            if call.deliver is None:
+                return result
+            return call.deliver(Outcome(result, 0.0, num_products))
+
+        is_simple = call.deliver is None and call.epilogue.idle
+        return of_arrays if is_simple and not is_tensor else of_all

@@ -1,0 +1,459 @@
+"""The compiled core: the bits of the NumPy twin and of exact fractions, in any mode of
+the thread; and products with and without it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hifigemm as hg
+from hifigemm.engines import core
+from hifigemm.formats import FP32, FP64
+from hifigemm.functions.symmetric import herk
+from hifigemm.numerics import three_words
+from hifigemm.problem import Problem
+from tests import hard_matrices as gen
+from tests.exact_values import exact_entries
+from tests.numerics.test_subnormals import MACHINE, MODES, ROUNDINGS, control, rounding
+
+MODULE, _ = core.loaded()
+KINDS = ("nearest", "pair", "enclosure")
+FORMATS = {np.float32: FP32, np.float64: FP64}
+
+needs_core = pytest.mark.skipif(MODULE is None, reason="the core is not built")
+
+
+@pytest.fixture(params=() if MODULE is None else MODULE.instructions)
+def instructions(request):
+    """Each set of instructions that this machine has, in turn."""
+    MODULE.use(request.param)
+    yield request.param
+    MODULE.use(MODULE.instructions[0])
+
+
+def nearest(x: Fraction, dtype) -> float:
+    """x rounded once, ties to even; the sign of a value that underflows stays."""
+    limits = np.finfo(dtype)
+    if x == 0:
+        return 0.0
+    magnitude = abs(x)
+    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
+    if Fraction(2) ** exponent > magnitude:
+        exponent -= 1
+    unit = Fraction(2) ** (max(exponent, int(limits.minexp)) - limits.nmant)
+    rounded = round(magnitude / unit) * unit  # Python rounds ties to even
+    value = np.inf if rounded > Fraction(float(limits.max)) else float(rounded)
+    return float(np.copysign(value, float(x > 0) - 0.5))
+
+
+@np.errstate(over="ignore")  # beside the largest number lies Inf
+def expected(exact, kind, dtype, shape):
+    """The arrays of a kind, of exact entries."""
+    first = [nearest(x, dtype) for x in exact]
+    second = None
+    largest = float(np.finfo(dtype).max)
+    if kind == "pair":
+        second = [
+            nearest(x - Fraction(y), dtype) if np.isfinite(y) else 0.0
+            for x, y in zip(exact, first, strict=True)
+        ]
+    elif kind == "enclosure":
+        near = [min(max(y, -largest), largest) for y in first]
+        below = [np.nextafter(dtype(y), dtype(-np.inf)) for y in near]
+        above = [np.nextafter(dtype(y), dtype(np.inf)) for y in near]
+        triples = list(zip(exact, near, strict=True))
+        is_less = [x < Fraction(y) for x, y in triples]
+        is_more = [x > Fraction(y) for x, y in triples]
+        first = np.where(is_less, below, near)
+        second = np.where(is_more, above, near)
+    return tuple(
+        None if x is None else np.array(x, dtype).reshape(shape)
+        for x in (first, second)
+    )
+
+
+def check(a, b, c=None, shift=0, kinds=KINDS):
+    """The core gives what fractions give, for all kinds of results."""
+    dtype = a.dtype.type
+    m = a.shape[0]
+    n = b.shape[1]
+    exact = exact_entries(a, b) if a.size and b.size else [Fraction(0)] * (m * n)
+    if c is not None:
+        exact = [x + Fraction(float(y)) for x, y in zip(exact, c.ravel(), strict=True)]
+    exact = [x * Fraction(2) ** shift for x in exact]
+    addend = None if c is None else c[None]
+    for kind in kinds:
+        found = core.rounded_sums(a[None], b[None], addend, shift, FORMATS[dtype], kind)
+        first, second = expected(exact, kind, dtype, (1, m, n))
+        assert found.certified.all()
+        for x, y in ((found.first, first), (found.second, second)):
+            if y is not None:
+                np.testing.assert_array_equal(x, y)
+                np.testing.assert_array_equal(np.signbit(x), np.signbit(y))
+
+
+def operands(family, rng, m, k, n, dtype):
+    """Random operands of a family of hard ones."""
+    if family == "full_range":
+        return gen.full_range(rng, (m, k), dtype), gen.full_range(rng, (k, n), dtype)
+    if family in ("overflowing", "underflowing", "cancelling", "ties"):
+        return getattr(gen, family)(rng, m, k, n, dtype)
+    a = rng.standard_normal((m, k)).astype(dtype)
+    b = rng.standard_normal((k, n)).astype(dtype)
+    if family == "integers":
+        return np.rint(4 * a), np.rint(4 * b)
+    if family == "zeros":
+        return np.where(rng.random(a.shape) < 0.8, 0, a), np.where(b < 1, 0, b)
+    if family == "wide":
+        spread = np.finfo(dtype).maxexp // 8
+        a = np.ldexp(a, rng.integers(-spread, spread, a.shape))
+        b = np.ldexp(b, rng.integers(-spread, spread, b.shape))
+    if family == "cancelling exactly":
+        return np.hstack([a, a]), np.vstack([b, -b])
+    return a, b
+
+
+FAMILIES = (
+    "normal",
+    "integers",
+    "zeros",
+    "wide",
+    "full_range",
+    "overflowing",
+    "underflowing",
+    "cancelling",
+    "cancelling exactly",
+    "ties",
+)
+
+
+@needs_core
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_kind_is_that_of_exact_fractions(instructions, family, dtype):
+    rng = np.random.default_rng([FAMILIES.index(family), np.finfo(dtype).bits])
+    shapes = [(1, 1, 1), (4, 4, 4), (7, 40, 2), (1, 60, 1), (2, 50, 9), (9, 33, 19)]
+    for m, k, n in [*shapes, (3, 300, 2), (4, 520, 4), (1, 1100, 1)]:
+        a, b = operands(family, rng, m, k, n, dtype)
+        check(a, b)
+
+
+@needs_core
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_floats_of_any_exponents_are_rounded_once(data):
+    m, k, n = (data.draw(st.integers(1, 5)) for _ in range(3))
+    number = st.floats(allow_nan=False, allow_infinity=False, width=64)
+    draw = st.lists(number, min_size=m * k + k * n, max_size=m * k + k * n)
+    numbers = np.array(data.draw(draw))
+    check(numbers[: m * k].reshape(m, k), numbers[m * k :].reshape(k, n))
+
+
+@needs_core
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_addend_and_a_power_of_two_enter_before_the_rounding(instructions, family):
+    rng = np.random.default_rng(FAMILIES.index(family))
+    for m, k, n in ((5, 20, 10), (6, 40, 1)):
+        a, b = operands(family, rng, m, k, n, np.float64)
+        with np.errstate(all="ignore"):
+            product = a @ b
+        product = np.where(np.isfinite(product), product, 1.0)
+        for c in (rng.standard_normal(product.shape), -product, 0 * product):
+            check(a, b, c, int(rng.integers(-60, 60)), ["nearest", "pair"])
+    check(a, b, np.full_like(product, 2.0**1000), -1074, ["nearest"])
+
+
+@needs_core
+def test_numbers_next_to_midpoints_are_told_apart(instructions):
+    # 1 + 2^-53 is a midpoint; what follows decides on which side of it the sum lies.
+    for tail in (0.0, 2.0**-110, 2.0**-400, 2.0**-1074):
+        for sign in (1.0, -1.0):
+            for top in (1.0, 1.0 + 2.0**-52, 1.0 - 2.0**-53):
+                terms = [top, 2.0**-53, sign * tail, 2.0**-54, -(2.0**-54)]
+                for k in (5, 40):
+                    a = np.zeros((2, k))
+                    a[0, :5] = terms
+                    a[1, -5:] = terms
+                    check(a, np.ones((k, 1)))
+                    check(a, np.ones((k, 4)))
+                    check(a * 2.0**-1022, np.ones((k, 4)))
+
+
+@needs_core
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("fmt", [FP32, FP64], ids=str)
+def test_the_twin_certifies_no_other_bits(kind, fmt):
+    rng = np.random.default_rng(1)
+    dtype = np.float32 if fmt is FP32 else np.float64
+    for phi in (0.5, 4.0):
+        a = rng.standard_normal((2, 70, 130)) * np.exp(phi * rng.standard_normal(130))
+        b = rng.standard_normal((2, 130, 60))
+        a, b = a.astype(dtype), b.astype(dtype)
+        twin = three_words.rounded_sums(a, b, None, 3, fmt, kind)
+        compiled = core.rounded_sums(a, b, None, 3, fmt, kind)
+        assert twin.certified.any()
+        for x, y in ((twin.first, compiled.first), (twin.second, compiled.second)):
+            if x is not None:
+                np.testing.assert_array_equal(x[twin.certified], y[twin.certified])
+
+
+def layouts(x):
+    """The same matrix with other strides."""
+    wide = np.zeros((2 * x.shape[0], 3 * x.shape[1]), x.dtype)
+    wide[::2, ::3] = x
+    shifted = np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape)
+    shifted[...] = x
+    yield from (
+        x,
+        np.asfortranarray(x),
+        wide[::2, ::3],
+        x[::-1, ::-1].copy()[::-1, ::-1],
+    )
+    yield from (shifted, x.astype(x.dtype.newbyteorder()))
+
+
+@needs_core
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_strides_do_not_matter(dtype):
+    rng = np.random.default_rng(2)
+    for m, k, n in ((5, 40, 9), (5, 40, 1), (1, 40, 5)):
+        a, b = operands("normal", rng, m, k, n, dtype)
+        want = core.rounded_sums(a[None], b[None], None, 0, FORMATS[dtype], "pair")
+        for x in layouts(a):
+            for y in layouts(b):
+                got = core.rounded_sums(
+                    x[None], y[None], None, 0, FORMATS[dtype], "pair"
+                )
+                np.testing.assert_array_equal(got.first, want.first)
+                np.testing.assert_array_equal(got.second, want.second)
+
+
+@needs_core
+def test_strides_of_zero_and_stacks_of_one(assert_same_bits):
+    rng = np.random.default_rng(3)
+    row = np.broadcast_to(rng.standard_normal(7), (4, 7))
+    check(row, np.broadcast_to(rng.standard_normal((7, 1)), (7, 5)))
+    a = rng.standard_normal((1, 4, 6))
+    b = rng.standard_normal((3, 6, 2))
+    whole = core.rounded_sums(a, b, None, 0, FP64, "nearest").first
+    for z in range(3):
+        one = core.rounded_sums(a, b[z : z + 1], None, 0, FP64, "nearest").first
+        assert_same_bits(whole[z], one[0])
+
+
+@needs_core
+@pytest.mark.parametrize("shape", [(0, 3, 2), (3, 0, 2), (3, 2, 0), (0, 0, 0)])
+def test_empty_dimensions(shape):
+    m, k, n = shape
+    check(np.zeros((m, k)), np.zeros((k, n)))
+    check(np.zeros((m, k)), np.zeros((k, n)), np.ones((m, n)), kinds=["nearest"])
+
+
+@needs_core
+def test_infinities_and_nans_are_left_to_the_caller(instructions):
+    for bad in (np.inf, -np.inf, np.nan):
+        for m, k, n in ((4, 5, 4), (4, 1500, 1), (1, 1500, 1)):
+            for position in (0, k - 1):
+                a = np.full((m, k), 1e300)
+                a[m - 1, position] = bad
+                out = np.empty((m, n))
+                arguments = (None, out, None, 0, 0)
+                assert not MODULE.multiply(a, np.ones((k, n)), *arguments)
+                transposed = np.empty((n, m))
+                arguments = (None, transposed, None, 0, 0)
+                assert not MODULE.multiply(np.ones((n, k)), a.T, *arguments)
+
+
+@needs_core
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (np.ones((2, 3)), np.ones((2, 3)), None, np.ones((2, 3)), None, 0, 0),
+        (np.ones((2, 3)), np.ones((3, 2)), None, np.ones((2, 3)), None, 0, 0),
+        (np.ones((2, 3)), np.ones((3, 2)), None, np.ones((2, 2)), None, 0, 1),
+        (np.ones((2, 3)), np.ones((3, 2)), None, np.ones((2, 2)), None, 0, 3),
+        (np.ones((2, 3)), np.ones((3, 2)), None, np.ones((2, 2)), None, 2000, 0),
+        (np.ones((2, 3)), np.ones((3, 2)), np.ones(1), np.ones((2, 2)), None, 0, 0),
+        (np.ones((2, 3), int), np.ones((3, 2)), None, np.ones((2, 2)), None, 0, 0),
+        (np.ones((2, 3), ">f8"), np.ones((3, 2)), None, np.ones((2, 2)), None, 0, 0),
+        (np.ones((2, 3)), "text", None, np.ones((2, 2)), None, 0, 0),
+        (np.ones((2, 3)),),
+    ],
+)
+def test_arguments_that_do_not_fit_raise(arguments):
+    with pytest.raises((TypeError, ValueError, AttributeError)):
+        MODULE.multiply(*arguments)
+
+
+@needs_core
+def test_results_that_are_read_only_raise():
+    out = np.ones((2, 2))
+    out.flags.writeable = False
+    with pytest.raises(TypeError, match="first"):
+        MODULE.multiply(np.ones((2, 3)), np.ones((3, 2)), None, out, None, 0, 0)
+
+
+@needs_core
+@pytest.mark.skipif(MACHINE not in MODES, reason="the register is not known here")
+@pytest.mark.parametrize("family", ["normal", "underflowing", "ties"])
+def test_modes_of_the_thread_change_no_bit_and_stay(family):
+    rng = np.random.default_rng(4)
+    a, b = operands(family, rng, 6, 40, 9, np.float64)
+    want = np.empty((6, 9))
+    got = np.empty((6, 9))
+    MODULE.multiply(a, b, None, want, None, 0, 0)
+    for flags in MODES[MACHINE]:
+        control(flags)
+        try:
+            MODULE.multiply(a, b, None, got, None, 0, 0)
+            assert control() == flags
+        finally:
+            control(0)
+        assert (got.view(np.int64) == want.view(np.int64)).all()
+    for mode in ROUNDINGS[MACHINE]:
+        with rounding(mode):
+            MODULE.multiply(a, b, None, got, None, 0, 0)
+        assert (got.view(np.int64) == want.view(np.int64)).all()
+
+
+@needs_core
+def test_bounds_of_the_kernels_hold(instructions):
+    # Sums of every length around the chunks and pieces, beside exact ones: entries that
+    # the bounds let pass would be wrong.
+    rng = np.random.default_rng(5)
+    for k in (3, 4, 5, 15, 16, 17, 31, 32, 33, 255, 256, 257, 1023, 1024, 1025, 2049):
+        a, b = operands("cancelling", rng, 3, k, 2, np.float64)
+        check(a, b)
+        check(a, np.hstack([b, b]), kinds=["pair"])
+
+
+def requests():
+    """Requests whose bits are the same everywhere."""
+    yield from ({"accuracy": "correct"}, {"result": "pair"}, {"result": "enclosure"})
+    yield {"scheme": hg.DoubleDouble()}
+
+
+@needs_core
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("name", ["uniform", "phi_4", "nearly_cancelling", "ties"])
+def test_products_have_the_same_bits_with_and_without_it(
+    request, make_pair, assert_same_bits, name, dtype
+):
+    def products():
+        for m, k, n in ((4, 4, 4), (20, 30, 17), (9, 200, 1)):
+            a, b = make_pair(name, m, k, n, dtype)
+            special = a.copy()
+            special[0, 0] = np.inf
+            special[-1, 1] = np.nan
+            for options in requests():
+                yield hg.matmul(a, b, **options)
+                yield hg.matmul(a[:, None], b, **options)
+            yield hg.matmul(special, b, accuracy="correct")
+            yield hg.gemm(a, b, a @ b, alpha=-1.0, beta=1.0, accuracy="correct")
+            yield hg.gemm(a, b, a @ b, alpha=0.3, beta=2.0, accuracy="correct")
+
+    with np.errstate(all="ignore"):
+        compiled = list(products())
+        request.getfixturevalue("without_core")
+        plain = list(products())
+    for x, y in zip(compiled, plain, strict=True):
+        if isinstance(x, tuple):
+            for p, q in zip(x, y, strict=True):
+                assert_same_bits(p, q)
+        else:
+            assert_same_bits(x, y)
+
+
+@needs_core
+def test_repeated_calls_have_the_bits_of_the_first(make_pair, assert_same_bits):
+    a, b = make_pair("uniform", 5, 40, 4)
+    stacks = np.stack([a] * 3), np.stack([b] * 3)
+    calls = [(a, b), (a[0], b[:, 0]), (a, b[:, 0]), (a[0], b), stacks, (stacks[0], b)]
+    for x, y in calls:
+        first = hg.matmul(x, y, accuracy="correct")
+        again = hg.matmul(x, y, accuracy="correct")
+        assert_same_bits(again, first)
+        spoiled = x.copy()
+        spoiled.flat[0] = np.nan
+        assert np.isnan(hg.matmul(spoiled, y, accuracy="correct")).any()
+
+
+@needs_core
+def test_a_mirrored_product_and_out_are_those_of_the_whole(make_pair, assert_same_bits):
+    a, _ = make_pair("phi_1", 20, 30, 1, "complex128")
+    plain = hg.matmul(a, a.conj().T, accuracy="correct")
+    np.testing.assert_array_equal(herk(a, accuracy="correct"), plain)
+    out = np.zeros((20, 40), complex)[:, ::2]
+    hg.matmul(a, a.conj().T, accuracy="correct", out=out)
+    assert_same_bits(np.ascontiguousarray(out), plain)
+
+
+@needs_core
+def test_blocks_within_a_workspace_change_no_bit(make_pair, assert_same_bits):
+    for dtype in ("float64", "complex64"):
+        a, b = make_pair("phi_1", 60, 90, 50, dtype)
+        want, report = hg.matmul(a, b, accuracy="correct", return_report=True)
+        limit = report.workspace // 2
+        options = {"accuracy": "correct", "workspace": limit, "return_report": True}
+        got, held = hg.matmul(a, b, **options)
+        assert_same_bits(got, want)
+        assert held.workspace <= limit
+
+
+def test_rates_leave_large_products_to_the_blas_where_the_core_is_slow():
+    def problem(m, k, n):
+        return Problem(1, m, n, k, np.dtype(np.float64))
+
+    assert core.pays(problem(4, 4, 4), "portable")
+    assert core.pays(problem(1000, 1000, 1), "portable")
+    assert not core.pays(problem(200, 200, 200), "portable")
+    for name in ("avx2", "avx512", "neon"):
+        assert core.pays(problem(1000, 1000, 1000), name)
+
+
+def answer(code, **environment):
+    """What a new process prints."""
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_environment_leaves_the_core_alone():
+    code = "import hifigemm as hg; print(hg.info().versions['core'])"
+    is_built = importlib.util.find_spec("hifigemm._core") is not None
+    usual = "compiled, " if is_built else "not built"
+    assert answer(code, HIFIGEMM_CORE="0").stdout.startswith("left alone")
+    assert answer(code, HIFIGEMM_CORE="1").stdout.startswith(usual)
+    assert answer(code, HIFIGEMM_CORE="").stdout.startswith(usual)
+    assert "HIFIGEMM_CORE='no'" in answer(code, HIFIGEMM_CORE="no").stderr
+
+
+def test_a_core_that_is_not_built_is_said_to_be():
+    with tempfile.TemporaryDirectory() as folder:
+        package = Path(hg.__file__).parent
+        (Path(folder) / "hifigemm").mkdir()
+        for path in package.iterdir():
+            if path.suffix not in (".so", ".pyd"):
+                (Path(folder) / "hifigemm" / path.name).symlink_to(path)
+        code = (
+            "import hifigemm as hg, numpy as np; print(hg.info().versions['core']); "
+            "print(hg.matmul(np.ones((2, 2)), np.ones((2, 2)), accuracy='correct')[0, 0])"
+        )
+        lines = answer(code, PYTHONPATH=folder, HIFIGEMM_CORE="").stdout.splitlines()
+    assert lines[0].startswith("not built")
+    assert lines[1] == "2.0"
