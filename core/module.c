@@ -167,12 +167,15 @@ static PyObject *core_multiply(PyObject *self, PyObject *const *args, Py_ssize_t
     p.n = b[2];
     p.shift = (int)shift;
     p.kind = (Kind)kind;
+    /* Words of a second value are multiples of 2^-shift times the smallest number. */
+    long largest_shift = kind == NEAREST ? 2400 : 1100;
     int fits = b[1] == p.k && (a[0] == b[0] || a[0] == 1 || b[0] == 1)
             && has_shape(first, p.batch, p.m, p.n)
             && (args[2] == Py_None || has_shape(c, p.batch, p.m, p.n))
             && (kind == NEAREST || (args[4] != Py_None && has_shape(second, p.batch, p.m, p.n)
                                     && p.first.is_single == p.second.is_single));
-    if (!fits || kind < NEAREST || kind > ENCLOSURE || shift < -1100 || shift > 1100
+    if (!fits || kind < NEAREST || kind > ENCLOSURE || shift < -largest_shift
+        || shift > largest_shift
         || p.k >= (Py_ssize_t)1 << (sizeof(Py_ssize_t) > 4 ? 31 : 30)) {
         PyErr_SetString(PyExc_ValueError, "shapes, shift or kind do not fit");
         return NULL;
