@@ -116,7 +116,15 @@ MAY_IMPORT = {
     "cupy": {"functions", "gemm", "interop", "numpy"},
     "information": {"engines", "tested_versions", "transforms", "<root>"},
     "jax": {*SCHEMES, "functions", "gemm", "interop"},
-    "linalg": {*OPERANDS, "api", "exceptions", "gemm", "linalg", "transforms"},
+    "linalg": {
+        *OPERANDS,
+        "api",
+        "engines",
+        "exceptions",
+        "gemm",
+        "linalg",
+        "transforms",
+    },
     "testing": {*SCHEMES, *ENGINES, "testing"},
     "workshop": {"testing", "workshop", "<root>"},
     "cli": {

@@ -2,7 +2,7 @@
 raises `VerificationError`.
 
 The functions are made of products of `hifigemm.matmul` and `gemm`, of an approximate
-inverse or factor from NumPy, which is trusted in nothing, and of bounds that are
+inverse or factor from NumPy or PyTorch, which is trusted in nothing, and of bounds that are
 rounded upwards.
 """
 

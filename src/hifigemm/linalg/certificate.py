@@ -26,13 +26,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from hifigemm.api import product_of_numbers
+from hifigemm.linalg.arrays import identity, matmul, numbers, product_of_numbers
 from hifigemm.linalg.upward import UNIT, above, gamma, moduli
 from hifigemm.numerics.bits import LEAST, Array
-from hifigemm.numerics.subnormals import matmul
 
 SHARE_OF_PRODUCT = 0.05
 """What the product R A may add to the norm of I - R A."""
@@ -63,11 +63,14 @@ class Certificate:
     """The largest entry of |R| (|A| e), an estimate of || |A^-1| |A| ||."""
     row_bounds: Array
     """At least |I - R A| e, n x 1."""
+    is_short: bool = False
+    """True if R is an inverse in float32."""
 
-    @property
+    @cached_property
     def norm(self) -> float:
         """a, at least the norm of I - R A; Inf or NaN where R is of no use."""
-        return float(self.row_bounds.max(initial=0.0))
+        (norm,) = numbers(self.row_bounds.max(initial=0.0))
+        return norm
 
     @property
     def is_proof(self) -> bool:
@@ -127,7 +130,7 @@ class Certificate:
 
         share = 1.5 * accuracy if d.dtype.kind == "c" else accuracy
         share += UNIT * UNIT if count == 2 else UNIT
-        magnitudes = np.sum([moduli(q) for q in residual.words], axis=0)
+        magnitudes = sum(map(moduli, residual.words[1:]), moduli(residual.words[0]))
         sizes = share * magnitudes + residual.errors
         return d, above(moduli(d) + self._sums(sizes), 5, self._underflows())
 
@@ -186,11 +189,18 @@ def _contraction(
     return above(terms, 2 * n + 7, underflows)
 
 
-def prove(a: Array, inverse: Array) -> Certificate:
+def prove(a: Array, inverse: Array, largest_condition: float = math.inf) -> Certificate:
     """The certificate of A (n x n, float64 or complex128) by an approximate inverse, n x
     n or words of it side by side.
+
+    An inverse in float32 becomes one in float64 first.
+
+    Raises numpy.linalg.LinAlgError: the estimated condition is larger than
+    `largest_condition`, or not finite.
     """
     n = len(a)
+    is_short = inverse.dtype.itemsize < a.dtype.itemsize
+    inverse = inverse.astype(a.dtype, copy=False)
     words = inverse.shape[1] // n if n else 1
     ones = np.ones((n, 1), like=a)
 
@@ -199,7 +209,11 @@ def prove(a: Array, inverse: Array) -> Certificate:
     inverse_moduli = _sum_of_moduli(inverse, words)
     inverse_sums = above(matmul(inverse_moduli, ones), n, n * LEAST)
     sizes = matmul(inverse_moduli, matmul(moduli_of_a, ones))
-    condition = float(sizes.max(initial=0.0))
+    (condition,) = numbers(sizes.max(initial=0.0))
+    if not (math.isfinite(condition) and condition <= largest_condition):
+        raise np.linalg.LinAlgError(
+            f"the estimated condition is {condition:.1e}; up to {largest_condition:.1e} expected"
+        )
 
     # The product, as accurate as the proof needs it
     is_complex = a.dtype.kind == "c"
@@ -208,7 +222,7 @@ def prove(a: Array, inverse: Array) -> Certificate:
     if is_complex:
         accuracy *= 1.5  # more than the square root of 2, its own rounding included
 
-    deviations = moduli(product - np.eye(n))
+    deviations = moduli(product - identity(n, like=a))
 
     row_bounds = _contraction(
         deviations, inverse_moduli, inverse_sums, moduli_of_a, accuracy, ones
@@ -222,6 +236,7 @@ def prove(a: Array, inverse: Array) -> Certificate:
         accuracy,
         condition,
         row_bounds,
+        is_short,
     )
 
 
@@ -236,8 +251,8 @@ def accuracy_of_product(condition: float, terms: int, is_complex: bool) -> float
 
 def _sum_of_moduli(words: Array, count: int) -> Array:
     """Upper bounds of the sums of moduli of words that stand side by side."""
-    parts = np.split(moduli(words), count, axis=1) if count > 1 else [moduli(words)]
-    total = parts[0]
-    for part in parts[1:]:
-        total = above(total + part, 1)
+    n = len(words)
+    total = moduli(words[:, :n])
+    for word in range(1, count):
+        total = above(total + moduli(words[:, word * n : (word + 1) * n]), 1)
     return total

@@ -27,12 +27,15 @@ from typing import Any
 import numpy as np
 
 from hifigemm.exceptions import VerificationError
-from hifigemm.gemm import gemm_of_numbers
-from hifigemm.linalg.arguments import (
+from hifigemm.linalg.arguments import check_one_matrix, verifying, wide_operands
+from hifigemm.linalg.arrays import (
     check_finite,
-    check_one_matrix,
-    operands_of,
-    verifying,
+    correct_residual,
+    diagonal,
+    numbers,
+    pivoted_factors,
+    to_device_of,
+    to_host,
 )
 from hifigemm.linalg.certificate import Certificate, Residual
 from hifigemm.linalg.exact import nearest
@@ -89,7 +92,7 @@ def det(a: Any) -> Determinant:
         The matrix is singular, or so close to a singular one that its sign cannot be
         told: from a condition of about 1e15 on.
     LinAlgError, TypeError, ValueError
-        No square matrix; complex entries; arrays on a GPU.
+        No square matrix; complex entries; arrays that JAX traces.
 
     Examples
     --------
@@ -98,7 +101,7 @@ def det(a: Any) -> Determinant:
     >>> d.sign, d.lower <= -2.0 <= d.upper
     (-1, True)
     """
-    operands = operands_of(a=a)
+    operands = wide_operands(a=a)
     (a,) = operands.arrays
     check_one_matrix(a)
     if a.dtype.kind == "c":
@@ -110,42 +113,19 @@ def det(a: Any) -> Determinant:
 
 def _determinant(a: Array) -> Determinant:
     n = len(a)
-    certified = certified_system(a, np.zeros((n, 0)))
+    certified = certified_system(a, np.zeros((n, 0), like=a))
     system = certified.system
 
     # P A - L U, rounded once, with its rows in the order of A
-    lower, upper, order = factors(system.a)
-    gaps = gemm_of_numbers(
-        lower, upper, system.a[order], alpha=-1.0, beta=1.0, accuracy="correct"
-    )
-    unordered = np.empty_like(gaps)
-    unordered[order] = gaps
+    lower, upper, order = pivoted_factors(system.a)
+    rows = to_device_of(a, order)
+    gaps = correct_residual(lower, upper, system.a[rows])
+    unordered = gaps[to_device_of(a, np.argsort(order))]
 
     trace, error = _log_of_quotient(certified.certificate, unordered)
     product = _product_of_diagonal(upper) * sign_of(order)
-    product *= Fraction(2) ** -system.determinant_exponent
+    product *= Fraction(2) ** -int(system.determinant_exponent)
     return _bounds(product, trace, error)
-
-
-def factors(a: Array) -> tuple[Array, Array, Array]:
-    """(L, U, order) with a[order] close to L U, by elimination with partial pivoting; L
-    has ones on its diagonal.
-    """
-    n = len(a)
-    packed = a.copy()
-    order = np.arange(n)
-    for k in range(n - 1):
-        pivot = k + int(np.argmax(np.abs(packed[k:, k])))
-        if packed[pivot, k] == 0.0:
-            continue
-        if pivot != k:
-            packed[[k, pivot]] = packed[[pivot, k]]
-            order[[k, pivot]] = order[[pivot, k]]
-        packed[k + 1 :, k] /= packed[k, k]
-        column = packed[k + 1 :, k, None]
-        row = packed[k, k + 1 :]
-        packed[k + 1 :, k + 1 :] -= column * row
-    return np.tril(packed, -1) + np.eye(n), np.triu(packed), order
 
 
 def sign_of(order: Array) -> int:
@@ -170,7 +150,7 @@ def _log_of_quotient(certificate: Certificate, gaps: Array) -> tuple[float, floa
     n = len(gaps)
     d, y = certificate.update(Residual([gaps]))
     sizes = certificate.radius(y)
-    norm = float(above(sizes.sum(axis=1), n).max(initial=0.0))
+    (norm,) = numbers(above(sizes.sum(axis=1), n).max(initial=0.0))
     if not norm < 1.0:
         raise VerificationError(
             f"the sign of the determinant cannot be told: the change of the matrix that its factors need is {norm:.2g} "
@@ -178,19 +158,19 @@ def _log_of_quotient(certificate: Certificate, gaps: Array) -> tuple[float, floa
         )
 
     # Errors of the diagonal: those of R F, |G| |K|, and the sum of n terms
-    diagonal = np.diagonal(d)
     errors = above(y - moduli(d), 1) + certificate.contraction(sizes)
-    of_sum = gamma(n) * np.abs(diagonal).sum()
+    of_sum = gamma(n) * np.abs(diagonal(d)).sum()
     of_series = n * norm * norm / (2.0 * (1.0 - norm))
-    error = above(np.diagonal(errors).sum() + of_sum + of_series, n + 8)
-    return float(diagonal.sum()), float(error)
+    error = above(diagonal(errors).sum() + of_sum + of_series, n + 8)
+    trace, bound = numbers(diagonal(d).sum(), error)
+    return trace, bound
 
 
 def _product_of_diagonal(upper: Array) -> Fraction:
     """The exact product of the pivots."""
     numerator = 1
     denominator_bits = 0
-    for pivot in np.diagonal(upper).tolist():
+    for pivot in to_host(diagonal(upper)).tolist():
         above_line, below_line = pivot.as_integer_ratio()
         numerator *= above_line
         denominator_bits += below_line.bit_length() - 1

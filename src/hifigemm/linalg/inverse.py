@@ -12,12 +12,19 @@ Beyond condition 1 / u
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from hifigemm.api import product_of_numbers
 from hifigemm.exceptions import VerificationError
+from hifigemm.linalg.arrays import (
+    check_finite,
+    inverse,
+    is_on_host,
+    product_of_numbers,
+    to_device_of,
+)
 from hifigemm.linalg.certificate import Certificate, prove
 from hifigemm.linalg.scaling import ScaledSystem, is_wide, matching, scaled_system
 from hifigemm.numerics.bits import Array
@@ -26,6 +33,18 @@ GOOD_NORM = 0.5
 """Of I - R A: above it, refinement gains less than a bit a step, and the second inverse
 is worth its price.
 """
+
+
+ROWS_FOR_FLOAT32 = 1024
+"""Of matrices on a device that are inverted in float32 first: for fewer rows that
+saves less than a failure costs.
+"""
+SIDES_FOR_FLOAT32 = 1 / 16
+"""Right sides for a row, up to which steps with such an inverse are cheaper than one
+in float64.
+"""
+CONDITION_FOR_FLOAT32 = 2.0**23
+"""From the reciprocal of the unit roundoff of float32 on, its inverse has no digit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,14 +59,20 @@ class CertifiedSystem:
 
 
 def certified_system(a: Array, b: Array) -> CertifiedSystem:
-    """A x = b with the first certificate that holds: of an inverse in float64; of one
-    in another scale, where entries differ by more than the digits of float64; of one in
+    """A x = b with the first certificate that holds: of an inverse in float32, for
+    large matrices on a device and few right sides; of one in float64; of one in another
+    scale, where entries differ by more than the digits of float64; of one in
     two words.
 
     Raises VerificationError: none proves that A is nonsingular.
     """
-    attempts = 1
     system = scaled_system(a, b)
+    attempts = 1
+    if _may_be_short(system):
+        short = _short_certificate(system)
+        if short is not None and short.norm < GOOD_NORM:
+            return CertifiedSystem(system, short, attempts)
+        attempts += 1
     first = _first_certificate(system)
     if _norm(first) >= GOOD_NORM and is_wide(system.a):
         attempts += 1
@@ -59,32 +84,69 @@ def certified_system(a: Array, b: Array) -> CertifiedSystem:
     if first is not None and first.norm < GOOD_NORM:
         return CertifiedSystem(system, first, attempts)
 
-    # Two words for the scale in which the inverse in one came closest
-    attempts += 1
-    second = _second_certificate(system, first)
-    if second is not None and second.is_proof:
-        return CertifiedSystem(system, second, attempts)
+    # Nothing can be proven of Inf and NaN
+    check_finite(a=a)
+
+    # Two words for the scale in which the inverse in one came closest; from another
+    # first inverse where that is no good start
+    second = None
+    for start in _starts(system.a, first):
+        attempts += 1
+        second = _second_certificate(system, start)
+        if second is not None and second.is_proof:
+            return CertifiedSystem(system, second, attempts)
     if first is not None and first.is_proof:
         return CertifiedSystem(system, first, attempts)
     raise VerificationError(_refusal(len(a), first, second))
 
 
-def _first_certificate(system: ScaledSystem) -> Certificate | None:
-    """That of an inverse in float64; None where elimination ends at a pivot of zero."""
+def _may_be_short(system: ScaledSystem) -> bool:
+    """True if an inverse in float32 may save time: on a CPU it takes as long."""
+    n, sides = system.b.shape
+    is_large = n >= ROWS_FOR_FLOAT32 and not is_on_host(system.a)
+    return is_large and 0 < sides <= max(SIDES_FOR_FLOAT32 * n, 1)
+
+
+def _short_certificate(system: ScaledSystem) -> Certificate | None:
+    """That of an inverse in float32; None where the condition is too large for it."""
+    a = system.a
+    single = np.complex64 if a.dtype.kind == "c" else np.float32
     try:
-        return prove(system.a, approximate_inverse(system.a))
+        return prove(a, approximate_inverse(a.astype(single)), CONDITION_FOR_FLOAT32)
     except np.linalg.LinAlgError:
         return None
 
 
-def _second_certificate(
-    system: ScaledSystem, first: Certificate | None
-) -> Certificate | None:
-    """That of an inverse in two words; None where there is none."""
-    if first is None:
-        return None
+def _first_certificate(system: ScaledSystem) -> Certificate | None:
+    """That of an inverse in float64; None where elimination ends at a pivot of zero,
+    also for a matrix that differs in its last bits.
+    """
+    a = system.a
     try:
-        return prove(system.a, inverse_in_two_words(system.a, first.inverse))
+        return prove(a, approximate_inverse(a))
+    except np.linalg.LinAlgError:
+        pass
+    try:
+        return prove(a, approximate_inverse(changed(a)))
+    except np.linalg.LinAlgError:
+        return None
+
+
+def _starts(a: Array, first: Certificate | None) -> Iterator[Array]:
+    """Inverses in float64 for one in two words to start from."""
+    if first is None:
+        return
+    yield first.inverse
+    try:
+        yield approximate_inverse(changed(a))
+    except np.linalg.LinAlgError:
+        return
+
+
+def _second_certificate(system: ScaledSystem, start: Array) -> Certificate | None:
+    """That of an inverse in two words; None where there is none."""
+    try:
+        return prove(system.a, inverse_in_two_words(system.a, start))
     except np.linalg.LinAlgError:
         return None
 
@@ -97,17 +159,20 @@ def _norm(certificate: Certificate | None) -> float:
 
 
 def approximate_inverse(a: Array) -> Array:
-    """R with R A close to I; of a matrix that differs from A in its last bits where
-    elimination of A itself meets a pivot of zero.
+    """R with R A close to I.
 
-    Raises numpy.linalg.LinAlgError: a pivot of zero again.
+    Raises numpy.linalg.LinAlgError: a pivot of zero, of an array of the host; on a
+    device entries of R are not finite then.
     """
-    try:
-        return np.linalg.inv(a.T).T
-    except np.linalg.LinAlgError:
-        # The same for each call, as results have the same bits for each call
-        changes = np.random.default_rng(0).uniform(-1.0, 1.0, a.shape)
-        return np.linalg.inv((a * (1.0 + 2.0**-50 * changes)).T).T
+    return inverse(a.T).T
+
+
+def changed(a: Array) -> Array:
+    """A with other last bits, the same ones for each call, so that results have the
+    same bits for each call.
+    """
+    changes = np.random.default_rng(0).uniform(-1.0, 1.0, a.shape)
+    return a * (1.0 + 2.0**-50 * to_device_of(a, changes))
 
 
 def inverse_in_two_words(a: Array, first: Array) -> Array:

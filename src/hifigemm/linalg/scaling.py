@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hifigemm.linalg.arrays import numbers, to_device_of, to_host
 from hifigemm.linalg.upward import above
 from hifigemm.numerics.bits import LEAST, Array, least_exponent
 
@@ -43,7 +44,7 @@ class ScaledSystem:
     b: Array
     exponents: Array
     """x = x' 2^exponents: t - c, of the shape of x."""
-    determinant_exponent: int = 0
+    determinant_exponent: Array | int = 0
     """det A' = det A 2^determinant_exponent: the sum of s and t."""
 
     def restored(self, x: Array, radius: Array) -> tuple[Array, Array]:
@@ -64,9 +65,9 @@ def scaled(x: Array, exponents: Array) -> Array:
     """x 2^exponents, rounded once where it is subnormal."""
     if x.dtype.kind != "c":
         return np.ldexp(x, exponents)
-    y = np.empty(np.broadcast_shapes(x.shape, exponents.shape), x.dtype)
-    y.real = np.ldexp(x.real, exponents)
-    y.imag = np.ldexp(x.imag, exponents)
+    y = np.empty(np.broadcast_shapes(x.shape, exponents.shape), x.dtype, like=x)
+    y.real[...] = np.ldexp(x.real, exponents)
+    y.imag[...] = np.ldexp(x.imag, exponents)
     return y
 
 
@@ -77,8 +78,8 @@ def scaled_columns(x: Array) -> tuple[Array, Array]:
     larger, smaller = _exponents(x)
     columns = -_largest(larger, axis=0)
     columns = columns + _deficit(smaller + columns, axis=0)
-    if (larger + columns).max(initial=0) > _HIGHEST:
-        return x, np.zeros_like(columns)
+    is_too_large = (larger + columns).max(initial=0) > _HIGHEST
+    columns = np.where(is_too_large, 0, columns)
     return scaled(x, columns), columns
 
 
@@ -99,16 +100,18 @@ def scaled_system(
     sides = -_largest(sizes_of_b + rows, axis=0)
     sides = sides + _deficit(small_of_b + rows + sides, axis=0)
 
+    # Nothing is scaled where entries would be too large; a device does not wait here
     highest_of_a = (sizes_of_a + rows + columns).max(initial=0)
     highest_of_b = (sizes_of_b + rows + sides).max(initial=0)
-    if max(highest_of_a, highest_of_b) > _HIGHEST:
-        return ScaledSystem(a, b, np.zeros(b.shape, np.int64))
-    exponents = columns.reshape(-1, 1) - sides
+    is_too_large = np.maximum(highest_of_a, highest_of_b) > _HIGHEST
+    rows = np.where(is_too_large, 0, rows)
+    columns = np.where(is_too_large, 0, columns)
+    sides = np.where(is_too_large, 0, sides)
     return ScaledSystem(
         scaled(a, rows + columns),
         scaled(b, rows + sides),
-        exponents,
-        int(rows.sum() + columns.sum()),
+        columns.reshape(-1, 1) - sides,
+        rows.sum() + columns.sum(),
     )
 
 
@@ -139,7 +142,7 @@ def matching(sizes: Array) -> tuple[Array, Array]:
     columns, whose costs are exponents with the other sign.
     """
     n = len(sizes)
-    costs = -sizes
+    costs = -to_host(sizes)
     rows = np.zeros(n, np.int64)
     columns = np.zeros(n, np.int64)
     row_of = np.full(n, -1)
@@ -170,7 +173,7 @@ def matching(sizes: Array) -> tuple[Array, Array]:
             before = int(previous[column])
             row_of[column] = row if before < 0 else row_of[before]
             column = before
-    return rows[:, None], columns[None, :]
+    return to_device_of(sizes, rows[:, None]), to_device_of(sizes, columns[None, :])
 
 
 def is_wide(a: Array) -> bool:
@@ -178,8 +181,10 @@ def is_wide(a: Array) -> bool:
     float64.
     """
     sizes, _ = _exponents(a)
-    nonzero = sizes[sizes > _ZERO]
-    return bool(nonzero.size and nonzero.max() - nonzero.min() > 53)
+    largest = sizes.max(initial=_ZERO)
+    smallest = sizes.min(initial=-_ZERO, where=sizes > _ZERO)
+    largest_exponent, smallest_exponent = numbers(largest, smallest)
+    return largest_exponent - smallest_exponent > 53
 
 
 def _exponents(x: Array) -> tuple[Array, Array]:
