@@ -122,6 +122,7 @@ MAY_IMPORT = {
         "engines",
         "exceptions",
         "gemm",
+        "interop",
         "linalg",
         "transforms",
     },

@@ -15,6 +15,10 @@ make_plan: Callable[..., Any]
 """The plan of a product."""
 
 
+solution: Callable[..., Any]
+"""The verified solution of systems, where `hifigemm.linalg` has been imported."""
+
+
 def serve_meshes() -> None:
     """Have the products of DTensors made too, where a program has any; `hifigemm` puts
     another function here.

@@ -102,7 +102,7 @@ def _check(*tensors: Tensor | None) -> tuple[Tensor, Tensor]:
     return a, b
 
 
-def _gradient(g: Tensor, x: Tensor) -> Tensor:
+def gradient_of(g: Tensor, x: Tensor) -> Tensor:
     """What is left of a gradient for an operand that was repeated, real or of another
     dtype.
     """
@@ -175,10 +175,10 @@ class _Rules:
             partial(_product, ctx.operator, options=ctx.options, conjugate=True),
         )
         wanted, of_c = ctx.needs_input_grad[3:], None
-        left = _gradient(product(g, b.mH), a) if wanted[0] else None
-        right = _gradient(product(a.mH, g), b) if wanted[1] else None
+        left = gradient_of(product(g, b.mH), a) if wanted[0] else None
+        right = gradient_of(product(a.mH, g), b) if wanted[1] else None
         if c and wanted[2]:
-            of_c = _gradient(g * _conjugate(ctx.options.get("beta", 0)), c[0])
+            of_c = gradient_of(g * _conjugate(ctx.options.get("beta", 0)), c[0])
         return (None, None, None, left, right, *(of_c for _ in c))
 
     @staticmethod

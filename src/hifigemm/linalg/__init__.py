@@ -7,10 +7,19 @@ rounded upwards.
 """
 
 from hifigemm.exceptions import VerificationError
+from hifigemm.interop import kernels
 from hifigemm.linalg.definite import is_positive_definite
 from hifigemm.linalg.determinant import Determinant, det
 from hifigemm.linalg.least_squares import lstsq
-from hifigemm.linalg.solve import SolutionReport, VerifiedSolution, inv, solve
+from hifigemm.linalg.solve import (
+    SolutionReport,
+    VerifiedSolution,
+    inv,
+    solution_of_numbers,
+    solve,
+)
+
+kernels.solution = solution_of_numbers
 
 __all__ = [
     "Determinant",

@@ -22,7 +22,7 @@ from hifigemm.linalg.correct import correctly_rounded, rounded
 from hifigemm.linalg.inverse import certified_system
 from hifigemm.linalg.refinement import Accuracy, enclosure
 from hifigemm.numerics.bits import Array
-from hifigemm.transforms import opaque
+from hifigemm.transforms import belongs_to_torch, opaque
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +144,13 @@ def solve(
     >>> solution.x
     array([-1.,  1.])
     """
-    return _solution({"a": a, "b": b}, accuracy, return_report)
+    if accuracy is not None and accuracy != "correct":
+        raise PlanError(f'accuracy={accuracy!r}: expected None or "correct"')
+    if not return_report and belongs_to_torch(a, b):
+        from hifigemm.linalg import torch_operators
+
+        return VerifiedSolution(*torch_operators.solve(a, b, accuracy))
+    return solution_of_numbers({"a": a, "b": b}, accuracy, return_report)
 
 
 @overload
@@ -182,16 +188,20 @@ def inv(
     array([[0.5 , 0.  ],
            [0.  , 0.25]])
     """
-    return _solution({"a": a}, None, return_report)
+    if not return_report and belongs_to_torch(a):
+        from hifigemm.linalg import torch_operators
+
+        return VerifiedSolution(*torch_operators.inv(a))
+    return solution_of_numbers({"a": a}, None, return_report)
 
 
 @opaque
-def _solution(
+def solution_of_numbers(
     given: dict[str, Any], accuracy: Any, return_report: bool
-) -> VerifiedSolution | tuple[VerifiedSolution, SolutionReport]:
-    """`solve` of the operands a and b, or of a and the identity."""
-    if accuracy is not None and accuracy != "correct":
-        raise PlanError(f'accuracy={accuracy!r}: expected None or "correct"')
+) -> Any:
+    """`solve` of the operands a and b, or of a and the identity, of which nothing but
+    their numbers is asked.
+    """
     operands = wide_operands(**given)
     a = operands.arrays[0]
     check_square(a)
