@@ -9,7 +9,7 @@ rounded upwards.
 from hifigemm.exceptions import VerificationError
 from hifigemm.interop import kernels
 from hifigemm.linalg.definite import is_positive_definite
-from hifigemm.linalg.determinant import Determinant, det
+from hifigemm.linalg.determinant import ComplexDeterminant, Determinant, det
 from hifigemm.linalg.least_squares import lstsq
 from hifigemm.linalg.solve import (
     SolutionReport,
@@ -22,6 +22,7 @@ from hifigemm.linalg.solve import (
 kernels.solution = solution_of_numbers
 
 __all__ = [
+    "ComplexDeterminant",
     "Determinant",
     "SolutionReport",
     "VerificationError",

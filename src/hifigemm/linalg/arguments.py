@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands import Prepared, as_operand, converted, result_dtype
 from hifigemm.transforms import is_traced
+
+Answer = TypeVar("Answer")
+"""What a function says of one matrix."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +85,47 @@ def check_square(a: Array) -> None:
         )
 
 
-def check_one_matrix(a: Array) -> None:
-    """Raise LinAlgError unless a is one square matrix."""
-    check_square(a)
-    if a.ndim != 2:
-        raise np.linalg.LinAlgError(
-            f"a has shape {a.shape}; expected one square matrix (n, n)"
+class Answers(Generic[Answer]):
+    """What a function says of the matrices of a stack, or of one matrix, and the errors
+    of those of which nothing could be proven.
+    """
+
+    def __init__(
+        self,
+        stack: tuple[int, ...],
+        answer_of: Callable[[tuple[int, ...]], Answer],
+    ) -> None:
+        self.stack = stack
+        self.values: dict[tuple[int, ...], Answer] = {}
+        self.errors: dict[tuple[int, ...], VerificationError] = {}
+        for index in np.ndindex(stack):
+            try:
+                self.values[index] = answer_of(index)
+            except VerificationError as error:
+                self.errors[index] = error
+
+    def array(self, name: str, default: Any, dtype: Any) -> Array:
+        """An attribute of all answers."""
+        result: Array = np.full(self.stack, default, dtype)
+        for index, value in self.values.items():
+            result[index] = getattr(value, name)
+        return result
+
+    def check(self, solution: Callable[[], Any]) -> None:
+        """Raise the error of one matrix, or that of a stack with what was proven as its
+        attribute `solution`.
+        """
+        if not self.errors:
+            return
+        index, first = next(iter(self.errors.items()))
+        if not self.stack:
+            raise first
+        count = len(self.errors) + len(self.values)
+        failure = VerificationError(
+            f"{len(self.errors)} of {count} systems failed; {index}: {first}"
         )
+        failure.solution = solution()
+        raise failure from first
 
 
 @contextmanager

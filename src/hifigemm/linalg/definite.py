@@ -21,7 +21,12 @@ from typing import Any
 import numpy as np
 
 from hifigemm.exceptions import VerificationError
-from hifigemm.linalg.arguments import check_one_matrix, verifying, wide_operands
+from hifigemm.linalg.arguments import (
+    Answers,
+    check_square,
+    verifying,
+    wide_operands,
+)
 from hifigemm.linalg.arrays import (
     check_finite,
     cholesky,
@@ -46,27 +51,29 @@ _GRID = 2.0**20
 
 
 @opaque
-def is_positive_definite(a: Any) -> bool:
+def is_positive_definite(a: Any) -> Any:
     """True if x^H A x > 0 for all x other than zero, False if it is not; both are
     proven.
 
     Parameters
     ----------
     a : array_like
-        Shape (n, n), equal to its own conjugate transpose; dtype as for `solve`.
+        Shape (..., n, n), equal to its own conjugate transpose; dtype as for `solve`.
 
     Returns
     -------
-    bool
+    bool, or array of bool
+        For a stack an array of NumPy, of the shape (...).
 
     Raises
     ------
     VerificationError
-        Neither could be proven: the least eigenvalue is too close to zero.
+        Neither could be proven: the least eigenvalue is too close to zero. Of a stack
+        the attribute ``solution`` has the answers, as 1 and 0, and NaN elsewhere.
     ValueError
         The matrix differs from its conjugate transpose.
     LinAlgError, TypeError
-        No square matrix; arrays that JAX traces.
+        No square matrices; arrays that JAX traces.
 
     Examples
     --------
@@ -78,13 +85,23 @@ def is_positive_definite(a: Any) -> bool:
     """
     operands = wide_operands(a=a)
     (a,) = operands.arrays
-    check_one_matrix(a)
+    check_square(a)
+    stack = a.shape[:-2]
     with verifying(operands.library):
-        check_finite(a=a)
-        _check_hermitian(a)
-        if (diagonal(a).real <= 0.0).any():
-            return False
-        return _decide(scaled_symmetrically(a))
+        answers = Answers(stack, lambda index: _is_definite(a[index]))
+        answers.check(lambda: answers.array("real", np.nan, float))
+        if not stack:
+            return answers.values[()]
+        return answers.array("real", False, bool)
+
+
+def _is_definite(a: Array) -> bool:
+    """The answer for one matrix."""
+    check_finite(a=a)
+    _check_hermitian(a)
+    if (diagonal(a).real <= 0.0).any():
+        return False
+    return _decide(scaled_symmetrically(a))
 
 
 def _check_hermitian(a: Array) -> None:

@@ -37,7 +37,7 @@ import numpy as np
 
 from hifigemm.exceptions import VerificationError
 from hifigemm.linalg.arguments import (
-    as_native,
+    Answers,
     in_dtype,
     verifying,
     wide_operands,
@@ -54,7 +54,7 @@ from hifigemm.linalg.arrays import (
 )
 from hifigemm.linalg.certificate import accuracy_of_product
 from hifigemm.linalg.scaling import scaled, scaled_columns
-from hifigemm.linalg.solve import VerifiedSolution
+from hifigemm.linalg.solve import VerifiedSolution, as_solution
 from hifigemm.linalg.upward import UNIT, above, gamma, moduli
 from hifigemm.numerics.bits import LEAST, Array
 from hifigemm.transforms import opaque
@@ -70,21 +70,22 @@ def lstsq(a: Any, b: Any) -> VerifiedSolution:
     Parameters
     ----------
     a : array_like
-        Shape (m, n), of full rank; dtype as for `solve`.
+        Shape (..., m, n), of full rank; dtype as for `solve`.
     b : array_like
-        Shape (m,) or (m, k).
+        A vector (m,), if it has one axis, or matrices (..., m, k). Stacks broadcast.
 
     Returns
     -------
     VerifiedSolution
-        ``.x`` and ``.radius``, of shape (n,) or (n, k): |x - x*| <= radius in every
-        entry. For m >= n, x* is the solution of least squares, for m < n that of least
+        ``.x`` and ``.radius``, of shape (..., n) or (..., n, k): |x - x*| <= radius in
+        every entry. For m >= n, x* is the solution of least squares, for m < n that of least
         norm.
 
     Raises
     ------
     VerificationError
-        Full rank could not be proven: from a condition of A of about 1e14 / m on.
+        Full rank could not be proven: from a condition of A of about 1e14 / m on. Of a
+        stack the attribute ``solution`` has what was proven.
     LinAlgError, ValueError, TypeError
         Shapes or dtypes that do not fit; arrays that JAX traces.
 
@@ -96,25 +97,43 @@ def lstsq(a: Any, b: Any) -> VerifiedSolution:
     """
     operands = wide_operands(a=a, b=b)
     a, b = operands.arrays
-    if a.ndim != 2:
-        raise np.linalg.LinAlgError(f"a has shape {a.shape}; expected one matrix")
+    if a.ndim < 2:
+        raise np.linalg.LinAlgError(f"a has shape {a.shape}; expected matrices")
     is_vector = b.ndim == 1
     b = b[:, None] if is_vector else b
-    if b.ndim != 2 or len(b) != len(a):
+    m, n = a.shape[-2:]
+    if b.shape[-2] != m:
         raise ValueError(
-            f"a has shape {a.shape} and b {b.shape}; expected {len(a)} rows and at most two axes"
+            f"a has shape {a.shape} and b has {b.shape[-2]} rows; expected {m}"
         )
+    stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a = np.broadcast_to(a, stack + a.shape[-2:])
+    b = np.broadcast_to(b, stack + b.shape[-2:])
     with verifying(operands.library):
-        check_finite(a=a, b=b)
-        x, radius = _solved(a, b)
-        x, radius = in_dtype(x, radius, operands.dtype)
-        if not (np.isfinite(x) & np.isfinite(radius)).all():
-            raise VerificationError(
-                f"entries of x, or their bounds, lie beyond the range of {x.dtype}"
-            )
-        if is_vector:
-            x, radius = x[:, 0], radius[:, 0]
-        return VerifiedSolution(as_native(operands, x), as_native(operands, radius))
+        shape = (*stack, n, b.shape[-1])
+        x = np.full(shape, np.nan, operands.dtype, like=b)
+        radius = np.full(shape, np.inf, operands.real, like=b)
+
+        def write(index: tuple[int, ...]) -> None:
+            x[index], radius[index] = _in_range(a[index], b[index], operands.dtype)
+
+        def solution() -> VerifiedSolution:
+            return as_solution(x, radius, operands, is_vector)
+
+        Answers(stack, write).check(solution)
+        return solution()
+
+
+def _in_range(a: Array, b: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """x in a dtype and its radius, all of them finite."""
+    check_finite(a=a, b=b)
+    x, radius = _solved(a, b)
+    x, radius = in_dtype(x, radius, dtype)
+    if not (np.isfinite(x) & np.isfinite(radius)).all():
+        raise VerificationError(
+            f"entries of x, or their bounds, lie beyond the range of {x.dtype}"
+        )
+    return x, radius
 
 
 def _solved(a: Array, b: Array) -> tuple[Array, Array]:

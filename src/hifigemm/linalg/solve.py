@@ -9,6 +9,7 @@ import numpy as np
 
 from hifigemm.exceptions import PlanError, VerificationError
 from hifigemm.linalg.arguments import (
+    Answers,
     WideOperands,
     as_native,
     check_square,
@@ -217,7 +218,7 @@ def solution_of_numbers(
         )
     with verifying(operands.library):
         x, radius, reports = _stack(a, b, operands, accuracy == "correct", is_vector)
-        solution = _as_solution(x, radius, operands, is_vector)
+        solution = as_solution(x, radius, operands, is_vector)
     if not return_report:
         return solution
     return solution, _worst(reports)
@@ -235,26 +236,16 @@ def _stack(
     b = np.broadcast_to(b, stack + b.shape[-2:])
     x = np.full(b.shape, np.nan, operands.dtype, like=b)
     radius = np.full(b.shape, np.inf, operands.real, like=b)
-    reports = []
-    errors = []
-    for index in np.ndindex(stack):
-        try:
-            x[index], radius[index], report = _system(
-                a[index], b[index], operands.dtype, is_correct
-            )
-            reports.append(report)
-        except VerificationError as error:
-            errors.append((index, error))
-    if not errors:
-        return x, radius, reports
-    index, first = errors[0]
-    if not stack:
-        raise first
-    failure = VerificationError(
-        f"{len(errors)} of {len(errors) + len(reports)} systems failed; {index}: {first}"
-    )
-    failure.solution = _as_solution(x, radius, operands, is_vector)
-    raise failure from first
+
+    def report_of(index: tuple[int, ...]) -> SolutionReport:
+        x[index], radius[index], report = _system(
+            a[index], b[index], operands.dtype, is_correct
+        )
+        return report
+
+    reports = Answers(stack, report_of)
+    reports.check(lambda: as_solution(x, radius, operands, is_vector))
+    return x, radius, list(reports.values.values())
 
 
 def _system(
@@ -313,7 +304,7 @@ def _worst(reports: list[SolutionReport]) -> SolutionReport:
     )
 
 
-def _as_solution(
+def as_solution(
     x: Array, radius: Array, operands: WideOperands, is_vector: bool
 ) -> VerifiedSolution:
     """Arrays of the operands' library."""
