@@ -87,7 +87,7 @@ def identity(n: int, like: Array) -> Array:
 
 
 def diagonal(a: Array) -> Array:
-    """The diagonal of a square matrix."""
+    """The diagonal of a square matrix, a view of one that is contiguous."""
     return a.reshape(-1)[:: len(a) + 1]
 
 

@@ -30,7 +30,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hifigemm.linalg.arrays import identity, matmul, numbers, product_of_numbers
+from hifigemm.linalg.arrays import diagonal, matmul, numbers, product_of_numbers
 from hifigemm.linalg.upward import UNIT, above, gamma, moduli
 from hifigemm.numerics.bits import LEAST, Array
 
@@ -63,8 +63,6 @@ class Certificate:
     """The largest entry of |R| (|A| e), an estimate of || |A^-1| |A| ||."""
     row_bounds: Array
     """At least |I - R A| e, n x 1."""
-    is_short: bool = False
-    """True if R is an inverse in float32."""
 
     @cached_property
     def norm(self) -> float:
@@ -125,7 +123,7 @@ class Certificate:
         count = len(residual.words)
         left = np.concatenate([self.inverse] * count, axis=1)
         right = np.concatenate([q for q in residual.words for _ in range(self.words)])
-        accuracy = ACCURACY_OF_UPDATE / max(self.condition, 1.0)
+        accuracy = rung(ACCURACY_OF_UPDATE / max(self.condition, 1.0))
         d = product_of_numbers(left, right, accuracy)
 
         share = 1.5 * accuracy if d.dtype.kind == "c" else accuracy
@@ -189,18 +187,13 @@ def _contraction(
     return above(terms, 2 * n + 7, underflows)
 
 
-def prove(a: Array, inverse: Array, largest_condition: float = math.inf) -> Certificate:
+def prove(a: Array, inverse: Array) -> Certificate:
     """The certificate of A (n x n, float64 or complex128) by an approximate inverse, n x
     n or words of it side by side.
 
-    An inverse in float32 becomes one in float64 first.
-
-    Raises numpy.linalg.LinAlgError: the estimated condition is larger than
-    `largest_condition`, or not finite.
+    Raises numpy.linalg.LinAlgError: the inverse, or a product of sizes, is not finite.
     """
     n = len(a)
-    is_short = inverse.dtype.itemsize < a.dtype.itemsize
-    inverse = inverse.astype(a.dtype, copy=False)
     words = inverse.shape[1] // n if n else 1
     ones = np.ones((n, 1), like=a)
 
@@ -210,10 +203,8 @@ def prove(a: Array, inverse: Array, largest_condition: float = math.inf) -> Cert
     inverse_sums = above(matmul(inverse_moduli, ones), n, n * LEAST)
     sizes = matmul(inverse_moduli, matmul(moduli_of_a, ones))
     (condition,) = numbers(sizes.max(initial=0.0))
-    if not (math.isfinite(condition) and condition <= largest_condition):
-        raise np.linalg.LinAlgError(
-            f"the estimated condition is {condition:.1e}; up to {largest_condition:.1e} expected"
-        )
+    if not math.isfinite(condition):
+        raise np.linalg.LinAlgError("the approximate inverse is not finite")
 
     # The product, as accurate as the proof needs it
     is_complex = a.dtype.kind == "c"
@@ -222,7 +213,8 @@ def prove(a: Array, inverse: Array, largest_condition: float = math.inf) -> Cert
     if is_complex:
         accuracy *= 1.5  # more than the square root of 2, its own rounding included
 
-    deviations = moduli(product - identity(n, like=a))
+    diagonal(product)[...] -= 1.0
+    deviations = moduli(product)
 
     row_bounds = _contraction(
         deviations, inverse_moduli, inverse_sums, moduli_of_a, accuracy, ones
@@ -236,7 +228,6 @@ def prove(a: Array, inverse: Array, largest_condition: float = math.inf) -> Cert
         accuracy,
         condition,
         row_bounds,
-        is_short,
     )
 
 
@@ -246,7 +237,15 @@ def accuracy_of_product(condition: float, terms: int, is_complex: bool) -> float
     """
     wanted = SHARE_OF_PRODUCT / max(condition, 1.0)
     native = gamma(2 * terms if is_complex else terms)
-    return native if native <= wanted else max(wanted, math.ulp(0.0))
+    return native if native <= wanted else rung(wanted)
+
+
+def rung(accuracy: float) -> float:
+    """The largest of 1, 1/4, 1/16, ... that is no larger: products of few accuracies
+    share their plans and programs.
+    """
+    exponent = math.frexp(accuracy)[1] - 1
+    return max(math.ldexp(1.0, exponent - exponent % 2), math.ulp(0.0))
 
 
 def _sum_of_moduli(words: Array, count: int) -> Array:

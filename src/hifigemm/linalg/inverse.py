@@ -21,7 +21,6 @@ from hifigemm.exceptions import VerificationError
 from hifigemm.linalg.arrays import (
     check_finite,
     inverse,
-    is_on_host,
     product_of_numbers,
     to_device_of,
 )
@@ -33,18 +32,6 @@ GOOD_NORM = 0.5
 """Of I - R A: above it, refinement gains less than a bit a step, and the second inverse
 is worth its price.
 """
-
-
-ROWS_FOR_FLOAT32 = 1024
-"""Of matrices on a device that are inverted in float32 first: for fewer rows that
-saves less than a failure costs.
-"""
-SIDES_FOR_FLOAT32 = 1 / 16
-"""Right sides for a row, up to which steps with such an inverse are cheaper than one
-in float64.
-"""
-CONDITION_FOR_FLOAT32 = 2.0**23
-"""From the reciprocal of the unit roundoff of float32 on, its inverse has no digit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,20 +46,14 @@ class CertifiedSystem:
 
 
 def certified_system(a: Array, b: Array) -> CertifiedSystem:
-    """A x = b with the first certificate that holds: of an inverse in float32, for
-    large matrices on a device and few right sides; of one in float64; of one in another
-    scale, where entries differ by more than the digits of float64; of one in
+    """A x = b with the first certificate that holds: of an inverse in float64; of one
+    in another scale, where entries differ by more than the digits of float64; of one in
     two words.
 
     Raises VerificationError: none proves that A is nonsingular.
     """
     system = scaled_system(a, b)
     attempts = 1
-    if _may_be_short(system):
-        short = _short_certificate(system)
-        if short is not None and short.norm < GOOD_NORM:
-            return CertifiedSystem(system, short, attempts)
-        attempts += 1
     first = _first_certificate(system)
     if _norm(first) >= GOOD_NORM and is_wide(system.a):
         attempts += 1
@@ -98,23 +79,6 @@ def certified_system(a: Array, b: Array) -> CertifiedSystem:
     if first is not None and first.is_proof:
         return CertifiedSystem(system, first, attempts)
     raise VerificationError(_refusal(len(a), first, second))
-
-
-def _may_be_short(system: ScaledSystem) -> bool:
-    """True if an inverse in float32 may save time: on a CPU it takes as long."""
-    n, sides = system.b.shape
-    is_large = n >= ROWS_FOR_FLOAT32 and not is_on_host(system.a)
-    return is_large and 0 < sides <= max(SIDES_FOR_FLOAT32 * n, 1)
-
-
-def _short_certificate(system: ScaledSystem) -> Certificate | None:
-    """That of an inverse in float32; None where the condition is too large for it."""
-    a = system.a
-    single = np.complex64 if a.dtype.kind == "c" else np.float32
-    try:
-        return prove(a, approximate_inverse(a.astype(single)), CONDITION_FOR_FLOAT32)
-    except np.linalg.LinAlgError:
-        return None
 
 
 def _first_certificate(system: ScaledSystem) -> Certificate | None:

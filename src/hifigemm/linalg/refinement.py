@@ -17,7 +17,6 @@ Words
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -32,7 +31,7 @@ from hifigemm.linalg.arrays import (
     product_of_numbers,
     to_host,
 )
-from hifigemm.linalg.certificate import Certificate, Residual
+from hifigemm.linalg.certificate import Certificate, Residual, rung
 from hifigemm.linalg.scaling import ScaledSystem, zeros_are_exact
 from hifigemm.linalg.upward import above, moduli
 from hifigemm.numerics.bits import LEAST, Array
@@ -42,13 +41,6 @@ Accuracy = float | Literal["correct", "pair"]
 """Of a residual: see `residual`."""
 MOST_STEPS = 50
 """A step gains a bit at least where the norm of I - R A is at most 1/2."""
-
-BITS_OF_STEP = 26
-"""Where R is an inverse in float32, so many bits are gained in a step, which costs a
-residual with many digits.
-"""
-MOST_STEPS_OF_FLOAT32 = 8
-"""The norm of |I - R A| is larger than what a step leaves of an error."""
 
 SHARE_OF_RESIDUAL = 2.0**-60
 """Of the condition and x, what the residual may add to the bound: less than a hundredth
@@ -124,7 +116,6 @@ def enclosure(
 
     # R b as the first x: |R b| is of the size of x, or of R |b| where digits cancel
     x, _ = certificate.update(Residual([b]))
-    x = _with_more_digits(a, certificate, b, x)
     low = np.zeros_like(x) if words == 2 else None
 
     steps = 0
@@ -149,7 +140,7 @@ def _accuracies(certificate: Certificate, words: int) -> list[Accuracy]:
     if certificate.words == 2:
         return ["pair"]
     share = SHARE_OF_RESIDUAL if words == 1 else SHARE_IN_TWO_WORDS
-    return [share / max(certificate.condition, 1.0), "correct"]
+    return [rung(share / max(certificate.condition, 1.0)), "correct"]
 
 
 def _refined(
@@ -175,8 +166,7 @@ def _refined(
     has_gained = np.ones((1, 1), bool, like=x)
     while True:
         # What decides about another step, with one wait for a device
-        d = _with_more_digits(a, certificate, iterate.q.words[0], iterate.d)
-        next_x, next_low = _sum(iterate.x, iterate.low, d)
+        next_x, next_low = _sum(iterate.x, iterate.low, iterate.d)
         changes = _differ((iterate.x, iterate.low), (next_x, next_low))
         is_sharp, may_gain, is_changed = numbers(
             _is_sharp(iterate), has_gained.any(), changes
@@ -191,18 +181,6 @@ def _refined(
         is_better = _largest(following.y) <= _largest(iterate.y)
         has_gained = is_better & _has_gained(iterate, following)
         iterate = _chosen(is_better, following, iterate)
-
-
-def _with_more_digits(a: Array, certificate: Certificate, q: Array, d: Array) -> Array:
-    """d = R q closer to A^-1 q, where R is an inverse in float32: by steps with native
-    products, about which nothing is proven.
-    """
-    if not certificate.is_short:
-        return d
-    gain = -math.log2(certificate.norm)
-    for _ in range(min(math.ceil(BITS_OF_STEP / gain), MOST_STEPS_OF_FLOAT32)):
-        d = d + matmul(certificate.inverse, q - matmul(a, d))
-    return d
 
 
 def residual(

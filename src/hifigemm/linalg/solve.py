@@ -56,10 +56,10 @@ class SolutionReport:
         The bound of the norm of I - R A, R the approximate inverse; below 1 it proves
         that A is nonsingular.
     attempts : int
-        How many inverses were tried: one in float32 for large matrices on a GPU, one
-        in float64, one in another scale where entries differ widely, two in two words.
+        How many inverses were tried: one in float64, one in another scale where
+        entries differ widely, two in two words.
     words : int
-        1 where an inverse in float64 or float32 proved it, 2 where one in two words did.
+        1 where an inverse in float64 proved it, 2 where one in two words did.
     steps : int
         How often x was refined.
     """
