@@ -28,6 +28,9 @@ hg.gemm(x, x, trans_a="t")  # wrong
 hg.make_plan(x, x, scheme="fp64")  # wrong
 hg.make_plan(x, x, return_report=True)  # wrong
 hg.prepare(x, "middle", plan=plan)  # wrong
+hg.linalg.solve(x, x, accuracy=1e-8)  # wrong
+hg.linalg.solve(x)  # wrong
+hg.linalg.solve(x, x, return_report="yes")  # wrong
 hg.prepare(x, "left")  # wrong
 hg.Native("fp16")  # wrong
 hg.Multiword("int8")  # wrong
