@@ -74,8 +74,14 @@ def test_no_enclosure_misses_and_correct_solutions_are_the_nearest(on_device, fa
 
 @pytest.mark.parametrize("kind", ["d", "D"])
 @pytest.mark.parametrize("shape", [(3, 7, 2), (6, 7, 6), (2, 7, 6), (4, 3, 0)])
-def test_products_keep_the_bound_of_their_roundings(shape, kind):
+def test_products_keep_the_bound_of_their_roundings(monkeypatch, shape, kind):
     m, n, k = shape
+
+    # What the library multiplies is off by nearly all that its promise allows
+    def worst(a, b, accuracy, result):
+        return a @ b + 0.5 * accuracy * (a.abs() @ b.abs())
+
+    monkeypatch.setattr(arrays.api, "product_of_numbers", worst)
     rng = np.random.default_rng(0)
     a = rng.standard_normal((m, n)).astype(kind)
     b = rng.standard_normal((n, k)).astype(kind)
