@@ -24,6 +24,7 @@ from .curves import (
 )
 from .grading import estimates, guarantees
 from .machines import modes, moduli, residuals_on_gpu, schemes, word_products
+from .systems import solvers
 from .words import mantissa, underflow
 
 __all__ = [
@@ -80,6 +81,7 @@ DRAWINGS = {
     "guarantees": Drawing(guarantees, "family n accuracy method constant bound_over_u"),
     "estimates": Drawing(estimates, "family target needed estimate num_moduli"),
     "ozaki_modes": Drawing(ozaki_modes, "phi n way max_relative_error num_slices"),
+    "linalg_peers": Drawing(solvers, "n condition solver error radius encloses"),
     "demo": Drawing(
         demo_figure, "problem scheme error guaranteed relative_error share_correct"
     ),

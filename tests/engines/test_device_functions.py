@@ -24,6 +24,7 @@ FUNCTIONS = {
         np.swapaxes(x, 0, 2),
         np.moveaxis(x, 0, 1),
         np.expand_dims(x, 1),
+        x.T,
     ),
     "broadcast": lambda x: np.broadcast_to(x[:, :1], x.shape).copy(),
     "repeat": lambda x: (np.repeat(x, 2, axis=1), np.take(x, [2, 0], axis=-2)),

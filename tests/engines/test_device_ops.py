@@ -108,6 +108,32 @@ def test_functions_of_two_arrays_or_numbers_equal_numpy(ufunc, data):
     same_values(found, expected, signed_zeros=exact_zero)
 
 
+@given(x=arrays([np.float64]), exponents=arrays([np.int32, np.int64]))
+def test_powers_of_two_are_multiplied_with_one_rounding(x, exponents):
+    with untold():
+        expected = np.ldexp(x, exponents)
+        found = np.ldexp(on_device(x), on_device(exponents))
+    same_values(found, expected)
+
+
+@given(x=st.floats(2.0**-1074, 1.0), power=st.integers(-1200, 100))
+def test_subnormal_multiples_are_rounded_once(x, power):
+    host = np.array([[x]])
+    exponents = np.array([[power]])
+    same_values(
+        np.ldexp(on_device(host), on_device(exponents)), np.ldexp(host, exponents)
+    )
+
+
+@given(x=arrays([np.float64]), y=arrays([np.float64]))
+def test_lengths_differ_by_units_in_the_last_place(x, y):
+    with untold():
+        expected = np.hypot(x, y)
+        found = on_host(np.hypot(on_device(x), on_device(y)))
+        near = np.abs(found - expected) <= 2.0 * np.spacing(expected)
+    assert (near | (found == expected) | np.isnan(expected)).all()
+
+
 @given(
     x=st.lists(st.integers(0, 2**64 - 1), min_size=4, max_size=4),
     y=st.lists(st.integers(0, 2**64 - 1), min_size=4, max_size=4),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hifigemm import linalg
-from hifigemm.linalg.arguments import in_dtype, operands_of
+from hifigemm.linalg.arguments import in_dtype, wide_operands
 from tests.linalg.worst_arithmetic import UNIT
 
 
@@ -27,7 +27,7 @@ from tests.linalg.worst_arithmetic import UNIT
 )
 def test_dtypes_promote_as_in_numpy(dtypes, result):
     a, b = (np.ones((2, 2), dtype) for dtype in dtypes)
-    operands = operands_of(a=a, b=b)
+    operands = wide_operands(a=a, b=b)
     assert operands.dtype == np.dtype(result)
     assert operands.real == np.finfo(result).dtype
     wide = np.complex128 if operands.dtype.kind == "c" else np.float64

@@ -150,3 +150,16 @@ def test_a_gap_of_the_size_of_c_is_no_proof(monkeypatch):
     monkeypatch.setattr(definite, "norm_of_gap", lambda _a, c, _accuracy: c)
     with pytest.raises(linalg.VerificationError, match="neither proven"):
         linalg.is_positive_definite(np.eye(2))
+
+
+def test_stacks_have_arrays_of_answers():
+    a = np.array([[2.0, 1.0], [1.0, 2.0]])
+    b = np.array([[1.0, 2.0], [2.0, 1.0]])
+    answers = linalg.is_positive_definite(np.stack([[a, b], [b, a]]))
+    assert answers.dtype == bool
+    assert answers.tolist() == [[True, False], [False, True]]
+    a[0, 0] = np.nan
+    with pytest.raises(linalg.VerificationError, match="1 of 2") as error:
+        linalg.is_positive_definite(np.stack([b, a]))
+    assert error.value.solution[0] == 0.0
+    assert np.isnan(error.value.solution[1])

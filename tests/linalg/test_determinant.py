@@ -9,8 +9,9 @@ import pytest
 
 from experiments.systems import FAMILIES, of_condition
 from hifigemm import linalg
+from hifigemm.linalg.arrays import pivoted_factors
 from hifigemm.linalg.certificate import prove
-from hifigemm.linalg.determinant import _log_of_quotient, factors, sign_of
+from hifigemm.linalg.determinant import _log_of_quotient, sign_of
 from tests.linalg.worst_arithmetic import fractions
 
 flint = pytest.importorskip("flint")
@@ -59,8 +60,8 @@ def test_the_logarithm_holds_for_poor_inverses_and_large_gaps(noise, size):
         inverse = np.linalg.inv(a) * (1.0 - noise * rng.uniform(0.0, 1.0, (n, n)))
         trace, error = _log_of_quotient(prove(a, inverse), gaps)
         exact = exact_quotient(a, gaps)
-        smaller = np.nextafter(np.exp(-trace - error), 0.0)
-        larger = np.nextafter(np.exp(-trace + error), np.inf)
+        smaller = np.nextafter(np.exp(-trace.real - error), 0.0)
+        larger = np.nextafter(np.exp(-trace.real + error), np.inf)
         assert Fraction(float(smaller)) <= exact <= Fraction(float(larger))
 
 
@@ -116,17 +117,85 @@ def test_the_determinant_of_nothing_is_one():
     assert d.lower <= 1.0 <= d.upper
 
 
-def test_complex_matrices_and_stacks_raise():
-    with pytest.raises(TypeError, match="real"):
-        linalg.det(np.eye(2) * 1j)
-    with pytest.raises(np.linalg.LinAlgError, match="one square matrix"):
-        linalg.det(np.ones((3, 2, 2)))
+def exact_complex_determinant(a):
+    """det A, re and im as fractions, by elimination."""
+    rows = [[(Fraction(v.real), Fraction(v.imag)) for v in row] for row in a.tolist()]
+    real, imag = Fraction(1), Fraction(0)
+    for k in range(len(rows)):
+        pivots = [i for i in range(k, len(rows)) if rows[i][k] != (0, 0)]
+        if not pivots:
+            return Fraction(0), Fraction(0)
+        i = pivots[0]
+        if i != k:
+            rows[k], rows[i] = rows[i], rows[k]
+            real, imag = -real, -imag
+        x, y = rows[k][k]
+        real, imag = real * x - imag * y, real * y + imag * x
+        size = x * x + y * y
+        for row in rows[k + 1 :]:
+            u, v = row[k]
+            p, q = (u * x + v * y) / size, (v * x - u * y) / size
+            for j, (s, t) in enumerate(rows[k]):
+                re, im = row[j]
+                row[j] = re - (p * s - q * t), im - (p * t + q * s)
+    return real, imag
+
+
+COMPLEX = [name for name in FAMILIES if "complex" in name]
+
+
+@pytest.mark.parametrize("family", COMPLEX)
+def test_disks_hold_the_determinants_of_complex_matrices(family):
+    for seed in range(6):
+        a, _ = FAMILIES[family](np.random.default_rng([12, seed]))
+        a = a[:7, :7]
+        d = linalg.det(a)
+        real, imag = exact_complex_determinant(a)
+        factor = Fraction(2) ** d.exponent
+        gap = (Fraction(d.center.real) * factor - real) ** 2
+        gap += (Fraction(d.center.imag) * factor - imag) ** 2
+        assert gap <= (Fraction(d.radius) * factor) ** 2
+        assert d.radius <= 1e-8 * abs(d.center)
+
+
+@pytest.mark.parametrize("power", [-1000, 0, 1000])
+def test_complex_determinants_have_an_exponent_beyond_the_range(power):
+    a = np.array([[1.0 + 2.0j, 3.0], [0.5j, 4.0 - 1.0j]])
+    d = linalg.det(a * 2.0**power)
+    real, imag = exact_complex_determinant(a)
+    factor = Fraction(2) ** (d.exponent - 2 * power)
+    assert abs(Fraction(d.center.real) * factor - real) <= d.radius * float(factor)
+    assert abs(Fraction(d.center.imag) * factor - imag) <= d.radius * float(factor)
+    assert (d.exponent == 0) == (power == 0)
+
+
+def test_complex_determinants_that_may_be_zero_raise():
+    with pytest.raises(linalg.VerificationError):
+        linalg.det(np.array([[1.0, 1j], [1j, -1.0]]))
+
+
+def test_stacks_have_arrays_of_bounds():
+    rng = np.random.default_rng(4)
+    a = rng.standard_normal((2, 3, 4, 4))
+    d = linalg.det(a)
+    assert d.sign.shape == d.lower.shape == d.upper.shape == d.exponent.shape == (2, 3)
+    for index in np.ndindex(2, 3):
+        one = linalg.det(a[index])
+        assert (d.sign[index], d.lower[index]) == (one.sign, one.lower)
+        assert (d.upper[index], d.exponent[index]) == (one.upper, one.exponent)
+    disks = linalg.det(a + 1j)
+    assert disks.center[1, 2] == linalg.det(a[1, 2] + 1j).center
+    a[0, 1] = 0.0
+    with pytest.raises(linalg.VerificationError, match=r"1 of 6.*\(0, 1\)") as error:
+        linalg.det(a)
+    assert error.value.solution.sign[0, 1] == 0
+    assert error.value.solution.sign[0, 2] == d.sign[0, 2]
 
 
 def test_factors_are_triangular_and_a_permutation():
     a = np.random.default_rng(0).standard_normal((12, 12))
     a[:, 3] = 0.0
-    lower, upper, order = factors(a)
+    lower, upper, order = pivoted_factors(a)
     assert sorted(order.tolist()) == list(range(12))
     assert (np.triu(lower, 1) == 0.0).all()
     assert (np.diagonal(lower) == 1.0).all()

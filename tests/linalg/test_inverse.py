@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hifigemm.exceptions import VerificationError
-from hifigemm.linalg.inverse import approximate_inverse, certified_system
+from hifigemm.linalg.inverse import approximate_inverse, certified_system, changed
 from hifigemm.numerics.subnormals import ieee_arithmetic
 
 
@@ -54,7 +54,9 @@ def test_a_pivot_of_zero_is_passed_over_by_a_small_change():
     a = np.array([[1.0, 1.0 + small], [1.0 - small, 1.0]])
     exact_determinant = 1 - (1 + small) * (1 - small)
     assert exact_determinant == 0.0
-    assert np.isfinite(approximate_inverse(a)).all()
+    with pytest.raises(np.linalg.LinAlgError):
+        approximate_inverse(a)
+    assert np.isfinite(approximate_inverse(changed(a, 2.0**-50))).all()
     assert certified(a).is_proof
 
 
@@ -76,3 +78,15 @@ def test_large_entries_in_one_column_are_brought_apart():
     assert found.attempts == 2
     assert found.certificate.words == 1
     assert found.certificate.condition < 1e4
+
+
+def test_another_first_inverse_is_tried_where_the_first_is_no_good_start():
+    # Singular but for the last bits of one entry: its condition is 3e17
+    rows = (
+        ("0x1.6p-3", "0x1.bp+25", "0x1.8p+3"),
+        ("0x1.0p-9", "0x1.8p+18", "-0x1.8p-1"),
+        ("-0x1.1fffffffffffep-29", "-0x1.68p+0", "-0x1.68p-19"),
+    )
+    a = np.array([[float.fromhex(entry) for entry in row] for row in rows])
+    found = certified_system(a, np.ones((3, 1)))
+    assert (found.attempts, found.certificate.words) == (3, 2)

@@ -111,10 +111,30 @@ def test_shapes_and_dtypes_of_results():
     assert solution.x.dtype == solution.radius.dtype == np.float32
     assert solution.x.tolist() == [3.0]
     assert linalg.lstsq(a, np.ones((3, 4))).x.shape == (1, 4)
-    with pytest.raises(ValueError, match="3 rows"):
+    with pytest.raises(ValueError, match="4 rows; expected 3"):
         linalg.lstsq(a, np.ones(4))
-    with pytest.raises(np.linalg.LinAlgError, match="one matrix"):
-        linalg.lstsq(np.ones((2, 3, 1)), np.ones(3))
+    with pytest.raises(np.linalg.LinAlgError, match="expected matrices"):
+        linalg.lstsq(np.ones(3), np.ones(3))
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5)])
+def test_stacks_broadcast(shape):
+    rng = np.random.default_rng(6)
+    a = rng.standard_normal((4, 1, *shape))
+    b = rng.standard_normal((2, shape[0], 3))
+    solution = linalg.lstsq(a, b)
+    assert solution.x.shape == solution.radius.shape == (4, 2, shape[1], 3)
+    for i, j in np.ndindex(4, 2):
+        one = linalg.lstsq(a[i, 0], b[j])
+        assert (solution.x[i, j] == one.x).all()
+        assert (solution.radius[i, j] == one.radius).all()
+    vector = linalg.lstsq(a, b[0, :, 0])
+    assert vector.x.shape == (4, 1, shape[1])
+    a[2] = 0.0
+    with pytest.raises(linalg.VerificationError, match=r"2 of 8.*\(2, 0\)") as error:
+        linalg.lstsq(a, b)
+    assert np.isnan(error.value.solution.x[2]).all()
+    assert (error.value.solution.x[3] == solution.x[3]).all()
 
 
 def augmented(b):

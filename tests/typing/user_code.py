@@ -92,6 +92,20 @@ with hg.strict():
     for scheme in schemes:
         hg.matmul(y, y, scheme=scheme)
 assert_type(hg.engines(), list[str])
+
+# Solutions with proof.
+unit = np.eye(2)
+solution = hg.linalg.solve(unit, unit, accuracy="correct")
+assert_type(solution, hg.linalg.VerifiedSolution)
+assert_type(
+    hg.linalg.solve(unit, [1.0, 2.0], return_report=True),
+    tuple[hg.linalg.VerifiedSolution, hg.linalg.SolutionReport],
+)
+assert_type(hg.linalg.inv(unit), hg.linalg.VerifiedSolution)
+assert_type(hg.linalg.lstsq(unit, unit), hg.linalg.VerifiedSolution)
+assert_type(hg.linalg.det(unit), hg.linalg.Determinant | hg.linalg.ComplexDeterminant)
+if hg.linalg.is_positive_definite(unit):
+    condition: float = hg.linalg.solve(unit, unit, return_report=True)[1].condition
 try:
     hg.matmul(x, y, scheme="native", accuracy="fp64")
 except (hg.AccuracyError, hg.PlanError) as error:

@@ -29,6 +29,9 @@ hg.make_plan(x, x, scheme="fp64")  # wrong
 hg.make_plan(x, x, return_report=True)  # wrong
 hg.prepare(x, "middle", plan=plan)  # wrong
 hg.prepare(x, "left", accuracy="corect")  # wrong
+hg.linalg.solve(x, x, accuracy=1e-8)  # wrong
+hg.linalg.solve(x)  # wrong
+hg.linalg.solve(x, x, return_report="yes")  # wrong
 hg.Native("fp16")  # wrong
 hg.Multiword("int8")  # wrong
 hg.Multiword(accumulate="outside")  # wrong

@@ -136,6 +136,11 @@ class DeviceArray(NDArrayOperatorsMixin):
         """View of the imaginary parts; complex arrays only."""
         return _plain(self.tensor.imag)
 
+    @property
+    def T(self) -> DeviceArray:
+        """View with the axes in reverse order."""
+        return self.transpose(range(self.ndim)[::-1])
+
     def conj(self) -> DeviceArray:
         """Complex conjugates, a new array."""
         return DeviceArray(torch.conj_physical(self.tensor), self.dtype)

@@ -3,7 +3,7 @@ universal function of NumPy in use.
 
 Operands are tensors of the loop dtype that NumPy resolves, so torch promotes nothing by
 itself. Each function rounds as NumPy's does: one IEEE operation for each entry, no
-fused multiply-add, no libm but frexp.
+fused multiply-add, no libm but frexp, and hypot, which may differ in its last bits.
 """
 
 from __future__ import annotations
@@ -57,6 +57,20 @@ def _sqrt(x: Tensor) -> Tensor:
     return torch.from_numpy(np.asarray(np.sqrt(x.numpy())))
 
 
+def _ldexp(x: Tensor, exponents: Tensor) -> Tensor:
+    """x 2**exponents in float64, rounded once; torch.ldexp overflows on its way."""
+    mantissa, own = torch.frexp(x)
+    # From +-1200 on every mantissa has overflowed or vanished
+    total = (own + exponents.clamp(-5000, 5000)).clamp(-1200, 1200)
+    half = total >> 1
+    return mantissa * _power_of_two(half) * _power_of_two(total - half)
+
+
+def _power_of_two(exponents: Tensor) -> Tensor:
+    """2.0**exponents from -1022 to 1023."""
+    return ((exponents.to(torch.int64) + 1023) << 52).view(torch.float64)
+
+
 def _matmul(x: Tensor, y: Tensor) -> Tensor:
     """The product, of FP32 matrices in FP64, which keeps TF32 out whatever torch is set
     to.
@@ -97,6 +111,8 @@ _FUNCTIONS: dict[np.ufunc, Callable[..., Any]] = {
     np.equal: torch.eq,
     np.floor_divide: partial(torch.div, rounding_mode="floor"),
     np.invert: torch.bitwise_not,
+    np.hypot: torch.hypot,
+    np.ldexp: _ldexp,
     np.left_shift: torch.bitwise_left_shift,
     np.matmul: _matmul,
     np.right_shift: torch.bitwise_right_shift,
@@ -117,7 +133,9 @@ _UNSIGNED: dict[np.ufunc, Callable[..., Any]] = {
 } | {np.right_shift: _right_shift_unsigned}
 """Functions of uint64 kept as int64."""
 
-NEEDS_DEVICE_SCALARS = frozenset({np.divide, np.matmul, np.nextafter})
+NEEDS_DEVICE_SCALARS = frozenset(
+    {np.divide, np.hypot, np.ldexp, np.matmul, np.nextafter}
+)
 """Functions whose scalars go to the device. torch.divide would multiply by the
 reciprocal of a scalar of the host; the others take none.
 """

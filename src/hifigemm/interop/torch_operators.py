@@ -103,7 +103,7 @@ def _check(*tensors: Tensor | None) -> tuple[Tensor, Tensor]:
     return a, b
 
 
-def _gradient(g: Tensor, x: Tensor) -> Tensor:
+def gradient_of(g: Tensor, x: Tensor) -> Tensor:
     """The gradient g of a product, summed and converted to the shape and dtype of an
     operand.
     """
@@ -177,14 +177,14 @@ class _Rules:
         product = partial(_product, ctx.operator, options=ctx.options, conjugate=True)
         # Operator, keys and options have no gradients.
         wants_a, wants_b, *wants_c = ctx.needs_input_grad[3:]
-        of_a = _gradient(product(g, b.mH), a) if wants_a else None
-        of_b = _gradient(product(a.mH, g), b) if wants_b else None
+        of_a = gradient_of(product(g, b.mH), a) if wants_a else None
+        of_b = gradient_of(product(a.mH, g), b) if wants_b else None
         if not addends:
             return None, None, None, of_a, of_b
         of_c = None
         if wants_c[0]:
             beta = ctx.options.get("beta", 0)
-            of_c = _gradient(g * _conjugate(beta), addends[0])
+            of_c = gradient_of(g * _conjugate(beta), addends[0])
         return None, None, None, of_a, of_b, of_c
 
     @staticmethod

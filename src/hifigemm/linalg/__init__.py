@@ -2,17 +2,27 @@
 raises `VerificationError`.
 
 The functions are made of products of `hifigemm.matmul` and `gemm`, of an approximate
-inverse or factor from NumPy, which is trusted in nothing, and of bounds that are
+inverse or factor from NumPy or PyTorch, which is trusted in nothing, and of bounds that are
 rounded upwards.
 """
 
 from hifigemm.exceptions import VerificationError
+from hifigemm.interop import kernels
 from hifigemm.linalg.definite import is_positive_definite
-from hifigemm.linalg.determinant import Determinant, det
+from hifigemm.linalg.determinant import ComplexDeterminant, Determinant, det
 from hifigemm.linalg.least_squares import lstsq
-from hifigemm.linalg.solve import SolutionReport, VerifiedSolution, inv, solve
+from hifigemm.linalg.solve import (
+    SolutionReport,
+    VerifiedSolution,
+    inv,
+    solution_of_numbers,
+    solve,
+)
+
+kernels.solution = solution_of_numbers
 
 __all__ = [
+    "ComplexDeterminant",
     "Determinant",
     "SolutionReport",
     "VerificationError",

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from hifigemm.exceptions import VerificationError
 from hifigemm.libraries import Library, library_of
+from hifigemm.linalg.arrays import check_not_capturing
 from hifigemm.linalg.upward import above, moduli
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands import Prepared, as_operand, converted, result_dtype
+from hifigemm.transforms import is_traced
+
+Answer = TypeVar("Answer")
+"""What a function says of one matrix."""
 
 
 @dataclass(frozen=True)
-class Operands:
+class WideOperands:
     """Operands of one call, exact in float64 or complex128."""
 
     library: Library
@@ -34,24 +39,32 @@ class Operands:
         return np.finfo(self.dtype).dtype
 
 
-def operands_of(**given: Any) -> Operands:
-    """The named operands as host arrays of float64 or complex128.
+def wide_operands(**given: Any) -> WideOperands:
+    """The named operands as arrays of float64 or complex128.
 
-    Raises TypeError: operands on a GPU, prepared ones, what `hifigemm.matmul` does not
-    take. ValueError: integers that float64 does not hold.
+    Raises TypeError: operands that JAX traces, prepared ones, what `hifigemm.matmul`
+    does not take. ValueError: integers that float64 does not hold.
     """
+    for name, x in given.items():
+        if is_traced(x):
+            raise TypeError(
+                f"{name} is traced by JAX ({x.aval.str_short()}), and a proof is about numbers: call hifigemm.linalg "
+                "outside of jit, grad and vmap, or by jax.pure_callback"
+            )
     library = library_of(*given.items())
-    if not library.on_host:
-        raise TypeError(
-            f"operands are of {library}: hifigemm.linalg takes arrays in the memory of the CPU"
-        )
+    with library.active():
+        return _converted(library, given)
+
+
+def _converted(library: Library, given: dict[str, Any]) -> WideOperands:
+    """Operands of one library in the dtype that they have in common."""
     arrays = [_array(x, name, library) for name, x in given.items()]
 
     # Integers and bools count as float64, as they do for numpy.linalg
     dtypes = [np.dtype(float) if x.dtype.kind in "iub" else x.dtype for x in arrays]
     dtype = result_dtype(*dtypes)
     wide = np.result_type(dtype, np.float64)
-    return Operands(library, [converted(x, wide) for x in arrays], dtype)
+    return WideOperands(library, [converted(x, wide) for x in arrays], dtype)
 
 
 def _array(x: Any, name: str, library: Library) -> Array:
@@ -72,32 +85,60 @@ def check_square(a: Array) -> None:
         )
 
 
-def check_one_matrix(a: Array) -> None:
-    """Raise LinAlgError unless a is one square matrix."""
-    check_square(a)
-    if a.ndim != 2:
-        raise np.linalg.LinAlgError(
-            f"a has shape {a.shape}; expected one square matrix (n, n)"
+class Answers(Generic[Answer]):
+    """What a function says of the matrices of a stack, or of one matrix, and the errors
+    of those of which nothing could be proven.
+    """
+
+    def __init__(
+        self,
+        stack: tuple[int, ...],
+        answer_of: Callable[[tuple[int, ...]], Answer],
+    ) -> None:
+        self.stack = stack
+        self.values: dict[tuple[int, ...], Answer] = {}
+        self.errors: dict[tuple[int, ...], VerificationError] = {}
+        for index in np.ndindex(stack):
+            try:
+                self.values[index] = answer_of(index)
+            except VerificationError as error:
+                self.errors[index] = error
+
+    def array(self, name: str, default: Any, dtype: Any) -> Array:
+        """An attribute of all answers."""
+        result: Array = np.full(self.stack, default, dtype)
+        for index, value in self.values.items():
+            result[index] = getattr(value, name)
+        return result
+
+    def check(self, solution: Callable[[], Any]) -> None:
+        """Raise the error of one matrix, or that of a stack with what was proven as its
+        attribute `solution`.
+        """
+        if not self.errors:
+            return
+        index, first = next(iter(self.errors.items()))
+        if not self.stack:
+            raise first
+        count = len(self.errors) + len(self.values)
+        failure = VerificationError(
+            f"{len(self.errors)} of {count} systems failed; {index}: {first}"
         )
-
-
-def check_finite(**operands: Array) -> None:
-    """Raise VerificationError for Inf and NaN."""
-    for name, x in operands.items():
-        bad = x.size - int(np.count_nonzero(np.isfinite(x)))
-        if bad:
-            raise VerificationError(
-                f"{bad} of {x.size} entries of {name} are Inf or NaN: nothing can be proven"
-            )
+        failure.solution = solution()
+        raise failure from first
 
 
 @contextmanager
 def verifying(library: Library) -> Iterator[None]:
     """A context in which bounds hold and NumPy does not warn; for tensors a
     VerificationError leaves it as an error of PyTorch too.
+
+    Raises PlanError while a graph of CUDA is captured.
     """
+    if not library.on_host:
+        check_not_capturing()
     try:
-        with np.errstate(all="ignore"), ieee_arithmetic():
+        with np.errstate(all="ignore"), ieee_arithmetic(), library.active():
             yield
     except VerificationError as error:
         if library.name != "torch":
@@ -129,10 +170,10 @@ def in_dtype(
     radius = np.where(is_same, radius, above(radius + distance, 2))
     rounded = radius.astype(np.finfo(dtype).dtype)
     is_below = rounded.astype(np.float64) < radius
-    upward = np.nextafter(rounded, np.array(np.inf, rounded.dtype))
+    upward = np.nextafter(rounded, rounded.dtype.type(np.inf))
     return result, np.where(is_below, upward, rounded)
 
 
-def as_native(operands: Operands, x: Array) -> Any:
+def as_native(operands: WideOperands, x: Array) -> Any:
     """A result as an array of the operands' library."""
-    return operands.library.to_native(np.ascontiguousarray(x))
+    return operands.library.to_native(np.ascontiguousarray(x, like=x))

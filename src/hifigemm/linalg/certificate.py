@@ -26,13 +26,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from hifigemm.api import product_of_numbers
+from hifigemm.linalg.arrays import diagonal, matmul, numbers, product_of_numbers
 from hifigemm.linalg.upward import UNIT, above, gamma, moduli
 from hifigemm.numerics.bits import LEAST, Array
-from hifigemm.numerics.subnormals import matmul
 
 SHARE_OF_PRODUCT = 0.05
 """What the product R A may add to the norm of I - R A."""
@@ -64,10 +64,11 @@ class Certificate:
     row_bounds: Array
     """At least |I - R A| e, n x 1."""
 
-    @property
+    @cached_property
     def norm(self) -> float:
         """a, at least the norm of I - R A; Inf or NaN where R is of no use."""
-        return float(self.row_bounds.max(initial=0.0))
+        (norm,) = numbers(self.row_bounds.max(initial=0.0))
+        return norm
 
     @property
     def is_proof(self) -> bool:
@@ -122,12 +123,12 @@ class Certificate:
         count = len(residual.words)
         left = np.concatenate([self.inverse] * count, axis=1)
         right = np.concatenate([q for q in residual.words for _ in range(self.words)])
-        accuracy = ACCURACY_OF_UPDATE / max(self.condition, 1.0)
+        accuracy = rung(ACCURACY_OF_UPDATE / max(self.condition, 1.0))
         d = product_of_numbers(left, right, accuracy)
 
         share = 1.5 * accuracy if d.dtype.kind == "c" else accuracy
         share += UNIT * UNIT if count == 2 else UNIT
-        magnitudes = np.sum([moduli(q) for q in residual.words], axis=0)
+        magnitudes = sum(map(moduli, residual.words[1:]), moduli(residual.words[0]))
         sizes = share * magnitudes + residual.errors
         return d, above(moduli(d) + self._sums(sizes), 5, self._underflows())
 
@@ -189,6 +190,8 @@ def _contraction(
 def prove(a: Array, inverse: Array) -> Certificate:
     """The certificate of A (n x n, float64 or complex128) by an approximate inverse, n x
     n or words of it side by side.
+
+    Raises numpy.linalg.LinAlgError: the inverse, or a product of sizes, is not finite.
     """
     n = len(a)
     words = inverse.shape[1] // n if n else 1
@@ -199,7 +202,9 @@ def prove(a: Array, inverse: Array) -> Certificate:
     inverse_moduli = _sum_of_moduli(inverse, words)
     inverse_sums = above(matmul(inverse_moduli, ones), n, n * LEAST)
     sizes = matmul(inverse_moduli, matmul(moduli_of_a, ones))
-    condition = float(sizes.max(initial=0.0))
+    (condition,) = numbers(sizes.max(initial=0.0))
+    if not math.isfinite(condition):
+        raise np.linalg.LinAlgError("the approximate inverse is not finite")
 
     # The product, as accurate as the proof needs it
     is_complex = a.dtype.kind == "c"
@@ -208,7 +213,8 @@ def prove(a: Array, inverse: Array) -> Certificate:
     if is_complex:
         accuracy *= 1.5  # more than the square root of 2, its own rounding included
 
-    deviations = moduli(product - np.eye(n))
+    diagonal(product)[...] -= 1.0
+    deviations = moduli(product)
 
     row_bounds = _contraction(
         deviations, inverse_moduli, inverse_sums, moduli_of_a, accuracy, ones
@@ -231,13 +237,21 @@ def accuracy_of_product(condition: float, terms: int, is_complex: bool) -> float
     """
     wanted = SHARE_OF_PRODUCT / max(condition, 1.0)
     native = gamma(2 * terms if is_complex else terms)
-    return native if native <= wanted else max(wanted, math.ulp(0.0))
+    return native if native <= wanted else rung(wanted)
+
+
+def rung(accuracy: float) -> float:
+    """The largest of 1, 1/4, 1/16, ... that is no larger: products of few accuracies
+    share their plans and programs.
+    """
+    exponent = math.frexp(accuracy)[1] - 1
+    return max(math.ldexp(1.0, exponent - exponent % 2), math.ulp(0.0))
 
 
 def _sum_of_moduli(words: Array, count: int) -> Array:
     """Upper bounds of the sums of moduli of words that stand side by side."""
-    parts = np.split(moduli(words), count, axis=1) if count > 1 else [moduli(words)]
-    total = parts[0]
-    for part in parts[1:]:
-        total = above(total + part, 1)
+    n = len(words)
+    total = moduli(words[:, :n])
+    for word in range(1, count):
+        total = above(total + moduli(words[:, word * n : (word + 1) * n]), 1)
     return total

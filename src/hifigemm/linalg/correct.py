@@ -14,6 +14,7 @@ from fractions import Fraction
 import numpy as np
 
 from hifigemm.exceptions import VerificationError
+from hifigemm.linalg.arrays import to_host
 from hifigemm.linalg.exact import exact_solution, nearest
 from hifigemm.linalg.refinement import Enclosure
 from hifigemm.linalg.scaling import ScaledSystem, scaled
@@ -29,7 +30,8 @@ def correctly_rounded(
     system: ScaledSystem, enclosure: Enclosure, dtype: np.dtype[np.floating]
 ) -> Array:
     """The solution of the system as it came, in float64 or complex128, every component
-    the number of `dtype`, float64 or float32, that is nearest.
+    the number of `dtype`, float64 or float32, that is nearest; the enclosure is in the
+    memory of the CPU, and so is the solution.
 
     Raises VerificationError: components that are ties, zeros, or too close to tell, of
     a system too large to be solved exactly.
@@ -83,11 +85,12 @@ def _rounded(
 
     # A second rounding follows in float32 and for subnormal numbers: ends go outward
     _, exponents = np.frexp(lower)
-    is_second = (exponents + system.exponents <= info.minexp) | (info.nmant < 52)
+    shifts = to_host(system.exponents)
+    is_second = (exponents + shifts <= info.minexp) | (info.nmant < 52)
     lower = np.where(is_second, np.nextafter(lower, -np.inf), lower)
     upper = np.where(is_second, np.nextafter(upper, np.inf), upper)
-    lower = scaled(lower, system.exponents).astype(dtype)
-    upper = scaled(upper, system.exponents).astype(dtype)
+    lower = scaled(lower, shifts).astype(dtype)
+    upper = scaled(upper, shifts).astype(dtype)
     return upper.astype(np.float64), lower != upper
 
 
@@ -107,6 +110,7 @@ def _settle(
     if unsolved and n > MOST_ROWS:
         _refuse(is_open)
     exact = _solutions_in_integers(system, unsolved) if unsolved else {}
+    shifts = np.broadcast_to(to_host(system.exponents), parts.shape[:2])
 
     for i, k, component in np.argwhere(is_open).tolist():
         if k in exact:
@@ -118,8 +122,7 @@ def _settle(
                 (Fraction(float([w.real, w.imag][component])) for w in words),
                 start=Fraction(0),
             )
-        exponents = np.broadcast_to(system.exponents, parts.shape[:2])
-        value *= Fraction(2) ** int(exponents[i, k])
+        value *= Fraction(2) ** int(shifts[i, k])
         parts[i, k, component] = nearest(value, dtype)
 
 
@@ -130,7 +133,8 @@ def _solutions_in_integers(
 
     A complex system is a real one of twice the size, [Re -Im; Im Re].
     """
-    a, b = system.a, system.b[:, sides]
+    a = to_host(system.a)
+    b = to_host(system.b)[:, sides]
     n = len(a)
     if a.dtype.kind == "c":
         a = np.block([[a.real, -a.imag], [a.imag, a.real]])

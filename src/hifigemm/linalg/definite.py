@@ -20,19 +20,28 @@ from typing import Any
 
 import numpy as np
 
-from hifigemm.api import product_of_numbers
 from hifigemm.exceptions import VerificationError
-from hifigemm.gemm import gemm_of_numbers
 from hifigemm.linalg.arguments import (
-    check_finite,
-    check_one_matrix,
-    operands_of,
+    Answers,
+    check_square,
     verifying,
+    wide_operands,
+)
+from hifigemm.linalg.arrays import (
+    check_finite,
+    cholesky,
+    diagonal,
+    identity,
+    least_eigenvector,
+    matmul,
+    numbers,
+    product_of_numbers,
+    to_device_of,
+    to_host,
 )
 from hifigemm.linalg.scaling import scaled, zeros_are_exact
 from hifigemm.linalg.upward import UNIT, above, gamma, moduli
 from hifigemm.numerics.bits import LEAST, Array
-from hifigemm.numerics.subnormals import matmul
 from hifigemm.transforms import opaque
 
 _TRIES = 3
@@ -42,27 +51,29 @@ _GRID = 2.0**20
 
 
 @opaque
-def is_positive_definite(a: Any) -> bool:
+def is_positive_definite(a: Any) -> Any:
     """True if x^H A x > 0 for all x other than zero, False if it is not; both are
     proven.
 
     Parameters
     ----------
     a : array_like
-        Shape (n, n), equal to its own conjugate transpose; dtype as for `solve`.
+        Shape (..., n, n), equal to its own conjugate transpose; dtype as for `solve`.
 
     Returns
     -------
-    bool
+    bool, or array of bool
+        For a stack an array of NumPy, of the shape (...).
 
     Raises
     ------
     VerificationError
-        Neither could be proven: the least eigenvalue is too close to zero.
+        Neither could be proven: the least eigenvalue is too close to zero. Of a stack
+        the attribute ``solution`` has the answers, as 1 and 0, and NaN elsewhere.
     ValueError
         The matrix differs from its conjugate transpose.
     LinAlgError, TypeError
-        No square matrix; arrays on a GPU.
+        No square matrices; arrays that JAX traces.
 
     Examples
     --------
@@ -72,25 +83,35 @@ def is_positive_definite(a: Any) -> bool:
     >>> hifigemm.linalg.is_positive_definite([[1.0, 2.0], [2.0, 1.0]])
     False
     """
-    operands = operands_of(a=a)
+    operands = wide_operands(a=a)
     (a,) = operands.arrays
-    check_one_matrix(a)
+    check_square(a)
+    stack = a.shape[:-2]
     with verifying(operands.library):
-        check_finite(a=a)
-        _check_hermitian(a)
-        if (np.diagonal(a).real <= 0.0).any():
-            return False
-        return _decide(scaled_symmetrically(a))
+        answers = Answers(stack, lambda index: _is_definite(a[index]))
+        answers.check(lambda: answers.array("real", np.nan, float))
+        if not stack:
+            return answers.values[()]
+        return answers.array("real", False, bool)
+
+
+def _is_definite(a: Array) -> bool:
+    """The answer for one matrix."""
+    check_finite(a=a)
+    _check_hermitian(a)
+    if (diagonal(a).real <= 0.0).any():
+        return False
+    return _decide(scaled_symmetrically(a))
 
 
 def _check_hermitian(a: Array) -> None:
     """Raise ValueError unless A is its own conjugate transpose."""
     differs = a != a.conj().T
     if differs.any():
-        i, j = np.argwhere(differs)[0].tolist()
+        i, j = np.argwhere(to_host(differs))[0].tolist()
         raise ValueError(
             f"{int(np.count_nonzero(differs))} entries differ from the conjugate transpose, the first at ({i}, {j}): "
-            f"{a[i, j]} and {a[j, i]}"
+            f"{a[i, j].item()} and {a[j, i].item()}"
         )
 
 
@@ -112,12 +133,13 @@ def _decide(a: Array) -> bool:
                 break
             norms.append(norm)
             c = 2.0 * norm
-    values, vectors = np.linalg.eigh(a)
-    if any(is_not_positive(a, x) for x in candidates(vectors[:, :1])):
-        return False
+    value, vector = least_eigenvector(a)
+    for x in candidates(to_host(vector)):
+        if is_not_positive(a, to_device_of(a, x)):
+            return False
     raise VerificationError(
         f"neither proven nor disproven: after scaling to a diagonal below 1 the least eigenvalue of the {n} x {n} "
-        f"matrix is about {values[0]:.2g}, and the smallest norm of A - c I - L L^H that was seen "
+        f"matrix is about {value:.2g}, and the smallest norm of A - c I - L L^H that was seen "
         f"{min(norms, default=float('nan')):.2g}"
     )
 
@@ -133,7 +155,7 @@ def norm_of_gap(a: Array, c: float, accuracy: float) -> float:
     """
     n = len(a)
     try:
-        factor = np.linalg.cholesky(a - c * np.eye(n))
+        factor = cholesky(a - c * identity(n, like=a))
     except np.linalg.LinAlgError:
         return float("inf")
     transposed = factor.conj().T
@@ -142,17 +164,18 @@ def norm_of_gap(a: Array, c: float, accuracy: float) -> float:
         accuracy *= 1.5  # more than the square root of 2
 
     first = a - product
-    second = first - c * np.eye(n)
+    second = first - c * identity(n, like=a)
     roundings = moduli(first) + moduli(second) + moduli(product)
     entries = moduli(second) + 2.0 * UNIT * roundings
 
     # Sums of rows, with r |L| (|L^H| e)
-    ones = np.ones((n, 1))
+    ones = np.ones((n, 1), like=a)
     lengths = matmul(moduli(factor), matmul(moduli(transposed), ones))
     sums = matmul(entries, ones) + accuracy * lengths
     row_sums = matmul(moduli(factor), ones)
     bound = above(sums, 2 * n + 12, (4 * n + 8) * LEAST * (1.0 + row_sums))
-    return float(bound.max(initial=0.0))
+    (norm,) = numbers(bound.max(initial=0.0))
+    return norm
 
 
 def candidates(x: Array) -> list[Array]:
@@ -174,22 +197,22 @@ def is_not_positive(a: Array, x: Array) -> bool:
     n = len(x)
     if not (x != 0.0).any():
         return False
-    q = gemm_of_numbers(a, x, accuracy="correct")
+    q = product_of_numbers(a, x, "correct")
     if not (q != 0.0).any():
         return zeros_are_exact(a, x)
-    form = float(matmul(x.conj().T, q).real[0, 0])
+    form = matmul(x.conj().T, q).real[0, 0]
     sizes = above(matmul(moduli(x).T, moduli(q)), n, n * LEAST)
     terms = 2 * n if x.dtype.kind == "c" else n
     sum_of_x = above(moduli(x).sum(), n)
     underflows = (2 * terms + 4) * LEAST * (1.0 + sum_of_x)
-    error = float(above((gamma(terms) + UNIT) * sizes, 4, underflows)[0, 0])
-    return form <= -error
+    error = above((gamma(terms) + UNIT) * sizes, 4, underflows)[0, 0]
+    return bool(form <= -error)
 
 
 def scaled_symmetrically(a: Array) -> Array:
     """2^s A 2^s with a diagonal in [1/4, 1), or A itself where a bit would be lost."""
-    _, exponents = np.frexp(np.diagonal(a).real)
+    _, exponents = np.frexp(diagonal(a).real)
     shifts = -((exponents + 1) // 2)
-    both = shifts[:, None] + shifts
+    both = shifts.reshape(-1, 1) + shifts
     result = scaled(a, both)
     return result if (scaled(result, -both) == a).all() else a

@@ -27,15 +27,23 @@ from typing import Any
 import numpy as np
 
 from hifigemm.exceptions import VerificationError
-from hifigemm.gemm import gemm_of_numbers
 from hifigemm.linalg.arguments import (
-    check_finite,
-    check_one_matrix,
-    operands_of,
+    Answers,
+    check_square,
     verifying,
+    wide_operands,
+)
+from hifigemm.linalg.arrays import (
+    check_finite,
+    correct_residual,
+    diagonal,
+    numbers,
+    pivoted_factors,
+    to_device_of,
+    to_host,
 )
 from hifigemm.linalg.certificate import Certificate, Residual
-from hifigemm.linalg.exact import nearest
+from hifigemm.linalg.exact import integers_of, nearest
 from hifigemm.linalg.inverse import certified_system
 from hifigemm.linalg.upward import above, gamma, moduli
 from hifigemm.numerics.bits import Array
@@ -62,34 +70,54 @@ class Determinant:
         0 wherever float64 holds the determinant.
     """
 
-    sign: int
-    lower: float
-    upper: float
-    exponent: int = 0
+    sign: Any
+    lower: Any
+    upper: Any
+    exponent: Any = 0
+
+
+@dataclass(frozen=True)
+class ComplexDeterminant:
+    """|det A / 2^exponent - center| <= radius, which is less than |center|.
+
+    Attributes
+    ----------
+    center : complex
+    radius : float
+    exponent : int
+        0 wherever float64 holds the determinant.
+    """
+
+    center: Any
+    radius: Any
+    exponent: Any = 0
 
 
 @opaque
-def det(a: Any) -> Determinant:
-    """The determinant of a real matrix: its sign, and bounds.
+def det(a: Any) -> Determinant | ComplexDeterminant:
+    """The determinant: of a real matrix its sign, and bounds, of a complex one a disk.
 
     Parameters
     ----------
     a : array_like
-        Shape (n, n), float32, float64 or integers that float64 holds.
+        Shape (..., n, n), dtype as for `solve`.
 
     Returns
     -------
     Determinant
         ``.sign``, ``.lower``, ``.upper`` and ``.exponent``:
-        lower <= det A / 2^exponent <= upper.
+        lower <= det A / 2^exponent <= upper. Of a stack they are arrays of NumPy.
+    ComplexDeterminant
+        For complex matrices: ``.center``, ``.radius`` and ``.exponent``.
 
     Raises
     ------
     VerificationError
         The matrix is singular, or so close to a singular one that its sign cannot be
-        told: from a condition of about 1e15 on.
+        told: from a condition of about 1e15 on. Of a stack the attribute ``solution``
+        has what was proven, with NaN and a sign of 0 elsewhere.
     LinAlgError, TypeError, ValueError
-        No square matrix; complex entries; arrays on a GPU.
+        No square matrices; arrays that JAX traces.
 
     Examples
     --------
@@ -98,54 +126,58 @@ def det(a: Any) -> Determinant:
     >>> d.sign, d.lower <= -2.0 <= d.upper
     (-1, True)
     """
-    operands = operands_of(a=a)
+    operands = wide_operands(a=a)
     (a,) = operands.arrays
-    check_one_matrix(a)
-    if a.dtype.kind == "c":
-        raise TypeError(f"a has dtype {operands.dtype}; det takes real matrices")
+    check_square(a)
+    stack = a.shape[:-2]
     with verifying(operands.library):
-        check_finite(a=a)
-        return _determinant(a)
+        answers = Answers(stack, lambda index: _determinant(a[index]))
+        if not stack and answers.values:
+            return answers.values[()]
+        is_complex = a.dtype.kind == "c"
+        whole = _complex_stack(answers) if is_complex else _real_stack(answers)
+        answers.check(lambda: whole)
+        return whole
 
 
-def _determinant(a: Array) -> Determinant:
+def _real_stack(answers: Answers[Any]) -> Determinant:
+    """The determinants of a stack as arrays."""
+    return Determinant(
+        answers.array("sign", 0, int),
+        answers.array("lower", np.nan, float),
+        answers.array("upper", np.nan, float),
+        answers.array("exponent", 0, int),
+    )
+
+
+def _complex_stack(answers: Answers[Any]) -> ComplexDeterminant:
+    """The complex determinants of a stack as arrays."""
+    return ComplexDeterminant(
+        answers.array("center", np.nan, complex),
+        answers.array("radius", np.inf, float),
+        answers.array("exponent", 0, int),
+    )
+
+
+def _determinant(a: Array) -> Determinant | ComplexDeterminant:
+    """That of one matrix."""
+    check_finite(a=a)
     n = len(a)
-    certified = certified_system(a, np.zeros((n, 0)))
+    certified = certified_system(a, np.zeros((n, 0), like=a))
     system = certified.system
 
     # P A - L U, rounded once, with its rows in the order of A
-    lower, upper, order = factors(system.a)
-    gaps = gemm_of_numbers(
-        lower, upper, system.a[order], alpha=-1.0, beta=1.0, accuracy="correct"
-    )
-    unordered = np.empty_like(gaps)
-    unordered[order] = gaps
+    lower, upper, order = pivoted_factors(system.a)
+    rows = to_device_of(a, order)
+    gaps = correct_residual(lower, upper, system.a[rows])
+    unordered = gaps[to_device_of(a, np.argsort(order))]
 
     trace, error = _log_of_quotient(certified.certificate, unordered)
-    product = _product_of_diagonal(upper) * sign_of(order)
-    product *= Fraction(2) ** -system.determinant_exponent
-    return _bounds(product, trace, error)
-
-
-def factors(a: Array) -> tuple[Array, Array, Array]:
-    """(L, U, order) with a[order] close to L U, by elimination with partial pivoting; L
-    has ones on its diagonal.
-    """
-    n = len(a)
-    packed = a.copy()
-    order = np.arange(n)
-    for k in range(n - 1):
-        pivot = k + int(np.argmax(np.abs(packed[k:, k])))
-        if packed[pivot, k] == 0.0:
-            continue
-        if pivot != k:
-            packed[[k, pivot]] = packed[[pivot, k]]
-            order[[k, pivot]] = order[[pivot, k]]
-        packed[k + 1 :, k] /= packed[k, k]
-        column = packed[k + 1 :, k, None]
-        row = packed[k, k + 1 :]
-        packed[k + 1 :, k + 1 :] -= column * row
-    return np.tril(packed, -1) + np.eye(n), np.triu(packed), order
+    factor = sign_of(order) * Fraction(2) ** -int(system.determinant_exponent)
+    real, imag = (factor * part for part in _product_of_diagonal(upper))
+    if a.dtype.kind == "c":
+        return _disk(real, imag, trace, error)
+    return _bounds(real, trace.real, error)
 
 
 def sign_of(order: Array) -> int:
@@ -160,7 +192,7 @@ def sign_of(order: Array) -> int:
     return sign
 
 
-def _log_of_quotient(certificate: Certificate, gaps: Array) -> tuple[float, float]:
+def _log_of_quotient(certificate: Certificate, gaps: Array) -> tuple[complex, float]:
     """(t, e) with |t + log det(I - K)| <= e: t is the trace of K.
 
     K = R F + G K, so |K - d| is at most the error of d = fl(R F) and |G| |K|.
@@ -170,7 +202,7 @@ def _log_of_quotient(certificate: Certificate, gaps: Array) -> tuple[float, floa
     n = len(gaps)
     d, y = certificate.update(Residual([gaps]))
     sizes = certificate.radius(y)
-    norm = float(above(sizes.sum(axis=1), n).max(initial=0.0))
+    (norm,) = numbers(above(sizes.sum(axis=1), n).max(initial=0.0))
     if not norm < 1.0:
         raise VerificationError(
             f"the sign of the determinant cannot be told: the change of the matrix that its factors need is {norm:.2g} "
@@ -178,23 +210,35 @@ def _log_of_quotient(certificate: Certificate, gaps: Array) -> tuple[float, floa
         )
 
     # Errors of the diagonal: those of R F, |G| |K|, and the sum of n terms
-    diagonal = np.diagonal(d)
     errors = above(y - moduli(d), 1) + certificate.contraction(sizes)
-    of_sum = gamma(n) * np.abs(diagonal).sum()
+    share = 1.5 * gamma(n) if d.dtype.kind == "c" else gamma(n)
+    of_sum = share * np.abs(diagonal(d)).sum()
     of_series = n * norm * norm / (2.0 * (1.0 - norm))
-    error = above(np.diagonal(errors).sum() + of_sum + of_series, n + 8)
-    return float(diagonal.sum()), float(error)
+    error = above(diagonal(errors).sum() + of_sum + of_series, n + 8)
+    trace = diagonal(d).sum()
+    imag_of_trace = trace.imag if d.dtype.kind == "c" else 0.0 * trace
+    real, imag, bound = numbers(trace.real, imag_of_trace, error)
+    return complex(real, imag), bound
 
 
-def _product_of_diagonal(upper: Array) -> Fraction:
-    """The exact product of the pivots."""
-    numerator = 1
+def _product_of_diagonal(upper: Array) -> tuple[Fraction, Fraction]:
+    """The exact product of the pivots, re and im."""
+    real, imag = 1, 0
     denominator_bits = 0
-    for pivot in np.diagonal(upper).tolist():
-        above_line, below_line = pivot.as_integer_ratio()
-        numerator *= above_line
-        denominator_bits += below_line.bit_length() - 1
-    return numerator / Fraction(2) ** denominator_bits
+    for pivot in to_host(diagonal(upper)).tolist():
+        x, y = integers_of(np.array([pivot.real, pivot.imag]))
+        real, imag = real * x - imag * y, real * y + imag * x
+        denominator_bits += _bits_below_line(pivot)
+    scale = Fraction(2) ** -denominator_bits
+    return real * scale, imag * scale
+
+
+def _bits_below_line(pivot: complex) -> int:
+    """e with a pivot of the form (x + i y) / 2^e, x and y integers as `integers_of` has
+    them.
+    """
+    denominators = [part.as_integer_ratio()[1] for part in (pivot.real, pivot.imag)]
+    return max(denominators).bit_length() - 1
 
 
 def _bounds(product: Fraction, trace: float, error: float) -> Determinant:
@@ -210,12 +254,52 @@ def _bounds(product: Fraction, trace: float, error: float) -> Determinant:
             f"the determinant is known to a factor of exp({abs(trace) + error:.2g}) alone"
         )
 
-    exponent = size.numerator.bit_length() - size.denominator.bit_length()
-    if abs(exponent) <= _LARGEST_EXPONENT:
-        exponent = 0
+    exponent = _exponent_of(size)
     size /= Fraction(2) ** exponent
     smaller = np.nextafter(nearest(size * least, np.dtype(float)), 0.0)
     larger = np.nextafter(nearest(size * most, np.dtype(float)), np.inf)
     if sign > 0:
         return Determinant(sign, float(smaller), float(larger), exponent)
     return Determinant(sign, -float(larger), -float(smaller), exponent)
+
+
+def _disk(
+    real: Fraction, imag: Fraction, trace: complex, error: float
+) -> ComplexDeterminant:
+    """A disk around the product times exp(trace), in which the product times exp(t)
+    lies for every t with |t - trace| <= error.
+
+    |exp(t) - exp(trace)| <= |exp(trace)| (error + error^2) for errors below 1.
+    """
+    size = abs(real) + abs(imag)
+    if not (error < 1.0 and abs(trace) < 1.0) or size == 0:
+        raise VerificationError(
+            f"the determinant is known to a factor of exp({abs(trace) + error:.2g}) alone"
+        )
+    exponent = _exponent_of(size)
+    scale = Fraction(2) ** -exponent
+    growth = Fraction(math.exp(trace.real))
+    cosine = Fraction(math.cos(trace.imag))
+    sine = Fraction(math.sin(trace.imag))
+
+    # The center, exactly that of the numbers that exp, cos and sin return, and rounded
+    exact_real = (real * cosine - imag * sine) * growth * scale
+    exact_imag = (real * sine + imag * cosine) * growth * scale
+    double = np.dtype(float)
+    center = complex(nearest(exact_real, double), nearest(exact_imag, double))
+    share = Fraction(error) + Fraction(error) ** 2 + Fraction(_EXP_ERROR)
+    radius = size * growth * scale * share * (1 + Fraction(_EXP_ERROR))
+    radius += abs(exact_real - Fraction(center.real))
+    radius += abs(exact_imag - Fraction(center.imag))
+    if not radius**2 < Fraction(center.real) ** 2 + Fraction(center.imag) ** 2:
+        raise VerificationError(
+            f"the determinant is within {float(radius):.2g} of {center} times 2^{exponent}, and may be zero"
+        )
+    bound = np.nextafter(nearest(radius, double), np.inf)
+    return ComplexDeterminant(center, float(bound), exponent)
+
+
+def _exponent_of(size: Fraction) -> int:
+    """e with size / 2^e in the middle of the range of float64; 0 where size is."""
+    exponent = size.numerator.bit_length() - size.denominator.bit_length()
+    return 0 if abs(exponent) <= _LARGEST_EXPONENT else exponent

@@ -12,12 +12,18 @@ Beyond condition 1 / u
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from hifigemm.api import product_of_numbers
 from hifigemm.exceptions import VerificationError
+from hifigemm.linalg.arrays import (
+    check_finite,
+    inverse,
+    product_of_numbers,
+    to_device_of,
+)
 from hifigemm.linalg.certificate import Certificate, prove
 from hifigemm.linalg.scaling import ScaledSystem, is_wide, matching, scaled_system
 from hifigemm.numerics.bits import Array
@@ -25,6 +31,11 @@ from hifigemm.numerics.bits import Array
 GOOD_NORM = 0.5
 """Of I - R A: above it, refinement gains less than a bit a step, and the second inverse
 is worth its price.
+"""
+
+CHANGES = 2.0**-50, 2.0**-40
+"""Of entries, where elimination meets a pivot of zero: the least one leaves the most
+digits for two words, but may meet another.
 """
 
 
@@ -46,8 +57,8 @@ def certified_system(a: Array, b: Array) -> CertifiedSystem:
 
     Raises VerificationError: none proves that A is nonsingular.
     """
-    attempts = 1
     system = scaled_system(a, b)
+    attempts = 1
     first = _first_certificate(system)
     if _norm(first) >= GOOD_NORM and is_wide(system.a):
         attempts += 1
@@ -59,32 +70,54 @@ def certified_system(a: Array, b: Array) -> CertifiedSystem:
     if first is not None and first.norm < GOOD_NORM:
         return CertifiedSystem(system, first, attempts)
 
-    # Two words for the scale in which the inverse in one came closest
-    attempts += 1
-    second = _second_certificate(system, first)
-    if second is not None and second.is_proof:
-        return CertifiedSystem(system, second, attempts)
+    # Nothing can be proven of Inf and NaN
+    check_finite(a=a)
+
+    # Two words for the scale in which the inverse in one came closest; from another
+    # first inverse where that is no good start
+    second = None
+    for start in _starts(system.a, first):
+        attempts += 1
+        second = _second_certificate(system, start)
+        if second is not None and second.is_proof:
+            return CertifiedSystem(system, second, attempts)
     if first is not None and first.is_proof:
         return CertifiedSystem(system, first, attempts)
     raise VerificationError(_refusal(len(a), first, second))
 
 
 def _first_certificate(system: ScaledSystem) -> Certificate | None:
-    """That of an inverse in float64; None where elimination ends at a pivot of zero."""
+    """That of an inverse in float64; None where elimination ends at a pivot of zero,
+    also for a matrix that differs in its last bits.
+    """
+    a = system.a
     try:
-        return prove(system.a, approximate_inverse(system.a))
+        return prove(a, approximate_inverse(a))
     except np.linalg.LinAlgError:
-        return None
+        pass
+    for change in CHANGES:
+        try:
+            return prove(a, approximate_inverse(changed(a, change)))
+        except np.linalg.LinAlgError:
+            pass
+    return None
 
 
-def _second_certificate(
-    system: ScaledSystem, first: Certificate | None
-) -> Certificate | None:
-    """That of an inverse in two words; None where there is none."""
+def _starts(a: Array, first: Certificate | None) -> Iterator[Array]:
+    """Inverses in float64 for one in two words to start from."""
     if first is None:
-        return None
+        return
+    yield first.inverse
     try:
-        return prove(system.a, inverse_in_two_words(system.a, first.inverse))
+        yield approximate_inverse(changed(a, CHANGES[0]))
+    except np.linalg.LinAlgError:
+        return
+
+
+def _second_certificate(system: ScaledSystem, start: Array) -> Certificate | None:
+    """That of an inverse in two words; None where there is none."""
+    try:
+        return prove(system.a, inverse_in_two_words(system.a, start))
     except np.linalg.LinAlgError:
         return None
 
@@ -97,17 +130,20 @@ def _norm(certificate: Certificate | None) -> float:
 
 
 def approximate_inverse(a: Array) -> Array:
-    """R with R A close to I; of a matrix that differs from A in its last bits where
-    elimination of A itself meets a pivot of zero.
+    """R with R A close to I.
 
-    Raises numpy.linalg.LinAlgError: a pivot of zero again.
+    Raises numpy.linalg.LinAlgError: a pivot of zero, of an array of the host; on a
+    device entries of R are not finite then.
     """
-    try:
-        return np.linalg.inv(a.T).T
-    except np.linalg.LinAlgError:
-        # The same for each call, as results have the same bits for each call
-        changes = np.random.default_rng(0).uniform(-1.0, 1.0, a.shape)
-        return np.linalg.inv((a * (1.0 + 2.0**-50 * changes)).T).T
+    return inverse(a.T).T
+
+
+def changed(a: Array, change: float) -> Array:
+    """A with entries that differ by up to this part of them, the same ones for each
+    call, so that results have the same bits for each call.
+    """
+    changes = np.random.default_rng(0).uniform(-1.0, 1.0, a.shape)
+    return a * (1.0 + change * to_device_of(a, changes))
 
 
 def inverse_in_two_words(a: Array, first: Array) -> Array:

@@ -28,27 +28,35 @@ Scaling
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from hifigemm.api import product_of_numbers
 from hifigemm.exceptions import VerificationError
-from hifigemm.gemm import gemm_of_numbers
 from hifigemm.linalg.arguments import (
-    as_native,
-    check_finite,
+    Answers,
     in_dtype,
-    operands_of,
     verifying,
+    wide_operands,
+)
+from hifigemm.linalg.arrays import (
+    check_finite,
+    correct_residual,
+    identity,
+    inverse,
+    matmul,
+    numbers,
+    product_of_numbers,
+    thin_qr,
 )
 from hifigemm.linalg.certificate import accuracy_of_product
 from hifigemm.linalg.scaling import scaled, scaled_columns
-from hifigemm.linalg.solve import VerifiedSolution
+from hifigemm.linalg.solve import VerifiedSolution, as_solution
 from hifigemm.linalg.upward import UNIT, above, gamma, moduli
 from hifigemm.numerics.bits import LEAST, Array
-from hifigemm.numerics.subnormals import matmul
 from hifigemm.transforms import opaque
 
 _MOST_STEPS = 30
@@ -62,23 +70,24 @@ def lstsq(a: Any, b: Any) -> VerifiedSolution:
     Parameters
     ----------
     a : array_like
-        Shape (m, n), of full rank; dtype as for `solve`.
+        Shape (..., m, n), of full rank; dtype as for `solve`.
     b : array_like
-        Shape (m,) or (m, k).
+        A vector (m,), if it has one axis, or matrices (..., m, k). Stacks broadcast.
 
     Returns
     -------
     VerifiedSolution
-        ``.x`` and ``.radius``, of shape (n,) or (n, k): |x - x*| <= radius in every
-        entry. For m >= n, x* is the solution of least squares, for m < n that of least
+        ``.x`` and ``.radius``, of shape (..., n) or (..., n, k): |x - x*| <= radius in
+        every entry. For m >= n, x* is the solution of least squares, for m < n that of least
         norm.
 
     Raises
     ------
     VerificationError
-        Full rank could not be proven: from a condition of A of about 1e14 / m on.
+        Full rank could not be proven: from a condition of A of about 1e14 / m on. Of a
+        stack the attribute ``solution`` has what was proven.
     LinAlgError, ValueError, TypeError
-        Shapes or dtypes that do not fit; arrays on a GPU.
+        Shapes or dtypes that do not fit; arrays that JAX traces.
 
     Examples
     --------
@@ -86,45 +95,63 @@ def lstsq(a: Any, b: Any) -> VerifiedSolution:
     >>> hifigemm.linalg.lstsq([[1.0], [1.0], [1.0]], [1.0, 2.0, 6.0]).x
     array([3.])
     """
-    operands = operands_of(a=a, b=b)
+    operands = wide_operands(a=a, b=b)
     a, b = operands.arrays
-    if a.ndim != 2:
-        raise np.linalg.LinAlgError(f"a has shape {a.shape}; expected one matrix")
+    if a.ndim < 2:
+        raise np.linalg.LinAlgError(f"a has shape {a.shape}; expected matrices")
     is_vector = b.ndim == 1
     b = b[:, None] if is_vector else b
-    if b.ndim != 2 or len(b) != len(a):
+    m, n = a.shape[-2:]
+    if b.shape[-2] != m:
         raise ValueError(
-            f"a has shape {a.shape} and b {b.shape}; expected {len(a)} rows and at most two axes"
+            f"a has shape {a.shape} and b has {b.shape[-2]} rows; expected {m}"
         )
+    stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a = np.broadcast_to(a, stack + a.shape[-2:])
+    b = np.broadcast_to(b, stack + b.shape[-2:])
     with verifying(operands.library):
-        check_finite(a=a, b=b)
-        x, radius = _solved(a, b)
-        x, radius = in_dtype(x, radius, operands.dtype)
-        if not (np.isfinite(x) & np.isfinite(radius)).all():
-            raise VerificationError(
-                f"entries of x, or their bounds, lie beyond the range of {x.dtype}"
-            )
-    if is_vector:
-        x, radius = x[:, 0], radius[:, 0]
-    return VerifiedSolution(as_native(operands, x), as_native(operands, radius))
+        shape = (*stack, n, b.shape[-1])
+        x = np.full(shape, np.nan, operands.dtype, like=b)
+        radius = np.full(shape, np.inf, operands.real, like=b)
+
+        def write(index: tuple[int, ...]) -> None:
+            x[index], radius[index] = _in_range(a[index], b[index], operands.dtype)
+
+        def solution() -> VerifiedSolution:
+            return as_solution(x, radius, operands, is_vector)
+
+        Answers(stack, write).check(solution)
+        return solution()
+
+
+def _in_range(a: Array, b: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """x in a dtype and its radius, all of them finite."""
+    check_finite(a=a, b=b)
+    x, radius = _solved(a, b)
+    x, radius = in_dtype(x, radius, dtype)
+    if not (np.isfinite(x) & np.isfinite(radius)).all():
+        raise VerificationError(
+            f"entries of x, or their bounds, lie beyond the range of {x.dtype}"
+        )
+    return x, radius
 
 
 def _solved(a: Array, b: Array) -> tuple[Array, Array]:
     """x and its radius in float64 or complex128."""
     m, n = a.shape
-    dtype = np.result_type(a, b)
+    dtype = np.result_type(a.dtype, b.dtype)
     if m >= n:
         tall, columns = scaled_columns(a)
         f, sides = scaled_columns(b)
-        h = np.zeros((n, b.shape[1]), dtype)
+        h = np.zeros((n, b.shape[1]), dtype, like=b)
     else:
         # B = A^H, whose columns are the equations
         tall, columns = scaled_columns(a.conj().T)
         h, sides = scaled_columns(scaled(b, columns.T))
         if not (scaled(h, -sides - columns.T) == b).all():
-            tall, columns = a.conj().T, np.zeros((1, m), int)
-            h, sides = b, np.zeros((1, b.shape[1]), int)
-        f = np.zeros((n, b.shape[1]), dtype)
+            tall, columns = a.conj().T, np.zeros((1, m), int, like=a)
+            h, sides = b, np.zeros((1, b.shape[1]), int, like=b)
+        f = np.zeros((n, b.shape[1]), dtype, like=b)
 
     system = AugmentedSystem.of(tall)
     s, x, radius_of_s, radius_of_x = system.enclosure(f, h)
@@ -171,9 +198,9 @@ class AugmentedSystem:
         Raises VerificationError: U has no inverse.
         """
         m, n = b.shape
-        q, u = np.linalg.qr(b)
+        q, u = thin_qr(b)
         try:
-            v = np.linalg.inv(u)
+            v = inverse(u)
         except np.linalg.LinAlgError:
             v = np.full(u.shape, np.nan, u.dtype)
         if not np.isfinite(v).all():
@@ -182,16 +209,19 @@ class AugmentedSystem:
             )
 
         # The sizes that decide the accuracy: each has its way into the bound
-        weight = 2.0 ** np.frexp(moduli(v).sum(axis=1).max(initial=1.0))[1]
-        ones = np.ones((n, 1))
+        ones = np.ones((n, 1), like=b)
         of_b = moduli(q).T @ (moduli(b) @ ones)
-        of_v = moduli(v).T @ (moduli(b).T @ np.ones((m, 1)))
-        sizes = (
+        of_v = moduli(v).T @ (moduli(b).T @ np.ones((m, 1), like=b))
+        largest, *sizes = numbers(
+            moduli(v).sum(axis=1).max(initial=1.0),
             (moduli(v) @ of_b).max(initial=0.0),
-            weight * (moduli(q) @ of_b).max(initial=0.0),
+            (moduli(q) @ of_b).max(initial=0.0),
             (moduli(q) @ of_v).max(initial=0.0),
-            (moduli(v) @ of_v).max(initial=0.0) / weight,
+            (moduli(v) @ of_v).max(initial=0.0),
         )
+        weight = 2.0 ** math.frexp(largest)[1]
+        sizes[1] *= weight
+        sizes[3] /= weight
         is_complex = b.dtype.kind == "c"
         accuracy = accuracy_of_product(4.0 * max(sizes), max(m, n), is_complex)
 
@@ -204,8 +234,8 @@ class AugmentedSystem:
             1.5 * accuracy if is_complex else accuracy,
             moduli(product_of_numbers(b, v, accuracy) - q),
             moduli(b - product_of_numbers(q, t, accuracy)),
-            moduli(np.eye(n) - product_of_numbers(v, t, accuracy)),
-            float(weight),
+            moduli(identity(n, like=b) - product_of_numbers(v, t, accuracy)),
+            weight,
         )
 
     def contraction(self, of_s: Array, of_x: Array) -> tuple[Array, Array]:
@@ -232,7 +262,9 @@ class AugmentedSystem:
     def norm(self) -> float:
         """a, at least max(|I - R M| v / v)."""
         of_s, of_x = self._weighted_bounds()
-        return float(max(of_s.max(initial=0.0), (of_x / self.weight).max(initial=0.0)))
+        return max(
+            numbers(of_s.max(initial=0.0), (of_x / self.weight).max(initial=0.0))
+        )
 
     def enclosure(self, f: Array, h: Array) -> tuple[Array, Array, Array, Array]:
         """s, x and their radii for the right sides f and h.
@@ -283,9 +315,9 @@ class AugmentedSystem:
         m, n = self.b.shape
         k = x.shape[1]
         left = np.concatenate([self.b, s], axis=1)
-        right = np.concatenate([x, np.eye(k)])
-        q1 = _residual(left, right, f)
-        q2 = _residual(self.b.conj().T, s, h)
+        right = np.concatenate([x, identity(k, like=x)])
+        q1 = correct_residual(left, right, f)
+        q2 = correct_residual(self.b.conj().T, s, h)
         q, v = moduli(self.q), moduli(self.v)
 
         # z, and a bound of its distance from the one of q*
@@ -318,7 +350,9 @@ class AugmentedSystem:
     def _weighted_bounds(self) -> tuple[Array, Array]:
         """|I - R M| v."""
         m, n = self.b.shape
-        return self.contraction(np.ones((m, 1)), np.full((n, 1), self.weight))
+        of_s = np.ones((m, 1), like=self.b)
+        of_x = np.full((n, 1), self.weight, like=self.b)
+        return self.contraction(of_s, of_x)
 
     def _largest(self, of_s: Array, of_x: Array) -> Array:
         """max(y / v) of each right side; w is a power of two."""
@@ -339,20 +373,18 @@ class AugmentedSystem:
         rows or columns of Q and V may enlarge that twice.
         """
         m, n = self.b.shape
+        largest = vectors[0].max(initial=0.0)
+        for x in vectors[1:]:
+            largest = np.maximum(largest, x.max(initial=0.0))
+        underflows = 8.0 * (m + n + 8) * LEAST * (1.0 + largest) * self._enlargement
+        return above(bound, 2 * (m + 2 * n) + 40, underflows)
+
+    @cached_property
+    def _enlargement(self) -> float:
+        """More than sums of rows and columns of Q and V, twice in a row."""
         sums = [
             moduli(x).sum(axis=axis).max(initial=0.0)
             for x in (self.q, self.v)
             for axis in (0, 1)
         ]
-        enlarged = (1.0 + 2.0 * max(sums)) ** 2
-        largest = max(float(x.max(initial=0.0)) for x in vectors)
-        underflows = 8.0 * (m + n + 8) * LEAST * (1.0 + largest) * enlarged
-        return above(bound, 2 * (m + 2 * n) + 40, underflows)
-
-
-def _residual(left: Array, right: Array, side: Array) -> Array:
-    """side - left right, rounded once."""
-    difference: Array = gemm_of_numbers(
-        left, right, side, alpha=-1.0, beta=1.0, accuracy="correct"
-    )
-    return difference
+        return (1.0 + 2.0 * max(numbers(*sums))) ** 2

@@ -19,18 +19,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from hifigemm.api import product_of_numbers
-from hifigemm.gemm import gemm_of_numbers
-from hifigemm.linalg.certificate import Certificate, Residual
+from hifigemm.linalg.arrays import (
+    correct_residual,
+    identity,
+    matmul,
+    numbers,
+    product_of_numbers,
+    to_host,
+)
+from hifigemm.linalg.certificate import Certificate, Residual, rung
 from hifigemm.linalg.scaling import ScaledSystem, zeros_are_exact
 from hifigemm.linalg.upward import above, moduli
 from hifigemm.numerics.bits import LEAST, Array
 from hifigemm.numerics.eft import two_sum
-from hifigemm.numerics.subnormals import matmul
 
 Accuracy = float | Literal["correct", "pair"]
 """Of a residual: see `residual`."""
@@ -67,6 +72,13 @@ class Enclosure:
         if self.low is None:
             return self.radius
         return above(self.radius + moduli(self.low), 1)
+
+    def on_host(self) -> Enclosure:
+        """The same in the memory of the CPU."""
+        low = None if self.low is None else to_host(self.low)
+        words = to_host(self.x), low
+        bounds = to_host(self.radius), to_host(self.is_exact)
+        return Enclosure(*words, *bounds, self.steps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,16 +120,17 @@ def enclosure(
 
     steps = 0
     for accuracy in accuracies:
-        iterate, more_steps = _refined(system, certificate, x, low, accuracy)
+        iterate, more_steps, is_sharp = _refined(system, certificate, x, low, accuracy)
         steps += more_steps
         x, low = iterate.x, iterate.low
-        if _is_sharp(iterate):
+        if is_sharp:
             break
 
     # An error of zero is known as such: no term of the residual has underflowed, and
     # a sharp bound, where some digits of the residual are enough, has no zeros
-    is_exact = _is_zero(iterate.q) & zeros_are_exact(a, *iterate.words)
-    is_exact |= (b == 0.0).all(axis=0, keepdims=True)
+    is_exact = (b == 0.0).all(axis=0, keepdims=True)
+    if not is_sharp and zeros_are_exact(a, *iterate.words):
+        is_exact |= _is_zero(iterate.q)
     radius = np.where(is_exact, 0.0, certificate.radius(iterate.y))
     return Enclosure(x, low, radius, is_exact, steps)
 
@@ -127,7 +140,7 @@ def _accuracies(certificate: Certificate, words: int) -> list[Accuracy]:
     if certificate.words == 2:
         return ["pair"]
     share = SHARE_OF_RESIDUAL if words == 1 else SHARE_IN_TWO_WORDS
-    return [share / max(certificate.condition, 1.0), "correct"]
+    return [rung(share / max(certificate.condition, 1.0)), "correct"]
 
 
 def _refined(
@@ -136,8 +149,10 @@ def _refined(
     x: Array,
     low: Array | None,
     accuracy: Accuracy,
-) -> tuple[_Iterate, int]:
-    """The last iterate that gained something, and the number of steps to it."""
+) -> tuple[_Iterate, int, bool]:
+    """The last iterate that gained something, the number of steps to it, and if it is
+    sharp.
+    """
     a, b = system.a, system.b
     sizes = (certificate.moduli, moduli(b))
 
@@ -148,12 +163,17 @@ def _refined(
     # The residual of the last x is what the bound needs: no step without it
     iterate = iterate_of(x, low)
     steps = 0
-    while steps < MOST_STEPS:
-        if low is not None and _is_sharp(iterate):
-            break
+    has_gained = np.ones((1, 1), bool, like=x)
+    while True:
+        # What decides about another step, with one wait for a device
         next_x, next_low = _sum(iterate.x, iterate.low, iterate.d)
-        if _are_equal((iterate.x, iterate.low), (next_x, next_low)):
-            break
+        changes = _differ((iterate.x, iterate.low), (next_x, next_low))
+        is_sharp, may_gain, is_changed = numbers(
+            _is_sharp(iterate), has_gained.any(), changes
+        )
+        is_enough = is_sharp and low is not None
+        if is_enough or not (may_gain and is_changed) or steps == MOST_STEPS:
+            return iterate, steps, bool(is_sharp)
         following = iterate_of(next_x, next_low)
         steps += 1
 
@@ -161,9 +181,6 @@ def _refined(
         is_better = _largest(following.y) <= _largest(iterate.y)
         has_gained = is_better & _has_gained(iterate, following)
         iterate = _chosen(is_better, following, iterate)
-        if not has_gained.any():
-            break
-    return iterate, steps
 
 
 def residual(
@@ -184,15 +201,15 @@ def residual(
     if accuracy == "correct":
         left = np.concatenate(copies, axis=1)
         right = np.concatenate(words)
-        q = gemm_of_numbers(left, right, b, alpha=-1.0, beta=1.0, accuracy="correct")
-        return Residual([q])
+        return Residual([correct_residual(left, right, b)])
     left = np.concatenate([*copies, b], axis=1)
-    right = np.concatenate([*(-word for word in words), np.eye(b.shape[1])])
+    unit = identity(b.shape[1], like=b)
+    right = np.concatenate([*(-word for word in words), unit])
     if accuracy == "pair":
         return Residual(list(product_of_numbers(left, right, result="pair")))
     size_of_a, size_of_b = sizes
     n = len(a)
-    size_of_x = np.sum([moduli(word) for word in words], axis=0)
+    size_of_x = sum(map(moduli, words[1:]), moduli(x))
     terms = matmul(size_of_a, size_of_x) + size_of_b
     share = 1.5 * accuracy if left.dtype.kind == "c" else accuracy
     errors = above(share * terms, n + 4, (n + 1) * LEAST)
@@ -206,13 +223,15 @@ def _sum(x: Array, low: Array | None, d: Array) -> tuple[Array, Array | None]:
     return two_sum(x, low + d)
 
 
-def _are_equal(
+def _differ(
     first: tuple[Array, Array | None], second: tuple[Array, Array | None]
-) -> bool:
-    """True if the words of both are the same numbers."""
-    if not (first[0] == second[0]).all():
-        return False
-    return first[1] is None or bool((first[1] == second[1]).all())
+) -> Any:
+    """True if the words of both are not the same numbers."""
+    (x, low), (y, other) = first, second
+    changes = (x != y).any()
+    if low is not None and other is not None:
+        changes = changes | (low != other).any()
+    return changes
 
 
 def _largest(y: Array) -> Array:
@@ -220,14 +239,14 @@ def _largest(y: Array) -> Array:
     return y.max(axis=0, keepdims=True, initial=0.0)
 
 
-def _has_gained(iterate: _Iterate, following: _Iterate) -> Array:
+def _has_gained(iterate: _Iterate, following: _Iterate) -> Any:
     """For each right side, True if some bound was halved that is no tiny part of x.
 
     Where an entry of the solution is zero, x would be halved until it underflows.
     """
     counts = iterate.y > NEGLIGIBLE * _largest(np.abs(iterate.x))
     has_halved = following.y < 0.5 * iterate.y
-    return np.any(has_halved & counts, axis=0, keepdims=True)
+    return (has_halved & counts).any(axis=0, keepdims=True)
 
 
 def _chosen(is_better: Array, following: _Iterate, iterate: _Iterate) -> _Iterate:
@@ -249,17 +268,20 @@ def _chosen(is_better: Array, following: _Iterate, iterate: _Iterate) -> _Iterat
     )
 
 
-def _is_sharp(iterate: _Iterate) -> bool:
+def _is_sharp(iterate: _Iterate) -> Any:
     """True if no error can be more than a unit in the last place, or a small part of
     one in two words, and none may be zero.
     """
-    units = np.spacing(np.abs(iterate.x))
+    sizes = np.abs(iterate.x)
+    units = np.nextafter(sizes, np.inf) - sizes
     limit = units if iterate.low is None else SHARP_IN_TWO_WORDS * units
     is_small = iterate.y <= limit
-    return bool(is_small.all()) and not _is_zero(iterate.q).any()
+    return is_small.all() & ~_is_zero(iterate.q).any()
 
 
 def _is_zero(q: Residual) -> Array:
     """For each right side, True if all words of its residual are zeros."""
-    is_zero = np.all([word == 0.0 for word in q.words], axis=0)
-    return np.all(is_zero, axis=0, keepdims=True)
+    is_zero = q.words[0] == 0.0
+    for word in q.words[1:]:
+        is_zero = is_zero & (word == 0.0)
+    return is_zero.all(axis=0, keepdims=True)

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hifigemm.linalg.arrays import numbers, to_device_of, to_host
 from hifigemm.linalg.upward import above
-from hifigemm.numerics.bits import LEAST, Array, least_exponent
+from hifigemm.numerics.bits import LEAST, Array, least_exponent, power_of_two
 
 Equilibration = Callable[[Array], tuple[Array, Array]]
 """Exponents of rows, n x 1, and of columns, 1 x n, from those of a matrix."""
@@ -31,6 +32,8 @@ _ZERO = -(10**6)
 """In the place of the exponent of a zero: below all others, and no sum overflows."""
 _FAR = np.int64(2**60)
 """Above the length of every path."""
+_MODERATE = 400
+"""Exponents of entries for which nothing can be lost."""
 _HIGHEST = 500
 """Exponents of scaled entries up to here leave room for the products of two."""
 
@@ -43,7 +46,7 @@ class ScaledSystem:
     b: Array
     exponents: Array
     """x = x' 2^exponents: t - c, of the shape of x."""
-    determinant_exponent: int = 0
+    determinant_exponent: Array | int = 0
     """det A' = det A 2^determinant_exponent: the sum of s and t."""
 
     def restored(self, x: Array, radius: Array) -> tuple[Array, Array]:
@@ -64,9 +67,9 @@ def scaled(x: Array, exponents: Array) -> Array:
     """x 2^exponents, rounded once where it is subnormal."""
     if x.dtype.kind != "c":
         return np.ldexp(x, exponents)
-    y = np.empty(np.broadcast_shapes(x.shape, exponents.shape), x.dtype)
-    y.real = np.ldexp(x.real, exponents)
-    y.imag = np.ldexp(x.imag, exponents)
+    y = np.empty(np.broadcast_shapes(x.shape, exponents.shape), x.dtype, like=x)
+    y.real[...] = np.ldexp(x.real, exponents)
+    y.imag[...] = np.ldexp(x.imag, exponents)
     return y
 
 
@@ -77,8 +80,8 @@ def scaled_columns(x: Array) -> tuple[Array, Array]:
     larger, smaller = _exponents(x)
     columns = -_largest(larger, axis=0)
     columns = columns + _deficit(smaller + columns, axis=0)
-    if (larger + columns).max(initial=0) > _HIGHEST:
-        return x, np.zeros_like(columns)
+    is_too_large = (larger + columns).max(initial=0) > _HIGHEST
+    columns = np.where(is_too_large, 0, columns)
     return scaled(x, columns), columns
 
 
@@ -88,28 +91,62 @@ def scaled_system(
     """The system A x = b, finite and float64 or complex128, with rows and columns in
     scale, by `equilibration` or another function of the exponents of A.
     """
-    sizes_of_a, small_of_a = _exponents(a)
-    sizes_of_b, small_of_b = _exponents(b)
-
     # Rows and columns of A, the largest entries in [1/2, 1) unless a bit would be lost
-    rows, columns = (exponents_of or equilibration)(sizes_of_a)
-    rows = rows + _deficit(small_of_a + rows + columns, axis=1)
+    is_moderate = exponents_of is None and _is_moderate(a)
+    if is_moderate:
+        rows, columns = _equilibration_of_moderate(a)
+        highest_of_a = np.zeros((), np.int64, like=a)
+    else:
+        sizes_of_a, small_of_a = _exponents(a)
+        rows, columns = (exponents_of or equilibration)(sizes_of_a)
+        rows = rows + _deficit(small_of_a + rows + columns, axis=1)
+        highest_of_a = (sizes_of_a + rows + columns).max(initial=0)
 
     # Right sides alike
+    sizes_of_b, small_of_b = _exponents(b)
     sides = -_largest(sizes_of_b + rows, axis=0)
     sides = sides + _deficit(small_of_b + rows + sides, axis=0)
 
-    highest_of_a = (sizes_of_a + rows + columns).max(initial=0)
+    # Nothing is scaled where entries would be too large; a device does not wait here
     highest_of_b = (sizes_of_b + rows + sides).max(initial=0)
-    if max(highest_of_a, highest_of_b) > _HIGHEST:
-        return ScaledSystem(a, b, np.zeros(b.shape, np.int64))
-    exponents = columns.reshape(-1, 1) - sides
+    is_too_large = np.maximum(highest_of_a, highest_of_b) > _HIGHEST
+    rows = np.where(is_too_large, 0, rows)
+    columns = np.where(is_too_large, 0, columns)
+    sides = np.where(is_too_large, 0, sides)
+    if is_moderate:
+        scaled_a = a * power_of_two(rows) * power_of_two(columns)
+    else:
+        scaled_a = scaled(a, rows + columns)
     return ScaledSystem(
-        scaled(a, rows + columns),
+        scaled_a,
         scaled(b, rows + sides),
-        exponents,
-        int(rows.sum() + columns.sum()),
+        columns.reshape(-1, 1) - sides,
+        rows.sum() + columns.sum(),
     )
+
+
+def _is_moderate(a: Array) -> bool:
+    """True for real entries that are zeros or 2^-400 to 2^400 in modulus: products by
+    powers of two that scale them are exact, with no need of exponents of entries.
+    """
+    if a.dtype.kind == "c":
+        return False
+    magnitudes = np.abs(a)
+    smallest, largest = numbers(
+        magnitudes.min(initial=1.0, where=magnitudes > 0.0),
+        magnitudes.max(initial=1.0),
+    )
+    return smallest >= 2.0**-_MODERATE and largest <= 2.0**_MODERATE
+
+
+def _equilibration_of_moderate(a: Array) -> tuple[Array, Array]:
+    """`equilibration` of the exponents of moderate entries: rows from -400 to 400, and
+    columns from 0 to 800.
+    """
+    rows = -np.frexp(np.abs(a).max(axis=1, keepdims=True, initial=0.0))[1]
+    in_scale = a * power_of_two(rows)
+    columns = -np.frexp(np.abs(in_scale).max(axis=0, keepdims=True, initial=0.0))[1]
+    return rows.astype(np.int64), columns.astype(np.int64)
 
 
 def zeros_are_exact(a: Array, *words: Array) -> bool:
@@ -139,7 +176,7 @@ def matching(sizes: Array) -> tuple[Array, Array]:
     columns, whose costs are exponents with the other sign.
     """
     n = len(sizes)
-    costs = -sizes
+    costs = -to_host(sizes)
     rows = np.zeros(n, np.int64)
     columns = np.zeros(n, np.int64)
     row_of = np.full(n, -1)
@@ -170,7 +207,7 @@ def matching(sizes: Array) -> tuple[Array, Array]:
             before = int(previous[column])
             row_of[column] = row if before < 0 else row_of[before]
             column = before
-    return rows[:, None], columns[None, :]
+    return to_device_of(sizes, rows[:, None]), to_device_of(sizes, columns[None, :])
 
 
 def is_wide(a: Array) -> bool:
@@ -178,8 +215,10 @@ def is_wide(a: Array) -> bool:
     float64.
     """
     sizes, _ = _exponents(a)
-    nonzero = sizes[sizes > _ZERO]
-    return bool(nonzero.size and nonzero.max() - nonzero.min() > 53)
+    largest = sizes.max(initial=_ZERO)
+    smallest = sizes.min(initial=-_ZERO, where=sizes > _ZERO)
+    largest_exponent, smallest_exponent = numbers(largest, smallest)
+    return largest_exponent - smallest_exponent > 53
 
 
 def _exponents(x: Array) -> tuple[Array, Array]:

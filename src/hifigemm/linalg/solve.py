@@ -9,20 +9,21 @@ import numpy as np
 
 from hifigemm.exceptions import PlanError, VerificationError
 from hifigemm.linalg.arguments import (
-    Operands,
+    Answers,
+    WideOperands,
     as_native,
-    check_finite,
     check_square,
     in_dtype,
-    operands_of,
     verifying,
+    wide_operands,
 )
+from hifigemm.linalg.arrays import check_finite, identity, to_device_of
 from hifigemm.linalg.certificate import Certificate
 from hifigemm.linalg.correct import correctly_rounded, rounded
 from hifigemm.linalg.inverse import certified_system
 from hifigemm.linalg.refinement import Accuracy, enclosure
 from hifigemm.numerics.bits import Array
-from hifigemm.transforms import opaque
+from hifigemm.transforms import belongs_to_torch, opaque
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +57,7 @@ class SolutionReport:
         that A is nonsingular.
     attempts : int
         How many inverses were tried: one in float64, one in another scale where
-        entries differ widely, one in two words.
+        entries differ widely, two in two words.
     words : int
         1 where an inverse in float64 proved it, 2 where one in two words did.
     steps : int
@@ -125,13 +126,16 @@ def solve(
         ``solution`` has what was proven. It is a `numpy.linalg.LinAlgError`, for
         tensors a torch.linalg.LinAlgError as well.
     LinAlgError, ValueError, TypeError
-        Shapes or dtypes that do not fit; arrays on a GPU.
+        Shapes or dtypes that do not fit; arrays that JAX traces.
+    PlanError
+        A graph of CUDA is captured, or an unknown `accuracy`.
 
     Notes
     -----
     Rows and columns are scaled by powers of two as far as no bit is lost. The proof is
     Theorem 10.2 of [Rum10], with products of `hifigemm.matmul` to the accuracy that it
-    needs and residuals that are rounded once. The data are taken as exact: what their
+    needs and residuals that are rounded once. On a GPU all of it runs there; the host
+    reads two numbers for each proof and one for each step, and waits for them. The data are taken as exact: what their
     own uncertainty does to x is no part of the radius.
 
     Examples
@@ -141,7 +145,13 @@ def solve(
     >>> solution.x
     array([-1.,  1.])
     """
-    return _solution({"a": a, "b": b}, accuracy, return_report)
+    if accuracy is not None and accuracy != "correct":
+        raise PlanError(f'accuracy={accuracy!r}: expected None or "correct"')
+    if not return_report and belongs_to_torch(a, b):
+        from hifigemm.linalg import torch_operators
+
+        return VerifiedSolution(*torch_operators.solve(a, b, accuracy))
+    return solution_of_numbers({"a": a, "b": b}, accuracy, return_report)
 
 
 @overload
@@ -179,20 +189,27 @@ def inv(
     array([[0.5 , 0.  ],
            [0.  , 0.25]])
     """
-    return _solution({"a": a}, None, return_report)
+    if not return_report and belongs_to_torch(a):
+        from hifigemm.linalg import torch_operators
+
+        return VerifiedSolution(*torch_operators.inv(a))
+    return solution_of_numbers({"a": a}, None, return_report)
 
 
 @opaque
-def _solution(
+def solution_of_numbers(
     given: dict[str, Any], accuracy: Any, return_report: bool
-) -> VerifiedSolution | tuple[VerifiedSolution, SolutionReport]:
-    """`solve` of the operands a and b, or of a and the identity."""
-    if accuracy is not None and accuracy != "correct":
-        raise PlanError(f'accuracy={accuracy!r}: expected None or "correct"')
-    operands = operands_of(**given)
+) -> Any:
+    """`solve` of the operands a and b, or of a and the identity, of which nothing but
+    their numbers is asked.
+    """
+    operands = wide_operands(**given)
     a = operands.arrays[0]
     check_square(a)
-    b = operands.arrays[1] if len(operands.arrays) > 1 else np.eye(a.shape[-1])
+    if len(operands.arrays) > 1:
+        b = operands.arrays[1]
+    else:
+        b = identity(a.shape[-1], like=a)
     is_vector = b.ndim == 1
     b = b[:, None] if is_vector else b
     if b.shape[-2] != a.shape[-1]:
@@ -201,14 +218,14 @@ def _solution(
         )
     with verifying(operands.library):
         x, radius, reports = _stack(a, b, operands, accuracy == "correct", is_vector)
-    solution = _as_solution(x, radius, operands, is_vector)
+        solution = as_solution(x, radius, operands, is_vector)
     if not return_report:
         return solution
     return solution, _worst(reports)
 
 
 def _stack(
-    a: Array, b: Array, operands: Operands, is_correct: bool, is_vector: bool
+    a: Array, b: Array, operands: WideOperands, is_correct: bool, is_vector: bool
 ) -> tuple[Array, Array, list[SolutionReport]]:
     """Solutions and radii of all systems of a stack.
 
@@ -217,35 +234,24 @@ def _stack(
     stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a = np.broadcast_to(a, stack + a.shape[-2:])
     b = np.broadcast_to(b, stack + b.shape[-2:])
-    x = np.full(b.shape, np.nan, operands.dtype)
-    radius = np.full(b.shape, np.inf, operands.real)
-    reports = []
-    errors = []
-    for index in np.ndindex(stack):
-        try:
-            x[index], radius[index], report = _system(
-                a[index], b[index], operands.dtype, is_correct
-            )
-            reports.append(report)
-        except VerificationError as error:
-            errors.append((index, error))
-    if not errors:
-        return x, radius, reports
-    index, first = errors[0]
-    if not stack:
-        raise first
-    failure = VerificationError(
-        f"{len(errors)} of {len(errors) + len(reports)} systems failed; {index}: {first}"
-    )
-    failure.solution = _as_solution(x, radius, operands, is_vector)
-    raise failure from first
+    x = np.full(b.shape, np.nan, operands.dtype, like=b)
+    radius = np.full(b.shape, np.inf, operands.real, like=b)
+
+    def report_of(index: tuple[int, ...]) -> SolutionReport:
+        x[index], radius[index], report = _system(
+            a[index], b[index], operands.dtype, is_correct
+        )
+        return report
+
+    reports = Answers(stack, report_of)
+    reports.check(lambda: as_solution(x, radius, operands, is_vector))
+    return x, radius, list(reports.values.values())
 
 
 def _system(
     a: Array, b: Array, dtype: np.dtype[Any], is_correct: bool
 ) -> tuple[Array, Array, SolutionReport]:
     """x in a dtype, its radius and the report of one system."""
-    check_finite(a=a, b=b)
     certified = certified_system(a, b)
     system = certified.system
     certificate = certified.certificate
@@ -254,16 +260,18 @@ def _system(
     words = 2 if is_correct else certificate.words
     enclosed = enclosure(system, certificate, words)
     kind = np.finfo(dtype).dtype
-    if is_correct and rounded(system, enclosed, kind)[1].any():
-        # All digits of the residual, before ties and zeros are looked for
-        best: Accuracy = "pair" if certificate.words == 2 else "correct"
-        enclosed = enclosure(system, certificate, words, [best])
-    x, radius = system.restored(enclosed.x, enclosed.of_one_word())
     nearest = None
     if is_correct:
-        nearest = correctly_rounded(system, enclosed, kind)
+        check_finite(b=b)
+        if rounded(system, enclosed.on_host(), kind)[1].any():
+            # All digits of the residual, before ties and zeros are looked for
+            best: Accuracy = "pair" if certificate.words == 2 else "correct"
+            enclosed = enclosure(system, certificate, words, [best])
+        nearest = correctly_rounded(system, enclosed.on_host(), kind)
+        nearest = to_device_of(enclosed.x, nearest)
+    x, radius = system.restored(enclosed.x, enclosed.of_one_word())
     x, radius = in_dtype(x, radius, dtype, nearest)
-    _check_range(x, radius, certificate)
+    _check_range(x, radius, b, certificate)
     report = SolutionReport(
         certificate.condition,
         certificate.norm,
@@ -274,10 +282,11 @@ def _system(
     return x, radius, report
 
 
-def _check_range(x: Array, radius: Array, certificate: Certificate) -> None:
+def _check_range(x: Array, radius: Array, b: Array, certificate: Certificate) -> None:
     """Raise VerificationError where x or its radius is no finite number."""
     is_finite = np.isfinite(x) & np.isfinite(radius)
     if not is_finite.all():
+        check_finite(b=b)
         raise VerificationError(
             f"{x.size - int(np.count_nonzero(is_finite))} of {x.size} entries of x lie beyond the range of {x.dtype}, "
             f"or their bounds do (estimated condition {certificate.condition:.1e}): scale the system"
@@ -295,8 +304,8 @@ def _worst(reports: list[SolutionReport]) -> SolutionReport:
     )
 
 
-def _as_solution(
-    x: Array, radius: Array, operands: Operands, is_vector: bool
+def as_solution(
+    x: Array, radius: Array, operands: WideOperands, is_vector: bool
 ) -> VerifiedSolution:
     """Arrays of the operands' library."""
     if is_vector:

@@ -1,0 +1,45 @@
+"""The picture of solvers side by side: errors and radii over the condition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hifigemm.workshop.plots.style import (
+    Row,
+    choose,
+    curve,
+    legend,
+    new_figure,
+    unique,
+)
+
+_ERRORS = {
+    "numpy": "black o",
+    "gesvx": "orange ^",
+    "arb": "green s",
+    "hifigemm": "blue D - 7",
+}
+_RADII = {"gesvx": "orange ^ : 6 white", "arb": "green s : 6 white"}
+
+
+def solvers(rows: Sequence[Row]) -> Any:
+    """A panel for each n."""
+    sizes = unique(rows, "n")
+    title = "Largest relative error of an entry, and what the solver says of it"
+    figure, grid = new_figure(1, len(sizes), (5.5 * len(sizes), 6), title, sharey=True)
+    for axes, n in zip(grid[0], sizes):
+        for solver, style in _ERRORS.items():
+            lines = choose(rows, n=n, solver=solver)
+            curve(axes, lines, "condition", "error", f"{solver}, error", style)
+        for solver, style in _RADII.items():
+            lines = choose(rows, n=n, solver=solver)
+            name = "estimate" if solver == "gesvx" else "radius"
+            curve(axes, lines, "condition", "radius", f"{solver}, {name}", style)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("condition that is meant")
+        axes.set_title(f"n = {n}", loc="left", fontsize=11)
+    grid[0][0].set_ylabel("relative to the exact entry")
+    legend(figure, grid[0], 3)
+    return figure

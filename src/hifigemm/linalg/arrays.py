@@ -1,0 +1,233 @@
+"""What proofs compute with, for arrays of the host and for those on a device: products,
+approximate inverses and factors, numbers read from an array.
+
+Idea
+    `numerics` runs on device arrays as it stands, and so do the bounds of this package.
+    Here is what has another name there. Inverses and factors are trusted in nothing, so
+    it does not matter who makes them. Sums that bounds rest on are float64 sums of
+    products of entries on a device, which no setting of a library replaces by others.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from hifigemm import api
+from hifigemm.exceptions import PlanError, VerificationError
+from hifigemm.gemm import gemm_of_numbers
+from hifigemm.linalg.upward import UNIT
+from hifigemm.numerics import subnormals
+from hifigemm.numerics.bits import Array
+
+FEW = 4
+"""Rows or columns that are multiplied one by one on a device, in the time of reading
+the other operand a few times.
+"""
+
+
+def is_on_host(x: Any) -> bool:
+    """True for arrays and numbers of NumPy, False for device arrays."""
+    return not hasattr(x, "tensor")
+
+
+def matmul(a: Array, b: Array) -> Array:
+    """A B for matrices of n terms, in float64 or complex128.
+
+    As after n roundings of each term, or 2 n of each real one of complex numbers: the
+    error is at most gamma(n) |A||B|, and n of the least numbers where products
+    underflow.
+    """
+    if is_on_host(a):
+        return subnormals.matmul(a, b)
+    terms = a.shape[1]
+    if b.shape[1] <= FEW:
+        columns = [(a * column).sum(axis=1) for column in b.T]
+        return np.stack(columns, axis=1) if columns else a[:, :0] * 0.0
+    if a.shape[0] <= FEW:
+        rows = [(row.reshape(-1, 1) * b).sum(axis=0) for row in a]
+        return np.stack(rows, axis=0) if rows else b[:0] * 0.0
+
+    # (n + 1) u |A||B| with the rounding of the product itself
+    is_complex = "c" in (a.dtype.kind, b.dtype.kind)
+    return product_of_numbers(a, b, (2 * terms if is_complex else terms) * UNIT)
+
+
+def product_of_numbers(
+    a: Array, b: Array, accuracy: Any = None, result: Any = "array"
+) -> Any:
+    """`hifigemm.matmul` of two matrices, to an accuracy or as a pair."""
+    if is_on_host(a):
+        return api.product_of_numbers(a, b, accuracy, result=result)
+    product = api.product_of_numbers(_tensor(a), _tensor(b), accuracy, result=result)
+    if result == "pair":
+        return tuple(_array(word) for word in product)
+    return _array(product)
+
+
+def correct_residual(a: Array, x: Array, b: Array) -> Array:
+    """B - A X, every real component rounded once."""
+    if is_on_host(a):
+        return cast(
+            Array,
+            gemm_of_numbers(a, x, b, alpha=-1.0, beta=1.0, accuracy="correct"),
+        )
+    difference = gemm_of_numbers(
+        _tensor(a), _tensor(x), _tensor(b), alpha=-1.0, beta=1.0, accuracy="correct"
+    )
+    return _array(difference)
+
+
+def identity(n: int, like: Array) -> Array:
+    """The n x n identity in float64."""
+    eye = np.zeros(n * n, like=like)
+    eye[:: n + 1] = 1.0
+    return eye.reshape(n, n)
+
+
+def diagonal(a: Array) -> Array:
+    """The diagonal of a square matrix, a view of one that is contiguous."""
+    return a.reshape(-1)[:: len(a) + 1]
+
+
+def inverse(a: Array) -> Array:
+    """The inverse as the library computes it.
+
+    Raises numpy.linalg.LinAlgError: a pivot of zero, on the host; on a device entries
+    become Inf or NaN.
+    """
+    if is_on_host(a):
+        return np.linalg.inv(a)
+    return _array(_torch().linalg.inv_ex(_tensor(a)).inverse)
+
+
+def thin_qr(a: Array) -> tuple[Array, Array]:
+    """Q with orthonormal columns and an upper triangular U, A being close to Q U."""
+    if is_on_host(a):
+        q, u = np.linalg.qr(a)
+        return q, u
+    q, u = _torch().linalg.qr(_tensor(a))
+    return _array(q), _array(u)
+
+
+def cholesky(a: Array) -> Array:
+    """A lower triangular L, A being close to L L^H.
+
+    Raises numpy.linalg.LinAlgError: there is none.
+    """
+    if is_on_host(a):
+        return np.linalg.cholesky(a)
+    factor, failure = _torch().linalg.cholesky_ex(_tensor(a))
+    if int(failure):
+        raise np.linalg.LinAlgError("a leading minor is not positive")
+    return _array(factor)
+
+
+def least_eigenvector(a: Array) -> tuple[float, Array]:
+    """The least eigenvalue of a Hermitian matrix, and its vector, n x 1, not proven."""
+    if is_on_host(a):
+        values, vectors = np.linalg.eigh(a)
+        return float(values[0]), vectors[:, :1]
+    values, vectors = _torch().linalg.eigh(_tensor(a))
+    return float(values[0]), _array(vectors[:, :1])
+
+
+def pivoted_factors(a: Array) -> tuple[Array, Array, Array]:
+    """(L, U, order) with a[order] close to L U, by elimination with partial pivoting; L
+    has ones on its diagonal, and `order` lies in the memory of the CPU.
+    """
+    n = len(a)
+    if is_on_host(a):
+        packed, order = _eliminated(a)
+        return np.tril(packed, -1) + np.eye(n), np.triu(packed), order
+    torch = _torch()
+    packed, pivots, _ = torch.linalg.lu_factor_ex(_tensor(a))
+    lower = torch.tril(packed, -1)
+    lower.diagonal().fill_(1.0)
+
+    # Row i was exchanged with row pivots[i], counted from 1, for one i after the other
+    order = np.arange(n)
+    for i, pivot in enumerate(pivots.tolist()):
+        order[[i, pivot - 1]] = order[[pivot - 1, i]]
+    return _array(lower), _array(torch.triu(packed)), order
+
+
+def _eliminated(a: Array) -> tuple[Array, Array]:
+    """U, with L below its diagonal, and the order of rows."""
+    n = len(a)
+    packed = a.copy()
+    order = np.arange(n)
+    for k in range(n - 1):
+        pivot = k + int(np.argmax(np.abs(packed[k:, k])))
+        if packed[pivot, k] == 0.0:
+            continue
+        if pivot != k:
+            packed[[k, pivot]] = packed[[pivot, k]]
+            order[[k, pivot]] = order[[pivot, k]]
+        packed[k + 1 :, k] /= packed[k, k]
+        column = packed[k + 1 :, k, None]
+        row = packed[k, k + 1 :]
+        packed[k + 1 :, k + 1 :] -= column * row
+    return packed, order
+
+
+def to_host(x: Array) -> Array:
+    """An array of NumPy with these entries."""
+    return x if is_on_host(x) else np.asarray(_tensor(x).cpu())
+
+
+def to_device_of(like: Array, x: Array) -> Array:
+    """An array of NumPy as one where another array is."""
+    if is_on_host(like):
+        return x
+    tensor = _torch().from_numpy(np.ascontiguousarray(x)).reshape(x.shape)
+    return _array(tensor.to(_tensor(like).device))
+
+
+def numbers(*arrays: Any) -> list[float]:
+    """The only entry of each array, with one wait for the device."""
+    if all(is_on_host(x) for x in arrays):
+        return [float(x) for x in arrays]
+    tensors = [_tensor(x).double().reshape(()) for x in arrays]
+    return list(_torch().stack(tensors).tolist())
+
+
+def check_finite(**operands: Array) -> None:
+    """Raise VerificationError for Inf and NaN."""
+    for name, x in operands.items():
+        bad = x.size - int(np.count_nonzero(np.isfinite(x)))
+        if bad:
+            raise VerificationError(
+                f"{bad} of {x.size} entries of {name} are Inf or NaN: nothing can be proven"
+            )
+
+
+def check_not_capturing() -> None:
+    """Raise PlanError while the current stream of the device is captured."""
+    cuda = _torch().cuda
+    if cuda.is_available() and cuda.is_current_stream_capturing():
+        raise PlanError(
+            "a graph of CUDA is captured: a proof is read by the host, which decides what comes next; solve before or "
+            "after the capture"
+        )
+
+
+def _torch() -> Any:
+    import torch
+
+    return torch
+
+
+def _tensor(x: Array) -> Any:
+    """The tensor of a device array."""
+    from hifigemm.engines.device_array import unwrap
+
+    return unwrap(x)
+
+
+def _array(tensor: Any) -> Array:
+    """The device array of a tensor."""
+    from hifigemm.engines.device_array import wrap
+
+    return cast(Array, wrap(tensor))

@@ -1,0 +1,193 @@
+"""The proofs on device arrays, which are tensors: of the CPU here, through the same
+functions as those of a GPU.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from hifigemm import linalg
+from hifigemm.linalg import arguments, arrays
+from tests.linalg.worst_arithmetic import UNIT, exact_matmul, fractions
+from tests.linalg.worst_arithmetic import moduli as exact_moduli
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("flint")
+
+from experiments.linalg_enclosures import (  # noqa: E402
+    is_beyond_range,
+    matrices,
+    wrong,
+)
+from experiments.systems import (  # noqa: E402
+    FAMILIES,
+    exact_parts,
+    misses,
+    of_condition,
+)
+from hifigemm.engines.device_array import DeviceArray, unwrap, wrap  # noqa: E402
+from hifigemm.libraries import Library  # noqa: E402
+
+MAY_FAIL = {"near singular by an ulp", "exactly singular"}
+"""Families with matrices that are singular."""
+
+
+@pytest.fixture
+def on_device(monkeypatch):
+    """Tensors of the CPU are computed with as those of a GPU are."""
+    to_native = Library.to_native
+
+    def unwrapped(library, x):
+        return unwrap(x) if isinstance(x, DeviceArray) else to_native(library, x)
+
+    monkeypatch.setattr(arguments, "_array", lambda x, name, library: wrap(x))
+    monkeypatch.setattr(Library, "to_native", unwrapped)
+
+
+def solved(solve, *operands, **options):
+    """x and radius of tensors as arrays of NumPy."""
+    solution = solve(*(torch.from_numpy(x.copy()) for x in operands), **options)
+    return solution.x.numpy(), solution.radius.numpy()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_enclosure_misses_and_correct_solutions_are_the_nearest(on_device, family):
+    rng = np.random.default_rng([17, 0])
+    for a, b in matrices(*FAMILIES[family](rng)):
+        parts = exact_parts(a, b)
+        may_fail = parts is None or is_beyond_range(parts, a.dtype)
+        for accuracy in (None, "correct"):
+            try:
+                x, radius = solved(linalg.solve, a, b, accuracy=accuracy)
+            except linalg.VerificationError:
+                assert may_fail or family in MAY_FAIL
+                continue
+            assert parts is not None, "a singular matrix was proven nonsingular"
+            assert misses(x, radius, parts) == []
+            assert x.dtype == np.result_type(a, b)
+            assert radius.dtype == x.real.dtype
+            assert accuracy is None or wrong(x, parts) == 0
+
+
+@pytest.mark.parametrize("kind", ["d", "D"])
+@pytest.mark.parametrize("shape", [(3, 7, 2), (6, 7, 6), (2, 7, 6), (4, 3, 0)])
+def test_products_keep_the_bound_of_their_roundings(monkeypatch, shape, kind):
+    m, n, k = shape
+
+    # What the library multiplies is off by nearly all that its promise allows
+    def worst(a, b, accuracy, result):
+        return a @ b + 0.5 * accuracy * (a.abs() @ b.abs())
+
+    monkeypatch.setattr(arrays.api, "product_of_numbers", worst)
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((m, n)).astype(kind)
+    b = rng.standard_normal((n, k)).astype(kind)
+    if kind == "D":
+        a = a + 1j * rng.standard_normal((m, n))
+        b = b + 1j * rng.standard_normal((n, k))
+    product = arrays.to_host(
+        arrays.matmul(wrap(torch.from_numpy(a)), wrap(torch.from_numpy(b)))
+    )
+    assert product.shape == (m, k)
+    assert product.dtype == np.dtype(kind)
+    terms = 2 * n if kind == "D" else n
+    left = [a.real, -a.imag] if kind == "D" else [a]
+    right = [b.real, b.imag] if kind == "D" else [b]
+    pairs = [(fractions(x), fractions(y)) for x, y in zip(left, right)]
+    for i, j in np.ndindex(m, k):
+        exact = sum(exact_matmul(x[i : i + 1], y)[0][j] for x, y in pairs)
+        size = sum(
+            exact_matmul(exact_moduli(x[i : i + 1]), exact_moduli(y))[0][j]
+            for x, y in pairs
+        )
+        assert abs(Fraction(product[i, j].real) - exact) <= (terms + 1) * UNIT * size
+
+
+def test_inverses_and_least_squares_enclose_the_exact_ones(on_device):
+    rng = np.random.default_rng(1)
+    for condition in (1e2, 1e10):
+        a, _ = of_condition(condition)(rng)
+        x, radius = solved(linalg.inv, a)
+        assert misses(x, radius, exact_parts(a, np.eye(len(a)))) == []
+    for a in (rng.standard_normal((9, 4)), rng.standard_normal((4, 9))):
+        for b in (rng.standard_normal((len(a), 2)), rng.standard_normal((len(a), 6))):
+            x, radius = solved(linalg.lstsq, a, b)
+            other = linalg_on_host(linalg.lstsq, a, b)
+            assert (np.abs(x - other.x) <= radius + other.radius).all()
+            assert (radius <= 4.0 * np.spacing(np.abs(x).max())).all()
+
+
+def linalg_on_host(solve, *operands):
+    """The same of arrays of NumPy, which are wrapped by no fixture."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            arguments, "_array", lambda x, name, library: library.asarray(x, name)
+        )
+        return solve(*operands)
+
+
+def test_determinants_and_definiteness(on_device):
+    rng = np.random.default_rng(2)
+    a = rng.integers(-9, 10, (5, 5)).astype(float)
+    exact = round(np.linalg.det(a))
+    d = linalg.det(torch.from_numpy(a))
+    assert d.lower <= exact <= d.upper
+    assert d.upper - d.lower <= 1e-8 * abs(exact)
+    gram = torch.from_numpy(a @ a.T)
+    assert linalg.is_positive_definite(gram)
+    assert linalg.is_positive_definite(gram.to(torch.complex128))
+    assert not linalg.is_positive_definite(gram - 1e4 * torch.eye(5))
+    rank_one = torch.ones((3, 3), dtype=torch.float64)
+    assert not linalg.is_positive_definite(rank_one)
+    with pytest.raises(ValueError, match=r"the first at \(0, 1\)"):
+        linalg.is_positive_definite(torch.from_numpy(a))
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_inf_and_nan_raise(on_device, value):
+    a, b = np.eye(3), np.ones(3)
+    b[1] = value
+    for accuracy in (None, "correct"):
+        with pytest.raises(linalg.VerificationError, match="1 of 3 entries of b"):
+            solved(linalg.solve, a, b, accuracy=accuracy)
+    a[1, 1] = value
+    with pytest.raises(linalg.VerificationError, match="1 of 9 entries of a"):
+        solved(linalg.solve, a, np.ones(3))
+
+
+def test_a_stack_that_fails_in_places_carries_what_was_proven(on_device):
+    stack = torch.stack([torch.ones((2, 2)), torch.eye(2)]).double()
+    with pytest.raises(torch.linalg.LinAlgError, match="1 of 2 systems") as error:
+        linalg.solve(stack, torch.ones(2, dtype=torch.float64))
+    solution = error.value.solution
+    assert solution.x[0].isnan().all()
+    assert (solution.x[1] == 1.0).all()
+    assert (solution.radius[0] == torch.inf).all()
+
+
+def test_two_numbers_are_read_for_a_proof_and_one_for_each_step(on_device, monkeypatch):
+    waits = []
+    item = DeviceArray.item
+    numbers = arrays.numbers
+
+    def counted(*values):
+        waits.append(len(values))
+        return numbers(*values)
+
+    def counted_item(value):
+        waits.append(1)
+        return item(value)
+
+    for module in ("certificate", "refinement"):
+        monkeypatch.setattr(f"hifigemm.linalg.{module}.numbers", counted)
+    monkeypatch.setattr(DeviceArray, "item", counted_item)
+    rng = np.random.default_rng(0)
+    a = torch.from_numpy(rng.standard_normal((30, 30)))
+    b = torch.from_numpy(rng.standard_normal(30))
+    _, report = linalg.solve(a, b, return_report=True)
+    assert report.attempts == 1
+    # The last one is the range of x
+    assert len(waits) <= 2 + (report.steps + 1) + 1
