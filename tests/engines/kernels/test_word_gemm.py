@@ -42,6 +42,7 @@ SPLITTINGS = {
     "tf32": Splitting(TF32, 2, "nearest-away"),
 }
 TOPS = {"fp16": 16, "tf32": 50}
+SUMS = {False: "blocked", True: "chained"}
 INSTRUCTION = {"fp16": 16, "tf32": 8}
 pytestmark = pytest.mark.filterwarnings(
     "ignore:(overflow|invalid value) encountered:RuntimeWarning"
@@ -151,7 +152,7 @@ def test_error_stays_within_the_bound(fmt, chained, m, n, k):
         + 2.0**-24
     )
     for block in BLOCKS[fmt]:
-        got = product(a, b, fmt, block=block, chained=chained)
+        got = product(a, b, fmt, block=block, sums=SUMS[chained])
         assert (np.abs(got - exact) <= bound * size).all()
 
 
@@ -418,7 +419,9 @@ class TestOnGpu:
             for tile in valid_tiles(
                 gpu_of(torch.device(DEVICE)), family="words", fmt=fmt, block=block
             ):
-                got = product(a, b, fmt, block=block, chained=chained, config=tile)
+                got = product(
+                    a, b, fmt, block=block, sums=SUMS[chained], config=tile
+                )
                 np.testing.assert_array_equal(
                     got, want, err_msg=f"{tile}, block {block}"
                 )
@@ -450,8 +453,8 @@ class TestOnGpu:
         )
         exact = a.astype(np.float64) @ b.astype(np.float64)
         outside, chained = (
-            float(np.mean(np.abs(product(a, b, fmt, chained=chained) / exact - 1)))
-            for chained in (False, True)
+            float(np.mean(np.abs(product(a, b, fmt, sums=sums) / exact - 1)))
+            for sums in SUMS.values()
         )
         assert chained > 20 * outside
 

@@ -53,26 +53,35 @@ def sums_of(scheme: Any, k: int, model: TensorCoreModel) -> KernelSums | None:
     """The kernels' order of sums for a scheme of words, None where they do not have
     it.
     """
-    chained = scheme.accumulate == "chained"
-    if (
-        model is V100
-        or scheme.product not in word_gemm.BLOCKS
-        or not (scheme.chains_corrections or chained)
-    ):
+    product = scheme.product
+    if model is V100 or product not in word_gemm.BLOCKS:
         return None
-    unit, blocks = unit_of(model, scheme.product), word_gemm.BLOCKS[scheme.product]
-    wanted = (
-        word_gemm.WHOLE_BLOCK[scheme.product]
-        if chained
-        else scheme.block_length(unit, k)
-    )
-    block = (
-        wanted
-        if wanted in blocks
-        else next((b for b in blocks if min(b, wanted) >= k), None)
-    )
+    unit = unit_of(model, product)
+    blocks = word_gemm.BLOCKS[product]
+
+    # Corrected products, and single words, have a main product and no chain of pairs.
     pairs = () if scheme.chains_corrections else tuple(scheme.pairs())
-    return None if block is None else KernelSums(scheme, k, unit, block, chained, pairs)
+    whole_block = word_gemm.WHOLE_BLOCK[product]
+    if scheme.accumulate == "chained":
+        return KernelSums(scheme, k, unit, whole_block, "chained", pairs)
+    if scheme.accumulate == "separate":
+        sums = "separate" if pairs else "chained"
+        return KernelSums(scheme, k, unit, whole_block, sums, pairs)
+
+    # A chain takes several blocks of the kernels for one of its own, or all of k.
+    block = scheme.block_length(unit, k)
+    if pairs or scheme.splitting.num_words == 1:
+        if block >= k:
+            return KernelSums(scheme, k, unit, whole_block, "chained", pairs)
+        if block % blocks[0]:
+            return None
+        return KernelSums(scheme, k, unit, block, "blocked", pairs)
+
+    # Corrections alternate with blocks; one that holds all of k may be longer.
+    fitting = [b for b in blocks if b == block or min(b, block) >= k]
+    if not fitting:
+        return None
+    return KernelSums(scheme, k, unit, fitting[0], "blocked", pairs)
 
 
 @dataclass(frozen=True)
@@ -85,8 +94,8 @@ class KernelSums:
     k: int
     unit: Accumulation
     block: int  # of the kernels
-    chained: bool
-    # of words that make one chain; none for a main product with corrections
+    sums: str  # one of `word_gemm.SUMS`
+    # of words that make a chain; none for a main product with corrections
     pairs: tuple[tuple[int, int], ...]
 
     def __call__(self, left: Array, right: Array) -> Array:
@@ -101,7 +110,7 @@ class KernelSums:
             device=x.device,
         )
         word_gemm.word_gemm(
-            a, b, out, block=self.block, chained=self.chained, pairs=self.pairs
+            a, b, out, block=self.block, sums=self.sums, pairs=self.pairs
         )
         return wrap(out)
 
@@ -172,7 +181,7 @@ def _write(sums: KernelSums, plan: Plan, given: Arguments) -> None:
         word_gemm.word_gemm(
             *(made[0], made[1], out),
             block=sums.block,
-            chained=sums.chained,
+            sums=sums.sums,
             pairs=sums.pairs,
             shift=given.shift,
             operands=(x, y),
