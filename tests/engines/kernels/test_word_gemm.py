@@ -419,9 +419,7 @@ class TestOnGpu:
             for tile in valid_tiles(
                 gpu_of(torch.device(DEVICE)), family="words", fmt=fmt, block=block
             ):
-                got = product(
-                    a, b, fmt, block=block, sums=SUMS[chained], config=tile
-                )
+                got = product(a, b, fmt, block=block, sums=SUMS[chained], config=tile)
                 np.testing.assert_array_equal(
                     got, want, err_msg=f"{tile}, block {block}"
                 )

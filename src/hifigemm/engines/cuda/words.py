@@ -23,8 +23,10 @@ import torch
 from hifigemm.engine import Certificate
 from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of, is_triangle
 from hifigemm.engines.device_array import unwrap, wrap
-from hifigemm.engines.kernels import native_gemm, word_gemm, words
+from hifigemm.engines.kernels import double_words, native_gemm, word_gemm, words
 from hifigemm.engines.kernels.embedding import embed_left, embed_right, interleaved
+from hifigemm.engines.kernels.launch import empty
+from hifigemm.engines.library_product import library_matmul
 from hifigemm.formats import FORMATS, FP32
 from hifigemm.numerics.accumulation import Accumulation, of_tensor_core
 from hifigemm.numerics.bits import Array
@@ -131,7 +133,11 @@ class KernelSums:
 def steps(plan: Plan, model: TensorCoreModel) -> Steps | None:
     """The launches of a plan with scaled words, where the kernels have them."""
     p = plan.problem
-    if p.fmt is not FP32 or not p.k:
+    if not p.k:
+        return None
+    if plan.scheme.product == "fp32":
+        return _double_steps(plan)
+    if p.fmt is not FP32:
         return None
     if plan.verification is Verification.ON_DEVICE:
         return _choice(plan, model)
@@ -150,6 +156,41 @@ def steps(plan: Plan, model: TensorCoreModel) -> Steps | None:
     return Steps(
         partial(_write, sums), record=2, certify=certify, contiguous_rows=p.is_complex
     )
+
+
+def _double_steps(plan: Plan) -> Steps | None:
+    """The launches of a plan of FP32 words, which the library multiplies in FP64.
+
+    Sums in blocks of k would be many short products.
+    """
+    scheme = plan.scheme
+    is_blocked = plan.k_block < plan.problem.terms
+    if plan.certifies or is_blocked:
+        return None
+    if scheme.splitting.rounding not in double_words.ROUNDINGS:
+        return None
+    return Steps(_write_doubles, contiguous_rows=plan.problem.is_complex)
+
+
+def _write_doubles(plan: Plan, given: Arguments) -> None:
+    """Block by block: words, a product of the library for each pair, the sums."""
+    scheme = plan.scheme
+    top = scheme.top_exponent(plan.problem) if scheme.scale else None
+    pairs = scheme.pairs()
+    for block in blocks_of(plan, given.out):
+        x, y, out = _as_real(
+            *block.operands(given.a, given.b), given.out[block.entries]
+        )
+        left, right = double_words.split_doubles(
+            ((x, 2), (y, 1)), scheme.splitting, top
+        )
+        shape = (len(pairs), *out.shape)
+        products = empty(shape, torch.float64, out)
+        for i, (p, q) in enumerate(pairs):
+            given.out.program.call(
+                library_matmul, left.planes[p], right.planes[q], products[i]
+            )
+        double_words.double_sums(products, left, right, out, (x, y), given.shift)
 
 
 def _as_real(a: Tensor, b: Tensor, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:

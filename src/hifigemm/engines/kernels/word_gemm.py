@@ -147,10 +147,10 @@ def nonfinite_sums(left, right, left_k, right_k, inside_m, inside_n, k, zeros):
     for h in range(k):
         offset = tl.cast(h, tl.int64)
         a = sign_of_finite(
-            tl.load(left + offset * left_k, mask=inside_m, other=0.0).to(tl.float32)
+            tl.load(left + offset * left_k, mask=inside_m, other=0.0).to(zeros.dtype)
         )
         b = sign_of_finite(
-            tl.load(right + offset * right_k, mask=inside_n, other=0.0).to(tl.float32)
+            tl.load(right + offset * right_k, mask=inside_n, other=0.0).to(zeros.dtype)
         )
         total += a[:, None] * b[None, :]
     return total
@@ -245,7 +245,16 @@ def _corrected_kernel(
                     left_word = left_high + plane_left * KIND.pairs[i][0]
                     right_word = right_high + plane_right * KIND.pairs[i][1]
                     main = _chain(
-                        main, left_word, right_word, row, col, first, last, pitch, TILE, EVEN
+                        main,
+                        left_word,
+                        right_word,
+                        row,
+                        col,
+                        first,
+                        last,
+                        pitch,
+                        TILE,
+                        EVEN,
                     )
                 total = tl.fma(main, tl.zeros_like(total) + one, total)
         else:

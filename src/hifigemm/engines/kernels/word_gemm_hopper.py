@@ -423,7 +423,16 @@ def _consume(
             _store(sums, z, row, column, scales, shift, k, sides, KIND, ADJACENT)
             column += WIDTH
             scales = _scales(
-                z, row, column, left_side, right_side, shift, HALF, WIDTH, IN_FP32, stored
+                z,
+                row,
+                column,
+                left_side,
+                right_side,
+                shift,
+                HALF,
+                WIDTH,
+                IN_FP32,
+                stored,
             )
             sums = gl.convert_layout(halves[1], stored)
             _store(sums, z, row, column, scales, shift, k, sides, KIND, ADJACENT)
