@@ -144,6 +144,42 @@ def test_complex_words_of_float64_operands_are_those_of_the_embedding(engine):
     np.testing.assert_allclose(values, a @ b, rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        hg.Multiword("tf32", 2, 3, scale=False),
+        hg.Multiword("tf32", 2, 4, scale=False, accumulate="separate"),
+        hg.Corrected("tf32", scale=False),
+        hg.Corrected("fp16", scale=False),
+        hg.Multiword("fp16", 2, 4, scale=False, split_rounding="zero"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("shift", [0, 2])
+def test_sums_of_unscaled_words_that_overflow_are_made_again(scheme, shift, engine):
+    """Products of 2**140 cancel in the first block of k: an Inf or NaN without scaling,
+    and exactly 2**60 with it. FP16 words saturate.
+    """
+    rng = np.random.default_rng(24)
+    a, b = uniform(rng, 2, 21, 70), uniform(rng, 1, 70, 18)
+    if scheme.product == "tf32":
+        a[1, 2] = 2.0**70
+        b[0, :64, 3] = np.where(np.arange(64) % 2, 2.0**70, -(2.0**70))
+        b[0, 64:, 3] = 0.0
+        b[0, 66, 3] = 2.0**-10
+    a[0, 5, 5], b[0, 3, 2] = np.inf, np.nan
+    with np.errstate(all="ignore"):
+        want = hg.gemm(a, b, alpha=2.0**shift, scheme=scheme, engine="simulated-h100")
+    plan = planned(scheme, a, b, engine)
+    _, values = run(plan, a, b, engine, shift)
+    if scheme.product == "tf32":
+        assert values[1, 2, 3] == want[1, 2, 3] == 2.0 ** (60 + shift)
+        large = np.abs(want) > 2.0**50
+        np.testing.assert_allclose(values[large], want[large], rtol=1e-5)
+        values[large] = want[large] = 0.0
+    np.testing.assert_allclose(values, want, rtol=0, atol=2e-3)
+
+
 def complex_uniform(rng, *shape):
     return (uniform(rng, *shape) + 1j * uniform(rng, *shape)).astype(np.complex64)
 
@@ -580,7 +616,6 @@ def test_what_the_kernels_do_not_have_is_left_to_the_steps(engine):
     a, b = np.ones((1, 4, 99), np.float32), np.ones((1, 99, 4), np.float32)
     odd_blocks = hg.Multiword("bf16", 3, 6, accumulate="blocked", block=24)
     for scheme in (
-        hg.Corrected(scale=False),
         hg.Corrected(block=24),
         odd_blocks,
         hg.Corrected(block=100),

@@ -13,7 +13,7 @@ their product is left out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of, is_triang
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.kernels import double_words, native_gemm, word_gemm, words
 from hifigemm.engines.kernels.embedding import embed_left, embed_right, interleaved
-from hifigemm.engines.kernels.launch import empty
+from hifigemm.engines.kernels.launch import cleared, empty
 from hifigemm.engines.library_product import library_matmul
 from hifigemm.formats import FORMATS, FP32
 from hifigemm.numerics.accumulation import Accumulation, of_tensor_core
@@ -142,12 +142,13 @@ def steps(plan: Plan, model: TensorCoreModel) -> Steps | None:
     if plan.verification is Verification.ON_DEVICE:
         return _choice(plan, model)
     sums = sums_of(plan.scheme, p.terms, model)
-    if (
-        not plan.scheme.scale
-        or sums is None
-        or plan.scheme.splitting.rounding not in _ROUNDINGS[plan.scheme.product]
-    ):
+    rounding = plan.scheme.splitting.rounding
+    if sums is None or rounding not in _ROUNDINGS[plan.scheme.product]:
         return None
+    if not plan.scheme.scale:
+        if plan.certifies:
+            return None
+        return Steps(partial(_write_unscaled, sums), contiguous_rows=p.is_complex)
     if not plan.certifies:
         return Steps(partial(_write, sums), contiguous_rows=p.is_complex)
     if sums.pairs:  # what words lose says nothing of products of two low words
@@ -156,6 +157,48 @@ def steps(plan: Plan, model: TensorCoreModel) -> Steps | None:
     return Steps(
         partial(_write, sums), record=2, certify=certify, contiguous_rows=p.is_complex
     )
+
+
+def _write_unscaled(sums: KernelSums, plan: Plan, given: Arguments) -> None:
+    """Words of the operands as they are; entries whose sums overflow are made again by
+    the scheme with scaled words.
+
+    Sums of FP16 words, which saturate, do not overflow in FP32.
+    """
+    scheme = plan.scheme
+    scaled_top = scheme.top_exponent(plan.problem)
+    for block in blocks_of(plan, given.out):
+        x, y, out = _as_real(
+            *block.operands(given.a, given.b), given.out[block.entries]
+        )
+        sides = (x, 2), (y, 1)
+        options: dict[str, Any] = {
+            "block": sums.block,
+            "sums": sums.sums,
+            "pairs": sums.pairs,
+            "shift": given.shift,
+            "operands": (x, y),
+            "triangle": is_triangle(plan, block) and not plan.problem.is_complex,
+        }
+        left, right = words.split_words(sides, scheme.splitting, None)
+        if scheme.product == "fp16":
+            word_gemm.word_gemm(left, right, out, **options)
+            continue
+        overflow = cleared(2, out)
+        word_gemm.word_gemm(left, right, out, **options, overflow=overflow)
+        # All launches from here on do nothing unless a sum has overflowed.
+        has_overflow = (0, _MOST)
+        left, right = words.split_words(
+            sides,
+            scheme.splitting,
+            scaled_top,
+            predicate=overflow,
+            losses=has_overflow,
+        )
+        left = replace(left, losses=overflow)
+        word_gemm.word_gemm(
+            left, right, out, **options, losses=has_overflow, repairs=True
+        )
 
 
 def _double_steps(plan: Plan) -> Steps | None:

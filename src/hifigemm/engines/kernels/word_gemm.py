@@ -83,6 +83,7 @@ class Kind:
     sums: str  # one of `SUMS`
     in_fp32: bool
     triangle: bool
+    repairs: bool  # only entries that are NaN are written
 
 
 class Side(NamedTuple):
@@ -136,6 +137,18 @@ def _chain(
 
 
 @triton.jit
+def without_overflows(sums, overflow, inside):
+    """Sums with NaN in the place of those inside that are not finite.
+
+    The first number at `overflow` becomes 2 where there are any.
+    """
+    lost = inside & ((sums - sums == 0.0) == 0)
+    # All threads write the same number to the same place.
+    tl.store(overflow + lost.to(tl.int32) * 0, 2, mask=lost)
+    return tl.where(lost, float("nan"), sums)
+
+
+@triton.jit
 def nonfinite_sums(left, right, left_k, right_k, inside_m, inside_n, k, zeros):
     """Twin: numerics.special.fill_nonfinite. sum_h S(a_h) S(b_h) of rows and columns.
 
@@ -183,6 +196,7 @@ def _corrected_kernel(
     left,
     right,
     losses,
+    overflow,
     out,
     operands,
     shift,
@@ -311,6 +325,9 @@ def _corrected_kernel(
     col_exponent = tl.load(
         right.exponents + z * right.exponents_batch + cols, mask=inside_n, other=0
     )
+    inside = inside_m[:, None] & inside_n[None, :]
+    if overflow is not None:
+        total = without_overflows(total, overflow, inside)
     row_spread = tl.max(tl.abs(row_exponent), axis=0)
     col_spread = tl.max(tl.abs(col_exponent), axis=0)
     result = unscaled(
@@ -326,14 +343,17 @@ def _corrected_kernel(
         + rows[:, None].to(tl.int64) * out_row
         + cols[None, :].to(tl.int64) * out_col
     )
-    inside = inside_m[:, None] & inside_n[None, :]
+    wanted = inside
+    if KIND.repairs:
+        old = tl.load(target, mask=inside, other=0.0)
+        wanted = inside & (old != old)
     if operands is not None:
         # Entries of marked vectors are stored apart; both stores together write each
         # entry once.
         marked = (row_exponent == NOT_FINITE + shift)[:, None] | (
             col_exponent == NOT_FINITE
         )[None, :]
-        tl.store(target, result, mask=inside & (marked == 0))
+        tl.store(target, result, mask=wanted & (marked == 0))
         # A and B themselves are read by few programs: those with a marked vector.
         if (tl.min(row_exponent, axis=0) == NOT_FINITE + shift) | (
             tl.min(col_exponent, axis=0) == NOT_FINITE
@@ -345,7 +365,7 @@ def _corrected_kernel(
             filled = nonfinite_sums(a, b, a_k, b_k, inside_m, inside_n, k, zeros)
             tl.store(target, filled, mask=inside & marked)
     else:
-        tl.store(target, result, mask=inside)
+        tl.store(target, result, mask=wanted)
 
 
 _launch: Any = Launch(_corrected_kernel)
@@ -364,6 +384,8 @@ def word_gemm(
     operands: tuple[torch.Tensor, torch.Tensor] | None = None,
     config: Tile | None = None,
     triangle: bool = False,
+    overflow: torch.Tensor | None = None,
+    repairs: bool = False,
 ) -> None:
     """out = 2**shift A B from the words of A and B, on torch's current stream; see the
     module docstring.
@@ -398,6 +420,11 @@ def word_gemm(
     triangle : bool
         Make only the tiles of a square result that have entries on or below the
         diagonal.
+    overflow : int32 tensor, shape (2,), or None
+        Zeros, the first of which becomes 2 where a sum is not finite; the entry is NaN
+        then. As losses of words such a tensor lies in range(0, 1), else below.
+    repairs : bool
+        Write only entries that are NaN, and those of rows and columns with Inf or NaN.
     """
     fmt = left.splitting.fmt.name
     block = WHOLE_BLOCK[fmt] if block is None else block
@@ -413,6 +440,8 @@ def word_gemm(
         "losses": losses,
         "triangle": triangle,
         "shift": shift,
+        "overflow": overflow,
+        "repairs": repairs,
     }
     if out.shape[0] > _MATRICES:
         for start in range(0, out.shape[0], _MATRICES):
@@ -454,7 +483,7 @@ def word_gemm(
         )
     chain = tuple((p, q) for p, q in pairs if p < counts[0] and q < counts[1])
     words_at_hand = (1, 1) if pairs else counts
-    kind = Kind(*words_at_hand, chain, sums, fmt == "fp16", triangle)
+    kind = Kind(*words_at_hand, chain, sums, fmt == "fp16", triangle, repairs)
     # Terms of one pair before the next one's turn.
     span = block if sums == "blocked" else max(left.k, 1)
     target = (out, *out.stride())
@@ -464,7 +493,7 @@ def word_gemm(
     launch(
         left,
         right,
-        noted_losses,
+        (noted_losses, overflow),
         target,
         entries,
         (shift, 2.0**-left.splitting.low_shift),
@@ -555,7 +584,7 @@ def side_of(words: Words, unit: int) -> Side:
 def _launch_plain(
     left: Words,
     right: Words,
-    noted_losses: Any,
+    notes: tuple[Any, Any],
     target: Any,
     entries: Any,
     scales: Any,
@@ -575,7 +604,7 @@ def _launch_plain(
         (tiles_m * tiles_n, target[0].shape[0]),
         side_of(left, 1),
         side_of(right, 1),
-        noted_losses,
+        *notes,
         target,
         entries,
         shift,

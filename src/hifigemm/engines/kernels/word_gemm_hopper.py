@@ -45,7 +45,13 @@ from hifigemm.engines.kernels.hopper_ring import tma_load
 from hifigemm.engines.kernels.launch import Launch, TensorMap, tensor_map
 from hifigemm.engines.kernels.tiles import Tile, gpu_of, tiles_along
 from hifigemm.engines.kernels.vector_tiles import NOT_FINITE
-from hifigemm.engines.kernels.word_gemm import Kind, nonfinite_sums, side_of, unscaled
+from hifigemm.engines.kernels.word_gemm import (
+    Kind,
+    nonfinite_sums,
+    side_of,
+    unscaled,
+    without_overflows,
+)
 from hifigemm.engines.kernels.words import Words, losses_in_range
 
 _CONSUMER_REGISTERS = gl.constexpr(232)
@@ -240,7 +246,7 @@ def _store(
     ROWS: gl.constexpr = sums.shape[0]
     COLUMNS: gl.constexpr = sums.shape[1]
     layout: gl.constexpr = sums.type.layout
-    left_side, right_side, out, operands = sides
+    left_side, right_side, overflow, out, operands = sides
     row_exponent, col_exponent, exponents, narrow = scales
     c, out_batch, out_row, out_col = out
     m, n = left_side.vectors, right_side.vectors
@@ -252,9 +258,13 @@ def _store(
         target = target + cols[None, :]
     else:
         target = target + cols[None, :].to(gl.int64) * out_col
+    inside = (rows[:, None] < m) & (cols[None, :] < n)
+    if overflow is not None:
+        sums = without_overflows(sums, overflow, inside)
     # The short path: a whole tile, with powers of two that FP32 holds. Either way the
     # product is rounded once.
-    if narrow & (row + ROWS <= m) & (column + COLUMNS <= n):
+    is_whole = (row + ROWS <= m) & (column + COLUMNS <= n)
+    if narrow & is_whole & (not KIND.repairs):
         if KIND.in_fp32:
             gl.store(target, unscaled(sums, row_exponent, col_exponent, True))
         else:
@@ -262,12 +272,15 @@ def _store(
             gl.store(target, sums * factor)
     else:
         result = unscaled(sums, row_exponent, col_exponent, KIND.in_fp32 & narrow)
-        inside = (rows[:, None] < m) & (cols[None, :] < n)
+        wanted = inside
+        if KIND.repairs:
+            old = gl.load(target, mask=inside, other=0.0)
+            wanted = inside & (old != old)
         if operands is not None:
             marked = (row_exponent == NOT_FINITE + shift)[:, None] | (
                 col_exponent == NOT_FINITE
             )[None, :]
-            gl.store(target, result, mask=inside & (marked == 0))
+            gl.store(target, result, mask=wanted & (marked == 0))
             # Marked entries are filled in from A and B themselves, in the few tiles
             # that hold any.
             smallest_row = gl.min(exponents, axis=0)
@@ -284,13 +297,14 @@ def _store(
                 )
                 gl.store(target, filled, mask=inside & marked)
         else:
-            gl.store(target, result, mask=inside)
+            gl.store(target, result, mask=wanted)
 
 
 @gluon.jit
 def _consume(
     HALF_INDEX: gl.constexpr,
     ring,
+    overflow,
     out,
     left_side,
     right_side,
@@ -330,7 +344,7 @@ def _consume(
         instr_shape=[16, WIDTH, 32 // WORD_BYTES],
     )
     left_ring, right_ring, full, empty = ring
-    sides = (left_side, right_side, out, operands)
+    sides = (left_side, right_side, overflow, out, operands)
     k_steps, span, tiles, tiles_m, tiles_n = counts
     step = 0
     for index in range(gl.program_id(0), tiles, gl.num_programs(0)):
@@ -458,6 +472,7 @@ def _corrected_kernel(
     left,
     right,
     losses,
+    overflow,
     out,
     operands,
     shift,
@@ -517,6 +532,7 @@ def _corrected_kernel(
                 (
                     upper,
                     ring,
+                    overflow,
                     out,
                     left,
                     right,
@@ -536,6 +552,7 @@ def _corrected_kernel(
                 (
                     lower,
                     ring,
+                    overflow,
                     out,
                     left,
                     right,
@@ -585,7 +602,7 @@ def _map_of(words: Words, block: tuple[int, int]) -> TensorMap:
 def launch(
     left: Words,
     right: Words,
-    noted_losses: Any,
+    notes: tuple[Any, Any],
     target: Any,
     entries: Any,
     scales: Any,
@@ -612,7 +629,7 @@ def launch(
         _map_of(right, (tile.block_n, tile.block_k)),
         side_of(left, pitch),
         side_of(right, pitch),
-        noted_losses,
+        *notes,
         target,
         entries,
         shift,
