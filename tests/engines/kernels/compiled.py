@@ -436,11 +436,11 @@ def facts(step, found):
         lines["restarts"], lines["blocks"] = restarts(
             sass, ttgir, constants, found.metadata.num_warps
         )
+        loops = [block for block in re.split(r"\bBRA\b", sass) if "HGMMA" in block]
         # None where ptxas knows that no branch around the products diverges.
-        lines["moves"] = sum(
-            block.count("R2UR")
-            for block in re.split(r"\bBRA\b", sass)
-            if "HGMMA" in block
+        lines["moves"] = sum(block.count("R2UR") for block in loops)
+        lines["spills in loops"] = sum(
+            len(re.findall(r"\b(?:STL|LDL)\b", block)) for block in loops
         )
     # Twice the entries of a matrix may exceed 2**31.
     lines["doubled"] = re.findall(
