@@ -338,6 +338,7 @@ def summary(gpu: Gpu) -> list[str]:
         "residues": ("residues", "", 0),
         "words": ("words", "fp16", 64),
         "chains": ("chains", "fp16", 64),
+        "sums of chains": ("sums of chains", "fp16", 64),
     }
     return [
         f"{name}: {tile_for(ProductShape(8192, 8192, 8192, 1, *kind), gpu)}"
