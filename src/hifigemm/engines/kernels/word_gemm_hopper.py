@@ -140,15 +140,27 @@ def _chain(
     total,
     HALF_INDEX: gl.constexpr,
     STAGES: gl.constexpr,
+    STARTS: gl.constexpr,
 ):
     """The chain of the next `steps` products of a pair of words, going on from `total`.
 
     Returns it with the number of stages that were used until then, and the last of
-    them. The products of the last block may still be under way.
+    them. The products of the last block may still be under way. With STARTS the chain
+    starts from zero, so that no instruction has to clear the sums.
     """
     left_ring, right_ring, full, empty = ring
     previous = 0
-    for i in range(steps):
+    first = 0
+    if STARTS:
+        first = 1
+        previous = step % STAGES
+        mbarrier.wait(full.index(previous), (step // STAGES) & 1)
+        left = left_ring.index(previous * 2 + HALF_INDEX)
+        right = right_ring.index(previous).permute((1, 0))
+        token = warpgroup_mma(left, right, total, use_acc=False, is_async=True)
+        total = warpgroup_mma_wait(1, deps=(token,))
+        step += 1
+    for i in range(first, steps):
         # The words of this block of k, once all their bytes are there.
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
@@ -360,7 +372,7 @@ def _consume(
         previous = 0
         if KIND.sums == "chained" and PAIRS > 0:
             total, step, previous = _chain(
-                ring, step, PAIRS * k_steps, total, HALF_INDEX, STAGES
+                ring, step, PAIRS * k_steps, total, HALF_INDEX, STAGES, False
             )
         elif PAIRS > 0:
             # One chain after the other: of a pair, or of all pairs for a block of k.
@@ -371,7 +383,7 @@ def _consume(
                 if KIND.sums == "blocked":
                     steps = PAIRS * gl.minimum(span, k_steps - chain * span)
                 main, step, previous = _chain(
-                    ring, step, steps, zero, HALF_INDEX, STAGES
+                    ring, step, steps, zero, HALF_INDEX, STAGES, True
                 )
                 main = warpgroup_mma_wait(0, deps=(main,))
                 mbarrier.arrive(empty.index(previous), count=1)
