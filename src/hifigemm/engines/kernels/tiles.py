@@ -225,10 +225,6 @@ def _rates(
         if family != "residues":
             own = replace(tile, block_k=block)
             own = replace(own, stages=_stages(own, fmt, gpu, family))
-            # So many rows of wide tiles are about as long as the columns of a wave:
-            # fewer words come from memory, and power is left for products.
-            if tile.kernel == "hopper" and tile.block_n > tile.block_m:
-                own = replace(own, group=16)
         if tile.kernel in kernels and fits(own, gpu, family, fmt, block):
             found[own] = rate
     return found
