@@ -155,6 +155,7 @@ def test_complex_words_of_float64_operands_are_those_of_the_embedding(engine):
     ],
     ids=str,
 )
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("shift", [0, 2])
 def test_sums_of_unscaled_words_that_overflow_are_made_again(scheme, shift, engine):
     """Products of 2**140 cancel in the first block of k: an Inf or NaN without scaling,
@@ -745,6 +746,10 @@ CHAINS = [
     hg.Multiword("tf32", 2, 4, accumulate="blocked"),
     hg.Multiword("fp16", 2, 3, accumulate="blocked", block=128),
     hg.Multiword("bf16", 3, 9, accumulate="blocked", block=48),
+    hg.Multiword("tf32", 2, 4, scale=False),
+    hg.Multiword("bf16", 3, 6, scale=False, accumulate="blocked"),
+    hg.Multiword("fp16", 2, 4, scale=False, split_rounding="zero"),
+    hg.Corrected("tf32", scale=False),
 ]
 
 

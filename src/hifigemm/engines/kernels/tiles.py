@@ -185,8 +185,9 @@ def fits(
             tile.shared <= gpu.shared_per_block
             and tile.registers + k_registers * tile.block_k <= 255
         )
-    # The plain kernel of words holds S, P and D, or those of them that it needs.
-    sums = {"words": 3, "sums of chains": 2, "chains": 1}[family]
+    # The plain kernel of words holds S, P and D, or S and P and what both add up to; a
+    # chain holds one sum.
+    sums = 1 if family == "chains" else 3
     registers = {9: 192, 10: 128}.get(gpu.capability[0], 96)
     holds = tile.kernel == "hopper" or sums * tile.area <= 32 * tile.warps * registers
     known = _entry(tile) in TILES[family] and tile.group > 0
