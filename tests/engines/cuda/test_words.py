@@ -63,6 +63,8 @@ def run(plan, a, b, engine, shift=0, epilogue=PLAIN, out=None):
         hg.Multiword("tf32", 2, 3),
         # the interpreter has no products of BF16
         hg.Multiword("fp16", 2, 4, split_rounding="zero"),
+        hg.Multiword("fp16", 2, 4, accumulate="separate"),
+        hg.Multiword("tf32", 2, 3, accumulate="blocked", block=48),
     ],
     ids=str,
 )
@@ -87,6 +89,96 @@ def test_values_epilogue_and_stacks_are_those_of_the_scheme(scheme, engine):
     np.testing.assert_allclose(
         on_host(plain), run(plan, a, b, engine)[1], rtol=0, atol=1e-5
     )
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        hg.Multiword("fp32", 2, 3),
+        hg.Multiword("fp32", 2, 4, split_rounding="zero", accumulate="separate"),
+        hg.Multiword("fp32", 1, 1, scale=False),
+    ],
+    ids=str,
+)
+def test_words_of_float64_operands_have_the_bits_of_the_scheme(scheme, engine):
+    """Entries of 28 bits, whose products of words add up exactly in any order: so the
+    order in which a library adds them does not matter.
+    """
+    rng = np.random.default_rng(22)
+
+    def entries(*shape):
+        return rng.integers(2**27, 2**28, shape) * rng.choice([-1.0, 1.0], shape)
+
+    a, b, c = entries(1, 21, 20), entries(2, 20, 18), entries(2, 21, 18)
+    a[0, 7, 3], b[1, 4, 5] = np.inf, np.nan
+    if scheme.scale:
+        a[0, 3] *= 2.0**900
+        b[1, :, 4] *= 2.0**-700
+    plan = planned(scheme, a, b, engine)
+    with np.errstate(all="ignore"):
+        want = hg.matmul(a, b, scheme=scheme, engine="numpy")
+    np.testing.assert_array_equal(run(plan, a, b, engine)[1], want)
+    blocks = planned(scheme, a, b, engine, workspace=plan.workspace // 2)
+    assert not blocks.is_whole
+    np.testing.assert_array_equal(run(blocks, a, b, engine)[1], want)
+    (z,), target = arrays(c), arrays(np.zeros((2, 18, 21)))[0]
+    target = np.swapaxes(target, 1, 2)
+    with np.errstate(all="ignore"):
+        want = hg.gemm(
+            a, b, c, alpha=0.25 * 2, beta=-1.5, scheme=scheme, engine="numpy"
+        )
+    _, values = run(plan, a, b, engine, 1, Epilogue(0.25, -1.5, z), target)
+    np.testing.assert_array_equal(values, want)
+    np.testing.assert_array_equal(on_host(target), want)
+
+
+def test_complex_words_of_float64_operands_are_those_of_the_embedding(engine):
+    rng = np.random.default_rng(23)
+    scheme = hg.Multiword("fp32", 2, 3)
+    a, b = (
+        rng.uniform(-1, 1, shape) + 1j * rng.uniform(-1, 1, shape)
+        for shape in ((1, 9, 40), (2, 40, 7))
+    )
+    plan = planned(scheme, a, b, engine)
+    values = run(plan, a, b, engine)[1]
+    np.testing.assert_allclose(values, a @ b, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        hg.Multiword("tf32", 2, 3, scale=False),
+        hg.Multiword("tf32", 2, 4, scale=False, accumulate="separate"),
+        hg.Corrected("tf32", scale=False),
+        hg.Corrected("fp16", scale=False),
+        hg.Multiword("fp16", 2, 4, scale=False, split_rounding="zero"),
+    ],
+    ids=str,
+)
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("shift", [0, 2])
+def test_sums_of_unscaled_words_that_overflow_are_made_again(scheme, shift, engine):
+    """Products of 2**140 cancel in the first block of k: an Inf or NaN without scaling,
+    and exactly 2**60 with it. FP16 words saturate.
+    """
+    rng = np.random.default_rng(24)
+    a, b = uniform(rng, 2, 21, 70), uniform(rng, 1, 70, 18)
+    if scheme.product == "tf32":
+        a[1, 2] = 2.0**70
+        b[0, :64, 3] = np.where(np.arange(64) % 2, 2.0**70, -(2.0**70))
+        b[0, 64:, 3] = 0.0
+        b[0, 66, 3] = 2.0**-10
+    a[0, 5, 5], b[0, 3, 2] = np.inf, np.nan
+    with np.errstate(all="ignore"):
+        want = hg.gemm(a, b, alpha=2.0**shift, scheme=scheme, engine="simulated-h100")
+    plan = planned(scheme, a, b, engine)
+    _, values = run(plan, a, b, engine, shift)
+    if scheme.product == "tf32":
+        assert values[1, 2, 3] == want[1, 2, 3] == 2.0 ** (60 + shift)
+        large = np.abs(want) > 2.0**50
+        np.testing.assert_allclose(values[large], want[large], rtol=1e-5)
+        values[large] = want[large] = 0.0
+    np.testing.assert_allclose(values, want, rtol=0, atol=2e-3)
 
 
 def complex_uniform(rng, *shape):
@@ -198,6 +290,10 @@ def test_bound_from_the_losses_holds(family, product, make_pair, engine):
         hg.Corrected(scale=False, block=64),
         hg.Multiword("fp16", 1, 1),
         hg.Multiword("tf32", 1, 1, accumulate="blocked", scale=False, block=32),
+        hg.Multiword("fp16", 1, 1, accumulate="separate"),
+        hg.Multiword("tf32", 2, 4, accumulate="separate"),
+        hg.Multiword("fp16", 2, 3, accumulate="blocked", block=16),
+        hg.Multiword("tf32", 2, 3, accumulate="blocked", block=48),
     ],
     ids=str,
 )
@@ -519,14 +615,20 @@ def test_narrow_operands_go_through_float32_otherwise(tensors):
 
 def test_what_the_kernels_do_not_have_is_left_to_the_steps(engine):
     a, b = np.ones((1, 4, 99), np.float32), np.ones((1, 99, 4), np.float32)
-    separate = hg.Multiword("bf16", 3, 6, accumulate="separate")
+    odd_blocks = hg.Multiword("bf16", 3, 6, accumulate="blocked", block=24)
     for scheme in (
-        hg.Corrected(scale=False),
         hg.Corrected(block=24),
-        separate,
+        odd_blocks,
         hg.Corrected(block=100),
     ):
         assert engine.compile(planned(scheme, a, b, engine)) is None
+    assert sums_of(odd_blocks, 24, H100).sums == "chained"
+    doubles = a.astype(np.float64), b.astype(np.float64)
+    for scheme in (
+        hg.Multiword("fp32", 2, 3, split_rounding="nearest-away"),
+        hg.Multiword("fp32", 2, 3, accumulate="blocked"),
+    ):
+        assert engine.compile(planned(scheme, *doubles, engine)) is None
     assert sums_of(hg.Corrected(block=100), 40, H100).block == 64
     assert (
         engine.compile(planned(hg.Corrected(block=100), a[..., :40], b[:, :40], engine))
@@ -629,6 +731,41 @@ def test_a_program_takes_the_workspace_of_its_plan(product, engine, costs):
         planned("auto", a, b, engine, workspace=chosen.workspace - 1).scheme
         == hg.Native()
     )
+
+
+CHAINS = [
+    hg.Multiword("tf32", 1, 1),
+    hg.Multiword("tf32", 2, 3),
+    hg.Multiword("tf32", 2, 4, split_rounding="zero"),
+    hg.Multiword("fp16", 1, 1),
+    hg.Multiword("fp16", 2, 3),
+    hg.Multiword("bf16", 3, 6),
+    hg.Multiword("bf16", 3, 9),
+    hg.Multiword("tf32", 2, 3, accumulate="separate"),
+    hg.Multiword("bf16", 3, 6, accumulate="separate"),
+    hg.Multiword("tf32", 2, 4, accumulate="blocked"),
+    hg.Multiword("fp16", 2, 3, accumulate="blocked", block=128),
+    hg.Multiword("bf16", 3, 9, accumulate="blocked", block=48),
+    hg.Multiword("tf32", 2, 4, scale=False),
+    hg.Multiword("bf16", 3, 6, scale=False, accumulate="blocked"),
+    hg.Multiword("fp16", 2, 4, scale=False, split_rounding="zero"),
+    hg.Corrected("tf32", scale=False),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("scheme", CHAINS, ids=str)
+@pytest.mark.parametrize(
+    ("family", "m", "k", "n"),
+    [("uniform", 150, 520, 270), ("phi_4", 67, 129, 300), ("full_range", 33, 200, 40)],
+)
+def test_chains_have_the_bits_of_the_model(scheme, family, m, k, n, make_pair, engine):
+    a, b = (x[None] for x in make_pair(family, m, k, n, np.float32))
+    a[0, 1, 2] = np.inf
+    plan = planned(scheme, a, b, engine)
+    with np.errstate(all="ignore"):
+        want = hg.matmul(a, b, scheme=scheme, engine="simulated-h100")
+    np.testing.assert_array_equal(run(plan, a, b, engine)[1], want)
 
 
 @pytest.mark.gpu

@@ -25,6 +25,7 @@ from triton.backends.compiler import GPUTarget
 
 from hifigemm.engines.cuda.ozaki2 import products_of_halves
 from hifigemm.engines.kernels import (
+    double_words,
     error_ratio,
     native_gemm,
     residue_gemm,
@@ -43,7 +44,7 @@ from hifigemm.engines.kernels.slices import slice_operands
 from hifigemm.engines.kernels.special import restore_special_values
 from hifigemm.engines.kernels.tiles import gpu_of, valid_tiles
 from hifigemm.engines.kernels.words import split_words
-from hifigemm.formats import FP16, TF32
+from hifigemm.formats import FP16, FP32, TF32
 from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.words import Splitting
@@ -275,22 +276,31 @@ def bits():
 
 
 def words():
+    pairs = (1, 1), (0, 1), (1, 0), (0, 0)
     sums = {
         "added outside": {},
-        "chained, triangle": {"chained": True, "triangle": True},
-        "pairs": {"pairs": ((1, 1), (0, 1), (1, 0), (0, 0))},
+        "chained, triangle": {"sums": "chained", "triangle": True},
+        "pairs, chained": {"sums": "chained", "pairs": pairs},
+        "pairs, separate": {"sums": "separate", "pairs": pairs},
+        "pairs, blocked": {"sums": "blocked", "pairs": pairs, "block": 128},
     }
     for (fmt, block), how in product(((FP16, 64), (TF32, 32)), sums):
+        # Separate and blocked sums differ in the order of their loops alone.
+        if (fmt.name, how) in (("fp16", "pairs, blocked"), ("tf32", "pairs, separate")):
+            continue
+        family = word_gemm.family_of(
+            sums[how].get("sums", "blocked"), sums[how].get("pairs", ())
+        )
         for tile in valid_tiles(
-            gpu_of(DEVICE), family="words", fmt=fmt.name, block=block
+            gpu_of(DEVICE), family=family, fmt=fmt.name, block=block
         ):
 
             def write(program, fmt=fmt, block=block, tile=tile, how=how):
                 a, b = operands(program, torch.float32)
                 out = program.operand(Layout((1, 2048, 2048), torch.float32))
-                splitting = Splitting(
-                    fmt, 2, low_shift=11 if fmt is FP16 and how != "pairs" else 0
-                )
+                has_pairs = "pairs" in sums[how]
+                low_shift = 11 if fmt is FP16 and not has_pairs else 0
+                splitting = Splitting(fmt, 2, low_shift=low_shift)
                 left, right = split_words(
                     ((a, 2), (b, 1)), splitting, 14 if fmt is FP16 else 100
                 )
@@ -299,9 +309,8 @@ def words():
                     right,
                     out,
                     operands=(a, b),
-                    block=block,
                     config=tile,
-                    **sums[how],
+                    **{"block": block, **sums[how]},
                 )
 
             yield f"{tile}, {fmt.name}, {how}", write
@@ -313,6 +322,18 @@ def words():
             embed_right(b)
 
         yield f"embedding transposed {transposed!r}", embed
+    for transposed, n in product(("", "ab"), (2000, 2048)):
+
+        def doubles(program, transposed=transposed, n=n):
+            a, b = operands(program, torch.float64, n, n, n, transposed)
+            out = program.operand(Layout((1, n, n), torch.float64))
+            left, right = double_words.split_doubles(
+                ((a, 2), (b, 1)), Splitting(FP32, 2), 100
+            )
+            products = program.empty((3, 1, n, n), torch.float64)
+            double_words.double_sums(products, left, right, out, (a, b))
+
+        yield f"float64, transposed {transposed!r}, n {n}", doubles
     for dtype in DTYPES:
         yield (
             f"mirror {dtype}",
@@ -376,16 +397,16 @@ def restarts(sass, ttgir, constants, warps):
     """MMAs that start from zero in the machine code, and how many do so if each block
     of the main product does.
     """
-    area = constants["BLOCK_M"] * constants["BLOCK_N"]
+    tile = constants["TILE"]
     if "HGMMA" in sass:
-        consumers = (
-            2
-            if "STAGES" in constants
-            else max(1, constants["BLOCK_M"] * 4 // (64 * warps))
-        )
+        consumers = 2
+        if tile.kernel == "triton":
+            consumers = max(1, tile.block_m * 4 // (64 * warps))
         return len(re.findall(r"HGMMA[^;]*, RZ, !UPT", sass)), consumers
     if "HMMA" in sass.replace("UTCHMMA", ""):
-        return len(re.findall(r"HMMA[^;]*, RZ\s*;", sass)), area // (16 * 8 * warps)
+        return len(re.findall(r"HMMA[^;]*, RZ\s*;", sass)), tile.area // (
+            16 * 8 * warps
+        )
     loop = re.findall(r"tc_gen5_mma %\S+ %\S+ %total\S*, (%\w+)", ttgir)
     return loop.count("%false"), max(len(loop), 1)
 
@@ -411,15 +432,15 @@ def facts(step, found):
     lines["conversions"] = sum(
         math.prod(map(int, shape.split("x")[:-1])) >= 256 for shape in exchanged
     )
-    if "MMA" in sass and "BLOCK_M" in constants:
+    if "MMA" in sass and "KIND" in constants:
         lines["restarts"], lines["blocks"] = restarts(
             sass, ttgir, constants, found.metadata.num_warps
         )
+        loops = [block for block in re.split(r"\bBRA\b", sass) if "HGMMA" in block]
         # None where ptxas knows that no branch around the products diverges.
-        lines["moves"] = sum(
-            block.count("R2UR")
-            for block in re.split(r"\bBRA\b", sass)
-            if "HGMMA" in block
+        lines["moves"] = sum(block.count("R2UR") for block in loops)
+        lines["spills in loops"] = sum(
+            len(re.findall(r"\b(?:STL|LDL)\b", block)) for block in loops
         )
     # Twice the entries of a matrix may exceed 2**31.
     lines["doubled"] = re.findall(

@@ -123,13 +123,26 @@ def test_required_bits(arch):
 @ARCHITECTURES
 def test_products_of_words(arch):
     for line in compiled(arch, "words"):
+        if line["kernel"] == "double_words_kernel":
+            # A few addresses of tiles at an edge.
+            assert spills(line) <= 24, line
         if "blocks" not in line:
             continue
-        assert spills(line) <= 4, line  # two registers, once
-        assert line["restarts"] == (
-            0 if "chained True" in line["case"] else line["blocks"]
-        ), line
-        assert not ("hopper" in line["case"] and line["moves"]), line
+        # Two registers, once; of the 256 columns of a wide tile one half waits in
+        # memory while the other one is scaled.
+        is_wide = "hopper 128x256" in line["case"]
+        assert spills(line) <= (400 if is_wide else 4), line
+        # The product of each block starts from zero unless sums are chained; so do
+        # chains of pairs, in the plain kernel from sums that are cleared before.
+        is_hopper = "hopper" in line["case"]
+        starts = 0 if "chained" in line["case"] else line["blocks"]
+        if is_hopper or "pairs" not in line["case"]:
+            assert line["restarts"] == starts, line
+        if is_hopper:
+            assert line["moves"] == line["spills in loops"] == 0, line
+            # At most three waits in each of two consumers; more would mean that wgmma is
+            # serialised.
+            assert line["WARPGROUP.DEPBAR"] <= 6, line
 
 
 @ARCHITECTURES

@@ -23,7 +23,7 @@ from hifigemm.engines.kernels.tiles import (
     tile_for,
     valid_tiles,
 )
-from hifigemm.engines.kernels.word_gemm import BLOCKS, word_gemm
+from hifigemm.engines.kernels.word_gemm import BLOCKS, loaded_block, word_gemm
 from hifigemm.engines.kernels.words import split_words
 from hifigemm.formats import BF16, FP16, TF32
 from hifigemm.numerics.accumulation import add_outside, in_any_order
@@ -42,6 +42,7 @@ SPLITTINGS = {
     "tf32": Splitting(TF32, 2, "nearest-away"),
 }
 TOPS = {"fp16": 16, "tf32": 50}
+SUMS = {False: "blocked", True: "chained"}
 INSTRUCTION = {"fp16": 16, "tf32": 8}
 pytestmark = pytest.mark.filterwarnings(
     "ignore:(overflow|invalid value) encountered:RuntimeWarning"
@@ -151,7 +152,7 @@ def test_error_stays_within_the_bound(fmt, chained, m, n, k):
         + 2.0**-24
     )
     for block in BLOCKS[fmt]:
-        got = product(a, b, fmt, block=block, chained=chained)
+        got = product(a, b, fmt, block=block, sums=SUMS[chained])
         assert (np.abs(got - exact) <= bound * size).all()
 
 
@@ -176,6 +177,59 @@ def test_bits_do_not_depend_on_tile_or_strides(fmt):
     )
     view.fill_(7.0)
     assert (whole == 7.0).all()
+
+
+CHAINS = {
+    ("fp16", 2): ((1, 0), (0, 1), (0, 0)),
+    ("tf32", 2): ((1, 1), (1, 0), (0, 1), (0, 0)),
+    ("tf32", 3): ((2, 0), (1, 1), (0, 2), (1, 0), (0, 1), (0, 0)),
+}
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize(("fmt", "num_words"), CHAINS)
+@pytest.mark.parametrize(
+    ("sums", "block"), [("chained", None), ("separate", None), ("blocked", 16)]
+)
+@pytest.mark.parametrize("several", [1, 3])
+def test_chains_add_in_the_order_of_the_scheme(fmt, num_words, sums, block, several):
+    """One term in each block of k that is loaded has products: their sum is exact in
+    every unit, and where sums are rounded only the order of the chain counts.
+
+    Terms are positive and of one size, so that what a tensor core truncates differs
+    from what FP32 rounds; the interpreter rounds.
+    """
+    if HAS_GPU:
+        pytest.skip("sums of tensor cores are those of their model: see the gpu tests")
+    pairs = CHAINS[fmt, num_words]
+    block = block and block * several
+    loaded = loaded_block(fmt, block or 16, sums, pairs)
+    rng = np.random.default_rng([num_words, several])
+    m, n, k = 5, 7, 6 * loaded + 9
+    a, b = (np.zeros(shape, np.float32) for shape in ((1, m, k), (1, k, n)))
+    a[:, :, 3::loaded] = rng.uniform(0.5, 1, a[:, :, 3::loaded].shape)
+    b[:, 3::loaded] = rng.uniform(0.5, 1, b[:, 3::loaded].shape)
+    splitting = Splitting(FP16 if fmt == "fp16" else TF32, num_words)
+    operands = [(torch.from_numpy(x).to(DEVICE), axis) for x, axis in ((a, 2), (b, 1))]
+    left, right = split_words(operands, splitting, None)
+    out = torch.empty((1, m, n), device=DEVICE)
+    word_gemm(left, right, out, block=block, sums=sums, pairs=pairs)
+
+    x, y = (splitting.split(z.astype(np.float64))[0] for z in (a[0], b[0]))
+    span = block if sums == "blocked" else k
+    total = np.zeros((m, n), np.float32)
+    chain = np.zeros((m, n), np.float32)
+    for start in range(0, k, span):
+        for p, q in pairs:
+            for h in range(start, min(start + span, k)):
+                chain = chain + np.outer(x[p][:, h], y[q][h])
+            if sums == "separate":
+                total, chain = total + chain, np.zeros_like(chain)
+        if sums == "blocked":
+            total, chain = total + chain, np.zeros_like(chain)
+    want = chain if sums == "chained" else total
+    assert want.dtype == np.float32
+    np.testing.assert_array_equal(out.numpy()[0], want)
 
 
 def test_results_are_rounded_once():
@@ -317,6 +371,10 @@ def test_wrong_arguments_are_refused():
     a, b = np.ones((1, 3, 5), np.float32), np.ones((1, 5, 4), np.float32)
     with pytest.raises(ValueError, match="block = 24"):
         product(a, b, "fp16", block=24)
+    with pytest.raises(ValueError, match="block = 24"):
+        product(a, b, "tf32", block=24, pairs=((0, 0),))
+    with pytest.raises(ValueError, match="sums = 'separate'"):
+        product(a, b, "fp16", sums="separate")
     with pytest.raises(ValueError, match="result of shape"):
         product(a, b, "fp16", out=torch.empty((1, 4, 3), device=DEVICE))
     with pytest.raises(ValueError, match="stacks of"):
@@ -331,6 +389,18 @@ def test_empty_products(m, n, k):
     np.testing.assert_array_equal(
         product(a, b, "fp16"), np.zeros((1, m, n), np.float32)
     )
+
+
+def test_chains_of_large_products_take_wide_tiles():
+    """A tile of 256 columns reads fewer words; sums of chains need room for two."""
+    for fmt, block in (("fp16", 64), ("tf32", 32)):
+        shape = replace(cube(8192, fmt, block), family="chains")
+        tile = tile_for(shape, H200)
+        assert (tile.block_m, tile.block_n, tile.stages) == (128, 256, 4)
+        small = tile_for(replace(shape, m=1024, n=1024), H200)
+        assert (small.block_m, small.block_n) == (128, 64)
+        outside = tile_for(replace(shape, family="sums of chains"), H200)
+        assert (outside.block_m, outside.block_n, outside.stages) == (128, 128, 7)
 
 
 def test_small_problems_take_small_tiles():
@@ -418,7 +488,7 @@ class TestOnGpu:
             for tile in valid_tiles(
                 gpu_of(torch.device(DEVICE)), family="words", fmt=fmt, block=block
             ):
-                got = product(a, b, fmt, block=block, chained=chained, config=tile)
+                got = product(a, b, fmt, block=block, sums=SUMS[chained], config=tile)
                 np.testing.assert_array_equal(
                     got, want, err_msg=f"{tile}, block {block}"
                 )
@@ -450,8 +520,8 @@ class TestOnGpu:
         )
         exact = a.astype(np.float64) @ b.astype(np.float64)
         outside, chained = (
-            float(np.mean(np.abs(product(a, b, fmt, chained=chained) / exact - 1)))
-            for chained in (False, True)
+            float(np.mean(np.abs(product(a, b, fmt, sums=sums) / exact - 1)))
+            for sums in SUMS.values()
         )
         assert chained > 20 * outside
 

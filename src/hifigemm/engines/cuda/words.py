@@ -13,7 +13,7 @@ their product is left out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -23,8 +23,10 @@ import torch
 from hifigemm.engine import Certificate
 from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of, is_triangle
 from hifigemm.engines.device_array import unwrap, wrap
-from hifigemm.engines.kernels import native_gemm, word_gemm, words
+from hifigemm.engines.kernels import double_words, native_gemm, word_gemm, words
 from hifigemm.engines.kernels.embedding import embed_left, embed_right, interleaved
+from hifigemm.engines.kernels.launch import cleared, empty
+from hifigemm.engines.library_product import library_matmul
 from hifigemm.formats import FORMATS, FP32
 from hifigemm.numerics.accumulation import Accumulation, of_tensor_core
 from hifigemm.numerics.bits import Array
@@ -53,26 +55,35 @@ def sums_of(scheme: Any, k: int, model: TensorCoreModel) -> KernelSums | None:
     """The kernels' order of sums for a scheme of words, None where they do not have
     it.
     """
-    chained = scheme.accumulate == "chained"
-    if (
-        model is V100
-        or scheme.product not in word_gemm.BLOCKS
-        or not (scheme.chains_corrections or chained)
-    ):
+    product = scheme.product
+    if model is V100 or product not in word_gemm.BLOCKS:
         return None
-    unit, blocks = unit_of(model, scheme.product), word_gemm.BLOCKS[scheme.product]
-    wanted = (
-        word_gemm.WHOLE_BLOCK[scheme.product]
-        if chained
-        else scheme.block_length(unit, k)
-    )
-    block = (
-        wanted
-        if wanted in blocks
-        else next((b for b in blocks if min(b, wanted) >= k), None)
-    )
+    unit = unit_of(model, product)
+    blocks = word_gemm.BLOCKS[product]
+
+    # Corrected products, and single words, have a main product and no chain of pairs.
     pairs = () if scheme.chains_corrections else tuple(scheme.pairs())
-    return None if block is None else KernelSums(scheme, k, unit, block, chained, pairs)
+    whole_block = word_gemm.WHOLE_BLOCK[product]
+    if scheme.accumulate == "chained":
+        return KernelSums(scheme, k, unit, whole_block, "chained", pairs)
+    if scheme.accumulate == "separate":
+        sums = "separate" if pairs else "chained"
+        return KernelSums(scheme, k, unit, whole_block, sums, pairs)
+
+    # A chain takes several blocks of the kernels for one of its own, or all of k.
+    block = scheme.block_length(unit, k)
+    if pairs or scheme.splitting.num_words == 1:
+        if block >= k:
+            return KernelSums(scheme, k, unit, whole_block, "chained", pairs)
+        if block % blocks[0]:
+            return None
+        return KernelSums(scheme, k, unit, block, "blocked", pairs)
+
+    # Corrections alternate with blocks; one that holds all of k may be longer.
+    fitting = [b for b in blocks if b == block or min(b, block) >= k]
+    if not fitting:
+        return None
+    return KernelSums(scheme, k, unit, fitting[0], "blocked", pairs)
 
 
 @dataclass(frozen=True)
@@ -85,8 +96,8 @@ class KernelSums:
     k: int
     unit: Accumulation
     block: int  # of the kernels
-    chained: bool
-    # of words that make one chain; none for a main product with corrections
+    sums: str  # one of `word_gemm.SUMS`
+    # of words that make a chain; none for a main product with corrections
     pairs: tuple[tuple[int, int], ...]
 
     def __call__(self, left: Array, right: Array) -> Array:
@@ -101,7 +112,7 @@ class KernelSums:
             device=x.device,
         )
         word_gemm.word_gemm(
-            a, b, out, block=self.block, chained=self.chained, pairs=self.pairs
+            a, b, out, block=self.block, sums=self.sums, pairs=self.pairs
         )
         return wrap(out)
 
@@ -122,17 +133,22 @@ class KernelSums:
 def steps(plan: Plan, model: TensorCoreModel) -> Steps | None:
     """The launches of a plan with scaled words, where the kernels have them."""
     p = plan.problem
-    if p.fmt is not FP32 or not p.k:
+    if not p.k:
+        return None
+    if plan.scheme.product == "fp32":
+        return _double_steps(plan)
+    if p.fmt is not FP32:
         return None
     if plan.verification is Verification.ON_DEVICE:
         return _choice(plan, model)
     sums = sums_of(plan.scheme, p.terms, model)
-    if (
-        not plan.scheme.scale
-        or sums is None
-        or plan.scheme.splitting.rounding not in _ROUNDINGS[plan.scheme.product]
-    ):
+    rounding = plan.scheme.splitting.rounding
+    if sums is None or rounding not in _ROUNDINGS[plan.scheme.product]:
         return None
+    if not plan.scheme.scale:
+        if plan.certifies:
+            return None
+        return Steps(partial(_write_unscaled, sums), contiguous_rows=p.is_complex)
     if not plan.certifies:
         return Steps(partial(_write, sums), contiguous_rows=p.is_complex)
     if sums.pairs:  # what words lose says nothing of products of two low words
@@ -141,6 +157,83 @@ def steps(plan: Plan, model: TensorCoreModel) -> Steps | None:
     return Steps(
         partial(_write, sums), record=2, certify=certify, contiguous_rows=p.is_complex
     )
+
+
+def _write_unscaled(sums: KernelSums, plan: Plan, given: Arguments) -> None:
+    """Words of the operands as they are; entries whose sums overflow are made again by
+    the scheme with scaled words.
+
+    Sums of FP16 words, which saturate, do not overflow in FP32.
+    """
+    scheme = plan.scheme
+    scaled_top = scheme.top_exponent(plan.problem)
+    for block in blocks_of(plan, given.out):
+        x, y, out = _as_real(
+            *block.operands(given.a, given.b), given.out[block.entries]
+        )
+        sides = (x, 2), (y, 1)
+        options: dict[str, Any] = {
+            "block": sums.block,
+            "sums": sums.sums,
+            "pairs": sums.pairs,
+            "shift": given.shift,
+            "operands": (x, y),
+            "triangle": is_triangle(plan, block) and not plan.problem.is_complex,
+        }
+        left, right = words.split_words(sides, scheme.splitting, None)
+        if scheme.product == "fp16":
+            word_gemm.word_gemm(left, right, out, **options)
+            continue
+        overflow = cleared(2, out)
+        word_gemm.word_gemm(left, right, out, **options, overflow=overflow)
+        # All launches from here on do nothing unless a sum has overflowed.
+        has_overflow = (0, _MOST)
+        left, right = words.split_words(
+            sides,
+            scheme.splitting,
+            scaled_top,
+            predicate=overflow,
+            losses=has_overflow,
+        )
+        left = replace(left, losses=overflow)
+        word_gemm.word_gemm(
+            left, right, out, **options, losses=has_overflow, repairs=True
+        )
+
+
+def _double_steps(plan: Plan) -> Steps | None:
+    """The launches of a plan of FP32 words, which the library multiplies in FP64.
+
+    Sums in blocks of k would be many short products.
+    """
+    scheme = plan.scheme
+    is_blocked = plan.k_block < plan.problem.terms
+    if plan.certifies or is_blocked:
+        return None
+    if scheme.splitting.rounding not in double_words.ROUNDINGS:
+        return None
+    return Steps(_write_doubles, contiguous_rows=plan.problem.is_complex)
+
+
+def _write_doubles(plan: Plan, given: Arguments) -> None:
+    """Block by block: words, a product of the library for each pair, the sums."""
+    scheme = plan.scheme
+    top = scheme.top_exponent(plan.problem) if scheme.scale else None
+    pairs = scheme.pairs()
+    for block in blocks_of(plan, given.out):
+        x, y, out = _as_real(
+            *block.operands(given.a, given.b), given.out[block.entries]
+        )
+        left, right = double_words.split_doubles(
+            ((x, 2), (y, 1)), scheme.splitting, top
+        )
+        shape = (len(pairs), *out.shape)
+        products = empty(shape, torch.float64, out)
+        for i, (p, q) in enumerate(pairs):
+            given.out.program.call(
+                library_matmul, left.planes[p], right.planes[q], products[i]
+            )
+        double_words.double_sums(products, left, right, out, (x, y), given.shift)
 
 
 def _as_real(a: Tensor, b: Tensor, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -172,7 +265,7 @@ def _write(sums: KernelSums, plan: Plan, given: Arguments) -> None:
         word_gemm.word_gemm(
             *(made[0], made[1], out),
             block=sums.block,
-            chained=sums.chained,
+            sums=sums.sums,
             pairs=sums.pairs,
             shift=given.shift,
             operands=(x, y),

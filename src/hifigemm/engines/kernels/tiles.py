@@ -84,11 +84,20 @@ TILES: dict[str, dict[Tile, float]] = {
         Tile("triton", 64, 64, 64, 3, 4): 0.5, Tile("triton", 64, 32, 64, 3, 4): 0.3,
         Tile("triton", 32, 32, 64, 3, 2): 0.2,
     },
+    "chains": {
+        Tile("hopper", 128, 256, 64, 8, 4): 1.0, Tile("hopper", 128, 128, 64, 8, 4): 0.7,
+        Tile("hopper", 128, 64, 64, 8, 4): 0.5, Tile("hopper", 128, 32, 64, 8, 4): 0.3,
+        Tile("triton", 128, 128, 64, 3, 8): 0.6, Tile("triton", 128, 64, 64, 3, 8): 0.5,
+        Tile("triton", 64, 128, 64, 3, 8): 0.5, Tile("triton", 64, 64, 64, 3, 4): 0.4,
+        Tile("triton", 64, 32, 64, 3, 4): 0.25, Tile("triton", 32, 32, 64, 3, 2): 0.15,
+    },
 }
+TILES["sums of chains"] = {t: rate for t, rate in TILES["chains"].items() if t.block_n <= 128}
 """Tiles by family, with their rates. Residues, and slices: 128x256x128 of "hopper" is
 the unit, 1450 TOP/s sustained on an H200 at n = 4096 with 14 moduli. Words, in stages
 of any block of k, as many as fit and no more than here: 128x128 makes 220 TFLOP/s with
-two FP16 words an operand on an H200 at 700 W (n = 4096 and 8192, words at hand). All
+two FP16 words an operand on an H200 at 700 W (n = 4096 and 8192, words at hand). Chains
+of words have one pair of them in a stage and one sum of a tile, sums of chains two. All
 other rates are estimates.
 """
 _KNOWN = {
@@ -176,15 +185,17 @@ def fits(
             tile.shared <= gpu.shared_per_block
             and tile.registers + k_registers * tile.block_k <= 255
         )
-    # The plain kernel of words holds S, P and D.
+    # The plain kernel of words holds S, P and D, or S and P and what both add up to; a
+    # chain holds one sum.
+    sums = 1 if family == "chains" else 3
     registers = {9: 192, 10: 128}.get(gpu.capability[0], 96)
-    holds = tile.kernel == "hopper" or 3 * tile.area <= 32 * tile.warps * registers
-    known = _entry(tile) in TILES["words"] and tile.group > 0
+    holds = tile.kernel == "hopper" or sums * tile.area <= 32 * tile.warps * registers
+    known = _entry(tile) in TILES[family] and tile.group > 0
     return (
         known
         and holds
         and tile.block_k == block
-        and 2 <= tile.stages <= _stages(tile, fmt, gpu)
+        and 2 <= tile.stages <= _stages(tile, fmt, gpu, family)
     )
 
 
@@ -195,11 +206,12 @@ def _entry(tile: Tile) -> Tile:
     )
 
 
-def _stages(tile: Tile, fmt: str, gpu: Gpu) -> int:
-    """Stages that fit, for two words an operand."""
+def _stages(tile: Tile, fmt: str, gpu: Gpu, family: str) -> int:
+    """Stages that fit: two words an operand, or one where pairs of them make chains."""
+    words = 2 if family == "words" else 1
     return min(
         _entry(tile).stages,
-        (gpu.shared_per_block - 1024) // (2 * tile.stage * _WIDTH[fmt]),
+        (gpu.shared_per_block - 1024) // (words * tile.stage * _WIDTH[fmt]),
     )
 
 
@@ -211,9 +223,9 @@ def _rates(
     found = {}
     for tile, rate in TILES[family].items():
         own = tile
-        if family == "words":
+        if family != "residues":
             own = replace(tile, block_k=block)
-            own = replace(own, stages=_stages(own, fmt, gpu))
+            own = replace(own, stages=_stages(own, fmt, gpu, family))
         if tile.kernel in kernels and fits(own, gpu, family, fmt, block):
             found[own] = rate
     return found
@@ -319,8 +331,11 @@ def candidates(shape: ProductShape, gpu: Gpu) -> list[Tile]:
 
 def summary(gpu: Gpu) -> list[str]:
     """The tiles of large products, a line for each family."""
-    kinds = {family: (family, "", 0) for family in TILES} | {
-        "words": ("words", "fp16", 64)
+    kinds = {
+        "residues": ("residues", "", 0),
+        "words": ("words", "fp16", 64),
+        "chains": ("chains", "fp16", 64),
+        "sums of chains": ("sums of chains", "fp16", 64),
     }
     return [
         f"{name}: {tile_for(ProductShape(8192, 8192, 8192, 1, *kind), gpu)}"

@@ -7,11 +7,17 @@ With A = A_hi + 2**-s A_lo and B likewise, block by block along k,
 
 and C = 2**(row_exponent + col_exponent) (S + 2**-s D), rounded once more where it is
 subnormal. "In the unit" means chained through the accumulator of the tensor core,
-instruction by instruction; an operand of one word has no A_lo. `chained` leaves S to
-the unit as well, and `pairs` makes one chain of everything: products of whole words,
-one after the other, as in schemes.multiword. The order in which blocks and words follow
-each other is part of the arithmetic, the tile is not. Rows and columns with an Inf or
-NaN are those of numerics.special.fill_nonfinite.
+instruction by instruction; an operand of one word has no A_lo. Sums that are "chained"
+leave S to the unit as well.
+
+With `pairs` of words, or one word an operand, there are no corrections: P is a chain of
+the products of all pairs, one pair after the other, as in schemes.multiword. It covers
+all of k where sums are "chained", a block of k where they are "blocked", and a single
+pair where they are "separate"; then it is added to S and starts anew.
+
+The order in which blocks and words follow each other is part of the arithmetic, the
+tile is not. Rows and columns with an Inf or NaN are those of
+numerics.special.fill_nonfinite.
 
 The kernel here is plain Triton, for every GPU; word_gemm_hopper.py has one for Hopper.
 A product of a block that is added to a sum would be made part of the chain by the
@@ -53,9 +59,11 @@ from hifigemm.engines.kernels.vector_tiles import NOT_FINITE
 from hifigemm.engines.kernels.words import ALL_LOSSES, Words, losses_in_range
 
 BLOCKS = {"fp16": (16, 32, 64), "bf16": (16, 32, 64), "tf32": (16, 32, 64)}
-"""Lengths of a block of k."""
+"""Lengths of a block of k that is loaded at a time."""
 WHOLE_BLOCK = {"fp16": 64, "bf16": 64, "tf32": 32}
 """Four instructions."""
+SUMS = "chained", "blocked", "separate"
+"""Which sums the unit adds; see above."""
 
 _MATRICES = 65535
 """Of a stack in one launch: the plain kernel counts them along the second axis of its
@@ -71,10 +79,11 @@ class Kind:
 
     left_words: int  # of a block of k that are at hand at a time
     right_words: int
-    pairs: tuple[tuple[int, int], ...]  # of words that make one chain
-    chained: bool
+    pairs: tuple[tuple[int, int], ...]  # of words that make a chain
+    sums: str  # one of `SUMS`
     in_fp32: bool
     triangle: bool
+    repairs: bool  # only entries that are NaN are written
 
 
 class Side(NamedTuple):
@@ -103,6 +112,43 @@ def _load(words, vector, h, pitch, EVEN: tl.constexpr):
 
 
 @triton.jit
+def _chain(
+    total,
+    left_word,
+    right_word,
+    row,
+    col,
+    first,
+    last,
+    pitch,
+    TILE: tl.constexpr,
+    EVEN: tl.constexpr,
+):
+    """`total` and the products of terms first .. last - 1 of a pair of words.
+
+    The unit adds them, block by block.
+    """
+    for start in range(first, last, TILE.block_k):
+        h = start + tl.arange(0, TILE.block_k)
+        a = _load(left_word, row, h[None, :], pitch, EVEN)
+        b = _load(right_word, col, h[:, None], pitch, EVEN)
+        total = tl.dot(a, b, total, input_precision="tf32")
+    return total
+
+
+@triton.jit
+def without_overflows(sums, overflow, inside):
+    """Sums with NaN in the place of those inside that are not finite.
+
+    The first number at `overflow` becomes 2 where there are any.
+    """
+    lost = inside & ((sums - sums == 0.0) == 0)
+    # All threads write the same number to the same place.
+    tl.store(overflow + lost.to(tl.int32) * 0, 2, mask=lost)
+    return tl.where(lost, float("nan"), sums)
+
+
+@triton.jit
 def nonfinite_sums(left, right, left_k, right_k, inside_m, inside_n, k, zeros):
     """Twin: numerics.special.fill_nonfinite. sum_h S(a_h) S(b_h) of rows and columns.
 
@@ -114,10 +160,10 @@ def nonfinite_sums(left, right, left_k, right_k, inside_m, inside_n, k, zeros):
     for h in range(k):
         offset = tl.cast(h, tl.int64)
         a = sign_of_finite(
-            tl.load(left + offset * left_k, mask=inside_m, other=0.0).to(tl.float32)
+            tl.load(left + offset * left_k, mask=inside_m, other=0.0).to(zeros.dtype)
         )
         b = sign_of_finite(
-            tl.load(right + offset * right_k, mask=inside_n, other=0.0).to(tl.float32)
+            tl.load(right + offset * right_k, mask=inside_n, other=0.0).to(zeros.dtype)
         )
         total += a[:, None] * b[None, :]
     return total
@@ -143,11 +189,14 @@ def unscaled(sums, row_exponent, col_exponent, in_fp32):
     return result
 
 
-@triton.jit(do_not_specialize=["shift", "loss_from", "loss_to", "tiles_m", "tiles_n"])
+@triton.jit(
+    do_not_specialize=["shift", "loss_from", "loss_to", "span", "tiles_m", "tiles_n"]
+)
 def _corrected_kernel(
     left,
     right,
     losses,
+    overflow,
     out,
     operands,
     shift,
@@ -156,6 +205,7 @@ def _corrected_kernel(
     loss_from,
     loss_to,
     k,
+    span,
     pitch,
     tiles_m,
     tiles_n,
@@ -198,18 +248,45 @@ def _corrected_kernel(
     correction = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     PAIRS: tl.constexpr = len(KIND.pairs)
     if PAIRS > 0:
-        # One chain through the accumulator of the unit: for each pair of words all of
-        # k.
-        for i in tl.static_range(PAIRS):
-            left_word = left_high + pitch.to(tl.int64) * left.vectors * KIND.pairs[i][0]
-            right_word = (
-                right_high + pitch.to(tl.int64) * right.vectors * KIND.pairs[i][1]
-            )
-            for start in range(0, k, BLOCK_K):
-                h = start + tl.arange(0, BLOCK_K)
-                a = _load(left_word, row, h[None, :], pitch, EVEN)
-                b = _load(right_word, col, h[:, None], pitch, EVEN)
-                total = tl.dot(a, b, total, input_precision="tf32")
+        plane_left = pitch.to(tl.int64) * left.vectors
+        plane_right = pitch.to(tl.int64) * right.vectors
+        if KIND.sums == "blocked":
+            # P is the chain of all pairs for a block of `span` terms.
+            for first in range(0, k, span):
+                last = tl.minimum(first + span, k)
+                main = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+                for i in tl.static_range(PAIRS):
+                    left_word = left_high + plane_left * KIND.pairs[i][0]
+                    right_word = right_high + plane_right * KIND.pairs[i][1]
+                    main = _chain(
+                        main,
+                        left_word,
+                        right_word,
+                        row,
+                        col,
+                        first,
+                        last,
+                        pitch,
+                        TILE,
+                        EVEN,
+                    )
+                total = tl.fma(main, tl.zeros_like(total) + one, total)
+        else:
+            # All of k for one pair of words after the other.
+            for i in tl.static_range(PAIRS):
+                left_word = left_high + plane_left * KIND.pairs[i][0]
+                right_word = right_high + plane_right * KIND.pairs[i][1]
+                # P starts from zero for each pair; where all are one chain, S goes on.
+                if KIND.sums == "chained":
+                    total = _chain(
+                        total, left_word, right_word, row, col, 0, k, pitch, TILE, EVEN
+                    )
+                else:
+                    main = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+                    main = _chain(
+                        main, left_word, right_word, row, col, 0, k, pitch, TILE, EVEN
+                    )
+                    total = tl.fma(main, tl.zeros_like(total) + one, total)
     else:
         for start in range(0, k, BLOCK_K):
             # One block of k of the main product, then of both corrections: this order
@@ -218,7 +295,7 @@ def _corrected_kernel(
             a = _load(left_high, row, h[None, :], pitch, EVEN)
             b = _load(right_high, col, h[:, None], pitch, EVEN)
             # P starts from zero and is added in FP32; chained, the unit adds it to S.
-            if KIND.chained:
+            if KIND.sums == "chained":
                 total = tl.dot(a, b, total, input_precision="tf32")
             else:
                 total = tl.fma(
@@ -248,6 +325,9 @@ def _corrected_kernel(
     col_exponent = tl.load(
         right.exponents + z * right.exponents_batch + cols, mask=inside_n, other=0
     )
+    inside = inside_m[:, None] & inside_n[None, :]
+    if overflow is not None:
+        total = without_overflows(total, overflow, inside)
     row_spread = tl.max(tl.abs(row_exponent), axis=0)
     col_spread = tl.max(tl.abs(col_exponent), axis=0)
     result = unscaled(
@@ -263,14 +343,17 @@ def _corrected_kernel(
         + rows[:, None].to(tl.int64) * out_row
         + cols[None, :].to(tl.int64) * out_col
     )
-    inside = inside_m[:, None] & inside_n[None, :]
+    wanted = inside
+    if KIND.repairs:
+        old = tl.load(target, mask=inside, other=0.0)
+        wanted = inside & (old != old)
     if operands is not None:
         # Entries of marked vectors are stored apart; both stores together write each
         # entry once.
         marked = (row_exponent == NOT_FINITE + shift)[:, None] | (
             col_exponent == NOT_FINITE
         )[None, :]
-        tl.store(target, result, mask=inside & (marked == 0))
+        tl.store(target, result, mask=wanted & (marked == 0))
         # A and B themselves are read by few programs: those with a marked vector.
         if (tl.min(row_exponent, axis=0) == NOT_FINITE + shift) | (
             tl.min(col_exponent, axis=0) == NOT_FINITE
@@ -282,7 +365,7 @@ def _corrected_kernel(
             filled = nonfinite_sums(a, b, a_k, b_k, inside_m, inside_n, k, zeros)
             tl.store(target, filled, mask=inside & marked)
     else:
-        tl.store(target, result, mask=inside)
+        tl.store(target, result, mask=wanted)
 
 
 _launch: Any = Launch(_corrected_kernel)
@@ -294,13 +377,15 @@ def word_gemm(
     out: torch.Tensor,
     *,
     block: int | None = None,
-    chained: bool = False,
+    sums: str = "blocked",
     pairs: Sequence[tuple[int, int]] = (),
     shift: int = 0,
     losses: tuple[int, int] = ALL_LOSSES,
     operands: tuple[torch.Tensor, torch.Tensor] | None = None,
     config: Tile | None = None,
     triangle: bool = False,
+    overflow: torch.Tensor | None = None,
+    repairs: bool = False,
 ) -> None:
     """out = 2**shift A B from the words of A and B, on torch's current stream; see the
     module docstring.
@@ -312,13 +397,13 @@ def word_gemm(
         name.
     out : float32 tensor (batch, m, n), any strides
     block : int, optional
-        Length of a block of k, one of `BLOCKS`; otherwise four instructions of the
-        tensor core.
-    chained : bool
-        The unit adds the main product as well; blocks then only set the order of the
-        corrections.
+        Length of a block of k: one of `BLOCKS`, or with `pairs` a multiple of one;
+        otherwise four instructions of the tensor core.
+    sums : "chained", "blocked" or "separate"
+        Which sums the unit adds, see the module docstring; "separate" goes with
+        `pairs`. Where sums are chained, blocks only set the order of the corrections.
     pairs : pairs of int
-        Words of A and B, counted from 0, whose products make one chain in the unit, one
+        Words of A and B, counted from 0, whose products make a chain in the unit, one
         after the other, in place of a main product and corrections. Words that an
         operand does not have are zeros.
     shift : int
@@ -335,18 +420,28 @@ def word_gemm(
     triangle : bool
         Make only the tiles of a square result that have entries on or below the
         diagonal.
+    overflow : int32 tensor, shape (2,), or None
+        Zeros, the first of which becomes 2 where a sum is not finite; the entry is NaN
+        then. As losses of words such a tensor lies in range(0, 1), else below.
+    repairs : bool
+        Write only entries that are NaN, and those of rows and columns with Inf or NaN.
     """
     fmt = left.splitting.fmt.name
     block = WHOLE_BLOCK[fmt] if block is None else block
-    _check(left, right, out, block, pairs)
+    counts = left.splitting.num_words, right.splitting.num_words
+    if counts == (1, 1) and not pairs:
+        pairs = ((0, 0),)
+    _check(left, right, out, block, sums, pairs)
     if out.numel() == 0:
         return
     options: dict[str, Any] = {
-        "chained": chained,
+        "sums": sums,
         "pairs": pairs,
         "losses": losses,
         "triangle": triangle,
         "shift": shift,
+        "overflow": overflow,
+        "repairs": repairs,
     }
     if out.shape[0] > _MATRICES:
         for start in range(0, out.shape[0], _MATRICES):
@@ -378,21 +473,19 @@ def word_gemm(
     if config is None:
         # a triangle has about as many tiles
         columns = -(-right.vectors // 2) if triangle else right.vectors
+        family = family_of(sums, pairs)
+        loaded = loaded_block(fmt, block, sums, pairs)
         shape = ProductShape(
-            left.vectors, columns, left.k, out.shape[0], "words", fmt, block
+            left.vectors, columns, left.k, out.shape[0], family, fmt, loaded
         )
         config = tile_for(
             shape, gpu_of(out.device), ("triton",) if hopper is None else KERNELS
         )
-    counts = left.splitting.num_words, right.splitting.num_words
     chain = tuple((p, q) for p, q in pairs if p < counts[0] and q < counts[1])
-    kind = Kind(
-        *((1, 1) if pairs else counts),
-        chain,
-        chained or bool(pairs),
-        fmt == "fp16",
-        triangle,
-    )
+    words_at_hand = (1, 1) if pairs else counts
+    kind = Kind(*words_at_hand, chain, sums, fmt == "fp16", triangle, repairs)
+    # Terms of one pair before the next one's turn.
+    span = block if sums == "blocked" else max(left.k, 1)
     target = (out, *out.stride())
     entries = None if operands is None else tuple(operand_arguments(operands))
     noted_losses = None if losses == ALL_LOSSES else left.losses
@@ -400,14 +493,38 @@ def word_gemm(
     launch(
         left,
         right,
-        noted_losses,
+        (noted_losses, overflow),
         target,
         entries,
         (shift, 2.0**-left.splitting.low_shift),
         losses,
+        span,
         kind,
         config,
     )
+
+
+def family_of(sums: str, pairs: Sequence[tuple[int, int]]) -> str:
+    """The family of `tiles.TILES` for a product."""
+    if not pairs:
+        return "words"
+    return "chains" if sums == "chained" else "sums of chains"
+
+
+def loaded_block(
+    fmt: str, block: int, sums: str, pairs: Sequence[tuple[int, int]]
+) -> int:
+    """The length of the blocks of k that are loaded at a time.
+
+    It is `block` itself where corrections alternate with it. Chains of pairs may take
+    shorter ones, of which several make a block.
+    """
+    if not pairs:
+        return block
+    if sums != "blocked":
+        return WHOLE_BLOCK[fmt]
+    lengths = [b for b in BLOCKS[fmt] if b <= WHOLE_BLOCK[fmt] and block % b == 0]
+    return max(lengths)
 
 
 def _part_of(x: torch.Tensor, part: slice) -> torch.Tensor:
@@ -420,6 +537,7 @@ def _check(
     right: Words,
     out: torch.Tensor,
     block: int,
+    sums: str,
     pairs: Sequence[tuple[int, int]],
 ) -> None:
     """Raise ValueError where `word_gemm` does not take these arguments."""
@@ -433,9 +551,16 @@ def _check(
         raise ValueError(
             f"words of {a} have scales of their own, so that their products make no chain"
         )
-    if block not in BLOCKS[a.fmt.name]:
+    blocks = BLOCKS[a.fmt.name]
+    is_multiple = bool(pairs) and block > 0 and block % blocks[0] == 0
+    if block not in blocks and not is_multiple:
         raise ValueError(
-            f"block = {block}: expected one of {BLOCKS[a.fmt.name]} for {a.fmt.name}"
+            f"block = {block}: expected one of {blocks} for {a.fmt.name}, "
+            f"or with pairs a multiple of {blocks[0]}"
+        )
+    if sums not in SUMS or (sums == "separate" and not pairs):
+        raise ValueError(
+            f"sums = {sums!r}: expected one of {SUMS}, the last one with pairs"
         )
     if out.dtype is not torch.float32 or out.shape[1:] != (left.vectors, right.vectors):
         raise ValueError(
@@ -459,11 +584,12 @@ def side_of(words: Words, unit: int) -> Side:
 def _launch_plain(
     left: Words,
     right: Words,
-    noted_losses: Any,
+    notes: tuple[Any, Any],
     target: Any,
     entries: Any,
     scales: Any,
     losses: Any,
+    span: int,
     kind: Kind,
     tile: Tile,
 ) -> None:
@@ -478,7 +604,7 @@ def _launch_plain(
         (tiles_m * tiles_n, target[0].shape[0]),
         side_of(left, 1),
         side_of(right, 1),
-        noted_losses,
+        *notes,
         target,
         entries,
         shift,
@@ -487,6 +613,7 @@ def _launch_plain(
         loss_from,
         loss_to,
         max(left.k, 1),
+        span,
         pitch,
         tiles_m,
         tiles_n,
