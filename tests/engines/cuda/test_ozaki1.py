@@ -12,6 +12,7 @@ import pytest
 import hifigemm as hg
 from hifigemm.executor import execute
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
+from hifigemm.numerics.estimates import published_num_slices
 from hifigemm.numerics.slicing import words_of_diagonals
 from hifigemm.plan import Blocking
 from tests.engines.stand_in import arrays, on_host, planned
@@ -106,21 +107,54 @@ def test_plans_that_the_kernels_do_not_have_go_step_by_step(make_pair, engine):
     assert (
         engine.compile(planned(hg.Ozaki1(num_slices=3), a + 0j, b + 0j, engine)) is None
     )
-    for scheme in (hg.Ozaki1(product="fp16", num_slices=3), hg.Ozaki1(mode="correct")):
+    for scheme in (hg.Ozaki1(product="tf32", num_slices=3), hg.Ozaki1(mode="correct")):
         assert engine.compile(planned(scheme, *arrays(a, b), engine)) is None
 
 
-@pytest.mark.parametrize(("mode", "dtype"), [("dp", np.float64), ("sp", np.float32)])
-def test_modes_that_estimate_a_count_have_the_bits_of_the_steps(
-    mode, dtype, make_pair, assert_same_bits, engine
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("family", ["phi_1", "full_range", "ties", "subnormal"])
+def test_slices_in_floating_point_have_the_bits_of_the_scheme(
+    family, dtype, make_pair, assert_same_bits, engine
 ):
-    scheme = hg.Ozaki1(mode=mode)
+    for product, count in (("fp16", 2), ("fp16", 7), ("fp64", 2)):
+        scheme = hg.Ozaki1(product=product, num_slices=count)
+        for m, k, n in ((9, 140, 35), (5, 1100, 1), (1, 1, 1)):
+            a, b = (x[None] for x in make_pair(family, m, k, n, dtype))
+            plan = planned(scheme, a, b, engine)
+            if engine.compile(plan) is not None:
+                want = hg.matmul(a, b, scheme=scheme)
+                assert_same_bits(run(plan, a, b, engine), want)
+            else:  # more bits than two words hold, or slices wider than the kernel's
+                assert product == "fp64"
+
+
+@pytest.mark.parametrize(("mode", "dtype"), [("dp", np.float64), ("sp", np.float32)])
+@pytest.mark.parametrize("product", ["int8", "fp16"])
+def test_modes_that_estimate_a_count_have_the_bits_of_the_steps(
+    product, mode, dtype, make_pair, assert_same_bits, engine
+):
+    scheme = hg.Ozaki1(product=product, mode=mode)
     a, b = (x[None] for x in make_pair("phi_1", 9, 140, 35, dtype))
     plan = planned(scheme, *arrays(a, b), engine)
     assert plan.scheme.mode == mode
     want, report = hg.matmul(a, b, scheme=scheme, return_report=True)
     assert plan.scheme == report.scheme
     assert_same_bits(run(plan, a, b, engine), want)
+
+
+def test_estimates_by_a_program_are_those_of_numerics(make_pair, engine):
+    """Those of other operands of the layout, too; complex ones and those that need
+    many slices are looked at by the plain function.
+    """
+    look = engine.override(published_num_slices)
+    for family in ("phi_1", "integers", "phi_8"):
+        a, b = (x[None] for x in make_pair(family, 9, 50, 35))
+        for x, y in ((a, b), (a + 1j * a, b + 0j)):
+            want = published_num_slices(x, y, 8, 2.0**-53, 2**20)
+            assert look(*arrays(x, y), 8, 2.0**-53, 2**20) == want
+    assert look(*arrays(a, b), 2, 2.0**-53, 2**20) == published_num_slices(
+        a, b, 2, 2.0**-53, 2**20
+    )
 
 
 def test_steps_write_to_the_result_that_is_given(make_pair, assert_same_bits, engine):

@@ -1,5 +1,5 @@
-"""Ozaki scheme I with a fixed number of INT8 slices on a GPU: one launch cuts both
-operands, one multiplies and rounds.
+"""Ozaki scheme I with a fixed number of slices on a GPU: one launch cuts both operands,
+one multiplies the slices, one rounds.
 
 The number comes from the caller, or from the estimate of the modes "dp" and "sp". The
 bits are those of the scheme's own steps. No step of a product waits for the device.
@@ -10,32 +10,45 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of
+from hifigemm.engines.cuda.slice_counts import num_slices_of
 from hifigemm.engines.kernels.slice_product import slice_product
-from hifigemm.engines.kernels.slices import slice_operands
-from hifigemm.formats import INT8
+from hifigemm.engines.kernels.slices import MAX_BITS, MAX_COUNT, slice_operands
+from hifigemm.formats import BF16, FP16, FP64, INT8, Format
 from hifigemm.numerics.bounds import slice_bits_for
 from hifigemm.numerics.slicing import words_of_diagonals
 from hifigemm.plan import Plan
 
+_DTYPES: dict[Format, torch.dtype] = {
+    INT8: torch.int8,
+    FP16: torch.float16,
+    BF16: torch.bfloat16,
+    FP64: torch.float64,
+}
+"""In which slices are stored; slices of other formats go step by step."""
+
 
 def steps(plan: Plan) -> Steps | None:
-    """The launches of a fixed count whose sums fit in INT32 and in two words of 64
-    bits; None for all else.
+    """The launches of a fixed count whose sums two words of 64 bits hold; None for all
+    else.
     """
     p, scheme = plan.problem, plan.scheme
-    if (
-        plan.certifies
-        or not scheme.explicit
-        or plan.words.operand is not INT8
-        or p.is_complex
-    ):
+    dtype = _DTYPES.get(plan.words.operand)
+    if plan.certifies or not scheme.explicit or dtype is None or p.is_complex:
         return None
-    return (
-        None
-        if words_of_diagonals(p.k, scheme.count, _slice_bits(plan)) is None
-        else Steps(_write)
-    )
+    beta = _slice_bits(plan)
+    if beta > MAX_BITS[dtype] or scheme.count > MAX_COUNT:
+        return None
+    if words_of_diagonals(p.k, scheme.count, beta) is None:
+        return None
+    return Steps(_write, look=_look)
+
+
+def _look(plan: Plan, left: Any, right: Any) -> Any:
+    """The estimate of the modes "dp" and "sp"."""
+    return num_slices_of(left, right, _slice_bits(plan), plan.scheme.level.u)
 
 
 def _slice_bits(plan: Plan) -> int:
@@ -61,4 +74,9 @@ def _write(plan: Plan, given: Arguments) -> None:
 
 def sliced(plan: Plan, left: Any, right: Any) -> Any:
     """The slices of both operands."""
-    return slice_operands(((left, 2), (right, 1)), plan.scheme.count, _slice_bits(plan))
+    return slice_operands(
+        ((left, 2), (right, 1)),
+        plan.scheme.count,
+        _slice_bits(plan),
+        _DTYPES[plan.words.operand],
+    )

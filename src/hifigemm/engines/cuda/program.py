@@ -65,6 +65,11 @@ class Steps:
     ready: Callable[[Any], tuple[Tensor, Tensor]] | None = None
     # see `hifigemm.engine.Program.in_halves`
     in_halves: Callable[[int, int, int], bool] | None = None
+    # what the plan rests on of operands laid out as two tensors, by one wait: none
+    # where that is no more than the bits of their integers
+    look: Callable[[Plan, Tensor, Tensor], Callable[[Tensor, Tensor], Any]] | None = (
+        None
+    )
 
 
 def blocks_of(plan: Plan, out: Any) -> Iterator[Block]:
@@ -224,9 +229,7 @@ class CudaProgram:
             return None
         if out is not None and not self._writes_to(unwrap(out)):
             return None
-        if evidence is not None and (
-            evidence.required_bits is None or evidence.outliers is not None
-        ):
+        if evidence is not None and _fact_of(evidence) is None:
             return None
         if self.plan.verification is Verification.ENTRYWISE and self.plan.asked is None:
             return None  # other operands may be looked at with another result
@@ -273,8 +276,8 @@ class CudaProgram:
         right: Tensor,
         like: Any,
     ) -> Repeated:
-        """The product by the bits that the operands require, where those were seen
-        before; else None.
+        """The product by what the operands ask for, where that was seen before; else
+        None.
         """
         p = self.plan
         layout = tuple(
@@ -282,7 +285,7 @@ class CudaProgram:
             for x in (left, right, like)
         )
         key = (
-            "by bits",
+            "by evidence",
             p.problem,
             p.asked,
             p.target,
@@ -291,12 +294,16 @@ class CudaProgram:
             layout,
         )
         table: dict[Any, Repeated] = once(key, dict, self.device)
-        table[evidence.required_bits] = again
-        look = required_bits_of(left, right, NO_LIMIT)
+        table[_fact_of(evidence)] = again
+        look = (
+            required_bits_of(left, right, NO_LIMIT)
+            if self.steps.look is None
+            else self.steps.look(p, left, right)
+        )
 
         def chosen(x: Tensor, y: Tensor, target: Tensor) -> Tensor | None:
-            found = table.get(look(x, y))
-            return None if found is None else found(x, y, target)
+            seen = table.get(look(x, y))
+            return None if seen is None else seen(x, y, target)
 
         return chosen
 
@@ -385,6 +392,13 @@ class CudaProgram:
         if plan.problem.mirror:
             mirror(out, plan.problem.mirror == "C")
         return program
+
+
+def _fact_of(evidence: Evidence) -> Any:
+    """What one look sees of other operands again; None where that takes more."""
+    if evidence.outliers is not None:
+        return None
+    return evidence.num_slices or evidence.required_bits
 
 
 def _combine(made: Tensor, epilogue: Epilogue) -> None:
