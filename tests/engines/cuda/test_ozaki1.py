@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
+from hifigemm.engines.cuda.program import CudaProgram
+from hifigemm.engines.kernels import slice_rounding
 from hifigemm.executor import execute
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.estimates import published_num_slices
@@ -107,8 +109,13 @@ def test_plans_that_the_kernels_do_not_have_go_step_by_step(make_pair, engine):
     assert (
         engine.compile(planned(hg.Ozaki1(num_slices=3), a + 0j, b + 0j, engine)) is None
     )
-    for scheme in (hg.Ozaki1(product="tf32", num_slices=3), hg.Ozaki1(mode="correct")):
-        assert engine.compile(planned(scheme, *arrays(a, b), engine)) is None
+    for scheme, accuracy in (
+        (hg.Ozaki1(product="tf32", num_slices=3), None),
+        (hg.Ozaki1(product="fp32", mode="correct"), None),
+        (hg.Ozaki1(), 1e-6),
+    ):
+        plan = planned(scheme, *arrays(a, b), engine, accuracy)
+        assert engine.compile(plan) is None
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -140,6 +147,112 @@ def test_modes_that_estimate_a_count_have_the_bits_of_the_steps(
     want, report = hg.matmul(a, b, scheme=scheme, return_report=True)
     assert plan.scheme == report.scheme
     assert_same_bits(run(plan, a, b, engine), want)
+
+
+def corrected(scheme, a, b, engine, shift=0, epilogue=PLAIN, workspace=2**28):
+    """The product, the plan that made it in the end, and what the record says."""
+    plan = planned(scheme, *arrays(a, b), engine, workspace=workspace)
+    program = engine.compile(plan)
+    assert program is not None
+    records = []
+    certify = program.steps.certify
+
+    def seen(record):
+        records.append(list(record))
+        return certify(record)
+
+    steps = replace(program.steps, certify=seen)
+    watched = CudaProgram(plan, steps, engine.place)
+    outcome = watched(*arrays(a, b), shift, epilogue, (None, None), None)
+    found = outcome.certificate()
+    return on_host(outcome.values), found, records[0]
+
+
+CORRECT = [
+    *("phi_1", "full_range", "subnormal", "largest", "cancelling", "ties", "integers"),
+    *("overflowing", "underflowing", "empty_rows_and_columns", "opposed_spans"),
+]
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("family", CORRECT)
+@pytest.mark.parametrize("product", ["int8", "fp16", "fp64"])
+def test_correct_rounding_is_that_of_the_scheme(
+    product, family, dtype, make_pair, assert_same_bits, engine
+):
+    """Entries that nothing on the device settles are known to the record."""
+    scheme = hg.Ozaki1(product=product, mode="correct")
+    for m, k, n in ((9, 140, 35), (5, 1100, 1), (1, 1, 1)):
+        a, b = (x[None] for x in make_pair(family, m, k, n, dtype))
+        plan = planned(scheme, *arrays(a, b), engine)
+        want = hg.matmul(a, b, scheme=scheme)
+        _, outcome = execute(plan, *arrays(a, b), engine, 2**28)
+        assert_same_bits(on_host(outcome.values), want)
+        if engine.compile(plan) is None:
+            # digits of more bits than float32 rounds by a sum
+            assert (product, dtype) == ("fp64", np.float32)
+            continue
+        got, found, record = corrected(scheme, a, b, engine)
+        assert found.holds == (record[1] == 0)
+        assert found.bound == 0.0
+        if found.holds:
+            assert_same_bits(got, want)
+
+
+def test_open_entries_are_added_up_from_all_bits(make_pair, assert_same_bits, engine):
+    """Two slices settle few entries; the others are made anew, in blocks as well."""
+    scheme = hg.Ozaki1(mode="correct", num_slices=2)
+    a, b = (x[None] for x in make_pair("phi_2", 40, 300, 45))
+    want = hg.matmul(a, b, scheme=scheme)
+    got, found, record = corrected(scheme, a, b, engine)
+    assert found.holds
+    assert record == [got.size, 0]
+    assert_same_bits(got, want)
+    plan = planned(scheme, *arrays(a, b), engine)
+    small = replace(plan, blocking=Blocking((1, 11, 23)))
+    same, outcome = execute(small, *arrays(a, b), engine, 2**28)
+    assert same is small
+    assert_same_bits(on_host(outcome.values), want)
+
+
+def test_entries_beyond_the_list_are_left_to_the_steps(
+    make_pair, assert_same_bits, engine, monkeypatch
+):
+    monkeypatch.setattr(slice_rounding, "_LISTED", 100)
+    scheme = hg.Ozaki1(mode="correct", num_slices=2)
+    a, b = (x[None] for x in make_pair("phi_2", 20, 30, 15))
+    _, found, record = corrected(scheme, a, b, engine)
+    assert not found.holds
+    assert record == [300, 200]
+    plan = planned(scheme, *arrays(a, b), engine)
+    _, outcome = execute(plan, *arrays(a, b), engine, 2**28)
+    assert_same_bits(on_host(outcome.values), hg.matmul(a, b, scheme=scheme))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_correct_rounding_of_special_values_stacks_and_epilogues(
+    dtype, make_pair, assert_same_bits, engine
+):
+    a, b = (
+        np.stack([x * dtype(2.0**e) for e in range(2)])
+        for x in make_pair("phi_1", 5, 40, 7, dtype)
+    )
+    a[0, 3, 5], a[1, 4, 0], b[1, 2, 6], b[0, 3, 1] = np.inf, np.nan, -np.inf, np.inf
+    for product in ("int8", "fp16"):
+        for scheme in (
+            hg.Ozaki1(product=product, mode="correct"),
+            hg.Ozaki1(product=product, mode="correct", num_slices=1),
+        ):
+            for left, right in ((a, b), (a[:1], b), (a, b[1:])):
+                want = hg.matmul(left, right, scheme=scheme)
+                got, found, _ = corrected(scheme, left, right, engine)
+                assert found.holds
+                np.testing.assert_array_equal(got, want)
+                assert_same_bits(np.nan_to_num(got), np.nan_to_num(want))
+            want = hg.gemm(a, b, alpha=2.0**-1060, scheme=scheme)
+            got, _, _ = corrected(scheme, a, b, engine, -1060)
+            np.testing.assert_array_equal(got, want)
 
 
 def test_estimates_by_a_program_are_those_of_numerics(make_pair, engine):

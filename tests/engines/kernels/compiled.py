@@ -31,6 +31,7 @@ from hifigemm.engines.kernels import (
     scaled_residues,
     slice_counts,
     slice_product,
+    slice_rounding,
     word_gemm,
 )
 from hifigemm.engines.kernels import required_bits as looks
@@ -358,6 +359,26 @@ def slices():
                 )
 
             yield f"{stored} {tile}", write
+
+    for stored, beta, count in (
+        (torch.int8, 8, 12),
+        (torch.float16, 8, 12),
+        (torch.float64, 22, 5),
+    ):
+        for dtype in (torch.float64, torch.float32):
+
+            def write(program, stored=stored, beta=beta, count=count, dtype=dtype):
+                a, b = operands(program, dtype)
+                out = program.operand(Layout((1, 2048, 2048), dtype))
+                record = program.operand(Layout((2,), torch.int64))
+                both = slice_operands(((a, 2), (b, 1)), count, beta, stored)
+                ends = slice_rounding.ends_of(a, b, both)
+                sums = slice_product.sums_of(*both, 2048, ends=ends.most)
+                slice_rounding.round_correctly(
+                    sums, both, ends, out, record, shift=0, operands=(a, b)
+                )
+
+            yield f"correct {stored} {dtype}", write
 
 
 def counts():

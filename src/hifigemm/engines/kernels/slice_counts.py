@@ -33,7 +33,7 @@ from hifigemm.numerics.bits import ceil_log2
 
 MAX_DIGITS = 12
 """Slices that are looked at. Operands that need more are left to the plain function."""
-_OFFSET = tl.constexpr(4096)
+OFFSET = tl.constexpr(4096)
 """Added to exponents: 0 stands for vectors and terms without entries."""
 _TILE = tl.constexpr(64)
 """Vectors of a tile, and terms of it."""
@@ -87,8 +87,8 @@ def _exponents_of_tile(operand, facts, tile, vectors, k):
     unit = tl.maximum(biased, 1) - 1075
     exists = significand != 0
     safe = tl.where(exists, significand, 1)
-    exponent = tl.where(exists, _leading_bit(safe) + 1 + unit + _OFFSET, 0)
-    lowest = tl.where(exists, -_leading_bit(safe & -safe) - unit + _OFFSET, 0)
+    exponent = tl.where(exists, _leading_bit(safe) + 1 + unit + OFFSET, 0)
+    lowest = tl.where(exists, -_leading_bit(safe & -safe) - unit + OFFSET, 0)
     # Maxima over vectors and over terms; the memory starts as zeros.
     of_vectors = tl.max(exponent, axis=1)
     row = z * vectors + v
@@ -113,7 +113,7 @@ def exponents_kernel(
     """Twin: numerics.bits.largest_exponent along both axes, and lowest_bit.
 
     A program takes a tile of the left operand, those from `programs` on of the right
-    one. Exponents come with `_OFFSET` added, lowest bits l as `_OFFSET` - l; 0 where
+    one. Exponents come with `OFFSET` added, lowest bits l as `OFFSET` - l; 0 where
     all entries are zeros, or Inf or NaN.
     """
     program = tl.program_id(0)
@@ -138,7 +138,7 @@ def _sums_of_tile(operand, term_exponents, sums, tile, vectors, k):
     value, z, _, h = _tile(operand, tile, vectors, k)
     e = tl.load(term_exponents + z * k + h, mask=h < k, other=0)
     # 2**(20 - e) by two powers that float64 holds.
-    scale = -tl.where(e == 0, 0, e - _OFFSET) + _WEIGHT_BITS
+    scale = -tl.where(e == 0, 0, e - OFFSET) + _WEIGHT_BITS
     first = tl.minimum(scale, 1000)
     magnitude = tl.abs(value)
     scaled = magnitude * power_of_two(first)[None, :]
@@ -253,10 +253,10 @@ def _count_of_panel(
     row = z * facts_stride + v
     e = tl.load(vector_exponents + row, mask=exists, other=0)
     lowest = tl.load(lowest_bits + row, mask=exists, other=0)
-    g = tl.where(e == 0, 0, e - _OFFSET) - (BETA - 1)
+    g = tl.where(e == 0, 0, e - OFFSET) - (BETA - 1)
     # Slices after which a vector ends: 1 - floor((lowest - g) / beta), by a quotient of
     # positive numbers.
-    distance = -lowest - g + _OFFSET
+    distance = -lowest - g + OFFSET
     needed = tl.where(lowest == 0, 0, 1 + 4096 - (distance + 4096 * BETA) // BETA)
     tl.atomic_max(found + 1, tl.max(needed), sem="relaxed")
     # Sums of |digit| weight, exact in float64, for all digits of a vector.

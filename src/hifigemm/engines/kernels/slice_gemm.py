@@ -13,6 +13,8 @@ The pairs p + q = s of a diagonal lie one after the other along k on both sides,
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -27,7 +29,7 @@ _EXACT = {torch.float16: 2**24, torch.bfloat16: 2**24, torch.float64: 2**53}
 """Integers up to here are added without rounding."""
 
 
-@triton.jit(do_not_specialize=["m", "n", "parts", "length", "max_k"])
+@triton.jit(do_not_specialize=["m", "n", "parts", "first_k", "length", "max_k"])
 def slice_gemm_kernel(
     left,
     right,
@@ -36,9 +38,11 @@ def slice_gemm_kernel(
     n,
     n_stored,
     parts,
+    first_k,
     length,
     less_k,
     max_k,
+    ends,
     WINDOW: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -49,7 +53,9 @@ def slice_gemm_kernel(
 
     A program makes a tile of BLOCK_M x BLOCK_N entries of a plane (z, l): part l of
     matrix z takes `less_k` entries less than part l - 1, those on the right begin as
-    many further on, and at most `max_k`. WINDOW terms are added by the unit.
+    many further on, and at most `max_k`. WINDOW terms are added by the unit. `ends`,
+    unless it is None, says how many slices of each side are not zeros; the entries lie
+    `first_k` behind the first ones of the slices.
     """
     left, left_batch, left_row = left
     right, right_batch, right_row = right
@@ -72,8 +78,22 @@ def slice_gemm_kernel(
     IS_DOUBLE: tl.constexpr = left.dtype.element_ty == tl.float64
     UNIT: tl.constexpr = tl.float64 if IS_DOUBLE else tl.float32
     end = tl.minimum(length - l * less_k, max_k)
+    first_begin = 0
+    if ends is not None:
+        # Pairs (p, s - p) of diagonal s = parts - 1 - l, slices beyond the ends left
+        # out.
+        s = parts - 1 - l + first_k // less_k
+        first = tl.maximum(s + 1 - tl.load(ends + 1), 0)
+        # The compiler is to see that addresses are aligned.
+        first_begin = tl.maximum(first * less_k - first_k, 0) // 128 * 128
+        last = tl.minimum(s + 1, tl.load(ends))
+        end = tl.minimum(end, last * less_k - first_k)
+    if IS_DOUBLE:
+        # Registers do not hold INT64 beside FP64: these sums grow in memory, once in a
+        # window, which takes long enough.
+        tl.store(target, tl.zeros([BLOCK_M, BLOCK_N], tl.int64), mask=stored)
     sums = tl.zeros([BLOCK_M, BLOCK_N], tl.int32)
-    for begin in range(0, end, WINDOW):
+    for begin in range(first_begin, end, WINDOW):
         # No sum of so many products is rounded.
         exact = tl.zeros([BLOCK_M, BLOCK_N], UNIT)
         for start in range(begin, tl.minimum(begin + WINDOW, end), BLOCK_K):
@@ -86,8 +106,7 @@ def slice_gemm_kernel(
                 out_dtype=UNIT,
             )
         if IS_DOUBLE:
-            # Registers do not hold INT64 beside FP64; a window takes long enough.
-            earlier = tl.load(target, mask=stored & (begin > 0), other=0)
+            earlier = tl.load(target, mask=stored, other=0)
             tl.store(target, earlier + exact.to(tl.int64), mask=stored)
         else:
             sums += exact.to(tl.int32)
@@ -99,7 +118,12 @@ _launch = Launch(slice_gemm_kernel)
 
 
 def diagonals(
-    left: Slices, right: Slices, k: int, *, config: Tile | None = None
+    left: Slices,
+    right: Slices,
+    k: int,
+    *,
+    config: Tile | None = None,
+    ends: Any = None,
 ) -> list[torch.Tensor]:
     """Integer sums of the products A_p B_q of slices over the diagonals p + q = s.
 
@@ -113,6 +137,8 @@ def diagonals(
         Inner dimension.
     config : Tile, optional
         Otherwise from `tiles.SLICES`.
+    ends : int32 tensor of two entries, optional
+        How many slices of each side are not zeros.
 
     Returns
     -------
@@ -148,9 +174,11 @@ def diagonals(
             n,
             columns,
             parts,
+            start,
             row - start,
             pitch,
             row if is_double else k_block,
+            ends,
             WINDOW=window,
             BLOCK_M=tile.block_m,
             BLOCK_N=tile.block_n,

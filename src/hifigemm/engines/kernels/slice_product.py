@@ -257,10 +257,7 @@ def slice_product(
     _check(left, right, out)
     if out.numel() == 0:
         return
-    if left.planes.dtype is torch.int8:
-        sums = diagonals(left.planes, right.planes, k_block=K_BLOCK, config=config)
-    else:
-        sums = slice_gemm.diagonals(left, right, k, config=config)
+    sums = sums_of(left, right, k, config=config)
     kind = _Kind(
         parts=tuple(x.shape[1] for x in sums),
         low=sum(words[1:]),
@@ -285,6 +282,17 @@ def slice_product(
         num_warps=1,
         enable_fp_fusion=False,
     )
+
+
+def sums_of(
+    left: Slices, right: Slices, k: int, *, config: Tile | None = None, ends: Any = None
+) -> list[Any]:
+    """The sums over the diagonals, see `residue_gemm.diagonals` and
+    `slice_gemm.diagonals`; INT8 slices beyond the ends are multiplied as the others.
+    """
+    if left.planes.dtype is torch.int8:
+        return diagonals(left.planes, right.planes, k_block=K_BLOCK, config=config)
+    return slice_gemm.diagonals(left, right, k, config=config, ends=ends)
 
 
 def _with_stride(exponents: Any) -> tuple[Any, int]:

@@ -50,10 +50,10 @@ PITCH = 128
 """Entries that the length of a stored slice is a multiple of."""
 MAX_COUNT = 12
 """Slices that the kernel makes of an entry."""
-MAX_BITS = {torch.int8: 8, torch.float16: 12, torch.bfloat16: 9, torch.float64: 22}
-"""Bits of a slice, by the format of the slices: half of 2**bits is an integer of it, and
-rounding to integers by a sum is exact in float32 below 2**22.
-"""
+MAX_BITS = {torch.int8: 8, torch.float16: 12, torch.bfloat16: 9, torch.float64: 27}
+"""Bits of a slice, by the format of the slices: half of 2**bits is an integer of it."""
+MAX_BITS_SINGLE = 22
+"""Bits of a slice of a float32 operand, as digits are rounded in float32 by a sum."""
 _SIGNIFICAND = {torch.float32: 24, torch.float64: 53}
 _MAGNITUDES = {torch.float32: torch.int32, torch.float64: torch.int64}
 
@@ -252,7 +252,7 @@ def slice_operands(
     count : int
         Number of slices, at most twelve.
     beta : int
-        Bits of a slice, at most those of `MAX_BITS`.
+        Bits of a slice, at most those of `MAX_BITS` and `MAX_BITS_SINGLE`.
     dtype : torch.dtype
         Of the slices: one of `MAX_BITS`.
 
@@ -261,6 +261,8 @@ def slice_operands(
     list of Slices, one an operand
     """
     most = MAX_BITS[dtype]
+    if operands[0][0].dtype is torch.float32:
+        most = min(most, MAX_BITS_SINGLE)
     if not 1 <= beta <= most or not 1 <= count <= MAX_COUNT:
         raise ValueError(
             f"{count} {dtype} slices of {beta} bits: "
