@@ -370,7 +370,7 @@ def slices():
             def write(program, stored=stored, beta=beta, count=count, dtype=dtype):
                 a, b = operands(program, dtype)
                 out = program.operand(Layout((1, 2048, 2048), dtype))
-                record = program.operand(Layout((2,), torch.int64))
+                record = program.operand(Layout((4,), torch.int64))
                 both = slice_operands(((a, 2), (b, 1)), count, beta, stored)
                 ends = slice_rounding.ends_of(a, b, both)
                 sums = slice_product.sums_of(*both, 2048, ends=ends.most)

@@ -28,7 +28,7 @@ from hifigemm.engines.kernels.slices import (
 )
 from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, Format
 from hifigemm.numerics.bounds import slice_bits_for
-from hifigemm.numerics.slicing import words_of_diagonals
+from hifigemm.numerics.slicing import num_pairs, words_of_diagonals
 from hifigemm.plan import Plan, Verification
 
 _DTYPES: dict[Format, torch.dtype] = {
@@ -55,7 +55,7 @@ def steps(plan: Plan) -> Steps | None:
     if beta > widest or scheme.count > MAX_COUNT:
         return None
     if plan.verification is Verification.ENTRYWISE and plan.target.correct:
-        return Steps(_write_correct, record=2, certify=partial(_certify, plan))
+        return Steps(_write_correct, record=4, certify=partial(_certify, plan))
     if plan.certifies or not scheme.explicit:
         return None
     if words_of_diagonals(p.k, scheme.count, beta) is None:
@@ -64,12 +64,14 @@ def steps(plan: Plan) -> Steps | None:
 
 
 def _certify(plan: Plan, record: Sequence[int]) -> Certificate:
-    """No entry may have stayed open; the first number counts those that were added up
-    from all bits.
+    """No entry may have stayed open. INT8 slices beyond the ends of the operands are
+    multiplied as well, though they are zeros.
     """
-    return Certificate(
-        record[1] == 0, plan.scheme, 0.0, plan.num_products, plan.k_block
-    )
+    _, num_open, left, right = record
+    num_products = plan.num_products
+    if plan.words.operand is not INT8:
+        num_products = num_pairs(plan.scheme.count, left, right)
+    return Certificate(num_open == 0, plan.scheme, 0.0, num_products, plan.k_block)
 
 
 def _look(plan: Plan, left: Any, right: Any) -> Any:

@@ -479,7 +479,7 @@ def launch(left: Any, right: Any, beta: int, u: float, found: Any) -> None:
             (other, k if len(other) > 1 else 0),
             vectors,
         ]
-        tiles.append((4, 128) if x.stride(axis) == 1 or vectors == 1 else (32, 16))
+        tiles.append((4, 128) if x.stride(axis) == 1 or vectors == 1 else (8, 64))
     programs = [
         batch * -(-x.shape[3 - axis] // tile[0])
         for (x, axis), tile in zip(sides, tiles, strict=True)

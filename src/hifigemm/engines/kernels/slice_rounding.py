@@ -253,6 +253,7 @@ def exact_entries_kernel(
     places,
     counter,
     record,
+    ends,
     left,
     right,
     out,
@@ -270,13 +271,16 @@ def exact_entries_kernel(
 
     Programs go on to entries that lie apart by their number. The arguments of a side
     are its exponents, lowest bits and the stride of both along the stack. `record` gets
-    the number of open entries, and how many of them stay open.
+    the number of open entries, how many of them stay open, and the slices of each side
+    that are not zeros, of which there are `ends`.
     """
     DIAGONALS: tl.constexpr = 2 * _DIGITS - 1
     count = tl.load(counter)
     if tl.program_id(0) == 0:
         tl.atomic_add(record, count.to(tl.int64))
         tl.atomic_add(record + 1, tl.maximum(count - listed, 0).to(tl.int64))
+        tl.atomic_max(record + 2, tl.load(ends).to(tl.int64))
+        tl.atomic_max(record + 3, tl.load(ends + 1).to(tl.int64))
     row_exponents, row_lowest, row_batch = left
     column_exponents, column_lowest, column_batch = right
     a, a_batch, a_row, a_k, b, b_batch, b_k, b_column = operands
@@ -440,9 +444,10 @@ def round_correctly(
     slices : Slices of both operands
     ends : Ends
     out : float32 or float64 tensor (batch, m, n), any strides
-    record : int64 tensor of two entries
+    record : int64 tensor of four entries
         The number of entries that the diagonals do not settle is added to the first,
-        that of those which nothing settles to the second.
+        that of those which nothing settles to the second. The others become the most
+        slices of a row and of a column, where they are less.
     shift : int
     operands : tensors (batch or 1, m, k) and (batch or 1, k, n), any strides
     """
@@ -491,6 +496,7 @@ def round_correctly(
         places,
         counter,
         record,
+        ends.most,
         *(
             (x, lowest, stride)
             for (x, _, stride), lowest in zip(sides, ends.lowest, strict=True)
