@@ -1,4 +1,4 @@
-"""Ozaki scheme I by slices of INT8 on a GPU: the bits of the CPU, in a few launches."""
+"""Ozaki scheme I by slices on a GPU: the bits of the CPU, in a few launches."""
 
 from __future__ import annotations
 
@@ -147,3 +147,37 @@ def test_counts_that_rest_on_data_are_not_repeated_for_other_data(make_pair):
         for _ in range(3):
             got = device_product(scheme, a, b)
         assert np.array_equal(got, hg.matmul(a, b, scheme=scheme, engine="numpy"))
+
+
+@pytest.mark.parametrize("family", [*SINGLES, *PAIRS])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_slices_in_floating_point_have_the_bits_of_the_cpu(
+    dtype, family, make_pair, assert_same_bits
+):
+    for m, k, n in ((130, 300, 140), (70, 1129, 5), (1, 1, 1)):
+        a, b = make_pair(family, m, k, n, dtype)
+        for scheme in (
+            hg.Ozaki1(product="fp16", num_slices=2),
+            hg.Ozaki1(product="fp16", num_slices=7),
+            hg.Ozaki1(product="bf16", num_slices=5),
+            hg.Ozaki1(product="fp64", num_slices=2),
+            hg.Ozaki1(product="fp16", mode="sp"),
+            hg.Ozaki1(product="bf16", mode="sp"),
+        ):
+            assert_same_bits(
+                device_product(scheme, a, b),
+                hg.matmul(a, b, scheme=scheme, engine="numpy"),
+            )
+
+
+@pytest.mark.parametrize("product", ["int8", "fp16", "bf16", "fp64"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_correct_rounding_has_the_bits_of_the_cpu(
+    dtype, product, make_pair, assert_same_bits
+):
+    scheme = hg.Ozaki1(product=product, mode="correct")
+    for family in ("phi_1", "phi_4", "ties", "subnormal", "cancelling", "integers"):
+        for m, k, n in ((130, 300, 140), (70, 1129, 5), (1, 1, 1)):
+            a, b = make_pair(family, m, k, n, dtype)
+            want = hg.matmul(a, b, scheme=scheme, engine="numpy")
+            assert_same_bits(device_product(scheme, a, b), want)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hifigemm.numerics.bits import NO_BIT, largest_exponent, lowest_bit
 from hifigemm.numerics.slicing import (
     digit_limit,
+    num_pairs,
     slice_vectors,
     slices_needed,
     unit_exponent,
@@ -275,3 +276,16 @@ def test_digits_are_rounded_to_nearest_unless_twos_complement_is_wanted():
         == 4.0
     )
     assert next(slice_vectors(x.copy(), unit, 3, True)).item() == -4.0
+
+
+def test_pairs_of_slices_are_counted():
+    for diagonals in range(1, 6):
+        for left in range(6):
+            for right in range(6):
+                pairs = [
+                    (p, q)
+                    for p in range(max(left, 1))
+                    for q in range(max(right, 1))
+                    if p + q < diagonals
+                ]
+                assert num_pairs(diagonals, left, right) == len(pairs)

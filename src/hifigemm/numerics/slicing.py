@@ -100,6 +100,16 @@ def _wrapped(w: Array, remainder: Array, slice_bits: int) -> Array:
     return np.where(up == h, -h, up)
 
 
+def num_pairs(num_diagonals: int, left: int, right: int) -> int:
+    """Number of pairs (p, q) of slices with p + q < `num_diagonals`, of operands with
+    so many slices; one has at least one.
+    """
+    left, right = max(left, 1), max(right, 1)
+    return sum(
+        max(0, min(right, num_diagonals - p)) for p in range(min(left, num_diagonals))
+    )
+
+
 def words_of_diagonals(k: int, count: int, slice_bits: int) -> tuple[int, ...] | None:
     """Numbers of diagonals s < `count` that one or two int64 sums hold, in order.
 

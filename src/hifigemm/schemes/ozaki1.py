@@ -38,7 +38,7 @@ import numpy as np
 from hifigemm.accuracy import CORRECT, Target
 from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
-from hifigemm.formats import FP32, FP64, INT8
+from hifigemm.formats import FP32, FP64, INT8, Format
 from hifigemm.numerics import bounds, estimates
 from hifigemm.numerics.bits import Array, ceil_log2
 from hifigemm.numerics.blocking import (
@@ -118,6 +118,11 @@ class Ozaki1(Scheme):
         """False for INT8 slices: those of -x leave another remainder."""
         return plan.words.operand is not INT8
 
+    @property
+    def level(self) -> Format:
+        """Whose accuracy the modes "dp" and "sp" aim at."""
+        return FP64 if self.mode == "dp" else FP32
+
     def evidence(
         self,
         problem: Problem,
@@ -132,10 +137,8 @@ class Ozaki1(Scheme):
             return None
         beta = slice_bits(problem, product_spec(engine, self.product, "Ozaki1"))
         entries = entries_within(workspace, engine.memory.block_entries)
-        u = (FP64 if self.mode == "dp" else FP32).u
-        return Evidence(
-            num_slices=estimates.published_num_slices(a, b, beta, u, entries)
-        )
+        look = engine.override(estimates.published_num_slices)
+        return Evidence(num_slices=look(a, b, beta, self.level.u, entries))
 
     def plan(
         self,
@@ -161,8 +164,7 @@ class Ozaki1(Scheme):
             reason = f"{counted(count, 'slice')} of {size}, as asked"
         elif evidence is not None and evidence.num_slices is not None:
             count, is_all = evidence.num_slices
-            fmt = FP64 if self.mode == "dp" else FP32
-            reason = f"{counted(count, 'slice')} of {size} by the estimate of [MOOI20] for {fmt.name}"
+            reason = f"{counted(count, 'slice')} of {size} by the estimate of [MOOI20] for {self.level.name}"
             if is_all:
                 reason = (
                     f"all slices of {size}: the operands end before the estimate is met"

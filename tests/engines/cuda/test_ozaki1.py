@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
+from hifigemm.engines.cuda.program import CudaProgram
+from hifigemm.engines.kernels import slice_rounding
 from hifigemm.executor import execute
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
+from hifigemm.numerics.estimates import published_num_slices
 from hifigemm.numerics.slicing import words_of_diagonals
 from hifigemm.plan import Blocking
 from tests.engines.stand_in import arrays, on_host, planned
@@ -106,21 +109,184 @@ def test_plans_that_the_kernels_do_not_have_go_step_by_step(make_pair, engine):
     assert (
         engine.compile(planned(hg.Ozaki1(num_slices=3), a + 0j, b + 0j, engine)) is None
     )
-    for scheme in (hg.Ozaki1(product="fp16", num_slices=3), hg.Ozaki1(mode="correct")):
-        assert engine.compile(planned(scheme, *arrays(a, b), engine)) is None
+    for scheme, accuracy in (
+        (hg.Ozaki1(product="tf32", num_slices=3), None),
+        (hg.Ozaki1(product="fp32", mode="correct"), None),
+        (hg.Ozaki1(), 1e-6),
+    ):
+        plan = planned(scheme, *arrays(a, b), engine, accuracy)
+        assert engine.compile(plan) is None
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("family", ["phi_1", "full_range", "ties", "subnormal"])
+def test_slices_in_floating_point_have_the_bits_of_the_scheme(
+    family, dtype, make_pair, assert_same_bits, engine
+):
+    for product, count in (("fp16", 2), ("fp16", 7), ("fp64", 2)):
+        scheme = hg.Ozaki1(product=product, num_slices=count)
+        for m, k, n in ((9, 140, 35), (5, 1100, 1), (1, 1, 1)):
+            a, b = (x[None] for x in make_pair(family, m, k, n, dtype))
+            plan = planned(scheme, a, b, engine)
+            if engine.compile(plan) is not None:
+                want = hg.matmul(a, b, scheme=scheme)
+                assert_same_bits(run(plan, a, b, engine), want)
+            else:  # more bits than two words hold, or slices wider than the kernel's
+                assert product == "fp64"
 
 
 @pytest.mark.parametrize(("mode", "dtype"), [("dp", np.float64), ("sp", np.float32)])
+@pytest.mark.parametrize("product", ["int8", "fp16"])
 def test_modes_that_estimate_a_count_have_the_bits_of_the_steps(
-    mode, dtype, make_pair, assert_same_bits, engine
+    product, mode, dtype, make_pair, assert_same_bits, engine
 ):
-    scheme = hg.Ozaki1(mode=mode)
+    scheme = hg.Ozaki1(product=product, mode=mode)
     a, b = (x[None] for x in make_pair("phi_1", 9, 140, 35, dtype))
     plan = planned(scheme, *arrays(a, b), engine)
     assert plan.scheme.mode == mode
     want, report = hg.matmul(a, b, scheme=scheme, return_report=True)
     assert plan.scheme == report.scheme
     assert_same_bits(run(plan, a, b, engine), want)
+
+
+def corrected(scheme, a, b, engine, shift=0, epilogue=PLAIN, workspace=2**28):
+    """The product, the plan that made it in the end, and what the record says."""
+    plan = planned(scheme, *arrays(a, b), engine, workspace=workspace)
+    program = engine.compile(plan)
+    assert program is not None
+    records = []
+    certify = program.steps.certify
+
+    def seen(record):
+        records.append(list(record))
+        return certify(record)
+
+    steps = replace(program.steps, certify=seen)
+    watched = CudaProgram(plan, steps, engine.place)
+    outcome = watched(*arrays(a, b), shift, epilogue, (None, None), None)
+    found = outcome.certificate()
+    return on_host(outcome.values), found, records[0]
+
+
+CORRECT = [
+    *("phi_1", "full_range", "subnormal", "largest", "cancelling", "ties", "integers"),
+    *("overflowing", "underflowing", "empty_rows_and_columns", "opposed_spans"),
+]
+WIDE = "full_range", "opposed_spans", "overflowing", "underflowing"
+"""Whose vectors span more bits than the digits of an exact entry."""
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("product", "family"),
+    [
+        *(("int8", family) for family in CORRECT),
+        *((p, family) for p in ("fp16", "fp64") for family in ("phi_1", "ties")),
+    ],
+)
+def test_correct_rounding_is_that_of_the_scheme(
+    product, family, dtype, make_pair, assert_same_bits, engine
+):
+    """Entries that nothing on the device settles are known to the record."""
+    scheme = hg.Ozaki1(product=product, mode="correct")
+    k = 40 if product == "int8" else 1100
+    for m, k, n in ((2, k, 5), (1, 1, 1)):
+        a, b = (x[None] for x in make_pair(family, m, k, n, dtype))
+        plan = planned(scheme, *arrays(a, b), engine)
+        if engine.compile(plan) is None:
+            # digits of more bits than float32 rounds by a sum
+            assert (product, dtype) == ("fp64", np.float32)
+            continue
+        got, found, record = corrected(scheme, a, b, engine)
+        assert found.bound == 0.0
+        assert found.holds == (record[1] == 0)
+        assert found.holds or family in WIDE
+        if found.holds:
+            assert_same_bits(got, hg.matmul(a, b, scheme=scheme))
+
+
+@pytest.mark.parametrize("product", ["fp16", "fp64"])
+def test_products_beyond_the_ends_are_left_out(product, engine):
+    """Integers of 20 bits end after three slices of 8 bits, or one of 22."""
+    rng = np.random.default_rng(1)
+    a, b = rng.integers(-(2**19), 2**19, (2, 1, 40, 1500)).astype(np.float64)
+    scheme, b = hg.Ozaki1(product=product, mode="correct"), b.swapaxes(1, 2)
+    _, report = hg.matmul(a, b, scheme=scheme, return_report=True)
+    got, found, record = corrected(scheme, a, b, engine)
+    assert found.num_products == report.num_products == {"fp16": 9, "fp64": 1}[product]
+    assert np.array_equal(got, a @ b)
+    assert record[:2] == [0, 0]
+
+
+def test_open_entries_are_added_up_from_all_bits(make_pair, assert_same_bits, engine):
+    """Two slices settle few entries; the others are made anew, in blocks as well."""
+    scheme = hg.Ozaki1(mode="correct", num_slices=2)
+    a, b = (x[None] for x in make_pair("phi_2", 6, 300, 5))
+    want = hg.matmul(a, b, scheme=scheme)
+    got, found, record = corrected(scheme, a, b, engine)
+    assert found.holds
+    assert record[:2] == [got.size, 0]
+    assert_same_bits(got, want)
+    plan = planned(scheme, *arrays(a, b), engine)
+    small = replace(plan, blocking=Blocking((1, 4, 3)))
+    same, outcome = execute(small, *arrays(a, b), engine, 2**28)
+    assert same is small
+    assert_same_bits(on_host(outcome.values), want)
+
+
+def test_entries_beyond_the_list_are_left_to_the_steps(
+    make_pair, assert_same_bits, engine, monkeypatch
+):
+    monkeypatch.setattr(slice_rounding, "_LISTED", 10)
+    scheme = hg.Ozaki1(mode="correct", num_slices=2)
+    a, b = (x[None] for x in make_pair("phi_2", 5, 30, 4))
+    _, found, record = corrected(scheme, a, b, engine)
+    assert not found.holds
+    assert record[:2] == [20, 10]
+    plan = planned(scheme, *arrays(a, b), engine)
+    _, outcome = execute(plan, *arrays(a, b), engine, 2**28)
+    assert_same_bits(on_host(outcome.values), hg.matmul(a, b, scheme=scheme))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_correct_rounding_of_special_values_stacks_and_epilogues(
+    dtype, make_pair, assert_same_bits, engine
+):
+    a, b = (
+        np.stack([x * dtype(2.0**e) for e in range(2)])
+        for x in make_pair("phi_1", 5, 40, 7, dtype)
+    )
+    a[0, 3, 5], a[1, 4, 0], b[1, 2, 6], b[0, 3, 1] = np.inf, np.nan, -np.inf, np.inf
+    for product in ("int8", "fp16"):
+        for scheme in (
+            hg.Ozaki1(product=product, mode="correct"),
+            hg.Ozaki1(product=product, mode="correct", num_slices=1),
+        ):
+            for left, right in ((a, b), (a[:1], b), (a, b[1:])):
+                want = hg.matmul(left, right, scheme=scheme)
+                got, found, _ = corrected(scheme, left, right, engine)
+                assert found.holds
+                np.testing.assert_array_equal(got, want)
+                assert_same_bits(np.nan_to_num(got), np.nan_to_num(want))
+            want = hg.gemm(a, b, alpha=2.0**-1060, scheme=scheme)
+            got, _, _ = corrected(scheme, a, b, engine, -1060)
+            np.testing.assert_array_equal(got, want)
+
+
+def test_estimates_by_a_program_are_those_of_numerics(make_pair, engine):
+    """Those of other operands of the layout, too; complex ones and those that need
+    many slices are looked at by the plain function.
+    """
+    look = engine.override(published_num_slices)
+    for family in ("phi_1", "integers", "phi_8"):
+        a, b = (x[None] for x in make_pair(family, 9, 50, 35))
+        for x, y in ((a, b), (a + 1j * a, b + 0j)):
+            want = published_num_slices(x, y, 8, 2.0**-53, 2**20)
+            assert look(*arrays(x, y), 8, 2.0**-53, 2**20) == want
+    assert look(*arrays(a, b), 2, 2.0**-53, 2**20) == published_num_slices(
+        a, b, 2, 2.0**-53, 2**20
+    )
 
 
 def test_steps_write_to_the_result_that_is_given(make_pair, assert_same_bits, engine):

@@ -30,7 +30,9 @@ from hifigemm.engines.kernels import (
     native_gemm,
     residue_gemm,
     scaled_residues,
+    slice_counts,
     slice_product,
+    slice_rounding,
     word_gemm,
 )
 from hifigemm.engines.kernels import required_bits as looks
@@ -42,7 +44,12 @@ from hifigemm.engines.kernels.mirror import mirror
 from hifigemm.engines.kernels.program import Program
 from hifigemm.engines.kernels.slices import slice_operands
 from hifigemm.engines.kernels.special import restore_special_values
-from hifigemm.engines.kernels.tiles import gpu_of, valid_tiles
+from hifigemm.engines.kernels.tiles import (
+    SLICES,
+    SMALL_SLICES,
+    gpu_of,
+    valid_tiles,
+)
 from hifigemm.engines.kernels.words import split_words
 from hifigemm.formats import FP16, FP32, TF32
 from hifigemm.numerics.residue_products import num_planes
@@ -357,6 +364,55 @@ def slices():
                 )
 
             yield f"{count} {dtype} {tile}", write
+    for stored, beta in (
+        (torch.float16, 8),
+        (torch.bfloat16, 9),
+    ):
+        name = str(stored).removeprefix("torch.")
+        for tile in (SLICES[name], SMALL_SLICES[name]):
+
+            def write(program, stored=stored, beta=beta, tile=tile):
+                a, b = operands(program, torch.float64)
+                out = program.operand(Layout((1, 2048, 2048), torch.float64))
+                left, right = slice_operands(((a, 2), (b, 1)), 8, beta, stored)
+                slice_product.slice_product(
+                    left, right, out, 2048, operands=(a, b), config=tile
+                )
+
+            yield f"{stored} {tile}", write
+
+    for stored, beta, count in (
+        (torch.int8, 8, 12),
+        (torch.float16, 8, 12),
+        (torch.float64, 22, 5),
+    ):
+        for dtype in (torch.float64, torch.float32):
+
+            def write(program, stored=stored, beta=beta, count=count, dtype=dtype):
+                a, b = operands(program, dtype)
+                out = program.operand(Layout((1, 2048, 2048), dtype))
+                record = program.operand(Layout((4,), torch.int64))
+                both = slice_operands(((a, 2), (b, 1)), count, beta, stored)
+                ends = slice_rounding.ends_of(a, b, both)
+                sums = slice_product.sums_of(*both, 2048, ends=ends.most)
+                slice_rounding.round_correctly(
+                    sums, both, ends, out, record, shift=0, operands=(a, b)
+                )
+
+            yield f"correct {stored} {dtype}", write
+
+
+def counts():
+    for dtype, transposed, u in product(
+        (torch.float64, torch.float32), ("", "ab"), (2.0**-53, 2.0**-24)
+    ):
+
+        def write(program, dtype=dtype, transposed=transposed, u=u):
+            a, b = operands(program, dtype, transposed=transposed)
+            found = program.operand(Layout((4,), torch.int32))
+            slice_counts.launch(a, b, 8, u, found)
+
+        yield f"{dtype} transposed {transposed!r} {u}", write
 
 
 def native():
@@ -389,7 +445,19 @@ def native():
 SINGLE = ((1, 2048, 2048), torch.float32), ((2,), torch.int32)
 FAMILIES = {
     f.__name__: f
-    for f in (residues, reconstruction, scaling, ratios, bits, words, slices, native)
+    for f in (
+        *(
+            residues,
+            reconstruction,
+            scaling,
+            ratios,
+            bits,
+            words,
+            slices,
+            counts,
+            native,
+        ),
+    )
 }
 
 

@@ -88,9 +88,9 @@ def zeros(rng, shape, dtype):
 FAMILIES = [mixed, boundaries, narrow, largest, smallest, zeros]
 
 
-def expected(x, axis, count, beta):
+def expected(x, axis, count, beta, dtype=torch.int8):
     """Slices (batch, vectors, count, k) and exponents of the first grid."""
-    y, two = x.astype(np.float64), beta == 8
+    y, two = x.astype(np.float64), beta == 8 and dtype is torch.int8
     unit = unit_exponent(
         largest_exponent(y, axis, digit_limit(beta) if two else 1.0), beta
     )
@@ -99,10 +99,11 @@ def expected(x, axis, count, beta):
     return words[:, :, ::-1] if axis == 1 else words, np.squeeze(unit, axis)
 
 
-def check(found, x, axis, count, beta):
-    want, unit = expected(x, axis, count, beta)
+def check(found, x, axis, count, beta, dtype=torch.int8):
+    want, unit = expected(x, axis, count, beta, dtype)
     k = x.shape[axis]
-    got = found.planes.cpu().numpy()
+    assert found.planes.dtype is dtype
+    got = found.planes.to(torch.float64).cpu().numpy()
     np.testing.assert_array_equal(got[..., :k], want)
     assert not got[..., k:].any()
     assert got.shape[-1] == k_pitch(k)
@@ -123,6 +124,32 @@ def test_slices_equal_numerics_bitwise(count, beta, dtype, family, device):
         slice_operands(operands, count, beta), (a, b), (2, 1), strict=True
     ):
         check(found, x, axis, count, beta)
+
+
+@pytest.mark.thinned(5)
+@pytest.mark.parametrize("device", where_devices)
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("stored", "count", "beta"),
+    [
+        (torch.float16, 3, 8),
+        (torch.float16, 5, 12),
+        (torch.bfloat16, 4, 9),
+        (torch.float64, 4, 22),
+    ],
+)
+def test_slices_of_floats_equal_numerics_bitwise(
+    stored, count, beta, dtype, family, device
+):
+    rng = np.random.default_rng([1, count, beta])
+    a = family(rng, (1, 9, 150), dtype)
+    b = np.moveaxis(family(rng, (2, 11, 150), dtype), 1, 2)
+    operands = [(torch.tensor(x, device=device), axis) for x, axis in ((a, 2), (b, 1))]
+    for found, x, axis in zip(
+        slice_operands(operands, count, beta, stored), (a, b), (2, 1), strict=True
+    ):
+        check(found, x, axis, count, beta, stored)
 
 
 @pytest.mark.gpu
@@ -215,5 +242,7 @@ def test_unsupported_operands_are_refused():
     x = torch.zeros((1, 4, 5), device=DEVICE)
     with pytest.raises(ValueError, match="k = 5, 4"):
         slice_operands([(x, 2), (x, 1)], 3, 8)
-    with pytest.raises(ValueError, match="13 slices"):
+    with pytest.raises(ValueError, match=r"13 torch\.int8 slices"):
         slice_operands([(x, 2)], 13, 8)
+    with pytest.raises(ValueError, match="of 13 bits"):
+        slice_operands([(x, 2)], 3, 13, torch.float16)

@@ -14,6 +14,7 @@ import torch
 
 from hifigemm.engines.cuda.ozaki2 import padded, padded_shape, products_of
 from hifigemm.engines.cuda.required_bits import required_bits_of
+from hifigemm.engines.cuda.slice_counts import num_slices_of
 from hifigemm.engines.device_array import DeviceArray, check_not_capturing, unwrap, wrap
 from hifigemm.engines.kernels import block_norms as block_norms_kernel
 from hifigemm.engines.kernels import crt as crt_kernel
@@ -24,6 +25,7 @@ from hifigemm.engines.kernels import scaled_residues as scaled_residues_kernel
 from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.error_ratio import error_ratio
+from hifigemm.numerics.estimates import published_num_slices
 from hifigemm.numerics.residue_products import (
     ExactProduct,
     crt,
@@ -159,6 +161,21 @@ def _required_bits(
     return required_bits_of(left, right, most)(left, right)
 
 
+def _published_num_slices(
+    a: Array, b: Array, slice_bits: int, u: float, block_entries: int
+) -> tuple[int, bool]:
+    """numerics.estimates.published_num_slices; complex operands, empty ones and those
+    that need many slices are looked at by the plain function.
+    """
+    is_large = isinstance(a, DeviceArray) and isinstance(b, DeviceArray)
+    if is_large and a.dtype.kind == "f" and a.size and b.size:
+        left, right = unwrap(a), unwrap(b)
+        count = num_slices_of(left, right, slice_bits, u)(left, right)
+        if count is not None:
+            return count
+    return published_num_slices(a, b, slice_bits, u, block_entries)
+
+
 def _error_ratio(
     a: Array, b: Array, exact: ExactProduct, block_entries: int, entries: int
 ) -> float:
@@ -201,6 +218,7 @@ OVERRIDES: dict[Callable[..., Any], Callable[..., Any]] = {
     crt: _crt,
     error_ratio: _error_ratio,
     mirror: _mirror,
+    published_num_slices: _published_num_slices,
     required_bits: _required_bits,
     required_bits_of_vectors: _required_bits_of_vectors,
 }

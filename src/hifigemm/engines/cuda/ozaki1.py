@@ -1,5 +1,6 @@
-"""Ozaki scheme I with a fixed number of INT8 slices on a GPU: one launch cuts both
-operands, one multiplies and rounds.
+"""Ozaki scheme I with a fixed number of slices, or rounded correctly, on a GPU: one
+launch cuts both operands, one multiplies the slices, one rounds. In the mode "correct"
+another one makes the entries anew that are not certain.
 
 The number comes from the caller, or from the estimate of the modes "dp" and "sp". The
 bits are those of the scheme's own steps. No step of a product waits for the device.
@@ -8,34 +9,74 @@ Slices of prepared operands are made anew.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+import torch
+
+from hifigemm.engine import Certificate
 from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of
-from hifigemm.engines.kernels.slice_product import slice_product
-from hifigemm.engines.kernels.slices import slice_operands
-from hifigemm.formats import INT8
+from hifigemm.engines.cuda.slice_counts import num_slices_of
+from hifigemm.engines.kernels.slice_product import slice_product, sums_of
+from hifigemm.engines.kernels.slice_rounding import ends_of, round_correctly
+from hifigemm.engines.kernels.slices import (
+    MAX_BITS,
+    MAX_BITS_SINGLE,
+    MAX_COUNT,
+    slice_operands,
+)
+from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, Format
 from hifigemm.numerics.bounds import slice_bits_for
-from hifigemm.numerics.slicing import words_of_diagonals
-from hifigemm.plan import Plan
+from hifigemm.numerics.slicing import num_pairs, words_of_diagonals
+from hifigemm.plan import Plan, Verification
+
+_DTYPES: dict[Format, torch.dtype] = {
+    INT8: torch.int8,
+    FP16: torch.float16,
+    BF16: torch.bfloat16,
+    FP64: torch.float64,
+}
+"""In which slices are stored; slices of other formats go step by step."""
 
 
 def steps(plan: Plan) -> Steps | None:
-    """The launches of a fixed count whose sums fit in INT32 and in two words of 64
-    bits; None for all else.
+    """The launches of a fixed count whose sums two words of 64 bits hold, and of
+    correct rounding; None for all else.
     """
     p, scheme = plan.problem, plan.scheme
-    if (
-        plan.certifies
-        or not scheme.explicit
-        or plan.words.operand is not INT8
-        or p.is_complex
-    ):
+    dtype = _DTYPES.get(plan.words.operand)
+    if dtype is None or p.is_complex:
         return None
-    return (
-        None
-        if words_of_diagonals(p.k, scheme.count, _slice_bits(plan)) is None
-        else Steps(_write)
-    )
+    beta = _slice_bits(plan)
+    widest = MAX_BITS[dtype]
+    if p.fmt is FP32:
+        widest = min(widest, MAX_BITS_SINGLE)
+    if beta > widest or scheme.count > MAX_COUNT:
+        return None
+    if plan.verification is Verification.ENTRYWISE and plan.target.correct:
+        return Steps(_write_correct, record=4, certify=partial(_certify, plan))
+    if plan.certifies or not scheme.explicit:
+        return None
+    if words_of_diagonals(p.k, scheme.count, beta) is None:
+        return None
+    return Steps(_write, look=_look)
+
+
+def _certify(plan: Plan, record: Sequence[int]) -> Certificate:
+    """No entry may have stayed open. INT8 slices beyond the ends of the operands are
+    multiplied as well, though they are zeros.
+    """
+    _, num_open, left, right = record
+    num_products = plan.num_products
+    if plan.words.operand is not INT8:
+        num_products = num_pairs(plan.scheme.count, left, right)
+    return Certificate(num_open == 0, plan.scheme, 0.0, num_products, plan.k_block)
+
+
+def _look(plan: Plan, left: Any, right: Any) -> Any:
+    """The estimate of the modes "dp" and "sp"."""
+    return num_slices_of(left, right, _slice_bits(plan), plan.scheme.level.u)
 
 
 def _slice_bits(plan: Plan) -> int:
@@ -59,6 +100,27 @@ def _write(plan: Plan, given: Arguments) -> None:
         )
 
 
+def _write_correct(plan: Plan, given: Arguments) -> None:
+    for block in blocks_of(plan, given.out):
+        x, y = block.operands(given.a, given.b)
+        left, right = sliced(plan, x, y)
+        ends = ends_of(x, y, (left, right))
+        round_correctly(
+            sums_of(left, right, plan.problem.k, ends=ends.most),
+            (left, right),
+            ends,
+            given.out[block.entries],
+            given.record,
+            shift=given.shift,
+            operands=(x, y),
+        )
+
+
 def sliced(plan: Plan, left: Any, right: Any) -> Any:
     """The slices of both operands."""
-    return slice_operands(((left, 2), (right, 1)), plan.scheme.count, _slice_bits(plan))
+    return slice_operands(
+        ((left, 2), (right, 1)),
+        plan.scheme.count,
+        _slice_bits(plan),
+        _DTYPES[plan.words.operand],
+    )

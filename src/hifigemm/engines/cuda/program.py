@@ -64,6 +64,11 @@ class Steps:
     ready: Callable[[Any], tuple[Tensor, Tensor]] | None = None
     # see `hifigemm.engine.Program.in_halves`
     in_halves: Callable[[int, int, int], bool] | None = None
+    # what the plan rests on of operands laid out as two tensors, by one wait: none
+    # where that is no more than the bits of their integers
+    look: Callable[[Plan, Tensor, Tensor], Callable[[Tensor, Tensor], Any]] | None = (
+        None
+    )
 
 
 def blocks_of(plan: Plan, out: Any) -> Iterator[Block]:
@@ -233,9 +238,7 @@ class CudaProgram:
             return None
         if combines_later and (call.out is not None or self.plan.problem.is_complex):
             return None
-        if evidence is not None and (
-            evidence.required_bits is None or evidence.outliers is not None
-        ):
+        if evidence is not None and _fact_of(evidence) is None:
             return None
         if self.plan.verification is Verification.ENTRYWISE and self.plan.asked is None:
             return None  # other operands may be looked at with another result
@@ -307,19 +310,23 @@ class CudaProgram:
         operands: tuple[Tensor, Tensor],
         kind: tuple[Any, ...],
     ) -> Repeated:
-        """The product by the bits that the operands require, where those were seen
-        before; else None.
+        """The product by what the operands ask for, where that was seen before; else
+        None.
         """
         p = self.plan
         asked = p.problem, p.asked, p.target, p.block_shape
-        key = "by bits", *asked, self.device, kind
+        key = "by evidence", *asked, self.device, kind
         table: dict[Any, Repeated] = once(key, dict, self.device)
-        table[evidence.required_bits] = again
-        look = required_bits_of(*operands, NO_LIMIT)
+        table[_fact_of(evidence)] = again
+        look = (
+            required_bits_of(*operands, NO_LIMIT)
+            if self.steps.look is None
+            else self.steps.look(p, *operands)
+        )
 
         def chosen(x: Tensor, y: Tensor, *others: Any) -> Any:
-            found = table.get(look(x, y))
-            return None if found is None else found(x, y, *others)
+            seen = table.get(look(x, y))
+            return None if seen is None else seen(x, y, *others)
 
         return chosen
 
@@ -403,6 +410,13 @@ class CudaProgram:
 def _facts(x: Any) -> tuple[Any, ...]:
     """What programs rest on of a tensor."""
     return tuple(x.shape), x.stride(), x.dtype, x.data_ptr() & 15
+
+
+def _fact_of(evidence: Evidence) -> Any:
+    """What one look sees of other operands again; None where that takes more."""
+    if evidence.outliers is not None:
+        return None
+    return evidence.num_slices or evidence.required_bits
 
 
 def _combine(made: Tensor, epilogue: Epilogue) -> None:

@@ -25,10 +25,24 @@ def round_integer(
 ):
     """Twin: numerics.rounding.round_limbs of V 2**(exponent - T), any V and exponent.
 
+    For the arguments see `leading_bits`. The values are float64; with SINGLE, numbers
+    of float32 or too large for it.
+    """
+    head, _, sticky, top, is_negative = leading_bits(
+        h, word, limbs, exponent, LOW_BITS, BITS
+    )
+    return round_head(head, sticky, top, is_negative, SINGLE)
+
+
+@triton.jit
+def leading_bits(h, word, limbs, exponent, LOW_BITS: tl.constexpr, BITS: tl.constexpr):
+    """The 64 leading bits of |V|, the bits behind them, whether any bit follows, the
+    exponent of the first one, and the sign.
+
     V = H 2**T + V_T comes as float64 h, as the word with the upper 64 bits of V_T +
     2**(T - 1), of which the lower 52 count where T = LOW_BITS = 52, and as the limbs of
-    BITS bits below it, the lowest first. The values are float64; with SINGLE, numbers
-    of float32 or too large for it.
+    BITS bits below it, the lowest first. The first 64 - BITS or more of the 64 bits
+    behind the leading ones are those of |V|.
     """
     # V as an integer of 128 bits in two's complement, high 2**64 + low, with the limbs
     # below it. Flipping the first bit of the word takes 2**(T - 1) away again.
@@ -77,14 +91,18 @@ def round_integer(
     # The 64 leading bits of |V|. A shift by 64 - shift comes in two steps, as a shift
     # by 64 is undefined.
     head = (high << shift) | ((low >> 1) >> (63 - shift))
-    lost_bits = lost_bits | (low << shift)
-    return _round_head(
-        head, lost_bits != 0, unit + 127 - shift.to(tl.int32), is_negative, SINGLE
+    tail = low << shift
+    return (
+        head,
+        tail,
+        (lost_bits | tail) != 0,
+        unit + 127 - shift.to(tl.int32),
+        is_negative,
     )
 
 
 @triton.jit
-def _round_head(head, sticky, top, negative, SINGLE: tl.constexpr):
+def round_head(head, sticky, top, negative, SINGLE: tl.constexpr):
     """+-head 2**(top - 63), rounded to nearest even once.
 
     Bit 63 of head is set unless V is 0. The sticky flag stands for bits below head's

@@ -1,13 +1,13 @@
-"""The product of operands in INT8 slices, scaled and rounded once: schemes.ozaki1 on
-the device, bit for bit.
+"""The product of operands in slices, scaled and rounded once: schemes.ozaki1 on the
+device, bit for bit.
 
 C = 2**shift sum_{s < S} 2**(row_exponent + col_exponent - beta s) D_s,
 D_s = sum_{p + q = s} A_p B_q. Every diagonal s holds s + 1 pairs of slices, which lie
 one after the other along k on both sides, the left ones in order and the right ones in
-reverse: D_s is one INT8 product of length (s + 1) k, see `residue_gemm.diagonals`. A
-second launch adds them to V = sum_s D_s 2**(beta (S - 1 - s)) in two 64-bit words,
-V = H 2**T + L, which become four integers that float64 holds; one addition rounds their
-sum.
+reverse: D_s is one product of length (s + 1) k, see `residue_gemm.diagonals` for INT8
+and `slice_gemm.diagonals` for the other formats. A second launch adds them to
+V = sum_s D_s 2**(beta (S - 1 - s)) in two 64-bit words, V = H 2**T + L, which become
+four integers that float64 holds; one addition rounds their sum.
 
 Parts of a row with an Inf or NaN, and float64 results that may leave the normal range,
 are rounded from the words.
@@ -25,6 +25,7 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels import slice_gemm
 from hifigemm.engines.kernels.common import power_of_two
 from hifigemm.engines.kernels.launch import Launch, operand_arguments
 from hifigemm.engines.kernels.residue_gemm import K_BLOCK, diagonals
@@ -244,7 +245,7 @@ def slice_product(
         A and B themselves, read where a row or column holds an Inf or NaN; None where
         there are none.
     config : Tile, optional
-        Of the INT8 products, otherwise `tile_for` chooses.
+        Of the products, otherwise `tile_for` or `slice_gemm` chooses.
     """
     _, m, count, _ = left.planes.shape
     n = right.planes.shape[1]
@@ -256,7 +257,7 @@ def slice_product(
     _check(left, right, out)
     if out.numel() == 0:
         return
-    sums = diagonals(left.planes, right.planes, k_block=K_BLOCK, config=config)
+    sums = sums_of(left, right, k, config=config)
     kind = _Kind(
         parts=tuple(x.shape[1] for x in sums),
         low=sum(words[1:]),
@@ -281,6 +282,17 @@ def slice_product(
         num_warps=1,
         enable_fp_fusion=False,
     )
+
+
+def sums_of(
+    left: Slices, right: Slices, k: int, *, config: Tile | None = None, ends: Any = None
+) -> list[Any]:
+    """The sums over the diagonals, see `residue_gemm.diagonals` and
+    `slice_gemm.diagonals`; INT8 slices beyond the ends are multiplied as the others.
+    """
+    if left.planes.dtype is torch.int8:
+        return diagonals(left.planes, right.planes, k_block=K_BLOCK, config=config)
+    return slice_gemm.diagonals(left, right, k, config=config, ends=ends)
 
 
 def _with_stride(exponents: Any) -> tuple[Any, int]:

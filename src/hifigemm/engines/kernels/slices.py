@@ -1,5 +1,5 @@
-"""INT8 slices of both operands of a product on the device: numerics.slicing as
-schemes.ozaki1 uses it.
+"""Slices of both operands of a product on the device, in INT8, FP16, BF16 or FP64:
+numerics.slicing as schemes.ozaki1 uses it.
 
 Slices lie with k innermost, those of a vector one after the other: (batch, vectors,
 count, k_pitch), zeros beyond k, in order on the left and in reverse order on the right,
@@ -48,6 +48,12 @@ from hifigemm.numerics.slicing import digit_limit
 
 PITCH = 128
 """Entries that the length of a stored slice is a multiple of."""
+MAX_COUNT = 12
+"""Slices that the kernel makes of an entry."""
+MAX_BITS = {torch.int8: 8, torch.float16: 12, torch.bfloat16: 9, torch.float64: 27}
+"""Bits of a slice, by the format of the slices: half of 2**bits is an integer of it."""
+MAX_BITS_SINGLE = 22
+"""Bits of a slice of a float32 operand, as digits are rounded in float32 by a sum."""
 _SIGNIFICAND = {torch.float32: 24, torch.float64: 53}
 _MAGNITUDES = {torch.float32: torch.int32, torch.float64: torch.int64}
 
@@ -59,6 +65,9 @@ class _Form:
     single: bool  # entries are float32, else float64
     count: int  # number of slices
     beta: int  # bits of a slice
+    # `integers`, `double`: slices are INT8, or FP64; else FP16 or BF16
+    integers: bool
+    double: bool
     # remainders from here on belong to the next integer; 1 for digits to nearest
     limit: float
     # fraction bits of an entry from which on the grid is one coarser; more than there
@@ -106,21 +115,24 @@ def _scaled(x, g, FORM: tl.constexpr):
 
 @triton.jit
 def _digit(y, FORM: tl.constexpr):
-    """The slice of y as INT8, which wraps from h to -h, and a remainder.
+    """The slice of y as a float, or as INT32 whose low byte is it, and a remainder.
 
-    The remainder is y less the integer nearest to y, exactly.
+    As INT8 it wraps from h to -h. The remainder is y less the integer nearest to y, exactly.
     """
     ROUND: tl.constexpr = ROUND_SINGLE if FORM.single else ROUND_DOUBLE
     # The sum with 1.5 2**23 or 1.5 2**52 is rounded to an integer, whose low bits are
     # those of the digit.
     shifted = y + ROUND
-    remainder = y - (shifted - ROUND)
-    digit = shifted.to(tl.int32 if FORM.single else tl.int64, bitcast=True).to(tl.int32)
-    # Two's complement: a remainder from the limit on would make the next digit h, which
-    # wraps to -h and takes 2 h = 2**beta from it: 1 more in this digit.
-    if FORM.limit < 1.0:
-        digit += (remainder >= FORM.limit).to(tl.int32)
-    return digit.to(tl.int8), remainder
+    digit = shifted - ROUND
+    remainder = y - digit
+    if FORM.integers:
+        digit = shifted.to(tl.int32 if FORM.single else tl.int64, bitcast=True)
+        digit = digit.to(tl.int32)
+        # Two's complement: a remainder from the limit on would make the next digit h,
+        # which wraps to -h and takes 2 h = 2**beta from it: 1 more in this digit.
+        if FORM.limit < 1.0:
+            digit += (remainder >= FORM.limit).to(tl.int32)
+    return digit, remainder
 
 
 @triton.jit
@@ -152,6 +164,9 @@ def _slice_tile(operand, counts, program, k, pitch, FORM: tl.constexpr):
             # The highest digit first; what it leaves, times 2**beta, has the next one.
             digit, remainder = _digit(y, FORM)
             address = target + (COUNT - 1 - p if FORM.reverse else p) * pitch
+            if not FORM.integers and not FORM.double:
+                digit = digit.to(tl.float32)
+            digit = digit.to(operand.planes.dtype.element_ty)
             if FORM.tile.even:
                 tl.store(address, digit)
             else:
@@ -203,7 +218,9 @@ _slice: Any = Launch(slice_kernel)
 class Slices:
     """The slices of an operand."""
 
-    planes: torch.Tensor  # int8 tensor, shape (batch or 1, vectors, count, k_pitch)
+    # tensor of integers in the dtype of the products, shape (batch or 1, vectors, count,
+    # k_pitch)
+    planes: torch.Tensor
     # int32 tensor, shape (batch or 1, vectors): 2**exponent is the unit of the first
     # slice of a row or column;
     # `NOT_FINITE` where it holds an Inf or NaN
@@ -217,11 +234,14 @@ def k_pitch(k: int) -> int:
 
 
 def slice_operands(
-    operands: Sequence[tuple[torch.Tensor, int]], count: int, beta: int
+    operands: Sequence[tuple[torch.Tensor, int]],
+    count: int,
+    beta: int,
+    dtype: torch.dtype = torch.int8,
 ) -> list[Slices]:
     """Slices of one or two operands, with the bits of `numerics.slicing.slice_vectors`.
 
-    Slices of eight bits have digits in two's complement, shorter ones digits to
+    INT8 slices of eight bits have digits in two's complement, all others digits to
     nearest.
 
     Parameters
@@ -232,15 +252,21 @@ def slice_operands(
     count : int
         Number of slices, at most twelve.
     beta : int
-        Bits of a slice, at most 8.
+        Bits of a slice, at most those of `MAX_BITS` and `MAX_BITS_SINGLE`.
+    dtype : torch.dtype
+        Of the slices: one of `MAX_BITS`.
 
     Returns
     -------
     list of Slices, one an operand
     """
-    if not 1 <= beta <= 8 or not 1 <= count <= 12:
+    most = MAX_BITS[dtype]
+    if operands[0][0].dtype is torch.float32:
+        most = min(most, MAX_BITS_SINGLE)
+    if not 1 <= beta <= most or not 1 <= count <= MAX_COUNT:
         raise ValueError(
-            f"{count} slices of {beta} bits: expected 1 .. 12 slices of 1 .. 8 bits"
+            f"{count} {dtype} slices of {beta} bits: "
+            f"expected 1 .. {MAX_COUNT} slices of 1 .. {most} bits"
         )
     sides = [
         side_of(
@@ -261,11 +287,11 @@ def slice_operands(
     tensors = []
     forms = []
     for (x, axis), side in zip(operands, sides, strict=True):
-        planes = empty((side.batch, side.vectors, count, k_pitch(k)), torch.int8, like)
+        planes = empty((side.batch, side.vectors, count, k_pitch(k)), dtype, like)
         exponents = empty((side.batch, side.vectors), torch.int32, like)
         slices.append(Slices(planes, exponents, beta))
         tensors.append((x, planes, exponents, None))
-        forms.append(_form_of(x.dtype, count, beta, axis == 1, side.tile))
+        forms.append(_form_of(x.dtype, dtype, count, beta, axis == 1, side.tile))
     launch_both(
         _slice,
         sides,
@@ -281,15 +307,22 @@ def slice_operands(
 
 @lru_cache(maxsize=1024)
 def _form_of(
-    dtype: torch.dtype, count: int, beta: int, reverse: bool, tile: VectorTile
+    dtype: torch.dtype,
+    stored: torch.dtype,
+    count: int,
+    beta: int,
+    reverse: bool,
+    tile: VectorTile,
 ) -> _Form:
     bits = _SIGNIFICAND[dtype]
-    is_twos_complement = beta == 8
+    is_twos_complement = stored is torch.int8 and beta == 8
     limit = digit_limit(beta, bits) if is_twos_complement else 1.0
     return _Form(
         single=dtype is torch.float32,
         count=count,
         beta=beta,
+        integers=stored is torch.int8,
+        double=stored is torch.float64,
         limit=limit / 2 if is_twos_complement else 1.0,
         top=int(limit * 2.0**bits) - 2 ** (bits - 1),
         reverse=reverse,

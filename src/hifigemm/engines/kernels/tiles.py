@@ -120,6 +120,18 @@ NATIVE = {
 at n = 4096, cuBLAS 56; four warps and two stages reach 34. The registers of two warps
 do not hold masks, or the addresses of both components, beside the sums.
 """
+SLICES = {
+    "float16": Tile("triton", 128, 128, 64, 3, 8),
+    "bfloat16": Tile("triton", 128, 128, 64, 3, 8),
+    "float64": Tile("triton", 64, 64, 16, 4, 2),
+}
+"""Of sums over diagonals of slices that are no INT8."""
+SMALL_SLICES = {
+    "float16": Tile("triton", 64, 64, 64, 3, 4),
+    "bfloat16": Tile("triton", 64, 64, 64, 3, 4),
+    "float64": Tile("triton", 32, 32, 16, 4, 4),
+}
+"""Of those whose larger tiles are fewer than the multiprocessors."""
 VECTOR_ENTRIES = {"fp16": 8192, "bf16": 4096, "tf32": 4096, "float32 slices": 8192, "float64 slices": 4096}
 """Of a tile of vectors that is cut to words or slices: 64 or 32 in each thread, so that
 four programs share the registers of a multiprocessor.

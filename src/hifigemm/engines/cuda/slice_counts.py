@@ -1,0 +1,52 @@
+"""The number of slices by the estimate of [MOOI20], by a program: one wait of the host,
+for four numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hifigemm.engines.device_array import check_not_capturing
+from hifigemm.engines.kernels import slice_counts as kernel
+from hifigemm.engines.kernels.program import Program
+from hifigemm.programs import once
+
+Tensor = Any
+Count = tuple[int, bool] | None
+
+
+def num_slices_of(
+    left: Tensor, right: Tensor, beta: int, u: float
+) -> Callable[[Tensor, Tensor], Count]:
+    """numerics.estimates.published_num_slices as a function of tensors that are laid
+    out as these; it returns None for operands that need a longer look.
+    """
+    check_not_capturing()
+    facts = tuple(
+        (x.shape, x.stride(), x.dtype, x.data_ptr() & 15) for x in (left, right)
+    )
+    device = left.device
+
+    def make() -> Callable[[Tensor, Tensor], Count]:
+        program = Program(device)
+        x, y = program.operand(left), program.operand(right)
+        # Two words of 64 bits, which the program clears, are the four numbers.
+        words = program.operand(
+            torch.empty(2, dtype=torch.int64, device="meta"), is_zero=True
+        )
+        kernel.launch(x, y, beta, u, words.view(torch.int32))
+        program.finish().compile()
+
+        def look(a: Tensor, b: Tensor) -> Count:
+            check_not_capturing()
+            words = torch.empty(2, dtype=torch.int64, device=device)
+            program(a, b, words)
+            numbers = words.view(torch.int32).tolist()
+            return kernel.num_slices_from(numbers, beta, u)
+
+        return look
+
+    return once(("num_slices", device, beta, u, facts), make, device)
