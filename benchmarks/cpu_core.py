@@ -26,7 +26,7 @@ from hifigemm.workshop.environment import write_csv
 
 SEED = 1
 PHI = 0.5
-LARGEST_CHECK = 2**22
+LARGEST_CHECK = 2**20
 """Products of more multiplications are checked in some rows only."""
 
 LONGEST_CHECK = 100_000

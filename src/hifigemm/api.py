@@ -324,10 +324,10 @@ def product_of_numbers(
     if result in TWO_PARTS:
         check_two_parts(result, accuracy, out, plan)
         accuracy = "correct"
-    elif is_repeatable:
+    if is_repeatable or (result in TWO_PARTS and not return_report):
         key = key_of(a, b, out, accuracy, scheme, engine, workspace)
-        if key is not None and mirror:
-            key = mirror, key
+        if key is not None and (mirror or not is_repeatable):
+            key = result, mirror, key
         if key is not None and (values := repeat(key, a, b, out)) is not None:
             return values
 
@@ -352,7 +352,7 @@ def product_of_numbers(
             check_out(out, operands.shapes, operands.dtype, library)
 
         if result in TWO_PARTS:
-            parts, report = two_parts(operands, request)
+            parts, report = two_parts(operands, request, key)
             native_parts = tuple(library.to_native(x) for x in parts)
             return (native_parts, report) if return_report else native_parts
         if are_integers(operands.a.dtype, operands.b.dtype, result):
