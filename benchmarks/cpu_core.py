@@ -26,7 +26,7 @@ from hifigemm.workshop.environment import write_csv
 
 SEED = 1
 PHI = 0.5
-LARGEST_CHECK = 2**22
+LARGEST_CHECK = 2**20
 """Products of more multiplications are checked in some rows only."""
 
 LONGEST_CHECK = 100_000
@@ -59,7 +59,7 @@ def calls() -> Iterator[Call]:
             yield "256 x 256 1e-14", a, b, {"accuracy": 1e-14}
             yield "256 x 256 Relative(1e-12)", a, b, {"accuracy": hg.Relative(1e-12)}
     yield "10,000 of 4 x 4", phi(10_000, 4, 4), phi(10_000, 4, 4), CORRECT
-    for n in (256, 1000):
+    for n in (256,):
         yield f"{n} phi 20", phi(n, n, phi=20.0), phi(n, n, phi=20.0), CORRECT
         a, b = phi(n, n), phi(n, n)
         large = a.copy()

@@ -354,11 +354,12 @@ def product_of_numbers(
     if result in TWO_PARTS:
         check_two_parts(result, accuracy, out, plan)
         accuracy = "correct"
-    elif is_repeatable:
+    if is_repeatable or (result in TWO_PARTS and not return_report):
         policy = accuracy, scheme, engine, workspace, return_report
         key = key_of(a, b, out, *policy)
+        if key is not None and (mirror or not is_repeatable):
+            key = result, mirror, key
         if key is not None:
-            key = (mirror, key) if mirror else key
             repeated = repeat(key, a, b, out)
             if repeated is not None:
                 return repeated
@@ -386,7 +387,7 @@ def product_of_numbers(
 
         # The road of this kind of product.
         if result in TWO_PARTS:
-            parts, report = two_parts(operands, request)
+            parts, report = two_parts(operands, request, key)
             native_parts = tuple(library.to_native(x) for x in parts)
             return (native_parts, report) if return_report else native_parts
         values: Array | None

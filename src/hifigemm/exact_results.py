@@ -13,18 +13,21 @@ Exact when
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 
+from hifigemm.engines import engine_for
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.special import nonfinite_vectors
-from hifigemm.numerics.three_words import neighbours, open_block
+from hifigemm.numerics.subnormals import is_ieee
+from hifigemm.numerics.three_words import neighbours, open_block, rounded_sums
 from hifigemm.operands import Operands
 from hifigemm.plan import Report
+from hifigemm.programs import keep
 from hifigemm.request import Request
 from hifigemm.road import (
     by_slices,
@@ -59,9 +62,11 @@ def check_two_parts(result: str, accuracy: Any, out: Any, plan: Any) -> None:
 
 @quiet
 def two_parts(
-    operands: Operands, request: Request
+    operands: Operands, request: Request, key: Hashable = None
 ) -> tuple[tuple[Array, Array], Report]:
     """The pair or the enclosure of a product, with its report.
+
+    `key` is what `programs` keeps it under, for calls of the same kind.
 
     On a CPU both parts are roundings of the same sums in three words. Where these do
     not settle an entry, and elsewhere, they come from a product and from A B - C.
@@ -79,6 +84,8 @@ def two_parts(
 
     # Both parts of all entries.
     rounded, report = sums
+    if key is not None:
+        _keep_sums(operands, request, key)
     first = rounded.first.view(operands.dtype)
     second = cast(Array, rounded.second).view(operands.dtype)
     is_certain = of_entries(rounded.certified, first)
@@ -94,6 +101,37 @@ def two_parts(
         report = with_others(report, second_report, is_certain, block)
     shape = operands.shapes.result
     return (first.reshape(shape), second.reshape(shape)), report
+
+
+def _keep_sums(operands: Operands, request: Request, key: Hashable) -> None:
+    """Leave the sums of real operands, for calls that they settle in every entry."""
+    problem = operands.problem()
+    stacks = operands.stacks(None)
+    for x, stack in zip(operands.arrays, stacks, strict=True):
+        if x.dtype != problem.dtype or problem.is_complex or x.size != stack.size:
+            return
+    left_shape, right_shape = (x.shape for x in stacks)
+    shape = operands.shapes.result
+    library = operands.library
+    engine = engine_for(request.engine, library.name, library.device)
+    sums = engine.override(rounded_sums)
+
+    @quiet
+    def again(a: Any, b: Any, out: None) -> Any:
+        left, right = (x if type(x) is np.ndarray else x.numpy() for x in (a, b))
+        if not (is_ieee() and np.isfinite(left).all() and np.isfinite(right).all()):
+            return None
+        left = left.reshape(left_shape)
+        right = right.reshape(right_shape)
+        rounded = sums(left, right, None, 0, problem.fmt, request.result)
+        if not rounded.certified.all():
+            return None
+        first = library.to_native(rounded.first.reshape(shape))
+        second = library.to_native(cast(Array, rounded.second).reshape(shape))
+        return first, second
+
+    what = f"{problem}: {request.result}, sums that are rounded once"
+    keep(key, (again, what), (engine.name, engine.device))
 
 
 def _by_products(

@@ -384,6 +384,10 @@ def test_repeated_calls_have_the_bits_of_the_first(make_pair, assert_same_bits):
         first = hg.matmul(x, y, accuracy="correct")
         again = hg.matmul(x, y, accuracy="correct")
         assert_same_bits(again, first)
+        for kind in ("pair", "enclosure"):
+            parts = hg.matmul(x, y, result=kind)
+            for one, other in zip(parts, hg.matmul(x, y, result=kind), strict=True):
+                assert_same_bits(one, other)
         spoiled = x.copy()
         spoiled.flat[0] = np.nan
         assert np.isnan(hg.matmul(spoiled, y, accuracy="correct")).any()
