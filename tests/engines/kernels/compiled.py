@@ -28,6 +28,7 @@ from hifigemm.engines.kernels import (
     error_ratio,
     native_gemm,
     residue_gemm,
+    rounded_sums,
     scaled_residues,
     slice_product,
     word_gemm,
@@ -41,7 +42,7 @@ from hifigemm.engines.kernels.mirror import mirror
 from hifigemm.engines.kernels.program import Program
 from hifigemm.engines.kernels.slices import slice_operands
 from hifigemm.engines.kernels.special import restore_special_values
-from hifigemm.engines.kernels.tiles import gpu_of, valid_tiles
+from hifigemm.engines.kernels.tiles import SUMS, gpu_of, valid_tiles
 from hifigemm.engines.kernels.words import split_words
 from hifigemm.formats import FP16, TF32
 from hifigemm.numerics.residue_products import num_planes
@@ -365,10 +366,46 @@ def native():
         yield f"special values {dtype}", repair
 
 
+def sums():
+    for dtype, form, tile, result in (
+        *product((torch.float64,), ("biased", "two words"), SUMS, ("array",)),
+        (torch.float32, "one word", SUMS[0], "array"),
+        (torch.float32, "two words", SUMS[0], "array"),
+        (torch.float64, "three words", SUMS[0], "pair"),
+        (torch.float64, "three words", SUMS[0], "enclosure"),
+    ):
+
+        def write(program, dtype=dtype, form=form, tile=tile, result=result):
+            a, b = operands(program, dtype)
+            out = program.operand(Layout((1, 2048, 2048), dtype))
+            second = program.operand(Layout((1, 2048, 2048), dtype))
+            rounded_sums.rounded_sums(
+                a,
+                b,
+                out,
+                second=None if result == "array" else second,
+                result=result,
+                form=form,
+                tile=tile,
+            )
+
+        yield f"{dtype} {form} {result} {tile}", write
+
+
 SINGLE = ((1, 2048, 2048), torch.float32), ((2,), torch.int32)
 FAMILIES = {
     f.__name__: f
-    for f in (residues, reconstruction, scaling, ratios, bits, words, slices, native)
+    for f in (
+        residues,
+        reconstruction,
+        scaling,
+        ratios,
+        bits,
+        words,
+        slices,
+        native,
+        sums,
+    )
 }
 
 

@@ -78,13 +78,13 @@ def round_integer(
     # by 64 is undefined.
     head = (high << shift) | ((low >> 1) >> (63 - shift))
     lost_bits = lost_bits | (low << shift)
-    return _round_head(
+    return round_head(
         head, lost_bits != 0, unit + 127 - shift.to(tl.int32), is_negative, SINGLE
     )
 
 
 @triton.jit
-def _round_head(head, sticky, top, negative, SINGLE: tl.constexpr):
+def round_head(head, sticky, top, negative, SINGLE: tl.constexpr):
     """+-head 2**(top - 63), rounded to nearest even once.
 
     Bit 63 of head is set unless V is 0. The sticky flag stands for bits below head's

@@ -111,6 +111,14 @@ NATIVE = {
 at n = 4096, cuBLAS 56; four warps and two stages reach 34. The registers of two warps
 do not hold masks, or the addresses of both components, beside the sums.
 """
+SUMS = (
+    Tile("triton", 16, 64, 4, 1, 4), Tile("triton", 16, 32, 4, 1, 2),
+    Tile("triton", 8, 32, 4, 1, 2), Tile("triton", 4, 32, 4, 1, 2),
+)
+"""Of sums of products that are rounded once, from large to small; the block of k is
+what is loaded together. A vector of fewer entries than threads is loaded by each thread
+that needs it.
+"""
 VECTOR_ENTRIES = {"fp16": 8192, "bf16": 4096, "tf32": 4096, "float32 slices": 8192, "float64 slices": 4096}
 """Of a tile of vectors that is cut to words or slices: 64 or 32 in each thread, so that
 four programs share the registers of a multiprocessor.
