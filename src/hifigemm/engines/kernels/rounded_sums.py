@@ -35,6 +35,8 @@ from hifigemm.engines.kernels.common import place_of, power_of_two, sign_of_fini
 from hifigemm.engines.kernels.exact_entries import biased_exponent, exact_entry
 from hifigemm.engines.kernels.launch import Launch, empty
 from hifigemm.engines.kernels.tiles import SUMS, Tile, gpu_of
+from hifigemm.formats import FP32, FP64
+from hifigemm.numerics.rounded_sums import form_for
 
 _UNIT = tl.constexpr(2.0**-53)
 _UNDERFLOW = tl.constexpr(2.0**-1070)
@@ -248,7 +250,7 @@ def _rounded_words(high, middle, low, err, exact, exponent, SINGLE: tl.constexpr
         least = _times_power(high - margin, exponent).to(tl.float32)
         most = _times_power(high + margin, exponent).to(tl.float32)
         certain = exact | ((least == most) & is_nonzero)
-        return values.to(tl.float64) + 0.0, certain
+        return tl.where(high == 0, 0.0, values.to(tl.float64)), certain
     # Results below the normal numbers are rounded at the unit of a number that is added
     # and taken away again.
     is_small = biased_exponent(high) - 1023 + exponent < -1022
@@ -733,14 +735,6 @@ _quick: Any = Launch(_quick_kernel)
 _rest: Any = Launch(_rest_kernel)
 _PROGRAMS = 8
 """Programs for each multiprocessor that look for open entries: they are few."""
-MAX_TERMS = 2**24
-"""The bounds of numerics/rounded_sums.py hold for so many terms."""
-_BIASED_TERMS = 1024
-"""Terms up to which a biased word comes first for float64: beyond that its bound, which
-grows with the square of k, leaves too many entries open.
-"""
-_ONE_WORD_TERMS = 512
-"""Terms up to which sums of one word come first for float32, for the same reason."""
 
 
 def rounded_sums(
@@ -767,7 +761,7 @@ def rounded_sums(
     Parameters
     ----------
     left, right : tensors (batch or 1, m, k) and (batch or 1, k, n), any strides
-        float64 or float32, k at most `MAX_TERMS`.
+        float64 or float32, k at most `numerics.rounded_sums.MAX_TERMS`.
     out : tensor (batch, m, n) of the same dtype, any strides
     second, result : another such tensor, and "pair" or "enclosure"
         What is left of the sum, rounded once, goes to `second`, 0 where `out` is not
@@ -785,7 +779,7 @@ def rounded_sums(
         return
     k = left.shape[2]
     if form is None:
-        form = form_for(k, out.dtype is torch.float32)
+        form = form_for(k, FP32 if out.dtype is torch.float32 else FP64)
     sides = [_vectors(left, batch, 1, 2), _vectors(right, batch, 2, 1)]
     outs = [_vectors(x, batch, 1, 2) for x in (out, second)]
     addend = None if c is None else c.expand(batch, m, n)
@@ -833,13 +827,6 @@ def rounded_sums(
         left_open,
     )
     _rest((programs,), *arguments, RESULT=result, **form_of_launch)
-
-
-def form_for(k: int, is_single: bool) -> str:
-    """The form of sums of k terms that comes first."""
-    if is_single:
-        return "one word" if k <= _ONE_WORD_TERMS else "two words"
-    return "biased" if k <= _BIASED_TERMS else "two words"
 
 
 def tile_for(batch: int, m: int, n: int, num_sms: int) -> Tile:
