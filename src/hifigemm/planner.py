@@ -26,6 +26,7 @@ from hifigemm.schemes.auto import (
     scheme_for,
     words_by_exponents,
 )
+from hifigemm.schemes.double_double import DoubleDouble
 from hifigemm.schemes.word_scheme import WordScheme
 from hifigemm.settings import is_strict
 
@@ -174,6 +175,8 @@ def reusable(plan: Plan, engine: Engine, workspace: int) -> Plan:
     """
     if plan.evidence is None:
         return plan
+    if isinstance(plan.scheme, DoubleDouble):
+        return replace(plan, evidence=None)
     bits, evidence = plan.evidence.required_bits, None
     by_ratio = (
         plan.asked is None and engine.costs is not None and not plan.target.by_entry

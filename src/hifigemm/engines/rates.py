@@ -12,7 +12,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hifigemm.engines.kernels.tiles import TILES, ProductShape, waves
+from hifigemm.engines.kernels.tiles import (
+    TILES,
+    ProductShape,
+    tile_of_sums,
+    waves,
+)
+from hifigemm.numerics.rounded_sums import form_for
 from hifigemm.problem import Problem
 
 SIZES = (256, 512, 1024, 2048, 4096)
@@ -30,6 +36,13 @@ the residues and the reconstruction of 14 and 15 moduli at n = 2048 and 4096, wh
 2.1 times on an H200.
 """
 
+_INSTRUCTIONS = {"one word": 4, "biased": 6, "two words": 11, "three words": 23}
+"""FP64 instructions of a term, by the form of its sum, conversions among them."""
+_ROUNDING = 60
+"""FP64 instructions that round an entry and test it."""
+_SHARE_OF_SUMS = 0.8
+"""The share of their rate that these instructions reach."""
+
 
 @dataclass(frozen=True)
 class Rates:
@@ -41,6 +54,8 @@ class Rates:
     native_fp32: tuple[float, ...]  # the same
     # the share of this rate that real FP64 products with odd n or k reach
     odd_fp64: float
+    # FP64 instructions a second outside the tensor cores
+    fp64_instructions: float
     int8: float  # operations a second of the residue product, 2 m n k for each modulus
     bandwidth: float  # bytes a second, read and written
     launch: float  # seconds that a dependent launch adds
@@ -106,6 +121,23 @@ class Rates:
         arithmetic = _ARITHMETIC * (2 if p.is_complex else 1) / self.num_sms
         passes = moved * (_FROM_MEMORY / self.bandwidth + arithmetic)
         return seconds + passes + launches + self._mirror_seconds(p)
+
+    def sum_seconds(self, problem: Problem) -> float:
+        """Sums of products in words that are rounded once, for any operands.
+
+        A tile occupies all units of a multiprocessor from `_PROGRAMS` programs on.
+        Without tiles enough for all of them it is the time of one tile.
+        """
+        p = problem
+        form = form_for(p.terms, p.fmt)
+        tile = tile_of_sums(p.batch, p.m, p.n, self.num_sms)
+        tiles = p.batch * -(-p.m // tile.block_m) * -(-p.n // tile.block_n)
+        terms = tile.area * p.terms
+        rate = _SHARE_OF_SUMS * self.fp64_instructions / self.num_sms
+        rounds = max(tiles / self.num_sms, 1.0)
+        instructions = _INSTRUCTIONS[form] * terms + _ROUNDING * tile.area
+        seconds = rounds * instructions / rate
+        return seconds + 2 * self.launch + self._mirror_seconds(p)
 
     def halves_pay(self, m: int, n: int, k: int, planes: int) -> bool:
         """Whether seven products of halves for eight (numerics/strassen.py) save more
@@ -184,6 +216,7 @@ H200 = Rates(
     native_fp64=(3.0e12, 11.7e12, 47e12, 54e12, 58e12),
     native_fp32=(4.0e12, 14e12, 36e12, 50e12, 51e12),
     odd_fp64=0.73,
+    fp64_instructions=64 * 132 * 1.98e9,
     int8=1400e12,
     bandwidth=4.3e12,
     launch=3e-6,

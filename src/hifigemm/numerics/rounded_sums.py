@@ -353,8 +353,9 @@ def by_all_bits(
     if result == "pair":
         return value, _nearest(total - Fraction(value), fmt)
     near = _nearest_finite(np.array(value), fmt)
-    side = np.sign(total - Fraction(float(near)))
-    lower, upper = _neighbours(near, np.array(float(side)), fmt)
+    rest = total - Fraction(float(near))
+    side = np.array(int(rest > 0) - int(rest < 0))
+    lower, upper = _neighbours(near, side, fmt)
     return float(lower), float(upper)
 
 
@@ -377,9 +378,10 @@ def _nearest(x: Fraction, fmt: Format) -> float:
     significand = round(size / _power(unit))
     largest = float(np.finfo(result_dtype(fmt)).max)
     if significand * _power(unit) > Fraction(largest):
-        return math.copysign(math.inf, x)
-    value = significand * _power(unit)
-    return math.copysign(value.numerator / value.denominator, x)
+        return math.inf if x > 0 else -math.inf
+    magnitude = significand * _power(unit)
+    value = magnitude.numerator / magnitude.denominator
+    return value if x > 0 else -value
 
 
 def _nearest_finite(x: Array, fmt: Format) -> Array:

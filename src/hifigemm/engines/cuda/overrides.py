@@ -20,6 +20,7 @@ from hifigemm.engines.kernels import crt as crt_kernel
 from hifigemm.engines.kernels import error_ratio as error_ratio_kernel
 from hifigemm.engines.kernels import mirror as mirror_kernel
 from hifigemm.engines.kernels import required_bits as required_bits_kernel
+from hifigemm.engines.kernels import rounded_sums as rounded_sums_kernel
 from hifigemm.engines.kernels import scaled_residues as scaled_residues_kernel
 from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
@@ -31,6 +32,7 @@ from hifigemm.numerics.residue_products import (
     scaled_residues,
 )
 from hifigemm.numerics.residues import ModuliSet, moduli_set
+from hifigemm.numerics.rounded_sums import rounded_sums
 from hifigemm.numerics.scaling import (
     Scale,
     block_norms,
@@ -187,6 +189,17 @@ def _required_bits_of_vectors(
     )
 
 
+def _rounded_sums(
+    a: Array, b: Array, fmt: Format, *, shift: int = 0
+) -> tuple[Array, None]:
+    """numerics.rounded_sums.rounded_sums, with one result."""
+    left, right = unwrap(a), unwrap(b)
+    shape = max(len(left), len(right)), left.shape[1], right.shape[2]
+    out = torch.empty(shape, dtype=_result_dtype(fmt, False), device=left.device)
+    rounded_sums_kernel.rounded_sums(left, right, out, shift=shift)
+    return wrap(out), None
+
+
 def _mirror(x: Array, conjugate: bool) -> None:
     """numerics.symmetric.mirror."""
     mirror_kernel.mirror(unwrap(x), conjugate)
@@ -201,6 +214,7 @@ OVERRIDES: dict[Callable[..., Any], Callable[..., Any]] = {
     crt: _crt,
     error_ratio: _error_ratio,
     mirror: _mirror,
+    rounded_sums: _rounded_sums,
     required_bits: _required_bits,
     required_bits_of_vectors: _required_bits_of_vectors,
 }

@@ -34,7 +34,7 @@ import triton.language as tl
 from hifigemm.engines.kernels.common import place_of, power_of_two, sign_of_finite
 from hifigemm.engines.kernels.exact_entries import biased_exponent, exact_entry
 from hifigemm.engines.kernels.launch import Launch, empty
-from hifigemm.engines.kernels.tiles import SUMS, Tile, gpu_of
+from hifigemm.engines.kernels.tiles import Tile, gpu_of, tile_of_sums
 from hifigemm.formats import FP32, FP64
 from hifigemm.numerics.rounded_sums import form_for
 
@@ -793,7 +793,7 @@ def rounded_sums(
         c_places = (*c_places[:2], c_places[3], c_places[2])
     num_sms = gpu_of(out.device).num_sms
     if tile is None:
-        tile = tile_for(batch, m, n, num_sms)
+        tile = tile_of_sums(batch, m, n, num_sms)
     x, x_batch, x_row, x_k = sides[0]
     y, y_batch, y_column, y_k = sides[1]
     operands = x, x_batch, x_row, x_k, y, y_batch, y_k, y_column
@@ -827,16 +827,6 @@ def rounded_sums(
         left_open,
     )
     _rest((programs,), *arguments, RESULT=result, **form_of_launch)
-
-
-def tile_for(batch: int, m: int, n: int, num_sms: int) -> Tile:
-    """The largest tile that occupies all SMs, or the smallest one."""
-    for tile in SUMS:
-        tiles = batch * -(-m // tile.block_m) * -(-n // tile.block_n)
-        is_wasteful = tile.block_n >= 2 * n
-        if tiles >= 2 * num_sms and not is_wasteful:
-            return tile
-    return SUMS[-1]
 
 
 def _vectors(x: Any, batch: int, vector: int, term: int) -> tuple[Any, ...]:

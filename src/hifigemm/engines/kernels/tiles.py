@@ -133,6 +133,16 @@ seconds to compile.
 """
 
 
+def tile_of_sums(batch: int, m: int, n: int, num_sms: int) -> Tile:
+    """The largest tile that occupies all SMs, or the smallest one."""
+    for tile in SUMS:
+        tiles = batch * -(-m // tile.block_m) * -(-n // tile.block_n)
+        is_wasteful = tile.block_n >= 2 * n
+        if tiles >= 2 * num_sms and not is_wasteful:
+            return tile
+    return SUMS[-1]
+
+
 @dataclass(frozen=True)
 class ProductShape:
     """What is asked: `planes` independent products of (m, k) and (k, n); for words
