@@ -122,14 +122,14 @@ class Rates:
         passes = moved * (_FROM_MEMORY / self.bandwidth + arithmetic)
         return seconds + passes + launches + self._mirror_seconds(p)
 
-    def sum_seconds(self, problem: Problem) -> float:
+    def sum_seconds(self, problem: Problem, in_three_words: bool = False) -> float:
         """Sums of products in words that are rounded once, for any operands.
 
         A tile occupies all units of a multiprocessor from `_PROGRAMS` programs on.
         Without tiles enough for all of them it is the time of one tile.
         """
         p = problem
-        form = form_for(p.terms, p.fmt)
+        form = "three words" if in_three_words else form_for(p.terms, p.fmt)
         tile = tile_of_sums(p.batch, p.m, p.n, self.num_sms)
         tiles = p.batch * -(-p.m // tile.block_m) * -(-p.n // tile.block_n)
         terms = tile.area * p.terms

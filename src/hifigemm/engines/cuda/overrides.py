@@ -32,7 +32,7 @@ from hifigemm.numerics.residue_products import (
     scaled_residues,
 )
 from hifigemm.numerics.residues import ModuliSet, moduli_set
-from hifigemm.numerics.rounded_sums import rounded_sums
+from hifigemm.numerics.rounded_sums import Addend, rounded_sums
 from hifigemm.numerics.scaling import (
     Scale,
     block_norms,
@@ -190,14 +190,26 @@ def _required_bits_of_vectors(
 
 
 def _rounded_sums(
-    a: Array, b: Array, fmt: Format, *, shift: int = 0
-) -> tuple[Array, None]:
-    """numerics.rounded_sums.rounded_sums, with one result."""
+    a: Array,
+    b: Array,
+    fmt: Format,
+    *,
+    shift: int = 0,
+    addend: Addend | None = None,
+    result: str = "array",
+) -> tuple[Array, Array | None]:
+    """numerics.rounded_sums.rounded_sums, in the form that its shape suggests."""
     left, right = unwrap(a), unwrap(b)
     shape = max(len(left), len(right)), left.shape[1], right.shape[2]
-    out = torch.empty(shape, dtype=_result_dtype(fmt, False), device=left.device)
-    rounded_sums_kernel.rounded_sums(left, right, out, shift=shift)
-    return wrap(out), None
+    values = torch.empty(shape, dtype=_result_dtype(fmt, False), device=left.device)
+    second = None if result == "array" else torch.empty_like(values)
+    options: dict[str, Any] = {"shift": shift, "result": result, "second": second}
+    if addend is not None:
+        options["c"] = unwrap(addend.c)
+        options["c_exponent"] = addend.exponent
+        options["c_sign"] = addend.sign
+    rounded_sums_kernel.rounded_sums(left, right, values, **options)
+    return wrap(values), None if second is None else wrap(second)
 
 
 def _mirror(x: Array, conjugate: bool) -> None:
