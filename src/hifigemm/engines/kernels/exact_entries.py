@@ -15,6 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.common import sign_of_finite
 from hifigemm.engines.kernels.rounding import round_head
 
 _NOWHERE = tl.constexpr(100000)
@@ -47,6 +48,18 @@ def _exact_terms(row, row_step, column, column_step, h, k):
     lower = a_significand * b_significand
     upper = tl.umulhi(a_significand, b_significand)
     return a_negative != b_negative, upper, lower, a_exponent + b_exponent
+
+
+@triton.jit
+def _special_terms(row, row_step, column, column_step, h, k):
+    """Twin: numerics.special. Products with an Inf or NaN, of signs in the place of
+    finite factors; 0 in the place of all others.
+    """
+    inside = h < k
+    a = tl.load(row + h * row_step, mask=inside, other=0.0).to(tl.float64)
+    b = tl.load(column + h * column_step, mask=inside, other=0.0).to(tl.float64)
+    product = sign_of_finite(a) * sign_of_finite(b)
+    return tl.where(tl.abs(product) <= 1.0, 0.0, product)
 
 
 @triton.jit
@@ -97,8 +110,8 @@ def exact_entry(
     SINGLE: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """One sum as an integer of all its bits: its value times 2**shift rounded once, and
-    its sign.
+    """One sum as an integer of all its bits: its value times 2**shift rounded once, its
+    sign, and the pattern of Inf and NaN, 0 where there are none.
 
     `extra` is a tensor of LANES further terms extra 2**extra_exponent.
     """
@@ -109,7 +122,9 @@ def exact_entry(
     extra_upper = tl.zeros_like(extra_lower)
     least = tl.min(tl.where(extra_lower != 0, extra_place, _NOWHERE))
     most = tl.max(tl.where(extra_lower != 0, extra_place, -_NOWHERE))
+    special = tl.zeros([LANES], tl.float64)
     for start in range(0, k, LANES):
+        special += _special_terms(row, row_step, column, column_step, start + lanes, k)
         _, upper, lower, place = _exact_terms(
             row, row_step, column, column_step, start + lanes, k
         )
@@ -163,4 +178,4 @@ def exact_entry(
     is_zero = top2 == 0
     value = round_head(head, sticky, exponent, is_negative, SINGLE)
     sign = tl.where(is_zero, 0, tl.where(is_negative, -1, 1))
-    return tl.where(is_zero, 0.0, value), sign
+    return tl.where(is_zero, 0.0, value), sign, tl.sum(special)
