@@ -317,12 +317,15 @@ def _neighbour(x, step, SINGLE: tl.constexpr):
         bits = x.to(tl.float32).to(tl.int32, bitcast=True)
         # Integers in the order of the numbers they stand for; both zeros are 0.
         index = tl.where(bits < 0, (-1 << 31) - bits, bits) + step
-        bits = tl.where(index < 0, (-1 << 31) - index, index)
+        # What comes to zero keeps its sign.
+        is_negative = (index < 0) | ((index == 0) & (bits < 0))
+        bits = tl.where(is_negative, (-1 << 31) - index, index)
         moved = bits.to(tl.float32, bitcast=True).to(tl.float64)
     else:
         bits = x.to(tl.int64, bitcast=True)
         index = tl.where(bits < 0, (-1 << 63) - bits, bits) + step
-        bits = tl.where(index < 0, (-1 << 63) - index, index)
+        is_negative = (index < 0) | ((index == 0) & (bits < 0))
+        bits = tl.where(is_negative, (-1 << 63) - index, index)
         moved = bits.to(tl.float64, bitcast=True)
     return tl.where(step == 0, x, moved)
 
