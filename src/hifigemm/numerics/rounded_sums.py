@@ -57,12 +57,16 @@ from hifigemm.numerics.three_words import normalised, to_odd
 
 MAX_TERMS = 2**24
 """The bounds hold for so many terms."""
-BIASED_TERMS = 1024
-"""Terms up to which a biased word comes first for float64: beyond that its bound, which
-grows with the square of k, leaves too many entries open.
+BIASED_TERMS = 512
+"""Terms up to which a biased word comes first for float64. Its bound grows with the
+square of k. On an H200 it takes 6 to 18 % less than two words up to n = 512, alone and
+in batches, and half as much again at 1024.
 """
-ONE_WORD_TERMS = 512
-"""Terms up to which sums of one word come first for float32, for the same reason."""
+ONE_WORD_TERMS = 128
+"""Terms up to which sums of one word come first for float32: 12 to 18 of 2**20 entries
+are open at k = 64, 190 at 512, where two words take 0.17 ms on an H200 and one word
+with the tiles that are made again 0.42 ms.
+"""
 _UNIT = 2.0**-53
 _UNDERFLOW = 2.0**-1070
 _LARGEST_SCALE = 1021

@@ -21,7 +21,7 @@ round twice, the error comes from halves of the factors [Dekker].
 """
 
 # Kernels are untyped.
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def, assignment"
 
 from __future__ import annotations
 

@@ -134,11 +134,15 @@ seconds to compile.
 
 
 def tile_of_sums(batch: int, m: int, n: int, num_sms: int) -> Tile:
-    """The largest tile that occupies all SMs, or the smallest one."""
+    """The largest tile that occupies nearly all SMs, or the smallest one.
+
+    On an H200 16 x 32 takes 35 us at n = 256, 4 x 32 with four times as many tiles 87;
+    at n = 128 it is 19 us against 16.
+    """
     for tile in SUMS:
         tiles = batch * -(-m // tile.block_m) * -(-n // tile.block_n)
         is_wasteful = tile.block_n >= 2 * n
-        if tiles >= 2 * num_sms and not is_wasteful:
+        if tiles >= 7 / 8 * num_sms and not is_wasteful:
             return tile
     return SUMS[-1]
 
