@@ -30,6 +30,9 @@ class Costs(Protocol):
         device chooses a count.
         """
 
+    def sum_seconds(self, problem: Problem, in_three_words: bool = False) -> float:
+        """Seconds of sums of products in words that are rounded once."""
+
     def word_seconds(self, problem: Problem) -> float:
         """Seconds of a product of words whose format is chosen on the device, where the
         first choice is taken.

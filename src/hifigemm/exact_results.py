@@ -1,10 +1,11 @@
 """Pairs and enclosures, which say more of an exact product than the nearest float.
 
 Idea
-    On a CPU both are roundings of sums in three words, see numerics/three_words.py.
-    Elsewhere, and for entries that these do not settle, C is A B rounded once, and
-    A B - C, rounded once as well, is a sum like any other: see `augmented`. It is the
-    low part of a pair. Its sign says on which side of C the exact value lies.
+    On a CPU both are roundings of sums in three words, see numerics/three_words.py, and
+    so they are on a GPU where products of residues take longer. Elsewhere, and for
+    entries that these sums do not settle, C is A B rounded once, and A B - C, rounded
+    once as well, is a sum like any other: see `augmented`. It is the low part of a
+    pair. Its sign says on which side of C the exact value lies.
 Exact when
     Both are correctly rounded. For signs, A B - C is multiplied by a power of two, so
     that no difference of products of subnormal numbers rounds to zero. Results beyond
@@ -36,6 +37,7 @@ from hifigemm.road import (
     product,
     product_plus,
     quiet,
+    sums_of_terms,
     with_others,
 )
 
@@ -78,6 +80,11 @@ def two_parts(
             f"result={request.result!r} is made from more products than a plan has: "
             "pass the array itself"
         )
+    by_terms = sums_of_terms(operands, request, result=request.result)
+    if by_terms is not None:
+        shape = operands.shapes.result
+        (first, second), report = by_terms
+        return (first.reshape(shape), cast(Array, second).reshape(shape)), report
     sums = exact_sums(operands, request, None, 0, request.result)
     if sums is None:
         return _by_products(operands, request)

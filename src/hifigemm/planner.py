@@ -28,6 +28,7 @@ from hifigemm.schemes.auto import (
     scheme_for,
     words_by_exponents,
 )
+from hifigemm.schemes.double_double import DoubleDouble
 from hifigemm.settings import is_strict
 
 _LARGE = 2**26
@@ -170,6 +171,8 @@ def reusable(plan: Plan, engine: Engine, workspace: int) -> Plan:
     """
     if plan.evidence is None:
         return plan
+    if isinstance(plan.scheme, DoubleDouble):
+        return replace(plan, evidence=None)
 
     # The balance follows from the required bits.
     bits = plan.evidence.required_bits

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from hifigemm.accuracy import Target
+from hifigemm.accuracy import CORRECT, Target
 from hifigemm.augmented import sum_with_product
 from hifigemm.engine import Call, Engine, Outcome, Repeated, report_of
 from hifigemm.engines import engine_for
@@ -26,6 +26,7 @@ from hifigemm.libraries import Library
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import are_ordinary
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
+from hifigemm.numerics.rounded_sums import Addend, rounded_sums
 from hifigemm.numerics.subnormals import is_ieee
 from hifigemm.numerics.three_words import RoundedSums, open_block
 from hifigemm.operands import Operands, Prepared, usable_split
@@ -41,8 +42,15 @@ from hifigemm.problem import Problem, counted
 from hifigemm.programs import keep, kept
 from hifigemm.request import Request
 from hifigemm.schemes import Native, Scheme
-from hifigemm.schemes.double_double import SLICES
+from hifigemm.schemes.auto import as_scheme
+from hifigemm.schemes.double_double import SLICES, DoubleDouble
+from hifigemm.schemes.ozaki2 import Ozaki2
 from hifigemm.settings import decision_log, is_strict
+
+_PRODUCTS_OF_A_SUM = 3
+"""Products of residues that take as long as A B - C, or a pair, takes by products."""
+_STEPS_OF_A_SUM = 1e-3
+"""Seconds that the host takes for the steps between these products."""
 
 quiet = np.errstate(all="ignore")
 """Underflow, overflow and NaN are part of the work here, whatever the caller's settings
@@ -299,16 +307,76 @@ def exact_sums(
 
 
 @quiet
+def sums_of_terms(
+    operands: Operands,
+    request: Request,
+    *,
+    result: str = "array",
+    c: Array | None = None,
+    s: float = 1.0,
+    shift: int = 0,
+) -> tuple[tuple[Array, Array | None], Report] | None:
+    """2**shift (A B + s C) rounded once, with a second array for a pair or an
+    enclosure, by the kernels of a GPU that add the terms one by one, and a report.
+
+    None where there are no such kernels, and where products of residues are quicker.
+    """
+    problem = operands.problem()
+    is_default = request.plan is None and request.workspace is None
+    if not (is_default and problem.multiplications) or operands.are_prepared:
+        return None
+    library = operands.library
+    engine = engine_for(request.engine, library.name, library.device)
+    costs = engine.costs
+    scheme = DoubleDouble()
+    if costs is None or not scheme.adds_terms(problem, engine):
+        return None
+
+    # The product, and another one of A B - C, take longer for small operands. What
+    # large ones take depends on their exponents.
+    started = time.perf_counter()
+    target = CORRECT
+    seconds = costs.sum_seconds(problem, result != "array")
+    expected = Ozaki2().expected_products(problem, target)
+    by_residues = _PRODUCTS_OF_A_SUM * costs.residue_seconds(problem, expected, True)
+    if seconds > by_residues + _STEPS_OF_A_SUM:
+        limit = workspace_limit(problem, None, engine)
+        chosen = plan_for(operands, problem, request, engine, limit, may_look=True)
+        if not isinstance(chosen.scheme, DoubleDouble):
+            return None
+    elif as_scheme(request.scheme) not in (None, scheme):
+        return None
+    plan = scheme.plan(problem, target, engine, None, None)
+    decision_seconds = time.perf_counter() - started
+
+    addend = None
+    if c is not None:
+        mantissa, exponent = math.frexp(s)
+        addend = Addend(c, exponent - 1, 1 if mantissa > 0 else -1)
+        plan = replace(plan, reason=f"{plan.reason}; C among the terms")
+    left, right = operands.stacks(operands.dtype)
+    options: dict[str, Any] = {"shift": shift, "addend": addend, "result": result}
+    parts = engine.override(rounded_sums)(left, right, problem.fmt, **options)
+    outcome = Outcome(parts[0], 0.0, 1)
+    return parts, _report(plan, outcome, engine, decision_seconds)
+
+
+@quiet
 def product_plus(
     operands: Operands, c: Array, s: float, request: Request, shift: int
 ) -> tuple[Array, Report]:
     """2**shift (A B + s C), rounded once, in the result's shape.
 
-    Sums in three words settle nearly all entries on a CPU. The rows and columns of the
+    On a GPU terms are added one by one where that is quicker. Sums in three words
+    settle nearly all entries on a CPU. The rows and columns of the
     others, and all of them elsewhere, are those of a longer product: see `augmented`.
     """
     shapes = operands.shapes
     addend = np.broadcast_to(c, shapes.result).reshape(shapes.stack)
+    by_terms = sums_of_terms(operands, request, c=addend, s=s, shift=shift)
+    if by_terms is not None:
+        (values, _), report = by_terms
+        return values.reshape(shapes.result), report
     settled = _settled_sums(operands, addend, s, request, shift)
     if settled is not None:
         values, is_certain, report = settled

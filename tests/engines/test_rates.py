@@ -23,6 +23,7 @@ OWN = rates.Rates(
     native_fp64=(1e12, 2e12, 4e12, 6e12, 7e12),
     native_fp32=(2e12, 4e12, 8e12, 12e12, 14e12),
     odd_fp64=0.5,
+    fp64_instructions=1e12,
     int8=500e12,
     bandwidth=1e12,
     launch=4e-6,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -73,8 +74,8 @@ def test_beyond_native_products_exact_schemes_and_residues_where_programs_make_t
     assert scheme_for(p, target(accuracy, p), ProgramEngine(1.0)) == FAST
 
 
-def test_double_double_sums_are_for_cpus():
-    p = problem("float64")
+def test_double_double_sums_of_complex_operands_are_for_cpus():
+    p = problem("complex128")
     with pytest.raises(
         hg.PlanError, match="DoubleDouble\\(\\) is for engines of a CPU"
     ):
@@ -469,9 +470,10 @@ def test_what_the_ratio_asks_for_is_held_against_the_exact_product():
 def test_where_no_moduli_are_known_to_do_the_steps_are_those_of_correct_rounding(
     accuracy, ratio
 ):
-    p = problem()
-    plan = plan_by_operands(accuracy, WIDE, ratio)
-    correct = plan_by_operands("correct", WIDE)
+    # Of real operands sums in words are exact.
+    p = problem("complex128")
+    plan = plan_by_operands(accuracy, WIDE, ratio, "complex128")
+    correct = plan_by_operands("correct", WIDE, None, "complex128")
     assert plan.scheme == correct.scheme
     assert (plan.verification, plan.evidence) == (
         correct.verification,
@@ -487,6 +489,31 @@ def test_where_no_moduli_are_known_to_do_the_steps_are_those_of_correct_rounding
     ]
     assert finest[0].scheme == finest[1].scheme
     assert finest[0].target == plan.target
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "ratio"),
+    [(1e-17, np.inf), (1e-17, 1e200), (hg.Relative(1e-12), None), ("correct", None)],
+)
+def test_real_operands_of_wide_exponents_are_added_in_words(accuracy, ratio):
+    plan = plan_by_operands(accuracy, WIDE, ratio)
+    assert plan.scheme == hg.DoubleDouble()
+    assert (plan.bound, plan.verification) == (0.0, Verification.A_PRIORI)
+    # Other operands of this kind may have narrow ones.
+    assert plan.evidence is not None
+
+
+def test_small_products_are_added_in_words_without_a_look():
+    p = problem()
+    engine = ProgramEngine()
+    engine.costs = SimpleNamespace(
+        sum_seconds=lambda problem: 1e-6,
+        residue_seconds=lambda problem, num_products, estimate: 1e-4,
+    )
+    for accuracy in ("correct", 1e-17, hg.Relative(1e-12)):
+        plan = by_operands(p, target(accuracy, p), engine, engine.costs, None)
+        assert plan.scheme == hg.DoubleDouble()
+        assert plan.evidence is None
 
 
 def test_a_number_without_an_exact_product_is_tried_by_its_ratio():

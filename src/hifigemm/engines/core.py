@@ -23,6 +23,7 @@ from hifigemm.numerics import three_words
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.embedding import embed_left, embed_right, unembed
 from hifigemm.numerics.epilogue import Epilogue
+from hifigemm.numerics.rounded_sums import rounded_sums as sums_of_terms
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
 from hifigemm.numerics.symmetric import mirror
@@ -110,7 +111,7 @@ def pays(problem: Problem, instructions: str) -> bool:
 
 def compile(plan: Plan) -> CoreProgram | None:
     """The program of double-double sums; None for other plans and without the core."""
-    if plan.scheme.core is not three_words.rounded_sums:
+    if plan.scheme.core is not sums_of_terms:
         return None
     core, _ = loaded()
     if core is None or not pays(plan.problem, core.instructions[0]):

@@ -44,6 +44,7 @@ class _Architecture:
     """
 
     fp64: int
+    fp64_lanes: int  # FP64 instructions outside the tensor cores
     fp32: int
     int8: int
     fp16: int
@@ -53,16 +54,16 @@ class _Architecture:
 
 _ARCHITECTURES = {
     # V100; INT8 without tensor cores
-    (7, 0): _Architecture(64, 128, 512, 1024, 1.53e9, 0.9e12 / 80),
-    (7, 5): _Architecture(4, 128, 2048, 1024, 1.59e9, 0.32e12 / 40),  # T4
-    (8, 0): _Architecture(128, 128, 4096, 2048, 1.41e9, 1.555e12 / 108),  # A100
-    (8, 6): _Architecture(4, 256, 2048, 1024, 1.74e9, 0.696e12 / 84),  # A40
-    (8, 9): _Architecture(4, 256, 2048, 1024, 2.52e9, 0.864e12 / 142),  # L40S
-    (9, 0): _Architecture(256, 256, 8192, 4096, 1.98e9, 3.35e12 / 132),  # H100 SXM
-    (10, 0): _Architecture(128, 256, 16384, 8192, 1.965e9, 8e12 / 148),  # B200
-    (10, 3): _Architecture(4, 256, 512, 8192, 1.92e9, 8e12 / 148),  # B300
+    (7, 0): _Architecture(64, 32, 128, 512, 1024, 1.53e9, 0.9e12 / 80),
+    (7, 5): _Architecture(4, 2, 128, 2048, 1024, 1.59e9, 0.32e12 / 40),  # T4
+    (8, 0): _Architecture(128, 32, 128, 4096, 2048, 1.41e9, 1.555e12 / 108),  # A100
+    (8, 6): _Architecture(4, 2, 256, 2048, 1024, 1.74e9, 0.696e12 / 84),  # A40
+    (8, 9): _Architecture(4, 2, 256, 2048, 1024, 2.52e9, 0.864e12 / 142),  # L40S
+    (9, 0): _Architecture(256, 64, 256, 8192, 4096, 1.98e9, 3.35e12 / 132),  # H100 SXM
+    (10, 0): _Architecture(128, 64, 256, 16384, 8192, 1.965e9, 8e12 / 148),  # B200
+    (10, 3): _Architecture(4, 2, 256, 512, 8192, 1.92e9, 8e12 / 148),  # B300
     # RTX PRO 6000 Blackwell
-    (12, 0): _Architecture(4, 256, 2048, 1024, 2.617e9, 1.792e12 / 188),
+    (12, 0): _Architecture(4, 2, 256, 2048, 1024, 2.617e9, 1.792e12 / 188),
 }
 """By compute capability; FP64 by tensor cores where they are faster.
 
@@ -125,6 +126,10 @@ def rates_of(gpu: GpuProperties) -> Rates:
         gpu=gpu.name,
         native_fp64=tuple(fp64 * rate for rate in H200.native_fp64),
         native_fp32=tuple(fp32 * rate for rate in H200.native_fp32),
+        fp64_instructions=cycles
+        * row.fp64_lanes
+        / hopper.fp64_lanes
+        * H200.fp64_instructions,
         int8=int8 * H200.int8,
         bandwidth=H200.bandwidth * memory_rate / _H200_MEMORY_RATE,
         words=words * H200.words,

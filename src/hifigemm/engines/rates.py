@@ -12,7 +12,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hifigemm.engines.kernels.tiles import TILES, ProductShape, waves
+from hifigemm.engines.kernels.tiles import (
+    TILES,
+    ProductShape,
+    tile_of_sums,
+    waves,
+)
+from hifigemm.numerics.rounded_sums import form_for
 from hifigemm.problem import Problem
 
 SIZES = (256, 512, 1024, 2048, 4096)
@@ -32,6 +38,17 @@ _ARITHMETIC = 2.2e-11
 entries.
 """
 
+_INSTRUCTIONS = {"one word": 8, "biased": 9, "two words": 11, "three words": 23}
+"""FP64 instructions that take the time of a term, by the form of its sum: of one word
+and a biased one more than there are, as they wait for loads. Fitted, with the share
+below, to 69 ms of two words at n = 4096 and to 7.3 and 0.92 ms of biased ones of 64
+products with n = 512 and 512 with n = 128, on an H200.
+"""
+_ROUNDING = 60
+"""FP64 instructions that round an entry and test it."""
+_SHARE_OF_SUMS = 0.65
+"""The share of their rate that these instructions reach."""
+
 
 @dataclass(frozen=True)
 class Rates:
@@ -43,6 +60,8 @@ class Rates:
     native_fp32: tuple[float, ...]  # the same
     # the share of this rate that real FP64 products with odd n or k reach
     odd_fp64: float
+    # FP64 instructions a second outside the tensor cores
+    fp64_instructions: float
     int8: float  # operations a second of the residue product, 2 m n k for each modulus
     bandwidth: float  # bytes a second, read and written
     launch: float  # seconds that a dependent launch adds
@@ -109,6 +128,22 @@ class Rates:
         passes = nbytes * (_FROM_MEMORY / self.bandwidth + arithmetic)
         launches = 6 * self.launch + _LOOK if estimate else 4 * self.launch
         return products + passes + launches + self._mirror_seconds(p)
+
+    def sum_seconds(self, problem: Problem, in_three_words: bool = False) -> float:
+        """Sums of products in words that are rounded once, for any operands.
+
+        Without tiles enough for all multiprocessors it is the time of one tile.
+        """
+        p = problem
+        form = "three words" if in_three_words else form_for(p.terms, p.fmt)
+        tile = tile_of_sums(p.batch, p.m, p.n, self.num_sms)
+        tiles = p.batch * -(-p.m // tile.block_m) * -(-p.n // tile.block_n)
+        terms = tile.area * p.terms
+        rate = _SHARE_OF_SUMS * self.fp64_instructions / self.num_sms
+        rounds = max(tiles / self.num_sms, 1.0)
+        instructions = _INSTRUCTIONS[form] * terms + _ROUNDING * tile.area
+        seconds = rounds * instructions / rate
+        return seconds + 2 * self.launch + self._mirror_seconds(p)
 
     def halves_pay(self, m: int, n: int, k: int, planes: int) -> bool:
         """Whether seven products of halves for eight (numerics/strassen.py) save more
@@ -194,6 +229,7 @@ H200 = Rates(
     native_fp64=(3.0e12, 11.7e12, 47e12, 54e12, 58e12),
     native_fp32=(4.0e12, 14e12, 36e12, 50e12, 51e12),
     odd_fp64=0.73,
+    fp64_instructions=64 * 132 * 1.98e9,
     int8=1400e12,
     bandwidth=4.3e12,
     launch=3e-6,

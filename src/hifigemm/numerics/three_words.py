@@ -162,7 +162,7 @@ def rounded(words: Words, fmt: Format) -> CertifiedValues:
     if fmt is not FP32:
         # mid, made odd where lo is not 0, lies on the side of each midpoint of two
         # floats on which mid + lo lies.
-        rest = _to_odd(mid, lo)
+        rest = to_odd(mid, lo)
         values = hi + rest
         margin = err * (1.0 + 2.0**-20) + np.abs(mid) * 2.0**-51
         certain = (hi + (rest - margin) == values) & (hi + (rest + margin) == values)
@@ -170,7 +170,7 @@ def rounded(words: Words, fmt: Format) -> CertifiedValues:
         return CertifiedValues(values + 0.0, is_exact | certain)
 
     # For the same reason hi is made odd before it is rounded to float32.
-    values = (_to_odd(hi, mid) + 0.0).astype(np.float32)
+    values = (to_odd(hi, mid) + 0.0).astype(np.float32)
     margin = err * (1.0 + 2.0**-20) + np.abs(hi) * 2.0**-51
     least = (hi - margin).astype(np.float32)
     most = (hi + margin).astype(np.float32)
@@ -185,7 +185,7 @@ def remainders(words: Words, values: Array) -> Words:
     """
     hi, mid, lo, err = words
     difference = hi - values.astype(np.float64, copy=False)
-    hi, mid, lo = _normalised(difference, mid, lo)
+    hi, mid, lo = normalised(difference, mid, lo)
     return Words(hi, mid, lo, err)
 
 
@@ -253,7 +253,7 @@ class _Total:
         """The sum in three words."""
         losses = 2.0 * self.num_summands**3 * _UNIT**3 * self.magnitude
         err = self.err + np.where(self.has_lost, losses, 0.0 * self.magnitude)
-        hi, mid, lo = _normalised(self.high, self.middle, self.low)
+        hi, mid, lo = normalised(self.high, self.middle, self.low)
         return Words(hi, mid, lo, err)
 
 
@@ -350,7 +350,7 @@ def _cut(x: Array, largest: Array) -> Iterator[tuple[Array, Array]]:
     yield x, x
 
 
-def _normalised(high: Array, middle: Array, low: Array) -> tuple[Array, Array, Array]:
+def normalised(high: Array, middle: Array, low: Array) -> tuple[Array, Array, Array]:
     """The same sum, each word the nearest float64 of itself and those behind it."""
     middle, low = two_sum(middle, low)
     high, middle = two_sum(high, middle)
@@ -373,7 +373,7 @@ def _scaled(words: Words, shift: int) -> Words:
     return Words(hi, mid, lo, np.where(is_exact, err, np.nan))
 
 
-def _to_odd(x: Array, rest: Array) -> Array:
+def to_odd(x: Array, rest: Array) -> Array:
     """x + rest rounded to odd: x where it is exact, else its neighbour with an odd last
     bit; rest is below half a unit in the last place of x.
     """

@@ -196,8 +196,15 @@ def by_operands(
     a program has worked it out.
     """
     residues = Ozaki2(scaling="fast")
+    first = residues.plan(problem, target, engine, None, None)
+    sums = _sums(problem, target, engine)
+    sum_seconds = math.inf if sums is None else costs.sum_seconds(problem)
+    first_products = residues.expected_products(problem, target)
+    if sum_seconds <= costs.residue_seconds(problem, first_products, True):
+        # Sums keep every target for any operands, without a look at them.
+        return sums or first
     if evidence_for is None and ratio is None:
-        return residues.plan(problem, target, engine, None, None)
+        return first
 
     # The plan of the exact product, if moduli hold it. Correct rounding and relative
     # errors have no cheaper one.
@@ -205,8 +212,11 @@ def by_operands(
     exact: Plan | None = None
     if evidence is not None and evidence.required_bits is not None:
         exact = residues.plan(problem, target, engine, evidence, None)
+        exact_products = math.ceil(_num_products(exact))
+        if sum_seconds < costs.residue_seconds(problem, exact_products, False):
+            exact = None
     if target.by_entry:
-        return exact or _in_steps(problem, target, engine)
+        return exact or _by_sums(sums, evidence, problem, target, engine)
 
     # The number of moduli for a known ratio, or that of the exact product if it is
     # smaller.
@@ -215,14 +225,19 @@ def by_operands(
         if residues.count_for(problem, target, ratio) is not None:
             evidence = Evidence(error_ratio=ratio)
             plans.append(residues.plan(problem, target, engine, evidence, None))
+        plans = [
+            plan
+            for plan in plans
+            if costs.residue_seconds(problem, math.ceil(_num_products(plan)), False)
+            < sum_seconds
+        ]
         if not plans:
-            return _in_steps(problem, target, engine)
+            return _by_sums(sums, evidence, problem, target, engine)
         return min(plans, key=_num_products)
 
     # The number of moduli for operands without wide exponents, unless the exact product
     # is expected to be quicker. A product that is its own mirror image is decided upon
     # as a whole, so that it has the bits of the whole one.
-    first = residues.plan(problem, target, engine, None, None)
     if exact is None:
         return first
     whole = replace(problem, mirror="")
@@ -247,6 +262,30 @@ def by_operands(
         alternatives=(*more_moduli, exact.scheme),
         evidence=exact.evidence,
     )
+
+
+def _sums(problem: Problem, target: Target, engine: Engine) -> Plan | None:
+    """The plan of sums in words; None where no kernel adds them."""
+    scheme = DoubleDouble()
+    if not scheme.adds_terms(problem, engine):
+        return None
+    return scheme.plan(problem, target, engine, None, None)
+
+
+def _by_sums(
+    sums: Plan | None,
+    evidence: Evidence | None,
+    problem: Problem,
+    target: Target,
+    engine: Engine,
+) -> Plan:
+    """Sums in words, or the steps of correct rounding where there are none.
+
+    The plan keeps the evidence, as other operands may take fewer residues.
+    """
+    if sums is None:
+        return _in_steps(problem, target, engine)
+    return replace(sums, evidence=evidence or Evidence())
 
 
 def _in_steps(problem: Problem, target: Target, engine: Engine) -> Plan:

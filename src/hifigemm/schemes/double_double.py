@@ -1,4 +1,4 @@
-"""Double-double sums of float64 products on a CPU, rounded correctly or to a target.
+"""Double-double sums of float64 products, rounded correctly or to a target.
 
 Idea
     Each entry is a sum hi + lo with a bound err on its error. It is certified where the
@@ -7,6 +7,10 @@ Idea
     scheme I computes the other entries, with the number of slices that correct rounding
     takes. So a weaker target never escalates more entries than a stronger one, nor
     escalates them further.
+
+    On a GPU terms are added one by one, each with its rounding error, in two words, in
+    three where these leave a rounding open, and as integers where three do: every entry
+    is rounded correctly, and the operands are never looked at.
 Notation
     p parts of an operand; hi, lo, err, E, F: see numerics/double_double.py.
 Exact when
@@ -19,10 +23,11 @@ Cost
     p (p + 1) / 2 products for operands in p parts, two for float32 and three for
     float64; one less for large float64 ones. Complex: four times as many. If the target
     is a number, one more, of magnitudes, for the rows and columns of the entries that
-    are not certified yet.
+    are not certified yet. On a GPU 4 to 11 FP64 instructions for each term.
 References
     [OOOR12] Error-free transformations of matrix multiplication,
-    doi:10.1007/s11075-011-9478-1; see numerics/double_double.py for the proof.
+    doi:10.1007/s11075-011-9478-1; see numerics/double_double.py and, for GPUs,
+    numerics/rounded_sums.py for the proofs.
 """
 
 from __future__ import annotations
@@ -56,6 +61,7 @@ from hifigemm.numerics.double_double import (
 )
 from hifigemm.numerics.eft import two_sum
 from hifigemm.numerics.embedding import embed_left, embed_right
+from hifigemm.numerics.rounded_sums import MAX_TERMS, form_for, rounded_sums
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.subnormals import matmul
@@ -75,10 +81,10 @@ _LARGE = 128
 
 @dataclass(frozen=True)
 class DoubleDouble(Scheme):
-    """Double-double sums, certified by Ziv's test or a weaker one, on a CPU."""
+    """Double-double sums, certified by Ziv's test or a weaker one."""
 
     name: ClassVar[str] = "double-double"
-    core = staticmethod(three_words.rounded_sums)
+    core = staticmethod(rounded_sums)
 
     def plan(
         self,
@@ -88,13 +94,18 @@ class DoubleDouble(Scheme):
         evidence: Evidence | None,
         asked: Scheme | None,
     ) -> Plan:
-        """The plan of three, five or six products, whatever the target is.
+        """The plan of three, five or six products, whatever the target is; on a GPU
+        that of one.
 
-        Raises PlanError: an engine of a GPU.
+        Raises PlanError: complex operands on a GPU, a GPU without Triton.
         """
+        if self.adds_terms(problem, engine):
+            return self._plan_of_terms(problem, target, engine, evidence, asked)
         if not self.is_for(engine):
             raise PlanError(
-                f"{self} is for engines of a CPU, and engine {engine.name!r} is none"
+                f"{self} is for engines of a CPU, and on a GPU with Triton for real "
+                f"operands of up to 2**24 terms; asked: {problem} on engine "
+                f"{engine.name!r}"
             )
         count = _num_parts(problem)
         num_products = count * (count + 1) // 2 - _saves_a_product(problem)
@@ -125,6 +136,38 @@ class DoubleDouble(Scheme):
             reason="compiled sums in two words or more, each rounded once",
         )
 
+    def _plan_of_terms(
+        self,
+        problem: Problem,
+        target: Target,
+        engine: Engine,
+        evidence: Evidence | None,
+        asked: Scheme | None,
+    ) -> Plan:
+        """The plan of a GPU: every entry is correct, whatever was seen of the operands."""
+        form = form_for(problem.terms, problem.fmt)
+        quick = "a biased word" if form == "biased" else form
+        return Plan(
+            problem=problem,
+            asked=asked,
+            scheme=self,
+            target=target,
+            engine=engine.name,
+            product=product_spec(engine, "fp64", "DoubleDouble"),
+            num_products=1,
+            k_block=problem.terms,
+            verification=Verification.A_PRIORI,
+            bound=0.0,
+            reason=f"terms added in {quick} first, and in more where a rounding is open",
+            evidence=evidence,
+        )
+
+    @staticmethod
+    def adds_terms(problem: Problem, engine: Engine) -> bool:
+        """True if kernels of the engine add the terms of a product one by one."""
+        is_short = problem.terms <= MAX_TERMS
+        return engine.costs is not None and is_short and not problem.is_complex
+
     @staticmethod
     def is_for(engine: Engine) -> bool:
         """True if an engine multiplies arrays of NumPy step by step."""
@@ -133,6 +176,8 @@ class DoubleDouble(Scheme):
     def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
         """Bytes of parts of rows and columns, and of products and sums of some rows."""
         problem = plan.problem
+        if plan.verification is Verification.A_PRIORI:
+            return 4 * batch * rows * cols
         count = _num_parts(problem)
         width = 2 if problem.is_complex else 1
         chunks, step = _steps(plan, rows, cols * width)
@@ -170,6 +215,10 @@ class DoubleDouble(Scheme):
         problem = plan.problem
         a = left.planes
         b = right.planes
+        if self.adds_terms(problem, engine):
+            sums_of_terms = engine.override(rounded_sums)
+            correct, _ = sums_of_terms(a, b, problem.fmt, shift=shift)
+            return finished(problem, correct, None, 0.0, 1)
         shape = (max(len(a), len(b)), a.shape[1], b.shape[2])
         values = np.empty(shape, result_dtype(problem.fmt))
         certified = np.empty(shape, bool)

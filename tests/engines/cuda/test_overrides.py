@@ -15,6 +15,7 @@ from hifigemm.numerics.accumulation import word_sums
 from hifigemm.numerics.error_ratio import error_ratio
 from hifigemm.numerics.residue_products import crt, residue_gemm, scaled_residues
 from hifigemm.numerics.residues import moduli_set
+from hifigemm.numerics.rounded_sums import rounded_sums
 from hifigemm.numerics.scaling import (
     NO_BIT,
     block_norms,
@@ -183,6 +184,7 @@ def test_every_override_is_one_of_a_plain_function_and_others_are_left(engine):
         error_ratio,
         required_bits,
         required_bits_of_vectors,
+        rounded_sums,
     }
     assert set(OVERRIDES) == tested
     for function in tested:

@@ -190,8 +190,8 @@ def test_correct_rounding_is_that_of_the_scheme(
 ):
     """Entries that nothing on the device settles are known to the record."""
     scheme = hg.Ozaki1(product=product, mode="correct")
-    k = 40 if product == "int8" else 1100
-    for m, k, n in ((2, k, 5), (1, 1, 1)):
+    length = 40 if product == "int8" else 1100
+    for m, k, n in ((2, length, 5), (1, 1, 1)):
         a, b = (x[None] for x in make_pair(family, m, k, n, dtype))
         plan = planned(scheme, *arrays(a, b), engine)
         if engine.compile(plan) is None:

@@ -29,6 +29,7 @@ from hifigemm.engines.kernels import (
     error_ratio,
     native_gemm,
     residue_gemm,
+    rounded_sums,
     scaled_residues,
     slice_counts,
     slice_product,
@@ -47,6 +48,7 @@ from hifigemm.engines.kernels.special import restore_special_values
 from hifigemm.engines.kernels.tiles import (
     SLICES,
     SMALL_SLICES,
+    SUMS,
     gpu_of,
     valid_tiles,
 )
@@ -442,6 +444,32 @@ def native():
         yield f"special values {dtype}", repair
 
 
+def sums():
+    for dtype, form, tile, result in (
+        *product((torch.float64,), ("biased", "two words"), SUMS, ("array",)),
+        (torch.float32, "one word", SUMS[0], "array"),
+        (torch.float32, "two words", SUMS[0], "array"),
+        (torch.float64, "three words", SUMS[0], "pair"),
+        (torch.float64, "three words", SUMS[0], "enclosure"),
+    ):
+
+        def write(program, dtype=dtype, form=form, tile=tile, result=result):
+            a, b = operands(program, dtype)
+            out = program.operand(Layout((1, 2048, 2048), dtype))
+            second = program.operand(Layout((1, 2048, 2048), dtype))
+            rounded_sums.rounded_sums(
+                a,
+                b,
+                out,
+                second=None if result == "array" else second,
+                result=result,
+                form=form,
+                tile=tile,
+            )
+
+        yield f"{dtype} {form} {result} {tile}", write
+
+
 SINGLE = ((1, 2048, 2048), torch.float32), ((2,), torch.int32)
 FAMILIES = {
     f.__name__: f
@@ -456,6 +484,7 @@ FAMILIES = {
             slices,
             counts,
             native,
+            sums,
         ),
     )
 }

@@ -48,6 +48,7 @@ from hifigemm.numerics.bits import Array, least_exponent, scale_entries
 from hifigemm.numerics.bounds import native_bound, underflow_free
 from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.numerics.residue_products import residue_gemm
+from hifigemm.numerics.rounded_sums import rounded_sums
 from hifigemm.numerics.slicing import slice_vectors
 from hifigemm.numerics.subnormals import matmul
 from hifigemm.numerics.tensor_core import A100, B200, H100, V100, TensorCoreModel
@@ -203,7 +204,7 @@ class CudaEngine:
         """The program of the plan, found by the plain function at the heart of its
         scheme.
         """
-        from hifigemm.engines.cuda import ozaki1, ozaki2, words
+        from hifigemm.engines.cuda import double_double, ozaki1, ozaki2, words
         from hifigemm.engines.cuda.program import CudaProgram
 
         core = plan.scheme.core
@@ -214,6 +215,8 @@ class CudaEngine:
             steps = ozaki2.steps(plan, self.costs)
         elif core is slice_vectors:
             steps = ozaki1.steps(plan)
+        elif core is rounded_sums:
+            steps = double_double.steps(plan)
         elif core is add_outside and _ADDS_AS_MODELLED:
             steps = words.steps(plan, self.model)
         return None if steps is None else CudaProgram(plan, steps, self.place)

@@ -21,6 +21,7 @@ from hifigemm.engines.kernels import crt as crt_kernel
 from hifigemm.engines.kernels import error_ratio as error_ratio_kernel
 from hifigemm.engines.kernels import mirror as mirror_kernel
 from hifigemm.engines.kernels import required_bits as required_bits_kernel
+from hifigemm.engines.kernels import rounded_sums as rounded_sums_kernel
 from hifigemm.engines.kernels import scaled_residues as scaled_residues_kernel
 from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
@@ -33,6 +34,7 @@ from hifigemm.numerics.residue_products import (
     scaled_residues,
 )
 from hifigemm.numerics.residues import ModuliSet, moduli_set
+from hifigemm.numerics.rounded_sums import Addend, rounded_sums
 from hifigemm.numerics.scaling import (
     Scale,
     block_norms,
@@ -204,6 +206,29 @@ def _required_bits_of_vectors(
     )
 
 
+def _rounded_sums(
+    a: Array,
+    b: Array,
+    fmt: Format,
+    *,
+    shift: int = 0,
+    addend: Addend | None = None,
+    result: str = "array",
+) -> tuple[Array, Array | None]:
+    """numerics.rounded_sums.rounded_sums, in the form that its shape suggests."""
+    left, right = unwrap(a), unwrap(b)
+    shape = max(len(left), len(right)), left.shape[1], right.shape[2]
+    values = torch.empty(shape, dtype=_result_dtype(fmt, False), device=left.device)
+    second = None if result == "array" else torch.empty_like(values)
+    options: dict[str, Any] = {"shift": shift, "result": result, "second": second}
+    if addend is not None:
+        options["c"] = unwrap(addend.c)
+        options["c_exponent"] = addend.exponent
+        options["c_sign"] = addend.sign
+    rounded_sums_kernel.rounded_sums(left, right, values, **options)
+    return wrap(values), None if second is None else wrap(second)
+
+
 def _mirror(x: Array, conjugate: bool) -> None:
     """numerics.symmetric.mirror."""
     mirror_kernel.mirror(unwrap(x), conjugate)
@@ -219,6 +244,7 @@ OVERRIDES: dict[Callable[..., Any], Callable[..., Any]] = {
     error_ratio: _error_ratio,
     mirror: _mirror,
     published_num_slices: _published_num_slices,
+    rounded_sums: _rounded_sums,
     required_bits: _required_bits,
     required_bits_of_vectors: _required_bits_of_vectors,
 }

@@ -1,0 +1,430 @@
+"""Sums of products 2**shift (A B + s C), rounded once, term by term in words.
+
+Idea
+    Each term is a product p and its error e, p + e = a b [ORO05, TwoProduct]. A sum in
+    one or two words, which is quick, comes first, with a bound err of what it errs by.
+    Where numbers within err do not round alike, three words take its place, of rows and
+    columns that powers of two bring near 1. What is still open then is a few entries in
+    millions, or ties of many bits: these are added as integers of all their bits.
+Notation
+    u = 2**-53, k terms, M = |A||B| + |s C|, `size` the computed sum of magnitudes, eta
+    = 2**-1070 (k + 1), which is more than what is lost where a term, or an entry times
+    a power of two, is subnormal. C is the first term, so that there are k + 1 sums.
+Bound
+    *One word*, for float32: products are exact, each of k + 1 sums errs by u M at most.
+    err = (k + 4) u size + eta; size >= (1 - (k + 1) u) M.
+
+    *Two words*: high = fl(high + p) loses q, low adds fl(q + e). |q| <= u |high| and
+    |e| <= u |p|, so that after i terms |low| <= u (i + 2) M to first order, and the
+    roundings of fl(q + e), at most 2 u u M, and of low sum to (k**2 + 9 k + 8) / 2 u**2
+    M, C counted as a term. err = 0.51 (k + 5)**2 u**2 size + eta has room for terms of
+    higher order, k u <= 2**-29, and for the rounding of low - err and low + err.
+
+    *A biased word*: high starts at 3 2**g, 2**g above all partial sums, and keeps the
+    unit 2**(g - 51): high - fl(high + a b) is exact, and what the product has below the
+    unit, at most 2**(g - 52), is rounded once and added to low. Both roundings of k + 1
+    terms sum to (k + 1)(k + 4) / 2 u 2**(g - 52). err is half as much again, + eta.
+
+    *Three words*: low adds fl(r + r'), the losses of the two sums of the middle word,
+    |r| <= u |middle| <= u u (i + 2) M. By the argument of two words all roundings sum
+    to less than (k + 5)**3 u**3 M. Where (k + 5)**2 u**2 size <= 2**51 times the unit
+    of which all terms are multiples, low stays below 2**53 of it, nothing is rounded,
+    and err is 0; so it is for zeros and ties of moderate length.
+References
+    [ORO05] Ogita, Rump, Oishi: Accurate sum and dot product, doi:10.1137/030601818.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hifigemm.formats import FP32, Format
+from hifigemm.numerics.bits import (
+    Array,
+    ceil_log2,
+    lowest_bit,
+    power_of_two,
+    scale_by_power,
+)
+from hifigemm.numerics.eft import two_product, two_sum
+from hifigemm.numerics.rounding_formats import result_dtype
+from hifigemm.numerics.special import fill_nonfinite, nonfinite_vectors
+from hifigemm.numerics.three_words import normalised, to_odd
+
+MAX_TERMS = 2**24
+"""The bounds hold for so many terms."""
+BIASED_TERMS = 512
+"""Terms up to which a biased word comes first for float64. Its bound grows with the
+square of k. On an H200 it takes 6 to 18 % less than two words up to n = 512, alone and
+in batches, and half as much again at 1024.
+"""
+ONE_WORD_TERMS = 128
+"""Terms up to which sums of one word come first for float32: 12 to 18 of 2**20 entries
+are open at k = 64, 190 at 512, where two words take 0.17 ms on an H200 and one word
+with the tiles that are made again 0.42 ms.
+"""
+_UNIT = 2.0**-53
+_UNDERFLOW = 2.0**-1070
+_LARGEST_SCALE = 1021
+"""Rows and columns are multiplied by 2**-1021 to 2**1021."""
+
+
+class Addend(NamedTuple):
+    """sign 2**exponent C, for C of the shape of the result."""
+
+    c: Array
+    exponent: int
+    sign: int
+
+
+class Sums(NamedTuple):
+    """hi + mid + lo of A B + s C, and a bound of what they err by."""
+
+    high: Array
+    middle: Array
+    low: Array
+    err: Array
+
+
+def form_for(k: int, fmt: Format) -> str:
+    """The form of sums of k terms that comes first."""
+    if fmt is FP32:
+        return "one word" if k <= ONE_WORD_TERMS else "two words"
+    return "biased" if k <= BIASED_TERMS else "two words"
+
+
+def rounded_sums(
+    a: Array,
+    b: Array,
+    fmt: Format,
+    *,
+    shift: int = 0,
+    addend: Addend | None = None,
+    result: str = "array",
+    form: str | None = None,
+) -> tuple[Array, Array | None]:
+    """2**shift (A B + s C) rounded once, and a second array for other results.
+
+    The result "pair" adds what is left of the sum, rounded once, 0 where the value is
+    not finite. "enclosure" gives the numbers next to the exact sum instead, from below
+    and above. An exact zero is +0; a negative sum that rounds to zero is -0.
+
+    Parameters
+    ----------
+    a, b : arrays (batch or 1, m, k) and (batch or 1, k, n)
+        float64 or float32, k at most MAX_TERMS.
+    """
+    with np.errstate(all="ignore"):
+        is_open = np.ones((max(len(a), len(b)), a.shape[1], b.shape[2]), bool)
+        values = np.zeros(is_open.shape)
+        second = np.zeros(is_open.shape)
+        finite = addend
+        if addend is not None:
+            c = np.where(np.isfinite(addend.c), addend.c, 0).astype(np.float64)
+            finite = Addend(c, addend.exponent, addend.sign)
+        if result == "array":
+            form = form or form_for(a.shape[2], fmt)
+            values, is_certain = quick_sums(a, b, fmt, shift, finite, form)
+            is_open = ~is_certain
+        if is_open.any():
+            words, seconds, is_certain = sums_in_three_words(
+                a, b, fmt, shift, finite, result
+            )
+            values = np.where(is_open, words, values)
+            second = seconds
+            is_open = is_open & ~is_certain
+        rows = nonfinite_vectors(a, 2)
+        cols = nonfinite_vectors(b, 1)
+        is_open = is_open & ~(rows | cols)
+        for entry in zip(*np.nonzero(is_open), strict=True):
+            values[entry], second[entry] = by_all_bits(
+                a, b, fmt, shift, finite, result, entry
+            )
+        fill_nonfinite(values, a, b, rows, cols)
+        if result == "enclosure":
+            fill_nonfinite(second, a, b, rows, cols)
+        if addend is not None:
+            c = addend.c.astype(np.float64, copy=False)
+            values = np.where(np.isfinite(c), values, values + addend.sign * c)
+        if result == "pair":
+            second = np.where(np.isfinite(values), second, 0.0)
+        dtype = result_dtype(fmt)
+        return values.astype(dtype), (
+            None if result == "array" else second.astype(dtype)
+        )
+
+
+def quick_sums(
+    a: Array, b: Array, fmt: Format, shift: int, addend: Addend | None, form: str
+) -> tuple[Array, Array]:
+    """Values rounded once, in float64, and where that is certain."""
+    k = a.shape[2]
+    batch = max(len(a), len(b))
+    zeros = np.zeros((batch, a.shape[1], b.shape[2]))
+    start = zeros
+    if addend is not None:
+        start = zeros + scale_by_power(
+            addend.sign * addend.c, np.array(addend.exponent)
+        )
+    if form == "biased":
+        grid = _biased_exponents(a, 2) + _biased_exponents(b, 1) - 2044
+        grid = grid + np.zeros(zeros.shape, np.int64)
+        if addend is not None:
+            grid = np.maximum(grid, _biased_exponent(start) - 1022)
+        grid += ceil_log2(k + 2)
+        in_range = (grid > -800) & (grid < 1000)
+        bias = 3.0 * power_of_two(np.where(in_range, grid, 0))
+        biased = bias + start
+        low = start - (biased - bias)
+        high, _, low, _ = chained(a, b, (biased, zeros, low, zeros), form)
+        high = high - bias
+        err = (k + 1.0) * (k + 4.0) * (bias * 2.0**-107)
+        err = np.where(in_range, err, np.nan)
+    else:
+        words = start, zeros, zeros, np.abs(start)
+        high, _, low, size = chained(a, b, words, form)
+        if form == "one word":
+            err = (k + 4.0) * _UNIT * size
+        else:
+            factor = (k + 5.0) * _UNIT
+            err = 0.51 * factor * factor * size
+    err = err + (k + 1.0) * _UNDERFLOW
+
+    # They are rounded where neither they nor results are near the ends of the range.
+    high, low = two_sum(high, low)
+    values = scale_by_power(high, np.array(shift))
+    in_range = np.ones(zeros.shape, bool)
+    for x in (high, values):
+        in_range &= (np.abs(x) >= 2.0**-900) & (np.abs(x) < 2.0**1000)
+    if fmt is not FP32:
+        return values, (high + (low - err) == high + (low + err)) & in_range
+    margin = err * (1.0 + 2.0**-20) + np.abs(high) * 2.0**-51
+    values = values.astype(np.float32)
+    least = scale_by_power(high - margin, np.array(shift)).astype(np.float32)
+    most = scale_by_power(high + margin, np.array(shift)).astype(np.float32)
+    is_certain = (least == most) & (values != 0) & in_range
+    return values.astype(np.float64), is_certain
+
+
+def chained(
+    a: Array, b: Array, words: tuple[Array, Array, Array, Array], form: str
+) -> tuple[Array, Array, Array, Array]:
+    """Three words and the sum of magnitudes with all terms added, one after the other.
+
+    Two words are the first and the last.
+    """
+    high, middle, low, size = words
+    x = a.astype(np.float64, copy=False)
+    y = b.astype(np.float64, copy=False)
+    for h in range(a.shape[2]):
+        product, error = two_product(x[:, :, h, None], y[:, h, None, :])
+        if form == "one word":
+            high = high + product
+        elif form == "biased":
+            s = high + product
+            low = low + (((high - s) + product) + error)
+            high = s
+        else:
+            high, lost = two_sum(high, product)
+            if form == "two words":
+                low = low + (lost + error)
+            else:
+                middle, first_loss = two_sum(middle, lost)
+                middle, second_loss = two_sum(middle, error)
+                low = low + (first_loss + second_loss)
+        size = size + np.abs(product)
+    return high, middle, low, size
+
+
+def sums_in_three_words(
+    a: Array, b: Array, fmt: Format, shift: int, addend: Addend | None, result: str
+) -> tuple[Array, Array, Array]:
+    """Both values, in float64, and where both are certain."""
+    k = a.shape[2]
+    zeros = np.zeros((max(len(a), len(b)), a.shape[1], b.shape[2]))
+    row_scale = _scale(a, 2)
+    column_scale = _scale(b, 1)
+    scale = row_scale + column_scale
+    start = zeros
+    if addend is not None:
+        exponent = addend.exponent - scale + np.zeros(zeros.shape, np.int64)
+        start = zeros + _times_power(addend.sign * addend.c, exponent)
+    x = a.astype(np.float64) * power_of_two(-row_scale)
+    y = b.astype(np.float64) * power_of_two(-column_scale)
+    words = start, zeros, zeros, np.abs(start)
+    high, middle, low, size = chained(x, y, words, "three words")
+    high, middle, low = normalised(high, middle, low)
+
+    # Terms are multiples of a unit: words that stay below 2**53 of it lose nothing.
+    unit_bit = lowest_bit(a, 2) + lowest_bit(b, 1)
+    if addend is not None:
+        bits = lowest_bit(addend.c[..., None], -1)[..., 0] + addend.exponent
+        unit_bit = np.minimum(unit_bit, bits)
+    unit_bit = np.minimum(unit_bit - scale, 900) + np.zeros(zeros.shape, np.int64)
+    in_range = unit_bit > -900
+    unit = np.where(in_range, power_of_two(np.maximum(unit_bit, -900)), 0.0)
+    factor = (k + 5.0) * _UNIT
+    is_exact = factor * factor * size <= unit * 2.0**51
+    is_exact &= in_range & (np.abs(high) < 2.0**1000)
+    err = factor * factor * factor * size + (k + 1.0) * _UNDERFLOW
+    err = np.where(is_exact, 0.0, err)
+    exponent = scale + shift + np.zeros(zeros.shape, np.int64)
+    sums = Sums(high, middle, low, err)
+    values, is_certain = rounded_words(sums, is_exact, exponent, fmt)
+    if result == "array":
+        return values, zeros, is_certain
+
+    # What is left of the sums, in three words: it is rounded once more, or its sign
+    # tells on which side of the value the sum lies.
+    near = values
+    if result == "enclosure":
+        near = _nearest_finite(near, fmt)
+    high, lost = two_sum(high, -_times_power(near, -exponent))
+    middle, lost = two_sum(middle, lost)
+    high, middle, low = normalised(high, middle, low + lost)
+    if result == "pair":
+        sums = Sums(high, middle, low, err)
+        second, is_second_certain = rounded_words(sums, is_exact, exponent, fmt)
+        return values, second, is_certain & (is_second_certain | np.isinf(values))
+    margin = err * (1.0 + 2.0**-20)
+    is_certain &= is_exact | (np.abs(high) - np.abs(middle) > margin)
+    lower, upper = _neighbours(near, np.sign(high), fmt)
+    return lower, upper, is_certain
+
+
+def rounded_words(
+    sums: Sums, is_exact: Array, exponent: Array, fmt: Format
+) -> tuple[Array, Array]:
+    """Values times 2**exponent, rounded once, in float64, and where that is certain."""
+    high, middle, low, err = sums
+    margin = err * (1.0 + 2.0**-20)
+    is_nonzero = is_exact | (np.abs(high) - np.abs(middle) > margin)
+    if fmt is FP32:
+        margin = margin + np.abs(high) * 2.0**-51
+        values, least, most = (
+            _times_power(x, exponent).astype(np.float32)
+            for x in (to_odd(high, middle), high - margin, high + margin)
+        )
+        is_certain = is_exact | ((least == most) & is_nonzero)
+        return np.where(high == 0, 0.0, values.astype(np.float64)), is_certain
+
+    # Results below the normal numbers are rounded at the unit of a number that is added
+    # and taken away again.
+    is_small = _biased_exponent(high) - 1023 + exponent < -1022
+    place = np.clip(-1022 - exponent, -1022, 1023)
+    bias = np.where(is_small, 1.5 * power_of_two(place), 0.0)
+    high_word, rest = two_sum(bias, high)
+    rest, lost = two_sum(rest, middle)
+    rest, lost = two_sum(rest, lost + low)
+    margin = margin + np.abs(rest) * 2.0**-51
+    odd = to_odd(rest, lost)
+    rounded = high_word + odd
+    is_same = (high_word + (odd - margin) == rounded) & (
+        high_word + (odd + margin) == rounded
+    )
+    values = _times_power(rounded - bias, exponent)
+    # A negative sum that rounds to zero is -0, an exact zero +0.
+    values = np.where((values == 0) & (high < 0), -0.0, values)
+    values = np.where(high == 0, 0.0, values)
+    return values, is_exact | (is_same & is_nonzero)
+
+
+def by_all_bits(
+    a: Array,
+    b: Array,
+    fmt: Format,
+    shift: int,
+    addend: Addend | None,
+    result: str,
+    entry: tuple[Any, ...],
+) -> tuple[float, float]:
+    """Both values of an entry, from its exact sum."""
+    z, i, j = entry
+    row = a[z % len(a), i].astype(np.float64).tolist()
+    column = b[z % len(b), :, j].astype(np.float64).tolist()
+    total = sum((Fraction(x) * Fraction(y) for x, y in zip(row, column)), Fraction(0))
+    if addend is not None:
+        c = np.broadcast_to(addend.c, (max(len(a), len(b)), a.shape[1], b.shape[2]))
+        total += Fraction(float(c[entry])) * addend.sign * _power(addend.exponent)
+    total *= _power(shift)
+    value = _nearest(total, fmt)
+    if result == "array" or (result == "pair" and math.isinf(value)):
+        return value, 0.0
+    if result == "pair":
+        return value, _nearest(total - Fraction(value), fmt)
+    near = _nearest_finite(np.array(value), fmt)
+    rest = total - Fraction(float(near))
+    side = np.array(int(rest > 0) - int(rest < 0))
+    lower, upper = _neighbours(near, side, fmt)
+    return float(lower), float(upper)
+
+
+def _power(exponent: int) -> Fraction:
+    """2**exponent."""
+    return Fraction(2) ** exponent
+
+
+def _nearest(x: Fraction, fmt: Format) -> float:
+    """The nearest number of the format, ties to even; -0 for what rounds to zero from
+    below.
+    """
+    if x == 0:
+        return 0.0
+    # The unit of the last place, from the exponent of x.
+    size = abs(x)
+    exponent = size.numerator.bit_length() - size.denominator.bit_length()
+    exponent -= size < _power(exponent)
+    unit = max(exponent, fmt.emin) - fmt.t + 1
+    significand = round(size / _power(unit))
+    largest = float(np.finfo(result_dtype(fmt)).max)
+    if significand * _power(unit) > Fraction(largest):
+        return math.inf if x > 0 else -math.inf
+    magnitude = significand * _power(unit)
+    value = magnitude.numerator / magnitude.denominator
+    return value if x > 0 else -value
+
+
+def _nearest_finite(x: Array, fmt: Format) -> Array:
+    """x, or the largest number of the format in the place of an infinity."""
+    largest = float(np.finfo(result_dtype(fmt)).max)
+    return np.where(np.isinf(x), np.copysign(largest, x), x)
+
+
+def _neighbours(near: Array, side: Array, fmt: Format) -> tuple[Array, Array]:
+    """The numbers next to sums that lie on this side of their nearest number, -1, 0 or
+    1.
+    """
+    x = near.astype(result_dtype(fmt))
+    infinity = x.dtype.type(np.inf)
+    lower = np.where(side < 0, np.nextafter(x, -infinity), x)
+    upper = np.where(side > 0, np.nextafter(x, infinity), x)
+    return lower.astype(np.float64), upper.astype(np.float64)
+
+
+def _biased_exponent(x: Array) -> Array:
+    """The biased exponents of float64 entries, without a sign."""
+    bits = np.ascontiguousarray(x, np.float64).view(np.int64)
+    exponents: Array = (bits >> 52) & 0x7FF
+    return exponents
+
+
+def _biased_exponents(x: Array, axis: int) -> Array:
+    """The largest biased exponent of the vectors along an axis, which remains."""
+    return _biased_exponent(x).max(axis=axis, keepdims=True, initial=0)
+
+
+def _scale(x: Array, axis: int) -> Array:
+    """Exponents of the powers of two that bring vectors near 1, with a minus sign."""
+    exponents = _biased_exponents(x, axis) - 1023
+    return np.clip(exponents, -_LARGEST_SCALE, _LARGEST_SCALE)
+
+
+def _times_power(x: Array, e: Array) -> Array:
+    """x 2**e for |e| <= 4000; rounded once where it is subnormal, and x is not."""
+    for i in range(4):
+        x = x * power_of_two((e + i) >> 2)
+    return x

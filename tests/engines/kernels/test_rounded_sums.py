@@ -1,0 +1,131 @@
+"""Sums of products that are rounded once: the kernels against their twin, and both
+against exact values.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from hifigemm.engines.kernels.rounded_sums import rounded_sums
+from hifigemm.engines.kernels.tiles import SUMS, tile_of_sums
+from hifigemm.formats import FP32, FP64
+from hifigemm.numerics import rounded_sums as plain
+from tests.conftest import PAIRS, SINGLES
+
+PLACE = "cuda" if torch.cuda.is_available() else "cpu"
+FORMATS = {"float64": FP64, "float32": FP32}
+FORMS = {"float64": ("biased", "two words"), "float32": ("one word", "two words")}
+
+
+def tensor(x):
+    return x if isinstance(x, torch.Tensor) else torch.from_numpy(x).to(PLACE)
+
+
+def by_kernel(a, b, result="array", addend=None, shift=0, **options):
+    """Both arrays of the kernel, written over sevens."""
+    x, y = tensor(a), tensor(b)
+    shape = max(len(x), len(y)), x.shape[1], y.shape[2]
+    out = torch.full(shape, 7.0, dtype=x.dtype, device=PLACE)
+    second = None if result == "array" else torch.full_like(out, 7.0)
+    if addend is not None:
+        options["c"] = tensor(addend.c)
+        options["c_exponent"] = addend.exponent
+        options["c_sign"] = addend.sign
+    with np.errstate(all="ignore"):
+        rounded_sums(x, y, out, second=second, result=result, shift=shift, **options)
+    return out.cpu().numpy(), None if second is None else second.cpu().numpy()
+
+
+def pair_of(make_pair, name, dtype, m, k, n, seed=0):
+    a, b = make_pair(name, m, k, n, dtype, seed)
+    return a[None], b[None]
+
+
+@pytest.mark.thinned(5)
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("name", [*PAIRS, *SINGLES])
+def test_kernel_equals_its_twin(make_pair, assert_same_bits, name, dtype):
+    a, b = pair_of(make_pair, name, dtype, 3, 6, 5)
+    fmt = FORMATS[dtype]
+    for form in FORMS[dtype]:
+        values, _ = by_kernel(a, b, form=form, tile=SUMS[3])
+        expected, _ = plain.rounded_sums(a, b, fmt, form=form)
+        assert_same_bits(values, expected)
+    for result in ("pair", "enclosure"):
+        both = by_kernel(a, b, result, tile=SUMS[2])
+        for x, y in zip(both, plain.rounded_sums(a, b, fmt, result=result)):
+            assert_same_bits(x, y)
+
+
+@pytest.mark.parametrize("name", ["phi_1", "phi_20", "cancelling", "near_ties"])
+@pytest.mark.parametrize("form", ["biased", "two words"])
+def test_kernel_leaves_the_entries_open_that_its_twin_leaves(make_pair, name, form):
+    a, b = pair_of(make_pair, name, "float64", 8, 20, 32)
+    marks = torch.zeros(1, dtype=torch.int32, device=PLACE)
+    left = torch.zeros(1, dtype=torch.int32, device=PLACE)
+    by_kernel(a, b, form=form, tile=SUMS[2], open_entries=(marks, left))
+    with np.errstate(all="ignore"):
+        _, is_certain = plain.quick_sums(a, b, FP64, 0, None, form)
+        _, _, is_settled = plain.sums_in_three_words(a, b, FP64, 0, None, "array")
+    if PLACE == "cpu":  # fused operations round once
+        assert marks.item() == np.count_nonzero(~is_certain)
+    if marks.item():
+        assert left.item() == np.count_nonzero(~is_settled)
+
+
+@pytest.mark.parametrize("shift", [0, 7, -40])
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_addends_are_terms(make_pair, assert_same_bits, dtype, shift):
+    a, b = pair_of(make_pair, "phi_1", dtype, 5, 8, 9)
+    fmt = FORMATS[dtype]
+    c = np.random.default_rng(1).standard_normal((1, 5, 9)).astype(dtype)
+    nearest, _ = plain.rounded_sums(a, b, fmt)
+    c[0, 1, 2:5] = np.inf, -np.inf, np.nan
+    for addend in (plain.Addend(c, 3, -1), plain.Addend(nearest, 0, -1)):
+        for form in FORMS[dtype]:
+            options = {"addend": addend, "shift": shift, "form": form}
+            values, _ = by_kernel(a, b, **options, tile=SUMS[2])
+            expected, _ = plain.rounded_sums(a, b, fmt, **options)
+            assert_same_bits(values, expected)
+
+
+@pytest.mark.parametrize(
+    ("batches", "m", "k", "n"),
+    [((2, 1), 9, 5, 33), ((1, 3), 1, 1, 1), ((1, 1), 3, 0, 4), ((2, 2), 17, 6, 5)],
+)
+def test_stacks_and_strides(assert_same_bits, batches, m, k, n):
+    rng = np.random.default_rng(7)
+    a = rng.standard_normal((batches[0], m, k))
+    b = rng.standard_normal((batches[1], k, n))
+    expected, _ = plain.rounded_sums(a, b, FP64)
+    x, y = tensor(a), tensor(b)
+    wide = torch.stack([x, x], dim=-1)[..., 1]
+    for left in (x, x.mT.contiguous().mT, wide):
+        for right in (y, y.mT.contiguous().mT):
+            assert_same_bits(by_kernel(left, right, tile=SUMS[2])[0], expected)
+            both = by_kernel(left, right, "pair", tile=SUMS[2])
+            assert_same_bits(both[0], expected)
+
+
+@pytest.mark.parametrize("result", ["array", "pair", "enclosure"])
+def test_infinities_and_nans(assert_same_bits, result):
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((1, 9, 6)), rng.standard_normal((1, 6, 12))
+    a[0, 2, 3] = np.inf
+    a[0, 5, 1] = np.nan
+    b[0, 4, 7] = -np.inf
+    b[0, 3, 8] = 0.0
+    expected = plain.rounded_sums(a, b, FP64, result=result)
+    for x, y in zip(by_kernel(a, b, result, tile=SUMS[2]), expected):
+        if y is not None:
+            np.testing.assert_array_equal(x, y)
+
+
+def test_tiles_occupy_all_multiprocessors_where_they_can():
+    assert tile_of_sums(1, 4096, 4096, 132) is SUMS[0]
+    assert tile_of_sums(1, 64, 64, 132) is SUMS[-1]
+    for tile in SUMS:
+        # Vectors of fewer entries than threads pass through no shared memory.
+        assert max(tile.block_m, tile.block_n) < 32 * tile.warps

@@ -1,0 +1,85 @@
+"""Sums in words that are rounded once, against exact rationals."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from hifigemm.formats import FP32, FP64
+from hifigemm.numerics.rounded_sums import (
+    Addend,
+    form_for,
+    quick_sums,
+    rounded_sums,
+    sums_in_three_words,
+)
+from hifigemm.testing.reference import correctly_rounded
+from tests.conftest import PAIRS, SINGLES
+from tests.exact_values import exact_entries
+
+FORMATS = {"float64": FP64, "float32": FP32}
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("name", [*PAIRS, *SINGLES])
+def test_certain_values_are_correct(make_pair, assert_same_bits, name, dtype):
+    a, b = make_pair(name, 5, 12, 7, dtype)
+    expected = correctly_rounded(a, b)
+    fmt = FORMATS[dtype]
+    forms = ["two words", "one word" if fmt is FP32 else "biased"]
+    with np.errstate(all="ignore"):
+        for form in forms:
+            values, certain = quick_sums(a[None], b[None], fmt, 0, None, form)
+            x = values[0].astype(dtype)
+            assert_same_bits(x[certain[0]], expected[certain[0]])
+        values, _, certain = sums_in_three_words(
+            a[None], b[None], fmt, 0, None, "array"
+        )
+    x = values[0].astype(dtype)
+    assert_same_bits(x[certain[0]], expected[certain[0]])
+    assert_same_bits(rounded_sums(a[None], b[None], fmt)[0][0], expected)
+
+
+@pytest.mark.parametrize("name", ["phi_0.1", "phi_1", "phi_20", "integers", "sparse"])
+def test_three_words_leave_nothing_open_of_common_data(make_pair, name):
+    a, b = make_pair(name, 8, 40, 9)
+    for result in ("array", "pair", "enclosure"):
+        _, _, certain = sums_in_three_words(a[None], b[None], FP64, 0, None, result)
+        assert certain.all()
+
+
+@pytest.mark.parametrize("name", ["phi_1", "nearly_cancelling", "underflowing"])
+def test_pairs_and_enclosures_hold_the_exact_sum(make_pair, name):
+    a, b = make_pair(name, 4, 9, 5)
+    high, low = rounded_sums(a[None], b[None], FP64, result="pair")
+    lower, upper = rounded_sums(a[None], b[None], FP64, result="enclosure")
+    entries = zip(
+        exact_entries(a, b),
+        *(x.ravel().tolist() for x in (high, low, lower, upper)),
+        strict=True,
+    )
+    for exact, value, rest, least, most in entries:
+        error = abs(exact - Fraction(value))
+        assert Fraction(least) <= exact <= Fraction(most)
+        assert (least == most) == (exact == Fraction(least))
+        assert most in (least, np.nextafter(least, np.inf))
+        for beside in (np.nextafter(rest, -np.inf), np.nextafter(rest, np.inf)):
+            left = abs(exact - Fraction(value) - Fraction(rest))
+            assert left <= abs(exact - Fraction(value) - Fraction(float(beside)))
+        assert error <= abs(exact - Fraction(float(np.nextafter(value, np.inf))))
+
+
+def test_the_addend_is_a_term(make_pair):
+    a, b = make_pair("phi_1", 4, 9, 5)
+    high, low = rounded_sums(a[None], b[None], FP64, result="pair")
+    rest, _ = rounded_sums(a[None], b[None], FP64, addend=Addend(high, 0, -1))
+    np.testing.assert_array_equal(rest, low)
+
+
+def test_forms_follow_from_the_number_of_terms():
+    assert form_for(64, FP64) == "biased"
+    assert form_for(4096, FP64) == "two words"
+    assert form_for(64, FP32) == "one word"
+    assert form_for(4096, FP32) == "two words"
