@@ -191,7 +191,7 @@ def test_native_products(arch):
 @ARCHITECTURES
 def test_rounded_sums(arch):
     for line in compiled(arch, "sums"):
-        # The second value of an entry of three words takes more registers than there
-        # are, once for each tile.
-        second = "pair" in line["case"] or "enclosure" in line["case"]
-        assert spills(line) <= (48 if second else 4), line
+        # What is made again, rarely, holds three words and takes all registers there
+        # are: a few words wait in memory, once for each tile.
+        limit = 48 if line["kernel"] == "_rest_kernel" else 4
+        assert spills(line) <= limit, line
