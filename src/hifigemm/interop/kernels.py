@@ -17,10 +17,6 @@ make_plan: Callable[..., Any]
 """The plan of a product: `api.make_plan`."""
 
 
-solution: Callable[..., Any]
-"""The verified solution of systems, where `hifigemm.linalg` has been imported."""
-
-
 def serve_meshes() -> None:
     """Serve the products of DTensors too, where a program has any; `hifigemm` puts a
     function here that does.

@@ -54,7 +54,7 @@ from hifigemm.linalg.arrays import (
 )
 from hifigemm.linalg.certificate import accuracy_of_product
 from hifigemm.linalg.scaling import scaled, scaled_columns
-from hifigemm.linalg.solve import VerifiedSolution, as_solution
+from hifigemm.linalg.solution import VerifiedSolution, as_solution
 from hifigemm.linalg.upward import UNIT, above, gamma, moduli
 from hifigemm.numerics.bits import LEAST, Array
 from hifigemm.transforms import opaque

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from hifigemm.interop import kernels
 from hifigemm.interop import torch_operators as products
 from hifigemm.interop import torch_private as private
+from hifigemm.linalg.solution import solution_of_numbers
 
 _LIBRARY = torch.library.Library("hifigemm", "FRAGMENT")
 _LIBRARY.define(
@@ -146,7 +146,7 @@ def _kernel(a: Tensor, b: Tensor, accuracy: str | None = None) -> tuple[Tensor, 
     numbers = [x.detach() if x.requires_grad else x for x in (a, b)]
     with private.without_autocast():
         operands = dict(zip(("a", "b"), numbers))
-        solution = kernels.solution(operands, accuracy, False)
+        solution = solution_of_numbers(operands, accuracy, False)
     return solution.x, solution.radius
 
 

@@ -1,0 +1,190 @@
+"""Solutions of A x = b with their radii: what `solve` and `inv` return, and how it is
+made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hifigemm.exceptions import VerificationError
+from hifigemm.linalg.arguments import (
+    Answers,
+    WideOperands,
+    as_native,
+    check_square,
+    in_dtype,
+    verifying,
+    wide_operands,
+)
+from hifigemm.linalg.arrays import check_finite, identity, to_device_of
+from hifigemm.linalg.certificate import Certificate
+from hifigemm.linalg.correct import correctly_rounded, rounded
+from hifigemm.linalg.inverse import certified_system
+from hifigemm.linalg.refinement import Accuracy, enclosure
+from hifigemm.numerics.bits import Array
+from hifigemm.transforms import opaque
+
+
+@dataclass(frozen=True, eq=False)
+class VerifiedSolution:
+    """x and a radius with |x - x*| <= radius in every entry, x* the exact solution.
+
+    Attributes
+    ----------
+    x : array
+        Of the operands' library, in the dtype that they promote to.
+    radius : array
+        Real, of the shape of x; for complex x it bounds the modulus of the error.
+    """
+
+    x: Any
+    radius: Any
+
+
+@dataclass(frozen=True)
+class SolutionReport:
+    """What proved a solution; of a stack the worst of all its matrices.
+
+    Attributes
+    ----------
+    condition : float
+        An estimate of || |A^-1| |A| || after rows and columns were scaled: the change
+        of the solution, relative to its largest entry, for a relative change of the
+        entries of A.
+    norm : float
+        The bound of the norm of I - R A, R the approximate inverse; below 1 it proves
+        that A is nonsingular.
+    attempts : int
+        How many inverses were tried: one in float64, one in another scale where
+        entries differ widely, two in two words.
+    words : int
+        1 where an inverse in float64 proved it, 2 where one in two words did.
+    steps : int
+        How often x was refined.
+    """
+
+    condition: float
+    norm: float
+    attempts: int
+    words: int
+    steps: int
+
+
+@opaque
+def solution_of_numbers(
+    given: dict[str, Any], accuracy: Any, return_report: bool
+) -> Any:
+    """`solve` of the operands a and b, or of a and the identity, of which nothing but
+    their numbers is asked.
+    """
+    operands = wide_operands(**given)
+    a = operands.arrays[0]
+    check_square(a)
+    if len(operands.arrays) > 1:
+        b = operands.arrays[1]
+    else:
+        b = identity(a.shape[-1], like=a)
+    is_vector = b.ndim == 1
+    b = b[:, None] if is_vector else b
+    if b.shape[-2] != a.shape[-1]:
+        raise ValueError(
+            f"a has shape {a.shape} and b has {b.shape[-2]} rows; expected {a.shape[-1]}"
+        )
+    with verifying(operands.library):
+        x, radius, reports = _stack(a, b, operands, accuracy == "correct", is_vector)
+        solution = as_solution(x, radius, operands, is_vector)
+    if not return_report:
+        return solution
+    return solution, _worst(reports)
+
+
+def _stack(
+    a: Array, b: Array, operands: WideOperands, is_correct: bool, is_vector: bool
+) -> tuple[Array, Array, list[SolutionReport]]:
+    """Solutions and radii of all systems of a stack.
+
+    Raises VerificationError: for the first system that fails, after all were tried.
+    """
+    stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a = np.broadcast_to(a, stack + a.shape[-2:])
+    b = np.broadcast_to(b, stack + b.shape[-2:])
+    x = np.full(b.shape, np.nan, operands.dtype, like=b)
+    radius = np.full(b.shape, np.inf, operands.real, like=b)
+
+    def report_of(index: tuple[int, ...]) -> SolutionReport:
+        x[index], radius[index], report = _system(
+            a[index], b[index], operands.dtype, is_correct
+        )
+        return report
+
+    reports = Answers(stack, report_of)
+    reports.check(lambda: as_solution(x, radius, operands, is_vector))
+    return x, radius, list(reports.values.values())
+
+
+def _system(
+    a: Array, b: Array, dtype: np.dtype[Any], is_correct: bool
+) -> tuple[Array, Array, SolutionReport]:
+    """x in a dtype, its radius and the report of one system."""
+    certified = certified_system(a, b)
+    system = certified.system
+    certificate = certified.certificate
+
+    # Where R has two words, one word of x would leave a residual too large to be of use
+    words = 2 if is_correct else certificate.words
+    enclosed = enclosure(system, certificate, words)
+    kind = np.finfo(dtype).dtype
+    nearest = None
+    if is_correct:
+        check_finite(b=b)
+        if rounded(system, enclosed.on_host(), kind)[1].any():
+            # All digits of the residual, before ties and zeros are looked for
+            best: Accuracy = "pair" if certificate.words == 2 else "correct"
+            enclosed = enclosure(system, certificate, words, [best])
+        nearest = correctly_rounded(system, enclosed.on_host(), kind)
+        nearest = to_device_of(enclosed.x, nearest)
+    x, radius = system.restored(enclosed.x, enclosed.of_one_word())
+    x, radius = in_dtype(x, radius, dtype, nearest)
+    _check_range(x, radius, b, certificate)
+    report = SolutionReport(
+        certificate.condition,
+        certificate.norm,
+        certified.attempts,
+        certificate.words,
+        enclosed.steps,
+    )
+    return x, radius, report
+
+
+def _check_range(x: Array, radius: Array, b: Array, certificate: Certificate) -> None:
+    """Raise VerificationError where x or its radius is no finite number."""
+    is_finite = np.isfinite(x) & np.isfinite(radius)
+    if not is_finite.all():
+        check_finite(b=b)
+        raise VerificationError(
+            f"{x.size - int(np.count_nonzero(is_finite))} of {x.size} entries of x lie beyond the range of {x.dtype}, "
+            f"or their bounds do (estimated condition {certificate.condition:.1e}): scale the system"
+        )
+
+
+def _worst(reports: list[SolutionReport]) -> SolutionReport:
+    """The largest numbers of all reports; zeros for none."""
+    return SolutionReport(
+        max((report.condition for report in reports), default=0.0),
+        max((report.norm for report in reports), default=0.0),
+        max((report.attempts for report in reports), default=0),
+        max((report.words for report in reports), default=0),
+        max((report.steps for report in reports), default=0),
+    )
+
+
+def as_solution(
+    x: Array, radius: Array, operands: WideOperands, is_vector: bool
+) -> VerifiedSolution:
+    """Arrays of the operands' library."""
+    if is_vector:
+        x, radius = x[..., 0], radius[..., 0]
+    return VerifiedSolution(as_native(operands, x), as_native(operands, radius))
