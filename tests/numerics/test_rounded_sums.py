@@ -10,6 +10,7 @@ import pytest
 from hifigemm.formats import FP32, FP64
 from hifigemm.numerics.rounded_sums import (
     Addend,
+    by_all_bits,
     form_for,
     quick_sums,
     rounded_sums,
@@ -83,3 +84,25 @@ def test_forms_follow_from_the_number_of_terms():
     assert form_for(4096, FP64) == "two words"
     assert form_for(64, FP32) == "one word"
     assert form_for(4096, FP32) == "two words"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_results_around_the_smallest_normal_number_are_rounded_once(seed):
+    rng = np.random.default_rng(seed)
+    k = 4
+    exponents = rng.integers(-530, -490, (1, 6, k))
+    a = np.ldexp(rng.standard_normal((1, 6, k)), exponents)
+    b = np.ldexp(rng.standard_normal((1, k, 7)), -1022 + 510)
+    b = np.ldexp(b, rng.integers(-40, 30, (1, 1, 7)))
+    # Sums a little below and above the smallest normal number, and halfway between.
+    a[0, :3] = 0.0
+    a[0, :3, 0] = 2.0**-511 * (1 + np.arange(-1, 2) * 2.0**-52)
+    a[0, :3, 1] = [2.0**-540, -(2.0**-540), 0.0]
+    b[0, 0] = 2.0**-511 * (1 + rng.integers(-2, 3, 7) * 2.0**-52)
+    b[0, 1] = rng.choice([-1.0, 0.0, 1.0], 7) * 2.0**-535
+    for result in ("array", "pair", "enclosure"):
+        first, second = rounded_sums(a, b, FP64, result=result, form="two words")
+        for entry in np.ndindex(first.shape):
+            exact = by_all_bits(a, b, FP64, 0, None, result, entry)
+            assert first[entry] == exact[0]
+            assert result == "array" or second[entry] == exact[1]

@@ -313,10 +313,12 @@ def rounded_words(
         return np.where(high == 0, 0.0, values.astype(np.float64)), is_certain
 
     # Results below the normal numbers are rounded at the unit of a number that is added
-    # and taken away again.
-    is_small = _biased_exponent(high) - 1023 + exponent < -1022
-    place = np.clip(-1022 - exponent, -1022, 1023)
-    bias = np.where(is_small, 1.5 * power_of_two(place), 0.0)
+    # and taken away again: the smallest normal number, with the sign of the sum. Their
+    # sum is at most twice that number, so that its unit is that of subnormal results.
+    smallest = power_of_two(np.clip(-1022 - exponent, -1022, 1023))
+    is_below = (high == smallest) & (middle < 0) | (high == -smallest) & (middle > 0)
+    is_small = (np.abs(high) < smallest) | is_below
+    bias = np.where(is_small, np.copysign(smallest, high), 0.0)
     high_word, rest = two_sum(bias, high)
     rest, lost = two_sum(rest, middle)
     rest, lost = two_sum(rest, lost + low)

@@ -35,7 +35,7 @@ def check(a, b, beta, u):
     "family",
     [
         *("phi_1", "phi_8", "full_range", "subnormal", "largest", "integers"),
-        *("empty_rows_and_columns", "opposed_spans", "subnormal_times_large"),
+        *("empty_rows_and_columns", "opposed_spans", "subnormal_times_large", "zeros"),
     ],
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

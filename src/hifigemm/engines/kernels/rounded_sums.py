@@ -289,10 +289,12 @@ def _rounded_words(high, middle, low, err, exact, exponent, SINGLE: tl.constexpr
         certain = exact | ((least == most) & is_nonzero)
         return tl.where(high == 0, 0.0, values.to(tl.float64)), certain
     # Results below the normal numbers are rounded at the unit of a number that is added
-    # and taken away again.
-    is_small = biased_exponent(high) - 1023 + exponent < -1022
-    place = tl.minimum(tl.maximum(-1022 - exponent, -1022), 1023)
-    bias = tl.where(is_small, 1.5 * power_of_two(place), 0.0)
+    # and taken away again: the smallest normal number, with the sign of the sum. Their
+    # sum is at most twice that number, so that its unit is that of subnormal results.
+    smallest = power_of_two(tl.minimum(tl.maximum(-1022 - exponent, -1022), 1023))
+    is_below = (high == smallest) & (middle < 0) | (high == -smallest) & (middle > 0)
+    is_small = (tl.abs(high) < smallest) | is_below
+    bias = tl.where(is_small, tl.where(high < 0, -smallest, smallest), 0.0)
     high_word, rest = _two_sum(bias, high)
     rest, lost = _two_sum(rest, middle)
     rest, lost = _two_sum(rest, lost + low)

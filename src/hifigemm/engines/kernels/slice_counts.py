@@ -513,7 +513,8 @@ def num_slices_from(
     """What numerics.estimates.published_num_slices returns, from the numbers of
     `launch` on the host; None where the operands need a longer look.
     """
-    left, left_slices, right, right_slices = numbers
+    # Zeros have a slice, and a count is 2 at least.
+    left, left_slices, right, right_slices = map(max, numbers, (2, 1, 2, 1))
     if max(left, right) > num_digits(beta, u):
         return None
     if left_slices < left and right_slices < right:
