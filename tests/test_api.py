@@ -372,11 +372,6 @@ def test_the_docstring_example():
     ("call", "error", "match"),
     [
         (lambda a: hg.matmul(a, a, plan="x"), hg.PlanError, "plan is a str"),
-        (
-            lambda a: hg.prepare(a, "left", plan=None),
-            hg.PlanError,
-            "plan is a NoneType",
-        ),
         (lambda a: hg.matmul(a, a, scheme=[]), hg.PlanError, r"scheme=\[\]"),
         (lambda a: hg.matmul(a, a, engine=[]), hg.PlanError, r"engine=\[\]"),
         (lambda a: hg.make_plan(a, a, engine=3), hg.PlanError, "engine=3"),

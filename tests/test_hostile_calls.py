@@ -209,7 +209,7 @@ hg.prepare(A, "top", plan=PLAN) | hg.PlanError | side='top'
 hg.prepare(A, 0, plan=PLAN) | hg.PlanError | side=0
 hg.prepare(A, ["left"], plan=PLAN) | hg.PlanError | side=\\['left'\\]
 hg.prepare(A, np.array(["left", "right"]), plan=PLAN) | hg.PlanError | side=array
-hg.prepare(A, "left", plan=None) | hg.PlanError | plan is a NoneType
+hg.prepare(A, "left", plan=0) | hg.PlanError | plan is a int
 hg.prepare(B, "left", plan=PLAN) | hg.PlanError | shape \\(3, 4\\).*does not fit
 hg.prepare(Z, "left", plan=PLAN) | hg.PlanError | complex128 does not fit
 hg.prepare(None, "left", plan=PLAN) | TypeError | is None

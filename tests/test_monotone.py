@@ -157,6 +157,12 @@ def device(monkeypatch):
     return engine
 
 
+SUMS_ON_DEVICE = 30.0
+"""Native products in the time of double-double sums: 69 ms beside 2.3 at n = 4096 on an
+H200.
+"""
+
+
 def cost_on_device(engine: ProgramEngine):
     """What ran since the last time somebody asked: the programs in turn, then the
     entries that were escalated.
@@ -164,7 +170,9 @@ def cost_on_device(engine: ProgramEngine):
 
     def cost(report: hg.Report) -> float:
         looks = sum(LOOK for plan in engine.done if plan.certifies or plan.alternatives)
-        products = report.num_products * PRODUCT.get(report.scheme.name, 1.0)
+        name = report.scheme.name
+        price = SUMS_ON_DEVICE if name == "double-double" else PRODUCT.get(name, 1.0)
+        products = report.num_products * price
         # Programs that were given up had made residues.
         given_up = max(len(engine.done) - 1, 0) * PASSES["ozaki2"]
         engine.done.clear()

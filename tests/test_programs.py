@@ -48,6 +48,7 @@ class Tensor:
         self.shape, self.dtype, self.device = shape, dtype, DEVICES[index]
         self.is_cuda, self.is_cpu = True, False
         self.requires_grad, self.is_wrapped, self.layout = False, False, "strided"
+        self.is_nested = False
         self._stride, self._address, self._negative, self._storage = (
             stride,
             address,

@@ -133,7 +133,7 @@ class Machine:
             ),
         ]
         low, median, high = (float(x) for x in np.quantile(readings, [0.2, 0.5, 0.8]))
-        return Times(Timing(median, low, high, len(readings)))
+        return Times(Timing(median, low, high, len(readings), min(readings)))
 
     def _once(self, run: Callable[[], object]) -> float:
         start = self.clock.mark()

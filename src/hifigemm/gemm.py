@@ -295,28 +295,29 @@ def gemm_of_numbers(
         if repeated is not None:
             return repeated
 
-    request = Request(accuracy, scheme, engine, plan, workspace, return_report)
-    check_untraced(
-        {"a": a, "b": b, "c": c},
-        engine=engine,
-        plan=plan,
-        out=out,
-        return_report=return_report,
-    )
-    alpha = as_scalar(alpha, "alpha")
-    beta = as_scalar(beta, "beta")
-    out = as_out(out)
-    if beta == 0:
-        c = None
-    library = library_of(("a", a), ("b", b), ("c", c), ("out", out))
-    with ieee_arithmetic(), library.active():
-        operands, c = _admit(a, b, c, trans_a, trans_b, library)
-        check_scalars(operands.dtype, alpha=alpha, beta=beta)
-        if out is not None:
-            check_out(out, operands.shapes, operands.dtype, library)
+    with ieee_arithmetic():
+        request = Request(accuracy, scheme, engine, plan, workspace, return_report)
+        check_untraced(
+            {"a": a, "b": b, "c": c},
+            engine=engine,
+            plan=plan,
+            out=out,
+            return_report=return_report,
+        )
+        alpha = as_scalar(alpha, "alpha")
+        beta = as_scalar(beta, "beta")
+        out = as_out(out)
+        if beta == 0:
+            c = None
+        library = library_of(("a", a), ("b", b), ("c", c), ("out", out))
+        with library.active():
+            operands, c = _admit(a, b, c, trans_a, trans_b, library)
+            check_scalars(operands.dtype, alpha=alpha, beta=beta)
+            if out is not None:
+                check_out(out, operands.shapes, operands.dtype, library)
 
-        values, report = _product(operands, c, request, (alpha, beta), out, key)
-        return deliver(values, report, library, out, return_report)
+            values, report = _product(operands, c, request, (alpha, beta), out, key)
+            return deliver(values, report, library, out, return_report)
 
 
 def _key(

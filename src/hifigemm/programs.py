@@ -214,7 +214,8 @@ def view_of(x: Any, how: str) -> Any:
         return x
     torch = sys.modules.get("torch")
     is_array = type(x) is np.ndarray
-    if not (is_array or (torch is not None and type(x) is torch.Tensor)) or x.ndim < 2:
+    is_tensor = torch is not None and type(x) is torch.Tensor and not x.is_nested
+    if not (is_array or is_tensor) or x.ndim < 2:
         return None
     is_complex = x.dtype.kind == "c" if is_array else x.is_complex()
     if how != "T" and (how != "C" or is_complex):
@@ -228,14 +229,15 @@ def layout_of_result(a: Any, b: Any, x: Any) -> tuple[Any, ...] | None:
     """
     if type(x) is not type(a) or x.dtype != a.dtype:
         return None
+    is_array = type(a) is np.ndarray
+    if not is_array and not _is_plain(sys.modules["torch"], x, a.device):
+        return None
     left, right = a.shape, b.shape
     is_one_stack = 2 <= len(left) == len(right) and left[:-2] == right[:-2]
     if not is_one_stack or x.shape != (*left[:-1], right[-1]):
         return None
-    if type(a) is np.ndarray:
+    if is_array:
         return ("numpy",) if x.flags.writeable else None
-    if not _is_plain(sys.modules["torch"], x, a.device):
-        return None
     return x.stride(), x.data_ptr() & 15
 
 
@@ -254,5 +256,5 @@ def _is_plain(torch: Any, x: Any, device: Any) -> bool:
     if type(x) is not torch.Tensor or x.device != device:
         return False
     return x.layout is torch.strided and not (
-        x.requires_grad or x.is_conj() or x.is_neg() or is_wrapped(x)
+        x.requires_grad or x.is_conj() or x.is_neg() or x.is_nested or is_wrapped(x)
     )

@@ -346,7 +346,6 @@ def test_strange_operands_are_multiplied_without_a_warning(
 @pytest.mark.parametrize(
     ("line", "code"),
     [
-        ("", 2),
         ("matmul a.npy b.npy -o read_only.npy", 2),
         ("matmul z.npz:A z.npz:C -o z.npz:B", 2),
         ("matmul tall.npy flat.npy -o c.npy", 1),

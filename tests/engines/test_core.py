@@ -283,7 +283,7 @@ def test_infinities_and_nans_are_left_to_the_caller(instructions):
         (np.ones((2, 3)), np.ones((3, 2)), None, np.ones((2, 3)), None, 0, 0),
         (np.ones((2, 3)), np.ones((3, 2)), None, np.ones((2, 2)), None, 0, 1),
         (np.ones((2, 3)), np.ones((3, 2)), None, np.ones((2, 2)), None, 0, 3),
-        (np.ones((2, 3)), np.ones((3, 2)), None, np.ones((2, 2)), None, 2000, 0),
+        (np.ones((2, 3)), np.ones((3, 2)), None, np.ones((2, 2)), None, 2500, 0),
         (np.ones((2, 3)), np.ones((3, 2)), np.ones(1), np.ones((2, 2)), None, 0, 0),
         (np.ones((2, 3), int), np.ones((3, 2)), None, np.ones((2, 2)), None, 0, 0),
         (np.ones((2, 3), ">f8"), np.ones((3, 2)), None, np.ones((2, 2)), None, 0, 0),

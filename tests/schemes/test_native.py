@@ -4,6 +4,7 @@ over- or underflows.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from fractions import Fraction
 
@@ -64,7 +65,7 @@ def test_its_bound_holds_where_products_over_and_underflow(
 def test_what_was_escalated_is_said(make_pair):
     a, b = make_pair("overflowing", 6, 19, 5)
     c, report = hg.matmul(a, b, scheme="native", return_report=True)
-    assert "escalated by Ozaki1" in report.reason
+    assert re.search(r"escalated by (DoubleDouble|Ozaki1)\(", report.reason)
     assert meets_promise(c, a, b, report.bound).all()
     assert not np.isnan(c).any()
 

@@ -26,6 +26,7 @@ from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.numerics.rounded_sums import rounded_sums as sums_of_terms
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
+from hifigemm.numerics.subnormals import is_ieee
 from hifigemm.numerics.symmetric import mirror
 from hifigemm.numerics.three_words import RoundedSums
 from hifigemm.plan import Plan
@@ -230,6 +231,8 @@ class CoreProgram:
             alpha: complex = 1.0,
             beta: complex = 0.0,
         ) -> Any:
+            if not (call.epilogue.idle or is_ieee()):
+                return None
             values = product(a.numpy(), b.numpy()) if is_tensor else product(a, b)
             if values is None:
                 return None

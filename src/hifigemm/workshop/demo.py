@@ -72,7 +72,7 @@ def demo(size: int, seed: int, output: Path) -> int:
     data = output.with_suffix(".csv")
     check_writable(output)
     check_results(data)
-    print(f"compiled core: {hg.info().versions['core']}", file=sys.stderr)
+    print(f"compiled core: {hg.info().versions['core']} ...", file=sys.stderr)
     groups, broken = [], []
     for name, a, b in _problems(size, seed):
         print(

@@ -13,6 +13,7 @@ from hifigemm.engines.kernels.scaled_residues import NOT_FINITE
 from hifigemm.formats import FP32, FP64
 from hifigemm.numerics.accumulation import word_sums
 from hifigemm.numerics.error_ratio import error_ratio
+from hifigemm.numerics.estimates import published_num_slices
 from hifigemm.numerics.residue_products import crt, residue_gemm, scaled_residues
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.rounded_sums import rounded_sums
@@ -184,6 +185,7 @@ def test_every_override_is_one_of_a_plain_function_and_others_are_left(engine):
         error_ratio,
         required_bits,
         required_bits_of_vectors,
+        published_num_slices,
         rounded_sums,
     }
     assert set(OVERRIDES) == tested

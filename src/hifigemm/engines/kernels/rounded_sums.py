@@ -39,7 +39,7 @@ from hifigemm.formats import FP32, FP64
 from hifigemm.numerics.rounded_sums import form_for
 
 _UNIT = tl.constexpr(2.0**-53)
-_UNDERFLOW = tl.constexpr(2.0**-1070)
+_UNDERFLOW = tl.constexpr(2.0**-1020)
 """More than a term loses where it, or a factor of it, is subnormal."""
 _SPLITTER = tl.constexpr(2.0**27 + 1.0)
 _NO_BIT = tl.constexpr(1 << 20)
