@@ -118,6 +118,7 @@ def test_plans_that_the_kernels_do_not_have_go_step_by_step(make_pair, engine):
         assert engine.compile(plan) is None
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("family", ["phi_1", "full_range", "ties", "subnormal"])
 def test_slices_in_floating_point_have_the_bits_of_the_scheme(

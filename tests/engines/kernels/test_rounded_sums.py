@@ -59,7 +59,15 @@ def test_kernel_equals_its_twin(make_pair, assert_same_bits, name, dtype):
             assert_same_bits(x, y)
 
 
-@pytest.mark.parametrize("name", ["phi_1", "phi_20", "cancelling", "near_ties"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "phi_1",
+        "phi_20",
+        pytest.param("cancelling", marks=pytest.mark.slow),
+        "near_ties",
+    ],
+)
 @pytest.mark.parametrize("form", ["biased", "two words"])
 def test_kernel_leaves_the_entries_open_that_its_twin_leaves(make_pair, name, form):
     a, b = pair_of(make_pair, name, "float64", 8, 20, 32)
