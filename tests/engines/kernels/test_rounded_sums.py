@@ -59,6 +59,25 @@ def test_kernel_equals_its_twin(make_pair, assert_same_bits, name, dtype):
             assert_same_bits(x, y)
 
 
+def test_results_around_the_smallest_normal_number(assert_same_bits):
+    rng = np.random.default_rng(0)
+    a = np.ldexp(rng.standard_normal((1, 6, 4)), rng.integers(-530, -490, (1, 6, 4)))
+    b = np.ldexp(rng.standard_normal((1, 4, 7)), -512)
+    b = np.ldexp(b, rng.integers(-40, 30, (1, 1, 7)))
+    # Sums next to the smallest normal number, and halfway between two results.
+    a[0, :3] = 0.0
+    a[0, :3, 0] = 2.0**-511 * (1 + np.arange(-1, 2) * 2.0**-52)
+    a[0, :3, 1] = [2.0**-540, -(2.0**-540), 0.0]
+    b[0, 0] = 2.0**-511 * (1 + rng.integers(-2, 3, 7) * 2.0**-52)
+    b[0, 1] = rng.choice([-1.0, 0.0, 1.0], 7) * 2.0**-535
+    values, _ = by_kernel(a, b, form="two words", tile=SUMS[3])
+    assert_same_bits(values, plain.rounded_sums(a, b, FP64, form="two words")[0])
+    for result in ("pair", "enclosure"):
+        both = by_kernel(a, b, result, tile=SUMS[2])
+        for x, y in zip(both, plain.rounded_sums(a, b, FP64, result=result)):
+            assert_same_bits(x, y)
+
+
 @pytest.mark.parametrize(
     "name",
     [
