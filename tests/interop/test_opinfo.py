@@ -159,7 +159,7 @@ def in_place(op, sample):
     return x
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_samples(name, dtype, device, operators):

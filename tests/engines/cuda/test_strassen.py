@@ -161,6 +161,7 @@ def test_a_plan_says_so(engine):
     assert plan.num_products == 14
 
 
+@pytest.mark.slow
 def test_only_some_steps_change(make_pair, engine, monkeypatch):
     """Seven products for as many planes as have their sums in memory, of blocks and of
     sums of blocks.

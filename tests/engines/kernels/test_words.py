@@ -154,7 +154,7 @@ def check(words, lost, x, axis, splitting, top):
         assert (np.abs(rest) <= bound * np.abs(scaled)).all()
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(11)
 @pytest.mark.parametrize("device", where_devices)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("scaled", [True, False])
