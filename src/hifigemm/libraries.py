@@ -148,10 +148,10 @@ class Library:
 
     def note_change(self, x: Any) -> None:
         """Tell PyTorch that a tensor was written to, which derivatives check."""
-        if self.name == "torch" and not x.is_inference():
-            import torch
+        if self.name == "torch":
+            from hifigemm.engines.device_array import count_change
 
-            torch.autograd.graph.increment_version(x)
+            count_change(x)
 
     def to_native(self, x: Array) -> Any:
         """The array of this library behind an array with NumPy's interface; a product

@@ -67,6 +67,12 @@ def unwrap(x: Any) -> Tensor:
     return x.tensor
 
 
+def count_change(x: torch.Tensor) -> None:
+    """Count a change of a tensor that PyTorch did not see, for its derivatives."""
+    if not x.is_inference():
+        torch.autograd.graph.increment_version(x)
+
+
 def check_not_capturing() -> None:
     """Raise PlanError while the current stream is captured: nothing can be read back
     then.

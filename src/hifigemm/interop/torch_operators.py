@@ -18,7 +18,7 @@ function of one level, as functorch does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -257,18 +257,23 @@ def _batched(
     """An operator under vmap: one more dimension of the stack."""
     pairs = zip(tensors, in_dims, strict=False)
     operands = [(x, axis) for x, axis in pairs if x is not None]
-    rank = max(x.dim() - (axis is not None) for x, axis in operands)
-
-    def stacked(x: Tensor, axis: int | None) -> Tensor:
-        """The batch in front of a stack that is as long for all operands."""
-        if axis is None:
-            return x
-        x = x.movedim(axis, 0)
-        ones = (1,) * (rank - x.dim() + 1)
-        return x.reshape(x.shape[0], *ones, *x.shape[1:])
-
-    result: Tensor = operator(*(stacked(x, axis) for x, axis in operands), **options)
+    result: Tensor = operator(*stacked(operands), **options)
     return result, 0
+
+
+def stacked(operands: Sequence[tuple[Tensor, int | None]]) -> list[Tensor]:
+    """Operands with the axis over which vmap maps in front of stacks of equal rank;
+    those without such an axis, None, as they are.
+    """
+    rank = max(x.dim() - (axis is not None) for x, axis in operands)
+    result = []
+    for x, axis in operands:
+        if axis is not None:
+            x = x.movedim(axis, 0)
+            ones = (1,) * (rank - x.dim() + 1)
+            x = x.reshape(x.shape[0], *ones, *x.shape[1:])
+        result.append(x)
+    return result
 
 
 _KERNELS = {

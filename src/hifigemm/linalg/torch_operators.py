@@ -128,16 +128,8 @@ def _batched(
     accuracy: str | None = None,
 ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
     """The operator under vmap: one more dimension of the stack."""
-    pairs = ((a, in_dims[0]), (b, in_dims[1]))
-    rank = max(x.dim() - (axis is not None) for x, axis in pairs)
-
-    def stacked(x: Tensor, axis: int | None) -> Tensor:
-        if axis is None:
-            return x
-        x = x.movedim(axis, 0)
-        return x.reshape(x.shape[0], *(1,) * (rank - x.dim() + 1), *x.shape[1:])
-
-    return _solve(*(stacked(*pair) for pair in pairs), accuracy), (0, 0)
+    operands = products.stacked([(a, in_dims[0]), (b, in_dims[1])])
+    return _solve(*operands, accuracy), (0, 0)
 
 
 @private.untraced

@@ -53,7 +53,7 @@ from hifigemm.numerics.bits import (
 from hifigemm.numerics.eft import two_product, two_sum
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.special import fill_nonfinite, nonfinite_vectors
-from hifigemm.numerics.three_words import normalised, to_odd
+from hifigemm.numerics.three_words import neighbours, normalised, to_odd
 
 MAX_TERMS = 2**24
 """The bounds hold for so many terms."""
@@ -400,10 +400,7 @@ def _neighbours(near: Array, side: Array, fmt: Format) -> tuple[Array, Array]:
     """The numbers next to sums that lie on this side of their nearest number, -1, 0 or
     1.
     """
-    x = near.astype(result_dtype(fmt))
-    infinity = x.dtype.type(np.inf)
-    lower = np.where(side < 0, np.nextafter(x, -infinity), x)
-    upper = np.where(side > 0, np.nextafter(x, infinity), x)
+    lower, upper = neighbours(near.astype(result_dtype(fmt)), side)
     return lower.astype(np.float64), upper.astype(np.float64)
 
 

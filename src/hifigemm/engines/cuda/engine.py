@@ -28,7 +28,12 @@ from hifigemm.engine import (
     Repeated,
     Splits,
 )
-from hifigemm.engines.device_array import check_not_capturing, unwrap, wrap
+from hifigemm.engines.device_array import (
+    check_not_capturing,
+    count_change,
+    unwrap,
+    wrap,
+)
 from hifigemm.engines.float32_precision import float32_precision
 from hifigemm.engines.gpu_rates import gpu_properties, rates_of
 from hifigemm.engines.library_product import library_matmul
@@ -267,14 +272,13 @@ class NativeProgram:
             epilogue, shift = epilogue.times_power(shift), 0
         if shift:
             c = scale_entries(c, shift)
-        if not (epilogue.idle or p.is_complex) and _kernels_combine(epilogue):
-            from hifigemm.engines.kernels.epilogue import combine_in_place
+        if epilogue.idle or find_spec("triton") is None:
+            return Outcome(epilogue.apply(c), bound, 1.0)
 
-            third = None if epilogue.c is None else unwrap(epilogue.c)
-            factors = epilogue.alpha.real, epilogue.beta.real
-            combine_in_place(unwrap(c), *factors, third)
-            return Outcome(c, bound, 1.0)
-        return Outcome(epilogue.apply(c), bound, 1.0)
+        from hifigemm.engines.cuda.program import combine
+
+        combine(unwrap(c), epilogue)
+        return Outcome(c, bound, 1.0)
 
     def repeated(self, call: Call) -> Repeated | None:
         """torch.matmul, for matrices and for what are stacks already; it may multiply
@@ -320,7 +324,8 @@ class NativeProgram:
                 scalars = factor, beta, third
                 if out is not None and out.is_contiguous():
                     combine_in_place(values.view(stack), *scalars, out.view(stack))
-                    values = _as_changed(out)
+                    count_change(out)
+                    values = out
                 else:
                     combine_in_place(values.view(stack), *scalars)
                     values = values if out is None else out.copy_(values)
@@ -329,13 +334,6 @@ class NativeProgram:
             return call.deliver(Outcome(values, bound, 1.0))
 
         return again
-
-
-def _as_changed(x: torch.Tensor) -> torch.Tensor:
-    """The tensor, whose entries kernels have changed."""
-    if not x.is_inference():
-        torch.autograd.graph.increment_version(x)
-    return x
 
 
 def _kernels_combine(epilogue: Epilogue) -> bool:

@@ -13,13 +13,18 @@ import torch
 
 from hifigemm.engine import Call, Certificate, Outcome, Repeated, Splits
 from hifigemm.engines.cuda.required_bits import NO_LIMIT, required_bits_of
-from hifigemm.engines.device_array import check_not_capturing, unwrap, wrap
+from hifigemm.engines.device_array import (
+    check_not_capturing,
+    count_change,
+    unwrap,
+    wrap,
+)
 from hifigemm.engines.device_ops import TORCH_DTYPES
 from hifigemm.engines.kernels.buffers import contiguous_strides
 from hifigemm.engines.kernels.epilogue import combine_in_place
 from hifigemm.engines.kernels.launch import Scalar, enters_directly, scalar
 from hifigemm.engines.kernels.mirror import mirror
-from hifigemm.engines.kernels.program import Program
+from hifigemm.engines.kernels.program import Program, facts_of
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.plan import Blocking, Evidence, Plan, Verification
@@ -194,7 +199,7 @@ class CudaProgram:
         record = self._record(left.device)
         self._run([left, right, target, record, c], (ready[0], ready[1]), shift, own)
         if later:
-            _combine(target, epilogue)
+            combine(target, epilogue)
         if out is not None and given is None:
             target = unwrap(out).copy_(target)
         return self._outcome(wrap(target) if out is None else out, record)
@@ -287,8 +292,8 @@ class CudaProgram:
             if combines_later:
                 third = None if c is None else c.reshape(stack)
                 combine_in_place(result.view(stack), alpha, beta, third)
-            if is_direct and not target.is_inference():
-                torch.autograd.graph.increment_version(target)
+            if is_direct:
+                count_change(target)
             elif target is not None:
                 result = target.copy_(result.view(target.shape))
             if call.deliver is None:
@@ -298,7 +303,7 @@ class CudaProgram:
         if evidence is None:
             return again
         layout = tuple(
-            None if x is None else _facts(x) for x in (left, right, like, addend)
+            None if x is None else facts_of(x) for x in (left, right, like, addend)
         )
         kind = call.shift, call.epilogue.idle, call.deliver is None
         return self._looking_first(again, evidence, (left, right), (*layout, *kind))
@@ -364,7 +369,7 @@ class CudaProgram:
         self, tensors: list[Any], ready: tuple[Any, Any], shift: int, own: Epilogue
     ) -> Program:
         """The program of tensors of this layout, kept for the next ones."""
-        facts = tuple(None if x is None else _facts(x) for x in tensors)
+        facts = tuple(None if x is None else facts_of(x) for x in tensors)
         planes = tuple(
             None if pair is None else tuple((x.shape, x.stride()) for x in pair)
             for pair in ready
@@ -407,11 +412,6 @@ class CudaProgram:
         return program
 
 
-def _facts(x: Any) -> tuple[Any, ...]:
-    """What programs rest on of a tensor."""
-    return tuple(x.shape), x.stride(), x.dtype, x.data_ptr() & 15
-
-
 def _fact_of(evidence: Evidence) -> Any:
     """What one look sees of other operands again; None where that takes more."""
     if evidence.outliers is not None:
@@ -419,10 +419,10 @@ def _fact_of(evidence: Evidence) -> Any:
     return evidence.num_slices or evidence.required_bits
 
 
-def _combine(made: Tensor, epilogue: Epilogue) -> None:
-    """alpha made + beta C in place."""
-    if epilogue.is_moderate and not made.is_complex():
+def combine(t: Tensor, epilogue: Epilogue) -> None:
+    """alpha t + beta C in the memory of t, by a kernel where it takes such scalars."""
+    if epilogue.is_moderate and not t.is_complex():
         c: Any = None if epilogue.c is None else unwrap(epilogue.c)
-        combine_in_place(made, epilogue.alpha.real, epilogue.beta.real, c)
+        combine_in_place(t, epilogue.alpha.real, epilogue.beta.real, c)
     else:
-        epilogue.apply(wrap(made))
+        epilogue.apply(wrap(t))

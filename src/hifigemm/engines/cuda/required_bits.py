@@ -11,7 +11,7 @@ import torch
 
 from hifigemm.engines.device_array import check_not_capturing
 from hifigemm.engines.kernels import required_bits as kernel
-from hifigemm.engines.kernels.program import Program
+from hifigemm.engines.kernels.program import Program, facts_of
 from hifigemm.programs import once
 
 NO_LIMIT: int = kernel.NO_LIMIT
@@ -26,9 +26,7 @@ def required_bits_of(
     laid out as these.
     """
     check_not_capturing()
-    facts = tuple(
-        (x.shape, x.stride(), x.dtype, x.data_ptr() & 15) for x in (left, right)
-    )
+    facts = facts_of(left), facts_of(right)
 
     def make() -> Callable[[Tensor, Tensor], Bits]:
         program = Program(left.device)

@@ -11,7 +11,7 @@ import torch
 
 from hifigemm.engines.device_array import check_not_capturing
 from hifigemm.engines.kernels import slice_counts as kernel
-from hifigemm.engines.kernels.program import Program
+from hifigemm.engines.kernels.program import Program, facts_of
 from hifigemm.programs import once
 
 Tensor = Any
@@ -25,9 +25,7 @@ def num_slices_of(
     out as these; it returns None for operands that need a longer look.
     """
     check_not_capturing()
-    facts = tuple(
-        (x.shape, x.stride(), x.dtype, x.data_ptr() & 15) for x in (left, right)
-    )
+    facts = facts_of(left), facts_of(right)
     device = left.device
 
     def make() -> Callable[[Tensor, Tensor], Count]:

@@ -384,6 +384,11 @@ class Program:
         return template.entry.prepared(template.step.grid, stream, values)
 
 
+def facts_of(x: Any) -> tuple[Any, ...]:
+    """What a program rests on of a tensor: it serves all that have the same facts."""
+    return tuple(x.shape), x.stride(), x.dtype, x.data_ptr() & 15
+
+
 def _buffers(arguments: Sequence[Any]) -> list[Buffer]:
     """The buffers among the arguments of a step."""
     places = [x.place if type(x) is TensorMap else x for x in flat(arguments)]
