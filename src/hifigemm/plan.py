@@ -84,6 +84,8 @@ class Evidence:
     # see numerics.estimates.published_num_slices
     num_slices: tuple[int, bool] | None = None
     outliers: Outliers | None = None
+    # the facts are those of A D and D**-1 B, see numerics.inner_scaling
+    inner: bool = False
 
 
 @dataclass(frozen=True)

@@ -244,6 +244,7 @@ def _report(
             k_block = record.k_block
             if plan.alternatives:
                 reasons.append(f"{scheme} taken")
+            reasons.extend(record.notes)
         if not is_final:
             reasons.append("alpha, beta applied")
         return Decision(

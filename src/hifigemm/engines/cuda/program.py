@@ -414,7 +414,7 @@ class CudaProgram:
 
 def _fact_of(evidence: Evidence) -> Any:
     """What one look sees of other operands again; None where that takes more."""
-    if evidence.outliers is not None:
+    if evidence.outliers is not None or evidence.inner:
         return None
     return evidence.num_slices or evidence.required_bits
 

@@ -59,6 +59,7 @@ from hifigemm.engines.kernels.vector_norms import (
     magnitude,
     place,
     scale_of,
+    scaled,
     store_block,
 )
 from hifigemm.numerics.residues import ModuliSet
@@ -166,8 +167,8 @@ def _chosen(is_left, left, right):
 
 
 @triton.jit
-def _load_either(operands, spot, ks, k, FORM: tl.constexpr):
-    """A tile of the operand that the program takes."""
+def _load_either(operands, factors, spot, ks, k, FORM: tl.constexpr):
+    """A tile of the operand that the program takes, times the factors of its terms."""
     # Operands of the same layout share compiled code, with arguments chosen at run
     # time.
     if FORM.left_along_k == FORM.right_along_k:
@@ -177,7 +178,7 @@ def _load_either(operands, spot, ks, k, FORM: tl.constexpr):
         parts = _load_tile(operands[0], spot, ks, k, FORM.left_along_k, FORM)
     else:
         parts = _load_tile(operands[1], spot, ks, k, FORM.right_along_k, FORM)
-    return parts
+    return scaled(parts, factors, spot[0], ks, k)
 
 
 @triton.jit
@@ -305,6 +306,8 @@ def scaled_residues_kernel(
     arrivals,
     panels,
     ahead,
+    factors_a,
+    factors_b,
     predicate,
     lower_limit,
     upper_limit,
@@ -341,6 +344,10 @@ def scaled_residues_kernel(
         if not holds(predicate, lower_limit, upper_limit):
             return
     operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
+    if factors_a is None:
+        factors = ()
+    else:
+        factors = (factors_a, factors_b)
     balances = balance_a, balance_b
     scales = (
         (exponent_a, nearest_a, stride_a, 0),
@@ -357,7 +364,7 @@ def scaled_residues_kernel(
         spot = place(tl.program_id(0), tiles_a, num_a, num_b, FORM.vectors)
         vs = _vectors(spot[2], FORM)
         ks = _along_k(0, FORM)
-        parts = _load_either(operands, spot, ks, k, FORM)
+        parts = _load_either(operands, factors, spot, ks, k, FORM)
         # Sizes of the blocks, then of the vectors: the largest exponent, and the sums
         # on its grid.
         block_e, sums = block_sizes(parts, K, SUMS, PTX)
@@ -390,6 +397,7 @@ def scaled_residues_kernel(
                     first_block = panel.to(tl.int64) * blocks
                     store_block(
                         operands,
+                        factors,
                         spot,
                         task,
                         first_block,
@@ -435,7 +443,7 @@ def scaled_residues_kernel(
                 vs = _vectors(start, FORM)
                 ks = _along_k(task % steps, FORM)
                 # The loads are under way while the program waits for the scales.
-                parts = _load_either(operands, spot, ks, k, FORM)
+                parts = _load_either(operands, factors, spot, ks, k, FORM)
                 # One arrival more than blocks: the scales are stored. The programs that
                 # this one waits for have smaller indices, and so have started.
                 if SCALES:
@@ -576,6 +584,7 @@ def scaled_residues(
     bits: int | None = None,
     config: Config | None = None,
     predicate: Predicate | None = None,
+    factors: tuple[Any, Any] | None = None,
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...]]:
     """Residues of the scaled and rounded operands, for the products of
     numerics.residue_products.product_operands.
@@ -596,6 +605,9 @@ def scaled_residues(
     predicate : (int64 tensor of one entry, lower limit, upper limit), optional
         Decides on the device: unless the entry lies within the limits the operands are
         not read, and what is returned means nothing.
+    factors : two float64 tensors (k,), optional
+        By which the terms of the first and of the last operand are multiplied before
+        anything else, see `inner_scaling.inner_factors`.
 
     Returns
     -------
@@ -607,7 +619,14 @@ def scaled_residues(
     layout = layout_of(operands, config)
     constants, planes = _planes(layout, operands, moduli, balances, bits)
     return planes, _run(
-        layout, operands, constants, balances, scales, planes, predicate=predicate
+        layout,
+        operands,
+        constants,
+        balances,
+        scales,
+        planes,
+        predicate=predicate,
+        factors=factors,
     )
 
 
@@ -617,6 +636,7 @@ def sized_residues(
     balances: tuple[int, int] = (0, 0),
     config: Config | None = None,
     predicate: Predicate | None = None,
+    factors: tuple[Any, Any] | None = None,
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...], Sizes]:
     """`scaled_residues` of two operands, and their sizes; one operand stands for both
     sides of its product.
@@ -624,6 +644,8 @@ def sized_residues(
     Parameters
     ----------
     predicate : (int64 tensor of one entry, lower limit, upper limit), optional
+        As for `scaled_residues`.
+    factors : two float64 tensors (k,), optional
         As for `scaled_residues`.
     """
     layout = layout_of(operands, config, sized=True)
@@ -636,7 +658,17 @@ def sized_residues(
     sizes = Sizes(exponents, norms, (magnitudes[0], magnitudes[-1]), layout.width)
     return (
         planes,
-        _run(layout, operands, constants, balances, None, planes, sizes, predicate),
+        _run(
+            layout,
+            operands,
+            constants,
+            balances,
+            None,
+            planes,
+            sizes,
+            predicate,
+            factors,
+        ),
         sizes,
     )
 
@@ -676,6 +708,7 @@ def _run(
     planes: tuple[Any, ...] | None = None,
     sizes: Sizes | None = None,
     predicate: Predicate | None = None,
+    factors: tuple[Any, Any] | None = None,
 ) -> tuple[VectorScale, ...]:
     """Launch what is asked for.
 
@@ -760,6 +793,7 @@ def _run(
         arrivals,
         sum(tiles),
         ahead,
+        *(factors or (None, None)),
         number,
         lower_limit,
         upper_limit,

@@ -259,14 +259,31 @@ def scale_of(squares, e, range_ptr, balance):
 
 
 @triton.jit
-def _block_of(operand, spot, q, k, FORM: tl.constexpr):
+def scaled(parts, factors, is_left, ks, k):
+    """The components of a tile times the factors of their terms, numbers of type
+    float64: `factors` are those of A and those of B, or nothing.
+    """
+    if len(factors) == 0:
+        return parts
+    else:
+        of_terms = tl.load(
+            tl.where(is_left, factors[0], factors[1]) + ks, mask=ks < k, other=1.0
+        )
+        products = ()
+        for i in tl.static_range(len(parts)):
+            products += (parts[i] * of_terms,)
+        return products
+
+
+@triton.jit
+def _block_of(operand, factors, spot, q, k, FORM: tl.constexpr):
     """The components of block `q` of the 16 vectors of a panel, 0 outside.
 
     A tile has the axes K, VECTOR and PIECE: piece p of a vector holds FORM.piece
     entries, from number 256 q + p FORM.piece on.
     """
     x, sb, sv, sk = operand
-    _, batch, start, count = spot
+    is_left, batch, start, count = spot
     vs = along(start + tl.arange(0, PANEL), VECTOR)
     pieces = along(tl.arange(0, NORM_BLOCK // FORM.piece), PIECE) * FORM.piece
     # Indices along k: a thread has a few entries of each piece.
@@ -300,7 +317,7 @@ def _block_of(operand, spot, q, k, FORM: tl.constexpr):
                     tl.float64
                 ),
             )
-    return parts
+    return scaled(parts, factors, is_left, ks, k)
 
 
 @triton.jit
@@ -407,6 +424,7 @@ def _lowest(parts):
 @triton.jit
 def _store_block_of(
     operand,
+    factors,
     spot,
     q,
     first_block,
@@ -418,7 +436,7 @@ def _store_block_of(
 ):
     """`store_block` for one of both operands."""
     LOWEST: tl.constexpr = len(workspace) == 3
-    parts = _block_of(operand, spot, q, k, FORM)
+    parts = _block_of(operand, factors, spot, q, k, FORM)
     if LOWEST:
         parts = _finite(parts)
     e, sums = block_sizes(parts, PIECE, SUMS, PTX)
@@ -434,6 +452,7 @@ def _store_block_of(
 @triton.jit
 def store_block(
     operands,
+    factors,
     spot,
     q,
     first_block,
@@ -447,16 +466,16 @@ def store_block(
     """Store exponent, sum of squares and lowest bit of block q of a panel of 16
     vectors.
 
-    `first_block` is the number of the panel's first block among all. `workspace` takes
-    sums and exponents; with a third array also the lowest bits, and the entries that
+    `first_block` is the number of the panel's first block among all; `factors` are
+    those of `scaled`. `workspace` takes sums and exponents; with a third array also the lowest bits, and the entries that
     hold an Inf or NaN count as 0.
     """
     # Operands differ in type and layout: each has compiled code of its own.
     if spot[0]:
         _store_block_of(
-            operands[0], spot, q, first_block, k, workspace, LEFT, SUMS, PTX
+            operands[0], factors, spot, q, first_block, k, workspace, LEFT, SUMS, PTX
         )
     else:
         _store_block_of(
-            operands[1], spot, q, first_block, k, workspace, RIGHT, SUMS, PTX
+            operands[1], factors, spot, q, first_block, k, workspace, RIGHT, SUMS, PTX
         )
