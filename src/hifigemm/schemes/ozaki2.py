@@ -451,9 +451,7 @@ class Ozaki2(Scheme):
         )
 
 
-def _inner_exponents(
-    a: Array, b: Array, engine: Engine, entries: int
-) -> Array | None:
+def _inner_exponents(a: Array, b: Array, engine: Engine, entries: int) -> Array | None:
     """d of numerics.inner_scaling; None where a sample gains too little by it.
 
     `entries` of an operand are worked on at a time. A device is waited for.

@@ -133,9 +133,7 @@ def test_correct_products_take_the_moduli_of_data_without_the_pattern(
     assert_same_bits(values[0], correctly_rounded(a[0], b[0]))
 
 
-def test_numbers_with_an_exact_product_behind_scale_all_rungs(
-    engine, assert_same_bits
-):
+def test_numbers_with_an_exact_product_behind_scale_all_rungs(engine, assert_same_bits):
     engine.costs = expected_costs(1e9)
     a, b = graded(60)
     plan = planned("auto", a, b, engine, TIGHT)

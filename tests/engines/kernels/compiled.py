@@ -27,6 +27,7 @@ from hifigemm.engines.cuda.ozaki2 import products_of_halves
 from hifigemm.engines.kernels import (
     double_words,
     error_ratio,
+    inner_scaling,
     native_gemm,
     residue_gemm,
     rounded_sums,
@@ -284,6 +285,21 @@ def bits():
             yield f"{dtype} transposed {transposed!r} most {most}", write
 
 
+def inner():
+    """Exponents along k, and residues with the factors that they give."""
+    for dtype, transposed in product(DTYPES, ("", "a", "b")):
+
+        def write(program, dtype=dtype, transposed=transposed):
+            a, b = operands(program, dtype, transposed=transposed)
+            where = predicate(program)
+            mark = program.operand(Layout((1,), torch.int64))
+            factors = inner_scaling.inner_factors(a, b, mark, where)
+            moduli = moduli_set(15, dtype.is_complex)
+            scaled_residues.sized_residues(((a, 2), (b, 1)), moduli, factors=factors)
+
+        yield f"{dtype} {transposed}", write
+
+
 def words():
     pairs = (1, 1), (0, 1), (1, 0), (0, 0)
     sums = {
@@ -480,6 +496,7 @@ FAMILIES = {
             scaling,
             ratios,
             bits,
+            inner,
             words,
             slices,
             counts,

@@ -14,6 +14,7 @@ from hifigemm.engines.kernels.scaled_residues import scaled_residues, sized_resi
 from hifigemm.numerics import inner_scaling as plain
 from hifigemm.numerics.residues import moduli_set
 
+
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)
@@ -42,9 +43,13 @@ def wild(rng, shape, dtype="float64"):
     m, k, n = shape
 
     def matrix(*sizes):
-        lowest, highest = (-160, 127) if dtype in ("float32", "complex64") else (
-            -1080,
-            1023,
+        lowest, highest = (
+            (-160, 127)
+            if dtype in ("float32", "complex64")
+            else (
+                -1080,
+                1023,
+            )
         )
         span = rng.integers(0, 3)
         least = rng.integers(lowest, highest - 40)
@@ -58,8 +63,9 @@ def wild(rng, shape, dtype="float64"):
     a = matrix(1, m, k)
     b = matrix(1, k, n)
     if dtype.startswith("complex"):
-        a = a + 1j * matrix(1, m, k)
-        b = b + 1j * matrix(1, k, n)
+        with np.errstate(invalid="ignore"):
+            a = a + 1j * matrix(1, m, k)
+            b = b + 1j * matrix(1, k, n)
     if rng.random() < 0.3:
         a[:, rng.integers(m)] = 0
         b[:, rng.integers(k)] = 0
@@ -121,7 +127,7 @@ def test_exponents_equal_plain_maths(rng, shape, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_hostile_exponents_equal_plain_maths(rng, dtype):
     for shape in SHAPES[1:]:
-        for _ in range(4):
+        for _ in range(2):
             check(*wild(rng, shape, dtype))
 
 
