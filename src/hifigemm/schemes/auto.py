@@ -149,18 +149,18 @@ def on_device(
     counts = _counts_on_device(
         first, engine.costs, engine.costs.native_seconds(problem)
     )
-    choices = " or ".join(map(str, counts))
+    choices = f"{_listed(counts)} moduli"
     more_moduli = [replace(scheme, num_moduli=count) for count in counts[1:]]
     if not problem.mirror and problem.k > 1:
         # A product of a matrix and its transpose is balanced along k as it is.
-        choices += ", scaled along k or not,"
+        inner = counts[:_INNER_COUNTS]
+        choices += f", {_listed(inner)} with powers of two along k,"
         more_moduli += [
-            replace(scheme, num_moduli=count, scaling="inner")
-            for count in counts[:_INNER_COUNTS]
+            replace(scheme, num_moduli=count, scaling="inner") for count in inner
         ]
     worst = native.bound(problem)
     reason = (
-        f"the device decides by the operands between {choices} moduli and an FP64 product"
+        f"the device decides by the operands between {choices} and an FP64 product"
         f", at worst {worst:.3g} |A||B|{target.accepts(worst)}, which over- and underflows as a library's"
     )
     return replace(
@@ -170,6 +170,11 @@ def on_device(
         reason=reason,
         alternatives=(*more_moduli, native),
     )
+
+
+def _listed(counts: list[int]) -> str:
+    """Counts as the reason of a plan lists them."""
+    return " or ".join(map(str, counts))
 
 
 def _counts_on_device(first: Plan, costs: Costs, last_seconds: float) -> list[int]:
@@ -263,7 +268,7 @@ def by_operands(
         return first
     first_of_whole = replace(first, problem=whole)
     counts = _counts_on_device(first_of_whole, costs, exact_seconds)
-    choices = " or ".join(map(str, counts))
+    choices = _listed(counts)
     scaling = exact.scheme.scaling
     schemes = [replace(residues, num_moduli=count, scaling=scaling) for count in counts]
     return replace(

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 import hifigemm as hg
 from hifigemm.engine import SCALED_ALONG_K

@@ -89,8 +89,18 @@ def steps(plan: Plan, costs: Rates | None) -> Steps | None:
     if not plan.scheme.by_norms:
         return None
     in_halves = partial(_in_halves, plan, costs)
+    # An exponent of each vector, where some scheme scales along k.
+    schemes = plan.scheme, *plan.alternatives
+    has_inner = any(not x.is_native and x.scaling == "inner" for x in schemes)
+    bytes_of_vector = 4 if has_inner else 0
     if not plan.certifies and plan.verification is not Verification.ON_DEVICE:
-        return Steps(_write_fixed, combines=True, ready=_ready, in_halves=in_halves)
+        return Steps(
+            _write_fixed,
+            combines=True,
+            ready=_ready,
+            bytes_of_vector=bytes_of_vector,
+            in_halves=in_halves,
+        )
     if plan.target.by_entry or (
         plan.verification is Verification.ENTRYWISE and plan.evidence is not None
     ):
@@ -104,6 +114,7 @@ def steps(plan: Plan, costs: Rates | None) -> Steps | None:
         _write_ladder,
         record=_RECORD,
         certify=partial(_certificate, plan),
+        bytes_of_vector=bytes_of_vector,
         in_halves=in_halves,
     )
 
@@ -422,8 +433,14 @@ def _look_at_sample(
     predicate: Predicate | None,
     factors: Factors,
 ) -> None:
-    """Raise the record to the error ratio of a few rows and columns."""
-    part = given.a[:, :_SAMPLE], given.b[:, :, :_SAMPLE]
+    """Raise the record to the error ratio of a few rows and columns, no more than a
+    block has.
+    """
+    batch, rows, cols = plan.block_shape
+    part = (
+        given.a[:batch, : min(rows, _SAMPLE)],
+        given.b[:batch, :, : min(cols, _SAMPLE)],
+    )
     sizes = scaled_residues.sized_residues(
         ((part[0], 2), (part[1], 1)),
         moduli_of(plan),

@@ -24,7 +24,7 @@ from hifigemm.engines.kernels.buffers import contiguous_strides
 from hifigemm.engines.kernels.epilogue import combine_in_place
 from hifigemm.engines.kernels.launch import Scalar, enters_directly, scalar
 from hifigemm.engines.kernels.mirror import mirror
-from hifigemm.engines.kernels.program import Program, facts_of
+from hifigemm.engines.kernels.program import ALIGNMENT, Program, facts_of
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.plan import Blocking, Evidence, Plan, Verification
@@ -67,6 +67,8 @@ class Steps:
     contiguous_rows: bool = False
     # (planes, exponents) of the split of a prepared operand
     ready: Callable[[Any], tuple[Tensor, Tensor]] | None = None
+    # scratch bytes for each vector of whole operands, however the result is cut
+    bytes_of_vector: int = 0
     # see `hifigemm.engine.Program.in_halves`
     in_halves: Callable[[int, int, int], bool] | None = None
     # what the plan rests on of operands laid out as two tensors, by one wait: none
@@ -160,11 +162,13 @@ class CudaProgram:
         record = (
             _Layout((self.steps.record,), torch.int64) if self.steps.record else None
         )
-        return (
-            self._built(plan, [*layouts, record, None], (None, None), 0, PLAIN)
-            .finish()
-            .nbytes
-        )
+        tensors = [*layouts, record, None]
+        program = self._built(plan, tensors, (None, None), 0, PLAIN).finish()
+        # Vectors outside the block, and what memory is rounded up to.
+        others = p.batch * (p.m + p.n) - batch * (rows + cols)
+        if not others or not self.steps.bytes_of_vector:
+            return program.nbytes
+        return program.nbytes + self.steps.bytes_of_vector * others + ALIGNMENT
 
     def __call__(
         self,

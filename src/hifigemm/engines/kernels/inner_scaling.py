@@ -35,7 +35,7 @@ from hifigemm.engines.kernels.common import (
     power_of_two,
 )
 from hifigemm.engines.kernels.launch import Launch, cleared, empty, real_view
-from hifigemm.engines.kernels.vector_norms import ABSOLUTE, INFINITE, exponent_of
+from hifigemm.engines.kernels.vector_norms import ABSOLUTE, exponent_of
 from hifigemm.numerics import inner_scaling as plain
 
 _NO_EXPONENT = tl.constexpr(plain.NO_EXPONENT)

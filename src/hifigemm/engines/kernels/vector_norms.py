@@ -467,8 +467,8 @@ def store_block(
     vectors.
 
     `first_block` is the number of the panel's first block among all; `factors` are
-    those of `scaled`. `workspace` takes sums and exponents; with a third array also the lowest bits, and the entries that
-    hold an Inf or NaN count as 0.
+    those of `scaled`. `workspace` takes sums and exponents; with a third array also the
+    lowest bits, and the entries that hold an Inf or NaN count as 0.
     """
     # Operands differ in type and layout: each has compiled code of its own.
     if spot[0]:
