@@ -34,8 +34,9 @@ def graded(span, shape=(9, 40, 7), dtype="float64", batch=1, seed=0):
     m, k, n = shape
     exponents = rng.permutation(np.round(np.linspace(-span / 2, span / 2, k)))
     exponents = exponents.astype(int)
-    a = rng.uniform(-1, 1, (batch, m, k)) * np.ldexp(1.0, exponents)
-    b = rng.uniform(-1, 1, (batch, k, n)) * np.ldexp(1.0, -exponents)[:, None]
+    a, b = rng.standard_normal((batch, m, k)), rng.standard_normal((batch, k, n))
+    a = np.ldexp(a / 3, exponents)
+    b = np.ldexp(b / 3, -exponents[:, None])
     if dtype.startswith("complex"):
         a = a * (1 + 0.5j)
         b = b * (0.25 - 1j)

@@ -286,16 +286,17 @@ def bits():
 
 
 def inner():
-    """Exponents along k, and residues with the factors that they give."""
+    """Exponents along k, and residues of what they scale."""
     for dtype, transposed in product(DTYPES, ("", "a", "b")):
 
         def write(program, dtype=dtype, transposed=transposed):
             a, b = operands(program, dtype, transposed=transposed)
             where = predicate(program)
             mark = program.operand(Layout((1,), torch.int64))
-            factors = inner_scaling.inner_factors(a, b, mark, where)
+            exponents = inner_scaling.gaining_exponents(a, b, mark, where)
+            inner = exponents, 1
             moduli = moduli_set(15, dtype.is_complex)
-            scaled_residues.sized_residues(((a, 2), (b, 1)), moduli, factors=factors)
+            scaled_residues.sized_residues(((a, 2), (b, 1)), moduli, inner=inner)
 
         yield f"{dtype} {transposed}", write
 

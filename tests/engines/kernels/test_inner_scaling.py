@@ -1,4 +1,4 @@
-"""Powers of two along k: exponents, gaps and factors of the kernels are those of the
+"""Powers of two along k: exponents, gaps and residues of the kernels are those of the
 plain maths.
 """
 
@@ -105,14 +105,12 @@ def check(a, b, layouts=("rows", "rows")):
         assert gap_of(left, right) == before
         assert gap_of(left, right, found) == after
 
-        # Factors, and the mark beside them.
+        # The exponents that are kept, and the mark beside them.
         mark = torch.zeros(1, dtype=torch.int64, device=DEVICE)
-        factors = kernels.inner_factors(left, right, mark)
+        kept = kernels.gaining_exponents(left, right, mark)
     is_kept = before >= plain.WIDE_GAP and plain.closes(before, after)
     assert int(mark) == (kernels.KEPT if is_kept else LARGEST)
-    d = want if is_kept else np.zeros_like(want)
-    np.testing.assert_array_equal(factors[0].cpu().numpy(), np.ldexp(1.0, d))
-    np.testing.assert_array_equal(factors[1].cpu().numpy(), np.ldexp(1.0, -d))
+    np.testing.assert_array_equal(kept.cpu().numpy(), want if is_kept else 0 * want)
     return is_kept
 
 
@@ -156,32 +154,29 @@ def test_nothing_is_read_where_the_predicate_does_not_hold(rng):
     a, b = (on_device(x, "rows") for x in graded(rng, (9, 40, 8), 30))
     mark = torch.full((1,), 7, dtype=torch.int64, device=DEVICE)
     number = torch.full((1,), 3, dtype=torch.int64, device=DEVICE)
-    kernels.inner_factors(a, b, mark, (number, 4, LARGEST))
+    kernels.gaining_exponents(a, b, mark, (number, 4, LARGEST))
     assert int(mark) == 7
-    kernels.inner_factors(a, b, mark, (number, 3, LARGEST))
+    kernels.gaining_exponents(a, b, mark, (number, 3, LARGEST))
     assert int(mark) == kernels.KEPT
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(17, 70, 9), (3, 1300, 5)])
-def test_residues_with_factors_are_those_of_scaled_operands(rng, shape, dtype):
+def test_residues_are_those_of_scaled_operands(rng, shape, dtype):
     moduli = moduli_set(15, dtype.startswith("complex"))
     a, b = graded(rng, shape, 40, dtype)
     d = plain.inner_exponents(a, b, 16384)
     scaled = plain.scaled_along_k(a, d, 2), plain.scaled_along_k(b, d, 1)
-    factors = tuple(torch.from_numpy(np.ldexp(1.0, x)).to(DEVICE) for x in (d, -d))
+    inner = torch.from_numpy(d).to(DEVICE, torch.int32)
+    operands = [(on_device(x, "rows"), axis) for x, axis in ((a, 2), (b, 1))]
+    wanted = [(on_device(x, "rows"), axis) for x, axis in zip(scaled, (2, 1))]
     for make in (sized_residues, scaled_residues):
-        found = make(
-            tuple((on_device(x, "rows"), axis) for x, axis in zip((a, b), (2, 1))),
-            moduli,
-            factors=factors,
-        )
-        want = make(
-            tuple((on_device(x, "rows"), axis) for x, axis in zip(scaled, (2, 1))),
-            moduli,
-        )
+        found = make(tuple(operands), moduli, inner=(inner, 1))
+        want = make(tuple(wanted), moduli)
         for x, y in zip(flat(found), flat(want), strict=True):
             assert torch.equal(x, y)
+    found = scaled_residues((operands[1],), moduli, inner=(inner, -1))
+    assert torch.equal(found[0][0], want[0][1])
 
 
 def flat(x):

@@ -36,6 +36,7 @@ from hifigemm.engines.kernels.buffers import Buffer
 from hifigemm.engines.kernels.common import LARGEST, Predicate
 from hifigemm.engines.kernels.error_ratio import RATIO_UNIT, error_ratio_bits
 from hifigemm.engines.kernels.launch import empty
+from hifigemm.engines.kernels.program import ALIGNMENT
 from hifigemm.engines.kernels.special import restore_special_values
 from hifigemm.engines.rates import Rates
 from hifigemm.numerics.bounds import native_bound
@@ -48,8 +49,8 @@ from hifigemm.numerics.strassen import NUM_PRODUCTS
 from hifigemm.plan import Evidence, Plan, Split, Verification
 from hifigemm.problem import Block
 
-Factors = tuple[Any, Any] | None
-"""Powers of two for the columns of A and the rows of B; see kernels/inner_scaling.py."""
+Inner = scaled_residues.Inner | None
+"""Exponents by which A and B are scaled along k; see kernels/inner_scaling.py."""
 Residues = tuple[Any, Any]
 """Planes of an operand and the scale exponents of its vectors."""
 _ROWS, _COLUMNS = 128, 256
@@ -89,16 +90,15 @@ def steps(plan: Plan, costs: Rates | None) -> Steps | None:
     if not plan.scheme.by_norms:
         return None
     in_halves = partial(_in_halves, plan, costs)
-    # An exponent of each vector, where some scheme scales along k.
     schemes = plan.scheme, *plan.alternatives
     has_inner = any(not x.is_native and x.scaling == "inner" for x in schemes)
-    bytes_of_vector = 4 if has_inner else 0
+    outside = partial(_bytes_outside, plan) if has_inner else None
     if not plan.certifies and plan.verification is not Verification.ON_DEVICE:
         return Steps(
             _write_fixed,
             combines=True,
             ready=_ready,
-            bytes_of_vector=bytes_of_vector,
+            outside=outside,
             in_halves=in_halves,
         )
     if plan.target.by_entry or (
@@ -114,7 +114,7 @@ def steps(plan: Plan, costs: Rates | None) -> Steps | None:
         _write_ladder,
         record=_RECORD,
         certify=partial(_certificate, plan),
-        bytes_of_vector=bytes_of_vector,
+        outside=outside,
         in_halves=in_halves,
     )
 
@@ -133,6 +133,17 @@ def _in_halves(
         and not p.mirror
         and costs.halves_pay(rows, cols, p.k, planes)
     )
+
+
+def _bytes_outside(plan: Plan, batch: int, rows: int, cols: int) -> int:
+    """Bytes by which scaling along k takes more where the result is cut into blocks.
+
+    It looks at whole operands, with an exponent for each vector, and its exponents lie
+    beside the scratch memory of all blocks.
+    """
+    p = plan.problem
+    others = p.batch * (p.m + p.n) - batch * (rows + cols)
+    return 4 * (others + p.k) + ALIGNMENT
 
 
 def moduli_of(plan: Plan, count: int | None = None) -> ModuliSet:
@@ -271,7 +282,7 @@ def _write_fixed(plan: Plan, given: Arguments) -> None:
     again.
     """
     made, used, balances = most_moduli(plan)
-    factors = _factors(plan, given)
+    inner = _inner(plan, given)
     kept: list[tuple[tuple[slice, ...], Residues]] = []
     for block in blocks_of(plan, given.out):
         places = block.places(given.a, given.b)
@@ -286,7 +297,7 @@ def _write_fixed(plan: Plan, given: Arguments) -> None:
         if triangle and plan.problem.is_of_one_operand and balances[0] == balances[1]:
             both = _residues_of(operands[:1], made, balances[:1], [None]) * 2
         else:
-            both = _residues_of(operands, made, balances, ready, factors=factors)
+            both = _residues_of(operands, made, balances, ready, inner=inner)
         first = [
             (planes if used is made else planes[:, : len(used.moduli)], scale)
             for planes, scale in both
@@ -300,15 +311,15 @@ def _write_fixed(plan: Plan, given: Arguments) -> None:
             operands, first, used, given.out[block.entries], given, c, **form
         )
         if plan.evidence is not None and plan.evidence.outliers is not None:
-            _write_outliers(plan, block, operands, both, given, c, factors)
+            _write_outliers(plan, block, operands, both, given, c, inner)
         kept = list(zip(places, both, strict=True))
 
 
-def _factors(plan: Plan, given: Arguments, mark: Any = None) -> Factors:
-    """The factors of a plan with inner scaling; None where the scheme has another."""
+def _inner(plan: Plan, given: Arguments, mark: Any = None) -> Inner:
+    """The exponents of a plan with inner scaling; None where it has another one."""
     if plan.scheme.scaling != "inner":
         return None
-    return inner_scaling.inner_factors(given.a, given.b, mark)
+    return inner_scaling.gaining_exponents(given.a, given.b, mark), 1
 
 
 def _some(split: Residues | None, place: tuple[slice, ...]) -> Residues | None:
@@ -325,7 +336,7 @@ def _residues_of(
     balances: tuple[int, ...],
     ready: Sequence[Residues | None],
     predicate: Predicate | None = None,
-    factors: Factors = None,
+    inner: Inner = None,
 ) -> list[Residues]:
     """Residues of both operands, or of the left one, in one launch for those that are
     not ready.
@@ -335,15 +346,15 @@ def _residues_of(
     if missing:
         sides = tuple((operands[i], 2 - i) for i in missing)
         missing_balances = tuple(balances[i] for i in missing)
-        # The kernel takes what is missing as its first and last operand.
-        if factors is not None:
-            factors = factors[missing[0]], factors[missing[-1]]
+        # A right operand alone is the first one for the kernel.
+        if inner is not None and missing == [1]:
+            inner = inner[0], -inner[1]
         made = scaled_residues.scaled_residues(
             sides,
             moduli,
             balances=missing_balances,
             predicate=predicate,
-            factors=factors,
+            inner=inner,
         )
     fresh = iter(
         [(planes, scale.exponent) for planes, scale in zip(*made, strict=True)]
@@ -397,29 +408,30 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
     inner_record = given.record[_INNER : _INNER + 1]
     chooses = plan.verification is Verification.ON_DEVICE
     is_exact_behind = chooses and plan.evidence is not None
-    factors = _factors(plan, given, inner_record)
+    inner = _inner(plan, given, inner_record)
     rungs, inner_rungs = _ladder(plan)
     if chooses and plan.problem.multiplications >= (
         _SAMPLE_FROM_BEFORE_EXACT if is_exact_behind else _SAMPLE_FROM
     ):
-        _look_at_sample(plan, given, record, None, factors)
-    last = _write_rungs(plan, given, rungs, (record, 0), factors)
+        _look_at_sample(plan, given, record, None, inner)
+    last = _write_rungs(plan, given, rungs, (record, 0), inner)
     if is_exact_behind:
         behind = record, last + 1, LARGEST
-        _write_exact(plan, given, plan.alternatives[-1], behind, factors)
+        _write_exact(plan, given, plan.alternatives[-1], behind, inner)
     elif chooses:
         behind = record, last + 1, LARGEST
         if inner_rungs:
-            # Factors are looked for where no rung was taken, and rungs are tried where
-            # the factors are worth it.
-            factors = inner_scaling.inner_factors(
+            # Exponents are looked for where no rung was taken, and rungs are tried
+            # where the operands gain by them.
+            exponents = inner_scaling.gaining_exponents(
                 given.a, given.b, inner_record, behind
             )
+            inner = exponents, 1
             most = _most_bits(plan, inner_rungs[-1].count)
             tried = inner_record, inner_scaling.KEPT, most
-            _look_at_sample(plan, given, inner_record, tried, factors)
+            _look_at_sample(plan, given, inner_record, tried, inner)
             start = inner_record, inner_scaling.KEPT
-            last = _write_rungs(plan, given, inner_rungs, start, factors)
+            last = _write_rungs(plan, given, inner_rungs, start, inner)
             behind = inner_record, last + 1, LARGEST
         native_gemm.fp64_product(given.a, given.b, given.out, behind, given.shift)
         if given.out.is_complex():
@@ -431,7 +443,7 @@ def _look_at_sample(
     given: Arguments,
     record: Any,
     predicate: Predicate | None,
-    factors: Factors,
+    inner: Inner,
 ) -> None:
     """Raise the record to the error ratio of a few rows and columns, no more than a
     block has.
@@ -445,7 +457,7 @@ def _look_at_sample(
         ((part[0], 2), (part[1], 1)),
         moduli_of(plan),
         predicate=predicate,
-        factors=factors,
+        inner=inner,
     )[2]
     enough = _most_bits(plan, plan.scheme.count)
     error_ratio_bits(sizes, enough=enough, into=record, predicate=predicate)
@@ -456,7 +468,7 @@ def _write_rungs(
     given: Arguments,
     rungs: Sequence[Any],
     start: tuple[Any, int],
-    factors: Factors,
+    inner: Inner,
 ) -> int:
     """Rungs, the first of which is for ratios from a number on that a record holds.
 
@@ -479,7 +491,7 @@ def _write_rungs(
                 : 1 if triangle and plan.problem.is_of_one_operand else 2
             ]
             planes, scales, sizes = scaled_residues.sized_residues(
-                sides, moduli, predicate=begun, factors=factors
+                sides, moduli, predicate=begun, inner=inner
             )
             enough = most if predicate else 0
             error_ratio_bits(
@@ -508,7 +520,7 @@ def _write_exact(
     given: Arguments,
     scheme: Any,
     predicate: Predicate,
-    factors: Factors,
+    inner: Inner,
 ) -> None:
     """Block by block, by moduli that hold the exact product, where the predicate
     holds.
@@ -525,7 +537,7 @@ def _write_exact(
             )
         else:
             residues = _residues_of(
-                operands, moduli, (even, -even), [None, None], predicate, factors
+                operands, moduli, (even, -even), [None, None], predicate, inner
             )
         form: dict[str, Any] = {
             "triangle": triangle,
@@ -648,7 +660,7 @@ def _write_outliers(
     residues: Sequence[Residues],
     given: Arguments,
     c: Any,
-    factors: Factors,
+    inner: Inner,
 ) -> None:
     """Write the entries of the outlier rows and columns of a block over; see
     `Outliers`.
@@ -673,7 +685,7 @@ def _write_outliers(
             continue
         pair = _gathered(x, 1, rows), _gathered(y, 2, cols)
         values = empty((1, pair[0].shape[1], pair[1].shape[2]), out.dtype, out)
-        made = _residues_of(pair, moduli, balances, ready, factors=factors)
+        made = _residues_of(pair, moduli, balances, ready, inner=inner)
         own = None if c is None else _gathered(_gathered(c, 1, rows), 2, cols)
         _write_entries(pair, made, moduli, values, given, own)
         out.program.call(partial(_scatter, rows, cols), out, values)

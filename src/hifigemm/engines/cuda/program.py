@@ -24,7 +24,7 @@ from hifigemm.engines.kernels.buffers import contiguous_strides
 from hifigemm.engines.kernels.epilogue import combine_in_place
 from hifigemm.engines.kernels.launch import Scalar, enters_directly, scalar
 from hifigemm.engines.kernels.mirror import mirror
-from hifigemm.engines.kernels.program import ALIGNMENT, Program, facts_of
+from hifigemm.engines.kernels.program import Program, facts_of
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.plan import Blocking, Evidence, Plan, Verification
@@ -67,8 +67,9 @@ class Steps:
     contiguous_rows: bool = False
     # (planes, exponents) of the split of a prepared operand
     ready: Callable[[Any], tuple[Tensor, Tensor]] | None = None
-    # scratch bytes for each vector of whole operands, however the result is cut
-    bytes_of_vector: int = 0
+    # scratch bytes beside those of a program for such a block, where the result is cut
+    # into several: of matrices, rows and columns
+    outside: Callable[[int, int, int], int] | None = None
     # see `hifigemm.engine.Program.in_halves`
     in_halves: Callable[[int, int, int], bool] | None = None
     # what the plan rests on of operands laid out as two tensors, by one wait: none
@@ -164,11 +165,9 @@ class CudaProgram:
         )
         tensors = [*layouts, record, None]
         program = self._built(plan, tensors, (None, None), 0, PLAIN).finish()
-        # Vectors outside the block, and what memory is rounded up to.
-        others = p.batch * (p.m + p.n) - batch * (rows + cols)
-        if not others or not self.steps.bytes_of_vector:
+        if self.steps.outside is None or (batch, rows, cols) == (p.batch, p.m, p.n):
             return program.nbytes
-        return program.nbytes + self.steps.bytes_of_vector * others + ALIGNMENT
+        return program.nbytes + self.steps.outside(batch, rows, cols)
 
     def __call__(
         self,

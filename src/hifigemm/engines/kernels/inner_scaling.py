@@ -9,10 +9,10 @@ Every launch leaves integers that the next one reads, and no program waits for a
 3. maxima along k of the exponents beside those of their vectors.
 4. d from these maxima.
 5. gap with d.
-6. factors 2**d and 2**-d where d closes the gap, else 1.
+6. zeros in the place of d, unless it closes the gap.
 
-Programs share numbers by integer maxima alone, in memory that starts as zeros, so that
-no order of programs shows. Numbers that may be negative are stored above 0 by a bias.
+Programs share numbers by integer maxima alone, in memory that is zero before they
+start, so that no order of programs shows. Numbers that may be negative are stored above 0 by a bias.
 """
 
 # Kernels are untyped.
@@ -32,7 +32,6 @@ from hifigemm.engines.kernels.common import (
     NO_PREDICATE,
     Predicate,
     holds,
-    power_of_two,
 )
 from hifigemm.engines.kernels.launch import Launch, cleared, empty, real_view
 from hifigemm.engines.kernels.vector_norms import ABSOLUTE, exponent_of
@@ -159,22 +158,27 @@ def vector_exponents_kernel(
     total_a,
     exponents,
     spread,
+    maxima,
     gap,
     LEFT_VECTORS: tl.constexpr,
     LEFT_TERMS: tl.constexpr,
     RIGHT_VECTORS: tl.constexpr,
     RIGHT_TERMS: tl.constexpr,
     WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     """Twin: numerics.inner_scaling._maxima, R, Q and the spreads.
 
     A program takes a tile of vectors of A or of B and all of their terms. It alone
-    writes their exponents; spreads are maxima over all programs. Nothing where the gap
-    is narrow.
+    writes their exponents; spreads are maxima over all programs. All of them clear the
+    4 k maxima for the next launch. Nothing where the gap is narrow.
     """
     if not holds(gap, _WIDE_GAP, 1 << 40):
         return
     tile = tl.program_id(0)
+    for start in range(tile * BLOCK, 4 * k, tl.num_programs(0) * BLOCK):
+        cleared_maxima = start + tl.arange(0, BLOCK)
+        tl.store(maxima + cleared_maxima, 0, mask=cleared_maxima < 4 * k)
     if tile < tiles_a:
         _vector_exponents(
             (a, sab, sav, sak),
@@ -412,19 +416,17 @@ def sampled_gap_kernel(
 
 
 @triton.jit(do_not_specialize=["k", "lower_limit", "upper_limit"])
-def inner_factors_kernel(
+def keep_kernel(
     exponents,
     gaps,
     k,
-    of_columns,
-    of_rows,
     mark,
     predicate,
     lower_limit,
     upper_limit,
     BLOCK: tl.constexpr,
 ):
-    """2**d for columns of A and 2**-d for rows of B, where numerics.inner_scaling.closes; else 1.
+    """Zeros in the place of d, unless numerics.inner_scaling.closes.
 
     The first program leaves a mark: 1 where d is taken, else the largest number.
     Nothing where the predicate does not hold.
@@ -435,10 +437,7 @@ def inner_factors_kernel(
     before = tl.load(gaps)
     is_kept = (before >= _WIDE_GAP) & (2 * tl.load(gaps + 2) <= before)
     ks = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    # Exponents are not written where the gap is narrow.
-    d = tl.load(exponents + ks, mask=(ks < k) & is_kept, other=0)
-    tl.store(of_columns + ks, power_of_two(d), mask=ks < k)
-    tl.store(of_rows + ks, power_of_two(-d), mask=ks < k)
+    tl.store(exponents + ks, 0, mask=(ks < k) & (is_kept == 0))
     if mark is not None:  # noqa: SIM102
         if tl.program_id(0) == 0:
             tl.store(mark, tl.where(is_kept, 1, 0x7FFFFFFFFFFFFFFF))
@@ -448,7 +447,7 @@ _vectors = Launch(vector_exponents_kernel)
 _maxima = Launch(inner_maxima_kernel)
 _exponents_of = Launch(inner_exponents_kernel)
 _gap = Launch(sampled_gap_kernel)
-_factors = Launch(inner_factors_kernel)
+_keep = Launch(keep_kernel)
 
 
 def sampled_gap(
@@ -506,11 +505,11 @@ def inner_exponents(left: Any, right: Any, gap: Any) -> Any:
     batches = len(left), len(right)
     totals = [b * count for b, count in zip(batches, counts, strict=True)]
 
-    # Biased maxima, the smallest components, and the spreads of both operands.
-    zeros = cleared(4 * k + 2, left)
-    largest = zeros[: 2 * k]
-    least = zeros[2 * k : 4 * k]
-    spread = zeros[4 * k :]
+    # Biased maxima and the smallest components of both operands, and their spreads.
+    maxima = empty((4 * k,), torch.int32, left)
+    largest = maxima[: 2 * k]
+    least = maxima[2 * k :]
+    spread = cleared(4, left)
     vector_exponents = empty((sum(totals),), torch.int32, left)
     form: dict[str, Any] = {"WIDTH": 1 + left.is_complex(), "num_warps": 8}
     for name, side in zip(("LEFT", "RIGHT"), sides, strict=True):
@@ -528,7 +527,9 @@ def inner_exponents(left: Any, right: Any, gap: Any) -> Any:
         totals[0],
         vector_exponents,
         spread,
+        maxima,
         gap,
+        BLOCK=_BLOCK,
         **form,
     )
     tasks = [
@@ -562,12 +563,10 @@ def inner_exponents(left: Any, right: Any, gap: Any) -> Any:
     return exponents
 
 
-def inner_factors(
+def gaining_exponents(
     left: Any, right: Any, mark: Any = None, predicate: Predicate | None = None
-) -> tuple[Any, Any]:
-    """2**d for columns of A and 2**-d for rows of B, two float64 tensors (k,).
-
-    Both are 1 where the operands gain nothing.
+) -> Any:
+    """d, int32 (k,), where the operands gain by it, else zeros.
 
     Parameters
     ----------
@@ -586,16 +585,12 @@ def inner_factors(
     exponents = inner_exponents(left, right, before)
     wide: Predicate = (before, plain.WIDE_GAP, LARGEST)
     sampled_gap(left, right, after, exponents, wide)
-    of_columns = empty((k,), torch.float64, left)
-    of_rows = empty((k,), torch.float64, left)
     number, lower_limit, upper_limit = predicate or NO_PREDICATE
-    _factors(
+    _keep(
         (math.ceil(k / _BLOCK),),
         exponents,
         gaps,
         k,
-        of_columns,
-        of_rows,
         mark,
         number,
         lower_limit,
@@ -603,4 +598,4 @@ def inner_factors(
         BLOCK=_BLOCK,
         num_warps=4,
     )
-    return of_columns, of_rows
+    return exponents

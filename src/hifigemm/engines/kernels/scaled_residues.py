@@ -65,6 +65,7 @@ from hifigemm.engines.kernels.vector_norms import (
 from hifigemm.numerics.residues import ModuliSet
 
 Operand = tuple[Any, int]
+Inner = tuple[Any, int]
 NOT_FINITE: int = vector_norms.NOT_FINITE.value
 """Exponent of a vector with an Inf or NaN; its residues mean nothing."""
 _SIZES = {torch.float32: 4, torch.float64: 8, torch.complex64: 4, torch.complex128: 8}
@@ -167,8 +168,8 @@ def _chosen(is_left, left, right):
 
 
 @triton.jit
-def _load_either(operands, factors, spot, ks, k, FORM: tl.constexpr):
-    """A tile of the operand that the program takes, times the factors of its terms."""
+def _load_either(operands, inner, spot, ks, k, FORM: tl.constexpr):
+    """A tile of the operand that the program takes, scaled along k by `inner`."""
     # Operands of the same layout share compiled code, with arguments chosen at run
     # time.
     if FORM.left_along_k == FORM.right_along_k:
@@ -178,7 +179,7 @@ def _load_either(operands, factors, spot, ks, k, FORM: tl.constexpr):
         parts = _load_tile(operands[0], spot, ks, k, FORM.left_along_k, FORM)
     else:
         parts = _load_tile(operands[1], spot, ks, k, FORM.right_along_k, FORM)
-    return scaled(parts, factors, spot[0], ks, k)
+    return scaled(parts, inner, spot[0], ks, k)
 
 
 @triton.jit
@@ -261,6 +262,7 @@ _FREE = [
     "num_planes",
     "panels",
     "ahead",
+    "inner_sign",
     "lower_limit",
     "upper_limit",
 ]
@@ -306,8 +308,8 @@ def scaled_residues_kernel(
     arrivals,
     panels,
     ahead,
-    factors_a,
-    factors_b,
+    inner_exponents,
+    inner_sign,
     predicate,
     lower_limit,
     upper_limit,
@@ -344,10 +346,10 @@ def scaled_residues_kernel(
         if not holds(predicate, lower_limit, upper_limit):
             return
     operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
-    if factors_a is None:
-        factors = ()
+    if inner_exponents is None:
+        inner = ()
     else:
-        factors = (factors_a, factors_b)
+        inner = (inner_exponents, inner_sign)
     balances = balance_a, balance_b
     scales = (
         (exponent_a, nearest_a, stride_a, 0),
@@ -364,7 +366,7 @@ def scaled_residues_kernel(
         spot = place(tl.program_id(0), tiles_a, num_a, num_b, FORM.vectors)
         vs = _vectors(spot[2], FORM)
         ks = _along_k(0, FORM)
-        parts = _load_either(operands, factors, spot, ks, k, FORM)
+        parts = _load_either(operands, inner, spot, ks, k, FORM)
         # Sizes of the blocks, then of the vectors: the largest exponent, and the sums
         # on its grid.
         block_e, sums = block_sizes(parts, K, SUMS, PTX)
@@ -397,7 +399,7 @@ def scaled_residues_kernel(
                     first_block = panel.to(tl.int64) * blocks
                     store_block(
                         operands,
-                        factors,
+                        inner,
                         spot,
                         task,
                         first_block,
@@ -443,7 +445,7 @@ def scaled_residues_kernel(
                 vs = _vectors(start, FORM)
                 ks = _along_k(task % steps, FORM)
                 # The loads are under way while the program waits for the scales.
-                parts = _load_either(operands, factors, spot, ks, k, FORM)
+                parts = _load_either(operands, inner, spot, ks, k, FORM)
                 # One arrival more than blocks: the scales are stored. The programs that
                 # this one waits for have smaller indices, and so have started.
                 if SCALES:
@@ -584,7 +586,7 @@ def scaled_residues(
     bits: int | None = None,
     config: Config | None = None,
     predicate: Predicate | None = None,
-    factors: tuple[Any, Any] | None = None,
+    inner: Inner | None = None,
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...]]:
     """Residues of the scaled and rounded operands, for the products of
     numerics.residue_products.product_operands.
@@ -605,9 +607,10 @@ def scaled_residues(
     predicate : (int64 tensor of one entry, lower limit, upper limit), optional
         Decides on the device: unless the entry lies within the limits the operands are
         not read, and what is returned means nothing.
-    factors : two float64 tensors (k,), optional
-        By which the terms of the first and of the last operand are multiplied before
-        anything else, see `inner_scaling.inner_factors`.
+    inner : (int32 tensor (k,), 1 or -1), optional
+        Exponents d by which the first and the last operand are scaled along k before
+        anything else, with 2**d and 2**-d. With -1 it is the other way round, which is
+        for a right operand alone.
 
     Returns
     -------
@@ -626,7 +629,7 @@ def scaled_residues(
         scales,
         planes,
         predicate=predicate,
-        factors=factors,
+        inner=inner,
     )
 
 
@@ -636,7 +639,7 @@ def sized_residues(
     balances: tuple[int, int] = (0, 0),
     config: Config | None = None,
     predicate: Predicate | None = None,
-    factors: tuple[Any, Any] | None = None,
+    inner: Inner | None = None,
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...], Sizes]:
     """`scaled_residues` of two operands, and their sizes; one operand stands for both
     sides of its product.
@@ -645,7 +648,7 @@ def sized_residues(
     ----------
     predicate : (int64 tensor of one entry, lower limit, upper limit), optional
         As for `scaled_residues`.
-    factors : two float64 tensors (k,), optional
+    inner : (int32 tensor (k,), 1 or -1), optional
         As for `scaled_residues`.
     """
     layout = layout_of(operands, config, sized=True)
@@ -667,7 +670,7 @@ def sized_residues(
             planes,
             sizes,
             predicate,
-            factors,
+            inner,
         ),
         sizes,
     )
@@ -708,7 +711,7 @@ def _run(
     planes: tuple[Any, ...] | None = None,
     sizes: Sizes | None = None,
     predicate: Predicate | None = None,
-    factors: tuple[Any, Any] | None = None,
+    inner: Inner | None = None,
 ) -> tuple[VectorScale, ...]:
     """Launch what is asked for.
 
@@ -793,7 +796,7 @@ def _run(
         arrivals,
         sum(tiles),
         ahead,
-        *(factors or (None, None)),
+        *(inner or (None, 1)),
         number,
         lower_limit,
         upper_limit,
