@@ -36,6 +36,7 @@ import numpy as np
 
 from hifigemm.numerics.bits import Array, power_of_two
 from hifigemm.numerics.blocking import vector_blocks
+from hifigemm.numerics.scaling import required_bits
 
 NO_EXPONENT = -(2**20)
 """Exponent of a zero, below those of all others by more than they differ."""
@@ -77,6 +78,27 @@ def inner_exponents(a: Array, b: Array, block_entries: int) -> Array:
     left = _maxima(a, 2, block_entries)
     right = _maxima(b, 1, block_entries)
     return chosen_exponents(left, right)
+
+
+def gaining_exponents(a: Array, b: Array, block_entries: int) -> Array | None:
+    """`inner_exponents`; None where a sample of the operands gains too little."""
+    gap = sampled_gap(a, b)
+    if gap < WIDE_GAP:
+        return None
+    d = inner_exponents(a, b, block_entries)
+    return d if closes(gap, sampled_gap(a, b, d)) else None
+
+
+def inner_required_bits(
+    a: Array, b: Array, limit: int, block_entries: int
+) -> tuple[int, int] | None:
+    """`scaling.required_bits` of A D and D**-1 B; None too where they gain too little."""
+    d = gaining_exponents(a, b, block_entries)
+    if d is None:
+        return None
+    x = scaled_along_k(a, d, 2)
+    y = scaled_along_k(b, d, 1)
+    return required_bits(x, y, limit, block_entries)
 
 
 def chosen_exponents(left: Maxima, right: Maxima) -> Array:
