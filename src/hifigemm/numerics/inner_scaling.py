@@ -19,9 +19,9 @@ are zero, Inf or NaN have none. Every engine finds the same d.
 Where the slacks are about the same, d_h = (T_h - S_h) / 2 makes the rows of A and the
 columns of B parallel, where Cauchy and Schwarz have an equality. Else the operand with
 less slack is made flat, d = -S or d = T: one flat operand suffices for any other one.
-As S and T are those of normalised vectors, this loses no more than (log k + 5) / 2 bits
-of a norm where it does not help. No vector becomes larger than it is: S_h + d_h <= 0
-and T_h - d_h <= 0.
+As S and T are those of normalised vectors, this loses no more than 1.5 log2(k) + 2 bits
+of the error bound where it does not help. No vector becomes larger than it is:
+S_h + d_h <= 0 and T_h - d_h <= 0.
 
 A choice of d is a guess: every bound holds for A D and D**-1 B, whatever d is. It is
 taken where a sample of rows and columns gains by it: their `sampled_gap` is the error
