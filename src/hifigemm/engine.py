@@ -113,6 +113,7 @@ class Call:
     # what the function returns for values of the library and what was done for them;
     # None: the values alone
     deliver: Callable[[Outcome], Any] | None = None
+    adds_c_exactly: bool = False  # A B + C or A B - C is rounded once
 
 
 class Program(Protocol):

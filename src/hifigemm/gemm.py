@@ -339,9 +339,10 @@ def _key(
     has_addend = beta != 0
     if mantissa == 0 or (mantissa == -1.0 and not has_addend):
         return None, ()
-    # Other sums with C are rounded once: see `product_plus`.
+    # Sums that are rounded once are repeated where C is added or subtracted as it is.
     is_power = mantissa in (1.0, -1.0)
-    if has_addend and is_power and _may_round_once(policy[0]):
+    is_rounded_once = has_addend and is_power and _may_round_once(policy[0])
+    if is_rounded_once and abs(beta) != abs(alpha):
         return None, ()
     x = view_of(a, transposes[0])
     y = view_of(b, transposes[1])
@@ -362,7 +363,7 @@ def _key(
         return None, ()
     if out is not None and out is not c and share_storage(c, out):
         return None, ()
-    kind = shift, is_moderate(mantissa) and is_moderate(beta)
+    kind = shift, is_moderate(mantissa) and is_moderate(beta), is_rounded_once
     return ("gemm", layout, target, kind, key), (x, y, out, c, mantissa, beta)
 
 
@@ -406,6 +407,7 @@ def _product(
     plans = operands.plans(request.plan)
     may_round_once = _may_round_once(request.accuracy)
     takes_sign = c is None or may_round_once or _is_one_sided(request, plans)
+    key_of_sum = key
     if mantissa == -1.0 and takes_sign:
         operands = _with_sign(operands)
         mantissa = 1.0
@@ -415,7 +417,7 @@ def _product(
     if may_round_once and not plans and mantissa == 1.0:
         addend = _exact_addend(operands, c, beta, shift)
         if addend is not None:
-            return product_plus(operands, *addend, request, shift)
+            return product_plus(operands, *addend, request, shift, key_of_sum)
         if c is not None:
             key = None  # another C may be rounded once
 

@@ -279,10 +279,17 @@ def _log(problem: Problem, report: Report) -> None:
 
 @quiet
 def exact_sums(
-    operands: Operands, request: Request, c: Array | None, shift: int, kind: str
+    operands: Operands,
+    request: Request,
+    c: Array | None,
+    shift: int,
+    kind: str,
+    key: Hashable = None,
 ) -> tuple[RoundedSums, Report] | None:
     """2**shift (A B + C), rounded as `kind` says, with a report, c in real components;
     None where the request or the operands leave that to products.
+
+    Calls of a key may repeat 2**shift (A B + C) or 2**shift (A B - C).
     """
     problem = operands.problem()
     is_default = request.plan is None and request.workspace is None
@@ -303,7 +310,25 @@ def exact_sums(
     if sums is None:
         return None
     outcome = Outcome(sums.first, 0.0, sums.num_products)
-    return sums, _report(replace(plan, reason=sums.reason), outcome, engine, seconds)
+    plan = replace(plan, reason=sums.reason)
+    if key is not None:
+        deliver = None
+        if request.return_report:
+            with_addend = replace(plan, reason=_with_addend(plan.reason))
+            deliver = partial(_with_report, with_addend, engine, True)
+        shape = operands.shapes.result
+        sums_with_c = Epilogue(beta=1.0, c=c)
+        call = Call(
+            operands.arrays,
+            stacks,
+            shape,
+            shift=shift,
+            epilogue=sums_with_c,
+            deliver=deliver,
+            adds_c_exactly=True,
+        )
+        _keep(key, plan, engine, library, limit, call)
+    return sums, _report(plan, outcome, engine, seconds)
 
 
 @quiet
@@ -353,7 +378,7 @@ def sums_of_terms(
     if c is not None:
         mantissa, exponent = math.frexp(s)
         addend = Addend(c, exponent - 1, 1 if mantissa > 0 else -1)
-        plan = replace(plan, reason=f"{plan.reason}; C among the terms")
+        plan = replace(plan, reason=_with_addend(plan.reason))
     left, right = operands.stacks(operands.dtype)
     options: dict[str, Any] = {"shift": shift, "addend": addend, "result": result}
     parts = engine.override(rounded_sums)(left, right, problem.fmt, **options)
@@ -363,9 +388,15 @@ def sums_of_terms(
 
 @quiet
 def product_plus(
-    operands: Operands, c: Array, s: float, request: Request, shift: int
+    operands: Operands,
+    c: Array,
+    s: float,
+    request: Request,
+    shift: int,
+    key: Hashable = None,
 ) -> tuple[Array, Report]:
-    """2**shift (A B + s C), rounded once, in the result's shape.
+    """2**shift (A B + s C), rounded once, in the result's shape; later calls of this key
+    may repeat it.
 
     On a GPU terms are added one by one where that is quicker. Sums in three words
     settle nearly all entries on a CPU. The rows and columns of the
@@ -377,7 +408,7 @@ def product_plus(
     if by_terms is not None:
         (values, _), report = by_terms
         return values.reshape(shapes.result), report
-    settled = _settled_sums(operands, addend, s, request, shift)
+    settled = _settled_sums(operands, addend, s, request, shift, key)
     if settled is not None:
         values, is_certain, report = settled
         if is_certain.all():
@@ -402,7 +433,12 @@ def product_plus(
 
 
 def _settled_sums(
-    operands: Operands, c: Array, s: float, request: Request, shift: int
+    operands: Operands,
+    c: Array,
+    s: float,
+    request: Request,
+    shift: int,
+    key: Hashable,
 ) -> tuple[Array, Array, Report] | None:
     """2**shift (A B + s C) rounded once, where that is certain, and a report; None
     without sums in three words.
@@ -415,16 +451,20 @@ def _settled_sums(
     scaled = addend * s
     if (np.ldexp(scaled, 1 - int(np.frexp(s)[1])) != addend * np.sign(s)).any():
         return None  # s C has bits below the smallest float64
-    sums = exact_sums(operands, request, scaled, shift, "nearest")
+    sums = exact_sums(operands, request, scaled, shift, "nearest", key)
     if sums is None:
         return None
     rounded, report = sums
     values = rounded.first
     # Components of C that are Inf or NaN end where IEEE arithmetic puts them.
     values = np.where(is_finite, values, values + components * values.dtype.type(s))
-    reason = f"{report.reason}; C among the terms"
+    reason = _with_addend(report.reason)
     report = report.changed(lambda d: replace(d, reason=reason))
     return values.view(c.dtype), of_entries(rounded.certified, c), report
+
+
+def _with_addend(reason: str) -> str:
+    return f"{reason}; C among the terms"
 
 
 def of_entries(is_certain: Array, like: Array) -> Array:
@@ -517,7 +557,7 @@ def _keep(
     again = None
     if program is not None:
         again = program.repeated(call)
-    elif library.on_host and plan.evidence is None:
+    elif library.on_host and plan.evidence is None and not call.adds_c_exactly:
         again = _repeated_on_host(plan, engine, library, limit, call)
     if again is not None:
         what = f"{plan.problem}: {plan.scheme}, {plan.reason}"

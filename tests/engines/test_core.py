@@ -394,6 +394,52 @@ def test_repeated_calls_have_the_bits_of_the_first(make_pair, assert_same_bits):
 
 
 @needs_core
+@pytest.mark.parametrize("accuracy", ["correct", hg.Relative(1e-6)])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    ("alpha", "beta"), [(-1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (0.25, -0.25)]
+)
+def test_repeated_sums_with_c_are_rounded_once(
+    make_pair, assert_same_bits, monkeypatch, dtype, accuracy, alpha, beta
+):
+    a, b = make_pair("nearly_cancelling", 5, 40, 4, dtype)
+    c = make_pair("phi_4", 5, 4, 1, dtype)[0]
+    c[0] = 0.0  # exact zeros keep their sign
+    a[1] = 0.0
+    infinite = c.copy()
+    infinite[2, 1] = -np.inf
+    stacks = np.stack([a] * 3), np.stack([b] * 3), np.stack([c, -c, c])
+    scalars = {"alpha": alpha, "beta": beta, "accuracy": accuracy}
+
+    def values():
+        written = c.copy()
+        hg.gemm(a, b, written, out=written, **scalars)
+        reported, report = hg.gemm(a, b, c, return_report=True, **scalars)
+        assert report.correct
+        assert "C among the terms" in report.reason
+        return (
+            hg.gemm(a, b, c, **scalars),
+            hg.gemm(b.T, a.T, c.T, **scalars),
+            hg.gemm(*stacks, **scalars),
+            hg.gemm(a, b, infinite, **scalars),
+            written,
+            reported,
+        )
+
+    values()
+    repeats = values()
+    module = sys.modules["hifigemm.gemm"]  # hifigemm.gemm is the function
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "repeat", lambda key, *arguments: None)
+        for again, anew in zip(repeats, values(), strict=True):
+            assert_same_bits(again, anew)
+
+    # A repeated call goes to the core alone.
+    monkeypatch.setattr(module, "library_of", None)
+    assert_same_bits(hg.gemm(a, b, c, **scalars), repeats[0])
+
+
+@needs_core
 def test_a_mirrored_product_and_out_are_those_of_the_whole(make_pair, assert_same_bits):
     a, _ = make_pair("phi_1", 20, 30, 1, "complex128")
     plain = hg.matmul(a, a.conj().T, accuracy="correct")

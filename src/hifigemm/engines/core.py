@@ -209,15 +209,23 @@ class CoreProgram:
         is_tensor = self.plan.engine == "torch"
         num_products = float(self.plan.num_products)
 
-        def product(a: Any, b: Any) -> Any:
+        def product(a: Any, b: Any, c: Any = None) -> Any:
             left = a if a.ndim == 2 else a.reshape(left_shape)
             right = b if b.ndim == 2 else b.reshape(right_shape)
             if not (left.flags.aligned and right.flags.aligned):
                 return None
             values = np.empty(result_shape, dtype)
-            if not multiply(left, right, None, values, None, call.shift, 0):
+            if not multiply(left, right, c, values, None, call.shift, 0):
                 return None
             return values
+
+        def sum_with(a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
+            # The signs go to A and C, so that exact zeros are those of the sum.
+            third = c.reshape(result_shape)
+            third = third if beta > 0 else -third
+            if not (third.flags.aligned and np.isfinite(third).all()):
+                return None
+            return product(a if alpha > 0 else -a, b, third)
 
         def of_arrays(a: Any, b: Any, out: None) -> Any:
             values = product(a, b)
@@ -231,15 +239,20 @@ class CoreProgram:
             alpha: complex = 1.0,
             beta: complex = 0.0,
         ) -> Any:
-            if not (call.epilogue.idle or is_ieee()):
+            is_rounded_again = not (call.epilogue.idle or call.adds_c_exactly)
+            if is_rounded_again and not is_ieee():
                 return None
-            values = product(a.numpy(), b.numpy()) if is_tensor else product(a, b)
+            x, y, z = a, b, c
+            if is_tensor:
+                x, y, z = a.numpy(), b.numpy(), None if c is None else c.numpy()
+            if call.adds_c_exactly:
+                values = sum_with(x, y, z, alpha.real, beta.real)
+            else:
+                values = product(x, y)
             if values is None:
                 return None
-            if not call.epilogue.idle:
-                third = c
-                if c is not None:
-                    third = (c.numpy() if is_tensor else c).reshape(result_shape)
+            if is_rounded_again:
+                third = None if z is None else z.reshape(result_shape)
                 values = Epilogue(alpha, beta, third).apply(values)
                 # A finite result may be the difference of two that overflow.
                 if not np.isfinite(values).all():
