@@ -26,7 +26,7 @@ from hifigemm.settings import decision_log, is_strict
 from hifigemm.transforms import is_followed, is_wrapped
 
 _LIMIT = 4096
-_ON_HOST = np.dtype(np.float64), np.dtype(np.float32)
+_ON_HOST = frozenset(np.dtype(char) for char in "fdFD")
 """Dtypes of NumPy whose products are repeated."""
 
 
@@ -158,14 +158,14 @@ def key_of(
 
 def _arrays(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
     """The part of a key that two arrays of NumPy give; None for other operands."""
-    if (
-        out is not None
-        or type(b) is not np.ndarray
-        or a.dtype not in _ON_HOST
-        or a.dtype != b.dtype
-    ):
+    if type(b) is not np.ndarray or a.dtype not in _ON_HOST or a.dtype != b.dtype:
         return None
-    return "numpy", a.shape, b.shape, a.dtype.char
+    of_out = None
+    if out is not None:
+        if type(out) is not np.ndarray or not out.flags.writeable:
+            return None
+        of_out = out.dtype, out.shape, out.strides
+    return "numpy", a.shape, b.shape, a.dtype.char, of_out
 
 
 def _tensors(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
@@ -183,11 +183,14 @@ def _tensors(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
             return None
     if b.dtype is not a.dtype:
         return None
-    if not a.is_cuda:
-        if out is None and a.dtype in (torch.float64, torch.float32):
-            return "torch", a.shape, b.shape, a.dtype
+    if not a.is_cuda and a.dtype not in (
+        torch.float64,
+        torch.float32,
+        torch.complex128,
+        torch.complex64,
+    ):
         return None
-    if device.index != torch.cuda.current_device():
+    if a.is_cuda and device.index != torch.cuda.current_device():
         return None
 
     # Kernels depend on strides, and on the alignment of addresses to 16 bytes.
@@ -201,6 +204,8 @@ def _tensors(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
         if is_operand:
             return None
         of_out = out.dtype, out.shape, out.stride(), out.data_ptr() & 15
+    if not a.is_cuda:
+        return "torch", a.shape, b.shape, a.dtype, of_out
     of_a = a.shape, a.stride(), a.dtype, a.data_ptr() & 15
     of_b = b.shape, b.stride(), b.dtype, b.data_ptr() & 15
     return *of_a, *of_b, device, of_out

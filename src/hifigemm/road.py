@@ -143,7 +143,8 @@ def product(
 
     # Later calls of this kind repeat it, unless it rests on the memory that is free.
     rests_on_call = plan is planned and (plan.is_whole or limit == steady(limit))
-    if key is not None and rests_on_call and (view is None) == (out is None):
+    is_written = (view is None) == (out is None) or library.on_host
+    if key is not None and rests_on_call and is_written:
         arrays = operands.arrays
         deliver = None
         if request.return_report:
@@ -581,17 +582,24 @@ def _repeated_on_host(
     is_numpy = library.name == "numpy"
     ordinary = problem.terms, 2.0**problem.fmt.emin
 
-    def native_of_arrays(a: Any, b: Any, out: None) -> Any:
+    def native_of_arrays(a: Any, b: Any, out: Any) -> Any:
         if not is_ieee():
             return None
         c = engine.native_product(a[None], b[None])
-        return c[0] if are_ordinary(c, *ordinary) else None
+        if not are_ordinary(c, *ordinary):
+            return None
+        if out is None:
+            return c[0]
+        out[...] = c[0]
+        return out
 
-    def native_of_tensors(a: Any, b: Any, out: None) -> Any:
+    def native_of_tensors(a: Any, b: Any, out: Any) -> Any:
         if not is_ieee():
             return None
         c = native_product_of(a, b)
-        return c if are_ordinary(c.numpy()[None], *ordinary) else None
+        if not are_ordinary(c.numpy()[None], *ordinary):
+            return None
+        return c if out is None else out.copy_(c)
 
     @quiet
     def other(

@@ -197,7 +197,8 @@ class CoreProgram:
         `Program`.
         """
         problem = self.plan.problem
-        is_plain = not problem.is_complex and not problem.mirror and call.out is None
+        is_plain = not problem.mirror and call.out is None
+        is_plain = is_plain and not (problem.is_complex and call.adds_c_exactly)
         for x, stack in zip(call.operands, call.stacks, strict=True):
             is_plain = is_plain and x.dtype == problem.dtype and x.size == stack.size
         result_shape = self.plan.blocking.shape
@@ -215,9 +216,12 @@ class CoreProgram:
             if not (left.flags.aligned and right.flags.aligned):
                 return None
             values = np.empty(result_shape, dtype)
-            if not multiply(left, right, c, values, None, call.shift, 0):
-                return None
-            return values
+            if problem.is_complex:
+                left, right = left.reshape(left_shape), right.reshape(right_shape)
+                is_written = self._write(left, right, call.shift, values)
+            else:
+                is_written = multiply(left, right, c, values, None, call.shift, 0)
+            return values if is_written else None
 
         def sum_with(a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
             # The signs go to A and C, so that exact zeros are those of the sum.
@@ -227,9 +231,15 @@ class CoreProgram:
                 return None
             return product(a if alpha > 0 else -a, b, third)
 
-        def of_arrays(a: Any, b: Any, out: None) -> Any:
+        def of_arrays(a: Any, b: Any, out: Any) -> Any:
             values = product(a, b)
-            return None if values is None else values.reshape(call.shape)
+            if values is None:
+                return None
+            values = values.reshape(call.shape)
+            if out is None:
+                return values
+            out[...] = values
+            return out
 
         def of_all(
             a: Any,
