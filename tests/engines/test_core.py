@@ -24,7 +24,7 @@ from hifigemm.functions.symmetric import herk
 from hifigemm.numerics import three_words
 from hifigemm.problem import Problem
 from tests import hard_matrices as gen
-from tests.exact_values import exact_entries
+from tests.exact_values import exact_entries, values_of_kind
 from tests.numerics.test_subnormals import MACHINE, MODES, ROUNDINGS, control, rounding
 
 MODULE, _ = core.loaded()
@@ -42,47 +42,6 @@ def instructions(request):
     MODULE.use(MODULE.instructions[0])
 
 
-def nearest(x: Fraction, dtype) -> float:
-    """x rounded once, ties to even; the sign of a value that underflows stays."""
-    limits = np.finfo(dtype)
-    if x == 0:
-        return 0.0
-    magnitude = abs(x)
-    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
-    if Fraction(2) ** exponent > magnitude:
-        exponent -= 1
-    unit = Fraction(2) ** (max(exponent, int(limits.minexp)) - limits.nmant)
-    rounded = round(magnitude / unit) * unit  # Python rounds ties to even
-    value = np.inf if rounded > Fraction(float(limits.max)) else float(rounded)
-    return float(np.copysign(value, float(x > 0) - 0.5))
-
-
-@np.errstate(over="ignore")  # beside the largest number lies Inf
-def expected(exact, kind, dtype, shape):
-    """The arrays of a kind, of exact entries."""
-    first = [nearest(x, dtype) for x in exact]
-    second = None
-    largest = float(np.finfo(dtype).max)
-    if kind == "pair":
-        second = [
-            nearest(x - Fraction(y), dtype) if np.isfinite(y) else 0.0
-            for x, y in zip(exact, first, strict=True)
-        ]
-    elif kind == "enclosure":
-        near = [min(max(y, -largest), largest) for y in first]
-        below = [np.nextafter(dtype(y), dtype(-np.inf)) for y in near]
-        above = [np.nextafter(dtype(y), dtype(np.inf)) for y in near]
-        triples = list(zip(exact, near, strict=True))
-        is_less = [x < Fraction(y) for x, y in triples]
-        is_more = [x > Fraction(y) for x, y in triples]
-        first = np.where(is_less, below, near)
-        second = np.where(is_more, above, near)
-    return tuple(
-        None if x is None else np.array(x, dtype).reshape(shape)
-        for x in (first, second)
-    )
-
-
 def check(a, b, c=None, shift=0, kinds=KINDS):
     """The core gives what fractions give, for all kinds of results."""
     dtype = a.dtype.type
@@ -95,7 +54,7 @@ def check(a, b, c=None, shift=0, kinds=KINDS):
     addend = None if c is None else c[None]
     for kind in kinds:
         found = core.rounded_sums(a[None], b[None], addend, shift, FORMATS[dtype], kind)
-        first, second = expected(exact, kind, dtype, (1, m, n))
+        first, second = values_of_kind(exact, kind, dtype, (1, m, n))
         assert found.certified.all()
         for x, y in ((found.first, first), (found.second, second)):
             if y is not None:
