@@ -98,6 +98,7 @@ class Case:
         return tuple(None if x is None else x.view(a.dtype) for x in arrays)
 
 
+@np.errstate(all="ignore")
 def draw(seed: int, index: int) -> Case:
     """The case of an index."""
     rng = np.random.default_rng([seed, index])
