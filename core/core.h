@@ -27,6 +27,9 @@ enum {
     WIDEST = 16,      /* columns of a tile, at most */
 };
 
+/* Scaled entries of tiles are at least TINY or zeros: see product.c. */
+#define TINY 0x1p-450
+
 /* The sums of one set of vector instructions; kernels.h says what each computes. */
 typedef struct {
     const char *name;

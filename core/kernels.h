@@ -9,6 +9,7 @@
  *   PLUS               ADD where it is to go to the units for products, which are idle
  *                      then: x 1 + y by FMA, the same number
  *   FMA FMS            a b + c and a b - c, rounded once; only where HAS_FMA is 1
+ *   UNLESS_TINY        a number of TINY or more in magnitude, else zero
  *   DIFFER             a bit for each lane in which two vectors are not equal
  *
  * The algorithm is the same everywhere: fixed-point sums in floating point. A register
@@ -30,7 +31,8 @@
 enum { NAME(COLUMNS) = 2 * WIDTH };
 
 /* p = fl(a b) and e = a b - p. Without FMA by Dekker, for numbers below 2^996.
- * e is exact unless it underflows; then it errs by at most 2^-1072. */
+ * e is exact unless it underflows; then it errs by at most 2^-1072. In tiles it does
+ * not: products there are zeros or at least TINY^2. */
 static ALWAYS_INLINE void NAME(two_product)(VECTOR a, VECTOR b, VECTOR *p, VECTOR *e)
 {
     *p = MUL(a, b);
@@ -104,13 +106,13 @@ static void NAME(squares)(ptrdiff_t k, const double *panel, double *squares)
     STORE(squares + WIDTH, right);
 }
 
-/* The columns of a panel times a factor each. */
+/* The columns of a panel times a factor each, without entries below TINY. */
 static void NAME(scale)(ptrdiff_t k, double *panel, const double *factors)
 {
     VECTOR left = LOAD(factors), right = LOAD(factors + WIDTH);
     for (ptrdiff_t h = 0; h < k; h++, panel += 2 * WIDTH) {
-        STORE(panel, MUL(LOAD(panel), left));
-        STORE(panel + WIDTH, MUL(LOAD(panel + WIDTH), right));
+        STORE(panel, UNLESS_TINY(MUL(LOAD(panel), left)));
+        STORE(panel + WIDTH, UNLESS_TINY(MUL(LOAD(panel + WIDTH), right)));
     }
 }
 

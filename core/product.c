@@ -25,6 +25,7 @@ enum {
     SHORT = 32,                 /* terms from which a dot product beats a tile */
     BLOCK = 1 << 18,            /* numbers of packed rows: 2 MiB, in the last cache */
     UNKNOWN = INT_MAX,          /* a unit that nobody asked for yet */
+    REST = 3,                   /* tiles after which three words are tried again */
 };
 
 /* ---- views ---------------------------------------------------------------------- */
@@ -146,8 +147,14 @@ static int exponent_of_norm(double squares, ptrdiff_t k, const double *x, ptrdif
     return e + ((of_root + 1) >> 1) + 1;
 }
 
-/* Scale the first `count` vectors of a panel, the others being zeros, to norms below 1;
- * returns 0 where they hold Inf or NaN. */
+static inline double unless_tiny(double x)
+{
+    return fabs(x) >= TINY ? x : 0.0;
+}
+
+/* Scale the first `count` vectors of a panel, the others being zeros, to norms below 1,
+ * and leave out entries below TINY, whose products might be subnormal, which takes
+ * processors a hundred times as long. Returns 0 where the vectors hold Inf or NaN. */
 static int normalise(const Kernels *f, ptrdiff_t k, int lanes, int count, double *panel,
                      int *exponents)
 {
@@ -174,11 +181,12 @@ static int normalise(const Kernels *f, ptrdiff_t k, int lanes, int count, double
     }
     if (!is_mild)
         for (ptrdiff_t h = 0; h < k * lanes; h++)
-            panel[h] = ldexp(panel[h], -exponents[h % lanes]);
+            panel[h] = unless_tiny(ldexp(panel[h], -exponents[h % lanes]));
     else if (lanes == TILE_ROWS)
         for (ptrdiff_t h = 0; h < k; h++)
             for (int v = 0; v < TILE_ROWS; v++)
-                panel[h * TILE_ROWS + v] *= factors[v];
+                panel[h * TILE_ROWS + v] =
+                    unless_tiny(panel[h * TILE_ROWS + v] * factors[v]);
     else
         f->scale(k, panel, factors);
     return 1;
@@ -340,6 +348,7 @@ static void write_exactly(Entries *s, ptrdiff_t i, ptrdiff_t j)
 typedef struct {
     double *rows, *columns;
     int *row_exponents, *row_units;
+    int *row_rests; /* tiles for which three words of a row rest, having settled nothing */
     int column_exponents[WIDEST], column_units[WIDEST];
 } Panels;
 
@@ -356,8 +365,8 @@ static int unit_of_products(const Entries *s, Panels *panels, ptrdiff_t row, ptr
     if (*of_column == UNKNOWN)
         *of_column = unit_of(s->p->k, entry(b, s->z, 0, j), b->row, b->is_single)
                    - panels->column_exponents[column];
-    /* A scaled entry that became subnormal may have been rounded. */
-    if (*of_row < -900 || *of_column < -900)
+    /* Tiny entries were left out. */
+    if (*of_row < -450 || *of_column < -450)
         return -1800;
     return *of_row + *of_column;
 }
@@ -435,6 +444,14 @@ static void write_tile(Entries *s, Panels *panels, ptrdiff_t row, ptrdiff_t i, i
         uint64_t open_columns = open >> (r * lanes) & used;
         if (!open_columns)
             continue;
+        if (panels->row_rests[row + r] > 0) {
+            panels->row_rests[row + r]--;
+            for (int v = 0; v < columns; v++)
+                if (open_columns >> v & 1)
+                    write_exactly(s, i + r, j + v);
+            continue;
+        }
+        int has_settled = 0;
         f->row_in_three(k, a + r, b, hi, mid, third);
         uint64_t uncertain = f->normalise(2, hi, mid, third, err, p->kind == PAIR);
         for (int v = 0; v < columns; v++) {
@@ -442,16 +459,22 @@ static void write_tile(Entries *s, Panels *panels, ptrdiff_t row, ptrdiff_t i, i
                 continue;
             int exponent = row_exponents[r] + panels->column_exponents[v];
             Words words = {hi[v], mid[v], third[v], err, exponent};
-            if (is_common && !p->first.is_single && !(uncertain >> v & 1)
-                && write_plainly(s, i + r, j + v, &words, row_factors[r] * column_factors[v]))
-                continue;
-            if (write_words(s, i + r, j + v, words))
-                continue;
-            words.err = 0.0;
-            int unit = unit_of_products(s, panels, row + r, i + r, v, j + v);
-            if (unit < s->log_k - 146.0 || !write_words(s, i + r, j + v, words))
+            int is_written = is_common && !p->first.is_single && !(uncertain >> v & 1)
+                          && write_plainly(s, i + r, j + v, &words,
+                                           row_factors[r] * column_factors[v]);
+            if (!is_written)
+                is_written = write_words(s, i + r, j + v, words);
+            if (!is_written) {
+                words.err = 0.0;
+                int unit = unit_of_products(s, panels, row + r, i + r, v, j + v);
+                is_written = unit >= s->log_k - 146.0 && write_words(s, i + r, j + v, words);
+            }
+            if (!is_written)
                 write_exactly(s, i + r, j + v);
+            has_settled |= is_written;
         }
+        if (!has_settled)
+            panels->row_rests[row + r] = REST;
     }
 }
 
@@ -472,8 +495,10 @@ static Outcome by_tiles(Entries *s, Panels *panels, ptrdiff_t block_rows)
             if (!normalise(f, k, TILE_ROWS, (int)count, panel,
                            panels->row_exponents + i))
                 return NOT_FINITE;
-            for (int r = 0; r < TILE_ROWS; r++)
+            for (int r = 0; r < TILE_ROWS; r++) {
                 panels->row_units[i + r] = UNKNOWN;
+                panels->row_rests[i + r] = 0;
+            }
         }
         for (ptrdiff_t j = 0; j < p->n; j += lanes) {
             int columns = (int)(p->n - j < lanes ? p->n - j : lanes);
@@ -648,7 +673,7 @@ Outcome multiply(const Product *product, const Kernels *f)
     ptrdiff_t numbers = by_dot ? (p.n + 1) * (p.k + p.k / PIECE + 1)
                                : (block_rows + f->columns) * p.k;
     double *space = malloc((size_t)(numbers ? numbers : 1) * sizeof(double));
-    int *facts = malloc((size_t)(block_rows ? block_rows : 1) * 2 * sizeof(int));
+    int *facts = malloc((size_t)(block_rows ? block_rows : 1) * 3 * sizeof(int));
     Entries s = {
         .p = &p,
         .f = f,
@@ -666,7 +691,8 @@ Outcome multiply(const Product *product, const Kernels *f)
             outcome = by_dots(&s, space);
         } else {
             Panels panels = {.rows = space, .columns = space + block_rows * p.k,
-                             .row_exponents = facts, .row_units = facts + block_rows};
+                             .row_exponents = facts, .row_units = facts + block_rows,
+                             .row_rests = facts + 2 * block_rows};
             outcome = by_tiles(&s, &panels, block_rows);
         }
     }
