@@ -56,6 +56,7 @@
 #define ABS(x) _mm256_andnot_pd(ALL(-0.0), x)
 #define FMA(x, y, z) _mm256_fmadd_pd(x, y, z)
 #define FMS(x, y, z) _mm256_fmsub_pd(x, y, z)
+#define UNLESS_TINY(x) _mm256_and_pd(x, _mm256_cmp_pd(ABS(x), ALL(TINY), _CMP_GE_OQ))
 #define DIFFER(x, y) (unsigned)_mm256_movemask_pd(_mm256_cmp_pd(x, y, _CMP_NEQ_UQ))
 #include "kernels.h"
 #include "undefine.h"
@@ -87,6 +88,8 @@
 #define ABS(x) _mm512_abs_pd(x)
 #define FMA(x, y, z) _mm512_fmadd_pd(x, y, z)
 #define FMS(x, y, z) _mm512_fmsub_pd(x, y, z)
+#define UNLESS_TINY(x) \
+    _mm512_maskz_mov_pd(_mm512_cmp_pd_mask(ABS(x), ALL(TINY), _CMP_GE_OQ), x)
 #define DIFFER(x, y) (unsigned)_mm512_cmp_pd_mask(x, y, _CMP_NEQ_UQ)
 #include "kernels.h"
 #include "undefine.h"
@@ -116,6 +119,12 @@
 #define ABS(x) vabsq_f64(x)
 #define FMA(x, y, z) vfmaq_f64(z, x, y)
 #define FMS(x, y, z) vnegq_f64(vfmsq_f64(z, x, y))
+static ALWAYS_INLINE float64x2_t unless_tiny_neon(float64x2_t x)
+{
+    uint64x2_t is_large = vcageq_f64(x, vdupq_n_f64(TINY));
+    return vreinterpretq_f64_u64(vandq_u64(vreinterpretq_u64_f64(x), is_large));
+}
+#define UNLESS_TINY(x) unless_tiny_neon(x)
 static ALWAYS_INLINE unsigned differ_neon(float64x2_t x, float64x2_t y)
 {
     uint64x2_t equal = vceqq_f64(x, y);
@@ -147,6 +156,7 @@ static ALWAYS_INLINE unsigned differ_neon(float64x2_t x, float64x2_t y)
 #define ABS(x) fabs(x)
 #define FMA(x, y, z) fma(x, y, z)
 #define FMS(x, y, z) fma(x, y, -(z))
+#define UNLESS_TINY(x) (fabs(x) >= TINY ? (x) : 0.0)
 #define DIFFER(x, y) (unsigned)((x) != (y))
 #include "kernels.h"
 
@@ -174,14 +184,15 @@ const Kernels *const *kernels_here(void)
  *
  * In a chunk of c terms a rest, at most 2^-52, is rounded by u 2^-52 at most, and the
  * i-th addition to the low word by u i 2^-52: u 2^-52 c (c + 3) / 2 in all. Adding the
- * n low words of the chunks, whose sum is below k 2^-52, adds n u k 2^-52. Products
- * that underflow, and entries that scaling made subnormal, are worth less than k 2^-1070.
+ * n low words of the chunks, whose sum is below k 2^-52, adds n u k 2^-52. Entries
+ * below TINY, which were left out, are worth less than 2 k TINY.
  */
 double tile_error_in_two(ptrdiff_t k)
 {
     double c = k < CHUNK ? (double)k : CHUNK;
     double n = (double)((k + CHUNK - 1) / CHUNK);
-    return 1.01 * 0x1p-105 * n * (c * (c + 3.0) / 2.0 + (double)k) + (double)k * 0x1p-1070;
+    return 1.01 * 0x1p-105 * n * (c * (c + 3.0) / 2.0 + (double)k)
+         + 2.0 * (double)k * TINY;
 }
 
 /* What row_in_three errs by.
@@ -197,7 +208,7 @@ double tile_error_in_three(ptrdiff_t k)
     double n = (double)((k + CHUNK - 1) / CHUNK);
     double largest = (double)k * (0x1p-94 + n * 0x1p-104);
     double rounded = n * (0x1p-148 * c * (2.0 * c + 1.0) + 2.0 * 0x1p-53 * largest);
-    return 1.01 * rounded + (double)k * 0x1p-1070;
+    return 1.01 * rounded + 2.0 * (double)k * TINY;
 }
 
 /* What dot_in_two errs by, in units of 2^g.

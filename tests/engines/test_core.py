@@ -24,7 +24,7 @@ from hifigemm.functions.symmetric import herk
 from hifigemm.numerics import three_words
 from hifigemm.problem import Problem
 from tests import hard_matrices as gen
-from tests.exact_values import exact_entries
+from tests.exact_values import exact_entries, values_of_kind
 from tests.numerics.test_subnormals import MACHINE, MODES, ROUNDINGS, control, rounding
 
 MODULE, _ = core.loaded()
@@ -42,47 +42,6 @@ def instructions(request):
     MODULE.use(MODULE.instructions[0])
 
 
-def nearest(x: Fraction, dtype) -> float:
-    """x rounded once, ties to even; the sign of a value that underflows stays."""
-    limits = np.finfo(dtype)
-    if x == 0:
-        return 0.0
-    magnitude = abs(x)
-    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
-    if Fraction(2) ** exponent > magnitude:
-        exponent -= 1
-    unit = Fraction(2) ** (max(exponent, int(limits.minexp)) - limits.nmant)
-    rounded = round(magnitude / unit) * unit  # Python rounds ties to even
-    value = np.inf if rounded > Fraction(float(limits.max)) else float(rounded)
-    return float(np.copysign(value, float(x > 0) - 0.5))
-
-
-@np.errstate(over="ignore")  # beside the largest number lies Inf
-def expected(exact, kind, dtype, shape):
-    """The arrays of a kind, of exact entries."""
-    first = [nearest(x, dtype) for x in exact]
-    second = None
-    largest = float(np.finfo(dtype).max)
-    if kind == "pair":
-        second = [
-            nearest(x - Fraction(y), dtype) if np.isfinite(y) else 0.0
-            for x, y in zip(exact, first, strict=True)
-        ]
-    elif kind == "enclosure":
-        near = [min(max(y, -largest), largest) for y in first]
-        below = [np.nextafter(dtype(y), dtype(-np.inf)) for y in near]
-        above = [np.nextafter(dtype(y), dtype(np.inf)) for y in near]
-        triples = list(zip(exact, near, strict=True))
-        is_less = [x < Fraction(y) for x, y in triples]
-        is_more = [x > Fraction(y) for x, y in triples]
-        first = np.where(is_less, below, near)
-        second = np.where(is_more, above, near)
-    return tuple(
-        None if x is None else np.array(x, dtype).reshape(shape)
-        for x in (first, second)
-    )
-
-
 def check(a, b, c=None, shift=0, kinds=KINDS):
     """The core gives what fractions give, for all kinds of results."""
     dtype = a.dtype.type
@@ -95,7 +54,7 @@ def check(a, b, c=None, shift=0, kinds=KINDS):
     addend = None if c is None else c[None]
     for kind in kinds:
         found = core.rounded_sums(a[None], b[None], addend, shift, FORMATS[dtype], kind)
-        first, second = expected(exact, kind, dtype, (1, m, n))
+        first, second = values_of_kind(exact, kind, dtype, (1, m, n))
         assert found.certified.all()
         for x, y in ((found.first, first), (found.second, second)):
             if y is not None:
@@ -459,6 +418,120 @@ def test_blocks_within_a_workspace_change_no_bit(make_pair, assert_same_bits):
         got, held = hg.matmul(a, b, **options)
         assert_same_bits(got, want)
         assert held.workspace <= limit
+
+
+@pytest.fixture
+def three_threads(monkeypatch):
+    """Any product is shared among three threads."""
+    monkeypatch.setattr(core, "SHARE", 1.0)
+    monkeypatch.setattr(core.threads, "limit", lambda: 3)
+
+
+@needs_core
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_threads_change_no_bit(three_threads, monkeypatch, assert_same_bits, dtype):
+    rng = np.random.default_rng(6)
+    shapes = [(1, 100, 40, 7), (1, 7, 40, 100), (50, 4, 30, 5), (1, 90, 50, 1)]
+    for batch, m, k, n in [*shapes, (2, 35, 20, 35)]:
+        a = rng.standard_normal((batch, m, k)).astype(dtype)
+        b = rng.standard_normal((batch, k, n)).astype(dtype)
+        c = rng.standard_normal((batch, m, n)).astype(dtype)
+        for x, y, z in ((a, b, None), (a, b[:1], c), (a[:1], b, c)):
+            for kind in KINDS:
+                arguments = (x, y, z, 2, FORMATS[dtype], kind)
+                shared = core.rounded_sums(*arguments)
+                with monkeypatch.context() as patch:
+                    patch.setattr(core.threads, "limit", lambda: 1)
+                    alone = core.rounded_sums(*arguments)
+                assert_same_bits(shared.first, alone.first)
+                if kind != "nearest":
+                    assert_same_bits(shared.second, alone.second)
+
+
+@needs_core
+def test_shares_cover_each_entry_once_and_hold_whole_tiles():
+    for shape in ((1, 100, 7), (1, 7, 100), (50, 4, 5), (1, 3, 1), (2, 35, 35)):
+        for parts in (1, 2, 3, 16, 200):
+            seen = np.zeros(shape, int)
+            shares = core._shares(shape, parts)
+            assert len(shares) <= parts
+            for share in shares:
+                seen[share] += 1
+            assert (seen == 1).all()
+            heights = [seen[share].shape[1] for share in shares]
+            assert all(rows % 3 == 0 for rows in heights[:-1]) or shape[1] < 100
+
+
+@needs_core
+def test_calls_with_threads_are_those_without(
+    three_threads, monkeypatch, make_pair, assert_same_bits
+):
+    for dtype in ("float64", "complex64"):
+        a, b = make_pair("phi_1", 60, 90, 50, dtype)
+        for options in requests():
+            shared = [hg.matmul(a, b, **options) for _ in range(2)]
+            with monkeypatch.context() as patch:
+                patch.setattr(core.threads, "limit", lambda: 1)
+                alone = hg.matmul(a, b, **options)
+            for result in shared:
+                np.testing.assert_array_equal(result, alone)
+        a[-1, -1] = np.nan  # in the last share alone
+        with np.errstate(all="ignore"):
+            values = hg.matmul(a, b, accuracy="correct")
+        assert np.isnan(values[-1]).all()
+        assert np.isfinite(values[:-1]).all()
+
+
+@needs_core
+@pytest.mark.skipif(MACHINE not in MODES, reason="the register is not known here")
+def test_threads_round_to_nearest_whatever_the_caller_does(
+    three_threads, assert_same_bits
+):
+    rng = np.random.default_rng(7)
+    a, b = operands("underflowing", rng, 60, 40, 9, np.float64)
+    want = core.rounded_sums(a[None], b[None], None, 0, FP64, "nearest").first
+    got = np.empty_like(want)
+    for mode in ROUNDINGS[MACHINE]:
+        with rounding(mode):
+            core.multiply(a, b, None, got, None, 0, 0)
+        assert_same_bits(got, want)
+    for flags in MODES[MACHINE]:
+        control(flags)
+        try:
+            core.multiply(a, b, None, got, None, 0, 0)
+        finally:
+            control(0)
+        assert_same_bits(got, want)
+
+
+@needs_core
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes do not fork here")
+def test_a_process_that_forks_multiplies_on():
+    code = (
+        "import os, numpy as np, hifigemm as hg\n"
+        "from hifigemm.engines import core\n"
+        "core.SHARE, core.threads.limit = 1.0, lambda: 3\n"
+        "a = np.random.default_rng(1).standard_normal((90, 90))\n"
+        "want = hg.matmul(a, a, accuracy='correct')\n"
+        "child = os.fork()\n"
+        "same = (hg.matmul(a, a, accuracy='correct') == want).all()\n"
+        "if child == 0: os._exit(0 if same else 1)\n"
+        "print(same, os.waitpid(child, 0)[1])"
+    )
+    assert answer(code).stdout.split() == ["True", "0"]
+
+
+@needs_core
+def test_work_and_memory_limit_the_threads(monkeypatch):
+    assert core.most_threads(1, 4, 4, 4) == 1
+    assert core.most_threads(1, 1000, 1000, 1000) > 16
+    assert core.most_threads(1, 1, 1, 10**9) == 1  # one sum is not cut
+    k = 10**7
+    num_threads = core.most_threads(1, 100, 100, k)
+    assert (
+        1 <= num_threads * core._packed_bytes(100, k) <= 2 * core._packed_bytes(100, k)
+    )
+    assert core.most_threads(1, 0, 5, 5) == 1
 
 
 def test_rates_leave_large_products_to_the_blas_where_the_core_is_slow():

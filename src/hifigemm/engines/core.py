@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from hifigemm.engine import Call, F, Outcome, Repeated, Splits
+from hifigemm.engines import threads
 from hifigemm.formats import Format
 from hifigemm.numerics import three_words
 from hifigemm.numerics.bits import Array
@@ -43,14 +44,19 @@ PRODUCTS_RATE = 0.3
 """Five or six products of the BLAS and their passes, of large matrices."""
 PRODUCTS_STEPS = 200_000.0
 """Nanoseconds that they take for the smallest ones."""
+SHARE = 1e6
+"""Nanoseconds of work for each thread, at least: starting one takes some 50,000."""
+SHARED_BYTES = 2**27
+"""Packed rows and columns of all threads, at most."""
 THIN = 3
 """Columns or rows up to which products of the BLAS read memory for every term."""
 THIN_RATE = 25.0
 """Nanoseconds a term of products so thin."""
 
+_TILE_ROWS = 3
 _TILE_COLUMNS = 16
 _BLOCK_NUMBERS = 2**18
-"""Most columns of a tile, and numbers of packed rows, in core/product.c."""
+"""Rows and most columns of a tile, and numbers of packed rows, in core/product.c."""
 
 
 @lru_cache(maxsize=1)
@@ -81,9 +87,77 @@ def rounded_sums(
     second = None if kind == "nearest" else np.empty(shape, first.dtype)
     a, b = _readable(a), _readable(b)
     c = None if c is None else _readable(c)
-    loaded()[0].multiply(a, b, c, first, second, shift, _KINDS[kind])
+    multiply(a, b, c, first, second, shift, _KINDS[kind])
     certified = np.ones(shape, bool)
     return RoundedSums(first, second, certified, _reason(), 1)
+
+
+def multiply(
+    a: Array,
+    b: Array,
+    c: Array | None,
+    first: Array,
+    second: Array | None,
+    shift: int,
+    kind: int,
+) -> bool:
+    """The core's product of two stacks, or matrices, large ones shared among threads.
+
+    An entry is rounded once whoever makes it, so bits do not depend on the threads.
+    """
+    core: Any = loaded()[0]
+    parts = most_threads(*first.shape, a.shape[-1])
+    if parts > 1:
+        parts = min(parts, threads.limit())
+    if parts == 1:
+        is_finite: bool = core.multiply(a, b, c, first, second, shift, kind)
+        return is_finite
+    left_stack = a if a.ndim == 3 else a[None]
+    right_stack = b if b.ndim == 3 else b[None]
+
+    def make(share: tuple[slice, slice, slice]) -> bool:
+        matrices, rows, cols = share
+        left = left_stack[matrices if len(left_stack) > 1 else slice(None), rows]
+        right = right_stack[matrices if len(right_stack) > 1 else slice(None), :, cols]
+        addend = None if c is None else c[share]
+        other = None if second is None else second[share]
+        is_finite: bool = core.multiply(
+            left, right, addend, first[share], other, shift, kind
+        )
+        return is_finite
+
+    return all(threads.side_by_side(make, _shares(first.shape, parts)))
+
+
+def most_threads(batch: int, m: int, n: int, k: int) -> int:
+    """Threads that a product may be shared among, by its work and their memory."""
+    nanoseconds = RATES[loaded()[0].instructions[0]] * batch * m * n * k
+    by_work = int(nanoseconds / SHARE)
+    if by_work <= 1:
+        return 1
+    by_memory = SHARED_BYTES // _packed_bytes(m, k)
+    return max(min(by_work, by_memory, max(batch, m, n)), 1)
+
+
+def _packed_bytes(rows: int, k: int) -> int:
+    """Bytes of the rows and the columns that a thread packs."""
+    packed_rows = min(rows + 2, max(_BLOCK_NUMBERS // max(k, 1), 24))
+    return 8 * k * (packed_rows + _TILE_COLUMNS)
+
+
+def _shares(shape: tuple[int, ...], parts: int) -> list[tuple[slice, slice, slice]]:
+    """Up to so many blocks of a result (batch, m, n), cut along its longest axis, each
+    with whole tiles.
+    """
+    axis = shape.index(max(shape))
+    unit = (1, _TILE_ROWS, _TILE_COLUMNS)[axis]
+    step = -(-shape[axis] // (parts * unit)) * unit
+    shares = []
+    for start in range(0, shape[axis], step):
+        share = [slice(None)] * 3
+        share[axis] = slice(start, start + step)
+        shares.append((share[0], share[1], share[2]))
+    return shares
 
 
 _OVERRIDES: dict[Callable[..., Any], Any] = {three_words.rounded_sums: rounded_sums}
@@ -115,9 +189,12 @@ def compile(plan: Plan) -> CoreProgram | None:
     if plan.scheme.core is not sums_of_terms:
         return None
     core, _ = loaded()
-    if core is None or not pays(plan.problem, core.instructions[0]):
+    problem = plan.problem
+    if core is None or not pays(problem, core.instructions[0]):
         return None
-    return CoreProgram(plan, core.multiply)
+    cols = 2 * problem.n if problem.is_complex else problem.n
+    is_shared = most_threads(problem.batch, problem.m, cols, problem.terms) > 1
+    return CoreProgram(plan, multiply if is_shared else core.multiply)
 
 
 @dataclass(frozen=True)
@@ -128,15 +205,16 @@ class CoreProgram:
     multiply: Callable[..., bool]
 
     def nbytes(self, batch: int, rows: int, cols: int) -> int:
-        """Bytes of packed rows and columns, and of complex operands as real ones."""
+        """Bytes that all threads pack, and of complex operands as real ones."""
         problem = self.plan.problem
         k = problem.terms
-        width = 2 if problem.is_complex else 1
-        packed_rows = min(rows + 2, max(_BLOCK_NUMBERS // max(k, 1), 24))
+        real_cols = cols
         embedded = 0
         if problem.is_complex:
-            embedded = batch * (rows * k + k * cols * width + rows * cols * width)
-        return 8 * (k * (packed_rows + _TILE_COLUMNS) + embedded)
+            real_cols = 2 * cols
+            embedded = 8 * batch * (rows * k + k * real_cols + rows * real_cols)
+        num_threads = most_threads(batch, rows, real_cols, k)
+        return num_threads * _packed_bytes(rows, k) + embedded
 
     def in_halves(self, batch: int, rows: int, cols: int) -> bool:
         """False: sums are no products of halves."""
