@@ -371,6 +371,34 @@ static int unit_of_products(const Entries *s, Panels *panels, ptrdiff_t row, ptr
     return *of_row + *of_column;
 }
 
+/* Write the sums of a tile and C as doubles; a bit for each that is not certain.
+ *
+ * C + hi is exact in two words, and a rounding, of at most 2^-53 |low|, brings lo to the
+ * second. Products with factors are exact unless they are subnormal, which the margin
+ * has room for: factors are 2^-800 or more, err is above 2^-110. */
+static uint64_t write_with_addend(const Entries *s, ptrdiff_t i, int rows, ptrdiff_t j,
+                                  int columns, const double *hi, const double *lo,
+                                  double err, const double *row_factors,
+                                  const double *column_factors)
+{
+    const View *c = &s->p->c;
+    const int lanes = s->f->columns;
+    uint64_t open = 0;
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < columns; v++) {
+            int lane = r * lanes + v;
+            double factor = row_factors[r] * column_factors[v], sum, rest;
+            two_sum(number(entry(c, s->z, i + r, j + v), c->is_single), hi[lane] * factor,
+                    &sum, &rest);
+            double low = rest + lo[lane] * factor;
+            double margin = (err * factor + fabs(low) * 0x1p-51) * (1.0 + 0x1p-20);
+            double least = sum + (low - margin), most = sum + (low + margin);
+            *(double *)entry(&s->p->first, s->z, i + r, j + v) = least;
+            open |= (uint64_t)!(least == most) << lane;
+        }
+    return open;
+}
+
 /* Write the entries of a tile: rows from `row` on of the packed ones, `i` of the matrix. */
 static void write_tile(Entries *s, Panels *panels, ptrdiff_t row, ptrdiff_t i, int rows,
                        ptrdiff_t j, int columns)
@@ -384,8 +412,8 @@ static void write_tile(Entries *s, Panels *panels, ptrdiff_t row, ptrdiff_t i, i
     double hi[TILE_ROWS * WIDEST], mid[WIDEST], lo[TILE_ROWS * WIDEST], third[WIDEST];
     uint64_t open = ~(uint64_t)0;
 
-    /* The common case: sums alone, and values far from the ends of the range. */
-    int is_common = !p->c.data;
+    /* The common case: values far from the ends of the range. */
+    int is_common = 1;
     double row_factors[TILE_ROWS], column_factors[WIDEST];
     for (int r = 0; r < rows; r++)
         is_common &= abs(row_exponents[r] + p->shift) <= 400;
@@ -401,7 +429,11 @@ static void write_tile(Entries *s, Panels *panels, ptrdiff_t row, ptrdiff_t i, i
     if (p->kind == NEAREST) {
         f->tile_in_two(rows, k, a, b, hi, lo);
         double err = s->error_in_two;
-        if (is_common && !s->p->first.is_single) {
+        if (p->c.data) {
+            if (is_common && !p->first.is_single && p->shift == 0)
+                open = write_with_addend(s, i, rows, j, columns, hi, lo, err, row_factors,
+                                         column_factors);
+        } else if (is_common && !p->first.is_single) {
             open = f->doubles(2 * rows, hi, lo, err);
             for (int r = 0; r < rows; r++)
                 for (int v = 0; v < columns; v++)
@@ -459,7 +491,7 @@ static void write_tile(Entries *s, Panels *panels, ptrdiff_t row, ptrdiff_t i, i
                 continue;
             int exponent = row_exponents[r] + panels->column_exponents[v];
             Words words = {hi[v], mid[v], third[v], err, exponent};
-            int is_written = is_common && !p->first.is_single && !(uncertain >> v & 1)
+            int is_written = is_common && !p->c.data && !p->first.is_single && !(uncertain >> v & 1)
                           && write_plainly(s, i + r, j + v, &words,
                                            row_factors[r] * column_factors[v]);
             if (!is_written)
