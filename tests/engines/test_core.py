@@ -129,6 +129,7 @@ def test_an_addend_and_a_power_of_two_enter_before_the_rounding(instructions, fa
             product = a @ b
         product = np.where(np.isfinite(product), product, 1.0)
         for c in (rng.standard_normal(product.shape), -product, 0 * product):
+            check(a, b, c, 0, ["nearest"])
             check(a, b, c, int(rng.integers(-60, 60)), ["nearest", "pair"])
     check(a, b, np.full_like(product, 2.0**1000), -1074, ["nearest"])
 
