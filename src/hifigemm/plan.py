@@ -17,6 +17,7 @@ from hifigemm.accuracy import Target
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import BLOCK_ENTRIES
+from hifigemm.numerics.integer_sums import NEAREST, Rounding
 from hifigemm.problem import Block, Problem, ProductSpec, counted
 from hifigemm.shown import Shown
 
@@ -165,6 +166,8 @@ class Plan(Shown):
     # those alone by which its scales are balanced.
     evidence: Evidence | None = None
     blocking: Blocking = Blocking()
+    # what is made of exact sums, by programs that round so
+    rounding: Rounding = NEAREST
 
     @cached_property
     def words(self) -> ProductSpec:

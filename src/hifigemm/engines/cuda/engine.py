@@ -52,6 +52,7 @@ from hifigemm.numerics.accumulation import (
 from hifigemm.numerics.bits import Array, least_exponent, scale_entries
 from hifigemm.numerics.bounds import native_bound, underflow_free
 from hifigemm.numerics.epilogue import Epilogue
+from hifigemm.numerics.integer_sums import NEAREST
 from hifigemm.numerics.residue_products import residue_gemm
 from hifigemm.numerics.rounded_sums import rounded_sums
 from hifigemm.numerics.slicing import slice_vectors
@@ -224,7 +225,9 @@ class CudaEngine:
             steps = double_double.steps(plan)
         elif core is add_outside and _ADDS_AS_MODELLED:
             steps = words.steps(plan, self.model)
-        return None if steps is None else CudaProgram(plan, steps, self.place)
+        if steps is None or (plan.rounding != NEAREST and not steps.rounds):
+            return None
+        return CudaProgram(plan, steps, self.place)
 
 
 class NativeProgram:
