@@ -27,8 +27,10 @@ from hifigemm.engines.kernels import native_gemm, residue_gemm, scaled_residues
 from hifigemm.engines.kernels.block_sums import block_sums, halves_of
 from hifigemm.engines.kernels.buffers import Buffer
 from hifigemm.engines.kernels.common import LARGEST, Predicate
+from hifigemm.engines.kernels.epilogue import combine_in_place
 from hifigemm.engines.kernels.error_ratio import RATIO_UNIT, error_ratio_bits
 from hifigemm.engines.kernels.launch import empty
+from hifigemm.engines.kernels.rounded_sums import rounded_sums
 from hifigemm.engines.kernels.special import restore_special_values
 from hifigemm.engines.rates import Rates
 from hifigemm.numerics.bounds import native_bound
@@ -39,7 +41,7 @@ from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.scaling import balance
 from hifigemm.numerics.strassen import NUM_PRODUCTS
-from hifigemm.plan import Evidence, Plan, Split, Verification
+from hifigemm.plan import Apart, Evidence, Plan, Split, Verification
 from hifigemm.problem import Block
 
 Residues = tuple[Any, Any]
@@ -283,6 +285,8 @@ def _write_fixed(plan: Plan, given: Arguments) -> None:
         _write_entries(operands, first, used, ends, given, **form)
         if plan.evidence is not None and plan.evidence.outliers is not None:
             _write_outliers(plan, block, operands, both, given, ends)
+        if plan.evidence is not None and plan.evidence.apart is not None:
+            _write_apart(plan.evidence.apart, block, operands, given, ends)
         kept = list(zip(places, both, strict=True))
 
 
@@ -577,6 +581,39 @@ def _write_outliers(
         some = _ends_of(ends, rows, cols)
         _write_entries(pair, made, moduli, some, given)
         _write_back(ends, some, rows, cols)
+
+
+def _write_apart(
+    apart: Apart, block: Block, operands: tuple[Any, Any], given: Arguments, ends: _Ends
+) -> None:
+    """Write the entries of the rows and columns of a block over that no moduli hold;
+    see `Apart`.
+    """
+    rows = _inside(apart.rows, block.rows)
+    cols = _inside(apart.cols, block.cols)
+    cases: list[tuple[_Vectors, _Vectors]] = [(rows, None), (None, cols)]
+    for i, j in cases:
+        if i == () or j == ():
+            continue
+        some = _ends_of(ends, i, j)
+        left = _gathered(operands[0], 1, i)
+        right = _gathered(operands[1], 2, j)
+        rounding = some.rounding
+        rounded_sums(
+            left,
+            right,
+            some.out,
+            shift=given.shift,
+            result=rounding.result,
+            second=some.second,
+            c=some.c if rounding.has_addend else None,
+            c_exponent=rounding.c_exponent,
+            c_sign=rounding.c_sign,
+        )
+        is_combined = given.alpha != 1.0 or some.c is not None
+        if is_combined and not rounding.has_addend:
+            combine_in_place(some.out, given.alpha, given.beta, some.c)
+        _write_back(ends, some, i, j)
 
 
 _Vectors = tuple[int, ...] | None

@@ -145,9 +145,13 @@ class CudaProgram:
             (batch, rows, cols), in_halves=self.in_halves(batch, rows, cols)
         )
         plan = replace(self.plan, problem=problem, blocking=blocking)
-        if plan.evidence is not None and plan.evidence.outliers is not None:
-            outliers = plan.evidence.outliers.of_fullest_block(rows, cols)
-            plan = replace(plan, evidence=replace(plan.evidence, outliers=outliers))
+        if plan.evidence is not None:
+            fullest = {
+                name: vectors.of_fullest_block(rows, cols)
+                for name in ("outliers", "apart")
+                if (vectors := getattr(plan.evidence, name)) is not None
+            }
+            plan = replace(plan, evidence=replace(plan.evidence, **fullest))
         own = TORCH_DTYPES[problem.dtype]
         operand = (
             _NARROW[problem.narrow.name]
@@ -446,7 +450,7 @@ class CudaProgram:
 
 def _fact_of(evidence: Evidence) -> Any:
     """What one look sees of other operands again; None where that takes more."""
-    if evidence.outliers is not None:
+    if evidence.outliers is not None or evidence.apart is not None:
         return None
     return evidence.num_slices or evidence.required_bits
 

@@ -54,18 +54,18 @@ def _with_term(
     high, low, limbs, m, place, is_negative, FRACTION: tl.constexpr, BITS: tl.constexpr
 ):
     """V +- m 2**place, place counted from the last bit of V: high, low, limbs, and the
-    fraction below them, None without FRACTION.
+    word of the fraction below them, with FRACTION.
     """
     # V - x is the complement of the complement of V, plus x: bits are flipped before
     # and after an addition.
     flip = tl.where(is_negative, -1, 0).to(tl.int64).to(tl.uint64, bitcast=True)
     carry = tl.zeros_like(low)
-    fraction = None
+    fraction = ()
     if FRACTION:
         part = _window(m, -64 - place)
-        fraction = flip + part
-        carry = (fraction < part).to(tl.uint64)
-        fraction ^= flip
+        word = flip + part
+        carry = (word < part).to(tl.uint64)
+        fraction = (word ^ flip,)
     MASK: tl.constexpr = (1 << BITS) - 1
     sums = ()
     for j in tl.static_range(len(limbs)):
@@ -146,7 +146,7 @@ def rounded_integers(
     # Exponent of the last bit of V.
     AT: tl.constexpr = BITS * len(limbs)
     last = exponent - 64 - AT
-    fraction = None
+    fraction = ()
     if HAS_C:
         m, e, m_is_negative = _significand(addend)
         e += addend_exponent
@@ -181,7 +181,7 @@ def rounded_integers(
             high, low, limbs, m, e - last, m_is_negative == 0, False, BITS
         )
         head, _, sticky, top, is_negative = leading_bits_of(
-            high, low, limbs, None, exponent, BITS
+            high, low, limbs, (), exponent, BITS
         )
         if RESULT == "pair":
             rest = _rounded(head, sticky, top, is_negative, SINGLE)

@@ -46,7 +46,7 @@ def leading_bits(h, word, limbs, exponent, LOW_BITS: tl.constexpr, BITS: tl.cons
     it, the lowest first.
     """
     high, low = as_integer(h, word, LOW_BITS)
-    return leading_bits_of(high, low, limbs, None, exponent, BITS)
+    return leading_bits_of(high, low, limbs, (), exponent, BITS)
 
 
 @triton.jit
@@ -67,7 +67,7 @@ def leading_bits_of(high, low, limbs, fraction, exponent, BITS: tl.constexpr):
     exponent of the first one, and the sign.
 
     V is high 2**64 + low, in units of 2**(exponent - 64), with limbs of BITS bits below
-    it, the lowest first, and below these a fraction of 64 bits, or None. The first 64 -
+    it, the lowest first, and below these a fraction of one word or none. The first 64 -
     BITS or more of the 64 bits behind the leading ones are those of |V|.
     """
     # |V|: all bits of a negative V are flipped, and the 1 that is then added carries
@@ -75,9 +75,9 @@ def leading_bits_of(high, low, limbs, fraction, exponent, BITS: tl.constexpr):
     is_negative = high < 0
     carry = is_negative.to(tl.uint64)
     flipped_bits = tl.where(is_negative, -1, 0).to(tl.int64).to(tl.uint64, bitcast=True)
-    if fraction is not None:
-        fraction = (fraction ^ flipped_bits) + carry
-        carry = ((fraction == 0) & (carry != 0)).to(tl.uint64)
+    if len(fraction) > 0:
+        last_word = (fraction[0] ^ flipped_bits) + carry
+        carry = ((last_word == 0) & (carry != 0)).to(tl.uint64)
     magnitudes = ()
     for j in tl.static_range(len(limbs)):
         limb = ((limbs[j] ^ flipped_bits) & ((1 << BITS) - 1)) + carry
@@ -100,11 +100,11 @@ def leading_bits_of(high, low, limbs, fraction, exponent, BITS: tl.constexpr):
         low = tl.where(has_room, (low << BITS) | limb, low)
         unit = tl.where(has_room, unit - BITS, unit)
     # The fraction follows as a whole where the upper word is still 0.
-    if fraction is not None:
+    if len(fraction) > 0:
         has_room = high == 0
-        lost_bits = tl.where(has_room, lost_bits, lost_bits | fraction)
+        lost_bits = tl.where(has_room, lost_bits, lost_bits | last_word)
         high = tl.where(has_room, low, high)
-        low = tl.where(has_room, fraction, low)
+        low = tl.where(has_room, last_word, low)
         unit = tl.where(has_room, unit - 64, unit)
     # Where the upper word is still 0, the lower one takes its place.
     is_empty = high == 0
