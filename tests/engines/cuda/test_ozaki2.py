@@ -913,7 +913,7 @@ def written(plan, engine):
         else None
     )
     return (
-        program._built(plan, [*tensors, record, None], (None, None), 0, PLAIN)
+        program._built(plan, [*tensors, record, None, None], (None, None), 0, PLAIN)
         .finish()
         .nbytes
     )
@@ -1243,14 +1243,17 @@ def test_both_arrays_come_from_one_product(
         want = hg.matmul(a, b, result=result)
         for x, y in zip(parts, want, strict=True):
             assert_same_bits(on_host(x), y)
-        if "both arrays" in report.reason:
-            assert report.correct
-            planes = num_planes(
-                moduli_set(report.scheme.count, "complex" in dtype), True
-            )
-            assert report.num_products in (report.scheme.count, planes)
+        assert report.correct
+        # Sums in words take what no moduli hold, products what is complex beyond them.
+        if isinstance(report.scheme, hg.Ozaki2) and family == "phi_1":
+            moduli = moduli_set(report.scheme.count, dtype == "complex128")
+            planes = num_planes(moduli, dtype == "complex128")
+            assert report.num_products == planes
 
-    # A call of the same kind goes straight to its program.
+    # A call of the same kind goes straight to its program. (Complex tensors of a CPU
+    # have no key.)
+    if dtype == "complex128" and DEVICE == "cpu":
+        return
     a, b = make_pair("phi_1", 4, 6, 5, dtype, seed=1)
     hg.matmul(*tensors(a, b), **options)
     want = hg.matmul(a, b, result=result)
@@ -1276,7 +1279,10 @@ def test_c_is_added_before_the_one_rounding(
         assert "C among the terms" in report.reason
         assert report.correct
 
-    # Calls of the same kind go straight to their program, into C as well.
+    # Calls of the same kind go straight to their program, into C as well. (Complex
+    # tensors of a CPU have no key.)
+    if dtype == "complex128" and DEVICE == "cpu":
+        return
     a, b = make_pair("phi_1", 4, 6, 5, dtype, seed=1)
     x, y, z = tensors(a, b, c)
     hg.gemm(x, y, z, **scalars)
