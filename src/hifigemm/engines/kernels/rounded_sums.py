@@ -620,6 +620,38 @@ def _quick_kernel(
     tl.store(open_entries + tl.program_id(0), tl.sum(is_open.to(tl.int32)))
 
 
+@triton.jit(
+    do_not_specialize=["out_batch", "out_row", "out_column", "m", "n"],
+)
+def _mark_kernel(
+    out,
+    out_batch,
+    out_row,
+    out_column,
+    m,
+    n,
+    open_entries,
+    TILE: tl.constexpr,
+):
+    """NaN in the place of entries that are not finite: so many of each tile as
+    `open_entries` gets.
+    """
+    BLOCK_M: tl.constexpr = TILE.block_m
+    BLOCK_N: tl.constexpr = TILE.block_n
+    z, tile_m, tile_n = place_of(
+        tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), TILE.group
+    )
+    i = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    j = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    inside = (i < m)[:, None] & (j < n)[None, :]
+    rows = out + z.to(tl.int64) * out_batch + i.to(tl.int64) * out_row
+    places = rows[:, None] + (j.to(tl.int64) * out_column)[None, :]
+    values = tl.load(places, mask=inside, other=0.0)
+    is_open = inside & ((tl.abs(values) < float("inf")) == 0)
+    tl.store(places, tl.zeros_like(values) + float("nan"), mask=is_open)
+    tl.store(open_entries + tl.program_id(0), tl.sum(is_open.to(tl.int32)))
+
+
 @triton.jit(do_not_specialize=_FREE)
 def _rest_kernel(
     left,
@@ -756,6 +788,7 @@ def _rest_kernel(
 
 
 _quick: Any = Launch(_quick_kernel)
+_mark: Any = Launch(_mark_kernel)
 _rest: Any = Launch(_rest_kernel)
 _FEW = 8
 """Open entries of a tile that take less time by all their bits, one after the other,
@@ -780,6 +813,7 @@ def rounded_sums(
     tile: Tile | None = None,
     few: int = _FEW,
     open_entries: tuple[Any, Any] | None = None,
+    remakes: bool = False,
 ) -> None:
     """Write 2**shift (A B + c_sign 2**c_exponent C), rounded once, to `out`.
 
@@ -804,6 +838,9 @@ def rounded_sums(
         So many open entries of a tile take all their bits at once.
     open_entries : int32 tensors of as many entries as there are tiles, or None
         They get the entries of each tile that took three words, and all their bits.
+    remakes : bool
+        Entries of `out` that are finite stay as they are: others may be products that
+        overflowed before the power of two.
     """
     batch, m, n = out.shape
     if out.numel() == 0:
@@ -830,22 +867,25 @@ def rounded_sums(
     operands = x, x_batch, x_row, x_k, y, y_batch, y_k, y_column
     scalars = c_exponent, c_sign, shift, m, n, k
     num_tiles = batch * -(-m // tile.block_m) * -(-n // tile.block_n)
-    form_of_launch: dict[str, Any] = {
-        "FMA": out.is_cuda,
+    constants: dict[str, Any] = {
         "TILE": tile,
         "num_warps": tile.warps,
         "num_stages": 1,
         "enable_fp_fusion": False,
     }
+    form_of_launch = constants | {"FMA": out.is_cuda}
 
     # The quick form, unless three words are wanted of all entries.
     marks, left_open = open_entries or (None, None)
     if result == "array":
         if marks is None:
             marks = empty((num_tiles,), torch.int32, out)
-        log_terms = (k + 1).bit_length()
-        arguments = *operands, *outs[0], *c_places, *scalars, log_terms, marks
-        _quick((num_tiles,), *arguments, FORM=form, **form_of_launch)
+        if remakes:
+            _mark((num_tiles,), *outs[0], m, n, marks, **constants)
+        else:
+            log_terms = (k + 1).bit_length()
+            arguments = *operands, *outs[0], *c_places, *scalars, log_terms, marks
+            _quick((num_tiles,), *arguments, FORM=form, **form_of_launch)
     programs = num_tiles if marks is None else min(num_tiles, _PROGRAMS * num_sms)
     arguments = (
         *operands,
