@@ -82,8 +82,8 @@ class Apart:
     cols: tuple[int, ...]
 
     def __str__(self) -> str:
-        parts = (self.rows, "row", "rows"), (self.cols, "column", "columns")
-        vectors = [counted(len(x), *names) for x, *names in parts if x]
+        sides = (self.rows, "row"), (self.cols, "column")
+        vectors = [counted(len(x), name) for x, name in sides if x]
         return f"{' and '.join(vectors)} by sums in words"
 
     def of_fullest_block(self, rows: int, cols: int) -> Apart:
