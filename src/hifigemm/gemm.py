@@ -197,7 +197,8 @@ def gemm(
         and some of the smallest subnormal number. That holds for finite scalars of
         every size. T itself may overflow though the result would not, unless the
         accuracy is "correct" or a complex alpha meets operands in the memory of the
-        host. alpha = 0 does not read A and B.
+        host. In a native product on a GPU A B may overflow before its power of two, but
+        for real operands and an alpha below 2**-30. alpha = 0 does not read A and B.
     trans_a, trans_b : "N", "T" or "C"
         Nothing, transpose, conjugate transpose of the last two axes.
     accuracy, scheme, out, engine, plan, workspace, return_report
