@@ -170,7 +170,7 @@ class Ozaki2(Scheme):
                 required = without(required, apart)
                 bits = scaling.widest(required, largest)
         outliers = None
-        if bits is not None and may_choose and may_pay(problem):
+        if bits is not None and required is not None and may_pay(problem):
             count = exact_count(problem.is_complex, *bits)
             outliers = find_outliers(problem, required, count)
         return Evidence(
