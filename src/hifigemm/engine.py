@@ -70,7 +70,7 @@ class Outcome:
     """Values (batch, m, n), their bound, and the products that were made for them.
 
     `certificate` waits for the device and reads its decision; None if the device
-    decides nothing.
+    decides nothing. `second` is the other array of a pair or an enclosure.
     """
 
     values: Array
@@ -78,6 +78,7 @@ class Outcome:
     num_products: float
     notes: list[str] = field(default_factory=list)
     certificate: Callable[[], Certificate] | None = None
+    second: Array | None = None
 
 
 def report_of(
@@ -113,7 +114,6 @@ class Call:
     # what the function returns for values of the library and what was done for them;
     # None: the values alone
     deliver: Callable[[Outcome], Any] | None = None
-    adds_c_exactly: bool = False  # A B + C or A B - C is rounded once
 
 
 class Program(Protocol):
@@ -144,7 +144,8 @@ class Program(Protocol):
         waits for the device.
 
         The values are in `out`, which shares no memory with operands and C, where it is
-        given. `splits` are those of prepared operands.
+        given. `splits` are those of prepared operands. Where the plan has a `Rounding`
+        of its own, this takes the place of alpha and beta.
         """
 
     def repeated(self, call: Call) -> Repeated | None:

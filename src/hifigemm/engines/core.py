@@ -276,7 +276,8 @@ class CoreProgram:
         """
         problem = self.plan.problem
         is_plain = not problem.mirror and call.out is None
-        is_plain = is_plain and not (problem.is_complex and call.adds_c_exactly)
+        adds_exactly = self.plan.rounding.has_addend
+        is_plain = is_plain and not (problem.is_complex and adds_exactly)
         for x, stack in zip(call.operands, call.stacks, strict=True):
             is_plain = is_plain and x.dtype == problem.dtype and x.size == stack.size
         result_shape = self.plan.blocking.shape
@@ -301,13 +302,12 @@ class CoreProgram:
                 is_written = multiply(left, right, c, values, None, call.shift, 0)
             return values if is_written else None
 
-        def sum_with(a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
-            # The signs go to A and C, so that exact zeros are those of the sum.
+        def sum_with(a: Any, b: Any, c: Any) -> Any:
             third = c.reshape(result_shape)
-            third = third if beta > 0 else -third
+            third = third if self.plan.rounding.c_sign > 0 else -third
             if not (third.flags.aligned and np.isfinite(third).all()):
                 return None
-            return product(a if alpha > 0 else -a, b, third)
+            return product(a, b, third)
 
         def of_arrays(a: Any, b: Any, out: Any) -> Any:
             values = product(a, b)
@@ -327,14 +327,14 @@ class CoreProgram:
             alpha: complex = 1.0,
             beta: complex = 0.0,
         ) -> Any:
-            is_rounded_again = not (call.epilogue.idle or call.adds_c_exactly)
+            is_rounded_again = not (call.epilogue.idle or adds_exactly)
             if is_rounded_again and not is_ieee():
                 return None
             x, y, z = a, b, c
             if is_tensor:
                 x, y, z = a.numpy(), b.numpy(), None if c is None else c.numpy()
-            if call.adds_c_exactly:
-                values = sum_with(x, y, z, alpha.real, beta.real)
+            if adds_exactly:
+                values = sum_with(x, y, z)
             else:
                 values = product(x, y)
             if values is None:

@@ -64,7 +64,13 @@ from hifigemm.numerics.scaling import Scale
 from hifigemm.plan import Evidence, Plan, Product, Split, Verification
 from hifigemm.problem import Problem, counted
 from hifigemm.schemes import certify
-from hifigemm.schemes.outliers import find_outliers, may_pay
+from hifigemm.schemes.outliers import (
+    find_apart,
+    find_outliers,
+    may_pay,
+    may_set_apart,
+    without,
+)
 from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.scheme import Scheme, finished, int8_product, product_spec
 
@@ -145,16 +151,31 @@ class Ozaki2(Scheme):
         # The required bits, unless they are more than the moduli hold; outliers.
         largest = _bits_held_by(problem, MAX_MODULI if wants_exact else count)
         entries = entries_within(workspace, engine.memory.block_entries)
-        outliers = None
-        if fast and on_device and not self.explicit and may_pay(problem):
-            required = engine.override(scaling.required_bits_of_vectors)(a, b, entries)
+        required_of = engine.override(scaling.required_bits_of_vectors)
+        may_choose = fast and on_device and not self.explicit
+        required = None
+        if may_choose and may_pay(problem):
+            required = required_of(a, b, entries)
             bits = scaling.widest(required, largest)
-            if bits is not None:
-                count = exact_count(problem.is_complex, *bits)
-                outliers = find_outliers(problem, required, count)
         else:
             bits = engine.override(scaling.required_bits)(a, b, largest, entries)
-        return Evidence(required_bits=bits, error_ratio=ratio, outliers=outliers)
+
+        # Vectors that no moduli hold, and those that take more than others.
+        apart = None
+        if bits is None and wants_exact and may_choose and may_set_apart(problem):
+            if required is None:
+                required = required_of(a, b, entries)
+            apart = find_apart(required)
+            if apart is not None:
+                required = without(required, apart)
+                bits = scaling.widest(required, largest)
+        outliers = None
+        if bits is not None and required is not None and may_pay(problem):
+            count = exact_count(problem.is_complex, *bits)
+            outliers = find_outliers(problem, required, count)
+        return Evidence(
+            required_bits=bits, error_ratio=ratio, outliers=outliers, apart=apart
+        )
 
     def plan(
         self,
@@ -194,6 +215,8 @@ class Ozaki2(Scheme):
             count = exact
             exact_bits = counted(_exact_bits(problem.is_complex, *bits), "bit")
             reason = f"{count} moduli hold the exact product of {exact_bits}"
+            if evidence is not None and evidence.apart is not None:
+                reason = f"{reason}; {evidence.apart}"
             if is_fast:
                 bound = 0.0
                 verification = Verification.A_PRIORI

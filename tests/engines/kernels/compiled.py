@@ -54,6 +54,7 @@ from hifigemm.engines.kernels.tiles import (
 )
 from hifigemm.engines.kernels.words import split_words
 from hifigemm.formats import FP16, FP32, TF32
+from hifigemm.numerics.integer_sums import Rounding
 from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.words import Splitting
@@ -206,6 +207,25 @@ def reconstruction():
             crt(parts, scales, moduli, out, operands=pair, triangle=triangle, **options)
 
         yield f"{count} {dtype} combined {combined} triangle {triangle}", write
+    for count, dtype, rounding in product(
+        (8, 20, 28),
+        (torch.float64, torch.float32, torch.complex128),
+        (Rounding("pair"), Rounding("enclosure"), Rounding(has_addend=True)),
+    ):
+
+        def round_once(program, count=count, dtype=dtype, rounding=rounding):
+            moduli = moduli_set(count, dtype.is_complex)
+            planes = num_planes(moduli, dtype.is_complex)
+            layout = Layout((1, 1024, 1024), dtype)
+            out, other = program.operand(layout), program.operand(layout)
+            pair = operands(program, dtype)
+            parts = program.empty((1, planes, 1024, 1024), torch.int8)
+            scales = tuple(program.empty((1, 1024), torch.int32) for _ in range(2))
+            form = {"c": other} if rounding.has_addend else {"second": other}
+            form |= {"operands": pair, "rounding": rounding}
+            crt(parts, scales, moduli, out, **form)
+
+        yield f"{count} {dtype} {rounding.result} once", round_once
     for count, dtype in product((14, 15, 20), (torch.float64, torch.complex128)):
 
         def join(program, count=count, dtype=dtype):

@@ -52,8 +52,9 @@ from hifigemm.numerics.accumulation import (
 from hifigemm.numerics.bits import Array, least_exponent, scale_entries
 from hifigemm.numerics.bounds import native_bound, underflow_free
 from hifigemm.numerics.epilogue import Epilogue
+from hifigemm.numerics.integer_sums import NEAREST
 from hifigemm.numerics.residue_products import residue_gemm
-from hifigemm.numerics.rounded_sums import rounded_sums
+from hifigemm.numerics.rounded_sums import MAX_TERMS, rounded_sums
 from hifigemm.numerics.slicing import slice_vectors
 from hifigemm.numerics.subnormals import matmul
 from hifigemm.numerics.tensor_core import A100, B200, H100, V100, TensorCoreModel
@@ -66,6 +67,8 @@ _ADDS_AS_MODELLED = torch.version.hip is None
 """How the matrix cores of other makers add is not known here, so nothing is promised of
 kernels that use them.
 """
+_NEAR = 30
+"""Powers of two of smaller alpha are taken as a factor of the product."""
 _SINGLE = (torch.float32, torch.complex64)
 _WORDS = {FP16: torch.float16, BF16: torch.bfloat16, TF32: torch.float32}
 
@@ -224,7 +227,9 @@ class CudaEngine:
             steps = double_double.steps(plan)
         elif core is add_outside and _ADDS_AS_MODELLED:
             steps = words.steps(plan, self.model)
-        return None if steps is None else CudaProgram(plan, steps, self.place)
+        if steps is None or (plan.rounding != NEAREST and not steps.rounds):
+            return None
+        return CudaProgram(plan, steps, self.place)
 
 
 class NativeProgram:
@@ -268,6 +273,12 @@ class NativeProgram:
         if target is not None:
             return Outcome(target, bound, 1.0)
         c = wrap(_mirrored(made, p.mirror))
+        if shift <= -_NEAR and _sums_remake(left, right, made):
+            # A B may have overflowed where 2**shift A B does not.
+            from hifigemm.engines.kernels.rounded_sums import rounded_sums as sums
+
+            c, power, shift = scale_entries(c, shift), shift, 0
+            sums(left, right, unwrap(c), shift=power, remakes=True)
         if shift and not epilogue.idle:
             epilogue, shift = epilogue.times_power(shift), 0
         if shift:
@@ -293,7 +304,7 @@ class NativeProgram:
         if not (are_stacks or all(x.ndim == 2 for x in call.operands)):
             return None
         is_combined = not call.epilogue.idle
-        is_near = abs(call.shift) < 30 and not certifies
+        is_near = abs(call.shift) < _NEAR and not certifies
         if call.shift and not (is_combined and is_near):
             return None
         if is_combined and (p.is_complex or not _kernels_combine(call.epilogue)):
@@ -334,6 +345,13 @@ class NativeProgram:
             return call.deliver(Outcome(values, bound, 1.0))
 
         return again
+
+
+def _sums_remake(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
+    """Whether there are kernels that make entries of a stack again that overflowed."""
+    is_one_dtype = a.dtype == b.dtype == c.dtype and not c.is_complex()
+    is_short = a.shape[-1] <= MAX_TERMS and c.ndim == 3
+    return is_one_dtype and is_short and find_spec("triton") is not None
 
 
 def _kernels_combine(epilogue: Epilogue) -> bool:

@@ -27,6 +27,7 @@ from hifigemm.engines.kernels.mirror import mirror
 from hifigemm.engines.kernels.program import Program, facts_of
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
+from hifigemm.numerics.integer_sums import NEAREST
 from hifigemm.plan import Blocking, Evidence, Plan, Verification
 from hifigemm.problem import Block
 from hifigemm.programs import once
@@ -51,6 +52,7 @@ class Arguments:
     beta: float | Scalar = 0.0
     c: Tensor = None
     ready: tuple[Any, Any] = (None, None)  # of prepared operands
+    second: Tensor = None  # the other array of a pair or an enclosure
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Steps:
     # what the words of a record say
     certify: Callable[[Sequence[int]], Certificate] | None = None
     combines: bool = False  # the launches apply moderate scalars themselves
+    rounds: bool = False  # they round as `Plan.rounding` says
     # the launches write to results with contiguous rows only
     contiguous_rows: bool = False
     # (planes, exponents) of the split of a prepared operand
@@ -142,9 +145,13 @@ class CudaProgram:
             (batch, rows, cols), in_halves=self.in_halves(batch, rows, cols)
         )
         plan = replace(self.plan, problem=problem, blocking=blocking)
-        if plan.evidence is not None and plan.evidence.outliers is not None:
-            outliers = plan.evidence.outliers.of_fullest_block(rows, cols)
-            plan = replace(plan, evidence=replace(plan.evidence, outliers=outliers))
+        if plan.evidence is not None:
+            fullest = {
+                name: vectors.of_fullest_block(rows, cols)
+                for name in ("outliers", "apart")
+                if (vectors := getattr(plan.evidence, name)) is not None
+            }
+            plan = replace(plan, evidence=replace(plan.evidence, **fullest))
         own = TORCH_DTYPES[problem.dtype]
         operand = (
             _NARROW[problem.narrow.name]
@@ -161,7 +168,7 @@ class CudaProgram:
             _Layout((self.steps.record,), torch.int64) if self.steps.record else None
         )
         return (
-            self._built(plan, [*layouts, record, None], (None, None), 0, PLAIN)
+            self._built(plan, [*layouts, record, None, None], (None, None), 0, PLAIN)
             .finish()
             .nbytes
         )
@@ -178,7 +185,8 @@ class CudaProgram:
         """The product; nothing waits for the device."""
         p = self.plan.problem
         left, right = unwrap(a), unwrap(b)
-        own = epilogue if self.steps.combines and epilogue.is_moderate else PLAIN
+        applies = self.steps.combines and epilogue.is_moderate
+        own = epilogue if applies or self._rounds else PLAIN
         later = own is not epilogue and not epilogue.idle
         shape, dtype = (p.batch, p.m, p.n), TORCH_DTYPES[p.dtype]
         given = (
@@ -197,12 +205,25 @@ class CudaProgram:
             for s in splits
         ]
         record = self._record(left.device)
-        self._run([left, right, target, record, c], (ready[0], ready[1]), shift, own)
+        second = torch.empty_like(target) if self._has_two_parts else None
+        tensors = [left, right, target, record, c, second]
+        self._run(tensors, (ready[0], ready[1]), shift, own)
         if later:
             combine(target, epilogue)
         if out is not None and given is None:
             target = unwrap(out).copy_(target)
-        return self._outcome(wrap(target) if out is None else out, record)
+        outcome = self._outcome(wrap(target) if out is None else out, record)
+        outcome.second = None if second is None else wrap(second)
+        return outcome
+
+    @property
+    def _rounds(self) -> bool:
+        """True if the plan has a rounding of its own, by which C is added too."""
+        return self.plan.rounding != NEAREST
+
+    @property
+    def _has_two_parts(self) -> bool:
+        return self.plan.rounding.has_two_parts
 
     def _outcome(self, values: Any, record: Tensor) -> Outcome:
         """What was done for values; where the device decided, the record tells."""
@@ -237,8 +258,9 @@ class CudaProgram:
             return None
         # Kernels apply real scalars near 1: those of the plan, or one more behind them.
         is_combined = not call.epilogue.idle
-        combines_itself = is_combined and self.steps.combines
-        combines_later = is_combined and not self.steps.combines
+        applies = self.steps.combines or self._rounds
+        combines_itself = is_combined and applies
+        combines_later = is_combined and not applies
         if is_combined and not call.epilogue.is_moderate:
             return None
         if combines_later and (call.out is not None or self.plan.problem.is_complex):
@@ -256,8 +278,10 @@ class CudaProgram:
         record_like = (
             _Layout((self.steps.record,), torch.int64) if self.steps.record else None
         )
+        c_like = addend if combines_itself else None
+        second_like = like if self._has_two_parts else None
         program = self._program(
-            [left, right, like, record_like, addend if combines_itself else None],
+            [left, right, like, record_like, c_like, second_like],
             (None, None),
             call.shift,
             call.epilogue if combines_itself else PLAIN,
@@ -286,6 +310,8 @@ class CudaProgram:
                 scalars = alpha, beta
                 if c is not None:
                     tensors.append(c)
+            if self._has_two_parts:
+                tensors.append(torch.empty_like(result))
             program(*tensors, scalars=scalars)
             if certifies and not self._certificate(record).holds:
                 return None
@@ -296,6 +322,8 @@ class CudaProgram:
                 count_change(target)
             elif target is not None:
                 result = target.copy_(result.view(target.shape))
+            if self._has_two_parts:
+                return result, tensors[-1]
             if call.deliver is None:
                 return result
             return call.deliver(self._outcome(result, record))
@@ -305,7 +333,12 @@ class CudaProgram:
         layout = tuple(
             None if x is None else facts_of(x) for x in (left, right, like, addend)
         )
-        kind = call.shift, call.epilogue.idle, call.deliver is None
+        kind = (
+            call.shift,
+            call.epilogue.idle,
+            call.deliver is None,
+            self.plan.rounding,
+        )
         return self._looking_first(again, evidence, (left, right), (*layout, *kind))
 
     def _looking_first(
@@ -392,7 +425,7 @@ class CudaProgram:
         own: Epilogue,
     ) -> Program:
         program = Program(self.device)
-        a, b, out, record, c = (
+        a, b, out, record, c, second = (
             None if x is None else program.operand(x, is_zero=i == 3)
             for i, x in enumerate(tensors)
         )
@@ -401,10 +434,13 @@ class CudaProgram:
             for pair in ready
         ]
         # Programs of all scalars are the same, but for what has none.
-        alpha = 1.0 if own.idle else scalar(0)
-        beta = 0.0 if c is None else scalar(1)
+        has_scalars = not own.idle and plan.rounding == NEAREST
+        alpha = scalar(0) if has_scalars else 1.0
+        beta = scalar(1) if has_scalars and c is not None else 0.0
         arguments = Arguments(
-            a, b, out, record, shift, alpha, beta, c, (splits[0], splits[1])
+            *(a, b, out, record, shift, alpha, beta, c),
+            ready=(splits[0], splits[1]),
+            second=second,
         )
         self.steps.write(plan, arguments)
         if plan.problem.mirror:
@@ -414,7 +450,7 @@ class CudaProgram:
 
 def _fact_of(evidence: Evidence) -> Any:
     """What one look sees of other operands again; None where that takes more."""
-    if evidence.outliers is not None:
+    if evidence.outliers is not None or evidence.apart is not None:
         return None
     return evidence.num_slices or evidence.required_bits
 
