@@ -238,6 +238,7 @@ def _report(
             k_block = record.k_block
             if plan.alternatives:
                 reasons.append(f"{scheme} taken")
+            reasons.extend(record.notes)
         if not is_final:
             reasons.append("alpha, beta applied")
         return Decision(
@@ -462,7 +463,10 @@ def _settled_sums(
     if (np.ldexp(scaled, 1 - int(np.frexp(s)[1])) != addend * np.sign(s)).any():
         return None  # s C has bits below the smallest float64
     # Later calls repeat A B + C and A B - C: no other s keeps the bits of every C.
-    repeated: dict[str, Any] = {"key": key if abs(s) == 1.0 else None, "negates": negates}
+    repeated: dict[str, Any] = {
+        "key": key if abs(s) == 1.0 else None,
+        "negates": negates,
+    }
     rounding = Rounding("array", True, 0, int(np.sign(s)))
     sums = exact_sums(
         operands, request, scaled, shift, "nearest", rounding=rounding, **repeated

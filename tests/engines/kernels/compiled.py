@@ -27,6 +27,7 @@ from hifigemm.engines.cuda.ozaki2 import products_of_halves
 from hifigemm.engines.kernels import (
     double_words,
     error_ratio,
+    inner_scaling,
     native_gemm,
     residue_gemm,
     rounded_sums,
@@ -304,6 +305,22 @@ def bits():
             yield f"{dtype} transposed {transposed!r} most {most}", write
 
 
+def inner():
+    """Exponents along k, and residues of what they scale."""
+    for dtype, transposed in product(DTYPES, ("", "a", "b")):
+
+        def write(program, dtype=dtype, transposed=transposed):
+            a, b = operands(program, dtype, transposed=transposed)
+            where = predicate(program)
+            mark = program.operand(Layout((1,), torch.int64))
+            exponents = inner_scaling.gaining_exponents(a, b, mark, where)
+            inner = exponents, 1
+            moduli = moduli_set(15, dtype.is_complex)
+            scaled_residues.sized_residues(((a, 2), (b, 1)), moduli, inner=inner)
+
+        yield f"{dtype} {transposed}", write
+
+
 def words():
     pairs = (1, 1), (0, 1), (1, 0), (0, 0)
     sums = {
@@ -500,6 +517,7 @@ FAMILIES = {
             scaling,
             ratios,
             bits,
+            inner,
             words,
             slices,
             counts,

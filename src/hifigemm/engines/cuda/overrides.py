@@ -19,6 +19,7 @@ from hifigemm.engines.device_array import DeviceArray, check_not_capturing, unwr
 from hifigemm.engines.kernels import block_norms as block_norms_kernel
 from hifigemm.engines.kernels import crt as crt_kernel
 from hifigemm.engines.kernels import error_ratio as error_ratio_kernel
+from hifigemm.engines.kernels import inner_scaling as inner_scaling_kernel
 from hifigemm.engines.kernels import mirror as mirror_kernel
 from hifigemm.engines.kernels import required_bits as required_bits_kernel
 from hifigemm.engines.kernels import rounded_sums as rounded_sums_kernel
@@ -27,6 +28,7 @@ from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.error_ratio import error_ratio
 from hifigemm.numerics.estimates import published_num_slices
+from hifigemm.numerics.inner_scaling import WIDE_GAP, inner_exponents, sampled_gap
 from hifigemm.numerics.residue_products import (
     ExactProduct,
     crt,
@@ -229,6 +231,28 @@ def _rounded_sums(
     return wrap(values), None if second is None else wrap(second)
 
 
+def _sampled_gap(a: Array, b: Array, d: Array | None = None) -> int:
+    """numerics.inner_scaling.sampled_gap; waits for the device."""
+    if not (isinstance(a, DeviceArray) and isinstance(b, DeviceArray)):
+        return sampled_gap(a, b, d)
+    check_not_capturing()
+    left, right = unwrap(a), unwrap(b)
+    gap = torch.zeros(1, dtype=torch.int64, device=left.device)
+    exponents = None if d is None else unwrap(d).to(torch.int32)
+    inner_scaling_kernel.sampled_gap(left, right, gap, exponents)
+    return int(gap)
+
+
+def _inner_exponents(a: Array, b: Array, block_entries: int) -> Array:
+    """numerics.inner_scaling.inner_exponents."""
+    if not (isinstance(a, DeviceArray) and isinstance(b, DeviceArray)):
+        return inner_exponents(a, b, block_entries)
+    left = unwrap(a)
+    wide = torch.full((1,), WIDE_GAP, dtype=torch.int64, device=left.device)
+    exponents = inner_scaling_kernel.inner_exponents(left, unwrap(b), wide)
+    return wrap(exponents.to(torch.int64))
+
+
 def _mirror(x: Array, conjugate: bool) -> None:
     """numerics.symmetric.mirror."""
     mirror_kernel.mirror(unwrap(x), conjugate)
@@ -247,5 +271,7 @@ OVERRIDES: dict[Callable[..., Any], Callable[..., Any]] = {
     rounded_sums: _rounded_sums,
     required_bits: _required_bits,
     required_bits_of_vectors: _required_bits_of_vectors,
+    sampled_gap: _sampled_gap,
+    inner_exponents: _inner_exponents,
 }
 """By the plain function."""

@@ -70,6 +70,9 @@ class Steps:
     contiguous_rows: bool = False
     # (planes, exponents) of the split of a prepared operand
     ready: Callable[[Any], tuple[Tensor, Tensor]] | None = None
+    # scratch bytes beside those of a program for such a block, where the result is cut
+    # into several: of matrices, rows and columns
+    outside: Callable[[int, int, int], int] | None = None
     # see `hifigemm.engine.Program.in_halves`
     in_halves: Callable[[int, int, int], bool] | None = None
     # what the plan rests on of operands laid out as two tensors, by one wait: none
@@ -167,11 +170,11 @@ class CudaProgram:
         record = (
             _Layout((self.steps.record,), torch.int64) if self.steps.record else None
         )
-        return (
-            self._built(plan, [*layouts, record, None, None], (None, None), 0, PLAIN)
-            .finish()
-            .nbytes
-        )
+        tensors = [*layouts, record, None, None]
+        program = self._built(plan, tensors, (None, None), 0, PLAIN).finish()
+        if self.steps.outside is None or (batch, rows, cols) == (p.batch, p.m, p.n):
+            return program.nbytes
+        return program.nbytes + self.steps.outside(batch, rows, cols)
 
     def __call__(
         self,
@@ -450,7 +453,7 @@ class CudaProgram:
 
 def _fact_of(evidence: Evidence) -> Any:
     """What one look sees of other operands again; None where that takes more."""
-    if evidence.outliers is not None or evidence.apart is not None:
+    if evidence.outliers is not None or evidence.apart is not None or evidence.inner:
         return None
     return evidence.num_slices or evidence.required_bits
 

@@ -33,7 +33,8 @@ from hifigemm.engines.kernels.launch import (
     map_at,
 )
 
-_ALIGNMENT = 256
+ALIGNMENT = 256
+"""Of the memory of each buffer."""
 _BOUND = 16
 """Sets of addresses for which the arguments of the launches are kept."""
 _COMPILERS = 16
@@ -183,7 +184,7 @@ class Program:
                         "zeros are used after their memory was cleared for others"
                     )
                 memory.start = sizes[memory.turn]
-                sizes[memory.turn] += -(-memory.nbytes // _ALIGNMENT) * _ALIGNMENT
+                sizes[memory.turn] += -(-memory.nbytes // ALIGNMENT) * ALIGNMENT
         self.nbytes = max(sizes)
         region = _Memory(self.nbytes, last=len(self._steps))
         placed = [region] if self.nbytes else []
@@ -195,7 +196,7 @@ class Program:
                 if memory.start + memory.nbytes <= other.start:
                     break
                 end = other.start + other.nbytes
-                memory.start = max(memory.start, -(-end // _ALIGNMENT) * _ALIGNMENT)
+                memory.start = max(memory.start, -(-end // ALIGNMENT) * ALIGNMENT)
             placed.append(memory)
             self.nbytes = max(self.nbytes, memory.start + memory.nbytes)
         self._memories.append(region)

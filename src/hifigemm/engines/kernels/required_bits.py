@@ -77,7 +77,9 @@ def _look_at(
     )
     spot = place(panel, panels_a, num_a, num_b, PANEL)
     first_block = panel.to(tl.int64) * blocks
-    store_block(operands, spot, q, first_block, k, workspace, LEFT, RIGHT, False, PTX)
+    store_block(
+        operands, (), spot, q, first_block, k, workspace, LEFT, RIGHT, False, PTX
+    )
     # All threads have stored their part of the block before the program counts it as
     # finished. The program that counts the last block of the panel sees what all others
     # stored, and joins it.

@@ -59,11 +59,13 @@ from hifigemm.engines.kernels.vector_norms import (
     magnitude,
     place,
     scale_of,
+    scaled,
     store_block,
 )
 from hifigemm.numerics.residues import ModuliSet
 
 Operand = tuple[Any, int]
+Inner = tuple[Any, int]
 NOT_FINITE: int = vector_norms.NOT_FINITE.value
 """Exponent of a vector with an Inf or NaN; its residues mean nothing."""
 _SIZES = {torch.float32: 4, torch.float64: 8, torch.complex64: 4, torch.complex128: 8}
@@ -166,8 +168,8 @@ def _chosen(is_left, left, right):
 
 
 @triton.jit
-def _load_either(operands, spot, ks, k, FORM: tl.constexpr):
-    """A tile of the operand that the program takes."""
+def _load_either(operands, inner, spot, ks, k, FORM: tl.constexpr):
+    """A tile of the operand that the program takes, scaled along k by `inner`."""
     # Operands of the same layout share compiled code, with arguments chosen at run
     # time.
     if FORM.left_along_k == FORM.right_along_k:
@@ -177,7 +179,7 @@ def _load_either(operands, spot, ks, k, FORM: tl.constexpr):
         parts = _load_tile(operands[0], spot, ks, k, FORM.left_along_k, FORM)
     else:
         parts = _load_tile(operands[1], spot, ks, k, FORM.right_along_k, FORM)
-    return parts
+    return scaled(parts, inner, spot[0], ks, k)
 
 
 @triton.jit
@@ -260,6 +262,7 @@ _FREE = [
     "num_planes",
     "panels",
     "ahead",
+    "inner_sign",
     "lower_limit",
     "upper_limit",
 ]
@@ -305,6 +308,8 @@ def scaled_residues_kernel(
     arrivals,
     panels,
     ahead,
+    inner_exponents,
+    inner_sign,
     predicate,
     lower_limit,
     upper_limit,
@@ -341,6 +346,10 @@ def scaled_residues_kernel(
         if not holds(predicate, lower_limit, upper_limit):
             return
     operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
+    if inner_exponents is None:
+        inner = ()
+    else:
+        inner = (inner_exponents, inner_sign)
     balances = balance_a, balance_b
     scales = (
         (exponent_a, nearest_a, stride_a, 0),
@@ -357,7 +366,7 @@ def scaled_residues_kernel(
         spot = place(tl.program_id(0), tiles_a, num_a, num_b, FORM.vectors)
         vs = _vectors(spot[2], FORM)
         ks = _along_k(0, FORM)
-        parts = _load_either(operands, spot, ks, k, FORM)
+        parts = _load_either(operands, inner, spot, ks, k, FORM)
         # Sizes of the blocks, then of the vectors: the largest exponent, and the sums
         # on its grid.
         block_e, sums = block_sizes(parts, K, SUMS, PTX)
@@ -390,6 +399,7 @@ def scaled_residues_kernel(
                     first_block = panel.to(tl.int64) * blocks
                     store_block(
                         operands,
+                        inner,
                         spot,
                         task,
                         first_block,
@@ -435,7 +445,7 @@ def scaled_residues_kernel(
                 vs = _vectors(start, FORM)
                 ks = _along_k(task % steps, FORM)
                 # The loads are under way while the program waits for the scales.
-                parts = _load_either(operands, spot, ks, k, FORM)
+                parts = _load_either(operands, inner, spot, ks, k, FORM)
                 # One arrival more than blocks: the scales are stored. The programs that
                 # this one waits for have smaller indices, and so have started.
                 if SCALES:
@@ -576,6 +586,7 @@ def scaled_residues(
     bits: int | None = None,
     config: Config | None = None,
     predicate: Predicate | None = None,
+    inner: Inner | None = None,
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...]]:
     """Residues of the scaled and rounded operands, for the products of
     numerics.residue_products.product_operands.
@@ -596,6 +607,10 @@ def scaled_residues(
     predicate : (int64 tensor of one entry, lower limit, upper limit), optional
         Decides on the device: unless the entry lies within the limits the operands are
         not read, and what is returned means nothing.
+    inner : (int32 tensor (k,), 1 or -1), optional
+        Exponents d by which the first and the last operand are scaled along k before
+        anything else, with 2**d and 2**-d. With -1 it is the other way round, which is
+        for a right operand alone.
 
     Returns
     -------
@@ -607,7 +622,14 @@ def scaled_residues(
     layout = layout_of(operands, config)
     constants, planes = _planes(layout, operands, moduli, balances, bits)
     return planes, _run(
-        layout, operands, constants, balances, scales, planes, predicate=predicate
+        layout,
+        operands,
+        constants,
+        balances,
+        scales,
+        planes,
+        predicate=predicate,
+        inner=inner,
     )
 
 
@@ -617,6 +639,7 @@ def sized_residues(
     balances: tuple[int, int] = (0, 0),
     config: Config | None = None,
     predicate: Predicate | None = None,
+    inner: Inner | None = None,
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...], Sizes]:
     """`scaled_residues` of two operands, and their sizes; one operand stands for both
     sides of its product.
@@ -624,6 +647,8 @@ def sized_residues(
     Parameters
     ----------
     predicate : (int64 tensor of one entry, lower limit, upper limit), optional
+        As for `scaled_residues`.
+    inner : (int32 tensor (k,), 1 or -1), optional
         As for `scaled_residues`.
     """
     layout = layout_of(operands, config, sized=True)
@@ -636,7 +661,17 @@ def sized_residues(
     sizes = Sizes(exponents, norms, (magnitudes[0], magnitudes[-1]), layout.width)
     return (
         planes,
-        _run(layout, operands, constants, balances, None, planes, sizes, predicate),
+        _run(
+            layout,
+            operands,
+            constants,
+            balances,
+            None,
+            planes,
+            sizes,
+            predicate,
+            inner,
+        ),
         sizes,
     )
 
@@ -676,6 +711,7 @@ def _run(
     planes: tuple[Any, ...] | None = None,
     sizes: Sizes | None = None,
     predicate: Predicate | None = None,
+    inner: Inner | None = None,
 ) -> tuple[VectorScale, ...]:
     """Launch what is asked for.
 
@@ -760,6 +796,7 @@ def _run(
         arrivals,
         sum(tiles),
         ahead,
+        *(inner or (None, 1)),
         number,
         lower_limit,
         upper_limit,

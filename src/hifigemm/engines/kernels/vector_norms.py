@@ -259,14 +259,32 @@ def scale_of(squares, e, range_ptr, balance):
 
 
 @triton.jit
-def _block_of(operand, spot, q, k, FORM: tl.constexpr):
+def scaled(parts, inner, is_left, ks, k):
+    """The components of a tile times 2**d of their terms for the left operand, 2**-d
+    for the right one.
+
+    `inner` is (exponents d, 1 or -1 by which they are multiplied), or empty.
+    """
+    if len(inner) == 0:
+        return parts
+    else:
+        d = tl.load(inner[0] + ks, mask=ks < k, other=0) * inner[1]
+        factor = power_of_two(tl.where(is_left, d, -d))
+        products = ()
+        for i in tl.static_range(len(parts)):
+            products += (parts[i] * factor,)
+        return products
+
+
+@triton.jit
+def _block_of(operand, inner, spot, q, k, FORM: tl.constexpr):
     """The components of block `q` of the 16 vectors of a panel, 0 outside.
 
     A tile has the axes K, VECTOR and PIECE: piece p of a vector holds FORM.piece
     entries, from number 256 q + p FORM.piece on.
     """
     x, sb, sv, sk = operand
-    _, batch, start, count = spot
+    is_left, batch, start, count = spot
     vs = along(start + tl.arange(0, PANEL), VECTOR)
     pieces = along(tl.arange(0, NORM_BLOCK // FORM.piece), PIECE) * FORM.piece
     # Indices along k: a thread has a few entries of each piece.
@@ -300,7 +318,7 @@ def _block_of(operand, spot, q, k, FORM: tl.constexpr):
                     tl.float64
                 ),
             )
-    return parts
+    return scaled(parts, inner, is_left, ks, k)
 
 
 @triton.jit
@@ -407,6 +425,7 @@ def _lowest(parts):
 @triton.jit
 def _store_block_of(
     operand,
+    inner,
     spot,
     q,
     first_block,
@@ -418,7 +437,7 @@ def _store_block_of(
 ):
     """`store_block` for one of both operands."""
     LOWEST: tl.constexpr = len(workspace) == 3
-    parts = _block_of(operand, spot, q, k, FORM)
+    parts = _block_of(operand, inner, spot, q, k, FORM)
     if LOWEST:
         parts = _finite(parts)
     e, sums = block_sizes(parts, PIECE, SUMS, PTX)
@@ -434,6 +453,7 @@ def _store_block_of(
 @triton.jit
 def store_block(
     operands,
+    inner,
     spot,
     q,
     first_block,
@@ -447,16 +467,16 @@ def store_block(
     """Store exponent, sum of squares and lowest bit of block q of a panel of 16
     vectors.
 
-    `first_block` is the number of the panel's first block among all. `workspace` takes
-    sums and exponents; with a third array also the lowest bits, and the entries that
-    hold an Inf or NaN count as 0.
+    `first_block` is the number of the panel's first block among all; `inner` is that
+    of `scaled`. `workspace` takes sums and exponents; with a third array also the
+    lowest bits, and the entries that hold an Inf or NaN count as 0.
     """
     # Operands differ in type and layout: each has compiled code of its own.
     if spot[0]:
         _store_block_of(
-            operands[0], spot, q, first_block, k, workspace, LEFT, SUMS, PTX
+            operands[0], inner, spot, q, first_block, k, workspace, LEFT, SUMS, PTX
         )
     else:
         _store_block_of(
-            operands[1], spot, q, first_block, k, workspace, RIGHT, SUMS, PTX
+            operands[1], inner, spot, q, first_block, k, workspace, RIGHT, SUMS, PTX
         )
