@@ -64,6 +64,10 @@ its first rung.
 """
 _SAMPLE = 128
 """Rows and columns whose ratio is known first."""
+_SAMPLED_FROM = 12 * _SAMPLE
+"""Rows and columns of products whose ratio is known first for some of them: of fewer,
+as long sums have, the residues of the sample cost as much as they may save.
+"""
 
 
 def steps(plan: Plan, costs: Rates | None) -> Steps | None:
@@ -355,9 +359,9 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
         plan.verification is x for x in (Verification.ON_DEVICE, Verification.ENTRYWISE)
     )
     is_exact_behind = chooses and plan.evidence is not None
-    if chooses and plan.problem.multiplications >= (
-        _SAMPLE_FROM_BEFORE_EXACT if is_exact_behind else _SAMPLE_FROM
-    ):
+    samples_from = _SAMPLE_FROM_BEFORE_EXACT if is_exact_behind else _SAMPLE_FROM
+    is_large = plan.problem.multiplications >= samples_from
+    if chooses and is_large and min(plan.problem.m, plan.problem.n) >= _SAMPLED_FROM:
         part = given.a[:, :_SAMPLE], given.b[:, :, :_SAMPLE]
         sizes = scaled_residues.sized_residues(
             ((part[0], 2), (part[1], 1)), moduli_of(plan)
