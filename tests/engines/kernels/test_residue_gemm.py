@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from hifigemm.engines.kernels import residue_gemm as module
 from hifigemm.engines.kernels.residue_gemm import (
     K_BLOCK,
     constants_of,
@@ -21,7 +22,6 @@ from hifigemm.engines.kernels.tiles import (
     KERNELS,
     ProductShape,
     gpu_of,
-    spans_for,
     tile_for,
 )
 from hifigemm.numerics.residues import complex_moduli, real_moduli
@@ -232,14 +232,25 @@ def test_spans_of_k_change_no_value(tile, spans, k_block):
         )
 
 
-def test_long_sums_of_few_entries_are_cut_into_spans():
-    """None is given: k is cut where that is quicker."""
+@pytest.mark.parametrize("rows", [9, 128])
+def test_long_sums_of_few_entries_are_cut_into_spans(monkeypatch, rows):
+    """No number is given: k is cut where that is quicker, unless the residues of the
+    spans take much memory beside those of the operands.
+    """
+    cuts, own = [], module._launch_sums
+
+    def launch_sums(residues, constants, out, spans, predicate):
+        cuts.append(spans)
+        own(residues, constants, out, spans, predicate)
+
+    monkeypatch.setattr(module, "_launch_sums", launch_sums)
     rng = np.random.default_rng(8)
-    _, spans = spans_for(ProductShape(9, 7, 6500, 3), gpu_of(DEVICE))
-    assert spans > 1
     left = random_residues(rng, 1, 3, 9, 6500, extreme=True)
     right = random_residues(rng, 1, 3, 7, 6500)
-    check(left, right, (256, 255, 199), empty_products(1, 3, 9, 7), 9, 7)
+    out = torch.full((1, 3, rows, 2 * rows // 16 * 16), 77, dtype=torch.int8)
+    check(left, right, (256, 255, 199), out.to(DEVICE), 9, 7)
+    assert len(cuts) == (rows == 9)
+    assert all(spans > 1 for spans in cuts)
 
 
 @pytest.mark.parametrize("sign", [1, pytest.param(-1, marks=pytest.mark.slow)])

@@ -90,6 +90,8 @@ def test_long_sums_of_few_entries_are_cut(planes):
         assert (tile.block_m, tile.block_n, spans > 1) == (128, 256, True)
         count = m // 128 * (m // 256) * planes * spans
         assert count / (gpu.num_sms * -(-count // gpu.num_sms)) > 0.94
+        for most in (0, 1, 2):
+            assert spans_for(shape, gpu, most=most)[1] <= max(most, 1)
 
 
 def test_other_products_are_not_cut():

@@ -70,6 +70,10 @@ CONSTANTS = tl.constexpr(8)
 addend, -p, 2**16 mod p, and from `HALVES` on 1/p and -p as pairs of float16.
 """
 HALVES = tl.constexpr(6)
+_SHARE_OF_SPANS = 8
+"""Residues of the spans are no more than this part of those of the operands, so that
+they fit wherever the operands' fit.
+"""
 _SUMMED = 2048
 """Entries whose spans a program adds: 16 bytes a thread."""
 _SPANS_AT_A_TIME = 4
@@ -522,7 +526,8 @@ def residue_gemm(
         else KERNELS
     )
     if config is None and spans is None and out.is_contiguous():
-        tile, spans = spans_for(replace(shape, k=k), gpu, kernels)
+        most = (m + n) * k // (_SHARE_OF_SPANS * math.prod(out.shape[2:]))
+        tile, spans = spans_for(replace(shape, k=k), gpu, kernels, most)
     else:
         tile = config or tile_for(shape, gpu, kernels)
     if tile.kernel not in kernels:

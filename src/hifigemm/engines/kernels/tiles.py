@@ -354,10 +354,13 @@ def tile_for(shape: ProductShape, gpu: Gpu, kernels: tuple[str, ...] = KERNELS) 
 
 @lru_cache(maxsize=4096)
 def spans_for(
-    shape: ProductShape, gpu: Gpu, kernels: tuple[str, ...] = KERNELS
+    shape: ProductShape,
+    gpu: Gpu,
+    kernels: tuple[str, ...] = KERNELS,
+    most: int = _MOST_SPANS,
 ) -> tuple[Tile, int]:
-    """The tile, and the number of spans into which k is cut, with the least predicted
-    time.
+    """The tile, and the number of spans into which k is cut, `most` at most, with the
+    least predicted time.
 
     A span of a plane counts as a plane. One span is taken unless more of them gain what
     their sums cost: a launch, and a byte for each entry of each span that is written
@@ -365,7 +368,7 @@ def spans_for(
     """
     entries = shape.m * shape.n * shape.planes
     choices = {}
-    for spans in range(1, min(max(shape.k // _SPAN, 1), _MOST_SPANS) + 1):
+    for spans in range(1, max(min(shape.k // _SPAN, most, _MOST_SPANS), 1) + 1):
         cut = replace(shape, planes=shape.planes * spans)
         tile = tile_for(cut, gpu, kernels)
         rate = _rates(gpu, kernels, shape.family, shape.fmt, shape.block)[tile]
