@@ -176,7 +176,7 @@ def _tensors(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
     if torch is None or type(a) is not torch.Tensor or not (a.is_cuda or a.is_cpu):
         return None
     device = a.device
-    if torch.is_autocast_enabled(device.type) or is_followed():
+    if torch.is_autocast_enabled("cuda" if a.is_cuda else "cpu") or is_followed():
         return None
     for x in (a, b) if out is None else (a, b, out):
         if not _is_plain(torch, x, device):
