@@ -176,7 +176,7 @@ def _tensors(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
     if torch is None or type(a) is not torch.Tensor or not (a.is_cuda or a.is_cpu):
         return None
     device = a.device
-    if torch.is_autocast_enabled(device.type) or is_followed():
+    if torch.is_autocast_enabled("cuda" if a.is_cuda else "cpu") or is_followed():
         return None
     for x in (a, b) if out is None else (a, b, out):
         if not _is_plain(torch, x, device):
@@ -237,13 +237,23 @@ def layout_of_result(a: Any, b: Any, x: Any) -> tuple[Any, ...] | None:
     is_array = type(a) is np.ndarray
     if not is_array and not _is_plain(sys.modules["torch"], x, a.device):
         return None
-    left, right = a.shape, b.shape
-    is_one_stack = 2 <= len(left) == len(right) and left[:-2] == right[:-2]
-    if not is_one_stack or x.shape != (*left[:-1], right[-1]):
+    if x.shape != _shape_of_product(a.shape, b.shape):
         return None
     if is_array:
         return ("numpy",) if x.flags.writeable else None
     return x.stride(), x.data_ptr() & 15
+
+
+def _shape_of_product(
+    left: tuple[int, ...], right: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """The shape of the product of two matrices, or of stacks of as many; None for
+    others.
+    """
+    if len(left) == len(right) == 2:
+        return left[0], right[1]
+    is_one_stack = 2 < len(left) == len(right) and left[:-2] == right[:-2]
+    return (*left[:-1], right[-1]) if is_one_stack else None
 
 
 def share_storage(x: Any, y: Any) -> bool:

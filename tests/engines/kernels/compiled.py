@@ -146,16 +146,18 @@ def predicate(program, predicated=True):
 
 def residues():
     for tile in valid_tiles(gpu_of(DEVICE)):
-        for added, predicated, triangle in (
-            (False, False, False),
-            (True, False, False),
-            (False, True, True),
+        for added, spans, predicated, triangle in (
+            (False, 1, False, False),
+            (True, 1, False, False),
+            (False, 5, True, False),
+            (False, 1, True, True),
         ):
 
             def write(
                 program,
                 tile=tile,
                 added=added,
+                spans=spans,
                 predicated=predicated,
                 triangle=triangle,
             ):
@@ -167,11 +169,13 @@ def residues():
                     moduli_set(15, is_complex=False).moduli, DEVICE
                 )
                 options = {"k_block": 1024} if added else {}
-                options |= {"config": tile, "predicate": where, "triangle": triangle}
+                options |= {"config": tile, "spans": spans}
+                options |= {"predicate": where, "triangle": triangle}
                 residue_gemm.residue_gemm(left, right, table, out, **options)
 
             yield (
-                f"{tile}, added {added}, predicated {predicated}, triangle {triangle}",
+                f"{tile}, added {added}, spans {spans}, predicated {predicated}, "
+                f"triangle {triangle}",
                 write,
             )
 

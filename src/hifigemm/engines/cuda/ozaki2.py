@@ -84,6 +84,10 @@ ratio. It is 16 bytes behind the first word, so that both are aligned alike.
 """
 _RECORD = 3
 """Words of the record."""
+_SAMPLED_FROM = 12 * _SAMPLE
+"""Rows and columns of products whose ratio is known first for some of them: of fewer,
+as long sums have, the residues of the sample cost as much as they may save.
+"""
 
 
 def steps(plan: Plan, costs: Rates | None) -> Steps | None:
@@ -428,9 +432,10 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
     is_exact_behind = chooses and plan.evidence is not None
     inner = _inner(plan, given, inner_record)
     rungs, inner_rungs = _ladder(plan)
-    if chooses and plan.problem.multiplications >= (
-        _SAMPLE_FROM_BEFORE_EXACT if is_exact_behind else _SAMPLE_FROM
-    ):
+    samples_from = _SAMPLE_FROM_BEFORE_EXACT if is_exact_behind else _SAMPLE_FROM
+    is_large = plan.problem.multiplications >= samples_from
+    is_sampled = is_large and min(plan.problem.m, plan.problem.n) >= _SAMPLED_FROM
+    if chooses and is_sampled:
         _look_at_sample(plan, given, record, None, inner)
     last = _write_rungs(plan, given, rungs, (record, 0), inner)
     if is_exact_behind:

@@ -77,6 +77,10 @@ _ENTRIES = 32
 """Real numbers of a thread; where their integers have many words, threads have half as
 many.
 """
+_LEAST_AHEAD = 2
+"""Panels by which scales run ahead of residues, at least: while one program joins the
+blocks of a long panel, the residues of the panel before are made.
+"""
 _PAIR_REGISTERS = 128
 """Of a thread that makes pairs of residues: two programs of 256 threads on a
 multiprocessor, of which one may load.
@@ -551,7 +555,8 @@ class Config:
     # blocks of 256 along k in a tile, at most: a power of two. Vectors that are no
     # longer stay in registers
     blocks: int = 4
-    ahead: int = 8 << 20  # bytes by which scales run ahead of residues
+    # bytes by which scales run ahead of residues, if these are two panels or more
+    ahead: int = 8 << 20
 
 
 def norm_scales(
@@ -948,7 +953,8 @@ def _layout(
         panels=panels,
         steps=-(-k // (blocks * block)),
         ahead=min(
-            max(config.ahead // (panel * k * width * _SIZES[dtype]), 1), sum(panels)
+            max(config.ahead // (panel * k * width * _SIZES[dtype]), _LEAST_AHEAD),
+            sum(panels),
         ),
         warps=min(
             max(blocks * block * config.vectors * width // (32 * _ENTRIES), 1), 32
