@@ -18,10 +18,16 @@
 #endif
 
 /* Instructions beyond those that the file is compiled for: target attributes of GCC and
- * Clang let a function have them. With other compilers the portable set is the only one. */
-#if (defined(__x86_64__) || defined(__i386__)) && (defined(__GNUC__) || defined(__clang__))
+ * Clang let a function have them, and MSVC asks for nothing. With other compilers the
+ * portable set is the only one. */
+#if defined(_M_X64) || defined(__clang__) && defined(__x86_64__) \
+    || defined(__GNUC__) && defined(__x86_64__) && !defined(_WIN32)
+/* (GCC for Windows does not align what it spills of wide registers.) */
 #define HAS_X86 1
 #include <immintrin.h>
+#if defined(_MSC_VER)
+#include <intrin.h>
+#endif
 #else
 #define HAS_X86 0
 #endif
@@ -37,7 +43,7 @@
 /* AVX2 and FMA: x86-64 processors from 2013 (Haswell) and 2015 (Excavator) on. */
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
-#else
+#elif defined(__GNUC__)
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 #endif
@@ -62,14 +68,14 @@
 #include "undefine.h"
 #if defined(__clang__)
 #pragma clang attribute pop
-#else
+#elif defined(__GNUC__)
 #pragma GCC pop_options
 #endif
 
 /* AVX-512F: the same with twice the lanes. */
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx512f"))), apply_to = function)
-#else
+#elif defined(__GNUC__)
 #pragma GCC push_options
 #pragma GCC target("avx512f")
 #endif
@@ -95,7 +101,7 @@
 #include "undefine.h"
 #if defined(__clang__)
 #pragma clang attribute pop
-#else
+#elif defined(__GNUC__)
 #pragma GCC pop_options
 #endif
 
@@ -160,16 +166,39 @@ static ALWAYS_INLINE unsigned differ_neon(float64x2_t x, float64x2_t y)
 #define DIFFER(x, y) (unsigned)((x) != (y))
 #include "kernels.h"
 
+#if HAS_X86
+
+/* Whether the processor has a set, and the system keeps its registers. */
+static void find_sets(int *has_avx2, int *has_avx512)
+{
+#if defined(_MSC_VER)
+    int registers[4]; /* eax, ebx, ecx, edx */
+    __cpuidex(registers, 1, 0);
+    int has_fma = registers[2] >> 12 & 1, has_xgetbv = registers[2] >> 27 & 1;
+    unsigned long long kept = has_xgetbv ? _xgetbv(0) : 0;
+    __cpuidex(registers, 7, 0);
+    *has_avx2 = has_fma && (registers[1] >> 5 & 1) && (kept & 0x06) == 0x06;
+    *has_avx512 = (registers[1] >> 16 & 1) && (kept & 0xe6) == 0xe6;
+#else
+    __builtin_cpu_init();
+    *has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    *has_avx512 = __builtin_cpu_supports("avx512f") != 0;
+#endif
+}
+
+#endif
+
 const Kernels *const *kernels_here(void)
 {
     static const Kernels *sets[4];
     int count = 0;
     if (sets[0] == NULL) {
 #if HAS_X86
-        __builtin_cpu_init();
-        if (__builtin_cpu_supports("avx512f"))
+        int has_avx2, has_avx512;
+        find_sets(&has_avx2, &has_avx512);
+        if (has_avx512)
             sets[count++] = &kernels_avx512;
-        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        if (has_avx2)
             sets[count++] = &kernels_avx2;
 #endif
 #if HAS_NEON

@@ -230,7 +230,7 @@ typedef struct {
     const Kernels *f;
     const Format *format;
     double error_in_two, error_in_three; /* bounds of tiles */
-    double log_k;                        /* rounded, of base 2 */
+    int log_k;                           /* k <= 2^log_k */
     ptrdiff_t z;
     Decoded row;     /* of A, number row_index */
     Decoded columns; /* of B, from `first_column` on */
@@ -430,7 +430,7 @@ static void write_tile(Entries *s, Panels *panels, ptrdiff_t row, ptrdiff_t i, i
                 int exponent = row_exponents[r] + panels->column_exponents[v];
                 Words words = {hi[r * lanes + v], lo[r * lanes + v], 0.0, err, exponent};
                 int unit = unit_of_products(s, panels, row + r, i + r, v, j + v);
-                if (unit >= s->log_k - 105.0)
+                if (unit >= s->log_k - 105)
                     words.err = 0.0;
                 if (write_words(s, i + r, j + v, words))
                     open &= ~bit;
@@ -467,7 +467,7 @@ static void write_tile(Entries *s, Panels *panels, ptrdiff_t row, ptrdiff_t i, i
             if (!is_written) {
                 words.err = 0.0;
                 int unit = unit_of_products(s, panels, row + r, i + r, v, j + v);
-                is_written = unit >= s->log_k - 146.0 && write_words(s, i + r, j + v, words);
+                is_written = unit >= s->log_k - 146 && write_words(s, i + r, j + v, words);
             }
             if (!is_written)
                 write_exactly(s, i + r, j + v);
@@ -680,7 +680,7 @@ Outcome multiply(const Product *product, const Kernels *f)
         .format = p.first.is_single ? &BINARY32 : &BINARY64,
         .error_in_two = tile_error_in_two(p.k),
         .error_in_three = tile_error_in_three(p.k),
-        .log_k = log2((double)(p.k ? p.k : 1)),
+        .log_k = exponent_of((double)(p.k ? p.k : 1)),
     };
     Outcome outcome = space && facts ? DONE : NO_MEMORY;
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -534,3 +535,33 @@ def test_a_core_that_is_not_built_is_said_to_be():
         lines = answer(code, PYTHONPATH=folder, HIFIGEMM_CORE="").stdout.splitlines()
     assert lines[0].startswith("not built")
     assert lines[1] == "2.0"
+
+
+@pytest.mark.parametrize(
+    ("compiler", "emulator"),
+    [
+        ("cc", []),
+        pytest.param("aarch64-linux-gnu-gcc", ["qemu-aarch64"], marks=pytest.mark.slow),
+    ],
+)
+def test_every_set_has_the_same_bits_in_c(compiler, emulator, tmp_path):
+    if not all(shutil.which(program) for program in (compiler, *emulator)):
+        pytest.skip(f"{compiler} is not installed")
+    root = Path(__file__).parents[2]
+    parts = ("kernels", "words", "accumulator", "product")
+    program = tmp_path / "core_sets"
+    flags = ["-std=c11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra"]
+    if emulator:
+        flags.append("-static")
+    sources = [root / "core" / f"{part}.c" for part in parts]
+    command = [
+        compiler,
+        *flags,
+        f"-I{root / 'core'}",
+        Path(__file__).with_name("core_sets.c"),
+    ]
+    subprocess.run([*command, *sources, "-lm", "-o", program], check=True)
+    done = subprocess.run(
+        [*emulator, program], capture_output=True, text=True, check=True
+    )
+    assert "293601 entries, 0 results differ, hash 7c255fff38760f38" in done.stdout
