@@ -168,6 +168,24 @@ def test_the_twin_certifies_no_other_bits(kind, fmt):
                 np.testing.assert_array_equal(x[twin.certified], y[twin.certified])
 
 
+@needs_core
+@pytest.mark.parametrize("kind", ["pair", "enclosure"])
+@pytest.mark.parametrize("fmt", [FP32, FP64], ids=str)
+def test_two_parts_are_those_of_the_twin(assert_same_bits, kind, fmt):
+    rng = np.random.default_rng(8)
+    dtype = np.float32 if fmt is FP32 else np.float64
+    a = rng.standard_normal((3, 5, 20)).astype(dtype)
+    b = rng.standard_normal((1, 20, 4)).astype(dtype)
+    twin = three_words.two_parts(a, b, fmt, kind)
+    compiled = core.two_parts(a, b, fmt, kind)
+    for x, y in zip(compiled, twin, strict=True):
+        assert_same_bits(x, y)
+    assert core.override(three_words.two_parts) is core.two_parts
+    a[2, 4, 0] = np.inf
+    assert three_words.two_parts(a, b, fmt, kind) is None
+    assert core.two_parts(a, b, fmt, kind) is None
+
+
 def layouts(x):
     """The same matrix with other strides."""
     wide = np.zeros((2 * x.shape[0], 3 * x.shape[1]), x.dtype)
@@ -379,6 +397,7 @@ def test_blocks_within_a_workspace_change_no_bit(make_pair, assert_same_bits):
 def three_threads(monkeypatch):
     """Any product is shared among three threads."""
     monkeypatch.setattr(core, "SHARE", 1.0)
+    monkeypatch.setattr(core, "_UNSHARED", 0)
     monkeypatch.setattr(core.threads, "limit", lambda: 3)
 
 
@@ -465,7 +484,7 @@ def test_a_process_that_forks_multiplies_on():
     code = (
         "import os, numpy as np, hifigemm as hg\n"
         "from hifigemm.engines import core\n"
-        "core.SHARE, core.threads.limit = 1.0, lambda: 3\n"
+        "core.SHARE, core._UNSHARED, core.threads.limit = 1.0, 0, lambda: 3\n"
         "a = np.random.default_rng(1).standard_normal((90, 90))\n"
         "want = hg.matmul(a, a, accuracy='correct')\n"
         "child = os.fork()\n"
