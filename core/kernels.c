@@ -226,17 +226,18 @@ double tile_error_in_two(ptrdiff_t k)
 
 /* What row_in_three errs by.
  *
- * The grid of the middle word is 3 2^-43 ulp: 2^-94, so 2 c rests of at most 2^-95 are
- * added to the low word of a chunk, with errors up to u i 2^-95: u 2^-95 c (2 c + 1).
- * The two additions that end a chunk round a number that is no larger than the sum of
- * all rests, 2 k 2^-95, and of what TwoSum left of the middle words, n k 2^-51 u.
+ * The grid of the middle word is g = ulp(3 2^-43) = 2^-94, so c rests of at most
+ * 2^-95 + 2^-105, each with an error of 3 u g = 6 u 2^-95, are added to the low word of a
+ * chunk, the i-th with an error of u i 2^-95: u 2^-95 c (c + 13) / 2, and 1 % for 2^-105.
+ * The two additions that end a chunk round a number that is no larger than the sum of all
+ * rests, k 2^-94, and of what TwoSum left of the middle words, n k 2^-51 u.
  */
 double tile_error_in_three(ptrdiff_t k)
 {
     double c = k < CHUNK ? (double)k : CHUNK;
     double n = (double)((k + CHUNK - 1) / CHUNK);
     double largest = (double)k * (0x1p-94 + n * 0x1p-104);
-    double rounded = n * (0x1p-148 * c * (2.0 * c + 1.0) + 2.0 * 0x1p-53 * largest);
+    double rounded = n * (0x1p-148 * c * (c + 13.0) / 2.0 + 2.0 * 0x1p-53 * largest);
     return 1.01 * rounded + 2.0 * (double)k * TINY;
 }
 
@@ -255,10 +256,11 @@ double piece_error_in_two(ptrdiff_t n)
          + (double)n * 0x1p-700;
 }
 
-/* What dot_in_three errs by, in units of 2^g: rests are at most 2^(g - 93). */
+/* What dot_in_three errs by, in units of 2^g: rests are at most 2^(g - 93), in chains of c
+ * terms as above. */
 double piece_error_in_three(ptrdiff_t n)
 {
     double c = (double)(n / 4 + 1);
-    return 1.01 * 0x1p-146 * (((double)n + 4.0) * (2.0 * c + 1.0) + 64.0 * (double)n)
+    return 1.01 * 0x1p-146 * (((double)n + 4.0) * (c + 13.0) / 2.0 + 64.0 * (double)n)
          + (double)n * 0x1p-700;
 }

@@ -1,7 +1,7 @@
 /* Products of matrices: each entry climbs a ladder until its rounding is certain.
  *
  *   1. two words, a fixed-point sum and what it leaves: four operations a term
- *   2. three words: thirteen operations a term, for sums that cancel, operands of wide
+ *   2. three words: eleven operations a term, for sums that cancel, operands of wide
  *      exponents, pairs and enclosures
  *   3. the exact sum, about 2 ns a term: ties, and whatever else is left
  *
