@@ -110,7 +110,8 @@ def multiply(
     core: Any = loaded()[0]
     parts = 1
     if first.size * a.shape[-1] > _UNSHARED:
-        parts = min(most_threads(*first.shape, a.shape[-1]), threads.limit())
+        batch, m, n = first.shape
+        parts = min(most_threads(batch, m, n, a.shape[-1]), threads.limit())
     if parts == 1:
         is_finite: bool = core.multiply(a, b, c, first, second, shift, kind)
         return is_finite
