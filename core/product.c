@@ -153,8 +153,8 @@ static inline double unless_tiny(double x)
 }
 
 /* Scale the first `count` vectors of a panel, the others being zeros, to norms below 1,
- * and leave out entries below TINY, whose products might be subnormal, which takes
- * processors a hundred times as long. Returns 0 where the vectors hold Inf or NaN. */
+ * and leave out entries below TINY, whose products might be subnormal, with which
+ * processors are slow. Returns 0 where the vectors hold Inf or NaN. */
 static int normalise(const Kernels *f, ptrdiff_t k, int lanes, int count, double *panel,
                      int *exponents)
 {
