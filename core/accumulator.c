@@ -63,7 +63,8 @@ uint64_t decoded(double x, int *exponent)
 static inline uint64_t multiplied(uint64_t x, uint64_t y, uint64_t *low)
 {
 #ifdef __SIZEOF_INT128__
-    unsigned __int128 product = (unsigned __int128)x * y;
+    __extension__ typedef unsigned __int128 Wide;
+    Wide product = (Wide)x * y;
     *low = (uint64_t)product;
     return (uint64_t)(product >> 64);
 #else

@@ -69,28 +69,25 @@ static ALWAYS_INLINE void NAME(add_in_two)(VECTOR a, VECTOR b, VECTOR *sum, VECT
 #endif
 }
 
-/* Take x to the grid of the sum; returns what is left of it, exactly. */
-static ALWAYS_INLINE VECTOR NAME(take)(VECTOR *sum, VECTOR x)
-{
-    VECTOR next = ADD(*sum, x);
-    VECTOR rest = PLUS(SUB(*sum, next), x);
-    *sum = next;
-    return rest;
-}
-
-/* Add a b to sum, middle and low.
+/* Add a b to sum, middle and low: eleven operations with FMA.
  *
- * a b = p + e exactly. sum takes p to its grid, middle what that leaves, and e, to a
- * grid of its own; only what is left then is added to low with rounding. */
+ * a b = p + e exactly. sum takes p to its grid, which leaves `first`, exactly, and middle
+ * takes first + e, rounded, to a grid of its own, of g. What it did not take of these two
+ * is at most g / 2 + u 2^-52 and goes into low. Its own two additions are exact where the
+ * last bit of p is above g, and err by 3 u g at most. */
 static ALWAYS_INLINE void NAME(add_in_three)(VECTOR a, VECTOR b, VECTOR *sum,
                                              VECTOR *middle, VECTOR *low)
 {
     VECTOR p, e;
     NAME(two_product)(a, b, &p, &e);
-    VECTOR rest = NAME(take)(sum, p);
-    VECTOR first = NAME(take)(middle, rest);
-    VECTOR second = NAME(take)(middle, e);
-    *low = PLUS(PLUS(*low, first), second);
+    VECTOR next = ADD(*sum, p);
+    VECTOR first = PLUS(SUB(*sum, next), p);
+    *sum = next;
+
+    next = ADD(*middle, PLUS(first, e));
+    VECTOR rest = PLUS(PLUS(SUB(*middle, next), first), e);
+    *middle = next;
+    *low = PLUS(*low, rest);
 }
 
 /* Sums of squares of the columns of a panel (k, COLUMNS), with k roundings each. */

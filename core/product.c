@@ -1,7 +1,7 @@
 /* Products of matrices: each entry climbs a ladder until its rounding is certain.
  *
  *   1. two words, a fixed-point sum and what it leaves: four operations a term
- *   2. three words: thirteen operations a term, for sums that cancel, operands of wide
+ *   2. three words: eleven operations a term, for sums that cancel, operands of wide
  *      exponents, pairs and enclosures
  *   3. the exact sum, about 2 ns a term: ties, and whatever else is left
  *
@@ -153,8 +153,8 @@ static inline double unless_tiny(double x)
 }
 
 /* Scale the first `count` vectors of a panel, the others being zeros, to norms below 1,
- * and leave out entries below TINY, whose products might be subnormal, which takes
- * processors a hundred times as long. Returns 0 where the vectors hold Inf or NaN. */
+ * and leave out entries below TINY, whose products might be subnormal, with which
+ * processors are slow. Returns 0 where the vectors hold Inf or NaN. */
 static int normalise(const Kernels *f, ptrdiff_t k, int lanes, int count, double *panel,
                      int *exponents)
 {
@@ -230,7 +230,7 @@ typedef struct {
     const Kernels *f;
     const Format *format;
     double error_in_two, error_in_three; /* bounds of tiles */
-    double log_k;                        /* rounded, of base 2 */
+    int log_k;                           /* k <= 2^log_k */
     ptrdiff_t z;
     Decoded row;     /* of A, number row_index */
     Decoded columns; /* of B, from `first_column` on */
@@ -462,7 +462,7 @@ static void write_tile(Entries *s, Panels *panels, ptrdiff_t row, ptrdiff_t i, i
                 int exponent = row_exponents[r] + panels->column_exponents[v];
                 Words words = {hi[r * lanes + v], lo[r * lanes + v], 0.0, err, exponent};
                 int unit = unit_of_products(s, panels, row + r, i + r, v, j + v);
-                if (unit >= s->log_k - 105.0)
+                if (unit >= s->log_k - 105)
                     words.err = 0.0;
                 if (write_words(s, i + r, j + v, words))
                     open &= ~bit;
@@ -499,7 +499,7 @@ static void write_tile(Entries *s, Panels *panels, ptrdiff_t row, ptrdiff_t i, i
             if (!is_written) {
                 words.err = 0.0;
                 int unit = unit_of_products(s, panels, row + r, i + r, v, j + v);
-                is_written = unit >= s->log_k - 146.0 && write_words(s, i + r, j + v, words);
+                is_written = unit >= s->log_k - 146 && write_words(s, i + r, j + v, words);
             }
             if (!is_written)
                 write_exactly(s, i + r, j + v);
@@ -712,7 +712,7 @@ Outcome multiply(const Product *product, const Kernels *f)
         .format = p.first.is_single ? &BINARY32 : &BINARY64,
         .error_in_two = tile_error_in_two(p.k),
         .error_in_three = tile_error_in_three(p.k),
-        .log_k = log2((double)(p.k ? p.k : 1)),
+        .log_k = exponent_of((double)(p.k ? p.k : 1)),
     };
     Outcome outcome = space && facts ? DONE : NO_MEMORY;
 

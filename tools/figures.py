@@ -148,22 +148,71 @@ def peers() -> str:
     return table(*rows)
 
 
-def cpu_peers() -> str:
-    """Small products on a CPU, in microseconds."""
+def cpu_core() -> str:
+    """Multiples of NumPy's time with the compiled core, by its sets, and without it."""
+    files = ("cpu_core", "cpu_core_avx2", "cpu_core_off")
+    tables = [{row["call"]: row for row in rows_of(name)} for name in files]
+    rows = [("call", "NumPy, us", "AVX-512", "AVX2", "without the core")]
+    for call, row in tables[0].items():
+        ratios = (digits(float(lines[call]["ratio"]), 2) for lines in tables)
+        rows.append((call, digits(float(row["numpy_us"]), 2), *ratios))
+    return table(*rows)
+
+
+def cpu_threads() -> str:
+    """Milliseconds of correct products and pairs by the number of threads."""
+    lines = rows_of("cpu_threads")
+    counts = list(dict.fromkeys(row["threads"] for row in lines))
+    times: dict[tuple[str, str], Row] = {}
+    for row in lines:
+        for way, column in (("NumPy", "numpy_ms"), (row["request"], "ms")):
+            by_count = times.setdefault((row["shape"], way), {})
+            by_count.setdefault(row["threads"], digits(float(row[column]), 2))
+    rows = [("m x k x n", "", *(f"{count} threads" for count in counts))]
+    for (shape, way), by_count in times.items():
+        rows.append((shape, way, *(by_count[count] for count in counts)))
+    return table(*rows)
+
+
+def cpu_products() -> str:
+    """Square products of packages on a CPU, in microseconds."""
     names = {
         "numpy": "NumPy",
         "correct": '`accuracy="correct"`',
         "pair": '`result="pair"`',
-        "flint": "python-flint, 212 bits",
-        "mpmath": "mpmath, 212 bits",
+        "accupy": "accupy",
+        "python-flint": "python-flint",
+        "mpmath": "mpmath",
     }
-    rows = [("n", *names.values())]
+    squares = [row for row in rows_of("cpu_peers") if row["m"] != "1"]
+    return times_of(squares, "n", names)
+
+
+def cpu_dot_products() -> str:
+    """Dot products of packages on a CPU, in microseconds."""
+    names = {
+        "numpy": "NumPy",
+        "correct": '`accuracy="correct"`',
+        "pair": '`result="pair"`',
+        "accupy": "accupy",
+        "sumprod": "sumprod",
+        "fsum": "fsum",
+        "python-flint": "python-flint",
+        "mpmath": "mpmath",
+    }
+    dots = [row for row in rows_of("cpu_peers") if row["m"] == "1"]
+    return times_of(dots, "terms", names)
+
+
+def times_of(lines: list[Row], size: str, names: dict[str, str]) -> str:
+    """Microseconds by size, of which k is the number, and by way."""
     measured: dict[str, Row] = {}
-    for row in rows_of("cpu_peers"):
+    for row in lines:
         microseconds = digits(1e6 * float(row["seconds_least"]), 2)
-        measured.setdefault(row["n"], {})[row["way"]] = microseconds
-    for n, times in measured.items():
-        rows.append((n, *(times.get(way, "") for way in names)))
+        measured.setdefault(row["k"], {})[row["way"]] = microseconds
+    rows = [(size, *names.values())]
+    for k, times in measured.items():
+        rows.append((k, *(times.get(way, "") for way in names)))
     return table(*rows)
 
 
@@ -171,7 +220,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "products": products,
     "on_a_cpu": on_a_cpu,
     "peers": peers,
-    "cpu_peers": cpu_peers,
+    "cpu_core": cpu_core,
+    "cpu_threads": cpu_threads,
+    "cpu_products": cpu_products,
+    "cpu_dot_products": cpu_dot_products,
 }
 
 

@@ -24,7 +24,7 @@ from .curves import (
 )
 from .grading import estimates, guarantees
 from .machines import modes, moduli, residuals_on_gpu, schemes, word_products
-from .systems import solvers
+from .systems import products_on_a_cpu, solvers
 from .words import mantissa, underflow
 
 __all__ = [
@@ -82,6 +82,7 @@ DRAWINGS = {
     "estimates": Drawing(estimates, "family target needed estimate num_moduli"),
     "ozaki_modes": Drawing(ozaki_modes, "phi n way max_relative_error num_slices"),
     "linalg_peers": Drawing(solvers, "n condition solver error radius encloses"),
+    "cpu_peers": Drawing(products_on_a_cpu, "m k n way seconds_least correct_entries"),
     "demo": Drawing(
         demo_figure, "problem scheme error guaranteed relative_error share_correct"
     ),

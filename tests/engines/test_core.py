@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -166,6 +167,24 @@ def test_the_twin_certifies_no_other_bits(kind, fmt):
         for x, y in ((twin.first, compiled.first), (twin.second, compiled.second)):
             if x is not None:
                 np.testing.assert_array_equal(x[twin.certified], y[twin.certified])
+
+
+@needs_core
+@pytest.mark.parametrize("kind", ["pair", "enclosure"])
+@pytest.mark.parametrize("fmt", [FP32, FP64], ids=str)
+def test_two_parts_are_those_of_the_twin(assert_same_bits, kind, fmt):
+    rng = np.random.default_rng(8)
+    dtype = np.float32 if fmt is FP32 else np.float64
+    a = rng.standard_normal((3, 5, 20)).astype(dtype)
+    b = rng.standard_normal((1, 20, 4)).astype(dtype)
+    twin = three_words.two_parts(a, b, fmt, kind)
+    compiled = core.two_parts(a, b, fmt, kind)
+    for x, y in zip(compiled, twin, strict=True):
+        assert_same_bits(x, y)
+    assert core.override(three_words.two_parts) is core.two_parts
+    a[2, 4, 0] = np.inf
+    assert three_words.two_parts(a, b, fmt, kind) is None
+    assert core.two_parts(a, b, fmt, kind) is None
 
 
 def layouts(x):
@@ -425,6 +444,7 @@ def test_blocks_within_a_workspace_change_no_bit(make_pair, assert_same_bits):
 def three_threads(monkeypatch):
     """Any product is shared among three threads."""
     monkeypatch.setattr(core, "SHARE", 1.0)
+    monkeypatch.setattr(core, "_UNSHARED", 0)
     monkeypatch.setattr(core.threads, "limit", lambda: 3)
 
 
@@ -511,7 +531,7 @@ def test_a_process_that_forks_multiplies_on():
     code = (
         "import os, numpy as np, hifigemm as hg\n"
         "from hifigemm.engines import core\n"
-        "core.SHARE, core.threads.limit = 1.0, lambda: 3\n"
+        "core.SHARE, core._UNSHARED, core.threads.limit = 1.0, 0, lambda: 3\n"
         "a = np.random.default_rng(1).standard_normal((90, 90))\n"
         "want = hg.matmul(a, a, accuracy='correct')\n"
         "child = os.fork()\n"
@@ -581,3 +601,33 @@ def test_a_core_that_is_not_built_is_said_to_be():
         lines = answer(code, PYTHONPATH=folder, HIFIGEMM_CORE="").stdout.splitlines()
     assert lines[0].startswith("not built")
     assert lines[1] == "2.0"
+
+
+@pytest.mark.parametrize(
+    ("compiler", "emulator"),
+    [
+        ("cc", []),
+        pytest.param("aarch64-linux-gnu-gcc", ["qemu-aarch64"], marks=pytest.mark.slow),
+    ],
+)
+def test_every_set_has_the_same_bits_in_c(compiler, emulator, tmp_path):
+    if not all(shutil.which(program) for program in (compiler, *emulator)):
+        pytest.skip(f"{compiler} is not installed")
+    root = Path(__file__).parents[2]
+    parts = ("kernels", "words", "accumulator", "product")
+    program = tmp_path / "core_sets"
+    flags = ["-std=c11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra"]
+    if emulator:
+        flags.append("-static")
+    sources = [root / "core" / f"{part}.c" for part in parts]
+    command = [
+        compiler,
+        *flags,
+        f"-I{root / 'core'}",
+        Path(__file__).with_name("core_sets.c"),
+    ]
+    subprocess.run([*command, *sources, "-lm", "-o", program], check=True)
+    done = subprocess.run(
+        [*emulator, program], capture_output=True, text=True, check=True
+    )
+    assert "293601 entries, 0 results differ, hash 7c255fff38760f38" in done.stdout

@@ -36,9 +36,9 @@ from hifigemm.settings import wants_core
 
 _KINDS = {"nearest": 0, "pair": 1, "enclosure": 2}
 
-# Times by which plans choose: nanoseconds a term, one thread, AMD EPYC at about 3 GHz.
-# Those of AVX-512 and NEON are counted from the lanes of AVX2 and were not measured.
-RATES = {"avx512": 0.14, "avx2": 0.14, "neon": 0.3, "portable": 3.0}
+# Times by which plans choose: nanoseconds a term, one thread, an AMD EPYC at about 3 GHz
+# and, for AVX-512, an Intel Xeon of 2023. That of NEON is counted from its lanes.
+RATES = {"avx512": 0.1, "avx2": 0.14, "neon": 0.3, "portable": 3.0}
 """Sums of the core, in tiles."""
 PRODUCTS_RATE = 0.3
 """Five or six products of the BLAS and their passes, of large matrices."""
@@ -46,6 +46,8 @@ PRODUCTS_STEPS = 200_000.0
 """Nanoseconds that they take for the smallest ones."""
 SHARE = 1e6
 """Nanoseconds of work for each thread, at least: starting one takes some 50,000."""
+_UNSHARED = 2**18
+"""Terms of a product that no thread would share, at the slowest rate."""
 SHARED_BYTES = 2**27
 """Packed rows and columns of all threads, at most."""
 THIN = 3
@@ -106,9 +108,10 @@ def multiply(
     An entry is rounded once whoever makes it, so bits do not depend on the threads.
     """
     core: Any = loaded()[0]
-    parts = most_threads(*first.shape, a.shape[-1])
-    if parts > 1:
-        parts = min(parts, threads.limit())
+    parts = 1
+    if first.size * a.shape[-1] > _UNSHARED:
+        batch, m, n = first.shape
+        parts = min(most_threads(batch, m, n, a.shape[-1]), threads.limit())
     if parts == 1:
         is_finite: bool = core.multiply(a, b, c, first, second, shift, kind)
         return is_finite
@@ -160,7 +163,20 @@ def _shares(shape: tuple[int, ...], parts: int) -> list[tuple[slice, slice, slic
     return shares
 
 
-_OVERRIDES: dict[Callable[..., Any], Any] = {three_words.rounded_sums: rounded_sums}
+def two_parts(a: Array, b: Array, fmt: Format, kind: str) -> tuple[Array, Array] | None:
+    """`numerics.three_words.two_parts` by the core, which settles every entry."""
+    shape = max(len(a), len(b)), a.shape[1], b.shape[2]
+    first = np.empty(shape, a.dtype)
+    second = np.empty(shape, a.dtype)
+    if not multiply(_readable(a), _readable(b), None, first, second, 0, _KINDS[kind]):
+        return None
+    return first, second
+
+
+_OVERRIDES: dict[Callable[..., Any], Any] = {
+    three_words.rounded_sums: rounded_sums,
+    three_words.two_parts: two_parts,
+}
 
 
 def _reason() -> str:

@@ -55,7 +55,8 @@ def _count_of_blas() -> Callable[[], int] | None:
         return None
     for name in _COUNTS:
         if hasattr(library, name):
-            return getattr(library, name)  # type: ignore[no-any-return]
+            count: Callable[[], int] = getattr(library, name)
+            return count
     return None
 
 
