@@ -20,6 +20,7 @@ from hifigemm.engine import F
 from hifigemm.engines import core
 from hifigemm.exceptions import PlanError, VerificationError
 from hifigemm.gemm import gemm_of_numbers
+from hifigemm.linalg.block_inverse import SMALLEST, inverse_by_blocks
 from hifigemm.linalg.upward import UNIT, moduli
 from hifigemm.numerics import magnitudes, subnormals
 from hifigemm.numerics.bits import Array
@@ -153,7 +154,10 @@ def inverse(a: Array) -> Array:
     """
     if is_on_host(a):
         return np.linalg.inv(a)
-    return _array(_torch().linalg.inv_ex(_tensor(a)).inverse)
+    tensor = _tensor(a)
+    if tensor.is_cuda and len(tensor) >= SMALLEST:
+        return _array(inverse_by_blocks(tensor))
+    return _array(_torch().linalg.inv_ex(tensor).inverse)
 
 
 def thin_qr(a: Array) -> tuple[Array, Array]:

@@ -138,8 +138,7 @@ class Certificate:
         return self._accurate_update(residual)
 
     def _native_update(self, residual: Residual) -> tuple[Array, Array]:
-        """|R q* - d| <= |R| ((gamma_n + u) |q| + errors) and what underflows,
-        d = fl(R q).
+        """|R q* - d| <= |R| (gamma_n + u) |q| and what underflows, d = fl(R q).
 
         A complex product of n terms is two real ones of 2 n terms.
         """
@@ -149,13 +148,12 @@ class Certificate:
 
         # gamma of the sums of d; those of re and im are of all its components
         share = 1.5 * gamma(2 * n) if q.dtype.kind == "c" else gamma(n)
-        sizes = (share + UNIT) * moduli(q) + residual.errors
-        images = self.inverse_magnitudes.times(sizes)
+        images = self.inverse_magnitudes.times((share + UNIT) * moduli(q))
         return d, above(images, n + 6, self._underflows)
 
     def _accurate_update(self, residual: Residual) -> tuple[Array, Array]:
-        """|R q* - d| <= 2 u |d| + |R| ((r + u^2) |q| + errors), d = R q to an accuracy r;
-        u for u^2 where q is of one word.
+        """|R q* - d| <= 2 u |d| + |R| (r + u^2) |q|, d = R q to an accuracy r; u for u^2
+        where q is of one word.
 
         Where the condition exceeds 1 / u, roundings of a native product would be larger
         than R q itself. All words of R meet all words of q in one product.
@@ -169,8 +167,7 @@ class Certificate:
         share = 1.5 * accuracy if d.dtype.kind == "c" else accuracy
         share += UNIT * UNIT if count == 2 else UNIT
         magnitudes = sum(map(moduli, residual.words[1:]), moduli(residual.words[0]))
-        sizes = share * magnitudes + residual.errors
-        images = self.inverse_magnitudes.times(sizes)
+        images = self.inverse_magnitudes.times(share * magnitudes)
         return d, above(images + 2.0 * UNIT * moduli(d), len(d) + 8, self._underflows)
 
     @cached_property
@@ -200,12 +197,9 @@ class Certificate:
 
 @dataclass(frozen=True, eq=False)
 class Residual:
-    """b - A x as a sum q of words, up to u |q| + eta, for two words u^2 |q| + eta, and
-    errors of their own.
-    """
+    """b - A x as a sum q of words, up to u |q| + eta, for two words u^2 |q| + eta."""
 
     words: list[Array]
-    errors: Array | float = 0.0
 
 
 def _contraction(
@@ -269,9 +263,7 @@ def prove(a: Array, inverse: Array) -> Certificate:
     )
 
 
-def _gap(
-    a: Array, inverse: Array, words: int, condition: float
-) -> tuple[Array, float]:
+def _gap(a: Array, inverse: Array, words: int, condition: float) -> tuple[Array, float]:
     """(fl(D - I), r): D is R A to the accuracy r, for complex A in modulus.
 
     For arrays of the host the native product is D where that is enough, and else

@@ -11,11 +11,9 @@ Idea
     So the last step needs no residual of its own: what the sum x + d leaves beside its
     first word, or its first two, is known exactly, and is the largest part of the
     radius.
-Digits of the residual
-    An error of r (|A||x| + |b|) adds about r cond(A) to the relative error of the
-    largest entries of x. So r is a small part of u / cond(A) first; where that leaves
-    an entry, such as a small one, without a sharp bound, q is made again and rounded
-    once. With the compiled core it is rounded once from the start, in one reading of A.
+Residuals
+    q is rounded once, or of two words where R has two: a sum of products to fewer
+    digits would save little, and its error would be the largest one of the bound.
 Words
     x1 + x2 has the residual b - [A A] [x1; x2]. So x is good to about u^2 cond(A), and
     x1 is the solution rounded to float64.
@@ -24,37 +22,26 @@ Words
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from hifigemm.engines import core
 from hifigemm.linalg.arrays import (
     correct_residual,
-    identity,
     is_on_host,
     numbers,
     pair_residual,
-    product_of_numbers,
     to_host,
 )
-from hifigemm.linalg.certificate import Certificate, Magnitudes, Residual, rung
+from hifigemm.linalg.certificate import Certificate, Residual
 from hifigemm.linalg.scaling import ScaledSystem, zeros_are_exact
 from hifigemm.linalg.upward import above, moduli
 from hifigemm.numerics.bits import LEAST, Array
 from hifigemm.numerics.eft import two_sum
 
-Accuracy = float | Literal["correct", "pair"]
-"""Of a residual: see `residual`."""
 MOST_STEPS = 50
 """A step gains a bit at least where the norm of I - R A is at most 1/2."""
 
-SHARE_OF_RESIDUAL = 2.0**-62
-"""Of the condition and x, what the residual may add to the bound: a part of what is
-sharp.
-"""
-SHARE_IN_TWO_WORDS = 2.0**-72
-"""The same for two words: 2^-18 of a unit in the last place."""
 SHARP = {1: 2.0**-60, 2: 2.0**-69}
 """Of an entry, by the number of words: bounds of what the words leave that need not be
 smaller. A hundredth of a unit in the last place changes a radius by little, 2^-16 of
@@ -123,10 +110,9 @@ def enclosure(
     """The solution in `words` words, 1 or 2, with its radius; `certificate` is a
     proof.
 
-    A solution to start from is refined once more, with all digits of its residual: where
-    that is zero, the solution is known to be exact.
+    A solution to start from is refined once more: where its residual is zero, it is known
+    to be exact.
     """
-    accuracies = _accuracies(system, certificate, words)
     if start is None:
         # |R b| is of the size of x, or of R |b| where digits cancel
         x = certificate.image(system.b)
@@ -134,18 +120,7 @@ def enclosure(
     else:
         x = start.x
         low = start.low
-        del accuracies[:-1]
-
-    steps = 0
-    for accuracy in accuracies:
-        step, more_steps, is_sharp, has_zeros = _refined(
-            system, certificate, x, low, accuracy
-        )
-        steps += more_steps
-        x = step.x
-        low = step.low
-        if is_sharp:
-            break
+    step, steps, is_sharp, has_zeros = _refined(system, certificate, x, low)
 
     # Entries that are small beside others may need more than the largest bounds
     error = step.error
@@ -161,21 +136,7 @@ def enclosure(
         if zeros_are_exact(system.a, *step.words):
             is_exact = is_exact | step.is_zero
         radius = np.where(is_exact, 0.0, radius)
-    return Enclosure(x, low, radius, is_exact, steps)
-
-
-def _accuracies(
-    system: ScaledSystem, certificate: Certificate, words: int
-) -> list[Accuracy]:
-    """Of residuals, to be taken in turns until the bound is sharp: some digits first, where
-    that costs less than all of them.
-    """
-    if certificate.words == 2:
-        return ["pair"]
-    if is_on_host(system.a) and system.a.dtype.kind == "f" and core.loaded()[0]:
-        return ["correct"]
-    share = SHARE_OF_RESIDUAL if words == 1 else SHARE_IN_TWO_WORDS
-    return [rung(share / max(certificate.condition, 1.0)), "correct"]
+    return Enclosure(step.x, step.low, radius, is_exact, steps)
 
 
 def _refined(
@@ -183,7 +144,6 @@ def _refined(
     certificate: Certificate,
     x: Array,
     low: Array | None,
-    accuracy: Accuracy,
 ) -> tuple[_Step, int, bool, bool]:
     """The last step that gained something, the number of steps, if its bound is sharp, and
     if some residual is zero.
@@ -193,7 +153,7 @@ def _refined(
         copies = np.concatenate([system.a, system.a], axis=1)
 
     def step_from(x: Array, low: Array | None) -> _Step:
-        q = residual(copies, system.b, x, low, accuracy, certificate.magnitudes)
+        q = residual(copies, system.b, x, low, certificate.words)
         return _step(certificate, x, low, q)
 
     # What decides about another step is read with one wait for a device
@@ -231,34 +191,17 @@ def _step(certificate: Certificate, x: Array, low: Array | None, q: Residual) ->
 
 
 def residual(
-    copies: Array,
-    b: Array,
-    x: Array,
-    low: Array | None,
-    accuracy: Accuracy,
-    magnitudes: Magnitudes,
+    copies: Array, b: Array, x: Array, low: Array | None, words: int
 ) -> Residual:
-    """b - A (x + low): rounded once; "pair": the sum of two words; a number r: with
-    errors of r (|A| (|x| + |low|) + |b|), where `magnitudes` are those of A.
+    """b - A (x + low), rounded once, or the sum of two words.
 
-    `copies` is A, or [A A] for two words. But for "correct" the residual is the product
-    of [A A b] and [-x; -low; I].
+    `copies` is A, or [A A] for an x of two words, of which the residual is
+    b - [A A] [x; low].
     """
-    words = [x] if low is None else [x, low]
-    right = x if low is None else np.concatenate(words)
-    if accuracy == "correct":
-        return Residual([correct_residual(copies, right, b)])
-    if accuracy == "pair":
-        return Residual(pair_residual(copies, right, b))
-    left = np.concatenate([copies, b], axis=1)
-    unit = identity(b.shape[1], like=b)
-    n = len(b)
-    size_of_x = sum(map(moduli, words[1:]), moduli(x))
-    terms = magnitudes.times(size_of_x) + moduli(b)
-    share = 1.5 * accuracy if left.dtype.kind == "c" else accuracy
-    errors = above(share * terms, n + 4, (n + 1) * LEAST)
-    product = product_of_numbers(left, np.concatenate([-right, unit]), accuracy)
-    return Residual([product], errors)
+    stacked = x if low is None else np.concatenate([x, low])
+    if words == 2:
+        return Residual(pair_residual(copies, stacked, b))
+    return Residual([correct_residual(copies, stacked, b)])
 
 
 def _largest(bounds: Array) -> Array:
