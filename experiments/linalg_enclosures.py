@@ -1,7 +1,7 @@
 """Does an enclosure of `hifigemm.linalg.solve` ever miss? Counts by family of systems.
 
     python -m experiments.linalg_enclosures [--systems 100000] [--processes 2]
-        [--seconds 300] [--first 0] [--pieces DIRECTORY]
+        [--seconds 300] [--first 0] [--pieces DIRECTORY] [--large]
         [--output results/linalg_enclosures.csv]
 
 Systems of each family are drawn in turns, solved with accuracy=None, each fourth of them
@@ -19,7 +19,7 @@ with "correct" as well, and judged by the exact solution in integers:
 
 A round is one draw of each family, and has a seed of its own: runs with other rounds,
 from --first on, add up. With --pieces each leaves its counts in a file, and the table is
-that of all files there.
+that of all files there. --large is for systems of 100 to 300 rows.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ from typing import Any
 import numpy as np
 
 import hifigemm.linalg as verified
-from experiments.systems import FAMILIES, Array, exact_parts, misses
+from experiments.systems import FAMILIES, LARGE, Array, exact_parts, misses
 from hifigemm.linalg.scaling import scaled_system
 from hifigemm.workshop.environment import write_csv
 
 SEED = 43
+ALL = {**FAMILIES, **LARGE}
 
 Parts = list[list[list[Fraction]]]
 """[re, im] or [re] of a solution, each as rows."""
@@ -236,9 +237,8 @@ def judge(task: tuple[int, int, str]) -> tuple[str, dict[str, Any]]:
     """One draw of a family."""
     seed, number, family = task
     counts = Counts()
-    draw = FAMILIES[family]
-    rng = np.random.default_rng([seed, number, list(FAMILIES).index(family)])
-    for a, b in matrices(*draw(rng)):
+    rng = np.random.default_rng([seed, number, list(ALL).index(family)])
+    for a, b in matrices(*ALL[family](rng)):
         counts.add(a, b, also_correct=number % SHARE_OF_CORRECT == 0)
     return family, counts.piece()
 
@@ -246,17 +246,18 @@ def judge(task: tuple[int, int, str]) -> tuple[str, dict[str, Any]]:
 def tasks(options: argparse.Namespace) -> Iterator[tuple[int, int, str]]:
     """Draws until the time is over."""
     end = time.monotonic() + options.seconds
-    last = options.first + -(-options.systems // len(FAMILIES))
+    families = LARGE if options.large else FAMILIES
+    last = options.first + -(-options.systems // len(families))
     for number in range(options.first, last):
         if time.monotonic() > end:
             return
-        for family in FAMILIES:
+        for family in families:
             yield options.seed, number, family
 
 
 def judged(options: argparse.Namespace) -> dict[str, Counts]:
     """Counts of each family, by one process or several."""
-    counts = {family: Counts() for family in FAMILIES}
+    counts = {family: Counts() for family in ALL}
     if options.processes == 1:
         for family, piece in map(judge, tasks(options)):
             counts[family].merge(piece)
@@ -284,6 +285,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--first", type=int, default=0, help="the first round")
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--large", action="store_true")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--pieces", type=Path)
     parser.add_argument("--output", default="results/linalg_enclosures.csv")
@@ -294,14 +296,19 @@ def main() -> None:
         if counts:
             piece = {family: line.piece() for family, line in counts.items()}
             options.pieces.mkdir(exist_ok=True)
-            path = options.pieces / f"{options.seed}-{options.first}.json"
+            kind = "large" if options.large else "small"
+            path = options.pieces / f"{kind}-{options.seed}-{options.first}.json"
             path.write_text(json.dumps(piece))
-        counts = {family: Counts() for family in FAMILIES}
+        counts = {family: Counts() for family in ALL}
         for path in sorted(options.pieces.glob("*.json")):
             for family, piece in json.loads(path.read_text()).items():
                 counts[family].merge(piece)
 
-    rows = [{"family": family, **line.row()} for family, line in counts.items()]
+    rows = [
+        {"family": family, **line.row()}
+        for family, line in counts.items()
+        if line.numbers["systems"]
+    ]
     for row in rows:
         print(*row.values(), sep=", ")
     systems = sum(row["systems"] for row in rows)

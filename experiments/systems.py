@@ -326,6 +326,18 @@ FAMILIES: dict[str, Callable[[np.random.Generator], System]] = {
 }
 
 
+def large(rng: np.random.Generator) -> System:
+    """100 to 300 rows, of conditions from 1 to 1e14, graded by rows and columns."""
+    n = int(rng.integers(100, 301))
+    values = np.logspace(0.0, -float(rng.uniform(0, 14)), n)
+    a = _orthogonal(rng, n) * values @ _orthogonal(rng, n)
+    powers = rng.integers(-100, 101, (n, 1)) + rng.integers(-100, 101, n)
+    return np.ldexp(a, powers), rng.standard_normal((n, 1))
+
+
+LARGE = {"n = 100 to 300": large}
+
+
 def _size(rng: np.random.Generator, least: int = 1) -> int:
     """Number of rows; small ones are more frequent."""
     return int(rng.integers(least, 11 if rng.random() < 0.6 else MOST_ROWS + 1))
