@@ -2,8 +2,9 @@
 `numpy.linalg.solve` on a CPU, beside `torch.linalg.solve` on a GPU.
 
 One right side, normal entries. Both are timed in turns, after two calls of each; `least`
-and `median` are of all turns, and so are their ratios. On a GPU a turn ends when the
-device is done, and rows of the steps inside follow.
+and `median` are of all turns, and so are their ratios. On a CPU each is timed in a row as
+well: a small `numpy.linalg.solve` takes half of its time when nothing runs between two
+calls. On a GPU a turn ends when the device is done, and rows of the steps inside follow.
 
     OPENBLAS_NUM_THREADS=1 python -m benchmarks.linalg_solve --device cpu
     python -m benchmarks.linalg_solve --device cuda --output results/linalg_solve_h200.csv
@@ -66,7 +67,10 @@ def beside_numpy(n: int, dtype: str) -> Row:
         lambda: hg.linalg.solve(a, b),
         lambda: hg.linalg.solve(a, b, accuracy="correct"),
     ]
-    return row(n, dtype, *timed(calls, turns(n, "cpu"), lambda: None))
+    count = turns(n, "cpu")
+    alone = [min(timed([call], count, lambda: None)[0]) for call in calls[:2]]
+    line = row(n, dtype, *timed(calls, count, lambda: None))
+    return line | {"ratio in a row": alone[1] / alone[0]}
 
 
 def beside_torch(n: int, dtype: str) -> Iterator[Row]:

@@ -21,6 +21,7 @@ import numpy as np
 
 from hifigemm.linalg.arrays import (
     check_finite,
+    is_on_host,
     numbers,
     to_device_of,
     to_host,
@@ -64,6 +65,8 @@ class ScaledSystem:
         scaled_radius = scaled(radius, self.exponents)
         is_exact = scaled(scaled_x, -self.exponents) == x
         is_exact &= scaled(scaled_radius, -self.exponents) == radius
+        if is_on_host(x) and is_exact.all():
+            return scaled_x, scaled_radius
         loose = above(scaled_radius, 1, LEAST)
         return scaled_x, np.where(is_exact, scaled_radius, loose)
 
