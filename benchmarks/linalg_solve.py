@@ -4,7 +4,7 @@
 One right side, normal entries. Both are timed in turns, after two calls of each; `least`
 and `median` are of all turns, and so are their ratios. On a CPU each is timed in a row as
 well: a small `numpy.linalg.solve` takes half of its time when nothing runs between two
-calls. On a GPU a turn ends when the device is done, and rows of the steps inside follow.
+calls. crlin is timed beside them where it is installed. On a GPU a turn ends when the device is done, and rows of the steps inside follow.
 
     OPENBLAS_NUM_THREADS=1 python -m benchmarks.linalg_solve --device cpu
     python -m benchmarks.linalg_solve --device cuda --output results/linalg_solve_h200.csv
@@ -23,6 +23,11 @@ import numpy as np
 import hifigemm as hg
 from hifigemm.workshop.environment import write_csv
 from hifigemm.workshop.measuring.arrays import cuda_is_usable
+
+try:
+    import crlin
+except ImportError:
+    crlin = None
 
 SIZES = {"cpu": "10,100,1000", "cuda": "4096,8192,16384"}
 SEED = 43
@@ -69,8 +74,13 @@ def beside_numpy(n: int, dtype: str) -> Row:
     ]
     count = turns(n, "cpu")
     alone = [min(timed([call], count, lambda: None)[0]) for call in calls[:2]]
-    line = row(n, dtype, *timed(calls, count, lambda: None))
-    return line | {"ratio in a row": alone[1] / alone[0]}
+    if crlin is not None and dtype == "float64":
+        calls.append(lambda: crlin.solve(a, b))
+    plain, ours, correct, *others = timed(calls, count, lambda: None)
+    line = row(n, dtype, plain, ours, correct)
+    line["ratio in a row"] = alone[1] / alone[0]
+    line["ratio of crlin"] = min(others[0]) / min(plain) if others else ""
+    return line
 
 
 def beside_torch(n: int, dtype: str) -> Iterator[Row]:
