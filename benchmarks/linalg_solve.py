@@ -4,7 +4,8 @@
 One right side, normal entries. Both are timed in turns, after two calls of each; `least`
 and `median` are of all turns, and so are their ratios. On a CPU each is timed in a row as
 well: a small `numpy.linalg.solve` takes half of its time when nothing runs between two
-calls. crlin is timed beside them where it is installed. On a GPU a turn ends when the device is done, and rows of the steps inside follow.
+calls; and crlin beside them, where it is installed. On a GPU a turn ends when the device
+is done, and rows of the steps inside follow.
 
     OPENBLAS_NUM_THREADS=1 python -m benchmarks.linalg_solve --device cpu
     python -m benchmarks.linalg_solve --device cuda --output results/linalg_solve_h200.csv
