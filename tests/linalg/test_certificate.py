@@ -167,15 +167,17 @@ def test_a_native_product_is_taken_for_no_better_than_its_roundings(monkeypatch)
 
 
 def test_native_products_that_underflow_count():
-    # Of R A = 1.5 nothing is left but the entry on the diagonal, 1
+    # Nothing is left of R A, whose entries are 8 times 0.99 2^-1075
     n = 8
     a = np.full((n, n), 2.0**-540)
-    a[0, 0] = 2.0**-540
     inverse = np.full((n, n), 0.99 * 2.0**-535)
     proof = prove(a, inverse)
-    big = np.full((n, 1), 2.0**1000)
-    exact = exact_matmul(deviation(a, inverse), fractions(big))
-    assert_no_less(proof.contraction(big), exact)
+    assert (proof.deviations.array == np.eye(n)).all()
+    v = np.zeros((n, 1))
+    v[0] = 2.0**1000
+    exact = exact_matmul(deviation(a, inverse), fractions(v))
+    assert exact[1][0] > 0
+    assert_no_less(proof.contraction(v), exact)
 
 
 @pytest.mark.parametrize("accurate", [False, True])
@@ -227,6 +229,50 @@ def test_update_counts_the_roundings_of_its_product(monkeypatch):
     gap = n * (1 + UNIT) - Fraction(float(d[0, 0]))
     assert gap > (n - 2) * n * UNIT
     assert Fraction(float(error[0, 0])) >= gap
+
+
+def test_update_counts_both_roundings_where_gamma_has_no_room(monkeypatch):
+    # d is off by n u |R||q| = 4 u, and q by u |q|: R q* - d is 6 u
+    proof = prove(np.eye(2), np.ones((2, 2)))
+    monkeypatch.setattr(module, "gamma", lambda terms: terms * 2.0**-53)
+    monkeypatch.setattr(module, "matmul", lambda *_: np.full((2, 1), 2.0 - 2.0**-51))
+    _, error = proof.update(Residual([np.ones((2, 1))]))
+    assert Fraction(float(error[0, 0])) >= 6 * UNIT
+
+
+def test_complex_updates_count_the_roundings_of_both_components(monkeypatch):
+    # re and im of (1 + i)^2 are sums of two products, each off by 2 u (1 + 1)
+    proof = prove(np.eye(1) + 0j, np.array([[1.0 + 1.0j]]))
+    monkeypatch.setattr(module, "gamma", lambda terms: terms * 2.0**-53)
+    _, error = proof.update(Residual([np.array([[1.0 + 1.0j]])]))
+    roundings_of_q = 2 * UNIT
+    assert (Fraction(float(error[0, 0])) - roundings_of_q) ** 2 >= 2 * (4 * UNIT) ** 2
+
+
+def test_accurate_update_counts_the_roundings_of_two_words(monkeypatch):
+    # R q is exact, and zero; q* is off by u^2 |q|
+    monkeypatch.setattr(module, "rung", lambda _: 0.0)
+    inverse = np.array([[1.0, -1.0], [2.0**50, -(2.0**50)]])
+    proof = prove(np.eye(2), inverse)
+    monkeypatch.setattr(module, "product_of_numbers", lambda *_: np.zeros((2, 1)))
+    q = Residual([np.ones((2, 1)), np.zeros((2, 1))])
+    _, error = proof._accurate_update(q)
+    assert Fraction(float(error[1, 0])) >= 2 * UNIT**2 * 2**50
+
+
+def test_accurate_update_counts_the_accuracy_of_complex_products(monkeypatch):
+    # re and im may each be off by r |R||q|, the modulus by the square root of 2
+    proof = prove(np.eye(1) + 0j, np.eye(1) + 0j)
+    monkeypatch.setattr(module, "rung", lambda _: 0.125)
+    _, error = proof._accurate_update(Residual([np.ones((1, 1)) + 0j] * 2))
+    assert error[0, 0] ** 2 >= 2 * (0.125 * 2) ** 2
+
+
+def test_accurate_update_counts_what_underflow_takes_from_the_residual():
+    inverse = np.array([[2.0**900]])
+    proof = prove(np.array([[2.0**-900]]), inverse)
+    _, error = proof._accurate_update(Residual([np.zeros((1, 1))] * 2))
+    assert Fraction(float(error[0, 0])) >= Fraction(2) ** 900 * Fraction(LEAST) / 2
 
 
 def test_accurate_update_counts_the_roundings_of_the_residual():

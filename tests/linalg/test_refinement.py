@@ -76,6 +76,16 @@ def test_a_step_bounds_its_error_where_everything_is_as_bad_as_it_may(
             assert abs(solution[i][0] - value) <= Fraction(step.error[i, 0])
 
 
+@pytest.mark.parametrize("a", [0.1, 1.0])
+def test_a_step_counts_what_its_update_is_off_by(monkeypatch, a):
+    # d = 0 says that |R q*| is 1 at most: x* - x is 1 / a then, with R = 1, G = 1 - a
+    proof = prove(np.array([[a]]), np.ones((1, 1)))
+    update = np.zeros((1, 1)), np.ones((1, 1))
+    monkeypatch.setattr(type(proof), "update", lambda *_: update)
+    step = _step(proof, np.zeros((1, 1)), None, Residual([np.ones((1, 1))]))
+    assert Fraction(step.error[0, 0]) >= 1 / Fraction(a)
+
+
 def test_the_radius_counts_what_the_words_leave():
     # 1 / 3 lies between two numbers, and x + d to twice the digits between them
     system = ScaledSystem(np.array([[3.0]]), np.array([[1.0]]), np.zeros((1, 1), int))
