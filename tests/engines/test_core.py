@@ -631,3 +631,43 @@ def test_every_set_has_the_same_bits_in_c(compiler, emulator, tmp_path):
         [*emulator, program], capture_output=True, text=True, check=True
     )
     assert "293601 entries, 0 results differ, hash 7c255fff38760f38" in done.stdout
+
+
+@needs_core
+@pytest.mark.parametrize("kind", ["nearest", "pair"])
+def test_sums_with_an_addend_are_those_of_exact_arithmetic(instructions, kind):
+    rng = np.random.default_rng(3)
+    for n, k in ((1, 1), (5, 2), (40, 3), (33, 20)):
+        a = gen.phi_matrix(rng, (n, n), 2.0, np.float64)
+        x = gen.phi_matrix(rng, (n, k), 2.0, np.float64)
+        b = a @ x
+        exact = exact_entries(np.hstack([a, b]), np.vstack([-x, np.eye(k)]))
+        first, second = values_of_kind(exact, kind, np.float64, (n, k))
+        got = core.sums(a, -x, b, kind)
+        np.testing.assert_array_equal(got[0], first)
+        assert (got[1] is None) == (second is None)
+        if second is not None:
+            np.testing.assert_array_equal(got[1], second)
+
+
+@needs_core
+def test_sums_of_what_is_not_finite_are_left_to_others():
+    a = np.array([[1.0, np.nan], [0.0, 1.0]])
+    assert core.sums(a, np.ones((2, 1)), None) is None
+
+
+@needs_core
+def test_functions_of_matrices_refuse_what_does_not_fit():
+    with pytest.raises(ValueError, match="do not fit"):
+        MODULE.magnitude_product(np.ones((2, 2)), np.ones((3, 1)), np.ones((2, 1)))
+    with pytest.raises(TypeError, match="float64"):
+        MODULE.magnitude_product(*[np.ones((2, 2), np.float32)] * 3)
+    with pytest.raises(TypeError, match="three"):
+        MODULE.magnitude_product(np.ones((2, 2)))
+    with pytest.raises(TypeError, match="five"):
+        MODULE.equilibrate(np.ones((2, 2)))
+    a, b = np.ones((2, 2)), np.ones((2, 1))
+    with pytest.raises(ValueError, match="do not fit"):
+        MODULE.equilibrate(a, b, np.asfortranarray(np.ones((2, 2))), b.copy(), b.copy())
+    with pytest.raises(ValueError, match="do not fit"):
+        MODULE.equilibrate(a, b, a.copy(), b.copy(), np.ones((3, 1)))

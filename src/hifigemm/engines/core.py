@@ -24,6 +24,8 @@ from hifigemm.numerics import three_words
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.embedding import embed_left, embed_right, unembed
 from hifigemm.numerics.epilogue import Epilogue
+from hifigemm.numerics.equilibration import Equilibrated, equilibrated
+from hifigemm.numerics.magnitudes import magnitude_product
 from hifigemm.numerics.rounded_sums import rounded_sums as sums_of_terms
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
@@ -34,6 +36,7 @@ from hifigemm.plan import Plan
 from hifigemm.problem import Problem
 from hifigemm.settings import wants_core
 
+Sums = tuple[Array, Array | None]
 _KINDS = {"nearest": 0, "pair": 1, "enclosure": 2}
 
 # Times by which plans choose: nanoseconds a term, one thread, an AMD EPYC at about 3 GHz
@@ -173,9 +176,47 @@ def two_parts(a: Array, b: Array, fmt: Format, kind: str) -> tuple[Array, Array]
     return first, second
 
 
+def sums(a: Array, b: Array, c: Array | None, kind: str = "nearest") -> Sums | None:
+    """A B + C for three real matrices of one dtype, entries rounded once: the array, and
+    for "pair" that of what it leaves. None where A or B is not finite, and without the
+    core.
+    """
+    if loaded()[0] is None:
+        return None
+    first = np.empty((1, a.shape[0], b.shape[1]), a.dtype)
+    second = None if kind == "nearest" else np.empty_like(first)
+    addend = None if c is None else _readable(c[None])
+    operands = _readable(a), _readable(b), addend
+    if not multiply(*operands, first, second, 0, _KINDS[kind]):
+        return None
+    return first[0], None if second is None else second[0]
+
+
+def _magnitude_product(a: Array, v: Array) -> Array:
+    """`numerics.magnitudes.magnitude_product`, in one reading of A."""
+    product = np.empty((a.shape[0], v.shape[1]))
+    loaded()[0].magnitude_product(_readable(a), _readable(v), product)
+    return product
+
+
+def _equilibrated(a: Array, b: Array) -> Equilibrated | None:
+    """`numerics.equilibration.equilibrated`, in two readings of A."""
+    scaled_a = np.empty(a.shape)
+    scaled_b = np.empty(b.shape)
+    exponents = np.empty(b.shape, np.int64)
+    determinant_exponent = loaded()[0].equilibrate(
+        _readable(a), _readable(b), scaled_a, scaled_b, exponents.view(np.float64)
+    )
+    if determinant_exponent is None:
+        return None
+    return Equilibrated(scaled_a, scaled_b, exponents, determinant_exponent)
+
+
 _OVERRIDES: dict[Callable[..., Any], Any] = {
     three_words.rounded_sums: rounded_sums,
     three_words.two_parts: two_parts,
+    magnitude_product: _magnitude_product,
+    equilibrated: _equilibrated,
 }
 
 

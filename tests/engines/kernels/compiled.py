@@ -46,6 +46,7 @@ from hifigemm.engines.kernels.mirror import mirror
 from hifigemm.engines.kernels.program import Program
 from hifigemm.engines.kernels.slices import slice_operands
 from hifigemm.engines.kernels.special import restore_special_values
+from hifigemm.engines.kernels.thin_products import write_thin_product
 from hifigemm.engines.kernels.tiles import (
     SLICES,
     SMALL_SLICES,
@@ -511,6 +512,20 @@ def sums():
         yield f"{dtype} {form} {result} {tile}", write
 
 
+def thin_products():
+    for count, of_magnitudes, order in product(
+        (1, 2, 4), (False, True), ((0, 1), (1, 0))
+    ):
+
+        def write(program, count=count, of_magnitudes=of_magnitudes, order=order):
+            a = program.operand(Layout((2048, 2048), torch.float64, order))
+            columns = program.operand(Layout((count, 2048), torch.float64))
+            out = program.operand(Layout((count, 2048), torch.float64))
+            write_thin_product(a, columns, out, of_magnitudes=of_magnitudes)
+
+        yield f"{count} columns, magnitudes {of_magnitudes}, order {order}", write
+
+
 SINGLE = ((1, 2048, 2048), torch.float32), ((2,), torch.int32)
 FAMILIES = {
     f.__name__: f
@@ -527,6 +542,7 @@ FAMILIES = {
             counts,
             native,
             sums,
+            thin_products,
         ),
     )
 }
