@@ -67,7 +67,8 @@ def lines(machine: Machine, sizes: Sequence[int]) -> Iterator[Row]:
             a, b = scaled_operands(*unscaled, span, machine)
             sample = Sample(a, b)
             for case, run in ways(machine, load, a, b, out).items():
-                row: Row = {"n": n, "span": span, "case": case}
+                row: Row = {"device": machine.name, "n": n, "dtype": load.dtype}
+                row |= {"span": span, "case": case}
                 try:
                     run()
                 except hg.HifigemmError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from experiments.gpu import common, forward_errors, modes
 from hifigemm.workshop.measuring.arrays import CudaArrays, Workload
