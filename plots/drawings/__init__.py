@@ -23,7 +23,14 @@ from .curves import (
     throughput,
 )
 from .grading import estimates, guarantees
-from .machines import modes, moduli, residuals_on_gpu, schemes, word_products
+from .machines import (
+    modes,
+    moduli,
+    predicted,
+    residuals_on_gpu,
+    schemes,
+    word_products,
+)
 from .spans import graded_lu, spans
 from .systems import solvers
 from .words import mantissa, underflow
@@ -85,6 +92,7 @@ DRAWINGS = {
     "guarantees": Drawing(guarantees, "family n accuracy method constant bound_over_u"),
     "estimates": Drawing(estimates, "family target needed estimate num_moduli"),
     "ozaki_modes": Drawing(ozaki_modes, "phi n way max_relative_error num_slices"),
+    "weak_fp64": Drawing(predicted, "card source case n predicted_tflops"),
     "graded_lu": Drawing(graded_lu, "n span way backward_error"),
     "linalg_peers": Drawing(solvers, "n condition solver error radius encloses"),
     "demo": Drawing(

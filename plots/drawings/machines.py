@@ -255,6 +255,46 @@ def _curves_of_words(
     axes.set_title(f"{dtype} matrices", loc="left", fontsize=11)
 
 
+def predicted(rows: Sequence[Row]) -> Any:
+    """Predicted speeds on cards that were not at hand: modes of Ozaki scheme I on the
+    left, of float32 with words on the right.
+    """
+    cards = unique(rows, "card")
+    title = "Predicted from datasheets and stages on an H200, not measured"
+    figure, grid = new_figure(len(cards), 2, (10, 4.6 * len(cards) + 1.6), title)
+    sliced = choose(rows, source="modes")
+    family = unique(sliced, "family")[0]
+    for (left, right), card in zip(grid, cards):
+        modes_of_card = choose(sliced, card=card, family=family)
+        _curves_of_modes(
+            left,
+            choose(modes_of_card, dtype="float64"),
+            "predicted_tflops",
+            "TFLOP/s, counted as 2 n³",
+        )
+        found = choose(modes_of_card, dtype="float32")
+        found += [
+            row
+            for row in choose(rows, card=card, source="words")
+            if row["case"] != "native"
+        ]
+        for case, style in (_MODES["float32"] | _WORDS["float32"]).items():
+            if case == "native":
+                style = _MODES["float32"][case]
+            name = "native product of float32" if case == "native" else case_name(case)
+            curve(right, choose(found, case=case), "n", "predicted_tflops", name, style)
+        sizes = [float(row["n"]) for row in found]
+        decades(right, sizes, "n", "TFLOP/s, counted as 2 n³")
+        for axes, kind in ((left, "float64"), (right, "float32")):
+            axes.set_title(
+                f"{card}, {kind}: predicted, {family_name(family)}",
+                loc="left",
+                fontsize=11,
+            )
+    legend(figure, grid[0], 3)
+    return figure
+
+
 _RESIDUALS = [
     "grey v",
     "pink ^",
