@@ -74,7 +74,9 @@ def backward_error(a: Any, factors: Any) -> float:
     upper = np.triu(wide)
     residual = abs(a.astype(np.longdouble) - lower @ upper)
     size = abs(lower) @ abs(upper)
-    return float((residual / size).max() * 2.0**53)
+    # Without terms there is no error to divide.
+    relative = np.divide(residual, size, out=residual.copy(), where=size > 0)
+    return float(relative.max() * 2.0**53)
 
 
 def measure(n: int, span: int) -> list[dict[str, Any]]:
