@@ -23,7 +23,8 @@ def environment(**extra: Any) -> dict[str, Any]:
     """Return what decides times and bits: versions, BLAS, processor, date, commit.
     Ready for JSON.
 
-    Keys: hifigemm, core (whether the compiled one is there), python, numpy, blas (name, version), threads (of each pool, if threadpoolctl
+    Keys: hifigemm, core (whether the compiled one is there), python, numpy, blas (name,
+    version), threads (of each pool, if threadpoolctl
     is installed, else the variables that set them), system, cpu, cores (available to
     this process), date (UTC), commit (of the checkout that holds the working directory,
     None outside one; "+" marks uncommitted changes). Keyword arguments are further
