@@ -16,7 +16,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/peers.md", "docs/performance.md", "paper/paper.md")
+PAGES = (
+    "README.md",
+    "docs/in-your-program.md",
+    "docs/peers.md",
+    "docs/performance.md",
+    "examples/patches/README.md",
+    "paper/paper.md",
+)
 
 MARK = re.compile(r"^<!-- figures: (\w+) -->\n\n((?:\|.*\n)+)", re.MULTILINE)
 
@@ -167,11 +174,32 @@ def cpu_peers() -> str:
     return table(*rows)
 
 
+def patches() -> str:
+    """What two packages gain by a patch: errors of their own ways and of ours."""
+    problems = dict.fromkeys(row["problem"] for row in rows_of("client_patches"))
+    rows = [("problem", "condition", "default", "its other way", "verified", "ms")]
+    for problem in problems:
+        default, other, verified = rows_of("client_patches", problem=problem)
+        cells = [_size(row["error"]) for row in (default, other, verified)]
+        times = [digits(1e3 * float(row["seconds"]), 2) for row in (default, verified)]
+        package = verified["package"].split()[0]
+        condition = _size(verified["condition"])
+        rows.append((f"{package}: {problem}", condition, *cells, ", ".join(times)))
+    return table(*rows)
+
+
+def _size(text: str) -> str:
+    """A number as an order of magnitude with one digit."""
+    number = float(text)
+    return f"{number:.0e}" if number else "0"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "products": products,
     "on_a_cpu": on_a_cpu,
     "peers": peers,
     "cpu_peers": cpu_peers,
+    "patches": patches,
 }
 
 
