@@ -246,7 +246,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "cpu_threads": cpu_threads,
     "cpu_products": cpu_products,
     "cpu_dot_products": cpu_dot_products,
-    "cpu_peers": cpu_peers,
     "patches": patches,
 }
 
