@@ -19,9 +19,9 @@ are zero, Inf or NaN have none. Every engine finds the same d.
 Where the slacks are about the same, d_h = (T_h - S_h) / 2 makes the rows of A and the
 columns of B parallel, where Cauchy and Schwarz have an equality. Else the operand with
 less slack is made flat, d = -S or d = T: one flat operand suffices for any other one.
-As S and T are those of normalised vectors, this loses no more than (log k + 5) / 2 bits
-of a norm where it does not help. No vector becomes larger than it is: S_h + d_h <= 0
-and T_h - d_h <= 0.
+As S and T are those of normalised vectors, this loses no more than 1.5 log2(k) + 2 bits
+of the error bound where it does not help. No vector becomes larger than it is:
+S_h + d_h <= 0 and T_h - d_h <= 0.
 
 A choice of d is a guess: every bound holds for A D and D**-1 B, whatever d is. It is
 taken where a sample of rows and columns gains by it: their `sampled_gap` is the error
@@ -36,6 +36,7 @@ import numpy as np
 
 from hifigemm.numerics.bits import Array, power_of_two
 from hifigemm.numerics.blocking import vector_blocks
+from hifigemm.numerics.scaling import required_bits
 
 NO_EXPONENT = -(2**20)
 """Exponent of a zero, below those of all others by more than they differ."""
@@ -77,6 +78,27 @@ def inner_exponents(a: Array, b: Array, block_entries: int) -> Array:
     left = _maxima(a, 2, block_entries)
     right = _maxima(b, 1, block_entries)
     return chosen_exponents(left, right)
+
+
+def gaining_exponents(a: Array, b: Array, block_entries: int) -> Array | None:
+    """`inner_exponents`; None where a sample of the operands gains too little."""
+    gap = sampled_gap(a, b)
+    if gap < WIDE_GAP:
+        return None
+    d = inner_exponents(a, b, block_entries)
+    return d if closes(gap, sampled_gap(a, b, d)) else None
+
+
+def inner_required_bits(
+    a: Array, b: Array, limit: int, block_entries: int
+) -> tuple[int, int] | None:
+    """`scaling.required_bits` of A D and D**-1 B; None too where they gain too little."""
+    d = gaining_exponents(a, b, block_entries)
+    if d is None:
+        return None
+    x = scaled_along_k(a, d, 2)
+    y = scaled_along_k(b, d, 1)
+    return required_bits(x, y, limit, block_entries)
 
 
 def chosen_exponents(left: Maxima, right: Maxima) -> Array:

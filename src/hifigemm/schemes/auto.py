@@ -72,10 +72,6 @@ _MORE_MODULI = 2
 """Larger counts that the device may go on to; data with phi = 1 need one or two moduli
 more than data of one size.
 """
-_INNER_COUNTS = 2
-"""Numbers of moduli that are tried with scaling along k: idle launches cost time, and
-operands with such a pattern need no more moduli than others.
-"""
 _RESIDUES_MARGIN = 0.9
 """Residues are to take at most this share of the time of a native product."""
 
@@ -153,11 +149,10 @@ def on_device(
     more_moduli = [replace(scheme, num_moduli=count) for count in counts[1:]]
     if not problem.mirror and problem.k > 1:
         # A product of a matrix and its transpose is balanced along k as it is.
-        inner = counts[:_INNER_COUNTS]
-        choices += f", {_listed(inner)} with powers of two along k,"
-        more_moduli += [
-            replace(scheme, num_moduli=count, scaling="inner") for count in inner
-        ]
+        # Idle launches cost time, so that one count is tried with scaling along k.
+        choices += f", {counts[0]} with powers of two along k,"
+        inner = replace(scheme, num_moduli=counts[0], scaling="inner")
+        more_moduli.append(inner)
     worst = native.bound(problem)
     reason = (
         f"the device decides by the operands between {choices} and an FP64 product"

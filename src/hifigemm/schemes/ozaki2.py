@@ -49,6 +49,7 @@ from hifigemm.numerics.inner_scaling import (
     WIDE_GAP,
     closes,
     inner_exponents,
+    inner_required_bits,
     sampled_gap,
     scaled_along_k,
 )
@@ -162,15 +163,25 @@ class Ozaki2(Scheme):
 
         # Powers of two along k, where more moduli are needed than for data of one size.
         count = self._sufficient_count(problem, target, first)
-        if count <= _expected_count(problem, target) or problem.mirror:
-            return first
-        d = _inner_exponents(a, b, engine, entries)
-        if d is None:
+        is_cheap = count <= _expected_count(problem, target)
+        if is_cheap or problem.mirror or not (a.size and b.size):
             return first
         inner = replace(self, scaling="inner")
-        second = inner._evidence(problem, target, a, b, d, engine, workspace)
+        if on_device and self.by_norms:
+            # One program of a device, which is waited for once.
+            largest = _bits_held_by(problem, MAX_MODULI)
+            bits_of = engine.override(inner_required_bits)
+            bits = bits_of(a, b, largest, entries)
+            second = None if bits is None else Evidence(bits, inner=True)
+        else:
+            d = _inner_exponents(a, b, engine, entries)
+            second = None
+            if d is not None:
+                second = inner._evidence(problem, target, a, b, d, engine, workspace)
+        if second is None:
+            return first
         fewer = inner._sufficient_count(problem, target, second)
-        return second if fewer <= count else first
+        return second if fewer < count or count > MAX_MODULI else first
 
     def _evidence(
         self,

@@ -8,9 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import hifigemm as hg
 from hifigemm.engine import SCALED_ALONG_K
+from hifigemm.engines.cuda.required_bits import inner_required_bits_of
+from hifigemm.numerics.inner_scaling import inner_required_bits
 from hifigemm.plan import Blocking, Verification
 from hifigemm.testing.reference import correctly_rounded, meets_promise
 from tests.engines.cuda.test_ozaki2 import (
@@ -19,7 +22,7 @@ from tests.engines.cuda.test_ozaki2 import (
     expected_costs,
     run,
 )
-from tests.engines.stand_in import planned
+from tests.engines.stand_in import DEVICE, arrays, planned, take_as_device
 
 assert costs  # a fixture that all tests here use
 TIGHT = 2.0**-50
@@ -124,7 +127,7 @@ def test_correct_products_take_the_moduli_of_data_without_the_pattern(
     engine, dtype, assert_same_bits
 ):
     a, b = graded(200, dtype=dtype)
-    plan = planned("auto", a, b, engine, "correct")
+    plan = planned("auto", *arrays(a, b), engine, "correct")
     assert plan.scheme.scaling == "inner"
     assert plan.scheme.num_moduli <= 22
     assert plan.bound == 0.0
@@ -144,3 +147,23 @@ def test_numbers_with_an_exact_product_behind_scale_all_rungs(engine, assert_sam
     assert certificate.scheme == plan.scheme
     assert meets_promise(values[0], a[0], b[0], TIGHT).all()
     assert_same_bits(values, by_numpy(a, b, plan.scheme))
+
+
+def test_bits_of_scaled_operands_take_one_look(engine):
+    for a, b in (graded(200), graded(0), graded(60, dtype="complex128")):
+        left, right = (torch.from_numpy(x).to(DEVICE) for x in (a, b))
+        for limit in (0, 10**6):
+            look = inner_required_bits_of(left, right, limit)
+            wanted = inner_required_bits(a, b, limit, 16384)
+            assert look(left, right) == wanted
+            assert (wanted is None) == (limit == 0 or np.ptp(np.log2(abs(a))) < 30)
+
+
+def test_repeated_products_look_at_the_operands(engine, monkeypatch, assert_same_bits):
+    take_as_device(engine, monkeypatch)
+    for seed in (0, 0, 0, 1):
+        pairs = [graded(span, seed=seed) for span in (200, 0)]
+        for a, b in pairs:
+            x, y = (torch.from_numpy(z[0]).to(DEVICE) for z in (a, b))
+            c = hg.matmul(x, y, accuracy="correct")
+            assert_same_bits(c.cpu().numpy(), correctly_rounded(a[0], b[0]))

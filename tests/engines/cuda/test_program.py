@@ -362,7 +362,7 @@ def test_a_record_is_not_read_while_a_graph_is_captured(engine, monkeypatch):
     a, b = operands()
     program = engine.compile(planned(FAST, a, b, engine))
     read = []
-    record = SimpleNamespace(tolist=lambda: read.append(1) or [0])
+    record = SimpleNamespace(tolist=lambda: read.append(1) or [0, 0, 0])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.raises(

@@ -13,7 +13,10 @@ from typing import Any
 import torch
 
 from hifigemm.engines.cuda.ozaki2 import padded, padded_shape, products_of
-from hifigemm.engines.cuda.required_bits import required_bits_of
+from hifigemm.engines.cuda.required_bits import (
+    inner_required_bits_of,
+    required_bits_of,
+)
 from hifigemm.engines.cuda.slice_counts import num_slices_of
 from hifigemm.engines.device_array import DeviceArray, check_not_capturing, unwrap, wrap
 from hifigemm.engines.kernels import block_norms as block_norms_kernel
@@ -28,7 +31,12 @@ from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.error_ratio import error_ratio
 from hifigemm.numerics.estimates import published_num_slices
-from hifigemm.numerics.inner_scaling import WIDE_GAP, inner_exponents, sampled_gap
+from hifigemm.numerics.inner_scaling import (
+    WIDE_GAP,
+    inner_exponents,
+    inner_required_bits,
+    sampled_gap,
+)
 from hifigemm.numerics.residue_products import (
     ExactProduct,
     crt,
@@ -250,7 +258,17 @@ def _inner_exponents(a: Array, b: Array, block_entries: int) -> Array:
     left = unwrap(a)
     wide = torch.full((1,), WIDE_GAP, dtype=torch.int64, device=left.device)
     exponents = inner_scaling_kernel.inner_exponents(left, unwrap(b), wide)
-    return wrap(exponents.to(torch.int64))
+    return wrap(exponents[: left.shape[2]].to(torch.int64))
+
+
+def _inner_required_bits(
+    a: Array, b: Array, limit: int, block_entries: int
+) -> tuple[int, int] | None:
+    """numerics.inner_scaling.inner_required_bits, by one wait for the device."""
+    if not (isinstance(a, DeviceArray) and isinstance(b, DeviceArray)):
+        return inner_required_bits(a, b, limit, block_entries)
+    left, right = unwrap(a), unwrap(b)
+    return inner_required_bits_of(left, right, limit)(left, right)
 
 
 def _mirror(x: Array, conjugate: bool) -> None:
@@ -273,5 +291,6 @@ OVERRIDES: dict[Callable[..., Any], Callable[..., Any]] = {
     required_bits_of_vectors: _required_bits_of_vectors,
     sampled_gap: _sampled_gap,
     inner_exponents: _inner_exponents,
+    inner_required_bits: _inner_required_bits,
 }
 """By the plain function."""

@@ -152,7 +152,7 @@ def _bytes_outside(plan: Plan, batch: int, rows: int, cols: int) -> int:
     """
     p = plan.problem
     others = p.batch * (p.m + p.n) - batch * (rows + cols)
-    return 4 * (others + p.k) + ALIGNMENT
+    return 4 * (others + p.k + inner_scaling.PADDING) + ALIGNMENT
 
 
 def moduli_of(plan: Plan, count: int | None = None) -> ModuliSet:
@@ -436,7 +436,7 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
     is_large = plan.problem.multiplications >= samples_from
     is_sampled = is_large and min(plan.problem.m, plan.problem.n) >= _SAMPLED_FROM
     if chooses and is_sampled:
-        _look_at_sample(plan, given, record, None, inner)
+        _look_at_sample(plan, given, record, inner)
     last = _write_rungs(plan, given, rungs, (record, 0), inner)
     if is_exact_behind:
         behind = record, last + 1, LARGEST
@@ -444,46 +444,26 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
     elif chooses:
         behind = record, last + 1, LARGEST
         if inner_rungs:
-            # Exponents are looked for where no rung was taken, and rungs are tried
-            # where the operands gain by them.
+            # Exponents are looked for where no rung was taken, and rungs begin where the
+            # operands gain by them.
             exponents = inner_scaling.gaining_exponents(
                 given.a, given.b, inner_record, behind
             )
-            inner = exponents, 1
-            most = _most_bits(plan, inner_rungs[-1].count)
-            tried = inner_record, inner_scaling.KEPT, most
-            _look_at_sample(plan, given, inner_record, tried, inner)
             start = inner_record, inner_scaling.KEPT
-            last = _write_rungs(plan, given, inner_rungs, start, inner)
+            last = _write_rungs(plan, given, inner_rungs, start, (exponents, 1))
             behind = inner_record, last + 1, LARGEST
         native_gemm.fp64_product(given.a, given.b, given.out, behind, given.shift)
         if given.out.is_complex():
             restore_special_values(given.a, given.b, given.out, predicate=behind)
 
 
-def _look_at_sample(
-    plan: Plan,
-    given: Arguments,
-    record: Any,
-    predicate: Predicate | None,
-    inner: Inner,
-) -> None:
-    """Raise the record to the error ratio of a few rows and columns, no more than a
-    block has.
-    """
-    batch, rows, cols = plan.block_shape
-    part = (
-        given.a[:batch, : min(rows, _SAMPLE)],
-        given.b[:batch, :, : min(cols, _SAMPLE)],
-    )
+def _look_at_sample(plan: Plan, given: Arguments, record: Any, inner: Inner) -> None:
+    """Raise the record to the error ratio of a few rows and columns."""
+    part = given.a[:, :_SAMPLE], given.b[:, :, :_SAMPLE]
     sizes = scaled_residues.sized_residues(
-        ((part[0], 2), (part[1], 1)),
-        moduli_of(plan),
-        predicate=predicate,
-        inner=inner,
+        ((part[0], 2), (part[1], 1)), moduli_of(plan), inner=inner
     )[2]
-    enough = _most_bits(plan, plan.scheme.count)
-    error_ratio_bits(sizes, enough=enough, into=record, predicate=predicate)
+    error_ratio_bits(sizes, enough=_most_bits(plan, plan.scheme.count), into=record)
 
 
 def _write_rungs(

@@ -12,7 +12,11 @@ from typing import Any
 import torch
 
 from hifigemm.engine import Call, Certificate, Outcome, Repeated, Splits
-from hifigemm.engines.cuda.required_bits import NO_LIMIT, required_bits_of
+from hifigemm.engines.cuda.required_bits import (
+    NO_LIMIT,
+    inner_required_bits_of,
+    required_bits_of,
+)
 from hifigemm.engines.device_array import (
     check_not_capturing,
     count_change,
@@ -33,6 +37,8 @@ from hifigemm.problem import Block
 from hifigemm.programs import once
 
 Tensor = Any
+_INNER_LOOK = "scaled along k"
+"""What is kept of operands that are scaled along k goes by this word and their bits."""
 _NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -344,7 +350,7 @@ class CudaProgram:
         p = self.plan
         asked = p.problem, p.asked, p.target, p.block_shape
         key = "by evidence", *asked, self.device, kind
-        table: dict[Any, Repeated] = once(key, dict, self.device)
+        table: dict[Any, Any] = once(key, dict, self.device)
         table[_fact_of(evidence)] = again
         look = (
             required_bits_of(*operands, NO_LIMIT)
@@ -352,8 +358,13 @@ class CudaProgram:
             else self.steps.look(p, *operands)
         )
 
+        if evidence.inner:
+            table[_INNER_LOOK] = inner_required_bits_of(*operands, NO_LIMIT)
+
         def chosen(x: Tensor, y: Tensor, *others: Any) -> Any:
             seen = table.get(look(x, y))
+            if seen is None and _INNER_LOOK in table:
+                seen = table.get((_INNER_LOOK, table[_INNER_LOOK](x, y)))
             return None if seen is None else seen(x, y, *others)
 
         return chosen
@@ -463,8 +474,10 @@ def _is_plain(x: Tensor) -> bool:
 
 def _fact_of(evidence: Evidence) -> Any:
     """What one look sees of other operands again; None where that takes more."""
-    if evidence.outliers is not None or evidence.apart is not None or evidence.inner:
+    if evidence.outliers is not None or evidence.apart is not None:
         return None
+    if evidence.inner:
+        return _INNER_LOOK, evidence.required_bits
     return evidence.num_slices or evidence.required_bits
 
 

@@ -20,7 +20,6 @@ start, so that no order of programs shows. Numbers that may be negative are stor
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -50,6 +49,10 @@ _NO_BITS = tl.constexpr(0x7FF << 52)
 """Bits of infinity: no component that counts has as many."""
 _BLOCK = 1024
 """Terms that a program looks at together where only k is walked over."""
+PADDING = 4096
+"""Exponents d are padded with zeros to a multiple: tiles of residues have at most as
+many terms, and read them without a mask, 16 bytes at a time.
+"""
 _CHUNK = 64
 """Tiles of vectors whose maxima a program joins before others see them."""
 KEPT = 1
@@ -325,8 +328,8 @@ def inner_exponents_kernel(
 ):
     """Twin: numerics.inner_scaling.chosen_exponents.
 
-    Every program reads the maxima of all terms, and writes d of BLOCK terms of its own.
-    Nothing where the gap is narrow.
+    Every program reads the maxima of all terms, and writes d of BLOCK terms of its own,
+    0 beyond k. Nothing where the gap is narrow.
     """
     if not holds(gap, _WIDE_GAP, 1 << 40):
         return
@@ -360,7 +363,7 @@ def inner_exponents_kernel(
     is_normal = tl.min(smallest) >= _LEAST_NORMAL
     ks = tl.program_id(0) * BLOCK + offsets
     d, _, _ = _chosen(largest, ks, k, slack_left, slack_right)
-    tl.store(exponents + ks, tl.where(is_normal, d, 0), mask=ks < k)
+    tl.store(exponents + ks, tl.where(is_normal, d, 0))
 
 
 @triton.jit(do_not_specialize=["num_a", "num_b", "k", "lower_limit", "upper_limit"])
@@ -415,11 +418,10 @@ def sampled_gap_kernel(
     tl.atomic_max(gap, tl.maximum(below, 0).to(tl.int64), sem="relaxed")
 
 
-@triton.jit(do_not_specialize=["k", "lower_limit", "upper_limit"])
+@triton.jit(do_not_specialize=["lower_limit", "upper_limit"])
 def keep_kernel(
     exponents,
     gaps,
-    k,
     mark,
     predicate,
     lower_limit,
@@ -437,7 +439,8 @@ def keep_kernel(
     before = tl.load(gaps)
     is_kept = (before >= _WIDE_GAP) & (2 * tl.load(gaps + 2) <= before)
     ks = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(exponents + ks, 0, mask=(ks < k) & (is_kept == 0))
+    if is_kept == 0:
+        tl.store(exponents + ks, 0)
     if mark is not None:  # noqa: SIM102
         if tl.program_id(0) == 0:
             tl.store(mark, tl.where(is_kept, 1, 0x7FFFFFFFFFFFFFFF))
@@ -488,7 +491,7 @@ def sampled_gap(
 
 
 def inner_exponents(left: Any, right: Any, gap: Any) -> Any:
-    """numerics.inner_scaling.inner_exponents, int32 (k,).
+    """numerics.inner_scaling.inner_exponents, int32 (k,) padded with zeros.
 
     Undefined where `gap`, an int64 tensor of one entry, is less than a wide one.
     """
@@ -548,9 +551,10 @@ def inner_exponents(left: Any, right: Any, gap: Any) -> Any:
         CHUNK=_CHUNK,
         **form,
     )
-    exponents = empty((k,), torch.int32, left)
+    padded = -(-k // PADDING) * PADDING
+    exponents = empty((padded,), torch.int32, left)
     _exponents_of(
-        (math.ceil(k / _BLOCK),),
+        (padded // _BLOCK,),
         largest,
         least,
         spread,
@@ -566,7 +570,7 @@ def inner_exponents(left: Any, right: Any, gap: Any) -> Any:
 def gaining_exponents(
     left: Any, right: Any, mark: Any = None, predicate: Predicate | None = None
 ) -> Any:
-    """d, int32 (k,), where the operands gain by it, else zeros.
+    """d, int32 (k,) padded with zeros, where the operands gain by it, else zeros.
 
     Parameters
     ----------
@@ -576,7 +580,6 @@ def gaining_exponents(
         Decides on the device: unless the entry, which is not the mark, lies within the
         limits the operands are not read, and what is returned means nothing.
     """
-    k = left.shape[2]
     # The gap before, and 16 bytes behind it that with d: both are aligned alike.
     gaps = cleared(8, left).view(torch.int64)
     before = gaps[:1]
@@ -587,10 +590,9 @@ def gaining_exponents(
     sampled_gap(left, right, after, exponents, wide)
     number, lower_limit, upper_limit = predicate or NO_PREDICATE
     _keep(
-        (math.ceil(k / _BLOCK),),
+        (exponents.shape[0] // _BLOCK,),
         exponents,
         gaps,
-        k,
         mark,
         number,
         lower_limit,

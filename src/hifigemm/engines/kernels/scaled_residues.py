@@ -85,6 +85,10 @@ _PAIR_REGISTERS = 128
 """Of a thread that makes pairs of residues: two programs of 256 threads on a
 multiprocessor, of which one may load.
 """
+_INNER_REGISTERS = {False: 128, True: 168}
+"""Of a thread that scales along k, without sizes and with them: as many as without
+scaling, so that as many programs run side by side. Nothing spills.
+"""
 _MAGNITUDE_BITS = tl.constexpr(7)
 
 
@@ -183,7 +187,7 @@ def _load_either(operands, inner, spot, ks, k, FORM: tl.constexpr):
         parts = _load_tile(operands[0], spot, ks, k, FORM.left_along_k, FORM)
     else:
         parts = _load_tile(operands[1], spot, ks, k, FORM.right_along_k, FORM)
-    return scaled(parts, inner, spot[0], ks, k)
+    return scaled(parts, inner, spot[0], ks)
 
 
 @triton.jit
@@ -612,10 +616,10 @@ def scaled_residues(
     predicate : (int64 tensor of one entry, lower limit, upper limit), optional
         Decides on the device: unless the entry lies within the limits the operands are
         not read, and what is returned means nothing.
-    inner : (int32 tensor (k,), 1 or -1), optional
-        Exponents d by which the first and the last operand are scaled along k before
-        anything else, with 2**d and 2**-d. With -1 it is the other way round, which is
-        for a right operand alone.
+    inner : (int32 tensor, 1 or -1), optional
+        Exponents d, padded as those of `inner_scaling.gaining_exponents`: the first
+        operand is scaled along k by 2**d before anything else, the last one by 2**-d.
+        With -1 it is the other way round, which is for a right operand alone.
 
     Returns
     -------
@@ -653,7 +657,7 @@ def sized_residues(
     ----------
     predicate : (int64 tensor of one entry, lower limit, upper limit), optional
         As for `scaled_residues`.
-    inner : (int32 tensor (k,), 1 or -1), optional
+    inner : (int32 tensor, 1 or -1), optional
         As for `scaled_residues`.
     """
     layout = layout_of(operands, config, sized=True)
@@ -770,6 +774,8 @@ def _run(
         )
         if constants.pairs:
             options["maxnreg"] = _PAIR_REGISTERS
+        elif inner is not None:
+            options["maxnreg"] = _INNER_REGISTERS[sizes is not None]
     truncates = is_given or constants.truncates(layout.width * layout.k, balances)
     _launch(
         (programs,),

@@ -263,16 +263,17 @@ def scale_of(squares, e, range_ptr, balance):
 
 
 @triton.jit
-def scaled(parts, inner, is_left, ks, k):
+def scaled(parts, inner, is_left, ks):
     """The components of a tile times 2**d of their terms for the left operand, 2**-d
     for the right one.
 
-    `inner` is (exponents d, 1 or -1 by which they are multiplied), or empty.
+    `inner` is (exponents d, 1 or -1 by which they are multiplied), or empty. There are
+    exponents for all terms of a tile, also beyond k.
     """
     if len(inner) == 0:
         return parts
     else:
-        d = tl.load(inner[0] + ks, mask=ks < k, other=0) * inner[1]
+        d = tl.load(inner[0] + ks) * inner[1]
         factor = power_of_two(tl.where(is_left, d, -d))
         products = ()
         for i in tl.static_range(len(parts)):
@@ -322,7 +323,7 @@ def _block_of(operand, inner, spot, q, k, FORM: tl.constexpr):
                     tl.float64
                 ),
             )
-    return scaled(parts, inner, is_left, ks, k)
+    return scaled(parts, inner, is_left, ks)
 
 
 @triton.jit
