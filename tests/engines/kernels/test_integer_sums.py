@@ -139,3 +139,23 @@ def test_an_addend_is_rounded_with_the_integer(fmt, form, power):
         addend=Addend(c, power, 1),
     )
     check(found[0], want, list(zip(values, exponents, c)))
+
+
+@pytest.mark.parametrize("fmt", [FP64, FP32], ids=["float64", "float32"])
+@pytest.mark.parametrize("form", FORMS)
+def test_the_last_bit_of_an_integer_decides_a_tie_with_an_addend_far_above(fmt, form):
+    rng = np.random.default_rng(5)
+    # Integers next to half a unit of a C whose last bit lies above all of theirs.
+    place = form[0] + 46
+    half = 1 << place
+    signs = rng.choice([-1, 1], COUNT)
+    values = [int(s) * (half + int(rng.integers(-1, 2))) for s in signs]
+    significands = rng.integers(1 << fmt.t - 1, 1 << fmt.t, COUNT)
+    exponent = -place
+    c = np.ldexp(significands * rng.choice([-1.0, 1.0], COUNT), 1).astype(DTYPES[fmt])
+    exponents = np.full(COUNT, exponent)
+    found = on_device(values, exponents + form[0], c, 0, form, fmt, "array", True)
+    want, _ = integer_sums.rounded_integers(
+        limbs_of(values), exponents.astype(np.int64), fmt, addend=Addend(c, 0, 1)
+    )
+    check(found[0], want, list(zip(values, c)))
