@@ -49,7 +49,13 @@ from hifigemm.engines.kernels.common import (
 from hifigemm.engines.kernels.crt_constants import CrtConstants, crt_constants
 from hifigemm.engines.kernels.epilogue import combine
 from hifigemm.engines.kernels.integer_sums import rounded_integers
-from hifigemm.engines.kernels.launch import Launch, Strided, float64_bits, real_view
+from hifigemm.engines.kernels.launch import (
+    Launch,
+    Strided,
+    float64_bits,
+    real_view,
+    strided,
+)
 from hifigemm.engines.kernels.rounding import finite, round_integer, with_addend
 from hifigemm.engines.kernels.special import nonfinite_product
 from hifigemm.engines.kernels.tiles import gpu_of, tiles_along
@@ -716,15 +722,9 @@ def _columns(constants: CrtConstants, *, whole: bool = False) -> int:
     return 256
 
 
-def _strided(x: Any, batch: int) -> list[Any]:
-    """A tensor (batch or 1, ...) as real numbers, and its strides in entries.
-
-    The stride along a batch of one is 0.
-    """
-    if x is None:
-        return [None, 0, 0, 0]
-    stack, *strides = x.stride()
-    return [real_view(x), stack if x.shape[0] == batch else 0, *strides]
+def _strided(x: Any) -> tuple[Any, ...]:
+    """`strided` of a tensor as real numbers, with strides in entries."""
+    return None if x is None else real_view(x), *strided(x)[1:]
 
 
 def crt(
@@ -822,18 +822,18 @@ def crt(
     has_operands = left is not None
     k = 0 if left is None else left.shape[2]
     is_single = out.dtype in (torch.float32, torch.complex64)
-    left, left_batch, left_row, left_k = _strided(left, batch)
-    right, right_batch, right_k, right_column = _strided(right, batch)
+    left, left_batch, left_row, left_k = _strided(left)
+    right, right_batch, right_k, right_column = _strided(right)
     half_m, half_n = halves or (0, 0)
     number, lower_limit, upper_limit = predicate or NO_PREDICATE
     _launch(
         (programs,),
-        _Products(*_strided(products, batch)[:4]),
-        _Scales(*_strided(s, batch)[:2]),
-        _Scales(*_strided(t, batch)[:2]),
-        Strided(*_strided(out, batch)),
-        Strided(*_strided(second, batch)),
-        Strided(*_strided(c, batch)),
+        _Products(*_strided(products)[:4]),
+        _Scales(*_strided(s)[:2]),
+        _Scales(*_strided(t)[:2]),
+        Strided(*_strided(out)),
+        Strided(*_strided(second)),
+        Strided(*_strided(c)),
         left,
         left_batch,
         left_row,

@@ -33,7 +33,7 @@ import triton.language as tl
 
 from hifigemm.engines.kernels.common import place_of, power_of_two, sign_of_finite
 from hifigemm.engines.kernels.exact_entries import biased_exponent, exact_entry
-from hifigemm.engines.kernels.launch import Launch, empty
+from hifigemm.engines.kernels.launch import Launch, empty, strided
 from hifigemm.engines.kernels.rounding import (
     finite,
     nearest_finite,
@@ -531,6 +531,31 @@ def _by_all_bits(
     return value, tl.where(is_special, pattern, second_value)
 
 
+@triton.jit
+def _tile_of(index, m, n, TILE: tl.constexpr):
+    """Matrix of the stack, rows, columns, and which entries lie inside, of a tile.
+
+    Rows and columns beyond the last one repeat it.
+    """
+    BLOCK_M: tl.constexpr = TILE.block_m
+    BLOCK_N: tl.constexpr = TILE.block_n
+    z, tile_m, tile_n = place_of(
+        index, tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), TILE.group
+    )
+    i = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    j = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    inside = (i < m)[:, None] & (j < n)[None, :]
+    i = tl.minimum(i, m - 1).to(tl.int64)
+    j = tl.minimum(j, n - 1).to(tl.int64)
+    return z.to(tl.int64), i, j, inside
+
+
+@triton.jit
+def _places(x, z, i, j, batch, row, column):
+    """Addresses of the entries of a tile."""
+    return x + z * batch + (i * row)[:, None] + (j * column)[None, :]
+
+
 _FREE = [
     "left_batch", "left_row", "left_k", "right_batch", "right_k", "right_column",
     "out_batch", "out_row", "out_column", "second_batch", "second_row",
@@ -579,21 +604,12 @@ def _quick_kernel(
     BLOCK_N: tl.constexpr = TILE.block_n
     SINGLE: tl.constexpr = out.dtype.element_ty == tl.float32
     HAS_C: tl.constexpr = c is not None
-    # The tile of this program. Rows and columns beyond the last one repeat it.
-    z, tile_m, tile_n = place_of(
-        tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), TILE.group
-    )
-    z = z.to(tl.int64)
-    i = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
-    j = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    inside = (i < m)[:, None] & (j < n)[None, :]
-    i = tl.minimum(i, m - 1).to(tl.int64)
-    j = tl.minimum(j, n - 1).to(tl.int64)
+    z, i, j, inside = _tile_of(tl.program_id(0), m, n, TILE)
 
     # C, which is the first term of all.
     addend = tl.zeros([BLOCK_M, BLOCK_N], tl.float64)
     if HAS_C:
-        places = c + z * c_batch + (i * c_row)[:, None] + (j * c_column)[None, :]
+        places = _places(c, z, i, j, c_batch, c_row, c_column)
         addend = tl.load(places).to(tl.float64) * c_sign.to(tl.float64)
     values, is_certain = _quick_sums(
         left + z * left_batch + i * left_row,
@@ -615,7 +631,7 @@ def _quick_kernel(
     if HAS_C:
         values = with_addend(values, addend)
     values = tl.where(is_open, float("nan"), values)
-    places = out + z * out_batch + (i * out_row)[:, None] + (j * out_column)[None, :]
+    places = _places(out, z, i, j, out_batch, out_row, out_column)
     tl.store(places, values.to(out.dtype.element_ty), mask=inside)
     tl.store(open_entries + tl.program_id(0), tl.sum(is_open.to(tl.int32)))
 
@@ -636,16 +652,8 @@ def _mark_kernel(
     """NaN in the place of entries that are not finite: so many of each tile as
     `open_entries` gets.
     """
-    BLOCK_M: tl.constexpr = TILE.block_m
-    BLOCK_N: tl.constexpr = TILE.block_n
-    z, tile_m, tile_n = place_of(
-        tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), TILE.group
-    )
-    i = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
-    j = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    inside = (i < m)[:, None] & (j < n)[None, :]
-    rows = out + z.to(tl.int64) * out_batch + i.to(tl.int64) * out_row
-    places = rows[:, None] + (j.to(tl.int64) * out_column)[None, :]
+    z, i, j, inside = _tile_of(tl.program_id(0), m, n, TILE)
+    places = _places(out, z, i, j, out_batch, out_row, out_column)
     values = tl.load(places, mask=inside, other=0.0)
     is_open = inside & ((tl.abs(values) < float("inf")) == 0)
     tl.store(places, tl.zeros_like(values) + float("nan"), mask=is_open)
@@ -703,16 +711,7 @@ def _rest_kernel(
         if open_entries is not None:
             num_open = tl.load(open_entries + tile)
         if num_open > 0:
-            # The tile. Rows and columns beyond the last one repeat it.
-            z, tile_m, tile_n = place_of(
-                tile, tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), TILE.group
-            )
-            z = z.to(tl.int64)
-            i = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
-            j = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-            inside = (i < m)[:, None] & (j < n)[None, :]
-            i = tl.minimum(i, m - 1).to(tl.int64)
-            j = tl.minimum(j, n - 1).to(tl.int64)
+            z, i, j, inside = _tile_of(tile, m, n, TILE)
             row_step = tl.cast(left_k, tl.int64)
             column_step = tl.cast(right_k, tl.int64)
             rows = left + z * left_batch
@@ -720,14 +719,10 @@ def _rest_kernel(
 
             addend = tl.zeros([BLOCK_M, BLOCK_N], tl.float64)
             if HAS_C:
-                places = (
-                    c + z * c_batch + (i * c_row)[:, None] + (j * c_column)[None, :]
-                )
+                places = _places(c, z, i, j, c_batch, c_row, c_column)
                 addend = tl.load(places).to(tl.float64) * c_sign.to(tl.float64)
             finite_addend = finite(addend)
-            places_out = (
-                out + z * out_batch + (i * out_row)[:, None] + (j * out_column)[None, :]
-            )
+            places_out = _places(out, z, i, j, out_batch, out_row, out_column)
             values = tl.zeros([BLOCK_M, BLOCK_N], tl.float64)
             second_values = values
             is_open = inside
@@ -759,8 +754,8 @@ def _rest_kernel(
                 entry = tl.min(tl.where(is_open, index, BLOCK_M * BLOCK_N))
                 is_entry = index == entry
                 is_open &= is_entry == 0
-                row = (tile_m * BLOCK_M + entry // BLOCK_N).to(tl.int64)
-                column = (tile_n * BLOCK_N + entry % BLOCK_N).to(tl.int64)
+                row = tl.max(tl.where(is_entry, i[:, None], 0))
+                column = tl.max(tl.where(is_entry, j[None, :], 0))
                 value, second_value = _by_all_bits(
                     rows + row * left_row, row_step,
                     columns + column * right_column, column_step, k,
@@ -778,11 +773,8 @@ def _rest_kernel(
                     # Nothing is left of what is not finite.
                     is_finite = tl.abs(values) < float("inf")
                     second_values = tl.where(is_finite, second_values, 0.0)
-                places = (
-                    second
-                    + z * second_batch
-                    + (i * second_row)[:, None]
-                    + (j * second_column)[None, :]
+                places = _places(
+                    second, z, i, j, second_batch, second_row, second_column
                 )
                 tl.store(places, second_values.to(out.dtype.element_ty), mask=inside)
 
@@ -848,10 +840,10 @@ def rounded_sums(
     k = left.shape[2]
     if form is None:
         form = form_for(k, FP32 if out.dtype is torch.float32 else FP64)
-    sides = [_vectors(left, batch, 1, 2), _vectors(right, batch, 2, 1)]
-    outs = [_vectors(x, batch, 1, 2) for x in (out, second)]
-    addend = None if c is None else c.expand(batch, m, n)
-    c_places = _vectors(addend, batch, 1, 2)
+    y, y_batch, y_k, y_column = strided(right)
+    sides = [strided(left), (y, y_batch, y_column, y_k)]
+    outs = [strided(out), strided(second)]
+    c_places = strided(None if c is None else c.expand(batch, m, n))
     # Neighbouring threads have neighbouring columns: where those of B lie apart and the
     # rows of A do not, the transposed product is made.
     if sides[1][2] != 1 and sides[0][2] == 1:
@@ -898,13 +890,3 @@ def rounded_sums(
         left_open,
     )
     _rest((programs,), *arguments, RESULT=result, FEW=few, **form_of_launch)
-
-
-def _vectors(x: Any, batch: int, vector: int, term: int) -> tuple[Any, ...]:
-    """A tensor or buffer of three dimensions, its stride along the stack, which is 0
-    for one matrix, and those along two axes.
-    """
-    if x is None:
-        return None, 0, 0, 0
-    stack = x.stride(0) if x.shape[0] == batch and batch > 1 else 0
-    return x, stack, x.stride(vector), x.stride(term)
