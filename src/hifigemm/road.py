@@ -308,15 +308,13 @@ def rounded_once(
     c: Array | None = None,
     shift: int = 0,
     key: Hashable = None,
-    negates: bool = False,
 ) -> tuple[Outcome, Report] | None:
-    """2**shift (A B + s C) by a rounding of exact sums, with a report.
+    """2**shift (+-A B + s C) by a rounding of exact sums, with a report.
 
     The plan is that of correct rounding. None where no program of it rounds so: it
     takes a GPU, and residues that hold the exact product or sums in words.
 
-    `key` is what `programs` keeps the program under, for calls of the same kind. Where
-    it `negates`, these have -A in the place of A.
+    `key` is what `programs` keeps the program under, for calls of the same kind.
     """
     problem = operands.problem()
     is_default = request.plan is None and request.workspace is None
@@ -350,36 +348,49 @@ def rounded_once(
             deliver = partial(_with_report, plan, engine, True)
         shape = operands.shapes.result
         call = Call(operands.arrays, stacks, shape, None, shift, epilogue, deliver)
-        _keep(key, plan, engine, library, limit, call, negates=negates)
+        _keep(key, plan, engine, library, limit, call)
     return outcome, _report(plan, outcome, engine, decision_seconds)
 
 
-@quiet
-def product_plus(
+def sum_at_once(
     operands: Operands,
     c: Array,
     s: float,
     request: Request,
     shift: int,
-    key: Hashable = None,
-    *,
-    negates: bool = False,
+    key: Hashable,
+    sign: int,
+) -> tuple[Array, Report] | None:
+    """2**shift (sign A B + s C), rounded once, in the result's shape; None where no
+    program adds C before its one rounding: see `rounded_once`.
+    """
+    shapes = operands.shapes
+    addend = np.broadcast_to(c, shapes.result).reshape(shapes.stack)
+    mantissa, exponent = math.frexp(s)
+    rounding = Rounding(
+        has_addend=True,
+        c_exponent=exponent - 1,
+        c_sign=1 if mantissa > 0 else -1,
+        sign=sign,
+    )
+    at_once = rounded_once(operands, request, rounding, c=addend, shift=shift, key=key)
+    if at_once is None:
+        return None
+    outcome, report = at_once
+    return outcome.values.reshape(shapes.result), report
+
+
+@quiet
+def product_plus(
+    operands: Operands, c: Array, s: float, request: Request, shift: int
 ) -> tuple[Array, Report]:
     """2**shift (A B + s C), rounded once, in the result's shape.
 
-    On a GPU a program adds C before its one rounding; see `rounded_once` for the key.
     Sums in three words settle nearly all entries on a CPU. The rows and columns of the
     others, and all of them elsewhere, are those of a longer product: see `augmented`.
     """
     shapes = operands.shapes
     addend = np.broadcast_to(c, shapes.result).reshape(shapes.stack)
-    mantissa, exponent = math.frexp(s)
-    rounding = Rounding("array", True, exponent - 1, 1 if mantissa > 0 else -1)
-    options: dict[str, Any] = {"shift": shift, "key": key, "negates": negates}
-    at_once = rounded_once(operands, request, rounding, c=addend, **options)
-    if at_once is not None:
-        outcome, report = at_once
-        return outcome.values.reshape(shapes.result), report
     settled = _settled_sums(operands, addend, s, request, shift)
     if settled is not None:
         values, is_certain, report = settled
@@ -512,12 +523,8 @@ def _keep(
     library: Library,
     limit: int,
     call: Call,
-    *,
-    negates: bool = False,
 ) -> None:
-    """Leave a function of the operands for calls of this kind, which `negates` the
-    first one.
-    """
+    """Leave a function of the operands for calls of this kind."""
     if plan.alternatives and is_strict():
         return
     program = engine.compile(plan)
@@ -527,12 +534,6 @@ def _keep(
     elif library.on_host and plan.evidence is None:
         again = _repeated_on_host(plan, engine, library, limit, call)
     if again is not None:
-        if negates:
-            of_negated = again
-
-            def again(a: Any, *others: Any) -> Any:
-                return of_negated(-a, *others)
-
         what = f"{plan.problem}: {plan.scheme}, {plan.reason}"
         keep(key, (again, what), (engine.name, engine.device))
 

@@ -323,6 +323,7 @@ _FREE = [
     "beta_bits",
     "c_exponent",
     "c_sign",
+    "sign",
     "left_k",
     "right_k",
     "lower_limit",
@@ -351,6 +352,7 @@ def crt_kernel(
     beta_bits,
     c_exponent,
     c_sign,
+    sign,
     m,
     n,
     k,
@@ -478,7 +480,7 @@ def crt_kernel(
                 y = tl.load(address_of_c, mask=stored, other=0.0).to(tl.float64)
                 y *= c_sign.to(tl.float64)
             result, second_result = _rounded_once(
-                ys_of_groups, exponent, finite(y), c_exponent + shift,
+                ys_of_groups, exponent, finite(y), c_exponent + shift, sign,
                 SET, CUT, SINGLE, ADDS, RESULT,
             )  # fmt: skip
             if FILL and tl.max(marked.to(tl.int32)) > 0:
@@ -488,6 +490,7 @@ def crt_kernel(
                     z, row_index, j, k, inside, WIDTH,
                 )  # fmt: skip
                 is_filled = marked if WIDTH == 1 else marked[:, None]
+                filled *= tl.cast(sign, tl.int32).to(tl.float64)
                 result = tl.where(is_filled, filled, result)
                 # Nothing is left of what is not finite.
                 second_result = tl.where(
@@ -583,6 +586,7 @@ def _rounded_once(
     exponent,
     addend,
     addend_exponent,
+    sign,
     SET: tl.constexpr,
     CUT: tl.constexpr,
     SINGLE: tl.constexpr,
@@ -605,6 +609,7 @@ def _rounded_once(
             exponent,
             addends[i],
             addend_exponent,
+            sign,
             RESULT,
             ADDS,
             SINGLE,
@@ -756,8 +761,8 @@ def crt(
     of complex results.
 
     Another `rounding` than NEAREST takes the place of alpha and beta: both arrays of a
-    pair or an enclosure go to `out` and `second`, or V 2**(shift - s_i - t_j) + 2**shift
-    s C is rounded once, s as the rounding has it. |V| is exact then, see
+    pair or an enclosure go to `out` and `second`, or +-V 2**(shift - s_i - t_j) +
+    2**shift s C is rounded once, signs and s as the rounding has them. |V| is exact then, see
     numerics/integer_sums.py. What is not finite of C is added to the rounded V.
 
     Parameters
@@ -847,6 +852,7 @@ def crt(
         float64_bits(beta),
         rounding.c_exponent,
         rounding.c_sign,
+        rounding.sign,
         m,
         n,
         k,
