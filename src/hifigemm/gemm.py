@@ -39,7 +39,7 @@ from hifigemm.programs import (
     view_of,
 )
 from hifigemm.request import Request
-from hifigemm.road import deliver, product, product_plus, quiet
+from hifigemm.road import deliver, product, product_plus, quiet, sum_at_once
 from hifigemm.schemes import Ozaki1, Scheme
 from hifigemm.schemes.auto import as_scheme
 from hifigemm.transforms import (
@@ -411,22 +411,25 @@ def _product(
     may_round_once = _may_round_once(request.accuracy)
     takes_sign = c is None or may_round_once or _is_one_sided(request, plans)
     negates = mantissa == -1.0 and takes_sign
-    if negates:
-        operands = _with_sign(operands)
-        mantissa = 1.0
 
     # "correct" and a relative error are kept where the sum is rounded once.
-    if may_round_once and not plans and mantissa == 1.0:
+    if may_round_once and not plans and (negates or mantissa == 1.0):
         addend = _exact_addend(operands, c, beta, shift)
         if addend is not None:
             # What C takes of its factor depends on its entries.
             own_key = key if addend[0] is c else None
-            return product_plus(
-                operands, *addend, request, shift, own_key, negates=negates
-            )
+            sign = -1 if negates else 1
+            at_once = sum_at_once(operands, *addend, request, shift, own_key, sign)
+            if at_once is not None:
+                return at_once
+            if negates:
+                operands = _with_sign(operands)
+            return product_plus(operands, *addend, request, shift, own_key, sign)
         if c is not None:
             key = None  # another C may be rounded once
     if negates:
+        operands = _with_sign(operands)
+        mantissa = 1.0
         key = None
 
     is_product = mantissa == 1.0 and c is None

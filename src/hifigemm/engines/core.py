@@ -364,7 +364,7 @@ class CoreProgram:
             third = third if self.plan.rounding.c_sign > 0 else -third
             if not (third.flags.aligned and np.isfinite(third).all()):
                 return None
-            return product(a, b, third)
+            return product(a if self.plan.rounding.sign > 0 else -a, b, third)
 
         def of_arrays(a: Any, b: Any, out: Any) -> Any:
             values = product(a, b)

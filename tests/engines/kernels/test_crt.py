@@ -561,6 +561,7 @@ ROUNDINGS = [
     Rounding("enclosure"),
     Rounding(has_addend=True),
     Rounding(has_addend=True, c_exponent=-40, c_sign=-1),
+    Rounding(has_addend=True, sign=-1),
 ]
 
 
@@ -597,7 +598,8 @@ def check_rounded_once(device, rng, count, dtype, rounding, *, special=False):
     value = reference(integers, moduli, shift - s[:, :, None] - t[:, None, :], dtype)
     c = None
     if rounding.has_addend:
-        factor = rounding.c_sign * 2.0 ** (rounding.c_exponent + shift)
+        factor = rounding.sign * rounding.c_sign
+        factor *= 2.0 ** (rounding.c_exponent + shift)
         with np.errstate(all="ignore"):
             c = addends_for(rng, (value / factor).astype(dtype), dtype)
     parts = crt_rounded_once(
