@@ -178,7 +178,7 @@ _SPAN = 1024
 """The shortest span of k, which fills the stages of a tile a few times."""
 _LEAST_GAIN = 1.25
 """Times the predicted time that a cut has to save. On an H100 cuts that were to save a
-tenth lost 6 %: full waves run at lower clocks, and residues come from memory no faster.
+tenth lost 6 to 8 %: full waves run at lower clocks, and residues come from memory no faster.
 """
 _MOST_SPANS = 32
 
