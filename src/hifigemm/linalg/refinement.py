@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from hifigemm.engines import core
 from hifigemm.linalg.arrays import (
     correct_residual,
     is_on_host,
@@ -124,6 +125,11 @@ def enclosure(
     to be exact.
     """
     if start is None:
+        if words == 1:
+            enclosed = _first_enclosure(system, certificate)
+            if enclosed is not None:
+                return enclosed
+
         # |R b| is of the size of x, or of R |b| where digits cancel
         x = certificate.image(system.b)
         low = np.zeros_like(x) if words == 2 else None
@@ -147,6 +153,28 @@ def enclosure(
             is_exact = is_exact | step.is_zero
         radius = np.where(is_exact, 0.0, radius)
     return Enclosure(step.x, step.low, radius, is_exact, steps)
+
+
+def _first_enclosure(
+    system: ScaledSystem, certificate: Certificate
+) -> Enclosure | None:
+    """The enclosure by the compiled core where one step makes it sharp; else None."""
+    a, b = system.a, system.b
+    is_real = a.dtype.kind == b.dtype.kind == "f"
+    if not (is_on_host(a) and is_real and b.shape[1] == 1 and certificate.words == 1):
+        return None
+    found = core.enclosed(
+        a,
+        b,
+        certificate.inverse,
+        certificate.row_bounds,
+        certificate.norm,
+        certificate.inverse_norm,
+    )
+    if found is None:
+        return None
+    x, radius = found
+    return Enclosure(x, None, radius, np.zeros((1, 1), bool), 1)
 
 
 def _refined(
