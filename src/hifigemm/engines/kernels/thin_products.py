@@ -90,6 +90,12 @@ def _joined(high, low, other_high, other_low):
 
 
 @triton.jit
+def _neighbours(x):
+    """The entries of even and of odd columns of a tile."""
+    return tl.split(tl.reshape(x, (x.shape[0], x.shape[1] // 2, 2)))
+
+
+@triton.jit
 def _residual_kernel(
     a,
     x,
@@ -104,6 +110,7 @@ def _residual_kernel(
     FMA: tl.constexpr,
     ROWS: tl.constexpr,
     TERMS: tl.constexpr,
+    LEVELS: tl.constexpr,
 ):
     """b - A x in two words, and |A| |x| + |b|; held against exact fractions.
 
@@ -133,10 +140,13 @@ def _residual_kernel(
             size += tl.abs(minus)
         entries += step
 
-    # Places of a row are added in pairs
-    high, low = tl.reduce((high, low), axis=1, combine_fn=_joined)
+    # Places of a row are added in pairs of neighbours
+    for _ in tl.static_range(LEVELS):
+        first_high, second_high = _neighbours(high)
+        first_low, second_low = _neighbours(low)
+        high, low = _joined(first_high, first_low, second_high, second_low)
     is_inside = i < m
-    tl.store(q + i, high, mask=is_inside)
+    tl.store(q + i, tl.reshape(high, (ROWS,)), mask=is_inside)
     tl.store(sizes + i, tl.sum(size, axis=1), mask=is_inside)
 
 
@@ -221,6 +231,7 @@ def write_residual(a: Any, words: Any, b: Any, q: Any, sizes: Any) -> None:
         FMA=q.is_cuda,
         ROWS=_ROWS,
         TERMS=_TERMS,
+        LEVELS=_TERMS.bit_length() - 1,
         num_warps=4,
         enable_fp_fusion=False,
     )
