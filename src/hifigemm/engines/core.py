@@ -192,6 +192,31 @@ def sums(a: Array, b: Array, c: Array | None, kind: str = "nearest") -> Sums | N
     return first[0], None if second is None else second[0]
 
 
+def enclosed(
+    a: Array,
+    b: Array,
+    inverse: Array,
+    row_bounds: Array,
+    norm: float,
+    inverse_norm: float,
+) -> tuple[Array, Array] | None:
+    """x and its radius for A x = b with one right side, real and finite, after one step;
+    None where another one may make the radius sharper, and without the core.
+
+    `row_bounds` are at least the sums of rows of |I - R A|, `norm` is the largest of
+    them, below 1, and `inverse_norm` at least that of |R|.
+    """
+    core = loaded()[0]
+    if core is None:
+        return None
+    x = np.empty(b.shape)
+    radius = np.empty(b.shape)
+    operands = _readable(a), _readable(b), _readable(inverse)
+    if not core.enclose(*operands, row_bounds, x, radius, norm, inverse_norm):
+        return None
+    return x, radius
+
+
 def _magnitude_product(a: Array, v: Array) -> Array:
     """`numerics.magnitudes.magnitude_product`, in one reading of A."""
     product = np.empty((a.shape[0], v.shape[1]))
