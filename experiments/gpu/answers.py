@@ -542,7 +542,9 @@ def answer(stem: str, results: Path) -> str:
         else f" The run ended {facts['ended']}, before all its lines."
     )
     rows = read_rows(results / f"{stem}.csv")
-    environment = f"{facts['device']}, {versions}, {facts['date'][:10]}"
+    environment = ", ".join(
+        text for text in (facts["device"], versions, facts["date"][:10]) if text
+    )
     measured = f"[Data](../results/{stem}.csv): {environment}.{ended}{untimed(rows)}"
     return f"![{picture}](../results/{stem}.png)\n\n{measured}\n\n{say(rows)}"
 
