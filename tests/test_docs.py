@@ -96,6 +96,21 @@ def test_tables_of_figures_come_from_results(name):
     assert not re.findall(r"^\|.*\|\s*\d[\d.]*\s*\|", text, re.MULTILINE)
 
 
+@pytest.mark.parametrize("name", ["performance.md", "peers.md"])
+def test_sections_with_figures_name_their_results_or_their_day(name):
+    text = (ROOT / "docs" / name).read_text("utf-8")
+    for section in re.split(r"^(?=##+ )", text, flags=re.MULTILINE):
+        if re.search(r"^\|.*\|\s*\d[\d.]*\s*\|", section, re.MULTILINE):
+            assert re.search(r"results/\w+\.csv|2026-\d\d-\d\d", section), section
+
+
+def test_results_say_when_and_with_which_code_they_were_measured():
+    for path in (ROOT / "results").glob("*.csv"):
+        found = figures.described(path.stem)
+        assert found["date"], path
+        assert found["commit"], path
+
+
 def test_results_behind_the_tables_are_of_this_version():
     for write in figures.TABLES.values():
         write()
