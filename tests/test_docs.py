@@ -190,6 +190,16 @@ def test_a_site_that_loads_from_elsewhere_is_refused(tmp_path, capsys):
     assert "loads <script" in capsys.readouterr().out
 
 
+def test_a_public_name_without_an_entry_is_named(tmp_path):
+    page = '<html><body><article><h2 id="hifigemm.one">One</h2></article></body></html>'
+    (tmp_path / "index.html").write_text(page, "utf-8")
+    names = check_docs.public_names(ROOT)
+    assert {"hifigemm.matmul", "hifigemm.jax.dot"} <= {*names}
+    assert list(check_docs.missing_names(tmp_path, ["hifigemm.one"])) == []
+    (problem,) = check_docs.missing_names(tmp_path, ["hifigemm.one", "hifigemm.two"])
+    assert problem.endswith("no entry for hifigemm.two")
+
+
 @pytest.mark.parametrize(
     ("body", "found"),
     [
