@@ -46,12 +46,13 @@ def scaled_operands(a: Any, b: Any, span: int, machine: Machine) -> tuple[Any, A
 def ways(
     machine: Machine, load: Workload, a: Any, b: Any, out: Any
 ) -> dict[str, Callable[[], object]]:
-    """The native product, the library's schemes, and the peers that are there."""
+    """The native product, the library's schemes, and the vendor's emulation."""
     found: dict[str, Callable[[], object]] = {
         "native": partial(machine.arrays.multiply, a, b, out)
     }
     for peer in available(machine.arrays.device, load):
-        found[peer.name] = peer.prepare(a, b, out)
+        if peer.name.startswith("cublas"):
+            found[peer.name] = peer.prepare(a, b, out)
     for name in SCHEMES:
         found[name] = partial(hg.matmul, a, b, out=out, **scheme_options(name))
     return found
