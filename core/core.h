@@ -5,6 +5,7 @@
  *   words.c        the rounding of such a sum, where its bound tells it (Ziv's test)
  *   accumulator.c  the exact sum of products of any exponents
  *   product.c      a product of matrices: panels, tiles, and which sum settles an entry
+ *   systems.c      scaling and bounds of linear systems, in few readings of a matrix
  *   module.c       the Python module hifigemm._core
  *
  * u = 2^-53 is the unit roundoff of binary64. All of this rests on rounding to nearest
@@ -144,5 +145,15 @@ typedef struct {
 typedef enum { DONE = 0, NOT_FINITE = -1, NO_MEMORY = -2 } Outcome;
 
 Outcome multiply(const Product *product, const Kernels *kernels);
+
+/* ---- systems.c ------------------------------------------------------------------ */
+
+void magnitude_product(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const View *a, const View *v,
+                       const View *out, double *space);
+int equilibrate(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const View *scaled_a,
+                const View *scaled_b, int64_t *exponents, int64_t *sum, double *space);
+int enclose(ptrdiff_t n, const View *a, const View *b, const View *r, const double *bounds,
+            double norm, double inverse_norm, const View *x, const View *radius,
+            double *space, const Kernels *kernels);
 
 #endif

@@ -371,8 +371,8 @@ static int unit_of_products(const Entries *s, Panels *panels, ptrdiff_t row, ptr
     return *of_row + *of_column;
 }
 
-/* Entries that are made together. In the common case there is no C, and values lie far
- * from the ends of the range: they are sums times a factor of the row and of the column. */
+/* Entries that are made together. In the common case their values lie far from the ends
+ * of the range: they are sums times a factor of the row and of the column. */
 typedef struct {
     ptrdiff_t row;  /* the first packed row, number i of the matrix */
     ptrdiff_t i, j; /* the first entry */
@@ -384,7 +384,7 @@ typedef struct {
 static void find_factors(const Entries *s, const Panels *panels, Tile *t)
 {
     const int *row_exponents = panels->row_exponents + t->row;
-    t->is_common = !s->p->c.data;
+    t->is_common = 1;
     for (int r = 0; r < t->rows; r++)
         t->is_common &= abs(row_exponents[r] + s->p->shift) <= 400;
     for (int v = 0; v < t->columns; v++)
@@ -395,6 +395,32 @@ static void find_factors(const Entries *s, const Panels *panels, Tile *t)
         t->row_factors[r] = power(row_exponents[r] + s->p->shift);
     for (int v = 0; v < t->columns; v++)
         t->column_factors[v] = power(panels->column_exponents[v]);
+}
+
+/* Write the sums of a tile and C as doubles; a bit for each that is not certain.
+ *
+ * C + hi is exact in two words, and a rounding, of at most 2^-53 |low|, brings lo to the
+ * second. Products with factors are exact unless they are subnormal, which the margin
+ * has room for: factors are 2^-800 or more, err is above 2^-110. */
+static uint64_t write_with_addend(const Entries *s, const Tile *t, const double *hi,
+                                  const double *lo)
+{
+    const View *c = &s->p->c;
+    const int lanes = s->f->columns;
+    uint64_t open = 0;
+    for (int r = 0; r < t->rows; r++)
+        for (int v = 0; v < t->columns; v++) {
+            int lane = r * lanes + v;
+            double factor = t->row_factors[r] * t->column_factors[v], sum, rest;
+            double addend = number(entry(c, s->z, t->i + r, t->j + v), c->is_single);
+            two_sum(addend, hi[lane] * factor, &sum, &rest);
+            double low = rest + lo[lane] * factor;
+            double margin = (s->error_in_two * factor + fabs(low) * 0x1p-51) * (1.0 + 0x1p-20);
+            double least = sum + (low - margin), most = sum + (low + margin);
+            *(double *)entry(&s->p->first, s->z, t->i + r, t->j + v) = least;
+            open |= (uint64_t)!(least == most) << lane;
+        }
+    return open;
 }
 
 /* Write the nearest numbers of a tile by sums in two words; a bit for each entry that is
@@ -408,7 +434,10 @@ static uint64_t write_in_two(const Entries *s, Panels *panels, const Tile *t)
     uint64_t open = ~(uint64_t)0;
     s->f->tile_in_two(t->rows, p->k, panels->rows + t->row * p->k, panels->columns, hi, lo);
 
-    if (t->is_common && !p->first.is_single) {
+    if (p->c.data) {
+        if (t->is_common && !p->first.is_single && p->shift == 0)
+            open = write_with_addend(s, t, hi, lo);
+    } else if (t->is_common && !p->first.is_single) {
         open = s->f->doubles(2 * t->rows, hi, lo, err);
         for (int r = 0; r < t->rows; r++)
             for (int v = 0; v < t->columns; v++)
@@ -456,7 +485,7 @@ static int write_in_three(Entries *s, Panels *panels, const Tile *t, int r, uint
     double hi[WIDEST], mid[WIDEST], lo[WIDEST];
     s->f->row_in_three(p->k, panels->rows + t->row * p->k + r, panels->columns, hi, mid, lo);
     uint64_t uncertain = s->f->normalise(2, hi, mid, lo, err, p->kind == PAIR);
-    int is_plain = t->is_common && !p->first.is_single, has_settled = 0;
+    int is_plain = t->is_common && !p->c.data && !p->first.is_single, has_settled = 0;
 
     for (int v = 0; v < t->columns; v++) {
         if (!(open >> v & 1))

@@ -35,6 +35,7 @@ FOLDERS = (
     "experiments",
     "paper",
     "plots",
+    "recipe",
     "results",
 )
 FILES = (

@@ -1,11 +1,12 @@
 """Pairs and enclosures, which say more of an exact product than the nearest float.
 
 Idea
-    On a CPU both are roundings of sums in three words, see numerics/three_words.py, and
-    so they are on a GPU where products of residues take longer. Elsewhere, and for
-    entries that these sums do not settle, C is A B rounded once, and A B - C, rounded
-    once as well, is a sum like any other: see `augmented`. It is the low part of a
-    pair. Its sign says on which side of C the exact value lies.
+    On a CPU both are roundings of sums in three words, see numerics/three_words.py. On
+    a GPU they are those of the integers behind residues, see numerics/integer_sums.py,
+    or of sums term by term, see numerics/rounded_sums.py: one launch writes both.
+    Elsewhere, and for entries that sums in three words do not settle, C is A B rounded
+    once, and A B - C, rounded once as well, is a sum like any other: see `augmented`.
+    It is the low part of a pair. Its sign says on which side of C the exact value lies.
 Exact when
     Both are correctly rounded. For signs, A B - C is multiplied by a power of two, so
     that no difference of products of subnormal numbers rounds to zero. Results beyond
@@ -23,6 +24,7 @@ import numpy as np
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
+from hifigemm.numerics.integer_sums import Rounding
 from hifigemm.numerics.special import nonfinite_vectors
 from hifigemm.numerics.three_words import neighbours, open_block
 from hifigemm.numerics.three_words import two_parts as settled_parts
@@ -37,7 +39,7 @@ from hifigemm.road import (
     product,
     product_plus,
     quiet,
-    sums_of_terms,
+    rounded_once,
     with_others,
 )
 
@@ -70,8 +72,9 @@ def two_parts(
 
     `key` is what `programs` keeps it under, for calls of the same kind.
 
-    On a CPU both parts are roundings of the same sums in three words. Where these do
-    not settle an entry, and elsewhere, they come from a product and from A B - C.
+    Both parts are roundings of the same sums: in three words on a CPU, by a program on
+    a GPU. Where these do not settle an entry, and elsewhere, they come from a product
+    and from A B - C.
 
     Raises PlanError: a prepared operand.
     """
@@ -80,11 +83,12 @@ def two_parts(
             f"result={request.result!r} is made from more products than a plan has: "
             "pass the array itself"
         )
-    by_terms = sums_of_terms(operands, request, result=request.result)
-    if by_terms is not None:
+    at_once = rounded_once(operands, request, Rounding(request.result), key=key)
+    if at_once is not None:
         shape = operands.shapes.result
-        (first, second), report = by_terms
-        return (first.reshape(shape), cast(Array, second).reshape(shape)), report
+        outcome, report = at_once
+        second = cast(Array, outcome.second)
+        return (outcome.values.reshape(shape), second.reshape(shape)), report
     sums = exact_sums(operands, request, None, 0, request.result)
     if sums is None:
         return _by_products(operands, request)

@@ -130,6 +130,7 @@ def test_an_addend_and_a_power_of_two_enter_before_the_rounding(instructions, fa
             product = a @ b
         product = np.where(np.isfinite(product), product, 1.0)
         for c in (rng.standard_normal(product.shape), -product, 0 * product):
+            check(a, b, c, 0, ["nearest"])
             check(a, b, c, int(rng.integers(-60, 60)), ["nearest", "pair"])
     check(a, b, np.full_like(product, 2.0**1000), -1074, ["nearest"])
 
@@ -372,6 +373,52 @@ def test_repeated_calls_have_the_bits_of_the_first(make_pair, assert_same_bits):
 
 
 @needs_core
+@pytest.mark.parametrize("accuracy", ["correct", hg.Relative(1e-6)])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    ("alpha", "beta"), [(-1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (0.25, -0.25)]
+)
+def test_repeated_sums_with_c_are_rounded_once(
+    make_pair, assert_same_bits, monkeypatch, dtype, accuracy, alpha, beta
+):
+    a, b = make_pair("nearly_cancelling", 5, 40, 4, dtype)
+    c = make_pair("phi_4", 5, 4, 1, dtype)[0]
+    c[0] = 0.0  # exact zeros keep their sign
+    a[1] = 0.0
+    infinite = c.copy()
+    infinite[2, 1] = -np.inf
+    stacks = np.stack([a] * 3), np.stack([b] * 3), np.stack([c, -c, c])
+    scalars = {"alpha": alpha, "beta": beta, "accuracy": accuracy}
+
+    def values():
+        written = c.copy()
+        hg.gemm(a, b, written, out=written, **scalars)
+        reported, report = hg.gemm(a, b, c, return_report=True, **scalars)
+        assert report.correct
+        assert "C among the terms" in report.reason
+        return (
+            hg.gemm(a, b, c, **scalars),
+            hg.gemm(b.T, a.T, c.T, **scalars),
+            hg.gemm(*stacks, **scalars),
+            hg.gemm(a, b, infinite, **scalars),
+            written,
+            reported,
+        )
+
+    values()
+    repeats = values()
+    module = sys.modules["hifigemm.gemm"]  # hifigemm.gemm is the function
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "repeat", lambda key, *arguments: None)
+        for again, anew in zip(repeats, values(), strict=True):
+            assert_same_bits(again, anew)
+
+    # A repeated call goes to the core alone.
+    monkeypatch.setattr(module, "library_of", None)
+    assert_same_bits(hg.gemm(a, b, c, **scalars), repeats[0])
+
+
+@needs_core
 def test_a_mirrored_product_and_out_are_those_of_the_whole(make_pair, assert_same_bits):
     a, _ = make_pair("phi_1", 20, 30, 1, "complex128")
     plain = hg.matmul(a, a.conj().T, accuracy="correct")
@@ -584,3 +631,43 @@ def test_every_set_has_the_same_bits_in_c(compiler, emulator, tmp_path):
         [*emulator, program], capture_output=True, text=True, check=True
     )
     assert "293601 entries, 0 results differ, hash 7c255fff38760f38" in done.stdout
+
+
+@needs_core
+@pytest.mark.parametrize("kind", ["nearest", "pair"])
+def test_sums_with_an_addend_are_those_of_exact_arithmetic(instructions, kind):
+    rng = np.random.default_rng(3)
+    for n, k in ((1, 1), (5, 2), (40, 3), (33, 20)):
+        a = gen.phi_matrix(rng, (n, n), 2.0, np.float64)
+        x = gen.phi_matrix(rng, (n, k), 2.0, np.float64)
+        b = a @ x
+        exact = exact_entries(np.hstack([a, b]), np.vstack([-x, np.eye(k)]))
+        first, second = values_of_kind(exact, kind, np.float64, (n, k))
+        got = core.sums(a, -x, b, kind)
+        np.testing.assert_array_equal(got[0], first)
+        assert (got[1] is None) == (second is None)
+        if second is not None:
+            np.testing.assert_array_equal(got[1], second)
+
+
+@needs_core
+def test_sums_of_what_is_not_finite_are_left_to_others():
+    a = np.array([[1.0, np.nan], [0.0, 1.0]])
+    assert core.sums(a, np.ones((2, 1)), None) is None
+
+
+@needs_core
+def test_functions_of_matrices_refuse_what_does_not_fit():
+    with pytest.raises(ValueError, match="do not fit"):
+        MODULE.magnitude_product(np.ones((2, 2)), np.ones((3, 1)), np.ones((2, 1)))
+    with pytest.raises(TypeError, match="float64"):
+        MODULE.magnitude_product(*[np.ones((2, 2), np.float32)] * 3)
+    with pytest.raises(TypeError, match="three"):
+        MODULE.magnitude_product(np.ones((2, 2)))
+    with pytest.raises(TypeError, match="five"):
+        MODULE.equilibrate(np.ones((2, 2)))
+    a, b = np.ones((2, 2)), np.ones((2, 1))
+    with pytest.raises(ValueError, match="do not fit"):
+        MODULE.equilibrate(a, b, np.asfortranarray(np.ones((2, 2))), b.copy(), b.copy())
+    with pytest.raises(ValueError, match="do not fit"):
+        MODULE.equilibrate(a, b, a.copy(), b.copy(), np.ones((3, 1)))

@@ -24,6 +24,8 @@ from hifigemm.numerics import three_words
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.embedding import embed_left, embed_right, unembed
 from hifigemm.numerics.epilogue import Epilogue
+from hifigemm.numerics.equilibration import Equilibrated, equilibrated
+from hifigemm.numerics.magnitudes import magnitude_product
 from hifigemm.numerics.rounded_sums import rounded_sums as sums_of_terms
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
@@ -34,6 +36,7 @@ from hifigemm.plan import Plan
 from hifigemm.problem import Problem
 from hifigemm.settings import wants_core
 
+Sums = tuple[Array, Array | None]
 _KINDS = {"nearest": 0, "pair": 1, "enclosure": 2}
 
 # Times by which plans choose: nanoseconds a term, one thread, an AMD EPYC at about 3 GHz
@@ -173,9 +176,72 @@ def two_parts(a: Array, b: Array, fmt: Format, kind: str) -> tuple[Array, Array]
     return first, second
 
 
+def sums(a: Array, b: Array, c: Array | None, kind: str = "nearest") -> Sums | None:
+    """A B + C for three real matrices of one dtype, entries rounded once: the array, and
+    for "pair" that of what it leaves. None where A or B is not finite, and without the
+    core.
+    """
+    if loaded()[0] is None:
+        return None
+    first = np.empty((1, a.shape[0], b.shape[1]), a.dtype)
+    second = None if kind == "nearest" else np.empty_like(first)
+    addend = None if c is None else _readable(c[None])
+    operands = _readable(a), _readable(b), addend
+    if not multiply(*operands, first, second, 0, _KINDS[kind]):
+        return None
+    return first[0], None if second is None else second[0]
+
+
+def enclosed(
+    a: Array,
+    b: Array,
+    inverse: Array,
+    row_bounds: Array,
+    norm: float,
+    inverse_norm: float,
+) -> tuple[Array, Array] | None:
+    """x and its radius for A x = b with one right side, real and finite, after one step;
+    None where another one may make the radius sharper, and without the core.
+
+    `row_bounds` are at least the sums of rows of |I - R A|, `norm` is the largest of
+    them, below 1, and `inverse_norm` at least that of |R|.
+    """
+    core = loaded()[0]
+    if core is None:
+        return None
+    x = np.empty(b.shape)
+    radius = np.empty(b.shape)
+    operands = _readable(a), _readable(b), _readable(inverse)
+    if not core.enclose(*operands, row_bounds, x, radius, norm, inverse_norm):
+        return None
+    return x, radius
+
+
+def _magnitude_product(a: Array, v: Array) -> Array:
+    """`numerics.magnitudes.magnitude_product`, in one reading of A."""
+    product = np.empty((a.shape[0], v.shape[1]))
+    loaded()[0].magnitude_product(_readable(a), _readable(v), product)
+    return product
+
+
+def _equilibrated(a: Array, b: Array) -> Equilibrated | None:
+    """`numerics.equilibration.equilibrated`, in two readings of A."""
+    scaled_a = np.empty(a.shape)
+    scaled_b = np.empty(b.shape)
+    exponents = np.empty(b.shape, np.int64)
+    determinant_exponent = loaded()[0].equilibrate(
+        _readable(a), _readable(b), scaled_a, scaled_b, exponents.view(np.float64)
+    )
+    if determinant_exponent is None:
+        return None
+    return Equilibrated(scaled_a, scaled_b, exponents, determinant_exponent)
+
+
 _OVERRIDES: dict[Callable[..., Any], Any] = {
     three_words.rounded_sums: rounded_sums,
     three_words.two_parts: two_parts,
+    magnitude_product: _magnitude_product,
+    equilibrated: _equilibrated,
 }
 
 
@@ -291,7 +357,9 @@ class CoreProgram:
         `Program`.
         """
         problem = self.plan.problem
-        is_plain = not problem.is_complex and not problem.mirror and call.out is None
+        is_plain = not problem.mirror and call.out is None
+        adds_exactly = self.plan.rounding.has_addend
+        is_plain = is_plain and not (problem.is_complex and adds_exactly)
         for x, stack in zip(call.operands, call.stacks, strict=True):
             is_plain = is_plain and x.dtype == problem.dtype and x.size == stack.size
         result_shape = self.plan.blocking.shape
@@ -303,19 +371,35 @@ class CoreProgram:
         is_tensor = self.plan.engine == "torch"
         num_products = float(self.plan.num_products)
 
-        def product(a: Any, b: Any) -> Any:
+        def product(a: Any, b: Any, c: Any = None) -> Any:
             left = a if a.ndim == 2 else a.reshape(left_shape)
             right = b if b.ndim == 2 else b.reshape(right_shape)
             if not (left.flags.aligned and right.flags.aligned):
                 return None
             values = np.empty(result_shape, dtype)
-            if not multiply(left, right, None, values, None, call.shift, 0):
-                return None
-            return values
+            if problem.is_complex:
+                left, right = left.reshape(left_shape), right.reshape(right_shape)
+                is_written = self._write(left, right, call.shift, values)
+            else:
+                is_written = multiply(left, right, c, values, None, call.shift, 0)
+            return values if is_written else None
 
-        def of_arrays(a: Any, b: Any, out: None) -> Any:
+        def sum_with(a: Any, b: Any, c: Any) -> Any:
+            third = c.reshape(result_shape)
+            third = third if self.plan.rounding.c_sign > 0 else -third
+            if not (third.flags.aligned and np.isfinite(third).all()):
+                return None
+            return product(a if self.plan.rounding.sign > 0 else -a, b, third)
+
+        def of_arrays(a: Any, b: Any, out: Any) -> Any:
             values = product(a, b)
-            return None if values is None else values.reshape(call.shape)
+            if values is None:
+                return None
+            values = values.reshape(call.shape)
+            if out is None:
+                return values
+            out[...] = values
+            return out
 
         def of_all(
             a: Any,
@@ -325,15 +409,20 @@ class CoreProgram:
             alpha: complex = 1.0,
             beta: complex = 0.0,
         ) -> Any:
-            if not (call.epilogue.idle or is_ieee()):
+            is_rounded_again = not (call.epilogue.idle or adds_exactly)
+            if is_rounded_again and not is_ieee():
                 return None
-            values = product(a.numpy(), b.numpy()) if is_tensor else product(a, b)
+            x, y, z = a, b, c
+            if is_tensor:
+                x, y, z = a.numpy(), b.numpy(), None if c is None else c.numpy()
+            if adds_exactly:
+                values = sum_with(x, y, z)
+            else:
+                values = product(x, y)
             if values is None:
                 return None
-            if not call.epilogue.idle:
-                third = c
-                if c is not None:
-                    third = (c.numpy() if is_tensor else c).reshape(result_shape)
+            if is_rounded_again:
+                third = None if z is None else z.reshape(result_shape)
                 values = Epilogue(alpha, beta, third).apply(values)
                 # A finite result may be the difference of two that overflow.
                 if not np.isfinite(values).all():
