@@ -176,7 +176,7 @@ def cpu_threads() -> str:
         for way, column in (("NumPy", "numpy_ms"), (row["request"], "ms")):
             by_count = times.setdefault((row["shape"], way), {})
             by_count.setdefault(row["threads"], digits(float(row[column]), 2))
-    rows = [("m x k x n", "", *(f"{count} threads" for count in counts))]
+    rows = [("m x k x n", "threads:", *counts)]
     for (shape, way), by_count in times.items():
         rows.append((shape, way, *(by_count[count] for count in counts)))
     return table(*rows)

@@ -47,9 +47,9 @@ PRODUCTS_RATE = 0.3
 """Five or six products of the BLAS and their passes, of large matrices."""
 PRODUCTS_STEPS = 200_000.0
 """Nanoseconds that they take for the smallest ones."""
-SHARE = 1e6
+SHARE = 5e5
 """Nanoseconds of work for each thread, at least: starting one takes some 50,000."""
-_UNSHARED = 2**18
+_UNSHARED = 2**17
 """Terms of a product that no thread would share, at the slowest rate."""
 SHARED_BYTES = 2**27
 """Packed rows and columns of all threads, at most."""
