@@ -16,6 +16,9 @@ from hifigemm.problem import Problem, ProductSpec
 
 Splits = tuple[Split | None, Split | None]
 
+SCALED_ALONG_K = "columns of A and rows of B scaled by powers of two"
+"""The note of a product of A D and D**-1 B, see numerics.inner_scaling."""
+
 
 class Costs(Protocol):
     """Expected times."""
@@ -63,6 +66,7 @@ class Certificate:
     num_products: int
     k_block: int  # inner length of a sum inside the unit
     evidence: Evidence | None = None  # facts about the operands, for a finer plan
+    notes: list[str] = field(default_factory=list)  # for the reason of a report
 
 
 @dataclass

@@ -26,8 +26,8 @@ from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.integer_sums import Rounding
 from hifigemm.numerics.special import nonfinite_vectors
-from hifigemm.numerics.subnormals import is_ieee
-from hifigemm.numerics.three_words import neighbours, open_block, rounded_sums
+from hifigemm.numerics.three_words import neighbours, open_block
+from hifigemm.numerics.three_words import two_parts as settled_parts
 from hifigemm.operands import Operands
 from hifigemm.plan import Report
 from hifigemm.programs import keep
@@ -51,11 +51,11 @@ def check_two_parts(result: str, accuracy: Any, out: Any, plan: Any) -> None:
     """Raise PlanError where a pair or an enclosure does not go with the other arguments
     of a product.
     """
-    others = {
-        "accuracy": None if accuracy == "correct" else accuracy,
-        "out": out,
-        "plan": plan,
-    }
+    if accuracy == "correct":
+        accuracy = None
+    if accuracy is None and out is None and plan is None:
+        return
+    others = {"accuracy": accuracy, "out": out, "plan": plan}
     names = [name for name, value in others.items() if value is not None]
     if names:
         raise PlanError(
@@ -125,21 +125,22 @@ def _keep_sums(operands: Operands, request: Request, key: Hashable) -> None:
     shape = operands.shapes.result
     library = operands.library
     engine = engine_for(request.engine, library.name, library.device)
-    sums = engine.override(rounded_sums)
+    two_parts_of = engine.override(settled_parts)
 
-    @quiet
+    fmt = problem.fmt
+    kind = request.result
+    to_native = library.to_native
+
     def again(a: Any, b: Any, out: None) -> Any:
-        left, right = (x if type(x) is np.ndarray else x.numpy() for x in (a, b))
-        if not (is_ieee() and np.isfinite(left).all() and np.isfinite(right).all()):
-            return None
+        left = a if type(a) is np.ndarray else a.numpy()
+        right = b if type(b) is np.ndarray else b.numpy()
         left = left.reshape(left_shape)
         right = right.reshape(right_shape)
-        rounded = sums(left, right, None, 0, problem.fmt, request.result)
-        if not rounded.certified.all():
+        parts = two_parts_of(left, right, fmt, kind)
+        if parts is None:
             return None
-        first = library.to_native(rounded.first.reshape(shape))
-        second = library.to_native(cast(Array, rounded.second).reshape(shape))
-        return first, second
+        first, second = parts
+        return to_native(first.reshape(shape)), to_native(second.reshape(shape))
 
     what = f"{problem}: {request.result}, sums that are rounded once"
     keep(key, (again, what), (engine.name, engine.device))

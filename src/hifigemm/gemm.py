@@ -47,6 +47,7 @@ from hifigemm.transforms import (
     belongs_to_torch,
     check_tensor,
     check_untraced,
+    is_compiled,
     opaque,
 )
 
@@ -218,6 +219,16 @@ def gemm(
         alpha, beta = as_scalar(alpha, "alpha"), as_scalar(beta, "beta")
     if beta != 0 and c is None:
         raise ValueError(f"beta = {beta} needs c")
+    if plan is None and type(a) is not np.ndarray and not is_compiled():
+        # A call like an earlier one: its key says that PyTorch follows no operand.
+        repeated = _repeated(
+            (a, b, c, out),
+            (alpha, beta),
+            (trans_a, trans_b),
+            (accuracy, scheme, engine, workspace, return_report),
+        )
+        if repeated is not None:
+            return repeated
     if (
         plan is None
         and out is None
@@ -319,6 +330,14 @@ def gemm_of_numbers(
 
             values, report = _product(operands, c, request, (alpha, beta), out, key)
             return deliver(values, report, library, out, return_report)
+
+
+def _repeated(*kind: Any) -> Any:
+    """The result of a call whose kind `_key` takes, by what an earlier one has left;
+    None where there is none.
+    """
+    key, arguments = _key(*kind)
+    return None if key is None else repeat(key, *arguments)
 
 
 def _key(
@@ -424,7 +443,7 @@ def _product(
                 return at_once
             if negates:
                 operands = _with_sign(operands)
-            return product_plus(operands, *addend, request, shift)
+            return product_plus(operands, *addend, request, shift, own_key, sign)
         if c is not None:
             key = None  # another C may be rounded once
     if negates:

@@ -110,6 +110,8 @@ class Evidence:
     num_slices: tuple[int, bool] | None = None
     outliers: Outliers | None = None
     apart: Apart | None = None  # the required bits are those of the other vectors
+    # the facts are those of A D and D**-1 B, see numerics.inner_scaling
+    inner: bool = False
 
 
 @dataclass(frozen=True)

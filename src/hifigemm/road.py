@@ -26,7 +26,7 @@ from hifigemm.libraries import Library
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import are_ordinary
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
-from hifigemm.numerics.integer_sums import Rounding
+from hifigemm.numerics.integer_sums import NEAREST, Rounding
 from hifigemm.numerics.subnormals import is_ieee
 from hifigemm.numerics.three_words import RoundedSums, open_block
 from hifigemm.operands import Operands, Prepared, usable_split
@@ -136,7 +136,8 @@ def product(
 
     # Later calls of this kind repeat it, unless it rests on the memory that is free.
     rests_on_call = plan is planned and (plan.is_whole or limit == steady(limit))
-    if key is not None and rests_on_call and (view is None) == (out is None):
+    is_written = (view is None) == (out is None) or library.on_host
+    if key is not None and rests_on_call and is_written:
         arrays = operands.arrays
         deliver = None
         if request.return_report:
@@ -237,6 +238,7 @@ def _report(
             k_block = record.k_block
             if plan.alternatives:
                 reasons.append(f"{scheme} taken")
+            reasons.extend(record.notes)
         if not is_final:
             reasons.append("alpha, beta applied")
         return Decision(
@@ -272,10 +274,20 @@ def _log(problem: Problem, report: Report) -> None:
 
 @quiet
 def exact_sums(
-    operands: Operands, request: Request, c: Array | None, shift: int, kind: str
+    operands: Operands,
+    request: Request,
+    c: Array | None,
+    shift: int,
+    kind: str,
+    *,
+    rounding: Rounding = NEAREST,
+    key: Hashable = None,
 ) -> tuple[RoundedSums, Report] | None:
     """2**shift (A B + C), rounded as `kind` says, with a report, c in real components;
     None where the request or the operands leave that to products.
+
+    Later calls of a key may repeat the sums with C of the plan's rounding; see
+    `rounded_once`.
     """
     problem = operands.problem()
     is_default = request.plan is None and request.workspace is None
@@ -296,7 +308,32 @@ def exact_sums(
     if sums is None:
         return None
     outcome = Outcome(sums.first, 0.0, sums.num_products)
-    return sums, _report(replace(plan, reason=sums.reason), outcome, engine, seconds)
+    reason = _with_addend(sums.reason) if rounding.has_addend else sums.reason
+    plan = replace(plan, rounding=rounding, reason=reason)
+    if key is not None:
+        epilogue = Epilogue(1.0, 1.0, c)
+        _keep_sums(key, plan, engine, operands, request, shift, epilogue)
+    return sums, _report(plan, outcome, engine, seconds)
+
+
+def _keep_sums(
+    key: Hashable,
+    plan: Plan,
+    engine: Engine,
+    operands: Operands,
+    request: Request,
+    shift: int,
+    epilogue: Epilogue,
+) -> None:
+    """Leave a function for sums that the plan's rounding ends."""
+    deliver = None
+    if request.return_report:
+        deliver = partial(_with_report, plan, engine, True)
+    stacks = operands.stacks(operands.dtype)
+    shape = operands.shapes.result
+    call = Call(operands.arrays, stacks, shape, None, shift, epilogue, deliver)
+    limit = workspace_limit(operands.problem(), None, engine)
+    _keep(key, plan, engine, operands.library, limit, call)
 
 
 @quiet
@@ -330,8 +367,10 @@ def rounded_once(
     plan = plan_for(operands, problem, request, engine, limit, may_look=True)
     if plan.bound != 0.0 or plan.verification is not Verification.A_PRIORI:
         return None
-    what = "C among the terms" if rounding.has_addend else "both arrays of one product"
-    plan = replace(plan, rounding=rounding, reason=f"{plan.reason}; {what}")
+    reason = f"{plan.reason}; both arrays of one product"
+    if rounding.has_addend:
+        reason = _with_addend(plan.reason)
+    plan = replace(plan, rounding=rounding, reason=reason)
     program = engine.compile(plan)
     if program is None:
         return None
@@ -343,12 +382,7 @@ def rounded_once(
 
     # Later calls of this kind repeat it, unless it rests on the memory that is free.
     if key is not None and (plan.is_whole or limit == steady(limit)):
-        deliver = None
-        if request.return_report:
-            deliver = partial(_with_report, plan, engine, True)
-        shape = operands.shapes.result
-        call = Call(operands.arrays, stacks, shape, None, shift, epilogue, deliver)
-        _keep(key, plan, engine, library, limit, call)
+        _keep_sums(key, plan, engine, operands, request, shift, epilogue)
     return outcome, _report(plan, outcome, engine, decision_seconds)
 
 
@@ -382,16 +416,23 @@ def sum_at_once(
 
 @quiet
 def product_plus(
-    operands: Operands, c: Array, s: float, request: Request, shift: int
+    operands: Operands,
+    c: Array,
+    s: float,
+    request: Request,
+    shift: int,
+    key: Hashable = None,
+    sign: int = 1,
 ) -> tuple[Array, Report]:
-    """2**shift (A B + s C), rounded once, in the result's shape.
+    """2**shift (A B + s C), rounded once, in the result's shape; later calls of this key
+    may repeat it, with an A that is multiplied by `sign` first.
 
     Sums in three words settle nearly all entries on a CPU. The rows and columns of the
     others, and all of them elsewhere, are those of a longer product: see `augmented`.
     """
     shapes = operands.shapes
     addend = np.broadcast_to(c, shapes.result).reshape(shapes.stack)
-    settled = _settled_sums(operands, addend, s, request, shift)
+    settled = _settled_sums(operands, addend, s, request, shift, key, sign)
     if settled is not None:
         values, is_certain, report = settled
         if is_certain.all():
@@ -416,7 +457,13 @@ def product_plus(
 
 
 def _settled_sums(
-    operands: Operands, c: Array, s: float, request: Request, shift: int
+    operands: Operands,
+    c: Array,
+    s: float,
+    request: Request,
+    shift: int,
+    key: Hashable,
+    sign: int,
 ) -> tuple[Array, Array, Report] | None:
     """2**shift (A B + s C) rounded once, where that is certain, and a report; None
     without sums in three words.
@@ -429,16 +476,23 @@ def _settled_sums(
     scaled = addend * s
     if (np.ldexp(scaled, 1 - int(np.frexp(s)[1])) != addend * np.sign(s)).any():
         return None  # s C has bits below the smallest float64
-    sums = exact_sums(operands, request, scaled, shift, "nearest")
+    # Later calls repeat A B + C and A B - C: no other s keeps the bits of every C.
+    own_key = key if abs(s) == 1.0 else None
+    rounding = Rounding(has_addend=True, c_sign=int(np.sign(s)), sign=sign)
+    sums = exact_sums(
+        operands, request, scaled, shift, "nearest", rounding=rounding, key=own_key
+    )
     if sums is None:
         return None
     rounded, report = sums
     values = rounded.first
     # Components of C that are Inf or NaN end where IEEE arithmetic puts them.
     values = np.where(is_finite, values, values + components * values.dtype.type(s))
-    reason = f"{report.reason}; C among the terms"
-    report = report.changed(lambda d: replace(d, reason=reason))
     return values.view(c.dtype), of_entries(rounded.certified, c), report
+
+
+def _with_addend(reason: str) -> str:
+    return f"{reason}; C among the terms"
 
 
 def of_entries(is_certain: Array, like: Array) -> Array:
@@ -531,7 +585,7 @@ def _keep(
     again = None
     if program is not None:
         again = program.repeated(call)
-    elif library.on_host and plan.evidence is None:
+    elif library.on_host and plan.evidence is None and plan.rounding == NEAREST:
         again = _repeated_on_host(plan, engine, library, limit, call)
     if again is not None:
         what = f"{plan.problem}: {plan.scheme}, {plan.reason}"
@@ -555,17 +609,24 @@ def _repeated_on_host(
     is_numpy = library.name == "numpy"
     ordinary = problem.terms, 2.0**problem.fmt.emin
 
-    def native_of_arrays(a: Any, b: Any, out: None) -> Any:
+    def native_of_arrays(a: Any, b: Any, out: Any) -> Any:
         if not is_ieee():
             return None
         c = engine.native_product(a[None], b[None])
-        return c[0] if are_ordinary(c, *ordinary) else None
+        if not are_ordinary(c, *ordinary):
+            return None
+        if out is None:
+            return c[0]
+        out[...] = c[0]
+        return out
 
-    def native_of_tensors(a: Any, b: Any, out: None) -> Any:
+    def native_of_tensors(a: Any, b: Any, out: Any) -> Any:
         if not is_ieee():
             return None
         c = native_product_of(a, b)
-        return c if are_ordinary(c.numpy()[None], *ordinary) else None
+        if not are_ordinary(c.numpy()[None], *ordinary):
+            return None
+        return c if out is None else out.copy_(c)
 
     @quiet
     def other(

@@ -66,7 +66,9 @@ def test_native_products_of_matrices_and_stacks_are_repeated(engine, case):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("target", ["none", "C", "another", "a view"])
+@pytest.mark.parametrize(
+    "target", ["none", "C", "another", "a view", "behind another address"]
+)
 def test_repeated_native_products_take_scalars_and_an_addend(
     engine, dtype, target, assert_same_bits
 ):
@@ -82,6 +84,9 @@ def test_repeated_native_products_take_scalars_and_an_addend(
             "C": third,
             "another": torch.empty_like(third),
             "a view": torch.empty((2, 5, 4), dtype=third.dtype, device=DEVICE).mT,
+            "behind another address": torch.empty(41, dtype=third.dtype, device=DEVICE)[
+                1:
+            ].view(2, 4, 5),
         }[target]
         t = torch.matmul(unwrap(x), unwrap(y)).cpu().numpy()
         want = combine(t, 2 * alpha, third.cpu().numpy(), beta)

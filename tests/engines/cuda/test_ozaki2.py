@@ -25,6 +25,7 @@ from hifigemm.engines.cuda import program as program_module
 from hifigemm.engines.kernels import launch as launches
 from hifigemm.engines.kernels import native_gemm
 from hifigemm.engines.kernels import program as programs
+from hifigemm.engines.kernels.common import LARGEST
 from hifigemm.engines.kernels.error_ratio import RATIO_UNIT
 from hifigemm.engines.kernels.special import restore_special_values
 from hifigemm.exceptions import AccuracyError
@@ -98,9 +99,15 @@ def bits_of(ratio):
 
 
 def counts_of(plan):
-    """The counts of a ladder, which ends in a native product."""
+    """The counts of a ladder without scaling along k, which ends in a native product."""
     assert plan.alternatives[-1] == hg.Native()
-    return [rung.num_moduli for rung in (plan.scheme, *plan.alternatives[:-1])]
+    rungs = plan.scheme, *plan.alternatives[:-1]
+    return [rung.num_moduli for rung in rungs if rung.scaling == "fast"]
+
+
+def taken(plan, rung):
+    """The scheme of a rung of such a ladder, the last of which is a native product."""
+    return [*map(fixed, counts_of(plan)), hg.Native()][rung]
 
 
 def with_ratio(a, b, first, last):
@@ -223,14 +230,20 @@ def test_a_record_decides_as_the_launches_do(make_pair, engine):
             np.float64(ends[-1] / RATIO_UNIT).view(np.int64)
         )
         most = ozaki2._most_bits(plan, count)
-        assert ozaki2._certificate(plan, [most]).scheme == fixed(count)
-        assert ozaki2._certificate(plan, [most + 1]).scheme != fixed(count)
+        assert ozaki2._certificate(plan, [most, 0, 0]).scheme == fixed(count)
+        assert ozaki2._certificate(plan, [most + 1, 0, 0]).scheme != fixed(count)
+        inner = replace(fixed(count), scaling="inner")
+        if inner in plan.alternatives:
+            record = [bits_of(np.inf), 0, most]
+            assert ozaki2._certificate(plan, record).scheme == inner
     assert ends == sorted(ends)
-    assert ozaki2._certificate(plan, [bits_of(np.inf)]).scheme == hg.Native()
+    for mark in (LARGEST, bits_of(np.inf)):
+        record = [bits_of(np.inf), 0, mark]
+        assert ozaki2._certificate(plan, record).scheme == hg.Native()
     entrywise = replace(plan, verification=Verification.ENTRYWISE, alternatives=())
     most = ozaki2._most_bits(plan, counts_of(plan)[0])
-    assert ozaki2._certificate(entrywise, [most]).holds
-    missed = ozaki2._certificate(entrywise, [most + 1])
+    assert ozaki2._certificate(entrywise, [most, 0, 0]).holds
+    missed = ozaki2._certificate(entrywise, [most + 1, 0, 0])
     assert not missed.holds
     assert bits_of(missed.evidence.error_ratio) == most + 1
     assert ozaki2._most_bits(entrywise, 3) == -1
@@ -254,7 +267,7 @@ def test_blocks_and_stacks_decide_alike(
     for shape in ((3, 4, 5), (2, 3, 5)):
         _, outcome, values = run(replace(plan, blocking=Blocking(shape)), a, b, engine)
         assert_same_bits(values, want)
-        assert outcome.certificate().scheme == (plan.scheme, *plan.alternatives)[rung]
+        assert outcome.certificate().scheme == taken(plan, rung)
 
 
 @pytest.mark.thinned(5)
@@ -282,7 +295,7 @@ def test_parts_of_a_product_are_looked_at_first(
         values,
         fp64(a, b) if rung == 3 else by_numpy(a, b, fixed(counts_of(plan)[rung])),
     )
-    assert outcome.certificate().scheme == (plan.scheme, *plan.alternatives)[rung]
+    assert outcome.certificate().scheme == taken(plan, rung)
 
 
 def test_few_terms_are_no_fewer_or_all_that_count_of_short_and_long_sums(
@@ -372,7 +385,7 @@ def test_inf_and_nan_lie_where_ieee_arithmetic_puts_them(
         a[:1], b = operands_for(planned(FAST, a[:1], b, engine), a[:1], b, rung)
     a[1, 2, 3], a[0, 4, 1], b[0, 1, 4] = np.inf, np.nan, -np.inf
     _, outcome, values = run(plan, a, b, engine)
-    assert outcome.certificate().scheme == (plan.scheme, *plan.alternatives)[rung]
+    assert outcome.certificate().scheme == taken(plan, rung)
     want = by_numpy(a, b, fixed(15))
     for part in ("real", "imag"):
         x, y = getattr(values, part), getattr(want, part)
@@ -1038,8 +1051,8 @@ def test_operands_of_one_size_give_the_bits_of_the_expected_count(
     assert (report.num_products, report.native, report.correct) == (15, False, False)
     assert report.bound == LEVEL
     assert (
-        "the device decides by the operands between 15 or 16 or 17 moduli and an FP64 product"
-        in report.reason
+        "the device decides by the operands between 15 or 16 or 17 moduli, "
+        "15 with powers of two along k, and an FP64 product" in report.reason
     )
     assert f"accepted at the level of fp64 (r = {LEVEL:.3g})" in report.reason
     assert f"{fixed(15)} taken" in report.reason

@@ -407,6 +407,26 @@ def test_triangles_are_written_on_and_below_the_diagonal(device, monkeypatch, m,
     assert_same_bits(torch.tril(found), np.tril(expected))
 
 
+@pytest.mark.parametrize("m", [5, 21])
+def test_triangles_add_c_once_in_place(device, monkeypatch, m):
+    """C is the result's own memory, and no tile repeats a row of it."""
+    monkeypatch.setattr(kernels, "_columns", lambda constants: 8)
+    rng = np.random.default_rng(m)
+    moduli, dtype = moduli_set(3, False), np.float64
+    integers, products = products_for(rng, moduli, 1, m, m, dtype)
+    s, t = rng.integers(0, 9, (1, m)), rng.integers(0, 9, (1, m))
+    expected = reference(integers, moduli, -s[:, :, None] - t[:, None, :], dtype)
+    out = torch.full((1, m, m), 7.0, dtype=torch.float64, device=device)
+    to = {"dtype": torch.int32, "device": device}
+    scales = torch.tensor(s, **to), torch.tensor(t, **to)
+    planes = torch.tensor(products, device=device)
+    with np.errstate(all="ignore"):  # Triton's interpreter computes with NumPy
+        crt(planes, scales, moduli, out, alpha=1.0, beta=2.0, c=out, triangle=True)
+    assert_same_bits(
+        torch.tril(out), np.tril(combine(expected, 1.0, np.full(1, 7.0), 2.0))
+    )
+
+
 @pytest.mark.parametrize("dtype", MOST)
 def test_strided_products_and_outputs(device, dtype):
     rng = np.random.default_rng(2)

@@ -401,8 +401,7 @@ def crt_kernel(
         tiles = 2 * tl.cdiv(half_n, BLOCK)
     # A program goes on to tiles that lie apart by the number of programs: a tile is a
     # part of a row of a matrix `z`. Its entries of C are read before it writes to
-    # `out`, which may be C: no other program touches them. Tiles of a triangle may
-    # repeat the last row, and write the same to it unless `out` is C.
+    # `out`, which may be C: no other program touches them.
     for index in range(tl.program_id(0), rows * tiles, tl.num_programs(0)):
         row = index // tiles
         z = (row // height).to(tl.int64)
@@ -413,8 +412,10 @@ def crt_kernel(
         columns_of_products = columns
         inside = columns < n
         distances = None
-        # Tiles of the folded triangle may lie below the last row, which they repeat.
+        # Tiles of the folded triangle may lie below the last row: they read it, and
+        # store nothing.
         if TRIANGLE:
+            inside &= as_mask(result_row < m, columns)
             result_row = tl.minimum(result_row, m - 1)
         row_of_products = result_row
         # Quarters of the result from products of halves: the rows of both lower and
@@ -781,7 +782,7 @@ def crt(
     alpha, beta : float
         Moderate ones, see `numerics.epilogue.Epilogue`.
     c : tensor of the dtype of `out` that broadcasts to its shape, or None
-        It may be `out` itself, but not with `triangle`; it is not read where beta = 0.
+        It may be `out` itself; it is not read where beta = 0.
     operands : tensors, shapes (batch or 1, m, k) and (batch or 1, k, n), any strides, or None
         Read for marked vectors only; None where no vector is marked.
     predicate : (int64 tensor of one entry, lower limit, upper limit), optional
