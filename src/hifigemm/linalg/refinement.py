@@ -16,13 +16,14 @@ Residuals
     words first, with an error that is known, in one reading of A; where that leaves an
     entry without a sharp bound, q is made again and rounded once.
 Words
-    x1 + x2 has the residual b - [A A] [x1; x2]. So x is good to about u^2 cond(A), and
+    What a sum leaves beside its first word becomes the second one where another step
+    needs it. x1 + x2 has the residual b - [A A] [x1; x2]. So x is good to about u^2 cond(A), and
     x1 is the solution rounded to float64.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,8 @@ class Enclosure:
         """A bound of the error of x1 alone."""
         if self.low is None:
             return self.radius
-        return above(self.radius + moduli(self.low), 1)
+        bound = above(self.radius + moduli(self.low), 1)
+        return np.where(self.low == 0.0, self.radius, bound)
 
     def on_host(self) -> Enclosure:
         """The same in the memory of the CPU."""
@@ -118,8 +120,10 @@ def enclosure(
     words: int,
     start: Enclosure | None = None,
 ) -> Enclosure:
-    """The solution in `words` words, 1 or 2, with its radius; `certificate` is a
-    proof.
+    """The solution with its radius; `certificate` is a proof.
+
+    Of two words, or of one, and then of two where the rounding of one would be seen in
+    the radius of some entry: its part in |G| |x* - x|, or in the next residual.
 
     A solution to start from is refined once more: where its residual is zero, it is known
     to be exact.
@@ -191,16 +195,20 @@ def _refined(
         q = residual(system.a, system.b, x, low, certificate.words, is_quick)
         return _step(certificate, x, low, q)
 
+    share = SHARP[1 if low is None else 2]
     is_quick = True
     step = step_from(x, low)
     steps = 1
-    is_sharp, has_zeros = numbers(_is_sharp(step), step.is_zero.any())
+    is_sharp, has_zeros = numbers(_is_sharp(step, share), step.is_zero.any())
     while not is_sharp and steps < MOST_STEPS:
         if _is_last(step):
-            # Another step may gain by the digits of its residual alone
-            if step.is_rounded_once:
+            # Another step may gain by a second word of x, or by digits of its residual
+            if step.low is None:
+                step = _in_two_words(step)
+            elif step.is_rounded_once:
                 break
-            is_quick = False
+            else:
+                is_quick = False
         following = step_from(step.x, step.low)
         steps += 1
 
@@ -211,7 +219,7 @@ def _refined(
 
         # What decides about another step is read with one wait for a device
         is_sharp, has_zeros, may_gain = numbers(
-            _is_sharp(step), step.is_zero.any(), has_gained.any()
+            _is_sharp(step, share), step.is_zero.any(), has_gained.any()
         )
         if not may_gain and (step.is_rounded_once or not is_quick):
             break
@@ -295,9 +303,13 @@ def _chosen(is_better: Array, following: _Step, step: _Step) -> _Step:
     )
 
 
-def _is_sharp(step: _Step) -> Any:
+def _in_two_words(step: _Step) -> _Step:
+    """The same with what one word leaves as the second one."""
+    return replace(step, low=step.left, left=np.zeros_like(step.left))
+
+
+def _is_sharp(step: _Step, share: float) -> Any:
     """True if no error is more than a small part of its entry."""
-    share = SHARP[len(step.words)]
     return (step.error <= share * np.abs(step.x)).all()
 
 
