@@ -104,11 +104,9 @@ def test_sections_with_figures_name_their_results_or_their_day(name):
             assert re.search(r"results/\w+\.csv|2026-\d\d-\d\d", section), section
 
 
-def test_results_say_when_and_with_which_code_they_were_measured():
+def test_results_say_when_they_were_measured():
     for path in (ROOT / "results").glob("*.csv"):
-        found = figures.described(path.stem)
-        assert found["date"], path
-        assert found["commit"], path
+        assert figures.described(path.stem)["date"], path
 
 
 def test_results_behind_the_tables_are_of_this_version():
@@ -144,8 +142,9 @@ def test_code_that_is_newer_than_its_figures_is_noticed(tmp_path, monkeypatch):
     (change,) = figures.changes_since("times")
     assert change.startswith("results/times.csv: ")
     assert change.endswith("a quicker way")
-    file.write_text(json.dumps({"commit": "0" * 40}), "utf-8")
-    assert figures.changes_since("times")
+    for unknown in ("0" * 40, None):
+        file.write_text(json.dumps({"commit": unknown}), "utf-8")
+        assert figures.changes_since("times")
 
 
 def test_a_table_with_another_figure_is_noticed():

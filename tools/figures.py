@@ -273,8 +273,10 @@ def described(name: str) -> dict[str, Any]:
 def changes_since(name: str) -> list[str]:
     """The commits that changed the code behind results/NAME.csv after it was measured."""
     paths = ON_GPU if re.search(r"_h[12]00$", name) else ON_CPU
-    commit = described(name)["commit"].rstrip("+")
-    commits = f"{commit}..HEAD"
+    commit = described(name)["commit"]
+    if not commit:
+        return [f"results/{name}.csv: it is not said which code was measured"]
+    commits = f"{commit.rstrip('+')}..HEAD"
     command = [
         "git",
         "log",
