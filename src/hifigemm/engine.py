@@ -74,7 +74,7 @@ class Outcome:
     """Values (batch, m, n), their bound, and the products that were made for them.
 
     `certificate` waits for the device and reads its decision; None if the device
-    decides nothing.
+    decides nothing. `second` is the other array of a pair or an enclosure.
     """
 
     values: Array
@@ -82,6 +82,7 @@ class Outcome:
     num_products: float
     notes: list[str] = field(default_factory=list)
     certificate: Callable[[], Certificate] | None = None
+    second: Array | None = None
 
 
 def report_of(
@@ -147,7 +148,8 @@ class Program(Protocol):
         waits for the device.
 
         The values are in `out`, which shares no memory with operands and C, where it is
-        given. `splits` are those of prepared operands.
+        given. `splits` are those of prepared operands. Where the plan has a `Rounding`
+        of its own, this takes the place of alpha and beta.
         """
 
     def repeated(self, call: Call) -> Repeated | None:

@@ -247,10 +247,12 @@ def by_operands(
         return min(plans, key=_num_products)
 
     # The number of moduli for operands without wide exponents, unless the exact product
-    # is expected to be quicker. A product that is its own mirror image is decided upon
-    # as a whole, so that it has the bits of the whole one.
+    # is expected to be quicker, or leaves vectors to sums. A product that is its own
+    # mirror image is decided upon as a whole, so that it has the bits of the whole one.
     if exact is None:
         return first
+    if exact.evidence is not None and exact.evidence.apart is not None:
+        return exact
     whole = replace(problem, mirror="")
     exact_products = math.ceil(_num_products(exact))
     exact_seconds = costs.residue_seconds(whole, exact_products, False)

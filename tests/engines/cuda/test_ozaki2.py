@@ -17,9 +17,11 @@ import pytest
 import torch
 
 import hifigemm as hg
+from hifigemm import road
 from hifigemm.engine import Certificate
 from hifigemm.engines import engine_for
 from hifigemm.engines.cuda import ozaki2
+from hifigemm.engines.cuda import program as program_module
 from hifigemm.engines.kernels import launch as launches
 from hifigemm.engines.kernels import native_gemm
 from hifigemm.engines.kernels import program as programs
@@ -31,6 +33,7 @@ from hifigemm.executor import execute, whole_split
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.error_ratio import error_bound, error_ratio, largest_ratio
+from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.plan import Blocking, Evidence, Verification
 from hifigemm.planner import make
@@ -923,7 +926,7 @@ def written(plan, engine):
         else None
     )
     return (
-        program._built(plan, [*tensors, record, None], (None, None), 0, PLAIN)
+        program._built(plan, [*tensors, record, None, None], (None, None), 0, PLAIN)
         .finish()
         .nbytes
     )
@@ -1222,3 +1225,113 @@ def test_while_a_graph_is_captured_a_record_is_not_read(
     monkeypatch.setattr(required_bits, "check_not_capturing", refuse)
     with pytest.raises(hg.PlanError, match="while a graph is captured"):
         hg.matmul(x, y, accuracy="correct", scheme=FAST)
+
+
+# Both roundings of one product, and C before the one rounding.
+
+
+@pytest.fixture
+def repeats(as_on_gpu, monkeypatch):
+    """A function after which calls are repeated, or fail."""
+    monkeypatch.setattr(program_module, "enters_directly", lambda: True)
+
+    def fail(*arguments, **options):
+        raise AssertionError("this call was planned anew")
+
+    return lambda: monkeypatch.setattr(road, "plan_for", fail)
+
+
+FAMILIES = ["phi_1", "nearly_cancelling", "underflowing", "overflowing"]
+
+
+@pytest.mark.parametrize("result", ["pair", "enclosure"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
+def test_both_arrays_come_from_one_product(
+    make_pair, assert_same_bits, as_on_gpu, repeats, result, dtype
+):
+    # Wide exponents of float64 and complex operands take other ways, which are slow in
+    # the interpreter.
+    for family in FAMILIES if dtype == "float32" else FAMILIES[:2]:
+        a, b = make_pair(family, 4, 6, 5, dtype)
+        options = {"result": result}
+        parts, report = hg.matmul(*tensors(a, b), **options, return_report=True)
+        want = hg.matmul(a, b, result=result)
+        for x, y in zip(parts, want, strict=True):
+            assert_same_bits(on_host(x), y)
+        assert report.correct
+        # Sums in words take what no moduli hold, products what is complex beyond them.
+        if isinstance(report.scheme, hg.Ozaki2) and family == "phi_1":
+            moduli = moduli_set(report.scheme.count, dtype == "complex128")
+            planes = num_planes(moduli, dtype == "complex128")
+            assert report.num_products == planes
+
+    # A call of the same kind goes straight to its program. (Complex tensors of a CPU
+    # have no key.)
+    if dtype == "complex128" and DEVICE == "cpu":
+        return
+    a, b = make_pair("phi_1", 4, 6, 5, dtype, seed=1)
+    hg.matmul(*tensors(a, b), **options)
+    want = hg.matmul(a, b, result=result)
+    repeats()
+    parts = hg.matmul(*tensors(a, b), **options)
+    for x, y in zip(parts, want, strict=True):
+        assert_same_bits(on_host(x), y)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
+@pytest.mark.parametrize(("alpha", "beta"), [(-1.0, 1.0), (0.5, -4.0)])
+def test_c_is_added_before_the_one_rounding(
+    make_pair, assert_same_bits, as_on_gpu, repeats, dtype, alpha, beta
+):
+    scalars = {"alpha": alpha, "beta": beta, "accuracy": "correct"}
+    for family in FAMILIES[:3]:
+        a, b = make_pair(family, 4, 6, 5, dtype)
+        c = hg.matmul(a, b, accuracy="correct")
+        c[1] *= 1e-30
+        c.real[0, :2] = np.inf, np.nan
+        x, report = hg.gemm(*tensors(a, b, c), **scalars, return_report=True)
+        assert_same_bits(on_host(x), hg.gemm(a, b, c, **scalars))
+        assert "C among the terms" in report.reason
+        assert report.correct
+
+    # Calls of the same kind go straight to their program, into C as well. (Complex
+    # tensors of a CPU have no key.)
+    if dtype == "complex128" and DEVICE == "cpu":
+        return
+    a, b = make_pair("phi_1", 4, 6, 5, dtype, seed=1)
+    x, y, z = tensors(a, b, c)
+    hg.gemm(x, y, z, **scalars)
+    hg.gemm(x, y, z.clone(), **scalars, out=torch.empty_like(z))
+    want = hg.gemm(a, b, c, **scalars)
+    repeats()
+    assert_same_bits(on_host(hg.gemm(x, y, z, **scalars)), want)
+    out = torch.empty_like(z)
+    assert hg.gemm(x, y, z, **scalars, out=out) is out
+    assert_same_bits(on_host(out), want)
+    assert hg.gemm(x, y, z, **scalars, out=z) is z
+    assert_same_bits(on_host(z), want)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_vectors_that_no_moduli_hold_are_sums_in_words(
+    make_pair, assert_same_bits, as_on_gpu, monkeypatch, dtype
+):
+    monkeypatch.setattr(outliers, "_LEAST_WORK_APART", 1)
+    a, b = make_pair("phi_1", 6, 7, 9, dtype)
+    c = make_pair("phi_1", 6, 9, 9, dtype)[0]
+    large, small = (300, -300) if dtype == "float64" else (110, -120)
+    a[2, 3:5] = np.ldexp(a[2, 3:5], [large, small])
+    b[1:3, 4] = np.ldexp(b[1:3, 4], [large, small])
+    x, y, z = tensors(a, b, c)
+    for accuracy in ("correct", hg.Relative(1e-3), 1e-20):
+        found, report = hg.matmul(x, y, accuracy=accuracy, return_report=True)
+        assert_same_bits(on_host(found), correctly_rounded(a, b))
+        assert "1 row and 1 column by sums in words" in report.reason
+    for found, want in zip(
+        hg.matmul(x, y, result="pair"), hg.matmul(a, b, result="pair"), strict=True
+    ):
+        assert_same_bits(on_host(found), want)
+    for alpha, beta in ((1.0, 1.0), (1.5, 0.25), (1.5, 0.0)):
+        scalars = {"alpha": alpha, "beta": beta, "accuracy": "correct"}
+        want = hg.gemm(a, b, c, **scalars)
+        assert_same_bits(on_host(hg.gemm(x, y, z, **scalars)), want)

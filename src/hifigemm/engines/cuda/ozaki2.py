@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,19 +34,22 @@ from hifigemm.engines.kernels import (
 from hifigemm.engines.kernels.block_sums import block_sums, halves_of
 from hifigemm.engines.kernels.buffers import Buffer
 from hifigemm.engines.kernels.common import LARGEST, Predicate
+from hifigemm.engines.kernels.epilogue import combine_in_place
 from hifigemm.engines.kernels.error_ratio import RATIO_UNIT, error_ratio_bits
 from hifigemm.engines.kernels.launch import empty
 from hifigemm.engines.kernels.program import ALIGNMENT
+from hifigemm.engines.kernels.rounded_sums import rounded_sums
 from hifigemm.engines.kernels.special import restore_special_values
 from hifigemm.engines.rates import Rates
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.error_ratio import error_bound, largest_ratio
 from hifigemm.numerics.estimates import MAGNITUDE_TERMS
+from hifigemm.numerics.integer_sums import NEAREST, Rounding
 from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.scaling import balance
 from hifigemm.numerics.strassen import NUM_PRODUCTS
-from hifigemm.plan import Evidence, Plan, Split, Verification
+from hifigemm.plan import Apart, Evidence, Plan, Split, Verification
 from hifigemm.problem import Block
 
 Inner = scaled_residues.Inner | None
@@ -81,6 +84,10 @@ ratio. It is 16 bytes behind the first word, so that both are aligned alike.
 """
 _RECORD = 3
 """Words of the record."""
+_SAMPLED_FROM = 12 * _SAMPLE
+"""Rows and columns of products whose ratio is known first for some of them: of fewer,
+as long sums have, the residues of the sample cost as much as they may save.
+"""
 
 
 def steps(plan: Plan, costs: Rates | None) -> Steps | None:
@@ -97,6 +104,8 @@ def steps(plan: Plan, costs: Rates | None) -> Steps | None:
         return Steps(
             _write_fixed,
             combines=True,
+            # The integers are those of the exact product.
+            rounds=plan.bound == 0.0,
             ready=_ready,
             outside=outside,
             in_halves=in_halves,
@@ -302,16 +311,20 @@ def _write_fixed(plan: Plan, given: Arguments) -> None:
             (planes if used is made else planes[:, : len(used.moduli)], scale)
             for planes, scale in both
         ]
-        c = None if given.c is None else given.c[block.entries]
+        ends = _Ends(given.out[block.entries], plan.rounding)
+        if given.c is not None:
+            ends = ends._replace(c=given.c[block.entries])
+        if given.second is not None:
+            ends = ends._replace(second=given.second[block.entries])
         form: dict[str, Any] = {
             "triangle": triangle,
             "in_halves": plan.blocking.in_halves,
         }
-        _write_entries(
-            operands, first, used, given.out[block.entries], given, c, **form
-        )
+        _write_entries(operands, first, used, ends, given, **form)
         if plan.evidence is not None and plan.evidence.outliers is not None:
-            _write_outliers(plan, block, operands, both, given, c, inner)
+            _write_outliers(plan, block, operands, both, given, ends, inner)
+        if plan.evidence is not None and plan.evidence.apart is not None:
+            _write_apart(plan.evidence.apart, block, operands, given, ends)
         kept = list(zip(places, both, strict=True))
 
 
@@ -362,13 +375,21 @@ def _residues_of(
     return [next(fresh) if each is None else each for each in ready]
 
 
+class _Ends(NamedTuple):
+    """Where the entries of a block go, and what is made of their integers."""
+
+    out: Any
+    rounding: Rounding = NEAREST
+    c: Any = None
+    second: Any = None  # of a pair or an enclosure
+
+
 def _write_entries(
     operands: tuple[Any, Any],
     residues: Sequence[Residues],
     moduli: ModuliSet,
-    out: Any,
+    ends: _Ends,
     given: Arguments,
-    c: Any = None,
     predicate: Predicate | None = None,
     rarely: bool = False,
     *,
@@ -388,12 +409,13 @@ def _write_entries(
         "shift": given.shift,
         "alpha": given.alpha,
         "beta": given.beta,
-        "c": c,
+        "c": ends.c,
+        "rounding": ends.rounding,
+        "second": ends.second,
     }
     behind: dict[str, Any] = {"predicate": predicate, "rarely": rarely}
-    crt_kernel.crt(
-        products, (s, t), moduli, out, operands=operands, **form, **scalars, **behind
-    )
+    options = form | scalars | behind
+    crt_kernel.crt(products, (s, t), moduli, ends.out, operands=operands, **options)
 
 
 def _write_ladder(plan: Plan, given: Arguments) -> None:
@@ -410,9 +432,10 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
     is_exact_behind = chooses and plan.evidence is not None
     inner = _inner(plan, given, inner_record)
     rungs, inner_rungs = _ladder(plan)
-    if chooses and plan.problem.multiplications >= (
-        _SAMPLE_FROM_BEFORE_EXACT if is_exact_behind else _SAMPLE_FROM
-    ):
+    samples_from = _SAMPLE_FROM_BEFORE_EXACT if is_exact_behind else _SAMPLE_FROM
+    is_large = plan.problem.multiplications >= samples_from
+    is_sampled = is_large and min(plan.problem.m, plan.problem.n) >= _SAMPLED_FROM
+    if chooses and is_sampled:
         _look_at_sample(plan, given, record, inner)
     last = _write_rungs(plan, given, rungs, (record, 0), inner)
     if is_exact_behind:
@@ -482,9 +505,8 @@ def _write_rungs(
                 operands,
                 residues,
                 moduli,
-                given.out[block.entries],
+                _Ends(given.out[block.entries]),
                 given,
-                None,
                 predicate,
                 not is_first or start[1] > 0,
                 triangle=triangle,
@@ -527,9 +549,8 @@ def _write_exact(
             operands,
             residues,
             moduli,
-            given.out[block.entries],
+            _Ends(given.out[block.entries]),
             given,
-            None,
             predicate,
             True,
             **form,
@@ -639,7 +660,7 @@ def _write_outliers(
     operands: tuple[Any, Any],
     residues: Sequence[Residues],
     given: Arguments,
-    c: Any,
+    ends: _Ends,
     inner: Inner,
 ) -> None:
     """Write the entries of the outlier rows and columns of a block over; see
@@ -659,16 +680,76 @@ def _write_outliers(
         (None, j, shared, up, [residues[0], None]),
         (i, j, moduli_of(plan), (even, -even), [None, None]),
     ]
-    out = given.out[block.entries]
     for rows, cols, moduli, balances, ready in cases:
         if rows == () or cols == ():
             continue
         pair = _gathered(x, 1, rows), _gathered(y, 2, cols)
-        values = empty((1, pair[0].shape[1], pair[1].shape[2]), out.dtype, out)
         made = _residues_of(pair, moduli, balances, ready, inner=inner)
-        own = None if c is None else _gathered(_gathered(c, 1, rows), 2, cols)
-        _write_entries(pair, made, moduli, values, given, own)
-        out.program.call(partial(_scatter, rows, cols), out, values)
+        some = _ends_of(ends, rows, cols)
+        _write_entries(pair, made, moduli, some, given)
+        _write_back(ends, some, rows, cols)
+
+
+def _write_apart(
+    apart: Apart, block: Block, operands: tuple[Any, Any], given: Arguments, ends: _Ends
+) -> None:
+    """Write the entries of the rows and columns of a block over that no moduli hold;
+    see `Apart`.
+    """
+    rows = _inside(apart.rows, block.rows)
+    cols = _inside(apart.cols, block.cols)
+    cases: list[tuple[_Vectors, _Vectors]] = [(rows, None), (None, cols)]
+    for i, j in cases:
+        if i == () or j == ():
+            continue
+        some = _ends_of(ends, i, j)
+        left = _gathered(operands[0], 1, i)
+        right = _gathered(operands[1], 2, j)
+        rounding = some.rounding
+        rounded_sums(
+            left,
+            right,
+            some.out,
+            shift=given.shift,
+            result=rounding.result,
+            second=some.second,
+            c=some.c if rounding.has_addend else None,
+            c_exponent=rounding.c_exponent,
+            c_sign=rounding.c_sign,
+            sign=rounding.sign,
+        )
+        is_combined = given.alpha != 1.0 or some.c is not None
+        if is_combined and not rounding.has_addend:
+            combine_in_place(some.out, given.alpha, given.beta, some.c)
+        _write_back(ends, some, i, j)
+
+
+_Vectors = tuple[int, ...] | None
+"""Some rows or columns; None for all."""
+
+
+def _ends_of(ends: _Ends, rows: _Vectors, cols: _Vectors) -> _Ends:
+    """Memory for the entries of some rows and columns, and their entries of C."""
+    out = ends.out
+    shape = (
+        1,
+        out.shape[1] if rows is None else len(rows),
+        out.shape[2] if cols is None else len(cols),
+    )
+    some = ends._replace(out=empty(shape, out.dtype, out))
+    if ends.second is not None:
+        some = some._replace(second=empty(shape, out.dtype, out))
+    if ends.c is not None:
+        some = some._replace(c=_gathered(_gathered(ends.c, 1, rows), 2, cols))
+    return some
+
+
+def _write_back(ends: _Ends, some: _Ends, rows: _Vectors, cols: _Vectors) -> None:
+    """Put the entries of some rows and columns in their places."""
+    scatter = partial(_scatter, rows, cols)
+    ends.out.program.call(scatter, ends.out, some.out)
+    if ends.second is not None:
+        ends.out.program.call(scatter, ends.second, some.second)
 
 
 def _inside(vectors: tuple[int, ...], part: slice) -> tuple[int, ...]:

@@ -254,12 +254,14 @@ class Program:
         """Run on torch's current stream, on tensors that are laid out as the operands,
         with these values of the `Scalar`s.
         """
-        workspace = torch.empty(self.nbytes, dtype=torch.int8, device=self.device)
+        memory = [*tensors]
+        if self.nbytes:
+            workspace = torch.empty(self.nbytes, dtype=torch.int8, device=self.device)
+            memory.append(workspace)
         if self._templates is None or is_hooked():
-            self._run_plainly([*tensors, workspace], scalars)
+            self._run_plainly(memory, scalars)
             return
-        bases = [x.data_ptr() for x in tensors]
-        bases.append(workspace.data_ptr())
+        bases = [x.data_ptr() for x in memory]
         stream = torch._C._cuda_getCurrentRawStream(self.device.index)
         key = (stream, *bases, *scalars)
         calls = self._bound.get(key)
@@ -274,7 +276,7 @@ class Program:
                 self._bound[key] = calls
         for call in calls:
             if isinstance(call, _Step):
-                given = self._as_tensors(call.arguments, [*tensors, workspace], scalars)
+                given = self._as_tensors(call.arguments, memory, scalars)
                 call.function(*given)  # type: ignore[misc]
             else:
                 call()

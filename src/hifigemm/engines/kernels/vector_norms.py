@@ -57,8 +57,12 @@ NO_POWER = tl.constexpr(0x7FF << 52)
 """Bits of infinity, above those of every power of two."""
 NO_LOWEST = tl.constexpr(1024)
 """Lowest bit of a vector of zeros, above that of every float64."""
-_ROWS = tl.constexpr(16)
-"""Blocks of a panel that are joined at a time."""
+_ROWS = tl.constexpr(32)
+"""Blocks of a panel that are joined at a time: two of a thread in a program of 256.
+
+The blocks of a long vector are many, and others wait for the one program that joins
+them.
+"""
 _TWO_TO_100 = tl.constexpr(2.0**100)
 """Times that, a subnormal number is normal."""
 _TWO_TO_52 = tl.constexpr(2.0**52)
@@ -326,26 +330,24 @@ def _block_of(operand, inner, spot, q, k, FORM: tl.constexpr):
 def join_blocks(block_sums, block_e, blocks, SUMS: tl.constexpr):
     """Twin: numerics.scaling.vector_sizes, from the sizes of blocks.
 
-    N, S and e of the vectors of a panel. A tile is _ROWS blocks of all 16 vectors.
+    N, S and e of the vectors of a panel. A tile is _ROWS blocks of all 16 vectors,
+    whose numbers are under way together; they are joined behind the last tile, so that
+    no tile waits for threads to exchange what they have.
     """
     entries = tl.arange(0, _ROWS)[:, None] * PANEL + tl.arange(0, PANEL)[None, :]
     # First the exponent of each whole vector, which is the grid of its sums.
-    e = tl.full([PANEL], NO_EXPONENT, tl.int32)
+    largest = tl.full([_ROWS, PANEL], NO_EXPONENT, tl.int32)
     for start in range(0, blocks, _ROWS):
         mask = (start + tl.arange(0, _ROWS) < blocks)[:, None]
-        e = tl.maximum(
-            e,
-            tl.max(
-                tl.load(
-                    block_e + start * PANEL + entries, mask=mask, other=NO_EXPONENT
-                ),
-                axis=0,
-            ),
+        exponents = tl.load(
+            block_e + start * PANEL + entries, mask=mask, other=NO_EXPONENT
         )
+        largest = tl.maximum(largest, exponents)
+    e = tl.max(largest, axis=0)
     # Then the sums of the blocks on that grid: integers below 2**53, whose order does
     # not matter. Blocks that do not exist count 0.
-    n = tl.full([PANEL], 0.0, tl.float64)
-    s = tl.full([PANEL], 0.0, tl.float64)
+    n = tl.full([_ROWS, PANEL], 0.0, tl.float64)
+    s = tl.full([_ROWS, PANEL], 0.0, tl.float64)
     for start in range(0, blocks, _ROWS):
         mask = (start + tl.arange(0, _ROWS) < blocks)[:, None]
         exponents = tl.load(
@@ -353,10 +355,10 @@ def join_blocks(block_sums, block_e, blocks, SUMS: tl.constexpr):
         )
         sums = tl.load(block_sums + start * PANEL + entries, mask=mask, other=0)
         block_n, block_s = joined_sizes(sums, exponents, e[None, :])
-        n += tl.sum(block_n, axis=0)
+        n += block_n
         if SUMS:
-            s += tl.sum(block_s, axis=0)
-    return n, s, e
+            s += block_s
+    return tl.sum(n, axis=0), tl.sum(s, axis=0), e
 
 
 @triton.jit
@@ -367,19 +369,14 @@ def join_lowest(block_low, blocks):
     """
     entries = tl.arange(0, _ROWS)[:, None] * PANEL + tl.arange(0, PANEL)[None, :]
     # Blocks that do not exist have no lowest bit.
-    low = tl.full([PANEL], NO_LOWEST, tl.int32)
+    low = tl.full([_ROWS, PANEL], NO_LOWEST, tl.int32)
     for start in range(0, blocks, _ROWS):
         mask = (start + tl.arange(0, _ROWS) < blocks)[:, None]
-        low = tl.minimum(
-            low,
-            tl.min(
-                tl.load(
-                    block_low + start * PANEL + entries, mask=mask, other=NO_LOWEST
-                ),
-                axis=0,
-            ),
+        exponents = tl.load(
+            block_low + start * PANEL + entries, mask=mask, other=NO_LOWEST
         )
-    return low
+        low = tl.minimum(low, exponents)
+    return tl.min(low, axis=0)
 
 
 @triton.jit
