@@ -879,19 +879,23 @@ class Layout:
 
 def config_for(dtype: Any, k: int, *, sized: bool) -> Config:
     """The tile that was quickest for square operands on an H200, between n = 512 and
-    16384.
+    16384, and for long vectors on an H100.
 
     Two vectors in the registers of a program as long as they are no longer than 2048,
     or real ones without sizes than 4096: 71 us instead of 81 for 15 moduli at n = 2048,
     with sizes 76 instead of 88, and a tenth less for other dtypes; at n = 4096 between
     nothing and 7 % less, but with sizes 14 % more. Longer float64 vectors go in pieces
-    of 512: 270 us instead of 290 at n = 4096, 4550 instead of 4721 at 16384.
+    of 512: 270 us instead of 290 at n = 4096; beyond 4096 sixteen at a time in pieces
+    of 256. On an H100 those take 1560 us for 1627 at 256 x 2**18, 1492 for 1583 at 1024
+    x 2**16, 1210 for 1228 at n = 8192.
     """
     if k <= 1024:
         return Config()
     if k <= (2048 if sized or dtype.is_complex else 4096):
         return Config(vectors=2, blocks=8 if k <= 2048 else 16)
-    return Config(vectors=8, blocks=2) if dtype == torch.float64 else Config()
+    if dtype != torch.float64:
+        return Config()
+    return Config(vectors=8, blocks=2) if k <= 4096 else Config(vectors=16, blocks=1)
 
 
 def warps_for(warps: int, num_words: int, *, dp4a: bool) -> int:
