@@ -158,7 +158,8 @@ class DoubleDouble(Scheme):
             k_block=problem.terms,
             verification=Verification.A_PRIORI,
             bound=0.0,
-            reason=f"terms added in {quick} first, and in more where a rounding is open",
+            reason=f"terms added in {quick} first, two arrays of them in three words, "
+            "and in more where a rounding is open",
             evidence=evidence,
         )
 
