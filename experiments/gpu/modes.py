@@ -50,6 +50,7 @@ _KERNELS = {
     **dict.fromkeys(
         ("exponents_kernel", "sums_kernel", "weights_kernel", "counts_kernel"), "count"
     ),
+    "_add_spans_kernel": "sums",
     "slice_kernel": "slices",
     **dict.fromkeys(
         (

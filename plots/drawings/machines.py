@@ -353,7 +353,9 @@ _KINDS: dict[str, tuple[str, str, str]] = {
     "corrected": ("two words, corrected", "orange", "P"),
     "multiword": ("words: number of products", "pink", "v"),
     "cublas": ("cuBLAS, emulated", "grey", "X"),
+    "": ("other packages", "dark", "*"),
 }
+"""By how the case begins; the first that fits."""
 _SIDES = ((-6, 5), (-8, 0), (8, 0), (0, 8), (6, 5), (6, -5), (-6, -5), (0, -8))
 """Where a label may stand, in points from what it names; first what the Pareto front
 leaves free.
@@ -384,7 +386,7 @@ def schemes(rows: Sequence[Row]) -> Any:
             label="Pareto front: nothing is better in both",
         )
         for kind, (name, colour, marker) in _KINDS.items():
-            chosen = [point for point in points if point[2].startswith(kind)]
+            chosen = [point for point in points if _kind_of(point[2]) == kind]
             if chosen:
                 x, y, _ = zip(*chosen)
                 axes.plot(
@@ -410,6 +412,10 @@ def schemes(rows: Sequence[Row]) -> Any:
     return figure
 
 
+def _kind_of(case: str) -> str:
+    return next(kind for kind in _KINDS if case.startswith(kind))
+
+
 def _write_labels(axes: Any, points: Sequence[tuple[float, float, str]]) -> None:
     """The name of each point beside it, where it covers as few points and names as
     possible.
@@ -422,9 +428,7 @@ def _write_labels(axes: Any, points: Sequence[tuple[float, float, str]]) -> None
         for x, y in axes.transData.transform([p[:2] for p in points])
     ]
     for error, speed, case in points:
-        colour = next(
-            colour for kind, (_, colour, _) in _KINDS.items() if case.startswith(kind)
-        )
+        colour = _KINDS[_kind_of(case)][1]
         texts = [
             axes.annotate(
                 _short(case),

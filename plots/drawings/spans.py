@@ -30,6 +30,8 @@ _STYLES = {
     "auto@fp64": "blue P - 8 white",
     "auto@correct": "green * - 8",
 }
+_OTHERS = "dark + :"
+"""Packages that are no part of the question."""
 
 
 def spans(rows: Sequence[Row]) -> Any:
@@ -47,7 +49,8 @@ def spans(rows: Sequence[Row]) -> Any:
     for axes, (column, label) in zip(grid[0], columns.items()):
         for case in unique(timed, "case"):
             found = choose(timed, case=case)
-            curve(axes, found, "span", column, case_name(case), _STYLES[case])
+            style = _STYLES.get(case, _OTHERS)
+            curve(axes, found, "span", column, case_name(case), style)
         # Narrow diagonals lie wider apart than wide ones.
         axes.set_xscale("function", functions=(_root, _square))
         axes.set_xticks(ticks)

@@ -191,7 +191,6 @@ def test_correct_modes_have_no_error_and_stages_sum_to_the_whole(on_arrays):
         ("slice_counts", "count"),
         ("slices", "slices"),
         ("slice_gemm", "products"),
-        ("residue_gemm", "products"),
         ("residue_gemm_hopper", "products"),
         ("slice_product", "sums"),
         ("slice_rounding", "sums"),
@@ -204,6 +203,13 @@ def test_each_kernel_has_its_stage(module, stage):
     kernels = re.findall(r"= Launch\((\w+)\)", path.read_text("utf-8"))
     assert kernels
     assert {modes.stage_of(kernel) for kernel in kernels} == {stage}
+
+
+def test_sums_of_products_over_parts_of_k_are_no_products():
+    path = ROOT / "src/hifigemm/engines/kernels/residue_gemm.py"
+    kernels = re.findall(r"= Launch\((\w+)\)", path.read_text("utf-8"))
+    stages = {kernel: modes.stage_of(kernel) for kernel in kernels}
+    assert stages == {"_product_kernel": "products", "_add_spans_kernel": "sums"}
 
 
 def test_a_wrong_result_gets_no_time(rehearsed, monkeypatch):
