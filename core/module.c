@@ -24,7 +24,7 @@
 
 /* Everything here rests on rounding to nearest, with subnormal numbers. A thread may
  * have asked otherwise; its own mode returns when a product is done. */
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#if defined(__x86_64__) || defined(_M_X64)
 #include <xmmintrin.h>
 
 typedef unsigned Environment;

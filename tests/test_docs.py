@@ -5,14 +5,18 @@ that load from elsewhere.
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
+import hifigemm as hg
 from plots import diagrams
 from tools import check_docs, figures
 
-PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
+ROOT = Path(__file__).parents[1]
+PICTURES = ROOT / "docs" / "pictures"
 
 
 def problems_of(page, text):
@@ -81,22 +85,73 @@ def test_tables_have_the_figures_of_the_results():
 
 @pytest.mark.parametrize("name", ["README.md", "paper/paper.md"])
 def test_pages_say_when_their_figures_were_measured(name):
-    root = PICTURES.parents[1]
-    text = (root / name).read_text("utf-8")
-    for files in (
-        ["correct_rounding_cpu"],
-        [f"{kind}_h200" for kind in ("dgemm", "dgemm_correct", "sgemm", "zgemm")],
-    ):
-        paths = [root / "results" / f"{file}.env.json" for file in files]
-        dates = sorted(json.loads(path.read_text())["date"][:10] for path in paths)
-        assert " to ".join(sorted({dates[0], dates[-1]})) in text
+    text = (ROOT / name).read_text("utf-8")
+    for file in ("headline_cpu", "headline_h100"):
+        assert figures.described(file)["date"][:10] in text
+
+
+@pytest.mark.parametrize("name", ["README.md", "paper/paper.md"])
+def test_tables_of_figures_come_from_results(name):
+    text = figures.MARK.sub("", (ROOT / name).read_text("utf-8"))
+    assert not re.findall(r"^\|.*\|\s*\d[\d.]*\s*\|", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["performance.md", "peers.md"])
+def test_sections_with_figures_name_their_results_or_their_day(name):
+    text = (ROOT / "docs" / name).read_text("utf-8")
+    for section in re.split(r"^(?=##+ )", text, flags=re.MULTILINE):
+        if re.search(r"^\|.*\|\s*\d[\d.]*\s*\|", section, re.MULTILINE):
+            assert re.search(r"results/\w+\.csv|2026-\d\d-\d\d", section), section
+
+
+def test_results_say_when_they_were_measured():
+    for path in (ROOT / "results").glob("*.csv"):
+        assert figures.described(path.stem)["date"], path
+
+
+def test_results_behind_the_tables_are_of_this_version():
+    for write in figures.TABLES.values():
+        write()
+    assert {"headline_cpu", "client_patches"} <= figures.files
+    for name in figures.files:
+        assert figures.described(name)["hifigemm"] == hg.__version__
+
+
+def test_code_that_is_newer_than_its_figures_is_noticed(tmp_path, monkeypatch):
+    def git(*arguments):
+        command = ["git", "-c", "user.name=a", "-c", "user.email=b", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+        return done.stdout.decode().strip()
+
+    def commit(name, subject):
+        (tmp_path / name).write_text(subject, "utf-8")
+        git("add", name)
+        git("commit", "-m", subject)
+        return git("rev-parse", "HEAD")
+
+    git("init")
+    measured = commit("core", "the code")
+    (tmp_path / "results").mkdir()
+    file = tmp_path / "results" / "times.env.json"
+    file.write_text(json.dumps({"commit": measured + "+"}), "utf-8")
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
+
+    commit("README.md", "a page")
+    assert figures.changes_since("times") == []
+    commit("core", "a quicker way")
+    (change,) = figures.changes_since("times")
+    assert change.startswith("results/times.csv: ")
+    assert change.endswith("a quicker way")
+    for unknown in ("0" * 40, None):
+        file.write_text(json.dumps({"commit": unknown}), "utf-8")
+        assert figures.changes_since("times")
 
 
 def test_a_table_with_another_figure_is_noticed():
     text = f"<!-- figures: products -->\n\n{figures.products()}"
     assert figures.with_figures(text) == text
-    changed = text.replace("| 0.14 |", "| 0.15 |")
-    assert changed != text
+    figure = re.search(r"\| (\d[\d.]+) \|\n", text)[1]
+    changed = text.replace(f"| {figure} |", f"| {figure}1 |")
     assert figures.with_figures(changed) == text
 
 
@@ -132,6 +187,16 @@ def test_a_site_that_loads_from_elsewhere_is_refused(tmp_path, capsys):
     )
     assert check_docs.check_site(tmp_path) == 1
     assert "loads <script" in capsys.readouterr().out
+
+
+def test_a_public_name_without_an_entry_is_named(tmp_path):
+    page = '<html><body><article><h2 id="hifigemm.one">One</h2></article></body></html>'
+    (tmp_path / "index.html").write_text(page, "utf-8")
+    names = check_docs.public_names(ROOT)
+    assert {"hifigemm.matmul", "hifigemm.jax.dot"} <= {*names}
+    assert list(check_docs.missing_names(tmp_path, ["hifigemm.one"])) == []
+    (problem,) = check_docs.missing_names(tmp_path, ["hifigemm.one", "hifigemm.two"])
+    assert problem.endswith("no entry for hifigemm.two")
 
 
 @pytest.mark.parametrize(

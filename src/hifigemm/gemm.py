@@ -39,7 +39,7 @@ from hifigemm.programs import (
     view_of,
 )
 from hifigemm.request import Request
-from hifigemm.road import deliver, product, product_plus, quiet
+from hifigemm.road import deliver, product, product_plus, quiet, sum_at_once
 from hifigemm.schemes import Ozaki1, Scheme
 from hifigemm.schemes.auto import as_scheme
 from hifigemm.transforms import (
@@ -47,6 +47,7 @@ from hifigemm.transforms import (
     belongs_to_torch,
     check_tensor,
     check_untraced,
+    is_compiled,
     opaque,
 )
 
@@ -197,7 +198,8 @@ def gemm(
         and some of the smallest subnormal number. That holds for finite scalars of
         every size. T itself may overflow though the result would not, unless the
         accuracy is "correct" or a complex alpha meets operands in the memory of the
-        host. alpha = 0 does not read A and B.
+        host. In a native product on a GPU A B may overflow before its power of two, but
+        for real operands and an alpha below 2**-30. alpha = 0 does not read A and B.
     trans_a, trans_b : "N", "T" or "C"
         Nothing, transpose, conjugate transpose of the last two axes.
     accuracy, scheme, out, engine, plan, workspace, return_report
@@ -217,6 +219,16 @@ def gemm(
         alpha, beta = as_scalar(alpha, "alpha"), as_scalar(beta, "beta")
     if beta != 0 and c is None:
         raise ValueError(f"beta = {beta} needs c")
+    if plan is None and type(a) is not np.ndarray and not is_compiled():
+        # A call like an earlier one: its key says that PyTorch follows no operand.
+        repeated = _repeated(
+            (a, b, c, out),
+            (alpha, beta),
+            (trans_a, trans_b),
+            (accuracy, scheme, engine, workspace, return_report),
+        )
+        if repeated is not None:
+            return repeated
     if (
         plan is None
         and out is None
@@ -320,6 +332,14 @@ def gemm_of_numbers(
             return deliver(values, report, library, out, return_report)
 
 
+def _repeated(*kind: Any) -> Any:
+    """The result of a call whose kind `_key` takes, by what an earlier one has left;
+    None where there is none.
+    """
+    key, arguments = _key(*kind)
+    return None if key is None else repeat(key, *arguments)
+
+
 def _key(
     arrays: tuple[Any, Any, Any, Any],
     scalars: tuple[complex, complex],
@@ -339,10 +359,9 @@ def _key(
     has_addend = beta != 0
     if mantissa == 0 or (mantissa == -1.0 and not has_addend):
         return None, ()
-    # Other sums with C are rounded once: see `product_plus`.
-    is_power = mantissa in (1.0, -1.0)
-    if has_addend and is_power and _may_round_once(policy[0]):
-        return None, ()
+    # Other sums with C may be rounded once: see `product_plus`.
+    is_power = mantissa in (1.0, -1.0) and abs(frexp(beta)[0]) == 1.0
+    rounds_once = has_addend and is_power and _may_round_once(policy[0])
     x = view_of(a, transposes[0])
     y = view_of(b, transposes[1])
     if x is None or y is None:
@@ -362,7 +381,11 @@ def _key(
         return None, ()
     if out is not None and out is not c and share_storage(c, out):
         return None, ()
-    kind = shift, is_moderate(mantissa) and is_moderate(beta)
+    if rounds_once:
+        # C is a term of the sums, with its factor.
+        kind = "once", alpha, beta
+    else:
+        kind = shift, is_moderate(mantissa) and is_moderate(beta)
     return ("gemm", layout, target, kind, key), (x, y, out, c, mantissa, beta)
 
 
@@ -406,18 +429,27 @@ def _product(
     plans = operands.plans(request.plan)
     may_round_once = _may_round_once(request.accuracy)
     takes_sign = c is None or may_round_once or _is_one_sided(request, plans)
-    if mantissa == -1.0 and takes_sign:
+    negates = mantissa == -1.0 and takes_sign
+
+    # "correct" and a relative error are kept where the sum is rounded once.
+    if may_round_once and not plans and (negates or mantissa == 1.0):
+        addend = _exact_addend(operands, c, beta, shift)
+        if addend is not None:
+            # What C takes of its factor depends on its entries.
+            own_key = key if addend[0] is c else None
+            sign = -1 if negates else 1
+            at_once = sum_at_once(operands, *addend, request, shift, own_key, sign)
+            if at_once is not None:
+                return at_once
+            if negates:
+                operands = _with_sign(operands)
+            return product_plus(operands, *addend, request, shift, own_key, sign)
+        if c is not None:
+            key = None  # another C may be rounded once
+    if negates:
         operands = _with_sign(operands)
         mantissa = 1.0
         key = None
-
-    # "correct" and a relative error are kept where the sum is rounded once.
-    if may_round_once and not plans and mantissa == 1.0:
-        addend = _exact_addend(operands, c, beta, shift)
-        if addend is not None:
-            return product_plus(operands, *addend, request, shift)
-        if c is not None:
-            key = None  # another C may be rounded once
 
     is_product = mantissa == 1.0 and c is None
     is_relative = request.is_relative or any(

@@ -156,3 +156,56 @@ def test_tiles_occupy_all_multiprocessors_where_they_can():
     for tile in SUMS:
         # Vectors of fewer entries than threads pass through no shared memory.
         assert max(tile.block_m, tile.block_n) < 32 * tile.warps
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("tall", [False, True])
+def test_entries_that_are_not_finite_are_made_again(assert_same_bits, dtype, tall):
+    rng = np.random.default_rng(6)
+    a = rng.standard_normal((2, 5, 9)).astype(dtype)
+    b = rng.standard_normal((1, 9, 70)).astype(dtype)
+    a[0, 3, 1] = np.inf
+    expected, _ = plain.rounded_sums(a, b, FORMATS[dtype], shift=-40)
+    is_kept = rng.random(expected.shape) < 0.8
+    is_kept[0, 3] = False
+    other = rng.choice([np.inf, -np.inf, np.nan], expected.shape)
+    given = np.where(is_kept, 3.0, other).astype(dtype)
+    out = tensor(given)
+    x, y = tensor(a), tensor(b)
+    if tall:
+        x, y = (
+            tensor(np.swapaxes(a, 1, 2).copy()).mT,
+            tensor(np.swapaxes(b, 1, 2).copy()).mT,
+        )
+    with np.errstate(all="ignore"):
+        rounded_sums(x, y, out, shift=-40, remakes=True)
+    want = np.where(is_kept, given, expected)
+    assert_same_bits(out.cpu().numpy(), want)
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("few", [8, 10**6], ids=["words", "all bits"])
+def test_sums_with_the_negative_product(make_pair, assert_same_bits, dtype, few):
+    fmt = FORMATS[dtype]
+    for name in ("phi_1", "nearly_cancelling", "underflowing", "overflowing"):
+        a, b = pair_of(make_pair, name, dtype, 3, 6, 5)
+        a[0, 2, :] = 0.0
+        c = plain.rounded_sums(a, b, fmt)[0].astype(dtype)
+        c[0, 0, :3] = np.inf, -np.inf, np.nan
+        addend = plain.Addend(c, 0, 1)
+        options = {"addend": addend, "few": few, "tile": SUMS[3], "sign": -1}
+        for form in FORMS[dtype]:
+            found, _ = by_kernel(a, b, form=form, **options)
+            want, _ = plain.rounded_sums(-a, b, fmt, addend=addend, form=form)
+            assert_same_bits(found, want)
+
+
+@pytest.mark.parametrize("result", ["pair", "enclosure"])
+def test_sums_beyond_float32_by_all_bits_are_infinite(assert_same_bits, result):
+    a = np.ldexp(np.ones((1, 2, 3), np.float32), 70)
+    b = np.ldexp(np.ones((1, 3, 4), np.float32), [[60], [30], [-120]])
+    b = b.astype(np.float32)
+    b[:, :, 1:3] *= -1
+    both = by_kernel(a, b, result, few=10**6, tile=SUMS[3])
+    for x, y in zip(both, plain.rounded_sums(a, b, FP32, result=result)):
+        assert_same_bits(x, y)

@@ -82,6 +82,7 @@ def block_norms_kernel(
     if LOWEST:
         store_block(
             operands,
+            (),
             spot,
             q,
             first_block,
@@ -95,6 +96,7 @@ def block_norms_kernel(
     else:
         store_block(
             operands,
+            (),
             spot,
             q,
             first_block,

@@ -118,6 +118,7 @@ def _fill(
     row,
     column,
     part,
+    first_step,
     steps,
     component,
     COLUMNS: gl.constexpr,
@@ -126,7 +127,8 @@ def _fill(
 ):
     """Bring the vectors of a tile into the ring; the stages that were used until then.
 
-    These are all vectors of the left operand, and the first COLUMNS of the right one.
+    These are all vectors of the left operand, and the first COLUMNS of the right one,
+    from step `first_step` of k on.
     """
     left_ring, right_ring, full, empty = ring
     HALF: gl.constexpr = left_ring.shape[1]
@@ -142,7 +144,7 @@ def _fill(
         # included.
         ready = full.index(stage)
         mbarrier.expect(ready, (2 * HALF + COLUMNS) * BLOCK_K)
-        left_k = step * BLOCK_K
+        left_k = (first_step + step) * BLOCK_K
         right_k = left_k + part * component
         # Components of complex vectors: re first, then im; for part 1 those on the
         # right in the other order.
@@ -173,6 +175,7 @@ def produce(
     lengths,
     total_planes,
     num_planes,
+    spans,
     left_batch,
     left_part,
     right_batch,
@@ -189,7 +192,8 @@ def produce(
     """Fill the ring, one step of k after the other, over all tiles of this program.
 
     `quarter` is the right operand in boxes of BLOCK_N / 4; `lengths` are for
-    `steps_of`. Part l of the right operand begins l `component` columns behind the
+    `steps_of`. k of matrix z is cut into `spans` of as many steps, which are planes as
+    those of further matrices are. Part l of the right operand begins l `component` columns behind the
     first one. With WIDTH = 2 the vectors have two components, `component` columns
     apart, of which each takes half of the steps; for part 1 those of the right operand
     change places.
@@ -206,6 +210,8 @@ def produce(
         z = plane // num_planes
         l = plane - z * num_planes
         steps = steps_of(l, lengths)
+        first_step = z % spans * steps
+        z = z // spans
         row = z * left_batch + l * left_part + tile_m * BLOCK_M
         column = z * right_batch + l * right_part + tile_n * BLOCK_N
         # At the right edge no more columns are fetched than the consumers multiply.
@@ -219,6 +225,7 @@ def produce(
                 row,
                 column,
                 l,
+                first_step,
                 steps,
                 component,
                 BLOCK_N // 4,
@@ -234,6 +241,7 @@ def produce(
                 row,
                 column,
                 l,
+                first_step,
                 steps,
                 component,
                 BLOCK_N // 2,
@@ -249,6 +257,7 @@ def produce(
                 row,
                 column,
                 l,
+                first_step,
                 steps,
                 component,
                 BLOCK_N,

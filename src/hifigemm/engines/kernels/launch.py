@@ -226,14 +226,11 @@ def real_view(x: Any) -> Any:
     )
 
 
-def operand_arguments(operands: tuple[Any, Any] | None) -> list[Any]:
+def operand_arguments(operands: tuple[Any, Any]) -> list[Any]:
     """Both operands, each with its three strides, as kernels take them.
 
-    The stride along a stack of one matrix is 0. Without operands they are None and
-    zeros.
+    The stride along a stack of one matrix is 0.
     """
-    if operands is None:
-        return [None, 0, 0, 0] * 2
     return [argument for x in operands for argument in strided(x)]
 
 
@@ -248,10 +245,12 @@ def flat(arguments: Iterable[Any]) -> Iterator[Any]:
 
 def strided(x: Any) -> tuple[Any, ...]:
     """A tensor or buffer of three dimensions and its three strides, as kernels take
-    them.
+    them; None and zeros for None.
 
     The stride along a stack of one matrix is 0.
     """
+    if x is None:
+        return None, 0, 0, 0
     stack, *steps = x.stride()
     return x, stack if x.shape[0] > 1 else 0, *steps
 

@@ -59,11 +59,13 @@ from hifigemm.engines.kernels.vector_norms import (
     magnitude,
     place,
     scale_of,
+    scaled,
     store_block,
 )
 from hifigemm.numerics.residues import ModuliSet
 
 Operand = tuple[Any, int]
+Inner = tuple[Any, int]
 NOT_FINITE: int = vector_norms.NOT_FINITE.value
 """Exponent of a vector with an Inf or NaN; its residues mean nothing."""
 _SIZES = {torch.float32: 4, torch.float64: 8, torch.complex64: 4, torch.complex128: 8}
@@ -75,9 +77,17 @@ _ENTRIES = 32
 """Real numbers of a thread; where their integers have many words, threads have half as
 many.
 """
+_LEAST_AHEAD = 3
+"""Panels by which scales run ahead of residues, at least: while one program joins the
+blocks of a long panel, the residues of the panel before are made.
+"""
 _PAIR_REGISTERS = 128
 """Of a thread that makes pairs of residues: two programs of 256 threads on a
 multiprocessor, of which one may load.
+"""
+_INNER_REGISTERS = {False: 128, True: 168}
+"""Of a thread that scales along k, without sizes and with them: as many as without
+scaling, so that as many programs run side by side. Nothing spills.
 """
 _MAGNITUDE_BITS = tl.constexpr(7)
 
@@ -166,8 +176,8 @@ def _chosen(is_left, left, right):
 
 
 @triton.jit
-def _load_either(operands, spot, ks, k, FORM: tl.constexpr):
-    """A tile of the operand that the program takes."""
+def _load_either(operands, inner, spot, ks, k, FORM: tl.constexpr):
+    """A tile of the operand that the program takes, scaled along k by `inner`."""
     # Operands of the same layout share compiled code, with arguments chosen at run
     # time.
     if FORM.left_along_k == FORM.right_along_k:
@@ -177,18 +187,26 @@ def _load_either(operands, spot, ks, k, FORM: tl.constexpr):
         parts = _load_tile(operands[0], spot, ks, k, FORM.left_along_k, FORM)
     else:
         parts = _load_tile(operands[1], spot, ks, k, FORM.right_along_k, FORM)
-    return parts
+    return scaled(parts, inner, spot[0], ks)
 
 
 @triton.jit
 def _store_residues(
-    words, out, spot, ks, FORM: tl.constexpr, DP4A: tl.constexpr, PAIRS: tl.constexpr
+    words,
+    out,
+    spot,
+    ks,
+    FORM: tl.constexpr,
+    DP4A: tl.constexpr,
+    PAIRS: tl.constexpr,
+    LEAVES: tl.constexpr,
 ):
     """Twin: numerics.residues.residues, of the integers of a tile.
 
     Residues for every row of the table one or, with PAIRS, two; the pitch is in units
-    of 16 bytes.
+    of 16 bytes. With LEAVES they leave the cache before anything else does.
     """
+    POLICY: tl.constexpr = "evict_first" if LEAVES else ""
     out_a, out_b, pitch16, num_planes, table = out
     first, batch, start, count = spot
     vs = _vectors(start, FORM)
@@ -202,8 +220,10 @@ def _store_residues(
     if PAIRS:
         for l in range(0, num_planes, 2):
             plus, minus = residue_pair(words, table + (l // 2) * (len(words) + 4))
-            tl.store(residues + l * plane_stride, plus, mask=mask)
-            tl.store(residues + (l + 1) * plane_stride, minus, mask=mask)
+            place_of_plus = residues + l * plane_stride
+            place_of_minus = place_of_plus + plane_stride
+            tl.store(place_of_plus, plus, mask=mask, eviction_policy=POLICY)
+            tl.store(place_of_minus, minus, mask=mask, eviction_policy=POLICY)
     else:
         LENGTH: tl.constexpr = len(words) + (3 if DP4A else 2)
         for l in range(num_planes):
@@ -211,6 +231,7 @@ def _store_residues(
                 residues + l * plane_stride,
                 residue(words, table + l * LENGTH, DP4A),
                 mask=mask,
+                eviction_policy=POLICY,
             )
 
 
@@ -260,6 +281,7 @@ _FREE = [
     "num_planes",
     "panels",
     "ahead",
+    "inner_sign",
     "lower_limit",
     "upper_limit",
 ]
@@ -305,6 +327,8 @@ def scaled_residues_kernel(
     arrivals,
     panels,
     ahead,
+    inner_exponents,
+    inner_sign,
     predicate,
     lower_limit,
     upper_limit,
@@ -341,6 +365,10 @@ def scaled_residues_kernel(
         if not holds(predicate, lower_limit, upper_limit):
             return
     operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
+    if inner_exponents is None:
+        inner = ()
+    else:
+        inner = (inner_exponents, inner_sign)
     balances = balance_a, balance_b
     scales = (
         (exponent_a, nearest_a, stride_a, 0),
@@ -357,7 +385,7 @@ def scaled_residues_kernel(
         spot = place(tl.program_id(0), tiles_a, num_a, num_b, FORM.vectors)
         vs = _vectors(spot[2], FORM)
         ks = _along_k(0, FORM)
-        parts = _load_either(operands, spot, ks, k, FORM)
+        parts = _load_either(operands, inner, spot, ks, k, FORM)
         # Sizes of the blocks, then of the vectors: the largest exponent, and the sums
         # on its grid.
         block_e, sums = block_sizes(parts, K, SUMS, PTX)
@@ -373,7 +401,7 @@ def scaled_residues_kernel(
         # The scaled and rounded entries as words of integers, and from these all
         # residues.
         words = integer_words(parts, scale, nearest, NUM_WORDS, TRUNCATES)
-        _store_residues(words, out, spot, ks, FORM, DP4A, PAIRS)
+        _store_residues(words, out, spot, ks, FORM, DP4A, PAIRS, False)
     else:
         # The programs of a round: first those of the blocks of a panel, then those of
         # its tiles of residues.
@@ -390,6 +418,7 @@ def scaled_residues_kernel(
                     first_block = panel.to(tl.int64) * blocks
                     store_block(
                         operands,
+                        inner,
                         spot,
                         task,
                         first_block,
@@ -435,7 +464,7 @@ def scaled_residues_kernel(
                 vs = _vectors(start, FORM)
                 ks = _along_k(task % steps, FORM)
                 # The loads are under way while the program waits for the scales.
-                parts = _load_either(operands, spot, ks, k, FORM)
+                parts = _load_either(operands, inner, spot, ks, k, FORM)
                 # One arrival more than blocks: the scales are stored. The programs that
                 # this one waits for have smaller indices, and so have started.
                 if SCALES:
@@ -456,7 +485,8 @@ def scaled_residues_kernel(
                     )
                     _store_magnitudes(parts, e, low, spot, ks, FORM, PTX)
                 words = integer_words(parts, scale, nearest, NUM_WORDS, TRUNCATES)
-                _store_residues(words, out, spot, ks, FORM, DP4A, PAIRS)
+                # The cache is for the panels whose scales run ahead.
+                _store_residues(words, out, spot, ks, FORM, DP4A, PAIRS, True)
 
 
 @triton.jit
@@ -541,7 +571,8 @@ class Config:
     # blocks of 256 along k in a tile, at most: a power of two. Vectors that are no
     # longer stay in registers
     blocks: int = 4
-    ahead: int = 8 << 20  # bytes by which scales run ahead of residues
+    # bytes by which scales run ahead of residues, if these are three panels or more
+    ahead: int = 8 << 20
 
 
 def norm_scales(
@@ -576,6 +607,7 @@ def scaled_residues(
     bits: int | None = None,
     config: Config | None = None,
     predicate: Predicate | None = None,
+    inner: Inner | None = None,
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...]]:
     """Residues of the scaled and rounded operands, for the products of
     numerics.residue_products.product_operands.
@@ -596,6 +628,10 @@ def scaled_residues(
     predicate : (int64 tensor of one entry, lower limit, upper limit), optional
         Decides on the device: unless the entry lies within the limits the operands are
         not read, and what is returned means nothing.
+    inner : (int32 tensor, 1 or -1), optional
+        Exponents d, padded as those of `inner_scaling.gaining_exponents`: the first
+        operand is scaled along k by 2**d before anything else, the last one by 2**-d.
+        With -1 it is the other way round, which is for a right operand alone.
 
     Returns
     -------
@@ -607,7 +643,14 @@ def scaled_residues(
     layout = layout_of(operands, config)
     constants, planes = _planes(layout, operands, moduli, balances, bits)
     return planes, _run(
-        layout, operands, constants, balances, scales, planes, predicate=predicate
+        layout,
+        operands,
+        constants,
+        balances,
+        scales,
+        planes,
+        predicate=predicate,
+        inner=inner,
     )
 
 
@@ -617,6 +660,7 @@ def sized_residues(
     balances: tuple[int, int] = (0, 0),
     config: Config | None = None,
     predicate: Predicate | None = None,
+    inner: Inner | None = None,
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...], Sizes]:
     """`scaled_residues` of two operands, and their sizes; one operand stands for both
     sides of its product.
@@ -624,6 +668,8 @@ def sized_residues(
     Parameters
     ----------
     predicate : (int64 tensor of one entry, lower limit, upper limit), optional
+        As for `scaled_residues`.
+    inner : (int32 tensor, 1 or -1), optional
         As for `scaled_residues`.
     """
     layout = layout_of(operands, config, sized=True)
@@ -636,7 +682,17 @@ def sized_residues(
     sizes = Sizes(exponents, norms, (magnitudes[0], magnitudes[-1]), layout.width)
     return (
         planes,
-        _run(layout, operands, constants, balances, None, planes, sizes, predicate),
+        _run(
+            layout,
+            operands,
+            constants,
+            balances,
+            None,
+            planes,
+            sizes,
+            predicate,
+            inner,
+        ),
         sizes,
     )
 
@@ -676,6 +732,7 @@ def _run(
     planes: tuple[Any, ...] | None = None,
     sizes: Sizes | None = None,
     predicate: Predicate | None = None,
+    inner: Inner | None = None,
 ) -> tuple[VectorScale, ...]:
     """Launch what is asked for.
 
@@ -729,6 +786,8 @@ def _run(
         )
         if constants.pairs:
             options["maxnreg"] = _PAIR_REGISTERS
+        elif inner is not None:
+            options["maxnreg"] = _INNER_REGISTERS[sizes is not None]
     truncates = is_given or constants.truncates(layout.width * layout.k, balances)
     _launch(
         (programs,),
@@ -760,6 +819,7 @@ def _run(
         arrivals,
         sum(tiles),
         ahead,
+        *(inner or (None, 1)),
         number,
         lower_limit,
         upper_limit,
@@ -819,19 +879,23 @@ class Layout:
 
 def config_for(dtype: Any, k: int, *, sized: bool) -> Config:
     """The tile that was quickest for square operands on an H200, between n = 512 and
-    16384.
+    16384, and for long vectors on an H100.
 
     Two vectors in the registers of a program as long as they are no longer than 2048,
     or real ones without sizes than 4096: 71 us instead of 81 for 15 moduli at n = 2048,
     with sizes 76 instead of 88, and a tenth less for other dtypes; at n = 4096 between
     nothing and 7 % less, but with sizes 14 % more. Longer float64 vectors go in pieces
-    of 512: 270 us instead of 290 at n = 4096, 4550 instead of 4721 at 16384.
+    of 512: 270 us instead of 290 at n = 4096; beyond 4096 sixteen at a time in pieces
+    of 256. On an H100 those take 1560 us for 1627 at 256 x 2**18, 1492 for 1583 at 1024
+    x 2**16, 1210 for 1228 at n = 8192.
     """
     if k <= 1024:
         return Config()
     if k <= (2048 if sized or dtype.is_complex else 4096):
         return Config(vectors=2, blocks=8 if k <= 2048 else 16)
-    return Config(vectors=8, blocks=2) if dtype == torch.float64 else Config()
+    if dtype != torch.float64:
+        return Config()
+    return Config(vectors=8, blocks=2) if k <= 4096 else Config(vectors=16, blocks=1)
 
 
 def warps_for(warps: int, num_words: int, *, dp4a: bool) -> int:
@@ -911,7 +975,8 @@ def _layout(
         panels=panels,
         steps=-(-k // (blocks * block)),
         ahead=min(
-            max(config.ahead // (panel * k * width * _SIZES[dtype]), 1), sum(panels)
+            max(config.ahead // (panel * k * width * _SIZES[dtype]), _LEAST_AHEAD),
+            sum(panels),
         ),
         warps=min(
             max(blocks * block * config.vectors * width // (32 * _ENTRIES), 1), 32
