@@ -367,6 +367,40 @@ def test_radius_holds_for_factors_that_are_too_short(monkeypatch, share):
             assert Fraction(float(radius_of_s[i, 0])) >= abs(gap)
 
 
+def test_update_counts_the_roundings_of_its_products(monkeypatch):
+    # Q = V = 1, q1 = 1 and q2 = 0: z = 1, and ds = 0, of which no part is lifted
+    one = np.ones((1, 1))
+    system = replace(AugmentedSystem.of(one), q=one, v=one)
+    residuals = iter([one, 0.0 * one])
+    monkeypatch.setattr(module, "correct_residual", lambda *_: next(residuals))
+    monkeypatch.setattr(type(system), "_gamma", lambda self, terms: terms * 2.0**-53)
+    _, _, of_s, _ = system._update(0.0 * one, 0.0 * one, one, one)
+
+    # z is off by 3 u and by u for its sum, Q z by u, q1 and ds by u
+    assert Fraction(of_s[0, 0]) >= Fraction(13, 2) / 2**53
+
+
+def test_radius_has_its_second_term(monkeypatch):
+    # y + max(y / v) / (1 - a) |G| v bounds s and x where |G| y alone does not
+    one = np.ones((1, 1))
+    system = AugmentedSystem.of(one)
+    monkeypatch.setattr(type(system), "_weighted_bounds", lambda _: (0.5 * one, one))
+    monkeypatch.setattr(type(system), "contraction", lambda _, s, x: (0.5 * s, 0.5 * x))
+    radius_of_s, radius_of_x = system._radius(one, 0.0 * one, 0.5)
+
+    # beta = 1 / (1 - 1 / 2) = 2: z = (1 + 2 / 2, 2), and the radius (1 + z1 / 2, z2 / 2)
+    assert radius_of_s[0, 0] >= 2.0
+    assert radius_of_x[0, 0] >= 1.0
+
+
+def test_sums_are_lifted_by_what_underflows_behind_the_factors():
+    # Sums of rows and columns of Q and V may enlarge a number that vanished twice
+    system = AugmentedSystem.of(np.array([[2.0**-300]]))
+    vector = np.ones((1, 1))
+    bound = system._above(0.0 * vector, vector)
+    assert bound[0, 0] >= 2.0**600 * 2.0**-1074
+
+
 def short_factors(monkeypatch, share):
     """The system of B = 1 whose Q is shorter than it should be."""
     b = np.ones((1, 1))
