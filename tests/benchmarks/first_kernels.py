@@ -1,0 +1,160 @@
+"""The kernels that the calls of benchmarks/first_calls.py launch on a Hopper that is not
+there; prints a JSON line for each variant.
+
+Usage: python -m tests.benchmarks.first_kernels [--compile] [--names PART], in a process
+where TRITON_INTERPRET is not set.
+
+The library runs as on a GPU, but for its launches, which are written down and not made.
+With --compile each variant is compiled, one by one, with the seconds that took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import Any
+
+import torch
+
+import hifigemm as hg
+from benchmarks.first_calls import CALLS
+from hifigemm.engine import Certificate
+from hifigemm.engines.cuda import double_double, overrides, ozaki1, ozaki2, words
+from hifigemm.engines.cuda import engine as cuda_engine
+from hifigemm.engines.cuda import program as cuda_program
+from hifigemm.engines.cuda import required_bits, slice_counts
+from hifigemm.engines.device_array import unwrap
+from hifigemm.engines.kernels import tiles
+from hifigemm.engines.kernels.launch import Launch, _bound, flat
+from hifigemm.engines.kernels.program import Program
+from tests.engines import stand_in
+from tests.engines.kernels import compiled
+
+DEVICE = torch.device("cuda", 0)
+BITS = {False: (56, 56), True: (56, 56)}
+
+
+class Recorder:
+    """Variants of kernels in the order of their first launches, with the calls that
+    launch them.
+    """
+
+    def __init__(self):
+        self.call = ""
+        self.variants: dict[Any, dict[str, Any]] = {}
+        self.launches: dict[Any, Any] = {}
+
+    def note(self, launch, arguments, constants):
+        parameters = launch.kernel.params
+        special = [not p.do_not_specialize for p in parameters if not p.is_constexpr]
+        names = [p.name for p in parameters if not p.is_constexpr]
+        key: list[Any] = [launch.kernel.__name__, *constants.items()]
+        own: dict[str, Any] = {k: repr(v) for k, v in constants.items()}
+        for name, argument, is_special in zip(names, arguments, special, strict=True):
+            part: list[Any] = []
+            _bound([argument], [is_special], part)
+            key += part
+            own[name] = repr(part)
+        variant = tuple(map(repr, key))
+        found = self.variants.setdefault(
+            variant,
+            {"kernel": launch.kernel.__name__, "calls": [], "key": own},
+        )
+        self.launches.setdefault(variant, (launch, arguments, constants))
+        if self.call not in found["calls"]:
+            found["calls"].append(self.call)
+
+
+def take_part(recorder):
+    """Let every launch be written down by the recorder, and let the host decide as if
+    kernels had answered.
+    """
+    compiled.pretend(90)
+    launch_call = Launch.__call__
+
+    def call(self, grid, *arguments, **constants):
+        for argument in flat(arguments):
+            memory = getattr(argument, "place", argument)
+            if hasattr(memory, "program"):
+                launch_call(self, grid, *arguments, **constants)
+                return
+        if 0 not in grid:
+            recorder.note(self, arguments, constants)
+
+    def compile_program(self):
+        return self
+
+    def run_program(self, *tensors, scalars=()):
+        for step in self._steps:
+            if step.kernel is not None:
+                recorder.note(step.kernel, step.arguments, step.constants)
+
+    made = Program.__init__
+
+    def init(self, device):
+        made(self, DEVICE)
+
+    Launch.__call__ = call
+    Program.compile = compile_program
+    Program.__call__ = run_program
+    Program.__init__ = init
+    torch.Tensor.is_cuda = property(lambda self: True)
+    torch.cuda.current_stream = lambda device=None: None
+    torch.cuda.current_device = lambda: 0
+    gpu = tiles.gpu_of(DEVICE)
+    for module in [*sys.modules.values()]:
+        if getattr(module, "gpu_of", None) is not None:
+            module.gpu_of = lambda device: gpu
+    cuda_program.CudaProgram._certificate = lambda self, record, stream=None: (
+        Certificate(True, self.plan.scheme, 0.0, 1, self.plan.k_block)
+    )
+    cuda_engine._is_ordinary = lambda *_: True
+    required_bits.kernel.required_bits_from = lambda found, most: (58, 58)
+
+
+class Engine(stand_in.StandIn):
+    """A CudaEngine of a device that is not there."""
+
+    def __init__(self):
+        cuda_engine.CudaEngine.__init__(self, DEVICE)
+
+
+class MonkeyPatch:
+    """What `take_as_device` asks of pytest's."""
+
+    @staticmethod
+    def setattr(target, name, value):
+        setattr(target, name, value)
+
+
+def main(argv):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--names", default="")
+    options = parser.parse_args(argv)
+    recorder = Recorder()
+    take_part(recorder)
+    stand_in.DEVICE = "cpu"
+    stand_in.take_as_device(Engine(), MonkeyPatch)
+    for call in CALLS:
+        if options.names not in str(call):
+            continue
+        recorder.call = str(call)
+        dtype = getattr(torch, call.dtype)
+        a, b, c = (torch.zeros(call.n, call.n, dtype=dtype) for _ in range(3))
+        x, y = (v if how == "N" else v.mT for v, how in zip((a, b), call.layout))
+        call.run(x, y, c)
+    for variant, line in recorder.variants.items():
+        if options.compile:
+            launch, arguments, constants = recorder.launches[variant]
+            begun = time.perf_counter(), time.process_time()
+            launch.compile(arguments, constants)
+            line["seconds"] = time.perf_counter() - begun[0]
+            line["process_seconds"] = time.process_time() - begun[1]
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
