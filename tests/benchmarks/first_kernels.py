@@ -27,7 +27,7 @@ from hifigemm.engines.cuda import program as cuda_program
 from hifigemm.engines.cuda import required_bits, slice_counts
 from hifigemm.engines.device_array import unwrap
 from hifigemm.engines.kernels import tiles
-from hifigemm.engines.kernels.launch import Launch, _bound, flat
+from hifigemm.engines.kernels.launch import Launch, _bound, _Traits, flat
 from hifigemm.engines.kernels.program import Program
 from tests.engines import stand_in
 from tests.engines.kernels import compiled
@@ -48,13 +48,17 @@ class Recorder:
 
     def note(self, launch, arguments, constants):
         parameters = launch.kernel.params
-        special = [not p.do_not_specialize for p in parameters if not p.is_constexpr]
         names = [p.name for p in parameters if not p.is_constexpr]
+        traits = [
+            _Traits(not p.do_not_specialize, bool(p.annotation_type))
+            for p in parameters
+            if not p.is_constexpr
+        ]
         key: list[Any] = [launch.kernel.__name__, *constants.items()]
         own: dict[str, Any] = {k: repr(v) for k, v in constants.items()}
-        for name, argument, is_special in zip(names, arguments, special, strict=True):
+        for name, argument, trait in zip(names, arguments, traits, strict=True):
             part: list[Any] = []
-            _bound([argument], [is_special], part)
+            _bound([argument], [trait], part)
             key += part
             own[name] = repr(part)
         variant = tuple(map(repr, key))

@@ -334,8 +334,8 @@ def crt_kernel(
     right_k,
     right_column,
     shift,
-    alpha_bits,
-    beta_bits,
+    alpha_bits: tl.int64,
+    beta_bits: tl.int64,
     m,
     n,
     k,
@@ -343,8 +343,8 @@ def crt_kernel(
     half_m,
     half_n,
     predicate,
-    lower_limit,
-    upper_limit,
+    lower_limit: tl.int64,
+    upper_limit: tl.int64,
     SET: tl.constexpr,
     PTX: tl.constexpr,
     SINGLE: tl.constexpr,
@@ -362,9 +362,8 @@ def crt_kernel(
     the tiles of all `rows` of the stack. Nothing where the predicate does not hold. See
     `crt` for the arguments.
     """
-    if predicate is not None:  # noqa: SIM102
-        if not holds(predicate, lower_limit, upper_limit):
-            return
+    if not holds(predicate, lower_limit, upper_limit):
+        return
     # Bits of the word below 2**CUT are cut off; for float32 they are so many that v is
     # exact. Rounding to odd asks for two bits more than the result has: for |v| >= 2**3
     # above a last bit of 2**-52, or |v| >= 2**(CUT - 38) above one of 2**(CUT - 64).

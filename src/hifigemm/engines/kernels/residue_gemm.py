@@ -196,8 +196,8 @@ def _product_kernel(
     less_k,
     max_k,
     predicate,
-    lower_limit,
-    upper_limit,
+    lower_limit: tl.int64,
+    upper_limit: tl.int64,
     REDUCE: tl.constexpr,
     PTX: tl.constexpr,
     ADD: tl.constexpr,
@@ -216,9 +216,8 @@ def _product_kernel(
     most `max_k`. Rows beyond m and n are `wrapped`, so that only the edge of k is
     masked. Nothing where the predicate does not hold.
     """
-    if predicate is not None:  # noqa: SIM102
-        if not holds(predicate, lower_limit, upper_limit):
-            return
+    if not holds(predicate, lower_limit, upper_limit):
+        return
     tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
     # A program goes on to tiles that lie apart by the number of programs. No two write
     # to the same entries.

@@ -306,8 +306,8 @@ def scaled_residues_kernel(
     panels,
     ahead,
     predicate,
-    lower_limit,
-    upper_limit,
+    lower_limit: tl.int64,
+    upper_limit: tl.int64,
     FORM: tl.constexpr,
     LEFT: tl.constexpr,
     RIGHT: tl.constexpr,
@@ -337,9 +337,8 @@ def scaled_residues_kernel(
     nobody. Where the predicate does not hold, all programs leave at once, those that
     would wait and those that they would wait for.
     """
-    if predicate is not None:  # noqa: SIM102
-        if not holds(predicate, lower_limit, upper_limit):
-            return
+    if not holds(predicate, lower_limit, upper_limit):
+        return
     operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
     balances = balance_a, balance_b
     scales = (

@@ -78,8 +78,8 @@ def _restore_kernel(
     columns,
     k,
     predicate,
-    lower_limit,
-    upper_limit,
+    lower_limit: tl.int64,
+    upper_limit: tl.int64,
     FLAT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -89,9 +89,8 @@ def _restore_kernel(
     `columns` entries; with FLAT they follow each other in memory. Nothing where the
     predicate does not hold.
     """
-    if predicate is not None:  # noqa: SIM102
-        if not holds(predicate, lower_limit, upper_limit):
-            return
+    if not holds(predicate, lower_limit, upper_limit):
+        return
     # Programs count the tiles of a matrix, then the matrices z of the stack. Each entry
     # is read and written by one program alone.
     entries = tl.cast(entries, tl.int64)

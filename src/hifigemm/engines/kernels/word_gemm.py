@@ -45,7 +45,7 @@ from hifigemm.engines.kernels.common import (
     sign_of_finite,
     unfolded,
 )
-from hifigemm.engines.kernels.launch import Launch, operand_arguments
+from hifigemm.engines.kernels.launch import Launch, operand_arguments, unread
 from hifigemm.engines.kernels.tiles import (
     KERNELS,
     ProductShape,
@@ -219,9 +219,8 @@ def _corrected_kernel(
     program makes one tile. Bits are those of the scheme on a model of the GPU's tensor
     core.
     """
-    if losses is not None:  # noqa: SIM102
-        if not losses_in_range(losses, loss_from, loss_to):
-            return
+    if not losses_in_range(losses, loss_from, loss_to):
+        return
     BLOCK_M: tl.constexpr = TILE.block_m
     BLOCK_N: tl.constexpr = TILE.block_n
     BLOCK_K: tl.constexpr = TILE.block_k
@@ -488,7 +487,7 @@ def word_gemm(
     span = block if sums == "blocked" else max(left.k, 1)
     target = (out, *out.stride())
     entries = None if operands is None else tuple(operand_arguments(operands))
-    noted_losses = None if losses == ALL_LOSSES else left.losses
+    noted_losses = unread(torch.int32) if losses == ALL_LOSSES else left.losses
     launch = _launch_plain if config.kernel == "triton" else hopper.launch
     launch(
         left,

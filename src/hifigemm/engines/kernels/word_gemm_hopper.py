@@ -530,8 +530,7 @@ def _corrected_kernel(
         mbarrier.init(empty.index(i), count=2)
     # All three parts of the program see the same number of tiles, so that none waits
     # for a step that another one does not take.
-    if losses is not None:
-        tiles = gl.where(losses_in_range(losses, loss_from, loss_to), tiles, 0)
+    tiles = gl.where(losses_in_range(losses, loss_from, loss_to), tiles, 0)
     upper: gl.constexpr = 0
     lower: gl.constexpr = 1
     ring = (left_ring, right_ring, full, empty)
