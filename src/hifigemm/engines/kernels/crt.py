@@ -311,8 +311,12 @@ _FREE = [
     "half_m",
     "alpha_bits",
     "beta_bits",
+    "left_batch",
+    "left_row",
     "left_k",
+    "right_batch",
     "right_k",
+    "right_column",
     "lower_limit",
     "upper_limit",
 ]
@@ -598,12 +602,12 @@ def _columns(constants: CrtConstants) -> int:
 def _strided(x: Any, batch: int) -> list[Any]:
     """A tensor (batch or 1, ...) as real numbers, and its strides in entries.
 
-    The stride along a batch of one is 0.
+    The stride along a batch of one is 0, as other ones could be of another kind.
     """
     if x is None:
         return [None, 0, 0, 0]
     stack, *strides = x.stride()
-    return [real_view(x), stack if x.shape[0] == batch else 0, *strides]
+    return [real_view(x), stack if x.shape[0] == batch > 1 else 0, *strides]
 
 
 def crt(

@@ -56,8 +56,7 @@ def _look_at(
     workspace,
     counters,
     bits_of_vectors,
-    LEFT: tl.constexpr,
-    RIGHT: tl.constexpr,
+    FORM: tl.constexpr,
     PTX: tl.constexpr,
 ):
     """Sizes of block `index` of all; then the bits of its panel, if it was the last
@@ -77,7 +76,7 @@ def _look_at(
     )
     spot = place(panel, panels_a, num_a, num_b, PANEL)
     first_block = panel.to(tl.int64) * blocks
-    store_block(operands, spot, q, first_block, k, workspace, LEFT, RIGHT, False, PTX)
+    store_block(operands, spot, q, first_block, k, workspace, FORM, False, PTX)
     # All threads have stored their part of the block before the program counts it as
     # finished. The program that counts the last block of the panel sees what all others
     # stored, and joins it.
@@ -129,9 +128,11 @@ _FREE = [
     "sab",
     "sav",
     "sak",
+    "a_along_k",
     "sbb",
     "sbv",
     "sbk",
+    "b_along_k",
 ]
 
 
@@ -141,10 +142,12 @@ def required_bits_kernel(
     sab,
     sav,
     sak,
+    a_along_k,
     b,
     sbb,
     sbv,
     sbk,
+    b_along_k,
     num_a,
     num_b,
     k,
@@ -157,8 +160,7 @@ def required_bits_kernel(
     limit,
     panels,
     panels_a,
-    LEFT: tl.constexpr,
-    RIGHT: tl.constexpr,
+    FORM: tl.constexpr,
     PTX: tl.constexpr,
 ):
     """Twin: numerics.scaling.required_bits, with `bits_of_vectors`
@@ -171,7 +173,7 @@ def required_bits_kernel(
     and stop once the largest that were found add up to more than `limit`.
     """
     blocks = tl.cdiv(k, NORM_BLOCK)
-    operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
+    operands = (a, sab, sav, sak, a_along_k), (b, sbb, sbv, sbk, b_along_k)
     sizes = panels_a, num_a, num_b, k
     workspace = block_sums, block_e, block_low
     index = tl.program_id(0)
@@ -188,8 +190,7 @@ def required_bits_kernel(
                 workspace,
                 counters,
                 bits_of_vectors,
-                LEFT,
-                RIGHT,
+                FORM,
                 PTX,
             )
     else:
@@ -208,8 +209,7 @@ def required_bits_kernel(
                 workspace,
                 counters,
                 bits_of_vectors,
-                LEFT,
-                RIGHT,
+                FORM,
                 PTX,
             )
             index += tl.num_programs(0)
@@ -287,8 +287,7 @@ def _launch_counters(
         limit,
         panels,
         layout.panels[0],
-        LEFT=layout.size_forms[0],
-        RIGHT=layout.size_forms[1],
+        FORM=layout.size_form,
         PTX=layout.ptx,
         num_warps=8,
     )

@@ -189,8 +189,20 @@ def unscaled(sums, row_exponent, col_exponent, in_fp32):
     return result
 
 
+ENTRY_STRIDES = ["a_batch", "a_row", "a_k", "b_batch", "b_k", "b_column"]
+"""Strides of the operands themselves, which few programs read: a kernel serves all."""
+
+
 @triton.jit(
-    do_not_specialize=["shift", "loss_from", "loss_to", "span", "tiles_m", "tiles_n"]
+    do_not_specialize=[
+        *ENTRY_STRIDES,
+        "shift",
+        "loss_from",
+        "loss_to",
+        "span",
+        "tiles_m",
+        "tiles_n",
+    ]
 )
 def _corrected_kernel(
     left,
@@ -198,7 +210,14 @@ def _corrected_kernel(
     losses,
     overflow,
     out,
-    operands,
+    a,
+    a_batch,
+    a_row,
+    a_k,
+    b,
+    b_batch,
+    b_k,
+    b_column,
     shift,
     low_scale,
     one,
@@ -291,23 +310,27 @@ def _corrected_kernel(
             # One block of k of the main product, then of both corrections: this order
             # is part of the arithmetic.
             h = start + tl.arange(0, BLOCK_K)
-            a = _load(left_high, row, h[None, :], pitch, EVEN)
-            b = _load(right_high, col, h[:, None], pitch, EVEN)
+            rows_high = _load(left_high, row, h[None, :], pitch, EVEN)
+            columns_high = _load(right_high, col, h[:, None], pitch, EVEN)
             # P starts from zero and is added in FP32; chained, the unit adds it to S.
             if KIND.sums == "chained":
-                total = tl.dot(a, b, total, input_precision="tf32")
+                total = tl.dot(rows_high, columns_high, total, input_precision="tf32")
             else:
                 total = tl.fma(
-                    tl.dot(a, b, input_precision="tf32"),
+                    tl.dot(rows_high, columns_high, input_precision="tf32"),
                     tl.zeros_like(total) + one,
                     total,
                 )
             if KIND.left_words == 2:
                 low = _load(left_low, row, h[None, :], pitch, EVEN)
-                correction = tl.dot(low, b, correction, input_precision="tf32")
+                correction = tl.dot(
+                    low, columns_high, correction, input_precision="tf32"
+                )
             if KIND.right_words == 2:
                 low = _load(right_low, col, h[:, None], pitch, EVEN)
-                correction = tl.dot(a, low, correction, input_precision="tf32")
+                correction = tl.dot(
+                    rows_high, low, correction, input_precision="tf32"
+                )
     # S + 2**-s D, of which the power of two is a factor from the host.
     if KIND.left_words + KIND.right_words > 2:
         total = total + correction * low_scale
@@ -346,7 +369,7 @@ def _corrected_kernel(
     if KIND.repairs:
         old = tl.load(target, mask=inside, other=0.0)
         wanted = inside & (old != old)
-    if operands is not None:
+    if a is not None:
         # Entries of marked vectors are stored apart; both stores together write each
         # entry once.
         marked = (row_exponent == NOT_FINITE + shift)[:, None] | (
@@ -357,11 +380,12 @@ def _corrected_kernel(
         if (tl.min(row_exponent, axis=0) == NOT_FINITE + shift) | (
             tl.min(col_exponent, axis=0) == NOT_FINITE
         ):
-            a, a_batch, a_row, a_k, b, b_batch, b_k, b_col = operands
-            a += z * a_batch + rows.to(tl.int64) * a_row
-            b += z * b_batch + cols.to(tl.int64) * b_col
+            row_entries = a + z * a_batch + rows.to(tl.int64) * a_row
+            column_entries = b + z * b_batch + cols.to(tl.int64) * b_column
             zeros = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-            filled = nonfinite_sums(a, b, a_k, b_k, inside_m, inside_n, k, zeros)
+            filled = nonfinite_sums(
+                row_entries, column_entries, a_k, b_k, inside_m, inside_n, k, zeros
+            )
             tl.store(target, filled, mask=inside & marked)
     else:
         tl.store(target, result, mask=wanted)
@@ -486,7 +510,7 @@ def word_gemm(
     # Terms of one pair before the next one's turn.
     span = block if sums == "blocked" else max(left.k, 1)
     target = (out, *out.stride())
-    entries = None if operands is None else tuple(operand_arguments(operands))
+    entries = operand_arguments(operands)
     noted_losses = unread(torch.int32) if losses == ALL_LOSSES else left.losses
     launch = _launch_plain if config.kernel == "triton" else hopper.launch
     launch(
@@ -605,7 +629,7 @@ def _launch_plain(
         side_of(right, 1),
         *notes,
         target,
-        entries,
+        *entries,
         shift,
         low_scale,
         1.0,

@@ -46,6 +46,7 @@ from hifigemm.engines.kernels.launch import Launch, TensorMap, tensor_map
 from hifigemm.engines.kernels.tiles import Tile, gpu_of, tiles_along
 from hifigemm.engines.kernels.vector_tiles import NOT_FINITE
 from hifigemm.engines.kernels.word_gemm import (
+    ENTRY_STRIDES,
     Kind,
     nonfinite_sums,
     side_of,
@@ -468,6 +469,7 @@ def _consume(
 
 @gluon.jit(
     do_not_specialize=[
+        *ENTRY_STRIDES,
         "shift",
         "k_steps",
         "span",
@@ -486,7 +488,14 @@ def _corrected_kernel(
     losses,
     overflow,
     out,
-    operands,
+    a,
+    a_batch,
+    a_row,
+    a_k,
+    b,
+    b_batch,
+    b_k,
+    b_column,
     shift,
     low_scale,
     loss_from,
@@ -534,6 +543,7 @@ def _corrected_kernel(
     upper: gl.constexpr = 0
     lower: gl.constexpr = 1
     ring = (left_ring, right_ring, full, empty)
+    operands = None if a is None else (a, a_batch, a_row, a_k, b, b_batch, b_k, b_column)
     counts = (k_steps, span, tiles, tiles_m, tiles_n)
     # Two warpgroups of four warps that multiply, and a warp that loads.
     gl.warp_specialize(
@@ -642,7 +652,7 @@ def launch(
         side_of(right, pitch),
         *notes,
         target,
-        entries,
+        *entries,
         shift,
         low_scale,
         loss_from,
