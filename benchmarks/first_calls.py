@@ -183,7 +183,8 @@ def run_calls(names: str, seconds: float) -> int:
         kernels = num_kernels()
         a, b, c = operands[call.dtype, call.n]
         x, y = (
-            v if how == "N" else v.mT for v, how in zip((a, b), call.layout, strict=True)
+            v if how == "N" else v.mT
+            for v, how in zip((a, b), call.layout, strict=True)
         )
         begun = time.perf_counter()
         call.run(x, y, c)

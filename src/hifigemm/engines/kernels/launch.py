@@ -33,6 +33,7 @@ from hifigemm.engines.kernels.cuda_driver import (
     map_forms_of,
     tensor_map_bytes,
 )
+from hifigemm.programs import note_kernel
 
 _GLUON_SERIES = ("3.6", "3.7", "3.8", "3.9")
 """Triton versions whose Gluon compiles the kernels for Hopper; its interface changes
@@ -419,6 +420,7 @@ class Launch:
             self._variants[variant] = _entry(
                 self.compile(arguments, constants), arguments, device
             )
+            note_kernel()
         return self._variants[variant]
 
     def new_variant(

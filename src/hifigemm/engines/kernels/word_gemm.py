@@ -328,9 +328,7 @@ def _corrected_kernel(
                 )
             if KIND.right_words == 2:
                 low = _load(right_low, col, h[:, None], pitch, EVEN)
-                correction = tl.dot(
-                    rows_high, low, correction, input_precision="tf32"
-                )
+                correction = tl.dot(rows_high, low, correction, input_precision="tf32")
     # S + 2**-s D, of which the power of two is a factor from the host.
     if KIND.left_words + KIND.right_words > 2:
         total = total + correction * low_scale

@@ -543,7 +543,9 @@ def _corrected_kernel(
     upper: gl.constexpr = 0
     lower: gl.constexpr = 1
     ring = (left_ring, right_ring, full, empty)
-    operands = None if a is None else (a, a_batch, a_row, a_k, b, b_batch, b_k, b_column)
+    operands = (
+        None if a is None else (a, a_batch, a_row, a_k, b, b_batch, b_k, b_column)
+    )
     counts = (k_steps, span, tiles, tiles_m, tiles_n)
     # Two warpgroups of four warps that multiply, and a warp that loads.
     gl.warp_specialize(
