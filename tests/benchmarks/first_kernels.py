@@ -18,22 +18,21 @@ from typing import Any
 
 import torch
 
-import hifigemm as hg
 from benchmarks.first_calls import CALLS
 from hifigemm.engine import Certificate
-from hifigemm.engines.cuda import double_double, overrides, ozaki1, ozaki2, words
 from hifigemm.engines.cuda import engine as cuda_engine
 from hifigemm.engines.cuda import program as cuda_program
-from hifigemm.engines.cuda import required_bits, slice_counts
-from hifigemm.engines.device_array import unwrap
+from hifigemm.engines.cuda import (
+    required_bits,
+)
 from hifigemm.engines.kernels import tiles
-from hifigemm.engines.kernels.launch import Launch, _bound, _Traits, flat
+from hifigemm.engines.kernels.buffers import Buffer
+from hifigemm.engines.kernels.launch import Launch, _bound, _traits_of, flat
 from hifigemm.engines.kernels.program import Program
 from tests.engines import stand_in
 from tests.engines.kernels import compiled
 
 DEVICE = torch.device("cuda", 0)
-BITS = {False: (56, 56), True: (56, 56)}
 
 
 class Recorder:
@@ -47,28 +46,24 @@ class Recorder:
         self.launches: dict[Any, Any] = {}
 
     def note(self, launch, arguments, constants):
-        parameters = launch.kernel.params
-        names = [p.name for p in parameters if not p.is_constexpr]
-        traits = [
-            _Traits(not p.do_not_specialize, bool(p.annotation_type))
-            for p in parameters
-            if not p.is_constexpr
-        ]
-        key: list[Any] = [launch.kernel.__name__, *constants.items()]
-        own: dict[str, Any] = {k: repr(v) for k, v in constants.items()}
-        for name, argument, trait in zip(names, arguments, traits, strict=True):
-            part: list[Any] = []
-            _bound([argument], [trait], part)
-            key += part
-            own[name] = repr(part)
-        variant = tuple(map(repr, key))
-        found = self.variants.setdefault(
-            variant,
-            {"kernel": launch.kernel.__name__, "calls": [], "key": own},
-        )
+        """A launch: what its compiled kernel is specialised for, argument by
+        argument.
+        """
+        parameters = [p for p in launch.kernel.params if not p.is_constexpr]
+        key = {name: repr(value) for name, value in constants.items()}
+        for parameter, argument, traits in zip(
+            parameters, arguments, _traits_of(parameters), strict=True
+        ):
+            facts: list[Any] = []
+            _bound([argument], [traits], facts)
+            key[parameter.name] = repr(facts)
+        variant = launch.kernel.__name__, *key.items()
+        line = {"kernel": launch.kernel.__name__, "calls": [], "key": key}
+        self.variants.setdefault(variant, line)
         self.launches.setdefault(variant, (launch, arguments, constants))
-        if self.call not in found["calls"]:
-            found["calls"].append(self.call)
+        calls = self.variants[variant]["calls"]
+        if self.call not in calls:
+            calls.append(self.call)
 
 
 def take_part(recorder):
@@ -76,34 +71,27 @@ def take_part(recorder):
     kernels had answered.
     """
     compiled.pretend(90)
-    launch_call = Launch.__call__
+    launch_into_program = Launch.__call__
+    make_program = Program.__init__
 
     def call(self, grid, *arguments, **constants):
-        for argument in flat(arguments):
-            memory = getattr(argument, "place", argument)
-            if hasattr(memory, "program"):
-                launch_call(self, grid, *arguments, **constants)
-                return
-        if 0 not in grid:
+        places = [getattr(x, "place", x) for x in flat(arguments)]
+        if any(isinstance(x, Buffer) for x in places):
+            launch_into_program(self, grid, *arguments, **constants)
+        elif 0 not in grid:
             recorder.note(self, arguments, constants)
-
-    def compile_program(self):
-        return self
 
     def run_program(self, *tensors, scalars=()):
         for step in self._steps:
             if step.kernel is not None:
                 recorder.note(step.kernel, step.arguments, step.constants)
 
-    made = Program.__init__
-
-    def init(self, device):
-        made(self, DEVICE)
-
     Launch.__call__ = call
-    Program.compile = compile_program
+    Program.__init__ = lambda self, device: make_program(self, DEVICE)
+    Program.compile = lambda self: self
     Program.__call__ = run_program
-    Program.__init__ = init
+
+    # Tensors of the CPU stand for those of the device.
     torch.Tensor.is_cuda = property(lambda self: True)
     torch.cuda.current_stream = lambda device=None: None
     torch.cuda.current_device = lambda: 0
@@ -111,6 +99,8 @@ def take_part(recorder):
     for module in [*sys.modules.values()]:
         if getattr(module, "gpu_of", None) is not None:
             module.gpu_of = lambda device: gpu
+
+    # What the device found: certain entries, ordinary numbers, 116 bits.
     cuda_program.CudaProgram._certificate = lambda self, record, stream=None: (
         Certificate(True, self.plan.scheme, 0.0, 1, self.plan.k_block)
     )
@@ -148,15 +138,17 @@ def main(argv):
         recorder.call = str(call)
         dtype = getattr(torch, call.dtype)
         a, b, c = (torch.zeros(call.n, call.n, dtype=dtype) for _ in range(3))
-        x, y = (v if how == "N" else v.mT for v, how in zip((a, b), call.layout))
+        x, y = (
+            v if how == "N" else v.mT
+            for v, how in zip((a, b), call.layout, strict=True)
+        )
         call.run(x, y, c)
     for variant, line in recorder.variants.items():
         if options.compile:
             launch, arguments, constants = recorder.launches[variant]
-            begun = time.perf_counter(), time.process_time()
+            begun = time.perf_counter()
             launch.compile(arguments, constants)
-            line["seconds"] = time.perf_counter() - begun[0]
-            line["process_seconds"] = time.process_time() - begun[1]
+            line["seconds"] = time.perf_counter() - begun
         print(json.dumps(line), flush=True)
 
 

@@ -365,11 +365,7 @@ class Launch:
         constant = [p.is_constexpr for p in parameters]
         if constant != sorted(constant):
             raise ValueError(f"{kernel.__name__}: constexpr parameters must come last")
-        self._traits = tuple(
-            _Traits(not p.do_not_specialize, bool(p.annotation_type))
-            for p in parameters
-            if not p.is_constexpr
-        )
+        self._traits = _traits_of(parameters)
 
     def __call__(
         self, grid: tuple[int, ...], *arguments: Any, **constants: Any
@@ -468,6 +464,15 @@ class _Traits(NamedTuple):
 
     is_specialised: bool  # integers are known to equal 1 or to be multiples of 16
     is_typed: bool  # the type of an integer does not depend on its value
+
+
+def _traits_of(parameters: Iterable[Any]) -> tuple[_Traits, ...]:
+    """The traits of the run-time parameters of a kernel."""
+    return tuple(
+        _Traits(not p.do_not_specialize, bool(p.annotation_type))
+        for p in parameters
+        if not p.is_constexpr
+    )
 
 
 _IN_TUPLE = _Traits(is_specialised=True, is_typed=False)
