@@ -48,7 +48,6 @@ _by_engine: dict[Hashable, dict[Hashable, _Entry]] = {}
 another one.
 """
 _uses = count()
-_num_kernels = 0
 _changes = RLock()
 """Held where programs come and go. A destructor or a handler of a signal may multiply
 meanwhile, in the same thread, so that the lock can be taken again there.
@@ -92,18 +91,6 @@ def once(key: Hashable, make: Callable[[], T], engine: Hashable) -> T:
         program = make()
         keep(key, program, engine)
     return program
-
-
-def note_kernel() -> None:
-    """Count a kernel that was compiled, or loaded from a cache on disk."""
-    global _num_kernels
-    with _changes:
-        _num_kernels += 1
-
-
-def num_kernels() -> int:
-    """Kernels that were compiled or loaded in this process."""
-    return _num_kernels
 
 
 def forget() -> None:

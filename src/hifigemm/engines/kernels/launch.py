@@ -33,7 +33,6 @@ from hifigemm.engines.kernels.cuda_driver import (
     map_forms_of,
     tensor_map_bytes,
 )
-from hifigemm.programs import note_kernel
 
 _GLUON_SERIES = ("3.6", "3.7", "3.8", "3.9")
 """Triton versions whose Gluon compiles the kernels for Hopper; its interface changes
@@ -285,6 +284,15 @@ kernel that took one.
 """
 
 
+_entered: list[str] = []
+"""Names of the kernels that were compiled, or loaded from a cache on disk."""
+
+
+def num_kernels() -> int:
+    """Kernels that were compiled or loaded in this process."""
+    return len(_entered)
+
+
 @cache
 def enters_directly() -> bool:
     """True if compiled kernels can be entered past Triton's JIT."""
@@ -416,7 +424,7 @@ class Launch:
             self._variants[variant] = _entry(
                 self.compile(arguments, constants), arguments, device
             )
-            note_kernel()
+            _entered.append(self.kernel.__name__)
         return self._variants[variant]
 
     def new_variant(
