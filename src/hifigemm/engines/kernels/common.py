@@ -20,7 +20,7 @@ A kernel writes nothing unless the entry lies between the limits or equals one o
 """
 LARGEST = 2**63 - 1
 """No number that a predicate reads is larger."""
-ALWAYS = tl.constexpr(-(2**63))
+ALWAYS = tl.constexpr(-(2**31))
 """The lower limit of what runs always: no number is read."""
 NO_PREDICATE = unread(torch.int64), ALWAYS.value, LARGEST
 ROUND_DOUBLE = tl.constexpr(1.5 * 2.0**52)

@@ -45,7 +45,7 @@ from hifigemm.engines.kernels.common import (
     sign_of_finite,
     unfolded,
 )
-from hifigemm.engines.kernels.launch import Launch, operand_arguments, unread
+from hifigemm.engines.kernels.launch import Launch, operand_arguments
 from hifigemm.engines.kernels.tiles import (
     KERNELS,
     ProductShape,
@@ -189,20 +189,8 @@ def unscaled(sums, row_exponent, col_exponent, in_fp32):
     return result
 
 
-ENTRY_STRIDES = ["a_batch", "a_row", "a_k", "b_batch", "b_k", "b_column"]
-"""Strides of the operands themselves, which few programs read: a kernel serves all."""
-
-
 @triton.jit(
-    do_not_specialize=[
-        *ENTRY_STRIDES,
-        "shift",
-        "loss_from",
-        "loss_to",
-        "span",
-        "tiles_m",
-        "tiles_n",
-    ]
+    do_not_specialize=["shift", "loss_from", "loss_to", "span", "tiles_m", "tiles_n"]
 )
 def _corrected_kernel(
     left,
@@ -210,14 +198,7 @@ def _corrected_kernel(
     losses,
     overflow,
     out,
-    a,
-    a_batch,
-    a_row,
-    a_k,
-    b,
-    b_batch,
-    b_k,
-    b_column,
+    operands,
     shift,
     low_scale,
     one,
@@ -238,8 +219,9 @@ def _corrected_kernel(
     program makes one tile. Bits are those of the scheme on a model of the GPU's tensor
     core.
     """
-    if not losses_in_range(losses, loss_from, loss_to):
-        return
+    if losses is not None:  # noqa: SIM102
+        if not losses_in_range(losses, loss_from, loss_to):
+            return
     BLOCK_M: tl.constexpr = TILE.block_m
     BLOCK_N: tl.constexpr = TILE.block_n
     BLOCK_K: tl.constexpr = TILE.block_k
@@ -310,25 +292,23 @@ def _corrected_kernel(
             # One block of k of the main product, then of both corrections: this order
             # is part of the arithmetic.
             h = start + tl.arange(0, BLOCK_K)
-            rows_high = _load(left_high, row, h[None, :], pitch, EVEN)
-            columns_high = _load(right_high, col, h[:, None], pitch, EVEN)
+            a = _load(left_high, row, h[None, :], pitch, EVEN)
+            b = _load(right_high, col, h[:, None], pitch, EVEN)
             # P starts from zero and is added in FP32; chained, the unit adds it to S.
             if KIND.sums == "chained":
-                total = tl.dot(rows_high, columns_high, total, input_precision="tf32")
+                total = tl.dot(a, b, total, input_precision="tf32")
             else:
                 total = tl.fma(
-                    tl.dot(rows_high, columns_high, input_precision="tf32"),
+                    tl.dot(a, b, input_precision="tf32"),
                     tl.zeros_like(total) + one,
                     total,
                 )
             if KIND.left_words == 2:
                 low = _load(left_low, row, h[None, :], pitch, EVEN)
-                correction = tl.dot(
-                    low, columns_high, correction, input_precision="tf32"
-                )
+                correction = tl.dot(low, b, correction, input_precision="tf32")
             if KIND.right_words == 2:
                 low = _load(right_low, col, h[:, None], pitch, EVEN)
-                correction = tl.dot(rows_high, low, correction, input_precision="tf32")
+                correction = tl.dot(a, low, correction, input_precision="tf32")
     # S + 2**-s D, of which the power of two is a factor from the host.
     if KIND.left_words + KIND.right_words > 2:
         total = total + correction * low_scale
@@ -367,7 +347,7 @@ def _corrected_kernel(
     if KIND.repairs:
         old = tl.load(target, mask=inside, other=0.0)
         wanted = inside & (old != old)
-    if a is not None:
+    if operands is not None:
         # Entries of marked vectors are stored apart; both stores together write each
         # entry once.
         marked = (row_exponent == NOT_FINITE + shift)[:, None] | (
@@ -378,12 +358,11 @@ def _corrected_kernel(
         if (tl.min(row_exponent, axis=0) == NOT_FINITE + shift) | (
             tl.min(col_exponent, axis=0) == NOT_FINITE
         ):
-            row_entries = a + z * a_batch + rows.to(tl.int64) * a_row
-            column_entries = b + z * b_batch + cols.to(tl.int64) * b_column
+            a, a_batch, a_row, a_k, b, b_batch, b_k, b_col = operands
+            a += z * a_batch + rows.to(tl.int64) * a_row
+            b += z * b_batch + cols.to(tl.int64) * b_col
             zeros = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-            filled = nonfinite_sums(
-                row_entries, column_entries, a_k, b_k, inside_m, inside_n, k, zeros
-            )
+            filled = nonfinite_sums(a, b, a_k, b_k, inside_m, inside_n, k, zeros)
             tl.store(target, filled, mask=inside & marked)
     else:
         tl.store(target, result, mask=wanted)
@@ -508,8 +487,8 @@ def word_gemm(
     # Terms of one pair before the next one's turn.
     span = block if sums == "blocked" else max(left.k, 1)
     target = (out, *out.stride())
-    entries = operand_arguments(operands)
-    noted_losses = unread(torch.int32) if losses == ALL_LOSSES else left.losses
+    entries = None if operands is None else tuple(operand_arguments(operands))
+    noted_losses = None if losses == ALL_LOSSES else left.losses
     launch = _launch_plain if config.kernel == "triton" else hopper.launch
     launch(
         left,
@@ -627,7 +606,7 @@ def _launch_plain(
         side_of(right, 1),
         *notes,
         target,
-        *entries,
+        entries,
         shift,
         low_scale,
         1.0,

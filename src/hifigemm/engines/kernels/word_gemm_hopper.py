@@ -46,7 +46,6 @@ from hifigemm.engines.kernels.launch import Launch, TensorMap, tensor_map
 from hifigemm.engines.kernels.tiles import Tile, gpu_of, tiles_along
 from hifigemm.engines.kernels.vector_tiles import NOT_FINITE
 from hifigemm.engines.kernels.word_gemm import (
-    ENTRY_STRIDES,
     Kind,
     nonfinite_sums,
     side_of,
@@ -469,7 +468,6 @@ def _consume(
 
 @gluon.jit(
     do_not_specialize=[
-        *ENTRY_STRIDES,
         "shift",
         "k_steps",
         "span",
@@ -488,14 +486,7 @@ def _corrected_kernel(
     losses,
     overflow,
     out,
-    a,
-    a_batch,
-    a_row,
-    a_k,
-    b,
-    b_batch,
-    b_k,
-    b_column,
+    operands,
     shift,
     low_scale,
     loss_from,
@@ -539,13 +530,11 @@ def _corrected_kernel(
         mbarrier.init(empty.index(i), count=2)
     # All three parts of the program see the same number of tiles, so that none waits
     # for a step that another one does not take.
-    tiles = gl.where(losses_in_range(losses, loss_from, loss_to), tiles, 0)
+    if losses is not None:
+        tiles = gl.where(losses_in_range(losses, loss_from, loss_to), tiles, 0)
     upper: gl.constexpr = 0
     lower: gl.constexpr = 1
     ring = (left_ring, right_ring, full, empty)
-    operands = (
-        None if a is None else (a, a_batch, a_row, a_k, b, b_batch, b_k, b_column)
-    )
     counts = (k_steps, span, tiles, tiles_m, tiles_n)
     # Two warpgroups of four warps that multiply, and a warp that loads.
     gl.warp_specialize(
@@ -654,7 +643,7 @@ def launch(
         side_of(right, pitch),
         *notes,
         target,
-        *entries,
+        entries,
         shift,
         low_scale,
         loss_from,

@@ -27,7 +27,7 @@ import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels.common import power_of_two_single
-from hifigemm.engines.kernels.launch import Launch, empty, unread
+from hifigemm.engines.kernels.launch import Launch, empty
 from hifigemm.engines.kernels.tiles import VECTOR_ENTRIES
 from hifigemm.engines.kernels.vector_tiles import (
     COUNTS,
@@ -44,9 +44,7 @@ from hifigemm.numerics.words import Splitting
 
 FLOOR = -124
 """The largest `safe_exponent` of the tensor cores of numerics.tensor_core."""
-ALL_FROM = tl.constexpr(-(2**31))
-"""From here on any number of bits will do: none is read."""
-ALL_LOSSES = (ALL_FROM.value, 2**31 - 1)
+ALL_LOSSES = (-(2**31), 2**31 - 1)
 """Any number of bits."""
 
 STORED = {"fp16": torch.float16, "bf16": torch.bfloat16, "tf32": torch.float32}
@@ -231,15 +229,11 @@ def _split_tile(operand, counts, program, k, pitch, top, FORM: tl.constexpr):
 
 @triton.jit
 def losses_in_range(losses, loss_from, loss_to):
-    """True if the bits that two operands lose together lie in loss_from .. loss_to - 1,
-    or for all losses, which are not read then.
+    """True if the bits that two operands lose together lie in loss_from .. loss_to - 1.
 
     The sum is -2 as long as their words are not made.
     """
-    is_read = loss_from > ALL_FROM
-    first = tl.load(losses, mask=is_read, other=0)
-    second = tl.load(losses + 1, mask=is_read, other=0)
-    loss = first + second - 2
+    loss = tl.load(losses) + tl.load(losses + 1) - 2
     return (loss >= loss_from) & (loss < loss_to)
 
 
@@ -268,8 +262,9 @@ def split_kernel(
     A program makes one tile, of the left operand first, then of the right one. Nothing
     where the predicate does not hold.
     """
-    if not losses_in_range(predicate, loss_from, loss_to):
-        return
+    if predicate is not None:  # noqa: SIM102
+        if not losses_in_range(predicate, loss_from, loss_to):
+            return
     # The first programs take the left operand, whose compiled code differs.
     program = tl.program_id(0)
     if program < programs:
@@ -393,7 +388,7 @@ def split_words(
         k,
         k_pitch(k),
         top or 0,
-        unread(torch.int32) if predicate is None else predicate,
+        predicate,
         *losses,
     )
     return words
