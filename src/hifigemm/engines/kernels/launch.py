@@ -368,6 +368,7 @@ class Launch:
         self._variants: dict[tuple[Any, ...], Entry | None] = {}
         parameters = getattr(kernel, "params", None)
         self._direct = parameters is not None and enters_directly()
+        self.is_gluon = self._direct and bool(kernel.is_gluon())
         if parameters is None or not self._direct:
             return
         constant = [p.is_constexpr for p in parameters]
