@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 TORCH_VENV ?= .venv-torch
 JAX_VENV ?= .venv-jax
 DOCS_VENV ?= .venv-docs
+WHEEL_VENV ?= .venv-wheel
 SITE ?= site
 # The newest versions that were tested. `make test-torch TORCH=torch==2.11.0 TRITON=triton==3.6.0` takes others, and
 # TORCH=torch TRITON=triton what is on offer.
@@ -29,7 +30,7 @@ PYTEST_TORCH := $(TORCH_VENV)/bin/python -m pytest
 TORCH_INSTALLED := $(TORCH_VENV)/.installed-$(subst =,,$(TORCH)-$(TRITON))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-compiled test-jax check format lint types measures corpus test-all docs check-docs test-gpu bench study dist paper-check venv clean distclean
+.PHONY: help demo test test-torch test-compiled test-jax check format lint types measures corpus test-all docs check-docs test-gpu bench study dist test-wheel paper-check venv clean distclean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -48,7 +49,7 @@ test-compiled: $(TORCH_INSTALLED) ## what Triton makes of the kernels for each a
 	$(PYTEST_TORCH) tests/engines/kernels/test_compiled.py $(PYTEST_ARGS)
 
 test-jax: $(JAX_VENV)/.installed ## the tests with JAX, on the CPU
-	$(JAX_VENV)/bin/python -m pytest -m "not torch" tests/test_jax.py tests/interop/test_jax_primitive.py tests/numerics/test_subnormals.py tests/examples/test_numpy_examples.py $(PYTEST_ARGS)
+	$(JAX_VENV)/bin/python -m pytest -m "not torch" tests/test_jax.py tests/interop/test_jax_primitive.py tests/libraries/test_jax_arrays.py tests/numerics/test_subnormals.py tests/examples/test_numpy_examples.py $(PYTEST_ARGS)
 
 check: lint types measures corpus test-all docs ## format, lint, types, structure, bits, all CPU tests, docs: what a change must pass
 
@@ -102,6 +103,11 @@ dist: $(VENV)/.installed-dist ## the wheel and the sdist in dist/, checked, and 
 	$(BIN)/check-wheel-contents dist/*.whl
 	$(BIN)/python tools/check_dist.py dist
 
+test-wheel: dist | $(WHEEL_VENV)/bin/pip ## the tests of the compiled core, with the wheel of the stable ABI in place of the sources
+	$(WHEEL_VENV)/bin/python -m pip install $(PIP_FLAGS) --force-reinstall dist/*-cp310-abi3-*.whl hypothesis pytest threadpoolctl
+	$(WHEEL_VENV)/bin/python -c "import hifigemm._core"
+	$(WHEEL_VENV)/bin/python -m pytest tests/engines/test_core.py tests/engines/test_threads.py $(PYTEST_ARGS)
+
 venv: $(VENV)/.installed-dev ## only set up the development environment
 
 # A stamp for each extra: a changed pyproject.toml installs again, and so do the sources of the compiled core, which
@@ -134,7 +140,7 @@ $(DOCS_VENV)/.installed: pyproject.toml | $(DOCS_VENV)/bin/pip
 	@touch $@
 
 # Some distributions ship pip but not ensurepip; then PYTHON's own pip installs one into the environment.
-$(VENV)/bin/pip $(TORCH_VENV)/bin/pip $(JAX_VENV)/bin/pip $(DOCS_VENV)/bin/pip: %/bin/pip:
+$(VENV)/bin/pip $(TORCH_VENV)/bin/pip $(JAX_VENV)/bin/pip $(DOCS_VENV)/bin/pip $(WHEEL_VENV)/bin/pip: %/bin/pip:
 	@command -v $(PYTHON) >/dev/null || \
 	    { echo "error: $(PYTHON) not found; hifigemm needs Python 3.10 or newer (make PYTHON=/path/to/python3 ...)" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -154,5 +160,5 @@ clean: ## remove build products and caches, keep the environments
 	rm -rf build dist src/*.egg-info src/hifigemm/_core*.so $(SITE) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -not -path './.*' -prune -exec rm -rf {} +
 
-distclean: clean ## as clean, and remove $(VENV), $(TORCH_VENV), $(JAX_VENV) and $(DOCS_VENV) too
-	rm -rf $(VENV) $(TORCH_VENV) $(JAX_VENV) $(DOCS_VENV)
+distclean: clean ## as clean, and remove $(VENV) and the other environments too
+	rm -rf $(VENV) $(TORCH_VENV) $(JAX_VENV) $(DOCS_VENV) $(WHEEL_VENV)

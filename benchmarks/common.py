@@ -8,7 +8,7 @@ import argparse
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -76,18 +76,22 @@ class Section:
 
 
 def parse(
-    text: str, parts: Sequence[str], given: Sequence[str] | None, *, sized: bool = True
+    text: str,
+    parts: Sequence[str],
+    given: Sequence[str] | None,
+    *,
+    default_sizes: Mapping[str, Sequence[int]] | None = SIZES,
 ) -> argparse.Namespace:
     """The options of a script whose sections belong to some parts: sizes, parts,
-    output, quick, with defaults.
+    output, quick, with defaults; those of sizes by device, None for a script without.
     """
     kind = "cuda" if cuda_is_usable() else "cpu"
     parser = argparse.ArgumentParser(
         description=text, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    if sized:
+    if default_sizes is not None:
         parser.add_argument(
-            "--sizes", type=sizes, default=SIZES[kind], metavar="N,N,..."
+            "--sizes", type=sizes, default=default_sizes[kind], metavar="N,N,..."
         )
     parser.add_argument(
         "--parts",

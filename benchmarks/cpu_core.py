@@ -147,8 +147,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--output", default="results/cpu_core.csv")
+    parser.add_argument("--instructions", help="of the core, such as avx2")
     options = parser.parse_args()
     core = hg.info().versions["core"]
+    if options.instructions:
+        from hifigemm import _core
+
+        _core.use(options.instructions)
+        core = f"compiled, {options.instructions} by choice"
     print(f"core: {core}")
     rows = []
     for row in measure(options.seconds):

@@ -1,9 +1,11 @@
-"""Who makes accurate products of small matrices quickest on a CPU? NumPy, this library,
-python-flint and mpmath.
+"""Who makes accurate products quickest on a CPU? NumPy, this library, python-flint,
+mpmath, accupy, and Python's fsum and sumprod, from 2 x 2 to 1000 x 1000, and dot products
+up to ten million terms.
 
-Every result is held against the exact product first: "correct" and python-flint's, rounded
-once, have to be the exact values rounded. Times are the least of many calls in turns, of
-one thread. Run from the root of the repository:
+Where a package promises the correctly rounded value, its result is held against the exact
+one before it is timed; of the others the share of correct entries is told. Times are the
+least of many calls in turns, of one thread. Run from the root of the repository, with a
+Python from 3.12 on for sumprod:
 
     OPENBLAS_NUM_THREADS=1 python -m benchmarks.cpu_peers [--output FILE.csv]
 """
@@ -13,62 +15,68 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import flint
-import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
 import hifigemm as hg
 from hifigemm.testing.reference import correctly_rounded
 from hifigemm.workshop.environment import write_csv
+from hifigemm.workshop.measuring import cpu_peers
 
-SIZES = (2, 4, 8, 16, 32, 64, 128)
-BITS = 212
-"""Precision of python-flint and mpmath: sums of products of two float64 numbers that
-cancel by a hundred bits still round correctly.
-"""
-SECONDS, BURST = 1.0, 0.005
-"""For each way and size, and for calls of one way without another between them."""
+SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 1000)
+LENGTHS = (100, 10_000, 100_000, 10_000_000)
+LARGEST_CHECK = 2**21
+"""Multiplications of a product that is checked whole; of larger ones some rows are."""
+BURST = 0.005
+"""Seconds of calls of one way without another between them."""
 
-
-def by_flint(a: NDArray, b: NDArray) -> NDArray:
-    """From arrays to balls, their product, and back."""
-    x, y = (flint.arb_mat(z.tolist()) for z in (a, b))
-    return np.array([[float(z) for z in row] for row in (x * y).tolist()])
+Way = Callable[[NDArray[Any], NDArray[Any]], Any]
 
 
-def by_mpmath(a: NDArray, b: NDArray) -> NDArray:
-    """From arrays to matrices of mpmath, their product, and back."""
-    product = mpmath.matrix(a.tolist()) * mpmath.matrix(b.tolist())
-    return np.array(product.tolist(), dtype=float)
+def _correct(a: NDArray[Any], b: NDArray[Any]) -> Any:
+    return hg.matmul(a, b, accuracy="correct")
 
 
-def pair(a: NDArray, b: NDArray) -> NDArray:
-    """The first word of a pair."""
+def _pair(a: NDArray[Any], b: NDArray[Any]) -> Any:
     high, _ = hg.matmul(a, b, result="pair")
     return high
 
 
-WAYS: dict[str, Callable[[NDArray, NDArray], NDArray]] = {
-    "numpy": np.matmul,
-    "correct": lambda a, b: hg.matmul(a, b, accuracy="correct"),
-    "pair": pair,
-    "flint": by_flint,
-    "mpmath": by_mpmath,
-}
+OURS: dict[str, Way] = {"numpy": np.matmul, "correct": _correct, "pair": _pair}
+PROMISE_ROUNDING = ("correct", "pair", "python-flint", "mpmath", "fsum")
+PACKAGES = ("python-flint", "mpmath", "accupy")
 
 
-def least_of_burst(
-    way: Callable[[NDArray, NDArray], Any], a: NDArray, b: NDArray
-) -> float:
-    """The least time of one call among those of BURST seconds, or of two."""
+def ways_for(m: int, k: int) -> dict[str, Way]:
+    """Who multiplies an m x k by a k x m matrix within some seconds."""
+    ways = dict(OURS)
+    if m == 1:
+        ways |= cpu_peers.DOT_PRODUCTS
+        ways["accupy"] = cpu_peers.by_accupy
+        if k <= 100_000:
+            ways["python-flint"] = cpu_peers.by_flint
+            ways["mpmath"] = cpu_peers.by_mpmath
+    else:
+        for name, way in cpu_peers.PRODUCTS.items():
+            if m * k * m <= cpu_peers.LARGEST[name]:
+                ways[name] = way
+    return {
+        name: way
+        for name, way in ways.items()
+        if name in OURS or cpu_peers.is_there(name)
+    }
+
+
+def least_of_burst(way: Way, a: NDArray[Any], b: NDArray[Any]) -> float:
+    """The least time of one call among those of BURST seconds, or of one."""
     least = float("inf")
     started = before = time.perf_counter()
     calls = 0
-    while calls < 2 or before - started < BURST:
+    while calls < 1 or before - started < BURST:
         way(a, b)
         after = time.perf_counter()
         least = min(least, after - before)
@@ -77,28 +85,35 @@ def least_of_burst(
     return least
 
 
-def measure(n: int) -> list[dict[str, Any]]:
-    """A row for each way to a product of n x n matrices."""
-    rng = np.random.default_rng(n)
-    a, b = rng.standard_normal((n, n)), rng.standard_normal((n, n))
-    exact = correctly_rounded(a, b)
-    ways = {name: way for name, way in WAYS.items() if name != "mpmath" or n <= 32}
-    shares = {}
+def measure(m: int, k: int, seconds: float) -> list[dict[str, Any]]:
+    """A row for each way to a product of an m x k by a k x m matrix."""
+    rng = np.random.default_rng([m, k])
+    a, b = rng.standard_normal((m, k)), rng.standard_normal((k, m))
+    rows_checked = min(max(LARGEST_CHECK // (m * k), 1), m)
+    is_checked = rows_checked * m * k <= LARGEST_CHECK
+    exact = correctly_rounded(a[:rows_checked], b) if is_checked else None
+    ways = ways_for(m, k)
+    shares: dict[str, float | str] = {}
     for name, way in ways.items():
-        shares[name] = float((way(a, b) == exact).mean())
-        if name != "numpy" and shares[name] < 1:
-            raise RuntimeError(f"{name}: {shares[name]:.4%} of the entries are exact")
+        shares[name] = ""
+        if exact is not None:
+            share = float((np.asarray(way(a, b))[:rows_checked] == exact).mean())
+            shares[name] = share
+            if name in PROMISE_ROUNDING and share < 1:
+                raise RuntimeError(f"{name}: {share:.4%} of the entries are exact")
 
     least = dict.fromkeys(ways, float("inf"))
-    turns = 0
     started = time.perf_counter()
-    while time.perf_counter() - started < SECONDS * len(ways) or turns < 5:
+    turns = 0
+    while turns < 2 or time.perf_counter() - started < seconds * len(ways):
         for name, way in ways.items():
             least[name] = min(least[name], least_of_burst(way, a, b))
         turns += 1
     return [
         {
-            "n": n,
+            "m": m,
+            "k": k,
+            "n": m,
             "way": name,
             "seconds_least": least[name],
             "turns": turns,
@@ -113,16 +128,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     default = Path("results/cpu_peers.csv")
     parser.add_argument("--output", type=Path, default=default)
+    parser.add_argument("--seconds", type=float, default=0.3, help="for each way")
     options = parser.parse_args()
-    flint.ctx.prec = mpmath.mp.prec = BITS
     rows = []
-    for n in SIZES:
-        rows += measure(n)
-        for row in rows[-len(WAYS) :]:
-            print(
-                f"{row['n']:>4} {row['way']:<8} {1e6 * row['seconds_least']:10.1f} us"
-            )
-    write_csv(options.output, rows, bits=BITS, flint=flint.__version__)
+    shapes = [(n, n) for n in SIZES] + [(1, length) for length in LENGTHS]
+    for m, k in shapes:
+        new = measure(m, k, options.seconds)
+        rows += new
+        for row in new:
+            microseconds = 1e6 * row["seconds_least"]
+            print(f"{m:>4} {k:>8} {row['way']:<13} {microseconds:12.1f} us", flush=True)
+    versions = {name: version(name) for name in PACKAGES if cpu_peers.is_there(name)}
+    core = hg.info().versions["core"]
+    write_csv(options.output, rows, bits=cpu_peers.BITS, versions=versions, core=core)
 
 
 if __name__ == "__main__":

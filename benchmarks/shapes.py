@@ -41,7 +41,9 @@ def sections(parts: Sequence[str]) -> list[Section]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
-    options = parse(__doc__, PARTS, sys.argv[1:] if argv is None else argv, sized=False)
+    options = parse(
+        __doc__, PARTS, sys.argv[1:] if argv is None else argv, default_sizes=None
+    )
     return run_sections("shapes", sections(options.parts), options)
 
 

@@ -21,9 +21,26 @@ enum {
     FAR = 260,       /* bits below the largest term from which terms may wait */
 };
 
+/* Words from `first` on and before `last` are in use; those beyond have no value yet. */
 typedef struct {
     uint64_t words[2][DIGITS]; /* of positive and of negative products */
+    int first, last;
 } Accumulator;
+
+/* Make room for products with exponents from `least` to `most`: five digits each, and
+ * one for what is carried. */
+static void widen(Accumulator *sum, int least, int most)
+{
+    int first = (least - LOWEST) >> 5, last = ((most - LOWEST) >> 5) + 6;
+    first = first < 0 ? 0 : first;
+    last = last > DIGITS ? DIGITS : last;
+    if (sum->first == sum->last)
+        sum->first = sum->last = first;
+    for (; sum->first > first; sum->first--)
+        sum->words[0][sum->first - 1] = sum->words[1][sum->first - 1] = 0;
+    for (; sum->last < last; sum->last++)
+        sum->words[0][sum->last] = sum->words[1][sum->last] = 0;
+}
 
 /* A finite double as an integer below 2^53, with its sign as the highest bit, times a
  * power of two; the power of a zero is ZERO_EXPONENT. */
@@ -46,7 +63,8 @@ uint64_t decoded(double x, int *exponent)
 static inline uint64_t multiplied(uint64_t x, uint64_t y, uint64_t *low)
 {
 #ifdef __SIZEOF_INT128__
-    unsigned __int128 product = (unsigned __int128)x * y;
+    __extension__ typedef unsigned __int128 Wide;
+    Wide product = (Wide)x * y;
     *low = (uint64_t)product;
     return (uint64_t)(product >> 64);
 #else
@@ -86,17 +104,23 @@ static void add_double(Accumulator *sum, double x, int exponent)
 {
     int of_x;
     uint64_t mantissa = decoded(x, &of_x);
-    if (x != 0.0)
-        add(sum, mantissa, 1, of_x + exponent);
+    if (x == 0.0)
+        return;
+    widen(sum, of_x + exponent, of_x + exponent);
+    add(sum, mantissa, 1, of_x + exponent);
 }
 
-/* The magnitude of the sum in digits of 32 bits; returns 1 where it is negative. */
-static int resolve(const Accumulator *sum, uint32_t digits[DIGITS])
+/* The magnitude of the sum in digits of 32 bits, one for each word in use; returns 1
+ * where it is negative. */
+static int resolve(const Accumulator *sum, uint32_t *digits)
 {
     /* Two's complement digits, with a borrow that moves on. */
+    const uint64_t *positives = sum->words[0] + sum->first;
+    const uint64_t *negatives = sum->words[1] + sum->first;
+    int count = sum->last - sum->first;
     int64_t carry = 0;
-    for (int i = 0; i < DIGITS; i++) {
-        uint64_t positive = sum->words[0][i], negative = sum->words[1][i];
+    for (int i = 0; i < count; i++) {
+        uint64_t positive = positives[i], negative = negatives[i];
         int64_t low = (int64_t)(positive & 0xffffffff) - (int64_t)(negative & 0xffffffff);
         int64_t total = carry + low;
         digits[i] = (uint32_t)total;
@@ -106,7 +130,7 @@ static int resolve(const Accumulator *sum, uint32_t digits[DIGITS])
     if (carry >= 0)
         return 0;
     uint64_t borrow = 1;
-    for (int i = 0; i < DIGITS; i++) {
+    for (int i = 0; i < count; i++) {
         borrow += (uint32_t)~digits[i];
         digits[i] = (uint32_t)borrow;
         borrow >>= 32;
@@ -121,9 +145,10 @@ static int resolve(const Accumulator *sum, uint32_t digits[DIGITS])
 static int rounded(const Accumulator *sum, int shift, const Format *format, int unknown,
                    double *result)
 {
-    uint32_t digits[DIGITS + 2] = {0}; /* and two zeros below the lowest one */
+    uint32_t digits[DIGITS + 2]; /* and two zeros below the lowest one */
+    digits[0] = digits[1] = 0;
     int is_negative = resolve(sum, digits + 2);
-    int top = DIGITS + 1;
+    int top = sum->last - sum->first + 1;
     while (top >= 2 && digits[top] == 0)
         top--;
     if (top < 2) {
@@ -141,7 +166,7 @@ static int rounded(const Accumulator *sum, int shift, const Format *format, int 
     for (int i = top - 3; i >= 2; i--)
         sticky |= digits[i] != 0;
     lead |= (uint64_t)sticky;
-    int exponent = LOWEST + 32 * (top - 2 + 1) - 64 - (int)empty + shift; /* of bit 0 */
+    int exponent = LOWEST + 32 * (sum->first + top - 1) - 64 - (int)empty + shift; /* of bit 0 */
 
     /* How many of the bits the format drops: 11 or 40, more for a subnormal result. */
     int dropped = 64 - format->precision;
@@ -197,16 +222,17 @@ void settle_exactly(ptrdiff_t k, const Decoded *a, const Decoded *b, double c, i
                     Kind kind, const Format *format, Values *values)
 {
     Accumulator sum;
-    memset(&sum, 0, sizeof sum);
-    if (c != 0.0)
-        add_double(&sum, c, 0);
+    sum.first = sum.last = 0;
+    add_double(&sum, c, 0);
 
     values->second = 0.0;
-    int split = largest_exponent(k, a, b) - FAR;
-    add_products(&sum, k, a, b, split, INT_MAX);
+    int largest = largest_exponent(k, a, b), split = largest - FAR;
+    widen(&sum, split, largest);
+    add_products(&sum, k, a, b, split, largest);
     /* What is left out, k products below 2^(split + 106), is below 2^(split + 137). */
     if (kind == NEAREST && rounded(&sum, shift, format, split + 137, &values->first))
         return;
+    widen(&sum, LOWEST, split);
     add_products(&sum, k, a, b, LOWEST + 1, split - 1);
 
     double value;
@@ -225,7 +251,7 @@ void settle_exactly(ptrdiff_t k, const Decoded *a, const Decoded *b, double c, i
     }
     uint32_t digits[DIGITS];
     int is_negative = resolve(&sum, digits), is_zero = 1;
-    for (int i = 0; i < DIGITS; i++)
+    for (int i = 0; i < sum.last - sum.first; i++)
         is_zero &= digits[i] == 0;
     values->first = !is_zero && is_negative ? below(value, format) : value;
     values->second = !is_zero && !is_negative ? above(value, format) : value;

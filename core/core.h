@@ -5,6 +5,7 @@
  *   words.c        the rounding of such a sum, where its bound tells it (Ziv's test)
  *   accumulator.c  the exact sum of products of any exponents
  *   product.c      a product of matrices: panels, tiles, and which sum settles an entry
+ *   systems.c      scaling and bounds of linear systems, in few readings of a matrix
  *   module.c       the Python module hifigemm._core
  *
  * u = 2^-53 is the unit roundoff of binary64. All of this rests on rounding to nearest
@@ -16,6 +17,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* ---- kernels.c ------------------------------------------------------------------ */
 
@@ -25,6 +27,9 @@ enum {
     PIECE = 1024,     /* terms of a dot product that are scaled together: 8 KiB of each */
     WIDEST = 16,      /* columns of a tile, at most */
 };
+
+/* Scaled entries of tiles are at least TINY or zeros: see product.c. */
+#define TINY 0x1p-450
 
 /* The sums of one set of vector instructions; kernels.h says what each computes. */
 typedef struct {
@@ -38,6 +43,8 @@ typedef struct {
                          double *mid, double *lo);
     uint64_t (*doubles)(int vectors, const double *hi, const double *lo, double err);
     uint64_t (*singles)(int vectors, double *hi, const double *lo, double err);
+    uint64_t (*normalise)(int vectors, double *hi, double *mid, double *lo, double err,
+                          int is_pair);
     double (*square)(ptrdiff_t n, const double *x);
     void (*dot_in_two)(ptrdiff_t n, const double *a, const double *b, double sigma,
                        double *hi, double *lo);
@@ -86,6 +93,15 @@ int settle(const Words *sum, Kind kind, const Format *format, Values *values);
 double below(double x, const Format *format);
 double above(double x, const Format *format);
 
+/* 2^exponent, for a normal number. */
+static inline double power(int exponent)
+{
+    uint64_t bits = (uint64_t)(exponent + 1023) << 52;
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 static inline void two_sum(double a, double b, double *s, double *e)
 {
     /* Knuth: s = fl(a + b) and s + e = a + b, barring overflow. */
@@ -129,5 +145,12 @@ typedef struct {
 typedef enum { DONE = 0, NOT_FINITE = -1, NO_MEMORY = -2 } Outcome;
 
 Outcome multiply(const Product *product, const Kernels *kernels);
+
+/* ---- systems.c ------------------------------------------------------------------ */
+
+void magnitude_product(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const View *a, const View *v,
+                       const View *out, double *space);
+int equilibrate(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const View *scaled_a,
+                const View *scaled_b, int64_t *exponents, int64_t *sum, double *factors);
 
 #endif

@@ -18,10 +18,16 @@
 #endif
 
 /* Instructions beyond those that the file is compiled for: target attributes of GCC and
- * Clang let a function have them. With other compilers the portable set is the only one. */
-#if (defined(__x86_64__) || defined(__i386__)) && (defined(__GNUC__) || defined(__clang__))
+ * Clang let a function have them, and MSVC asks for nothing. With other compilers the
+ * portable set is the only one. */
+#if defined(_M_X64) || defined(__clang__) && defined(__x86_64__) \
+    || defined(__GNUC__) && defined(__x86_64__) && !defined(_WIN32)
+/* (GCC for Windows does not align what it spills of wide registers.) */
 #define HAS_X86 1
 #include <immintrin.h>
+#if defined(_MSC_VER)
+#include <intrin.h>
+#endif
 #else
 #define HAS_X86 0
 #endif
@@ -37,7 +43,7 @@
 /* AVX2 and FMA: x86-64 processors from 2013 (Haswell) and 2015 (Excavator) on. */
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
-#else
+#elif defined(__GNUC__)
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 #endif
@@ -56,19 +62,20 @@
 #define ABS(x) _mm256_andnot_pd(ALL(-0.0), x)
 #define FMA(x, y, z) _mm256_fmadd_pd(x, y, z)
 #define FMS(x, y, z) _mm256_fmsub_pd(x, y, z)
+#define UNLESS_TINY(x) _mm256_and_pd(x, _mm256_cmp_pd(ABS(x), ALL(TINY), _CMP_GE_OQ))
 #define DIFFER(x, y) (unsigned)_mm256_movemask_pd(_mm256_cmp_pd(x, y, _CMP_NEQ_UQ))
 #include "kernels.h"
 #include "undefine.h"
 #if defined(__clang__)
 #pragma clang attribute pop
-#else
+#elif defined(__GNUC__)
 #pragma GCC pop_options
 #endif
 
 /* AVX-512F: the same with twice the lanes. */
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx512f"))), apply_to = function)
-#else
+#elif defined(__GNUC__)
 #pragma GCC push_options
 #pragma GCC target("avx512f")
 #endif
@@ -87,12 +94,14 @@
 #define ABS(x) _mm512_abs_pd(x)
 #define FMA(x, y, z) _mm512_fmadd_pd(x, y, z)
 #define FMS(x, y, z) _mm512_fmsub_pd(x, y, z)
+#define UNLESS_TINY(x) \
+    _mm512_maskz_mov_pd(_mm512_cmp_pd_mask(ABS(x), ALL(TINY), _CMP_GE_OQ), x)
 #define DIFFER(x, y) (unsigned)_mm512_cmp_pd_mask(x, y, _CMP_NEQ_UQ)
 #include "kernels.h"
 #include "undefine.h"
 #if defined(__clang__)
 #pragma clang attribute pop
-#else
+#elif defined(__GNUC__)
 #pragma GCC pop_options
 #endif
 
@@ -116,6 +125,12 @@
 #define ABS(x) vabsq_f64(x)
 #define FMA(x, y, z) vfmaq_f64(z, x, y)
 #define FMS(x, y, z) vnegq_f64(vfmsq_f64(z, x, y))
+static ALWAYS_INLINE float64x2_t unless_tiny_neon(float64x2_t x)
+{
+    uint64x2_t is_large = vcageq_f64(x, vdupq_n_f64(TINY));
+    return vreinterpretq_f64_u64(vandq_u64(vreinterpretq_u64_f64(x), is_large));
+}
+#define UNLESS_TINY(x) unless_tiny_neon(x)
 static ALWAYS_INLINE unsigned differ_neon(float64x2_t x, float64x2_t y)
 {
     uint64x2_t equal = vceqq_f64(x, y);
@@ -147,8 +162,31 @@ static ALWAYS_INLINE unsigned differ_neon(float64x2_t x, float64x2_t y)
 #define ABS(x) fabs(x)
 #define FMA(x, y, z) fma(x, y, z)
 #define FMS(x, y, z) fma(x, y, -(z))
+#define UNLESS_TINY(x) (fabs(x) >= TINY ? (x) : 0.0)
 #define DIFFER(x, y) (unsigned)((x) != (y))
 #include "kernels.h"
+
+#if HAS_X86
+
+/* Whether the processor has a set, and the system keeps its registers. */
+static void find_sets(int *has_avx2, int *has_avx512)
+{
+#if defined(_MSC_VER)
+    int registers[4]; /* eax, ebx, ecx, edx */
+    __cpuidex(registers, 1, 0);
+    int has_fma = registers[2] >> 12 & 1, has_xgetbv = registers[2] >> 27 & 1;
+    unsigned long long kept = has_xgetbv ? _xgetbv(0) : 0;
+    __cpuidex(registers, 7, 0);
+    *has_avx2 = has_fma && (registers[1] >> 5 & 1) && (kept & 0x06) == 0x06;
+    *has_avx512 = (registers[1] >> 16 & 1) && (kept & 0xe6) == 0xe6;
+#else
+    __builtin_cpu_init();
+    *has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    *has_avx512 = __builtin_cpu_supports("avx512f") != 0;
+#endif
+}
+
+#endif
 
 const Kernels *const *kernels_here(void)
 {
@@ -156,10 +194,11 @@ const Kernels *const *kernels_here(void)
     int count = 0;
     if (sets[0] == NULL) {
 #if HAS_X86
-        __builtin_cpu_init();
-        if (__builtin_cpu_supports("avx512f"))
+        int has_avx2, has_avx512;
+        find_sets(&has_avx2, &has_avx512);
+        if (has_avx512)
             sets[count++] = &kernels_avx512;
-        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        if (has_avx2)
             sets[count++] = &kernels_avx2;
 #endif
 #if HAS_NEON
@@ -174,30 +213,32 @@ const Kernels *const *kernels_here(void)
  *
  * In a chunk of c terms a rest, at most 2^-52, is rounded by u 2^-52 at most, and the
  * i-th addition to the low word by u i 2^-52: u 2^-52 c (c + 3) / 2 in all. Adding the
- * n low words of the chunks, whose sum is below k 2^-52, adds n u k 2^-52. Products
- * that underflow, and entries that scaling made subnormal, are worth less than k 2^-1070.
+ * n low words of the chunks, whose sum is below k 2^-52, adds n u k 2^-52. Entries
+ * below TINY, which were left out, are worth less than 2 k TINY.
  */
 double tile_error_in_two(ptrdiff_t k)
 {
     double c = k < CHUNK ? (double)k : CHUNK;
     double n = (double)((k + CHUNK - 1) / CHUNK);
-    return 1.01 * 0x1p-105 * n * (c * (c + 3.0) / 2.0 + (double)k) + (double)k * 0x1p-1070;
+    return 1.01 * 0x1p-105 * n * (c * (c + 3.0) / 2.0 + (double)k)
+         + 2.0 * (double)k * TINY;
 }
 
 /* What row_in_three errs by.
  *
- * The grid of the middle word is 3 2^-43 ulp: 2^-94, so 2 c rests of at most 2^-95 are
- * added to the low word of a chunk, with errors up to u i 2^-95: u 2^-95 c (2 c + 1).
- * The two additions that end a chunk round a number that is no larger than the sum of
- * all rests, 2 k 2^-95, and of what TwoSum left of the middle words, n k 2^-51 u.
+ * The grid of the middle word is g = ulp(3 2^-43) = 2^-94, so c rests of at most
+ * 2^-95 + 2^-105, each with an error of 3 u g = 6 u 2^-95, are added to the low word of a
+ * chunk, the i-th with an error of u i 2^-95: u 2^-95 c (c + 13) / 2, and 1 % for 2^-105.
+ * The two additions that end a chunk round a number that is no larger than the sum of all
+ * rests, k 2^-94, and of what TwoSum left of the middle words, n k 2^-51 u.
  */
 double tile_error_in_three(ptrdiff_t k)
 {
     double c = k < CHUNK ? (double)k : CHUNK;
     double n = (double)((k + CHUNK - 1) / CHUNK);
     double largest = (double)k * (0x1p-94 + n * 0x1p-104);
-    double rounded = n * (0x1p-148 * c * (2.0 * c + 1.0) + 2.0 * 0x1p-53 * largest);
-    return 1.01 * rounded + (double)k * 0x1p-1070;
+    double rounded = n * (0x1p-148 * c * (c + 13.0) / 2.0 + 2.0 * 0x1p-53 * largest);
+    return 1.01 * rounded + 2.0 * (double)k * TINY;
 }
 
 /* What dot_in_two errs by, in units of 2^g.
@@ -215,10 +256,11 @@ double piece_error_in_two(ptrdiff_t n)
          + (double)n * 0x1p-700;
 }
 
-/* What dot_in_three errs by, in units of 2^g: rests are at most 2^(g - 93). */
+/* What dot_in_three errs by, in units of 2^g: rests are at most 2^(g - 93), in chains of c
+ * terms as above. */
 double piece_error_in_three(ptrdiff_t n)
 {
     double c = (double)(n / 4 + 1);
-    return 1.01 * 0x1p-146 * (((double)n + 4.0) * (2.0 * c + 1.0) + 64.0 * (double)n)
+    return 1.01 * 0x1p-146 * (((double)n + 4.0) * (c + 13.0) / 2.0 + 64.0 * (double)n)
          + (double)n * 0x1p-700;
 }

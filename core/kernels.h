@@ -9,6 +9,7 @@
  *   PLUS               ADD where it is to go to the units for products, which are idle
  *                      then: x 1 + y by FMA, the same number
  *   FMA FMS            a b + c and a b - c, rounded once; only where HAS_FMA is 1
+ *   UNLESS_TINY        a number of TINY or more in magnitude, else zero
  *   DIFFER             a bit for each lane in which two vectors are not equal
  *
  * The algorithm is the same everywhere: fixed-point sums in floating point. A register
@@ -30,7 +31,8 @@
 enum { NAME(COLUMNS) = 2 * WIDTH };
 
 /* p = fl(a b) and e = a b - p. Without FMA by Dekker, for numbers below 2^996.
- * e is exact unless it underflows; then it errs by at most 2^-1072. */
+ * e is exact unless it underflows; then it errs by at most 2^-1072. In tiles it does
+ * not: products there are zeros or at least TINY^2. */
 static ALWAYS_INLINE void NAME(two_product)(VECTOR a, VECTOR b, VECTOR *p, VECTOR *e)
 {
     *p = MUL(a, b);
@@ -67,28 +69,25 @@ static ALWAYS_INLINE void NAME(add_in_two)(VECTOR a, VECTOR b, VECTOR *sum, VECT
 #endif
 }
 
-/* Take x to the grid of the sum; returns what is left of it, exactly. */
-static ALWAYS_INLINE VECTOR NAME(take)(VECTOR *sum, VECTOR x)
-{
-    VECTOR next = ADD(*sum, x);
-    VECTOR rest = PLUS(SUB(*sum, next), x);
-    *sum = next;
-    return rest;
-}
-
-/* Add a b to sum, middle and low.
+/* Add a b to sum, middle and low: eleven operations with FMA.
  *
- * a b = p + e exactly. sum takes p to its grid, middle what that leaves, and e, to a
- * grid of its own; only what is left then is added to low with rounding. */
+ * a b = p + e exactly. sum takes p to its grid, which leaves `first`, exactly, and middle
+ * takes first + e, rounded, to a grid of its own, of g. What it did not take of these two
+ * is at most g / 2 + u 2^-52 and goes into low. Its own two additions are exact where the
+ * last bit of p is above g, and err by 3 u g at most. */
 static ALWAYS_INLINE void NAME(add_in_three)(VECTOR a, VECTOR b, VECTOR *sum,
                                              VECTOR *middle, VECTOR *low)
 {
     VECTOR p, e;
     NAME(two_product)(a, b, &p, &e);
-    VECTOR rest = NAME(take)(sum, p);
-    VECTOR first = NAME(take)(middle, rest);
-    VECTOR second = NAME(take)(middle, e);
-    *low = PLUS(PLUS(*low, first), second);
+    VECTOR next = ADD(*sum, p);
+    VECTOR first = PLUS(SUB(*sum, next), p);
+    *sum = next;
+
+    next = ADD(*middle, PLUS(first, e));
+    VECTOR rest = PLUS(PLUS(SUB(*middle, next), first), e);
+    *middle = next;
+    *low = PLUS(*low, rest);
 }
 
 /* Sums of squares of the columns of a panel (k, COLUMNS), with k roundings each. */
@@ -104,13 +103,13 @@ static void NAME(squares)(ptrdiff_t k, const double *panel, double *squares)
     STORE(squares + WIDTH, right);
 }
 
-/* The columns of a panel times a factor each. */
+/* The columns of a panel times a factor each, without entries below TINY. */
 static void NAME(scale)(ptrdiff_t k, double *panel, const double *factors)
 {
     VECTOR left = LOAD(factors), right = LOAD(factors + WIDTH);
     for (ptrdiff_t h = 0; h < k; h++, panel += 2 * WIDTH) {
-        STORE(panel, MUL(LOAD(panel), left));
-        STORE(panel + WIDTH, MUL(LOAD(panel + WIDTH), right));
+        STORE(panel, UNLESS_TINY(MUL(LOAD(panel), left)));
+        STORE(panel + WIDTH, UNLESS_TINY(MUL(LOAD(panel + WIDTH), right)));
     }
 }
 
@@ -240,6 +239,48 @@ static uint64_t NAME(singles)(int vectors, double *hi, const double *lo, double 
     return open;
 }
 
+/* TwoSum of Knuth, lane by lane. */
+static ALWAYS_INLINE void NAME(two_sum)(VECTOR *a, VECTOR *b)
+{
+    VECTOR sum = ADD(*a, *b), t = SUB(sum, *a);
+    *b = ADD(SUB(*a, SUB(sum, t)), SUB(*b, t));
+    *a = sum;
+}
+
+/* Sums in three words as those of `normalised` in words.c, and a bit for each sum of
+ * which hi is not certainly the nearest double, or for pairs mid that of the rest.
+ *
+ * Where the bit is not set, half a unit of hi, and of mid, is more than err. */
+static uint64_t NAME(normalise)(int vectors, double *hi, double *mid, double *lo,
+                                double err, int is_pair)
+{
+    const VECTOR widened = ALL(err * (1.0 + 0x1p-20));
+    uint64_t open = 0;
+    for (int v = 0; v < vectors; v++, hi += WIDTH, mid += WIDTH, lo += WIDTH) {
+        VECTOR x = LOAD(hi), y = LOAD(mid), z = LOAD(lo);
+        NAME(two_sum)(&y, &z);
+        NAME(two_sum)(&x, &y);
+        NAME(two_sum)(&y, &z);
+        NAME(two_sum)(&x, &y);
+        STORE(hi, x);
+        STORE(mid, y);
+        STORE(lo, z);
+
+        /* Both ends of an interval around what follows a word leave the word alone. */
+        VECTOR rest = MUL(ABS(z), ALL(1.0 + 0x1p-20));
+        VECTOR margin = ADD(ADD(widened, rest), MUL(ABS(y), ALL(0x1p-51)));
+        unsigned moved = DIFFER(ADD(x, SUB(y, margin)), x)
+                       | DIFFER(ADD(x, ADD(y, margin)), x);
+        if (is_pair) {
+            margin = ADD(widened, MUL(ABS(z), ALL(0x1p-51)));
+            moved |= DIFFER(ADD(y, SUB(z, margin)), y)
+                   | DIFFER(ADD(y, ADD(z, margin)), y);
+        }
+        open |= (uint64_t)moved << (v * WIDTH);
+    }
+    return open;
+}
+
 /* Sums of four vectors of a dot product, and what follows the last whole one. */
 
 enum { NAME(STEP) = 4 * WIDTH };
@@ -351,6 +392,7 @@ static const Kernels NAME(kernels) = {
     .row_in_three = NAME(row_in_three),
     .doubles = NAME(doubles),
     .singles = NAME(singles),
+    .normalise = NAME(normalise),
     .square = NAME(square),
     .dot_in_two = NAME(dot_in_two),
     .dot_in_three = NAME(dot_in_three),

@@ -1,6 +1,8 @@
 /* The Python module hifigemm._core, for the stable ABI of Python 3.10 and later.
  *
  *   multiply(a, b, c, first, second, shift, kind) -> bool
+ *   magnitude_product(a, v, out) -> None
+ *   equilibrate(a, b, scaled_a, scaled_b, exponents) -> int or None
  *   use(name) -> None       choose one of `instructions`, for tests
  *   instructions            names of the sets that this machine has, the widest first
  *
@@ -14,13 +16,14 @@
 #include "core.h"
 
 #include <fenv.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- the floating-point environment --------------------------------------------- */
 
 /* Everything here rests on rounding to nearest, with subnormal numbers. A thread may
  * have asked otherwise; its own mode returns when a product is done. */
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#if defined(__x86_64__) || defined(_M_X64)
 #include <xmmintrin.h>
 
 typedef unsigned Environment;
@@ -193,6 +196,108 @@ static PyObject *core_multiply(PyObject *self, PyObject *const *args, Py_ssize_t
     return PyBool_FromLong(outcome == DONE);
 }
 
+/* Views of `count` matrices of float64 that are no stacks; those from number `written` on
+ * are results. Returns 0 with an exception set. */
+static int read_matrices(PyObject *const *args, int count, int written, View *views,
+                         Py_ssize_t shapes[][3])
+{
+    for (int i = 0; i < count; i++) {
+        if (!read_array(args[i], "an operand", i >= written, views + i, shapes[i]))
+            return 0;
+        if (views[i].is_single || shapes[i][0] != 1) {
+            PyErr_SetString(PyExc_TypeError, "expected matrices of float64");
+            return 0;
+        }
+    }
+    return 1;
+}
+
+PyDoc_STRVAR(magnitude_product_doc,
+"magnitude_product(a, v, out)\n--\n\n"
+"Write |A| V to `out`, each term with at most n roundings. All are matrices of float64,\n"
+"m x n, n x k and m x k, with any strides.");
+
+static PyObject *core_magnitude_product(PyObject *self, PyObject *const *args,
+                                        Py_ssize_t count)
+{
+    (void)self;
+    View views[3];
+    Py_ssize_t shapes[3][3];
+    if (count != 3) {
+        PyErr_SetString(PyExc_TypeError, "magnitude_product takes three arguments");
+        return NULL;
+    }
+    if (!read_matrices(args, 3, 2, views, shapes))
+        return NULL;
+    Py_ssize_t m = shapes[0][1], n = shapes[0][2], k = shapes[1][2];
+    if (!has_shape(shapes[1], 1, n, k) || !has_shape(shapes[2], 1, m, k)) {
+        PyErr_SetString(PyExc_ValueError, "shapes do not fit");
+        return NULL;
+    }
+    double *space = malloc(sizeof(double) * (size_t)(n * k + (m > n ? m : n) + 1));
+    if (!space)
+        return PyErr_NoMemory();
+    Py_BEGIN_ALLOW_THREADS
+    Environment before = enter_ieee();
+    magnitude_product(m, n, k, views, views + 1, views + 2, space);
+    leave_ieee(before);
+    Py_END_ALLOW_THREADS
+    free(space);
+    Py_RETURN_NONE;
+}
+
+/* True for a matrix of float64 whose rows lie in memory one after the other. */
+static int is_contiguous(const View *x, Py_ssize_t rows, Py_ssize_t columns)
+{
+    Py_ssize_t size = sizeof(double);
+    if (rows == 0 || columns == 0)
+        return 1;
+    return (columns == 1 || x->column == size) && (rows == 1 || x->row == columns * size);
+}
+
+PyDoc_STRVAR(equilibrate_doc,
+"equilibrate(a, b, scaled_a, scaled_b, exponents)\n--\n\n"
+"Write the system A x = B with rows and columns in scale, and the exponents of x; returns\n"
+"the exponent of its determinant, or None where entries are not moderate, and nothing is\n"
+"to be read then. A is n x n and B n x k, of float64. `scaled_a` is contiguous, and so is\n"
+"`exponents`, n x k numbers of 64 bits that are seen as float64.");
+
+static PyObject *core_equilibrate(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    (void)self;
+    View views[5];
+    Py_ssize_t shapes[5][3];
+    if (count != 5) {
+        PyErr_SetString(PyExc_TypeError, "equilibrate takes five arguments");
+        return NULL;
+    }
+    if (!read_matrices(args, 5, 2, views, shapes))
+        return NULL;
+    Py_ssize_t n = shapes[0][1], k = shapes[1][2];
+    int fits = has_shape(shapes[0], 1, n, n) && has_shape(shapes[1], 1, n, k)
+            && has_shape(shapes[2], 1, n, n) && has_shape(shapes[3], 1, n, k)
+            && has_shape(shapes[4], 1, n, k);
+    if (!fits || !is_contiguous(views + 2, n, n) || !is_contiguous(views + 4, n, k)) {
+        PyErr_SetString(PyExc_ValueError, "shapes or strides do not fit");
+        return NULL;
+    }
+    double *space = malloc(sizeof(double) * (size_t)(3 * n + 1));
+    if (!space)
+        return PyErr_NoMemory();
+    int64_t sum = 0;
+    int is_moderate;
+    Py_BEGIN_ALLOW_THREADS
+    Environment before = enter_ieee();
+    is_moderate = equilibrate(n, k, views, views + 1, views + 2, views + 3,
+                              (int64_t *)views[4].data, &sum, space);
+    leave_ieee(before);
+    Py_END_ALLOW_THREADS
+    free(space);
+    if (!is_moderate)
+        Py_RETURN_NONE;
+    return PyLong_FromLongLong(sum);
+}
+
 PyDoc_STRVAR(use_doc,
 "use(name)\n--\n\nChoose a set of instructions by its name, for tests.");
 
@@ -243,6 +348,10 @@ static int arithmetic_is_sound(const Kernels *f)
 
 static PyMethodDef methods[] = {
     {"multiply", (PyCFunction)(void (*)(void))core_multiply, METH_FASTCALL, multiply_doc},
+    {"magnitude_product", (PyCFunction)(void (*)(void))core_magnitude_product,
+     METH_FASTCALL, magnitude_product_doc},
+    {"equilibrate", (PyCFunction)(void (*)(void))core_equilibrate, METH_FASTCALL,
+     equilibrate_doc},
     {"use", core_use, METH_O, use_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -1,7 +1,7 @@
 /* Products of matrices: each entry climbs a ladder until its rounding is certain.
  *
  *   1. two words, a fixed-point sum and what it leaves: four operations a term
- *   2. three words: thirteen operations a term, for sums that cancel, operands of wide
+ *   2. three words: eleven operations a term, for sums that cancel, operands of wide
  *      exponents, pairs and enclosures
  *   3. the exact sum, about 2 ns a term: ties, and whatever else is left
  *
@@ -25,6 +25,7 @@ enum {
     SHORT = 32,                 /* terms from which a dot product beats a tile */
     BLOCK = 1 << 18,            /* numbers of packed rows: 2 MiB, in the last cache */
     UNKNOWN = INT_MAX,          /* a unit that nobody asked for yet */
+    REST = 3,                   /* tiles after which three words are tried again */
 };
 
 /* ---- views ---------------------------------------------------------------------- */
@@ -109,6 +110,14 @@ static void gather(const char *from, ptrdiff_t vector, ptrdiff_t term, ptrdiff_t
 
 /* ---- scaling -------------------------------------------------------------------- */
 
+/* The e for which a positive normal number lies in [2^(e - 1), 2^e). */
+static inline int exponent_of(double x)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (int)(bits >> 52) - 1022;
+}
+
 /* The e for which x 2^-e has a Euclidean norm below 1 - 2^-22, by its sum of squares;
  * INT_MAX where x holds Inf or NaN.
  *
@@ -120,7 +129,7 @@ static int exponent_of_norm(double squares, ptrdiff_t k, const double *x, ptrdif
 {
     int e;
     if (squares >= 0x1p-900 && squares <= 0x1p900) {
-        frexp(squares * (1.0 + 0x1p-20), &e);
+        e = exponent_of(squares * (1.0 + 0x1p-20));
         return (e + 1) >> 1; /* the squares are below 2^e <= 4^(e / 2), rounded up */
     }
     double largest = 0.0;
@@ -138,8 +147,15 @@ static int exponent_of_norm(double squares, ptrdiff_t k, const double *x, ptrdif
     return e + ((of_root + 1) >> 1) + 1;
 }
 
-/* Scale the vectors of a panel to norms below 1; returns 0 where they hold Inf or NaN. */
-static int normalise(const Kernels *f, ptrdiff_t k, int lanes, double *panel,
+static inline double unless_tiny(double x)
+{
+    return fabs(x) >= TINY ? x : 0.0;
+}
+
+/* Scale the first `count` vectors of a panel, the others being zeros, to norms below 1,
+ * and leave out entries below TINY, whose products might be subnormal, with which
+ * processors are slow. Returns 0 where the vectors hold Inf or NaN. */
+static int normalise(const Kernels *f, ptrdiff_t k, int lanes, int count, double *panel,
                      int *exponents)
 {
     double squares[WIDEST] = {0.0}, factors[WIDEST];
@@ -152,22 +168,42 @@ static int normalise(const Kernels *f, ptrdiff_t k, int lanes, double *panel,
         f->squares(k, panel, squares);
 
     for (int v = 0; v < lanes; v++) {
+        exponents[v] = 0;
+        factors[v] = 1.0;
+    }
+    for (int v = 0; v < count; v++) {
         exponents[v] = exponent_of_norm(squares[v], k, panel + v, lanes);
         if (exponents[v] == INT_MAX)
             return 0;
         is_mild &= abs(exponents[v]) <= 1000;
-        factors[v] = ldexp(1.0, -exponents[v]);
+        if (is_mild)
+            factors[v] = power(-exponents[v]);
     }
     if (!is_mild)
         for (ptrdiff_t h = 0; h < k * lanes; h++)
-            panel[h] = ldexp(panel[h], -exponents[h % lanes]);
+            panel[h] = unless_tiny(ldexp(panel[h], -exponents[h % lanes]));
     else if (lanes == TILE_ROWS)
         for (ptrdiff_t h = 0; h < k; h++)
             for (int v = 0; v < TILE_ROWS; v++)
-                panel[h * TILE_ROWS + v] *= factors[v];
+                panel[h * TILE_ROWS + v] =
+                    unless_tiny(panel[h * TILE_ROWS + v] * factors[v]);
     else
         f->scale(k, panel, factors);
     return 1;
+}
+
+static inline int trailing_zeros(uint64_t x)
+{
+#if defined(__GNUC__) || defined(__clang__)
+    return __builtin_ctzll(x);
+#else
+    int count = 0;
+    for (; !(x & 0xff); x >>= 8)
+        count += 8;
+    for (; !(x & 1); x >>= 1)
+        count += 1;
+    return count;
+#endif
 }
 
 /* The exponent of the unit of which all entries of a vector are multiples: that of the
@@ -180,15 +216,7 @@ static int unit_of(ptrdiff_t k, const char *at, ptrdiff_t stride, int is_single)
         uint64_t mantissa = decoded(number(at + h * stride, is_single), &lowest) << 1;
         if (mantissa == 0)
             continue;
-        lowest -= 1;
-        while (!(mantissa & 0xff)) {
-            mantissa >>= 8;
-            lowest += 8;
-        }
-        while (!(mantissa & 1)) {
-            mantissa >>= 1;
-            lowest += 1;
-        }
+        lowest += trailing_zeros(mantissa) - 1;
         unit = lowest < unit ? lowest : unit;
     }
     return unit;
@@ -201,6 +229,8 @@ typedef struct {
     const Product *p;
     const Kernels *f;
     const Format *format;
+    double error_in_two, error_in_three; /* bounds of tiles */
+    int log_k;                           /* k <= 2^log_k */
     ptrdiff_t z;
     Decoded row;     /* of A, number row_index */
     Decoded columns; /* of B, from `first_column` on */
@@ -216,6 +246,16 @@ static void write_values(const Entries *s, ptrdiff_t i, ptrdiff_t j, Values valu
         put(&s->p->second, s->z, i, j, values.second);
 }
 
+/* The double next to a normal number that is not the largest, upward or downward. */
+static inline double neighbour(double x, int direction)
+{
+    int64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits += x > 0.0 ? direction : -direction;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 /* Write what words, of A B alone, round to; returns 0 where that is not certain. */
 static int write_words(const Entries *s, ptrdiff_t i, ptrdiff_t j, Words words)
 {
@@ -226,6 +266,27 @@ static int write_words(const Entries *s, ptrdiff_t i, ptrdiff_t j, Words words)
     Values values;
     if (!settle(&words, s->p->kind, s->format, &values))
         return 0;
+    write_values(s, i, j, values);
+    return 1;
+}
+
+/* Write the doubles of words of which hi, and mid for a pair, are certain, times a
+ * factor; returns 0 where an enclosure is not certain. Half a unit of these words is
+ * more than err, so they are normal numbers, and the values as well. */
+static int write_plainly(const Entries *s, ptrdiff_t i, ptrdiff_t j, const Words *words,
+                         double factor)
+{
+    Values values = {words->hi * factor, words->mid * factor};
+    if (s->p->kind == ENCLOSURE) {
+        double margin = words->err * (1.0 + 0x1p-20) + fabs(words->lo) * 0x1p-51;
+        if (!(fabs(words->mid) - fabs(words->lo) > margin))
+            return 0;
+        values.second = values.first;
+        if (words->mid < 0.0)
+            values.first = neighbour(values.first, -1);
+        else
+            values.second = neighbour(values.second, 1);
+    }
     write_values(s, i, j, values);
     return 1;
 }
@@ -287,6 +348,7 @@ static void write_exactly(Entries *s, ptrdiff_t i, ptrdiff_t j)
 typedef struct {
     double *rows, *columns;
     int *row_exponents, *row_units;
+    int *row_rests; /* tiles for which three words of a row rest, having settled nothing */
     int column_exponents[WIDEST], column_units[WIDEST];
 } Panels;
 
@@ -303,10 +365,38 @@ static int unit_of_products(const Entries *s, Panels *panels, ptrdiff_t row, ptr
     if (*of_column == UNKNOWN)
         *of_column = unit_of(s->p->k, entry(b, s->z, 0, j), b->row, b->is_single)
                    - panels->column_exponents[column];
-    /* A scaled entry that became subnormal may have been rounded. */
-    if (*of_row < -900 || *of_column < -900)
+    /* Tiny entries were left out. */
+    if (*of_row < -450 || *of_column < -450)
         return -1800;
     return *of_row + *of_column;
+}
+
+/* Write the sums of a tile and C as doubles; a bit for each that is not certain.
+ *
+ * C + hi is exact in two words, and a rounding, of at most 2^-53 |low|, brings lo to the
+ * second. Products with factors are exact unless they are subnormal, which the margin
+ * has room for: factors are 2^-800 or more, err is above 2^-110. */
+static uint64_t write_with_addend(const Entries *s, ptrdiff_t i, int rows, ptrdiff_t j,
+                                  int columns, const double *hi, const double *lo,
+                                  double err, const double *row_factors,
+                                  const double *column_factors)
+{
+    const View *c = &s->p->c;
+    const int lanes = s->f->columns;
+    uint64_t open = 0;
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < columns; v++) {
+            int lane = r * lanes + v;
+            double factor = row_factors[r] * column_factors[v], sum, rest;
+            two_sum(number(entry(c, s->z, i + r, j + v), c->is_single), hi[lane] * factor,
+                    &sum, &rest);
+            double low = rest + lo[lane] * factor;
+            double margin = (err * factor + fabs(low) * 0x1p-51) * (1.0 + 0x1p-20);
+            double least = sum + (low - margin), most = sum + (low + margin);
+            *(double *)entry(&s->p->first, s->z, i + r, j + v) = least;
+            open |= (uint64_t)!(least == most) << lane;
+        }
+    return open;
 }
 
 /* Write the entries of a tile: rows from `row` on of the packed ones, `i` of the matrix. */
@@ -319,26 +409,31 @@ static void write_tile(Entries *s, Panels *panels, ptrdiff_t row, ptrdiff_t i, i
     const int lanes = f->columns;
     const double *a = panels->rows + row * k, *b = panels->columns;
     const int *row_exponents = panels->row_exponents + row;
-    const double log_k = log2((double)(k ? k : 1));
     double hi[TILE_ROWS * WIDEST], mid[WIDEST], lo[TILE_ROWS * WIDEST], third[WIDEST];
     uint64_t open = ~(uint64_t)0;
 
+    /* The common case: values far from the ends of the range. */
+    int is_common = 1;
+    double row_factors[TILE_ROWS], column_factors[WIDEST];
+    for (int r = 0; r < rows; r++)
+        is_common &= abs(row_exponents[r] + p->shift) <= 400;
+    for (int v = 0; v < columns; v++)
+        is_common &= abs(panels->column_exponents[v]) <= 400;
+    if (is_common) {
+        for (int r = 0; r < rows; r++)
+            row_factors[r] = power(row_exponents[r] + p->shift);
+        for (int v = 0; v < columns; v++)
+            column_factors[v] = power(panels->column_exponents[v]);
+    }
+
     if (p->kind == NEAREST) {
         f->tile_in_two(rows, k, a, b, hi, lo);
-        double err = tile_error_in_two(k);
-
-        /* The common case: sums alone, and values far from the ends of the range. */
-        int is_common = !p->c.data;
-        double row_factors[TILE_ROWS], column_factors[WIDEST];
-        for (int r = 0; r < rows; r++) {
-            is_common &= abs(row_exponents[r] + p->shift) <= 400;
-            row_factors[r] = ldexp(1.0, row_exponents[r] + p->shift);
-        }
-        for (int v = 0; v < columns; v++) {
-            is_common &= abs(panels->column_exponents[v]) <= 400;
-            column_factors[v] = ldexp(1.0, panels->column_exponents[v]);
-        }
-        if (is_common && !s->p->first.is_single) {
+        double err = s->error_in_two;
+        if (p->c.data) {
+            if (is_common && !p->first.is_single && p->shift == 0)
+                open = write_with_addend(s, i, rows, j, columns, hi, lo, err, row_factors,
+                                         column_factors);
+        } else if (is_common && !p->first.is_single) {
             open = f->doubles(2 * rows, hi, lo, err);
             for (int r = 0; r < rows; r++)
                 for (int v = 0; v < columns; v++)
@@ -367,7 +462,7 @@ static void write_tile(Entries *s, Panels *panels, ptrdiff_t row, ptrdiff_t i, i
                 int exponent = row_exponents[r] + panels->column_exponents[v];
                 Words words = {hi[r * lanes + v], lo[r * lanes + v], 0.0, err, exponent};
                 int unit = unit_of_products(s, panels, row + r, i + r, v, j + v);
-                if (unit >= log_k - 105.0)
+                if (unit >= s->log_k - 105)
                     words.err = 0.0;
                 if (write_words(s, i + r, j + v, words))
                     open &= ~bit;
@@ -375,25 +470,43 @@ static void write_tile(Entries *s, Panels *panels, ptrdiff_t row, ptrdiff_t i, i
     }
 
     /* Rows with entries that are left, in three words; then these entries exactly. */
-    double err = tile_error_in_three(k);
+    double err = s->error_in_three;
     uint64_t used = ((uint64_t)1 << columns) - 1;
     for (int r = 0; r < rows; r++) {
         uint64_t open_columns = open >> (r * lanes) & used;
         if (!open_columns)
             continue;
+        if (panels->row_rests[row + r] > 0) {
+            panels->row_rests[row + r]--;
+            for (int v = 0; v < columns; v++)
+                if (open_columns >> v & 1)
+                    write_exactly(s, i + r, j + v);
+            continue;
+        }
+        int has_settled = 0;
         f->row_in_three(k, a + r, b, hi, mid, third);
+        uint64_t uncertain = f->normalise(2, hi, mid, third, err, p->kind == PAIR);
         for (int v = 0; v < columns; v++) {
             if (!(open_columns >> v & 1))
                 continue;
             int exponent = row_exponents[r] + panels->column_exponents[v];
-            Words words = normalised(hi[v], mid[v], third[v], err, exponent);
-            if (write_words(s, i + r, j + v, words))
-                continue;
-            words.err = 0.0;
-            int unit = unit_of_products(s, panels, row + r, i + r, v, j + v);
-            if (unit < log_k - 146.0 || !write_words(s, i + r, j + v, words))
+            Words words = {hi[v], mid[v], third[v], err, exponent};
+            int is_written = is_common && !p->c.data && !p->first.is_single && !(uncertain >> v & 1)
+                          && write_plainly(s, i + r, j + v, &words,
+                                           row_factors[r] * column_factors[v]);
+            if (!is_written)
+                is_written = write_words(s, i + r, j + v, words);
+            if (!is_written) {
+                words.err = 0.0;
+                int unit = unit_of_products(s, panels, row + r, i + r, v, j + v);
+                is_written = unit >= s->log_k - 146 && write_words(s, i + r, j + v, words);
+            }
+            if (!is_written)
                 write_exactly(s, i + r, j + v);
+            has_settled |= is_written;
         }
+        if (!has_settled)
+            panels->row_rests[row + r] = REST;
     }
 }
 
@@ -411,16 +524,19 @@ static Outcome by_tiles(Entries *s, Panels *panels, ptrdiff_t block_rows)
             ptrdiff_t count = rows - i < TILE_ROWS ? rows - i : TILE_ROWS;
             gather(entry(&p->a, z, start + i, 0), p->a.row, p->a.column, count, k,
                    p->a.is_single, TILE_ROWS, panel);
-            if (!normalise(f, k, TILE_ROWS, panel, panels->row_exponents + i))
+            if (!normalise(f, k, TILE_ROWS, (int)count, panel,
+                           panels->row_exponents + i))
                 return NOT_FINITE;
-            for (int r = 0; r < TILE_ROWS; r++)
+            for (int r = 0; r < TILE_ROWS; r++) {
                 panels->row_units[i + r] = UNKNOWN;
+                panels->row_rests[i + r] = 0;
+            }
         }
         for (ptrdiff_t j = 0; j < p->n; j += lanes) {
             int columns = (int)(p->n - j < lanes ? p->n - j : lanes);
             gather(entry(&p->b, z, 0, j), p->b.column, p->b.row, columns, k,
                    p->b.is_single, lanes, panels->columns);
-            if (!normalise(f, k, lanes, panels->columns, panels->column_exponents))
+            if (!normalise(f, k, lanes, columns, panels->columns, panels->column_exponents))
                 return NOT_FINITE;
             for (int v = 0; v < lanes; v++)
                 panels->column_units[v] = UNKNOWN;
@@ -589,8 +705,15 @@ Outcome multiply(const Product *product, const Kernels *f)
     ptrdiff_t numbers = by_dot ? (p.n + 1) * (p.k + p.k / PIECE + 1)
                                : (block_rows + f->columns) * p.k;
     double *space = malloc((size_t)(numbers ? numbers : 1) * sizeof(double));
-    int *facts = malloc((size_t)(block_rows ? block_rows : 1) * 2 * sizeof(int));
-    Entries s = {.p = &p, .f = f, .format = p.first.is_single ? &BINARY32 : &BINARY64};
+    int *facts = malloc((size_t)(block_rows ? block_rows : 1) * 3 * sizeof(int));
+    Entries s = {
+        .p = &p,
+        .f = f,
+        .format = p.first.is_single ? &BINARY32 : &BINARY64,
+        .error_in_two = tile_error_in_two(p.k),
+        .error_in_three = tile_error_in_three(p.k),
+        .log_k = exponent_of((double)(p.k ? p.k : 1)),
+    };
     Outcome outcome = space && facts ? DONE : NO_MEMORY;
 
     for (ptrdiff_t z = 0; z < p.batch && outcome == DONE; z++) {
@@ -600,7 +723,8 @@ Outcome multiply(const Product *product, const Kernels *f)
             outcome = by_dots(&s, space);
         } else {
             Panels panels = {.rows = space, .columns = space + block_rows * p.k,
-                             .row_exponents = facts, .row_units = facts + block_rows};
+                             .row_exponents = facts, .row_units = facts + block_rows,
+                             .row_rests = facts + 2 * block_rows};
             outcome = by_tiles(&s, &panels, block_rows);
         }
     }

@@ -14,4 +14,5 @@
 #undef ABS
 #undef FMA
 #undef FMS
+#undef UNLESS_TINY
 #undef DIFFER

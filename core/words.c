@@ -118,15 +118,6 @@ double above(double x, const Format *format)
     return format->precision == 24 ? nextafterf((float)x, INFINITY) : nextafter(x, INFINITY);
 }
 
-/* 2^exponent, for a normal number. */
-static double power(int exponent)
-{
-    uint64_t bits = (uint64_t)(exponent + 1023) << 52;
-    double x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 /* The values in binary64 of words far from the ends of its range, by Ziv's test alone.
  *
  * hi is the nearest number where neither end of the interval around mid + lo, widened by
@@ -145,11 +136,18 @@ static int settle_plainly(const Words *sum, Kind kind, Values *values)
         return 0;
     if (kind == NEAREST)
         return 1;
+    if (err == 0.0 && mid == 0.0) { /* one word holds the sum */
+        values->second = kind == PAIR ? 0.0 : values->first;
+        return 1;
+    }
     margin = err * (1.0 + 0x1p-20) + fabs(lo) * 0x1p-51;
     if (kind == PAIR) {
         values->second = mid * factor;
-        return fabs(mid) >= 0x1p-400 && mid + (lo - margin) == mid
-            && mid + (lo + margin) == mid;
+        if (fabs(mid) < 0x1p-400)
+            return 0;
+        if (err == 0.0) /* ties of exact words go to the even number, as here */
+            return mid + lo == mid;
+        return mid + (lo - margin) == mid && mid + (lo + margin) == mid;
     }
     values->second = values->first;
     if (!(fabs(mid) - fabs(lo) > margin))

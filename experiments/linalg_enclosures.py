@@ -1,34 +1,52 @@
 """Does an enclosure of `hifigemm.linalg.solve` ever miss? Counts by family of systems.
 
-    python -m experiments.linalg_enclosures [--seconds 300] [--output results/linalg_enclosures.csv]
+    python -m experiments.linalg_enclosures [--systems 100000] [--processes 2]
+        [--seconds 300] [--first 0] [--pieces DIRECTORY] [--large]
+        [--output results/linalg_enclosures.csv]
 
-Systems of each family are drawn in turns until the time is over, solved with
-accuracy=None and with "correct", and judged by the exact solution in integers:
+Systems of each family are drawn in turns, solved with accuracy=None, each fourth of them
+with "correct" as well, and judged by the exact solution in integers:
 
 - missed: entries whose exact value lies outside of their radius, of both calls;
 - rounded wrongly: components of "correct" that are not the nearest number;
 - refused: systems without a proof, by accuracy; `singular` is how many of them have no
   solution, `beyond range` how many have one that the dtype does not hold, and `proven
-  singular` counts proofs of something false;
+  singular` counts proofs of something false. `needless` are refused ones with a
+  solution that the dtype holds and a condition, || |A^-1| |A| || after scaling, below
+  1e25; `largest needless condition` is for all that have a solution;
 - median, largest radius: in units in the last place of x, for accuracy=None, of the
   entries whose exact value is not zero.
+
+A round is one draw of each family, and has a seed of its own: runs with other rounds,
+from --first on, add up. With --pieces each leaves its counts in a file, and the table is
+that of all files there. --large is for systems of 100 to 300 rows.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from fractions import Fraction
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import hifigemm.linalg as verified
-from experiments.systems import FAMILIES, Array, exact_parts, misses
+from experiments.systems import FAMILIES, LARGE, Array, exact_parts, misses
+from hifigemm.linalg.scaling import scaled_system
 from hifigemm.workshop.environment import write_csv
 
 SEED = 43
+ALL = {**FAMILIES, **LARGE}
+
+Parts = list[list[list[Fraction]]]
+"""[re, im] or [re] of a solution, each as rows."""
 
 
 def matrices(a: Array, b: Array, *others: Array) -> Iterator[tuple[Array, ...]]:
@@ -65,74 +83,144 @@ def is_nearest(value: float, exact: Fraction, dtype: Any) -> bool:
     """True if no other finite number of the dtype is closer to an exact value; of two
     that are equally close the one with an even last bit.
     """
-    distance = abs(Fraction(value) - exact)
     number = dtype(value)
+    is_odd = int(number.view(f"i{number.itemsize}")) & 1
+    above, below = value.as_integer_ratio()
     for direction in (-np.inf, np.inf):
         other = float(np.nextafter(number, dtype(direction)))
         if not np.isfinite(other):
             continue
-        its_distance = abs(Fraction(other) - exact)
-        if its_distance < distance:
-            return False
-        is_odd = int(number.view(f"i{number.itemsize}")) & 1
-        if its_distance == distance and is_odd:
+
+        # The middle of both, less the exact value, times the denominators
+        numerator, denominator = other.as_integer_ratio()
+        middle = above * denominator + numerator * below
+        gap = middle * exact.denominator - 2 * below * denominator * exact.numerator
+        is_closer = gap > 0 if direction < 0 else gap < 0
+        if is_closer or (gap == 0 and is_odd):
             return False
     return True
+
+
+COUNTED = (
+    "systems",
+    "singular",
+    "beyond range",
+    "missed",
+    "proven singular",
+    "refused",
+    "needless",
+    "correct",
+    "refused correct",
+    "rounded wrongly",
+    "two words",
+)
+MOST_CONDITION = 1e25
+"""Of systems that are to be solved."""
+SHARE_OF_CORRECT = 4
+"""Every fourth round is solved with accuracy="correct" as well."""
 
 
 class Counts:
     """The line of one family."""
 
-    def __init__(self, family: str) -> None:
-        self.family = family
-        self.numbers = dict.fromkeys(
-            (
-                "systems",
-                "singular",
-                "beyond range",
-                "missed",
-                "proven singular",
-                "refused",
-                "refused correct",
-                "rounded wrongly",
-                "two words",
-            ),
-            0,
-        )
-        self.radii: list[float] = []
+    def __init__(self) -> None:
+        self.numbers = dict.fromkeys(COUNTED, 0)
+        self.radii: Counter[float] = Counter()
+        self.needless_condition = 0.0
 
-    def add(self, a: Array, b: Array) -> None:
+    def add(self, a: Array, b: Array, *, also_correct: bool) -> None:
         """Solve and judge one system."""
         parts = exact_parts(a, b)
         self.numbers["systems"] += 1
         self.numbers["singular"] += parts is None
-        if parts is not None:
-            self.numbers["beyond range"] += is_beyond_range(parts, a.dtype)
-        for accuracy in (None, "correct"):
-            try:
-                solution, report = verified.solve(
-                    a, b, accuracy=accuracy, return_report=True
-                )
-            except verified.VerificationError:
-                self.numbers["refused correct" if accuracy else "refused"] += 1
-                continue
-            if parts is None:
-                self.numbers["proven singular"] += 1
-                continue
-            self.numbers["missed"] += len(misses(solution.x, solution.radius, parts))
-            if accuracy:
-                self.numbers["rounded wrongly"] += wrong(solution.x, parts)
-            else:
-                self.numbers["two words"] += report.words == 2
-                self.radii += ulps(solution.x, solution.radius, parts)
+        is_beyond = parts is not None and is_beyond_range(parts, a.dtype)
+        self.numbers["beyond range"] += is_beyond
+        self._solve(a, b, parts, is_beyond)
+        if also_correct:
+            self._solve_correctly(a, b, parts)
+
+    def _solve(self, a: Array, b: Array, parts: Parts | None, is_beyond: bool) -> None:
+        """With accuracy=None."""
+        try:
+            solution, report = verified.solve(a, b, return_report=True)
+        except verified.VerificationError:
+            self.numbers["refused"] += 1
+            if parts is not None and not is_beyond:
+                size = condition(a)
+                self.numbers["needless"] += size < MOST_CONDITION
+                self.needless_condition = max(self.needless_condition, size)
+            return
+        if parts is None:
+            self.numbers["proven singular"] += 1
+            return
+        self.numbers["missed"] += len(misses(solution.x, solution.radius, parts))
+        self.numbers["two words"] += report.words == 2
+        for radius in ulps(solution.x, solution.radius, parts):
+            self.radii[float(f"{radius:.3g}")] += 1
+
+    def _solve_correctly(self, a: Array, b: Array, parts: Parts | None) -> None:
+        """With accuracy="correct"."""
+        self.numbers["correct"] += 1
+        try:
+            solution = verified.solve(a, b, accuracy="correct")
+        except verified.VerificationError:
+            self.numbers["refused correct"] += 1
+            return
+        if parts is None:
+            self.numbers["proven singular"] += 1
+            return
+        self.numbers["missed"] += len(misses(solution.x, solution.radius, parts))
+        self.numbers["rounded wrongly"] += wrong(solution.x, parts)
+
+    def merge(self, other: dict[str, Any]) -> None:
+        """Add what a piece has counted."""
+        for name, number in other["numbers"].items():
+            self.numbers[name] += number
+        for radius, count in other["radii"]:
+            self.radii[radius] += count
+        condition_of_piece = other["needless condition"]
+        self.needless_condition = max(self.needless_condition, condition_of_piece)
+
+    def piece(self) -> dict[str, Any]:
+        """The same as JSON holds it."""
+        return {
+            "numbers": self.numbers,
+            "radii": sorted(self.radii.items()),
+            "needless condition": self.needless_condition,
+        }
 
     def row(self) -> dict[str, Any]:
-        """The line for the table."""
-        radii = {
-            "median radius in ulp": float(np.median(self.radii)) if self.radii else "",
+        """What the table says of a family."""
+        return {
+            **self.numbers,
+            "largest needless condition": self.needless_condition or "",
+            "median radius in ulp": median(self.radii),
             "largest radius in ulp": max(self.radii, default=""),
         }
-        return {"family": self.family, **self.numbers, **radii}
+
+
+def median(counts: Counter[float]) -> Any:
+    """The median of numbers with their counts; an empty string for none."""
+    half = sum(counts.values()) / 2
+    for number in sorted(counts):
+        half -= counts[number]
+        if half <= 0:
+            return number
+    return ""
+
+
+def condition(a: Array) -> float:
+    """|| |A^-1| |A| || of a nonsingular real or complex matrix after scaling."""
+    n = len(a)
+    wide = a.astype(complex if a.dtype.kind == "c" else float)
+    scaled = scaled_system(wide, np.zeros((n, 0), wide.dtype)).a
+    parts = exact_parts(scaled, np.eye(n))
+    assert parts is not None
+    magnitudes = [
+        [float(sum(abs(part[i][j]) for part in parts)) for j in range(n)]
+        for i in range(n)
+    ]
+    return float((np.array(magnitudes) @ np.abs(scaled)).sum(axis=1).max())
 
 
 def wrong(x: Array, parts: list[list[list[Fraction]]]) -> int:
@@ -145,30 +233,88 @@ def wrong(x: Array, parts: list[list[list[Fraction]]]) -> int:
     )
 
 
+def judge(task: tuple[int, int, str]) -> tuple[str, dict[str, Any]]:
+    """One draw of a family."""
+    seed, number, family = task
+    counts = Counts()
+    rng = np.random.default_rng([seed, number, list(ALL).index(family)])
+    for a, b in matrices(*ALL[family](rng)):
+        counts.add(a, b, also_correct=number % SHARE_OF_CORRECT == 0)
+    return family, counts.piece()
+
+
+def tasks(options: argparse.Namespace) -> Iterator[tuple[int, int, str]]:
+    """Draws until the time is over."""
+    end = time.monotonic() + options.seconds
+    families = LARGE if options.large else FAMILIES
+    last = options.first + -(-options.systems // len(families))
+    for number in range(options.first, last):
+        if time.monotonic() > end:
+            return
+        for family in families:
+            yield options.seed, number, family
+
+
+def judged(options: argparse.Namespace) -> dict[str, Counts]:
+    """Counts of each family, by one process or several."""
+    counts = {family: Counts() for family in ALL}
+    if options.processes == 1:
+        for family, piece in map(judge, tasks(options)):
+            counts[family].merge(piece)
+        return counts
+
+    # Few tasks wait at a time, so that the end is that of the clock
+    with ProcessPoolExecutor(options.processes) as pool:
+        waiting: set[Future[tuple[str, dict[str, Any]]]] = set()
+        remaining = tasks(options)
+        while True:
+            for task in islice(remaining, 4 * options.processes - len(waiting)):
+                waiting.add(pool.submit(judge, task))
+            if not waiting:
+                return counts
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                family, piece = future.result()
+                counts[family].merge(piece)
+
+
 def main() -> None:
     """Draw, solve, judge and write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--systems", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--first", type=int, default=0, help="the first round")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--large", action="store_true")
     parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--pieces", type=Path)
     parser.add_argument("--output", default="results/linalg_enclosures.csv")
     options = parser.parse_args()
 
-    counts = {family: Counts(family) for family in FAMILIES}
-    end = time.monotonic() + options.seconds
-    rounds = 0
-    while time.monotonic() < end:
-        for number, (family, draw) in enumerate(FAMILIES.items()):
-            rng = np.random.default_rng([options.seed, rounds, number])
-            for a, b in matrices(*draw(rng)):
-                counts[family].add(a, b)
-        rounds += 1
+    counts = judged(options) if options.systems else {}
+    if options.pieces:
+        if counts:
+            piece = {family: line.piece() for family, line in counts.items()}
+            options.pieces.mkdir(exist_ok=True)
+            kind = "large" if options.large else "small"
+            path = options.pieces / f"{kind}-{options.seed}-{options.first}.json"
+            path.write_text(json.dumps(piece))
+        counts = {family: Counts() for family in ALL}
+        for path in sorted(options.pieces.glob("*.json")):
+            for family, piece in json.loads(path.read_text()).items():
+                counts[family].merge(piece)
 
-    rows = [counts[family].row() for family in FAMILIES]
+    rows = [
+        {"family": family, **line.row()}
+        for family, line in counts.items()
+        if line.numbers["systems"]
+    ]
     for row in rows:
         print(*row.values(), sep=", ")
     systems = sum(row["systems"] for row in rows)
-    print(f"{systems} systems, {sum(row['missed'] for row in rows)} entries missed")
-    write_csv(options.output, rows, seed=options.seed, seconds=options.seconds)
+    missed = sum(row["missed"] for row in rows)
+    print(f"{systems} systems, {missed} entries missed")
+    write_csv(options.output, rows, seed=options.seed)
 
 
 if __name__ == "__main__":

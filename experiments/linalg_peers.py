@@ -9,6 +9,8 @@ For each size and condition one system, solved by
   refinement; its forward error bound is an estimate;
 - arb: `arb_mat.solve` of python-flint, balls with a proof, at the least precision of
   53, 106, 212, ... bits that gives an answer with relative radii below 1;
+- crlin, crlin extended: `crlin.solve` (PyPI), an interval with a proof, by default and
+  with mode="extended", where it is installed;
 - hifigemm: `hifigemm.linalg.solve`, and "hifigemm correct" with accuracy="correct".
 
 `error` is the largest error of an entry, and `radius` the largest radius, each relative
@@ -108,6 +110,25 @@ def _exact(x: Any) -> Fraction:
     return Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
 
 
+def of_crlin(a: Array, b: Array, mode: str = "classical") -> Answer:
+    """The middle of crlin's interval, and how far its ends are from it."""
+    import crlin
+
+    try:
+        low, high = crlin.solve(a, b[:, 0], mode=mode)
+    except crlin.NotVerified as error:
+        raise ArithmeticError("no proof") from error
+    lower = fractions(low)
+    upper = fractions(high)
+    middle = [(x + y) / 2 for x, y in zip(lower, upper)]
+    return middle, [y - x for x, y in zip(middle, upper)]
+
+
+def of_crlin_extended(a: Array, b: Array) -> Answer:
+    """The same in pairs of numbers."""
+    return of_crlin(a, b, "extended")
+
+
 def of_hifigemm(a: Array, b: Array) -> Answer:
     """The verified solution."""
     solution = verified.solve(a, b)
@@ -125,6 +146,8 @@ SOLVERS: dict[str, Callable[[Array, Array], Answer]] = {
     "scipy": of_scipy,
     "gesvx": of_gesvx,
     "arb": of_arb,
+    "crlin": of_crlin,
+    "crlin extended": of_crlin_extended,
     "hifigemm": of_hifigemm,
     "hifigemm correct": of_correct,
 }
@@ -167,7 +190,7 @@ def judged(
         start = time.perf_counter()
         try:
             x, radii = solver(a, b)
-        except (ArithmeticError, np.linalg.LinAlgError):
+        except (ArithmeticError, ImportError, np.linalg.LinAlgError):
             return {"error": "", "radius": "", "encloses": "", "seconds": ""}
         seconds = min(seconds, time.perf_counter() - start)
     errors = [abs(v - e) for v, e in zip(x, exact)]

@@ -72,13 +72,31 @@ def misses(
     components = [x.real, x.imag][: len(parts)]
     outside = []
     for i, j in np.ndindex(x.shape):
-        square = sum(
-            (Fraction(float(component[i, j])) - part[i][j]) ** 2
-            for component, part in zip(components, parts)
-        )
-        if not square <= Fraction(float(radius[i, j])) ** 2:
+        numbers = [float(component[i, j]) for component in components]
+        exact = [part[i][j] for part in parts]
+        if not is_within(numbers, float(radius[i, j]), exact):
             outside.append((i, j))
     return outside
+
+
+def is_within(numbers: list[float], radius: float, exact: list[Fraction]) -> bool:
+    """True if the distance of two real numbers, or of two complex ones, is at most a
+    radius; False where one of the numbers is not finite.
+    """
+    if not np.isfinite([*numbers, radius]).all():
+        return False
+
+    # |v - p / q| <= r times the common denominators: integers need no common divisors
+    limit, below_limit = radius.as_integer_ratio()
+    gaps = []
+    for number, value in zip(numbers, exact):
+        above, below = number.as_integer_ratio()
+        p, q = value.numerator, value.denominator
+        gaps.append((abs(above * q - p * below) * below_limit, limit * below * q))
+    if len(gaps) == 1:
+        return gaps[0][0] <= gaps[0][1]
+    squares = sum(Fraction(gap, scale or 1) ** 2 for gap, scale in gaps)
+    return squares <= 1 if limit else not squares
 
 
 # Families
@@ -306,6 +324,18 @@ FAMILIES: dict[str, Callable[[np.random.Generator], System]] = {
     "stacks": stacks,
     "condition 1e15 to 1e25": extreme,
 }
+
+
+def large(rng: np.random.Generator) -> System:
+    """100 to 300 rows, of conditions from 1 to 1e14, graded by rows and columns."""
+    n = int(rng.integers(100, 301))
+    values = np.logspace(0.0, -float(rng.uniform(0, 14)), n)
+    a = _orthogonal(rng, n) * values @ _orthogonal(rng, n)
+    powers = rng.integers(-100, 101, (n, 1)) + rng.integers(-100, 101, n)
+    return np.ldexp(a, powers), rng.standard_normal((n, 1))
+
+
+LARGE = {"n = 100 to 300": large}
 
 
 def _size(rng: np.random.Generator, least: int = 1) -> int:

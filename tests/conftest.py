@@ -197,7 +197,7 @@ def _with_subnormal_vectors(rng, m, k, n, dtype):
     return a, b
 
 
-def _real_pair(rng, name, m, k, n, dtype):
+def real_pair(rng, name, m, k, n, dtype):
     if name in PAIRS:
         return PAIRS[name](rng, m, k, n, dtype)
     return SINGLES[name](rng, (m, k), dtype=dtype), SINGLES[name](
@@ -241,8 +241,8 @@ def make_pair():
     def make(name, m, k, n, dtype=np.float64, seed=0):
         rng = np.random.default_rng([seed, m, k, n, *name.encode()])
         if np.dtype(dtype).kind == "c":
-            return gen.as_complex(_real_pair, rng, name, m, k, n, np.finfo(dtype).dtype)
-        return _real_pair(rng, name, m, k, n, np.dtype(dtype))
+            return gen.as_complex(real_pair, rng, name, m, k, n, np.finfo(dtype).dtype)
+        return real_pair(rng, name, m, k, n, np.dtype(dtype))
 
     return make
 

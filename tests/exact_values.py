@@ -49,3 +49,46 @@ def exact_entries(a, b):
                 Fraction(x, left * right) for x in ([re, im] if is_complex else [re])
             ]
     return found
+
+
+def rounded_once(x: Fraction, dtype) -> float:
+    """x rounded once, ties to even; the sign of a value that underflows stays."""
+    limits = np.finfo(dtype)
+    if x == 0:
+        return 0.0
+    magnitude = abs(x)
+    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
+    if Fraction(2) ** exponent > magnitude:
+        exponent -= 1
+    unit = Fraction(2) ** (max(exponent, int(limits.minexp)) - limits.nmant)
+    rounded = round(magnitude / unit) * unit  # Python rounds ties to even
+    value = np.inf if rounded > Fraction(float(limits.max)) else float(rounded)
+    return float(np.copysign(value, float(x > 0) - 0.5))
+
+
+@np.errstate(over="ignore")  # beside the largest number lies Inf
+def values_of_kind(exact, kind, dtype, shape):
+    """The two arrays of "nearest", "pair" or "enclosure", the second one None for the
+    first kind, of exact entries.
+    """
+    first = [rounded_once(x, dtype) for x in exact]
+    second = None
+    largest = float(np.finfo(dtype).max)
+    if kind == "pair":
+        second = [
+            rounded_once(x - Fraction(y), dtype) if np.isfinite(y) else 0.0
+            for x, y in zip(exact, first, strict=True)
+        ]
+    elif kind == "enclosure":
+        near = [min(max(y, -largest), largest) for y in first]
+        below = [np.nextafter(dtype(y), dtype(-np.inf)) for y in near]
+        above = [np.nextafter(dtype(y), dtype(np.inf)) for y in near]
+        triples = list(zip(exact, near, strict=True))
+        is_less = [x < Fraction(y) for x, y in triples]
+        is_more = [x > Fraction(y) for x, y in triples]
+        first = np.where(is_less, below, near)
+        second = np.where(is_more, above, near)
+    return tuple(
+        None if x is None else np.array(x, dtype).reshape(shape)
+        for x in (first, second)
+    )

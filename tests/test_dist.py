@@ -8,7 +8,7 @@ import tarfile
 from pathlib import Path
 
 import hifigemm as hg
-from tools import check_dist
+from tools import check_dist, conda_recipe
 
 ROOT = Path(__file__).parents[1]
 
@@ -36,3 +36,21 @@ def test_readme_has_links_that_lead_somewhere_from_a_package_index():
     targets = re.findall(r"\]\(\s*([^)\s]+)", text)
     assert targets
     assert all(target.startswith(("https://", "#")) for target in targets)
+
+
+def test_recipe_of_conda_has_version_and_requirements_of_the_package(tmp_path):
+    recipe = conda_recipe.RECIPE.read_text("utf-8")
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    assert f'version: "{hg.__version__}"' in recipe
+    for requirement in (
+        *re.findall(r'^dependencies = \["numpy(.*)"\]', project, re.MULTILINE),
+        *re.findall(r'^requires-python = "(.*)"', project, re.MULTILINE),
+    ):
+        assert re.search(rf"- (python|numpy) {requirement}\n", recipe)
+
+    sdist = tmp_path / "hifigemm-9.8.7.tar.gz"
+    sdist.write_bytes(b"")
+    text = conda_recipe.filled(recipe, sdist, "file:///sdist")
+    assert 'version: "9.8.7"' in text
+    assert "sha256: " + '"e3b0c44298fc1c149afbf4c8996fb924' in text
+    assert "url: file:///sdist\n" in text

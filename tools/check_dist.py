@@ -1,5 +1,5 @@
 """Check what is going to be published. Usage: python tools/check_dist.py [FOLDER], with
-one wheel and one sdist in it.
+one wheel and one sdist in it, or --wheel FILE.
 
 - The sdist holds every file of the checkout that `FOLDERS` and `FILES` name.
 - The wheel, installed into an empty environment with what it requires, runs the first
@@ -35,6 +35,7 @@ FOLDERS = (
     "experiments",
     "paper",
     "plots",
+    "recipe",
     "results",
 )
 FILES = (
@@ -113,9 +114,15 @@ def main() -> int:
     """Print what is wrong; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "dist")
-    text = "only the wheel, with the README of the checkout: for other machines"
-    parser.add_argument("--wheel-only", action="store_true", help=text)
+    text = "this wheel alone, with the README of the checkout"
+    parser.add_argument("--wheel", type=Path, help=text)
     options = parser.parse_args()
+    if options.wheel is not None:
+        readme = (ROOT / "README.md").read_text("utf-8")
+        problems = list(failing_install(options.wheel, readme))
+        print("\n".join(problems) or f"{options.wheel.name}: the first snippet runs")
+        return int(bool(problems))
+
     folder = options.folder
     wheels, sdists = sorted(folder.glob("*.whl")), sorted(folder.glob("*.tar.gz"))
     if (len(wheels), len(sdists)) != (1, 1):
@@ -123,14 +130,10 @@ def main() -> int:
             f"{folder}: {len(wheels)} wheels and {len(sdists)} sdists, expected one of each"
         )
         return 1
-    if options.wheel_only:
-        readme = (ROOT / "README.md").read_text("utf-8")
-        problems = list(failing_install(wheels[0], readme))
-    else:
-        problems = [
-            *missing_files(sdists[0], wanted(ROOT)),
-            *failing_install(wheels[0], readme_of(sdists[0])),
-        ]
+    problems = [
+        *missing_files(sdists[0], wanted(ROOT)),
+        *failing_install(wheels[0], readme_of(sdists[0])),
+    ]
     print(
         "\n".join(problems)
         or f"{wheels[0].name}, {sdists[0].name}: complete, and the first snippet runs"

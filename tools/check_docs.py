@@ -9,9 +9,10 @@ for the site that was built.
   with `<!-- about -->` between them figures may differ by a factor of ten.
 - Keys such as [MOOI20], in these files and in docstrings and comments under src/, stand
   in docs/references.bib.
-- Pages of the site load nothing from elsewhere, and where Playwright and a browser are
-  installed, none is wider than a phone or a desktop, no letter is smaller than
-  `LEAST_LETTERS`, and every picture is shown.
+- Pages of the site load nothing from elsewhere, and every public name stands on one of
+  them. Where Playwright and a browser are installed, none is wider than a phone or a
+  desktop, no letter is smaller than `LEAST_LETTERS`, every picture is shown, and the
+  search finds a public name when the site is opened from its folder.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import tempfile
 import textwrap
 import tokenize
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -59,6 +60,7 @@ LEAST_LETTERS = 10.5
 """CSS pixels of the smallest letters of text, and of those in drawings, which have 14
 units of 480.
 """
+SEARCH_MILLISECONDS = 20_000
 ADDRESS = "http://site/"
 BROWSERS = "chromium", "chromium-browser", "google-chrome"
 _LAYOUT = """() => {
@@ -322,16 +324,48 @@ def seen_problems(page: Any, site: Path, path: str) -> Iterator[str]:
     yield from (f"{path}: asks for {url}" for url in sorted(elsewhere))
 
 
-def check_site(site: Path) -> int:
-    """Print what is wrong with the site in a folder; the exit code."""
+def search_problems(page: Any, site: Path, name: str) -> Iterator[str]:
+    """What a reader meets who opens the folder of the site and searches for a name."""
+    from playwright.sync_api import TimeoutError
+
+    for width, height in WIDTHS.values():
+        page.set_viewport_size({"width": width, "height": height})
+        page.goto((site / "index.html").as_uri())
+        page.keyboard.press("/")  # opens the search
+        page.keyboard.type(name)
+        entry = page.locator(f".md-search-result__link[href*='#{name}']").first
+        try:
+            entry.wait_for(state="attached", timeout=SEARCH_MILLISECONDS)
+        except TimeoutError:
+            yield f"search from a folder, {width} px: {name} is not found"
+
+
+def public_names(root: Path) -> list[str]:
+    """The names of the public interface, such as hifigemm.numpy.dot."""
+    signatures = root / "tests" / "data" / "public_signatures.txt"
+    return re.findall(r"^[\w.]+", signatures.read_text("utf-8"), re.MULTILINE)
+
+
+def check_site(site: Path, names: Sequence[str] = ()) -> int:
+    """Print what is wrong with the site in a folder, which is to have an entry for each
+    of these names; the exit code.
+    """
     pages = sorted(site.glob("**/*.html"))
     problems = [] if pages else [f"{site}: no pages"]
+    entries: set[str] = set()
     for path in pages:
+        html = path.read_text("utf-8")
+        entries.update(re.findall(r"\bid=\"(hifigemm[^\"]*)\"", html))
         problems += [
-            f"{path}: loads {found[0]}"
-            for found in FROM_ELSEWHERE.finditer(path.read_text("utf-8"))
+            f"{path}: loads {found[0]}" for found in FROM_ELSEWHERE.finditer(html)
         ]
+    problems += [
+        f"{site}: no entry for {name}" for name in names if name not in entries
+    ]
     with browser() as opened:
+        if opened and names:
+            with opened.new_page() as page:
+                problems += search_problems(page, site, names[0])
         for path in pages if opened else []:
             if path.name != "404.html":
                 with opened.new_page() as page:
@@ -353,7 +387,7 @@ def main() -> int:
     parser.add_argument("--site", type=Path, metavar="FOLDER")
     options = parser.parse_args()
     return (
-        check_site(options.site.resolve())
+        check_site(options.site.resolve(), public_names(options.root.resolve()))
         if options.site
         else check_sources(options.root.resolve())
     )

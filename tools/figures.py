@@ -1,33 +1,50 @@
 """Tables of pages whose figures come from results/. Usage: python tools/figures.py
-[--write]
+[--write | --fresh]
 
 A table behind `<!-- figures: NAME -->` is what the function NAME of this module makes
 of the CSV files. `--write` puts it there; without it the exit status is 1 where a page
-says something else.
+says something else. `--fresh` names the commits that changed the measured code after
+its figures were taken; a release needs that there are none.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import json
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/peers.md", "docs/performance.md", "paper/paper.md")
+PAGES = (
+    "README.md",
+    "docs/in-your-program.md",
+    "docs/peers.md",
+    "docs/performance.md",
+    "examples/patches/README.md",
+    "paper/paper.md",
+)
 
 MARK = re.compile(r"^<!-- figures: (\w+) -->\n\n((?:\|.*\n)+)", re.MULTILINE)
 
-SQUARE = {
-    **dict.fromkeys("mnk", "8192"),
-    "batch": "1",
-    "status": "timed",
-    "family": "phi0.5",
-    "mode": "eager",
+_ON_CPU = (
+    "core",
+    "src/hifigemm/engines/core.py",
+    "src/hifigemm/numerics/double_double.py",
+    "src/hifigemm/schemes/double_double.py",
+)
+_ON_GPU = ("src/hifigemm/engines/cuda", "src/hifigemm/engines/kernels")
+MEASURED = {
+    "client_patches": ("examples/patches", "src/hifigemm/linalg", *_ON_CPU),
+    "correct_rounding_cpu": (*_ON_CPU, "src/hifigemm/numerics"),
+    "cpu_peers": _ON_CPU,
+    "headline_cpu": _ON_CPU,
+    "headline_h100": _ON_GPU,
 }
-"""Of timed calls on a GPU."""
+"""The code that decides the figures of each file."""
 
 Row = dict[str, str]
 
@@ -65,40 +82,25 @@ def table(*rows: tuple[str, ...]) -> str:
 
 
 def products() -> str:
-    """Times of a product on a CPU and on an H200, and how they compare to native."""
-    rows = [("product", "CPU, ms", "speed-up", "H200, ms", "speed-up")]
-    for label, way, file, case in (
-        ("float64, native: `a @ b`", "native", "dgemm_h200", "native"),
-        ("float64, `hg.matmul(a, b)`, checked", "auto", "dgemm_h200", "auto"),
-        (
-            'float64, `accuracy="correct"`, the same bits on both',
-            "correct",
-            "dgemm_correct_h200",
-            "auto@correct",
-        ),
-        ("float32, native", "", "sgemm_h200", "native"),
-        ("float32, `hg.matmul(a, b)`", "", "sgemm_h200", "auto"),
-        ("complex128, native", "", "zgemm_h200", "native"),
-        ("complex128, `hg.matmul(a, b)`", "", "zgemm_h200", "auto"),
-    ):
-        rows.append((label, *_on_cpu(way), *_on_gpu(file, case)))
+    """Times of a product on a CPU and on an H100, and how they compare to native."""
+    rows = [("product", "CPU, ms", "speed-up", "H100, ms", "speed-up")]
+    for dtype in ("float64", "float32", "complex128"):
+        for case, label in (
+            ("native", "native: `a @ b`"),
+            ("auto", "`hg.matmul(a, b)`"),
+            ("auto@correct", '`accuracy="correct"`, the same bits on both'),
+        ):
+            on_cpu = row_of("headline_cpu", case=case, dtype=dtype)
+            on_gpu = row_of("headline_h100", case=case, dtype=dtype)
+            times = _speed(on_cpu, 2), _speed(on_gpu, 3)
+            rows.append((f"{dtype}, {label}", *times[0], *times[1]))
     return table(*rows)
 
 
-def _on_cpu(way: str) -> tuple[str, str]:
-    if not way:
-        return "", ""
-    row = row_of("correct_rounding_cpu", n="1024", way=way)
-    milliseconds = 1e3 * float(row["seconds_median"])
-    return digits(milliseconds), digits(1 / float(row["ratio_to_native"]), 2)
-
-
-def _on_gpu(file: str, case: str) -> tuple[str, str]:
-    """Sustained, eager calls at n = 8192, one that is its own native product too."""
-    dtype = {"d": "float64", "s": "float32", "z": "complex128"}[file[0]]
-    row = row_of(file, case=case, **SQUARE, dtype=dtype)
+def _speed(row: Row, count: int) -> tuple[str, str]:
+    """Milliseconds of sustained calls, and how many times as fast as native they are."""
     milliseconds = 1e3 * float(row["sustained_seconds"])
-    return digits(milliseconds), digits(float(row["ratio_to_native"]), 3)
+    return digits(milliseconds), digits(float(row["ratio_to_native"]), count)
 
 
 def on_a_cpu() -> str:
@@ -131,7 +133,7 @@ def on_a_cpu() -> str:
 
 
 def peers() -> str:
-    """float64 products of this library and of cuBLAS on an H200, n = 8192."""
+    """float64 products of this library and of cuBLAS on an H100, n = 8192."""
     names = {
         "native": "native",
         "auto": "`hg.matmul(a, b)`, bound in every entry",
@@ -141,37 +143,110 @@ def peers() -> str:
     }
     rows = [("product", "TFLOP/s", "speed-up", "error")]
     for case, label in names.items():
-        row = row_of("dgemm_h200", case=case, **SQUARE, dtype="float64")
+        row = row_of("headline_h100", case=case, dtype="float64")
         rate = digits(float(row["sustained_tflops"]))
         ratio = digits(float(row["ratio_to_native"]))
         rows.append((label, rate, ratio, f"{float(row['error']):.1e}"))
     return table(*rows)
 
 
-def cpu_peers() -> str:
-    """Small products on a CPU, in microseconds."""
+def cpu_core() -> str:
+    """Multiples of NumPy's time with the compiled core, by its sets, and without it."""
+    files = ("cpu_core", "cpu_core_avx2", "cpu_core_off")
+    tables = [{row["call"]: row for row in rows_of(name)} for name in files]
+    rows = [("call", "NumPy, us", "AVX-512", "AVX2", "without the core")]
+    for call, row in tables[0].items():
+        ratios = (digits(float(lines[call]["ratio"]), 2) for lines in tables)
+        rows.append((call, digits(float(row["numpy_us"]), 2), *ratios))
+    return table(*rows)
+
+
+def cpu_threads() -> str:
+    """Milliseconds of correct products and pairs by the number of threads."""
+    lines = rows_of("cpu_threads")
+    counts = list(dict.fromkeys(row["threads"] for row in lines))
+    times: dict[tuple[str, str], Row] = {}
+    for row in lines:
+        for way, column in (("NumPy", "numpy_ms"), (row["request"], "ms")):
+            by_count = times.setdefault((row["shape"], way), {})
+            by_count.setdefault(row["threads"], digits(float(row[column]), 2))
+    rows = [("m x k x n", "", *(f"{count} threads" for count in counts))]
+    for (shape, way), by_count in times.items():
+        rows.append((shape, way, *(by_count[count] for count in counts)))
+    return table(*rows)
+
+
+def cpu_products() -> str:
+    """Square products of packages on a CPU, in microseconds."""
     names = {
         "numpy": "NumPy",
         "correct": '`accuracy="correct"`',
         "pair": '`result="pair"`',
-        "flint": "python-flint, 212 bits",
-        "mpmath": "mpmath, 212 bits",
+        "accupy": "accupy",
+        "python-flint": "python-flint",
+        "mpmath": "mpmath",
     }
-    rows = [("n", *names.values())]
+    squares = [row for row in rows_of("cpu_peers") if row["m"] != "1"]
+    return times_of(squares, "n", names)
+
+
+def cpu_dot_products() -> str:
+    """Dot products of packages on a CPU, in microseconds."""
+    names = {
+        "numpy": "NumPy",
+        "correct": '`accuracy="correct"`',
+        "pair": '`result="pair"`',
+        "accupy": "accupy",
+        "sumprod": "sumprod",
+        "fsum": "fsum",
+        "python-flint": "python-flint",
+        "mpmath": "mpmath",
+    }
+    dots = [row for row in rows_of("cpu_peers") if row["m"] == "1"]
+    return times_of(dots, "terms", names)
+
+
+def times_of(lines: list[Row], size: str, names: dict[str, str]) -> str:
+    """Microseconds by size, of which k is the number, and by way."""
     measured: dict[str, Row] = {}
-    for row in rows_of("cpu_peers"):
+    for row in lines:
         microseconds = digits(1e6 * float(row["seconds_least"]), 2)
-        measured.setdefault(row["n"], {})[row["way"]] = microseconds
-    for n, times in measured.items():
-        rows.append((n, *(times.get(way, "") for way in names)))
+        measured.setdefault(row["k"], {})[row["way"]] = microseconds
+    rows = [(size, *names.values())]
+    for k, times in measured.items():
+        rows.append((k, *(times.get(way, "") for way in names)))
     return table(*rows)
+
+
+def patches() -> str:
+    """What two packages gain by a patch: errors of their own ways and of ours."""
+    problems = dict.fromkeys(row["problem"] for row in rows_of("client_patches"))
+    rows = [("problem", "condition", "default", "its other way", "verified", "ms")]
+    for problem in problems:
+        default, other, verified = rows_of("client_patches", problem=problem)
+        cells = [_size(row["error"]) for row in (default, other, verified)]
+        times = [digits(1e3 * float(row["seconds"]), 2) for row in (default, verified)]
+        package = verified["package"].split()[0]
+        condition = _size(verified["condition"])
+        rows.append((f"{package}: {problem}", condition, *cells, ", ".join(times)))
+    return table(*rows)
+
+
+def _size(text: str) -> str:
+    """A number as an order of magnitude with one digit."""
+    number = float(text)
+    return f"{number:.0e}" if number else "0"
 
 
 TABLES: dict[str, Callable[[], str]] = {
     "products": products,
     "on_a_cpu": on_a_cpu,
     "peers": peers,
-    "cpu_peers": cpu_peers,
+    "cpu_core": cpu_core,
+    "cpu_threads": cpu_threads,
+    "cpu_products": cpu_products,
+    "cpu_dot_products": cpu_dot_products,
+    "patches": patches,
 }
 
 
@@ -182,11 +257,31 @@ def with_figures(text: str) -> str:
     )
 
 
+def changes_since() -> list[str]:
+    """The commits that changed the code behind a file of figures after it was made."""
+    found = []
+    for name, paths in MEASURED.items():
+        described = ROOT / "results" / f"{name}.env.json"
+        commit = json.loads(described.read_text("utf-8"))["commit"].rstrip("+")
+        command = ["git", "log", "--format=%h %s", f"{commit}..HEAD", "--", *paths]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        lines = done.stderr if done.returncode else done.stdout
+        found += [f"results/{name}.csv: {line}" for line in lines.splitlines()]
+    return found
+
+
 def main() -> int:
     """Print the pages that differ, or write them; the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="put the tables there")
-    is_writing = parser.parse_args().write
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--write", action="store_true", help="put the tables there")
+    what.add_argument("--fresh", action="store_true", help="is the code as measured?")
+    options = parser.parse_args()
+    if options.fresh:
+        changes = changes_since()
+        print("\n".join(changes) or "figures: the code is as it was measured")
+        return int(bool(changes))
+    is_writing = options.write
     different = []
     for name in PAGES:
         path = ROOT / name

@@ -2,6 +2,8 @@
 
 - Links from docs/ to files outside of it lead to the repository; pictures of results/
   become part of the site.
+- Notebooks are executed and become pages; one that prints something else than it holds
+  ends the build.
 - Citation keys such as [OUI25], in pages and docstrings, lead to a page that is made of
   docs/references.bib.
 """
@@ -10,14 +12,20 @@ from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.utils import get_relative_url
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # MkDocs imports this file by its path
+
+from tools import notebooks  # noqa: E402
+
 BIBLIOGRAPHY = "bibliography.md"
 PICTURES = (".png", ".svg")
 ENTRY = re.compile(r"^@(\w+)\{\s*([^,\s]+),(.*?)^\}", re.MULTILINE | re.DOTALL)
@@ -97,7 +105,7 @@ def bibliography(bib: str) -> str:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the bibliography and the pictures of results/."""
+    """Add the bibliography, the notebooks and the pictures of results/."""
     bib = (ROOT / "docs" / "references.bib").read_text("utf-8")
     files.append(File.generated(config, BIBLIOGRAPHY, content=bibliography(bib)))
     for picture in sorted(
@@ -105,6 +113,17 @@ def on_files(files: Files, config: Any) -> Files:
     ):
         name = picture.relative_to(ROOT).as_posix()
         files.append(File.generated(config, name, abs_src_path=str(picture)))
+    for path in notebooks.NOTEBOOKS:
+        notebook = notebooks.executed(path)
+        problems = list(notebooks.differences(path, notebook))
+        if problems:
+            raise PluginError("\n".join(problems))
+        text, figures = notebooks.page(notebook, path.stem)
+        name = f"notebooks/{path.stem}.md"
+        files.append(File.generated(config, name, content=text))
+        for file, data in figures.items():
+            name = f"notebooks/{file}"
+            files.append(File.generated(config, name, content=data))
     return files
 
 

@@ -127,7 +127,7 @@ def modes(rows: Sequence[Row]) -> str:
     family, lines = unique(rows, "family")[0], []
     most = max(unique(choose(rows, family=family), "n"), key=int)
     for row in choose(rows, family=family, n=most):
-        counts = (row["num_slices"], number(row["products"] or row["num_products"]))
+        counts = (row["num_slices"], row["num_products"])
         time = number(1e3 * float(row["sustained_seconds"] or row["burst_seconds"]))
         figures = (time, number(row["speed"]), number(row["ratio_to_native"]))
         errors = (
@@ -167,7 +167,42 @@ def modes(rows: Sequence[Row]) -> str:
         above_one,
         "ratio of speeds",
     )
-    return f"{table(head, lines)}\n\n{verdicts(claims)}"
+    speeds = over(single, "burst_tflops", "ozaki1:int8:sp", "native")
+    claims += claim(
+        "SP mode on INT8 units is quicker than SGEMM",
+        speeds,
+        above_one,
+        "ratio of speeds",
+    )
+    long = [row for row in rows if row["num_slices"] and int(row["n"]) >= 8192]
+    shares = [
+        float(row["seconds_products"]) / float(row["seconds_total"]) for row in long
+    ]
+    claims += claim(
+        "products take at least 55 % of the time: n >= 8192",
+        shares,
+        lambda share: share >= 0.55,
+        "shares",
+    )
+    return "\n\n".join([table(head, lines), counts_over_n(rows), verdicts(claims)])
+
+
+def counts_over_n(rows: Sequence[Row]) -> str:
+    """Numbers of slices and products of each mode, a line for each phi, over n."""
+    sliced = [row for row in rows if row["num_slices"]]
+    sizes = sorted(unique(sliced, "n"), key=int)
+    lines = []
+    for family in unique(sliced, "family"):
+        for case in unique(choose(sliced, family=family), "case"):
+            found = {row["n"]: row for row in choose(sliced, family=family, case=case)}
+            cells = [
+                f"{found[n]['num_slices']}, {found[n]['num_products']}"
+                if n in found
+                else ""
+                for n in sizes
+            ]
+            lines.append((family_name(family), case_name(case), *cells))
+    return table(("", "slices and products, n =", *sizes), lines)
 
 
 def correct_mode(rows: Sequence[Row]) -> list[Claim]:
@@ -277,11 +312,21 @@ def words(rows: Sequence[Row]) -> str:
                     dtype,
                     case_name(case),
                     *cells,
+                    number(last["ratio_to_native"] or last["burst_ratio_to_native"]),
+                    number(last["sample_error"], 2),
                     number(last["joules"]),
                     number(last["gflops_per_watt"]),
                 )
             )
-    head = ("", "TFLOP/s, n =", *sizes, "J, largest n", "GFLOP/s/W")
+    head = (
+        "",
+        "TFLOP/s, n =",
+        *sizes,
+        "largest n: x native",
+        "error",
+        "J",
+        "GFLOP/s/W",
+    )
     claims: list[Claim] = []
     single, double = choose(rows, dtype="float32"), choose(rows, dtype="float64")
 
@@ -320,7 +365,12 @@ def words(rows: Sequence[Row]) -> str:
             above_one,
             "ratio of GFLOP/s/W",
         )
-    for case in ("corrected:tf32:chained", "multiword:tf32:2:3"):
+    for case in (
+        "corrected:tf32:chained",
+        "multiword:tf32:2:3",
+        "multiword:tf32:2:4",
+        "multiword:fp16:2:3",
+    ):
         speeds = over_native(single, "speed", case)
         claims += claim(
             f"quicker than SGEMM: {case_name(case)}",
@@ -328,6 +378,13 @@ def words(rows: Sequence[Row]) -> str:
             above_one,
             "ratio of speeds",
         )
+    errors = over_native(single, "sample_error", "multiword:tf32:2:3")
+    claims += claim(
+        f"{case_name('multiword:tf32:2:3')} err no more than SGEMM",
+        errors,
+        at_most_one,
+        "ratio of largest errors",
+    )
     speeds = over_native(double, "speed", "multiword:fp32:2:3")
     claims += claim(
         "TF64 with three products is slower than DGEMM",
@@ -429,8 +486,40 @@ def schemes(rows: Sequence[Row]) -> str:
     return "\n\n".join(parts)
 
 
+def spans(rows: Sequence[Row]) -> str:
+    """Errors and times over the span of D, then claims."""
+    rows = choose(rows, status="timed")
+    places = unique(rows, "span")
+    parts = []
+    for head, column, digits in (
+        ("largest error, bits of D:", "error", 2),
+        ("ms, bits of D:", "milliseconds", 3),
+    ):
+        lines = []
+        for case in unique(rows, "case"):
+            found = {row["span"]: row[column] for row in choose(rows, case=case)}
+            cells = (number(found.get(span, ""), digits) for span in places)
+            lines.append((case_name(case), *cells))
+        parts.append(table((head, *places), lines))
+
+    claims: list[Claim] = []
+    for case in ("ozaki2:14", "ozaki2:15", "auto", "auto@fp64", "auto@correct"):
+        own = choose(rows, case=case)
+        unscaled = [float(row["error"]) for row in choose(own, span="0")]
+        growth = [float(row["error"]) / max(unscaled) for row in own if unscaled]
+        claims += claim(
+            f"{case_name(case)}: errs as without D, within a factor of 3",
+            growth,
+            lambda ratio: ratio <= 3,
+            "ratio of errors",
+        )
+    parts.append(verdicts(claims))
+    return "\n\n".join(parts)
+
+
 ANSWERS: dict[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
     "modes": ("Speed, shares of time, rates and numbers of products", modes),
+    "spans": ("Error and time over the bits that a diagonal along k spans", spans),
     "residuals": ("Residual over k, measured and by the model", residuals),
     "words": ("Speed and energy over n", words),
     "forward_errors": ("Error over n in three norms", forward_errors),

@@ -118,29 +118,50 @@ class Machine:
                 verdict.wrong or f"a sampled entry breaks the bound of {case.bound:.3g}"
             )
             return Outcome(case, replace(verdict, wrong=wrong)), found
-        times = self._times(case.runs[0])
+        times = self.times(case.runs[0])
         return Outcome(case, verdict, times), found | {"repeats": times.burst.repeats}
 
-    def _times(self, run: Callable[[], object]) -> Times:
-        seconds = self._once(run)
+    def times(self, run: Callable[[], object]) -> Times:
+        """Of a call: in bursts and sustained, or over a second where it takes long."""
+        seconds = self.once(run)
         if seconds < SLOW or not self.is_gpu:
             return time_variants({"": run}, self.clock, self.method, self.meter)[""]
         readings = [
             seconds,
             *(
-                self._once(run)
+                self.once(run)
                 for _ in range(min(int(1 / seconds), self.method.bursts - 1))
             ),
         ]
         low, median, high = (float(x) for x in np.quantile(readings, [0.2, 0.5, 0.8]))
         return Times(Timing(median, low, high, len(readings), min(readings)))
 
-    def _once(self, run: Callable[[], object]) -> float:
+    def once(self, run: Callable[[], object]) -> float:
+        """Seconds of one call, to the end of its work."""
         start = self.clock.mark()
         run()
         end = self.clock.mark()
         self.clock.wait(end)
         return self.clock.seconds(start, end)
+
+    def kernel_seconds(self, run: Callable[[], object]) -> dict[str, float]:
+        """Seconds of the kernels of one call by their names; a rehearsal takes the call
+        for one product.
+        """
+        if not self.is_gpu:
+            return {"gemm": self.once(run)}
+        import torch
+        from torch.autograd import DeviceType
+        from torch.profiler import ProfilerActivity, profile
+
+        with profile(activities=[ProfilerActivity.CUDA]) as seen:
+            run()
+            torch.cuda.synchronize()
+        return {
+            event.key: 1e-6 * event.self_device_time_total
+            for event in seen.key_averages()
+            if event.device_type == DeviceType.CUDA
+        }
 
 
 class Sample:

@@ -4,10 +4,10 @@ TF32 and TF64 as in [VLVJ23].
     python -m experiments.gpu.words [--sizes 1024 16384] [--seconds 90] [--output FILE.csv]
 
 Uniform entries of both signs. For float32: corrected words of FP16 and TF32, the same
-with the sum left to the tensor core, and one, three and four products of TF32 words in
-one chain. For float64: one, three and four products of FP32 words ("TF64"). Joules of a
-product and GFLOP/s per watt come from the energy counter in the second half of a run of
-0.8 s without a pause.
+with the sum left to the tensor core, one, three and four products of TF32 words in one
+chain, one and three of FP16 words, six of BF16 words. For float64: one, three and four
+products of FP32 words ("TF64"). Joules of a product and GFLOP/s per watt come from the
+energy counter in the second half of a run of 0.8 s without a pause.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ NAMES = {
     "float32": (
         *("native", "corrected:fp16", "corrected:tf32", "corrected:tf32:chained"),
         *("multiword:tf32:1:1", "multiword:tf32:2:3", "multiword:tf32:2:4"),
+        *("multiword:fp16:1:1", "multiword:fp16:2:3", "multiword:bf16:3:6"),
     ),
     "float64": (
         "native",
@@ -32,7 +33,7 @@ NAMES = {
         "multiword:fp32:2:4",
     ),
 }
-SHOWN = "n dtype case burst_tflops sustained_tflops joules gflops_per_watt error status"
+SHOWN = "n dtype case burst_tflops sustained_tflops joules gflops_per_watt sample_error status"
 
 
 def lines(machine: Machine, sizes: Sequence[int]) -> Iterator[Row]:

@@ -23,8 +23,16 @@ from .curves import (
     throughput,
 )
 from .grading import estimates, guarantees
-from .machines import modes, moduli, residuals_on_gpu, schemes, word_products
-from .systems import solvers
+from .machines import (
+    modes,
+    moduli,
+    predicted,
+    residuals_on_gpu,
+    schemes,
+    word_products,
+)
+from .spans import graded_lu, spans
+from .systems import products_on_a_cpu, solvers
 from .words import mantissa, underflow
 
 __all__ = [
@@ -57,6 +65,9 @@ DRAWINGS = {
     "gpu_words": Drawing(
         word_products, f"{_CASES} joules gflops_per_watt", ("study", "words")
     ),
+    "gpu_spans": Drawing(
+        spans, "study n span case error milliseconds tflops", ("study", "spans")
+    ),
     "gpu_schemes": Drawing(schemes, _CASES, ("study", "schemes")),
     "gpu_residuals": Drawing(residuals_on_gpu, "study inputs k method unit residual"),
     "gpu_forward_errors": Drawing(
@@ -81,7 +92,10 @@ DRAWINGS = {
     "guarantees": Drawing(guarantees, "family n accuracy method constant bound_over_u"),
     "estimates": Drawing(estimates, "family target needed estimate num_moduli"),
     "ozaki_modes": Drawing(ozaki_modes, "phi n way max_relative_error num_slices"),
+    "weak_fp64": Drawing(predicted, "card source case n predicted_tflops"),
+    "graded_lu": Drawing(graded_lu, "n span way backward_error"),
     "linalg_peers": Drawing(solvers, "n condition solver error radius encloses"),
+    "cpu_peers": Drawing(products_on_a_cpu, "m k n way seconds_least correct_entries"),
     "demo": Drawing(
         demo_figure, "problem scheme error guaranteed relative_error share_correct"
     ),

@@ -16,7 +16,6 @@ from hifigemm.workshop.plots.style import (
     decades,
     legend,
     new_figure,
-    note,
     unique,
 )
 
@@ -44,12 +43,23 @@ _OWN_NAMES = {
     "ozaki2:14": "Ozaki scheme II, 14 moduli",
 }
 _STAGES = {
-    "split_a": ("splitting A", "orange"),
-    "split_b": ("splitting B", "sky"),
+    "count": ("counting slices", "pink"),
+    "slices": ("slicing A and B", "orange"),
     "products": ("products of slices", "blue"),
     "sums": ("sums and rounding", "green"),
-    "rest": ("the rest, as counting slices", "grey"),
+    "passes": ("other passes", "sky"),
+    "rest": ("host and gaps", "grey"),
 }
+_BARS = {
+    "DP and SP": (
+        "ozaki1:fp16:dp",
+        "ozaki1:int8:dp",
+        "ozaki1:fp16:sp",
+        "ozaki1:int8:sp",
+    ),
+    "correct": ("ozaki1:fp64:correct", "ozaki1:fp16:correct", "ozaki1:int8:correct"),
+}
+"""Modes whose time is shown in one panel."""
 
 
 def with_speed(rows: Sequence[Row]) -> list[Row]:
@@ -62,42 +72,44 @@ def with_speed(rows: Sequence[Row]) -> list[Row]:
 
 
 def modes(rows: Sequence[Row]) -> Any:
-    """Speed and shares of time, a line for each phi; rate and number of the products of
-    slices for the first one.
+    """Speed and number of products, a line for each phi; rate of the products of slices
+    and gain over the native product for the first one, and its shares of time over n.
     """
     families = unique(rows, "family")
     title = f"How fast are the modes of Ozaki scheme I, and where does their time go?\n{rows[0]['device']}"
+    heights = [4.4] * (len(families) + 1) + [9.0]
     figure, grid = new_figure(
-        len(families) + 1, 2, (10, 4.6 * len(families) + 5.6), title
+        len(heights), 2, (10, sum(heights) + 1.4), title, height_ratios=heights
     )
     for (left, right), family in zip(grid, families):
         found = with_speed(choose(rows, family=family))
         _curves_of_modes(left, found, "speed", "TFLOP/s, counted as 2 n³")
-        most = max(float(row["n"]) for row in found)
-        _shares(
-            right,
-            [row for row in found if float(row["n"]) == most and row["seconds_total"]],
+        sliced = [row for row in found if row["num_slices"]]
+        _curves_of_modes(
+            right, sliced, "num_products", "products of slices", log_y=False
         )
+        right.set_ylim(0, None)
         left.set_title(f"{family_name(family)}: speed", loc="left", fontsize=11)
-        right.set_title(
-            f"{family_name(family)}: share of time at n = {most:.0f}",
-            loc="left",
-            fontsize=11,
-        )
-    found = [row for row in choose(rows, family=families[0]) if row["products_tflops"]]
-    rates, counts = grid[-1]
+        right.set_title(f"{family_name(family)}: products", loc="left", fontsize=11)
+
+    first = with_speed(choose(rows, family=families[0]))
+    name = family_name(families[0])
+    rates, gains = grid[-2]
+    timed = [row for row in first if row["products_tflops"]]
     _curves_of_modes(
-        rates, found, "products_tflops", "TFLOP/s of the products of slices"
+        rates, timed, "products_tflops", "TFLOP/s of the products of slices"
     )
-    _peaks(rates, found)
-    _curves_of_modes(counts, found, "products", "products of slices", log_y=False)
-    counts.set_ylim(0, None)
-    for axes, name in (
-        (rates, "rate of the products of slices"),
-        (counts, "number of products"),
-    ):
-        axes.set_title(f"{family_name(families[0])}: {name}", loc="left", fontsize=11)
-    legend(figure, [grid[0][0], grid[0][1]], 3)
+    _peaks(rates, timed)
+    rates.set_title(f"{name}: rate of the products", loc="left", fontsize=11)
+    _curves_of_modes(gains, first, "burst_ratio_to_native", "speed over the native one")
+    gains.axhline(1.0, color="0.4", linewidth=0.9, linestyle="--")
+    gains.set_title(f"{name}: beside DGEMM and SGEMM", loc="left", fontsize=11)
+
+    for axes, (kind, cases) in zip(grid[-1], _BARS.items()):
+        bars = [row for case in cases for row in choose(first, case=case)]
+        _shares(axes, [row for row in bars if row["seconds_total"]])
+        axes.set_title(f"{name}: {kind}, shares of time", loc="left", fontsize=11)
+    legend(figure, [grid[0][0], *grid[-1]], 3)
     return figure
 
 
@@ -146,7 +158,8 @@ def _peaks(axes: Any, rows: Sequence[Row]) -> None:
 
 
 def _shares(axes: Any, rows: Sequence[Row]) -> None:
-    """Shares of time as bars, with the counts beside them."""
+    """Shares of time as bars over n for each case, with the counts beside them."""
+    rows = sorted(rows, key=lambda row: (row["dtype"], row["case"], float(row["n"])))
     for y, row in enumerate(rows):
         left = 0.0
         for stage, (name, colour) in _STAGES.items():
@@ -156,25 +169,25 @@ def _shares(axes: Any, rows: Sequence[Row]) -> None:
                 share,
                 left=left,
                 color=COLOURS[colour],
-                height=0.6,
+                height=0.55,
                 label=name if y == 0 else None,
             )
             left += share
-        counts = f"{row['num_slices']} slices, {float(row['products']):.0f} products, {_time(row['seconds_total'])}"
+        counts = f"{row['num_slices']} slices, {row['num_products']} products, {_time(row['seconds_total'])}"
         axes.annotate(
             counts,
-            (0, y - 0.48),
+            (0, y - 0.45),
             xytext=(2, 0),
             textcoords="offset points",
-            fontsize=9,
+            fontsize=8,
             va="center",
         )
     axes.set_yticks(
         range(len(rows)),
-        [case_name(row["case"]).replace(", ", ",\n") for row in rows],
-        fontsize=9,
+        [f"{_short(row['case'])}, {row['n']}" for row in rows],
+        fontsize=8,
     )
-    axes.set_ylim(len(rows) - 0.4, -0.8)
+    axes.set_ylim(len(rows) - 0.5, -0.8)
     axes.set_xlim(0, 100)
     axes.set_xlabel("share of time [%]")
     behind(axes, "x")
@@ -194,6 +207,9 @@ _WORDS: dict[str, dict[str, str]] = {
         "multiword:tf32:1:1": "grey v --",
         "multiword:tf32:2:3": "orange ^ --",
         "multiword:tf32:2:4": "green P --",
+        "multiword:fp16:1:1": "dark + : 8",
+        "multiword:fp16:2:3": "pink d -- 7",
+        "multiword:bf16:3:6": "green * : 8",
     },
     "float64": {
         "native": "black o :",
@@ -205,45 +221,78 @@ _WORDS: dict[str, dict[str, str]] = {
 
 
 def word_products(rows: Sequence[Row]) -> Any:
-    """Speed of float32 and float64 above, energy of float32 below."""
+    """Speed of float32 and float64 above, their errors, energy of float32 below."""
     title = f"How fast are products of short words, and at what energy?\n{rows[0]['device']}"
-    figure, grid = new_figure(2, 2, (10, 10.5), title)
-    sizes = [float(row["n"]) for row in rows]
-    for axes, (dtype, styles) in zip(grid[0], _WORDS.items()):
-        found = with_speed(choose(rows, dtype=dtype))
-        for case, style in styles.items():
-            curve(axes, choose(found, case=case), "n", "speed", case_name(case), style)
-        decades(axes, sizes, "n", "TFLOP/s, counted as 2 n³", log_y=False)
-        axes.set_title(f"{dtype} matrices", loc="left", fontsize=11)
-        _peaks(axes, choose(found, case="native"))
-        axes.set_ylim(0, None)
-        _roof(axes, choose(found, case="corrected:fp16"))
-    for axes, column, label in zip(
-        grid[1],
-        ("joules", "gflops_per_watt"),
-        ("energy of a product [J]", "GFLOP/s for each watt"),
-    ):
-        for case, style in _WORDS["float32"].items():
-            curve(
-                axes,
-                choose(rows, dtype="float32", case=case),
-                "n",
-                column,
-                case_name(case),
-                style,
-            )
-        decades(axes, sizes, "n", label, log_y=column == "joules")
-        axes.set_title("float32 matrices", loc="left", fontsize=11)
+    figure, grid = new_figure(3, 2, (10, 15), title)
+    rows = with_speed(rows)
+    for column, dtype in zip(grid.T, _WORDS):
+        found = choose(rows, dtype=dtype)
+        _curves_of_words(
+            column[0], found, "speed", "TFLOP/s, counted as 2 n³", log_y=False
+        )
+        _peaks(column[0], choose(found, case="native"))
+        column[0].set_ylim(0, None)
+        _curves_of_words(
+            column[1], found, "sample_error", "largest |C - AB| / |A||B| of a sample"
+        )
+    single = choose(rows, dtype="float32")
+    _curves_of_words(grid[2][0], single, "joules", "energy of a product [J]")
+    _curves_of_words(
+        grid[2][1], single, "gflops_per_watt", "GFLOP/s for each watt", log_y=False
+    )
     legend(figure, grid[0], 3)
     return figure
 
 
-def _roof(axes: Any, rows: Sequence[Row]) -> None:
-    """The peak of the unit divided by the number of products, as the top edge."""
-    roofs = [float(row["roof_tflops"]) for row in rows if row["roof_tflops"]]
-    if roofs:
-        axes.set_ylim(0, max(roofs))
-        note(axes, f"top edge: peak of FP16 for three products, {max(roofs):.0f}")
+def _curves_of_words(
+    axes: Any, rows: Sequence[Row], y: str, label: str, *, log_y: bool = True
+) -> None:
+    """A curve over n for each scheme of the dtype of the rows."""
+    dtype = rows[0]["dtype"] if rows else "float32"
+    for case, style in _WORDS[dtype].items():
+        curve(axes, choose(rows, case=case), "n", y, case_name(case), style)
+    decades(axes, [float(row["n"]) for row in rows], "n", label, log_y=log_y)
+    axes.set_title(f"{dtype} matrices", loc="left", fontsize=11)
+
+
+def predicted(rows: Sequence[Row]) -> Any:
+    """Predicted speeds on cards that were not at hand: modes of Ozaki scheme I on the
+    left, of float32 with words on the right.
+    """
+    cards = unique(rows, "card")
+    title = "Predicted from datasheets and stages on an H200, not measured"
+    figure, grid = new_figure(len(cards), 2, (10, 4.6 * len(cards) + 1.6), title)
+    sliced = choose(rows, source="modes")
+    family = unique(sliced, "family")[0]
+    for (left, right), card in zip(grid, cards):
+        modes_of_card = choose(sliced, card=card, family=family)
+        _curves_of_modes(
+            left,
+            choose(modes_of_card, dtype="float64"),
+            "predicted_tflops",
+            "TFLOP/s, counted as 2 n³",
+        )
+        found = choose(modes_of_card, dtype="float32")
+        found += [
+            row
+            for row in choose(rows, card=card, source="words")
+            if row["case"] != "native"
+        ]
+        for case, style in (_MODES["float32"] | _WORDS["float32"]).items():
+            if case == "native":
+                style = _MODES["float32"][case]
+            name = "native product of float32" if case == "native" else case_name(case)
+            curve(right, choose(found, case=case), "n", "predicted_tflops", name, style)
+        sizes = [float(row["n"]) for row in found]
+        decades(right, sizes, "n", "TFLOP/s, counted as 2 n³")
+        for axes, kind in ((left, "float64"), (right, "float32")):
+            axes.set_title(
+                f"{card}, {kind}: predicted, {family_name(family)}",
+                loc="left",
+                fontsize=11,
+            )
+    legend(figure, grid[0], 3)
+    return figure
 
 
 _RESIDUALS = [

@@ -6,6 +6,7 @@ _WHOLE = {
     "native": "native product",
     "auto": "matmul of hifigemm",
     "auto@correct": "correctly rounded",
+    "auto@fp64": "matmul of hifigemm, FP64 accuracy promised",
     "ozaki2:fast@fp64": "as accurate as float64, promised",
     "cublas-emulated": "cuBLAS, emulated with 55 bits",
     "cublas-emulated-dynamic": "cuBLAS, emulated, bits by the data",

@@ -1,4 +1,6 @@
-"""The picture of solvers side by side: errors and radii over the condition."""
+"""Pictures of packages side by side: solvers, by errors and radii over the condition, and
+products on a CPU, by their times.
+"""
 
 from __future__ import annotations
 
@@ -42,4 +44,36 @@ def solvers(rows: Sequence[Row]) -> Any:
         axes.set_title(f"n = {n}", loc="left", fontsize=11)
     grid[0][0].set_ylabel("relative to the exact entry")
     legend(figure, grid[0], 3)
+    return figure
+
+
+_WAYS = {
+    "numpy": "black o",
+    "correct": "blue D - 7",
+    "pair": "blue D : 6 white",
+    "accupy": "orange ^",
+    "sumprod": "pink v",
+    "fsum": "pink v : 6 white",
+    "python-flint": "green s",
+    "mpmath": "green s : 6 white",
+}
+
+
+def products_on_a_cpu(rows: Sequence[Row]) -> Any:
+    """Times of square products over n, and of dot products over their lengths."""
+    title = "Accurate products on a CPU, one thread"
+    figure, (panels,) = new_figure(1, 2, (11, 6), title, sharey=True)
+    squares = [row for row in rows if row["m"] != "1"]
+    dots = choose(rows, m="1")
+    for axes, lines, name in (
+        (panels[0], squares, "square matrices, n"),
+        (panels[1], dots, "dot products, terms"),
+    ):
+        for way, style in _WAYS.items():
+            curve(axes, choose(lines, way=way), "k", "seconds_least", way, style)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel(name)
+    panels[0].set_ylabel("seconds")
+    legend(figure, panels, 4)
     return figure

@@ -46,7 +46,13 @@ from hifigemm.request import (
 )
 from hifigemm.road import deliver, plan_for, product, quiet
 from hifigemm.schemes import Scheme
-from hifigemm.transforms import belongs_to_jax, belongs_to_torch, check_untraced, opaque
+from hifigemm.transforms import (
+    belongs_to_jax,
+    belongs_to_torch,
+    check_untraced,
+    is_compiled,
+    opaque,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -319,6 +325,12 @@ def matmul(
         and not return_report
     )
     if is_plain and type(a) is not np.ndarray:
+        # A call like an earlier one: its key says that PyTorch follows no operand.
+        if not is_compiled():
+            key = key_of(a, b, None, accuracy, scheme, None, workspace)
+            repeated = None if key is None else repeat(key, a, b, None)
+            if repeated is not None:
+                return repeated
         if belongs_to_torch(a, b):
             from hifigemm.interop import torch_operators
 

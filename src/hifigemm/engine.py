@@ -16,6 +16,9 @@ from hifigemm.problem import Problem, ProductSpec
 
 Splits = tuple[Split | None, Split | None]
 
+SCALED_ALONG_K = "columns of A and rows of B scaled by powers of two"
+"""The note of a product of A D and D**-1 B, see numerics.inner_scaling."""
+
 
 class Costs(Protocol):
     """Expected times."""
@@ -63,6 +66,7 @@ class Certificate:
     num_products: int
     k_block: int  # inner length of a sum inside the unit
     evidence: Evidence | None = None  # facts about the operands, for a finer plan
+    notes: list[str] = field(default_factory=list)  # for the reason of a report
 
 
 @dataclass
@@ -70,7 +74,7 @@ class Outcome:
     """Values (batch, m, n), their bound, and the products that were made for them.
 
     `certificate` waits for the device and reads its decision; None if the device
-    decides nothing.
+    decides nothing. `second` is the other array of a pair or an enclosure.
     """
 
     values: Array
@@ -78,6 +82,7 @@ class Outcome:
     num_products: float
     notes: list[str] = field(default_factory=list)
     certificate: Callable[[], Certificate] | None = None
+    second: Array | None = None
 
 
 def report_of(
@@ -143,7 +148,8 @@ class Program(Protocol):
         waits for the device.
 
         The values are in `out`, which shares no memory with operands and C, where it is
-        given. `splits` are those of prepared operands.
+        given. `splits` are those of prepared operands. Where the plan has a `Rounding`
+        of its own, this takes the place of alpha and beta.
         """
 
     def repeated(self, call: Call) -> Repeated | None:

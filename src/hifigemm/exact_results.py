@@ -1,11 +1,12 @@
 """Pairs and enclosures, which say more of an exact product than the nearest float.
 
 Idea
-    On a CPU both are roundings of sums in three words, see numerics/three_words.py, and
-    so they are on a GPU where products of residues take longer. Elsewhere, and for
-    entries that these sums do not settle, C is A B rounded once, and A B - C, rounded
-    once as well, is a sum like any other: see `augmented`. It is the low part of a
-    pair. Its sign says on which side of C the exact value lies.
+    On a CPU both are roundings of sums in three words, see numerics/three_words.py. On
+    a GPU they are those of the integers behind residues, see numerics/integer_sums.py,
+    or of sums term by term, see numerics/rounded_sums.py: one launch writes both.
+    Elsewhere, and for entries that sums in three words do not settle, C is A B rounded
+    once, and A B - C, rounded once as well, is a sum like any other: see `augmented`.
+    It is the low part of a pair. Its sign says on which side of C the exact value lies.
 Exact when
     Both are correctly rounded. For signs, A B - C is multiplied by a power of two, so
     that no difference of products of subnormal numbers rounds to zero. Results beyond
@@ -23,9 +24,10 @@ import numpy as np
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
+from hifigemm.numerics.integer_sums import Rounding
 from hifigemm.numerics.special import nonfinite_vectors
-from hifigemm.numerics.subnormals import is_ieee
-from hifigemm.numerics.three_words import neighbours, open_block, rounded_sums
+from hifigemm.numerics.three_words import neighbours, open_block
+from hifigemm.numerics.three_words import two_parts as settled_parts
 from hifigemm.operands import Operands
 from hifigemm.plan import Report
 from hifigemm.programs import keep
@@ -37,7 +39,7 @@ from hifigemm.road import (
     product,
     product_plus,
     quiet,
-    sums_of_terms,
+    rounded_once,
     with_others,
 )
 
@@ -49,11 +51,11 @@ def check_two_parts(result: str, accuracy: Any, out: Any, plan: Any) -> None:
     """Raise PlanError where a pair or an enclosure does not go with the other arguments
     of a product.
     """
-    others = {
-        "accuracy": None if accuracy == "correct" else accuracy,
-        "out": out,
-        "plan": plan,
-    }
+    if accuracy == "correct":
+        accuracy = None
+    if accuracy is None and out is None and plan is None:
+        return
+    others = {"accuracy": accuracy, "out": out, "plan": plan}
     names = [name for name, value in others.items() if value is not None]
     if names:
         raise PlanError(
@@ -70,8 +72,9 @@ def two_parts(
 
     `key` is what `programs` keeps it under, for calls of the same kind.
 
-    On a CPU both parts are roundings of the same sums in three words. Where these do
-    not settle an entry, and elsewhere, they come from a product and from A B - C.
+    Both parts are roundings of the same sums: in three words on a CPU, by a program on
+    a GPU. Where these do not settle an entry, and elsewhere, they come from a product
+    and from A B - C.
 
     Raises PlanError: a prepared operand.
     """
@@ -80,11 +83,12 @@ def two_parts(
             f"result={request.result!r} is made from more products than a plan has: "
             "pass the array itself"
         )
-    by_terms = sums_of_terms(operands, request, result=request.result)
-    if by_terms is not None:
+    at_once = rounded_once(operands, request, Rounding(request.result), key=key)
+    if at_once is not None:
         shape = operands.shapes.result
-        (first, second), report = by_terms
-        return (first.reshape(shape), cast(Array, second).reshape(shape)), report
+        outcome, report = at_once
+        second = cast(Array, outcome.second)
+        return (outcome.values.reshape(shape), second.reshape(shape)), report
     sums = exact_sums(operands, request, None, 0, request.result)
     if sums is None:
         return _by_products(operands, request)
@@ -121,21 +125,22 @@ def _keep_sums(operands: Operands, request: Request, key: Hashable) -> None:
     shape = operands.shapes.result
     library = operands.library
     engine = engine_for(request.engine, library.name, library.device)
-    sums = engine.override(rounded_sums)
+    two_parts_of = engine.override(settled_parts)
 
-    @quiet
+    fmt = problem.fmt
+    kind = request.result
+    to_native = library.to_native
+
     def again(a: Any, b: Any, out: None) -> Any:
-        left, right = (x if type(x) is np.ndarray else x.numpy() for x in (a, b))
-        if not (is_ieee() and np.isfinite(left).all() and np.isfinite(right).all()):
-            return None
+        left = a if type(a) is np.ndarray else a.numpy()
+        right = b if type(b) is np.ndarray else b.numpy()
         left = left.reshape(left_shape)
         right = right.reshape(right_shape)
-        rounded = sums(left, right, None, 0, problem.fmt, request.result)
-        if not rounded.certified.all():
+        parts = two_parts_of(left, right, fmt, kind)
+        if parts is None:
             return None
-        first = library.to_native(rounded.first.reshape(shape))
-        second = library.to_native(cast(Array, rounded.second).reshape(shape))
-        return first, second
+        first, second = parts
+        return to_native(first.reshape(shape)), to_native(second.reshape(shape))
 
     what = f"{problem}: {request.result}, sums that are rounded once"
     keep(key, (again, what), (engine.name, engine.device))

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hifigemm.accuracy import Target
-from hifigemm.engine import Engine, Outcome, Splits
+from hifigemm.engine import SCALED_ALONG_K, Engine, Outcome, Splits
 from hifigemm.exceptions import AccuracyError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
+from hifigemm.numerics.inner_scaling import scaled_along_k
 from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
 from hifigemm.numerics.symmetric import mirror
@@ -146,13 +147,28 @@ def in_steps(
     # Rows and columns with Inf and NaN are zeros meanwhile.
     rows = nonfinite_vectors(a, 2)
     cols = nonfinite_vectors(b, 1)
-    left = _Side("left", clean(a) if rows.any() else a, split=splits[0])
-    right = _Side("right", clean(b) if cols.any() else b, split=splits[1])
-    if left.x is a and right.x is b:
-        return _run(plan, left, right, engine, workspace, shift, out=out)
-    outcome = _run(plan, left, right, engine, workspace, shift, rows | cols, out)
-    fill_nonfinite(outcome.values, a, b, rows, cols)
-    outcome.notes.append("Inf and NaN as IEEE arithmetic in any order puts them")
+    has_nonfinite = bool(rows.any() or cols.any())
+    x = clean(a) if rows.any() else a
+    y = clean(b) if cols.any() else b
+
+    # A D and D**-1 B in the place of A and B, unless they were split before.
+    notes = []
+    d = None
+    if splits == (None, None):
+        d = plan.scheme.inner_exponents(plan, x, y, engine)
+    if d is not None:
+        x = scaled_along_k(x, d, 2)
+        y = scaled_along_k(y, d, 1)
+        notes.append(SCALED_ALONG_K)
+    left = _Side("left", x, split=splits[0])
+    right = _Side("right", y, split=splits[1])
+
+    filled = rows | cols if has_nonfinite else None
+    outcome = _run(plan, left, right, engine, workspace, shift, filled, out)
+    outcome.notes[:0] = notes
+    if has_nonfinite:
+        fill_nonfinite(outcome.values, a, b, rows, cols)
+        outcome.notes.append("Inf and NaN as IEEE arithmetic in any order puts them")
     return outcome
 
 

@@ -197,7 +197,8 @@ def gemm(
         and some of the smallest subnormal number. That holds for finite scalars of
         every size. T itself may overflow though the result would not, unless the
         accuracy is "correct" or a complex alpha meets operands in the memory of the
-        host. alpha = 0 does not read A and B.
+        host. In a native product on a GPU A B may overflow before its power of two, but
+        for real operands and an alpha below 2**-30. alpha = 0 does not read A and B.
     trans_a, trans_b : "N", "T" or "C"
         Nothing, transpose, conjugate transpose of the last two axes.
     accuracy, scheme, out, engine, plan, workspace, return_report
@@ -339,10 +340,9 @@ def _key(
     has_addend = beta != 0
     if mantissa == 0 or (mantissa == -1.0 and not has_addend):
         return None, ()
-    # Other sums with C are rounded once: see `product_plus`.
-    is_power = mantissa in (1.0, -1.0)
-    if has_addend and is_power and _may_round_once(policy[0]):
-        return None, ()
+    # Other sums with C may be rounded once: see `product_plus`.
+    is_power = mantissa in (1.0, -1.0) and abs(frexp(beta)[0]) == 1.0
+    rounds_once = has_addend and is_power and _may_round_once(policy[0])
     x = view_of(a, transposes[0])
     y = view_of(b, transposes[1])
     if x is None or y is None:
@@ -362,7 +362,11 @@ def _key(
         return None, ()
     if out is not None and out is not c and share_storage(c, out):
         return None, ()
-    kind = shift, is_moderate(mantissa) and is_moderate(beta)
+    if rounds_once:
+        # C is a term of the sums, with its factor.
+        kind = "once", alpha, beta
+    else:
+        kind = shift, is_moderate(mantissa) and is_moderate(beta)
     return ("gemm", layout, target, kind, key), (x, y, out, c, mantissa, beta)
 
 
@@ -406,18 +410,24 @@ def _product(
     plans = operands.plans(request.plan)
     may_round_once = _may_round_once(request.accuracy)
     takes_sign = c is None or may_round_once or _is_one_sided(request, plans)
-    if mantissa == -1.0 and takes_sign:
+    negates = mantissa == -1.0 and takes_sign
+    if negates:
         operands = _with_sign(operands)
         mantissa = 1.0
-        key = None
 
     # "correct" and a relative error are kept where the sum is rounded once.
     if may_round_once and not plans and mantissa == 1.0:
         addend = _exact_addend(operands, c, beta, shift)
         if addend is not None:
-            return product_plus(operands, *addend, request, shift)
+            # What C takes of its factor depends on its entries.
+            own_key = key if addend[0] is c else None
+            return product_plus(
+                operands, *addend, request, shift, own_key, negates=negates
+            )
         if c is not None:
             key = None  # another C may be rounded once
+    if negates:
+        key = None
 
     is_product = mantissa == 1.0 and c is None
     is_relative = request.is_relative or any(

@@ -89,10 +89,10 @@ def _numbers(x: Any, name: str, library: Library) -> Array:
     x = library.asarray(x, name)
     if x.dtype.kind == "O" and x.ndim:
         return x
-    kinds = np.number | np.bool_
-    is_number = x.dtype.kind in "fcbiu" and issubclass(x.dtype.type, kinds)
-    is_bfloat16 = x.dtype == BFLOAT16 and not library.on_host
-    if is_number or is_bfloat16:
+    kinds = (np.number, np.bool_)
+    if x.dtype.kind in "fcbiu" and issubclass(x.dtype.type, kinds):
+        return x
+    if x.dtype == BFLOAT16 and not library.on_host:
         return x
     value = ""
     if x.dtype.kind == "O":

@@ -17,6 +17,7 @@ from hifigemm.accuracy import Target
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import BLOCK_ENTRIES
+from hifigemm.numerics.integer_sums import NEAREST, Rounding
 from hifigemm.problem import Block, Problem, ProductSpec, counted
 from hifigemm.shown import Shown
 
@@ -59,9 +60,8 @@ class Outliers:
         """The outliers of the fullest block of so many rows and columns, moved to its
         start.
         """
-        num_rows = max(Counter(i // rows for i in self.rows).values(), default=0)
-        num_cols = max(Counter(j // cols for j in self.cols).values(), default=0)
-        return replace(self, rows=tuple(range(num_rows)), cols=tuple(range(num_cols)))
+        fullest = _fullest(self.rows, rows), _fullest(self.cols, cols)
+        return replace(self, rows=fullest[0], cols=fullest[1])
 
     def num_products(self, problem: Problem, count: int) -> float:
         """Products of size m n k that are made where `count` moduli hold the entries of
@@ -70,6 +70,31 @@ class Outliers:
         rows = len(self.rows) / problem.m
         cols = len(self.cols) / problem.n
         return self.num_moduli + self.shared * (rows + cols) + count * rows * cols
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Rows and columns whose exponents no moduli hold, so that their entries are sums
+    of terms in words.
+    """
+
+    rows: tuple[int, ...]
+    cols: tuple[int, ...]
+
+    def __str__(self) -> str:
+        sides = (self.rows, "row"), (self.cols, "column")
+        vectors = [counted(len(x), name) for x, name in sides if x]
+        return f"{' and '.join(vectors)} by sums in words"
+
+    def of_fullest_block(self, rows: int, cols: int) -> Apart:
+        """Those of the fullest block of so many rows and columns, moved to its start."""
+        return Apart(_fullest(self.rows, rows), _fullest(self.cols, cols))
+
+
+def _fullest(vectors: tuple[int, ...], length: int) -> tuple[int, ...]:
+    """As many of the first numbers as there are vectors in the fullest block."""
+    counts = Counter(i // length for i in vectors)
+    return tuple(range(max(counts.values(), default=0)))
 
 
 @dataclass(frozen=True)
@@ -84,6 +109,9 @@ class Evidence:
     # see numerics.estimates.published_num_slices
     num_slices: tuple[int, bool] | None = None
     outliers: Outliers | None = None
+    apart: Apart | None = None  # the required bits are those of the other vectors
+    # the facts are those of A D and D**-1 B, see numerics.inner_scaling
+    inner: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,6 +193,8 @@ class Plan(Shown):
     # those alone by which its scales are balanced.
     evidence: Evidence | None = None
     blocking: Blocking = Blocking()
+    # what is made of exact sums, by programs that round so
+    rounding: Rounding = NEAREST
 
     @cached_property
     def words(self) -> ProductSpec:

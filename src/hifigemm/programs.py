@@ -26,7 +26,7 @@ from hifigemm.settings import decision_log, is_strict
 from hifigemm.transforms import is_followed, is_wrapped
 
 _LIMIT = 4096
-_ON_HOST = np.dtype(np.float64), np.dtype(np.float32)
+_ON_HOST = frozenset(np.dtype(char) for char in "fdFD")
 """Dtypes of NumPy whose products are repeated."""
 
 
@@ -158,14 +158,14 @@ def key_of(
 
 def _arrays(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
     """The part of a key that two arrays of NumPy give; None for other operands."""
-    if (
-        out is not None
-        or type(b) is not np.ndarray
-        or a.dtype not in _ON_HOST
-        or a.dtype != b.dtype
-    ):
+    if type(b) is not np.ndarray or a.dtype not in _ON_HOST or a.dtype != b.dtype:
         return None
-    return "numpy", a.shape, b.shape, a.dtype.char
+    of_out = None
+    if out is not None:
+        if type(out) is not np.ndarray or not out.flags.writeable:
+            return None
+        of_out = out.dtype, out.shape, out.strides
+    return "numpy", a.shape, b.shape, a.dtype.char, of_out
 
 
 def _tensors(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
@@ -176,18 +176,21 @@ def _tensors(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
     if torch is None or type(a) is not torch.Tensor or not (a.is_cuda or a.is_cpu):
         return None
     device = a.device
-    if torch.is_autocast_enabled(device.type) or is_followed():
+    if torch.is_autocast_enabled("cuda" if a.is_cuda else "cpu") or is_followed():
         return None
     for x in (a, b) if out is None else (a, b, out):
         if not _is_plain(torch, x, device):
             return None
     if b.dtype is not a.dtype:
         return None
-    if not a.is_cuda:
-        if out is None and a.dtype in (torch.float64, torch.float32):
-            return "torch", a.shape, b.shape, a.dtype
+    if not a.is_cuda and a.dtype not in (
+        torch.float64,
+        torch.float32,
+        torch.complex128,
+        torch.complex64,
+    ):
         return None
-    if device.index != torch.cuda.current_device():
+    if a.is_cuda and device.index != torch.cuda.current_device():
         return None
 
     # Kernels depend on strides, and on the alignment of addresses to 16 bytes.
@@ -201,6 +204,8 @@ def _tensors(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
         if is_operand:
             return None
         of_out = out.dtype, out.shape, out.stride(), out.data_ptr() & 15
+    if not a.is_cuda:
+        return "torch", a.shape, b.shape, a.dtype, of_out
     of_a = a.shape, a.stride(), a.dtype, a.data_ptr() & 15
     of_b = b.shape, b.stride(), b.dtype, b.data_ptr() & 15
     return *of_a, *of_b, device, of_out
@@ -232,13 +237,23 @@ def layout_of_result(a: Any, b: Any, x: Any) -> tuple[Any, ...] | None:
     is_array = type(a) is np.ndarray
     if not is_array and not _is_plain(sys.modules["torch"], x, a.device):
         return None
-    left, right = a.shape, b.shape
-    is_one_stack = 2 <= len(left) == len(right) and left[:-2] == right[:-2]
-    if not is_one_stack or x.shape != (*left[:-1], right[-1]):
+    if x.shape != _shape_of_product(a.shape, b.shape):
         return None
     if is_array:
         return ("numpy",) if x.flags.writeable else None
     return x.stride(), x.data_ptr() & 15
+
+
+def _shape_of_product(
+    left: tuple[int, ...], right: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """The shape of the product of two matrices, or of stacks of as many; None for
+    others.
+    """
+    if len(left) == len(right) == 2:
+        return left[0], right[1]
+    is_one_stack = 2 < len(left) == len(right) and left[:-2] == right[:-2]
+    return (*left[:-1], right[-1]) if is_one_stack else None
 
 
 def share_storage(x: Any, y: Any) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from hifigemm.accuracy import CORRECT, Target
+from hifigemm.accuracy import Target
 from hifigemm.augmented import sum_with_product
 from hifigemm.engine import Call, Engine, Outcome, Repeated, report_of
 from hifigemm.engines import engine_for
@@ -26,11 +26,11 @@ from hifigemm.libraries import Library
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import are_ordinary
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
-from hifigemm.numerics.rounded_sums import Addend, rounded_sums
+from hifigemm.numerics.integer_sums import NEAREST, Rounding
 from hifigemm.numerics.subnormals import is_ieee
 from hifigemm.numerics.three_words import RoundedSums, open_block
 from hifigemm.operands import Operands, Prepared, usable_split
-from hifigemm.plan import Decision, Evidence, Plan, Report
+from hifigemm.plan import Decision, Evidence, Plan, Report, Verification
 from hifigemm.planner import (
     check_strict,
     for_problem,
@@ -42,15 +42,8 @@ from hifigemm.problem import Problem, counted
 from hifigemm.programs import keep, kept
 from hifigemm.request import Request
 from hifigemm.schemes import Native, Scheme
-from hifigemm.schemes.auto import as_scheme
-from hifigemm.schemes.double_double import SLICES, DoubleDouble
-from hifigemm.schemes.ozaki2 import Ozaki2
+from hifigemm.schemes.double_double import SLICES
 from hifigemm.settings import decision_log, is_strict
-
-_PRODUCTS_OF_A_SUM = 3
-"""Products of residues that take as long as A B - C, or a pair, takes by products."""
-_STEPS_OF_A_SUM = 1e-3
-"""Seconds that the host takes for the steps between these products."""
 
 quiet = np.errstate(all="ignore")
 """Underflow, overflow and NaN are part of the work here, whatever the caller's settings
@@ -143,7 +136,8 @@ def product(
 
     # Later calls of this kind repeat it, unless it rests on the memory that is free.
     rests_on_call = plan is planned and (plan.is_whole or limit == steady(limit))
-    if key is not None and rests_on_call and (view is None) == (out is None):
+    is_written = (view is None) == (out is None) or library.on_host
+    if key is not None and rests_on_call and is_written:
         arrays = operands.arrays
         deliver = None
         if request.return_report:
@@ -244,6 +238,7 @@ def _report(
             k_block = record.k_block
             if plan.alternatives:
                 reasons.append(f"{scheme} taken")
+            reasons.extend(record.notes)
         if not is_final:
             reasons.append("alpha, beta applied")
         return Decision(
@@ -279,10 +274,21 @@ def _log(problem: Problem, report: Report) -> None:
 
 @quiet
 def exact_sums(
-    operands: Operands, request: Request, c: Array | None, shift: int, kind: str
+    operands: Operands,
+    request: Request,
+    c: Array | None,
+    shift: int,
+    kind: str,
+    *,
+    rounding: Rounding = NEAREST,
+    key: Hashable = None,
+    negates: bool = False,
 ) -> tuple[RoundedSums, Report] | None:
     """2**shift (A B + C), rounded as `kind` says, with a report, c in real components;
     None where the request or the operands leave that to products.
+
+    Later calls of a key may repeat the sums with C of the plan's rounding; see
+    `rounded_once`.
     """
     problem = operands.problem()
     is_default = request.plan is None and request.workspace is None
@@ -303,23 +309,53 @@ def exact_sums(
     if sums is None:
         return None
     outcome = Outcome(sums.first, 0.0, sums.num_products)
-    return sums, _report(replace(plan, reason=sums.reason), outcome, engine, seconds)
+    reason = _with_addend(sums.reason) if rounding.has_addend else sums.reason
+    plan = replace(plan, rounding=rounding, reason=reason)
+    if key is not None:
+        epilogue = Epilogue(1.0, 1.0, c)
+        _keep_sums(key, plan, engine, operands, request, shift, epilogue, negates)
+    return sums, _report(plan, outcome, engine, seconds)
+
+
+def _keep_sums(
+    key: Hashable,
+    plan: Plan,
+    engine: Engine,
+    operands: Operands,
+    request: Request,
+    shift: int,
+    epilogue: Epilogue,
+    negates: bool,
+) -> None:
+    """Leave a function for sums that the plan's rounding ends."""
+    deliver = None
+    if request.return_report:
+        deliver = partial(_with_report, plan, engine, True)
+    stacks = operands.stacks(operands.dtype)
+    shape = operands.shapes.result
+    call = Call(operands.arrays, stacks, shape, None, shift, epilogue, deliver)
+    limit = workspace_limit(operands.problem(), None, engine)
+    _keep(key, plan, engine, operands.library, limit, call, negates=negates)
 
 
 @quiet
-def sums_of_terms(
+def rounded_once(
     operands: Operands,
     request: Request,
+    rounding: Rounding,
     *,
-    result: str = "array",
     c: Array | None = None,
-    s: float = 1.0,
     shift: int = 0,
-) -> tuple[tuple[Array, Array | None], Report] | None:
-    """2**shift (A B + s C) rounded once, with a second array for a pair or an
-    enclosure, by the kernels of a GPU that add the terms one by one, and a report.
+    key: Hashable = None,
+    negates: bool = False,
+) -> tuple[Outcome, Report] | None:
+    """2**shift (A B + s C) by a rounding of exact sums, with a report.
 
-    None where there are no such kernels, and where products of residues are quicker.
+    The plan is that of correct rounding. None where no program of it rounds so: it
+    takes a GPU, and residues that hold the exact product or sums in words.
+
+    `key` is what `programs` keeps the program under, for calls of the same kind. Where
+    it `negates`, these have -A in the place of A.
     """
     problem = operands.problem()
     is_default = request.plan is None and request.workspace is None
@@ -327,57 +363,61 @@ def sums_of_terms(
         return None
     library = operands.library
     engine = engine_for(request.engine, library.name, library.device)
-    costs = engine.costs
-    scheme = DoubleDouble()
-    if costs is None or not scheme.adds_terms(problem, engine):
+    if engine.costs is None:
         return None
 
-    # The product, and another one of A B - C, take longer for small operands. What
-    # large ones take depends on their exponents.
     started = time.perf_counter()
-    target = CORRECT
-    seconds = costs.sum_seconds(problem, result != "array")
-    expected = Ozaki2().expected_products(problem, target)
-    by_residues = _PRODUCTS_OF_A_SUM * costs.residue_seconds(problem, expected, True)
-    if seconds > by_residues + _STEPS_OF_A_SUM:
-        limit = workspace_limit(problem, None, engine)
-        chosen = plan_for(operands, problem, request, engine, limit, may_look=True)
-        if not isinstance(chosen.scheme, DoubleDouble):
-            return None
-    elif as_scheme(request.scheme) not in (None, scheme):
+    limit = workspace_limit(problem, None, engine)
+    plan = plan_for(operands, problem, request, engine, limit, may_look=True)
+    if plan.bound != 0.0 or plan.verification is not Verification.A_PRIORI:
         return None
-    plan = scheme.plan(problem, target, engine, None, None)
+    reason = f"{plan.reason}; both arrays of one product"
+    if rounding.has_addend:
+        reason = _with_addend(plan.reason)
+    plan = replace(plan, rounding=rounding, reason=reason)
+    program = engine.compile(plan)
+    if program is None:
+        return None
     decision_seconds = time.perf_counter() - started
 
-    addend = None
-    if c is not None:
-        mantissa, exponent = math.frexp(s)
-        addend = Addend(c, exponent - 1, 1 if mantissa > 0 else -1)
-        plan = replace(plan, reason=f"{plan.reason}; C among the terms")
-    left, right = operands.stacks(operands.dtype)
-    options: dict[str, Any] = {"shift": shift, "addend": addend, "result": result}
-    parts = engine.override(rounded_sums)(left, right, problem.fmt, **options)
-    outcome = Outcome(parts[0], 0.0, 1)
-    return parts, _report(plan, outcome, engine, decision_seconds)
+    stacks = operands.stacks(operands.dtype)
+    epilogue = PLAIN if c is None else Epilogue(1.0, 1.0, c)
+    outcome = program(*stacks, shift, epilogue, (None, None), None)
+
+    # Later calls of this kind repeat it, unless it rests on the memory that is free.
+    if key is not None and (plan.is_whole or limit == steady(limit)):
+        _keep_sums(key, plan, engine, operands, request, shift, epilogue, negates)
+    return outcome, _report(plan, outcome, engine, decision_seconds)
 
 
 @quiet
 def product_plus(
-    operands: Operands, c: Array, s: float, request: Request, shift: int
+    operands: Operands,
+    c: Array,
+    s: float,
+    request: Request,
+    shift: int,
+    key: Hashable = None,
+    *,
+    negates: bool = False,
 ) -> tuple[Array, Report]:
-    """2**shift (A B + s C), rounded once, in the result's shape.
+    """2**shift (A B + s C), rounded once, in the result's shape; later calls of this key
+    may repeat it.
 
-    On a GPU terms are added one by one where that is quicker. Sums in three words
-    settle nearly all entries on a CPU. The rows and columns of the
+    On a GPU a program adds C before its one rounding; see `rounded_once` for the key.
+    Sums in three words settle nearly all entries on a CPU. The rows and columns of the
     others, and all of them elsewhere, are those of a longer product: see `augmented`.
     """
     shapes = operands.shapes
     addend = np.broadcast_to(c, shapes.result).reshape(shapes.stack)
-    by_terms = sums_of_terms(operands, request, c=addend, s=s, shift=shift)
-    if by_terms is not None:
-        (values, _), report = by_terms
-        return values.reshape(shapes.result), report
-    settled = _settled_sums(operands, addend, s, request, shift)
+    mantissa, exponent = math.frexp(s)
+    rounding = Rounding("array", True, exponent - 1, 1 if mantissa > 0 else -1)
+    options: dict[str, Any] = {"shift": shift, "key": key, "negates": negates}
+    at_once = rounded_once(operands, request, rounding, c=addend, **options)
+    if at_once is not None:
+        outcome, report = at_once
+        return outcome.values.reshape(shapes.result), report
+    settled = _settled_sums(operands, addend, s, request, **options)
     if settled is not None:
         values, is_certain, report = settled
         if is_certain.all():
@@ -402,7 +442,14 @@ def product_plus(
 
 
 def _settled_sums(
-    operands: Operands, c: Array, s: float, request: Request, shift: int
+    operands: Operands,
+    c: Array,
+    s: float,
+    request: Request,
+    *,
+    shift: int,
+    key: Hashable,
+    negates: bool,
 ) -> tuple[Array, Array, Report] | None:
     """2**shift (A B + s C) rounded once, where that is certain, and a report; None
     without sums in three words.
@@ -415,16 +462,26 @@ def _settled_sums(
     scaled = addend * s
     if (np.ldexp(scaled, 1 - int(np.frexp(s)[1])) != addend * np.sign(s)).any():
         return None  # s C has bits below the smallest float64
-    sums = exact_sums(operands, request, scaled, shift, "nearest")
+    # Later calls repeat A B + C and A B - C: no other s keeps the bits of every C.
+    repeated: dict[str, Any] = {
+        "key": key if abs(s) == 1.0 else None,
+        "negates": negates,
+    }
+    rounding = Rounding("array", True, 0, int(np.sign(s)))
+    sums = exact_sums(
+        operands, request, scaled, shift, "nearest", rounding=rounding, **repeated
+    )
     if sums is None:
         return None
     rounded, report = sums
     values = rounded.first
     # Components of C that are Inf or NaN end where IEEE arithmetic puts them.
     values = np.where(is_finite, values, values + components * values.dtype.type(s))
-    reason = f"{report.reason}; C among the terms"
-    report = report.changed(lambda d: replace(d, reason=reason))
     return values.view(c.dtype), of_entries(rounded.certified, c), report
+
+
+def _with_addend(reason: str) -> str:
+    return f"{reason}; C among the terms"
 
 
 def of_entries(is_certain: Array, like: Array) -> Array:
@@ -509,17 +566,27 @@ def _keep(
     library: Library,
     limit: int,
     call: Call,
+    *,
+    negates: bool = False,
 ) -> None:
-    """Leave a function of the operands for calls of this kind."""
+    """Leave a function of the operands for calls of this kind, which `negates` the
+    first one.
+    """
     if plan.alternatives and is_strict():
         return
     program = engine.compile(plan)
     again = None
     if program is not None:
         again = program.repeated(call)
-    elif library.on_host and plan.evidence is None:
+    elif library.on_host and plan.evidence is None and plan.rounding == NEAREST:
         again = _repeated_on_host(plan, engine, library, limit, call)
     if again is not None:
+        if negates:
+            of_negated = again
+
+            def again(a: Any, *others: Any) -> Any:
+                return of_negated(-a, *others)
+
         what = f"{plan.problem}: {plan.scheme}, {plan.reason}"
         keep(key, (again, what), (engine.name, engine.device))
 
@@ -541,17 +608,24 @@ def _repeated_on_host(
     is_numpy = library.name == "numpy"
     ordinary = problem.terms, 2.0**problem.fmt.emin
 
-    def native_of_arrays(a: Any, b: Any, out: None) -> Any:
+    def native_of_arrays(a: Any, b: Any, out: Any) -> Any:
         if not is_ieee():
             return None
         c = engine.native_product(a[None], b[None])
-        return c[0] if are_ordinary(c, *ordinary) else None
+        if not are_ordinary(c, *ordinary):
+            return None
+        if out is None:
+            return c[0]
+        out[...] = c[0]
+        return out
 
-    def native_of_tensors(a: Any, b: Any, out: None) -> Any:
+    def native_of_tensors(a: Any, b: Any, out: Any) -> Any:
         if not is_ieee():
             return None
         c = native_product_of(a, b)
-        return c if are_ordinary(c.numpy()[None], *ordinary) else None
+        if not are_ordinary(c.numpy()[None], *ordinary):
+            return None
+        return c if out is None else out.copy_(c)
 
     @quiet
     def other(

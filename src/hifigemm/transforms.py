@@ -111,6 +111,12 @@ def check_dense(x: Any, name: str, is_zero: bool = False) -> None:
         )
 
 
+def is_compiled() -> bool:
+    """True if torch.compile traces what calls this function."""
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and bool(torch.compiler.is_compiling())
+
+
 def belongs_to_torch(*operands: Any) -> bool:
     """True if PyTorch compiles, differentiates, batches or traces the product of these,
     or a class of tensors handles it by itself.
@@ -188,9 +194,8 @@ def is_wrapped(x: Any) -> bool:
     """True if a tensor stands for others inside a transform of torch.func, though it has
     no class of its own.
     """
-    import torch
-
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
+    functorch: Any = sys.modules["torch"]._C._functorch
+    return bool(functorch.is_functorch_wrapped_tensor(x))
 
 
 def is_followed() -> bool:

@@ -28,7 +28,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 import hifigemm as hg
-from hifigemm import distributed
+from hifigemm import distributed, programs
 from hifigemm.distributed import emulated, method, panels, products, sums
 from hifigemm.distributed.layout import candidates
 from hifigemm.interop import torch_private as private
@@ -312,6 +312,43 @@ def methods(mesh):
         _, report = distributed.matmul(x, y, **options, return_report=True)
         assert report.correct == (like.get("accuracy") == "correct")
         assert "a rank receives" in str(report)
+
+
+def repeated_calls(mesh):
+    """A mesh is planned once for calls of one kind, whatever the entries are."""
+    a, b = operands(mesh, *SIZES)
+    c = a @ b
+    planned = []
+
+    def counted(*call):
+        planned.append(call)
+        return make_plans(*call)
+
+    x, y, z = (
+        spread(a, mesh, Shard(0)),
+        spread(b, mesh, Replicate()),
+        spread(c, mesh, Shard(0)),
+    )
+    options = {"scheme": FIXED}
+    make_plans = products._plans
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products, "_plans", counted)
+        programs.forget()
+        for factor in (1.0, 3.0):
+            assert_same(
+                distributed.matmul(factor * x, y, **options),
+                hg.matmul(factor * a, b, **options),
+            )
+        assert len(planned) == 1
+        for alpha, beta in ((-1.0, 1.0), (2.0, 0.5)):
+            scalars = {"alpha": alpha, "beta": beta, **options}
+            made = distributed.gemm(x, y, z, **scalars)
+            assert_same(made, hg.gemm(a, b, c, **scalars))
+        assert len(planned) == 2
+        distributed.matmul(spread(a, mesh, Shard(1)), y, **options)
+        distributed.matmul(x, y, accuracy="correct")
+        distributed.matmul(x, y, workspace=2**28, **options)
+        assert len(planned) == 5
 
 
 def special_values(mesh):

@@ -90,9 +90,21 @@ def test_the_count_keeps_the_target_for_the_ratio_of_all_ranks(accuracy):
 def test_expected_products_count_moduli_and_pairs_of_slices():
     target = method_for(PROBLEM, None, "auto")[1]
     assert method.expected_planes(Method(FIXED, None), PROBLEM, target) == 14
-    six = Method(hg.Ozaki1("int8", 6), None)
-    assert method.expected_planes(six, PROBLEM, target) == 21
     assert method.expected_planes(Method(None, "correct"), PROBLEM, target) > 0
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_expected_products_of_slices_are_those_of_one_device(dtype):
+    six = hg.Ozaki1("int8", 6)
+    rng = np.random.default_rng(1)
+    a, b = (rng.standard_normal((5, 5)).astype(dtype) for _ in range(2))
+    if np.dtype(dtype).kind == "c":
+        a, b = a * (1 + 2j), b * (3 - 1j)
+    report = hg.matmul(a, b, scheme=six, return_report=True)[1]
+    problem = Problem(1, 5, 5, 5, np.dtype(dtype))
+    target = method_for(problem, None, "auto")[1]
+    planes = method.expected_planes(Method(six, None), problem, target)
+    assert planes == report.num_products == 21 * (4 if problem.is_complex else 1)
 
 
 def test_the_ratio_of_a_product_is_the_largest_of_its_parts():

@@ -54,7 +54,7 @@ def test_programs_and_kernels_of_gpus_make_the_same():
 
 
 def test_one_rank_is_a_mesh():
-    run((1,), cases.run_all, ["methods", "few_entries", "refusals"])
+    run((1,), cases.run_all, ["methods", "few_entries", "refusals", "repeated_calls"])
 
 
 GPUS = torch.cuda.device_count()

@@ -52,9 +52,11 @@ def take_as_device(engine, monkeypatch):
     """
     if DEVICE == "cpu":
         monkeypatch.setattr(
-            libraries.Library, "on_host", property(lambda self: self.name == "numpy")
+            libraries.TorchLibrary, "on_host", property(lambda self: False)
         )
-        monkeypatch.setattr(libraries.Library, "active", lambda self: nullcontext())
+        monkeypatch.setattr(
+            libraries.TorchLibrary, "active", lambda self: nullcontext()
+        )
 
     def own(name, library, device):
         return (

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,7 @@ from hifigemm.functions.symmetric import herk
 from hifigemm.numerics import three_words
 from hifigemm.problem import Problem
 from tests import hard_matrices as gen
-from tests.exact_values import exact_entries
+from tests.exact_values import exact_entries, values_of_kind
 from tests.numerics.test_subnormals import MACHINE, MODES, ROUNDINGS, control, rounding
 
 MODULE, _ = core.loaded()
@@ -42,47 +43,6 @@ def instructions(request):
     MODULE.use(MODULE.instructions[0])
 
 
-def nearest(x: Fraction, dtype) -> float:
-    """x rounded once, ties to even; the sign of a value that underflows stays."""
-    limits = np.finfo(dtype)
-    if x == 0:
-        return 0.0
-    magnitude = abs(x)
-    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
-    if Fraction(2) ** exponent > magnitude:
-        exponent -= 1
-    unit = Fraction(2) ** (max(exponent, int(limits.minexp)) - limits.nmant)
-    rounded = round(magnitude / unit) * unit  # Python rounds ties to even
-    value = np.inf if rounded > Fraction(float(limits.max)) else float(rounded)
-    return float(np.copysign(value, float(x > 0) - 0.5))
-
-
-@np.errstate(over="ignore")  # beside the largest number lies Inf
-def expected(exact, kind, dtype, shape):
-    """The arrays of a kind, of exact entries."""
-    first = [nearest(x, dtype) for x in exact]
-    second = None
-    largest = float(np.finfo(dtype).max)
-    if kind == "pair":
-        second = [
-            nearest(x - Fraction(y), dtype) if np.isfinite(y) else 0.0
-            for x, y in zip(exact, first, strict=True)
-        ]
-    elif kind == "enclosure":
-        near = [min(max(y, -largest), largest) for y in first]
-        below = [np.nextafter(dtype(y), dtype(-np.inf)) for y in near]
-        above = [np.nextafter(dtype(y), dtype(np.inf)) for y in near]
-        triples = list(zip(exact, near, strict=True))
-        is_less = [x < Fraction(y) for x, y in triples]
-        is_more = [x > Fraction(y) for x, y in triples]
-        first = np.where(is_less, below, near)
-        second = np.where(is_more, above, near)
-    return tuple(
-        None if x is None else np.array(x, dtype).reshape(shape)
-        for x in (first, second)
-    )
-
-
 def check(a, b, c=None, shift=0, kinds=KINDS):
     """The core gives what fractions give, for all kinds of results."""
     dtype = a.dtype.type
@@ -95,7 +55,7 @@ def check(a, b, c=None, shift=0, kinds=KINDS):
     addend = None if c is None else c[None]
     for kind in kinds:
         found = core.rounded_sums(a[None], b[None], addend, shift, FORMATS[dtype], kind)
-        first, second = expected(exact, kind, dtype, (1, m, n))
+        first, second = values_of_kind(exact, kind, dtype, (1, m, n))
         assert found.certified.all()
         for x, y in ((found.first, first), (found.second, second)):
             if y is not None:
@@ -170,6 +130,7 @@ def test_an_addend_and_a_power_of_two_enter_before_the_rounding(instructions, fa
             product = a @ b
         product = np.where(np.isfinite(product), product, 1.0)
         for c in (rng.standard_normal(product.shape), -product, 0 * product):
+            check(a, b, c, 0, ["nearest"])
             check(a, b, c, int(rng.integers(-60, 60)), ["nearest", "pair"])
     check(a, b, np.full_like(product, 2.0**1000), -1074, ["nearest"])
 
@@ -206,6 +167,24 @@ def test_the_twin_certifies_no_other_bits(kind, fmt):
         for x, y in ((twin.first, compiled.first), (twin.second, compiled.second)):
             if x is not None:
                 np.testing.assert_array_equal(x[twin.certified], y[twin.certified])
+
+
+@needs_core
+@pytest.mark.parametrize("kind", ["pair", "enclosure"])
+@pytest.mark.parametrize("fmt", [FP32, FP64], ids=str)
+def test_two_parts_are_those_of_the_twin(assert_same_bits, kind, fmt):
+    rng = np.random.default_rng(8)
+    dtype = np.float32 if fmt is FP32 else np.float64
+    a = rng.standard_normal((3, 5, 20)).astype(dtype)
+    b = rng.standard_normal((1, 20, 4)).astype(dtype)
+    twin = three_words.two_parts(a, b, fmt, kind)
+    compiled = core.two_parts(a, b, fmt, kind)
+    for x, y in zip(compiled, twin, strict=True):
+        assert_same_bits(x, y)
+    assert core.override(three_words.two_parts) is core.two_parts
+    a[2, 4, 0] = np.inf
+    assert three_words.two_parts(a, b, fmt, kind) is None
+    assert core.two_parts(a, b, fmt, kind) is None
 
 
 def layouts(x):
@@ -394,6 +373,52 @@ def test_repeated_calls_have_the_bits_of_the_first(make_pair, assert_same_bits):
 
 
 @needs_core
+@pytest.mark.parametrize("accuracy", ["correct", hg.Relative(1e-6)])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    ("alpha", "beta"), [(-1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (0.25, -0.25)]
+)
+def test_repeated_sums_with_c_are_rounded_once(
+    make_pair, assert_same_bits, monkeypatch, dtype, accuracy, alpha, beta
+):
+    a, b = make_pair("nearly_cancelling", 5, 40, 4, dtype)
+    c = make_pair("phi_4", 5, 4, 1, dtype)[0]
+    c[0] = 0.0  # exact zeros keep their sign
+    a[1] = 0.0
+    infinite = c.copy()
+    infinite[2, 1] = -np.inf
+    stacks = np.stack([a] * 3), np.stack([b] * 3), np.stack([c, -c, c])
+    scalars = {"alpha": alpha, "beta": beta, "accuracy": accuracy}
+
+    def values():
+        written = c.copy()
+        hg.gemm(a, b, written, out=written, **scalars)
+        reported, report = hg.gemm(a, b, c, return_report=True, **scalars)
+        assert report.correct
+        assert "C among the terms" in report.reason
+        return (
+            hg.gemm(a, b, c, **scalars),
+            hg.gemm(b.T, a.T, c.T, **scalars),
+            hg.gemm(*stacks, **scalars),
+            hg.gemm(a, b, infinite, **scalars),
+            written,
+            reported,
+        )
+
+    values()
+    repeats = values()
+    module = sys.modules["hifigemm.gemm"]  # hifigemm.gemm is the function
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "repeat", lambda key, *arguments: None)
+        for again, anew in zip(repeats, values(), strict=True):
+            assert_same_bits(again, anew)
+
+    # A repeated call goes to the core alone.
+    monkeypatch.setattr(module, "library_of", None)
+    assert_same_bits(hg.gemm(a, b, c, **scalars), repeats[0])
+
+
+@needs_core
 def test_a_mirrored_product_and_out_are_those_of_the_whole(make_pair, assert_same_bits):
     a, _ = make_pair("phi_1", 20, 30, 1, "complex128")
     plain = hg.matmul(a, a.conj().T, accuracy="correct")
@@ -413,6 +438,121 @@ def test_blocks_within_a_workspace_change_no_bit(make_pair, assert_same_bits):
         got, held = hg.matmul(a, b, **options)
         assert_same_bits(got, want)
         assert held.workspace <= limit
+
+
+@pytest.fixture
+def three_threads(monkeypatch):
+    """Any product is shared among three threads."""
+    monkeypatch.setattr(core, "SHARE", 1.0)
+    monkeypatch.setattr(core, "_UNSHARED", 0)
+    monkeypatch.setattr(core.threads, "limit", lambda: 3)
+
+
+@needs_core
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_threads_change_no_bit(three_threads, monkeypatch, assert_same_bits, dtype):
+    rng = np.random.default_rng(6)
+    shapes = [(1, 100, 40, 7), (1, 7, 40, 100), (50, 4, 30, 5), (1, 90, 50, 1)]
+    for batch, m, k, n in [*shapes, (2, 35, 20, 35)]:
+        a = rng.standard_normal((batch, m, k)).astype(dtype)
+        b = rng.standard_normal((batch, k, n)).astype(dtype)
+        c = rng.standard_normal((batch, m, n)).astype(dtype)
+        for x, y, z in ((a, b, None), (a, b[:1], c), (a[:1], b, c)):
+            for kind in KINDS:
+                arguments = (x, y, z, 2, FORMATS[dtype], kind)
+                shared = core.rounded_sums(*arguments)
+                with monkeypatch.context() as patch:
+                    patch.setattr(core.threads, "limit", lambda: 1)
+                    alone = core.rounded_sums(*arguments)
+                assert_same_bits(shared.first, alone.first)
+                if kind != "nearest":
+                    assert_same_bits(shared.second, alone.second)
+
+
+@needs_core
+def test_shares_cover_each_entry_once_and_hold_whole_tiles():
+    for shape in ((1, 100, 7), (1, 7, 100), (50, 4, 5), (1, 3, 1), (2, 35, 35)):
+        for parts in (1, 2, 3, 16, 200):
+            seen = np.zeros(shape, int)
+            shares = core._shares(shape, parts)
+            assert len(shares) <= parts
+            for share in shares:
+                seen[share] += 1
+            assert (seen == 1).all()
+            heights = [seen[share].shape[1] for share in shares]
+            assert all(rows % 3 == 0 for rows in heights[:-1]) or shape[1] < 100
+
+
+@needs_core
+def test_calls_with_threads_are_those_without(
+    three_threads, monkeypatch, make_pair, assert_same_bits
+):
+    for dtype in ("float64", "complex64"):
+        a, b = make_pair("phi_1", 60, 90, 50, dtype)
+        for options in requests():
+            shared = [hg.matmul(a, b, **options) for _ in range(2)]
+            with monkeypatch.context() as patch:
+                patch.setattr(core.threads, "limit", lambda: 1)
+                alone = hg.matmul(a, b, **options)
+            for result in shared:
+                np.testing.assert_array_equal(result, alone)
+        a[-1, -1] = np.nan  # in the last share alone
+        with np.errstate(all="ignore"):
+            values = hg.matmul(a, b, accuracy="correct")
+        assert np.isnan(values[-1]).all()
+        assert np.isfinite(values[:-1]).all()
+
+
+@needs_core
+@pytest.mark.skipif(MACHINE not in MODES, reason="the register is not known here")
+def test_threads_round_to_nearest_whatever_the_caller_does(
+    three_threads, assert_same_bits
+):
+    rng = np.random.default_rng(7)
+    a, b = operands("underflowing", rng, 60, 40, 9, np.float64)
+    want = core.rounded_sums(a[None], b[None], None, 0, FP64, "nearest").first
+    got = np.empty_like(want)
+    for mode in ROUNDINGS[MACHINE]:
+        with rounding(mode):
+            core.multiply(a, b, None, got, None, 0, 0)
+        assert_same_bits(got, want)
+    for flags in MODES[MACHINE]:
+        control(flags)
+        try:
+            core.multiply(a, b, None, got, None, 0, 0)
+        finally:
+            control(0)
+        assert_same_bits(got, want)
+
+
+@needs_core
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes do not fork here")
+def test_a_process_that_forks_multiplies_on():
+    code = (
+        "import os, numpy as np, hifigemm as hg\n"
+        "from hifigemm.engines import core\n"
+        "core.SHARE, core._UNSHARED, core.threads.limit = 1.0, 0, lambda: 3\n"
+        "a = np.random.default_rng(1).standard_normal((90, 90))\n"
+        "want = hg.matmul(a, a, accuracy='correct')\n"
+        "child = os.fork()\n"
+        "same = (hg.matmul(a, a, accuracy='correct') == want).all()\n"
+        "if child == 0: os._exit(0 if same else 1)\n"
+        "print(same, os.waitpid(child, 0)[1])"
+    )
+    assert answer(code).stdout.split() == ["True", "0"]
+
+
+@needs_core
+def test_work_and_memory_limit_the_threads(monkeypatch):
+    assert core.most_threads(1, 4, 4, 4) == 1
+    assert core.most_threads(1, 1000, 1000, 1000) > 16
+    assert core.most_threads(1, 1, 1, 10**9) == 1  # one sum is not cut
+    k = 10**7
+    num_threads = core.most_threads(1, 100, 100, k)
+    assert (
+        1 <= num_threads * core._packed_bytes(100, k) <= 2 * core._packed_bytes(100, k)
+    )
+    assert core.most_threads(1, 0, 5, 5) == 1
 
 
 def test_rates_leave_large_products_to_the_blas_where_the_core_is_slow():
@@ -461,3 +601,73 @@ def test_a_core_that_is_not_built_is_said_to_be():
         lines = answer(code, PYTHONPATH=folder, HIFIGEMM_CORE="").stdout.splitlines()
     assert lines[0].startswith("not built")
     assert lines[1] == "2.0"
+
+
+@pytest.mark.parametrize(
+    ("compiler", "emulator"),
+    [
+        ("cc", []),
+        pytest.param("aarch64-linux-gnu-gcc", ["qemu-aarch64"], marks=pytest.mark.slow),
+    ],
+)
+def test_every_set_has_the_same_bits_in_c(compiler, emulator, tmp_path):
+    if not all(shutil.which(program) for program in (compiler, *emulator)):
+        pytest.skip(f"{compiler} is not installed")
+    root = Path(__file__).parents[2]
+    parts = ("kernels", "words", "accumulator", "product")
+    program = tmp_path / "core_sets"
+    flags = ["-std=c11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra"]
+    if emulator:
+        flags.append("-static")
+    sources = [root / "core" / f"{part}.c" for part in parts]
+    command = [
+        compiler,
+        *flags,
+        f"-I{root / 'core'}",
+        Path(__file__).with_name("core_sets.c"),
+    ]
+    subprocess.run([*command, *sources, "-lm", "-o", program], check=True)
+    done = subprocess.run(
+        [*emulator, program], capture_output=True, text=True, check=True
+    )
+    assert "293601 entries, 0 results differ, hash 7c255fff38760f38" in done.stdout
+
+
+@needs_core
+@pytest.mark.parametrize("kind", ["nearest", "pair"])
+def test_sums_with_an_addend_are_those_of_exact_arithmetic(instructions, kind):
+    rng = np.random.default_rng(3)
+    for n, k in ((1, 1), (5, 2), (40, 3), (33, 20)):
+        a = gen.phi_matrix(rng, (n, n), 2.0, np.float64)
+        x = gen.phi_matrix(rng, (n, k), 2.0, np.float64)
+        b = a @ x
+        exact = exact_entries(np.hstack([a, b]), np.vstack([-x, np.eye(k)]))
+        first, second = values_of_kind(exact, kind, np.float64, (n, k))
+        got = core.sums(a, -x, b, kind)
+        np.testing.assert_array_equal(got[0], first)
+        assert (got[1] is None) == (second is None)
+        if second is not None:
+            np.testing.assert_array_equal(got[1], second)
+
+
+@needs_core
+def test_sums_of_what_is_not_finite_are_left_to_others():
+    a = np.array([[1.0, np.nan], [0.0, 1.0]])
+    assert core.sums(a, np.ones((2, 1)), None) is None
+
+
+@needs_core
+def test_functions_of_matrices_refuse_what_does_not_fit():
+    with pytest.raises(ValueError, match="do not fit"):
+        MODULE.magnitude_product(np.ones((2, 2)), np.ones((3, 1)), np.ones((2, 1)))
+    with pytest.raises(TypeError, match="float64"):
+        MODULE.magnitude_product(*[np.ones((2, 2), np.float32)] * 3)
+    with pytest.raises(TypeError, match="three"):
+        MODULE.magnitude_product(np.ones((2, 2)))
+    with pytest.raises(TypeError, match="five"):
+        MODULE.equilibrate(np.ones((2, 2)))
+    a, b = np.ones((2, 2)), np.ones((2, 1))
+    with pytest.raises(ValueError, match="do not fit"):
+        MODULE.equilibrate(a, b, np.asfortranarray(np.ones((2, 2))), b.copy(), b.copy())
+    with pytest.raises(ValueError, match="do not fit"):
+        MODULE.equilibrate(a, b, a.copy(), b.copy(), np.ones((3, 1)))

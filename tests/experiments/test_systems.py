@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from experiments.linalg_enclosures import Counts, is_beyond_range, is_nearest, wrong
-from experiments.systems import FAMILIES, exact_parts, exact_solution, misses
-
 pytest.importorskip("flint")
+
+import hifigemm.linalg as verified
+from experiments.linalg_enclosures import (
+    Counts,
+    condition,
+    is_beyond_range,
+    is_nearest,
+    median,
+    wrong,
+)
+from experiments.linalg_least_squares import exact_products
+from experiments.systems import (
+    FAMILIES,
+    exact_parts,
+    exact_solution,
+    misses,
+)
+from hifigemm.linalg import VerifiedSolution
 
 
 def test_solutions_are_exact():
@@ -64,9 +82,71 @@ def test_families_draw_finite_systems(family):
 
 
 def test_singular_systems_are_counted():
-    counts = Counts("exactly singular")
-    counts.add(np.ones((2, 2)), np.ones((2, 1)))
-    counts.add(np.eye(2), np.ones((2, 1)))
+    counts = Counts()
+    counts.add(np.ones((2, 2)), np.ones((2, 1)), also_correct=True)
+    counts.add(np.eye(2), np.ones((2, 1)), also_correct=False)
     row = counts.row()
     assert (row["systems"], row["singular"], row["refused"]) == (2, 1, 1)
-    assert (row["missed"], row["proven singular"]) == (0, 0)
+    assert (row["missed"], row["proven singular"], row["needless"]) == (0, 0, 0)
+    assert (row["correct"], row["refused correct"]) == (1, 1)
+
+
+def test_misses_and_false_proofs_are_counted(monkeypatch):
+    def solve(a, b, accuracy=None, return_report=False):
+        report = SimpleNamespace(words=1)
+        solution = VerifiedSolution(np.full(b.shape, 0.5), np.full(b.shape, 0.1))
+        return (solution, report) if return_report else solution
+
+    monkeypatch.setattr(verified, "solve", solve)
+    counts = Counts()
+    counts.add(np.eye(2), np.array([[0.5], [0.75]]), also_correct=True)
+    counts.add(np.ones((2, 2)), np.ones((2, 1)), also_correct=False)
+    row = counts.row()
+    assert (row["missed"], row["rounded wrongly"], row["proven singular"]) == (2, 1, 1)
+
+
+def test_needless_refusals_are_counted_by_their_condition(monkeypatch):
+    def refuse(*_, **options):
+        raise verified.VerificationError("as if")
+
+    monkeypatch.setattr(verified, "solve", refuse)
+    counts = Counts()
+    counts.add(np.diag([1.0, 2.0**-300]), np.ones((2, 1)), also_correct=False)
+    row = counts.row()
+    assert (row["refused"], row["needless"]) == (1, 1)
+    assert row["largest needless condition"] == 1.0
+
+
+def test_pieces_add_up():
+    counts = Counts()
+    for n in (1, 2):
+        counts.add(np.eye(n), np.ones((n, 1)), also_correct=False)
+    total = Counts()
+    for _ in range(2):
+        total.merge(json.loads(json.dumps(counts.piece())))
+    assert total.row()["systems"] == 4
+    assert total.row()["median radius in ulp"] == 0.0
+
+
+def test_a_median_counts_each_number_as_often_as_it_came():
+    assert median(Counter({1.0: 3, 7.0: 1, 0.5: 1})) == 1.0
+    assert median(Counter({1.0: 1, 7.0: 4})) == 7.0
+    assert median(Counter()) == ""
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_conditions_are_those_of_definition(size):
+    a = np.random.default_rng(size).standard_normal((size, size))
+    scaled = np.abs(np.linalg.inv(a)) @ np.abs(a)
+    # Scaling by rows changes nothing, and by columns little for these
+    assert 0.1 < condition(a) / scaled.sum(axis=1).max() < 10.0
+
+
+def test_products_for_least_squares_are_exact():
+    rng = np.random.default_rng(0)
+    x = np.ldexp(rng.standard_normal((9, 3)), rng.integers(-40, 3, (9, 3)))
+    y = rng.standard_normal((9, 2))
+    product = exact_products(x, y)
+    for i, j in np.ndindex(3, 2):
+        exact = sum(Fraction(v) * Fraction(w) for v, w in zip(x[:, i], y[:, j]))
+        assert product[i, j] == exact

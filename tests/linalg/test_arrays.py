@@ -29,7 +29,7 @@ from experiments.systems import (  # noqa: E402
     of_condition,
 )
 from hifigemm.engines.device_array import DeviceArray, unwrap, wrap  # noqa: E402
-from hifigemm.libraries import Library  # noqa: E402
+from hifigemm.libraries import TorchLibrary  # noqa: E402
 
 MAY_FAIL = {"near singular by an ulp", "exactly singular"}
 """Families with matrices that are singular."""
@@ -38,13 +38,13 @@ MAY_FAIL = {"near singular by an ulp", "exactly singular"}
 @pytest.fixture
 def on_device(monkeypatch):
     """Tensors of the CPU are computed with as those of a GPU are."""
-    to_native = Library.to_native
+    to_native = TorchLibrary.to_native
 
     def unwrapped(library, x):
         return unwrap(x) if isinstance(x, DeviceArray) else to_native(library, x)
 
     monkeypatch.setattr(arguments, "_array", lambda x, name, library: wrap(x))
-    monkeypatch.setattr(Library, "to_native", unwrapped)
+    monkeypatch.setattr(TorchLibrary, "to_native", unwrapped)
 
 
 def solved(solve, *operands, **options):

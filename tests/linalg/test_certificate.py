@@ -19,6 +19,7 @@ from tests.linalg.worst_arithmetic import (
     flattering_product,
     fractions,
     moduli,
+    worst_magnitude_product,
     worst_matmul,
 )
 
@@ -27,7 +28,9 @@ from tests.linalg.worst_arithmetic import (
 def worst(monkeypatch):
     """The certificate's products err by as much as they may."""
     monkeypatch.setattr(module, "matmul", worst_matmul)
+    monkeypatch.setattr(module, "magnitude_product", worst_magnitude_product)
     monkeypatch.setattr(module, "product_of_numbers", flattering_product)
+    monkeypatch.setattr(module, "is_on_host", lambda _: False)
 
 
 def pairs(count):
@@ -64,8 +67,8 @@ def test_contraction_is_no_less_than_the_exact_product(worst, monkeypatch, accur
         assert_no_less(proof.contraction(v), exact_matmul(exact, fractions(v)))
         assert_no_less(proof.row_bounds, exact_matmul(exact, [[1]] * n))
         sums = exact_matmul(moduli(fractions(inverse)), [[1]] * inverse.shape[1])
-        assert_no_less(proof.inverse_sums, sums)
-        rows = exact_matmul(fractions(proof.deviations), [[1]] * n)
+        assert Fraction(proof.inverse_norm) >= max(row[0] for row in sums)
+        rows = exact_matmul(fractions(proof.deviations.array), [[1]] * n)
         flattered += rows[0][0] < sum(exact[0])
     assert flattered > 10, "the products were not worst ones"
 
@@ -83,12 +86,12 @@ def test_contraction_holds_where_its_products_underflow():
 def test_contraction_counts_what_underflows_behind_large_entries(worst, monkeypatch):
     # |A| v is eta / 2 and vanishes; |R| of 2^1000 makes it count. D is I, R A is not
     monkeypatch.setattr(module, "accuracy_of_product", lambda *_: 0.3)
-    monkeypatch.setattr(module, "matmul", np.matmul)
+    monkeypatch.setattr(module, "magnitude_product", lambda a, v: np.abs(a) @ v)
     a = np.array([[2.0**-1000]])
     inverse = np.array([[1.25 * 2.0**1000]])
     v = np.array([[2.0**-75]])
     proof = prove(a, inverse)
-    assert proof.deviations[0, 0] == 0.0
+    assert proof.deviations.array[0, 0] == 0.0
     exact = exact_matmul(deviation(a, inverse), fractions(v))
     assert_no_less(proof.contraction(v), exact)
 
@@ -97,7 +100,8 @@ def test_moduli_of_all_words_are_counted():
     words = np.array([[3.0, 5.0, -(2.0**-60), 2.0**-60]])
     a = np.array([[1.0]])
     proof = prove(a, words)
-    assert Fraction(float(proof.inverse_moduli[0, 0])) >= 8 + 2 * Fraction(2) ** -60
+    sums = proof.inverse_magnitudes.times(np.ones((1, 1)))
+    assert Fraction(float(sums[0, 0])) >= 8 + 2 * Fraction(2) ** -60
 
 
 def test_complex_products_may_err_by_the_accuracy_in_both_components(monkeypatch):
@@ -128,8 +132,56 @@ def test_singular_matrices_are_never_proven():
         assert not prove(a, inverse).is_proof
 
 
+@pytest.mark.parametrize("words", [1, 2])
+def test_products_that_are_known_to_the_last_digit_count_what_they_lose(words):
+    # fl(R A - I) of the core, and of the BLAS: G is no more than they say
+    for a, inverse in pairs(12):
+        n = len(a)
+        if inverse.shape[1] != words * n:
+            continue
+        proof = prove(a, inverse)
+        exact = deviation(a, inverse)
+        v = np.abs(np.random.default_rng(n).standard_normal((n, 5)))
+        assert_no_less(proof.contraction(v), exact_matmul(exact, fractions(v)))
+
+
+def test_a_native_product_is_taken_for_no_better_than_its_roundings(monkeypatch):
+    # The BLAS may err by (n - 1) u |R||A| as it likes: here towards the identity
+    def flattering(a, b):
+        if b.shape[0] == b.shape[1]:
+            return flattering_product(a, b, (len(b) - 1) * UNIT)
+        return worst_matmul(a, b)
+
+    monkeypatch.setattr(module, "matmul", flattering)
+    monkeypatch.setattr(module, "magnitude_product", worst_magnitude_product)
+    flattered = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        a = rng.standard_normal((5, 5))
+        inverse = np.linalg.inv(a) * (1.0 + 2.0**-53 * rng.uniform(-1, 1, (5, 5)))
+        proof = prove(a, inverse)
+        exact = deviation(a, inverse)
+        assert_no_less(proof.row_bounds, exact_matmul(exact, [[1]] * 5))
+        flattered += not proof.deviations.array.any()
+    assert flattered > 10, "the products were not worst ones"
+
+
+def test_native_products_that_underflow_count():
+    # Nothing is left of R A, whose entries are 8 times 0.99 2^-1075
+    n = 8
+    a = np.full((n, n), 2.0**-540)
+    inverse = np.full((n, n), 0.99 * 2.0**-535)
+    proof = prove(a, inverse)
+    assert (proof.deviations.array == np.eye(n)).all()
+    v = np.zeros((n, 1))
+    v[0] = 2.0**1000
+    exact = exact_matmul(deviation(a, inverse), fractions(v))
+    assert exact[1][0] > 0
+    assert_no_less(proof.contraction(v), exact)
+
+
 @pytest.mark.parametrize("accurate", [False, True])
-def test_update_bounds_the_worst_exact_residual(worst, accurate):
+def test_error_of_update_bounds_the_worst_exact_residual(worst, accurate):
     for a, inverse in pairs(8):
         proof = prove(a, inverse)
         n = len(a)
@@ -138,7 +190,7 @@ def test_update_bounds_the_worst_exact_residual(worst, accurate):
         rng = np.random.default_rng(n)
         q = rng.standard_normal((n, 1)) * 10.0 ** rng.integers(-9, 9, (n, 1))
         words = [q, q * 2.0**-54] if accurate else [q]
-        d, y = proof.update(Residual(words))
+        d, error = proof.update(Residual(words))
         assert np.isfinite(d).all()
 
         # q* with the error that is allowed, in the direction that each row dislikes
@@ -152,7 +204,8 @@ def test_update_bounds_the_worst_exact_residual(worst, accurate):
                 abs(r) * (share * abs(v) + Fraction(LEAST) / 2)
                 for r, v in zip(total[i], values)
             )
-            assert Fraction(float(y[i, 0])) >= abs(middle) + spread
+            gap = abs(middle - Fraction(float(d[i, 0])))
+            assert Fraction(float(error[i, 0])) >= gap + spread
 
 
 def test_update_counts_the_roundings_of_the_residual():
@@ -160,34 +213,91 @@ def test_update_counts_the_roundings_of_the_residual():
     a = np.eye(2)
     inverse = np.array([[1.0, -1.0], [2.0**40, -(2.0**40)]])
     proof = prove(a, inverse)
-    _, y = proof.update(Residual([np.ones((2, 1))]))
-    assert Fraction(float(y[0, 0])) >= 2 * UNIT
-    assert Fraction(float(y[1, 0])) >= 2 * UNIT * 2**40
+    _, error = proof.update(Residual([np.ones((2, 1))]))
+    assert Fraction(float(error[0, 0])) >= 2 * UNIT
+    assert Fraction(float(error[1, 0])) >= 2 * UNIT * 2**40
+
+
+def test_update_counts_the_roundings_of_its_product(monkeypatch):
+    # fl(R q) may be off by (n - 1) u |R||q| beside what q is off by
+    n = 50
+    inverse = np.ones((n, n))
+    proof = prove(np.eye(n), inverse)
+    monkeypatch.setattr(module, "matmul", worst_matmul)
+    monkeypatch.setattr(module, "magnitude_product", worst_magnitude_product)
+    d, error = proof.update(Residual([np.ones((n, 1))]))
+    gap = n * (1 + UNIT) - Fraction(float(d[0, 0]))
+    assert gap > (n - 2) * n * UNIT
+    assert Fraction(float(error[0, 0])) >= gap
+
+
+def test_update_counts_both_roundings_where_gamma_has_no_room(monkeypatch):
+    # d is off by n u |R||q| = 4 u, and q by u |q|: R q* - d is 6 u
+    proof = prove(np.eye(2), np.ones((2, 2)))
+    monkeypatch.setattr(module, "gamma", lambda terms: terms * 2.0**-53)
+    monkeypatch.setattr(module, "matmul", lambda *_: np.full((2, 1), 2.0 - 2.0**-51))
+    _, error = proof.update(Residual([np.ones((2, 1))]))
+    assert Fraction(float(error[0, 0])) >= 6 * UNIT
+
+
+def test_complex_updates_count_the_roundings_of_both_components(monkeypatch):
+    # re and im of (1 + i)^2 are sums of two products, each off by 2 u (1 + 1)
+    proof = prove(np.eye(1) + 0j, np.array([[1.0 + 1.0j]]))
+    monkeypatch.setattr(module, "gamma", lambda terms: terms * 2.0**-53)
+    _, error = proof.update(Residual([np.array([[1.0 + 1.0j]])]))
+    roundings_of_q = 2 * UNIT
+    assert (Fraction(float(error[0, 0])) - roundings_of_q) ** 2 >= 2 * (4 * UNIT) ** 2
+
+
+def test_accurate_update_counts_the_roundings_of_two_words(monkeypatch):
+    # R q is exact, and zero; q* is off by u^2 |q|
+    monkeypatch.setattr(module, "rung", lambda _: 0.0)
+    inverse = np.array([[1.0, -1.0], [2.0**50, -(2.0**50)]])
+    proof = prove(np.eye(2), inverse)
+    monkeypatch.setattr(module, "product_of_numbers", lambda *_: np.zeros((2, 1)))
+    q = Residual([np.ones((2, 1)), np.zeros((2, 1))])
+    _, error = proof._accurate_update(q)
+    assert Fraction(float(error[1, 0])) >= 2 * UNIT**2 * 2**50
+
+
+def test_accurate_update_counts_the_accuracy_of_complex_products(monkeypatch):
+    # re and im may each be off by r |R||q|, the modulus by the square root of 2
+    proof = prove(np.eye(1) + 0j, np.eye(1) + 0j)
+    monkeypatch.setattr(module, "rung", lambda _: 0.125)
+    _, error = proof._accurate_update(Residual([np.ones((1, 1)) + 0j] * 2))
+    assert error[0, 0] ** 2 >= 2 * (0.125 * 2) ** 2
+
+
+def test_accurate_update_counts_what_underflow_takes_from_the_residual():
+    inverse = np.array([[2.0**900]])
+    proof = prove(np.array([[2.0**-900]]), inverse)
+    _, error = proof._accurate_update(Residual([np.zeros((1, 1))] * 2))
+    assert Fraction(float(error[0, 0])) >= Fraction(2) ** 900 * Fraction(LEAST) / 2
 
 
 def test_accurate_update_counts_the_roundings_of_the_residual():
     # R q is known to r = 2^-20 / condition, and q of one word to u
     inverse = np.array([[1.0, -1.0], [2.0**50, -(2.0**50)]])
     proof = prove(np.array([[2.0**50, 0.0], [0.0, 2.0**50]]), inverse)
-    _, y = proof._accurate_update(Residual([np.ones((2, 1))]))
-    assert Fraction(float(y[1, 0])) >= 2 * UNIT * 2**50
+    _, error = proof._accurate_update(Residual([np.ones((2, 1))]))
+    assert Fraction(float(error[1, 0])) >= 2 * UNIT * 2**50
+
+
+def test_accurate_update_counts_the_rounding_of_its_product(monkeypatch):
+    # d is one number of float64, u |d| from R q, and q so small that nothing else counts
+    proof = prove(np.eye(1), np.eye(1))
+    q = Residual([np.ones((1, 1)), np.full((1, 1), 2.0**-54)])
+    monkeypatch.setattr(module, "rung", lambda _: 0.0)
+    monkeypatch.setattr(module, "product_of_numbers", lambda *_: np.ones((1, 1)))
+    _, error = proof._accurate_update(q)
+    assert Fraction(float(error[0, 0])) >= Fraction(2) ** -54
 
 
 def test_update_counts_what_underflow_takes_from_the_residual():
     inverse = np.array([[2.0**900]])
     proof = prove(np.array([[2.0**-900]]), inverse)
-    _, y = proof.update(Residual([np.zeros((1, 1))]))
-    assert Fraction(float(y[0, 0])) >= Fraction(2) ** 900 * Fraction(LEAST) / 2
-
-
-@pytest.mark.parametrize("words", [1, 2])
-def test_update_counts_errors_of_the_residual(words):
-    inverse = np.array([[3.0, -5.0], [2.0, 7.0]])
-    proof = prove(np.linalg.inv(inverse), inverse)
-    errors = np.array([[2.0**-40], [2.0**-41]])
-    _, y = proof.update(Residual([np.zeros((2, 1))] * words, errors))
-    exact = exact_matmul(moduli(fractions(inverse)), fractions(errors))
-    assert_no_less(y, exact)
+    _, error = proof.update(Residual([np.zeros((1, 1))]))
+    assert Fraction(float(error[0, 0])) >= Fraction(2) ** 900 * Fraction(LEAST) / 2
 
 
 @pytest.mark.parametrize("size", [0.1, 0.5, 0.9, 0.99])
@@ -204,9 +314,12 @@ def test_radius_holds_where_r_is_a_poor_inverse(worst, size):
         assert proof.is_proof
         x = np.zeros((n, 1))
         b = rng.uniform(0.0, 1.0, (n, 1))
-        _, y = proof.update(Residual([b]))
+        d, error = proof.update(Residual([b]))
+        y = np.abs(d) + error
         solution = solved(fractions(a), fractions(b))
-        assert_no_less(proof.radius(y), [[abs(value)] for value in solution])
+        sizes = [[abs(value)] for value in solution]
+        assert_no_less(proof.radius(y), sizes)
+        assert Fraction(float(proof.largest_error(y)[0, 0])) >= max(sizes)[0]
         assert x.shape == y.shape
 
 

@@ -45,6 +45,11 @@ def worst_matmul(a, b):
     return result
 
 
+def worst_magnitude_product(a, v):
+    """|A| V with the same errors."""
+    return worst_matmul(np.abs(a), v)
+
+
 def flattering_product(a, b, accuracy):
     """D with |D - A B| <= r |A||B|, as close to the identity as that allows."""
     left, right = fractions(a), fractions(b)

@@ -184,10 +184,16 @@ def test_the_device_chooses_between_moduli_and_a_native_product(dtype, accuracy)
         assert plan.alternatives[-1] == hg.Native()
         assert plan.bound == max(goal.r, worst)
         assert (plan.certifies, plan.is_fixed, plan.evidence) == (False, False, None)
-        words = " or ".join(
-            str(x.count) for x in (plan.scheme, *plan.alternatives[:-1])
-        )
-        start = f"the device decides by the operands between {words} moduli and an FP64 product, at worst {worst:.3g}"
+        rungs = plan.scheme, *plan.alternatives[:-1]
+        counts = [x.count for x in rungs if x.scaling == "fast"]
+        inner = [x.count for x in rungs if x.scaling == "inner"]
+        assert inner == (counts[:1] if k > 1 else [])
+        words = " or ".join(map(str, counts))
+        start = f"the device decides by the operands between {words} moduli"
+        if inner:
+            words = " or ".join(map(str, inner))
+            start += f", {words} with powers of two along k,"
+        start += f" and an FP64 product, at worst {worst:.3g}"
         assert plan.reason.startswith(start)
         assert plan.reason.endswith(", which over- and underflows as a library's")
 
@@ -201,8 +207,10 @@ def test_larger_counts_are_left_to_the_device_while_they_are_quicker_than_a_nati
         (1.0, ()),
     ):
         plan = device_plan(engine=ProgramEngine(share))
+        inner = replace(FAST, scaling="inner")
         assert plan.alternatives == (
             *(replace(FAST, num_moduli=first + x) for x in more),
+            replace(inner, num_moduli=first),
             hg.Native(),
         )
 

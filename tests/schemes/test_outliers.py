@@ -9,11 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hifigemm.numerics.residues import moduli_set
-from hifigemm.numerics.scaling import gained_bits
-from hifigemm.plan import Outliers
+from hifigemm.numerics.residues import MAX_MODULI, moduli_set
+from hifigemm.numerics.scaling import gained_bits, widest
+from hifigemm.plan import Apart, Outliers
 from hifigemm.problem import Problem
-from hifigemm.schemes.outliers import find_outliers, may_pay
+from hifigemm.schemes.outliers import (
+    find_apart,
+    find_outliers,
+    may_pay,
+    may_set_apart,
+    without,
+)
 from hifigemm.schemes.ozaki2 import exact_count
 
 SIZE = 4096
@@ -174,3 +180,41 @@ def test_products_of_outliers_count_by_the_entries_that_they_make():
     assert wide.num_products(problem(2, 3), 9) == 6 + 8 * (1 / 2 + 2 / 3) + 9 * (
         1 / 2
     ) * (2 / 3)
+
+
+@given(st.integers(0, 3), st.integers(0, 3), st.integers(-60, 60), st.integers(0, 99))
+def test_moduli_hold_all_but_the_vectors_that_are_apart(num_rows, num_cols, tilt, seed):
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(50, 60, (1, 200)) + tilt
+    cols = rng.integers(50, 60, (1, 300)) - tilt
+    wide_rows = rng.choice(200, num_rows, replace=False)
+    wide_cols = rng.choice(300, num_cols, replace=False)
+    rows[0, wide_rows] += rng.integers(300, 2000, num_rows)
+    cols[0, wide_cols] += rng.integers(300, 2000, num_cols)
+    apart = find_apart((rows, cols))
+    assert apart == Apart(tuple(sorted(wide_rows)), tuple(sorted(wide_cols)))
+    rest = widest(without((rows, cols), apart), 10**6)
+    assert exact_count(False, *rest) <= MAX_MODULI
+
+
+def test_many_wide_vectors_stay_together():
+    rows = np.full((1, 200), 50)
+    rows[0, :65] = 900
+    assert find_apart((rows, np.full((1, 300), 50))) is None
+    rows[0, 64] = 50
+    assert find_apart((rows, np.full((1, 300), 50))).rows == tuple(range(64))
+
+
+def test_vectors_are_set_apart_in_large_real_matrices():
+    assert may_set_apart(problem(2048, 2048, 2048))
+    assert not may_set_apart(problem(2048, 2048, 2047))
+    assert not may_set_apart(problem(batch=2))
+    assert not may_set_apart(problem(dtype="complex128"))
+    assert not may_set_apart(problem(k=2**24 + 1))
+
+
+def test_vectors_that_are_apart_say_so():
+    assert str(Apart((3,), ())) == "1 row by sums in words"
+    assert str(Apart((), (1, 2))) == "2 columns by sums in words"
+    fullest = Apart((0, 1, 5), (9,)).of_fullest_block(4, 4)
+    assert fullest == Apart((0, 1), (0,))

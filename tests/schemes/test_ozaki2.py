@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import hifigemm as hg
 from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, Target
+from hifigemm.engine import SCALED_ALONG_K
 from hifigemm.engines import engine_for
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.numerics.bits import NO_BIT
@@ -40,7 +41,11 @@ from hifigemm.schemes.ozaki2 import (
     exact_count,
 )
 from hifigemm.schemes.scheme import int8_product
-from hifigemm.testing.reference import correctly_rounded, meets_promise
+from hifigemm.testing.reference import (
+    componentwise_error,
+    correctly_rounded,
+    meets_promise,
+)
 from tests.host_programs import ProgramEngine
 
 SCALINGS = ("accurate", "fast")
@@ -592,3 +597,89 @@ def test_where_programs_choose_operands_are_read_for_correct_rounding_only():
             assert scheme.evidence(problem, target, None, None, engine, 2**28) is None
         found = scheme.evidence(problem, Target(0.0, correct=True), x, x, engine, 2**28)
         assert found == Evidence(required_bits=required_bits(x, x, 10**4, 2**14))
+
+
+# Scaling along k: powers of two between the columns of A and the rows of B.
+
+INNER = hg.Ozaki2(scaling="inner")
+
+
+def units(a, b, span, seed=0):
+    """A D and D**-1 B with powers of two over `span` bits."""
+    exponents = np.round(np.linspace(-span / 2, span / 2, a.shape[1])).astype(int)
+    np.random.default_rng(seed).shuffle(exponents)
+    d = np.ldexp(1.0, exponents)
+    return (a * d).astype(a.dtype), (b / d[:, None]).astype(b.dtype)
+
+
+@pytest.mark.parametrize("span", [20, 60, 200, 600])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_inner_scaling_keeps_the_error_of_data_without_units(make_pair, span, dtype):
+    a, b = make_pair("phi_0.1", 20, 120, 18, dtype)
+    x, y = units(a, b, span)
+    for count in (14, 15):
+        plain = hg.matmul(a, b, scheme=replace(INNER, num_moduli=count))
+        c, report = hg.matmul(
+            x, y, scheme=replace(INNER, num_moduli=count), return_report=True
+        )
+        error = componentwise_error(c, x, y)
+        assert error <= 3 * max(componentwise_error(plain, a, b), 2.0**-53)
+        assert SCALED_ALONG_K in report.reason
+        assert meets_promise(c, x, y, report.bound).all()
+        fast = hg.matmul(x, y, scheme=hg.Ozaki2(num_moduli=count, scaling="fast"))
+        assert componentwise_error(fast, x, y) > 2**10 * error
+
+
+@pytest.mark.parametrize("family", ["phi_1", "phi_4", "phi_8", "sparse", "zeros"])
+def test_inner_scaling_keeps_the_bits_of_data_without_a_pattern(
+    make_pair, assert_same_bits, family
+):
+    a, b = make_pair(family, 20, 120, 18)
+    c, report = hg.matmul(
+        a, b, scheme=replace(INNER, num_moduli=14), return_report=True
+    )
+    fast = hg.matmul(a, b, scheme=hg.Ozaki2(num_moduli=14, scaling="fast"))
+    assert_same_bits(c, fast)
+    assert SCALED_ALONG_K not in report.reason
+
+
+@pytest.mark.parametrize("scaling", ["accurate", "fast", "inner"])
+@pytest.mark.parametrize("accuracy", ["correct", 1e-14, hg.Relative(1e-12)])
+def test_promises_scale_along_k_by_themselves(make_pair, scaling, accuracy):
+    a, b = make_pair("phi_0.1", 20, 120, 18)
+    x, y = units(a, b, 200)
+    scheme = hg.Ozaki2(scaling=scaling)
+    c, report = hg.matmul(x, y, scheme=scheme, accuracy=accuracy, return_report=True)
+    assert report.scheme.scaling == "inner"
+    assert SCALED_ALONG_K in report.reason
+    assert report.num_products <= 20
+    if accuracy == 1e-14:
+        assert meets_promise(c, x, y, accuracy).all()
+    else:
+        wanted = correctly_rounded(x, y)
+        assert (abs(c - wanted) <= 1e-12 * abs(wanted)).all()
+        if accuracy == "correct":
+            assert (c == wanted).all()
+
+
+def test_blocks_layouts_and_special_values_change_no_bit(make_pair, assert_same_bits):
+    a, b = units(*make_pair("phi_0.1", 20, 120, 18), 60)
+    a[3, 7] = np.nan
+    b[5, 2] = -np.inf
+    scheme = replace(INNER, num_moduli=14)
+    c = hg.matmul(a, b, scheme=scheme)
+    assert_same_bits(hg.matmul(a, b, scheme=scheme, workspace=2**16), c)
+    turned = np.asfortranarray(a)[::-1, ::-1]
+    assert_same_bits(hg.matmul(turned, b[::-1], scheme=scheme)[::-1], c)
+    clean = np.isfinite(c)
+    assert clean.sum() == 19 * 17
+    a[3, 7] = b[5, 2] = 0.0
+    assert_same_bits(hg.matmul(a, b, scheme=scheme)[clean], c[clean])
+
+
+def test_an_operand_cannot_be_split_alone(make_pair, assert_same_bits):
+    a, b = units(*make_pair("phi_0.1", 20, 120, 18), 60)
+    scheme = replace(INNER, num_moduli=14)
+    plan = hg.make_plan(a, b, scheme=scheme)
+    left = hg.prepare(a, "left", plan=plan)
+    assert_same_bits(hg.matmul(left, b), hg.matmul(a, b, scheme=scheme))

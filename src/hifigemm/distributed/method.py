@@ -19,6 +19,7 @@ from hifigemm.engine import Engine
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import PlanError
 from hifigemm.libraries import Library, library_of
+from hifigemm.numerics.slicing import num_pairs
 from hifigemm.planner import workspace_limit
 from hifigemm.problem import Problem
 from hifigemm.schemes import Ozaki1, Ozaki2, Scheme
@@ -28,7 +29,7 @@ from hifigemm.schemes.ozaki2 import largest_error_ratio
 SCHEMES = Ozaki1, Ozaki2
 """Schemes whose bits no mesh changes."""
 _SLICE_PRODUCTS = 30
-"""Products of slices for correct rounding in the model of times; at phi = 0.5 and
+"""Products of real slices for correct rounding in the model of times; at phi = 0.5 and
 k = 256 to 2048, FP64 slices took 9 to 11, FP16 and INT8 slices 44 to 58.
 """
 
@@ -120,9 +121,10 @@ def expected_planes(method: Method, problem: Problem, target: Target) -> int:
     """Number of low-precision products in the model of times."""
     scheme = method.scheme or Ozaki2(scaling="fast")
     if isinstance(scheme, Ozaki1):
-        if scheme.num_slices is None:
-            return _SLICE_PRODUCTS
-        return scheme.count * (scheme.count + 1) // 2
+        pairs = _SLICE_PRODUCTS
+        if scheme.num_slices is not None:
+            pairs = num_pairs(scheme.count, scheme.count, scheme.count)
+        return pairs * (4 if problem.is_complex else 1)
     if scheme.explicit:
         return scheme.planes(problem)
     return scheme.expected_products(problem, target)

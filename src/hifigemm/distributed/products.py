@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,6 +41,7 @@ from hifigemm.interop.policy import LEVELS
 from hifigemm.operands import check_scalars
 from hifigemm.plan import Decision, Report
 from hifigemm.problem import Problem
+from hifigemm.programs import once
 from hifigemm.request import Request
 from hifigemm.schemes import Scheme
 
@@ -91,7 +92,9 @@ class MeshOptions:
         )
 
 
-def plans_for(a: Any, b: Any, c: Any, out: Any, options: MeshOptions) -> list[MeshPlan]:
+def plans_for(
+    a: Any, b: Any, c: Any, out: Any, options: MeshOptions
+) -> tuple[MeshPlan, ...]:
     """The plans for these operands, the cheapest first, on which all ranks agree.
 
     If one rank raises an error, all ranks do.
@@ -113,7 +116,7 @@ def plans_for(a: Any, b: Any, c: Any, out: Any, options: MeshOptions) -> list[Me
 
 def _plans_of_rank(
     a: Any, b: Any, c: Any, out: Any, options: MeshOptions
-) -> list[MeshPlan]:
+) -> tuple[MeshPlan, ...]:
     """The plans for the operands and options as this rank sees them.
 
     Raises PlanError, AccuracyError, TypeError or ValueError: see `api.matmul`.
@@ -123,30 +126,61 @@ def _plans_of_rank(
     problem = _checked_problem(a, b, c, out, options)
     placements = _checked_placements(out, options, a.device_mesh)
 
-    # All layouts that the workspace allows, the quickest first.
-    method, target = method_for(problem, options.accuracy, options.scheme)
+    # Plans do not depend on the entries, nor on the memory that is free.
+    mesh = a.device_mesh.device_type, tuple(a.device_mesh.shape)
+    operands = a.placements, b.placements
+    alpha = options.alpha
+    scalars = _Scalars(
+        reads_product=alpha != 0,
+        is_complex=isinstance(alpha, complex),
+        is_plain=alpha == 1 and (options.beta == 0 or c is None),
+    )
+    policy = options.accuracy, options.scheme, options.workspace
+    call = problem, *policy, *mesh, *operands, placements, scalars
+    return once(("mesh", type(options.accuracy), *call), lambda: _plans(*call), "mesh")
+
+
+class _Scalars(NamedTuple):
+    """What plans have to know of alpha and beta."""
+
+    reads_product: bool
+    is_complex: bool
+    is_plain: bool  # the product alone is the result
+
+
+def _plans(
+    problem: Problem,
+    accuracy: Accuracy,
+    scheme: str | Scheme,
+    limit: int | None,
+    device_type: str,
+    mesh: tuple[int, ...],
+    left: Placements,
+    right: Placements,
+    placements: Placements | None,
+    scalars: _Scalars,
+) -> tuple[MeshPlan, ...]:
+    """All layouts that the workspace allows, the quickest first."""
+    method, target = method_for(problem, accuracy, scheme)
     planes = expected_planes(method, problem, target)
     itemsize = problem.dtype.itemsize
     layouts = candidates(
         (problem.m, problem.n, problem.k),
         itemsize,
-        tuple(a.device_mesh.shape),
-        a.placements,
-        b.placements,
+        mesh,
+        left,
+        right,
         placements,
         planes,
-        a.device_mesh.device_type,
-        adds=_adds(method, problem, options, c),
+        device_type,
+        adds=_adds(method, problem, scalars),
     )
-    limit = options.workspace
     plans = []
     for layout in layouts:
         if limit is None or "k" not in layout.roles or of_sums(layout, planes) <= limit:
-            memory = memory_of(
-                layout, itemsize, a.placements, b.placements, planes, limit
-            )
+            memory = memory_of(layout, itemsize, left, right, planes, limit)
             plans.append(MeshPlan(problem, method, target, layout, memory))
-    return plans
+    return tuple(plans)
 
 
 def _checked_problem(a: Any, b: Any, c: Any, out: Any, options: MeshOptions) -> Problem:
@@ -190,16 +224,14 @@ def _checked_placements(
     return placements
 
 
-def _adds(method: Method, problem: Problem, options: MeshOptions, c: Any) -> bool:
+def _adds(method: Method, problem: Problem, scalars: _Scalars) -> bool:
     """True if partial sums give the bits of `gemm` of one device.
 
     For some alpha and beta that has other ways to the result.
     """
-    if problem.multiplications == 0 or options.alpha == 0 or not method.adds:
+    if not (problem.multiplications and scalars.reads_product and method.adds):
         return False
-    if method.is_fixed:
-        return not isinstance(options.alpha, complex)
-    return options.alpha == 1 and (options.beta == 0 or c is None)
+    return not scalars.is_complex if method.is_fixed else scalars.is_plain
 
 
 def _check_operand(name: str, x: Any, first: Any) -> None:

@@ -18,11 +18,14 @@ from typing import Any
 import numpy as np
 
 from hifigemm.engine import Call, F, Outcome, Repeated, Splits
+from hifigemm.engines import threads
 from hifigemm.formats import Format
 from hifigemm.numerics import three_words
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.embedding import embed_left, embed_right, unembed
 from hifigemm.numerics.epilogue import Epilogue
+from hifigemm.numerics.equilibration import Equilibrated, equilibrated
+from hifigemm.numerics.magnitudes import magnitude_product
 from hifigemm.numerics.rounded_sums import rounded_sums as sums_of_terms
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
@@ -33,24 +36,32 @@ from hifigemm.plan import Plan
 from hifigemm.problem import Problem
 from hifigemm.settings import wants_core
 
+Sums = tuple[Array, Array | None]
 _KINDS = {"nearest": 0, "pair": 1, "enclosure": 2}
 
-# Times by which plans choose: nanoseconds a term, one thread, AMD EPYC at about 3 GHz.
-# Those of AVX-512 and NEON are counted from the lanes of AVX2 and were not measured.
-RATES = {"avx512": 0.14, "avx2": 0.14, "neon": 0.3, "portable": 3.0}
+# Times by which plans choose: nanoseconds a term, one thread, an AMD EPYC at about 3 GHz
+# and, for AVX-512, an Intel Xeon of 2023. That of NEON is counted from its lanes.
+RATES = {"avx512": 0.1, "avx2": 0.14, "neon": 0.3, "portable": 3.0}
 """Sums of the core, in tiles."""
 PRODUCTS_RATE = 0.3
 """Five or six products of the BLAS and their passes, of large matrices."""
 PRODUCTS_STEPS = 200_000.0
 """Nanoseconds that they take for the smallest ones."""
+SHARE = 1e6
+"""Nanoseconds of work for each thread, at least: starting one takes some 50,000."""
+_UNSHARED = 2**18
+"""Terms of a product that no thread would share, at the slowest rate."""
+SHARED_BYTES = 2**27
+"""Packed rows and columns of all threads, at most."""
 THIN = 3
 """Columns or rows up to which products of the BLAS read memory for every term."""
 THIN_RATE = 25.0
 """Nanoseconds a term of products so thin."""
 
+_TILE_ROWS = 3
 _TILE_COLUMNS = 16
 _BLOCK_NUMBERS = 2**18
-"""Most columns of a tile, and numbers of packed rows, in core/product.c."""
+"""Rows and most columns of a tile, and numbers of packed rows, in core/product.c."""
 
 
 @lru_cache(maxsize=1)
@@ -81,12 +92,132 @@ def rounded_sums(
     second = None if kind == "nearest" else np.empty(shape, first.dtype)
     a, b = _readable(a), _readable(b)
     c = None if c is None else _readable(c)
-    loaded()[0].multiply(a, b, c, first, second, shift, _KINDS[kind])
+    multiply(a, b, c, first, second, shift, _KINDS[kind])
     certified = np.ones(shape, bool)
     return RoundedSums(first, second, certified, _reason(), 1)
 
 
-_OVERRIDES: dict[Callable[..., Any], Any] = {three_words.rounded_sums: rounded_sums}
+def multiply(
+    a: Array,
+    b: Array,
+    c: Array | None,
+    first: Array,
+    second: Array | None,
+    shift: int,
+    kind: int,
+) -> bool:
+    """The core's product of two stacks, or matrices, large ones shared among threads.
+
+    An entry is rounded once whoever makes it, so bits do not depend on the threads.
+    """
+    core: Any = loaded()[0]
+    parts = 1
+    if first.size * a.shape[-1] > _UNSHARED:
+        batch, m, n = first.shape
+        parts = min(most_threads(batch, m, n, a.shape[-1]), threads.limit())
+    if parts == 1:
+        is_finite: bool = core.multiply(a, b, c, first, second, shift, kind)
+        return is_finite
+    left_stack = a if a.ndim == 3 else a[None]
+    right_stack = b if b.ndim == 3 else b[None]
+
+    def make(share: tuple[slice, slice, slice]) -> bool:
+        matrices, rows, cols = share
+        left = left_stack[matrices if len(left_stack) > 1 else slice(None), rows]
+        right = right_stack[matrices if len(right_stack) > 1 else slice(None), :, cols]
+        addend = None if c is None else c[share]
+        other = None if second is None else second[share]
+        is_finite: bool = core.multiply(
+            left, right, addend, first[share], other, shift, kind
+        )
+        return is_finite
+
+    return all(threads.side_by_side(make, _shares(first.shape, parts)))
+
+
+def most_threads(batch: int, m: int, n: int, k: int) -> int:
+    """Threads that a product may be shared among, by its work and their memory."""
+    nanoseconds = RATES[loaded()[0].instructions[0]] * batch * m * n * k
+    by_work = int(nanoseconds / SHARE)
+    if by_work <= 1:
+        return 1
+    by_memory = SHARED_BYTES // _packed_bytes(m, k)
+    return max(min(by_work, by_memory, max(batch, m, n)), 1)
+
+
+def _packed_bytes(rows: int, k: int) -> int:
+    """Bytes of the rows and the columns that a thread packs."""
+    packed_rows = min(rows + 2, max(_BLOCK_NUMBERS // max(k, 1), 24))
+    return 8 * k * (packed_rows + _TILE_COLUMNS)
+
+
+def _shares(shape: tuple[int, ...], parts: int) -> list[tuple[slice, slice, slice]]:
+    """Up to so many blocks of a result (batch, m, n), cut along its longest axis, each
+    with whole tiles.
+    """
+    axis = shape.index(max(shape))
+    unit = (1, _TILE_ROWS, _TILE_COLUMNS)[axis]
+    step = -(-shape[axis] // (parts * unit)) * unit
+    shares = []
+    for start in range(0, shape[axis], step):
+        share = [slice(None)] * 3
+        share[axis] = slice(start, start + step)
+        shares.append((share[0], share[1], share[2]))
+    return shares
+
+
+def two_parts(a: Array, b: Array, fmt: Format, kind: str) -> tuple[Array, Array] | None:
+    """`numerics.three_words.two_parts` by the core, which settles every entry."""
+    shape = max(len(a), len(b)), a.shape[1], b.shape[2]
+    first = np.empty(shape, a.dtype)
+    second = np.empty(shape, a.dtype)
+    if not multiply(_readable(a), _readable(b), None, first, second, 0, _KINDS[kind]):
+        return None
+    return first, second
+
+
+def sums(a: Array, b: Array, c: Array | None, kind: str = "nearest") -> Sums | None:
+    """A B + C for three real matrices of one dtype, entries rounded once: the array, and
+    for "pair" that of what it leaves. None where A or B is not finite, and without the
+    core.
+    """
+    if loaded()[0] is None:
+        return None
+    first = np.empty((1, a.shape[0], b.shape[1]), a.dtype)
+    second = None if kind == "nearest" else np.empty_like(first)
+    addend = None if c is None else _readable(c[None])
+    operands = _readable(a), _readable(b), addend
+    if not multiply(*operands, first, second, 0, _KINDS[kind]):
+        return None
+    return first[0], None if second is None else second[0]
+
+
+def _magnitude_product(a: Array, v: Array) -> Array:
+    """`numerics.magnitudes.magnitude_product`, in one reading of A."""
+    product = np.empty((a.shape[0], v.shape[1]))
+    loaded()[0].magnitude_product(_readable(a), _readable(v), product)
+    return product
+
+
+def _equilibrated(a: Array, b: Array) -> Equilibrated | None:
+    """`numerics.equilibration.equilibrated`, in two readings of A."""
+    scaled_a = np.empty(a.shape)
+    scaled_b = np.empty(b.shape)
+    exponents = np.empty(b.shape, np.int64)
+    determinant_exponent = loaded()[0].equilibrate(
+        _readable(a), _readable(b), scaled_a, scaled_b, exponents.view(np.float64)
+    )
+    if determinant_exponent is None:
+        return None
+    return Equilibrated(scaled_a, scaled_b, exponents, determinant_exponent)
+
+
+_OVERRIDES: dict[Callable[..., Any], Any] = {
+    three_words.rounded_sums: rounded_sums,
+    three_words.two_parts: two_parts,
+    magnitude_product: _magnitude_product,
+    equilibrated: _equilibrated,
+}
 
 
 def _reason() -> str:
@@ -115,9 +246,12 @@ def compile(plan: Plan) -> CoreProgram | None:
     if plan.scheme.core is not sums_of_terms:
         return None
     core, _ = loaded()
-    if core is None or not pays(plan.problem, core.instructions[0]):
+    problem = plan.problem
+    if core is None or not pays(problem, core.instructions[0]):
         return None
-    return CoreProgram(plan, core.multiply)
+    cols = 2 * problem.n if problem.is_complex else problem.n
+    is_shared = most_threads(problem.batch, problem.m, cols, problem.terms) > 1
+    return CoreProgram(plan, multiply if is_shared else core.multiply)
 
 
 @dataclass(frozen=True)
@@ -128,15 +262,16 @@ class CoreProgram:
     multiply: Callable[..., bool]
 
     def nbytes(self, batch: int, rows: int, cols: int) -> int:
-        """Bytes of packed rows and columns, and of complex operands as real ones."""
+        """Bytes that all threads pack, and of complex operands as real ones."""
         problem = self.plan.problem
         k = problem.terms
-        width = 2 if problem.is_complex else 1
-        packed_rows = min(rows + 2, max(_BLOCK_NUMBERS // max(k, 1), 24))
+        real_cols = cols
         embedded = 0
         if problem.is_complex:
-            embedded = batch * (rows * k + k * cols * width + rows * cols * width)
-        return 8 * (k * (packed_rows + _TILE_COLUMNS) + embedded)
+            real_cols = 2 * cols
+            embedded = 8 * batch * (rows * k + k * real_cols + rows * real_cols)
+        num_threads = most_threads(batch, rows, real_cols, k)
+        return num_threads * _packed_bytes(rows, k) + embedded
 
     def in_halves(self, batch: int, rows: int, cols: int) -> bool:
         """False: sums are no products of halves."""
@@ -197,7 +332,9 @@ class CoreProgram:
         `Program`.
         """
         problem = self.plan.problem
-        is_plain = not problem.is_complex and not problem.mirror and call.out is None
+        is_plain = not problem.mirror and call.out is None
+        adds_exactly = self.plan.rounding.has_addend
+        is_plain = is_plain and not (problem.is_complex and adds_exactly)
         for x, stack in zip(call.operands, call.stacks, strict=True):
             is_plain = is_plain and x.dtype == problem.dtype and x.size == stack.size
         result_shape = self.plan.blocking.shape
@@ -209,19 +346,35 @@ class CoreProgram:
         is_tensor = self.plan.engine == "torch"
         num_products = float(self.plan.num_products)
 
-        def product(a: Any, b: Any) -> Any:
+        def product(a: Any, b: Any, c: Any = None) -> Any:
             left = a if a.ndim == 2 else a.reshape(left_shape)
             right = b if b.ndim == 2 else b.reshape(right_shape)
             if not (left.flags.aligned and right.flags.aligned):
                 return None
             values = np.empty(result_shape, dtype)
-            if not multiply(left, right, None, values, None, call.shift, 0):
-                return None
-            return values
+            if problem.is_complex:
+                left, right = left.reshape(left_shape), right.reshape(right_shape)
+                is_written = self._write(left, right, call.shift, values)
+            else:
+                is_written = multiply(left, right, c, values, None, call.shift, 0)
+            return values if is_written else None
 
-        def of_arrays(a: Any, b: Any, out: None) -> Any:
+        def sum_with(a: Any, b: Any, c: Any) -> Any:
+            third = c.reshape(result_shape)
+            third = third if self.plan.rounding.c_sign > 0 else -third
+            if not (third.flags.aligned and np.isfinite(third).all()):
+                return None
+            return product(a, b, third)
+
+        def of_arrays(a: Any, b: Any, out: Any) -> Any:
             values = product(a, b)
-            return None if values is None else values.reshape(call.shape)
+            if values is None:
+                return None
+            values = values.reshape(call.shape)
+            if out is None:
+                return values
+            out[...] = values
+            return out
 
         def of_all(
             a: Any,
@@ -231,15 +384,20 @@ class CoreProgram:
             alpha: complex = 1.0,
             beta: complex = 0.0,
         ) -> Any:
-            if not (call.epilogue.idle or is_ieee()):
+            is_rounded_again = not (call.epilogue.idle or adds_exactly)
+            if is_rounded_again and not is_ieee():
                 return None
-            values = product(a.numpy(), b.numpy()) if is_tensor else product(a, b)
+            x, y, z = a, b, c
+            if is_tensor:
+                x, y, z = a.numpy(), b.numpy(), None if c is None else c.numpy()
+            if adds_exactly:
+                values = sum_with(x, y, z)
+            else:
+                values = product(x, y)
             if values is None:
                 return None
-            if not call.epilogue.idle:
-                third = c
-                if c is not None:
-                    third = (c.numpy() if is_tensor else c).reshape(result_shape)
+            if is_rounded_again:
+                third = None if z is None else z.reshape(result_shape)
                 values = Epilogue(alpha, beta, third).apply(values)
                 # A finite result may be the difference of two that overflow.
                 if not np.isfinite(values).all():

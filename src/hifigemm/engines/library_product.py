@@ -18,6 +18,12 @@ kernels in their place sets it.
 def library_matmul(
     x: torch.Tensor, y: torch.Tensor, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """torch.matmul of the library."""
+    """torch.matmul of the library.
+
+    It calls torch.bmm for two stacks, after twice the time on the host that torch.bmm
+    takes by itself.
+    """
     with aside():
+        if x.ndim == y.ndim == 3 and x.shape[0] == y.shape[0]:
+            return torch.bmm(x, y, out=out)
         return torch.matmul(x, y, out=out)

@@ -63,7 +63,7 @@ def _converted(library: Library, given: dict[str, Any]) -> WideOperands:
     # Integers and bools count as float64, as they do for numpy.linalg
     dtypes = [np.dtype(float) if x.dtype.kind in "iub" else x.dtype for x in arrays]
     dtype = result_dtype(*dtypes)
-    wide = np.result_type(dtype, np.float64)
+    wide = np.dtype(complex if dtype.kind == "c" else float)
     return WideOperands(library, [converted(x, wide) for x in arrays], dtype)
 
 
@@ -164,6 +164,8 @@ def in_dtype(
     """x, or the array in its place that is `nearest` to the solution, in a dtype, and
     its radius with the distance of the two, rounded upwards.
     """
+    if nearest is None and x.dtype == dtype:
+        return x, radius
     result = (x if nearest is None else nearest).astype(dtype)
     distance = moduli(result.astype(x.dtype) - x)
     is_same = distance == 0.0

@@ -10,26 +10,33 @@ Idea
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any, cast
 
 import numpy as np
 
 from hifigemm import api
+from hifigemm.engine import F
+from hifigemm.engines import core
 from hifigemm.exceptions import PlanError, VerificationError
 from hifigemm.gemm import gemm_of_numbers
-from hifigemm.linalg.upward import UNIT
-from hifigemm.numerics import subnormals
+from hifigemm.linalg.block_inverse import SMALLEST, inverse_by_blocks
+from hifigemm.linalg.upward import UNIT, moduli
+from hifigemm.numerics import magnitudes, subnormals
 from hifigemm.numerics.bits import Array
-
-FEW = 4
-"""Rows or columns that are multiplied one by one on a device, in the time of reading
-the other operand a few times.
-"""
+from hifigemm.numerics.magnitudes import FEW
 
 
 def is_on_host(x: Any) -> bool:
     """True for arrays and numbers of NumPy, False for device arrays."""
     return not hasattr(x, "tensor")
+
+
+def version_for(x: Array, function: F) -> F:
+    """A plain function as the compiled core has it, for arrays of the host; the function
+    itself on a device, and without the core.
+    """
+    return core.override(function) if is_on_host(x) else function
 
 
 def matmul(a: Array, b: Array) -> Array:
@@ -43,6 +50,9 @@ def matmul(a: Array, b: Array) -> Array:
         return subnormals.matmul(a, b)
     terms = a.shape[1]
     if b.shape[1] <= FEW:
+        product = _by_kernel(a, b, of_magnitudes=False)
+        if product is not None:
+            return product
         columns = [(a * column).sum(axis=1) for column in b.T]
         return np.stack(columns, axis=1) if columns else a[:, :0] * 0.0
     if a.shape[0] <= FEW:
@@ -52,6 +62,30 @@ def matmul(a: Array, b: Array) -> Array:
     # (n + 1) u |A||B| with the rounding of the product itself
     is_complex = "c" in (a.dtype.kind, b.dtype.kind)
     return product_of_numbers(a, b, (2 * terms if is_complex else terms) * UNIT)
+
+
+def magnitude_product(a: Array, v: Array) -> Array:
+    """|A| V for V >= 0 of few columns, in float64, with the roundings of `matmul` and
+    those of `moduli`.
+    """
+    if v.shape[1] <= FEW and a.dtype.kind != "c":
+        if is_on_host(a):
+            return core.override(magnitudes.magnitude_product)(a, v)
+        product = _by_kernel(a, v, of_magnitudes=True)
+        if product is not None:
+            return product
+    return matmul(moduli(a), v)
+
+
+def _by_kernel(a: Array, v: Array, of_magnitudes: bool) -> Array | None:
+    """A V, or |A| V, of device arrays by a kernel of a GPU; None where there is none."""
+    tensor = _tensor(a)
+    is_real = a.dtype.kind == v.dtype.kind == "f"
+    if not (is_real and tensor.is_cuda and find_spec("triton") is not None):
+        return None
+    from hifigemm.engines.kernels.thin_products import thin_product
+
+    return _array(thin_product(tensor, _tensor(v), of_magnitudes=of_magnitudes))
 
 
 def product_of_numbers(
@@ -69,6 +103,9 @@ def product_of_numbers(
 def correct_residual(a: Array, x: Array, b: Array) -> Array:
     """B - A X, every real component rounded once."""
     if is_on_host(a):
+        sums = _residual_by_core(a, x, b, "nearest")
+        if sums is not None:
+            return sums[0]
         return cast(
             Array,
             gemm_of_numbers(a, x, b, alpha=-1.0, beta=1.0, accuracy="correct"),
@@ -77,6 +114,24 @@ def correct_residual(a: Array, x: Array, b: Array) -> Array:
         _tensor(a), _tensor(x), _tensor(b), alpha=-1.0, beta=1.0, accuracy="correct"
     )
     return _array(difference)
+
+
+def pair_residual(a: Array, x: Array, b: Array) -> list[Array]:
+    """B - A X as a pair: the nearest numbers, and those nearest to what they leave."""
+    if is_on_host(a):
+        sums = _residual_by_core(a, x, b, "pair")
+        if sums is not None:
+            return list(sums)
+    left = np.concatenate([a, b], axis=1)
+    right = np.concatenate([-x, identity(b.shape[1], like=b)])
+    return list(product_of_numbers(left, right, result="pair"))
+
+
+def _residual_by_core(a: Array, x: Array, b: Array, kind: str) -> Any:
+    """B - A X of real arrays by the compiled core, if it is there; B is finite."""
+    if not a.dtype.kind == x.dtype.kind == b.dtype.kind == "f":
+        return None
+    return core.sums(a, -x, b, kind)
 
 
 def identity(n: int, like: Array) -> Array:
@@ -99,7 +154,10 @@ def inverse(a: Array) -> Array:
     """
     if is_on_host(a):
         return np.linalg.inv(a)
-    return _array(_torch().linalg.inv_ex(_tensor(a)).inverse)
+    tensor = _tensor(a)
+    if tensor.is_cuda and len(tensor) >= SMALLEST:
+        return _array(inverse_by_blocks(tensor))
+    return _array(_torch().linalg.inv_ex(tensor).inverse)
 
 
 def thin_qr(a: Array) -> tuple[Array, Array]:
@@ -186,8 +244,8 @@ def to_device_of(like: Array, x: Array) -> Array:
 
 
 def numbers(*arrays: Any) -> list[float]:
-    """The only entry of each array, with one wait for the device."""
-    if all(is_on_host(x) for x in arrays):
+    """The only entry of each of some arrays of one device, with one wait for it."""
+    if is_on_host(arrays[0]):
         return [float(x) for x in arrays]
     tensors = [_tensor(x).double().reshape(()) for x in arrays]
     return list(_torch().stack(tensors).tolist())

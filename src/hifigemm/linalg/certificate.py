@@ -30,14 +30,49 @@ from functools import cached_property
 
 import numpy as np
 
-from hifigemm.linalg.arrays import diagonal, matmul, numbers, product_of_numbers
+from hifigemm.engines import core
+from hifigemm.linalg.arrays import (
+    diagonal,
+    identity,
+    is_on_host,
+    magnitude_product,
+    matmul,
+    numbers,
+    product_of_numbers,
+)
 from hifigemm.linalg.upward import UNIT, above, gamma, moduli
 from hifigemm.numerics.bits import LEAST, Array
+from hifigemm.numerics.magnitudes import FEW
 
 SHARE_OF_PRODUCT = 0.05
 """What the product R A may add to the norm of I - R A."""
 ACCURACY_OF_UPDATE = 2.0**-20
 """Of R q relative to the error of x, in the worst case."""
+
+
+class Magnitudes:
+    """At least |M| for a real or complex matrix M, or for the sum of words that stand side
+    by side, of which products with nonnegative columns are asked.
+    """
+
+    def __init__(self, matrix: Array, words: int = 1) -> None:
+        self.matrix = matrix
+        self.words = words
+
+    @cached_property
+    def array(self) -> Array:
+        """The bounds of entries, each of which passed `words` - 1 roundings."""
+        n = self.matrix.shape[1] // self.words
+        total = moduli(self.matrix[:, :n])
+        for word in range(1, self.words):
+            total = above(total + moduli(self.matrix[:, word * n : (word + 1) * n]), 1)
+        return total
+
+    def times(self, v: Array) -> Array:
+        """|M| V for V >= 0 of n rows, after n roundings of each term."""
+        if self.words == 1 and v.shape[1] <= FEW and self.matrix.dtype.kind == "f":
+            return magnitude_product(self.matrix, v)
+        return matmul(self.array, v)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,13 +84,13 @@ class Certificate:
 
     inverse: Array
     """R, n x n, or its words side by side."""
-    inverse_moduli: Array
-    """At least |R|, n x n."""
-    inverse_sums: Array
-    """At least |R| e, n x 1."""
-    moduli: Array
-    """At least |A|."""
-    deviations: Array
+    inverse_magnitudes: Magnitudes
+    """Of R."""
+    inverse_norm: float
+    """At least the largest entry of |R| e."""
+    magnitudes: Magnitudes
+    """Of A."""
+    deviations: Magnitudes
     """F, at least |fl(I - D)|."""
     accuracy: float
     """r of D in modulus."""
@@ -66,7 +101,7 @@ class Certificate:
 
     @cached_property
     def norm(self) -> float:
-        """a, at least the norm of I - R A; Inf or NaN where R is of no use."""
+        """a, at least the norm of I - R A; Inf or NaN where it is of no use."""
         (norm,) = numbers(self.row_bounds.max(initial=0.0))
         return norm
 
@@ -78,44 +113,47 @@ class Certificate:
     @property
     def words(self) -> int:
         """Number of words of R."""
-        n = len(self.moduli)
-        return self.inverse.shape[1] // n if n else 1
+        return self.inverse_magnitudes.words
 
     def contraction(self, v: Array) -> Array:
         """An upper bound of |I - R A| v for the columns of v >= 0."""
+        images = self.deviations.times(v)
+        products = self.inverse_magnitudes.times(self.magnitudes.times(v))
+        largest = v.max(axis=0, keepdims=True, initial=0.0)
         return _contraction(
-            self.deviations,
-            self.inverse_moduli,
-            self.inverse_sums,
-            self.moduli,
-            self.accuracy,
-            v,
+            images, products, v, largest, self.accuracy, self.inverse_norm
         )
 
+    def image(self, b: Array) -> Array:
+        """R b, with no bound."""
+        if self.words == 1:
+            return matmul(self.inverse, b)
+        d, _ = self._accurate_update(Residual([b]))
+        return d
+
     def update(self, residual: Residual) -> tuple[Array, Array]:
-        """(d, y): d close to R q, and y >= |R q*| for the exact residual q*."""
+        """(d, e): d close to R q, and e >= |R q* - d| for the exact residual q*."""
         if len(residual.words) == 1 and self.words == 1:
             return self._native_update(residual)
         return self._accurate_update(residual)
 
     def _native_update(self, residual: Residual) -> tuple[Array, Array]:
-        """|R q*| <= |d| + |R| ((gamma_n + u) |q| + errors) and what underflows,
-        d = fl(R q).
+        """|R q* - d| <= |R| (gamma_n + u) |q| and what underflows, d = fl(R q).
 
         A complex product of n terms is two real ones of 2 n terms.
         """
-        n = len(self.moduli)
         (q,) = residual.words
+        n = len(q)
         d = matmul(self.inverse, q)
 
         # gamma of the sums of d; those of re and im are of all its components
         share = 1.5 * gamma(2 * n) if q.dtype.kind == "c" else gamma(n)
-        sizes = (share + UNIT) * moduli(q) + residual.errors
-        return d, above(moduli(d) + self._sums(sizes), 2, self._underflows())
+        images = self.inverse_magnitudes.times((share + UNIT) * moduli(q))
+        return d, above(images, n + 6, self._underflows)
 
     def _accurate_update(self, residual: Residual) -> tuple[Array, Array]:
-        """|R q*| <= (1 + 2 u) |d| + |R| ((r + u^2) |q| + errors), d = R q to an
-        accuracy r; u for u^2 where q is of one word.
+        """|R q* - d| <= 2 u |d| + |R| (r + u^2) |q|, d = R q to an accuracy r; u for u^2
+        where q is of one word.
 
         Where the condition exceeds 1 / u, roundings of a native product would be larger
         than R q itself. All words of R meet all words of q in one product.
@@ -129,61 +167,59 @@ class Certificate:
         share = 1.5 * accuracy if d.dtype.kind == "c" else accuracy
         share += UNIT * UNIT if count == 2 else UNIT
         magnitudes = sum(map(moduli, residual.words[1:]), moduli(residual.words[0]))
-        sizes = share * magnitudes + residual.errors
-        return d, above(moduli(d) + self._sums(sizes), 5, self._underflows())
+        images = self.inverse_magnitudes.times(share * magnitudes)
+        return d, above(images + 2.0 * UNIT * moduli(d), len(d) + 8, self._underflows)
 
-    def _sums(self, sizes: Array) -> Array:
-        """At least |R| v, v >= 0 having come out of six roundings at most."""
-        n = len(self.moduli)
-        return above(matmul(self.inverse_moduli, sizes), n + 6, n * LEAST)
-
-    def _underflows(self) -> Array:
-        """At least what products of R and a residual, and the last rounding of the
-        residual, lose below 2^-1074.
+    @cached_property
+    def _underflows(self) -> float:
+        """At least what products of R and a residual, those of |R| and its sizes, and the
+        last rounding of the residual, lose below 2^-1074.
         """
-        n = len(self.moduli)
-        return (2 * n + 6) * LEAST * (1.0 + self.inverse_sums)
+        n = len(self.row_bounds)
+        return (3 * n + 6) * LEAST * (1.0 + self.inverse_norm)
+
+    def largest_error(self, y: Array) -> Array:
+        """At least the largest entries of |A^-1 b - x~|, given y >= |R (b - A x~)| after two
+        more roundings, and a proof: max(y) / (1 - a), 1 x k.
+        """
+        largest = y.max(axis=0, keepdims=True, initial=0.0)
+        return above(largest / (1.0 - self.norm), 4)
 
     def radius(self, y: Array) -> Array:
-        """At least |A^-1 b - x~|, given y >= |R (b - A x~)| and a proof.
+        """At least |A^-1 b - x~|, given y as before.
 
         First y + max(y) / (1 - a) g, g >= |G| e. What that bounds, z, satisfies
         z = R (b - A x~) + G z, so y + |G| z bounds it as well, and no worse.
         """
-        largest = y.max(axis=0, keepdims=True, initial=0.0)
-        beta = above(largest / (1.0 - self.norm), 2)
-        first = above(y + beta * self.row_bounds, 2, LEAST)
-        return above(y + self.contraction(first), 1)
+        first = above(y + self.largest_error(y) * self.row_bounds, 4, LEAST)
+        return above(y + self.contraction(first), 3)
 
 
 @dataclass(frozen=True, eq=False)
 class Residual:
-    """b - A x as a sum q of words, up to u |q| + eta, for two words u^2 |q| + eta, and
-    errors of their own.
-    """
+    """b - A x as a sum q of words, up to u |q| + eta, for two words u^2 |q| + eta."""
 
     words: list[Array]
-    errors: Array | float = 0.0
 
 
 def _contraction(
-    deviations: Array,
-    inverse_moduli: Array,
-    inverse_sums: Array,
-    moduli_of_a: Array,
+    images: Array,
+    products: Array,
+    v: Array | float,
+    largest: Array | float,
     accuracy: float,
-    v: Array,
+    inverse_norm: float,
 ) -> Array:
-    """An upper bound of (1 + 3 u) (F v + r |R| (|A| v) + u v + eta E v).
+    """An upper bound of (1 + 3 u) (F v + r |R| (|A| v) + u v + n eta E v), `images` being
+    F v and `products` |R| (|A| v).
 
     A term passes n roundings in each of two products, and seven more with those that
-    stand for 1 + 3 u. Underflow takes at most eta (n + 1 + n r |R| e / 2), r <= 1.
+    stand for 1 + 3 u. Underflow takes at most eta (n + 1 + n r |R| e / 2), r <= 1, from
+    these products, and n^2 eta max(v) from D.
     """
-    n = len(v)
-    products = matmul(inverse_moduli, matmul(moduli_of_a, v))
-    terms = matmul(deviations, v) + accuracy * products + UNIT * v
-    largest = v.max(axis=0, keepdims=True, initial=0.0)
-    underflows = (n + 3) * LEAST * (1.0 + largest + inverse_sums)
+    n = len(images)
+    terms = images + accuracy * products + UNIT * v
+    underflows = (n + 2) ** 2 * LEAST * (1.0 + largest + inverse_norm)
     return above(terms, 2 * n + 7, underflows)
 
 
@@ -195,35 +231,31 @@ def prove(a: Array, inverse: Array) -> Certificate:
     """
     n = len(a)
     words = inverse.shape[1] // n if n else 1
-    ones = np.ones((n, 1), like=a)
+    magnitudes = Magnitudes(a)
+    inverse_magnitudes = Magnitudes(inverse, words)
 
-    # Moduli of both matrices, and the sizes that decide the accuracy of their product
-    moduli_of_a = moduli(a)
-    inverse_moduli = _sum_of_moduli(inverse, words)
-    inverse_sums = above(matmul(inverse_moduli, ones), n, n * LEAST)
-    sizes = matmul(inverse_moduli, matmul(moduli_of_a, ones))
-    (condition,) = numbers(sizes.max(initial=0.0))
+    # |R| (|A| e), the sizes that decide the accuracy of the product, and |R| e
+    columns = np.ones((n, 2), like=a)
+    ones = columns[:, 1:]
+    columns[:, :1] = magnitudes.times(ones)
+    images = inverse_magnitudes.times(columns)
+    sizes = images[:, :1]
+    condition, largest_sum = numbers(*images.max(axis=0, initial=0.0))
     if not math.isfinite(condition):
         raise np.linalg.LinAlgError("the approximate inverse is not finite")
+    inverse_norm = above(largest_sum, n, n * LEAST)
 
-    # The product, as accurate as the proof needs it
-    is_complex = a.dtype.kind == "c"
-    accuracy = accuracy_of_product(condition, words * n, is_complex)
-    product = product_of_numbers(inverse, np.concatenate([a] * words), accuracy)
-    if is_complex:
-        accuracy *= 1.5  # more than the square root of 2, its own rounding included
-
-    diagonal(product)[...] -= 1.0
-    deviations = moduli(product)
-
+    # R A - I, as accurate as the proof needs it
+    gap, accuracy = _gap(a, inverse, words, condition)
+    deviations = Magnitudes(gap)
     row_bounds = _contraction(
-        deviations, inverse_moduli, inverse_sums, moduli_of_a, accuracy, ones
+        deviations.times(ones), sizes, 1.0, 1.0, accuracy, inverse_norm
     )
     return Certificate(
         inverse,
-        inverse_moduli,
-        inverse_sums,
-        moduli_of_a,
+        inverse_magnitudes,
+        inverse_norm,
+        magnitudes,
         deviations,
         accuracy,
         condition,
@@ -231,13 +263,43 @@ def prove(a: Array, inverse: Array) -> Certificate:
     )
 
 
+def _gap(a: Array, inverse: Array, words: int, condition: float) -> tuple[Array, float]:
+    """(fl(D - I), r): D is R A to the accuracy r, for complex A in modulus.
+
+    For arrays of the host the native product is D where that is enough, and else
+    R A - I is a sum that is rounded once, if the core is there: an error of r = 0, as
+    the u |R A - I| is that of the difference.
+    """
+    is_complex = a.dtype.kind == "c"
+    n = len(a)
+    accuracy = accuracy_of_product(condition, words * n, is_complex)
+    copies = np.concatenate([a] * words) if words > 1 else a
+    if accuracy == worst_case(words * n, is_complex) and is_on_host(a):
+        product = matmul(inverse, copies)
+    else:
+        if not is_complex and is_on_host(a):
+            sums = core.sums(inverse, copies, -identity(n, like=a))
+            if sums is not None:
+                return sums[0], 0.0
+        product = product_of_numbers(inverse, copies, accuracy)
+    diagonal(product)[...] -= 1.0
+
+    # More than the square root of 2, its own rounding included
+    return product, 1.5 * accuracy if is_complex else accuracy
+
+
 def accuracy_of_product(condition: float, terms: int, is_complex: bool) -> float:
     """r for D: what adds 0.05 to the norm, or the worst case of the native product
     where that is less and costs nothing.
     """
     wanted = SHARE_OF_PRODUCT / max(condition, 1.0)
-    native = gamma(2 * terms if is_complex else terms)
+    native = worst_case(terms, is_complex)
     return native if native <= wanted else rung(wanted)
+
+
+def worst_case(terms: int, is_complex: bool) -> float:
+    """r of a native product of this many terms."""
+    return gamma(2 * terms if is_complex else terms)
 
 
 def rung(accuracy: float) -> float:
@@ -246,12 +308,3 @@ def rung(accuracy: float) -> float:
     """
     exponent = math.frexp(accuracy)[1] - 1
     return max(math.ldexp(1.0, exponent - exponent % 2), math.ulp(0.0))
-
-
-def _sum_of_moduli(words: Array, count: int) -> Array:
-    """Upper bounds of the sums of moduli of words that stand side by side."""
-    n = len(words)
-    total = moduli(words[:, :n])
-    for word in range(1, count):
-        total = above(total + moduli(words[:, word * n : (word + 1) * n]), 1)
-    return total

@@ -200,8 +200,8 @@ def _log_of_quotient(certificate: Certificate, gaps: Array) -> tuple[complex, fl
     Raises VerificationError: the norm of K is not known to be less than 1.
     """
     n = len(gaps)
-    d, y = certificate.update(Residual([gaps]))
-    sizes = certificate.radius(y)
+    d, error_of_d = certificate.update(Residual([gaps]))
+    sizes = certificate.radius(moduli(d) + error_of_d)
     (norm,) = numbers(above(sizes.sum(axis=1), n).max(initial=0.0))
     if not norm < 1.0:
         raise VerificationError(
@@ -210,7 +210,7 @@ def _log_of_quotient(certificate: Certificate, gaps: Array) -> tuple[complex, fl
         )
 
     # Errors of the diagonal: those of R F, |G| |K|, and the sum of n terms
-    errors = above(y - moduli(d), 1) + certificate.contraction(sizes)
+    errors = error_of_d + certificate.contraction(sizes)
     share = 1.5 * gamma(n) if d.dtype.kind == "c" else gamma(n)
     of_sum = share * np.abs(diagonal(d)).sum()
     of_series = n * norm * norm / (2.0 * (1.0 - norm))

@@ -19,9 +19,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hifigemm.linalg.arrays import numbers, to_device_of, to_host
+from hifigemm.linalg.arrays import (
+    check_finite,
+    is_on_host,
+    numbers,
+    to_device_of,
+    to_host,
+    version_for,
+)
 from hifigemm.linalg.upward import above
-from hifigemm.numerics.bits import LEAST, Array, least_exponent, power_of_two
+from hifigemm.numerics.bits import LEAST, Array, least_exponent
+from hifigemm.numerics.equilibration import equilibrated
 
 Equilibration = Callable[[Array], tuple[Array, Array]]
 """Exponents of rows, n x 1, and of columns, 1 x n, from those of a matrix."""
@@ -32,8 +40,6 @@ _ZERO = -(10**6)
 """In the place of the exponent of a zero: below all others, and no sum overflows."""
 _FAR = np.int64(2**60)
 """Above the length of every path."""
-_MODERATE = 400
-"""Exponents of entries for which nothing can be lost."""
 _HIGHEST = 500
 """Exponents of scaled entries up to here leave room for the products of two."""
 
@@ -59,6 +65,8 @@ class ScaledSystem:
         scaled_radius = scaled(radius, self.exponents)
         is_exact = scaled(scaled_x, -self.exponents) == x
         is_exact &= scaled(scaled_radius, -self.exponents) == radius
+        if is_on_host(x) and is_exact.all():
+            return scaled_x, scaled_radius
         loose = above(scaled_radius, 1, LEAST)
         return scaled_x, np.where(is_exact, scaled_radius, loose)
 
@@ -88,19 +96,21 @@ def scaled_columns(x: Array) -> tuple[Array, Array]:
 def scaled_system(
     a: Array, b: Array, exponents_of: Equilibration | None = None
 ) -> ScaledSystem:
-    """The system A x = b, finite and float64 or complex128, with rows and columns in
-    scale, by `equilibration` or another function of the exponents of A.
+    """The system A x = b, float64 or complex128, with rows and columns in scale, by
+    `equilibration` or another function of the exponents of A.
+
+    Raises VerificationError: Inf and NaN.
     """
+    if exponents_of is None and a.dtype.kind == b.dtype.kind == "f":
+        system = version_for(a, equilibrated)(a, b)
+        if system is not None:
+            return ScaledSystem(*system)
+    check_finite(a=a, b=b)
+
     # Rows and columns of A, the largest entries in [1/2, 1) unless a bit would be lost
-    is_moderate = exponents_of is None and _is_moderate(a)
-    if is_moderate:
-        rows, columns = _equilibration_of_moderate(a)
-        highest_of_a = np.zeros((), np.int64, like=a)
-    else:
-        sizes_of_a, small_of_a = _exponents(a)
-        rows, columns = (exponents_of or equilibration)(sizes_of_a)
-        rows = rows + _deficit(small_of_a + rows + columns, axis=1)
-        highest_of_a = (sizes_of_a + rows + columns).max(initial=0)
+    sizes_of_a, small_of_a = _exponents(a)
+    rows, columns = (exponents_of or equilibration)(sizes_of_a)
+    rows = rows + _deficit(small_of_a + rows + columns, axis=1)
 
     # Right sides alike
     sizes_of_b, small_of_b = _exponents(b)
@@ -108,45 +118,18 @@ def scaled_system(
     sides = sides + _deficit(small_of_b + rows + sides, axis=0)
 
     # Nothing is scaled where entries would be too large; a device does not wait here
+    highest_of_a = (sizes_of_a + rows + columns).max(initial=0)
     highest_of_b = (sizes_of_b + rows + sides).max(initial=0)
     is_too_large = np.maximum(highest_of_a, highest_of_b) > _HIGHEST
     rows = np.where(is_too_large, 0, rows)
     columns = np.where(is_too_large, 0, columns)
     sides = np.where(is_too_large, 0, sides)
-    if is_moderate:
-        scaled_a = a * power_of_two(rows) * power_of_two(columns)
-    else:
-        scaled_a = scaled(a, rows + columns)
     return ScaledSystem(
-        scaled_a,
+        scaled(a, rows + columns),
         scaled(b, rows + sides),
         columns.reshape(-1, 1) - sides,
         rows.sum() + columns.sum(),
     )
-
-
-def _is_moderate(a: Array) -> bool:
-    """True for real entries that are zeros or 2^-400 to 2^400 in modulus: products by
-    powers of two that scale them are exact, with no need of exponents of entries.
-    """
-    if a.dtype.kind == "c":
-        return False
-    magnitudes = np.abs(a)
-    smallest, largest = numbers(
-        magnitudes.min(initial=1.0, where=magnitudes > 0.0),
-        magnitudes.max(initial=1.0),
-    )
-    return smallest >= 2.0**-_MODERATE and largest <= 2.0**_MODERATE
-
-
-def _equilibration_of_moderate(a: Array) -> tuple[Array, Array]:
-    """`equilibration` of the exponents of moderate entries: rows from -400 to 400, and
-    columns from 0 to 800.
-    """
-    rows = -np.frexp(np.abs(a).max(axis=1, keepdims=True, initial=0.0))[1]
-    in_scale = a * power_of_two(rows)
-    columns = -np.frexp(np.abs(in_scale).max(axis=0, keepdims=True, initial=0.0))[1]
-    return rows.astype(np.int64), columns.astype(np.int64)
 
 
 def zeros_are_exact(a: Array, *words: Array) -> bool:

@@ -23,7 +23,7 @@ from hifigemm.linalg.arrays import check_finite, identity, to_device_of
 from hifigemm.linalg.certificate import Certificate
 from hifigemm.linalg.correct import correctly_rounded, rounded
 from hifigemm.linalg.inverse import certified_system
-from hifigemm.linalg.refinement import Accuracy, enclosure
+from hifigemm.linalg.refinement import enclosure
 from hifigemm.numerics.bits import Array
 from hifigemm.transforms import opaque
 
@@ -108,6 +108,9 @@ def _stack(
 
     Raises VerificationError: for the first system that fails, after all were tried.
     """
+    if a.ndim == b.ndim == 2:
+        x, radius, report = _system(a, b, operands.dtype, is_correct)
+        return x, radius, [report]
     stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a = np.broadcast_to(a, stack + a.shape[-2:])
     b = np.broadcast_to(b, stack + b.shape[-2:])
@@ -136,14 +139,12 @@ def _system(
     # Where R has two words, one word of x would leave a residual too large to be of use
     words = 2 if is_correct else certificate.words
     enclosed = enclosure(system, certificate, words)
-    kind = np.finfo(dtype).dtype
     nearest = None
     if is_correct:
-        check_finite(b=b)
+        kind = np.finfo(dtype).dtype
         if rounded(system, enclosed.on_host(), kind)[1].any():
-            # All digits of the residual, before ties and zeros are looked for
-            best: Accuracy = "pair" if certificate.words == 2 else "correct"
-            enclosed = enclosure(system, certificate, words, [best])
+            # Once more, before ties and zeros are looked for
+            enclosed = enclosure(system, certificate, words, enclosed)
         nearest = correctly_rounded(system, enclosed.on_host(), kind)
         nearest = to_device_of(enclosed.x, nearest)
     x, radius = system.restored(enclosed.x, enclosed.of_one_word())

@@ -13,6 +13,8 @@ Where it holds
 
 from __future__ import annotations
 
+from typing import Any, overload
+
 import numpy as np
 
 from hifigemm.numerics.bits import LEAST, Array
@@ -27,12 +29,16 @@ place.
 """
 
 
-def above(x: Array, roundings: int, underflows: Array | float = 0.0) -> Array:
+@overload
+def above(x: float, roundings: int, underflows: float = 0.0) -> float: ...
+@overload
+def above(x: Array, roundings: int, underflows: Array | float = 0.0) -> Array: ...
+def above(x: Any, roundings: int, underflows: Any = 0.0) -> Any:
     """An upper bound of the nonnegative expression that was computed as x.
 
     Parameters
     ----------
-    x : array of float64
+    x : float, or array of float64
     roundings : int
         The most roundings that a term of the expression passes, at most 2**50. Fewer
         may err in the wrong direction, as 1 - a in a denominator: the bound is for

@@ -27,7 +27,9 @@ from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import parts_of, vector_blocks
 from hifigemm.numerics.embedding import components
+from hifigemm.numerics.integer_sums import Rounding, rounded_integers
 from hifigemm.numerics.residues import ModuliSet, centred, reduce_centred, residues
+from hifigemm.numerics.rounded_sums import Addend
 from hifigemm.numerics.rounding import Rounded, round_in_chunks
 from hifigemm.numerics.scaling import Scale, round_to_integers
 
@@ -191,3 +193,31 @@ def crt(
     return round_integers(
         residues, unit_left, unit_right, shift, moduli, fmt, block_entries
     ).values
+
+
+def crt_rounded_once(
+    products: Array,
+    unit_left: Array,
+    unit_right: Array,
+    shift: int,
+    moduli: ModuliSet,
+    fmt: Format,
+    rounding: Rounding,
+    c: Array | None = None,
+) -> tuple[Array, Array | None]:
+    """The arrays of `rounded_integers` for products of `residue_gemm`, V and C times
+    2**shift; c, like the result, has the components of complex entries side by side.
+    """
+    residues = product_residues(products, moduli)
+    batch, count, m, n = residues.shape
+    limbs = moduli.reconstruct(np.swapaxes(residues, 0, 1).reshape(count, -1))
+    exponent = np.broadcast_to(unit_left + unit_right + shift, (batch, m, n)).ravel()
+    addend = None
+    if c is not None:
+        c_exponent = rounding.c_exponent + shift
+        addend = Addend(c.ravel(), c_exponent, rounding.c_sign)
+    first, second = rounded_integers(
+        limbs, exponent, fmt, result=rounding.result, addend=addend
+    )
+    shape = batch, m, n
+    return first.reshape(shape), None if second is None else second.reshape(shape)

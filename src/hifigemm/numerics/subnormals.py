@@ -125,7 +125,9 @@ def matmul(a: Array, b: Array, *, may_flush: bool = False) -> Array:
     threads flush.
     """
     in_this_thread = _rounded_otherwise.get() if may_flush else others_may_differ(a, b)
-    return np.einsum("...ij,...jk->...ik", a, b) if in_this_thread else np.matmul(a, b)
+    if in_this_thread:
+        return np.einsum("...ij,...jk->...ik", a, b, order="C")
+    return np.matmul(a, b)
 
 
 def others_may_differ(a: Array, b: Array) -> bool:

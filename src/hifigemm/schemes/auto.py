@@ -145,13 +145,19 @@ def on_device(
     counts = _counts_on_device(
         first, engine.costs, engine.costs.native_seconds(problem)
     )
-    choices = " or ".join(map(str, counts))
+    choices = f"{_listed(counts)} moduli"
+    more_moduli = [replace(scheme, num_moduli=count) for count in counts[1:]]
+    if not problem.mirror and problem.k > 1:
+        # A product of a matrix and its transpose is balanced along k as it is.
+        # Idle launches cost time, so that one count is tried with scaling along k.
+        choices += f", {counts[0]} with powers of two along k,"
+        inner = replace(scheme, num_moduli=counts[0], scaling="inner")
+        more_moduli.append(inner)
     worst = native.bound(problem)
     reason = (
-        f"the device decides by the operands between {choices} moduli and an FP64 product"
+        f"the device decides by the operands between {choices} and an FP64 product"
         f", at worst {worst:.3g} |A||B|{target.accepts(worst)}, which over- and underflows as a library's"
     )
-    more_moduli = [replace(scheme, num_moduli=count) for count in counts[1:]]
     return replace(
         first,
         verification=Verification.ON_DEVICE,
@@ -159,6 +165,11 @@ def on_device(
         reason=reason,
         alternatives=(*more_moduli, native),
     )
+
+
+def _listed(counts: list[int]) -> str:
+    """Counts as the reason of a plan lists them."""
+    return " or ".join(map(str, counts))
 
 
 def _counts_on_device(first: Plan, costs: Costs, last_seconds: float) -> list[int]:
@@ -236,10 +247,12 @@ def by_operands(
         return min(plans, key=_num_products)
 
     # The number of moduli for operands without wide exponents, unless the exact product
-    # is expected to be quicker. A product that is its own mirror image is decided upon
-    # as a whole, so that it has the bits of the whole one.
+    # is expected to be quicker, or leaves vectors to sums. A product that is its own
+    # mirror image is decided upon as a whole, so that it has the bits of the whole one.
     if exact is None:
         return first
+    if exact.evidence is not None and exact.evidence.apart is not None:
+        return exact
     whole = replace(problem, mirror="")
     exact_products = math.ceil(_num_products(exact))
     exact_seconds = costs.residue_seconds(whole, exact_products, False)
@@ -252,14 +265,16 @@ def by_operands(
         return first
     first_of_whole = replace(first, problem=whole)
     counts = _counts_on_device(first_of_whole, costs, exact_seconds)
-    choices = " or ".join(map(str, counts))
-    more_moduli = [replace(residues, num_moduli=count) for count in counts[1:]]
+    choices = _listed(counts)
+    scaling = exact.scheme.scaling
+    schemes = [replace(residues, num_moduli=count, scaling=scaling) for count in counts]
     return replace(
         first,
+        scheme=schemes[0],
         verification=Verification.ON_DEVICE,
         reason=f"the device decides by the operands between {choices} moduli for {target} "
         f"in every entry and those of correct rounding: {exact.reason}",
-        alternatives=(*more_moduli, exact.scheme),
+        alternatives=(*schemes[1:], exact.scheme),
         evidence=exact.evidence,
     )
 

@@ -1,5 +1,9 @@
 """Few rows and columns with wide exponents, set apart to save moduli for the others.
 
+Where no number of moduli holds the product because of a few vectors, their entries are
+sums in words (numerics/rounded_sums.py), and moduli hold what is left: one entry 2**300
+costs one row. The rest of this text is about vectors that moduli hold.
+
 Idea
     How many moduli hold the exact product A B is decided by the row and the column
     whose lowest bits lie furthest below their norms. Of random data few vectors come
@@ -32,10 +36,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hifigemm.numerics.bits import Array
-from hifigemm.numerics.residues import moduli_set
+from hifigemm.numerics.bits import NO_BIT, Array
+from hifigemm.numerics.residues import MAX_MODULI, moduli_set
+from hifigemm.numerics.rounded_sums import MAX_TERMS
 from hifigemm.numerics.scaling import gained_bits
-from hifigemm.plan import Outliers
+from hifigemm.plan import Apart, Outliers
 from hifigemm.problem import Problem
 
 _LEAST_WORK = 2**40
@@ -57,6 +62,14 @@ _MAX_OUTLIERS = 2048
 """So many rows, or columns, are set apart at most."""
 
 
+_LEAST_WORK_APART = 2**33
+"""m n k from which a second look, at each vector, takes little beside the product."""
+_MAX_APART = 64
+"""So many rows, or columns, become sums in words at most: two rows of tiles of these
+sums, each 1/64 of the time that all entries of 4096 x 4096 take.
+"""
+
+
 class _Scales(NamedTuple):
     """The attributes of `Outliers` that do not depend on which vectors are outliers."""
 
@@ -75,6 +88,39 @@ def may_pay(problem: Problem) -> bool:
     """True if a problem is a large real one and no stack, so that outliers are sought."""
     work = problem.m * problem.n * problem.k
     return problem.batch == 1 and not problem.is_complex and work >= _LEAST_WORK
+
+
+def may_set_apart(problem: Problem) -> bool:
+    """True if vectors that no moduli hold are sought: in a large real matrix."""
+    work = problem.m * problem.n * problem.k
+    is_one = problem.batch == 1 and not problem.is_complex
+    return is_one and work >= _LEAST_WORK_APART and problem.k <= MAX_TERMS
+
+
+def find_apart(required: tuple[Array, Array]) -> Apart | None:
+    """The fewest rows and columns without which moduli hold the product of the others.
+
+    `required` holds the required bits of all rows and of all columns. None where that
+    are too many.
+    """
+    # The most bits of the sides, for the largest number of moduli. The median row and
+    # column get what they require, and share the spare bits.
+    bits = gained_bits(MAX_MODULI, False)
+    medians = [int(np.sort(x.ravel())[x.size // 2]) for x in required]
+    wanted = (medians[0] - medians[1]) // 2
+    rows = np.flatnonzero(required[0] > bits + wanted)
+    cols = np.flatnonzero(required[1] > bits - wanted)
+    if max(len(rows), len(cols)) > _MAX_APART:
+        return None
+    return Apart(tuple(rows.tolist()), tuple(cols.tolist()))
+
+
+def without(required: tuple[Array, Array], apart: Apart) -> tuple[Array, Array]:
+    """The required bits, with those of vectors of zeros for the ones that are apart."""
+    rows, cols = (x.copy() for x in required)
+    rows[:, list(apart.rows)] = -NO_BIT
+    cols[:, list(apart.cols)] = -NO_BIT
+    return rows, cols
 
 
 def find_outliers(

@@ -31,7 +31,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from hifigemm.accuracy import Target
-from hifigemm.engine import Engine
+from hifigemm.engine import SCALED_ALONG_K, Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics import scaling
 from hifigemm.numerics.bits import NO_BIT, Array, ceil_log2, lowest_bit, scale_by_power
@@ -45,6 +45,14 @@ from hifigemm.numerics.blocking import (
 from hifigemm.numerics.embedding import components, embed_left, embed_right
 from hifigemm.numerics.error_ratio import count_for_ratio, error_ratio, least_norm
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, component_sums, magnitudes_up
+from hifigemm.numerics.inner_scaling import (
+    WIDE_GAP,
+    closes,
+    inner_exponents,
+    inner_required_bits,
+    sampled_gap,
+    scaled_along_k,
+)
 from hifigemm.numerics.residue_products import (
     crt,
     num_planes,
@@ -64,7 +72,13 @@ from hifigemm.numerics.scaling import Scale
 from hifigemm.plan import Evidence, Plan, Product, Split, Verification
 from hifigemm.problem import Problem, counted
 from hifigemm.schemes import certify
-from hifigemm.schemes.outliers import find_outliers, may_pay
+from hifigemm.schemes.outliers import (
+    find_apart,
+    find_outliers,
+    may_pay,
+    may_set_apart,
+    without,
+)
 from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.scheme import Scheme, finished, int8_product, product_spec
 
@@ -78,10 +92,12 @@ class Ozaki2(Scheme):
     product : "int8"
     num_moduli : int or None
         2 to 49; None chooses from the accuracy and the data.
-    scaling : "accurate" or "fast"
+    scaling : "accurate", "fast" or "inner"
         "fast" scales each operand by its own norms, so that a prepared operand keeps
         its residues; "accurate" estimates |A||B| with one more INT8 product, needs
-        fewer moduli and survives wide exponents.
+        fewer moduli and survives wide exponents. "inner" is "fast" with powers of two
+        between the columns of A and the rows of B, where the exponents of the operands
+        gain by them; a stack shares them.
     """
 
     name: ClassVar[str] = "ozaki2"
@@ -90,7 +106,7 @@ class Ozaki2(Scheme):
 
     product: Literal["int8"] = "int8"
     num_moduli: int | None = None
-    scaling: Literal["accurate", "fast"] = "accurate"
+    scaling: Literal["accurate", "fast", "inner"] = "accurate"
 
     def __post_init__(self) -> None:
         if self.product != "int8":
@@ -103,6 +119,11 @@ class Ozaki2(Scheme):
     def explicit(self) -> bool:
         """True if the number of moduli is forced."""
         return self.num_moduli is not None
+
+    @property
+    def by_norms(self) -> bool:
+        """True if rows and columns are scaled by their norms."""
+        return self.scaling != "accurate"
 
     @cached_property
     def count(self) -> int:
@@ -127,34 +148,118 @@ class Ozaki2(Scheme):
         entries one by one takes longer than a few moduli more.
         """
         on_device = engine.costs is not None
-        fast = self.scaling == "fast"
         wants_exact = target.correct or (on_device and target.by_entry)
-        if on_device and fast and not wants_exact:
+        if on_device and self.by_norms and not wants_exact:
             return None
         if self.explicit and not (on_device and wants_exact):
             return None
+        entries = entries_within(workspace, engine.memory.block_entries)
+        d = None
+        if self.scaling == "inner":
+            d = _inner_exponents(a, b, engine, entries)
+        first = self._evidence(problem, target, a, b, d, engine, workspace)
+        if self.scaling == "inner" or self.explicit:
+            return first
+
+        # Powers of two along k, where more moduli are needed than for data of one size.
+        count = self._sufficient_count(problem, target, first)
+        is_cheap = count <= _expected_count(problem, target)
+        if is_cheap or problem.mirror or not (a.size and b.size):
+            return first
+        inner = replace(self, scaling="inner")
+        if on_device and self.by_norms:
+            # One program of a device, which is waited for once.
+            largest = _bits_held_by(problem, MAX_MODULI)
+            bits_of = engine.override(inner_required_bits)
+            bits = bits_of(a, b, largest, entries)
+            second = None if bits is None else Evidence(bits, inner=True)
+        else:
+            d = _inner_exponents(a, b, engine, entries)
+            second = None
+            if d is not None:
+                second = inner._evidence(problem, target, a, b, d, engine, workspace)
+        if second is None:
+            return first
+        fewer = inner._sufficient_count(problem, target, second)
+        return second if fewer < count or count > MAX_MODULI else first
+
+    def _evidence(
+        self,
+        problem: Problem,
+        target: Target,
+        a: Array,
+        b: Array,
+        d: Array | None,
+        engine: Engine,
+        workspace: int,
+    ) -> Evidence:
+        """`evidence` of A D and D**-1 B, or of A and B."""
+        if d is not None:
+            a = scaled_along_k(a, d, 2)
+            b = scaled_along_k(b, d, 1)
+        on_device = engine.costs is not None
+        wants_exact = target.correct or (on_device and target.by_entry)
 
         # The error ratio, by which few moduli may do.
         count = _expected_count(problem, target)
         ratio = None
         is_number = math.isfinite(target.r) and not target.by_entry
-        if fast and is_number and a.size and b.size:
+        if self.by_norms and is_number and a.size and b.size:
             ratio = largest_error_ratio(a, b, engine, workspace)
             count = self.count_for(problem, target, ratio) or count
 
         # The required bits, unless they are more than the moduli hold; outliers.
         largest = _bits_held_by(problem, MAX_MODULI if wants_exact else count)
         entries = entries_within(workspace, engine.memory.block_entries)
-        outliers = None
-        if fast and on_device and not self.explicit and may_pay(problem):
-            required = engine.override(scaling.required_bits_of_vectors)(a, b, entries)
+        required_of = engine.override(scaling.required_bits_of_vectors)
+        may_choose = self.by_norms and on_device and not self.explicit
+        required = None
+        if may_choose and may_pay(problem):
+            required = required_of(a, b, entries)
             bits = scaling.widest(required, largest)
-            if bits is not None:
-                count = exact_count(problem.is_complex, *bits)
-                outliers = find_outliers(problem, required, count)
         else:
             bits = engine.override(scaling.required_bits)(a, b, largest, entries)
-        return Evidence(required_bits=bits, error_ratio=ratio, outliers=outliers)
+
+        # Vectors that no moduli hold, and those that take more than others.
+        apart = None
+        if bits is None and wants_exact and may_choose and may_set_apart(problem):
+            if required is None:
+                required = required_of(a, b, entries)
+            apart = find_apart(required)
+            if apart is not None:
+                required = without(required, apart)
+                bits = scaling.widest(required, largest)
+        outliers = None
+        if bits is not None and required is not None and may_pay(problem):
+            count = exact_count(problem.is_complex, *bits)
+            outliers = find_outliers(problem, required, count)
+        return Evidence(
+            required_bits=bits,
+            error_ratio=ratio,
+            outliers=outliers,
+            apart=apart,
+            inner=d is not None,
+        )
+
+    def _sufficient_count(
+        self, problem: Problem, target: Target, evidence: Evidence
+    ) -> int:
+        """Moduli that suffice by the evidence; MAX_MODULI + 1 where none do."""
+        counts = [MAX_MODULI + 1]
+        if evidence.required_bits is not None:
+            counts.append(exact_count(problem.is_complex, *evidence.required_bits))
+        if evidence.error_ratio is not None:
+            count = self.count_for(problem, target, evidence.error_ratio)
+            counts += [] if count is None else [count]
+        return min(counts)
+
+    def inner_exponents(
+        self, plan: Plan, a: Array, b: Array, engine: Engine
+    ) -> Array | None:
+        """d of numerics.inner_scaling for "inner" scaling, where it gains by it."""
+        if self.scaling != "inner":
+            return None
+        return _inner_exponents(a, b, engine, plan.blocking.entries)
 
     def plan(
         self,
@@ -173,7 +278,8 @@ class Ozaki2(Scheme):
         spec = product_spec(engine, self.product, "Ozaki2")
         bits = None if evidence is None else evidence.required_bits
         exact = None if bits is None else exact_count(problem.is_complex, *bits)
-        is_fast = self.scaling == "fast"
+        is_inner = evidence is not None and evidence.inner
+        scheme = replace(self, scaling="inner") if is_inner else self
         count = _expected_count(problem, target)
         reason = f"{count} moduli for {target}"
         bound = target.r
@@ -184,7 +290,7 @@ class Ozaki2(Scheme):
             reason = f"{count} moduli, as asked"
             if math.isinf(target.r):
                 verification = Verification.NONE
-            elif exact is not None and exact <= count and is_fast:
+            elif exact is not None and exact <= count and self.by_norms:
                 bound = 0.0
                 verification = Verification.A_PRIORI
             elif evidence is not None:
@@ -194,7 +300,9 @@ class Ozaki2(Scheme):
             count = exact
             exact_bits = counted(_exact_bits(problem.is_complex, *bits), "bit")
             reason = f"{count} moduli hold the exact product of {exact_bits}"
-            if is_fast:
+            if evidence is not None and evidence.apart is not None:
+                reason = f"{reason}; {evidence.apart}"
+            if scheme.by_norms:
                 bound = 0.0
                 verification = Verification.A_PRIORI
         elif evidence is not None and evidence.error_ratio is not None:
@@ -204,12 +312,14 @@ class Ozaki2(Scheme):
                 reason = f"{count} moduli for {target} in every entry"
                 verification = Verification.A_PRIORI
 
-        if self.scaling == "accurate":
+        if scheme.scaling == "accurate":
             reason += ", one more product for the scaling"
+        elif is_inner:
+            reason += f", {SCALED_ALONG_K}"
         return Plan(
             problem=problem,
             asked=asked,
-            scheme=replace(self, num_moduli=count),
+            scheme=replace(scheme, num_moduli=count),
             target=target,
             engine=engine.name,
             product=spec,
@@ -266,14 +376,16 @@ class Ozaki2(Scheme):
         """The scales of each operand by Cauchy-Schwarz, or of both by an INT8 product.
 
         "fast" takes the norms of one operand. "accurate" multiplies the magnitudes of
-        both, so a missing operand leaves no pair.
+        both, and "inner" compares them, so a missing operand leaves no pair.
         """
         moduli = moduli_set(self.count, plan.problem.is_complex)
         balance = _balance(plan)
         entries = plan.blocking.entries
         left: Scale | None = None
         right: Scale | None = None
-        if self.scaling == "fast":
+        if self.scaling == "inner" and (a is None or b is None):
+            return None
+        if self.by_norms:
             norm_scale = engine.override(scaling.norm_scale)
             if a is not None:
                 left = norm_scale(a, 2, moduli, balance, entries)
@@ -375,6 +487,21 @@ class Ozaki2(Scheme):
             reason=f"escalated to {count} moduli",
             evidence=None,
         )
+
+
+def _inner_exponents(a: Array, b: Array, engine: Engine, entries: int) -> Array | None:
+    """d of numerics.inner_scaling; None where a sample gains too little by it.
+
+    `entries` of an operand are worked on at a time. A device is waited for.
+    """
+    if not a.size or not b.size:
+        return None
+    gap_of = engine.override(sampled_gap)
+    gap = gap_of(a, b)
+    if gap < WIDE_GAP:
+        return None
+    d = engine.override(inner_exponents)(a, b, entries)
+    return d if closes(gap, gap_of(a, b, d)) else None
 
 
 def largest_error_ratio(a: Array, b: Array, engine: Engine, workspace: int) -> float:

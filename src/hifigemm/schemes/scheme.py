@@ -5,6 +5,7 @@ The planner calls
     `plan`, which chooses counts, such as the number of slices;
     `nbytes`, by which the size of blocks is chosen.
 The executor calls
+    `inner_exponents`, which reads whole operands;
     `scales`, which reads whole operands;
     `split`, which turns rows of A or columns of B into planes;
     `multiply`, which makes the products of one block of C on an engine;
@@ -139,6 +140,14 @@ class Scheme:
     def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
         """Bytes that the steps take for a block of `batch` matrices, rows x cols."""
         raise NotImplementedError
+
+    def inner_exponents(
+        self, plan: Plan, a: Array, b: Array, engine: Engine
+    ) -> Array | None:
+        """d, int64 (k,), by which A D and D**-1 B with D = diag(2**d) are multiplied in
+        the place of A and B; None for schemes and operands that gain nothing by it.
+        """
+        return None
 
     def scales(
         self, plan: Plan, a: Array | None, b: Array | None, engine: Engine

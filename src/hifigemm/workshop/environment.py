@@ -16,12 +16,15 @@ from typing import Any
 
 import numpy as np
 
+import hifigemm as hg
+
 
 def environment(**extra: Any) -> dict[str, Any]:
     """Return what decides times and bits: versions, BLAS, processor, date, commit.
     Ready for JSON.
 
-    Keys: python, numpy, blas (name, version), threads (of each pool, if threadpoolctl
+    Keys: hifigemm, core (whether the compiled one is there), python, numpy, blas (name,
+    version), threads (of each pool, if threadpoolctl
     is installed, else the variables that set them), system, cpu, cores (available to
     this process), date (UTC), commit (of the checkout that holds the working directory,
     None outside one; "+" marks uncommitted changes). Keyword arguments are further
@@ -30,6 +33,8 @@ def environment(**extra: Any) -> dict[str, Any]:
     built_with: Any = np.show_config(mode="dicts")
     blas = built_with.get("Build Dependencies", {}).get("blas", {})
     return {
+        "hifigemm": hg.__version__,
+        "core": hg.info().versions["core"],
         "python": platform.python_version(),
         "numpy": np.__version__,
         "blas": {key: str(blas.get(key, "unknown")) for key in ("name", "version")},

@@ -66,7 +66,9 @@ def test_native_products_of_matrices_and_stacks_are_repeated(engine, case):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("target", ["none", "C", "another", "a view"])
+@pytest.mark.parametrize(
+    "target", ["none", "C", "another", "a view", "behind another address"]
+)
 def test_repeated_native_products_take_scalars_and_an_addend(
     engine, dtype, target, assert_same_bits
 ):
@@ -82,6 +84,9 @@ def test_repeated_native_products_take_scalars_and_an_addend(
             "C": third,
             "another": torch.empty_like(third),
             "a view": torch.empty((2, 5, 4), dtype=third.dtype, device=DEVICE).mT,
+            "behind another address": torch.empty(41, dtype=third.dtype, device=DEVICE)[
+                1:
+            ].view(2, 4, 5),
         }[target]
         t = torch.matmul(unwrap(x), unwrap(y)).cpu().numpy()
         want = combine(t, 2 * alpha, third.cpu().numpy(), beta)
@@ -240,3 +245,23 @@ def test_free_memory_is_not_asked_for_while_a_graph_is_captured(engine, monkeypa
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda place: stats)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda place: (1000, 5000))
     assert engine._free_memory() == 1000 + 70 - 40
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_small_alpha_is_no_late_one_for_a_product_that_overflows(
+    as_on_gpu, dtype, beta
+):
+    large = np.finfo(dtype).max ** 0.6
+    alpha = -1.2 * float(np.finfo(dtype).tiny)
+    a = np.full((3, 4), large, dtype)
+    b = np.full((4, 5), large, dtype)
+    a[1] = 1.5
+    a[2, 1] = np.inf
+    c = np.full((3, 5), large, dtype)
+    scalars = {"alpha": alpha, "beta": beta, "scheme": "native"}
+    tensors = [torch.from_numpy(x).to(DEVICE) for x in (a, b, c)]
+    found = on_host(hg.gemm(*tensors, **scalars))
+    assert np.isfinite(found[:2]).all()
+    np.testing.assert_array_equal(found, hg.gemm(a, b, c, **scalars))
+    np.testing.assert_array_equal(found[2], -np.inf)

@@ -106,9 +106,6 @@ def test_plans_that_the_kernels_do_not_have_go_step_by_step(make_pair, engine):
         is None
     )
     assert engine.compile(planned(hg.Ozaki1(num_slices=40), a, b, engine)) is None
-    assert (
-        engine.compile(planned(hg.Ozaki1(num_slices=3), a + 0j, b + 0j, engine)) is None
-    )
     for scheme, accuracy in (
         (hg.Ozaki1(product="tf32", num_slices=3), None),
         (hg.Ozaki1(product="fp32", mode="correct"), None),
@@ -134,6 +131,85 @@ def test_slices_in_floating_point_have_the_bits_of_the_scheme(
                 assert_same_bits(run(plan, a, b, engine), want)
             else:  # more bits than two words hold, or slices wider than the kernel's
                 assert product == "fp64"
+
+
+def complex_pair(make_pair, family, m, k, n, dtype):
+    """Real operands with their own columns in another order as imaginary parts."""
+    a, b = make_pair(family, m, k, n, dtype)
+    return (a + 1j * a[:, ::-1])[None], (b - 1j * b[:, ::-1])[None]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "dtype"),
+    [
+        (hg.Ozaki1(num_slices=3), np.float32),
+        (hg.Ozaki1(num_slices=7), np.float64),
+        (hg.Ozaki1("fp16", num_slices=6), np.float64),
+        (hg.Ozaki1("fp64", num_slices=2), np.float64),
+        (hg.Ozaki1("fp16", mode="correct"), np.float32),
+        (hg.Ozaki1("fp64", mode="correct"), np.float64),
+        (hg.Ozaki1(mode="correct"), np.float64),
+    ],
+    ids=str,
+)
+def test_complex_operands_have_the_bits_of_the_scheme(
+    scheme, dtype, make_pair, assert_same_bits, engine
+):
+    a, b = complex_pair(make_pair, "phi_1", 9, 70, 12, dtype)
+    want = hg.matmul(a, b, scheme=scheme)
+    plan = planned(scheme, a, b, engine)
+    assert engine.compile(plan) is not None
+    for blocking in (plan.blocking, Blocking((1, 5, 7))):
+        _, outcome = execute(
+            replace(plan, blocking=blocking), *arrays(a, b), engine, 2**28, 0, PLAIN
+        )
+        got = on_host(outcome.values)
+        assert_same_bits(got.view(dtype), want.view(dtype))
+    assert outcome.num_products == plan.num_products
+    assert plan.num_products % 4 == 0
+
+
+def test_estimates_for_complex_operands_take_a_longer_look(
+    make_pair, assert_same_bits, engine
+):
+    a, b = complex_pair(make_pair, "phi_1", 9, 70, 12, np.float64)
+    scheme = hg.Ozaki1("fp16", mode="dp")
+    plan = planned(scheme, *arrays(a, b), engine)
+    got = run(plan, a, b, engine)
+    assert_same_bits(got.view(float), hg.matmul(a, b, scheme=scheme).view(float))
+    look = engine.compile(plan).steps.look(plan, *arrays(a, b))
+    assert look(*arrays(a, b)) is None
+
+
+@pytest.mark.parametrize("mode", [None, "correct"])
+def test_complex_special_values_stacks_strides_and_epilogues(
+    mode, make_pair, assert_same_bits, engine
+):
+    count = 4 if mode is None else None
+    scheme = hg.Ozaki1(num_slices=count, mode=mode)
+    pairs = [complex_pair(make_pair, "phi_1", 5, 6, 7, np.float64) for _ in range(2)]
+    a, b = (np.concatenate([x, 4.0 * y]) for x, y in zip(*pairs))
+    a[0, 3, 5], a[1, 4, 0], b[1, 2, 6], b[0, 3, 1] = (
+        np.inf,
+        np.nan,
+        -np.inf,
+        1j * np.inf,
+    )
+    c = np.conj(np.concatenate(2 * [pairs[0][1][:, :5]]))
+    plan = planned(scheme, a, b, engine)
+    assert engine.compile(plan) is not None
+    want = hg.matmul(a, b, scheme=scheme)
+    _, outcome = execute(plan, *arrays(a, b), engine, 2**28, 0, PLAIN)
+    np.testing.assert_array_equal(on_host(outcome.values), want)
+
+    # A result whose columns are contiguous cannot be written as pairs.
+    epilogue = Epilogue(0.6 - 1j, -1.5, arrays(c)[0])
+    [target] = arrays(np.zeros_like(c).swapaxes(1, 2))
+    target = np.swapaxes(target, 1, 2)
+    _, outcome = execute(plan, *arrays(a, b), engine, 2**28, 0, epilogue, out=target)
+    assert outcome.values is target
+    want = hg.gemm(a, b, c, alpha=0.6 - 1j, beta=-1.5, scheme=scheme)
+    np.testing.assert_array_equal(on_host(target), want)
 
 
 @pytest.mark.parametrize(("mode", "dtype"), [("dp", np.float64), ("sp", np.float32)])

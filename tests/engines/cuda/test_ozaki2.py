@@ -17,12 +17,15 @@ import pytest
 import torch
 
 import hifigemm as hg
+from hifigemm import road
 from hifigemm.engine import Certificate
 from hifigemm.engines import engine_for
 from hifigemm.engines.cuda import ozaki2
+from hifigemm.engines.cuda import program as program_module
 from hifigemm.engines.kernels import launch as launches
 from hifigemm.engines.kernels import native_gemm
 from hifigemm.engines.kernels import program as programs
+from hifigemm.engines.kernels.common import LARGEST
 from hifigemm.engines.kernels.error_ratio import RATIO_UNIT
 from hifigemm.engines.kernels.special import restore_special_values
 from hifigemm.exceptions import AccuracyError
@@ -30,6 +33,7 @@ from hifigemm.executor import execute, whole_split
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.error_ratio import error_bound, error_ratio, largest_ratio
+from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.plan import Blocking, Evidence, Verification
 from hifigemm.planner import make
@@ -95,9 +99,15 @@ def bits_of(ratio):
 
 
 def counts_of(plan):
-    """The counts of a ladder, which ends in a native product."""
+    """The counts of a ladder without scaling along k, which ends in a native product."""
     assert plan.alternatives[-1] == hg.Native()
-    return [rung.num_moduli for rung in (plan.scheme, *plan.alternatives[:-1])]
+    rungs = plan.scheme, *plan.alternatives[:-1]
+    return [rung.num_moduli for rung in rungs if rung.scaling == "fast"]
+
+
+def taken(plan, rung):
+    """The scheme of a rung of such a ladder, the last of which is a native product."""
+    return [*map(fixed, counts_of(plan)), hg.Native()][rung]
 
 
 def with_ratio(a, b, first, last):
@@ -220,14 +230,20 @@ def test_a_record_decides_as_the_launches_do(make_pair, engine):
             np.float64(ends[-1] / RATIO_UNIT).view(np.int64)
         )
         most = ozaki2._most_bits(plan, count)
-        assert ozaki2._certificate(plan, [most]).scheme == fixed(count)
-        assert ozaki2._certificate(plan, [most + 1]).scheme != fixed(count)
+        assert ozaki2._certificate(plan, [most, 0, 0]).scheme == fixed(count)
+        assert ozaki2._certificate(plan, [most + 1, 0, 0]).scheme != fixed(count)
+        inner = replace(fixed(count), scaling="inner")
+        if inner in plan.alternatives:
+            record = [bits_of(np.inf), 0, most]
+            assert ozaki2._certificate(plan, record).scheme == inner
     assert ends == sorted(ends)
-    assert ozaki2._certificate(plan, [bits_of(np.inf)]).scheme == hg.Native()
+    for mark in (LARGEST, bits_of(np.inf)):
+        record = [bits_of(np.inf), 0, mark]
+        assert ozaki2._certificate(plan, record).scheme == hg.Native()
     entrywise = replace(plan, verification=Verification.ENTRYWISE, alternatives=())
     most = ozaki2._most_bits(plan, counts_of(plan)[0])
-    assert ozaki2._certificate(entrywise, [most]).holds
-    missed = ozaki2._certificate(entrywise, [most + 1])
+    assert ozaki2._certificate(entrywise, [most, 0, 0]).holds
+    missed = ozaki2._certificate(entrywise, [most + 1, 0, 0])
     assert not missed.holds
     assert bits_of(missed.evidence.error_ratio) == most + 1
     assert ozaki2._most_bits(entrywise, 3) == -1
@@ -251,7 +267,7 @@ def test_blocks_and_stacks_decide_alike(
     for shape in ((3, 4, 5), (2, 3, 5)):
         _, outcome, values = run(replace(plan, blocking=Blocking(shape)), a, b, engine)
         assert_same_bits(values, want)
-        assert outcome.certificate().scheme == (plan.scheme, *plan.alternatives)[rung]
+        assert outcome.certificate().scheme == taken(plan, rung)
 
 
 @pytest.mark.thinned(5)
@@ -279,7 +295,7 @@ def test_parts_of_a_product_are_looked_at_first(
         values,
         fp64(a, b) if rung == 3 else by_numpy(a, b, fixed(counts_of(plan)[rung])),
     )
-    assert outcome.certificate().scheme == (plan.scheme, *plan.alternatives)[rung]
+    assert outcome.certificate().scheme == taken(plan, rung)
 
 
 def test_few_terms_are_no_fewer_or_all_that_count_of_short_and_long_sums(
@@ -369,7 +385,7 @@ def test_inf_and_nan_lie_where_ieee_arithmetic_puts_them(
         a[:1], b = operands_for(planned(FAST, a[:1], b, engine), a[:1], b, rung)
     a[1, 2, 3], a[0, 4, 1], b[0, 1, 4] = np.inf, np.nan, -np.inf
     _, outcome, values = run(plan, a, b, engine)
-    assert outcome.certificate().scheme == (plan.scheme, *plan.alternatives)[rung]
+    assert outcome.certificate().scheme == taken(plan, rung)
     want = by_numpy(a, b, fixed(15))
     for part in ("real", "imag"):
         x, y = getattr(values, part), getattr(want, part)
@@ -910,7 +926,7 @@ def written(plan, engine):
         else None
     )
     return (
-        program._built(plan, [*tensors, record, None], (None, None), 0, PLAIN)
+        program._built(plan, [*tensors, record, None, None], (None, None), 0, PLAIN)
         .finish()
         .nbytes
     )
@@ -1035,8 +1051,8 @@ def test_operands_of_one_size_give_the_bits_of_the_expected_count(
     assert (report.num_products, report.native, report.correct) == (15, False, False)
     assert report.bound == LEVEL
     assert (
-        "the device decides by the operands between 15 or 16 or 17 moduli and an FP64 product"
-        in report.reason
+        "the device decides by the operands between 15 or 16 or 17 moduli, "
+        "15 with powers of two along k, and an FP64 product" in report.reason
     )
     assert f"accepted at the level of fp64 (r = {LEVEL:.3g})" in report.reason
     assert f"{fixed(15)} taken" in report.reason
@@ -1209,3 +1225,111 @@ def test_while_a_graph_is_captured_a_record_is_not_read(
     monkeypatch.setattr(required_bits, "check_not_capturing", refuse)
     with pytest.raises(hg.PlanError, match="while a graph is captured"):
         hg.matmul(x, y, accuracy="correct", scheme=FAST)
+
+
+# Both roundings of one product, and C before the one rounding.
+
+
+@pytest.fixture
+def repeats(as_on_gpu, monkeypatch):
+    """A function after which calls are repeated, or fail."""
+    monkeypatch.setattr(program_module, "enters_directly", lambda: True)
+
+    def fail(*arguments, **options):
+        raise AssertionError("this call was planned anew")
+
+    return lambda: monkeypatch.setattr(road, "plan_for", fail)
+
+
+FAMILIES = ["phi_1", "nearly_cancelling", "underflowing", "overflowing"]
+
+
+@pytest.mark.parametrize("result", ["pair", "enclosure"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
+def test_both_arrays_come_from_one_product(
+    make_pair, assert_same_bits, as_on_gpu, repeats, result, dtype
+):
+    for family in FAMILIES:
+        a, b = make_pair(family, 4, 6, 5, dtype)
+        options = {"result": result}
+        parts, report = hg.matmul(*tensors(a, b), **options, return_report=True)
+        want = hg.matmul(a, b, result=result)
+        for x, y in zip(parts, want, strict=True):
+            assert_same_bits(on_host(x), y)
+        assert report.correct
+        # Sums in words take what no moduli hold, products what is complex beyond them.
+        if isinstance(report.scheme, hg.Ozaki2) and family == "phi_1":
+            moduli = moduli_set(report.scheme.count, dtype == "complex128")
+            planes = num_planes(moduli, dtype == "complex128")
+            assert report.num_products == planes
+
+    # A call of the same kind goes straight to its program. (Complex tensors of a CPU
+    # have no key.)
+    if dtype == "complex128" and DEVICE == "cpu":
+        return
+    a, b = make_pair("phi_1", 4, 6, 5, dtype, seed=1)
+    hg.matmul(*tensors(a, b), **options)
+    want = hg.matmul(a, b, result=result)
+    repeats()
+    parts = hg.matmul(*tensors(a, b), **options)
+    for x, y in zip(parts, want, strict=True):
+        assert_same_bits(on_host(x), y)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
+@pytest.mark.parametrize(("alpha", "beta"), [(-1.0, 1.0), (0.5, -4.0)])
+def test_c_is_added_before_the_one_rounding(
+    make_pair, assert_same_bits, as_on_gpu, repeats, dtype, alpha, beta
+):
+    scalars = {"alpha": alpha, "beta": beta, "accuracy": "correct"}
+    for family in FAMILIES[:3]:
+        a, b = make_pair(family, 4, 6, 5, dtype)
+        c = hg.matmul(a, b, accuracy="correct")
+        c[1] *= 1e-30
+        c.real[0, :2] = np.inf, np.nan
+        x, report = hg.gemm(*tensors(a, b, c), **scalars, return_report=True)
+        assert_same_bits(on_host(x), hg.gemm(a, b, c, **scalars))
+        assert "C among the terms" in report.reason
+        assert report.correct
+
+    # Calls of the same kind go straight to their program, into C as well. (Complex
+    # tensors of a CPU have no key.)
+    if dtype == "complex128" and DEVICE == "cpu":
+        return
+    a, b = make_pair("phi_1", 4, 6, 5, dtype, seed=1)
+    x, y, z = tensors(a, b, c)
+    hg.gemm(x, y, z, **scalars)
+    hg.gemm(x, y, z.clone(), **scalars, out=torch.empty_like(z))
+    want = hg.gemm(a, b, c, **scalars)
+    repeats()
+    assert_same_bits(on_host(hg.gemm(x, y, z, **scalars)), want)
+    out = torch.empty_like(z)
+    assert hg.gemm(x, y, z, **scalars, out=out) is out
+    assert_same_bits(on_host(out), want)
+    assert hg.gemm(x, y, z, **scalars, out=z) is z
+    assert_same_bits(on_host(z), want)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_vectors_that_no_moduli_hold_are_sums_in_words(
+    make_pair, assert_same_bits, as_on_gpu, monkeypatch, dtype
+):
+    monkeypatch.setattr(outliers, "_LEAST_WORK_APART", 1)
+    a, b = make_pair("phi_1", 6, 7, 9, dtype)
+    c = make_pair("phi_1", 6, 9, 9, dtype)[0]
+    large, small = (300, -300) if dtype == "float64" else (110, -120)
+    a[2, 3:5] = np.ldexp(a[2, 3:5], [large, small])
+    b[1:3, 4] = np.ldexp(b[1:3, 4], [large, small])
+    x, y, z = tensors(a, b, c)
+    for accuracy in ("correct", hg.Relative(1e-3), 1e-20):
+        found, report = hg.matmul(x, y, accuracy=accuracy, return_report=True)
+        assert_same_bits(on_host(found), correctly_rounded(a, b))
+        assert "1 row and 1 column by sums in words" in report.reason
+    for found, want in zip(
+        hg.matmul(x, y, result="pair"), hg.matmul(a, b, result="pair"), strict=True
+    ):
+        assert_same_bits(on_host(found), want)
+    for alpha, beta in ((1.0, 1.0), (1.5, 0.25), (1.5, 0.0)):
+        scalars = {"alpha": alpha, "beta": beta, "accuracy": "correct"}
+        want = hg.gemm(a, b, c, **scalars)
+        assert_same_bits(on_host(hg.gemm(x, y, z, **scalars)), want)

@@ -58,7 +58,7 @@ def test_a_program_is_written_once_for_each_layout(engine, writes):
             on_host(run(plan, x, y, engine).values),
             hg.matmul(*operands(seed=seed), scheme=FIXED),
         )
-    assert writes == [[(1, 4, 9), (1, 9, 5), (1, 4, 5), None, None]]
+    assert writes == [[(1, 4, 9), (1, 9, 5), (1, 4, 5), None, None, None]]
     transposed = np.swapaxes(arrays(np.swapaxes(a, 1, 2))[0], 1, 2)
     odd = wrap(torch.zeros(37, dtype=torch.float64, device=DEVICE)[1:].view(1, 4, 9))
     c, out = arrays(np.ones((1, 4, 5)), np.zeros((1, 5, 4)))
@@ -97,7 +97,7 @@ def test_sizes_of_a_workspace_are_found_once(engine, writes):
     sizes = [program.nbytes(1, 2, 3), program.nbytes(1, 2, 3), program.nbytes(1, 4, 5)]
     assert len(writes) == 2
     assert sizes[0] == sizes[1] <= sizes[2]
-    assert writes[0] == [(1, 2, 9), (1, 9, 3), (1, 2, 3), None, None]
+    assert writes[0] == [(1, 2, 9), (1, 9, 3), (1, 2, 3), None, None, None]
 
 
 def test_blocks_clear_what_those_before_them_used(engine):
@@ -175,9 +175,36 @@ def test_repeated_products_take_scalars_and_an_addend(
         found = again(*tensors, None, third, alpha, beta)
         assert_same_bits(on_host(found).reshape(1, 4, 5), want)
         if third is not None:  # which may be the target, too
+            out = torch.full((5, 4), 3.0, dtype=torch.float64, device=DEVICE).mT
+            assert again(*tensors, out, third, alpha, beta) is out
+            assert_same_bits(on_host(out)[None], want)
             assert again(*tensors, third, third, alpha, beta) is third
             assert_same_bits(on_host(third)[None], want)
     assert len(writes) <= 1  # no more than that of T, which the steps above take
+
+
+@pytest.mark.usefixtures("direct")
+@pytest.mark.parametrize("is_plain", [True, False])
+@pytest.mark.parametrize("scheme", [FIXED, hg.Ozaki1(num_slices=2)], ids=str)
+def test_multiples_are_repeated_in_a_result_that_is_given(
+    scheme, is_plain, engine, assert_same_bits
+):
+    """alpha A B in `out`; other layouts than the kernels write to are not repeated."""
+    a, b = operands()
+    x, y, out = arrays(a, b, np.zeros((1, 4, 5)))
+    if not is_plain:
+        (out,) = (np.swapaxes(z, 1, 2) for z in arrays(np.zeros((1, 5, 4))))
+    plan = planned(scheme, a, b, engine)
+    call = Call((x, y), (x, y), (4, 5), out, epilogue=Epilogue(1.5))
+    again = engine.compile(plan).repeated(call)
+    if again is None:
+        assert not is_plain
+        assert scheme != FIXED
+        return
+    t = on_host(run(plan, x, y, engine).values)
+    target = unwrap(out)
+    assert again(unwrap(x), unwrap(y), target, None, -1.25) is target
+    assert_same_bits(on_host(target), combine(t, -1.25, None, 0.0))
 
 
 @pytest.mark.usefixtures("direct")
@@ -335,7 +362,7 @@ def test_a_record_is_not_read_while_a_graph_is_captured(engine, monkeypatch):
     a, b = operands()
     program = engine.compile(planned(FAST, a, b, engine))
     read = []
-    record = SimpleNamespace(tolist=lambda: read.append(1) or [0])
+    record = SimpleNamespace(tolist=lambda: read.append(1) or [0, 0, 0])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.raises(

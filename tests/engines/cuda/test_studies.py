@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
-import hifigemm as hg
 from experiments.gpu import common, forward_errors, modes
 from hifigemm.workshop.measuring.arrays import CudaArrays, Workload
 from hifigemm.workshop.measuring.timing import Clock
-from tests.engines.stand_in import DEVICE, on_host
+from tests.engines.stand_in import DEVICE
 
 
 class OnDevice(CudaArrays):
@@ -37,32 +35,16 @@ def machine(as_on_gpu, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["ozaki1:int8:dp", "ozaki1:fp64:correct"])
-def test_stages_of_modes_are_watched(machine, name):
+def test_stages_of_modes_are_told(machine, name):
     [native, row] = machine.timed(
         Workload(20, 20, 20),
         ("native", name),
-        lambda a, b, case: modes.breakdown(machine, a, b, case),
+        lambda a, b, case: modes.breakdown(machine, case),
     )
     assert (native["status"], row["status"]) == ("timed", "timed")
     assert native.keys().isdisjoint({"seconds_total"})
-    assert (
-        min(
-            row[f"seconds_{stage}"]
-            for stage in ("split_a", "split_b", "products", "sums", "rest")
-        )
-        > 0
-    )
-    assert row["products"] >= row["num_slices"] > 1
-
-
-def test_watching_changes_no_bit(machine, assert_same_bits):
-    load = Workload(12, 9, 30)
-    a, b = machine.arrays.operands(load, 0)
-    found = hg.matmul(a, b, scheme=modes.Watched("int8", mode="correct"))
-    assert isinstance(found, torch.Tensor)
-    assert_same_bits(
-        on_host(found), hg.matmul(on_host(a), on_host(b), accuracy="correct")
-    )
+    assert 0 < row["seconds_products"] <= row["seconds_total"]
+    assert row["num_products"] >= int(row["num_slices"]) > 1
 
 
 def test_norms_of_the_native_product_are_small(machine):

@@ -27,6 +27,7 @@ from hifigemm.engines.cuda.ozaki2 import products_of_halves
 from hifigemm.engines.kernels import (
     double_words,
     error_ratio,
+    inner_scaling,
     native_gemm,
     residue_gemm,
     rounded_sums,
@@ -45,6 +46,7 @@ from hifigemm.engines.kernels.mirror import mirror
 from hifigemm.engines.kernels.program import Program
 from hifigemm.engines.kernels.slices import slice_operands
 from hifigemm.engines.kernels.special import restore_special_values
+from hifigemm.engines.kernels.thin_products import write_thin_product
 from hifigemm.engines.kernels.tiles import (
     SLICES,
     SMALL_SLICES,
@@ -54,6 +56,7 @@ from hifigemm.engines.kernels.tiles import (
 )
 from hifigemm.engines.kernels.words import split_words
 from hifigemm.formats import FP16, FP32, TF32
+from hifigemm.numerics.integer_sums import Rounding
 from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.words import Splitting
@@ -144,16 +147,18 @@ def predicate(program, predicated=True):
 
 def residues():
     for tile in valid_tiles(gpu_of(DEVICE)):
-        for added, predicated, triangle in (
-            (False, False, False),
-            (True, False, False),
-            (False, True, True),
+        for added, spans, predicated, triangle in (
+            (False, 1, False, False),
+            (True, 1, False, False),
+            (False, 5, True, False),
+            (False, 1, True, True),
         ):
 
             def write(
                 program,
                 tile=tile,
                 added=added,
+                spans=spans,
                 predicated=predicated,
                 triangle=triangle,
             ):
@@ -165,11 +170,13 @@ def residues():
                     moduli_set(15, is_complex=False).moduli, DEVICE
                 )
                 options = {"k_block": 1024} if added else {}
-                options |= {"config": tile, "predicate": where, "triangle": triangle}
+                options |= {"config": tile, "spans": spans}
+                options |= {"predicate": where, "triangle": triangle}
                 residue_gemm.residue_gemm(left, right, table, out, **options)
 
             yield (
-                f"{tile}, added {added}, predicated {predicated}, triangle {triangle}",
+                f"{tile}, added {added}, spans {spans}, predicated {predicated}, "
+                f"triangle {triangle}",
                 write,
             )
 
@@ -206,6 +213,25 @@ def reconstruction():
             crt(parts, scales, moduli, out, operands=pair, triangle=triangle, **options)
 
         yield f"{count} {dtype} combined {combined} triangle {triangle}", write
+    for count, dtype, rounding in product(
+        (8, 20, 28),
+        (torch.float64, torch.float32, torch.complex128),
+        (Rounding("pair"), Rounding("enclosure"), Rounding(has_addend=True)),
+    ):
+
+        def round_once(program, count=count, dtype=dtype, rounding=rounding):
+            moduli = moduli_set(count, dtype.is_complex)
+            planes = num_planes(moduli, dtype.is_complex)
+            layout = Layout((1, 1024, 1024), dtype)
+            out, other = program.operand(layout), program.operand(layout)
+            pair = operands(program, dtype)
+            parts = program.empty((1, planes, 1024, 1024), torch.int8)
+            scales = tuple(program.empty((1, 1024), torch.int32) for _ in range(2))
+            form = {"c": other} if rounding.has_addend else {"second": other}
+            form |= {"operands": pair, "rounding": rounding}
+            crt(parts, scales, moduli, out, **form)
+
+        yield f"{count} {dtype} {rounding.result} once", round_once
     for count, dtype in product((14, 15, 20), (torch.float64, torch.complex128)):
 
         def join(program, count=count, dtype=dtype):
@@ -282,6 +308,22 @@ def bits():
                 looks.launch_each(a, b) if most is None else looks.launch(a, b, most)
 
             yield f"{dtype} transposed {transposed!r} most {most}", write
+
+
+def inner():
+    """Exponents along k, and residues of what they scale."""
+    for dtype, transposed in product(DTYPES, ("", "a", "b")):
+
+        def write(program, dtype=dtype, transposed=transposed):
+            a, b = operands(program, dtype, transposed=transposed)
+            where = predicate(program)
+            mark = program.operand(Layout((1,), torch.int64))
+            exponents = inner_scaling.gaining_exponents(a, b, mark, where)
+            inner = exponents, 1
+            moduli = moduli_set(15, dtype.is_complex)
+            scaled_residues.sized_residues(((a, 2), (b, 1)), moduli, inner=inner)
+
+        yield f"{dtype} {transposed}", write
 
 
 def words():
@@ -470,6 +512,20 @@ def sums():
         yield f"{dtype} {form} {result} {tile}", write
 
 
+def thin_products():
+    for count, of_magnitudes, order in product(
+        (1, 2, 4), (False, True), ((0, 1), (1, 0))
+    ):
+
+        def write(program, count=count, of_magnitudes=of_magnitudes, order=order):
+            a = program.operand(Layout((2048, 2048), torch.float64, order))
+            columns = program.operand(Layout((count, 2048), torch.float64))
+            out = program.operand(Layout((count, 2048), torch.float64))
+            write_thin_product(a, columns, out, of_magnitudes=of_magnitudes)
+
+        yield f"{count} columns, magnitudes {of_magnitudes}, order {order}", write
+
+
 SINGLE = ((1, 2048, 2048), torch.float32), ((2,), torch.int32)
 FAMILIES = {
     f.__name__: f
@@ -480,11 +536,13 @@ FAMILIES = {
             scaling,
             ratios,
             bits,
+            inner,
             words,
             slices,
             counts,
             native,
             sums,
+            thin_products,
         ),
     )
 }

@@ -195,3 +195,10 @@ def test_rounded_sums(arch):
         # are: a few words wait in memory, once for each tile.
         limit = 48 if line["kernel"] == "_rest_kernel" else 4
         assert spills(line) <= limit, line
+
+
+@ARCHITECTURES
+def test_thin_products(arch):
+    for line in compiled(arch, "thin_products"):
+        assert spills(line) == 0, line
+        assert line["LDG.E.128"] > 0, line

@@ -18,6 +18,8 @@ from hifigemm.engines.kernels.crt import crt
 from hifigemm.engines.kernels.vector_norms import NOT_FINITE
 from hifigemm.formats import FP32, FP64
 from hifigemm.numerics.epilogue import combine
+from hifigemm.numerics.integer_sums import Rounding
+from hifigemm.numerics.residue_products import crt_rounded_once
 from hifigemm.numerics.residues import MAX_MODULI, moduli_set
 from hifigemm.numerics.rounding import round_limbs
 from hifigemm.numerics.special import fill_nonfinite
@@ -395,7 +397,7 @@ def test_scales_are_repeated_over_the_batch(device, same, count, dtype):
 @pytest.mark.parametrize("m", [1, 21, pytest.param(300, marks=pytest.mark.slow)])
 def test_triangles_are_written_on_and_below_the_diagonal(device, monkeypatch, m, dtype):
     if m < 300:  # a square of tiles is as high as a tile has columns
-        monkeypatch.setattr(kernels, "_columns", lambda constants: 8)
+        monkeypatch.setattr(kernels, "_columns", lambda constants, whole: 8)
     rng = np.random.default_rng(m)
     moduli, batch = moduli_set(3, is_complex(dtype)), 2
     integers, products = products_for(rng, moduli, batch, m, m, dtype)
@@ -403,6 +405,26 @@ def test_triangles_are_written_on_and_below_the_diagonal(device, monkeypatch, m,
     expected = reference(integers, moduli, -s[:, :, None] - t[:, None, :], dtype)
     found = run(device, products, s, t, moduli, dtype, (batch, m, m), triangle=True)
     assert_same_bits(torch.tril(found), np.tril(expected))
+
+
+@pytest.mark.parametrize("m", [5, 21])
+def test_triangles_add_c_once_in_place(device, monkeypatch, m):
+    """C is the result's own memory, and no tile repeats a row of it."""
+    monkeypatch.setattr(kernels, "_columns", lambda constants: 8)
+    rng = np.random.default_rng(m)
+    moduli, dtype = moduli_set(3, False), np.float64
+    integers, products = products_for(rng, moduli, 1, m, m, dtype)
+    s, t = rng.integers(0, 9, (1, m)), rng.integers(0, 9, (1, m))
+    expected = reference(integers, moduli, -s[:, :, None] - t[:, None, :], dtype)
+    out = torch.full((1, m, m), 7.0, dtype=torch.float64, device=device)
+    to = {"dtype": torch.int32, "device": device}
+    scales = torch.tensor(s, **to), torch.tensor(t, **to)
+    planes = torch.tensor(products, device=device)
+    with np.errstate(all="ignore"):  # Triton's interpreter computes with NumPy
+        crt(planes, scales, moduli, out, alpha=1.0, beta=2.0, c=out, triangle=True)
+    assert_same_bits(
+        torch.tril(out), np.tril(combine(expected, 1.0, np.full(1, 7.0), 2.0))
+    )
 
 
 @pytest.mark.parametrize("dtype", MOST)
@@ -532,3 +554,137 @@ def test_c_is_not_read_where_beta_is_zero(device):
         run(device, products, s, t, moduli, np.float64, (1, 2, 3), c=c, beta=0.0),
         expected,
     )
+
+
+ROUNDINGS = [
+    Rounding("pair"),
+    Rounding("enclosure"),
+    Rounding(has_addend=True),
+    Rounding(has_addend=True, c_exponent=-40, c_sign=-1),
+]
+
+
+def residues_of(integers, moduli):
+    """Centred residues of object integers: int8 (batch, L, ...)."""
+    parts = [((integers + p // 2) % p - p // 2).astype(np.int64) for p in moduli.moduli]
+    return np.stack(parts, axis=1).astype(np.int8)
+
+
+def addends_for(rng, value, dtype):
+    """Numbers that cancel a result in all of its bits or not at all, in the dtype."""
+    real = value.view(value.real.dtype)
+    size = real.shape
+    c = -np.nextafter(real, rng.choice([-1, 0, 1], size).astype(real.dtype) * np.inf)
+    powers = rng.integers(-130, 110, size)
+    other = np.ldexp(rng.standard_normal(size), powers).astype(real.dtype)
+    c = np.where(rng.random(size) < 0.5, other, c).astype(real.dtype)
+    c.ravel()[:5] = [0.0, -0.0, np.inf, -np.inf, np.nan]
+    return c.view(dtype)
+
+
+def check_rounded_once(device, rng, count, dtype, rounding, *, special=False):
+    """Both arrays, from products and from products of halves, against the twin."""
+    moduli, width = moduli_set(count, is_complex(dtype)), width_of(dtype)
+    m, n = (4, 130 // width) if device == "cpu" else (33, 700)
+    half_m, half_n = (2, 40) if device == "cpu" else (17, 384)
+    half_n = max(half_n, -(-n // 2))
+    integers, products = products_for(rng, moduli, 1, m, n, dtype)
+    bits = moduli.half_range.bit_length()
+    ends = [bits // 2, bits - 1020, bits + 1100, 0]
+    s = np.resize(ends, (1, m)) if special else rng.integers(0, 40, (1, m))
+    t = rng.integers(0, 40, (1, n))
+    shift = 3
+    value = reference(integers, moduli, shift - s[:, :, None] - t[:, None, :], dtype)
+    c = None
+    if rounding.has_addend:
+        factor = rounding.c_sign * 2.0 ** (rounding.c_exponent + shift)
+        with np.errstate(all="ignore"):
+            c = addends_for(rng, (value / factor).astype(dtype), dtype)
+    parts = crt_rounded_once(
+        residues_of(integers, moduli),
+        -s[:, :, None],
+        np.repeat(-t[:, None, :], width, axis=2),
+        shift,
+        moduli,
+        fmt_of(dtype),
+        rounding,
+        None if c is None else c.view(c.real.dtype),
+    )
+    second = None
+    if rounding.has_two_parts:
+        like = torch.zeros((1, m, 3 * n), dtype=getattr(torch, np.dtype(dtype).name))
+        second = like.to(device)[:, :, 1::3]
+    options = {"shift": shift, "rounding": rounding, "second": second, "c": c}
+    planes = [(products, {})]
+    of_planes = moduli.of_planes(products.shape[1])
+    joined = seven_products(products, of_planes, half_m, half_n, rng)
+    planes.append((joined, {"halves": (half_m, half_n)}))
+    for x, form in planes:
+        found = run(device, x, s, t, moduli, dtype, (1, m, n), **options, **form)
+        assert_same_bits(found, parts[0].view(dtype))
+        if second is not None:
+            assert_same_bits(second.contiguous(), parts[1].view(dtype))
+
+
+@pytest.mark.thinned(7)
+@pytest.mark.parametrize("rounding", ROUNDINGS, ids=str)
+@pytest.mark.parametrize("dtype", MOST)
+@pytest.mark.parametrize("count", [2, 7, 14, 20, 33, MAX_MODULI])
+def test_pairs_enclosures_and_sums_are_rounded_once(device, count, dtype, rounding):
+    rng = np.random.default_rng(count)
+    check_rounded_once(device, rng, count, dtype, rounding)
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("rounding", ROUNDINGS, ids=str)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("count", [6, 20])
+def test_results_of_both_roundings_at_the_ends_of_the_format(
+    device, count, dtype, rounding
+):
+    rng = np.random.default_rng(count)
+    check_rounded_once(device, rng, count, dtype, rounding, special=True)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex64])
+@pytest.mark.parametrize("rounding", ROUNDINGS[:3], ids=str)
+def test_both_roundings_of_vectors_with_infinities_and_nans(device, dtype, rounding):
+    rng = np.random.default_rng(4)
+    moduli, m, n, k = moduli_set(9, is_complex(dtype)), 3, 40, 5
+    _, products = products_for(rng, moduli, 1, m, n, dtype)
+    a, b = (rng.integers(-2, 3, x).astype(dtype) for x in ((1, m, k), (1, k, n)))
+    a.real[0, 1, 2], b.real[0, 3, 5], b.real[0, 4, 39] = np.inf, -np.inf, np.nan
+    rows, cols = (~np.isfinite(x).all(axis=axis) for x, axis in ((a, 2), (b, 1)))
+    s = np.where(rows, NOT_FINITE.value, 7)
+    t = np.where(cols, NOT_FINITE.value, 9)
+    plain = [torch.zeros((1, m, n), dtype=getattr(torch, np.dtype(dtype).name))]
+    c = np.ones((1, m, n), dtype)
+    c.real[0, 0, 5], c.real[0, 1, 0] = np.inf, -np.inf
+    second = plain[0].to(device)
+    options = {"rounding": rounding, "second": second, "operands": (a, b)}
+    if rounding.has_addend:
+        options |= {"c": c, "second": None}
+    options["operands"] = tuple(torch.tensor(x, device=device) for x in (a, b))
+    found = run(device, products, s, t, moduli, dtype, (1, m, n), **options)
+
+    # The same without the marks, filled in and added to afterwards.
+    options["operands"] = None
+    bare = second.clone()
+    if rounding.has_addend:
+        options["c"] = np.where(np.isfinite(c), c, 0)
+    else:
+        options["second"] = bare
+    s, t = np.full((1, m), 7), np.full((1, n), 9)
+    expected = run(device, products, s, t, moduli, dtype, (1, m, n), **options)
+    expected = expected.cpu().numpy()
+    fill_nonfinite(expected, a, b, rows, cols)
+    if rounding.has_addend:
+        with np.errstate(invalid="ignore"):
+            expected = np.where(np.isfinite(c), expected, expected + c)
+    assert_same_bits(found, expected)
+    if rounding.has_two_parts:
+        rest = bare.cpu().numpy()
+        fill_nonfinite(rest, a, b, rows, cols)
+        if rounding.result == "pair":
+            rest[rows[:, :, None] | cols[:, None, :]] = 0
+        assert_same_bits(second, rest)

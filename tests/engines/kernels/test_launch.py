@@ -360,7 +360,6 @@ def test_arguments_of_operands_have_no_stride_along_a_stack_of_one():
     assert found[0] is x
     assert found[4] is y
     assert found[1:4] + found[5:] == [0, 5, 1, 30, 1, 6]
-    assert operand_arguments(None) == [None, 0, 0, 0] * 2
 
 
 def test_memory_lies_where_a_tensor_or_a_buffer_does():

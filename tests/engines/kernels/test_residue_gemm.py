@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from hifigemm.engines.kernels import residue_gemm as module
 from hifigemm.engines.kernels.residue_gemm import (
     K_BLOCK,
     constants_of,
@@ -208,6 +209,50 @@ def test_blocks_of_k_are_added(tile, k_block):
     )
 
 
+@pytest.mark.parametrize("tile", [PLAIN[0], *HOPPER], ids=str)
+@pytest.mark.parametrize(("spans", "k_block"), [(2, 1024), (3, 128), (9, 1024)])
+def test_spans_of_k_change_no_value(tile, spans, k_block):
+    """Of 300 terms or 1001, which no number of spans divides; some of 9 are empty. With
+    the shorter blocks, residues of earlier blocks are added to each span.
+    """
+    rng = np.random.default_rng([spans, k_block])
+    for left_batch, right_batch, m, n, k in ((1, 2, 40, 20, 300), (2, 1, 5, 70, 1001)):
+        left = random_residues(rng, left_batch + 1, 3, m, k)[1:, ::2]
+        right = random_residues(rng, right_batch, 2, n + 3, k)[:, :, 3:]
+        check(
+            left,
+            right,
+            (256, 199),
+            empty_products(2, 2, m, n),
+            m,
+            n,
+            k_block=k_block,
+            config=tile,
+            spans=spans,
+        )
+
+
+@pytest.mark.parametrize("rows", [9, 128])
+def test_long_sums_of_few_entries_are_cut_into_spans(monkeypatch, rows):
+    """No number is given: k is cut where that is quicker, unless the residues of the
+    spans take much memory beside those of the operands.
+    """
+    cuts, own = [], module._launch_sums
+
+    def launch_sums(residues, constants, out, spans, predicate):
+        cuts.append(spans)
+        own(residues, constants, out, spans, predicate)
+
+    monkeypatch.setattr(module, "_launch_sums", launch_sums)
+    rng = np.random.default_rng(8)
+    left = random_residues(rng, 1, 3, 9, 6500, extreme=True)
+    right = random_residues(rng, 1, 3, 7, 6500)
+    out = torch.full((1, 3, rows, 2 * rows // 16 * 16), 77, dtype=torch.int8)
+    check(left, right, (256, 255, 199), out.to(DEVICE), 9, 7)
+    assert len(cuts) == (rows == 9)
+    assert all(spans > 1 for spans in cuts)
+
+
 @pytest.mark.parametrize("sign", [1, pytest.param(-1, marks=pytest.mark.slow)])
 def test_extreme_accumulators_are_reduced(sign):
     """Accumulators at the limit of K_BLOCK, k (-128)**2 = 2145386496, then a second
@@ -223,6 +268,7 @@ def test_extreme_accumulators_are_reduced(sign):
     )
 
 
+@pytest.mark.parametrize("spans", [1, 2])
 @pytest.mark.parametrize("tile", [PLAIN[0], *HOPPER], ids=str)
 @pytest.mark.parametrize(
     ("number", "least", "most"),
@@ -235,7 +281,7 @@ def test_extreme_accumulators_are_reduced(sign):
         (2**61 - 1, 2**61, 2**62),
     ],
 )
-def test_a_predicate_decides_on_the_device(tile, number, least, most):
+def test_a_predicate_decides_on_the_device(tile, spans, number, least, most):
     rng = np.random.default_rng(9)
     left = random_residues(rng, 1, 2, 40, 300)
     right = random_residues(rng, 1, 2, 20, 300)
@@ -247,6 +293,7 @@ def test_a_predicate_decides_on_the_device(tile, number, least, most):
         out,
         k_block=128,
         config=tile,
+        spans=spans,
         predicate=(predicate, least, most),
     )
     if least <= number <= most:
@@ -289,6 +336,8 @@ def test_what_does_not_fit_is_refused():
         residue_gemm(x[..., :24], x[..., :24], table, out)
     with pytest.raises(ValueError, match="must be int8"):
         residue_gemm(x.int(), x, table, out)
+    with pytest.raises(ValueError, match="need contiguous planes"):
+        residue_gemm(x, x, table, empty_products(1, 3, 8, 8)[:, ::2], spans=2)
 
 
 @pytest.mark.parametrize("tile", PLAIN, ids=str)

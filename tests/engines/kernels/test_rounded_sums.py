@@ -156,3 +156,28 @@ def test_tiles_occupy_all_multiprocessors_where_they_can():
     for tile in SUMS:
         # Vectors of fewer entries than threads pass through no shared memory.
         assert max(tile.block_m, tile.block_n) < 32 * tile.warps
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("tall", [False, True])
+def test_entries_that_are_not_finite_are_made_again(assert_same_bits, dtype, tall):
+    rng = np.random.default_rng(6)
+    a = rng.standard_normal((2, 5, 9)).astype(dtype)
+    b = rng.standard_normal((1, 9, 70)).astype(dtype)
+    a[0, 3, 1] = np.inf
+    expected, _ = plain.rounded_sums(a, b, FORMATS[dtype], shift=-40)
+    is_kept = rng.random(expected.shape) < 0.8
+    is_kept[0, 3] = False
+    other = rng.choice([np.inf, -np.inf, np.nan], expected.shape)
+    given = np.where(is_kept, 3.0, other).astype(dtype)
+    out = tensor(given)
+    x, y = tensor(a), tensor(b)
+    if tall:
+        x, y = (
+            tensor(np.swapaxes(a, 1, 2).copy()).mT,
+            tensor(np.swapaxes(b, 1, 2).copy()).mT,
+        )
+    with np.errstate(all="ignore"):
+        rounded_sums(x, y, out, shift=-40, remakes=True)
+    want = np.where(is_kept, given, expected)
+    assert_same_bits(out.cpu().numpy(), want)

@@ -136,21 +136,23 @@ def test_bits_do_not_depend_on_tiles(make_pair, assert_same_bits):
             out = torch.empty(
                 (1, 45, 40), dtype=torch.float64, device=DEVICE
             ).transpose(1, 2)
-            slice_product(*made, out, 130, operands=(x, y), config=tile)
+            slice_product(*made, out, 130, (x, y), config=tile)
             assert_same_bits(out.cpu().numpy(), want)
 
 
 def test_unsupported_operands_are_refused():
     x = torch.zeros((1, 4, 5), device=DEVICE)
     left, right = slice_operands([(x, 2), (x.transpose(1, 2), 1)], 3, 8)
+    pair = x, x.transpose(1, 2)
     with pytest.raises(ValueError, match=r"shape \(1, 4, 5\)"):
-        slice_product(left, right, torch.empty((1, 4, 5), device=DEVICE), 5)
+        slice_product(left, right, torch.empty((1, 4, 5), device=DEVICE), 5, pair)
     with pytest.raises(ValueError, match=r"shape \(2, 4, 4\)"):
         slice_product(
             left,
             replace(right, planes=right.planes.expand(3, -1, -1, -1)),
             torch.empty((2, 4, 4)),
             5,
+            pair,
         )
     with pytest.raises(ValueError, match="two words"):
-        slice_product(left, right, torch.empty((1, 4, 4), device=DEVICE), 2**40)
+        slice_product(left, right, torch.empty((1, 4, 4), device=DEVICE), 2**40, pair)

@@ -10,6 +10,8 @@ from hifigemm.engines.kernels.tiles import (
     Gpu,
     ProductShape,
     Tile,
+    span_length,
+    spans_for,
     summary,
     tile_for,
     valid_tiles,
@@ -66,6 +68,40 @@ def test_without_gluon_large_products_take_the_plain_kernel():
 def test_small_edges_take_small_tiles():
     for gpu in GPUS.values():
         assert tile_for(ProductShape(8, 8, 4096, 1), gpu).block_m <= 32
+
+
+def test_spans_are_whole_lines_that_cover_k():
+    for k in (1, 127, 128, 300, 2**18, 2**18 + 1):
+        for spans in (1, 2, 7, 32):
+            length = span_length(k, spans)
+            assert length % 128 == 0
+            assert spans * length >= k
+            # Each is as short as whole lines allow.
+            assert spans * (length - 128) < k
+
+
+@pytest.mark.parametrize("planes", [14, 22])
+def test_long_sums_of_few_entries_are_cut(planes):
+    """The large tiles of all spans fill nearly all SMs in every round."""
+    gpu = GPUS["h200"]
+    for m, k in ((256, 2**18), (512, 2**16), (1024, 2**16)):
+        shape = ProductShape(m, m, k, planes)
+        tile, spans = spans_for(shape, gpu)
+        assert (tile.block_m, tile.block_n, spans > 1) == (128, 256, True)
+        count = m // 128 * (m // 256) * planes * spans
+        assert count / (gpu.num_sms * -(-count // gpu.num_sms)) > 0.94
+        for most in (0, 1, 2):
+            assert spans_for(shape, gpu, most=most)[1] <= max(most, 1)
+
+
+def test_other_products_are_not_cut():
+    """Not for the large ones, whose tiles are many, nor for small ones, which end
+    before a second launch begins.
+    """
+    for gpu in GPUS.values():
+        for n in (16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384):
+            shape = ProductShape(n, n, n, 14)
+            assert spans_for(shape, gpu) == (tile_for(shape, gpu), 1)
 
 
 def test_a_tile_prints_itself():

@@ -13,7 +13,7 @@ from tests.workshop.measuring.stand_ins import ARRAYS, METHOD
 
 @pytest.fixture
 def registry(monkeypatch):
-    monkeypatch.setattr(peers, "_OWN", list(peers._OWN))
+    monkeypatch.setattr(peers, "_OWN", [])
 
 
 @pytest.mark.parametrize(("factor", "status"), [(1.0, "timed"), (1.001, "refused")])

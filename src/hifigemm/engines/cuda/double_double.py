@@ -13,10 +13,21 @@ from hifigemm.plan import Plan
 
 def steps(plan: Plan) -> Steps:
     """The launches of any plan of real operands."""
-    return Steps(_write)
+    return Steps(_write, rounds=True)
 
 
 def _write(plan: Plan, given: Arguments) -> None:
     for block in blocks_of(plan, given.out):
         left, right = block.operands(given.a, given.b)
-        rounded_sums(left, right, given.out[block.entries], shift=given.shift)
+        entries = block.entries
+        rounded_sums(
+            left,
+            right,
+            given.out[entries],
+            shift=given.shift,
+            result=plan.rounding.result,
+            second=None if given.second is None else given.second[entries],
+            c=None if given.c is None else given.c[entries],
+            c_exponent=plan.rounding.c_exponent,
+            c_sign=plan.rounding.c_sign,
+        )

@@ -9,7 +9,7 @@ stream of the operands' device; memory comes from PyTorch's allocator.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -34,6 +34,7 @@ from hifigemm.engines.device_array import (
     unwrap,
     wrap,
 )
+from hifigemm.engines.device_ops import TORCH_DTYPES
 from hifigemm.engines.float32_precision import float32_precision
 from hifigemm.engines.gpu_rates import gpu_properties, rates_of
 from hifigemm.engines.library_product import library_matmul
@@ -52,8 +53,9 @@ from hifigemm.numerics.accumulation import (
 from hifigemm.numerics.bits import Array, least_exponent, scale_entries
 from hifigemm.numerics.bounds import native_bound, underflow_free
 from hifigemm.numerics.epilogue import Epilogue
+from hifigemm.numerics.integer_sums import NEAREST
 from hifigemm.numerics.residue_products import residue_gemm
-from hifigemm.numerics.rounded_sums import rounded_sums
+from hifigemm.numerics.rounded_sums import MAX_TERMS, rounded_sums
 from hifigemm.numerics.slicing import slice_vectors
 from hifigemm.numerics.subnormals import matmul
 from hifigemm.numerics.tensor_core import A100, B200, H100, V100, TensorCoreModel
@@ -66,6 +68,8 @@ _ADDS_AS_MODELLED = torch.version.hip is None
 """How the matrix cores of other makers add is not known here, so nothing is promised of
 kernels that use them.
 """
+_NEAR = 30
+"""Powers of two of smaller alpha are taken as a factor of the product."""
 _SINGLE = (torch.float32, torch.complex64)
 _WORDS = {FP16: torch.float16, BF16: torch.bfloat16, TF32: torch.float32}
 
@@ -224,7 +228,9 @@ class CudaEngine:
             steps = double_double.steps(plan)
         elif core is add_outside and _ADDS_AS_MODELLED:
             steps = words.steps(plan, self.model)
-        return None if steps is None else CudaProgram(plan, steps, self.place)
+        if steps is None or (plan.rounding != NEAREST and not steps.rounds):
+            return None
+        return CudaProgram(plan, steps, self.place)
 
 
 class NativeProgram:
@@ -268,6 +274,12 @@ class NativeProgram:
         if target is not None:
             return Outcome(target, bound, 1.0)
         c = wrap(_mirrored(made, p.mirror))
+        if shift <= -_NEAR and _sums_remake(left, right, made):
+            # A B may have overflowed where 2**shift A B does not.
+            from hifigemm.engines.kernels.rounded_sums import rounded_sums as sums
+
+            c, power, shift = scale_entries(c, shift), shift, 0
+            sums(left, right, unwrap(c), shift=power, remakes=True)
         if shift and not epilogue.idle:
             epilogue, shift = epilogue.times_power(shift), 0
         if shift:
@@ -293,7 +305,7 @@ class NativeProgram:
         if not (are_stacks or all(x.ndim == 2 for x in call.operands)):
             return None
         is_combined = not call.epilogue.idle
-        is_near = abs(call.shift) < 30 and not certifies
+        is_near = abs(call.shift) < _NEAR and not certifies
         if call.shift and not (is_combined and is_near):
             return None
         if is_combined and (p.is_complex or not _kernels_combine(call.epilogue)):
@@ -301,10 +313,8 @@ class NativeProgram:
         multiply = _native_matmul if p.narrow is None else _widened_matmul
         if not (certifies or p.mirror or is_combined or call.deliver):
             return multiply
-        stack = p.batch, p.m, p.n
         bound = native_bound(p.terms, p.fmt.u)
-        if is_combined:
-            from hifigemm.engines.kernels.epilogue import combine_in_place
+        combine = _combined(p, call) if is_combined else None
 
         def again(
             a: torch.Tensor,
@@ -314,26 +324,67 @@ class NativeProgram:
             alpha: float = 1.0,
             beta: float = 0.0,
         ) -> Any:
-            product = multiply(a, b, None if p.mirror or is_combined else out)
+            product = multiply(a, b, None if p.mirror or combine else out)
             if certifies and not _is_ordinary(product, a, b, p):
                 return None
             values = _mirrored(product, p.mirror)
-            if is_combined:
-                third = None if c is None else c.reshape(stack)
-                factor = math.ldexp(alpha, call.shift)
-                scalars = factor, beta, third
-                if out is not None and out.is_contiguous():
-                    combine_in_place(values.view(stack), *scalars, out.view(stack))
-                    count_change(out)
-                    values = out
-                else:
-                    combine_in_place(values.view(stack), *scalars)
-                    values = values if out is None else out.copy_(values)
+            if combine is not None:
+                scalars = math.ldexp(alpha, call.shift), beta
+                values = combine(values, c, out, scalars)
             if call.deliver is None:
                 return values
             return call.deliver(Outcome(values, bound, 1.0))
 
         return again
+
+
+def _sums_remake(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
+    """Whether there are kernels that make entries of a stack again that overflowed."""
+    is_one_dtype = a.dtype == b.dtype == c.dtype and not c.is_complex()
+    is_short = a.shape[-1] <= MAX_TERMS and c.ndim == 3
+    return is_one_dtype and is_short and find_spec("triton") is not None
+
+
+def _combined(problem: Problem, call: Call) -> Callable[..., torch.Tensor]:
+    """alpha T + beta C for the T of a problem and a C laid out as that of a call: a
+    function of T, C, `out` or None, and (alpha, beta).
+
+    The launch is written down once: to bind its arguments takes the host longer than a
+    small product takes the GPU.
+    """
+    from hifigemm.engines.kernels.epilogue import combine_in_place
+    from hifigemm.engines.kernels.launch import scalar
+    from hifigemm.engines.kernels.program import Program
+
+    stack = problem.batch, problem.m, problem.n
+    like = torch.empty(stack, dtype=TORCH_DTYPES[problem.dtype], device="meta")
+    program = Program(unwrap(call.operands[0]).device)
+    addend = None if call.epilogue.c is None else unwrap(call.epilogue.c)
+    product = program.operand(like)
+    target = program.operand(like)
+    third = None if addend is None else program.operand(addend)
+    beta = 0.0 if third is None else scalar(1)
+    combine_in_place(product, scalar(0), beta, third, target)
+    program.finish().compile()
+
+    def combine(
+        t: torch.Tensor,
+        c: torch.Tensor | None,
+        out: torch.Tensor | None,
+        scalars: tuple[float, float],
+    ) -> torch.Tensor:
+        # The kernel writes to contiguous entries behind an aligned address.
+        is_direct = out is not None and out.is_contiguous() and out.data_ptr() % 16 == 0
+        result = out if is_direct and out is not None else t
+        program(t, result, *(() if c is None else (c,)), scalars=scalars)
+        if out is None:
+            return t
+        if not is_direct:
+            return out.copy_(t)
+        count_change(out)
+        return out
+
+    return combine
 
 
 def _kernels_combine(epilogue: Epilogue) -> bool:
@@ -366,7 +417,8 @@ def _native_matmul(
     """torch.matmul in IEEE arithmetic; a stack of one is multiplied as the matrix that
     it is.
     """
-    single, target = a.ndim == 3 and len(a) == len(b) == 1, out
+    target = out
+    single = a.ndim == 3 and a.shape[0] == b.shape[0] == 1
     if single:
         a, b, out = a[0], b[0], None if out is None else out[0]
     with float32_precision("cuda", "ieee") if a.dtype in _SINGLE else nullcontext():

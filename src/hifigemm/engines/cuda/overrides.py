@@ -13,12 +13,16 @@ from typing import Any
 import torch
 
 from hifigemm.engines.cuda.ozaki2 import padded, padded_shape, products_of
-from hifigemm.engines.cuda.required_bits import required_bits_of
+from hifigemm.engines.cuda.required_bits import (
+    inner_required_bits_of,
+    required_bits_of,
+)
 from hifigemm.engines.cuda.slice_counts import num_slices_of
 from hifigemm.engines.device_array import DeviceArray, check_not_capturing, unwrap, wrap
 from hifigemm.engines.kernels import block_norms as block_norms_kernel
 from hifigemm.engines.kernels import crt as crt_kernel
 from hifigemm.engines.kernels import error_ratio as error_ratio_kernel
+from hifigemm.engines.kernels import inner_scaling as inner_scaling_kernel
 from hifigemm.engines.kernels import mirror as mirror_kernel
 from hifigemm.engines.kernels import required_bits as required_bits_kernel
 from hifigemm.engines.kernels import rounded_sums as rounded_sums_kernel
@@ -27,6 +31,12 @@ from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.error_ratio import error_ratio
 from hifigemm.numerics.estimates import published_num_slices
+from hifigemm.numerics.inner_scaling import (
+    WIDE_GAP,
+    inner_exponents,
+    inner_required_bits,
+    sampled_gap,
+)
 from hifigemm.numerics.residue_products import (
     ExactProduct,
     crt,
@@ -229,6 +239,38 @@ def _rounded_sums(
     return wrap(values), None if second is None else wrap(second)
 
 
+def _sampled_gap(a: Array, b: Array, d: Array | None = None) -> int:
+    """numerics.inner_scaling.sampled_gap; waits for the device."""
+    if not (isinstance(a, DeviceArray) and isinstance(b, DeviceArray)):
+        return sampled_gap(a, b, d)
+    check_not_capturing()
+    left, right = unwrap(a), unwrap(b)
+    gap = torch.zeros(1, dtype=torch.int64, device=left.device)
+    exponents = None if d is None else unwrap(d).to(torch.int32)
+    inner_scaling_kernel.sampled_gap(left, right, gap, exponents)
+    return int(gap)
+
+
+def _inner_exponents(a: Array, b: Array, block_entries: int) -> Array:
+    """numerics.inner_scaling.inner_exponents."""
+    if not (isinstance(a, DeviceArray) and isinstance(b, DeviceArray)):
+        return inner_exponents(a, b, block_entries)
+    left = unwrap(a)
+    wide = torch.full((1,), WIDE_GAP, dtype=torch.int64, device=left.device)
+    exponents = inner_scaling_kernel.inner_exponents(left, unwrap(b), wide)
+    return wrap(exponents[: left.shape[2]].to(torch.int64))
+
+
+def _inner_required_bits(
+    a: Array, b: Array, limit: int, block_entries: int
+) -> tuple[int, int] | None:
+    """numerics.inner_scaling.inner_required_bits, by one wait for the device."""
+    if not (isinstance(a, DeviceArray) and isinstance(b, DeviceArray)):
+        return inner_required_bits(a, b, limit, block_entries)
+    left, right = unwrap(a), unwrap(b)
+    return inner_required_bits_of(left, right, limit)(left, right)
+
+
 def _mirror(x: Array, conjugate: bool) -> None:
     """numerics.symmetric.mirror."""
     mirror_kernel.mirror(unwrap(x), conjugate)
@@ -247,5 +289,8 @@ OVERRIDES: dict[Callable[..., Any], Callable[..., Any]] = {
     rounded_sums: _rounded_sums,
     required_bits: _required_bits,
     required_bits_of_vectors: _required_bits_of_vectors,
+    sampled_gap: _sampled_gap,
+    inner_exponents: _inner_exponents,
+    inner_required_bits: _inner_required_bits,
 }
 """By the plain function."""

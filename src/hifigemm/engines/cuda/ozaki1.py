@@ -4,7 +4,8 @@ another one makes the entries anew that are not certain.
 
 The number comes from the caller, or from the estimate of the modes "dp" and "sp". The
 bits are those of the scheme's own steps. No step of a product waits for the device.
-Slices of prepared operands are made anew.
+Slices of prepared operands are made anew. Complex operands are embedded first, and
+their result is written as a real matrix of twice as many columns.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from hifigemm.engine import Certificate
 from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of
 from hifigemm.engines.cuda.slice_counts import num_slices_of
+from hifigemm.engines.kernels.embedding import as_real
 from hifigemm.engines.kernels.slice_product import slice_product, sums_of
 from hifigemm.engines.kernels.slice_rounding import ends_of, round_correctly
 from hifigemm.engines.kernels.slices import (
@@ -46,7 +48,7 @@ def steps(plan: Plan) -> Steps | None:
     """
     p, scheme = plan.problem, plan.scheme
     dtype = _DTYPES.get(plan.words.operand)
-    if dtype is None or p.is_complex:
+    if dtype is None:
         return None
     beta = _slice_bits(plan)
     widest = MAX_BITS[dtype]
@@ -55,12 +57,15 @@ def steps(plan: Plan) -> Steps | None:
     if beta > widest or scheme.count > MAX_COUNT:
         return None
     if plan.verification is Verification.ENTRYWISE and plan.target.correct:
-        return Steps(_write_correct, record=4, certify=partial(_certify, plan))
+        certify = partial(_certify, plan)
+        return Steps(
+            _write_correct, record=4, certify=certify, contiguous_rows=p.is_complex
+        )
     if plan.certifies or not scheme.explicit:
         return None
-    if words_of_diagonals(p.k, scheme.count, beta) is None:
+    if words_of_diagonals(p.terms, scheme.count, beta) is None:
         return None
-    return Steps(_write, look=_look)
+    return Steps(_write, look=_look, contiguous_rows=p.is_complex)
 
 
 def _certify(plan: Plan, record: Sequence[int]) -> Certificate:
@@ -70,12 +75,15 @@ def _certify(plan: Plan, record: Sequence[int]) -> Certificate:
     _, num_open, left, right = record
     num_products = plan.num_products
     if plan.words.operand is not INT8:
-        num_products = num_pairs(plan.scheme.count, left, right)
+        pairs = num_pairs(plan.scheme.count, left, right)
+        num_products = pairs * (4 if plan.problem.is_complex else 1)
     return Certificate(num_open == 0, plan.scheme, 0.0, num_products, plan.k_block)
 
 
 def _look(plan: Plan, left: Any, right: Any) -> Any:
-    """The estimate of the modes "dp" and "sp"."""
+    """The estimate of the modes "dp" and "sp"; complex operands take a longer look."""
+    if plan.problem.is_complex:
+        return lambda a, b: None
     return num_slices_of(left, right, _slice_bits(plan), plan.scheme.level.u)
 
 
@@ -88,13 +96,13 @@ def _slice_bits(plan: Plan) -> int:
 
 def _write(plan: Plan, given: Arguments) -> None:
     for block in blocks_of(plan, given.out):
-        x, y = block.operands(given.a, given.b)
+        x, y, out = as_real(*block.operands(given.a, given.b), given.out[block.entries])
         own, other = sliced(plan, x, y)
         slice_product(
             own,
             other,
-            given.out[block.entries],
-            plan.problem.k,
+            out,
+            plan.problem.terms,
             shift=given.shift,
             operands=(x, y),
         )
@@ -102,14 +110,14 @@ def _write(plan: Plan, given: Arguments) -> None:
 
 def _write_correct(plan: Plan, given: Arguments) -> None:
     for block in blocks_of(plan, given.out):
-        x, y = block.operands(given.a, given.b)
+        x, y, out = as_real(*block.operands(given.a, given.b), given.out[block.entries])
         left, right = sliced(plan, x, y)
         ends = ends_of(x, y, (left, right))
         round_correctly(
-            sums_of(left, right, plan.problem.k, ends=ends.most),
+            sums_of(left, right, plan.problem.terms, ends=ends.most),
             (left, right),
             ends,
-            given.out[block.entries],
+            out,
             given.record,
             shift=given.shift,
             operands=(x, y),

@@ -5,7 +5,9 @@ Where the number of moduli rests on the operands, the device decides. The record
 the bits of the largest error ratio that was seen; every rung of the ladder, a number of
 moduli, runs where the ratio lies between what the rung before it keeps and what it
 keeps itself; a native product takes what no rung keeps. The ratio of a part of the
-result is known first: where that is too large already, a rung does not begin.
+result is known first: where that is too large already, a rung does not begin. Rungs
+with "inner" scaling come behind the others, by the ratio of A D and D**-1 B, which is a
+number of its own in the record.
 """
 
 from __future__ import annotations
@@ -14,33 +16,44 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from hifigemm.engine import Certificate
+from hifigemm.engine import SCALED_ALONG_K, Certificate
 from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of, is_triangle
 from hifigemm.engines.device_array import unwrap
 from hifigemm.engines.kernels import crt as crt_kernel
-from hifigemm.engines.kernels import native_gemm, residue_gemm, scaled_residues
+from hifigemm.engines.kernels import (
+    inner_scaling,
+    native_gemm,
+    residue_gemm,
+    scaled_residues,
+)
 from hifigemm.engines.kernels.block_sums import block_sums, halves_of
 from hifigemm.engines.kernels.buffers import Buffer
 from hifigemm.engines.kernels.common import LARGEST, Predicate
+from hifigemm.engines.kernels.epilogue import combine_in_place
 from hifigemm.engines.kernels.error_ratio import RATIO_UNIT, error_ratio_bits
 from hifigemm.engines.kernels.launch import empty
+from hifigemm.engines.kernels.program import ALIGNMENT
+from hifigemm.engines.kernels.rounded_sums import rounded_sums
 from hifigemm.engines.kernels.special import restore_special_values
 from hifigemm.engines.rates import Rates
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.error_ratio import error_bound, largest_ratio
 from hifigemm.numerics.estimates import MAGNITUDE_TERMS
+from hifigemm.numerics.integer_sums import NEAREST, Rounding
 from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.scaling import balance
 from hifigemm.numerics.strassen import NUM_PRODUCTS
-from hifigemm.plan import Evidence, Plan, Split, Verification
+from hifigemm.plan import Apart, Evidence, Plan, Split, Verification
 from hifigemm.problem import Block
 
+Inner = scaled_residues.Inner | None
+"""Exponents by which A and B are scaled along k; see kernels/inner_scaling.py."""
 Residues = tuple[Any, Any]
 """Planes of an operand and the scale exponents of its vectors."""
 _ROWS, _COLUMNS = 128, 256
@@ -64,17 +77,39 @@ its first rung.
 """
 _SAMPLE = 128
 """Rows and columns whose ratio is known first."""
+_INNER = 2
+"""Where the record has its word for inner scaling: 0 where it was not tried, a number
+above all ratios where a sample gains nothing by it, else 1 or the bits of the largest
+ratio. It is 16 bytes behind the first word, so that both are aligned alike.
+"""
+_RECORD = 3
+"""Words of the record."""
+_SAMPLED_FROM = 12 * _SAMPLE
+"""Rows and columns of products whose ratio is known first for some of them: of fewer,
+as long sums have, the residues of the sample cost as much as they may save.
+"""
 
 
 def steps(plan: Plan, costs: Rates | None) -> Steps | None:
     """The launches of a plan with fast scaling; None where entries are to be certified
     one by one.
     """
-    if plan.scheme.scaling != "fast":
+    if not plan.scheme.by_norms:
         return None
     in_halves = partial(_in_halves, plan, costs)
+    schemes = plan.scheme, *plan.alternatives
+    has_inner = any(not x.is_native and x.scaling == "inner" for x in schemes)
+    outside = partial(_bytes_outside, plan) if has_inner else None
     if not plan.certifies and plan.verification is not Verification.ON_DEVICE:
-        return Steps(_write_fixed, combines=True, ready=_ready, in_halves=in_halves)
+        return Steps(
+            _write_fixed,
+            combines=True,
+            # The integers are those of the exact product.
+            rounds=plan.bound == 0.0,
+            ready=_ready,
+            outside=outside,
+            in_halves=in_halves,
+        )
     if plan.target.by_entry or (
         plan.verification is Verification.ENTRYWISE and plan.evidence is not None
     ):
@@ -86,8 +121,9 @@ def steps(plan: Plan, costs: Rates | None) -> Steps | None:
         return None
     return Steps(
         _write_ladder,
-        record=1,
+        record=_RECORD,
         certify=partial(_certificate, plan),
+        outside=outside,
         in_halves=in_halves,
     )
 
@@ -106,6 +142,17 @@ def _in_halves(
         and not p.mirror
         and costs.halves_pay(rows, cols, p.k, planes)
     )
+
+
+def _bytes_outside(plan: Plan, batch: int, rows: int, cols: int) -> int:
+    """Bytes by which scaling along k takes more where the result is cut into blocks.
+
+    It looks at whole operands, with an exponent for each vector, and its exponents lie
+    beside the scratch memory of all blocks.
+    """
+    p = plan.problem
+    others = p.batch * (p.m + p.n) - batch * (rows + cols)
+    return 4 * (others + p.k + inner_scaling.PADDING) + ALIGNMENT
 
 
 def moduli_of(plan: Plan, count: int | None = None) -> ModuliSet:
@@ -244,6 +291,7 @@ def _write_fixed(plan: Plan, given: Arguments) -> None:
     again.
     """
     made, used, balances = most_moduli(plan)
+    inner = _inner(plan, given)
     kept: list[tuple[tuple[slice, ...], Residues]] = []
     for block in blocks_of(plan, given.out):
         places = block.places(given.a, given.b)
@@ -258,22 +306,33 @@ def _write_fixed(plan: Plan, given: Arguments) -> None:
         if triangle and plan.problem.is_of_one_operand and balances[0] == balances[1]:
             both = _residues_of(operands[:1], made, balances[:1], [None]) * 2
         else:
-            both = _residues_of(operands, made, balances, ready)
+            both = _residues_of(operands, made, balances, ready, inner=inner)
         first = [
             (planes if used is made else planes[:, : len(used.moduli)], scale)
             for planes, scale in both
         ]
-        c = None if given.c is None else given.c[block.entries]
+        ends = _Ends(given.out[block.entries], plan.rounding)
+        if given.c is not None:
+            ends = ends._replace(c=given.c[block.entries])
+        if given.second is not None:
+            ends = ends._replace(second=given.second[block.entries])
         form: dict[str, Any] = {
             "triangle": triangle,
             "in_halves": plan.blocking.in_halves,
         }
-        _write_entries(
-            operands, first, used, given.out[block.entries], given, c, **form
-        )
+        _write_entries(operands, first, used, ends, given, **form)
         if plan.evidence is not None and plan.evidence.outliers is not None:
-            _write_outliers(plan, block, operands, both, given, c)
+            _write_outliers(plan, block, operands, both, given, ends, inner)
+        if plan.evidence is not None and plan.evidence.apart is not None:
+            _write_apart(plan.evidence.apart, block, operands, given, ends)
         kept = list(zip(places, both, strict=True))
+
+
+def _inner(plan: Plan, given: Arguments, mark: Any = None) -> Inner:
+    """The exponents of a plan with inner scaling; None where it has another one."""
+    if plan.scheme.scaling != "inner":
+        return None
+    return inner_scaling.gaining_exponents(given.a, given.b, mark), 1
 
 
 def _some(split: Residues | None, place: tuple[slice, ...]) -> Residues | None:
@@ -290,6 +349,7 @@ def _residues_of(
     balances: tuple[int, ...],
     ready: Sequence[Residues | None],
     predicate: Predicate | None = None,
+    inner: Inner = None,
 ) -> list[Residues]:
     """Residues of both operands, or of the left one, in one launch for those that are
     not ready.
@@ -299,8 +359,15 @@ def _residues_of(
     if missing:
         sides = tuple((operands[i], 2 - i) for i in missing)
         missing_balances = tuple(balances[i] for i in missing)
+        # A right operand alone is the first one for the kernel.
+        if inner is not None and missing == [1]:
+            inner = inner[0], -inner[1]
         made = scaled_residues.scaled_residues(
-            sides, moduli, balances=missing_balances, predicate=predicate
+            sides,
+            moduli,
+            balances=missing_balances,
+            predicate=predicate,
+            inner=inner,
         )
     fresh = iter(
         [(planes, scale.exponent) for planes, scale in zip(*made, strict=True)]
@@ -308,13 +375,21 @@ def _residues_of(
     return [next(fresh) if each is None else each for each in ready]
 
 
+class _Ends(NamedTuple):
+    """Where the entries of a block go, and what is made of their integers."""
+
+    out: Any
+    rounding: Rounding = NEAREST
+    c: Any = None
+    second: Any = None  # of a pair or an enclosure
+
+
 def _write_entries(
     operands: tuple[Any, Any],
     residues: Sequence[Residues],
     moduli: ModuliSet,
-    out: Any,
+    ends: _Ends,
     given: Arguments,
-    c: Any = None,
     predicate: Predicate | None = None,
     rarely: bool = False,
     *,
@@ -334,12 +409,13 @@ def _write_entries(
         "shift": given.shift,
         "alpha": given.alpha,
         "beta": given.beta,
-        "c": c,
+        "c": ends.c,
+        "rounding": ends.rounding,
+        "second": ends.second,
     }
     behind: dict[str, Any] = {"predicate": predicate, "rarely": rarely}
-    crt_kernel.crt(
-        products, (s, t), moduli, out, operands=operands, **form, **scalars, **behind
-    )
+    options = form | scalars | behind
+    crt_kernel.crt(products, (s, t), moduli, ends.out, operands=operands, **options)
 
 
 def _write_ladder(plan: Plan, given: Arguments) -> None:
@@ -350,21 +426,64 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
     known in full. Behind the last rung comes what keeps the bound for any ratio: a
     native product, or moduli that hold the exact product.
     """
-    record = given.record
+    record = given.record[:1]
+    inner_record = given.record[_INNER : _INNER + 1]
+    chooses = plan.verification is Verification.ON_DEVICE
+    is_exact_behind = chooses and plan.evidence is not None
+    inner = _inner(plan, given, inner_record)
+    rungs, inner_rungs = _ladder(plan)
+    samples_from = _SAMPLE_FROM_BEFORE_EXACT if is_exact_behind else _SAMPLE_FROM
+    is_large = plan.problem.multiplications >= samples_from
+    is_sampled = is_large and min(plan.problem.m, plan.problem.n) >= _SAMPLED_FROM
+    if chooses and is_sampled:
+        _look_at_sample(plan, given, record, inner)
+    last = _write_rungs(plan, given, rungs, (record, 0), inner)
+    if is_exact_behind:
+        behind = record, last + 1, LARGEST
+        _write_exact(plan, given, plan.alternatives[-1], behind, inner)
+    elif chooses:
+        behind = record, last + 1, LARGEST
+        if inner_rungs:
+            # Exponents are looked for where no rung was taken, and rungs begin where the
+            # operands gain by them.
+            exponents = inner_scaling.gaining_exponents(
+                given.a, given.b, inner_record, behind
+            )
+            start = inner_record, inner_scaling.KEPT
+            last = _write_rungs(plan, given, inner_rungs, start, (exponents, 1))
+            behind = inner_record, last + 1, LARGEST
+        native_gemm.fp64_product(given.a, given.b, given.out, behind, given.shift)
+        if given.out.is_complex():
+            restore_special_values(given.a, given.b, given.out, predicate=behind)
+
+
+def _look_at_sample(plan: Plan, given: Arguments, record: Any, inner: Inner) -> None:
+    """Raise the record to the error ratio of a few rows and columns."""
+    part = given.a[:, :_SAMPLE], given.b[:, :, :_SAMPLE]
+    sizes = scaled_residues.sized_residues(
+        ((part[0], 2), (part[1], 1)), moduli_of(plan), inner=inner
+    )[2]
+    error_ratio_bits(sizes, enough=_most_bits(plan, plan.scheme.count), into=record)
+
+
+def _write_rungs(
+    plan: Plan,
+    given: Arguments,
+    rungs: Sequence[Any],
+    start: tuple[Any, int],
+    inner: Inner,
+) -> int:
+    """Rungs, the first of which is for ratios from a number on that a record holds.
+
+    The largest number that the last one is for is returned.
+    """
+    record, least = start
     chooses, certifies = (
         plan.verification is x for x in (Verification.ON_DEVICE, Verification.ENTRYWISE)
     )
-    is_exact_behind = chooses and plan.evidence is not None
-    if chooses and plan.problem.multiplications >= (
-        _SAMPLE_FROM_BEFORE_EXACT if is_exact_behind else _SAMPLE_FROM
-    ):
-        part = given.a[:, :_SAMPLE], given.b[:, :, :_SAMPLE]
-        sizes = scaled_residues.sized_residues(
-            ((part[0], 2), (part[1], 1)), moduli_of(plan)
-        )[2]
-        error_ratio_bits(sizes, enough=_most_bits(plan, plan.scheme.count), into=record)
-    least = 0
-    for rung in _ladder(plan):
+    is_first = True
+    most = least
+    for rung in rungs:
         moduli = moduli_of(plan, rung.count)
         most = _most_bits(plan, rung.count) if chooses or certifies else LARGEST
         predicate = (record, least, most) if chooses or certifies else None
@@ -375,7 +494,7 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
                 : 1 if triangle and plan.problem.is_of_one_operand else 2
             ]
             planes, scales, sizes = scaled_residues.sized_residues(
-                sides, moduli, predicate=begun
+                sides, moduli, predicate=begun, inner=inner
             )
             enough = most if predicate else 0
             error_ratio_bits(
@@ -383,31 +502,27 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
             )
             residues = [(planes[i], scales[i].exponent) for i in (0, -1)]
             _write_entries(
-                *(
-                    operands,
-                    residues,
-                    moduli,
-                    given.out[block.entries],
-                    given,
-                    None,
-                    predicate,
-                    least > 0,
-                ),
+                operands,
+                residues,
+                moduli,
+                _Ends(given.out[block.entries]),
+                given,
+                predicate,
+                not is_first or start[1] > 0,
                 triangle=triangle,
                 in_halves=plan.blocking.in_halves,
             )
         least = most + 1
-    if is_exact_behind:
-        _write_exact(plan, given, plan.alternatives[-1], (record, least, LARGEST))
-    elif chooses:
-        predicate = record, least, LARGEST
-        native_gemm.fp64_product(given.a, given.b, given.out, predicate, given.shift)
-        if given.out.is_complex():
-            restore_special_values(given.a, given.b, given.out, predicate=predicate)
+        is_first = False
+    return most
 
 
 def _write_exact(
-    plan: Plan, given: Arguments, scheme: Any, predicate: Predicate
+    plan: Plan,
+    given: Arguments,
+    scheme: Any,
+    predicate: Predicate,
+    inner: Inner,
 ) -> None:
     """Block by block, by moduli that hold the exact product, where the predicate
     holds.
@@ -424,7 +539,7 @@ def _write_exact(
             )
         else:
             residues = _residues_of(
-                operands, moduli, (even, -even), [None, None], predicate
+                operands, moduli, (even, -even), [None, None], predicate, inner
             )
         form: dict[str, Any] = {
             "triangle": triangle,
@@ -434,20 +549,21 @@ def _write_exact(
             operands,
             residues,
             moduli,
-            given.out[block.entries],
+            _Ends(given.out[block.entries]),
             given,
-            None,
             predicate,
             True,
             **form,
         )
 
 
-def _ladder(plan: Plan) -> list[Any]:
-    """The schemes with a number of moduli that the ratio decides on; behind them comes
-    what needs no ratio.
+def _ladder(plan: Plan) -> tuple[list[Any], list[Any]]:
+    """The schemes with a number of moduli that the ratio decides on, and those with
+    inner scaling that come behind them; behind all comes what needs no ratio.
     """
-    return [plan.scheme, *plan.alternatives[:-1]]
+    rungs = [plan.scheme, *plan.alternatives[:-1]]
+    first = [rung for rung in rungs if rung.scaling == plan.scheme.scaling]
+    return first, rungs[len(first) :]
 
 
 def _few_terms(plan: Plan, most: int) -> int | None:
@@ -493,16 +609,25 @@ def _certificate(plan: Plan, record: Sequence[int]) -> Certificate:
     """What the largest error ratio says: the rung that was taken, or the bound of a
     forced count.
     """
-    (bits,) = record
+    bits = record[0]
+    inner_bits = record[_INNER]
+    notes = []
+    if plan.scheme.scaling == "inner" and inner_bits == inner_scaling.KEPT:
+        notes = [SCALED_ALONG_K]
     ratio, p = float(np.int64(bits).view(np.float64)) * RATIO_UNIT, plan.problem
     scheme, products = plan.scheme, plan.num_products
     if plan.verification is Verification.NONE:
         bound = error_bound(p.terms, ratio, moduli_of(plan).half_range)
-        return Certificate(True, scheme, bound, products, plan.k_block)
-    for rung in _ladder(plan):
-        if bits <= _most_bits(plan, rung.count):
-            made = num_planes(moduli_of(plan, rung.count), p.is_complex)
-            return Certificate(True, rung, plan.target.r, made, plan.k_block)
+        return Certificate(True, scheme, bound, products, plan.k_block, notes=notes)
+    rungs, inner_rungs = _ladder(plan)
+    taken = [x for x in rungs if bits <= _most_bits(plan, x.count)]
+    if not taken and inner_bits:
+        taken = [x for x in inner_rungs if inner_bits <= _most_bits(plan, x.count)]
+        notes = [SCALED_ALONG_K]
+    if taken:
+        made = num_planes(moduli_of(plan, taken[0].count), p.is_complex)
+        bound = plan.target.r
+        return Certificate(True, taken[0], bound, made, plan.k_block, notes=notes)
     if plan.verification is Verification.ENTRYWISE:
         return Certificate(
             False,
@@ -535,7 +660,8 @@ def _write_outliers(
     operands: tuple[Any, Any],
     residues: Sequence[Residues],
     given: Arguments,
-    c: Any,
+    ends: _Ends,
+    inner: Inner,
 ) -> None:
     """Write the entries of the outlier rows and columns of a block over; see
     `Outliers`.
@@ -554,16 +680,75 @@ def _write_outliers(
         (None, j, shared, up, [residues[0], None]),
         (i, j, moduli_of(plan), (even, -even), [None, None]),
     ]
-    out = given.out[block.entries]
     for rows, cols, moduli, balances, ready in cases:
         if rows == () or cols == ():
             continue
         pair = _gathered(x, 1, rows), _gathered(y, 2, cols)
-        values = empty((1, pair[0].shape[1], pair[1].shape[2]), out.dtype, out)
-        made = _residues_of(pair, moduli, balances, ready)
-        own = None if c is None else _gathered(_gathered(c, 1, rows), 2, cols)
-        _write_entries(pair, made, moduli, values, given, own)
-        out.program.call(partial(_scatter, rows, cols), out, values)
+        made = _residues_of(pair, moduli, balances, ready, inner=inner)
+        some = _ends_of(ends, rows, cols)
+        _write_entries(pair, made, moduli, some, given)
+        _write_back(ends, some, rows, cols)
+
+
+def _write_apart(
+    apart: Apart, block: Block, operands: tuple[Any, Any], given: Arguments, ends: _Ends
+) -> None:
+    """Write the entries of the rows and columns of a block over that no moduli hold;
+    see `Apart`.
+    """
+    rows = _inside(apart.rows, block.rows)
+    cols = _inside(apart.cols, block.cols)
+    cases: list[tuple[_Vectors, _Vectors]] = [(rows, None), (None, cols)]
+    for i, j in cases:
+        if i == () or j == ():
+            continue
+        some = _ends_of(ends, i, j)
+        left = _gathered(operands[0], 1, i)
+        right = _gathered(operands[1], 2, j)
+        rounding = some.rounding
+        rounded_sums(
+            left,
+            right,
+            some.out,
+            shift=given.shift,
+            result=rounding.result,
+            second=some.second,
+            c=some.c if rounding.has_addend else None,
+            c_exponent=rounding.c_exponent,
+            c_sign=rounding.c_sign,
+        )
+        is_combined = given.alpha != 1.0 or some.c is not None
+        if is_combined and not rounding.has_addend:
+            combine_in_place(some.out, given.alpha, given.beta, some.c)
+        _write_back(ends, some, i, j)
+
+
+_Vectors = tuple[int, ...] | None
+"""Some rows or columns; None for all."""
+
+
+def _ends_of(ends: _Ends, rows: _Vectors, cols: _Vectors) -> _Ends:
+    """Memory for the entries of some rows and columns, and their entries of C."""
+    out = ends.out
+    shape = (
+        1,
+        out.shape[1] if rows is None else len(rows),
+        out.shape[2] if cols is None else len(cols),
+    )
+    some = ends._replace(out=empty(shape, out.dtype, out))
+    if ends.second is not None:
+        some = some._replace(second=empty(shape, out.dtype, out))
+    if ends.c is not None:
+        some = some._replace(c=_gathered(_gathered(ends.c, 1, rows), 2, cols))
+    return some
+
+
+def _write_back(ends: _Ends, some: _Ends, rows: _Vectors, cols: _Vectors) -> None:
+    """Put the entries of some rows and columns in their places."""
+    scatter = partial(_scatter, rows, cols)
+    ends.out.program.call(scatter, ends.out, some.out)
+    if ends.second is not None:
+        ends.out.program.call(scatter, ends.second, some.second)
 
 
 def _inside(vectors: tuple[int, ...], part: slice) -> tuple[int, ...]:

@@ -12,7 +12,11 @@ from typing import Any
 import torch
 
 from hifigemm.engine import Call, Certificate, Outcome, Repeated, Splits
-from hifigemm.engines.cuda.required_bits import NO_LIMIT, required_bits_of
+from hifigemm.engines.cuda.required_bits import (
+    NO_LIMIT,
+    inner_required_bits_of,
+    required_bits_of,
+)
 from hifigemm.engines.device_array import (
     check_not_capturing,
     count_change,
@@ -27,11 +31,14 @@ from hifigemm.engines.kernels.mirror import mirror
 from hifigemm.engines.kernels.program import Program, facts_of
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
+from hifigemm.numerics.integer_sums import NEAREST
 from hifigemm.plan import Blocking, Evidence, Plan, Verification
 from hifigemm.problem import Block
 from hifigemm.programs import once
 
 Tensor = Any
+_INNER_LOOK = "scaled along k"
+"""What is kept of operands that are scaled along k goes by this word and their bits."""
 _NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -51,6 +58,7 @@ class Arguments:
     beta: float | Scalar = 0.0
     c: Tensor = None
     ready: tuple[Any, Any] = (None, None)  # of prepared operands
+    second: Tensor = None  # the other array of a pair or an enclosure
 
 
 @dataclass(frozen=True)
@@ -62,11 +70,16 @@ class Steps:
     record: int = 0  # words of the decision record; 0 where nothing is decided
     # what the words of a record say
     certify: Callable[[Sequence[int]], Certificate] | None = None
-    combines: bool = False  # the launches apply moderate scalars themselves
+    # the launches apply moderate scalars themselves; else a step behind them does
+    combines: bool = False
+    rounds: bool = False  # they round as `Plan.rounding` says
     # the launches write to results with contiguous rows only
     contiguous_rows: bool = False
     # (planes, exponents) of the split of a prepared operand
     ready: Callable[[Any], tuple[Tensor, Tensor]] | None = None
+    # scratch bytes beside those of a program for such a block, where the result is cut
+    # into several: of matrices, rows and columns
+    outside: Callable[[int, int, int], int] | None = None
     # see `hifigemm.engine.Program.in_halves`
     in_halves: Callable[[int, int, int], bool] | None = None
     # what the plan rests on of operands laid out as two tensors, by one wait: none
@@ -142,9 +155,13 @@ class CudaProgram:
             (batch, rows, cols), in_halves=self.in_halves(batch, rows, cols)
         )
         plan = replace(self.plan, problem=problem, blocking=blocking)
-        if plan.evidence is not None and plan.evidence.outliers is not None:
-            outliers = plan.evidence.outliers.of_fullest_block(rows, cols)
-            plan = replace(plan, evidence=replace(plan.evidence, outliers=outliers))
+        if plan.evidence is not None:
+            fullest = {
+                name: vectors.of_fullest_block(rows, cols)
+                for name in ("outliers", "apart")
+                if (vectors := getattr(plan.evidence, name)) is not None
+            }
+            plan = replace(plan, evidence=replace(plan.evidence, **fullest))
         own = TORCH_DTYPES[problem.dtype]
         operand = (
             _NARROW[problem.narrow.name]
@@ -160,11 +177,11 @@ class CudaProgram:
         record = (
             _Layout((self.steps.record,), torch.int64) if self.steps.record else None
         )
-        return (
-            self._built(plan, [*layouts, record, None], (None, None), 0, PLAIN)
-            .finish()
-            .nbytes
-        )
+        tensors = [*layouts, record, None, None, None]
+        program = self._built(plan, tensors, (None, None), 0, PLAIN).finish()
+        if self.steps.outside is None or (batch, rows, cols) == (p.batch, p.m, p.n):
+            return program.nbytes
+        return program.nbytes + self.steps.outside(batch, rows, cols)
 
     def __call__(
         self,
@@ -178,14 +195,12 @@ class CudaProgram:
         """The product; nothing waits for the device."""
         p = self.plan.problem
         left, right = unwrap(a), unwrap(b)
-        own = epilogue if self.steps.combines and epilogue.is_moderate else PLAIN
+        own = epilogue if self._combines(epilogue) else PLAIN
         later = own is not epilogue and not epilogue.idle
         shape, dtype = (p.batch, p.m, p.n), TORCH_DTYPES[p.dtype]
-        given = (
-            None
-            if out is None or later or not self._writes_to(unwrap(out))
-            else unwrap(out)
-        )
+        given = None
+        if out is not None and not later and self._writes_to(unwrap(out), own):
+            given = unwrap(out)
         target = (
             torch.empty(shape, dtype=dtype, device=left.device)
             if given is None
@@ -197,12 +212,26 @@ class CudaProgram:
             for s in splits
         ]
         record = self._record(left.device)
-        self._run([left, right, target, record, c], (ready[0], ready[1]), shift, own)
+        second = torch.empty_like(target) if self._has_two_parts else None
+        goal = target if self._adds_a_step(own) else None
+        tensors = [left, right, target, record, c, second, goal]
+        self._run(tensors, (ready[0], ready[1]), shift, own)
         if later:
             combine(target, epilogue)
         if out is not None and given is None:
             target = unwrap(out).copy_(target)
-        return self._outcome(wrap(target) if out is None else out, record)
+        outcome = self._outcome(wrap(target) if out is None else out, record)
+        outcome.second = None if second is None else wrap(second)
+        return outcome
+
+    @property
+    def _rounds(self) -> bool:
+        """True if the plan has a rounding of its own, by which C is added too."""
+        return self.plan.rounding != NEAREST
+
+    @property
+    def _has_two_parts(self) -> bool:
+        return self.plan.rounding.has_two_parts
 
     def _outcome(self, values: Any, record: Tensor) -> Outcome:
         """What was done for values; where the device decided, the record tells."""
@@ -233,15 +262,11 @@ class CudaProgram:
         evidence = self.plan.evidence
         if addresses[0] != addresses[1] or not enters_directly():
             return None
-        if call.out is not None and not self._writes_to(unwrap(call.out)):
+        own = call.epilogue
+        if not self._combines(own):
             return None
-        # Kernels apply real scalars near 1: those of the plan, or one more behind them.
-        is_combined = not call.epilogue.idle
-        combines_itself = is_combined and self.steps.combines
-        combines_later = is_combined and not self.steps.combines
-        if is_combined and not call.epilogue.is_moderate:
-            return None
-        if combines_later and (call.out is not None or self.plan.problem.is_complex):
+        adds_a_step = self._adds_a_step(own)
+        if call.out is not None and not self._writes_to(unwrap(call.out), own):
             return None
         if evidence is not None and _fact_of(evidence) is None:
             return None
@@ -250,17 +275,20 @@ class CudaProgram:
         (left, right), device = map(unwrap, call.stacks), self.device
         problem = self.plan.problem
         dtype = TORCH_DTYPES[problem.dtype]
-        stack = (problem.batch, problem.m, problem.n)
-        like = _Layout(stack, dtype) if call.out is None else unwrap(call.out)
-        addend = None if call.epilogue.c is None else unwrap(call.epilogue.c)
+        plain_layout = _Layout((problem.batch, problem.m, problem.n), dtype)
+        is_new = call.out is None or adds_a_step
+        like = plain_layout if is_new else unwrap(call.out)
+        addend = None if own.c is None else unwrap(own.c)
         record_like = (
             _Layout((self.steps.record,), torch.int64) if self.steps.record else None
         )
+        second_like = like if self._has_two_parts else None
+        goal_like = plain_layout if adds_a_step else None
         program = self._program(
-            [left, right, like, record_like, addend if combines_itself else None],
+            [left, right, like, record_like, addend, second_like, goal_like],
             (None, None),
             call.shift,
-            call.epilogue if combines_itself else PLAIN,
+            own,
         )
         certifies = self.plan.certifies and self.steps.certify is not None
 
@@ -273,29 +301,30 @@ class CudaProgram:
             beta: float = 0.0,
         ) -> Any:
             # C may be the target: it is read until the end.
-            is_direct = target is not None and c is None
-            result = target
+            is_direct = target is not None and c is None and not adds_a_step
+            product = target
             if not is_direct:
-                result = torch.empty(call.shape, dtype=dtype, device=device)
+                product = torch.empty(call.shape, dtype=dtype, device=device)
             record = self._record(device)
-            tensors = [x, y, result]
-            if record is not None:
-                tensors.append(record)
-            scalars: tuple[float, ...] = ()
-            if combines_itself:
-                scalars = alpha, beta
-                if c is not None:
-                    tensors.append(c)
-            program(*tensors, scalars=scalars)
+            tensors = [t for t in (x, y, product, record, c) if t is not None]
+            result = product
+            if self._has_two_parts:
+                tensors.append(torch.empty_like(result))
+            if adds_a_step:
+                # The last step reads C entry by entry before it writes there; where a
+                # certificate may refuse the product, C is wanted again.
+                if target is not None and not certifies and _is_plain(target):
+                    result = target
+                tensors.append(result)
+            program(*tensors, scalars=() if own.idle else (alpha, beta))
             if certifies and not self._certificate(record).holds:
                 return None
-            if combines_later:
-                third = None if c is None else c.reshape(stack)
-                combine_in_place(result.view(stack), alpha, beta, third)
-            if is_direct:
+            if result is target:
                 count_change(target)
             elif target is not None:
                 result = target.copy_(result.view(target.shape))
+            if self._has_two_parts:
+                return result, tensors[-1]
             if call.deliver is None:
                 return result
             return call.deliver(self._outcome(result, record))
@@ -305,7 +334,7 @@ class CudaProgram:
         layout = tuple(
             None if x is None else facts_of(x) for x in (left, right, like, addend)
         )
-        kind = call.shift, call.epilogue.idle, call.deliver is None
+        kind = call.shift, own.idle, call.deliver is None, self.plan.rounding
         return self._looking_first(again, evidence, (left, right), (*layout, *kind))
 
     def _looking_first(
@@ -321,7 +350,7 @@ class CudaProgram:
         p = self.plan
         asked = p.problem, p.asked, p.target, p.block_shape
         key = "by evidence", *asked, self.device, kind
-        table: dict[Any, Repeated] = once(key, dict, self.device)
+        table: dict[Any, Any] = once(key, dict, self.device)
         table[_fact_of(evidence)] = again
         look = (
             required_bits_of(*operands, NO_LIMIT)
@@ -329,13 +358,32 @@ class CudaProgram:
             else self.steps.look(p, *operands)
         )
 
+        if evidence.inner:
+            table[_INNER_LOOK] = inner_required_bits_of(*operands, NO_LIMIT)
+
         def chosen(x: Tensor, y: Tensor, *others: Any) -> Any:
             seen = table.get(look(x, y))
+            if seen is None and _INNER_LOOK in table:
+                seen = table.get((_INNER_LOOK, table[_INNER_LOOK](x, y)))
             return None if seen is None else seen(x, y, *others)
 
         return chosen
 
-    def _writes_to(self, out: Tensor) -> bool:
+    def _combines(self, epilogue: Epilogue) -> bool:
+        """Whether the launches apply these scalars, in a step of their own if need be."""
+        if epilogue.idle or self._rounds:
+            return True
+        is_real = not self.plan.problem.is_complex
+        return epilogue.is_moderate and (self.steps.combines or is_real)
+
+    def _adds_a_step(self, epilogue: Epilogue) -> bool:
+        """Whether a step behind all others applies scalars that the launches apply."""
+        return not (epilogue.idle or self.steps.combines or self._rounds)
+
+    def _writes_to(self, out: Tensor, epilogue: Epilogue) -> bool:
+        """Whether the launches write to a result that is laid out as this one."""
+        if self._adds_a_step(epilogue):
+            return _is_plain(out)
         return not self.steps.contiguous_rows or out.stride(2) == 1 or out.shape[2] == 1
 
     def _record(self, device: Any) -> Tensor:
@@ -392,7 +440,7 @@ class CudaProgram:
         own: Epilogue,
     ) -> Program:
         program = Program(self.device)
-        a, b, out, record, c = (
+        a, b, out, record, c, second, goal = (
             None if x is None else program.operand(x, is_zero=i == 3)
             for i, x in enumerate(tensors)
         )
@@ -401,21 +449,35 @@ class CudaProgram:
             for pair in ready
         ]
         # Programs of all scalars are the same, but for what has none.
-        alpha = 1.0 if own.idle else scalar(0)
-        beta = 0.0 if c is None else scalar(1)
+        has_scalars = not own.idle and plan.rounding == NEAREST
+        alpha = scalar(0) if has_scalars else 1.0
+        beta = scalar(1) if has_scalars and c is not None else 0.0
         arguments = Arguments(
-            a, b, out, record, shift, alpha, beta, c, (splits[0], splits[1])
+            *(a, b, out, record, shift), ready=(splits[0], splits[1]), second=second
         )
+        if goal is None:
+            arguments = replace(arguments, alpha=alpha, beta=beta, c=c)
         self.steps.write(plan, arguments)
         if plan.problem.mirror:
             mirror(out, plan.problem.mirror == "C")
+        if goal is not None:
+            combine_in_place(out, alpha, beta, c, goal)
         return program
+
+
+def _is_plain(x: Tensor) -> bool:
+    """True for contiguous entries behind an aligned address, to which the combination
+    with C writes.
+    """
+    return bool(x.is_contiguous()) and x.data_ptr() % 16 == 0
 
 
 def _fact_of(evidence: Evidence) -> Any:
     """What one look sees of other operands again; None where that takes more."""
-    if evidence.outliers is not None:
+    if evidence.outliers is not None or evidence.apart is not None:
         return None
+    if evidence.inner:
+        return _INNER_LOOK, evidence.required_bits
     return evidence.num_slices or evidence.required_bits
 
 

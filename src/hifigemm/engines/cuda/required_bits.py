@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from hifigemm.engines.device_array import check_not_capturing
+from hifigemm.engines.kernels import inner_scaling
 from hifigemm.engines.kernels import required_bits as kernel
 from hifigemm.engines.kernels.program import Program, facts_of
 from hifigemm.programs import once
@@ -48,3 +49,41 @@ def required_bits_of(
         return look
 
     return once(("required_bits", left.device, most, facts), make, left.device)
+
+
+def inner_required_bits_of(
+    left: Tensor, right: Tensor, most: int
+) -> Callable[[Tensor, Tensor], Bits]:
+    """numerics.inner_scaling.inner_required_bits with a limit, as a function of tensors
+    that are laid out as these.
+    """
+    check_not_capturing()
+    facts = facts_of(left), facts_of(right)
+
+    def make() -> Callable[[Tensor, Tensor], Bits]:
+        program = Program(left.device)
+        count = kernel.num_counters(left, right)
+        device = left.device
+        x, y = program.operand(left), program.operand(right)
+        # The mark, an int64, and 16 bytes behind it the counters.
+        words = program.operand(
+            torch.empty(4 + count, dtype=torch.int32, device="meta"), is_zero=True
+        )
+        mark = words[:4].view(torch.int64)[:1]
+        exponents = inner_scaling.gaining_exponents(x, y, mark)
+        kernel.launch(x, y, most, words[4:], exponents)
+        program.finish().compile()
+
+        def look(a: Tensor, b: Tensor) -> Bits:
+            check_not_capturing()
+            found = torch.empty(4 + count, dtype=torch.int32, device=device)
+            program(a, b, found)
+            low, high, _, _, *bits = found[:6].tolist()
+            if (low, high) != (inner_scaling.KEPT, 0):
+                return None
+            return kernel.required_bits_from(bits, most)
+
+        return look
+
+    key = "inner_required_bits", left.device, most, facts
+    return once(key, make, left.device)

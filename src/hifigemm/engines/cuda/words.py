@@ -24,7 +24,7 @@ from hifigemm.engine import Certificate
 from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of, is_triangle
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.kernels import double_words, native_gemm, word_gemm, words
-from hifigemm.engines.kernels.embedding import embed_left, embed_right, interleaved
+from hifigemm.engines.kernels.embedding import as_real
 from hifigemm.engines.kernels.launch import cleared, empty
 from hifigemm.engines.library_product import library_matmul
 from hifigemm.formats import FORMATS, FP32
@@ -168,9 +168,7 @@ def _write_unscaled(sums: KernelSums, plan: Plan, given: Arguments) -> None:
     scheme = plan.scheme
     scaled_top = scheme.top_exponent(plan.problem)
     for block in blocks_of(plan, given.out):
-        x, y, out = _as_real(
-            *block.operands(given.a, given.b), given.out[block.entries]
-        )
+        x, y, out = as_real(*block.operands(given.a, given.b), given.out[block.entries])
         sides = (x, 2), (y, 1)
         options: dict[str, Any] = {
             "block": sums.block,
@@ -221,9 +219,7 @@ def _write_doubles(plan: Plan, given: Arguments) -> None:
     top = scheme.top_exponent(plan.problem) if scheme.scale else None
     pairs = scheme.pairs()
     for block in blocks_of(plan, given.out):
-        x, y, out = _as_real(
-            *block.operands(given.a, given.b), given.out[block.entries]
-        )
+        x, y, out = as_real(*block.operands(given.a, given.b), given.out[block.entries])
         left, right = double_words.split_doubles(
             ((x, 2), (y, 1)), scheme.splitting, top
         )
@@ -236,15 +232,6 @@ def _write_doubles(plan: Plan, given: Arguments) -> None:
         double_words.double_sums(products, left, right, out, (x, y), given.shift)
 
 
-def _as_real(a: Tensor, b: Tensor, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Operands and result as real matrices."""
-    return (
-        (embed_left(a), embed_right(b), interleaved(out))
-        if out.is_complex()
-        else (a, b, out)
-    )
-
-
 def _write(sums: KernelSums, plan: Plan, given: Arguments) -> None:
     """Block by block; the bits that words lose are noted where there is room for them,
     the most of all blocks.
@@ -253,9 +240,7 @@ def _write(sums: KernelSums, plan: Plan, given: Arguments) -> None:
     if given.record is not None:
         found = given.record.view(torch.int32)[:2]
     for block in blocks_of(plan, given.out):
-        x, y, out = _as_real(
-            *block.operands(given.a, given.b), given.out[block.entries]
-        )
+        x, y, out = as_real(*block.operands(given.a, given.b), given.out[block.entries])
         made = words.split_words(
             ((x, 2), (y, 1)),
             scheme.splitting,
@@ -342,7 +327,7 @@ def _write_choice(
 ) -> None:
     """Every choice behind the losses of the one before it."""
     p = plan.problem
-    a, b, out = _as_real(given.a, given.b, given.out)
+    a, b, out = as_real(given.a, given.b, given.out)
     sides = (a, 2), (b, 1)
     losses = given.record.view(torch.int32).view(-1, 4)[:, :2]
     splits = [(s.scheme.splitting, s.scheme.top_exponent(p)) for s in known]

@@ -86,6 +86,7 @@ def block_norms_kernel(
     if LOWEST:
         store_block(
             operands,
+            (),
             spot,
             q,
             first_block,
@@ -98,6 +99,7 @@ def block_norms_kernel(
     else:
         store_block(
             operands,
+            (),
             spot,
             q,
             first_block,

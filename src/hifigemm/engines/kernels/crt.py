@@ -1,7 +1,9 @@
 """From residues of C to rounded values in one launch.
 
 The bits are those of `ModuliSet.reconstruct` and `round_limbs`, of `fill_nonfinite`
-where a vector holds an Inf or NaN, and of `combine` for alpha and beta.
+where a vector holds an Inf or NaN, and of `combine` for alpha and beta. Pairs,
+enclosures, and sums with an addend that are rounded once are those of
+`numerics.integer_sums.rounded_integers`: all of their entries come from whole integers.
 
 The integers are those of `crt_constants.py`. In almost every program the result is one
 float64 addition v = H + V_T 2**-T, V_T 2**-T held with 52 bits of which the last is
@@ -46,11 +48,13 @@ from hifigemm.engines.kernels.common import (
 )
 from hifigemm.engines.kernels.crt_constants import CrtConstants, crt_constants
 from hifigemm.engines.kernels.epilogue import combine
+from hifigemm.engines.kernels.integer_sums import rounded_integers
 from hifigemm.engines.kernels.launch import Launch, Strided, float64_bits, real_view
-from hifigemm.engines.kernels.rounding import round_integer
+from hifigemm.engines.kernels.rounding import finite, round_integer, with_addend
 from hifigemm.engines.kernels.special import nonfinite_product
 from hifigemm.engines.kernels.tiles import gpu_of, tiles_along
 from hifigemm.engines.kernels.vector_norms import NOT_FINITE
+from hifigemm.numerics.integer_sums import NEAREST, Rounding
 from hifigemm.numerics.residues import ModuliSet
 
 _RESIDENT = 16
@@ -313,6 +317,8 @@ _FREE = [
     "beta_bits",
     "left_batch",
     "left_row",
+    "c_exponent",
+    "c_sign",
     "left_k",
     "right_batch",
     "right_k",
@@ -328,6 +334,7 @@ def crt_kernel(
     row_scales,
     column_scales,
     out,
+    second,
     c,
     left,
     left_batch,
@@ -340,6 +347,8 @@ def crt_kernel(
     shift,
     alpha_bits: tl.int64,
     beta_bits: tl.int64,
+    c_exponent,
+    c_sign,
     m,
     n,
     k,
@@ -354,13 +363,16 @@ def crt_kernel(
     SINGLE: tl.constexpr,
     COMBINE: tl.constexpr,
     HAS_C: tl.constexpr,
+    ADDS: tl.constexpr,
+    RESULT: tl.constexpr,
     FILL: tl.constexpr,
     BLOCK: tl.constexpr,
     TRIANGLE: tl.constexpr,
     HALVES: tl.constexpr,
 ):
     """Twin: numerics.residue_products.crt, then numerics.special.fill_nonfinite and
-    combine.
+    combine; numerics.residue_products.crt_rounded_once where it ADDS C or for another
+    RESULT than "array".
 
     A tile is BLOCK columns of a row of the result, and programs, each a warp, walk over
     the tiles of all `rows` of the stack. Nothing where the predicate does not hold. See
@@ -384,8 +396,7 @@ def crt_kernel(
         tiles = 2 * tl.cdiv(half_n, BLOCK)
     # A program goes on to tiles that lie apart by the number of programs: a tile is a
     # part of a row of a matrix `z`. Its entries of C are read before it writes to
-    # `out`, which may be C: no other program touches them. Tiles of a triangle may
-    # repeat the last row, and write the same to it unless `out` is C.
+    # `out`, which may be C: no other program touches them.
     for index in range(tl.program_id(0), rows * tiles, tl.num_programs(0)):
         row = index // tiles
         z = (row // height).to(tl.int64)
@@ -396,8 +407,10 @@ def crt_kernel(
         columns_of_products = columns
         inside = columns < n
         distances = None
-        # Tiles of the folded triangle may lie below the last row, which they repeat.
+        # Tiles of the folded triangle may lie below the last row: they read it, and
+        # store nothing.
         if TRIANGLE:
+            inside &= as_mask(result_row < m, columns)
             result_row = tl.minimum(result_row, m - 1)
         row_of_products = result_row
         # Quarters of the result from products of halves: the rows of both lower and
@@ -443,62 +456,167 @@ def crt_kernel(
         ys_of_groups = _residues(
             address_of_products, tl.cast(products.part, tl.int64), distances, SET, PTX
         )
-        first_component = _component(ys_of_groups, SET, 0, CUT)
-        v = first_component[0]
-
-        # The way of almost every tile: a product with a power of two. It is not taken
-        # where that power may leave the normal range, where a row or column holds an
-        # Inf or NaN, or where rounding to odd has too few bits.
         s = tl.load(row_scales.exponents + z * row_scales.batch + row_index)
         base = shift + SET.low_bits - s
         exponent = base - t
-        special = (
-            (s == NOT_FINITE)
-            | (base - largest_t < LOWEST_EXPONENT)
-            | (base - smallest_t > 1023)
-        )
-        if ODD:
-            special |= _is_small(v, SMALLEST)
-        result = v * power_of_two(exponent)
-        if WIDTH == 2:
-            second_component = _component(ys_of_groups, SET, 1, CUT)
-            if ODD:
-                special |= _is_small(second_component[0], SMALLEST)
-            result = tl.join(result, second_component[0] * power_of_two(exponent))
-        # alpha, beta and C, then the result; entries of a special tile are rounded
-        # again from whole integers.
         address = _places(
             out.entries, z * out.batch + row_index * out.row, j * out.column, WIDTH
         )
-        y = tl.zeros_like(result)
+        address_of_c = address
         if HAS_C:
             address_of_c = _places(
                 c.entries, z * c.batch + row_index * c.row, j * c.column, WIDTH
             )
-            y = tl.load(address_of_c, mask=stored, other=0.0).to(tl.float64)
-        if not special:
-            _store(address, result, y, alpha, beta, stored, COMBINE, HAS_C, PTX)
-        else:
-            result = _round_again(first_component, exponent, SET, SINGLE)
-            if WIDTH == 2:
-                result = tl.join(
-                    result, _round_again(second_component, exponent, SET, SINGLE)
+        marked = (s == NOT_FINITE) | (t == NOT_FINITE)
+
+        if ADDS or RESULT != "array":
+            # Both roundings of whole integers, or the one of a sum with C.
+            y = tl.zeros_like(t).to(tl.float64)
+            if ADDS:
+                y = tl.load(address_of_c, mask=stored, other=0.0).to(tl.float64)
+                y *= c_sign.to(tl.float64)
+            result, second_result = _rounded_once(
+                ys_of_groups, exponent, finite(y), c_exponent + shift,
+                SET, CUT, SINGLE, ADDS, RESULT,
+            )  # fmt: skip
+            if FILL and tl.max(marked.to(tl.int32)) > 0:
+                filled = _filled(
+                    left, left_batch, left_row, left_k,
+                    right, right_batch, right_k, right_column,
+                    z, row_index, j, k, inside, WIDTH,
+                )  # fmt: skip
+                is_filled = marked if WIDTH == 1 else marked[:, None]
+                result = tl.where(is_filled, filled, result)
+                # Nothing is left of what is not finite.
+                second_result = tl.where(
+                    is_filled, 0.0 if RESULT == "pair" else filled, second_result
                 )
-            if FILL:
+            if ADDS:
+                result = with_addend(result, y)
+            _store(address, result, result, 1.0, 0.0, stored, False, False, PTX)
+            if RESULT != "array":
+                address = _places(
+                    second.entries,
+                    z * second.batch + row_index * second.row,
+                    j * second.column,
+                    WIDTH,
+                )
+                _store(
+                    address, second_result, result, 1.0, 0.0, stored, False, False, PTX
+                )
+        else:
+            first_component = _component(ys_of_groups, SET, 0, CUT)
+            v = first_component[0]
+
+            # The way of almost every tile: a product with a power of two. It is not
+            # taken where that power may leave the normal range, where a row or column
+            # holds an Inf or NaN, or where rounding to odd has too few bits.
+            special = (
+                (s == NOT_FINITE)
+                | (base - largest_t < LOWEST_EXPONENT)
+                | (base - smallest_t > 1023)
+            )
+            if ODD:
+                special |= _is_small(v, SMALLEST)
+            result = v * power_of_two(exponent)
+            if WIDTH == 2:
+                second_component = _component(ys_of_groups, SET, 1, CUT)
+                if ODD:
+                    special |= _is_small(second_component[0], SMALLEST)
+                result = tl.join(result, second_component[0] * power_of_two(exponent))
+            # alpha, beta and C, then the result; entries of a special tile are rounded
+            # again from whole integers.
+            y = tl.zeros_like(result)
+            if HAS_C:
+                y = tl.load(address_of_c, mask=stored, other=0.0).to(tl.float64)
+            if not special:
+                _store(address, result, y, alpha, beta, stored, COMBINE, HAS_C, PTX)
+            else:
+                result = _round_again(first_component, exponent, SET, SINGLE)
+                if WIDTH == 2:
+                    result = tl.join(
+                        result, _round_again(second_component, exponent, SET, SINGLE)
+                    )
                 # Entries of a marked row or column come from A and B themselves.
-                marked = (s == NOT_FINITE) | (t == NOT_FINITE)
-                if tl.max(marked.to(tl.int32)) > 0:
-                    row_entries = left + WIDTH * (z * left_batch + row_index * left_row)
-                    column_entries = right + WIDTH * (
-                        z * right_batch + j * right_column
-                    )
-                    filled = nonfinite_product(
-                        row_entries, column_entries, k, left_k, right_k, inside, WIDTH
-                    )
+                if FILL and tl.max(marked.to(tl.int32)) > 0:
+                    filled = _filled(
+                        left, left_batch, left_row, left_k,
+                        right, right_batch, right_k, right_column,
+                        z, row_index, j, k, inside, WIDTH,
+                    )  # fmt: skip
                     result = tl.where(
                         marked if WIDTH == 1 else marked[:, None], filled, result
                     )
-            _store(address, result, y, alpha, beta, stored, COMBINE, HAS_C, PTX)
+                _store(address, result, y, alpha, beta, stored, COMBINE, HAS_C, PTX)
+
+
+@triton.jit
+def _filled(
+    left,
+    left_batch,
+    left_row,
+    left_k,
+    right,
+    right_batch,
+    right_k,
+    right_column,
+    z,
+    row,
+    columns,
+    k,
+    inside,
+    WIDTH: tl.constexpr,
+):
+    """Entries of a row of the result as Inf and NaN of A and B make them."""
+    row_entries = left + WIDTH * (z * left_batch + row * left_row)
+    column_entries = right + WIDTH * (z * right_batch + columns * right_column)
+    return nonfinite_product(
+        row_entries, column_entries, k, left_k, right_k, inside, WIDTH
+    )
+
+
+@triton.jit
+def _rounded_once(
+    ys_of_groups,
+    exponent,
+    addend,
+    addend_exponent,
+    SET: tl.constexpr,
+    CUT: tl.constexpr,
+    SINGLE: tl.constexpr,
+    ADDS: tl.constexpr,
+    RESULT: tl.constexpr,
+):
+    """Both values of all components, from whole integers and a finite addend."""
+    WIDTH: tl.constexpr = len(SET.weights)
+    addends = (addend, addend)
+    if ADDS and WIDTH == 2:
+        addends = tl.split(addend)
+    values = ()
+    second_values = ()
+    for i in tl.static_range(WIDTH):
+        component = _component(ys_of_groups, SET, i, CUT)
+        value, second_value = rounded_integers(
+            component[1],
+            component[2],
+            component[3],
+            exponent,
+            addends[i],
+            addend_exponent,
+            RESULT,
+            ADDS,
+            SINGLE,
+            SET.low_bits,
+            SET.limb_bits,
+        )
+        values = values + (value,)  # noqa: RUF005
+        second_values = second_values + (second_value,)  # noqa: RUF005
+    if WIDTH == 2:
+        return tl.join(values[0], values[1]), tl.join(
+            second_values[0], second_values[1]
+        )
+    else:
+        return values[0], second_values[0]
 
 
 @triton.jit
@@ -591,12 +709,15 @@ class _Scales(NamedTuple):
     batch: int
 
 
-def _columns(constants: CrtConstants) -> int:
+def _columns(constants: CrtConstants, *, whole: bool = False) -> int:
     """Columns of a tile, which a warp makes.
 
-    A thread has 8 columns up to 28 real moduli, 4 of more or of complex ones.
+    A thread has 8 columns up to 28 real moduli, 4 of more, of complex ones, or where
+    all entries are made from `whole` integers.
     """
-    return 256 if len(constants.sizes) <= 7 and len(constants.weights) == 1 else 128
+    if whole or len(constants.sizes) > 7 or len(constants.weights) == 2:
+        return 128
+    return 256
 
 
 def _strided(x: Any, batch: int) -> list[Any]:
@@ -625,6 +746,8 @@ def crt(
     rarely: bool = False,
     triangle: bool = False,
     halves: tuple[int, int] | None = None,
+    rounding: Rounding = NEAREST,
+    second: Any = None,
 ) -> None:
     """Write alpha T + beta C to `out`, T the integers with these residues, scaled.
 
@@ -635,6 +758,11 @@ def crt(
     gives. Outputs of vectors with an Inf or NaN are those of
     `numerics.special.fill_nonfinite` in the place of T. All of this holds for re and im
     of complex results.
+
+    Another `rounding` than NEAREST takes the place of alpha and beta: both arrays of a
+    pair or an enclosure go to `out` and `second`, or V 2**(shift - s_i - t_j) + 2**shift
+    s C is rounded once, s as the rounding has it. |V| is exact then, see
+    numerics/integer_sums.py. What is not finite of C is added to the rounded V.
 
     Parameters
     ----------
@@ -652,7 +780,7 @@ def crt(
     alpha, beta : float
         Moderate ones, see `numerics.epilogue.Epilogue`.
     c : tensor of the dtype of `out` that broadcasts to its shape, or None
-        It may be `out` itself, but not with `triangle`; it is not read where beta = 0.
+        It may be `out` itself; it is not read where beta = 0.
     operands : tensors, shapes (batch or 1, m, k) and (batch or 1, k, n), any strides, or None
         Read for marked vectors only; None where no vector is marked.
     predicate : (int64 tensor of one entry, lower limit, upper limit), optional
@@ -667,14 +795,17 @@ def crt(
     halves : (half of m, half of n), optional
         `products` are (1, 7 planes, m_pad, n_pad), P1 .. P7 of halves as in
         numerics/strassen.py, all planes of each.
+    rounding : Rounding
+    second : tensor like `out`, any strides, for pairs and enclosures
     """
     batch, m, n = out.shape
     if out.numel() == 0:
         return
     s, t = scales
     constants = crt_constants(moduli, out.is_complex())
-    columns = _columns(constants)
-    c = c.expand(batch, m, n) if c is not None and beta != 0.0 else None
+    adds = rounding.has_addend
+    columns = _columns(constants, whole=rounding != NEAREST)
+    c = c.expand(batch, m, n) if c is not None and (adds or beta != 0.0) else None
     left, right = operands or (None, None)
     height, parts = tiles_along(m, n, 1, columns, triangle=triangle)
     if halves is not None:
@@ -705,6 +836,7 @@ def crt(
         _Scales(*_strided(s, batch)[:2]),
         _Scales(*_strided(t, batch)[:2]),
         Strided(*_strided(out, batch)),
+        Strided(*_strided(second, batch)),
         Strided(*_strided(c, batch)),
         left,
         left_batch,
@@ -717,6 +849,8 @@ def crt(
         shift,
         float64_bits(alpha),
         float64_bits(beta),
+        rounding.c_exponent,
+        rounding.c_sign,
         m,
         n,
         k,
@@ -731,6 +865,8 @@ def crt(
         SINGLE=is_single,
         COMBINE=has_c or alpha != 1.0,
         HAS_C=has_c,
+        ADDS=adds,
+        RESULT=rounding.result,
         FILL=has_operands,
         BLOCK=columns,
         TRIANGLE=triangle,

@@ -122,6 +122,20 @@ def embed_right(b: torch.Tensor) -> torch.Tensor:
     return embedded
 
 
+def as_real(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Operands and result of a product as real matrices; real ones themselves.
+
+    The rows of a complex result are contiguous.
+    """
+    if not out.is_complex():
+        return a, b, out
+    pairs = interleaved(out)
+    assert pairs is not None
+    return embed_left(a), embed_right(b), pairs
+
+
 def _launch(
     x: Any, axes: tuple[int, int], out: Any, *, doubled: bool, turned: bool
 ) -> None:

@@ -358,6 +358,7 @@ def _ratio_kernel(
                     (steps, 0, steps),
                     total_planes,
                     WIDTH,
+                    1,  # one span of k
                     left_batch,
                     0,
                     right_batch,

@@ -114,6 +114,7 @@ def _fill(
     row,
     column,
     part,
+    first_step,
     steps,
     component,
     COLUMNS: gl.constexpr,
@@ -122,7 +123,8 @@ def _fill(
 ):
     """Bring the vectors of a tile into the ring; the stages that were used until then.
 
-    These are all vectors of the left operand, and the first COLUMNS of the right one.
+    These are all vectors of the left operand, and the first COLUMNS of the right one,
+    from step `first_step` of k on.
     """
     left_ring, right_ring, full, empty = ring
     HALF: gl.constexpr = left_ring.shape[1]
@@ -138,7 +140,7 @@ def _fill(
         # included.
         ready = full.index(stage)
         mbarrier.expect(ready, (2 * HALF + COLUMNS) * BLOCK_K)
-        left_k = step * BLOCK_K
+        left_k = (first_step + step) * BLOCK_K
         right_k = left_k + part * component
         # Components of complex vectors: re first, then im; for part 1 those on the
         # right in the other order.
@@ -169,6 +171,7 @@ def produce(
     lengths,
     total_planes,
     num_planes,
+    spans,
     left_batch,
     left_part,
     right_batch,
@@ -185,7 +188,8 @@ def produce(
     """Fill the ring, one step of k after the other, over all tiles of this program.
 
     `quarter` is the right operand in boxes of BLOCK_N / 4; `lengths` are for
-    `steps_of`. Part l of the right operand begins l `component` columns behind the
+    `steps_of`. k of matrix z is cut into `spans` of as many steps, which are planes as
+    those of further matrices are. Part l of the right operand begins l `component` columns behind the
     first one. With WIDTH = 2 the vectors have two components, `component` columns
     apart, of which each takes half of the steps; for part 1 those of the right operand
     change places.
@@ -202,6 +206,8 @@ def produce(
         z = plane // num_planes
         l = plane - z * num_planes
         steps = steps_of(l, lengths)
+        first_step = z % spans * steps
+        z = z // spans
         row = z * left_batch + l * left_part + tile_m * BLOCK_M
         column = z * right_batch + l * right_part + tile_n * BLOCK_N
         # At the right edge no more columns are fetched than the consumers multiply.
@@ -215,6 +221,7 @@ def produce(
                 row,
                 column,
                 l,
+                first_step,
                 steps,
                 component,
                 BLOCK_N // 4,
@@ -230,6 +237,7 @@ def produce(
                 row,
                 column,
                 l,
+                first_step,
                 steps,
                 component,
                 BLOCK_N // 2,
@@ -245,6 +253,7 @@ def produce(
                 row,
                 column,
                 l,
+                first_step,
                 steps,
                 component,
                 BLOCK_N,

@@ -238,14 +238,11 @@ def real_view(x: Any) -> Any:
     )
 
 
-def operand_arguments(operands: tuple[Any, Any] | None) -> list[Any]:
+def operand_arguments(operands: tuple[Any, Any]) -> list[Any]:
     """Both operands, each with its three strides, as kernels take them.
 
-    The stride along a stack of one matrix is 0. Without operands they are None and
-    zeros.
+    The stride along a stack of one matrix is 0.
     """
-    if operands is None:
-        return [None, 0, 0, 0] * 2
     return [argument for x in operands for argument in strided(x)]
 
 

@@ -33,7 +33,8 @@ from hifigemm.engines.kernels.launch import (
     map_at,
 )
 
-_ALIGNMENT = 256
+ALIGNMENT = 256
+"""Of the memory of each buffer."""
 _BOUND = 16
 """Sets of addresses for which the arguments of the launches are kept."""
 _COMPILERS = 6
@@ -185,7 +186,7 @@ class Program:
                         "zeros are used after their memory was cleared for others"
                     )
                 memory.start = sizes[memory.turn]
-                sizes[memory.turn] += -(-memory.nbytes // _ALIGNMENT) * _ALIGNMENT
+                sizes[memory.turn] += -(-memory.nbytes // ALIGNMENT) * ALIGNMENT
         self.nbytes = max(sizes)
         region = _Memory(self.nbytes, last=len(self._steps))
         placed = [region] if self.nbytes else []
@@ -197,7 +198,7 @@ class Program:
                 if memory.start + memory.nbytes <= other.start:
                     break
                 end = other.start + other.nbytes
-                memory.start = max(memory.start, -(-end // _ALIGNMENT) * _ALIGNMENT)
+                memory.start = max(memory.start, -(-end // ALIGNMENT) * ALIGNMENT)
             placed.append(memory)
             self.nbytes = max(self.nbytes, memory.start + memory.nbytes)
         self._memories.append(region)
@@ -257,12 +258,14 @@ class Program:
         """Run on torch's current stream, on tensors that are laid out as the operands,
         with these values of the `Scalar`s.
         """
-        workspace = torch.empty(self.nbytes, dtype=torch.int8, device=self.device)
+        memory = [*tensors]
+        if self.nbytes:
+            workspace = torch.empty(self.nbytes, dtype=torch.int8, device=self.device)
+            memory.append(workspace)
         if self._templates is None or is_hooked():
-            self._run_plainly([*tensors, workspace], scalars)
+            self._run_plainly(memory, scalars)
             return
-        bases = [x.data_ptr() for x in tensors]
-        bases.append(workspace.data_ptr())
+        bases = [x.data_ptr() for x in memory]
         stream = torch._C._cuda_getCurrentRawStream(self.device.index)
         key = (stream, *bases, *scalars)
         calls = self._bound.get(key)
@@ -277,7 +280,7 @@ class Program:
                 self._bound[key] = calls
         for call in calls:
             if isinstance(call, _Step):
-                given = self._as_tensors(call.arguments, [*tensors, workspace], scalars)
+                given = self._as_tensors(call.arguments, memory, scalars)
                 call.function(*given)  # type: ignore[misc]
             else:
                 call()

@@ -51,6 +51,7 @@ def _look_at(
     index,
     blocks,
     operands,
+    inner,
     sizes,
     range_ptr,
     workspace,
@@ -76,7 +77,7 @@ def _look_at(
     )
     spot = place(panel, panels_a, num_a, num_b, PANEL)
     first_block = panel.to(tl.int64) * blocks
-    store_block(operands, spot, q, first_block, k, workspace, FORM, False, PTX)
+    store_block(operands, inner, spot, q, first_block, k, workspace, FORM, False, PTX)
     # All threads have stored their part of the block before the program counts it as
     # finished. The program that counts the last block of the panel sees what all others
     # stored, and joins it.
@@ -157,6 +158,7 @@ def required_bits_kernel(
     block_low,
     counters,
     bits_of_vectors,
+    inner_exponents,
     limit,
     panels,
     panels_a,
@@ -174,6 +176,10 @@ def required_bits_kernel(
     """
     blocks = tl.cdiv(k, NORM_BLOCK)
     operands = (a, sab, sav, sak, a_along_k), (b, sbb, sbv, sbk, b_along_k)
+    if inner_exponents is None:
+        inner = ()
+    else:
+        inner = (inner_exponents, 1)
     sizes = panels_a, num_a, num_b, k
     workspace = block_sums, block_e, block_low
     index = tl.program_id(0)
@@ -185,6 +191,7 @@ def required_bits_kernel(
                 index,
                 blocks,
                 operands,
+                inner,
                 sizes,
                 range_ptr,
                 workspace,
@@ -204,6 +211,7 @@ def required_bits_kernel(
                 index,
                 blocks,
                 operands,
+                inner,
                 sizes,
                 range_ptr,
                 workspace,
@@ -224,7 +232,9 @@ def num_counters(left: Any, right: Any) -> int:
     return 2 + sum(layout_of(((left, 2), (right, 1))).panels)
 
 
-def launch(left: Any, right: Any, most: int, counters: Any = None) -> Any:
+def launch(
+    left: Any, right: Any, most: int, counters: Any = None, inner: Any = None
+) -> Any:
     """Launch the look at two operands.
 
     Parameters
@@ -236,12 +246,15 @@ def launch(left: Any, right: Any, most: int, counters: Any = None) -> Any:
         See numerics.scaling.required_bits.
     counters : int32 tensor of `num_counters` zeros, optional
         Whose first two entries are returned.
+    inner : int32 tensor, optional
+        Exponents by which the operands are scaled along k, see
+        `inner_scaling.gaining_exponents`.
 
     Returns
     -------
     int32 tensor of two entries, for `required_bits_from`
     """
-    return _launch_counters(left, right, most, None, counters)[:2]
+    return _launch_counters(left, right, most, None, counters, inner)[:2]
 
 
 def launch_each(left: Any, right: Any) -> Any:
@@ -258,7 +271,12 @@ def launch_each(left: Any, right: Any) -> Any:
 
 
 def _launch_counters(
-    left: Any, right: Any, limit: int, bits_of_vectors: Any, counters: Any = None
+    left: Any,
+    right: Any,
+    limit: int,
+    bits_of_vectors: Any,
+    counters: Any = None,
+    inner: Any = None,
 ) -> Any:
     """The counters of a launch that is under way."""
     operands = (left, 2), (right, 1)
@@ -284,6 +302,7 @@ def _launch_counters(
         empty(shape, torch.int32, left),
         counters,
         bits_of_vectors,
+        inner,
         limit,
         panels,
         layout.panels[0],

@@ -6,6 +6,13 @@ accumulator over at most 130944 of k holds |s| <= 130944 * 128**2 + 128 < 2**31;
 products are made in blocks of k, each of which adds the residues that are already in
 `out` (|r| <= 128) before it reduces.
 
+Where the tiles of all planes are too few for the GPU, k is cut into spans that are
+multiplied side by side, each as a plane of its own, and a second launch adds their
+residues. Values are sums of integers modulo p, so that no cut changes them. The
+residues of S spans take S bytes an entry, which are written and read once. INT32 sums
+that spans add to by atomic instructions would take eight bytes besides the 4 S that are
+added, and overflow where k is longer than a block.
+
 Reduction on NVIDIA (`reduce_ptx`): the bytes u_j of s + 2**31 give s' = sum_j u_j
 c_j + d, c_j = 2**(8j) mod p centred, d = -2**31 mod p centred, so s' = s mod p and
 |s'| < 2**18. Added to the bits of the float 2**23 with an offset that makes the float M
@@ -24,6 +31,7 @@ from __future__ import annotations
 
 import math
 import struct
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -49,6 +57,8 @@ from hifigemm.engines.kernels.tiles import (
     gpu_of,
     grid_size,
     hopper_module,
+    span_length,
+    spans_for,
     tile_for,
 )
 from hifigemm.numerics.residues import centred
@@ -60,6 +70,14 @@ CONSTANTS = tl.constexpr(8)
 addend, -p, 2**16 mod p, and from `HALVES` on 1/p and -p as pairs of float16.
 """
 HALVES = tl.constexpr(6)
+_SHARE_OF_SPANS = 8
+"""Residues of the spans are no more than this part of those of the operands, so that
+they fit wherever the operands' fit.
+"""
+_SUMMED = 2048
+"""Entries whose spans a program adds: 16 bytes a thread."""
+_SPANS_AT_A_TIME = 4
+"""Spans whose residues are loaded before any is added."""
 _REDUCE_PTX = tl.constexpr(
     "{ .reg .u32 x, f, q; .reg .f32 a, b, c; xor.b32 x, $1, 0x80000000; dp4a.u32.s32 f, x, $2, $3; mov.b32 a, f; "
     "mov.b32 b, $4; mov.b32 c, $5; fma.rn.f32 a, a, b, c; mov.b32 q, a; mad.lo.u32 $0, q, $6, f; }"
@@ -172,6 +190,8 @@ def _entries(vectors, ks, step, k, EVEN_K: tl.constexpr):
         "m_stored",
         "total_planes",
         "num_planes",
+        "spans",
+        "span_lines",
         "less_k",
         "max_k",
         "lower_limit",
@@ -190,6 +210,8 @@ def _product_kernel(
     n_stored,
     total_planes,
     num_planes,
+    spans,
+    span_lines,
     left_strides,
     right_strides,
     out_strides,
@@ -211,9 +233,11 @@ def _product_kernel(
     """Twin: numerics.residue_products.residue_gemm, any representatives.
 
     out[z, l] = left[z, l] right[z, l].T, reduced or not. A tile has BLOCK_M x BLOCK_N
-    entries of a plane (z, l), and programs walk over the tiles of all planes. Sums that
-    are not reduced take `less_k` entries less for part l than for part l - 1, and at
-    most `max_k`. Rows beyond m and n are `wrapped`, so that only the edge of k is
+    entries of a plane (z, l), and programs walk over the tiles of all planes. k of a
+    matrix is cut into `spans` of `span_lines` lines of 128, which are matrices z of
+    `out` that follow each other. Sums that are not reduced take `less_k` entries less
+    for part l than for part l - 1, and at most `max_k`. Rows beyond m and n are
+    `wrapped`, so that only the edge of k is
     masked. Nothing where the predicate does not hold.
     """
     if not holds(predicate, lower_limit, upper_limit):
@@ -228,8 +252,13 @@ def _product_kernel(
         tile_m, tile_n = unfolded(row, column, m, BLOCK_M, BLOCK_N, TRIANGLE)
         row0 = tile_m * BLOCK_M
         column0 = tile_n * BLOCK_N
-        z = (plane // num_planes).to(tl.int64)
+        stack = plane // num_planes
+        z = stack.to(tl.int64)
         l = (plane % num_planes).to(tl.int64)
+        # The span of k, and the matrix of the operands.
+        first = stack % spans * (span_lines * 128)
+        length = tl.minimum(k - first, span_lines * 128)
+        matrix = (stack // spans).to(tl.int64)
         # Vectors of both operands, with k innermost, and the addresses of their first
         # entries.
         rows = row0 + tl.arange(0, BLOCK_M)
@@ -237,25 +266,26 @@ def _product_kernel(
         ks = tl.arange(0, BLOCK_K)
         left_rows = (
             left
-            + z * left_strides.batch
+            + matrix * left_strides.batch
             + l * left_strides.part
+            + first.to(tl.int64) * left_strides.k
             + wrapped(rows, m) * left_strides.row
         )
         right_rows = (
             right
-            + z * right_strides.batch
+            + matrix * right_strides.batch
             + l * right_strides.part
+            + first.to(tl.int64) * right_strides.k
             + wrapped(columns, n) * right_strides.row
         )
         # INT32 sums, exact in any order: see `K_BLOCK`.
         sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32)
-        length = k
         if not REDUCE:
             # Diagonals of slices grow shorter from part to part.
             length = tl.minimum(k - (plane % num_planes) * less_k, max_k)
         for start in range(0, length, BLOCK_K):
-            x = _entries(left_rows, start + ks, left_strides.k, k, EVEN_K)
-            y = _entries(right_rows, start + ks, right_strides.k, k, EVEN_K)
+            x = _entries(left_rows, start + ks, left_strides.k, k - first, EVEN_K)
+            y = _entries(right_rows, start + ks, right_strides.k, k - first, EVEN_K)
             sums = tl.dot(x, tl.trans(y), sums, out_dtype=tl.int32)
         # `out` may be larger than the product; what lies beyond m and n means nothing.
         target = (
@@ -286,7 +316,66 @@ def _product_kernel(
             tl.store(target, sums, mask=stored)
 
 
+@triton.jit(do_not_specialize=["num_planes", "spans", "lower_limit", "upper_limit"])
+def _add_spans_kernel(
+    residues,
+    out,
+    constants,
+    entries,
+    num_planes,
+    spans,
+    predicate,
+    lower_limit: tl.int64,
+    upper_limit: tl.int64,
+    PTX: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Twin: the sum of the spans modulo p, any representatives.
+
+    A tile is BLOCK of the `entries` of a plane (z, l) in ROWS spans at a time. The
+    spans of a matrix z follow each other, with `num_planes` planes each. Nothing where
+    the predicate does not hold.
+    """
+    if not holds(predicate, lower_limit, upper_limit):
+        return
+    # Programs count the tiles of a plane, then the planes. No two write to the same
+    # entries.
+    tiles = tl.cdiv(entries, BLOCK)
+    plane = tl.program_id(0) // tiles
+    z = (plane // num_planes).to(tl.int64)
+    l = plane % num_planes
+    columns = tl.program_id(0) % tiles * BLOCK + tl.arange(0, BLOCK)
+    inside = columns[None, :] < entries
+    # The same plane of the next span lies `step` bytes behind.
+    step = num_planes * entries.to(tl.int64)
+    first = residues + z * spans * step + l * entries.to(tl.int64)
+    sums = tl.zeros((BLOCK,), dtype=tl.int32)
+    for start in range(0, spans, ROWS):
+        rows = start + tl.arange(0, ROWS)[:, None]
+        parts = tl.load(
+            first + rows * step + columns[None, :],
+            mask=inside & (rows < spans),
+            other=0,
+        )
+        sums += tl.sum(parts.to(tl.int32), axis=0)
+    target = out + plane * entries.to(tl.int64) + columns
+    if PTX:
+        tl.store(
+            target,
+            reduce_ptx(sums, constants + l * CONSTANTS).to(tl.int8),
+            mask=columns < entries,
+        )
+    else:
+        tl.store(
+            target,
+            reduce_portable(sums, constants + l * CONSTANTS),
+            mask=columns < entries,
+        )
+
+
 _product = Launch(_product_kernel)
+_add_spans = Launch(_add_spans_kernel)
 
 
 class _OutStrides(NamedTuple):
@@ -320,6 +409,7 @@ def _launch_plain(
     *,
     k: int,
     constants: Any = None,
+    spans: int = 1,
     predicate: Predicate | None = None,
     add: bool = False,
     less_k: int = 0,
@@ -329,7 +419,7 @@ def _launch_plain(
     """Launch the plain kernel on (batch, plane, vector, entry) operands.
 
     Sums stay as they are without constants. k is that of the first plane, however many
-    entries the operands show.
+    entries the operands show. Spans of k are matrices of `out`.
     """
     planes, m = left.shape[1:3]
     n = right.shape[2]
@@ -350,6 +440,8 @@ def _launch_plain(
         out.shape[3],
         total_planes,
         planes,
+        spans,
+        span_length(k, spans) // 128,
         _strides(left),
         _strides(right),
         _OutStrides(*out.stride()[:3]),
@@ -380,6 +472,7 @@ def residue_gemm(
     *,
     k_block: int = K_BLOCK,
     config: Tile | None = None,
+    spans: int | None = None,
     predicate: Predicate | None = None,
     triangle: bool = False,
 ) -> None:
@@ -400,7 +493,11 @@ def residue_gemm(
     k_block : int
         Length of k that goes into one accumulator, a multiple of 16, at most `K_BLOCK`.
     config : Tile, optional
-        Otherwise `tile_for` chooses.
+        Otherwise `spans_for` chooses.
+    spans : int, optional
+        Into how many spans k is cut that are multiplied side by side; more than one
+        where `out` is contiguous. Otherwise `spans_for` chooses, or there is one for a
+        tile that is given.
     predicate : (int64 tensor of one entry, lower limit, upper limit), optional
         Decides on the device: `out` stays as it is unless the entry lies within the
         limits. Not read for k = 0.
@@ -426,34 +523,76 @@ def residue_gemm(
         if hopper is None or not hopper.supports(left, right, out)
         else KERNELS
     )
-    tile = config or tile_for(shape, gpu, kernels)
+    if config is None and spans is None and out.is_contiguous():
+        most = (m + n) * k // (_SHARE_OF_SPANS * math.prod(out.shape[2:]))
+        tile, spans = spans_for(replace(shape, k=k), gpu, kernels, most)
+    else:
+        tile = config or tile_for(shape, gpu, kernels)
     if tile.kernel not in kernels:
         raise ValueError(
             f"{tile} does not take strides {left.stride()}, {right.stride()}, {out.stride()} here"
         )
+
+    spans = spans or 1
+    target = out
+    if spans > 1:
+        if not out.is_contiguous():
+            raise ValueError(f"spans of k need contiguous planes, not {out.stride()}")
+        target = empty((spans * out.shape[0], *out.shape[1:]), torch.int8, out)
     if tile.kernel == "hopper":
         hopper.launch(
             left,
             right,
             constants,
-            out,
+            target,
             tile,
             k_block,
+            spans,
             predicate or NO_PREDICATE,
             triangle,
         )
-        return
-    for start in range(0, k, k_block):
-        a, b = (
-            x if k <= k_block else x[:, :, :, start : start + k_block]
-            for x in (left, right)
-        )
-        options: dict[str, Any] = {
-            "constants": constants,
-            "predicate": predicate,
-            "triangle": triangle,
-        }
-        _launch_plain(a, b, out, tile, k=a.shape[3], add=start > 0, **options)
+    else:
+        side_by_side = spans * k_block
+        for start in range(0, k, side_by_side):
+            a, b = (
+                x if k <= side_by_side else x[:, :, :, start : start + side_by_side]
+                for x in (left, right)
+            )
+            options: dict[str, Any] = {
+                "constants": constants,
+                "spans": spans,
+                "predicate": predicate,
+                "triangle": triangle,
+            }
+            _launch_plain(a, b, target, tile, k=a.shape[3], add=start > 0, **options)
+    if spans > 1:
+        _launch_sums(target, constants, out, spans, predicate or NO_PREDICATE)
+
+
+def _launch_sums(
+    residues: Any,
+    constants: Any,
+    out: Any,
+    spans: int,
+    predicate: tuple[Any, int, int],
+) -> None:
+    """Add the residues of the spans of each matrix to planes of `out`."""
+    batch, planes, rows, columns = out.shape
+    entries = rows * columns
+    _add_spans(
+        (batch * planes * -(-entries // _SUMMED),),
+        residues,
+        out,
+        constants,
+        entries,
+        planes,
+        spans,
+        *predicate,
+        PTX=out.is_cuda and torch.version.hip is None,
+        ROWS=min(1 << (spans - 1).bit_length(), _SPANS_AT_A_TIME),
+        BLOCK=_SUMMED,
+        num_warps=4,
+    )
 
 
 def diagonals(

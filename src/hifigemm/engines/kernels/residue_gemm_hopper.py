@@ -193,6 +193,7 @@ _RUN_TIME = [
     "k",
     "total_planes",
     "num_planes",
+    "spans",
     "left_batch",
     "left_part",
     "right_batch",
@@ -214,6 +215,7 @@ def _hopper_kernel(
     k,
     total_planes,
     num_planes,
+    spans,
     left_batch,
     left_part,
     right_batch,
@@ -238,7 +240,8 @@ def _hopper_kernel(
 
     out = left right.T mod p for every plane, where the predicate holds; `old` is out's
     memory, read where ADD. A tile has BLOCK_M x BLOCK_N entries of a plane, half of the
-    rows for each consumer. With DIAGONALS the sums themselves go to `old`; `out` and
+    rows for each consumer. k is cut into `spans` of as many steps, each of which is a
+    plane of `out`; those of a matrix follow each other. With DIAGONALS the sums themselves go to `old`; `out` and
     `constants` are not used. Part l takes l `less_k` columns less than part 0, those on
     the right begin as many further right, and `max_k` at most.
     """
@@ -250,7 +253,8 @@ def _hopper_kernel(
             gl.int8, [2, BLOCK_M // 2, BLOCK_N], out.layout
         )
     tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
-    steps = gl.cdiv(k, BLOCK_K)
+    # Columns behind k, which the last spans may ask for, are zeros.
+    steps = gl.cdiv(gl.cdiv(k, BLOCK_K), spans)
     # All parts have the same length, or the diagonals of slices grow shorter.
     lengths = steps, 0, steps
     component = 0
@@ -331,6 +335,7 @@ def _hopper_kernel(
                     lengths,
                     total_planes,
                     num_planes,
+                    spans,
                     left_batch,
                     left_part,
                     right_batch,
@@ -415,17 +420,19 @@ def launch(
     out: torch.Tensor,
     tile: Tile,
     k_block: int,
+    spans: int,
     predicate: tuple[Any, int, int],
     triangle: bool,
 ) -> None:
-    """Make the launches of `residue_gemm.residue_gemm`.
+    """Make the launches of `residue_gemm.residue_gemm`, whose spans are matrices of
+    `out`.
 
     Operands are not empty, and `supports` accepts them.
     """
     _, parts, m, k = left.shape
     n = right.shape[2]
-    batch, _, rows, columns = out.shape
-    planes = batch * parts
+    stack, _, rows, columns = out.shape
+    planes = stack * parts
     boxes = boxes_of(tile)
     left_batch, left_part = _steps_between_planes(left)
     right_batch, right_part = _steps_between_planes(right)
@@ -434,8 +441,8 @@ def launch(
         out, planes * rows, columns, columns, (tile.block_m // 2, tile.block_n)
     )
     grid = (grid_size(tile, ProductShape(m, n, k, planes), gpu_of(left.device)),)
-    for start in range(0, k, k_block):
-        length = min(k_block, k - start)
+    for start in range(0, k, spans * k_block):
+        length = min(spans * k_block, k - start)
         left_map, right_map, quarter_map = (
             tensor_map(x, _rows(x), length, x.stride(2), box, start=start)
             for x, box in zip((left, right, right), boxes, strict=True)
@@ -453,6 +460,7 @@ def launch(
             length,
             planes,
             parts,
+            spans,
             left_batch,
             left_part,
             right_batch,
@@ -505,6 +513,7 @@ def launch_diagonals(
         length,
         planes,
         parts,
+        1,
         left_batch,
         0,
         right_batch,

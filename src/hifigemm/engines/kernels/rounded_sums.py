@@ -34,6 +34,12 @@ import triton.language as tl
 from hifigemm.engines.kernels.common import place_of, power_of_two, sign_of_finite
 from hifigemm.engines.kernels.exact_entries import biased_exponent, exact_entry
 from hifigemm.engines.kernels.launch import Launch, empty
+from hifigemm.engines.kernels.rounding import (
+    finite,
+    nearest_finite,
+    neighbour,
+    with_addend,
+)
 from hifigemm.engines.kernels.tiles import Tile, gpu_of, tile_of_sums
 from hifigemm.formats import FP32, FP64
 from hifigemm.numerics.rounded_sums import form_for
@@ -313,26 +319,6 @@ def _rounded_words(high, middle, low, err, exact, exponent, SINGLE: tl.constexpr
 
 
 @triton.jit
-def _neighbour(x, step, SINGLE: tl.constexpr):
-    """The next number of the format above (step 1), below (-1), or x itself (0)."""
-    if SINGLE:
-        bits = x.to(tl.float32).to(tl.int32, bitcast=True)
-        # Integers in the order of the numbers they stand for; both zeros are 0.
-        index = tl.where(bits < 0, (-1 << 31) - bits, bits) + step
-        # What comes to zero keeps its sign.
-        is_negative = (index < 0) | ((index == 0) & (bits < 0))
-        bits = tl.where(is_negative, (-1 << 31) - index, index)
-        moved = bits.to(tl.float32, bitcast=True).to(tl.float64)
-    else:
-        bits = x.to(tl.int64, bitcast=True)
-        index = tl.where(bits < 0, (-1 << 63) - bits, bits) + step
-        is_negative = (index < 0) | ((index == 0) & (bits < 0))
-        bits = tl.where(is_negative, (-1 << 63) - index, index)
-        moved = bits.to(tl.float64, bitcast=True)
-    return tl.where(step == 0, x, moved)
-
-
-@triton.jit
 def _quick_sums(
     rows,
     row_step,
@@ -471,7 +457,7 @@ def _sums_in_three_words(
         # tells on which side of the value the sum lies.
         near = values
         if RESULT == "enclosure":
-            near = _nearest_finite(near, SINGLE)
+            near = nearest_finite(near, SINGLE)
         high, lost = _two_sum(high, -_times_power(near, -exponent))
         middle, lost = _two_sum(middle, lost)
         high, middle, low = _normalised(high, middle, low + lost)
@@ -485,8 +471,8 @@ def _sums_in_three_words(
                 tl.abs(high) - tl.abs(middle) > err * (1.0 + 2.0**-20)
             )
             side = (high > 0).to(tl.int32) - (high < 0).to(tl.int32)
-            values = _neighbour(near, tl.minimum(side, 0), SINGLE)
-            second_values = _neighbour(near, tl.maximum(side, 0), SINGLE)
+            values = neighbour(near, tl.minimum(side, 0), SINGLE)
+            second_values = neighbour(near, tl.maximum(side, 0), SINGLE)
 
     # Rows and columns with an Inf or NaN.
     is_marked = (row_top == _INFINITE)[:, None] | (column_top == _INFINITE)[None, :]
@@ -500,17 +486,6 @@ def _sums_in_three_words(
     values = tl.where(is_marked, pattern, values)
     second_values = tl.where(is_marked, pattern, second_values)
     return values, second_values, (is_certain | is_marked) == 0
-
-
-@triton.jit
-def _nearest_finite(x, SINGLE: tl.constexpr):
-    """x, or the largest number of the format in the place of an infinity."""
-    if SINGLE:
-        largest = 3.4028234663852886e38
-    else:
-        largest = 1.7976931348623157e308
-    infinite = tl.abs(x) == float("inf")
-    return tl.where(infinite, tl.where(x > 0, largest, -largest), x)
 
 
 @triton.jit
@@ -539,7 +514,7 @@ def _by_all_bits(
     if RESULT != "array":
         near = value
         if RESULT == "enclosure":
-            near = _nearest_finite(near, SINGLE)
+            near = nearest_finite(near, SINGLE)
         is_finite = tl.abs(near) < float("inf")
         extra = tl.where(lanes == 1, tl.where(is_finite, -near, 0.0), extra)
         extra_exponent = tl.where(lanes == 1, -shift, extra_exponent)
@@ -548,24 +523,12 @@ def _by_all_bits(
             SINGLE, LANES,
         )  # fmt: skip
         if RESULT == "enclosure":
-            value = _neighbour(near, tl.minimum(side, 0), SINGLE)
-            second_value = _neighbour(near, tl.maximum(side, 0), SINGLE)
+            value = neighbour(near, tl.minimum(side, 0), SINGLE)
+            second_value = neighbour(near, tl.maximum(side, 0), SINGLE)
     # The pattern of Inf and NaN is 0 where there are none.
     is_special = pattern != 0
     value = tl.where(is_special, pattern, value)
     return value, tl.where(is_special, pattern, second_value)
-
-
-@triton.jit
-def _with_addend(values, addend):
-    """Values with the Inf and NaN of C where IEEE arithmetic puts them."""
-    return tl.where(tl.abs(addend) < float("inf"), values, values + addend)
-
-
-@triton.jit
-def _finite(x):
-    """x with zeros in the place of Inf and NaN."""
-    return tl.where(tl.abs(x) < float("inf"), x, 0.0)
 
 
 _FREE = [
@@ -638,7 +601,7 @@ def _quick_kernel(
         right + z * right_batch + j * right_column,
         tl.cast(right_k, tl.int64),
         k,
-        _finite(addend),
+        finite(addend),
         c_exponent,
         shift,
         log_terms,
@@ -650,10 +613,42 @@ def _quick_kernel(
     )
     is_open = inside & (is_certain == 0)
     if HAS_C:
-        values = _with_addend(values, addend)
+        values = with_addend(values, addend)
     values = tl.where(is_open, float("nan"), values)
     places = out + z * out_batch + (i * out_row)[:, None] + (j * out_column)[None, :]
     tl.store(places, values.to(out.dtype.element_ty), mask=inside)
+    tl.store(open_entries + tl.program_id(0), tl.sum(is_open.to(tl.int32)))
+
+
+@triton.jit(
+    do_not_specialize=["out_batch", "out_row", "out_column", "m", "n"],
+)
+def _mark_kernel(
+    out,
+    out_batch,
+    out_row,
+    out_column,
+    m,
+    n,
+    open_entries,
+    TILE: tl.constexpr,
+):
+    """NaN in the place of entries that are not finite: so many of each tile as
+    `open_entries` gets.
+    """
+    BLOCK_M: tl.constexpr = TILE.block_m
+    BLOCK_N: tl.constexpr = TILE.block_n
+    z, tile_m, tile_n = place_of(
+        tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), TILE.group
+    )
+    i = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    j = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    inside = (i < m)[:, None] & (j < n)[None, :]
+    rows = out + z.to(tl.int64) * out_batch + i.to(tl.int64) * out_row
+    places = rows[:, None] + (j.to(tl.int64) * out_column)[None, :]
+    values = tl.load(places, mask=inside, other=0.0)
+    is_open = inside & ((tl.abs(values) < float("inf")) == 0)
+    tl.store(places, tl.zeros_like(values) + float("nan"), mask=is_open)
     tl.store(open_entries + tl.program_id(0), tl.sum(is_open.to(tl.int32)))
 
 
@@ -729,7 +724,7 @@ def _rest_kernel(
                     c + z * c_batch + (i * c_row)[:, None] + (j * c_column)[None, :]
                 )
                 addend = tl.load(places).to(tl.float64) * c_sign.to(tl.float64)
-            finite_addend = _finite(addend)
+            finite_addend = finite(addend)
             places_out = (
                 out + z * out_batch + (i * out_row)[:, None] + (j * out_column)[None, :]
             )
@@ -748,7 +743,7 @@ def _rest_kernel(
                     RESULT, SINGLE, HAS_C, FMA, TILE.block_k,
                 )  # fmt: skip
                 if HAS_C:
-                    words = _with_addend(words, addend)
+                    words = with_addend(words, addend)
                 values = tl.where(is_open, words, values)
                 is_open &= is_left
 
@@ -773,7 +768,7 @@ def _rest_kernel(
                     RESULT, SINGLE, 32 * TILE.warps,
                 )  # fmt: skip
                 if HAS_C:
-                    value = _with_addend(value, tl.sum(tl.where(is_entry, addend, 0.0)))
+                    value = with_addend(value, tl.sum(tl.where(is_entry, addend, 0.0)))
                 values = tl.where(is_entry, value, values)
                 second_values = tl.where(is_entry, second_value, second_values)
 
@@ -793,6 +788,7 @@ def _rest_kernel(
 
 
 _quick: Any = Launch(_quick_kernel)
+_mark: Any = Launch(_mark_kernel)
 _rest: Any = Launch(_rest_kernel)
 _FEW = 8
 """Open entries of a tile that take less time by all their bits, one after the other,
@@ -817,6 +813,7 @@ def rounded_sums(
     tile: Tile | None = None,
     few: int = _FEW,
     open_entries: tuple[Any, Any] | None = None,
+    remakes: bool = False,
 ) -> None:
     """Write 2**shift (A B + c_sign 2**c_exponent C), rounded once, to `out`.
 
@@ -841,6 +838,9 @@ def rounded_sums(
         So many open entries of a tile take all their bits at once.
     open_entries : int32 tensors of as many entries as there are tiles, or None
         They get the entries of each tile that took three words, and all their bits.
+    remakes : bool
+        Entries of `out` that are finite stay as they are: others may be products that
+        overflowed before the power of two.
     """
     batch, m, n = out.shape
     if out.numel() == 0:
@@ -867,22 +867,25 @@ def rounded_sums(
     operands = x, x_batch, x_row, x_k, y, y_batch, y_k, y_column
     scalars = c_exponent, c_sign, shift, m, n, k
     num_tiles = batch * -(-m // tile.block_m) * -(-n // tile.block_n)
-    form_of_launch: dict[str, Any] = {
-        "FMA": out.is_cuda,
+    constants: dict[str, Any] = {
         "TILE": tile,
         "num_warps": tile.warps,
         "num_stages": 1,
         "enable_fp_fusion": False,
     }
+    form_of_launch = constants | {"FMA": out.is_cuda}
 
     # The quick form, unless three words are wanted of all entries.
     marks, left_open = open_entries or (None, None)
     if result == "array":
         if marks is None:
             marks = empty((num_tiles,), torch.int32, out)
-        log_terms = (k + 1).bit_length()
-        arguments = *operands, *outs[0], *c_places, *scalars, log_terms, marks
-        _quick((num_tiles,), *arguments, FORM=form, **form_of_launch)
+        if remakes:
+            _mark((num_tiles,), *outs[0], m, n, marks, **constants)
+        else:
+            log_terms = (k + 1).bit_length()
+            arguments = *operands, *outs[0], *c_places, *scalars, log_terms, marks
+            _quick((num_tiles,), *arguments, FORM=form, **form_of_launch)
     programs = num_tiles if marks is None else min(num_tiles, _PROGRAMS * num_sms)
     arguments = (
         *operands,

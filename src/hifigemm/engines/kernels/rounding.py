@@ -1,5 +1,8 @@
-"""Whole integers rounded once: numerics.rounding.round_limbs, for the rare entries that
-kernels round again.
+"""Whole integers rounded once, for the rare entries that kernels round again, and for
+results that say more of a sum than the nearest number.
+
+The bits are those of numerics.rounding.round_limbs and of
+numerics.integer_sums.rounded_integers.
 """
 
 # Kernels are untyped.
@@ -36,26 +39,45 @@ def round_integer(
 
 @triton.jit
 def leading_bits(h, word, limbs, exponent, LOW_BITS: tl.constexpr, BITS: tl.constexpr):
-    """The 64 leading bits of |V|, the bits behind them, whether any bit follows, the
-    exponent of the first one, and the sign.
+    """`leading_bits_of` the integer V = H 2**T + V_T.
 
-    V = H 2**T + V_T comes as float64 h, as the word with the upper 64 bits of V_T +
-    2**(T - 1), of which the lower 52 count where T = LOW_BITS = 52, and as the limbs of
-    BITS bits below it, the lowest first. The first 64 - BITS or more of the 64 bits
-    behind the leading ones are those of |V|.
+    It comes as float64 h, as the word with the upper 64 bits of V_T + 2**(T - 1), of
+    which the lower 52 count where T = LOW_BITS = 52, and as the limbs of BITS bits below
+    it, the lowest first.
     """
-    # V as an integer of 128 bits in two's complement, high 2**64 + low, with the limbs
-    # below it. Flipping the first bit of the word takes 2**(T - 1) away again.
+    high, low = as_integer(h, word, LOW_BITS)
+    return leading_bits_of(high, low, limbs, (), exponent, BITS)
+
+
+@triton.jit
+def as_integer(h, word, LOW_BITS: tl.constexpr):
+    """high and low of V = high 2**64 + low in two's complement, low in units of the
+    word's last bit, from the arguments of `leading_bits`.
+    """
+    # Flipping the first bit of the word takes 2**(T - 1) away again.
     if LOW_BITS == 52:
         word = word << 12
     d = word ^ (-1 << 63)
-    high = h.to(tl.int64) + (d >> 63)
-    low = d.to(tl.uint64, bitcast=True)
+    return h.to(tl.int64) + (d >> 63), d.to(tl.uint64, bitcast=True)
+
+
+@triton.jit
+def leading_bits_of(high, low, limbs, fraction, exponent, BITS: tl.constexpr):
+    """The 64 leading bits of |V|, the bits behind them, whether any bit follows, the
+    exponent of the first one, and the sign.
+
+    V is high 2**64 + low, in units of 2**(exponent - 64), with limbs of BITS bits below
+    it, the lowest first, and below these a fraction of one word or none. The first 64 -
+    BITS or more of the 64 bits behind the leading ones are those of |V|.
+    """
     # |V|: all bits of a negative V are flipped, and the 1 that is then added carries
     # from the lowest limb up.
     is_negative = high < 0
     carry = is_negative.to(tl.uint64)
     flipped_bits = tl.where(is_negative, -1, 0).to(tl.int64).to(tl.uint64, bitcast=True)
+    if len(fraction) > 0:
+        last_word = (fraction[0] ^ flipped_bits) + carry
+        carry = ((last_word == 0) & (carry != 0)).to(tl.uint64)
     magnitudes = ()
     for j in tl.static_range(len(limbs)):
         limb = ((limbs[j] ^ flipped_bits) & ((1 << BITS) - 1)) + carry
@@ -77,6 +99,13 @@ def leading_bits(h, word, limbs, exponent, LOW_BITS: tl.constexpr, BITS: tl.cons
         high = tl.where(has_room, (high << BITS) | (low >> (64 - BITS)), high)
         low = tl.where(has_room, (low << BITS) | limb, low)
         unit = tl.where(has_room, unit - BITS, unit)
+    # The fraction follows as a whole where the upper word is still 0.
+    if len(fraction) > 0:
+        has_room = high == 0
+        lost_bits = tl.where(has_room, lost_bits, lost_bits | last_word)
+        high = tl.where(has_room, low, high)
+        low = tl.where(has_room, last_word, low)
+        unit = tl.where(has_room, unit - 64, unit)
     # Where the upper word is still 0, the lower one takes its place.
     is_empty = high == 0
     high = tl.where(is_empty, low, high)
@@ -131,3 +160,46 @@ def round_head(head, sticky, top, negative, SINGLE: tl.constexpr):
         * power_of_two(quantum - half)
     )
     return value * tl.where(negative, -1.0, 1.0).to(tl.float64)
+
+
+@triton.jit
+def nearest_finite(x, SINGLE: tl.constexpr):
+    """x, or the largest number of the format in the place of an infinity."""
+    if SINGLE:
+        largest = 3.4028234663852886e38
+    else:
+        largest = 1.7976931348623157e308
+    infinite = tl.abs(x) == float("inf")
+    return tl.where(infinite, tl.where(x > 0, largest, -largest), x)
+
+
+@triton.jit
+def neighbour(x, step, SINGLE: tl.constexpr):
+    """The next number of the format above (step 1), below (-1), or x itself (0)."""
+    if SINGLE:
+        bits = x.to(tl.float32).to(tl.int32, bitcast=True)
+        # Integers in the order of the numbers they stand for; both zeros are 0.
+        index = tl.where(bits < 0, (-1 << 31) - bits, bits) + step
+        # What comes to zero keeps its sign.
+        is_negative = (index < 0) | ((index == 0) & (bits < 0))
+        bits = tl.where(is_negative, (-1 << 31) - index, index)
+        moved = bits.to(tl.float32, bitcast=True).to(tl.float64)
+    else:
+        bits = x.to(tl.int64, bitcast=True)
+        index = tl.where(bits < 0, (-1 << 63) - bits, bits) + step
+        is_negative = (index < 0) | ((index == 0) & (bits < 0))
+        bits = tl.where(is_negative, (-1 << 63) - index, index)
+        moved = bits.to(tl.float64, bitcast=True)
+    return tl.where(step == 0, x, moved)
+
+
+@triton.jit
+def with_addend(values, addend):
+    """Values with the Inf and NaN of C where IEEE arithmetic puts them."""
+    return tl.where(tl.abs(addend) < float("inf"), values, values + addend)
+
+
+@triton.jit
+def finite(x):
+    """x with zeros in the place of Inf and NaN."""
+    return tl.where(tl.abs(x) < float("inf"), x, 0.0)

@@ -61,11 +61,13 @@ from hifigemm.engines.kernels.vector_norms import (
     magnitude,
     place,
     scale_of,
+    scaled,
     store_block,
 )
 from hifigemm.numerics.residues import ModuliSet
 
 Operand = tuple[Any, int]
+Inner = tuple[Any, int]
 NOT_FINITE: int = vector_norms.NOT_FINITE.value
 """Exponent of a vector with an Inf or NaN; its residues mean nothing."""
 _SIZES = {torch.float32: 4, torch.float64: 8, torch.complex64: 4, torch.complex128: 8}
@@ -77,9 +79,17 @@ _ENTRIES = 32
 """Real numbers of a thread; where their integers have many words, threads have half as
 many.
 """
+_LEAST_AHEAD = 2
+"""Panels by which scales run ahead of residues, at least: while one program joins the
+blocks of a long panel, the residues of the panel before are made.
+"""
 _PAIR_REGISTERS = 128
 """Of a thread that makes pairs of residues: two programs of 256 threads on a
 multiprocessor, of which one may load.
+"""
+_INNER_REGISTERS = {False: 128, True: 168}
+"""Of a thread that scales along k, without sizes and with them: as many as without
+scaling, so that as many programs run side by side. Nothing spills.
 """
 _MAGNITUDE_BITS = tl.constexpr(7)
 
@@ -133,8 +143,10 @@ def _load(x, mask, FORM: tl.constexpr):
 
 
 @triton.jit
-def _load_either(operands, spot, ks, k, FORM: tl.constexpr):
-    """The components of a tile of the operand that the program takes."""
+def _load_either(operands, inner, spot, ks, k, FORM: tl.constexpr):
+    """The components of a tile of the operand that the program takes, scaled along k
+    by `inner`.
+    """
     is_left, batch, start, count = spot
     x, sb, sv, sk, along_k = chosen(is_left, operands[0], operands[1])
     # A vector beyond the last one is read as the last: nothing of it is stored.
@@ -149,7 +161,7 @@ def _load_either(operands, spot, ks, k, FORM: tl.constexpr):
         vectors = batch * sb + vs * sv
         entries = x + vectors * FORM.width + ks.to(tl.int64) * (sk * FORM.width)
         parts = _load(entries, ks < k, FORM)
-    return parts
+    return scaled(parts, inner, is_left, ks)
 
 
 @triton.jit
@@ -234,6 +246,7 @@ _FREE = [
     "num_planes",
     "panels",
     "ahead",
+    "inner_sign",
     "lower_limit",
     "upper_limit",
 ]
@@ -281,6 +294,8 @@ def scaled_residues_kernel(
     arrivals,
     panels,
     ahead,
+    inner_exponents,
+    inner_sign,
     predicate,
     lower_limit: tl.int64,
     upper_limit: tl.int64,
@@ -315,6 +330,10 @@ def scaled_residues_kernel(
     if not holds(predicate, lower_limit, upper_limit):
         return
     operands = (a, sab, sav, sak, a_along_k), (b, sbb, sbv, sbk, b_along_k)
+    if inner_exponents is None:
+        inner = ()
+    else:
+        inner = (inner_exponents, inner_sign)
     balances = balance_a, balance_b
     scales = (
         (exponent_a, nearest_a, stride_a, 0),
@@ -331,7 +350,7 @@ def scaled_residues_kernel(
         spot = place(tl.program_id(0), tiles_a, num_a, num_b, FORM.vectors)
         vs = _vectors(spot[2], FORM)
         ks = _along_k(0, FORM)
-        parts = _load_either(operands, spot, ks, k, FORM)
+        parts = _load_either(operands, inner, spot, ks, k, FORM)
         # Sizes of the blocks, then of the vectors: the largest exponent, and the sums
         # on its grid.
         block_e, sums = block_sizes(parts, K, SUMS, PTX)
@@ -364,6 +383,7 @@ def scaled_residues_kernel(
                     first_block = panel.to(tl.int64) * blocks
                     store_block(
                         operands,
+                        inner,
                         spot,
                         task,
                         first_block,
@@ -408,7 +428,7 @@ def scaled_residues_kernel(
                 vs = _vectors(start, FORM)
                 ks = _along_k(task % steps, FORM)
                 # The loads are under way while the program waits for the scales.
-                parts = _load_either(operands, spot, ks, k, FORM)
+                parts = _load_either(operands, inner, spot, ks, k, FORM)
                 # One arrival more than blocks: the scales are stored. The programs that
                 # this one waits for have smaller indices, and so have started.
                 if SCALES:
@@ -514,7 +534,8 @@ class Config:
     # blocks of 256 along k in a tile, at most: a power of two. Vectors that are no
     # longer stay in registers
     blocks: int = 4
-    ahead: int = 8 << 20  # bytes by which scales run ahead of residues
+    # bytes by which scales run ahead of residues, if these are two panels or more
+    ahead: int = 8 << 20
 
 
 def norm_scales(
@@ -549,6 +570,7 @@ def scaled_residues(
     bits: int | None = None,
     config: Config | None = None,
     predicate: Predicate | None = None,
+    inner: Inner | None = None,
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...]]:
     """Residues of the scaled and rounded operands, for the products of
     numerics.residue_products.product_operands.
@@ -569,6 +591,10 @@ def scaled_residues(
     predicate : (int64 tensor of one entry, lower limit, upper limit), optional
         Decides on the device: unless the entry lies within the limits the operands are
         not read, and what is returned means nothing.
+    inner : (int32 tensor, 1 or -1), optional
+        Exponents d, padded as those of `inner_scaling.gaining_exponents`: the first
+        operand is scaled along k by 2**d before anything else, the last one by 2**-d.
+        With -1 it is the other way round, which is for a right operand alone.
 
     Returns
     -------
@@ -580,7 +606,14 @@ def scaled_residues(
     layout = layout_of(operands, config)
     constants, planes = _planes(layout, operands, moduli, balances, bits)
     return planes, _run(
-        layout, operands, constants, balances, scales, planes, predicate=predicate
+        layout,
+        operands,
+        constants,
+        balances,
+        scales,
+        planes,
+        predicate=predicate,
+        inner=inner,
     )
 
 
@@ -590,6 +623,7 @@ def sized_residues(
     balances: tuple[int, int] = (0, 0),
     config: Config | None = None,
     predicate: Predicate | None = None,
+    inner: Inner | None = None,
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...], Sizes]:
     """`scaled_residues` of two operands, and their sizes; one operand stands for both
     sides of its product.
@@ -597,6 +631,8 @@ def sized_residues(
     Parameters
     ----------
     predicate : (int64 tensor of one entry, lower limit, upper limit), optional
+        As for `scaled_residues`.
+    inner : (int32 tensor, 1 or -1), optional
         As for `scaled_residues`.
     """
     layout = layout_of(operands, config, sized=True)
@@ -609,7 +645,17 @@ def sized_residues(
     sizes = Sizes(exponents, norms, (magnitudes[0], magnitudes[-1]), layout.width)
     return (
         planes,
-        _run(layout, operands, constants, balances, None, planes, sizes, predicate),
+        _run(
+            layout,
+            operands,
+            constants,
+            balances,
+            None,
+            planes,
+            sizes,
+            predicate,
+            inner,
+        ),
         sizes,
     )
 
@@ -649,6 +695,7 @@ def _run(
     planes: tuple[Any, ...] | None = None,
     sizes: Sizes | None = None,
     predicate: Predicate | None = None,
+    inner: Inner | None = None,
 ) -> tuple[VectorScale, ...]:
     """Launch what is asked for.
 
@@ -702,6 +749,8 @@ def _run(
         )
         if constants.pairs:
             options["maxnreg"] = _PAIR_REGISTERS
+        elif inner is not None:
+            options["maxnreg"] = _INNER_REGISTERS[sizes is not None]
     truncates = is_given or constants.truncates(layout.width * layout.k, balances)
     _launch(
         (programs,),
@@ -733,6 +782,7 @@ def _run(
         arrivals,
         sum(tiles),
         ahead,
+        *(inner or (None, 1)),
         number,
         lower_limit,
         upper_limit,
@@ -868,7 +918,8 @@ def _layout(
         panels=panels,
         steps=-(-k // (blocks * block)),
         ahead=min(
-            max(config.ahead // (panel * k * width * _SIZES[dtype]), 1), sum(panels)
+            max(config.ahead // (panel * k * width * _SIZES[dtype]), _LEAST_AHEAD),
+            sum(panels),
         ),
         warps=min(
             max(blocks * block * config.vectors * width // (32 * _ENTRIES), 1), 32

@@ -224,9 +224,9 @@ def slice_product(
     right: Slices,
     out: torch.Tensor,
     k: int,
+    operands: tuple[torch.Tensor, torch.Tensor],
     *,
     shift: int = 0,
-    operands: tuple[torch.Tensor, torch.Tensor] | None = None,
     config: Tile | None = None,
 ) -> None:
     """out = 2**shift times the diagonals s < S of the product, rounded once.
@@ -240,10 +240,9 @@ def slice_product(
     out : float32 or float64 tensor (batch, m, n), any strides
     k : int
         Inner dimension.
+    operands : tensors (batch or 1, m, k) and (batch or 1, k, n), any strides
+        A and B themselves, read where a row or column holds an Inf or NaN.
     shift : int
-    operands : tensors (batch or 1, m, k) and (batch or 1, k, n), any strides, or None
-        A and B themselves, read where a row or column holds an Inf or NaN; None where
-        there are none.
     config : Tile, optional
         Of the products, otherwise `tile_for` or `slice_gemm` chooses.
     """

@@ -168,6 +168,17 @@ def tile_of_sums(batch: int, m: int, n: int, num_sms: int) -> Tile:
     return SUMS[-1]
 
 
+_SECOND_LAUNCH = 1 << 24
+"""What the launch that adds the spans of k costs, about 3 us, in products of an entry on
+one SM at the full rate: the unit of `spans_for`.
+"""
+_BYTE_OF_SPANS = 1.25
+"""What a byte costs that the whole GPU writes or reads, in that unit."""
+_SPAN = 1024
+"""The shortest span of k, which fills the stages of a tile a few times."""
+_MOST_SPANS = 32
+
+
 @dataclass(frozen=True)
 class ProductShape:
     """What is asked: `planes` independent products of (m, k) and (k, n); for words
@@ -339,6 +350,40 @@ def tile_for(shape: ProductShape, gpu: Gpu, kernels: tuple[str, ...] = KERNELS) 
     return min(
         rates, key=lambda tile: (_cost(tile, shape, gpu, rates[tile]), -tile.area)
     )
+
+
+@lru_cache(maxsize=4096)
+def spans_for(
+    shape: ProductShape,
+    gpu: Gpu,
+    kernels: tuple[str, ...] = KERNELS,
+    most: int = _MOST_SPANS,
+) -> tuple[Tile, int]:
+    """The tile, and the number of spans into which k is cut, `most` at most, with the
+    least predicted time.
+
+    A span of a plane counts as a plane. One span is taken unless more of them gain what
+    their sums cost: a launch, and a byte for each entry of each span that is written
+    and read again.
+    """
+    entries = shape.m * shape.n * shape.planes
+    choices = {}
+    for spans in range(1, max(min(shape.k // _SPAN, most, _MOST_SPANS), 1) + 1):
+        cut = replace(shape, planes=shape.planes * spans)
+        tile = tile_for(cut, gpu, kernels)
+        rate = _rates(gpu, kernels, shape.family, shape.fmt, shape.block)[tile]
+        cost = _cost(tile, cut, gpu, rate) * span_length(shape.k, spans)
+        if spans > 1:
+            cost += _SECOND_LAUNCH + _BYTE_OF_SPANS * (2 * spans + 1) * entries
+        choices[tile, spans] = cost
+    return min(choices, key=lambda choice: choices[choice])
+
+
+def span_length(k: int, spans: int) -> int:
+    """Terms in each of so many spans of k, whole lines of 128; the last ones may be
+    shorter.
+    """
+    return -(-k // (128 * spans)) * 128
 
 
 def candidates(shape: ProductShape, gpu: Gpu) -> list[Tile]:

@@ -57,8 +57,12 @@ NO_POWER = tl.constexpr(0x7FF << 52)
 """Bits of infinity, above those of every power of two."""
 NO_LOWEST = tl.constexpr(1024)
 """Lowest bit of a vector of zeros, above that of every float64."""
-_ROWS = tl.constexpr(16)
-"""Blocks of a panel that are joined at a time."""
+_ROWS = tl.constexpr(32)
+"""Blocks of a panel that are joined at a time: two of a thread in a program of 256.
+
+The blocks of a long vector are many, and others wait for the one program that joins
+them.
+"""
 _TWO_TO_100 = tl.constexpr(2.0**100)
 """Times that, a subnormal number is normal."""
 _TWO_TO_52 = tl.constexpr(2.0**52)
@@ -282,14 +286,33 @@ def are_below(indices, limit, VECTOR_SIZE: tl.constexpr):
 
 
 @triton.jit
-def _block_of(operand, spot, q, k, ALONG_K: tl.constexpr, FORM: tl.constexpr):
+def scaled(parts, inner, is_left, ks):
+    """The components of a tile times 2**d of their terms for the left operand, 2**-d
+    for the right one.
+
+    `inner` is (exponents d, 1 or -1 by which they are multiplied), or empty. There are
+    exponents for all terms of a tile, also beyond k.
+    """
+    if len(inner) == 0:
+        return parts
+    else:
+        d = tl.load(inner[0] + ks) * inner[1]
+        factor = power_of_two(tl.where(is_left, d, -d))
+        products = ()
+        for i in tl.static_range(len(parts)):
+            products += (parts[i] * factor,)
+        return products
+
+
+@triton.jit
+def _block_of(operand, inner, spot, q, k, ALONG_K: tl.constexpr, FORM: tl.constexpr):
     """The components of block `q` of the 16 vectors of a panel, 0 outside.
 
     A tile has the axes K, VECTOR and PIECE: piece p of a vector holds `LENGTH` entries,
     from number 256 q + p LENGTH on.
     """
     x, sb, sv, sk = operand
-    _, batch, start, count = spot
+    is_left, batch, start, count = spot
     LENGTH: tl.constexpr = FORM.piece_along_k if ALONG_K else FORM.piece_across
     vs = along(start + tl.arange(0, PANEL), VECTOR)
     pieces = along(tl.arange(0, NORM_BLOCK // LENGTH), PIECE) * LENGTH
@@ -314,33 +337,31 @@ def _block_of(operand, spot, q, k, ALONG_K: tl.constexpr, FORM: tl.constexpr):
     parts = ()
     for i in tl.static_range(WIDTH):
         parts += (tl.load(entries + i, mask=inside, other=0.0).to(tl.float64),)
-    return parts
+    return scaled(parts, inner, is_left, ks)
 
 
 @triton.jit
 def join_blocks(block_sums, block_e, blocks, SUMS: tl.constexpr):
     """Twin: numerics.scaling.vector_sizes, from the sizes of blocks.
 
-    N, S and e of the vectors of a panel. A tile is _ROWS blocks of all 16 vectors.
+    N, S and e of the vectors of a panel. A tile is _ROWS blocks of all 16 vectors,
+    whose numbers are under way together; they are joined behind the last tile, so that
+    no tile waits for threads to exchange what they have.
     """
     entries = tl.arange(0, _ROWS)[:, None] * PANEL + tl.arange(0, PANEL)[None, :]
     # First the exponent of each whole vector, which is the grid of its sums.
-    e = tl.full([PANEL], NO_EXPONENT, tl.int32)
+    largest = tl.full([_ROWS, PANEL], NO_EXPONENT, tl.int32)
     for start in range(0, blocks, _ROWS):
         mask = (start + tl.arange(0, _ROWS) < blocks)[:, None]
-        e = tl.maximum(
-            e,
-            tl.max(
-                tl.load(
-                    block_e + start * PANEL + entries, mask=mask, other=NO_EXPONENT
-                ),
-                axis=0,
-            ),
+        exponents = tl.load(
+            block_e + start * PANEL + entries, mask=mask, other=NO_EXPONENT
         )
+        largest = tl.maximum(largest, exponents)
+    e = tl.max(largest, axis=0)
     # Then the sums of the blocks on that grid: integers below 2**53, whose order does
     # not matter. Blocks that do not exist count 0.
-    n = tl.full([PANEL], 0.0, tl.float64)
-    s = tl.full([PANEL], 0.0, tl.float64)
+    n = tl.full([_ROWS, PANEL], 0.0, tl.float64)
+    s = tl.full([_ROWS, PANEL], 0.0, tl.float64)
     for start in range(0, blocks, _ROWS):
         mask = (start + tl.arange(0, _ROWS) < blocks)[:, None]
         exponents = tl.load(
@@ -348,10 +369,10 @@ def join_blocks(block_sums, block_e, blocks, SUMS: tl.constexpr):
         )
         sums = tl.load(block_sums + start * PANEL + entries, mask=mask, other=0)
         block_n, block_s = joined_sizes(sums, exponents, e[None, :])
-        n += tl.sum(block_n, axis=0)
+        n += block_n
         if SUMS:
-            s += tl.sum(block_s, axis=0)
-    return n, s, e
+            s += block_s
+    return tl.sum(n, axis=0), tl.sum(s, axis=0), e
 
 
 @triton.jit
@@ -362,19 +383,14 @@ def join_lowest(block_low, blocks):
     """
     entries = tl.arange(0, _ROWS)[:, None] * PANEL + tl.arange(0, PANEL)[None, :]
     # Blocks that do not exist have no lowest bit.
-    low = tl.full([PANEL], NO_LOWEST, tl.int32)
+    low = tl.full([_ROWS, PANEL], NO_LOWEST, tl.int32)
     for start in range(0, blocks, _ROWS):
         mask = (start + tl.arange(0, _ROWS) < blocks)[:, None]
-        low = tl.minimum(
-            low,
-            tl.min(
-                tl.load(
-                    block_low + start * PANEL + entries, mask=mask, other=NO_LOWEST
-                ),
-                axis=0,
-            ),
+        exponents = tl.load(
+            block_low + start * PANEL + entries, mask=mask, other=NO_LOWEST
         )
-    return low
+        low = tl.minimum(low, exponents)
+    return tl.min(low, axis=0)
 
 
 @triton.jit
@@ -421,6 +437,7 @@ def _lowest(parts):
 @triton.jit
 def _store_block_of(
     operand,
+    inner,
     spot,
     q,
     first_block,
@@ -433,7 +450,7 @@ def _store_block_of(
 ):
     """`store_block` for an operand of one layout."""
     LOWEST: tl.constexpr = len(workspace) == 3
-    parts = _block_of(operand, spot, q, k, ALONG_K, FORM)
+    parts = _block_of(operand, inner, spot, q, k, ALONG_K, FORM)
     if LOWEST:
         parts = _finite(parts)
     e, sums = block_sizes(parts, PIECE, SUMS, PTX)
@@ -449,6 +466,7 @@ def _store_block_of(
 @triton.jit
 def store_block(
     operands,
+    inner,
     spot,
     q,
     first_block,
@@ -463,17 +481,18 @@ def store_block(
 
     An operand is its address, its strides along the stack, the vectors and k, and
     whether its entries lie side by side along k. `first_block` is the number of the
-    panel's first block among all. `workspace` takes sums and exponents; with a third
-    array also the lowest bits, and the entries that hold an Inf or NaN count as 0.
+    panel's first block among all; `inner` is that of `scaled`. `workspace` takes sums
+    and exponents; with a third array also the lowest bits, and the entries that hold
+    an Inf or NaN count as 0.
     """
     x, sb, sv, sk, along_k = chosen(spot[0], operands[0], operands[1])
     operand = (x, sb, sv, sk)
     # Both layouts have compiled code, so that one kernel serves all.
     if along_k != 0:
         _store_block_of(
-            operand, spot, q, first_block, k, workspace, True, FORM, SUMS, PTX
+            operand, inner, spot, q, first_block, k, workspace, True, FORM, SUMS, PTX
         )
     else:
         _store_block_of(
-            operand, spot, q, first_block, k, workspace, False, FORM, SUMS, PTX
+            operand, inner, spot, q, first_block, k, workspace, False, FORM, SUMS, PTX
         )

@@ -2,8 +2,8 @@
 installed.
 
 A peer is a function that prepares a product of two operands into a given result.
-cuBLAS's emulation of FP64 is here; others join as entry points of the group
-"hifigemm.peers" that name a `Peer`.
+cuBLAS's emulation of FP64 is here, packages for CPUs are in `cpu_peers`; others join as
+entry points of the group "hifigemm.peers" that name a `Peer`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import cache, partial
 from importlib.metadata import entry_points
 from typing import Any
 
+from . import cpu_peers
 from .arrays import Workload, cuda_is_usable
 
 
@@ -163,3 +164,4 @@ _OWN = [
         ("cublas-emulated-dynamic", _DYNAMIC),
     )
 ]
+_OWN += [Peer(*facts) for facts in cpu_peers.facts()]

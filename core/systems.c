@@ -1,0 +1,193 @@
+/* What proofs of linear systems ask of whole matrices, each in one or two readings: the
+ * product of magnitudes and a vector, and the powers of two that bring rows and columns
+ * into scale.
+ */
+
+#include "core.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    LANES = 8, /* sums of a row that run side by side */
+};
+
+/* Of magnitudes, from the reciprocal on, as in numerics/equilibration.py. */
+static const double MODERATE = 0x1p200;
+
+static void write_double(const View *x, ptrdiff_t i, ptrdiff_t j, double value)
+{
+    memcpy(x->data + i * x->row + j * x->column, &value, sizeof value);
+}
+
+/* A row or column, number by number: itself, or a copy in `space`. */
+static const double *vector(const char *at, ptrdiff_t stride, ptrdiff_t count,
+                            double *space)
+{
+    if (stride == (ptrdiff_t)sizeof(double) || count < 2)
+        return (const double *)at;
+    for (ptrdiff_t h = 0; h < count; h++)
+        memcpy(space + h, at + h * stride, sizeof *space);
+    return space;
+}
+
+/* ---- products of magnitudes ----------------------------------------------------- */
+
+/* The sum of |a_j| v_j, whose terms pass n roundings at most, that of their product
+ * with them. */
+static double sum_of_row(ptrdiff_t n, const double *a, const double *v)
+{
+    double sums[LANES] = {0.0};
+    ptrdiff_t j = 0;
+    for (; j + LANES <= n; j += LANES)
+        for (int lane = 0; lane < LANES; lane++)
+            sums[lane] += fabs(a[j + lane]) * v[j + lane];
+    for (; j < n; j++)
+        sums[j % LANES] += fabs(a[j]) * v[j];
+    for (int step = LANES / 2; step; step /= 2)
+        for (int lane = 0; lane < step; lane++)
+            sums[lane] += sums[lane + step];
+    return sums[0];
+}
+
+/* sums_i += |a_ij| v_j for a column of A. */
+static void add_column(ptrdiff_t m, const double *restrict a, double v,
+                       double *restrict sums)
+{
+    for (ptrdiff_t i = 0; i < m; i++)
+        sums[i] += fabs(a[i]) * v;
+}
+
+/* out = |A| V, A m x n and V n x k. `space` has room for n k numbers, and for the larger of m and n. Entries
+ * of A are read in the order in which they lie in memory, once for all columns of V. */
+void magnitude_product(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const View *a, const View *v,
+                       const View *out, double *space)
+{
+    double *columns = space, *copy = space + n * k;
+    for (ptrdiff_t j = 0; j < k; j++)
+        for (ptrdiff_t h = 0; h < n; h++)
+            memcpy(columns + j * n + h, v->data + h * v->row + j * v->column, sizeof *columns);
+
+    if (a->row == (ptrdiff_t)sizeof(double) && m > 1) {
+        /* Columns of A lie in memory: sums grow by one column after the other. */
+        for (ptrdiff_t j = 0; j < k; j++) {
+            memset(copy, 0, (size_t)m * sizeof(double));
+            for (ptrdiff_t h = 0; h < n; h++)
+                add_column(m, (const double *)(a->data + h * a->column),
+                           columns[j * n + h], copy);
+            for (ptrdiff_t i = 0; i < m; i++)
+                write_double(out, i, j, copy[i]);
+        }
+        return;
+    }
+    for (ptrdiff_t i = 0; i < m; i++) {
+        const double *row = vector(a->data + i * a->row, a->column, n, copy);
+        for (ptrdiff_t j = 0; j < k; j++)
+            write_double(out, i, j, sum_of_row(n, row, columns + j * n));
+    }
+}
+
+/* ---- scaling -------------------------------------------------------------------- */
+
+/* The e with 2^(e - 1) <= x < 2^e, 0 for zero. */
+static int exponent_of(double x)
+{
+    int e;
+    frexp(x, &e);
+    return e;
+}
+
+/* 2^e for -1022 <= e <= 1023. */
+static double power_of_two(int e)
+{
+    uint64_t bits = (uint64_t)(e + 1023) << 52;
+    double power;
+    memcpy(&power, &bits, sizeof power);
+    return power;
+}
+
+/* The largest magnitude of a vector; -1 where one is not moderate. */
+static double largest_of_moderate(ptrdiff_t n, const double *x)
+{
+    double most[LANES] = {0.0}, least[LANES], sums[LANES] = {0.0};
+    for (int lane = 0; lane < LANES; lane++)
+        least[lane] = 1.0;
+    for (ptrdiff_t j = 0; j < n; j += LANES) {
+        int count = n - j < LANES ? (int)(n - j) : LANES;
+        for (int lane = 0; lane < count; lane++) {
+            double size = fabs(x[j + lane]), nonzero = size > 0.0 ? size : 1.0;
+            most[lane] = size > most[lane] ? size : most[lane];
+            least[lane] = nonzero < least[lane] ? nonzero : least[lane];
+            sums[lane] += size; /* NaN, which no comparison keeps */
+        }
+    }
+    double largest = 0.0;
+    for (int lane = 0; lane < LANES; lane++) {
+        largest = most[lane] > largest ? most[lane] : largest;
+        if (!(sums[lane] < INFINITY) || least[lane] < 1.0 / MODERATE)
+            return -1.0;
+    }
+    return largest <= MODERATE ? largest : -1.0;
+}
+
+/* Twin: numerics.equilibration.equilibrated. Returns 0 where entries are not moderate.
+ *
+ * A is n x n and B n x k. `space` has room for 3 n numbers: the largest entries of the
+ * columns, which become their factors, the factors of the rows, and a vector. */
+int equilibrate(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const View *scaled_a,
+                const View *scaled_b, int64_t *exponents, int64_t *sum, double *space)
+{
+    double *of_columns = space, *of_rows = space + n, *copy = space + 2 * n;
+    for (ptrdiff_t j = 0; j < n; j++)
+        of_columns[j] = 0.0;
+
+    /* A row comes from memory once, for its factor and for the largest of its columns. */
+    *sum = 0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const double *x = vector(a->data + i * a->row, a->column, n, copy);
+        double largest = largest_of_moderate(n, x);
+        if (largest < 0.0)
+            return 0;
+        int row = -exponent_of(largest);
+        double factor = power_of_two(row);
+        *sum += row;
+        of_rows[i] = factor;
+        for (ptrdiff_t j = 0; j < n; j++) {
+            double scaled = fabs(x[j]) * factor;
+            of_columns[j] = scaled > of_columns[j] ? scaled : of_columns[j];
+        }
+    }
+    for (ptrdiff_t j = 0; j < n; j++) {
+        int column = -exponent_of(of_columns[j]);
+        *sum += column;
+        of_columns[j] = power_of_two(column);
+        for (ptrdiff_t h = 0; h < k; h++)
+            exponents[j * k + h] = column;
+    }
+
+    /* Right sides, in scale with the rows. */
+    for (ptrdiff_t h = 0; h < k; h++) {
+        const double *x = vector(b->data + h * b->column, b->row, n, copy);
+        if (largest_of_moderate(n, x) < 0.0)
+            return 0;
+        double largest = 0.0;
+        for (ptrdiff_t i = 0; i < n; i++) {
+            double scaled = fabs(x[i]) * of_rows[i];
+            largest = scaled > largest ? scaled : largest;
+        }
+        int side = -exponent_of(largest);
+        for (ptrdiff_t i = 0; i < n; i++) {
+            write_double(scaled_b, i, h, x[i] * (of_rows[i] * power_of_two(side)));
+            exponents[i * k + h] -= side;
+        }
+    }
+
+    /* Rows of the result lie in memory. */
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const double *x = vector(a->data + i * a->row, a->column, n, copy);
+        double *scaled = (double *)(scaled_a->data + i * scaled_a->row);
+        for (ptrdiff_t j = 0; j < n; j++)
+            scaled[j] = x[j] * (of_rows[i] * of_columns[j]);
+    }
+    return 1;
+}

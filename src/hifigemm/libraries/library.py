@@ -1,0 +1,80 @@
+"""What every library of operands can do: `Library`, and what its classes share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, ClassVar
+
+from hifigemm.numerics.bits import Array
+
+
+@dataclass(frozen=True)
+class Library(ABC):
+    """An array library and a device of it."""
+
+    name: ClassVar[str]  # "numpy", "torch", "cupy" or "jax"
+    device: str = "cpu"  # or as PyTorch names it, such as "cuda:0"
+
+    def __str__(self) -> str:
+        return self.name if self.on_host else f"{self.name} on {self.device}"
+
+    @property
+    def on_host(self) -> bool:
+        """True if arrays lie in the memory of the CPU."""
+        return self.device == "cpu"
+
+    def active(self) -> AbstractContextManager[Any]:
+        """A context in which kernels run on this device, in this library's order."""
+        return nullcontext()
+
+    @abstractmethod
+    def owns(self, x: Any) -> bool:
+        """True if x is an array of this library on this device."""
+
+    @abstractmethod
+    def asarray(self, x: Any, name: str) -> Array:
+        """An array of this library with NumPy's interface, which shares its memory.
+
+        Raises TypeError: arrays of others, dtypes that NumPy does not have, what
+        `array_like.as_array` and `transforms.check_tensor` refuse.
+        """
+
+    def out_view(
+        self, out: Any, stack: tuple[int, ...], *operands: Array
+    ) -> Array | None:
+        """`out` as a stack of this shape, to which kernels write directly.
+
+        None on the host, where results are copied at the end; where the stack would be
+        a copy; and where the memory of an operand overlaps that of `out`.
+        """
+        return None
+
+    def note_change(self, x: Any) -> None:  # noqa: B027
+        """Count the change of an array, where the library wants to know of it."""
+
+    @abstractmethod
+    def to_native(self, x: Array) -> Any:
+        """The array of this library behind an array with NumPy's interface; a product
+        of vectors is a scalar in NumPy.
+        """
+
+    def check_owned(self, x: Any, name: str) -> None:
+        """Raise TypeError where x is no array of this library on this device."""
+        if not self.owns(x):
+            raise TypeError(
+                f"{name} is a {type(x).__name__}; expected an array of {self}"
+            )
+
+
+def check_torch(what: str) -> None:
+    """Raise TypeError where PyTorch is missing, or knows no GPU."""
+    what += ", which is multiplied as a tensor of PyTorch"
+    if find_spec("torch") is None:
+        raise TypeError(f"{what}: install torch")
+    import torch
+
+    if not torch.backends.cuda.is_built():
+        raise TypeError(f"{what}, and torch {torch.__version__} was built without CUDA")

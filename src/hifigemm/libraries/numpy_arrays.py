@@ -1,0 +1,33 @@
+"""NumPy: operands are taken as they are."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hifigemm.array_like import as_array
+from hifigemm.libraries.library import Library
+from hifigemm.numerics.bits import Array
+
+
+class NumpyLibrary(Library):
+    """NumPy, which converts what is no array, such as a list."""
+
+    name: ClassVar[str] = "numpy"
+
+    def owns(self, x: Any) -> bool:
+        """True for arrays and scalars of NumPy."""
+        return isinstance(x, (np.ndarray, np.generic))
+
+    def asarray(self, x: Any, name: str) -> Array:
+        """As in `Library`; what is no array is converted as NumPy does."""
+        array: Array = as_array(x, name)
+        return array
+
+    def to_native(self, x: Array) -> Any:
+        """The array itself, a scalar for one without axes."""
+        return x[()] if x.ndim == 0 else x
+
+
+NUMPY = NumpyLibrary()

@@ -1,0 +1,134 @@
+"""PyTorch: tensors of the CPU are arrays of NumPy, those of a GPU device arrays."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hifigemm.libraries.library import Library
+from hifigemm.numerics.bits import Array
+from hifigemm.transforms import check_tensor
+
+BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
+"""Stands for a dtype that NumPy does not have. Arrays on a device can have it, and be
+converted to float32.
+"""
+
+
+class TensorLibrary(Library):
+    """A library whose arrays are multiplied as tensors of PyTorch."""
+
+    def active(self) -> AbstractContextManager[Any]:
+        """A context in which kernels run on this device, and torch multiplies in the
+        formats of its operands.
+        """
+        return self._exit_stack()
+
+    def _exit_stack(self) -> ExitStack:
+        import torch
+
+        context = ExitStack()
+        context.enter_context(
+            torch.autocast(self.device.partition(":")[0], enabled=False)
+        )
+        if not self.on_host:
+            context.enter_context(torch.cuda.device(self.device))
+        return context
+
+    def out_view(
+        self, out: Any, stack: tuple[int, ...], *operands: Array
+    ) -> Array | None:
+        """As in `Library`."""
+        if out is None or self.on_host:
+            return None
+        from hifigemm.engines.device_array import unwrap, wrap
+
+        target = unwrap(self.asarray(out, "out"))
+        start, end = extent(target)
+        for x in operands:
+            start_of_x, end_of_x = extent(unwrap(x))
+            if start < end_of_x and start_of_x < end:
+                return None
+        try:
+            view: Array = wrap(target.view(stack))
+        except RuntimeError:
+            return None
+        return view
+
+
+class TorchLibrary(TensorLibrary):
+    """PyTorch."""
+
+    name: ClassVar[str] = "torch"
+
+    def owns(self, x: Any) -> bool:
+        """True for tensors on this device."""
+        torch = sys.modules.get("torch")
+        is_tensor = torch is not None and isinstance(x, torch.Tensor)
+        return is_tensor and str(x.device) == self.device
+
+    def asarray(self, x: Any, name: str) -> Array:
+        """As in `Library`; only bfloat16 on the CPU is copied, to float32."""
+        self.check_owned(x, name)
+        return array_of_tensor(x, name, self.on_host)
+
+    def note_change(self, x: Any) -> None:
+        """Count the change of a tensor, as derivatives check it."""
+        from hifigemm.engines.device_array import count_change
+
+        count_change(x)
+
+    def to_native(self, x: Array) -> Any:
+        """The tensor in the memory of the array, of a copy where it is not contiguous."""
+        if self.on_host:
+            import torch
+
+            return torch.from_numpy(np.ascontiguousarray(x)).reshape(x.shape)
+        from hifigemm.engines.device_array import unwrap
+
+        return unwrap(x)
+
+
+def library_of_tensor(x: Any, name: str) -> TorchLibrary:
+    """PyTorch on the device of a tensor."""
+    if x.device.type not in ("cpu", "cuda"):
+        raise TypeError(
+            f"{name} is a tensor on {x.device}: expected the CPU or a CUDA device"
+        )
+    return TorchLibrary(str(x.device))
+
+
+def array_of_tensor(x: Any, name: str, on_host: bool) -> Array:
+    """The array with NumPy's interface in the memory of a tensor."""
+    check_tensor(x, name)
+    x = x.resolve_conj().resolve_neg()
+    is_bfloat16 = str(x.dtype) == "torch.bfloat16"
+    if is_bfloat16 and name == "out":
+        raise TypeError(
+            f"out has dtype {x.dtype}; the result has dtype float32 or more"
+        )
+    if on_host:
+        try:
+            array: Array = (x.float() if is_bfloat16 else x).numpy()
+        except TypeError as error:
+            raise TypeError(
+                f"{name} is a tensor of {x.dtype}, which NumPy does not have"
+            ) from error
+        return array
+    from hifigemm.engines.device_array import DeviceArray, wrap
+
+    if not is_bfloat16:
+        return wrap(x)
+    on_device: Any = DeviceArray(x.detach(), BFLOAT16)
+    return on_device
+
+
+def extent(x: Any) -> tuple[int, int]:
+    """Addresses of the first byte of a tensor and of the byte behind the last one."""
+    axes = zip(x.shape, x.stride(), strict=True)
+    num_entries = sum((n - 1) * stride for n, stride in axes) + 1
+    start = x.data_ptr()
+    return start, start + num_entries * x.element_size()

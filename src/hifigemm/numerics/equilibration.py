@@ -1,0 +1,73 @@
+"""Rows and columns of a linear system in scale, where no bit can be lost.
+
+Idea
+    A' = 2^s A 2^t and B' = 2^s B 2^c have the solution X' = 2^-t X 2^c. With s and t
+    the largest entries of rows and columns of A' lie in [1/2, 1), and with c those of
+    the columns of B'. The columns come second: their largest entries are below 1
+    already, and at least as large afterwards, so rows stay in scale.
+Exact when
+    Entries are zeros, or 2^-200 to 2^200 in modulus: s is within 200 of zero, t at most
+    400, c within 400. No scaled entry has a bit below 2^(-200 - 200 - 400 - 52), which
+    lies above 2^-1074, and the powers of two are float64 numbers, as are their
+    products.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from hifigemm.numerics.bits import Array, power_of_two
+
+MODERATE = 2.0**200
+"""Of magnitudes, from its reciprocal on: for them nothing can be lost."""
+
+
+class Equilibrated(NamedTuple):
+    """A' and B', and what they are the system of."""
+
+    a: Array
+    b: Array
+    exponents: Array
+    """X = X' 2^exponents: t - c, n x k."""
+    determinant_exponent: Array | int
+    """det A' = det A 2^determinant_exponent: the sum of s and t."""
+
+
+def equilibrated(a: Array, b: Array) -> Equilibrated | None:
+    """The system of A (n x n) and B (n x k), both float64, in scale; None where an
+    entry is not moderate.
+    """
+    sizes = np.abs(a)
+    sizes_of_b = np.abs(b)
+    if not bool(_are_moderate(sizes) & _are_moderate(sizes_of_b)):
+        return None
+
+    # Rows, then columns of what they make of A
+    rows = -_exponents(sizes, axis=1)
+    in_scale = power_of_two(rows)
+    columns = -_exponents(sizes * in_scale, axis=0)
+
+    # Right sides, in scale with the rows
+    sides = -_exponents(sizes_of_b * in_scale, axis=0)
+    return Equilibrated(
+        a * in_scale * power_of_two(columns),
+        b * in_scale * power_of_two(sides),
+        columns.reshape(-1, 1) - sides,
+        rows.sum() + columns.sum(),
+    )
+
+
+def _are_moderate(sizes: Array) -> Array:
+    """True if all magnitudes are moderate; False where one is NaN."""
+    smallest = sizes.min(initial=1.0, where=sizes > 0.0)
+    return (sizes.max(initial=0.0) <= MODERATE) & (smallest >= 1.0 / MODERATE)
+
+
+def _exponents(sizes: Array, axis: int) -> Array:
+    """The e with 2^(e - 1) <= max < 2^e along an axis (kept with length 1), 0 for
+    zeros.
+    """
+    _, exponents = np.frexp(sizes.max(axis=axis, keepdims=True, initial=0.0))
+    return exponents.astype(np.int64)

@@ -1,0 +1,169 @@
+"""Scaling along k in programs of residues: the bits of the plain maths, rungs that the
+device takes where no other one is enough, exact counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import hifigemm as hg
+from hifigemm.engine import SCALED_ALONG_K
+from hifigemm.engines.cuda.required_bits import inner_required_bits_of
+from hifigemm.numerics.inner_scaling import inner_required_bits
+from hifigemm.plan import Blocking, Verification
+from hifigemm.testing.reference import correctly_rounded, meets_promise
+from tests.engines.cuda.test_ozaki2 import (
+    by_numpy,
+    costs,
+    expected_costs,
+    run,
+)
+from tests.engines.stand_in import DEVICE, arrays, planned, take_as_device
+
+assert costs  # a fixture that all tests here use
+TIGHT = 2.0**-50
+"""Tighter than the worst case of a native product of 40 terms."""
+INNER = hg.Ozaki2(num_moduli=14, scaling="inner")
+pytestmark = pytest.mark.filterwarnings("ignore:.* encountered:RuntimeWarning")
+
+
+def graded(span, shape=(9, 40, 7), dtype="float64", batch=1, seed=0):
+    """A with columns and B with rows graded against each other over `span` bits."""
+    rng = np.random.default_rng(seed)
+    m, k, n = shape
+    exponents = rng.permutation(np.round(np.linspace(-span / 2, span / 2, k)))
+    exponents = exponents.astype(int)
+    a, b = rng.standard_normal((batch, m, k)), rng.standard_normal((batch, k, n))
+    a = np.ldexp(a / 3, exponents)
+    b = np.ldexp(b / 3, -exponents[:, None])
+    if dtype.startswith("complex"):
+        a = a * (1 + 0.5j)
+        b = b * (0.25 - 1j)
+    return a.astype(dtype), b.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_forced_counts_have_the_bits_of_numpy(engine, dtype, assert_same_bits):
+    for span in (0, 40):
+        a, b = graded(span, dtype=dtype)
+        plan = planned(INNER, a, b, engine, states_bound=True)
+        _, outcome, values = run(plan, a, b, engine)
+        wanted, report = by_numpy(a, b, INNER, return_report=True)
+        assert_same_bits(values, wanted)
+
+        # The record says if the operands were scaled.
+        certificate = outcome.certificate()
+        assert (SCALED_ALONG_K in certificate.notes) == (span > 0)
+        assert (SCALED_ALONG_K in report.reason) == (span > 0)
+        assert meets_promise(values[0], a[0], b[0], certificate.bound).all()
+
+        # Without a report, and in blocks.
+        plan = planned(INNER, a, b, engine)
+        for shape in ((1, 9, 7), (1, 4, 3)):
+            in_blocks = replace(plan, blocking=Blocking(shape))
+            _, outcome, values = run(in_blocks, a, b, engine)
+            assert outcome.certificate is None
+            assert_same_bits(values, wanted)
+
+
+def test_stacks_and_special_values_have_the_bits_of_numpy(engine, assert_same_bits):
+    a, b = graded(40, batch=3)
+    a[1, 2, 5] = np.nan
+    b[2, 4, 1] = -np.inf
+    a[0, 3] = 0.0
+    plan = planned(INNER, a, b[:1], engine)
+    assert_same_bits(run(plan, a, b[:1], engine)[2], by_numpy(a, b[:1], INNER))
+    assert_same_bits(run(plan, a, b, engine)[2], by_numpy(a, b, INNER))
+
+
+def ladder(a, b, engine):
+    """The plan at the level of float64, whose rungs the device chooses between."""
+    plan = planned("auto", a, b, engine)
+    assert plan.verification is Verification.ON_DEVICE
+    return plan
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_the_device_scales_along_k_where_no_other_rung_is_enough(engine, dtype):
+    a, b = graded(60, dtype=dtype)
+    plan = ladder(a, b, engine)
+    _, outcome, values = run(plan, a, b, engine)
+    certificate = outcome.certificate()
+    assert certificate.scheme in plan.alternatives
+    assert certificate.scheme.scaling == "inner"
+    assert certificate.notes == [SCALED_ALONG_K]
+    assert meets_promise(values[0], a[0], b[0], plan.target.r).all()
+    wanted = by_numpy(a, b, certificate.scheme)
+    np.testing.assert_array_equal(values, wanted)
+
+
+def test_rungs_without_scaling_come_first(engine, assert_same_bits):
+    a, b = graded(0)
+    plan = ladder(a, b, engine)
+    _, outcome, values = run(plan, a, b, engine)
+    certificate = outcome.certificate()
+    assert certificate.scheme.scaling == "fast"
+    assert certificate.notes == []
+    assert_same_bits(values, by_numpy(a, b, certificate.scheme))
+
+
+def test_operands_without_a_pattern_go_on_to_the_native_product(engine):
+    rng = np.random.default_rng(3)
+    for spread in (20, 2000):  # gaps that d does not close
+        a, b = (
+            np.ldexp(rng.uniform(-1, 1, s), rng.integers(-spread // 2, spread // 2, s))
+            for s in ((1, 9, 40), (1, 40, 7))
+        )
+        _, outcome, _ = run(ladder(a, b, engine), a, b, engine)
+        assert outcome.certificate().scheme == hg.Native()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_correct_products_take_the_moduli_of_data_without_the_pattern(
+    engine, dtype, assert_same_bits
+):
+    a, b = graded(200, dtype=dtype)
+    plan = planned("auto", *arrays(a, b), engine, "correct")
+    assert plan.scheme.scaling == "inner"
+    assert plan.scheme.num_moduli <= 22
+    assert plan.bound == 0.0
+    assert SCALED_ALONG_K in plan.reason
+    _, _, values = run(plan, a, b, engine)
+    assert_same_bits(values[0], correctly_rounded(a[0], b[0]))
+
+
+def test_numbers_with_an_exact_product_behind_scale_all_rungs(engine, assert_same_bits):
+    engine.costs = expected_costs(1e9)
+    a, b = graded(60)
+    plan = planned("auto", a, b, engine, TIGHT)
+    assert plan.verification is Verification.ON_DEVICE
+    assert {s.scaling for s in (plan.scheme, *plan.alternatives)} == {"inner"}
+    _, outcome, values = run(plan, a, b, engine)
+    certificate = outcome.certificate()
+    assert certificate.scheme == plan.scheme
+    assert meets_promise(values[0], a[0], b[0], TIGHT).all()
+    assert_same_bits(values, by_numpy(a, b, plan.scheme))
+
+
+def test_bits_of_scaled_operands_take_one_look(engine):
+    for a, b in (graded(200), graded(0), graded(60, dtype="complex128")):
+        left, right = (torch.from_numpy(x).to(DEVICE) for x in (a, b))
+        for limit in (0, 10**6):
+            look = inner_required_bits_of(left, right, limit)
+            wanted = inner_required_bits(a, b, limit, 16384)
+            assert look(left, right) == wanted
+            assert (wanted is None) == (limit == 0 or np.ptp(np.log2(abs(a))) < 30)
+
+
+def test_repeated_products_look_at_the_operands(engine, monkeypatch, assert_same_bits):
+    take_as_device(engine, monkeypatch)
+    for seed in (0, 0, 0, 1):
+        pairs = [graded(span, seed=seed) for span in (200, 0)]
+        for a, b in pairs:
+            x, y = (torch.from_numpy(z[0]).to(DEVICE) for z in (a, b))
+            c = hg.matmul(x, y, accuracy="correct")
+            assert_same_bits(c.cpu().numpy(), correctly_rounded(a[0], b[0]))

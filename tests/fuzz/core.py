@@ -1,0 +1,270 @@
+"""Products with and without the compiled core, bit for bit, and some against exact
+fractions:
+
+    python -m tests.fuzz.core --products 1000000 --judged 100000 --jobs 16 \\
+        --output results/core_bits.csv
+
+Products come in stacks, each matrix of a family of its own: random ones, and those that
+cancel, tie, over- or underflow or have exponents over the whole range. What differs is
+printed with its seed and index.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+
+import hifigemm as hg
+from hifigemm import programs
+from hifigemm.engines import core
+from hifigemm.workshop.environment import write_csv
+from tests.conftest import PAIRS, SINGLES, real_pair
+from tests.exact_values import components, exact_entries, values_of_kind
+from tests.hard_matrices import as_complex
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "correct": {"accuracy": "correct"},
+    "pair": {"result": "pair"},
+    "enclosure": {"result": "enclosure"},
+    "gemm": {"accuracy": "correct"},
+    "integers": {},
+}
+"""What is asked of a product; gemm is C - A B, rounded once."""
+
+DTYPES = ("float64", "float64", "float32", "complex128", "complex64")
+FAMILIES = (*SINGLES, *PAIRS)
+BATCH = 25
+"""Stacks that are multiplied with the core, and then without it."""
+
+
+Result = tuple[np.ndarray, ...] | str
+"""The arrays of a result, or the name of the exception that was raised."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A stack of products; c is that of C - A B."""
+
+    at: tuple[int, int]
+    request: str
+    a: np.ndarray
+    b: np.ndarray
+    c: np.ndarray | None
+
+    def result(self) -> Result:
+        """What the library gives."""
+        try:
+            if self.c is not None:
+                return (
+                    hg.gemm(
+                        self.a,
+                        self.b,
+                        self.c,
+                        alpha=-1.0,
+                        beta=1.0,
+                        **REQUESTS[self.request],
+                    ),
+                )
+            result = hg.matmul(self.a, self.b, **REQUESTS[self.request])
+        except hg.HifigemmError as refusal:
+            return type(refusal).__name__
+        return tuple(result) if isinstance(result, tuple) else (result,)
+
+    def expected(self, z: int) -> tuple[np.ndarray | None, ...]:
+        """The arrays of matrix z, by fractions or Python's integers."""
+        a, b = self.a[z], self.b[z]
+        if self.request == "integers":
+            return (a.astype(object) @ b.astype(object),)
+        exact = exact_entries(a, b)
+        if self.c is not None:
+            addend = components(self.c[z])
+            exact = [y - x for x, y in zip(exact, addend, strict=True)]
+        kind = "nearest" if self.c is not None else self.request
+        kind = "nearest" if kind == "correct" else kind
+        real = np.zeros(0, a.dtype).real.dtype.type
+        shape = a.shape[0], b.shape[1]
+        if a.dtype.kind == "c":
+            shape = a.shape[0], 2 * b.shape[1]
+        arrays = values_of_kind(exact, kind, real, shape)
+        return tuple(None if x is None else x.view(a.dtype) for x in arrays)
+
+
+@np.errstate(all="ignore")
+def draw(seed: int, index: int) -> Case:
+    """The case of an index."""
+    rng = np.random.default_rng([seed, index])
+    request = str(rng.choice(list(REQUESTS)))
+    # Small products in large stacks, and some with many tiles, chunks and pieces.
+    largest, log_terms, log_count = (
+        (40, 10.5, 3) if rng.random() < 0.05 else (6, 6.5, 9)
+    )
+    m, n = (int(x) for x in rng.integers(1, largest + 1, 2))
+    k = int(2 ** rng.uniform(1, log_terms))
+    count = int(2 ** rng.uniform(0, log_count))
+    if request == "integers":
+        bits = int(rng.integers(1, 29))
+        a = rng.integers(-(2**bits), 2**bits, (count, m, k))
+        b = rng.integers(-(2**bits), 2**bits, (count, k, n))
+        return Case((seed, index), request, a, b, None)
+
+    dtype = np.dtype(str(rng.choice(DTYPES)))
+    pairs = []
+    for family in rng.choice(FAMILIES, count):
+        if dtype.kind == "c":
+            real = np.zeros(0, dtype).real.dtype
+            pair = as_complex(real_pair, rng, str(family), m, k, n, real)
+        else:
+            pair = real_pair(rng, str(family), m, k, n, dtype)
+        pairs.append(pair)
+    a = np.stack([left for left, _ in pairs])
+    b = np.stack([right for _, right in pairs])
+    c = None
+    if request == "gemm":
+        # Near the product, so that sums cancel, or anything else.
+        c = np.nan_to_num(a @ b, nan=1.0, posinf=1.0, neginf=-1.0)
+        c = np.where(rng.random(c.shape) < 0.5, c, rng.standard_normal(c.shape))
+        c = c.astype(dtype)
+    return Case((seed, index), request, a, b, c)
+
+
+def same_bits(x: np.ndarray, y: np.ndarray) -> bool:
+    """True if both have one dtype and the same bits, signs of zeros included."""
+    return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
+
+
+@contextmanager
+def without_core() -> Iterator[None]:
+    """The core is left alone, as where it is not built."""
+    loaded = core.loaded
+    programs.forget()
+    core.loaded = lambda: (None, "left alone")  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        core.loaded = loaded
+        programs.forget()
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one process does: the cases of each `jobs`-th index from `first` on."""
+
+    seed: int
+    first: int
+    jobs: int
+    products: int
+    every: int  # of so many matrices of a stack one is held against fractions
+    deadline: float
+
+
+Counts = Counter[tuple[str, str]]
+
+
+@np.errstate(all="ignore")
+def run(share: Share) -> tuple[Counts, list[str]]:
+    """Counts by request and outcome, and what is wrong."""
+    counts: Counts = Counter()
+    wrong: list[str] = []
+    indices = itertools.count(share.first, share.jobs)
+    while (
+        _sum(counts, "products") < share.products and time.monotonic() < share.deadline
+    ):
+        cases = [draw(share.seed, next(indices)) for _ in range(BATCH)]
+        compiled = [case.result() for case in cases]
+        with without_core():
+            plain = [case.result() for case in cases]
+        for case, with_core, without in zip(cases, compiled, plain, strict=True):
+            wrong += compare(case, with_core, without, share.every, counts)
+    return counts, wrong
+
+
+def compare(
+    case: Case, with_core: Result, without: Result, every: int, counts: Counts
+) -> Iterator[str]:
+    """What is wrong with the results of a case, each so many matrices of which one is
+    held against fractions. Adds to the counts.
+    """
+    request = case.request
+    counts[request, "products"] += len(case.a)
+    if isinstance(with_core, str) or isinstance(without, str):
+        counts[request, "refused"] += len(case.a)
+        if str(with_core) != str(without):
+            counts[request, "other bits"] += len(case.a)
+            yield f"{case.at}: {with_core!s:.60} and {without!s:.60}"
+        return
+    for z in range(len(case.a)):
+        pairs = zip(with_core, without, strict=True)
+        if not all(same_bits(x[z], y[z]) for x, y in pairs):
+            counts[request, "other bits"] += 1
+            yield f"{case.at} {request}, matrix {z}: other bits"
+        if z % every == 0:
+            counts[request, "judged"] += 1
+            expected = [x for x in case.expected(z) if x is not None]
+            pairs = zip(with_core, expected, strict=True)
+            if not all(np.array_equal(x[z], y) for x, y in pairs):
+                counts[request, "wrong"] += 1
+                yield f"{case.at} {request}, matrix {z}: wrong"
+
+
+def main() -> int:
+    """Draw, multiply, compare; the exit status is 1 where anything is wrong."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--products", type=int, default=10_000)
+    parser.add_argument("--judged", type=int, default=1_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--output")
+    options = parser.parse_args()
+    started = time.monotonic()
+    jobs = options.jobs
+    shares = [
+        Share(
+            options.seed,
+            first,
+            jobs,
+            -(-options.products // jobs),
+            max(options.products // options.judged, 1),
+            started + options.seconds,
+        )
+        for first in range(jobs)
+    ]
+    with get_context("fork").Pool(jobs) as pool:
+        results = pool.map(run, shares)
+    total: Counts = Counter()
+    wrong = []
+    for counts, faults in results:
+        total += counts
+        wrong += faults
+    print(*wrong[:100], sep="\n")
+
+    rows = []
+    for request in REQUESTS:
+        row: dict[str, Any] = {"request": request}
+        for name in ("products", "refused", "other bits", "judged", "wrong"):
+            row[name.replace(" ", "_")] = total[request, name]
+        rows.append(row)
+        print(row)
+    seconds = round(time.monotonic() - started, 1)
+    print(f"{_sum(total, 'products')} products in {seconds} s, {len(wrong)} faults")
+    if options.output:
+        text = core.loaded()[1]
+        write_csv(options.output, rows, seed=options.seed, core=text, seconds=seconds)
+    return 1 if wrong else 0
+
+
+def _sum(counts: Counts, outcome: str) -> int:
+    return sum(count for (_, name), count in counts.items() if name == outcome)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
