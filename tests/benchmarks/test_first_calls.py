@@ -43,11 +43,13 @@ def test_kernels_serve_all_layouts_and_predicates():
     ladder = [line for line in launched if by_rows in line["calls"]]
     # Rungs of the ladder run with a predicate, the first step without one.
     names = [line["kernel"] for line in ladder]
-    assert names.count("scaled_residues_kernel") == 2  # of two and of three words
+    # Of two and of three words, and scaled along k.
+    assert names.count("scaled_residues_kernel") == 3
     assert names.count("_ratio_kernel") == names.count("_hopper_kernel") == 1
-    # FP64 tensor cores are fed by loads whose layout is compiled in.
+    # FP64 tensor cores are fed by loads whose layout is compiled in, and exponents
+    # along k are found in tiles of each layout.
     new = [line["kernel"] for line in launched if line["calls"][0] == by_columns]
-    assert new == ["_native_kernel"]
+    assert new == ["vector_exponents_kernel", "inner_maxima_kernel", "_native_kernel"]
 
 
 @pytest.mark.slow
