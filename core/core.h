@@ -151,6 +151,9 @@ Outcome multiply(const Product *product, const Kernels *kernels);
 void magnitude_product(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const View *a, const View *v,
                        const View *out, double *space);
 int equilibrate(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const View *scaled_a,
-                const View *scaled_b, int64_t *exponents, int64_t *sum, double *factors);
+                const View *scaled_b, int64_t *exponents, int64_t *sum, double *space);
+int enclose(ptrdiff_t n, const View *a, const View *b, const View *r, const double *bounds,
+            double norm, double inverse_norm, const View *x, const View *radius,
+            double *space, const Kernels *kernels);
 
 #endif

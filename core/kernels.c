@@ -17,6 +17,13 @@
 #define UNROLLED
 #endif
 
+/* The next piece of a long vector comes from memory while this one is added. */
+#if defined(__GNUC__) || defined(__clang__)
+#define PREFETCH(p) __builtin_prefetch(p)
+#else
+#define PREFETCH(p) (void)(p)
+#endif
+
 /* Instructions beyond those that the file is compiled for: target attributes of GCC and
  * Clang let a function have them, and MSVC asks for nothing. With other compilers the
  * portable set is the only one. */

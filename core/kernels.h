@@ -340,8 +340,11 @@ static void NAME(dot_in_two)(ptrdiff_t n, const double *a, const double *b, doub
             a = x;
             b = y;
         }
-        UNROLLED for (int v = 0; v < 4; v++)
+        UNROLLED for (int v = 0; v < 4; v++) {
+            PREFETCH(a + PIECE + v * WIDTH);
+            PREFETCH(b + PIECE + v * WIDTH);
             NAME(add_in_two)(LOAD(a + v * WIDTH), LOAD(b + v * WIDTH), &sum[v], &low[v]);
+        }
         a += 4 * WIDTH;
         b += 4 * WIDTH;
         n -= 4 * WIDTH;

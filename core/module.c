@@ -3,6 +3,7 @@
  *   multiply(a, b, c, first, second, shift, kind) -> bool
  *   magnitude_product(a, v, out) -> None
  *   equilibrate(a, b, scaled_a, scaled_b, exponents) -> int or None
+ *   enclose(a, b, inverse, bounds, x, radius, norm, inverse_norm) -> bool
  *   use(name) -> None       choose one of `instructions`, for tests
  *   instructions            names of the sets that this machine has, the widest first
  *
@@ -298,6 +299,49 @@ static PyObject *core_equilibrate(PyObject *self, PyObject *const *args, Py_ssiz
     return PyLong_FromLongLong(sum);
 }
 
+PyDoc_STRVAR(enclose_doc,
+"enclose(a, b, inverse, bounds, x, radius, norm, inverse_norm)\n--\n\n"
+"Write the solution of A x = b after one step, and a radius of each entry; False where\n"
+"another step may make it sharper, and nothing is to be read then. A and the inverse R are\n"
+"n x n and the others n x 1, of float64 and finite. `bounds`, contiguous, are at least the\n"
+"sums of rows of |I - R A|, the largest of which is `norm` < 1, and `inverse_norm` at least\n"
+"those of |R|.");
+
+static PyObject *core_enclose(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    (void)self;
+    View views[6];
+    Py_ssize_t shapes[6][3];
+    if (count != 8) {
+        PyErr_SetString(PyExc_TypeError, "enclose takes eight arguments");
+        return NULL;
+    }
+    double norm = PyFloat_AsDouble(args[6]), inverse_norm = PyFloat_AsDouble(args[7]);
+    if (PyErr_Occurred() || !read_matrices(args, 6, 4, views, shapes))
+        return NULL;
+    Py_ssize_t n = shapes[0][1];
+    int fits = norm < 1.0 && is_contiguous(views + 3, n, 1);
+    for (int i = 0; i < 6; i++)
+        fits &= has_shape(shapes[i], 1, n, i == 0 || i == 2 ? n : 1);
+    if (!fits) {
+        PyErr_SetString(PyExc_ValueError, "shapes, strides or norm do not fit");
+        return NULL;
+    }
+    double *space = malloc(sizeof(double) * (size_t)(6 * n + 1));
+    if (!space)
+        return PyErr_NoMemory();
+    int is_sharp;
+    const Kernels *used = kernels;
+    Py_BEGIN_ALLOW_THREADS
+    Environment before = enter_ieee();
+    is_sharp = enclose(n, views, views + 1, views + 2, (const double *)views[3].data, norm,
+                       inverse_norm, views + 4, views + 5, space, used);
+    leave_ieee(before);
+    Py_END_ALLOW_THREADS
+    free(space);
+    return PyBool_FromLong(is_sharp);
+}
+
 PyDoc_STRVAR(use_doc,
 "use(name)\n--\n\nChoose a set of instructions by its name, for tests.");
 
@@ -352,6 +396,7 @@ static PyMethodDef methods[] = {
      METH_FASTCALL, magnitude_product_doc},
     {"equilibrate", (PyCFunction)(void (*)(void))core_equilibrate, METH_FASTCALL,
      equilibrate_doc},
+    {"enclose", (PyCFunction)(void (*)(void))core_enclose, METH_FASTCALL, enclose_doc},
     {"use", core_use, METH_O, use_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -371,142 +371,165 @@ static int unit_of_products(const Entries *s, Panels *panels, ptrdiff_t row, ptr
     return *of_row + *of_column;
 }
 
+/* Entries that are made together. In the common case their values lie far from the ends
+ * of the range: they are sums times a factor of the row and of the column. */
+typedef struct {
+    ptrdiff_t row;  /* the first packed row, number i of the matrix */
+    ptrdiff_t i, j; /* the first entry */
+    int rows, columns;
+    int is_common;
+    double row_factors[TILE_ROWS], column_factors[WIDEST];
+} Tile;
+
+static void find_factors(const Entries *s, const Panels *panels, Tile *t)
+{
+    const int *row_exponents = panels->row_exponents + t->row;
+    t->is_common = 1;
+    for (int r = 0; r < t->rows; r++)
+        t->is_common &= abs(row_exponents[r] + s->p->shift) <= 400;
+    for (int v = 0; v < t->columns; v++)
+        t->is_common &= abs(panels->column_exponents[v]) <= 400;
+    if (!t->is_common)
+        return;
+    for (int r = 0; r < t->rows; r++)
+        t->row_factors[r] = power(row_exponents[r] + s->p->shift);
+    for (int v = 0; v < t->columns; v++)
+        t->column_factors[v] = power(panels->column_exponents[v]);
+}
+
 /* Write the sums of a tile and C as doubles; a bit for each that is not certain.
  *
  * C + hi is exact in two words, and a rounding, of at most 2^-53 |low|, brings lo to the
  * second. Products with factors are exact unless they are subnormal, which the margin
  * has room for: factors are 2^-800 or more, err is above 2^-110. */
-static uint64_t write_with_addend(const Entries *s, ptrdiff_t i, int rows, ptrdiff_t j,
-                                  int columns, const double *hi, const double *lo,
-                                  double err, const double *row_factors,
-                                  const double *column_factors)
+static uint64_t write_with_addend(const Entries *s, const Tile *t, const double *hi,
+                                  const double *lo)
 {
     const View *c = &s->p->c;
     const int lanes = s->f->columns;
     uint64_t open = 0;
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < columns; v++) {
+    for (int r = 0; r < t->rows; r++)
+        for (int v = 0; v < t->columns; v++) {
             int lane = r * lanes + v;
-            double factor = row_factors[r] * column_factors[v], sum, rest;
-            two_sum(number(entry(c, s->z, i + r, j + v), c->is_single), hi[lane] * factor,
-                    &sum, &rest);
+            double factor = t->row_factors[r] * t->column_factors[v], sum, rest;
+            double addend = number(entry(c, s->z, t->i + r, t->j + v), c->is_single);
+            two_sum(addend, hi[lane] * factor, &sum, &rest);
             double low = rest + lo[lane] * factor;
-            double margin = (err * factor + fabs(low) * 0x1p-51) * (1.0 + 0x1p-20);
+            double margin = (s->error_in_two * factor + fabs(low) * 0x1p-51) * (1.0 + 0x1p-20);
             double least = sum + (low - margin), most = sum + (low + margin);
-            *(double *)entry(&s->p->first, s->z, i + r, j + v) = least;
+            *(double *)entry(&s->p->first, s->z, t->i + r, t->j + v) = least;
             open |= (uint64_t)!(least == most) << lane;
         }
     return open;
 }
 
-/* Write the entries of a tile: rows from `row` on of the packed ones, `i` of the matrix. */
-static void write_tile(Entries *s, Panels *panels, ptrdiff_t row, ptrdiff_t i, int rows,
-                       ptrdiff_t j, int columns)
+/* Write the nearest numbers of a tile by sums in two words; a bit for each entry that is
+ * left. */
+static uint64_t write_in_two(const Entries *s, Panels *panels, const Tile *t)
 {
     const Product *p = s->p;
-    const Kernels *f = s->f;
-    const ptrdiff_t k = p->k;
-    const int lanes = f->columns;
-    const double *a = panels->rows + row * k, *b = panels->columns;
-    const int *row_exponents = panels->row_exponents + row;
-    double hi[TILE_ROWS * WIDEST], mid[WIDEST], lo[TILE_ROWS * WIDEST], third[WIDEST];
+    const int lanes = s->f->columns;
+    const double err = s->error_in_two;
+    double hi[TILE_ROWS * WIDEST], lo[TILE_ROWS * WIDEST];
     uint64_t open = ~(uint64_t)0;
+    s->f->tile_in_two(t->rows, p->k, panels->rows + t->row * p->k, panels->columns, hi, lo);
 
-    /* The common case: values far from the ends of the range. */
-    int is_common = 1;
-    double row_factors[TILE_ROWS], column_factors[WIDEST];
-    for (int r = 0; r < rows; r++)
-        is_common &= abs(row_exponents[r] + p->shift) <= 400;
-    for (int v = 0; v < columns; v++)
-        is_common &= abs(panels->column_exponents[v]) <= 400;
-    if (is_common) {
-        for (int r = 0; r < rows; r++)
-            row_factors[r] = power(row_exponents[r] + p->shift);
-        for (int v = 0; v < columns; v++)
-            column_factors[v] = power(panels->column_exponents[v]);
-    }
-
-    if (p->kind == NEAREST) {
-        f->tile_in_two(rows, k, a, b, hi, lo);
-        double err = s->error_in_two;
-        if (p->c.data) {
-            if (is_common && !p->first.is_single && p->shift == 0)
-                open = write_with_addend(s, i, rows, j, columns, hi, lo, err, row_factors,
-                                         column_factors);
-        } else if (is_common && !p->first.is_single) {
-            open = f->doubles(2 * rows, hi, lo, err);
-            for (int r = 0; r < rows; r++)
-                for (int v = 0; v < columns; v++)
-                    *(double *)entry(&p->first, s->z, i + r, j + v) =
-                        hi[r * lanes + v] * row_factors[r] * column_factors[v];
-        } else if (is_common) {
-            double nearest[TILE_ROWS * WIDEST];
-            memcpy(nearest, hi, sizeof hi);
-            open = f->singles(2 * rows, nearest, lo, err);
-            for (int r = 0; r < rows; r++)
-                for (int v = 0; v < columns; v++) {
-                    double value = nearest[r * lanes + v] * row_factors[r] * column_factors[v];
-                    put(&p->first, s->z, i + r, j + v, value);
-                    int is_normal = fabs(value) >= 0x1p-126 && fabs(value) < 0x1p128;
-                    open |= (uint64_t)!is_normal << (r * lanes + v);
-                }
-        }
-
-        /* Entries that are left, some of them because their words are exact: all rests
-         * are multiples of a unit, below 2^53 of it. */
-        for (int r = 0; r < rows && open; r++)
-            for (int v = 0; v < columns; v++) {
-                uint64_t bit = (uint64_t)1 << (r * lanes + v);
-                if (!(open & bit))
-                    continue;
-                int exponent = row_exponents[r] + panels->column_exponents[v];
-                Words words = {hi[r * lanes + v], lo[r * lanes + v], 0.0, err, exponent};
-                int unit = unit_of_products(s, panels, row + r, i + r, v, j + v);
-                if (unit >= s->log_k - 105)
-                    words.err = 0.0;
-                if (write_words(s, i + r, j + v, words))
-                    open &= ~bit;
+    if (p->c.data) {
+        if (t->is_common && !p->first.is_single && p->shift == 0)
+            open = write_with_addend(s, t, hi, lo);
+    } else if (t->is_common && !p->first.is_single) {
+        open = s->f->doubles(2 * t->rows, hi, lo, err);
+        for (int r = 0; r < t->rows; r++)
+            for (int v = 0; v < t->columns; v++)
+                *(double *)entry(&p->first, s->z, t->i + r, t->j + v) =
+                    hi[r * lanes + v] * t->row_factors[r] * t->column_factors[v];
+    } else if (t->is_common) {
+        double nearest[TILE_ROWS * WIDEST];
+        memcpy(nearest, hi, sizeof hi);
+        open = s->f->singles(2 * t->rows, nearest, lo, err);
+        for (int r = 0; r < t->rows; r++)
+            for (int v = 0; v < t->columns; v++) {
+                double value =
+                    nearest[r * lanes + v] * t->row_factors[r] * t->column_factors[v];
+                put(&p->first, s->z, t->i + r, t->j + v, value);
+                int is_normal = fabs(value) >= 0x1p-126 && fabs(value) < 0x1p128;
+                open |= (uint64_t)!is_normal << (r * lanes + v);
             }
     }
 
-    /* Rows with entries that are left, in three words; then these entries exactly. */
-    double err = s->error_in_three;
-    uint64_t used = ((uint64_t)1 << columns) - 1;
-    for (int r = 0; r < rows; r++) {
-        uint64_t open_columns = open >> (r * lanes) & used;
-        if (!open_columns)
-            continue;
-        if (panels->row_rests[row + r] > 0) {
-            panels->row_rests[row + r]--;
-            for (int v = 0; v < columns; v++)
-                if (open_columns >> v & 1)
-                    write_exactly(s, i + r, j + v);
-            continue;
-        }
-        int has_settled = 0;
-        f->row_in_three(k, a + r, b, hi, mid, third);
-        uint64_t uncertain = f->normalise(2, hi, mid, third, err, p->kind == PAIR);
-        for (int v = 0; v < columns; v++) {
-            if (!(open_columns >> v & 1))
+    /* Entries that are left, some of them because their words are exact: all rests are
+     * multiples of a unit, below 2^53 of it. */
+    for (int r = 0; r < t->rows && open; r++)
+        for (int v = 0; v < t->columns; v++) {
+            uint64_t bit = (uint64_t)1 << (r * lanes + v);
+            if (!(open & bit))
                 continue;
-            int exponent = row_exponents[r] + panels->column_exponents[v];
-            Words words = {hi[v], mid[v], third[v], err, exponent};
-            int is_written = is_common && !p->c.data && !p->first.is_single && !(uncertain >> v & 1)
-                          && write_plainly(s, i + r, j + v, &words,
-                                           row_factors[r] * column_factors[v]);
-            if (!is_written)
-                is_written = write_words(s, i + r, j + v, words);
-            if (!is_written) {
+            int exponent = panels->row_exponents[t->row + r] + panels->column_exponents[v];
+            Words words = {hi[r * lanes + v], lo[r * lanes + v], 0.0, err, exponent};
+            int unit =
+                unit_of_products(s, panels, t->row + r, t->i + r, v, t->j + v);
+            if (unit >= s->log_k - 105)
                 words.err = 0.0;
-                int unit = unit_of_products(s, panels, row + r, i + r, v, j + v);
-                is_written = unit >= s->log_k - 146 && write_words(s, i + r, j + v, words);
-            }
-            if (!is_written)
-                write_exactly(s, i + r, j + v);
-            has_settled |= is_written;
+            if (write_words(s, t->i + r, t->j + v, words))
+                open &= ~bit;
         }
-        if (!has_settled)
-            panels->row_rests[row + r] = REST;
+    return open;
+}
+
+/* Write entries of row r of a tile by sums in three words, and those that these leave
+ * exactly; returns 0 where it leaves all of them. */
+static int write_in_three(Entries *s, Panels *panels, const Tile *t, int r, uint64_t open)
+{
+    const Product *p = s->p;
+    const double err = s->error_in_three;
+    double hi[WIDEST], mid[WIDEST], lo[WIDEST];
+    s->f->row_in_three(p->k, panels->rows + t->row * p->k + r, panels->columns, hi, mid, lo);
+    uint64_t uncertain = s->f->normalise(2, hi, mid, lo, err, p->kind == PAIR);
+    int is_plain = t->is_common && !p->c.data && !p->first.is_single, has_settled = 0;
+
+    for (int v = 0; v < t->columns; v++) {
+        if (!(open >> v & 1))
+            continue;
+        ptrdiff_t i = t->i + r, j = t->j + v;
+        int exponent = panels->row_exponents[t->row + r] + panels->column_exponents[v];
+        Words words = {hi[v], mid[v], lo[v], err, exponent};
+        int is_written = 0;
+        if (is_plain && !(uncertain >> v & 1))
+            is_written =
+                write_plainly(s, i, j, &words, t->row_factors[r] * t->column_factors[v]);
+        if (!is_written)
+            is_written = write_words(s, i, j, words);
+        if (!is_written) {
+            words.err = 0.0;
+            int unit = unit_of_products(s, panels, t->row + r, i, v, j);
+            is_written = unit >= s->log_k - 146 && write_words(s, i, j, words);
+        }
+        if (!is_written)
+            write_exactly(s, i, j);
+        has_settled |= is_written;
+    }
+    return has_settled;
+}
+
+/* Write the entries of a tile. */
+static void write_tile(Entries *s, Panels *panels, Tile *t)
+{
+    find_factors(s, panels, t);
+    uint64_t open = ~(uint64_t)0, used = ((uint64_t)1 << t->columns) - 1;
+    if (s->p->kind == NEAREST)
+        open = write_in_two(s, panels, t);
+    for (int r = 0; r < t->rows; r++) {
+        uint64_t open_columns = open >> (r * s->f->columns) & used;
+        int *rests = panels->row_rests + t->row + r;
+        if (open_columns && *rests == 0) {
+            if (!write_in_three(s, panels, t, r, open_columns))
+                *rests = REST;
+            continue;
+        }
+        for (int v = 0; open_columns >> v; v++)
+            if (open_columns >> v & 1)
+                write_exactly(s, t->i + r, t->j + v);
+        *rests -= open_columns != 0;
     }
 }
 
@@ -544,7 +567,9 @@ static Outcome by_tiles(Entries *s, Panels *panels, ptrdiff_t block_rows)
             s->first_column = j;
             for (ptrdiff_t i = 0; i < rows; i += TILE_ROWS) {
                 int count = (int)(rows - i < TILE_ROWS ? rows - i : TILE_ROWS);
-                write_tile(s, panels, i, start + i, count, j, columns);
+                Tile tile = {.row = i, .i = start + i, .j = j, .rows = count,
+                             .columns = columns};
+                write_tile(s, panels, &tile);
             }
         }
     }

@@ -191,3 +191,107 @@ int equilibrate(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const Vi
     }
     return 1;
 }
+
+/* ---- enclosures ----------------------------------------------------------------- */
+
+/* linalg.upward.above: more than a nonnegative x was before so many roundings. */
+static double upward(double x, ptrdiff_t roundings, double underflows)
+{
+    double factor = 1.0 + (double)(roundings + 4) * 0x1p-52;
+    return x * factor + (2.0 * underflows + 0x1p-1074);
+}
+
+/* R v and |R| |v| in one reading of R, n x n; each of n roundings. */
+static void image_and_size(ptrdiff_t n, const View *r, const double *v, double *image,
+                           double *size, double *space)
+{
+    if (r->row == (ptrdiff_t)sizeof(double) && n > 1) {
+        memset(image, 0, (size_t)n * sizeof(double));
+        memset(size, 0, (size_t)n * sizeof(double));
+        for (ptrdiff_t j = 0; j < n; j++) {
+            const double *column = (const double *)(r->data + j * r->column);
+            for (ptrdiff_t i = 0; i < n; i++) {
+                double term = column[i] * v[j];
+                image[i] += term;
+                size[i] += fabs(term);
+            }
+        }
+        return;
+    }
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const double *row = vector(r->data + i * r->row, r->column, n, space);
+        double images[LANES] = {0.0}, sizes[LANES] = {0.0};
+        for (ptrdiff_t j = 0; j < n; j += LANES) {
+            int count = n - j < LANES ? (int)(n - j) : LANES;
+            for (int lane = 0; lane < count; lane++) {
+                double term = row[j + lane] * v[j + lane];
+                images[lane] += term;
+                sizes[lane] += fabs(term);
+            }
+        }
+        for (int step = LANES / 2; step; step /= 2)
+            for (int lane = 0; lane < step; lane++) {
+                images[lane] += images[lane + step];
+                sizes[lane] += sizes[lane + step];
+            }
+        image[i] = images[0];
+        size[i] = sizes[0];
+    }
+}
+
+/* Twin: linalg.refinement.enclosure, for one right side, of a solution that its first step
+ * makes sharp: x = R b + d, d close to R q, q = b - A R b rounded once. Returns 0 where
+ * the bound of another step may be sharper, or q is zero, and nothing is to be read then.
+ *
+ * `bounds` are at least |I - R A| e, and `norm` is their largest, below 1; `inverse_norm`
+ * is at least |R| e. `space` has room for 6 n numbers. */
+int enclose(ptrdiff_t n, const View *a, const View *b, const View *r, const double *bounds,
+            double norm, double inverse_norm, const View *x, const View *radius,
+            double *space, const Kernels *kernels)
+{
+    double *side = space, *start = space + n, *q = space + 2 * n, *d = space + 3 * n;
+    double *sizes = space + 4 * n, *copy = space + 5 * n;
+    for (ptrdiff_t i = 0; i < n; i++)
+        memcpy(side + i, b->data + i * b->row, sizeof *side);
+    image_and_size(n, r, side, start, sizes, copy);
+
+    /* q = b + A (-x), rounded once */
+    for (ptrdiff_t i = 0; i < n; i++)
+        d[i] = -start[i];
+    ptrdiff_t width = sizeof(double);
+    Product residual = {.batch = 1, .m = n, .n = 1, .k = n, .a = *a, .kind = NEAREST};
+    residual.b = (View){(char *)d, 0, width, width, 0};
+    residual.c = (View){(char *)side, 0, width, width, 0};
+    residual.first = (View){(char *)q, 0, width, width, 0};
+    if (multiply(&residual, kernels) != DONE)
+        return 0;
+    image_and_size(n, r, q, d, sizes, copy);
+
+    /* |R q* - d| <= |R| (gamma_n + u) |q| + what underflows, and the largest error of x */
+    double share = (double)(n + 2) * 0x1p-53, largest = 0.0;
+    double underflows = (double)(3 * n + 6) * 0x1p-1074 * (1.0 + inverse_norm);
+    int is_zero = 1;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        is_zero &= q[i] == 0.0;
+        sizes[i] = upward(share * sizes[i], n + 6, underflows);
+        double y = fabs(d[i]) + sizes[i];
+        if (!(y < INFINITY))
+            return 0;
+        largest = y > largest ? y : largest;
+    }
+    if (is_zero)
+        return 0;
+    double error_of_x = upward(largest / (1.0 - norm), 4, 0.0);
+
+    /* x + d in two words, and the bound of what they leave */
+    for (ptrdiff_t i = 0; i < n; i++) {
+        double sum, rest;
+        two_sum(start[i], d[i], &sum, &rest);
+        double error = upward(sizes[i] + error_of_x * bounds[i], 3, 0x1p-1074);
+        if (!(error <= 0x1p-60 * fabs(sum)))
+            return 0;
+        write_double(x, i, 0, sum);
+        write_double(radius, i, 0, upward(error + fabs(rest), 1, 0.0));
+    }
+    return 1;
+}

@@ -1,16 +1,15 @@
 """What would the papers' systems make on cards with few FP64 units? A prediction, from
-datasheets and the efficiency that each stage has on an H200.
+datasheets and the efficiency that each stage has on an H100 or H200.
 
     python -m experiments.weak_fp64 [--output results/weak_fp64.csv]
 
 None of the cards was at hand. [MOOI20] shows DGEMM by FP16 tensor cores ahead of DGEMM
 by FP64 units on a Titan RTX, whose FP64 units are few. The time of a mode is that of
-its stages in results/modes_h200.csv, each scaled by what bounds it: products by the
-peak of their unit, passes by the bandwidth of the memory, and by the FP64 instructions
-of a pass where these take longer; the host's share stays. So a stage reaches the share
-of its peak that it reaches on an H200. INT8 products lose what the plain Triton kernel
-loses to that for Hopper there, and words of results/words_h200.csv what the estimate of
-`engines/gpu_rates.py` says.
+its measured stages, each scaled by what bounds it: products by the peak of their unit,
+passes by the bandwidth of the memory, and by the FP64 instructions of a pass where
+these take longer; the host's share stays. So a stage reaches the share of its peak that
+it reaches where it was measured. INT8 products lose what the plain Triton kernel loses
+to that for Hopper, and words what the estimate of `engines/gpu_rates.py` says.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from hifigemm.workshop.environment import write_csv
 from plots.drawings.names import case_name
 
 RESULTS = Path("results")
+MODES, WORDS = "modes_h100.csv", "words_h200.csv"
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,14 @@ class Datasheet:
         return float(getattr(self, "fp16" if unit == "bf16" else unit))
 
 
-H200 = Datasheet(
-    *("H200", 66.9e12, 66.9e12, 989.4e12, 494.7e12, 1978.9e12, 4.8e12),
-    source="NVIDIA H200 datasheet",
-)
+_HOPPER = 66.9e12, 66.9e12, 989.4e12, 494.7e12, 1978.9e12
+MEASURED = {
+    "NVIDIA H100 80GB HBM3": Datasheet(
+        "H100", *_HOPPER, 3.35e12, source="NVIDIA H100 datasheet, SXM"
+    ),
+    "NVIDIA H200": Datasheet("H200", *_HOPPER, 4.8e12, source="NVIDIA H200 datasheet"),
+}
+"""By the device of the lines that predictions begin with."""
 CARDS = (
     Datasheet(
         *("RTX 4090", 1.29e12, 82.6e12, 165.2e12, 82.6e12, 660.6e12, 1.008e12),
@@ -102,14 +106,14 @@ def fp64_instructions(row: Mapping[str, str]) -> dict[str, float]:
 
 def seconds_of_modes(row: Mapping[str, str], card: Datasheet) -> dict[str, float]:
     """Predicted seconds of each stage of a product by slices."""
-    unit = row["unit"]
-    products = float(row["seconds_products"]) * H200.peak(unit) / card.peak(unit)
+    unit, own = row["unit"], MEASURED[row["device"]]
+    products = float(row["seconds_products"]) * own.peak(unit) / card.peak(unit)
     if unit == "int8":
         products /= PLAIN_INT8
     found = {"products": products, "rest": float(row["seconds_rest"])}
     instructions = fp64_instructions(row)
     for stage in ("count", "slices", "sums", "passes"):
-        by_memory = float(row[f"seconds_{stage}"]) * H200.memory / card.memory
+        by_memory = float(row[f"seconds_{stage}"]) * own.memory / card.memory
         # A multiplication with an addition counts as two operations of the peak.
         by_units = 2 * instructions.get(stage, 0.0) / card.fp64
         found[stage] = max(by_memory, by_units)
@@ -120,15 +124,15 @@ def tflops_of_words(row: Mapping[str, str], card: Datasheet) -> float:
     """Predicted TFLOP/s of a native product, or of words on tensor cores."""
     unit = row["unit"]
     speed = float(row["sustained_tflops"] or row["burst_tflops"])
-    scaled = speed * card.peak(unit) / H200.peak(unit)
+    scaled = speed * card.peak(unit) / MEASURED[row["device"]].peak(unit)
     return scaled if row["case"] == "native" else PLAIN_WORDS * scaled
 
 
 def predictions(card: Datasheet) -> Iterator[dict[str, Any]]:
     """One line for each mode and each scheme of words."""
     for source, rows in (
-        ("modes", read("modes_h200.csv")),
-        ("words", [r for r in read("words_h200.csv") if r["dtype"] == "float32"]),
+        ("modes", read(MODES)),
+        ("words", [r for r in read(WORDS) if r["dtype"] == "float32"]),
     ):
         natives: dict[tuple[str, ...], float] = {}
         for row in rows:
@@ -161,10 +165,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     the products beside.
     """
     cards = [card.name for card in CARDS]
-    cells = ("measured on an H200", "share of the peak", *cards)
+    cells = ("measured", "share of the peak", *cards)
     lines = [f"| TFLOP/s, over native | {' | '.join(cells)} |"]
     lines.append("| --- " * (len(cells) + 1) + "|")
-    measured = read("modes_h200.csv"), read("words_h200.csv")
+    measured = read(MODES), read(WORDS)
     for source, own in zip(("modes", "words"), measured, strict=True):
         most = max((row["n"] for row in own), key=int)
         for row in own:
@@ -177,7 +181,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
                 and at.items() <= x.items()
             ]
             if predicted and row["family"] == own[0]["family"]:
-                name = f"{row['dtype']}, n = {most}: {case_name(row['case'])}"
+                device = MEASURED[row["device"]].name
+                name = f"{row['dtype']}, {device}, n = {most}: {case_name(row['case'])}"
                 lines.append(f"| {name} | {_measured(row)} | {_cells(predicted)} |")
     return "\n".join(lines)
 
@@ -189,7 +194,7 @@ def _measured(row: Mapping[str, str]) -> str:
     products = speed * float(row["num_products"])
     if row.get("products_tflops"):
         products = float(row["products_tflops"])
-    share = 1e12 * products / H200.peak(row["unit"])
+    share = 1e12 * products / MEASURED[row["device"]].peak(row["unit"])
     return f"{speed:.3g}, {gain:.2g} | {100 * share:.0f} %"
 
 
@@ -206,7 +211,7 @@ def main() -> None:
     parser.add_argument("--output", default="results/weak_fp64.csv")
     options = parser.parse_args()
     rows = [row for card in CARDS for row in predictions(card)]
-    sources = {card.name: vars(card) for card in (H200, *CARDS)}
+    sources = {card.name: vars(card) for card in (*MEASURED.values(), *CARDS)}
     write_csv(options.output, rows, measured="no: predicted", datasheets=sources)
     print(table(rows))
 

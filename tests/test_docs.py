@@ -19,11 +19,6 @@ ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 
 
-def described(name):
-    """What results/NAME.csv was measured with."""
-    return json.loads((ROOT / "results" / f"{name}.env.json").read_text("utf-8"))
-
-
 def problems_of(page, text):
     page.write_text(text, "utf-8")
     prose, blocks = check_docs.split_markdown(text)
@@ -92,7 +87,7 @@ def test_tables_have_the_figures_of_the_results():
 def test_pages_say_when_their_figures_were_measured(name):
     text = (ROOT / name).read_text("utf-8")
     for file in ("headline_cpu", "headline_h100"):
-        assert described(file)["date"][:10] in text
+        assert figures.described(file)["date"][:10] in text
 
 
 @pytest.mark.parametrize("name", ["README.md", "paper/paper.md"])
@@ -101,19 +96,25 @@ def test_tables_of_figures_come_from_results(name):
     assert not re.findall(r"^\|.*\|\s*\d[\d.]*\s*\|", text, re.MULTILINE)
 
 
-def test_results_behind_the_tables_are_of_this_version(monkeypatch):
-    read = []
-    rows_of = figures.rows_of
-    monkeypatch.setattr(
-        figures,
-        "rows_of",
-        lambda name, **wanted: read.append(name) or rows_of(name, **wanted),
-    )
-    for table in figures.TABLES.values():
-        table()
-    assert set(read) == figures.MEASURED.keys()
-    for name in figures.MEASURED:
-        assert described(name)["hifigemm"] == hg.__version__
+@pytest.mark.parametrize("name", ["performance.md", "peers.md"])
+def test_sections_with_figures_name_their_results_or_their_day(name):
+    text = (ROOT / "docs" / name).read_text("utf-8")
+    for section in re.split(r"^(?=##+ )", text, flags=re.MULTILINE):
+        if re.search(r"^\|.*\|\s*\d[\d.]*\s*\|", section, re.MULTILINE):
+            assert re.search(r"results/\w+\.csv|2026-\d\d-\d\d", section), section
+
+
+def test_results_say_when_they_were_measured():
+    for path in (ROOT / "results").glob("*.csv"):
+        assert figures.described(path.stem)["date"], path
+
+
+def test_results_behind_the_tables_are_of_this_version():
+    for write in figures.TABLES.values():
+        write()
+    assert {"headline_cpu", "client_patches"} <= figures.files
+    for name in figures.files:
+        assert figures.described(name)["hifigemm"] == hg.__version__
 
 
 def test_code_that_is_newer_than_its_figures_is_noticed(tmp_path, monkeypatch):
@@ -129,21 +130,21 @@ def test_code_that_is_newer_than_its_figures_is_noticed(tmp_path, monkeypatch):
         return git("rev-parse", "HEAD")
 
     git("init")
-    measured = commit("a.py", "the code")
+    measured = commit("core", "the code")
     (tmp_path / "results").mkdir()
     file = tmp_path / "results" / "times.env.json"
-    file.write_text(json.dumps({"commit": measured}), "utf-8")
+    file.write_text(json.dumps({"commit": measured + "+"}), "utf-8")
     monkeypatch.setattr(figures, "ROOT", tmp_path)
-    monkeypatch.setattr(figures, "MEASURED", {"times": ("a.py",)})
 
-    commit("b.py", "other code")
-    assert figures.changes_since() == []
-    commit("a.py", "a quicker way")
-    (change,) = figures.changes_since()
+    commit("README.md", "a page")
+    assert figures.changes_since("times") == []
+    commit("core", "a quicker way")
+    (change,) = figures.changes_since("times")
     assert change.startswith("results/times.csv: ")
     assert change.endswith("a quicker way")
-    file.write_text(json.dumps({"commit": "0" * 40}), "utf-8")
-    assert figures.changes_since()
+    for unknown in ("0" * 40, None):
+        file.write_text(json.dumps({"commit": unknown}), "utf-8")
+        assert figures.changes_since("times")
 
 
 def test_a_table_with_another_figure_is_noticed():
@@ -186,6 +187,16 @@ def test_a_site_that_loads_from_elsewhere_is_refused(tmp_path, capsys):
     )
     assert check_docs.check_site(tmp_path) == 1
     assert "loads <script" in capsys.readouterr().out
+
+
+def test_a_public_name_without_an_entry_is_named(tmp_path):
+    page = '<html><body><article><h2 id="hifigemm.one">One</h2></article></body></html>'
+    (tmp_path / "index.html").write_text(page, "utf-8")
+    names = check_docs.public_names(ROOT)
+    assert {"hifigemm.matmul", "hifigemm.jax.dot"} <= {*names}
+    assert list(check_docs.missing_names(tmp_path, ["hifigemm.one"])) == []
+    (problem,) = check_docs.missing_names(tmp_path, ["hifigemm.one", "hifigemm.two"])
+    assert problem.endswith("no entry for hifigemm.two")
 
 
 @pytest.mark.parametrize(

@@ -346,22 +346,29 @@ def public_names(root: Path) -> list[str]:
     return re.findall(r"^[\w.]+", signatures.read_text("utf-8"), re.MULTILINE)
 
 
+def missing_names(site: Path, names: Sequence[str]) -> Iterator[str]:
+    """The names that no page of the site has an entry for."""
+    entries: set[str] = set()
+    for path in site.glob("**/*.html"):
+        html = path.read_text("utf-8")
+        entries.update(re.findall(r"\bid=\"(hifigemm[^\"]*)\"", html))
+    for name in names:
+        if name not in entries:
+            yield f"{site}: no entry for {name}"
+
+
 def check_site(site: Path, names: Sequence[str] = ()) -> int:
     """Print what is wrong with the site in a folder, which is to have an entry for each
     of these names; the exit code.
     """
     pages = sorted(site.glob("**/*.html"))
     problems = [] if pages else [f"{site}: no pages"]
-    entries: set[str] = set()
     for path in pages:
-        html = path.read_text("utf-8")
-        entries.update(re.findall(r"\bid=\"(hifigemm[^\"]*)\"", html))
         problems += [
-            f"{path}: loads {found[0]}" for found in FROM_ELSEWHERE.finditer(html)
+            f"{path}: loads {found[0]}"
+            for found in FROM_ELSEWHERE.finditer(path.read_text("utf-8"))
         ]
-    problems += [
-        f"{site}: no entry for {name}" for name in names if name not in entries
-    ]
+    problems += missing_names(site, names)
     with browser() as opened:
         if opened and names:
             with opened.new_page() as page:

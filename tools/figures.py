@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
@@ -30,27 +31,32 @@ PAGES = (
 
 MARK = re.compile(r"^<!-- figures: (\w+) -->\n\n((?:\|.*\n)+)", re.MULTILINE)
 
-_ON_CPU = (
+ON_CPU = (
     "core",
     "src/hifigemm/engines/core.py",
     "src/hifigemm/numerics/double_double.py",
     "src/hifigemm/schemes/double_double.py",
 )
-_ON_GPU = ("src/hifigemm/engines/cuda", "src/hifigemm/engines/kernels")
-MEASURED = {
-    "client_patches": ("examples/patches", "src/hifigemm/linalg", *_ON_CPU),
-    "correct_rounding_cpu": (*_ON_CPU, "src/hifigemm/numerics"),
-    "cpu_peers": _ON_CPU,
-    "headline_cpu": _ON_CPU,
-    "headline_h100": _ON_GPU,
+ON_GPU = ("src/hifigemm/engines/cuda", "src/hifigemm/engines/kernels")
+ALSO = {
+    "client_patches": ("examples/patches", "src/hifigemm/linalg"),
+    "correct_rounding_cpu": ("src/hifigemm/numerics",),
 }
-"""The code that decides the figures of each file."""
+"""The code that decides figures of a CPU, of a GPU, and of some files beside that."""
+
+FIRST_VERSION = "0.1.0"
+"""That of results whose description names none."""
 
 Row = dict[str, str]
 
 
+files: set[str] = set()
+"""Files of results/ that tables have read."""
+
+
 def rows_of(name: str, **wanted: str) -> list[Row]:
     """The rows of results/NAME.csv that have these values."""
+    files.add(name)
     path = ROOT / "results" / f"{name}.csv"
     with path.open(newline="", encoding="utf-8") as file:
         return [
@@ -170,7 +176,7 @@ def cpu_threads() -> str:
         for way, column in (("NumPy", "numpy_ms"), (row["request"], "ms")):
             by_count = times.setdefault((row["shape"], way), {})
             by_count.setdefault(row["threads"], digits(float(row[column]), 2))
-    rows = [("m x k x n", "", *(f"{count} threads" for count in counts))]
+    rows = [("m x k x n", "threads:", *counts)]
     for (shape, way), by_count in times.items():
         rows.append((shape, way, *(by_count[count] for count in counts)))
     return table(*rows)
@@ -257,17 +263,32 @@ def with_figures(text: str) -> str:
     )
 
 
-def changes_since() -> list[str]:
-    """The commits that changed the code behind a file of figures after it was made."""
-    found = []
-    for name, paths in MEASURED.items():
-        described = ROOT / "results" / f"{name}.env.json"
-        commit = json.loads(described.read_text("utf-8"))["commit"].rstrip("+")
-        command = ["git", "log", "--format=%h %s", f"{commit}..HEAD", "--", *paths]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        lines = done.stderr if done.returncode else done.stdout
-        found += [f"results/{name}.csv: {line}" for line in lines.splitlines()]
-    return found
+def described(name: str) -> dict[str, Any]:
+    """What results/NAME.csv was measured with."""
+    path = ROOT / "results" / f"{name}.env.json"
+    found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return {"hifigemm": FIRST_VERSION} | found
+
+
+def changes_since(name: str) -> list[str]:
+    """The commits that changed the code behind results/NAME.csv after it was measured."""
+    paths = ON_GPU if re.search(r"_h[12]00$", name) else ON_CPU
+    commit = described(name)["commit"]
+    if not commit:
+        return [f"results/{name}.csv: it is not said which code was measured"]
+    commits = f"{commit.rstrip('+')}..HEAD"
+    command = [
+        "git",
+        "log",
+        "--format=%h %s",
+        commits,
+        "--",
+        *paths,
+        *ALSO.get(name, ()),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    lines = done.stderr if done.returncode else done.stdout
+    return [f"results/{name}.csv: {line}" for line in lines.splitlines()]
 
 
 def main() -> int:
@@ -278,7 +299,9 @@ def main() -> int:
     what.add_argument("--fresh", action="store_true", help="is the code as measured?")
     options = parser.parse_args()
     if options.fresh:
-        changes = changes_since()
+        for write in TABLES.values():
+            write()
+        changes = [line for name in sorted(files) for line in changes_since(name)]
         print("\n".join(changes) or "figures: the code is as it was measured")
         return int(bool(changes))
     is_writing = options.write

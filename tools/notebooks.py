@@ -8,6 +8,7 @@ see `tools/site_hooks.py`.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -31,12 +32,15 @@ LINK = re.compile(r"(\]\([^)\s]+)\.ipynb(?=[)#])")
 
 
 def executed(path: Path) -> Any:
-    """The notebook with the outputs of now; a cell that fails raises."""
+    """The notebook with the outputs that the sources of this checkout give; a cell that
+    fails raises.
+    """
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook, timeout=SECONDS, record_timing=False, coalesce_streams=True
     )
-    client.execute()
+    sources = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    client.execute(env=os.environ | {"PYTHONPATH": sources})
     # What differs from machine to machine, and no reader needs.
     notebook.metadata.pop("language_info", None)
     return notebook

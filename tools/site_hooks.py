@@ -129,7 +129,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Lead links out of docs/ to the repository, those to pictures of results/ to their
-    copies.
+    copies, and those to notebooks to their pages.
     """
     folder = posixpath.dirname(page.file.src_uri)
 
@@ -143,7 +143,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         kind = "tree" if (ROOT / path).is_dir() else "blob"
         return f"{opening}{config.extra['repository']}/{kind}/main/{path}{anchor}"
 
-    return LINK.sub(leads, markdown)
+    return notebooks.LINK.sub(r"\1.md", LINK.sub(leads, markdown))
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:

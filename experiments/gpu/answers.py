@@ -3,8 +3,8 @@ docs/experiments.md, made from CSV files.
 
     python -m experiments.gpu.answers [docs/experiments.md]
 
-What stands between `<!-- answers: NAME -->` and `<!-- end -->` is written anew from
-results/NAME_h200.csv and its environment, so that no figure is typed. A table says of
+What stands between `<!-- answers: STUDY_DEVICE -->` and `<!-- end -->` is written anew
+from results/STUDY_DEVICE.csv and its environment, so that no figure is typed. A table says of
 each claim whether it holds in all rows of the file, and by how much. The picture is
 that of `python plots/experiments.py`.
 """
@@ -24,7 +24,6 @@ from plots.drawings import read_rows
 from plots.drawings.machines import with_speed
 from plots.drawings.names import case_name, family_name
 
-DEVICE = "h200"
 MISSING = "Not measured yet: `make study` measures on a GPU, and this place is filled in from its CSV files."
 _COLUMNS = (
     "slices",
@@ -528,12 +527,11 @@ ANSWERS: dict[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
 """By the name of the study: what its picture shows, and what its file says."""
 
 
-def answer(name: str, results: Path) -> str:
+def answer(stem: str, results: Path) -> str:
     """Picture, environment and tables of a study; `MISSING` where it has no file."""
-    stem = f"{name}_{DEVICE}"
     if not (results / f"{stem}.csv").exists():
         return MISSING
-    picture, say = ANSWERS[name]
+    picture, say = ANSWERS[study_of(stem)]
     facts = json.loads((results / f"{stem}.env.json").read_text("utf-8"))
     versions = ", ".join(
         f"{key} {facts[key]}" for key in ("torch", "triton", "driver") if facts.get(key)
@@ -544,7 +542,9 @@ def answer(name: str, results: Path) -> str:
         else f" The run ended {facts['ended']}, before all its lines."
     )
     rows = read_rows(results / f"{stem}.csv")
-    environment = f"{facts['device']}, {versions}, {facts['date'][:10]}"
+    environment = ", ".join(
+        text for text in (facts["device"], versions, facts["date"][:10]) if text
+    )
     measured = f"[Data](../results/{stem}.csv): {environment}.{ended}{untimed(rows)}"
     return f"![{picture}](../results/{stem}.png)\n\n{measured}\n\n{say(rows)}"
 
@@ -566,8 +566,13 @@ def filled_in(text: str, results: Path) -> str:
     )
 
 
-def names(text: str) -> Iterator[str]:
-    """The answers that a page has a place for."""
+def study_of(stem: str) -> str:
+    """The study of a file that is named after it and the device."""
+    return stem.rpartition("_")[0]
+
+
+def stems(text: str) -> Iterator[str]:
+    """The files whose answers a page has a place for."""
     return (match[2] for match in _BLOCK.finditer(text))
 
 

@@ -154,7 +154,7 @@ class Machine:
         from torch.autograd import DeviceType
         from torch.profiler import ProfilerActivity, profile
 
-        with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
             run()
             torch.cuda.synchronize()
         return {
@@ -242,7 +242,12 @@ def study(
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="(default: by device)"
     )
+    parser.add_argument(
+        "--bursts", action="store_true", help="no sustained runs, so no energy either"
+    )
     options = parser.parse_args(argv)
+    if options.bursts:
+        method = replace(method, sustained=0)
     machine, start, written, found = Machine(method), time.perf_counter(), 0.0, []
     path = options.output or Path("results", f"{name}_{short_name(machine.arrays)}.csv")
     chosen, ended = options.sizes or sizes[machine.arrays.device], "with all lines"

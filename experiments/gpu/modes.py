@@ -52,7 +52,13 @@ _KERNELS = {
     ),
     "slice_kernel": "slices",
     **dict.fromkeys(
-        ("slice_gemm_kernel", "_product_kernel", "_hopper_kernel"), "products"
+        (
+            "slice_gemm_kernel",
+            "_product_kernel",
+            "_hopper_kernel",
+            "_add_spans_kernel",
+        ),
+        "products",
     ),
     **dict.fromkeys(
         (

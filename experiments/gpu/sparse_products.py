@@ -54,7 +54,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[4096])
     parser.add_argument(
-        "--output", type=Path, default=Path("results/sparse_products_h200.csv")
+        "--output", type=Path, default=Path("results/sparse_products_h100.csv")
     )
     options = parser.parse_args()
     if not cuda_is_usable():

@@ -60,7 +60,9 @@ _CASES = (
 
 DRAWINGS = {
     "gpu_modes": Drawing(
-        modes, f"{_CASES} seconds_total products_tflops num_slices", ("study", "modes")
+        modes,
+        f"{_CASES} seconds_count seconds_total products_tflops num_slices",
+        ("study", "modes"),
     ),
     "gpu_words": Drawing(
         word_products, f"{_CASES} joules gflops_per_watt", ("study", "words")

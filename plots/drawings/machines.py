@@ -260,7 +260,7 @@ def predicted(rows: Sequence[Row]) -> Any:
     left, of float32 with words on the right.
     """
     cards = unique(rows, "card")
-    title = "Predicted from datasheets and stages on an H200, not measured"
+    title = "Predicted from datasheets and stages on a Hopper card, not measured"
     figure, grid = new_figure(len(cards), 2, (10, 4.6 * len(cards) + 1.6), title)
     sliced = choose(rows, source="modes")
     family = unique(sliced, "family")[0]

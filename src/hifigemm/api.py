@@ -243,9 +243,9 @@ def matmul(
         - ``"int64"``, ``"object"``: the exact product of integers or bools, in int64 or
           as Python integers of any size; the latter for arrays of NumPy alone.
 
-        Pairs and enclosures are by component of complex entries. They cost several
-        times as much as "correct", three to four times on a CPU, and take no prepared
-        operands.
+        Pairs and enclosures are by component of complex entries. They cost three to
+        four times as much as "correct" on a CPU and little more on a GPU, and take no
+        prepared operands.
     return_report : bool
         Return (result, Report).
 

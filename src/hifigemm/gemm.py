@@ -39,7 +39,7 @@ from hifigemm.programs import (
     view_of,
 )
 from hifigemm.request import Request
-from hifigemm.road import deliver, product, product_plus, quiet
+from hifigemm.road import deliver, product, product_plus, quiet, sum_at_once
 from hifigemm.schemes import Ozaki1, Scheme
 from hifigemm.schemes.auto import as_scheme
 from hifigemm.transforms import (
@@ -47,6 +47,7 @@ from hifigemm.transforms import (
     belongs_to_torch,
     check_tensor,
     check_untraced,
+    is_compiled,
     opaque,
 )
 
@@ -218,6 +219,16 @@ def gemm(
         alpha, beta = as_scalar(alpha, "alpha"), as_scalar(beta, "beta")
     if beta != 0 and c is None:
         raise ValueError(f"beta = {beta} needs c")
+    if plan is None and type(a) is not np.ndarray and not is_compiled():
+        # A call like an earlier one: its key says that PyTorch follows no operand.
+        repeated = _repeated(
+            (a, b, c, out),
+            (alpha, beta),
+            (trans_a, trans_b),
+            (accuracy, scheme, engine, workspace, return_report),
+        )
+        if repeated is not None:
+            return repeated
     if (
         plan is None
         and out is None
@@ -321,6 +332,14 @@ def gemm_of_numbers(
             return deliver(values, report, library, out, return_report)
 
 
+def _repeated(*kind: Any) -> Any:
+    """The result of a call whose kind `_key` takes, by what an earlier one has left;
+    None where there is none.
+    """
+    key, arguments = _key(*kind)
+    return None if key is None else repeat(key, *arguments)
+
+
 def _key(
     arrays: tuple[Any, Any, Any, Any],
     scalars: tuple[complex, complex],
@@ -411,22 +430,25 @@ def _product(
     may_round_once = _may_round_once(request.accuracy)
     takes_sign = c is None or may_round_once or _is_one_sided(request, plans)
     negates = mantissa == -1.0 and takes_sign
-    if negates:
-        operands = _with_sign(operands)
-        mantissa = 1.0
 
     # "correct" and a relative error are kept where the sum is rounded once.
-    if may_round_once and not plans and mantissa == 1.0:
+    if may_round_once and not plans and (negates or mantissa == 1.0):
         addend = _exact_addend(operands, c, beta, shift)
         if addend is not None:
             # What C takes of its factor depends on its entries.
             own_key = key if addend[0] is c else None
-            return product_plus(
-                operands, *addend, request, shift, own_key, negates=negates
-            )
+            sign = -1 if negates else 1
+            at_once = sum_at_once(operands, *addend, request, shift, own_key, sign)
+            if at_once is not None:
+                return at_once
+            if negates:
+                operands = _with_sign(operands)
+            return product_plus(operands, *addend, request, shift, own_key, sign)
         if c is not None:
             key = None  # another C may be rounded once
     if negates:
+        operands = _with_sign(operands)
+        mantissa = 1.0
         key = None
 
     is_product = mantissa == 1.0 and c is None

@@ -282,7 +282,6 @@ def exact_sums(
     *,
     rounding: Rounding = NEAREST,
     key: Hashable = None,
-    negates: bool = False,
 ) -> tuple[RoundedSums, Report] | None:
     """2**shift (A B + C), rounded as `kind` says, with a report, c in real components;
     None where the request or the operands leave that to products.
@@ -313,7 +312,7 @@ def exact_sums(
     plan = replace(plan, rounding=rounding, reason=reason)
     if key is not None:
         epilogue = Epilogue(1.0, 1.0, c)
-        _keep_sums(key, plan, engine, operands, request, shift, epilogue, negates)
+        _keep_sums(key, plan, engine, operands, request, shift, epilogue)
     return sums, _report(plan, outcome, engine, seconds)
 
 
@@ -325,7 +324,6 @@ def _keep_sums(
     request: Request,
     shift: int,
     epilogue: Epilogue,
-    negates: bool,
 ) -> None:
     """Leave a function for sums that the plan's rounding ends."""
     deliver = None
@@ -335,7 +333,7 @@ def _keep_sums(
     shape = operands.shapes.result
     call = Call(operands.arrays, stacks, shape, None, shift, epilogue, deliver)
     limit = workspace_limit(operands.problem(), None, engine)
-    _keep(key, plan, engine, operands.library, limit, call, negates=negates)
+    _keep(key, plan, engine, operands.library, limit, call)
 
 
 @quiet
@@ -347,15 +345,13 @@ def rounded_once(
     c: Array | None = None,
     shift: int = 0,
     key: Hashable = None,
-    negates: bool = False,
 ) -> tuple[Outcome, Report] | None:
-    """2**shift (A B + s C) by a rounding of exact sums, with a report.
+    """2**shift (+-A B + s C) by a rounding of exact sums, with a report.
 
     The plan is that of correct rounding. None where no program of it rounds so: it
     takes a GPU, and residues that hold the exact product or sums in words.
 
-    `key` is what `programs` keeps the program under, for calls of the same kind. Where
-    it `negates`, these have -A in the place of A.
+    `key` is what `programs` keeps the program under, for calls of the same kind.
     """
     problem = operands.problem()
     is_default = request.plan is None and request.workspace is None
@@ -386,8 +382,36 @@ def rounded_once(
 
     # Later calls of this kind repeat it, unless it rests on the memory that is free.
     if key is not None and (plan.is_whole or limit == steady(limit)):
-        _keep_sums(key, plan, engine, operands, request, shift, epilogue, negates)
+        _keep_sums(key, plan, engine, operands, request, shift, epilogue)
     return outcome, _report(plan, outcome, engine, decision_seconds)
+
+
+def sum_at_once(
+    operands: Operands,
+    c: Array,
+    s: float,
+    request: Request,
+    shift: int,
+    key: Hashable,
+    sign: int,
+) -> tuple[Array, Report] | None:
+    """2**shift (sign A B + s C), rounded once, in the result's shape; None where no
+    program adds C before its one rounding: see `rounded_once`.
+    """
+    shapes = operands.shapes
+    addend = np.broadcast_to(c, shapes.result).reshape(shapes.stack)
+    mantissa, exponent = math.frexp(s)
+    rounding = Rounding(
+        has_addend=True,
+        c_exponent=exponent - 1,
+        c_sign=1 if mantissa > 0 else -1,
+        sign=sign,
+    )
+    at_once = rounded_once(operands, request, rounding, c=addend, shift=shift, key=key)
+    if at_once is None:
+        return None
+    outcome, report = at_once
+    return outcome.values.reshape(shapes.result), report
 
 
 @quiet
@@ -398,26 +422,17 @@ def product_plus(
     request: Request,
     shift: int,
     key: Hashable = None,
-    *,
-    negates: bool = False,
+    sign: int = 1,
 ) -> tuple[Array, Report]:
     """2**shift (A B + s C), rounded once, in the result's shape; later calls of this key
-    may repeat it.
+    may repeat it, with an A that is multiplied by `sign` first.
 
-    On a GPU a program adds C before its one rounding; see `rounded_once` for the key.
     Sums in three words settle nearly all entries on a CPU. The rows and columns of the
     others, and all of them elsewhere, are those of a longer product: see `augmented`.
     """
     shapes = operands.shapes
     addend = np.broadcast_to(c, shapes.result).reshape(shapes.stack)
-    mantissa, exponent = math.frexp(s)
-    rounding = Rounding("array", True, exponent - 1, 1 if mantissa > 0 else -1)
-    options: dict[str, Any] = {"shift": shift, "key": key, "negates": negates}
-    at_once = rounded_once(operands, request, rounding, c=addend, **options)
-    if at_once is not None:
-        outcome, report = at_once
-        return outcome.values.reshape(shapes.result), report
-    settled = _settled_sums(operands, addend, s, request, **options)
+    settled = _settled_sums(operands, addend, s, request, shift, key, sign)
     if settled is not None:
         values, is_certain, report = settled
         if is_certain.all():
@@ -446,10 +461,9 @@ def _settled_sums(
     c: Array,
     s: float,
     request: Request,
-    *,
     shift: int,
     key: Hashable,
-    negates: bool,
+    sign: int,
 ) -> tuple[Array, Array, Report] | None:
     """2**shift (A B + s C) rounded once, where that is certain, and a report; None
     without sums in three words.
@@ -463,13 +477,10 @@ def _settled_sums(
     if (np.ldexp(scaled, 1 - int(np.frexp(s)[1])) != addend * np.sign(s)).any():
         return None  # s C has bits below the smallest float64
     # Later calls repeat A B + C and A B - C: no other s keeps the bits of every C.
-    repeated: dict[str, Any] = {
-        "key": key if abs(s) == 1.0 else None,
-        "negates": negates,
-    }
-    rounding = Rounding("array", True, 0, int(np.sign(s)))
+    own_key = key if abs(s) == 1.0 else None
+    rounding = Rounding(has_addend=True, c_sign=int(np.sign(s)), sign=sign)
     sums = exact_sums(
-        operands, request, scaled, shift, "nearest", rounding=rounding, **repeated
+        operands, request, scaled, shift, "nearest", rounding=rounding, key=own_key
     )
     if sums is None:
         return None
@@ -566,12 +577,8 @@ def _keep(
     library: Library,
     limit: int,
     call: Call,
-    *,
-    negates: bool = False,
 ) -> None:
-    """Leave a function of the operands for calls of this kind, which `negates` the
-    first one.
-    """
+    """Leave a function of the operands for calls of this kind."""
     if plan.alternatives and is_strict():
         return
     program = engine.compile(plan)
@@ -581,12 +588,6 @@ def _keep(
     elif library.on_host and plan.evidence is None and plan.rounding == NEAREST:
         again = _repeated_on_host(plan, engine, library, limit, call)
     if again is not None:
-        if negates:
-            of_negated = again
-
-            def again(a: Any, *others: Any) -> Any:
-                return of_negated(-a, *others)
-
         what = f"{plan.problem}: {plan.scheme}, {plan.reason}"
         keep(key, (again, what), (engine.name, engine.device))
 

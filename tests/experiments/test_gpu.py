@@ -341,19 +341,21 @@ def test_cases_have_words():
 
 def test_answers_of_the_page_are_those_of_the_files():
     text = (ROOT / "docs" / "experiments.md").read_text("utf-8")
-    assert set(answers.names(text)) == set(answers.ANSWERS)
+    assert {answers.study_of(stem) for stem in answers.stems(text)} == set(
+        answers.ANSWERS
+    )
     assert answers.filled_in(text, ROOT / "results") == text
 
 
 def test_answers_without_files_say_so(tmp_path):
-    text = "before\n<!-- answers: words -->\nold\n<!-- end -->\nafter\n"
+    text = "before\n<!-- answers: words_h200 -->\nold\n<!-- end -->\nafter\n"
     found = answers.filled_in(text, tmp_path)
     assert found == text.replace("old", answers.MISSING)
     assert answers.filled_in(found, tmp_path) == found
 
 
 def test_answers_state_where_they_were_measured(rehearsed, tmp_path):
-    text = "<!-- answers: words -->\n<!-- end -->\n"
+    text = "<!-- answers: words_h200 -->\n<!-- end -->\n"
     _, _, data = rehearsed(words, "--sizes", "24", "--seconds", "0")
     data.rename(tmp_path / "words_h200.csv")
     data.with_suffix(".env.json").rename(tmp_path / "words_h200.env.json")

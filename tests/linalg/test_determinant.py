@@ -65,6 +65,33 @@ def test_the_logarithm_holds_for_poor_inverses_and_large_gaps(noise, size):
         assert Fraction(float(smaller)) <= exact <= Fraction(float(larger))
 
 
+def test_the_logarithm_counts_what_k_is_off_by(monkeypatch):
+    proof = prove(np.eye(1), np.eye(1))
+    update = np.zeros((1, 1)), np.full((1, 1), 2.0**-30)
+    monkeypatch.setattr(type(proof), "update", lambda *_: update)
+    _, error = _log_of_quotient(proof, np.zeros((1, 1)))
+    assert error >= 2.0**-30
+
+
+def test_the_logarithm_counts_the_roundings_of_the_trace(monkeypatch):
+    n = 50
+    proof = prove(np.eye(n), np.eye(n))
+    update = 2.0**-60 * np.eye(n), np.zeros((n, n))
+    monkeypatch.setattr(type(proof), "update", lambda *_: update)
+    trace, error = _log_of_quotient(proof, np.zeros((n, n)))
+    assert error >= (n - 1) * 2.0**-53 * trace.real
+
+
+@pytest.mark.parametrize("size", [1.0, 1.5, np.nan])
+def test_no_sign_without_a_proof(monkeypatch, size):
+    # I - K may be singular, and so may what the factors are those of
+    proof = prove(np.eye(1), np.eye(1))
+    update = np.full((1, 1), size), np.zeros((1, 1))
+    monkeypatch.setattr(type(proof), "update", lambda *_: update)
+    with pytest.raises(linalg.VerificationError, match="sign of the determinant"):
+        _log_of_quotient(proof, np.zeros((1, 1)))
+
+
 REAL = [name for name in FAMILIES if "complex" not in name and name != "stacks"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -236,6 +237,104 @@ def test_errors_of_two_products_add_up(monkeypatch, accuracy, power):
     assert Fraction(float(of_x[0, 0])) >= abs(1 - product[1][1])
 
 
+def exact_gaps(system, b):
+    """|I - R M| in fractions."""
+    size = sum(b.shape)
+    product = exact_matmul(approximate(system), augmented(b))
+    return [
+        [abs(int(i == j) - product[i][j]) for j in range(size)] for i in range(size)
+    ]
+
+
+@pytest.mark.parametrize("q", [1.0, 1.0 - 2.0**-53])
+@pytest.mark.parametrize("v", [1.0, 1.0 - 2.0**-53])
+def test_contraction_counts_the_last_rounding_of_each_product(monkeypatch, q, v):
+    # All products come out as 1, from which they differ by u at most
+    one = np.ones((1, 1))
+    monkeypatch.setattr(np.linalg, "qr", lambda _: (q * one, one))
+    monkeypatch.setattr(module, "inverse", lambda _: v * one)
+    monkeypatch.setattr(module, "accuracy_of_product", lambda *_: 0.0)
+    monkeypatch.setattr(module, "product_of_numbers", lambda *_: one)
+    system = AugmentedSystem.of(one)
+    system = replace(system, gap_of_q=np.abs(one - system.q))
+    exact = exact_gaps(system, one)
+    for j, parts in enumerate([(one, 0.0 * one), (0.0 * one, one)]):
+        for i, bound in enumerate(system.contraction(*parts)):
+            assert Fraction(float(bound[0, 0])) >= exact[i][j]
+
+
+def test_contraction_holds_where_its_sums_come_out_too_small(monkeypatch):
+    rng = np.random.default_rng(0)
+    b = rng.uniform(0.5, 1.0, (12, 4))
+    system = AugmentedSystem.of(b)
+    exact = exact_gaps(system, b)
+    monkeypatch.setattr(module, "matmul", worst_matmul)
+
+    # Gaps that are known exactly: what is left are the roundings of the sums
+    zeros = Fraction(0)
+    of_s, of_x = np.ones((12, 1)), np.zeros((4, 1))
+    bounds = system.contraction(of_s, of_x)
+    w = [[abs(x) for x in row] for row in fractions(system.gap_of_q)]
+    sums = exact_matmul(transposed(w), fractions(of_s))
+    q = [[abs(x) for x in row] for row in fractions(system.q)]
+    v = [[abs(x) for x in row] for row in fractions(system.v)]
+    for bound, factor in zip(bounds, (q, v)):
+        for value, row in zip(bound[:, 0], exact_matmul(factor, sums)):
+            assert Fraction(float(value)) >= row[0] > zeros
+    images = exact_matmul(exact, fractions(np.concatenate([of_s, of_x])))
+    for value, image in zip(np.concatenate(bounds)[:, 0], images):
+        assert Fraction(float(value)) >= image[0]
+
+
+def test_sums_are_lifted_above_all_that_their_roundings_took(monkeypatch):
+    # Of W and Q with 600 ones a sum of 600 terms, twice, loses up to 1200 u
+    m = 600
+    system = AugmentedSystem.of(np.ones((m, 1)))
+    ones = np.ones((m, 1))
+    system = replace(system, q=ones, gap_of_q=ones, t=0.0 * system.t, accuracy=0.0)
+    monkeypatch.setattr(module, "UNIT", 0.0)
+    monkeypatch.setattr(module, "matmul", lambda a, b: (1.0 - m * 2.0**-53) * (a @ b))
+    of_s, _ = system.contraction(ones, np.zeros((1, 1)))
+    assert Fraction(float(of_s[0, 0])) >= m
+
+
+def test_contraction_counts_what_underflows_behind_large_factors(monkeypatch):
+    # |B|^T v = 2^-1080 vanishes, and |V| makes it large again
+    b = np.array([[2.0**-500]])
+    monkeypatch.setattr(module, "accuracy_of_product", lambda *_: 0.1)
+    monkeypatch.setattr(module, "product_of_numbers", flattering_products(b))
+    monkeypatch.setattr(np.linalg, "qr", lambda _: (np.full((1, 1), 0.95), b))
+    system = AugmentedSystem.of(b)
+    v = np.array([[2.0**-580]])
+    exact = exact_gaps(system, b)
+    of_s, of_x = system.contraction(v, 0.0 * v)
+    assert Fraction(float(of_s[0, 0])) >= exact[0][0] * Fraction(v[0, 0])
+    assert Fraction(float(of_x[0, 0])) >= exact[1][0] * Fraction(v[0, 0])
+
+
+@pytest.mark.parametrize("which", ["f", "h", "both"])
+def test_update_bounds_products_that_are_as_bad_as_they_may(monkeypatch, which):
+    # gamma has no room of its own here, and products of 20 terms err by 19 u and more
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        m, n = 20, 8
+        b = of_condition(rng, m, n, 1e2)
+        system = AugmentedSystem.of(b)
+        s, x = np.zeros((m, 1)), np.zeros((n, 1))
+        f, h = rng.standard_normal((m, 1)), rng.standard_normal((n, 1))
+        f = f * (which != "h")
+        h = h * (which != "f")
+        if which == "f":
+            # All but nothing of f lies in the range of B
+            f = f - system.q @ (system.q.T @ f)
+        with monkeypatch.context() as worst:
+            worst.setattr(module, "matmul", worst_matmul)
+            _, _, of_s, of_x = system._update(s, x, f, h)
+        exact = exact_matmul(approximate(system), fractions(np.concatenate([f, h])))
+        for bound, value in zip(np.concatenate([of_s, of_x])[:, 0], exact):
+            assert Fraction(float(bound)) >= abs(value[0])
+
+
 def test_update_counts_the_roundings_of_both_residuals():
     # z = 0 from q1 = q2 = 1, which stand for 1 + 2^-53 and 1 + 2^-54
     b = np.ones((1, 1))
@@ -266,6 +365,45 @@ def test_radius_holds_for_factors_that_are_too_short(monkeypatch, share):
         for i in range(m):
             gap = Fraction(f[i, 0]) - Fraction(b[i, 0]) * solution
             assert Fraction(float(radius_of_s[i, 0])) >= abs(gap)
+
+
+def short_factors(monkeypatch, share):
+    """The system of B = 1 whose Q is shorter than it should be."""
+    b = np.ones((1, 1))
+    q, u = np.linalg.qr(b)
+    with monkeypatch.context() as context:
+        context.setattr(np.linalg, "qr", lambda _: (share * q, u))
+        return AugmentedSystem.of(b)
+
+
+def test_radius_holds_where_the_norm_is_close_to_one(monkeypatch):
+    norms = []
+    for share in np.linspace(0.3, 0.95, 40):
+        system = short_factors(monkeypatch, share)
+        norm = system.norm()
+        if not norm < 1.0:
+            continue
+        norms.append(norm)
+        for side in (1.0, -1.0):
+            f, h = np.ones((1, 1)), np.full((1, 1), side)
+            zero = np.zeros((1, 1))
+            _, _, of_s, of_x = system._update(zero, zero, f, h)
+            radius_of_s, radius_of_x = system._radius(of_s, of_x, norm)
+            # s + x = f and s = h, as B is 1
+            assert radius_of_s[0, 0] >= abs(side)
+            assert radius_of_x[0, 0] >= abs(1.0 - side)
+    assert max(norms) > 0.8
+
+
+def test_a_norm_of_one_and_more_is_no_proof(monkeypatch):
+    refused = 0
+    for share in np.linspace(0.05, 0.95, 40):
+        system = short_factors(monkeypatch, share)
+        if 1.0 <= system.norm() < 2.0:
+            refused += 1
+            with pytest.raises(linalg.VerificationError, match="full rank"):
+                system.enclosure(np.ones((1, 1)), np.zeros((1, 1)))
+    assert refused > 3
 
 
 def test_a_right_side_of_zeros_has_radius_zero():

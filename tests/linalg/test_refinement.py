@@ -7,11 +7,19 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from hifigemm.engines import core
 from hifigemm.linalg import certificate, refinement
 from hifigemm.linalg.certificate import Residual, prove
 from hifigemm.linalg.inverse import approximate_inverse
-from hifigemm.linalg.refinement import _step, enclosure, residual
+from hifigemm.linalg.refinement import (
+    SHARP,
+    _is_sharp,
+    _step,
+    enclosure,
+    residual,
+)
 from hifigemm.linalg.scaling import ScaledSystem, scaled_system
+from hifigemm.linalg.upward import above
 from hifigemm.numerics.bits import LEAST
 from tests.linalg.worst_arithmetic import (
     UNIT,
@@ -41,8 +49,7 @@ def test_residuals_keep_their_bound(words, residual_words):
     x = np.linalg.solve(a, b)
     low = x * 2.0**-60 if words == 2 else None
     exact = exact_residual(a, b, *([x] if low is None else [x, low]))
-    copies = a if low is None else np.concatenate([a, a], axis=1)
-    q = residual(copies, b, x, low, residual_words)
+    q = residual(a, b, x, low, residual_words)
     assert len(q.words) == residual_words
     share = UNIT**residual_words
     for i, j in np.ndindex(b.shape):
@@ -120,7 +127,7 @@ def test_an_enclosure_holds_whatever_the_inverse(words):
             continue
         system = ScaledSystem(a, b, np.zeros((5, 1), int))
         enclosed = enclosure(system, proof, words)
-        x = [enclosed.x] if words == 1 else [enclosed.x, enclosed.low]
+        x = [enclosed.x] if enclosed.low is None else [enclosed.x, enclosed.low]
         gap = exact_residual(a, b, *x)
         # |x* - x| = |A^-1 q|: held against A times the radius would be weaker, so solve
         error = solved(a, gap)
@@ -196,3 +203,78 @@ def test_right_sides_of_different_sizes_are_refined_each_for_itself():
     enclosed = enclosure(system, prove(a, approximate_inverse(a)), 1)
     in_ulps = enclosed.radius / np.spacing(np.abs(enclosed.x))
     assert (in_ulps <= 1.0).all()
+
+
+def diagonal_systems():
+    """Systems whose sums have one term, so that their order does not matter, inverses that
+    are off by 2^-29 and less, and right sides that leave sharp bounds or none.
+    """
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(1, 20))
+        entries = np.ldexp(rng.uniform(0.5, 1.0, n), rng.integers(-3, 4, n))
+        errors = rng.uniform(-1.0, 1.0, n) * 2.0 ** -float(rng.integers(29, 54))
+        a = np.diag(entries)
+        inverse = np.diag(1.0 / entries * (1.0 + errors))
+        power = int(rng.choice([0, 0, -900, -1000, -1040]))
+        b = np.ldexp(rng.standard_normal((n, 1)), power)
+        yield ScaledSystem(a, b, np.zeros((n, 1), int)), prove(a, inverse)
+
+
+@pytest.mark.skipif(core.loaded()[0] is None, reason="the core is not built")
+def test_the_core_has_the_bits_of_the_plain_step():
+    sharp = 0
+    for system, proof in diagonal_systems():
+        x = proof.image(system.b)
+        step = _step(proof, x, None, residual(system.a, system.b, x, None, 1))
+        got = refinement._first_enclosure(system, proof)
+        if got is None:
+            assert step.is_zero.any() or not _is_sharp(step, SHARP[1])
+            continue
+        sharp += 1
+        assert _is_sharp(step, SHARP[1])
+        np.testing.assert_array_equal(got.x, step.x)
+        radius = above(step.error + np.abs(step.left), 1)
+        np.testing.assert_array_equal(got.radius, radius)
+    assert 60 < sharp < 180
+
+
+@pytest.mark.skipif(core.loaded()[0] is None, reason="the core is not built")
+def test_enclosures_of_the_core_hold_whatever_the_inverse():
+    sharp = 0
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(1, 9))
+        a, b = drawn(seed, n, 1)
+        noise = 2.0 ** -float(rng.integers(10, 54)) * rng.uniform(-1.0, 1.0, (n, n))
+        inverse = approximate_inverse(a) * (1.0 + noise)
+        for layout in (inverse, np.asfortranarray(inverse)):
+            proof = prove(a, layout)
+            system = ScaledSystem(a, b, np.zeros((n, 1), int))
+            enclosed = refinement._first_enclosure(system, proof)
+            if enclosed is None:
+                continue
+            sharp += 1
+            error = solved(a, exact_residual(a, b, enclosed.x))
+            for i in range(n):
+                assert abs(error[i][0]) <= Fraction(enclosed.radius[i, 0])
+    assert 100 < sharp < 500
+
+
+@pytest.mark.skipif(core.loaded()[0] is None, reason="the core is not built")
+def test_the_core_leaves_others_what_it_does_not_settle():
+    a = np.diag([2.0, 4.0])
+    proof = prove(a, np.linalg.inv(a))
+    for b in ([[1.0], [3.0]], [[0.0], [0.0]]):
+        # The residual is zero, which proves more than any bound
+        system = ScaledSystem(a, np.array(b), np.zeros((2, 1), int))
+        assert refinement._first_enclosure(system, proof) is None
+        assert (enclosure(system, proof, 1).radius == 0.0).all()
+    module, _ = core.loaded()
+    good = [a, np.ones((2, 1)), a, np.ones((2, 1)), np.empty((2, 1)), np.empty((2, 1))]
+    with pytest.raises(ValueError, match="do not fit"):
+        module.enclose(*good, 1.0, 1.0)
+    with pytest.raises(ValueError, match="do not fit"):
+        module.enclose(*good[:5], np.empty((3, 1)), 0.5, 1.0)
+    with pytest.raises(TypeError, match="eight"):
+        module.enclose(*good)

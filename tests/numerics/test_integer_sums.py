@@ -138,12 +138,13 @@ def test_every_result_is_that_of_fractions(fmt, result):
 
 @pytest.mark.parametrize("fmt", [FP64, FP32], ids=str)
 @pytest.mark.parametrize(("sign", "power"), [(1, 0), (-1, 0), (1, -300), (-1, 700)])
-def test_sums_with_an_addend_are_rounded_once(fmt, sign, power):
+@pytest.mark.parametrize("sign_of_v", [1, -1])
+def test_sums_with_an_addend_are_rounded_once(fmt, sign, power, sign_of_v):
     rng = np.random.default_rng(2)
     values = hard_integers(rng, fmt, 500)
     exponents = rng.choice([-1300, -1100, -400, -150, -60, 0, 60, 700], 500)
     units = [Fraction(2) ** int(e) for e in exponents]
-    exact = [v * unit for v, unit in zip(values, units)]
+    exact = [sign_of_v * v * unit for v, unit in zip(values, units)]
     factor = sign * Fraction(2) ** power
     c = hard_addends(rng, [x / factor for x in exact], fmt)
     found, _ = rounded_integers(
@@ -151,6 +152,7 @@ def test_sums_with_an_addend_are_rounded_once(fmt, sign, power):
         exponents.astype(np.int64),
         fmt,
         addend=Addend(c, power, sign),
+        sign=sign_of_v,
     )
     want = []
     with np.errstate(all="ignore"):

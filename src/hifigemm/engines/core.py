@@ -47,9 +47,9 @@ PRODUCTS_RATE = 0.3
 """Five or six products of the BLAS and their passes, of large matrices."""
 PRODUCTS_STEPS = 200_000.0
 """Nanoseconds that they take for the smallest ones."""
-SHARE = 1e6
+SHARE = 5e5
 """Nanoseconds of work for each thread, at least: starting one takes some 50,000."""
-_UNSHARED = 2**18
+_UNSHARED = 2**17
 """Terms of a product that no thread would share, at the slowest rate."""
 SHARED_BYTES = 2**27
 """Packed rows and columns of all threads, at most."""
@@ -190,6 +190,31 @@ def sums(a: Array, b: Array, c: Array | None, kind: str = "nearest") -> Sums | N
     if not multiply(*operands, first, second, 0, _KINDS[kind]):
         return None
     return first[0], None if second is None else second[0]
+
+
+def enclosed(
+    a: Array,
+    b: Array,
+    inverse: Array,
+    row_bounds: Array,
+    norm: float,
+    inverse_norm: float,
+) -> tuple[Array, Array] | None:
+    """x and its radius for A x = b with one right side, real and finite, after one step;
+    None where another one may make the radius sharper, and without the core.
+
+    `row_bounds` are at least the sums of rows of |I - R A|, `norm` is the largest of
+    them, below 1, and `inverse_norm` at least that of |R|.
+    """
+    core = loaded()[0]
+    if core is None:
+        return None
+    x = np.empty(b.shape)
+    radius = np.empty(b.shape)
+    operands = _readable(a), _readable(b), _readable(inverse)
+    if not core.enclose(*operands, row_bounds, x, radius, norm, inverse_norm):
+        return None
+    return x, radius
 
 
 def _magnitude_product(a: Array, v: Array) -> Array:
@@ -364,7 +389,7 @@ class CoreProgram:
             third = third if self.plan.rounding.c_sign > 0 else -third
             if not (third.flags.aligned and np.isfinite(third).all()):
                 return None
-            return product(a, b, third)
+            return product(a if self.plan.rounding.sign > 0 else -a, b, third)
 
         def of_arrays(a: Any, b: Any, out: Any) -> Any:
             values = product(a, b)

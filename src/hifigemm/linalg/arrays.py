@@ -21,9 +21,9 @@ from hifigemm.engines import core
 from hifigemm.exceptions import PlanError, VerificationError
 from hifigemm.gemm import gemm_of_numbers
 from hifigemm.linalg.block_inverse import SMALLEST, inverse_by_blocks
-from hifigemm.linalg.upward import UNIT, moduli
+from hifigemm.linalg.upward import UNIT, above, moduli
 from hifigemm.numerics import magnitudes, subnormals
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import LEAST, Array
 from hifigemm.numerics.magnitudes import FEW
 
 
@@ -77,15 +77,55 @@ def magnitude_product(a: Array, v: Array) -> Array:
     return matmul(moduli(a), v)
 
 
-def _by_kernel(a: Array, v: Array, of_magnitudes: bool) -> Array | None:
-    """A V, or |A| V, of device arrays by a kernel of a GPU; None where there is none."""
-    tensor = _tensor(a)
+def roundings(a: Array, v: Array) -> int:
+    """How many a term of `matmul` of these passes at most: as many as there are terms, and
+    fewer by a kernel that adds several sums of a row side by side.
+    """
+    if _has_kernel(a, v):
+        from hifigemm.engines.kernels.thin_products import roundings as of_kernel
+
+        return of_kernel(a.shape[1])
+    return a.shape[1]
+
+
+def _has_kernel(a: Array, v: Array) -> bool:
+    """True if a kernel of a GPU multiplies these in one reading of A."""
     is_real = a.dtype.kind == v.dtype.kind == "f"
-    if not (is_real and tensor.is_cuda and find_spec("triton") is not None):
+    if is_on_host(a) or not is_real or v.shape[1] > FEW:
+        return False
+    return _tensor(a).is_cuda and find_spec("triton") is not None
+
+
+def _by_kernel(a: Array, v: Array, of_magnitudes: bool) -> Array | None:
+    """A V, or |A| V, of device arrays by a kernel; None where there is none."""
+    if not _has_kernel(a, v):
         return None
     from hifigemm.engines.kernels.thin_products import thin_product
 
-    return _array(thin_product(tensor, _tensor(v), of_magnitudes=of_magnitudes))
+    return _array(thin_product(_tensor(a), _tensor(v), of_magnitudes=of_magnitudes))
+
+
+def quick_residual(a: Array, b: Array, words: list[Array]) -> list[Array] | None:
+    """q and e with |b - A (x1 + ...) - q| <= u |q| + e, by a kernel that adds in two words;
+    None where there is none.
+
+    A sum of t partial ones errs by at most (3 t + 10) u^2 times the sum of magnitudes,
+    and each product by the least number where it underflows.
+    """
+    if not _has_kernel(a, b):
+        return None
+    from hifigemm.engines.kernels.thin_products import residual
+
+    torch = _torch()
+    columns = []
+    for k in range(b.shape[1]):
+        of_side = torch.stack([_tensor(word)[:, k] for word in words])
+        q, sizes, partial_sums = residual(_tensor(a), of_side, _tensor(b)[:, k])
+        share = (3 * partial_sums + 10) * UNIT * UNIT
+        least = (a.shape[1] * len(words) + 2) * LEAST
+        errors = above(share * _array(sizes), partial_sums + 4, least)
+        columns.append((_array(q), errors))
+    return [np.stack(side, axis=1) for side in zip(*columns)]
 
 
 def product_of_numbers(

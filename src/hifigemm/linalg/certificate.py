@@ -39,6 +39,7 @@ from hifigemm.linalg.arrays import (
     matmul,
     numbers,
     product_of_numbers,
+    roundings,
 )
 from hifigemm.linalg.upward import UNIT, above, gamma, moduli
 from hifigemm.numerics.bits import LEAST, Array
@@ -138,7 +139,8 @@ class Certificate:
         return self._accurate_update(residual)
 
     def _native_update(self, residual: Residual) -> tuple[Array, Array]:
-        """|R q* - d| <= |R| (gamma_n + u) |q| and what underflows, d = fl(R q).
+        """|R q* - d| <= |R| ((gamma_m + u) |q| + errors) and what underflows, d = fl(R q)
+        after m roundings of a term.
 
         A complex product of n terms is two real ones of 2 n terms.
         """
@@ -147,8 +149,12 @@ class Certificate:
         d = matmul(self.inverse, q)
 
         # gamma of the sums of d; those of re and im are of all its components
-        share = 1.5 * gamma(2 * n) if q.dtype.kind == "c" else gamma(n)
-        images = self.inverse_magnitudes.times((share + UNIT) * moduli(q))
+        count = roundings(self.inverse, q)
+        share = 1.5 * gamma(2 * count) if q.dtype.kind == "c" else gamma(count)
+        sizes = (share + UNIT) * moduli(q)
+        if residual.errors is not None:
+            sizes = sizes + residual.errors
+        images = self.inverse_magnitudes.times(sizes)
         return d, above(images, n + 6, self._underflows)
 
     def _accurate_update(self, residual: Residual) -> tuple[Array, Array]:
@@ -197,9 +203,12 @@ class Certificate:
 
 @dataclass(frozen=True, eq=False)
 class Residual:
-    """b - A x as a sum q of words, up to u |q| + eta, for two words u^2 |q| + eta."""
+    """b - A x as a sum q of words, up to u |q| + eta, for two words u^2 |q| + eta, and
+    errors of their own.
+    """
 
     words: list[Array]
+    errors: Array | None = None
 
 
 def _contraction(

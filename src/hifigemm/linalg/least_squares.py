@@ -387,4 +387,5 @@ class AugmentedSystem:
             for x in (self.q, self.v)
             for axis in (0, 1)
         ]
-        return (1.0 + 2.0 * max(numbers(*sums))) ** 2
+        factor = 1.0 + 2.0 * max(numbers(*sums))
+        return factor * factor

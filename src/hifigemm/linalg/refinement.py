@@ -12,25 +12,29 @@ Idea
     first word, or its first two, is known exactly, and is the largest part of the
     radius.
 Residuals
-    q is rounded once, or of two words where R has two: a sum of products to fewer
-    digits would save little, and its error would be the largest one of the bound.
+    q is rounded once, or of two words where R has two. On a GPU a kernel adds it in two
+    words first, with an error that is known, in one reading of A; where that leaves an
+    entry without a sharp bound, q is made again and rounded once.
 Words
-    x1 + x2 has the residual b - [A A] [x1; x2]. So x is good to about u^2 cond(A), and
+    What a sum leaves beside its first word becomes the second one where another step
+    needs it. x1 + x2 has the residual b - [A A] [x1; x2]. So x is good to about u^2 cond(A), and
     x1 is the solution rounded to float64.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from hifigemm.engines import core
 from hifigemm.linalg.arrays import (
     correct_residual,
     is_on_host,
     numbers,
     pair_residual,
+    quick_residual,
     to_host,
 )
 from hifigemm.linalg.certificate import Certificate, Residual
@@ -46,6 +50,10 @@ SHARP = {1: 2.0**-60, 2: 2.0**-69}
 """Of an entry, by the number of words: bounds of what the words leave that need not be
 smaller. A hundredth of a unit in the last place changes a radius by little, 2^-16 of
 one is enough but for few numbers that are that close to a tie.
+"""
+LAST_CHANGE = {1: 2.0**-52, 2: 2.0**-104}
+"""Of the largest entry of x, by the number of words: what x changes by when only its own
+rounding is left.
 """
 NEGLIGIBLE = 2.0**-106
 """Of the largest entry of x: what two words of it cannot hold."""
@@ -68,7 +76,8 @@ class Enclosure:
         """A bound of the error of x1 alone."""
         if self.low is None:
             return self.radius
-        return above(self.radius + moduli(self.low), 1)
+        bound = above(self.radius + moduli(self.low), 1)
+        return np.where(self.low == 0.0, self.radius, bound)
 
     def on_host(self) -> Enclosure:
         """The same in the memory of the CPU."""
@@ -94,6 +103,10 @@ class _Step:
     """At least |R q* - d|."""
     is_zero: Array
     """For each right side, True if the residual is zero, in all its words."""
+    d: Array
+    """What x + low changed by."""
+    is_rounded_once: bool
+    """False if the residual has errors of its own."""
 
     @property
     def words(self) -> list[Array]:
@@ -107,13 +120,20 @@ def enclosure(
     words: int,
     start: Enclosure | None = None,
 ) -> Enclosure:
-    """The solution in `words` words, 1 or 2, with its radius; `certificate` is a
-    proof.
+    """The solution with its radius; `certificate` is a proof.
+
+    Of two words, or of one, and then of two where the rounding of one would be seen in
+    the radius of some entry: its part in |G| |x* - x|, or in the next residual.
 
     A solution to start from is refined once more: where its residual is zero, it is known
     to be exact.
     """
     if start is None:
+        if words == 1:
+            enclosed = _first_enclosure(system, certificate)
+            if enclosed is not None:
+                return enclosed
+
         # |R b| is of the size of x, or of R |b| where digits cancel
         x = certificate.image(system.b)
         low = np.zeros_like(x) if words == 2 else None
@@ -139,6 +159,28 @@ def enclosure(
     return Enclosure(step.x, step.low, radius, is_exact, steps)
 
 
+def _first_enclosure(
+    system: ScaledSystem, certificate: Certificate
+) -> Enclosure | None:
+    """The enclosure by the compiled core where one step makes it sharp; else None."""
+    a, b = system.a, system.b
+    is_real = a.dtype.kind == b.dtype.kind == "f"
+    if not (is_on_host(a) and is_real and b.shape[1] == 1 and certificate.words == 1):
+        return None
+    found = core.enclosed(
+        a,
+        b,
+        certificate.inverse,
+        certificate.row_bounds,
+        certificate.norm,
+        certificate.inverse_norm,
+    )
+    if found is None:
+        return None
+    x, radius = found
+    return Enclosure(x, None, radius, np.zeros((1, 1), bool), 1)
+
+
 def _refined(
     system: ScaledSystem,
     certificate: Certificate,
@@ -148,19 +190,25 @@ def _refined(
     """The last step that gained something, the number of steps, if its bound is sharp, and
     if some residual is zero.
     """
-    copies = system.a
-    if low is not None:
-        copies = np.concatenate([system.a, system.a], axis=1)
 
     def step_from(x: Array, low: Array | None) -> _Step:
-        q = residual(copies, system.b, x, low, certificate.words)
+        q = residual(system.a, system.b, x, low, certificate.words, is_quick)
         return _step(certificate, x, low, q)
 
-    # What decides about another step is read with one wait for a device
+    share = SHARP[1 if low is None else 2]
+    is_quick = True
     step = step_from(x, low)
     steps = 1
-    is_sharp, has_zeros = numbers(_is_sharp(step), step.is_zero.any())
+    is_sharp, has_zeros = numbers(_is_sharp(step, share), step.is_zero.any())
     while not is_sharp and steps < MOST_STEPS:
+        if _is_last(step):
+            # Another step may gain by a second word of x, or by digits of its residual
+            if step.low is None:
+                step = _in_two_words(step)
+            elif step.is_rounded_once:
+                break
+            else:
+                is_quick = False
         following = step_from(step.x, step.low)
         steps += 1
 
@@ -168,11 +216,14 @@ def _refined(
         is_better = _largest(following.error) <= _largest(step.error)
         has_gained = is_better & _has_gained(step, following)
         step = _chosen(is_better, following, step)
+
+        # What decides about another step is read with one wait for a device
         is_sharp, has_zeros, may_gain = numbers(
-            _is_sharp(step), step.is_zero.any(), has_gained.any()
+            _is_sharp(step, share), step.is_zero.any(), has_gained.any()
         )
-        if not may_gain:
+        if not may_gain and (step.is_rounded_once or not is_quick):
             break
+        is_quick = is_quick and bool(may_gain)
     return step, steps, bool(is_sharp), bool(has_zeros)
 
 
@@ -187,18 +238,31 @@ def _step(certificate: Certificate, x: Array, low: Array | None, q: Residual) ->
     else:
         low, left = two_sum(low, d)
         x, low = two_sum(x, low)
-    return _Step(x, low, left, error, y, error_of_d, _is_zero(q))
+    is_rounded_once = q.errors is None
+    is_zero = _is_zero(q)
+    if not is_rounded_once:
+        is_zero = np.zeros_like(is_zero)
+    return _Step(x, low, left, error, y, error_of_d, is_zero, d, is_rounded_once)
 
 
 def residual(
-    copies: Array, b: Array, x: Array, low: Array | None, words: int
+    a: Array, b: Array, x: Array, low: Array | None, words: int, is_quick: bool = False
 ) -> Residual:
-    """b - A (x + low), rounded once, or the sum of two words.
+    """b - A (x + low), rounded once, or the sum of two words; quick ones, where there is a
+    kernel for them, have errors of their own.
 
-    `copies` is A, or [A A] for an x of two words, of which the residual is
-    b - [A A] [x; low].
+    For an x of two words it is b - [A A] [x; low].
     """
-    stacked = x if low is None else np.concatenate([x, low])
+    if is_quick and words == 1:
+        sums = quick_residual(a, b, [x] if low is None else [x, low])
+        if sums is not None:
+            q, errors = sums
+            return Residual([q], errors)
+    copies = a
+    stacked = x
+    if low is not None:
+        copies = np.concatenate([a, a], axis=1)
+        stacked = np.concatenate([x, low])
     if words == 2:
         return Residual(pair_residual(copies, stacked, b))
     return Residual([correct_residual(copies, stacked, b)])
@@ -234,13 +298,29 @@ def _chosen(is_better: Array, following: _Step, step: _Step) -> _Step:
         np.where(is_better, following.y, step.y),
         np.where(is_better, following.error_of_d, step.error_of_d),
         np.where(is_better, following.is_zero, step.is_zero),
+        np.where(is_better, following.d, step.d),
+        following.is_rounded_once,
     )
 
 
-def _is_sharp(step: _Step) -> Any:
+def _in_two_words(step: _Step) -> _Step:
+    """The same with what one word leaves as the second one."""
+    return replace(step, low=step.left, left=np.zeros_like(step.left))
+
+
+def _is_sharp(step: _Step, share: float) -> Any:
     """True if no error is more than a small part of its entry."""
-    share = SHARP[len(step.words)]
     return (step.error <= share * np.abs(step.x)).all()
+
+
+def _is_last(step: _Step) -> bool:
+    """True if x changed by no more than its words can tell: what is left of the residual
+    comes from their own rounding, and the next one would be as large.
+    """
+    share = LAST_CHANGE[len(step.words)]
+    largest = share * _largest(np.abs(step.x))
+    (is_last,) = numbers((_largest(np.abs(step.d)) <= largest).all())
+    return bool(is_last)
 
 
 def _is_zero(q: Residual) -> Array:

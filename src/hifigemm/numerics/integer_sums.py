@@ -40,6 +40,7 @@ class Rounding(NamedTuple):
     has_addend: bool = False
     c_exponent: int = 0  # C is multiplied by c_sign 2**c_exponent
     c_sign: int = 1
+    sign: int = 1  # of A B beside an addend
 
     @property
     def has_two_parts(self) -> bool:
@@ -59,13 +60,14 @@ def rounded_integers(
     *,
     result: str = "array",
     addend: Addend | None = None,
+    sign: int = 1,
 ) -> tuple[Array, Array | None]:
-    """V 2**exponent + C rounded once, and a second array for other results.
+    """sign V 2**exponent + C rounded once, and a second array for other results.
 
     The result "pair" adds what is left of the sum, rounded once, 0 where the value is
     not finite. "enclosure" gives the numbers next to the sum instead, from below and
     above. An exact zero is +0; a negative sum that rounds to zero is -0. What is not
-    finite of C is added to the rounded V 2**exponent.
+    finite of C is added to the rounded sign V 2**exponent.
 
     Parameters
     ----------
@@ -74,6 +76,7 @@ def rounded_integers(
     fmt : FP64 or FP32
     addend : of N entries, or None
     """
+    limbs = sign * limbs
     if addend is not None:
         c = np.where(np.isfinite(addend.c), addend.c, 0).astype(np.float64)
         limbs, exponent = _with_term(

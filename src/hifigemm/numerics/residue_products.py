@@ -217,7 +217,12 @@ def crt_rounded_once(
         c_exponent = rounding.c_exponent + shift
         addend = Addend(c.ravel(), c_exponent, rounding.c_sign)
     first, second = rounded_integers(
-        limbs, exponent, fmt, result=rounding.result, addend=addend
+        limbs,
+        exponent,
+        fmt,
+        result=rounding.result,
+        addend=addend,
+        sign=rounding.sign,
     )
     shape = batch, m, n
     return first.reshape(shape), None if second is None else second.reshape(shape)

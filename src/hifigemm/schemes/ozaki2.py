@@ -178,10 +178,14 @@ class Ozaki2(Scheme):
             second = None
             if d is not None:
                 second = inner._evidence(problem, target, a, b, d, engine, workspace)
-        if second is None:
+        if second is not None:
+            fewer = inner._sufficient_count(problem, target, second)
+            if fewer < count or count > MAX_MODULI:
+                first = second
+        is_held = first.required_bits is not None or not (on_device and wants_exact)
+        if is_held or not (self.by_norms and may_set_apart(problem)):
             return first
-        fewer = inner._sufficient_count(problem, target, second)
-        return second if fewer < count or count > MAX_MODULI else first
+        return _without_vectors(problem, a, b, engine, entries) or first
 
     def _evidence(
         self,
@@ -211,24 +215,14 @@ class Ozaki2(Scheme):
         # The required bits, unless they are more than the moduli hold; outliers.
         largest = _bits_held_by(problem, MAX_MODULI if wants_exact else count)
         entries = entries_within(workspace, engine.memory.block_entries)
-        required_of = engine.override(scaling.required_bits_of_vectors)
         may_choose = self.by_norms and on_device and not self.explicit
         required = None
         if may_choose and may_pay(problem):
-            required = required_of(a, b, entries)
+            required = engine.override(scaling.required_bits_of_vectors)(a, b, entries)
             bits = scaling.widest(required, largest)
         else:
             bits = engine.override(scaling.required_bits)(a, b, largest, entries)
 
-        # Vectors that no moduli hold, and those that take more than others.
-        apart = None
-        if bits is None and wants_exact and may_choose and may_set_apart(problem):
-            if required is None:
-                required = required_of(a, b, entries)
-            apart = find_apart(required)
-            if apart is not None:
-                required = without(required, apart)
-                bits = scaling.widest(required, largest)
         outliers = None
         if bits is not None and required is not None and may_pay(problem):
             count = exact_count(problem.is_complex, *bits)
@@ -237,7 +231,6 @@ class Ozaki2(Scheme):
             required_bits=bits,
             error_ratio=ratio,
             outliers=outliers,
-            apart=apart,
             inner=d is not None,
         )
 
@@ -502,6 +495,25 @@ def _inner_exponents(a: Array, b: Array, engine: Engine, entries: int) -> Array 
         return None
     d = engine.override(inner_exponents)(a, b, entries)
     return d if closes(gap, gap_of(a, b, d)) else None
+
+
+def _without_vectors(
+    problem: Problem, a: Array, b: Array, engine: Engine, entries: int
+) -> Evidence | None:
+    """The evidence of all but a few vectors that no moduli hold; None where these are
+    more than a few.
+    """
+    required = engine.override(scaling.required_bits_of_vectors)(a, b, entries)
+    apart = find_apart(required)
+    if apart is None:
+        return None
+    required = without(required, apart)
+    bits = scaling.widest(required, _bits_held_by(problem, MAX_MODULI))
+    outliers = None
+    if bits is not None and may_pay(problem):
+        count = exact_count(problem.is_complex, *bits)
+        outliers = find_outliers(problem, required, count)
+    return Evidence(required_bits=bits, outliers=outliers, apart=apart)
 
 
 def largest_error_ratio(a: Array, b: Array, engine: Engine, workspace: int) -> float:

@@ -12,6 +12,7 @@ import torch
 
 import hifigemm as hg
 from hifigemm.engine import SCALED_ALONG_K
+from hifigemm.engines.cuda import program
 from hifigemm.engines.cuda.required_bits import inner_required_bits_of
 from hifigemm.numerics.inner_scaling import inner_required_bits
 from hifigemm.plan import Blocking, Verification
@@ -161,9 +162,18 @@ def test_bits_of_scaled_operands_take_one_look(engine):
 
 def test_repeated_products_look_at_the_operands(engine, monkeypatch, assert_same_bits):
     take_as_device(engine, monkeypatch)
-    for seed in (0, 0, 0, 1):
-        pairs = [graded(span, seed=seed) for span in (200, 0)]
-        for a, b in pairs:
+    monkeypatch.setattr(program, "enters_directly", lambda: True)
+    looks = []
+    evidence = hg.Ozaki2.evidence
+    monkeypatch.setattr(
+        hg.Ozaki2, "evidence", lambda *x: looks.append(1) or evidence(*x)
+    )
+    for seed in (0, 0, 0):
+        for span in (200, 0):
+            a, b = graded(span, seed=seed)
             x, y = (torch.from_numpy(z[0]).to(DEVICE) for z in (a, b))
             c = hg.matmul(x, y, accuracy="correct")
             assert_same_bits(c.cpu().numpy(), correctly_rounded(a[0], b[0]))
+
+    # What the first two calls saw is seen again without a plan.
+    assert len(looks) == 2

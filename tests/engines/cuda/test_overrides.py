@@ -14,6 +14,11 @@ from hifigemm.formats import FP32, FP64
 from hifigemm.numerics.accumulation import word_sums
 from hifigemm.numerics.error_ratio import error_ratio
 from hifigemm.numerics.estimates import published_num_slices
+from hifigemm.numerics.inner_scaling import (
+    inner_exponents,
+    inner_required_bits,
+    sampled_gap,
+)
 from hifigemm.numerics.residue_products import crt, residue_gemm, scaled_residues
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.rounded_sums import rounded_sums
@@ -148,8 +153,26 @@ def test_what_operands_tell(operands, dtype, engine):
     )
 
 
+def test_exponents_along_k_are_those_of_numpy(engine, operands):
+    for dtype in ("float64", "complex64"):
+        a, b = operands(dtype)
+        x, y = arrays(a, b)
+        d = inner_exponents(a, b, ENTRIES)
+        made = engine.override(inner_exponents)(x, y, ENTRIES)
+        np.testing.assert_array_equal(on_host(made), d)
+        gap_of = engine.override(sampled_gap)
+        assert gap_of(x, y) == sampled_gap(a, b)
+        assert gap_of(x, y, made) == sampled_gap(a, b, d)
+        bits_of = engine.override(inner_required_bits)
+        wanted = inner_required_bits(a, b, 10**6, ENTRIES)
+        assert bits_of(x, y, 10**6, ENTRIES) == wanted
+
+
 def test_operands_that_nobody_reads_lie_on_the_host(engine):
     a, b = np.zeros((1, 3, 4)), np.zeros((1, 4, 2))
+    assert engine.override(sampled_gap)(a, b) == 0
+    assert not engine.override(inner_exponents)(a, b, ENTRIES).any()
+    assert engine.override(inner_required_bits)(a, b, 9, ENTRIES) is None
     assert (
         engine.override(required_bits)(a, b, 9, ENTRIES)
         == required_bits(a, b, 9, ENTRIES)
@@ -187,6 +210,9 @@ def test_every_override_is_one_of_a_plain_function_and_others_are_left(engine):
         required_bits_of_vectors,
         published_num_slices,
         rounded_sums,
+        sampled_gap,
+        inner_exponents,
+        inner_required_bits,
     }
     assert set(OVERRIDES) == tested
     for function in tested:

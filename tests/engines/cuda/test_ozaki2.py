@@ -1249,7 +1249,9 @@ FAMILIES = ["phi_1", "nearly_cancelling", "underflowing", "overflowing"]
 def test_both_arrays_come_from_one_product(
     make_pair, assert_same_bits, as_on_gpu, repeats, result, dtype
 ):
-    for family in FAMILIES:
+    # Wide exponents of float64 and complex operands take other ways, which are slow in
+    # the interpreter.
+    for family in FAMILIES if dtype == "float32" else FAMILIES[:2]:
         a, b = make_pair(family, 4, 6, 5, dtype)
         options = {"result": result}
         parts, report = hg.matmul(*tensors(a, b), **options, return_report=True)

@@ -46,7 +46,10 @@ from hifigemm.engines.kernels.mirror import mirror
 from hifigemm.engines.kernels.program import Program
 from hifigemm.engines.kernels.slices import slice_operands
 from hifigemm.engines.kernels.special import restore_special_values
-from hifigemm.engines.kernels.thin_products import write_thin_product
+from hifigemm.engines.kernels.thin_products import (
+    write_residual,
+    write_thin_product,
+)
 from hifigemm.engines.kernels.tiles import (
     SLICES,
     SMALL_SLICES,
@@ -524,6 +527,16 @@ def thin_products():
             write_thin_product(a, columns, out, of_magnitudes=of_magnitudes)
 
         yield f"{count} columns, magnitudes {of_magnitudes}, order {order}", write
+
+    for count, order in product((1, 2), ((0, 1), (1, 0))):
+
+        def residual(program, count=count, order=order):
+            a = program.operand(Layout((2048, 2048), torch.float64, order))
+            words = program.operand(Layout((count, 2048), torch.float64))
+            vectors = [program.operand(Layout((2048,), torch.float64)) for _ in "bqs"]
+            write_residual(a, words, *vectors)
+
+        yield f"residual, {count} words, order {order}", residual
 
 
 SINGLE = ((1, 2048, 2048), torch.float32), ((2,), torch.int32)

@@ -561,6 +561,7 @@ ROUNDINGS = [
     Rounding("enclosure"),
     Rounding(has_addend=True),
     Rounding(has_addend=True, c_exponent=-40, c_sign=-1),
+    Rounding(has_addend=True, sign=-1),
 ]
 
 
@@ -585,8 +586,8 @@ def addends_for(rng, value, dtype):
 def check_rounded_once(device, rng, count, dtype, rounding, *, special=False):
     """Both arrays, from products and from products of halves, against the twin."""
     moduli, width = moduli_set(count, is_complex(dtype)), width_of(dtype)
-    m, n = (4, 130 // width) if device == "cpu" else (33, 700)
-    half_m, half_n = (2, 40) if device == "cpu" else (17, 384)
+    m, n = (4, 130 // width) if device == "cpu" else (9, 300)
+    half_m, half_n = (2, 40) if device == "cpu" else (5, 256)
     half_n = max(half_n, -(-n // 2))
     integers, products = products_for(rng, moduli, 1, m, n, dtype)
     bits = moduli.half_range.bit_length()
@@ -597,7 +598,8 @@ def check_rounded_once(device, rng, count, dtype, rounding, *, special=False):
     value = reference(integers, moduli, shift - s[:, :, None] - t[:, None, :], dtype)
     c = None
     if rounding.has_addend:
-        factor = rounding.c_sign * 2.0 ** (rounding.c_exponent + shift)
+        factor = rounding.sign * rounding.c_sign
+        factor *= 2.0 ** (rounding.c_exponent + shift)
         with np.errstate(all="ignore"):
             c = addends_for(rng, (value / factor).astype(dtype), dtype)
     parts = crt_rounded_once(

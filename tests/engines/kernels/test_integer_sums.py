@@ -30,7 +30,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 COUNT = 2048
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["c_exponent", "sign"])
 def _round(
     h,
     word,
@@ -38,6 +38,7 @@ def _round(
     exponent,
     c,
     c_exponent,
+    sign,
     first,
     second,
     NUM_LIMBS: tl.constexpr,
@@ -60,6 +61,7 @@ def _round(
         tl.load(exponent + i),
         finite(addend),
         c_exponent,
+        sign,
         RESULT,
         HAS_C,
         SINGLE,
@@ -70,7 +72,7 @@ def _round(
     tl.store(second + i, y)
 
 
-def on_device(values, exponents, c, c_exponent, form, fmt, result, has_c):
+def on_device(values, exponents, c, c_exponent, form, fmt, result, has_c, sign=1):
     """Both arrays by the kernel, for integers of a form (T, number of limbs)."""
     low_bits, count = form
     h, word, limbs = zip(*(parts_of(v, low_bits, count) for v in values), strict=True)
@@ -90,7 +92,7 @@ def on_device(values, exponents, c, c_exponent, form, fmt, result, has_c):
     out = torch.empty((2, COUNT), dtype=torch.float64, device=DEVICE)
     form = (count, result, has_c, fmt is FP32, low_bits, BITS, COUNT)
     with np.errstate(all="ignore"):
-        _round[(COUNT // 256,)](*tensors, c_exponent, *out, *form)
+        _round[(COUNT // 256,)](*tensors, c_exponent, sign, *out, *form)
         return out.cpu().numpy().astype(DTYPES[fmt])
 
 
@@ -122,20 +124,42 @@ def test_both_roundings_are_those_of_numerics(fmt, form, result):
 
 @pytest.mark.parametrize("fmt", [FP64, FP32], ids=["float64", "float32"])
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("power", [0, -300, 700])
-def test_an_addend_is_rounded_with_the_integer(fmt, form, power):
+@pytest.mark.parametrize(("power", "sign"), [(0, 1), (0, -1), (-300, 1), (700, -1)])
+def test_an_addend_is_rounded_with_the_integer(fmt, form, power, sign):
     rng = np.random.default_rng(4)
     values = integers(form, rng, fmt)
     exponents = rng.choice([-1300, -1100, -400, -150, -60, 0, 60, 700], COUNT)
     exact = [
-        Fraction(v) * Fraction(2) ** int(e - power) for v, e in zip(values, exponents)
+        sign * v * Fraction(2) ** int(e - power) for v, e in zip(values, exponents)
     ]
     c = hard_addends(rng, exact, fmt)
-    found = on_device(values, exponents + form[0], c, power, form, fmt, "array", True)
+    given = values, exponents + form[0], c, power
+    found = on_device(*given, form, fmt, "array", True, sign)
     want, _ = integer_sums.rounded_integers(
         limbs_of(values),
         exponents.astype(np.int64),
         fmt,
         addend=Addend(c, power, 1),
+        sign=sign,
     )
     check(found[0], want, list(zip(values, exponents, c)))
+
+
+@pytest.mark.parametrize("fmt", [FP64, FP32], ids=["float64", "float32"])
+@pytest.mark.parametrize("form", FORMS)
+def test_the_last_bit_of_an_integer_decides_a_tie_with_an_addend_far_above(fmt, form):
+    rng = np.random.default_rng(5)
+    # Integers next to half a unit of a C whose last bit lies above all of theirs.
+    place = form[0] + 46
+    half = 1 << place
+    signs = rng.choice([-1, 1], COUNT)
+    values = [int(s) * (half + int(rng.integers(-1, 2))) for s in signs]
+    significands = rng.integers(1 << fmt.t - 1, 1 << fmt.t, COUNT)
+    exponent = -place
+    c = np.ldexp(significands * rng.choice([-1.0, 1.0], COUNT), 1).astype(DTYPES[fmt])
+    exponents = np.full(COUNT, exponent)
+    found = on_device(values, exponents + form[0], c, 0, form, fmt, "array", True)
+    want, _ = integer_sums.rounded_integers(
+        limbs_of(values), exponents.astype(np.int64), fmt, addend=Addend(c, 0, 1)
+    )
+    check(found[0], want, list(zip(values, c)))

@@ -181,3 +181,31 @@ def test_entries_that_are_not_finite_are_made_again(assert_same_bits, dtype, tal
         rounded_sums(x, y, out, shift=-40, remakes=True)
     want = np.where(is_kept, given, expected)
     assert_same_bits(out.cpu().numpy(), want)
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("few", [8, 10**6], ids=["words", "all bits"])
+def test_sums_with_the_negative_product(make_pair, assert_same_bits, dtype, few):
+    fmt = FORMATS[dtype]
+    for name in ("phi_1", "nearly_cancelling", "underflowing", "overflowing"):
+        a, b = pair_of(make_pair, name, dtype, 3, 6, 5)
+        a[0, 2, :] = 0.0
+        c = plain.rounded_sums(a, b, fmt)[0].astype(dtype)
+        c[0, 0, :3] = np.inf, -np.inf, np.nan
+        addend = plain.Addend(c, 0, 1)
+        options = {"addend": addend, "few": few, "tile": SUMS[3], "sign": -1}
+        for form in FORMS[dtype]:
+            found, _ = by_kernel(a, b, form=form, **options)
+            want, _ = plain.rounded_sums(-a, b, fmt, addend=addend, form=form)
+            assert_same_bits(found, want)
+
+
+@pytest.mark.parametrize("result", ["pair", "enclosure"])
+def test_sums_beyond_float32_by_all_bits_are_infinite(assert_same_bits, result):
+    a = np.ldexp(np.ones((1, 2, 3), np.float32), 70)
+    b = np.ldexp(np.ones((1, 3, 4), np.float32), [[60], [30], [-120]])
+    b = b.astype(np.float32)
+    b[:, :, 1:3] *= -1
+    both = by_kernel(a, b, result, few=10**6, tile=SUMS[3])
+    for x, y in zip(both, plain.rounded_sums(a, b, FP32, result=result)):
+        assert_same_bits(x, y)

@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from hifigemm.engines.kernels.thin_products import thin_product
+pytest.importorskip("flint")
+
+from experiments.systems import FAMILIES, exact_parts, misses
+from hifigemm.engines.device_array import unwrap, wrap
+from hifigemm.engines.kernels.thin_products import residual, roundings, thin_product
+from hifigemm.linalg import arrays
+from hifigemm.linalg.certificate import prove
+from hifigemm.linalg.inverse import approximate_inverse
+from hifigemm.linalg.refinement import enclosure
+from hifigemm.linalg.scaling import scaled_system
 from hifigemm.linalg.upward import gamma
 from hifigemm.numerics import magnitudes
 from tests.linalg.worst_arithmetic import exact_matmul, fractions
@@ -48,8 +57,9 @@ def test_terms_pass_no_more_roundings_than_there_are(of_magnitudes):
     left = exact_moduli(fractions(a)) if of_magnitudes else fractions(a)
     exact = exact_matmul(left, fractions(v))
     sizes = exact_matmul(exact_moduli(fractions(a)), fractions(v))
+    assert roundings(70) == 9
     for i, j in np.ndindex(20, 2):
-        assert abs(got[i][j] - exact[i][j]) <= Fraction(gamma(70)) * sizes[i][j]
+        assert abs(got[i][j] - exact[i][j]) <= Fraction(gamma(9)) * sizes[i][j]
 
 
 def test_inf_and_nan_spread_as_in_any_sum():
@@ -61,3 +71,62 @@ def test_inf_and_nan_spread_as_in_any_sum():
 def test_more_columns_are_refused():
     with pytest.raises(ValueError, match="5 columns"):
         by_kernel(np.ones((2, 2)), np.ones((2, 5)), False)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("shape", [(1, 1), (5, 3), (17, 65), (18, 200)])
+def test_residuals_are_good_to_two_words(shape, count):
+    m, n = shape
+    rng = np.random.default_rng(n)
+    a = np.ldexp(rng.standard_normal((m, n)), rng.integers(-9, 9, (m, n)))
+    x = rng.standard_normal((count, n)) * np.array([[1.0], [2.0**-54]])[:count]
+    b = (a @ x.T).sum(axis=1)
+    for layout in (a, np.asfortranarray(a)):
+        tensors = [torch.from_numpy(y).to(DEVICE) for y in (layout, x, b)]
+        q, sizes, partial_sums = residual(*tensors)
+        unit = Fraction(1, 2**53)
+        share = (3 * partial_sums + 10) * unit**2
+        for i in range(m):
+            terms = [Fraction(b[i])]
+            for word in x:
+                terms += [-Fraction(v) * Fraction(y) for v, y in zip(a[i], word)]
+            exact = sum(terms)
+            size = sum(map(abs, terms))
+            got = Fraction(q[i].item())
+            assert abs(got - exact) <= unit * abs(got) + share * size
+            assert abs(Fraction(sizes[i].item()) - size) <= size * partial_sums * unit
+            assert abs(exact) < 2.0**-45 * size, "nothing cancels"
+
+
+@pytest.fixture
+def by_kernels(monkeypatch):
+    """Device arrays are multiplied by the kernels, also those of the CPU."""
+
+    def has_kernel(a, v):
+        is_real = a.dtype.kind == v.dtype.kind == "f"
+        return is_real and not arrays.is_on_host(a) and v.shape[1] <= 4
+
+    monkeypatch.setattr(arrays, "_has_kernel", has_kernel)
+
+
+@pytest.mark.parametrize("words", [1, 2])
+@pytest.mark.parametrize("family", ["random", "condition 1e9", "tridiagonal", "zeros"])
+def test_enclosures_by_kernels_hold(by_kernels, family, words):
+    draw = FAMILIES["random" if family == "zeros" else family]
+    systems = (draw(np.random.default_rng(seed)) for seed in range(9))
+    for a, b in [system for system in systems if len(system[0]) < 10][:2]:
+        if family == "zeros":
+            b[:, 0] = 0.0
+        b = b[:, :2]
+        on_device = [wrap(torch.from_numpy(x).to(DEVICE)) for x in (a, b)]
+        system = scaled_system(*on_device)
+        proof = prove(system.a, approximate_inverse(system.a))
+        enclosed = enclosure(system, proof, words)
+        radius = enclosed.of_one_word()
+        x, radius = (
+            unwrap(y).cpu().numpy() for y in system.restored(enclosed.x, radius)
+        )
+        assert misses(x, radius, exact_parts(a, b)) == []
+        assert (radius <= np.spacing(np.abs(x)) * 2.0**9).all()
+        if family == "zeros" and words == 1:
+            assert (radius[:, 0] == 0.0).all()

@@ -30,4 +30,5 @@ def _write(plan: Plan, given: Arguments) -> None:
             c=None if given.c is None else given.c[entries],
             c_exponent=plan.rounding.c_exponent,
             c_sign=plan.rounding.c_sign,
+            sign=plan.rounding.sign,
         )

@@ -716,6 +716,7 @@ def _write_apart(
             c=some.c if rounding.has_addend else None,
             c_exponent=rounding.c_exponent,
             c_sign=rounding.c_sign,
+            sign=rounding.sign,
         )
         is_combined = given.alpha != 1.0 or some.c is not None
         if is_combined and not rounding.has_addend:

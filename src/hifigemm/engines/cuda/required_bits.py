@@ -65,9 +65,10 @@ def inner_required_bits_of(
         count = kernel.num_counters(left, right)
         device = left.device
         x, y = program.operand(left), program.operand(right)
-        # The mark, an int64, and 16 bytes behind it the counters.
+        # The mark, an int64, and 16 bytes behind it the counters: whole int64 in all.
+        size = 4 + count + count % 2
         words = program.operand(
-            torch.empty(4 + count, dtype=torch.int32, device="meta"), is_zero=True
+            torch.empty(size, dtype=torch.int32, device="meta"), is_zero=True
         )
         mark = words[:4].view(torch.int64)[:1]
         exponents = inner_scaling.gaining_exponents(x, y, mark)
@@ -76,7 +77,7 @@ def inner_required_bits_of(
 
         def look(a: Tensor, b: Tensor) -> Bits:
             check_not_capturing()
-            found = torch.empty(4 + count, dtype=torch.int32, device=device)
+            found = torch.empty(size, dtype=torch.int32, device=device)
             program(a, b, found)
             low, high, _, _, *bits = found[:6].tolist()
             if (low, high) != (inner_scaling.KEPT, 0):

@@ -49,7 +49,13 @@ from hifigemm.engines.kernels.common import (
 from hifigemm.engines.kernels.crt_constants import CrtConstants, crt_constants
 from hifigemm.engines.kernels.epilogue import combine
 from hifigemm.engines.kernels.integer_sums import rounded_integers
-from hifigemm.engines.kernels.launch import Launch, Strided, float64_bits, real_view
+from hifigemm.engines.kernels.launch import (
+    Launch,
+    Strided,
+    float64_bits,
+    real_view,
+    strided,
+)
 from hifigemm.engines.kernels.rounding import finite, round_integer, with_addend
 from hifigemm.engines.kernels.special import nonfinite_product
 from hifigemm.engines.kernels.tiles import gpu_of, tiles_along
@@ -319,6 +325,7 @@ _FREE = [
     "left_row",
     "c_exponent",
     "c_sign",
+    "sign",
     "left_k",
     "right_batch",
     "right_k",
@@ -349,6 +356,7 @@ def crt_kernel(
     beta_bits: tl.int64,
     c_exponent,
     c_sign,
+    sign,
     m,
     n,
     k,
@@ -476,7 +484,7 @@ def crt_kernel(
                 y = tl.load(address_of_c, mask=stored, other=0.0).to(tl.float64)
                 y *= c_sign.to(tl.float64)
             result, second_result = _rounded_once(
-                ys_of_groups, exponent, finite(y), c_exponent + shift,
+                ys_of_groups, exponent, finite(y), c_exponent + shift, sign,
                 SET, CUT, SINGLE, ADDS, RESULT,
             )  # fmt: skip
             if FILL and tl.max(marked.to(tl.int32)) > 0:
@@ -486,6 +494,7 @@ def crt_kernel(
                     z, row_index, j, k, inside, WIDTH,
                 )  # fmt: skip
                 is_filled = marked if WIDTH == 1 else marked[:, None]
+                filled *= tl.cast(sign, tl.int32).to(tl.float64)
                 result = tl.where(is_filled, filled, result)
                 # Nothing is left of what is not finite.
                 second_result = tl.where(
@@ -581,6 +590,7 @@ def _rounded_once(
     exponent,
     addend,
     addend_exponent,
+    sign,
     SET: tl.constexpr,
     CUT: tl.constexpr,
     SINGLE: tl.constexpr,
@@ -603,6 +613,7 @@ def _rounded_once(
             exponent,
             addends[i],
             addend_exponent,
+            sign,
             RESULT,
             ADDS,
             SINGLE,
@@ -720,15 +731,9 @@ def _columns(constants: CrtConstants, *, whole: bool = False) -> int:
     return 256
 
 
-def _strided(x: Any, batch: int) -> list[Any]:
-    """A tensor (batch or 1, ...) as real numbers, and its strides in entries.
-
-    The stride along a batch of one is 0, as other ones could be of another kind.
-    """
-    if x is None:
-        return [None, 0, 0, 0]
-    stack, *strides = x.stride()
-    return [real_view(x), stack if x.shape[0] == batch > 1 else 0, *strides]
+def _strided(x: Any) -> tuple[Any, ...]:
+    """`strided` of a tensor as real numbers, with strides in entries."""
+    return None if x is None else real_view(x), *strided(x)[1:]
 
 
 def crt(
@@ -760,8 +765,8 @@ def crt(
     of complex results.
 
     Another `rounding` than NEAREST takes the place of alpha and beta: both arrays of a
-    pair or an enclosure go to `out` and `second`, or V 2**(shift - s_i - t_j) + 2**shift
-    s C is rounded once, s as the rounding has it. |V| is exact then, see
+    pair or an enclosure go to `out` and `second`, or +-V 2**(shift - s_i - t_j) +
+    2**shift s C is rounded once, signs and s as the rounding has them. |V| is exact then, see
     numerics/integer_sums.py. What is not finite of C is added to the rounded V.
 
     Parameters
@@ -826,18 +831,18 @@ def crt(
     has_operands = left is not None
     k = 0 if left is None else left.shape[2]
     is_single = out.dtype in (torch.float32, torch.complex64)
-    left, left_batch, left_row, left_k = _strided(left, batch)
-    right, right_batch, right_k, right_column = _strided(right, batch)
+    left, left_batch, left_row, left_k = _strided(left)
+    right, right_batch, right_k, right_column = _strided(right)
     half_m, half_n = halves or (0, 0)
     number, lower_limit, upper_limit = predicate or NO_PREDICATE
     _launch(
         (programs,),
-        _Products(*_strided(products, batch)[:4]),
-        _Scales(*_strided(s, batch)[:2]),
-        _Scales(*_strided(t, batch)[:2]),
-        Strided(*_strided(out, batch)),
-        Strided(*_strided(second, batch)),
-        Strided(*_strided(c, batch)),
+        _Products(*_strided(products)[:4]),
+        _Scales(*_strided(s)[:2]),
+        _Scales(*_strided(t)[:2]),
+        Strided(*_strided(out)),
+        Strided(*_strided(second)),
+        Strided(*_strided(c)),
         left,
         left_batch,
         left_row,
@@ -851,6 +856,7 @@ def crt(
         float64_bits(beta),
         rounding.c_exponent,
         rounding.c_sign,
+        rounding.sign,
         m,
         n,
         k,

@@ -130,6 +130,7 @@ def rounded_integers(
     exponent,
     addend,
     addend_exponent,
+    sign,
     RESULT: tl.constexpr,
     HAS_C: tl.constexpr,
     SINGLE: tl.constexpr,
@@ -138,8 +139,8 @@ def rounded_integers(
 ):
     """Twin: numerics.integer_sums.rounded_integers of V 2**(exponent - T).
 
-    For V see `rounding.leading_bits`. The term is addend 2**addend_exponent, a finite
-    addend, with RESULT "array" only. Values are float64; with SINGLE, numbers of float32.
+    For V see `rounding.leading_bits`. The sum is sign V + addend 2**addend_exponent, a
+    finite addend, with RESULT "array" only. Values are float64; with SINGLE, numbers of float32.
     """
     tl.static_assert(RESULT == "array" or not HAS_C)
     high, low = as_integer(h, word, LOW_BITS)
@@ -148,7 +149,8 @@ def rounded_integers(
     last = exponent - 64 - AT
     fraction = ()
     if HAS_C:
-        m, e, m_is_negative = _significand(addend)
+        # It is sign (V + sign addend), and the sign of zero is none.
+        m, e, m_is_negative = _significand(addend * sign.to(tl.float64))
         e += addend_exponent
         is_above = e - last > AT + _ROOM - 53
         is_below = e - last < -64
@@ -170,6 +172,7 @@ def rounded_integers(
         sticky = tl.where(is_far, far[1], sticky)
         top = tl.where(is_far, far[2], top)
         is_negative = tl.where(is_far, far[3], is_negative)
+        is_negative ^= (sign < 0) & (head != 0)
     value = _rounded(head, sticky, top, is_negative, SINGLE)
     second = value
     if RESULT != "array":

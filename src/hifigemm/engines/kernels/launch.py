@@ -257,10 +257,12 @@ def flat(arguments: Iterable[Any]) -> Iterator[Any]:
 
 def strided(x: Any) -> tuple[Any, ...]:
     """A tensor or buffer of three dimensions and its three strides, as kernels take
-    them.
+    them; None and zeros for None.
 
     The stride along a stack of one matrix is 0.
     """
+    if x is None:
+        return None, 0, 0, 0
     stack, *steps = x.stride()
     return x, stack if x.shape[0] > 1 else 0, *steps
 

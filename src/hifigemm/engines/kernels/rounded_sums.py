@@ -33,7 +33,7 @@ import triton.language as tl
 
 from hifigemm.engines.kernels.common import place_of, power_of_two, sign_of_finite
 from hifigemm.engines.kernels.exact_entries import biased_exponent, exact_entry
-from hifigemm.engines.kernels.launch import Launch, empty
+from hifigemm.engines.kernels.launch import Launch, empty, strided
 from hifigemm.engines.kernels.rounding import (
     finite,
     nearest_finite,
@@ -328,6 +328,7 @@ def _quick_sums(
     addend,
     c_exponent,
     shift,
+    sign,
     log_terms,
     FORM: tl.constexpr,
     SINGLE: tl.constexpr,
@@ -376,7 +377,7 @@ def _quick_sums(
     err += (num_terms + 1.0) * _UNDERFLOW
 
     # They are rounded where neither they nor results are near the ends of the range.
-    high, low = _two_sum(high, low)
+    high, low = _two_sum(high * sign, low * sign)
     values = _times_power(high, shift)
     in_range = (tl.abs(high) >= 2.0**-900) & (tl.abs(high) < 2.0**1000)
     in_range &= (tl.abs(values) >= 2.0**-900) & (tl.abs(values) < 2.0**1000)
@@ -401,6 +402,7 @@ def _sums_in_three_words(
     addend,
     c_exponent,
     shift,
+    sign,
     RESULT: tl.constexpr,
     SINGLE: tl.constexpr,
     HAS_C: tl.constexpr,
@@ -434,7 +436,7 @@ def _sums_in_three_words(
         power_of_two(-row_scale), power_of_two(-column_scale),
         start, zeros, zeros, tl.abs(start), "three words", FMA, UNROLL,
     )  # fmt: skip
-    high, middle, low = _normalised(high, middle, low)
+    high, middle, low = _normalised(high * sign, middle * sign, low * sign)
 
     # Terms are multiples of a unit: words that stay below 2**53 of it lose nothing.
     unit_bit = row_bit[:, None] + column_bit[None, :]
@@ -482,7 +484,7 @@ def _sums_in_three_words(
             step = tl.cast(h, tl.int64)
             a = sign_of_finite(tl.load(rows + step * row_step).to(tl.float64))
             b = sign_of_finite(tl.load(columns + step * column_step).to(tl.float64))
-            pattern += a[:, None] * b[None, :]
+            pattern += (a[:, None] * b[None, :]) * sign
     values = tl.where(is_marked, pattern, values)
     second_values = tl.where(is_marked, pattern, second_values)
     return values, second_values, (is_certain | is_marked) == 0
@@ -498,6 +500,7 @@ def _by_all_bits(
     c,
     c_exponent,
     shift,
+    sign,
     RESULT: tl.constexpr,
     SINGLE: tl.constexpr,
     LANES: tl.constexpr,
@@ -506,23 +509,30 @@ def _by_all_bits(
     lanes = tl.arange(0, LANES)
     extra = tl.where(lanes == 0, c, tl.zeros([LANES], tl.float64))
     extra_exponent = tl.where(lanes == 0, c_exponent, tl.zeros([LANES], tl.int32))
-    value, _, pattern = exact_entry(
+    value, side, pattern = exact_entry(
         row, row_step, column, column_step, k, extra, extra_exponent, shift,
         SINGLE, LANES,
     )  # fmt: skip
+    # An exact zero has no sign.
+    value = tl.where(side == 0, 0.0, value * sign)
+    pattern *= sign
+    if SINGLE:
+        value = value.to(tl.float32).to(tl.float64)
     second_value = value
     if RESULT != "array":
         near = value
         if RESULT == "enclosure":
             near = nearest_finite(near, SINGLE)
         is_finite = tl.abs(near) < float("inf")
-        extra = tl.where(lanes == 1, tl.where(is_finite, -near, 0.0), extra)
+        extra = tl.where(lanes == 1, tl.where(is_finite, -near * sign, 0.0), extra)
         extra_exponent = tl.where(lanes == 1, -shift, extra_exponent)
         second_value, side, _ = exact_entry(
             row, row_step, column, column_step, k, extra, extra_exponent, shift,
             SINGLE, LANES,
         )  # fmt: skip
+        second_value = second_value * sign
         if RESULT == "enclosure":
+            side = tl.where(sign < 0, -side, side)
             value = neighbour(near, tl.minimum(side, 0), SINGLE)
             second_value = neighbour(near, tl.maximum(side, 0), SINGLE)
     # The pattern of Inf and NaN is 0 where there are none.
@@ -531,10 +541,36 @@ def _by_all_bits(
     return value, tl.where(is_special, pattern, second_value)
 
 
+@triton.jit
+def _tile_of(index, m, n, TILE: tl.constexpr):
+    """Matrix of the stack, rows, columns, and which entries lie inside, of a tile.
+
+    Rows and columns beyond the last one repeat it.
+    """
+    BLOCK_M: tl.constexpr = TILE.block_m
+    BLOCK_N: tl.constexpr = TILE.block_n
+    z, tile_m, tile_n = place_of(
+        index, tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), TILE.group
+    )
+    i = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    j = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    inside = (i < m)[:, None] & (j < n)[None, :]
+    i = tl.minimum(i, m - 1).to(tl.int64)
+    j = tl.minimum(j, n - 1).to(tl.int64)
+    return z.to(tl.int64), i, j, inside
+
+
+@triton.jit
+def _places(x, z, i, j, batch, row, column):
+    """Addresses of the entries of a tile."""
+    return x + z * batch + (i * row)[:, None] + (j * column)[None, :]
+
+
 _FREE = [
     "left_batch", "left_row", "left_k", "right_batch", "right_k", "right_column",
     "out_batch", "out_row", "out_column", "second_batch", "second_row",
     "second_column", "c_batch", "c_row", "c_column", "c_exponent", "c_sign", "shift",
+    "sign",
     "m", "n", "k", "log_terms", "tiles",
 ]  # fmt: skip
 
@@ -560,6 +596,7 @@ def _quick_kernel(
     c_exponent,
     c_sign,
     shift,
+    sign,
     m,
     n,
     k,
@@ -579,21 +616,14 @@ def _quick_kernel(
     BLOCK_N: tl.constexpr = TILE.block_n
     SINGLE: tl.constexpr = out.dtype.element_ty == tl.float32
     HAS_C: tl.constexpr = c is not None
-    # The tile of this program. Rows and columns beyond the last one repeat it.
-    z, tile_m, tile_n = place_of(
-        tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), TILE.group
-    )
-    z = z.to(tl.int64)
-    i = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
-    j = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    inside = (i < m)[:, None] & (j < n)[None, :]
-    i = tl.minimum(i, m - 1).to(tl.int64)
-    j = tl.minimum(j, n - 1).to(tl.int64)
+    z, i, j, inside = _tile_of(tl.program_id(0), m, n, TILE)
 
-    # C, which is the first term of all.
+    # C, which is the first term of all. The sum with the sign of A B is that sign times
+    # the sum with C times it.
+    sign = sign.to(tl.float64)
     addend = tl.zeros([BLOCK_M, BLOCK_N], tl.float64)
     if HAS_C:
-        places = c + z * c_batch + (i * c_row)[:, None] + (j * c_column)[None, :]
+        places = _places(c, z, i, j, c_batch, c_row, c_column)
         addend = tl.load(places).to(tl.float64) * c_sign.to(tl.float64)
     values, is_certain = _quick_sums(
         left + z * left_batch + i * left_row,
@@ -601,9 +631,10 @@ def _quick_kernel(
         right + z * right_batch + j * right_column,
         tl.cast(right_k, tl.int64),
         k,
-        finite(addend),
+        finite(addend) * sign,
         c_exponent,
         shift,
+        sign,
         log_terms,
         FORM,
         SINGLE,
@@ -615,7 +646,7 @@ def _quick_kernel(
     if HAS_C:
         values = with_addend(values, addend)
     values = tl.where(is_open, float("nan"), values)
-    places = out + z * out_batch + (i * out_row)[:, None] + (j * out_column)[None, :]
+    places = _places(out, z, i, j, out_batch, out_row, out_column)
     tl.store(places, values.to(out.dtype.element_ty), mask=inside)
     tl.store(open_entries + tl.program_id(0), tl.sum(is_open.to(tl.int32)))
 
@@ -636,16 +667,8 @@ def _mark_kernel(
     """NaN in the place of entries that are not finite: so many of each tile as
     `open_entries` gets.
     """
-    BLOCK_M: tl.constexpr = TILE.block_m
-    BLOCK_N: tl.constexpr = TILE.block_n
-    z, tile_m, tile_n = place_of(
-        tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), TILE.group
-    )
-    i = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
-    j = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    inside = (i < m)[:, None] & (j < n)[None, :]
-    rows = out + z.to(tl.int64) * out_batch + i.to(tl.int64) * out_row
-    places = rows[:, None] + (j.to(tl.int64) * out_column)[None, :]
+    z, i, j, inside = _tile_of(tl.program_id(0), m, n, TILE)
+    places = _places(out, z, i, j, out_batch, out_row, out_column)
     values = tl.load(places, mask=inside, other=0.0)
     is_open = inside & ((tl.abs(values) < float("inf")) == 0)
     tl.store(places, tl.zeros_like(values) + float("nan"), mask=is_open)
@@ -677,6 +700,7 @@ def _rest_kernel(
     c_exponent,
     c_sign,
     shift,
+    sign,
     m,
     n,
     k,
@@ -698,21 +722,13 @@ def _rest_kernel(
     BLOCK_N: tl.constexpr = TILE.block_n
     SINGLE: tl.constexpr = out.dtype.element_ty == tl.float32
     HAS_C: tl.constexpr = c is not None
+    sign = sign.to(tl.float64)
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
         num_open = BLOCK_M * BLOCK_N
         if open_entries is not None:
             num_open = tl.load(open_entries + tile)
         if num_open > 0:
-            # The tile. Rows and columns beyond the last one repeat it.
-            z, tile_m, tile_n = place_of(
-                tile, tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), TILE.group
-            )
-            z = z.to(tl.int64)
-            i = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
-            j = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-            inside = (i < m)[:, None] & (j < n)[None, :]
-            i = tl.minimum(i, m - 1).to(tl.int64)
-            j = tl.minimum(j, n - 1).to(tl.int64)
+            z, i, j, inside = _tile_of(tile, m, n, TILE)
             row_step = tl.cast(left_k, tl.int64)
             column_step = tl.cast(right_k, tl.int64)
             rows = left + z * left_batch
@@ -720,14 +736,10 @@ def _rest_kernel(
 
             addend = tl.zeros([BLOCK_M, BLOCK_N], tl.float64)
             if HAS_C:
-                places = (
-                    c + z * c_batch + (i * c_row)[:, None] + (j * c_column)[None, :]
-                )
+                places = _places(c, z, i, j, c_batch, c_row, c_column)
                 addend = tl.load(places).to(tl.float64) * c_sign.to(tl.float64)
-            finite_addend = finite(addend)
-            places_out = (
-                out + z * out_batch + (i * out_row)[:, None] + (j * out_column)[None, :]
-            )
+            signed_addend = finite(addend) * sign
+            places_out = _places(out, z, i, j, out_batch, out_row, out_column)
             values = tl.zeros([BLOCK_M, BLOCK_N], tl.float64)
             second_values = values
             is_open = inside
@@ -739,7 +751,7 @@ def _rest_kernel(
                 words, second_values, is_left = _sums_in_three_words(
                     rows + i * left_row, row_step,
                     columns + j * right_column, column_step,
-                    k, finite_addend, c_exponent, shift,
+                    k, signed_addend, c_exponent, shift, sign,
                     RESULT, SINGLE, HAS_C, FMA, TILE.block_k,
                 )  # fmt: skip
                 if HAS_C:
@@ -759,13 +771,13 @@ def _rest_kernel(
                 entry = tl.min(tl.where(is_open, index, BLOCK_M * BLOCK_N))
                 is_entry = index == entry
                 is_open &= is_entry == 0
-                row = (tile_m * BLOCK_M + entry // BLOCK_N).to(tl.int64)
-                column = (tile_n * BLOCK_N + entry % BLOCK_N).to(tl.int64)
+                row = tl.max(tl.where(is_entry, i[:, None], 0))
+                column = tl.max(tl.where(is_entry, j[None, :], 0))
                 value, second_value = _by_all_bits(
                     rows + row * left_row, row_step,
                     columns + column * right_column, column_step, k,
-                    tl.sum(tl.where(is_entry, finite_addend, 0.0)), c_exponent, shift,
-                    RESULT, SINGLE, 32 * TILE.warps,
+                    tl.sum(tl.where(is_entry, signed_addend, 0.0)), c_exponent, shift,
+                    sign, RESULT, SINGLE, 32 * TILE.warps,
                 )  # fmt: skip
                 if HAS_C:
                     value = with_addend(value, tl.sum(tl.where(is_entry, addend, 0.0)))
@@ -778,11 +790,8 @@ def _rest_kernel(
                     # Nothing is left of what is not finite.
                     is_finite = tl.abs(values) < float("inf")
                     second_values = tl.where(is_finite, second_values, 0.0)
-                places = (
-                    second
-                    + z * second_batch
-                    + (i * second_row)[:, None]
-                    + (j * second_column)[None, :]
+                places = _places(
+                    second, z, i, j, second_batch, second_row, second_column
                 )
                 tl.store(places, second_values.to(out.dtype.element_ty), mask=inside)
 
@@ -809,13 +818,14 @@ def rounded_sums(
     c: Any = None,
     c_exponent: int = 0,
     c_sign: int = 1,
+    sign: int = 1,
     form: str | None = None,
     tile: Tile | None = None,
     few: int = _FEW,
     open_entries: tuple[Any, Any] | None = None,
     remakes: bool = False,
 ) -> None:
-    """Write 2**shift (A B + c_sign 2**c_exponent C), rounded once, to `out`.
+    """Write 2**shift (sign A B + c_sign 2**c_exponent C), rounded once, to `out`.
 
     An exact zero is +0; a negative sum that rounds to zero is -0. Entries of vectors
     with an Inf or NaN are those of `numerics.special.fill_nonfinite`; what is not
@@ -848,10 +858,10 @@ def rounded_sums(
     k = left.shape[2]
     if form is None:
         form = form_for(k, FP32 if out.dtype is torch.float32 else FP64)
-    sides = [_vectors(left, batch, 1, 2), _vectors(right, batch, 2, 1)]
-    outs = [_vectors(x, batch, 1, 2) for x in (out, second)]
-    addend = None if c is None else c.expand(batch, m, n)
-    c_places = _vectors(addend, batch, 1, 2)
+    y, y_batch, y_k, y_column = strided(right)
+    sides = [strided(left), (y, y_batch, y_column, y_k)]
+    outs = [strided(out), strided(second)]
+    c_places = strided(None if c is None else c.expand(batch, m, n))
     # Neighbouring threads have neighbouring columns: where those of B lie apart and the
     # rows of A do not, the transposed product is made.
     if sides[1][2] != 1 and sides[0][2] == 1:
@@ -865,7 +875,7 @@ def rounded_sums(
     x, x_batch, x_row, x_k = sides[0]
     y, y_batch, y_column, y_k = sides[1]
     operands = x, x_batch, x_row, x_k, y, y_batch, y_k, y_column
-    scalars = c_exponent, c_sign, shift, m, n, k
+    scalars = c_exponent, c_sign, shift, sign, m, n, k
     num_tiles = batch * -(-m // tile.block_m) * -(-n // tile.block_n)
     constants: dict[str, Any] = {
         "TILE": tile,
@@ -898,13 +908,3 @@ def rounded_sums(
         left_open,
     )
     _rest((programs,), *arguments, RESULT=result, FEW=few, **form_of_launch)
-
-
-def _vectors(x: Any, batch: int, vector: int, term: int) -> tuple[Any, ...]:
-    """A tensor or buffer of three dimensions, its stride along the stack, which is 0
-    for one matrix, and those along two axes.
-    """
-    if x is None:
-        return None, 0, 0, 0
-    stack = x.stride(0) if x.shape[0] == batch and batch > 1 else 0
-    return x, stack, x.stride(vector), x.stride(term)

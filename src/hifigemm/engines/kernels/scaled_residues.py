@@ -79,7 +79,7 @@ _ENTRIES = 32
 """Real numbers of a thread; where their integers have many words, threads have half as
 many.
 """
-_LEAST_AHEAD = 2
+_LEAST_AHEAD = 3
 """Panels by which scales run ahead of residues, at least: while one program joins the
 blocks of a long panel, the residues of the panel before are made.
 """
@@ -166,13 +166,21 @@ def _load_either(operands, inner, spot, ks, k, FORM: tl.constexpr):
 
 @triton.jit
 def _store_residues(
-    words, out, spot, ks, FORM: tl.constexpr, DP4A: tl.constexpr, PAIRS: tl.constexpr
+    words,
+    out,
+    spot,
+    ks,
+    FORM: tl.constexpr,
+    DP4A: tl.constexpr,
+    PAIRS: tl.constexpr,
+    LEAVES: tl.constexpr,
 ):
     """Twin: numerics.residues.residues, of the integers of a tile.
 
     Residues for every row of the table one or, with PAIRS, two; the pitch is in units
-    of 16 bytes.
+    of 16 bytes. With LEAVES they leave the cache before anything else does.
     """
+    POLICY: tl.constexpr = "evict_first" if LEAVES else ""
     out_a, out_b, pitch16, num_planes, table = out
     first, batch, start, count = spot
     vs = _vectors(start, FORM)
@@ -186,8 +194,10 @@ def _store_residues(
     if PAIRS:
         for l in range(0, num_planes, 2):
             plus, minus = residue_pair(words, table + (l // 2) * (len(words) + 4))
-            tl.store(residues + l * plane_stride, plus, mask=mask)
-            tl.store(residues + (l + 1) * plane_stride, minus, mask=mask)
+            place_of_plus = residues + l * plane_stride
+            place_of_minus = place_of_plus + plane_stride
+            tl.store(place_of_plus, plus, mask=mask, eviction_policy=POLICY)
+            tl.store(place_of_minus, minus, mask=mask, eviction_policy=POLICY)
     else:
         LENGTH: tl.constexpr = len(words) + (3 if DP4A else 2)
         for l in range(num_planes):
@@ -195,6 +205,7 @@ def _store_residues(
                 residues + l * plane_stride,
                 residue(words, table + l * LENGTH, DP4A),
                 mask=mask,
+                eviction_policy=POLICY,
             )
 
 
@@ -366,7 +377,7 @@ def scaled_residues_kernel(
         # The scaled and rounded entries as words of integers, and from these all
         # residues.
         words = integer_words(parts, scale, nearest, NUM_WORDS, TRUNCATES)
-        _store_residues(words, out, spot, ks, FORM, DP4A, PAIRS)
+        _store_residues(words, out, spot, ks, FORM, DP4A, PAIRS, False)
     else:
         # The programs of a round: first those of the blocks of a panel, then those of
         # its tiles of residues.
@@ -449,7 +460,8 @@ def scaled_residues_kernel(
                     )
                     _store_magnitudes(parts, e, low, spot, ks, FORM, PTX)
                 words = integer_words(parts, scale, nearest, NUM_WORDS, TRUNCATES)
-                _store_residues(words, out, spot, ks, FORM, DP4A, PAIRS)
+                # The cache is for the panels whose scales run ahead.
+                _store_residues(words, out, spot, ks, FORM, DP4A, PAIRS, True)
 
 
 @triton.jit
@@ -534,7 +546,7 @@ class Config:
     # blocks of 256 along k in a tile, at most: a power of two. Vectors that are no
     # longer stay in registers
     blocks: int = 4
-    # bytes by which scales run ahead of residues, if these are two panels or more
+    # bytes by which scales run ahead of residues, if these are three panels or more
     ahead: int = 8 << 20
 
 
@@ -841,19 +853,23 @@ class Layout:
 
 def config_for(dtype: Any, k: int, *, sized: bool) -> Config:
     """The tile that was quickest for square operands on an H200, between n = 512 and
-    16384.
+    16384, and for long vectors on an H100.
 
     Two vectors in the registers of a program as long as they are no longer than 2048,
     or real ones without sizes than 4096: 71 us instead of 81 for 15 moduli at n = 2048,
     with sizes 76 instead of 88, and a tenth less for other dtypes; at n = 4096 between
     nothing and 7 % less, but with sizes 14 % more. Longer float64 vectors go in pieces
-    of 512: 270 us instead of 290 at n = 4096, 4550 instead of 4721 at 16384.
+    of 512: 270 us instead of 290 at n = 4096; beyond 4096 sixteen at a time in pieces
+    of 256. On an H100 those take 1560 us for 1627 at 256 x 2**18, 1492 for 1583 at 1024
+    x 2**16, 1210 for 1228 at n = 8192.
     """
     if k <= 1024:
         return Config()
     if k <= (2048 if sized or dtype.is_complex else 4096):
         return Config(vectors=2, blocks=8 if k <= 2048 else 16)
-    return Config(vectors=8, blocks=2) if dtype == torch.float64 else Config()
+    if dtype != torch.float64:
+        return Config()
+    return Config(vectors=8, blocks=2) if k <= 4096 else Config(vectors=16, blocks=1)
 
 
 def warps_for(warps: int, num_words: int, *, dp4a: bool) -> int:

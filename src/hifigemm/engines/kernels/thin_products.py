@@ -1,4 +1,6 @@
-"""Products with few columns, of a matrix or of its magnitudes, in one reading of it."""
+"""Products with few columns, of a matrix or of its magnitudes, and residuals in two words,
+in one reading of the matrix.
+"""
 
 # Kernels are untyped.
 # mypy: disable-error-code="no-untyped-def"
@@ -12,6 +14,7 @@ import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels.launch import Launch
+from hifigemm.engines.kernels.rounded_sums import _minus_product, _two_sum
 from hifigemm.numerics.magnitudes import FEW
 
 _ROWS = 16
@@ -79,7 +82,76 @@ def _thin_product_kernel(
         tl.store(out + 3 * m + i, tl.sum(sums_3, axis=1), mask=is_inside)
 
 
+@triton.jit
+def _joined(high, low, other_high, other_low):
+    """The sum of two numbers of two words, as two words of which the first is nearest."""
+    s, lost = _two_sum(high, other_high)
+    return _two_sum(s, lost + (low + other_low))
+
+
+@triton.jit
+def _neighbours(x):
+    """The entries of even and of odd columns of a tile."""
+    return tl.split(tl.reshape(x, (x.shape[0], x.shape[1] // 2, 2)))
+
+
+@triton.jit
+def _residual_kernel(
+    a,
+    x,
+    b,
+    q,
+    sizes,
+    m,
+    n,
+    row,
+    column,
+    WORDS: tl.constexpr,
+    FMA: tl.constexpr,
+    ROWS: tl.constexpr,
+    TERMS: tl.constexpr,
+    LEVELS: tl.constexpr,
+):
+    """b - A x in two words, and |A| |x| + |b|; held against exact fractions.
+
+    A program makes ROWS entries of the residual, as the kernel above makes its rows. The
+    words of x lie one after the other, n numbers each.
+    """
+    i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    j = tl.arange(0, TERMS)
+    entries = a + i[:, None] * row + j[None, :].to(tl.int64) * column
+    is_row = i[:, None] < m
+
+    # Each place of a tile has its own sum in two words, the first one with b
+    side = tl.load(b + i[:, None], mask=is_row, other=0.0)
+    high = tl.where(j[None, :] == 0, side, 0.0)
+    low = tl.zeros((ROWS, TERMS), tl.float64)
+    size = tl.abs(high)
+    step = tl.full((), TERMS, tl.int64) * column
+    for start in range(0, n, TERMS):
+        is_term = start + j < n
+        factor = tl.load(entries, mask=is_row & is_term[None, :], other=0.0)
+        for word in tl.static_range(WORDS):
+            y = tl.load(x + word * n + start + j, mask=is_term, other=0.0)
+            other = tl.zeros((ROWS, TERMS), tl.float64) + y[None, :]
+            minus, error = _minus_product(factor, other, FMA)
+            s, lost = _two_sum(high, minus)
+            high, low = _two_sum(s, low + (lost - error))
+            size += tl.abs(minus)
+        entries += step
+
+    # Places of a row are added in pairs of neighbours
+    for _ in tl.static_range(LEVELS):
+        first_high, second_high = _neighbours(high)
+        first_low, second_low = _neighbours(low)
+        high, low = _joined(first_high, first_low, second_high, second_low)
+    is_inside = i < m
+    tl.store(q + i, tl.reshape(high, (ROWS,)), mask=is_inside)
+    tl.store(sizes + i, tl.sum(size, axis=1), mask=is_inside)
+
+
 _launch: Any = Launch(_thin_product_kernel)
+_launch_residual: Any = Launch(_residual_kernel)
 
 
 def thin_product(a: Any, v: Any, *, of_magnitudes: bool) -> Any:
@@ -116,4 +188,50 @@ def write_thin_product(a: Any, columns: Any, out: Any, *, of_magnitudes: bool) -
         ROWS=_ROWS,
         TERMS=_TERMS,
         num_warps=4,
+    )
+
+
+def roundings(n: int) -> int:
+    """How many a term of n passes at most, that of its product with them."""
+    return min(n, triton.cdiv(n, _TERMS) + _TERMS.bit_length())
+
+
+def residual(a: Any, words: Any, b: Any) -> tuple[Any, Any, int]:
+    """(q, s, t): b - A (x1 + ...) up to u |q| + (3 t + 10) u^2 s, s close to
+    |A| (|x1| + ...) + |b| after t roundings.
+
+    Parameters
+    ----------
+    a : tensor of float64, m x n, any strides
+    words : tensor of float64, w x n
+        The words of x.
+    b : tensor of float64, m
+    """
+    m, n = a.shape
+    q = torch.empty_like(b, memory_format=torch.contiguous_format)
+    sizes = torch.empty_like(q)
+    if m:
+        write_residual(a, words.contiguous(), b.contiguous(), q, sizes)
+    partial_sums = len(words) * triton.cdiv(n, _TERMS) + _TERMS.bit_length() + 1
+    return q, sizes, partial_sums
+
+
+def write_residual(a: Any, words: Any, b: Any, q: Any, sizes: Any) -> None:
+    """The same for tensors in memory, to q and sizes."""
+    _launch_residual(
+        (triton.cdiv(a.shape[0], _ROWS),),
+        a,
+        words,
+        b,
+        q,
+        sizes,
+        *a.shape,
+        *a.stride(),
+        WORDS=words.shape[0],
+        FMA=q.is_cuda,
+        ROWS=_ROWS,
+        TERMS=_TERMS,
+        LEVELS=_TERMS.bit_length() - 1,
+        num_warps=4,
+        enable_fp_fusion=False,
     )
