@@ -415,6 +415,8 @@ class Point(NamedTuple):
 class Kernel:
     """A kernel with one variant; calls of the JIT are noted too."""
 
+    is_gluon = False
+
     def __init__(self, entry):
         self.own, self.plain = entry, []
 
@@ -532,6 +534,31 @@ def test_new_variants_are_compiled_side_by_side_and_each_once(direct):
     assert compiled[0] == (a, 1)
     program(torch.zeros(4))
     assert [len(kernel.own.calls) for kernel in (a, b)] == [3, 3]
+
+
+def test_kernels_in_gluon_come_before_others_but_for_the_first(direct, monkeypatch):
+    monkeypatch.setattr(programs, "_COMPILERS", 1)
+
+    class Noted(Kernel):
+        def __init__(self, is_gluon):
+            super().__init__(Entry())
+            self.is_gluon = is_gluon
+
+        def new_variant(self, arguments, constants):
+            return self
+
+        def entry(self, arguments, constants):
+            if self not in order:
+                order.append(self)
+            return self.own
+
+    order, program = [], Program(DEVICE)
+    kernels = [Noted(is_gluon) for is_gluon in (False, False, True)]
+    x = program.operand(torch.zeros(4))
+    for kernel in kernels:
+        kernel((1,), x, 0)
+    direct(program)
+    assert order == [kernels[0], kernels[2], kernels[1]]
 
 
 def test_addresses_in_tuples_are_filled_in(direct, workspace):

@@ -203,10 +203,11 @@ def test_every_vector_of_both_operands_has_a_place():
 
 
 def test_pieces_of_a_block_divide_it():
-    for side in (0, 1, 2):
+    for scattered in (False, True):
         for vector in (1, 2, 4, 8):
-            piece = norms.SizeForm(side, True, vector, 1).piece
-            assert norms.NORM_BLOCK.value % piece == 0
+            form = norms.SizeForm(vector, 1, scattered)
+            for piece in (form.piece_along_k, form.piece_across):
+                assert norms.NORM_BLOCK.value % piece == 0
     assert norms.NORM_BLOCK.value == scaling.NORM_BLOCK
     assert norms.NORM_BITS.value == scaling.NORM_BITS
     assert norms.INFINITE.value == scaling.INFINITE

@@ -35,9 +35,11 @@ from hifigemm.numerics.bits import NO_BIT
         "sab",
         "sav",
         "sak",
+        "a_along_k",
         "sbb",
         "sbv",
         "sbk",
+        "b_along_k",
         "num_a",
         "num_b",
         "k",
@@ -50,10 +52,12 @@ def block_norms_kernel(
     sab,
     sav,
     sak,
+    a_along_k,
     b,
     sbb,
     sbv,
     sbk,
+    b_along_k,
     num_a,
     num_b,
     k,
@@ -73,7 +77,7 @@ def block_norms_kernel(
     """
     # Programs count the blocks q of a panel, then the panels of all matrices. Each
     # writes the numbers of its own block, so that their order does not matter.
-    operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
+    operands = (a, sab, sav, sak, a_along_k), (b, sbb, sbv, sbk, b_along_k)
     panel = tl.program_id(0) // blocks
     q = tl.program_id(0) % blocks
     spot = place(panel, panels, num_a, num_b, PANEL)
@@ -89,7 +93,6 @@ def block_norms_kernel(
             k,
             (block_sums, block_e, block_low),
             FORM,
-            FORM,
             False,
             PTX,
         )
@@ -102,7 +105,6 @@ def block_norms_kernel(
             first_block,
             k,
             (block_sums, block_e),
-            FORM,
             FORM,
             False,
             PTX,
@@ -170,7 +172,7 @@ def _launched(x: Any, axis: int, *, lowest: bool) -> tuple[Any, Any, Any]:
         sums,
         exponents,
         lowest_bits,
-        FORM=layout.size_forms[0],
+        FORM=layout.size_form,
         LOWEST=lowest,
         PTX=layout.ptx,
         num_warps=8,

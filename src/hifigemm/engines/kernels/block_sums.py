@@ -191,8 +191,8 @@ def _block_sums_kernel(
     half_k,
     num_planes,
     predicate,
-    lower_limit,
-    upper_limit,
+    lower_limit: tl.int64,
+    upper_limit: tl.int64,
     IS_RIGHT: tl.constexpr,
     PTX: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -202,9 +202,8 @@ def _block_sums_kernel(
     A tile is BLOCK entries along k of a vector of each of the four sums of plane l.
     Nothing where the predicate does not hold.
     """
-    if predicate is not None:  # noqa: SIM102
-        if not holds(predicate, lower_limit, upper_limit):
-            return
+    if not holds(predicate, lower_limit, upper_limit):
+        return
     # Programs count the tiles of a vector, the vectors v of a half, then the planes l.
     # No two write to the same entries.
     pieces = tl.cdiv(half_k, BLOCK)

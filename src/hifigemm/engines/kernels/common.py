@@ -11,14 +11,18 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.launch import unread
+
 Predicate = tuple[torch.Tensor, int, int]
 """An int64 tensor of one entry, a lower and an upper limit.
 
 A kernel writes nothing unless the entry lies between the limits or equals one of them.
 """
-NO_PREDICATE = None, 0, 0
 LARGEST = 2**63 - 1
 """No number that a predicate reads is larger."""
+ALWAYS = tl.constexpr(-(2**31))
+"""The lower limit of what runs always: no number is read."""
+NO_PREDICATE = unread(torch.int64), ALWAYS.value, LARGEST
 ROUND_DOUBLE = tl.constexpr(1.5 * 2.0**52)
 """Added and taken away again, it rounds a float64 below 2**51 to an integer."""
 ROUND_SINGLE = tl.constexpr(1.5 * 2.0**23)
@@ -27,8 +31,13 @@ ROUND_SINGLE = tl.constexpr(1.5 * 2.0**23)
 
 @triton.jit
 def holds(predicate, lower_limit, upper_limit):
-    """True if the number at `predicate` is in lower_limit .. upper_limit."""
-    number = tl.load(predicate)
+    """True if the number at `predicate` is in lower_limit .. upper_limit, or from
+    ALWAYS on.
+
+    Both limits are INT64, whatever their size. A kernel with a predicate and one
+    without are the same compiled kernel.
+    """
+    number = tl.load(predicate, mask=lower_limit > ALWAYS, other=ALWAYS)
     return (number >= lower_limit) & (number <= upper_limit)
 
 

@@ -321,11 +321,15 @@ _FREE = [
     "half_m",
     "alpha_bits",
     "beta_bits",
+    "left_batch",
+    "left_row",
     "c_exponent",
     "c_sign",
     "sign",
     "left_k",
+    "right_batch",
     "right_k",
+    "right_column",
     "lower_limit",
     "upper_limit",
 ]
@@ -348,8 +352,8 @@ def crt_kernel(
     right_k,
     right_column,
     shift,
-    alpha_bits,
-    beta_bits,
+    alpha_bits: tl.int64,
+    beta_bits: tl.int64,
     c_exponent,
     c_sign,
     sign,
@@ -360,8 +364,8 @@ def crt_kernel(
     half_m,
     half_n,
     predicate,
-    lower_limit,
-    upper_limit,
+    lower_limit: tl.int64,
+    upper_limit: tl.int64,
     SET: tl.constexpr,
     PTX: tl.constexpr,
     SINGLE: tl.constexpr,
@@ -382,9 +386,8 @@ def crt_kernel(
     the tiles of all `rows` of the stack. Nothing where the predicate does not hold. See
     `crt` for the arguments.
     """
-    if predicate is not None:  # noqa: SIM102
-        if not holds(predicate, lower_limit, upper_limit):
-            return
+    if not holds(predicate, lower_limit, upper_limit):
+        return
     # Bits of the word below 2**CUT are cut off; for float32 they are so many that v is
     # exact. Rounding to odd asks for two bits more than the result has: for |v| >= 2**3
     # above a last bit of 2**-52, or |v| >= 2**(CUT - 38) above one of 2**(CUT - 64).

@@ -137,8 +137,8 @@ def error_ratio_kernel(
     total,
     enough_bits,
     predicate,
-    lower_limit,
-    upper_limit,
+    lower_limit: tl.int64,
+    upper_limit: tl.int64,
     WIDTH: tl.constexpr,
     TRIANGLE: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -158,9 +158,8 @@ def error_ratio_kernel(
     of BLOCK_K. Planes are pairings of the components: for the second of a matrix, those
     of the right operand swap.
     """
-    if predicate is not None:  # noqa: SIM102
-        if not holds(predicate, lower_limit, upper_limit):
-            return
+    if not holds(predicate, lower_limit, upper_limit):
+        return
     tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
     plane, row, column = place_of(tl.program_id(0), tiles_m, tiles_n, GROUP)
     tile_m, tile_n = unfolded(row, column, m, BLOCK_M, BLOCK_N, TRIANGLE)

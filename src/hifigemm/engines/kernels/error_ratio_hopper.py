@@ -21,6 +21,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
@@ -261,8 +262,8 @@ def _ratio_kernel(
     component,
     enough_bits,
     predicate,
-    lower_limit,
-    upper_limit,
+    lower_limit: tl.int64,
+    upper_limit: tl.int64,
     WIDTH: gl.constexpr,
     TRIANGLE: gl.constexpr,
     STAGES: gl.constexpr,

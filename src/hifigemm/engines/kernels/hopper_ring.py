@@ -47,11 +47,7 @@ PRODUCER_REGISTERS = gl.constexpr(40)
 @gluon.jit
 def planes_behind(predicate, lower_limit, upper_limit, total_planes):
     """The number of planes to make: none where the predicate does not hold."""
-    if predicate is not None:
-        total_planes = gl.where(
-            holds(predicate, lower_limit, upper_limit), total_planes, 0
-        )
-    return total_planes
+    return gl.where(holds(predicate, lower_limit, upper_limit), total_planes, 0)
 
 
 @gluon.jit

@@ -366,7 +366,12 @@ def inner_exponents_kernel(
     tl.store(exponents + ks, tl.where(is_normal, d, 0))
 
 
-@triton.jit(do_not_specialize=["num_a", "num_b", "k", "lower_limit", "upper_limit"])
+_FREE_OF_GAPS = [
+    "sav", "sak", "sbv", "sbk", "num_a", "num_b", "k", "lower_limit", "upper_limit",
+]  # fmt: skip
+
+
+@triton.jit(do_not_specialize=_FREE_OF_GAPS)
 def sampled_gap_kernel(
     a,
     sav,
@@ -380,8 +385,8 @@ def sampled_gap_kernel(
     exponents,
     gap,
     predicate,
-    lower_limit,
-    upper_limit,
+    lower_limit: tl.int64,
+    upper_limit: tl.int64,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -390,9 +395,8 @@ def sampled_gap_kernel(
     A program takes a pair of a row and a column, and raises the gap to that of the
     pair. Nothing where the predicate, which is no gap that is raised, does not hold.
     """
-    if predicate is not None:  # noqa: SIM102
-        if not holds(predicate, lower_limit, upper_limit):
-            return
+    if not holds(predicate, lower_limit, upper_limit):
+        return
     pair = tl.program_id(0)
     row = (pair % num_a).to(tl.int64)
     column = (pair % num_b).to(tl.int64)
@@ -424,8 +428,8 @@ def keep_kernel(
     gaps,
     mark,
     predicate,
-    lower_limit,
-    upper_limit,
+    lower_limit: tl.int64,
+    upper_limit: tl.int64,
     BLOCK: tl.constexpr,
 ):
     """Zeros in the place of d, unless numerics.inner_scaling.closes.
@@ -433,9 +437,8 @@ def keep_kernel(
     The first program leaves a mark: 1 where d is taken, else the largest number.
     Nothing where the predicate does not hold.
     """
-    if predicate is not None:  # noqa: SIM102
-        if not holds(predicate, lower_limit, upper_limit):
-            return
+    if not holds(predicate, lower_limit, upper_limit):
+        return
     before = tl.load(gaps)
     is_kept = (before >= _WIDE_GAP) & (2 * tl.load(gaps + 2) <= before)
     ks = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

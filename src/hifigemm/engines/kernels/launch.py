@@ -164,10 +164,22 @@ class Scalar(int):
     """A float64 that a program is given anew in each run, as the bits of one value.
 
     `index` is its place among the scalars of the program. Kernels take such integers
-    with `do_not_specialize`: those of all values but 0.0 are of INT64.
+    with `do_not_specialize`, as INT64 by their annotation: the bits of 0.0 alone would
+    be of INT32.
     """
 
     index: int
+
+
+def unread(dtype: torch.dtype) -> Any:
+    """An argument for a pointer that a kernel does not follow in this launch.
+
+    None would be a constant, and another compiled kernel. The interpreter takes
+    tensors only.
+    """
+    if triton.knobs.runtime.interpret:
+        return torch.zeros(1, dtype=dtype)
+    return Address(0, dtype)
 
 
 def scalar(index: int) -> Scalar:
@@ -271,6 +283,15 @@ kernel that took one.
 """
 
 
+_entered: list[str] = []
+"""Names of the kernels that were compiled, or loaded from a cache on disk."""
+
+
+def num_kernels() -> int:
+    """Kernels that were compiled or loaded in this process."""
+    return len(_entered)
+
+
 @cache
 def enters_directly() -> bool:
     """True if compiled kernels can be entered past Triton's JIT."""
@@ -330,9 +351,10 @@ class Launch:
     the launch becomes a step of its program.
 
     Variants differ by what Triton specialises: dtypes, pointers that are multiples of
-    16, integers that equal 1 or are multiples of 16. Integers that change from call to
-    call belong into `do_not_specialize` of the kernel; those in tuples are always
-    specialised.
+    16, integers that equal 1 or are multiples of 16, and whether integers are INT32 or
+    INT64. Integers that change from call to call belong into `do_not_specialize` of the
+    kernel; those that may exceed INT32 get a type as their annotation. Integers in
+    tuples are always specialised.
 
     Parameters
     ----------
@@ -345,14 +367,13 @@ class Launch:
         self._variants: dict[tuple[Any, ...], Entry | None] = {}
         parameters = getattr(kernel, "params", None)
         self._direct = parameters is not None and enters_directly()
+        self.is_gluon = self._direct and bool(kernel.is_gluon())
         if parameters is None or not self._direct:
             return
         constant = [p.is_constexpr for p in parameters]
         if constant != sorted(constant):
             raise ValueError(f"{kernel.__name__}: constexpr parameters must come last")
-        self._specialised = tuple(
-            not p.do_not_specialize for p in parameters if not p.is_constexpr
-        )
+        self._traits = _traits_of(parameters)
 
     def __call__(
         self, grid: tuple[int, ...], *arguments: Any, **constants: Any
@@ -403,6 +424,7 @@ class Launch:
             self._variants[variant] = _entry(
                 self.compile(arguments, constants), arguments, device
             )
+            _entered.append(self.kernel.__name__)
         return self._variants[variant]
 
     def new_variant(
@@ -433,7 +455,7 @@ class Launch:
     ) -> tuple[tuple[Any, ...], list[Any]]:
         """The variant that the arguments ask for, and what an entry takes for them."""
         key: list[Any] = [device, *constants.items()]
-        values = _bound(arguments, self._specialised, key)
+        values = _bound(arguments, self._traits, key)
         return tuple(key), values
 
 
@@ -445,20 +467,40 @@ def _for_jit(argument: Any) -> Any:
     return int(argument) if kind is Scalar else argument
 
 
+class _Traits(NamedTuple):
+    """What the compiled kernel owes to a parameter."""
+
+    is_specialised: bool  # integers are known to equal 1 or to be multiples of 16
+    is_typed: bool  # the type of an integer does not depend on its value
+
+
+def _traits_of(parameters: Iterable[Any]) -> tuple[_Traits, ...]:
+    """The traits of the run-time parameters of a kernel."""
+    return tuple(
+        _Traits(not p.do_not_specialize, bool(p.annotation_type))
+        for p in parameters
+        if not p.is_constexpr
+    )
+
+
+_IN_TUPLE = _Traits(is_specialised=True, is_typed=False)
+
+
 def _bound(
-    arguments: Sequence[Any], specialised: Sequence[bool], key: list[Any]
+    arguments: Sequence[Any], traits: Sequence[_Traits], key: list[Any]
 ) -> list[Any]:
     """What an entry takes for some arguments, those of tuples one by one.
 
     `key` gets what kernels are specialised for.
     """
     values: list[Any] = []
-    for argument, special in zip(arguments, specialised, strict=True):
+    for argument, (is_specialised, is_typed) in zip(arguments, traits, strict=True):
         kind = type(argument)
         if kind is int or kind is Scalar:
             values.append(argument)
-            key.append(-_INT32 <= argument < _INT32)
-            if special:
+            if not is_typed:
+                key.append(-_INT32 <= argument < _INT32)
+            if is_specialised:
                 key.append(1 if argument == 1 else 16 * (argument & 15 == 0))
         elif kind is torch.Tensor or kind is Address or kind is Buffer:
             address = argument.data_ptr()
@@ -469,7 +511,7 @@ def _bound(
             key.append(argument.key)
         elif isinstance(argument, tuple):
             key.append(len(argument))
-            values += _bound(argument, (True,) * len(argument), key)
+            values += _bound(argument, (_IN_TUPLE,) * len(argument), key)
         else:
             values.append(argument)
             key.append(None if argument is None else kind)

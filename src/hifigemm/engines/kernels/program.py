@@ -37,8 +37,10 @@ ALIGNMENT = 256
 """Of the memory of each buffer."""
 _BOUND = 16
 """Sets of addresses for which the arguments of the launches are kept."""
-_COMPILERS = 16
-"""Kernels that are compiled side by side."""
+_COMPILERS = 6
+"""Kernels that are compiled side by side. A quarter of the time of each, Triton's front
+end, is spent under Python's lock: more of them wait for each other.
+"""
 _WORTH_A_LINE = 0.1
 """Seconds from which the log speaks of compilation."""
 _logger = logging.getLogger("hifigemm")
@@ -236,8 +238,10 @@ class Program:
             # alone: Triton hashes its own files, half a gigabyte, before its first
             # kernel
             entry(launch)
+        # Kernels in Gluon take longest: nobody waits for them alone at the end.
+        others = sorted(new[1:], key=lambda launch: not launch[1].is_gluon)
         with ThreadPoolExecutor(_COMPILERS) as pool:
-            list(pool.map(entry, new[1:]))
+            list(pool.map(entry, others))
         entries = [entry(launch) for launch in launches]
         seconds = time.perf_counter() - started
         if seconds > _WORTH_A_LINE:

@@ -57,8 +57,7 @@ def _look_at(
     workspace,
     counters,
     bits_of_vectors,
-    LEFT: tl.constexpr,
-    RIGHT: tl.constexpr,
+    FORM: tl.constexpr,
     PTX: tl.constexpr,
 ):
     """Sizes of block `index` of all; then the bits of its panel, if it was the last
@@ -78,9 +77,7 @@ def _look_at(
     )
     spot = place(panel, panels_a, num_a, num_b, PANEL)
     first_block = panel.to(tl.int64) * blocks
-    store_block(
-        operands, inner, spot, q, first_block, k, workspace, LEFT, RIGHT, False, PTX
-    )
+    store_block(operands, inner, spot, q, first_block, k, workspace, FORM, False, PTX)
     # All threads have stored their part of the block before the program counts it as
     # finished. The program that counts the last block of the panel sees what all others
     # stored, and joins it.
@@ -132,9 +129,11 @@ _FREE = [
     "sab",
     "sav",
     "sak",
+    "a_along_k",
     "sbb",
     "sbv",
     "sbk",
+    "b_along_k",
 ]
 
 
@@ -144,10 +143,12 @@ def required_bits_kernel(
     sab,
     sav,
     sak,
+    a_along_k,
     b,
     sbb,
     sbv,
     sbk,
+    b_along_k,
     num_a,
     num_b,
     k,
@@ -161,8 +162,7 @@ def required_bits_kernel(
     limit,
     panels,
     panels_a,
-    LEFT: tl.constexpr,
-    RIGHT: tl.constexpr,
+    FORM: tl.constexpr,
     PTX: tl.constexpr,
 ):
     """Twin: numerics.scaling.required_bits, with `bits_of_vectors`
@@ -175,7 +175,7 @@ def required_bits_kernel(
     and stop once the largest that were found add up to more than `limit`.
     """
     blocks = tl.cdiv(k, NORM_BLOCK)
-    operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
+    operands = (a, sab, sav, sak, a_along_k), (b, sbb, sbv, sbk, b_along_k)
     if inner_exponents is None:
         inner = ()
     else:
@@ -197,8 +197,7 @@ def required_bits_kernel(
                 workspace,
                 counters,
                 bits_of_vectors,
-                LEFT,
-                RIGHT,
+                FORM,
                 PTX,
             )
     else:
@@ -218,8 +217,7 @@ def required_bits_kernel(
                 workspace,
                 counters,
                 bits_of_vectors,
-                LEFT,
-                RIGHT,
+                FORM,
                 PTX,
             )
             index += tl.num_programs(0)
@@ -308,8 +306,7 @@ def _launch_counters(
         limit,
         panels,
         layout.panels[0],
-        LEFT=layout.size_forms[0],
-        RIGHT=layout.size_forms[1],
+        FORM=layout.size_form,
         PTX=layout.ptx,
         num_warps=8,
     )

@@ -218,8 +218,8 @@ def _product_kernel(
     less_k,
     max_k,
     predicate,
-    lower_limit,
-    upper_limit,
+    lower_limit: tl.int64,
+    upper_limit: tl.int64,
     REDUCE: tl.constexpr,
     PTX: tl.constexpr,
     ADD: tl.constexpr,
@@ -240,9 +240,8 @@ def _product_kernel(
     `wrapped`, so that only the edge of k is
     masked. Nothing where the predicate does not hold.
     """
-    if predicate is not None:  # noqa: SIM102
-        if not holds(predicate, lower_limit, upper_limit):
-            return
+    if not holds(predicate, lower_limit, upper_limit):
+        return
     tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
     # A program goes on to tiles that lie apart by the number of programs. No two write
     # to the same entries.
@@ -326,8 +325,8 @@ def _add_spans_kernel(
     num_planes,
     spans,
     predicate,
-    lower_limit,
-    upper_limit,
+    lower_limit: tl.int64,
+    upper_limit: tl.int64,
     PTX: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -338,9 +337,8 @@ def _add_spans_kernel(
     spans of a matrix z follow each other, with `num_planes` planes each. Nothing where
     the predicate does not hold.
     """
-    if predicate is not None:  # noqa: SIM102
-        if not holds(predicate, lower_limit, upper_limit):
-            return
+    if not holds(predicate, lower_limit, upper_limit):
+        return
     # Programs count the tiles of a plane, then the planes. No two write to the same
     # entries.
     tiles = tl.cdiv(entries, BLOCK)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
@@ -224,8 +225,8 @@ def _hopper_kernel(
     less_k,
     max_k,
     predicate,
-    lower_limit,
-    upper_limit,
+    lower_limit: tl.int64,
+    upper_limit: tl.int64,
     ADD: gl.constexpr,
     DIAGONALS: gl.constexpr,
     TRIANGLE: gl.constexpr,

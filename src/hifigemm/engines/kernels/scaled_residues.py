@@ -52,7 +52,9 @@ from hifigemm.engines.kernels.vector_norms import (
     K,
     SizeForm,
     along,
+    are_below,
     block_sizes,
+    chosen,
     exponent_factors,
     join_blocks,
     joined_sizes,
@@ -98,12 +100,7 @@ class Form:
     compiled.
     """
 
-    # `left_along_k`, `right_along_k`: the entries of the vectors of A or B lie side by
-    # side, and the other strides count in units of `vector`
-    left_along_k: bool
-    right_along_k: bool
-    even: bool  # k is a multiple of the tile
-    vector: int  # entries that may be loaded at a time
+    vector: int  # entries of an operand along k that may be loaded at a time
     width: int  # components of an entry: 1, or 2 for complex operands
     # `vectors`, `blocks`: vectors and blocks of 256 along k in a tile
     vectors: int
@@ -141,53 +138,30 @@ def _load(x, mask, FORM: tl.constexpr):
     WIDTH: tl.constexpr = FORM.width
     parts = ()
     for i in tl.static_range(WIDTH):
-        if FORM.even:
-            parts += (tl.load(x + i).to(tl.float64),)
-        else:
-            parts += (tl.load(x + i, mask=mask, other=0.0).to(tl.float64),)
+        parts += (tl.load(x + i, mask=mask, other=0.0).to(tl.float64),)
     return parts
 
 
 @triton.jit
-def _load_tile(operand, spot, ks, k, ALONG_K: tl.constexpr, FORM: tl.constexpr):
-    """The components of a tile of an operand.
-
-    ALONG_K: entries lie side by side along k, the other strides are in units of VECTOR.
+def _load_either(operands, inner, spot, ks, k, FORM: tl.constexpr):
+    """The components of a tile of the operand that the program takes, scaled along k
+    by `inner`.
     """
-    x, sb, sv, sk = operand
-    _, batch, start, count = spot
+    is_left, batch, start, count = spot
+    x, sb, sv, sk, along_k = chosen(is_left, operands[0], operands[1])
     # A vector beyond the last one is read as the last: nothing of it is stored.
     vs = tl.minimum(_vectors(start, FORM), count - 1).to(tl.int64)
-    first_entries = batch * sb + vs * sv
-    if ALONG_K:
-        entries = x + first_entries * (FORM.vector * FORM.width) + ks * FORM.width
+    # Both layouts have compiled code, so that one kernel serves all. Along k the
+    # compiler sees that FORM.vector entries are loaded at a time.
+    if along_k != 0:
+        vectors = batch * (sb // FORM.vector) + vs * (sv // FORM.vector)
+        entries = x + vectors * (FORM.vector * FORM.width) + ks * FORM.width
+        parts = _load(entries, are_below(ks, k, FORM.vector), FORM)
     else:
-        entries = x + first_entries * FORM.width + ks.to(tl.int64) * (sk * FORM.width)
-    return _load(entries, ks < k, FORM)
-
-
-@triton.jit
-def _chosen(is_left, left, right):
-    """The numbers of A or those of B, from two tuples in the same order."""
-    chosen = ()
-    for i in tl.static_range(len(left)):
-        chosen += (tl.where(is_left, left[i], right[i]),)
-    return chosen
-
-
-@triton.jit
-def _load_either(operands, inner, spot, ks, k, FORM: tl.constexpr):
-    """A tile of the operand that the program takes, scaled along k by `inner`."""
-    # Operands of the same layout share compiled code, with arguments chosen at run
-    # time.
-    if FORM.left_along_k == FORM.right_along_k:
-        chosen = _chosen(spot[0], operands[0], operands[1])
-        parts = _load_tile(chosen, spot, ks, k, FORM.left_along_k, FORM)
-    elif spot[0]:
-        parts = _load_tile(operands[0], spot, ks, k, FORM.left_along_k, FORM)
-    else:
-        parts = _load_tile(operands[1], spot, ks, k, FORM.right_along_k, FORM)
-    return scaled(parts, inner, spot[0], ks)
+        vectors = batch * sb + vs * sv
+        entries = x + vectors * FORM.width + ks.to(tl.int64) * (sk * FORM.width)
+        parts = _load(entries, ks < k, FORM)
+    return scaled(parts, inner, is_left, ks)
 
 
 @triton.jit
@@ -263,9 +237,11 @@ _FREE = [
     "sab",
     "sav",
     "sak",
+    "a_along_k",
     "sbb",
     "sbv",
     "sbk",
+    "b_along_k",
     "num_a",
     "num_b",
     "k",
@@ -293,10 +269,12 @@ def scaled_residues_kernel(
     sab,
     sav,
     sak,
+    a_along_k,
     b,
     sbb,
     sbv,
     sbk,
+    b_along_k,
     num_a,
     num_b,
     k,
@@ -330,11 +308,10 @@ def scaled_residues_kernel(
     inner_exponents,
     inner_sign,
     predicate,
-    lower_limit,
-    upper_limit,
+    lower_limit: tl.int64,
+    upper_limit: tl.int64,
     FORM: tl.constexpr,
-    LEFT: tl.constexpr,
-    RIGHT: tl.constexpr,
+    SIZES: tl.constexpr,
     NUM_WORDS: tl.constexpr,
     TRUNCATES: tl.constexpr,
     WHOLE: tl.constexpr,
@@ -361,10 +338,9 @@ def scaled_residues_kernel(
     nobody. Where the predicate does not hold, all programs leave at once, those that
     would wait and those that they would wait for.
     """
-    if predicate is not None:  # noqa: SIM102
-        if not holds(predicate, lower_limit, upper_limit):
-            return
-    operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
+    if not holds(predicate, lower_limit, upper_limit):
+        return
+    operands = (a, sab, sav, sak, a_along_k), (b, sbb, sbv, sbk, b_along_k)
     if inner_exponents is None:
         inner = ()
     else:
@@ -424,8 +400,7 @@ def scaled_residues_kernel(
                         first_block,
                         k,
                         (block_sums, block_e),
-                        LEFT,
-                        RIGHT,
+                        SIZES,
                         SUMS,
                         PTX,
                     )
@@ -471,7 +446,7 @@ def scaled_residues_kernel(
                     arrived = tl.atomic_add(arrivals + panel, 0, sem="acquire")
                     while arrived <= blocks:
                         arrived = tl.atomic_add(arrivals + panel, 0, sem="acquire")
-                scale_exponents, to_nearest, batch_stride, begin = _chosen(
+                scale_exponents, to_nearest, batch_stride, begin = chosen(
                     first, scales[0], scales[1]
                 )
                 vectors = batch * batch_stride + vs
@@ -502,7 +477,7 @@ def _store_scales(
     scale, nearest = scale_of(
         n, e, range_ptr, tl.where(is_left, balances[0], balances[1])
     )
-    scale_exponents, to_nearest, batch_stride, begin = _chosen(
+    scale_exponents, to_nearest, batch_stride, begin = chosen(
         is_left, scales[0], scales[1]
     )
     inside = vs < count
@@ -824,8 +799,7 @@ def _run(
         lower_limit,
         upper_limit,
         FORM=layout.form,
-        LEFT=None if is_whole else layout.size_forms[0],
-        RIGHT=None if is_whole else layout.size_forms[-1],
+        SIZES=None if is_whole else layout.size_form,
         NUM_WORDS=constants.num_words,
         TRUNCATES=has_residues and truncates,
         WHOLE=is_whole,
@@ -845,15 +819,15 @@ class Layout:
     """How operands of some shapes and strides are cut up."""
 
     shapes: tuple[tuple[int, int], ...]  # (batch, vectors) of each operand
-    # strides along the stack, from vector to vector and along k of each operand, as the
-    # kernels take them
-    distances: tuple[tuple[int, int, int], ...]
+    # strides along the stack, from vector to vector and along k of each operand, and
+    # whether its entries lie side by side along k, as the kernels take them
+    distances: tuple[tuple[int, int, int, int], ...]
     # `k`, `pitch`: inner dimension, and the length of rows of residues
     k: int
     pitch: int
-    # `form`, `size_forms`: for the residues, and for the sizes of each operand
+    # `form`, `size_form`: for the residues, and for the sizes
     form: Form
-    size_forms: tuple[SizeForm, ...]
+    size_form: SizeForm
     # `tiles`, `panels`: tiles of vectors that stay in registers, and panels of 16
     # vectors, of each operand
     tiles: tuple[int, ...]
@@ -932,45 +906,30 @@ def _layout(
         (stride[0] if shape[0] > 1 else 0, stride[3 - axis], stride[axis])
         for shape, stride, axis, _ in facts
     ]
-    sides = [1 if k == 1 or e == 1 else 2 if v == 1 else 0 for _, v, e in distances]
     wide = 16 // _SIZES[dtype] if width == 1 else 1
-    vectors = [
-        wide if aligned and b % wide == 0 and (v if side == 1 else e) % wide == 0 else 1
-        for (b, v, e), side, (*_, aligned) in zip(distances, sides, facts, strict=True)
-    ]
-    vector = min(
-        [entries for entries, side in zip(vectors, sides, strict=True) if side == 1],
-        default=wide,
-    )
-    vectors = [
-        vector if side == 1 else entries
-        for entries, side in zip(vectors, sides, strict=True)
-    ]
-    units = [vector if side == 1 else 1 for side in sides]
+    strides = []
+    is_wide = True
+    is_scattered = False
+    for (b, v, e), (_, count), (*_, aligned) in zip(
+        distances, shapes, facts, strict=True
+    ):
+        is_along_k = k == 1 or e == 1
+        strides.append((b, v, e, int(is_along_k)))
+        is_scattered |= not is_along_k and v != 1
+        # Entries that lie side by side are loaded 16 bytes at a time, where all of them
+        # begin at multiples of 16 bytes.
+        length, step = (k, v) if is_along_k else (count, e)
+        is_wide &= aligned and all(x % wide == 0 for x in (b, step, length))
+    vector = wide if is_wide else 1
     blocks = min(config.blocks, 1 << (-(-k // block) - 1).bit_length())
     panels = tuple(batch * -(-count // panel) for batch, count in shapes)
-    even = k % block == 0 and all(count % panel == 0 for _, count in shapes)
     return Layout(
         shapes=shapes,
-        distances=tuple(
-            (b // unit, v // unit, e)
-            for (b, v, e), unit in zip(distances, units, strict=True)
-        ),
+        distances=tuple(strides),
         k=k,
         pitch=-(-k // 128) * 128 if k >= _LONG else -(-k // 16) * 16,
-        form=Form(
-            sides[0] == 1,
-            sides[-1] == 1,
-            k % (blocks * block) == 0,
-            vector,
-            width,
-            config.vectors,
-            blocks,
-        ),
-        size_forms=tuple(
-            SizeForm(side, even, entries, width)
-            for side, entries in zip(sides, vectors, strict=True)
-        ),
+        form=Form(vector, width, config.vectors, blocks),
+        size_form=SizeForm(vector, width, is_scattered),
         tiles=tuple(batch * -(-count // config.vectors) for batch, count in shapes),
         panels=panels,
         steps=-(-k // (blocks * block)),

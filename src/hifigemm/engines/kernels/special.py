@@ -25,7 +25,7 @@ from hifigemm.engines.kernels.common import (
     holds,
     sign_of_finite,
 )
-from hifigemm.engines.kernels.launch import Launch, Strided, real_view, strided
+from hifigemm.engines.kernels.launch import Launch, real_view, strided
 
 _BLOCK = 512
 """Complex entries of a tile."""
@@ -69,17 +69,44 @@ def nonfinite_product(
     return re
 
 
-@triton.jit(do_not_specialize=["lower_limit", "upper_limit"])
+_FREE = [
+    "c_batch",
+    "c_row",
+    "c_column",
+    "left_batch",
+    "left_row",
+    "left_k",
+    "right_batch",
+    "right_k",
+    "right_column",
+    "entries",
+    "columns",
+    "k",
+    "lower_limit",
+    "upper_limit",
+]
+
+
+@triton.jit(do_not_specialize=_FREE)
 def _restore_kernel(
     c,
+    c_batch,
+    c_row,
+    c_column,
     left,
+    left_batch,
+    left_row,
+    left_k,
     right,
+    right_batch,
+    right_k,
+    right_column,
     entries,
     columns,
     k,
     predicate,
-    lower_limit,
-    upper_limit,
+    lower_limit: tl.int64,
+    upper_limit: tl.int64,
     FLAT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -89,9 +116,8 @@ def _restore_kernel(
     `columns` entries; with FLAT they follow each other in memory. Nothing where the
     predicate does not hold.
     """
-    if predicate is not None:  # noqa: SIM102
-        if not holds(predicate, lower_limit, upper_limit):
-            return
+    if not holds(predicate, lower_limit, upper_limit):
+        return
     # Programs count the tiles of a matrix, then the matrices z of the stack. Each entry
     # is read and written by one program alone.
     entries = tl.cast(entries, tl.int64)
@@ -103,8 +129,9 @@ def _restore_kernel(
     is_suspect = True
     if FLAT:
         numbers = 2 * first + tl.arange(0, 2 * BLOCK)
+        # Both components of an entry are there, or none, and are loaded together.
         x = tl.load(
-            c.entries + 2 * z * entries + numbers, mask=numbers < 2 * entries, other=0.0
+            c + 2 * z * entries + numbers, mask=numbers // 2 < entries, other=0.0
         )
         is_suspect = tl.max((tl.abs(x) < float("inf")).to(tl.int32) ^ 1) > 0
     if is_suspect:
@@ -115,16 +142,16 @@ def _restore_kernel(
         index = tl.minimum(index, entries - 1)
         i = index // columns
         j = index % columns
-        address = c.entries + 2 * (z * c.batch + i * c.row + j * c.column)
+        address = c + 2 * (z * c_batch + i * c_row + j * c_column)
         re = tl.load(address, mask=inside, other=0.0)
         im = tl.load(address + 1, mask=inside, other=0.0)
         is_finite = (tl.abs(re) < float("inf")) & (tl.abs(im) < float("inf"))
         if tl.max(is_finite.to(tl.int32) ^ 1) > 0:
             # The pattern of the whole tile from rows of A and columns of B.
-            row = left.entries + 2 * (z * left.batch + i * left.row)
-            column = right.entries + 2 * (z * right.batch + j * right.column)
+            row = left + 2 * (z * left_batch + i * left_row)
+            column = right + 2 * (z * right_batch + j * right_column)
             re_pattern, im_pattern = tl.split(
-                nonfinite_product(row, column, k, left.column, right.row, inside, 2)
+                nonfinite_product(row, column, k, left_k, right_k, inside, 2)
             )
             # A component without an infinite term has overflowed, or its neighbour has;
             # it stays as the library has it.
@@ -170,9 +197,12 @@ def restore_special_values(
     is_flat = c.stride()[1:] == (n, 1) and (batch == 1 or c.stride(0) == m * n)
     _launch(
         (batch * triton.cdiv(m * n, _BLOCK),),
-        Strided(real_view(c), *c.stride()),
-        Strided(real_view(a), *strided(a)[1:]),
-        Strided(real_view(b), *strided(b)[1:]),
+        real_view(c),
+        *c.stride(),
+        real_view(a),
+        *strided(a)[1:],
+        real_view(b),
+        *strided(b)[1:],
         m * n,
         n,
         a.shape[2],

@@ -71,23 +71,27 @@ _TWO_TO_52 = tl.constexpr(2.0**52)
 
 @dataclass(frozen=True)
 class SizeForm:
-    """What is known of an operand whose sizes are taken when the kernel is compiled."""
+    """What is known of operands whose sizes are taken when the kernel is compiled."""
 
-    # 1: the entries of a vector lie side by side, and the other strides count in units
-    # of `vector`. 2: those of
-    # neighbouring vectors do, and the other strides are multiples of `vector`. 0:
-    # neither
-    side: int
-    even: bool  # k is a multiple of 256, and the number of vectors one of 16
-    vector: int  # entries that may be loaded at a time
+    # Entries that may be loaded at a time: in an operand ALONG_K a divisor of k, in
+    # another one of the number of vectors. Strides to the next vector, or along k, are
+    # multiples of it.
+    vector: int
     width: int  # components of an entry: 1, or 2 for complex operands
+    scattered: bool  # operands that are not ALONG_K may have any strides
+
+    # Entries along k that the threads share: a thread has few of a piece, but some of
+    # every piece.
 
     @property
-    def piece(self) -> int:
-        """Entries along k that the threads share: a thread has few of a piece, but some
-        of every piece.
-        """
-        return (32, 32 * self.vector, PANEL.value * self.vector)[self.side]
+    def piece_along_k(self) -> int:
+        """Entries of a piece of an operand ALONG_K."""
+        return 32 * self.vector
+
+    @property
+    def piece_across(self) -> int:
+        """Entries of a piece of another operand."""
+        return 32 if self.scattered else PANEL.value * self.vector
 
 
 @triton.jit
@@ -136,6 +140,15 @@ def place(index, tiles_a, num_a, num_b, VECTORS: tl.constexpr):
     tile = tl.where(is_left, index, index - tiles_a)
     tiles = tl.cdiv(count, VECTORS)
     return is_left, (tile // tiles).to(tl.int64), (tile % tiles) * VECTORS, count
+
+
+@triton.jit
+def chosen(is_left, left, right):
+    """The numbers of A or those of B, from two tuples in the same order."""
+    numbers = ()
+    for i in tl.static_range(len(left)):
+        numbers += (tl.where(is_left, left[i], right[i]),)
+    return numbers
 
 
 @triton.jit
@@ -263,6 +276,16 @@ def scale_of(squares, e, range_ptr, balance):
 
 
 @triton.jit
+def are_below(indices, limit, VECTOR_SIZE: tl.constexpr):
+    """True for indices below a limit that is a multiple of VECTOR_SIZE.
+
+    The compiler sees that neighbours share the answer, so that they are loaded at a
+    time.
+    """
+    return indices // VECTOR_SIZE < limit // VECTOR_SIZE
+
+
+@triton.jit
 def scaled(parts, inner, is_left, ks):
     """The components of a tile times 2**d of their terms for the left operand, 2**-d
     for the right one.
@@ -282,47 +305,38 @@ def scaled(parts, inner, is_left, ks):
 
 
 @triton.jit
-def _block_of(operand, inner, spot, q, k, FORM: tl.constexpr):
+def _block_of(operand, inner, spot, q, k, ALONG_K: tl.constexpr, FORM: tl.constexpr):
     """The components of block `q` of the 16 vectors of a panel, 0 outside.
 
-    A tile has the axes K, VECTOR and PIECE: piece p of a vector holds FORM.piece
-    entries, from number 256 q + p FORM.piece on.
+    A tile has the axes K, VECTOR and PIECE: piece p of a vector holds `LENGTH` entries,
+    from number 256 q + p LENGTH on.
     """
     x, sb, sv, sk = operand
     is_left, batch, start, count = spot
+    LENGTH: tl.constexpr = FORM.piece_along_k if ALONG_K else FORM.piece_across
     vs = along(start + tl.arange(0, PANEL), VECTOR)
-    pieces = along(tl.arange(0, NORM_BLOCK // FORM.piece), PIECE) * FORM.piece
+    pieces = along(tl.arange(0, NORM_BLOCK // LENGTH), PIECE) * LENGTH
     # Indices along k: a thread has a few entries of each piece.
-    ks = q * NORM_BLOCK + along(tl.arange(0, FORM.piece), K) + pieces
-    # Addresses in which the compiler sees that neighbours along k, or neighbouring
-    # vectors, lie side by side behind a multiple of FORM.vector entries.
-    if FORM.side == 1:
-        entries = (
-            x
-            + (batch * sb + vs.to(tl.int64) * sv) * (FORM.vector * FORM.width)
-            + ks * FORM.width
-        )
-    elif FORM.side == 2:
+    ks = q * NORM_BLOCK + along(tl.arange(0, LENGTH), K) + pieces
+    # Addresses and masks in which the compiler sees that neighbours along k, or
+    # neighbouring vectors, lie side by side behind a multiple of FORM.vector entries.
+    if ALONG_K:
+        vectors = batch * (sb // FORM.vector) + vs.to(tl.int64) * (sv // FORM.vector)
+        entries = x + vectors * (FORM.vector * FORM.width) + ks * FORM.width
+        inside = are_below(ks, k, FORM.vector) & (vs < count)
+    elif FORM.scattered:
+        vectors = batch * sb + vs.to(tl.int64) * sv
+        entries = x + vectors * FORM.width + ks.to(tl.int64) * (sk * FORM.width)
+        inside = (ks < k) & (vs < count)
+    else:
         row = ks.to(tl.int64) * (sk // FORM.vector) + batch * (sb // FORM.vector)
         entries = x + row * (FORM.vector * FORM.width) + vs * FORM.width
-    else:
-        entries = (
-            x
-            + (batch * sb + vs.to(tl.int64) * sv) * FORM.width
-            + ks.to(tl.int64) * (sk * FORM.width)
-        )
+        inside = (ks < k) & are_below(vs, count, FORM.vector)
     # Components of a complex entry lie side by side.
     WIDTH: tl.constexpr = FORM.width
     parts = ()
     for i in tl.static_range(WIDTH):
-        if FORM.even:
-            parts += (tl.load(entries + i).to(tl.float64),)
-        else:
-            parts += (
-                tl.load(entries + i, mask=(ks < k) & (vs < count), other=0.0).to(
-                    tl.float64
-                ),
-            )
+        parts += (tl.load(entries + i, mask=inside, other=0.0).to(tl.float64),)
     return scaled(parts, inner, is_left, ks)
 
 
@@ -429,13 +443,14 @@ def _store_block_of(
     first_block,
     k,
     workspace,
+    ALONG_K: tl.constexpr,
     FORM: tl.constexpr,
     SUMS: tl.constexpr,
     PTX: tl.constexpr,
 ):
-    """`store_block` for one of both operands."""
+    """`store_block` for an operand of one layout."""
     LOWEST: tl.constexpr = len(workspace) == 3
-    parts = _block_of(operand, inner, spot, q, k, FORM)
+    parts = _block_of(operand, inner, spot, q, k, ALONG_K, FORM)
     if LOWEST:
         parts = _finite(parts)
     e, sums = block_sizes(parts, PIECE, SUMS, PTX)
@@ -457,24 +472,27 @@ def store_block(
     first_block,
     k,
     workspace,
-    LEFT: tl.constexpr,
-    RIGHT: tl.constexpr,
+    FORM: tl.constexpr,
     SUMS: tl.constexpr,
     PTX: tl.constexpr,
 ):
     """Store exponent, sum of squares and lowest bit of block q of a panel of 16
     vectors.
 
-    `first_block` is the number of the panel's first block among all; `inner` is that
-    of `scaled`. `workspace` takes sums and exponents; with a third array also the
-    lowest bits, and the entries that hold an Inf or NaN count as 0.
+    An operand is its address, its strides along the stack, the vectors and k, and
+    whether its entries lie side by side along k. `first_block` is the number of the
+    panel's first block among all; `inner` is that of `scaled`. `workspace` takes sums
+    and exponents; with a third array also the lowest bits, and the entries that hold
+    an Inf or NaN count as 0.
     """
-    # Operands differ in type and layout: each has compiled code of its own.
-    if spot[0]:
+    x, sb, sv, sk, along_k = chosen(spot[0], operands[0], operands[1])
+    operand = (x, sb, sv, sk)
+    # Both layouts have compiled code, so that one kernel serves all.
+    if along_k != 0:
         _store_block_of(
-            operands[0], inner, spot, q, first_block, k, workspace, LEFT, SUMS, PTX
+            operand, inner, spot, q, first_block, k, workspace, True, FORM, SUMS, PTX
         )
     else:
         _store_block_of(
-            operands[1], inner, spot, q, first_block, k, workspace, RIGHT, SUMS, PTX
+            operand, inner, spot, q, first_block, k, workspace, False, FORM, SUMS, PTX
         )
