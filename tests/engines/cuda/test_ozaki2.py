@@ -926,7 +926,9 @@ def written(plan, engine):
         else None
     )
     return (
-        program._built(plan, [*tensors, record, None, None], (None, None), 0, PLAIN)
+        program._built(
+            plan, [*tensors, record, None, None, None], (None, None), 0, PLAIN
+        )
         .finish()
         .nbytes
     )

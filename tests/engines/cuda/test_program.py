@@ -58,7 +58,7 @@ def test_a_program_is_written_once_for_each_layout(engine, writes):
             on_host(run(plan, x, y, engine).values),
             hg.matmul(*operands(seed=seed), scheme=FIXED),
         )
-    assert writes == [[(1, 4, 9), (1, 9, 5), (1, 4, 5), None, None, None]]
+    assert writes == [[(1, 4, 9), (1, 9, 5), (1, 4, 5), None, None, None, None]]
     transposed = np.swapaxes(arrays(np.swapaxes(a, 1, 2))[0], 1, 2)
     odd = wrap(torch.zeros(37, dtype=torch.float64, device=DEVICE)[1:].view(1, 4, 9))
     c, out = arrays(np.ones((1, 4, 5)), np.zeros((1, 5, 4)))
@@ -97,7 +97,7 @@ def test_sizes_of_a_workspace_are_found_once(engine, writes):
     sizes = [program.nbytes(1, 2, 3), program.nbytes(1, 2, 3), program.nbytes(1, 4, 5)]
     assert len(writes) == 2
     assert sizes[0] == sizes[1] <= sizes[2]
-    assert writes[0] == [(1, 2, 9), (1, 9, 3), (1, 2, 3), None, None, None]
+    assert writes[0] == [(1, 2, 9), (1, 9, 3), (1, 2, 3), None, None, None, None]
 
 
 def test_blocks_clear_what_those_before_them_used(engine):

@@ -706,7 +706,9 @@ def test_a_program_takes_the_workspace_of_its_plan(product, engine, costs):
             else None
         )
         return (
-            program._built(plan, [*tensors, record, None, None], (None, None), 0, PLAIN)
+            program._built(
+                plan, [*tensors, record, None, None, None], (None, None), 0, PLAIN
+            )
             .finish()
             .nbytes
         )
