@@ -31,7 +31,7 @@ def test_the_summary_counts_times_and_saves(tmp_path, random):
         4,
         4,
     )
-    assert ("DoubleDouble" if a.device.type == "cpu" else "Ozaki") in emulated.scheme
+    assert "DoubleDouble" in emulated.scheme  # on a GPU as well, where it is small
     assert emulated.seconds > 0
     assert emulated.gain == pytest.approx(
         emulated.native_seconds * 4 / emulated.seconds
