@@ -57,7 +57,6 @@ _KERNELS = {
             "slice_gemm_kernel",
             "_product_kernel",
             "_hopper_kernel",
-            "_add_spans_kernel",
         ),
         "products",
     ),
