@@ -641,8 +641,7 @@ def test_splits_are_the_same_on_tensors(scheme, make_pair, assert_equal):
             (TensorEngine(), on_device(a), on_device(b), on_device(x)),
         ):
             plan = planned(scheme, p, q, "fp64", engine)
-            given = (y, None) if side == "left" else (None, y)
-            scale = plan.scheme.scales(plan, *given, engine)[side == "right"]
+            scale = plan.scheme.scales(plan, p, q, engine)[side == "right"]
             splits.append(plan.scheme.split(plan, y, side, scale, engine))
         assert_equal(
             [splits[1].planes, splits[1].facts], [splits[0].planes, splits[0].facts]

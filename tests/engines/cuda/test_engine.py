@@ -122,6 +122,7 @@ def test_native_products_are_those_of_the_library(engine, dtype, assert_same_bit
     )
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
 def test_a_native_product_for_a_number_is_looked_at_on_the_device(
     as_on_gpu, make_pair, monkeypatch, dtype

@@ -47,6 +47,7 @@ def graded(span, shape=(9, 40, 7), dtype="float64", batch=1, seed=0):
     return a.astype(dtype), b.astype(dtype)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
 def test_forced_counts_have_the_bits_of_numpy(engine, dtype, assert_same_bits):
     for span in (0, 40):
@@ -160,6 +161,7 @@ def test_bits_of_scaled_operands_take_one_look(engine):
             assert (wanted is None) == (limit == 0 or np.ptp(np.log2(abs(a))) < 30)
 
 
+@pytest.mark.slow
 def test_repeated_products_look_at_the_operands(engine, monkeypatch, assert_same_bits):
     take_as_device(engine, monkeypatch)
     monkeypatch.setattr(program, "enters_directly", lambda: True)

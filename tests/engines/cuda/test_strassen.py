@@ -86,6 +86,7 @@ def test_halves_give_the_bits_of_numpy(
     assert_same_bits(run(in_halves(plan), a, b, engine)[2], by_numpy(a, b, fixed(9)))
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     "family", ["opposed_spans", "cancelling", "zeros", "sparse", "phi_8"]

@@ -45,7 +45,7 @@ def few_columns(monkeypatch):
     """Squares of few rows, for the interpreter: one is as high as a tile has
     columns.
     """
-    monkeypatch.setattr(crt, "_columns", lambda constants: 8)
+    monkeypatch.setattr(crt, "_columns", lambda constants, **options: 8)
 
 
 def check(a, function=hnp.syrk, **options):

@@ -410,7 +410,7 @@ def test_triangles_are_written_on_and_below_the_diagonal(device, monkeypatch, m,
 @pytest.mark.parametrize("m", [5, 21])
 def test_triangles_add_c_once_in_place(device, monkeypatch, m):
     """C is the result's own memory, and no tile repeats a row of it."""
-    monkeypatch.setattr(kernels, "_columns", lambda constants: 8)
+    monkeypatch.setattr(kernels, "_columns", lambda constants, whole: 8)
     rng = np.random.default_rng(m)
     moduli, dtype = moduli_set(3, False), np.float64
     integers, products = products_for(rng, moduli, 1, m, m, dtype)

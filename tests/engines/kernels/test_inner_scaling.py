@@ -127,6 +127,7 @@ def test_exponents_equal_plain_maths(rng, shape, dtype):
         assert is_kept == (span > 0 and shape[1] > 1)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_hostile_exponents_equal_plain_maths(rng, dtype):
     for shape in SHAPES[1:]:
@@ -149,6 +150,7 @@ def test_a_stack_has_one_d(rng):
     check(np.concatenate([a, 2.0**40 * a, a]), b)
 
 
+@pytest.mark.slow
 def test_many_vectors_share_maxima(rng):
     a, b = graded(rng, (1100, 20, 3), 40)
     a[0, 700] = np.ldexp(a[0, 700], rng.integers(-300, 300, 20))
@@ -166,6 +168,7 @@ def test_nothing_is_read_where_the_predicate_does_not_hold(rng):
     assert int(mark) == kernels.KEPT
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(17, 70, 9), (3, 1300, 5)])
 def test_residues_are_those_of_scaled_operands(rng, shape, dtype):

@@ -158,6 +158,7 @@ def test_tiles_occupy_all_multiprocessors_where_they_can():
         assert max(tile.block_m, tile.block_n) < 32 * tile.warps
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("tall", [False, True])
 def test_entries_that_are_not_finite_are_made_again(assert_same_bits, dtype, tall):
@@ -183,6 +184,7 @@ def test_entries_that_are_not_finite_are_made_again(assert_same_bits, dtype, tal
     assert_same_bits(out.cpu().numpy(), want)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("few", [8, 10**6], ids=["words", "all bits"])
 def test_sums_with_the_negative_product(make_pair, assert_same_bits, dtype, few):
