@@ -12,6 +12,7 @@ import hifigemm as hg
 torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
 
+import hifigemm.linalg.torch_operators  # noqa: E402
 from hifigemm.interop import torch_operators  # noqa: E402, F401
 from tests.interop.texts import ACCURACIES, SCHEMES  # noqa: E402
 
@@ -27,7 +28,11 @@ SCHEMAS = {
         " -> Tensor(a!)"
     ),
 }
-"""Every operator of hifigemm and overload, as programs that were exported hold it."""
+"""Every operator of products and overload, as programs that were exported hold it."""
+SCHEMAS_OF_SOLUTIONS = {
+    "solve": "(Tensor a, Tensor b, str? accuracy=None) -> (Tensor x, Tensor radius)"
+}
+"""Those of hifigemm.linalg."""
 
 
 DTYPES = {
@@ -55,9 +60,8 @@ def test_operators_and_their_schemas_are_those_of_exported_programs():
         if x.startswith(prefix)
     ]
     schemas = {name: str(overload_of(name)._schema) for name in names}
-    assert schemas == {
-        name: f"{prefix}{name}{schema}" for name, schema in SCHEMAS.items()
-    }
+    wanted = SCHEMAS | SCHEMAS_OF_SOLUTIONS
+    assert schemas == {name: f"{prefix}{name}{wanted[name]}" for name in wanted}
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
