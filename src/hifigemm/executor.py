@@ -160,7 +160,8 @@ def in_steps(
         x = scaled_along_k(x, d, 2)
         y = scaled_along_k(y, d, 1)
         is_told = plan.evidence is not None and plan.evidence.inner
-        notes += [] if is_told else [SCALED_ALONG_K]
+        if not is_told:
+            notes.append(SCALED_ALONG_K)
     left = _Side("left", x, split=splits[0])
     right = _Side("right", y, split=splits[1])
 

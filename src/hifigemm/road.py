@@ -290,10 +290,7 @@ def exact_sums(
     `rounded_once`.
     """
     problem = operands.problem()
-    is_default = request.plan is None and request.workspace is None
-    if not (is_default and problem.multiplications and operands.library.on_host):
-        return None
-    if operands.are_prepared:
+    if not (operands.library.on_host and _may_be_sums(operands, request)):
         return None
 
     # A scheme that has such sums looks at no operands for its plan.
@@ -312,28 +309,33 @@ def exact_sums(
     plan = replace(plan, rounding=rounding, reason=reason)
     if key is not None:
         epilogue = Epilogue(1.0, 1.0, c)
-        _keep_sums(key, plan, engine, operands, request, shift, epilogue)
+        call = _call_of_sums(plan, engine, operands, request, shift, epilogue)
+        _keep(key, plan, engine, library, limit, call)
     return sums, _report(plan, outcome, engine, seconds)
 
 
-def _keep_sums(
-    key: Hashable,
+def _may_be_sums(operands: Operands, request: Request) -> bool:
+    """True unless a plan, a workspace or a prepared operand asks for products."""
+    is_default = request.plan is None and request.workspace is None
+    has_terms = operands.problem().multiplications > 0
+    return is_default and has_terms and not operands.are_prepared
+
+
+def _call_of_sums(
     plan: Plan,
     engine: Engine,
     operands: Operands,
     request: Request,
     shift: int,
     epilogue: Epilogue,
-) -> None:
-    """Leave a function for sums that the plan's rounding ends."""
+) -> Call:
+    """The call of sums that the plan's rounding ends, for what repeats it."""
     deliver = None
     if request.return_report:
         deliver = partial(_with_report, plan, engine, True)
     stacks = operands.stacks(operands.dtype)
     shape = operands.shapes.result
-    call = Call(operands.arrays, stacks, shape, None, shift, epilogue, deliver)
-    limit = workspace_limit(operands.problem(), None, engine)
-    _keep(key, plan, engine, operands.library, limit, call)
+    return Call(operands.arrays, stacks, shape, None, shift, epilogue, deliver)
 
 
 @quiet
@@ -353,10 +355,9 @@ def rounded_once(
 
     `key` is what `programs` keeps the program under, for calls of the same kind.
     """
-    problem = operands.problem()
-    is_default = request.plan is None and request.workspace is None
-    if not (is_default and problem.multiplications) or operands.are_prepared:
+    if not _may_be_sums(operands, request):
         return None
+    problem = operands.problem()
     library = operands.library
     engine = engine_for(request.engine, library.name, library.device)
     if engine.costs is None:
@@ -382,7 +383,8 @@ def rounded_once(
 
     # Later calls of this kind repeat it, unless it rests on the memory that is free.
     if key is not None and (plan.is_whole or limit == steady(limit)):
-        _keep_sums(key, plan, engine, operands, request, shift, epilogue)
+        call = _call_of_sums(plan, engine, operands, request, shift, epilogue)
+        _keep(key, plan, engine, library, limit, call)
     return outcome, _report(plan, outcome, engine, decision_seconds)
 
 

@@ -87,14 +87,21 @@ def rounded_sums(
     a: Array, b: Array, c: Array | None, shift: int, fmt: Format, kind: str
 ) -> RoundedSums:
     """`numerics.three_words.rounded_sums` by the core, which settles every entry."""
-    shape = max(len(a), len(b)), a.shape[1], b.shape[2]
-    first = np.empty(shape, result_dtype(fmt))
-    second = None if kind == "nearest" else np.empty(shape, first.dtype)
-    a, b = _readable(a), _readable(b)
-    c = None if c is None else _readable(c)
-    multiply(a, b, c, first, second, shift, _KINDS[kind])
-    certified = np.ones(shape, bool)
+    _, first, second = _rounded(a, b, c, shift, result_dtype(fmt), kind)
+    certified = np.ones(first.shape, bool)
     return RoundedSums(first, second, certified, _reason(), 1)
+
+
+def _rounded(
+    a: Array, b: Array, c: Array | None, shift: int, dtype: Any, kind: str
+) -> tuple[bool, Array, Array | None]:
+    """2**shift (A B + C) of stacks in new arrays; False where A or B is not finite."""
+    first = np.empty((max(len(a), len(b)), a.shape[1], b.shape[2]), dtype)
+    second = None if kind == "nearest" else np.empty_like(first)
+    addend = None if c is None else _readable(c)
+    operands = _readable(a), _readable(b), addend
+    is_finite = multiply(*operands, first, second, shift, _KINDS[kind])
+    return is_finite, first, second
 
 
 def multiply(
@@ -183,11 +190,9 @@ def sums(a: Array, b: Array, c: Array | None, kind: str = "nearest") -> Sums | N
     """
     if loaded()[0] is None:
         return None
-    first = np.empty((1, a.shape[0], b.shape[1]), a.dtype)
-    second = None if kind == "nearest" else np.empty_like(first)
-    addend = None if c is None else _readable(c[None])
-    operands = _readable(a), _readable(b), addend
-    if not multiply(*operands, first, second, 0, _KINDS[kind]):
+    addend = None if c is None else c[None]
+    is_finite, first, second = _rounded(a[None], b[None], addend, 0, a.dtype, kind)
+    if not is_finite:
         return None
     return first[0], None if second is None else second[0]
 
