@@ -30,6 +30,7 @@ from hifigemm.engines.kernels import (
     inner_scaling,
     native_gemm,
     residue_gemm,
+    residue_words,
     rounded_sums,
     scaled_residues,
     slice_counts,
@@ -102,7 +103,8 @@ def pretend(arch):
     )
     torch.cuda.get_device_properties = lambda device=None: found
     torch.cuda.device = lambda device=None: nullcontext()
-    torch.cuda.is_current_stream_capturing = lambda: True
+    for module in (residue_gemm, residue_words):
+        module.uploaded = lambda constants, device: constants
     own = torch.Tensor.to
 
     def to(self, *given, device=None, non_blocking=False, **options):
