@@ -26,7 +26,7 @@ from hifigemm.numerics.embedding import embed_left, embed_right, unembed
 from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.numerics.equilibration import Equilibrated, equilibrated
 from hifigemm.numerics.magnitudes import magnitude_product
-from hifigemm.numerics.rounded_sums import rounded_sums as sums_of_terms
+from hifigemm.numerics.rounded_sums import rounded_sums
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
 from hifigemm.numerics.subnormals import is_ieee
@@ -83,10 +83,10 @@ def override(function: F) -> F:
     return _OVERRIDES.get(function, function) if loaded()[0] else function
 
 
-def rounded_sums(
+def certified_sums(
     a: Array, b: Array, c: Array | None, shift: int, fmt: Format, kind: str
 ) -> RoundedSums:
-    """`numerics.three_words.rounded_sums` by the core, which settles every entry."""
+    """`numerics.three_words.certified_sums` by the core, which settles every entry."""
     _, first, second = _rounded(a, b, c, shift, result_dtype(fmt), kind)
     certified = np.ones(first.shape, bool)
     return RoundedSums(first, second, certified, _reason(), 1)
@@ -243,7 +243,7 @@ def _equilibrated(a: Array, b: Array) -> Equilibrated | None:
 
 
 _OVERRIDES: dict[Callable[..., Any], Any] = {
-    three_words.rounded_sums: rounded_sums,
+    three_words.certified_sums: certified_sums,
     three_words.two_parts: two_parts,
     magnitude_product: _magnitude_product,
     equilibrated: _equilibrated,
@@ -273,7 +273,7 @@ def pays(problem: Problem, instructions: str) -> bool:
 
 def compile(plan: Plan) -> CoreProgram | None:
     """The program of double-double sums; None for other plans and without the core."""
-    if plan.scheme.core is not sums_of_terms:
+    if plan.scheme.core is not rounded_sums:
         return None
     core, _ = loaded()
     problem = plan.problem

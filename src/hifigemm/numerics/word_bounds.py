@@ -97,9 +97,11 @@ def relative_error(
     """
     *words, remainder = splitting.relative_bounds()
     r, s = (remainder if has else 0.0 for has in remainders)
-    pairs = itertools.product(range(splitting.num_words), repeat=2)
-    # A dropped product counts in full.
-    products = sum(pair_errors.get((p, q), 1.0) * words[p] * words[q] for p, q in pairs)
+    products = 0.0
+    for p, q in itertools.product(range(splitting.num_words), repeat=2):
+        # A dropped product counts in full.
+        error = pair_errors.get((p, q), 1.0)
+        products += error * words[p] * words[q]
     return (products + r + s + r * s) * _UP
 
 
