@@ -186,9 +186,9 @@ class _Update(NamedTuple):
 
     def has_halved(self, before: _Update) -> Array:
         """For each right side, True if some bound is less than half of one before."""
-        of_s = (self.of_s < 0.5 * before.of_s).any(axis=0)
-        of_x = (self.of_x < 0.5 * before.of_x).any(axis=0)
-        return of_s | of_x
+        has_halved: Array = (self.of_s < 0.5 * before.of_s).any(axis=0)
+        has_halved = has_halved | (self.of_x < 0.5 * before.of_x).any(axis=0)
+        return has_halved
 
     def chosen(self, is_better: Array, before: _Update) -> _Update:
         """This update or the one before, for each right side."""
