@@ -244,7 +244,9 @@ def _factors_fit(operation: _Operation, a: Tensor, b: Tensor) -> bool:
         return False
     if rank_of_a < 3:
         return a.shape[-1] == b.shape[0]
-    return a.shape[0] == b.shape[0] and a.shape[-1] == b.shape[1]
+    batch_of_a, _, k = a.shape
+    batch_of_b, rows_of_b, _ = b.shape
+    return batch_of_a == batch_of_b and k == rows_of_b
 
 
 def _addend_fits(

@@ -211,14 +211,15 @@ def _log_of_quotient(certificate: Certificate, gaps: Array) -> tuple[complex, fl
         )
 
     # Errors of the diagonal: those of R F, |G| |K|, and the sum of n terms
+    is_complex = d.dtype.kind == "c"
     errors = error_of_d + certificate.contraction(sizes)
-    share = 1.5 * gamma(n) if d.dtype.kind == "c" else gamma(n)
-    of_sum = share * np.abs(diagonal(d)).sum()
-    of_series = n * norm * norm / (2.0 * (1.0 - norm))
-    error = above(diagonal(errors).sum() + of_sum + of_series, n + 8)
+    share = 1.5 * gamma(n) if is_complex else gamma(n)
+    error_of_sum = share * np.abs(diagonal(d)).sum()
+    error_of_series = n * norm * norm / (2.0 * (1.0 - norm))
+    error = diagonal(errors).sum() + error_of_sum + error_of_series
     trace = diagonal(d).sum()
-    imag_of_trace = trace.imag if d.dtype.kind == "c" else 0.0 * trace
-    real, imag, bound = numbers(trace.real, imag_of_trace, error)
+    imag_of_trace = trace.imag if is_complex else 0.0 * trace
+    real, imag, bound = numbers(trace.real, imag_of_trace, above(error, n + 8))
     return complex(real, imag), bound
 
 

@@ -100,7 +100,8 @@ def lstsq(a: Any, b: Any) -> VerifiedSolution:
     if a.ndim < 2:
         raise np.linalg.LinAlgError(f"a has shape {a.shape}; expected matrices")
     is_vector = b.ndim == 1
-    b = b[:, None] if is_vector else b
+    if is_vector:
+        b = b[:, None]
     m, n = a.shape[-2:]
     if b.shape[-2] != m:
         raise ValueError(
@@ -184,11 +185,11 @@ class _Update(NamedTuple):
     of_x: Array
     """The same for x."""
 
-    def has_halved(self, before: _Update) -> Array:
+    def has_halved(self, before: _Update) -> Any:
         """For each right side, True if some bound is less than half of one before."""
-        has_halved: Array = (self.of_s < 0.5 * before.of_s).any(axis=0)
-        has_halved = has_halved | (self.of_x < 0.5 * before.of_x).any(axis=0)
-        return has_halved
+        of_s = (self.of_s < 0.5 * before.of_s).any(axis=0)
+        of_x = (self.of_x < 0.5 * before.of_x).any(axis=0)
+        return of_s | of_x
 
     def chosen(self, is_better: Array, before: _Update) -> _Update:
         """This update or the one before, for each right side."""
@@ -368,10 +369,10 @@ class AugmentedSystem:
         of_z = of_z + UNIT * moduli(z) + self._gamma(n) * moduli(z)
 
         # Errors of Q z and V z in one with those of z
-        image = matmul(self.q, z)
-        ds = q1 - image
+        ds = q1 - matmul(self.q, z)
         dx = matmul(self.v, z)
-        of_s = moduli(ds) + 2.0 * UNIT * (moduli(q1) + moduli(ds))
+        size_of_s = moduli(ds)
+        of_s = size_of_s + 2.0 * UNIT * (moduli(q1) + size_of_s)
         of_s = of_s + matmul(q, of_z)
         of_x = moduli(dx) + matmul(v, of_z)
         sizes = moduli(q1), moduli(q2)

@@ -118,9 +118,8 @@ def _stack(
     radius = np.full(b.shape, np.inf, operands.real, like=b)
 
     def report_of(index: tuple[int, ...]) -> SolutionReport:
-        x[index], radius[index], report = _system(
-            a[index], b[index], operands.dtype, is_correct
-        )
+        system = a[index], b[index]
+        x[index], radius[index], report = _system(*system, operands.dtype, is_correct)
         return report
 
     reports = Answers(stack, report_of)

@@ -122,8 +122,10 @@ def _with_term(
     # Room for both, one more limb for what a shift reaches into, and one for the sign.
     swept = limbs.copy()
     carry(swept)
-    bits = np.maximum(shifts + LIMB_BITS * len(limbs), x_shifts + 2 * LIMB_BITS)
-    count = int(bits.max(initial=0)) // LIMB_BITS + 3
+    bits = shifts + LIMB_BITS * len(limbs)
+    x_bits = x_shifts + 2 * LIMB_BITS
+    most_bits = int(np.maximum(bits, x_bits).max(initial=0))
+    count = most_bits // LIMB_BITS + 3
     total = np.zeros((count, len(x)), np.int64)
     columns = np.arange(len(x))
 

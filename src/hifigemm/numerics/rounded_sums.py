@@ -176,8 +176,8 @@ def quick_sums(
     """Values rounded once, in float64, and where that is certain."""
     start = np.zeros(product_shape(a, b))
     if addend is not None:
-        power = np.array(addend.exponent)
-        start = start + scale_by_power(addend.sign * addend.c, power)
+        signed = addend.sign * addend.c
+        start = start + scale_by_power(signed, np.array(addend.exponent))
     if form == "biased":
         high, low, err = _biased_sums(a, b, start, has_addend=addend is not None)
     else:
@@ -188,15 +188,18 @@ def quick_sums(
     values = scale_by_power(high, np.array(shift))
     in_range = np.ones(values.shape, bool)
     for x in (high, values):
-        in_range &= (np.abs(x) >= 2.0**-900) & (np.abs(x) < 2.0**1000)
+        magnitude = np.abs(x)
+        in_range &= (magnitude >= 2.0**-900) & (magnitude < 2.0**1000)
     if fmt is not FP32:
-        return values, (high + (low - err) == high + (low + err)) & in_range
+        is_certain = high + (low - err) == high + (low + err)
+        return values, is_certain & in_range
 
     # float32 is certain where both ends of an interval around the sum round alike.
     margin = err * (1.0 + 2.0**-20) + np.abs(high) * 2.0**-51
+    power = np.array(shift)
     values = values.astype(np.float32)
-    lower = scale_by_power(high - margin, np.array(shift)).astype(np.float32)
-    upper = scale_by_power(high + margin, np.array(shift)).astype(np.float32)
+    lower = scale_by_power(high - margin, power).astype(np.float32)
+    upper = scale_by_power(high + margin, power).astype(np.float32)
     is_certain = (lower == upper) & (values != 0) & in_range
     return values.astype(np.float64), is_certain
 
@@ -333,11 +336,11 @@ def _scaled_sums(
         c_bit = lowest_bit(addend.c[..., None], -1)[..., 0] + addend.exponent
         unit_bit = np.minimum(unit_bit, c_bit)
     unit_bit = np.minimum(unit_bit - scale, 900) + np.zeros(zeros.shape, np.int64)
-    in_range = unit_bit > -900
-    unit = np.where(in_range, power_of_two(np.maximum(unit_bit, -900)), 0.0)
+    has_unit = unit_bit > -900
+    unit = np.where(has_unit, power_of_two(np.maximum(unit_bit, -900)), 0.0)
     factor = (k + 5.0) * _UNIT
     is_exact = factor * factor * size <= unit * 2.0**51
-    is_exact &= in_range & (np.abs(high) < 2.0**1000)
+    is_exact &= has_unit & (np.abs(high) < 2.0**1000)
 
     err = factor * factor * factor * size + (k + 1.0) * _UNDERFLOW
     err = np.where(is_exact, 0.0, err)
@@ -363,8 +366,9 @@ def rounded_words(
     # and taken away again: the smallest normal number, with the sign of the sum. Their
     # sum is at most twice that number, so that its unit is that of subnormal results.
     smallest = power_of_two(np.clip(-1022 - exponent, -1022, 1023))
-    is_below = (high == smallest) & (middle < 0) | (high == -smallest) & (middle > 0)
-    is_small = (np.abs(high) < smallest) | is_below
+    is_just_below = (high == smallest) & (middle < 0)
+    is_just_above = (high == -smallest) & (middle > 0)
+    is_small = (np.abs(high) < smallest) | is_just_below | is_just_above
     bias = np.where(is_small, np.copysign(smallest, high), 0.0)
     high_word, low_word = two_sum(bias, high)
     low_word, loss = two_sum(low_word, middle)

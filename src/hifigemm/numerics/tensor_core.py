@@ -149,7 +149,6 @@ def tensor_core_product(
     Raises ValueError for shapes that do not fit, for entries that are not values of
     their format and for a format that the unit does not have.
     """
-    # The operands, checked.
     block = model.block_size(fmt)
     a = np.asarray(a)
     b = np.asarray(b)
@@ -157,12 +156,9 @@ def tensor_core_product(
         raise ValueError(f"cannot multiply shapes {a.shape} and {b.shape}")
     dtype = result_dtype(model.accumulator)
     c = np.zeros((), dtype) if c is None else np.asarray(c)
-    formats = {"a": (a, fmt), "b": (b, fmt), "c": (c, model.accumulator)}
-    for name, (x, required) in formats.items():
-        if not is_representable(x, required):
-            raise ValueError(
-                f"{name} holds entries that are not {required.name} values"
-            )
+    _check_entries("a", a, fmt)
+    _check_entries("b", b, fmt)
+    _check_entries("c", c, model.accumulator)
 
     # One shape for all stacks.
     stack = np.broadcast_shapes(*(x.shape[:-2] for x in (a, b, c)))
@@ -178,6 +174,12 @@ def tensor_core_product(
     if dtype is np.float32:
         out.view(np.uint32)[np.isnan(out)] = _NAN_BITS
     return out
+
+
+def _check_entries(name: str, x: Array, fmt: Format) -> None:
+    """Raise ValueError unless all entries are values of the format."""
+    if not is_representable(x, fmt):
+        raise ValueError(f"{name} holds entries that are not {fmt.name} values")
 
 
 @dataclass(frozen=True)

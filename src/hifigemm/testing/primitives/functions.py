@@ -43,11 +43,15 @@ def _limits() -> list[float]:
     numbers += [2.0**1023, np.finfo(float).max]
 
     # Ties of float32, normal and subnormal.
-    numbers += [1 + 2.0**-24, 1 + 3 * 2.0**-24, 1 + 2.0**-24 + 2.0**-52]
-    numbers += [2.0**-150, 3 * 2.0**-150, 2.0**-126 - 2.0**-150]
+    tie = 1 + 2.0**-24
+    numbers += [tie, 1 + 3 * 2.0**-24, tie + 2.0**-52]
+    half_of_smallest = 2.0**-150
+    numbers += [half_of_smallest, 3 * half_of_smallest]
+    numbers.append(2.0**-126 - half_of_smallest)
 
     # The ends of the range of float32.
-    numbers += [2.0**128 - 2.0**103, 2.0**128 - 2.0**103 - 2.0**75, 2.0**128]
+    overflows = 2.0**128 - 2.0**103
+    numbers += [overflows, overflows - 2.0**75, 2.0**128]
     numbers += [2.0**-149, 5 * 2.0**-151]
     return numbers + [-x for x in numbers]
 
@@ -65,7 +69,10 @@ def _pools() -> dict[str, Array]:
     special[::7] = np.inf
     special[1::7] = np.nan
     special[2::7] = -np.inf
-    integers[:4] = [1 - 2**63, 2**63 - 1, 2**53 + 1, -(2**31)]
+    integers[0] = 1 - 2**63
+    integers[1] = 2**63 - 1
+    integers[2] = 2**53 + 1
+    integers[3] = -(2**31)
     singles = np.array([_single(x) for x in special.tolist()], np.float32)
     components = np.stack([special, special[::-1]], axis=1)
 

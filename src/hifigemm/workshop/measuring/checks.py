@@ -113,7 +113,8 @@ class Reference:
             rows = slice(start, start + step)
             size: Any = 0
             for x, y in self._factors:
-                size = size + abs(widened(x[z, rows])) @ abs(widened(y[z]))
+                left = abs(widened(x[z, rows]))
+                size = size + left @ abs(widened(y[z]))
             expected = self._values[z, rows]
             difference = abs(widened(c[z, rows]) - expected)
             finite = difference < math.inf
