@@ -119,7 +119,8 @@ def cut(x: Array, axis: int, count: int, space: Array, *, fewer: bool = False) -
 
     # The grid of each vector, one for all of its parts: NumPy adds one number to a long
     # vector faster. Vectors out of range become zeros.
-    magnitude = np.abs(x, out=space[0])
+    magnitude = space[0]
+    np.abs(x, out=magnitude)
     largest = magnitude.max(axis=(1, axis + 1), keepdims=True)
     exponent = np.frexp(largest)[1]
     outside = np.abs(exponent) > _MAX_EXPONENT
