@@ -191,7 +191,7 @@ def test_two_parts_are_given_where_all_entries_are_certain():
     b = rng.standard_normal((2, 9, 4))
     for kind in ("pair", "enclosure"):
         first, second = three_words.two_parts(a, b, FP64, kind)
-        sums = three_words.rounded_sums(a, b, None, 0, FP64, kind)
+        sums = three_words.certified_sums(a, b, None, 0, FP64, kind)
         np.testing.assert_array_equal(first, sums.first)
         np.testing.assert_array_equal(second, sums.second)
         for bad in (np.inf, np.nan):
@@ -202,7 +202,7 @@ def test_two_parts_are_given_where_all_entries_are_certain():
     # Operands with exponents far apart have sums that are not certain.
     wide = np.ldexp(a, rng.integers(-300, 300, a.shape))
     others = np.ldexp(b, rng.integers(-300, 300, b.shape))
-    assert not three_words.rounded_sums(
+    assert not three_words.certified_sums(
         wide, others, None, 0, FP64, "pair"
     ).certified.all()
     assert three_words.two_parts(wide, others, FP64, "pair") is None

@@ -22,11 +22,12 @@ from hifigemm.engines import threads
 from hifigemm.formats import Format
 from hifigemm.numerics import three_words
 from hifigemm.numerics.bits import Array
+from hifigemm.numerics.blocking import product_shape
 from hifigemm.numerics.embedding import embed_left, embed_right, unembed
 from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.numerics.equilibration import Equilibrated, equilibrated
 from hifigemm.numerics.magnitudes import magnitude_product
-from hifigemm.numerics.rounded_sums import rounded_sums as sums_of_terms
+from hifigemm.numerics.rounded_sums import rounded_sums
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
 from hifigemm.numerics.subnormals import is_ieee
@@ -73,8 +74,8 @@ def loaded() -> tuple[Any, str]:
         core: Any = import_module("hifigemm._core")
     except ModuleNotFoundError:
         return None, "not built, as where there is no C compiler: NumPy makes all sums"
-    except ImportError as broken:
-        return None, f"{broken}: NumPy makes all sums"
+    except ImportError as error:
+        return None, f"{error}: NumPy makes all sums"
     return core, f"compiled, {core.instructions[0]}"
 
 
@@ -83,63 +84,65 @@ def override(function: F) -> F:
     return _OVERRIDES.get(function, function) if loaded()[0] else function
 
 
-def rounded_sums(
+def certified_sums(
     a: Array, b: Array, c: Array | None, shift: int, fmt: Format, kind: str
 ) -> RoundedSums:
-    """`numerics.three_words.rounded_sums` by the core, which settles every entry."""
-    _, first, second = _rounded(a, b, c, shift, result_dtype(fmt), kind)
-    certified = np.ones(first.shape, bool)
-    return RoundedSums(first, second, certified, _reason(), 1)
+    """`numerics.three_words.certified_sums` by the core, which settles every entry."""
+    _, values, second_values = _rounded(a, b, c, shift, result_dtype(fmt), kind)
+    certified = np.ones(values.shape, bool)
+    return RoundedSums(values, second_values, certified, _reason(), 1)
 
 
 def _rounded(
     a: Array, b: Array, c: Array | None, shift: int, dtype: Any, kind: str
 ) -> tuple[bool, Array, Array | None]:
     """2**shift (A B + C) of stacks in new arrays; False where A or B is not finite."""
-    first = np.empty((max(len(a), len(b)), a.shape[1], b.shape[2]), dtype)
-    second = None if kind == "nearest" else np.empty_like(first)
+    values = np.empty(product_shape(a, b), dtype)
+    second_values = None if kind == "nearest" else np.empty_like(values)
     addend = None if c is None else _readable(c)
     operands = _readable(a), _readable(b), addend
-    is_finite = multiply(*operands, first, second, shift, _KINDS[kind])
-    return is_finite, first, second
+    is_finite = multiply(*operands, values, second_values, shift, _KINDS[kind])
+    return is_finite, values, second_values
 
 
 def multiply(
     a: Array,
     b: Array,
     c: Array | None,
-    first: Array,
-    second: Array | None,
+    values: Array,
+    second_values: Array | None,
     shift: int,
     kind: int,
 ) -> bool:
-    """The core's product of two stacks, or matrices, large ones shared among threads.
+    """Write the core's product of two stacks, or matrices, large ones shared among
+    threads; False where A or B is not finite.
 
     An entry is rounded once whoever makes it, so bits do not depend on the threads.
     """
     core: Any = loaded()[0]
-    parts = 1
-    if first.size * a.shape[-1] > _UNSHARED:
-        batch, m, n = first.shape
-        parts = min(most_threads(batch, m, n, a.shape[-1]), threads.limit())
-    if parts == 1:
-        is_finite: bool = core.multiply(a, b, c, first, second, shift, kind)
+    num_shares = 1
+    if values.size * a.shape[-1] > _UNSHARED:
+        batch, m, n = values.shape
+        num_shares = min(most_threads(batch, m, n, a.shape[-1]), threads.limit())
+    if num_shares == 1:
+        is_finite: bool = core.multiply(a, b, c, values, second_values, shift, kind)
         return is_finite
     left_stack = a if a.ndim == 3 else a[None]
     right_stack = b if b.ndim == 3 else b[None]
 
-    def make(share: tuple[slice, slice, slice]) -> bool:
+    def multiply_share(share: tuple[slice, slice, slice]) -> bool:
         matrices, rows, cols = share
         left = left_stack[matrices if len(left_stack) > 1 else slice(None), rows]
         right = right_stack[matrices if len(right_stack) > 1 else slice(None), :, cols]
         addend = None if c is None else c[share]
-        other = None if second is None else second[share]
+        second_share = None if second_values is None else second_values[share]
         is_finite: bool = core.multiply(
-            left, right, addend, first[share], other, shift, kind
+            left, right, addend, values[share], second_share, shift, kind
         )
         return is_finite
 
-    return all(threads.side_by_side(make, _shares(first.shape, parts)))
+    shares = _shares(values.shape, num_shares)
+    return all(threads.side_by_side(multiply_share, shares))
 
 
 def most_threads(batch: int, m: int, n: int, k: int) -> int:
@@ -175,12 +178,10 @@ def _shares(shape: tuple[int, ...], parts: int) -> list[tuple[slice, slice, slic
 
 def two_parts(a: Array, b: Array, fmt: Format, kind: str) -> tuple[Array, Array] | None:
     """`numerics.three_words.two_parts` by the core, which settles every entry."""
-    shape = max(len(a), len(b)), a.shape[1], b.shape[2]
-    first = np.empty(shape, a.dtype)
-    second = np.empty(shape, a.dtype)
-    if not multiply(_readable(a), _readable(b), None, first, second, 0, _KINDS[kind]):
+    is_finite, values, second_values = _rounded(a, b, None, 0, a.dtype, kind)
+    if not is_finite or second_values is None:
         return None
-    return first, second
+    return values, second_values
 
 
 def sums(a: Array, b: Array, c: Array | None, kind: str = "nearest") -> Sums | None:
@@ -191,10 +192,12 @@ def sums(a: Array, b: Array, c: Array | None, kind: str = "nearest") -> Sums | N
     if loaded()[0] is None:
         return None
     addend = None if c is None else c[None]
-    is_finite, first, second = _rounded(a[None], b[None], addend, 0, a.dtype, kind)
+    is_finite, values, second_values = _rounded(
+        a[None], b[None], addend, 0, a.dtype, kind
+    )
     if not is_finite:
         return None
-    return first[0], None if second is None else second[0]
+    return values[0], None if second_values is None else second_values[0]
 
 
 def enclosed(
@@ -243,7 +246,7 @@ def _equilibrated(a: Array, b: Array) -> Equilibrated | None:
 
 
 _OVERRIDES: dict[Callable[..., Any], Any] = {
-    three_words.rounded_sums: rounded_sums,
+    three_words.certified_sums: certified_sums,
     three_words.two_parts: two_parts,
     magnitude_product: _magnitude_product,
     equilibrated: _equilibrated,
@@ -273,7 +276,7 @@ def pays(problem: Problem, instructions: str) -> bool:
 
 def compile(plan: Plan) -> CoreProgram | None:
     """The program of double-double sums; None for other plans and without the core."""
-    if plan.scheme.core is not sums_of_terms:
+    if plan.scheme.core is not rounded_sums:
         return None
     core, _ = loaded()
     problem = plan.problem
@@ -361,79 +364,71 @@ class CoreProgram:
         returns None for Inf and NaN, and where alpha and beta C may overflow. See
         `Program`.
         """
-        problem = self.plan.problem
-        is_plain = not problem.mirror and call.out is None
-        adds_exactly = self.plan.rounding.has_addend
-        is_plain = is_plain and not (problem.is_complex and adds_exactly)
-        for x, stack in zip(call.operands, call.stacks, strict=True):
-            is_plain = is_plain and x.dtype == problem.dtype and x.size == stack.size
-        result_shape = self.plan.blocking.shape
-        if not is_plain or result_shape != (problem.batch, problem.m, problem.n):
+        if not self._is_repeatable(call):
             return None
-        multiply = self.multiply
-        dtype = problem.dtype
-        left_shape, right_shape = (x.shape for x in call.stacks)
+        product = self._product_of_arrays(call)
         is_tensor = self.plan.engine == "torch"
-        num_products = float(self.plan.num_products)
+        if call.deliver is None and call.epilogue.idle and not is_tensor:
+            return _plain_product(product, call.shape)
+        return self._whole_product(product, call, is_tensor)
+
+    def _is_repeatable(self, call: Call) -> bool:
+        """True if the operands are those of the plan as they are, in one block."""
+        problem = self.plan.problem
+        if problem.mirror or call.out is not None:
+            return False
+        if problem.is_complex and self.plan.rounding.has_addend:
+            return False
+        for x, stack in zip(call.operands, call.stacks, strict=True):
+            if x.dtype != problem.dtype or x.size != stack.size:
+                return False
+        return self.plan.blocking.shape == (problem.batch, problem.m, problem.n)
+
+    def _product_of_arrays(self, call: Call) -> Callable[..., Any]:
+        """2**shift (A B + C) as a function of arrays of NumPy, of which C may be left
+        out; it returns None for Inf, NaN and arrays that are not aligned.
+        """
+        problem = self.plan.problem
+        multiply = self.multiply
+        result_shape = self.plan.blocking.shape
+        left_shape, right_shape = (x.shape for x in call.stacks)
 
         def product(a: Any, b: Any, c: Any = None) -> Any:
             left = a if a.ndim == 2 else a.reshape(left_shape)
             right = b if b.ndim == 2 else b.reshape(right_shape)
             if not (left.flags.aligned and right.flags.aligned):
                 return None
-            values = np.empty(result_shape, dtype)
+            values = np.empty(result_shape, problem.dtype)
             if problem.is_complex:
-                left, right = left.reshape(left_shape), right.reshape(right_shape)
+                left = left.reshape(left_shape)
+                right = right.reshape(right_shape)
                 is_written = self._write(left, right, call.shift, values)
             else:
                 is_written = multiply(left, right, c, values, None, call.shift, 0)
             return values if is_written else None
 
-        def sum_with(a: Any, b: Any, c: Any) -> Any:
-            third = c.reshape(result_shape)
-            third = third if self.plan.rounding.c_sign > 0 else -third
-            if not (third.flags.aligned and np.isfinite(third).all()):
-                return None
-            return product(a if self.plan.rounding.sign > 0 else -a, b, third)
+        return product
 
-        def of_arrays(a: Any, b: Any, out: Any) -> Any:
-            values = product(a, b)
-            if values is None:
-                return None
-            values = values.reshape(call.shape)
-            if out is None:
-                return values
-            out[...] = values
-            return out
+    def _whole_product(
+        self, product: Callable[..., Any], call: Call, is_tensor: bool
+    ) -> Repeated:
+        """The product with alpha, C and beta, delivered as the call asks for."""
+        rounding = self.plan.rounding
+        result_shape = self.plan.blocking.shape
+        num_products = float(self.plan.num_products)
+        is_rounded_again = not (call.epilogue.idle or rounding.has_addend)
 
-        def of_all(
-            a: Any,
-            b: Any,
-            out: Any,
-            c: Any = None,
-            alpha: complex = 1.0,
-            beta: complex = 0.0,
-        ) -> Any:
-            is_rounded_again = not (call.epilogue.idle or adds_exactly)
-            if is_rounded_again and not is_ieee():
+        def exact_sum(a: Any, b: Any, c: Any) -> Any:
+            """+-A B +- C, rounded once; None where C is not finite."""
+            addend = c.reshape(result_shape)
+            addend = addend if rounding.c_sign > 0 else -addend
+            if not (addend.flags.aligned and np.isfinite(addend).all()):
                 return None
-            x, y, z = a, b, c
-            if is_tensor:
-                x, y, z = a.numpy(), b.numpy(), None if c is None else c.numpy()
-            if adds_exactly:
-                values = sum_with(x, y, z)
-            else:
-                values = product(x, y)
-            if values is None:
-                return None
-            if is_rounded_again:
-                third = None if z is None else z.reshape(result_shape)
-                values = Epilogue(alpha, beta, third).apply(values)
-                # A finite result may be the difference of two that overflow.
-                if not np.isfinite(values).all():
-                    return None
-            values = values.reshape(call.shape)
-            result: Any = values
+            return product(a if rounding.sign > 0 else -a, b, addend)
+
+        def deliver(values: Any, out: Any) -> Any:
+            """The result as an array of the library, in `out` where it is given."""
+            result = values
             if is_tensor:
                 result = sys.modules["torch"].from_numpy(np.asarray(values))
             if out is not None:
@@ -446,5 +441,48 @@ class CoreProgram:
                 return result
             return call.deliver(Outcome(result, 0.0, num_products))
 
-        is_simple = call.deliver is None and call.epilogue.idle
-        return of_arrays if is_simple and not is_tensor else of_all
+        def whole_product(
+            a: Any,
+            b: Any,
+            out: Any,
+            c: Any = None,
+            alpha: complex = 1.0,
+            beta: complex = 0.0,
+        ) -> Any:
+            if is_rounded_again and not is_ieee():
+                return None
+            if is_tensor:
+                a = a.numpy()
+                b = b.numpy()
+                c = None if c is None else c.numpy()
+            if rounding.has_addend:
+                values = exact_sum(a, b, c)
+            else:
+                values = product(a, b)
+            if values is None:
+                return None
+            if is_rounded_again:
+                addend = None if c is None else c.reshape(result_shape)
+                values = Epilogue(alpha, beta, addend).apply(values)
+                # A finite result may be the difference of two that overflow.
+                if not np.isfinite(values).all():
+                    return None
+            return deliver(values.reshape(call.shape), out)
+
+        return whole_product
+
+
+def _plain_product(product: Callable[..., Any], shape: tuple[int, ...]) -> Repeated:
+    """The product alone, as an array of NumPy of this shape."""
+
+    def plain_product(a: Any, b: Any, out: Any) -> Any:
+        values = product(a, b)
+        if values is None:
+            return None
+        values = values.reshape(shape)
+        if out is None:
+            return values
+        out[...] = values
+        return out
+
+    return plain_product

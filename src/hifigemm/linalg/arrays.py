@@ -61,7 +61,8 @@ def matmul(a: Array, b: Array) -> Array:
 
     # (n + 1) u |A||B| with the rounding of the product itself
     is_complex = "c" in (a.dtype.kind, b.dtype.kind)
-    return product_of_numbers(a, b, (2 * terms if is_complex else terms) * UNIT)
+    roundings = 2 * terms if is_complex else terms
+    return product_of_numbers(a, b, roundings * UNIT)
 
 
 def magnitude_product(a: Array, v: Array) -> Array:
@@ -119,11 +120,11 @@ def quick_residual(a: Array, b: Array, words: list[Array]) -> list[Array] | None
     torch = _torch()
     columns = []
     for k in range(b.shape[1]):
-        of_side = torch.stack([_tensor(word)[:, k] for word in words])
-        q, sizes, partial_sums = residual(_tensor(a), of_side, _tensor(b)[:, k])
+        words_of_side = torch.stack([_tensor(word)[:, k] for word in words])
+        q, sizes, partial_sums = residual(_tensor(a), words_of_side, _tensor(b)[:, k])
         share = (3 * partial_sums + 10) * UNIT * UNIT
-        least = (a.shape[1] * len(words) + 2) * LEAST
-        errors = above(share * _array(sizes), partial_sums + 4, least)
+        underflows = (a.shape[1] * len(words) + 2) * LEAST
+        errors = above(share * _array(sizes), partial_sums + 4, underflows)
         columns.append((_array(q), errors))
     return [np.stack(side, axis=1) for side in zip(*columns)]
 
@@ -146,10 +147,8 @@ def correct_residual(a: Array, x: Array, b: Array) -> Array:
         sums = _residual_by_core(a, x, b, "nearest")
         if sums is not None:
             return sums[0]
-        return cast(
-            Array,
-            gemm_of_numbers(a, x, b, alpha=-1.0, beta=1.0, accuracy="correct"),
-        )
+        difference = gemm_of_numbers(a, x, b, alpha=-1.0, beta=1.0, accuracy="correct")
+        return cast(Array, difference)
     difference = gemm_of_numbers(
         _tensor(a), _tensor(x), _tensor(b), alpha=-1.0, beta=1.0, accuracy="correct"
     )

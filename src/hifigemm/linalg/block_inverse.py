@@ -51,7 +51,8 @@ def inverse_by_blocks(a: Any) -> Any:
         earlier = slice(0, start)
         z[rows, rows] = inverse
         if start:
-            z[rows, earlier] = -inverse @ (factors[rows, earlier] @ z[earlier, earlier])
+            image = factors[rows, earlier] @ z[earlier, earlier]
+            z[rows, earlier] = -inverse @ image
 
     # X = U^-1 Z from the last block to the first, in the memory of Z
     diagonal = _inverses_of_diagonal_blocks(factors, is_upper=True)
@@ -75,17 +76,18 @@ def _inverses_of_diagonal_blocks(factors: Any, is_upper: bool) -> Any:
         blocks, identity.expand_as(blocks), upper=is_upper, unitriangular=not is_upper
     )
     while size < BLOCK:
-        first = inverses[0::2]
-        second = inverses[1::2]
-        joined = first.new_zeros((len(first), 2 * size, 2 * size))
-        joined[:, :size, :size] = first
-        joined[:, size:, size:] = second
+        # Two neighbours and the block between them make an inverse of twice the size.
+        upper_left = inverses[0::2]
+        lower_right = inverses[1::2]
+        joined = upper_left.new_zeros((len(upper_left), 2 * size, 2 * size))
+        joined[:, :size, :size] = upper_left
+        joined[:, size:, size:] = lower_right
         if is_upper:
             corner = _blocks(factors, size, 0, size, 2 * size)
-            joined[:, :size, size:] = -first @ corner @ second
+            joined[:, :size, size:] = -upper_left @ corner @ lower_right
         else:
             corner = _blocks(factors, size, size, 0, 2 * size)
-            joined[:, size:, :size] = -second @ corner @ first
+            joined[:, size:, :size] = -lower_right @ corner @ upper_left
         inverses = joined
         size *= 2
     return inverses
@@ -93,8 +95,8 @@ def _inverses_of_diagonal_blocks(factors: Any, is_upper: bool) -> Any:
 
 def _blocks(a: Any, size: int, row: int, column: int, step: int) -> Any:
     """The square blocks at (row, column), (row + step, column + step), ... of a matrix."""
-    of_row, of_column = a.stride()
+    row_stride, column_stride = a.stride()
+    block_stride = step * (row_stride + column_stride)
     return a[row:, column:].as_strided(
-        (len(a) // step, size, size),
-        (step * (of_row + of_column), of_row, of_column),
+        (len(a) // step, size, size), (block_stride, row_stride, column_stride)
     )

@@ -65,8 +65,9 @@ class Magnitudes:
         """The bounds of entries, each of which passed `words` - 1 roundings."""
         n = self.matrix.shape[1] // self.words
         total = moduli(self.matrix[:, :n])
-        for word in range(1, self.words):
-            total = above(total + moduli(self.matrix[:, word * n : (word + 1) * n]), 1)
+        for start in range(n, self.words * n, n):
+            word = self.matrix[:, start : start + n]
+            total = above(total + moduli(word), 1)
         return total
 
     def times(self, v: Array) -> Array:
@@ -166,7 +167,8 @@ class Certificate:
         """
         count = len(residual.words)
         left = np.concatenate([self.inverse] * count, axis=1)
-        right = np.concatenate([q for q in residual.words for _ in range(self.words)])
+        factors = [q for q in residual.words for _ in range(self.words)]
+        right = np.concatenate(factors)
         accuracy = rung(ACCURACY_OF_UPDATE / max(self.condition, 1.0))
         d = product_of_numbers(left, right, accuracy)
 
@@ -174,7 +176,8 @@ class Certificate:
         share += UNIT * UNIT if count == 2 else UNIT
         magnitudes = sum(map(moduli, residual.words[1:]), moduli(residual.words[0]))
         images = self.inverse_magnitudes.times(share * magnitudes)
-        return d, above(images + 2.0 * UNIT * moduli(d), len(d) + 8, self._underflows)
+        error = images + 2.0 * UNIT * moduli(d)
+        return d, above(error, len(d) + 8, self._underflows)
 
     @cached_property
     def _underflows(self) -> float:
@@ -197,8 +200,8 @@ class Certificate:
         First y + max(y) / (1 - a) g, g >= |G| e. What that bounds, z, satisfies
         z = R (b - A x~) + G z, so y + |G| z bounds it as well, and no worse.
         """
-        first = above(y + self.largest_error(y) * self.row_bounds, 4, LEAST)
-        return above(y + self.contraction(first), 3)
+        error = above(y + self.largest_error(y) * self.row_bounds, 4, LEAST)
+        return above(y + self.contraction(error), 3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,9 +304,9 @@ def accuracy_of_product(condition: float, terms: int, is_complex: bool) -> float
     """r for D: what adds 0.05 to the norm, or the worst case of the native product
     where that is less and costs nothing.
     """
-    wanted = SHARE_OF_PRODUCT / max(condition, 1.0)
+    sufficient = SHARE_OF_PRODUCT / max(condition, 1.0)
     native = worst_case(terms, is_complex)
-    return native if native <= wanted else rung(wanted)
+    return native if native <= sufficient else rung(sufficient)
 
 
 def worst_case(terms: int, is_complex: bool) -> float:

@@ -163,11 +163,12 @@ def _first_enclosure(
     system: ScaledSystem, certificate: Certificate
 ) -> Enclosure | None:
     """The enclosure by the compiled core where one step makes it sharp; else None."""
-    a, b = system.a, system.b
+    a = system.a
+    b = system.b
     is_real = a.dtype.kind == b.dtype.kind == "f"
     if not (is_on_host(a) and is_real and b.shape[1] == 1 and certificate.words == 1):
         return None
-    found = core.enclosed(
+    enclosed = core.enclosed(
         a,
         b,
         certificate.inverse,
@@ -175,9 +176,9 @@ def _first_enclosure(
         certificate.norm,
         certificate.inverse_norm,
     )
-    if found is None:
+    if enclosed is None:
         return None
-    x, radius = found
+    x, radius = enclosed
     return Enclosure(x, None, radius, np.zeros((1, 1), bool), 1)
 
 

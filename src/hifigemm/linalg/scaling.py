@@ -168,7 +168,8 @@ def matching(sizes: Array) -> tuple[Array, Array]:
         distances = np.full(n, _FAR)
         previous = np.full(n, -1)
         is_done = np.zeros(n, bool)
-        current_row, column = row, -1
+        current_row = row
+        column = -1
         while True:
             reduced = costs[current_row] - rows[current_row] - columns
             is_closer = ~is_done & (reduced < distances)
@@ -186,10 +187,12 @@ def matching(sizes: Array) -> tuple[Array, Array]:
             if row_of[column] < 0:
                 break
             current_row = int(row_of[column])
+
+        # Along the path each column takes the row of the column before
         while column >= 0:
-            before = int(previous[column])
-            row_of[column] = row if before < 0 else row_of[before]
-            column = before
+            column_before = int(previous[column])
+            row_of[column] = row if column_before < 0 else row_of[column_before]
+            column = column_before
     return to_device_of(sizes, rows[:, None]), to_device_of(sizes, columns[None, :])
 
 

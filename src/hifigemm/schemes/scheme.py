@@ -114,7 +114,7 @@ class Scheme:
         shift: int,
         kind: str,
     ) -> RoundedSums | None:
-        """2**shift (A B + C), rounded as `numerics.three_words.rounded_sums` says, real
+        """2**shift (A B + C), rounded as `numerics.three_words.certified_sums` says, real
         and imaginary parts side by side; None for schemes that have no such sums, and
         for operands with Inf or NaN.
 
