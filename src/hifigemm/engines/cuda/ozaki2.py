@@ -336,6 +336,8 @@ def _inner(plan: Plan, given: Arguments, mark: Any = None) -> Inner:
     """The exponents of a plan with inner scaling; None where it has another one."""
     if plan.scheme.scaling != "inner":
         return None
+    if given.inner is not None:
+        return given.inner, 1
     exponents = inner_scaling.gaining_exponents(
         given.a, given.b, mark, room=_room(plan)
     )
