@@ -165,6 +165,18 @@ def test_bits_of_scaled_operands_take_one_look(engine):
             assert (wanted is None) == (limit == 0 or np.ptp(np.log2(abs(a))) < 30)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_slices_have_the_bits_of_numpy(engine, dtype, monkeypatch, assert_same_bits):
+    take_as_device(engine, monkeypatch)
+    scheme = hg.Ozaki1(num_slices=4, scaling="inner")
+    for span in (0, 60):
+        a, b = graded(span, dtype=dtype)
+        x, y = (torch.from_numpy(z[0]).to(DEVICE) for z in (a, b))
+        c, report = hg.matmul(x, y, scheme=scheme, return_report=True)
+        assert_same_bits(c.cpu().numpy(), hg.matmul(a[0], b[0], scheme=scheme))
+        assert (SCALED_ALONG_K in report.reason) == (span > 0)
+
+
 @pytest.mark.slow
 def test_repeated_products_look_at_the_operands(engine, monkeypatch, assert_same_bits):
     take_as_device(engine, monkeypatch)
