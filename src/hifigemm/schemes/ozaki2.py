@@ -45,14 +45,7 @@ from hifigemm.numerics.blocking import (
 from hifigemm.numerics.embedding import components, embed_left, embed_right
 from hifigemm.numerics.error_ratio import count_for_ratio, error_ratio, least_norm
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, component_sums, magnitudes_up
-from hifigemm.numerics.inner_scaling import (
-    WIDE_GAP,
-    closes,
-    inner_exponents,
-    inner_required_bits,
-    sampled_gap,
-    scaled_along_k,
-)
+from hifigemm.numerics.inner_scaling import inner_required_bits, scaled_along_k
 from hifigemm.numerics.residue_products import (
     crt,
     num_planes,
@@ -80,7 +73,13 @@ from hifigemm.schemes.outliers import (
     without,
 )
 from hifigemm.schemes.ozaki1 import Ozaki1
-from hifigemm.schemes.scheme import Scheme, finished, int8_product, product_spec
+from hifigemm.schemes.scheme import (
+    Scheme,
+    finished,
+    gaining_exponents,
+    int8_product,
+    product_spec,
+)
 
 
 @dataclass(frozen=True)
@@ -156,7 +155,7 @@ class Ozaki2(Scheme):
         entries = entries_within(workspace, engine.memory.block_entries)
         d = None
         if self.scaling == "inner":
-            d = _inner_exponents(a, b, engine, entries)
+            d = gaining_exponents(a, b, engine, entries)
         first = self._evidence(problem, target, a, b, d, engine, workspace)
         if self.scaling == "inner" or self.explicit:
             return first
@@ -174,7 +173,7 @@ class Ozaki2(Scheme):
             bits = bits_of(a, b, largest, entries)
             second = None if bits is None else Evidence(bits, inner=True)
         else:
-            d = _inner_exponents(a, b, engine, entries)
+            d = gaining_exponents(a, b, engine, entries)
             second = None
             if d is not None:
                 second = inner._evidence(problem, target, a, b, d, engine, workspace)
@@ -252,7 +251,7 @@ class Ozaki2(Scheme):
         """d of numerics.inner_scaling for "inner" scaling, where it gains by it."""
         if self.scaling != "inner":
             return None
-        return _inner_exponents(a, b, engine, plan.blocking.entries)
+        return gaining_exponents(a, b, engine, plan.blocking.entries)
 
     def plan(
         self,
@@ -480,21 +479,6 @@ class Ozaki2(Scheme):
             reason=f"escalated to {count} moduli",
             evidence=None,
         )
-
-
-def _inner_exponents(a: Array, b: Array, engine: Engine, entries: int) -> Array | None:
-    """d of numerics.inner_scaling; None where a sample gains too little by it.
-
-    `entries` of an operand are worked on at a time. A device is waited for.
-    """
-    if not a.size or not b.size:
-        return None
-    gap_of = engine.override(sampled_gap)
-    gap = gap_of(a, b)
-    if gap < WIDE_GAP:
-        return None
-    d = engine.override(inner_exponents)(a, b, entries)
-    return d if closes(gap, gap_of(a, b, d)) else None
 
 
 def _without_vectors(
