@@ -9,6 +9,11 @@ Idea
 
         [ L11      ]^-1   [  L11^-1                     ]
         [ L21  L22 ]    = [ -L22^-1 L21 L11^-1   L22^-1 ]
+Errors
+    A product with the inverse of a block of U errs by the condition of that block more
+    than a triangular solve does, and blocks of smooth kernels have no digit to lose. One
+    step of refinement takes the error back. Blocks of L are well conditioned: entries
+    are at most 1 after pivoting.
 
 The inverse is trusted in nothing: a certificate judges it.
 """
@@ -60,7 +65,7 @@ def inverse_by_blocks(a: Any) -> Any:
         rows = slice(start, start + BLOCK)
         later = slice(start + BLOCK, n)
         gap = torch.addmm(z[rows], factors[rows, later], z[later], alpha=-1.0)
-        z[rows] = diagonal[block] @ gap
+        z[rows] = _refined_image(diagonal[block], factors[rows, rows].triu(), gap)
     return z.index_select(1, order)
 
 
@@ -82,13 +87,22 @@ def _inverses_of_diagonal_blocks(factors: Any, is_upper: bool) -> Any:
         joined[:, size:, size:] = second
         if is_upper:
             corner = _blocks(factors, size, 0, size, 2 * size)
-            joined[:, :size, size:] = -first @ corner @ second
+            triangle = _blocks(factors, size, 0, 0, 2 * size).triu()
+            joined[:, :size, size:] = _refined_image(first, triangle, -corner @ second)
         else:
             corner = _blocks(factors, size, size, 0, 2 * size)
             joined[:, size:, :size] = -second @ corner @ first
         inverses = joined
         size *= 2
     return inverses
+
+
+def _refined_image(inverse: Any, triangle: Any, b: Any) -> Any:
+    """T^-1 B by an inverse of T, as good as by substitution while the condition of T is
+    below 1 / u.
+    """
+    x = inverse @ b
+    return x + inverse @ (b - triangle @ x)
 
 
 def _blocks(a: Any, size: int, row: int, column: int, step: int) -> Any:
