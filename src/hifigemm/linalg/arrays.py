@@ -20,6 +20,7 @@ from hifigemm.engines import core
 from hifigemm.exceptions import PlanError, VerificationError
 from hifigemm.gemm import gemm_of_numbers
 from hifigemm.linalg.block_inverse import SMALLEST, inverse_by_blocks
+from hifigemm.linalg.halved_inverse import SMALLEST_OF_HALVES, inverse_by_halves
 from hifigemm.linalg.upward import UNIT, above, moduli
 from hifigemm.numerics import magnitudes, subnormals
 from hifigemm.numerics.bits import LEAST, Array
@@ -209,9 +210,18 @@ def inverse(a: Array) -> Array:
     if is_on_host(a):
         return np.linalg.inv(a)
     tensor = _tensor(a)
-    if tensor.is_cuda and len(tensor) >= SMALLEST:
+    if _is_large(tensor, SMALLEST_OF_HALVES):
+        by_halves = inverse_by_halves(tensor)
+        if by_halves is not None:
+            return _array(by_halves)
+    if _is_large(tensor, SMALLEST):
         return _array(inverse_by_blocks(tensor))
     return _array(_torch().linalg.inv_ex(tensor).inverse)
+
+
+def _is_large(tensor: Any, rows: int) -> bool:
+    """True for matrices on a GPU of so many rows, or more."""
+    return bool(tensor.is_cuda) and len(tensor) >= rows
 
 
 def thin_qr(a: Array) -> tuple[Array, Array]:
