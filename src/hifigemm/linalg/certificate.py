@@ -47,7 +47,7 @@ from hifigemm.numerics.magnitudes import FEW
 
 SHARE_OF_PRODUCT = 0.05
 """What the product R A may add to the norm of I - R A."""
-MANY_ROWS = 4096
+MANY_ROWS = 8192
 """Of a device array: a product with as many costs more than a step of refinement."""
 ACCURACY_OF_UPDATE = 2.0**-20
 """Of R q relative to the error of x, in the worst case."""
@@ -280,7 +280,7 @@ def _gap(a: Array, inverse: Array, words: int, condition: float) -> tuple[Array,
     For arrays of the host the native product is D where that is enough, and else
     R A - I is a sum that is rounded once, if the core is there: an error of r = 0, as
     the u |R A - I| is that of the difference. Digits of large products on a device have
-    their price, and fewer of them cost no step more.
+    their price, and fewer of them cost one step more at most.
     """
     is_complex = a.dtype.kind == "c"
     n = len(a)

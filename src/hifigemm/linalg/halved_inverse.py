@@ -1,4 +1,4 @@
-"""Approximate inverses of the largest matrices on a GPU, by halves.
+"""Approximate inverses of large matrices on a GPU, by halves.
 
 Idea
     The library's elimination waits for its pivots: at n = 16384 it runs at a third of
@@ -23,7 +23,7 @@ from typing import Any
 from hifigemm import api
 from hifigemm.linalg.block_inverse import inverse_by_blocks
 
-SMALLEST_OF_HALVES = 12288
+SMALLEST_OF_HALVES = 6144
 """Rows from which halves pay."""
 MOST_CONDITION = 2.0**27
 """Of A11, by norms of Frobenius: some ten times that of a matrix of normal numbers."""
