@@ -47,6 +47,8 @@ from hifigemm.numerics.magnitudes import FEW
 
 SHARE_OF_PRODUCT = 0.05
 """What the product R A may add to the norm of I - R A."""
+MANY_ROWS = 8192
+"""Of a device array: a product with as many costs more than a step of refinement."""
 ACCURACY_OF_UPDATE = 2.0**-20
 """Of R q relative to the error of x, in the worst case."""
 
@@ -280,11 +282,13 @@ def _gap(a: Array, inverse: Array, words: int, condition: float) -> tuple[Array,
 
     For arrays of the host the native product is D where that is enough, and else
     R A - I is a sum that is rounded once, if the core is there: an error of r = 0, as
-    the u |R A - I| is that of the difference.
+    the u |R A - I| is that of the difference. Digits of large products on a device have
+    their price, and fewer of them cost one step more at most.
     """
     is_complex = a.dtype.kind == "c"
     n = len(a)
-    accuracy = accuracy_of_product(condition, words * n, is_complex)
+    is_free = is_on_host(a) or n < MANY_ROWS
+    accuracy = accuracy_of_product(condition, words * n, is_complex, is_free)
     copies = np.concatenate([a] * words) if words > 1 else a
     if accuracy == worst_case(words * n, is_complex) and is_on_host(a):
         product = matmul(inverse, copies)
@@ -300,13 +304,15 @@ def _gap(a: Array, inverse: Array, words: int, condition: float) -> tuple[Array,
     return product, 1.5 * accuracy if is_complex else accuracy
 
 
-def accuracy_of_product(condition: float, terms: int, is_complex: bool) -> float:
+def accuracy_of_product(
+    condition: float, terms: int, is_complex: bool, is_free: bool = True
+) -> float:
     """r for D: what adds 0.05 to the norm, or the worst case of the native product
-    where that is less and costs nothing.
+    where that is less and costs nothing more.
     """
     sufficient = SHARE_OF_PRODUCT / max(condition, 1.0)
     native = worst_case(terms, is_complex)
-    return native if native <= sufficient else rung(sufficient)
+    return native if is_free and native <= sufficient else rung(sufficient)
 
 
 def worst_case(terms: int, is_complex: bool) -> float:

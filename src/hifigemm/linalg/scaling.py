@@ -23,13 +23,12 @@ from hifigemm.linalg.arrays import (
     check_finite,
     is_on_host,
     numbers,
+    system_in_scale,
     to_device_of,
     to_host,
-    version_for,
 )
 from hifigemm.linalg.upward import above
 from hifigemm.numerics.bits import LEAST, Array, least_exponent
-from hifigemm.numerics.equilibration import equilibrated
 
 Equilibration = Callable[[Array], tuple[Array, Array]]
 """Exponents of rows, n x 1, and of columns, 1 x n, from those of a matrix."""
@@ -102,7 +101,7 @@ def scaled_system(
     Raises VerificationError: Inf and NaN.
     """
     if exponents_of is None and a.dtype.kind == b.dtype.kind == "f":
-        system = version_for(a, equilibrated)(a, b)
+        system = system_in_scale(a, b)
         if system is not None:
             return ScaledSystem(*system)
     check_finite(a=a, b=b)

@@ -29,6 +29,11 @@ _ROWS = 16
 """Rows of a tile: 128 bytes of a column, where columns lie in memory."""
 _TERMS = 64
 """Columns of a tile: 512 bytes of a row, where rows do."""
+_ROWS_OF_RESIDUAL = 4
+_TERMS_OF_RESIDUAL = 256
+"""A tile of a residual is longer: the more sums a row has side by side, the smaller is
+the bound of their errors.
+"""
 
 
 @triton.jit
@@ -230,14 +235,18 @@ def residual(a: Any, words: Any, b: Any) -> tuple[Any, Any, int]:
     sizes = torch.empty_like(q)
     if m:
         write_residual(a, words.contiguous(), b.contiguous(), q, sizes)
-    partial_sums = len(words) * triton.cdiv(n, _TERMS) + _TERMS.bit_length() + 1
+    partial_sums = (
+        len(words) * triton.cdiv(n, _TERMS_OF_RESIDUAL)
+        + _TERMS_OF_RESIDUAL.bit_length()
+        + 1
+    )
     return q, sizes, partial_sums
 
 
 def write_residual(a: Any, words: Any, b: Any, q: Any, sizes: Any) -> None:
     """The same for tensors in memory, to q and sizes."""
     _launch_residual(
-        (triton.cdiv(a.shape[0], _ROWS),),
+        (triton.cdiv(a.shape[0], _ROWS_OF_RESIDUAL),),
         a,
         words,
         b,
@@ -247,9 +256,9 @@ def write_residual(a: Any, words: Any, b: Any, q: Any, sizes: Any) -> None:
         *a.stride(),
         WORDS=words.shape[0],
         FMA=q.is_cuda,
-        ROWS=_ROWS,
-        TERMS=_TERMS,
-        LEVELS=_TERMS.bit_length() - 1,
+        ROWS=_ROWS_OF_RESIDUAL,
+        TERMS=_TERMS_OF_RESIDUAL,
+        LEVELS=_TERMS_OF_RESIDUAL.bit_length() - 1,
         num_warps=4,
         enable_fp_fusion=False,
     )
