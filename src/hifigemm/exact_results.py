@@ -21,16 +21,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from hifigemm.engines import engine_for
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.integer_sums import Rounding
 from hifigemm.numerics.special import nonfinite_vectors
 from hifigemm.numerics.three_words import neighbours, open_block
-from hifigemm.numerics.three_words import two_parts as settled_parts
 from hifigemm.operands import Operands
 from hifigemm.plan import Report
-from hifigemm.programs import keep
 from hifigemm.request import Request
 from hifigemm.road import (
     by_slices,
@@ -83,20 +80,19 @@ def two_parts(
             f"result={request.result!r} is made from more products than a plan has: "
             "pass the array itself"
         )
-    at_once = rounded_once(operands, request, Rounding(request.result), key=key)
+    rounding = Rounding(request.result)
+    at_once = rounded_once(operands, request, rounding, key=key)
     if at_once is not None:
         shape = operands.shapes.result
         outcome, report = at_once
         second = cast(Array, outcome.second)
         return (outcome.values.reshape(shape), second.reshape(shape)), report
-    sums = exact_sums(operands, request, None, 0, request.result)
+    sums = exact_sums(operands, request, rounding, key=key)
     if sums is None:
         return _by_products(operands, request)
 
     # Both parts of all entries.
     rounded, report = sums
-    if key is not None:
-        _keep_sums(operands, request, key)
     first = rounded.first.view(operands.dtype)
     second = cast(Array, rounded.second).view(operands.dtype)
     is_certain = of_entries(rounded.certified, first)
@@ -112,38 +108,6 @@ def two_parts(
         report = with_others(report, second_report, is_certain, block)
     shape = operands.shapes.result
     return (first.reshape(shape), second.reshape(shape)), report
-
-
-def _keep_sums(operands: Operands, request: Request, key: Hashable) -> None:
-    """Leave the sums of real operands, for calls that they settle in every entry."""
-    problem = operands.problem()
-    stacks = operands.stacks(None)
-    for x, stack in zip(operands.arrays, stacks, strict=True):
-        if x.dtype != problem.dtype or problem.is_complex or x.size != stack.size:
-            return
-    left_shape, right_shape = (x.shape for x in stacks)
-    shape = operands.shapes.result
-    library = operands.library
-    engine = engine_for(request.engine, library.name, library.device)
-    two_parts_of = engine.override(settled_parts)
-
-    fmt = problem.fmt
-    kind = request.result
-    to_native = library.to_native
-
-    def again(a: Any, b: Any, out: None) -> Any:
-        left = a if type(a) is np.ndarray else a.numpy()
-        right = b if type(b) is np.ndarray else b.numpy()
-        left = left.reshape(left_shape)
-        right = right.reshape(right_shape)
-        parts = two_parts_of(left, right, fmt, kind)
-        if parts is None:
-            return None
-        first, second = parts
-        return to_native(first.reshape(shape)), to_native(second.reshape(shape))
-
-    what = f"{problem}: {request.result}, sums that are rounded once"
-    keep(key, (again, what), (engine.name, engine.device))
 
 
 def _by_products(

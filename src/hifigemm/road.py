@@ -20,6 +20,7 @@ from hifigemm.accuracy import Target
 from hifigemm.augmented import sum_with_product
 from hifigemm.engine import Call, Engine, Outcome, Repeated, report_of
 from hifigemm.engines import engine_for
+from hifigemm.engines.host_calls import is_as_passed, repeated_on_host
 from hifigemm.exceptions import PlanError
 from hifigemm.executor import execute, in_steps
 from hifigemm.libraries import Library
@@ -276,18 +277,18 @@ def _log(problem: Problem, report: Report) -> None:
 def exact_sums(
     operands: Operands,
     request: Request,
-    c: Array | None,
-    shift: int,
-    kind: str,
+    rounding: Rounding,
     *,
-    rounding: Rounding = NEAREST,
+    c: Array | None = None,
+    shift: int = 0,
     key: Hashable = None,
 ) -> tuple[RoundedSums, Report] | None:
-    """2**shift (A B + C), rounded as `kind` says, with a report, c in real components;
-    None where the request or the operands leave that to products.
+    """2**shift (A B + C) by a rounding of sums in three words, with a report, c in real
+    components and with its factor; None where the request or the operands leave that to
+    products.
 
-    Later calls of a key may repeat the sums with C of the plan's rounding; see
-    `rounded_once`.
+    `key` is what `programs` keeps sums of this rounding under, A B and C with their
+    signs: see `rounded_once`.
     """
     problem = operands.problem()
     if not (operands.library.on_host and _may_be_sums(operands, request)):
@@ -301,14 +302,14 @@ def exact_sums(
     plan = plan_for(operands, problem, request, engine, limit, may_look=False)
     seconds = time.perf_counter() - started
     stacks = operands.stacks(operands.dtype)
-    sums = plan.scheme.rounded_sums(plan, engine, *stacks, c, shift, kind)
+    sums = plan.scheme.rounded_sums(plan, engine, *stacks, c, shift, rounding.kind)
     if sums is None:
         return None
     outcome = Outcome(sums.first, 0.0, sums.num_products)
     reason = _with_addend(sums.reason) if rounding.has_addend else sums.reason
     plan = replace(plan, rounding=rounding, reason=reason)
     if key is not None:
-        epilogue = Epilogue(1.0, 1.0, c)
+        epilogue = PLAIN if c is None else Epilogue(1.0, 1.0, c)
         call = _call_of_sums(plan, engine, operands, request, shift, epilogue)
         _keep(key, plan, engine, library, limit, call)
     return sums, _report(plan, outcome, engine, seconds)
@@ -481,9 +482,7 @@ def _settled_sums(
     # Later calls repeat A B + C and A B - C: no other s keeps the bits of every C.
     own_key = key if abs(s) == 1.0 else None
     rounding = Rounding(has_addend=True, c_sign=int(np.sign(s)), sign=sign)
-    sums = exact_sums(
-        operands, request, scaled, shift, "nearest", rounding=rounding, key=own_key
-    )
+    sums = exact_sums(operands, request, rounding, c=scaled, shift=shift, key=own_key)
     if sums is None:
         return None
     rounded, report = sums
@@ -588,83 +587,63 @@ def _keep(
     if program is not None:
         again = program.repeated(call)
     elif library.on_host and plan.evidence is None and plan.rounding == NEAREST:
-        again = _repeated_on_host(plan, engine, library, limit, call)
+        again = _repeated_in_steps(plan, engine, limit, call)
     if again is not None:
         what = f"{plan.problem}: {plan.scheme}, {plan.reason}"
         keep(key, (again, what), (engine.name, engine.device))
 
 
-def _repeated_on_host(
-    plan: Plan, engine: Engine, library: Library, limit: int, call: Call
+def _repeated_in_steps(
+    plan: Plan, engine: Engine, limit: int, call: Call
 ) -> Repeated | None:
     """A function that carries the plan out on matrices of NumPy or tensors of the CPU;
     None for other operands.
 
-    The functions return None where a call needs the whole road: in a thread with
+    The function returns None where a call needs the whole road: in a thread with
     another rounding mode, and for native products with entries out of the ordinary.
     """
-    problem = plan.problem
-    if problem.mirror or any(
-        x.ndim != 2 or x.dtype != problem.dtype for x in call.operands
-    ):
+    has_matrices = all(x.ndim == 2 for x in call.operands)
+    if plan.problem.mirror or not has_matrices or not is_as_passed(call, plan):
         return None
-    is_numpy = library.name == "numpy"
-    ordinary = problem.terms, 2.0**problem.fmt.emin
 
-    def native_of_arrays(a: Any, b: Any, out: Any) -> Any:
+    @quiet
+    def of_stacks(a: Array, b: Array, c: Array | None) -> Outcome | None:
+        return in_steps(plan, a, b, engine, limit, call.shift) if is_ieee() else None
+
+    of_any = repeated_on_host(of_stacks, call, plan)
+    is_plain = call.deliver is None and call.epilogue.idle and not call.shift
+    if plan.scheme != Native() or not is_plain:
+        return of_any
+
+    # Native products, with the least around them.
+    terms = plan.problem.terms
+    least = 2.0**plan.problem.fmt.emin
+
+    def of_arrays(a: Any, b: Any, out: Any) -> Any:
+        if type(a) is not np.ndarray:
+            return of_any(a, b, out)
         if not is_ieee():
             return None
         c = engine.native_product(a[None], b[None])
-        if not are_ordinary(c, *ordinary):
+        if not are_ordinary(c, terms, least):
             return None
         if out is None:
             return c[0]
         out[...] = c[0]
         return out
 
-    def native_of_tensors(a: Any, b: Any, out: Any) -> Any:
+    if engine.name != "torch":
+        return of_arrays
+    from hifigemm.engines.torch_engine import native_product_of
+
+    def of_tensors(a: Any, b: Any, out: Any) -> Any:
+        if type(a) is np.ndarray:
+            return of_arrays(a, b, out)
         if not is_ieee():
             return None
         c = native_product_of(a, b)
-        if not are_ordinary(c.numpy()[None], *ordinary):
+        if not are_ordinary(c.numpy()[None], terms, least):
             return None
         return c if out is None else out.copy_(c)
 
-    @quiet
-    def other(
-        a: Any,
-        b: Any,
-        out: Any,
-        c: Any = None,
-        alpha: complex = 1.0,
-        beta: complex = 0.0,
-    ) -> Any:
-        if not is_ieee():
-            return None
-        x, y = (a, b) if is_numpy else (a.numpy(), b.numpy())
-        outcome = in_steps(plan, x[None], y[None], engine, limit, call.shift)
-        values = outcome.values
-        if not call.epilogue.idle:
-            third = None if c is None else (c if is_numpy else c.numpy())[None]
-            values = Epilogue(alpha, beta, third).apply(values)
-            # A finite result may be the difference of two that overflow.
-            if plan.target.correct and not np.isfinite(values).all():
-                return None
-        values = values.reshape(call.shape)
-        if out is None:
-            outcome.values = values if is_numpy else library.to_native(values)
-        else:
-            (out if is_numpy else out.numpy())[...] = values
-            library.note_change(out)
-            outcome.values = out
-        return outcome.values if call.deliver is None else call.deliver(outcome)
-
-    is_native = plan.scheme == Native()
-    if is_native and call.deliver is None and call.epilogue.idle and not call.shift:
-        if is_numpy:
-            return native_of_arrays
-        if engine.name == "torch":
-            from hifigemm.engines.torch_engine import native_product_of
-
-            return native_of_tensors
-    return other
+    return of_tensors

@@ -8,7 +8,6 @@ request keeps entries that are not, the core rounds them once as well.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,17 +18,18 @@ import numpy as np
 
 from hifigemm.engine import Call, F, Outcome, Repeated, Splits
 from hifigemm.engines import threads
+from hifigemm.engines.host_calls import is_as_passed, repeated_on_host
 from hifigemm.formats import Format
 from hifigemm.numerics import three_words
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.embedding import embed_left, embed_right, unembed
 from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.numerics.equilibration import Equilibrated, equilibrated
+from hifigemm.numerics.integer_sums import NEAREST
 from hifigemm.numerics.magnitudes import magnitude_product
 from hifigemm.numerics.rounded_sums import rounded_sums as sums_of_terms
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
-from hifigemm.numerics.subnormals import is_ieee
 from hifigemm.numerics.symmetric import mirror
 from hifigemm.numerics.three_words import RoundedSums
 from hifigemm.plan import Plan
@@ -173,16 +173,6 @@ def _shares(shape: tuple[int, ...], parts: int) -> list[tuple[slice, slice, slic
     return shares
 
 
-def two_parts(a: Array, b: Array, fmt: Format, kind: str) -> tuple[Array, Array] | None:
-    """`numerics.three_words.two_parts` by the core, which settles every entry."""
-    shape = max(len(a), len(b)), a.shape[1], b.shape[2]
-    first = np.empty(shape, a.dtype)
-    second = np.empty(shape, a.dtype)
-    if not multiply(_readable(a), _readable(b), None, first, second, 0, _KINDS[kind]):
-        return None
-    return first, second
-
-
 def sums(a: Array, b: Array, c: Array | None, kind: str = "nearest") -> Sums | None:
     """A B + C for three real matrices of one dtype, entries rounded once: the array, and
     for "pair" that of what it leaves. None where A or B is not finite, and without the
@@ -244,7 +234,6 @@ def _equilibrated(a: Array, b: Array) -> Equilibrated | None:
 
 _OVERRIDES: dict[Callable[..., Any], Any] = {
     three_words.rounded_sums: rounded_sums,
-    three_words.two_parts: two_parts,
     magnitude_product: _magnitude_product,
     equilibrated: _equilibrated,
 }
@@ -358,93 +347,60 @@ class CoreProgram:
 
     def repeated(self, call: Call) -> Repeated | None:
         """A function for arrays of NumPy or tensors of the CPU with these shapes; it
-        returns None for Inf and NaN, and where alpha and beta C may overflow. See
-        `Program`.
+        returns None for Inf and NaN. See `Program` and `repeated_on_host`.
         """
-        problem = self.plan.problem
-        is_plain = not problem.mirror and call.out is None
-        adds_exactly = self.plan.rounding.has_addend
-        is_plain = is_plain and not (problem.is_complex and adds_exactly)
-        for x, stack in zip(call.operands, call.stacks, strict=True):
-            is_plain = is_plain and x.dtype == problem.dtype and x.size == stack.size
-        result_shape = self.plan.blocking.shape
-        if not is_plain or result_shape != (problem.batch, problem.m, problem.n):
+        plan = self.plan
+        problem = plan.problem
+        is_plain = plan.is_whole and not problem.mirror and is_as_passed(call, plan)
+        is_nearest = plan.rounding == NEAREST
+        if not is_plain or (problem.is_complex and not is_nearest):
             return None
         multiply = self.multiply
         dtype = problem.dtype
-        left_shape, right_shape = (x.shape for x in call.stacks)
-        is_tensor = self.plan.engine == "torch"
-        num_products = float(self.plan.num_products)
+        shape = plan.block_shape
+        shift = call.shift
+        rounding = plan.rounding
+        kind = _KINDS[rounding.kind]
+        num_products = float(plan.num_products)
 
-        def product(a: Any, b: Any, c: Any = None) -> Any:
-            left = a if a.ndim == 2 else a.reshape(left_shape)
-            right = b if b.ndim == 2 else b.reshape(right_shape)
-            if not (left.flags.aligned and right.flags.aligned):
-                return None
-            values = np.empty(result_shape, dtype)
+        def of_stacks(a: Array, b: Array, c: Array | None) -> Outcome | None:
+            values = np.empty(shape, dtype)
+            second = None
             if problem.is_complex:
-                left, right = left.reshape(left_shape), right.reshape(right_shape)
-                is_written = self._write(left, right, call.shift, values)
+                is_written = self._write(a, b, shift, values)
             else:
-                is_written = multiply(left, right, c, values, None, call.shift, 0)
-            return values if is_written else None
-
-        def sum_with(a: Any, b: Any, c: Any) -> Any:
-            third = c.reshape(result_shape)
-            third = third if self.plan.rounding.c_sign > 0 else -third
-            if not (third.flags.aligned and np.isfinite(third).all()):
+                if kind:
+                    second = np.empty(shape, dtype)
+                if c is not None:
+                    # Inf and NaN of C take the whole road.
+                    if not np.isfinite(c).all():
+                        return None
+                    a = a if rounding.sign > 0 else -a
+                    c = _readable(c if rounding.c_sign > 0 else -c)
+                left = _readable(a)
+                right = _readable(b)
+                is_written = multiply(left, right, c, values, second, shift, kind)
+            if not is_written:
                 return None
-            return product(a if self.plan.rounding.sign > 0 else -a, b, third)
+            return Outcome(values, 0.0, num_products, second=second)
 
-        def of_arrays(a: Any, b: Any, out: Any) -> Any:
-            values = product(a, b)
-            if values is None:
+        of_any = repeated_on_host(of_stacks, call, plan)
+        is_real_product = is_nearest and not problem.is_complex
+        has_matrices = all(x.ndim == 2 for x in call.operands)
+        is_simple = call.deliver is None and call.epilogue.idle
+        if not (is_real_product and has_matrices and is_simple):
+            return of_any
+
+        # The quickest way for the smallest matrices.
+        def of_matrices(a: Any, b: Any, out: Any) -> Any:
+            if type(a) is not np.ndarray or not (a.flags.aligned and b.flags.aligned):
+                return of_any(a, b, out)
+            values = np.empty(shape, dtype)
+            if not multiply(a, b, None, values, None, shift, 0):
                 return None
-            values = values.reshape(call.shape)
             if out is None:
-                return values
-            out[...] = values
+                return values[0]
+            out[...] = values[0]
             return out
 
-        def of_all(
-            a: Any,
-            b: Any,
-            out: Any,
-            c: Any = None,
-            alpha: complex = 1.0,
-            beta: complex = 0.0,
-        ) -> Any:
-            is_rounded_again = not (call.epilogue.idle or adds_exactly)
-            if is_rounded_again and not is_ieee():
-                return None
-            x, y, z = a, b, c
-            if is_tensor:
-                x, y, z = a.numpy(), b.numpy(), None if c is None else c.numpy()
-            if adds_exactly:
-                values = sum_with(x, y, z)
-            else:
-                values = product(x, y)
-            if values is None:
-                return None
-            if is_rounded_again:
-                third = None if z is None else z.reshape(result_shape)
-                values = Epilogue(alpha, beta, third).apply(values)
-                # A finite result may be the difference of two that overflow.
-                if not np.isfinite(values).all():
-                    return None
-            values = values.reshape(call.shape)
-            result: Any = values
-            if is_tensor:
-                result = sys.modules["torch"].from_numpy(np.asarray(values))
-            if out is not None:
-                if is_tensor:
-                    out.copy_(result)
-                else:
-                    out[...] = values
-                result = out
-            if call.deliver is None:
-                return result
-            return call.deliver(Outcome(result, 0.0, num_products))
-
-        is_simple = call.deliver is None and call.epilogue.idle
-        return of_arrays if is_simple and not is_tensor else of_all
+        return of_matrices
