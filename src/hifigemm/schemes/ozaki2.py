@@ -42,7 +42,12 @@ from hifigemm.numerics.blocking import (
     vector_blocks,
     widen,
 )
-from hifigemm.numerics.embedding import components, embed_left, embed_right
+from hifigemm.numerics.embedding import (
+    components,
+    embed_left,
+    embed_right,
+    unembed,
+)
 from hifigemm.numerics.error_ratio import count_for_ratio, error_ratio, least_norm
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, component_sums, magnitudes_up
 from hifigemm.numerics.inner_scaling import (
@@ -131,6 +136,10 @@ class Ozaki2(Scheme):
         if self.num_moduli is None:
             raise PlanError(f"{self} has no number of moduli yet: it comes from a plan")
         return self.num_moduli
+
+    def moduli(self, problem: Problem) -> ModuliSet:
+        """The moduli, once a plan has filled in their number."""
+        return moduli_set(self.count, problem.is_complex)
 
     def evidence(
         self,
@@ -344,7 +353,7 @@ class Ozaki2(Scheme):
         """Bytes of residues and working copies of rows, columns and entries."""
         problem = plan.problem
         k = problem.k
-        moduli = moduli_set(self.count, problem.is_complex)
+        moduli = self.moduli(problem)
         width = 2 if problem.is_complex else 1
 
         # Residues and facts of rows and columns; float32 copies of some terms.
@@ -371,7 +380,7 @@ class Ozaki2(Scheme):
         "fast" takes the norms of one operand. "accurate" multiplies the magnitudes of
         both, and "inner" compares them, so a missing operand leaves no pair.
         """
-        moduli = moduli_set(self.count, plan.problem.is_complex)
+        moduli = self.moduli(plan.problem)
         balance = _balance(plan)
         entries = plan.blocking.entries
         left: Scale | None = None
@@ -395,6 +404,19 @@ class Ozaki2(Scheme):
         right = _scale_by_sums(cols, exponents_b, moduli, -balance, 1)
         return left, right
 
+    def scales_of_norms(
+        self, plan: Plan, rows: tuple[Array, Array], cols: tuple[Array, Array]
+    ) -> tuple[Scale, Scale]:
+        """The scales of "fast" by `square_norms` of whole rows of A and columns of B,
+        and their exponents.
+        """
+        moduli = self.moduli(plan.problem)
+        balance = _balance(plan)
+        return (
+            scaling.scale_of_norms(*rows, 2, moduli, balance),
+            scaling.scale_of_norms(*cols, 1, moduli, -balance),
+        )
+
     def split(
         self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine
     ) -> Split:
@@ -408,33 +430,32 @@ class Ozaki2(Scheme):
         """
         if scale is None:
             raise PlanError(f"{self}: a split needs its scale")
-        moduli = moduli_set(self.count, plan.problem.is_complex)
+        moduli = self.moduli(plan.problem)
         residues_of = engine.override(scaled_residues)
         planes = residues_of(x, scale, moduli, plan.blocking.entries)
 
-        # An embedded complex B has two columns for each of B.
-        width = 2 if side == "right" and plan.problem.is_complex else 1
-        facts = _facts(plan, x, scale, width) if plan.certifies else {}
+        facts = {}
+        if plan.certifies:
+            width = _width(plan.problem, scale)
+            facts = _facts(plan, x, scale, width)
         vectors = x.shape[3 - scale.axis]
-        unit = -np.repeat(scale.exponent, width, axis=3 - scale.axis)
+        unit = self.unit(plan, scale)
         count = planes.shape[1]
         return Split(side, vectors, planes, unit, count, facts, k_major=True)
+
+    def unit(self, plan: Plan, scale: Scale) -> Array:
+        """Exponents of the grids of scaled vectors, see `Split`."""
+        width = _width(plan.problem, scale)
+        return -np.repeat(scale.exponent, width, axis=3 - scale.axis)
 
     def multiply(
         self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int
     ) -> Product:
         """Residues of the product modulus by modulus, reconstruction, one rounding."""
-        problem = plan.problem
-        entries = plan.blocking.entries
-        moduli = moduli_set(self.count, problem.is_complex)
-        products = engine.override(residue_gemm)(
-            left.planes, right.planes, moduli, int8_product(engine)
-        )
+        residues = self.residues(left.planes, right.planes, plan, engine)
         if not plan.certifies:
-            values = engine.override(crt)(
-                products, left.unit, right.unit, shift, moduli, problem.fmt, entries
-            )
-            return finished(problem, values, None, plan.bound, left.count)
+            values = self.rounded(residues, left.unit, right.unit, plan, engine, shift)
+            return Product(values, None, plan.bound, left.count)
 
         # The error of the integers, in units of 2**(e_i + f_j) and in their own.
         error = _error(left, right)
@@ -443,20 +464,52 @@ class Ozaki2(Scheme):
         lowest = exponents - left.unit - right.unit
 
         # Round and see which roundings are sure in spite of it.
+        problem = plan.problem
+        moduli = self.moduli(problem)
         rounded = round_integers(
-            product_residues(products, moduli),
+            product_residues(residues, moduli),
             left.unit,
             right.unit,
             shift,
             moduli,
             problem.fmt,
-            entries,
+            plan.blocking.entries,
             err + lowest,
         )
         certified, bound = certify.certified_entries(
             plan, left, right, engine, rounded, error == 0, err, lowest
         )
         return finished(problem, rounded.values, certified, bound, left.count)
+
+    def residues(self, left: Array, right: Array, plan: Plan, engine: Engine) -> Array:
+        """Residues of the integers A' B' from the planes of both operands; those of
+        partial sums over k are added modulo each p.
+        """
+        multiply = engine.override(residue_gemm)
+        moduli = self.moduli(plan.problem)
+        return multiply(left, right, moduli, int8_product(engine))
+
+    def rounded(
+        self,
+        residues: Array,
+        left_unit: Array,
+        right_unit: Array,
+        plan: Plan,
+        engine: Engine,
+        shift: int,
+    ) -> Array:
+        """The entries with these residues at these units: 2**shift A B, rounded once."""
+        problem = plan.problem
+        values = engine.override(crt)(
+            residues,
+            left_unit,
+            right_unit,
+            shift,
+            self.moduli(problem),
+            problem.fmt,
+            plan.blocking.entries,
+        )
+        return unembed(values) if problem.is_complex else values
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
         """The plan with half as many moduli again.
@@ -571,6 +624,13 @@ def _expected_count(problem: Problem, target: Target) -> int:
 def _num_planes(problem: Problem, count: int) -> int:
     """INT8 products that `count` moduli take."""
     return num_planes(moduli_set(count, problem.is_complex), problem.is_complex)
+
+
+def _width(problem: Problem, scale: Scale) -> int:
+    """Vectors of the embedded operand for each of its own: two columns for each of a
+    complex B.
+    """
+    return 2 if problem.is_complex and scale.axis == 1 else 1
 
 
 def _facts(plan: Plan, x: Array, scale: Scale, width: int) -> dict[str, Array]:
