@@ -63,6 +63,11 @@ class Request:
         """True if an error relative to the exact product is asked for."""
         return isinstance(self.accuracy, Relative)
 
+    @property
+    def forbids_wrapping(self) -> bool:
+        """True if every entry of a product of integers is asked for exactly."""
+        return self.accuracy is not None or self.result != "array"
+
 
 def check_result(result: Any) -> None:
     """Raise PlanError unless this is a kind of result."""

@@ -114,8 +114,8 @@ def product(
         outcome = Outcome(values, 0.0, 0)
         unmade = replace(plan, reason=idle)
         is_final = epilogue.c is None
-        report = _report(unmade, outcome, engine, decision_seconds, is_final)
-        _log(problem, report)
+        report = report_on(unmade, outcome, engine, decision_seconds, is_final)
+        log_decision(problem, report)
         return values.reshape(shapes.result), report
 
     # The product.
@@ -148,10 +148,10 @@ def product(
         )
         _keep(key, plan, engine, operands.library, limit, call)
 
-    report = _report(plan, outcome, engine, decision_seconds, is_final)
+    report = report_on(plan, outcome, engine, decision_seconds, is_final)
     if plan.alternatives and is_strict():
         check_strict(plan, report.scheme)
-    _log(problem, report)
+    log_decision(problem, report)
     if outcome.values is view:
         return None, report
     return outcome.values.reshape(shapes.result), report
@@ -206,10 +206,10 @@ def _with_report(
     plan: Plan, engine: Engine, is_final: bool, outcome: Outcome
 ) -> tuple[Any, Report]:
     """The values of a product that was repeated, and a report: nothing was decided."""
-    return outcome.values, _report(plan, outcome, engine, 0.0, is_final)
+    return outcome.values, report_on(plan, outcome, engine, 0.0, is_final)
 
 
-def _report(
+def report_on(
     plan: Plan,
     outcome: Outcome,
     engine: Engine,
@@ -256,7 +256,7 @@ def _report(
     return report_of(engine, decide, plan.workspace, decision_seconds)
 
 
-def _log(problem: Problem, report: Report) -> None:
+def log_decision(problem: Problem, report: Report) -> None:
     """Write a line for the decision, if a log takes it; that waits for a device that
     decides.
     """
@@ -312,7 +312,7 @@ def exact_sums(
         epilogue = PLAIN if c is None else Epilogue(1.0, 1.0, c)
         call = _call_of_sums(plan, engine, operands, request, shift, epilogue)
         _keep(key, plan, engine, library, limit, call)
-    return sums, _report(plan, outcome, engine, seconds)
+    return sums, report_on(plan, outcome, engine, seconds)
 
 
 def _may_be_sums(operands: Operands, request: Request) -> bool:
@@ -386,7 +386,7 @@ def rounded_once(
     if key is not None and (plan.is_whole or limit == steady(limit)):
         call = _call_of_sums(plan, engine, operands, request, shift, epilogue)
         _keep(key, plan, engine, library, limit, call)
-    return outcome, _report(plan, outcome, engine, decision_seconds)
+    return outcome, report_on(plan, outcome, engine, decision_seconds)
 
 
 def sum_at_once(
