@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hifigemm.engines.library_product import library_matmul
-
-Tensor = Any
 
 _FLOATS = ("float16", "float32", "float64", "complex64", "complex128")
 TORCH_DTYPES: dict[np.dtype[Any], Any] = {

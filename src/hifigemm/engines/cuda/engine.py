@@ -61,6 +61,7 @@ from hifigemm.numerics.subnormals import matmul
 from hifigemm.numerics.tensor_core import A100, B200, H100, V100, TensorCoreModel
 from hifigemm.plan import Plan
 from hifigemm.problem import Problem, ProductSpec
+from hifigemm.schemes.word_scheme import WordScheme
 
 _MODELS = {7: V100, 8: A100, 9: H100}
 """Tensor cores by the major compute capability; later ones add as B200 does."""
@@ -201,7 +202,7 @@ class CudaEngine:
             return cast(F, self._word_sums)
         return cast(F, OVERRIDES.get(function, function))
 
-    def _word_sums(self, scheme: Any, k: int) -> WordSums | None:
+    def _word_sums(self, scheme: WordScheme, k: int) -> WordSums | None:
         """The kernels of corrected products, which add as the tensor cores do, in order
         of k.
         """

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hifigemm.engine import Certificate
 from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of, is_triangle
@@ -34,12 +34,11 @@ from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.rounding_formats import ROUNDINGS
 from hifigemm.numerics.tensor_core import V100, TensorCoreModel
 from hifigemm.plan import Plan, Verification
+from hifigemm.schemes.word_scheme import WordScheme
 
 _ROUNDINGS = {"fp16": ("nearest", "zero"), "bf16": ROUNDINGS, "tf32": ROUNDINGS}
 """Of words that the kernels make."""
 _MOST = words.ALL_LOSSES[1]
-
-Tensor = Any
 
 
 @lru_cache
@@ -51,7 +50,7 @@ def unit_of(model: TensorCoreModel, product: str) -> Accumulation:
 
 
 @lru_cache(maxsize=1024)
-def sums_of(scheme: Any, k: int, model: TensorCoreModel) -> KernelSums | None:
+def sums_of(scheme: WordScheme, k: int, model: TensorCoreModel) -> KernelSums | None:
     """The kernels' order of sums for a scheme of words, None where they do not have
     it.
     """
@@ -92,7 +91,7 @@ class KernelSums:
     `numerics.accumulation.WordSums`.
     """
 
-    scheme: Any
+    scheme: WordScheme
     k: int
     unit: Accumulation
     block: int  # of the kernels
@@ -170,20 +169,22 @@ def _write_unscaled(sums: KernelSums, plan: Plan, given: Arguments) -> None:
     for block in blocks_of(plan, given.out):
         x, y, out = as_real(*block.operands(given.a, given.b), given.out[block.entries])
         sides = (x, 2), (y, 1)
-        options: dict[str, Any] = {
-            "block": sums.block,
-            "sums": sums.sums,
-            "pairs": sums.pairs,
-            "shift": given.shift,
-            "operands": (x, y),
-            "triangle": is_triangle(plan, block) and not plan.problem.is_complex,
-        }
+        multiply = partial(
+            word_gemm.word_gemm,
+            out=out,
+            block=sums.block,
+            sums=sums.sums,
+            pairs=sums.pairs,
+            shift=given.shift,
+            operands=(x, y),
+            triangle=is_triangle(plan, block) and not plan.problem.is_complex,
+        )
         left, right = words.split_words(sides, scheme.splitting, None)
         if scheme.product == "fp16":
-            word_gemm.word_gemm(left, right, out, **options)
+            multiply(left, right)
             continue
         overflow = cleared(2, out)
-        word_gemm.word_gemm(left, right, out, **options, overflow=overflow)
+        multiply(left, right, overflow=overflow)
         # All launches from here on do nothing unless a sum has overflowed.
         has_overflow = (0, _MOST)
         left, right = words.split_words(
@@ -194,9 +195,7 @@ def _write_unscaled(sums: KernelSums, plan: Plan, given: Arguments) -> None:
             losses=has_overflow,
         )
         left = replace(left, losses=overflow)
-        word_gemm.word_gemm(
-            left, right, out, **options, losses=has_overflow, repairs=True
-        )
+        multiply(left, right, losses=has_overflow, repairs=True)
 
 
 def _double_steps(plan: Plan) -> Steps | None:
