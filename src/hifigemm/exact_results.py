@@ -17,17 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
+from hifigemm.accuracy import Accuracy
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.integer_sums import Rounding
 from hifigemm.numerics.special import nonfinite_vectors
 from hifigemm.numerics.three_words import neighbours, open_block
 from hifigemm.operands import Operands
-from hifigemm.plan import Report
+from hifigemm.plan import Plan, Report
 from hifigemm.request import Request
 from hifigemm.road import (
     by_slices,
@@ -44,7 +45,9 @@ Remainder = Callable[[Array, int], Array]
 """2**shift (A B - C), rounded once, as a function of C and the shift."""
 
 
-def check_two_parts(result: str, accuracy: Any, out: Any, plan: Any) -> None:
+def check_two_parts(
+    result: str, accuracy: Accuracy, out: object, plan: Plan | None
+) -> None:
     """Raise PlanError where a pair or an enclosure does not go with the other arguments
     of a product.
     """

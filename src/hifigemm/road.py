@@ -511,7 +511,10 @@ def by_slices(request: Request) -> Request:
 
 
 def with_others(
-    report: Report, second: Report, is_certain: Array, block: Any
+    report: Report,
+    second: Report,
+    is_certain: Array,
+    block: tuple[slice | Array, ...],
 ) -> Report:
     """The report of sums, with the products by which a block was made again."""
     open_ = counted(int(np.count_nonzero(~is_certain)), "entry", "entries")

@@ -425,8 +425,9 @@ class _Sums:
 
     def _sum_over_ranks(self, residues: Tensor) -> Tensor:
         """Sums modulo p of residues (ranks, planes, rows, columns), centred."""
-        moduli = self.scheme.moduli(self.plan.problem).of_planes(residues.shape[1])
-        p = torch.tensor(moduli, dtype=torch.int32, device=residues.device)
+        moduli = moduli_set(self.scheme.count, self.plan.problem.is_complex)
+        divisors = moduli.of_planes(residues.shape[1])
+        p = torch.tensor(divisors, dtype=torch.int32, device=residues.device)
         p = p[:, None, None]
         half = p // 2
         sums = residues.sum(0, dtype=torch.int32)

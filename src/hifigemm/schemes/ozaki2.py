@@ -137,10 +137,6 @@ class Ozaki2(Scheme):
             raise PlanError(f"{self} has no number of moduli yet: it comes from a plan")
         return self.num_moduli
 
-    def moduli(self, problem: Problem) -> ModuliSet:
-        """The moduli, once a plan has filled in their number."""
-        return moduli_set(self.count, problem.is_complex)
-
     def evidence(
         self,
         problem: Problem,
@@ -290,7 +286,7 @@ class Ozaki2(Scheme):
         """Bytes of residues and working copies of rows, columns and entries."""
         problem = plan.problem
         k = problem.k
-        moduli = self.moduli(problem)
+        moduli = moduli_set(self.count, problem.is_complex)
         width = 2 if problem.is_complex else 1
 
         # Residues and facts of rows and columns; float32 copies of some terms.
@@ -317,7 +313,7 @@ class Ozaki2(Scheme):
         "fast" takes the norms of one operand. "accurate" multiplies the magnitudes of
         both, and "inner" compares them, so a missing operand leaves no pair.
         """
-        moduli = self.moduli(plan.problem)
+        moduli = moduli_set(self.count, plan.problem.is_complex)
         balance = _balance(plan)
         entries = plan.blocking.entries
         left: Scale | None = None
@@ -347,7 +343,7 @@ class Ozaki2(Scheme):
         """The scales of "fast" by `square_norms` of whole rows of A and columns of B,
         and their exponents.
         """
-        moduli = self.moduli(plan.problem)
+        moduli = moduli_set(self.count, plan.problem.is_complex)
         balance = _balance(plan)
         return (
             scaling.scale_of_norms(*rows, 2, moduli, balance),
@@ -367,7 +363,7 @@ class Ozaki2(Scheme):
         """
         if scale is None:
             raise PlanError(f"{self}: a split needs its scale")
-        moduli = self.moduli(plan.problem)
+        moduli = moduli_set(self.count, plan.problem.is_complex)
         residues_of = engine.override(scaled_residues)
         planes = residues_of(x, scale, moduli, plan.blocking.entries)
 
@@ -402,7 +398,7 @@ class Ozaki2(Scheme):
 
         # Round and see which roundings are sure in spite of it.
         problem = plan.problem
-        moduli = self.moduli(problem)
+        moduli = moduli_set(self.count, problem.is_complex)
         rounded = round_integers(
             product_residues(residues, moduli),
             left.unit,
@@ -423,7 +419,7 @@ class Ozaki2(Scheme):
         partial sums over k are added modulo each p.
         """
         multiply = engine.override(residue_gemm)
-        moduli = self.moduli(plan.problem)
+        moduli = moduli_set(self.count, plan.problem.is_complex)
         return multiply(left, right, moduli, int8_product(engine))
 
     def rounded(
@@ -442,7 +438,7 @@ class Ozaki2(Scheme):
             left_unit,
             right_unit,
             shift,
-            self.moduli(problem),
+            moduli_set(self.count, problem.is_complex),
             problem.fmt,
             plan.blocking.entries,
         )
