@@ -66,8 +66,6 @@ class WordScheme(Scheme):
 
     product: str
     """Name of the format of the words."""
-    accumulate: str
-    """How the unit adds products of words: see the schemes."""
     scale: bool
     """Scale rows of A and columns of B by powers of two."""
 
@@ -88,12 +86,6 @@ class WordScheme(Scheme):
     def splitting(self) -> Splitting:
         """How entries become words."""
         raise NotImplementedError
-
-    def pairs(self) -> list[Pair]:
-        """The pairs (i, j) of words whose products make a chain, smallest products
-        first; none where there is a main product with corrections.
-        """
-        return []
 
     def pair_errors(self, unit: Accumulation, k: int) -> dict[Pair, float]:
         """c_pq of numerics.word_bounds for each pair that is multiplied.

@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -51,8 +51,7 @@ from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.scaling import balance
 from hifigemm.numerics.strassen import NUM_PRODUCTS
 from hifigemm.plan import Apart, Evidence, Plan, Split, Verification
-from hifigemm.problem import Block
-from hifigemm.schemes import Ozaki2
+from hifigemm.problem import Block, Problem
 
 Inner = scaled_residues.Inner | None
 """Exponents by which A and B are scaled along k; see kernels/inner_scaling.py."""
@@ -92,6 +91,21 @@ _SAMPLED_FROM = 12 * _SAMPLE
 """Rows and columns of products whose ratio is known first for some of them: of fewer,
 as long sums have, the residues of the sample cost as much as they may save.
 """
+
+
+class Rung(Protocol):
+    """What launches are told by Ozaki scheme II with a number of moduli."""
+
+    @property
+    def count(self) -> int:
+        """Number of moduli."""
+
+    @property
+    def scaling(self) -> str:
+        """How rows and columns are scaled: "fast" or "inner"."""
+
+    def planes(self, problem: Problem) -> int:
+        """Number of INT8 products."""
 
 
 def steps(plan: Plan, costs: Rates | None) -> Steps | None:
@@ -483,7 +497,7 @@ def _look_at_sample(plan: Plan, given: Arguments, record: Buffer, inner: Inner) 
 def _write_rungs(
     plan: Plan,
     given: Arguments,
-    rungs: Sequence[Ozaki2],
+    rungs: Sequence[Rung],
     start: tuple[Buffer, int],
     inner: Inner,
 ) -> int:
@@ -542,7 +556,7 @@ def _write_rungs(
 def _write_exact(
     plan: Plan,
     given: Arguments,
-    scheme: Ozaki2,
+    scheme: Rung,
     predicate: Predicate,
     inner: Inner,
 ) -> None:
@@ -583,7 +597,7 @@ def _even_balance(plan: Plan, count: int) -> int:
     return 0 if bits is None else balance(bits, count, plan.problem.is_complex)
 
 
-def _ladder(plan: Plan) -> tuple[list[Ozaki2], list[Ozaki2]]:
+def _ladder(plan: Plan) -> tuple[list[Rung], list[Rung]]:
     """The schemes with a number of moduli that the ratio decides on, and those with
     inner scaling that come behind them; behind all comes what needs no ratio.
     """

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -33,12 +34,57 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.rounding_formats import ROUNDINGS
 from hifigemm.numerics.tensor_core import V100, TensorCoreModel
+from hifigemm.numerics.words import Splitting
 from hifigemm.plan import Plan, Verification
-from hifigemm.schemes.word_scheme import WordScheme
+from hifigemm.problem import Problem
 
 _ROUNDINGS = {"fp16": ("nearest", "zero"), "bf16": ROUNDINGS, "tf32": ROUNDINGS}
 """Of words that the kernels make."""
 _MOST = words.ALL_LOSSES[1]
+
+
+class WordScheme(Protocol):
+    """What launches are told by a scheme of words; see `schemes.word_scheme`."""
+
+    def __hash__(self) -> int:
+        """Schemes are keys of what is kept of them."""
+
+    @property
+    def product(self) -> str:
+        """Name of the format of the words."""
+
+    @property
+    def accumulate(self) -> str:
+        """How products of words are added."""
+
+    @property
+    def chains_corrections(self) -> bool:
+        """True if there is one main product, and all others, if any, are chained."""
+
+    @property
+    def splitting(self) -> Splitting:
+        """How entries become words."""
+
+    def pairs(self) -> Sequence[tuple[int, int]]:
+        """The words that are multiplied, unless corrections are chained."""
+
+    def block_length(self, unit: Accumulation, k: int) -> int:
+        """Inner length of a sum inside the unit."""
+
+    def top_exponent(self, problem: Problem) -> int:
+        """Scaled entries lie below two to this power."""
+
+    def worst_case(self, unit: Accumulation, k: int, lost: int = 0) -> float:
+        """r for operands that lose so many bits together."""
+
+    def most_lost(self, unit: Accumulation, k: int, r: float) -> int:
+        """Bits that operands may lose together while r holds; -1 for none."""
+
+    def exact_words_bound(self, unit: Accumulation, k: int) -> float:
+        """r for operands whose entries are single words."""
+
+    def count_products(self, unit: Accumulation, problem: Problem) -> int:
+        """Number of products of words."""
 
 
 @lru_cache
