@@ -32,8 +32,6 @@ from hifigemm.plan import Plan, Report
 from hifigemm.request import Request
 from hifigemm.road import (
     by_slices,
-    exact_sums,
-    of_entries,
     product,
     product_plus,
     quiet,
@@ -85,30 +83,22 @@ def two_parts(
         )
     rounding = Rounding(request.result)
     at_once = rounded_once(operands, request, rounding, key=key)
-    if at_once is not None:
-        shape = operands.shapes.result
-        outcome, report = at_once
-        second = cast(Array, outcome.second)
-        return (outcome.values.reshape(shape), second.reshape(shape)), report
-    sums = exact_sums(operands, request, rounding, key=key)
-    if sums is None:
+    if at_once is None:
         return _by_products(operands, request)
-
-    # Both parts of all entries.
-    rounded, report = sums
-    first = rounded.first.view(operands.dtype)
-    second = cast(Array, rounded.second).view(operands.dtype)
-    is_certain = of_entries(rounded.certified, first)
+    outcome, report = at_once
+    first = outcome.values
+    second = cast(Array, outcome.second)
 
     # The rows and columns of the entries that are not settled, by products.
-    if not is_certain.all():
-        block, rows, cols = open_block(is_certain)
+    certified = outcome.certified
+    if certified is not None and not certified.all():
+        block, rows, cols = open_block(certified)
         left, right = operands.stacks(operands.dtype)
         others = replace(operands, a=left[:, rows], b=right[:, :, cols])
         products, second_report = _by_products(others, by_slices(request))
         for part, values in zip((first, second), products, strict=True):
-            part[block] = np.where(is_certain[block], part[block], values)
-        report = with_others(report, second_report, is_certain, block)
+            part[block] = np.where(certified[block], part[block], values)
+        report = with_others(report, second_report, certified, block)
     shape = operands.shapes.result
     return (first.reshape(shape), second.reshape(shape)), report
 

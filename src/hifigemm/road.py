@@ -29,7 +29,7 @@ from hifigemm.numerics.bounds import are_ordinary
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.integer_sums import NEAREST, Rounding
 from hifigemm.numerics.subnormals import is_ieee
-from hifigemm.numerics.three_words import RoundedSums, open_block
+from hifigemm.numerics.three_words import open_block
 from hifigemm.operands import Operands, Prepared, usable_split
 from hifigemm.plan import Decision, Evidence, Plan, Report, Verification
 from hifigemm.planner import (
@@ -274,72 +274,6 @@ def log_decision(problem: Problem, report: Report) -> None:
 
 
 @quiet
-def exact_sums(
-    operands: Operands,
-    request: Request,
-    rounding: Rounding,
-    *,
-    c: Array | None = None,
-    shift: int = 0,
-    key: Hashable = None,
-) -> tuple[RoundedSums, Report] | None:
-    """2**shift (A B + C) by a rounding of sums in three words, with a report, c in real
-    components and with its factor; None where the request or the operands leave that to
-    products.
-
-    `key` is what `programs` keeps sums of this rounding under, A B and C with their
-    signs: see `rounded_once`.
-    """
-    problem = operands.problem()
-    if not (operands.library.on_host and _may_be_sums(operands, request)):
-        return None
-
-    # A scheme that has such sums looks at no operands for its plan.
-    started = time.perf_counter()
-    library = operands.library
-    engine = engine_for(request.engine, library.name, library.device)
-    limit = workspace_limit(problem, None, engine)
-    plan = plan_for(operands, problem, request, engine, limit, may_look=False)
-    seconds = time.perf_counter() - started
-    stacks = operands.stacks(operands.dtype)
-    sums = plan.scheme.rounded_sums(plan, engine, *stacks, c, shift, rounding.kind)
-    if sums is None:
-        return None
-    outcome = Outcome(sums.first, 0.0, sums.num_products)
-    reason = _with_addend(sums.reason) if rounding.has_addend else sums.reason
-    plan = replace(plan, rounding=rounding, reason=reason)
-    if key is not None:
-        epilogue = PLAIN if c is None else Epilogue(1.0, 1.0, c)
-        call = _call_of_sums(plan, engine, operands, request, shift, epilogue)
-        _keep(key, plan, engine, library, limit, call)
-    return sums, report_on(plan, outcome, engine, seconds)
-
-
-def _may_be_sums(operands: Operands, request: Request) -> bool:
-    """True unless a plan, a workspace or a prepared operand asks for products."""
-    is_default = request.plan is None and request.workspace is None
-    has_terms = operands.problem().multiplications > 0
-    return is_default and has_terms and not operands.are_prepared
-
-
-def _call_of_sums(
-    plan: Plan,
-    engine: Engine,
-    operands: Operands,
-    request: Request,
-    shift: int,
-    epilogue: Epilogue,
-) -> Call:
-    """The call of sums that the plan's rounding ends, for what repeats it."""
-    deliver = None
-    if request.return_report:
-        deliver = partial(_with_report, plan, engine, True)
-    stacks = operands.stacks(operands.dtype)
-    shape = operands.shapes.result
-    return Call(operands.arrays, stacks, shape, None, shift, epilogue, deliver)
-
-
-@quiet
 def rounded_once(
     operands: Operands,
     request: Request,
@@ -351,70 +285,115 @@ def rounded_once(
 ) -> tuple[Outcome, Report] | None:
     """2**shift (+-A B + s C) by a rounding of exact sums, with a report.
 
-    The plan is that of correct rounding. None where no program of it rounds so: it
-    takes a GPU, and residues that hold the exact product or sums in words.
+    The plan is that of correct rounding. On a GPU its program rounds so: it takes
+    residues that hold the exact product, or sums in words. On a CPU these are sums in
+    three words, where entries may stay that are not certified. None where there is
+    neither, and where a plan, a workspace or a prepared operand asks for products.
 
-    `key` is what `programs` keeps the program under, for calls of the same kind.
+    c is of the dtype and the shape of the stack of results. `key` is what `programs`
+    keeps the plan's program under, for calls of the same kind.
     """
-    if not _may_be_sums(operands, request):
-        return None
     problem = operands.problem()
+    is_default = request.plan is None and request.workspace is None
+    if not is_default or operands.are_prepared or not problem.multiplications:
+        return None
     library = operands.library
     engine = engine_for(request.engine, library.name, library.device)
-    if engine.costs is None:
+    has_programs = engine.costs is not None
+    if not (has_programs or library.on_host):
         return None
 
+    # A scheme that has sums in three words looks at no operands for its plan.
     started = time.perf_counter()
     limit = workspace_limit(problem, None, engine)
-    plan = plan_for(operands, problem, request, engine, limit, may_look=True)
-    if plan.bound != 0.0 or plan.verification is not Verification.A_PRIORI:
-        return None
-    reason = f"{plan.reason}; both arrays of one product"
-    if rounding.has_addend:
-        reason = _with_addend(plan.reason)
-    plan = replace(plan, rounding=rounding, reason=reason)
-    program = engine.compile(plan)
-    if program is None:
-        return None
+    plan = plan_for(operands, problem, request, engine, limit, may_look=has_programs)
+    plan = replace(plan, rounding=rounding)
     decision_seconds = time.perf_counter() - started
 
     stacks = operands.stacks(operands.dtype)
-    epilogue = PLAIN if c is None else Epilogue(1.0, 1.0, c)
-    outcome = program(*stacks, shift, epilogue, (None, None), None)
+    make = _by_program if has_programs else _by_three_words
+    rounded = make(plan, engine, stacks, c, shift)
+    if rounded is None:
+        return None
+    outcome, reason = rounded
+    if rounding.has_addend:
+        reason = f"{reason}; C among the terms"
+    plan = replace(plan, reason=reason)
 
     # Later calls of this kind repeat it, unless it rests on the memory that is free.
     if key is not None and (plan.is_whole or limit == steady(limit)):
-        call = _call_of_sums(plan, engine, operands, request, shift, epilogue)
+        deliver = None
+        if request.return_report:
+            deliver = partial(_with_report, plan, engine, True)
+        epilogue = PLAIN if c is None else Epilogue(1.0, 1.0, c)
+        shape = operands.shapes.result
+        call = Call(operands.arrays, stacks, shape, None, shift, epilogue, deliver)
         _keep(key, plan, engine, library, limit, call)
     return outcome, report_on(plan, outcome, engine, decision_seconds)
 
 
-def sum_at_once(
-    operands: Operands,
-    c: Array,
-    s: float,
-    request: Request,
+def _by_program(
+    plan: Plan,
+    engine: Engine,
+    stacks: tuple[Array, Array],
+    c: Array | None,
     shift: int,
-    key: Hashable,
-    sign: int,
-) -> tuple[Array, Report] | None:
-    """2**shift (sign A B + s C), rounded once, in the result's shape; None where no
-    program adds C before its one rounding: see `rounded_once`.
+) -> tuple[Outcome, str] | None:
+    """The outcome of the plan's program and the reason of the plan; None where no
+    program makes the plan's rounding of exact sums.
     """
-    shapes = operands.shapes
-    addend = np.broadcast_to(c, shapes.result).reshape(shapes.stack)
-    mantissa, exponent = math.frexp(s)
-    rounding = Rounding(
-        has_addend=True,
-        c_exponent=exponent - 1,
-        c_sign=1 if mantissa > 0 else -1,
-        sign=sign,
-    )
-    at_once = rounded_once(operands, request, rounding, c=addend, shift=shift, key=key)
-    if at_once is None:
+    if plan.bound != 0.0 or plan.verification is not Verification.A_PRIORI:
         return None
-    outcome, report = at_once
-    return outcome.values.reshape(shapes.result), report
+    program = engine.compile(plan)
+    if program is None:
+        return None
+    epilogue = PLAIN if c is None else Epilogue(1.0, 1.0, c)
+    outcome = program(*stacks, shift, epilogue, (None, None), None)
+    reason = plan.reason
+    if plan.rounding.has_two_parts:
+        reason = f"{reason}; both arrays of one product"
+    return outcome, reason
+
+
+def _by_three_words(
+    plan: Plan,
+    engine: Engine,
+    stacks: tuple[Array, Array],
+    c: Array | None,
+    shift: int,
+) -> tuple[Outcome, str] | None:
+    """The outcome of the scheme's sums in three words, and what they are; None where
+    the scheme has none, or s C has bits below the smallest float64.
+    """
+    rounding = plan.rounding
+    dtype = plan.problem.dtype
+    left, right = stacks
+    if rounding.sign < 0:
+        left = -left
+
+    # s C in real components, of which Inf and NaN are added at the end.
+    scaled = None
+    s = rounding.c_sign * 2.0**rounding.c_exponent
+    if c is not None:
+        components = np.ascontiguousarray(c).view(c.real.dtype)
+        is_finite = np.isfinite(components)
+        addend = np.where(is_finite, components, 0).astype(np.float64)
+        scaled = addend * s
+        is_exact = np.ldexp(scaled, -rounding.c_exponent) == addend * rounding.c_sign
+        if not is_exact.all():
+            return None
+    kind = rounding.kind
+    sums = plan.scheme.rounded_sums(plan, engine, left, right, scaled, shift, kind)
+    if sums is None:
+        return None
+    values = sums.first
+    if c is not None:
+        values = np.where(is_finite, values, values + components * values.dtype.type(s))
+    outcome = Outcome(values.view(dtype), 0.0, sums.num_products)
+    if sums.second is not None:
+        outcome.second = sums.second.view(dtype)
+    outcome.certified = _of_entries(sums.certified, outcome.values)
+    return outcome, sums.reason
 
 
 @quiet
@@ -427,18 +406,27 @@ def product_plus(
     key: Hashable = None,
     sign: int = 1,
 ) -> tuple[Array, Report]:
-    """2**shift (A B + s C), rounded once, in the result's shape; later calls of this key
-    may repeat it, with an A that is multiplied by `sign` first.
+    """2**shift (sign A B + s C), rounded once, in the result's shape.
 
-    Sums in three words settle nearly all entries on a CPU. The rows and columns of the
-    others, and all of them elsewhere, are those of a longer product: see `augmented`.
+    Exact sums settle all entries on a GPU and nearly all on a CPU. The rows and columns
+    of the others, and all of them elsewhere, are those of a longer product: see
+    `augmented`.
     """
     shapes = operands.shapes
     addend = np.broadcast_to(c, shapes.result).reshape(shapes.stack)
-    settled = _settled_sums(operands, addend, s, request, shift, key, sign)
-    if settled is not None:
-        values, is_certain, report = settled
-        if is_certain.all():
+    mantissa, exponent = math.frexp(s)
+    rounding = Rounding(
+        has_addend=True,
+        c_exponent=exponent - 1,
+        c_sign=1 if mantissa > 0 else -1,
+        sign=sign,
+    )
+    at_once = rounded_once(operands, request, rounding, c=addend, shift=shift, key=key)
+    if at_once is not None:
+        outcome, report = at_once
+        values = outcome.values
+        certified = outcome.certified
+        if certified is None or certified.all():
             return values.reshape(shapes.result), report
         request = by_slices(request)
 
@@ -448,55 +436,21 @@ def product_plus(
         return cast(Array, values), report
 
     left, right = operands.stacks(operands.dtype)
-    if settled is None:
+    if sign < 0:
+        left = -left
+    if at_once is None:
         values, report = sum_with_product(left, right, addend, s, multiply)
         return values.reshape(shapes.result), report
-    block, rows, cols = open_block(is_certain)
+    certified = cast(Array, certified)
+    block, rows, cols = open_block(certified)
     others, second = sum_with_product(
         left[:, rows], right[:, :, cols], addend[block], s, multiply
     )
-    values[block] = np.where(is_certain[block], values[block], others)
-    return values.reshape(shapes.result), with_others(report, second, is_certain, block)
+    values[block] = np.where(certified[block], values[block], others)
+    return values.reshape(shapes.result), with_others(report, second, certified, block)
 
 
-def _settled_sums(
-    operands: Operands,
-    c: Array,
-    s: float,
-    request: Request,
-    shift: int,
-    key: Hashable,
-    sign: int,
-) -> tuple[Array, Array, Report] | None:
-    """2**shift (A B + s C) rounded once, where that is certain, and a report; None
-    without sums in three words.
-    """
-    if not operands.library.on_host:
-        return None
-    components = np.ascontiguousarray(c).view(c.real.dtype)
-    is_finite = np.isfinite(components)
-    addend = np.where(is_finite, components, 0).astype(np.float64)
-    scaled = addend * s
-    if (np.ldexp(scaled, 1 - int(np.frexp(s)[1])) != addend * np.sign(s)).any():
-        return None  # s C has bits below the smallest float64
-    # Later calls repeat A B + C and A B - C: no other s keeps the bits of every C.
-    own_key = key if abs(s) == 1.0 else None
-    rounding = Rounding(has_addend=True, c_sign=int(np.sign(s)), sign=sign)
-    sums = exact_sums(operands, request, rounding, c=scaled, shift=shift, key=own_key)
-    if sums is None:
-        return None
-    rounded, report = sums
-    values = rounded.first
-    # Components of C that are Inf or NaN end where IEEE arithmetic puts them.
-    values = np.where(is_finite, values, values + components * values.dtype.type(s))
-    return values.view(c.dtype), of_entries(rounded.certified, c), report
-
-
-def _with_addend(reason: str) -> str:
-    return f"{reason}; C among the terms"
-
-
-def of_entries(is_certain: Array, like: Array) -> Array:
+def _of_entries(is_certain: Array, like: Array) -> Array:
     """True for the entries all of whose real components are certain."""
     if like.dtype.kind != "c":
         return is_certain

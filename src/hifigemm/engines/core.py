@@ -355,6 +355,8 @@ class CoreProgram:
         is_nearest = plan.rounding == NEAREST
         if not is_plain or (problem.is_complex and not is_nearest):
             return None
+        if plan.rounding.c_exponent:
+            return None  # of another C, 2**c_exponent C may lose bits
         multiply = self.multiply
         dtype = problem.dtype
         shape = plan.block_shape
