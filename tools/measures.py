@@ -74,13 +74,12 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "interop.torch_private",
         ),
     ),
-    ("road", ("road", "exact_results")),
+    ("road", ("road", "exact_results", "integers")),
     (
         "operands",
         (
             "operands",
             "libraries",
-            "integers",
             "admission",
             "request",
             "augmented",

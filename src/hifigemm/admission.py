@@ -9,12 +9,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from hifigemm.exact_words import in_words
 from hifigemm.exceptions import PlanError
-from hifigemm.integers import are_integers, integer_dtype
 from hifigemm.libraries import Library
 from hifigemm.operands import Operands, as_operand, result_dtype
 from hifigemm.request import OF_INTEGERS, Request
+
+_DTYPES = {"int64": np.dtype(np.int64), "object": np.dtype(object)}
+"""Dtypes of the kinds of results of integers."""
 
 
 def admit(
@@ -53,3 +57,54 @@ def admit(
             '"array", "pair", "enclosure"'
         )
     return Operands(x, y, library, result_dtype(x.dtype, y.dtype)), request
+
+
+def are_integers(a: np.dtype[Any], b: np.dtype[Any], result: str) -> bool:
+    """True if the product of operands of these dtypes is one of integers or bools.
+
+    NumPy promotes int64 beside uint64 to float64: their product is one of integers
+    where a kind of them is asked for.
+    """
+    if a.kind not in "biu" or b.kind not in "biu":
+        return False
+    return result != "array" or np.result_type(a, b).kind in "biu"
+
+
+def integer_dtype(
+    a: np.dtype[Any],
+    b: np.dtype[Any],
+    request: Request,
+    out: Any,
+    library: Library,
+) -> np.dtype[Any]:
+    """The dtype of a product of integers: that of an `out` of integers where every
+    entry is to be exact.
+
+    The product of bools is one of bools, and in an `out` of integers it is the exact
+    sums that count.
+
+    Raises PlanError: no kind of result for integers. TypeError: Python integers in
+    tensors, an `out` of floats for bools whose sums are to be exact.
+    """
+    result = request.result
+    if result not in ("array", *_DTYPES):
+        raise PlanError(
+            f'result={result!r}, the operands are {a} and {b}: expected "array", '
+            '"int64" or "object"'
+        )
+    if result == "object" and library.name != "numpy":
+        raise TypeError(
+            f'result="object" of tensors of {a} and {b}: no tensor holds Python '
+            "integers"
+        )
+    dtype = _DTYPES[result] if result in _DTYPES else np.result_type(a, b)
+    if request.forbids_wrapping and out is not None and library.owns(out):
+        out_dtype = library.asarray(out, "out").dtype.newbyteorder("=")
+        if out_dtype.kind in "iu":
+            return out_dtype
+        if dtype.kind == "b" != out_dtype.kind:
+            raise TypeError(
+                f"out has dtype {out_dtype}; the product of bools is one of bools, and their exact sums are integers: "
+                "expected bool or a dtype of integers"
+            )
+    return dtype

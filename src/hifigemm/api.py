@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 import numpy as np
 
 from hifigemm.accuracy import Accuracy
-from hifigemm.admission import admit
+from hifigemm.admission import admit, are_integers
 from hifigemm.engines import engine_for
 from hifigemm.exact_results import check_two_parts, two_parts
 from hifigemm.exact_words import in_words, one_word
 from hifigemm.exceptions import PlanError
 from hifigemm.executor import whole_split
-from hifigemm.integers import are_integers, integer_product
+from hifigemm.integers import integer_product
 from hifigemm.libraries import library_of
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.subnormals import ieee_arithmetic

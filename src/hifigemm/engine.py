@@ -74,7 +74,8 @@ class Outcome:
     """Values (batch, m, n), their bound, and the products that were made for them.
 
     `certificate` waits for the device and reads its decision; None if the device
-    decides nothing. `second` is the other array of a pair or an enclosure.
+    decides nothing. `second` is the other array of a pair or an enclosure. `certified`
+    is True for the entries that are; None: all.
     """
 
     values: Array
@@ -83,6 +84,7 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
     certificate: Callable[[], Certificate] | None = None
     second: Array | None = None
+    certified: Array | None = None
 
 
 def report_of(

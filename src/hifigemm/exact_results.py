@@ -17,25 +17,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
-from hifigemm.engines import engine_for
+from hifigemm.accuracy import Accuracy
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.integer_sums import Rounding
 from hifigemm.numerics.special import nonfinite_vectors
 from hifigemm.numerics.three_words import neighbours, open_block
-from hifigemm.numerics.three_words import two_parts as settled_parts
 from hifigemm.operands import Operands
-from hifigemm.plan import Report
-from hifigemm.programs import keep
+from hifigemm.plan import Plan, Report
 from hifigemm.request import Request
 from hifigemm.road import (
     by_slices,
-    exact_sums,
-    of_entries,
     product,
     product_plus,
     quiet,
@@ -47,7 +43,9 @@ Remainder = Callable[[Array, int], Array]
 """2**shift (A B - C), rounded once, as a function of C and the shift."""
 
 
-def check_two_parts(result: str, accuracy: Any, out: Any, plan: Any) -> None:
+def check_two_parts(
+    result: str, accuracy: Accuracy, out: object, plan: Plan | None
+) -> None:
     """Raise PlanError where a pair or an enclosure does not go with the other arguments
     of a product.
     """
@@ -83,67 +81,26 @@ def two_parts(
             f"result={request.result!r} is made from more products than a plan has: "
             "pass the array itself"
         )
-    at_once = rounded_once(operands, request, Rounding(request.result), key=key)
-    if at_once is not None:
-        shape = operands.shapes.result
-        outcome, report = at_once
-        second = cast(Array, outcome.second)
-        return (outcome.values.reshape(shape), second.reshape(shape)), report
-    sums = exact_sums(operands, request, None, 0, request.result)
-    if sums is None:
+    rounding = Rounding(request.result)
+    at_once = rounded_once(operands, request, rounding, key=key)
+    if at_once is None:
         return _by_products(operands, request)
-
-    # Both parts of all entries.
-    rounded, report = sums
-    if key is not None:
-        _keep_sums(operands, request, key)
-    first = rounded.first.view(operands.dtype)
-    second = cast(Array, rounded.second).view(operands.dtype)
-    is_certain = of_entries(rounded.certified, first)
+    outcome, report = at_once
+    first = outcome.values
+    second = cast(Array, outcome.second)
 
     # The rows and columns of the entries that are not settled, by products.
-    if not is_certain.all():
-        block, rows, cols = open_block(is_certain)
+    certified = outcome.certified
+    if certified is not None and not certified.all():
+        block, rows, cols = open_block(certified)
         left, right = operands.stacks(operands.dtype)
         others = replace(operands, a=left[:, rows], b=right[:, :, cols])
         products, second_report = _by_products(others, by_slices(request))
         for part, values in zip((first, second), products, strict=True):
-            part[block] = np.where(is_certain[block], part[block], values)
-        report = with_others(report, second_report, is_certain, block)
+            part[block] = np.where(certified[block], part[block], values)
+        report = with_others(report, second_report, certified, block)
     shape = operands.shapes.result
     return (first.reshape(shape), second.reshape(shape)), report
-
-
-def _keep_sums(operands: Operands, request: Request, key: Hashable) -> None:
-    """Leave the sums of real operands, for calls that they settle in every entry."""
-    problem = operands.problem()
-    stacks = operands.stacks(None)
-    for x, stack in zip(operands.arrays, stacks, strict=True):
-        if x.dtype != problem.dtype or problem.is_complex or x.size != stack.size:
-            return
-    left_shape, right_shape = (x.shape for x in stacks)
-    shape = operands.shapes.result
-    library = operands.library
-    engine = engine_for(request.engine, library.name, library.device)
-    two_parts_of = engine.override(settled_parts)
-
-    fmt = problem.fmt
-    kind = request.result
-    to_native = library.to_native
-
-    def again(a: Any, b: Any, out: None) -> Any:
-        left = a if type(a) is np.ndarray else a.numpy()
-        right = b if type(b) is np.ndarray else b.numpy()
-        left = left.reshape(left_shape)
-        right = right.reshape(right_shape)
-        parts = two_parts_of(left, right, fmt, kind)
-        if parts is None:
-            return None
-        first, second = parts
-        return to_native(first.reshape(shape)), to_native(second.reshape(shape))
-
-    what = f"{problem}: {request.result}, sums that are rounded once"
-    keep(key, (again, what), (engine.name, engine.device))
 
 
 def _by_products(

@@ -39,7 +39,7 @@ from hifigemm.programs import (
     view_of,
 )
 from hifigemm.request import Request
-from hifigemm.road import deliver, product, product_plus, quiet, sum_at_once
+from hifigemm.road import deliver, product, product_plus, quiet
 from hifigemm.schemes import Ozaki1, Scheme
 from hifigemm.schemes.auto import as_scheme
 from hifigemm.transforms import (
@@ -438,11 +438,6 @@ def _product(
             # What C takes of its factor depends on its entries.
             own_key = key if addend[0] is c else None
             sign = -1 if negates else 1
-            at_once = sum_at_once(operands, *addend, request, shift, own_key, sign)
-            if at_once is not None:
-                return at_once
-            if negates:
-                operands = _with_sign(operands)
             return product_plus(operands, *addend, request, shift, own_key, sign)
         if c is not None:
             key = None  # another C may be rounded once

@@ -10,14 +10,15 @@ the library, all others are sums of exact products of words (numerics.integer_wo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import time
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from hifigemm.engine import Engine, report_of
+from hifigemm.accuracy import CORRECT, NO_PROMISE
+from hifigemm.engine import Engine, Outcome
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import AccuracyError, PlanError
 from hifigemm.formats import INT8
@@ -34,15 +35,14 @@ from hifigemm.numerics.integer_words import (
     wrapped,
 )
 from hifigemm.operands import Operands
-from hifigemm.plan import Decision, Report, blocks_of_shape
-from hifigemm.problem import Block, ProductSpec, counted
+from hifigemm.plan import Blocking, Plan, Report, Verification
+from hifigemm.problem import Block, Problem, ProductSpec, counted
 from hifigemm.request import Request
-from hifigemm.schemes import Native, Ozaki1, Scheme
+from hifigemm.road import log_decision, report_on
+from hifigemm.schemes import Native, Ozaki1
 from hifigemm.schemes.auto import as_scheme
-from hifigemm.settings import decision_log
 
 _INT8 = np.iinfo(np.int8)
-_RESULTS = {"int64": np.dtype(np.int64), "object": np.dtype(object)}
 _SMALL = 2**18
 """Multiplications up to which the product of NumPy is quicker than one of words."""
 _MIN_ROWS = 1024
@@ -53,62 +53,6 @@ _DEVICE_ENTRIES = 2**24
 """Entries of a block of the result on a GPU."""
 
 
-def are_integers(a: np.dtype[Any], b: np.dtype[Any], result: str) -> bool:
-    """True if the product of operands of these dtypes is one of integers or bools.
-
-    NumPy promotes int64 beside uint64 to float64: their product is one of integers
-    where a kind of them is asked for.
-    """
-    if a.kind not in "biu" or b.kind not in "biu":
-        return False
-    return result != "array" or np.result_type(a, b).kind in "biu"
-
-
-def integer_dtype(
-    a: np.dtype[Any],
-    b: np.dtype[Any],
-    request: Request,
-    out: Any,
-    library: Library,
-) -> np.dtype[Any]:
-    """The dtype of a product of integers: that of an `out` of integers where every
-    entry is to be exact.
-
-    The product of bools is one of bools, and in an `out` of integers it is the exact
-    sums that count.
-
-    Raises PlanError: no kind of result for integers. TypeError: Python integers in
-    tensors, an `out` of floats for bools whose sums are to be exact.
-    """
-    result = request.result
-    if result not in ("array", *_RESULTS):
-        raise PlanError(
-            f'result={result!r}, the operands are {a} and {b}: expected "array", '
-            '"int64" or "object"'
-        )
-    if result == "object" and library.name != "numpy":
-        raise TypeError(
-            f'result="object" of tensors of {a} and {b}: no tensor holds Python '
-            "integers"
-        )
-    dtype = _RESULTS[result] if result in _RESULTS else np.result_type(a, b)
-    if _is_exact(request) and out is not None and library.owns(out):
-        out_dtype = library.asarray(out, "out").dtype.newbyteorder("=")
-        if out_dtype.kind in "iu":
-            return out_dtype
-        if dtype.kind == "b" != out_dtype.kind:
-            raise TypeError(
-                f"out has dtype {out_dtype}; the product of bools is one of bools, and their exact sums are integers: "
-                "expected bool or a dtype of integers"
-            )
-    return dtype
-
-
-def _is_exact(request: Request) -> bool:
-    """True if every entry is asked for exactly, so that none may wrap around."""
-    return request.accuracy is not None or request.result != "array"
-
-
 def integer_product(operands: Operands, request: Request) -> tuple[Array, Report]:
     """A B in the dtype of the operands' product, with its report.
 
@@ -116,64 +60,124 @@ def integer_product(operands: Operands, request: Request) -> tuple[Array, Report
     PlanError: a plan or a scheme for floating-point operands. TypeError: the native
     product on a GPU.
     """
+    library = operands.library
+    engine = engine_for(request.engine, library.name, library.device)
+    started = time.perf_counter()
+    entries = _entries_of(operands, request)
+    words = _Words(operands, entries, engine)
+    plan = _plan(words, request)
+    decision_seconds = time.perf_counter() - started
+
+    # The product of the library, or products of words.
+    if plan.scheme.is_native:
+        values = np.matmul(*operands.arrays)
+    else:
+        values = words.product(plan)
+    outcome = Outcome(values, plan.bound, plan.num_products)
+    report = report_on(plan, outcome, engine, decision_seconds)
+    log_decision(plan.problem, report)
+    return values.reshape(operands.shapes.result), report
+
+
+def _plan(words: _Words, request: Request) -> Plan:
+    """The plan of a product of integers, by the largest magnitudes of its operands."""
+    operands = words.operands
+    entries = words.entries
     a, b = operands.arrays
     library = operands.library
     dtype = operands.dtype
-    shapes = operands.shapes
-    forced_native = _is_native(request, f"{a.dtype} and {b.dtype}", library)
-    engine = engine_for(request.engine, library.name, library.device)
+    problem = operands.problem()
     promoted = np.result_type(a.dtype, b.dtype)
-    k = shapes.left[2]
-    exact = _is_exact(request) and dtype.kind != "b"
-
-    # No entry of the product exceeds `limit` in magnitude.
-    extremes = _extremes(a), _extremes(b)
-    largest_of_a, largest_of_b = (max(-low, high) for low, high in extremes)
-    largest = largest_of_a, largest_of_b
-    limit = k * largest_of_a * largest_of_b
-    fits = dtype.kind in "bO" or _holds(dtype, limit, {a.dtype.kind, b.dtype.kind})
-    if forced_native and exact and not (fits and dtype == promoted):
+    is_forced = _is_native(request, f"{a.dtype} and {b.dtype}", library)
+    if is_forced and entries.are_exact and not (entries.fit and dtype == promoted):
         raise AccuracyError(
-            f"the native product of {a.dtype} and {b.dtype} is in {promoted}; entries may reach {limit} and are to be "
-            f'exact in {dtype}: leave the scheme to "auto"'
+            f"the native product of {a.dtype} and {b.dtype} is in {promoted}; entries "
+            f"may reach {entries.limit} and are to be exact in {dtype}: leave the "
+            'scheme to "auto"'
         )
 
     # The product of the library, or products of words.
-    is_small = shapes.count * shapes.left[1] * shapes.right[2] * k <= _SMALL
-    if forced_native or (library.on_host and is_small and not exact):
-        product = np.matmul(a, b)
-        how = _How(Native(), 1, k, f"product of {promoted} by the library")
-    else:
-        left, right = operands.stacks(None)
-        fit_int8 = all(_INT8.min <= low and high <= _INT8.max for low, high in extremes)
-        words = _Words(left, right, shapes.count, engine, largest, fit_int8)
-        product, how = words.product(dtype, limit, exact and not fits, shapes.result)
+    is_small = library.on_host and problem.multiplications <= _SMALL
+    scheme: Native | Ozaki1 = Native()
+    product = None
+    num_products = 1
+    k_block = problem.k
+    reason = f"product of {promoted} by the library"
+    if not (is_forced or (is_small and not entries.are_exact)):
+        product = words.spec
+        num_products = words.num_products
+        k_block = min(k_block, product.k_block)
+        scheme = Ozaki1(
+            product="int8" if product.operand is INT8 else "fp64",
+            num_slices=max(words.counts),
+        )
+        products = counted(num_products, f"{product.name.upper()} product")
+        reason = f"{products} of {words.counts[0]} and {words.counts[1]} words"
 
-    # The report.
-    num_products = how.num_products
-    reason = how.reason
+    # Whether an entry may wrap around.
     bound = 0.0
-    if product.size == 0 or k == 0:
+    if not problem.multiplications:
         num_products = 0
         reason = "a dimension is 0: nothing to multiply"
-    elif not fits and not exact:
+    elif not entries.fit and not entries.are_exact:
         bound = math.inf
-        reason += f", which wraps around: entries may reach {limit}, the dtype ends at {np.iinfo(dtype).max}"
-    elif not fits:
+        reason += f", which wraps around: entries may reach {entries.limit}, the dtype ends at {np.iinfo(dtype).max}"
+    elif not entries.fit:
         reason += f", exact: no entry lies beyond {_span(dtype)}, as was checked"
     elif dtype.kind != "b":
-        reason += f", exact: no entry exceeds {limit}"
-    decision_log().info("%s @ %s: %s", a.shape, b.shape, reason)
-    decision = Decision(
-        scheme=how.scheme,
+        reason += f", exact: no entry exceeds {entries.limit}"
+    return Plan(
+        problem=problem,
+        asked=as_scheme(request.scheme),
+        scheme=scheme,
+        target=CORRECT if entries.are_exact else NO_PROMISE,
+        engine=words.engine.name,
+        product=product,
         num_products=num_products,
+        k_block=k_block,
+        verification=Verification.A_PRIORI,
         bound=bound,
-        correct=bound == 0.0,
-        k_block=how.k_block,
-        native=how.scheme.is_native and num_products > 0,
         reason=reason,
+        blocking=_blocking(problem, library),
     )
-    return product.reshape(shapes.result), report_of(engine, decision)
+
+
+def _blocking(problem: Problem, library: Library) -> Blocking:
+    """Blocks of about as many rows as columns, where the result is large."""
+    entries = _HOST_ENTRIES if library.on_host else _DEVICE_ENTRIES
+    rows = min(max(problem.m, 1), max(_MIN_ROWS, entries // max(problem.n, 1)))
+    cols = min(max(problem.n, 1), max(entries // rows, 1))
+    matrices = max(entries // (rows * cols), 1)
+    return Blocking((matrices, rows, cols))
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """What is known of the entries of a product before it is made."""
+
+    ranges: tuple[tuple[int, int], tuple[int, int]]  # of the entries of A and of B
+    limit: int  # no entry exceeds it in magnitude
+    are_exact: bool  # every one is asked for exactly
+    fit: bool  # the dtype holds all
+
+    @property
+    def largest(self) -> tuple[int, int]:
+        """The largest magnitudes of A and of B."""
+        of_a, of_b = (max(-low, high) for low, high in self.ranges)
+        return of_a, of_b
+
+
+def _entries_of(operands: Operands, request: Request) -> _Entries:
+    """What the extremes of both operands say of their product."""
+    a, b = operands.arrays
+    dtype = operands.dtype
+    ranges = _extremes(a), _extremes(b)
+    limit = operands.shapes.left[2]
+    for low, high in ranges:
+        limit *= max(-low, high)
+    fit = dtype.kind in "bO" or _holds(dtype, limit, {a.dtype.kind, b.dtype.kind})
+    are_exact = request.forbids_wrapping and dtype.kind != "b"
+    return _Entries(ranges, limit, are_exact, fit)
 
 
 def _is_native(request: Request, operands: str, library: Library) -> bool:
@@ -218,106 +222,109 @@ def _span(dtype: np.dtype[Any]) -> str:
     return f"{np.iinfo(dtype).min} to {np.iinfo(dtype).max}"
 
 
-class _How(NamedTuple):
-    """How a product was made, for its report."""
-
-    scheme: Scheme
-    num_products: int
-    k_block: int
-    reason: str
-
-
 @dataclass(frozen=True)
 class _Words:
-    """Stacks of integers of magnitude up to `largest`, multiplied as words."""
+    """Operands of integers that are multiplied as words."""
 
-    left: Array  # (batch or 1, m, k)
-    right: Array  # (batch or 1, k, n)
-    batch: int
+    operands: Operands
+    entries: _Entries
     engine: Engine
-    largest: tuple[int, int]
-    fit_int8: bool
 
     @cached_property
     def spec(self) -> ProductSpec:
         """INT8 products where they hold the operands as they are, FP64 products of
         words elsewhere.
         """
-        return self.engine.products["int8" if self.fit_int8 else "fp64"]
+        fit = all(
+            _INT8.min <= low and high <= _INT8.max for low, high in self.entries.ranges
+        )
+        return self.engine.products["int8" if fit else "fp64"]
 
-    def product(
-        self, dtype: np.dtype[Any], limit: int, checked: bool, shape: tuple[int, ...]
-    ) -> tuple[Array, _How]:
+    @cached_property
+    def stacks(self) -> tuple[Array, Array]:
+        """The operands, (batch or 1, m, k) and (batch or 1, k, n)."""
+        return self.operands.stacks(None)
+
+    @cached_property
+    def counts(self) -> tuple[int, int]:
+        """Words of an entry of A and of B."""
+        of_a, of_b = self.entries.largest
+        return num_words(of_a), num_words(of_b)
+
+    @property
+    def are_checked(self) -> bool:
+        """True if entries may lie beyond the dtype and none is to wrap around."""
+        return self.entries.are_exact and not self.entries.fit
+
+    @property
+    def is_long(self) -> bool:
+        """True if entries are made of all sums of words; else of those below 2**64, as
+        the product may wrap around.
+        """
+        is_object = self.operands.dtype.kind == "O"
+        return self.are_checked or (is_object and self.entries.limit >= 2**63)
+
+    @property
+    def num_sums(self) -> int:
+        """Word i of A and word j of B are multiplied where i + j < num_sums."""
+        if self.is_long:
+            return max(sum(self.counts), MODULAR_SUMS)
+        return min(sum(self.counts) - 1, MODULAR_SUMS)
+
+    @property
+    def num_products(self) -> int:
+        """Pairs of words that are multiplied."""
+        of_a, of_b = self.counts
+        return sum(min(of_b, max(self.num_sums - i, 0)) for i in range(of_a))
+
+    def product(self, plan: Plan) -> Array:
         """The product modulo the dtype as a stack; exact where that is object.
 
-        No entry exceeds `limit` in magnitude. Raises AccuracyError: an entry beyond the
-        dtype, where entries are checked.
+        Raises AccuracyError: an entry beyond the dtype, where entries are checked.
         """
-        m, k = self.left.shape[1:]
-        n = self.right.shape[2]
-        counts = num_words(self.largest[0]), num_words(self.largest[1])
-
-        # All sums of words, or those below 2**64 where the product may wrap around.
-        is_object = dtype.kind == "O"
-        is_long = checked or (is_object and limit >= 2**63)
-        if is_long:
-            num_sums = max(sum(counts), MODULAR_SUMS)
-        else:
-            num_sums = min(sum(counts) - 1, MODULAR_SUMS)
-
-        product = np.empty((self.batch, m, n), dtype, like=self.left)
-        is_beyond = np.zeros(product.shape, bool, like=self.left) if checked else None
-        for block in _blocks(self.batch, m, n, self.left):
-            sums = self.sums(block, counts, num_sums)
+        dtype = self.operands.dtype
+        stack = self.operands.shapes.stack
+        like = self.stacks[0]
+        product = np.empty(stack, dtype, like=like)
+        is_beyond = np.zeros(stack, bool, like=like) if self.are_checked else None
+        for block in plan.blocks():
+            sums = self.sums(block, self.num_sums)
             if is_beyond is not None:
                 is_beyond[block] = beyond(sums, np.iinfo(dtype))
-            if is_long and is_object:
+            if self.is_long and dtype.kind == "O":
                 product[block] = python_integers(sums)
             else:
                 product[block] = wrapped(sums)
         if is_beyond is not None and is_beyond.any():
-            raise self.error(is_beyond, counts, dtype, shape)
+            raise self.error(is_beyond)
+        return product
 
-        # Word i of A and word j of B are multiplied where i + j < num_sums.
-        pairs = sum(min(counts[1], max(num_sums - i, 0)) for i in range(counts[0]))
-        products = counted(pairs, f"{self.spec.name.upper()} product")
-        reason = f"{products} of {counts[0]} and {counts[1]} words"
-        scheme = Ozaki1(
-            product="int8" if self.spec.operand is INT8 else "fp64",
-            num_slices=max(counts),
-        )
-        return product, _How(scheme, pairs, min(k, self.spec.k_block), reason)
-
-    def sums(self, block: Block, counts: tuple[int, int], num_sums: int) -> Array:
+    def sums(self, block: Block, num_sums: int) -> Array:
         """The sums of words for a block of the result."""
-        left, right = block.operands(self.left, self.right)
+        left, right = block.operands(*self.stacks)
         dtype = np.int8 if self.spec.operand is INT8 else np.float64
         bound_of_a, bound_of_b = (
             largest if count == 1 else MAX_WORD
-            for largest, count in zip(self.largest, counts, strict=True)
+            for largest, count in zip(self.entries.largest, self.counts, strict=True)
         )
 
         def product(x: Array, y: Array) -> Array:
             return self.engine.exact_product(self.spec, x, y, bound_of_a, bound_of_b)
 
         return word_sums(
-            left, right, counts, num_sums, dtype, self.spec.k_block, product
+            left, right, self.counts, num_sums, dtype, self.spec.k_block, product
         )
 
-    def error(
-        self,
-        is_beyond: Array,
-        counts: tuple[int, int],
-        dtype: np.dtype[Any],
-        shape: tuple[int, ...],
-    ) -> AccuracyError:
+    def error(self, is_beyond: Array) -> AccuracyError:
         """The error that names the first entry beyond the dtype, and its value."""
+        dtype = self.operands.dtype
         first = int(np.flatnonzero(is_beyond)[0])
+        shape = self.operands.shapes.result
         index = tuple(int(i) for i in np.unravel_index(first, shape))
         # The value of the entry, from all sums of words of a block with it alone.
         index_in_stack = (int(i) for i in np.unravel_index(first, is_beyond.shape))
         block = Block(*(slice(i, i + 1) for i in index_in_stack))
-        sums = self.sums(block, counts, sum(counts))
+        sums = self.sums(block, sum(self.counts))
         value = sum(int(sums[s, 0, 0, 0]) << (WORD_BITS * s) for s in range(len(sums)))
         wider = (
             'result="int64" may hold'
@@ -328,12 +335,3 @@ class _Words:
             f"{int(np.count_nonzero(is_beyond))} of {is_beyond.size} entries of the product lie beyond {dtype}, which "
             f"holds {_span(dtype)}; the first is entry {index} = {value}: {wider} them"
         )
-
-
-def _blocks(batch: int, m: int, n: int, like: Array) -> Iterator[Block]:
-    """Blocks of the result, of about as many rows as columns where it is large."""
-    entries = _HOST_ENTRIES if isinstance(like, np.ndarray) else _DEVICE_ENTRIES
-    rows = min(max(m, 1), max(_MIN_ROWS, entries // max(n, 1)))
-    cols = min(max(n, 1), max(entries // rows, 1))
-    matrices = max(entries // (rows * cols), 1)
-    return blocks_of_shape((batch, m, n), (matrices, rows, cols))

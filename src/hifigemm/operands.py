@@ -412,7 +412,7 @@ def array_of(x: Array | Prepared) -> Array:
     return x.operand if isinstance(x, Prepared) else x
 
 
-def check_transpose(how: Any, name: str) -> None:
+def check_transpose(how: object, name: str) -> None:
     """Raise PlanError unless this is a letter of the BLAS for what becomes of a or b."""
     if not isinstance(how, str) or how not in ("N", "T", "C"):
         raise PlanError(f'trans_{name}={how!r}: expected "N", "T" or "C"')

@@ -17,13 +17,20 @@ import sys
 from collections.abc import Callable, Hashable
 from itertools import count
 from threading import RLock
-from typing import Any, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from hifigemm.accuracy import Accuracy
+from hifigemm.numerics.bits import Array
 from hifigemm.settings import decision_log, is_strict
 from hifigemm.transforms import is_followed, is_wrapped
+
+if TYPE_CHECKING:
+    import torch
+
+    from hifigemm.schemes import Scheme
 
 _LIMIT = 4096
 _ON_HOST = frozenset(np.dtype(char) for char in "fdFD")
@@ -54,6 +61,8 @@ meanwhile, in the same thread, so that the lock can be taken again there.
 """
 
 T = TypeVar("T")
+Layout = tuple[Hashable, ...]
+"""What programs depend on of operands."""
 
 
 def keep(key: Hashable, program: Any, engine: Hashable) -> None:
@@ -134,9 +143,9 @@ def key_of(
     b: Any,
     out: Any,
     accuracy: Accuracy,
-    scheme: Any,
-    engine: Any,
-    workspace: Any,
+    scheme: str | Scheme,
+    engine: str | None,
+    workspace: int | None,
     return_report: bool = False,
 ) -> Hashable:
     """The kind of a call; None for calls that are not repeated."""
@@ -156,7 +165,7 @@ def key_of(
     )
 
 
-def _arrays(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
+def _arrays(a: Array, b: Any, out: Any) -> Layout | None:
     """The part of a key that two arrays of NumPy give; None for other operands."""
     if type(b) is not np.ndarray or a.dtype not in _ON_HOST or a.dtype != b.dtype:
         return None
@@ -168,7 +177,7 @@ def _arrays(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
     return "numpy", a.shape, b.shape, a.dtype.char, of_out
 
 
-def _tensors(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
+def _tensors(a: Any, b: Any, out: Any) -> Layout | None:
     """The part of a key that plain tensors give, which on a GPU lie on the current
     device; None for other operands.
     """
@@ -228,7 +237,7 @@ def view_of(x: Any, how: str) -> Any:
     return np.swapaxes(x, -1, -2) if is_array else x.mT
 
 
-def layout_of_result(a: Any, b: Any, x: Any) -> tuple[Any, ...] | None:
+def layout_of_result(a: Any, b: Any, x: Any) -> Layout | None:
     """What matters of an array of the shape and dtype of the product of matrices; None
     for others.
     """
@@ -266,7 +275,7 @@ def share_storage(x: Any, y: Any) -> bool:
     return bool(storages[0].data_ptr() == storages[1].data_ptr())
 
 
-def _is_plain(torch: Any, x: Any, device: Any) -> bool:
+def _is_plain(torch: ModuleType, x: Any, device: torch.device) -> bool:
     """True if x is a dense tensor on the device, and its memory holds its entries."""
     if type(x) is not torch.Tensor or x.device != device:
         return False

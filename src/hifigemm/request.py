@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, Literal
+from typing import Literal
 
 from hifigemm.accuracy import Accuracy, Relative, resolve
 from hifigemm.exceptions import PlanError
@@ -63,8 +63,13 @@ class Request:
         """True if an error relative to the exact product is asked for."""
         return isinstance(self.accuracy, Relative)
 
+    @property
+    def forbids_wrapping(self) -> bool:
+        """True if every entry of a product of integers is asked for exactly."""
+        return self.accuracy is not None or self.result != "array"
 
-def check_result(result: Any) -> None:
+
+def check_result(result: object) -> None:
     """Raise PlanError unless this is a kind of result."""
     kinds = "array", *TWO_PARTS, *OF_INTEGERS
     if not isinstance(result, str) or result not in kinds:
@@ -72,12 +77,12 @@ def check_result(result: Any) -> None:
         raise PlanError(f'result={result!r}: expected {names} or "{kinds[-1]}"')
 
 
-def check_plan(plan: Any) -> None:
+def check_plan(plan: object) -> None:
     """Raise PlanError unless this is a plan."""
     if not isinstance(plan, Plan):
         raise PlanError(f"plan is a {type(plan).__name__}; expected one from make_plan")
 
 
-def _is_count(x: Any) -> bool:
+def _is_count(x: object) -> bool:
     """True for a positive whole number; a bool is none."""
     return isinstance(x, Integral) and not isinstance(x, bool) and int(x) > 0

@@ -20,6 +20,7 @@ from hifigemm.accuracy import Target
 from hifigemm.augmented import sum_with_product
 from hifigemm.engine import Call, Engine, Outcome, Repeated, report_of
 from hifigemm.engines import engine_for
+from hifigemm.engines.host_calls import is_as_passed, repeated_on_host
 from hifigemm.exceptions import PlanError
 from hifigemm.executor import execute, in_steps
 from hifigemm.libraries import Library
@@ -28,7 +29,7 @@ from hifigemm.numerics.bounds import are_ordinary
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.integer_sums import NEAREST, Rounding
 from hifigemm.numerics.subnormals import is_ieee
-from hifigemm.numerics.three_words import RoundedSums, open_block
+from hifigemm.numerics.three_words import open_block
 from hifigemm.operands import Operands, Prepared, usable_split
 from hifigemm.plan import Decision, Evidence, Plan, Report, Verification
 from hifigemm.planner import (
@@ -113,8 +114,8 @@ def product(
         outcome = Outcome(values, 0.0, 0)
         unmade = replace(plan, reason=idle)
         is_final = epilogue.c is None
-        report = _report(unmade, outcome, engine, decision_seconds, is_final)
-        _log(problem, report)
+        report = report_on(unmade, outcome, engine, decision_seconds, is_final)
+        log_decision(problem, report)
         return values.reshape(shapes.result), report
 
     # The product.
@@ -147,10 +148,10 @@ def product(
         )
         _keep(key, plan, engine, operands.library, limit, call)
 
-    report = _report(plan, outcome, engine, decision_seconds, is_final)
+    report = report_on(plan, outcome, engine, decision_seconds, is_final)
     if plan.alternatives and is_strict():
         check_strict(plan, report.scheme)
-    _log(problem, report)
+    log_decision(problem, report)
     if outcome.values is view:
         return None, report
     return outcome.values.reshape(shapes.result), report
@@ -205,10 +206,10 @@ def _with_report(
     plan: Plan, engine: Engine, is_final: bool, outcome: Outcome
 ) -> tuple[Any, Report]:
     """The values of a product that was repeated, and a report: nothing was decided."""
-    return outcome.values, _report(plan, outcome, engine, 0.0, is_final)
+    return outcome.values, report_on(plan, outcome, engine, 0.0, is_final)
 
 
-def _report(
+def report_on(
     plan: Plan,
     outcome: Outcome,
     engine: Engine,
@@ -255,7 +256,7 @@ def _report(
     return report_of(engine, decide, plan.workspace, decision_seconds)
 
 
-def _log(problem: Problem, report: Report) -> None:
+def log_decision(problem: Problem, report: Report) -> None:
     """Write a line for the decision, if a log takes it; that waits for a device that
     decides.
     """
@@ -273,72 +274,6 @@ def _log(problem: Problem, report: Report) -> None:
 
 
 @quiet
-def exact_sums(
-    operands: Operands,
-    request: Request,
-    c: Array | None,
-    shift: int,
-    kind: str,
-    *,
-    rounding: Rounding = NEAREST,
-    key: Hashable = None,
-) -> tuple[RoundedSums, Report] | None:
-    """2**shift (A B + C), rounded as `kind` says, with a report, c in real components;
-    None where the request or the operands leave that to products.
-
-    Later calls of a key may repeat the sums with C of the plan's rounding; see
-    `rounded_once`.
-    """
-    problem = operands.problem()
-    if not (operands.library.on_host and _may_be_sums(operands, request)):
-        return None
-
-    # A scheme that has such sums looks at no operands for its plan.
-    started = time.perf_counter()
-    library = operands.library
-    engine = engine_for(request.engine, library.name, library.device)
-    limit = workspace_limit(problem, None, engine)
-    plan = plan_for(operands, problem, request, engine, limit, may_look=False)
-    seconds = time.perf_counter() - started
-    stacks = operands.stacks(operands.dtype)
-    sums = plan.scheme.rounded_sums(plan, engine, *stacks, c, shift, kind)
-    if sums is None:
-        return None
-    outcome = Outcome(sums.first, 0.0, sums.num_products)
-    reason = _with_addend(sums.reason) if rounding.has_addend else sums.reason
-    plan = replace(plan, rounding=rounding, reason=reason)
-    if key is not None:
-        epilogue = Epilogue(1.0, 1.0, c)
-        call = _call_of_sums(plan, engine, operands, request, shift, epilogue)
-        _keep(key, plan, engine, library, limit, call)
-    return sums, _report(plan, outcome, engine, seconds)
-
-
-def _may_be_sums(operands: Operands, request: Request) -> bool:
-    """True unless a plan, a workspace or a prepared operand asks for products."""
-    is_default = request.plan is None and request.workspace is None
-    has_terms = operands.problem().multiplications > 0
-    return is_default and has_terms and not operands.are_prepared
-
-
-def _call_of_sums(
-    plan: Plan,
-    engine: Engine,
-    operands: Operands,
-    request: Request,
-    shift: int,
-    epilogue: Epilogue,
-) -> Call:
-    """The call of sums that the plan's rounding ends, for what repeats it."""
-    deliver = None
-    if request.return_report:
-        deliver = partial(_with_report, plan, engine, True)
-    stacks = operands.stacks(operands.dtype)
-    shape = operands.shapes.result
-    return Call(operands.arrays, stacks, shape, None, shift, epilogue, deliver)
-
-
-@quiet
 def rounded_once(
     operands: Operands,
     request: Request,
@@ -350,70 +285,115 @@ def rounded_once(
 ) -> tuple[Outcome, Report] | None:
     """2**shift (+-A B + s C) by a rounding of exact sums, with a report.
 
-    The plan is that of correct rounding. None where no program of it rounds so: it
-    takes a GPU, and residues that hold the exact product or sums in words.
+    The plan is that of correct rounding. On a GPU its program rounds so: it takes
+    residues that hold the exact product, or sums in words. On a CPU these are sums in
+    three words, where entries may stay that are not certified. None where there is
+    neither, and where a plan, a workspace or a prepared operand asks for products.
 
-    `key` is what `programs` keeps the program under, for calls of the same kind.
+    c is of the dtype and the shape of the stack of results. `key` is what `programs`
+    keeps the plan's program under, for calls of the same kind.
     """
-    if not _may_be_sums(operands, request):
-        return None
     problem = operands.problem()
+    is_default = request.plan is None and request.workspace is None
+    if not is_default or operands.are_prepared or not problem.multiplications:
+        return None
     library = operands.library
     engine = engine_for(request.engine, library.name, library.device)
-    if engine.costs is None:
+    has_programs = engine.costs is not None
+    if not (has_programs or library.on_host):
         return None
 
+    # A scheme that has sums in three words looks at no operands for its plan.
     started = time.perf_counter()
     limit = workspace_limit(problem, None, engine)
-    plan = plan_for(operands, problem, request, engine, limit, may_look=True)
-    if plan.bound != 0.0 or plan.verification is not Verification.A_PRIORI:
-        return None
-    reason = f"{plan.reason}; both arrays of one product"
-    if rounding.has_addend:
-        reason = _with_addend(plan.reason)
-    plan = replace(plan, rounding=rounding, reason=reason)
-    program = engine.compile(plan)
-    if program is None:
-        return None
+    plan = plan_for(operands, problem, request, engine, limit, may_look=has_programs)
+    plan = replace(plan, rounding=rounding)
     decision_seconds = time.perf_counter() - started
 
     stacks = operands.stacks(operands.dtype)
-    epilogue = PLAIN if c is None else Epilogue(1.0, 1.0, c)
-    outcome = program(*stacks, shift, epilogue, (None, None), None)
+    make = _by_program if has_programs else _by_three_words
+    rounded = make(plan, engine, stacks, c, shift)
+    if rounded is None:
+        return None
+    outcome, reason = rounded
+    if rounding.has_addend:
+        reason = f"{reason}; C among the terms"
+    plan = replace(plan, reason=reason)
 
     # Later calls of this kind repeat it, unless it rests on the memory that is free.
     if key is not None and (plan.is_whole or limit == steady(limit)):
-        call = _call_of_sums(plan, engine, operands, request, shift, epilogue)
+        deliver = None
+        if request.return_report:
+            deliver = partial(_with_report, plan, engine, True)
+        epilogue = PLAIN if c is None else Epilogue(1.0, 1.0, c)
+        shape = operands.shapes.result
+        call = Call(operands.arrays, stacks, shape, None, shift, epilogue, deliver)
         _keep(key, plan, engine, library, limit, call)
-    return outcome, _report(plan, outcome, engine, decision_seconds)
+    return outcome, report_on(plan, outcome, engine, decision_seconds)
 
 
-def sum_at_once(
-    operands: Operands,
-    c: Array,
-    s: float,
-    request: Request,
+def _by_program(
+    plan: Plan,
+    engine: Engine,
+    stacks: tuple[Array, Array],
+    c: Array | None,
     shift: int,
-    key: Hashable,
-    sign: int,
-) -> tuple[Array, Report] | None:
-    """2**shift (sign A B + s C), rounded once, in the result's shape; None where no
-    program adds C before its one rounding: see `rounded_once`.
+) -> tuple[Outcome, str] | None:
+    """The outcome of the plan's program and the reason of the plan; None where no
+    program makes the plan's rounding of exact sums.
     """
-    shapes = operands.shapes
-    addend = np.broadcast_to(c, shapes.result).reshape(shapes.stack)
-    mantissa, exponent = math.frexp(s)
-    rounding = Rounding(
-        has_addend=True,
-        c_exponent=exponent - 1,
-        c_sign=1 if mantissa > 0 else -1,
-        sign=sign,
-    )
-    at_once = rounded_once(operands, request, rounding, c=addend, shift=shift, key=key)
-    if at_once is None:
+    if plan.bound != 0.0 or plan.verification is not Verification.A_PRIORI:
         return None
-    outcome, report = at_once
-    return outcome.values.reshape(shapes.result), report
+    program = engine.compile(plan)
+    if program is None:
+        return None
+    epilogue = PLAIN if c is None else Epilogue(1.0, 1.0, c)
+    outcome = program(*stacks, shift, epilogue, (None, None), None)
+    reason = plan.reason
+    if plan.rounding.has_two_parts:
+        reason = f"{reason}; both arrays of one product"
+    return outcome, reason
+
+
+def _by_three_words(
+    plan: Plan,
+    engine: Engine,
+    stacks: tuple[Array, Array],
+    c: Array | None,
+    shift: int,
+) -> tuple[Outcome, str] | None:
+    """The outcome of the scheme's sums in three words, and what they are; None where
+    the scheme has none, or s C has bits below the smallest float64.
+    """
+    rounding = plan.rounding
+    dtype = plan.problem.dtype
+    left, right = stacks
+    if rounding.sign < 0:
+        left = -left
+
+    # s C in real components, of which Inf and NaN are added at the end.
+    scaled = None
+    s = rounding.c_sign * 2.0**rounding.c_exponent
+    if c is not None:
+        components = np.ascontiguousarray(c).view(c.real.dtype)
+        is_finite = np.isfinite(components)
+        addend = np.where(is_finite, components, 0).astype(np.float64)
+        scaled = addend * s
+        is_exact = np.ldexp(scaled, -rounding.c_exponent) == addend * rounding.c_sign
+        if not is_exact.all():
+            return None
+    kind = rounding.kind
+    sums = plan.scheme.rounded_sums(plan, engine, left, right, scaled, shift, kind)
+    if sums is None:
+        return None
+    values = sums.first
+    if c is not None:
+        values = np.where(is_finite, values, values + components * values.dtype.type(s))
+    outcome = Outcome(values.view(dtype), 0.0, sums.num_products)
+    if sums.second is not None:
+        outcome.second = sums.second.view(dtype)
+    outcome.certified = _of_entries(sums.certified, outcome.values)
+    return outcome, sums.reason
 
 
 @quiet
@@ -426,18 +406,27 @@ def product_plus(
     key: Hashable = None,
     sign: int = 1,
 ) -> tuple[Array, Report]:
-    """2**shift (A B + s C), rounded once, in the result's shape; later calls of this key
-    may repeat it, with an A that is multiplied by `sign` first.
+    """2**shift (sign A B + s C), rounded once, in the result's shape.
 
-    Sums in three words settle nearly all entries on a CPU. The rows and columns of the
-    others, and all of them elsewhere, are those of a longer product: see `augmented`.
+    Exact sums settle all entries on a GPU and nearly all on a CPU. The rows and columns
+    of the others, and all of them elsewhere, are those of a longer product: see
+    `augmented`.
     """
     shapes = operands.shapes
     addend = np.broadcast_to(c, shapes.result).reshape(shapes.stack)
-    settled = _settled_sums(operands, addend, s, request, shift, key, sign)
-    if settled is not None:
-        values, is_certain, report = settled
-        if is_certain.all():
+    mantissa, exponent = math.frexp(s)
+    rounding = Rounding(
+        has_addend=True,
+        c_exponent=exponent - 1,
+        c_sign=1 if mantissa > 0 else -1,
+        sign=sign,
+    )
+    at_once = rounded_once(operands, request, rounding, c=addend, shift=shift, key=key)
+    if at_once is not None:
+        outcome, report = at_once
+        values = outcome.values
+        certified = outcome.certified
+        if certified is None or certified.all():
             return values.reshape(shapes.result), report
         request = by_slices(request)
 
@@ -447,57 +436,21 @@ def product_plus(
         return cast(Array, values), report
 
     left, right = operands.stacks(operands.dtype)
-    if settled is None:
+    if sign < 0:
+        left = -left
+    if at_once is None:
         values, report = sum_with_product(left, right, addend, s, multiply)
         return values.reshape(shapes.result), report
-    block, rows, cols = open_block(is_certain)
+    certified = cast(Array, certified)
+    block, rows, cols = open_block(certified)
     others, second = sum_with_product(
         left[:, rows], right[:, :, cols], addend[block], s, multiply
     )
-    values[block] = np.where(is_certain[block], values[block], others)
-    return values.reshape(shapes.result), with_others(report, second, is_certain, block)
+    values[block] = np.where(certified[block], values[block], others)
+    return values.reshape(shapes.result), with_others(report, second, certified, block)
 
 
-def _settled_sums(
-    operands: Operands,
-    c: Array,
-    s: float,
-    request: Request,
-    shift: int,
-    key: Hashable,
-    sign: int,
-) -> tuple[Array, Array, Report] | None:
-    """2**shift (A B + s C) rounded once, where that is certain, and a report; None
-    without sums in three words.
-    """
-    if not operands.library.on_host:
-        return None
-    components = np.ascontiguousarray(c).view(c.real.dtype)
-    is_finite = np.isfinite(components)
-    addend = np.where(is_finite, components, 0).astype(np.float64)
-    scaled = addend * s
-    if (np.ldexp(scaled, 1 - int(np.frexp(s)[1])) != addend * np.sign(s)).any():
-        return None  # s C has bits below the smallest float64
-    # Later calls repeat A B + C and A B - C: no other s keeps the bits of every C.
-    own_key = key if abs(s) == 1.0 else None
-    rounding = Rounding(has_addend=True, c_sign=int(np.sign(s)), sign=sign)
-    sums = exact_sums(
-        operands, request, scaled, shift, "nearest", rounding=rounding, key=own_key
-    )
-    if sums is None:
-        return None
-    rounded, report = sums
-    values = rounded.first
-    # Components of C that are Inf or NaN end where IEEE arithmetic puts them.
-    values = np.where(is_finite, values, values + components * values.dtype.type(s))
-    return values.view(c.dtype), of_entries(rounded.certified, c), report
-
-
-def _with_addend(reason: str) -> str:
-    return f"{reason}; C among the terms"
-
-
-def of_entries(is_certain: Array, like: Array) -> Array:
+def _of_entries(is_certain: Array, like: Array) -> Array:
     """True for the entries all of whose real components are certain."""
     if like.dtype.kind != "c":
         return is_certain
@@ -512,7 +465,10 @@ def by_slices(request: Request) -> Request:
 
 
 def with_others(
-    report: Report, second: Report, is_certain: Array, block: Any
+    report: Report,
+    second: Report,
+    is_certain: Array,
+    block: tuple[slice | Array, ...],
 ) -> Report:
     """The report of sums, with the products by which a block was made again."""
     open_ = counted(int(np.count_nonzero(~is_certain)), "entry", "entries")
@@ -588,83 +544,63 @@ def _keep(
     if program is not None:
         again = program.repeated(call)
     elif library.on_host and plan.evidence is None and plan.rounding == NEAREST:
-        again = _repeated_on_host(plan, engine, library, limit, call)
+        again = _repeated_in_steps(plan, engine, limit, call)
     if again is not None:
         what = f"{plan.problem}: {plan.scheme}, {plan.reason}"
         keep(key, (again, what), (engine.name, engine.device))
 
 
-def _repeated_on_host(
-    plan: Plan, engine: Engine, library: Library, limit: int, call: Call
+def _repeated_in_steps(
+    plan: Plan, engine: Engine, limit: int, call: Call
 ) -> Repeated | None:
     """A function that carries the plan out on matrices of NumPy or tensors of the CPU;
     None for other operands.
 
-    The functions return None where a call needs the whole road: in a thread with
+    The function returns None where a call needs the whole road: in a thread with
     another rounding mode, and for native products with entries out of the ordinary.
     """
-    problem = plan.problem
-    if problem.mirror or any(
-        x.ndim != 2 or x.dtype != problem.dtype for x in call.operands
-    ):
+    has_matrices = all(x.ndim == 2 for x in call.operands)
+    if plan.problem.mirror or not has_matrices or not is_as_passed(call, plan):
         return None
-    is_numpy = library.name == "numpy"
-    ordinary = problem.terms, 2.0**problem.fmt.emin
 
-    def native_of_arrays(a: Any, b: Any, out: Any) -> Any:
+    @quiet
+    def of_stacks(a: Array, b: Array, c: Array | None) -> Outcome | None:
+        return in_steps(plan, a, b, engine, limit, call.shift) if is_ieee() else None
+
+    of_any = repeated_on_host(of_stacks, call, plan)
+    is_plain = call.deliver is None and call.epilogue.idle and not call.shift
+    if plan.scheme != Native() or not is_plain:
+        return of_any
+
+    # Native products, with the least around them.
+    terms = plan.problem.terms
+    least = 2.0**plan.problem.fmt.emin
+
+    def of_arrays(a: Any, b: Any, out: Any) -> Any:
+        if type(a) is not np.ndarray:
+            return of_any(a, b, out)
         if not is_ieee():
             return None
         c = engine.native_product(a[None], b[None])
-        if not are_ordinary(c, *ordinary):
+        if not are_ordinary(c, terms, least):
             return None
         if out is None:
             return c[0]
         out[...] = c[0]
         return out
 
-    def native_of_tensors(a: Any, b: Any, out: Any) -> Any:
+    if engine.name != "torch":
+        return of_arrays
+    from hifigemm.engines.torch_engine import native_product_of
+
+    def of_tensors(a: Any, b: Any, out: Any) -> Any:
+        if type(a) is np.ndarray:
+            return of_arrays(a, b, out)
         if not is_ieee():
             return None
         c = native_product_of(a, b)
-        if not are_ordinary(c.numpy()[None], *ordinary):
+        if not are_ordinary(c.numpy()[None], terms, least):
             return None
         return c if out is None else out.copy_(c)
 
-    @quiet
-    def other(
-        a: Any,
-        b: Any,
-        out: Any,
-        c: Any = None,
-        alpha: complex = 1.0,
-        beta: complex = 0.0,
-    ) -> Any:
-        if not is_ieee():
-            return None
-        x, y = (a, b) if is_numpy else (a.numpy(), b.numpy())
-        outcome = in_steps(plan, x[None], y[None], engine, limit, call.shift)
-        values = outcome.values
-        if not call.epilogue.idle:
-            third = None if c is None else (c if is_numpy else c.numpy())[None]
-            values = Epilogue(alpha, beta, third).apply(values)
-            # A finite result may be the difference of two that overflow.
-            if plan.target.correct and not np.isfinite(values).all():
-                return None
-        values = values.reshape(call.shape)
-        if out is None:
-            outcome.values = values if is_numpy else library.to_native(values)
-        else:
-            (out if is_numpy else out.numpy())[...] = values
-            library.note_change(out)
-            outcome.values = out
-        return outcome.values if call.deliver is None else call.deliver(outcome)
-
-    is_native = plan.scheme == Native()
-    if is_native and call.deliver is None and call.epilogue.idle and not call.shift:
-        if is_numpy:
-            return native_of_arrays
-        if engine.name == "torch":
-            from hifigemm.engines.torch_engine import native_product_of
-
-            return native_of_tensors
-    return other
+    return of_tensors

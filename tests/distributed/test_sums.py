@@ -42,8 +42,10 @@ def test_residues_of_partial_sums_are_added_modulo_each_modulus(count, ranks):
     residues = rng.integers(-128, 128, (ranks, count, 4, 5)).astype(np.int8)
     residues[:, :, 0] = 127
     residues[:, :, 1] = -128
+    plan = SimpleNamespace(problem=Problem(1, 4, 5, 6, np.dtype(float)))
+    scheme = hg.Ozaki2(num_moduli=count)
     added = sums._Sums._sum_over_ranks(
-        SimpleNamespace(moduli=moduli), torch.from_numpy(residues)
+        SimpleNamespace(plan=plan, scheme=scheme), torch.from_numpy(residues)
     ).numpy()
     p = np.array(moduli.moduli)[:, None, None]
     assert added.dtype == np.int8

@@ -171,24 +171,6 @@ def test_the_twin_certifies_no_other_bits(kind, fmt):
                 np.testing.assert_array_equal(x[twin.certified], y[twin.certified])
 
 
-@needs_core
-@pytest.mark.parametrize("kind", ["pair", "enclosure"])
-@pytest.mark.parametrize("fmt", [FP32, FP64], ids=str)
-def test_two_parts_are_those_of_the_twin(assert_same_bits, kind, fmt):
-    rng = np.random.default_rng(8)
-    dtype = np.float32 if fmt is FP32 else np.float64
-    a = rng.standard_normal((3, 5, 20)).astype(dtype)
-    b = rng.standard_normal((1, 20, 4)).astype(dtype)
-    twin = three_words.two_parts(a, b, fmt, kind)
-    compiled = core.two_parts(a, b, fmt, kind)
-    for x, y in zip(compiled, twin, strict=True):
-        assert_same_bits(x, y)
-    assert core.override(three_words.two_parts) is core.two_parts
-    a[2, 4, 0] = np.inf
-    assert three_words.two_parts(a, b, fmt, kind) is None
-    assert core.two_parts(a, b, fmt, kind) is None
-
-
 def layouts(x):
     """The same matrix with other strides."""
     wide = np.zeros((2 * x.shape[0], 3 * x.shape[1]), x.dtype)
@@ -372,6 +354,7 @@ def test_repeated_calls_have_the_bits_of_the_first(make_pair, assert_same_bits):
         spoiled = x.copy()
         spoiled.flat[0] = np.nan
         assert np.isnan(hg.matmul(spoiled, y, accuracy="correct")).any()
+        assert np.isnan(hg.matmul(spoiled, y, result="pair")[0]).any()
 
 
 @needs_core

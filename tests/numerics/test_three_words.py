@@ -11,7 +11,6 @@ from hifigemm.formats import FP32, FP64
 from hifigemm.numerics import three_words
 from hifigemm.numerics.three_words import remainders, rounded, signs, sums
 from hifigemm.testing.exact import round_integers
-from tests.numerics.test_subnormals import MACHINE, ROUNDINGS, rounding
 
 
 @pytest.fixture
@@ -183,34 +182,3 @@ def test_exponents_out_of_range_are_never_certified(rng):
     assert np.isnan(words.err[0, 1]).all()
     assert not rounded(words, FP64).certified[0, 1].any()
     assert rounded(words, FP64).certified[0, [0, 2]].all()
-
-
-def test_two_parts_are_given_where_all_entries_are_certain():
-    rng = np.random.default_rng(2)
-    a = rng.standard_normal((2, 3, 9))
-    b = rng.standard_normal((2, 9, 4))
-    for kind in ("pair", "enclosure"):
-        first, second = three_words.two_parts(a, b, FP64, kind)
-        sums = three_words.certified_sums(a, b, None, 0, FP64, kind)
-        np.testing.assert_array_equal(first, sums.first)
-        np.testing.assert_array_equal(second, sums.second)
-        for bad in (np.inf, np.nan):
-            spoiled = b.copy()
-            spoiled[1, -1, -1] = bad
-            assert three_words.two_parts(a, spoiled, FP64, kind) is None
-
-    # Operands with exponents far apart have sums that are not certain.
-    wide = np.ldexp(a, rng.integers(-300, 300, a.shape))
-    others = np.ldexp(b, rng.integers(-300, 300, b.shape))
-    assert not three_words.certified_sums(
-        wide, others, None, 0, FP64, "pair"
-    ).certified.all()
-    assert three_words.two_parts(wide, others, FP64, "pair") is None
-
-
-@pytest.mark.skipif(MACHINE not in ROUNDINGS, reason="the register is not known here")
-def test_two_parts_are_not_given_in_other_modes():
-    ones = np.ones((1, 2, 2))
-    for mode in ROUNDINGS[MACHINE]:
-        with rounding(mode):
-            assert three_words.two_parts(ones, ones, FP64, "pair") is None

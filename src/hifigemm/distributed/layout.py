@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 
 from torch.distributed.tensor import Replicate, Shard
@@ -131,17 +132,17 @@ class Layout:
     products: float  # seconds of the products of a rank
     seconds: float  # seconds in all
 
-    @property
+    @cached_property
     def left(self) -> Placements:
         """Placements with which A is multiplied."""
         return tuple(_ROLES[role][0] for role in self.roles)
 
-    @property
+    @cached_property
     def right(self) -> Placements:
         """Placements with which B is multiplied."""
         return tuple(_ROLES[role][1] for role in self.roles)
 
-    @property
+    @cached_property
     def own(self) -> Placements:
         """Placements of C in which the products leave it.
 

@@ -85,6 +85,8 @@ class MeshOptions:
 
     def with_numbers(self) -> MeshOptions:
         """The same with alpha and beta as numbers of Python."""
+        if type(self.alpha) is float and type(self.beta) is float:
+            return self
         return replace(
             self,
             alpha=as_scalar(self.alpha, "alpha"),

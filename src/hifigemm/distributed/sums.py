@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from hifigemm.accuracy import CORRECT, NOTHING_STATED
 from hifigemm.distributed.collectives import largest, reduce_largest, reduce_sum
 from hifigemm.distributed.layout import Layout, pieces, within
 from hifigemm.distributed.memory import of_sums
@@ -36,18 +37,12 @@ from hifigemm.libraries import Library
 from hifigemm.numerics import scaling
 from hifigemm.numerics.bits import NO_BIT, Array
 from hifigemm.numerics.epilogue import Epilogue, frexp
-from hifigemm.numerics.residue_products import (
-    crt,
-    num_planes,
-    residue_gemm,
-    scaled_residues,
-)
-from hifigemm.numerics.residues import MAX_MODULI, ModuliSet, moduli_set
+from hifigemm.numerics.residues import MAX_MODULI, moduli_set
 from hifigemm.numerics.scaling import INFINITE, NO_EXPONENT, NORM_BLOCK, Scale
+from hifigemm.plan import Blocking, Evidence, Plan, Split
 from hifigemm.problem import Problem
 from hifigemm.schemes import Ozaki2
 from hifigemm.schemes.ozaki2 import exact_count
-from hifigemm.schemes.scheme import finished, int8_product
 
 _STEPS = 4
 """Number of parts of C: the residues of one travel while the next one is multiplied."""
@@ -120,27 +115,28 @@ def write_sums(
         if norms is None:
             return None
 
-        # The number of moduli, if it is that of the exact product.
+        # The plan: with a forced count, or with the moduli of the exact product.
         scheme = method.scheme
-        balance = 0
+        target = NOTHING_STATED
+        evidence = None
         if scheme is None:
+            scheme = Ozaki2(scaling="fast")
+            target = CORRECT
             bits = _required_bits(sides, norms, groups, library, engine, mesh, problem)
-            count = exact_count(problem.is_complex, *bits)
-            if count > MAX_MODULI:
+            if exact_count(problem.is_complex, *bits) > MAX_MODULI:
                 return None
-            scheme = Ozaki2(num_moduli=count, scaling="fast")
-            balance = scaling.balance(bits, count, problem.is_complex)
-        moduli = moduli_set(scheme.count, problem.is_complex)
-        planes = num_planes(moduli, problem.is_complex)
-        if workspace is not None and of_sums(layout, planes) > workspace:
+            evidence = Evidence(required_bits=bits)
+        plan = scheme.plan(problem, target, engine, evidence, method.scheme)
+        if workspace is not None and of_sums(layout, plan.num_products) > workspace:
             return None
+        shape = problem.batch, problem.m, problem.n
+        blocking = Blocking(shape, 0, engine.memory.block_entries)
+        plan = replace(plan, blocking=blocking)
+        scheme = cast(Ozaki2, plan.scheme)
 
-        scales = [
-            scaling.scale_of_norms(*norms[0], left.axis, moduli, balance),
-            scaling.scale_of_norms(*norms[1], right.axis, moduli, -balance),
-        ]
         epilogue = Epilogue(mantissa, beta)
-        sums = _Sums(sides, scales, moduli, problem, engine, library, shift, epilogue)
+        scales = scheme.scales_of_norms(plan, *norms)
+        sums = _Sums(sides, scales, plan, scheme, engine, library, shift, epilogue)
         sums.write(local, c, layout, mesh, dims, workspace)
     return Method(scheme, method.accuracy)
 
@@ -271,9 +267,9 @@ class _Sums:
     """The partial sums of this rank: products of its pieces of A and B."""
 
     sides: tuple[_Side, _Side]
-    scales: list[Scale]
-    moduli: ModuliSet
-    problem: Problem
+    scales: tuple[Scale, Scale]  # of whole rows and columns
+    plan: Plan  # of the whole product
+    scheme: Ozaki2  # of the plan, with its number of moduli
     engine: Engine
     library: Library
     shift: int
@@ -302,8 +298,8 @@ class _Sums:
             )
             for i in dims
         ]
-        left = self._residues(self.sides[0], self.scales[0])
-        right = self._residues(self.sides[1], self.scales[1])
+        left = self._split(0)
+        right = self._split(1)
         under_way = None
         for part, sent in self._parts(left, right, cuts[0], workspace):
             arriving = sent.new_empty(sent.shape)
@@ -317,17 +313,21 @@ class _Sums:
         if under_way is not None:
             self._finish(*under_way[:3], local, c, cuts)
 
-    def _residues(self, side: _Side, scale: Scale) -> Array | None:
-        """Residues of a piece of an operand; None if it has no entries."""
-        if not side.x.size:
+    def _split(self, axis: int) -> Split | None:
+        """The split of a piece of A (axis 0) or B (axis 1); None if it has no
+        entries.
+        """
+        x = self.sides[axis].x
+        if not x.size:
             return None
-        split = self.engine.override(scaled_residues)
-        return split(side.x, scale, self.moduli, self.engine.memory.block_entries)
+        side = ("left", "right")[axis]
+        scale = self.scales[axis]
+        return self.scheme.split(self.plan, x, side, scale, self.engine)
 
     def _parts(
         self,
-        left: Array | None,
-        right: Array | None,
+        left: Split | None,
+        right: Split | None,
         cut: _Cut,
         workspace: int | None,
     ) -> Iterator[tuple[slice, Tensor]]:
@@ -339,7 +339,7 @@ class _Sums:
         sizes = [self.sides[0].x.shape[1], self.sides[1].x.shape[2]]
         piece = -(-sizes[cut.axis] // cut.ranks)
         other = sizes[1 - cut.axis]
-        count = num_planes(self.moduli, self.problem.is_complex)
+        count = self.plan.num_products
 
         # Few parts, unless the workspace asks for more.
         steps = max(min(_STEPS, piece // _MIN_WIDTH), 1)
@@ -364,14 +364,14 @@ class _Sums:
                 target.copy_(self.library.to_native(products)[0])
             yield part, sent
 
-    def _products(self, left: Array, right: Array, axis: int, vectors: slice) -> Array:
+    def _products(self, left: Split, right: Split, axis: int, vectors: slice) -> Array:
         """Residues of A B for some rows of A (axis 0) or columns of B (axis 1)."""
         if axis == 0:
-            left = left[:, :, vectors]
+            left = left.take(slice(None), vectors)
         else:
-            right = right[:, :, vectors]
-        multiply = self.engine.override(residue_gemm)
-        return multiply(left, right, self.moduli, int8_product(self.engine))
+            right = right.take(slice(None), vectors)
+        planes = left.planes, right.planes
+        return self.scheme.residues(*planes, self.plan, self.engine)
 
     def _finish(
         self,
@@ -425,8 +425,9 @@ class _Sums:
 
     def _sum_over_ranks(self, residues: Tensor) -> Tensor:
         """Sums modulo p of residues (ranks, planes, rows, columns), centred."""
-        moduli = self.moduli.of_planes(residues.shape[1])
-        p = torch.tensor(moduli, dtype=torch.int32, device=residues.device)
+        moduli = moduli_set(self.scheme.count, self.plan.problem.is_complex)
+        divisors = moduli.of_planes(residues.shape[1])
+        p = torch.tensor(divisors, dtype=torch.int32, device=residues.device)
         p = p[:, None, None]
         half = p // 2
         sums = residues.sum(0, dtype=torch.int32)
@@ -434,16 +435,15 @@ class _Sums:
 
     def _round(self, residues: Tensor, spans: list[slice]) -> Array:
         """The entries of A B with these residues, in these rows and columns."""
-        width = 2 if self.problem.is_complex else 1
-        left = self.scales[0].take(slice(None), spans[0]).exponent
-        right = self.scales[1].take(slice(None), spans[1]).exponent
-        values = self.engine.override(crt)(
-            self.library.asarray(residues, "a"),
-            -left,
-            -np.repeat(right, width, axis=2),
-            self.shift,
-            self.moduli,
-            self.problem.fmt,
-            self.engine.memory.block_entries,
+        left, right = (
+            scale.take(slice(None), span)
+            for scale, span in zip(self.scales, spans, strict=True)
         )
-        return finished(self.problem, values, None, 0.0, 0).values
+        return self.scheme.rounded(
+            self.library.asarray(residues, "a"),
+            self.scheme.unit(self.plan, left),
+            self.scheme.unit(self.plan, right),
+            self.plan,
+            self.engine,
+            self.shift,
+        )

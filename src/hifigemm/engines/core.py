@@ -8,7 +8,6 @@ request keeps entries that are not, the core rounds them once as well.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +18,7 @@ import numpy as np
 
 from hifigemm.engine import Call, F, Outcome, Repeated, Splits
 from hifigemm.engines import threads
+from hifigemm.engines.host_calls import is_as_passed, repeated_on_host
 from hifigemm.formats import Format
 from hifigemm.numerics import three_words
 from hifigemm.numerics.bits import Array
@@ -26,11 +26,11 @@ from hifigemm.numerics.blocking import product_shape
 from hifigemm.numerics.embedding import embed_left, embed_right, unembed
 from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.numerics.equilibration import Equilibrated, equilibrated
+from hifigemm.numerics.integer_sums import NEAREST
 from hifigemm.numerics.magnitudes import magnitude_product
 from hifigemm.numerics.rounded_sums import rounded_sums
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
-from hifigemm.numerics.subnormals import is_ieee
 from hifigemm.numerics.symmetric import mirror
 from hifigemm.numerics.three_words import RoundedSums
 from hifigemm.plan import Plan
@@ -176,14 +176,6 @@ def _shares(shape: tuple[int, ...], parts: int) -> list[tuple[slice, slice, slic
     return shares
 
 
-def two_parts(a: Array, b: Array, fmt: Format, kind: str) -> tuple[Array, Array] | None:
-    """`numerics.three_words.two_parts` by the core, which settles every entry."""
-    is_finite, values, second_values = _rounded(a, b, None, 0, a.dtype, kind)
-    if not is_finite or second_values is None:
-        return None
-    return values, second_values
-
-
 def sums(a: Array, b: Array, c: Array | None, kind: str = "nearest") -> Sums | None:
     """A B + C for three real matrices of one dtype, entries rounded once: the array, and
     for "pair" that of what it leaves. None where A or B is not finite, and without the
@@ -247,7 +239,6 @@ def _equilibrated(a: Array, b: Array) -> Equilibrated | None:
 
 _OVERRIDES: dict[Callable[..., Any], Any] = {
     three_words.certified_sums: certified_sums,
-    three_words.two_parts: two_parts,
     magnitude_product: _magnitude_product,
     equilibrated: _equilibrated,
 }
@@ -361,128 +352,62 @@ class CoreProgram:
 
     def repeated(self, call: Call) -> Repeated | None:
         """A function for arrays of NumPy or tensors of the CPU with these shapes; it
-        returns None for Inf and NaN, and where alpha and beta C may overflow. See
-        `Program`.
+        returns None for Inf and NaN. See `Program` and `repeated_on_host`.
         """
-        if not self._is_repeatable(call):
+        plan = self.plan
+        problem = plan.problem
+        is_plain = plan.is_whole and not problem.mirror and is_as_passed(call, plan)
+        is_nearest = plan.rounding == NEAREST
+        if not is_plain or (problem.is_complex and not is_nearest):
             return None
-        product = self._product_of_arrays(call)
-        is_tensor = self.plan.engine == "torch"
-        if call.deliver is None and call.epilogue.idle and not is_tensor:
-            return _plain_product(product, call.shape)
-        return self._whole_product(product, call, is_tensor)
-
-    def _is_repeatable(self, call: Call) -> bool:
-        """True if the operands are those of the plan as they are, in one block."""
-        problem = self.plan.problem
-        if problem.mirror or call.out is not None:
-            return False
-        if problem.is_complex and self.plan.rounding.has_addend:
-            return False
-        for x, stack in zip(call.operands, call.stacks, strict=True):
-            if x.dtype != problem.dtype or x.size != stack.size:
-                return False
-        return self.plan.blocking.shape == (problem.batch, problem.m, problem.n)
-
-    def _product_of_arrays(self, call: Call) -> Callable[..., Any]:
-        """2**shift (A B + C) as a function of arrays of NumPy, of which C may be left
-        out; it returns None for Inf, NaN and arrays that are not aligned.
-        """
-        problem = self.plan.problem
+        if plan.rounding.c_exponent:
+            return None  # of another C, 2**c_exponent C may lose bits
         multiply = self.multiply
-        result_shape = self.plan.blocking.shape
-        left_shape, right_shape = (x.shape for x in call.stacks)
+        dtype = problem.dtype
+        shape = plan.block_shape
+        shift = call.shift
+        rounding = plan.rounding
+        kind = _KINDS[rounding.kind]
+        num_products = float(plan.num_products)
 
-        def product(a: Any, b: Any, c: Any = None) -> Any:
-            left = a if a.ndim == 2 else a.reshape(left_shape)
-            right = b if b.ndim == 2 else b.reshape(right_shape)
-            if not (left.flags.aligned and right.flags.aligned):
-                return None
-            values = np.empty(result_shape, problem.dtype)
+        def of_stacks(a: Array, b: Array, c: Array | None) -> Outcome | None:
+            values = np.empty(shape, dtype)
+            second = None
             if problem.is_complex:
-                left = left.reshape(left_shape)
-                right = right.reshape(right_shape)
-                is_written = self._write(left, right, call.shift, values)
+                is_written = self._write(a, b, shift, values)
             else:
-                is_written = multiply(left, right, c, values, None, call.shift, 0)
-            return values if is_written else None
-
-        return product
-
-    def _whole_product(
-        self, product: Callable[..., Any], call: Call, is_tensor: bool
-    ) -> Repeated:
-        """The product with alpha, C and beta, delivered as the call asks for."""
-        rounding = self.plan.rounding
-        result_shape = self.plan.blocking.shape
-        num_products = float(self.plan.num_products)
-        is_rounded_again = not (call.epilogue.idle or rounding.has_addend)
-
-        def exact_sum(a: Any, b: Any, c: Any) -> Any:
-            """+-A B +- C, rounded once; None where C is not finite."""
-            addend = c.reshape(result_shape)
-            addend = addend if rounding.c_sign > 0 else -addend
-            if not (addend.flags.aligned and np.isfinite(addend).all()):
+                if kind:
+                    second = np.empty(shape, dtype)
+                if c is not None:
+                    # Inf and NaN of C take the whole road.
+                    if not np.isfinite(c).all():
+                        return None
+                    a = a if rounding.sign > 0 else -a
+                    c = _readable(c if rounding.c_sign > 0 else -c)
+                left = _readable(a)
+                right = _readable(b)
+                is_written = multiply(left, right, c, values, second, shift, kind)
+            if not is_written:
                 return None
-            return product(a if rounding.sign > 0 else -a, b, addend)
+            return Outcome(values, 0.0, num_products, second=second)
 
-        def deliver(values: Any, out: Any) -> Any:
-            """The result as an array of the library, in `out` where it is given."""
-            result = values
-            if is_tensor:
-                result = sys.modules["torch"].from_numpy(np.asarray(values))
-            if out is not None:
-                if is_tensor:
-                    out.copy_(result)
-                else:
-                    out[...] = values
-                result = out
-            if call.deliver is None:
-                return result
-            return call.deliver(Outcome(result, 0.0, num_products))
+        of_any = repeated_on_host(of_stacks, call, plan)
+        is_real_product = is_nearest and not problem.is_complex
+        has_matrices = all(x.ndim == 2 for x in call.operands)
+        is_simple = call.deliver is None and call.epilogue.idle
+        if not (is_real_product and has_matrices and is_simple):
+            return of_any
 
-        def whole_product(
-            a: Any,
-            b: Any,
-            out: Any,
-            c: Any = None,
-            alpha: complex = 1.0,
-            beta: complex = 0.0,
-        ) -> Any:
-            if is_rounded_again and not is_ieee():
+        # The quickest way for the smallest matrices.
+        def of_matrices(a: Any, b: Any, out: Any) -> Any:
+            if type(a) is not np.ndarray or not (a.flags.aligned and b.flags.aligned):
+                return of_any(a, b, out)
+            values = np.empty(shape, dtype)
+            if not multiply(a, b, None, values, None, shift, 0):
                 return None
-            if is_tensor:
-                a = a.numpy()
-                b = b.numpy()
-                c = None if c is None else c.numpy()
-            if rounding.has_addend:
-                values = exact_sum(a, b, c)
-            else:
-                values = product(a, b)
-            if values is None:
-                return None
-            if is_rounded_again:
-                addend = None if c is None else c.reshape(result_shape)
-                values = Epilogue(alpha, beta, addend).apply(values)
-                # A finite result may be the difference of two that overflow.
-                if not np.isfinite(values).all():
-                    return None
-            return deliver(values.reshape(call.shape), out)
+            if out is None:
+                return values[0]
+            out[...] = values[0]
+            return out
 
-        return whole_product
-
-
-def _plain_product(product: Callable[..., Any], shape: tuple[int, ...]) -> Repeated:
-    """The product alone, as an array of NumPy of this shape."""
-
-    def plain_product(a: Any, b: Any, out: Any) -> Any:
-        values = product(a, b)
-        if values is None:
-            return None
-        values = values.reshape(shape)
-        if out is None:
-            return values
-        out[...] = values
-        return out
-
-    return plain_product
+        return of_matrices

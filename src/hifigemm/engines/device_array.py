@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.lib.mixins import NDArrayOperatorsMixin
+from torch import Tensor
 
 from hifigemm.engines.device_functions import FUNCTIONS, LIKE
 from hifigemm.engines.device_ops import (
@@ -36,7 +37,6 @@ from hifigemm.engines.device_ops import (
 )
 from hifigemm.exceptions import PlanError
 
-Tensor = Any
 DType = np.dtype[Any]
 
 _BOOL = np.dtype(bool)

@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hifigemm.engines.library_product import library_matmul
-
-Tensor = Any
 
 TORCH_DTYPES: dict[np.dtype[Any], Any] = {
     np.dtype(np.bool_): torch.bool,

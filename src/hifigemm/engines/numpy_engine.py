@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from hifigemm.engine import F, Memory, Program
+from hifigemm.engine import Memory, Program
 from hifigemm.engines import core
 from hifigemm.engines.memory import free_memory
 from hifigemm.exceptions import InexactProductError
@@ -111,9 +111,8 @@ class NumpyEngine:
 
         return add_outside(product, a, b, c, block)
 
-    def override(self, function: F) -> F:
-        """The functions of numerics are NumPy's own, but for those of the core."""
-        return core.override(function)
+    # The functions of numerics are NumPy's own, but for those of the core.
+    override = staticmethod(core.override)
 
     def compile(self, plan: Plan) -> Program | None:
         """The core's program of double-double sums; other plans are carried out step by

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-def library_of(*operands: tuple[str, Any]) -> Library:
+def library_of(*operands: tuple[str, object]) -> Library:
     """The library and device that all the named operands have in common; None and what
     NumPy converts do not count.
 

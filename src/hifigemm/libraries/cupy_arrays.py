@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -13,13 +13,17 @@ from hifigemm.libraries.library import check_torch
 from hifigemm.libraries.torch_tensors import TensorLibrary, array_of_tensor, extent
 from hifigemm.numerics.bits import Array
 
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.cuda import Stream
+
 
 class CupyLibrary(TensorLibrary):
     """CuPy."""
 
     name: ClassVar[str] = "cupy"
 
-    def active(self) -> AbstractContextManager[Any]:
+    def active(self) -> AbstractContextManager[object]:
         """As for tensors; kernels go to CuPy's current stream, so that no stream waits
         for another one.
         """
@@ -57,7 +61,7 @@ def library_of_cupy(x: Any, name: str) -> CupyLibrary:
     return CupyLibrary(device)
 
 
-def _tensor(x: Any, name: str, device: str) -> Any:
+def _tensor(x: Any, name: str, device: str) -> Tensor:
     """The tensor in the memory of an array of CuPy, or of a copy of it on CuPy's
     current stream.
     """
@@ -82,7 +86,7 @@ def _tensor(x: Any, name: str, device: str) -> Any:
     return torch.as_tensor(x, device=device)
 
 
-def _array(x: Any, strides: tuple[int, ...], dtype: Any) -> Any:
+def _array(x: Tensor, strides: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     """The array of CuPy in the memory of a tensor.
 
     It keeps the tensor alive, as the memory is that of PyTorch's allocator.
@@ -96,7 +100,7 @@ def _array(x: Any, strides: tuple[int, ...], dtype: Any) -> Any:
     return cupy.ndarray(tuple(x.shape), dtype, pointer, strides)
 
 
-def _stream(device: str) -> Any:
+def _stream(device: str) -> Stream:
     """CuPy's current stream of a device, as PyTorch knows it."""
     import cupy
     import torch

@@ -25,7 +25,7 @@ class JaxLibrary(TensorLibrary):
     def __str__(self) -> str:
         return super().__str__() if self.place is None else f"jax on {self.place}"
 
-    def active(self) -> AbstractContextManager[Any]:
+    def active(self) -> AbstractContextManager[object]:
         """As for tensors; on a GPU the end of the context waits for the kernels, as XLA
         does not know torch's stream: it would reuse the memory of operands that are
         dropped while kernels still read them.
@@ -38,7 +38,7 @@ class JaxLibrary(TensorLibrary):
         context.callback(lambda: torch.cuda.current_stream().synchronize())
         return context
 
-    def owns(self, x: Any) -> bool:
+    def owns(self, x: object) -> bool:
         """True for arrays of JAX on this device."""
         return belongs_to_jax(x) and library_of_jax(x, "x") == self
 

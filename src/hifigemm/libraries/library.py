@@ -26,12 +26,12 @@ class Library(ABC):
         """True if arrays lie in the memory of the CPU."""
         return self.device == "cpu"
 
-    def active(self) -> AbstractContextManager[Any]:
+    def active(self) -> AbstractContextManager[object]:
         """A context in which kernels run on this device, in this library's order."""
         return nullcontext()
 
     @abstractmethod
-    def owns(self, x: Any) -> bool:
+    def owns(self, x: object) -> bool:
         """True if x is an array of this library on this device."""
 
     @abstractmethod
@@ -61,7 +61,7 @@ class Library(ABC):
         of vectors is a scalar in NumPy.
         """
 
-    def check_owned(self, x: Any, name: str) -> None:
+    def check_owned(self, x: object, name: str) -> None:
         """Raise TypeError where x is no array of this library on this device."""
         if not self.owns(x):
             raise TypeError(

@@ -16,7 +16,7 @@ class NumpyLibrary(Library):
 
     name: ClassVar[str] = "numpy"
 
-    def owns(self, x: Any) -> bool:
+    def owns(self, x: object) -> bool:
         """True for arrays and scalars of NumPy."""
         return isinstance(x, (np.ndarray, np.generic))
 

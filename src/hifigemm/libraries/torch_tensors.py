@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from hifigemm.libraries.library import Library
 from hifigemm.numerics.bits import Array
 from hifigemm.transforms import check_tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 """Stands for a dtype that NumPy does not have. Arrays on a device can have it, and be
@@ -21,7 +24,7 @@ converted to float32.
 class TensorLibrary(Library):
     """A library whose arrays are multiplied as tensors of PyTorch."""
 
-    def active(self) -> AbstractContextManager[Any]:
+    def active(self) -> AbstractContextManager[object]:
         """A context in which kernels run on this device, and torch multiplies in the
         formats of its operands.
         """
@@ -39,7 +42,7 @@ class TensorLibrary(Library):
         return context
 
     def out_view(
-        self, out: Any, stack: tuple[int, ...], *operands: Array
+        self, out: Tensor | None, stack: tuple[int, ...], *operands: Array
     ) -> Array | None:
         """As in `Library`."""
         if out is None or self.on_host:
@@ -64,24 +67,25 @@ class TorchLibrary(TensorLibrary):
 
     name: ClassVar[str] = "torch"
 
-    def owns(self, x: Any) -> bool:
+    def owns(self, x: object) -> bool:
         """True for tensors on this device."""
         torch = sys.modules.get("torch")
-        is_tensor = torch is not None and isinstance(x, torch.Tensor)
-        return is_tensor and str(x.device) == self.device
+        if torch is None or not isinstance(x, torch.Tensor):
+            return False
+        return str(x.device) == self.device
 
     def asarray(self, x: Any, name: str) -> Array:
         """As in `Library`; only bfloat16 on the CPU is copied, to float32."""
         self.check_owned(x, name)
         return array_of_tensor(x, name, self.on_host)
 
-    def note_change(self, x: Any) -> None:
+    def note_change(self, x: Tensor) -> None:
         """Count the change of a tensor, as derivatives check it."""
         from hifigemm.engines.device_array import count_change
 
         count_change(x)
 
-    def to_native(self, x: Array) -> Any:
+    def to_native(self, x: Array) -> Tensor:
         """The tensor in the memory of the array, of a copy where it is not contiguous."""
         if self.on_host:
             import torch
@@ -92,7 +96,7 @@ class TorchLibrary(TensorLibrary):
         return unwrap(x)
 
 
-def library_of_tensor(x: Any, name: str) -> TorchLibrary:
+def library_of_tensor(x: Tensor, name: str) -> TorchLibrary:
     """PyTorch on the device of a tensor."""
     if x.device.type not in ("cpu", "cuda"):
         raise TypeError(
@@ -101,7 +105,7 @@ def library_of_tensor(x: Any, name: str) -> TorchLibrary:
     return TorchLibrary(str(x.device))
 
 
-def array_of_tensor(x: Any, name: str, on_host: bool) -> Array:
+def array_of_tensor(x: Tensor, name: str, on_host: bool) -> Array:
     """The array with NumPy's interface in the memory of a tensor."""
     check_tensor(x, name)
     x = x.resolve_conj().resolve_neg()
@@ -126,7 +130,7 @@ def array_of_tensor(x: Any, name: str, on_host: bool) -> Array:
     return on_device
 
 
-def extent(x: Any) -> tuple[int, int]:
+def extent(x: Tensor) -> tuple[int, int]:
     """Addresses of the first byte of a tensor and of the byte behind the last one."""
     axes = zip(x.shape, x.stride(), strict=True)
     num_entries = sum((n - 1) * stride for n, stride in axes) + 1

@@ -47,6 +47,11 @@ class Rounding(NamedTuple):
         """True for a pair or an enclosure."""
         return self.result != "array"
 
+    @property
+    def kind(self) -> str:
+        """What `three_words.rounded_sums` calls it."""
+        return self.result if self.has_two_parts else "nearest"
+
 
 NEAREST = Rounding()
 """The nearest number."""

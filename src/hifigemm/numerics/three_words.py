@@ -40,7 +40,7 @@ from hifigemm.formats import FP32, Format
 from hifigemm.numerics.bits import Array, ceil_log2, lowest_bit, scale_by_power
 from hifigemm.numerics.blocking import product_shape
 from hifigemm.numerics.eft import two_sum
-from hifigemm.numerics.subnormals import is_ieee, matmul
+from hifigemm.numerics.subnormals import matmul
 
 PARTS = 5
 """Parts of an operand: 53 bits and more than 50 that exponents may be apart."""
@@ -116,21 +116,6 @@ def certified_sums(
         certified &= is_side_certain
     reason = "operands in five parts, whose sums in three words are rounded once"
     return RoundedSums(first, second, certified, reason, NUM_PRODUCTS)
-
-
-def two_parts(a: Array, b: Array, fmt: Format, kind: str) -> tuple[Array, Array] | None:
-    """A pair or an enclosure of A B, as `certified_sums` makes them; None where not every
-    entry is certain, or the operands hold Inf or NaN.
-
-    Any operands of the dtype of the result, in any mode of the thread.
-    """
-    if not (is_ieee() and np.isfinite(a).all() and np.isfinite(b).all()):
-        return None
-    with np.errstate(all="ignore"):
-        parts = certified_sums(a, b, None, 0, fmt, kind)
-    if parts.second is None or not parts.certified.all():
-        return None
-    return parts.first, parts.second
 
 
 def neighbours(near: Array, side: Array) -> tuple[Array, Array]:

@@ -42,7 +42,12 @@ from hifigemm.numerics.blocking import (
     vector_blocks,
     widen,
 )
-from hifigemm.numerics.embedding import components, embed_left, embed_right
+from hifigemm.numerics.embedding import (
+    components,
+    embed_left,
+    embed_right,
+    unembed,
+)
 from hifigemm.numerics.error_ratio import count_for_ratio, error_ratio, least_norm
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, component_sums, magnitudes_up
 from hifigemm.numerics.inner_scaling import inner_required_bits, scaled_along_k
@@ -62,7 +67,7 @@ from hifigemm.numerics.residues import (
     moduli_set,
 )
 from hifigemm.numerics.scaling import Scale
-from hifigemm.plan import Evidence, Plan, Product, Split, Verification
+from hifigemm.plan import Evidence, Outliers, Plan, Product, Split, Verification
 from hifigemm.problem import Problem, counted
 from hifigemm.schemes import certify
 from hifigemm.schemes.outliers import (
@@ -146,92 +151,29 @@ class Ozaki2(Scheme):
         a promise for every entry by itself. Exact products keep it, and certifying the
         entries one by one takes longer than a few moduli more.
         """
-        on_device = engine.costs is not None
-        wants_exact = target.correct or (on_device and target.by_entry)
-        if on_device and self.by_norms and not wants_exact:
+        looks = _Looks(self, problem, target, a, b, engine, workspace)
+        if looks.on_device and self.by_norms and not looks.wants_exact:
             return None
-        if self.explicit and not (on_device and wants_exact):
+        if self.explicit and not (looks.on_device and looks.wants_exact):
             return None
-        entries = entries_within(workspace, engine.memory.block_entries)
-        d = None
-        if self.scaling == "inner":
-            d = gaining_exponents(a, b, engine, entries)
-        first = self._evidence(problem, target, a, b, d, engine, workspace)
-        if self.scaling == "inner" or self.explicit:
-            return first
+        evidence = looks.at_operands()
+        is_settled = self.scaling == "inner" or self.explicit
+        if is_settled or problem.mirror or not (a.size and b.size):
+            return evidence
 
-        # Powers of two along k, where more moduli are needed than for data of one size.
-        count = self._sufficient_count(problem, target, first)
-        is_cheap = count <= _expected_count(problem, target)
-        if is_cheap or problem.mirror or not (a.size and b.size):
-            return first
-        inner = replace(self, scaling="inner")
-        if on_device and self.by_norms:
-            # One program of a device, which is waited for once.
-            largest = _bits_held_by(problem, MAX_MODULI)
-            bits_of = engine.override(inner_required_bits)
-            bits = bits_of(a, b, largest, entries)
-            second = None if bits is None else Evidence(bits, inner=True)
-        else:
-            d = gaining_exponents(a, b, engine, entries)
-            second = None
-            if d is not None:
-                second = inner._evidence(problem, target, a, b, d, engine, workspace)
-        if second is not None:
-            fewer = inner._sufficient_count(problem, target, second)
+        # More looks, the cheapest first, while the operands need more moduli than data
+        # of one size.
+        for look in (looks.along_k, looks.without_vectors):
+            count = self._sufficient_count(problem, target, evidence)
+            if count <= _expected_count(problem, target):
+                break
+            other = look(evidence)
+            if other is None:
+                continue
+            fewer = self._sufficient_count(problem, target, other)
             if fewer < count or count > MAX_MODULI:
-                first = second
-        is_held = first.required_bits is not None or not (on_device and wants_exact)
-        if is_held or not (self.by_norms and may_set_apart(problem)):
-            return first
-        return _without_vectors(problem, a, b, engine, entries) or first
-
-    def _evidence(
-        self,
-        problem: Problem,
-        target: Target,
-        a: Array,
-        b: Array,
-        d: Array | None,
-        engine: Engine,
-        workspace: int,
-    ) -> Evidence:
-        """`evidence` of A D and D**-1 B, or of A and B."""
-        if d is not None:
-            a = scaled_along_k(a, d, 2)
-            b = scaled_along_k(b, d, 1)
-        on_device = engine.costs is not None
-        wants_exact = target.correct or (on_device and target.by_entry)
-
-        # The error ratio, by which few moduli may do.
-        count = _expected_count(problem, target)
-        ratio = None
-        is_number = math.isfinite(target.r) and not target.by_entry
-        if self.by_norms and is_number and a.size and b.size:
-            ratio = largest_error_ratio(a, b, engine, workspace)
-            count = self.count_for(problem, target, ratio) or count
-
-        # The required bits, unless they are more than the moduli hold; outliers.
-        largest = _bits_held_by(problem, MAX_MODULI if wants_exact else count)
-        entries = entries_within(workspace, engine.memory.block_entries)
-        may_choose = self.by_norms and on_device and not self.explicit
-        required = None
-        if may_choose and may_pay(problem):
-            required = engine.override(scaling.required_bits_of_vectors)(a, b, entries)
-            bits = scaling.widest(required, largest)
-        else:
-            bits = engine.override(scaling.required_bits)(a, b, largest, entries)
-
-        outliers = None
-        if bits is not None and required is not None and may_pay(problem):
-            count = exact_count(problem.is_complex, *bits)
-            outliers = find_outliers(problem, required, count)
-        return Evidence(
-            required_bits=bits,
-            error_ratio=ratio,
-            outliers=outliers,
-            inner=d is not None,
-        )
+                evidence = other
+        return evidence
 
     def _sufficient_count(
         self, problem: Problem, target: Target, evidence: Evidence
@@ -394,6 +336,19 @@ class Ozaki2(Scheme):
         right = _scale_by_sums(cols, exponents_b, moduli, -balance, 1)
         return left, right
 
+    def scales_of_norms(
+        self, plan: Plan, rows: tuple[Array, Array], cols: tuple[Array, Array]
+    ) -> tuple[Scale, Scale]:
+        """The scales of "fast" by `square_norms` of whole rows of A and columns of B,
+        and their exponents.
+        """
+        moduli = moduli_set(self.count, plan.problem.is_complex)
+        balance = _balance(plan)
+        return (
+            scaling.scale_of_norms(*rows, 2, moduli, balance),
+            scaling.scale_of_norms(*cols, 1, moduli, -balance),
+        )
+
     def split(
         self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine
     ) -> Split:
@@ -411,29 +366,28 @@ class Ozaki2(Scheme):
         residues_of = engine.override(scaled_residues)
         planes = residues_of(x, scale, moduli, plan.blocking.entries)
 
-        # An embedded complex B has two columns for each of B.
-        width = 2 if side == "right" and plan.problem.is_complex else 1
-        facts = _facts(plan, x, scale, width) if plan.certifies else {}
+        facts = {}
+        if plan.certifies:
+            width = _width(plan.problem, scale)
+            facts = _facts(plan, x, scale, width)
         vectors = x.shape[3 - scale.axis]
-        unit = -np.repeat(scale.exponent, width, axis=3 - scale.axis)
+        unit = self.unit(plan, scale)
         count = planes.shape[1]
         return Split(side, vectors, planes, unit, count, facts, k_major=True)
+
+    def unit(self, plan: Plan, scale: Scale) -> Array:
+        """Exponents of the grids of scaled vectors, see `Split`."""
+        width = _width(plan.problem, scale)
+        return -np.repeat(scale.exponent, width, axis=3 - scale.axis)
 
     def multiply(
         self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int
     ) -> Product:
         """Residues of the product modulus by modulus, reconstruction, one rounding."""
-        problem = plan.problem
-        entries = plan.blocking.entries
-        moduli = moduli_set(self.count, problem.is_complex)
-        products = engine.override(residue_gemm)(
-            left.planes, right.planes, moduli, int8_product(engine)
-        )
+        residues = self.residues(left.planes, right.planes, plan, engine)
         if not plan.certifies:
-            values = engine.override(crt)(
-                products, left.unit, right.unit, shift, moduli, problem.fmt, entries
-            )
-            return finished(problem, values, None, plan.bound, left.count)
+            values = self.rounded(residues, left.unit, right.unit, plan, engine, shift)
+            return Product(values, None, plan.bound, left.count)
 
         # The error of the integers, in units of 2**(e_i + f_j) and in their own.
         error = _error(left, right)
@@ -442,20 +396,52 @@ class Ozaki2(Scheme):
         lowest = exponents - left.unit - right.unit
 
         # Round and see which roundings are sure in spite of it.
+        problem = plan.problem
+        moduli = moduli_set(self.count, problem.is_complex)
         rounded = round_integers(
-            product_residues(products, moduli),
+            product_residues(residues, moduli),
             left.unit,
             right.unit,
             shift,
             moduli,
             problem.fmt,
-            entries,
+            plan.blocking.entries,
             err + lowest,
         )
         certified, bound = certify.certified_entries(
             plan, left, right, engine, rounded, error == 0, err, lowest
         )
         return finished(problem, rounded.values, certified, bound, left.count)
+
+    def residues(self, left: Array, right: Array, plan: Plan, engine: Engine) -> Array:
+        """Residues of the integers A' B' from the planes of both operands; those of
+        partial sums over k are added modulo each p.
+        """
+        multiply = engine.override(residue_gemm)
+        moduli = moduli_set(self.count, plan.problem.is_complex)
+        return multiply(left, right, moduli, int8_product(engine))
+
+    def rounded(
+        self,
+        residues: Array,
+        left_unit: Array,
+        right_unit: Array,
+        plan: Plan,
+        engine: Engine,
+        shift: int,
+    ) -> Array:
+        """The entries with these residues at these units: 2**shift A B, rounded once."""
+        problem = plan.problem
+        values = engine.override(crt)(
+            residues,
+            left_unit,
+            right_unit,
+            shift,
+            moduli_set(self.count, problem.is_complex),
+            problem.fmt,
+            plan.blocking.entries,
+        )
+        return unembed(values) if problem.is_complex else values
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
         """The plan with half as many moduli again.
@@ -481,23 +467,119 @@ class Ozaki2(Scheme):
         )
 
 
-def _without_vectors(
-    problem: Problem, a: Array, b: Array, engine: Engine, entries: int
-) -> Evidence | None:
-    """The evidence of all but a few vectors that no moduli hold; None where these are
-    more than a few.
-    """
-    required = engine.override(scaling.required_bits_of_vectors)(a, b, entries)
-    apart = find_apart(required)
-    if apart is None:
-        return None
-    required = without(required, apart)
-    bits = scaling.widest(required, _bits_held_by(problem, MAX_MODULI))
-    outliers = None
-    if bits is not None and may_pay(problem):
-        count = exact_count(problem.is_complex, *bits)
-        outliers = find_outliers(problem, required, count)
-    return Evidence(required_bits=bits, outliers=outliers, apart=apart)
+@dataclass(frozen=True)
+class _Looks:
+    """The ways to look at the operands of a product, each of which gives evidence."""
+
+    scheme: Ozaki2
+    problem: Problem
+    target: Target
+    a: Array
+    b: Array
+    engine: Engine
+    workspace: int
+
+    @property
+    def on_device(self) -> bool:
+        """True if programs choose on the device."""
+        return self.engine.costs is not None
+
+    @property
+    def wants_exact(self) -> bool:
+        """True if the target is kept by exact products alone."""
+        return self.target.correct or (self.on_device and self.target.by_entry)
+
+    @property
+    def entries(self) -> int:
+        """Entries of an operand that are looked at at a time."""
+        return entries_within(self.workspace, self.engine.memory.block_entries)
+
+    def at_operands(self) -> Evidence:
+        """The evidence of A and B, of A D and D**-1 B where the scheme scales so."""
+        d = None
+        if self.scheme.scaling == "inner":
+            d = gaining_exponents(self.a, self.b, self.engine, self.entries)
+        return self._with_exponents(d)
+
+    def along_k(self, plain: Evidence) -> Evidence | None:
+        """The evidence of A D and D**-1 B, with powers of two along k; None where the
+        operands gain nothing by it.
+        """
+        if self.on_device and self.scheme.by_norms:
+            # One program of a device, which is waited for once.
+            largest = _bits_held_by(self.problem, MAX_MODULI)
+            bits_of = self.engine.override(inner_required_bits)
+            bits = bits_of(self.a, self.b, largest, self.entries)
+            return None if bits is None else Evidence(bits, inner=True)
+        d = gaining_exponents(self.a, self.b, self.engine, self.entries)
+        if d is None:
+            return None
+        inner = replace(self.scheme, scaling="inner")
+        return replace(self, scheme=inner)._with_exponents(d)
+
+    def without_vectors(self, whole: Evidence) -> Evidence | None:
+        """The evidence of all but a few vectors that no moduli hold; None where moduli
+        hold all, where these are more than a few, and for other programs.
+        """
+        problem = self.problem
+        is_held = whole.required_bits is not None
+        takes_words = self.on_device and self.wants_exact and self.scheme.by_norms
+        if is_held or not (takes_words and may_set_apart(problem)):
+            return None
+        bits_of = self.engine.override(scaling.required_bits_of_vectors)
+        required = bits_of(self.a, self.b, self.entries)
+        apart = find_apart(required)
+        if apart is None:
+            return None
+        required = without(required, apart)
+        bits = scaling.widest(required, _bits_held_by(problem, MAX_MODULI))
+        outliers = self._outliers(bits, required)
+        return Evidence(required_bits=bits, outliers=outliers, apart=apart)
+
+    def _with_exponents(self, d: Array | None) -> Evidence:
+        """The evidence of A D and D**-1 B; of A and B without d."""
+        scheme = self.scheme
+        problem = self.problem
+        target = self.target
+        a = self.a
+        b = self.b
+        if d is not None:
+            a = scaled_along_k(a, d, 2)
+            b = scaled_along_k(b, d, 1)
+
+        # The error ratio, by which few moduli may do.
+        count = _expected_count(problem, target)
+        ratio = None
+        is_number = math.isfinite(target.r) and not target.by_entry
+        if scheme.by_norms and is_number and a.size and b.size:
+            ratio = largest_error_ratio(a, b, self.engine, self.workspace)
+            count = scheme.count_for(problem, target, ratio) or count
+
+        # The required bits, unless they are more than the moduli hold; outliers.
+        largest = _bits_held_by(problem, MAX_MODULI if self.wants_exact else count)
+        may_choose = scheme.by_norms and self.on_device and not scheme.explicit
+        outliers = None
+        if may_choose and may_pay(problem):
+            bits_of_vectors = self.engine.override(scaling.required_bits_of_vectors)
+            required = bits_of_vectors(a, b, self.entries)
+            bits = scaling.widest(required, largest)
+            outliers = self._outliers(bits, required)
+        else:
+            bits_of = self.engine.override(scaling.required_bits)
+            bits = bits_of(a, b, largest, self.entries)
+        is_inner = d is not None
+        return Evidence(bits, ratio, outliers=outliers, inner=is_inner)
+
+    def _outliers(
+        self, bits: tuple[int, int] | None, required: tuple[Array, Array]
+    ) -> Outliers | None:
+        """Vectors that need more bits than most; None where none are worth a product of
+        their own.
+        """
+        if bits is None or not may_pay(self.problem):
+            return None
+        count = exact_count(self.problem.is_complex, *bits)
+        return find_outliers(self.problem, required, count)
 
 
 def largest_error_ratio(a: Array, b: Array, engine: Engine, workspace: int) -> float:
@@ -555,6 +637,13 @@ def _expected_count(problem: Problem, target: Target) -> int:
 def _num_planes(problem: Problem, count: int) -> int:
     """INT8 products that `count` moduli take."""
     return num_planes(moduli_set(count, problem.is_complex), problem.is_complex)
+
+
+def _width(problem: Problem, scale: Scale) -> int:
+    """Vectors of the embedded operand for each of its own: two columns for each of a
+    complex B.
+    """
+    return 2 if problem.is_complex and scale.axis == 1 else 1
 
 
 def _facts(plan: Plan, x: Array, scale: Scale, width: int) -> dict[str, Array]:

@@ -227,10 +227,10 @@ def test_a_record_decides_as_the_launches_do(make_pair, engine):
         ends.append(
             largest_ratio(200, plan.target.r, moduli_set(count, False).half_range)
         )
-        assert ozaki2._most_bits(plan, count) == int(
+        assert ozaki2._ratio_bits(plan, count) == int(
             np.float64(ends[-1] / RATIO_UNIT).view(np.int64)
         )
-        most = ozaki2._most_bits(plan, count)
+        most = ozaki2._ratio_bits(plan, count)
         assert ozaki2._certificate(plan, [most, 0, 0]).scheme == fixed(count)
         assert ozaki2._certificate(plan, [most + 1, 0, 0]).scheme != fixed(count)
         inner = replace(fixed(count), scaling="inner")
@@ -242,14 +242,14 @@ def test_a_record_decides_as_the_launches_do(make_pair, engine):
         record = [bits_of(np.inf), 0, mark]
         assert ozaki2._certificate(plan, record).scheme == hg.Native()
     entrywise = replace(plan, verification=Verification.ENTRYWISE, alternatives=())
-    most = ozaki2._most_bits(plan, counts_of(plan)[0])
+    most = ozaki2._ratio_bits(plan, counts_of(plan)[0])
     assert ozaki2._certificate(entrywise, [most, 0, 0]).holds
     missed = ozaki2._certificate(entrywise, [most + 1, 0, 0])
     assert not missed.holds
     assert bits_of(missed.evidence.error_ratio) == most + 1
-    assert ozaki2._most_bits(entrywise, 3) == -1
+    assert ozaki2._ratio_bits(entrywise, 3) == -1
     anything = replace(entrywise, target=replace(plan.target, r=1e300))
-    assert ozaki2._most_bits(anything, 14) < bits_of(np.inf)
+    assert ozaki2._ratio_bits(anything, 14) < bits_of(np.inf)
 
 
 @pytest.mark.parametrize(
@@ -666,7 +666,7 @@ def test_bits_are_balanced_between_the_operands(make_pair, assert_same_bits, eng
     plan = planned(FAST, *arrays(a, b), engine, "correct")
     left, right = plan.evidence.required_bits
     assert left - right > 20
-    assert ozaki2.most_moduli(plan)[2] != (0, 0)
+    assert ozaki2.ordinary_moduli(plan)[2] != (0, 0)
     assert_same_bits(run(plan, a, b, engine)[2], a @ b)
     reused = replace(plan, blocking=Blocking((1, 2, 5)))
     assert_same_bits(run(reused, a, b, engine)[2], a @ b)

@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 
@@ -61,6 +61,9 @@ from hifigemm.numerics.subnormals import matmul
 from hifigemm.numerics.tensor_core import A100, B200, H100, V100, TensorCoreModel
 from hifigemm.plan import Plan
 from hifigemm.problem import Problem, ProductSpec
+
+if TYPE_CHECKING:
+    from hifigemm.engines.cuda.words import WordScheme
 
 _MODELS = {7: V100, 8: A100, 9: H100}
 """Tensor cores by the major compute capability; later ones add as B200 does."""
@@ -201,7 +204,7 @@ class CudaEngine:
             return cast(F, self._word_sums)
         return cast(F, OVERRIDES.get(function, function))
 
-    def _word_sums(self, scheme: Any, k: int) -> WordSums | None:
+    def _word_sums(self, scheme: WordScheme, k: int) -> WordSums | None:
         """The kernels of corrected products, which add as the tensor cores do, in order
         of k.
         """

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hifigemm.engines.cuda.ozaki2 import padded, padded_shape, products_of
 from hifigemm.engines.cuda.required_bits import (
@@ -55,8 +56,6 @@ from hifigemm.numerics.scaling import (
     required_bits_of_vectors,
 )
 from hifigemm.numerics.symmetric import mirror
-
-Tensor = Any
 
 
 def _norm_scale(
@@ -230,12 +229,17 @@ def _rounded_sums(
     shape = max(len(left), len(right)), left.shape[1], right.shape[2]
     values = torch.empty(shape, dtype=_result_dtype(fmt, False), device=left.device)
     second = None if result == "array" else torch.empty_like(values)
-    options: dict[str, Any] = {"shift": shift, "result": result, "second": second}
-    if addend is not None:
-        options["c"] = unwrap(addend.c)
-        options["c_exponent"] = addend.exponent
-        options["c_sign"] = addend.sign
-    rounded_sums_kernel.rounded_sums(left, right, values, **options)
+    rounded_sums_kernel.rounded_sums(
+        left,
+        right,
+        values,
+        second=second,
+        result=result,
+        shift=shift,
+        c=None if addend is None else unwrap(addend.c),
+        c_exponent=0 if addend is None else addend.exponent,
+        c_sign=1 if addend is None else addend.sign,
+    )
     return wrap(values), None if second is None else wrap(second)
 
 

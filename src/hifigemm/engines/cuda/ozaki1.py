@@ -10,15 +10,15 @@ their result is written as a real matrix of twice as many columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from hifigemm.engine import Certificate
 from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of
-from hifigemm.engines.cuda.slice_counts import num_slices_of
+from hifigemm.engines.cuda.slice_counts import Count, num_slices_of
 from hifigemm.engines.kernels.embedding import as_real
 from hifigemm.engines.kernels.slice_product import slice_product, sums_of
 from hifigemm.engines.kernels.slice_rounding import ends_of, round_correctly
@@ -26,6 +26,7 @@ from hifigemm.engines.kernels.slices import (
     MAX_BITS,
     MAX_BITS_SINGLE,
     MAX_COUNT,
+    Slices,
     slice_operands,
 )
 from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, Format
@@ -80,7 +81,7 @@ def _certify(plan: Plan, record: Sequence[int]) -> Certificate:
     return Certificate(num_open == 0, plan.scheme, 0.0, num_products, plan.k_block)
 
 
-def _look(plan: Plan, left: Any, right: Any) -> Any:
+def _look(plan: Plan, left: Tensor, right: Tensor) -> Callable[[Tensor, Tensor], Count]:
     """The estimate of the modes "dp" and "sp"; complex operands take a longer look."""
     if plan.problem.is_complex:
         return lambda a, b: None
@@ -124,7 +125,7 @@ def _write_correct(plan: Plan, given: Arguments) -> None:
         )
 
 
-def sliced(plan: Plan, left: Any, right: Any) -> Any:
+def sliced(plan: Plan, left: Tensor, right: Tensor) -> list[Slices]:
     """The slices of both operands."""
     return slice_operands(
         ((left, 2), (right, 1)),

@@ -16,10 +16,11 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hifigemm.engine import SCALED_ALONG_K, Certificate
 from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of, is_triangle
@@ -50,11 +51,13 @@ from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.scaling import balance
 from hifigemm.numerics.strassen import NUM_PRODUCTS
 from hifigemm.plan import Apart, Evidence, Plan, Split, Verification
-from hifigemm.problem import Block
+from hifigemm.problem import Block, Problem
 
 Inner = scaled_residues.Inner | None
 """Exponents by which A and B are scaled along k; see kernels/inner_scaling.py."""
-Residues = tuple[Any, Any]
+Planes = TypeVar("Planes", Buffer, Tensor)
+"""Those of a program, or tensors that are multiplied at once."""
+Residues = tuple[Buffer, Buffer]
 """Planes of an operand and the scale exponents of its vectors."""
 _ROWS, _COLUMNS = 128, 256
 _PLANES_OF_SUMS = 8
@@ -90,6 +93,21 @@ as long sums have, the residues of the sample cost as much as they may save.
 """
 
 
+class Rung(Protocol):
+    """What launches are told by Ozaki scheme II with a number of moduli."""
+
+    @property
+    def count(self) -> int:
+        """Number of moduli."""
+
+    @property
+    def scaling(self) -> str:
+        """How rows and columns are scaled: "fast" or "inner"."""
+
+    def planes(self, problem: Problem) -> int:
+        """Number of INT8 products."""
+
+
 def steps(plan: Plan, costs: Rates | None) -> Steps | None:
     """The launches of a plan with fast scaling; None where entries are to be certified
     one by one.
@@ -116,7 +134,7 @@ def steps(plan: Plan, costs: Rates | None) -> Steps | None:
         return None  # the ratio is not enough
     if (
         plan.verification is Verification.ENTRYWISE
-        and _most_bits(plan, plan.scheme.count) < 0
+        and _ratio_bits(plan, plan.scheme.count) < 0
     ):
         return None
     return Steps(
@@ -166,7 +184,7 @@ def moduli_of(plan: Plan, count: int | None = None) -> ModuliSet:
     )
 
 
-def _ready(split: Split) -> Residues:
+def _ready(split: Split) -> tuple[Tensor, Tensor]:
     """The residues and exponents of a prepared operand, vectors with Inf or NaN
     marked.
     """
@@ -179,7 +197,7 @@ def _ready(split: Split) -> Residues:
     return padded(unwrap(split.planes)), exponents
 
 
-def padded(planes: Any) -> Any:
+def padded(planes: Planes) -> Planes:
     """Residues (batch, L, vectors, k) with the zeros behind k that their rows are
     padded with, up to the next row.
     """
@@ -192,13 +210,13 @@ def padded_shape(m: int, n: int) -> tuple[int, int]:
 
 
 def products_of(
-    left: Any,
-    right: Any,
+    left: Planes,
+    right: Planes,
     moduli: ModuliSet,
     predicate: Predicate | None = None,
     *,
     triangle: bool = False,
-) -> Any:
+) -> Planes:
     """Residues of the products of padded planes: int8 (batch, L, m_pad, n_pad),
     undefined without the predicate.
     """
@@ -207,7 +225,7 @@ def products_of(
         left.shape[1],
         *padded_shape(left.shape[2], right.shape[2]),
     )
-    products = empty(shape, torch.int8, left)
+    products: Planes = empty(shape, torch.int8, left)
     constants = residue_gemm.residue_constants(
         moduli.of_planes(left.shape[1]), left.device
     )
@@ -218,40 +236,45 @@ def products_of(
 
 
 def products_of_halves(
-    left: Any, right: Any, moduli: ModuliSet, predicate: Predicate | None = None
-) -> tuple[Any, tuple[int, int]]:
+    left: Planes, right: Planes, moduli: ModuliSet, predicate: Predicate | None = None
+) -> tuple[Planes, tuple[int, int]]:
     """P1 .. P7 of numerics/strassen.py for padded planes of one matrix: int8 (1, 7 L,
     m_pad, n_pad), padded halves.
 
     The halves of m and n come with them. Blocks of the operands are taken as they lie
     there, sums of blocks for a few planes at a time.
     """
-    count, k = left.shape[1], left.shape[3]
-    (half_m, half_k), (half_n, _) = halves_of(left), halves_of(right)
-    products = empty(
-        (1, NUM_PRODUCTS * count, *padded_shape(half_m, half_n)), torch.int8, left
-    )
+    count = left.shape[1]
+    k = left.shape[3]
+    half_m: int = halves_of(left)[0]
+    half_n: int = halves_of(right)[0]
+    half_k: int = halves_of(left)[1]
+    shape = 1, NUM_PRODUCTS * count, *padded_shape(half_m, half_n)
+    products: Planes = empty(shape, torch.int8, left)
     upper = slice(0, half_m)
     lower = slice(half_m, None)
-    first = slice(0, half_k)
-    second = slice(half_k, None)
-    rest = slice(0, max(k - half_k, 0))
+    first_terms = slice(0, half_k)
+    last_terms = slice(half_k, None)
+    # Sums of blocks with the last terms, of which there may be fewer.
+    terms_of_sums = slice(0, max(k - half_k, 0))
     for group in _even_slices(count, _PLANES_OF_SUMS):
-        x, y = left[:, group], right[:, group]
+        x = left[:, group]
+        y = right[:, group]
         constants = residue_gemm.residue_constants(
             moduli.of_planes(count)[group], left.device
         )
         s = block_sums(x, constants, is_right=False, predicate=predicate)
         t = block_sums(y, constants, is_right=True, predicate=predicate)
-        some = x.shape[1]
+        planes = x.shape[1]
         *pairs, (s4, t4) = (
-            (s[:, i : i + some], t[:, i : i + some]) for i in range(0, 4 * some, some)
+            (s[:, i : i + planes], t[:, i : i + planes])
+            for i in range(0, 4 * planes, planes)
         )
         cases = [
-            (x[:, :, upper, first], y[:, :, :half_n, first]),
-            (x[:, :, upper, second], y[:, :, :half_n, second]),
-            (s4[:, :, :, rest], y[:, :, half_n:, second]),
-            (x[:, :, lower, second], t4[:, :, :, rest]),
+            (x[:, :, upper, first_terms], y[:, :, :half_n, first_terms]),
+            (x[:, :, upper, last_terms], y[:, :, :half_n, last_terms]),
+            (s4[:, :, :, terms_of_sums], y[:, :, half_n:, last_terms]),
+            (x[:, :, lower, last_terms], t4[:, :, :, terms_of_sums]),
             *pairs,
         ]
         for i, (p, q) in enumerate(cases):
@@ -260,14 +283,14 @@ def products_of_halves(
     return products, (half_m, half_n)
 
 
-def _even_slices(count: int, most: int) -> list[slice]:
-    """The fewest slices of at most so many, whose lengths differ by one at most."""
-    parts = -(-count // most)
+def _even_slices(count: int, longest: int) -> list[slice]:
+    """The fewest slices no longer than that, whose lengths differ by one at most."""
+    parts = -(-count // longest)
     ends = [count * i // parts for i in range(parts + 1)]
     return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
-def most_moduli(plan: Plan) -> tuple[ModuliSet, ModuliSet, tuple[int, int]]:
+def ordinary_moduli(plan: Plan) -> tuple[ModuliSet, ModuliSet, tuple[int, int]]:
     """Of all rows and columns but outliers: the moduli that residues are made of, those
     used, the balances.
     """
@@ -283,10 +306,8 @@ def most_moduli(plan: Plan) -> tuple[ModuliSet, ModuliSet, tuple[int, int]]:
             moduli_set(outliers.num_moduli, False),
             balances,
         )
-    moduli, bits = moduli_of(plan), evidence.required_bits
-    even = (
-        0 if bits is None else balance(bits, plan.scheme.count, plan.problem.is_complex)
-    )
+    moduli = moduli_of(plan)
+    even = _even_balance(plan, plan.scheme.count)
     return moduli, moduli, (even, -even)
 
 
@@ -294,42 +315,46 @@ def _write_fixed(plan: Plan, given: Arguments) -> None:
     """Block by block; residues that the block before has made already are used
     again.
     """
-    made, used, balances = most_moduli(plan)
+    moduli, used, balances = ordinary_moduli(plan)
     inner = _inner(plan, given)
-    kept: list[tuple[tuple[slice, ...], Residues]] = []
+    previous: list[tuple[tuple[slice, ...], Residues]] = []
     for block in blocks_of(plan, given.out):
         places = block.places(given.a, given.b)
         operands = block.operands(given.a, given.b)
         ready = [
             _some(split, at) for split, at in zip(given.ready, places, strict=True)
         ]
-        for i, (place, residues) in enumerate(kept):
+        for i, (place, residues) in enumerate(previous):
             if place == places[i]:
                 ready[i] = residues
         triangle = is_triangle(plan, block)
         if triangle and plan.problem.is_of_one_operand and balances[0] == balances[1]:
-            both = _residues_of(operands[:1], made, balances[:1], [None]) * 2
+            both = _residues_of(operands[:1], moduli, balances[:1], [None]) * 2
         else:
-            both = _residues_of(operands, made, balances, ready, inner=inner)
-        first = [
-            (planes if used is made else planes[:, : len(used.moduli)], scale)
-            for planes, scale in both
-        ]
+            both = _residues_of(operands, moduli, balances, ready, inner=inner)
+        used_residues = both
+        if used is not moduli:
+            count = len(used.moduli)
+            used_residues = [(planes[:, :count], scale) for planes, scale in both]
         ends = _Ends(given.out[block.entries], plan.rounding)
         if given.c is not None:
             ends = ends._replace(c=given.c[block.entries])
         if given.second is not None:
             ends = ends._replace(second=given.second[block.entries])
-        form: dict[str, Any] = {
-            "triangle": triangle,
-            "in_halves": plan.blocking.in_halves,
-        }
-        _write_entries(operands, first, used, ends, given, **form)
+        _write_entries(
+            operands,
+            used_residues,
+            used,
+            ends,
+            given,
+            triangle=triangle,
+            in_halves=plan.blocking.in_halves,
+        )
         if plan.evidence is not None and plan.evidence.outliers is not None:
             _write_outliers(plan, block, operands, both, given, ends, inner)
         if plan.evidence is not None and plan.evidence.apart is not None:
             _write_apart(plan.evidence.apart, block, operands, given, ends)
-        kept = list(zip(places, both, strict=True))
+        previous = list(zip(places, both, strict=True))
 
 
 def _inner(plan: Plan, given: Arguments, mark: Any = None) -> Inner:
@@ -361,7 +386,7 @@ def _some(split: Residues | None, place: tuple[slice, ...]) -> Residues | None:
 
 
 def _residues_of(
-    operands: tuple[Any, ...],
+    operands: tuple[Buffer, ...],
     moduli: ModuliSet,
     balances: tuple[int, ...],
     ready: Sequence[Residues | None],
@@ -371,38 +396,35 @@ def _residues_of(
     """Residues of both operands, or of the left one, in one launch for those that are
     not ready.
     """
+    residues = list(ready)
     missing = [i for i in range(len(operands)) if ready[i] is None]
-    made: Any = ((), ())
     if missing:
-        sides = tuple((operands[i], 2 - i) for i in missing)
-        missing_balances = tuple(balances[i] for i in missing)
         # A right operand alone is the first one for the kernel.
         if inner is not None and missing == [1]:
             inner = inner[0], -inner[1]
-        made = scaled_residues.scaled_residues(
-            sides,
+        planes, scales = scaled_residues.scaled_residues(
+            tuple((operands[i], 2 - i) for i in missing),
             moduli,
-            balances=missing_balances,
+            balances=tuple(balances[i] for i in missing),
             predicate=predicate,
             inner=inner,
         )
-    fresh = iter(
-        [(planes, scale.exponent) for planes, scale in zip(*made, strict=True)]
-    )
-    return [next(fresh) if each is None else each for each in ready]
+        for i, x, scale in zip(missing, planes, scales, strict=True):
+            residues[i] = x, scale.exponent
+    return cast(list[Residues], residues)
 
 
 class _Ends(NamedTuple):
     """Where the entries of a block go, and what is made of their integers."""
 
-    out: Any
+    out: Buffer
     rounding: Rounding = NEAREST
-    c: Any = None
-    second: Any = None  # of a pair or an enclosure
+    c: Buffer | None = None
+    second: Buffer | None = None  # of a pair or an enclosure
 
 
 def _write_entries(
-    operands: tuple[Any, Any],
+    operands: tuple[Buffer, Buffer],
     residues: Sequence[Residues],
     moduli: ModuliSet,
     ends: _Ends,
@@ -416,23 +438,29 @@ def _write_entries(
     """Products of residues and what they stand for, nothing where the predicate does
     not hold.
     """
-    (left, s), (right, t) = residues
-    form: dict[str, Any] = {"triangle": triangle}
+    (left, row_scales), (right, col_scales) = residues
+    halves = None
     if in_halves:
-        products, form["halves"] = products_of_halves(left, right, moduli, predicate)
+        products, halves = products_of_halves(left, right, moduli, predicate)
     else:
         products = products_of(left, right, moduli, predicate, triangle=triangle)
-    scalars: dict[str, Any] = {
-        "shift": given.shift,
-        "alpha": given.alpha,
-        "beta": given.beta,
-        "c": ends.c,
-        "rounding": ends.rounding,
-        "second": ends.second,
-    }
-    behind: dict[str, Any] = {"predicate": predicate, "rarely": rarely}
-    options = form | scalars | behind
-    crt_kernel.crt(products, (s, t), moduli, ends.out, operands=operands, **options)
+    crt_kernel.crt(
+        products,
+        (row_scales, col_scales),
+        moduli,
+        ends.out,
+        shift=given.shift,
+        alpha=cast(float, given.alpha),
+        beta=cast(float, given.beta),
+        c=ends.c,
+        operands=operands,
+        predicate=predicate,
+        rarely=rarely,
+        triangle=triangle,
+        halves=halves,
+        rounding=ends.rounding,
+        second=ends.second,
+    )
 
 
 def _write_ladder(plan: Plan, given: Arguments) -> None:
@@ -474,48 +502,56 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
             restore_special_values(given.a, given.b, given.out, predicate=behind)
 
 
-def _look_at_sample(plan: Plan, given: Arguments, record: Any, inner: Inner) -> None:
+def _look_at_sample(plan: Plan, given: Arguments, record: Buffer, inner: Inner) -> None:
     """Raise the record to the error ratio of a few rows and columns."""
     part = given.a[:, :_SAMPLE], given.b[:, :, :_SAMPLE]
     sizes = scaled_residues.sized_residues(
         ((part[0], 2), (part[1], 1)), moduli_of(plan), inner=inner
     )[2]
-    error_ratio_bits(sizes, enough=_most_bits(plan, plan.scheme.count), into=record)
+    error_ratio_bits(sizes, enough=_ratio_bits(plan, plan.scheme.count), into=record)
 
 
 def _write_rungs(
     plan: Plan,
     given: Arguments,
-    rungs: Sequence[Any],
-    start: tuple[Any, int],
+    rungs: Sequence[Rung],
+    start: tuple[Buffer, int],
     inner: Inner,
 ) -> int:
     """Rungs, the first of which is for ratios from a number on that a record holds.
 
     The largest number that the last one is for is returned.
     """
-    record, least = start
-    chooses, certifies = (
-        plan.verification is x for x in (Verification.ON_DEVICE, Verification.ENTRYWISE)
-    )
+    record, lowest_bits = start
+    highest_bits = lowest_bits
+    chooses = plan.verification is Verification.ON_DEVICE
+    has_limit = chooses or plan.verification is Verification.ENTRYWISE
     is_first = True
-    most = least
     for rung in rungs:
         moduli = moduli_of(plan, rung.count)
-        most = _most_bits(plan, rung.count) if chooses or certifies else LARGEST
-        predicate = (record, least, most) if chooses or certifies else None
+        highest_bits = LARGEST
+        predicate = None
+        if has_limit:
+            highest_bits = _ratio_bits(plan, rung.count)
+            predicate = record, lowest_bits, highest_bits
         for block in blocks_of(plan, given.out):
             operands = block.operands(given.a, given.b)
-            triangle, begun = is_triangle(plan, block), predicate if chooses else None
-            sides = ((operands[0], 2), (operands[1], 1))[
-                : 1 if triangle and plan.problem.is_of_one_operand else 2
-            ]
+            triangle = is_triangle(plan, block)
+            sides = [(operands[0], 2), (operands[1], 1)]
+            if triangle and plan.problem.is_of_one_operand:
+                del sides[1]
+
+            # Where the device chooses, a rung does not begin with too large a ratio.
+            begun = predicate if chooses else None
             planes, scales, sizes = scaled_residues.sized_residues(
-                sides, moduli, predicate=begun, inner=inner
+                tuple(sides), moduli, predicate=begun, inner=inner
             )
-            enough = most if predicate else 0
             error_ratio_bits(
-                sizes, _few_terms(plan, most), enough, into=record, predicate=begun
+                sizes,
+                _few_terms(plan, highest_bits),
+                highest_bits if has_limit else 0,
+                into=record,
+                predicate=begun,
             )
             residues = [(planes[i], scales[i].exponent) for i in (0, -1)]
             _write_entries(
@@ -529,15 +565,15 @@ def _write_rungs(
                 triangle=triangle,
                 in_halves=plan.blocking.in_halves,
             )
-        least = most + 1
+        lowest_bits = highest_bits + 1
         is_first = False
-    return most
+    return highest_bits
 
 
 def _write_exact(
     plan: Plan,
     given: Arguments,
-    scheme: Any,
+    scheme: Rung,
     predicate: Predicate,
     inner: Inner,
 ) -> None:
@@ -545,8 +581,7 @@ def _write_exact(
     holds.
     """
     moduli = moduli_of(plan, scheme.count)
-    bits: Any = None if plan.evidence is None else plan.evidence.required_bits
-    even = balance(bits, scheme.count, plan.problem.is_complex)
+    even = _even_balance(plan, scheme.count)
     for block in blocks_of(plan, given.out):
         operands = block.operands(given.a, given.b)
         triangle = is_triangle(plan, block)
@@ -558,10 +593,6 @@ def _write_exact(
             residues = _residues_of(
                 operands, moduli, (even, -even), [None, None], predicate, inner
             )
-        form: dict[str, Any] = {
-            "triangle": triangle,
-            "in_halves": plan.blocking.in_halves,
-        }
         _write_entries(
             operands,
             residues,
@@ -570,23 +601,32 @@ def _write_exact(
             given,
             predicate,
             True,
-            **form,
+            triangle=triangle,
+            in_halves=plan.blocking.in_halves,
         )
 
 
-def _ladder(plan: Plan) -> tuple[list[Any], list[Any]]:
+def _even_balance(plan: Plan, count: int) -> int:
+    """Bits that rows get at the expense of columns, where `count` moduli hold the exact
+    product; 0 where nothing is known of the operands.
+    """
+    bits = None if plan.evidence is None else plan.evidence.required_bits
+    return 0 if bits is None else balance(bits, count, plan.problem.is_complex)
+
+
+def _ladder(plan: Plan) -> tuple[list[Rung], list[Rung]]:
     """The schemes with a number of moduli that the ratio decides on, and those with
     inner scaling that come behind them; behind all comes what needs no ratio.
     """
     rungs = [plan.scheme, *plan.alternatives[:-1]]
-    first = [rung for rung in rungs if rung.scaling == plan.scheme.scaling]
-    return first, rungs[len(first) :]
+    own_scaling = [rung for rung in rungs if rung.scaling == plan.scheme.scaling]
+    return own_scaling, rungs[len(own_scaling) :]
 
 
-def _few_terms(plan: Plan, most: int) -> int | None:
+def _few_terms(plan: Plan, ratio_bits: int) -> int | None:
     """The part of the terms of a large product that is looked at first; None for all.
 
-    Moduli keep their target up to ratios of bits `most`.
+    Moduli keep their target up to ratios with these bits, see `_ratio_bits`.
 
     From a part of 2**-s of the terms ratios come out 2**s times as large. Operands with
     phi = 0.5 have a ratio of about 2**1.75 sqrt(k), complex ones 2**2.25 sqrt(k); what
@@ -597,7 +637,7 @@ def _few_terms(plan: Plan, most: int) -> int | None:
     p = plan.problem
     if plan.verification is Verification.NONE or p.multiplications < _FEW_TERMS_FROM:
         return None
-    largest = max(float(np.int64(most).view(np.float64)) * RATIO_UNIT, 1.0)
+    largest = max(float(np.int64(ratio_bits).view(np.float64)) * RATIO_UNIT, 1.0)
     spare = math.log2(largest / math.sqrt(p.k)) - (3.25 if p.is_complex else 2.75)
     share = (
         2.0 ** -math.floor(spare) if spare >= 2 else 5 / 8 if p.is_complex else 1 / 2
@@ -609,7 +649,7 @@ def _few_terms(plan: Plan, most: int) -> int | None:
 
 
 @lru_cache(maxsize=1024)
-def _most_bits(plan: Plan, count: int) -> int:
+def _ratio_bits(plan: Plan, count: int) -> int:
     """The bits of the largest error ratio, in units of RATIO_UNIT, for which moduli
     keep the target; -1 for none.
 
@@ -631,50 +671,60 @@ def _certificate(plan: Plan, record: Sequence[int]) -> Certificate:
     notes = []
     if plan.scheme.scaling == "inner" and inner_bits == inner_scaling.KEPT:
         notes = [SCALED_ALONG_K]
-    ratio, p = float(np.int64(bits).view(np.float64)) * RATIO_UNIT, plan.problem
-    scheme, products = plan.scheme, plan.num_products
+    ratio = float(np.int64(bits).view(np.float64)) * RATIO_UNIT
+    p = plan.problem
+    k_block = plan.k_block
     if plan.verification is Verification.NONE:
         bound = error_bound(p.terms, ratio, moduli_of(plan).half_range)
-        return Certificate(True, scheme, bound, products, plan.k_block, notes=notes)
+        return Certificate(
+            True, plan.scheme, bound, plan.num_products, k_block, notes=notes
+        )
+
+    # The first rung that keeps the target for this ratio.
     rungs, inner_rungs = _ladder(plan)
-    taken = [x for x in rungs if bits <= _most_bits(plan, x.count)]
-    if not taken and inner_bits:
-        taken = [x for x in inner_rungs if inner_bits <= _most_bits(plan, x.count)]
+    keeping = [rung for rung in rungs if bits <= _ratio_bits(plan, rung.count)]
+    if not keeping and inner_bits:
+        keeping = [x for x in inner_rungs if inner_bits <= _ratio_bits(plan, x.count)]
         notes = [SCALED_ALONG_K]
-    if taken:
-        made = num_planes(moduli_of(plan, taken[0].count), p.is_complex)
-        bound = plan.target.r
-        return Certificate(True, taken[0], bound, made, plan.k_block, notes=notes)
+    if keeping:
+        rung = keeping[0]
+        return Certificate(
+            True, rung, plan.target.r, rung.planes(p), k_block, notes=notes
+        )
+
+    # No rung: a finer plan, the exact product, or the native one.
     if plan.verification is Verification.ENTRYWISE:
+        evidence = Evidence(error_ratio=ratio)
         return Certificate(
-            False,
-            scheme,
-            plan.bound,
-            products,
-            plan.k_block,
-            Evidence(error_ratio=ratio),
+            False, plan.scheme, plan.bound, plan.num_products, k_block, evidence
         )
+    last = plan.alternatives[-1]
     if plan.evidence is not None:
-        exact = plan.alternatives[-1]
-        return Certificate(
-            True,
-            exact,
-            0.0,
-            num_planes(moduli_of(plan, exact.count), p.is_complex),
-            plan.k_block,
-        )
-    return Certificate(
-        True, plan.alternatives[-1], native_bound(p.terms, p.fmt.u), 1, p.k
-    )
+        return Certificate(True, last, 0.0, last.planes(p), k_block)
+    return Certificate(True, last, native_bound(p.terms, p.fmt.u), 1, p.k)
 
 
 # Outliers: rows and columns whose entries take more moduli than all others.
 
 
+_Vectors = tuple[int, ...] | None
+"""Some rows or columns; None for all."""
+
+
+class _Case(NamedTuple):
+    """Some rows and columns, and how their entries are made."""
+
+    rows: _Vectors
+    cols: _Vectors
+    moduli: ModuliSet
+    balances: tuple[int, int]
+    ready: list[Residues | None]
+
+
 def _write_outliers(
     plan: Plan,
     block: Block,
-    operands: tuple[Any, Any],
+    operands: tuple[Buffer, Buffer],
     residues: Sequence[Residues],
     given: Arguments,
     ends: _Ends,
@@ -686,21 +736,23 @@ def _write_outliers(
     Those of outlier rows in outlier columns come last: they are wrong among those of
     either.
     """
-    outliers: Any = plan.evidence.outliers if plan.evidence is not None else None
-    (x, y), shared = operands, moduli_set(outliers.shared, False)
-    i, j = _inside(outliers.rows, block.rows), _inside(outliers.cols, block.cols)
-    up = outliers.balance + outliers.lowered, -outliers.balance + outliers.lowered
-    bits: Any = plan.evidence.required_bits if plan.evidence is not None else None
-    even = balance(bits, plan.scheme.count, False)
-    cases: list[tuple[Any, ...]] = [
-        (i, None, shared, up, [None, residues[1]]),
-        (None, j, shared, up, [residues[0], None]),
-        (i, j, moduli_of(plan), (even, -even), [None, None]),
+    if plan.evidence is None or plan.evidence.outliers is None:
+        return
+    outliers = plan.evidence.outliers
+    i = _inside(outliers.rows, block.rows)
+    j = _inside(outliers.cols, block.cols)
+    shared = moduli_set(outliers.shared, False)
+    raised = outliers.balance + outliers.lowered, -outliers.balance + outliers.lowered
+    even = _even_balance(plan, plan.scheme.count)
+    cases = [
+        _Case(i, None, shared, raised, [None, residues[1]]),
+        _Case(None, j, shared, raised, [residues[0], None]),
+        _Case(i, j, moduli_of(plan), (even, -even), [None, None]),
     ]
     for rows, cols, moduli, balances, ready in cases:
         if rows == () or cols == ():
             continue
-        pair = _gathered(x, 1, rows), _gathered(y, 2, cols)
+        pair = _gathered(operands[0], 1, rows), _gathered(operands[1], 2, cols)
         made = _residues_of(pair, moduli, balances, ready, inner=inner)
         some = _ends_of(ends, rows, cols)
         _write_entries(pair, made, moduli, some, given)
@@ -708,7 +760,11 @@ def _write_outliers(
 
 
 def _write_apart(
-    apart: Apart, block: Block, operands: tuple[Any, Any], given: Arguments, ends: _Ends
+    apart: Apart,
+    block: Block,
+    operands: tuple[Buffer, Buffer],
+    given: Arguments,
+    ends: _Ends,
 ) -> None:
     """Write the entries of the rows and columns of a block over that no moduli hold;
     see `Apart`.
@@ -741,10 +797,6 @@ def _write_apart(
         _write_back(ends, some, i, j)
 
 
-_Vectors = tuple[int, ...] | None
-"""Some rows or columns; None for all."""
-
-
 def _ends_of(ends: _Ends, rows: _Vectors, cols: _Vectors) -> _Ends:
     """Memory for the entries of some rows and columns, and their entries of C."""
     out = ends.out
@@ -774,32 +826,30 @@ def _inside(vectors: tuple[int, ...], part: slice) -> tuple[int, ...]:
     return tuple(i - part.start for i in vectors if part.start <= i < part.stop)
 
 
-def _gathered(x: Buffer, axis: int, where: tuple[int, ...] | None) -> Buffer:
+def _gathered(x: Buffer, axis: int, vectors: _Vectors) -> Buffer:
     """Some rows (axis 1) or columns (axis 2) of a buffer, copied; all of them for
     None.
     """
-    if where is None:
+    if vectors is None:
         return x
-    shape = tuple(len(where) if i == axis else n for i, n in enumerate(x.shape))
-    made: Buffer = empty(shape, x.dtype, x)
-    x.program.call(partial(_gather, axis, where), x, made)
-    return made
+    shape = tuple(len(vectors) if i == axis else n for i, n in enumerate(x.shape))
+    copy: Buffer = empty(shape, x.dtype, x)
+    x.program.call(partial(_gather, axis, vectors), x, copy)
+    return copy
 
 
-def _gather(axis: int, where: tuple[int, ...], x: Any, made: Any) -> None:
-    torch.index_select(x, axis, _index(where, x.device), out=made)
+def _gather(axis: int, vectors: tuple[int, ...], x: Tensor, copy: Tensor) -> None:
+    torch.index_select(x, axis, _index(vectors, x.device), out=copy)
 
 
-def _scatter(
-    rows: tuple[int, ...] | None, cols: tuple[int, ...] | None, out: Any, values: Any
-) -> None:
-    every = slice(None)
-    i: Any = every if rows is None else _index(rows, out.device)
-    j: Any = every if cols is None else _index(cols, out.device)
-    if rows is not None and cols is not None:
+def _scatter(rows: _Vectors, cols: _Vectors, out: Tensor, values: Tensor) -> None:
+    everything = slice(None)
+    i = everything if rows is None else _index(rows, out.device)
+    j = everything if cols is None else _index(cols, out.device)
+    if isinstance(i, Tensor) and isinstance(j, Tensor):
         i = i[:, None]
     out[:, i, j] = values
 
 
-def _index(where: tuple[int, ...], device: Any) -> Any:
-    return torch.tensor(where, dtype=torch.int64).to(device, non_blocking=True)
+def _index(vectors: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(vectors, dtype=torch.int64).to(device, non_blocking=True)

@@ -5,9 +5,9 @@ host, for two numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from hifigemm.engines.device_array import check_not_capturing
 from hifigemm.engines.kernels import inner_scaling
@@ -16,7 +16,6 @@ from hifigemm.engines.kernels.program import Program, facts_of
 from hifigemm.programs import once
 
 NO_LIMIT: int = kernel.NO_LIMIT
-Tensor = Any
 Bits = tuple[int, int] | None
 
 

@@ -5,16 +5,15 @@ for four numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from hifigemm.engines.device_array import check_not_capturing
 from hifigemm.engines.kernels import slice_counts as kernel
 from hifigemm.engines.kernels.program import Program, facts_of
 from hifigemm.programs import once
 
-Tensor = Any
 Count = tuple[int, bool] | None
 
 

@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hifigemm.engine import Certificate
 from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of, is_triangle
@@ -33,13 +34,57 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.rounding_formats import ROUNDINGS
 from hifigemm.numerics.tensor_core import V100, TensorCoreModel
+from hifigemm.numerics.words import Splitting
 from hifigemm.plan import Plan, Verification
+from hifigemm.problem import Problem
 
 _ROUNDINGS = {"fp16": ("nearest", "zero"), "bf16": ROUNDINGS, "tf32": ROUNDINGS}
 """Of words that the kernels make."""
 _MOST = words.ALL_LOSSES[1]
 
-Tensor = Any
+
+class WordScheme(Protocol):
+    """What launches are told by a scheme of words; see `schemes.word_scheme`."""
+
+    def __hash__(self) -> int:
+        """Schemes are keys of what is kept of them."""
+
+    @property
+    def product(self) -> str:
+        """Name of the format of the words."""
+
+    @property
+    def accumulate(self) -> str:
+        """How products of words are added."""
+
+    @property
+    def chains_corrections(self) -> bool:
+        """True if there is one main product, and all others, if any, are chained."""
+
+    @property
+    def splitting(self) -> Splitting:
+        """How entries become words."""
+
+    def pairs(self) -> Sequence[tuple[int, int]]:
+        """The words that are multiplied, unless corrections are chained."""
+
+    def block_length(self, unit: Accumulation, k: int) -> int:
+        """Inner length of a sum inside the unit."""
+
+    def top_exponent(self, problem: Problem) -> int:
+        """Scaled entries lie below two to this power."""
+
+    def worst_case(self, unit: Accumulation, k: int, lost: int = 0) -> float:
+        """r for operands that lose so many bits together."""
+
+    def most_lost(self, unit: Accumulation, k: int, r: float) -> int:
+        """Bits that operands may lose together while r holds; -1 for none."""
+
+    def exact_words_bound(self, unit: Accumulation, k: int) -> float:
+        """r for operands whose entries are single words."""
+
+    def count_products(self, unit: Accumulation, problem: Problem) -> int:
+        """Number of products of words."""
 
 
 @lru_cache
@@ -51,7 +96,7 @@ def unit_of(model: TensorCoreModel, product: str) -> Accumulation:
 
 
 @lru_cache(maxsize=1024)
-def sums_of(scheme: Any, k: int, model: TensorCoreModel) -> KernelSums | None:
+def sums_of(scheme: WordScheme, k: int, model: TensorCoreModel) -> KernelSums | None:
     """The kernels' order of sums for a scheme of words, None where they do not have
     it.
     """
@@ -92,7 +137,7 @@ class KernelSums:
     `numerics.accumulation.WordSums`.
     """
 
-    scheme: Any
+    scheme: WordScheme
     k: int
     unit: Accumulation
     block: int  # of the kernels
@@ -170,20 +215,22 @@ def _write_unscaled(sums: KernelSums, plan: Plan, given: Arguments) -> None:
     for block in blocks_of(plan, given.out):
         x, y, out = as_real(*block.operands(given.a, given.b), given.out[block.entries])
         sides = (x, 2), (y, 1)
-        options: dict[str, Any] = {
-            "block": sums.block,
-            "sums": sums.sums,
-            "pairs": sums.pairs,
-            "shift": given.shift,
-            "operands": (x, y),
-            "triangle": is_triangle(plan, block) and not plan.problem.is_complex,
-        }
+        multiply = partial(
+            word_gemm.word_gemm,
+            out=out,
+            block=sums.block,
+            sums=sums.sums,
+            pairs=sums.pairs,
+            shift=given.shift,
+            operands=(x, y),
+            triangle=is_triangle(plan, block) and not plan.problem.is_complex,
+        )
         left, right = words.split_words(sides, scheme.splitting, None)
         if scheme.product == "fp16":
-            word_gemm.word_gemm(left, right, out, **options)
+            multiply(left, right)
             continue
         overflow = cleared(2, out)
-        word_gemm.word_gemm(left, right, out, **options, overflow=overflow)
+        multiply(left, right, overflow=overflow)
         # All launches from here on do nothing unless a sum has overflowed.
         has_overflow = (0, _MOST)
         left, right = words.split_words(
@@ -194,9 +241,7 @@ def _write_unscaled(sums: KernelSums, plan: Plan, given: Arguments) -> None:
             losses=has_overflow,
         )
         left = replace(left, losses=overflow)
-        word_gemm.word_gemm(
-            left, right, out, **options, losses=has_overflow, repairs=True
-        )
+        multiply(left, right, losses=has_overflow, repairs=True)
 
 
 def _double_steps(plan: Plan) -> Steps | None:
