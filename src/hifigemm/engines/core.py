@@ -178,8 +178,11 @@ def _shares(shape: tuple[int, ...], parts: int) -> list[tuple[slice, slice, slic
 
 def two_parts(a: Array, b: Array, fmt: Format, kind: str) -> tuple[Array, Array] | None:
     """`numerics.three_words.two_parts` by the core, which settles every entry."""
-    is_finite, values, second_values = _rounded(a, b, None, 0, a.dtype, kind)
-    if not is_finite or second_values is None:
+    left = _readable(a)
+    right = _readable(b)
+    values = np.empty(product_shape(a, b), a.dtype)
+    second_values = np.empty(values.shape, a.dtype)
+    if not multiply(left, right, None, values, second_values, 0, _KINDS[kind]):
         return None
     return values, second_values
 
