@@ -119,6 +119,7 @@ def multiply(
 
     An entry is rounded once whoever makes it, so bits do not depend on the threads.
     """
+    # Small products have one share, without a question for the limit of threads.
     core: Any = loaded()[0]
     num_shares = 1
     if values.size * a.shape[-1] > _UNSHARED:
@@ -127,6 +128,8 @@ def multiply(
     if num_shares == 1:
         is_finite: bool = core.multiply(a, b, c, values, second_values, shift, kind)
         return is_finite
+
+    # The others are cut along an axis of the result, whose blocks fill it side by side.
     left_stack = a if a.ndim == 3 else a[None]
     right_stack = b if b.ndim == 3 else b[None]
 

@@ -34,6 +34,8 @@ def as_arrays(*operands: tuple[str, Any]) -> list[Any]:
             )
     if belongs_to_jax(*(x for _, x in operands)):
         return [x for _, x in operands]
+
+    # Lists and scalars become arrays; arrays of other libraries stay as they are.
     library = library_of(*operands)
     if library.name == "numpy":
         return [library.asarray(x, name) for name, x in operands]

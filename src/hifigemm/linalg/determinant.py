@@ -250,6 +250,8 @@ def _bounds(product: Fraction, trace: float, error: float) -> Determinant:
     """The enclosure product exp(trace -+ error), rounded outward."""
     sign = 1 if product > 0 else -1
     size = abs(product)
+
+    # Bounds of exp(trace -+ error), with room for the rounding of exp; 0 for none.
     lower_factor = Fraction(0)
     upper_factor = Fraction(0)
     if error + abs(trace) < 1.0:
@@ -260,6 +262,7 @@ def _bounds(product: Fraction, trace: float, error: float) -> Determinant:
             f"the determinant is known to a factor of exp({abs(trace) + error:.2g}) alone"
         )
 
+    # Rounded outward, in a unit that float64 holds.
     exponent = _exponent_of(size)
     size /= Fraction(2) ** exponent
     double = np.dtype(float)

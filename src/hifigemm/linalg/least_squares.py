@@ -107,6 +107,8 @@ def lstsq(a: Any, b: Any) -> VerifiedSolution:
         raise ValueError(
             f"a has shape {a.shape} and b has {b.shape[-2]} rows; expected {m}"
         )
+
+    # One system after the other, with NaN where nothing is proven.
     stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a = np.broadcast_to(a, stack + a.shape[-2:])
     b = np.broadcast_to(b, stack + b.shape[-2:])

@@ -172,6 +172,7 @@ def _first_enclosure(
     is_real = a.dtype.kind == b.dtype.kind == "f"
     if not (is_on_host(a) and is_real and b.shape[1] == 1 and certificate.words == 1):
         return None
+    # One step in C: the residual, its product with R and the radius.
     enclosed = core.enclosed(
         a,
         b,

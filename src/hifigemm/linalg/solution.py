@@ -77,12 +77,13 @@ class SolutionReport:
 def solution_of_numbers(
     named_operands: dict[str, Any], accuracy: Any, return_report: bool
 ) -> Any:
-    """`solve` of the operands a and b, or of a and the identity, whose
-    operations nothing records.
+    """`solve` of the operands a and b, or of a and the identity, whose operations
+    nothing records.
     """
     operands = wide_operands(**named_operands)
     a = operands.arrays[0]
     check_square(a)
+    # The inverse is the solution for the identity.
     if len(operands.arrays) > 1:
         b = operands.arrays[1]
     else:

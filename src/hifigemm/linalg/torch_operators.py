@@ -109,6 +109,8 @@ def _differentiable(
         else:
             x, radius = private.below_autograd(_solve, keys, a, b, accuracy)
         return x, radius
+
+    # Inside a transform of torch.func duals are taken apart here.
     if private.in_forward_ad():
         a, da = forward_ad.unpack_dual(a)
         b, db = forward_ad.unpack_dual(b)

@@ -88,9 +88,11 @@ def word_sums(
     for block, start in enumerate(range(0, a.shape[2], k_block), 1):
         left = cut(a[:, :, start : start + k_block], counts[0], dtype)
         right = cut(b[:, start : start + k_block], counts[1], dtype)
+        # Each pair of words adds to the sum of its weight, as long as that is wanted.
         for i, x in enumerate(left):
             for j, y in enumerate(right[: max(num_sums - i, 0)]):
                 sums[i + j] += product(x, y).astype(np.int64)
+        # The sums are near the end of int64.
         if block % _BLOCKS == 0:
             carry(sums, WORD_BITS)
     return sums

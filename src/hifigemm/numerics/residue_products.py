@@ -87,6 +87,8 @@ def scaled_residues(
     for block in vector_blocks(x, axis, block_entries):
         exponent = scale.exponent[block]
         nearest = scale.nearest[block]
+
+        # Integers of each component, and their residues modulo all p.
         residues_of_components = []
         for part in components(x[block]):
             integers = round_to_integers(part, exponent, nearest)
@@ -97,6 +99,8 @@ def scaled_residues(
             operands = product_operands(residues_of_components, moduli)
         else:
             operands = residues_of_components[0]
+
+        # The inner dimension comes last, the products after the batch.
         if axis == 1:
             operands = np.swapaxes(operands, 2, 3)
         planes[block[0], :, block[-1]] = np.moveaxis(operands, 0, 1)
@@ -220,6 +224,7 @@ def crt_rounded_once(
     batch, count, m, n = residues.shape
     limbs = moduli.reconstruct(np.swapaxes(residues, 0, 1).reshape(count, -1))
     exponent = np.broadcast_to(unit_left + unit_right + shift, (batch, m, n)).ravel()
+    # C takes the power of two that the product takes.
     addend = None
     if c is not None:
         c_exponent = rounding.c_exponent + shift

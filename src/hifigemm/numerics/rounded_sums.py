@@ -261,9 +261,12 @@ def chained(
     y = b.astype(np.float64, copy=False)
     for h in range(a.shape[2]):
         product, error = two_product(x[:, :, h, None], y[:, h, None, :])
+        # The error of a product of float32 is 0, and one word loses that of its sum.
         if form == "one word":
             high = high + product
         elif form == "biased":
+            # The word keeps its unit, so (high - s) + product is what it has not taken,
+            # rounded once.
             s = high + product
             low = low + (((high - s) + product) + error)
             high = s
@@ -272,6 +275,7 @@ def chained(
             if form == "two words":
                 low = low + (loss + error)
             else:
+                # What the high word loses goes to the middle one, what that loses to low.
                 middle, loss_of_sum = two_sum(middle, loss)
                 middle, loss_of_product = two_sum(middle, error)
                 low = low + (loss_of_sum + loss_of_product)
@@ -395,6 +399,7 @@ def by_all_bits(
     entry: tuple[Any, ...],
 ) -> tuple[float, float]:
     """Both values of an entry, from its exact sum."""
+    # The exact sum, in fractions of Python's integers.
     z, i, j = entry
     row = a[z % len(a), i].astype(np.float64).tolist()
     column = b[z % len(b), :, j].astype(np.float64).tolist()
@@ -405,11 +410,15 @@ def by_all_bits(
         c = np.broadcast_to(addend.c, product_shape(a, b))
         total += Fraction(float(c[entry])) * addend.sign * _power(addend.exponent)
     total *= _power(shift)
+
+    # The number that is nearest, and for a pair that of what it leaves.
     value = _nearest(total, fmt)
     if result == "array" or (result == "pair" and math.isinf(value)):
         return value, 0.0
     if result == "pair":
         return value, _nearest(total - Fraction(value), fmt)
+
+    # The ends of an enclosure: the sign of what is left says which neighbour it takes.
     near = _nearest_finite(np.array(value), fmt)
     remainder = total - Fraction(float(near))
     side = np.array(int(remainder > 0) - int(remainder < 0))

@@ -105,12 +105,14 @@ def certified_sums(
     second = None
     if kind == "pair":
         is_finite = np.isfinite(first)
+        # What the nearest number leaves is rounded once more.
         low, is_low_certain = rounded(remainders(words, first), fmt)
         second = np.where(is_finite, low, low.dtype.type(0))
         certified &= is_low_certain | ~is_finite
     elif kind == "enclosure":
         largest = np.finfo(first.dtype).max
         near = np.clip(first, -largest, largest)
+        # The sign of what it leaves tells which neighbour is the other end.
         side, is_side_certain = signs(remainders(words, near))
         first, second = neighbours(near, side)
         certified &= is_side_certain

@@ -317,12 +317,15 @@ def _stacks(
         raise ValueError(
             "a matrix product needs at least one dimension in each operand"
         )
+    # Rows and columns of the product: a vector has none, and becomes a matrix.
     rows = a.shape[-2:-1]
     cols = b.shape[-1:] if b.ndim > 1 else ()
     a = np.atleast_2d(a)
     b = b[:, None] if b.ndim == 1 else b
     if a.shape[-1] != b.shape[-2]:
         raise ValueError(f"inner dimensions differ: {a.shape} and {b.shape}")
+
+    # Both in one stack, with a single axis for it.
     stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a = np.broadcast_to(a, stack + a.shape[-2:])
     b = np.broadcast_to(b, stack + b.shape[-2:])

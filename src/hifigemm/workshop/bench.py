@@ -163,6 +163,7 @@ class _Bench:
         outcomes: Sequence[Outcome],
         lines: Sequence[Row],
     ) -> None:
+        # A table of what was timed, without columns of which nothing is known.
         timed = [row for row in lines if row["burst_seconds"]]
         columns = {}
         for name, (key, spec) in _COLUMNS.items():
@@ -175,6 +176,8 @@ class _Bench:
                 groups.append([_cells(row, columns, "case", "mode") for row in of_mode])
         if timed:
             print_table(str(load), ("case", "mode", *columns), groups)
+
+        # Then what has no time, and why.
         for outcome in outcomes:
             if outcome.status != "timed":
                 print(f"{outcome.case.name}, {outcome.case.mode}: {outcome.status}")

@@ -118,6 +118,7 @@ def against_exact(
     def multiply(name: str) -> None:
         products[name] = hg.matmul(a, b, return_report=True, **schemes[name])
 
+    # The products that are timed are those that are judged.
     variants = {name: partial(multiply, name) for name in schemes}
     times = time_bursts(variants, arrays.clock(), METHOD)
     dtype = exact.rounded.dtype

@@ -40,6 +40,7 @@ def _plain_table(
         )
         return "  ".join(cells).rstrip()
 
+    # Groups with a rule between them.
     rule = "  ".join("-" * width for width in widths)
     lines = [title, "", line(header)]
     for group in groups:

@@ -64,7 +64,9 @@ def _pools() -> dict[str, Array]:
     random = rng.uniform(-1, 1, num_random)
     random = random * 2.0 ** rng.integers(-1000, 1000, num_random)
     floats = rng.permutation([*limits, *random])
+    # The same with Inf, NaN and -Inf among each seven of them.
     special = floats.copy()
+    # Integers of all lengths, and the ends of the ranges that they are converted to.
     integers = rng.integers(-(2**63), 2**63, COUNT) >> rng.integers(0, 63, COUNT)
     special[::7] = np.inf
     special[1::7] = np.nan

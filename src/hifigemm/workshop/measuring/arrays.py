@@ -234,6 +234,7 @@ class CudaArrays(Arrays):
         }
         x = torch.rand(shape, **options)
         if exponents is not None:
+            # A sign, a significand in [1, 2) and an exponent.
             low, high = exponents
             is_negative = torch.rand(shape, **options) < 0.5
             exponent = torch.randint(

@@ -105,6 +105,8 @@ def scheme_options(text: str) -> dict[str, Any]:
         raise ValueError(
             f"no scheme {name!r} in {text!r}; known: auto, {', '.join(_SCHEMES)}"
         )
+
+    # Numbers are counts in their order; each word names the field that it sets.
     fields: dict[str, Any] = {}
     counts = iter(_COUNTS.get(name, ()))
     for word in details:
@@ -154,6 +156,7 @@ def build(
             )
             for mode in modes
         ]
+    # Peers, and all else by the notation.
     peer = peers().get(name)
     if peer is None:
         return _cases_of_scheme(name, modes, load, sets, outputs)
@@ -245,6 +248,7 @@ def measure(
     first operands are compared with the exact product.
     """
     sets = operand_sets(arrays, load) if timed else [arrays.operands(load, 0)]
+    # The first operands are judged by more entries than the others.
     references = []
     for seed, (a, b) in enumerate(sets):
         size = _LATER_SAMPLE if seed else sample

@@ -143,6 +143,7 @@ def summarize(samples: Sequence[Sample], start: float, end: float) -> Readings:
         values = [getattr(sample, name) for sample in within]
         return [value for value in values if value is not None]
 
+    # Watts as stated, or better by the energy counter.
     stated = values_of("watts")
     watts = float(np.mean(stated)) if stated else None
     energy = []

@@ -25,6 +25,7 @@ def rows(
     number of its products. Facts are further columns, the same in all lines: commit,
     device.
     """
+    # The native product and the quickest peer of each mode.
     natives: dict[str, Times] = {}
     best_peers: dict[str, Times] = {}
     for outcome in outcomes:
@@ -38,6 +39,7 @@ def rows(
             best = best_peers.get(case.mode, times)
             best_peers[case.mode] = min(best, times, key=_seconds)
 
+    # A line for each, with ratios to those of its mode.
     lines = []
     for outcome in outcomes:
         case = outcome.case

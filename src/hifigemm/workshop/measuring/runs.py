@@ -121,6 +121,7 @@ def run(
     for case in cases:
         key = f"{case.name} {case.mode}"
         try:
+            # What is captured is checked as it will be replayed.
             runs = case.runs
             if case.captured:
                 runs = tuple(capture(call) for call in runs)
