@@ -57,16 +57,15 @@ _WIDE_GAP = tl.constexpr(plain.WIDE_GAP)
 _NO_BITS = tl.constexpr(0x7FF << 52)
 """Bits of infinity: no component that counts has as many."""
 _BLOCK = 1024
-"""Vectors whose spread a program looks at together."""
+"""Terms that a program looks at together where only k is walked over."""
 PADDING = 4096
 """Exponents d are padded with zeros to a multiple: tiles of residues have at most as
-many terms, and read them without a mask, 16 bytes at a time. Programs that walk over k
-alone take as many terms together, whose loads are under way at the same time.
+many terms, and read them without a mask, 16 bytes at a time.
 """
 _ROOM = 2**26
 """Bytes of exponents of entries at a time, where nothing else is asked for."""
 _STEPS = 8
-"""Tiles that a program walks over before others see what it found: an even number."""
+"""Tiles that a program walks over before others see what it found."""
 _REGISTERS = {1: 80, 2: 128}
 """Of a thread that takes exponents of real entries, or complex ones: the compiler takes
 some more for some layouts, and a program less would run on a multiprocessor. Nothing
@@ -103,23 +102,18 @@ _ACROSS_K = Side(False, 32, 64, 64, 64)
 
 
 @triton.jit
-def _bits(x, mask, WIDTH: tl.constexpr, LEAVES: tl.constexpr):
+def _bits(x, mask, WIDTH: tl.constexpr):
     """Bits of the largest component of entries, and of the smallest other than zero.
 
-    0 and those of infinity for entries that are zero, Inf or NaN, or masked. With
-    LEAVES entries leave the cache before anything else does.
+    0 and those of infinity for entries that are zero, Inf or NaN, or masked.
     """
-    POLICY: tl.constexpr = "evict_first" if LEAVES else ""
     most = (
-        tl.load(x, mask=mask, other=0.0, eviction_policy=POLICY)
-        .to(tl.float64)
-        .to(tl.int64, bitcast=True)
+        tl.load(x, mask=mask, other=0.0).to(tl.float64).to(tl.int64, bitcast=True)
         & ABSOLUTE
     )
     least = tl.where(most == 0, _NO_BITS, most)
     for i in tl.static_range(1, WIDTH):
-        component = tl.load(x + i, mask=mask, other=0.0, eviction_policy=POLICY)
-        bits = component.to(tl.float64)
+        bits = tl.load(x + i, mask=mask, other=0.0).to(tl.float64)
         bits = bits.to(tl.int64, bitcast=True) & ABSOLUTE
         least = tl.minimum(least, tl.where(bits == 0, _NO_BITS, bits))
         most = tl.maximum(most, bits)
@@ -198,8 +192,7 @@ def _entry_exponents(
         ks = start + tl.arange(0, TERMS)
         mask = inside[:, None] & (ks < k)[None, :]
         x = _entries(operand, batch, vectors[:, None], ks[None, :], WIDTH)
-        # The cache is for the exponents, which are read next.
-        bits, smallest = _bits(x, mask, WIDTH, True)
+        bits, smallest = _bits(x, mask, WIDTH)
         code = tl.where(bits == 0, 0, exponent_of(bits) + _CODE_BIAS)
         top = tl.maximum(top, code)
         total += code
@@ -291,41 +284,6 @@ def entry_exponents_kernel(
 
 
 @triton.jit
-def _codes_of(
-    codes,
-    smallest_codes,
-    batch,
-    vectors,
-    ks,
-    count,
-    k,
-    top,
-    SIDE: tl.constexpr,
-    WIDTH: tl.constexpr,
-):
-    """A tile of exponents, of those of the smaller components, and R or Q."""
-    place, exists = _code_places(batch, vectors, ks, count, k, SIDE, 8)
-    code = tl.load(codes + place, mask=exists, other=0)
-    smallest = code
-    if WIDTH == 2:
-        smallest = tl.load(smallest_codes + place, mask=exists, other=0)
-    r = tl.load(top + batch * count + vectors, mask=vectors < count, other=0)
-    return code, smallest, r
-
-
-@triton.jit
-def _raised(most, deepest, tile):
-    """The maxima so far and those of a tile."""
-    code = tile[0].to(tl.int32)
-    # Nothing of a vector of zeros lies above the bias.
-    r = tl.where(tile[2] == 0, _CODE_BIAS, tile[2])
-    depth = _LEAST_BIAS + _CODE_BIAS - tile[1].to(tl.int32)
-    most = tl.maximum(most, code - r[:, None] + _BIAS)
-    deepest = tl.maximum(deepest, tl.where(code == 0, 0, depth))
-    return most, deepest
-
-
-@triton.jit
 def _inner_maxima(
     codes,
     smallest_codes,
@@ -348,21 +306,23 @@ def _inner_maxima(
     ks = task % steps * TERMS + tl.arange(0, TERMS)
     batch = task // steps // chunks
     first = task // steps % chunks * (STEPS * VECTORS)
-    last = tl.minimum(first + STEPS * VECTORS, count)
     most = tl.zeros([VECTORS, TERMS], tl.int32)
     deepest = tl.zeros([VECTORS, TERMS], tl.int32)
-    # The loads of two tiles are under way at a time.
-    for start in range(first, last, 2 * VECTORS):
+    for start in range(first, tl.minimum(first + STEPS * VECTORS, count), VECTORS):
         vectors = start + tl.arange(0, VECTORS)
-        tile = _codes_of(
-            codes, smallest_codes, batch, vectors, ks, count, k, top, SIDE, WIDTH
-        )
-        vectors += VECTORS
-        second = _codes_of(
-            codes, smallest_codes, batch, vectors, ks, count, k, top, SIDE, WIDTH
-        )
-        most, deepest = _raised(most, deepest, tile)
-        most, deepest = _raised(most, deepest, second)
+        inside = vectors < count
+        r = tl.load(top + batch * count + vectors, mask=inside, other=0)
+        # Nothing of a vector of zeros lies above the bias.
+        r = tl.where(r == 0, _CODE_BIAS, r)
+        place, exists = _code_places(batch, vectors, ks, count, k, SIDE, 8)
+        code = tl.load(codes + place, mask=exists, other=0).to(tl.int32)
+        most = tl.maximum(most, code - r[:, None] + _BIAS)
+        smallest = code
+        if WIDTH == 2:
+            smallest = tl.load(smallest_codes + place, mask=exists, other=0)
+            smallest = smallest.to(tl.int32)
+        depth = tl.where(code == 0, 0, _LEAST_BIAS + _CODE_BIAS - smallest)
+        deepest = tl.maximum(deepest, depth)
     most_of_terms = tl.max(most, axis=0)
     is_seen = (ks < k) & (most_of_terms > 0)
     tl.atomic_max(largest + ks, most_of_terms, mask=is_seen, sem="relaxed")
@@ -404,8 +364,7 @@ def inner_maxima_kernel(
     """
     if not holds(gap, _WIDE_GAP, 1 << 40):
         return
-    # What was written last comes first: it is still in the cache.
-    task = tl.num_programs(0) - 1 - tl.program_id(0)
+    task = tl.program_id(0)
     for start in range(task * BLOCK, vectors, tl.num_programs(0) * BLOCK):
         # The mean of R_i - e_ih, which is no less than 0, rounded down.
         at = start + tl.arange(0, BLOCK)
@@ -543,8 +502,8 @@ def sampled_gap_kernel(
     meeting = tl.full([BLOCK], 2 * _NO_EXPONENT, tl.int32)
     for start in range(0, k, BLOCK):
         ks = start + tl.arange(0, BLOCK)
-        x, _ = _bits(a + row * sav + ks.to(tl.int64) * sak, ks < k, WIDTH, False)
-        y, _ = _bits(b + column * sbv + ks.to(tl.int64) * sbk, ks < k, WIDTH, False)
+        x, _ = _bits(a + row * sav + ks.to(tl.int64) * sak, ks < k, WIDTH)
+        y, _ = _bits(b + column * sbv + ks.to(tl.int64) * sbk, ks < k, WIDTH)
         e = _exponents(x)
         f = _exponents(y)
         meeting = tl.maximum(meeting, e + f)
@@ -626,7 +585,7 @@ def sampled_gap(
         lower_limit,
         upper_limit,
         WIDTH=width,
-        BLOCK=PADDING,
+        BLOCK=_BLOCK,
         num_warps=8,
     )
 
@@ -769,15 +728,15 @@ def inner_exponents(
     if exponents is None:
         exponents = empty((padded_length(k),), torch.int32, left)
     _exponents_of(
-        (padded_length(k) // PADDING,),
+        (padded_length(k) // _BLOCK,),
         largest,
         least,
         spread,
         k,
         exponents,
         gap,
-        BLOCK=PADDING,
-        num_warps=8,
+        BLOCK=_BLOCK,
+        num_warps=4,
     )
     return exponents
 
@@ -814,14 +773,14 @@ def gaining_exponents(
     sampled_gap(left, right, after, exponents, wide)
     number, lower_limit, upper_limit = predicate or NO_PREDICATE
     _keep(
-        (exponents.shape[0] // PADDING,),
+        (exponents.shape[0] // _BLOCK,),
         exponents,
         gaps,
         mark,
         number,
         lower_limit,
         upper_limit,
-        BLOCK=PADDING,
-        num_warps=8,
+        BLOCK=_BLOCK,
+        num_warps=4,
     )
     return exponents
