@@ -524,7 +524,7 @@ def _write_rungs(
                 _Ends(given.out[block.entries]),
                 given,
                 predicate,
-                not is_first or start[1] > 0,
+                not is_first,
                 triangle=triangle,
                 in_halves=plan.blocking.in_halves,
             )
