@@ -291,6 +291,7 @@ def test_parts_of_a_product_are_looked_at_first(
     if parts != "sample":
         monkeypatch.setattr(ozaki2, "_FEW_TERMS_FROM", 0)
         assert ozaki2._few_terms(plan, 1) == (384 if dtype == "complex128" else 256)
+        assert ozaki2._few_terms(plan, 1, is_inner=True) == 384
     _, outcome, values = run(plan, a, b, engine)
     assert_same_bits(
         values,

@@ -317,7 +317,7 @@ def bits():
 
 
 def inner():
-    """Exponents along k, and residues of what they scale."""
+    """Exponents along k, and residues and required bits of what they scale."""
     for dtype, transposed in product(DTYPES, ("", "a", "b")):
 
         def write(program, dtype=dtype, transposed=transposed):
@@ -328,6 +328,8 @@ def inner():
             inner = exponents, 1
             moduli = moduli_set(15, dtype.is_complex)
             scaled_residues.sized_residues(((a, 2), (b, 1)), moduli, inner=inner)
+            scaled_residues.scaled_residues(((a, 2), (b, 1)), moduli, inner=inner)
+            looks.launch(a, b, looks.NO_LIMIT, inner=exponents)
 
         yield f"{dtype} {transposed}", write
 

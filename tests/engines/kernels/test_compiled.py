@@ -111,6 +111,16 @@ def test_error_ratios(arch):
 
 
 @ARCHITECTURES
+def test_scaling_along_k(arch):
+    for line in compiled(arch, "inner"):
+        # Factors of terms are exchanged between threads, and no tiles of entries, which
+        # take 32 KB.
+        if line["kernel"] in ("scaled_residues_kernel", "required_bits_kernel"):
+            assert line["shared"] <= 16384, line
+        assert spills(line) <= 32, line
+
+
+@ARCHITECTURES
 def test_required_bits(arch):
     for line in compiled(arch, "bits"):
         # Triton 3.9 keeps a few words of a look that stops early in memory, once, where

@@ -546,9 +546,10 @@ def _write_rungs(
             planes, scales, sizes = scaled_residues.sized_residues(
                 tuple(sides), moduli, predicate=begun, inner=inner
             )
+            few_terms = _few_terms(plan, highest_bits, is_inner=rung.scaling == "inner")
             error_ratio_bits(
                 sizes,
-                _few_terms(plan, highest_bits),
+                few_terms,
                 highest_bits if has_limit else 0,
                 into=record,
                 predicate=begun,
@@ -561,7 +562,7 @@ def _write_rungs(
                 _Ends(given.out[block.entries]),
                 given,
                 predicate,
-                not is_first or start[1] > 0,
+                not is_first,
                 triangle=triangle,
                 in_halves=plan.blocking.in_halves,
             )
@@ -623,7 +624,7 @@ def _ladder(plan: Plan) -> tuple[list[Rung], list[Rung]]:
     return own_scaling, rungs[len(own_scaling) :]
 
 
-def _few_terms(plan: Plan, ratio_bits: int) -> int | None:
+def _few_terms(plan: Plan, ratio_bits: int, *, is_inner: bool = False) -> int | None:
     """The part of the terms of a large product that is looked at first; None for all.
 
     Moduli keep their target up to ratios with these bits, see `_ratio_bits`.
@@ -632,16 +633,18 @@ def _few_terms(plan: Plan, ratio_bits: int) -> int | None:
     phi = 0.5 have a ratio of about 2**1.75 sqrt(k), complex ones 2**2.25 sqrt(k); what
     moduli leave beyond that, less one bit, is s. The fewest moduli leave 1.5 bits for
     real operands, 1.0 to 1.1 for complex ones, so that a half, or five eighths, are the
-    most.
+    most. Powers of two along k meet the pattern of entries to a bit or two, and leave
+    ratios of real operands a quarter of a bit larger.
     """
     p = plan.problem
     if plan.verification is Verification.NONE or p.multiplications < _FEW_TERMS_FROM:
         return None
     largest = max(float(np.int64(ratio_bits).view(np.float64)) * RATIO_UNIT, 1.0)
-    spare = math.log2(largest / math.sqrt(p.k)) - (3.25 if p.is_complex else 2.75)
-    share = (
-        2.0 ** -math.floor(spare) if spare >= 2 else 5 / 8 if p.is_complex else 1 / 2
-    )
+    usual = 3.25 if p.is_complex else 3.0 if is_inner else 2.75
+    spare = math.log2(largest / math.sqrt(p.k)) - usual
+    share = 5 / 8 if p.is_complex or is_inner else 1 / 2
+    if spare >= 2:
+        share = 2.0 ** -math.floor(spare)
     few = max(
         math.ceil(p.k * share / 128) * 128, min(_LEAST_TERMS, -(-p.k // 256) * 128)
     )
