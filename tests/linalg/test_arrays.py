@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hifigemm import linalg
-from hifigemm.linalg import arguments, arrays
+from hifigemm.linalg import arguments, arrays, certificate
 from tests.linalg.worst_arithmetic import UNIT, exact_matmul, fractions
 from tests.linalg.worst_arithmetic import moduli as exact_moduli
 
@@ -70,6 +70,29 @@ def test_no_enclosure_misses_and_correct_solutions_are_the_nearest(on_device, fa
             assert x.dtype == np.result_type(a, b)
             assert radius.dtype == x.real.dtype
             assert accuracy is None or wrong(x, parts) == 0
+
+
+@pytest.mark.parametrize("family", ["random", "condition 1e9", "complex", "float32"])
+def test_certificates_of_few_digits_prove_as_much(on_device, monkeypatch, family):
+    # The product R A is off by nearly all that its promise allows, towards I
+    wanted = []
+
+    def worst(a, b, accuracy, result):
+        wanted.append(accuracy)
+        return a @ b - 0.5 * accuracy * (a.abs() @ b.abs())
+
+    monkeypatch.setattr(certificate, "MANY_ROWS", 1)
+    monkeypatch.setattr(arrays.api, "product_of_numbers", worst)
+    rng = np.random.default_rng(3)
+    a, b = FAMILIES[family](rng)
+    solution, report = linalg.solve(
+        *(torch.from_numpy(x) for x in (a, b)), return_report=True
+    )
+    assert wanted[0] > 2.0**-42
+    assert 0.001 < report.norm < 0.1
+    x, radius = solution.x.numpy(), solution.radius.numpy()
+    assert misses(x, radius, exact_parts(a, b)) == []
+    assert (radius <= 4.0 * np.spacing(np.abs(x))).all()
 
 
 @pytest.mark.parametrize("kind", ["d", "D"])
