@@ -278,6 +278,20 @@ def test_a_captured_graph_follows_its_operands(make_pair, assert_same_bits, shap
         assert_same_bits(c.cpu().numpy(), hg.matmul(x, y, scheme=FAST[2]))
 
 
+def test_a_capture_before_a_first_call_says_what_it_needs(make_pair, assert_same_bits):
+    x, y = on_gpu(*make_pair("phi_1", 100, 70, 90))
+    hg.matmul(x, y, scheme=FAST[2])
+    # Kernels are compiled by now; the constants of 37 moduli are on no device yet.
+    scheme = hg.Ozaki2(num_moduli=37, scaling="fast")
+    torch.cuda.synchronize()
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        x.clone()
+        with pytest.raises(hg.PlanError, match="once before"):
+            hg.matmul(x, y, scheme=scheme)
+    want = hg.matmul(x.cpu().numpy(), y.cpu().numpy(), scheme=scheme)
+    assert_same_bits(hg.matmul(x, y, scheme=scheme).cpu().numpy(), want)
+
+
 def test_prepared_operands_keep_their_residues(make_pair, assert_same_bits):
     a, b = with_special_values(*make_pair("phi_1", 60, 50, 40))
     x, y = on_gpu(a, b)

@@ -49,7 +49,7 @@ def test_kernels_serve_all_layouts_and_predicates():
     # FP64 tensor cores are fed by loads whose layout is compiled in, and exponents
     # along k are found in tiles of each layout.
     new = [line["kernel"] for line in launched if line["calls"][0] == by_columns]
-    assert new == ["vector_exponents_kernel", "inner_maxima_kernel", "_native_kernel"]
+    assert new == ["entry_exponents_kernel", "inner_maxima_kernel", "_native_kernel"]
 
 
 @pytest.mark.slow

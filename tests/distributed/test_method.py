@@ -55,6 +55,7 @@ def test_methods_follow_from_what_is_asked_for(accuracy, scheme, want):
         (None, hg.DoubleDouble(), "whose bits no mesh changes"),
         (None, "ozaki2", "scaling='fast'"),
         (None, "ozaki1", "give num_slices"),
+        (None, hg.Ozaki1(num_slices=4, scaling="inner"), "scaling=None"),
     ],
 )
 def test_schemes_whose_bits_depend_on_the_mesh_are_named(accuracy, scheme, words):

@@ -54,7 +54,9 @@ def check(a, b, c=None, shift=0, kinds=KINDS):
     exact = [x * Fraction(2) ** shift for x in exact]
     addend = None if c is None else c[None]
     for kind in kinds:
-        found = core.rounded_sums(a[None], b[None], addend, shift, FORMATS[dtype], kind)
+        found = core.certified_sums(
+            a[None], b[None], addend, shift, FORMATS[dtype], kind
+        )
         first, second = values_of_kind(exact, kind, dtype, (1, m, n))
         assert found.certified.all()
         for x, y in ((found.first, first), (found.second, second)):
@@ -161,8 +163,8 @@ def test_the_twin_certifies_no_other_bits(kind, fmt):
         a = rng.standard_normal((2, 70, 130)) * np.exp(phi * rng.standard_normal(130))
         b = rng.standard_normal((2, 130, 60))
         a, b = a.astype(dtype), b.astype(dtype)
-        twin = three_words.rounded_sums(a, b, None, 3, fmt, kind)
-        compiled = core.rounded_sums(a, b, None, 3, fmt, kind)
+        twin = three_words.certified_sums(a, b, None, 3, fmt, kind)
+        compiled = core.certified_sums(a, b, None, 3, fmt, kind)
         assert twin.certified.any()
         for x, y in ((twin.first, compiled.first), (twin.second, compiled.second)):
             if x is not None:
@@ -190,10 +192,10 @@ def test_strides_do_not_matter(dtype):
     rng = np.random.default_rng(2)
     for m, k, n in ((5, 40, 9), (5, 40, 1), (1, 40, 5)):
         a, b = operands("normal", rng, m, k, n, dtype)
-        want = core.rounded_sums(a[None], b[None], None, 0, FORMATS[dtype], "pair")
+        want = core.certified_sums(a[None], b[None], None, 0, FORMATS[dtype], "pair")
         for x in layouts(a):
             for y in layouts(b):
-                got = core.rounded_sums(
+                got = core.certified_sums(
                     x[None], y[None], None, 0, FORMATS[dtype], "pair"
                 )
                 np.testing.assert_array_equal(got.first, want.first)
@@ -207,9 +209,9 @@ def test_strides_of_zero_and_stacks_of_one(assert_same_bits):
     check(row, np.broadcast_to(rng.standard_normal((7, 1)), (7, 5)))
     a = rng.standard_normal((1, 4, 6))
     b = rng.standard_normal((3, 6, 2))
-    whole = core.rounded_sums(a, b, None, 0, FP64, "nearest").first
+    whole = core.certified_sums(a, b, None, 0, FP64, "nearest").first
     for z in range(3):
-        one = core.rounded_sums(a, b[z : z + 1], None, 0, FP64, "nearest").first
+        one = core.certified_sums(a, b[z : z + 1], None, 0, FP64, "nearest").first
         assert_same_bits(whole[z], one[0])
 
 
@@ -443,10 +445,10 @@ def test_threads_change_no_bit(three_threads, monkeypatch, assert_same_bits, dty
         for x, y, z in ((a, b, None), (a, b[:1], c), (a[:1], b, c)):
             for kind in KINDS:
                 arguments = (x, y, z, 2, FORMATS[dtype], kind)
-                shared = core.rounded_sums(*arguments)
+                shared = core.certified_sums(*arguments)
                 with monkeypatch.context() as patch:
                     patch.setattr(core.threads, "limit", lambda: 1)
-                    alone = core.rounded_sums(*arguments)
+                    alone = core.certified_sums(*arguments)
                 assert_same_bits(shared.first, alone.first)
                 if kind != "nearest":
                     assert_same_bits(shared.second, alone.second)
@@ -493,7 +495,7 @@ def test_threads_round_to_nearest_whatever_the_caller_does(
 ):
     rng = np.random.default_rng(7)
     a, b = operands("underflowing", rng, 60, 40, 9, np.float64)
-    want = core.rounded_sums(a[None], b[None], None, 0, FP64, "nearest").first
+    want = core.certified_sums(a[None], b[None], None, 0, FP64, "nearest").first
     got = np.empty_like(want)
     for mode in ROUNDINGS[MACHINE]:
         with rounding(mode):

@@ -27,7 +27,9 @@ SCHEMES = {
     "split_rounding='nearest')": hg.Corrected(
         "tf32", accumulate="chained", shift_low=False
     ),
-    "Ozaki1(product='fp16', num_slices=3, mode=None)": hg.Ozaki1("fp16", 3),
+    "Ozaki1(product='fp16', num_slices=3, mode=None, scaling=None)": hg.Ozaki1(
+        "fp16", 3
+    ),
     "Ozaki2(product='int8', num_moduli=9, scaling='fast')": hg.Ozaki2(
         num_moduli=9, scaling="fast"
     ),

@@ -34,3 +34,16 @@ def test_rows_are_inverse_ones(n, dtype):
 def test_a_pivot_of_zero_leaves_numbers_that_are_not_finite():
     x = inverse_by_blocks(torch.zeros((20, 20), dtype=torch.float64))
     assert not torch.isfinite(x).any()
+
+
+@pytest.mark.parametrize("nugget", [1e-9, 1e-12])
+def test_smooth_kernels_lose_no_digits_to_blocks(nugget):
+    # Blocks of U are nearly singular: products with their inverses alone leave nothing
+    places = torch.linspace(0.0, 1.0, 160, dtype=torch.float64)
+    a = torch.exp(-((10.0 * (places[:, None] - places)) ** 2))
+    a += nugget * torch.eye(160, dtype=torch.float64)
+    eye = torch.eye(160, dtype=torch.float64)
+    x = inverse_by_blocks(a.T).T
+    of_library = torch.linalg.inv(a.T).T
+    error_of_library = (of_library @ a - eye).abs().sum(dim=1).max()
+    assert (x @ a - eye).abs().sum(dim=1).max() <= 30.0 * error_of_library

@@ -366,3 +366,8 @@ def test_complex_certificates_bound_moduli():
                 real = int(i == j) - re[i][j] + im[i][j]
                 imag = cross[i][j] + other[i][j]
                 assert bound**2 >= real**2 + imag**2
+
+
+def test_digits_have_a_price_where_a_product_is_no_native_one():
+    assert accuracy_of_product(1e6, 100, False) == module.worst_case(100, False)
+    assert accuracy_of_product(1e6, 100, False, False) == 2.0**-26

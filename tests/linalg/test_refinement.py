@@ -116,6 +116,39 @@ def test_small_entries_get_a_residual_that_is_rounded_once():
 
 
 @pytest.mark.parametrize("words", [1, 2])
+@pytest.mark.parametrize("bits", [58, 54])
+def test_bounds_that_hardly_show_in_a_radius_are_left(monkeypatch, bits, words):
+    # Quick residuals with errors that leave some entry about 2^-bits of itself
+    a, b = drawn(3, n=12, sides=1)
+    system = scaled_system(a, b)
+    proof = prove(system.a, approximate_inverse(system.a))
+    solution = np.abs(np.linalg.solve(system.a, system.b))
+    images = np.abs(proof.inverse).sum(axis=1, keepdims=True)
+    errors = np.full((12, 1), 2.0**-bits * (solution / images).min())
+    rounded_once = refinement.correct_residual
+    calls = []
+
+    def quick(a, b, words):
+        copies = np.concatenate([a] * len(words), axis=1)
+        return [rounded_once(copies, np.concatenate(words), b), errors]
+
+    def counted(*given):
+        calls.append(given)
+        return rounded_once(*given)
+
+    monkeypatch.setattr(refinement, "_first_enclosure", lambda *given: None)
+    monkeypatch.setattr(refinement, "quick_residual", quick)
+    monkeypatch.setattr(refinement, "correct_residual", counted)
+    enclosed = enclosure(system, proof, words)
+    assert bool(calls) == (bits == 54 or words == 2)
+    radius = enclosed.of_one_word()
+    assert (radius <= 0.625 * np.spacing(np.abs(enclosed.x))).all()
+    exact = solved(system.a, fractions(system.b))
+    for x, bound, value in zip(fractions(enclosed.x), fractions(radius), exact):
+        assert abs(x[0] - value[0]) <= bound[0]
+
+
+@pytest.mark.parametrize("words", [1, 2])
 def test_an_enclosure_holds_whatever_the_inverse(words):
     for seed in range(10):
         a, b = drawn(seed)

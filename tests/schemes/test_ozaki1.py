@@ -5,6 +5,7 @@ stops.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 import hifigemm as hg
 from hifigemm.accuracy import Target
+from hifigemm.engine import SCALED_ALONG_K
 from hifigemm.engines import engine_for
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.executor import execute
@@ -23,7 +25,12 @@ from hifigemm.numerics.bounds import (
 from hifigemm.plan import Evidence
 from hifigemm.problem import Problem
 from hifigemm.schemes.ozaki1 import _sum_bits, first_num_slices, slice_bits
-from hifigemm.testing.reference import correctly_rounded, exact_product, meets_promise
+from hifigemm.testing.reference import (
+    componentwise_error,
+    correctly_rounded,
+    exact_product,
+    meets_promise,
+)
 
 PRODUCTS = ("int8", "fp16", "bf16", "tf32", "fp32", "fp64")
 
@@ -438,3 +445,72 @@ def test_products_are_told_how_large_slices_are(product):
 def test_a_count_comes_from_a_plan(scheme):
     with pytest.raises(hg.PlanError, match="it comes from a plan"):
         _ = scheme.count
+
+
+# Scaling along k: powers of two between the columns of A and the rows of B.
+
+
+def with_units(a, b, span):
+    """A D and D**-1 B with powers of two over `span` bits."""
+    exponents = np.round(np.linspace(-span / 2, span / 2, a.shape[1])).astype(int)
+    np.random.default_rng(0).shuffle(exponents)
+    d = np.ldexp(1.0, exponents)
+    return (a * d).astype(a.dtype), (b / d[:, None]).astype(b.dtype)
+
+
+@pytest.mark.parametrize("product", ["int8", "fp16", "fp64"])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_inner_scaling_keeps_the_error_of_data_without_units(make_pair, product, dtype):
+    a, b = make_pair("phi_0.1", 20, 120, 18, dtype)
+    scheme = hg.Ozaki1(product, 2 if product == "fp64" else 4)
+    plain = componentwise_error(hg.matmul(a, b, scheme=scheme), a, b)
+    for span in (30, 60, 600):
+        x, y = with_units(a, b, span)
+        c, report = hg.matmul(
+            x, y, scheme=replace(scheme, scaling="inner"), return_report=True
+        )
+        error = componentwise_error(c, x, y)
+        # Two bits of either operand: powers of two meet the pattern of its entries to
+        # a bit, and slices begin at powers of two.
+        assert error <= 2**4 * plain
+        assert SCALED_ALONG_K in report.reason
+        assert meets_promise(c, x, y, report.bound).all()
+        without = componentwise_error(hg.matmul(x, y, scheme=scheme), x, y)
+        assert without > 2**10 * error
+
+
+@pytest.mark.parametrize("mode", ["dp", "correct", None])
+def test_modes_take_the_slices_of_data_without_units(make_pair, mode):
+    a, b = make_pair("phi_0.1", 20, 120, 18)
+    x, y = with_units(a, b, 200)
+    scheme = hg.Ozaki1(mode=mode)
+    accuracy = 1e-14 if mode is None else None
+    plain = hg.matmul(a, b, scheme=scheme, accuracy=accuracy, return_report=True)[1]
+    inner = replace(scheme, scaling="inner")
+    c, report = hg.matmul(x, y, scheme=inner, accuracy=accuracy, return_report=True)
+    assert report.num_products <= 1.5 * plain.num_products
+    assert meets_promise(c, x, y, report.bound).all()
+    if mode == "correct":
+        assert (c == correctly_rounded(x, y)).all()
+
+
+@pytest.mark.parametrize("family", ["phi_1", "phi_4", "sparse", "zeros"])
+def test_inner_scaling_keeps_the_bits_of_data_without_a_pattern(
+    make_pair, assert_same_bits, family
+):
+    a, b = make_pair(family, 20, 120, 18)
+    scheme = hg.Ozaki1(num_slices=6)
+    inner = replace(scheme, scaling="inner")
+    c, report = hg.matmul(a, b, scheme=inner, return_report=True)
+    assert_same_bits(c, hg.matmul(a, b, scheme=scheme))
+    assert SCALED_ALONG_K not in report.reason
+
+
+def test_prepared_operands_are_scaled_with_the_other_one(make_pair, assert_same_bits):
+    a, b = with_units(*make_pair("phi_0.1", 20, 120, 18), 60)
+    scheme = hg.Ozaki1(num_slices=6, scaling="inner")
+    left = hg.prepare(a, "left", scheme=scheme)
+    right = hg.prepare(b, "right", scheme=scheme)
+    wanted = hg.matmul(a, b, scheme=scheme)
+    for x, y in ((left, b), (a, right), (left, right)):
+        assert_same_bits(hg.matmul(x, y), wanted)

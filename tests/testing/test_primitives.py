@@ -8,10 +8,10 @@ import pytest
 
 from hifigemm.cli import main
 from hifigemm.testing.primitives import Finding, findings
-from hifigemm.testing.primitives.places import Place
+from hifigemm.testing.primitives.platforms import Platform
 from tests.testing.primitives.faults import at_fault
 
-NUMPY = Place("NumPy")
+NUMPY = Platform("NumPy")
 
 
 def test_every_primitive_of_the_cpu_is_exact():

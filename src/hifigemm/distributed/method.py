@@ -89,6 +89,10 @@ def method_for(
         raise PlanError(
             f"{forced}: its scales rest on both whole operands; on a mesh ask for scaling='fast'"
         )
+    if isinstance(forced, Ozaki1) and forced.scaling is not None:
+        raise PlanError(
+            f"{forced}: its powers of two rest on both whole operands; on a mesh ask for scaling=None"
+        )
     has_count = forced is not None and forced.explicit
     if target.by_entry and not has_count:
         return Method(None, "correct"), target

@@ -22,12 +22,13 @@ from hifigemm.engines.host_calls import is_as_passed, repeated_on_host
 from hifigemm.formats import Format
 from hifigemm.numerics import three_words
 from hifigemm.numerics.bits import Array
+from hifigemm.numerics.blocking import product_shape
 from hifigemm.numerics.embedding import embed_left, embed_right, unembed
 from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.numerics.equilibration import Equilibrated, equilibrated
 from hifigemm.numerics.integer_sums import NEAREST
 from hifigemm.numerics.magnitudes import magnitude_product
-from hifigemm.numerics.rounded_sums import rounded_sums as sums_of_terms
+from hifigemm.numerics.rounded_sums import rounded_sums
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
 from hifigemm.numerics.symmetric import mirror
@@ -73,8 +74,8 @@ def loaded() -> tuple[Any, str]:
         core: Any = import_module("hifigemm._core")
     except ModuleNotFoundError:
         return None, "not built, as where there is no C compiler: NumPy makes all sums"
-    except ImportError as broken:
-        return None, f"{broken}: NumPy makes all sums"
+    except ImportError as error:
+        return None, f"{error}: NumPy makes all sums"
     return core, f"compiled, {core.instructions[0]}"
 
 
@@ -83,63 +84,65 @@ def override(function: F) -> F:
     return _OVERRIDES.get(function, function) if loaded()[0] else function
 
 
-def rounded_sums(
+def certified_sums(
     a: Array, b: Array, c: Array | None, shift: int, fmt: Format, kind: str
 ) -> RoundedSums:
-    """`numerics.three_words.rounded_sums` by the core, which settles every entry."""
-    _, first, second = _rounded(a, b, c, shift, result_dtype(fmt), kind)
-    certified = np.ones(first.shape, bool)
-    return RoundedSums(first, second, certified, _reason(), 1)
+    """`numerics.three_words.certified_sums` by the core, which settles every entry."""
+    _, values, second_values = _rounded(a, b, c, shift, result_dtype(fmt), kind)
+    certified = np.ones(values.shape, bool)
+    return RoundedSums(values, second_values, certified, _reason(), 1)
 
 
 def _rounded(
     a: Array, b: Array, c: Array | None, shift: int, dtype: Any, kind: str
 ) -> tuple[bool, Array, Array | None]:
     """2**shift (A B + C) of stacks in new arrays; False where A or B is not finite."""
-    first = np.empty((max(len(a), len(b)), a.shape[1], b.shape[2]), dtype)
-    second = None if kind == "nearest" else np.empty_like(first)
+    values = np.empty(product_shape(a, b), dtype)
+    second_values = None if kind == "nearest" else np.empty_like(values)
     addend = None if c is None else _readable(c)
     operands = _readable(a), _readable(b), addend
-    is_finite = multiply(*operands, first, second, shift, _KINDS[kind])
-    return is_finite, first, second
+    is_finite = multiply(*operands, values, second_values, shift, _KINDS[kind])
+    return is_finite, values, second_values
 
 
 def multiply(
     a: Array,
     b: Array,
     c: Array | None,
-    first: Array,
-    second: Array | None,
+    values: Array,
+    second_values: Array | None,
     shift: int,
     kind: int,
 ) -> bool:
-    """The core's product of two stacks, or matrices, large ones shared among threads.
+    """Write the core's product of two stacks, or matrices, large ones shared among
+    threads; False where A or B is not finite.
 
     An entry is rounded once whoever makes it, so bits do not depend on the threads.
     """
     core: Any = loaded()[0]
-    parts = 1
-    if first.size * a.shape[-1] > _UNSHARED:
-        batch, m, n = first.shape
-        parts = min(most_threads(batch, m, n, a.shape[-1]), threads.limit())
-    if parts == 1:
-        is_finite: bool = core.multiply(a, b, c, first, second, shift, kind)
+    num_shares = 1
+    if values.size * a.shape[-1] > _UNSHARED:
+        batch, m, n = values.shape
+        num_shares = min(most_threads(batch, m, n, a.shape[-1]), threads.limit())
+    if num_shares == 1:
+        is_finite: bool = core.multiply(a, b, c, values, second_values, shift, kind)
         return is_finite
     left_stack = a if a.ndim == 3 else a[None]
     right_stack = b if b.ndim == 3 else b[None]
 
-    def make(share: tuple[slice, slice, slice]) -> bool:
+    def multiply_share(share: tuple[slice, slice, slice]) -> bool:
         matrices, rows, cols = share
         left = left_stack[matrices if len(left_stack) > 1 else slice(None), rows]
         right = right_stack[matrices if len(right_stack) > 1 else slice(None), :, cols]
         addend = None if c is None else c[share]
-        other = None if second is None else second[share]
+        second_share = None if second_values is None else second_values[share]
         is_finite: bool = core.multiply(
-            left, right, addend, first[share], other, shift, kind
+            left, right, addend, values[share], second_share, shift, kind
         )
         return is_finite
 
-    return all(threads.side_by_side(make, _shares(first.shape, parts)))
+    shares = _shares(values.shape, num_shares)
+    return all(threads.side_by_side(multiply_share, shares))
 
 
 def most_threads(batch: int, m: int, n: int, k: int) -> int:
@@ -181,10 +184,12 @@ def sums(a: Array, b: Array, c: Array | None, kind: str = "nearest") -> Sums | N
     if loaded()[0] is None:
         return None
     addend = None if c is None else c[None]
-    is_finite, first, second = _rounded(a[None], b[None], addend, 0, a.dtype, kind)
+    is_finite, values, second_values = _rounded(
+        a[None], b[None], addend, 0, a.dtype, kind
+    )
     if not is_finite:
         return None
-    return first[0], None if second is None else second[0]
+    return values[0], None if second_values is None else second_values[0]
 
 
 def enclosed(
@@ -233,7 +238,7 @@ def _equilibrated(a: Array, b: Array) -> Equilibrated | None:
 
 
 _OVERRIDES: dict[Callable[..., Any], Any] = {
-    three_words.rounded_sums: rounded_sums,
+    three_words.certified_sums: certified_sums,
     magnitude_product: _magnitude_product,
     equilibrated: _equilibrated,
 }
@@ -262,7 +267,7 @@ def pays(problem: Problem, instructions: str) -> bool:
 
 def compile(plan: Plan) -> CoreProgram | None:
     """The program of double-double sums; None for other plans and without the core."""
-    if plan.scheme.core is not sums_of_terms:
+    if plan.scheme.core is not rounded_sums:
         return None
     core, _ = loaded()
     problem = plan.problem

@@ -176,8 +176,10 @@ class DeviceArray(NDArrayOperatorsMixin):
         x = self.tensor
         if dtype.itemsize != self.dtype.itemsize and x.is_contiguous():
             # torch asks for strides of axes of length 1, which may be anything.
-            shape = *x.shape[:-1], x.shape[-1] * self.dtype.itemsize // dtype.itemsize
-            return DeviceArray(x.flatten().view(TORCH_DTYPES[dtype]).view(shape), dtype)
+            *outer, length = x.shape
+            length = length * self.dtype.itemsize // dtype.itemsize
+            flat = x.flatten().view(TORCH_DTYPES[dtype])
+            return DeviceArray(flat.view((*outer, length)), dtype)
         return DeviceArray(x.view(TORCH_DTYPES[dtype]), dtype)
 
     def copy(self) -> DeviceArray:
@@ -217,7 +219,9 @@ class DeviceArray(NDArrayOperatorsMixin):
         if not any(isinstance(i, torch.Tensor) for i in index):
             self._write(self.tensor[index], value)
         elif len(index) == 1 and index[0].dtype == torch.bool:
-            mask = index[0].reshape(index[0].shape + (1,) * (self.ndim - index[0].ndim))
+            # A mask of the first axes holds for all entries behind them.
+            (mask,) = index
+            mask = mask.reshape(mask.shape + (1,) * (self.ndim - mask.ndim))
             self.tensor.masked_fill_(mask, as_number(value, self.dtype))
         else:
             self.tensor[index] = as_tensor(value, self.dtype, self.tensor.device)
@@ -341,14 +345,14 @@ class DeviceArray(NDArrayOperatorsMixin):
         """
         axes = self._axes(axis)
         x = self.tensor
-        first = None
+        start = None
         if initial is not None:
-            first = x.new_full((), as_number(initial, self.dtype))
+            start = x.new_full((), as_number(initial, self.dtype))
         if where is not None:
-            x = torch.where(where.tensor, x, first)
-        if first is not None and x.numel() == 0:
+            x = torch.where(where.tensor, x, start)
+        if start is not None and x.numel() == 0:
             shape = torch.any(x, axes, keepdim=keepdims).shape
-            return DeviceArray(first.expand(shape).clone(), self.dtype)
+            return DeviceArray(start.expand(shape).clone(), self.dtype)
 
         # Part by part along an outer axis, for the memory that PyTorch takes.
         parts = (x,)
@@ -356,8 +360,8 @@ class DeviceArray(NDArrayOperatorsMixin):
             length = _PART * x.shape[axes[0]] // max(x.numel(), 1)
             parts = x.split(max(length, 1), axes[0])
         extremes = [extreme(part, axes, keepdim=keepdims) for part in parts]
-        if first is not None:
-            extremes.insert(0, first)
+        if start is not None:
+            extremes.insert(0, start)
         return DeviceArray(reduce(either, extremes), self.dtype)
 
     # Protocols
@@ -418,7 +422,9 @@ class DeviceArray(NDArrayOperatorsMixin):
         """NEP 18, and NEP 35 for arrays made like this one."""
         if func in LIKE:
             return LIKE[func](self, *args, **kwargs)
-        return FUNCTIONS[func](*args, **kwargs) if func in FUNCTIONS else NotImplemented
+        if func in FUNCTIONS:
+            return FUNCTIONS[func](*args, **kwargs)
+        return NotImplemented
 
 
 def _location(x: Tensor) -> tuple[object, ...]:

@@ -60,18 +60,28 @@ def _integers(like: DeviceArray, tensor: Any) -> DeviceArray:
     return type(like)(tensor, np.dtype(np.int64))
 
 
+def _arange(like: DeviceArray, stop: int) -> DeviceArray:
+    return _integers(like, torch.arange(stop, device=like.tensor.device))
+
+
+def _ones(
+    like: DeviceArray, shape: Any, dtype: Any = np.float64, **defaults: Any
+) -> DeviceArray:
+    return _full(like, shape, 1, dtype)
+
+
+def _zeros(like: DeviceArray, shape: Any, dtype: Any = np.float64) -> DeviceArray:
+    return _full(like, shape, 0, dtype)
+
+
 LIKE: dict[Callable[..., Any], Callable[..., DeviceArray]] = {
-    np.arange: lambda like, stop: _integers(
-        like, torch.arange(stop, device=like.tensor.device)
-    ),
+    np.arange: _arange,
     np.array: _array,
     np.ascontiguousarray: _ascontiguousarray,
     np.empty: _empty,
     np.full: _full,
-    np.ones: lambda like, shape, dtype=np.float64, **defaults: _full(
-        like, shape, 1, dtype
-    ),
-    np.zeros: lambda like, shape, dtype=np.float64: _full(like, shape, 0, dtype),
+    np.ones: _ones,
+    np.zeros: _zeros,
 }
 """Functions that make arrays. The array behind ``like=`` is their first argument; NumPy
 adds its defaults of order and device.
@@ -109,9 +119,10 @@ def _where(condition: DeviceArray, x: Any, y: Any) -> DeviceArray:
     kinds = [v if isinstance(kind_of(v), type) else kind_of(v) for v in (x, y)]
     dtype = np.result_type(*kinds)
     device = condition.tensor.device
-    of_x = as_tensor(x, dtype, device)
-    of_y = as_tensor(y, dtype, device)
-    return type(condition)(torch.where(condition.tensor, of_x, of_y), dtype)
+    x_tensor = as_tensor(x, dtype, device)
+    y_tensor = as_tensor(y, dtype, device)
+    chosen = torch.where(condition.tensor, x_tensor, y_tensor)
+    return type(condition)(chosen, dtype)
 
 
 def _copyto(target: DeviceArray, source: Any, where: DeviceArray) -> None:
@@ -127,25 +138,39 @@ def _ix(*indices: DeviceArray) -> tuple[DeviceArray, ...]:
     return tuple(open_mesh)
 
 
+def _clip(x: DeviceArray, low: Any, high: Any) -> DeviceArray:
+    return np.minimum(np.maximum(x, low), high)
+
+
+def _flatnonzero(x: DeviceArray) -> DeviceArray:
+    indices = torch.nonzero(x.tensor.reshape(-1))
+    return _integers(x, indices.reshape(-1))
+
+
+def _repeat(x: DeviceArray, count: int, axis: int) -> DeviceArray:
+    return _same(x, x.tensor.repeat_interleave(count, axis))
+
+
+def _take(x: DeviceArray, indices: Sequence[int], axis: int) -> DeviceArray:
+    slices = [x.tensor.narrow(axis, i, 1) for i in indices]
+    return _same(x, torch.cat(slices, axis))
+
+
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     **{getattr(np, name): _method(name) for name in ("all", "max", "min", "sum")},
     **{
         getattr(np, name): _of_tensor(getattr(torch, name))
         for name in ("broadcast_to", "moveaxis", "ones_like", "swapaxes", "zeros_like")
     },
-    np.clip: lambda x, low, high: np.minimum(np.maximum(x, low), high),
+    np.clip: _clip,
     np.concatenate: _of_tensors(torch.cat),
     np.copyto: _copyto,
     np.count_nonzero: lambda x: int(torch.count_nonzero(x.tensor)),
     np.expand_dims: _of_tensor(torch.unsqueeze),
-    np.flatnonzero: lambda x: _integers(
-        x, torch.nonzero(x.tensor.reshape(-1)).reshape(-1)
-    ),
+    np.flatnonzero: _flatnonzero,
     np.ix_: _ix,
-    np.repeat: lambda x, count, axis: _same(x, x.tensor.repeat_interleave(count, axis)),
+    np.repeat: _repeat,
     np.stack: _of_tensors(torch.stack),
-    np.take: lambda x, indices, axis: _same(
-        x, torch.cat([x.tensor.narrow(axis, i, 1) for i in indices], axis)
-    ),
+    np.take: _take,
     np.where: _where,
 }

@@ -18,11 +18,20 @@ from torch import Tensor
 
 from hifigemm.engines.library_product import library_matmul
 
-_FLOATS = ("float16", "float32", "float64", "complex64", "complex128")
 TORCH_DTYPES: dict[np.dtype[Any], Any] = {
-    np.dtype(name): getattr(torch, name)
-    for name in ("bool", "uint8", "int8", "int16", "int32", "int64", *_FLOATS)
-} | {np.dtype(np.uint64): torch.int64}
+    np.dtype(np.bool_): torch.bool,
+    np.dtype(np.uint8): torch.uint8,
+    np.dtype(np.int8): torch.int8,
+    np.dtype(np.int16): torch.int16,
+    np.dtype(np.int32): torch.int32,
+    np.dtype(np.int64): torch.int64,
+    np.dtype(np.uint64): torch.int64,
+    np.dtype(np.float16): torch.float16,
+    np.dtype(np.float32): torch.float32,
+    np.dtype(np.float64): torch.float64,
+    np.dtype(np.complex64): torch.complex64,
+    np.dtype(np.complex128): torch.complex128,
+}
 """Tensors behind arrays. Bits of uint64 are kept as int64, for which torch has shifts
 on every device.
 """
@@ -58,9 +67,9 @@ def _sqrt(x: Tensor) -> Tensor:
 
 def _ldexp(x: Tensor, exponents: Tensor) -> Tensor:
     """x 2**exponents in float64, rounded once; torch.ldexp overflows on its way."""
-    mantissa, own = torch.frexp(x)
+    mantissa, exponent = torch.frexp(x)
     # From +-1200 on every mantissa has overflowed or vanished
-    total = (own + exponents.clamp(-5000, 5000)).clamp(-1200, 1200)
+    total = (exponent + exponents.clamp(-5000, 5000)).clamp(-1200, 1200)
     half = total >> 1
     return mantissa * _power_of_two(half) * _power_of_two(total - half)
 
@@ -77,32 +86,34 @@ def _matmul(x: Tensor, y: Tensor) -> Tensor:
     return library_matmul(x.to(torch.float64), y.to(torch.float64)).to(x.dtype)
 
 
-_SAME = [
-    *(
-        "absolute",
-        "add",
-        "bitwise_and",
-        "bitwise_or",
-        "ceil",
-        "copysign",
-        "divide",
-        "floor",
-        "frexp",
-        "greater",
-    ),
-    *(
-        "greater_equal",
-        "isfinite",
-        "isinf",
-        "isnan",
-        "less",
-        "less_equal",
-        "logical_not",
-        "maximum",
-        "minimum",
-    ),
-    *("multiply", "negative", "nextafter", "not_equal", "square", "subtract", "trunc"),
-]
+_SAME = (
+    "absolute",
+    "add",
+    "bitwise_and",
+    "bitwise_or",
+    "ceil",
+    "copysign",
+    "divide",
+    "floor",
+    "frexp",
+    "greater",
+    "greater_equal",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "less",
+    "less_equal",
+    "logical_not",
+    "maximum",
+    "minimum",
+    "multiply",
+    "negative",
+    "nextafter",
+    "not_equal",
+    "square",
+    "subtract",
+    "trunc",
+)
 """Functions of the same name in both."""
 _FUNCTIONS: dict[np.ufunc, Callable[..., Any]] = {
     getattr(np, name): getattr(torch, name) for name in _SAME
@@ -121,15 +132,13 @@ _FUNCTIONS: dict[np.ufunc, Callable[..., Any]] = {
 }
 
 _UNSIGNED: dict[np.ufunc, Callable[..., Any]] = {
-    ufunc: _FUNCTIONS[ufunc]
-    for ufunc in (
-        np.bitwise_and,
-        np.bitwise_or,
-        np.left_shift,
-        np.not_equal,
-        np.subtract,
-    )
-} | {np.right_shift: _right_shift_unsigned}
+    np.bitwise_and: torch.bitwise_and,
+    np.bitwise_or: torch.bitwise_or,
+    np.left_shift: torch.bitwise_left_shift,
+    np.not_equal: torch.not_equal,
+    np.right_shift: _right_shift_unsigned,
+    np.subtract: torch.subtract,
+}
 """Functions of uint64 kept as int64."""
 
 NEEDS_DEVICE_SCALARS = frozenset(
@@ -155,7 +164,8 @@ def torch_function(
     ufunc: np.ufunc, dtypes: tuple[np.dtype[Any], ...]
 ) -> Callable[..., Any] | None:
     """The function for inputs of these dtypes; None where there is none."""
-    return (_UNSIGNED if np.dtype(np.uint64) in dtypes else _FUNCTIONS).get(ufunc)
+    functions = _UNSIGNED if np.dtype(np.uint64) in dtypes else _FUNCTIONS
+    return functions.get(ufunc)
 
 
 def kind_of(x: Any) -> Any:
@@ -175,7 +185,9 @@ def as_number(x: Any, dtype: np.dtype[Any]) -> Any:
     Python integer beyond it.
     """
     value = np.asarray(x, dtype)
-    return (value.view(np.int64) if dtype == np.uint64 else value).item()
+    if dtype == np.uint64:
+        value = value.view(np.int64)
+    return value.item()
 
 
 def as_tensor(

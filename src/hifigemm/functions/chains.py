@@ -71,25 +71,10 @@ def multi_dot(
     >>> report.bound < 1e-14
     True
     """
-    # At least two arrays, matrices but for the ends, whose neighbours fit.
     arrays = as_arrays(*((f"array {i}", x) for i, x in enumerate(arrays)))
-    if len(arrays) < 2:
-        raise ValueError(f"multi_dot takes at least two arrays, {len(arrays)} given")
-    last = len(arrays) - 1
-    for i, x in enumerate(arrays):
-        expected = (1, 2) if i in (0, last) else (2,)
-        if x.ndim not in expected:
-            raise np.linalg.LinAlgError(
-                f"array {i} of {last + 1} has {x.ndim} axes, its shape is {shape_of(x)}; "
-                f"expected {' or '.join(map(str, expected))}"
-            )
     shapes = [shape_of(x) for x in arrays]
-    for i in range(last):
-        rows = shapes[i + 1][0]
-        if shapes[i][-1] != rows:
-            raise ValueError(
-                f"array {i} has shape {shapes[i]}, array {i + 1} has shape {shapes[i + 1]}: {shapes[i][-1]} != {rows}"
-            )
+    _check_chain(shapes)
+    last = len(shapes) - 1
     products = Products(accuracy, scheme, engine, workspace, return_report)
     products.check_chain(last, f"multi_dot of {last + 1} arrays")
 
@@ -99,6 +84,29 @@ def multi_dot(
     sizes.append(shapes[last][1] if len(shapes[last]) == 2 else 1)
     value = _product_of_range(arrays, best_cuts(sizes), products, 0, last)
     return products.chain(value, out)
+
+
+def _check_chain(shapes: Sequence[tuple[int, ...]]) -> None:
+    """Raise ValueError or LinAlgError unless these are the shapes of at least two
+    arrays, matrices but for the ends, whose neighbours fit.
+    """
+    if len(shapes) < 2:
+        raise ValueError(f"multi_dot takes at least two arrays, {len(shapes)} given")
+    last = len(shapes) - 1
+    for i, shape in enumerate(shapes):
+        expected = (1, 2) if i in (0, last) else (2,)
+        if len(shape) not in expected:
+            raise np.linalg.LinAlgError(
+                f"array {i} of {last + 1} has {len(shape)} axes, its shape is {shape}; "
+                f"expected {' or '.join(map(str, expected))}"
+            )
+    for i in range(last):
+        columns = shapes[i][-1]
+        rows = shapes[i + 1][0]
+        if columns != rows:
+            raise ValueError(
+                f"array {i} has shape {shapes[i]}, array {i + 1} has shape {shapes[i + 1]}: {columns} != {rows}"
+            )
 
 
 def _product_of_range(

@@ -398,28 +398,14 @@ def einsum(
     labels, labels_out = parse(subscripts, [shape_of(x) for x in arrays])
     products = Products(accuracy, scheme, engine, workspace, return_report)
     products.check_chain(len(arrays) - 1, f"einsum of {len(arrays)} operands")
-    terms = [
-        _without_repeats(x, labels_x) for x, labels_x in zip(promoted(arrays), labels)
-    ]
+    terms = []
+    for x, labels_x in zip(promoted(arrays), labels):
+        terms.append(_without_repeats(x, labels_x))
 
-    # Each step multiplies some terms, one after the other, and appends the product.
+    # Each step takes some terms from the list and appends their product.
     for positions in _path(terms, labels_out, optimize):
         last_to_first = [terms.pop(i) for i in sorted(positions, reverse=True)]
-        value, labels_value = last_to_first.pop()
-        while last_to_first:
-            x, labels_x = last_to_first.pop()
-            # Labels of the result or of a term that comes later are not summed yet.
-            later = set(labels_out)
-            for _, labels_y in terms + last_to_first:
-                later.update(labels_y)
-            remaining = tuple(
-                label
-                for label in dict.fromkeys(labels_value + labels_x)
-                if label in later
-            )
-            value = contract(products, value, labels_value, x, labels_x, remaining)
-            labels_value = remaining
-        terms.append((value, labels_value))
+        terms.append(_product_of_terms(products, last_to_first, terms, labels_out))
 
     # Sum labels that the result lacks by a product with 1, and order the axes.
     ((value, labels_value),) = terms
@@ -429,6 +415,29 @@ def einsum(
         labels_value = labels_out
     value = permute(value, [labels_value.index(label) for label in labels_out])
     return products.chain(value, out)
+
+
+def _product_of_terms(
+    products: Products,
+    last_to_first: list[tuple[Any, Labels]],
+    other_terms: list[tuple[Any, Labels]],
+    labels_out: Labels,
+) -> tuple[Any, Labels]:
+    """The product of terms, multiplied one after the other; the list is emptied.
+
+    Labels of the result or of a term that comes later are not summed yet.
+    """
+    value, labels_value = last_to_first.pop()
+    while last_to_first:
+        x, labels_x = last_to_first.pop()
+        later = set(labels_out)
+        for _, labels_y in other_terms + last_to_first:
+            later.update(labels_y)
+        labels = dict.fromkeys(labels_value + labels_x)
+        remaining = tuple([label for label in labels if label in later])
+        value = contract(products, value, labels_value, x, labels_x, remaining)
+        labels_value = remaining
+    return value, labels_value
 
 
 def contract(
@@ -448,6 +457,9 @@ def contract(
     """
     a, labels_a, b, labels_b = _without_broadcast(a, labels_a, b, labels_b)
     lengths = dict(zip(labels_a + labels_b, shape_of(a) + shape_of(b)))
+
+    # Labels of both operands are summed or number the matrices of a stack; labels of
+    # one alone are its rows or columns, or are summed as well.
     only_a = tuple(x for x in labels_a if x not in labels_b)
     only_b = tuple(x for x in labels_b if x not in labels_a)
     common = tuple(x for x in labels_a if x in labels_b)
@@ -473,18 +485,13 @@ def contract(
             f"a sum over {size(lone_a)} x {size(lone_b)} entries along labels of one operand alone, which one product "
             f"could only make of copies of {copies} entries beside operands and result of {operands},",
         )
-        if lone_a:
-            remaining = tuple(x for x in labels_a if x not in lone_a)
-            a = contract(products, a, labels_a, ones((), a), (), remaining)
-            labels_a = remaining
-        if lone_b:
-            remaining = tuple(x for x in labels_b if x not in lone_b)
-            b = contract(products, b, labels_b, ones((), b), (), remaining)
-            labels_b = remaining
+        a, labels_a = _summed(products, a, labels_a, lone_a)
+        b, labels_b = _summed(products, b, labels_b, lone_b)
         lone_a = lone_b = ()
 
     # One stacked product of matrices, whose axes are those of the result.
-    summed = (*(x for x in common if x not in labels_out), *lone_a, *lone_b)
+    summed_of_both = tuple(x for x in common if x not in labels_out)
+    summed = (*summed_of_both, *lone_a, *lone_b)
     stack = (size(batch),) if batch else ()
     left = _arranged(a, labels_a, (*batch, *rows, *summed), lengths)
     left = left.reshape((*stack, size(rows), size(summed)))
@@ -493,6 +500,17 @@ def contract(
     labels_value = (*batch, *rows, *cols)
     value = products(left, right).reshape(tuple(lengths[x] for x in labels_value))
     return permute(value, [labels_value.index(x) for x in labels_out])
+
+
+def _summed(
+    products: Products, x: Any, labels_x: Labels, lone: Labels
+) -> tuple[Any, Labels]:
+    """x summed over some of its labels by a product with 1, and the labels left."""
+    if not lone:
+        return x, labels_x
+    remaining = tuple(label for label in labels_x if label not in lone)
+    value = contract(products, x, labels_x, ones((), x), (), remaining)
+    return value, remaining
 
 
 def _arranged(
@@ -538,11 +556,13 @@ def _without_repeats(x: Any, labels_x: Labels) -> tuple[Any, Labels]:
     """
     while len(set(labels_x)) < len(labels_x):
         label = next(label for label in labels_x if labels_x.count(label) > 1)
-        first = labels_x.index(label)
-        second = labels_x.index(label, first + 1)
-        x = diagonal(x, first, second)
-        without_first = labels_x[:first] + labels_x[first + 1 : second]
-        labels_x = (*without_first, *labels_x[second + 1 :], label)
+        axis = labels_x.index(label)
+        repeated_axis = labels_x.index(label, axis + 1)
+        x = diagonal(x, axis, repeated_axis)
+
+        # Both axes become one, the last.
+        labels_before = labels_x[:axis] + labels_x[axis + 1 : repeated_axis]
+        labels_x = (*labels_before, *labels_x[repeated_axis + 1 :], label)
     return x, labels_x
 
 
@@ -556,7 +576,9 @@ def _split(operands: Sequence[Any]) -> tuple[Any, list[Any]]:
         return operands[0], list(operands[1:])
     # Operands and lists of labels in turn; a list at the end is that of the result.
     even = len(operands) // 2 * 2
-    return [*operands[1::2], *operands[even:]], list(operands[:even:2])
+    arrays = list(operands[:even:2])
+    sublists = [*operands[1::2], *operands[even:]]
+    return sublists, arrays
 
 
 def _path(
@@ -635,7 +657,9 @@ def _axes(axes: Any, ndim: int, name: str) -> tuple[int, ...]:
 def _vectors(a: Any, b: Any) -> tuple[Any, Any]:
     """Both operands as arrays of one axis."""
     a, b = as_arrays(("a", a), ("b", b))
-    return a.reshape((math.prod(shape_of(a)),)), b.reshape((math.prod(shape_of(b)),))
+    size_a = math.prod(shape_of(a))
+    size_b = math.prod(shape_of(b))
+    return a.reshape((size_a,)), b.reshape((size_b,))
 
 
 def _with_last(x: Any, axis: int) -> Any:

@@ -44,12 +44,7 @@ def parse(
 
     # The result: the output, or the ellipsis and all letters that come once.
     if arrow:
-        if ellipsis and "..." not in output:
-            raise ValueError(
-                f"{text!r}: the output lacks the ellipsis, of {len(ellipsis)} axes, of the operands"
-            )
-        ndim = len(ellipsis) + len(output.replace("...", ""))
-        labels_out = _labels(output, ndim, text)
+        labels_out = _output_labels(output, ellipsis, text)
     else:
         unique = [x for x in set(letters) if letters.count(x) == 1]
         labels_out = (*ellipsis, *sorted(unique))
@@ -64,6 +59,16 @@ def parse(
             )
     _check_lengths(labels, shapes, text)
     return labels, labels_out
+
+
+def _output_labels(output: str, ellipsis: Labels, text: str) -> Labels:
+    """The labels of the output, for operands with this ellipsis."""
+    if ellipsis and "..." not in output:
+        raise ValueError(
+            f"{text!r}: the output lacks the ellipsis, of {len(ellipsis)} axes, of the operands"
+        )
+    ndim = len(ellipsis) + len(output.replace("...", ""))
+    return _labels(output, ndim, text)
 
 
 def _labels(term: str, ndim: int, text: str) -> Labels:
@@ -120,11 +125,11 @@ def _check_lengths(
     for i, (labels_x, shape) in enumerate(zip(labels, shapes)):
         for axis, (label, length) in enumerate(zip(labels_x, shape)):
             # The same label within one operand.
-            first = labels_x.index(label)
-            if shape[first] != length:
+            axis_before = labels_x.index(label)
+            if shape[axis_before] != length:
                 raise ValueError(
-                    f"{text!r}: axes {first} and {axis} of operand {i} have the label {label!r}, "
-                    f"and lengths {shape[first]} and {length}"
+                    f"{text!r}: axes {axis_before} and {axis} of operand {i} have the label {label!r}, "
+                    f"and lengths {shape[axis_before]} and {length}"
                 )
 
             # The same label in an operand before this one.

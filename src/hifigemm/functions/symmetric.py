@@ -140,6 +140,8 @@ def _with_itself(products: Products, left: Any, right: Any, conjugate: bool) -> 
     if size <= SMALLEST or not is_cut:
         return products.with_transpose(left, right, conjugate)
 
+    # Halves of the rows of A, and the columns of its transpose: the block above the
+    # diagonal is the transpose of the one below.
     half = size // 2
     top = left[..., :half, :]
     bottom = left[..., half:, :]
@@ -147,4 +149,6 @@ def _with_itself(products: Products, left: Any, right: Any, conjugate: bool) -> 
     c22 = _with_itself(products, bottom, right[..., half:], conjugate)
     c21 = products(bottom, right[..., :half])
     c12 = conj(c21.mT) if conjugate else c21.mT
-    return join([join([c11, c12], -1), join([c21, c22], -1)], -2)
+    upper = join([c11, c12], -1)
+    lower = join([c21, c22], -1)
+    return join([upper, lower], -2)

@@ -70,11 +70,13 @@ def promoted(arrays: Sequence[Any]) -> list[Any]:
         common = reduce(xp.promote_types, dtypes)
         return [x.to(common) for x in arrays]
 
-    # Other arrays, whose integers are checked where they are converted.
-    names = [str(x.dtype).removeprefix("torch.") for x in arrays]
-    dtype = np.result_type(
-        *("float32" if name == "bfloat16" else name for name in names)
-    )
+    # Other arrays, whose integers are checked where they are converted. NumPy has no
+    # bfloat16, all of whose numbers float32 holds.
+    names = []
+    for x in arrays:
+        name = str(x.dtype).removeprefix("torch.")
+        names.append("float32" if name == "bfloat16" else name)
+    dtype = np.result_type(*names)
 
     def in_dtype(x: Any, name: str) -> Any:
         if library.name == "cupy" and x.dtype.kind not in "iu":
@@ -94,7 +96,9 @@ def _is_inexact(x: Any) -> bool:
 
 def namespace(x: Any) -> Any:
     """The module of functions for an array; it is loaded if there is an array."""
-    return sys.modules["jax.numpy" if belongs_to_jax(x) else library_of(("x", x)).name]
+    if belongs_to_jax(x):
+        return sys.modules["jax.numpy"]
+    return sys.modules[library_of(("x", x)).name]
 
 
 def shape_of(x: Any) -> tuple[int, ...]:
@@ -106,7 +110,9 @@ def permute(x: Any, order: Sequence[int]) -> Any:
     """A view of x with its axes in this order."""
     order = tuple(order)
     in_place = tuple(range(len(order)))
-    return x if order == in_place else namespace(x).moveaxis(x, order, in_place)
+    if order == in_place:
+        return x
+    return namespace(x).moveaxis(x, order, in_place)
 
 
 def expand(x: Any, shape: Sequence[int]) -> Any:
@@ -114,12 +120,12 @@ def expand(x: Any, shape: Sequence[int]) -> Any:
     return namespace(x).broadcast_to(x, tuple(shape))
 
 
-def diagonal(x: Any, first: int, second: int) -> Any:
+def diagonal(x: Any, axis1: int, axis2: int) -> Any:
     """A view of the entries with equal indices on two axes.
 
     Their common axis is the last one.
     """
-    return x.diagonal(0, first, second)
+    return x.diagonal(0, axis1, axis2)
 
 
 def conj(x: Any) -> Any:
@@ -141,7 +147,9 @@ def identities(like: Any) -> Any:
 
 def _on_device_of(like: Any) -> dict[str, Any]:
     """The arguments that make an array on the device of another one."""
-    return {} if is_traced(like) or _is_of_cupy(like) else {"device": like.device}
+    if is_traced(like) or _is_of_cupy(like):
+        return {}
+    return {"device": like.device}
 
 
 def _is_of_cupy(x: Any) -> bool:
@@ -150,7 +158,7 @@ def _is_of_cupy(x: Any) -> bool:
 
 
 def join(arrays: Sequence[Any], axis: int) -> Any:
-    """A new array: the given ones one after the other along an axis."""
+    """A new array: these ones, one after the other along an axis."""
     return namespace(arrays[0]).concatenate(tuple(arrays), axis)
 
 
@@ -188,5 +196,8 @@ def _as_complex(re: Any, like: Any) -> Any:
 
 def unit_roundoff(x: Any) -> float:
     """The unit roundoff of the dtype of an array, 0 for integers and bools."""
-    dtype = x.dtype if belongs_to_jax(x) else library_of(("x", x)).asarray(x, "x").dtype
-    return float(np.finfo(dtype).eps) / 2 if dtype.kind in "fc" else 0.0
+    if not belongs_to_jax(x):
+        x = library_of(("x", x)).asarray(x, "x")
+    if x.dtype.kind not in "fc":
+        return 0.0
+    return float(np.finfo(x.dtype).eps) / 2

@@ -299,12 +299,9 @@ def _replacement(name: str, read: Callable[..., _Call | None]) -> Callable[..., 
     return function
 
 
-_REPLACEMENTS: tuple[tuple[Any, str, Any], ...] = tuple(
-    (owner, name, _replacement(name, read))
-    for owner, name, read in (
-        (cupy.ndarray, "__matmul__", _read_matmul),
-        (_core, "matmul", _read_matmul),
-        (cupy.ndarray, "dot", _read_dot),
-        (_core, "tensordot_core", _read_tensordot),
-    )
+_REPLACEMENTS: tuple[tuple[Any, str, Any], ...] = (
+    (cupy.ndarray, "__matmul__", _replacement("__matmul__", _read_matmul)),
+    (_core, "matmul", _replacement("matmul", _read_matmul)),
+    (cupy.ndarray, "dot", _replacement("dot", _read_dot)),
+    (_core, "tensordot_core", _replacement("tensordot_core", _read_tensordot)),
 )

@@ -157,19 +157,31 @@ def _product(a: jax.Array, b: jax.Array, **options: Any) -> jax.Array:
     b = lax.reshape(b, (1,) * (rank + 2 - b.ndim) + b.shape)
 
     # Axes of the stack that one operand has alone become rows or columns.
-    shared = [i for i in range(rank) if a.shape[i] == b.shape[i]]
-    only_a = [i for i in range(rank) if i not in shared and b.shape[i] == 1]
-    only_b = [i for i in range(rank) if i not in (*shared, *only_a)]
+    shared: list[int] = []
+    only_a: list[int] = []
+    only_b: list[int] = []
+    for i in range(rank):
+        if a.shape[i] == b.shape[i]:
+            shared.append(i)
+        elif b.shape[i] == 1:
+            only_a.append(i)
+        else:
+            only_b.append(i)
     a = lax.squeeze(a, only_b)
     b = lax.squeeze(b, only_a)
-    stack_a = tuple(i - sum(j < i for j in only_b) for i in shared)
-    stack_b = tuple(i - sum(j < i for j in only_a) for i in shared)
+    stack_a = tuple(_axis_without(only_b, i) for i in shared)
+    stack_b = tuple(_axis_without(only_a, i) for i in shared)
     summed = (a.ndim - 1,), (b.ndim - 2,)
     product = dot_general(a, b, (summed, (stack_a, stack_b)), **options)
 
     # The axes go back to the order of the result.
     order = np.argsort([*shared, *only_a, rank, *only_b, rank + 1])
     return lax.reshape(lax.transpose(product, order), shape)
+
+
+def _axis_without(squeezed: Sequence[int], axis: int) -> int:
+    """The number of an axis once others are squeezed out."""
+    return axis - sum(other < axis for other in squeezed)
 
 
 def _options(
@@ -484,9 +496,10 @@ def _batched(
 
     # Axes of the stack: behind that of the batch, where an operand has one.
     rank = (a.ndim if axis_of_a is None else a.ndim - 1) - 2
-    first_a, first_b = (int(axis is not None) for axis in batch_axes)
-    stack_a = tuple(range(first_a, first_a + rank))
-    stack_b = tuple(range(first_b, first_b + rank))
+    start_a = 0 if axis_of_a is None else 1
+    start_b = 0 if axis_of_b is None else 1
+    stack_a = tuple(range(start_a, start_a + rank))
+    stack_b = tuple(range(start_b, start_b + rank))
     summed = (a.ndim - 1,), (b.ndim - 2,)
     if axis_of_a is not None and axis_of_b is not None:
         stacks = (0, *stack_a), (0, *stack_b)
@@ -516,8 +529,9 @@ def _batched_sum(
     if batch_axes[0] is None and batch_axes[1] is None:
         ones = (1,) * (rank - a.ndim)
         a = jax.numpy.broadcast_to(a, (c.shape[0], *ones, *a.shape))
-    stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], c.shape[:-2])
-    return _gemm.bind(a, b, _repeated(c, (*stack, *c.shape[-2:])), **options), 0
+    stack = np.broadcast_shapes(*(x.shape[:-2] for x in (a, b, c)))
+    c = _repeated(c, (*stack, *c.shape[-2:]))
+    return _gemm.bind(a, b, c, **options), 0
 
 
 def _tangent_of_sum(

@@ -126,9 +126,8 @@ class Summary:
         with self._lock:
             for row in self._rows.values():
                 _collect(row, wait=True)
-            return sorted(
-                self._rows.values(), key=lambda row: (-row.seconds, -row.calls)
-            )
+            rows = self._rows.values()
+            return sorted(rows, key=lambda row: (-row.seconds, -row.calls))
 
     def row(self, key: Any, make: Callable[[], Row]) -> Row:
         """The row of a kind of products."""
@@ -220,12 +219,13 @@ def timed(
 
     if torch.cuda.is_current_stream_capturing():
         return function()
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    first.record()
+    start = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
+    start.record()
     value = function()
-    last.record()
+    end.record()
     for row in rows:
-        row.pending.append((what, first, last))
+        row.pending.append((what, start, end))
         _collect(row, wait=False)
     return value
 
@@ -233,13 +233,13 @@ def timed(
 def _collect(row: Row, *, wait: bool) -> None:
     """Add up the times of products that the device has finished."""
     while row.pending:
-        what, first, last = row.pending[0]
+        what, start, end = row.pending[0]
         if wait:
-            last.synchronize()
-        elif not last.query():
+            end.synchronize()
+        elif not end.query():
             return
         row.pending.pop(0)
-        _add(row, what, first.elapsed_time(last) / 1000)
+        _add(row, what, start.elapsed_time(end) / 1000)
 
 
 def _add(row: Row, what: str, seconds: float) -> None:

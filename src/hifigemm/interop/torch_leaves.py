@@ -195,21 +195,14 @@ def _reason_to_hand_on(
     dtype = a.dtype
     if dtype not in LEVELS:
         return f"dtype {_dtype_name(a)}"
-
-    # The factors have the ranks of the operation, and fit each other.
-    p = a.shape
-    q = b.shape
-    rank_of_a, rank_of_b = operation.ranks
-    if len(p) != rank_of_a or len(q) != rank_of_b:
-        return "shapes do not match"
-    k = p[-1]
-    is_stack = rank_of_a == 3
-    if k != q[1 if is_stack else 0] or (is_stack and p[0] != q[0]):
+    if not _factors_fit(operation, a, b):
         return "shapes do not match"
 
     # Small products are native.
-    m = p[-2] if rank_of_a > 1 else 1
-    n = q[-1] if rank_of_b > 1 else 1
+    rank_of_a, rank_of_b = operation.ranks
+    k = a.shape[-1]
+    m = a.shape[-2] if rank_of_a > 1 else 1
+    n = b.shape[-1] if rank_of_b > 1 else 1
     size = policy.least_size(dtype, on_cpu=not a.is_cuda)
     if size is None:
         return "native products keep the level of their dtype, and no scheme is faster on a CPU"
@@ -229,17 +222,10 @@ def _reason_to_hand_on(
     if c is None:
         return ""
 
-    # C is broadcast to the result, unless it is the result.
     shape: tuple[int, ...] = (m, n) if rank_of_b > 1 else (m,)
     if operation.name == "baddbmm":
-        shape = p[0], m, n
-    num_axes = c.dim()
-    if num_axes > len(shape):
-        return "shapes do not match"
-    axes = zip(c.shape, shape[len(shape) - num_axes :], strict=True)
-    if any(length not in (1, full_length) for length, full_length in axes):
-        return "shapes do not match"
-    if overload == "_" and tuple(c.shape) != shape:
+        shape = a.shape[0], m, n
+    if not _addend_fits(tuple(c.shape), shape, overload):
         return "shapes do not match"
 
     for name in ("alpha", "beta"):
@@ -249,6 +235,32 @@ def _reason_to_hand_on(
         if torch.finfo(dtype).max < abs(scalar) < float("inf"):
             return "a scalar beyond the range of the dtype"
     return ""
+
+
+def _factors_fit(operation: _Operation, a: Tensor, b: Tensor) -> bool:
+    """True if the factors have the ranks of the operation, and fit each other."""
+    rank_of_a, rank_of_b = operation.ranks
+    if a.dim() != rank_of_a or b.dim() != rank_of_b:
+        return False
+    if rank_of_a < 3:
+        return a.shape[-1] == b.shape[0]
+    batch_of_a, _, k = a.shape
+    batch_of_b, rows_of_b, _ = b.shape
+    return batch_of_a == batch_of_b and k == rows_of_b
+
+
+def _addend_fits(
+    shape_of_c: tuple[int, ...], shape: tuple[int, ...], overload: str
+) -> bool:
+    """True if C can be broadcast to the result, or has its shape where it is it."""
+    if overload == "_":
+        return shape_of_c == shape
+    num_axes = len(shape_of_c)
+    if num_axes > len(shape):
+        return False
+    last_axes = shape[len(shape) - num_axes :]
+    pairs = zip(shape_of_c, last_axes, strict=True)
+    return all(length in (1, full_length) for length, full_length in pairs)
 
 
 def _factors(operation: _Operation, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -309,7 +321,9 @@ def _scalar(x: Any, product: Tensor) -> Any:
     """
     if isinstance(x, bool):
         return int(x)
-    return x.real if isinstance(x, complex) and not product.is_complex() else x
+    if isinstance(x, complex) and not product.is_complex():
+        return x.real
+    return x
 
 
 def _delivered(overload: str, c: Tensor, result: Tensor, options: Any) -> Tensor:

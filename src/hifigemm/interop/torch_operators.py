@@ -63,7 +63,7 @@ Tensors = tuple[Tensor | None, ...]
 def _kernel(
     function: Callable[..., Tensor], *tensors: Tensor | None, **options: Any
 ) -> Tensor:
-    """The result of an operator for tensors of which PyTorch keeps no track any more."""
+    """The result of an operator for tensors whose derivatives are dealt with."""
     _check(*tensors)
     if "accuracy" in options:
         options["accuracy"] = accuracy_from(options["accuracy"])
@@ -89,18 +89,15 @@ def _shape(*tensors: Tensor | None, alpha: Any = 1, beta: Any = 0, **_: Any) -> 
 def _check(*tensors: Tensor | None) -> tuple[Tensor, Tensor]:
     """A and B; RuntimeError unless they are matrices, or stacks of them, that fit."""
     a, b = tensors[:2]
-    if (
-        a is None
-        or b is None
-        or a.dim() < 2
-        or b.dim() < 2
-        or a.shape[-1] != b.shape[-2]
-    ):
-        shapes = " and ".join(
-            str(None if x is None else tuple(x.shape)) for x in (a, b)
-        )
-        raise RuntimeError(f"hifigemm: no product of matrices of shapes {shapes}")
-    return a, b
+    if a is not None and b is not None:
+        are_matrices = a.dim() >= 2 and b.dim() >= 2
+        if are_matrices and a.shape[-1] == b.shape[-2]:
+            return a, b
+    shape_of_a = None if a is None else tuple(a.shape)
+    shape_of_b = None if b is None else tuple(b.shape)
+    raise RuntimeError(
+        f"hifigemm: no product of matrices of shapes {shape_of_a} and {shape_of_b}"
+    )
 
 
 def gradient_of(g: Tensor, x: Tensor) -> Tensor:
@@ -130,10 +127,9 @@ def _product(
     """alpha A B, or conj(alpha) A B, without C."""
     if operator is _gemm:
         alpha = options.get("alpha", 1)
-        options = options | {
-            "alpha": _conjugate(alpha) if conjugate else alpha,
-            "beta": 0,
-        }
+        if conjugate:
+            alpha = _conjugate(alpha)
+        options = options | {"alpha": alpha, "beta": 0}
     product: Tensor = operator(a, b, **options)
     return product
 
@@ -177,15 +173,15 @@ class _Rules:
         product = partial(_product, ctx.operator, options=ctx.options, conjugate=True)
         # Operator, keys and options have no gradients.
         wants_a, wants_b, *wants_c = ctx.needs_input_grad[3:]
-        of_a = gradient_of(product(g, b.mH), a) if wants_a else None
-        of_b = gradient_of(product(a.mH, g), b) if wants_b else None
+        a_gradient = gradient_of(product(g, b.mH), a) if wants_a else None
+        b_gradient = gradient_of(product(a.mH, g), b) if wants_b else None
         if not addends:
-            return None, None, None, of_a, of_b
-        of_c = None
+            return None, None, None, a_gradient, b_gradient
+        c_gradient = None
         if wants_c[0]:
             beta = ctx.options.get("beta", 0)
-            of_c = gradient_of(g * _conjugate(beta), addends[0])
-        return None, None, None, of_a, of_b, of_c
+            c_gradient = gradient_of(g * _conjugate(beta), addends[0])
+        return None, None, None, a_gradient, b_gradient, c_gradient
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:

@@ -51,9 +51,9 @@ def reaches_device(keys: Any) -> bool:
 
 def without_autocast() -> AbstractContextManager[None]:
     """A context in which autocast changes no dtype."""
-    context: AbstractContextManager[None] = (
-        _C._DisableAutocast() if _C._is_any_autocast_enabled() else _NOTHING
-    )
+    context: AbstractContextManager[None] = _NOTHING
+    if _C._is_any_autocast_enabled():
+        context = _C._DisableAutocast()
     return context
 
 
@@ -81,9 +81,9 @@ def is_differentiated(*tensors: Tensor | None) -> bool:
     """True if PyTorch differentiates what is done with these tensors, backward or
     forward.
     """
-    return in_forward_ad() or bool(
-        _C.is_grad_enabled() and _C._any_requires_grad(*tensors)
-    )
+    if in_forward_ad():
+        return True
+    return bool(_C.is_grad_enabled() and _C._any_requires_grad(*tensors))
 
 
 @contextmanager

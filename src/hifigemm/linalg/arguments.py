@@ -39,26 +39,26 @@ class WideOperands:
         return np.finfo(self.dtype).dtype
 
 
-def wide_operands(**given: Any) -> WideOperands:
+def wide_operands(**named_operands: Any) -> WideOperands:
     """The named operands as arrays of float64 or complex128.
 
     Raises TypeError: operands that JAX traces, prepared ones, what `hifigemm.matmul`
     does not take. ValueError: integers that float64 does not hold.
     """
-    for name, x in given.items():
+    for name, x in named_operands.items():
         if is_traced(x):
             raise TypeError(
                 f"{name} is traced by JAX ({x.aval.str_short()}), and a proof is about numbers: call hifigemm.linalg "
                 "outside of jit, grad and vmap, or by jax.pure_callback"
             )
-    library = library_of(*given.items())
+    library = library_of(*named_operands.items())
     with library.active():
-        return _converted(library, given)
+        return _converted(library, named_operands)
 
 
-def _converted(library: Library, given: dict[str, Any]) -> WideOperands:
+def _converted(library: Library, named_operands: dict[str, Any]) -> WideOperands:
     """Operands of one library in the dtype that they have in common."""
-    arrays = [_array(x, name, library) for name, x in given.items()]
+    arrays = [_array(x, name, library) for name, x in named_operands.items()]
 
     # Integers and bools count as float64, as they do for numpy.linalg
     dtypes = [np.dtype(float) if x.dtype.kind in "iub" else x.dtype for x in arrays]
@@ -143,9 +143,9 @@ def verifying(library: Library) -> Iterator[None]:
     except VerificationError as error:
         if library.name != "torch":
             raise
-        own = _error_of_torch()(*error.args)
-        own.solution = error.solution
-        raise own from error.__cause__
+        error_of_torch = _error_of_torch()(*error.args)
+        error_of_torch.solution = error.solution
+        raise error_of_torch from error.__cause__
 
 
 @lru_cache(maxsize=1)

@@ -16,14 +16,19 @@ from typing import Any, cast
 import numpy as np
 
 from hifigemm import api
-from hifigemm.engine import F
 from hifigemm.engines import core
 from hifigemm.exceptions import PlanError, VerificationError
 from hifigemm.gemm import gemm_of_numbers
 from hifigemm.linalg.block_inverse import SMALLEST, inverse_by_blocks
+from hifigemm.linalg.halved_inverse import SMALLEST_OF_HALVES, inverse_by_halves
 from hifigemm.linalg.upward import UNIT, above, moduli
 from hifigemm.numerics import magnitudes, subnormals
 from hifigemm.numerics.bits import LEAST, Array
+from hifigemm.numerics.equilibration import (
+    Equilibrated,
+    MatrixInScale,
+    equilibrated,
+)
 from hifigemm.numerics.magnitudes import FEW
 
 
@@ -32,11 +37,21 @@ def is_on_host(x: Any) -> bool:
     return not hasattr(x, "tensor")
 
 
-def version_for(x: Array, function: F) -> F:
-    """A plain function as the compiled core has it, for arrays of the host; the function
-    itself on a device, and without the core.
+def system_in_scale(a: Array, b: Array) -> Equilibrated | None:
+    """`numerics.equilibration.equilibrated` of real systems: by the compiled core, or by
+    kernels of a GPU.
     """
-    return core.override(function) if is_on_host(x) else function
+    if is_on_host(a):
+        return core.override(equilibrated)(a, b)
+    if len(a) == 0 or not _has_kernel(a, b[:, :0]):
+        return equilibrated(a, b)
+    from hifigemm.engines.kernels import equilibration
+
+    def by_kernels(a: Array, are_others_moderate: Array) -> MatrixInScale | None:
+        found = equilibration.matrix_in_scale(_tensor(a), _tensor(are_others_moderate))
+        return None if found is None else MatrixInScale(*map(_array, found))
+
+    return equilibrated(a, b, by_kernels)
 
 
 def matmul(a: Array, b: Array) -> Array:
@@ -61,7 +76,8 @@ def matmul(a: Array, b: Array) -> Array:
 
     # (n + 1) u |A||B| with the rounding of the product itself
     is_complex = "c" in (a.dtype.kind, b.dtype.kind)
-    return product_of_numbers(a, b, (2 * terms if is_complex else terms) * UNIT)
+    roundings = 2 * terms if is_complex else terms
+    return product_of_numbers(a, b, roundings * UNIT)
 
 
 def magnitude_product(a: Array, v: Array) -> Array:
@@ -119,11 +135,11 @@ def quick_residual(a: Array, b: Array, words: list[Array]) -> list[Array] | None
     torch = _torch()
     columns = []
     for k in range(b.shape[1]):
-        of_side = torch.stack([_tensor(word)[:, k] for word in words])
-        q, sizes, partial_sums = residual(_tensor(a), of_side, _tensor(b)[:, k])
+        words_of_side = torch.stack([_tensor(word)[:, k] for word in words])
+        q, sizes, partial_sums = residual(_tensor(a), words_of_side, _tensor(b)[:, k])
         share = (3 * partial_sums + 10) * UNIT * UNIT
-        least = (a.shape[1] * len(words) + 2) * LEAST
-        errors = above(share * _array(sizes), partial_sums + 4, least)
+        underflows = (a.shape[1] * len(words) + 2) * LEAST
+        errors = above(share * _array(sizes), partial_sums + 4, underflows)
         columns.append((_array(q), errors))
     return [np.stack(side, axis=1) for side in zip(*columns)]
 
@@ -146,10 +162,8 @@ def correct_residual(a: Array, x: Array, b: Array) -> Array:
         sums = _residual_by_core(a, x, b, "nearest")
         if sums is not None:
             return sums[0]
-        return cast(
-            Array,
-            gemm_of_numbers(a, x, b, alpha=-1.0, beta=1.0, accuracy="correct"),
-        )
+        difference = gemm_of_numbers(a, x, b, alpha=-1.0, beta=1.0, accuracy="correct")
+        return cast(Array, difference)
     difference = gemm_of_numbers(
         _tensor(a), _tensor(x), _tensor(b), alpha=-1.0, beta=1.0, accuracy="correct"
     )
@@ -195,9 +209,18 @@ def inverse(a: Array) -> Array:
     if is_on_host(a):
         return np.linalg.inv(a)
     tensor = _tensor(a)
-    if tensor.is_cuda and len(tensor) >= SMALLEST:
+    if _is_large(tensor, SMALLEST_OF_HALVES):
+        by_halves = inverse_by_halves(tensor)
+        if by_halves is not None:
+            return _array(by_halves)
+    if _is_large(tensor, SMALLEST):
         return _array(inverse_by_blocks(tensor))
     return _array(_torch().linalg.inv_ex(tensor).inverse)
+
+
+def _is_large(tensor: Any, rows: int) -> bool:
+    """True for matrices on a GPU of so many rows, or more."""
+    return bool(tensor.is_cuda) and len(tensor) >= rows
 
 
 def thin_qr(a: Array) -> tuple[Array, Array]:

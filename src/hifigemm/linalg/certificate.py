@@ -47,6 +47,8 @@ from hifigemm.numerics.magnitudes import FEW
 
 SHARE_OF_PRODUCT = 0.05
 """What the product R A may add to the norm of I - R A."""
+MANY_ROWS = 8192
+"""Of a device array: a product with as many costs more than a step of refinement."""
 ACCURACY_OF_UPDATE = 2.0**-20
 """Of R q relative to the error of x, in the worst case."""
 
@@ -65,8 +67,9 @@ class Magnitudes:
         """The bounds of entries, each of which passed `words` - 1 roundings."""
         n = self.matrix.shape[1] // self.words
         total = moduli(self.matrix[:, :n])
-        for word in range(1, self.words):
-            total = above(total + moduli(self.matrix[:, word * n : (word + 1) * n]), 1)
+        for start in range(n, self.words * n, n):
+            word = self.matrix[:, start : start + n]
+            total = above(total + moduli(word), 1)
         return total
 
     def times(self, v: Array) -> Array:
@@ -166,7 +169,8 @@ class Certificate:
         """
         count = len(residual.words)
         left = np.concatenate([self.inverse] * count, axis=1)
-        right = np.concatenate([q for q in residual.words for _ in range(self.words)])
+        factors = [q for q in residual.words for _ in range(self.words)]
+        right = np.concatenate(factors)
         accuracy = rung(ACCURACY_OF_UPDATE / max(self.condition, 1.0))
         d = product_of_numbers(left, right, accuracy)
 
@@ -174,7 +178,8 @@ class Certificate:
         share += UNIT * UNIT if count == 2 else UNIT
         magnitudes = sum(map(moduli, residual.words[1:]), moduli(residual.words[0]))
         images = self.inverse_magnitudes.times(share * magnitudes)
-        return d, above(images + 2.0 * UNIT * moduli(d), len(d) + 8, self._underflows)
+        error = images + 2.0 * UNIT * moduli(d)
+        return d, above(error, len(d) + 8, self._underflows)
 
     @cached_property
     def _underflows(self) -> float:
@@ -197,8 +202,8 @@ class Certificate:
         First y + max(y) / (1 - a) g, g >= |G| e. What that bounds, z, satisfies
         z = R (b - A x~) + G z, so y + |G| z bounds it as well, and no worse.
         """
-        first = above(y + self.largest_error(y) * self.row_bounds, 4, LEAST)
-        return above(y + self.contraction(first), 3)
+        error = above(y + self.largest_error(y) * self.row_bounds, 4, LEAST)
+        return above(y + self.contraction(error), 3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,11 +282,13 @@ def _gap(a: Array, inverse: Array, words: int, condition: float) -> tuple[Array,
 
     For arrays of the host the native product is D where that is enough, and else
     R A - I is a sum that is rounded once, if the core is there: an error of r = 0, as
-    the u |R A - I| is that of the difference.
+    the u |R A - I| is that of the difference. Digits of large products on a device have
+    their price, and fewer of them cost one step more at most.
     """
     is_complex = a.dtype.kind == "c"
     n = len(a)
-    accuracy = accuracy_of_product(condition, words * n, is_complex)
+    is_free = is_on_host(a) or n < MANY_ROWS
+    accuracy = accuracy_of_product(condition, words * n, is_complex, is_free)
     copies = np.concatenate([a] * words) if words > 1 else a
     if accuracy == worst_case(words * n, is_complex) and is_on_host(a):
         product = matmul(inverse, copies)
@@ -297,13 +304,15 @@ def _gap(a: Array, inverse: Array, words: int, condition: float) -> tuple[Array,
     return product, 1.5 * accuracy if is_complex else accuracy
 
 
-def accuracy_of_product(condition: float, terms: int, is_complex: bool) -> float:
+def accuracy_of_product(
+    condition: float, terms: int, is_complex: bool, is_free: bool = True
+) -> float:
     """r for D: what adds 0.05 to the norm, or the worst case of the native product
-    where that is less and costs nothing.
+    where that is less and costs nothing more.
     """
-    wanted = SHARE_OF_PRODUCT / max(condition, 1.0)
+    sufficient = SHARE_OF_PRODUCT / max(condition, 1.0)
     native = worst_case(terms, is_complex)
-    return native if native <= wanted else rung(wanted)
+    return native if is_free and native <= sufficient else rung(sufficient)
 
 
 def worst_case(terms: int, is_complex: bool) -> float:

@@ -78,17 +78,17 @@ def _rounded(
     info = np.finfo(dtype)
 
     # Ends of the interval, each rounded to nearest from x1 + (x2 -+ radius)
-    least = np.nextafter(enclosure.low - enclosure.radius, -np.inf)
-    most = np.nextafter(enclosure.low + enclosure.radius, np.inf)
-    lower = enclosure.x + least
-    upper = enclosure.x + most
+    lower_word = np.nextafter(enclosure.low - enclosure.radius, -np.inf)
+    upper_word = np.nextafter(enclosure.low + enclosure.radius, np.inf)
+    lower = enclosure.x + lower_word
+    upper = enclosure.x + upper_word
 
     # A second rounding follows in float32 and for subnormal numbers: ends go outward
     _, exponents = np.frexp(lower)
     shifts = to_host(system.exponents)
-    is_second = (exponents + shifts <= info.minexp) | (info.nmant < 52)
-    lower = np.where(is_second, np.nextafter(lower, -np.inf), lower)
-    upper = np.where(is_second, np.nextafter(upper, np.inf), upper)
+    is_rounded_twice = (exponents + shifts <= info.minexp) | (info.nmant < 52)
+    lower = np.where(is_rounded_twice, np.nextafter(lower, -np.inf), lower)
+    upper = np.where(is_rounded_twice, np.nextafter(upper, np.inf), upper)
     lower = scaled(lower, shifts).astype(dtype)
     upper = scaled(upper, shifts).astype(dtype)
     return upper.astype(np.float64), lower != upper
@@ -112,16 +112,16 @@ def _settle(
     exact = _solutions_in_integers(system, unsolved) if unsolved else {}
     shifts = np.broadcast_to(to_host(system.exponents), parts.shape[:2])
 
+    # Components of exact solutions, or of x1 + x2 where that is one
     for i, k, component in np.argwhere(is_open).tolist():
         if k in exact:
             value = exact[k][component][i]
         else:
             assert enclosure.low is not None
-            words = enclosure.x[i, k], enclosure.low[i, k]
-            value = sum(
-                (Fraction(float([w.real, w.imag][component])) for w in words),
-                start=Fraction(0),
-            )
+            value = Fraction(0)
+            for word in (enclosure.x[i, k], enclosure.low[i, k]):
+                part = (word.real, word.imag)[component]
+                value += Fraction(float(part))
         value *= Fraction(2) ** int(shifts[i, k])
         parts[i, k, component] = nearest(value, dtype)
 

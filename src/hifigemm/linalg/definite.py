@@ -123,8 +123,10 @@ def _decide(a: Array) -> bool:
     terms = 2 * n if a.dtype.kind == "c" else n
 
     # By the native product, whose worst case is c; then by what E really is
+    native = gamma(terms), 4.0 * n * gamma(terms)
+    sharp = UNIT, 2.0 * n * UNIT
     norms = []
-    for accuracy, c in ((gamma(terms), 4.0 * n * gamma(terms)), (UNIT, 2.0 * n * UNIT)):
+    for accuracy, c in (native, sharp):
         for _ in range(_TRIES):
             norm = norm_of_gap(a, c, accuracy)
             if norm < c:
@@ -163,17 +165,19 @@ def norm_of_gap(a: Array, c: float, accuracy: float) -> float:
     if a.dtype.kind == "c":
         accuracy *= 1.5  # more than the square root of 2
 
-    first = a - product
-    second = first - c * identity(n, like=a)
-    roundings = moduli(first) + moduli(second) + moduli(product)
-    entries = moduli(second) + 2.0 * UNIT * roundings
+    # T1, T2 and the bound of |E|
+    difference = a - product
+    gap = difference - c * identity(n, like=a)
+    roundings = moduli(difference) + moduli(gap) + moduli(product)
+    entries = moduli(gap) + 2.0 * UNIT * roundings
 
     # Sums of rows, with r |L| (|L^H| e)
     ones = np.ones((n, 1), like=a)
     lengths = matmul(moduli(factor), matmul(moduli(transposed), ones))
     sums = matmul(entries, ones) + accuracy * lengths
     row_sums = matmul(moduli(factor), ones)
-    bound = above(sums, 2 * n + 12, (4 * n + 8) * LEAST * (1.0 + row_sums))
+    underflows = (4 * n + 8) * LEAST * (1.0 + row_sums)
+    bound = above(sums, 2 * n + 12, underflows)
     (norm,) = numbers(bound.max(initial=0.0))
     return norm
 
@@ -213,6 +217,7 @@ def scaled_symmetrically(a: Array) -> Array:
     """2^s A 2^s with a diagonal in [1/4, 1), or A itself where a bit would be lost."""
     _, exponents = np.frexp(diagonal(a).real)
     shifts = -((exponents + 1) // 2)
-    both = shifts.reshape(-1, 1) + shifts
-    result = scaled(a, both)
-    return result if (scaled(result, -both) == a).all() else a
+    exponents_of_entries = shifts.reshape(-1, 1) + shifts
+    result = scaled(a, exponents_of_entries)
+    is_exact = (scaled(result, -exponents_of_entries) == a).all()
+    return result if is_exact else a

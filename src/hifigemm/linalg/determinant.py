@@ -160,7 +160,7 @@ def _complex_stack(answers: Answers[Any]) -> ComplexDeterminant:
 
 
 def _determinant(a: Array) -> Determinant | ComplexDeterminant:
-    """That of one matrix."""
+    """The determinant of one matrix."""
     check_finite(a=a)
     n = len(a)
     certified = certified_system(a, np.zeros((n, 0), like=a))
@@ -174,20 +174,21 @@ def _determinant(a: Array) -> Determinant | ComplexDeterminant:
 
     trace, error = _log_of_quotient(certified.certificate, unordered)
     factor = sign_of(order) * Fraction(2) ** -int(system.determinant_exponent)
-    real, imag = (factor * part for part in _product_of_diagonal(upper))
+    real, imag = _product_of_diagonal(upper)
     if a.dtype.kind == "c":
-        return _disk(real, imag, trace, error)
-    return _bounds(real, trace.real, error)
+        return _disk(factor * real, factor * imag, trace, error)
+    return _bounds(factor * real, trace.real, error)
 
 
 def sign_of(order: Array) -> int:
     """1 for an even permutation, -1 for an odd one."""
-    places = order.tolist()
+    rows = order.tolist()
     sign = 1
-    for k in range(len(places)):
-        while places[k] != k:
-            target = places[k]
-            places[k], places[target] = places[target], places[k]
+    for k in range(len(rows)):
+        # Exchanges bring row k to its place, and each of them changes the sign
+        while rows[k] != k:
+            target = rows[k]
+            rows[k], rows[target] = rows[target], rows[k]
             sign = -sign
     return sign
 
@@ -210,24 +211,28 @@ def _log_of_quotient(certificate: Certificate, gaps: Array) -> tuple[complex, fl
         )
 
     # Errors of the diagonal: those of R F, |G| |K|, and the sum of n terms
+    is_complex = d.dtype.kind == "c"
     errors = error_of_d + certificate.contraction(sizes)
-    share = 1.5 * gamma(n) if d.dtype.kind == "c" else gamma(n)
-    of_sum = share * np.abs(diagonal(d)).sum()
-    of_series = n * norm * norm / (2.0 * (1.0 - norm))
-    error = above(diagonal(errors).sum() + of_sum + of_series, n + 8)
+    share = 1.5 * gamma(n) if is_complex else gamma(n)
+    error_of_sum = share * np.abs(diagonal(d)).sum()
+    error_of_series = n * norm * norm / (2.0 * (1.0 - norm))
+    error = diagonal(errors).sum() + error_of_sum + error_of_series
     trace = diagonal(d).sum()
-    imag_of_trace = trace.imag if d.dtype.kind == "c" else 0.0 * trace
-    real, imag, bound = numbers(trace.real, imag_of_trace, error)
+    imag_of_trace = trace.imag if is_complex else 0.0 * trace
+    real, imag, bound = numbers(trace.real, imag_of_trace, above(error, n + 8))
     return complex(real, imag), bound
 
 
 def _product_of_diagonal(upper: Array) -> tuple[Fraction, Fraction]:
     """The exact product of the pivots, re and im."""
-    real, imag = 1, 0
+    real = 1
+    imag = 0
     denominator_bits = 0
     for pivot in to_host(diagonal(upper)).tolist():
         x, y = integers_of(np.array([pivot.real, pivot.imag]))
-        real, imag = real * x - imag * y, real * y + imag * x
+        next_real = real * x - imag * y
+        imag = real * y + imag * x
+        real = next_real
         denominator_bits += _bits_below_line(pivot)
     scale = Fraction(2) ** -denominator_bits
     return real * scale, imag * scale
@@ -245,19 +250,21 @@ def _bounds(product: Fraction, trace: float, error: float) -> Determinant:
     """The enclosure product exp(trace -+ error), rounded outward."""
     sign = 1 if product > 0 else -1
     size = abs(product)
-    least, most = Fraction(0), Fraction(0)
+    lower_factor = Fraction(0)
+    upper_factor = Fraction(0)
     if error + abs(trace) < 1.0:
-        least = Fraction(math.exp(trace - error) * (1.0 - _EXP_ERROR))
-        most = Fraction(math.exp(trace + error) * (1.0 + _EXP_ERROR))
-    if not least > 0 or size == 0:
+        lower_factor = Fraction(math.exp(trace - error) * (1.0 - _EXP_ERROR))
+        upper_factor = Fraction(math.exp(trace + error) * (1.0 + _EXP_ERROR))
+    if not lower_factor > 0 or size == 0:
         raise VerificationError(
             f"the determinant is known to a factor of exp({abs(trace) + error:.2g}) alone"
         )
 
     exponent = _exponent_of(size)
     size /= Fraction(2) ** exponent
-    smaller = np.nextafter(nearest(size * least, np.dtype(float)), 0.0)
-    larger = np.nextafter(nearest(size * most, np.dtype(float)), np.inf)
+    double = np.dtype(float)
+    smaller = np.nextafter(nearest(size * lower_factor, double), 0.0)
+    larger = np.nextafter(nearest(size * upper_factor, double), np.inf)
     if sign > 0:
         return Determinant(sign, float(smaller), float(larger), exponent)
     return Determinant(sign, -float(larger), -float(smaller), exponent)
@@ -287,11 +294,14 @@ def _disk(
     exact_imag = (real * sine + imag * cosine) * growth * scale
     double = np.dtype(float)
     center = complex(nearest(exact_real, double), nearest(exact_imag, double))
+
+    # What t may differ by, and the rounding of the center
     share = Fraction(error) + Fraction(error) ** 2 + Fraction(_EXP_ERROR)
     radius = size * growth * scale * share * (1 + Fraction(_EXP_ERROR))
-    radius += abs(exact_real - Fraction(center.real))
-    radius += abs(exact_imag - Fraction(center.imag))
-    if not radius**2 < Fraction(center.real) ** 2 + Fraction(center.imag) ** 2:
+    center_real = Fraction(center.real)
+    center_imag = Fraction(center.imag)
+    radius += abs(exact_real - center_real) + abs(exact_imag - center_imag)
+    if not radius**2 < center_real**2 + center_imag**2:
         raise VerificationError(
             f"the determinant is within {float(radius):.2g} of {center} times 2^{exponent}, and may be zero"
         )

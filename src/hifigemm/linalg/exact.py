@@ -35,8 +35,9 @@ def integers_of(vector: Array) -> Row:
     of them all.
     """
     ratios = [x.as_integer_ratio() for x in vector.tolist()]
-    denominator = max(below for _, below in ratios)
-    return [above * (denominator // below) for above, below in ratios]
+    # All denominators are powers of two, and divide the largest one
+    common = max(denominator for _, denominator in ratios)
+    return [numerator * (common // denominator) for numerator, denominator in ratios]
 
 
 def _eliminate(rows: list[Row], n: int) -> bool:
@@ -46,17 +47,16 @@ def _eliminate(rows: list[Row], n: int) -> bool:
         pivots = [i for i in range(k, n) if rows[i][k]]
         if not pivots:
             return False
-        rows[k], rows[pivots[0]] = rows[pivots[0]], rows[k]
-        pivot_row = rows[k]
+        pivot_row = rows[pivots[0]]
+        rows[pivots[0]] = rows[k]
+        rows[k] = pivot_row
         pivot = pivot_row[k]
-        for i in range(k + 1, n):
-            row = rows[i]
+        for row in rows[k + 1 :]:
             factor = row[k]
-            rows[i] = row[: k + 1] + [
-                (pivot * row[j] - factor * pivot_row[j]) // previous
-                for j in range(k + 1, len(row))
-            ]
-            rows[i][k] = 0
+            for j in range(k + 1, len(row)):
+                minor = pivot * row[j] - factor * pivot_row[j]
+                row[j] = minor // previous
+            row[k] = 0
         previous = pivot
     return True
 
@@ -84,13 +84,14 @@ def nearest(value: Fraction, dtype: np.dtype[Any]) -> float:
     even; Inf beyond its range.
     """
     info = np.finfo(dtype)
-    above, below = abs(value.numerator), value.denominator
-    if above == 0:
+    numerator = abs(value.numerator)
+    denominator = value.denominator
+    if numerator == 0:
         return 0.0
 
     # 2^exponent <= |value| < 2^(exponent + 1)
-    exponent = above.bit_length() - below.bit_length()
-    if above << max(-exponent, 0) < below << max(exponent, 0):
+    exponent = numerator.bit_length() - denominator.bit_length()
+    if numerator << max(-exponent, 0) < denominator << max(exponent, 0):
         exponent -= 1
     unit = max(exponent, int(info.minexp)) - int(info.nmant)
 

@@ -59,33 +59,33 @@ def certified_system(a: Array, b: Array) -> CertifiedSystem:
     """
     system = scaled_system(a, b)
     attempts = 1
-    first = _first_certificate(system)
-    if _norm(first) >= GOOD_NORM and is_wide(system.a):
+    one_word = _certificate_in_one_word(system)
+    if _norm(one_word) >= GOOD_NORM and is_wide(system.a):
         attempts += 1
-        other_system = scaled_system(a, b, matching)
-        other = _first_certificate(other_system)
-        if _norm(other) < _norm(first):
-            system = other_system
-            first = other
-    if first is not None and first.norm < GOOD_NORM:
-        return CertifiedSystem(system, first, attempts)
+        matched_system = scaled_system(a, b, matching)
+        matched = _certificate_in_one_word(matched_system)
+        if _norm(matched) < _norm(one_word):
+            system = matched_system
+            one_word = matched
+    if one_word is not None and one_word.norm < GOOD_NORM:
+        return CertifiedSystem(system, one_word, attempts)
 
     # Two words for the scale in which the inverse in one came closest; from another
-    # first inverse where that is no good start
-    second = None
-    for start in _starts(system.a, first):
+    # inverse where that is no good start
+    two_words = None
+    for start in _starts(system.a, one_word):
         attempts += 1
-        second = _second_certificate(system, start)
-        if second is not None and second.is_proof:
-            return CertifiedSystem(system, second, attempts)
-    if first is not None and first.is_proof:
-        return CertifiedSystem(system, first, attempts)
-    raise VerificationError(_refusal(len(a), first, second))
+        two_words = _certificate_in_two_words(system, start)
+        if two_words is not None and two_words.is_proof:
+            return CertifiedSystem(system, two_words, attempts)
+    if one_word is not None and one_word.is_proof:
+        return CertifiedSystem(system, one_word, attempts)
+    raise VerificationError(_refusal(len(a), one_word, two_words))
 
 
-def _first_certificate(system: ScaledSystem) -> Certificate | None:
-    """That of an inverse in float64; None where elimination ends at a pivot of zero,
-    also for a matrix that differs in its last bits.
+def _certificate_in_one_word(system: ScaledSystem) -> Certificate | None:
+    """The certificate by an inverse in float64; None where elimination ends at a pivot
+    of zero, also for a matrix that differs in its last bits.
     """
     a = system.a
     try:
@@ -100,19 +100,19 @@ def _first_certificate(system: ScaledSystem) -> Certificate | None:
     return None
 
 
-def _starts(a: Array, first: Certificate | None) -> Iterator[Array]:
+def _starts(a: Array, certificate: Certificate | None) -> Iterator[Array]:
     """Inverses in float64 for one in two words to start from."""
-    if first is None:
+    if certificate is None:
         return
-    yield first.inverse
+    yield certificate.inverse
     try:
         yield approximate_inverse(changed(a, CHANGES[0]))
     except np.linalg.LinAlgError:
         return
 
 
-def _second_certificate(system: ScaledSystem, start: Array) -> Certificate | None:
-    """That of an inverse in two words; None where there is none."""
+def _certificate_in_two_words(system: ScaledSystem, start: Array) -> Certificate | None:
+    """The certificate by an inverse in two words; None where there is none."""
     try:
         return prove(system.a, inverse_in_two_words(system.a, start))
     except np.linalg.LinAlgError:
@@ -143,32 +143,34 @@ def changed(a: Array, change: float) -> Array:
     return a * (1.0 + change * to_device_of(a, changes))
 
 
-def inverse_in_two_words(a: Array, first: Array) -> Array:
-    """[Rh Rl], Rh + Rl = R2 R1 with R1 the first inverse and R2 that of R1 A.
+def inverse_in_two_words(a: Array, approximate: Array) -> Array:
+    """[Rh Rl], Rh + Rl = R2 R1 with R1 the approximate inverse and R2 that of R1 A.
 
     Raises numpy.linalg.LinAlgError: R1 is not finite, or a pivot of R1 A is zero.
     """
-    if not np.isfinite(first).all():
+    if not np.isfinite(approximate).all():
         raise np.linalg.LinAlgError("the approximate inverse is not finite")
-    preconditioned = product_of_numbers(first, a, "correct")
-    second = approximate_inverse(preconditioned)
-    if not np.isfinite(second).all():
+    preconditioned = product_of_numbers(approximate, a, "correct")
+    correction = approximate_inverse(preconditioned)
+    if not np.isfinite(correction).all():
         raise np.linalg.LinAlgError("the second inverse is not finite")
-    high, low = product_of_numbers(second, first, result="pair")
+    high, low = product_of_numbers(correction, approximate, result="pair")
     return np.concatenate([high, low], axis=1)
 
 
-def _refusal(n: int, first: Certificate | None, second: Certificate | None) -> str:
+def _refusal(
+    n: int, one_word: Certificate | None, two_words: Certificate | None
+) -> str:
     """The message where nothing was proven."""
-    if first is None:
+    if one_word is None:
         return (
             f"no proof that the matrix ({n} x {n}) is nonsingular: it is so close to a singular one that Gaussian "
             "elimination ends at a pivot of zero"
         )
-    condition = max(x.condition for x in (first, second) if x is not None)
+    condition = max(x.condition for x in (one_word, two_words) if x is not None)
     return (
         f"no proof that the matrix ({n} x {n}) is nonsingular: of I - R A, whose norm has to be less than 1, the "
-        f"bound is {first.norm:.2g} with an inverse R in float64 and {_norm(second):.2g} with one in two words. The "
-        f"estimated condition is {condition:.1e}: the matrix is singular, or closer to a singular one than inverses "
-        "in two words can tell (about 1e-30)"
+        f"bound is {one_word.norm:.2g} with an inverse R in float64 and {_norm(two_words):.2g} with one in two words. "
+        f"The estimated condition is {condition:.1e}: the matrix is singular, or closer to a singular one than "
+        "inverses in two words can tell (about 1e-30)"
     )

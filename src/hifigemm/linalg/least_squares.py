@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -100,7 +100,8 @@ def lstsq(a: Any, b: Any) -> VerifiedSolution:
     if a.ndim < 2:
         raise np.linalg.LinAlgError(f"a has shape {a.shape}; expected matrices")
     is_vector = b.ndim == 1
-    b = b[:, None] if is_vector else b
+    if is_vector:
+        b = b[:, None]
     m, n = a.shape[-2:]
     if b.shape[-2] != m:
         raise ValueError(
@@ -149,8 +150,11 @@ def _solved(a: Array, b: Array) -> tuple[Array, Array]:
         tall, columns = scaled_columns(a.conj().T)
         h, sides = scaled_columns(scaled(b, columns.T))
         if not (scaled(h, -sides - columns.T) == b).all():
-            tall, columns = a.conj().T, np.zeros((1, m), int, like=a)
-            h, sides = b, np.zeros((1, b.shape[1]), int, like=b)
+            # A bit would be lost: nothing is scaled.
+            tall = a.conj().T
+            columns = np.zeros((1, m), int, like=a)
+            h = b
+            sides = np.zeros((1, b.shape[1]), int, like=b)
         f = np.zeros((n, b.shape[1]), dtype, like=b)
 
     system = AugmentedSystem.of(tall)
@@ -166,8 +170,31 @@ def _restored(x: Array, radius: Array, exponents: Array) -> tuple[Array, Array]:
     """
     result = scaled(x, exponents)
     bound = scaled(radius, exponents)
-    is_exact = (scaled(result, -exponents) == x) & (scaled(bound, -exponents) == radius)
+    is_exact = scaled(result, -exponents) == x
+    is_exact &= scaled(bound, -exponents) == radius
     return result, np.where(is_exact, bound, above(bound, 1, LEAST))
+
+
+class _Update(NamedTuple):
+    """R q for the residual q of s and x: what they are changed by."""
+
+    ds: Array
+    dx: Array
+    of_s: Array
+    """A bound of |R q*|, q* the exact residual, for s."""
+    of_x: Array
+    """The same for x."""
+
+    def has_halved(self, before: _Update) -> Any:
+        """For each right side, True if some bound is less than half of one before."""
+        of_s = (self.of_s < 0.5 * before.of_s).any(axis=0)
+        of_x = (self.of_x < 0.5 * before.of_x).any(axis=0)
+        return of_s | of_x
+
+    def chosen(self, is_better: Array, before: _Update) -> _Update:
+        """This update or the one before, for each right side."""
+        pairs = zip(self, before, strict=True)
+        return _Update(*(np.where(is_better, x, y) for x, y in pairs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,63 +235,73 @@ class AugmentedSystem:
                 f"no proof that the matrix ({m} x {n}) has full rank: its triangular factor has no inverse"
             )
 
-        # The sizes that decide the accuracy: each has its way into the bound
-        ones = np.ones((n, 1), like=b)
-        of_b = moduli(q).T @ (moduli(b) @ ones)
-        of_v = moduli(v).T @ (moduli(b).T @ np.ones((m, 1), like=b))
-        largest, *sizes = numbers(
-            moduli(v).sum(axis=1).max(initial=1.0),
-            (moduli(v) @ of_b).max(initial=0.0),
-            (moduli(q) @ of_b).max(initial=0.0),
-            (moduli(q) @ of_v).max(initial=0.0),
-            (moduli(v) @ of_v).max(initial=0.0),
+        # The four blocks of R M, with all numbers by their moduli, decide the accuracy
+        size_of_b = moduli(b)
+        size_of_q = moduli(q)
+        size_of_v = moduli(v)
+        image_of_x = size_of_q.T @ (size_of_b @ np.ones((n, 1), like=b))
+        image_of_s = size_of_v.T @ (size_of_b.T @ np.ones((m, 1), like=b))
+        largest, x_to_x, x_to_s, s_to_s, s_to_x = numbers(
+            size_of_v.sum(axis=1).max(initial=1.0),
+            (size_of_v @ image_of_x).max(initial=0.0),
+            (size_of_q @ image_of_x).max(initial=0.0),
+            (size_of_q @ image_of_s).max(initial=0.0),
+            (size_of_v @ image_of_s).max(initial=0.0),
         )
         weight = 2.0 ** math.frexp(largest)[1]
-        sizes[1] *= weight
-        sizes[3] /= weight
+        size = max(x_to_x, x_to_s * weight, s_to_s, s_to_x / weight)
         is_complex = b.dtype.kind == "c"
-        accuracy = accuracy_of_product(4.0 * max(sizes), max(m, n), is_complex)
+        accuracy = accuracy_of_product(4.0 * size, max(m, n), is_complex)
 
         t = product_of_numbers(q.conj().T, b, accuracy)
+        image_of_v = product_of_numbers(b, v, accuracy)
+        image_of_t = product_of_numbers(q, t, accuracy)
+        near_identity = product_of_numbers(v, t, accuracy)
         return cls(
-            b,
-            q,
-            v,
-            t,
-            1.5 * accuracy if is_complex else accuracy,
-            moduli(product_of_numbers(b, v, accuracy) - q),
-            moduli(b - product_of_numbers(q, t, accuracy)),
-            moduli(identity(n, like=b) - product_of_numbers(v, t, accuracy)),
-            weight,
+            b=b,
+            q=q,
+            v=v,
+            t=t,
+            accuracy=1.5 * accuracy if is_complex else accuracy,
+            gap_of_q=moduli(image_of_v - q),
+            gap_of_b=moduli(b - image_of_t),
+            gap_of_identity=moduli(identity(n, like=b) - near_identity),
+            weight=weight,
         )
 
     def contraction(self, of_s: Array, of_x: Array) -> tuple[Array, Array]:
         """Upper bounds of |I - R M| (of_s; of_x), both nonnegative, by blocks."""
         r = self.accuracy
-        q, v, b, t = (moduli(x) for x in (self.q, self.v, self.b, self.t))
+        q = moduli(self.q)
+        v = moduli(self.v)
+        b = moduli(self.b)
+        t = moduli(self.t)
 
-        # |W|^H of_s, W = B V - Q, and |T - T~| of_x
-        of_w = matmul(self.gap_of_q.T, of_s)
-        of_w = of_w + r * matmul(v.T, matmul(b.T, of_s))
-        of_w = of_w + UNIT * matmul(q.T, of_s)
-        of_t = r * matmul(q.T, matmul(b, of_x)) + UNIT * matmul(t, of_x)
+        # |W|^H of_s, W = B V - Q
+        image_of_w = matmul(self.gap_of_q.T, of_s)
+        image_of_w = image_of_w + r * matmul(v.T, matmul(b.T, of_s))
+        image_of_w = image_of_w + UNIT * matmul(q.T, of_s)
 
-        # The four blocks
+        # |T - T~| of_x, T~ the exact product Q^H B
+        gap_of_t = r * matmul(q.T, matmul(b, of_x)) + UNIT * matmul(t, of_x)
+
+        # |B - Q T| of_x and |I - V T| of_x
         images = matmul(t, of_x)
-        gaps_of_b = matmul(self.gap_of_b, of_x) + r * matmul(q, images)
-        gaps_of_b = gaps_of_b + UNIT * matmul(b, of_x)
-        gaps_of_identity = matmul(self.gap_of_identity, of_x)
-        gaps_of_identity = gaps_of_identity + r * matmul(v, images) + UNIT * of_x
-        first = matmul(q, of_w + of_t) + gaps_of_b
-        second = matmul(v, of_w + of_t) + gaps_of_identity
-        return self._above(first, of_s, of_x), self._above(second, of_s, of_x)
+        gap_of_b = matmul(self.gap_of_b, of_x) + r * matmul(q, images)
+        gap_of_b = gap_of_b + UNIT * matmul(b, of_x)
+        gap_of_identity = matmul(self.gap_of_identity, of_x)
+        gap_of_identity = gap_of_identity + r * matmul(v, images) + UNIT * of_x
+
+        # The rows of blocks, of s and of x
+        rows_of_s = matmul(q, image_of_w + gap_of_t) + gap_of_b
+        rows_of_x = matmul(v, image_of_w + gap_of_t) + gap_of_identity
+        return self._above(rows_of_s, of_s, of_x), self._above(rows_of_x, of_s, of_x)
 
     def norm(self) -> float:
         """a, at least max(|I - R M| v / v)."""
         of_s, of_x = self._weighted_bounds()
-        return max(
-            numbers(of_s.max(initial=0.0), (of_x / self.weight).max(initial=0.0))
-        )
+        relative_of_x = of_x / self.weight
+        return max(numbers(of_s.max(initial=0.0), relative_of_x.max(initial=0.0)))
 
     def enclosure(self, f: Array, h: Array) -> tuple[Array, Array, Array, Array]:
         """s, x and their radii for the right sides f and h.
@@ -278,35 +315,37 @@ class AugmentedSystem:
                 f"no proof that the matrix ({m} x {n}) has full rank: the norm of I - R M has to be less than 1, its "
                 f"bound is {norm:.2g} (estimated condition {self.weight:.1e})"
             )
-        s = np.zeros_like(f)
-        x = np.zeros_like(h)
-        ds, dx, of_s, of_x = self._update(s, x, f, h)
-        for _ in range(_MOST_STEPS):
-            next_s = s + ds
-            next_x = x + dx
-            if (next_s == s).all() and (next_x == x).all():
-                break
-            next_ds, next_dx, next_of_s, next_of_x = self._update(next_s, next_x, f, h)
-            is_better = self._largest(next_of_s, next_of_x) <= self._largest(of_s, of_x)
-            has_gained = is_better & (next_of_x < 0.5 * of_x).any(axis=0)
-            has_gained |= is_better & (next_of_s < 0.5 * of_s).any(axis=0)
-            s = np.where(is_better, next_s, s)
-            x = np.where(is_better, next_x, x)
-            ds = np.where(is_better, next_ds, ds)
-            dx = np.where(is_better, next_dx, dx)
-            of_s = np.where(is_better, next_of_s, of_s)
-            of_x = np.where(is_better, next_of_x, of_x)
-            if not has_gained.any():
-                break
-        radius_of_s, radius_of_x = self._radius(of_s, of_x, norm)
+        s, x, update = self._refined(f, h)
+        radius_of_s, radius_of_x = self._radius(update.of_s, update.of_x, norm)
         is_zero = (f == 0.0).all(axis=0) & (h == 0.0).all(axis=0)
         radius_of_s = np.where(is_zero, 0.0, radius_of_s)
         radius_of_x = np.where(is_zero, 0.0, radius_of_x)
         return s, x, radius_of_s, radius_of_x
 
-    def _update(
-        self, s: Array, x: Array, f: Array, h: Array
-    ) -> tuple[Array, Array, Array, Array]:
+    def _refined(self, f: Array, h: Array) -> tuple[Array, Array, _Update]:
+        """s and x, and the update that refines no right side further."""
+        s = np.zeros_like(f)
+        x = np.zeros_like(h)
+        update = self._update(s, x, f, h)
+        for _ in range(_MOST_STEPS):
+            next_s = s + update.ds
+            next_x = x + update.dx
+            if (next_s == s).all() and (next_x == x).all():
+                break
+            following = self._update(next_s, next_x, f, h)
+            bound = self._largest(update.of_s, update.of_x)
+            is_better = self._largest(following.of_s, following.of_x) <= bound
+            has_gained = is_better & following.has_halved(update)
+
+            # Right sides that became worse stay as they were
+            s = np.where(is_better, next_s, s)
+            x = np.where(is_better, next_x, x)
+            update = following.chosen(is_better, update)
+            if not has_gained.any():
+                break
+        return s, x, update
+
+    def _update(self, s: Array, x: Array, f: Array, h: Array) -> _Update:
         """R q, close to the errors of s and x, and bounds of |R q*|, q* the exact
         residual.
 
@@ -318,33 +357,36 @@ class AugmentedSystem:
         right = np.concatenate([x, identity(k, like=x)])
         q1 = correct_residual(left, right, f)
         q2 = correct_residual(self.b.conj().T, s, h)
-        q, v = moduli(self.q), moduli(self.v)
+        q = moduli(self.q)
+        v = moduli(self.v)
 
         # z, and a bound of its distance from the one of q*
         z = matmul(self.q.conj().T, q1) - matmul(self.v.conj().T, q2)
-        of_z = (self._gamma(m) + 2.0 * UNIT) * matmul(q.T, moduli(q1))
-        of_z = of_z + (self._gamma(n) + 2.0 * UNIT) * matmul(v.T, moduli(q2))
+        share_of_q1 = self._gamma(m) + 2.0 * UNIT
+        share_of_q2 = self._gamma(n) + 2.0 * UNIT
+        of_z = share_of_q1 * matmul(q.T, moduli(q1))
+        of_z = of_z + share_of_q2 * matmul(v.T, moduli(q2))
         of_z = of_z + UNIT * moduli(z) + self._gamma(n) * moduli(z)
 
         # Errors of Q z and V z in one with those of z
-        image = matmul(self.q, z)
-        ds = q1 - image
+        ds = q1 - matmul(self.q, z)
         dx = matmul(self.v, z)
-        of_s = moduli(ds) + 2.0 * UNIT * (moduli(q1) + moduli(ds))
+        size_of_s = moduli(ds)
+        of_s = size_of_s + 2.0 * UNIT * (moduli(q1) + size_of_s)
         of_s = of_s + matmul(q, of_z)
         of_x = moduli(dx) + matmul(v, of_z)
         sizes = moduli(q1), moduli(q2)
-        return ds, dx, self._above(of_s, *sizes), self._above(of_x, *sizes)
+        return _Update(ds, dx, self._above(of_s, *sizes), self._above(of_x, *sizes))
 
     def _radius(self, of_s: Array, of_x: Array, norm: float) -> tuple[Array, Array]:
         """Bounds of the errors of s and x, from those of R q*."""
         beta = above(self._largest(of_s, of_x) / (1.0 - norm), 3)
         bounds_of_s, bounds_of_x = self._weighted_bounds()
-        first = (
-            above(of_s + beta * bounds_of_s, 2, LEAST),
-            above(of_x + beta * bounds_of_x, 2, LEAST),
-        )
-        image_of_s, image_of_x = self.contraction(*first)
+        error_of_s = above(of_s + beta * bounds_of_s, 2, LEAST)
+        error_of_x = above(of_x + beta * bounds_of_x, 2, LEAST)
+
+        # Once more, the errors being R q* and what I - R M makes of them
+        image_of_s, image_of_x = self.contraction(error_of_s, error_of_x)
         return above(of_s + image_of_s, 1), above(of_x + image_of_x, 1)
 
     def _weighted_bounds(self) -> tuple[Array, Array]:
@@ -382,10 +424,9 @@ class AugmentedSystem:
     @cached_property
     def _enlargement(self) -> float:
         """More than sums of rows and columns of Q and V, twice in a row."""
-        sums = [
-            moduli(x).sum(axis=axis).max(initial=0.0)
-            for x in (self.q, self.v)
-            for axis in (0, 1)
-        ]
+        sums = []
+        for x in (moduli(self.q), moduli(self.v)):
+            sums.append(x.sum(axis=0).max(initial=0.0))
+            sums.append(x.sum(axis=1).max(initial=0.0))
         factor = 1.0 + 2.0 * max(numbers(*sums))
         return factor * factor

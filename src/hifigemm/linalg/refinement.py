@@ -51,6 +51,10 @@ SHARP = {1: 2.0**-60, 2: 2.0**-69}
 smaller. A hundredth of a unit in the last place changes a radius by little, 2^-16 of
 one is enough but for few numbers that are that close to a tie.
 """
+ENOUGH = {1: 2.0**-56, 2: SHARP[2]}
+"""The same where only a residual that is rounded once would make them smaller, for the
+price of ten steps: an eighth of a unit in the last place at most.
+"""
 LAST_CHANGE = {1: 2.0**-52, 2: 2.0**-104}
 """Of the largest entry of x, by the number of words: what x changes by when only its own
 rounding is left.
@@ -163,11 +167,12 @@ def _first_enclosure(
     system: ScaledSystem, certificate: Certificate
 ) -> Enclosure | None:
     """The enclosure by the compiled core where one step makes it sharp; else None."""
-    a, b = system.a, system.b
+    a = system.a
+    b = system.b
     is_real = a.dtype.kind == b.dtype.kind == "f"
     if not (is_on_host(a) and is_real and b.shape[1] == 1 and certificate.words == 1):
         return None
-    found = core.enclosed(
+    enclosed = core.enclosed(
         a,
         b,
         certificate.inverse,
@@ -175,9 +180,9 @@ def _first_enclosure(
         certificate.norm,
         certificate.inverse_norm,
     )
-    if found is None:
+    if enclosed is None:
         return None
-    x, radius = found
+    x, radius = enclosed
     return Enclosure(x, None, radius, np.zeros((1, 1), bool), 1)
 
 
@@ -195,7 +200,8 @@ def _refined(
         q = residual(system.a, system.b, x, low, certificate.words, is_quick)
         return _step(certificate, x, low, q)
 
-    share = SHARP[1 if low is None else 2]
+    words = 1 if low is None else 2
+    share = SHARP[words]
     is_quick = True
     step = step_from(x, low)
     steps = 1
@@ -206,6 +212,9 @@ def _refined(
             if step.low is None:
                 step = _in_two_words(step)
             elif step.is_rounded_once:
+                break
+            elif _is_enough(step, words):
+                is_sharp = True
                 break
             else:
                 is_quick = False
@@ -222,6 +231,9 @@ def _refined(
             _is_sharp(step, share), step.is_zero.any(), has_gained.any()
         )
         if not may_gain and (step.is_rounded_once or not is_quick):
+            break
+        if not may_gain and is_quick and _is_enough(step, words):
+            is_sharp = True
             break
         is_quick = is_quick and bool(may_gain)
     return step, steps, bool(is_sharp), bool(has_zeros)
@@ -311,6 +323,12 @@ def _in_two_words(step: _Step) -> _Step:
 def _is_sharp(step: _Step, share: float) -> Any:
     """True if no error is more than a small part of its entry."""
     return (step.error <= share * np.abs(step.x)).all()
+
+
+def _is_enough(step: _Step, words: int) -> bool:
+    """True if a residual that is rounded once is not worth its price."""
+    (is_enough,) = numbers(_is_sharp(step, ENOUGH[words]))
+    return bool(is_enough)
 
 
 def _is_last(step: _Step) -> bool:

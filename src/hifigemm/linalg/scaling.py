@@ -23,13 +23,12 @@ from hifigemm.linalg.arrays import (
     check_finite,
     is_on_host,
     numbers,
+    system_in_scale,
     to_device_of,
     to_host,
-    version_for,
 )
 from hifigemm.linalg.upward import above
 from hifigemm.numerics.bits import LEAST, Array, least_exponent
-from hifigemm.numerics.equilibration import equilibrated
 
 Equilibration = Callable[[Array], tuple[Array, Array]]
 """Exponents of rows, n x 1, and of columns, 1 x n, from those of a matrix."""
@@ -102,7 +101,7 @@ def scaled_system(
     Raises VerificationError: Inf and NaN.
     """
     if exponents_of is None and a.dtype.kind == b.dtype.kind == "f":
-        system = version_for(a, equilibrated)(a, b)
+        system = system_in_scale(a, b)
         if system is not None:
             return ScaledSystem(*system)
     check_finite(a=a, b=b)
@@ -168,7 +167,8 @@ def matching(sizes: Array) -> tuple[Array, Array]:
         distances = np.full(n, _FAR)
         previous = np.full(n, -1)
         is_done = np.zeros(n, bool)
-        current_row, column = row, -1
+        current_row = row
+        column = -1
         while True:
             reduced = costs[current_row] - rows[current_row] - columns
             is_closer = ~is_done & (reduced < distances)
@@ -186,10 +186,12 @@ def matching(sizes: Array) -> tuple[Array, Array]:
             if row_of[column] < 0:
                 break
             current_row = int(row_of[column])
+
+        # Along the path each column takes the row of the column before
         while column >= 0:
-            before = int(previous[column])
-            row_of[column] = row if before < 0 else row_of[before]
-            column = before
+            column_before = int(previous[column])
+            row_of[column] = row if column_before < 0 else row_of[column_before]
+            column = column_before
     return to_device_of(sizes, rows[:, None]), to_device_of(sizes, columns[None, :])
 
 

@@ -75,12 +75,12 @@ class SolutionReport:
 
 @opaque
 def solution_of_numbers(
-    given: dict[str, Any], accuracy: Any, return_report: bool
+    named_operands: dict[str, Any], accuracy: Any, return_report: bool
 ) -> Any:
-    """`solve` of the operands a and b, or of a and the identity, of which nothing but
-    their numbers is asked.
+    """`solve` of the operands a and b, or of a and the identity, whose
+    operations nothing records.
     """
-    operands = wide_operands(**given)
+    operands = wide_operands(**named_operands)
     a = operands.arrays[0]
     check_square(a)
     if len(operands.arrays) > 1:
@@ -118,9 +118,8 @@ def _stack(
     radius = np.full(b.shape, np.inf, operands.real, like=b)
 
     def report_of(index: tuple[int, ...]) -> SolutionReport:
-        x[index], radius[index], report = _system(
-            a[index], b[index], operands.dtype, is_correct
-        )
+        system = a[index], b[index]
+        x[index], radius[index], report = _system(*system, operands.dtype, is_correct)
         return report
 
     reports = Answers(stack, report_of)
@@ -187,5 +186,6 @@ def as_solution(
 ) -> VerifiedSolution:
     """Arrays of the operands' library."""
     if is_vector:
-        x, radius = x[..., 0], radius[..., 0]
+        x = x[..., 0]
+        radius = radius[..., 0]
     return VerifiedSolution(as_native(operands, x), as_native(operands, radius))

@@ -66,12 +66,12 @@ class _Rules:
     @staticmethod
     def backward(ctx: Any, g: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         a, b, x = ctx.saved_tensors
-        of_b, _ = _solve(a.mH, g, ctx.accuracy)
-        of_a = None
+        b_gradient, _ = _solve(a.mH, g, ctx.accuracy)
+        a_gradient = None
         if ctx.needs_input_grad[0]:
-            of_a = -products.matmul(of_b, x.mH, None, "auto", None)
-            of_a = products.gradient_of(of_a, a)
-        return of_a, products.gradient_of(of_b, b), None, None
+            a_gradient = -products.matmul(b_gradient, x.mH, None, "auto", None)
+            a_gradient = products.gradient_of(a_gradient, a)
+        return a_gradient, products.gradient_of(b_gradient, b), None, None
 
     @staticmethod
     def jvp(ctx: Any, da: Any, db: Any, *_: Any) -> tuple[Tensor, None]:
@@ -88,7 +88,7 @@ class _Solution(_Rules, private.SingleLevelFunction):
 
 
 class _Level(_Rules, private.SingleLevelFunction):
-    """Those of one transform of `torch.func`; the ones outside of it still
+    """The derivatives of one transform of `torch.func`; transforms outside of it still
     differentiate what it does.
     """
 
@@ -110,7 +110,8 @@ def _differentiable(
             x, radius = private.below_autograd(_solve, keys, a, b, accuracy)
         return x, radius
     if private.in_forward_ad():
-        (a, da), (b, db) = forward_ad.unpack_dual(a), forward_ad.unpack_dual(b)
+        a, da = forward_ad.unpack_dual(a)
+        b, db = forward_ad.unpack_dual(b)
         if da is not None or db is not None:
             x, radius = _solve(a, b, accuracy)
             tangent = _tangent(a, da, db, x, accuracy)
@@ -134,7 +135,7 @@ def _batched(
 
 @private.untraced
 def _kernel(a: Tensor, b: Tensor, accuracy: str | None = None) -> tuple[Tensor, Tensor]:
-    """The solution of tensors of which nothing but their numbers is asked."""
+    """The solution of tensors whose operations nothing records."""
     numbers = [x.detach() if x.requires_grad else x for x in (a, b)]
     with private.without_autocast():
         operands = dict(zip(("a", "b"), numbers))

@@ -68,7 +68,8 @@ def of_tensor_core(model: TensorCoreModel, fmt: Format, block: int) -> Accumulat
 
     # The largest term is truncated, too, where a product or C has more than F fraction
     # bits.
-    truncated = size if bits >= max(2 * (fmt.t - 1), out.t - 1) else size + 1
+    needed_bits = max(2 * (fmt.t - 1), out.t - 1)
+    truncated = size if bits >= needed_bits else size + 1
     rounding = 2.0 ** (1 - out.t) if model.rounding == "zero" else out.u
 
     floor = max(model.exponent_floor, out.emin)

@@ -73,6 +73,18 @@ def widen(index: Index, width: int) -> Index:
     return (*matrices, slice(vectors.start * width, vectors.stop * width))
 
 
+def product_shape(a: Array, b: Array) -> tuple[int, int, int]:
+    """(batch, m, n) of A B for stacks (batch or 1, m, k) and (batch or 1, k, n)."""
+    return max(len(a), len(b)), a.shape[1], b.shape[2]
+
+
+def shape_of_vectors(x: Array, axis: int) -> tuple[int, ...]:
+    """Shape of one number for each vector along `axis`, which has length 1."""
+    shape = list(x.shape)
+    shape[axis] = 1
+    return tuple(shape)
+
+
 def map_vectors(
     function: Callable[[Array], Array], x: Array, axis: int, size: int = BLOCK_ENTRIES
 ) -> Array:
@@ -82,7 +94,7 @@ def map_vectors(
     """
     if x.size <= size:
         return function(x)
-    shape = (x.shape[0], x.shape[1], 1) if axis == 2 else (x.shape[0], 1, x.shape[2])
+    shape = shape_of_vectors(x, axis)
     results: dict[str, Array] = {}
     for block in vector_blocks(x, axis, size):
         put(results, "all", shape, block, function(x[block]))

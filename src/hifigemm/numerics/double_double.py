@@ -120,8 +120,9 @@ def cut(x: Array, axis: int, count: int, space: Array, *, fewer: bool = False) -
     # The grid of each vector, one for all of its parts: NumPy adds one number to a long
     # vector faster. Vectors out of range become zeros.
     magnitude = space[0]
-    inner_axes = (1, axis + 1)
-    exponent = np.frexp(np.abs(x, out=magnitude).max(axis=inner_axes, keepdims=True))[1]
+    np.abs(x, out=magnitude)
+    largest = magnitude.max(axis=(1, axis + 1), keepdims=True)
+    exponent = np.frexp(largest)[1]
     outside = np.abs(exponent) > _MAX_EXPONENT
     if outside.any():
         x = np.where(outside, 0.0, x)
@@ -194,17 +195,19 @@ def sums_of(
             rows, columns, rows.digit_sum, columns.digit_sum, multiply
         )
     else:
+        exact = []
+        rounded = []
         last = len(rows.parts) - 1
-        pairs = ((i, j) for i in range(last) for j in range(last - i))
-        exact = [multiply(rows.parts[i], columns.parts[j]) for i, j in pairs]
-        rounded = [
-            multiply(a, columns.remainders[last - i]) for i, a in enumerate(rows.parts)
-        ]
+        for i, row_part in enumerate(rows.parts):
+            exact += [multiply(row_part, y) for y in columns.parts[: last - i]]
+            rounded.append(multiply(row_part, columns.remainders[last - i]))
 
     # Their sum in each of the 2**v parts, in the memory of the first of either kind.
-    hi, lo = exact[0], rounded[0]
+    hi = exact[0]
+    lo = rounded[0]
     for block in _row_blocks(hi):
-        total, low = hi[block], lo[block]
+        total = hi[block]
+        low = lo[block]
         for product in exact[1:]:
             total, error = two_sum(total, product[block])
             low += error
@@ -214,7 +217,9 @@ def sums_of(
 
     # The sum over the parts, in a tree.
     while hi.shape[1] > 1:
-        hi, lo = added((hi[:, 0::2], lo[:, 0::2]), (hi[:, 1::2], lo[:, 1::2]))
+        even_parts = hi[:, 0::2], lo[:, 0::2]
+        odd_parts = hi[:, 1::2], lo[:, 1::2]
+        hi, lo = added(even_parts, odd_parts)
     return hi, lo
 
 
@@ -231,7 +236,8 @@ def _fewer_products(
     overwritten.
     """
     # The middle digit of (a_0 + s a_1) (b_0 + s b_1), s = 1 / rows.step.
-    high, small = (multiply(rows.parts[i], columns.parts[i]) for i in (0, 1))
+    high = multiply(rows.parts[0], columns.parts[0])
+    small = multiply(rows.parts[1], columns.parts[1])
     middle = multiply(row_sums, column_sums)
     for block in _row_blocks(middle):
         x = middle[block]
@@ -285,10 +291,10 @@ def is_exact(rows: Cut, columns: Cut) -> Array:
 
     Slices of short entries are zeros after the first ones. False where err is NaN.
     """
-    left = np.concatenate([x.any(axis=3, keepdims=True) for x in rows.parts], 3)
-    right = np.concatenate(
-        [x.any(axis=2, keepdims=True) for x in columns.remainders[::-1]], 2
-    )
+    has_part = [x.any(axis=3, keepdims=True) for x in rows.parts]
+    has_remainder = [x.any(axis=2, keepdims=True) for x in columns.remainders[::-1]]
+    left = np.concatenate(has_part, 3)
+    right = np.concatenate(has_remainder, 2)
     return np.matmul(left + 0.0 * rows.top, right + 0.0 * columns.top) == 0
 
 
@@ -300,7 +306,10 @@ def shifted(hi: Array, lo: Array, err: Array, shift: int) -> tuple[Array, Array,
     if not shift:
         return hi, lo, err
     is_zero = (hi == 0) & (err == 0)
-    hi, lo, err = (scale_by_power(x, np.array(shift)) for x in (hi, lo, err))
+    power = np.array(shift)
+    hi = scale_by_power(hi, power)
+    lo = scale_by_power(lo, power)
+    err = scale_by_power(err, power)
     # 2**-900 is far above the subnormal numbers, to which lo and err would be rounded.
     in_range = (np.abs(hi) >= 2.0**-900) & (np.abs(hi) < np.inf)
     return hi, lo, np.where(in_range | is_zero, err, np.nan)
@@ -316,15 +325,16 @@ def round_once(hi: Array, lo: Array, err: Array, fmt: Format) -> tuple[Array, Ar
     if fmt is not FP32:
         return hi + 0.0, hi + (lo - err) == hi + (lo + err)
     outer = _outer_error(hi, lo, err)
-    lower, values, upper = (
-        x.astype(np.float32) for x in (hi + (lo - outer), hi + 0.0, hi + (lo + outer))
-    )
+    values = (hi + 0.0).astype(np.float32)
+    lower = (hi + (lo - outer)).astype(np.float32)
+    upper = (hi + (lo + outer)).astype(np.float32)
     return values, (lower == upper) & ((values != 0) | (err == 0))
 
 
 def _outer_error(hi: Array, lo: Array, err: Array) -> Array:
     """Upper bound of |hi - A B|: err and the rounding of hi + lo to hi."""
-    outer: Array = err + np.abs(hi) * (2.0**-52 * ((lo != 0) | (err > 0)))
+    is_inexact = (lo != 0) | (err > 0)
+    outer: Array = err + np.abs(hi) * (2.0**-52 * is_inexact)
     return outer
 
 

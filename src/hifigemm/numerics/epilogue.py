@@ -160,7 +160,8 @@ PLAIN = Epilogue()
 
 def _scalar_times_power(x: complex, e: int) -> complex:
     """x 2**e, real where x is real."""
-    re, im = math.ldexp(x.real, e), math.ldexp(x.imag, e)
+    re = math.ldexp(x.real, e)
+    im = math.ldexp(x.imag, e)
     return complex(re, im) if isinstance(x, complex) else re
 
 
@@ -188,21 +189,31 @@ def combine(
             terms = [(s, z.view(real).astype(np.float64)) for s, z in pairs]
             result = _sum_of_products(terms, zero)
         else:
-            # re and im are sums of two products for each scalar.
-            re_terms: list[Term] = []
-            im_terms: list[Term] = []
-            for s, z in pairs:
-                re, im = z.real.astype(np.float64), z.imag.astype(np.float64)
-                re_terms += [(s.real, re), (-s.imag, im)]
-                im_terms += [(s.real, im), (s.imag, re)]
-            shape = pairs[0][1].shape
-            result = np.empty((*shape, 2), like=t.real)
-            result[..., 0] = _sum_of_products(re_terms, zero)
-            result[..., 1] = _sum_of_products(im_terms, zero)
-            result = result.reshape(*shape[:-1], 2 * shape[-1])
-
+            result = _complex_sum(pairs, zero)
         result = result.astype(real)
-        return (result if t.dtype == real else unembed(result)).reshape(t.shape)
+        if t.dtype != real:
+            result = unembed(result)
+        return result.reshape(t.shape)
+
+
+def _complex_sum(pairs: list[tuple[complex, Array]], zero: float) -> Array:
+    """Sum of s z over complex scalars and matrices (s, z), in float64, re and im of an
+    entry side by side along the last axis.
+    """
+    # re and im are sums of two products for each scalar.
+    re_terms: list[Term] = []
+    im_terms: list[Term] = []
+    for s, z in pairs:
+        re = z.real.astype(np.float64)
+        im = z.imag.astype(np.float64)
+        re_terms += [(s.real, re), (-s.imag, im)]
+        im_terms += [(s.real, im), (s.imag, re)]
+
+    shape = pairs[0][1].shape
+    result = np.empty((*shape, 2), like=pairs[0][1].real)
+    result[..., 0] = _sum_of_products(re_terms, zero)
+    result[..., 1] = _sum_of_products(im_terms, zero)
+    return result.reshape(*shape[:-1], 2 * shape[-1])
 
 
 def _sum_of_products(terms: Sequence[Term], zero: float) -> Array:

@@ -14,7 +14,8 @@ Exact when
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,27 +36,50 @@ class Equilibrated(NamedTuple):
     """det A' = det A 2^determinant_exponent: the sum of s and t."""
 
 
-def equilibrated(a: Array, b: Array) -> Equilibrated | None:
-    """The system of A (n x n) and B (n x k), both float64, in scale; None where an
-    entry is not moderate.
+class MatrixInScale(NamedTuple):
+    """A' and its exponents: s, n x 1, and t, 1 x n."""
+
+    a: Array
+    rows: Array
+    columns: Array
+
+
+def matrix_in_scale(a: Array, are_others_moderate: Any) -> MatrixInScale | None:
+    """A (n x n, float64) with rows and columns in scale; None where an entry is not
+    moderate, or `are_others_moderate` is false.
     """
     sizes = np.abs(a)
-    sizes_of_b = np.abs(b)
-    if not bool(_are_moderate(sizes) & _are_moderate(sizes_of_b)):
+    if not bool(_are_moderate(sizes) & are_others_moderate):
         return None
 
     # Rows, then columns of what they make of A
     rows = -_exponents(sizes, axis=1)
     in_scale = power_of_two(rows)
     columns = -_exponents(sizes * in_scale, axis=0)
+    return MatrixInScale(a * in_scale * power_of_two(columns), rows, columns)
+
+
+def equilibrated(
+    a: Array,
+    b: Array,
+    in_scale: Callable[[Array, Any], MatrixInScale | None] = matrix_in_scale,
+) -> Equilibrated | None:
+    """The system of A (n x n) and B (n x k), both float64, in scale; None where an
+    entry is not moderate.
+    """
+    sizes_of_b = np.abs(b)
+    matrix = in_scale(a, _are_moderate(sizes_of_b))
+    if matrix is None:
+        return None
 
     # Right sides, in scale with the rows
-    sides = -_exponents(sizes_of_b * in_scale, axis=0)
+    of_rows = power_of_two(matrix.rows)
+    sides = -_exponents(sizes_of_b * of_rows, axis=0)
     return Equilibrated(
-        a * in_scale * power_of_two(columns),
-        b * in_scale * power_of_two(sides),
-        columns.reshape(-1, 1) - sides,
-        rows.sum() + columns.sum(),
+        matrix.a,
+        b * of_rows * power_of_two(sides),
+        matrix.columns.reshape(-1, 1) - sides,
+        matrix.rows.sum() + matrix.columns.sum(),
     )
 
 

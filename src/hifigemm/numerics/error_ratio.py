@@ -18,7 +18,12 @@ from functools import lru_cache
 import numpy as np
 
 from hifigemm.numerics.bits import Array
-from hifigemm.numerics.blocking import put, vector_blocks
+from hifigemm.numerics.blocking import (
+    product_shape,
+    put,
+    shape_of_vectors,
+    vector_blocks,
+)
 from hifigemm.numerics.embedding import components
 from hifigemm.numerics.estimates import (
     MAGNITUDE_BITS_DOWN,
@@ -56,8 +61,7 @@ def error_ratio(
     top = 2**MAGNITUDE_BITS_DOWN - 1
 
     # The ratios of some rows of the result at a time.
-    batch = max(len(a), len(b))
-    m, n = a.shape[1], b.shape[2]
+    batch, m, n = product_shape(a, b)
     step = max(entries // (batch * n), 1)
     largest = 0.0
     for start in range(0, m, step):
@@ -80,7 +84,7 @@ def _sizes(x: Array, axis: int, block_entries: int) -> tuple[Array, Array, Array
 
     Norms and sums are in units of 2**e, and 0 for vectors with an Inf or NaN.
     """
-    shape = (x.shape[0], x.shape[1], 1) if axis == 2 else (x.shape[0], 1, x.shape[2])
+    shape = shape_of_vectors(x, axis)
     sizes: dict[str, Array] = {}
     for block in vector_blocks(x, axis, block_entries):
         y = x[block]
@@ -129,7 +133,9 @@ def largest_ratio(terms: int, r: float, half_range: int) -> float:
 
     if not suffices(0):
         return -math.inf
-    low, high = 0, 0x7FF << 52  # the bits of 0 and of inf
+    # From the bits of 0 to those of inf.
+    low = 0
+    high = 0x7FF << 52
     while high - low > 1:
         middle = (low + high) // 2
         if suffices(middle):

@@ -65,7 +65,7 @@ class Maxima(NamedTuple):
     largest: Array  # int64 (k,): S_h, or NO_EXPONENT where all entries are zeros
     # int64 (k,): the exponent of the smallest component other than zero, where there is
     # one
-    least: Array
+    smallest: Array
     spread: int  # the largest mean of R_i - e_ih over a row, rounded down
 
 
@@ -118,9 +118,9 @@ def chosen_exponents(left: Maxima, right: Maxima) -> Array:
     d = np.where(has_left & has_right, np.clip(d, -_MOST, _MOST), 0)
 
     # Where an entry would be subnormal, bits of it might be lost.
-    least_left = (left.least + d)[has_left]
-    least_right = (right.least - d)[has_right]
-    if min(least_left.min(initial=0), least_right.min(initial=0)) < _LEAST_NORMAL:
+    smallest_left = (left.smallest + d)[has_left].min(initial=0)
+    smallest_right = (right.smallest - d)[has_right].min(initial=0)
+    if min(smallest_left, smallest_right) < _LEAST_NORMAL:
         return np.zeros_like(d)
     return d
 
@@ -176,28 +176,31 @@ def _maxima(x: Array, axis: int, block_entries: int) -> Maxima:
     k = x.shape[axis]
     across = (0, 3 - axis)
     largest = np.full(k, NO_EXPONENT, np.int64)
-    least = np.full(k, -NO_EXPONENT, np.int64)
+    smallest = np.full(k, -NO_EXPONENT, np.int64)
     spread = 0
     for block in vector_blocks(x, axis, block_entries):
-        y = x[block]
-        exponents = entry_exponents(y)
+        entries = x[block]
+        exponents = entry_exponents(entries)
         has_entry = exponents > NO_EXPONENT
         vector = exponents.max(axis=axis, keepdims=True, initial=NO_EXPONENT)
 
         # How large the entries are beside the largest of their vector.
-        below = np.where(has_entry, vector - exponents, 0)
-        beside = np.where(has_entry, -below, NO_EXPONENT)
-        largest = np.maximum(largest, beside.max(axis=across, initial=NO_EXPONENT))
+        distance = np.where(has_entry, vector - exponents, 0)
+        relative = np.where(has_entry, -distance, NO_EXPONENT)
+        largest = np.maximum(largest, relative.max(axis=across, initial=NO_EXPONENT))
         counts = np.maximum(has_entry.sum(axis=axis), 1)
-        spread = max(spread, int((below.sum(axis=axis) // counts).max(initial=0)))
+        means = distance.sum(axis=axis) // counts
+        spread = max(spread, int(means.max(initial=0)))
 
         # The smallest component of entries that count.
-        for component in (y.real, y.imag) if y.dtype.kind == "c" else (y,):
-            smallest = _exponents(component)
-            is_seen = has_entry & (smallest > NO_EXPONENT)
-            smallest = np.where(is_seen, smallest, -NO_EXPONENT)
-            least = np.minimum(least, smallest.min(axis=across, initial=-NO_EXPONENT))
-    return Maxima(largest, least, spread)
+        is_complex = entries.dtype.kind == "c"
+        for part in (entries.real, entries.imag) if is_complex else (entries,):
+            part_exponents = _exponents(part)
+            has_exponent = has_entry & (part_exponents > NO_EXPONENT)
+            part_exponents = np.where(has_exponent, part_exponents, -NO_EXPONENT)
+            lowest = part_exponents.min(axis=across, initial=-NO_EXPONENT)
+            smallest = np.minimum(smallest, lowest)
+    return Maxima(largest, smallest, spread)
 
 
 def _mean(numbers: Array) -> int:

@@ -84,9 +84,8 @@ def rounded_integers(
     limbs = sign * limbs
     if addend is not None:
         c = np.where(np.isfinite(addend.c), addend.c, 0).astype(np.float64)
-        limbs, exponent = _with_term(
-            limbs, exponent, c * addend.sign, np.full(len(c), addend.exponent)
-        )
+        c_exponent = np.full(len(c), addend.exponent)
+        limbs, exponent = _with_term(limbs, exponent, c * addend.sign, c_exponent)
     values = round_limbs(limbs.copy(), exponent, fmt).values
     if addend is not None:
         signed = addend.c * addend.c.dtype.type(addend.sign)
@@ -98,12 +97,15 @@ def rounded_integers(
     # infinity, and nothing is taken away from it.
     is_finite = np.isfinite(values)
     near = np.where(is_finite, values, 0).astype(np.float64)
-    rest, unit = _with_term(limbs, exponent, -near, np.zeros(len(near), np.int64))
-    rounded = round_limbs(rest.copy(), unit, fmt)
+    no_shift = np.zeros(len(near), np.int64)
+    remainder, unit = _with_term(limbs, exponent, -near, no_shift)
+    rounded = round_limbs(remainder.copy(), unit, fmt)
     if result == "pair":
         return values, np.where(is_finite, rounded.values, 0).astype(values.dtype)
-    carry(rest)
-    side = np.where(rest[-1] < 0, -1, np.where(rounded.magnitude >= 0, 1, 0))
+    carry(remainder)
+    is_negative = remainder[-1] < 0
+    is_nonzero = rounded.magnitude >= 0
+    side = np.where(is_negative, -1, np.where(is_nonzero, 1, 0))
     largest = np.finfo(result_dtype(fmt)).max
     return neighbours(np.clip(values, -largest, largest), side)
 
@@ -125,23 +127,25 @@ def _with_term(
     # Room for both, one more limb for what a shift reaches into, and one for the sign.
     swept = limbs.copy()
     carry(swept)
-    bits = np.maximum(shifts + LIMB_BITS * len(limbs), x_shifts + 2 * LIMB_BITS)
-    count = int(bits.max(initial=0)) // LIMB_BITS + 3
+    bits = shifts + LIMB_BITS * len(limbs)
+    x_bits = x_shifts + 2 * LIMB_BITS
+    most_bits = int(np.maximum(bits, x_bits).max(initial=0))
+    count = most_bits // LIMB_BITS + 3
     total = np.zeros((count, len(x)), np.int64)
     columns = np.arange(len(x))
 
     def add(part: Array, shift: Array) -> None:
         """Add part 2**shift, for parts of up to 32 bits and a sign."""
-        first, within = np.divmod(shift, LIMB_BITS)
-        moved = part << within
-        total[first, columns] += moved & _MASK
-        total[first + 1, columns] += moved >> LIMB_BITS
+        index, shift_in_limb = np.divmod(shift, LIMB_BITS)
+        shifted = part << shift_in_limb
+        total[index, columns] += shifted & _MASK
+        total[index + 1, columns] += shifted >> LIMB_BITS
 
-    for j, limb in enumerate(swept):
-        is_last = j == len(swept) - 1
-        add((limb & _MASK) if is_last else limb, shifts + LIMB_BITS * j)
-        if is_last:
-            add(limb >> LIMB_BITS, shifts + LIMB_BITS * (j + 1))
+    # The last limb has the sign, and more than 32 bits.
+    for j, limb in enumerate(swept[:-1]):
+        add(limb, shifts + LIMB_BITS * j)
+    add(swept[-1] & _MASK, shifts + LIMB_BITS * (len(swept) - 1))
+    add(swept[-1] >> LIMB_BITS, shifts + LIMB_BITS * len(swept))
     add(significand & _MASK, x_shifts)
     add(significand >> LIMB_BITS, x_shifts + LIMB_BITS)
     return total, unit

@@ -82,8 +82,9 @@ def word_sums(
     words over `k_block` terms. Where `num_sums` leaves sums out, the others hold the
     product modulo 2**(22 num_sums).
     """
-    shape = (*np.broadcast_shapes(a.shape[:1], b.shape[:1]), a.shape[1], b.shape[2])
-    sums = np.zeros((num_sums, *shape), np.int64, like=a)
+    (batch,) = np.broadcast_shapes(a.shape[:1], b.shape[:1])
+    shape = (num_sums, batch, a.shape[1], b.shape[2])
+    sums = np.zeros(shape, np.int64, like=a)
     for block, start in enumerate(range(0, a.shape[2], k_block), 1):
         left = cut(a[:, :, start : start + k_block], counts[0], dtype)
         right = cut(b[:, start : start + k_block], counts[1], dtype)
@@ -130,5 +131,6 @@ def python_integers(sums: Array) -> Array:
     carry(sums, WORD_BITS)
     total = sums[len(sums) - 1].astype(object)
     for s in range(len(sums) - 2, 0, -2):
-        total = total * 2 ** (2 * WORD_BITS) + ((sums[s] << WORD_BITS) + sums[s - 1])
+        pair = (sums[s] << WORD_BITS) + sums[s - 1]
+        total = total * 2 ** (2 * WORD_BITS) + pair
     return total if len(sums) % 2 else total * 2**WORD_BITS + sums[0]

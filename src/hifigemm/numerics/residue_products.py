@@ -63,7 +63,10 @@ def product_operands(residues: list[Array], moduli: ModuliSet) -> Array:
     for x, y, p, j in zip(*residues, moduli.moduli, moduli.splits, strict=True):
         x = x.astype(np.float64)
         y = y.astype(np.float64)
-        factors = [x + j * y, x - j * y] if j else [x, y, x + y]
+        if j:
+            factors = [x + j * y, x - j * y]
+        else:
+            factors = [x, y, x + y]
         planes += [reduce_centred(factor, p).astype(np.int8) for factor in factors]
     return np.stack(planes)
 
@@ -78,17 +81,18 @@ def scaled_residues(
     """
     axis = scale.axis
     is_complex = x.dtype.kind == "c"
-    shape = (len(x), num_planes(moduli, is_complex), x.shape[3 - axis], x.shape[axis])
+    num_vectors = x.shape[3 - axis]
+    shape = (len(x), num_planes(moduli, is_complex), num_vectors, x.shape[axis])
     planes = np.empty(shape, np.int8, like=x)
     for block in vector_blocks(x, axis, block_entries):
         exponent = scale.exponent[block]
         nearest = scale.nearest[block]
-        residues_of_components = [
-            residues(
-                round_to_integers(part, exponent, nearest), moduli.moduli, block_entries
+        residues_of_components = []
+        for part in components(x[block]):
+            integers = round_to_integers(part, exponent, nearest)
+            residues_of_components.append(
+                residues(integers, moduli.moduli, block_entries)
             )
-            for part in components(x[block])
-        ]
         if is_complex:
             operands = product_operands(residues_of_components, moduli)
         else:
@@ -108,7 +112,8 @@ def residue_gemm(
     may be any representatives in [-128, 127].
     """
     count = left.shape[1]
-    m, n = left.shape[2], right.shape[2]
+    m = left.shape[2]
+    n = right.shape[2]
     batch = max(len(left), len(right))
     moduli_of_planes = np.array(moduli.of_planes(count), np.float64)[:, None, None]
     out = np.empty((batch, count, m, n), np.int8, like=left)
@@ -140,20 +145,23 @@ def product_residues(products: Array, moduli: ModuliSet) -> Array:
         return products
     batch, _, m, n = products.shape
     out = np.empty((batch, len(moduli.moduli), m, 2 * n), np.int8, like=products)
-    first = 0
+    first_product = 0
     for l, (p, j) in enumerate(zip(moduli.moduli, moduli.splits, strict=True)):
         # The two or three products of this modulus.
         count = 2 if j else 3
-        x = [products[:, q].astype(np.float64) for q in range(first, first + count)]
-        first += count
+        planes = range(first_product, first_product + count)
+        x = [products[:, q].astype(np.float64) for q in planes]
+        first_product += count
         if j:
             half = centred(pow(2, -1, p), p)
             half_over_j = centred(pow(2 * j, -1, p), p)
-            out[:, l, :, 0::2] = reduce_centred((x[0] + x[1]) * half, p)
-            out[:, l, :, 1::2] = reduce_centred((x[0] - x[1]) * half_over_j, p)
+            re = (x[0] + x[1]) * half
+            im = (x[0] - x[1]) * half_over_j
         else:
-            out[:, l, :, 0::2] = reduce_centred(x[0] - x[1], p)
-            out[:, l, :, 1::2] = reduce_centred(x[2] - x[0] - x[1], p)
+            re = x[0] - x[1]
+            im = x[2] - x[0] - x[1]
+        out[:, l, :, 0::2] = reduce_centred(re, p)
+        out[:, l, :, 1::2] = reduce_centred(im, p)
     return out
 
 
@@ -216,7 +224,7 @@ def crt_rounded_once(
     if c is not None:
         c_exponent = rounding.c_exponent + shift
         addend = Addend(c.ravel(), c_exponent, rounding.c_sign)
-    first, second = rounded_integers(
+    values, second_values = rounded_integers(
         limbs,
         exponent,
         fmt,
@@ -224,5 +232,7 @@ def crt_rounded_once(
         addend=addend,
         sign=rounding.sign,
     )
-    shape = batch, m, n
-    return first.reshape(shape), None if second is None else second.reshape(shape)
+    values = values.reshape(batch, m, n)
+    if second_values is None:
+        return values, None
+    return values, second_values.reshape(batch, m, n)

@@ -50,6 +50,7 @@ from hifigemm.numerics.bits import (
     power_of_two,
     scale_by_power,
 )
+from hifigemm.numerics.blocking import product_shape
 from hifigemm.numerics.eft import two_product, two_sum
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.special import fill_nonfinite, nonfinite_vectors
@@ -119,95 +120,133 @@ def rounded_sums(
         float64 or float32, k at most MAX_TERMS.
     """
     with np.errstate(all="ignore"):
-        is_open = np.ones((max(len(a), len(b)), a.shape[1], b.shape[2]), bool)
+        is_open = np.ones(product_shape(a, b), bool)
         values = np.zeros(is_open.shape)
-        second = np.zeros(is_open.shape)
-        finite = addend
-        if addend is not None:
-            c = np.where(np.isfinite(addend.c), addend.c, 0).astype(np.float64)
-            finite = Addend(c, addend.exponent, addend.sign)
+        second_values = np.zeros(is_open.shape)
+        finite = None if addend is None else _finite(addend)
+
+        # Sums in one or two words settle most of the values.
         if result == "array":
             form = form or form_for(a.shape[2], fmt)
             values, is_certain = quick_sums(a, b, fmt, shift, finite, form)
             is_open = ~is_certain
+
+        # Three words settle nearly all others, and both values of a pair or enclosure.
         if is_open.any():
-            words, seconds, is_certain = sums_in_three_words(
+            settled, second_values, is_certain = sums_in_three_words(
                 a, b, fmt, shift, finite, result
             )
-            values = np.where(is_open, words, values)
-            second = seconds
+            values = np.where(is_open, settled, values)
             is_open = is_open & ~is_certain
+
+        # The few that are left are added as integers of all their bits.
         rows = nonfinite_vectors(a, 2)
         cols = nonfinite_vectors(b, 1)
         is_open = is_open & ~(rows | cols)
         for entry in zip(*np.nonzero(is_open), strict=True):
-            values[entry], second[entry] = by_all_bits(
+            values[entry], second_values[entry] = by_all_bits(
                 a, b, fmt, shift, finite, result, entry
             )
+
+        # Infinities and NaNs are those of IEEE arithmetic, which have no remainder.
         fill_nonfinite(values, a, b, rows, cols)
         if result == "enclosure":
-            fill_nonfinite(second, a, b, rows, cols)
+            fill_nonfinite(second_values, a, b, rows, cols)
         if addend is not None:
             c = addend.c.astype(np.float64, copy=False)
             values = np.where(np.isfinite(c), values, values + addend.sign * c)
         if result == "pair":
-            second = np.where(np.isfinite(values), second, 0.0)
+            second_values = np.where(np.isfinite(values), second_values, 0.0)
+
         dtype = result_dtype(fmt)
-        return values.astype(dtype), (
-            None if result == "array" else second.astype(dtype)
-        )
+        if result == "array":
+            return values.astype(dtype), None
+        return values.astype(dtype), second_values.astype(dtype)
+
+
+def _finite(addend: Addend) -> Addend:
+    """The addend in float64, with zeros in the place of infinities and NaNs."""
+    c = np.where(np.isfinite(addend.c), addend.c, 0).astype(np.float64)
+    return Addend(c, addend.exponent, addend.sign)
 
 
 def quick_sums(
     a: Array, b: Array, fmt: Format, shift: int, addend: Addend | None, form: str
 ) -> tuple[Array, Array]:
     """Values rounded once, in float64, and where that is certain."""
-    k = a.shape[2]
-    batch = max(len(a), len(b))
-    zeros = np.zeros((batch, a.shape[1], b.shape[2]))
-    start = zeros
+    start = np.zeros(product_shape(a, b))
     if addend is not None:
-        start = zeros + scale_by_power(
-            addend.sign * addend.c, np.array(addend.exponent)
-        )
+        signed = addend.sign * addend.c
+        start = start + scale_by_power(signed, np.array(addend.exponent))
     if form == "biased":
-        grid = _biased_exponents(a, 2) + _biased_exponents(b, 1) - 2044
-        grid = grid + np.zeros(zeros.shape, np.int64)
-        if addend is not None:
-            grid = np.maximum(grid, _biased_exponent(start) - 1022)
-        grid += ceil_log2(k + 2)
-        in_range = (grid > -800) & (grid < 1000)
-        bias = 3.0 * power_of_two(np.where(in_range, grid, 0))
-        biased = bias + start
-        low = start - (biased - bias)
-        high, _, low, _ = chained(a, b, (biased, zeros, low, zeros), form)
-        high = high - bias
-        err = (k + 1.0) * (k + 4.0) * (bias * 2.0**-107)
-        err = np.where(in_range, err, np.nan)
+        high, low, err = _biased_sums(a, b, start, has_addend=addend is not None)
     else:
-        words = start, zeros, zeros, np.abs(start)
-        high, _, low, size = chained(a, b, words, form)
-        if form == "one word":
-            err = (k + 4.0) * _UNIT * size
-        else:
-            factor = (k + 5.0) * _UNIT
-            err = 0.51 * factor * factor * size
-    err = err + (k + 1.0) * _UNDERFLOW
+        high, low, err = _plain_sums(a, b, start, form)
 
     # They are rounded where neither they nor results are near the ends of the range.
     high, low = two_sum(high, low)
     values = scale_by_power(high, np.array(shift))
-    in_range = np.ones(zeros.shape, bool)
+    in_range = np.ones(values.shape, bool)
     for x in (high, values):
-        in_range &= (np.abs(x) >= 2.0**-900) & (np.abs(x) < 2.0**1000)
+        magnitude = np.abs(x)
+        in_range &= (magnitude >= 2.0**-900) & (magnitude < 2.0**1000)
     if fmt is not FP32:
-        return values, (high + (low - err) == high + (low + err)) & in_range
+        is_certain = high + (low - err) == high + (low + err)
+        return values, is_certain & in_range
+
+    # float32 is certain where both ends of an interval around the sum round alike.
     margin = err * (1.0 + 2.0**-20) + np.abs(high) * 2.0**-51
+    power = np.array(shift)
     values = values.astype(np.float32)
-    least = scale_by_power(high - margin, np.array(shift)).astype(np.float32)
-    most = scale_by_power(high + margin, np.array(shift)).astype(np.float32)
-    is_certain = (least == most) & (values != 0) & in_range
+    lower = scale_by_power(high - margin, power).astype(np.float32)
+    upper = scale_by_power(high + margin, power).astype(np.float32)
+    is_certain = (lower == upper) & (values != 0) & in_range
     return values.astype(np.float64), is_certain
+
+
+def _plain_sums(
+    a: Array, b: Array, start: Array, form: str
+) -> tuple[Array, Array, Array]:
+    """high, low and err of A B + start in one or two words."""
+    k = a.shape[2]
+    zeros = np.zeros(start.shape)
+    words = start, zeros, zeros, np.abs(start)
+    high, _, low, size = chained(a, b, words, form)
+    if form == "one word":
+        err = (k + 4.0) * _UNIT * size
+    else:
+        factor = (k + 5.0) * _UNIT
+        err = 0.51 * factor * factor * size
+    return high, low, err + (k + 1.0) * _UNDERFLOW
+
+
+def _biased_sums(
+    a: Array, b: Array, start: Array, *, has_addend: bool
+) -> tuple[Array, Array, Array]:
+    """high, low and err of A B + start in a biased word; err is NaN where the bias is
+    out of range.
+    """
+    k = a.shape[2]
+    zeros = np.zeros(start.shape)
+
+    # 2**grid lies above all partial sums.
+    grid = _biased_exponents(a, 2) + _biased_exponents(b, 1) - 2044
+    grid = grid + np.zeros(start.shape, np.int64)
+    if has_addend:
+        grid = np.maximum(grid, _biased_exponent(start) - 1022)
+    grid += ceil_log2(k + 2)
+    in_range = (grid > -800) & (grid < 1000)
+    bias = 3.0 * power_of_two(np.where(in_range, grid, 0))
+
+    # What the biased word has no room for of C begins the low word.
+    biased = bias + start
+    low = start - (biased - bias)
+    high, _, low, _ = chained(a, b, (biased, zeros, low, zeros), "biased")
+
+    # The bias is 3 2**grid: 2**-107 of it is 1.5 times u 2**(grid - 52) / 2.
+    err = (k + 1.0) * (k + 4.0) * (bias * 2.0**-107)
+    err = np.where(in_range, err, np.nan)
+    return high - bias, low, err + (k + 1.0) * _UNDERFLOW
 
 
 def chained(
@@ -229,13 +268,13 @@ def chained(
             low = low + (((high - s) + product) + error)
             high = s
         else:
-            high, lost = two_sum(high, product)
+            high, loss = two_sum(high, product)
             if form == "two words":
-                low = low + (lost + error)
+                low = low + (loss + error)
             else:
-                middle, first_loss = two_sum(middle, lost)
-                middle, second_loss = two_sum(middle, error)
-                low = low + (first_loss + second_loss)
+                middle, loss_of_sum = two_sum(middle, loss)
+                middle, loss_of_product = two_sum(middle, error)
+                low = low + (loss_of_sum + loss_of_product)
         size = size + np.abs(product)
     return high, middle, low, size
 
@@ -244,11 +283,43 @@ def sums_in_three_words(
     a: Array, b: Array, fmt: Format, shift: int, addend: Addend | None, result: str
 ) -> tuple[Array, Array, Array]:
     """Both values, in float64, and where both are certain."""
-    k = a.shape[2]
-    zeros = np.zeros((max(len(a), len(b)), a.shape[1], b.shape[2]))
     row_scale = _scale(a, 2)
     column_scale = _scale(b, 1)
     scale = row_scale + column_scale
+    sums, is_exact = _scaled_sums(a, b, addend, row_scale, column_scale)
+    high, middle, low, err = sums
+    exponent = scale + shift + np.zeros(high.shape, np.int64)
+    values, is_certain = rounded_words(sums, is_exact, exponent, fmt)
+    if result == "array":
+        return values, np.zeros(high.shape), is_certain
+
+    # What is left of the sums, in three words: it is rounded once more, or its sign
+    # tells on which side of the value the sum lies.
+    near = values
+    if result == "enclosure":
+        near = _nearest_finite(near, fmt)
+    high, loss = two_sum(high, -_times_power(near, -exponent))
+    middle, loss = two_sum(middle, loss)
+    high, middle, low = normalised(high, middle, low + loss)
+    if result == "pair":
+        remainders = Sums(high, middle, low, err)
+        low_values, is_low_certain = rounded_words(remainders, is_exact, exponent, fmt)
+        return values, low_values, is_certain & (is_low_certain | np.isinf(values))
+    margin = err * (1.0 + 2.0**-20)
+    is_certain &= is_exact | (np.abs(high) - np.abs(middle) > margin)
+    lower, upper = _neighbours(near, np.sign(high), fmt)
+    return lower, upper, is_certain
+
+
+def _scaled_sums(
+    a: Array, b: Array, addend: Addend | None, row_scale: Array, column_scale: Array
+) -> tuple[Sums, Array]:
+    """2**-scale (A B + s C) for scale = row_scale + column_scale, in three words, and
+    where they are exact.
+    """
+    k = a.shape[2]
+    scale = row_scale + column_scale
+    zeros = np.zeros(product_shape(a, b))
     start = zeros
     if addend is not None:
         exponent = addend.exponent - scale + np.zeros(zeros.shape, np.int64)
@@ -262,38 +333,18 @@ def sums_in_three_words(
     # Terms are multiples of a unit: words that stay below 2**53 of it lose nothing.
     unit_bit = lowest_bit(a, 2) + lowest_bit(b, 1)
     if addend is not None:
-        bits = lowest_bit(addend.c[..., None], -1)[..., 0] + addend.exponent
-        unit_bit = np.minimum(unit_bit, bits)
+        c_bit = lowest_bit(addend.c[..., None], -1)[..., 0] + addend.exponent
+        unit_bit = np.minimum(unit_bit, c_bit)
     unit_bit = np.minimum(unit_bit - scale, 900) + np.zeros(zeros.shape, np.int64)
-    in_range = unit_bit > -900
-    unit = np.where(in_range, power_of_two(np.maximum(unit_bit, -900)), 0.0)
+    has_unit = unit_bit > -900
+    unit = np.where(has_unit, power_of_two(np.maximum(unit_bit, -900)), 0.0)
     factor = (k + 5.0) * _UNIT
     is_exact = factor * factor * size <= unit * 2.0**51
-    is_exact &= in_range & (np.abs(high) < 2.0**1000)
+    is_exact &= has_unit & (np.abs(high) < 2.0**1000)
+
     err = factor * factor * factor * size + (k + 1.0) * _UNDERFLOW
     err = np.where(is_exact, 0.0, err)
-    exponent = scale + shift + np.zeros(zeros.shape, np.int64)
-    sums = Sums(high, middle, low, err)
-    values, is_certain = rounded_words(sums, is_exact, exponent, fmt)
-    if result == "array":
-        return values, zeros, is_certain
-
-    # What is left of the sums, in three words: it is rounded once more, or its sign
-    # tells on which side of the value the sum lies.
-    near = values
-    if result == "enclosure":
-        near = _nearest_finite(near, fmt)
-    high, lost = two_sum(high, -_times_power(near, -exponent))
-    middle, lost = two_sum(middle, lost)
-    high, middle, low = normalised(high, middle, low + lost)
-    if result == "pair":
-        sums = Sums(high, middle, low, err)
-        second, is_second_certain = rounded_words(sums, is_exact, exponent, fmt)
-        return values, second, is_certain & (is_second_certain | np.isinf(values))
-    margin = err * (1.0 + 2.0**-20)
-    is_certain &= is_exact | (np.abs(high) - np.abs(middle) > margin)
-    lower, upper = _neighbours(near, np.sign(high), fmt)
-    return lower, upper, is_certain
+    return Sums(high, middle, low, err), is_exact
 
 
 def rounded_words(
@@ -305,29 +356,28 @@ def rounded_words(
     is_nonzero = is_exact | (np.abs(high) - np.abs(middle) > margin)
     if fmt is FP32:
         margin = margin + np.abs(high) * 2.0**-51
-        values, least, most = (
-            _times_power(x, exponent).astype(np.float32)
-            for x in (to_odd(high, middle), high - margin, high + margin)
-        )
-        is_certain = is_exact | ((least == most) & is_nonzero)
+        values = _times_power(to_odd(high, middle), exponent).astype(np.float32)
+        lower = _times_power(high - margin, exponent).astype(np.float32)
+        upper = _times_power(high + margin, exponent).astype(np.float32)
+        is_certain = is_exact | ((lower == upper) & is_nonzero)
         return np.where(high == 0, 0.0, values.astype(np.float64)), is_certain
 
     # Results below the normal numbers are rounded at the unit of a number that is added
     # and taken away again: the smallest normal number, with the sign of the sum. Their
     # sum is at most twice that number, so that its unit is that of subnormal results.
     smallest = power_of_two(np.clip(-1022 - exponent, -1022, 1023))
-    is_below = (high == smallest) & (middle < 0) | (high == -smallest) & (middle > 0)
-    is_small = (np.abs(high) < smallest) | is_below
+    is_just_below = (high == smallest) & (middle < 0)
+    is_just_above = (high == -smallest) & (middle > 0)
+    is_small = (np.abs(high) < smallest) | is_just_below | is_just_above
     bias = np.where(is_small, np.copysign(smallest, high), 0.0)
-    high_word, rest = two_sum(bias, high)
-    rest, lost = two_sum(rest, middle)
-    rest, lost = two_sum(rest, lost + low)
-    margin = margin + np.abs(rest) * 2.0**-51
-    odd = to_odd(rest, lost)
+    high_word, low_word = two_sum(bias, high)
+    low_word, loss = two_sum(low_word, middle)
+    low_word, loss = two_sum(low_word, loss + low)
+    margin = margin + np.abs(low_word) * 2.0**-51
+    odd = to_odd(low_word, loss)
     rounded = high_word + odd
-    is_same = (high_word + (odd - margin) == rounded) & (
-        high_word + (odd + margin) == rounded
-    )
+    is_same = high_word + (odd - margin) == rounded
+    is_same &= high_word + (odd + margin) == rounded
     values = _times_power(rounded - bias, exponent)
     # A negative sum that rounds to zero is -0, an exact zero +0.
     values = np.where((values == 0) & (high < 0), -0.0, values)
@@ -348,9 +398,11 @@ def by_all_bits(
     z, i, j = entry
     row = a[z % len(a), i].astype(np.float64).tolist()
     column = b[z % len(b), :, j].astype(np.float64).tolist()
-    total = sum((Fraction(x) * Fraction(y) for x, y in zip(row, column)), Fraction(0))
+    total = Fraction(0)
+    for x, y in zip(row, column, strict=True):
+        total += Fraction(x) * Fraction(y)
     if addend is not None:
-        c = np.broadcast_to(addend.c, (max(len(a), len(b)), a.shape[1], b.shape[2]))
+        c = np.broadcast_to(addend.c, product_shape(a, b))
         total += Fraction(float(c[entry])) * addend.sign * _power(addend.exponent)
     total *= _power(shift)
     value = _nearest(total, fmt)
@@ -359,8 +411,8 @@ def by_all_bits(
     if result == "pair":
         return value, _nearest(total - Fraction(value), fmt)
     near = _nearest_finite(np.array(value), fmt)
-    rest = total - Fraction(float(near))
-    side = np.array(int(rest > 0) - int(rest < 0))
+    remainder = total - Fraction(float(near))
+    side = np.array(int(remainder > 0) - int(remainder < 0))
     lower, upper = _neighbours(near, side, fmt)
     return float(lower), float(upper)
 
@@ -377,16 +429,15 @@ def _nearest(x: Fraction, fmt: Format) -> float:
     if x == 0:
         return 0.0
     # The unit of the last place, from the exponent of x.
-    size = abs(x)
-    exponent = size.numerator.bit_length() - size.denominator.bit_length()
-    exponent -= size < _power(exponent)
-    unit = max(exponent, fmt.emin) - fmt.t + 1
-    significand = round(size / _power(unit))
+    magnitude = abs(x)
+    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
+    exponent -= magnitude < _power(exponent)
+    unit = _power(max(exponent, fmt.emin) - fmt.t + 1)
+    nearest = round(magnitude / unit) * unit
     largest = float(np.finfo(result_dtype(fmt)).max)
-    if significand * _power(unit) > Fraction(largest):
-        return math.inf if x > 0 else -math.inf
-    magnitude = significand * _power(unit)
-    value = magnitude.numerator / magnitude.denominator
+    value = math.inf
+    if nearest <= Fraction(largest):
+        value = nearest.numerator / nearest.denominator
     return value if x > 0 else -value
 
 

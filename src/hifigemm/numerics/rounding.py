@@ -89,8 +89,10 @@ def _leading_bits(limbs: Array) -> tuple[Array, Array, Array, Array]:
         np.copyto(lead, j, where=padded[j] != 0)
     index = lead * n + np.arange(n, like=limbs)
     flat = padded.ravel()
-    x0, x1 = flat[index], flat[index - n]
-    x2, x3 = flat[index - 2 * n], flat[index - 3 * n]
+    x0 = flat[index]
+    x1 = flat[index - n]
+    x2 = flat[index - 2 * n]
+    x3 = flat[index - 3 * n]
 
     # Each limb becomes the union of the bits of all limbs up to it, for `sticky`.
     for j in range(1, count):
@@ -163,7 +165,8 @@ def round_in_chunks(
     `exponent` has the shape of the array, to which `err_exponent` broadcasts.
     """
     # Exponents and errors with one axis, as the entries are counted.
-    shape, n = exponent.shape, exponent.size
+    shape = exponent.shape
+    n = exponent.size
     exponent = exponent.ravel()
     errors = None
     if not (err_exponent is None or isinstance(err_exponent, int)):

@@ -133,7 +133,7 @@ def required_bits_of_vectors(
 
     rows = map_vectors(lambda x: required(x, 2), a, 2, block_entries)
     columns = map_vectors(lambda x: required(x, 1), b, 1, block_entries)
-    return rows.reshape(len(a), a.shape[1]), columns.reshape(len(b), b.shape[2])
+    return rows[:, :, 0], columns[:, 0, :]
 
 
 def gained_bits(count: int, is_complex: bool) -> int:
@@ -296,7 +296,8 @@ def scale_exponent(
     drop = max(moduli.half_range.bit_length() - 53, 0)
     mantissa, power = math.frexp(moduli.half_range >> drop)
     divisor = np.where(squares == 0, 1.0, squares)
-    log2_floor = np.frexp(mantissa / divisor)[1].astype(np.int64) - 1 + power + drop
+    quotient_exponent = np.frexp(mantissa / divisor)[1].astype(np.int64)
+    log2_floor = quotient_exponent - 1 + power + drop
     return np.where(squares == 0, 0, (log2_floor >> 1) + bits) - exponent
 
 

@@ -104,10 +104,12 @@ def num_pairs(num_diagonals: int, left: int, right: int) -> int:
     """Number of pairs (p, q) of slices with p + q < `num_diagonals`, of operands with
     so many slices; one has at least one.
     """
-    left, right = max(left, 1), max(right, 1)
-    return sum(
-        max(0, min(right, num_diagonals - p)) for p in range(min(left, num_diagonals))
-    )
+    left = max(left, 1)
+    right = max(right, 1)
+    pairs = 0
+    for p in range(min(left, num_diagonals)):
+        pairs += max(0, min(right, num_diagonals - p))
+    return pairs
 
 
 def words_of_diagonals(k: int, count: int, slice_bits: int) -> tuple[int, ...] | None:

@@ -52,8 +52,12 @@ def fill_nonfinite(values: Array, a: Array, b: Array, rows: Array, cols: Array) 
     is_complex = values.dtype.kind == "c"
     for z in range(len(values)):
         # A stack of one matrix serves the whole batch.
-        za, zb = min(z, len(a) - 1), min(z, len(b) - 1)
-        i, j = np.flatnonzero(rows[za]), np.flatnonzero(cols[zb])
+        za = min(z, len(a) - 1)
+        zb = min(z, len(b) - 1)
+        left = a[za]
+        right = b[zb]
+        i = np.flatnonzero(rows[za])
+        j = np.flatnonzero(cols[zb])
         with np.errstate(all="ignore"):
-            values[z][i, :] = _product_of_signs(a[za][i], b[zb], is_complex)
-            values[z][:, j] = _product_of_signs(a[za], b[zb][:, j], is_complex)
+            values[z][i, :] = _product_of_signs(left[i], right, is_complex)
+            values[z][:, j] = _product_of_signs(left, right[:, j], is_complex)

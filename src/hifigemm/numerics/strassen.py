@@ -53,15 +53,22 @@ def block_sums(
     batch, count, vectors, k = planes.shape
     whole = np.zeros((batch, count, 2 * half, 2 * half_k), np.float64)
     whole[:, :, :vectors, :k] = planes
-    x, y, z, w = (
-        whole[:, :, v : v + half, h : h + half_k]
-        for v in (0, half)
-        for h in (0, half_k)
-    )
+    upper = whole[:, :, :half]
+    lower = whole[:, :, half:]
+    x = upper[..., :half_k]
+    y = upper[..., half_k:]
+    z = lower[..., :half_k]
+    w = lower[..., half_k:]
+
+    # The sums of an operand in the order of the table above: T1 to T4 or S1 to S4.
     if is_right:
-        sums = [z - x, w - (z - x), w - z, y - (w - (z - x))]
+        t1 = z - x
+        t2 = w - t1
+        sums = [t1, t2, w - z, y - t2]
     else:
-        sums = [z + w, z + w - x, x - z, y - (z + w - x)]
+        s1 = z + w
+        s2 = s1 - x
+        sums = [s1, s2, x - z, y - s2]
     return _residues(np.stack(sums, axis=1), moduli)
 
 
@@ -71,8 +78,12 @@ def joined_products(products: Array, moduli: tuple[int, ...], m: int, n: int) ->
     `products` is (batch, 7, L, half of m, half of n).
     """
     p1, p2, p3, p4, p5, p6, p7 = np.moveaxis(products.astype(np.float64), 1, 0)
-    upper = np.concatenate([p1 + p2, p1 + p6 + p5 + p3], axis=-1)
-    lower = np.concatenate([p1 + p6 + p7 + p4, p1 + p6 + p7 + p5], axis=-1)
+    c11 = p1 + p2
+    c12 = p1 + p6 + p5 + p3
+    c21 = p1 + p6 + p7 + p4
+    c22 = p1 + p6 + p7 + p5
+    upper = np.concatenate([c11, c12], axis=-1)
+    lower = np.concatenate([c21, c22], axis=-1)
     whole = np.concatenate([upper, lower], axis=-2)
     return _residues(whole[..., :m, :n], moduli)
 

@@ -41,6 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -148,19 +149,19 @@ def tensor_core_product(
     Raises ValueError for shapes that do not fit, for entries that are not values of
     their format and for a format that the unit does not have.
     """
-    # The operands, checked.
     block = model.block_size(fmt)
-    a, b = np.asarray(a), np.asarray(b)
+    a = np.asarray(a)
+    b = np.asarray(b)
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
         raise ValueError(f"cannot multiply shapes {a.shape} and {b.shape}")
     dtype = result_dtype(model.accumulator)
     c = np.zeros((), dtype) if c is None else np.asarray(c)
-    for name, x, form in (("a", a, fmt), ("b", b, fmt), ("c", c, model.accumulator)):
-        if not is_representable(x, form):
-            raise ValueError(f"{name} holds entries that are not {form.name} values")
+    _check_entries("a", a, fmt)
+    _check_entries("b", b, fmt)
+    _check_entries("c", c, model.accumulator)
 
     # One shape for all stacks.
-    stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], c.shape[:-2])
+    stack = np.broadcast_shapes(*(x.shape[:-2] for x in (a, b, c)))
     out = np.empty((*stack, a.shape[-2], b.shape[-1]), dtype)
     a = np.broadcast_to(a, stack + a.shape[-2:])
     b = np.broadcast_to(b, stack + b.shape[-2:])
@@ -175,6 +176,12 @@ def tensor_core_product(
     return out
 
 
+def _check_entries(name: str, x: Array, fmt: Format) -> None:
+    """Raise ValueError unless all entries are values of the format."""
+    if not is_representable(x, fmt):
+        raise ValueError(f"{name} holds entries that are not {fmt.name} values")
+
+
 @dataclass(frozen=True)
 class _Operand:
     """Rows of a or columns of b, cut into blocks of k: arrays (blocks, block, rows)."""
@@ -183,6 +190,17 @@ class _Operand:
     values: Array  # the entries with 0 in the place of Inf and NaN
     exponents: Array  # int16, those of `values`
     special: Array  # (blocks,) bool: True if a block has an Inf or NaN
+
+    def terms(self, step: int, vectors: slice) -> _Terms:
+        """One block of some of the vectors."""
+        return _Terms(self.values[step, :, vectors], self.exponents[step, :, vectors])
+
+
+class _Terms(NamedTuple):
+    """One block of rows of a or columns of b: finite float64 (block, rows)."""
+
+    values: Array
+    exponents: Array
 
 
 def _prepare(x: Array, fmt: Format, block: int) -> _Operand:
@@ -212,7 +230,8 @@ def _accumulate(
     a: Array, b: Array, out: Array, fmt: Format, block: int, model: TensorCoreModel
 ) -> None:
     """out <- a b + out for one pair of matrices, in tiles that stay in the cache."""
-    left, right = _prepare(a.T, fmt, block), _prepare(b, fmt, block)
+    left = _prepare(a.T, fmt, block)
+    right = _prepare(b, fmt, block)
     for rows, columns in _tiles(out.shape[0], out.shape[1], block):
         # The chain of blocks of this tile. An Inf or NaN of a block makes C infinite or
         # NaN before the finite terms are added, which leave it as it is.
@@ -222,14 +241,9 @@ def _accumulate(
                 total += _special_terms(
                     left.raw[step, :, rows], right.raw[step, :, columns]
                 )
-            total = _add_block(
-                total,
-                left.values[step, :, rows],
-                right.values[step, :, columns],
-                left.exponents[step, :, rows],
-                right.exponents[step, :, columns],
-                model,
-            )
+            row_terms = left.terms(step, rows)
+            column_terms = right.terms(step, columns)
+            total = _add_block(total, row_terms, column_terms, model)
         out[rows, columns] = total
 
 
@@ -249,18 +263,8 @@ def _special_terms(a: Array, b: Array) -> Array:
     return products.sum(axis=0)
 
 
-def _add_block(
-    c: Array,
-    a: Array,
-    b: Array,
-    a_exponents: Array,
-    b_exponents: Array,
-    model: TensorCoreModel,
-) -> Array:
-    """D = A B + C of one block, for float64 tiles of the operands and of C.
-
-    a is (block, rows), b is (block, columns), and c is (rows, columns).
-    """
+def _add_block(c: Array, a: _Terms, b: _Terms, model: TensorCoreModel) -> Array:
+    """D = A B + C of one block, for float64 c (rows, columns)."""
     # Inf and NaN of C go through a block as they are.
     finite = np.isfinite(c)
     nonfinite_c = None if finite.all() else c
@@ -268,16 +272,15 @@ def _add_block(
         c = np.where(finite, c, 0.0)
 
     # E - F of each sum.
-    align = (
-        (a_exponents[:, :, None] + b_exponents[:, None, :]).max(axis=0).astype(np.int64)
-    )
+    exponents = a.exponents[:, :, None] + b.exponents[:, None, :]
+    align = exponents.max(axis=0).astype(np.int64)
     np.maximum(align, _exponents(c, model.accumulator.emin), out=align)
     np.maximum(align, model.exponent_floor, out=align)
     align -= model.fraction_bits
 
     # The sum of the truncated terms in units of 2**(E - F).
     scale = power_of_two(-align)
-    terms = a[:, :, None] * b[:, None, :]
+    terms = a.values[:, :, None] * b.values[:, None, :]
     terms *= scale
     np.trunc(terms, out=terms)
     total = terms.sum(axis=0)

@@ -38,6 +38,7 @@ import numpy as np
 
 from hifigemm.formats import FP32, Format
 from hifigemm.numerics.bits import Array, ceil_log2, lowest_bit, scale_by_power
+from hifigemm.numerics.blocking import product_shape
 from hifigemm.numerics.eft import two_sum
 from hifigemm.numerics.subnormals import matmul
 
@@ -73,10 +74,10 @@ class Words(NamedTuple):
 
 
 class RoundedSums(NamedTuple):
-    """Sums rounded as one of the kinds of `rounded_sums`, and how that was done."""
+    """Sums rounded as one of the kinds of `certified_sums`, and how that was done."""
 
-    first: Array
-    second: Array | None  # None for "nearest"
+    first: Array  # the nearest numbers, or those from below of an enclosure
+    second: Array | None  # the remainders of a pair, or the numbers from above
     certified: Array  # True where both are certain
     reason: str
     num_products: int  # of size m n k, of the operands as they are
@@ -89,7 +90,7 @@ class CertifiedValues(NamedTuple):
     certified: Array  # bool, of the shape of the values
 
 
-def rounded_sums(
+def certified_sums(
     a: Array, b: Array, c: Array | None, shift: int, fmt: Format, kind: str
 ) -> RoundedSums:
     """2**shift (A B + C) rounded to `fmt`, once, where that is certain.
@@ -137,11 +138,12 @@ def sums(a: Array, b: Array, c: Array | None, shift: int = 0) -> Words:
     c : float64 array, shape (batch, m, n), or None
         Finite entries.
     """
-    batch, m, n = max(len(a), len(b)), a.shape[1], b.shape[2]
+    batch, m, n = product_shape(a, b)
     words = Words(*(np.empty((batch, m, n)) for _ in Words._fields))
     for cols in _slices(n, SIDE):
         shape = batch, m, min(cols.stop, n) - cols.start
-        total = _Total(np.zeros(shape) if c is None else c[:, :, cols].copy())
+        start = np.zeros(shape) if c is None else c[:, :, cols].copy()
+        total = _Total(start)
         for terms in _slices(a.shape[2], K_CHUNK):
             columns = _Columns(b[:, terms, cols])
             for rows in _slices(m, SIDE):
@@ -162,20 +164,21 @@ def rounded(words: Words, fmt: Format) -> CertifiedValues:
     if fmt is not FP32:
         # mid, made odd where lo is not 0, lies on the side of each midpoint of two
         # floats on which mid + lo lies.
-        rest = to_odd(mid, lo)
-        values = hi + rest
+        odd = to_odd(mid, lo)
+        values = hi + odd
         margin = err * (1.0 + 2.0**-20) + np.abs(mid) * 2.0**-51
-        certain = (hi + (rest - margin) == values) & (hi + (rest + margin) == values)
+        is_certain = hi + (odd - margin) == values
+        is_certain &= hi + (odd + margin) == values
         # An exact zero is +0.
-        return CertifiedValues(values + 0.0, is_exact | certain)
+        return CertifiedValues(values + 0.0, is_exact | is_certain)
 
     # For the same reason hi is made odd before it is rounded to float32.
     values = (to_odd(hi, mid) + 0.0).astype(np.float32)
     margin = err * (1.0 + 2.0**-20) + np.abs(hi) * 2.0**-51
-    least = (hi - margin).astype(np.float32)
-    most = (hi + margin).astype(np.float32)
-    certain = (least == most) & (values != 0)
-    return CertifiedValues(values, is_exact | certain)
+    lower = (hi - margin).astype(np.float32)
+    upper = (hi + margin).astype(np.float32)
+    is_certain = (lower == upper) & (values != 0)
+    return CertifiedValues(values, is_exact | is_certain)
 
 
 def remainders(words: Words, values: Array) -> Words:
@@ -192,8 +195,10 @@ def remainders(words: Words, values: Array) -> Words:
 def signs(words: Words) -> CertifiedValues:
     """-1, 0 or 1, the signs of the sums."""
     hi, mid, _, err = words
-    least = np.abs(hi) - np.abs(mid)
-    return CertifiedValues(np.sign(hi), (err == 0) | (least > err * (1.0 + 2.0**-20)))
+    magnitude = np.abs(hi) - np.abs(mid)
+    is_exact = err == 0
+    is_certain = magnitude > err * (1.0 + 2.0**-20)
+    return CertifiedValues(np.sign(hi), is_exact | is_certain)
 
 
 def open_block(is_certain: Array) -> tuple[Any, Array, Array]:
@@ -217,14 +222,14 @@ class _Total:
         self.err = np.where(self.magnitude < _LARGEST, 0.0, np.nan)
         self.num_summands = 1
 
-    def add(self, where: slice, rows: _Rows, columns: _Columns) -> None:
+    def add(self, row_block: slice, rows: _Rows, columns: _Columns) -> None:
         """Add the product of some rows and a chunk of the columns."""
         k = columns.k
-        place = slice(None), where
-        high = self.high[place]
-        middle = self.middle[place]
-        low = self.low[place]
-        has_lost = self.has_lost[place]
+        index = slice(None), row_block
+        high = self.high[index]
+        middle = self.middle[index]
+        low = self.low[index]
+        has_lost = self.has_lost[index]
 
         # The diagonals, largest first: exact products, added by a cascade.
         for d in range(PARTS - 1):
@@ -241,12 +246,12 @@ class _Total:
         low, error = two_sum(low, error)
         has_lost |= error != 0
 
-        self.high[place] = high
-        self.middle[place] = middle
-        self.low[place] = low
-        self.err[place] += _last_error(rows, columns)
-        self.magnitude[place] += 2 * k * np.matmul(rows.top, columns.top)
-        if where.start == 0:
+        self.high[index] = high
+        self.middle[index] = middle
+        self.low[index] = low
+        self.err[index] += _last_error(rows, columns)
+        self.magnitude[index] += 2 * k * np.matmul(rows.top, columns.top)
+        if row_block.start == 0:
             self.num_summands += PARTS
 
     def words(self) -> Words:
@@ -291,9 +296,9 @@ class _Columns:
         self.sums = np.empty((batch, PARTS, n))
         for i, (part, remainder) in enumerate(_cut(x, self.top)):
             position = PARTS - 1 - i
-            place = slice(position * self.k, (position + 1) * self.k)
-            self.parts[:, place] = part
-            self.remainders[:, place] = remainder
+            terms = slice(position * self.k, (position + 1) * self.k)
+            self.parts[:, terms] = part
+            self.remainders[:, terms] = remainder
             self.num_terms[:, position] = np.count_nonzero(remainder, axis=1)
             self.sums[:, position] = np.abs(remainder).sum(axis=1)
         self.unit = _unit(x, 1)
@@ -363,23 +368,26 @@ def _scaled(words: Words, shift: int) -> Words:
     """The words times 2**shift; err is NaN where one of them is rounded by that."""
     if not shift:
         return words
-    up, down = np.array(shift), np.array(-shift)
-    scaled = [scale_by_power(x, up) for x in words]
-    is_exact = np.isfinite(scaled[0])
-    for x, y in zip(words[:3], scaled[:3], strict=True):
-        is_exact &= scale_by_power(y, down) == x
-    is_exact &= (scaled[3] == 0) == (words.err == 0)
+    power = np.array(shift)
+    inverse_power = np.array(-shift)
+    scaled = Words(*(scale_by_power(x, power) for x in words))
     hi, mid, lo, err = scaled
+
+    # Each word has to come back, and a bound that is not 0 must not become 0.
+    is_exact = np.isfinite(hi)
+    for word, scaled_word in zip(words[:3], scaled[:3], strict=True):
+        is_exact &= scale_by_power(scaled_word, inverse_power) == word
+    is_exact &= (err == 0) == (words.err == 0)
     return Words(hi, mid, lo, np.where(is_exact, err, np.nan))
 
 
-def to_odd(x: Array, rest: Array) -> Array:
-    """x + rest rounded to odd: x where it is exact, else its neighbour with an odd last
-    bit; rest is below half a unit in the last place of x.
+def to_odd(x: Array, remainder: Array) -> Array:
+    """x + remainder rounded to odd: x where it is exact, else its neighbour with an odd
+    last bit; the remainder is below half a unit in the last place of x.
     """
     is_even = (np.ascontiguousarray(x).view(np.int64) & 1) == 0
-    neighbour = np.nextafter(x, np.copysign(np.inf, rest))
-    return np.where((rest != 0) & is_even, neighbour, x)
+    neighbour = np.nextafter(x, np.copysign(np.inf, remainder))
+    return np.where((remainder != 0) & is_even, neighbour, x)
 
 
 def _slices(n: int, length: int) -> Iterator[slice]:

@@ -96,10 +96,14 @@ def relative_error(
     whether A and B have any.
     """
     *words, remainder = splitting.relative_bounds()
-    r, s = (remainder if has else 0.0 for has in remainders)
-    pairs = itertools.product(range(splitting.num_words), repeat=2)
-    # A dropped product counts in full.
-    products = sum(pair_errors.get((p, q), 1.0) * words[p] * words[q] for p, q in pairs)
+    has_remainder_of_a, has_remainder_of_b = remainders
+    r = remainder if has_remainder_of_a else 0.0
+    s = remainder if has_remainder_of_b else 0.0
+    products = 0.0
+    for p, q in itertools.product(range(splitting.num_words), repeat=2):
+        # A dropped product counts in full.
+        error = pair_errors.get((p, q), 1.0)
+        products += error * words[p] * words[q]
     return (products + r + s + r * s) * _UP
 
 
@@ -207,17 +211,18 @@ def word_error(
     relative = relative_error(splitting, pair_errors, has_remainders)
 
     # Without over- and underflow there is nothing more.
-    meets_floor = (
-        left.lowest + right.lowest < accumulation.safe_exponent + splitting.low_shift
-    )
-    if not (
-        meets_floor.any()
-        or any(x.any() for f in (left, right) for x in (f.excess, f.subnormal))
-    ):
+    floor = accumulation.safe_exponent + splitting.low_shift
+    meets_floor = left.lowest + right.lowest < floor
+    is_ordinary = not meets_floor.any()
+    for facts in (left, right):
+        is_ordinary &= not (facts.excess.any() or facts.subnormal.any())
+    if is_ordinary:
         return WordError(relative, None)
 
     # All steps of all sums may lose `tiny`, and every rounding here `LEAST`.
-    steps = (accumulation.steps(k) if steps is None else steps) * len(pair_errors) + 1
+    if steps is None:
+        steps = accumulation.steps(k)
+    steps = steps * len(pair_errors) + 1
     with np.errstate(over="ignore", invalid="ignore"):
         absolute = _absolute_error(left, right, splitting, pair_errors, k)
         tiny = steps * accumulation.tiny * (1.0 + max(pair_errors.values()))
@@ -238,18 +243,17 @@ def _absolute_error(
     b = _majorants(right, splitting, -2, widened=False)
     wide_a = _majorants(left, splitting, -1, widened=True)
     wide_b = _majorants(right, splitting, -2, widened=True)
-    whole_a, whole_b = (
-        Majorant(1.0, np.zeros_like(facts.total), facts.total)
-        for facts in (left, right)
-    )
+    whole_a = Majorant(1.0, np.zeros_like(left.total), left.total)
+    whole_b = Majorant(1.0, np.zeros_like(right.total), right.total)
 
     # R B + A S - R S.
     count = splitting.num_words
-    absolute = (
-        a[count].times(whole_b, k)
-        + whole_a.times(b[count], k)
-        + a[count].times(b[count], k)
-    )
+    remainder_of_a = a[count]
+    remainder_of_b = b[count]
+    absolute = remainder_of_a.times(whole_b, k)
+    absolute = absolute + whole_a.times(remainder_of_b, k)
+    absolute = absolute + remainder_of_a.times(remainder_of_b, k)
+
     # Products that are multiplied err by c_pq of them, dropped ones count in full.
     for p in range(count):
         for q in range(count):

@@ -127,20 +127,23 @@ class Splitting:
             # The word itself against its bound.
             part *= 2.0 ** (-self.low_shift * p)
             excess.append(_largest_excess(part, bound, magnitude, axis))
+
+        # What the words leave, against its bound.
         part = np.abs(remainder)
         excess.append(_largest_excess(part, remainder_bound, magnitude, axis))
+        has_remainder = (part > 0).any(axis=axis, keepdims=True)
 
         # The factor covers the rounding of the sum.
+        rounding = 1.0 + (magnitude.shape[axis] + 2) * 2.0**-53
         with np.errstate(over="ignore"):
-            total = np.sum(magnitude, axis=axis, keepdims=True) * (
-                1.0 + (magnitude.shape[axis] + 2) * 2.0**-53
-            )
+            total = np.sum(magnitude, axis=axis, keepdims=True) * rounding
+        lowest_exponent = np.frexp(lowest)[1].astype(np.int64) - 1
         return WordFacts(
             excess=np.concatenate(excess, axis=axis) + lost * (4.0 * LEAST),
             subnormal=np.concatenate(subnormal, axis=axis),
             total=total,
-            lowest=np.maximum(np.frexp(lowest)[1].astype(np.int64) - 1, self.fmt.emin),
-            inexact=lost | (part > 0).any(axis=axis, keepdims=True),
+            lowest=np.maximum(lowest_exponent, self.fmt.emin),
+            inexact=lost | has_remainder,
         )
 
 

@@ -312,7 +312,7 @@ class DoubleDouble(Scheme):
             return None
         left = _as_real(a, "left")
         right = _as_real(b, "right")
-        sums = engine.override(three_words.rounded_sums)
+        sums = engine.override(three_words.certified_sums)
         rounded = sums(left, right, c, shift, plan.problem.fmt, kind)
         width = 4 if plan.problem.is_complex else 1
         return rounded._replace(num_products=rounded.num_products * width)

@@ -49,6 +49,7 @@ from hifigemm.numerics.blocking import (
     widen,
 )
 from hifigemm.numerics.embedding import embed_left, embed_right
+from hifigemm.numerics.inner_scaling import scaled_along_k
 from hifigemm.numerics.limbs import limbs_from_sums, num_limbs
 from hifigemm.numerics.rounding import round_in_chunks
 from hifigemm.numerics.scaling import Scale, exponents, lowest_bits
@@ -61,7 +62,12 @@ from hifigemm.numerics.slicing import (
 from hifigemm.plan import Evidence, Plan, Product, Split, Verification
 from hifigemm.problem import Problem, ProductSpec, counted
 from hifigemm.schemes import certify
-from hifigemm.schemes.scheme import Scheme, finished, product_spec
+from hifigemm.schemes.scheme import (
+    Scheme,
+    finished,
+    gaining_exponents,
+    product_spec,
+)
 
 ENTRY_BYTES = 17
 """Bytes of an entry beside its slices: nine of `certify.facts`, eight of a copy when it
@@ -87,6 +93,10 @@ class Ozaki1(Scheme):
         "dp" and "sp" choose the number of slices by the estimate of [MOOI20] for FP64
         or FP32 accuracy; "correct" goes on from num_slices, or from a count of its own,
         until every entry is correctly rounded.
+    scaling : None or "inner"
+        "inner" puts powers of two between the columns of A and the rows of B, where the
+        exponents of the operands gain by them; a stack shares them, and the products
+        go step by step on a GPU.
     """
 
     name: ClassVar[str] = "ozaki1"
@@ -96,6 +106,7 @@ class Ozaki1(Scheme):
     product: Literal["int8", "fp16", "bf16", "tf32", "fp32", "fp64"] = "int8"
     num_slices: int | None = None
     mode: Literal["dp", "sp", "correct"] | None = None
+    scaling: Literal["inner"] | None = None
 
     @property
     def explicit(self) -> bool:
@@ -137,6 +148,11 @@ class Ozaki1(Scheme):
             return None
         beta = slice_bits(problem, product_spec(engine, self.product, "Ozaki1"))
         entries = entries_within(workspace, engine.memory.block_entries)
+        if self.scaling == "inner":
+            d = gaining_exponents(a, b, engine, entries)
+            if d is not None:
+                a = scaled_along_k(a, d, 2)
+                b = scaled_along_k(b, d, 1)
         look = engine.override(estimates.published_num_slices)
         return Evidence(num_slices=look(a, b, beta, self.level.u, entries))
 
@@ -192,6 +208,24 @@ class Ozaki1(Scheme):
             reason=reason,
             evidence=evidence,
         )
+
+    def inner_exponents(
+        self, plan: Plan, a: Array, b: Array, engine: Engine
+    ) -> Array | None:
+        """d of numerics.inner_scaling for "inner" scaling, where it gains by it."""
+        if self.scaling != "inner":
+            return None
+        return gaining_exponents(a, b, engine, plan.blocking.entries)
+
+    def scales(
+        self, plan: Plan, a: Array | None, b: Array | None, engine: Engine
+    ) -> tuple[Scale | None, Scale | None] | None:
+        """Slices take no scales; "inner" scaling compares both operands, so that none
+        is split alone.
+        """
+        if self.scaling == "inner" and (a is None or b is None):
+            return None
+        return None, None
 
     def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
         """Bytes of slices and working copies of rows and columns, of sums and values."""

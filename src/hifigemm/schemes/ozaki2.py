@@ -50,14 +50,7 @@ from hifigemm.numerics.embedding import (
 )
 from hifigemm.numerics.error_ratio import count_for_ratio, error_ratio, least_norm
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, component_sums, magnitudes_up
-from hifigemm.numerics.inner_scaling import (
-    WIDE_GAP,
-    closes,
-    inner_exponents,
-    inner_required_bits,
-    sampled_gap,
-    scaled_along_k,
-)
+from hifigemm.numerics.inner_scaling import inner_required_bits, scaled_along_k
 from hifigemm.numerics.residue_products import (
     crt,
     num_planes,
@@ -85,7 +78,13 @@ from hifigemm.schemes.outliers import (
     without,
 )
 from hifigemm.schemes.ozaki1 import Ozaki1
-from hifigemm.schemes.scheme import Scheme, finished, int8_product, product_spec
+from hifigemm.schemes.scheme import (
+    Scheme,
+    finished,
+    gaining_exponents,
+    int8_product,
+    product_spec,
+)
 
 
 @dataclass(frozen=True)
@@ -194,7 +193,7 @@ class Ozaki2(Scheme):
         """d of numerics.inner_scaling for "inner" scaling, where it gains by it."""
         if self.scaling != "inner":
             return None
-        return _inner_exponents(a, b, engine, plan.blocking.entries)
+        return gaining_exponents(a, b, engine, plan.blocking.entries)
 
     def plan(
         self,
@@ -499,7 +498,7 @@ class _Looks:
         """The evidence of A and B, of A D and D**-1 B where the scheme scales so."""
         d = None
         if self.scheme.scaling == "inner":
-            d = _inner_exponents(self.a, self.b, self.engine, self.entries)
+            d = gaining_exponents(self.a, self.b, self.engine, self.entries)
         return self._with_exponents(d)
 
     def along_k(self, plain: Evidence) -> Evidence | None:
@@ -512,7 +511,7 @@ class _Looks:
             bits_of = self.engine.override(inner_required_bits)
             bits = bits_of(self.a, self.b, largest, self.entries)
             return None if bits is None else Evidence(bits, inner=True)
-        d = _inner_exponents(self.a, self.b, self.engine, self.entries)
+        d = gaining_exponents(self.a, self.b, self.engine, self.entries)
         if d is None:
             return None
         inner = replace(self.scheme, scaling="inner")
@@ -581,21 +580,6 @@ class _Looks:
             return None
         count = exact_count(self.problem.is_complex, *bits)
         return find_outliers(self.problem, required, count)
-
-
-def _inner_exponents(a: Array, b: Array, engine: Engine, entries: int) -> Array | None:
-    """d of numerics.inner_scaling; None where a sample gains too little by it.
-
-    `entries` of an operand are worked on at a time. A device is waited for.
-    """
-    if not a.size or not b.size:
-        return None
-    gap_of = engine.override(sampled_gap)
-    gap = gap_of(a, b)
-    if gap < WIDE_GAP:
-        return None
-    d = engine.override(inner_exponents)(a, b, entries)
-    return d if closes(gap, gap_of(a, b, d)) else None
 
 
 def largest_error_ratio(a: Array, b: Array, engine: Engine, workspace: int) -> float:

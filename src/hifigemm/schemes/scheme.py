@@ -28,6 +28,12 @@ from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.embedding import unembed
+from hifigemm.numerics.inner_scaling import (
+    WIDE_GAP,
+    closes,
+    inner_exponents,
+    sampled_gap,
+)
 from hifigemm.numerics.residue_products import ExactProduct
 from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.three_words import RoundedSums
@@ -114,7 +120,7 @@ class Scheme:
         shift: int,
         kind: str,
     ) -> RoundedSums | None:
-        """2**shift (A B + C), rounded as `numerics.three_words.rounded_sums` says, real
+        """2**shift (A B + C), rounded as `numerics.three_words.certified_sums` says, real
         and imaginary parts side by side; None for schemes that have no such sums, and
         for operands with Inf or NaN.
 
@@ -178,6 +184,21 @@ class Scheme:
         It has no division into blocks.
         """
         return None
+
+
+def gaining_exponents(a: Array, b: Array, engine: Engine, entries: int) -> Array | None:
+    """d of numerics.inner_scaling; None where a sample gains too little by it.
+
+    `entries` of an operand are worked on at a time. A device is waited for.
+    """
+    if not a.size or not b.size:
+        return None
+    gap_of = engine.override(sampled_gap)
+    gap = gap_of(a, b)
+    if gap < WIDE_GAP:
+        return None
+    d = engine.override(inner_exponents)(a, b, entries)
+    return d if closes(gap, gap_of(a, b, d)) else None
 
 
 def finished(

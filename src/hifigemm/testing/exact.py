@@ -52,9 +52,8 @@ class ExactMatrix:
     def fraction(self, i: int, j: int) -> tuple[Fraction, Fraction]:
         """Real and imaginary part of entry (i, j)."""
         scale = Fraction(2) ** int(self.row_exponent[i] + self.col_exponent[j])
-        return self.real[i, j] * scale, (
-            0 if self.imag is None else self.imag[i, j]
-        ) * scale
+        imag = 0 if self.imag is None else self.imag[i, j]
+        return self.real[i, j] * scale, imag * scale
 
     def round(self, dtype: DTypeLike) -> NDArray[Any]:
         """Round each real component once, to nearest, ties to even. The dtype is
@@ -70,17 +69,15 @@ class ExactMatrix:
         and complex if the matrix is.
         """
         difference = np.empty(c.shape, np.result_type(c, np.float64))
-        for target, part, integers in zip(
-            components(difference), components(c), self.parts, strict=True
-        ):
+        pairs = zip(components(difference), components(c), strict=True)
+        for (target, part), integers in zip(pairs, self.parts, strict=True):
+            # Both terms at the lower one of their exponents.
             c_integers, c_exponent = integers_and_exponents(part)
             low = np.minimum(c_exponent, self.exponent)
-            aligned = c_integers.astype(object) << (c_exponent - low).astype(object)
-            target[...] = round_integers(
-                aligned - (integers << (self.exponent - low).astype(object)),
-                low,
-                np.float64,
-            )
+            c_shift = (c_exponent - low).astype(object)
+            shift = (self.exponent - low).astype(object)
+            aligned = (c_integers.astype(object) << c_shift) - (integers << shift)
+            target[...] = round_integers(aligned, low, np.float64)
         return difference
 
 
@@ -100,12 +97,12 @@ def integers_and_exponents(
     """
     fraction, exponent = np.frexp(np.asarray(x, np.float64))
     integers = np.ldexp(fraction, 53).astype(np.int64)
-    trailing_zeros = np.frexp((integers & -integers).astype(np.float64))[1] - 1
-    zero = integers == 0
-    trailing_zeros[zero] = 0
-    return integers >> trailing_zeros, np.where(
-        zero, 0, exponent.astype(np.int64) - 53 + trailing_zeros
-    )
+    is_zero = integers == 0
+    lowest_bit = (integers & -integers).astype(np.float64)
+    trailing_zeros = np.frexp(lowest_bit)[1] - 1
+    trailing_zeros[is_zero] = 0
+    exponents = exponent.astype(np.int64) - 53 + trailing_zeros
+    return integers >> trailing_zeros, np.where(is_zero, 0, exponents)
 
 
 def integer_rows(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -117,12 +114,15 @@ def integer_rows(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     int64 where all fit, else Python int (dtype object).
     """
     integers, exponent = integers_and_exponents(x)
+    is_zero = integers == 0
+
+    # The lowest exponent of each row; 0 for rows of zeros.
     unreachable = np.iinfo(np.int64).max
-    row_exponent = np.where(integers == 0, unreachable, exponent).min(
-        axis=1, initial=unreachable
-    )
+    exponent_or_none = np.where(is_zero, unreachable, exponent)
+    row_exponent = exponent_or_none.min(axis=1, initial=unreachable)
     row_exponent[row_exponent == unreachable] = 0
-    shift = np.where(integers == 0, 0, exponent - row_exponent[:, None])
+
+    shift = np.where(is_zero, 0, exponent - row_exponent[:, None])
     length = np.frexp(integers.astype(np.float64))[1] + shift
     if length.max(initial=0) <= 62:
         return integers << shift, row_exponent
@@ -137,14 +137,17 @@ def integer_product(
 
     The backend None takes python-flint where it is installed.
     """
-    (m, k), n = a.shape, b.shape[1]
+    m, k = a.shape
+    n = b.shape[1]
     product = np.full((m, n), 0, object)
     if 0 in (m, k, n):
         return product
     if backend == "flint" or (backend is None and find_spec("flint") is not None):
         from flint import fmpz_mat
 
-        exact = fmpz_mat(m, k, a.ravel().tolist()) * fmpz_mat(k, n, b.ravel().tolist())
+        left = fmpz_mat(m, k, a.ravel().tolist())
+        right = fmpz_mat(k, n, b.ravel().tolist())
+        exact = left * right
         product.ravel()[:] = list(map(int, exact.entries()))
         return product
     return np.asarray(a.astype(object) @ b.astype(object), object)
@@ -165,21 +168,19 @@ def round_integers(
         if dtype != np.float64 and dropped > 0:
             # Rounded to odd at 53 bits: the rounding to a format with two bits less
             # than that decides all by itself.
-            kept = abs(n) >> dropped
-            is_inexact = kept << dropped != abs(n)
-            n, e = (kept | is_inexact) * (1 if n > 0 else -1), e + dropped
+            magnitude = abs(n) >> dropped
+            magnitude |= magnitude << dropped != abs(n)
+            n = magnitude if n > 0 else -magnitude
+            e += dropped
         try:
             # both are rounded once by Python
             return n / (1 << -e) if e < 0 else float(n << e)
         except OverflowError:
             return math.inf if n > 0 else -math.inf
 
-    values = [
-        nearest(n, e)
-        for n, e in zip(
-            integers.ravel().tolist(), exponent.ravel().tolist(), strict=True
-        )
-    ]
+    numerators = integers.ravel().tolist()
+    exponents = exponent.ravel().tolist()
+    values = list(map(nearest, numerators, exponents))
     with np.errstate(over="ignore"):
         return np.array(values, np.float64).reshape(integers.shape).astype(dtype)
 
@@ -205,33 +206,50 @@ def excesses(
     """Yield an excess for each entry of the real c: of its error against
     v = integers * 2**exponent.
 
-    |A||B| is sizes * 2**exponent. NaN errs without limit, an infinity by what v lacks of the threshold from which on it
-    rounds to infinity. `rounding` forgives max(u |v|, half the smallest subnormal) of
-    c's dtype.
+    |A||B| is sizes * 2**exponent. NaN errs without limit, an infinity by what v lacks
+    of the threshold from which on it rounds to infinity. `rounding` forgives
+    max(u |v|, half the smallest subnormal) of c's dtype.
     """
     info = np.finfo(c.dtype)
-    t, smallest_exponent = info.nmant + 1, info.minexp - info.nmant
+    t = info.nmant + 1
+    smallest_exponent = info.minexp - info.nmant
     threshold = (2 << t) - 1, int(info.maxexp) - t - 1
+
     c_integers, c_exponent = integers_and_exponents(np.where(np.isfinite(c), c, 0))
     columns = (c, c_integers, c_exponent, integers, sizes, exponent)
-    for value, m, e, n, size, g in zip(
-        *(x.ravel().tolist() for x in columns), strict=True
-    ):
-        if value != value:
+    lists = [x.ravel().tolist() for x in columns]
+    # The entry m 2**e of c, the exact value n 2**g and its |A||B|, size 2**g.
+    for value, m, e, n, size, g in zip(*lists, strict=True):
+        if math.isnan(value):
             yield 1, 0
             continue
-        is_infinite = abs(value) == math.inf
-        allowance, allowance_exponent = 0, g
+
+        # An infinity stands for the threshold, beyond which no value is wrong.
+        is_infinite = math.isinf(value)
         if is_infinite:
-            (m, e), n = threshold, n if value > 0 else -n
-        elif rounding:
-            is_subnormal = n == 0 or g + n.bit_length() <= smallest_exponent + t - 1
-            allowance, allowance_exponent = (
-                (1, smallest_exponent - 1) if is_subnormal else (abs(n), g - t)
-            )
+            m, e = threshold
+            n = n if value > 0 else -n
+        allowance = 0
+        allowance_exponent = g
+        if rounding and not is_infinite:
+            allowance, allowance_exponent = _last_rounding(n, g, t, smallest_exponent)
+
+        # The error less the allowance, in units of the lowest of the exponents.
         low = min(e if m else g, g, allowance_exponent)
-        error = (m << e - low if m else 0) - (n << g - low)
-        error = (error if is_infinite else abs(error)) - (
-            allowance << allowance_exponent - low
-        )
+        error = -(n << g - low)
+        if m:
+            error += m << e - low
+        if not is_infinite:
+            error = abs(error)
+        error -= allowance << allowance_exponent - low
         yield max(error, 0), size << g - low
+
+
+def _last_rounding(n: int, g: int, t: int, smallest_exponent: int) -> tuple[int, int]:
+    """max(u |v|, half the smallest subnormal) for v = n 2**g: an integer and the
+    exponent of its power of two.
+    """
+    is_subnormal = n == 0 or g + n.bit_length() <= smallest_exponent + t - 1
+    if is_subnormal:
+        return 1, smallest_exponent - 1
+    return abs(n), g - t

@@ -56,9 +56,8 @@ def random_floats(
     significand = rng.integers(1 << info.nmant, 2 << info.nmant, shape)
     fraction_bits = np.clip(exponent - info.minexp + info.nmant, -1, info.nmant)
     significand >>= info.nmant - fraction_bits
-    return np.ldexp(
-        random_signs(rng, shape) * significand, exponent - fraction_bits
-    ).astype(dtype)
+    signed = random_signs(rng, shape) * significand
+    return np.ldexp(signed, exponent - fraction_bits).astype(dtype)
 
 
 def phi_matrix(
@@ -71,7 +70,8 @@ def phi_matrix(
     dtype become its largest ones.
     """
     largest = float(np.finfo(np.dtype(dtype)).max)
-    rand, randn = rng.random(shape), rng.standard_normal(shape)
+    rand = rng.random(shape)
+    randn = rng.standard_normal(shape)
     growth = np.exp(np.clip(phi * randn, -700.0, 700.0))
     return np.clip((rand - 0.5) * growth, -largest, largest).astype(dtype)
 
@@ -102,9 +102,8 @@ def exp_rand(
     All t bits of the significand are random; subnormal results have what bits there
     are. The four families of the paper are in `EXPONENT_FAMILIES`.
     """
-    return random_floats(
-        rng, shape, rng.integers(low, high, shape, endpoint=True), dtype
-    )
+    exponents = rng.integers(low, high, shape, endpoint=True)
+    return random_floats(rng, shape, exponents, dtype)
 
 
 def hilbert(n: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:
@@ -124,12 +123,11 @@ def inverse_hilbert(n: int) -> NDArray[np.float64]:
     """
     inverse = np.empty((n, n))
     for i, j in np.ndindex(n, n):
-        binomials = (
-            math.comb(n + i, n - j - 1)
-            * math.comb(n + j, n - i - 1)
-            * math.comb(i + j, i) ** 2
-        )
-        inverse[i, j] = float((-1) ** (i + j) * (i + j + 1) * binomials)
+        magnitude = i + j + 1
+        magnitude *= math.comb(n + i, n - j - 1)
+        magnitude *= math.comb(n + j, n - i - 1)
+        magnitude *= math.comb(i + j, i) ** 2
+        inverse[i, j] = float(-magnitude if (i + j) % 2 else magnitude)
     return inverse
 
 
@@ -157,7 +155,8 @@ def as_complex(
     Works for generators of one matrix and, member by member, for generators of pairs.
     float32 gives complex64, float64 complex128.
     """
-    real, imag = generate(rng, *args, **kwargs), generate(rng, *args, **kwargs)
+    real = generate(rng, *args, **kwargs)
+    imag = generate(rng, *args, **kwargs)
     if isinstance(real, tuple):
         return tuple(_join(re, im) for re, im in zip(real, imag, strict=True))
     return _join(real, imag)
@@ -165,7 +164,8 @@ def as_complex(
 
 def _join(real: NDArray[Any], imag: NDArray[Any]) -> NDArray[Any]:
     joined = np.empty(real.shape, np.result_type(real, np.complex64))
-    joined.real, joined.imag = real, imag
+    joined.real = real
+    joined.imag = imag
     return joined
 
 
@@ -173,9 +173,11 @@ def span_pair(rng: np.random.Generator, n: int, span: int, *, opposite: bool) ->
     """Return A D and D^-1 B, or A D and B, for powers of two D whose exponents are
     uniform over span + 1 values.
     """
-    a, b = (phi_matrix(rng, (n, n), 0.5) for _ in range(2))
+    a, b = _phi_pair(rng, n, 0.5)
     exponent = rng.integers(0, span, n, endpoint=True) - span // 2
-    return np.ldexp(a, exponent), np.ldexp(b, -exponent[:, None]) if opposite else b
+    if opposite:
+        b = np.ldexp(b, -exponent[:, None])
+    return np.ldexp(a, exponent), b
 
 
 def _phi_pair(rng: np.random.Generator, n: int, phi: float) -> Pair:
@@ -205,8 +207,9 @@ def _graded_rows(rng: np.random.Generator, n: int) -> Pair:
     out again.
     """
     a, b = _phi_pair(rng, n, 0.5)
-    exponents = [rng.integers(-30, 30, n, endpoint=True) for _ in range(2)]
-    return np.ldexp(a, exponents[0][:, None]), np.ldexp(b, exponents[1])
+    row_exponents = rng.integers(-30, 30, n, endpoint=True)
+    column_exponents = rng.integers(-30, 30, n, endpoint=True)
+    return np.ldexp(a, row_exponents[:, None]), np.ldexp(b, column_exponents)
 
 
 def _orthogonal(rng: np.random.Generator, n: int) -> Pair:
@@ -216,8 +219,9 @@ def _orthogonal(rng: np.random.Generator, n: int) -> Pair:
 
 
 def _short_integers(rng: np.random.Generator, n: int) -> Pair:
-    a, b = (rng.integers(-(2**20), 2**20, (n, n)).astype(np.float64) for _ in range(2))
-    return a, b
+    a = rng.integers(-(2**20), 2**20, (n, n))
+    b = rng.integers(-(2**20), 2**20, (n, n))
+    return a.astype(np.float64), b.astype(np.float64)
 
 
 def _underflowing(rng: np.random.Generator, n: int) -> Pair:
@@ -227,18 +231,17 @@ def _underflowing(rng: np.random.Generator, n: int) -> Pair:
 
 
 COST_FAMILIES: dict[str, Callable[[np.random.Generator, int], Pair]] = {
-    **{
-        f"phi {phi:g}": partial(_phi_pair, phi=phi)
-        for phi in (0.5, 1.0, 2.0, 4.0, 8.0, 20.0, 60.0)
-    },
-    **{
-        f"A D, D^-1 B over {span} bits": partial(span_pair, span=span, opposite=True)
-        for span in (60, 200)
-    },
-    **{
-        f"A D, B over {span} bits": partial(span_pair, span=span, opposite=False)
-        for span in (60, 200)
-    },
+    "phi 0.5": partial(_phi_pair, phi=0.5),
+    "phi 1": partial(_phi_pair, phi=1.0),
+    "phi 2": partial(_phi_pair, phi=2.0),
+    "phi 4": partial(_phi_pair, phi=4.0),
+    "phi 8": partial(_phi_pair, phi=8.0),
+    "phi 20": partial(_phi_pair, phi=20.0),
+    "phi 60": partial(_phi_pair, phi=60.0),
+    "A D, D^-1 B over 60 bits": partial(span_pair, span=60, opposite=True),
+    "A D, D^-1 B over 200 bits": partial(span_pair, span=200, opposite=True),
+    "A D, B over 60 bits": partial(span_pair, span=60, opposite=False),
+    "A D, B over 200 bits": partial(span_pair, span=200, opposite=False),
     "one column of A times 2^60": _one_large_column,
     "one entry of A times 2^300": _one_large_entry,
     "one entry of A in 10^4 times 2^80": _few_large_entries,

@@ -35,6 +35,9 @@ from .exact import (
     ratio,
 )
 
+_TYPES = (np.float16, np.float32, np.float64, np.complex64, np.complex128)
+"""Types of entries that are judged."""
+
 
 def exact_product(
     a: ArrayLike, b: ArrayLike, *, backend: Backend | None = None
@@ -60,13 +63,14 @@ def correctly_rounded(
     promoted one of the operands by default. float32 is rounded once, never through
     float64.
     """
-    a, b = _operand(a), _operand(b)
+    a = _operand(a)
+    b = _operand(b)
     dtype = np.result_type(a, b) if dtype is None else np.dtype(dtype)
     lefts, rights, shape = _stacks(a, b)
-    products = [
-        ExactProduct(*pair, dtype).value.round(dtype)
-        for pair in zip(lefts, rights, strict=True)
-    ]
+    products = []
+    for left, right in zip(lefts, rights, strict=True):
+        exact = ExactProduct(left, right, dtype)
+        products.append(exact.value.round(dtype))
     return np.array(products, dtype).reshape(shape)
 
 
@@ -74,7 +78,9 @@ def exact_difference(c: ArrayLike, a: ArrayLike, b: ArrayLike) -> NDArray[Any]:
     """Return C - A B of finite matrices, evaluated exactly and then rounded once to
     float64 (complex128).
     """
-    c, a, b = _operand(c), _operand(a), _operand(b)
+    a = _operand(a)
+    b = _operand(b)
+    c = _operand(c)
     return ExactProduct(a, b, c.dtype).value.subtracted_from(c)
 
 
@@ -92,10 +98,8 @@ def componentwise_error(
     the finite value nearest to the exact one that rounds to it (the overflow threshold
     or beyond), so a correct overflow has error 0.
     """
-    return max(
-        (product.error(x, rounding=rounding) for x, product in _judged(c, a, b)),
-        default=0.0,
-    )
+    errors = [product.error(x, rounding=rounding) for x, product in _judged(c, a, b)]
+    return max(errors, default=0.0)
 
 
 def meets_promise(
@@ -108,9 +112,8 @@ def meets_promise(
     in C is accepted when a value within r |A||B| of the exact one rounds to it; NaN
     never is. A complex entry meets the promise when both its components do.
     """
-    return np.array(
-        [product.meets(x, r) for x, product in _judged(c, a, b)], bool
-    ).reshape(np.shape(c))
+    is_met = [product.meets(x, r) for x, product in _judged(c, a, b)]
+    return np.array(is_met, bool).reshape(np.shape(c))
 
 
 def forward_errors(
@@ -124,16 +127,17 @@ def forward_errors(
     those names. C is compared with the reference in place of A B where there is one;
     the exact product has no errors that could enter.
     """
-    difference = (
-        exact_difference(c, a, b) if reference is None else _wide(c) - _wide(reference)
-    )
-    errors, lefts, rights = (_entrywise_norms(x) for x in (difference, a, b))
-    return {
-        name: float(errors[name] / (lefts[name] * rights[name]))
-        if errors[name]
-        else 0.0
-        for name in errors
-    }
+    if reference is None:
+        difference = exact_difference(c, a, b)
+    else:
+        difference = _wide(c) - _wide(reference)
+    norms_of_a = _entrywise_norms(a)
+    norms_of_b = _entrywise_norms(b)
+    errors = {}
+    for name, norm in _entrywise_norms(difference).items():
+        relative = norm / (norms_of_a[name] * norms_of_b[name]) if norm else 0.0
+        errors[name] = float(relative)
+    return errors
 
 
 def relative_residual(c: ArrayLike, reference: ArrayLike) -> float:
@@ -173,30 +177,30 @@ class ExactProduct:
         dtype: DTypeLike | None = None,
         backend: Backend | None = None,
     ) -> None:
-        a, b = _operand(a), _operand(b)
+        a = _operand(a)
+        b = _operand(b)
         if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
             raise ValueError(
                 f"expected shapes (m, k) and (k, n), got {a.shape} and {b.shape}"
             )
-        self.a, self.b = a, b
+        self.a = a
+        self.b = b
+        dtypes = [a.dtype, b.dtype, *([] if dtype is None else [np.dtype(dtype)])]
+        is_complex = np.result_type(*dtypes).kind == "c"
+
         # The parts of complex operands stand side by side and share their exponents.
-        is_complex = (
-            np.result_type(a, b, *([] if dtype is None else [dtype])).kind == "c"
-        )
-        self._left, row_exponent = integer_rows(
-            np.hstack([a.real, a.imag]) if is_complex else a
-        )
-        right, col_exponent = integer_rows(
-            (np.vstack([b.real, b.imag]) if is_complex else b).T
-        )
-        self._rights = [right.T]
+        left = np.hstack([a.real, a.imag]) if is_complex else a
+        right = np.vstack([b.real, b.imag]) if is_complex else b
+        self._left, row_exponent = integer_rows(left)
+        columns, col_exponent = integer_rows(right.T)
+        self._rights = [columns.T]
         if is_complex:
-            real, imag = np.vsplit(right.T, 2)
+            real, imag = np.vsplit(columns.T, 2)
             self._rights = [np.vstack([real, -imag]), np.vstack([imag, real])]
+
         parts = [integer_product(self._left, right, backend) for right in self._rights]
-        self.value = ExactMatrix(
-            parts[0], parts[1] if is_complex else None, row_exponent, col_exponent
-        )
+        imag_part = parts[1] if is_complex else None
+        self.value = ExactMatrix(parts[0], imag_part, row_exponent, col_exponent)
 
     @cached_property
     def rounded(self) -> NDArray[Any]:
@@ -215,14 +219,10 @@ class ExactProduct:
         cost if `rounding`.
         """
         sizes = [abs(part) for part in self.value.parts] if relative else self.sizes
-        return max(
-            (
-                ratio(excess)
-                for each in self._excesses(c, sizes, rounding)
-                for excess in each
-            ),
-            default=0.0,
-        )
+        largest = 0.0
+        for component in self._excesses(c, sizes, rounding):
+            largest = max(largest, max(map(ratio, component), default=0.0))
+        return largest
 
     def meets(self, c: NDArray[Any], r: float) -> NDArray[np.bool_]:
         """Tell for each entry whether it keeps the promise r, as `meets_promise` does;
@@ -231,11 +231,10 @@ class ExactProduct:
         if math.isinf(r):
             return np.ones(c.shape, bool)
         numerator, denominator = float(r).as_integer_ratio()
-        met = [
-            [x * denominator <= y * numerator for x, y in each]
-            for each in self._excesses(c, self.sizes, rounding=True)
-        ]
-        return np.all(np.array(met, bool), axis=0).reshape(c.shape)
+        is_met = []
+        for component in self._excesses(c, self.sizes, rounding=True):
+            is_met.append([x * denominator <= y * numerator for x, y in component])
+        return np.all(np.array(is_met, bool), axis=0).reshape(c.shape)
 
     def _excesses(
         self, c: NDArray[Any], sizes: list[NDArray[Any]], rounding: bool
@@ -263,12 +262,18 @@ def judge(c: NDArray[Any], exact: ExactProduct, bound: float) -> Judgement:
     """Return how far a real result is from the exact product, and whether it keeps the
     bound r of its report.
     """
+    normwise_error = np.inf
+    if np.isfinite(c).all():
+        normwise_error = forward_errors(c, exact.a, exact.b)["2"]
+    share_correct = 1.0
+    if c.size:
+        share_correct = float(np.mean(c == exact.rounded))
     return Judgement(
-        exact.error(c),
-        exact.error(c, relative=True),
-        forward_errors(c, exact.a, exact.b)["2"] if np.isfinite(c).all() else np.inf,
-        float(np.mean(c == exact.rounded)) if c.size else 1.0,
-        bool(exact.meets(c, bound).all()),
+        error=exact.error(c),
+        relative_error=exact.error(c, relative=True),
+        normwise_error=normwise_error,
+        share_correct=share_correct,
+        kept=bool(exact.meets(c, bound).all()),
     )
 
 
@@ -276,7 +281,9 @@ def _judged(
     c: ArrayLike, a: ArrayLike, b: ArrayLike
 ) -> Iterator[tuple[NDArray[Any], ExactProduct]]:
     """Each matrix of a result with the product that it should be."""
-    c, a, b = _operand(c, finite=False), _operand(a), _operand(b)
+    a = _operand(a)
+    b = _operand(b)
+    c = _operand(c, finite=False)
     lefts, rights, shape = _stacks(a, b)
     if c.dtype.kind != "c" and np.result_type(a, b).kind == "c":
         raise TypeError(f"a result of dtype {c.dtype} cannot hold a complex product")
@@ -289,13 +296,7 @@ def _judged(
 
 def _operand(x: ArrayLike, *, finite: bool = True) -> NDArray[Any]:
     x = np.asarray(x)
-    if x.dtype.type not in (
-        np.float16,
-        np.float32,
-        np.float64,
-        np.complex64,
-        np.complex128,
-    ):
+    if x.dtype.type not in _TYPES:
         raise TypeError(
             f"a reference takes float16, float32, float64, complex64 or complex128, not {x.dtype}"
         )
@@ -318,17 +319,16 @@ def _stacks(
         )
     rows = a.shape[-2:-1]
     cols = b.shape[-1:] if b.ndim > 1 else ()
-    a, b = np.atleast_2d(a), b[:, None] if b.ndim == 1 else b
+    a = np.atleast_2d(a)
+    b = b[:, None] if b.ndim == 1 else b
     if a.shape[-1] != b.shape[-2]:
         raise ValueError(f"inner dimensions differ: {a.shape} and {b.shape}")
     stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    a, b = (
-        np.broadcast_to(x, stack + x.shape[-2:]).reshape(
-            math.prod(stack), *x.shape[-2:]
-        )
-        for x in (a, b)
-    )
-    return a, b, (*stack, *rows, *cols)
+    a = np.broadcast_to(a, stack + a.shape[-2:])
+    b = np.broadcast_to(b, stack + b.shape[-2:])
+    lefts = a.reshape(math.prod(stack), *a.shape[-2:])
+    rights = b.reshape(math.prod(stack), *b.shape[-2:])
+    return lefts, rights, (*stack, *rows, *cols)
 
 
 def _wide(x: ArrayLike) -> NDArray[Any]:

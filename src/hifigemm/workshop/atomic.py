@@ -31,28 +31,28 @@ def check_writable(path: Path) -> None:
     """Raise InputError where `replacing` is bound to fail, so that nobody waits for a
     result that cannot be stored.
     """
-    found = None
+    existing = None
     with writing(path), suppress(FileNotFoundError):
-        found = path.stat()
+        existing = path.stat()
     target = path.resolve()
     folder = target.parent
     if not folder.is_dir():
         raise InputError(f"{path}: no folder {folder}")
-    if found is not None and not stat.S_ISREG(found.st_mode):
+    if existing is not None and not stat.S_ISREG(existing.st_mode):
         raise InputError(f"{path}: not a regular file")
     if not _is_writable(folder, os.W_OK | os.X_OK):
         raise InputError(f"{path}: the folder {folder} is not writable")
-    if found is not None and not _is_writable(target, os.W_OK):
+    if existing is not None and not _is_writable(target, os.W_OK):
         raise InputError(f"{path}: is read-only")
 
 
 def _is_writable(path: Path, access: int) -> bool:
-    """Whether permissions allow it. Root may write anywhere, but a mode that lets
-    nobody write tells what is wanted.
+    """True if permissions allow it. Root may write anywhere, but a mode that lets
+    nobody write is meant.
     """
-    return os.access(path, access) and (
-        os.name != "posix" or bool(path.stat().st_mode & 0o222)
-    )
+    if not os.access(path, access):
+        return False
+    return os.name != "posix" or bool(path.stat().st_mode & 0o222)
 
 
 @contextmanager

@@ -109,9 +109,11 @@ class _Bench:
         self.wrong: list[str] = []
 
     def run(self) -> int:
-        arrays, facts = self.arrays, self.arrays.describe()
-        clock, meter, commit = arrays.clock(), arrays.meter(), environment()["commit"]
-        ceilings = measured_ceilings(arrays, clock, self.method)
+        arrays = self.arrays
+        facts = arrays.describe()
+        meter = arrays.meter()
+        columns = {"device": facts["device"], "commit": environment()["commit"]}
+        ceilings = measured_ceilings(arrays, arrays.clock(), self.method)
         peaks = peak_rates(facts["device"])
         extra = facts | {
             "method": vars(self.method),
@@ -119,12 +121,8 @@ class _Bench:
             "ceilings": ceilings,
             "peaks": peaks,
         }
-        print(
-            "  ".join(
-                f"{name} {rate * 1e-12:.3g} T/s" for name, rate in ceilings.items()
-            ),
-            flush=True,
-        )
+        roofs = [f"{name} {rate * 1e-12:.3g} T/s" for name, rate in ceilings.items()]
+        print("  ".join(roofs), flush=True)
         for load in self._workloads():
             print(f"{load} ...", file=sys.stderr, flush=True)
             names = [NATIVE, *(self.settings.schemes or _schemes(load))]
@@ -136,11 +134,9 @@ class _Bench:
                 self.method,
                 meter=meter,
             )
-            new = rows(
-                load, outcomes, peaks, {"device": facts["device"], "commit": commit}
-            )
-            self.rows += new
-            self._print(load, outcomes, new)
+            lines = rows(load, outcomes, peaks, columns)
+            self.rows += lines
+            self._print(load, outcomes, lines)
             self._write(extra)
             del outcomes
             arrays.release()
@@ -149,39 +145,36 @@ class _Bench:
         return complain(self.wrong) or (OK if is_timed else COMPUTATION_ERROR)
 
     def _workloads(self) -> list[Workload]:
-        chosen = self.settings
+        options = self.settings
         squares = [(n, n, n) for n in SIZES[self.arrays.device]]
-        loads = [
-            Workload(m, n, k, chosen.batch, chosen.dtype, chosen.family, chosen.seed)
-            for m, n, k in chosen.shapes or squares
-        ]
-        for load in loads:
+        loads = []
+        for m, n, k in options.shapes or squares:
+            load = Workload(
+                m, n, k, options.batch, options.dtype, options.family, options.seed
+            )
             if load.nbytes > sys.maxsize:
                 raise MemoryError(f"{load} takes {load.nbytes} bytes")
+            loads.append(load)
         return loads
 
     def _print(
         self,
         load: Workload,
         outcomes: Sequence[Outcome],
-        new: Sequence[Row],
+        lines: Sequence[Row],
     ) -> None:
-        timed = [row for row in new if row["burst_seconds"]]
-        known = {
-            name: at
-            for name, at in _COLUMNS.items()
-            if any(row[at[0]] != "" for row in timed)
-        }
-        groups = [
-            [_cells(row, known, "case", "mode") for row in timed if row["mode"] == mode]
-            for mode in self.modes
-        ]
+        timed = [row for row in lines if row["burst_seconds"]]
+        columns = {}
+        for name, (key, spec) in _COLUMNS.items():
+            if any(row[key] != "" for row in timed):
+                columns[name] = key, spec
+        groups = []
+        for mode in self.modes:
+            of_mode = [row for row in timed if row["mode"] == mode]
+            if of_mode:
+                groups.append([_cells(row, columns, "case", "mode") for row in of_mode])
         if timed:
-            print_table(
-                str(load),
-                ("case", "mode", *known),
-                [group for group in groups if group],
-            )
+            print_table(str(load), ("case", "mode", *columns), groups)
         for outcome in outcomes:
             if outcome.status != "timed":
                 print(f"{outcome.case.name}, {outcome.case.mode}: {outcome.status}")
@@ -201,20 +194,14 @@ class _Bench:
 
 def _schemes(load: Workload) -> list[str]:
     """What is compared unless --schemes says otherwise."""
-    return [
-        "auto",
-        *(
-            f"ozaki2:{count}"
-            for count in ((14, 15) if load.real == "float64" else (7, 8))
-        ),
-        "peers",
-    ]
+    if load.real == "float64":
+        return ["auto", "ozaki2:14", "ozaki2:15", "peers"]
+    return ["auto", "ozaki2:7", "ozaki2:8", "peers"]
 
 
 def _cells(row: Row, columns: dict[str, tuple[str, str]], *names: str) -> list[str]:
     """The cells of a line of a table; nothing where nothing is known."""
-    numbers = (
-        "" if row[key] == "" else format(row[key], spec)
-        for key, spec in columns.values()
-    )
-    return [*(row[name] for name in names), *numbers]
+    cells = [row[name] for name in names]
+    for key, spec in columns.values():
+        cells.append("" if row[key] == "" else format(row[key], spec))
+    return cells

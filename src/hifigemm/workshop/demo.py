@@ -73,7 +73,8 @@ def demo(size: int, seed: int, output: Path) -> int:
     check_writable(output)
     check_results(data)
     print(f"compiled core: {hg.info().versions['core']} ...", file=sys.stderr)
-    groups, broken = [], []
+    groups = []
+    broken = []
     for name, a, b in _problems(size, seed):
         print(
             f"{name}: {len(SCHEMES)} products against the exact one ...",
@@ -93,13 +94,11 @@ def _problems(size: int, seed: int) -> Iterator[tuple[str, NDArray[Any], NDArray
     """Name and both operands of each problem."""
     for phi in PHIS:
         rng = np.random.default_rng([seed, int(10 * phi)])
-        a, b = (phi_matrix(rng, (size, size), phi) for _ in range(2))
+        a = phi_matrix(rng, (size, size), phi)
+        b = phi_matrix(rng, (size, size), phi)
         yield f"phi = {phi:g}, n = {size}", a, b
-    yield (
-        f"Hilbert, n = {HILBERT_SIZE}",
-        hilbert(HILBERT_SIZE),
-        inverse_hilbert(HILBERT_SIZE),
-    )
+    name = f"Hilbert, n = {HILBERT_SIZE}"
+    yield name, hilbert(HILBERT_SIZE), inverse_hilbert(HILBERT_SIZE)
 
 
 def against_exact(
@@ -112,68 +111,62 @@ def against_exact(
     operands are those of the product.
     """
     arrays = arrays or Arrays()
-    a, b = arrays.asarray(exact.a), arrays.asarray(exact.b)
-    done: dict[str, tuple[Any, hg.Report]] = {}
+    a = arrays.asarray(exact.a)
+    b = arrays.asarray(exact.b)
+    products: dict[str, tuple[Any, hg.Report]] = {}
 
     def multiply(name: str) -> None:
-        done[name] = hg.matmul(a, b, return_report=True, **schemes[name])
+        products[name] = hg.matmul(a, b, return_report=True, **schemes[name])
 
-    times = time_bursts(
-        {name: partial(multiply, name) for name in schemes}, arrays.clock(), METHOD
-    )
-    unit_roundoff = float(np.finfo(exact.rounded.dtype).eps) / 2
-    rows, broken = [], []
-    for name, (c, report) in done.items():
+    variants = {name: partial(multiply, name) for name in schemes}
+    times = time_bursts(variants, arrays.clock(), METHOD)
+    dtype = exact.rounded.dtype
+    unit_roundoff = float(np.finfo(dtype).eps) / 2
+    rows = []
+    complaints = []
+    for name, (c, report) in products.items():
         judged = judge(to_host(c), exact, report.bound)
-        broken += _complaints(
-            f"{problem}, {name}",
-            judged,
-            report,
-            schemes[name].get("accuracy") == "correct",
-        )
+        is_correct = schemes[name].get("accuracy") == "correct"
+        title = f"{problem}, {name}"
+        complaints += _complaints(title, judged, report, is_correct)
+        product = getattr(report.scheme, "product", None)
         row = {
             "problem": problem,
             "scheme": name,
             "error": judged.error,
             "relative_error": judged.relative_error,
-        }
-        row |= {
             "bound": report.bound,
             "guaranteed": report.bound + unit_roundoff,
             "promise_kept": judged.kept,
-        }
-        row |= {
             "share_correct": judged.share_correct,
             "num_products": report.num_products,
+            "product": product or str(dtype).replace("float", "fp"),
+            "chosen": str(report.scheme),
+            "time_s": times[name].least,
+            "time_median_s": times[name].median,
         }
-        row |= {
-            "product": getattr(report.scheme, "product", None)
-            or str(exact.rounded.dtype).replace("float", "fp")
-        }
-        time = times[name]
-        row["chosen"] = str(report.scheme)
-        rows.append(row | {"time_s": time.least, "time_median_s": time.median})
-    return rows, broken
+        rows.append(row)
+    return rows, complaints
 
 
 def _complaints(
-    where: str, judged: Judgement, report: hg.Report, asked_correct: bool
+    title: str, judged: Judgement, report: hg.Report, asked_correct: bool
 ) -> list[str]:
     """What is not as promised."""
-    found = []
+    complaints = []
     if not judged.kept:
-        found.append(
-            f"{where}: an error of {judged.error:.3g} |A||B| breaks the reported bound {report.bound:.3g}"
+        complaints.append(
+            f"{title}: an error of {judged.error:.3g} |A||B| breaks the reported bound {report.bound:.3g}"
         )
     if asked_correct and not report.correct:
-        found.append(
-            f"{where}: the report does not say that the result is correctly rounded"
+        complaints.append(
+            f"{title}: the report does not say that the result is correctly rounded"
         )
     if report.correct and judged.share_correct < 1:
-        found.append(
-            f"{where}: {1 - judged.share_correct:.3%} of the entries are not correctly rounded"
+        complaints.append(
+            f"{title}: {1 - judged.share_correct:.3%} of the entries are not correctly rounded"
         )
-    return found
+    return complaints
 
 
 def _print(groups: list[list[Row]]) -> None:
@@ -187,9 +180,9 @@ def _print(groups: list[list[Row]]) -> None:
         "products",
         "time",
     )
-    tables = [
-        [_cells(row, first=i == 0) for i, row in enumerate(rows)] for rows in groups
-    ]
+    tables = []
+    for rows in groups:
+        tables.append([_cells(row, first=i == 0) for i, row in enumerate(rows)])
     print_table(
         "Products of float64 matrices against the exact product", header, tables
     )

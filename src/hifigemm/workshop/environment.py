@@ -32,6 +32,9 @@ def environment(**extra: Any) -> dict[str, Any]:
     """
     built_with: Any = np.show_config(mode="dicts")
     blas = built_with.get("Build Dependencies", {}).get("blas", {})
+    cores = os.cpu_count()
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
     return {
         "hifigemm": hg.__version__,
         "core": hg.info().versions["core"],
@@ -41,9 +44,7 @@ def environment(**extra: Any) -> dict[str, Any]:
         "threads": _threads(),
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cores": cores,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "commit": _commit(),
         **extra,
@@ -89,13 +90,10 @@ def _threads() -> dict[str, Any]:
 
 def _cpu_model() -> str:
     with suppress(OSError):
-        found = re.search(
-            r"^model name\s*:\s*(.*)$",
-            Path("/proc/cpuinfo").read_text(encoding="utf-8"),
-            re.MULTILINE,
-        )
-        if found:
-            return found[1]
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        model = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
+        if model:
+            return model[1]
     return platform.processor() or platform.machine()
 
 
@@ -109,8 +107,8 @@ def _commit() -> str | None:
         ).stdout.strip()
 
     try:
-        return git("rev-parse", "HEAD") + (
-            "+" if git("status", "--porcelain", "--untracked-files=no") else ""
-        )
+        commit = git("rev-parse", "HEAD")
+        has_changes = bool(git("status", "--porcelain", "--untracked-files=no"))
+        return f"{commit}+" if has_changes else commit
     except (OSError, subprocess.SubprocessError):
         return None

@@ -79,28 +79,24 @@ class Measured:
     broken: list[str] = field(default_factory=list)  # what is wrong
 
 
-def page(found: Measured) -> str:
+def page(measured: Measured) -> str:
     """The whole page."""
-    where = (
-        found.device["device"]
-        if found.device["device"] != "cpu"
-        else found.environment["cpu"]
-    )
+    machine = measured.device["device"]
+    if machine == "cpu":
+        machine = measured.environment["cpu"]
+    taken = f"{measured.environment['date']}: {_plain(measured.device)}."
     sections = {
-        "": _summary(found),
-        "What to write": _settings(found),
-        "How fast": _rates(found),
-        "How accurate": _errors(found),
-        "What can be used": _usable(found),
-        "How this was measured": _list(
-            [f"{found.environment['date']}: {_plain(found.device)}.", *found.method]
-        ),
+        "What to write": _settings(measured),
+        "How fast": _rates(measured),
+        "How accurate": _errors(measured),
+        "What can be used": _usable(measured),
+        "How this was measured": _list([taken, *measured.method]),
     }
-    body = "\n".join(
-        (f"<h2>{escape(head)}</h2>\n" if head else "") + text
-        for head, text in sections.items()
-    )
-    title = f"hifigemm {found.versions['hifigemm']} on {where}"
+    parts = [_summary(measured)]
+    for head, text in sections.items():
+        parts.append(f"<h2>{escape(head)}</h2>\n{text}")
+    body = "\n".join(parts)
+    title = f"hifigemm {measured.versions['hifigemm']} on {machine}"
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -119,52 +115,51 @@ def page(found: Measured) -> str:
 """
 
 
-def _summary(found: Measured) -> str:
-    """What somebody reads who reads no more."""
+def _summary(measured: Measured) -> str:
+    """The lines of somebody who reads no more: an alarm, speed, what was checked."""
     entries = []
     for dtype in ("float64", "float32"):
-        timed = _largest(found, dtype)
-        if NATIVE not in timed:
-            continue
-        native, n = timed[NATIVE], timed[NATIVE]["n"]
-        text = f"{dtype}, n = {n}: {_library(found)}'s own product makes {_rate(native)} GFLOP/s."
-        if "auto@correct" in timed:
-            text += f" A correctly rounded one takes {_times_native(timed['auto@correct'])} times as long."
-        others = [
-            row
-            for row in timed.values()
-            if not row["scheme"].lower().startswith(NATIVE)
-        ]
-        best = max(others, key=lambda row: row["burst_tflops"], default=native)
-        if best["burst_tflops"] > native["burst_tflops"]:
-            text += f" {best['case']} is quicker than it: {_rate(best)} GFLOP/s, with an error of {best['error']:.1e}."
-        else:
-            text += " No scheme is quicker than it here: accuracy costs time."
-        entries.append(text)
-    held = len(found.errors) + len(
-        [row for row in found.rates if row["status"] == "timed"]
+        timed = _largest(measured, dtype)
+        if NATIVE in timed:
+            entries.append(_speed(timed, dtype, _library(measured)))
+
+    num_timed = sum(row["status"] == "timed" for row in measured.rates)
+    num_checked = len(measured.errors) + num_timed
+    if measured.broken:
+        entries.append(
+            f"{len(measured.broken)} results or functions are wrong; {num_checked} results were held against the truth."
+        )
+        alarm = f"<strong>Something is wrong</strong>{_list(measured.broken)}"
+        return f'<div class="wrong">{alarm}</div>' + _list(entries)
+    entries.append(
+        f"Each of {num_checked} results kept the error that its report guarantees."
     )
-    if found.broken:
-        entries.append(
-            f"{len(found.broken)} results or functions are wrong; {held} results were held against the truth."
-        )
-    else:
-        entries.append(
-            f"Each of {held} results kept the error that its report guarantees."
-        )
-        used = sum(finding.used for finding in found.findings)
-        entries.append(
-            f"{used} functions of other libraries, on which exactness rests, work as they should."
-        )
-    alarm = (
-        f'<div class="wrong"><strong>Something is wrong</strong>{_list(found.broken)}</div>'
-        if found.broken
-        else ""
+    num_used = sum(finding.used for finding in measured.findings)
+    entries.append(
+        f"{num_used} functions of other libraries, on which exactness rests, work as they should."
     )
-    return alarm + _list(entries)
+    return _list(entries)
 
 
-def _settings(found: Measured) -> str:
+def _speed(timed: Mapping[str, Row], dtype: str, library: str) -> str:
+    """The native product, the price of correct rounding, and the quickest scheme."""
+    native = timed[NATIVE]
+    text = f"{dtype}, n = {native['n']}: {library}'s own product makes {_rate(native)} GFLOP/s."
+    if "auto@correct" in timed:
+        ratio = _times_native(timed["auto@correct"])
+        text += f" A correctly rounded one takes {ratio} times as long."
+    schemes = []
+    for row in timed.values():
+        if not row["scheme"].lower().startswith(NATIVE):
+            schemes.append(row)
+    best = max(schemes, key=lambda row: row["burst_tflops"], default=native)
+    if best["burst_tflops"] <= native["burst_tflops"]:
+        return text + " No scheme is quicker than it here: accuracy costs time."
+    text += f" {best['case']} is quicker than it: {_rate(best)} GFLOP/s,"
+    return text + f" with an error of {best['error']:.1e}."
+
+
+def _settings(measured: Measured) -> str:
     """Each question with what to write and, where it was measured, its price."""
     text = (
         "Times are those at the largest size that was measured. Errors are relative to |A||B|, the sum of the "
@@ -172,156 +167,176 @@ def _settings(found: Measured) -> str:
     )
     entries = []
     for question, code, dtype, case in SETTINGS:
-        row, price = _largest(found, dtype).get(case), ""
-        if row is not None:
-            bound = (
-                f"at most {_error(row['bound'])} is guaranteed"
-                if row["bound"]
-                else "correctly rounded"
-            )
-            price = f"<br/>{dtype}, n = {row['n']}: {_times_native(row)} times as long as {_library(found)}'s own; "
-            price += f"error {_error(row['error'])}, {bound}. What runs: {escape(_short(row['scheme']))}."
+        row = _largest(measured, dtype).get(case)
+        price = "" if row is None else _price(row, dtype, _library(measured))
         entries.append(
             f"<dt>{escape(question)}</dt>\n<dd><code>{escape(code)}</code>{price}</dd>"
         )
     return "\n".join([f"<p>{text}</p>", "<dl>", *entries, "</dl>"])
 
 
-def _rates(found: Measured) -> str:
-    parts = []
-    roofs = [
-        (name, f"{_number(rate * 1e-9)} {'GB/s' if name == 'copy' else 'GFLOP/s'}")
-        for name, rate in found.ceilings.items()
-    ]
-    parts.append(
-        _table("At best: a copy in memory, and plain products", ("what", "rate"), roofs)
-    )
-    for dtype in dict.fromkeys(row["dtype"] for row in found.rates):
-        lines = [row for row in found.rates if row["dtype"] == dtype]
-        timed = [row for row in lines if row["burst_seconds"] != ""]
-        if timed and _can_draw():
-            title = f"Rate of {dtype} products over their size"
-            parts.append(_picture(title, rates_figure(timed, dtype)))
-        body = [
-            (
-                *(
-                    row["case"],
-                    str(row["n"]),
-                    f"{_number(1e3 * row['burst_seconds'])} ms",
-                    _rate(row),
-                    _times_native(row),
-                ),
-                *(_error(row["error"]), _error(row["bound"]), _short(row["scheme"])),
-            )
-            for row in timed
-        ]
-        head = (
-            "case",
-            "n",
-            "time",
-            "GFLOP/s",
-            "x native time",
-            "error",
-            "guaranteed",
-            "what runs",
-        )
-        caption = f"Times of {dtype} products in numbers"
-        parts.append(_table(caption, head, body, folded=_can_draw()))
-        parts.append(
-            _list(
-                f"{row['case']}, n = {row['n']}: {row['status']}"
-                for row in lines
-                if row not in timed
-            )
-        )
+def _price(row: Row, dtype: str, library: str) -> str:
+    """Time and error of a case that was timed, and what runs."""
+    ratio = _times_native(row)
+    time = f"{dtype}, n = {row['n']}: {ratio} times as long as {library}'s own"
+    bound = "correctly rounded"
+    if row["bound"]:
+        bound = f"at most {_error(row['bound'])} is guaranteed"
+    scheme = escape(_short(row["scheme"]))
+    error = _error(row["error"])
+    return f"<br/>{time}; error {error}, {bound}. What runs: {scheme}."
+
+
+_RATE_COLUMNS = (
+    "case",
+    "n",
+    "time",
+    "GFLOP/s",
+    "x native time",
+    "error",
+    "guaranteed",
+    "what runs",
+)
+
+_ERROR_COLUMNS = (
+    "way",
+    "matrices",
+    "error",
+    "guaranteed",
+    "relative error",
+    "correctly rounded",
+    "products",
+    "scheme",
+)
+
+
+def _rates(measured: Measured) -> str:
+    """Times of all cases: a picture and a table for each dtype."""
+    roofs = []
+    for name, rate in measured.ceilings.items():
+        unit = "GB/s" if name == "copy" else "GFLOP/s"
+        roofs.append((name, f"{_number(rate * 1e-9)} {unit}"))
+    caption = "At best: a copy in memory, and plain products"
+    parts = [_table(caption, ("what", "rate"), roofs)]
+    for dtype in dict.fromkeys(row["dtype"] for row in measured.rates):
+        lines = [row for row in measured.rates if row["dtype"] == dtype]
+        parts += _rates_of_dtype(lines, dtype)
     if not _can_draw():
         parts.append(
             "<p>Tables alone: pictures need matplotlib, which is not installed here.</p>"
         )
-    if found.left_out:
-        parts.append(
-            f"<p>Left out, as they would have taken too long: {escape('; '.join(found.left_out))}.</p>"
-        )
+    if measured.left_out:
+        sizes = escape("; ".join(measured.left_out))
+        parts.append(f"<p>Left out, as they would have taken too long: {sizes}.</p>")
     return "\n".join(parts)
 
 
-def _errors(found: Measured) -> str:
+def _rates_of_dtype(lines: Sequence[Row], dtype: str) -> list[str]:
+    """The picture, the table, and the cases that have no time."""
+    parts = []
+    timed = [row for row in lines if row["burst_seconds"] != ""]
+    if timed and _can_draw():
+        title = f"Rate of {dtype} products over their size"
+        parts.append(_picture(title, rates_figure(timed, dtype)))
+    body = [_rate_cells(row) for row in timed]
+    caption = f"Times of {dtype} products in numbers"
+    parts.append(_table(caption, _RATE_COLUMNS, body, folded=_can_draw()))
+    untimed = [row for row in lines if row["burst_seconds"] == ""]
+    parts.append(
+        _list(f"{row['case']}, n = {row['n']}: {row['status']}" for row in untimed)
+    )
+    return parts
+
+
+def _rate_cells(row: Row) -> list[str]:
+    """A line of `_RATE_COLUMNS`."""
+    return [
+        row["case"],
+        str(row["n"]),
+        f"{_number(1e3 * row['burst_seconds'])} ms",
+        _rate(row),
+        _times_native(row),
+        _error(row["error"]),
+        _error(row["bound"]),
+        _short(row["scheme"]),
+    ]
+
+
+def _errors(measured: Measured) -> str:
+    """Errors against the exact product: a picture and a table for each dtype."""
     text = (
         "Every scheme against the exact product, of random matrices whose entries differ widely "
         "and of a Hilbert matrix with its inverse, whose terms cancel. The error is the largest of an entry, relative "
         "to |A||B|; the relative error is relative to the entry itself."
     )
     parts = [f"<p>{text}</p>"]
-    for dtype in dict.fromkeys(row["dtype"] for row in found.errors):
-        lines = [row for row in found.errors if row["dtype"] == dtype]
-        marks: dict[str, dict[str, float]] = {}
-        for row in lines:
-            kinds = marks.setdefault(row["scheme"], {})
-            kinds[f"error, {row['problem']}"] = row["error"]
-            if row["problem"] == "random":
-                kinds["guaranteed, random"] = row["guaranteed"]
+    for dtype in dict.fromkeys(row["dtype"] for row in measured.errors):
+        lines = [row for row in measured.errors if row["dtype"] == dtype]
         if _can_draw():
             title = f"Errors of {dtype} products"
-            parts.append(_picture(title, errors_figure(marks, dtype)))
-        body = [
-            (
-                *(
-                    row["scheme"],
-                    row["problem"],
-                    _error(row["error"]),
-                    _error(row["guaranteed"]),
-                ),
-                *(_error(row["relative_error"]), percent(row["share_correct"])),
-                *(f"{row['num_products']} {row['product']}", _short(row["chosen"])),
-            )
-            for row in lines
-        ]
-        head = (
-            "way",
-            "matrices",
-            "error",
-            "guaranteed",
-            "relative error",
-            "correctly rounded",
-            "products",
-            "scheme",
-        )
+            parts.append(_picture(title, errors_figure(_marks(lines), dtype)))
+        body = [_error_cells(row) for row in lines]
         caption = f"Errors of {dtype} products in numbers"
-        parts.append(_table(caption, head, body, folded=_can_draw()))
-    if found.refused:
-        parts.append(f"<p>Not possible:</p>{_list(found.refused)}")
+        parts.append(_table(caption, _ERROR_COLUMNS, body, folded=_can_draw()))
+    if measured.refused:
+        parts.append(f"<p>Not possible:</p>{_list(measured.refused)}")
     return "\n".join(parts)
 
 
-def _usable(found: Measured) -> str:
-    facts = found.environment
-    named = {
+def _marks(lines: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """The numbers of `errors_figure`, by the way to the product and their kind."""
+    marks: dict[str, dict[str, float]] = {}
+    for row in lines:
+        numbers = marks.setdefault(row["scheme"], {})
+        numbers[f"error, {row['problem']}"] = row["error"]
+        if row["problem"] == "random":
+            numbers["guaranteed, random"] = row["guaranteed"]
+    return marks
+
+
+def _error_cells(row: Row) -> list[str]:
+    """A line of `_ERROR_COLUMNS`."""
+    return [
+        row["scheme"],
+        row["problem"],
+        _error(row["error"]),
+        _error(row["guaranteed"]),
+        _error(row["relative_error"]),
+        percent(row["share_correct"]),
+        f"{row['num_products']} {row['product']}",
+        _short(row["chosen"]),
+    ]
+
+
+def _usable(measured: Measured) -> str:
+    """The machine, versions, engines, and libraries that may be there."""
+    facts = measured.environment
+    machine = {
         "cpu": facts["cpu"],
         "cores": str(facts["cores"]),
         "threads": _plain(facts["threads"]) or "not limited",
     }
-    versions = found.versions | named
-    parts = [_table("Machine and versions", ("what", "found"), versions.items())]
-    parts.append(
-        _table("Engines", ("engine", "what it multiplies"), found.engines.items())
-    )
-    if found.gpus:
-        parts.append(f"<p>GPUs:</p>{_list(found.gpus)}")
-    there = [
-        (name, "installed" if find_spec(name) else "not installed", use)
-        for name, use in LIBRARIES.items()
+    versions = measured.versions | machine
+    parts = [
+        _table("Machine and versions", ("what", "found"), versions.items()),
+        _table("Engines", ("engine", "what it multiplies"), measured.engines.items()),
     ]
-    parts.append(
-        _table("Libraries that may be there", ("library", "here", "for"), there)
-    )
+    if measured.gpus:
+        parts.append(f"<p>GPUs:</p>{_list(measured.gpus)}")
+    libraries = []
+    for name, use in LIBRARIES.items():
+        state = "installed" if find_spec(name) else "not installed"
+        libraries.append((name, state, use))
+    head = ("library", "here", "for")
+    parts.append(_table("Libraries that may be there", head, libraries))
     return "\n".join(parts)
 
 
-def _largest(found: Measured, dtype: str) -> dict[str, Row]:
+def _largest(measured: Measured, dtype: str) -> dict[str, Row]:
     """The cases that were timed at the largest size of a dtype, by name."""
     timed = [
         row
-        for row in found.rates
+        for row in measured.rates
         if row["dtype"] == dtype and row["burst_seconds"] != ""
     ]
     largest = max((row["n"] for row in timed), default=0)
@@ -336,14 +351,17 @@ def _rate(row: Row) -> str:
     return _number(1e3 * row["burst_tflops"])
 
 
-def _library(found: Measured) -> str:
+def _library(measured: Measured) -> str:
     """Whose product is the native one."""
-    return "NumPy" if found.device["device"] == "cpu" else "PyTorch"
+    return "NumPy" if measured.device["device"] == "cpu" else "PyTorch"
 
 
 def _times_native(row: Row) -> str:
     ratio = row["burst_ratio_to_native"]
-    return _number(float(f"{1 / ratio:.2g}")) if ratio != "" else ""
+    if ratio == "":
+        return ""
+    two_digits = float(f"{1 / ratio:.2g}")
+    return _number(two_digits)
 
 
 def _error(x: float) -> str:
@@ -356,12 +374,11 @@ def _short(text: str) -> str:
         return text
     call: Any = ast.parse(text, mode="eval").body
     name = call.func.id
-    usual = {field.name: field.default for field in fields(getattr(hg, name))}
-    unusual = [
-        ast.unparse(keyword)
-        for keyword in call.keywords
-        if ast.literal_eval(keyword.value) != usual[keyword.arg]
-    ]
+    defaults = {field.name: field.default for field in fields(getattr(hg, name))}
+    unusual = []
+    for keyword in call.keywords:
+        if ast.literal_eval(keyword.value) != defaults[keyword.arg]:
+            unusual.append(ast.unparse(keyword))
     return f"{name}({', '.join(unusual)})"
 
 
@@ -398,25 +415,21 @@ def _table(
     """A table whose lines begin with their names; numbers are to the right. A folded
     one opens when it is asked for.
     """
-    lines = [
-        "<tr>"
-        + "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
-        + "</tr>"
-    ]
-    for first, *others in body:
-        cells = [
-            f'<td class="number">{escape(x)}</td>'
-            if x[:1].isdigit()
-            else f"<td>{escape(x)}</td>"
-            for x in others
-        ]
-        lines.append(
-            "".join(["<tr>", f'<th scope="row">{escape(first)}</th>', *cells, "</tr>"])
-        )
-    name = "" if folded else f"<caption>{escape(caption)}</caption>"
-    table = f'<div class="wide"><table>{name}\n' + "\n".join(lines) + "\n</table></div>"
-    return (
-        f"<details><summary>{escape(caption)}</summary>{table}</details>"
-        if folded
-        else table
-    )
+    heads = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
+    lines = [f"<tr>{heads}</tr>"]
+    for name, *others in body:
+        cells = "".join(map(_cell, others))
+        lines.append(f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>')
+    rows = "\n".join(lines)
+    if not folded:
+        title = f"<caption>{escape(caption)}</caption>"
+        return f'<div class="wide"><table>{title}\n{rows}\n</table></div>'
+    table = f'<div class="wide"><table>\n{rows}\n</table></div>'
+    return f"<details><summary>{escape(caption)}</summary>{table}</details>"
+
+
+def _cell(text: str) -> str:
+    """A cell, with numbers to the right."""
+    if text[:1].isdigit():
+        return f'<td class="number">{escape(text)}</td>'
+    return f"<td>{escape(text)}</td>"

@@ -38,8 +38,14 @@ SIZES = {"cpu": (128, 256, 512, 1024), "cuda": (1024, 2048, 4096)}
 
 CASES = {
     "float64": (
-        *("auto", "auto@1e-12", "auto@Relative(1e-12)", "auto@correct"),
-        *("ozaki1:8:int8", "ozaki2:14", "multiword:fp32:2:3", "peers"),
+        "auto",
+        "auto@1e-12",
+        "auto@Relative(1e-12)",
+        "auto@correct",
+        "ozaki1:8:int8",
+        "ozaki2:14",
+        "multiword:fp32:2:3",
+        "peers",
     ),
     "float32": (
         "auto",
@@ -68,7 +74,8 @@ WAYS: dict[str, dict[str, Any]] = {
 METHOD = Method(pause=0.02, warm=1, calls=(1, 8), bursts=3, sustained=0)
 """Bursts alone: what a GPU makes under lasting load is for `hifigemm bench`."""
 
-PHI, PHI_SIZE = 1.0, 128
+PHI = 1.0
+PHI_SIZE = 128
 """Random matrices that are compared with their exact product, which Python's own
 integers find in a second.
 """
@@ -94,10 +101,9 @@ def report(output: Path, device: str | None, seed: int) -> int:
     if device == "cuda" and not cuda_is_usable():
         raise InputError("--device cuda needs torch and a CUDA device")
     check_writable(output)
+    arrays = CudaArrays() if device == "cuda" else Arrays()
     with np.errstate(all="ignore"):  # an overflow shows in the error of the result
-        measured = _Measuring(
-            CudaArrays() if device == "cuda" else Arrays(), seed
-        ).run()
+        measured = _Measuring(arrays, seed).run()
     with replacing(output) as file:
         file.write(page(measured).encode())
     print(output)
@@ -120,10 +126,11 @@ class _Measuring:
     """One run of the command."""
 
     def __init__(self, arrays: Arrays, seed: int) -> None:
-        self.arrays, self.seed = arrays, seed
+        self.arrays = arrays
+        self.seed = seed
         self.sizes = SIZES[arrays.device]
         usable = hg.info()
-        self.found = Measured(
+        self.measured = Measured(
             environment(),
             arrays.describe(),
             usable.versions,
@@ -133,16 +140,18 @@ class _Measuring:
         )
         # One unit is the time of a case at the first size; those at n take as long as
         # n**2 says, as small operands come in more sets.
-        timed = sum(self._weight(dtype, n) for dtype in CASES for n in self.sizes)
-        self.steps = Steps(timed + 2 * len(CASES) * len(WAYS) + 6)
+        total = 6.0 + 2 * len(CASES) * len(WAYS)
+        for dtype in CASES:
+            total += sum(self._weight(dtype, n) for n in self.sizes)
+        self.steps = Steps(total)
         self.started = time.perf_counter()
 
     def run(self) -> Measured:
         try:
             with self._step("functions of NumPy, the BLAS and PyTorch", 3):
-                self.found.findings = list(findings())
+                self.measured.findings = list(findings())
             with self._step("rates of memory and of plain products", 3):
-                self.found.ceilings = measured_ceilings(
+                self.measured.ceilings = measured_ceilings(
                     self.arrays, self.arrays.clock(), METHOD
                 )
             for dtype in CASES:
@@ -150,14 +159,12 @@ class _Measuring:
             self._rates()
         finally:
             self.steps.close()
-        faults = [
-            finding for finding in self.found.findings if finding.fault and finding.used
-        ]
-        self.found.broken += [" ".join(str(finding).split()) for finding in faults]
-        self.found.method.append(
-            f"It took {time.perf_counter() - self.started:.0f} seconds."
-        )
-        return self.found
+        for finding in self.measured.findings:
+            if finding.fault and finding.used:
+                self.measured.broken.append(" ".join(str(finding).split()))
+        seconds = time.perf_counter() - self.started
+        self.measured.method.append(f"It took {seconds:.0f} seconds.")
+        return self.measured
 
     @contextmanager
     def _step(self, what: str, weight: float) -> Iterator[None]:
@@ -175,49 +182,54 @@ class _Measuring:
         rng = np.random.default_rng([self.seed, 1])
         random = [phi_matrix(rng, (PHI_SIZE, PHI_SIZE), PHI) for _ in range(2)]
         cancelling = hilbert(HILBERT_SIZE), inverse_hilbert(HILBERT_SIZE)
-        exact = {
-            name: ExactProduct(a.astype(dtype), b.astype(dtype))
-            for name, (a, b) in {"random": random, "cancelling": cancelling}.items()
-        }
-        for name, options in WAYS.items():
-            with self._step(f"error of {name}, {dtype}", 2):
-                for problem, product in exact.items():
-                    try:
-                        found, broken = against_exact(
-                            problem, product, {name: options}, self.arrays
-                        )
-                    except FAILURES as error:
-                        text = f"{name}, {dtype}: {' '.join(str(error).split())}"
-                        self.found.refused += (
-                            [text] if text not in self.found.refused else []
-                        )
-                        continue
-                    self.found.errors += [row | {"dtype": dtype} for row in found]
-                    self.found.broken += [f"{dtype}, {text}" for text in broken]
+        problems = {}
+        for name, (a, b) in {"random": random, "cancelling": cancelling}.items():
+            problems[name] = ExactProduct(a.astype(dtype), b.astype(dtype))
+        for way in WAYS:
+            with self._step(f"error of {way}, {dtype}", 2):
+                for problem, exact in problems.items():
+                    self._judge(problem, exact, way, dtype)
+
+    def _judge(self, problem: str, exact: ExactProduct, way: str, dtype: str) -> None:
+        """Add the error of one way to one product, or why it is not possible."""
+        measured = self.measured
+        options = {way: WAYS[way]}
+        try:
+            lines, complaints = against_exact(problem, exact, options, self.arrays)
+        except FAILURES as error:
+            text = f"{way}, {dtype}: {' '.join(str(error).split())}"
+            if text not in measured.refused:
+                measured.refused.append(text)
+            return
+        measured.errors += [row | {"dtype": dtype} for row in lines]
+        measured.broken += [f"{dtype}, {text}" for text in complaints]
 
     def _rates(self) -> None:
         """Times of the cases, by growing size; of results that were checked."""
-        arrays, peaks = self.arrays, peak_rates(self.found.device["device"])
-        last = dict.fromkeys(CASES, 0.0)
+        growth = GROWTH[self.arrays.device]
+        seconds = dict.fromkeys(CASES, 0.0)
         for n in self.sizes:
-            for dtype, names in CASES.items():
+            for dtype in CASES:
                 begun = time.perf_counter()
-                if begun - self.started + GROWTH[arrays.device] * last[dtype] > SECONDS:
-                    self.found.left_out.append(f"{dtype}, n = {n}")
+                expected_end = begun - self.started + growth * seconds[dtype]
+                if expected_end > SECONDS:
+                    self.measured.left_out.append(f"{dtype}, n = {n}")
                     continue
-                with self._step(
-                    f"times of {dtype} products, n = {n}", self._weight(dtype, n)
-                ):
-                    load = Workload(n, n, n, dtype=dtype, seed=self.seed)
-                    outcomes = measure(
-                        load, [NATIVE, *names], ("eager",), arrays, METHOD, sample=16
-                    )
-                    self.found.rates += rows(load, outcomes, peaks)
-                    for outcome in outcomes:
-                        if outcome.refused:
-                            self.found.broken.append(
-                                f"{outcome.case.name}, {load}: {outcome.verdict.wrong}"
-                            )
-                    del outcomes
-                    arrays.release()
-                last[dtype] = time.perf_counter() - begun
+                weight = self._weight(dtype, n)
+                with self._step(f"times of {dtype} products, n = {n}", weight):
+                    self._time(dtype, n)
+                    self.arrays.release()
+                seconds[dtype] = time.perf_counter() - begun
+
+    def _time(self, dtype: str, n: int) -> None:
+        """Add the times of all cases of a dtype at one size."""
+        load = Workload(n, n, n, dtype=dtype, seed=self.seed)
+        names = [NATIVE, *CASES[dtype]]
+        outcomes = measure(load, names, ("eager",), self.arrays, METHOD, sample=16)
+        peaks = peak_rates(self.measured.device["device"])
+        self.measured.rates += rows(load, outcomes, peaks)
+        for outcome in outcomes:
+            if outcome.refused:
+                self.measured.broken.append(
+                    f"{outcome.case.name}, {load}: {outcome.verdict.wrong}"
+                )

@@ -13,8 +13,8 @@ import torch
 import hifigemm as hg
 from hifigemm.engine import SCALED_ALONG_K
 from hifigemm.engines.cuda import program
-from hifigemm.engines.cuda.required_bits import inner_required_bits_of
-from hifigemm.numerics.inner_scaling import inner_required_bits
+from hifigemm.engines.cuda.required_bits import inner_look_of
+from hifigemm.numerics.inner_scaling import inner_exponents, inner_required_bits
 from hifigemm.plan import Blocking, Verification
 from hifigemm.testing.reference import correctly_rounded, meets_promise
 from tests.engines.cuda.test_ozaki2 import (
@@ -155,10 +155,26 @@ def test_bits_of_scaled_operands_take_one_look(engine):
     for a, b in (graded(200), graded(0), graded(60, dtype="complex128")):
         left, right = (torch.from_numpy(x).to(DEVICE) for x in (a, b))
         for limit in (0, 10**6):
-            look = inner_required_bits_of(left, right, limit)
+            look = inner_look_of(left, right, limit)
             wanted = inner_required_bits(a, b, limit, 16384)
-            assert look(left, right) == wanted
+            bits, d = look(left, right)
+            assert bits == wanted
+            if bits is not None:
+                exponents = inner_exponents(a, b, 16384)
+                np.testing.assert_array_equal(d[:40].cpu().numpy(), exponents)
             assert (wanted is None) == (limit == 0 or np.ptp(np.log2(abs(a))) < 30)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_slices_have_the_bits_of_numpy(engine, dtype, monkeypatch, assert_same_bits):
+    take_as_device(engine, monkeypatch)
+    scheme = hg.Ozaki1(num_slices=4, scaling="inner")
+    for span in (0, 60):
+        a, b = graded(span, dtype=dtype)
+        x, y = (torch.from_numpy(z[0]).to(DEVICE) for z in (a, b))
+        c, report = hg.matmul(x, y, scheme=scheme, return_report=True)
+        assert_same_bits(c.cpu().numpy(), hg.matmul(a[0], b[0], scheme=scheme))
+        assert (SCALED_ALONG_K in report.reason) == (span > 0)
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ from hifigemm.engines.kernels import (
     inner_scaling,
     native_gemm,
     residue_gemm,
+    residue_words,
     rounded_sums,
     scaled_residues,
     slice_counts,
@@ -42,6 +43,7 @@ from hifigemm.engines.kernels.buffers import contiguous_strides
 from hifigemm.engines.kernels.crt import crt
 from hifigemm.engines.kernels.cuda_driver import parameters_of, sizes_in_ptx
 from hifigemm.engines.kernels.embedding import embed_left, embed_right
+from hifigemm.engines.kernels.equilibration import write_extremes, write_scaled
 from hifigemm.engines.kernels.mirror import mirror
 from hifigemm.engines.kernels.program import Program
 from hifigemm.engines.kernels.slices import slice_operands
@@ -102,7 +104,8 @@ def pretend(arch):
     )
     torch.cuda.get_device_properties = lambda device=None: found
     torch.cuda.device = lambda device=None: nullcontext()
-    torch.cuda.is_current_stream_capturing = lambda: True
+    for module in (residue_gemm, residue_words):
+        module.uploaded = lambda constants, device: constants
     own = torch.Tensor.to
 
     def to(self, *given, device=None, non_blocking=False, **options):
@@ -539,6 +542,21 @@ def thin_products():
         yield f"residual, {count} words, order {order}", residual
 
 
+def equilibration():
+    for order in ((0, 1), (1, 0)):
+
+        def write(program, order=order):
+            a = program.operand(Layout((2048, 2048), torch.float64, order))
+            vectors = [program.operand(Layout((2048,), torch.int32)) for _ in "st"]
+            bits = [program.operand(Layout((1, 2048), torch.int64)) for _ in "ls"]
+            out = program.operand(Layout((2048, 2048), torch.float64))
+            write_extremes(a, vectors[0], *bits, in_scale=False)
+            write_extremes(a, vectors[0], *bits, in_scale=True)
+            write_scaled(a, *vectors, out)
+
+        yield f"order {order}", write
+
+
 SINGLE = ((1, 2048, 2048), torch.float32), ((2,), torch.int32)
 FAMILIES = {
     f.__name__: f
@@ -556,6 +574,7 @@ FAMILIES = {
             native,
             sums,
             thin_products,
+            equilibration,
         ),
     )
 }

@@ -202,3 +202,9 @@ def test_thin_products(arch):
     for line in compiled(arch, "thin_products"):
         assert spills(line) == 0, line
         assert line["LDG.E.128"] > 0, line
+
+
+@ARCHITECTURES
+def test_equilibration(arch):
+    for line in compiled(arch, "equilibration"):
+        assert spills(line) == 0, line

@@ -150,6 +150,20 @@ def test_a_stack_has_one_d(rng):
     check(np.concatenate([a, 2.0**40 * a, a]), b)
 
 
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+def test_little_room_for_exponents_changes_none(rng, layout):
+    wide = torch.full((1,), plain.WIDE_GAP, dtype=torch.int64, device=DEVICE)
+    a, _ = graded(rng, (40, 30, 50), 40)
+    b = np.concatenate([wild(rng, (40, 30, 50))[1] for _ in range(3)])
+    left, right = (on_device(x, layout) for x in (a, b))
+    # All matrices, some, some vectors of each, and fewer than are taken at a time.
+    with np.errstate(all="ignore"):
+        want = plain.inner_exponents(a, b, 16384)
+        for room in (2**20, 10_000, 4000, 1):
+            found = kernels.inner_exponents(left, right, wide, room=room)
+            np.testing.assert_array_equal(found[:30].cpu().numpy(), want)
+
+
 @pytest.mark.slow
 def test_many_vectors_share_maxima(rng):
     a, b = graded(rng, (1100, 20, 3), 40)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from hifigemm.testing.primitives.functions import functions
-from hifigemm.testing.primitives.places import Place, on_device
+from hifigemm.testing.primitives.platforms import Platform, on_device
 from tests.testing.primitives.faults import at_fault
 
-NUMPY = Place("NumPy")
+NUMPY = Platform("NumPy")
 # the package has a function of the name of this module
 module = sys.modules["hifigemm.testing.primitives.functions"]
 
@@ -74,8 +74,8 @@ def test_a_wrong_sum_is_named_with_its_axis(monkeypatch, fault):
 
     monkeypatch.setattr(module, "_table", lambda: iter(()))
     monkeypatch.setattr(module, "_REDUCTIONS", (("sum", summed, sum, "int8"),))
-    place = Place("NumPy", strides=(1,), sizes=(1, 3))
-    (found,) = list(module.functions(place))[:1]
+    platform = Platform("NumPy", strides=(1,), sizes=(1, 3))
+    (found,) = list(module.functions(platform))[:1]
     assert ("axis 0: entry 0" in found.fault) == bool(fault)
 
 

@@ -10,11 +10,11 @@ import pytest
 from hifigemm.engines import engine_for
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.testing.primitives import products as module
-from hifigemm.testing.primitives.places import Place
+from hifigemm.testing.primitives.platforms import Platform
 from hifigemm.testing.primitives.products import exact_products, native_products
 from tests.testing.primitives.faults import at_fault
 
-NUMPY = Place("NumPy")
+NUMPY = Platform("NumPy")
 
 
 def test_a_product_that_rounds_at_its_limit_is_named(monkeypatch):

@@ -13,7 +13,7 @@ from tests.workshop.measuring.stand_ins import ARRAYS, METHOD
 
 @pytest.fixture
 def registry(monkeypatch):
-    monkeypatch.setattr(peers, "_OWN", [])
+    monkeypatch.setattr(peers, "_PEERS", [])
 
 
 @pytest.mark.parametrize(("factor", "status"), [(1.0, "timed"), (1.001, "refused")])
@@ -21,7 +21,7 @@ def test_peers_are_judged_like_everybody(registry, factor, status):
     def prepare(a, b, out):
         return lambda: np.multiply(a @ b, factor, out=out)
 
-    peers._OWN.append(
+    peers._PEERS.append(
         Peer("other", lambda: True, lambda device, load: device == "cpu", prepare)
     )
     load = Workload(20, 20, 20)
@@ -36,7 +36,7 @@ def test_peers_are_judged_like_everybody(registry, factor, status):
     ("there", "text"), [(False, "is not installed"), (True, "does not multiply")]
 )
 def test_peers_that_are_not_there_fail(registry, there, text):
-    peers._OWN.append(
+    peers._PEERS.append(
         Peer(
             "other",
             lambda: there,

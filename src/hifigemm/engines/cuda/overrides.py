@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hifigemm.engines.cuda.ozaki2 import padded, padded_shape, products_of
 from hifigemm.engines.cuda.required_bits import (
-    inner_required_bits_of,
+    inner_look_of,
     required_bits_of,
 )
 from hifigemm.engines.cuda.slice_counts import num_slices_of
@@ -272,7 +272,8 @@ def _inner_required_bits(
     if not (isinstance(a, DeviceArray) and isinstance(b, DeviceArray)):
         return inner_required_bits(a, b, limit, block_entries)
     left, right = unwrap(a), unwrap(b)
-    return inner_required_bits_of(left, right, limit)(left, right)
+    bits, _ = inner_look_of(left, right, limit)(left, right)
+    return bits
 
 
 def _mirror(x: Array, conjugate: bool) -> None:

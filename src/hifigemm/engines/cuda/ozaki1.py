@@ -45,11 +45,11 @@ _DTYPES: dict[Format, torch.dtype] = {
 
 def steps(plan: Plan) -> Steps | None:
     """The launches of a fixed count whose sums two words of 64 bits hold, and of
-    correct rounding; None for all else.
+    correct rounding; None for all else, and for operands that are scaled along k.
     """
     p, scheme = plan.problem, plan.scheme
     dtype = _DTYPES.get(plan.words.operand)
-    if dtype is None:
+    if dtype is None or scheme.scaling == "inner":
         return None
     beta = _slice_bits(plan)
     widest = MAX_BITS[dtype]

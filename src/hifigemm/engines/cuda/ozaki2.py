@@ -165,12 +165,16 @@ def _in_halves(
 def _bytes_outside(plan: Plan, batch: int, rows: int, cols: int) -> int:
     """Bytes by which scaling along k takes more where the result is cut into blocks.
 
-    It looks at whole operands, with an exponent for each vector, and its exponents lie
-    beside the scratch memory of all blocks.
+    It looks at whole operands, with a few numbers for each vector, and its exponents
+    lie beside the scratch memory of all blocks. The exponents of entries lie where the
+    residues of a block are afterwards: see `_room`.
     """
     p = plan.problem
-    others = p.batch * (p.m + p.n) - batch * (rows + cols)
-    return 4 * (others + p.k + inner_scaling.PADDING) + ALIGNMENT
+    vectors = p.batch * (p.m + p.n)
+    others = vectors - batch * (rows + cols)
+    numbers = inner_scaling.VECTOR_BYTES * others
+    exponents = 4 * inner_scaling.padded_length(p.k)
+    return numbers + exponents + 4 * ALIGNMENT
 
 
 def moduli_of(plan: Plan, count: int | None = None) -> ModuliSet:
@@ -357,7 +361,20 @@ def _inner(plan: Plan, given: Arguments, mark: Any = None) -> Inner:
     """The exponents of a plan with inner scaling; None where it has another one."""
     if plan.scheme.scaling != "inner":
         return None
-    return inner_scaling.gaining_exponents(given.a, given.b, mark), 1
+    if given.inner is not None:
+        return given.inner, 1
+    exponents = inner_scaling.gaining_exponents(
+        given.a, given.b, mark, room=_room(plan)
+    )
+    return exponents, 1
+
+
+def _room(plan: Plan) -> int:
+    """Bytes that the residues of a block take at least."""
+    p = plan.problem
+    batch, rows, cols = plan.block_shape
+    planes = num_planes(moduli_of(plan), p.is_complex)
+    return planes * batch * (rows + cols) * p.k
 
 
 def _some(split: Residues | None, place: tuple[slice, ...]) -> Residues | None:
@@ -475,7 +492,7 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
             # Exponents are looked for where no rung was taken, and rungs begin where the
             # operands gain by them.
             exponents = inner_scaling.gaining_exponents(
-                given.a, given.b, inner_record, behind
+                given.a, given.b, inner_record, behind, room=_room(plan)
             )
             start = inner_record, inner_scaling.KEPT
             last = _write_rungs(plan, given, inner_rungs, start, (exponents, 1))

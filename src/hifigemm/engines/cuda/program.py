@@ -14,7 +14,7 @@ import torch
 from hifigemm.engine import Call, Certificate, Outcome, Repeated, Splits
 from hifigemm.engines.cuda.required_bits import (
     NO_LIMIT,
-    inner_required_bits_of,
+    inner_look_of,
     required_bits_of,
 )
 from hifigemm.engines.device_array import (
@@ -26,6 +26,7 @@ from hifigemm.engines.device_array import (
 from hifigemm.engines.device_ops import TORCH_DTYPES
 from hifigemm.engines.kernels.buffers import contiguous_strides
 from hifigemm.engines.kernels.epilogue import combine_in_place
+from hifigemm.engines.kernels.inner_scaling import padded_length
 from hifigemm.engines.kernels.launch import Scalar, enters_directly, scalar
 from hifigemm.engines.kernels.mirror import mirror
 from hifigemm.engines.kernels.program import Program, facts_of
@@ -59,6 +60,8 @@ class Arguments:
     c: Tensor = None
     ready: tuple[Any, Any] = (None, None)  # of prepared operands
     second: Tensor = None  # the other array of a pair or an enclosure
+    # by which the operands are scaled along k, where that is known already
+    inner: Tensor = None
 
 
 @dataclass(frozen=True)
@@ -177,7 +180,7 @@ class CudaProgram:
         record = (
             _Layout((self.steps.record,), torch.int64) if self.steps.record else None
         )
-        tensors = [*layouts, record, None, None, None]
+        tensors = [*layouts, record, None, None, None, None]
         program = self._built(plan, tensors, (None, None), 0, PLAIN).finish()
         if self.steps.outside is None or (batch, rows, cols) == (p.batch, p.m, p.n):
             return program.nbytes
@@ -214,7 +217,7 @@ class CudaProgram:
         record = self._record(left.device)
         second = torch.empty_like(target) if self._has_two_parts else None
         goal = target if self._adds_a_step(own) else None
-        tensors = [left, right, target, record, c, second, goal]
+        tensors = [left, right, target, record, c, second, goal, None]
         self._run(tensors, (ready[0], ready[1]), shift, own)
         if later:
             combine(target, epilogue)
@@ -284,8 +287,22 @@ class CudaProgram:
         )
         second_like = like if self._has_two_parts else None
         goal_like = plain_layout if adds_a_step else None
+        # The look at operands that are scaled along k gives their exponents along.
+        takes_exponents = evidence is not None and evidence.inner and not record_like
+        inner_like = None
+        if takes_exponents:
+            inner_like = _Layout((padded_length(problem.k),), torch.int32)
         program = self._program(
-            [left, right, like, record_like, addend, second_like, goal_like],
+            [
+                left,
+                right,
+                like,
+                record_like,
+                addend,
+                second_like,
+                goal_like,
+                inner_like,
+            ],
             (None, None),
             call.shift,
             own,
@@ -299,6 +316,8 @@ class CudaProgram:
             c: Tensor = None,
             alpha: float = 1.0,
             beta: float = 0.0,
+            *,
+            exponents: Tensor = None,
         ) -> Any:
             # C may be the target: it is read until the end.
             is_direct = target is not None and c is None and not adds_a_step
@@ -316,6 +335,8 @@ class CudaProgram:
                 if target is not None and not certifies and _is_plain(target):
                     result = target
                 tensors.append(result)
+            if takes_exponents:
+                tensors.append(exponents)
             program(*tensors, scalars=() if own.idle else (alpha, beta))
             if certifies and not self._certificate(record).holds:
                 return None
@@ -359,13 +380,19 @@ class CudaProgram:
         )
 
         if evidence.inner:
-            table[_INNER_LOOK] = inner_required_bits_of(*operands, NO_LIMIT)
+            table[_INNER_LOOK] = inner_look_of(*operands, NO_LIMIT)
 
         def chosen(x: Tensor, y: Tensor, *others: Any) -> Any:
             seen = table.get(look(x, y))
-            if seen is None and _INNER_LOOK in table:
-                seen = table.get((_INNER_LOOK, table[_INNER_LOOK](x, y)))
-            return None if seen is None else seen(x, y, *others)
+            if seen is not None:
+                return seen(x, y, *others)
+            if _INNER_LOOK not in table:
+                return None
+            bits, exponents = table[_INNER_LOOK](x, y)
+            seen = table.get((_INNER_LOOK, bits))
+            if seen is None:
+                return None
+            return seen(x, y, *others, exponents=exponents)
 
         return chosen
 
@@ -440,7 +467,7 @@ class CudaProgram:
         own: Epilogue,
     ) -> Program:
         program = Program(self.device)
-        a, b, out, record, c, second, goal = (
+        a, b, out, record, c, second, goal, inner = (
             None if x is None else program.operand(x, is_zero=i == 3)
             for i, x in enumerate(tensors)
         )
@@ -453,7 +480,10 @@ class CudaProgram:
         alpha = scalar(0) if has_scalars else 1.0
         beta = scalar(1) if has_scalars and c is not None else 0.0
         arguments = Arguments(
-            *(a, b, out, record, shift), ready=(splits[0], splits[1]), second=second
+            *(a, b, out, record, shift),
+            ready=(splits[0], splits[1]),
+            second=second,
+            inner=inner,
         )
         if goal is None:
             arguments = replace(arguments, alpha=alpha, beta=beta, c=c)

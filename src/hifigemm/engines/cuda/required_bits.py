@@ -50,16 +50,20 @@ def required_bits_of(
     return once(("required_bits", left.device, most, facts), make, left.device)
 
 
-def inner_required_bits_of(
+def inner_look_of(
     left: Tensor, right: Tensor, most: int
-) -> Callable[[Tensor, Tensor], Bits]:
+) -> Callable[[Tensor, Tensor], tuple[Bits, Tensor]]:
     """numerics.inner_scaling.inner_required_bits with a limit, as a function of tensors
     that are laid out as these.
+
+    The exponents by which the operands are scaled, as kernels take them, come with the
+    bits; without bits they mean nothing.
     """
     check_not_capturing()
     facts = facts_of(left), facts_of(right)
+    length = inner_scaling.padded_length(left.shape[2])
 
-    def make() -> Callable[[Tensor, Tensor], Bits]:
+    def make() -> Callable[[Tensor, Tensor], tuple[Bits, Tensor]]:
         program = Program(left.device)
         count = kernel.num_counters(left, right)
         device = left.device
@@ -69,19 +73,21 @@ def inner_required_bits_of(
         words = program.operand(
             torch.empty(size, dtype=torch.int32, device="meta"), is_zero=True
         )
+        d = program.operand(torch.empty(length, dtype=torch.int32, device="meta"))
         mark = words[:4].view(torch.int64)[:1]
-        exponents = inner_scaling.gaining_exponents(x, y, mark)
-        kernel.launch(x, y, most, words[4:], exponents)
+        inner_scaling.gaining_exponents(x, y, mark, into=d)
+        kernel.launch(x, y, most, words[4:], d)
         program.finish().compile()
 
-        def look(a: Tensor, b: Tensor) -> Bits:
+        def look(a: Tensor, b: Tensor) -> tuple[Bits, Tensor]:
             check_not_capturing()
             found = torch.empty(size, dtype=torch.int32, device=device)
-            program(a, b, found)
+            exponents = torch.empty(length, dtype=torch.int32, device=device)
+            program(a, b, found, exponents)
             low, high, _, _, *bits = found[:6].tolist()
             if (low, high) != (inner_scaling.KEPT, 0):
-                return None
-            return kernel.required_bits_from(bits, most)
+                return None, exponents
+            return kernel.required_bits_from(bits, most), exponents
 
         return look
 

@@ -65,6 +65,10 @@ from hifigemm.numerics.residues import ModuliSet
 
 _RESIDENT = 16
 """Programs of a warp that a multiprocessor holds at a time, at least."""
+_TURNS = 4
+"""Times as many programs where a predicate decides: idle ones leave soon, and those that
+work take turns, so that no multiprocessor waits for another one.
+"""
 _REGISTERS = {14: 96, 16: 128, 28: 168}
 """At most, of a thread that joins products of halves with 8 columns, by the most
 moduli. On an H200 at n = 16384, 14 moduli take 2.9 ms, and 3.3 with the 130 that the
@@ -792,8 +796,9 @@ def crt(
         As for `residue_gemm`: nothing is written unless the entry lies within the
         limits.
     rarely : bool
-        The predicate is expected not to hold: few programs then do all of the work if
-        it does. A launch of 262144 idle programs takes 154 us on an H200.
+        The predicate is expected not to hold: as few programs as run at a time then do
+        all of the work if it does. With any predicate they are not many times as many:
+        a launch of 262144 idle programs takes 154 us on an H200.
     triangle : bool
         Write what lies on and below the diagonal of a square result; what is written
         above it means nothing.
@@ -825,8 +830,9 @@ def crt(
             for count, registers in _REGISTERS.items()
             if len(constants.moduli) <= count
         )
-    if rarely:
-        programs = min(programs, _RESIDENT * gpu_of(out.device).num_sms)
+    if predicate is not None:
+        turns = 1 if rarely else _TURNS
+        programs = min(programs, turns * _RESIDENT * gpu_of(out.device).num_sms)
     has_c = c is not None
     has_operands = left is not None
     k = 0 if left is None else left.shape[2]

@@ -5,14 +5,17 @@ Every launch leaves integers that the next one reads, and no program waits for a
 
 1. gap: how far the largest entries of a row and a column lie above their products, in a
    sample. Where that is little, the next four launches do nothing.
-2. exponents of the rows of A and of the columns of B, and how far their entries spread.
-3. maxima along k of the exponents beside those of their vectors.
+2. exponents of entries, two bytes each, and what the rows of A and the columns of B have
+   of them: the largest, their sum, their number. The operands are read this once.
+3. maxima along k of the exponents beside those of their vectors, and how far the entries
+   of vectors spread.
 4. d from these maxima.
 5. gap with d.
 6. zeros in the place of d, unless it closes the gap.
 
-Programs share numbers by integer maxima alone, in memory that is zero before they
-start, so that no order of programs shows. Numbers that may be negative are stored above 0 by a bias.
+Programs share numbers by maxima and sums of integers alone, in memory that is zero
+before they start, so that no order of programs shows. Numbers that may be negative are
+stored above 0 by a bias.
 """
 
 # Kernels are untyped.
@@ -20,7 +23,9 @@ start, so that no order of programs shows. Numbers that may be negative are stor
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -33,12 +38,16 @@ from hifigemm.engines.kernels.common import (
     holds,
 )
 from hifigemm.engines.kernels.launch import Launch, cleared, empty, real_view
-from hifigemm.engines.kernels.vector_norms import ABSOLUTE, exponent_of
+from hifigemm.engines.kernels.vector_norms import ABSOLUTE, are_below, exponent_of
 from hifigemm.numerics import inner_scaling as plain
 
 _NO_EXPONENT = tl.constexpr(plain.NO_EXPONENT)
-_BIAS = tl.constexpr(4096)
-"""S_h + 4096 > 0: exponents of float64 differ by less than 2100."""
+_BIAS = tl.constexpr(2560)
+"""S_h + 2560 > 0: exponents of float64 differ by less than 2100."""
+_CODE_BIAS = tl.constexpr(4096)
+"""e + 4096 > 3000: a zero, which counts 0, lies below all of them by more than the bias
+of S_h.
+"""
 _LEAST_BIAS = tl.constexpr(2048)
 """2048 - e > 0 for every exponent e."""
 _MOST = tl.constexpr(plain._MOST)
@@ -53,21 +62,43 @@ PADDING = 4096
 """Exponents d are padded with zeros to a multiple: tiles of residues have at most as
 many terms, and read them without a mask, 16 bytes at a time.
 """
-_CHUNK = 64
-"""Tiles of vectors whose maxima a program joins before others see them."""
+_ROOM = 2**26
+"""Bytes of exponents of entries at a time, where nothing else is asked for."""
+_STEPS = 8
+"""Tiles that a program walks over before others see what it found."""
+_REGISTERS = {1: 80, 2: 128}
+"""Of a thread that takes exponents of real entries, or complex ones: the compiler takes
+some more for some layouts, and a program less would run on a multiprocessor. Nothing
+spills.
+"""
+VECTOR_BYTES = 16
+"""Of what is known of a vector: its largest exponent, the number of its entries, and
+the sum of their exponents.
+"""
 KEPT = 1
 """What the mark says where d is taken; LARGEST where it is not."""
 
 
-class Side(NamedTuple):
-    """Tile of an operand: vectors, and terms of each. Neighbours in memory are many."""
+@dataclass(frozen=True)
+class Side:
+    """How programs walk over an operand. Neighbours in memory are many in a tile."""
 
+    along_k: bool  # whether neighbours in memory follow each other along k
+    # `vectors`, `terms`: a tile of entries
     vectors: int
     terms: int
+    # a tile of exponents, which take less memory
+    more_vectors: int
+    more_terms: int
+
+    def num_codes(self, batch: int, count: int, k: int) -> int:
+        """Exponents of the entries of a stack, with those that pad rows."""
+        rows, length = (count, k) if self.along_k else (k, count)
+        return batch * rows * (-(-length // 8) * 8)
 
 
-_ALONG_K = Side(4, 512)
-_ACROSS_K = Side(32, 64)
+_ALONG_K = Side(True, 4, 512, 8, 512)
+_ACROSS_K = Side(False, 32, 64, 64, 64)
 
 
 @triton.jit
@@ -109,145 +140,83 @@ def _entries(operand, batch, vectors, terms, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _vector_exponents(
-    operand,
-    tile,
-    count,
-    k,
-    exponents,
-    spread,
-    VECTORS: tl.constexpr,
-    TERMS: tl.constexpr,
-    WIDTH: tl.constexpr,
+def _code_places(
+    batch, vectors, terms, count, k, SIDE: tl.constexpr, TOGETHER: tl.constexpr
 ):
-    """`vector_exponents_kernel` for the vectors of one tile of one operand."""
-    tiles = tl.cdiv(count, VECTORS)
-    batch = tile // tiles
-    vectors = tile % tiles * VECTORS + tl.arange(0, VECTORS)
-    inside = vectors < count
-    top = tl.full([VECTORS], _NO_EXPONENT, tl.int32)
-    total = tl.zeros([VECTORS], tl.int64)
-    entries = tl.zeros([VECTORS], tl.int64)
-    for start in range(0, k, TERMS):
-        ks = start + tl.arange(0, TERMS)
-        mask = inside[:, None] & (ks < k)[None, :]
-        x = _entries(operand, batch, vectors[:, None], ks[None, :], WIDTH)
-        bits, _ = _bits(x, mask, WIDTH)
-        e = _exponents(bits)
-        top = tl.maximum(top, tl.max(e, axis=1))
-        total += tl.sum(tl.where(bits == 0, 0, e), axis=1).to(tl.int64)
-        entries += tl.sum((bits != 0).to(tl.int32), axis=1).to(tl.int64)
-    tl.store(exponents + batch * count + vectors, top, mask=inside)
-    # The mean of R_i - e_ih, which is no less than 0, rounded down.
-    below = (entries * top - total) // tl.maximum(entries, 1)
-    below = tl.where(entries > 0, below, 0).to(tl.int32)
-    tl.atomic_max(spread, tl.max(below), sem="relaxed")
+    """Where exponents lie among those of a stack, in the order of the entries, and
+    which ones do.
 
-
-@triton.jit(do_not_specialize=["num_a", "num_b", "k", "tiles_a", "total_a"])
-def vector_exponents_kernel(
-    a,
-    sab,
-    sav,
-    sak,
-    b,
-    sbb,
-    sbv,
-    sbk,
-    num_a,
-    num_b,
-    k,
-    tiles_a,
-    total_a,
-    exponents,
-    spread,
-    maxima,
-    gap,
-    LEFT_VECTORS: tl.constexpr,
-    LEFT_TERMS: tl.constexpr,
-    RIGHT_VECTORS: tl.constexpr,
-    RIGHT_TERMS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Twin: numerics.inner_scaling._maxima, R, Q and the spreads.
-
-    A program takes a tile of vectors of A or of B and all of their terms. It alone
-    writes their exponents; spreads are maxima over all programs. All of them clear the
-    4 k maxima for the next launch. Nothing where the gap is narrow.
+    Rows are as long as a multiple of 8, with zeros behind the last exponent. TOGETHER
+    of them are read or written at a time.
     """
-    if not holds(gap, _WIDE_GAP, 1 << 40):
-        return
-    tile = tl.program_id(0)
-    for start in range(tile * BLOCK, 4 * k, tl.num_programs(0) * BLOCK):
-        cleared_maxima = start + tl.arange(0, BLOCK)
-        tl.store(maxima + cleared_maxima, 0, mask=cleared_maxima < 4 * k)
-    if tile < tiles_a:
-        _vector_exponents(
-            (a, sab, sav, sak),
-            tile,
-            num_a,
-            k,
-            exponents,
-            spread,
-            LEFT_VECTORS,
-            LEFT_TERMS,
-            WIDTH,
-        )
+    if SIDE.along_k:
+        pitch = tl.cdiv(k, 8) * 8
+        row = batch.to(tl.int64) * count + vectors[:, None]
+        inside = (vectors < count)[:, None] & are_below(terms, pitch, TOGETHER)[None, :]
+        return row * (pitch // TOGETHER * TOGETHER) + terms[None, :], inside
     else:
-        _vector_exponents(
-            (b, sbb, sbv, sbk),
-            tile - tiles_a,
-            num_b,
-            k,
-            exponents + total_a,
-            spread + 1,
-            RIGHT_VECTORS,
-            RIGHT_TERMS,
-            WIDTH,
-        )
+        pitch = tl.cdiv(count, 8) * 8
+        row = batch.to(tl.int64) * k + terms[None, :]
+        inside = are_below(vectors, pitch, TOGETHER)[:, None] & (terms < k)[None, :]
+        return row * (pitch // TOGETHER * TOGETHER) + vectors[:, None], inside
 
 
 @triton.jit
-def _inner_maxima(
+def _entry_exponents(
     operand,
     task,
     count,
     k,
-    exponents,
-    largest,
-    least,
-    CHUNK: tl.constexpr,
-    VECTORS: tl.constexpr,
-    TERMS: tl.constexpr,
+    facts,
+    codes,
+    smallest_codes,
+    STEPS: tl.constexpr,
+    SIDE: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """`inner_maxima_kernel` for some terms of a chunk of vectors of one operand."""
-    # Programs that follow each other take neighbouring terms of the same vectors.
-    steps = tl.cdiv(k, TERMS)
-    chunks = tl.cdiv(count, CHUNK * VECTORS)
-    ks = task % steps * TERMS + tl.arange(0, TERMS)
-    batch = task // steps // chunks
-    first = task // steps % chunks * (CHUNK * VECTORS)
-    most = tl.zeros([TERMS], tl.int32)
-    deepest = tl.zeros([TERMS], tl.int32)
-    for start in range(first, tl.minimum(first + CHUNK * VECTORS, count), VECTORS):
-        vectors = start + tl.arange(0, VECTORS)
-        inside = vectors < count
-        top = tl.load(exponents + batch * count + vectors, mask=inside, other=0)
+    """`entry_exponents_kernel` for some terms of the vectors of one tile."""
+    VECTORS: tl.constexpr = SIDE.vectors
+    TERMS: tl.constexpr = SIDE.terms
+    # Programs that follow each other take the terms of the same vectors.
+    chunks = tl.cdiv(k, STEPS * TERMS)
+    tiles = tl.cdiv(count, VECTORS)
+    first = task % chunks * (STEPS * TERMS)
+    batch = task // chunks // tiles
+    vectors = task // chunks % tiles * VECTORS + tl.arange(0, VECTORS)
+    inside = vectors < count
+    # Threads exchange what they have behind the last tile.
+    top = tl.zeros([VECTORS, TERMS], tl.int32)
+    total = tl.zeros([VECTORS, TERMS], tl.int32)
+    entries = tl.zeros([VECTORS, TERMS], tl.int32)
+    for start in range(first, tl.minimum(first + STEPS * TERMS, k), TERMS):
+        ks = start + tl.arange(0, TERMS)
         mask = inside[:, None] & (ks < k)[None, :]
         x = _entries(operand, batch, vectors[:, None], ks[None, :], WIDTH)
         bits, smallest = _bits(x, mask, WIDTH)
-        beside = tl.where(bits == 0, 0, exponent_of(bits) - top[:, None] + _BIAS)
-        most = tl.maximum(most, tl.max(beside, axis=0))
-        depth = tl.where(bits == 0, 0, _LEAST_BIAS - exponent_of(smallest))
-        deepest = tl.maximum(deepest, tl.max(depth, axis=0))
-    tl.atomic_max(largest + ks, most, mask=(ks < k) & (most > 0), sem="relaxed")
-    tl.atomic_max(least + ks, deepest, mask=(ks < k) & (most > 0), sem="relaxed")
+        code = tl.where(bits == 0, 0, exponent_of(bits) + _CODE_BIAS)
+        top = tl.maximum(top, code)
+        total += code
+        entries += (bits != 0).to(tl.int32)
+        # Loads of float64 set the pace; more codes at a time would scatter them.
+        place, exists = _code_places(batch, vectors, ks, count, k, SIDE, 2)
+        tl.store(codes + place, code.to(tl.int16), mask=exists)
+        if WIDTH == 2:
+            code = exponent_of(smallest) + _CODE_BIAS
+            tl.store(smallest_codes + place, code.to(tl.int16), mask=exists)
+    # Integers, whose sums and maxima do not depend on the order of programs.
+    all_top, all_total, all_entries = facts
+    at = batch * count + vectors
+    vector_total = tl.sum(total, axis=1).to(tl.int64)
+    tl.atomic_max(all_top + at, tl.max(top, axis=1), mask=inside, sem="relaxed")
+    tl.atomic_add(all_total + at, vector_total, mask=inside, sem="relaxed")
+    tl.atomic_add(all_entries + at, tl.sum(entries, axis=1), mask=inside, sem="relaxed")
 
 
-@triton.jit(do_not_specialize=["num_a", "num_b", "k", "tasks_a", "total_a"])
-def inner_maxima_kernel(
+_FREE_OF_EXPONENTS = ["num_a", "num_b", "k", "tasks_a", "first_a", "first_b"]
+
+
+@triton.jit(do_not_specialize=_FREE_OF_EXPONENTS)
+def entry_exponents_kernel(
     a,
     sab,
     sav,
@@ -260,52 +229,180 @@ def inner_maxima_kernel(
     num_b,
     k,
     tasks_a,
-    total_a,
-    exponents,
-    largest,
-    least,
+    first_a,
+    first_b,
+    top,
+    total,
+    entries,
+    codes_a,
+    codes_b,
+    smallest_a,
+    smallest_b,
     gap,
-    CHUNK: tl.constexpr,
-    LEFT_VECTORS: tl.constexpr,
-    LEFT_TERMS: tl.constexpr,
-    RIGHT_VECTORS: tl.constexpr,
-    RIGHT_TERMS: tl.constexpr,
+    STEPS: tl.constexpr,
+    LEFT: tl.constexpr,
+    RIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Twin: numerics.inner_scaling._maxima, S, T and the smallest components.
+    """Twin: numerics.inner_scaling._maxima, exponents of entries, and R and Q.
 
-    Maxima over all programs, of biased numbers in memory that starts as zeros: those of
-    A first, then those of B. Nothing where the gap is narrow.
+    A program takes some vectors of A or of B, and STEPS tiles of their terms. It writes
+    the exponents as INT16, which the next launch reads instead of the operands, those
+    of the smaller component of complex entries apart. R, Q, sums of exponents and
+    numbers of entries are joined in memory that starts as zeros, from the numbers of
+    the first vectors on. Nothing where the gap is narrow.
     """
     if not holds(gap, _WIDE_GAP, 1 << 40):
         return
     task = tl.program_id(0)
     if task < tasks_a:
-        _inner_maxima(
+        _entry_exponents(
             (a, sab, sav, sak),
             task,
             num_a,
             k,
-            exponents,
-            largest,
-            least,
-            CHUNK,
-            LEFT_VECTORS,
-            LEFT_TERMS,
+            (top + first_a, total + first_a, entries + first_a),
+            codes_a,
+            smallest_a,
+            STEPS,
+            LEFT,
             WIDTH,
         )
     else:
-        _inner_maxima(
+        _entry_exponents(
             (b, sbb, sbv, sbk),
             task - tasks_a,
             num_b,
             k,
-            exponents + total_a,
+            (top + first_b, total + first_b, entries + first_b),
+            codes_b,
+            smallest_b,
+            STEPS,
+            RIGHT,
+            WIDTH,
+        )
+
+
+@triton.jit
+def _inner_maxima(
+    codes,
+    smallest_codes,
+    task,
+    count,
+    k,
+    top,
+    largest,
+    least,
+    STEPS: tl.constexpr,
+    SIDE: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """`inner_maxima_kernel` for some terms of a chunk of vectors of one operand."""
+    VECTORS: tl.constexpr = SIDE.more_vectors
+    TERMS: tl.constexpr = SIDE.more_terms
+    # Programs that follow each other take neighbouring terms of the same vectors.
+    steps = tl.cdiv(k, TERMS)
+    chunks = tl.cdiv(count, STEPS * VECTORS)
+    ks = task % steps * TERMS + tl.arange(0, TERMS)
+    batch = task // steps // chunks
+    first = task // steps % chunks * (STEPS * VECTORS)
+    most = tl.zeros([VECTORS, TERMS], tl.int32)
+    deepest = tl.zeros([VECTORS, TERMS], tl.int32)
+    for start in range(first, tl.minimum(first + STEPS * VECTORS, count), VECTORS):
+        vectors = start + tl.arange(0, VECTORS)
+        inside = vectors < count
+        r = tl.load(top + batch * count + vectors, mask=inside, other=0)
+        # Nothing of a vector of zeros lies above the bias.
+        r = tl.where(r == 0, _CODE_BIAS, r)
+        place, exists = _code_places(batch, vectors, ks, count, k, SIDE, 8)
+        code = tl.load(codes + place, mask=exists, other=0).to(tl.int32)
+        most = tl.maximum(most, code - r[:, None] + _BIAS)
+        smallest = code
+        if WIDTH == 2:
+            smallest = tl.load(smallest_codes + place, mask=exists, other=0)
+            smallest = smallest.to(tl.int32)
+        depth = tl.where(code == 0, 0, _LEAST_BIAS + _CODE_BIAS - smallest)
+        deepest = tl.maximum(deepest, depth)
+    most_of_terms = tl.max(most, axis=0)
+    is_seen = (ks < k) & (most_of_terms > 0)
+    tl.atomic_max(largest + ks, most_of_terms, mask=is_seen, sem="relaxed")
+    tl.atomic_max(least + ks, tl.max(deepest, axis=0), mask=is_seen, sem="relaxed")
+
+
+@triton.jit(do_not_specialize=[*_FREE_OF_EXPONENTS, "total_a", "vectors"])
+def inner_maxima_kernel(
+    codes_a,
+    codes_b,
+    smallest_a,
+    smallest_b,
+    num_a,
+    num_b,
+    k,
+    tasks_a,
+    first_a,
+    first_b,
+    total_a,
+    vectors,
+    top,
+    total,
+    entries,
+    spread,
+    largest,
+    least,
+    gap,
+    STEPS: tl.constexpr,
+    LEFT: tl.constexpr,
+    RIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Twin: numerics.inner_scaling._maxima, S, T, the smallest components and spreads.
+
+    Maxima over all programs, of biased numbers in memory that starts as zeros: those of
+    A first, then those of B. Spreads are those of all `vectors` of both, of which the
+    first `total_a` are A's. Nothing where the gap is narrow.
+    """
+    if not holds(gap, _WIDE_GAP, 1 << 40):
+        return
+    task = tl.program_id(0)
+    for start in range(task * BLOCK, vectors, tl.num_programs(0) * BLOCK):
+        # The mean of R_i - e_ih, which is no less than 0, rounded down.
+        at = start + tl.arange(0, BLOCK)
+        inside = at < vectors
+        count = tl.load(entries + at, mask=inside, other=0).to(tl.int64)
+        r = tl.load(top + at, mask=inside, other=0)
+        below = count * r - tl.load(total + at, mask=inside, other=0)
+        mean = (below // tl.maximum(count, 1)).to(tl.int32)
+        tl.atomic_max(spread, tl.max(tl.where(at < total_a, mean, 0)), sem="relaxed")
+        tl.atomic_max(
+            spread + 1, tl.max(tl.where(at < total_a, 0, mean)), sem="relaxed"
+        )
+    if task < tasks_a:
+        _inner_maxima(
+            codes_a,
+            smallest_a,
+            task,
+            num_a,
+            k,
+            top + first_a,
+            largest,
+            least,
+            STEPS,
+            LEFT,
+            WIDTH,
+        )
+    else:
+        _inner_maxima(
+            codes_b,
+            smallest_b,
+            task - tasks_a,
+            num_b,
+            k,
+            top + first_b,
             largest + k,
             least + k,
-            CHUNK,
-            RIGHT_VECTORS,
-            RIGHT_TERMS,
+            STEPS,
+            RIGHT,
             WIDTH,
         )
 
@@ -449,7 +546,7 @@ def keep_kernel(
             tl.store(mark, tl.where(is_kept, 1, 0x7FFFFFFFFFFFFFFF))
 
 
-_vectors = Launch(vector_exponents_kernel)
+_codes = Launch(entry_exponents_kernel)
 _maxima = Launch(inner_maxima_kernel)
 _exponents_of = Launch(inner_exponents_kernel)
 _gap = Launch(sampled_gap_kernel)
@@ -493,71 +590,145 @@ def sampled_gap(
     )
 
 
-def inner_exponents(left: Any, right: Any, gap: Any) -> Any:
+def padded_length(k: int) -> int:
+    """Exponents d with the zeros behind them."""
+    return -(-k // PADDING) * PADDING
+
+
+def _pieces(x: Any, axis: int, room: int, first: int) -> Iterator[tuple[Any, int]]:
+    """Parts of a stack with vectors for as many bytes of exponents, and the number of
+    the first vector of each; `first` is that of the whole stack.
+    """
+    batch = x.shape[0]
+    count = x.shape[3 - axis]
+    vectors = room // (2 * (1 + x.is_complex()) * x.shape[axis])
+    matrices = max(vectors // count, 1)
+    # A multiple of 16 keeps the alignment of the entries.
+    step = count if vectors >= count else max(vectors // 16 * 16, 16)
+    for i in range(0, batch, matrices):
+        for start in range(0, count, step):
+            some = slice(start, start + step)
+            stack = x[i : i + matrices]
+            part = stack[:, some] if axis == 2 else stack[:, :, some]
+            yield part, first + i * count + start
+
+
+def _counts(x: Any, axis: int) -> tuple[int, int]:
+    """Matrices of a stack, and vectors of each."""
+    return x.shape[0], x.shape[3 - axis]
+
+
+def _operand(x: Any, axis: int) -> list[Any]:
+    """The real numbers of a stack, and strides along it, of vectors and along k."""
+    width = 1 + x.is_complex()
+    strides = x.stride(0) if len(x) > 1 else 0, x.stride(3 - axis), x.stride(axis)
+    return [real_view(x), *(width * stride for stride in strides)]
+
+
+def inner_exponents(
+    left: Any, right: Any, gap: Any, into: Any = None, room: int = _ROOM
+) -> Any:
     """numerics.inner_scaling.inner_exponents, int32 (k,) padded with zeros.
 
-    Undefined where `gap`, an int64 tensor of one entry, is less than a wide one.
+    Undefined where `gap`, an int64 tensor of one entry, is less than a wide one. `into`
+    is where they go, else new memory. Exponents of entries take about `room` bytes at a
+    time, or those of a few vectors.
     """
     k = left.shape[2]
-    sides = []
-    arguments = []
-    for x, axis in ((left, 2), (right, 1)):
-        width = 1 + x.is_complex()
-        strides = x.stride(0) if len(x) > 1 else 0, x.stride(3 - axis), x.stride(axis)
-        is_along_k = k == 1 or x.stride(axis) == 1
-        sides.append(_ALONG_K if is_along_k else _ACROSS_K)
-        arguments += [real_view(x), *(width * stride for stride in strides)]
-    counts = left.shape[1], right.shape[2]
-    batches = len(left), len(right)
-    totals = [b * count for b, count in zip(batches, counts, strict=True)]
+    width = 1 + left.is_complex()
+    stacks = (left, 2), (right, 1)
+    sides = [
+        _ALONG_K if k == 1 or x.stride(axis) == 1 else _ACROSS_K for x, axis in stacks
+    ]
+    total_a, total_b = (x.shape[0] * x.shape[3 - axis] for x, axis in stacks)
+    vectors = total_a + total_b
 
-    # Biased maxima and the smallest components of both operands, and their spreads.
-    maxima = empty((4 * k,), torch.int32, left)
+    # What is known of vectors: R and Q, sums of exponents, numbers of entries. Then
+    # biased maxima and the smallest components along k, and the spreads.
+    top = cleared(vectors, left)
+    total = cleared(2 * vectors, left).view(torch.int64)
+    entries = cleared(vectors, left)
+    maxima = cleared(4 * k, left)
     largest = maxima[: 2 * k]
     least = maxima[2 * k :]
     spread = cleared(4, left)
-    vector_exponents = empty((sum(totals),), torch.int32, left)
-    form: dict[str, Any] = {"WIDTH": 1 + left.is_complex(), "num_warps": 8}
-    for name, side in zip(("LEFT", "RIGHT"), sides, strict=True):
-        form |= {f"{name}_VECTORS": side.vectors, f"{name}_TERMS": side.terms}
 
-    tiles = [
-        batch * -(-count // side.vectors)
-        for batch, count, side in zip(batches, counts, sides, strict=True)
+    # Exponents of entries, twice for complex ones, of one pair of parts after another.
+    room_a = room * total_a // vectors
+    parts_a = list(_pieces(left, 2, room_a, 0))
+    parts_b = list(_pieces(right, 1, room - room_a, total_a))
+    sizes = [
+        side.num_codes(*_counts(parts[0][0], axis), k)
+        for parts, side, axis in zip((parts_a, parts_b), sides, (2, 1), strict=True)
     ]
-    common = *arguments, *counts, k
-    _vectors(
-        (sum(tiles),),
-        *common,
-        tiles[0],
-        totals[0],
-        vector_exponents,
-        spread,
-        maxima,
-        gap,
-        BLOCK=_BLOCK,
-        **form,
-    )
-    tasks = [
-        batch * -(-count // (_CHUNK * side.vectors)) * -(-k // side.terms)
-        for batch, count, side in zip(batches, counts, sides, strict=True)
-    ]
-    _maxima(
-        (sum(tasks),),
-        *common,
-        tasks[0],
-        totals[0],
-        vector_exponents,
-        largest,
-        least,
-        gap,
-        CHUNK=_CHUNK,
-        **form,
-    )
-    padded = -(-k // PADDING) * PADDING
-    exponents = empty((padded,), torch.int32, left)
+    codes: list[Any] = [empty((size,), torch.int16, left) for size in sizes]
+    codes += [None, None]
+    if width == 2:
+        codes[2:] = [empty((size,), torch.int16, left) for size in sizes]
+    form: dict[str, Any] = {
+        "STEPS": _STEPS,
+        "LEFT": sides[0],
+        "RIGHT": sides[1],
+        "WIDTH": width,
+        "num_warps": 8,
+    }
+    nothing = (left[:0], 0), (right[:0], 0)
+    pairs = max(len(parts_a), len(parts_b))
+    for i in range(pairs):
+        a, first_a = parts_a[i] if i < len(parts_a) else nothing[0]
+        b, first_b = parts_b[i] if i < len(parts_b) else nothing[1]
+        counts = _counts(a, 2), _counts(b, 1)
+        sizes_of_parts = counts[0][1], counts[1][1], k
+        tasks = [
+            batch * -(-count // side.vectors) * -(-k // (_STEPS * side.terms))
+            for (batch, count), side in zip(counts, sides, strict=True)
+        ]
+        _codes(
+            (sum(tasks),),
+            *_operand(a, 2),
+            *_operand(b, 1),
+            *sizes_of_parts,
+            tasks[0],
+            first_a,
+            first_b,
+            top,
+            total,
+            entries,
+            *codes,
+            gap,
+            maxnreg=_REGISTERS[width],
+            **form,
+        )
+        tasks = [
+            batch * -(-count // (_STEPS * side.more_vectors)) * -(-k // side.more_terms)
+            for (batch, count), side in zip(counts, sides, strict=True)
+        ]
+        # The last launch knows all vectors.
+        seen = vectors if i == pairs - 1 else 0
+        _maxima(
+            (sum(tasks),),
+            *codes,
+            *sizes_of_parts,
+            tasks[0],
+            first_a,
+            first_b,
+            total_a,
+            seen,
+            top,
+            total,
+            entries,
+            spread,
+            largest,
+            least,
+            gap,
+            BLOCK=_BLOCK,
+            **form,
+        )
+    exponents = into
+    if exponents is None:
+        exponents = empty((padded_length(k),), torch.int32, left)
     _exponents_of(
-        (padded // _BLOCK,),
+        (padded_length(k) // _BLOCK,),
         largest,
         least,
         spread,
@@ -571,7 +742,12 @@ def inner_exponents(left: Any, right: Any, gap: Any) -> Any:
 
 
 def gaining_exponents(
-    left: Any, right: Any, mark: Any = None, predicate: Predicate | None = None
+    left: Any,
+    right: Any,
+    mark: Any = None,
+    predicate: Predicate | None = None,
+    into: Any = None,
+    room: int = _ROOM,
 ) -> Any:
     """d, int32 (k,) padded with zeros, where the operands gain by it, else zeros.
 
@@ -582,13 +758,17 @@ def gaining_exponents(
     predicate : (int64 tensor of one entry, lower limit, upper limit), optional
         Decides on the device: unless the entry, which is not the mark, lies within the
         limits the operands are not read, and what is returned means nothing.
+    into : int32 tensor of `padded_length` entries, optional
+        Where the exponents go, else new memory.
+    room : int
+        Bytes of scratch memory for the exponents of entries, about.
     """
     # The gap before, and 16 bytes behind it that with d: both are aligned alike.
     gaps = cleared(8, left).view(torch.int64)
     before = gaps[:1]
     after = gaps[2:3]
     sampled_gap(left, right, before, predicate=predicate)
-    exponents = inner_exponents(left, right, before)
+    exponents = inner_exponents(left, right, before, into, room)
     wide: Predicate = (before, plain.WIDE_GAP, LARGEST)
     sampled_gap(left, right, after, exponents, wide)
     number, lower_limit, upper_limit = predicate or NO_PREDICATE

@@ -33,6 +33,7 @@ from hifigemm.engines.kernels.cuda_driver import (
     map_forms_of,
     tensor_map_bytes,
 )
+from hifigemm.exceptions import PlanError
 
 _GLUON_SERIES = ("3.6", "3.7", "3.8", "3.9")
 """Triton versions whose Gluon compiles the kernels for Hopper; its interface changes
@@ -213,10 +214,15 @@ def uploaded(x: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Constants on a device, for the streams of all later launches.
 
     They go by a stream of their own, so that nobody waits for the work of another.
-    While a graph is captured, the copy is part of it.
+    While a graph is captured, nothing can be copied from the host.
     """
-    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
-        return x.to(device, non_blocking=True)
+    if device.type != "cuda":
+        return x.to(device)
+    if torch.cuda.is_current_stream_capturing():
+        raise PlanError(
+            "while a graph is captured, constants cannot be copied to the GPU: call the "
+            "product once before, with the scheme, shapes and dtype of the capture"
+        )
     stream = torch.cuda.Stream(device)
     copied = torch.cuda.Event()
     with torch.cuda.stream(stream):

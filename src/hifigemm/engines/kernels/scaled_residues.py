@@ -56,6 +56,7 @@ from hifigemm.engines.kernels.vector_norms import (
     block_sizes,
     chosen,
     exponent_factors,
+    factors_along_k,
     join_blocks,
     joined_sizes,
     magnitude,
@@ -149,6 +150,7 @@ def _load_either(operands, inner, spot, ks, k, FORM: tl.constexpr):
     """
     is_left, batch, start, count = spot
     x, sb, sv, sk, along_k = chosen(is_left, operands[0], operands[1])
+    factors = factors_along_k(inner, is_left, ks)
     # A vector beyond the last one is read as the last: nothing of it is stored.
     vs = tl.minimum(_vectors(start, FORM), count - 1).to(tl.int64)
     # Both layouts have compiled code, so that one kernel serves all. Along k the
@@ -161,7 +163,7 @@ def _load_either(operands, inner, spot, ks, k, FORM: tl.constexpr):
         vectors = batch * sb + vs * sv
         entries = x + vectors * FORM.width + ks.to(tl.int64) * (sk * FORM.width)
         parts = _load(entries, ks < k, FORM)
-    return scaled(parts, inner, is_left, ks)
+    return scaled(parts, factors)
 
 
 @triton.jit

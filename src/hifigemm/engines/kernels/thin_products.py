@@ -1,5 +1,13 @@
-"""Products with few columns, of a matrix or of its magnitudes, and residuals in two words,
-in one reading of the matrix.
+"""Twins: numerics.magnitudes.thin_product and magnitude_product. Residuals in two words.
+
+Products with at most four columns, of a matrix or of its magnitudes, and residuals
+b - A x: a matrix is read once, and the time of that is all that they cost.
+
+A program makes ROWS entries of a result in tiles of ROWS rows and TERMS terms. Each
+position of a tile adds its own terms, every TERMS-th of a row, in the order of k; at the
+end the TERMS partial sums of a row are added. The order is fixed, but it is not that of
+the twin, so products agree within the bound of numerics/magnitudes.py and not bit for
+bit. Residuals have a bound of their own, and are held against exact fractions.
 """
 
 # Kernels are untyped.
@@ -21,6 +29,17 @@ _ROWS = 16
 """Rows of a tile: 128 bytes of a column, where columns lie in memory."""
 _TERMS = 64
 """Columns of a tile: 512 bytes of a row, where rows do."""
+_ROWS_OF_RESIDUAL = 4
+_TERMS_OF_RESIDUAL = 256
+"""A tile of a residual is longer: the more sums a row has side by side, the smaller is
+the bound of their errors.
+"""
+
+
+@triton.jit
+def _column_terms(v, j, is_term):
+    """The terms j of a column of V, (1, TERMS), with zeros beyond its end."""
+    return tl.load(v + j, mask=is_term, other=0.0)[None, :]
 
 
 @triton.jit
@@ -30,48 +49,48 @@ def _thin_product_kernel(
     out,
     m,
     n,
-    row,
-    column,
+    row_stride,
+    column_stride,
     COLUMNS: tl.constexpr,
     MAGNITUDES: tl.constexpr,
     ROWS: tl.constexpr,
     TERMS: tl.constexpr,
 ):
-    """Twins: numerics.magnitudes.thin_product and magnitude_product.
+    """Twins: numerics.magnitudes.thin_product and magnitude_product, without and with
+    MAGNITUDES.
 
-    A program makes ROWS rows of the result. V lies in memory by columns, COLUMNS of n
-    entries, and so does the result. `row` and `column` are the strides of A.
+    V lies in memory by columns, COLUMNS of n entries, and so does the result, of m
+    entries each.
     """
+    # The first tile: rows i, terms j. Strides of 64 bits, as A may exceed 2**31 entries.
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     j = tl.arange(0, TERMS)
-    entries = a + i[:, None] * row + j[None, :].to(tl.int64) * column
+    row_starts = a + i[:, None] * row_stride
+    entries = row_starts + j[None, :].to(tl.int64) * column_stride
+    step = tl.full((), TERMS, tl.int64) * column_stride
     is_row = i[:, None] < m
 
-    # Each place of a tile adds its own terms, in order of j, for up to four columns of V
-    step = tl.full((), TERMS, tl.int64) * column
+    # One tile of partial sums for each column of V; those beyond COLUMNS are not used.
     sums_0 = tl.zeros((ROWS, TERMS), tl.float64)
     sums_1 = tl.zeros((ROWS, TERMS), tl.float64)
     sums_2 = tl.zeros((ROWS, TERMS), tl.float64)
     sums_3 = tl.zeros((ROWS, TERMS), tl.float64)
     for start in range(0, n, TERMS):
+        # A tile of A is read once, for all columns.
         is_term = start + j < n
         x = tl.load(entries, mask=is_row & is_term[None, :], other=0.0)
         if MAGNITUDES:
             x = tl.abs(x)
-        y = tl.load(v + start + j, mask=is_term, other=0.0)
-        sums_0 += x * y[None, :]
+        sums_0 += x * _column_terms(v + start, j, is_term)
         if COLUMNS > 1:
-            y = tl.load(v + n + start + j, mask=is_term, other=0.0)
-            sums_1 += x * y[None, :]
+            sums_1 += x * _column_terms(v + n + start, j, is_term)
         if COLUMNS > 2:
-            y = tl.load(v + 2 * n + start + j, mask=is_term, other=0.0)
-            sums_2 += x * y[None, :]
+            sums_2 += x * _column_terms(v + 2 * n + start, j, is_term)
         if COLUMNS > 3:
-            y = tl.load(v + 3 * n + start + j, mask=is_term, other=0.0)
-            sums_3 += x * y[None, :]
+            sums_3 += x * _column_terms(v + 3 * n + start, j, is_term)
         entries += step
 
-    # Places of a row are added at the end
+    # The partial sums of a row are added in a tree.
     is_inside = i < m
     tl.store(out + i, tl.sum(sums_0, axis=1), mask=is_inside)
     if COLUMNS > 1:
@@ -85,8 +104,8 @@ def _thin_product_kernel(
 @triton.jit
 def _joined(high, low, other_high, other_low):
     """The sum of two numbers of two words, as two words of which the first is nearest."""
-    s, lost = _two_sum(high, other_high)
-    return _two_sum(s, lost + (low + other_low))
+    s, loss = _two_sum(high, other_high)
+    return _two_sum(s, loss + (low + other_low))
 
 
 @triton.jit
@@ -104,47 +123,51 @@ def _residual_kernel(
     sizes,
     m,
     n,
-    row,
-    column,
+    row_stride,
+    column_stride,
     WORDS: tl.constexpr,
     FMA: tl.constexpr,
     ROWS: tl.constexpr,
     TERMS: tl.constexpr,
     LEVELS: tl.constexpr,
 ):
-    """b - A x in two words, and |A| |x| + |b|; held against exact fractions.
+    """b - A x in two words, and |A| |x| + |b|; without a twin, held against exact
+    fractions.
 
-    A program makes ROWS entries of the residual, as the kernel above makes its rows. The
-    words of x lie one after the other, n numbers each.
+    The words of x lie one after the other, n numbers each. LEVELS is log2(TERMS).
     """
+    # The first tile, as in the kernel above.
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     j = tl.arange(0, TERMS)
-    entries = a + i[:, None] * row + j[None, :].to(tl.int64) * column
+    row_starts = a + i[:, None] * row_stride
+    entries = row_starts + j[None, :].to(tl.int64) * column_stride
+    step = tl.full((), TERMS, tl.int64) * column_stride
     is_row = i[:, None] < m
 
-    # Each place of a tile has its own sum in two words, the first one with b
-    side = tl.load(b + i[:, None], mask=is_row, other=0.0)
-    high = tl.where(j[None, :] == 0, side, 0.0)
+    # Each position of a tile has a sum in two words; that of the first term begins
+    # with b.
+    addend = tl.load(b + i[:, None], mask=is_row, other=0.0)
+    high = tl.where(j[None, :] == 0, addend, 0.0)
     low = tl.zeros((ROWS, TERMS), tl.float64)
     size = tl.abs(high)
-    step = tl.full((), TERMS, tl.int64) * column
     for start in range(0, n, TERMS):
         is_term = start + j < n
         factor = tl.load(entries, mask=is_row & is_term[None, :], other=0.0)
         for word in tl.static_range(WORDS):
-            y = tl.load(x + word * n + start + j, mask=is_term, other=0.0)
-            other = tl.zeros((ROWS, TERMS), tl.float64) + y[None, :]
-            minus, error = _minus_product(factor, other, FMA)
-            s, lost = _two_sum(high, minus)
-            high, low = _two_sum(s, low + (lost - error))
+            # -a x with its error, added with the error of the sum.
+            x_terms = _column_terms(x + word * n + start, j, is_term)
+            x_tile = tl.zeros((ROWS, TERMS), tl.float64) + x_terms
+            minus, error = _minus_product(factor, x_tile, FMA)
+            s, loss = _two_sum(high, minus)
+            high, low = _two_sum(s, low + (loss - error))
             size += tl.abs(minus)
         entries += step
 
-    # Places of a row are added in pairs of neighbours
+    # The sums of a row are added in pairs of neighbours, until one is left.
     for _ in tl.static_range(LEVELS):
-        first_high, second_high = _neighbours(high)
-        first_low, second_low = _neighbours(low)
-        high, low = _joined(first_high, first_low, second_high, second_low)
+        even_high, odd_high = _neighbours(high)
+        even_low, odd_low = _neighbours(low)
+        high, low = _joined(even_high, even_low, odd_high, odd_low)
     is_inside = i < m
     tl.store(q + i, tl.reshape(high, (ROWS,)), mask=is_inside)
     tl.store(sizes + i, tl.sum(size, axis=1), mask=is_inside)
@@ -212,14 +235,18 @@ def residual(a: Any, words: Any, b: Any) -> tuple[Any, Any, int]:
     sizes = torch.empty_like(q)
     if m:
         write_residual(a, words.contiguous(), b.contiguous(), q, sizes)
-    partial_sums = len(words) * triton.cdiv(n, _TERMS) + _TERMS.bit_length() + 1
+    partial_sums = (
+        len(words) * triton.cdiv(n, _TERMS_OF_RESIDUAL)
+        + _TERMS_OF_RESIDUAL.bit_length()
+        + 1
+    )
     return q, sizes, partial_sums
 
 
 def write_residual(a: Any, words: Any, b: Any, q: Any, sizes: Any) -> None:
     """The same for tensors in memory, to q and sizes."""
     _launch_residual(
-        (triton.cdiv(a.shape[0], _ROWS),),
+        (triton.cdiv(a.shape[0], _ROWS_OF_RESIDUAL),),
         a,
         words,
         b,
@@ -229,9 +256,9 @@ def write_residual(a: Any, words: Any, b: Any, q: Any, sizes: Any) -> None:
         *a.stride(),
         WORDS=words.shape[0],
         FMA=q.is_cuda,
-        ROWS=_ROWS,
-        TERMS=_TERMS,
-        LEVELS=_TERMS.bit_length() - 1,
+        ROWS=_ROWS_OF_RESIDUAL,
+        TERMS=_TERMS_OF_RESIDUAL,
+        LEVELS=_TERMS_OF_RESIDUAL.bit_length() - 1,
         num_warps=4,
         enable_fp_fusion=False,
     )

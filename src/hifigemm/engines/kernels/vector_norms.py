@@ -286,21 +286,30 @@ def are_below(indices, limit, VECTOR_SIZE: tl.constexpr):
 
 
 @triton.jit
-def scaled(parts, inner, is_left, ks):
-    """The components of a tile times 2**d of their terms for the left operand, 2**-d
-    for the right one.
+def factors_along_k(inner, is_left, ks):
+    """2**d of terms for the left operand, 2**-d for the right one; empty without d.
 
     `inner` is (exponents d, 1 or -1 by which they are multiplied), or empty. There are
-    exponents for all terms of a tile, also beyond k.
+    exponents for all terms of a tile, also beyond k. They are loaded before the entries
+    that they scale: the compiler lets threads hold what meets in a product as the load
+    that comes last holds it, and would else exchange all entries between threads.
     """
     if len(inner) == 0:
-        return parts
+        return ()
     else:
         d = tl.load(inner[0] + ks) * inner[1]
-        factor = power_of_two(tl.where(is_left, d, -d))
+        return (power_of_two(tl.where(is_left, d, -d)),)
+
+
+@triton.jit
+def scaled(parts, factors):
+    """The components of a tile times `factors_along_k`."""
+    if len(factors) == 0:
+        return parts
+    else:
         products = ()
         for i in tl.static_range(len(parts)):
-            products += (parts[i] * factor,)
+            products += (parts[i] * factors[0],)
         return products
 
 
@@ -318,6 +327,7 @@ def _block_of(operand, inner, spot, q, k, ALONG_K: tl.constexpr, FORM: tl.conste
     pieces = along(tl.arange(0, NORM_BLOCK // LENGTH), PIECE) * LENGTH
     # Indices along k: a thread has a few entries of each piece.
     ks = q * NORM_BLOCK + along(tl.arange(0, LENGTH), K) + pieces
+    factors = factors_along_k(inner, is_left, ks)
     # Addresses and masks in which the compiler sees that neighbours along k, or
     # neighbouring vectors, lie side by side behind a multiple of FORM.vector entries.
     if ALONG_K:
@@ -337,7 +347,7 @@ def _block_of(operand, inner, spot, q, k, ALONG_K: tl.constexpr, FORM: tl.conste
     parts = ()
     for i in tl.static_range(WIDTH):
         parts += (tl.load(entries + i, mask=inside, other=0.0).to(tl.float64),)
-    return scaled(parts, inner, is_left, ks)
+    return scaled(parts, factors)
 
 
 @triton.jit

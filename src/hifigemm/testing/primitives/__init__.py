@@ -15,7 +15,7 @@ import numpy as np
 
 from hifigemm.engines import available, engine_for
 from hifigemm.testing.primitives.functions import functions
-from hifigemm.testing.primitives.places import Finding, Place, on_device
+from hifigemm.testing.primitives.platforms import Finding, Platform, on_device
 from hifigemm.testing.primitives.products import (
     exact_products,
     native_products,
@@ -27,23 +27,22 @@ __all__ = ["Finding", "findings"]
 
 def findings() -> Iterator[Finding]:
     """All primitives, those of the CPU first."""
-    numpy = Place(f"NumPy {np.__version__}")
-    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    numpy = Platform(f"NumPy {np.__version__}")
     yield from functions(numpy)
-    yield from exact_products(
-        engine_for("numpy"), Place(f"{blas['name']} {blas['version']}")
-    )
+    build = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    blas = Platform(f"{build['name']} {build['version']}")
+    yield from exact_products(engine_for("numpy"), blas)
     if "torch" not in available():
         return
     import torch
 
-    yield from native_products(
-        engine_for("torch"), Place(f"PyTorch {torch.__version__}")
-    )
-    for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-        place = on_device(f"cuda:{i}")
+    host = Platform(f"PyTorch {torch.__version__}")
+    yield from native_products(engine_for("torch"), host)
+    num_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for i in range(num_devices):
+        platform = on_device(f"cuda:{i}")
         with torch.cuda.device(i):
-            yield from functions(place)
+            yield from functions(platform)
             engine = engine_for("torch", "torch", f"cuda:{i}")
             for check in (exact_products, native_products, tensor_cores):
-                yield from check(engine, place)
+                yield from check(engine, platform)

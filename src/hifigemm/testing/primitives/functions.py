@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hifigemm.numerics.bits import LEAST, Array
-from hifigemm.testing.primitives.places import COUNT, Finding, Place, first_fault
+from hifigemm.testing.primitives.platforms import COUNT, Finding, Platform, first_fault
 
 
 @dataclass(frozen=True)
@@ -31,58 +31,62 @@ class Function:
     used: bool = True
 
 
+def _limits() -> list[float]:
+    """Numbers at which roundings, conversions and ranges end, of both signs."""
+    numbers = []
+    for x in (0.5, 1.0, 1.5, 2.5, 2.0**31, 2.0**52, 2.0**53):
+        numbers += [x - x * 2.0**-53, x, x + x * 2.0**-52]
+
+    # Zero, subnormal numbers and the largest ones.
+    numbers += [0.0, LEAST, 3 * LEAST]
+    numbers += [2.0**-1022, 2.0**-1022 - LEAST]
+    numbers += [2.0**1023, np.finfo(float).max]
+
+    # Ties of float32, normal and subnormal.
+    tie = 1 + 2.0**-24
+    numbers += [tie, 1 + 3 * 2.0**-24, tie + 2.0**-52]
+    half_of_smallest = 2.0**-150
+    numbers += [half_of_smallest, 3 * half_of_smallest]
+    numbers.append(2.0**-126 - half_of_smallest)
+
+    # The ends of the range of float32.
+    overflows = 2.0**128 - 2.0**103
+    numbers += [overflows, overflows - 2.0**75, 2.0**128]
+    numbers += [2.0**-149, 5 * 2.0**-151]
+    return numbers + [-x for x in numbers]
+
+
 def _pools() -> dict[str, Array]:
     """Numbers at the limits among others, as many of each kind."""
     rng = np.random.default_rng(1)
-    near = [
-        x + y
-        for x in (0.5, 1.0, 1.5, 2.5, 2.0**31, 2.0**52, 2.0**53)
-        for y in (-x * 2.0**-53, 0.0, x * 2.0**-52)
-    ]
-    near += [
-        0.0,
-        LEAST,
-        3 * LEAST,
-        2.0**-1022,
-        2.0**-1022 - LEAST,
-        2.0**1023,
-        np.finfo(float).max,
-    ]
-    # Ties of float32, normal and subnormal, and what lies at the ends of its range.
-    near += [
-        1 + 2.0**-24,
-        1 + 3 * 2.0**-24,
-        1 + 2.0**-24 + 2.0**-52,
-        2.0**-150,
-        3 * 2.0**-150,
-        2.0**-126 - 2.0**-150,
-    ]
-    near += [
-        2.0**128 - 2.0**103,
-        2.0**128 - 2.0**103 - 2.0**75,
-        2.0**128,
-        2.0**-149,
-        5 * 2.0**-151,
-    ]
-    near += [-x for x in near]
-    more = COUNT - len(near)
-    floats = rng.permutation(
-        [*near, *rng.uniform(-1, 1, more) * 2.0 ** rng.integers(-1000, 1000, more)]
-    )
+    limits = _limits()
+    num_random = COUNT - len(limits)
+    random = rng.uniform(-1, 1, num_random)
+    random = random * 2.0 ** rng.integers(-1000, 1000, num_random)
+    floats = rng.permutation([*limits, *random])
     special = floats.copy()
     integers = rng.integers(-(2**63), 2**63, COUNT) >> rng.integers(0, 63, COUNT)
-    special[::7], special[1::7], special[2::7] = np.inf, np.nan, -np.inf
-    integers[:4] = 1 - 2**63, 2**63 - 1, 2**53 + 1, -(2**31)
+    special[::7] = np.inf
+    special[1::7] = np.nan
+    special[2::7] = -np.inf
+    integers[0] = 1 - 2**63
+    integers[1] = 2**63 - 1
+    integers[2] = 2**53 + 1
+    integers[3] = -(2**31)
     singles = np.array([_single(x) for x in special.tolist()], np.float32)
+    components = np.stack([special, special[::-1]], axis=1)
+
+    def below(limit: int, dtype: Any, last: int = 0) -> Array:
+        """Integers from -limit to limit - 1 + last."""
+        return rng.integers(-limit, limit + last, COUNT).astype(dtype)
+
     return {
         "float64": floats,
         "float64 > 0": np.where(floats == 0, 1.0, abs(floats)),
         "float64, Inf, NaN": special,
         "float32": np.where(np.isfinite(singles), singles, np.float32(1)),
         "float32, Inf, NaN": singles,
-        "complex128, Inf, NaN": np.stack([special, special[::-1]], axis=1)
-        .ravel()
-        .view(np.complex128),
+        "complex128, Inf, NaN": components.ravel().view(np.complex128),
         "int64": integers,
         "uint64": integers.view(np.uint64),
         "bool": integers < 0,
@@ -90,12 +94,10 @@ def _pools() -> dict[str, Array]:
         "shift of uint64": rng.integers(0, 64, COUNT).astype(np.uint64),
         "float64 integers": (integers >> 11).astype(np.float64),
         "float64 below 2**31": (integers >> 33).astype(np.float64),
-        "float64 below 2**11": rng.integers(-(2**11), 2**11 + 1, COUNT).astype(
-            np.float64
-        ),
-        "float64 below 2**7": rng.integers(-(2**7), 2**7, COUNT).astype(np.float64),
-        "float32 integers": rng.integers(-(2**24), 2**24 + 1, COUNT).astype(np.float32),
-        "int8": rng.integers(-(2**7), 2**7, COUNT).astype(np.int8),
+        "float64 below 2**11": below(2**11, np.float64, last=1),
+        "float64 below 2**7": below(2**7, np.float64),
+        "float32 integers": below(2**24, np.float32, last=1),
+        "int8": below(2**7, np.int8),
     }
 
 
@@ -120,20 +122,19 @@ def _is_finite(x: complex) -> bool:
     return math.isfinite(x.real) and math.isfinite(x.imag)
 
 
-_ROUNDINGS = {
-    "rint": _whole(round),
-    "trunc": _whole(math.trunc),
-    "ceil": _whole(math.ceil),
-    "floor": _whole(math.floor),
-}
 _UFUNCS: tuple[tuple[str, Callable[..., Any], tuple[str, ...]], ...] = (
-    *((name, truth, ("float64",)) for name, truth in _ROUNDINGS.items()),
-    *(("negative", operator.neg, (kind,)) for kind in ("float64", "float32", "int64")),
-    *(("absolute", abs, (kind,)) for kind in ("float64", "float32")),
-    *(
-        ("isfinite", _is_finite, (f"{kind}, Inf, NaN",))
-        for kind in ("float64", "float32", "complex128")
-    ),
+    ("rint", _whole(round), ("float64",)),
+    ("trunc", _whole(math.trunc), ("float64",)),
+    ("ceil", _whole(math.ceil), ("float64",)),
+    ("floor", _whole(math.floor), ("float64",)),
+    ("negative", operator.neg, ("float64",)),
+    ("negative", operator.neg, ("float32",)),
+    ("negative", operator.neg, ("int64",)),
+    ("absolute", abs, ("float64",)),
+    ("absolute", abs, ("float32",)),
+    ("isfinite", _is_finite, ("float64, Inf, NaN",)),
+    ("isfinite", _is_finite, ("float32, Inf, NaN",)),
+    ("isfinite", _is_finite, ("complex128, Inf, NaN",)),
     ("isnan", math.isnan, ("float64, Inf, NaN",)),
     ("sign", lambda x: (x > 0) - (x < 0), ("float64",)),
     ("square", lambda x: x * x, ("float64",)),
@@ -147,7 +148,7 @@ _UFUNCS: tuple[tuple[str, Callable[..., Any], tuple[str, ...]], ...] = (
     ("maximum", max, ("float64 > 0", "float64 > 0")),
     ("minimum", min, ("float64 > 0", "float64 > 0")),
     ("greater", operator.gt, ("float64", "float64")),
-    ("where", lambda given, x, y: x if given else y, ("bool", "float64", "float64")),
+    ("where", lambda holds, x, y: x if holds else y, ("bool", "float64", "float64")),
     ("add", lambda x, y: _wrapped(x + y), ("int64", "int64")),
     ("right_shift", operator.rshift, ("int64", "shift")),
     ("right_shift", operator.rshift, ("uint64", "shift of uint64")),
@@ -233,8 +234,8 @@ def _assigned(dtype: Any) -> Callable[[Any], Any]:
 def _strided_out(name: str) -> Callable[[Array], Array]:
     def function(x: Array) -> Array:
         out = np.zeros(4 * len(x), np.float64 if name == "negative" else bool)
-        found: Array = getattr(np, name)(x, out=out[::4])
-        return found
+        results: Array = getattr(np, name)(x, out=out[::4])
+        return results
 
     return function
 
@@ -242,10 +243,8 @@ def _strided_out(name: str) -> Callable[[Array], Array]:
 def _table() -> Iterator[Function]:
     for name, truth, kinds in _UFUNCS:
         yield Function(f"{name} ({'; '.join(kinds)})", _called(name), truth, kinds)
-    for name in ("rint", "trunc"):
-        yield Function(
-            f"{name} in place", _in_place(name), _ROUNDINGS[name], ("float64",)
-        )
+    for name, truth in (("rint", _whole(round)), ("trunc", _whole(math.trunc))):
+        yield Function(f"{name} in place", _in_place(name), truth, ("float64",))
     yield Function(
         "frexp, mantissa",
         lambda x: np.frexp(x)[0],
@@ -265,14 +264,14 @@ def _table() -> Iterator[Function]:
         yield Function(f"{kind} assigned to {dtype}", _assigned(dtype), truth, (kind,))
 
 
-def functions(place: Place) -> Iterator[Finding]:
+def functions(platform: Platform) -> Iterator[Finding]:
     """Functions of entries and reductions."""
     pools = _pools()
     for function in _table():
-        yield _compared(place, function, pools)
+        yield _compared(platform, function, pools)
     for name, reduced, of_list, kind in _REDUCTIONS:
-        yield _reduced(place, f"{name} ({kind})", reduced, of_list, pools[kind])
-    if place.put is np.asarray:
+        yield _reduced(platform, f"{name} ({kind})", reduced, of_list, pools[kind])
+    if platform.put is np.asarray:
         for name, of_number in (("negative", operator.neg), ("isfinite", _is_finite)):
             function = Function(
                 f"{name} to every 4th entry",
@@ -281,35 +280,36 @@ def functions(place: Place) -> Iterator[Finding]:
                 ("float64",),
                 used=False,
             )
-            yield _compared(place, function, pools)
+            yield _compared(platform, function, pools)
 
 
-def _compared(place: Place, function: Function, pools: dict[str, Array]) -> Finding:
+def _compared(
+    platform: Platform, function: Function, pools: dict[str, Array]
+) -> Finding:
     """All strides and sizes; further inputs have strides of their own."""
     inputs = [np.roll(pools[kind], 7 * i) for i, kind in enumerate(function.kinds)]
-    truth = [
-        function.of_numbers(*numbers) for numbers in zip(*(x.tolist() for x in inputs))
-    ]
+    numbers = zip(*(x.tolist() for x in inputs))
+    truth = [function.of_numbers(*arguments) for arguments in numbers]
     cases = 0
-    for stride in place.strides:
-        for size in place.sizes:
-            spread = [
-                place.spread(x[:size], s)
-                for x, s in zip(inputs, (stride, 1 + abs(stride) % 5, 2))
-            ]
+    for stride in platform.strides:
+        strides = (stride, 1 + abs(stride) % 5, 2)
+        for size in platform.sizes:
+            pairs = zip(inputs, strides)
+            arrays = [platform.spread(x[:size], step) for x, step in pairs]
             with np.errstate(all="ignore"):
-                found = place.fetch(function.of_arrays(*spread))
+                results = platform.fetch(function.of_arrays(*arrays))
             cases += size
-            if fault := first_fault(found, truth[:size]):
+            fault = first_fault(results, truth[:size])
+            if fault:
                 fault = f"stride {stride}, size {size}: {fault}"
                 return Finding(
-                    function.name, place.library, cases, fault, function.used
+                    function.name, platform.library, cases, fault, function.used
                 )
-    return Finding(function.name, place.library, cases, used=function.used)
+    return Finding(function.name, platform.library, cases, used=function.used)
 
 
 def _reduced(
-    place: Place,
+    platform: Platform,
     name: str,
     function: Callable[[Any, int], Any],
     truth: Callable[[list[Any]], Any],
@@ -317,17 +317,15 @@ def _reduced(
 ) -> Finding:
     """Sums and extremes along both axes of a matrix whose columns lie in a stride."""
     cases = 0
-    for stride in place.strides:
-        for size in place.sizes:
+    for stride in platform.strides:
+        for size in platform.sizes:
             x = np.stack([np.roll(pool, 7 * i)[:size] for i in range(5)])
+            array = platform.spread(x, stride)
             for axis, vectors in ((1, x.tolist()), (0, x.T.tolist())):
-                found = place.fetch(function(place.spread(x, stride), axis)).ravel()
-                cases += found.size
-                if fault := first_fault(found, [truth(vector) for vector in vectors]):
-                    return Finding(
-                        name,
-                        place.library,
-                        cases,
-                        f"stride {stride}, shape {x.shape}, axis {axis}: {fault}",
-                    )
-    return Finding(name, place.library, cases)
+                results = platform.fetch(function(array, axis)).ravel()
+                cases += results.size
+                fault = first_fault(results, [truth(vector) for vector in vectors])
+                if fault:
+                    fault = f"stride {stride}, shape {x.shape}, axis {axis}: {fault}"
+                    return Finding(name, platform.library, cases, fault)
+    return Finding(name, platform.library, cases)

@@ -44,8 +44,8 @@ def check_family(family: str) -> None:
 
 def phi_of(family: str) -> float | None:
     """The phi in the name of a family, None for other families."""
-    found = _PHI.fullmatch(family)
-    return float(found[1]) if found else None
+    match = _PHI.fullmatch(family)
+    return float(match[1]) if match else None
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,8 @@ class Workload:
     @property
     def real(self) -> str:
         """Dtype of the real components."""
-        return {"complex128": "float64", "complex64": "float32"}.get(
-            self.dtype, self.dtype
-        )
+        components = {"complex128": "float64", "complex64": "float32"}
+        return components.get(self.dtype, self.dtype)
 
     @property
     def u(self) -> float:
@@ -92,7 +91,8 @@ class Workload:
     @property
     def operations(self) -> float:
         """2 m n k, and 8 m n k for complex entries, over the stack."""
-        return (8.0 if self.is_complex else 2.0) * self.batch * self.m * self.n * self.k
+        multiplications = self.batch * self.m * self.n * self.k
+        return (8.0 if self.is_complex else 2.0) * multiplications
 
     @property
     def nbytes(self) -> int:
@@ -106,7 +106,8 @@ class Workload:
 
     def __str__(self) -> str:
         stack = f"{self.batch} x " if self.batch > 1 else ""
-        return f"{stack}{self.m} x {self.k} times {self.k} x {self.n}, {self.dtype}, {self.family}"
+        shapes = f"{self.m} x {self.k} times {self.k} x {self.n}"
+        return f"{stack}{shapes}, {self.dtype}, {self.family}"
 
 
 class Arrays:
@@ -121,18 +122,15 @@ class Arrays:
         ones.
         """
         rng = np.random.default_rng([load.seed, seed])
-        a, b = (
-            np.empty(load.shape(*size), load.dtype)
-            for size in ((load.m, load.k), (load.k, load.n))
-        )
-        for left, right in zip(
-            a.reshape(-1, load.m, load.k), b.reshape(-1, load.k, load.n), strict=True
-        ):
-            pair = (
-                as_complex(_real_pair, rng, load)
-                if load.is_complex
-                else _real_pair(rng, load)
-            )
+        a = np.empty(load.shape(load.m, load.k), load.dtype)
+        b = np.empty(load.shape(load.k, load.n), load.dtype)
+        lefts = a.reshape(-1, load.m, load.k)
+        rights = b.reshape(-1, load.k, load.n)
+        for left, right in zip(lefts, rights, strict=True):
+            if load.is_complex:
+                pair = as_complex(_real_pair, rng, load)
+            else:
+                pair = _real_pair(rng, load)
             left[...], right[...] = pair
         return a, b
 
@@ -169,7 +167,9 @@ class Arrays:
 def _real_pair(
     rng: np.random.Generator, load: Workload
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    left, right, dtype = (load.m, load.k), (load.k, load.n), np.dtype(load.real)
+    left = load.m, load.k
+    right = load.k, load.n
+    dtype = np.dtype(load.real)
     if load.family in EXPONENT_FAMILIES:
         return exponent_family(rng, load.family, load.m, load.k, load.n, dtype)
     if (phi := phi_of(load.family)) is not None:
@@ -199,24 +199,27 @@ class CudaArrays(Arrays):
 
     def operands(self, load: Workload, seed: int) -> tuple[Any, Any]:
         """By torch's generator of the device."""
-        generator = self._torch.Generator(device=self.device).manual_seed(
-            1_000_003 * load.seed + seed
-        )
-        sides = zip(
-            EXPONENT_FAMILIES.get(load.family, (None, None)),
-            ((load.m, load.k), (load.k, load.n)),
-            strict=True,
-        )
-        drawn = []
-        for exponents, shape in sides:
-            parts = [
-                self._draw(generator, load, load.shape(*shape), exponents)
-                for _ in range(2 if load.is_complex else 1)
-            ]
-            drawn.append(self._torch.complex(*parts) if load.is_complex else parts[0])
-        return drawn[0], drawn[1]
+        generator = self._torch.Generator(device=self.device)
+        generator.manual_seed(1_000_003 * load.seed + seed)
+        of_a, of_b = EXPONENT_FAMILIES.get(load.family, (None, None))
+        a = self._draw(generator, load, load.shape(load.m, load.k), of_a)
+        b = self._draw(generator, load, load.shape(load.k, load.n), of_b)
+        return a, b
 
     def _draw(
+        self,
+        generator: Any,
+        load: Workload,
+        shape: tuple[int, ...],
+        exponents: tuple[int, int] | None,
+    ) -> Any:
+        real = self._draw_real(generator, load, shape, exponents)
+        if not load.is_complex:
+            return real
+        imag = self._draw_real(generator, load, shape, exponents)
+        return self._torch.complex(real, imag)
+
+    def _draw_real(
         self,
         generator: Any,
         load: Workload,
@@ -231,17 +234,13 @@ class CudaArrays(Arrays):
         }
         x = torch.rand(shape, **options)
         if exponents is not None:
-            sign = torch.rand(shape, **options) < 0.5
+            low, high = exponents
+            is_negative = torch.rand(shape, **options) < 0.5
             exponent = torch.randint(
-                exponents[0],
-                exponents[1] + 1,
-                shape,
-                generator=generator,
-                device=self.device,
+                low, high + 1, shape, generator=generator, device=self.device
             )
-            x = torch.where(sign, -1.0 - x, 1.0 + x) * torch.exp2(
-                exponent.to(torch.float64)
-            )
+            signed = torch.where(is_negative, -1.0 - x, 1.0 + x)
+            x = signed * torch.exp2(exponent.to(torch.float64))
         elif (phi := phi_of(load.family)) is not None:
             x = (x - 0.5) * torch.exp(torch.randn(shape, **options).mul_(phi))
         elif load.family == "uniform":

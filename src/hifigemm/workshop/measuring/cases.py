@@ -33,11 +33,23 @@ _COUNTS = {
     "multiword": ("num_words", "num_products"),
 }
 _WORDS = {
-    **dict.fromkeys(("int8", "fp16", "bf16", "tf32", "fp32", "fp64"), "product"),
-    **dict.fromkeys(("dp", "sp", "correct"), "mode"),
-    **dict.fromkeys(("fast", "accurate"), "scaling"),
-    **dict.fromkeys(("outside", "chained", "separate", "blocked"), "accumulate"),
+    "int8": "product",
+    "fp16": "product",
+    "bf16": "product",
+    "tf32": "product",
+    "fp32": "product",
+    "fp64": "product",
+    "dp": "mode",
+    "sp": "mode",
+    "correct": "mode",
+    "fast": "scaling",
+    "accurate": "scaling",
+    "outside": "accumulate",
+    "chained": "accumulate",
+    "separate": "accumulate",
+    "blocked": "accumulate",
 }
+"""The field of a scheme that a word of the notation sets."""
 _RELATIVE = re.compile(r"Relative\((.+)\)")
 
 LARGEST_STATED = 2e11
@@ -125,70 +137,94 @@ def build(
     hifigemm.HifigemmError, RuntimeError
         The case is not possible for this workload, or the peer is not there.
     """
-    outputs, known = tuple(arrays.empty(load) for _ in sets), peers()
-    unit = "fp64" if load.real == "float64" else "fp32"
-    facts: dict[str, Any] = {
-        "num_products": 4 if load.is_complex else 1,
-        "unit": unit,
-        "scheme": name,
-    }
-
-    def runs(
-        prepare: Callable[..., Callable[[], object]], **given: Any
-    ) -> tuple[Callable[[], object], ...]:
-        return tuple(
-            prepare(a, b, out, **given)
-            for (a, b), out in zip(sets, outputs, strict=True)
-        )
-
+    outputs = tuple(arrays.empty(load) for _ in sets)
     if name == NATIVE:
-        calls = runs(partial(partial, arrays.multiply))
+        calls = _calls(partial(partial, arrays.multiply), sets, outputs)
+        unit = "fp64" if load.real == "float64" else "fp32"
         return [
-            Case(name, calls, outputs, native_bound(load), mode, **facts)
-            for mode in modes
-        ]
-    if name in known:
-        if not known[name].available():
-            raise RuntimeError(f"{name} is not installed here")
-        if not known[name].supports(arrays.device, load):
-            raise RuntimeError(f"{name} does not multiply {load} on {arrays.device}")
-        calls = runs(known[name].prepare)
-        return [
-            Case(name, calls, outputs, native_bound(load), mode, peer=True, scheme=name)
-            for mode in modes
-        ]
-    options = scheme_options(name)
-    scheme, count, bound = _what_is_done(load, sets[0], options)
-    facts |= {
-        "num_products": count,
-        "scheme": str(scheme),
-        "unit": getattr(scheme, "product", None) or unit,
-    }
-    cases = []
-    for mode in modes:
-        given, why = options, ""
-        if mode == "graph":
-            # A graph holds what one plan does; a call without a plan may look at the
-            # data and decide anew.
-            plan = hg.make_plan(*sets[0], **options)
-            why = _uncapturable(plan)
-            given = options if why else {"plan": plan}
-        calls = runs(
-            lambda a, b, out, **given: partial(hg.matmul, a, b, out=out, **given),
-            **given,
-        )
-        cases.append(
             Case(
                 name,
                 calls,
                 outputs,
+                native_bound(load),
+                mode,
+                num_products=4 if load.is_complex else 1,
+                unit=unit,
+                scheme=name,
+            )
+            for mode in modes
+        ]
+    peer = peers().get(name)
+    if peer is None:
+        return _cases_of_scheme(name, modes, load, sets, outputs)
+    if not peer.available():
+        raise RuntimeError(f"{name} is not installed here")
+    if not peer.supports(arrays.device, load):
+        raise RuntimeError(f"{name} does not multiply {load} on {arrays.device}")
+    calls = _calls(peer.prepare, sets, outputs)
+    bound = native_bound(load)
+    return [
+        Case(name, calls, outputs, bound, mode, peer=True, scheme=name)
+        for mode in modes
+    ]
+
+
+def _calls(
+    prepare: Callable[..., Callable[[], object]],
+    sets: Sequence[tuple[Any, Any]],
+    outputs: Sequence[Any],
+) -> tuple[Callable[[], object], ...]:
+    """A call for each set of operands, which writes the output of the set."""
+    pairs = zip(sets, outputs, strict=True)
+    return tuple(prepare(a, b, out) for (a, b), out in pairs)
+
+
+def _cases_of_scheme(
+    name: str,
+    modes: Sequence[str],
+    load: Workload,
+    sets: Sequence[tuple[Any, Any]],
+    outputs: tuple[Any, ...],
+) -> list[Case]:
+    """The case of a scheme in the notation, in each mode."""
+    options = scheme_options(name)
+    scheme, count, bound = _scheme_and_bound(load, sets[0], options)
+    unit = getattr(scheme, "product", None)
+    if not unit:
+        unit = "fp64" if load.real == "float64" else "fp32"
+    cases = []
+    for mode in modes:
+        mode_options = options
+        reason = ""
+        if mode == "graph":
+            # A graph holds what one plan does; a call without a plan may look at the
+            # data and decide anew.
+            plan = hg.make_plan(*sets[0], **options)
+            reason = _uncapturable(plan)
+            if not reason:
+                mode_options = {"plan": plan}
+        prepare = partial(_product_call, options=mode_options)
+        cases.append(
+            Case(
+                name,
+                _calls(prepare, sets, outputs),
+                outputs,
                 bound,
                 mode,
-                uncapturable=why,
-                **facts,
+                num_products=count,
+                unit=unit,
+                scheme=str(scheme),
+                uncapturable=reason,
             )
         )
     return cases
+
+
+def _product_call(
+    a: Any, b: Any, out: Any, *, options: dict[str, Any]
+) -> Callable[[], object]:
+    """The product of two operands as a function without parameters."""
+    return partial(hg.matmul, a, b, out=out, **options)
 
 
 def measure(
@@ -209,29 +245,36 @@ def measure(
     first operands are compared with the exact product.
     """
     sets = operand_sets(arrays, load) if timed else [arrays.operands(load, 0)]
-    references = [
-        Reference(load, a, b, _LATER_SAMPLE if seed else sample)
-        for seed, (a, b) in enumerate(sets)
-    ]
+    references = []
+    for seed, (a, b) in enumerate(sets):
+        size = _LATER_SAMPLE if seed else sample
+        references.append(Reference(load, a, b, size))
     cases: list[Case] = []
     failures = []
-    there = [peer.name for peer in available(arrays.device, load)]
-    for name in dict.fromkeys(
-        each for given in names for each in (there if given == "peers" else [given])
-    ):
+    for name in _without_repeats(names, arrays, load):
         try:
             cases += build(name, modes, load, arrays, sets)
         except FAILURES as error:
-            failures += [
-                failed(Case(name, (), (), math.nan, mode), error) for mode in modes
-            ]
-    return [
-        *run(cases, references, arrays.clock(), method, meter=meter, timed=timed),
-        *failures,
-    ]
+            for mode in modes:
+                case = Case(name, (), (), math.nan, mode)
+                failures.append(failed(case, error))
+    outcomes = run(cases, references, arrays.clock(), method, meter=meter, timed=timed)
+    return [*outcomes, *failures]
 
 
-def _what_is_done(
+def _without_repeats(names: Sequence[str], arrays: Arrays, load: Workload) -> list[str]:
+    """The names, each once, with those of the peers that are there for "peers"."""
+    cases: dict[str, None] = {}
+    for name in names:
+        if name == "peers":
+            for peer in available(arrays.device, load):
+                cases[peer.name] = None
+        else:
+            cases[name] = None
+    return list(cases)
+
+
+def _scheme_and_bound(
     load: Workload, operands: tuple[Any, Any], options: dict[str, Any]
 ) -> tuple[Any, int, float]:
     """The scheme with its counts, the number of its products, and the bound that it
@@ -240,26 +283,22 @@ def _what_is_done(
     A forced count promises nothing, and it takes long to work out a bound for large
     products: they are held against what a native product may err.
     """
-    if (
-        load.operations > LARGEST_STATED
-        and "accuracy" not in options
-        and getattr(options["scheme"], "explicit", False)
-    ):
+    is_forced = "accuracy" not in options
+    is_forced = is_forced and getattr(options["scheme"], "explicit", False)
+    if is_forced and load.operations > LARGEST_STATED:
         plan = hg.make_plan(*operands, **options)
         return plan.scheme, plan.num_products, math.inf
     _, report = hg.matmul(*operands, return_report=True, **options)
-    return (
-        report.scheme,
-        report.num_products * (4 if report.native and load.is_complex else 1),
-        report.bound,
-    )
+    num_products = report.num_products
+    if report.native and load.is_complex:
+        num_products *= 4
+    return report.scheme, num_products, report.bound
 
 
 def _uncapturable(plan: hg.Plan) -> str:
     """Why a graph cannot hold what a plan does, if so: the host reads whether its
     entries keep the bound.
     """
-    waits = plan.verification.name == "ENTRYWISE" and not isinstance(
-        plan.scheme, hg.Native
-    )
-    return "its entries are certified" if waits else ""
+    if plan.verification.name != "ENTRYWISE" or isinstance(plan.scheme, hg.Native):
+        return ""
+    return "its entries are certified"

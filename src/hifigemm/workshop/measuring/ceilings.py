@@ -40,9 +40,10 @@ _SIZE = {"cpu": 512, "cuda": 8192}
 
 def peak_rates(device_name: str) -> dict[str, float]:
     """Operations a second by format; empty for a device that is not known."""
-    return dict(
-        next((rates for name, rates in _PEAKS.items() if name in device_name), {})
-    )
+    for name, rates in _PEAKS.items():
+        if name in device_name:
+            return dict(rates)
+    return {}
 
 
 def measured_ceilings(arrays: Arrays, clock: Clock, method: Method) -> dict[str, float]:
@@ -51,7 +52,8 @@ def measured_ceilings(arrays: Arrays, clock: Clock, method: Method) -> dict[str,
 
     Keys: copy, fp64, fp32; on CUDA also int8 and fp16.
     """
-    n, nbytes = _SIZE[arrays.device], _COPY_BYTES[arrays.device]
+    n = _SIZE[arrays.device]
+    nbytes = _COPY_BYTES[arrays.device]
     launches: dict[str, Callable[[Arrays, int], Callable[[], object]]]
     launches = {
         "copy": _copy,
@@ -62,9 +64,15 @@ def measured_ceilings(arrays: Arrays, clock: Clock, method: Method) -> dict[str,
         launches |= {"fp16": _half_product, "int8": _int8_product}
     rates = {}
     for name, prepare in launches.items():
-        launch = prepare(arrays, nbytes // 8 if name == "copy" else n)
-        work = 2.0 * nbytes if name == "copy" else 2.0 * n**3
-        rates[name] = work / time_bursts({name: launch}, clock, method)[name].median
+        if name == "copy":
+            size = nbytes // 8
+            work = 2.0 * nbytes
+        else:
+            size = n
+            work = 2.0 * n**3
+        launch = prepare(arrays, size)
+        timing = time_bursts({name: launch}, clock, method)[name]
+        rates[name] = work / timing.median
     return rates
 
 
@@ -80,12 +88,8 @@ def _product(arrays: Arrays, n: int, dtype: str = "float64") -> Callable[[], obj
 
 
 def _half_product(arrays: Arrays, n: int) -> Callable[[], object]:
-    a, b = (
-        x.half()
-        for x in arrays.operands(
-            Workload(n, n, n, dtype="float32", family="uniform"), 0
-        )
-    )
+    load = Workload(n, n, n, dtype="float32", family="uniform")
+    a, b = (x.half() for x in arrays.operands(load, 0))
     return partial(arrays.multiply, a, b, a.clone())
 
 

@@ -56,13 +56,12 @@ class Reference:
     def __init__(self, load: Workload, a: Any, b: Any, sample: int = SAMPLE) -> None:
         self._load = load
         self._is_wide = load.real == "float64"
-        a, b = (x.reshape(load.batch, *x.shape[-2:]) for x in (a, b))
+        a = a.reshape(load.batch, *a.shape[-2:])
+        b = b.reshape(load.batch, *b.shape[-2:])
         # Real factors whose products add up to the result.
-        self._factors = (
-            [(a.real, _as_real(b)), (a.imag, _as_real(1j * b))]
-            if load.is_complex
-            else [(a, b)]
-        )
+        self._factors = [(a, b)]
+        if load.is_complex:
+            self._factors = [(a.real, _as_real(b)), (a.imag, _as_real(1j * b))]
         self._values: Any = sum(widened(x) @ widened(y) for x, y in self._factors)
         self._samples = self._exact_samples(sample) if self._is_wide else []
 
@@ -78,17 +77,17 @@ class Reference:
         limit = (bound + load.u) * slack
         # The second operand of the comparison errs too: the native product, or the
         # product in float64.
-        wide_limit = limit + slack * (
-            native_bound(load) if self._is_wide else 2 * load.terms * 2.0**-53
-        )
+        if self._is_wide:
+            error_of_values = native_bound(load)
+        else:
+            error_of_values = 2 * load.terms * 2.0**-53
+        wide_limit = limit + slack * error_of_values
         c = _as_real(c.reshape(load.batch, load.m, load.n))
         error, normwise, broken, missing = self._compare_all(c, wide_limit)
         if missing:
             entries = load.batch * load.m * load.n
-            return Verdict(
-                math.inf,
-                f"{missing} of {entries} entries are not finite or not written",
-            )
+            wrong = f"{missing} of {entries} entries are not finite or not written"
+            return Verdict(math.inf, wrong)
         if self._is_wide:
             error, normwise = self._compare_samples(c)
         wrong = ""
@@ -102,31 +101,35 @@ class Reference:
         """Largest and normwise error against the product at hand, entries beyond the
         tolerance, and not finite ones.
         """
-        error, broken, missing, norms = 0.0, 0, 0, (0.0, 0.0)
+        error = 0.0
+        broken = 0
+        missing = 0
+        norm_of_difference = 0.0
+        norm_of_values = 0.0
         tiny = float(np.finfo(self._load.real).smallest_subnormal)
         step = max(_AT_ONCE // c.shape[-1], 1)
-        for z, start in itertools.product(
-            range(c.shape[0]), range(0, c.shape[1], step)
-        ):
+        starts = range(0, c.shape[1], step)
+        for z, start in itertools.product(range(c.shape[0]), starts):
             rows = slice(start, start + step)
-            size: Any = sum(
-                abs(widened(x[z, rows])) @ abs(widened(y[z])) for x, y in self._factors
-            )
+            size: Any = 0
+            for x, y in self._factors:
+                left = abs(widened(x[z, rows]))
+                size = size + left @ abs(widened(y[z]))
             expected = self._values[z, rows]
             difference = abs(widened(c[z, rows]) - expected)
             finite = difference < math.inf
             missing += int((~finite).sum())
+
             # Half the smallest subnormal is what the last rounding may cost in any
             # case.
             broken += int((difference > tolerance * size + tiny).sum())
-            where = finite & (difference > tiny) & (size > 0)
-            ratio = difference[where] / size[where]
-            error = max(error, float(ratio.max()) if len(ratio) else 0.0)
-            norms = (
-                math.hypot(norms[0], _norm(difference)),
-                math.hypot(norms[1], _norm(expected)),
-            )
-        return error, _quotient(*norms), broken, missing
+            has_error = finite & (difference > tiny) & (size > 0)
+            ratio = difference[has_error] / size[has_error]
+            if len(ratio):
+                error = max(error, float(ratio.max()))
+            norm_of_difference = math.hypot(norm_of_difference, _norm(difference))
+            norm_of_values = math.hypot(norm_of_values, _norm(expected))
+        return error, _quotient(norm_of_difference, norm_of_values), broken, missing
 
     def _exact_samples(self, sample: int) -> list[tuple[Any, ...]]:
         """Indices of some matrices, rows and columns; their product in two words;
@@ -137,18 +140,18 @@ class Reference:
         width = len(self._factors)
         samples = []
         for z in _choose(rng, load.batch, 4):
-            rows, chosen = _choose(rng, load.m, sample), _choose(rng, load.n, sample)
-            columns = [width * j + part for j in chosen for part in range(width)]
+            rows = _choose(rng, load.m, sample)
+            entries = _choose(rng, load.n, sample)
+            columns = [width * j + part for j in entries for part in range(width)]
             a = np.hstack([to_host(x[z][rows]) for x, _ in self._factors])
             b = np.vstack([to_host(y[z][:, columns]) for _, y in self._factors])
             high = hg.matmul(a, b, accuracy="correct", engine="numpy")
+
+            # A B - high as one product, [A high] [B; -I].
             minus = -np.eye(len(columns), dtype=b.dtype)
-            low = hg.matmul(
-                np.hstack([a, high]),
-                np.vstack([b, minus]),
-                accuracy="correct",
-                engine="numpy",
-            )
+            left = np.hstack([a, high])
+            right = np.vstack([b, minus])
+            low = hg.matmul(left, right, accuracy="correct", engine="numpy")
             samples.append((z, rows, columns, high, low, abs(a) @ abs(b)))
         return samples
 
@@ -156,18 +159,17 @@ class Reference:
         """Largest and normwise error of the sampled entries: (C - high) - low, high and
         low the words of AB.
         """
-        error, norms = 0.0, (0.0, 0.0)
+        error = 0.0
+        norm_of_difference = 0.0
+        norm_of_values = 0.0
         for z, rows, columns, high, low, size in self._samples:
             difference = abs((to_host(c[z][rows][:, columns]) - high) - low)
             with np.errstate(divide="ignore", invalid="ignore"):
-                error = max(
-                    error, float(np.where(difference == 0, 0, difference / size).max())
-                )
-            norms = (
-                math.hypot(norms[0], _norm(difference)),
-                math.hypot(norms[1], _norm(high)),
-            )
-        return error, _quotient(*norms)
+                ratio = np.where(difference == 0, 0, difference / size)
+            error = max(error, float(ratio.max()))
+            norm_of_difference = math.hypot(norm_of_difference, _norm(difference))
+            norm_of_values = math.hypot(norm_of_values, _norm(high))
+        return error, _quotient(norm_of_difference, norm_of_values)
 
 
 def _as_real(x: Any) -> Any:
@@ -180,20 +182,19 @@ def _as_real(x: Any) -> Any:
 def _norm(x: Any) -> float:
     """Frobenius norm of a real array, scaled by its largest entry."""
     largest = float(abs(x).max())
-    return (
-        largest * math.sqrt(float(((x / largest) ** 2).sum()))
-        if 0.0 < largest < math.inf
-        else largest
-    )
+    if not 0.0 < largest < math.inf:
+        return largest
+    squares = (x / largest) ** 2
+    return largest * math.sqrt(float(squares.sum()))
 
 
 def _quotient(error: float, size: float) -> float:
     return error / size if error else 0.0
 
 
-def _choose(rng: np.random.Generator, size: int, most: int) -> list[int]:
+def _choose(rng: np.random.Generator, size: int, count: int) -> list[int]:
     """At most so many indices below size, the first and the last among them."""
-    if size <= most:
+    if size <= count:
         return list(range(size))
-    inner = rng.choice(np.arange(1, size - 1), max(most - 2, 0), replace=False)
+    inner = rng.choice(np.arange(1, size - 1), max(count - 2, 0), replace=False)
     return sorted({0, size - 1, *(int(i) for i in inner)})

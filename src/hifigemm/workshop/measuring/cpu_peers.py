@@ -37,8 +37,8 @@ def by_flint(a: Array, b: Array) -> Array:
     """A B by python-flint: from arrays to balls, their product, and back."""
     flint = import_module("flint")
     flint.ctx.prec = BITS
-    x, y = (flint.arb_mat(z.tolist()) for z in (a, b))
-    return np.array([[float(z) for z in row] for row in (x * y).tolist()])
+    product = flint.arb_mat(a.tolist()) * flint.arb_mat(b.tolist())
+    return np.array([[float(ball) for ball in row] for row in product.tolist()])
 
 
 def by_mpmath(a: Array, b: Array) -> Array:
@@ -61,18 +61,22 @@ def by_fsum(a: Array, b: Array) -> Array:
 
     Errors of products by Dekker's splitting, for entries below 2**996.
     """
-    x, y = a[0], b[:, 0]
+    x = a[0]
+    y = b[:, 0]
     products = x * y
-    parts = []
-    for z in (x, y):
-        scaled = z * 134217729.0  # 2**27 + 1
-        high = scaled - (scaled - z)
-        parts.append((high, z - high))
-    (x_high, x_low), (y_high, y_low) = parts
-    errors = x_low * y_low - (
-        ((products - x_high * y_high) - x_low * y_high) - x_high * y_low
-    )
-    return np.array([[math.fsum(np.concatenate([products, errors]).tolist())]])
+    x_high, x_low = _halves(x)
+    y_high, y_low = _halves(y)
+    excess = ((products - x_high * y_high) - x_low * y_high) - x_high * y_low
+    errors = x_low * y_low - excess
+    terms = np.concatenate([products, errors])
+    return np.array([[math.fsum(terms.tolist())]])
+
+
+def _halves(x: Array) -> tuple[Array, Array]:
+    """x = high + low with 26 bits each, by Dekker's splitting."""
+    scaled = x * 134217729.0  # 2**27 + 1
+    high = scaled - (scaled - x)
+    return high, x - high
 
 
 def by_sumprod(a: Array, b: Array) -> Array:
@@ -114,8 +118,9 @@ def prepare(
 
 def facts() -> list[tuple[str, Any, Any, Any]]:
     """The fields of a `Peer` for each of these packages."""
-    functions = {**PRODUCTS, **DOT_PRODUCTS}
-    return [
-        (name, partial(is_there, name), partial(multiplies, name), partial(prepare, f))
-        for name, f in functions.items()
-    ]
+    fields = []
+    for name, function in {**PRODUCTS, **DOT_PRODUCTS}.items():
+        available = partial(is_there, name)
+        supports = partial(multiplies, name)
+        fields.append((name, available, supports, partial(prepare, function)))
+    return fields

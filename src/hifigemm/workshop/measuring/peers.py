@@ -35,23 +35,24 @@ def peers() -> dict[str, Peer]:
     others: list[Peer] = [
         point.load() for point in entry_points(group="hifigemm.peers")
     ]
-    return {peer.name: peer for peer in (*others, *_OWN)}
+    return {peer.name: peer for peer in (*others, *_PEERS)}
 
 
 def available(device: str, load: Workload) -> list[Peer]:
     """The peers that can multiply this here."""
-    return [
-        peer
-        for peer in peers().values()
-        if peer.available() and peer.supports(device, load)
-    ]
+    usable = []
+    for peer in peers().values():
+        if peer.available() and peer.supports(device, load):
+            usable.append(peer)
+    return usable
 
 
 _FP64_EMULATED_FIXEDPOINT_MATH = 8
 _EAGER = 2
-_DYNAMIC, _FIXED = 0, 1
+_DYNAMIC = 0
+_FIXED = 1
 _MANTISSA_BITS = 55
-_MOST_DYNAMIC_BITS = 79
+_MAX_DYNAMIC_BITS = 79
 _ROUTINES = {
     "float64": ("cublasDgemm_v2", ctypes.c_double * 1),
     "complex128": ("cublasZgemm_v2", ctypes.c_double * 2),
@@ -111,26 +112,23 @@ def _prepare_cublas(control: int, a: Any, b: Any, out: Any) -> Callable[[], obje
     """
     import torch
 
-    (m, k), n, handle = a.shape, b.shape[1], _handle(control)
+    m, k = a.shape
+    n = b.shape[1]
+    handle = _handle(control)
     size = _workspace(m, n, k, a.is_complex(), control)
     workspace = torch.empty(size, dtype=torch.uint8, device=a.device)
     routine, scalar = _ROUTINES[str(a.dtype).removeprefix("torch.")]
-    one, zero = scalar(1.0), scalar(0.0)
+    one = scalar(1.0)
+    zero = scalar(0.0)
     left, right, result = (ctypes.c_void_p(x.data_ptr()) for x in (b, a, out))
+    space = ctypes.c_void_p(workspace.data_ptr())
+    nbytes = ctypes.c_size_t(size)
 
     def run() -> None:
-        _call(
-            "cublasSetStream_v2",
-            handle,
-            ctypes.c_void_p(torch.cuda.current_stream().cuda_stream),
-        )
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        _call("cublasSetStream_v2", handle, stream)
         # Setting the stream resets the workspace to the library's own.
-        _call(
-            "cublasSetWorkspace_v2",
-            handle,
-            ctypes.c_void_p(workspace.data_ptr()),
-            ctypes.c_size_t(size),
-        )
+        _call("cublasSetWorkspace_v2", handle, space, nbytes)
         _call(routine, handle, 0, 0, n, m, k, one, left, n, right, k, zero, result, n)
 
     return run
@@ -141,14 +139,15 @@ def _workspace(m: int, n: int, k: int, is_complex: bool, control: int) -> int:
     documentation.
     """
 
-    def up(x: int, to: int) -> int:
-        return -(-x // to) * to
+    def round_up(x: int, unit: int) -> int:
+        return -(-x // unit) * unit
 
+    # Slices of eight bits of each row of A and column of B, with a scale.
     width = 2 if is_complex else 1
-    slices = -(
-        -((_MANTISSA_BITS if control == _FIXED else _MOST_DYNAMIC_BITS) + 1) // 8
-    )
-    size = (up(m, 1024) + up(n, 1024)) * (up(k, 128) * width * slices + 4 * width)
+    bits = _MANTISSA_BITS if control == _FIXED else _MAX_DYNAMIC_BITS
+    slices = -(-(bits + 1) // 8)
+    vectors = round_up(m, 1024) + round_up(n, 1024)
+    size = vectors * (round_up(k, 128) * width * slices + 4 * width)
     if is_complex:
         size += 8 * m * n * width * width
     if control == _DYNAMIC:
@@ -157,11 +156,14 @@ def _workspace(m: int, n: int, k: int, is_complex: bool, control: int) -> int:
     return int(1.25 * size) + (128 << 20)
 
 
-_OWN = [
-    Peer(name, _cublas_is_usable, _cublas_supports, partial(_prepare_cublas, control))
-    for name, control in (
-        ("cublas-emulated", _FIXED),
-        ("cublas-emulated-dynamic", _DYNAMIC),
-    )
+def _emulation(name: str, control: int) -> Peer:
+    """cuBLAS with a fixed or a dynamic number of bits."""
+    prepare = partial(_prepare_cublas, control)
+    return Peer(name, _cublas_is_usable, _cublas_supports, prepare)
+
+
+_PEERS = [
+    _emulation("cublas-emulated", _FIXED),
+    _emulation("cublas-emulated-dynamic", _DYNAMIC),
+    *(Peer(*fields) for fields in cpu_peers.facts()),
 ]
-_OWN += [Peer(*facts) for facts in cpu_peers.facts()]

@@ -137,27 +137,23 @@ def summarize(samples: Sequence[Sample], start: float, end: float) -> Readings:
     The power is the slope of the energy counter, fitted by least squares because the
     counter moves in steps; without a counter it is the mean of what the device states.
     """
-    chosen = [sample for sample in samples if start <= sample.seconds <= end]
+    within = [sample for sample in samples if start <= sample.seconds <= end]
 
-    def known(name: str) -> list[float]:
-        return [
-            value for sample in chosen if (value := getattr(sample, name)) is not None
-        ]
+    def values_of(name: str) -> list[float]:
+        values = [getattr(sample, name) for sample in within]
+        return [value for value in values if value is not None]
 
-    stated, clocks = known("watts"), known("sm_clock_mhz")
+    stated = values_of("watts")
     watts = float(np.mean(stated)) if stated else None
-    energy = np.array(
-        [
-            (sample.seconds, sample.joules)
-            for sample in chosen
-            if sample.joules is not None
-        ]
-    )
+    energy = []
+    for sample in within:
+        if sample.joules is not None:
+            energy.append((sample.seconds, sample.joules))
     if len({seconds for seconds, _ in energy}) >= 3:
-        x, y = (energy - energy.mean(axis=0)).T
+        # The line through the points, whose slope is sum x y / sum x x.
+        points = np.array(energy)
+        x, y = (points - points.mean(axis=0)).T
         watts = float(x @ y / (x @ x))
-    return Readings(
-        watts,
-        float(np.median(clocks)) if clocks else None,
-        max(known("temperature_c"), default=None),
-    )
+    clocks = values_of("sm_clock_mhz")
+    sm_clock = float(np.median(clocks)) if clocks else None
+    return Readings(watts, sm_clock, max(values_of("temperature_c"), default=None))

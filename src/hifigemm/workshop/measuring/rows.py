@@ -25,37 +25,47 @@ def rows(
     number of its products. Facts are further columns, the same in all lines: commit,
     device.
     """
-    natives = {
-        o.case.mode: o.times for o in outcomes if o.case.name == NATIVE and o.times
-    }
-    timed_peers = [(o.case.mode, o.times) for o in outcomes if o.case.peer and o.times]
-    best_peers = dict(
-        sorted(timed_peers, key=lambda peer: _seconds(peer[1]), reverse=True)
-    )
-    found = []
-    for o in outcomes:
-        mode = o.case.mode
+    natives: dict[str, Times] = {}
+    best_peers: dict[str, Times] = {}
+    for outcome in outcomes:
+        case = outcome.case
+        times = outcome.times
+        if times is None:
+            continue
+        if case.name == NATIVE:
+            natives[case.mode] = times
+        if case.peer:
+            best = best_peers.get(case.mode, times)
+            best_peers[case.mode] = min(best, times, key=_seconds)
+
+    lines = []
+    for outcome in outcomes:
+        case = outcome.case
+        times = outcome.times
+        native = natives.get(case.mode)
         row: Row = {
-            "case": o.case.name,
+            "case": case.name,
             **_sizes(load),
             "family": load.family,
-            "mode": mode,
-            "scheme": o.case.scheme,
+            "mode": case.mode,
+            "scheme": case.scheme,
+            "num_products": case.num_products or "",
+            "unit": case.unit,
         }
-        row |= {"num_products": o.case.num_products or "", "unit": o.case.unit}
-        row |= _speeds(load, o.times, _roof(load, o.case, rates))
-        row["burst_ratio_to_native"] = _ratio(natives.get(mode), o.times, burst=True)
-        row["ratio_to_native"] = _ratio(natives.get(mode), o.times)
-        row["ratio_to_best_peer"] = _ratio(best_peers.get(mode), o.times)
+        row |= _speeds(load, times, _roof(load, case, rates))
+        row["burst_ratio_to_native"] = _ratio(native, times, burst=True)
+        row["ratio_to_native"] = _ratio(native, times)
+        row["ratio_to_best_peer"] = _ratio(best_peers.get(case.mode), times)
         errors = {
-            "error": o.verdict.error,
-            "normwise_error": o.verdict.normwise,
-            "bound": o.case.bound,
+            "error": outcome.verdict.error,
+            "normwise_error": outcome.verdict.normwise,
+            "bound": case.bound,
         }
-        row |= dict.fromkeys(errors, "") if o.failure else errors
-        row |= _power(load, o.times)
-        found.append(row | {"status": o.status} | dict(facts or {}))
-    return found
+        row |= dict.fromkeys(errors, "") if outcome.failure else errors
+        row |= _power(load, times)
+        row["status"] = outcome.status
+        lines.append(row | dict(facts or {}))
+    return lines
 
 
 def _sizes(load: Workload) -> Row:
@@ -70,7 +80,8 @@ def _speeds(load: Workload, times: Times | None, roof: float | None) -> Row:
     row["roof_tflops"] = "" if roof is None else roof * 1e-12
     if times is None:
         return row
-    burst, sustained = times.burst, times.sustained
+    burst = times.burst
+    sustained = times.sustained
     row |= {
         "burst_seconds": burst.median,
         "burst_p20": burst.low,
@@ -93,11 +104,8 @@ def _roof(load: Workload, case: Case, rates: Mapping[str, float]) -> float | Non
     """
     if case.unit not in rates or not case.num_products:
         return None
-    return (
-        rates[case.unit]
-        * load.operations
-        / (2.0 * load.batch * load.m * load.n * load.k * case.num_products)
-    )
+    work = 2.0 * load.batch * load.m * load.n * load.k * case.num_products
+    return rates[case.unit] * load.operations / work
 
 
 def _power(load: Workload, times: Times | None) -> Row:
@@ -121,11 +129,9 @@ def _ratio(
     """Speed over the other's."""
     if other is None or times is None:
         return ""
-    return (
-        other.burst.median / times.burst.median
-        if burst
-        else _seconds(other) / _seconds(times)
-    )
+    if burst:
+        return other.burst.median / times.burst.median
+    return _seconds(other) / _seconds(times)
 
 
 def _seconds(times: Times) -> float:

@@ -121,29 +121,27 @@ def run(
     for case in cases:
         key = f"{case.name} {case.mode}"
         try:
-            runs = (
-                tuple(capture(each) for each in case.runs)
-                if case.captured
-                else case.runs
-            )
-            outcomes[key] = Outcome(case, check(replace(case, runs=runs), references))
+            runs = case.runs
+            if case.captured:
+                runs = tuple(capture(call) for call in runs)
+            verdict = check(replace(case, runs=runs), references)
+            outcomes[key] = Outcome(case, verdict)
         except FAILURES as error:
             outcomes[key] = failed(case, error)
             continue
         if not outcomes[key].refused:
             launches[key] = _rotating(runs)
-    times = time_variants(launches, clock, method, meter) if launches and timed else {}
+    times: dict[str, Times] = {}
+    if launches and timed:
+        times = time_variants(launches, clock, method, meter)
     return [replace(outcome, times=times.get(key)) for key, outcome in outcomes.items()]
 
 
 def failed(case: Case, error: BaseException) -> Outcome:
     """The outcome of a case that cannot run."""
     text = str(error).strip()
-    return Outcome(
-        case,
-        Verdict(math.nan),
-        failure=text.splitlines()[0] if text else type(error).__name__,
-    )
+    failure = text.splitlines()[0] if text else type(error).__name__
+    return Outcome(case, Verdict(math.nan), failure=failure)
 
 
 def check(case: Case, references: Sequence[Reference]) -> Verdict:
@@ -151,16 +149,17 @@ def check(case: Case, references: Sequence[Reference]) -> Verdict:
     computed.
     """
     verdicts = []
-    for each, output, reference in zip(
-        case.runs, case.outputs, references, strict=True
-    ):
+    sets = zip(case.runs, case.outputs, references, strict=True)
+    for call, output, reference in sets:
         output[...] = math.nan
-        each()
+        call()
         verdicts.append(reference.judge(output, case.bound))
     return max(verdicts, key=lambda verdict: (bool(verdict.wrong), verdict.error))
 
 
 def _rotating(runs: Sequence[Callable[[], object]]) -> Callable[[], object]:
     """Calls one after the other, over and over."""
-    following = itertools.cycle(runs)
-    return runs[0] if len(runs) == 1 else lambda: next(following)()
+    if len(runs) == 1:
+        return runs[0]
+    calls = itertools.cycle(runs)
+    return lambda: next(calls)()

@@ -95,10 +95,9 @@ class Method:
     chunk: float = 0.05  # between the marks of a run
 
     def __post_init__(self) -> None:
-        if (
-            min(self.warm, self.pause, self.sustained) < 0
-            or min(self.bursts, self.runs, *self.calls) < 1
-        ):
+        smallest_time = min(self.warm, self.pause, self.sustained)
+        smallest_count = min(self.bursts, self.runs, *self.calls)
+        if smallest_time < 0 or smallest_count < 1:
             raise ValueError(f"{self}: counts start at 1, times at 0")
 
 
@@ -144,45 +143,46 @@ def time_variants(
     bursts = time_bursts(variants, clock, method)
     if method.sustained == 0:
         return {name: Times(burst) for name, burst in bursts.items()}
-    found: dict[str, list[tuple[float, Readings]]] = {name: [] for name in variants}
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    readings: dict[str, list[Readings]] = {name: [] for name in variants}
     for turn in range(method.runs):
         for name in _turned(variants, turn):
             # what the variant before it left of clocks and power
             clock.idle(method.pause)
-            found[name].append(
-                _sustained(variants[name], clock, method, bursts[name].median, meter)
-            )
-    return {
-        name: Times(
-            bursts[name],
-            _timing([seconds for seconds, _ in runs]),
-            _middle([each for _, each in runs]),
-        )
-        for name, runs in found.items()
-    }
+            estimate = bursts[name].median
+            run = _sustained(variants[name], clock, method, estimate, meter)
+            seconds[name].append(run[0])
+            readings[name].append(run[1])
+    times = {}
+    for name, burst in bursts.items():
+        sustained = _timing(seconds[name])
+        times[name] = Times(burst, sustained, _median_readings(readings[name]))
+    return times
 
 
 def time_bursts(
     variants: Mapping[str, Launch], clock: Clock, method: Method
 ) -> dict[str, Timing]:
     """Time every variant in bursts alone."""
-    least, most = method.calls
     calls = {}
     for name, launch in variants.items():
-        estimate = _burst(launch, clock, method.warm, least)
-        calls[name] = (
-            least
-            if estimate <= 0
-            else min(max(math.ceil(method.span / estimate), least), most)
-        )
+        calls[name] = _calls_of_burst(launch, clock, method)
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for turn in range(method.bursts):
         for name in _turned(variants, turn):
             clock.idle(method.pause)
-            seconds[name].append(
-                _burst(variants[name], clock, method.warm, calls[name])
-            )
-    return {name: _timing(each) for name, each in seconds.items()}
+            burst = _burst(variants[name], clock, method.warm, calls[name])
+            seconds[name].append(burst)
+    return {name: _timing(bursts) for name, bursts in seconds.items()}
+
+
+def _calls_of_burst(launch: Launch, clock: Clock, method: Method) -> int:
+    """So many timed calls that they take the span of the method, within its limits."""
+    fewest, most = method.calls
+    estimate = _burst(launch, clock, method.warm, fewest)
+    if estimate <= 0:
+        return fewest
+    return min(max(math.ceil(method.span / estimate), fewest), most)
 
 
 def time_course(
@@ -263,8 +263,8 @@ def _sustained(
 def _turned(variants: Mapping[str, Launch], turn: int) -> list[str]:
     """The names, another one first in each turn."""
     names = list(variants)
-    first = turn % max(len(names), 1)
-    return names[first:] + names[:first]
+    start = turn % max(len(names), 1)
+    return names[start:] + names[:start]
 
 
 def _timing(seconds: list[float]) -> Timing:
@@ -272,12 +272,13 @@ def _timing(seconds: list[float]) -> Timing:
     return Timing(median, low, high, len(seconds), min(seconds))
 
 
-def _middle(readings: list[Readings]) -> Readings:
+def _median_readings(readings: list[Readings]) -> Readings:
     """Median of each reading over the runs that have it."""
-    known = {
-        f.name: [x for each in readings if (x := getattr(each, f.name)) is not None]
-        for f in fields(Readings)
-    }
-    return Readings(
-        **{name: float(np.median(values)) for name, values in known.items() if values}
-    )
+    medians = {}
+    for field_of_readings in fields(Readings):
+        name = field_of_readings.name
+        values = [getattr(run, name) for run in readings]
+        values = [x for x in values if x is not None]
+        if values:
+            medians[name] = float(np.median(values))
+    return Readings(**medians)

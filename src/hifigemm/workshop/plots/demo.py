@@ -29,7 +29,8 @@ def demo_figure(rows: Sequence[Row]) -> Any:
         "Products of float64 matrices against the exact product", fontsize=14
     )
     top, middle, bottom = grid[:, 0]
-    problems, placed = unique(rows, "problem"), _placed(rows)
+    problems = unique(rows, "problem")
+    placed = _placed(rows)
     _errors(top, placed)
     _relative_errors(middle, placed)
     _shares(bottom, placed)
@@ -45,13 +46,15 @@ def demo_figure(rows: Sequence[Row]) -> Any:
 
 
 def _placed(rows: Sequence[Row]) -> Placed:
-    problems, schemes = unique(rows, "problem"), unique(rows, "scheme")
+    problems = unique(rows, "problem")
+    schemes = unique(rows, "scheme")
     step = 0.8 / len(schemes)
     placed = []
     for row in rows:
         i = schemes.index(row["scheme"])
         colour, marker = _STYLES[i % len(_STYLES)].split()
-        x = problems.index(row["problem"]) + (i - (len(schemes) - 1) / 2) * step
+        offset = (i - (len(schemes) - 1) / 2) * step
+        x = problems.index(row["problem"]) + offset
         placed.append((x, COLOURS[colour], marker, row))
     return placed
 
@@ -77,13 +80,15 @@ def _errors(axes: Any, placed: Placed) -> None:
 
 def _relative_errors(axes: Any, placed: Placed) -> None:
     axes.axhline(1.0, color="0.4", linewidth=1, linestyle=":")
-    where = {
-        "ha": "right",
-        "va": "bottom",
-        "transform": axes.get_yaxis_transform(),
-        "color": "0.3",
-    }
-    axes.text(0.995, 1.0, "no correct digit ", **where)
+    axes.text(
+        0.995,
+        1.0,
+        "no correct digit ",
+        ha="right",
+        va="bottom",
+        transform=axes.get_yaxis_transform(),
+        color="0.3",
+    )
     title = "Error relative to the result, entry by entry: cancellation shows"
     _markers(axes, placed, "relative_error", "max |C - AB| / |AB|", title)
 
@@ -94,33 +99,43 @@ def _markers(axes: Any, placed: Placed, key: str, label: str, title: str) -> Non
     """
     seen = set()
     for x, colour, marker, row in placed:
-        value, name = float(row[key]), None if row["scheme"] in seen else row["scheme"]
-        seen.add(row["scheme"])
-        style = {
-            "color": colour,
-            "marker": marker,
-            "markersize": 8,
-            "linestyle": "none",
-            "label": name,
-        }
-        axes.plot([x], [LOWEST if value < LOWEST else value], **style)
+        value = float(row[key])
+        scheme = row["scheme"]
+        axes.plot(
+            [x],
+            [LOWEST if value < LOWEST else value],
+            color=colour,
+            marker=marker,
+            markersize=8,
+            linestyle="none",
+            label=None if scheme in seen else scheme,
+        )
+        seen.add(scheme)
         if value < LOWEST:
-            box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-            place = {
-                "xytext": (0, 9),
-                "textcoords": "offset points",
-                "rotation": 90,
-                "ha": "center",
-                "bbox": box,
-            }
-            axes.annotate(f"{value:.1e}", (x, LOWEST), fontsize=8, **place)
+            axes.annotate(
+                f"{value:.1e}",
+                (x, LOWEST),
+                fontsize=8,
+                xytext=(0, 9),
+                textcoords="offset points",
+                rotation=90,
+                ha="center",
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+            )
     axes.set_yscale("log")
     axes.set_ylim(bottom=LOWEST / 3)
     axes.set_ylabel(label)
     axes.set_title(title, loc="left", fontsize=11)
     axes.axhline(UNIT_ROUNDOFF, color="black", linewidth=1.2, linestyle="--")
-    where = {"ha": "left", "va": "center", "transform": axes.get_yaxis_transform()}
-    axes.text(1.005, UNIT_ROUNDOFF, "unit\nroundoff\nu = 2⁻⁵³", fontsize=9, **where)
+    axes.text(
+        1.005,
+        UNIT_ROUNDOFF,
+        "unit\nroundoff\nu = 2⁻⁵³",
+        fontsize=9,
+        ha="left",
+        va="center",
+        transform=axes.get_yaxis_transform(),
+    )
 
 
 def _shares(axes: Any, placed: Placed) -> None:

@@ -59,21 +59,26 @@ def errors_figure(errors: Mapping[str, Mapping[str, float]], dtype: str) -> Any:
     axes = grid[0, 0]
     positive = []
     for kind, (colour, marker) in _MARKS.items():
-        points = [
-            (marks[kind], line)
-            for line, marks in enumerate(errors.values())
-            if math.isfinite(marks.get(kind, math.inf))
-        ]
-        positive += [x for x, _ in points if x > 0]
-        axes.scatter(
-            [x for x, _ in points],
-            [line for _, line in points],
-            color=COLOURS[colour],
-            marker=marker,
-            label=kind,
-        )
+        values = []
+        lines = []
+        for line, marks in enumerate(errors.values()):
+            value = marks.get(kind, math.inf)
+            if math.isfinite(value):
+                values.append(value)
+                lines.append(line)
+        positive += [x for x in values if x > 0]
+        axes.scatter(values, lines, color=COLOURS[colour], marker=marker, label=kind)
+    _scale_errors(axes, positive)
+    axes.set_yticks(range(len(errors)), list(errors))
+    axes.invert_yaxis()
+    axes.set_xlabel(f"{dtype}: largest error / |A||B|")
+    behind(axes)
+    _legend_below(figure)
+    return figure
 
-    # Errors of zero stand at the left end of an axis that is logarithmic elsewhere.
+
+def _scale_errors(axes: Any, positive: Sequence[float]) -> None:
+    """A logarithmic axis for errors, at whose left end those of zero stand."""
     lowest = math.floor(math.log10(min(positive, default=1.0)))
     highest = math.ceil(math.log10(max(positive, default=1.0)))
     axes.set_xscale("symlog", linthresh=10.0**lowest, linscale=1.0)
@@ -83,12 +88,6 @@ def errors_figure(errors: Mapping[str, Mapping[str, float]], dtype: str) -> Any:
     ticks = [0.0, *(10.0**power for power in powers)]
     axes.set_xticks(ticks, ["0", *(f"1e{power}" for power in powers)])
     axes.set_xticks([], minor=True)
-    axes.set_yticks(range(len(errors)), list(errors))
-    axes.invert_yaxis()
-    axes.set_xlabel(f"{dtype}: largest error / |A||B|")
-    behind(axes)
-    _legend_below(figure)
-    return figure
 
 
 def _legend_below(figure: Any) -> None:

@@ -43,11 +43,10 @@ def new_figure(
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def choose(rows: Iterable[Row], **wanted: str) -> list[Row]:
+def choose(rows: Iterable[Row], **values: str) -> list[Row]:
     """The lines that have these values."""
-    return [
-        row for row in rows if all(row[key] == value for key, value in wanted.items())
-    ]
+    pairs = values.items()
+    return [row for row in rows if all(row[key] == value for key, value in pairs)]
 
 
 def unique(rows: Iterable[Row], key: str) -> list[str]:
@@ -71,12 +70,8 @@ def curve(
     """
     words = style.split()
     colour, marker, dashes, size, fill = words + ["-", "5.5", ""][len(words) - 2 :]
-    points = sorted((float(row[x]), float(row[y])) for row in rows if row[y] != "")
-    look = {
-        "color": COLOURS[colour],
-        "markerfacecolor": fill or COLOURS[colour],
-        "linewidth": width,
-    }
+    drawn = [row for row in rows if row[y] != ""]
+    points = sorted((float(row[x]), float(row[y])) for row in drawn)
     if points:
         axes.plot(
             *zip(*points),
@@ -84,7 +79,9 @@ def curve(
             marker=marker,
             linestyle=dashes,
             markersize=float(size),
-            **look,
+            color=COLOURS[colour],
+            markerfacecolor=fill or COLOURS[colour],
+            linewidth=width,
         )
 
 
@@ -116,17 +113,14 @@ def behind(axes: Any, axis: str = "both") -> None:
 
 def legend(figure: Any, axes: Sequence[Any], columns: int) -> None:
     """One legend for all axes, below them."""
-    found: dict[str, Any] = {}
-    for each in axes:
-        handles, labels = each.get_legend_handles_labels()
-        found |= {
-            label: handle
-            for handle, label in zip(handles, labels)
-            if label not in found
-        }
+    curves: dict[str, Any] = {}
+    for part in axes:
+        handles, labels = part.get_legend_handles_labels()
+        for handle, label in zip(handles, labels):
+            curves.setdefault(label, handle)
     figure.legend(
-        found.values(),
-        found.keys(),
+        curves.values(),
+        curves.keys(),
         loc="outside lower center",
         ncols=columns,
         frameon=False,

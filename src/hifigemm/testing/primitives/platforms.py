@@ -1,4 +1,4 @@
-"""Where arrays lie that primitives are tried on, and what is found of these."""
+"""Libraries and devices on which primitives are tried, and the findings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, COUNT)
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of a primitive."""
+    """A primitive that was tried, and its first fault."""
 
     name: str
     library: str
@@ -29,11 +29,12 @@ class Finding:
     def __str__(self) -> str:
         state = f"AT FAULT: {self.fault}" if self.fault else "ok"
         name = self.name if self.used else f"not used: {self.name}"
-        return f"{name:<40} {self.library:<28} {self.cases:>7} entries  {state}"
+        entries = f"{self.cases:>7} entries"
+        return f"{name:<40} {self.library:<28} {entries}  {state}"
 
 
 @dataclass(frozen=True)
-class Place:
+class Platform:
     """Where arrays lie: how they get there and back, and the strides and sizes that are
     tried.
     """
@@ -46,12 +47,13 @@ class Place:
 
     def spread(self, x: Array, stride: int) -> Any:
         """x with so many entries from one to the next along the last axis."""
-        memory = np.zeros((*x.shape[:-1], x.shape[-1] * abs(stride)), x.dtype)
+        *outer, length = x.shape
+        memory = np.zeros((*outer, length * abs(stride)), x.dtype)
         memory[..., ::stride] = x
         return self.put(memory)[..., ::stride]
 
 
-def on_device(device: str) -> Place:
+def on_device(device: str) -> Platform:
     """A device of PyTorch; its arrays have no negative strides, and a launch for each
     case takes its time.
     """
@@ -60,14 +62,15 @@ def on_device(device: str) -> Place:
     from hifigemm.engines.device_array import unwrap, wrap
 
     def put(x: Array) -> Any:
-        kept = x.view(np.int64) if x.dtype == np.uint64 else x
-        return wrap(torch.from_numpy(kept).to(device)).view(x.dtype)
+        # PyTorch has few functions of uint64: its bits are kept as int64.
+        host = x.view(np.int64) if x.dtype == np.uint64 else x
+        return wrap(torch.from_numpy(host).to(device)).view(x.dtype)
 
     def fetch(x: Any) -> Array:
         host: Array = unwrap(x).cpu().numpy()
         return host.view(x.dtype)
 
-    return Place(
+    return Platform(
         f"PyTorch {torch.__version__} {device}",
         put,
         fetch,
@@ -76,23 +79,23 @@ def on_device(device: str) -> Place:
     )
 
 
-def first_fault(found: Array, truth: list[Any]) -> str:
-    """Where an array first differs from Python's numbers in value or sign, or ""; read
-    without NumPy's functions.
+def first_fault(results: Array, truth: list[Any]) -> str:
+    """The position at which an array first differs from Python's numbers in value or
+    sign, or ""; read without NumPy's functions.
     """
-    values = found.tolist()
-    if values == truth and (
-        found.dtype.kind != "f"
-        or found.tobytes() == np.array(truth, found.dtype).tobytes()
-    ):
+    values = results.tolist()
+    if values == truth and _has_bits_of(results, truth):
         return ""
-    pairs = enumerate(zip(values, truth))
-    at = next(
-        (
-            i
-            for i, (x, y) in pairs
-            if x != y or math.copysign(1, x) != math.copysign(1, y)
-        ),
-        None,
-    )
-    return "" if at is None else f"entry {at} is {values[at]!r}, not {truth[at]!r}"
+    for i, (x, y) in enumerate(zip(values, truth)):
+        if x != y or math.copysign(1, x) != math.copysign(1, y):
+            return f"entry {i} is {x!r}, not {y!r}"
+    return ""
+
+
+def _has_bits_of(results: Array, truth: list[Any]) -> bool:
+    """True for integers, and for floats with the same bits, -0 and +0 being equal
+    values.
+    """
+    if results.dtype.kind != "f":
+        return True
+    return results.tobytes() == np.array(truth, results.dtype).tobytes()

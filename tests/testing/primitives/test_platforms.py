@@ -7,32 +7,32 @@ import math
 import numpy as np
 import pytest
 
-from hifigemm.testing.primitives.places import COUNT, Finding, Place, first_fault
-from hifigemm.testing.primitives.places import on_device as device_place
+from hifigemm.testing.primitives.platforms import COUNT, Finding, Platform, first_fault
+from hifigemm.testing.primitives.platforms import on_device as platform_of_device
 
 
-@pytest.mark.parametrize("stride", Place("NumPy").strides)
+@pytest.mark.parametrize("stride", Platform("NumPy").strides)
 def test_entries_lie_a_stride_apart(stride):
     x = np.arange(12.0).reshape(2, 6)
-    spread = Place("NumPy").spread(x, stride)
+    spread = Platform("NumPy").spread(x, stride)
     np.testing.assert_array_equal(spread, x)
     assert spread.strides[1] == 8 * stride
 
 
 def test_sizes_end_with_all_entries():
-    place = Place("NumPy")
-    assert place.sizes == tuple(sorted(place.sizes))
-    assert place.sizes[-1] == COUNT
-    assert 0 not in place.strides
+    platform = Platform("NumPy")
+    assert platform.sizes == tuple(sorted(platform.sizes))
+    assert platform.sizes[-1] == COUNT
+    assert 0 not in platform.strides
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.int64, np.uint64, np.bool_])
 def test_arrays_come_back_from_a_device_as_they_were(torch, dtype):
-    place = device_place("cpu")
+    platform = platform_of_device("cpu")
     x = np.array([0, 1, 2**63 - 1]).astype(dtype)
-    np.testing.assert_array_equal(place.fetch(place.spread(x, 3)), x, strict=True)
-    assert torch.__version__ in place.library
-    assert min(place.strides) > 0
+    np.testing.assert_array_equal(platform.fetch(platform.spread(x, 3)), x, strict=True)
+    assert torch.__version__ in platform.library
+    assert min(platform.strides) > 0
 
 
 @pytest.mark.parametrize(
