@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from types import EllipsisType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -37,7 +37,12 @@ from hifigemm.engines.device_ops import (
 )
 from hifigemm.exceptions import PlanError
 
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
 DType = np.dtype[Any]
+Axes = int | tuple[int, ...] | None
+"""Axes of a reduction; None for all."""
 
 _BOOL = np.dtype(bool)
 _UINT64 = np.dtype(np.uint64)
@@ -163,7 +168,7 @@ class DeviceArray(NDArrayOperatorsMixin):
         """View with the axes in another order."""
         return DeviceArray(self.tensor.permute(*axes), self.dtype)
 
-    def view(self, dtype: Any) -> DeviceArray:
+    def view(self, dtype: DTypeLike) -> DeviceArray:
         """The same bits as another dtype; sizes may differ where the last axis is
         contiguous.
         """
@@ -186,7 +191,7 @@ class DeviceArray(NDArrayOperatorsMixin):
     def __neg__(self) -> DeviceArray:
         return DeviceArray(torch.neg(self.tensor), self.dtype)
 
-    def astype(self, dtype: Any, copy: bool = True) -> DeviceArray:
+    def astype(self, dtype: DTypeLike, copy: bool = True) -> DeviceArray:
         """Entries converted; without `copy`, the array itself where it has the
         dtype.
         """
@@ -261,7 +266,9 @@ class DeviceArray(NDArrayOperatorsMixin):
     def __float__(self) -> float:
         return float(self.item())
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+    def __array__(
+        self, dtype: DTypeLike | None = None, copy: bool | None = None
+    ) -> NoReturn:
         raise TypeError(
             f"an array on {self.tensor.device} does not become a NumPy array by itself; make host arrays that meet it "
             "with like=, or copy the tensor"
@@ -273,7 +280,7 @@ class DeviceArray(NDArrayOperatorsMixin):
     # Reductions
 
     def sum(
-        self, axis: Any = None, dtype: Any = None, keepdims: bool = False
+        self, axis: Axes = None, dtype: DTypeLike | None = None, keepdims: bool = False
     ) -> DeviceArray:
         """Sums along axes; bool and integers in int64 by default."""
         if dtype is None:
@@ -284,13 +291,13 @@ class DeviceArray(NDArrayOperatorsMixin):
             self.tensor.sum(axes, keepdim=keepdims, dtype=TORCH_DTYPES[dtype]), dtype
         )
 
-    def any(self, axis: Any = None, keepdims: bool = False) -> DeviceArray:
+    def any(self, axis: Axes = None, keepdims: bool = False) -> DeviceArray:
         """True where any entry along the axes is true."""
         return DeviceArray(
             torch.any(self.tensor, self._axes(axis), keepdim=keepdims), _BOOL
         )
 
-    def all(self, axis: Any = None, keepdims: bool = False) -> DeviceArray:
+    def all(self, axis: Axes = None, keepdims: bool = False) -> DeviceArray:
         """True where all entries along the axes are true."""
         return DeviceArray(
             torch.all(self.tensor, self._axes(axis), keepdim=keepdims), _BOOL
@@ -298,25 +305,25 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def max(
         self,
-        axis: Any = None,
+        axis: Axes = None,
         keepdims: bool = False,
-        initial: Any = None,
-        where: Any = None,
+        initial: complex | None = None,
+        where: DeviceArray | None = None,
     ) -> DeviceArray:
         """Largest entries along axes; NaN where there is one."""
         return self._extreme(torch.amax, torch.maximum, axis, keepdims, initial, where)
 
     def min(
         self,
-        axis: Any = None,
+        axis: Axes = None,
         keepdims: bool = False,
-        initial: Any = None,
-        where: Any = None,
+        initial: complex | None = None,
+        where: DeviceArray | None = None,
     ) -> DeviceArray:
         """Smallest entries along axes; NaN where there is one."""
         return self._extreme(torch.amin, torch.minimum, axis, keepdims, initial, where)
 
-    def _axes(self, axis: Any) -> tuple[int, ...]:
+    def _axes(self, axis: Axes) -> tuple[int, ...]:
         """The axes of a reduction as a tuple; None stands for all."""
         if self.dtype == _UINT64:
             raise TypeError("no reductions of uint64 on a device")
@@ -326,12 +333,12 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def _extreme(
         self,
-        extreme: Any,
-        either: Any,
-        axis: Any,
+        extreme: Callable[..., Tensor],
+        either: Callable[[Tensor, Tensor], Tensor],
+        axis: Axes,
         keepdims: bool,
-        initial: Any,
-        where: Any,
+        initial: complex | None,
+        where: DeviceArray | None,
     ) -> DeviceArray:
         """Extremes along axes, `either` of those of two parts; `initial` counts as an
         entry, and stands for entries without `where`.
@@ -420,7 +427,7 @@ class DeviceArray(NDArrayOperatorsMixin):
         return NotImplemented
 
 
-def _location(x: Tensor) -> tuple[Any, ...]:
+def _location(x: Tensor) -> tuple[object, ...]:
     """The memory of a tensor: two with the same location are the same entries."""
     return x.data_ptr(), x.shape, x.stride(), x.dtype
 

@@ -471,8 +471,9 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
     known in full. Behind the last rung comes what keeps the bound for any ratio: a
     native product, or moduli that hold the exact product.
     """
-    record = given.record[:1]
-    inner_record = given.record[_INNER : _INNER + 1]
+    words = cast(Buffer, given.record)
+    record = words[:1]
+    inner_record = words[_INNER : _INNER + 1]
     chooses = plan.verification is Verification.ON_DEVICE
     is_exact_behind = chooses and plan.evidence is not None
     inner = _inner(plan, given, inner_record)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -24,7 +24,7 @@ from hifigemm.engines.device_array import (
     wrap,
 )
 from hifigemm.engines.device_ops import TORCH_DTYPES
-from hifigemm.engines.kernels.buffers import contiguous_strides
+from hifigemm.engines.kernels.buffers import Buffer, contiguous_strides
 from hifigemm.engines.kernels.epilogue import combine_in_place
 from hifigemm.engines.kernels.inner_scaling import padded_length
 from hifigemm.engines.kernels.launch import Scalar, enters_directly, scalar
@@ -49,19 +49,19 @@ class Arguments:
     scalars.
     """
 
-    a: Tensor
-    b: Tensor
-    out: Tensor
-    record: Tensor  # int64 words in which the device notes what it found
+    a: Buffer
+    b: Buffer
+    out: Buffer
+    record: Buffer | None  # int64 words in which the device notes what it found
     shift: int = 0  # the product is multiplied by 2**shift before its rounding
     # `alpha`, `beta`: where a program applies them itself; else 1 and 0
     alpha: float | Scalar = 1.0
     beta: float | Scalar = 0.0
-    c: Tensor = None
+    c: Buffer | None = None
     ready: tuple[Any, Any] = (None, None)  # of prepared operands
-    second: Tensor = None  # the other array of a pair or an enclosure
+    second: Buffer | None = None  # the other array of a pair or an enclosure
     # by which the operands are scaled along k, where that is known already
-    inner: Tensor = None
+    inner: Buffer | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Steps:
     )
 
 
-def blocks_of(plan: Plan, out: Any) -> Iterator[Block]:
+def blocks_of(plan: Plan, out: Buffer) -> Iterator[Block]:
     """The blocks of a plan for the program of `out`; what a launch of a block wants
     cleared is gone with that block.
 
@@ -467,10 +467,12 @@ class CudaProgram:
         own: Epilogue,
     ) -> Program:
         program = Program(self.device)
-        a, b, out, record, c, second, goal, inner = (
+        buffers = [
             None if x is None else program.operand(x, is_zero=i == 3)
             for i, x in enumerate(tensors)
-        )
+        ]
+        a, b, out = cast(list[Buffer], buffers[:3])
+        record, c, second, goal, inner = buffers[3:]
         splits = [
             None if pair is None else tuple(program.operand(x) for x in pair)
             for pair in ready

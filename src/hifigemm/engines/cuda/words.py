@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from hifigemm.engine import Certificate
 from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of, is_triangle
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.kernels import double_words, native_gemm, word_gemm, words
+from hifigemm.engines.kernels.buffers import Buffer
 from hifigemm.engines.kernels.embedding import as_real
 from hifigemm.engines.kernels.launch import cleared, empty
 from hifigemm.engines.library_product import library_matmul
@@ -374,7 +375,7 @@ def _write_choice(
     p = plan.problem
     a, b, out = as_real(given.a, given.b, given.out)
     sides = (a, 2), (b, 1)
-    losses = given.record.view(torch.int32).view(-1, 4)[:, :2]
+    losses = cast(Buffer, given.record).view(torch.int32).view(-1, 4)[:, :2]
     splits = [(s.scheme.splitting, s.scheme.top_exponent(p)) for s in known]
     predicate, least = None, 0
     for i, (sums, split, most) in enumerate(zip(known, splits, most_lost, strict=True)):
