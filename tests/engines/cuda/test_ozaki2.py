@@ -929,7 +929,7 @@ def written(plan, engine):
     )
     return (
         program._built(
-            plan, [*tensors, record, None, None, None], (None, None), 0, PLAIN
+            plan, [*tensors, record, None, None, None, None], (None, None), 0, PLAIN
         )
         .finish()
         .nbytes

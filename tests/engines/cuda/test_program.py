@@ -98,7 +98,7 @@ def test_sizes_of_a_workspace_are_found_once(engine, writes):
     sizes = [program.nbytes(1, 2, 3), program.nbytes(1, 2, 3), program.nbytes(1, 4, 5)]
     assert len(writes) == 2
     assert sizes[0] == sizes[1] <= sizes[2]
-    assert writes[0] == [(1, 2, 9), (1, 9, 3), (1, 2, 3), None, None, None, None]
+    assert writes[0] == [(1, 2, 9), (1, 9, 3), (1, 2, 3), *[None] * 5]
 
 
 def test_blocks_clear_what_those_before_them_used(engine):
