@@ -707,7 +707,7 @@ def test_a_program_takes_the_workspace_of_its_plan(product, engine, costs):
         )
         return (
             program._built(
-                plan, [*tensors, record, None, None, None], (None, None), 0, PLAIN
+                plan, [*tensors, record, None, None, None, None], (None, None), 0, PLAIN
             )
             .finish()
             .nbytes
