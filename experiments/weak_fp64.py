@@ -25,7 +25,7 @@ from hifigemm.workshop.environment import write_csv
 from plots.drawings.names import case_name
 
 RESULTS = Path("results")
-MODES, WORDS = "modes_h100.csv", "words_h200.csv"
+MODES, WORDS = "modes_h100.csv", "words_h100.csv"
 
 
 @dataclass(frozen=True)

@@ -58,9 +58,8 @@ def test_entries_are_escalated_on_their_rows_and_columns_and_counted_by_their_sh
     done, outcome = execute(plan, a, b, engine, workspace)
     assert done is plan
     assert_same_bits(outcome.values, correctly_rounded(a, b))
-    assert outcome.notes == [
-        f"2 entries escalated by Ozaki1(product='{product}', num_slices=4, mode='correct')"
-    ]
+    escalated = hg.Ozaki1(product, 4, "correct")
+    assert outcome.notes == [f"2 entries escalated by {escalated}"]
     assert outcome.bound == 0.0
     if share == 1:  # elsewhere, blocks of few slices take fewer products
         assert outcome.num_products == 3 + 4 * (2 * 2 * 1) / 60
