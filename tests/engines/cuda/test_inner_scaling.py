@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import hifigemm as hg
+from experiments.grading import make_pair
 from hifigemm.engine import SCALED_ALONG_K
 from hifigemm.engines.cuda import program
 from hifigemm.engines.cuda.required_bits import inner_look_of
@@ -195,3 +196,19 @@ def test_repeated_products_look_at_the_operands(engine, monkeypatch, assert_same
 
     # What the first two calls saw is seen again without a plan.
     assert len(looks) == 2
+
+
+def test_a_promise_by_the_error_ratio_is_not_repeated_for_other_operands(as_on_gpu):
+    """Ratios are those of the operands at hand, though both look alike to a look at
+    bits, which are more than any moduli hold.
+    """
+    scheme = hg.Ozaki2()
+    scaled = [torch.from_numpy(x) for x in make_pair("inner dimension scaled", 40)]
+    for _ in range(2):
+        hg.matmul(*scaled, scheme=scheme, accuracy=1e-13)
+    _, report = hg.matmul(*scaled, scheme=scheme, accuracy=1e-13, return_report=True)
+    assert report.scheme.scaling == "inner"
+    assert "in every entry" in report.reason
+    circulants = [torch.from_numpy(x) for x in make_pair("circulants", 40)]
+    with pytest.raises(hg.AccuracyError, match="49"):
+        hg.matmul(*circulants, scheme=scheme, accuracy=1e-13)

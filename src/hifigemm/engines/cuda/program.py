@@ -505,10 +505,12 @@ def _is_plain(x: Tensor) -> bool:
 
 
 def _fact_of(evidence: Evidence) -> Any:
-    """What one look sees of other operands again; None where that takes more."""
+    """What one look sees of other operands again; None where that takes more, as their
+    error ratio does.
+    """
     if evidence.outliers is not None or evidence.apart is not None:
         return None
-    if evidence.inner:
+    if evidence.inner and evidence.required_bits is not None:
         return _INNER_LOOK, evidence.required_bits
     return evidence.num_slices or evidence.required_bits
 
