@@ -76,7 +76,7 @@ result, report = hg.matmul(x, y, plan=plan, return_report=True)
 assert_type(report.bound, float)
 assert_type(report.correct, bool)
 
-assert_type(hg.warmup(x, y, accuracy="correct", workspace=2**20), None)
+assert_type(hg.warmup(x, y, accuracy="correct", workspace=2**20), str)
 
 # Schemes, words and contexts.
 schemes = (
