@@ -30,6 +30,7 @@ ratio but for a factor of k.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -80,20 +81,30 @@ def inner_exponents(a: Array, b: Array, block_entries: int) -> Array:
     return chosen_exponents(left, right)
 
 
-def gaining_exponents(a: Array, b: Array, block_entries: int) -> Array | None:
-    """`inner_exponents`; None where a sample of the operands gains too little."""
-    gap = sampled_gap(a, b)
+def gaining_exponents(
+    a: Array,
+    b: Array,
+    block_entries: int,
+    gap_of: Callable[..., int],
+    exponents_of: Callable[[Array, Array, int], Array],
+) -> Array | None:
+    """`inner_exponents`; None where a sample of the operands gains too little.
+
+    `gap_of` and `exponents_of` are `sampled_gap` and `inner_exponents`, or those of an
+    engine.
+    """
+    gap = gap_of(a, b)
     if gap < WIDE_GAP:
         return None
-    d = inner_exponents(a, b, block_entries)
-    return d if closes(gap, sampled_gap(a, b, d)) else None
+    d = exponents_of(a, b, block_entries)
+    return d if closes(gap, gap_of(a, b, d)) else None
 
 
 def inner_required_bits(
     a: Array, b: Array, limit: int, block_entries: int
 ) -> tuple[int, int] | None:
     """`scaling.required_bits` of A D and D**-1 B; None too where they gain too little."""
-    d = gaining_exponents(a, b, block_entries)
+    d = gaining_exponents(a, b, block_entries, sampled_gap, inner_exponents)
     if d is None:
         return None
     x = scaled_along_k(a, d, 2)

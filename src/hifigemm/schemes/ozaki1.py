@@ -109,6 +109,11 @@ class Ozaki1(Scheme):
     scaling: Literal["inner"] | None = None
 
     @property
+    def scales_along_k(self) -> bool:
+        """True for "inner" scaling."""
+        return self.scaling == "inner"
+
+    @property
     def explicit(self) -> bool:
         """True if the number of slices is forced, or left to an estimate.
 
@@ -148,7 +153,7 @@ class Ozaki1(Scheme):
             return None
         beta = slice_bits(problem, product_spec(engine, self.product, "Ozaki1"))
         entries = entries_within(workspace, engine.memory.block_entries)
-        if self.scaling == "inner":
+        if self.scales_along_k:
             d = gaining_exponents(a, b, engine, entries)
             if d is not None:
                 a = scaled_along_k(a, d, 2)
@@ -209,21 +214,13 @@ class Ozaki1(Scheme):
             evidence=evidence,
         )
 
-    def inner_exponents(
-        self, plan: Plan, a: Array, b: Array, engine: Engine
-    ) -> Array | None:
-        """d of numerics.inner_scaling for "inner" scaling, where it gains by it."""
-        if self.scaling != "inner":
-            return None
-        return gaining_exponents(a, b, engine, plan.blocking.entries)
-
     def scales(
         self, plan: Plan, a: Array | None, b: Array | None, engine: Engine
     ) -> tuple[Scale | None, Scale | None] | None:
         """Slices take no scales; "inner" scaling compares both operands, so that none
         is split alone.
         """
-        if self.scaling == "inner" and (a is None or b is None):
+        if self.scales_along_k and (a is None or b is None):
             return None
         return None, None
 

@@ -125,6 +125,11 @@ class Ozaki2(Scheme):
         return self.num_moduli is not None
 
     @property
+    def scales_along_k(self) -> bool:
+        """True for "inner" scaling."""
+        return self.scaling == "inner"
+
+    @property
     def by_norms(self) -> bool:
         """True if rows and columns are scaled by their norms."""
         return self.scaling != "accurate"
@@ -157,7 +162,7 @@ class Ozaki2(Scheme):
         if self.explicit and not (looks.on_device and looks.wants_exact):
             return None
         evidence = looks.at_operands()
-        is_settled = self.scaling == "inner" or self.explicit
+        is_settled = self.scales_along_k or self.explicit
         if is_settled or problem.mirror or not (a.size and b.size):
             return evidence
 
@@ -186,14 +191,6 @@ class Ozaki2(Scheme):
             count = self.count_for(problem, target, evidence.error_ratio)
             counts += [] if count is None else [count]
         return min(counts)
-
-    def inner_exponents(
-        self, plan: Plan, a: Array, b: Array, engine: Engine
-    ) -> Array | None:
-        """d of numerics.inner_scaling for "inner" scaling, where it gains by it."""
-        if self.scaling != "inner":
-            return None
-        return gaining_exponents(a, b, engine, plan.blocking.entries)
 
     def plan(
         self,
@@ -317,7 +314,7 @@ class Ozaki2(Scheme):
         entries = plan.blocking.entries
         left: Scale | None = None
         right: Scale | None = None
-        if self.scaling == "inner" and (a is None or b is None):
+        if self.scales_along_k and (a is None or b is None):
             return None
         if self.by_norms:
             norm_scale = engine.override(scaling.norm_scale)
@@ -497,7 +494,7 @@ class _Looks:
     def at_operands(self) -> Evidence:
         """The evidence of A and B, of A D and D**-1 B where the scheme scales so."""
         d = None
-        if self.scheme.scaling == "inner":
+        if self.scheme.scales_along_k:
             d = gaining_exponents(self.a, self.b, self.engine, self.entries)
         return self._with_exponents(d)
 

@@ -26,14 +26,10 @@ import numpy as np
 from hifigemm.accuracy import Target
 from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
+from hifigemm.numerics import inner_scaling
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.embedding import unembed
-from hifigemm.numerics.inner_scaling import (
-    WIDE_GAP,
-    closes,
-    inner_exponents,
-    sampled_gap,
-)
+from hifigemm.numerics.inner_scaling import inner_exponents, sampled_gap
 from hifigemm.numerics.residue_products import ExactProduct
 from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.three_words import RoundedSums
@@ -147,13 +143,20 @@ class Scheme:
         """Bytes that the steps take for a block of `batch` matrices, rows x cols."""
         raise NotImplementedError
 
+    @property
+    def scales_along_k(self) -> bool:
+        """True if A D and D**-1 B are multiplied where the operands gain by it."""
+        return False
+
     def inner_exponents(
         self, plan: Plan, a: Array, b: Array, engine: Engine
     ) -> Array | None:
         """d, int64 (k,), by which A D and D**-1 B with D = diag(2**d) are multiplied in
         the place of A and B; None for schemes and operands that gain nothing by it.
         """
-        return None
+        if not self.scales_along_k:
+            return None
+        return gaining_exponents(a, b, engine, plan.blocking.entries)
 
     def scales(
         self, plan: Plan, a: Array | None, b: Array | None, engine: Engine
@@ -187,18 +190,15 @@ class Scheme:
 
 
 def gaining_exponents(a: Array, b: Array, engine: Engine, entries: int) -> Array | None:
-    """d of numerics.inner_scaling; None where a sample gains too little by it.
+    """numerics.inner_scaling.gaining_exponents on an engine; None for empty operands.
 
     `entries` of an operand are worked on at a time. A device is waited for.
     """
     if not a.size or not b.size:
         return None
-    gap_of = engine.override(sampled_gap)
-    gap = gap_of(a, b)
-    if gap < WIDE_GAP:
-        return None
-    d = engine.override(inner_exponents)(a, b, entries)
-    return d if closes(gap, gap_of(a, b, d)) else None
+    return inner_scaling.gaining_exponents(
+        a, b, entries, engine.override(sampled_gap), engine.override(inner_exponents)
+    )
 
 
 def finished(
