@@ -12,7 +12,7 @@ their product is left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Protocol, cast
@@ -37,7 +37,7 @@ from hifigemm.numerics.rounding_formats import ROUNDINGS
 from hifigemm.numerics.tensor_core import V100, TensorCoreModel
 from hifigemm.numerics.words import Splitting
 from hifigemm.plan import Plan, Verification
-from hifigemm.problem import Problem
+from hifigemm.problem import Block, Problem
 
 _ROUNDINGS = {"fp16": ("nearest", "zero"), "bf16": ROUNDINGS, "tf32": ROUNDINGS}
 """Of words that the kernels make."""
@@ -216,16 +216,7 @@ def _write_unscaled(sums: KernelSums, plan: Plan, given: Arguments) -> None:
     for block in blocks_of(plan, given.out):
         x, y, out = as_real(*block.operands(given.a, given.b), given.out[block.entries])
         sides = (x, 2), (y, 1)
-        multiply = partial(
-            word_gemm.word_gemm,
-            out=out,
-            block=sums.block,
-            sums=sums.sums,
-            pairs=sums.pairs,
-            shift=given.shift,
-            operands=(x, y),
-            triangle=is_triangle(plan, block) and not plan.problem.is_complex,
-        )
+        multiply = _product_of_words(sums, plan, given, block, (x, y), out)
         left, right = words.split_words(sides, scheme.splitting, None)
         if scheme.product == "fp16":
             multiply(left, right)
@@ -243,6 +234,27 @@ def _write_unscaled(sums: KernelSums, plan: Plan, given: Arguments) -> None:
         )
         left = replace(left, losses=overflow)
         multiply(left, right, losses=has_overflow, repairs=True)
+
+
+def _product_of_words(
+    sums: KernelSums,
+    plan: Plan,
+    given: Arguments,
+    block: Block,
+    operands: tuple[Buffer, Buffer],
+    out: Buffer,
+) -> Callable[..., None]:
+    """The launch of a block's product as a function of the words of both operands."""
+    return partial(
+        word_gemm.word_gemm,
+        out=out,
+        block=sums.block,
+        sums=sums.sums,
+        pairs=sums.pairs,
+        shift=given.shift,
+        operands=operands,
+        triangle=is_triangle(plan, block) and not plan.problem.is_complex,
+    )
 
 
 def _double_steps(plan: Plan) -> Steps | None:
@@ -293,15 +305,8 @@ def _write(sums: KernelSums, plan: Plan, given: Arguments) -> None:
             scheme.top_exponent(plan.problem),
             found=found,
         )
-        word_gemm.word_gemm(
-            *(made[0], made[1], out),
-            block=sums.block,
-            sums=sums.sums,
-            pairs=sums.pairs,
-            shift=given.shift,
-            operands=(x, y),
-            triangle=is_triangle(plan, block) and not plan.problem.is_complex,
-        )
+        multiply = _product_of_words(sums, plan, given, block, (x, y), out)
+        multiply(*made)
 
 
 def _lost(record: Sequence[int], index: int) -> int:
@@ -375,7 +380,8 @@ def _write_choice(
     p = plan.problem
     a, b, out = as_real(given.a, given.b, given.out)
     sides = (a, 2), (b, 1)
-    losses = cast(Buffer, given.record).view(torch.int32).view(-1, 4)[:, :2]
+    record = cast(Buffer, given.record)
+    losses = record.view(torch.int32).view(-1, 4)[:, :2]
     splits = [(s.scheme.splitting, s.scheme.top_exponent(p)) for s in known]
     predicate, least = None, 0
     for i, (sums, split, most) in enumerate(zip(known, splits, most_lost, strict=True)):
