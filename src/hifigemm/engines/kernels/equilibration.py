@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels.common import power_of_two
-from hifigemm.engines.kernels.launch import Launch
+from hifigemm.engines.kernels.launch import Launch, unread
 from hifigemm.engines.kernels.vector_norms import ABSOLUTE
 from hifigemm.numerics.equilibration import MODERATE
 
@@ -50,7 +50,8 @@ def _extremes_kernel(
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     span = tl.program_id(1)
     j = span * LONGEST + tl.arange(0, TERMS)
-    entries = a + i[:, None] * row + j[None, :].to(tl.int64) * column
+    starts_of_rows = a + i[:, None] * row
+    entries = starts_of_rows + j[None, :].to(tl.int64) * column
     step = tl.full((), TERMS, tl.int64) * column
     is_row = i[:, None] < m
     high = tl.zeros((ROWS, TERMS), tl.int64)
@@ -92,11 +93,13 @@ def _scaled_kernel(
     is_row = i < m
     is_column = j < n
     is_inside = is_row[:, None] & is_column[None, :]
-    x = tl.load(a + i[:, None] * row + j[None, :] * column, mask=is_inside)
+    entries = a + i[:, None] * row + j[None, :] * column
+    x = tl.load(entries, mask=is_inside)
     of_row = power_of_two(tl.load(rows + i, mask=is_row, other=0))
     of_column = power_of_two(tl.load(columns + j, mask=is_column, other=0))
     y = x * of_row[:, None] * of_column[None, :]
-    tl.store(out + i[:, None] * n + j[None, :], y, mask=is_inside)
+    places = out + i[:, None] * n + j[None, :]
+    tl.store(places, y, mask=is_inside)
 
 
 _launch_extremes: Any = Launch(_extremes_kernel)
@@ -118,8 +121,7 @@ def matrix_in_scale(a: Any, are_others_moderate: Any) -> tuple[Any, Any, Any] | 
     spans = triton.cdiv(n, _LONGEST)
     bits = torch.empty((3, spans, n), dtype=torch.int64, device=a.device)
     largest, smallest, of_columns = bits
-    rows = torch.empty(n, dtype=torch.int32, device=a.device)
-    write_extremes(a, rows, largest, smallest, in_scale=False)
+    write_extremes(a, unread(torch.int32), largest, smallest, in_scale=False)
 
     # In float64 again; the smallest of a row of zeros is no number
     largest = largest.amax(dim=0).view(torch.float64)
@@ -130,7 +132,7 @@ def matrix_in_scale(a: Any, are_others_moderate: Any) -> tuple[Any, Any, Any] | 
     if not bool(is_moderate.all() & are_others_moderate):
         return None
     rows = -torch.frexp(largest).exponent
-    write_extremes(a.T, rows, of_columns, smallest, in_scale=True)
+    write_extremes(a.T, rows, of_columns, unread(torch.int64), in_scale=True)
     columns = -torch.frexp(of_columns.amax(dim=0).view(torch.float64)).exponent
     write_scaled(a, rows, columns, scaled)
     return scaled, rows.long()[:, None], columns.long()[None, :]
