@@ -44,6 +44,7 @@ from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32
 from hifigemm.numerics import three_words
 from hifigemm.numerics.bits import Array, scale_by_power
+from hifigemm.numerics.blocking import product_shape
 from hifigemm.numerics.double_double import (
     K_PART,
     Cut,
@@ -220,7 +221,7 @@ class DoubleDouble(Scheme):
             sums_of_terms = engine.override(rounded_sums)
             correct, _ = sums_of_terms(a, b, problem.fmt, shift=shift)
             return finished(problem, correct, None, 0.0, 1)
-        shape = (max(len(a), len(b)), a.shape[1], b.shape[2])
+        shape = product_shape(a, b)
         values = np.empty(shape, result_dtype(problem.fmt))
         certified = np.empty(shape, bool)
         goal = _goal(plan.target, plan.asked)

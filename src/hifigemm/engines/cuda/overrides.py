@@ -30,6 +30,7 @@ from hifigemm.engines.kernels import rounded_sums as rounded_sums_kernel
 from hifigemm.engines.kernels import scaled_residues as scaled_residues_kernel
 from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
+from hifigemm.numerics.blocking import product_shape
 from hifigemm.numerics.error_ratio import error_ratio
 from hifigemm.numerics.estimates import published_num_slices
 from hifigemm.numerics.inner_scaling import (
@@ -226,7 +227,7 @@ def _rounded_sums(
 ) -> tuple[Array, Array | None]:
     """numerics.rounded_sums.rounded_sums, in the form that its shape suggests."""
     left, right = unwrap(a), unwrap(b)
-    shape = max(len(left), len(right)), left.shape[1], right.shape[2]
+    shape = product_shape(a, b)
     values = torch.empty(shape, dtype=_result_dtype(fmt, False), device=left.device)
     second = None if result == "array" else torch.empty_like(values)
     rounded_sums_kernel.rounded_sums(

@@ -246,9 +246,10 @@ def products_of_halves(
     """
     count = left.shape[1]
     k = left.shape[3]
-    half_m: int = halves_of(left)[0]
-    half_n: int = halves_of(right)[0]
-    half_k: int = halves_of(left)[1]
+    half_m: int
+    half_n: int
+    half_m, half_k = halves_of(left)
+    half_n, _ = halves_of(right)
     shape = 1, NUM_PRODUCTS * count, *padded_shape(half_m, half_n)
     products: Planes = empty(shape, torch.int8, left)
     upper = slice(0, half_m)

@@ -621,7 +621,8 @@ def _counts(x: Any, axis: int) -> tuple[int, int]:
 def _operand(x: Any, axis: int) -> list[Any]:
     """The real numbers of a stack, and strides along it, of vectors and along k."""
     width = 1 + x.is_complex()
-    strides = x.stride(0) if len(x) > 1 else 0, x.stride(3 - axis), x.stride(axis)
+    stack_stride = x.stride(0) if len(x) > 1 else 0
+    strides = stack_stride, x.stride(3 - axis), x.stride(axis)
     return [real_view(x), *(width * stride for stride in strides)]
 
 
