@@ -485,11 +485,10 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
     if chooses and is_sampled:
         _look_at_sample(plan, given, record, inner)
     last = _write_rungs(plan, given, rungs, (record, 0), inner)
+    behind = record, last + 1, LARGEST
     if is_exact_behind:
-        behind = record, last + 1, LARGEST
         _write_exact(plan, given, plan.alternatives[-1], behind, inner)
     elif chooses:
-        behind = record, last + 1, LARGEST
         if inner_rungs:
             # Exponents are looked for where no rung was taken, and rungs begin where the
             # operands gain by them.
