@@ -508,7 +508,7 @@ def test_addresses_are_filled_in(direct, workspace):
         assert second.calls.pop() == ((2, 3, 1), 100, *values)
 
 
-def test_new_variants_are_compiled_side_by_side_and_each_once(direct):
+def test_new_variants_are_compiled_side_by_side_and_each_once(direct, monkeypatch):
     class Slow(Kernel):
         """A kernel whose variants but the first are not compiled before two others are
         being compiled as well.
@@ -524,6 +524,7 @@ def test_new_variants_are_compiled_side_by_side_and_each_once(direct):
                 compiled.append((self, arguments[1]))
             return self.own
 
+    monkeypatch.setattr(programs, "num_kernels", lambda: 0)
     together, compiled, program = threading.Barrier(3), [], Program(DEVICE)
     a, b = Slow(Entry()), Slow(Entry())
     x = program.operand(torch.zeros(4))
@@ -536,8 +537,32 @@ def test_new_variants_are_compiled_side_by_side_and_each_once(direct):
     assert [len(kernel.own.calls) for kernel in (a, b)] == [3, 3]
 
 
+def test_no_kernel_goes_ahead_once_the_process_has_compiled_one(direct, monkeypatch):
+    class Slow(Kernel):
+        """A kernel that is not compiled before another one is being compiled."""
+
+        def new_variant(self, arguments, constants):
+            return self
+
+        def entry(self, arguments, constants):
+            if self not in compiled:
+                together.wait(20)
+                compiled.append(self)
+            return self.own
+
+    monkeypatch.setattr(programs, "num_kernels", lambda: 1)
+    together, compiled, program = threading.Barrier(2), [], Program(DEVICE)
+    kernels = [Slow(Entry()), Slow(Entry())]
+    x = program.operand(torch.zeros(4))
+    for kernel in kernels:
+        kernel((1,), x)
+    direct(program)
+    assert set(compiled) == set(kernels)
+
+
 def test_kernels_in_gluon_come_before_others_but_for_the_first(direct, monkeypatch):
     monkeypatch.setattr(programs, "_COMPILERS", 1)
+    monkeypatch.setattr(programs, "num_kernels", lambda: 0)
 
     class Noted(Kernel):
         def __init__(self, is_gluon):

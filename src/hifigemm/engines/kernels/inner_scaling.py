@@ -37,7 +37,7 @@ from hifigemm.engines.kernels.common import (
     Predicate,
     holds,
 )
-from hifigemm.engines.kernels.launch import Launch, cleared, empty, real_view
+from hifigemm.engines.kernels.launch import Launch, cleared, empty, real_view, unread
 from hifigemm.engines.kernels.vector_norms import ABSOLUTE, are_below, exponent_of
 from hifigemm.numerics import inner_scaling as plain
 
@@ -464,7 +464,8 @@ def inner_exponents_kernel(
 
 
 _FREE_OF_GAPS = [
-    "sav", "sak", "sbv", "sbk", "num_a", "num_b", "k", "lower_limit", "upper_limit",
+    "sav", "sak", "sbv", "sbk", "num_a", "num_b", "k", "num_exponents",
+    "lower_limit", "upper_limit",
 ]  # fmt: skip
 
 
@@ -480,6 +481,7 @@ def sampled_gap_kernel(
     num_b,
     k,
     exponents,
+    num_exponents,
     gap,
     predicate,
     lower_limit: tl.int64,
@@ -489,8 +491,9 @@ def sampled_gap_kernel(
 ):
     """Twin: numerics.inner_scaling.sampled_gap.
 
-    A program takes a pair of a row and a column, and raises the gap to that of the
-    pair. Nothing where the predicate, which is no gap that is raised, does not hold.
+    There are k exponents, or none. A program takes a pair of a row and a column, and
+    raises the gap to that of the pair. Nothing where the predicate, which is no gap
+    that is raised, does not hold.
     """
     if not holds(predicate, lower_limit, upper_limit):
         return
@@ -507,12 +510,9 @@ def sampled_gap_kernel(
         e = _exponents(x)
         f = _exponents(y)
         meeting = tl.maximum(meeting, e + f)
-        if exponents is not None:
-            d = tl.load(exponents + ks, mask=ks < k, other=0)
-            e += d
-            f -= d
-        left = tl.maximum(left, e)
-        right = tl.maximum(right, f)
+        d = tl.load(exponents + ks, mask=ks < num_exponents, other=0)
+        left = tl.maximum(left, e + d)
+        right = tl.maximum(right, f - d)
     nearest = tl.max(meeting)
     below = tl.max(left) + tl.max(right) - nearest
     below = tl.where(nearest > _NO_EXPONENT // 2, below, 0)
@@ -579,7 +579,8 @@ def sampled_gap(
         left.shape[1],
         right.shape[2],
         k,
-        exponents,
+        unread(torch.int32) if exponents is None else exponents,
+        0 if exponents is None else k,
         gap,
         number,
         lower_limit,

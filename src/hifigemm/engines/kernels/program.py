@@ -31,6 +31,7 @@ from hifigemm.engines.kernels.launch import (
     float64_bits,
     is_hooked,
     map_at,
+    num_kernels,
 )
 
 ALIGNMENT = 256
@@ -234,14 +235,14 @@ class Program:
                 if (variant := x[1].new_variant(x[0].arguments, x[0].constants))
             }
         new, started = [*variants.values()], time.perf_counter()
-        for launch in new[:1]:
-            # alone: Triton hashes its own files, half a gigabyte, before its first
-            # kernel
-            entry(launch)
+        if new and num_kernels() == 0:
+            # Triton hashes its own files, half a gigabyte, before the first kernel of a
+            # process. That one goes ahead, so that no other thread hashes them too.
+            entry(new[0])
         # Kernels in Gluon take longest: nobody waits for them alone at the end.
-        others = sorted(new[1:], key=lambda launch: not launch[1].is_gluon)
+        gluon_first = sorted(new, key=lambda launch: not launch[1].is_gluon)
         with ThreadPoolExecutor(_COMPILERS) as pool:
-            list(pool.map(entry, others))
+            list(pool.map(entry, gluon_first))
         entries = [entry(launch) for launch in launches]
         seconds = time.perf_counter() - started
         if seconds > _WORTH_A_LINE:
