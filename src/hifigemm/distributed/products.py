@@ -176,7 +176,7 @@ def _plans(
         placements,
         planes,
         device_type,
-        adds=_adds(method, problem, scalars),
+        adds=_may_add_partial_sums(method, problem, scalars),
     )
     plans = []
     for layout in layouts:
@@ -241,10 +241,10 @@ def _checked_placements(
     return placements
 
 
-def _adds(method: Method, problem: Problem, scalars: _Scalars) -> bool:
-    """True if partial sums give the bits of `gemm` of one device.
+def _may_add_partial_sums(method: Method, problem: Problem, scalars: _Scalars) -> bool:
+    """True if partial sums give the bits of `gemm` on one device.
 
-    For some alpha and beta that has other ways to the result.
+    With some alpha and beta, `gemm` rounds A B and the sum with C otherwise.
     """
     if not (problem.multiplications and scalars.reads_product and method.adds):
         return False
@@ -335,6 +335,7 @@ class _LocalResult:
 
     values: Tensor
     method: Method  # with the count on which the ranks agreed
+    # the most that a pair of panels took; 0 where nobody asked for a report
     num_products: int
 
 
@@ -361,7 +362,7 @@ def multiply(
         result = _by_sums(a, b, c, out, plan, options)
     if result is None:
         plan = next(x for x in plans if "k" not in x.layout.roles)
-        result = _by_panels(a, b, c, out, plan, options)
+        result = _by_panels(a, b, c, out, plan, options, counts_products=return_report)
 
     value = _as_dtensor(result.values, plan, out, a)
     if not return_report:
@@ -410,6 +411,8 @@ def _by_panels(
     out: DTensor | None,
     plan: MeshPlan,
     options: MeshOptions,
+    *,
+    counts_products: bool,
 ) -> _LocalResult:
     """This rank's part of C by products of panels of A and B."""
     layout = plan.layout
@@ -442,7 +445,13 @@ def _by_panels(
     # The products. A rank may raise an error that other ranks do not have.
     values = _empty_result(a, b, local_c, out, layout)
     products = LocalProducts(
-        method, values, options.alpha, options.beta, local_c, limit
+        method,
+        values,
+        options.alpha,
+        options.beta,
+        local_c,
+        limit,
+        counts_products,
     )
     error = visit_pairs(left, right, ahead, products)
     if limit is not None or not method.is_fixed:

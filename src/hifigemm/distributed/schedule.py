@@ -103,6 +103,9 @@ class LocalProducts:
     beta: complex = 0.0
     c: Tensor | None = None
     workspace: int | None = None
+    # the products of a pair are counted, where the count depends on the operands; on a
+    # GPU that waits for each pair
+    counts_products: bool = False
     num_products: int = 0  # the most that a pair took
     _plan: Plan | None = None
     _residue_bytes: int = 0  # of all prepared panels
@@ -119,7 +122,8 @@ class LocalProducts:
         if left.prepared is None and right.prepared is None:
             options = self.method.options
         options["workspace"] = share(self.workspace, "products")
-        options["return_report"] = not self.method.is_fixed
+        has_report = self.counts_products and not self.method.is_fixed
+        options["return_report"] = has_report
         options["out"] = self.out[entries]
 
         if self.c is None and self.alpha == 1:
@@ -129,7 +133,7 @@ class LocalProducts:
             result = gemm_of_numbers(
                 pair[0], pair[1], c, alpha=self.alpha, beta=self.beta, **options
             )
-        if options["return_report"]:
+        if has_report:
             _, report = result
             self.num_products = max(self.num_products, report.num_products)
 
