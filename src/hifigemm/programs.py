@@ -182,24 +182,27 @@ def _tensors(a: Any, b: Any, out: Any) -> Layout | None:
     device; None for other operands.
     """
     torch = sys.modules.get("torch")
-    if torch is None or type(a) is not torch.Tensor or not (a.is_cuda or a.is_cpu):
+    if torch is None or type(a) is not torch.Tensor:
+        return None
+    on_gpu = a.is_cuda
+    if not (on_gpu or a.is_cpu):
         return None
     device = a.device
-    if torch.is_autocast_enabled("cuda" if a.is_cuda else "cpu") or is_followed():
+    if torch.is_autocast_enabled("cuda" if on_gpu else "cpu") or is_followed():
         return None
     for x in (a, b) if out is None else (a, b, out):
         if not _is_plain(torch, x, device):
             return None
     if b.dtype is not a.dtype:
         return None
-    if not a.is_cuda and a.dtype not in (
+    if not on_gpu and a.dtype not in (
         torch.float64,
         torch.float32,
         torch.complex128,
         torch.complex64,
     ):
         return None
-    if a.is_cuda and device.index != torch.cuda.current_device():
+    if on_gpu and device.index != torch.cuda.current_device():
         return None
 
     # Kernels depend on strides, and on the alignment of addresses to 16 bytes.
@@ -213,7 +216,7 @@ def _tensors(a: Any, b: Any, out: Any) -> Layout | None:
         if is_operand:
             return None
         of_out = out.dtype, out.shape, out.stride(), out.data_ptr() & 15
-    if not a.is_cuda:
+    if not on_gpu:
         return "torch", a.shape, b.shape, a.dtype, of_out
     of_a = a.shape, a.stride(), a.dtype, a.data_ptr() & 15
     of_b = b.shape, b.stride(), b.dtype, b.data_ptr() & 15

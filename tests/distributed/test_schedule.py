@@ -87,7 +87,8 @@ def test_panels_without_vectors_meet_nobody():
     ],
     ids=str,
 )
-def test_pairs_of_panels_have_the_bits_of_the_whole_product(options):
+@pytest.mark.parametrize("counts_products", [False, True])
+def test_pairs_of_panels_have_the_bits_of_the_whole_product(options, counts_products):
     generator = torch.Generator().manual_seed(1)
     a, b, c = (
         torch.randn(shape, dtype=torch.float64, generator=generator)
@@ -95,14 +96,16 @@ def test_pairs_of_panels_have_the_bits_of_the_whole_product(options):
     )
     out = torch.full((7, 9), torch.nan, dtype=torch.float64)
     addend = c if "beta" in options else None
-    multiply = LocalProducts(out=out, c=addend, **options)
+    multiply = LocalProducts(
+        out=out, c=addend, counts_products=counts_products, **options
+    )
     rows = [panel_here(at, a[at]) for at in (slice(0, 3), slice(3, 7))]
     cols = [panel_here(at, b[:, at]) for at in (slice(0, 4), slice(4, 9))]
     assert visit_pairs(rows, cols, None, multiply) is None
     scalars = {name: options[name] for name in ("alpha", "beta") if name in options}
     want = hg.gemm(a, b, addend, **scalars, **options["method"].options)
     assert torch.equal(out, want)
-    has_report = not options["method"].is_fixed
+    has_report = counts_products and not options["method"].is_fixed
     assert (multiply.num_products > 0) == has_report
 
 

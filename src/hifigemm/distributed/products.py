@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NamedTuple
@@ -175,7 +176,7 @@ def _plans(
         placements,
         planes,
         device_type,
-        adds=_adds(method, problem, scalars),
+        adds=_may_add_partial_sums(method, problem, scalars),
     )
     plans = []
     for layout in layouts:
@@ -213,23 +214,37 @@ def _checked_problem(a: Any, b: Any, c: Any, out: Any, options: MeshOptions) -> 
 def _checked_placements(
     out: Any, options: MeshOptions, mesh: DeviceMesh
 ) -> Placements | None:
-    """Placements that the caller wants of C, by `placements` or `out`; None for any."""
-    placements = options.placements
+    """Placements that the caller wants of C, by `placements` or `out`; None for any.
+
+    Raises PlanError: placements that are none, that the mesh does not have, or that
+    differ from those of `out`.
+    """
+    placements: Any = options.placements
     if out is not None:
         if placements not in (None, out.placements):
             raise PlanError(
                 f"placements={placements} differ from those of out, {out.placements}"
             )
-        placements = out.placements
-    if placements is not None:
-        _check_placements("placements", placements, mesh)
+        return out.placements  # checked with the operands
+    if placements is None:
+        return None
+    is_sequence = isinstance(placements, tuple)
+    if not is_sequence or not all(isinstance(p, Placement) for p in placements):
+        raise PlanError(
+            f"placements={placements!r}: expected a sequence of Shard(0), Shard(1) and Replicate()"
+        )
+    if len(placements) != mesh.ndim:
+        raise PlanError(
+            f"placements has {len(placements)} placements; the mesh has {mesh.ndim} dimensions"
+        )
+    _check_placements("placements", placements)
     return placements
 
 
-def _adds(method: Method, problem: Problem, scalars: _Scalars) -> bool:
-    """True if partial sums give the bits of `gemm` of one device.
+def _may_add_partial_sums(method: Method, problem: Problem, scalars: _Scalars) -> bool:
+    """True if partial sums give the bits of `gemm` on one device.
 
-    For some alpha and beta that has other ways to the result.
+    With some alpha and beta, `gemm` rounds A B and the sum with C otherwise.
     """
     if not (problem.multiplications and scalars.reads_product and method.adds):
         return False
@@ -249,24 +264,8 @@ def _check_operand(name: str, x: Any, first: Any) -> None:
         raise ValueError(
             f"{name} lies on the mesh {x.device_mesh}, a on {first.device_mesh}"
         )
-    mesh = x.device_mesh
-    if mesh.ndim > 2:
-        raise PlanError(
-            f"{name} lies on a mesh of {mesh.ndim} dimensions; expected one or two, see DeviceMesh._flatten"
-        )
-    if mesh.get_coordinate() is None:
-        raise ValueError(
-            f"this rank has no place on the mesh of {name}, {mesh}: only its ranks multiply"
-        )
-    if mesh.device_type not in ("cpu", "cuda"):
-        raise TypeError(
-            f"{name} lies on devices of type {mesh.device_type}; expected cpu or cuda"
-        )
-    if any((mesh.mesh.diff(dim=i) < 0).any() for i in range(mesh.ndim)):
-        raise ValueError(
-            f"{name} lies on {mesh} of ranks {mesh.mesh.tolist()}, which do not ascend: PyTorch sorts the ranks of a "
-            "group, so that its own collectives mix the shards up"
-        )
+    if x is first:
+        _check_mesh(name, x.device_mesh)
     if x.ndim != 2:
         raise ValueError(
             f"{name} has shape {tuple(x.shape)}; products on a mesh are of two-dimensional matrices"
@@ -279,11 +278,11 @@ def _check_operand(name: str, x: Any, first: Any) -> None:
         raise TypeError(
             f"{name} has a tangent (forward_ad), which would be lost: pass {name}.detach()"
         )
-    _check_placements(name, x.placements, mesh)
+    _check_placements(name, x.placements)
 
     # The shard of this rank.
     local = x._local_tensor
-    expected = _local_shape(tuple(x.shape), x.placements, mesh)
+    expected = _local_shape(x.shape, x.placements, x.device_mesh)
     if tuple(local.shape) != expected or local.dtype != x.dtype:
         raise ValueError(
             f"{name} is {tuple(x.shape)} of {x.dtype} as {x.placements}, so this rank should hold {expected}; it holds "
@@ -291,18 +290,33 @@ def _check_operand(name: str, x: Any, first: Any) -> None:
         )
 
 
-def _check_placements(name: str, placements: Any, mesh: DeviceMesh) -> None:
+def _check_mesh(name: str, mesh: DeviceMesh) -> None:
+    """Raise an error unless products can be made on the mesh of an operand.
+
+    It is a TypeError, ValueError or PlanError.
+    """
+    if mesh.ndim > 2:
+        raise PlanError(
+            f"{name} lies on a mesh of {mesh.ndim} dimensions; expected one or two, see DeviceMesh._flatten"
+        )
+    if mesh.get_coordinate() is None:
+        raise ValueError(
+            f"this rank has no place on the mesh of {name}, {mesh}: only its ranks multiply"
+        )
+    if mesh.device_type not in ("cpu", "cuda"):
+        raise TypeError(
+            f"{name} lies on devices of type {mesh.device_type}; expected cpu or cuda"
+        )
+    for dim in range(mesh.ndim):
+        if (mesh.mesh.diff(dim=dim) < 0).any():
+            raise ValueError(
+                f"{name} lies on {mesh} of ranks {mesh.mesh.tolist()}, which do not ascend: PyTorch sorts the ranks of "
+                "a group, so that its own collectives mix the shards up"
+            )
+
+
+def _check_placements(name: str, placements: Placements) -> None:
     """Raise PlanError unless each placement is Shard(0), Shard(1) or Replicate()."""
-    if not isinstance(placements, tuple) or not all(
-        isinstance(p, Placement) for p in placements
-    ):
-        raise PlanError(
-            f"{name}={placements!r}: expected a sequence of Shard(0), Shard(1) and Replicate()"
-        )
-    if len(placements) != mesh.ndim:
-        raise PlanError(
-            f"{name} has {len(placements)} placements; the mesh has {mesh.ndim} dimensions"
-        )
     for p in placements:
         if p.is_partial():
             raise PlanError(
@@ -321,6 +335,7 @@ class _LocalResult:
 
     values: Tensor
     method: Method  # with the count on which the ranks agreed
+    # the most that a pair of panels took; 0 where nobody asked for a report
     num_products: int
 
 
@@ -347,7 +362,7 @@ def multiply(
         result = _by_sums(a, b, c, out, plan, options)
     if result is None:
         plan = next(x for x in plans if "k" not in x.layout.roles)
-        result = _by_panels(a, b, c, out, plan, options)
+        result = _by_panels(a, b, c, out, plan, options, counts_products=return_report)
 
     value = _as_dtensor(result.values, plan, out, a)
     if not return_report:
@@ -396,6 +411,8 @@ def _by_panels(
     out: DTensor | None,
     plan: MeshPlan,
     options: MeshOptions,
+    *,
+    counts_products: bool,
 ) -> _LocalResult:
     """This rank's part of C by products of panels of A and B."""
     layout = plan.layout
@@ -428,7 +445,13 @@ def _by_panels(
     # The products. A rank may raise an error that other ranks do not have.
     values = _empty_result(a, b, local_c, out, layout)
     products = LocalProducts(
-        method, values, options.alpha, options.beta, local_c, limit
+        method,
+        values,
+        options.alpha,
+        options.beta,
+        local_c,
+        limit,
+        counts_products,
     )
     error = visit_pairs(left, right, ahead, products)
     if limit is not None or not method.is_fixed:
@@ -474,15 +497,13 @@ def _agree_on_method(
 
 
 def _local_shape(
-    shape: tuple[int, ...], placements: Placements, mesh: DeviceMesh
-) -> tuple[int, ...]:
+    shape: Sequence[int], placements: Placements, mesh: DeviceMesh
+) -> tuple[int, int]:
     """Shape of this rank's part of a matrix with these placements."""
     coordinate = mesh.get_coordinate() or ()
-    spans = [
-        extent(size, axis, placements, mesh.shape, coordinate)
-        for axis, size in enumerate(shape)
-    ]
-    return tuple(span.stop - span.start for span in spans)
+    rows = extent(shape[0], 0, placements, mesh.shape, coordinate)
+    cols = extent(shape[1], 1, placements, mesh.shape, coordinate)
+    return rows.stop - rows.start, cols.stop - cols.start
 
 
 def _local_part(c: DTensor | None, layout: Layout) -> Tensor | None:

@@ -48,8 +48,9 @@ def visit_pairs(
     of this one.
     """
     # One panel of each operand, so that there is a pair, then A and then B.
-    order = [(0, x) for x in left[:1]] + [(1, x) for x in right[:1]]
-    order += [(0, x) for x in left[1:]] + [(1, x) for x in right[1:]]
+    rows = [(0, x) for x in left]
+    cols = [(1, x) for x in right]
+    order = rows[:1] + cols[:1] + rows[1:] + cols[1:]
     tensors = _arrivals([panel for _, panel in order], ahead)
     counts = (len(left), len(right))
     arrived: tuple[list[Arrived], list[Arrived]] = [], []
@@ -75,13 +76,16 @@ def _arrivals(panels: Sequence[Panel], ahead: int | None) -> Iterator[Tensor]:
 
     The memory of a tensor is free once nothing refers to it.
     """
-    remaining = iter(panels)
-    first = islice(remaining, None if ahead is None else ahead + 1)
-    under_way = deque(panel.start() for panel in first)
+    num_first = len(panels) if ahead is None else ahead + 1
+    under_way: deque[Callable[[], Tensor]] = deque()
+    for panel in panels[:num_first]:
+        under_way.append(panel.start())
+    remaining = iter(panels[num_first:])
     while under_way:
         # No name for the function that waits: it holds memory that was sent.
         x = under_way.popleft()()
-        under_way.extend(panel.start() for panel in islice(remaining, 1))
+        for panel in islice(remaining, 1):
+            under_way.append(panel.start())
         yield x
 
 
@@ -99,6 +103,9 @@ class LocalProducts:
     beta: complex = 0.0
     c: Tensor | None = None
     workspace: int | None = None
+    # the products of a pair are counted, where the count depends on the operands; on a
+    # GPU that waits for each pair
+    counts_products: bool = False
     num_products: int = 0  # the most that a pair took
     _plan: Plan | None = None
     _residue_bytes: int = 0  # of all prepared panels
@@ -112,10 +119,11 @@ class LocalProducts:
 
         # Prepared operands have accuracy and scheme in their plan.
         options: Any = {}
-        if not any(isinstance(x, Prepared) for x in pair):
+        if left.prepared is None and right.prepared is None:
             options = self.method.options
         options["workspace"] = share(self.workspace, "products")
-        options["return_report"] = not self.method.is_fixed
+        has_report = self.counts_products and not self.method.is_fixed
+        options["return_report"] = has_report
         options["out"] = self.out[entries]
 
         if self.c is None and self.alpha == 1:
@@ -125,7 +133,7 @@ class LocalProducts:
             result = gemm_of_numbers(
                 pair[0], pair[1], c, alpha=self.alpha, beta=self.beta, **options
             )
-        if options["return_report"]:
+        if has_report:
             _, report = result
             self.num_products = max(self.num_products, report.num_products)
 

@@ -241,7 +241,7 @@ def _required_bits(
     problem: Problem,
 ) -> tuple[int, int]:
     """`scaling.required_bits` of the whole operands."""
-    # The lowest bits of each vector, with the sign that makes them largest.
+    # The exponent of the lowest bit of each vector, negated: the lowest is the largest.
     entries = engine.memory.block_entries
     local_bits = [
         -engine.override(scaling.lowest_bits)(side.x, side.axis, entries)
@@ -252,12 +252,12 @@ def _required_bits(
     )
 
     # How far they lie below the integers at the scales of two moduli.
-    two = moduli_set(2, problem.is_complex)
+    two_moduli = moduli_set(2, problem.is_complex)
     required = []
     for side, norm, bits in zip(sides, norms, negated_bits, strict=True):
-        scale = scaling.scale_of_norms(*norm, side.axis, two, 0)
-        lacking = np.where(bits == -NO_BIT, -NO_BIT, bits - scale.exponent)
-        required.append(int(lacking.max(initial=-NO_BIT)))
+        scale = scaling.scale_of_norms(*norm, side.axis, two_moduli, 0)
+        extra_bits = np.where(bits == -NO_BIT, -NO_BIT, bits - scale.exponent)
+        required.append(int(extra_bits.max(initial=-NO_BIT)))
     left, right = largest(mesh, required)
     return left, right
 
@@ -398,7 +398,7 @@ class _Sums:
         if not (rows and cols):
             return
 
-        # The same in this rank's part of C.
+        # Where they lie in this rank's part of C.
         starts = [0, 0]
         starts[first.axis] = part.start
         entries = slice(starts[0], starts[0] + rows), slice(starts[1], starts[1] + cols)

@@ -382,8 +382,9 @@ class CoreProgram:
                 if kind:
                     second = np.empty(shape, dtype)
                 if c is not None:
-                    # Inf and NaN of C take the whole road.
-                    if not np.isfinite(c).all():
+                    # Inf and NaN of C take the whole road. For the smallest matrices
+                    # a count takes half the time of all().
+                    if np.count_nonzero(np.isfinite(c)) < c.size:
                         return None
                     a = a if rounding.sign > 0 else -a
                     c = _readable(c if rounding.c_sign > 0 else -c)

@@ -47,9 +47,15 @@ def repeated_on_host(multiply: StackProduct, call: Call, plan: Plan) -> Repeated
     ) -> Any:
         if is_rounded_again and not is_ieee():
             return None
-        left = _array_of(a).reshape(left_shape)
-        right = _array_of(b).reshape(right_shape)
-        addend = None if c is None else _array_of(c).reshape(stack_shape)
+
+        # The operands of a call are of one library.
+        is_array = type(a) is np.ndarray
+        left = (a if is_array else a.numpy()).reshape(left_shape)
+        right = (b if is_array else b.numpy()).reshape(right_shape)
+        addend = None
+        if c is not None:
+            addend = (c if is_array else c.numpy()).reshape(stack_shape)
+
         outcome = multiply(left, right, addend if adds_exactly else None)
         if outcome is None:
             return None
@@ -77,12 +83,6 @@ def is_as_passed(call: Call, plan: Plan) -> bool:
         x.dtype == dtype and x.size == stack.size
         for x, stack in zip(call.operands, call.stacks, strict=True)
     )
-
-
-def _array_of(x: Any) -> Array:
-    """An array of NumPy, or that in the memory of a tensor."""
-    array: Array = x if type(x) is np.ndarray else x.numpy()
-    return array
 
 
 def _delivered(values: Array, like: Any, out: Any) -> Any:

@@ -84,7 +84,7 @@ def dot(
     1.0
     """
     a, b = as_arrays(("a", a), ("b", b))
-    labels_a, labels_b = _distinct(a, b)
+    labels_a, labels_b = _distinct_labels(a, b)
     labels_out = labels_a + labels_b
     if a.ndim and b.ndim:
         axis_b = max(b.ndim - 2, 0)
@@ -120,7 +120,7 @@ def inner(
     array([3., 7.])
     """
     a, b = as_arrays(("a", a), ("b", b))
-    labels_a, labels_b = _distinct(a, b)
+    labels_a, labels_b = _distinct_labels(a, b)
     labels_out = labels_a + labels_b
     if a.ndim and b.ndim:
         _check_lengths(a, -1, b, -1)
@@ -208,9 +208,9 @@ def vecdot(
     >>> hnp.vecdot([[1.0, 2.0], [3.0, 4.0]], [1.0, 1.0])
     array([3., 7.])
     """
-    x1, x2 = _with_axes(("x1", x1, 1), ("x2", x2, 1))
-    x1 = _with_last(x1, index(axis))
-    x2 = _with_last(x2, index(axis))
+    x1, x2 = _arrays_with_axes(("x1", x1, 1), ("x2", x2, 1))
+    x1 = _with_axis_last(x1, index(axis))
+    x2 = _with_axis_last(x2, index(axis))
     _check_lengths(x1, -1, x2, -1)
     products = Products(accuracy, scheme, engine, workspace, return_report)
     return _stacked(conj(x1), ("k",), x2, ("k",), out, products)
@@ -238,7 +238,7 @@ def matvec(
     >>> hnp.matvec([[1.0, 2.0], [3.0, 4.0]], [1.0, 1.0])
     array([3., 7.])
     """
-    x1, x2 = _with_axes(("x1", x1, 2), ("x2", x2, 1))
+    x1, x2 = _arrays_with_axes(("x1", x1, 2), ("x2", x2, 1))
     _check_lengths(x1, -1, x2, -1)
     products = Products(accuracy, scheme, engine, workspace, return_report)
     return _stacked(x1, ("m", "k"), x2, ("k",), out, products)
@@ -256,9 +256,9 @@ def vecmat(
     workspace: int | None = None,
     return_report: bool = False,
 ) -> Any:
-    """`numpy.vecmat`: a stack of conjugated vectors times a stack of matrices.
+    """`numpy.vecmat`: a stack of conjugated vectors times a stack of matrices; they
+    broadcast.
 
-    The stacks broadcast.
     Options, errors and the promise are those of `dot`.
 
     Examples
@@ -267,7 +267,7 @@ def vecmat(
     >>> hnp.vecmat([1.0, 1.0], [[1.0, 2.0], [3.0, 4.0]])
     array([4., 6.])
     """
-    x1, x2 = _with_axes(("x1", x1, 1), ("x2", x2, 2))
+    x1, x2 = _arrays_with_axes(("x1", x1, 1), ("x2", x2, 2))
     _check_lengths(x1, -1, x2, -2)
     products = Products(accuracy, scheme, engine, workspace, return_report)
     return _stacked(conj(x1), ("k",), x2, ("k", "n"), out, products)
@@ -330,7 +330,7 @@ def tensordot(
         )
 
     # The axes of a pair get the same label.
-    labels_a, labels_b = _distinct(a, b)
+    labels_a, labels_b = _distinct_labels(a, b)
     partners = {}
     for i, j in zip(axes_a, axes_b):
         _check_lengths(a, i, b, j)
@@ -628,7 +628,7 @@ def _path_of_numpy(
 _path_of_numpy._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler.assume_constant_result
 
 
-def _distinct(a: Any, b: Any) -> tuple[Labels, Labels]:
+def _distinct_labels(a: Any, b: Any) -> tuple[Labels, Labels]:
     """Labels of the axes of a and of b, all different."""
     return tuple(range(a.ndim)), tuple(range(a.ndim, a.ndim + b.ndim))
 
@@ -662,14 +662,17 @@ def _vectors(a: Any, b: Any) -> tuple[Any, Any]:
     return a.reshape((size_a,)), b.reshape((size_b,))
 
 
-def _with_last(x: Any, axis: int) -> Any:
-    """A view of x whose last axis is the one of this number."""
+def _with_axis_last(x: Any, axis: int) -> Any:
+    """A view of x with this axis behind all others."""
     (axis,) = _axes([axis], x.ndim, "axis")
     return permute(x, [i for i in range(x.ndim) if i != axis] + [axis])
 
 
-def _with_axes(*operands: tuple[str, Any, int]) -> list[Any]:
-    """Operands as arrays; each is given with its name and its least number of axes."""
+def _arrays_with_axes(*operands: tuple[str, Any, int]) -> list[Any]:
+    """Operands as arrays; each is given with its name and its least number of axes.
+
+    Raises ValueError: an operand with fewer axes.
+    """
     arrays = as_arrays(*((name, x) for name, x, _ in operands))
     for (name, _, min_axes), x in zip(operands, arrays):
         if x.ndim < min_axes:

@@ -142,7 +142,7 @@ def dot_general(
     left = lax.reshape(left, (*stack_shape, m, k))
     right = lax.transpose(b, (*stack_b, *sum_b, *columns))
     right = lax.reshape(right, (*stack_shape, k, n))
-    product = _bound(left, right, **options)
+    product = _bind_matmul(left, right, **options)
     return lax.reshape(product, (*stack_shape, *row_shape, *column_shape))
 
 
@@ -362,7 +362,7 @@ def _eager(primitive: Primitive, *operands: Any, **options: Any) -> Any:
     return library.to_native(_kernel(*host_arrays, **options))
 
 
-def _shape(a: Any, b: Any, *addend: Any, accuracy: Accuracy, **_: Any) -> Any:
+def _result_type(a: Any, b: Any, *addend: Any, accuracy: Accuracy, **_: Any) -> Any:
     """The type of a product for JAX: that of A with another shape and dtype.
 
     Raises TypeError: operands whose types name axes of a mesh, as those of
@@ -458,12 +458,12 @@ def _refused(context: Any, *operands: Any, **options: Any) -> Any:
 
 def _gradient_of_a(g: Any, a: Any, b: jax.Array, **options: Any) -> jax.Array:
     """alpha G B^T for the gradient G of a product."""
-    return _as_like(_bound(g, b.mT, **options), a.aval.dtype)
+    return _as_like(_bind_matmul(g, b.mT, **options), a.aval.dtype)
 
 
 def _gradient_of_b(g: Any, a: jax.Array, b: Any, **options: Any) -> jax.Array:
     """alpha A^T G for the gradient G of a product."""
-    return _as_like(_bound(a.mT, g, **options), b.aval.dtype)
+    return _as_like(_bind_matmul(a.mT, g, **options), b.aval.dtype)
 
 
 def _as_like(x: jax.Array, dtype: Any) -> jax.Array:
@@ -473,8 +473,8 @@ def _as_like(x: jax.Array, dtype: Any) -> jax.Array:
     return x if x.dtype == dtype else lax.convert_element_type(x, dtype)
 
 
-def _bound(a: jax.Array, b: jax.Array, **options: Any) -> jax.Array:
-    """The primitive for operands in one stack."""
+def _bind_matmul(a: jax.Array, b: jax.Array, **options: Any) -> jax.Array:
+    """alpha A B for operands in one stack, by `hifigemm_matmul`."""
     product: jax.Array = _matmul.bind(*_varying(a, b), **options)
     return product
 
@@ -558,7 +558,7 @@ def _tangent_of_sum(
 
 for _primitive in (_matmul, _gemm):
     _primitive.def_impl(partial(_eager, _primitive))
-    _primitive.def_abstract_eval(_shape)
+    _primitive.def_abstract_eval(_result_type)
     mlir.register_lowering(_primitive, _refused)
     _in_program = mlir.lower_fun(partial(_compiled, _primitive), multiple_results=False)
     mlir.register_lowering(_primitive, _in_program, platform="cpu")

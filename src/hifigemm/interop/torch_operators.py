@@ -64,7 +64,7 @@ def _kernel(
     function: Callable[..., Tensor], *tensors: Tensor | None, **options: Any
 ) -> Tensor:
     """The result of an operator for tensors whose derivatives are dealt with."""
-    _check(*tensors)
+    _checked_matrices(*tensors)
     if "accuracy" in options:
         options["accuracy"] = accuracy_from(options["accuracy"])
     if "scheme" in options:
@@ -74,9 +74,11 @@ def _kernel(
         return function(*numbers, **options)
 
 
-def _shape(*tensors: Tensor | None, alpha: Any = 1, beta: Any = 0, **_: Any) -> Tensor:
+def _empty_result(
+    *tensors: Tensor | None, alpha: Any = 1, beta: Any = 0, **_: Any
+) -> Tensor:
     """A tensor of the shape and dtype of the product, with any entries."""
-    a, b = _check(*tensors)
+    a, b = _checked_matrices(*tensors)
     stack = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     dtype = torch.promote_types(a.dtype, b.dtype)
     if len(tensors) > 2 and tensors[2] is not None and beta != 0:
@@ -86,7 +88,7 @@ def _shape(*tensors: Tensor | None, alpha: Any = 1, beta: Any = 0, **_: Any) -> 
     return a.new_empty((*stack, a.shape[-2], b.shape[-1]), dtype=dtype)
 
 
-def _check(*tensors: Tensor | None) -> tuple[Tensor, Tensor]:
+def _checked_matrices(*tensors: Tensor | None) -> tuple[Tensor, Tensor]:
     """A and B; RuntimeError unless they are matrices, or stacks of them, that fit."""
     a, b = tensors[:2]
     if a is not None and b is not None:
@@ -151,7 +153,7 @@ def _tangent(
         dc = dc * options.get("beta", 0)
         if not terms:
             # C' may be smaller than the result, to which it is broadcast.
-            dc = dc + torch.zeros_like(_shape(*tensors, **options))
+            dc = dc + torch.zeros_like(_empty_result(*tensors, **options))
         terms.append(dc)
     return sum(terms[1:], terms[0])
 
@@ -281,7 +283,7 @@ for _name, _operator in (("matmul", _matmul), ("gemm", _gemm)):
     _LIBRARY.impl(
         _name, partial(_differentiable, _operator), "Autograd", with_keyset=True
     )
-    torch.library.register_fake(f"hifigemm::{_name}", _shape, lib=_LIBRARY)
+    torch.library.register_fake(f"hifigemm::{_name}", _empty_result, lib=_LIBRARY)
     torch.library.register_vmap(
         f"hifigemm::{_name}", partial(_batched, _operator), lib=_LIBRARY
     )
@@ -304,7 +306,7 @@ def _written(
     dispatch key.
     """
     _check_out(*tensors, out)
-    like = _shape(*tensors, **options)
+    like = _empty_result(*tensors, **options)
     if out.shape != like.shape or out.dtype != like.dtype:
         raise RuntimeError(
             f"hifigemm: out is {out.dtype} of shape {tuple(out.shape)}, the result {like.dtype} of {tuple(like.shape)}"
