@@ -11,8 +11,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hifigemm import AccuracyError, gemm, matmul
+from hifigemm import AccuracyError, gemm, matmul, prepare
 from hifigemm.accuracy import NO_PROMISE, Target
+from hifigemm.engine import SCALED_ALONG_K
 from hifigemm.engines import engine_for
 from hifigemm.formats import FORMATS, FP16
 from hifigemm.numerics.bits import ceil_log2
@@ -27,6 +28,7 @@ from hifigemm.problem import Problem
 from hifigemm.schemes.corrected import BLOCK, Corrected
 from hifigemm.schemes.multiword import COUNTS, PRESETS, Multiword
 from hifigemm.schemes.word_scheme import _certified_entries
+from hifigemm.testing.reference import componentwise_error, meets_promise
 
 UP = 1 + 2.0**-30
 """What `growth` may be rounded up by."""
@@ -379,3 +381,102 @@ def test_an_accuracy_that_is_kept_gives_infinity_only_where_the_exact_value_does
     assert found[0, 0] > 0 > found[1, 0]
     halved = gemm(rows[:1], one, alpha=0.25, **given)
     np.testing.assert_allclose(halved, most / 2, rtol=0.05)
+
+
+NARROW = (
+    Corrected("fp16"),
+    Corrected("fp16", shift_low=False, split_rounding="zero"),
+    Multiword("fp16", 2, 3),
+    Multiword("fp16", 2, 4, accumulate="blocked"),
+    Multiword("fp16", 2, 3, scale=False),
+)
+"""Schemes whose words have the few exponents of FP16."""
+
+
+def with_units(a, b, span):
+    """A D and D**-1 B with powers of two over `span` bits."""
+    exponents = np.round(np.linspace(-span / 2, span / 2, a.shape[1])).astype(int)
+    np.random.default_rng(0).shuffle(exponents)
+    d = np.ldexp(1.0, exponents)
+    return (a * d).astype(a.dtype), (b / d[:, None]).astype(b.dtype)
+
+
+@pytest.mark.parametrize("scheme", NARROW, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("engine", ["numpy", "simulated-h100"])
+def test_inner_scaling_keeps_the_error_of_words_without_units(
+    make_pair, scheme, dtype, engine
+):
+    a, b = make_pair("phi_0.1", 12, 96, 10, dtype)
+    inner = replace(scheme, scaling="inner")
+
+    def product(x, y, asked):
+        return matmul(x, y, scheme=asked, engine=engine, return_report=True)
+
+    plain, plain_report = product(a, b, scheme)
+    wanted = componentwise_error(plain, a, b)
+    for span in (20, 40, 60, 100):
+        x, y = with_units(a, b, span)
+        c, report = product(x, y, inner)
+        error = componentwise_error(c, x, y)
+        assert error <= 3 * wanted
+        assert report.bound <= 3 * plain_report.bound
+        assert SCALED_ALONG_K in report.reason
+        assert meets_promise(c, x, y, report.bound).all()
+        if span >= 60:
+            without, _ = product(x, y, scheme)
+            assert componentwise_error(without, x, y) > 2**6 * error
+
+
+@pytest.mark.parametrize("scheme", NARROW, ids=str)
+@pytest.mark.parametrize("family", ["phi_1", "phi_4", "sparse", "zeros"])
+def test_words_of_data_without_a_pattern_keep_their_bits(
+    make_pair, assert_same_bits, scheme, family
+):
+    a, b = make_pair(family, 20, 120, 18, "float32")
+    inner = replace(scheme, scaling="inner")
+    c, report = matmul(a, b, scheme=inner, return_report=True)
+    assert_same_bits(c, matmul(a, b, scheme=scheme))
+    assert SCALED_ALONG_K not in report.reason
+
+
+def test_float64_words_keep_their_error_over_all_exponents_of_float32(make_pair):
+    a, b = make_pair("phi_0.1", 20, 120, 18)
+    scheme = Multiword("fp32", 2, 4)
+    wanted = componentwise_error(matmul(a, b, scheme=scheme), a, b)
+    x, y = with_units(a, b, 600)
+    c = matmul(x, y, scheme=replace(scheme, scaling="inner"))
+    assert componentwise_error(c, x, y) <= 3 * wanted
+    assert componentwise_error(matmul(x, y, scheme=scheme), x, y) > 2**10 * wanted
+
+
+def test_hostile_operands_keep_the_bound_with_inner_scaling(make_pair):
+    """Subnormal entries and the largest ones, zeros, Inf and NaN, cancellation."""
+    a, b = make_pair("phi_0.1", 12, 96, 10, "float32")
+    a[4, 48:], b[48:, 4] = a[4, :48], -b[:48, 4]
+    a, b = with_units(a, b, 200)
+    a[0, 0], a[1, 3], b[5, 2] = 2.0**-149, np.finfo(np.float32).max, 2.0**-140
+    a[2], b[:, 3], a[3, 7] = 0, 0, 0
+    scheme = Corrected("fp16", scaling="inner")
+    c, report = matmul(a, b, scheme=scheme, return_report=True)
+    assert SCALED_ALONG_K in report.reason
+    assert meets_promise(c, a, b, report.bound).all()
+
+    # Vectors of Inf and NaN are put in as IEEE arithmetic does; others keep the bound.
+    a[5, 1], b[2, 6] = np.inf, np.nan
+    c = matmul(a, b, scheme=scheme)
+    with np.errstate(all="ignore"):
+        ieee = a.astype(np.float64) @ b.astype(np.float64)
+    assert (np.isnan(c) == np.isnan(ieee)).all()
+    assert (np.isinf(c[5]) == np.isinf(ieee[5])).all()
+
+
+def test_prepared_words_are_scaled_with_the_other_operand(make_pair, assert_same_bits):
+    a, b = with_units(*make_pair("phi_0.1", 20, 120, 18, "float32"), 60)
+    scheme = Corrected("fp16", scaling="inner")
+    left, right = (
+        prepare(x, side, scheme=scheme) for x, side in ((a, "left"), (b, "right"))
+    )
+    wanted = matmul(a, b, scheme=scheme)
+    for x, y in ((left, b), (a, right), (left, right)):
+        assert_same_bits(matmul(x, y), wanted)

@@ -76,6 +76,10 @@ class Corrected(WordScheme):
         Off: s = 0, so low words of FP16 underflow.
     split_rounding : "nearest" or "zero"
         "nearest" rounds TF32 words with ties away from zero, as the hardware does.
+    scaling : None or "inner"
+        "inner" puts powers of two between the columns of A and the rows of B, where the
+        exponents of the operands gain by them, so that fewer words of FP16 underflow; a
+        stack shares them, and the products go step by step on a GPU.
     """
 
     name: ClassVar[str] = "corrected"
@@ -86,6 +90,7 @@ class Corrected(WordScheme):
     block: int | None = None
     shift_low: bool = True
     split_rounding: Literal["nearest", "zero"] = "nearest"
+    scaling: Literal["inner"] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -79,6 +79,10 @@ class Multiword(WordScheme):
         it.
     block : int or None
         b for "blocked"; None chooses from k.
+    scaling : None or "inner"
+        "inner" puts powers of two between the columns of A and the rows of B, where the
+        exponents of the operands gain by them, so that fewer words of FP16 underflow; a
+        stack shares them, and the products go step by step on a GPU.
     """
 
     name: ClassVar[str] = "multiword"
@@ -90,6 +94,7 @@ class Multiword(WordScheme):
     accumulate: Literal["chained", "separate", "blocked"] = "chained"
     scale: bool = True
     block: int | None = None
+    scaling: Literal["inner"] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

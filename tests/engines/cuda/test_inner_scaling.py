@@ -178,6 +178,26 @@ def test_slices_have_the_bits_of_numpy(engine, dtype, monkeypatch, assert_same_b
         assert (SCALED_ALONG_K in report.reason) == (span > 0)
 
 
+@pytest.mark.parametrize(
+    "scheme", [hg.Corrected("fp16"), hg.Multiword("fp16", 2, 3)], ids=str
+)
+def test_words_have_the_bits_of_data_without_units(
+    engine, scheme, monkeypatch, assert_same_bits
+):
+    """The graded operands are A D and D**-1 B of those of span 0."""
+    take_as_device(engine, monkeypatch)
+    inner = replace(scheme, scaling="inner")
+    plain = [torch.from_numpy(z[0]).to(DEVICE) for z in graded(0, dtype="float32")]
+    wanted = hg.matmul(*plain, scheme=scheme)
+    for span in (0, 60):
+        x, y = (
+            torch.from_numpy(z[0]).to(DEVICE) for z in graded(span, dtype="float32")
+        )
+        c, report = hg.matmul(x, y, scheme=inner, return_report=True)
+        assert_same_bits(c.cpu().numpy(), wanted.cpu().numpy())
+        assert (SCALED_ALONG_K in report.reason) == (span > 0)
+
+
 @pytest.mark.slow
 def test_repeated_products_look_at_the_operands(engine, monkeypatch, assert_same_bits):
     take_as_device(engine, monkeypatch)

@@ -179,7 +179,7 @@ class KernelSums:
 def steps(plan: Plan, model: TensorCoreModel) -> Steps | None:
     """The launches of a plan with scaled words, where the kernels have them."""
     p = plan.problem
-    if not p.k:
+    if not p.k or plan.scheme.scales_along_k:
         return None
     if plan.scheme.product == "fp32":
         return _double_steps(plan)
