@@ -112,6 +112,16 @@ def graded(
     ).astype(dtype)
 
 
+def with_units(a: NDArray[Any], b: NDArray[Any], span: int) -> Pair:
+    """Return A D and D**-1 B, whose product is A B, for powers of two D over `span`
+    bits: in an order that looks random, always the same for one k.
+    """
+    exponents = np.round(np.linspace(-span / 2, span / 2, a.shape[1])).astype(int)
+    np.random.default_rng(0).shuffle(exponents)
+    d = np.ldexp(1.0, exponents)
+    return (a * d).astype(a.dtype), (b / d[:, None]).astype(b.dtype)
+
+
 def cancelling(
     rng: np.random.Generator,
     m: int,

@@ -31,6 +31,7 @@ from hifigemm.testing.reference import (
     exact_product,
     meets_promise,
 )
+from tests.hard_matrices import with_units
 
 PRODUCTS = ("int8", "fp16", "bf16", "tf32", "fp32", "fp64")
 
@@ -448,14 +449,6 @@ def test_a_count_comes_from_a_plan(scheme):
 
 
 # Scaling along k: powers of two between the columns of A and the rows of B.
-
-
-def with_units(a, b, span):
-    """A D and D**-1 B with powers of two over `span` bits."""
-    exponents = np.round(np.linspace(-span / 2, span / 2, a.shape[1])).astype(int)
-    np.random.default_rng(0).shuffle(exponents)
-    d = np.ldexp(1.0, exponents)
-    return (a * d).astype(a.dtype), (b / d[:, None]).astype(b.dtype)
 
 
 @pytest.mark.parametrize("product", ["int8", "fp16", "fp64"])

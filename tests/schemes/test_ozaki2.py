@@ -46,6 +46,7 @@ from hifigemm.testing.reference import (
     correctly_rounded,
     meets_promise,
 )
+from tests.hard_matrices import with_units
 from tests.host_programs import ProgramEngine
 
 SCALINGS = ("accurate", "fast")
@@ -604,19 +605,11 @@ def test_where_programs_choose_operands_are_read_for_correct_rounding_only():
 INNER = hg.Ozaki2(scaling="inner")
 
 
-def units(a, b, span, seed=0):
-    """A D and D**-1 B with powers of two over `span` bits."""
-    exponents = np.round(np.linspace(-span / 2, span / 2, a.shape[1])).astype(int)
-    np.random.default_rng(seed).shuffle(exponents)
-    d = np.ldexp(1.0, exponents)
-    return (a * d).astype(a.dtype), (b / d[:, None]).astype(b.dtype)
-
-
 @pytest.mark.parametrize("span", [20, 60, 200, 600])
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_inner_scaling_keeps_the_error_of_data_without_units(make_pair, span, dtype):
     a, b = make_pair("phi_0.1", 20, 120, 18, dtype)
-    x, y = units(a, b, span)
+    x, y = with_units(a, b, span)
     for count in (14, 15):
         plain = hg.matmul(a, b, scheme=replace(INNER, num_moduli=count))
         c, report = hg.matmul(
@@ -647,7 +640,7 @@ def test_inner_scaling_keeps_the_bits_of_data_without_a_pattern(
 @pytest.mark.parametrize("accuracy", ["correct", 1e-14, hg.Relative(1e-12)])
 def test_promises_scale_along_k_by_themselves(make_pair, scaling, accuracy):
     a, b = make_pair("phi_0.1", 20, 120, 18)
-    x, y = units(a, b, 200)
+    x, y = with_units(a, b, 200)
     scheme = hg.Ozaki2(scaling=scaling)
     c, report = hg.matmul(x, y, scheme=scheme, accuracy=accuracy, return_report=True)
     assert report.scheme.scaling == "inner"
@@ -663,7 +656,7 @@ def test_promises_scale_along_k_by_themselves(make_pair, scaling, accuracy):
 
 
 def test_blocks_layouts_and_special_values_change_no_bit(make_pair, assert_same_bits):
-    a, b = units(*make_pair("phi_0.1", 20, 120, 18), 60)
+    a, b = with_units(*make_pair("phi_0.1", 20, 120, 18), 60)
     a[3, 7] = np.nan
     b[5, 2] = -np.inf
     scheme = replace(INNER, num_moduli=14)
@@ -678,7 +671,7 @@ def test_blocks_layouts_and_special_values_change_no_bit(make_pair, assert_same_
 
 
 def test_an_operand_cannot_be_split_alone(make_pair, assert_same_bits):
-    a, b = units(*make_pair("phi_0.1", 20, 120, 18), 60)
+    a, b = with_units(*make_pair("phi_0.1", 20, 120, 18), 60)
     scheme = replace(INNER, num_moduli=14)
     plan = hg.make_plan(a, b, scheme=scheme)
     left = hg.prepare(a, "left", plan=plan)

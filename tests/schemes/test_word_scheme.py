@@ -29,6 +29,7 @@ from hifigemm.schemes.corrected import BLOCK, Corrected
 from hifigemm.schemes.multiword import COUNTS, PRESETS, Multiword
 from hifigemm.schemes.word_scheme import _certified_entries
 from hifigemm.testing.reference import componentwise_error, meets_promise
+from tests.hard_matrices import with_units
 
 UP = 1 + 2.0**-30
 """What `growth` may be rounded up by."""
@@ -391,14 +392,6 @@ NARROW = (
     Multiword("fp16", 2, 3, scale=False),
 )
 """Schemes whose words have the few exponents of FP16."""
-
-
-def with_units(a, b, span):
-    """A D and D**-1 B with powers of two over `span` bits."""
-    exponents = np.round(np.linspace(-span / 2, span / 2, a.shape[1])).astype(int)
-    np.random.default_rng(0).shuffle(exponents)
-    d = np.ldexp(1.0, exponents)
-    return (a * d).astype(a.dtype), (b / d[:, None]).astype(b.dtype)
 
 
 @pytest.mark.parametrize("scheme", NARROW, ids=str)

@@ -50,7 +50,8 @@ def visit_pairs(
     # One panel of each operand, so that there is a pair, then A and then B.
     rows = [(0, x) for x in left]
     cols = [(1, x) for x in right]
-    order = rows[:1] + cols[:1] + rows[1:] + cols[1:]
+    first_pair = rows[:1] + cols[:1]
+    order = first_pair + rows[1:] + cols[1:]
     tensors = _arrivals([panel for _, panel in order], ahead)
     counts = (len(left), len(right))
     arrived: tuple[list[Arrived], list[Arrived]] = [], []
@@ -76,16 +77,13 @@ def _arrivals(panels: Sequence[Panel], ahead: int | None) -> Iterator[Tensor]:
 
     The memory of a tensor is free once nothing refers to it.
     """
-    num_first = len(panels) if ahead is None else ahead + 1
-    under_way: deque[Callable[[], Tensor]] = deque()
-    for panel in panels[:num_first]:
-        under_way.append(panel.start())
-    remaining = iter(panels[num_first:])
+    remaining = iter(panels)
+    first = islice(remaining, None if ahead is None else ahead + 1)
+    under_way = deque(panel.start() for panel in first)
     while under_way:
         # No name for the function that waits: it holds memory that was sent.
         x = under_way.popleft()()
-        for panel in islice(remaining, 1):
-            under_way.append(panel.start())
+        under_way.extend(panel.start() for panel in islice(remaining, 1))
         yield x
 
 

@@ -109,11 +109,6 @@ class Ozaki1(Scheme):
     scaling: Literal["inner"] | None = None
 
     @property
-    def scales_along_k(self) -> bool:
-        """True for "inner" scaling."""
-        return self.scaling == "inner"
-
-    @property
     def explicit(self) -> bool:
         """True if the number of slices is forced, or left to an estimate.
 
@@ -213,16 +208,6 @@ class Ozaki1(Scheme):
             reason=reason,
             evidence=evidence,
         )
-
-    def scales(
-        self, plan: Plan, a: Array | None, b: Array | None, engine: Engine
-    ) -> tuple[Scale | None, Scale | None] | None:
-        """Slices take no scales; "inner" scaling compares both operands, so that none
-        is split alone.
-        """
-        if self.scales_along_k and (a is None or b is None):
-            return None
-        return None, None
 
     def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
         """Bytes of slices and working copies of rows and columns, of sums and values."""

@@ -125,11 +125,6 @@ class Ozaki2(Scheme):
         return self.num_moduli is not None
 
     @property
-    def scales_along_k(self) -> bool:
-        """True for "inner" scaling."""
-        return self.scaling == "inner"
-
-    @property
     def by_norms(self) -> bool:
         """True if rows and columns are scaled by their norms."""
         return self.scaling != "accurate"
@@ -309,13 +304,13 @@ class Ozaki2(Scheme):
         "fast" takes the norms of one operand. "accurate" multiplies the magnitudes of
         both, and "inner" compares them, so a missing operand leaves no pair.
         """
+        if self.scales_along_k and (a is None or b is None):
+            return None
         moduli = moduli_set(self.count, plan.problem.is_complex)
         balance = _balance(plan)
         entries = plan.blocking.entries
         left: Scale | None = None
         right: Scale | None = None
-        if self.scales_along_k and (a is None or b is None):
-            return None
         if self.by_norms:
             norm_scale = engine.override(scaling.norm_scale)
             if a is not None:

@@ -145,8 +145,11 @@ class Scheme:
 
     @property
     def scales_along_k(self) -> bool:
-        """True if A D and D**-1 B are multiplied where the operands gain by it."""
-        return False
+        """True if A D and D**-1 B are multiplied where the operands gain by it: for the
+        option "inner" of schemes that have `scaling`.
+        """
+        scaling: str | None = getattr(self, "scaling", None)
+        return scaling == "inner"
 
     def inner_exponents(
         self, plan: Plan, a: Array, b: Array, engine: Engine
@@ -165,8 +168,11 @@ class Scheme:
 
         A scale is None if the operand is None or its split takes no scale. None instead
         of the pair means that the scales of one operand depend on the other, which is
-        missing: such an operand cannot be prepared alone.
+        missing: such an operand cannot be prepared alone. Exponents along k compare
+        both operands.
         """
+        if self.scales_along_k and (a is None or b is None):
+            return None
         return None, None
 
     def split(

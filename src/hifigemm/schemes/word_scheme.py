@@ -23,7 +23,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Literal
 
 import numpy as np
 
@@ -69,13 +68,6 @@ class WordScheme(Scheme):
     """Name of the format of the words."""
     scale: bool
     """Scale rows of A and columns of B by powers of two."""
-    scaling: Literal["inner"] | None
-    """Multiply A D and D**-1 B; see `numerics.inner_scaling`."""
-
-    @property
-    def scales_along_k(self) -> bool:
-        """True for "inner" scaling."""
-        return self.scaling == "inner"
 
     @property
     def chains_corrections(self) -> bool:
@@ -215,16 +207,6 @@ class WordScheme(Scheme):
         # Seven float64 copies of the result.
         results = rows * cols * width * 7 * 8
         return batch * (operands + results)
-
-    def scales(
-        self, plan: Plan, a: Array | None, b: Array | None, engine: Engine
-    ) -> tuple[Scale | None, Scale | None] | None:
-        """Rows and columns find their scales by themselves; "inner" scaling compares
-        both operands, so that none is split alone.
-        """
-        if self.scales_along_k and (a is None or b is None):
-            return None
-        return None, None
 
     def split(
         self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine

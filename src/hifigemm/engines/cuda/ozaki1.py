@@ -49,7 +49,7 @@ def steps(plan: Plan) -> Steps | None:
     """
     p, scheme = plan.problem, plan.scheme
     dtype = _DTYPES.get(plan.words.operand)
-    if dtype is None or scheme.scaling == "inner":
+    if dtype is None or scheme.scales_along_k:
         return None
     beta = _slice_bits(plan)
     widest = MAX_BITS[dtype]

@@ -360,7 +360,7 @@ def _write_fixed(plan: Plan, given: Arguments) -> None:
 
 def _inner(plan: Plan, given: Arguments, mark: Any = None) -> Inner:
     """The exponents of a plan with inner scaling; None where it has another one."""
-    if plan.scheme.scaling != "inner":
+    if not plan.scheme.scales_along_k:
         return None
     if given.inner is not None:
         return given.inner, 1
@@ -485,22 +485,24 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
     if chooses and is_sampled:
         _look_at_sample(plan, given, record, inner)
     last = _write_rungs(plan, given, rungs, (record, 0), inner)
-    behind = record, last + 1, LARGEST
+    no_rung_taken = record, last + 1, LARGEST
     if is_exact_behind:
-        _write_exact(plan, given, plan.alternatives[-1], behind, inner)
+        _write_exact(plan, given, plan.alternatives[-1], no_rung_taken, inner)
     elif chooses:
         if inner_rungs:
             # Exponents are looked for where no rung was taken, and rungs begin where the
             # operands gain by them.
             exponents = inner_scaling.gaining_exponents(
-                given.a, given.b, inner_record, behind, room=_room(plan)
+                given.a, given.b, inner_record, no_rung_taken, room=_room(plan)
             )
             start = inner_record, inner_scaling.KEPT
             last = _write_rungs(plan, given, inner_rungs, start, (exponents, 1))
-            behind = inner_record, last + 1, LARGEST
-        native_gemm.fp64_product(given.a, given.b, given.out, behind, given.shift)
+            no_rung_taken = inner_record, last + 1, LARGEST
+        native_gemm.fp64_product(
+            given.a, given.b, given.out, no_rung_taken, given.shift
+        )
         if given.out.is_complex():
-            restore_special_values(given.a, given.b, given.out, predicate=behind)
+            restore_special_values(given.a, given.b, given.out, predicate=no_rung_taken)
 
 
 def _look_at_sample(plan: Plan, given: Arguments, record: Buffer, inner: Inner) -> None:
