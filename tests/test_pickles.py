@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.schemes import Scheme
+from hifigemm.schemes import SCHEMES, Scheme
 
 PROTOCOLS = range(2, pickle.HIGHEST_PROTOCOL + 1)
 
@@ -102,14 +102,7 @@ def again(x, protocol):
     return pickle.loads(pickle.dumps(x, protocol))
 
 
-VALUES = [
-    *STORED,
-    hg.Native(),
-    hg.Multiword(),
-    hg.Corrected(),
-    hg.Ozaki1(),
-    hg.Ozaki2(),
-]
+VALUES = list(dict.fromkeys([*STORED, *(scheme() for scheme in SCHEMES.values())]))
 
 PLANS = {
     "native": {},

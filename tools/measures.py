@@ -86,8 +86,9 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "exact_words",
         ),
     ),
-    ("running", ("running", "planner", "schemes.auto", "executor", "programs")),
+    ("running", ("running", "planner", "schemes.auto", "executor")),
     ("engines", ("engines",)),
+    ("cache", ("programs",)),
     ("schemes", ("schemes",)),
     ("model", ("model", "engine", "plan", "problem", "accuracy")),
     (

@@ -41,7 +41,7 @@ from hifigemm.programs import (
 from hifigemm.request import Request
 from hifigemm.road import deliver, product, product_plus, quiet
 from hifigemm.schemes import Ozaki1, Scheme
-from hifigemm.schemes.auto import as_scheme
+from hifigemm.schemes.registry import as_scheme
 from hifigemm.transforms import (
     belongs_to_jax,
     belongs_to_torch,

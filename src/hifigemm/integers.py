@@ -40,7 +40,7 @@ from hifigemm.problem import Block, Problem, ProductSpec, counted
 from hifigemm.request import Request
 from hifigemm.road import log_decision, report_on
 from hifigemm.schemes import Native, Ozaki1
-from hifigemm.schemes.auto import as_scheme
+from hifigemm.schemes.registry import as_scheme
 
 _INT8 = np.iinfo(np.int8)
 _SMALL = 2**18

@@ -21,7 +21,6 @@ from hifigemm.problem import Problem
 from hifigemm.schemes import Native, Scheme
 from hifigemm.schemes.auto import (
     Look,
-    as_scheme,
     by_operands,
     chosen_native,
     on_device,
@@ -29,6 +28,7 @@ from hifigemm.schemes.auto import (
     words_by_exponents,
 )
 from hifigemm.schemes.double_double import DoubleDouble
+from hifigemm.schemes.registry import as_scheme
 from hifigemm.settings import is_strict
 
 _LARGE = 2**26

@@ -15,7 +15,7 @@ from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP64
 from hifigemm.plan import Plan
 from hifigemm.schemes import Scheme
-from hifigemm.schemes.auto import as_scheme
+from hifigemm.schemes.registry import as_scheme
 
 Result = Literal["array", "pair", "enclosure", "int64", "object"]
 """Kinds of results: see `matmul`."""

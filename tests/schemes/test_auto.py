@@ -5,7 +5,6 @@ products cost.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,9 +18,7 @@ from hifigemm.formats import BF16, FP16
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.plan import Evidence, Outliers, Verification
 from hifigemm.problem import Problem
-from hifigemm.schemes import SCHEMES
 from hifigemm.schemes.auto import (
-    as_scheme,
     by_operands,
     chosen_native,
     on_device,
@@ -364,19 +361,6 @@ def test_a_forced_scheme_is_obeyed_whatever_it_costs(make_pair, monkeypatch):
     assert meets_promise(c, a, b, report.bound).all()
 
 
-def test_schemes_by_name():
-    assert as_scheme("auto") is None
-    assert as_scheme("ozaki2") == hg.Ozaki2()
-    assert as_scheme(FAST) is FAST
-    with pytest.raises(hg.PlanError, match=r"'strassen'.*native.*ozaki1"):
-        as_scheme("strassen")
-    with pytest.raises(
-        hg.PlanError,
-        match=r"is a class; expected an instance, such as hifigemm.Ozaki2\(\)",
-    ):
-        as_scheme(hg.Ozaki2)
-
-
 # Targets that no native product keeps, on an engine with programs.
 
 WIDE = Evidence()
@@ -539,16 +523,3 @@ def test_a_number_without_an_exact_product_is_tried_by_its_ratio():
         plan_by_operands(1e-12, LONG, dtype="float32").verification
         is Verification.ENTRYWISE
     )
-
-
-@pytest.mark.parametrize("scheme", SCHEMES.values())
-def test_every_scheme_is_public_has_a_type_for_its_name_and_a_page(scheme):
-    assert getattr(hg, scheme.__name__) is scheme
-    assert scheme.__name__ in hg.__all__
-    signatures = Path(hg.__file__).with_name("signatures.pyi").read_text()
-    names = signatures.partition("SchemeName: TypeAlias = Literal[")[2].partition("]")[
-        0
-    ]
-    assert f'"{scheme.name}"' in names
-    page = Path(__file__).parents[2] / "docs" / "api" / "schemes.md"
-    assert f"::: hifigemm.{scheme.__name__}\n" in page.read_text()

@@ -23,8 +23,8 @@ from hifigemm.numerics.slicing import num_pairs
 from hifigemm.planner import workspace_limit
 from hifigemm.problem import Problem
 from hifigemm.schemes import Ozaki1, Ozaki2, Scheme
-from hifigemm.schemes.auto import as_scheme
 from hifigemm.schemes.ozaki2 import largest_error_ratio
+from hifigemm.schemes.registry import as_scheme
 
 SCHEMES = Ozaki1, Ozaki2
 """Schemes whose bits no mesh changes."""

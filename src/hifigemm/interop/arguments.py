@@ -12,7 +12,7 @@ from typing import Any, cast
 from hifigemm.accuracy import Accuracy, Relative
 from hifigemm.exceptions import PlanError
 from hifigemm.schemes import Scheme
-from hifigemm.schemes.auto import SCHEMES
+from hifigemm.schemes.registry import SCHEMES
 
 _RELATIVE = re.compile(r"(?:(?:hifigemm|hg)\.)?Relative\((?:r=)?(?P<r>[^()]*)\)")
 """As in a program, whatever the package is called there, and as Python shows it."""

@@ -15,7 +15,6 @@ from functools import lru_cache
 
 from hifigemm.accuracy import CORRECT, Target
 from hifigemm.engine import Costs, Engine
-from hifigemm.exceptions import PlanError
 from hifigemm.formats import BF16, FP16, FP32, FP64
 from hifigemm.plan import Blocking, Evidence, Outliers, Plan, Verification
 from hifigemm.problem import Problem
@@ -30,17 +29,6 @@ from hifigemm.schemes.word_scheme import WordScheme
 
 Look = Callable[[Scheme, Target], Evidence | None]
 """The evidence that a scheme needs of the operands for a target: `Scheme.evidence`."""
-
-_ALL: tuple[type[Scheme], ...] = (
-    Native,
-    Multiword,
-    Corrected,
-    Ozaki1,
-    Ozaki2,
-    DoubleDouble,
-)
-SCHEMES: dict[str, type[Scheme]] = {cls.name: cls for cls in _ALL}
-"""Classes of schemes by the name that the argument `scheme` takes."""
 
 _ONE_WORD = {
     "fp16": Multiword("fp16", 1, 1, accumulate="blocked", block=32),
@@ -74,27 +62,6 @@ more than data of one size.
 """
 _RESIDUES_MARGIN = 0.9
 """Residues are to take at most this share of the time of a native product."""
-
-
-def as_scheme(scheme: str | Scheme) -> Scheme | None:
-    """The scheme of a name or dataclass; None for "auto".
-
-    Raises PlanError: anything else.
-    """
-    if isinstance(scheme, Scheme):
-        return scheme
-    if isinstance(scheme, str) and scheme == "auto":
-        return None
-    if isinstance(scheme, type) and issubclass(scheme, Scheme):
-        raise PlanError(
-            f"scheme={scheme!r} is a class; expected an instance, such as hifigemm.{scheme.__name__}()"
-        )
-    if not isinstance(scheme, str) or scheme not in SCHEMES:
-        names = ", ".join(f'"{name}"' for name in ("auto", *SCHEMES))
-        raise PlanError(
-            f"scheme={scheme!r}: expected {names} or one of the scheme dataclasses"
-        )
-    return SCHEMES[scheme]()
 
 
 def scheme_for(problem: Problem, target: Target, engine: Engine) -> Scheme:

@@ -25,7 +25,7 @@ from hifigemm.workshop.measuring.arrays import (
     Workload,
     cuda_is_usable,
 )
-from hifigemm.workshop.measuring.cases import measure
+from hifigemm.workshop.measuring.cases import SCHEMES, measure
 from hifigemm.workshop.measuring.ceilings import measured_ceilings, peak_rates
 from hifigemm.workshop.measuring.rows import rows
 from hifigemm.workshop.measuring.runs import FAILURES, NATIVE
@@ -62,12 +62,7 @@ CASES = {
 WAYS: dict[str, dict[str, Any]] = {
     "correct": {"accuracy": "correct"},
     "auto": {},
-    "native": {"scheme": "native"},
-    "multiword": {"scheme": "multiword"},
-    "corrected": {"scheme": "corrected"},
-    "ozaki1": {"scheme": "ozaki1"},
-    "ozaki2": {"scheme": "ozaki2"},
-    "double-double": {"scheme": "double-double"},
+    **{name: {"scheme": name} for name in SCHEMES},
 }
 """What is compared with the exact product: names with the options of `matmul`."""
 

@@ -25,8 +25,9 @@ from .power import Meter
 from .runs import FAILURES, NATIVE, Case, Outcome, failed, operand_sets, run
 from .timing import Method
 
-_CLASSES = hg.Native, hg.Ozaki1, hg.Ozaki2, hg.Corrected, hg.Multiword, hg.DoubleDouble
-_SCHEMES: dict[str, Any] = {cls.name: cls for cls in _CLASSES}
+_CLASSES = hg.Native, hg.Multiword, hg.Corrected, hg.Ozaki1, hg.Ozaki2, hg.DoubleDouble
+SCHEMES: dict[str, Any] = {cls.name: cls for cls in _CLASSES}
+"""All schemes, by the names that `hifigemm bench` and `hifigemm report` know them by."""
 _COUNTS = {
     "ozaki1": ("num_slices",),
     "ozaki2": ("num_moduli",),
@@ -101,9 +102,9 @@ def scheme_options(text: str) -> dict[str, Any]:
     options: dict[str, Any] = {"accuracy": _accuracy(accuracy)} if accuracy else {}
     if name == "auto" and not details:
         return options | {"scheme": "auto"}
-    if name not in _SCHEMES:
+    if name not in SCHEMES:
         raise ValueError(
-            f"no scheme {name!r} in {text!r}; known: auto, {', '.join(_SCHEMES)}"
+            f"no scheme {name!r} in {text!r}; known: auto, {', '.join(SCHEMES)}"
         )
 
     # Numbers are counts in their order; each word names the field that it sets.
@@ -117,7 +118,7 @@ def scheme_options(text: str) -> dict[str, Any]:
     if name == "ozaki2" and "num_moduli" in fields:
         fields.setdefault("scaling", "fast")
     try:
-        return options | {"scheme": _SCHEMES[name](**fields)}
+        return options | {"scheme": SCHEMES[name](**fields)}
     except TypeError as error:
         raise ValueError(
             f"{text!r}: {name} has no such option: {', '.join(fields)}"

@@ -1,0 +1,44 @@
+"""The schemes by name, as users ask for them."""
+
+from __future__ import annotations
+
+from hifigemm.exceptions import PlanError
+from hifigemm.schemes.corrected import Corrected
+from hifigemm.schemes.double_double import DoubleDouble
+from hifigemm.schemes.multiword import Multiword
+from hifigemm.schemes.native import Native
+from hifigemm.schemes.ozaki1 import Ozaki1
+from hifigemm.schemes.ozaki2 import Ozaki2
+from hifigemm.schemes.scheme import Scheme
+
+_ALL: tuple[type[Scheme], ...] = (
+    Native,
+    Multiword,
+    Corrected,
+    Ozaki1,
+    Ozaki2,
+    DoubleDouble,
+)
+SCHEMES: dict[str, type[Scheme]] = {cls.name: cls for cls in _ALL}
+"""Classes of schemes by the name that the argument `scheme` takes."""
+
+
+def as_scheme(scheme: str | Scheme) -> Scheme | None:
+    """The scheme of a name or dataclass; None for "auto".
+
+    Raises PlanError: anything else.
+    """
+    if isinstance(scheme, Scheme):
+        return scheme
+    if isinstance(scheme, str) and scheme == "auto":
+        return None
+    if isinstance(scheme, type) and issubclass(scheme, Scheme):
+        raise PlanError(
+            f"scheme={scheme!r} is a class; expected an instance, such as hifigemm.{scheme.__name__}()"
+        )
+    if not isinstance(scheme, str) or scheme not in SCHEMES:
+        names = ", ".join(f'"{name}"' for name in ("auto", *SCHEMES))
+        raise PlanError(
+            f"scheme={scheme!r}: expected {names} or one of the scheme dataclasses"
+        )
+    return SCHEMES[scheme]()
