@@ -192,8 +192,8 @@ class Engine(Protocol):
 
     @property
     def costs(self) -> Costs | None:
-        """What products cost where programs choose on the device; None where plans are
-        carried out step by step.
+        """What products cost on a GPU with the kernels of this package, where "auto"
+        and programs choose by them; None for all other engines.
         """
 
     def exact_product(
@@ -242,3 +242,12 @@ class Engine(Protocol):
         """The program of a plan, with the bits of its steps; None where it is carried
         out step by step.
         """
+
+
+def has_kernels(engine: Engine) -> bool:
+    """True for a GPU with Triton: the kernels of this package make whole products there,
+    and may choose by the operands while they run.
+
+    Programs of a CPU, such as those of the compiled core, choose nothing.
+    """
+    return engine.costs is not None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hifigemm.accuracy import Target
-from hifigemm.engine import SCALED_ALONG_K, Engine, Outcome, Splits
+from hifigemm.engine import SCALED_ALONG_K, Engine, Outcome, Splits, has_kernels
 from hifigemm.exceptions import AccuracyError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
@@ -98,7 +98,7 @@ def execute(
         is_chosen_native = (
             plan.scheme.is_native
             and plan.asked is None
-            and engine.costs is not None
+            and has_kernels(engine)
             and not shift
         )
         if certificate.evidence is not None or is_chosen_native:
@@ -309,7 +309,7 @@ def _escalate(
     smaller_right = right.pick(stack, cols)
 
     # A CPU's program leaves no entry; those of GPUs are for whole products.
-    program = engine.compile(finer) if engine.costs is None else None
+    program = None if has_kernels(engine) else engine.compile(finer)
     if program is None:
         second = _run(finer, smaller_left, smaller_right, engine, workspace, shift)
     else:

@@ -18,7 +18,7 @@ import numpy as np
 
 from hifigemm.accuracy import Target
 from hifigemm.augmented import sum_with_product
-from hifigemm.engine import Call, Engine, Outcome, Repeated, report_of
+from hifigemm.engine import Call, Engine, Outcome, Repeated, has_kernels, report_of
 from hifigemm.engines import engine_for
 from hifigemm.engines.host_calls import is_as_passed, repeated_on_host
 from hifigemm.exceptions import PlanError
@@ -299,19 +299,19 @@ def rounded_once(
         return None
     library = operands.library
     engine = engine_for(request.engine, library.name, library.device)
-    has_programs = engine.costs is not None
-    if not (has_programs or library.on_host):
+    by_kernels = has_kernels(engine)
+    if not (by_kernels or library.on_host):
         return None
 
     # A scheme that has sums in three words looks at no operands for its plan.
     started = time.perf_counter()
     limit = workspace_limit(problem, None, engine)
-    plan = plan_for(operands, problem, request, engine, limit, may_look=has_programs)
+    plan = plan_for(operands, problem, request, engine, limit, may_look=by_kernels)
     plan = replace(plan, rounding=rounding)
     decision_seconds = time.perf_counter() - started
 
     stacks = operands.stacks(operands.dtype)
-    make = _by_program if has_programs else _by_three_words
+    make = _by_program if by_kernels else _by_three_words
     rounded = make(plan, engine, stacks, c, shift)
     if rounded is None:
         return None

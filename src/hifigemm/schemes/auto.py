@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from hifigemm.accuracy import CORRECT, Target
-from hifigemm.engine import Costs, Engine
+from hifigemm.engine import Costs, Engine, has_kernels
 from hifigemm.formats import BF16, FP16, FP32, FP64
 from hifigemm.plan import Blocking, Evidence, Outliers, Plan, Verification
 from hifigemm.problem import Problem
@@ -70,7 +70,7 @@ def scheme_for(problem: Problem, target: Target, engine: Engine) -> Scheme:
     1. The native product, if its worst case is good enough or the level of its own
        format was asked for. Residues take its place where the cost model of the engine
        says that they are quicker.
-    2. Residues, where the engine has programs for them.
+    2. Residues, where the engine has kernels for them.
     3. The native product in float64 for float32 operands, which is one product too.
     4. Double-double sums on a CPU: five or six products for correct rounding, where
        slices take as many for the weakest target that comes here.
@@ -79,7 +79,7 @@ def scheme_for(problem: Problem, target: Target, engine: Engine) -> Scheme:
     residues = Ozaki2(scaling="fast")
     if Native().keeps(problem, target):
         return residues if _residues_pay(problem, target, engine) else Native()
-    if engine.costs is not None:
+    if has_kernels(engine):
         return residues
     in_float64 = Native(product="fp64")
     if in_float64.keeps(problem, target):

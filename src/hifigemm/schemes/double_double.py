@@ -39,7 +39,7 @@ from typing import ClassVar
 import numpy as np
 
 from hifigemm.accuracy import CORRECT, Target
-from hifigemm.engine import Engine
+from hifigemm.engine import Engine, has_kernels
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32
 from hifigemm.numerics import three_words
@@ -168,12 +168,14 @@ class DoubleDouble(Scheme):
     def adds_terms(problem: Problem, engine: Engine) -> bool:
         """True if kernels of the engine add the terms of a product one by one."""
         is_short = problem.terms <= MAX_TERMS
-        return engine.costs is not None and is_short and not problem.is_complex
+        return has_kernels(engine) and is_short and not problem.is_complex
 
     @staticmethod
     def is_for(engine: Engine) -> bool:
-        """True if an engine multiplies arrays of NumPy step by step."""
-        return engine.costs is None and engine.device == "cpu"
+        """True if the arrays of an engine are those of NumPy, whose product makes the
+        sums whatever the engine's own is.
+        """
+        return engine.device == "cpu" and not has_kernels(engine)
 
     def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
         """Bytes of parts of rows and columns, and of products and sums of some rows."""

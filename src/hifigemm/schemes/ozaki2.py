@@ -31,7 +31,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from hifigemm.accuracy import Target
-from hifigemm.engine import SCALED_ALONG_K, Engine
+from hifigemm.engine import SCALED_ALONG_K, Engine, has_kernels
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics import scaling
 from hifigemm.numerics.bits import NO_BIT, Array, ceil_log2, lowest_bit, scale_by_power
@@ -474,7 +474,7 @@ class _Looks:
     @property
     def on_device(self) -> bool:
         """True if programs choose on the device."""
-        return self.engine.costs is not None
+        return has_kernels(self.engine)
 
     @property
     def wants_exact(self) -> bool:
