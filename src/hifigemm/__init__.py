@@ -124,9 +124,9 @@ def _serve_meshes() -> None:
 
     is_started = "WORLD_SIZE" in _os.environ and is_available()  # by torchrun
     if is_started or "torch.distributed.tensor" in _sys.modules:
-        from hifigemm.distributed import emulated
+        from hifigemm.interop import torch_meshes
 
-        emulated.register()
+        torch_meshes.register()
 
 
 _keep_freed_memory()

@@ -29,8 +29,9 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 import hifigemm as hg
 from hifigemm import distributed, programs
-from hifigemm.distributed import emulated, method, panels, products, sums
+from hifigemm.distributed import method, panels, products, sums
 from hifigemm.distributed.layout import candidates
+from hifigemm.interop import torch_meshes
 from hifigemm.interop import torch_private as private
 from tests import hard_matrices as gen
 
@@ -848,8 +849,8 @@ def compiled(mesh):
     """Compiled programs call the products between their graphs, whichever policy held
     when they were compiled.
     """
-    emulated._is_registered = False
-    for operator in (*emulated._PRODUCTS, *emulated._SUMS):
+    torch_meshes._is_registered = False
+    for operator in (*torch_meshes._PRODUCTS, *torch_meshes._SUMS):
         DTensor._op_dispatcher._custom_op_handlers.pop(operator, None)
     a, b = operands(mesh, 6, 40, 5)
     want, native = hg.matmul(a, b, accuracy="correct"), a @ b

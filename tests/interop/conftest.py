@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import hifigemm as hg
+from tests.distributed.conftest import one_rank  # noqa: F401, a fixture
 
 
 @pytest.fixture

@@ -38,13 +38,14 @@ from hifigemm.engines.device_ops import NUMPY_DTYPES, TORCH_DTYPES
 from hifigemm.exceptions import PlanError
 from hifigemm.gemm import as_scalar, gemm_of_numbers
 from hifigemm.interop import torch_private as private
-from hifigemm.interop.policy import LEVELS
 from hifigemm.operands import check_scalars
 from hifigemm.plan import Decision, Report
 from hifigemm.problem import Problem
 from hifigemm.programs import once
 from hifigemm.request import Request
 from hifigemm.schemes import Scheme
+
+_DTYPES = torch.float32, torch.float64, torch.complex64, torch.complex128
 
 
 @dataclass(frozen=True)
@@ -270,7 +271,7 @@ def _check_operand(name: str, x: Any, first: Any) -> None:
         raise ValueError(
             f"{name} has shape {tuple(x.shape)}; products on a mesh are of two-dimensional matrices"
         )
-    if x.dtype not in LEVELS:
+    if x.dtype not in _DTYPES:
         raise TypeError(
             f"{name} has dtype {x.dtype}; expected float32, float64, complex64 or complex128"
         )

@@ -13,7 +13,7 @@ import hifigemm as hg
 torch = pytest.importorskip("torch")
 from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402
 
-from hifigemm.distributed import emulated  # noqa: E402
+from hifigemm.interop import torch_meshes  # noqa: E402
 from hifigemm.interop.policy import Policy  # noqa: E402
 from tests.distributed import cases  # noqa: E402
 from tests.distributed.processes import run  # noqa: E402
@@ -33,7 +33,7 @@ def test_compiled_programs_have_the_bits_of_those_that_are_not(mesh):
 
 
 def test_programs_of_torchrun_may_import_dtensor_after_install():
-    code = "import sys, hifigemm; hifigemm.install('correct'); assert 'hifigemm.distributed.emulated' in sys.modules"
+    code = "import sys, hifigemm; hifigemm.install('correct'); assert 'hifigemm.interop.torch_meshes' in sys.modules"
     subprocess.run(
         [sys.executable, "-c", code], env=os.environ | {"WORLD_SIZE": "1"}, check=True
     )
@@ -58,7 +58,7 @@ def spread(mesh, placement, *shape):
 )
 def test_the_inner_dimension_is_never_cut(one_rank, left, right, result):
     a, b = spread(one_rank, *left), spread(one_rank, *right)
-    (cut,) = emulated._shared_axes(a, b)
+    (cut,) = torch_meshes._shared_axes(a, b)
     assert cut.result == result
     assert cut.left != Shard(a.ndim - 1)
     assert cut.right != Shard(max(b.ndim - 2, 0)) or b.ndim == 3
@@ -66,17 +66,17 @@ def test_the_inner_dimension_is_never_cut(one_rank, left, right, result):
 
 def test_pending_sums_and_strided_shards_are_made_plain(one_rank):
     x = spread(one_rank, Shard(0), 4, 3)
-    assert emulated._in_plain_shards(x) is x
+    assert torch_meshes._in_plain_shards(x) is x
     from torch.distributed.tensor import Partial
 
     pending = DTensor.from_local(torch.ones(4, 3), one_rank, [Partial()])
-    assert emulated._in_plain_shards(pending).placements == (Replicate(),)
+    assert torch_meshes._in_plain_shards(pending).placements == (Replicate(),)
 
 
 def test_what_no_policy_asks_for_is_left_to_pytorch(one_rank):
     a, b = spread(one_rank, Shard(0), 4, 3), spread(one_rank, Shard(0), 3, 2)
     asked = Policy("correct")
-    assert emulated._is_emulated(asked, a, b)
+    assert torch_meshes._is_emulated(asked, a, b)
     for policy, x, y in (
         (Policy(hands_on=True), a, b),
         (Policy("correct", min_size=3), a, b),
@@ -86,7 +86,7 @@ def test_what_no_policy_asks_for_is_left_to_pytorch(one_rank):
         (asked, a.to(torch.int32), b.to(torch.int32)),
         (asked, a, a),
     ):
-        assert not emulated._is_emulated(policy, x, y)
+        assert not torch_meshes._is_emulated(policy, x, y)
 
 
 def test_products_and_sums_of_one_rank_are_those_of_its_tensors(one_rank):
