@@ -101,6 +101,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "startup",
             "freed_memory",
             "tested_versions",
+            "version",
         ),
     ),
     ("kernels", ("engines.kernels",)),

@@ -30,6 +30,7 @@ from hifigemm.operands import Prepared
 from hifigemm.plan import Plan, Report
 from hifigemm.schemes import Corrected, DoubleDouble, Multiword, Native, Ozaki1, Ozaki2
 from hifigemm.settings import strict
+from hifigemm.version import __version__ as __version__
 
 if _TYPE_CHECKING:
     from hifigemm import cupy as cupy
@@ -67,9 +68,6 @@ __all__ = [
     "uninstall",
     "warmup",
 ]
-
-__version__ = "0.1.0"
-
 
 # Public modules, and the library that has to be there for each.
 _MODULES = {

@@ -13,6 +13,7 @@ from hifigemm.engines import available, engine_for
 from hifigemm.engines.core import loaded
 from hifigemm.tested_versions import TESTED
 from hifigemm.transforms import opaque
+from hifigemm.version import __version__
 
 
 @opaque
@@ -45,8 +46,6 @@ def info() -> Info:
     """Engines, devices and versions, for a bug report or a notebook:
     ``print(hg.info())``.
     """
-    from hifigemm import __version__
-
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     versions = {
         "hifigemm": __version__,

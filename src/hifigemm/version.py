@@ -1,0 +1,3 @@
+"""The version, which installations read without importing the package."""
+
+__version__ = "0.1.0"
