@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,15 +29,22 @@ Multiply = Callable[[Array, Array], tuple[Array, Report]]
 """The correctly rounded product of two stacks, with its report."""
 
 
-def as_factors(c: Array, power: int) -> tuple[Array, float] | None:
-    """(c', s) in the dtype of c with c' s = c 2**power; None where rounding or overflow
-    would change an entry of c'.
+class Term(NamedTuple):
+    """s C, a term of sums that are rounded once."""
+
+    c: Array
+    s: float  # a power of two, or minus one, that the dtype of C holds
+
+
+def term_of(c: Array, power: int) -> Term | None:
+    """c 2**power; None where rounding or overflow would change an entry of what C takes
+    of the power.
     """
     real = np.finfo(c.dtype)
     exponent = min(max(power, real.minexp - real.nmant), real.maxexp - 1)
     s = 2.0**exponent
     if exponent == power:
-        return c, s
+        return Term(c, s)
 
     # The dtype has no number 2**power: C takes the other part of it.
     excess = power - exponent
@@ -45,19 +53,20 @@ def as_factors(c: Array, power: int) -> tuple[Array, float] | None:
     is_unchanged = scale_entries(scaled, -excess) == components
     if not (is_unchanged | ~np.isfinite(components)).all():
         return None
-    return scaled.view(c.dtype).reshape(c.shape), s
+    return Term(scaled.view(c.dtype).reshape(c.shape), s)
 
 
 def sum_with_product(
-    a: Array, b: Array, c: Array, s: float, multiply: Multiply
+    a: Array, b: Array, addend: Term, multiply: Multiply
 ) -> tuple[Array, Report]:
     """a b + s c by a product that rounds correctly, with a report in which groups count
     by their columns.
 
     a (batch or 1, m, k), b (batch or 1, k, n) and c (batch, m, n) are of one dtype and
-    device, s is a power of two, or minus one, that the dtype holds. `multiply` gives
-    the product of a stack (batch, m, k + w) by (batch or 1, k + w, w) and its report.
+    device. `multiply` gives the product of a stack (batch, m, k + w) by
+    (batch or 1, k + w, w) and its report.
     """
+    c, s = addend
     batch, m, n = c.shape
     k = a.shape[2]
 

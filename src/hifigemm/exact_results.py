@@ -22,6 +22,7 @@ from typing import cast
 import numpy as np
 
 from hifigemm.accuracy import Accuracy
+from hifigemm.augmented import Term
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.integer_sums import Rounding
@@ -114,7 +115,7 @@ def _by_products(
         nonlocal report
         if operands.are_empty:
             return np.zeros_like(nearest)
-        low, second = product_plus(operands, c, -1.0, request, shift)
+        low, second = product_plus(operands, Term(c, -1.0), request, shift)
         reason = f"and {second.num_products} products for A B - C"
         report = report.with_product(second, 1.0, reason)
         return low

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 import numpy as np
 
 from hifigemm.accuracy import Accuracy, Relative
-from hifigemm.augmented import as_factors
+from hifigemm.augmented import Term, term_of
 from hifigemm.exact_words import in_words, one_word
 from hifigemm.exceptions import PlanError
 from hifigemm.libraries import Library, library_of
@@ -214,7 +214,6 @@ def gemm(
     -------
     array, or (array, Report)
     """
-    policy = accuracy, scheme, workspace
     if type(alpha) is not float or type(beta) is not float:
         alpha, beta = as_scalar(alpha, "alpha"), as_scalar(beta, "beta")
     if beta != 0 and c is None:
@@ -229,33 +228,36 @@ def gemm(
         )
         if repeated is not None:
             return repeated
-    if (
-        plan is None
-        and out is None
-        and engine is None
-        and not return_report
-        and type(a) is not np.ndarray
-    ):
-        # Tracked operands: an operator of PyTorch or a primitive of JAX. Without beta, C
-        # is not read.
-        addends = () if c is None or beta == 0 else (c,)
-        if belongs_to_torch(a, b, *addends) and min(a.dim(), b.dim()) > 1:
+
+    # Tracked operands: an operator of PyTorch or a primitive of JAX.
+    is_plain = plan is None and out is None and engine is None and not return_report
+    if is_plain and type(a) is not np.ndarray:
+        reads_c = beta != 0
+        operands = (a, b, c) if reads_c else (a, b)
+        if belongs_to_torch(*operands) and min(a.dim(), b.dim()) > 1:
             from hifigemm.interop import torch_operators
 
-            addend = addends[0] if addends else None
-            x = torch_operators.transposed(a, trans_a, "a")
-            y = torch_operators.transposed(b, trans_b, "b")
-            return torch_operators.gemm(x, y, addend, *policy, alpha=alpha, beta=beta)
-        if belongs_to_jax(a, b) and all(
-            belongs_to_jax(x) or type(x) in (bool, int, float, complex) for x in addends
-        ):
+            return torch_operators.gemm(
+                torch_operators.transposed(a, trans_a, "a"),
+                torch_operators.transposed(b, trans_b, "b"),
+                c if reads_c else None,
+                accuracy,
+                scheme,
+                workspace,
+                alpha=alpha,
+                beta=beta,
+            )
+        is_number = type(c) in (bool, int, float, complex)
+        if belongs_to_jax(a, b) and (not reads_c or is_number or belongs_to_jax(c)):
             from hifigemm.interop import jax_primitive
 
             return jax_primitive.gemm(
                 a,
                 b,
                 c,
-                *policy,
+                accuracy,
+                scheme,
+                workspace,
                 alpha=alpha,
                 beta=beta,
                 trans_a=trans_a,
@@ -265,7 +267,9 @@ def gemm(
         a,
         b,
         c,
-        *policy,
+        accuracy,
+        scheme,
+        workspace,
         alpha=alpha,
         beta=beta,
         trans_a=trans_a,
@@ -332,11 +336,16 @@ def gemm_of_numbers(
             return deliver(values, report, library, out, return_report)
 
 
-def _repeated(*kind: Any) -> Any:
-    """The result of a call whose kind `_key` takes, by what an earlier one has left;
-    None where there is none.
+def _repeated(
+    arrays: tuple[Any, Any, Any, Any],
+    scalars: tuple[complex, complex],
+    transposes: tuple[str, str],
+    policy: tuple[Any, ...],
+) -> Any:
+    """The result by what an earlier call of this kind has left; None where there is
+    none.
     """
-    key, arguments = _key(*kind)
+    key, arguments = _key(arrays, scalars, transposes, policy)
     return None if key is None else repeat(key, *arguments)
 
 
@@ -349,7 +358,8 @@ def _key(
     """What two calls must share, and the arguments of what repeats them; None for calls
     that are not repeated.
 
-    Of the numbers alpha and beta it holds what programs are made for.
+    `arrays` are A, B, C and out, `scalars` alpha and beta, of which the key holds what
+    programs are made for. `policy` is what `programs.key_of` takes behind the arrays.
     """
     a, b, c, out = arrays
     alpha, beta = scalars
@@ -424,7 +434,7 @@ def _product(
     calls of this key may repeat it.
     """
     alpha, beta = scalars
-    reads = alpha != 0
+    reads_product = alpha != 0
     mantissa, shift = frexp(alpha)
     plans = operands.plans(request.plan)
     may_round_once = _may_round_once(request.accuracy)
@@ -435,10 +445,11 @@ def _product(
     if may_round_once and not plans and (negates or mantissa == 1.0):
         addend = _exact_addend(operands, c, beta, shift)
         if addend is not None:
-            # What C takes of its factor depends on its entries.
-            own_key = key if addend[0] is c else None
+            # Where C takes a part of its factor, that depends on its entries.
+            is_repeatable = addend.c is c
+            key = key if is_repeatable else None
             sign = -1 if negates else 1
-            return product_plus(operands, *addend, request, shift, own_key, sign)
+            return product_plus(operands, addend, request, shift, key, sign)
         if c is not None:
             key = None  # another C may be rounded once
     if negates:
@@ -450,7 +461,7 @@ def _product(
     is_relative = request.is_relative or any(
         plan.target.relative is not None for plan in plans
     )
-    if is_relative and reads and not (is_product or operands.are_empty):
+    if is_relative and reads_product and not (is_product or operands.are_empty):
         raise PlanError(
             f"alpha = {alpha}, beta = {beta}: a relative error is promised of A B, and "
             "of alpha A B + beta C where both are powers of two, of either sign, that "
@@ -469,14 +480,14 @@ def _product(
         request,
         shift=shift,
         epilogue=epilogue,
-        idle="" if reads else "alpha is 0: A and B are not read",
+        idle="" if reads_product else "alpha is 0: A and B are not read",
         out=out if c is None and not is_complex else None,
         key=key,
     )
     # A finite result may be the difference of two that overflow. A default call does
     # not wait for a GPU to find out, "correct" may.
     may_wait = on_host or is_correct
-    if reads and ((is_complex and may_wait) or (c is not None and is_correct)):
+    if reads_product and ((is_complex and may_wait) or (c is not None and is_correct)):
         values = _without_overflow(
             cast(Array, values), operands, epilogue, request, shift
         )
@@ -521,8 +532,8 @@ def _without_overflow(
 @quiet
 def _exact_addend(
     operands: Operands, c: Array | None, beta: complex, shift: int
-) -> tuple[Array, float] | None:
-    """(C', s) with 2**shift (A B + s C') = 2**shift A B + beta C, where that can be a
+) -> Term | None:
+    """s C' with 2**shift (A B + s C') = 2**shift A B + beta C, where that can be a
     product; else None.
     """
     if c is None or c.size == 0 or operands.are_prepared or operands.are_empty:
@@ -530,11 +541,10 @@ def _exact_addend(
     mantissa, exponent = frexp(beta)
     if mantissa not in (1.0, -1.0):
         return None
-    factors = as_factors(c, exponent - shift)
-    if factors is None:
+    addend = term_of(c, exponent - shift)
+    if addend is None:
         return None
-    addend, s = factors
-    return addend, s * mantissa.real
+    return Term(addend.c, addend.s * mantissa.real)
 
 
 def as_scalar(x: Any, name: str) -> complex:

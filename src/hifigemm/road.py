@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from hifigemm.accuracy import Target
-from hifigemm.augmented import sum_with_product
+from hifigemm.augmented import Term, sum_with_product
 from hifigemm.engine import Call, Engine, Outcome, Repeated, has_kernels, report_of
 from hifigemm.engines import engine_for
 from hifigemm.engines.host_calls import is_as_passed, repeated_on_host
@@ -392,15 +392,14 @@ def _by_three_words(
     outcome = Outcome(values.view(dtype), 0.0, sums.num_products)
     if sums.second is not None:
         outcome.second = sums.second.view(dtype)
-    outcome.certified = _of_entries(sums.certified, outcome.values)
+    outcome.certified = _certified_entries(sums.certified, outcome.values)
     return outcome, sums.reason
 
 
 @quiet
 def product_plus(
     operands: Operands,
-    c: Array,
-    s: float,
+    addend: Term,
     request: Request,
     shift: int,
     key: Hashable = None,
@@ -413,15 +412,15 @@ def product_plus(
     `augmented`.
     """
     shapes = operands.shapes
-    addend = np.broadcast_to(c, shapes.result).reshape(shapes.stack)
-    mantissa, exponent = math.frexp(s)
+    c = np.broadcast_to(addend.c, shapes.result).reshape(shapes.stack)
+    mantissa, exponent = math.frexp(addend.s)
     rounding = Rounding(
         has_addend=True,
         c_exponent=exponent - 1,
         c_sign=1 if mantissa > 0 else -1,
         sign=sign,
     )
-    at_once = rounded_once(operands, request, rounding, c=addend, shift=shift, key=key)
+    at_once = rounded_once(operands, request, rounding, c=c, shift=shift, key=key)
     if at_once is not None:
         outcome, report = at_once
         values = outcome.values
@@ -430,31 +429,34 @@ def product_plus(
             return values.reshape(shapes.result), report
         request = by_slices(request)
 
+    # A longer product, for all entries where no sums were made at once.
     def multiply(x: Array, y: Array) -> tuple[Array, Report]:
-        augmented = replace(operands, a=x, b=y)
-        values, report = product(augmented, request, shift=shift)
+        longer = replace(operands, a=x, b=y)
+        values, report = product(longer, request, shift=shift)
         return cast(Array, values), report
 
     left, right = operands.stacks(operands.dtype)
     if sign < 0:
         left = -left
     if at_once is None:
-        values, report = sum_with_product(left, right, addend, s, multiply)
+        addend = Term(c, addend.s)
+        values, report = sum_with_product(left, right, addend, multiply)
         return values.reshape(shapes.result), report
+
+    # Else for the rows and columns of the entries that are not certified.
     certified = cast(Array, certified)
     block, rows, cols = open_block(certified)
-    others, second = sum_with_product(
-        left[:, rows], right[:, :, cols], addend[block], s, multiply
-    )
+    part = Term(c[block], addend.s)
+    others, second = sum_with_product(left[:, rows], right[:, :, cols], part, multiply)
     values[block] = np.where(certified[block], values[block], others)
     return values.reshape(shapes.result), with_others(report, second, certified, block)
 
 
-def _of_entries(is_certain: Array, like: Array) -> Array:
-    """True for the entries all of whose real components are certain."""
-    if like.dtype.kind != "c":
-        return is_certain
-    return np.asarray(is_certain.reshape(*like.shape, 2).all(axis=-1))
+def _certified_entries(certified: Array, values: Array) -> Array:
+    """True for the entries of `values` all of whose real components are certified."""
+    if values.dtype.kind != "c":
+        return certified
+    return np.asarray(certified.reshape(*values.shape, 2).all(axis=-1))
 
 
 def by_slices(request: Request) -> Request:
@@ -467,13 +469,15 @@ def by_slices(request: Request) -> Request:
 def with_others(
     report: Report,
     second: Report,
-    is_certain: Array,
+    certified: Array,
     block: tuple[slice | Array, ...],
 ) -> Report:
-    """The report of sums, with the products by which a block was made again."""
-    open_ = counted(int(np.count_nonzero(~is_certain)), "entry", "entries")
-    share = is_certain[block].size / is_certain.size
-    return report.with_product(second, share, f"{open_} by {second.scheme}")
+    """The report of sums, with the products by which a block was made again for its
+    entries that were not certified.
+    """
+    others = counted(int(np.count_nonzero(~certified)), "entry", "entries")
+    share = certified[block].size / certified.size
+    return report.with_product(second, share, f"{others} by {second.scheme}")
 
 
 def deliver(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hifigemm as hg
-from hifigemm.augmented import sum_with_product
+from hifigemm.augmented import Term, sum_with_product
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.exceptions import AccuracyError, InexactProductError
 from hifigemm.executor import execute
@@ -308,9 +308,10 @@ def augmented(x):
         return left[..., -w:] + right[:, -w:].sum(axis=1, keepdims=True), report
 
     real = sum_with_product(
-        a, b, c, -0.25, lambda left, right: (np.matmul(left, right), report)
+        a, b, Term(c, -0.25), lambda left, right: (np.matmul(left, right), report)
     )
-    both = sum_with_product(*(y.astype(np.complex128) for y in (a, b, c)), 4.0, mock)
+    a, b, c = (y.astype(np.complex128) for y in (a, b, c))
+    both = sum_with_product(a, b, Term(c, 4.0), mock)
     return [values for values, _ in (real, both)]
 
 
