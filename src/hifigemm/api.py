@@ -362,17 +362,18 @@ def product_of_numbers(
     `Problem`.
     """
     check_result(result)
-
-    # A call like an earlier one goes straight to its program.
-    is_repeatable = plan is None and result == "array"
-    key = None
-    if result in TWO_PARTS:
+    has_two_parts = result in TWO_PARTS
+    if has_two_parts:
         check_two_parts(result, accuracy, out, plan)
         accuracy = "correct"
-    if is_repeatable or (result in TWO_PARTS and not return_report):
-        policy = accuracy, scheme, engine, workspace, return_report
-        key = key_of(a, b, out, *policy)
-        if key is not None and (mirror or not is_repeatable):
+
+    # A call like an earlier one goes straight to its program. Products of integers, and
+    # those of a plan that was passed, leave none.
+    is_plain = result == "array" and plan is None
+    key = None
+    if is_plain or (has_two_parts and not return_report):
+        key = key_of(a, b, out, accuracy, scheme, engine, workspace, return_report)
+        if key is not None and (mirror or has_two_parts):
             key = result, mirror, key
         if key is not None:
             repeated = repeat(key, a, b, out)
@@ -393,7 +394,7 @@ def product_of_numbers(
     library = library_of(("a", a), ("b", b), ("out", out))
     with ieee_arithmetic(), library.active():
         operands, request = admit(a, b, out, library, request)
-        if library.name == "cupy" and is_repeatable and out is None and not mirror:
+        if library.name == "cupy" and is_plain and out is None and not mirror:
             key, repeated = _repeated_of_cupy(operands, request)
             if repeated is not None:
                 return repeated
@@ -401,7 +402,7 @@ def product_of_numbers(
             check_out(out, operands.shapes, operands.dtype, library)
 
         # The road of this kind of product.
-        if result in TWO_PARTS:
+        if has_two_parts:
             parts, report = two_parts(operands, request, key)
             native_parts = tuple(library.to_native(x) for x in parts)
             return (native_parts, report) if return_report else native_parts

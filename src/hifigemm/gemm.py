@@ -480,7 +480,7 @@ def _product(
         request,
         shift=shift,
         epilogue=epilogue,
-        idle="" if reads_product else "alpha is 0: A and B are not read",
+        no_product="" if reads_product else "alpha is 0: A and B are not read",
         out=out if c is None and not is_complex else None,
         key=key,
     )

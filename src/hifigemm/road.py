@@ -59,7 +59,7 @@ def product(
     *,
     shift: int = 0,
     epilogue: Epilogue = PLAIN,
-    idle: str = "",
+    no_product: str = "",
     out: Any = None,
     mirror: str = "",
     key: Hashable = None,
@@ -74,7 +74,7 @@ def product(
         What is multiplied, and what is asked of the product.
     shift, epilogue
         The power of two of alpha, the rest of it, beta and C.
-    idle
+    no_product
         Why A and B are not read; "" where they are.
     out
         An array of the operands' library. No result is returned where it was written
@@ -89,16 +89,18 @@ def product(
     shapes = operands.shapes
     problem = operands.problem(mirror)
 
-    # The plan: one that was passed, or the planner's.
+    # The plan: one that the caller or a prepared operand brings, or the planner's.
     passed = passed_plan(operands, request, problem)
     engine_name = request.engine if passed is None else passed.engine
     engine = engine_for(engine_name, library.name, library.device)
     limit = workspace_limit(problem, request.workspace, engine)
     if not problem.multiplications:
-        idle = "a dimension is 0: nothing to multiply"
+        no_product = "a dimension is 0: nothing to multiply"
     started = time.perf_counter()
     if passed is None:
-        plan = plan_for(operands, problem, request, engine, limit, may_look=not idle)
+        plan = plan_for(
+            operands, problem, request, engine, limit, may_look=not no_product
+        )
     else:
         plan = for_problem(passed, problem, engine, limit, request.return_report)
     decision_seconds = time.perf_counter() - started
@@ -108,13 +110,13 @@ def product(
     if epilogue.c is not None:
         c = np.broadcast_to(epilogue.c, shapes.result).reshape(stack)
         epilogue = replace(epilogue, c=c)
-    if idle:
+    if no_product:
         zeros = np.zeros(stack, dtype, like=operands.arrays[0])
         values = epilogue.without_product(zeros)
         outcome = Outcome(values, 0.0, 0)
-        unmade = replace(plan, reason=idle)
         is_final = epilogue.c is None
-        report = report_on(unmade, outcome, engine, decision_seconds, is_final)
+        unused_plan = replace(plan, reason=no_product)
+        report = report_on(unused_plan, outcome, engine, decision_seconds, is_final)
         log_decision(problem, report)
         return values.reshape(shapes.result), report
 
@@ -132,21 +134,28 @@ def product(
         planned, left, right, engine, limit, shift, epilogue, splits, view
     )
 
-    # T is the result, or it is rounded once more.
+    # T = A B is the result, or it is rounded once more.
     is_final = epilogue.idle
 
-    # Later calls of this kind repeat it, unless it rests on the memory that is free.
-    rests_on_call = plan is planned and (plan.is_whole or limit == steady(limit))
-    is_written = (view is None) == (out is None) or library.on_host
-    if key is not None and rests_on_call and is_written:
-        arrays = operands.arrays
-        deliver = None
+    # Later calls of this kind repeat it, unless it was escalated as a whole, or its
+    # blocks follow from the memory that is free now, or a device writes to a copy of
+    # `out`.
+    is_as_planned = plan is planned and (plan.is_whole or limit == steady(limit))
+    writes_directly = library.on_host or (view is None) == (out is None)
+    if key is not None and is_as_planned and writes_directly:
+        add_report = None
         if request.return_report:
-            deliver = partial(_with_report, plan, engine, is_final)
+            add_report = partial(_with_report, plan, engine, is_final)
         call = Call(
-            arrays, (left, right), shapes.result, view, shift, epilogue, deliver
+            operands.arrays,
+            (left, right),
+            shapes.result,
+            out=view,
+            shift=shift,
+            epilogue=epilogue,
+            deliver=add_report,
         )
-        _keep(key, plan, engine, operands.library, limit, call)
+        _keep(key, plan, engine, library, limit, call)
 
     report = report_on(plan, outcome, engine, decision_seconds, is_final)
     if plan.alternatives and is_strict():
@@ -322,12 +331,17 @@ def rounded_once(
 
     # Later calls of this kind repeat it, unless it rests on the memory that is free.
     if key is not None and (plan.is_whole or limit == steady(limit)):
-        deliver = None
+        add_report = None
         if request.return_report:
-            deliver = partial(_with_report, plan, engine, True)
-        epilogue = PLAIN if c is None else Epilogue(1.0, 1.0, c)
-        shape = operands.shapes.result
-        call = Call(operands.arrays, stacks, shape, None, shift, epilogue, deliver)
+            add_report = partial(_with_report, plan, engine, True)
+        call = Call(
+            operands.arrays,
+            stacks,
+            operands.shapes.result,
+            shift=shift,
+            epilogue=PLAIN if c is None else Epilogue(1.0, 1.0, c),
+            deliver=add_report,
+        )
         _keep(key, plan, engine, library, limit, call)
     return outcome, report_on(plan, outcome, engine, decision_seconds)
 
@@ -540,18 +554,21 @@ def _keep(
     limit: int,
     call: Call,
 ) -> None:
-    """Leave a function of the operands for calls of this kind."""
+    """Leave a function of the operands for calls of this kind, for `programs.repeat`.
+
+    In strict mode none is left where a device may take the native product.
+    """
     if plan.alternatives and is_strict():
         return
     program = engine.compile(plan)
-    again = None
+    repeated = None
     if program is not None:
-        again = program.repeated(call)
+        repeated = program.repeated(call)
     elif library.on_host and plan.evidence is None and plan.rounding == NEAREST:
-        again = _repeated_in_steps(plan, engine, limit, call)
-    if again is not None:
-        what = f"{plan.problem}: {plan.scheme}, {plan.reason}"
-        keep(key, (again, what), (engine.name, engine.device))
+        repeated = _repeated_in_steps(plan, engine, limit, call)
+    if repeated is not None:
+        description = f"{plan.problem}: {plan.scheme}, {plan.reason}"
+        keep(key, (repeated, description), (engine.name, engine.device))
 
 
 def _repeated_in_steps(
@@ -576,9 +593,9 @@ def _repeated_in_steps(
     if plan.scheme != Native() or not is_plain:
         return of_any
 
-    # Native products, with the least around them.
+    # Native products: a look at the result, and nothing else around them.
     terms = plan.problem.terms
-    least = 2.0**plan.problem.fmt.emin
+    smallest_normal = 2.0**plan.problem.fmt.emin
 
     def of_arrays(a: Any, b: Any, out: Any) -> Any:
         if type(a) is not np.ndarray:
@@ -586,7 +603,7 @@ def _repeated_in_steps(
         if not is_ieee():
             return None
         c = engine.native_product(a[None], b[None])
-        if not are_ordinary(c, terms, least):
+        if not are_ordinary(c, terms, smallest_normal):
             return None
         if out is None:
             return c[0]
@@ -603,7 +620,7 @@ def _repeated_in_steps(
         if not is_ieee():
             return None
         c = native_product_of(a, b)
-        if not are_ordinary(c.numpy()[None], terms, least):
+        if not are_ordinary(c.numpy()[None], terms, smallest_normal):
             return None
         return c if out is None else out.copy_(c)
 
