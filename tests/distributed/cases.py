@@ -30,7 +30,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 import hifigemm as hg
 from hifigemm import distributed, programs
 from hifigemm.distributed import method, panels, products, sums
-from hifigemm.distributed.layout import candidates
+from hifigemm.distributed.layout import MeshProduct, candidates
 from hifigemm.interop import torch_meshes
 from hifigemm.interop import torch_private as private
 from tests import hard_matrices as gen
@@ -220,19 +220,17 @@ def every_layout_of_the_model(mesh):
         want = hg.matmul(a, b, scheme=FIXED)
         x = spread(a, mesh, *[Shard(0)] * mesh.ndim)
         y = spread(b, mesh, *[Shard(1)] * mesh.ndim)
-        count = len(
-            candidates(
-                (m, n, k),
-                8,
-                tuple(mesh.shape),
-                x.placements,
-                y.placements,
-                None,
-                14,
-                "cpu",
-                adds=True,
-            )
+        call = MeshProduct(
+            (m, n, k),
+            8,
+            tuple(mesh.shape),
+            x.placements,
+            y.placements,
+            None,
+            planes=14,
+            device="cpu",
         )
+        count = len(candidates(call, adds=True))
         for i in range(count):
             products.candidates = lambda *given, i=i, **more: candidates(
                 *given, **more

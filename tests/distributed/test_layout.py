@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from torch.distributed.tensor import Replicate, Shard  # noqa: E402
 
 from hifigemm.distributed import layout  # noqa: E402
-from hifigemm.distributed.layout import candidates  # noqa: E402
+from hifigemm.distributed.layout import MeshProduct, candidates  # noqa: E402
 from hifigemm.numerics.scaling import NORM_BLOCK  # noqa: E402
 
 PLACEMENTS = Shard(0), Shard(1), Replicate()
@@ -121,7 +121,8 @@ def test_a_last_move_ends_where_it_has_to(mesh):
 def some(shape=(64, 48, 512), mesh=(2, 2), adds=True, result=None, device="cpu"):
     left = (Shard(0),) * len(mesh)
     right = (Shard(1),) * len(mesh)
-    return candidates(shape, 8, mesh, left, right, result, 14, device, adds=adds)
+    call = MeshProduct(shape, 8, mesh, left, right, result, planes=14, device=device)
+    return candidates(call, adds=adds)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

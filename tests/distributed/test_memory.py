@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from torch.distributed.tensor import Replicate, Shard  # noqa: E402
 
 from hifigemm.distributed import memory as module  # noqa: E402
-from hifigemm.distributed.layout import candidates  # noqa: E402
+from hifigemm.distributed.layout import MeshProduct, candidates  # noqa: E402
 from hifigemm.distributed.memory import Memory, memory_of, of_sums, share  # noqa: E402
 from tests.distributed import cases  # noqa: E402
 from tests.distributed.processes import run  # noqa: E402
@@ -24,8 +24,12 @@ def test_a_rank_holds_no_more_than_its_plan_says(mesh):
     run(mesh, cases.run_all, ["memory"])
 
 
-def layouts(shape, mesh, left, right, result=None):
-    return candidates(shape, 8, mesh, left, right, result, 14, "cpu", adds=True)
+def call(shape, mesh, left, right, result=None):
+    return MeshProduct(shape, 8, mesh, left, right, result, planes=14, device="cpu")
+
+
+def layouts(*args):
+    return candidates(call(*args), adds=True)
 
 
 def test_the_parts_of_a_workspace_are_no_more_than_it():
@@ -49,7 +53,7 @@ def test_operands_are_the_shards_of_the_caller(mesh):
                     sizes[p.dim] = -(-sizes[p.dim] // ranks)
             shards.append(sizes[0] * sizes[1])
         for layout in layouts((m, n, k), mesh, left, right):
-            held = memory_of(layout, 8, left, right, 14, 2**20)
+            held = memory_of(layout, call((m, n, k), mesh, left, right), 2**20)
             assert held.operands == 8 * sum(shards)
             assert held.residues == 0  # a workspace limits them
             assert held.workspace == 2**20
@@ -58,20 +62,17 @@ def test_operands_are_the_shards_of_the_caller(mesh):
 
 
 def test_what_stays_where_it_is_takes_nothing_more():
-    left, right = (Shard(0),), (Replicate(),)
-    layout = next(
-        x for x in layouts((8, 6, 10), (2,), left, right) if x.roles == ("m",)
-    )
-    held = memory_of(layout, 8, left, right, 14, None)
+    case = call((8, 6, 10), (2,), (Shard(0),), (Replicate(),))
+    layout = next(x for x in candidates(case, adds=True) if x.roles == ("m",))
+    held = memory_of(layout, case, None)
     assert (held.moved, held.residues, held.workspace) == (0, 0, None)
     assert held.result == 8 * 4 * 6
 
 
 def test_a_result_in_other_placements_is_there_twice():
-    left, right = (Shard(0),), (Replicate(),)
-    found = layouts((8, 6, 10), (2,), left, right, (Replicate(),))
-    layout = next(x for x in found if x.roles == ("m",))
-    assert memory_of(layout, 8, left, right, 14, None).result == 8 * (4 * 6 + 8 * 6)
+    case = call((8, 6, 10), (2,), (Shard(0),), (Replicate(),), (Replicate(),))
+    layout = next(x for x in candidates(case, adds=True) if x.roles == ("m",))
+    assert memory_of(layout, case, None).result == 8 * (4 * 6 + 8 * 6)
 
 
 def test_sums_take_more_for_more_planes():

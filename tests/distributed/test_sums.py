@@ -4,6 +4,7 @@ once.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
 from types import SimpleNamespace
 
@@ -85,9 +86,8 @@ def test_a_sum_of_one_piece_has_the_bits_of_one_process(
     problem = Problem(1, m, n, k, np.dtype(dtype))
     out = torch.full_like(c, torch.nan)
     addend = c if beta else None
-    made = sums.write_sums(
-        x, y, addend, out, layout, method, problem, alpha, beta, workspace=None
-    )
+    partial_sums = sums.PartialSums(method, problem, layout, alpha, beta)
+    made = partial_sums.write(x, y, addend, out)
     options = {"accuracy": "correct"} if scheme is None else {"scheme": scheme}
     want = hg.gemm(a, b, addend, alpha=alpha, beta=beta, **options)
     assert out.numpy().tobytes() == want.numpy().tobytes()
@@ -104,11 +104,9 @@ def test_operands_that_are_not_finite_are_left_to_whole_products(one_rank, entry
     )
     out = torch.full((3, 2), 7.0, dtype=torch.float64)
     problem = Problem(1, 3, 2, 300, np.dtype(float))
-    options = {"alpha": 1.0, "beta": 0.0, "workspace": None}
-    method = Method(FIXED, None)
-    assert sums.write_sums(x, y, None, out, layout, method, problem, **options) is None
+    partial_sums = sums.PartialSums(Method(FIXED, None), problem, layout)
+    assert partial_sums.write(x, y, None, out) is None
     assert (out == 7).all()
     a[1, 270] = 1.0
-    options["workspace"] = 1
-    assert sums.write_sums(x, y, None, out, layout, method, problem, **options) is None
+    assert replace(partial_sums, workspace=1).write(x, y, None, out) is None
     assert (out == 7).all()

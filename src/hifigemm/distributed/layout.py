@@ -40,6 +40,21 @@ travels.
 
 
 @dataclass(frozen=True)
+class MeshProduct:
+    """What a layout is chosen by: the sizes of a product, and where its matrices lie."""
+
+    shape: tuple[int, int, int]  # m, n, k
+    itemsize: int  # bytes of an entry
+    mesh: tuple[int, ...]  # ranks along each of its dimensions
+    left: Placements  # of A
+    right: Placements  # of B
+    result: Placements | None  # that the caller wants of C; None for any
+    # INT8 products behind one product, and residues of an entry of A or B
+    planes: int
+    device: str  # "cpu" or "cuda"
+
+
+@dataclass(frozen=True)
 class Wire:
     """Sustained rates of one kind of device in the model."""
 
@@ -238,58 +253,30 @@ def last_move(
     return None
 
 
-def candidates(
-    shape: tuple[int, int, int],
-    itemsize: int,
-    mesh: tuple[int, ...],
-    left: Placements,
-    right: Placements,
-    result: Placements | None,
-    planes: int,
-    device: str,
-    *,
-    adds: bool,
-) -> list[Layout]:
+def candidates(call: MeshProduct, *, adds: bool) -> list[Layout]:
     """All layouts, the one with the least seconds first.
 
-    Parameters
-    ----------
-    shape : m, n, k
-    left, right : placements of the operands A and B
-    result : placements that the caller wants of C; None for any
-    planes : INT8 products behind one product
-    device : "cpu" or "cuda"
-    adds : sums over k may be made of partial sums
+    `adds` says that sums over k may be made of partial sums.
     """
     choices = "mnk" if adds else "mn"
     layouts = []
-    for roles in product(*[choices] * len(mesh)):
-        layout = _layout_of_roles(
-            roles, shape, itemsize, mesh, left, right, result, planes, device
-        )
+    for roles in product(*[choices] * len(call.mesh)):
+        layout = _layout_of_roles(roles, call)
         if layout is not None:
             layouts.append(layout)
     return sorted(layouts, key=lambda layout: (layout.seconds, layout.roles))
 
 
-def _layout_of_roles(
-    roles: tuple[str, ...],
-    shape: tuple[int, int, int],
-    itemsize: int,
-    mesh: tuple[int, ...],
-    left: Placements,
-    right: Placements,
-    result: Placements | None,
-    planes: int,
-    device: str,
-) -> Layout | None:
+def _layout_of_roles(roles: tuple[str, ...], call: MeshProduct) -> Layout | None:
     """The layout with these roles, and its bytes and seconds by the model.
 
     None for a sum over one piece of k, and for sums along two dimensions of the mesh
     whose pieces of k do not consist of whole blocks of norms.
     """
-    m, n, k = shape
-    wire = WIRES[device]
+    m, n, k = call.shape
+    mesh = call.mesh
+    itemsize = call.itemsize
+    wire = WIRES[call.device]
     if any(role == "k" and size == 1 for role, size in zip(roles, mesh, strict=True)):
         return None
     if roles.count("k") > 1 and k % (NORM_BLOCK * math.prod(mesh)):
@@ -305,26 +292,27 @@ def _layout_of_roles(
     needed_left = tuple(_ROLES[role][0] for role in roles)
     needed_right = tuple(_ROLES[role][1] for role in roles)
     own = own_placements(roles)
-    bytes_a = received(m * k * itemsize, left, needed_left, mesh)
-    bytes_b = received(k * n * itemsize, right, needed_right, mesh)
-    partial = planes * rows * cols * (1.0 - 1.0 / ranks_k)
-    moved = 0.0 if result is None else received(m * n * itemsize, own, result, mesh)
+    bytes_a = received(m * k * itemsize, call.left, needed_left, mesh)
+    bytes_b = received(k * n * itemsize, call.right, needed_right, mesh)
+    partial = call.planes * rows * cols * (1.0 - 1.0 / ranks_k)
+    moved = 0.0
+    if call.result is not None:
+        moved = received(m * n * itemsize, own, call.result, mesh)
 
     # Seconds of products.
-    products = 2.0 * rows * cols * inner * planes / wire.int8
-    products += (
-        rows + cols
-    ) * inner * wire.operand_entry + rows * cols / ranks_k * wire.result_entry
+    products = 2.0 * rows * cols * inner * call.planes / wire.int8
+    products += (rows + cols) * inner * wire.operand_entry
+    products += rows * cols / ranks_k * wire.result_entry
     if ranks_k > 1:
-        products += rows * cols * planes * wire.partial_residue
+        products += rows * cols * call.planes * wire.partial_residue
 
     # Panels travel while products run. Operands that move along two dimensions, or
     # before a sum, move as a whole beforehand.
     in_panels = 0.0
     if ranks_k == 1:
-        if _moves_in_panels(left, needed_left):
+        if _moves_in_panels(call.left, needed_left):
             in_panels += bytes_a
-        if _moves_in_panels(right, needed_right):
+        if _moves_in_panels(call.right, needed_right):
             in_panels += bytes_b
     overlapped = (in_panels + partial) / wire.bandwidth
     exposed = (bytes_a + bytes_b - in_panels + moved) / wire.bandwidth
@@ -334,9 +322,9 @@ def _layout_of_roles(
     seconds += messages * wire.latency
     return Layout(
         roles=roles,
-        shape=shape,
+        shape=call.shape,
         mesh=mesh,
-        result=own if result is None else result,
+        result=own if call.result is None else call.result,
         gathered=(int(bytes_a), int(bytes_b)),
         partial=int(partial),
         moved=int(moved),

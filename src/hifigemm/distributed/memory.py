@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hifigemm.distributed.layout import Layout, Placements, extent, last_move
+from hifigemm.distributed.layout import (
+    Layout,
+    MeshProduct,
+    Placements,
+    extent,
+    last_move,
+)
 from hifigemm.numerics.scaling import NORM_BLOCK
 
 SHARES = {"panels": 4, "residues": 4, "products": 2}
@@ -57,18 +63,8 @@ class Memory:
         return f"a rank holds {_size(self.total)}: {', '.join(parts)}"
 
 
-def memory_of(
-    layout: Layout,
-    itemsize: int,
-    left: Placements,
-    right: Placements,
-    planes: int,
-    workspace: int | None,
-) -> Memory:
-    """Bytes that a rank holds in a layout of operands with these placements.
-
-    An entry of an operand has `planes` residues or slices.
-    """
+def memory_of(layout: Layout, call: MeshProduct, workspace: int | None) -> Memory:
+    """Bytes that a rank holds during a product in one of its layouts."""
     m, n, k = layout.shape
     mesh = layout.mesh
     is_sum = "k" in layout.roles
@@ -79,8 +75,8 @@ def memory_of(
     moved = 0
     residues = 0
     operands = (
-        ((m, k), left, layout.left),
-        ((k, n), right, layout.right),
+        ((m, k), call.left, layout.left),
+        ((k, n), call.right, layout.right),
     )
     for i, (shape, old, new) in enumerate(operands):
         shard = _entries(shape, old, mesh)
@@ -103,15 +99,15 @@ def memory_of(
 
         # Residues that serve several products.
         if workspace is None and (is_sum or travels[1 - i]):
-            residues += planes * needed
+            residues += call.planes * needed
 
     result = _entries((m, n), layout.own, mesh)
     if layout.result != layout.own:
         result += _entries((m, n), layout.result, mesh)
     return Memory(
-        operands=itemsize * shards,
-        result=itemsize * result,
-        moved=itemsize * moved,
+        operands=call.itemsize * shards,
+        result=call.itemsize * result,
+        moved=call.itemsize * moved,
         residues=residues,
         workspace=workspace,
     )

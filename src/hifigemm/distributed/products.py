@@ -18,7 +18,13 @@ from torch.distributed.tensor.placement_types import Placement
 
 from hifigemm.accuracy import Accuracy, Target
 from hifigemm.distributed.collectives import agree, largest, result_or_error
-from hifigemm.distributed.layout import Layout, Placements, candidates, extent
+from hifigemm.distributed.layout import (
+    Layout,
+    MeshProduct,
+    Placements,
+    candidates,
+    extent,
+)
 from hifigemm.distributed.memory import UNDER_WAY, Memory, memory_of, of_sums, share
 from hifigemm.distributed.method import (
     Method,
@@ -32,7 +38,7 @@ from hifigemm.distributed.method import (
 )
 from hifigemm.distributed.panels import Panel, panel_here, panels_of
 from hifigemm.distributed.schedule import Arrived, LocalProducts, visit_pairs
-from hifigemm.distributed.sums import write_sums
+from hifigemm.distributed.sums import PartialSums
 from hifigemm.engine import report_of
 from hifigemm.engines.device_ops import NUMPY_DTYPES, TORCH_DTYPES
 from hifigemm.exceptions import PlanError
@@ -131,17 +137,27 @@ def _plans_of_rank(
     placements = _checked_placements(out, options, a.device_mesh)
 
     # Plans do not depend on the entries, nor on the memory that is free.
-    mesh = a.device_mesh.device_type, tuple(a.device_mesh.shape)
-    operands = a.placements, b.placements
+    mesh = a.device_mesh
     alpha = options.alpha
     scalars = _Scalars(
         reads_product=alpha != 0,
         is_complex=isinstance(alpha, complex),
         is_plain=alpha == 1 and (options.beta == 0 or c is None),
     )
-    policy = options.accuracy, options.scheme, options.workspace
-    call = problem, *policy, *mesh, *operands, placements, scalars
-    return once(("mesh", type(options.accuracy), *call), lambda: _plans(*call), "mesh")
+    call = _Call(
+        problem,
+        options.accuracy,
+        options.scheme,
+        options.workspace,
+        device=mesh.device_type,
+        mesh=tuple(mesh.shape),
+        left=a.placements,
+        right=b.placements,
+        result=placements,
+        scalars=scalars,
+    )
+    key = "mesh", type(options.accuracy), call
+    return once(key, lambda: _plans(call), "mesh")
 
 
 class _Scalars(NamedTuple):
@@ -152,37 +168,42 @@ class _Scalars(NamedTuple):
     is_plain: bool  # the product alone is the result
 
 
-def _plans(
-    problem: Problem,
-    accuracy: Accuracy,
-    scheme: str | Scheme,
-    limit: int | None,
-    device_type: str,
-    mesh: tuple[int, ...],
-    left: Placements,
-    right: Placements,
-    placements: Placements | None,
-    scalars: _Scalars,
-) -> tuple[MeshPlan, ...]:
-    """All layouts that the workspace allows, the quickest first."""
-    method, target = method_for(problem, accuracy, scheme)
+class _Call(NamedTuple):
+    """What the plans of a product depend on."""
+
+    problem: Problem
+    accuracy: Accuracy
+    scheme: str | Scheme
+    workspace: int | None
+    device: str
+    mesh: tuple[int, ...]
+    left: Placements
+    right: Placements
+    result: Placements | None
+    scalars: _Scalars
+
+
+def _plans(call: _Call) -> tuple[MeshPlan, ...]:
+    """The plans of all layouts that the workspace allows, the quickest first."""
+    problem = call.problem
+    method, target = method_for(problem, call.accuracy, call.scheme)
     planes = expected_planes(method, problem, target)
-    itemsize = problem.dtype.itemsize
-    layouts = candidates(
-        (problem.m, problem.n, problem.k),
-        itemsize,
-        mesh,
-        left,
-        right,
-        placements,
-        planes,
-        device_type,
-        adds=_may_add_partial_sums(method, problem, scalars),
+    product = MeshProduct(
+        shape=(problem.m, problem.n, problem.k),
+        itemsize=problem.dtype.itemsize,
+        mesh=call.mesh,
+        left=call.left,
+        right=call.right,
+        result=call.result,
+        planes=planes,
+        device=call.device,
     )
+    adds = _may_add_partial_sums(method, problem, call.scalars)
+    limit = call.workspace
     plans = []
-    for layout in layouts:
+    for layout in candidates(product, adds=adds):
         if limit is None or "k" not in layout.roles or of_sums(layout, planes) <= limit:
-            memory = memory_of(layout, itemsize, left, right, planes, limit)
+            memory = memory_of(layout, product, limit)
             plans.append(MeshPlan(problem, method, target, layout, memory))
     return tuple(plans)
 
@@ -386,18 +407,15 @@ def _by_sums(
     layout = plan.layout
     local_c = _local_part(c, layout)
     values = _empty_result(a, b, local_c, out, layout)
-    method = write_sums(
-        a,
-        b,
-        local_c,
-        values,
-        layout,
+    sums = PartialSums(
         plan.method,
         plan.problem,
+        layout,
         options.alpha,
         options.beta,
         options.workspace,
     )
+    method = sums.write(a, b, local_c, values)
     if method is None:
         return None
     with_count = replace(method, accuracy=None)

@@ -75,70 +75,79 @@ class _Side:
     axis: int
 
 
-def write_sums(
-    a: DTensor,
-    b: DTensor,
-    c: Tensor | None,
-    local: Tensor,
-    layout: Layout,
-    method: Method,
-    problem: Problem,
-    alpha: complex,
-    beta: complex,
-    workspace: int | None,
-) -> Method | None:
-    """The method with its count, once this rank's part of the result is in `local`.
+@dataclass(frozen=True)
+class PartialSums:
+    """alpha A B + beta C of this rank's part of C, by sums over ranks that cut k."""
 
-    The result is alpha A B + beta C. None, with nothing written, if the operands hold
-    an Inf or NaN or need more bits than moduli hold, or if their residues exceed the
-    workspace: products of whole rows and columns handle these cases.
-    """
-    # The pieces of this rank, without a conjugate or a sign that is still to be taken.
-    mesh = a.device_mesh
-    dims = [i for i, role in enumerate(layout.roles) if role == "k"]
-    groups = [mesh.get_group(i) for i in dims]
-    x = _in_blocks(a.redistribute(placements=layout.left), 1, dims)
-    y = _in_blocks(b.redistribute(placements=layout.right), 0, dims)
+    method: Method
+    problem: Problem
+    layout: Layout
+    alpha: complex = 1.0
+    beta: complex = 0.0
+    workspace: int | None = None
 
-    # alpha = mantissa 2**shift. The sign of -1 goes into A, so that zeros get theirs.
-    mantissa, shift = frexp(alpha)
-    if mantissa == -1.0:
-        mantissa = 1.0
-        x = -x
+    def write(
+        self, a: DTensor, b: DTensor, c: Tensor | None, local: Tensor
+    ) -> Method | None:
+        """The method with its count, once this rank's part of the result is in `local`.
 
-    library, engine = library_and_engine(x)
-    with library.active():
-        left = _Side(library.asarray(x, "a")[None], 2)
-        right = _Side(library.asarray(y, "b")[None], 1)
-        sides = (left, right)
-        norms = _norms(sides, groups, library, engine, mesh)
-        if norms is None:
-            return None
+        None, with nothing written, if the operands hold an Inf or NaN or need more bits
+        than moduli hold, or if their residues exceed the workspace: products of whole
+        rows and columns handle these cases.
+        """
+        layout = self.layout
+        problem = self.problem
+        method = self.method
+        workspace = self.workspace
 
-        # The plan: with a forced count, or with the moduli of the exact product.
-        scheme = method.scheme
-        target = NOTHING_STATED
-        evidence = None
-        if scheme is None:
-            scheme = Ozaki2(scaling="fast")
-            target = CORRECT
-            bits = _required_bits(sides, norms, groups, library, engine, mesh, problem)
-            if exact_count(problem.is_complex, *bits) > MAX_MODULI:
+        # The pieces of this rank, without a conjugate or a sign that is still to be taken.
+        mesh = a.device_mesh
+        dims = [i for i, role in enumerate(layout.roles) if role == "k"]
+        groups = [mesh.get_group(i) for i in dims]
+        x = _in_blocks(a.redistribute(placements=layout.left), 1, dims)
+        y = _in_blocks(b.redistribute(placements=layout.right), 0, dims)
+
+        # alpha = mantissa 2**shift. The sign of -1 goes into A, so that zeros get theirs.
+        mantissa, shift = frexp(self.alpha)
+        if mantissa == -1.0:
+            mantissa = 1.0
+            x = -x
+
+        library, engine = library_and_engine(x)
+        with library.active():
+            left = _Side(library.asarray(x, "a")[None], 2)
+            right = _Side(library.asarray(y, "b")[None], 1)
+            sides = (left, right)
+            norms = _norms(sides, groups, library, engine, mesh)
+            if norms is None:
                 return None
-            evidence = Evidence(required_bits=bits)
-        plan = scheme.plan(problem, target, engine, evidence, method.scheme)
-        if workspace is not None and of_sums(layout, plan.num_products) > workspace:
-            return None
-        shape = problem.batch, problem.m, problem.n
-        blocking = Blocking(shape, 0, engine.memory.block_entries)
-        plan = replace(plan, blocking=blocking)
-        scheme = cast(Ozaki2, plan.scheme)
 
-        epilogue = Epilogue(mantissa, beta)
-        scales = scheme.scales_of_norms(plan, *norms)
-        sums = _Sums(sides, scales, plan, scheme, engine, library, shift, epilogue)
-        sums.write(local, c, layout, mesh, dims, workspace)
-    return Method(scheme, method.accuracy)
+            # The plan: with a forced count, or with the moduli of the exact product.
+            scheme = method.scheme
+            target = NOTHING_STATED
+            evidence = None
+            if scheme is None:
+                scheme = Ozaki2(scaling="fast")
+                target = CORRECT
+                bits = _required_bits(
+                    sides, norms, groups, library, engine, mesh, problem
+                )
+                if exact_count(problem.is_complex, *bits) > MAX_MODULI:
+                    return None
+                evidence = Evidence(required_bits=bits)
+            plan = scheme.plan(problem, target, engine, evidence, method.scheme)
+            if workspace is not None and of_sums(layout, plan.num_products) > workspace:
+                return None
+            shape = problem.batch, problem.m, problem.n
+            blocking = Blocking(shape, 0, engine.memory.block_entries)
+            plan = replace(plan, blocking=blocking)
+            scheme = cast(Ozaki2, plan.scheme)
+
+            epilogue = Epilogue(mantissa, self.beta)
+            scales = scheme.scales_of_norms(plan, *norms)
+            sums = _Sums(sides, scales, plan, scheme, engine, library, shift, epilogue)
+            sums.write(local, c, layout, mesh, dims, workspace)
+        return Method(scheme, method.accuracy)
 
 
 def _in_blocks(x: DTensor, axis: int, dims: list[int]) -> Tensor:
