@@ -99,7 +99,7 @@ def stages(a: Any, b: Any, scheme: hg.Ozaki2) -> list[Stage]:
             finish,
             p.batch * bytes_last,
             p.batch * work,
-            plan.words.name,
+            plan.spec.name,
         ),
     ]
 

@@ -79,7 +79,7 @@ def measure(phi: float, n: int, most: int) -> list[dict[str, Any]]:
                     "num_products": report.num_products,
                 }
                 row |= {
-                    "slice_bits": slice_bits(plan.problem, plan.words),
+                    "slice_bits": slice_bits(plan.problem, plan.spec),
                     "k_block": plan.k_block,
                 }
                 if scheme.product == "fp16" and scheme.mode != "correct":

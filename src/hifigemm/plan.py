@@ -197,8 +197,11 @@ class Plan(Shown):
     rounding: Rounding = NEAREST
 
     @cached_property
-    def words(self) -> ProductSpec:
-        """The product of a scheme that works with words of its own."""
+    def spec(self) -> ProductSpec:
+        """The engine's product of a scheme that has one.
+
+        Raises PlanError: the native product.
+        """
         if self.product is None:
             raise PlanError(f"{self.scheme} has no product but the native one")
         return self.product
@@ -216,7 +219,7 @@ class Plan(Shown):
         return self.verification is Verification.ENTRYWISE
 
     @property
-    def layout(self) -> tuple[object, ...]:
+    def split_key(self) -> tuple[object, ...]:
         """What two plans must share for a split made by one to serve the other."""
         return self.scheme, self.target, self.evidence, self.alternatives
 

@@ -529,7 +529,7 @@ def passed_plan(operands: Operands, request: Request, problem: Problem) -> Plan 
                 f"an operand prepared for the {x.side} stands on the {side}"
             )
     plan = plans[0]
-    if any(other.layout != plan.layout for other in plans):
+    if any(other.split_key != plan.split_key for other in plans):
         schemes = ", ".join(str(other.scheme) for other in plans)
         raise PlanError(f"operands and plan are of different plans: {schemes}")
     if request.accuracy is not None or request.scheme != "auto":

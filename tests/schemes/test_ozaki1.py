@@ -38,7 +38,7 @@ PRODUCTS = ("int8", "fp16", "bf16", "tf32", "fp32", "fp64")
 
 def beta_of(plan):
     """Bits of the slices of a plan."""
-    return slice_bits(plan.problem, plan.words)
+    return slice_bits(plan.problem, plan.spec)
 
 
 LARGEST_WORD = {

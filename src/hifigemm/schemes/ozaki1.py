@@ -127,7 +127,7 @@ class Ozaki1(Scheme):
 
     def negates_splits(self, plan: Plan) -> bool:
         """False for INT8 slices: those of -x leave another remainder."""
-        return plan.words.operand is not INT8
+        return plan.spec.operand is not INT8
 
     @property
     def level(self) -> Format:
@@ -212,7 +212,7 @@ class Ozaki1(Scheme):
     def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
         """Bytes of slices and working copies of rows and columns, of sums and values."""
         problem = plan.problem
-        spec = plan.words
+        spec = plan.spec
         k = problem.terms
         width = 2 if problem.is_complex else 1
 
@@ -249,7 +249,7 @@ class Ozaki1(Scheme):
         is_left = side == "left"
         axis, embed = (2, embed_left) if is_left else (1, embed_right)
         width = 2 if plan.problem.is_complex and not is_left else 1
-        beta = slice_bits(plan.problem, plan.words)
+        beta = slice_bits(plan.problem, plan.spec)
         entries = plan.blocking.entries
 
         # The grid of each vector, and the slices that it takes to hold it.
@@ -268,7 +268,7 @@ class Ozaki1(Scheme):
         shape[3 - axis] = x.shape[3 - axis] * width
         planes_shape = list(shape)
         planes_shape[axis] = count * k
-        planes = np.empty(planes_shape, storage_dtype(plan.words), like=x)
+        planes = np.empty(planes_shape, storage_dtype(plan.spec), like=x)
 
         # Some vectors at a time: their facts, then slice after slice.
         for block in vector_blocks(x, axis, entries):
@@ -291,7 +291,7 @@ class Ozaki1(Scheme):
     ) -> Product:
         """Diagonal sums in int64, then limbs, then one rounding."""
         problem = plan.problem
-        beta = slice_bits(problem, plan.words)
+        beta = slice_bits(problem, plan.spec)
         num_diagonals = min(self.count, left.count + right.count - 1)
         sums, num_pairs = _diagonals(plan, left, right, engine, num_diagonals)
 
@@ -380,12 +380,12 @@ def storage_dtype(spec: ProductSpec) -> np.dtype[Any]:
 
 def _in_twos_complement(plan: Plan) -> bool:
     """True if slices hold -h .. h - 1, h = 2**(beta - 1), as INT8 words do."""
-    return 2 ** (slice_bits(plan.problem, plan.words) - 1) > plan.words.max_integer
+    return 2 ** (slice_bits(plan.problem, plan.spec) - 1) > plan.spec.max_integer
 
 
 def _sum_bits(plan: Plan, num_diagonals: int) -> int:
     """Bits of the sum of all diagonals, in units of the last."""
-    beta = slice_bits(plan.problem, plan.words)
+    beta = slice_bits(plan.problem, plan.spec)
     lowest_shift = beta * (num_diagonals - 1)
     return ceil_log2(plan.problem.terms) + 2 * (beta - 1) + lowest_shift + 2
 
@@ -395,7 +395,7 @@ def _diagonals(
 ) -> tuple[Array, int]:
     """sums[s] = sum_{p+q=s} A_p B_q in int64, and the number of pairs (p, q)."""
     k = plan.problem.terms
-    h = 2 ** (slice_bits(plan.problem, plan.words) - 1)
+    h = 2 ** (slice_bits(plan.problem, plan.spec) - 1)
     batch = max(left.planes.shape[0], right.planes.shape[0])
     shape = (num_diagonals, batch, left.planes.shape[1], right.planes.shape[2])
     sums = np.empty(shape, np.int64, like=left.planes)
@@ -415,7 +415,7 @@ def _diagonals(
             stop = min(start + plan.k_block, pairs * k)
             a = left.planes[:, :, begin_a + start : begin_a + stop]
             b = right.planes[:, begin_b + start : begin_b + stop, :]
-            product = engine.exact_product(plan.words, a, b, h, h)
+            product = engine.exact_product(plan.spec, a, b, h, h)
             if start == 0:
                 sums[s] = product
             else:

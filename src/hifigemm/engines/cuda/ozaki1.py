@@ -48,7 +48,7 @@ def steps(plan: Plan) -> Steps | None:
     correct rounding; None for all else, and for operands that are scaled along k.
     """
     p, scheme = plan.problem, plan.scheme
-    dtype = _DTYPES.get(plan.words.operand)
+    dtype = _DTYPES.get(plan.spec.operand)
     if dtype is None or scheme.scales_along_k:
         return None
     beta = _slice_bits(plan)
@@ -75,7 +75,7 @@ def _certify(plan: Plan, record: Sequence[int]) -> Certificate:
     """
     _, num_open, left, right = record
     num_products = plan.num_products
-    if plan.words.operand is not INT8:
+    if plan.spec.operand is not INT8:
         pairs = num_pairs(plan.scheme.count, left, right)
         num_products = pairs * (4 if plan.problem.is_complex else 1)
     return Certificate(num_open == 0, plan.scheme, 0.0, num_products, plan.k_block)
@@ -89,7 +89,7 @@ def _look(plan: Plan, left: Tensor, right: Tensor) -> Callable[[Tensor, Tensor],
 
 
 def _slice_bits(plan: Plan) -> int:
-    spec = plan.words
+    spec = plan.spec
     return slice_bits_for(
         plan.problem.terms, spec.k_block, spec.accumulator_max, spec.max_digit
     )
@@ -131,5 +131,5 @@ def sliced(plan: Plan, left: Tensor, right: Tensor) -> list[Slices]:
         ((left, 2), (right, 1)),
         plan.scheme.count,
         _slice_bits(plan),
-        _DTYPES[plan.words.operand],
+        _DTYPES[plan.spec.operand],
     )
