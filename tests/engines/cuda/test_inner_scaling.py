@@ -218,6 +218,21 @@ def test_repeated_products_look_at_the_operands(engine, monkeypatch, assert_same
     assert len(looks) == 2
 
 
+@pytest.mark.parametrize("result", ["pair", "enclosure"])
+def test_repeated_pairs_and_enclosures_give_both_arrays(
+    engine, monkeypatch, assert_same_bits, result
+):
+    take_as_device(engine, monkeypatch)
+    monkeypatch.setattr(program, "enters_directly", lambda: True)
+    a, b = (z[0] for z in graded(200, (3, 24, 2)))
+    expected = hg.matmul(a, b, result=result)
+    x, y = (torch.from_numpy(z).to(DEVICE) for z in (a, b))
+    for _ in range(3):
+        parts = hg.matmul(x, y, result=result)
+        for found, wanted in zip(parts, expected, strict=True):
+            assert_same_bits(found.cpu().numpy(), wanted)
+
+
 def test_a_promise_by_the_error_ratio_is_not_repeated_for_other_operands(as_on_gpu):
     """Ratios are those of the operands at hand, though both look alike to a look at
     bits, which are more than any moduli hold.

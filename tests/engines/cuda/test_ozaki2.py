@@ -22,6 +22,7 @@ from hifigemm.engine import Certificate
 from hifigemm.engines import engine_for
 from hifigemm.engines.cuda import ozaki2
 from hifigemm.engines.cuda import program as program_module
+from hifigemm.engines.cuda.program import _Tensors
 from hifigemm.engines.kernels import launch as launches
 from hifigemm.engines.kernels import native_gemm
 from hifigemm.engines.kernels import program as programs
@@ -928,9 +929,7 @@ def written(plan, engine):
         else None
     )
     return (
-        program._built(
-            plan, [*tensors, record, None, None, None, None], (None, None), 0, PLAIN
-        )
+        program._built(plan, _Tensors(*tensors, record), (None, None), 0, PLAIN)
         .finish()
         .nbytes
     )

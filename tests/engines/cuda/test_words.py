@@ -16,6 +16,7 @@ from hifigemm.accuracy import resolve
 from hifigemm.engine import Call, Certificate
 from hifigemm.engines import engine_for
 from hifigemm.engines.cuda import words as word_programs
+from hifigemm.engines.cuda.program import _Tensors
 from hifigemm.engines.cuda.words import sums_of
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.executor import execute
@@ -706,9 +707,7 @@ def test_a_program_takes_the_workspace_of_its_plan(product, engine, costs):
             else None
         )
         return (
-            program._built(
-                plan, [*tensors, record, None, None, None, None], (None, None), 0, PLAIN
-            )
+            program._built(plan, _Tensors(*tensors, record), (None, None), 0, PLAIN)
             .finish()
             .nbytes
         )

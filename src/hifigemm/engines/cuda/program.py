@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -33,11 +33,13 @@ from hifigemm.engines.kernels.program import Program, facts_of
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.integer_sums import NEAREST
-from hifigemm.plan import Blocking, Evidence, Plan, Verification
+from hifigemm.plan import Blocking, Evidence, Plan, Split, Verification
 from hifigemm.problem import Block
 from hifigemm.programs import once
 
 Tensor = Any
+_Ready = tuple[tuple[Any, Any] | None, tuple[Any, Any] | None]
+"""Planes and exponents of prepared operands; None for operands that are not."""
 _INNER_LOOK = "scaled along k"
 """What is kept of operands that are scaled along k goes by this word and their bits."""
 _NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -130,11 +132,32 @@ class _Layout:
         return 0
 
 
+class _Tensors(NamedTuple):
+    """The tensors of a call in the order in which a program takes them, or their
+    layouts; None for those that it does without.
+    """
+
+    a: Any
+    b: Any
+    product: Any  # where the product is written
+    record: Any = None  # words in which the device notes what it found
+    c: Any = None
+    second: Any = None  # the other array of a pair or an enclosure
+    combined: Any = None  # where a step of its own writes alpha A B + beta C
+    inner: Any = None  # exponents along k that are known already
+
+    def present(self) -> list[Any]:
+        """Those that there are."""
+        return [x for x in self if x is not None]
+
+
 class CudaProgram:
     """The program of a plan on a GPU; see `hifigemm.engine.Program`."""
 
     def __init__(self, plan: Plan, steps: Steps, device: torch.device) -> None:
-        self.plan, self.steps, self.device = plan, steps, device
+        self.plan = plan
+        self.steps = steps
+        self.device = device
 
     def in_halves(self, batch: int, rows: int, cols: int) -> bool:
         """Whether such a block takes the products of numerics/strassen.py."""
@@ -148,15 +171,14 @@ class CudaProgram:
         return once(key, partial(self._nbytes, batch, rows, cols), self.device)
 
     def _nbytes(self, batch: int, rows: int, cols: int) -> int:
+        """The size for the fullest block of this shape."""
         p = self.plan.problem
-        # blocks below the diagonal are no triangles
+        # Blocks below the diagonal are no triangles.
         is_whole = (rows, cols) == (p.m, p.n)
-        problem = replace(
-            p, batch=batch, m=rows, n=cols, mirror=p.mirror if is_whole else ""
-        )
-        blocking = Blocking(
-            (batch, rows, cols), in_halves=self.in_halves(batch, rows, cols)
-        )
+        mirror = p.mirror if is_whole else ""
+        problem = replace(p, batch=batch, m=rows, n=cols, mirror=mirror)
+        in_halves = self.in_halves(batch, rows, cols)
+        blocking = Blocking((batch, rows, cols), in_halves=in_halves)
         plan = replace(self.plan, problem=problem, blocking=blocking)
         if plan.evidence is not None:
             fullest = {
@@ -165,22 +187,18 @@ class CudaProgram:
                 if (vectors := getattr(plan.evidence, name)) is not None
             }
             plan = replace(plan, evidence=replace(plan.evidence, **fullest))
-        own = TORCH_DTYPES[problem.dtype]
-        operand = (
-            _NARROW[problem.narrow.name]
-            if problem.narrow and plan.alternatives
-            else own
+
+        # The program of contiguous tensors that are not there.
+        dtype = TORCH_DTYPES[problem.dtype]
+        operand_dtype = dtype
+        if problem.narrow and plan.alternatives:
+            operand_dtype = _NARROW[problem.narrow.name]
+        tensors = _Tensors(
+            _Layout((batch, rows, problem.k), operand_dtype),
+            _Layout((batch, problem.k, cols), operand_dtype),
+            _Layout((batch, rows, cols), dtype),
+            self._record_layout(),
         )
-        shapes = (
-            ((batch, rows, problem.k), operand),
-            ((batch, problem.k, cols), operand),
-            ((batch, rows, cols), own),
-        )
-        layouts: list[Any] = [_Layout(shape, dtype) for shape, dtype in shapes]
-        record = (
-            _Layout((self.steps.record,), torch.int64) if self.steps.record else None
-        )
-        tensors = [*layouts, record, None, None, None, None]
         program = self._built(plan, tensors, (None, None), 0, PLAIN).finish()
         if self.steps.outside is None or (batch, rows, cols) == (p.batch, p.m, p.n):
             return program.nbytes
@@ -197,35 +215,49 @@ class CudaProgram:
     ) -> Outcome:
         """The product; nothing waits for the device."""
         p = self.plan.problem
-        left, right = unwrap(a), unwrap(b)
-        own = epilogue if self._combines(epilogue) else PLAIN
-        later = own is not epilogue and not epilogue.idle
-        shape, dtype = (p.batch, p.m, p.n), TORCH_DTYPES[p.dtype]
-        given = None
-        if out is not None and not later and self._writes_to(unwrap(out), own):
-            given = unwrap(out)
-        target = (
-            torch.empty(shape, dtype=dtype, device=left.device)
-            if given is None
-            else given
+        left = unwrap(a)
+        right = unwrap(b)
+
+        # The launches apply alpha and beta, or the host does so behind them.
+        applied = epilogue if self._combines(epilogue) else PLAIN
+        is_combined_later = not epilogue.idle and applied is not epilogue
+
+        # They write to `out`, or to a tensor of their own that is copied there.
+        target = None if out is None else unwrap(out)
+        writes_to_target = not is_combined_later and (
+            target is not None and self._writes_to(target, applied)
         )
-        c = None if own.c is None else unwrap(own.c)
-        ready = [
-            None if s is None or self.steps.ready is None else self.steps.ready(s)
-            for s in splits
-        ]
+        product = target
+        if not writes_to_target:
+            shape = p.batch, p.m, p.n
+            dtype = TORCH_DTYPES[p.dtype]
+            product = torch.empty(shape, dtype=dtype, device=left.device)
+
+        ready = self._ready(splits[0]), self._ready(splits[1])
         record = self._record(left.device)
-        second = torch.empty_like(target) if self._has_two_parts else None
-        goal = target if self._adds_a_step(own) else None
-        tensors = [left, right, target, record, c, second, goal, None]
-        self._run(tensors, (ready[0], ready[1]), shift, own)
-        if later:
-            combine(target, epilogue)
-        if out is not None and given is None:
-            target = unwrap(out).copy_(target)
-        outcome = self._outcome(wrap(target) if out is None else out, record)
-        outcome.second = None if second is None else wrap(second)
+        tensors = _Tensors(
+            left,
+            right,
+            product,
+            record,
+            c=None if applied.c is None else unwrap(applied.c),
+            second=torch.empty_like(product) if self._has_two_parts else None,
+            combined=product if self._adds_a_step(applied) else None,
+        )
+        self._run(tensors, ready, shift, applied)
+        if is_combined_later:
+            combine(product, epilogue)
+        if target is not None and not writes_to_target:
+            target.copy_(product)
+        outcome = self._outcome(wrap(product) if out is None else out, record)
+        outcome.second = None if tensors.second is None else wrap(tensors.second)
         return outcome
+
+    def _ready(self, split: Split | None) -> tuple[Tensor, Tensor] | None:
+        """Planes and exponents of a prepared operand, where the launches take them."""
+        if split is None or self.steps.ready is None:
+            return None
+        return self.steps.ready(split)
 
     @property
     def _rounds(self) -> bool:
@@ -258,55 +290,51 @@ class CudaProgram:
         """See `hifigemm.engine.Program`; None where an operand was copied, or where
         launches cost more than a plan.
         """
-        addresses = [
-            [unwrap(x).data_ptr() for x in pair]
-            for pair in (call.operands, call.stacks)
-        ]
+        operands = [unwrap(x) for x in call.operands]
+        left, right = (unwrap(x) for x in call.stacks)
+        was_copied = (
+            left.data_ptr() != operands[0].data_ptr()
+            or right.data_ptr() != operands[1].data_ptr()
+        )
         evidence = self.plan.evidence
-        if addresses[0] != addresses[1] or not enters_directly():
+        epilogue = call.epilogue
+        if was_copied or not enters_directly() or not self._combines(epilogue):
             return None
-        own = call.epilogue
-        if not self._combines(own):
-            return None
-        adds_a_step = self._adds_a_step(own)
-        if call.out is not None and not self._writes_to(unwrap(call.out), own):
+        if call.out is not None and not self._writes_to(unwrap(call.out), epilogue):
             return None
         if evidence is not None and _fact_of(evidence) is None:
             return None
         if self.plan.verification is Verification.ENTRYWISE and self.plan.asked is None:
             return None  # other operands may be looked at with another result
-        (left, right), device = map(unwrap, call.stacks), self.device
+
+        # The program for results that are new, or laid out as `out`.
+        adds_a_step = self._adds_a_step(epilogue)
+        device = self.device
         problem = self.plan.problem
         dtype = TORCH_DTYPES[problem.dtype]
-        plain_layout = _Layout((problem.batch, problem.m, problem.n), dtype)
+        new_layout = _Layout((problem.batch, problem.m, problem.n), dtype)
         is_new = call.out is None or adds_a_step
-        like = plain_layout if is_new else unwrap(call.out)
-        addend = None if own.c is None else unwrap(own.c)
-        record_like = (
-            _Layout((self.steps.record,), torch.int64) if self.steps.record else None
-        )
-        second_like = like if self._has_two_parts else None
-        goal_like = plain_layout if adds_a_step else None
+        product_layout = new_layout if is_new else unwrap(call.out)
+        addend = None if epilogue.c is None else unwrap(epilogue.c)
+        record_layout = self._record_layout()
         # The look at operands that are scaled along k gives their exponents along.
-        takes_exponents = evidence is not None and evidence.inner and not record_like
-        inner_like = None
-        if takes_exponents:
-            inner_like = _Layout((padded_length(problem.k),), torch.int32)
-        program = self._program(
-            [
-                left,
-                right,
-                like,
-                record_like,
-                addend,
-                second_like,
-                goal_like,
-                inner_like,
-            ],
-            (None, None),
-            call.shift,
-            own,
+        takes_exponents = (
+            evidence is not None and evidence.inner and record_layout is None
         )
+        inner_layout = None
+        if takes_exponents:
+            inner_layout = _Layout((padded_length(problem.k),), torch.int32)
+        layouts = _Tensors(
+            left,
+            right,
+            product_layout,
+            record_layout,
+            c=addend,
+            second=product_layout if self._has_two_parts else None,
+            combined=new_layout if adds_a_step else None,
+            inner=inner_layout,
+        )
+        program = self._program(layouts, (None, None), call.shift, epilogue)
         certifies = self.plan.certifies and self.steps.certify is not None
 
         def again(
@@ -325,27 +353,26 @@ class CudaProgram:
             if not is_direct:
                 product = torch.empty(call.shape, dtype=dtype, device=device)
             record = self._record(device)
-            tensors = [t for t in (x, y, product, record, c) if t is not None]
+            second = torch.empty_like(product) if self._has_two_parts else None
             result = product
-            if self._has_two_parts:
-                tensors.append(torch.empty_like(result))
-            if adds_a_step:
-                # The last step reads C entry by entry before it writes there; where a
-                # certificate may refuse the product, C is wanted again.
-                if target is not None and not certifies and _is_plain(target):
-                    result = target
-                tensors.append(result)
-            if takes_exponents:
-                tensors.append(exponents)
-            program(*tensors, scalars=() if own.idle else (alpha, beta))
+            # The last step reads C entry by entry before it writes there; where a
+            # certificate may refuse the product, C is wanted again.
+            is_last_direct = adds_a_step and target is not None and not certifies
+            if is_last_direct and _is_plain(target):
+                result = target
+            combined = result if adds_a_step else None
+            inner = exponents if takes_exponents else None
+            tensors = _Tensors(x, y, product, record, c, second, combined, inner)
+            scalars = () if epilogue.idle else (alpha, beta)
+            program(*tensors.present(), scalars=scalars)
             if certifies and not self._certificate(record).holds:
                 return None
             if result is target:
                 count_change(target)
             elif target is not None:
                 result = target.copy_(result.view(target.shape))
-            if self._has_two_parts:
-                return result, tensors[-1]
+            if second is not None:
+                return result, second
             if call.deliver is None:
                 return result
             return call.deliver(self._outcome(result, record))
@@ -353,9 +380,10 @@ class CudaProgram:
         if evidence is None:
             return again
         layout = tuple(
-            None if x is None else facts_of(x) for x in (left, right, like, addend)
+            None if x is None else facts_of(x)
+            for x in (left, right, product_layout, addend)
         )
-        kind = call.shift, own.idle, call.deliver is None, self.plan.rounding
+        kind = call.shift, epilogue.idle, call.deliver is None, self.plan.rounding
         return self._looking_first(again, evidence, (left, right), (*layout, *kind))
 
     def _looking_first(
@@ -413,12 +441,15 @@ class CudaProgram:
             return _is_plain(out)
         return not self.steps.contiguous_rows or out.stride(2) == 1 or out.shape[2] == 1
 
+    def _record_layout(self) -> _Layout | None:
+        """That of the record; None where the device decides nothing."""
+        words = self.steps.record
+        return _Layout((words,), torch.int64) if words else None
+
     def _record(self, device: Any) -> Tensor:
-        return (
-            torch.empty(self.steps.record, dtype=torch.int64, device=device)
-            if self.steps.record
-            else None
-        )
+        """Memory for the record, which the program clears; None without one."""
+        words = self.steps.record
+        return torch.empty(words, dtype=torch.int64, device=device) if words else None
 
     def _certificate(self, record: Tensor, stream: Any = None) -> Certificate:
         """What the record says; waits for the current stream, or for the device if
@@ -432,16 +463,18 @@ class CudaProgram:
         return found
 
     def _run(
-        self, tensors: list[Any], ready: tuple[Any, Any], shift: int, own: Epilogue
+        self, tensors: _Tensors, ready: _Ready, shift: int, epilogue: Epilogue
     ) -> None:
+        """Run the program of these tensors, which applies these scalars."""
         planes = [x for pair in ready if pair is not None for x in pair]
-        self._program(tensors, ready, shift, own)(
-            *(x for x in (*tensors, *planes) if x is not None),
-            scalars=() if own.idle else (own.alpha.real, own.beta.real),
-        )
+        scalars: tuple[float, ...] = ()
+        if not epilogue.idle:
+            scalars = epilogue.alpha.real, epilogue.beta.real
+        program = self._program(tensors, ready, shift, epilogue)
+        program(*tensors.present(), *planes, scalars=scalars)
 
     def _program(
-        self, tensors: list[Any], ready: tuple[Any, Any], shift: int, own: Epilogue
+        self, tensors: _Tensors, ready: _Ready, shift: int, epilogue: Epilogue
     ) -> Program:
         """The program of tensors of this layout, kept for the next ones."""
         facts = tuple(None if x is None else facts_of(x) for x in tensors)
@@ -449,51 +482,70 @@ class CudaProgram:
             None if pair is None else tuple((x.shape, x.stride()) for x in pair)
             for pair in ready
         )
-        key = "program", self.plan, self.device, facts, planes, shift, own.idle
-        return once(
-            key,
-            lambda: (
-                self._built(self.plan, tensors, ready, shift, own).finish().compile()
-            ),
-            self.device,
-        )
+
+        def make() -> Program:
+            program = self._built(self.plan, tensors, ready, shift, epilogue)
+            return program.finish().compile()
+
+        key = "program", self.plan, self.device, facts, planes, shift, epilogue.idle
+        return once(key, make, self.device)
 
     def _built(
         self,
         plan: Plan,
-        tensors: list[Any],
-        ready: tuple[Any, Any],
+        tensors: _Tensors,
+        ready: _Ready,
         shift: int,
-        own: Epilogue,
+        epilogue: Epilogue,
     ) -> Program:
+        """The launches of a plan, written down for tensors of this layout."""
         program = Program(self.device)
-        buffers = [
-            None if x is None else program.operand(x, is_zero=i == 3)
-            for i, x in enumerate(tensors)
-        ]
-        a, b, out = cast(list[Buffer], buffers[:3])
-        record, c, second, goal, inner = buffers[3:]
-        splits = [
-            None if pair is None else tuple(program.operand(x) for x in pair)
-            for pair in ready
-        ]
-        # Programs of all scalars are the same, but for what has none.
-        has_scalars = not own.idle and plan.rounding == NEAREST
-        alpha = scalar(0) if has_scalars else 1.0
-        beta = scalar(1) if has_scalars and c is not None else 0.0
-        arguments = Arguments(
-            *(a, b, out, record, shift),
-            ready=(splits[0], splits[1]),
-            second=second,
-            inner=inner,
+
+        def operand(x: Any, *, is_zero: bool = False) -> Any:
+            return None if x is None else program.operand(x, is_zero=is_zero)
+
+        # Operands come in the order in which the program takes them.
+        buffers = _Tensors(
+            a=operand(tensors.a),
+            b=operand(tensors.b),
+            product=operand(tensors.product),
+            record=operand(tensors.record, is_zero=True),
+            c=operand(tensors.c),
+            second=operand(tensors.second),
+            combined=operand(tensors.combined),
+            inner=operand(tensors.inner),
         )
-        if goal is None:
-            arguments = replace(arguments, alpha=alpha, beta=beta, c=c)
+        left, right = (
+            None
+            if pair is None
+            else (program.operand(pair[0]), program.operand(pair[1]))
+            for pair in ready
+        )
+
+        # Programs of all scalars are the same, but for what has none.
+        has_scalars = not epilogue.idle and plan.rounding == NEAREST
+        alpha = scalar(0) if has_scalars else 1.0
+        beta = scalar(1) if has_scalars and buffers.c is not None else 0.0
+        arguments = Arguments(
+            buffers.a,
+            buffers.b,
+            buffers.product,
+            buffers.record,
+            shift,
+            ready=(left, right),
+            second=buffers.second,
+            inner=buffers.inner,
+        )
+        if buffers.combined is None:
+            arguments = replace(arguments, alpha=alpha, beta=beta, c=buffers.c)
         self.steps.write(plan, arguments)
+
+        # Steps behind those of the plan.
+        product = cast(Buffer, buffers.product)
         if plan.problem.mirror:
-            mirror(out, plan.problem.mirror == "C")
-        if goal is not None:
-            combine_in_place(out, alpha, beta, c, goal)
+            mirror(product, plan.problem.mirror == "C")
+        if buffers.combined is not None:
+            combine_in_place(product, alpha, beta, buffers.c, buffers.combined)
         return program
 
 
