@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hifigemm.linalg import scaling
 from hifigemm.linalg.scaling import equilibration, matching, scaled_system
 from hifigemm.numerics.bits import LEAST
 
@@ -77,6 +78,46 @@ def test_a_matching_is_that_of_the_largest_product(n):
             for order in permutations(range(n))
         )
         assert rows.sum() + columns.sum() == -best
+
+
+def largest_columns(sizes, order):
+    """The largest t <= 0 with s of a matching along a permutation: row i to order[i]."""
+    n = len(sizes)
+    columns = np.zeros(n, np.int64)
+    for _ in range(n):
+        # s + t is -size along the permutation, and at most -size elsewhere.
+        rows = [-sizes[i, order[i]] - columns[order[i]] for i in range(n)]
+        for i in range(n):
+            columns = np.minimum(columns, -sizes[i] - rows[i])
+    return columns
+
+
+@pytest.mark.parametrize("entries", [1, 2**22])
+@pytest.mark.parametrize("spread", [1, 3, 200])
+def test_a_matching_is_the_one_with_the_largest_columns(monkeypatch, entries, spread):
+    """So it depends neither on the order of the search nor on how much is done at once."""
+    monkeypatch.setattr(scaling, "_ENTRIES", entries)
+    rng = np.random.default_rng(spread)
+    for n in (1, 2, 3, 4, 5, 6) * 5:
+        sizes = rng.integers(-spread, spread + 1, (n, n))
+        sizes[rng.random((n, n)) < 0.2] = scaling._ZERO
+        rows, columns = matching(sizes)
+        order = max(permutations(range(n)), key=lambda p: sum(sizes[range(n), list(p)]))
+        np.testing.assert_array_equal(columns[0], largest_columns(sizes, order))
+        along = sizes[range(n), list(order)]
+        np.testing.assert_array_equal(rows[:, 0] + columns[0, list(order)], -along)
+
+
+@pytest.mark.parametrize("n", [40, 90])
+def test_rows_and_columns_in_any_units_are_matched(n):
+    rng = np.random.default_rng(n)
+    noise = rng.integers(-10, 1, (n, n))
+    noise[np.arange(n), rng.permutation(n)] = 0
+    units = rng.integers(-300, 300, (n, 1)) + rng.integers(-300, 300, (1, n))
+    rows, columns = matching(noise + units)
+    scaled = noise + units + rows + columns
+    assert scaled.max() == 0
+    assert rows.sum() + columns.sum() == -units.diagonal().sum()
 
 
 def test_equilibration_brings_all_largest_exponents_to_zero():

@@ -39,6 +39,8 @@ _ZERO = -(10**6)
 """In the place of the exponent of a zero: below all others, and no sum overflows."""
 _FAR = np.int64(2**60)
 """Above the length of every path."""
+_ENTRIES = 2**22
+"""Costs that are looked at in one pass of a matching: 32 MiB."""
 _HIGHEST = 500
 """Exponents of scaled entries up to here leave room for the products of two."""
 
@@ -155,7 +157,8 @@ def matching(sizes: Array) -> tuple[Array, Array]:
     that of the largest product of entries [ON96].
 
     The Hungarian method: s and t are the dual variables of the assignment of rows to
-    columns, whose costs are exponents with the other sign.
+    columns, whose costs are exponents with the other sign. Among all such t they are the
+    largest that are 0 or below, whatever the order of the search.
     """
     n = len(sizes)
     costs = -to_host(sizes)
@@ -163,36 +166,60 @@ def matching(sizes: Array) -> tuple[Array, Array]:
     columns = np.zeros(n, np.int64)
     row_of = np.full(n, -1)
     for row in range(n):
-        # A shortest path from this row to a column that no row has yet
-        distances = np.full(n, _FAR)
-        previous = np.full(n, -1)
-        is_done = np.zeros(n, bool)
-        current_row = row
-        column = -1
-        while True:
-            reduced = costs[current_row] - rows[current_row] - columns
-            is_closer = ~is_done & (reduced < distances)
-            distances[is_closer] = reduced[is_closer]
-            previous[is_closer] = column
-            column = int(np.argmin(np.where(is_done, 2 * _FAR, distances)))
+        column, settled, distances = _shortest_path(row, costs, rows, columns, row_of)
 
-            # Dual variables change so that the step to this column costs nothing
-            step = distances[column]
-            rows[row] += step
-            rows[row_of[is_done]] += step
-            columns[is_done] -= step
-            distances[~is_done] -= step
-            is_done[column] = True
-            if row_of[column] < 0:
-                break
-            current_row = int(row_of[column])
+        # Dual variables change so that no edge on the way costs anything.
+        distance = distances[column]
+        change = distance - distances[settled]
+        rows[row] += distance
+        rows[row_of[settled]] += change
+        columns[settled] -= change
 
-        # Along the path each column takes the row of the column before
-        while column >= 0:
-            column_before = int(previous[column])
-            row_of[column] = row if column_before < 0 else row_of[column_before]
-            column = column_before
+        # From its end on, each column of the path takes the row of the one before: the
+        # first that was settled of those with an edge to it without costs.
+        while costs[row, column] != rows[row] + columns[column]:
+            settled_rows = row_of[settled]
+            reduced = costs[settled_rows, column] - rows[settled_rows]
+            before = settled[np.argmax(reduced == columns[column])]
+            row_of[column] = row_of[before]
+            column = before
+        row_of[column] = row
     return to_device_of(sizes, rows[:, None]), to_device_of(sizes, columns[None, :])
+
+
+def _shortest_path(
+    row: int, costs: Array, rows: Array, columns: Array, row_of: Array
+) -> tuple[int, Array, Array]:
+    """The nearest column that has no row yet, the columns that were settled before it in
+    their order, and the distances of all columns from a row.
+
+    Exponents are small integers, so that many columns have the same distance. They are
+    settled at once, in one pass over their rows.
+    """
+    distances = costs[row] - rows[row] - columns
+    open_distances = distances.copy()
+    settled: list[Array] = []
+    most_columns = max(_ENTRIES // len(columns), 1)
+    while True:
+        nearest = open_distances.min()
+        nearest_columns = np.flatnonzero(open_distances == nearest)
+        has_no_row = row_of[nearest_columns] < 0
+        if has_no_row.any():
+            column = int(nearest_columns[np.argmax(has_no_row)])
+            none = np.zeros(0, np.intp)
+            return column, np.concatenate([none, *settled]), distances
+
+        new = nearest_columns[:most_columns]
+        settled.append(new)
+        open_distances[new] = _FAR
+
+        # Shorter ways by the rows of these columns.
+        by_row = costs[row_of[new]]
+        by_row -= (rows[row_of[new]] - nearest)[:, None]
+        lengths = by_row.min(axis=0) - columns
+        is_shorter = (lengths < distances) & (open_distances < _FAR)
+        distances[is_shorter] = lengths[is_shorter]
+        open_distances[is_shorter] = lengths[is_shorter]
 
 
 def is_wide(a: Array) -> bool:
