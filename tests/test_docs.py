@@ -222,3 +222,28 @@ def test_a_page_that_is_hard_to_read_is_refused(tmp_path, capsys, body, found):
     )
     assert check_docs.check_site(tmp_path) == 1
     assert found in capsys.readouterr().out
+
+
+MAP = ROOT / "docs" / "life-of-a-product.md"
+NAMED = re.compile(r"`([\w/]+\.(?:py|c))` \(((?:`[\w.]+`(?:, )?)+)")
+"""A file, and behind it the functions and classes in it."""
+
+
+def files_called(name):
+    """The sources that the map may mean: it leaves out folders that its text names."""
+    package = Path(hg.__file__).parent
+    folders = package, package / "engines" / "kernels", package / "engines" / "cuda"
+    return [path for folder in (ROOT, *folders) if (path := folder / name).exists()]
+
+
+def test_the_map_names_functions_where_they_are():
+    named = NAMED.findall(MAP.read_text("utf-8"))
+    assert len(named) > 50
+    missing = []
+    for file, texts in named:
+        sources = [path.read_text("utf-8") for path in files_called(file)]
+        for name in re.findall(r"[\w.]+", texts):
+            word = re.compile(rf"\b{re.escape(name.rpartition('.')[2])}\b")
+            if not any(word.search(source) for source in sources):
+                missing.append(f"{file} ({name})")
+    assert missing == []

@@ -49,7 +49,7 @@ class Rounding(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What `three_words.rounded_sums` calls it."""
+        """What `three_words.certified_sums` calls it."""
         return self.result if self.has_two_parts else "nearest"
 
 
