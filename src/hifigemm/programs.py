@@ -149,7 +149,9 @@ def key_of(
     return_report: bool = False,
 ) -> Hashable:
     """The kind of a call; None for calls that are not repeated."""
-    layout = _arrays(a, b, out) if type(a) is np.ndarray else _tensors(a, b, out)
+    is_array = type(a) is np.ndarray
+    layout_of = _layout_of_arrays if is_array else _layout_of_tensors
+    layout = layout_of(a, b, out)
     if layout is None:
         return None
     return (
@@ -165,7 +167,7 @@ def key_of(
     )
 
 
-def _arrays(a: Array, b: Any, out: Any) -> Layout | None:
+def _layout_of_arrays(a: Array, b: Any, out: Any) -> Layout | None:
     """The part of a key that two arrays of NumPy give; None for other operands."""
     if type(b) is not np.ndarray or a.dtype not in _ON_HOST or a.dtype != b.dtype:
         return None
@@ -177,7 +179,7 @@ def _arrays(a: Array, b: Any, out: Any) -> Layout | None:
     return "numpy", a.shape, b.shape, a.dtype.char, of_out
 
 
-def _tensors(a: Any, b: Any, out: Any) -> Layout | None:
+def _layout_of_tensors(a: Any, b: Any, out: Any) -> Layout | None:
     """The part of a key that plain tensors give, which on a GPU lie on the current
     device; None for other operands.
     """

@@ -268,25 +268,29 @@ class NativeProgram:
         """
         p = self.plan.problem
         bound = native_bound(p.terms, p.fmt.u)
+        left = unwrap(a)
+        right = unwrap(b)
+        # The product is the result where nothing is made of it.
         target = None if shift or not epilogue.idle else out
-        left, right = unwrap(a), unwrap(b)
-        made = _native_matmul(left, right, None if target is None else unwrap(target))
-        if self.plan.certifies and (shift or not _is_ordinary(made, left, right, p)):
+        destination = None if target is None else unwrap(target)
+        product = _native_matmul(left, right, destination)
+        if self.plan.certifies and (shift or not _is_ordinary(product, left, right, p)):
             uncertified = Certificate(False, self.plan.scheme, bound, 1, p.k)
-            return Outcome(wrap(made), bound, 1.0, certificate=lambda: uncertified)
+            return Outcome(wrap(product), bound, 1.0, certificate=lambda: uncertified)
         if target is not None:
             return Outcome(target, bound, 1.0)
-        c = wrap(_mirrored(made, p.mirror))
-        if shift <= -_NEAR and _sums_remake(left, right, made):
+        c = wrap(_mirrored(product, p.mirror))
+        if shift <= -_NEAR and _sums_remake(left, right, product):
             # A B may have overflowed where 2**shift A B does not.
             from hifigemm.engines.kernels.rounded_sums import rounded_sums as sums
 
-            c, power, shift = scale_entries(c, shift), shift, 0
-            sums(left, right, unwrap(c), shift=power, remakes=True)
-        if shift and not epilogue.idle:
-            epilogue, shift = epilogue.times_power(shift), 0
-        if shift:
             c = scale_entries(c, shift)
+            sums(left, right, unwrap(c), shift=shift, remakes=True)
+        elif shift and epilogue.idle:
+            c = scale_entries(c, shift)
+        elif shift:
+            epilogue = epilogue.times_power(shift)
+
         if epilogue.idle or find_spec("triton") is None:
             return Outcome(epilogue.apply(c), bound, 1.0)
 
