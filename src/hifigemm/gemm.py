@@ -40,7 +40,7 @@ from hifigemm.programs import (
 )
 from hifigemm.request import Request
 from hifigemm.road import deliver, product, product_plus, quiet
-from hifigemm.schemes import Ozaki1, Scheme
+from hifigemm.schemes import Scheme
 from hifigemm.schemes.auto import as_scheme
 from hifigemm.transforms import (
     belongs_to_jax,
@@ -581,8 +581,8 @@ def _may_round_once(accuracy: Accuracy) -> bool:
 
 def _is_one_sided(request: Request, plans: Sequence[Plan]) -> bool:
     """Whether -A B may have other bits than the negated product of A and B."""
-    schemes = [request.scheme, *(plan.scheme for plan in plans)]
-    return any(isinstance(as_scheme(scheme), Ozaki1) for scheme in schemes)
+    schemes = [as_scheme(request.scheme), *(plan.scheme for plan in plans)]
+    return any(scheme is not None and not scheme.negates_products for scheme in schemes)
 
 
 def _negated(x: Any, dtype: np.dtype[Any]) -> Any:
