@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -147,6 +147,13 @@ def best_cuts(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
     return cuts
 
 
+class _Power(NamedTuple):
+    """A power of a matrix, and how often each product of the chain is a factor of it."""
+
+    value: Any
+    uses: list[int]
+
+
 def matrix_power(
     a: Any,
     n: int,
@@ -209,26 +216,23 @@ def matrix_power(
     num_products = n.bit_length() + n.bit_count() - 2
     products.check_chain(num_products, f"the power {n}")
 
-    def product(
-        x: Any, uses_in_x: list[int], y: Any, uses_in_y: list[int]
-    ) -> tuple[Any, list[int]]:
-        """x y, and how often each product of the chain is a factor of it."""
-        uses = [i + j for i, j in zip(uses_in_x, uses_in_y)]
+    def product(x: _Power, y: _Power) -> _Power:
+        """x y, with the products of the chain that are factors of it."""
+        uses = [i + j for i, j in zip(x.uses, y.uses)]
         uses[products.count] += 1
-        return products(x, y), uses
+        return _Power(products(x.value, y.value), uses)
 
     # Square up to the lowest bit of n that is 1, then multiply by the squares that
     # belong to the other ones.
-    square = a, [0] * num_products
+    square = _Power(a, [0] * num_products)
     while n % 2 == 0:
         n //= 2
-        square = product(*square, *square)
+        square = product(square, square)
     power = square
     n //= 2
     while n > 0:
-        square = product(*square, *square)
+        square = product(square, square)
         if n % 2:
-            power = product(*power, *square)
+            power = product(power, square)
         n //= 2
-    value, uses = power
-    return products.chain(value, None, uses)
+    return products.chain(power.value, None, power.uses)

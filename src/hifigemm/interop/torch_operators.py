@@ -268,8 +268,9 @@ def stacked(operands: Sequence[tuple[Tensor, int | None]]) -> list[Tensor]:
     for x, axis in operands:
         if axis is not None:
             x = x.movedim(axis, 0)
-            ones = (1,) * (rank - x.dim() + 1)
-            x = x.reshape(x.shape[0], *ones, *x.shape[1:])
+            # Axes of length one take the place of those that x lacks.
+            while x.dim() <= rank:
+                x = x.unsqueeze(1)
         result.append(x)
     return result
 

@@ -465,25 +465,29 @@ def round_correctly(
     )
     places = empty((_LISTED,), torch.int64, out)
     counter = cleared(1, out)
-    sides = [
-        (
-            made.exponents,
-            needed,
-            made.exponents.stride(0) if len(made.planes) > 1 else 0,
-        )
-        for made, needed in zip(slices, ends.needed, strict=True)
-    ]
-    scalars = shift, m, n, k
+    # For each side its exponents and the stride of them along the stack.
+    left, right = (x.exponents for x in slices)
+    left_stride, right_stride = (
+        x.exponents.stride(0) if len(x.planes) > 1 else 0 for x in slices
+    )
+    left_needed, right_needed = ends.needed
+    left_lowest, right_lowest = ends.lowest
+    strided_out = (out, *out.stride())
+    strided_operands = tuple(operand_arguments(operands))
     _round(
         (batch * m * -(-n // _BLOCK),),
         tuple(argument for x in sums for argument in (x, x.stride(0))),
-        *sides,
-        (out, *out.stride()),
-        tuple(operand_arguments(operands)),
+        (left, left_needed, left_stride),
+        (right, right_needed, right_stride),
+        strided_out,
+        strided_operands,
         places,
         counter,
         _LISTED,
-        *scalars,
+        shift,
+        m,
+        n,
+        k,
         sums[0].stride(2),
         sums[0].stride(1),
         KIND=kind,
@@ -497,14 +501,15 @@ def round_correctly(
         counter,
         record,
         ends.most,
-        *(
-            (x, lowest, stride)
-            for (x, _, stride), lowest in zip(sides, ends.lowest, strict=True)
-        ),
-        (out, *out.stride()),
-        tuple(operand_arguments(operands)),
+        (left, left_lowest, left_stride),
+        (right, right_lowest, right_stride),
+        strided_out,
+        strided_operands,
         _LISTED,
-        *scalars,
+        shift,
+        m,
+        n,
+        k,
         BETA=beta,
         SINGLE=kind.single,
         TERMS=_TERMS,

@@ -194,15 +194,24 @@ def restore_special_values(
         return
     batch, m, n = c.shape
     number, lower_limit, upper_limit = predicate or NO_PREDICATE
-    is_flat = c.stride()[1:] == (n, 1) and (batch == 1 or c.stride(0) == m * n)
+    c_batch, c_row, c_column = c.stride()
+    _, left_batch, left_row, left_k = strided(a)
+    _, right_batch, right_k, right_column = strided(b)
+    is_flat = (c_row, c_column) == (n, 1) and (batch == 1 or c_batch == m * n)
     _launch(
         (batch * triton.cdiv(m * n, _BLOCK),),
         real_view(c),
-        *c.stride(),
+        c_batch,
+        c_row,
+        c_column,
         real_view(a),
-        *strided(a)[1:],
+        left_batch,
+        left_row,
+        left_k,
         real_view(b),
-        *strided(b)[1:],
+        right_batch,
+        right_k,
+        right_column,
         m * n,
         n,
         a.shape[2],

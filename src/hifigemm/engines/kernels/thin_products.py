@@ -199,13 +199,17 @@ def thin_product(a: Any, v: Any, *, of_magnitudes: bool) -> Any:
 
 def write_thin_product(a: Any, columns: Any, out: Any, *, of_magnitudes: bool) -> None:
     """The same for the columns of V, k x n in memory, to those of the result, k x m."""
+    m, n = a.shape
+    row_stride, column_stride = a.stride()
     _launch(
-        (triton.cdiv(a.shape[0], _ROWS),),
+        (triton.cdiv(m, _ROWS),),
         a,
         columns,
         out,
-        *a.shape,
-        *a.stride(),
+        m,
+        n,
+        row_stride,
+        column_stride,
         COLUMNS=columns.shape[0],
         MAGNITUDES=of_magnitudes,
         ROWS=_ROWS,
@@ -245,15 +249,19 @@ def residual(a: Any, words: Any, b: Any) -> tuple[Any, Any, int]:
 
 def write_residual(a: Any, words: Any, b: Any, q: Any, sizes: Any) -> None:
     """The same for tensors in memory, to q and sizes."""
+    m, n = a.shape
+    row_stride, column_stride = a.stride()
     _launch_residual(
-        (triton.cdiv(a.shape[0], _ROWS_OF_RESIDUAL),),
+        (triton.cdiv(m, _ROWS_OF_RESIDUAL),),
         a,
         words,
         b,
         q,
         sizes,
-        *a.shape,
-        *a.stride(),
+        m,
+        n,
+        row_stride,
+        column_stride,
         WORDS=words.shape[0],
         FMA=q.is_cuda,
         ROWS=_ROWS_OF_RESIDUAL,
