@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from hifigemm.accuracy import Target
 from hifigemm.exceptions import PlanError
@@ -142,6 +142,14 @@ def blocks_of_shape(
                 )
 
 
+class Choice(Protocol):
+    """What a report asks of a scheme, beside its text; see `schemes.Scheme`."""
+
+    @property
+    def is_native(self) -> bool:
+        """True if the engine's library makes the product by itself."""
+
+
 @dataclass(frozen=True)
 class Plan(Shown):
     """What will run for a problem. Immutable, reusable for operands of the same k and
@@ -174,6 +182,7 @@ class Plan(Shown):
     """
 
     problem: Problem
+    # Schemes are Any here: readers of a plan know their class, and read its fields.
     asked: Any  # the scheme that was forced; None for the library's choice
     scheme: Any  # the dataclass with its counts filled in
     target: Target  # what was asked for
@@ -350,7 +359,7 @@ class Product:
 class Decision:
     """The attributes of a `Report` that the operands may decide."""
 
-    scheme: Any
+    scheme: Choice | None  # None: that of each rank, on a mesh
     num_products: int
     bound: float
     correct: bool

@@ -31,7 +31,7 @@ from hifigemm.numerics.integer_sums import NEAREST, Rounding
 from hifigemm.numerics.subnormals import is_ieee
 from hifigemm.numerics.three_words import open_block
 from hifigemm.operands import Operands, Prepared, usable_split
-from hifigemm.plan import Decision, Evidence, Plan, Report, Verification
+from hifigemm.plan import Choice, Decision, Evidence, Plan, Report, Verification
 from hifigemm.planner import (
     check_strict,
     for_problem,
@@ -222,7 +222,7 @@ def report_on(
     Where alpha and beta are applied to the product, the result is not final.
     """
     # Functions must not hold the outcome, and with it the memory of its values.
-    scheme = plan.scheme
+    scheme: Choice = plan.scheme
     num_products = outcome.num_products
     bound = outcome.bound
     k_block = plan.k_block
