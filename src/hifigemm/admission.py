@@ -22,7 +22,7 @@ _DTYPES = {"int64": np.dtype(np.int64), "object": np.dtype(object)}
 
 
 def admit(
-    a: Any, b: Any, out: Any, library: Library, request: Request
+    a: object, b: object, out: object, library: Library, request: Request
 ) -> tuple[Operands, Request]:
     """Both operands of a product as the road takes them, and what is asked of it.
 
@@ -74,7 +74,7 @@ def integer_dtype(
     a: np.dtype[Any],
     b: np.dtype[Any],
     request: Request,
-    out: Any,
+    out: object,
     library: Library,
 ) -> np.dtype[Any]:
     """The dtype of a product of integers: that of an `out` of integers where every

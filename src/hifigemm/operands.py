@@ -61,7 +61,7 @@ class Prepared(Generic[_Source_co]):
         return f"Prepared({self.side}, shape={self.shape}, {self.dtype}, {planes}, {self.plan.scheme})"
 
 
-def as_operand(x: Any, name: str, library: Library) -> Array | Prepared:
+def as_operand(x: object, name: str, library: Library) -> Array | Prepared:
     """x as an array of at least one dimension, or as the Prepared that it is.
 
     Raises TypeError: what is not numeric, and what `Library.asarray` refuses.
@@ -77,14 +77,14 @@ def as_operand(x: Any, name: str, library: Library) -> Array | Prepared:
     return x
 
 
-def as_addend(x: Any, library: Library) -> Array:
+def as_addend(x: object, library: Library) -> Array:
     """C, which may be a scalar; errors as of `as_operand`."""
     if isinstance(x, Prepared):
         raise TypeError("c is a prepared operand; pass the array itself")
     return widened(_numbers(x, "c", library))
 
 
-def _numbers(x: Any, name: str, library: Library) -> Array:
+def _numbers(x: object, name: str, library: Library) -> Array:
     """x as an array of numbers, or of objects, which `exact_words` reads."""
     x = library.asarray(x, name)
     if x.dtype.kind == "O" and x.ndim:
@@ -261,7 +261,7 @@ def stacked(
     return x.reshape(shape)
 
 
-def as_out(out: Any) -> Any:
+def as_out(out: object) -> Any:
     """`out`, which may be the only entry of a tuple as NumPy takes it."""
     if isinstance(out, tuple):
         if len(out) != 1:

@@ -17,6 +17,7 @@ import numpy as np
 from hifigemm.accuracy import Accuracy
 from hifigemm.functions.products import Products
 from hifigemm.functions.verbs import as_arrays, identities, join, shape_of
+from hifigemm.libraries import AnyArray
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 
 def multi_dot(
-    arrays: Sequence[Any],
+    arrays: Sequence[object],
     *,
-    out: Any = None,
+    out: object = None,
     accuracy: Accuracy = None,
     scheme: SchemeName | Scheme = "auto",
     engine: str | None = None,
@@ -110,12 +111,12 @@ def _check_chain(shapes: Sequence[tuple[int, ...]]) -> None:
 
 
 def _product_of_range(
-    arrays: Sequence[Any],
+    arrays: Sequence[AnyArray],
     cuts: dict[tuple[int, int], int],
     products: Products,
     first: int,
     last: int,
-) -> Any:
+) -> AnyArray:
     """The product of the matrices first to last."""
     if first == last:
         return arrays[first]
@@ -150,12 +151,12 @@ def best_cuts(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
 class _Power(NamedTuple):
     """A power of a matrix, and how often each product of the chain is a factor of it."""
 
-    value: Any
+    value: AnyArray
     uses: list[int]
 
 
 def matrix_power(
-    a: Any,
+    a: object,
     n: int,
     *,
     accuracy: Accuracy = None,
