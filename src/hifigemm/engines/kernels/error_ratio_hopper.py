@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.common import place_of, tiles_of, unfolded
 from hifigemm.engines.kernels.error_ratio import MARGIN
 from hifigemm.engines.kernels.hopper_ring import (
@@ -384,7 +384,7 @@ _ratio = Launch(_ratio_kernel)
 
 def launch(
     sizes: Sizes,
-    out: torch.Tensor,
+    out: TensorLike,
     terms: int,
     tile: Tile,
     enough_bits: int,

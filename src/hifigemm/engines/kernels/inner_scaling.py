@@ -31,6 +31,7 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.common import (
     LARGEST,
     NO_PREDICATE,
@@ -554,10 +555,10 @@ _keep = Launch(keep_kernel)
 
 
 def sampled_gap(
-    left: Any,
-    right: Any,
-    gap: Any,
-    exponents: Any = None,
+    left: TensorLike,
+    right: TensorLike,
+    gap: TensorLike,
+    exponents: TensorLike | None = None,
     predicate: Predicate | None = None,
 ) -> None:
     """Raise `gap`, an int64 tensor of one entry, to numerics.inner_scaling.sampled_gap.
@@ -596,7 +597,9 @@ def padded_length(k: int) -> int:
     return -(-k // PADDING) * PADDING
 
 
-def _pieces(x: Any, axis: int, room: int, first: int) -> Iterator[tuple[Any, int]]:
+def _pieces(
+    x: TensorLike, axis: int, room: int, first: int
+) -> Iterator[tuple[Any, int]]:
     """Parts of a stack with vectors for as many bytes of exponents, and the number of
     the first vector of each; `first` is that of the whole stack.
     """
@@ -614,7 +617,7 @@ def _pieces(x: Any, axis: int, room: int, first: int) -> Iterator[tuple[Any, int
             yield part, first + i * count + start
 
 
-def _counts(x: Any, axis: int) -> tuple[int, int]:
+def _counts(x: TensorLike, axis: int) -> tuple[int, int]:
     """Matrices of a stack, and vectors of each."""
     return x.shape[0], x.shape[3 - axis]
 
@@ -622,13 +625,13 @@ def _counts(x: Any, axis: int) -> tuple[int, int]:
 class _Operand(NamedTuple):
     """The real numbers of a stack, and strides along it, of vectors and along k."""
 
-    x: Any
+    x: TensorLike
     batch_stride: int
     vector_stride: int
     k_stride: int
 
 
-def _operand(x: Any, axis: int) -> _Operand:
+def _operand(x: TensorLike, axis: int) -> _Operand:
     """A stack as kernels take it, `axis` that of k."""
     width = 1 + x.is_complex()
     return _Operand(
@@ -640,7 +643,11 @@ def _operand(x: Any, axis: int) -> _Operand:
 
 
 def inner_exponents(
-    left: Any, right: Any, gap: Any, into: Any = None, room: int = _ROOM
+    left: TensorLike,
+    right: TensorLike,
+    gap: TensorLike,
+    into: TensorLike | None = None,
+    room: int = _ROOM,
 ) -> Any:
     """numerics.inner_scaling.inner_exponents, int32 (k,) padded with zeros.
 
@@ -775,11 +782,11 @@ def inner_exponents(
 
 
 def gaining_exponents(
-    left: Any,
-    right: Any,
-    mark: Any = None,
+    left: TensorLike,
+    right: TensorLike,
+    mark: TensorLike | None = None,
     predicate: Predicate | None = None,
-    into: Any = None,
+    into: TensorLike | None = None,
     room: int = _ROOM,
 ) -> Any:
     """d, int32 (k,) padded with zeros, where the operands gain by it, else zeros.

@@ -19,6 +19,7 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.common import place_of
 from hifigemm.engines.kernels.launch import Launch, empty
 from hifigemm.engines.kernels.residue_gemm import wrapped
@@ -124,7 +125,7 @@ def diagonals(
     *,
     config: Tile | None = None,
     ends: Any = None,
-) -> list[torch.Tensor]:
+) -> list[TensorLike]:
     """Integer sums of the products A_p B_q of slices over the diagonals p + q = s.
 
     The launches go to torch's current stream.
@@ -203,7 +204,7 @@ def windows(dtype: torch.dtype, beta: int, k: int) -> tuple[int, int]:
     return 2 ** (window.bit_length() - 1) * PITCH, (2**31 - 1) // terms * PITCH
 
 
-def tile_of(like: torch.Tensor, m: int, n: int, planes: int) -> Tile:
+def tile_of(like: TensorLike, m: int, n: int, planes: int) -> Tile:
     """The tile for slices of this dtype: a small one where large ones leave processors
     idle.
     """

@@ -21,6 +21,7 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.common import ROUND_DOUBLE, power_of_two
 from hifigemm.engines.kernels.launch import (
     Launch,
@@ -393,10 +394,10 @@ class Ends:
 
     lowest: tuple[Any, Any]
     needed: tuple[Any, Any]
-    most: Any
+    most: TensorLike
 
 
-def ends_of(left: Any, right: Any, slices: tuple[Slices, Slices]) -> Ends:
+def ends_of(left: TensorLike, right: TensorLike, slices: tuple[Slices, Slices]) -> Ends:
     """Launch the look for the ends of the rows of A and the columns of B.
 
     `slices` are those of the operands.
@@ -427,8 +428,8 @@ def round_correctly(
     sums: list[Any],
     slices: tuple[Slices, Slices],
     ends: Ends,
-    out: Any,
-    record: Any,
+    out: TensorLike,
+    record: TensorLike,
     *,
     shift: int,
     operands: tuple[Any, Any],

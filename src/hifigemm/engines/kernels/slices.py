@@ -27,6 +27,7 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.common import (
     ROUND_DOUBLE,
     ROUND_SINGLE,
@@ -220,11 +221,11 @@ class Slices:
 
     # tensor of integers in the dtype of the products, shape (batch or 1, vectors, count,
     # k_pitch)
-    planes: torch.Tensor
+    planes: TensorLike
     # int32 tensor, shape (batch or 1, vectors): 2**exponent is the unit of the first
     # slice of a row or column;
     # `NOT_FINITE` where it holds an Inf or NaN
-    exponents: torch.Tensor
+    exponents: TensorLike
     beta: int  # bits of a slice
 
 
@@ -234,7 +235,7 @@ def k_pitch(k: int) -> int:
 
 
 def slice_operands(
-    operands: Sequence[tuple[torch.Tensor, int]],
+    operands: Sequence[tuple[TensorLike, int]],
     count: int,
     beta: int,
     dtype: torch.dtype = torch.int8,

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.common import (
     NO_PREDICATE,
     Predicate,
@@ -171,9 +171,9 @@ _launch: Any = Launch(_restore_kernel)
 
 
 def restore_special_values(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    c: torch.Tensor,
+    a: TensorLike,
+    b: TensorLike,
+    c: TensorLike,
     *,
     predicate: Predicate | None = None,
 ) -> None:

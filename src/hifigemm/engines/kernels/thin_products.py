@@ -177,7 +177,7 @@ _launch: Any = Launch(_thin_product_kernel)
 _launch_residual: Any = Launch(_residual_kernel)
 
 
-def thin_product(a: Any, v: Any, *, of_magnitudes: bool) -> Any:
+def thin_product(a: torch.Tensor, v: torch.Tensor, *, of_magnitudes: bool) -> Any:
     """A V, or |A| V, a new tensor with columns in memory; a term passes n roundings at
     most.
 
@@ -197,7 +197,9 @@ def thin_product(a: Any, v: Any, *, of_magnitudes: bool) -> Any:
     return out.T
 
 
-def write_thin_product(a: Any, columns: Any, out: Any, *, of_magnitudes: bool) -> None:
+def write_thin_product(
+    a: torch.Tensor, columns: torch.Tensor, out: torch.Tensor, *, of_magnitudes: bool
+) -> None:
     """The same for the columns of V, k x n in memory, to those of the result, k x m."""
     m, n = a.shape
     row_stride, column_stride = a.stride()
@@ -223,7 +225,9 @@ def roundings(n: int) -> int:
     return min(n, triton.cdiv(n, _TERMS) + _TERMS.bit_length())
 
 
-def residual(a: Any, words: Any, b: Any) -> tuple[Any, Any, int]:
+def residual(
+    a: torch.Tensor, words: torch.Tensor, b: torch.Tensor
+) -> tuple[Any, Any, int]:
     """(q, s, t): b - A (x1 + ...) up to u |q| + (3 t + 10) u^2 s, s close to
     |A| (|x1| + ...) + |b| after t roundings.
 
@@ -247,7 +251,13 @@ def residual(a: Any, words: Any, b: Any) -> tuple[Any, Any, int]:
     return q, sizes, partial_sums
 
 
-def write_residual(a: Any, words: Any, b: Any, q: Any, sizes: Any) -> None:
+def write_residual(
+    a: torch.Tensor,
+    words: torch.Tensor,
+    b: torch.Tensor,
+    q: torch.Tensor,
+    sizes: torch.Tensor,
+) -> None:
     """The same for tensors in memory, to q and sizes."""
     m, n = a.shape
     row_stride, column_stride = a.stride()

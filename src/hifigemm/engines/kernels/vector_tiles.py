@@ -21,6 +21,7 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.launch import Launch, cleared
 from hifigemm.engines.kernels.tiles import gpu_of
 
@@ -81,11 +82,11 @@ class _Side:
 class _Operand(NamedTuple):
     """An operand as kernels take it; strides along the stack, the vectors and k."""
 
-    x: Any
-    planes: Any
-    exponents: Any
-    workspace: Any
-    loss: Any
+    x: TensorLike
+    planes: TensorLike
+    exponents: TensorLike
+    workspace: TensorLike
+    loss: TensorLike
     batch_stride: int
     vector_stride: int
     k_stride: int
@@ -102,7 +103,7 @@ class _SideArguments(NamedTuple):
     chunks: int
 
 
-def num_sms(x: torch.Tensor) -> int:
+def num_sms(x: TensorLike) -> int:
     """Multiprocessors of the device of a tensor.
 
     0 in the interpreter, where programs cannot wait for each other.
@@ -110,7 +111,7 @@ def num_sms(x: torch.Tensor) -> int:
     return gpu_of(x.device).num_sms if x.is_cuda else 0
 
 
-def side_of(x: torch.Tensor, axis: int, pitch: int, entries: int) -> _Side:
+def side_of(x: TensorLike, axis: int, pitch: int, entries: int) -> _Side:
     """The tiles of an operand (batch, m, k) or (batch, k, n), `axis` that of k.
 
     `pitch` is the length of a stored vector, `entries` those of a tile.
