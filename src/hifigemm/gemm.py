@@ -13,7 +13,7 @@ from hifigemm.augmented import as_factors
 from hifigemm.exact_words import in_words, one_word
 from hifigemm.exceptions import PlanError
 from hifigemm.libraries import Library, library_of
-from hifigemm.numerics.bits import Array, scale_entries
+from hifigemm.numerics.bits import Array, DType, scale_entries
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, frexp, is_moderate
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands import (
@@ -585,7 +585,7 @@ def _is_one_sided(request: Request, plans: Sequence[Plan]) -> bool:
     return any(scheme is not None and not scheme.negates_products for scheme in schemes)
 
 
-def _negated(x: Any, dtype: np.dtype[Any]) -> Any:
+def _negated(x: Any, dtype: DType) -> Any:
     """-x, of integers and bools in the dtype of the result; a prepared operand loses
     its split.
     """

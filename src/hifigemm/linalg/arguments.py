@@ -15,7 +15,7 @@ from hifigemm.exceptions import VerificationError
 from hifigemm.libraries import Library, library_of
 from hifigemm.linalg.arrays import check_not_capturing
 from hifigemm.linalg.upward import above, moduli
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import Array, DType
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands import Prepared, as_operand, converted, result_dtype
 from hifigemm.transforms import is_traced
@@ -30,11 +30,11 @@ class WideOperands:
 
     library: Library
     arrays: list[Array]
-    dtype: np.dtype[Any]
+    dtype: DType
     """Of the result: what NumPy promotes the operands to, float32 at least."""
 
     @property
-    def real(self) -> np.dtype[Any]:
+    def real(self) -> DType:
         """The dtype of radii: float32 or float64."""
         return np.finfo(self.dtype).dtype
 
@@ -159,7 +159,7 @@ def _error_of_torch() -> type[VerificationError]:
 
 
 def in_dtype(
-    x: Array, radius: Array, dtype: np.dtype[Any], nearest: Array | None = None
+    x: Array, radius: Array, dtype: DType, nearest: Array | None = None
 ) -> tuple[Array, Array]:
     """x, or the array in its place that is `nearest` to the solution, in a dtype, and
     its radius with the distance of the two, rounded upwards.

@@ -24,7 +24,7 @@ from hifigemm.linalg.certificate import Certificate
 from hifigemm.linalg.correct import correctly_rounded, rounded
 from hifigemm.linalg.inverse import certified_system
 from hifigemm.linalg.refinement import enclosure
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import Array, DType
 from hifigemm.transforms import opaque
 
 
@@ -129,7 +129,7 @@ def _stack(
 
 
 def _system(
-    a: Array, b: Array, dtype: np.dtype[Any], is_correct: bool
+    a: Array, b: Array, dtype: DType, is_correct: bool
 ) -> tuple[Array, Array, SolutionReport]:
     """x in a dtype, its radius and the report of one system."""
     certified = certified_system(a, b)

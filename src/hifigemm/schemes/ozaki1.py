@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32, FP64, INT8, Format
 from hifigemm.numerics import bounds, estimates
-from hifigemm.numerics.bits import Array, ceil_log2
+from hifigemm.numerics.bits import Array, DType, ceil_log2
 from hifigemm.numerics.blocking import (
     entries_within,
     largest_block,
@@ -391,7 +391,7 @@ def first_num_slices(problem: Problem, target: Target, slice_bits: int) -> int:
     return bounds.first_slice_count(slice_bits, bits)
 
 
-def storage_dtype(spec: ProductSpec) -> np.dtype[Any]:
+def storage_dtype(spec: ProductSpec) -> DType:
     """The smallest NumPy dtype that holds the words of a product."""
     dtypes = {"int8": np.int8, "fp16": np.float16, "fp64": np.float64}
     return np.dtype(dtypes.get(spec.name, np.float32))
