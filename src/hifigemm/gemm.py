@@ -172,7 +172,7 @@ def gemm(
     trans_b: Literal["N", "T", "C"] = "N",
     accuracy: Accuracy = None,
     scheme: str | Scheme = "auto",
-    out: Any = None,
+    out: object = None,
     engine: str | None = None,
     plan: Plan | None = None,
     workspace: int | None = None,
@@ -279,9 +279,9 @@ def gemm(
 
 @opaque
 def gemm_of_numbers(
-    a: Any,
-    b: Any,
-    c: Any = None,
+    a: object,
+    b: object,
+    c: object = None,
     accuracy: Accuracy = None,
     scheme: str | Scheme = "auto",
     workspace: int | None = None,
@@ -290,7 +290,7 @@ def gemm_of_numbers(
     beta: Scalar = 0.0,
     trans_a: Literal["N", "T", "C"] = "N",
     trans_b: Literal["N", "T", "C"] = "N",
-    out: Any = None,
+    out: object = None,
     engine: str | None = None,
     plan: Plan | None = None,
     return_report: bool = False,
@@ -390,7 +390,7 @@ def _key(
 
 
 def _admit(
-    a: Any, b: Any, c: Any, trans_a: str, trans_b: str, library: Library
+    a: object, b: object, c: Any, trans_a: str, trans_b: str, library: Library
 ) -> tuple[Operands, Array | None]:
     """op(A) and op(B) as the road takes them, and C in the dtype of the result."""
     x = as_operand(a, "a", library)
@@ -417,7 +417,7 @@ def _product(
     c: Array | None,
     request: Request,
     scalars: tuple[complex, complex],
-    out: Any,
+    out: object,
     key: Hashable,
 ) -> tuple[Array | None, Report]:
     """alpha A B + beta C with its report, in `out` where it can be written there; later

@@ -60,7 +60,7 @@ def product(
     shift: int = 0,
     epilogue: Epilogue = PLAIN,
     idle: str = "",
-    out: Any = None,
+    out: object = None,
     mirror: str = "",
     key: Hashable = None,
 ) -> tuple[Array | None, Report]:
@@ -480,7 +480,7 @@ def deliver(
     result: Array | None,
     report: Report,
     library: Library,
-    out: Any,
+    out: object,
     return_report: bool,
 ) -> Any:
     """The result in `out`, if there is one, as an array of the operands' library, with

@@ -33,12 +33,12 @@ class CupyLibrary(TensorLibrary):
         context.enter_context(torch.cuda.stream(_stream(self.device)))
         return context
 
-    def owns(self, x: Any) -> bool:
+    def owns(self, x: object) -> bool:
         """True for arrays of CuPy on this device."""
         cupy = sys.modules["cupy"]
         return isinstance(x, cupy.ndarray) and f"cuda:{x.device.id}" == self.device
 
-    def asarray(self, x: Any, name: str) -> Array:
+    def asarray(self, x: object, name: str) -> Array:
         """As in `Library`; arrays with strides that PyTorch does not have are copied.
 
         Raises TypeError: subclasses of CuPy's array. ValueError: `out` with such

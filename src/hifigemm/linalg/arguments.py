@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -56,7 +56,7 @@ def wide_operands(**named_operands: Any) -> WideOperands:
         return _converted(library, named_operands)
 
 
-def _converted(library: Library, named_operands: dict[str, Any]) -> WideOperands:
+def _converted(library: Library, named_operands: Mapping[str, object]) -> WideOperands:
     """Operands of one library in the dtype that they have in common."""
     arrays = [_array(x, name, library) for name, x in named_operands.items()]
 
@@ -67,7 +67,7 @@ def _converted(library: Library, named_operands: dict[str, Any]) -> WideOperands
     return WideOperands(library, [converted(x, wide) for x in arrays], dtype)
 
 
-def _array(x: Any, name: str, library: Library) -> Array:
+def _array(x: object, name: str, library: Library) -> Array:
     """x as an array with NumPy's interface."""
     array = as_operand(x, name, library)
     if isinstance(array, Prepared):
@@ -111,7 +111,7 @@ class Answers(Generic[Answer]):
             result[index] = getattr(value, name)
         return result
 
-    def check(self, solution: Callable[[], Any]) -> None:
+    def check(self, solution: Callable[[], object]) -> None:
         """Raise the error of one matrix, or that of a stack with what was proven as its
         attribute `solution`.
         """

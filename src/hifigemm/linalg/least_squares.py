@@ -63,7 +63,7 @@ _MOST_STEPS = 30
 
 
 @opaque
-def lstsq(a: Any, b: Any) -> VerifiedSolution:
+def lstsq(a: object, b: object) -> VerifiedSolution:
     """The x that minimises |b - A x|, or of least norm with A x = b, and a radius for
     every entry.
 

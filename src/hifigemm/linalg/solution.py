@@ -4,6 +4,7 @@ made.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +76,7 @@ class SolutionReport:
 
 @opaque
 def solution_of_numbers(
-    named_operands: dict[str, Any], accuracy: Any, return_report: bool
+    named_operands: Mapping[str, object], accuracy: Any, return_report: bool
 ) -> Any:
     """`solve` of the operands a and b, or of a and the identity, whose operations
     nothing records.

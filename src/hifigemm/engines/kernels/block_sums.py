@@ -16,8 +16,6 @@ On an H200 the kernel moves 3.9 TB/s.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -244,7 +242,7 @@ def block_sums(
     *,
     is_right: bool,
     predicate: Predicate | None = None,
-) -> Any:
+) -> TensorLike:
     """Sums modulo p of the blocks of one matrix, as numerics.strassen.block_sums.
 
     Residues are any representatives; the launch goes to torch's current stream.

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -183,7 +182,7 @@ def double_words_kernel(
         )
 
 
-_split: Any = Launch(double_words_kernel)
+_split = Launch(double_words_kernel)
 
 
 def split_doubles(
@@ -306,7 +305,7 @@ def double_sums_kernel(
         tl.store(target, filled, mask=inside & marked)
 
 
-_sums: Any = Launch(double_sums_kernel)
+_sums = Launch(double_sums_kernel)
 
 
 def double_sums(

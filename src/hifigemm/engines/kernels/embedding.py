@@ -7,8 +7,6 @@ kernels of real numbers.
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
@@ -71,7 +69,7 @@ def _embedding_kernel(
         tl.store(upper_row + cols, im, mask=inside)
 
 
-_embed: Any = Launch(_embedding_kernel)
+_embed = Launch(_embedding_kernel)
 
 
 def interleaved(x: TensorLike) -> TensorLike | None:

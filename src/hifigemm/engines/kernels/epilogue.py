@@ -9,8 +9,6 @@ not survive it.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -171,7 +169,7 @@ def _combine_kernel(
     )
 
 
-_launch: Any = Launch(_combine_kernel)
+_launch = Launch(_combine_kernel)
 
 
 def combine_in_place(

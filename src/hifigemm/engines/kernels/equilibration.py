@@ -7,8 +7,6 @@ readings of the matrix for its scales and one for what is written.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -102,13 +100,13 @@ def _scaled_kernel(
     tl.store(places, y, mask=is_inside)
 
 
-_launch_extremes: Any = Launch(_extremes_kernel)
-_launch_scaled: Any = Launch(_scaled_kernel)
+_launch_extremes = Launch(_extremes_kernel)
+_launch_scaled = Launch(_scaled_kernel)
 
 
 def matrix_in_scale(
     a: torch.Tensor, are_others_moderate: torch.Tensor
-) -> tuple[Any, Any, Any] | None:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
     """(A', s, t), A' = 2^s A 2^t with rows in memory, s and t int64 of n x 1 and 1 x n;
     None where an entry is not moderate, or `are_others_moderate` is false. The host reads
     one number, and waits for it.

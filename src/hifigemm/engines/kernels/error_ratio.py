@@ -291,7 +291,7 @@ def error_ratio_bits(
     return out
 
 
-def _apart_from(out: TensorLike, predicate: Predicate | None) -> tuple[Any, int, int]:
+def _apart_from(out: TensorLike, predicate: Predicate | None) -> Predicate:
     """The predicate, on a copy where it is one on `out`.
 
     The warps of a program must all read the same number, while others write to `out`.

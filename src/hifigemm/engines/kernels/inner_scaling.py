@@ -599,7 +599,7 @@ def padded_length(k: int) -> int:
 
 def _pieces(
     x: TensorLike, axis: int, room: int, first: int
-) -> Iterator[tuple[Any, int]]:
+) -> Iterator[tuple[TensorLike, int]]:
     """Parts of a stack with vectors for as many bytes of exponents, and the number of
     the first vector of each; `first` is that of the whole stack.
     """
@@ -648,7 +648,7 @@ def inner_exponents(
     gap: TensorLike,
     into: TensorLike | None = None,
     room: int = _ROOM,
-) -> Any:
+) -> TensorLike:
     """numerics.inner_scaling.inner_exponents, int32 (k,) padded with zeros.
 
     Undefined where `gap`, an int64 tensor of one entry, is less than a wide one. `into`
@@ -788,7 +788,7 @@ def gaining_exponents(
     predicate: Predicate | None = None,
     into: TensorLike | None = None,
     room: int = _ROOM,
-) -> Any:
+) -> TensorLike:
     """d, int32 (k,) padded with zeros, where the operands gain by it, else zeros.
 
     Parameters

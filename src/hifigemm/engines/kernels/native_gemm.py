@@ -15,8 +15,6 @@ memory, which comes from the L1 cache for the second of them.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -154,7 +152,7 @@ def _native_kernel(
         tl.store(target + 1, im * factor, mask=inside)
 
 
-_product: Any = Launch(_native_kernel)
+_product = Launch(_native_kernel)
 
 
 def fp32_product(
@@ -220,7 +218,7 @@ def _multiply(
     left: TensorLike,
     right: TensorLike,
     out: TensorLike,
-    predicate: Any,
+    predicate: Predicate,
     shift: int,
     tile: Tile,
     width: int,

@@ -13,7 +13,6 @@ stops early.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import triton
@@ -239,7 +238,7 @@ def launch(
     most: int,
     counters: TensorLike | None = None,
     inner: TensorLike | None = None,
-) -> Any:
+) -> TensorLike:
     """Launch the look at two operands.
 
     Parameters
@@ -262,7 +261,7 @@ def launch(
     return _launch_counters(left, right, most, None, counters, inner)[:2]
 
 
-def launch_each(left: TensorLike, right: TensorLike) -> Any:
+def launch_each(left: TensorLike, right: TensorLike) -> TensorLike:
     """Launch the look at one matrix times another.
 
     Returns
@@ -282,7 +281,7 @@ def _launch_counters(
     bits_of_vectors: TensorLike | None,
     counters: TensorLike | None = None,
     inner: TensorLike | None = None,
-) -> Any:
+) -> TensorLike:
     """The counters of a launch that is under way."""
     operands = (left, 2), (right, 1)
     layout = layout_of(operands)

@@ -602,7 +602,7 @@ def diagonals(
     *,
     k_block: int = K_BLOCK,
     config: Tile | None = None,
-) -> list[torch.Tensor]:
+) -> list[TensorLike]:
     """INT32 sums of the products A_p B_q of slices over the diagonals p + q = s.
 
     The launch goes to torch's current stream.

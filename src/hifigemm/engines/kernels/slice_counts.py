@@ -370,7 +370,7 @@ def _vectors_first(x: TensorLike, axis: int) -> tuple[Any, ...]:
 
 def vector_facts(
     left: TensorLike, right: TensorLike
-) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+) -> tuple[tuple[TensorLike, TensorLike], tuple[TensorLike, TensorLike]]:
     """Launch the look for the exponents of the rows of A and the columns of B.
 
     Returns for each operand two int32 tensors (batch or 1, vectors): the smallest e
@@ -384,7 +384,7 @@ def vector_facts(
 
 def _sides(
     left: TensorLike, right: TensorLike
-) -> tuple[tuple[Any, int], tuple[Any, int]]:
+) -> tuple[tuple[TensorLike, int], tuple[TensorLike, int]]:
     return (left, 2), (right, 1)
 
 

@@ -13,8 +13,6 @@ The pairs p + q = s of a diagonal lie one after the other along k on both sides,
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -124,7 +122,7 @@ def diagonals(
     k: int,
     *,
     config: Tile | None = None,
-    ends: Any = None,
+    ends: TensorLike | None = None,
 ) -> list[TensorLike]:
     """Integer sums of the products A_p B_q of slices over the diagonals p + q = s.
 

@@ -19,7 +19,6 @@ are rounded from the words.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -291,7 +290,7 @@ def sums_of(
     *,
     config: Tile | None = None,
     ends: TensorLike | None = None,
-) -> list[Any]:
+) -> list[TensorLike]:
     """The sums over the diagonals, see `residue_gemm.diagonals` and
     `slice_gemm.diagonals`; INT8 slices beyond the ends are multiplied as the others.
     """
@@ -300,7 +299,7 @@ def sums_of(
     return slice_gemm.diagonals(left, right, k, config=config, ends=ends)
 
 
-def _with_stride(exponents: TensorLike) -> tuple[Any, int]:
+def _with_stride(exponents: TensorLike) -> tuple[TensorLike, int]:
     """Exponents of vectors and their stride along the stack, 0 for a stack of one."""
     return exponents, exponents.stride(0) if exponents.shape[0] > 1 else 0
 

@@ -15,7 +15,6 @@ those of vectors that span more than `_DIGITS` digits.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -392,8 +391,8 @@ class Ends:
     largest number of needed slices of each side.
     """
 
-    lowest: tuple[Any, Any]
-    needed: tuple[Any, Any]
+    lowest: tuple[TensorLike, TensorLike]
+    needed: tuple[TensorLike, TensorLike]
     most: TensorLike
 
 
@@ -425,14 +424,14 @@ def ends_of(left: TensorLike, right: TensorLike, slices: tuple[Slices, Slices]) 
 
 
 def round_correctly(
-    sums: list[Any],
+    sums: list[TensorLike],
     slices: tuple[Slices, Slices],
     ends: Ends,
     out: TensorLike,
     record: TensorLike,
     *,
     shift: int,
-    operands: tuple[Any, Any],
+    operands: tuple[TensorLike, TensorLike],
 ) -> None:
     """out = 2**shift A B, every entry rounded once from its exact value.
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import torch
 import triton
@@ -212,7 +211,7 @@ def slice_kernel(
         )
 
 
-_slice: Any = Launch(slice_kernel)
+_slice = Launch(slice_kernel)
 
 
 @dataclass(frozen=True)

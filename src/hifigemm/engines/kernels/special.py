@@ -13,8 +13,6 @@ sum of finite terms that overflows does to both components stays.
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
@@ -167,7 +165,7 @@ def _restore_kernel(
             )
 
 
-_launch: Any = Launch(_restore_kernel)
+_launch = Launch(_restore_kernel)
 
 
 def restore_special_values(

@@ -15,8 +15,6 @@ bit. Residuals have a bound of their own, and are held against exact fractions.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -173,11 +171,13 @@ def _residual_kernel(
     tl.store(sizes + i, tl.sum(size, axis=1), mask=is_inside)
 
 
-_launch: Any = Launch(_thin_product_kernel)
-_launch_residual: Any = Launch(_residual_kernel)
+_launch = Launch(_thin_product_kernel)
+_launch_residual = Launch(_residual_kernel)
 
 
-def thin_product(a: torch.Tensor, v: torch.Tensor, *, of_magnitudes: bool) -> Any:
+def thin_product(
+    a: torch.Tensor, v: torch.Tensor, *, of_magnitudes: bool
+) -> torch.Tensor:
     """A V, or |A| V, a new tensor with columns in memory; a term passes n roundings at
     most.
 
@@ -227,7 +227,7 @@ def roundings(n: int) -> int:
 
 def residual(
     a: torch.Tensor, words: torch.Tensor, b: torch.Tensor
-) -> tuple[Any, Any, int]:
+) -> tuple[torch.Tensor, torch.Tensor, int]:
     """(q, s, t): b - A (x1 + ...) up to u |q| + (3 t + 10) u^2 s, s close to
     |A| (|x1| + ...) + |b| after t roundings.
 
