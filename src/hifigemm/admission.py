@@ -7,13 +7,13 @@ of one library, which have NumPy's interface whatever library that is.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from hifigemm.exact_words import in_words
 from hifigemm.exceptions import PlanError
 from hifigemm.libraries import Library
+from hifigemm.numerics.bits import DType
 from hifigemm.operands import Operands, as_operand, result_dtype
 from hifigemm.request import OF_INTEGERS, Request
 
@@ -22,7 +22,7 @@ _DTYPES = {"int64": np.dtype(np.int64), "object": np.dtype(object)}
 
 
 def admit(
-    a: Any, b: Any, out: Any, library: Library, request: Request
+    a: object, b: object, out: object, library: Library, request: Request
 ) -> tuple[Operands, Request]:
     """Both operands of a product as the road takes them, and what is asked of it.
 
@@ -59,7 +59,7 @@ def admit(
     return Operands(x, y, library, result_dtype(x.dtype, y.dtype)), request
 
 
-def are_integers(a: np.dtype[Any], b: np.dtype[Any], result: str) -> bool:
+def are_integers(a: DType, b: DType, result: str) -> bool:
     """True if the product of operands of these dtypes is one of integers or bools.
 
     NumPy promotes int64 beside uint64 to float64: their product is one of integers
@@ -71,12 +71,12 @@ def are_integers(a: np.dtype[Any], b: np.dtype[Any], result: str) -> bool:
 
 
 def integer_dtype(
-    a: np.dtype[Any],
-    b: np.dtype[Any],
+    a: DType,
+    b: DType,
     request: Request,
-    out: Any,
+    out: object,
     library: Library,
-) -> np.dtype[Any]:
+) -> DType:
     """The dtype of a product of integers: that of an `out` of integers where every
     entry is to be exact.
 

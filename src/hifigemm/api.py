@@ -178,7 +178,7 @@ def matmul(
     *,
     accuracy: Accuracy = None,
     scheme: str | Scheme = "auto",
-    out: Any = None,
+    out: object = None,
     engine: str | None = None,
     plan: Plan | None = None,
     workspace: int | None = None,
@@ -346,11 +346,11 @@ def matmul(
 
 @opaque
 def product_of_numbers(
-    a: Any,
-    b: Any,
+    a: object,
+    b: object,
     accuracy: Accuracy = None,
     scheme: str | Scheme = "auto",
-    out: Any = None,
+    out: object = None,
     engine: str | None = None,
     plan: Plan | None = None,
     workspace: int | None = None,
@@ -482,7 +482,7 @@ def check_options(
     scheme: str | Scheme,
     engine: str | None,
     workspace: int | None,
-    like: Any,
+    like: object,
 ) -> None:
     """Raise PlanError for options that no product of an array would take."""
     Request(accuracy, scheme, engine, None, workspace)
@@ -553,7 +553,7 @@ def prepare(
 @quiet
 @ieee_arithmetic()
 def prepare(
-    a: Any,
+    a: object,
     side: Literal["left", "right"],
     *,
     plan: Plan | None = None,

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from hifigemm.numerics.bits import Array
+
 _NUMBERS = frozenset((bool, float, complex))
 _FLAT = (str, bytes, bytearray, memoryview, range)
 """Sequences without sequences in them."""
@@ -26,7 +28,7 @@ _HOOKS = (
 """Methods by which a subclass of ndarray keeps more than numbers with its arrays."""
 
 
-def as_array(x: Any, name: str) -> Any:
+def as_array(x: object, name: str) -> Array:
     """x as a plain array of NumPy, sharing its memory where there is any; bfloat16 of
     ml_dtypes in float32.
 
@@ -50,7 +52,7 @@ def as_array(x: Any, name: str) -> Any:
     return array
 
 
-def shown(x: Any) -> str:
+def shown(x: object) -> str:
     """A short text of x for a message."""
     try:
         return reprlib.repr(x)
@@ -58,7 +60,7 @@ def shown(x: Any) -> str:
         return "what cannot be shown"
 
 
-def kind_of(x: Any) -> str:
+def kind_of(x: object) -> str:
     """The class of x with its module, for a message."""
     kind = type(x)
     if kind.__module__ == "builtins":
@@ -66,7 +68,7 @@ def kind_of(x: Any) -> str:
     return f"{kind.__module__}.{kind.__name__}"
 
 
-def _converted(x: Any, name: str) -> Any:
+def _converted(x: object, name: str) -> Array:
     """The array that NumPy makes of x; errors as of `as_array`."""
     if hasattr(x, "tolist") and type(x).__module__.startswith(_OF_MATRICES):
         return _of_matrix(x)
@@ -90,13 +92,13 @@ def _converted(x: Any, name: str) -> Any:
     return array
 
 
-def _of_matrix(x: Any) -> Any:
+def _of_matrix(x: Any) -> Array:
     """An array of the entries of a matrix, of which NumPy makes a vector."""
     rows, cols = (x.nrows(), x.ncols()) if hasattr(x, "nrows") else (x.rows, x.cols)
     return np.array(x.tolist(), object).reshape(rows, cols)
 
 
-def _check_entries(x: Any, name: str) -> tuple[int | None, bool]:
+def _check_entries(x: object, name: str) -> tuple[int | None, bool]:
     """An integer that float64 does not hold, None without one; and True if there are
     integers of other classes than those of Python and NumPy, which NumPy would round.
 
@@ -130,7 +132,7 @@ def _is_exact(value: int) -> bool:
     return abs(value) <= 2**53 or (abs(value) < 2**64 and int(float(value)) == value)
 
 
-def _check_class(x: Any, name: str, verb: str) -> None:
+def _check_class(x: object, name: str, verb: str) -> None:
     """Raise TypeError for what would lose more than its class as an array."""
     kind = type(x)
     what = f"{name} {verb} a {kind_of(x)}"

@@ -11,7 +11,7 @@ from hifigemm.numerics.accumulation import Accumulation
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import BLOCK_ENTRIES
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
-from hifigemm.plan import Decision, Evidence, Plan, Report, Split
+from hifigemm.plan import Choice, Decision, Evidence, Plan, Report, Split
 from hifigemm.problem import Problem, ProductSpec
 
 Splits = tuple[Split | None, Split | None]
@@ -61,7 +61,7 @@ class Certificate:
     """The content of a decision record, once it is read."""
 
     holds: bool  # every entry keeps the bound of the plan
-    scheme: Any  # the one that was taken
+    scheme: Choice  # the one that was taken
     bound: float  # the r that every entry keeps
     num_products: int
     k_block: int  # inner length of a sum inside the unit

@@ -176,7 +176,7 @@ def _entry(i: int, x: Any) -> str:
     return f"entry {tuple(map(int, np.unravel_index(i, x.shape)))}"
 
 
-def _is_number(x: Any) -> bool:
+def _is_number(x: object) -> bool:
     """True if `_ratio` knows the exact value of x.
 
     Constants of mpmath, such as pi, have none: they are computed to any precision.

@@ -184,11 +184,11 @@ def whole_split(plan: Plan, x: Array, side: str, engine: Engine) -> Split:
     if not np.isfinite(x).all():
         marked = nonfinite_vectors(x, 2 if side == "left" else 1)
         x = clean(x)
-    if side == "left":
-        scale, _ = plan.scheme.scales(plan, x, None, engine)
-    else:
-        _, scale = plan.scheme.scales(plan, None, x, engine)
-    split: Split = plan.scheme.split(plan, x, side, scale, engine)
+    is_left = side == "left"
+    a, b = (x, None) if is_left else (None, x)
+    row_scale, col_scale = plan.scheme.scales(plan, a, b, engine) or (None, None)
+    scale = row_scale if is_left else col_scale
+    split = plan.scheme.split(plan, x, side, scale, engine)
     if marked is None:
         return split
     return replace(split, facts=split.facts | {"marked": marked})

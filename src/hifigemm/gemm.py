@@ -13,7 +13,7 @@ from hifigemm.augmented import Term, term_of
 from hifigemm.exact_words import in_words, one_word
 from hifigemm.exceptions import PlanError
 from hifigemm.libraries import Library, library_of
-from hifigemm.numerics.bits import Array, scale_entries
+from hifigemm.numerics.bits import Array, DType, scale_entries
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, frexp, is_moderate
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands import (
@@ -40,7 +40,7 @@ from hifigemm.programs import (
 )
 from hifigemm.request import Request
 from hifigemm.road import deliver, product, product_plus, quiet
-from hifigemm.schemes import Ozaki1, Scheme
+from hifigemm.schemes import Scheme
 from hifigemm.schemes.registry import as_scheme
 from hifigemm.transforms import (
     belongs_to_jax,
@@ -172,7 +172,7 @@ def gemm(
     trans_b: Literal["N", "T", "C"] = "N",
     accuracy: Accuracy = None,
     scheme: str | Scheme = "auto",
-    out: Any = None,
+    out: object = None,
     engine: str | None = None,
     plan: Plan | None = None,
     workspace: int | None = None,
@@ -283,9 +283,9 @@ def gemm(
 
 @opaque
 def gemm_of_numbers(
-    a: Any,
-    b: Any,
-    c: Any = None,
+    a: object,
+    b: object,
+    c: object = None,
     accuracy: Accuracy = None,
     scheme: str | Scheme = "auto",
     workspace: int | None = None,
@@ -294,7 +294,7 @@ def gemm_of_numbers(
     beta: Scalar = 0.0,
     trans_a: Literal["N", "T", "C"] = "N",
     trans_b: Literal["N", "T", "C"] = "N",
-    out: Any = None,
+    out: object = None,
     engine: str | None = None,
     plan: Plan | None = None,
     return_report: bool = False,
@@ -400,7 +400,7 @@ def _key(
 
 
 def _admit(
-    a: Any, b: Any, c: Any, trans_a: str, trans_b: str, library: Library
+    a: object, b: object, c: Any, trans_a: str, trans_b: str, library: Library
 ) -> tuple[Operands, Array | None]:
     """op(A) and op(B) as the road takes them, and C in the dtype of the result."""
     x = as_operand(a, "a", library)
@@ -427,7 +427,7 @@ def _product(
     c: Array | None,
     request: Request,
     scalars: tuple[complex, complex],
-    out: Any,
+    out: object,
     key: Hashable,
 ) -> tuple[Array | None, Report]:
     """alpha A B + beta C with its report, in `out` where it can be written there; later
@@ -591,11 +591,11 @@ def _may_round_once(accuracy: Accuracy) -> bool:
 
 def _is_one_sided(request: Request, plans: Sequence[Plan]) -> bool:
     """Whether -A B may have other bits than the negated product of A and B."""
-    schemes = [request.scheme, *(plan.scheme for plan in plans)]
-    return any(isinstance(as_scheme(scheme), Ozaki1) for scheme in schemes)
+    schemes = [as_scheme(request.scheme), *(plan.scheme for plan in plans)]
+    return any(scheme is not None and not scheme.negates_products for scheme in schemes)
 
 
-def _negated(x: Any, dtype: np.dtype[Any]) -> Any:
+def _negated(x: Any, dtype: DType) -> Any:
     """-x, of integers and bools in the dtype of the result; a prepared operand loses
     its split.
     """

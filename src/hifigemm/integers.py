@@ -13,7 +13,6 @@ import math
 import time
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from hifigemm.engines import engine_for
 from hifigemm.exceptions import AccuracyError, PlanError
 from hifigemm.formats import INT8
 from hifigemm.libraries import Library
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import Array, DType
 from hifigemm.numerics.integer_words import (
     MAX_WORD,
     MODULAR_SUMS,
@@ -207,7 +206,7 @@ def _extremes(x: Array) -> tuple[int, int]:
     return int(x.min(initial=0)), int(x.max(initial=0))
 
 
-def _holds(dtype: np.dtype[Any], limit: int, kinds: set[str]) -> bool:
+def _holds(dtype: DType, limit: int, kinds: set[str]) -> bool:
     """True if a dtype holds the products of operands of these kinds, whose magnitude
     does not exceed `limit`.
     """
@@ -217,7 +216,7 @@ def _holds(dtype: np.dtype[Any], limit: int, kinds: set[str]) -> bool:
     return dtype.kind == "i" or not may_be_negative
 
 
-def _span(dtype: np.dtype[Any]) -> str:
+def _span(dtype: DType) -> str:
     """The range of a dtype, for a message."""
     return f"{np.iinfo(dtype).min} to {np.iinfo(dtype).max}"
 

@@ -16,7 +16,7 @@ from hifigemm.array_like import kind_of, shown
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import BF16, FP16, Format
 from hifigemm.libraries import BFLOAT16, Library
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import Array, DType
 from hifigemm.plan import Plan, Split
 from hifigemm.problem import Problem, counted
 
@@ -50,7 +50,7 @@ class Prepared(Generic[_Source_co]):
         return self.operand.shape
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         """Dtype of the operand."""
         return self.operand.dtype
 
@@ -61,7 +61,7 @@ class Prepared(Generic[_Source_co]):
         return f"Prepared({self.side}, shape={self.shape}, {self.dtype}, {planes}, {self.plan.scheme})"
 
 
-def as_operand(x: Any, name: str, library: Library) -> Array | Prepared:
+def as_operand(x: object, name: str, library: Library) -> Array | Prepared:
     """x as an array of at least one dimension, or as the Prepared that it is.
 
     Raises TypeError: what is not numeric, and what `Library.asarray` refuses.
@@ -77,14 +77,14 @@ def as_operand(x: Any, name: str, library: Library) -> Array | Prepared:
     return x
 
 
-def as_addend(x: Any, library: Library) -> Array:
+def as_addend(x: object, library: Library) -> Array:
     """C, which may be a scalar; errors as of `as_operand`."""
     if isinstance(x, Prepared):
         raise TypeError("c is a prepared operand; pass the array itself")
     return widened(_numbers(x, "c", library))
 
 
-def _numbers(x: Any, name: str, library: Library) -> Array:
+def _numbers(x: object, name: str, library: Library) -> Array:
     """x as an array of numbers, or of objects, which `exact_words` reads."""
     x = library.asarray(x, name)
     if x.dtype.kind == "O" and x.ndim:
@@ -100,7 +100,7 @@ def _numbers(x: Any, name: str, library: Library) -> Array:
     raise TypeError(f"{name} has dtype {x.dtype}{value}; {EXPECTED}")
 
 
-def result_dtype(*dtypes: np.dtype[Any] | complex) -> np.dtype[Any]:
+def result_dtype(*dtypes: DType | complex) -> DType:
     """The dtype NumPy promotes to, float32 for float16 and bfloat16, if it is one of
     the four of results.
 
@@ -121,7 +121,7 @@ def result_dtype(*dtypes: np.dtype[Any] | complex) -> np.dtype[Any]:
     )
 
 
-def common_narrow(a: np.dtype[Any], b: np.dtype[Any]) -> Format | None:
+def common_narrow(a: DType, b: DType) -> Format | None:
     """FP16 or BF16 where both operands have that dtype."""
     return _NARROW.get(a) if a == b else None
 
@@ -139,7 +139,7 @@ def check_addend(shape: tuple[int, ...], result: tuple[int, ...]) -> None:
         raise ValueError(f"c has shape {shape}; the result has shape {result}")
 
 
-def check_scalars(dtype: np.dtype[Any], **scalars: complex) -> None:
+def check_scalars(dtype: DType, **scalars: complex) -> None:
     """Raise TypeError for scalars that are complex where the result is real."""
     for name, value in scalars.items():
         if isinstance(value, complex) and dtype.kind != "c":
@@ -158,7 +158,7 @@ class Shapes:
     batch: tuple[int, ...]  # shape of the stack that both are broadcast to
 
     def problem(
-        self, dtype: np.dtype[Any], narrow: Format | None = None, mirror: str = ""
+        self, dtype: DType, narrow: Format | None = None, mirror: str = ""
     ) -> Problem:
         """The problem of these shapes; `narrow` is the format that the operands have in
         common, see `Problem`.
@@ -220,7 +220,7 @@ def shapes_of(a: tuple[int, ...], b: tuple[int, ...]) -> Shapes:
     return Shapes(result, (left, m, k), (right, k, n), batch)
 
 
-def converted(x: Array, dtype: np.dtype[Any]) -> Array:
+def converted(x: Array, dtype: DType) -> Array:
     """x in this dtype, itself where it has it.
 
     Raises ValueError: integers that the dtype cannot hold exactly.
@@ -247,7 +247,7 @@ def stacked(
     x: Array,
     shape: tuple[int, int, int],
     batch: tuple[int, ...],
-    dtype: np.dtype[Any] | None,
+    dtype: DType | None,
 ) -> Array:
     """x as a stack of this shape and dtype, a view where possible; None stands for the
     dtype of x. Errors are those of `converted`.
@@ -261,7 +261,7 @@ def stacked(
     return x.reshape(shape)
 
 
-def as_out(out: Any) -> Any:
+def as_out(out: object) -> Any:
     """`out`, which may be the only entry of a tuple as NumPy takes it."""
     if isinstance(out, tuple):
         if len(out) != 1:
@@ -272,7 +272,7 @@ def as_out(out: Any) -> Any:
     return out
 
 
-def check_out(out: Any, shapes: Shapes, dtype: np.dtype[Any], library: Library) -> None:
+def check_out(out: Any, shapes: Shapes, dtype: DType, library: Library) -> None:
     """Raise unless `out` is an array of the operands' library that can take the result.
 
     As in NumPy, an array of NumPy may stand for a stack of results and have a wider
@@ -320,7 +320,7 @@ def _is_stack_of(shape: tuple[int, ...], shapes: Shapes) -> bool:
     return all(n in (1, m) for n, m in axes)
 
 
-def _holds(wide: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
+def _holds(wide: DType, dtype: DType) -> bool:
     """True if every value of a dtype of results is one of `wide`.
 
     `np.can_cast` alone would let int64 into float64.
@@ -363,7 +363,7 @@ class Operands:
     a: Array | Prepared
     b: Array | Prepared
     library: Library
-    dtype: np.dtype[Any]
+    dtype: DType
 
     @cached_property
     def shapes(self) -> Shapes:
@@ -390,7 +390,7 @@ class Operands:
         narrow = common_narrow(self.a.dtype, self.b.dtype)
         return self.shapes.problem(self.dtype, narrow, mirror)
 
-    def stacks(self, dtype: np.dtype[Any] | None) -> tuple[Array, Array]:
+    def stacks(self, dtype: DType | None) -> tuple[Array, Array]:
         """Both as stacks of matrices of a dtype; None for their own."""
         a, b = self.arrays
         shapes = self.shapes

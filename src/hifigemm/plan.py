@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 from hifigemm.accuracy import Target
 from hifigemm.exceptions import PlanError
@@ -143,6 +142,14 @@ def blocks_of_shape(
                 )
 
 
+class Choice(Protocol):
+    """What a report asks of a scheme, beside its text; see `schemes.Scheme`."""
+
+    @property
+    def is_native(self) -> bool:
+        """True if the engine's library makes the product by itself."""
+
+
 @dataclass(frozen=True)
 class Plan(Shown):
     """What will run for a problem. Immutable, reusable for operands of the same k and
@@ -175,6 +182,7 @@ class Plan(Shown):
     """
 
     problem: Problem
+    # Schemes are Any here: readers of a plan know their class, and read its fields.
     asked: Any  # the scheme that was forced; None for the library's choice
     scheme: Any  # the dataclass with its counts filled in
     target: Target  # what was asked for
@@ -354,7 +362,7 @@ class Product:
 class Decision:
     """The attributes of a `Report` that the operands may decide."""
 
-    scheme: Any
+    scheme: Choice | None  # None: that of each rank, on a mesh
     num_products: int
     bound: float
     correct: bool
@@ -364,11 +372,7 @@ class Decision:
     relative: float | None = None
 
 
-def _decided(name: str) -> Any:
-    """An attribute of the decision of a report."""
-    return property(attrgetter(f"decision.{name}"))
-
-
+@dataclass(eq=False, repr=False)
 class Report(Shown):
     """What was done and what is guaranteed. Where a GPU decides, the first look at a
     report waits for it.
@@ -406,28 +410,12 @@ class Report(Shown):
         equal whatever their times.
     """
 
-    scheme: Any = _decided("scheme")
-    num_products: int = _decided("num_products")
-    bound: float = _decided("bound")
-    relative: float | None = _decided("relative")
-    correct: bool = _decided("correct")
-    native: bool = _decided("native")
-    reason: str = _decided("reason")
-    k_block: int = _decided("k_block")
-
-    def __init__(
-        self,
-        engine: str,
-        device: str,
-        workspace: int,
-        decision_seconds: float,
-        decision: Decision | Callable[[], Decision],
-    ) -> None:
-        self.engine = engine
-        self.device = device
-        self.workspace = workspace
-        self.decision_seconds = decision_seconds
-        self._decision = decision
+    engine: str
+    device: str
+    workspace: int
+    decision_seconds: float
+    # the decision, or the function that makes it when somebody looks
+    _decision: Decision | Callable[[], Decision]
 
     @property
     def decision(self) -> Decision:
@@ -437,6 +425,46 @@ class Report(Shown):
             self._decision = self._decision()
         return self._decision
 
+    @property
+    def scheme(self) -> Any:
+        """The dataclass with its counts filled in."""
+        return self.decision.scheme
+
+    @property
+    def num_products(self) -> int:
+        """Low-precision products of size m n k."""
+        return self.decision.num_products
+
+    @property
+    def bound(self) -> float:
+        """The r of |C - AB| <= r |A||B| + u |AB|."""
+        return self.decision.bound
+
+    @property
+    def relative(self) -> float | None:
+        """The r of |C - AB| <= r |AB|, where a `Relative` accuracy was asked for."""
+        return self.decision.relative
+
+    @property
+    def correct(self) -> bool:
+        """True if every real component is the correctly rounded exact value."""
+        return self.decision.correct
+
+    @property
+    def native(self) -> bool:
+        """True if the result is the native product of the library."""
+        return self.decision.native
+
+    @property
+    def reason(self) -> str:
+        """Why this scheme, and what happened on the way."""
+        return self.decision.reason
+
+    @property
+    def k_block(self) -> int:
+        """Terms that were added at a time."""
+        return self.decision.k_block
+
     def changed(
         self, change: Callable[[Decision], Decision], seconds: float | None = None
     ) -> Report:
@@ -444,12 +472,8 @@ class Report(Shown):
         perhaps another time.
         """
         seconds = self.decision_seconds if seconds is None else seconds
-        return Report(
-            self.engine,
-            self.device,
-            self.workspace,
-            seconds,
-            lambda: change(self.decision),
+        return replace(
+            self, decision_seconds=seconds, _decision=lambda: change(self.decision)
         )
 
     def with_product(self, other: Report, share: float, reason: str) -> Report:

@@ -27,7 +27,6 @@ from hifigemm.schemes.auto import (
     scheme_for,
     words_by_exponents,
 )
-from hifigemm.schemes.double_double import DoubleDouble
 from hifigemm.schemes.registry import as_scheme
 from hifigemm.settings import is_strict
 
@@ -171,7 +170,7 @@ def reusable(plan: Plan, engine: Engine, workspace: int) -> Plan:
     """
     if plan.evidence is None:
         return plan
-    if isinstance(plan.scheme, DoubleDouble):
+    if not plan.scheme.rests_on_evidence:
         return replace(plan, evidence=None)
 
     # The balance follows from the required bits.

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hifigemm.formats import FP32, FP64, INT8, Format
+from hifigemm.numerics.bits import DType
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Problem:
     m: int
     n: int
     k: int
-    dtype: np.dtype[Any]
+    dtype: DType
     narrow: Format | None = None
     mirror: str = ""
 

@@ -44,7 +44,7 @@ class _Entry:
 
     __slots__ = ("last_use", "program")
 
-    def __init__(self, program: Any) -> None:
+    def __init__(self, program: object) -> None:
         self.program = program
         self.last_use = next(_uses)
 
@@ -65,7 +65,7 @@ Layout = tuple[Hashable, ...]
 """What programs depend on of operands."""
 
 
-def keep(key: Hashable, program: Any, engine: Hashable) -> None:
+def keep(key: Hashable, program: object, engine: Hashable) -> None:
     """Keep a program for later calls, among the programs of an engine."""
     with _changes:
         entries = _by_engine.setdefault(engine, {})
@@ -109,7 +109,7 @@ def forget() -> None:
         _by_engine.clear()
 
 
-def repeat(key: Hashable, *arguments: Any) -> Any:
+def repeat(key: Hashable, *arguments: object) -> Any:
     """The product by the function that an earlier call of this kind has left; None
     where there is none for these operands.
 
@@ -139,9 +139,9 @@ def repeat(key: Hashable, *arguments: Any) -> Any:
 
 
 def key_of(
-    a: Any,
-    b: Any,
-    out: Any,
+    a: object,
+    b: object,
+    out: object,
     accuracy: Accuracy,
     scheme: str | Scheme,
     engine: str | None,
@@ -149,9 +149,10 @@ def key_of(
     return_report: bool = False,
 ) -> Hashable:
     """The kind of a call; None for calls that are not repeated."""
-    is_array = type(a) is np.ndarray
-    layout_of = _layout_of_arrays if is_array else _layout_of_tensors
-    layout = layout_of(a, b, out)
+    if type(a) is np.ndarray:
+        layout = _layout_of_arrays(a, b, out)
+    else:
+        layout = _layout_of_tensors(a, b, out)
     if layout is None:
         return None
     return (
@@ -167,7 +168,7 @@ def key_of(
     )
 
 
-def _layout_of_arrays(a: Array, b: Any, out: Any) -> Layout | None:
+def _layout_of_arrays(a: Array, b: object, out: object) -> Layout | None:
     """The part of a key that two arrays of NumPy give; None for other operands."""
     if type(b) is not np.ndarray or a.dtype not in _ON_HOST or a.dtype != b.dtype:
         return None

@@ -31,7 +31,7 @@ from hifigemm.numerics.integer_sums import NEAREST, Rounding
 from hifigemm.numerics.subnormals import is_ieee
 from hifigemm.numerics.three_words import open_block
 from hifigemm.operands import Operands, Prepared, usable_split
-from hifigemm.plan import Decision, Evidence, Plan, Report, Verification
+from hifigemm.plan import Choice, Decision, Evidence, Plan, Report, Verification
 from hifigemm.planner import (
     check_strict,
     for_problem,
@@ -60,7 +60,7 @@ def product(
     shift: int = 0,
     epilogue: Epilogue = PLAIN,
     no_product: str = "",
-    out: Any = None,
+    out: object = None,
     mirror: str = "",
     key: Hashable = None,
 ) -> tuple[Array | None, Report]:
@@ -231,7 +231,7 @@ def report_on(
     Where alpha and beta are applied to the product, the result is not final.
     """
     # Functions must not hold the outcome, and with it the memory of its values.
-    scheme = plan.scheme
+    scheme: Choice = plan.scheme
     num_products = outcome.num_products
     bound = outcome.bound
     k_block = plan.k_block
@@ -498,7 +498,7 @@ def deliver(
     result: Array | None,
     report: Report,
     library: Library,
-    out: Any,
+    out: object,
     return_report: bool,
 ) -> Any:
     """The result in `out`, if there is one, as an array of the operands' library, with

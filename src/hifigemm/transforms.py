@@ -47,7 +47,7 @@ def opaque(function: F) -> F:
     return cast(F, call)
 
 
-def check_tensor(x: Any, name: str) -> None:
+def check_tensor(x: object, name: str) -> None:
     """Raise TypeError for a tensor that carries more than numbers, or whose entries are
     not in dense memory.
     """
@@ -138,18 +138,18 @@ def belongs_to_torch(*operands: Any) -> bool:
     return belongs or is_followed()
 
 
-def belongs_to_jax(*operands: Any) -> bool:
+def belongs_to_jax(*operands: object) -> bool:
     """True if all of these are arrays of JAX, whose product is a primitive of JAX."""
     array = getattr(sys.modules.get("jax"), "Array", None)
     return array is not None and all(isinstance(x, array) for x in operands)
 
 
-def is_traced(x: Any) -> bool:
+def is_traced(x: object) -> bool:
     """True if x stands for arrays in a program that JAX traces."""
     return belongs_to_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer)
 
 
-def check_untraced(operands: dict[str, Any], **options: Any) -> None:
+def check_untraced(operands: dict[str, Any], **options: object) -> None:
     """Raise TypeError for an array that JAX traces, or PyTorch differentiates, beside
     an option for which there are no such products.
     """
@@ -176,7 +176,7 @@ def check_untraced(operands: dict[str, Any], **options: Any) -> None:
             )
 
 
-def _needs_gradient(x: Any) -> bool:
+def _needs_gradient(x: object) -> bool:
     """True if x is a tensor for which PyTorch itself, and no transform of torch.func,
     records what is done with it.
     """
@@ -190,7 +190,7 @@ def _needs_gradient(x: Any) -> bool:
     )
 
 
-def is_wrapped(x: Any) -> bool:
+def is_wrapped(x: object) -> bool:
     """True if a tensor stands for others inside a transform of torch.func, though it has
     no class of its own.
     """

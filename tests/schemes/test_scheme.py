@@ -176,6 +176,19 @@ def test_a_scheme_says_if_the_planes_of_a_negated_operand_are_the_negated_ones(s
     assert scheme.negates_splits(plan) == negates
 
 
+@pytest.mark.parametrize("scheme", [*SPLIT, hg.DoubleDouble()], ids=str)
+def test_a_scheme_that_says_so_gives_the_negated_product_of_a_negated_operand(scheme):
+    rng = np.random.default_rng(32)
+    a = rng.standard_normal((5, 40))
+    b = rng.standard_normal((40, 6))
+    negated = np.array_equal(
+        hg.matmul(-a, b, scheme=scheme), -hg.matmul(a, b, scheme=scheme)
+    )
+    leaves_remainders = scheme == hg.Ozaki1("int8", 4)
+    assert negated == (not leaves_remainders)
+    assert negated or not scheme.negates_products
+
+
 def test_only_native_products_say_that_they_miss_a_target():
     problem = Problem(1, 5, 6, 40, np.dtype(np.float64))
     for scheme in SPLIT:

@@ -150,7 +150,12 @@ def _tuple(placements: Sequence[Placement] | None) -> tuple[Placement, ...] | No
 
 @opaque
 def _product(
-    a: Any, b: Any, c: Any, out: Any, options: MeshOptions, return_report: bool
+    a: DTensor,
+    b: DTensor,
+    c: DTensor | None,
+    out: DTensor | None,
+    options: MeshOptions,
+    return_report: bool,
 ) -> Any:
     """alpha A B + beta C, differentiable if an operand requires a gradient."""
     tensors = [x for x in (a, b, c, out) if isinstance(x, torch.Tensor)]
@@ -173,7 +178,9 @@ class _Differentiable(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(a: Any, b: Any, c: Any, options: MeshOptions) -> Any:
+    def forward(
+        a: DTensor, b: DTensor, c: DTensor | None, options: MeshOptions
+    ) -> DTensor:
         if options.of_gradients:
             a = without_partial(a)
             b = without_partial(b)
@@ -182,18 +189,20 @@ class _Differentiable(torch.autograd.Function):
         return result
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: DTensor) -> None:
         a, b, c, ctx.options = inputs
         ctx.save_for_backward(a, b)
         ctx.placements_and_dtype_of_c = None if c is None else (_placements(c), c.dtype)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
+    def backward(
+        ctx: Any, gradient: DTensor
+    ) -> tuple[DTensor | None, DTensor | None, DTensor | None, None]:
         a, b = ctx.saved_tensors
         needs_da, needs_db, needs_dc, _ = ctx.needs_input_grad
         options = ctx.options.with_numbers()
 
-        def product(x: Any, y: Any, like: Any) -> Any:
+        def product(x: DTensor, y: DTensor, like: DTensor) -> DTensor:
             """conj(alpha) x y, placed as `like` is and in its dtype."""
             product_options = replace(
                 options,
@@ -217,7 +226,7 @@ class _Differentiable(torch.autograd.Function):
         return da, db, dc, None
 
 
-def _placements(x: Any) -> tuple[Placement, ...]:
+def _placements(x: DTensor) -> tuple[Placement, ...]:
     """Placements of x without pending sums.
 
     In a transform of torch.func they are those of the tensor for which x stands.
@@ -226,13 +235,13 @@ def _placements(x: Any) -> tuple[Placement, ...]:
     return tuple(Replicate() if p.is_partial() else p for p in placements)
 
 
-def without_partial(x: Any) -> DTensor:
+def without_partial(x: DTensor) -> DTensor:
     """x without pending sums, which PyTorch adds up in the dtype of x."""
     if not any(p.is_partial() for p in x.placements):
         return x
     return x.redistribute(placements=_placements(x))
 
 
-def _adjoint(x: Any) -> Any:
+def _adjoint(x: DTensor) -> Any:
     """The conjugate transpose."""
     return x.transpose(0, 1).conj() if x.is_complex() else x.transpose(0, 1)

@@ -6,12 +6,13 @@ All ranks of the mesh, or of a group of it, call each function together.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import ProcessGroup, Work
 from torch.distributed.device_mesh import DeviceMesh
 
 from hifigemm.exceptions import PlanError
@@ -20,7 +21,7 @@ _gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_
 """The first name is that of PyTorch 2.13, which deprecates the second one."""
 
 
-def gather(out: Tensor, x: Tensor, group: Any) -> Any:
+def gather(out: Tensor, x: Tensor, group: ProcessGroup) -> Work:
     """The work that fills `out` with the `x` of all ranks of a group, in their order.
 
     The tensors of all ranks have the same size.
@@ -28,7 +29,7 @@ def gather(out: Tensor, x: Tensor, group: Any) -> Any:
     return _gather(out, x, group=group, async_op=True)
 
 
-def groups_of(mesh: DeviceMesh) -> list[Any]:
+def groups_of(mesh: DeviceMesh) -> list[ProcessGroup]:
     """The group of this rank in each dimension of the mesh with several ranks.
 
     A message that goes through all of them reaches every rank of the mesh.
@@ -36,14 +37,14 @@ def groups_of(mesh: DeviceMesh) -> list[Any]:
     return [mesh.get_group(i) for i in range(mesh.ndim) if mesh.size(i) > 1]
 
 
-def reduce_largest(x: Tensor, groups: Iterable[Any]) -> Tensor:
+def reduce_largest(x: Tensor, groups: Iterable[ProcessGroup]) -> Tensor:
     """The largest values over the ranks of the groups, in place."""
     for group in groups:
         dist.all_reduce(x, dist.ReduceOp.MAX, group=group)
     return x
 
 
-def reduce_sum(x: Tensor, groups: Iterable[Any]) -> Tensor:
+def reduce_sum(x: Tensor, groups: Iterable[ProcessGroup]) -> Tensor:
     """The sums over the ranks of the groups, in place; exact where `x` are integers."""
     for group in groups:
         dist.all_reduce(x, group=group)
@@ -104,7 +105,9 @@ def agree(mesh: DeviceMesh, error: Exception | None, request: str = "") -> None:
     )
 
 
-def result_or_error(function: Any, *arguments: Any) -> tuple[Any, Exception | None]:
+def result_or_error(
+    function: Callable[..., Any], *arguments: object
+) -> tuple[Any, Exception | None]:
     """The result of a function, or the error that it raises.
 
     An error is for `agree`, as other ranks would wait for this one.

@@ -19,7 +19,6 @@ from hifigemm.engine import Engine
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import PlanError
 from hifigemm.libraries import Library, library_of
-from hifigemm.numerics.slicing import num_pairs
 from hifigemm.planner import workspace_limit
 from hifigemm.problem import Problem
 from hifigemm.schemes import Ozaki1, Ozaki2, Scheme
@@ -28,10 +27,6 @@ from hifigemm.schemes.registry import as_scheme
 
 SCHEMES = Ozaki1, Ozaki2
 """Schemes whose bits no mesh changes."""
-_SLICE_PRODUCTS = 30
-"""Products of real slices for correct rounding in the model of times; at phi = 0.5 and
-k = 256 to 2048, FP64 slices took 9 to 11, FP16 and INT8 slices 44 to 58.
-"""
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,7 @@ class Method:
         """True if sums over a sharded k can be made of partial sums."""
         if self.scheme is None:
             return self.accuracy == "correct"
-        return self.is_fixed and isinstance(self.scheme, Ozaki2)
+        return self.is_fixed and self.scheme.adds_over_k
 
     @property
     def options(self) -> dict[str, Any]:
@@ -124,11 +119,6 @@ def _method_of_slices(forced: Ozaki1, accuracy: Accuracy) -> Method:
 def expected_planes(method: Method, problem: Problem, target: Target) -> int:
     """Number of low-precision products in the model of times."""
     scheme = method.scheme or Ozaki2(scaling="fast")
-    if isinstance(scheme, Ozaki1):
-        pairs = _SLICE_PRODUCTS
-        if scheme.num_slices is not None:
-            pairs = num_pairs(scheme.count, scheme.count, scheme.count)
-        return pairs * (4 if problem.is_complex else 1)
     if scheme.explicit:
         return scheme.planes(problem)
     return scheme.expected_products(problem, target)

@@ -103,7 +103,7 @@ class MeshOptions:
 
 
 def plans_for(
-    a: Any, b: Any, c: Any, out: Any, options: MeshOptions
+    a: DTensor, b: DTensor, c: DTensor | None, out: DTensor | None, options: MeshOptions
 ) -> tuple[MeshPlan, ...]:
     """The plans for these operands, the cheapest first, on which all ranks agree.
 
@@ -125,7 +125,7 @@ def plans_for(
 
 
 def _plans_of_rank(
-    a: Any, b: Any, c: Any, out: Any, options: MeshOptions
+    a: DTensor, b: DTensor, c: DTensor | None, out: DTensor | None, options: MeshOptions
 ) -> tuple[MeshPlan, ...]:
     """The plans for the operands and options as this rank sees them.
 
@@ -208,7 +208,9 @@ def _plans(call: _Call) -> tuple[MeshPlan, ...]:
     return tuple(plans)
 
 
-def _checked_problem(a: Any, b: Any, c: Any, out: Any, options: MeshOptions) -> Problem:
+def _checked_problem(
+    a: DTensor, b: DTensor, c: DTensor | None, out: DTensor | None, options: MeshOptions
+) -> Problem:
     """The problem of operands that fit each other, and out and the scalars too."""
     for name, x in (("a", a), ("b", b), ("c", c), ("out", out)):
         if x is not None or name in "ab":
@@ -234,7 +236,7 @@ def _checked_problem(a: Any, b: Any, c: Any, out: Any, options: MeshOptions) -> 
 
 
 def _checked_placements(
-    out: Any, options: MeshOptions, mesh: DeviceMesh
+    out: DTensor | None, options: MeshOptions, mesh: DeviceMesh
 ) -> Placements | None:
     """Placements that the caller wants of C, by `placements` or `out`; None for any.
 
@@ -273,7 +275,7 @@ def _may_add_partial_sums(method: Method, problem: Problem, scalars: _Scalars) -
     return not scalars.is_complex if method.is_fixed else scalars.is_plain
 
 
-def _check_operand(name: str, x: Any, first: Any) -> None:
+def _check_operand(name: str, x: object, first: DTensor) -> None:
     """Raise an error unless x is a plain matrix on the mesh of the first operand.
 
     It is a TypeError, ValueError or PlanError.
@@ -362,7 +364,13 @@ class _LocalResult:
 
 
 def multiply(
-    a: Any, b: Any, c: Any, out: Any, options: MeshOptions, *, return_report: bool
+    a: DTensor,
+    b: DTensor,
+    c: DTensor | None,
+    out: DTensor | None,
+    options: MeshOptions,
+    *,
+    return_report: bool,
 ) -> tuple[DTensor, Report | None]:
     """alpha A B + beta C in the placements that the caller wants, and its report."""
     start = time.perf_counter()

@@ -111,12 +111,12 @@ class LocalProducts:
     def __call__(self, left: Arrived, right: Arrived) -> None:
         """Write the entries of a pair of panels."""
         entries = left.span, right.span
-        pair: Any = [left.x, right.x]
+        pair: list[Tensor | Prepared] = [left.x, right.x]
         self._prepare(left, "left", pair)
         self._prepare(right, "right", pair)
 
         # Prepared operands have accuracy and scheme in their plan.
-        options: Any = {}
+        options: dict[str, Any] = {}
         if left.prepared is None and right.prepared is None:
             options = self.method.options
         options["workspace"] = share(self.workspace, "products")
@@ -125,7 +125,7 @@ class LocalProducts:
         options["out"] = self.out[entries]
 
         if self.c is None and self.alpha == 1:
-            result = product_of_numbers(*pair, **options)
+            result = product_of_numbers(pair[0], pair[1], **options)
         else:
             c = None if self.c is None else self.c[entries]
             result = gemm_of_numbers(
@@ -136,7 +136,10 @@ class LocalProducts:
             self.num_products = max(self.num_products, report.num_products)
 
     def _prepare(
-        self, panel: Arrived, side: Literal["left", "right"], pair: Any
+        self,
+        panel: Arrived,
+        side: Literal["left", "right"],
+        pair: list[Tensor | Prepared],
     ) -> None:
         """Put the prepared panel into the pair, if it is worth it and there is room."""
         if not panel.meets_several:
@@ -162,7 +165,7 @@ class LocalProducts:
         self._residue_bytes += nbytes
         return True
 
-    def _common_plan(self, x: Any, y: Any) -> Plan:
+    def _common_plan(self, x: Tensor | Prepared, y: Tensor | Prepared) -> Plan:
         """The plan of all pairs, under which no bound is worked out."""
         if self._plan is None:
             workspace = share(self.workspace, "products")

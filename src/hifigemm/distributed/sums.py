@@ -25,6 +25,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import ProcessGroup, Work
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from hifigemm.accuracy import CORRECT, NOTHING_STATED
@@ -57,7 +59,7 @@ class _Cut:
     Each of its ranks is left with a piece of C along an axis.
     """
 
-    group: Any
+    group: ProcessGroup
     ranks: int
     rank: int  # the number of this rank in the group
     axis: int  # the axis of C
@@ -188,10 +190,10 @@ def _overlap(x: slice, y: slice) -> int:
 
 def _norms(
     sides: tuple[_Side, _Side],
-    groups: list[Any],
+    groups: list[ProcessGroup],
     library: Library,
     engine: Engine,
-    mesh: Any,
+    mesh: DeviceMesh,
 ) -> list[tuple[Array, Array]] | None:
     """`square_norms` and exponents of whole rows of A, and of whole columns of B.
 
@@ -243,10 +245,10 @@ def _reduce_together(
 def _required_bits(
     sides: tuple[_Side, _Side],
     norms: list[tuple[Array, Array]],
-    groups: list[Any],
+    groups: list[ProcessGroup],
     library: Library,
     engine: Engine,
-    mesh: Any,
+    mesh: DeviceMesh,
     problem: Problem,
 ) -> tuple[int, int]:
     """`scaling.required_bits` of the whole operands."""
@@ -289,7 +291,7 @@ class _Sums:
         local: Tensor,
         c: Tensor | None,
         layout: Layout,
-        mesh: Any,
+        mesh: DeviceMesh,
         dims: list[int],
         workspace: int | None,
     ) -> None:
@@ -386,7 +388,7 @@ class _Sums:
         self,
         part: slice,
         arriving: Tensor,
-        work: Any,
+        work: Work,
         local: Tensor,
         c: Tensor | None,
         cuts: list[_Cut],

@@ -36,11 +36,11 @@ from hifigemm.engines.device_ops import (
     torch_function,
 )
 from hifigemm.exceptions import PlanError
+from hifigemm.numerics.bits import DType
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-DType = np.dtype[Any]
 Axes = int | tuple[int, ...] | None
 """Axes of a reduction; None for all."""
 

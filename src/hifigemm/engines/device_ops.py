@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from hifigemm.engines.library_product import library_matmul
+from hifigemm.numerics.bits import DType
 
-TORCH_DTYPES: dict[np.dtype[Any], Any] = {
+TORCH_DTYPES: dict[DType, Any] = {
     np.dtype(np.bool_): torch.bool,
     np.dtype(np.uint8): torch.uint8,
     np.dtype(np.int8): torch.int8,
@@ -150,7 +151,7 @@ reciprocal of a scalar of the host; the others take none.
 
 
 @lru_cache(maxsize=1024)
-def loop(ufunc: np.ufunc, dtypes: tuple[Any, ...]) -> tuple[np.dtype[Any], ...]:
+def loop(ufunc: np.ufunc, dtypes: tuple[Any, ...]) -> tuple[DType, ...]:
     """Dtypes in which NumPy computes: for the inputs, then for the outputs.
 
     `dtypes` holds a dtype for each array, a type (int, float, complex) for each Python
@@ -161,7 +162,7 @@ def loop(ufunc: np.ufunc, dtypes: tuple[Any, ...]) -> tuple[np.dtype[Any], ...]:
 
 
 def torch_function(
-    ufunc: np.ufunc, dtypes: tuple[np.dtype[Any], ...]
+    ufunc: np.ufunc, dtypes: tuple[DType, ...]
 ) -> Callable[..., Any] | None:
     """The function for inputs of these dtypes; None where there is none."""
     functions = _UNSIGNED if np.dtype(np.uint64) in dtypes else _FUNCTIONS
@@ -180,7 +181,7 @@ def kind_of(x: Any) -> Any:
     return x.dtype
 
 
-def as_number(x: Any, dtype: np.dtype[Any]) -> Any:
+def as_number(x: Any, dtype: DType) -> Any:
     """A number of the host as torch takes it, rounded to the dtype; OverflowError for a
     Python integer beyond it.
     """
@@ -191,7 +192,7 @@ def as_number(x: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def as_tensor(
-    x: Any, dtype: np.dtype[Any], device: Any, *, host_scalars: bool = False
+    x: Any, dtype: DType, device: Any, *, host_scalars: bool = False
 ) -> Tensor:
     """A device array, a number or a small host array as a tensor on the device.
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from hifigemm.accuracy import Accuracy
 from hifigemm.functions.products import Products
 from hifigemm.functions.verbs import as_arrays, identities, join, shape_of
+from hifigemm.libraries import AnyArray
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 
 def multi_dot(
-    arrays: Sequence[Any],
+    arrays: Sequence[object],
     *,
-    out: Any = None,
+    out: object = None,
     accuracy: Accuracy = None,
     scheme: SchemeName | Scheme = "auto",
     engine: str | None = None,
@@ -110,12 +111,12 @@ def _check_chain(shapes: Sequence[tuple[int, ...]]) -> None:
 
 
 def _product_of_range(
-    arrays: Sequence[Any],
+    arrays: Sequence[AnyArray],
     cuts: dict[tuple[int, int], int],
     products: Products,
     first: int,
     last: int,
-) -> Any:
+) -> AnyArray:
     """The product of the matrices first to last."""
     if first == last:
         return arrays[first]
@@ -147,8 +148,15 @@ def best_cuts(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
     return cuts
 
 
+class _Power(NamedTuple):
+    """A power of a matrix, and how often each product of the chain is a factor of it."""
+
+    value: AnyArray
+    uses: list[int]
+
+
 def matrix_power(
-    a: Any,
+    a: object,
     n: int,
     *,
     accuracy: Accuracy = None,
@@ -209,26 +217,23 @@ def matrix_power(
     num_products = n.bit_length() + n.bit_count() - 2
     products.check_chain(num_products, f"the power {n}")
 
-    def product(
-        x: Any, uses_in_x: list[int], y: Any, uses_in_y: list[int]
-    ) -> tuple[Any, list[int]]:
-        """x y, and how often each product of the chain is a factor of it."""
-        uses = [i + j for i, j in zip(uses_in_x, uses_in_y)]
+    def product(x: _Power, y: _Power) -> _Power:
+        """x y, with the products of the chain that are factors of it."""
+        uses = [i + j for i, j in zip(x.uses, y.uses)]
         uses[products.count] += 1
-        return products(x, y), uses
+        return _Power(products(x.value, y.value), uses)
 
     # Square up to the lowest bit of n that is 1, then multiply by the squares that
     # belong to the other ones.
-    square = a, [0] * num_products
+    square = _Power(a, [0] * num_products)
     while n % 2 == 0:
         n //= 2
-        square = product(*square, *square)
+        square = product(square, square)
     power = square
     n //= 2
     while n > 0:
-        square = product(*square, *square)
+        square = product(square, square)
         if n % 2:
-            power = product(*power, *square)
+            power = product(power, square)
         n //= 2
-    value, uses = power
-    return products.chain(value, None, uses)
+    return products.chain(power.value, None, power.uses)

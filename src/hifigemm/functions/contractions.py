@@ -31,6 +31,7 @@ from hifigemm.functions.verbs import (
     promoted,
     shape_of,
 )
+from hifigemm.libraries import AnyArray
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:
@@ -44,9 +45,9 @@ take.
 
 
 def dot(
-    a: Any,
-    b: Any,
-    out: Any = None,
+    a: object,
+    b: object,
+    out: object = None,
     *,
     accuracy: Accuracy = None,
     scheme: SchemeName | Scheme = "auto",
@@ -99,8 +100,8 @@ def dot(
 
 
 def inner(
-    a: Any,
-    b: Any,
+    a: object,
+    b: object,
     /,
     *,
     accuracy: Accuracy = None,
@@ -132,9 +133,9 @@ def inner(
 
 
 def outer(
-    a: Any,
-    b: Any,
-    out: Any = None,
+    a: object,
+    b: object,
+    out: object = None,
     *,
     accuracy: Accuracy = None,
     scheme: SchemeName | Scheme = "auto",
@@ -159,8 +160,8 @@ def outer(
 
 
 def vdot(
-    a: Any,
-    b: Any,
+    a: object,
+    b: object,
     /,
     *,
     accuracy: Accuracy = None,
@@ -186,10 +187,10 @@ def vdot(
 
 
 def vecdot(
-    x1: Any,
-    x2: Any,
+    x1: object,
+    x2: object,
     /,
-    out: Any = None,
+    out: object = None,
     *,
     axis: int = -1,
     accuracy: Accuracy = None,
@@ -217,10 +218,10 @@ def vecdot(
 
 
 def matvec(
-    x1: Any,
-    x2: Any,
+    x1: object,
+    x2: object,
     /,
-    out: Any = None,
+    out: object = None,
     *,
     accuracy: Accuracy = None,
     scheme: SchemeName | Scheme = "auto",
@@ -245,10 +246,10 @@ def matvec(
 
 
 def vecmat(
-    x1: Any,
-    x2: Any,
+    x1: object,
+    x2: object,
     /,
-    out: Any = None,
+    out: object = None,
     *,
     accuracy: Accuracy = None,
     scheme: SchemeName | Scheme = "auto",
@@ -274,8 +275,8 @@ def vecmat(
 
 
 def tensordot(
-    a: Any,
-    b: Any,
+    a: object,
+    b: object,
     axes: Any = 2,
     *,
     accuracy: Accuracy = None,
@@ -344,8 +345,8 @@ def tensordot(
 
 
 def einsum(
-    *operands: Any,
-    out: Any = None,
+    *operands: object,
+    out: object = None,
     optimize: Any = False,
     accuracy: Accuracy = None,
     scheme: SchemeName | Scheme = "auto",
@@ -393,8 +394,8 @@ def einsum(
     array([12., 12.])
     """
     # Arrays of one dtype, in which no label comes twice.
-    subscripts, arrays = _split(operands)
-    arrays = as_arrays(*((f"operand {i}", x) for i, x in enumerate(arrays)))
+    subscripts, array_likes = _split(operands)
+    arrays = as_arrays(*((f"operand {i}", x) for i, x in enumerate(array_likes)))
     labels, labels_out = parse(subscripts, [shape_of(x) for x in arrays])
     products = Products(accuracy, scheme, engine, workspace, return_report)
     products.check_chain(len(arrays) - 1, f"einsum of {len(arrays)} operands")
@@ -419,10 +420,10 @@ def einsum(
 
 def _product_of_terms(
     products: Products,
-    last_to_first: list[tuple[Any, Labels]],
-    other_terms: list[tuple[Any, Labels]],
+    last_to_first: list[tuple[AnyArray, Labels]],
+    other_terms: list[tuple[AnyArray, Labels]],
     labels_out: Labels,
-) -> tuple[Any, Labels]:
+) -> tuple[AnyArray, Labels]:
     """The product of terms, multiplied one after the other; the list is emptied.
 
     Labels of the result or of a term that comes later are not summed yet.
@@ -442,12 +443,12 @@ def _product_of_terms(
 
 def contract(
     products: Products,
-    a: Any,
+    a: AnyArray,
     labels_a: Labels,
-    b: Any,
+    b: AnyArray,
     labels_b: Labels,
     labels_out: Labels,
-) -> Any:
+) -> AnyArray:
     """The sum of a times b over all labels that `labels_out` lacks.
 
     No operand has a label twice, and lengths fit; lengths of 1 broadcast. A label that
@@ -503,8 +504,8 @@ def contract(
 
 
 def _summed(
-    products: Products, x: Any, labels_x: Labels, lone: Labels
-) -> tuple[Any, Labels]:
+    products: Products, x: AnyArray, labels_x: Labels, lone: Labels
+) -> tuple[AnyArray, Labels]:
     """x summed over some of its labels by a product with 1, and the labels left."""
     if not lone:
         return x, labels_x
@@ -514,8 +515,8 @@ def _summed(
 
 
 def _arranged(
-    x: Any, labels_x: Labels, order: Labels, lengths: dict[Hashable, int]
-) -> Any:
+    x: AnyArray, labels_x: Labels, order: Labels, lengths: dict[Hashable, int]
+) -> AnyArray:
     """x with its axes in this order, repeated along axes whose label it lacks."""
     present = [label for label in order if label in labels_x]
     x = permute(x, [labels_x.index(label) for label in present])
@@ -526,8 +527,8 @@ def _arranged(
 
 
 def _without_broadcast(
-    a: Any, labels_a: Labels, b: Any, labels_b: Labels
-) -> tuple[Any, Labels, Any, Labels]:
+    a: AnyArray, labels_a: Labels, b: AnyArray, labels_b: Labels
+) -> tuple[AnyArray, Labels, AnyArray, Labels]:
     """Both operands without axes of length 1 that broadcast against the other one.
 
     Their labels then belong to the other operand alone.
@@ -536,8 +537,8 @@ def _without_broadcast(
     lengths_b = dict(zip(labels_b, shape_of(b)))
 
     def reduced(
-        x: Any, lengths_x: dict[Hashable, int], others: dict[Hashable, int]
-    ) -> tuple[Any, Labels]:
+        x: AnyArray, lengths_x: dict[Hashable, int], others: dict[Hashable, int]
+    ) -> tuple[AnyArray, Labels]:
         remaining = []
         for label, length in lengths_x.items():
             if length != 1 or others.get(label, 1) == 1:
@@ -549,7 +550,7 @@ def _without_broadcast(
     return *reduced(a, lengths_a, lengths_b), *reduced(b, lengths_b, lengths_a)
 
 
-def _without_repeats(x: Any, labels_x: Labels) -> tuple[Any, Labels]:
+def _without_repeats(x: AnyArray, labels_x: Labels) -> tuple[AnyArray, Labels]:
     """A view of x in which no label comes twice.
 
     It is the diagonal of axes with the same label.
@@ -566,7 +567,7 @@ def _without_repeats(x: Any, labels_x: Labels) -> tuple[Any, Labels]:
     return x, labels_x
 
 
-def _split(operands: Sequence[Any]) -> tuple[Any, list[Any]]:
+def _split(operands: Sequence[object]) -> tuple[str | list[object], list[object]]:
     """The subscripts, a string or lists of labels, and the operands of `einsum`."""
     if not operands:
         raise ValueError(
@@ -582,7 +583,7 @@ def _split(operands: Sequence[Any]) -> tuple[Any, list[Any]]:
 
 
 def _path(
-    terms: Sequence[tuple[Any, Labels]], out: Labels, optimize: Any
+    terms: Sequence[tuple[AnyArray, Labels]], out: Labels, optimize: Any
 ) -> list[tuple[int, ...]]:
     """The order of the products, by shapes alone.
 
@@ -628,12 +629,12 @@ def _path_of_numpy(
 _path_of_numpy._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler.assume_constant_result
 
 
-def _distinct_labels(a: Any, b: Any) -> tuple[Labels, Labels]:
+def _distinct_labels(a: AnyArray, b: AnyArray) -> tuple[Labels, Labels]:
     """Labels of the axes of a and of b, all different."""
     return tuple(range(a.ndim)), tuple(range(a.ndim, a.ndim + b.ndim))
 
 
-def _is_sequence(axes: Any) -> bool:
+def _is_sequence(axes: object) -> bool:
     """True for several axes; an array of no dimension is one axis."""
     return isinstance(axes, Iterable) and getattr(axes, "ndim", 1) > 0
 
@@ -654,7 +655,7 @@ def _axes(axes: Any, ndim: int, name: str) -> tuple[int, ...]:
     return numbers
 
 
-def _vectors(a: Any, b: Any) -> tuple[Any, Any]:
+def _vectors(a: object, b: object) -> tuple[AnyArray, AnyArray]:
     """Both operands as arrays of one axis."""
     a, b = as_arrays(("a", a), ("b", b))
     size_a = math.prod(shape_of(a))
@@ -662,13 +663,13 @@ def _vectors(a: Any, b: Any) -> tuple[Any, Any]:
     return a.reshape((size_a,)), b.reshape((size_b,))
 
 
-def _with_axis_last(x: Any, axis: int) -> Any:
+def _with_axis_last(x: AnyArray, axis: int) -> AnyArray:
     """A view of x with this axis behind all others."""
     (axis,) = _axes([axis], x.ndim, "axis")
     return permute(x, [i for i in range(x.ndim) if i != axis] + [axis])
 
 
-def _arrays_with_axes(*operands: tuple[str, Any, int]) -> list[Any]:
+def _arrays_with_axes(*operands: tuple[str, object, int]) -> list[AnyArray]:
     """Operands as arrays; each is given with its name and its least number of axes.
 
     Raises ValueError: an operand with fewer axes.
@@ -683,7 +684,12 @@ def _arrays_with_axes(*operands: tuple[str, Any, int]) -> list[Any]:
 
 
 def _stacked(
-    x1: Any, core1: Labels, x2: Any, core2: Labels, out: Any, products: Products
+    x1: AnyArray,
+    core1: Labels,
+    x2: AnyArray,
+    core2: Labels,
+    out: object,
+    products: Products,
 ) -> Any:
     """The sum over "k" of operands whose leading axes broadcast.
 
@@ -708,7 +714,7 @@ def _stacked(
     return products.chain(value, out)
 
 
-def _check_lengths(a: Any, i: int, b: Any, j: int) -> None:
+def _check_lengths(a: AnyArray, i: int, b: AnyArray, j: int) -> None:
     """Raise ValueError if axis i of a and axis j of b, which are summed, differ."""
     shape_a = shape_of(a)
     shape_b = shape_of(b)

@@ -13,7 +13,7 @@ from hifigemm.accuracy import Accuracy, Relative
 from hifigemm.api import check_options, matmul, product_of_numbers
 from hifigemm.exceptions import PlanError
 from hifigemm.functions.verbs import mirrored, shape_of, unit_roundoff
-from hifigemm.libraries import library_of
+from hifigemm.libraries import AnyArray, library_of
 from hifigemm.operands import Shapes, as_out, check_out
 from hifigemm.plan import Report
 from hifigemm.schemes import Scheme
@@ -130,12 +130,12 @@ class Products:
         self.reports: list[Report] = []
         self.roundoffs: list[float] = []
 
-    def __call__(self, a: Any, b: Any) -> Any:
+    def __call__(self, a: Any, b: Any) -> AnyArray:
         """A B, by `matmul`."""
         result = matmul(a, b, **self.options, return_report=self.return_report)
         return self._value_of(result)
 
-    def with_transpose(self, a: Any, b: Any, conjugate: bool) -> Any:
+    def with_transpose(self, a: AnyArray, b: AnyArray, conjugate: bool) -> AnyArray:
         """A B for B = A^T or A^H, with the lower triangle mirrored.
 
         A GPU computes the lower triangle only.
@@ -149,7 +149,7 @@ class Products:
         }
         return self._value_of(product_of_numbers(a, b, **options))
 
-    def _value_of(self, result: Any) -> Any:
+    def _value_of(self, result: Any) -> AnyArray:
         """The value of a result of `matmul`, whose report is added to `reports`."""
         self.count += 1
         if not self.return_report:
@@ -176,7 +176,9 @@ class Products:
                 "each product keeps; the report then bounds the error of the whole"
             )
 
-    def chain(self, value: Any, out: Any, uses: Sequence[int] | None = None) -> Any:
+    def chain(
+        self, value: AnyArray, out: object, uses: Sequence[int] | None = None
+    ) -> Any:
         """The result of a call that ends with this value.
 
         It comes with a report if `return_report`.
@@ -192,7 +194,7 @@ class Products:
             )
         return self._deliver(value, out, report)
 
-    def blocks(self, value: Any, out: Any) -> Any:
+    def blocks(self, value: AnyArray, out: object) -> Any:
         """The result of a call whose products are blocks of this value.
 
         It comes with a report if `return_report`.
@@ -205,7 +207,7 @@ class Products:
         return self._deliver(value, out, report)
 
     def _deliver(
-        self, value: Any, out: Any, report: Report | ChainReport | BlocksReport
+        self, value: AnyArray, out: object, report: Report | ChainReport | BlocksReport
     ) -> Any:
         """The result of a call, in `out` unless that is None."""
         check_untraced(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from string import ascii_letters, ascii_lowercase, ascii_uppercase
-from typing import Any
 
 Labels = tuple[Hashable, ...]
 """Labels of the axes of an array, in their order."""
@@ -16,7 +15,7 @@ order.
 
 
 def parse(
-    subscripts: str | Sequence[Any], shapes: Sequence[tuple[int, ...]]
+    subscripts: str | Sequence[object], shapes: Sequence[tuple[int, ...]]
 ) -> tuple[list[Labels], Labels]:
     """Labels of the operands of these shapes, and labels of the result.
 
@@ -87,7 +86,7 @@ def _labels(term: str, ndim: int, text: str) -> Labels:
     return (*before, *range(named - ndim, 0), *after)
 
 
-def _as_text(sublists: Sequence[Any], count: int) -> str:
+def _as_text(sublists: Sequence[object], count: int) -> str:
     """Subscripts as text, from lists of numbers for operands and perhaps the result."""
     texts = []
     for sublist in sublists:
@@ -100,7 +99,7 @@ def _as_text(sublists: Sequence[Any], count: int) -> str:
     return f"{inputs}->{texts[count]}" if len(texts) > count else inputs
 
 
-def _symbol(label: Any) -> str:
+def _symbol(label: object) -> str:
     """The letter of a number, or the dots of an ellipsis."""
     if label is Ellipsis:
         return "..."

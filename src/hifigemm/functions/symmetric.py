@@ -15,7 +15,7 @@ from hifigemm.accuracy import Accuracy
 from hifigemm.exceptions import PlanError
 from hifigemm.functions.products import Products
 from hifigemm.functions.verbs import as_arrays, conj, join, shape_of
-from hifigemm.libraries import library_of
+from hifigemm.libraries import AnyArray, library_of
 from hifigemm.schemes import Scheme
 from hifigemm.transforms import belongs_to_torch, is_traced
 
@@ -31,12 +31,12 @@ every size that was tried (512 to 2048), and 256 and 512 differ by less than the
 
 
 def syrk(
-    a: Any,
+    a: object,
     trans: Literal["N", "T"] = "N",
     *,
     accuracy: Accuracy = None,
     scheme: SchemeName | Scheme = "auto",
-    out: Any = None,
+    out: object = None,
     engine: str | None = None,
     workspace: int | None = None,
     return_report: bool = False,
@@ -84,12 +84,12 @@ def syrk(
 
 
 def herk(
-    a: Any,
+    a: object,
     trans: Literal["N", "C"] = "N",
     *,
     accuracy: Accuracy = None,
     scheme: SchemeName | Scheme = "auto",
-    out: Any = None,
+    out: object = None,
     engine: str | None = None,
     workspace: int | None = None,
     return_report: bool = False,
@@ -117,7 +117,7 @@ def herk(
     return products.blocks(_with_itself(products, left, right, True), out)
 
 
-def _rows(a: Any, trans: str, choices: tuple[str, str]) -> Any:
+def _rows(a: AnyArray, trans: str, choices: tuple[str, str]) -> AnyArray:
     """The matrix whose rows are multiplied with each other: a or its transpose."""
     if trans not in choices:
         raise PlanError(f'trans={trans!r}: expected "{choices[0]}" or "{choices[1]}"')
@@ -128,7 +128,9 @@ def _rows(a: Any, trans: str, choices: tuple[str, str]) -> Any:
     return a if trans == "N" else a.mT
 
 
-def _with_itself(products: Products, left: Any, right: Any, conjugate: bool) -> Any:
+def _with_itself(
+    products: Products, left: AnyArray, right: AnyArray, conjugate: bool
+) -> AnyArray:
     """`left` times `right`, which is the transpose of `left`, conjugated or not."""
     # Other arrays lie on a GPU, whose kernels leave out the upper triangle.
     size = left.shape[-2]

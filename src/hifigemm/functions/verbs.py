@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from hifigemm.libraries import library_of
+from hifigemm.libraries import AnyArray, library_of
 from hifigemm.operands import Prepared, converted
 from hifigemm.transforms import belongs_to_jax, check_dense, is_traced
 
 
-def as_arrays(*operands: tuple[str, Any]) -> list[Any]:
+def as_arrays(*operands: tuple[str, Any]) -> list[AnyArray]:
     """The named operands as arrays of the library that they have in common.
 
     Lists and scalars become arrays of NumPy. Raises TypeError or ValueError: operands
@@ -49,7 +49,7 @@ def as_arrays(*operands: tuple[str, Any]) -> list[Any]:
     return [x for _, x in operands]
 
 
-def promoted(arrays: Sequence[Any]) -> list[Any]:
+def promoted(arrays: Sequence[Any]) -> list[AnyArray]:
     """Arrays of one library in the dtype to which NumPy promotes all their dtypes.
 
     Raises ValueError: integers that the dtype cannot hold exactly.
@@ -96,19 +96,19 @@ def _is_inexact(x: Any) -> bool:
     return bool(x.is_floating_point() or x.is_complex())
 
 
-def namespace(x: Any) -> Any:
+def namespace(x: AnyArray) -> Any:
     """The module of functions for an array; it is loaded if there is an array."""
     if belongs_to_jax(x):
         return sys.modules["jax.numpy"]
     return sys.modules[library_of(("x", x)).name]
 
 
-def shape_of(x: Any) -> tuple[int, ...]:
+def shape_of(x: AnyArray) -> tuple[int, ...]:
     """The shape as a tuple, as NumPy has it."""
     return tuple(x.shape)
 
 
-def permute(x: Any, order: Sequence[int]) -> Any:
+def permute(x: AnyArray, order: Sequence[int]) -> AnyArray:
     """A view of x with its axes in this order."""
     order = tuple(order)
     in_place = tuple(range(len(order)))
@@ -117,12 +117,12 @@ def permute(x: Any, order: Sequence[int]) -> Any:
     return namespace(x).moveaxis(x, order, in_place)
 
 
-def expand(x: Any, shape: Sequence[int]) -> Any:
+def expand(x: AnyArray, shape: Sequence[int]) -> AnyArray:
     """A view of x broadcast to this shape."""
     return namespace(x).broadcast_to(x, tuple(shape))
 
 
-def diagonal(x: Any, axis1: int, axis2: int) -> Any:
+def diagonal(x: AnyArray, axis1: int, axis2: int) -> AnyArray:
     """A view of the entries with equal indices on two axes.
 
     Their common axis is the last one.
@@ -130,17 +130,17 @@ def diagonal(x: Any, axis1: int, axis2: int) -> Any:
     return x.diagonal(0, axis1, axis2)
 
 
-def conj(x: Any) -> Any:
+def conj(x: AnyArray) -> AnyArray:
     """x with its imaginary parts negated; x itself if it is real."""
     return x.conj()
 
 
-def ones(shape: Sequence[int], like: Any) -> Any:
+def ones(shape: Sequence[int], like: AnyArray) -> AnyArray:
     """Ones with the dtype and on the device of another array."""
     return namespace(like).ones(tuple(shape), dtype=like.dtype, **_on_device_of(like))
 
 
-def identities(like: Any) -> Any:
+def identities(like: AnyArray) -> AnyArray:
     """An identity matrix for each square matrix of a stack."""
     xp = namespace(like)
     identity = xp.eye(like.shape[-1], dtype=like.dtype, **_on_device_of(like))
@@ -154,17 +154,17 @@ def _on_device_of(like: Any) -> dict[str, Any]:
     return {"device": like.device}
 
 
-def _is_of_cupy(x: Any) -> bool:
+def _is_of_cupy(x: AnyArray) -> bool:
     """True for an array of CuPy."""
     return not belongs_to_jax(x) and library_of(("x", x)).name == "cupy"
 
 
-def join(arrays: Sequence[Any], axis: int) -> Any:
+def join(arrays: Sequence[AnyArray], axis: int) -> AnyArray:
     """A new array: these ones, one after the other along an axis."""
     return namespace(arrays[0]).concatenate(tuple(arrays), axis)
 
 
-def mirrored(x: Any, conjugate: bool) -> Any:
+def mirrored(x: AnyArray, conjugate: bool) -> AnyArray:
     """Square matrices whose lower triangle is mirrored into the upper one.
 
     With `conjugate` they become Hermitian, with a real diagonal.
@@ -179,7 +179,7 @@ def mirrored(x: Any, conjugate: bool) -> Any:
     return xp.where(is_diagonal, real, hermitian)
 
 
-def _as_complex(re: Any, like: Any) -> Any:
+def _as_complex(re: Any, like: AnyArray) -> AnyArray:
     """Real numbers in the dtype of another array.
 
     There is no arithmetic, in which XLA would flush subnormal numbers to zero.
@@ -196,7 +196,7 @@ def _as_complex(re: Any, like: Any) -> Any:
     return xp.complex(re, xp.zeros_like(re))
 
 
-def unit_roundoff(x: Any) -> float:
+def unit_roundoff(x: AnyArray) -> float:
     """The unit roundoff of the dtype of an array, 0 for integers and bools."""
     if not belongs_to_jax(x):
         x = library_of(("x", x)).asarray(x, "x")

@@ -25,11 +25,11 @@ reason.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 import jax
 import numpy as np
@@ -43,7 +43,8 @@ from hifigemm.accuracy import Accuracy, resolve
 from hifigemm.array_like import kind_of
 from hifigemm.formats import FP32, FP64
 from hifigemm.interop import kernels
-from hifigemm.libraries import library_of
+from hifigemm.libraries import AnyArray, library_of
+from hifigemm.numerics.bits import DType
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands import (
     check_addend,
@@ -54,6 +55,11 @@ from hifigemm.operands import (
 )
 from hifigemm.request import Request
 from hifigemm.schemes import Scheme
+
+if TYPE_CHECKING:
+    import torch
+    from jax.core import ShapedArray
+    from jax.experimental.buffer_callback import Buffer, ExecutionContext
 
 _matmul = Primitive("hifigemm_matmul")
 _gemm = Primitive("hifigemm_gemm")
@@ -71,8 +77,8 @@ the stack.
 
 
 def matmul(
-    a: Any,
-    b: Any,
+    a: object,
+    b: object,
     accuracy: Accuracy = None,
     scheme: str | Scheme = "auto",
     workspace: int | None = None,
@@ -83,9 +89,9 @@ def matmul(
 
 
 def gemm(
-    a: Any,
-    b: Any,
-    c: Any,
+    a: AnyArray,
+    b: AnyArray,
+    c: object,
     accuracy: Accuracy,
     scheme: str | Scheme,
     workspace: int | None,
@@ -202,12 +208,12 @@ def _options(
     }
 
 
-def is_number(x: Any) -> bool:
+def is_number(x: object) -> TypeGuard[complex]:
     """True if x is a number of Python, which promotes by its kind alone."""
     return type(x) in (bool, int, float, complex)
 
 
-def as_jax(x: Any, name: str) -> jax.Array:
+def as_jax(x: object, name: str) -> jax.Array:
     """The array of JAX with the entries of an array of JAX or NumPy.
 
     Raises TypeError: anything else, and a dtype that would be rounded.
@@ -223,7 +229,7 @@ def as_jax(x: Any, name: str) -> jax.Array:
     return jax.numpy.asarray(x)
 
 
-def _operands(**named: Any) -> list[Any]:
+def _operands(**named: object) -> list[jax.Array]:
     """The operands as arrays of JAX, in their own dtypes: XLA would flush subnormal
     numbers to zero where it converts any.
     """
@@ -251,7 +257,7 @@ def promoted(arrays: Sequence[jax.Array]) -> list[jax.Array]:
     return [converted(x) for x in arrays]
 
 
-def _result_dtype(*dtypes: Any) -> np.dtype[Any]:
+def _result_dtype(*dtypes: Any) -> DType:
     """The dtype of a product, by the rules of NumPy.
 
     Raises TypeError: no product has it, or arrays of JAX do not, as long as it does
@@ -269,7 +275,7 @@ def _result_dtype(*dtypes: Any) -> np.dtype[Any]:
     return dtype
 
 
-def _numpy_dtype(dtype: Any) -> np.dtype[Any]:
+def _numpy_dtype(dtype: Any) -> DType:
     """A dtype of NumPy that has the numbers of this one."""
     return _SINGLE if dtype == jax.numpy.bfloat16 else dtype
 
@@ -345,12 +351,14 @@ def _kernel(
         "strict",
     ),
 )
-def _program(*operands: jax.Array, primitive: Primitive, **options: Any) -> Any:
+def _program(*operands: jax.Array, primitive: Primitive, **options: Any) -> jax.Array:
     """A primitive as a program of its own."""
     return primitive.bind(*operands, **options)
 
 
-def _eager(primitive: Primitive, *operands: Any, **options: Any) -> Any:
+def _eager(
+    primitive: Primitive, *operands: jax.Array | np.ndarray, **options: Any
+) -> Any:
     """The result of a primitive outside of programs."""
     # Cotangents that the caller has made with NumPy come as they are.
     arrays = [x if isinstance(x, jax.Array) else jax.numpy.asarray(x) for x in operands]
@@ -362,7 +370,13 @@ def _eager(primitive: Primitive, *operands: Any, **options: Any) -> Any:
     return library.to_native(_kernel(*host_arrays, **options))
 
 
-def _result_type(a: Any, b: Any, *addend: Any, accuracy: Accuracy, **_: Any) -> Any:
+def _result_type(
+    a: ShapedArray,
+    b: ShapedArray,
+    *addend: ShapedArray,
+    accuracy: Accuracy,
+    **_: object,
+) -> ShapedArray:
     """The type of a product for JAX: that of A with another shape and dtype.
 
     Raises TypeError: operands whose types name axes of a mesh, as those of
@@ -384,10 +398,10 @@ def _result_type(a: Any, b: Any, *addend: Any, accuracy: Accuracy, **_: Any) -> 
     )
 
 
-def _compiled(primitive: Primitive, *operands: Any, **options: Any) -> Any:
+def _compiled(primitive: Primitive, *operands: jax.Array, **options: Any) -> jax.Array:
     """A primitive in a compiled program of a CPU or a GPU."""
 
-    def run(context: Any, out: Any, *buffers: Any) -> None:
+    def run(context: ExecutionContext, out: Buffer, *buffers: Buffer) -> None:
         if out.__dlpack_device__()[0] == _ON_HOST:
             # Threads of XLA flush subnormal numbers, and a product is repeated in
             # threads alone that do not.
@@ -403,7 +417,7 @@ def _compiled(primitive: Primitive, *operands: Any, **options: Any) -> Any:
     return buffer_callback(run, result)(*operands)
 
 
-def _tensor(buffer: Any) -> Any:
+def _tensor(buffer: Buffer) -> torch.Tensor:
     """The tensor in the memory of a buffer of XLA on a GPU.
 
     DLPack does not say that the buffer is read-only. PyTorch would take no read-only
@@ -414,7 +428,9 @@ def _tensor(buffer: Any) -> Any:
     return torch.utils.dlpack.from_dlpack(buffer.__dlpack__())
 
 
-def _stream(context: Any, device: Any) -> AbstractContextManager[Any]:
+def _stream(
+    context: ExecutionContext, device: torch.device
+) -> AbstractContextManager[object]:
     """A context in which PyTorch works on the stream, and on the device, that XLA calls
     back for.
     """
@@ -424,7 +440,10 @@ def _stream(context: Any, device: Any) -> AbstractContextManager[Any]:
 
 
 def _compiled_for_a_gpu(
-    lowered: Any, context: Any, *operands: Any, **options: Any
+    lowered: Callable[..., Any],
+    context: mlir.LoweringRuleContext,
+    *operands: object,
+    **options: object,
 ) -> Any:
     """A primitive in a compiled program of a GPU; TypeError without the packages that
     its kernels need.
@@ -447,7 +466,9 @@ def _compiled_for_a_gpu(
     return lowered(context, *operands, **options)
 
 
-def _refused(context: Any, *operands: Any, **options: Any) -> Any:
+def _refused(
+    context: mlir.LoweringRuleContext, *operands: object, **options: object
+) -> NoReturn:
     """A primitive in a compiled program of anything else."""
     (platform, *_) = context.module_context.platforms
     raise TypeError(
@@ -456,12 +477,16 @@ def _refused(context: Any, *operands: Any, **options: Any) -> Any:
     )
 
 
-def _gradient_of_a(g: Any, a: Any, b: jax.Array, **options: Any) -> jax.Array:
+def _gradient_of_a(
+    g: jax.Array, a: ad.UndefinedPrimal, b: jax.Array, **options: Any
+) -> jax.Array:
     """alpha G B^T for the gradient G of a product."""
     return _as_like(_bind_matmul(g, b.mT, **options), a.aval.dtype)
 
 
-def _gradient_of_b(g: Any, a: jax.Array, b: Any, **options: Any) -> jax.Array:
+def _gradient_of_b(
+    g: jax.Array, a: jax.Array, b: ad.UndefinedPrimal, **options: Any
+) -> jax.Array:
     """alpha A^T G for the gradient G of a product."""
     return _as_like(_bind_matmul(a.mT, g, **options), b.aval.dtype)
 
@@ -480,7 +505,7 @@ def _bind_matmul(a: jax.Array, b: jax.Array, **options: Any) -> jax.Array:
 
 
 def _batched(
-    operands: Any, batch_axes: tuple[int | None, ...], **options: Any
+    operands: Sequence[jax.Array], batch_axes: tuple[int | None, ...], **options: Any
 ) -> tuple[jax.Array, int]:
     """The primitive under vmap, and the axis of the batch in its result.
 
@@ -509,7 +534,7 @@ def _batched(
 
 
 def _batched_sum(
-    operands: Any, batch_axes: tuple[int | None, ...], **options: Any
+    operands: Sequence[jax.Array], batch_axes: tuple[int | None, ...], **options: Any
 ) -> tuple[jax.Array, int]:
     """A product with an addend under vmap, and the axis of the batch in its result.
 
@@ -535,7 +560,11 @@ def _batched_sum(
 
 
 def _tangent_of_sum(
-    primals: Any, tangents: Any, *, beta: complex, **options: Any
+    primals: Sequence[jax.Array],
+    tangents: Sequence[jax.Array | ad.Zero],
+    *,
+    beta: complex,
+    **options: Any,
 ) -> tuple[jax.Array, jax.Array]:
     """The sum, and its tangent alpha A' B + alpha A B' + beta C'.
 
@@ -545,11 +574,11 @@ def _tangent_of_sum(
     da, db, dc = tangents
     result = _gemm.bind(*primals, beta=beta, **options)
     terms = []
-    if type(da) is not ad.Zero:
+    if not isinstance(da, ad.Zero):
         terms.append(_product(da, b, **options))
-    if type(db) is not ad.Zero:
+    if not isinstance(db, ad.Zero):
         terms.append(_product(a, db, **options))
-    if type(dc) is not ad.Zero:
+    if not isinstance(dc, ad.Zero):
         dc = lax.convert_element_type(dc, result.dtype)
         terms.append(lax.mul(dc, lax.full_like(dc, beta)))
     terms = [lax.convert_element_type(x, result.dtype) for x in terms]

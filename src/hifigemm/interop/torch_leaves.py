@@ -29,6 +29,7 @@ from hifigemm.interop import kernels
 from hifigemm.interop import torch_private as private
 from hifigemm.interop.policy import LEVELS, Policy, aside, current_policy
 from hifigemm.interop.summary import Row, timed
+from hifigemm.interop.torch_private import DispatchKeySet
 from hifigemm.interop.torch_replacements import Kernel, Replacements
 
 
@@ -82,7 +83,7 @@ def _kernel(operation: _Operation, overload: str, previous: Kernel) -> Kernel:
     """The kernel of one operator."""
     name = operation.name + overload
 
-    def kernel(keys: Any, *arguments: Any, **options: Any) -> Any:
+    def kernel(keys: DispatchKeySet, *arguments: Any, **options: Any) -> Any:
         policy = current_policy()
         if policy is not None:
             policy.has_seen_product()
@@ -166,7 +167,7 @@ def _dtype_name(x: Tensor) -> str:
 def _natively(
     overload: str,
     previous: Callable[..., Any],
-    keys: Any,
+    keys: DispatchKeySet,
     arguments: Any,
     options: dict[str, Any],
 ) -> None:
@@ -187,7 +188,7 @@ def _reason_to_hand_on(
     a: Tensor,
     b: Tensor,
     c: Tensor | None,
-    options: Any,
+    options: dict[str, Any],
 ) -> str:
     """Why a product is handed on, errors in the call among them, which PyTorch names
     better; empty where it is made.
@@ -284,7 +285,7 @@ def _value(
     a: Tensor,
     b: Tensor,
     c: Tensor | None,
-    options: Any,
+    options: dict[str, Any],
 ) -> Tensor:
     """The result of an operator."""
     with private.without_autocast():
@@ -326,7 +327,9 @@ def _scalar(x: Any, product: Tensor) -> Any:
     return x
 
 
-def _delivered(overload: str, c: Tensor, result: Tensor, options: Any) -> Tensor:
+def _delivered(
+    overload: str, c: Tensor, result: Tensor, options: dict[str, Any]
+) -> Tensor:
     """The result in the tensor that the overload writes to."""
     if overload == "_":
         return c.copy_(result)

@@ -28,6 +28,7 @@ from hifigemm.exceptions import PlanError
 from hifigemm.interop import torch_private as private
 from hifigemm.interop.policy import LEVELS, Policy, current_policy
 from hifigemm.interop.summary import Row
+from hifigemm.interop.torch_private import OpOverload
 from hifigemm.schemes.registry import as_scheme
 
 _aten: Any = torch.ops.aten
@@ -66,7 +67,9 @@ def register() -> None:
 
 
 @private.untraced
-def _handle_product(operator: Any, args: Any, kwargs: Any) -> Any:
+def _handle_product(
+    operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """A B, by the policy that holds now, or by PyTorch."""
     _check_untraced(operator, *args)
     policy = current_policy()
@@ -76,7 +79,9 @@ def _handle_product(operator: Any, args: Any, kwargs: Any) -> Any:
 
 
 @private.untraced
-def _handle_sum(operator: Any, args: Any, kwargs: Any) -> Any:
+def _handle_sum(
+    operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """beta C + alpha A B with the product rounded first, as on one device."""
     _check_untraced(operator, *args)
     policy = current_policy()
@@ -92,7 +97,7 @@ def _handle_sum(operator: Any, args: Any, kwargs: Any) -> Any:
     return torch.add(c if beta == 1 else c * beta, product, alpha=alpha)
 
 
-def _check_untraced(operator: Any, *tensors: Any) -> None:
+def _check_untraced(operator: OpOverload, *tensors: object) -> None:
     """Raise NotImplementedError in a trace.
 
     The policy does not matter: another one may hold when the graph runs.
@@ -136,7 +141,7 @@ _WHOLE = _Cut(0, Replicate(), Replicate(), Replicate())
 """No axis is shared: each rank has all of A B."""
 
 
-def _product(policy: Policy, operator: Any, a: DTensor, b: DTensor) -> DTensor:
+def _product(policy: Policy, operator: OpOverload, a: DTensor, b: DTensor) -> DTensor:
     """A B in placements that follow from the placements of A and B.
 
     So the views that PyTorch takes of the result exist. Operands of `mm` go to `matmul`

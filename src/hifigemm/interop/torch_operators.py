@@ -35,6 +35,7 @@ from hifigemm.interop.arguments import (
     scheme_from,
     scheme_text,
 )
+from hifigemm.interop.torch_private import DispatchKeySet, OpOverload
 from hifigemm.operands import check_transpose
 from hifigemm.schemes import Scheme
 
@@ -51,8 +52,8 @@ for _name, _arguments in _ARGUMENTS.items():
         f"{_name}.out({_arguments}, Tensor(a!) out) -> Tensor(a!)",
     ):
         _LIBRARY.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
-_matmul: Any = torch.ops.hifigemm.matmul.default
-_gemm: Any = torch.ops.hifigemm.gemm.default
+_matmul: OpOverload = torch.ops.hifigemm.matmul.default
+_gemm: OpOverload = torch.ops.hifigemm.gemm.default
 _NARROW = torch.float16, torch.bfloat16
 
 Tensors = tuple[Tensor | None, ...]
@@ -119,7 +120,7 @@ def _conjugate(x: Any) -> Any:
 
 
 def _product(
-    operator: Any,
+    operator: OpOverload,
     a: Tensor,
     b: Tensor,
     options: dict[str, Any],
@@ -137,7 +138,7 @@ def _product(
 
 
 def _tangent(
-    operator: Any, tensors: Tensors, tangents: Tensors, options: dict[str, Any]
+    operator: OpOverload, tensors: Tensors, tangents: Tensors, options: dict[str, Any]
 ) -> Tensor:
     """alpha A' B + alpha A B' + beta C'; None stands for a zero, and one of the
     tangents is no zero.
@@ -186,7 +187,7 @@ class _Rules:
         return None, None, None, a_gradient, b_gradient, c_gradient
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
         return _tangent(ctx.operator, ctx.saved_tensors, tangents[3:], ctx.options)
 
 
@@ -195,7 +196,10 @@ class _Product(_Rules, private.SingleLevelFunction):
 
     @staticmethod
     def forward(
-        operator: Any, keys: Any, options: dict[str, Any], *tensors: Tensor | None
+        operator: OpOverload,
+        keys: DispatchKeySet,
+        options: dict[str, Any],
+        *tensors: Tensor | None,
     ) -> Tensor:
         result: Tensor = private.below_autograd(operator, keys, *tensors, **options)
         return result
@@ -208,7 +212,10 @@ class _Level(_Rules, private.SingleLevelFunction):
 
     @staticmethod
     def forward(
-        operator: Any, keys: Any, options: dict[str, Any], *tensors: Tensor | None
+        operator: OpOverload,
+        keys: DispatchKeySet,
+        options: dict[str, Any],
+        *tensors: Tensor | None,
     ) -> Tensor:
         with private.differentiating_outside():
             result: Tensor = private.below_autograd(operator, keys, *tensors, **options)
@@ -217,7 +224,7 @@ class _Level(_Rules, private.SingleLevelFunction):
 
 @private.untraced
 def _differentiable(
-    operator: Any, keys: Any, *tensors: Tensor | None, **options: Any
+    operator: OpOverload, keys: DispatchKeySet, *tensors: Tensor | None, **options: Any
 ) -> Tensor:
     """An operator at the Autograd key."""
     result: Tensor
@@ -246,7 +253,7 @@ def _differentiable(
 
 
 def _batched(
-    operator: Any,
+    operator: OpOverload,
     info: Any,
     in_dims: tuple[int | None, ...],
     *tensors: Tensor | None,
@@ -268,8 +275,9 @@ def stacked(operands: Sequence[tuple[Tensor, int | None]]) -> list[Tensor]:
     for x, axis in operands:
         if axis is not None:
             x = x.movedim(axis, 0)
-            ones = (1,) * (rank - x.dim() + 1)
-            x = x.reshape(x.shape[0], *ones, *x.shape[1:])
+            # Axes of length one take the place of those that x lacks.
+            while x.dim() <= rank:
+                x = x.unsqueeze(1)
         result.append(x)
     return result
 
@@ -289,7 +297,7 @@ for _name, _operator in (("matmul", _matmul), ("gemm", _gemm)):
     )
 
 
-def _bmm(operator: Any, a: Tensor, b: Tensor, **options: Any) -> Tensor:
+def _bmm(operator: OpOverload, a: Tensor, b: Tensor, **options: Any) -> Tensor:
     """The products of two stacks of equal length, as torch.bmm takes them."""
     if a.dim() != 3 or b.dim() != 3 or a.shape[0] != b.shape[0]:
         raise RuntimeError(
@@ -300,7 +308,7 @@ def _bmm(operator: Any, a: Tensor, b: Tensor, **options: Any) -> Tensor:
 
 
 def _written(
-    operator: Any, *tensors: Tensor | None, out: Tensor, **options: Any
+    operator: OpOverload, *tensors: Tensor | None, out: Tensor, **options: Any
 ) -> Tensor:
     """An operator whose result is copied to `out`, for tracing and for tensors of any
     dispatch key.
@@ -315,7 +323,7 @@ def _written(
 
 
 def _written_on_device(
-    operator: Any, *tensors: Tensor | None, out: Tensor, **options: Any
+    operator: OpOverload, *tensors: Tensor | None, out: Tensor, **options: Any
 ) -> Tensor:
     """An operator that writes its result to `out` directly, for tensors of a device."""
     _check_out(*tensors, out)

@@ -16,7 +16,9 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch._C import DispatchKeySet as DispatchKeySet
 from torch._functorch.utils import enable_single_level_autograd_function
+from torch._ops import OpOverload as OpOverload
 from torch.autograd import forward_ad
 
 _C: Any = torch._C
@@ -34,7 +36,9 @@ _BELOW_AUTOGRAD = _C._after_autograd_keyset
 _NOTHING = nullcontext()
 
 
-def below_autograd(operator: Any, keys: Any, *arguments: Any, **options: Any) -> Any:
+def below_autograd(
+    operator: OpOverload, keys: DispatchKeySet, *arguments: Any, **options: Any
+) -> Any:
     """The operator without its derivatives, for what comes behind the autograd keys
     among `keys`.
     """
@@ -42,7 +46,7 @@ def below_autograd(operator: Any, keys: Any, *arguments: Any, **options: Any) ->
         return operator.redispatch(keys & _BELOW_AUTOGRAD, *arguments, **options)
 
 
-def reaches_device(keys: Any) -> bool:
+def reaches_device(keys: DispatchKeySet) -> bool:
     """True if the kernel for tensors of a device comes next behind the autograd keys
     among `keys`.
     """
@@ -205,7 +209,7 @@ def is_traced(x: Tensor) -> bool:
     return bool(is_fake(x))
 
 
-def handle_on_meshes(operator: Any, handler: Callable[..., Any]) -> None:
+def handle_on_meshes(operator: OpOverload, handler: Callable[..., Any]) -> None:
     """Have DTensor call ``handler(operator, args, kwargs)`` in the place of an
     operator.
     """
@@ -215,7 +219,9 @@ def handle_on_meshes(operator: Any, handler: Callable[..., Any]) -> None:
     handlers[operator] = handler
 
 
-def made_by_dtensor(operator: Any, args: Any, kwargs: Any) -> Any:
+def made_by_dtensor(
+    operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """An operator of DTensors by the rules of PyTorch, from a handler that stands in
     its place.
     """

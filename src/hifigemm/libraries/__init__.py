@@ -20,7 +20,7 @@ import numpy as np
 from hifigemm.array_like import kind_of
 from hifigemm.libraries.cupy_arrays import CupyLibrary, library_of_cupy
 from hifigemm.libraries.jax_arrays import JaxLibrary, library_of_jax
-from hifigemm.libraries.library import Library
+from hifigemm.libraries.library import AnyArray, Library
 from hifigemm.libraries.numpy_arrays import NUMPY, NumpyLibrary
 from hifigemm.libraries.torch_tensors import BFLOAT16, TorchLibrary, library_of_tensor
 from hifigemm.transforms import belongs_to_jax
@@ -28,6 +28,7 @@ from hifigemm.transforms import belongs_to_jax
 __all__ = [
     "BFLOAT16",
     "NUMPY",
+    "AnyArray",
     "CupyLibrary",
     "JaxLibrary",
     "Library",

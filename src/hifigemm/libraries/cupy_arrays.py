@@ -11,7 +11,7 @@ import numpy as np
 from hifigemm.array_like import kind_of
 from hifigemm.libraries.library import check_torch
 from hifigemm.libraries.torch_tensors import TensorLibrary, array_of_tensor, extent
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import Array, DType
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,12 +33,12 @@ class CupyLibrary(TensorLibrary):
         context.enter_context(torch.cuda.stream(_stream(self.device)))
         return context
 
-    def owns(self, x: Any) -> bool:
+    def owns(self, x: object) -> bool:
         """True for arrays of CuPy on this device."""
         cupy = sys.modules["cupy"]
         return isinstance(x, cupy.ndarray) and f"cuda:{x.device.id}" == self.device
 
-    def asarray(self, x: Any, name: str) -> Array:
+    def asarray(self, x: object, name: str) -> Array:
         """As in `Library`; arrays with strides that PyTorch does not have are copied.
 
         Raises TypeError: subclasses of CuPy's array. ValueError: `out` with such
@@ -86,7 +86,7 @@ def _tensor(x: Any, name: str, device: str) -> Tensor:
     return torch.as_tensor(x, device=device)
 
 
-def _array(x: Tensor, strides: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+def _array(x: Tensor, strides: tuple[int, ...], dtype: DType) -> Any:
     """The array of CuPy in the memory of a tensor.
 
     It keeps the tensor alive, as the memory is that of PyTorch's allocator.

@@ -42,7 +42,7 @@ class JaxLibrary(TensorLibrary):
         """True for arrays of JAX on this device."""
         return belongs_to_jax(x) and library_of_jax(x, "x") == self
 
-    def asarray(self, x: Any, name: str) -> Array:
+    def asarray(self, x: object, name: str) -> Array:
         """As in `Library`; arrays on a GPU pass through DLPack."""
         self.check_owned(x, name)
         if self.on_host:

@@ -6,9 +6,41 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from hifigemm.numerics.bits import Array
+
+
+class AnyArray(Protocol):
+    """An array of NumPy, PyTorch, CuPy or JAX: what all of them have."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length of each axis."""
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype, which is of another class in PyTorch."""
+
+    @property
+    def mT(self) -> AnyArray:
+        """A view with the last two axes swapped."""
+
+    def __getitem__(self, key: Any, /) -> AnyArray:
+        """A view of some entries."""
+
+    def reshape(self, shape: tuple[int, ...], /) -> AnyArray:
+        """The same entries in another shape, a view where possible."""
+
+    def diagonal(self, offset: int, axis1: int, axis2: int, /) -> AnyArray:
+        """A view of the entries with equal indices on two axes."""
+
+    def conj(self) -> AnyArray:
+        """The array with its imaginary parts negated."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +67,7 @@ class Library(ABC):
         """True if x is an array of this library on this device."""
 
     @abstractmethod
-    def asarray(self, x: Any, name: str) -> Array:
+    def asarray(self, x: object, name: str) -> Array:
         """An array of this library with NumPy's interface, which shares its memory.
 
         Raises TypeError: arrays of others, dtypes that NumPy does not have, what

@@ -20,7 +20,7 @@ class NumpyLibrary(Library):
         """True for arrays and scalars of NumPy."""
         return isinstance(x, (np.ndarray, np.generic))
 
-    def asarray(self, x: Any, name: str) -> Array:
+    def asarray(self, x: object, name: str) -> Array:
         """As in `Library`; what is no array is converted as NumPy does."""
         array: Array = as_array(x, name)
         return array

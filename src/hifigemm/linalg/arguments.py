@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +15,7 @@ from hifigemm.exceptions import VerificationError
 from hifigemm.libraries import Library, library_of
 from hifigemm.linalg.arrays import check_not_capturing
 from hifigemm.linalg.upward import above, moduli
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import Array, DType
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands import Prepared, as_operand, converted, result_dtype
 from hifigemm.transforms import is_traced
@@ -30,11 +30,11 @@ class WideOperands:
 
     library: Library
     arrays: list[Array]
-    dtype: np.dtype[Any]
+    dtype: DType
     """Of the result: what NumPy promotes the operands to, float32 at least."""
 
     @property
-    def real(self) -> np.dtype[Any]:
+    def real(self) -> DType:
         """The dtype of radii: float32 or float64."""
         return np.finfo(self.dtype).dtype
 
@@ -56,7 +56,7 @@ def wide_operands(**named_operands: Any) -> WideOperands:
         return _converted(library, named_operands)
 
 
-def _converted(library: Library, named_operands: dict[str, Any]) -> WideOperands:
+def _converted(library: Library, named_operands: Mapping[str, object]) -> WideOperands:
     """Operands of one library in the dtype that they have in common."""
     arrays = [_array(x, name, library) for name, x in named_operands.items()]
 
@@ -67,7 +67,7 @@ def _converted(library: Library, named_operands: dict[str, Any]) -> WideOperands
     return WideOperands(library, [converted(x, wide) for x in arrays], dtype)
 
 
-def _array(x: Any, name: str, library: Library) -> Array:
+def _array(x: object, name: str, library: Library) -> Array:
     """x as an array with NumPy's interface."""
     array = as_operand(x, name, library)
     if isinstance(array, Prepared):
@@ -111,7 +111,7 @@ class Answers(Generic[Answer]):
             result[index] = getattr(value, name)
         return result
 
-    def check(self, solution: Callable[[], Any]) -> None:
+    def check(self, solution: Callable[[], object]) -> None:
         """Raise the error of one matrix, or that of a stack with what was proven as its
         attribute `solution`.
         """
@@ -159,7 +159,7 @@ def _error_of_torch() -> type[VerificationError]:
 
 
 def in_dtype(
-    x: Array, radius: Array, dtype: np.dtype[Any], nearest: Array | None = None
+    x: Array, radius: Array, dtype: DType, nearest: Array | None = None
 ) -> tuple[Array, Array]:
     """x, or the array in its place that is `nearest` to the solution, in a dtype, and
     its radius with the distance of the two, rounded upwards.

@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from hifigemm import api
+from hifigemm.accuracy import Accuracy
 from hifigemm.engines import core
 from hifigemm.exceptions import PlanError, VerificationError
 from hifigemm.gemm import gemm_of_numbers
@@ -32,7 +33,7 @@ from hifigemm.numerics.equilibration import (
 from hifigemm.numerics.magnitudes import FEW
 
 
-def is_on_host(x: Any) -> bool:
+def is_on_host(x: object) -> bool:
     """True for arrays and numbers of NumPy, False for device arrays."""
     return not hasattr(x, "tensor")
 
@@ -145,7 +146,7 @@ def quick_residual(a: Array, b: Array, words: list[Array]) -> list[Array] | None
 
 
 def product_of_numbers(
-    a: Array, b: Array, accuracy: Any = None, result: Any = "array"
+    a: Array, b: Array, accuracy: Accuracy = None, result: Any = "array"
 ) -> Any:
     """`hifigemm.matmul` of two matrices, to an accuracy or as a pair."""
     if is_on_host(a):

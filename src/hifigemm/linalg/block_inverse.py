@@ -20,7 +20,10 @@ The inverse is trusted in nothing: a certificate judges it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BLOCK = 512
 """Rows of a block: products with it run at the rate of large ones on an H200."""
@@ -34,7 +37,7 @@ _START = 64
 """Rows of the blocks whose inverses the library makes, all at once."""
 
 
-def inverse_by_blocks(a: Any) -> Any:
+def inverse_by_blocks(a: Tensor) -> Tensor:
     """The inverse of a square tensor, of real or complex numbers; Inf and NaN where a
     pivot is zero.
     """
@@ -82,7 +85,7 @@ def inverse_by_blocks(a: Any) -> Any:
     return z.index_select(1, order)
 
 
-def _inverses_of_diagonal_blocks(factors: Any, is_upper: bool) -> Any:
+def _inverses_of_diagonal_blocks(factors: Tensor, is_upper: bool) -> Tensor:
     """The inverses of the diagonal blocks of U, or of L with ones on its diagonal."""
     import torch
 
@@ -112,7 +115,7 @@ def _inverses_of_diagonal_blocks(factors: Any, is_upper: bool) -> Any:
     return inverses
 
 
-def _refined_image(inverse: Any, triangle: Any, b: Any) -> Any:
+def _refined_image(inverse: Tensor, triangle: Tensor, b: Tensor) -> Tensor:
     """T^-1 B by an inverse of T, as good as by substitution while the condition of T is
     below 1 / u.
     """
@@ -120,7 +123,7 @@ def _refined_image(inverse: Any, triangle: Any, b: Any) -> Any:
     return x + inverse @ (b - triangle @ x)
 
 
-def _blocks(a: Any, size: int, row: int, column: int, step: int) -> Any:
+def _blocks(a: Tensor, size: int, row: int, column: int, step: int) -> Tensor:
     """The square blocks at (row, column), (row + step, column + step), ... of a matrix."""
     row_stride, column_stride = a.stride()
     block_stride = step * (row_stride + column_stride)

@@ -94,7 +94,7 @@ class ComplexDeterminant:
 
 
 @opaque
-def det(a: Any) -> Determinant | ComplexDeterminant:
+def det(a: object) -> Determinant | ComplexDeterminant:
     """The determinant: of a real matrix its sign, and bounds, of a complex one a disk.
 
     Parameters

@@ -9,11 +9,10 @@ Idea
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import Array, DType
 
 Row = list[int]
 
@@ -79,7 +78,7 @@ def _back_substituted(
     return solution
 
 
-def nearest(value: Fraction, dtype: np.dtype[Any]) -> float:
+def nearest(value: Fraction, dtype: DType) -> float:
     """The number of a dtype, float64 or float32, that is nearest to a fraction, ties to
     even; Inf beyond its range.
     """

@@ -18,10 +18,13 @@ Errors
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hifigemm import api
 from hifigemm.linalg.block_inverse import inverse_by_blocks
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SMALLEST_OF_HALVES = 6144
 """Rows from which halves pay."""
@@ -33,7 +36,7 @@ A X - I are larger by about the square root of n at most.
 """
 
 
-def inverse_by_halves(a: Any) -> Any:
+def inverse_by_halves(a: Tensor) -> Tensor | None:
     """The inverse of a square tensor, of real or complex numbers; None where the pivots of
     the first half of its rows are no good ones. The host waits for two numbers.
     """
@@ -64,6 +67,6 @@ def inverse_by_halves(a: Any) -> Any:
     return x if bool(gap <= MOST_GAP) else None
 
 
-def _product(a: Any, b: Any) -> Any:
+def _product(a: Tensor, b: Tensor) -> Tensor:
     """A B, as good as one in float64."""
     return api.product_of_numbers(a, b, None)

@@ -56,14 +56,14 @@ from hifigemm.linalg.certificate import accuracy_of_product
 from hifigemm.linalg.scaling import scaled, scaled_columns
 from hifigemm.linalg.solution import VerifiedSolution, as_solution
 from hifigemm.linalg.upward import UNIT, above, gamma, moduli
-from hifigemm.numerics.bits import LEAST, Array
+from hifigemm.numerics.bits import LEAST, Array, DType
 from hifigemm.transforms import opaque
 
 _MOST_STEPS = 30
 
 
 @opaque
-def lstsq(a: Any, b: Any) -> VerifiedSolution:
+def lstsq(a: object, b: object) -> VerifiedSolution:
     """The x that minimises |b - A x|, or of least norm with A x = b, and a radius for
     every entry.
 
@@ -127,7 +127,7 @@ def lstsq(a: Any, b: Any) -> VerifiedSolution:
         return solution()
 
 
-def _in_range(a: Array, b: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+def _in_range(a: Array, b: Array, dtype: DType) -> tuple[Array, Array]:
     """x in a dtype and its radius, all of them finite."""
     check_finite(a=a, b=b)
     x, radius = _solved(a, b)

@@ -85,10 +85,13 @@ class Enclosure:
 
     def on_host(self) -> Enclosure:
         """The same in the memory of the CPU."""
-        low = None if self.low is None else to_host(self.low)
-        words = to_host(self.x), low
-        bounds = to_host(self.radius), to_host(self.is_exact)
-        return Enclosure(*words, *bounds, self.steps)
+        return Enclosure(
+            x=to_host(self.x),
+            low=None if self.low is None else to_host(self.low),
+            radius=to_host(self.radius),
+            is_exact=to_host(self.is_exact),
+            steps=self.steps,
+        )
 
 
 @dataclass(frozen=True, eq=False)

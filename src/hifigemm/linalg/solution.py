@@ -4,6 +4,7 @@ made.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ from hifigemm.linalg.certificate import Certificate
 from hifigemm.linalg.correct import correctly_rounded, rounded
 from hifigemm.linalg.inverse import certified_system
 from hifigemm.linalg.refinement import enclosure
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import Array, DType
 from hifigemm.transforms import opaque
 
 
@@ -75,7 +76,7 @@ class SolutionReport:
 
 @opaque
 def solution_of_numbers(
-    named_operands: dict[str, Any], accuracy: Any, return_report: bool
+    named_operands: Mapping[str, object], accuracy: Any, return_report: bool
 ) -> Any:
     """`solve` of the operands a and b, or of a and the identity, whose operations
     nothing records.
@@ -129,7 +130,7 @@ def _stack(
 
 
 def _system(
-    a: Array, b: Array, dtype: np.dtype[Any], is_correct: bool
+    a: Array, b: Array, dtype: DType, is_correct: bool
 ) -> tuple[Array, Array, SolutionReport]:
     """x in a dtype, its radius and the report of one system."""
     certified = certified_system(a, b)

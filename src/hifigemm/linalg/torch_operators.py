@@ -19,6 +19,7 @@ from torch.autograd import forward_ad
 
 from hifigemm.interop import torch_operators as products
 from hifigemm.interop import torch_private as private
+from hifigemm.interop.torch_private import DispatchKeySet, OpOverload
 from hifigemm.linalg.solution import solution_of_numbers
 
 _LIBRARY = torch.library.Library("hifigemm", "FRAGMENT")
@@ -26,7 +27,7 @@ _LIBRARY.define(
     "solve(Tensor a, Tensor b, str? accuracy=None) -> (Tensor x, Tensor radius)",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.cudagraph_unsafe),
 )
-_solve: Any = torch.ops.hifigemm.solve.default
+_solve: OpOverload = torch.ops.hifigemm.solve.default
 
 
 def _shape(a: Tensor, b: Tensor, accuracy: str | None = None) -> tuple[Tensor, Tensor]:
@@ -74,7 +75,9 @@ class _Rules:
         return a_gradient, products.gradient_of(b_gradient, b), None, None
 
     @staticmethod
-    def jvp(ctx: Any, da: Any, db: Any, *_: Any) -> tuple[Tensor, None]:
+    def jvp(
+        ctx: Any, da: Tensor | None, db: Tensor | None, *_: Any
+    ) -> tuple[Tensor, None]:
         a, _b, x = ctx.saved_tensors
         return _tangent(a, da, db, x, ctx.accuracy), None
 
@@ -83,7 +86,9 @@ class _Solution(_Rules, private.SingleLevelFunction):
     """The derivatives that PyTorch itself takes."""
 
     @staticmethod
-    def forward(a: Tensor, b: Tensor, accuracy: str | None, keys: Any) -> Any:
+    def forward(
+        a: Tensor, b: Tensor, accuracy: str | None, keys: DispatchKeySet
+    ) -> Any:
         return private.below_autograd(_solve, keys, a, b, accuracy)
 
 
@@ -93,14 +98,16 @@ class _Level(_Rules, private.SingleLevelFunction):
     """
 
     @staticmethod
-    def forward(a: Tensor, b: Tensor, accuracy: str | None, keys: Any) -> Any:
+    def forward(
+        a: Tensor, b: Tensor, accuracy: str | None, keys: DispatchKeySet
+    ) -> Any:
         with private.differentiating_outside():
             return private.below_autograd(_solve, keys, a, b, accuracy)
 
 
 @private.untraced
 def _differentiable(
-    keys: Any, a: Tensor, b: Tensor, accuracy: str | None = None
+    keys: DispatchKeySet, a: Tensor, b: Tensor, accuracy: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """The operator at the Autograd key."""
     if not private.in_functorch():

@@ -257,7 +257,8 @@ def _block_magnitudes(x: Array, axis: int) -> tuple[Array, Array, Array]:
         missing = np.zeros((*before, -k % length, *after), like=x)
         x = np.concatenate([x, missing], axis=axis)
     if k:
-        blocks = x.reshape(*before, -1, min(k, length), *after)
+        shape_in_blocks = (*before, -1, min(k, length), *after)
+        blocks = x.reshape(shape_in_blocks)
     else:
         blocks = np.expand_dims(x, axis)
 

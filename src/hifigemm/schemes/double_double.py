@@ -86,6 +86,7 @@ class DoubleDouble(Scheme):
 
     name: ClassVar[str] = "double-double"
     core = staticmethod(rounded_sums)
+    rests_on_evidence = False
 
     def plan(
         self,

@@ -55,6 +55,12 @@ class Scheme:
     """True if the engine's library makes the product by itself."""
     bits_follow_blocks: ClassVar[bool] = False
     """True if another division of the result into blocks may change bits of it."""
+    negates_products: ClassVar[bool] = True
+    """True if (-A) B has the bits of A B with the other sign."""
+    adds_over_k: ClassVar[bool] = False
+    """True if products over parts of k can be added without a rounding."""
+    rests_on_evidence: ClassVar[bool] = True
+    """False if a plan holds for any operands, whatever led to its choice."""
     _limits: ClassVar[tuple[int, int | None]] = (1, None)
     """Least and largest count; None where there is no largest one."""
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from hifigemm.engine import Certificate
 from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of
 from hifigemm.engines.cuda.slice_counts import Count, num_slices_of
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.embedding import as_real
 from hifigemm.engines.kernels.slice_product import slice_product, sums_of
 from hifigemm.engines.kernels.slice_rounding import ends_of, round_correctly
@@ -125,7 +126,7 @@ def _write_correct(plan: Plan, given: Arguments) -> None:
         )
 
 
-def sliced(plan: Plan, left: Tensor, right: Tensor) -> list[Slices]:
+def sliced(plan: Plan, left: TensorLike, right: TensorLike) -> list[Slices]:
     """The slices of both operands."""
     return slice_operands(
         ((left, 2), (right, 1)),

@@ -50,7 +50,7 @@ from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.scaling import balance
 from hifigemm.numerics.strassen import NUM_PRODUCTS
-from hifigemm.plan import Apart, Evidence, Plan, Split, Verification
+from hifigemm.plan import Apart, Choice, Evidence, Plan, Split, Verification
 from hifigemm.problem import Block, Problem
 
 Inner = scaled_residues.Inner | None
@@ -93,7 +93,7 @@ as long sums have, the residues of the sample cost as much as they may save.
 """
 
 
-class Rung(Protocol):
+class Rung(Choice, Protocol):
     """What launches are told by Ozaki scheme II with a number of moduli."""
 
     @property

@@ -36,7 +36,7 @@ from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.rounding_formats import ROUNDINGS
 from hifigemm.numerics.tensor_core import V100, TensorCoreModel
 from hifigemm.numerics.words import Splitting
-from hifigemm.plan import Plan, Verification
+from hifigemm.plan import Choice, Plan, Verification
 from hifigemm.problem import Block, Problem
 
 _ROUNDINGS = {"fp16": ("nearest", "zero"), "bf16": ROUNDINGS, "tf32": ROUNDINGS}
@@ -44,7 +44,7 @@ _ROUNDINGS = {"fp16": ("nearest", "zero"), "bf16": ROUNDINGS, "tf32": ROUNDINGS}
 _MOST = words.ALL_LOSSES[1]
 
 
-class WordScheme(Protocol):
+class WordScheme(Choice, Protocol):
     """What launches are told by a scheme of words; see `schemes.word_scheme`."""
 
     def __hash__(self) -> int:

@@ -10,8 +10,6 @@ operand once.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -114,7 +112,7 @@ def block_norms_kernel(
 _launch = Launch(block_norms_kernel)
 
 
-def block_norms(x: Any, axis: int) -> tuple[Any, Any]:
+def block_norms(x: torch.Tensor, axis: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Sums of squares and exponents of the blocks of vectors of a stack of one.
 
     The bits are those of numerics.scaling.block_norms; the sums of blocks with an Inf
@@ -135,7 +133,7 @@ def block_norms(x: Any, axis: int) -> tuple[Any, Any]:
     return _by_vectors(sums.to(torch.float64), x, axis), _by_vectors(exponents, x, axis)
 
 
-def lowest_bits(x: Any, axis: int) -> Any:
+def lowest_bits(x: torch.Tensor, axis: int) -> torch.Tensor:
     """The lowest set bits of vectors, as numerics.scaling.lowest_bits of a stack of
     one.
     """
@@ -151,7 +149,9 @@ def lowest_bits(x: Any, axis: int) -> Any:
     return torch.where(low == NO_LOWEST.value, NO_BIT, low)
 
 
-def _launched(x: Any, axis: int, *, lowest: bool) -> tuple[Any, Any, Any]:
+def _launched(
+    x: torch.Tensor, axis: int, *, lowest: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Sums, exponents and lowest bits of the blocks of all panels.
 
     Each has the shape (panels, blocks, 16).
@@ -180,7 +180,7 @@ def _launched(x: Any, axis: int, *, lowest: bool) -> tuple[Any, Any, Any]:
     return sums, exponents, lowest_bits
 
 
-def _by_vectors(numbers: Any, x: Any, axis: int) -> Any:
+def _by_vectors(numbers: torch.Tensor, x: torch.Tensor, axis: int) -> torch.Tensor:
     """Numbers of panels and blocks in the order of the operand's axes."""
     panels, blocks, width = numbers.shape
     rows = numbers.permute(0, 2, 1).reshape(panels * width, blocks)[: x.shape[3 - axis]]

@@ -16,12 +16,11 @@ On an H200 the kernel moves 3.9 TB/s.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.common import NO_PREDICATE, Predicate, as_mask, holds
 from hifigemm.engines.kernels.launch import Launch, empty
 from hifigemm.engines.kernels.residue_gemm import (
@@ -232,18 +231,18 @@ def _block_sums_kernel(
 _launch = Launch(_block_sums_kernel)
 
 
-def halves_of(planes: Any) -> tuple[int, int]:
+def halves_of(planes: TensorLike) -> tuple[int, int]:
     """The longer halves of vectors and terms of planes (1, L, vectors, k)."""
     return half_of(planes.shape[2], VECTORS), half_of(planes.shape[3], TERMS)
 
 
 def block_sums(
-    planes: Any,
-    constants: torch.Tensor,
+    planes: TensorLike,
+    constants: TensorLike,
     *,
     is_right: bool,
     predicate: Predicate | None = None,
-) -> Any:
+) -> TensorLike:
     """Sums modulo p of the blocks of one matrix, as numerics.strassen.block_sums.
 
     Residues are any representatives; the launch goes to torch's current stream.

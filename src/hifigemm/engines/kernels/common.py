@@ -11,9 +11,10 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.launch import unread
 
-Predicate = tuple[torch.Tensor, int, int]
+Predicate = tuple[TensorLike, int, int]
 """An int64 tensor of one entry, a lower and an upper limit.
 
 A kernel writes nothing unless the entry lies between the limits or equals one of them.

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.common import power_of_two
 from hifigemm.engines.kernels.launch import Launch, empty, operand_arguments, strided
 from hifigemm.engines.kernels.tiles import VECTOR_ENTRIES
@@ -63,10 +63,10 @@ class DoubleWords:
 
     # float64 tensor (words, batch or 1, m, k) of a left, (words, batch or 1, k, n) of a
     # right operand
-    planes: torch.Tensor
+    planes: TensorLike
     # int32 tensor, shape (batch or 1, vectors): 2**exponent is the unit of a row or
     # column; `NOT_FINITE` where it holds an Inf or NaN
-    exponents: torch.Tensor
+    exponents: TensorLike
 
 
 @triton.jit
@@ -182,11 +182,11 @@ def double_words_kernel(
         )
 
 
-_split: Any = Launch(double_words_kernel)
+_split = Launch(double_words_kernel)
 
 
 def split_doubles(
-    operands: Sequence[tuple[torch.Tensor, int]], splitting: Splitting, top: int | None
+    operands: Sequence[tuple[TensorLike, int]], splitting: Splitting, top: int | None
 ) -> list[DoubleWords]:
     """Words of both operands, bit for bit those of `numerics.words.Splitting.split`.
 
@@ -305,15 +305,15 @@ def double_sums_kernel(
         tl.store(target, filled, mask=inside & marked)
 
 
-_sums: Any = Launch(double_sums_kernel)
+_sums = Launch(double_sums_kernel)
 
 
 def double_sums(
-    products: torch.Tensor,
+    products: TensorLike,
     left: DoubleWords,
     right: DoubleWords,
-    out: torch.Tensor,
-    operands: tuple[torch.Tensor, torch.Tensor],
+    out: TensorLike,
+    operands: tuple[TensorLike, TensorLike],
     shift: int = 0,
 ) -> None:
     """out = 2**shift A B from the products of pairs of words, on torch's current stream.

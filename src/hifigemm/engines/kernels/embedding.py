@@ -7,12 +7,10 @@ kernels of real numbers.
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.launch import Launch, empty, real_view
 
 _ROWS = 16
@@ -71,10 +69,10 @@ def _embedding_kernel(
         tl.store(upper_row + cols, im, mask=inside)
 
 
-_embed: Any = Launch(_embedding_kernel)
+_embed = Launch(_embedding_kernel)
 
 
-def interleaved(x: torch.Tensor) -> torch.Tensor | None:
+def interleaved(x: TensorLike) -> TensorLike | None:
     """A complex tensor (batch, rows, cols) as a real one (batch, rows, 2 cols).
 
     None unless its rows are contiguous.
@@ -82,13 +80,13 @@ def interleaved(x: torch.Tensor) -> torch.Tensor | None:
     batch, rows, cols = x.shape
     if cols != 1 and x.stride(2) != 1:
         return None
-    pairs: torch.Tensor = real_view(x).as_strided(
+    pairs: TensorLike = real_view(x).as_strided(
         (batch, rows, 2 * cols), (2 * x.stride(0), 2 * x.stride(1), 1)
     )
     return pairs
 
 
-def embed_left(a: torch.Tensor) -> torch.Tensor:
+def embed_left(a: TensorLike) -> TensorLike:
     """(batch, m, k) complex numbers as (batch, m, 2 k) real ones: a_re, a_im, ...
 
     The strides may be any; the result is a view where rows are contiguous.
@@ -99,11 +97,11 @@ def embed_left(a: torch.Tensor) -> torch.Tensor:
     batch, m, k = a.shape
     out = empty((batch, 2 * k, m), real_view(a).dtype, a)
     _launch(a, (2, 1), out, doubled=False, turned=False)
-    embedded: torch.Tensor = out.as_strided((batch, m, 2 * k), (2 * k * m, 1, m))
+    embedded: TensorLike = out.as_strided((batch, m, 2 * k), (2 * k * m, 1, m))
     return embedded
 
 
-def embed_right(b: torch.Tensor) -> torch.Tensor:
+def embed_right(b: TensorLike) -> TensorLike:
     """(batch, k, n) complex numbers as (batch, 2 k, 2 n) real ones, of any strides.
 
     Row h becomes the rows b_re, b_im, ... and -b_im, b_re, ...
@@ -114,7 +112,7 @@ def embed_right(b: torch.Tensor) -> torch.Tensor:
     if is_turned:
         out = out.as_strided((batch, 2 * n, 2 * k), (4 * k * n, 2 * k, 1))
     _launch(b, (2, 1) if is_turned else (1, 2), out, doubled=True, turned=is_turned)
-    embedded: torch.Tensor = (
+    embedded: TensorLike = (
         out.as_strided((batch, 2 * k, 2 * n), (4 * k * n, 1, 2 * k))
         if is_turned
         else out
@@ -123,8 +121,8 @@ def embed_right(b: torch.Tensor) -> torch.Tensor:
 
 
 def as_real(
-    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    a: TensorLike, b: TensorLike, out: TensorLike
+) -> tuple[TensorLike, TensorLike, TensorLike]:
     """Operands and result of a product as real matrices; real ones themselves.
 
     The rows of a complex result are contiguous.
@@ -137,7 +135,12 @@ def as_real(
 
 
 def _launch(
-    x: Any, axes: tuple[int, int], out: Any, *, doubled: bool, turned: bool
+    x: TensorLike,
+    axes: tuple[int, int],
+    out: TensorLike,
+    *,
+    doubled: bool,
+    turned: bool,
 ) -> None:
     """Launch the kernel for the axes of x that are rows and columns of `out`."""
     rows, cols = (x.shape[axis] for axis in axes)

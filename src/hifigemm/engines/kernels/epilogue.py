@@ -9,12 +9,11 @@ not survive it.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.launch import Launch, float64_bits
 
 _BLOCK = 1024
@@ -170,15 +169,15 @@ def _combine_kernel(
     )
 
 
-_launch: Any = Launch(_combine_kernel)
+_launch = Launch(_combine_kernel)
 
 
 def combine_in_place(
-    t: torch.Tensor,
+    t: TensorLike,
     alpha: float,
     beta: float,
-    c: torch.Tensor | None,
-    out: torch.Tensor | None = None,
+    c: TensorLike | None,
+    out: TensorLike | None = None,
 ) -> None:
     """t or out = alpha t + beta c, on torch's current stream.
 

@@ -7,8 +7,6 @@ readings of the matrix for its scales and one for what is written.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -102,11 +100,13 @@ def _scaled_kernel(
     tl.store(places, y, mask=is_inside)
 
 
-_launch_extremes: Any = Launch(_extremes_kernel)
-_launch_scaled: Any = Launch(_scaled_kernel)
+_launch_extremes = Launch(_extremes_kernel)
+_launch_scaled = Launch(_scaled_kernel)
 
 
-def matrix_in_scale(a: Any, are_others_moderate: Any) -> tuple[Any, Any, Any] | None:
+def matrix_in_scale(
+    a: torch.Tensor, are_others_moderate: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
     """(A', s, t), A' = 2^s A 2^t with rows in memory, s and t int64 of n x 1 and 1 x n;
     None where an entry is not moderate, or `are_others_moderate` is false. The host reads
     one number, and waits for it.
@@ -139,7 +139,12 @@ def matrix_in_scale(a: Any, are_others_moderate: Any) -> tuple[Any, Any, Any] | 
 
 
 def write_extremes(
-    a: Any, exponents: Any, largest: Any, smallest: Any, *, in_scale: bool
+    a: torch.Tensor,
+    exponents: torch.Tensor,
+    largest: torch.Tensor,
+    smallest: torch.Tensor,
+    *,
+    in_scale: bool,
 ) -> None:
     """Extremes of the magnitudes of rows, of spans of columns, as bits."""
     m, n = a.shape
@@ -160,7 +165,9 @@ def write_extremes(
     )
 
 
-def write_scaled(a: Any, rows: Any, columns: Any, out: Any) -> None:
+def write_scaled(
+    a: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, out: torch.Tensor
+) -> None:
     """A with rows and columns times powers of two."""
     m, n = a.shape
     _launch_scaled(

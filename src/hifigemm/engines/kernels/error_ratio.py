@@ -30,6 +30,7 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.common import (
     LARGEST,
     NO_PREDICATE,
@@ -250,7 +251,7 @@ def error_ratio_bits(
     terms: int | None = None,
     enough: int = 0,
     *,
-    into: torch.Tensor | None = None,
+    into: TensorLike | None = None,
     predicate: Predicate | None = None,
 ) -> Any:
     """The bits of the error ratio, a float64 in units of RATIO_UNIT.
@@ -290,7 +291,7 @@ def error_ratio_bits(
     return out
 
 
-def _apart_from(out: Any, predicate: Predicate | None) -> tuple[Any, int, int]:
+def _apart_from(out: TensorLike, predicate: Predicate | None) -> Predicate:
     """The predicate, on a copy where it is one on `out`.
 
     The warps of a program must all read the same number, while others write to `out`.
@@ -307,10 +308,10 @@ def _apart_from(out: Any, predicate: Predicate | None) -> tuple[Any, int, int]:
 
 def _launch_ratio(
     sizes: Sizes,
-    out: torch.Tensor,
+    out: TensorLike,
     terms: int | None,
     enough_bits: int,
-    predicate: tuple[Any, int, int],
+    predicate: Predicate,
 ) -> None:
     """Raise `out` to the ratio over so many terms or all.
 
@@ -374,7 +375,7 @@ def error_ratio_of(sizes: Sizes) -> float:
     return float(error_ratio_bits(sizes).view(torch.float64)) * RATIO_UNIT
 
 
-def error_ratio(left: Any, right: Any, moduli: ModuliSet) -> float:
+def error_ratio(left: TensorLike, right: TensorLike, moduli: ModuliSet) -> float:
     """numerics.error_ratio.error_ratio of real operands; waits for the device."""
     *_, sizes = sized_residues(((left, 2), (right, 1)), moduli)
     return error_ratio_of(sizes)

@@ -18,14 +18,12 @@ u / 2 it keeps x / d at least 2**-33 u away from M, so that both round alike.
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from hifigemm.engines.kernels.common import place_of, tiles_of, unfolded
+from hifigemm.engines.kernels.buffers import TensorLike
+from hifigemm.engines.kernels.common import Predicate, place_of, tiles_of, unfolded
 from hifigemm.engines.kernels.error_ratio import MARGIN
 from hifigemm.engines.kernels.hopper_ring import (
     CONSUMER_REGISTERS,
@@ -384,11 +382,11 @@ _ratio = Launch(_ratio_kernel)
 
 def launch(
     sizes: Sizes,
-    out: torch.Tensor,
+    out: TensorLike,
     terms: int,
     tile: Tile,
     enough_bits: int,
-    predicate: tuple[Any, int, int],
+    predicate: Predicate,
 ) -> None:
     """Make the launch of `error_ratio.error_ratio_bits`.
 

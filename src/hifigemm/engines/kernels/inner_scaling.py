@@ -25,12 +25,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.common import (
     LARGEST,
     NO_PREDICATE,
@@ -554,10 +555,10 @@ _keep = Launch(keep_kernel)
 
 
 def sampled_gap(
-    left: Any,
-    right: Any,
-    gap: Any,
-    exponents: Any = None,
+    left: TensorLike,
+    right: TensorLike,
+    gap: TensorLike,
+    exponents: TensorLike | None = None,
     predicate: Predicate | None = None,
 ) -> None:
     """Raise `gap`, an int64 tensor of one entry, to numerics.inner_scaling.sampled_gap.
@@ -596,7 +597,9 @@ def padded_length(k: int) -> int:
     return -(-k // PADDING) * PADDING
 
 
-def _pieces(x: Any, axis: int, room: int, first: int) -> Iterator[tuple[Any, int]]:
+def _pieces(
+    x: TensorLike, axis: int, room: int, first: int
+) -> Iterator[tuple[TensorLike, int]]:
     """Parts of a stack with vectors for as many bytes of exponents, and the number of
     the first vector of each; `first` is that of the whole stack.
     """
@@ -614,22 +617,38 @@ def _pieces(x: Any, axis: int, room: int, first: int) -> Iterator[tuple[Any, int
             yield part, first + i * count + start
 
 
-def _counts(x: Any, axis: int) -> tuple[int, int]:
+def _counts(x: TensorLike, axis: int) -> tuple[int, int]:
     """Matrices of a stack, and vectors of each."""
     return x.shape[0], x.shape[3 - axis]
 
 
-def _operand(x: Any, axis: int) -> list[Any]:
+class _Operand(NamedTuple):
     """The real numbers of a stack, and strides along it, of vectors and along k."""
+
+    x: TensorLike
+    batch_stride: int
+    vector_stride: int
+    k_stride: int
+
+
+def _operand(x: TensorLike, axis: int) -> _Operand:
+    """A stack as kernels take it, `axis` that of k."""
     width = 1 + x.is_complex()
-    stack_stride = x.stride(0) if len(x) > 1 else 0
-    strides = stack_stride, x.stride(3 - axis), x.stride(axis)
-    return [real_view(x), *(width * stride for stride in strides)]
+    return _Operand(
+        x=real_view(x),
+        batch_stride=width * x.stride(0) if len(x) > 1 else 0,
+        vector_stride=width * x.stride(3 - axis),
+        k_stride=width * x.stride(axis),
+    )
 
 
 def inner_exponents(
-    left: Any, right: Any, gap: Any, into: Any = None, room: int = _ROOM
-) -> Any:
+    left: TensorLike,
+    right: TensorLike,
+    gap: TensorLike,
+    into: TensorLike | None = None,
+    room: int = _ROOM,
+) -> TensorLike:
     """numerics.inner_scaling.inner_exponents, int32 (k,) padded with zeros.
 
     Undefined where `gap`, an int64 tensor of one entry, is less than a wide one. `into`
@@ -663,10 +682,11 @@ def inner_exponents(
         side.num_codes(*_counts(parts[0][0], axis), k)
         for parts, side, axis in zip((parts_a, parts_b), sides, (2, 1), strict=True)
     ]
-    codes: list[Any] = [empty((size,), torch.int16, left) for size in sizes]
-    codes += [None, None]
+    codes_a, codes_b = (empty((size,), torch.int16, left) for size in sizes)
+    smallest_a = None
+    smallest_b = None
     if width == 2:
-        codes[2:] = [empty((size,), torch.int16, left) for size in sizes]
+        smallest_a, smallest_b = (empty((size,), torch.int16, left) for size in sizes)
     form: dict[str, Any] = {
         "STEPS": _STEPS,
         "LEFT": sides[0],
@@ -680,23 +700,36 @@ def inner_exponents(
         a, first_a = parts_a[i] if i < len(parts_a) else nothing[0]
         b, first_b = parts_b[i] if i < len(parts_b) else nothing[1]
         counts = _counts(a, 2), _counts(b, 1)
-        sizes_of_parts = counts[0][1], counts[1][1], k
+        (_, num_a), (_, num_b) = counts
+        left_arguments = _operand(a, 2)
+        right_arguments = _operand(b, 1)
         tasks = [
             batch * -(-count // side.vectors) * -(-k // (_STEPS * side.terms))
             for (batch, count), side in zip(counts, sides, strict=True)
         ]
         _codes(
             (sum(tasks),),
-            *_operand(a, 2),
-            *_operand(b, 1),
-            *sizes_of_parts,
+            left_arguments.x,
+            left_arguments.batch_stride,
+            left_arguments.vector_stride,
+            left_arguments.k_stride,
+            right_arguments.x,
+            right_arguments.batch_stride,
+            right_arguments.vector_stride,
+            right_arguments.k_stride,
+            num_a,
+            num_b,
+            k,
             tasks[0],
             first_a,
             first_b,
             top,
             total,
             entries,
-            *codes,
+            codes_a,
+            codes_b,
+            smallest_a,
+            smallest_b,
             gap,
             maxnreg=_REGISTERS[width],
             **form,
@@ -709,8 +742,13 @@ def inner_exponents(
         seen = vectors if i == pairs - 1 else 0
         _maxima(
             (sum(tasks),),
-            *codes,
-            *sizes_of_parts,
+            codes_a,
+            codes_b,
+            smallest_a,
+            smallest_b,
+            num_a,
+            num_b,
+            k,
             tasks[0],
             first_a,
             first_b,
@@ -744,13 +782,13 @@ def inner_exponents(
 
 
 def gaining_exponents(
-    left: Any,
-    right: Any,
-    mark: Any = None,
+    left: TensorLike,
+    right: TensorLike,
+    mark: TensorLike | None = None,
     predicate: Predicate | None = None,
-    into: Any = None,
+    into: TensorLike | None = None,
     room: int = _ROOM,
-) -> Any:
+) -> TensorLike:
     """d, int32 (k,) padded with zeros, where the operands gain by it, else zeros.
 
     Parameters

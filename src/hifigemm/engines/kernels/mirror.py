@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.common import tiles_of, unfolded
 from hifigemm.engines.kernels.launch import Launch, Strided, real_view
 from hifigemm.engines.kernels.tiles import tiles_along
@@ -68,10 +68,10 @@ def _mirror_kernel(
         tl.store(above + part, y, mask=inside)
 
 
-_launch: Any = Launch(_mirror_kernel)
+_launch = Launch(_mirror_kernel)
 
 
-def mirror(x: Any, conjugate: bool) -> None:
+def mirror(x: TensorLike, conjugate: bool) -> None:
     """Copy the lower triangle of each matrix to the upper one, on torch's stream.
 
     The bits are those of numerics.symmetric.mirror.

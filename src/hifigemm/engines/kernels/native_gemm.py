@@ -15,12 +15,11 @@ memory, which comes from the L1 cache for the second of them.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.common import Predicate, holds, place_of
 from hifigemm.engines.kernels.launch import Launch, real_view, strided
 from hifigemm.engines.kernels.tiles import NATIVE, Tile
@@ -153,14 +152,14 @@ def _native_kernel(
         tl.store(target + 1, im * factor, mask=inside)
 
 
-_product: Any = Launch(_native_kernel)
+_product = Launch(_native_kernel)
 
 
 def fp32_product(
-    left: torch.Tensor,
-    right: torch.Tensor,
-    out: torch.Tensor,
-    lost: torch.Tensor,
+    left: TensorLike,
+    right: TensorLike,
+    out: TensorLike,
+    lost: TensorLike,
     losses: tuple[int, int],
     shift: int = 0,
 ) -> None:
@@ -179,9 +178,9 @@ def fp32_product(
 
 
 def fp64_product(
-    left: torch.Tensor,
-    right: torch.Tensor,
-    out: torch.Tensor,
+    left: TensorLike,
+    right: TensorLike,
+    out: TensorLike,
     predicate: Predicate,
     shift: int = 0,
 ) -> None:
@@ -209,14 +208,20 @@ def fp64_product(
     _multiply(left, right, out, predicate, shift, tile, 1)
 
 
-def _even(out: Any, left: Any, tile: Tile) -> bool:
+def _even(out: TensorLike, left: TensorLike, tile: Tile) -> bool:
     """True if tiles cover a product exactly."""
     (_, m, n), k = out.shape, left.shape[2]
     return m % tile.block_m == n % tile.block_n == k % tile.block_k == 0
 
 
 def _multiply(
-    left: Any, right: Any, out: Any, predicate: Any, shift: int, tile: Tile, width: int
+    left: TensorLike,
+    right: TensorLike,
+    out: TensorLike,
+    predicate: Predicate,
+    shift: int,
+    tile: Tile,
+    width: int,
 ) -> None:
     """Launch the kernel for entries of `width` components."""
     batch, m, n = out.shape

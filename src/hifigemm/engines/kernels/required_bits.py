@@ -13,12 +13,12 @@ stops early.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.launch import Launch, cleared, empty
 from hifigemm.engines.kernels.residue_words import vector_constants
 from hifigemm.engines.kernels.scaled_residues import layout_of
@@ -227,14 +227,18 @@ def required_bits_kernel(
 _launch = Launch(required_bits_kernel)
 
 
-def num_counters(left: Any, right: Any) -> int:
+def num_counters(left: TensorLike, right: TensorLike) -> int:
     """How many counters `launch` takes."""
     return 2 + sum(layout_of(((left, 2), (right, 1))).panels)
 
 
 def launch(
-    left: Any, right: Any, most: int, counters: Any = None, inner: Any = None
-) -> Any:
+    left: TensorLike,
+    right: TensorLike,
+    most: int,
+    counters: TensorLike | None = None,
+    inner: TensorLike | None = None,
+) -> TensorLike:
     """Launch the look at two operands.
 
     Parameters
@@ -257,7 +261,7 @@ def launch(
     return _launch_counters(left, right, most, None, counters, inner)[:2]
 
 
-def launch_each(left: Any, right: Any) -> Any:
+def launch_each(left: TensorLike, right: TensorLike) -> TensorLike:
     """Launch the look at one matrix times another.
 
     Returns
@@ -271,13 +275,13 @@ def launch_each(left: Any, right: Any) -> Any:
 
 
 def _launch_counters(
-    left: Any,
-    right: Any,
+    left: TensorLike,
+    right: TensorLike,
     limit: int,
-    bits_of_vectors: Any,
-    counters: Any = None,
-    inner: Any = None,
-) -> Any:
+    bits_of_vectors: TensorLike | None,
+    counters: TensorLike | None = None,
+    inner: TensorLike | None = None,
+) -> TensorLike:
     """The counters of a launch that is under way."""
     operands = (left, 2), (right, 1)
     layout = layout_of(operands)

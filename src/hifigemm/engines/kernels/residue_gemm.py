@@ -40,6 +40,7 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.common import (
     NO_PREDICATE,
     ROUND_SINGLE,
@@ -395,16 +396,16 @@ class _Strides(NamedTuple):
     k: int
 
 
-def _strides(x: torch.Tensor) -> _Strides:
+def _strides(x: TensorLike) -> _Strides:
     """The strides of planes (batch, part, row, k) as the kernel takes them."""
     batch, part, row, k = x.stride()
     return _Strides(batch if x.shape[0] > 1 else 0, part, row, k)
 
 
 def _launch_plain(
-    left: Any,
-    right: Any,
-    out: Any,
+    left: TensorLike,
+    right: TensorLike,
+    out: TensorLike,
     tile: Tile,
     *,
     k: int,
@@ -465,10 +466,10 @@ def _launch_plain(
 
 
 def residue_gemm(
-    left: torch.Tensor,
-    right: torch.Tensor,
-    constants: torch.Tensor,
-    out: torch.Tensor,
+    left: TensorLike,
+    right: TensorLike,
+    constants: TensorLike,
+    out: TensorLike,
     *,
     k_block: int = K_BLOCK,
     config: Tile | None = None,
@@ -570,11 +571,11 @@ def residue_gemm(
 
 
 def _launch_sums(
-    residues: Any,
+    residues: TensorLike,
     constants: Any,
-    out: Any,
+    out: TensorLike,
     spans: int,
-    predicate: tuple[Any, int, int],
+    predicate: Predicate,
 ) -> None:
     """Add the residues of the spans of each matrix to planes of `out`."""
     batch, planes, rows, columns = out.shape
@@ -596,12 +597,12 @@ def _launch_sums(
 
 
 def diagonals(
-    left: torch.Tensor,
-    right: torch.Tensor,
+    left: TensorLike,
+    right: TensorLike,
     *,
     k_block: int = K_BLOCK,
     config: Tile | None = None,
-) -> list[torch.Tensor]:
+) -> list[TensorLike]:
     """INT32 sums of the products A_p B_q of slices over the diagonals p + q = s.
 
     The launch goes to torch's current stream.
@@ -659,10 +660,10 @@ def diagonals(
 
 
 def _check(
-    left: torch.Tensor,
-    right: torch.Tensor,
-    constants: torch.Tensor,
-    out: torch.Tensor,
+    left: TensorLike,
+    right: TensorLike,
+    constants: TensorLike,
+    out: TensorLike,
     k_block: int,
 ) -> None:
     """Raise ValueError where `residue_gemm` does not take these tensors."""

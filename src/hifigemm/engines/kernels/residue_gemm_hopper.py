@@ -15,15 +15,19 @@ and stored: `out` is padded.
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
-from hifigemm.engines.kernels.common import NO_PREDICATE, place_of, tiles_of, unfolded
+from hifigemm.engines.kernels.buffers import TensorLike
+from hifigemm.engines.kernels.common import (
+    NO_PREDICATE,
+    Predicate,
+    place_of,
+    tiles_of,
+    unfolded,
+)
 from hifigemm.engines.kernels.hopper_ring import (
     CONSUMER_REGISTERS,
     PRODUCER_REGISTERS,
@@ -359,7 +363,7 @@ def _hopper_kernel(
 _product = Launch(_hopper_kernel)
 
 
-def supports(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> bool:
+def supports(left: TensorLike, right: TensorLike, out: TensorLike) -> bool:
     """True if TMA can move these operands and products in tiles of 128 x 256.
 
     Their axes are (batch, part, vector, entry).
@@ -378,7 +382,7 @@ def supports(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> bool
     )
 
 
-def _is_stacked(x: torch.Tensor) -> bool:
+def _is_stacked(x: TensorLike) -> bool:
     """True if the planes of an operand are rows of one matrix that TMA can read."""
     batch, part, pitch, unit = x.stride()
     if unit != 1 or pitch <= 0 or pitch % 16 or x.data_ptr() % 16:
@@ -391,7 +395,7 @@ def _is_stacked(x: torch.Tensor) -> bool:
     return whole and pitch < 2**32 and _rows(x) < 2**31
 
 
-def _rows(x: torch.Tensor) -> int:
+def _rows(x: TensorLike) -> int:
     """Rows of the matrix in which the planes of an operand are stacked."""
     return (
         sum(
@@ -402,7 +406,7 @@ def _rows(x: torch.Tensor) -> int:
     )
 
 
-def _steps_between_planes(x: torch.Tensor) -> tuple[int, int]:
+def _steps_between_planes(x: TensorLike) -> tuple[int, int]:
     """Rows from one matrix of the batch to the next, and from one modulus to the next.
 
     The first is 0 where the batch is broadcast.
@@ -414,14 +418,14 @@ def _steps_between_planes(x: torch.Tensor) -> tuple[int, int]:
 
 
 def launch(
-    left: torch.Tensor,
-    right: torch.Tensor,
-    constants: torch.Tensor,
-    out: torch.Tensor,
+    left: TensorLike,
+    right: TensorLike,
+    constants: TensorLike,
+    out: TensorLike,
     tile: Tile,
     k_block: int,
     spans: int,
-    predicate: tuple[Any, int, int],
+    predicate: Predicate,
     triangle: bool,
 ) -> None:
     """Make the launches of `residue_gemm.residue_gemm`, whose spans are matrices of
@@ -480,7 +484,12 @@ def launch(
 
 
 def launch_diagonals(
-    left: Any, right: Any, out: Any, start: int, tile: Tile, k_block: int
+    left: TensorLike,
+    right: TensorLike,
+    out: TensorLike,
+    start: int,
+    tile: Tile,
+    k_block: int,
 ) -> None:
     """Make the launch of `residue_gemm.diagonals`.
 

@@ -21,6 +21,7 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.common import ROUND_DOUBLE, power_of_two
 from hifigemm.engines.kernels.launch import (
     Launch,
@@ -361,13 +362,15 @@ def counts_kernel(
 _counts = Launch(counts_kernel)
 
 
-def _vectors_first(x: Any, axis: int) -> tuple[Any, ...]:
+def _vectors_first(x: TensorLike, axis: int) -> tuple[Any, ...]:
     """An operand with its strides along the stack, its vectors and k."""
     entries, batch, row, column = strided(x)
     return (entries, batch, row, column) if axis == 2 else (entries, batch, column, row)
 
 
-def vector_facts(left: Any, right: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+def vector_facts(
+    left: TensorLike, right: TensorLike
+) -> tuple[tuple[TensorLike, TensorLike], tuple[TensorLike, TensorLike]]:
     """Launch the look for the exponents of the rows of A and the columns of B.
 
     Returns for each operand two int32 tensors (batch or 1, vectors): the smallest e
@@ -379,11 +382,13 @@ def vector_facts(left: Any, right: Any) -> tuple[tuple[Any, Any], tuple[Any, Any
     return (facts[0][0], facts[0][1]), (facts[1][0], facts[1][1])
 
 
-def _sides(left: Any, right: Any) -> tuple[tuple[Any, int], tuple[Any, int]]:
+def _sides(
+    left: TensorLike, right: TensorLike
+) -> tuple[tuple[TensorLike, int], tuple[TensorLike, int]]:
     return (left, 2), (right, 1)
 
 
-def _cleared_facts(x: Any, axis: int, has_terms: bool) -> tuple[Any, ...]:
+def _cleared_facts(x: TensorLike, axis: int, has_terms: bool) -> tuple[Any, ...]:
     """Memory for what `exponents_kernel` finds of an operand."""
     batch, vectors, k = x.shape[0], x.shape[3 - axis], x.shape[axis]
     shape = (batch, vectors)
@@ -393,7 +398,9 @@ def _cleared_facts(x: Any, axis: int, has_terms: bool) -> tuple[Any, ...]:
     return (*both, cleared(batch * k, x), cleared(1, x))
 
 
-def _launch_exponents(left: Any, right: Any, facts: Sequence[tuple[Any, ...]]) -> None:
+def _launch_exponents(
+    left: TensorLike, right: TensorLike, facts: Sequence[tuple[Any, ...]]
+) -> None:
     k = left.shape[2]
     programs = [_num_tiles(x, axis) for x, axis in _sides(left, right)]
     _exponents(
@@ -410,12 +417,14 @@ def _launch_exponents(left: Any, right: Any, facts: Sequence[tuple[Any, ...]]) -
     )
 
 
-def _num_tiles(x: Any, axis: int) -> int:
+def _num_tiles(x: TensorLike, axis: int) -> int:
     tile = _TILE.value
     return x.shape[0] * -(-x.shape[3 - axis] // tile) * -(-x.shape[axis] // tile)
 
 
-def launch(left: Any, right: Any, beta: int, u: float, found: Any) -> None:
+def launch(
+    left: TensorLike, right: TensorLike, beta: int, u: float, found: TensorLike
+) -> None:
     """Launch the look at two operands.
 
     Parameters

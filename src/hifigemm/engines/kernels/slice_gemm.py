@@ -13,12 +13,11 @@ The pairs p + q = s of a diagonal lie one after the other along k on both sides,
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.common import place_of
 from hifigemm.engines.kernels.launch import Launch, empty
 from hifigemm.engines.kernels.residue_gemm import wrapped
@@ -123,8 +122,8 @@ def diagonals(
     k: int,
     *,
     config: Tile | None = None,
-    ends: Any = None,
-) -> list[torch.Tensor]:
+    ends: TensorLike | None = None,
+) -> list[TensorLike]:
     """Integer sums of the products A_p B_q of slices over the diagonals p + q = s.
 
     The launches go to torch's current stream.
@@ -203,7 +202,7 @@ def windows(dtype: torch.dtype, beta: int, k: int) -> tuple[int, int]:
     return 2 ** (window.bit_length() - 1) * PITCH, (2**31 - 1) // terms * PITCH
 
 
-def tile_of(like: torch.Tensor, m: int, n: int, planes: int) -> Tile:
+def tile_of(like: TensorLike, m: int, n: int, planes: int) -> Tile:
     """The tile for slices of this dtype: a small one where large ones leave processors
     idle.
     """

@@ -19,13 +19,13 @@ are rounded from the words.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels import slice_gemm
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.common import power_of_two
 from hifigemm.engines.kernels.launch import Launch, operand_arguments
 from hifigemm.engines.kernels.residue_gemm import K_BLOCK, diagonals
@@ -222,9 +222,9 @@ _launch = Launch(slice_product_kernel)
 def slice_product(
     left: Slices,
     right: Slices,
-    out: torch.Tensor,
+    out: TensorLike,
     k: int,
-    operands: tuple[torch.Tensor, torch.Tensor],
+    operands: tuple[TensorLike, TensorLike],
     *,
     shift: int = 0,
     config: Tile | None = None,
@@ -284,8 +284,13 @@ def slice_product(
 
 
 def sums_of(
-    left: Slices, right: Slices, k: int, *, config: Tile | None = None, ends: Any = None
-) -> list[Any]:
+    left: Slices,
+    right: Slices,
+    k: int,
+    *,
+    config: Tile | None = None,
+    ends: TensorLike | None = None,
+) -> list[TensorLike]:
     """The sums over the diagonals, see `residue_gemm.diagonals` and
     `slice_gemm.diagonals`; INT8 slices beyond the ends are multiplied as the others.
     """
@@ -294,12 +299,12 @@ def sums_of(
     return slice_gemm.diagonals(left, right, k, config=config, ends=ends)
 
 
-def _with_stride(exponents: Any) -> tuple[Any, int]:
+def _with_stride(exponents: TensorLike) -> tuple[TensorLike, int]:
     """Exponents of vectors and their stride along the stack, 0 for a stack of one."""
     return exponents, exponents.stride(0) if exponents.shape[0] > 1 else 0
 
 
-def _check(left: Slices, right: Slices, out: torch.Tensor) -> None:
+def _check(left: Slices, right: Slices, out: TensorLike) -> None:
     """Raise ValueError where `slice_product` does not take these arguments."""
     a, b, c = left.planes.shape, right.planes.shape, out.shape
     if (

@@ -15,12 +15,12 @@ those of vectors that span more than `_DIGITS` digits.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.common import ROUND_DOUBLE, power_of_two
 from hifigemm.engines.kernels.launch import (
     Launch,
@@ -391,12 +391,12 @@ class Ends:
     largest number of needed slices of each side.
     """
 
-    lowest: tuple[Any, Any]
-    needed: tuple[Any, Any]
-    most: Any
+    lowest: tuple[TensorLike, TensorLike]
+    needed: tuple[TensorLike, TensorLike]
+    most: TensorLike
 
 
-def ends_of(left: Any, right: Any, slices: tuple[Slices, Slices]) -> Ends:
+def ends_of(left: TensorLike, right: TensorLike, slices: tuple[Slices, Slices]) -> Ends:
     """Launch the look for the ends of the rows of A and the columns of B.
 
     `slices` are those of the operands.
@@ -424,14 +424,14 @@ def ends_of(left: Any, right: Any, slices: tuple[Slices, Slices]) -> Ends:
 
 
 def round_correctly(
-    sums: list[Any],
+    sums: list[TensorLike],
     slices: tuple[Slices, Slices],
     ends: Ends,
-    out: Any,
-    record: Any,
+    out: TensorLike,
+    record: TensorLike,
     *,
     shift: int,
-    operands: tuple[Any, Any],
+    operands: tuple[TensorLike, TensorLike],
 ) -> None:
     """out = 2**shift A B, every entry rounded once from its exact value.
 
@@ -465,25 +465,29 @@ def round_correctly(
     )
     places = empty((_LISTED,), torch.int64, out)
     counter = cleared(1, out)
-    sides = [
-        (
-            made.exponents,
-            needed,
-            made.exponents.stride(0) if len(made.planes) > 1 else 0,
-        )
-        for made, needed in zip(slices, ends.needed, strict=True)
-    ]
-    scalars = shift, m, n, k
+    # For each side its exponents and the stride of them along the stack.
+    left, right = (x.exponents for x in slices)
+    left_stride, right_stride = (
+        x.exponents.stride(0) if len(x.planes) > 1 else 0 for x in slices
+    )
+    left_needed, right_needed = ends.needed
+    left_lowest, right_lowest = ends.lowest
+    strided_out = (out, *out.stride())
+    strided_operands = tuple(operand_arguments(operands))
     _round(
         (batch * m * -(-n // _BLOCK),),
         tuple(argument for x in sums for argument in (x, x.stride(0))),
-        *sides,
-        (out, *out.stride()),
-        tuple(operand_arguments(operands)),
+        (left, left_needed, left_stride),
+        (right, right_needed, right_stride),
+        strided_out,
+        strided_operands,
         places,
         counter,
         _LISTED,
-        *scalars,
+        shift,
+        m,
+        n,
+        k,
         sums[0].stride(2),
         sums[0].stride(1),
         KIND=kind,
@@ -497,14 +501,15 @@ def round_correctly(
         counter,
         record,
         ends.most,
-        *(
-            (x, lowest, stride)
-            for (x, _, stride), lowest in zip(sides, ends.lowest, strict=True)
-        ),
-        (out, *out.stride()),
-        tuple(operand_arguments(operands)),
+        (left, left_lowest, left_stride),
+        (right, right_lowest, right_stride),
+        strided_out,
+        strided_operands,
         _LISTED,
-        *scalars,
+        shift,
+        m,
+        n,
+        k,
         BETA=beta,
         SINGLE=kind.single,
         TERMS=_TERMS,

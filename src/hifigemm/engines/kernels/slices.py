@@ -21,12 +21,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.common import (
     ROUND_DOUBLE,
     ROUND_SINGLE,
@@ -211,7 +211,7 @@ def slice_kernel(
         )
 
 
-_slice: Any = Launch(slice_kernel)
+_slice = Launch(slice_kernel)
 
 
 @dataclass(frozen=True)
@@ -220,11 +220,11 @@ class Slices:
 
     # tensor of integers in the dtype of the products, shape (batch or 1, vectors, count,
     # k_pitch)
-    planes: torch.Tensor
+    planes: TensorLike
     # int32 tensor, shape (batch or 1, vectors): 2**exponent is the unit of the first
     # slice of a row or column;
     # `NOT_FINITE` where it holds an Inf or NaN
-    exponents: torch.Tensor
+    exponents: TensorLike
     beta: int  # bits of a slice
 
 
@@ -234,7 +234,7 @@ def k_pitch(k: int) -> int:
 
 
 def slice_operands(
-    operands: Sequence[tuple[torch.Tensor, int]],
+    operands: Sequence[tuple[TensorLike, int]],
     count: int,
     beta: int,
     dtype: torch.dtype = torch.int8,

@@ -13,12 +13,10 @@ sum of finite terms that overflows does to both components stays.
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.common import (
     NO_PREDICATE,
     Predicate,
@@ -167,13 +165,13 @@ def _restore_kernel(
             )
 
 
-_launch: Any = Launch(_restore_kernel)
+_launch = Launch(_restore_kernel)
 
 
 def restore_special_values(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    c: torch.Tensor,
+    a: TensorLike,
+    b: TensorLike,
+    c: TensorLike,
     *,
     predicate: Predicate | None = None,
 ) -> None:
@@ -194,15 +192,24 @@ def restore_special_values(
         return
     batch, m, n = c.shape
     number, lower_limit, upper_limit = predicate or NO_PREDICATE
-    is_flat = c.stride()[1:] == (n, 1) and (batch == 1 or c.stride(0) == m * n)
+    c_batch, c_row, c_column = c.stride()
+    _, left_batch, left_row, left_k = strided(a)
+    _, right_batch, right_k, right_column = strided(b)
+    is_flat = (c_row, c_column) == (n, 1) and (batch == 1 or c_batch == m * n)
     _launch(
         (batch * triton.cdiv(m * n, _BLOCK),),
         real_view(c),
-        *c.stride(),
+        c_batch,
+        c_row,
+        c_column,
         real_view(a),
-        *strided(a)[1:],
+        left_batch,
+        left_row,
+        left_k,
         real_view(b),
-        *strided(b)[1:],
+        right_batch,
+        right_k,
+        right_column,
         m * n,
         n,
         a.shape[2],

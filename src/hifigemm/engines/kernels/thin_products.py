@@ -15,8 +15,6 @@ bit. Residuals have a bound of their own, and are held against exact fractions.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -173,11 +171,13 @@ def _residual_kernel(
     tl.store(sizes + i, tl.sum(size, axis=1), mask=is_inside)
 
 
-_launch: Any = Launch(_thin_product_kernel)
-_launch_residual: Any = Launch(_residual_kernel)
+_launch = Launch(_thin_product_kernel)
+_launch_residual = Launch(_residual_kernel)
 
 
-def thin_product(a: Any, v: Any, *, of_magnitudes: bool) -> Any:
+def thin_product(
+    a: torch.Tensor, v: torch.Tensor, *, of_magnitudes: bool
+) -> torch.Tensor:
     """A V, or |A| V, a new tensor with columns in memory; a term passes n roundings at
     most.
 
@@ -197,15 +197,21 @@ def thin_product(a: Any, v: Any, *, of_magnitudes: bool) -> Any:
     return out.T
 
 
-def write_thin_product(a: Any, columns: Any, out: Any, *, of_magnitudes: bool) -> None:
+def write_thin_product(
+    a: torch.Tensor, columns: torch.Tensor, out: torch.Tensor, *, of_magnitudes: bool
+) -> None:
     """The same for the columns of V, k x n in memory, to those of the result, k x m."""
+    m, n = a.shape
+    row_stride, column_stride = a.stride()
     _launch(
-        (triton.cdiv(a.shape[0], _ROWS),),
+        (triton.cdiv(m, _ROWS),),
         a,
         columns,
         out,
-        *a.shape,
-        *a.stride(),
+        m,
+        n,
+        row_stride,
+        column_stride,
         COLUMNS=columns.shape[0],
         MAGNITUDES=of_magnitudes,
         ROWS=_ROWS,
@@ -219,7 +225,9 @@ def roundings(n: int) -> int:
     return min(n, triton.cdiv(n, _TERMS) + _TERMS.bit_length())
 
 
-def residual(a: Any, words: Any, b: Any) -> tuple[Any, Any, int]:
+def residual(
+    a: torch.Tensor, words: torch.Tensor, b: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, int]:
     """(q, s, t): b - A (x1 + ...) up to u |q| + (3 t + 10) u^2 s, s close to
     |A| (|x1| + ...) + |b| after t roundings.
 
@@ -243,17 +251,27 @@ def residual(a: Any, words: Any, b: Any) -> tuple[Any, Any, int]:
     return q, sizes, partial_sums
 
 
-def write_residual(a: Any, words: Any, b: Any, q: Any, sizes: Any) -> None:
+def write_residual(
+    a: torch.Tensor,
+    words: torch.Tensor,
+    b: torch.Tensor,
+    q: torch.Tensor,
+    sizes: torch.Tensor,
+) -> None:
     """The same for tensors in memory, to q and sizes."""
+    m, n = a.shape
+    row_stride, column_stride = a.stride()
     _launch_residual(
-        (triton.cdiv(a.shape[0], _ROWS_OF_RESIDUAL),),
+        (triton.cdiv(m, _ROWS_OF_RESIDUAL),),
         a,
         words,
         b,
         q,
         sizes,
-        *a.shape,
-        *a.stride(),
+        m,
+        n,
+        row_stride,
+        column_stride,
         WORDS=words.shape[0],
         FMA=q.is_cuda,
         ROWS=_ROWS_OF_RESIDUAL,

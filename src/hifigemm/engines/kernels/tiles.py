@@ -11,7 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 KERNELS = ("hopper", "triton")
 """For Hopper in Gluon; in plain Triton for every GPU and all strides."""
@@ -432,7 +435,7 @@ def summary(gpu: Gpu) -> list[str]:
 
 
 @lru_cache
-def gpu_of(device: Any) -> Gpu:
+def gpu_of(device: torch.device) -> Gpu:
     """The `Gpu` of a torch device; the CPU stands for the interpreter."""
     import torch
 
@@ -448,7 +451,7 @@ def gpu_of(device: Any) -> Gpu:
 
 
 @lru_cache
-def hopper_module(name: str, device: Any) -> Any:
+def hopper_module(name: str, device: torch.device) -> Any:
     """A module of kernels in Gluon where the GPU is a Hopper and this Triton's Gluon is
     known, else None.
     """

@@ -21,6 +21,7 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.launch import Launch, cleared
 from hifigemm.engines.kernels.tiles import gpu_of
 
@@ -81,17 +82,28 @@ class _Side:
 class _Operand(NamedTuple):
     """An operand as kernels take it; strides along the stack, the vectors and k."""
 
-    x: Any
-    planes: Any
-    exponents: Any
-    workspace: Any
-    loss: Any
+    x: TensorLike
+    planes: TensorLike
+    exponents: TensorLike
+    workspace: TensorLike
+    loss: TensorLike
     batch_stride: int
     vector_stride: int
     k_stride: int
 
 
-def num_sms(x: torch.Tensor) -> int:
+class _SideArguments(NamedTuple):
+    """What kernels take of one side: the operand, its vectors in a matrix and in the
+    stack, and the tiles of a vector.
+    """
+
+    operand: _Operand
+    vectors: int
+    total: int
+    chunks: int
+
+
+def num_sms(x: TensorLike) -> int:
     """Multiprocessors of the device of a tensor.
 
     0 in the interpreter, where programs cannot wait for each other.
@@ -99,7 +111,7 @@ def num_sms(x: torch.Tensor) -> int:
     return gpu_of(x.device).num_sms if x.is_cuda else 0
 
 
-def side_of(x: torch.Tensor, axis: int, pitch: int, entries: int) -> _Side:
+def side_of(x: TensorLike, axis: int, pitch: int, entries: int) -> _Side:
     """The tiles of an operand (batch, m, k) or (batch, k, n), `axis` that of k.
 
     `pitch` is the length of a stored vector, `entries` those of a tile.
@@ -172,17 +184,18 @@ def launch_both(
     """
     counts = [side.scratch for side in sides]
     workspaces = cleared(sum(counts), tensors[0][0], magnitudes).split(counts)
-    arguments: list[Any] = []
+    arguments = []
     for side, (x, planes, exponents, loss), scratch in zip(
         sides, tensors, workspaces, strict=True
     ):
         # Where nothing is exchanged any address will do: nothing is read or written.
         workspace = scratch if side.scratch else exponents
         operand = _Operand(x, planes, exponents, workspace, loss, *side.strides)
-        arguments += [operand, side.vectors, side.batch * side.vectors, side.chunks]
-    if len(sides) == 1:
-        # The operand stands on both sides; no program makes tiles of the right one.
-        arguments = arguments * 2
+        total = side.batch * side.vectors
+        arguments.append(_SideArguments(operand, side.vectors, total, side.chunks))
+    # One operand stands on both sides; no program makes tiles of the right one then.
+    left = arguments[0]
+    right = arguments[-1]
 
     # Operands whose magnitudes the first launch finds are cut by a second one.
     first_programs = [side.programs for side in sides]
@@ -204,7 +217,20 @@ def launch_both(
                 "num_warps": _WARPS,
                 **options,
             }
-            kernel((sum(programs),), *arguments, programs[0], *scalars, **constants)
+            kernel(
+                (sum(programs),),
+                left.operand,
+                left.vectors,
+                left.total,
+                left.chunks,
+                right.operand,
+                right.vectors,
+                right.total,
+                right.chunks,
+                programs[0],
+                *scalars,
+                **constants,
+            )
 
 
 @triton.jit

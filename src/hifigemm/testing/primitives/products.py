@@ -13,7 +13,7 @@ import numpy as np
 from hifigemm.engine import Engine
 from hifigemm.formats import BF16, FP16, TF32, Format
 from hifigemm.numerics.accumulation import word_sums
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import Array, DType
 from hifigemm.numerics.bounds import exact_k_limit
 from hifigemm.numerics.rounding_formats import round_to_format
 from hifigemm.numerics.tensor_core import tensor_core_product
@@ -70,7 +70,7 @@ def _multiplied(
     name: str,
     platform: Platform,
     multiply: Callable[..., Any],
-    dtype: np.dtype[Any],
+    dtype: DType,
     top: int,
     largest: int,
 ) -> Finding:

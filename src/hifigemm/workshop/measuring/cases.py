@@ -304,6 +304,6 @@ def _uncapturable(plan: hg.Plan) -> str:
     """Why a graph cannot hold what a plan does, if so: the host reads whether its
     entries keep the bound.
     """
-    if plan.verification.name != "ENTRYWISE" or isinstance(plan.scheme, hg.Native):
+    if plan.verification.name != "ENTRYWISE" or plan.scheme.is_native:
         return ""
     return "its entries are certified"
