@@ -27,7 +27,7 @@ from hifigemm.engines.cuda import (
 )
 from hifigemm.engines.kernels import tiles
 from hifigemm.engines.kernels.buffers import Buffer
-from hifigemm.engines.kernels.launch import Launch, _bound, _traits_of, flat
+from hifigemm.engines.kernels.launch import Launch, _specialise, _traits_of, flat
 from hifigemm.engines.kernels.program import Program
 from tests.engines import stand_in
 from tests.engines.kernels import compiled
@@ -55,7 +55,7 @@ class Recorder:
             parameters, arguments, _traits_of(parameters), strict=True
         ):
             facts: list[Any] = []
-            _bound([argument], [traits], facts)
+            _specialise([argument], [traits], facts, [])
             key[parameter.name] = repr(facts)
         variant = launch.kernel.__name__, *key.items()
         line = {"kernel": launch.kernel.__name__, "calls": [], "key": key}

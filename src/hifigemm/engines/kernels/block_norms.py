@@ -17,6 +17,7 @@ import triton.language as tl
 from hifigemm.engines.kernels.launch import Launch, empty
 from hifigemm.engines.kernels.scaled_residues import layout_of
 from hifigemm.engines.kernels.vector_norms import (
+    FREE_OF_OPERANDS,
     NO_LOWEST,
     NORM_BLOCK,
     PANEL,
@@ -28,85 +29,39 @@ from hifigemm.numerics import scaling
 from hifigemm.numerics.bits import NO_BIT
 
 
-@triton.jit(
-    do_not_specialize=[
-        "sab",
-        "sav",
-        "sak",
-        "a_along_k",
-        "sbb",
-        "sbv",
-        "sbk",
-        "b_along_k",
-        "num_a",
-        "num_b",
-        "k",
-        "blocks",
-        "panels",
-    ]
-)
+@triton.jit(do_not_specialize=[*FREE_OF_OPERANDS, "blocks", "panels"])
 def block_norms_kernel(
     a,
     sab,
     sav,
     sak,
-    a_along_k,
     b,
     sbb,
     sbv,
     sbk,
-    b_along_k,
     num_a,
     num_b,
     k,
     blocks,
     panels,
-    block_sums,
-    block_e,
-    block_low,
+    workspace,
     FORM: tl.constexpr,
-    LOWEST: tl.constexpr,
     PTX: tl.constexpr,
 ):
-    """Twin: numerics.scaling.block_norms, with LOWEST numerics.scaling.lowest_bits.
+    """Twin: numerics.scaling.block_norms; where the workspace has a third array also
+    numerics.scaling.lowest_bits.
 
     A tile is one block of 256 entries along k of the 16 vectors of a panel, and a
     program makes one tile. The operand stands on both sides.
     """
     # Programs count the blocks q of a panel, then the panels of all matrices. Each
     # writes the numbers of its own block, so that their order does not matter.
-    operands = (a, sab, sav, sak, a_along_k), (b, sbb, sbv, sbk, b_along_k)
+    operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
     panel = tl.program_id(0) // blocks
     q = tl.program_id(0) % blocks
     spot = place(panel, panels, num_a, num_b, PANEL)
     first_block = panel.to(tl.int64) * blocks
-    # With a third array `store_block` takes the lowest bits as well.
-    if LOWEST:
-        store_block(
-            operands,
-            (),
-            spot,
-            q,
-            first_block,
-            k,
-            (block_sums, block_e, block_low),
-            FORM,
-            False,
-            PTX,
-        )
-    else:
-        store_block(
-            operands,
-            (),
-            spot,
-            q,
-            first_block,
-            k,
-            (block_sums, block_e),
-            FORM,
-            False,
-            PTX,
-        )
+    store_block(operands, (), spot, q, first_block, k, workspace, FORM, False, PTX)
 
 
 _launch = Launch(block_norms_kernel)
@@ -127,7 +82,7 @@ def block_norms(x: torch.Tensor, axis: int) -> tuple[torch.Tensor, torch.Tensor]
         return x.new_zeros(shape, dtype=torch.float64), x.new_zeros(
             shape, dtype=torch.int64
         )
-    sums, exponents, _ = _launched(x, axis, lowest=False)
+    sums, exponents = _launched(x, axis, (torch.int64, torch.int32))
     sums &= SUM_MASK.value
     exponents = torch.where(sums == 0, scaling.NO_EXPONENT, exponents.to(torch.int64))
     return _by_vectors(sums.to(torch.float64), x, axis), _by_vectors(exponents, x, axis)
@@ -141,18 +96,16 @@ def lowest_bits(x: torch.Tensor, axis: int) -> torch.Tensor:
         return x.new_full(
             (*x.shape[:axis], 1, *x.shape[axis + 1 :]), NO_BIT, dtype=torch.int64
         )
-    low = (
-        _by_vectors(_launched(x, axis, lowest=True)[2], x, axis)
-        .amin(axis, keepdim=True)
-        .to(torch.int64)
-    )
+    *_, lowest = _launched(x, axis, (torch.int64, torch.int32, torch.int32))
+    low = _by_vectors(lowest, x, axis).amin(axis, keepdim=True).to(torch.int64)
     return torch.where(low == NO_LOWEST.value, NO_BIT, low)
 
 
 def _launched(
-    x: torch.Tensor, axis: int, *, lowest: bool
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Sums, exponents and lowest bits of the blocks of all panels.
+    x: torch.Tensor, axis: int, dtypes: tuple[torch.dtype, ...]
+) -> tuple[torch.Tensor, ...]:
+    """Sums and exponents of the blocks of all panels, and lowest bits where there is a
+    third dtype.
 
     Each has the shape (panels, blocks, 16).
     """
@@ -161,23 +114,18 @@ def _launched(
     (panels,) = layout.panels
     blocks = -(-layout.k // NORM_BLOCK.value)
     shape = panels, blocks, PANEL.value
-    sums = empty(shape, torch.int64, x)
-    exponents = empty(shape, torch.int32, x)
-    lowest_bits = empty(shape, torch.int32, x)
+    workspace = tuple(empty(shape, dtype, x) for dtype in dtypes)
     _launch(
         (panels * blocks,),
         *layout.arguments(operands),
         blocks,
         panels,
-        sums,
-        exponents,
-        lowest_bits,
+        workspace,
         FORM=layout.size_form,
-        LOWEST=lowest,
         PTX=layout.ptx,
         num_warps=8,
     )
-    return sums, exponents, lowest_bits
+    return workspace
 
 
 def _by_vectors(numbers: torch.Tensor, x: torch.Tensor, axis: int) -> torch.Tensor:

@@ -29,6 +29,8 @@ from the cache.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -317,6 +319,19 @@ def _pin(value, PTX: tl.constexpr):
     return value
 
 
+@dataclass(frozen=True)
+class Form:
+    """What a launch writes, known when the kernel is compiled."""
+
+    ptx: bool  # whether inline PTX may be used
+    combines: bool  # whether it writes alpha T + beta C
+    adds: bool  # whether C is added before the only rounding
+    result: str  # "array", or what goes to two arrays, see `Rounding`
+    triangle: bool  # whether only the lower triangle is written
+    halves: bool  # whether products are those of halves
+    block: int  # columns of a tile
+
+
 _FREE = [
     "shift",
     "m",
@@ -371,24 +386,15 @@ def crt_kernel(
     lower_limit: tl.int64,
     upper_limit: tl.int64,
     SET: tl.constexpr,
-    PTX: tl.constexpr,
-    SINGLE: tl.constexpr,
-    COMBINE: tl.constexpr,
-    HAS_C: tl.constexpr,
-    ADDS: tl.constexpr,
-    RESULT: tl.constexpr,
-    FILL: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TRIANGLE: tl.constexpr,
-    HALVES: tl.constexpr,
+    FORM: tl.constexpr,
 ):
     """Twin: numerics.residue_products.crt, then numerics.special.fill_nonfinite and
-    combine; numerics.residue_products.crt_rounded_once where it ADDS C or for another
-    RESULT than "array".
+    combine; numerics.residue_products.crt_rounded_once where C is added before the only
+    rounding, or for another result than "array".
 
-    A tile is BLOCK columns of a row of the result, and programs, each a warp, walk over
-    the tiles of all `rows` of the stack. Nothing where the predicate does not hold. See
-    `crt` for the arguments.
+    A tile is FORM.block columns of a row of the result, and programs, each a warp, walk
+    over the tiles of all `rows` of the stack. Nothing where the predicate does not
+    hold. See `crt` for the arguments.
     """
     if not holds(predicate, lower_limit, upper_limit):
         return
@@ -398,14 +404,22 @@ def crt_kernel(
     # SMALLEST are the upper 32 bits of that bound, less 1. Exponents from
     # LOWEST_EXPONENT on keep all of v in the normal range.
     WIDTH: tl.constexpr = len(SET.weights)
+    PTX: tl.constexpr = FORM.ptx
+    BLOCK: tl.constexpr = FORM.block
+    RESULT: tl.constexpr = FORM.result
+    SINGLE: tl.constexpr = out.entries.dtype.element_ty == tl.float32
+    HAS_C: tl.constexpr = c.entries is not None
+    FILL: tl.constexpr = left is not None
     CUT: tl.constexpr = max(12, SET.high_bits + 11) if SINGLE else 12
     ODD: tl.constexpr = SET.low_bits > 52 or CUT > 12
     SMALLEST: tl.constexpr = ((1023 + (CUT - 38 if SINGLE else 3)) << 20) - 1
     LOWEST_EXPONENT: tl.constexpr = -1022 + 52
-    height, tiles = tiles_of(m, n, 1, BLOCK, TRIANGLE)
-    if HALVES:
+    height, tiles = tiles_of(m, n, 1, BLOCK, FORM.triangle)
+    if FORM.halves:
         height = 2 * half_m
         tiles = 2 * tl.cdiv(half_n, BLOCK)
+    a = left, left_batch, left_row, left_k
+    b = right, right_batch, right_column, right_k
     # A program goes on to tiles that lie apart by the number of programs: a tile is a
     # part of a row of a matrix `z`. Its entries of C are read before it writes to
     # `out`, which may be C: no other program touches them.
@@ -413,7 +427,7 @@ def crt_kernel(
         row = index // tiles
         z = (row // height).to(tl.int64)
         result_row, part = unfolded(
-            row % height, index - row * tiles, m, 1, BLOCK, TRIANGLE
+            row % height, index - row * tiles, m, 1, BLOCK, FORM.triangle
         )
         columns = part * BLOCK + tl.arange(0, BLOCK)
         columns_of_products = columns
@@ -421,13 +435,13 @@ def crt_kernel(
         distances = None
         # Tiles of the folded triangle may lie below the last row: they read it, and
         # store nothing.
-        if TRIANGLE:
+        if FORM.triangle:
             inside &= as_mask(result_row < m, columns)
             result_row = tl.minimum(result_row, m - 1)
         row_of_products = result_row
         # Quarters of the result from products of halves: the rows of both lower and
         # upper ones follow each other.
-        if HALVES:
+        if FORM.halves:
             is_lower = result_row % 2
             is_right = part * 2 // tiles
             row_of_products = result_row // 2
@@ -481,22 +495,18 @@ def crt_kernel(
             )
         marked = (s == NOT_FINITE) | (t == NOT_FINITE)
 
-        if ADDS or RESULT != "array":
+        if FORM.adds or RESULT != "array":
             # Both roundings of whole integers, or the one of a sum with C.
             y = tl.zeros_like(t).to(tl.float64)
-            if ADDS:
+            if FORM.adds:
                 y = tl.load(address_of_c, mask=stored, other=0.0).to(tl.float64)
                 y *= c_sign.to(tl.float64)
             result, second_result = _rounded_once(
                 ys_of_groups, exponent, finite(y), c_exponent + shift, sign,
-                SET, CUT, SINGLE, ADDS, RESULT,
+                SET, CUT, SINGLE, FORM,
             )  # fmt: skip
             if FILL and tl.max(marked.to(tl.int32)) > 0:
-                filled = _filled(
-                    left, left_batch, left_row, left_k,
-                    right, right_batch, right_k, right_column,
-                    z, row_index, j, k, inside, WIDTH,
-                )  # fmt: skip
+                filled = _filled(a, b, (z, row_index, j), k, inside, WIDTH)
                 is_filled = marked if WIDTH == 1 else marked[:, None]
                 filled *= tl.cast(sign, tl.int32).to(tl.float64)
                 result = tl.where(is_filled, filled, result)
@@ -504,9 +514,9 @@ def crt_kernel(
                 second_result = tl.where(
                     is_filled, 0.0 if RESULT == "pair" else filled, second_result
                 )
-            if ADDS:
+            if FORM.adds:
                 result = with_addend(result, y)
-            _store(address, result, result, 1.0, 0.0, stored, False, False, PTX)
+            _store(address, result, stored, PTX)
             if RESULT != "array":
                 address = _places(
                     second.entries,
@@ -514,9 +524,7 @@ def crt_kernel(
                     j * second.column,
                     WIDTH,
                 )
-                _store(
-                    address, second_result, result, 1.0, 0.0, stored, False, False, PTX
-                )
+                _store(address, second_result, stored, PTX)
         else:
             first_component = _component(ys_of_groups, SET, 0, CUT)
             v = first_component[0]
@@ -542,8 +550,9 @@ def crt_kernel(
             y = tl.zeros_like(result)
             if HAS_C:
                 y = tl.load(address_of_c, mask=stored, other=0.0).to(tl.float64)
+            addend = y, alpha, beta
             if not special:
-                _store(address, result, y, alpha, beta, stored, COMBINE, HAS_C, PTX)
+                _store_combined(address, result, addend, stored, HAS_C, FORM)
             else:
                 result = _round_again(first_component, exponent, SET, SINGLE)
                 if WIDTH == 2:
@@ -552,37 +561,25 @@ def crt_kernel(
                     )
                 # Entries of a marked row or column come from A and B themselves.
                 if FILL and tl.max(marked.to(tl.int32)) > 0:
-                    filled = _filled(
-                        left, left_batch, left_row, left_k,
-                        right, right_batch, right_k, right_column,
-                        z, row_index, j, k, inside, WIDTH,
-                    )  # fmt: skip
+                    filled = _filled(a, b, (z, row_index, j), k, inside, WIDTH)
                     result = tl.where(
                         marked if WIDTH == 1 else marked[:, None], filled, result
                     )
-                _store(address, result, y, alpha, beta, stored, COMBINE, HAS_C, PTX)
+                _store_combined(address, result, addend, stored, HAS_C, FORM)
 
 
 @triton.jit
-def _filled(
-    left,
-    left_batch,
-    left_row,
-    left_k,
-    right,
-    right_batch,
-    right_k,
-    right_column,
-    z,
-    row,
-    columns,
-    k,
-    inside,
-    WIDTH: tl.constexpr,
-):
-    """Entries of a row of the result as Inf and NaN of A and B make them."""
-    row_entries = left + WIDTH * (z * left_batch + row * left_row)
-    column_entries = right + WIDTH * (z * right_batch + columns * right_column)
+def _filled(left, right, place, k, inside, WIDTH: tl.constexpr):
+    """Entries of a row of the result as Inf and NaN of A and B make them.
+
+    `left` and `right` are addresses with the strides along the stack, of the vectors
+    and along k; `place` is a matrix, a row and columns.
+    """
+    left_entries, left_batch, left_row, left_k = left
+    right_entries, right_batch, right_column, right_k = right
+    z, row, columns = place
+    row_entries = left_entries + WIDTH * (z * left_batch + row * left_row)
+    column_entries = right_entries + WIDTH * (z * right_batch + columns * right_column)
     return nonfinite_product(
         row_entries, column_entries, k, left_k, right_k, inside, WIDTH
     )
@@ -598,13 +595,13 @@ def _rounded_once(
     SET: tl.constexpr,
     CUT: tl.constexpr,
     SINGLE: tl.constexpr,
-    ADDS: tl.constexpr,
-    RESULT: tl.constexpr,
+    FORM: tl.constexpr,
 ):
     """Both values of all components, from whole integers and a finite addend."""
     WIDTH: tl.constexpr = len(SET.weights)
+    RESULT: tl.constexpr = FORM.result
     addends = (addend, addend)
-    if ADDS and WIDTH == 2:
+    if FORM.adds and WIDTH == 2:
         addends = tl.split(addend)
     values = ()
     second_values = ()
@@ -619,7 +616,7 @@ def _rounded_once(
             addend_exponent,
             sign,
             RESULT,
-            ADDS,
+            FORM.adds,
             SINGLE,
             SET.low_bits,
             SET.limb_bits,
@@ -685,27 +682,28 @@ def _round_again(component, exponent, SET: tl.constexpr, SINGLE: tl.constexpr):
 
 
 @triton.jit
-def _store(
-    address,
-    x,
-    y,
-    alpha,
-    beta,
-    inside,
-    COMBINE: tl.constexpr,
-    HAS_C: tl.constexpr,
-    PTX: tl.constexpr,
+def _store(address, x, inside, PTX: tl.constexpr):
+    """Store x, rounded to the type of the output."""
+    tl.store(address, _pin(x.to(address.dtype.element_ty), PTX), mask=inside)
+
+
+@triton.jit
+def _store_combined(
+    address, x, addend, inside, HAS_C: tl.constexpr, FORM: tl.constexpr
 ):
-    """Store x, or alpha x + beta y, rounded to the type of the output."""
-    x = x.to(address.dtype.element_ty)
-    if COMBINE:
-        x = combine(x.to(tl.float64), y, alpha, beta, HAS_C, PTX).to(
-            address.dtype.element_ty
-        )
-    tl.store(address, _pin(x, PTX), mask=inside)
+    """Store x or, where the launch combines, alpha x + beta y of an addend (y, alpha,
+    beta) and of x as the output holds it.
+    """
+    if FORM.combines:
+        y, alpha, beta = addend
+        x = x.to(address.dtype.element_ty).to(tl.float64)
+        x = combine(x, y, alpha, beta, HAS_C, FORM.ptx)
+    _store(address, x, inside, FORM.ptx)
 
 
 _launch = Launch(crt_kernel)
+_form = cache(Form)
+"""The form with these fields, made once: a launch compares it with those it knows."""
 
 
 class _Products(NamedTuple):
@@ -834,13 +832,10 @@ def crt(
         turns = 1 if rarely else _TURNS
         programs = min(programs, turns * _RESIDENT * gpu_of(out.device).num_sms)
     has_c = c is not None
-    has_operands = left is not None
     k = 0 if left is None else left.shape[2]
-    is_single = out.dtype in (torch.float32, torch.complex64)
     left, left_batch, left_row, left_k = _strided(left)
     right, right_batch, right_k, right_column = _strided(right)
     half_m, half_n = halves or (0, 0)
-    number, lower_limit, upper_limit = predicate or NO_PREDICATE
     _launch(
         (programs,),
         _Products(*_strided(products)[:4]),
@@ -869,20 +864,17 @@ def crt(
         rows,
         half_m,
         half_n,
-        number,
-        lower_limit,
-        upper_limit,
+        *(predicate or NO_PREDICATE),
         SET=constants,
-        PTX=ptx,
-        SINGLE=is_single,
-        COMBINE=has_c or alpha != 1.0,
-        HAS_C=has_c,
-        ADDS=adds,
-        RESULT=rounding.result,
-        FILL=has_operands,
-        BLOCK=columns,
-        TRIANGLE=triangle,
-        HALVES=halves is not None,
+        FORM=_form(
+            ptx,
+            has_c or alpha != 1.0,
+            adds,
+            rounding.result,
+            triangle,
+            halves is not None,
+            columns,
+        ),
         num_warps=1,
         enable_fp_fusion=False,
         **options,

@@ -45,6 +45,8 @@ from hifigemm.engines.kernels.residue_gemm import wrapped
 from hifigemm.engines.kernels.scaled_residues import Sizes, sized_residues
 from hifigemm.engines.kernels.tiles import (
     KERNELS,
+    RATIOS,
+    SMALL_RATIOS,
     ProductShape,
     gpu_of,
     hopper_module,
@@ -112,8 +114,8 @@ def _largest(low, g, s, column_sizes, total, num_columns):
     do_not_specialize=[
         "m",
         "n",
-        "norms_a",
-        "norms_b",
+        "rows_a",
+        "rows_b",
         "total_a",
         "total",
         "enough_bits",
@@ -130,10 +132,8 @@ def error_ratio_kernel(
     n,
     pitch,
     terms,
-    left_batch,
-    right_batch,
-    norms_a,
-    norms_b,
+    rows_a,
+    rows_b,
     total_a,
     total,
     enough_bits,
@@ -142,27 +142,28 @@ def error_ratio_kernel(
     upper_limit: tl.int64,
     WIDTH: tl.constexpr,
     TRIANGLE: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,
+    TILE: tl.constexpr,
 ):
     """Twin: numerics.error_ratio.error_ratio.
 
     Raise the bits at `out` to the largest (g_i t_j + h_j s_i) / (|A||B|)_ij of a tile
-    of BLOCK_M x BLOCK_N entries, |A||B| from magnitudes. g, s and h, t are norms and
+    of block_m x block_n entries, |A||B| from magnitudes. g, s and h, t are norms and
     sums of magnitudes of rows and columns. `out` starts as 0 or as the bits of any
     ratio; a tile without ratios above `enough_bits` may leave it. Nothing where the
     predicate, which is no entry of `out`, does not hold. FMA contraction must be off.
 
     Vectors have WIDTH components, `pitch` apart, of which `terms` count, both multiples
-    of BLOCK_K. Planes are pairings of the components: for the second of a matrix, those
-    of the right operand swap.
+    of block_k. Planes are pairings of the components: for the second of a matrix, those
+    of the right operand swap. The vectors of the next matrix begin `rows_a` and
+    `rows_b` behind.
     """
     if not holds(predicate, lower_limit, upper_limit):
         return
+    BLOCK_M: tl.constexpr = TILE.block_m
+    BLOCK_N: tl.constexpr = TILE.block_n
+    BLOCK_K: tl.constexpr = TILE.block_k
     tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
-    plane, row, column = place_of(tl.program_id(0), tiles_m, tiles_n, GROUP)
+    plane, row, column = place_of(tl.program_id(0), tiles_m, tiles_n, TILE.group)
     tile_m, tile_n = unfolded(row, column, m, BLOCK_M, BLOCK_N, TRIANGLE)
     z = (plane // WIDTH).to(tl.int64)
     swap = plane % WIDTH
@@ -174,13 +175,13 @@ def error_ratio_kernel(
     # and n are `wrapped`.
     x = (
         left
-        + z * left_batch
+        + z * rows_a * (WIDTH * pitch)
         + wrapped(rows, m)[:, None] * (WIDTH * pitch)
         + ks[None, :]
     )
     y = (
         right
-        + z * right_batch
+        + z * rows_b * (WIDTH * pitch)
         + wrapped(columns, n)[:, None] * (WIDTH * pitch)
         + ks[None, :]
     )
@@ -201,8 +202,8 @@ def error_ratio_kernel(
         low ^= _SMALLEST
     low = low.to(tl.uint32, bitcast=True)
     # Norms and sums of the tile's rows and columns: 0 beyond m and n, as are ratios.
-    row_sizes = sizes + z * norms_a + rows
-    column_sizes = sizes + total_a + z * norms_b + column0
+    row_sizes = sizes + z * rows_a + rows
+    column_sizes = sizes + total_a + z * rows_b + column0
     g = tl.load(row_sizes, mask=rows < m, other=0.0)
     s = tl.load(row_sizes + total, mask=rows < m, other=0.0)
     h = tl.load(column_sizes + columns - column0, mask=columns < n, other=0.0).to(
@@ -332,12 +333,13 @@ def _launch_ratio(
     if tile.kernel == "hopper":
         hopper.launch(sizes, out, terms, tile, enough_bits, predicate)
         return
-    block = 128 if tile.block_m * tile.block_n >= 128 * 128 else 64
+    tile = RATIOS if tile.area >= RATIOS.area else SMALL_RATIOS
     rows = [x.shape[1] if x.shape[0] == batch > 1 else 0 for x in (left, right)]
-    tiles = math.prod(tiles_along(m, n, block, block, triangle=left is right))
+    tiles = math.prod(
+        tiles_along(m, n, tile.block_m, tile.block_n, triangle=left is right)
+    )
     left_rows, right_rows = rows
     first_right, total = sizes.places
-    number, lower_limit, upper_limit = predicate
     _ratio(
         (width * batch * tiles,),
         left,
@@ -348,24 +350,17 @@ def _launch_ratio(
         n,
         pitch,
         terms,
-        left_rows * length,
-        right_rows * length,
         left_rows,
         right_rows,
         first_right,
         total,
         enough_bits,
-        number,
-        lower_limit,
-        upper_limit,
+        *predicate,
         WIDTH=width,
         TRIANGLE=left is right,
-        BLOCK_M=block,
-        BLOCK_N=block,
-        BLOCK_K=128,
-        GROUP=8,
-        num_warps=block // 16,
-        num_stages=3,
+        TILE=tile,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
         enable_fp_fusion=False,
     )
 

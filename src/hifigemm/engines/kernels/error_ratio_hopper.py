@@ -31,7 +31,6 @@ from hifigemm.engines.kernels.hopper_ring import (
     allocate,
     boxes_of,
     multiply,
-    options_of,
     planes_behind,
     produce,
 )
@@ -152,31 +151,30 @@ def _largest(parts, of_rows, column_sizes, total, num_columns):
 @gluon.jit
 def _compare(
     HALF: gl.constexpr,
+    ring,
     sizes,
     out,
-    ring,
     columns_32,
     m,
     n,
-    norms_a,
-    norms_b,
-    total_a,
-    total,
-    tiles_m,
-    tiles_n,
+    tiles,
     steps,
-    total_planes,
     enough_bits,
     WIDTH: gl.constexpr,
     TRIANGLE: gl.constexpr,
-    STAGES: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    GROUP: gl.constexpr,
+    TILE: gl.constexpr,
 ):
     """Multiply half of the rows of each tile and raise the known ratio where one is
     larger.
+
+    `sizes` are those of all vectors with their places: vectors of a matrix of A and of
+    B, of all of A, and of both; `tiles` are as for `produce`.
     """
+    sizes_of_a, rows_a, rows_b, total_a, total = sizes
+    sizes_of_b = sizes_of_a + total_a
+    tiles_m, tiles_n, total_planes = tiles
+    BLOCK_M: gl.constexpr = TILE.block_m
+    BLOCK_N: gl.constexpr = TILE.block_n
     ROWS: gl.constexpr = BLOCK_M // 2
     layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 32]
@@ -187,7 +185,7 @@ def _compare(
     for index in range(
         gl.program_id(0), tiles_m * tiles_n * total_planes, gl.num_programs(0)
     ):
-        plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, GROUP)
+        plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, TILE.group)
         tile_m, tile_n = unfolded(tile_m, tile_n, m, BLOCK_M, BLOCK_N, TRIANGLE)
         z = plane // WIDTH
         rows = (
@@ -196,8 +194,8 @@ def _compare(
             + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
         )
         columns = tile_n * BLOCK_N + gl.arange(0, BLOCK_N, flat)
-        row_sizes = sizes + z * norms_a
-        column_sizes = sizes + total_a + z * norms_b
+        row_sizes = sizes_of_a + z * rows_a
+        column_sizes = sizes_of_b + z * rows_b
         # Asked for early: they arrive while the tile is multiplied. A ratio that is
         # raised meanwhile is not seen: the tile may then be looked at in vain.
         g = gl.load(row_sizes + rows, mask=rows < m, other=0.0)
@@ -207,7 +205,7 @@ def _compare(
         known_ratio = gl.maximum(gl.load(out, cache_modifier=".cg"), enough_bits).to(
             gl.float64, bitcast=True
         )
-        sums, count = multiply(ring, count, steps, HALF, BLOCK_N, STAGES, layout)
+        sums, count = multiply(ring, count, steps, HALF, BLOCK_N, layout)
         # Columns' norms and sums go through shared memory, from which each part loads
         # its own in the layout of the sums. The area belongs to this consumer alone.
         of_columns[0].store(h.to(gl.float32))
@@ -228,16 +226,15 @@ def _compare(
 _RUN_TIME = [
     "m",
     "n",
-    "norms_a",
-    "norms_b",
+    "rows_a",
+    "rows_b",
     "total_a",
     "total",
     "steps",
     "total_planes",
-    "left_batch",
-    "right_batch",
+    "component",
+    "enough_bits",
 ]
-_RUN_TIME += ["component", "enough_bits"]
 
 
 @gluon.jit(do_not_specialize=[*_RUN_TIME, "lower_limit", "upper_limit"])
@@ -249,14 +246,12 @@ def _ratio_kernel(
     out,
     m,
     n,
-    norms_a,
-    norms_b,
+    rows_a,
+    rows_b,
     total_a,
     total,
     steps,
     total_planes,
-    left_batch,
-    right_batch,
     component,
     enough_bits,
     predicate,
@@ -264,25 +259,23 @@ def _ratio_kernel(
     upper_limit: tl.int64,
     WIDTH: gl.constexpr,
     TRIANGLE: gl.constexpr,
-    STAGES: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-    GROUP: gl.constexpr,
+    TILE: gl.constexpr,
 ):
     """Twin: numerics.error_ratio.error_ratio.
 
     It does what error_ratio.error_ratio_kernel does, half of the rows of a tile in each
-    consumer. Planes are pairings of the components of a matrix, batches count in rows.
-    Nothing where the predicate does not hold.
+    consumer. Planes are pairings of the components of a matrix, of which the next one
+    begins `rows_a` and `rows_b` vectors behind. Nothing where the predicate does not hold.
     """
-    ring = allocate(left, right, STAGES, BLOCK_M, BLOCK_N, BLOCK_K)
+    ring = allocate(left, right, TILE)
     # Norms and sums of the columns of a tile, for each consumer.
     columns_32 = gl.allocate_shared_memory(
-        gl.float32, [4, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0])
+        gl.float32, [4, TILE.block_n], gl.SwizzledSharedLayout(1, 1, 1, [0])
     )
-    tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
+    tiles_m, tiles_n = tiles_of(m, n, TILE.block_m, TILE.block_n, TRIANGLE)
     total_planes = planes_behind(predicate, lower_limit, upper_limit, total_planes)
+    tiles = tiles_m, tiles_n, total_planes
+    sizes_in_place = sizes, rows_a, rows_b, total_a, total
     UPPER: gl.constexpr = 0
     LOWER: gl.constexpr = 1
     # Two warpgroups of four warps that multiply, and a warp that fills the ring. All
@@ -292,89 +285,28 @@ def _ratio_kernel(
             (
                 _compare,
                 (
-                    UPPER,
-                    sizes,
-                    out,
-                    ring,
-                    columns_32,
-                    m,
-                    n,
-                    norms_a,
-                    norms_b,
-                    total_a,
-                    total,
-                    tiles_m,
-                    tiles_n,
-                    steps,
-                    total_planes,
-                    enough_bits,
-                    WIDTH,
-                    TRIANGLE,
-                    STAGES,
-                    BLOCK_M,
-                    BLOCK_N,
-                    GROUP,
+                    UPPER, ring, sizes_in_place, out, columns_32, m, n, tiles, steps,
+                    enough_bits, WIDTH, TRIANGLE, TILE,
                 ),
             ),
             (
                 _compare,
                 (
-                    LOWER,
-                    sizes,
-                    out,
-                    ring,
-                    columns_32,
-                    m,
-                    n,
-                    norms_a,
-                    norms_b,
-                    total_a,
-                    total,
-                    tiles_m,
-                    tiles_n,
-                    steps,
-                    total_planes,
-                    enough_bits,
-                    WIDTH,
-                    TRIANGLE,
-                    STAGES,
-                    BLOCK_M,
-                    BLOCK_N,
-                    GROUP,
+                    LOWER, ring, sizes_in_place, out, columns_32, m, n, tiles, steps,
+                    enough_bits, WIDTH, TRIANGLE, TILE,
                 ),
             ),
             (
                 produce,
                 (
-                    left,
-                    right,
-                    quarter,
-                    ring,
-                    n,
-                    tiles_m,
-                    tiles_n,
-                    (steps, 0, steps),
-                    total_planes,
-                    WIDTH,
-                    1,  # one span of k
-                    left_batch,
-                    0,
-                    right_batch,
-                    0,
-                    component,
-                    WIDTH,
-                    False,
-                    TRIANGLE,
-                    STAGES,
-                    BLOCK_M,
-                    BLOCK_N,
-                    GROUP,
+                    (left, rows_a, 0), (right, quarter, rows_b, 0), ring, n, tiles,
+                    WIDTH, (steps, 0, steps), 1, component, WIDTH, False, TRIANGLE, TILE,
                 ),
             ),
         ],
         [4, 1],
         [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-    )
+    )  # fmt: skip
 
 
 _ratio = Launch(_ratio_kernel)
@@ -422,15 +354,14 @@ def launch(
         total,
         width * terms // tile.block_k,
         planes,
-        left_rows,
-        right_rows,
         pitch // width,
         enough_bits,
         number,
         lower_limit,
         upper_limit,
-        **options_of(tile),
         WIDTH=width,
         TRIANGLE=left is right,
+        TILE=tile,
+        num_warps=4,
         enable_fp_fusion=False,
     )

@@ -51,23 +51,18 @@ def planes_behind(predicate, lower_limit, upper_limit, total_planes):
 
 
 @gluon.jit
-def allocate(
-    left,
-    right,
-    STAGES: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-):
+def allocate(left, right, TILE: gl.constexpr):
     """The ring in shared memory: left stages, right stages, full and empty barriers.
 
     A stage of the left operand is an upper and a lower half of its rows.
     """
+    STAGES: gl.constexpr = TILE.stages
+    HALF: gl.constexpr = TILE.block_m // 2
     left_ring = gl.allocate_shared_memory(
-        gl.int8, [STAGES * 2, BLOCK_M // 2, BLOCK_K], left.layout
+        gl.int8, [STAGES * 2, HALF, TILE.block_k], left.layout
     )
     right_ring = gl.allocate_shared_memory(
-        gl.int8, [STAGES, BLOCK_N, BLOCK_K], right.layout
+        gl.int8, [STAGES, TILE.block_n, TILE.block_k], right.layout
     )
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -111,22 +106,20 @@ def _fill(
     right,
     ring,
     count,
-    row,
-    column,
-    part,
-    first_step,
-    steps,
+    place,
     component,
     COLUMNS: gl.constexpr,
     WIDTH: gl.constexpr,
-    STAGES: gl.constexpr,
 ):
     """Bring the vectors of a tile into the ring; the stages that were used until then.
 
-    These are all vectors of the left operand, and the first COLUMNS of the right one,
-    from step `first_step` of k on.
+    `place` are the first row and column of the tile, its part, and the first step of k
+    and how many there are. The tile has all vectors of the left operand, and the first
+    COLUMNS of the right one.
     """
+    row, column, part, first_step, steps = place
     left_ring, right_ring, full, empty = ring
+    STAGES: gl.constexpr = full.shape[0]
     HALF: gl.constexpr = left_ring.shape[1]
     BLOCK_K: gl.constexpr = left_ring.shape[2]
     BOX: gl.constexpr = right.block_type.shape[0]
@@ -163,44 +156,41 @@ def _fill(
 def produce(
     left,
     right,
-    quarter,
     ring,
     n,
-    tiles_m,
-    tiles_n,
-    lengths,
-    total_planes,
+    tiles,
     num_planes,
+    lengths,
     spans,
-    left_batch,
-    left_part,
-    right_batch,
-    right_part,
     component,
     WIDTH: gl.constexpr,
     UNEVEN: gl.constexpr,
     TRIANGLE: gl.constexpr,
-    STAGES: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    GROUP: gl.constexpr,
+    TILE: gl.constexpr,
 ):
     """Fill the ring, one step of k after the other, over all tiles of this program.
 
-    `quarter` is the right operand in boxes of BLOCK_N / 4; `lengths` are for
-    `steps_of`. k of matrix z is cut into `spans` of as many steps, which are planes as
-    those of further matrices are. Part l of the right operand begins l `component` columns behind the
-    first one. With WIDTH = 2 the vectors have two components, `component` columns
-    apart, of which each takes half of the steps; for part 1 those of the right operand
-    change places.
+    An operand is what TMA moves of it, and its rows from one matrix to the next and
+    from one part to the next; the right one is seen in boxes of a tile, then of a
+    quarter of one. `tiles` are rows and columns of tiles of a plane, and all planes, of
+    which a matrix has `num_planes`; `lengths` are for `steps_of`. k of matrix z is cut
+    into `spans` of as many steps, which are planes as those of further matrices are.
+    Part l of the right operand begins l `component` columns behind the first one. With
+    WIDTH = 2 the vectors have two components, `component` columns apart, of which each
+    takes half of the steps; for part 1 those of the right operand change places.
     """
+    left_map, left_batch, left_part = left
+    right_map, quarter_map, right_batch, right_part = right
+    tiles_m, tiles_n, total_planes = tiles
+    BLOCK_M: gl.constexpr = TILE.block_m
+    BLOCK_N: gl.constexpr = TILE.block_n
     count = 0
     total = tiles_m * tiles_n * total_planes
     # The tiles of this program in the order of its consumers; `count` numbers the
     # stages of all of them.
     for index in range(gl.program_id(0), total, gl.num_programs(0)):
         plane, tile_m, tile_n = place_of(
-            tile_of_turn(index, total, UNEVEN), tiles_m, tiles_n, GROUP
+            tile_of_turn(index, total, UNEVEN), tiles_m, tiles_n, TILE.group
         )
         tile_m, tile_n = unfolded(tile_m, tile_n, n, BLOCK_M, BLOCK_N, TRIANGLE)
         z = plane // num_planes
@@ -212,53 +202,32 @@ def produce(
         column = z * right_batch + l * right_part + tile_n * BLOCK_N
         # At the right edge no more columns are fetched than the consumers multiply.
         width = n - tile_n * BLOCK_N
+        place = (row, column, l, first_step, steps)
         if width <= BLOCK_N // 4:
             count = _fill(
-                left,
-                quarter,
+                left_map,
+                quarter_map,
                 ring,
                 count,
-                row,
-                column,
-                l,
-                first_step,
-                steps,
+                place,
                 component,
                 BLOCK_N // 4,
                 WIDTH,
-                STAGES,
             )
         elif width <= BLOCK_N // 2:
             count = _fill(
-                left,
-                quarter,
+                left_map,
+                quarter_map,
                 ring,
                 count,
-                row,
-                column,
-                l,
-                first_step,
-                steps,
+                place,
                 component,
                 BLOCK_N // 2,
                 WIDTH,
-                STAGES,
             )
         else:
             count = _fill(
-                left,
-                right,
-                ring,
-                count,
-                row,
-                column,
-                l,
-                first_step,
-                steps,
-                component,
-                BLOCK_N,
-                WIDTH,
-                STAGES,
+                left_map, right_map, ring, count, place, component, BLOCK_N, WIDTH
             )
 
 
@@ -269,7 +238,6 @@ def multiply(
     steps,
     HALF: gl.constexpr,
     COLUMNS: gl.constexpr,
-    STAGES: gl.constexpr,
     layout: gl.constexpr,
 ):
     """INT32 sums of half of the rows and the first columns of the next tile.
@@ -277,6 +245,7 @@ def multiply(
     The second result counts the stages that were used until then.
     """
     left_ring, right_ring, full, empty = ring
+    STAGES: gl.constexpr = full.shape[0]
     ROWS: gl.constexpr = left_ring.shape[1]
     # The first step starts the sums, so that no instruction has to clear them.
     sums = gl.zeros([ROWS, COLUMNS], gl.int32, layout)
@@ -313,24 +282,19 @@ def multiply(
 
 
 @gluon.jit
-def skip(ring, count, steps, STAGES: gl.constexpr):
+def skip(ring, count, steps):
     """Release the stages of the next tile, of which this consumer has no rows.
 
     The producer waits for both consumers, and fills the stages for the other one.
     """
     _, _, full, empty = ring
+    STAGES: gl.constexpr = full.shape[0]
     for _ in range(steps):
         stage = count % STAGES
         mbarrier.wait(full.index(stage), (count // STAGES) & 1)
         mbarrier.arrive(empty.index(stage), count=1)
         count += 1
     return count
-
-
-def options_of(tile: Tile) -> dict[str, int]:
-    """The constexpr arguments and the compiler's option that go with a tile."""
-    blocks = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_K": tile.block_k}
-    return {"STAGES": tile.stages, **blocks, "GROUP": tile.group, "num_warps": 4}
 
 
 def boxes_of(tile: Tile) -> tuple[tuple[int, int], ...]:

@@ -38,7 +38,14 @@ from hifigemm.engines.kernels.common import (
     Predicate,
     holds,
 )
-from hifigemm.engines.kernels.launch import Launch, cleared, empty, real_view, unread
+from hifigemm.engines.kernels.launch import (
+    Launch,
+    Strided,
+    cleared,
+    empty,
+    real_view,
+    unread,
+)
 from hifigemm.engines.kernels.vector_norms import ABSOLUTE, are_below, exponent_of
 from hifigemm.numerics import inner_scaling as plain
 
@@ -102,6 +109,29 @@ _ALONG_K = Side(True, 4, 512, 8, 512)
 _ACROSS_K = Side(False, 32, 64, 64, 64)
 
 
+class _Codes(NamedTuple):
+    """Exponents of the entries of a part of an operand, as INT16 above 0."""
+
+    largest: Any  # of the larger component of each entry
+    smallest: Any  # of the smaller one; None for real operands
+
+
+class _Vectors(NamedTuple):
+    """What is known of the vectors of both operands, those of A first."""
+
+    top: Any  # int32 tensor: exponents of the largest entries, above 0
+    total: Any  # int64 tensor: sums of the exponents of entries
+    entries: Any  # int32 tensor: how many entries count
+
+
+class _Terms(NamedTuple):
+    """What is known along k, biased maxima in int32 tensors that start as zeros."""
+
+    largest: Any  # of A for all terms, then of B
+    least: Any  # the same of the smallest components
+    spread: Any  # of the vectors of A, and of B
+
+
 @triton.jit
 def _bits(x, mask, WIDTH: tl.constexpr):
     """Bits of the largest component of entries, and of the smallest other than zero.
@@ -131,12 +161,11 @@ def _exponents(bits):
 @triton.jit
 def _entries(operand, batch, vectors, terms, WIDTH: tl.constexpr):
     """Addresses of entries of a matrix of a stack."""
-    x, sb, sv, sk = operand
     return (
-        x
-        + batch.to(tl.int64) * sb
-        + vectors.to(tl.int64) * sv
-        + terms.to(tl.int64) * sk
+        operand.entries
+        + batch.to(tl.int64) * operand.batch
+        + vectors.to(tl.int64) * operand.row
+        + terms.to(tl.int64) * operand.column
     )
 
 
@@ -168,14 +197,17 @@ def _entry_exponents(
     task,
     count,
     k,
-    facts,
+    known,
+    first_vector,
     codes,
-    smallest_codes,
     STEPS: tl.constexpr,
     SIDE: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """`entry_exponents_kernel` for some terms of the vectors of one tile."""
+    """`entry_exponents_kernel` for some terms of the vectors of one tile.
+
+    `first_vector` is the first one of the part among those that are `known`.
+    """
     VECTORS: tl.constexpr = SIDE.vectors
     TERMS: tl.constexpr = SIDE.terms
     # Programs that follow each other take the terms of the same vectors.
@@ -200,13 +232,15 @@ def _entry_exponents(
         entries += (bits != 0).to(tl.int32)
         # Loads of float64 set the pace; more codes at a time would scatter them.
         place, exists = _code_places(batch, vectors, ks, count, k, SIDE, 2)
-        tl.store(codes + place, code.to(tl.int16), mask=exists)
+        tl.store(codes.largest + place, code.to(tl.int16), mask=exists)
         if WIDTH == 2:
             code = exponent_of(smallest) + _CODE_BIAS
-            tl.store(smallest_codes + place, code.to(tl.int16), mask=exists)
+            tl.store(codes.smallest + place, code.to(tl.int16), mask=exists)
     # Integers, whose sums and maxima do not depend on the order of programs.
-    all_top, all_total, all_entries = facts
     at = batch * count + vectors
+    all_top = known.top + first_vector
+    all_total = known.total + first_vector
+    all_entries = known.entries + first_vector
     vector_total = tl.sum(total, axis=1).to(tl.int64)
     tl.atomic_max(all_top + at, tl.max(top, axis=1), mask=inside, sem="relaxed")
     tl.atomic_add(all_total + at, vector_total, mask=inside, sem="relaxed")
@@ -219,26 +253,16 @@ _FREE_OF_EXPONENTS = ["num_a", "num_b", "k", "tasks_a", "first_a", "first_b"]
 @triton.jit(do_not_specialize=_FREE_OF_EXPONENTS)
 def entry_exponents_kernel(
     a,
-    sab,
-    sav,
-    sak,
     b,
-    sbb,
-    sbv,
-    sbk,
     num_a,
     num_b,
     k,
     tasks_a,
     first_a,
     first_b,
-    top,
-    total,
-    entries,
+    known,
     codes_a,
     codes_b,
-    smallest_a,
-    smallest_b,
     gap,
     STEPS: tl.constexpr,
     LEFT: tl.constexpr,
@@ -257,48 +281,30 @@ def entry_exponents_kernel(
         return
     task = tl.program_id(0)
     if task < tasks_a:
-        _entry_exponents(
-            (a, sab, sav, sak),
-            task,
-            num_a,
-            k,
-            (top + first_a, total + first_a, entries + first_a),
-            codes_a,
-            smallest_a,
-            STEPS,
-            LEFT,
-            WIDTH,
-        )
+        _entry_exponents(a, task, num_a, k, known, first_a, codes_a, STEPS, LEFT, WIDTH)
     else:
         _entry_exponents(
-            (b, sbb, sbv, sbk),
-            task - tasks_a,
-            num_b,
-            k,
-            (top + first_b, total + first_b, entries + first_b),
-            codes_b,
-            smallest_b,
-            STEPS,
-            RIGHT,
-            WIDTH,
+            b, task - tasks_a, num_b, k, known, first_b, codes_b, STEPS, RIGHT, WIDTH
         )
 
 
 @triton.jit
 def _inner_maxima(
     codes,
-    smallest_codes,
     task,
     count,
     k,
     top,
-    largest,
-    least,
+    terms,
+    first_term,
     STEPS: tl.constexpr,
     SIDE: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """`inner_maxima_kernel` for some terms of a chunk of vectors of one operand."""
+    """`inner_maxima_kernel` for some terms of a chunk of vectors of one operand.
+
+    `first_term` is its first one among the `terms` of both.
+    """
     VECTORS: tl.constexpr = SIDE.more_vectors
     TERMS: tl.constexpr = SIDE.more_terms
     # Programs that follow each other take neighbouring terms of the same vectors.
@@ -316,16 +322,18 @@ def _inner_maxima(
         # Nothing of a vector of zeros lies above the bias.
         r = tl.where(r == 0, _CODE_BIAS, r)
         place, exists = _code_places(batch, vectors, ks, count, k, SIDE, 8)
-        code = tl.load(codes + place, mask=exists, other=0).to(tl.int32)
+        code = tl.load(codes.largest + place, mask=exists, other=0).to(tl.int32)
         most = tl.maximum(most, code - r[:, None] + _BIAS)
         smallest = code
         if WIDTH == 2:
-            smallest = tl.load(smallest_codes + place, mask=exists, other=0)
+            smallest = tl.load(codes.smallest + place, mask=exists, other=0)
             smallest = smallest.to(tl.int32)
         depth = tl.where(code == 0, 0, _LEAST_BIAS + _CODE_BIAS - smallest)
         deepest = tl.maximum(deepest, depth)
     most_of_terms = tl.max(most, axis=0)
     is_seen = (ks < k) & (most_of_terms > 0)
+    largest = terms.largest + first_term
+    least = terms.least + first_term
     tl.atomic_max(largest + ks, most_of_terms, mask=is_seen, sem="relaxed")
     tl.atomic_max(least + ks, tl.max(deepest, axis=0), mask=is_seen, sem="relaxed")
 
@@ -334,8 +342,6 @@ def _inner_maxima(
 def inner_maxima_kernel(
     codes_a,
     codes_b,
-    smallest_a,
-    smallest_b,
     num_a,
     num_b,
     k,
@@ -344,12 +350,8 @@ def inner_maxima_kernel(
     first_b,
     total_a,
     vectors,
-    top,
-    total,
-    entries,
-    spread,
-    largest,
-    least,
+    known,
+    terms,
     gap,
     STEPS: tl.constexpr,
     LEFT: tl.constexpr,
@@ -370,38 +372,27 @@ def inner_maxima_kernel(
         # The mean of R_i - e_ih, which is no less than 0, rounded down.
         at = start + tl.arange(0, BLOCK)
         inside = at < vectors
-        count = tl.load(entries + at, mask=inside, other=0).to(tl.int64)
-        r = tl.load(top + at, mask=inside, other=0)
-        below = count * r - tl.load(total + at, mask=inside, other=0)
+        count = tl.load(known.entries + at, mask=inside, other=0).to(tl.int64)
+        r = tl.load(known.top + at, mask=inside, other=0)
+        below = count * r - tl.load(known.total + at, mask=inside, other=0)
         mean = (below // tl.maximum(count, 1)).to(tl.int32)
-        tl.atomic_max(spread, tl.max(tl.where(at < total_a, mean, 0)), sem="relaxed")
-        tl.atomic_max(
-            spread + 1, tl.max(tl.where(at < total_a, 0, mean)), sem="relaxed"
-        )
+        largest_a = tl.max(tl.where(at < total_a, mean, 0))
+        largest_b = tl.max(tl.where(at < total_a, 0, mean))
+        tl.atomic_max(terms.spread, largest_a, sem="relaxed")
+        tl.atomic_max(terms.spread + 1, largest_b, sem="relaxed")
     if task < tasks_a:
         _inner_maxima(
-            codes_a,
-            smallest_a,
-            task,
-            num_a,
-            k,
-            top + first_a,
-            largest,
-            least,
-            STEPS,
-            LEFT,
-            WIDTH,
+            codes_a, task, num_a, k, known.top + first_a, terms, 0, STEPS, LEFT, WIDTH
         )
     else:
         _inner_maxima(
             codes_b,
-            smallest_b,
             task - tasks_a,
             num_b,
             k,
-            top + first_b,
-            largest + k,
-            least + k,
+            known.top + first_b,
+            terms,
+            k,
             STEPS,
             RIGHT,
             WIDTH,
@@ -421,9 +412,7 @@ def _chosen(largest, ks, k, slack_left, slack_right):
 
 
 @triton.jit(do_not_specialize=["k"])
-def inner_exponents_kernel(
-    largest, least, spread, k, exponents, gap, BLOCK: tl.constexpr
-):
+def inner_exponents_kernel(terms, k, exponents, gap, BLOCK: tl.constexpr):
     """Twin: numerics.inner_scaling.chosen_exponents.
 
     Every program reads the maxima of all terms, and writes d of BLOCK terms of its own,
@@ -431,6 +420,8 @@ def inner_exponents_kernel(
     """
     if not holds(gap, _WIDE_GAP, 1 << 40):
         return
+    largest = terms.largest
+    least = terms.least
     offsets = tl.arange(0, BLOCK)
     # The means of -S and -T over the terms that have entries, rounded down.
     below_left = tl.zeros([BLOCK], tl.int64)
@@ -447,8 +438,8 @@ def inner_exponents_kernel(
         entries_right += (t > 0).to(tl.int64)
     mean_left = tl.sum(below_left) // tl.maximum(tl.sum(entries_left), 1)
     mean_right = tl.sum(below_right) // tl.maximum(tl.sum(entries_right), 1)
-    slack_left = tl.load(spread) - mean_left.to(tl.int32)
-    slack_right = tl.load(spread + 1) - mean_right.to(tl.int32)
+    slack_left = tl.load(terms.spread) - mean_left.to(tl.int32)
+    slack_right = tl.load(terms.spread + 1) - mean_right.to(tl.int32)
     # Is every entry of A D and of D**-1 B a normal number?
     smallest = tl.zeros([BLOCK], tl.int32)
     for start in range(0, k, BLOCK):
@@ -622,24 +613,12 @@ def _counts(x: TensorLike, axis: int) -> tuple[int, int]:
     return x.shape[0], x.shape[3 - axis]
 
 
-class _Operand(NamedTuple):
-    """The real numbers of a stack, and strides along it, of vectors and along k."""
-
-    x: TensorLike
-    batch_stride: int
-    vector_stride: int
-    k_stride: int
-
-
-def _operand(x: TensorLike, axis: int) -> _Operand:
-    """A stack as kernels take it, `axis` that of k."""
+def _operand(x: TensorLike, axis: int) -> Strided:
+    """The real numbers of a stack, with rows of vectors and columns along k."""
     width = 1 + x.is_complex()
-    return _Operand(
-        x=real_view(x),
-        batch_stride=width * x.stride(0) if len(x) > 1 else 0,
-        vector_stride=width * x.stride(3 - axis),
-        k_stride=width * x.stride(axis),
-    )
+    stack_stride = x.stride(0) if len(x) > 1 else 0
+    strides = stack_stride, x.stride(3 - axis), x.stride(axis)
+    return Strided(real_view(x), *(width * stride for stride in strides))
 
 
 def inner_exponents(
@@ -666,13 +645,13 @@ def inner_exponents(
 
     # What is known of vectors: R and Q, sums of exponents, numbers of entries. Then
     # biased maxima and the smallest components along k, and the spreads.
-    top = cleared(vectors, left)
-    total = cleared(2 * vectors, left).view(torch.int64)
-    entries = cleared(vectors, left)
+    known = _Vectors(
+        top=cleared(vectors, left),
+        total=cleared(2 * vectors, left).view(torch.int64),
+        entries=cleared(vectors, left),
+    )
     maxima = cleared(4 * k, left)
-    largest = maxima[: 2 * k]
-    least = maxima[2 * k :]
-    spread = cleared(4, left)
+    terms = _Terms(maxima[: 2 * k], maxima[2 * k :], spread=cleared(4, left))
 
     # Exponents of entries, twice for complex ones, of one pair of parts after another.
     room_a = room * total_a // vectors
@@ -682,11 +661,13 @@ def inner_exponents(
         side.num_codes(*_counts(parts[0][0], axis), k)
         for parts, side, axis in zip((parts_a, parts_b), sides, (2, 1), strict=True)
     ]
-    codes_a, codes_b = (empty((size,), torch.int16, left) for size in sizes)
-    smallest_a = None
-    smallest_b = None
-    if width == 2:
-        smallest_a, smallest_b = (empty((size,), torch.int16, left) for size in sizes)
+    codes_a, codes_b = (
+        _Codes(
+            empty((size,), torch.int16, left),
+            empty((size,), torch.int16, left) if width == 2 else None,
+        )
+        for size in sizes
+    )
     form: dict[str, Any] = {
         "STEPS": _STEPS,
         "LEFT": sides[0],
@@ -701,35 +682,23 @@ def inner_exponents(
         b, first_b = parts_b[i] if i < len(parts_b) else nothing[1]
         counts = _counts(a, 2), _counts(b, 1)
         (_, num_a), (_, num_b) = counts
-        left_arguments = _operand(a, 2)
-        right_arguments = _operand(b, 1)
         tasks = [
             batch * -(-count // side.vectors) * -(-k // (_STEPS * side.terms))
             for (batch, count), side in zip(counts, sides, strict=True)
         ]
         _codes(
             (sum(tasks),),
-            left_arguments.x,
-            left_arguments.batch_stride,
-            left_arguments.vector_stride,
-            left_arguments.k_stride,
-            right_arguments.x,
-            right_arguments.batch_stride,
-            right_arguments.vector_stride,
-            right_arguments.k_stride,
+            _operand(a, 2),
+            _operand(b, 1),
             num_a,
             num_b,
             k,
             tasks[0],
             first_a,
             first_b,
-            top,
-            total,
-            entries,
+            known,
             codes_a,
             codes_b,
-            smallest_a,
-            smallest_b,
             gap,
             maxnreg=_REGISTERS[width],
             **form,
@@ -744,8 +713,6 @@ def inner_exponents(
             (sum(tasks),),
             codes_a,
             codes_b,
-            smallest_a,
-            smallest_b,
             num_a,
             num_b,
             k,
@@ -754,12 +721,8 @@ def inner_exponents(
             first_b,
             total_a,
             seen,
-            top,
-            total,
-            entries,
-            spread,
-            largest,
-            least,
+            known,
+            terms,
             gap,
             BLOCK=_BLOCK,
             **form,
@@ -769,9 +732,7 @@ def inner_exponents(
         exponents = empty((padded_length(k),), torch.int32, left)
     _exponents_of(
         (padded_length(k) // _BLOCK,),
-        largest,
-        least,
-        spread,
+        terms,
         k,
         exponents,
         gap,

@@ -385,11 +385,10 @@ class Launch:
         self, grid: tuple[int, ...], *arguments: Any, **constants: Any
     ) -> None:
         """Launch the kernel, or compile and launch it where this variant is new."""
-        for argument in flat(arguments):
-            memory = argument.place if type(argument) is TensorMap else argument
-            if type(memory) is Buffer:
-                memory.program.add(self, grid, arguments, constants)
-                return
+        program = _program_of(arguments)
+        if program is not None:
+            program.add(self, grid, arguments, constants)
+            return
         if not self._direct or is_hooked():
             self.call_jit(grid, arguments, constants)
             return
@@ -461,7 +460,8 @@ class Launch:
     ) -> tuple[tuple[Any, ...], list[Any]]:
         """The variant that the arguments ask for, and what an entry takes for them."""
         key: list[Any] = [device, *constants.items()]
-        values = _bound(arguments, self._traits, key)
+        values: list[Any] = []
+        _specialise(arguments, self._traits, key, values)
         return tuple(key), values
 
 
@@ -492,14 +492,33 @@ def _traits_of(parameters: Iterable[Any]) -> tuple[_Traits, ...]:
 _IN_TUPLE = _Traits(is_specialised=True, is_typed=False)
 
 
-def _bound(
-    arguments: Sequence[Any], traits: Sequence[_Traits], key: list[Any]
-) -> list[Any]:
-    """What an entry takes for some arguments, those of tuples one by one.
+def _program_of(arguments: Iterable[Any]) -> Any:
+    """The program of a buffer among the arguments, or None."""
+    for argument in arguments:
+        kind = type(argument)
+        if kind is int or kind is torch.Tensor:
+            continue
+        if kind is Buffer:
+            return argument.program
+        if kind is TensorMap:
+            if type(argument.place) is Buffer:
+                return argument.place.program
+        elif isinstance(argument, tuple):
+            program = _program_of(argument)
+            if program is not None:
+                return program
+    return None
 
-    `key` gets what kernels are specialised for.
+
+def _specialise(
+    arguments: Sequence[Any],
+    traits: Sequence[_Traits],
+    key: list[Any],
+    values: list[Any],
+) -> None:
+    """Append what kernels are specialised for to `key`, and what an entry takes for the
+    arguments, those of tuples one by one, to `values`.
     """
-    values: list[Any] = []
     for argument, (is_specialised, is_typed) in zip(arguments, traits, strict=True):
         kind = type(argument)
         if kind is int or kind is Scalar:
@@ -511,17 +530,21 @@ def _bound(
         elif kind is torch.Tensor or kind is Address or kind is Buffer:
             address = argument.data_ptr()
             values.append(address)
-            key += (argument.dtype, address & 15 == 0)
+            key.append(argument.dtype)
+            key.append(address & 15 == 0)
+        elif argument is None:
+            values.append(None)
+            key.append(None)
+        elif isinstance(argument, tuple):
+            length = len(argument)
+            key.append(length)
+            _specialise(argument, (_IN_TUPLE,) * length, key, values)
         elif kind is TensorMap:
             values.append(argument.packed())
             key.append(argument.key)
-        elif isinstance(argument, tuple):
-            key.append(len(argument))
-            values += _bound(argument, (_IN_TUPLE,) * len(argument), key)
         else:
             values.append(argument)
-            key.append(None if argument is None else kind)
-    return values
+            key.append(kind)
 
 
 def _entry(compiled: Any, arguments: tuple[Any, ...], device: int) -> Entry | None:

@@ -23,6 +23,7 @@ from hifigemm.engines.kernels.launch import Launch, cleared, empty
 from hifigemm.engines.kernels.residue_words import vector_constants
 from hifigemm.engines.kernels.scaled_residues import layout_of
 from hifigemm.engines.kernels.vector_norms import (
+    FREE_OF_OPERANDS,
     NO_LOWEST,
     NORM_BLOCK,
     PANEL,
@@ -49,14 +50,11 @@ _NO_BIT = tl.constexpr(NO_BIT)
 @triton.jit
 def _look_at(
     index,
-    blocks,
     operands,
     inner,
     sizes,
     range_ptr,
-    workspace,
-    counters,
-    bits_of_vectors,
+    results,
     FORM: tl.constexpr,
     PTX: tl.constexpr,
 ):
@@ -66,7 +64,8 @@ def _look_at(
     The last block is the one whose program comes last, not the one with the highest
     index.
     """
-    panels_a, num_a, num_b, k = sizes
+    blocks, panels_a, num_a, num_b, k = sizes
+    workspace, counters, bits_of_vectors = results
     block_sums, block_e, block_low = workspace
     # The first panel of B comes second: what it and that of A lack may be enough to
     # look no further.
@@ -119,43 +118,21 @@ def _so_far(counters):
     )
 
 
-_FREE = [
-    "limit",
-    "panels",
-    "panels_a",
-    "num_a",
-    "num_b",
-    "k",
-    "sab",
-    "sav",
-    "sak",
-    "a_along_k",
-    "sbb",
-    "sbv",
-    "sbk",
-    "b_along_k",
-]
-
-
-@triton.jit(do_not_specialize=_FREE)
+@triton.jit(do_not_specialize=[*FREE_OF_OPERANDS, "limit", "panels", "panels_a"])
 def required_bits_kernel(
     a,
     sab,
     sav,
     sak,
-    a_along_k,
     b,
     sbb,
     sbv,
     sbk,
-    b_along_k,
     num_a,
     num_b,
     k,
     range_ptr,
-    block_sums,
-    block_e,
-    block_low,
+    workspace,
     counters,
     bits_of_vectors,
     inner_exponents,
@@ -175,31 +152,19 @@ def required_bits_kernel(
     and stop once the largest that were found add up to more than `limit`.
     """
     blocks = tl.cdiv(k, NORM_BLOCK)
-    operands = (a, sab, sav, sak, a_along_k), (b, sbb, sbv, sbk, b_along_k)
+    operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
     if inner_exponents is None:
         inner = ()
     else:
         inner = (inner_exponents, 1)
-    sizes = panels_a, num_a, num_b, k
-    workspace = block_sums, block_e, block_low
+    sizes = blocks, panels_a, num_a, num_b, k
+    results = workspace, counters, bits_of_vectors
     index = tl.program_id(0)
     if bits_of_vectors is not None:
         # True for all programs; the branch saves 12 registers, and so leaves room for a
         # third program on a multiprocessor.
         if index < panels * blocks:
-            _look_at(
-                index,
-                blocks,
-                operands,
-                inner,
-                sizes,
-                range_ptr,
-                workspace,
-                counters,
-                bits_of_vectors,
-                FORM,
-                PTX,
-            )
+            _look_at(index, operands, inner, sizes, range_ptr, results, FORM, PTX)
     else:
         # Programs go on to blocks that lie apart by the number of programs. None waits
         # for another, so that each may stop as soon as it sees the limit exceeded.
@@ -207,19 +172,7 @@ def required_bits_kernel(
         # exceeded does not.
         so_far = limit
         while (index < panels * blocks) & (so_far <= limit):
-            _look_at(
-                index,
-                blocks,
-                operands,
-                inner,
-                sizes,
-                range_ptr,
-                workspace,
-                counters,
-                bits_of_vectors,
-                FORM,
-                PTX,
-            )
+            _look_at(index, operands, inner, sizes, range_ptr, results, FORM, PTX)
             index += tl.num_programs(0)
             so_far = _so_far(counters)
 
@@ -291,6 +244,9 @@ def _launch_counters(
     blocks = -(-layout.k // NORM_BLOCK.value)
     panels = sum(layout.panels)
     shape = panels, blocks, PANEL.value
+    # Sums, exponents and lowest bits of blocks.
+    dtypes = torch.int64, torch.int32, torch.int32
+    workspace = tuple(empty(shape, dtype, left) for dtype in dtypes)
     if counters is None:
         counters = cleared(2 + panels, left)
     programs = panels * blocks
@@ -301,9 +257,7 @@ def _launch_counters(
         (programs,),
         *layout.arguments(operands),
         constants.range,
-        empty(shape, torch.int64, left),
-        empty(shape, torch.int32, left),
-        empty(shape, torch.int32, left),
+        workspace,
         counters,
         bits_of_vectors,
         inner,

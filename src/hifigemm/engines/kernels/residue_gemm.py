@@ -213,28 +213,22 @@ def _product_kernel(
     num_planes,
     spans,
     span_lines,
-    left_strides,
-    right_strides,
-    out_strides,
     less_k,
     max_k,
     predicate,
     lower_limit: tl.int64,
     upper_limit: tl.int64,
-    REDUCE: tl.constexpr,
     PTX: tl.constexpr,
     ADD: tl.constexpr,
     EVEN_K: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,
     TRIANGLE: tl.constexpr,
+    TILE: tl.constexpr,
 ):
     """Twin: numerics.residue_products.residue_gemm, any representatives.
 
-    out[z, l] = left[z, l] right[z, l].T, reduced or not. A tile has BLOCK_M x BLOCK_N
-    entries of a plane (z, l), and programs walk over the tiles of all planes. k of a
+    out[z, l] = left[z, l] right[z, l].T, reduced where there are constants. A TILE has
+    block_m x block_n entries of a plane (z, l), and programs walk over the tiles of all
+    planes. k of a
     matrix is cut into `spans` of `span_lines` lines of 128, which are matrices z of
     `out` that follow each other. Sums that are not reduced take `less_k` entries less
     for part l than for part l - 1, and at most `max_k`. Rows beyond m and n are
@@ -243,13 +237,17 @@ def _product_kernel(
     """
     if not holds(predicate, lower_limit, upper_limit):
         return
+    BLOCK_M: tl.constexpr = TILE.block_m
+    BLOCK_N: tl.constexpr = TILE.block_n
+    BLOCK_K: tl.constexpr = TILE.block_k
+    REDUCE: tl.constexpr = constants is not None
     tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
     # A program goes on to tiles that lie apart by the number of programs. No two write
     # to the same entries.
     for index in range(
         tl.program_id(0), tiles_m * tiles_n * total_planes, tl.num_programs(0)
     ):
-        plane, row, column = place_of(index, tiles_m, tiles_n, GROUP)
+        plane, row, column = place_of(index, tiles_m, tiles_n, TILE.group)
         tile_m, tile_n = unfolded(row, column, m, BLOCK_M, BLOCK_N, TRIANGLE)
         row0 = tile_m * BLOCK_M
         column0 = tile_n * BLOCK_N
@@ -266,18 +264,18 @@ def _product_kernel(
         columns = column0 + tl.arange(0, BLOCK_N)
         ks = tl.arange(0, BLOCK_K)
         left_rows = (
-            left
-            + matrix * left_strides.batch
-            + l * left_strides.part
-            + first.to(tl.int64) * left_strides.k
-            + wrapped(rows, m) * left_strides.row
+            left.entries
+            + matrix * left.batch
+            + l * left.part
+            + first.to(tl.int64) * left.k
+            + wrapped(rows, m) * left.row
         )
         right_rows = (
-            right
-            + matrix * right_strides.batch
-            + l * right_strides.part
-            + first.to(tl.int64) * right_strides.k
-            + wrapped(columns, n) * right_strides.row
+            right.entries
+            + matrix * right.batch
+            + l * right.part
+            + first.to(tl.int64) * right.k
+            + wrapped(columns, n) * right.row
         )
         # INT32 sums, exact in any order: see `K_BLOCK`.
         sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32)
@@ -285,15 +283,15 @@ def _product_kernel(
             # Diagonals of slices grow shorter from part to part.
             length = tl.minimum(k - (plane % num_planes) * less_k, max_k)
         for start in range(0, length, BLOCK_K):
-            x = _entries(left_rows, start + ks, left_strides.k, k - first, EVEN_K)
-            y = _entries(right_rows, start + ks, right_strides.k, k - first, EVEN_K)
+            x = _entries(left_rows, start + ks, left.k, k - first, EVEN_K)
+            y = _entries(right_rows, start + ks, right.k, k - first, EVEN_K)
             sums = tl.dot(x, tl.trans(y), sums, out_dtype=tl.int32)
         # `out` may be larger than the product; what lies beyond m and n means nothing.
         target = (
-            out
-            + z * out_strides.batch
-            + l * out_strides.part
-            + rows[:, None].to(tl.int64) * out_strides.row
+            out.entries
+            + z * out.batch
+            + l * out.part
+            + rows[:, None].to(tl.int64) * out.row
             + columns[None, :]
         )
         stored = (rows[:, None] < m_stored) & (columns[None, :] < n_stored)
@@ -379,27 +377,29 @@ _product = Launch(_product_kernel)
 _add_spans = Launch(_add_spans_kernel)
 
 
-class _OutStrides(NamedTuple):
-    """Strides of planes of results, whose columns lie side by side."""
+class _Operand(NamedTuple):
+    """Planes of an operand; the stride is 0 for a batch that is broadcast."""
 
-    batch: int
-    part: int
-    row: int
-
-
-class _Strides(NamedTuple):
-    """Strides of planes of an operand; 0 for a batch that is broadcast."""
-
+    entries: Any
     batch: int
     part: int
     row: int
     k: int
 
 
-def _strides(x: TensorLike) -> _Strides:
-    """The strides of planes (batch, part, row, k) as the kernel takes them."""
+class _Results(NamedTuple):
+    """Planes of results, whose columns lie side by side."""
+
+    entries: TensorLike
+    batch: int
+    part: int
+    row: int
+
+
+def _operand(x: TensorLike) -> _Operand:
+    """An operand with axes (batch, part, row, k) as the kernel takes it."""
     batch, part, row, k = x.stride()
-    return _Strides(batch if x.shape[0] > 1 else 0, part, row, k)
+    return _Operand(x, batch if x.shape[0] > 1 else 0, part, row, k)
 
 
 def _launch_plain(
@@ -427,12 +427,11 @@ def _launch_plain(
     total_planes = out.shape[0] * planes
     shape = ProductShape(m, n, k, total_planes)
     programs = grid_size(tile, shape, gpu_of(left.device))
-    number, lower_limit, upper_limit = predicate or NO_PREDICATE
     _product(
         (programs,),
-        left,
-        right,
-        out,
+        _operand(left),
+        _operand(right),
+        _Results(out, *out.stride()[:3]),
         constants,
         m,
         n,
@@ -443,23 +442,14 @@ def _launch_plain(
         planes,
         spans,
         span_length(k, spans) // 128,
-        _strides(left),
-        _strides(right),
-        _OutStrides(*out.stride()[:3]),
         less_k,
         max_k or k,
-        number,
-        lower_limit,
-        upper_limit,
-        REDUCE=constants is not None,
+        *(predicate or NO_PREDICATE),
         PTX=left.is_cuda and torch.version.hip is None,
         ADD=add,
         EVEN_K=k % tile.block_k == 0,
-        BLOCK_M=tile.block_m,
-        BLOCK_N=tile.block_n,
-        BLOCK_K=tile.block_k,
-        GROUP=tile.group,
         TRIANGLE=triangle,
+        TILE=tile,
         num_warps=tile.warps,
         num_stages=tile.stages,
     )

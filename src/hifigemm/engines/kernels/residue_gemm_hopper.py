@@ -34,7 +34,6 @@ from hifigemm.engines.kernels.hopper_ring import (
     allocate,
     boxes_of,
     multiply,
-    options_of,
     planes_behind,
     produce,
     skip,
@@ -49,23 +48,23 @@ from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size
 
 @gluon.jit
 def _entries(
+    HALF: gl.constexpr,
     ring,
     count,
     steps,
     target,
     table,
-    HALF: gl.constexpr,
     COLUMNS: gl.constexpr,
     ADD: gl.constexpr,
     DIAGONALS: gl.constexpr,
-    STAGES: gl.constexpr,
 ):
     """Store the next tile's residues, or its sums; the stages that were used until
     then.
 
-    The tile is half of the rows and the first COLUMNS. Residues go to shared memory,
-    whose other columns are stored as they are: they lie beyond n. Sums of diagonals go
-    to global memory.
+    The tile is half of the rows and the first COLUMNS. `target` are the memory of the
+    result and its columns, room for residues in shared memory, and the first row and
+    column of the tile. Residues go to shared memory, whose other columns are stored as
+    they are: they lie beyond n. Sums of diagonals go to global memory.
     """
     old, out_columns, out_tile, row, column = target
     # Triton 3.6 does not compile integer wgmma wider than 224; two of 128 side by side
@@ -74,7 +73,7 @@ def _entries(
     layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, WIDE, 32]
     )
-    sums, count = multiply(ring, count, steps, HALF, COLUMNS, STAGES, layout)
+    sums, count = multiply(ring, count, steps, HALF, COLUMNS, layout)
     # Where sums of diagonals go, and residues of earlier blocks of k come from.
     rows = row + gl.arange(0, sums.shape[0], gl.SliceLayout(1, layout))
     columns = column + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
@@ -94,29 +93,28 @@ def _entries(
 @gluon.jit
 def _consume(
     HALF: gl.constexpr,
-    out,
-    old,
-    constants,
     ring,
-    out_tiles,
+    results,
+    constants,
     m,
     n,
-    tiles_m,
-    tiles_n,
-    lengths,
-    total_planes,
+    tiles,
     num_planes,
-    out_rows,
-    out_columns,
+    lengths,
     ADD: gl.constexpr,
     DIAGONALS: gl.constexpr,
     TRIANGLE: gl.constexpr,
-    STAGES: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    GROUP: gl.constexpr,
+    TILE: gl.constexpr,
 ):
-    """Multiply, reduce and store half of the rows of each tile."""
+    """Multiply, reduce and store half of the rows of each tile.
+
+    `results` are the map of the result for TMA, its memory, room for tiles in shared
+    memory, and the rows and columns of a plane; all else is as for `produce`.
+    """
+    out, old, out_tiles, out_rows, out_columns = results
+    tiles_m, tiles_n, total_planes = tiles
+    BLOCK_M: gl.constexpr = TILE.block_m
+    BLOCK_N: gl.constexpr = TILE.block_n
     ROWS: gl.constexpr = BLOCK_M // 2
     out_tile = out_tiles.index(HALF)
     count = 0
@@ -125,7 +123,7 @@ def _consume(
     # stages.
     for index in range(gl.program_id(0), total, gl.num_programs(0)):
         plane, tile_m, tile_n = place_of(
-            tile_of_turn(index, total, DIAGONALS), tiles_m, tiles_n, GROUP
+            tile_of_turn(index, total, DIAGONALS), tiles_m, tiles_n, TILE.group
         )
         tile_m, tile_n = unfolded(tile_m, tile_n, m, BLOCK_M, BLOCK_N, TRIANGLE)
         l = plane % num_planes
@@ -139,48 +137,37 @@ def _consume(
         # A warpgroup without rows releases the stages of the tile, as the other one
         # waits for them.
         if tile_m * BLOCK_M + HALF * ROWS >= m:
-            count = skip(ring, count, steps, STAGES)
+            count = skip(ring, count, steps)
         else:
             # At the right edge no more columns are multiplied than the producer
             # fetches. Each width is a loop of its own, without a condition inside.
             if n - column <= BLOCK_N // 4:
                 count = _entries(
+                    HALF,
                     ring,
                     count,
                     steps,
                     target,
                     table,
-                    HALF,
                     BLOCK_N // 4,
                     ADD,
                     DIAGONALS,
-                    STAGES,
                 )
             elif n - column <= BLOCK_N // 2:
                 count = _entries(
+                    HALF,
                     ring,
                     count,
                     steps,
                     target,
                     table,
-                    HALF,
                     BLOCK_N // 2,
                     ADD,
                     DIAGONALS,
-                    STAGES,
                 )
             else:
                 count = _entries(
-                    ring,
-                    count,
-                    steps,
-                    target,
-                    table,
-                    HALF,
-                    BLOCK_N,
-                    ADD,
-                    DIAGONALS,
-                    STAGES,
+                    HALF, ring, count, steps, target, table, BLOCK_N, ADD, DIAGONALS
                 )
             if not DIAGONALS:
                 # TMA sees what threads wrote to shared memory after the fence alone.
@@ -234,38 +221,38 @@ def _hopper_kernel(
     ADD: gl.constexpr,
     DIAGONALS: gl.constexpr,
     TRIANGLE: gl.constexpr,
-    STAGES: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-    GROUP: gl.constexpr,
+    TILE: gl.constexpr,
 ):
     """Twin: numerics.residue_products.residue_gemm, any representatives.
 
     out = left right.T mod p for every plane, where the predicate holds; `old` is out's
-    memory, read where ADD. A tile has BLOCK_M x BLOCK_N entries of a plane, half of the
+    memory, read where ADD. A TILE has block_m x block_n entries of a plane, half of the
     rows for each consumer. k is cut into `spans` of as many steps, each of which is a
     plane of `out`; those of a matrix follow each other. With DIAGONALS the sums themselves go to `old`; `out` and
     `constants` are not used. Part l takes l `less_k` columns less than part 0, those on
     the right begin as many further right, and `max_k` at most.
     """
-    ring = allocate(left, right, STAGES, BLOCK_M, BLOCK_N, BLOCK_K)
+    ring = allocate(left, right, TILE)
     # Residues on their way to TMA; the ring stands for tiles that are not used.
     out_tiles = ring[0]
     if not DIAGONALS:
         out_tiles = gl.allocate_shared_memory(
-            gl.int8, [2, BLOCK_M // 2, BLOCK_N], out.layout
+            gl.int8, [2, TILE.block_m // 2, TILE.block_n], out.layout
         )
-    tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
+    tiles_m, tiles_n = tiles_of(m, n, TILE.block_m, TILE.block_n, TRIANGLE)
     # Columns behind k, which the last spans may ask for, are zeros.
-    steps = gl.cdiv(gl.cdiv(k, BLOCK_K), spans)
+    steps = gl.cdiv(gl.cdiv(k, TILE.block_k), spans)
     # All parts have the same length, or the diagonals of slices grow shorter.
     lengths = steps, 0, steps
     component = 0
     if DIAGONALS:
-        lengths = steps, less_k // BLOCK_K, max_k // BLOCK_K
+        lengths = steps, less_k // TILE.block_k, max_k // TILE.block_k
         component = less_k
     total_planes = planes_behind(predicate, lower_limit, upper_limit, total_planes)
+    tiles = tiles_m, tiles_n, total_planes
+    results = out, old, out_tiles, out_rows, out_columns
+    left_operand = left, left_batch, left_part
+    right_operand = right, quarter, right_batch, right_part
     UPPER: gl.constexpr = 0
     LOWER: gl.constexpr = 1
     # Two warpgroups of four warps that multiply, and a warp that fills the ring. All
@@ -275,89 +262,28 @@ def _hopper_kernel(
             (
                 _consume,
                 (
-                    UPPER,
-                    out,
-                    old,
-                    constants,
-                    ring,
-                    out_tiles,
-                    m,
-                    n,
-                    tiles_m,
-                    tiles_n,
-                    lengths,
-                    total_planes,
-                    num_planes,
-                    out_rows,
-                    out_columns,
-                    ADD,
-                    DIAGONALS,
-                    TRIANGLE,
-                    STAGES,
-                    BLOCK_M,
-                    BLOCK_N,
-                    GROUP,
+                    UPPER, ring, results, constants, m, n, tiles, num_planes, lengths,
+                    ADD, DIAGONALS, TRIANGLE, TILE,
                 ),
             ),
             (
                 _consume,
                 (
-                    LOWER,
-                    out,
-                    old,
-                    constants,
-                    ring,
-                    out_tiles,
-                    m,
-                    n,
-                    tiles_m,
-                    tiles_n,
-                    lengths,
-                    total_planes,
-                    num_planes,
-                    out_rows,
-                    out_columns,
-                    ADD,
-                    DIAGONALS,
-                    TRIANGLE,
-                    STAGES,
-                    BLOCK_M,
-                    BLOCK_N,
-                    GROUP,
+                    LOWER, ring, results, constants, m, n, tiles, num_planes, lengths,
+                    ADD, DIAGONALS, TRIANGLE, TILE,
                 ),
             ),
             (
                 produce,
                 (
-                    left,
-                    right,
-                    quarter,
-                    ring,
-                    n,
-                    tiles_m,
-                    tiles_n,
-                    lengths,
-                    total_planes,
-                    num_planes,
-                    spans,
-                    left_batch,
-                    left_part,
-                    right_batch,
-                    right_part,
-                    component,
-                    1,
-                    DIAGONALS,
-                    TRIANGLE,
-                    STAGES,
-                    BLOCK_M,
-                    BLOCK_N,
-                    GROUP,
+                    left_operand, right_operand, ring, n, tiles, num_planes, lengths,
+                    spans, component, 1, DIAGONALS, TRIANGLE, TILE,
                 ),
             ),
         ],
         [4, 1],
         [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-    )
+    )  # fmt: skip
 
 
 _product = Launch(_hopper_kernel)
@@ -479,7 +405,8 @@ def launch(
             ADD=start > 0,
             DIAGONALS=False,
             TRIANGLE=triangle,
-            **options_of(tile),
+            TILE=tile,
+            num_warps=4,
         )
 
 
@@ -537,5 +464,6 @@ def launch_diagonals(
         ADD=False,
         DIAGONALS=True,
         TRIANGLE=False,
-        **options_of(tile),
+        TILE=tile,
+        num_warps=4,
     )

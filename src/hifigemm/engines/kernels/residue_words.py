@@ -48,15 +48,23 @@ def num_words_for(top: int) -> int:
     return count
 
 
+@dataclass(frozen=True)
+class Arithmetic:
+    """How a kernel makes integers and their residues, known when it is compiled."""
+
+    ptx: bool  # whether inline PTX may be used
+    num_words: int  # words of an integer
+    dp4a: bool  # whether rows of the table are made for dp4a
+    pairs: bool  # whether the two parts of a modulus share a row
+
+
 @dataclass(frozen=True, eq=False)
 class VectorConstants:
     """What the kernels know of a set of moduli, on a device."""
 
     half_range: int  # of the moduli
     num_planes: int  # products of all moduli
-    num_words: int  # words of an integer
-    dp4a: bool  # whether rows of the table are made for dp4a
-    pairs: bool  # whether the two parts of a modulus share a row
+    arithmetic: Arithmetic
     table: Any  # tensor: rows made by `pair_row` or by `table_row`
     # float64 tensor: mantissa and power of half_range as
     # numerics.scaling.scale_exponent takes them
@@ -94,9 +102,7 @@ def vector_constants(
     return VectorConstants(
         half_range=moduli.half_range,
         num_planes=len(weights),
-        num_words=num_words,
-        dp4a=dp4a,
-        pairs=pairs,
+        arithmetic=Arithmetic(ptx, num_words, dp4a, pairs),
         table=uploaded(table, device),
         range=uploaded(bounds, device),
     )

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -44,6 +44,7 @@ from hifigemm.engines.kernels.residue_words import (
 )
 from hifigemm.engines.kernels.vector_norms import (
     BLOCK,
+    FREE_OF_OPERANDS,
     INFINITE,
     NORM_BLOCK,
     PANEL,
@@ -113,6 +114,42 @@ class Form:
         return 512 // self.vectors
 
 
+@dataclass(frozen=True)
+class Task:
+    """What a launch does, known when the kernel is compiled."""
+
+    whole: bool  # whether vectors stay in the registers of a program
+    scales: bool  # whether scales are found; else they are given
+    residues: bool
+    sums: bool  # whether sizes and magnitudes are made
+    truncates: bool  # whether a vector may be rounded toward zero
+
+
+_task = cache(Task)
+"""The task with these fields, made once: a launch compares it with those it knows."""
+
+
+class VectorScale(NamedTuple):
+    """How vectors become integers, as numerics.scaling.Scale: int32 tensors of shape
+    (batch, vectors).
+    """
+
+    exponent: Any  # tensor: power of two that multiplies the vector, or NOT_FINITE
+    # tensor: 1 where the integers are rounded to nearest, 0 where toward zero
+    nearest: Any
+
+
+class _Blocks(NamedTuple):
+    """What the programs that share a panel of long vectors leave for each other."""
+
+    # int64 and int32 tensors, shape (panels, blocks, 16): sums and exponents of blocks
+    sums: Any
+    exponents: Any
+    # int32 tensor, shape (panels,), zeros at first: blocks that are stored, and one more
+    # once the scales are
+    arrivals: Any
+
+
 @triton.jit
 def _along_k(step, FORM: tl.constexpr):
     """Indices along k of tile number `step`.
@@ -149,13 +186,13 @@ def _load_either(operands, inner, spot, ks, k, FORM: tl.constexpr):
     by `inner`.
     """
     is_left, batch, start, count = spot
-    x, sb, sv, sk, along_k = chosen(is_left, operands[0], operands[1])
+    x, sb, sv, sk = chosen(is_left, operands[0], operands[1])
     factors = factors_along_k(inner, is_left, ks)
     # A vector beyond the last one is read as the last: nothing of it is stored.
     vs = tl.minimum(_vectors(start, FORM), count - 1).to(tl.int64)
     # Both layouts have compiled code, so that one kernel serves all. Along k the
     # compiler sees that FORM.vector entries are loaded at a time.
-    if along_k != 0:
+    if sk == 1:
         vectors = batch * (sb // FORM.vector) + vs * (sv // FORM.vector)
         entries = x + vectors * (FORM.vector * FORM.width) + ks * FORM.width
         parts = _load(entries, are_below(ks, k, FORM.vector), FORM)
@@ -173,27 +210,26 @@ def _store_residues(
     spot,
     ks,
     FORM: tl.constexpr,
-    DP4A: tl.constexpr,
-    PAIRS: tl.constexpr,
+    ARITHMETIC: tl.constexpr,
     LEAVES: tl.constexpr,
 ):
     """Twin: numerics.residues.residues, of the integers of a tile.
 
-    Residues for every row of the table one or, with PAIRS, two; the pitch is in units
-    of 16 bytes. With LEAVES they leave the cache before anything else does.
+    Residues for every row of the table one or, in pairs, two; the pitch is in units of
+    16 bytes. With LEAVES they leave the cache before anything else does.
     """
     POLICY: tl.constexpr = "evict_first" if LEAVES else ""
-    out_a, out_b, pitch16, num_planes, table = out
+    planes, pitch16, num_planes, table = out
     first, batch, start, count = spot
     vs = _vectors(start, FORM)
     mask = (vs < count) & (ks < pitch16 * 16)
     # Planes of a matrix follow each other, one for each residue; all rows begin on
     # multiples of 16 bytes.
     row = (batch * num_planes * count + vs) * pitch16
-    residues = tl.where(first, out_a, out_b) + row * 16 + ks
+    residues = tl.where(first, planes[0], planes[1]) + row * 16 + ks
     plane_stride = count.to(tl.int64) * pitch16 * 16
     # Entries beyond k are zeros, and so are their residues.
-    if PAIRS:
+    if ARITHMETIC.pairs:
         for l in range(0, num_planes, 2):
             plus, minus = residue_pair(words, table + (l // 2) * (len(words) + 4))
             place_of_plus = residues + l * plane_stride
@@ -201,29 +237,32 @@ def _store_residues(
             tl.store(place_of_plus, plus, mask=mask, eviction_policy=POLICY)
             tl.store(place_of_minus, minus, mask=mask, eviction_policy=POLICY)
     else:
-        LENGTH: tl.constexpr = len(words) + (3 if DP4A else 2)
+        LENGTH: tl.constexpr = len(words) + (3 if ARITHMETIC.dp4a else 2)
         for l in range(num_planes):
             tl.store(
                 residues + l * plane_stride,
-                residue(words, table + l * LENGTH, DP4A),
+                residue(words, table + l * LENGTH, ARITHMETIC.dp4a),
                 mask=mask,
                 eviction_policy=POLICY,
             )
 
 
 @triton.jit
-def _store_magnitudes(parts, e, low, spot, ks, FORM: tl.constexpr, PTX: tl.constexpr):
+def _store_magnitudes(
+    parts, e, low, spot, ks, k, FORM: tl.constexpr, PTX: tl.constexpr
+):
     """Twin: numerics.estimates.magnitudes_down. |x| 2**(7 - e) of a tile, rounded down.
 
     Entries that are Inf or NaN count 0; a vector that holds one has the exponent
     INFINITE.
     """
-    low_a, low_b, pitch16 = low
     first, batch, start, count = spot
     vs = _vectors(start, FORM)
     up, second = exponent_factors(e, _MAGNITUDE_BITS)
+    # Rows are as long as a multiple of 128 bytes.
+    pitch16 = tl.cdiv(k, 128) * 8
     row = (batch * count + vs) * pitch16 * FORM.width
-    magnitudes = tl.where(first, low_a, low_b) + row * 16 + ks
+    magnitudes = tl.where(first, low[0], low[1]) + row * 16 + ks
     # re of a vector, and behind it im; bytes beyond k are zeros up to the pitch.
     for i in tl.static_range(len(parts)):
         z = tl.where(tl.abs(parts[i]) < float("inf"), parts[i], 0.0)
@@ -236,33 +275,10 @@ def _store_magnitudes(parts, e, low, spot, ks, FORM: tl.constexpr, PTX: tl.const
 
 
 _FREE = [
-    "sab",
-    "sav",
-    "sak",
-    "a_along_k",
-    "sbb",
-    "sbv",
-    "sbk",
-    "b_along_k",
-    "num_a",
-    "num_b",
-    "k",
-    "tiles_a",
-    "total_a",
-    "total",
-    "stride_a",
-    "balance_a",
-    "stride_b",
-    "balance_b",
-    "low_pitch16",
-    "pitch16",
-    "num_planes",
-    "panels",
-    "ahead",
-    "inner_sign",
-    "lower_limit",
+    *FREE_OF_OPERANDS, "tiles_a", "balance_a", "balance_b", "total_a", "total",
+    "pitch16", "num_planes", "panels", "ahead", "inner_sign", "lower_limit",
     "upper_limit",
-]
+]  # fmt: skip
 
 
 @triton.jit(do_not_specialize=_FREE)
@@ -271,40 +287,28 @@ def scaled_residues_kernel(
     sab,
     sav,
     sak,
-    a_along_k,
     b,
     sbb,
     sbv,
     sbk,
-    b_along_k,
     num_a,
     num_b,
     k,
     tiles_a,
     range_ptr,
-    exponent_a,
-    nearest_a,
-    stride_a,
+    table,
+    scale_a,
     balance_a,
-    exponent_b,
-    nearest_b,
-    stride_b,
+    scale_b,
     balance_b,
-    exponents_of_vectors,
-    norms,
+    vector_sizes,
     total_a,
     total,
-    low_a,
-    low_b,
-    low_pitch16,
-    out_a,
-    out_b,
+    low,
+    planes,
     pitch16,
     num_planes,
-    table,
-    block_sums,
-    block_e,
-    arrivals,
+    panel_blocks,
     panels,
     ahead,
     inner_exponents,
@@ -314,50 +318,40 @@ def scaled_residues_kernel(
     upper_limit: tl.int64,
     FORM: tl.constexpr,
     SIZES: tl.constexpr,
-    NUM_WORDS: tl.constexpr,
-    TRUNCATES: tl.constexpr,
-    WHOLE: tl.constexpr,
-    SCALES: tl.constexpr,
-    RESIDUES: tl.constexpr,
-    SUMS: tl.constexpr,
-    PTX: tl.constexpr,
-    DP4A: tl.constexpr,
-    PAIRS: tl.constexpr,
+    TASK: tl.constexpr,
+    ARITHMETIC: tl.constexpr,
 ):
     """Twin: numerics.scaling.norm_scale, then
     numerics.residue_products.scaled_residues.
 
-    Scales with SCALES, else they are given, and residues with RESIDUES; sizes and
-    magnitudes with SUMS, whose twins are numerics.scaling.vector_sizes and
-    numerics.estimates.magnitudes_down. A tile has FORM.vectors vectors and FORM.blocks
-    blocks of 256 entries along k, a panel 16 vectors.
+    Scales, residues, sizes and magnitudes as the TASK has them; the twins of the last
+    two are numerics.scaling.vector_sizes and numerics.estimates.magnitudes_down. A tile
+    has FORM.vectors vectors and FORM.blocks blocks of 256 entries along k, a panel 16
+    vectors. `vector_sizes` are exponents and norms, `low` and `planes` what goes to the
+    magnitudes and residues of A and of B.
 
-    With WHOLE, which asks for scales and residues, each program keeps some vectors in
-    its registers. Else panels of 16 vectors follow each other: in every round the first
-    programs take the blocks of one panel, the others make the residues of a panel
-    `ahead` rounds before, which a cache still holds. These wait for the scales of their
-    panel, which depend on programs with smaller indices only, and those wait for
-    nobody. Where the predicate does not hold, all programs leave at once, those that
-    would wait and those that they would wait for.
+    Where vectors are whole, which asks for scales and residues, each program keeps some
+    of them in its registers. Else panels of 16 vectors follow each other: in every
+    round the first programs take the blocks of one panel, the others make the residues
+    of a panel `ahead` rounds before, which a cache still holds. These wait for the
+    scales of their panel, which depend on programs with smaller indices only, and those
+    wait for nobody. Where the predicate does not hold, all programs leave at once,
+    those that would wait and those that they would wait for.
     """
     if not holds(predicate, lower_limit, upper_limit):
         return
-    operands = (a, sab, sav, sak, a_along_k), (b, sbb, sbv, sbk, b_along_k)
+    operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
     if inner_exponents is None:
         inner = ()
     else:
         inner = (inner_exponents, inner_sign)
-    balances = balance_a, balance_b
     scales = (
-        (exponent_a, nearest_a, stride_a, 0),
-        (exponent_b, nearest_b, stride_b, total_a),
+        (scale_a.exponent, scale_a.nearest, balance_a, 0),
+        (scale_b.exponent, scale_b.nearest, balance_b, total_a),
     )
-    sizes, low, out = (
-        (exponents_of_vectors, norms, total),
-        (low_a, low_b, low_pitch16),
-        (out_a, out_b, pitch16, num_planes, table),
-    )
-    if WHOLE:
+    sizes = vector_sizes[0], vector_sizes[1], total
+    out = planes, pitch16, num_planes, table
+    if TASK.whole:
         # A program for each few vectors, which stay in its registers from the sizes to
         # the residues.
         spot = place(tl.program_id(0), tiles_a, num_a, num_b, FORM.vectors)
@@ -366,31 +360,33 @@ def scaled_residues_kernel(
         parts = _load_either(operands, inner, spot, ks, k, FORM)
         # Sizes of the blocks, then of the vectors: the largest exponent, and the sums
         # on its grid.
-        block_e, sums = block_sizes(parts, K, SUMS, PTX)
+        block_e, sums = block_sizes(parts, K, TASK.sums, ARITHMETIC.ptx)
         e = tl.max(block_e, axis=BLOCK, keep_dims=True)
         block_n, block_s = joined_sizes(sums, block_e, e)
         n = tl.sum(block_n, axis=BLOCK, keep_dims=True)
         s = tl.sum(block_s, axis=BLOCK, keep_dims=True)
         scale, nearest = _store_scales(
-            (n, s, e), spot, vs, range_ptr, balances, scales, sizes, SUMS
+            (n, s, e), spot, vs, range_ptr, scales, sizes, TASK.sums
         )
-        if SUMS:
-            _store_magnitudes(parts, e, low, spot, ks, FORM, PTX)
+        if TASK.sums:
+            _store_magnitudes(parts, e, low, spot, ks, k, FORM, ARITHMETIC.ptx)
         # The scaled and rounded entries as words of integers, and from these all
         # residues.
-        words = integer_words(parts, scale, nearest, NUM_WORDS, TRUNCATES)
-        _store_residues(words, out, spot, ks, FORM, DP4A, PAIRS, False)
+        words = integer_words(
+            parts, scale, nearest, ARITHMETIC.num_words, TASK.truncates
+        )
+        _store_residues(words, out, spot, ks, FORM, ARITHMETIC, False)
     else:
         # The programs of a round: first those of the blocks of a panel, then those of
         # its tiles of residues.
-        blocks = tl.cdiv(k, NORM_BLOCK) if SCALES else 0
+        blocks = tl.cdiv(k, NORM_BLOCK) if TASK.scales else 0
         steps = tl.cdiv(k, FORM.blocks * NORM_BLOCK)
-        per_round = blocks + (steps * (PANEL // FORM.vectors) if RESIDUES else 0)
+        per_round = blocks + (steps * (PANEL // FORM.vectors) if TASK.residues else 0)
         panel = tl.program_id(0) // per_round
         task = tl.program_id(0) % per_round
         if task < blocks:
             # One block of 16 vectors; its sizes go to memory.
-            if SCALES:  # noqa: SIM102 - known when the kernel is compiled
+            if TASK.scales:  # noqa: SIM102 - known when the kernel is compiled
                 if panel < panels:
                     spot = place(panel, tiles_a, num_a, num_b, PANEL)
                     first_block = panel.to(tl.int64) * blocks
@@ -401,21 +397,24 @@ def scaled_residues_kernel(
                         task,
                         first_block,
                         k,
-                        (block_sums, block_e),
+                        (panel_blocks.sums, panel_blocks.exponents),
                         SIZES,
-                        SUMS,
-                        PTX,
+                        TASK.sums,
+                        ARITHMETIC.ptx,
                     )
                     # All threads have stored their part before the program counts as
                     # arrived. The last program of a panel to arrive sees what all
                     # others stored, joins the blocks, and arrives once more.
                     tl.debug_barrier()
-                    if tl.atomic_add(arrivals + panel, 1, sem="acq_rel") == blocks - 1:
+                    arrived = tl.atomic_add(
+                        panel_blocks.arrivals + panel, 1, sem="acq_rel"
+                    )
+                    if arrived == blocks - 1:
                         panel_sizes = join_blocks(
-                            block_sums + first_block * PANEL,
-                            block_e + first_block * PANEL,
+                            panel_blocks.sums + first_block * PANEL,
+                            panel_blocks.exponents + first_block * PANEL,
                             blocks,
-                            SUMS,
+                            TASK.sums,
                         )
                         vs = spot[2] + tl.arange(0, PANEL)
                         _store_scales(
@@ -423,14 +422,13 @@ def scaled_residues_kernel(
                             spot,
                             vs,
                             range_ptr,
-                            balances,
                             scales,
                             sizes,
-                            SUMS,
+                            TASK.sums,
                         )
                         tl.debug_barrier()
-                        tl.atomic_add(arrivals + panel, 1, sem="release")
-        elif RESIDUES:
+                        tl.atomic_add(panel_blocks.arrivals + panel, 1, sem="release")
+        elif TASK.residues:
             # One tile of a panel whose scales are on their way since `ahead` rounds.
             panel -= ahead
             task -= blocks
@@ -444,46 +442,41 @@ def scaled_residues_kernel(
                 parts = _load_either(operands, inner, spot, ks, k, FORM)
                 # One arrival more than blocks: the scales are stored. The programs that
                 # this one waits for have smaller indices, and so have started.
-                if SCALES:
-                    arrived = tl.atomic_add(arrivals + panel, 0, sem="acquire")
+                if TASK.scales:
+                    arrivals = panel_blocks.arrivals + panel
+                    arrived = tl.atomic_add(arrivals, 0, sem="acquire")
                     while arrived <= blocks:
-                        arrived = tl.atomic_add(arrivals + panel, 0, sem="acquire")
-                scale_exponents, to_nearest, batch_stride, begin = chosen(
+                        arrived = tl.atomic_add(arrivals, 0, sem="acquire")
+                scale_exponents, to_nearest, _, begin = chosen(
                     first, scales[0], scales[1]
                 )
-                vectors = batch * batch_stride + vs
+                vectors = batch * count + vs
                 scale = tl.load(scale_exponents + vectors, mask=vs < count, other=0)
                 nearest = tl.load(to_nearest + vectors, mask=vs < count, other=1)
-                if SUMS:
-                    e = tl.load(
-                        exponents_of_vectors + begin + batch * count + vs,
-                        mask=vs < count,
-                        other=0,
-                    )
-                    _store_magnitudes(parts, e, low, spot, ks, FORM, PTX)
-                words = integer_words(parts, scale, nearest, NUM_WORDS, TRUNCATES)
+                if TASK.sums:
+                    e = tl.load(sizes[0] + begin + vectors, mask=vs < count, other=0)
+                    _store_magnitudes(parts, e, low, spot, ks, k, FORM, ARITHMETIC.ptx)
+                words = integer_words(
+                    parts, scale, nearest, ARITHMETIC.num_words, TASK.truncates
+                )
                 # The cache is for the panels whose scales run ahead.
-                _store_residues(words, out, spot, ks, FORM, DP4A, PAIRS, True)
+                _store_residues(words, out, spot, ks, FORM, ARITHMETIC, True)
 
 
 @triton.jit
 def _store_scales(
-    vector_sizes, spot, vs, range_ptr, balances, scales, sizes, SUMS: tl.constexpr
+    size_of_vectors, spot, vs, range_ptr, scales, sizes, SUMS: tl.constexpr
 ):
     """Store scales of the vectors `vs` of a place, and with SUMS their sizes.
 
-    `vector_sizes` are their norms, sums and exponents.
+    `size_of_vectors` are their norms, sums and exponents.
     """
-    n, s, e = vector_sizes
+    n, s, e = size_of_vectors
     is_left, batch, _, count = spot
-    scale, nearest = scale_of(
-        n, e, range_ptr, tl.where(is_left, balances[0], balances[1])
-    )
-    scale_exponents, to_nearest, batch_stride, begin = chosen(
-        is_left, scales[0], scales[1]
-    )
+    scale_exponents, to_nearest, balance, begin = chosen(is_left, scales[0], scales[1])
+    scale, nearest = scale_of(n, e, range_ptr, balance)
     inside = vs < count
-    vectors = batch * batch_stride + vs
+    vectors = batch * count + vs
     tl.store(scale_exponents + vectors, scale, mask=inside)
     tl.store(to_nearest + vectors, nearest, mask=inside)
     if SUMS:
@@ -491,7 +484,7 @@ def _store_scales(
         # Vectors with an Inf or NaN have the norm 0. Those of the right operand come
         # behind all of the left one.
         finite = e < INFINITE
-        vectors = begin + batch * count + vs
+        vectors += begin
         tl.store(exponents_of_vectors + vectors, e, mask=inside)
         tl.store(norms + vectors, tl.where(finite, tl.sqrt(n), 0.0), mask=inside)
         tl.store(norms + total + vectors, tl.where(finite, s, 0.0), mask=inside)
@@ -499,16 +492,6 @@ def _store_scales(
 
 
 _launch = Launch(scaled_residues_kernel)
-
-
-class VectorScale(NamedTuple):
-    """How vectors become integers, as numerics.scaling.Scale: int32 tensors of shape
-    (batch, vectors).
-    """
-
-    exponent: Any  # tensor: power of two that multiplies the vector, or NOT_FINITE
-    # tensor: 1 where the integers are rounded to nearest, 0 where toward zero
-    nearest: Any
 
 
 class Sizes(NamedTuple):
@@ -650,7 +633,8 @@ def sized_residues(
         As for `scaled_residues`.
     """
     layout = layout_of(operands, config, sized=True)
-    like, total = operands[0][0], sum(math.prod(shape) for shape in layout.shapes)
+    like = operands[0][0]
+    total = sum(layout.totals)
     constants, planes = _planes(layout, operands, moduli, balances, None)
     pitch = layout.width * (-(-layout.k // 128) * 128)
     magnitudes = [empty((*shape, pitch), torch.int8, like) for shape in layout.shapes]
@@ -735,82 +719,69 @@ def _run(
     programs = sum(tiles)
     blocks = 0
     ahead = 0
-    block_sums, block_e, arrivals = None, None, None
+    panel_blocks = _Blocks(None, None, None)
     if not is_whole:
         if not is_given:
             blocks = -(-layout.k // NORM_BLOCK.value)
             ahead = layout.ahead if has_residues else 0
             shape = programs, blocks, PANEL.value
-            block_sums = empty(shape, torch.int64, like)
-            block_e = empty(shape, torch.int32, like)
-            arrivals = cleared(programs, like)
+            panel_blocks = _Blocks(
+                sums=empty(shape, torch.int64, like),
+                exponents=empty(shape, torch.int32, like),
+                arrivals=cleared(programs, like),
+            )
         in_panel = layout.steps * (PANEL.value // layout.form.vectors)
         programs = (programs + ahead) * (blocks + (in_panel if has_residues else 0))
 
-    exponents, norms, (low_left, low_right) = None, None, (None, None)
+    nothing = None, None
+    vector_sizes, low = nothing, nothing
     if sizes is not None:
-        exponents, norms, (low_left, low_right), _ = sizes
-    totals = [math.prod(shape) for shape in layout.shapes]
-    strides = [count if batch > 1 else 0 for batch, count in layout.shapes]
-    left_planes, right_planes = (
-        (None, None) if planes is None else (planes[0], planes[-1])
-    )
-    number, lower_limit, upper_limit = predicate or NO_PREDICATE
+        vector_sizes = sizes.exponents, sizes.norms
+        low = sizes.magnitudes
+    arithmetic = constants.arithmetic
     options: dict[str, Any] = {"num_warps": 8}
     if has_residues:
         options["num_warps"] = warps_for(
-            layout.warps, constants.num_words, dp4a=constants.dp4a
+            layout.warps, arithmetic.num_words, dp4a=arithmetic.dp4a
         )
-        if constants.pairs:
+        if arithmetic.pairs:
             options["maxnreg"] = _PAIR_REGISTERS
         elif inner is not None:
             options["maxnreg"] = _INNER_REGISTERS[sizes is not None]
     truncates = is_given or constants.truncates(layout.width * layout.k, balances)
+    task = _task(
+        is_whole,
+        not is_given,
+        has_residues,
+        sizes is not None,
+        has_residues and truncates,
+    )
     _launch(
         (programs,),
         *layout.arguments(operands),
         tiles[0],
         constants.range,
-        scales[0].exponent,
-        scales[0].nearest,
-        strides[0],
+        constants.table,
+        scales[0],
         balances[0],
-        scales[-1].exponent,
-        scales[-1].nearest,
-        strides[-1],
+        scales[-1],
         balances[-1],
-        exponents,
-        norms,
-        totals[0],
-        sum(totals),
-        low_left,
-        low_right,
-        -(-layout.k // 128) * 8,
-        left_planes,
-        right_planes,
+        vector_sizes,
+        layout.totals[0],
+        sum(layout.totals),
+        low,
+        nothing if planes is None else (planes[0], planes[-1]),
         layout.pitch // 16,
         constants.num_planes,
-        constants.table,
-        block_sums,
-        block_e,
-        arrivals,
+        panel_blocks,
         sum(tiles),
         ahead,
         *(inner or (None, 1)),
-        number,
-        lower_limit,
-        upper_limit,
+        *(predicate or NO_PREDICATE),
         FORM=layout.form,
         SIZES=None if is_whole else layout.size_form,
-        NUM_WORDS=constants.num_words,
-        TRUNCATES=has_residues and truncates,
-        WHOLE=is_whole,
-        SCALES=not is_given,
-        RESIDUES=has_residues,
-        SUMS=sizes is not None,
-        PTX=layout.ptx,
-        DP4A=constants.dp4a,
-        PAIRS=constants.pairs,
+        TASK=task,
+        ARITHMETIC=arithmetic,
         **options,
     )
     return scales
@@ -821,9 +792,10 @@ class Layout:
     """How operands of some shapes and strides are cut up."""
 
     shapes: tuple[tuple[int, int], ...]  # (batch, vectors) of each operand
-    # strides along the stack, from vector to vector and along k of each operand, and
-    # whether its entries lie side by side along k, as the kernels take them
-    distances: tuple[tuple[int, int, int, int], ...]
+    totals: tuple[int, ...]  # vectors of the stack of each operand
+    # strides along the stack, from vector to vector and along k of each operand, as the
+    # kernels take them: the last one is 1 where the order along k is that in memory
+    distances: tuple[tuple[int, int, int], ...]
     # `k`, `pitch`: inner dimension, and the length of rows of residues
     k: int
     pitch: int
@@ -916,7 +888,7 @@ def _layout(
         distances, shapes, facts, strict=True
     ):
         is_along_k = k == 1 or e == 1
-        strides.append((b, v, e, int(is_along_k)))
+        strides.append((b, v, 1 if is_along_k else e))
         is_scattered |= not is_along_k and v != 1
         # Entries that lie side by side are loaded 16 bytes at a time, where all of them
         # begin at multiples of 16 bytes.
@@ -927,6 +899,7 @@ def _layout(
     panels = tuple(batch * -(-count // panel) for batch, count in shapes)
     return Layout(
         shapes=shapes,
+        totals=tuple(batch * count for batch, count in shapes),
         distances=tuple(strides),
         k=k,
         pitch=-(-k // 128) * 128 if k >= _LONG else -(-k // 16) * 16,

@@ -123,6 +123,11 @@ NATIVE = {
 at n = 4096, cuBLAS 56; four warps and two stages reach 34. The registers of two warps
 do not hold masks, or the addresses of both components, beside the sums.
 """
+RATIOS = Tile("triton", 128, 128, 128, 3, 8)
+SMALL_RATIOS = Tile("triton", 64, 64, 128, 3, 4)
+"""Of error ratios in plain Triton, the smaller one where `tile_for` takes a tile of
+fewer entries.
+"""
 SLICES = {
     "float16": Tile("triton", 128, 128, 64, 3, 8),
     "bfloat16": Tile("triton", 128, 128, 64, 3, 8),

@@ -68,6 +68,14 @@ _TWO_TO_100 = tl.constexpr(2.0**100)
 _TWO_TO_52 = tl.constexpr(2.0**52)
 """The low bits of 2**52 + n are the integer n."""
 
+FREE_OF_OPERANDS = [
+    "sab", "sav", "sak", "sbb", "sbv", "sbk", "num_a", "num_b", "k",
+]  # fmt: skip
+"""Arguments that kernels of two operands are not specialised for: strides along the
+stack, the vectors and k, the number of vectors of a matrix, and the length of all.
+Integers in a record are always specialised, so these stay arguments of their own.
+"""
+
 
 @dataclass(frozen=True)
 class SizeForm:
@@ -489,16 +497,15 @@ def store_block(
     """Store exponent, sum of squares and lowest bit of block q of a panel of 16
     vectors.
 
-    An operand is its address, its strides along the stack, the vectors and k, and
-    whether its entries lie side by side along k. `first_block` is the number of the
+    An operand is its address and its strides along the stack, the vectors and k, 1
+    where its entries lie side by side along k. `first_block` is the number of the
     panel's first block among all; `inner` is that of `scaled`. `workspace` takes sums
     and exponents; with a third array also the lowest bits, and the entries that hold
     an Inf or NaN count as 0.
     """
-    x, sb, sv, sk, along_k = chosen(spot[0], operands[0], operands[1])
-    operand = (x, sb, sv, sk)
+    operand = chosen(spot[0], operands[0], operands[1])
     # Both layouts have compiled code, so that one kernel serves all.
-    if along_k != 0:
+    if operand[3] == 1:
         _store_block_of(
             operand, inner, spot, q, first_block, k, workspace, True, FORM, SUMS, PTX
         )
