@@ -60,7 +60,7 @@ from hifigemm.engines.kernels.tiles import (
     valid_tiles,
 )
 from hifigemm.engines.kernels.words import split_words
-from hifigemm.formats import FP16, FP32, TF32
+from hifigemm.formats import BF16, FP16, FP32, TF32
 from hifigemm.numerics.integer_sums import Rounding
 from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import moduli_set
@@ -334,6 +334,35 @@ def inner():
         yield f"{dtype} {transposed}", write
 
 
+def words_along_k():
+    """Words of 2048 and 2000 vectors, with exponents along k and without."""
+    splittings = (
+        (Splitting(FP16, 2, low_shift=11), 14),
+        (Splitting(TF32, 2, "nearest-away"), 54),
+        (Splitting(BF16, 3), 54),
+        (Splitting(FP16, 2), None),
+    )
+    for (splitting, top), transposed, n, scaled in product(
+        splittings, ("", "ab"), (2000, 2048), (False, True)
+    ):
+
+        def write(
+            program,
+            splitting=splitting,
+            top=top,
+            transposed=transposed,
+            n=n,
+            scaled=scaled,
+        ):
+            a, b = operands(program, torch.float32, n, n, n, transposed)
+            d = program.operand(Layout((4096,), torch.int32))
+            inner = (d, 1) if scaled else None
+            found = program.operand(Layout((2,), torch.int32))
+            split_words(((a, 2), (b, 1)), splitting, top, inner=inner, found=found)
+
+        yield f"{splitting}, transposed {transposed!r}, n {n}, along k {scaled}", write
+
+
 def words():
     pairs = (1, 1), (0, 1), (1, 0), (0, 0)
     sums = {
@@ -571,6 +600,7 @@ FAMILIES = {
             bits,
             inner,
             words,
+            words_along_k,
             slices,
             counts,
             native,
