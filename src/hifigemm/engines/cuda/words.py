@@ -226,10 +226,8 @@ def _inner(plan: Plan, given: Arguments, mark: Buffer | None = None) -> Inner | 
     p = plan.problem
     width = 2 if p.is_complex else 1
     batch, rows, cols = plan.block_shape
-    # Exponents of entries take no more than the words of a block do.
-    word_bytes = {"fp16": 2, "bf16": 2, "tf32": 4, "fp32": 8}[plan.scheme.product]
-    num_words = plan.scheme.splitting.num_words
-    room = num_words * word_bytes * width * batch * (rows + cols) * p.k
+    # Two bytes for each component of a block's operands: words take no less.
+    room = 2 * width * batch * (rows + cols) * p.k
     exponents = exponents_of(plan, given, room, mark)
     return None if exponents is None else (exponents, width)
 
