@@ -79,7 +79,7 @@ class Corrected(WordScheme):
     scaling : None or "inner"
         "inner" puts powers of two between the columns of A and the rows of B, where the
         exponents of the operands gain by them, so that fewer words of FP16 underflow; a
-        stack shares them, and the products go step by step on a GPU.
+        stack shares them.
     """
 
     name: ClassVar[str] = "corrected"

@@ -60,7 +60,7 @@ from hifigemm.engines.kernels.tiles import (
     valid_tiles,
 )
 from hifigemm.engines.kernels.words import split_words
-from hifigemm.formats import FP16, FP32, TF32
+from hifigemm.formats import BF16, FP16, FP32, TF32
 from hifigemm.numerics.integer_sums import Rounding
 from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import moduli_set
@@ -334,6 +334,34 @@ def inner():
         yield f"{dtype} {transposed}", write
 
 
+def words_along_k():
+    """Words of 2048 and 2000 vectors with exponents along k."""
+    splittings = (
+        (Splitting(FP16, 2, low_shift=11), 14),
+        (Splitting(TF32, 2, "nearest-away"), 54),
+        (Splitting(BF16, 3), 54),
+        (Splitting(FP16, 2), None),
+    )
+    for (splitting, top), transposed, n in product(
+        splittings, ("", "ab"), (2000, 2048)
+    ):
+
+        def write(
+            program,
+            splitting=splitting,
+            top=top,
+            transposed=transposed,
+            n=n,
+        ):
+            a, b = operands(program, torch.float32, n, n, n, transposed)
+            d = program.operand(Layout((4096,), torch.int32))
+            inner = d, 1
+            found = program.operand(Layout((2,), torch.int32))
+            split_words(((a, 2), (b, 1)), splitting, top, inner=inner, found=found)
+
+        yield f"{splitting}, transposed {transposed!r}, n {n}", write
+
+
 def words():
     pairs = (1, 1), (0, 1), (1, 0), (0, 0)
     sums = {
@@ -386,9 +414,11 @@ def words():
         def doubles(program, transposed=transposed, n=n):
             a, b = operands(program, torch.float64, n, n, n, transposed)
             out = program.operand(Layout((1, n, n), torch.float64))
-            left, right = double_words.split_doubles(
-                ((a, 2), (b, 1)), Splitting(FP32, 2), 100
-            )
+            d = program.operand(Layout((4096,), torch.int32))
+            for inner in ((d, 1), None):
+                left, right = double_words.split_doubles(
+                    ((a, 2), (b, 1)), Splitting(FP32, 2), 100, inner
+                )
             products = program.empty((3, 1, n, n), torch.float64)
             double_words.double_sums(products, left, right, out, (a, b))
 
@@ -571,6 +601,7 @@ FAMILIES = {
             bits,
             inner,
             words,
+            words_along_k,
             slices,
             counts,
             native,

@@ -156,6 +156,14 @@ def test_products_of_words(arch):
 
 
 @ARCHITECTURES
+def test_words_along_k(arch):
+    for line in compiled(arch, "words_along_k"):
+        assert spills(line) == 0, line
+        # Three programs share the registers of a multiprocessor at least.
+        assert line["registers"] <= 180, line
+
+
+@ARCHITECTURES
 def test_products_of_slices(arch):
     found = list(compiled(arch, "slices"))
     assert len(found) >= 8

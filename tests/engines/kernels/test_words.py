@@ -10,6 +10,7 @@ from hifigemm.engines.kernels import vector_tiles
 from hifigemm.engines.kernels.words import FLOOR, split_words
 from hifigemm.formats import BF16, FP16, TF32
 from hifigemm.numerics.bits import largest_exponent, scale_by_power
+from hifigemm.numerics.inner_scaling import scaled_along_k
 from hifigemm.numerics.word_bounds import safe_exponent
 from hifigemm.numerics.words import Splitting
 from hifigemm.testing.matrices import exponent_family
@@ -120,11 +121,28 @@ def expected(x, axis, splitting, top):
     )
 
 
-def split(operands, splitting, top):
+def graded_pair(rng, family, left, right):
+    """Operands of a family, and exponents d along k by which no entry of A D or D**-1 B
+    reaches 2**128.
+    """
+    d = rng.integers(-276, 277, left[2])
+    a = family(rng, left)
+    b = np.moveaxis(family(rng, right), 1, 2).copy()
+
+    def within(x, exponents):
+        # One bit less than there is room for: subnormal entries are rounded.
+        excess = np.maximum(np.frexp(x)[1] + exponents - 127, 0)
+        return np.ldexp(x.astype(np.float64), -excess).astype(np.float32)
+
+    return within(a, d), within(b, -d[:, None]), d
+
+
+def split(operands, splitting, top, inner=None):
     """The words of operands, and 1 + the bits that each of them loses."""
     found = torch.zeros(2, dtype=torch.int32, device=operands[0][0].device)
-    made = split_words(operands, splitting, top, found=found)
-    for words, plain in zip(made, split_words(operands, splitting, top), strict=True):
+    made = split_words(operands, splitting, top, inner=inner, found=found)
+    uncounted = split_words(operands, splitting, top, inner=inner)
+    for words, plain in zip(made, uncounted, strict=True):
         assert words.losses is found
         assert plain.losses is None
         assert torch.equal(words.planes, plain.planes)
@@ -132,14 +150,15 @@ def split(operands, splitting, top):
     return list(zip(made, found.tolist()))
 
 
-def check(words, lost, x, axis, splitting, top):
+def check(words, lost, x, axis, splitting, top, *, along_k=False):
     want, unit, scaled, rest = expected(x, axis, splitting, top)
     got = words.planes.float().cpu().numpy()
     np.testing.assert_array_equal(got[..., : words.k], want)
     assert not got[..., words.k :].any()
     np.testing.assert_array_equal(words.exponents.cpu().numpy(), unit)
     least = np.min(np.abs(scaled), where=scaled != 0, initial=np.inf)
-    if splitting.fmt is FP16 and np.isfinite(least):
+    # Without exponents along k, scaled entries of FP16 words are rounded to nearest.
+    if splitting.fmt is FP16 and not along_k and np.isfinite(least):
         least = float(np.float32(least))
     safe = safe_exponent(words.splitting, FLOOR)
     loss = (
@@ -168,6 +187,43 @@ def test_words_equal_numerics_bitwise(splitting, scaled, family, device):
         split(operands, splitting, top), (a, b), (2, 1), strict=True
     ):
         check(*found, x, axis, splitting, top)
+
+
+@pytest.mark.thinned(11)
+@pytest.mark.parametrize("device", where_devices)
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("splitting", SPLITTINGS, ids=str)
+def test_words_with_exponents_along_k_equal_numerics_bitwise(
+    splitting, scaled, family, device
+):
+    rng = np.random.default_rng(7)
+    a, b, d = graded_pair(rng, family, (1, 9, 53), (2, 21, 53))
+    top = TOPS[splitting.fmt.name] if scaled else None
+    operands = [(torch.tensor(x, device=device), axis) for x, axis in ((a, 2), (b, 1))]
+    exponents = torch.tensor(d, dtype=torch.int32, device=device)
+    pair = split(operands, splitting, top, (exponents, 1))
+    for words_and_loss, x, axis in zip(pair, (a, b), (2, 1), strict=True):
+        scaled_operand = scaled_along_k(x, d, axis)
+        check(*words_and_loss, scaled_operand, axis, splitting, top, along_k=True)
+
+
+@pytest.mark.parametrize("device", where_devices)
+def test_two_neighbours_share_an_exponent(device):
+    """Components of complex entries, in one tile and in tiles that two launches join."""
+    rng = np.random.default_rng(8)
+    splitting = SPLITTINGS[0]
+    for k in (25, 3000):
+        a, b, d = graded_pair(rng, mixed, (1, 3, k), (1, 2, k))
+        a, b = np.repeat(a, 2, axis=2), np.repeat(b, 2, axis=1)
+        operands = [
+            (torch.tensor(x, device=device), axis) for x, axis in ((a, 2), (b, 1))
+        ]
+        exponents = torch.tensor(d, dtype=torch.int32, device=device)
+        pair = split(operands, splitting, 15, (exponents, 2))
+        for words_and_loss, x, axis in zip(pair, (a, b), (2, 1), strict=True):
+            scaled = scaled_along_k(x, np.repeat(d, 2), axis)
+            check(*words_and_loss, scaled, axis, splitting, 15, along_k=True)
 
 
 @pytest.mark.gpu

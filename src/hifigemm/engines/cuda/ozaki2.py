@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from hifigemm.engine import SCALED_ALONG_K, Certificate
+from hifigemm.engines.cuda.along_k import bytes_outside, exponents_of
 from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of, is_triangle
 from hifigemm.engines.device_array import unwrap
 from hifigemm.engines.kernels import crt as crt_kernel
@@ -38,7 +39,6 @@ from hifigemm.engines.kernels.common import LARGEST, Predicate
 from hifigemm.engines.kernels.epilogue import combine_in_place
 from hifigemm.engines.kernels.error_ratio import RATIO_UNIT, error_ratio_bits
 from hifigemm.engines.kernels.launch import empty
-from hifigemm.engines.kernels.program import ALIGNMENT
 from hifigemm.engines.kernels.rounded_sums import rounded_sums
 from hifigemm.engines.kernels.special import restore_special_values
 from hifigemm.engines.rates import Rates
@@ -117,7 +117,7 @@ def steps(plan: Plan, costs: Rates | None) -> Steps | None:
     in_halves = partial(_in_halves, plan, costs)
     schemes = plan.scheme, *plan.alternatives
     has_inner = any(not x.is_native and x.scaling == "inner" for x in schemes)
-    outside = partial(_bytes_outside, plan) if has_inner else None
+    outside = partial(bytes_outside, plan) if has_inner else None
     if not plan.certifies and plan.verification is not Verification.ON_DEVICE:
         return Steps(
             _write_fixed,
@@ -160,21 +160,6 @@ def _in_halves(
         and not p.mirror
         and costs.halves_pay(rows, cols, p.k, planes)
     )
-
-
-def _bytes_outside(plan: Plan, batch: int, rows: int, cols: int) -> int:
-    """Bytes by which scaling along k takes more where the result is cut into blocks.
-
-    It looks at whole operands, with a few numbers for each vector, and its exponents
-    lie beside the scratch memory of all blocks. The exponents of entries lie where the
-    residues of a block are afterwards: see `_room`.
-    """
-    p = plan.problem
-    vectors = p.batch * (p.m + p.n)
-    others = vectors - batch * (rows + cols)
-    numbers = inner_scaling.VECTOR_BYTES * others
-    exponents = 4 * inner_scaling.padded_length(p.k)
-    return numbers + exponents + 4 * ALIGNMENT
 
 
 def moduli_of(plan: Plan, count: int | None = None) -> ModuliSet:
@@ -360,14 +345,8 @@ def _write_fixed(plan: Plan, given: Arguments) -> None:
 
 def _inner(plan: Plan, given: Arguments, mark: Any = None) -> Inner:
     """The exponents of a plan with inner scaling; None where it has another one."""
-    if not plan.scheme.scales_along_k:
-        return None
-    if given.inner is not None:
-        return given.inner, 1
-    exponents = inner_scaling.gaining_exponents(
-        given.a, given.b, mark, room=_room(plan)
-    )
-    return exponents, 1
+    exponents = exponents_of(plan, given, _room(plan), mark)
+    return None if exponents is None else (exponents, 1)
 
 
 def _room(plan: Plan) -> int:

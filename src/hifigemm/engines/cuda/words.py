@@ -3,7 +3,10 @@ multiplies, scales and rounds.
 
 The bits are those of the schemes on the model of the device's tensor cores. The record
 holds the bits that both operands lose in the words of each scheme, for every block;
-which bound holds, and which format of words was taken, follows from them. Words that
+which bound holds, and which format of words was taken, follows from them. Schemes that
+scale along k have words of A D and D**-1 B, with exponents of D that the device chooses;
+where the operands gain nothing by them they are zeros, and the words those of A and B.
+A word behind the losses of a record says if they were taken. Words that
 were made step by step are multiplied in the same order by the same unit, so that a
 product whose entries have to be certified has the bits of one that has not. Complex
 operands are embedded first; as real ones they do not mirror each other, and no half of
@@ -21,13 +24,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hifigemm.engine import Certificate
+from hifigemm.engine import SCALED_ALONG_K, Certificate
+from hifigemm.engines.cuda.along_k import bytes_outside, exponents_of
 from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of, is_triangle
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.kernels import double_words, native_gemm, word_gemm, words
 from hifigemm.engines.kernels.buffers import Buffer
 from hifigemm.engines.kernels.embedding import as_real
+from hifigemm.engines.kernels.inner_scaling import KEPT
 from hifigemm.engines.kernels.launch import cleared, empty
+from hifigemm.engines.kernels.vector_tiles import Inner
 from hifigemm.engines.library_product import library_matmul
 from hifigemm.formats import FORMATS, FP32
 from hifigemm.numerics.accumulation import Accumulation, of_tensor_core
@@ -42,6 +48,10 @@ from hifigemm.problem import Block, Problem
 _ROUNDINGS = {"fp16": ("nearest", "zero"), "bf16": ROUNDINGS, "tf32": ROUNDINGS}
 """Of words that the kernels make."""
 _MOST = words.ALL_LOSSES[1]
+_INNER = 2
+"""Where the record of a scheme that scales along k says if it did; words before it hold
+the losses.
+"""
 
 
 class WordScheme(Choice, Protocol):
@@ -179,10 +189,13 @@ class KernelSums:
 def steps(plan: Plan, model: TensorCoreModel) -> Steps | None:
     """The launches of a plan with scaled words, where the kernels have them."""
     p = plan.problem
-    if not p.k or plan.scheme.scales_along_k:
+    if not p.k:
         return None
+    # Rows of complex results are written as rows of real ones.
+    outside = partial(bytes_outside, plan) if plan.scheme.scales_along_k else None
+    steps_of = partial(Steps, contiguous_rows=p.is_complex, outside=outside)
     if plan.scheme.product == "fp32":
-        return _double_steps(plan)
+        return steps_of(_write_doubles) if _has_doubles(plan) else None
     if p.fmt is not FP32:
         return None
     if plan.verification is Verification.ON_DEVICE:
@@ -194,15 +207,29 @@ def steps(plan: Plan, model: TensorCoreModel) -> Steps | None:
     if not plan.scheme.scale:
         if plan.certifies:
             return None
-        return Steps(partial(_write_unscaled, sums), contiguous_rows=p.is_complex)
+        return steps_of(partial(_write_unscaled, sums))
     if not plan.certifies:
-        return Steps(partial(_write, sums), contiguous_rows=p.is_complex)
+        return steps_of(partial(_write, sums))
     if sums.pairs:  # what words lose says nothing of products of two low words
         return None
     certify = partial(_bound, plan, sums)
-    return Steps(
-        partial(_write, sums), record=2, certify=certify, contiguous_rows=p.is_complex
-    )
+    num_words = _INNER + int(plan.scheme.scales_along_k)
+    return steps_of(partial(_write, sums), record=num_words, certify=certify)
+
+
+def _inner(plan: Plan, given: Arguments, mark: Buffer | None = None) -> Inner | None:
+    """Exponents along k for the words of operands; None for schemes without.
+
+    Both components of a complex entry share one. `mark` is set to KEPT where the
+    operands gain by them.
+    """
+    p = plan.problem
+    width = 2 if p.is_complex else 1
+    batch, rows, cols = plan.block_shape
+    # Two bytes for each component of a block's operands: words take no less.
+    room = 2 * width * batch * (rows + cols) * p.k
+    exponents = exponents_of(plan, given, room, mark)
+    return None if exponents is None else (exponents, width)
 
 
 def _write_unscaled(sums: KernelSums, plan: Plan, given: Arguments) -> None:
@@ -213,11 +240,12 @@ def _write_unscaled(sums: KernelSums, plan: Plan, given: Arguments) -> None:
     """
     scheme = plan.scheme
     scaled_top = scheme.top_exponent(plan.problem)
+    inner = _inner(plan, given)
     for block in blocks_of(plan, given.out):
         x, y, out = as_real(*block.operands(given.a, given.b), given.out[block.entries])
         sides = (x, 2), (y, 1)
         multiply = _product_of_words(sums, plan, given, block, (x, y), out)
-        left, right = words.split_words(sides, scheme.splitting, None)
+        left, right = words.split_words(sides, scheme.splitting, None, inner=inner)
         if scheme.product == "fp16":
             multiply(left, right)
             continue
@@ -229,6 +257,7 @@ def _write_unscaled(sums: KernelSums, plan: Plan, given: Arguments) -> None:
             sides,
             scheme.splitting,
             scaled_top,
+            inner=inner,
             predicate=overflow,
             losses=has_overflow,
         )
@@ -257,18 +286,15 @@ def _product_of_words(
     )
 
 
-def _double_steps(plan: Plan) -> Steps | None:
-    """The launches of a plan of FP32 words, which the library multiplies in FP64.
+def _has_doubles(plan: Plan) -> bool:
+    """True for plans of FP32 words, which the library multiplies in FP64.
 
     Sums in blocks of k would be many short products.
     """
     scheme = plan.scheme
     is_blocked = plan.k_block < plan.problem.terms
-    if plan.certifies or is_blocked:
-        return None
-    if scheme.splitting.rounding not in double_words.ROUNDINGS:
-        return None
-    return Steps(_write_doubles, contiguous_rows=plan.problem.is_complex)
+    has_rounding = scheme.splitting.rounding in double_words.ROUNDINGS
+    return has_rounding and not (plan.certifies or is_blocked)
 
 
 def _write_doubles(plan: Plan, given: Arguments) -> None:
@@ -276,10 +302,11 @@ def _write_doubles(plan: Plan, given: Arguments) -> None:
     scheme = plan.scheme
     top = scheme.top_exponent(plan.problem) if scheme.scale else None
     pairs = scheme.pairs()
+    inner = _inner(plan, given)
     for block in blocks_of(plan, given.out):
         x, y, out = as_real(*block.operands(given.a, given.b), given.out[block.entries])
         left, right = double_words.split_doubles(
-            ((x, 2), (y, 1)), scheme.splitting, top
+            ((x, 2), (y, 1)), scheme.splitting, top, inner
         )
         shape = (len(pairs), *out.shape)
         products = empty(shape, torch.float64, out)
@@ -294,15 +321,20 @@ def _write(sums: KernelSums, plan: Plan, given: Arguments) -> None:
     """Block by block; the bits that words lose are noted where there is room for them,
     the most of all blocks.
     """
-    scheme, found = plan.scheme, None
+    scheme = plan.scheme
+    found = None
+    mark = None
     if given.record is not None:
         found = given.record.view(torch.int32)[:2]
+        mark = given.record[_INNER:]
+    inner = _inner(plan, given, mark)
     for block in blocks_of(plan, given.out):
         x, y, out = as_real(*block.operands(given.a, given.b), given.out[block.entries])
         made = words.split_words(
             ((x, 2), (y, 1)),
             scheme.splitting,
             scheme.top_exponent(plan.problem),
+            inner=inner,
             found=found,
         )
         multiply = _product_of_words(sums, plan, given, block, (x, y), out)
@@ -322,8 +354,16 @@ def _bound(plan: Plan, sums: KernelSums, record: Sequence[int]) -> Certificate:
     bound = float(
         plan.scheme.worst_case(sums.unit, plan.problem.terms, _lost(record, 0))
     )
+    notes = []
+    if plan.scheme.scales_along_k and record[_INNER] == KEPT:
+        notes = [SCALED_ALONG_K]
     return Certificate(
-        bound <= plan.target.r, plan.scheme, bound, plan.num_products, plan.k_block
+        bound <= plan.target.r,
+        plan.scheme,
+        bound,
+        plan.num_products,
+        plan.k_block,
+        notes=notes,
     )
 
 

@@ -152,9 +152,13 @@ SUMS = (
 what is loaded together. A vector of fewer entries than threads is loaded by each thread
 that needs it.
 """
-VECTOR_ENTRIES = {"fp16": 8192, "bf16": 4096, "tf32": 4096, "float32 slices": 8192, "float64 slices": 4096}
+VECTOR_ENTRIES = {
+    "fp16": 8192, "bf16": 4096, "tf32": 4096, "words along k": 4096,
+    "float32 slices": 8192, "float64 slices": 4096,
+}
 """Of a tile of vectors that is cut to words or slices: 64 or 32 in each thread, so that
-four programs share the registers of a multiprocessor.
+four programs share the registers of a multiprocessor, or three where TF32 words have
+exponents along k; with these, 64 entries would take 210 registers.
 """
 # fmt: on
 

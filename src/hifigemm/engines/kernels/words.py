@@ -10,6 +10,10 @@ The scaled entry is y = 2**(T - e) x with e the smallest integer such that |x| <
 the whole vector. FP32 holds y but for entries 2**-170 below the largest one, where TF32
 and BF16 words could see the difference: these entries are rounded to odd, which changes
 no later rounding. All other steps of the splitting are exact in FP32.
+
+With exponents d along k, see inner_scaling.py, x is 2**d_h x_h of a left and 2**-d_h x_h
+of a right operand. FP32 need not hold it: d is added to the exponents of entries, of
+which e is the largest one, and then to T - e.
 """
 
 # Kernels are untyped.
@@ -26,13 +30,17 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.common import power_of_two_single
+from hifigemm.engines.kernels.common import power_of_two, power_of_two_single
 from hifigemm.engines.kernels.launch import Launch, empty
 from hifigemm.engines.kernels.tiles import VECTOR_ENTRIES
 from hifigemm.engines.kernels.vector_tiles import (
     COUNTS,
     NOT_FINITE,
+    AlongK,
+    Inner,
     VectorTile,
+    along_k,
+    exponents_along_k,
     largest_magnitude,
     launch_both,
     load_tile,
@@ -55,6 +63,8 @@ format.
 """
 _INFINITE = tl.constexpr(0x7F800000)
 """Bits of an infinite float32; those of finite magnitudes lie below."""
+_BIAS = tl.constexpr(2048)
+"""e + d + 2048 > 0 for every exponent e of a float32 and every d."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,7 @@ class _Form:
     saturates: bool  # whether a word may exceed the largest number of its format
     counts: bool  # whether the bits that are lost are noted
     safe: int  # sum of exponents from which on nothing is lost
+    inner: AlongK
     tile: VectorTile
 
 
@@ -80,6 +91,29 @@ def _exponent(magnitude):
     subnormal = (magnitude.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 275
     e = tl.where(magnitude < 0x800000, subnormal, (magnitude >> 23) - 126)
     return tl.where(magnitude == 0, 0, e)
+
+
+@triton.jit
+def _sizes(magnitude, d, FORM: tl.constexpr):
+    """Integers in the order of 2**d |x|, 0 for zeros and `_INFINITE` for Inf and NaN.
+
+    They are bits of magnitudes, or with exponents along k biased exponents.
+    """
+    if FORM.inner.sign == 0:
+        return magnitude
+    else:
+        exponents = _exponent(magnitude) + d + _BIAS
+        sizes = tl.where(magnitude == 0, 0, exponents)
+        return tl.where(magnitude < _INFINITE, sizes, _INFINITE)
+
+
+@triton.jit
+def _exponent_of_size(size, FORM: tl.constexpr):
+    """Exponent of an entry from its size, 0 for a zero."""
+    if FORM.inner.sign == 0:
+        return _exponent(size)
+    else:
+        return tl.where(size == 0, 0, size - _BIAS)
 
 
 @triton.jit
@@ -99,6 +133,28 @@ def _scaled(x, s, ODD: tl.constexpr):
         bits = y.to(tl.int32, bitcast=True) - (tl.abs(back) > tl.abs(x)).to(tl.int32)
         y = (bits | (back != x).to(tl.int32)).to(tl.float32, bitcast=True)
     return y * power_of_two_single(s - first)
+
+
+@triton.jit
+def _scaled_apart(x, s, ODD: tl.constexpr):
+    """2**s x for exponents of entries, |2**s x| < 2**128, else as `_scaled`.
+
+    Without ODD, entries below 2**-124 may be any numbers below: they are no words.
+    """
+    if ODD:
+        # FP64 holds the product. Rounding to odd: as in `_scaled`.
+        exact = x.to(tl.float64) * power_of_two(tl.minimum(tl.maximum(s, -500), 500))
+        y = exact.to(tl.float32)
+        back = y.to(tl.float64)
+        bits = y.to(tl.int32, bitcast=True) - (tl.abs(back) > tl.abs(exact)).to(
+            tl.int32
+        )
+        return (bits | (back != exact).to(tl.int32)).to(tl.float32, bitcast=True)
+    else:
+        # Two powers of two that float32 holds. Zeros may have any exponent.
+        s = tl.minimum(tl.maximum(s, -252), 252)
+        first = tl.minimum(tl.maximum(s, -126), 126)
+        return x * power_of_two_single(first) * power_of_two_single(s - first)
 
 
 @triton.jit
@@ -156,10 +212,10 @@ def _store_words(y, target, word_stride, inside, FORM: tl.constexpr):
 
 
 @triton.jit
-def _smallest_magnitude(magnitude):
-    """Smallest nonzero magnitude of each vector less 1; -1 where all are zero."""
+def _smallest_size(sizes):
+    """Smallest nonzero size of each vector less 1; -1 where all are zero."""
     # Zeros become the largest unsigned number.
-    return tl.min((magnitude - 1).to(tl.uint32, bitcast=True), axis=1).to(
+    return tl.min((sizes - 1).to(tl.uint32, bitcast=True), axis=1).to(
         tl.int32, bitcast=True
     )
 
@@ -171,34 +227,40 @@ def _note_loss(smallest, largest, shift, loss, FORM: tl.constexpr):
     See `words.Words`. Rounding is monotonic, so the smallest entries stay the smallest.
     """
     has_entries = (smallest >= 0) & (largest < _INFINITE)
-    value = tl.where(has_entries, smallest + 1, 0).to(tl.float32, bitcast=True)
-    if FORM.scaled:
-        value = _scaled(value, shift, FORM.kind != "fp16")
-    # A scaled entry counts as 2**-149 at least, whose bits are 1.
-    bits = tl.maximum(value.to(tl.int32, bitcast=True), 1)
-    lost = tl.where(has_entries, FORM.safe + 1 - _exponent(bits), 0)
+    # A scaled entry counts as 2**-149 at least, whose bits are 1 and whose exponent is
+    # -148.
+    if FORM.inner.sign == 0:
+        value = tl.where(has_entries, smallest + 1, 0).to(tl.float32, bitcast=True)
+        if FORM.scaled:
+            value = _scaled(value, shift, FORM.kind != "fp16")
+        least = _exponent(tl.maximum(value.to(tl.int32, bitcast=True), 1))
+    else:
+        least = tl.maximum(smallest + 1 - _BIAS + shift, -148)
+    lost = tl.where(has_entries, FORM.safe + 1 - least, 0)
     # A maximum does not depend on the order of programs.
     tl.atomic_max(loss, 1 + tl.maximum(tl.max(lost, axis=0), 0), sem="relaxed")
 
 
 @triton.jit
-def _split_tile(operand, counts, program, k, pitch, top, FORM: tl.constexpr):
+def _split_tile(operand, counts, program, k, pitch, top, inner, FORM: tl.constexpr):
     """Words of a tile of an operand: block_v vectors times block_k entries along k."""
-    vectors, _, _ = counts
+    vectors, _, chunks = counts
+    d = exponents_along_k(inner, program % chunks, k, FORM)
     value, panel, chunk, z, v, h = load_tile(operand, counts, program, k, FORM)
     value = value.to(tl.float32)
     exists = v < vectors
     magnitude = value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    sizes = _sizes(magnitude, d, FORM)
     row = z * vectors + v
-    smallest = _smallest_magnitude(magnitude) if FORM.counts else 0
-    largest = largest_magnitude(magnitude, operand, counts, panel, row, exists, FORM)
+    smallest = _smallest_size(sizes) if FORM.counts else 0
+    largest = largest_magnitude(sizes, operand, counts, panel, row, exists, FORM)
     # In the stage "magnitudes" the largest magnitude is not known yet, and a second
     # launch does what follows. Vectors with an Inf or NaN are marked and count as 0.
     if FORM.tile.stage != "magnitudes":
         finite = largest < _INFINITE
         shift = tl.zeros_like(largest)
         if FORM.scaled:
-            shift = tl.where(finite, top - _exponent(largest), 0)
+            shift = tl.where(finite, top - _exponent_of_size(largest, FORM), 0)
         if FORM.counts:
             _note_loss(smallest, largest, shift, operand.loss, FORM)
         # The first tile of a vector writes its exponent.
@@ -209,7 +271,9 @@ def _split_tile(operand, counts, program, k, pitch, top, FORM: tl.constexpr):
                 mask=exists,
             )
         y = tl.where(finite[:, None], value, 0.0)
-        if FORM.scaled:
+        if FORM.inner.sign != 0:
+            y = _scaled_apart(y, shift[:, None] + d, FORM.kind != "fp16")
+        elif FORM.scaled:
             y = _scaled(y, shift[:, None], FORM.kind != "fp16")
         # Entries beyond k are zeros up to the pitch, and so are their words. No other
         # program writes to this tile's part of the planes.
@@ -251,13 +315,15 @@ def split_kernel(
     k,
     pitch,
     top,
+    inner,
     predicate,
     loss_from,
     loss_to,
     LEFT: tl.constexpr,
     RIGHT: tl.constexpr,
 ):
-    """Twin: numerics.words.Splitting.split of entries that are scaled by powers of two.
+    """Twin: numerics.words.Splitting.split of entries that are scaled by powers of two,
+    with `inner` first as by numerics.inner_scaling.scaled_along_k.
 
     A program makes one tile, of the left operand first, then of the right one. Nothing
     where the predicate does not hold.
@@ -269,7 +335,14 @@ def split_kernel(
     program = tl.program_id(0)
     if program < programs:
         _split_tile(
-            left, (left_vectors, left_total, left_chunks), program, k, pitch, top, LEFT
+            left,
+            (left_vectors, left_total, left_chunks),
+            program,
+            k,
+            pitch,
+            top,
+            inner,
+            LEFT,
         )
     else:
         _split_tile(
@@ -279,6 +352,7 @@ def split_kernel(
             k,
             pitch,
             top,
+            inner,
             RIGHT,
         )
 
@@ -323,6 +397,7 @@ def split_words(
     splitting: Splitting,
     top: int | None,
     *,
+    inner: Inner | None = None,
     found: torch.Tensor | None = None,
     predicate: torch.Tensor | None = None,
     losses: tuple[int, int] = ALL_LOSSES,
@@ -340,6 +415,9 @@ def split_words(
         word holds gets one word, which is exact where no bits are lost.
     top : int or None
         T: scaled entries lie below 2**T. None does not scale; words then saturate.
+    inner : (int32 tensor, 1 or 2), optional
+        The words are those of A D or D**-1 B, D = diag(2**d). No entry of these is
+        subnormal in float64 or as large as 2**128.
     found : int32 tensor, shape (2,), or None
         Zeros, where the bits that operands lose are noted; None does not count them.
     predicate : int32 tensor, shape (2,), or None
@@ -354,8 +432,9 @@ def split_words(
         splitting.fmt is FP16 and splitting.rounding == "nearest-away"
     ):
         raise ValueError(f"no words on the device for {splitting}")
+    kind = splitting.fmt.name if inner is None else "words along k"
     sides = [
-        side_of(x, axis, k_pitch(x.shape[axis]), VECTOR_ENTRIES[splitting.fmt.name])
+        side_of(x, axis, k_pitch(x.shape[axis]), VECTOR_ENTRIES[kind])
         for x, axis in operands
     ]
     k = sides[0].k
@@ -365,7 +444,7 @@ def split_words(
     words = []
     tensors = []
     forms = []
-    for i, ((x, _), side) in enumerate(zip(operands, sides, strict=True)):
+    for i, ((x, axis), side) in enumerate(zip(operands, sides, strict=True)):
         splitting_of_x = splitting
         if _one_word(x.dtype, splitting.fmt):
             splitting_of_x = replace(splitting, num_words=1)
@@ -378,7 +457,10 @@ def split_words(
         words.append(Words(planes, exponents, found, k, splitting_of_x))
         target = planes.view(torch.int16) if splitting.fmt is BF16 else planes
         tensors.append((x, target, exponents, exponents if found is None else found[i]))
-        forms.append(_form_of(splitting_of_x, top, found is not None, side.tile))
+        exponents_of_x = along_k(inner, axis)
+        forms.append(
+            _form_of(splitting_of_x, top, found is not None, exponents_of_x, side.tile)
+        )
     launch_both(
         _split,
         sides,
@@ -388,6 +470,7 @@ def split_words(
         k,
         k_pitch(k),
         top or 0,
+        None if inner is None else inner[0],
         predicate,
         *losses,
     )
@@ -396,7 +479,11 @@ def split_words(
 
 @lru_cache(maxsize=1024)
 def _form_of(
-    splitting: Splitting, top: int | None, counts: bool, tile: VectorTile
+    splitting: Splitting,
+    top: int | None,
+    counts: bool,
+    inner: AlongK,
+    tile: VectorTile,
 ) -> _Form:
     scaled = top is not None
     name = splitting.fmt.name
@@ -409,6 +496,7 @@ def _form_of(
         saturates=not scaled or (top or 0) > _LARGEST_TOP[name],
         counts=counts,
         safe=safe_exponent(splitting, FLOOR),
+        inner=inner,
         tile=tile,
     )
 
