@@ -356,9 +356,9 @@ def _corrected_kernel(
         plane_left = pitch.to(tl.int64) * left.vectors
         plane_right = pitch.to(tl.int64) * right.vectors
         if KIND.sums == "blocked":
-            # P is the chain of all pairs for a block of `turn` terms.
-            for first in range(begin, end, turn):
-                last = tl.minimum(first + turn, end)
+            # P is the chain of all pairs for `turn` blocks of k.
+            for first in range(begin, end, turn * BLOCK_K):
+                last = tl.minimum(first + turn * BLOCK_K, end)
                 main = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
                 for i in tl.static_range(PAIRS):
                     left_word = left_high + plane_left * KIND.pairs[i][0]
@@ -830,7 +830,7 @@ def _launch_plain(
         loss_from,
         loss_to,
         max(left.k, 1),
-        turn,
+        turn // tile.block_k,
         pitch,
         tiles_m,
         tiles_n,
