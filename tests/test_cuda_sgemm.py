@@ -135,7 +135,7 @@ def test_long_positive_sums_are_added_outside_the_unit(
 
 @pytest.mark.parametrize("product", ["fp16", "tf32"])
 def test_error_of_positive_data_stays_within_the_bound(product, model):
-    """k = 65536."""
+    """k = 65536, in spans of 4096 where they are added outside the unit."""
     from hifigemm.engines.cuda.words import unit_of
 
     rng = np.random.default_rng(2)
@@ -143,14 +143,37 @@ def test_error_of_positive_data_stays_within_the_bound(product, model):
     exact = a.astype(np.float64) @ b.astype(np.float64)
     largest = []
     for scheme in (hg.Corrected(product), hg.Corrected(product, accumulate="chained")):
-        error = np.abs(
-            hg.matmul(*on_gpu(a, b), scheme=scheme).cpu().numpy() / exact - 1
-        )
-        assert (
-            error.max() <= scheme.worst_case(unit_of(model, product), 65536) + 2.0**-24
-        )
+        c, report = hg.matmul(*on_gpu(a, b), scheme=scheme, return_report=True)
+        error = np.abs(c.cpu().numpy() / exact - 1)
+        unit = unit_of(model, product)
+        span = 4096 if scheme.adds_outside else 0
+        bound = scheme.worst_case(unit, 65536, 0, span)
+        assert report.bound == pytest.approx(bound, rel=1e-12)
+        assert error.max() <= bound + 2.0**-24
         largest.append(error.max())
     assert largest[1] > 20 * largest[0]
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        hg.Corrected(),
+        hg.Corrected("tf32", scale=False),
+        hg.Multiword("bf16", 3, 6, accumulate="blocked"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("family", ["uniform", "phi_4", "full_range", "largest"])
+def test_spans_of_a_long_k_have_the_bits_of_the_model(
+    scheme, family, engine, make_pair
+):
+    a, b = make_pair(family, 3, 2**15 + 70, 5, np.float32)
+    a = a.copy()
+    a[1, 30000] = np.inf
+    with np.errstate(all="ignore"):
+        want = hg.matmul(a, b, scheme=scheme, engine=engine)
+    found = hg.matmul(*on_gpu(a, b), scheme=scheme)
+    np.testing.assert_array_equal(found.cpu().numpy(), want)
 
 
 @pytest.mark.parametrize("scheme", [hg.Corrected(), hg.Corrected("tf32")], ids=str)

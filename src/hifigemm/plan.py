@@ -175,6 +175,9 @@ class Plan(Shown):
         How it is known that the bound holds.
     k_block : int
         Terms that are added at a time.
+    k_span : int
+        Terms of a part of k whose rounded sum is made by itself, before the sums of all
+        parts are added; 0 where all terms are one part.
     workspace : int
         Bytes beside operands and result.
     engine, reason : str
@@ -203,6 +206,9 @@ class Plan(Shown):
     blocking: Blocking = Blocking()
     # what is made of exact sums, by programs that round so
     rounding: Rounding = NEAREST
+    # Terms of a span of k, see numerics.spans; 0 for all terms. A plan for another shape
+    # keeps it, as its bound counts the sums of spans.
+    k_span: int = 0
 
     @cached_property
     def spec(self) -> ProductSpec:
@@ -270,6 +276,7 @@ class Plan(Shown):
             "bound": float(self.bound),
             "verification": self.verification.value,
             "k_block": self.k_block,
+            "k_span": self.k_span,
             "workspace": self.workspace,
             "engine": self.engine,
             "reason": self.reason,
@@ -282,6 +289,9 @@ class Plan(Shown):
         if bound > self.target.r:
             accepted = self.target.accepts(bound)
             accuracy += f": the worst case of a native product{accepted}"
+        k_block = str(self.k_block)
+        if self.k_span:
+            k_block += f", in spans of {self.k_span}"
         strassen = ""
         if self.blocking.in_halves:
             strassen = ", each of seven halves for eight (Strassen)"
@@ -292,7 +302,7 @@ class Plan(Shown):
             ("scheme", ", else ".join(map(str, (self.scheme, *self.alternatives)))),
             ("products", f"{self.num_products} x {product}{strassen}"),
             ("engine", self.engine),
-            ("k_block", str(self.k_block)),
+            ("k_block", k_block),
             ("blocks", " x ".join(map(str, self.block_shape))),
             ("workspace", f"{self.workspace / 2**20:.1f} MiB"),
             ("reason", self.reason),

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hifigemm import AccuracyError, gemm, matmul, prepare
+from hifigemm import AccuracyError, gemm, make_plan, matmul, prepare
 from hifigemm.accuracy import NO_PROMISE, Target
 from hifigemm.engine import SCALED_ALONG_K
 from hifigemm.engines import engine_for
@@ -126,6 +126,124 @@ def test_bounds_count_the_roundings_that_terms_go_through(scheme, engine):
                 for inside, outside in each
             )
             assert largest / UP <= stated <= largest * UP
+
+
+CUT = [
+    Corrected("fp16"),
+    Corrected("tf32", block=16),
+    Corrected("fp16", block=24),
+    Multiword("fp16", 1, 1, accumulate="blocked", block=48),
+    Multiword("bf16", 3, 6, accumulate="blocked", block=16),
+    Multiword("tf32", 2, 4, accumulate="blocked", block=32),
+]
+"""Schemes that add outside the unit, so that a long k of few entries is cut."""
+
+
+@pytest.mark.parametrize("scheme", CUT, ids=str)
+@pytest.mark.parametrize("engine", ["numpy", "simulated-h100"])
+@pytest.mark.parametrize(("k", "blocks"), [(500, 1), (500, 2), (700, 3), (999, 5)])
+def test_bounds_count_the_additions_of_spans(scheme, engine, k, blocks):
+    engine = engine_for(engine)
+    problem = Problem(1, 1, 1, k, np.dtype("float32"))
+    unit = scheme.unit_on(engine, problem)
+    span = blocks * scheme.block_length(unit, k)
+    assert span < k
+    plan = scheme.plan(problem, NO_PROMISE, engine, None, scheme)
+    plan = replace(plan, k_span=span)
+    words = np.array(
+        [1000 * p + h for p in range(scheme.splitting.num_words) for h in range(k)]
+    )
+    counting = CountingEngine(unit)
+    made = scheme.sum_products(
+        plan, words[None, None], words[None, :, None], counting
+    ).terms
+    errors = scheme.pair_errors(unit, k, span)
+    assert Counter((p, q) for p, q, _ in made) == dict.fromkeys(errors, k)
+    assert counting.steps == len(errors) * steps_in_blocks(unit, k, plan.k_block)
+    for pair, stated in errors.items():
+        largest = max(
+            growth((unit.error, inside), (unit.accumulator.u, outside))
+            for inside, outside in {made[term] for term in made if term[:2] == pair}
+        )
+        assert largest / UP <= stated <= largest * UP
+
+
+def test_only_sums_outside_the_unit_are_cut():
+    engine = engine_for("simulated-h100")
+    long = Problem(1, 5, 7, 2**16, np.dtype("float32"))
+    wide = Problem(1, 5000, 7000, 2**16, np.dtype("float32"))
+    for scheme in SCHEMES:
+        plan = scheme.plan(long, NO_PROMISE, engine, None, scheme)
+        is_cut = getattr(scheme, "accumulate", "") in ("outside", "blocked")
+        assert bool(plan.k_span) == is_cut == scheme.adds_outside
+        assert plan.k_span % plan.k_block == 0
+        assert ("in spans of" in str(plan)) == is_cut
+        assert plan.to_dict()["k_span"] == plan.k_span
+        assert not scheme.plan(wide, NO_PROMISE, engine, None, scheme).k_span
+    double = replace(long, dtype=np.dtype("float64"))
+    sums = Multiword("fp32", 2, 3, accumulate="blocked")
+    assert not sums.plan(double, NO_PROMISE, engine, None, sums).k_span
+
+
+def test_spans_are_added_in_their_order():
+    """The first span sums to 2**24, each other one to 1, which it absorbs."""
+    k = 2**15
+    for scheme in (Corrected(), Multiword("fp16", 1, 1, accumulate="blocked")):
+        plan = make_plan(*ones(k), scheme=scheme)
+        a, b = ones(k)
+        a[0, :: plan.k_span] = b[:: plan.k_span, 0] = 1.0
+        a[0, 0] = b[0, 0] = 2.0**12
+        assert matmul(a, b, scheme=scheme) == 2.0**24
+        assert matmul(a[:, ::-1], b[::-1], scheme=scheme) == 2.0**24 + 8
+
+
+def ones(k):
+    """A row and a column of zeros."""
+    return np.zeros((1, k), np.float32), np.zeros((k, 1), np.float32)
+
+
+@pytest.mark.parametrize("scheme", CUT[:2] + CUT[4:5], ids=str)
+@pytest.mark.parametrize(
+    "family", ["uniform", "phi_4", "sparse", "nearly_cancelling", "span_60"]
+)
+def test_the_bound_of_spans_holds(scheme, family, make_pair):
+    a, b = make_pair(family, 2, 2**15 + 70, 2, np.float32)
+    c, report = matmul(a, b, scheme=scheme, engine="simulated-h100", return_report=True)
+    assert meets_promise(c, a, b, report.bound).all()
+
+
+def test_sums_of_positive_terms_keep_the_bound_of_spans():
+    """A tensor core truncates: errors of positive terms add up."""
+    rng = np.random.default_rng(0)
+    k = 2**16
+    a, b = (rng.uniform(0.5, 1, shape).astype(np.float32) for shape in ((2, k), (k, 2)))
+    for scheme in CUT[:2]:
+        c, report = matmul(
+            a, b, scheme=scheme, engine="simulated-h100", return_report=True
+        )
+        assert meets_promise(c, a, b, report.bound).all()
+        unit = engine_for("simulated-h100").accumulation(scheme.splitting.fmt)
+        errors = scheme.pair_errors(unit, k, 4096)
+        assert report.bound == relative_error(scheme.splitting, errors)
+        assert report.bound < scheme.worst_case(unit, k) / 4
+
+
+@pytest.mark.parametrize("scheme", [Corrected(), CUT[4]], ids=str)
+def test_the_spans_of_a_plan_stay_for_other_shapes_and_blocks(scheme):
+    """Its bound counts them."""
+    rng = np.random.default_rng(1)
+    k, engine = 500, "simulated-h100"
+    a = rng.uniform(0, 1, (3, k)).astype(np.float32)
+    b = rng.uniform(0, 1, (k, 5)).astype(np.float32)
+    plan = make_plan(a, b, scheme=scheme, engine=engine)
+    assert not plan.k_span
+    cut = replace(plan, k_span=64)
+    whole = matmul(a, b, plan=cut, engine=engine)
+    assert (whole != matmul(a, b, plan=plan, engine=engine)).any()
+    part = matmul(a[:1], b[:, 2:4], plan=cut, engine=engine)
+    np.testing.assert_array_equal(part, whole[:1, 2:4])
+    small = matmul(a, b, plan=cut, engine=engine, workspace=2**17)
+    np.testing.assert_array_equal(small, whole)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from hifigemm.engines.kernels.tiles import (
     waves,
 )
 from hifigemm.numerics.rounded_sums import form_for
+from hifigemm.numerics.spans import span_length
 from hifigemm.problem import Problem
 
 SIZES = (256, 512, 1024, 2048, 4096)
@@ -27,6 +28,8 @@ _LOOK = 3e-5
 """Seconds that products with an error ratio take beyond passes, products and launches:
 10 to 55 us on an H200 at n = 1024 to 2048, the idle launches of larger counts included.
 """
+_BLOCK = 64
+"""Terms of a block of k of FP16 words, which a device takes first."""
 _FROM_MEMORY = 0.7
 """Share of the bytes of a pass over memory that no cache holds. Fitted with
 `_ARITHMETIC` to the residues and the reconstruction of 14 and 15 moduli at n = 2048 and
@@ -177,13 +180,15 @@ class Rates:
             rate = 2 * self.words
             entry_bytes = 4
 
-        # The product by the quickest tile.
-        shape = ProductShape(p.m, p.n, p.k, p.batch)
+        # The product by the quickest tile, where k is cut into spans as many planes.
+        span = span_length(p.m, p.n, p.k, _BLOCK) or p.k
+        spans = -(-p.k // max(span, 1))
+        shape = ProductShape(p.m, p.n, span, p.batch * spans)
         seconds_of_tiles = []
         for tile, share in TILES["words"].items():
             if tile.kernel == "hopper":
                 num_tiles = self.num_sms * waves(tile, shape, self.num_sms)
-                operations = 2 * p.k * num_tiles * tile.area
+                operations = 2 * span * num_tiles * tile.area
                 seconds_of_tiles.append(operations / (rate * share))
         # Embedded matrices do not mirror each other.
         share_of_tiles = 1.0 if problem.is_complex else _share_of_tiles(p)
@@ -191,8 +196,12 @@ class Rates:
 
         operand_bytes = entry_bytes * (p.m * p.k + p.k * p.n)
         nbytes = p.batch * (operand_bytes + 4 * p.m * p.n) + embedding
+        launches = 6 * self.launch
+        if spans > 1:
+            nbytes += p.batch * 8 * spans * p.m * p.n
+            launches += self.launch
         passes = 4 / 3 * nbytes / self.bandwidth
-        return product + passes + 6 * self.launch + self._mirror_seconds(problem)
+        return product + passes + launches + self._mirror_seconds(problem)
 
     def _mirror_seconds(self, p: Problem) -> float:
         """Reading one triangle of a result and writing the other, for results that are

@@ -148,9 +148,10 @@ class WordSums(Protocol):
         """
 
 
-def word_sums(scheme: Any, k: int) -> WordSums | None:
+def word_sums(scheme: Any, k: int, span: int = 0) -> WordSums | None:
     """Kernel that adds all products of a scheme's words for this k, or None.
 
-    With None, as here, the products are made one by one; an engine may have a kernel.
+    k is cut into spans of so many terms, 0 for none. With None, as here, the products
+    are made one by one; an engine may have a kernel.
     """
     return None

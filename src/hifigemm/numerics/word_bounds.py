@@ -9,7 +9,10 @@ and the unit errs by at most c_pq |A_p||B_q| for each pair that is multiplied, c
 the number of roundings that its terms go through: an error of eps (|C| + sum |x|) in a
 step can be shared out as a factor 1 + theta, |theta| <= eps, for C and for each x, so a
 term that goes through N steps carries N factors (`growth`). To first order this is
-((p + 1) u**p + c u_acc) |A||B| of [FHLMM23].
+((p + 1) u**p + c u_acc) |A||B| of [FHLMM23]. Where k is cut into S spans
+(numerics.spans), a term goes through the steps of its own span and through S - 1
+additions at most, T = ((T_1 + T_2) + T_3) + ..., each with a factor of the
+accumulator's unit roundoff; T_1, which goes through all of them, has a whole span.
 
 Every matrix X above is majorised row by row (column by column for B) as
 |X| <= relative |A| + absolute (`Majorant`). `absolute` is the amount that over- and
@@ -200,12 +203,14 @@ def word_error(
     accumulation: Accumulation,
     k: int,
     steps: int | None = None,
+    spans: int = 1,
 ) -> WordError:
     """Error bound of a block of C for words of these facts.
 
     `pair_errors` gives c_pq for the pairs that are multiplied, all in `accumulation`. k
     is the length of the sums, and `steps` the number of steps of one of them where that
-    is not the number for all of k at once.
+    is not the number for all of k at once. The sums of low words are scaled back in
+    each of the `spans` of k.
     """
     has_remainders = bool(left.inexact.any()), bool(right.inexact.any())
     relative = relative_error(splitting, pair_errors, has_remainders)
@@ -222,7 +227,7 @@ def word_error(
     # All steps of all sums may lose `tiny`, and every rounding here `LEAST`.
     if steps is None:
         steps = accumulation.steps(k)
-    steps = steps * len(pair_errors) + 1
+    steps = steps * len(pair_errors) + spans
     with np.errstate(over="ignore", invalid="ignore"):
         absolute = _absolute_error(left, right, splitting, pair_errors, k)
         tiny = steps * accumulation.tiny * (1.0 + max(pair_errors.values()))

@@ -364,6 +364,7 @@ def _words_plan(
         reason=reason,
         alternatives=choices[1:],
         blocking=blocking,
+        k_span=first.span_length(p, unit),
     )
 
     # Its program says how much memory it takes.

@@ -9,13 +9,15 @@ Idea
     FP32 to nearest, because the unit truncates its sums; the corrections are chained in
     an accumulator of their own, small enough for that to do no harm, block by block:
     A_lo B_hi, then A_hi B_lo, so that a kernel loads each block once. A_lo B_lo lies
-    below FP32 and is dropped.
+    below FP32 and is dropped. A long k of a small result is cut into spans
+    (numerics/spans.py): C is the sum of theirs, added in FP32 in their order.
 Notation
     s = 11 for FP16, so that A_lo does not underflow, and 0 for TF32; u = 2**-11; b the
-    length of a block.
+    length of a block, S the number of spans.
 Exact when
-    Never. |C - AB| <= (eps_b + (k / b) 2**-24 + 3 u**2 + 4 u eps_k) |A||B| to first
-    order, eps the error of a sum in the unit; in full in numerics/word_bounds.py.
+    Never. |C - AB| <= (eps_b + (k / (S b) + S) 2**-24 + 3 u**2 + 4 u eps_(k / S)) |A||B|
+    to first order, eps the error of a sum in the unit; in full in
+    numerics/word_bounds.py.
 Cost
     3 products.
 References
@@ -118,21 +120,29 @@ class Corrected(WordScheme):
         """b, the length of a block."""
         return self.block or BLOCK[self.product]
 
-    def pair_errors(self, unit: Accumulation, k: int) -> dict[Pair, float]:
+    @property
+    def adds_outside(self) -> bool:
+        """True unless the main product is "chained"."""
+        return self.accumulate == "outside"
+
+    def pair_errors(
+        self, unit: Accumulation, k: int, span: int = 0
+    ) -> dict[Pair, float]:
         """c_pq of numerics.word_bounds: the corrections, then the main product.
 
         The corrections are chained, the main product is summed in blocks; all go
-        through the addition at the end.
+        through the addition at the end, and through those of the spans of k.
         """
         block = self.interval
         outside = unit.accumulator.u
-        chain = steps_in_blocks(unit, k, block)
-        one_block = unit.steps(min(k, block))
-        end = (outside, 1)
+        terms = span or k
+        chain = steps_in_blocks(unit, terms, block)
+        one_block = unit.steps(min(terms, block))
+        end = (outside, -(-k // terms))
 
         main = growth((unit.error, chain), end)
-        if self.accumulate == "outside":
-            additions = -(-k // block) - 1
+        if self.adds_outside:
+            additions = -(-terms // block) - 1
             main = growth((unit.error, one_block), (outside, additions), end)
         return {
             (1, 0): growth((unit.error, 2 * chain), end),
@@ -145,19 +155,21 @@ class Corrected(WordScheme):
         """Inner length after which the main product starts anew."""
         return min(k, self.interval) if self.accumulate == "outside" else k
 
-    def sum_products(self, plan: Plan, a: Array, b: Array, engine: Engine) -> Array:
+    def sum_span(
+        self, plan: Plan, a: Array, b: Array, engine: Engine, start: int, stop: int
+    ) -> Array:
         """The main product and its corrections, as the module docstring says."""
         fmt = self.splitting.fmt
         k = plan.problem.terms
         main: Any = None
         correction: Any = None
         with np.errstate(over="ignore", invalid="ignore"):
-            for start in range(0, k, self.interval):
-                stop = start + self.interval
-                high_a = word(a, 0, k, left=True, start=start, stop=stop)
-                low_a = word(a, 1, k, left=True, start=start, stop=stop)
-                high_b = word(b, 0, k, left=False, start=start, stop=stop)
-                low_b = word(b, 1, k, left=False, start=start, stop=stop)
+            for first in range(start, stop, self.interval):
+                last = min(first + self.interval, stop)
+                high_a = word(a, 0, k, left=True, start=first, stop=last)
+                low_a = word(a, 1, k, left=True, start=first, stop=last)
+                high_b = word(b, 0, k, left=False, start=first, stop=last)
+                low_b = word(b, 1, k, left=False, start=first, stop=last)
 
                 # Both corrections go on in one accumulator.
                 correction = engine.rounded_product(fmt, low_a, high_b, correction)

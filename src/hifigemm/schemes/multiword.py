@@ -13,7 +13,8 @@ Exact when
     numerics/word_bounds.py. c is about k u_acc for "chained" (all products and all of k
     through one accumulator) and "separate" (one accumulator a product, added outside),
     and about (b + k / b) u_acc for "blocked": blocks of b inside the unit, their sums
-    added outside to nearest [BHM20]. Tensor cores truncate their sums, always towards
+    added outside to nearest [BHM20], with a long k of a small result in spans, whose
+    sums are added last (numerics/spans.py). Tensor cores truncate their sums, always towards
     zero, so errors add up for positive data: at k = 4096 they reach a sixth of the
     bound on the model of the H100.
 Cost
@@ -134,17 +135,28 @@ class Multiword(WordScheme):
                 pairs.append((i, diagonal - i))
         return pairs
 
-    def pair_errors(self, unit: Accumulation, k: int) -> dict[Pair, float]:
+    @property
+    def adds_outside(self) -> bool:
+        """True for "blocked" sums of words that tensor cores multiply.
+
+        FP32 words are multiplied in FP64 by a library, which cuts k as it likes.
+        """
+        return self.accumulate == "blocked" and self.product != "fp32"
+
+    def pair_errors(
+        self, unit: Accumulation, k: int, span: int = 0
+    ) -> dict[Pair, float]:
         """c_pq of numerics.word_bounds for each pair, smallest products first.
 
         The product of a pair goes through its own steps and, as a part of C, through
-        the steps of all pairs after it.
+        the steps of all pairs after it, and through the additions of blocks and spans.
         """
         pairs = self.pairs()
         outside = unit.accumulator.u
         block = self.block_length(unit, k)
         steps = unit.steps(block)
-        num_blocks = -(-k // block)
+        terms = span or k
+        outer_additions = -(-terms // block) - 1 + -(-k // terms) - 1
         errors = {}
         for j, pair in enumerate(pairs):
             remaining = len(pairs) - j
@@ -154,7 +166,7 @@ class Multiword(WordScheme):
                 errors[pair] = growth((unit.error, steps), (outside, additions))
             else:
                 inside = (unit.error, steps * remaining)
-                errors[pair] = growth(inside, (outside, num_blocks - 1))
+                errors[pair] = growth(inside, (outside, outer_additions))
         return errors
 
     def block_length(self, unit: Accumulation, k: int) -> int:
@@ -172,18 +184,20 @@ class Multiword(WordScheme):
         length = 2 ** (ceil_log2(max(math.ceil(square), 1)) // 2)
         return min(k, max(unit.block, length))
 
-    def sum_products(self, plan: Plan, a: Array, b: Array, engine: Engine) -> Array:
+    def sum_span(
+        self, plan: Plan, a: Array, b: Array, engine: Engine, start: int, stop: int
+    ) -> Array:
         """The sum of the products of pairs of words, as the module docstring says."""
         fmt = self.splitting.fmt
         k = plan.problem.terms
         total: Array | None = None
-        for start in range(0, k, plan.k_block):
-            stop = start + plan.k_block
+        for first in range(start, stop, plan.k_block):
+            last = min(first + plan.k_block, stop)
             # The products of one block of terms go into one sum.
             block_sum: Array | None = None
             for p, q in self.pairs():
-                x = word(a, p, k, left=True, start=start, stop=stop)
-                y = word(b, q, k, left=False, start=start, stop=stop)
+                x = word(a, p, k, left=True, start=first, stop=last)
+                y = word(b, q, k, left=False, start=first, stop=last)
                 if self.accumulate == "separate":
                     block_sum = _add(block_sum, engine.rounded_product(fmt, x, y))
                 else:

@@ -36,6 +36,7 @@ from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.estimates import nonzeros
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.scaling import Scale
+from hifigemm.numerics.spans import span_length
 from hifigemm.numerics.word_bounds import (
     Pair,
     WordError,
@@ -87,35 +88,56 @@ class WordScheme(Scheme):
         """How entries become words."""
         raise NotImplementedError
 
-    def pair_errors(self, unit: Accumulation, k: int) -> dict[Pair, float]:
-        """c_pq of numerics.word_bounds for each pair that is multiplied.
+    @property
+    def adds_outside(self) -> bool:
+        """True if the sums of blocks of k are added outside the unit.
 
-        Pairs with the smallest products come first.
+        Only then a long k may be cut into spans: other sums are defined as one
+        accumulation over all of k.
         """
         raise NotImplementedError
 
-    def worst_case(self, unit: Accumulation, k: int, lost: int = 0) -> float:
+    def span_length(self, problem: Problem, unit: Accumulation) -> int:
+        """Number of terms of a span of k, see numerics.spans; 0 for all of k."""
+        if not self.adds_outside:
+            return 0
+        columns = problem.n * (2 if problem.is_complex else 1)
+        terms = max(problem.terms, 1)
+        return span_length(problem.m, columns, terms, self.block_length(unit, terms))
+
+    def pair_errors(
+        self, unit: Accumulation, k: int, span: int = 0
+    ) -> dict[Pair, float]:
+        """c_pq of numerics.word_bounds for each pair that is multiplied.
+
+        Pairs with the smallest products come first. Sums over `span` terms are added at
+        the end, 0 where all of k is one sum; so it is below.
+        """
+        raise NotImplementedError
+
+    def worst_case(
+        self, unit: Accumulation, k: int, lost: int = 0, span: int = 0
+    ) -> float:
         """r for scaled float32 operands that lose `lost` bits together.
 
         See numerics.word_bounds.relative_error_at.
         """
-        return relative_error_at(
-            self.splitting, partial(self.pair_errors, k=k), unit, lost
-        )
+        errors = partial(self.pair_errors, k=k, span=span)
+        return relative_error_at(self.splitting, errors, unit, lost)
 
-    def most_lost(self, unit: Accumulation, k: int, r: float) -> int:
+    def most_lost(self, unit: Accumulation, k: int, r: float, span: int = 0) -> int:
         """Bits that scaled float32 operands may lose together while r holds.
 
         -1 if r does not even hold for operands that lose none.
         """
-        return _most_lost(self, unit, k, r)
+        return _most_lost(self, unit, k, r, span)
 
-    def exact_words_bound(self, unit: Accumulation, k: int) -> float:
+    def exact_words_bound(self, unit: Accumulation, k: int, span: int = 0) -> float:
         """r for operands whose entries are single words of the format.
 
         None of these words may be subnormal after the scaling.
         """
-        return self.pair_errors(unit, k)[0, 0]
+        return self.pair_errors(unit, k, span)[0, 0]
 
     def block_length(self, unit: Accumulation, k: int) -> int:
         """Inner length of a sum inside the unit."""
@@ -138,8 +160,22 @@ class WordScheme(Scheme):
     def sum_products(self, plan: Plan, a: Array, b: Array, engine: Engine) -> Array:
         """The sum of the products of pairs of words, in the accumulator's format.
 
-        a and b hold the words one after the other along k, see `word`.
+        a and b hold the words one after the other along k, see `word`. The sums of
+        spans of k are added in their order.
         """
+        k = plan.problem.terms
+        span = plan.k_span or k
+        total: Array = self.sum_span(plan, a, b, engine, 0, span)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(span, k, span):
+                stop = min(start + span, k)
+                total = total + self.sum_span(plan, a, b, engine, start, stop)
+        return total
+
+    def sum_span(
+        self, plan: Plan, a: Array, b: Array, engine: Engine, start: int, stop: int
+    ) -> Array:
+        """The sum of the products of pairs of words over terms start to stop."""
         raise NotImplementedError
 
     def plan(
@@ -169,7 +205,8 @@ class WordScheme(Scheme):
         # Even operands that are exact words have this bound.
         unit = self.unit_on(engine, problem)
         terms = max(problem.terms, 1)
-        errors = self.pair_errors(unit, terms)
+        span = self.span_length(problem, unit)
+        errors = self.pair_errors(unit, terms, span)
         exact_words_bound = relative_error(self.splitting, errors, (False, False))
         if exact_words_bound > target.r and problem.terms:
             raise AccuracyError(
@@ -194,6 +231,7 @@ class WordScheme(Scheme):
             verification=verification,
             bound=target.r,
             reason=reason,
+            k_span=span,
         )
 
     def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
@@ -266,7 +304,8 @@ class WordScheme(Scheme):
         unit = self.unit_on(engine, problem)
 
         # One kernel for all pairs of words if the engine has it, else pair by pair.
-        sums_by_kernel = engine.override(word_sums)(self, problem.terms)
+        span = plan.k_span
+        sums_by_kernel = engine.override(word_sums)(self, problem.terms, span)
         if sums_by_kernel is None:
             sums = self.sum_products(plan, left.planes, right.planes, engine)
         else:
@@ -279,10 +318,11 @@ class WordScheme(Scheme):
                 _facts(left),
                 _facts(right),
                 self.splitting,
-                self.pair_errors(unit, problem.terms),
+                self.pair_errors(unit, problem.terms, span),
                 unit,
                 problem.terms,
                 steps_in_blocks(unit, problem.terms, plan.k_block),
+                spans=-(-problem.terms // span) if span else 1,
             )
             certified, bound = _certified_entries(
                 plan, left, right, engine, error, certified
@@ -331,10 +371,12 @@ def word(
 
 
 @lru_cache(maxsize=1024)
-def _most_lost(scheme: WordScheme, unit: Accumulation, k: int, r: float) -> int:
+def _most_lost(
+    scheme: WordScheme, unit: Accumulation, k: int, r: float, span: int
+) -> int:
     """See `WordScheme.most_lost`."""
     for lost in range(23, -1, -1):  # float32 has 24 bits
-        if scheme.worst_case(unit, k, lost) <= r:
+        if scheme.worst_case(unit, k, lost, span) <= r:
             return lost
     return -1
 

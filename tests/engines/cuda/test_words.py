@@ -5,6 +5,7 @@ test_cuda_sgemm.py tests their bits.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -689,11 +690,92 @@ def test_a_record_says_which_words_were_taken(lost, engine, costs):
         assert found.bound <= plan.bound
 
 
+CUT = [
+    hg.Corrected(),
+    hg.Corrected("tf32", block=16, scale=False),
+    hg.Multiword("fp16", 2, 3, accumulate="blocked", block=32),
+]
+
+
+@pytest.mark.parametrize("scheme", CUT, ids=str)
+def test_programs_add_the_sums_of_spans(scheme, engine):
+    """Of a stack, with an epilogue, in blocks, and with Inf in an operand."""
+    rng = np.random.default_rng(3)
+    a, b, c = (
+        uniform(rng, 1, 21, 300),
+        uniform(rng, 2, 300, 18),
+        uniform(rng, 2, 21, 18),
+    )
+    a[0, 3, 5] = np.inf
+    options = {"alpha": 0.6, "beta": -1.5, "engine": "simulated-h100"}
+    simulated = hg.make_plan(a, b, scheme=scheme, engine="simulated-h100")
+    cut = replace(simulated, k_span=128)
+    want = hg.gemm(a, b, c, plan=cut, **options)
+    z = arrays(c)[0]
+    for workspace in (2**28, 2**16):
+        plan = planned(scheme, a, b, engine, workspace=workspace)
+        assert plan.is_whole == (workspace == 2**28)
+        plan = replace(plan, k_span=128)
+        values = run(plan, a, b, engine, 1, Epilogue(0.3, -1.5, z))[1]
+        np.testing.assert_allclose(values, want, rtol=0, atol=2e-5)
+
+
+def test_sums_of_given_words_are_cut_as_the_plan_says(engine):
+    rng = np.random.default_rng(4)
+    a, b = uniform(rng, 1, 5, 200), uniform(rng, 1, 200, 6)
+    scheme = hg.Corrected()
+    simulated = engine_for("simulated-h100")
+    plan = replace(planned(scheme, a, b, simulated), k_span=64)
+    left = scheme.split(plan, a, "left", None, simulated)
+    right = scheme.split(plan, b, "right", None, simulated)
+    sums = sums_of(scheme, 200, H100, plan.k_span)
+    assert sums.span == 64
+    got = on_host(sums(*arrays(left.planes, right.planes)))
+    want = scheme.sum_products(plan, left.planes, right.planes, simulated)
+    scale = np.abs(left.planes).max() * np.abs(right.planes).max() * 200
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-6 * scale)
+
+
 @pytest.mark.parametrize("product", ["fp16", "tf32"])
-def test_a_program_takes_the_workspace_of_its_plan(product, engine, costs):
+def test_bounds_of_programs_count_spans(product, engine):
+    rng = np.random.default_rng(5)
+    a, b = uniform(rng, 1, 4, 1000), uniform(rng, 1, 1000, 3)
+    scheme = hg.Corrected(product)
+    plan = planned(scheme, a, b, engine, states_bound=True)
+    bounds = []
+    for span in (0, 256):
+        outcome, values = run(replace(plan, k_span=span), a, b, engine)
+        certificate = outcome.certificate()
+        unit = sums_of(scheme, 1000, H100).unit
+        lost = 0 if product == "tf32" else None
+        if lost is not None:
+            assert certificate.bound == scheme.worst_case(unit, 1000, lost, span)
+        assert meets_promise(values[0], a[0], b[0], certificate.bound).all()
+        bounds.append(certificate.bound)
+    assert bounds[1] < bounds[0]
+
+
+@pytest.mark.parametrize("span", [0, 64])
+def test_the_device_chooses_between_words_in_spans(span, engine, costs):
+    rng = np.random.default_rng(6)
+    a, b = uniform(rng, 1, 9, 200), uniform(rng, 1, 200, 7)
+    a[0, 0, 0] = 2.0**-60  # FP16 words lose it
+    plan = planned("auto", a, b, engine)
+    assert plan.verification is Verification.ON_DEVICE
+    outcome, values = run(replace(plan, k_span=span), a, b, engine)
+    found = outcome.certificate()
+    assert found.scheme == WORDS[1]
+    unit = sums_of(WORDS[1], 200, H100).unit
+    assert found.bound == WORDS[1].worst_case(unit, 200, 0, span)
+    assert meets_promise(values[0], a[0], b[0], found.bound).all()
+
+
+@pytest.mark.parametrize("k", [5000, 2**15])
+@pytest.mark.parametrize("product", ["fp16", "tf32"])
+def test_a_program_takes_the_workspace_of_its_plan(product, k, engine, costs):
     """Nothing is run."""
-    a = np.broadcast_to(np.float32(1), (2, 300, 5000))
-    b = np.broadcast_to(np.float32(1), (2, 5000, 200))
+    a = np.broadcast_to(np.float32(1), (2, 300, k))
+    b = np.broadcast_to(np.float32(1), (2, k, 200))
 
     def written(plan):
         p, program = plan.problem, engine.compile(plan)
@@ -715,6 +797,7 @@ def test_a_program_takes_the_workspace_of_its_plan(product, engine, costs):
     for states_bound in (False, True):
         whole = planned(hg.Corrected(product), a, b, engine, states_bound=states_bound)
         assert written(whole) == whole.workspace
+        assert bool(whole.k_span) == (k == 2**15)
         for part in (3, 10):
             plan = planned(
                 hg.Corrected(product),

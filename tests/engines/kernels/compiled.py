@@ -370,10 +370,16 @@ def words():
         "pairs, chained": {"sums": "chained", "pairs": pairs},
         "pairs, separate": {"sums": "separate", "pairs": pairs},
         "pairs, blocked": {"sums": "blocked", "pairs": pairs, "block": 128},
+        "spans": {"span": 512},
+        "pairs, spans": {"pairs": pairs, "block": 128, "span": 512},
     }
     for (fmt, block), how in product(((FP16, 64), (TF32, 32)), sums):
         # Separate and blocked sums differ in the order of their loops alone.
-        if (fmt.name, how) in (("fp16", "pairs, blocked"), ("tf32", "pairs, separate")):
+        if (fmt.name, how) in (
+            ("fp16", "pairs, blocked"),
+            ("tf32", "pairs, separate"),
+            ("tf32", "pairs, spans"),
+        ):
             continue
         family = word_gemm.family_of(
             sums[how].get("sums", "blocked"), sums[how].get("pairs", ())

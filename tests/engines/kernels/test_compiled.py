@@ -136,12 +136,17 @@ def test_products_of_words(arch):
         if line["kernel"] == "double_words_kernel":
             # A few addresses of tiles at an edge.
             assert spills(line) <= 24, line
+        if line["kernel"] == "_add_spans_kernel":
+            assert spills(line) == 0, line
         if "blocks" not in line:
             continue
         # Two registers, once; of the 256 columns of a wide tile one half waits in
         # memory while the other one is scaled.
         is_wide = "hopper 128x256" in line["case"]
-        assert spills(line) <= (400 if is_wide else 4), line
+        # Two sums of this tile, and three of TF32 words of it in flight, fill all
+        # registers of the plain kernel.
+        is_full = "triton 128x128x32" in line["case"] and "blocked" in line["case"]
+        assert spills(line) <= (400 if is_wide else 10 if is_full else 4), line
         # The product of each block starts from zero unless sums are chained; so do
         # chains of pairs, in the plain kernel from sums that are cleared before.
         is_hopper = "hopper" in line["case"]

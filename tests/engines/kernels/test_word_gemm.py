@@ -4,6 +4,7 @@ bound, any shape and stride.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from functools import partial
 
@@ -13,6 +14,8 @@ import torch
 
 import hifigemm as hg
 from hifigemm.engines import engine_for
+from hifigemm.engines.kernels import word_gemm as module
+from hifigemm.engines.kernels.launch import empty
 from hifigemm.engines.kernels.tiles import (
     KERNELS,
     Gpu,
@@ -24,7 +27,7 @@ from hifigemm.engines.kernels.tiles import (
     valid_tiles,
 )
 from hifigemm.engines.kernels.word_gemm import BLOCKS, loaded_block, word_gemm
-from hifigemm.engines.kernels.words import split_words
+from hifigemm.engines.kernels.words import k_pitch, split_words
 from hifigemm.formats import BF16, FP16, TF32
 from hifigemm.numerics.accumulation import add_outside, in_any_order
 from hifigemm.numerics.bits import largest_exponent, scale_by_power
@@ -232,6 +235,135 @@ def test_chains_add_in_the_order_of_the_scheme(fmt, num_words, sums, block, seve
     np.testing.assert_array_equal(out.numpy()[0], want)
 
 
+def words_of(a, b, splitting, top):
+    """Words of NumPy operands of three dimensions."""
+    operands = [(torch.from_numpy(x).to(DEVICE), axis) for x, axis in ((a, 2), (b, 1))]
+    return split_words(operands, splitting, top)
+
+
+def terms_of(words, start, stop):
+    """Some terms of scaled words, whose exponents count as 0."""
+    planes = words.planes[..., start : min(stop, words.k)]
+    k = planes.shape[-1]
+    whole = torch.zeros(
+        (*planes.shape[:-1], k_pitch(k)), dtype=planes.dtype, device=planes.device
+    )
+    whole[..., :k] = planes
+    return replace(
+        words, planes=whole, exponents=torch.zeros_like(words.exponents), k=k
+    )
+
+
+SPANS = [
+    # (m, n, k, span)
+    (1, 1, 200, 64),
+    (33, 70, 300, 128),
+    (40, 1, 1000, 64),
+    (5, 6, 1100, 64),
+    (34, 35, 256, 128),
+]
+
+
+@pytest.mark.parametrize("fmt", SPLITTINGS)
+@pytest.mark.parametrize("has_pairs", [False, True])
+@pytest.mark.parametrize(("m", "n", "k", "span"), SPANS)
+def test_sums_of_spans_are_added_in_their_order(fmt, has_pairs, m, n, k, span):
+    """Each of them is the product of its own terms."""
+    rng = np.random.default_rng([m, n, k])
+    a, b = uniform(rng, 2, m, k), uniform(rng, 1, k, n)
+    a[1, m // 2] *= np.float32(2.0**-30)
+    options = {}
+    splitting = SPLITTINGS[fmt]
+    if has_pairs:
+        options = {"pairs": ((1, 0), (0, 1), (0, 0)), "block": 32}
+        splitting = replace(splitting, low_shift=0)
+    left, right = words_of(a, b, splitting, 10)
+    out = torch.empty((2, m, n), device=DEVICE)
+    word_gemm(left, right, out, span=span, shift=3, **options)
+
+    total = None
+    for start in range(0, k, span):
+        part = torch.empty((2, m, n), device=DEVICE)
+        terms = (terms_of(x, start, start + span) for x in (left, right))
+        word_gemm(*terms, part, **options)
+        part = part.cpu().numpy()
+        total = part if total is None else total + part
+    exponents = left.exponents[:, :, None] + right.exponents[:, None, :] + 3
+    want = np.ldexp(total, exponents.cpu().numpy())
+    np.testing.assert_array_equal(out.cpu().numpy(), want)
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        Corrected("fp16"),
+        Corrected("tf32", block=16),
+        Multiword("fp16", 1, 1, accumulate="blocked", block=64),
+        Multiword("tf32", 2, 3, accumulate="blocked", block=32),
+    ],
+    ids=str,
+)
+def test_spans_have_the_bits_of_the_scheme(scheme):
+    """One term in each block of k has products, whose sum is exact in every unit; what
+    FP32 rounds are the sums of blocks and spans.
+    """
+    rng = np.random.default_rng(0)
+    m, n, k, block = 5, 7, 1000, scheme.block or 64
+    a, b = (np.zeros(shape, np.float32) for shape in ((1, m, k), (1, k, n)))
+    a[:, :, 3::block] = rng.uniform(0.5, 1, a[:, :, 3::block].shape)
+    b[:, 3::block] = rng.uniform(0.5, 1, b[:, 3::block].shape)
+    engine = _model()[1] if HAS_GPU else "numpy"
+    plan = hg.make_plan(a, b, scheme=scheme, engine=engine)
+    want = hg.matmul(a, b, plan=replace(plan, k_span=192), engine=engine)
+    assert (want != hg.matmul(a, b, plan=plan, engine=engine)).any()
+
+    top = scheme.top_exponent(plan.problem)
+    left, right = words_of(a, b, scheme.splitting, top)
+    out = torch.empty((1, m, n), device=DEVICE)
+    pairs = () if scheme.chains_corrections else scheme.pairs()
+    word_gemm(left, right, out, block=block, pairs=pairs, span=192)
+    np.testing.assert_array_equal(out.cpu().numpy(), want)
+
+
+def test_spans_that_overflow_are_noted_and_made_again(monkeypatch):
+    """Scratch memory that nothing was written to is not read, whatever it holds."""
+
+    def filled(*arguments):
+        return empty(*arguments).fill_(float("nan"))
+
+    monkeypatch.setattr(module, "empty", filled)
+    rng = np.random.default_rng(1)
+    a = uniform(rng, 1, 70, 300)
+    splitting = SPLITTINGS["tf32"]
+    left, right = words_of(a, a.swapaxes(1, 2), splitting, None)
+    overflow = torch.zeros(2, dtype=torch.int32, device=DEVICE)
+    out = torch.empty((1, 70, 70), device=DEVICE)
+    options = {"block": 32, "span": 64, "triangle": True}
+    word_gemm(left, right, out, overflow=overflow, **options)
+    assert overflow.tolist() == [0, 0]
+    want = out.clone()
+
+    # Sums of 2**129 and -2**129 in two spans, which cancel.
+    large = a.copy()
+    large[0, 5] = 0.0
+    large[0, 5, [10, 20, 100, 110]] = 2.0**64
+    other = large.copy()
+    other[0, 5, [100, 110]] *= -1
+    words = words_of(large, other.swapaxes(1, 2), splitting, None)
+    word_gemm(*words, out, overflow=overflow, **options)
+    assert overflow.tolist() == [2, 0]
+    assert np.argwhere(np.isnan(np.tril(out[0].cpu().numpy()))).tolist() == [[5, 5]]
+    again = replace(left, losses=overflow), right
+    word_gemm(*again, out, losses=(0, 99), repairs=True, **options)
+    assert out[0, 5, 5] == want[0, 5, 5]
+    word_gemm(*again, out, losses=(99, 100), **options)
+    assert out[0, 20, 5] != want[0, 20, 5]
+    word_gemm(*again, out, losses=(0, 99), **options)
+    np.testing.assert_array_equal(
+        np.tril(out[0].cpu().numpy()), np.tril(want[0].cpu().numpy())
+    )
+
+
 def test_results_are_rounded_once():
     """Powers of two take results through the subnormal numbers to zero, and to Inf."""
     rng = np.random.default_rng(2)
@@ -323,13 +455,14 @@ def test_infinities_and_nans_are_those_of_the_steps(fmt):
     ]
     want = hg.matmul(a, b, scheme=Corrected(fmt), engine="simulated-h100")
     odd = ~np.isfinite(want)
-    for given in (operands, strided):
-        for shift in (0, 3):
-            got = product(a, b, fmt, operands=tuple(given), shift=shift)
-            np.testing.assert_array_equal(got[odd], want[odd])
-            np.testing.assert_allclose(
-                got[~odd], want[~odd] * 2.0**shift, atol=1e-5 * 2.0**shift
-            )
+    block = BLOCKS[fmt][0]
+    cuts = {}, {"block": block, "span": block}
+    for given, shift, cut in itertools.product((operands, strided), (0, 3), cuts):
+        got = product(a, b, fmt, operands=tuple(given), shift=shift, **cut)
+        np.testing.assert_array_equal(got[odd], want[odd])
+        np.testing.assert_allclose(
+            got[~odd], want[~odd] * 2.0**shift, atol=1e-5 * 2.0**shift
+        )
 
 
 def test_predicates_leave_everything_as_it_is():
@@ -377,6 +510,10 @@ def test_wrong_arguments_are_refused():
         product(a, b, "fp16", sums="separate")
     with pytest.raises(ValueError, match="result of shape"):
         product(a, b, "fp16", out=torch.empty((1, 4, 3), device=DEVICE))
+    with pytest.raises(ValueError, match="spans of 96 terms: expected whole blocks"):
+        product(a, b, "fp16", span=96)
+    with pytest.raises(ValueError, match="not chained sums"):
+        product(a, b, "fp16", span=64, sums="chained")
     with pytest.raises(ValueError, match="stacks of"):
         product(
             a.repeat(2, axis=0), b, "fp16", out=torch.empty((3, 3, 4), device=DEVICE)
@@ -510,6 +647,26 @@ class TestOnGpu:
                 )
 
     @pytest.mark.parametrize("fmt", SPLITTINGS)
+    @pytest.mark.parametrize("family", HOSTILE)
+    def test_bits_of_spans_are_those_of_the_scheme(self, fmt, family, make_pair):
+        _, engine = _model()
+        a, b = (x[None] for x in make_pair(family, 70, 500, 60, np.float32))
+        for block in BLOCKS[fmt]:
+            scheme = Corrected(fmt, block=block)
+            plan = hg.make_plan(a, b, scheme=scheme, engine=engine)
+            want = hg.matmul(a, b, plan=replace(plan, k_span=128), engine=engine)
+            top = scheme.top_exponent(plan.problem)
+            left, right = words_of(a, b, scheme.splitting, top)
+            for tile in valid_tiles(
+                gpu_of(torch.device(DEVICE)), family="words", fmt=fmt, block=block
+            ):
+                out = torch.empty((1, 70, 60), device=DEVICE)
+                word_gemm(left, right, out, block=block, span=128, config=tile)
+                np.testing.assert_array_equal(
+                    out.cpu().numpy(), want, err_msg=f"{tile}, block {block}"
+                )
+
+    @pytest.mark.parametrize("fmt", SPLITTINGS)
     def test_sums_outside_the_unit_do_not_drift(self, fmt):
         """Positive operands: the chained sum truncates in every step, always towards
         zero.
@@ -545,14 +702,15 @@ WORD_TILES = valid_tiles(
 @pytest.mark.thinned(5)
 @pytest.mark.parametrize("tile", WORD_TILES, ids=str)
 @pytest.mark.parametrize("m", [3, 140])
-def test_triangles_have_the_bits_of_whole_products(tile, m):
+@pytest.mark.parametrize("span", [0, 64])
+def test_triangles_have_the_bits_of_whole_products(tile, m, span):
     """Beyond the squares on the diagonal nothing is written."""
     a = uniform(np.random.default_rng(m), 2, m, 100)
     b = a.swapaxes(1, 2)
     out = torch.full((2, m, m), 7.0, device=DEVICE)
-    found = product(a, b, "fp16", out=out, config=tile, triangle=True)
+    found = product(a, b, "fp16", out=out, config=tile, triangle=True, span=span)
     np.testing.assert_array_equal(
-        np.tril(found), np.tril(product(a, b, "fp16", config=tile))
+        np.tril(found), np.tril(product(a, b, "fp16", config=tile, span=span))
     )
     square = np.arange(m) // max(tile.block_m, tile.block_n)
     assert (found[:, square[:, None] < square[None, :]] == 7).all()

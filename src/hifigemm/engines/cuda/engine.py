@@ -204,13 +204,13 @@ class CudaEngine:
             return cast(F, self._word_sums)
         return cast(F, OVERRIDES.get(function, function))
 
-    def _word_sums(self, scheme: WordScheme, k: int) -> WordSums | None:
+    def _word_sums(self, scheme: WordScheme, k: int, span: int = 0) -> WordSums | None:
         """The kernels of corrected products, which add as the tensor cores do, in order
         of k.
         """
         from hifigemm.engines.cuda.words import sums_of
 
-        return sums_of(scheme, k, self.model) if _ADDS_AS_MODELLED else None
+        return sums_of(scheme, k, self.model, span) if _ADDS_AS_MODELLED else None
 
     def compile(self, plan: Plan) -> Program | None:
         """The program of the plan, found by the plain function at the heart of its

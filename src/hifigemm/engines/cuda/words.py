@@ -85,13 +85,15 @@ class WordScheme(Choice, Protocol):
     def top_exponent(self, problem: Problem) -> int:
         """Scaled entries lie below two to this power."""
 
-    def worst_case(self, unit: Accumulation, k: int, lost: int = 0) -> float:
+    def worst_case(
+        self, unit: Accumulation, k: int, lost: int = 0, span: int = 0
+    ) -> float:
         """r for operands that lose so many bits together."""
 
-    def most_lost(self, unit: Accumulation, k: int, r: float) -> int:
+    def most_lost(self, unit: Accumulation, k: int, r: float, span: int = 0) -> int:
         """Bits that operands may lose together while r holds; -1 for none."""
 
-    def exact_words_bound(self, unit: Accumulation, k: int) -> float:
+    def exact_words_bound(self, unit: Accumulation, k: int, span: int = 0) -> float:
         """r for operands whose entries are single words."""
 
     def count_products(self, unit: Accumulation, problem: Problem) -> int:
@@ -107,39 +109,44 @@ def unit_of(model: TensorCoreModel, product: str) -> Accumulation:
 
 
 @lru_cache(maxsize=1024)
-def sums_of(scheme: WordScheme, k: int, model: TensorCoreModel) -> KernelSums | None:
+def sums_of(
+    scheme: WordScheme, k: int, model: TensorCoreModel, span: int = 0
+) -> KernelSums | None:
     """The kernels' order of sums for a scheme of words, None where they do not have
     it.
+
+    Sums over `span` terms of k are added at the end, 0 where all of k is one sum.
     """
     product = scheme.product
     if model is V100 or product not in word_gemm.BLOCKS:
         return None
     unit = unit_of(model, product)
     blocks = word_gemm.BLOCKS[product]
+    sums_in = partial(KernelSums, scheme, k, span, unit)
 
     # Corrected products, and single words, have a main product and no chain of pairs.
     pairs = () if scheme.chains_corrections else tuple(scheme.pairs())
     whole_block = word_gemm.WHOLE_BLOCK[product]
     if scheme.accumulate == "chained":
-        return KernelSums(scheme, k, unit, whole_block, "chained", pairs)
+        return sums_in(whole_block, "chained", pairs)
     if scheme.accumulate == "separate":
         sums = "separate" if pairs else "chained"
-        return KernelSums(scheme, k, unit, whole_block, sums, pairs)
+        return sums_in(whole_block, sums, pairs)
 
     # A chain takes several blocks of the kernels for one of its own, or all of k.
     block = scheme.block_length(unit, k)
     if pairs or scheme.splitting.num_words == 1:
         if block >= k:
-            return KernelSums(scheme, k, unit, whole_block, "chained", pairs)
+            return sums_in(whole_block, "chained", pairs)
         if block % blocks[0]:
             return None
-        return KernelSums(scheme, k, unit, block, "blocked", pairs)
+        return sums_in(block, "blocked", pairs)
 
     # Corrections alternate with blocks; one that holds all of k may be longer.
     fitting = [b for b in blocks if b == block or min(b, block) >= k]
     if not fitting:
         return None
-    return KernelSums(scheme, k, unit, fitting[0], "blocked", pairs)
+    return sums_in(fitting[0], "blocked", pairs)
 
 
 @dataclass(frozen=True)
@@ -150,6 +157,7 @@ class KernelSums:
 
     scheme: WordScheme
     k: int
+    span: int  # terms of a span of k, 0 for all
     unit: Accumulation
     block: int  # of the kernels
     sums: str  # one of `word_gemm.SUMS`
@@ -168,7 +176,13 @@ class KernelSums:
             device=x.device,
         )
         word_gemm.word_gemm(
-            a, b, out, block=self.block, sums=self.sums, pairs=self.pairs
+            a,
+            b,
+            out,
+            block=self.block,
+            sums=self.sums,
+            pairs=self.pairs,
+            span=self.span,
         )
         return wrap(out)
 
@@ -200,7 +214,7 @@ def steps(plan: Plan, model: TensorCoreModel) -> Steps | None:
         return None
     if plan.verification is Verification.ON_DEVICE:
         return _choice(plan, model)
-    sums = sums_of(plan.scheme, p.terms, model)
+    sums = sums_of(plan.scheme, p.terms, model, plan.k_span)
     rounding = plan.scheme.splitting.rounding
     if sums is None or rounding not in _ROUNDINGS[plan.scheme.product]:
         return None
@@ -280,6 +294,7 @@ def _product_of_words(
         block=sums.block,
         sums=sums.sums,
         pairs=sums.pairs,
+        span=sums.span,
         shift=given.shift,
         operands=operands,
         triangle=is_triangle(plan, block) and not plan.problem.is_complex,
@@ -351,9 +366,9 @@ def _lost(record: Sequence[int], index: int) -> int:
 
 def _bound(plan: Plan, sums: KernelSums, record: Sequence[int]) -> Certificate:
     """The r that all entries keep, inf where words underflowed too far."""
-    bound = float(
-        plan.scheme.worst_case(sums.unit, plan.problem.terms, _lost(record, 0))
-    )
+    terms = plan.problem.terms
+    lost = _lost(record, 0)
+    bound = float(plan.scheme.worst_case(sums.unit, terms, lost, sums.span))
     notes = []
     if plan.scheme.scales_along_k and record[_INNER] == KEPT:
         notes = [SCALED_ALONG_K]
@@ -379,7 +394,8 @@ def _choice(plan: Plan, model: TensorCoreModel) -> Steps | None:
     """
     choices = plan.scheme, *plan.alternatives
     schemes = [scheme for scheme in choices if scheme.core is plan.scheme.core]
-    sums = [sums_of(scheme, plan.problem.terms, model) for scheme in schemes]
+    terms = plan.problem.terms
+    sums = [sums_of(scheme, terms, model, plan.k_span) for scheme in schemes]
     known = tuple(s for s in sums if s is not None)
     if len(known) < len(schemes):
         return None
@@ -405,8 +421,9 @@ def _most_lost(plan: Plan, sums: KernelSums) -> int:
     terms = plan.problem.terms
     r = native_bound(terms, FP32.u)
     if plan.problem.narrow is None:
-        return int(sums.scheme.most_lost(sums.unit, terms, r))
-    return 0 if sums.scheme.exact_words_bound(sums.unit, terms) <= r else -1
+        return int(sums.scheme.most_lost(sums.unit, terms, r, sums.span))
+    bound = sums.scheme.exact_words_bound(sums.unit, terms, sums.span)
+    return 0 if bound <= r else -1
 
 
 def _write_choice(
@@ -435,6 +452,7 @@ def _write_choice(
         word_gemm.word_gemm(
             *(made[0], made[1], out),
             block=sums.block,
+            span=sums.span,
             shift=given.shift,
             losses=(0, least),
             operands=(a, b),
@@ -459,9 +477,9 @@ def _chosen(
     for i, (sums, most) in enumerate(zip(known, most_lost, strict=True)):
         lost, scheme = _lost(record, i), sums.scheme
         if 0 <= lost <= most:
-            bound = scheme.worst_case(sums.unit, p.terms, lost)
+            bound = scheme.worst_case(sums.unit, p.terms, lost, sums.span)
             if p.narrow is not None:
-                bound = scheme.exact_words_bound(sums.unit, p.terms)
+                bound = scheme.exact_words_bound(sums.unit, p.terms, sums.span)
             block = scheme.block_length(sums.unit, p.terms)
             return Certificate(
                 True, scheme, float(bound), scheme.count_products(sums.unit, p), block

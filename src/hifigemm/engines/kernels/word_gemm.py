@@ -15,8 +15,12 @@ the products of all pairs, one pair after the other, as in schemes.multiword. It
 all of k where sums are "chained", a block of k where they are "blocked", and a single
 pair where they are "separate"; then it is added to S and starts anew.
 
-The order in which blocks and words follow each other is part of the arithmetic, the
-tile is not. Rows and columns with an Inf or NaN are those of
+Where k is cut into spans (numerics.spans), each span of a matrix is made by programs of
+its own, which write S + 2**-s D of their terms to scratch memory, 4 bytes an entry and
+span. A second launch adds them in FP32, in the order of the spans, scales and rounds.
+
+The order in which blocks, words and spans follow each other is part of the arithmetic,
+the tile is not. Rows and columns with an Inf or NaN are those of
 numerics.special.fill_nonfinite.
 
 The kernel here is plain Triton, for every GPU; word_gemm_hopper.py has one for Hopper.
@@ -45,7 +49,7 @@ from hifigemm.engines.kernels.common import (
     sign_of_finite,
     unfolded,
 )
-from hifigemm.engines.kernels.launch import Launch, operand_arguments
+from hifigemm.engines.kernels.launch import Launch, empty, operand_arguments
 from hifigemm.engines.kernels.tiles import (
     KERNELS,
     ProductShape,
@@ -65,6 +69,12 @@ WHOLE_BLOCK = {"fp16": 64, "bf16": 64, "tf32": 32}
 SUMS = "chained", "blocked", "separate"
 """Which sums the unit adds; see above."""
 
+_ADDITION = Tile("triton", 16, 32, 1, 1, 4)
+"""Of the launch that adds spans: no wider than the least tile of the products, so that
+it reads nothing above the diagonal that they have not made.
+"""
+_SPANS_AT_A_TIME = 8
+"""Of which a thread of it holds four entries each."""
 _MATRICES = 65535
 """Of a stack in one launch: the plain kernel counts them along the second axis of its
 grid.
@@ -84,6 +94,7 @@ class Kind:
     in_fp32: bool
     triangle: bool
     repairs: bool  # only entries that are NaN are written
+    spans: bool = False  # of k, whose sums are written as they are
 
 
 class Side(NamedTuple):
@@ -189,129 +200,28 @@ def unscaled(sums, row_exponent, col_exponent, in_fp32):
     return result
 
 
-@triton.jit(
-    do_not_specialize=["shift", "loss_from", "loss_to", "span", "tiles_m", "tiles_n"]
-)
-def _corrected_kernel(
+@triton.jit
+def _store_entries(
+    total,
+    z,
+    tile_m,
+    tile_n,
     left,
     right,
-    losses,
     overflow,
     out,
     operands,
     shift,
-    low_scale,
-    one,
-    loss_from,
-    loss_to,
     k,
-    span,
-    pitch,
-    tiles_m,
-    tiles_n,
     KIND: tl.constexpr,
-    TILE: tl.constexpr,
-    EVEN: tl.constexpr,
 ):
-    """Twin: schemes.corrected.Corrected, with pairs schemes.multiword.Multiword.
-
-    A tile has TILE.block_m x TILE.block_n entries of matrix z of the stack, and a
-    program makes one tile. Bits are those of the scheme on a model of the GPU's tensor
-    core.
+    """Scale the sums of a tile of matrix z back and store them, as entries of the
+    result.
     """
-    if losses is not None:  # noqa: SIM102
-        if not losses_in_range(losses, loss_from, loss_to):
-            return
-    BLOCK_M: tl.constexpr = TILE.block_m
-    BLOCK_N: tl.constexpr = TILE.block_n
-    BLOCK_K: tl.constexpr = TILE.block_k
-    # The first axis of the grid counts the tiles of a matrix, the second one the
-    # matrices.
-    z = tl.program_id(1).to(tl.int64)
-    row, column = place_in_plane(tl.program_id(0), tiles_m, tiles_n, TILE.group)
-    tile_m, tile_n = unfolded(
-        row, column, left.vectors, BLOCK_M, BLOCK_N, KIND.triangle
-    )
+    BLOCK_M: tl.constexpr = total.shape[0]
+    BLOCK_N: tl.constexpr = total.shape[1]
     rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    # Rows and columns beyond the last one are read as the first ones again: what they
-    # give is not stored.
-    row = (rows % left.vectors)[:, None]
-    col = (cols % right.vectors)[None, :]
-    # The first and second words of both operands: planes of vectors of `pitch` words.
-    left_high = left.planes + z * left.batch
-    right_high = right.planes + z * right.batch
-    left_low = left_high + pitch.to(tl.int64) * left.vectors
-    right_low = right_high + pitch.to(tl.int64) * right.vectors
-    # S and D in the notation of the module.
-    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    correction = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    PAIRS: tl.constexpr = len(KIND.pairs)
-    if PAIRS > 0:
-        plane_left = pitch.to(tl.int64) * left.vectors
-        plane_right = pitch.to(tl.int64) * right.vectors
-        if KIND.sums == "blocked":
-            # P is the chain of all pairs for a block of `span` terms.
-            for first in range(0, k, span):
-                last = tl.minimum(first + span, k)
-                main = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-                for i in tl.static_range(PAIRS):
-                    left_word = left_high + plane_left * KIND.pairs[i][0]
-                    right_word = right_high + plane_right * KIND.pairs[i][1]
-                    main = _chain(
-                        main,
-                        left_word,
-                        right_word,
-                        row,
-                        col,
-                        first,
-                        last,
-                        pitch,
-                        TILE,
-                        EVEN,
-                    )
-                total = tl.fma(main, tl.zeros_like(total) + one, total)
-        else:
-            # All of k for one pair of words after the other.
-            for i in tl.static_range(PAIRS):
-                left_word = left_high + plane_left * KIND.pairs[i][0]
-                right_word = right_high + plane_right * KIND.pairs[i][1]
-                # P starts from zero for each pair; where all are one chain, S goes on.
-                if KIND.sums == "chained":
-                    total = _chain(
-                        total, left_word, right_word, row, col, 0, k, pitch, TILE, EVEN
-                    )
-                else:
-                    main = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-                    main = _chain(
-                        main, left_word, right_word, row, col, 0, k, pitch, TILE, EVEN
-                    )
-                    total = tl.fma(main, tl.zeros_like(total) + one, total)
-    else:
-        for start in range(0, k, BLOCK_K):
-            # One block of k of the main product, then of both corrections: this order
-            # is part of the arithmetic.
-            h = start + tl.arange(0, BLOCK_K)
-            a = _load(left_high, row, h[None, :], pitch, EVEN)
-            b = _load(right_high, col, h[:, None], pitch, EVEN)
-            # P starts from zero and is added in FP32; chained, the unit adds it to S.
-            if KIND.sums == "chained":
-                total = tl.dot(a, b, total, input_precision="tf32")
-            else:
-                total = tl.fma(
-                    tl.dot(a, b, input_precision="tf32"),
-                    tl.zeros_like(total) + one,
-                    total,
-                )
-            if KIND.left_words == 2:
-                low = _load(left_low, row, h[None, :], pitch, EVEN)
-                correction = tl.dot(low, b, correction, input_precision="tf32")
-            if KIND.right_words == 2:
-                low = _load(right_low, col, h[:, None], pitch, EVEN)
-                correction = tl.dot(a, low, correction, input_precision="tf32")
-    # S + 2**-s D, of which the power of two is a factor from the host.
-    if KIND.left_words + KIND.right_words > 2:
-        total = total + correction * low_scale
     # Exponents of the tile's rows and columns. Marked vectors have NOT_FINITE, which
     # makes the spread too wide for FP32.
     inside_m = rows < left.vectors
@@ -368,7 +278,250 @@ def _corrected_kernel(
         tl.store(target, result, mask=wanted)
 
 
+@triton.jit(
+    do_not_specialize=[
+        "shift",
+        "loss_from",
+        "loss_to",
+        "turn",
+        "tiles_m",
+        "tiles_n",
+        "span",
+    ]
+)
+def _corrected_kernel(
+    left,
+    right,
+    losses,
+    overflow,
+    out,
+    operands,
+    shift,
+    low_scale,
+    one,
+    loss_from,
+    loss_to,
+    k,
+    turn,
+    pitch,
+    tiles_m,
+    tiles_n,
+    span,
+    KIND: tl.constexpr,
+    TILE: tl.constexpr,
+    EVEN: tl.constexpr,
+):
+    """Twin: schemes.corrected.Corrected, with pairs schemes.multiword.Multiword.
+
+    A tile has TILE.block_m x TILE.block_n entries of matrix z of the stack, and a
+    program makes one tile, of `span` blocks of k where there are spans. Bits are those
+    of the scheme on a model of the GPU's tensor core.
+    """
+    if losses is not None:  # noqa: SIM102
+        if not losses_in_range(losses, loss_from, loss_to):
+            return
+    BLOCK_M: tl.constexpr = TILE.block_m
+    BLOCK_N: tl.constexpr = TILE.block_n
+    BLOCK_K: tl.constexpr = TILE.block_k
+    # The first axis of the grid counts the tiles of a matrix, the second one the
+    # matrices, the third one the spans of k, whose terms are begin .. end - 1.
+    begin = 0
+    end = k
+    if KIND.spans:
+        # The compiler sees that spans begin where blocks of k do, and loads several
+        # words at a time.
+        begin = tl.program_id(2) * span * BLOCK_K
+        end = tl.minimum(begin + span * BLOCK_K, k)
+    z = tl.program_id(1).to(tl.int64)
+    row, column = place_in_plane(tl.program_id(0), tiles_m, tiles_n, TILE.group)
+    tile_m, tile_n = unfolded(
+        row, column, left.vectors, BLOCK_M, BLOCK_N, KIND.triangle
+    )
+    rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    # Rows and columns beyond the last one are read as the first ones again: what they
+    # give is not stored.
+    row = (rows % left.vectors)[:, None]
+    col = (cols % right.vectors)[None, :]
+    # The first and second words of both operands: planes of vectors of `pitch` words.
+    left_high = left.planes + z * left.batch
+    right_high = right.planes + z * right.batch
+    left_low = left_high + pitch.to(tl.int64) * left.vectors
+    right_low = right_high + pitch.to(tl.int64) * right.vectors
+    # S and D in the notation of the module.
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    correction = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    PAIRS: tl.constexpr = len(KIND.pairs)
+    if PAIRS > 0:
+        plane_left = pitch.to(tl.int64) * left.vectors
+        plane_right = pitch.to(tl.int64) * right.vectors
+        if KIND.sums == "blocked":
+            # P is the chain of all pairs for `turn` blocks of k.
+            for first in range(begin, end, turn * BLOCK_K):
+                last = tl.minimum(first + turn * BLOCK_K, end)
+                main = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+                for i in tl.static_range(PAIRS):
+                    left_word = left_high + plane_left * KIND.pairs[i][0]
+                    right_word = right_high + plane_right * KIND.pairs[i][1]
+                    main = _chain(
+                        main,
+                        left_word,
+                        right_word,
+                        row,
+                        col,
+                        first,
+                        last,
+                        pitch,
+                        TILE,
+                        EVEN,
+                    )
+                total = tl.fma(main, tl.zeros_like(total) + one, total)
+        else:
+            # All of k for one pair of words after the other: such sums have no spans.
+            for i in tl.static_range(PAIRS):
+                left_word = left_high + plane_left * KIND.pairs[i][0]
+                right_word = right_high + plane_right * KIND.pairs[i][1]
+                # P starts from zero for each pair; where all are one chain, S goes on.
+                if KIND.sums == "chained":
+                    total = _chain(
+                        total, left_word, right_word, row, col, 0, k, pitch, TILE, EVEN
+                    )
+                else:
+                    main = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+                    main = _chain(
+                        main, left_word, right_word, row, col, 0, k, pitch, TILE, EVEN
+                    )
+                    total = tl.fma(main, tl.zeros_like(total) + one, total)
+    else:
+        for start in range(begin, end, BLOCK_K):
+            # One block of k of the main product, then of both corrections: this order
+            # is part of the arithmetic.
+            h = start + tl.arange(0, BLOCK_K)
+            a = _load(left_high, row, h[None, :], pitch, EVEN)
+            b = _load(right_high, col, h[:, None], pitch, EVEN)
+            # P starts from zero and is added in FP32; chained, the unit adds it to S.
+            if KIND.sums == "chained":
+                total = tl.dot(a, b, total, input_precision="tf32")
+            else:
+                total = tl.fma(
+                    tl.dot(a, b, input_precision="tf32"),
+                    tl.zeros_like(total) + one,
+                    total,
+                )
+            if KIND.left_words == 2:
+                low = _load(left_low, row, h[None, :], pitch, EVEN)
+                correction = tl.dot(low, b, correction, input_precision="tf32")
+            if KIND.right_words == 2:
+                low = _load(right_low, col, h[:, None], pitch, EVEN)
+                correction = tl.dot(a, low, correction, input_precision="tf32")
+    # S + 2**-s D, of which the power of two is a factor from the host.
+    if KIND.left_words + KIND.right_words > 2:
+        total = total + correction * low_scale
+    if KIND.spans:
+        # Sums of spans follow each other as matrices do.
+        c, out_batch, out_row, out_col = out
+        target = (
+            c
+            + (z * tl.num_programs(2) + tl.program_id(2)) * out_batch
+            + rows[:, None].to(tl.int64) * out_row
+            + cols[None, :].to(tl.int64) * out_col
+        )
+        inside = (rows < left.vectors)[:, None] & (cols < right.vectors)[None, :]
+        tl.store(target, total, mask=inside)
+    else:
+        _store_entries(
+            total,
+            z,
+            tile_m,
+            tile_n,
+            left,
+            right,
+            overflow,
+            out,
+            operands,
+            shift,
+            k,
+            KIND,
+        )
+
+
+@triton.jit(
+    do_not_specialize=[
+        "shift",
+        "loss_from",
+        "loss_to",
+        "k",
+        "spans",
+        "tiles_m",
+        "tiles_n",
+    ]
+)
+def _add_spans_kernel(
+    sums,
+    left,
+    right,
+    losses,
+    overflow,
+    out,
+    operands,
+    shift,
+    loss_from,
+    loss_to,
+    k,
+    spans,
+    tiles_m,
+    tiles_n,
+    KIND: tl.constexpr,
+    TILE: tl.constexpr,
+    AT_A_TIME: tl.constexpr,
+):
+    """Twin: the additions of schemes.word_scheme.WordScheme.sum_products, and the
+    scaling back of it.
+
+    A program makes a tile of TILE.block_m x TILE.block_n entries of matrix z from
+    `sums`, which has a matrix for each span of each matrix.
+    """
+    if losses is not None:  # noqa: SIM102
+        if not losses_in_range(losses, loss_from, loss_to):
+            return
+    BLOCK_M: tl.constexpr = TILE.block_m
+    BLOCK_N: tl.constexpr = TILE.block_n
+    z = tl.program_id(1).to(tl.int64)
+    row, column = place_in_plane(tl.program_id(0), tiles_m, tiles_n, TILE.group)
+    tile_m, tile_n = unfolded(
+        row, column, left.vectors, BLOCK_M, BLOCK_N, KIND.triangle
+    )
+    rows = (tile_m * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
+    cols = (tile_n * BLOCK_N + tl.arange(0, BLOCK_N))[None, :]
+    inside = (rows < left.vectors) & (cols < right.vectors)
+    entries = tl.cast(left.vectors, tl.int64) * right.vectors
+    source = sums + z * spans * entries + rows.to(tl.int64) * right.vectors + cols
+    # Some spans are loaded together, and added one after the other; 0 takes the place
+    # of those beyond the last one.
+    total = tl.load(source, mask=inside, other=0.0)
+    for first in range(1, spans, AT_A_TIME):
+        for i in tl.static_range(AT_A_TIME):
+            span = tl.cast(first + i, tl.int64)
+            wanted = inside & (rows < tl.where(span < spans, left.vectors, 0))
+            total += tl.load(source + span * entries, mask=wanted, other=0.0)
+    _store_entries(
+        total,
+        z,
+        tile_m,
+        tile_n,
+        left,
+        right,
+        overflow,
+        out,
+        operands,
+        shift,
+        k,
+        KIND,
+    )
+
+
 _launch: Any = Launch(_corrected_kernel)
+_launch_addition: Any = Launch(_add_spans_kernel)
 
 
 def word_gemm(
@@ -379,6 +532,7 @@ def word_gemm(
     block: int | None = None,
     sums: str = "blocked",
     pairs: Sequence[tuple[int, int]] = (),
+    span: int = 0,
     shift: int = 0,
     losses: tuple[int, int] = ALL_LOSSES,
     operands: tuple[torch.Tensor, torch.Tensor] | None = None,
@@ -406,6 +560,9 @@ def word_gemm(
         Words of A and B, counted from 0, whose products make a chain in the unit, one
         after the other, in place of a main product and corrections. Words that an
         operand does not have are zeros.
+    span : int
+        Number of terms of a span of k, a multiple of `block`; the sums of all spans are
+        added at the end. 0 where all of k is one sum.
     shift : int
         Power of two that the result is multiplied with before it is rounded.
     losses : pair of int
@@ -431,12 +588,13 @@ def word_gemm(
     counts = left.splitting.num_words, right.splitting.num_words
     if counts == (1, 1) and not pairs:
         pairs = ((0, 0),)
-    _check(left, right, out, block, sums, pairs)
+    _check(left, right, out, block, sums, pairs, span)
     if out.numel() == 0:
         return
     options: dict[str, Any] = {
         "sums": sums,
         "pairs": pairs,
+        "span": span,
         "losses": losses,
         "triangle": triangle,
         "shift": shift,
@@ -470,13 +628,15 @@ def word_gemm(
             )
         return
     hopper = hopper_module("word_gemm_hopper", out.device)
+    spans = -(-left.k // span) if span else 1
     if config is None:
         # a triangle has about as many tiles
         columns = -(-right.vectors // 2) if triangle else right.vectors
         family = family_of(sums, pairs)
         loaded = loaded_block(fmt, block, sums, pairs)
+        planes = out.shape[0] * spans
         shape = ProductShape(
-            left.vectors, columns, left.k, out.shape[0], family, fmt, loaded
+            left.vectors, columns, span or left.k, planes, family, fmt, loaded
         )
         config = tile_for(
             shape, gpu_of(out.device), ("triton",) if hopper is None else KERNELS
@@ -485,22 +645,68 @@ def word_gemm(
     words_at_hand = (1, 1) if pairs else counts
     kind = Kind(*words_at_hand, chain, sums, fmt == "fp16", triangle, repairs)
     # Terms of one pair before the next one's turn.
-    span = block if sums == "blocked" else max(left.k, 1)
-    target = (out, *out.stride())
+    turn = block if sums == "blocked" else max(left.k, 1)
     entries = None if operands is None else tuple(operand_arguments(operands))
     noted_losses = None if losses == ALL_LOSSES else left.losses
+    scales = shift, 2.0**-left.splitting.low_shift
     launch = _launch_plain if config.kernel == "triton" else hopper.launch
+    if spans == 1:
+        launch(
+            left,
+            right,
+            (noted_losses, overflow),
+            (out, *out.stride()),
+            entries,
+            scales,
+            losses,
+            turn,
+            kind,
+            config,
+        )
+        return
+    # The sums of all spans, each a matrix of its own, then the result.
+    parts = empty((out.shape[0] * spans, *out.shape[1:]), torch.float32, out)
     launch(
         left,
         right,
-        (noted_losses, overflow),
-        target,
-        entries,
-        (shift, 2.0**-left.splitting.low_shift),
+        (noted_losses, None),
+        (parts, *parts.stride()),
+        None,
+        scales,
         losses,
-        span,
-        kind,
+        turn,
+        replace(kind, spans=True, repairs=False),
         config,
+        span,
+    )
+    tiles_m, tiles_n = tiles_along(
+        left.vectors,
+        right.vectors,
+        _ADDITION.block_m,
+        _ADDITION.block_n,
+        triangle=triangle,
+    )
+    _launch_addition(
+        (tiles_m * tiles_n, out.shape[0]),
+        parts,
+        side_of(left, 1),
+        side_of(right, 1),
+        noted_losses,
+        overflow,
+        (out, *out.stride()),
+        entries,
+        shift,
+        *losses,
+        left.k,
+        spans,
+        tiles_m,
+        tiles_n,
+        # One kernel for the sums of all schemes.
+        KIND=replace(kind, left_words=1, right_words=1, pairs=(), sums="blocked"),
+        TILE=_ADDITION,
+        AT_A_TIME=_SPANS_AT_A_TIME,
+        num_warps=_ADDITION.warps,
+        enable_fp_fusion=False,
     )
 
 
@@ -539,6 +745,7 @@ def _check(
     block: int,
     sums: str,
     pairs: Sequence[tuple[int, int]],
+    span: int,
 ) -> None:
     """Raise ValueError where `word_gemm` does not take these arguments."""
     a, b = left.splitting, right.splitting
@@ -561,6 +768,11 @@ def _check(
     if sums not in SUMS or (sums == "separate" and not pairs):
         raise ValueError(
             f"sums = {sums!r}: expected one of {SUMS}, the last one with pairs"
+        )
+    if span and (sums != "blocked" or span % block):
+        raise ValueError(
+            f"spans of {span} terms: expected whole blocks of {block} that are added "
+            f"outside the unit, not {sums} sums"
         )
     if out.dtype is not torch.float32 or out.shape[1:] != (left.vectors, right.vectors):
         raise ValueError(
@@ -589,19 +801,24 @@ def _launch_plain(
     entries: Any,
     scales: Any,
     losses: Any,
-    span: int,
+    turn: int,
     kind: Kind,
     tile: Tile,
+    span: int = 0,
 ) -> None:
-    """Launch the plain kernel; see `word_gemm`."""
+    """Launch the plain kernel; see `word_gemm`.
+
+    With a `span` the target has a matrix for each span of each matrix.
+    """
     tiles_m, tiles_n = tiles_along(
         left.vectors, right.vectors, tile.block_m, tile.block_n, triangle=kind.triangle
     )
     pitch = left.planes.shape[3]
     shift, low_scale = scales
     loss_from, loss_to = losses
+    spans = -(-left.k // span) if span else 1
     _launch(
-        (tiles_m * tiles_n, target[0].shape[0]),
+        (tiles_m * tiles_n, target[0].shape[0] // spans, spans),
         side_of(left, 1),
         side_of(right, 1),
         *notes,
@@ -613,10 +830,11 @@ def _launch_plain(
         loss_from,
         loss_to,
         max(left.k, 1),
-        span,
+        turn // tile.block_k,
         pitch,
         tiles_m,
         tiles_n,
+        span // tile.block_k,
         KIND=kind,
         TILE=tile,
         EVEN=pitch % tile.block_k == 0,

@@ -61,6 +61,22 @@ _PRODUCER_REGISTERS = gl.constexpr(40)
 
 
 @gluon.jit
+def _steps_of(z, k_steps, span, KIND: gl.constexpr):
+    """Matrix z of the operands, and the first and number of its blocks of k.
+
+    Spans of k are matrices of the target, those of a matrix one after the other.
+    """
+    first = 0
+    steps = k_steps
+    if KIND.spans:
+        spans = gl.cdiv(k_steps, span)
+        first = z % spans * span
+        steps = gl.minimum(span, k_steps - first)
+        z = z // spans
+    return z, first, steps
+
+
+@gluon.jit
 def _produce(
     left_map,
     right_map,
@@ -89,11 +105,12 @@ def _produce(
     )
     PAIRS: gl.constexpr = max(len(KIND.pairs), 1)
     left_ring, right_ring, full, empty = ring
-    k_steps, span, tiles, tiles_m, tiles_n = counts
+    k_steps, turn, span, tiles, tiles_m, tiles_n = counts
     step = 0
     # Tiles of this program: `step` counts the blocks of k of all of them.
     for index in range(gl.program_id(0), tiles, gl.num_programs(0)):
         z, tile_m, tile_n = place_of(index, tiles_m, tiles_n, TILE.group)
+        z, begin, steps = _steps_of(z, k_steps, span, KIND)
         tile_m, tile_n = unfolded(
             tile_m, tile_n, left.vectors, BLOCK_M, BLOCK_N, KIND.triangle
         )
@@ -101,9 +118,10 @@ def _produce(
         # p times `vectors` rows below its first one.
         left_row = z * left.batch + tile_m * BLOCK_M
         right_row = z * right.batch + tile_n * BLOCK_N
-        # `span` blocks of k of one pair of words after the other.
-        for first in range(0, k_steps, span):
-            last = gl.minimum(first + span, k_steps)
+        # `turn` blocks of k of one pair of words after the other.
+        end = begin + steps
+        for first in range(begin, end, turn):
+            last = gl.minimum(first + turn, end)
             for j in gl.static_range(PAIRS):
                 left_start = left_row
                 right_start = right_row
@@ -242,6 +260,7 @@ def _scales(
 @gluon.jit
 def _store(
     sums,
+    plane,
     z,
     row,
     column,
@@ -253,7 +272,7 @@ def _store(
     ADJACENT: gl.constexpr,
 ):
     """Scale the sums of some rows and columns back and store them, as entries of the
-    result.
+    result; sums of spans, a plane of the target each, as they are.
     """
     ROWS: gl.constexpr = sums.shape[0]
     COLUMNS: gl.constexpr = sums.shape[1]
@@ -265,7 +284,7 @@ def _store(
     rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
     cols = column + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
     # With ADJACENT columns the compiler knows that their stride is 1.
-    target = c + z.to(gl.int64) * out_batch + rows[:, None].to(gl.int64) * out_row
+    target = c + plane.to(gl.int64) * out_batch + rows[:, None].to(gl.int64) * out_row
     if ADJACENT:
         target = target + cols[None, :]
     else:
@@ -276,7 +295,9 @@ def _store(
     # The short path: a whole tile, with powers of two that FP32 holds. Either way the
     # product is rounded once.
     is_whole = (row + ROWS <= m) & (column + COLUMNS <= n)
-    if narrow & is_whole & (not KIND.repairs):
+    if KIND.spans:
+        gl.store(target, sums, mask=inside)
+    elif narrow & is_whole & (not KIND.repairs):
         if KIND.in_fp32:
             gl.store(target, unscaled(sums, row_exponent, col_exponent, True))
         else:
@@ -357,10 +378,11 @@ def _consume(
     )
     left_ring, right_ring, full, empty = ring
     sides = (left_side, right_side, overflow, out, operands)
-    k_steps, span, tiles, tiles_m, tiles_n = counts
+    all_steps, turn, span, tiles, tiles_m, tiles_n = counts
     step = 0
     for index in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        z, tile_m, tile_n = place_of(index, tiles_m, tiles_n, TILE.group)
+        plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, TILE.group)
+        z, _, k_steps = _steps_of(plane, all_steps, span, KIND)
         tile_m, tile_n = unfolded(
             tile_m, tile_n, left_side.vectors, BLOCK_M, BLOCK_N, KIND.triangle
         )
@@ -377,11 +399,11 @@ def _consume(
         elif PAIRS > 0:
             # One chain after the other: of a pair, or of all pairs for a block of k.
             # FP32 adds each to S while the other warpgroup multiplies.
-            chains = PAIRS if KIND.sums == "separate" else gl.cdiv(k_steps, span)
+            chains = PAIRS if KIND.sums == "separate" else gl.cdiv(k_steps, turn)
             for chain in range(chains):
                 steps = k_steps
                 if KIND.sums == "blocked":
-                    steps = PAIRS * gl.minimum(span, k_steps - chain * span)
+                    steps = PAIRS * gl.minimum(turn, k_steps - chain * turn)
                 main, step, previous = _chain(
                     ring, step, steps, zero, HALF_INDEX, STAGES, True
                 )
@@ -430,6 +452,7 @@ def _consume(
                 previous = stage
                 step += 1
         # The exponents of rows and columns, while the last products are being made.
+        # Sums of spans need none.
         row = tile_m * BLOCK_M + HALF_INDEX * HALF
         column = tile_n * BLOCK_N
         scales = _scales(
@@ -446,7 +469,7 @@ def _consume(
         if BLOCK_N > WIDTH:
             halves = total.reshape([HALF, 2, WIDTH]).permute((0, 2, 1)).split()
             sums = gl.convert_layout(halves[0], stored)
-            _store(sums, z, row, column, scales, shift, k, sides, KIND, ADJACENT)
+            _store(sums, plane, z, row, column, scales, shift, k, sides, KIND, ADJACENT)
             column += WIDTH
             scales = _scales(
                 z,
@@ -461,15 +484,18 @@ def _consume(
                 stored,
             )
             sums = gl.convert_layout(halves[1], stored)
-            _store(sums, z, row, column, scales, shift, k, sides, KIND, ADJACENT)
+            _store(sums, plane, z, row, column, scales, shift, k, sides, KIND, ADJACENT)
         else:
-            _store(total, z, row, column, scales, shift, k, sides, KIND, ADJACENT)
+            _store(
+                total, plane, z, row, column, scales, shift, k, sides, KIND, ADJACENT
+            )
 
 
 @gluon.jit(
     do_not_specialize=[
         "shift",
         "k_steps",
+        "turn",
         "span",
         "tiles",
         "tiles_m",
@@ -493,6 +519,7 @@ def _corrected_kernel(
     loss_to,
     k,
     k_steps,
+    turn,
     span,
     tiles,
     tiles_m,
@@ -535,7 +562,7 @@ def _corrected_kernel(
     upper: gl.constexpr = 0
     lower: gl.constexpr = 1
     ring = (left_ring, right_ring, full, empty)
-    counts = (k_steps, span, tiles, tiles_m, tiles_n)
+    counts = (k_steps, turn, span, tiles, tiles_m, tiles_n)
     # Two warpgroups of four warps that multiply, and a warp that loads.
     gl.warp_specialize(
         [
@@ -619,11 +646,15 @@ def launch(
     entries: Any,
     scales: Any,
     losses: Any,
-    span: int,
+    turn: int,
     kind: Kind,
     tile: Tile,
+    span: int = 0,
 ) -> None:
-    """Launch the kernel for Hopper; see `word_gemm.word_gemm`."""
+    """Launch the kernel for Hopper; see `word_gemm.word_gemm`.
+
+    With a `span` the target has a matrix for each span of each matrix.
+    """
     out = target[0]
     pitch = left.planes.shape[3]
     tiles_m, tiles_n = tiles_along(
@@ -634,7 +665,7 @@ def launch(
     loss_from, loss_to = losses
     # Blocks of k, and those of one pair of words before the next one's turn.
     k_steps = -(-max(left.k, 1) // tile.block_k)
-    span_steps = -(-span // tile.block_k)
+    turn_steps = -(-turn // tile.block_k)
     _launch(
         (min(tiles, gpu_of(out.device).num_sms),),
         _map_of(left, (tile.block_m // 2, tile.block_k)),
@@ -650,7 +681,8 @@ def launch(
         loss_to,
         left.k,
         k_steps,
-        span_steps,
+        turn_steps,
+        span // tile.block_k if span else None,
         tiles,
         tiles_m,
         tiles_n,
