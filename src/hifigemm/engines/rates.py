@@ -38,7 +38,7 @@ _ARITHMETIC = 2.2e-11
 entries.
 """
 
-_SHORT = 256
+_SHORT = 320
 """Entries of a vector below which its residues and their reconstruction take hardly less
 time. On an H100 they take 300 and 196 us for 512 products with n = 128, 21 moduli, where
 longer vectors would take 306 in all, and 170 and 106 for 1024 float32 ones with n = 64
