@@ -83,6 +83,7 @@ def test_forms_follow_from_the_number_of_terms():
     assert form_for(64, FP64) == "biased"
     assert form_for(4096, FP64) == "two words"
     assert form_for(64, FP32) == "one word"
+    assert form_for(256, FP32) == "biased"
     assert form_for(4096, FP32) == "two words"
 
 

@@ -41,11 +41,23 @@ _ARITHMETIC = 2.2e-11
 entries.
 """
 
-_INSTRUCTIONS = {"one word": 8, "biased": 9, "two words": 11, "three words": 23}
+_SHORT = 320
+"""Entries of a vector below which its residues and their reconstruction take hardly less
+time. On an H100 they take 300 and 196 us for 512 products with n = 128, 21 moduli, where
+longer vectors would take 306 in all, and 170 and 106 for 1024 float32 ones with n = 64
+and 14 moduli, for 92.
+"""
+
+_INSTRUCTIONS = {"one word": 8.0, "biased": 9.0, "two words": 11.0, "three words": 23.0}
 """FP64 instructions that take the time of a term, by the form of its sum: of one word
 and a biased one more than there are, as they wait for loads. Fitted, with the share
 below, to 69 ms of two words at n = 4096 and to 7.3 and 0.92 ms of biased ones of 64
 products with n = 512 and 512 with n = 128, on an H200.
+"""
+_INSTRUCTIONS_OF_ONE_WARP = {"one word": 4.0, "biased": 6.2, "two words": 9.4}
+"""The same in tiles of one warp, which load less. Fitted to 0.44 ms of one word and 0.67
+of biased ones of 512 products with n = 128, and 60 ms of two words at n = 4096, on an
+H100. Three words are made by four warps there too.
 """
 _ROUNDING = 60
 """FP64 instructions that round an entry and test it."""
@@ -113,8 +125,11 @@ class Rates:
         p = problem
         share = _share_of_tiles(p)
         num_operands = 1 if p.is_of_one_operand else 2
-        operands = p.batch * num_operands * p.k * (p.m + p.n) / 2
-        result = share * p.batch * p.m * p.n
+        # Passes over short vectors take nearly the time of longer ones.
+        k = max(p.k, 15 / 16 * _SHORT + p.k / 16)
+        n = max(p.n, 15 / 16 * _SHORT + p.n / 16)
+        operands = p.batch * num_operands * k * (p.m + p.n) / 2
+        result = share * p.batch * p.m * n
 
         # Products of whole tiles. That of magnitudes takes a quarter longer than
         # others, and mostly half of its terms are enough.
@@ -144,7 +159,10 @@ class Rates:
         terms = tile.area * p.terms
         rate = _SHARE_OF_SUMS * self.fp64_instructions / self.num_sms
         rounds = max(tiles / self.num_sms, 1.0)
-        instructions = _INSTRUCTIONS[form] * terms + _ROUNDING * tile.area
+        per_term = _INSTRUCTIONS[form]
+        if tile.warps == 1:
+            per_term = _INSTRUCTIONS_OF_ONE_WARP.get(form, per_term)
+        instructions = per_term * terms + _ROUNDING * tile.area
         seconds = rounds * instructions / rate
         return seconds + 2 * self.launch + self._mirror_seconds(p)
 

@@ -59,9 +59,10 @@ from hifigemm.numerics.three_words import neighbours, normalised, to_odd
 MAX_TERMS = 2**24
 """The bounds hold for so many terms."""
 BIASED_TERMS = 512
-"""Terms up to which a biased word comes first for float64. Its bound grows with the
-square of k. On an H200 it takes 6 to 18 % less than two words up to n = 512, alone and
-in batches, and half as much again at 1024.
+"""Terms up to which a biased word comes first. Its bound grows with the square of k. For
+float64 it takes 6 to 18 % less than two words up to n = 512 on an H200, alone and in
+batches, and half as much again at 1024; for float32 40 % less at n = 256 and 512 on an
+H100. With exponents of phi = 8 one float32 entry of 2,000 is open at k = 1024.
 """
 ONE_WORD_TERMS = 128
 """Terms up to which sums of one word come first for float32: 12 to 18 of 2**20 entries
@@ -93,8 +94,8 @@ class Sums(NamedTuple):
 
 def form_for(k: int, fmt: Format) -> str:
     """The form of sums of k terms that comes first."""
-    if fmt is FP32:
-        return "one word" if k <= ONE_WORD_TERMS else "two words"
+    if fmt is FP32 and k <= ONE_WORD_TERMS:
+        return "one word"
     return "biased" if k <= BIASED_TERMS else "two words"
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hifigemm.engines.kernels.rounded_sums import rounded_sums
-from hifigemm.engines.kernels.tiles import SUMS, tile_of_sums
+from hifigemm.engines.kernels.tiles import MANY_SUMS, SUMS, tile_of_sums
 from hifigemm.formats import FP32, FP64
 from hifigemm.numerics import rounded_sums as plain
 from tests.conftest import PAIRS, SINGLES
@@ -151,7 +151,9 @@ def test_infinities_and_nans(assert_same_bits, result):
 
 
 def test_tiles_occupy_all_multiprocessors_where_they_can():
-    assert tile_of_sums(1, 4096, 4096, 132) is SUMS[0]
+    assert tile_of_sums(1, 4096, 4096, 132) is MANY_SUMS
+    assert tile_of_sums(512, 128, 128, 132) is MANY_SUMS
+    assert tile_of_sums(1, 512, 512, 132) is SUMS[0]
     assert tile_of_sums(1, 64, 64, 132) is SUMS[-1]
     for tile in SUMS:
         # Vectors of fewer entries than threads pass through no shared memory.

@@ -25,6 +25,7 @@ round twice, the error comes from halves of the factors [Dekker].
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -877,13 +878,10 @@ def rounded_sums(
     operands = x, x_batch, x_row, x_k, y, y_batch, y_k, y_column
     scalars = c_exponent, c_sign, shift, sign, m, n, k
     num_tiles = batch * -(-m // tile.block_m) * -(-n // tile.block_n)
-    constants: dict[str, Any] = {
-        "TILE": tile,
-        "num_warps": tile.warps,
-        "num_stages": 1,
-        "enable_fp_fusion": False,
-    }
-    form_of_launch = constants | {"FMA": out.is_cuda}
+    # Three words take more registers: what one warp makes of a tile in the quick form
+    # is shared by four then.
+    rest_tile = replace(tile, warps=4) if tile.warps == 1 else tile
+    fma = out.is_cuda
 
     # The quick form, unless three words are wanted of all entries.
     marks, left_open = open_entries or (None, None)
@@ -891,11 +889,11 @@ def rounded_sums(
         if marks is None:
             marks = empty((num_tiles,), torch.int32, out)
         if remakes:
-            _mark((num_tiles,), *outs[0], m, n, marks, **constants)
+            _mark((num_tiles,), *outs[0], m, n, marks, **_constants(tile))
         else:
             log_terms = (k + 1).bit_length()
             arguments = *operands, *outs[0], *c_places, *scalars, log_terms, marks
-            _quick((num_tiles,), *arguments, FORM=form, **form_of_launch)
+            _quick((num_tiles,), *arguments, FORM=form, FMA=fma, **_constants(tile))
     programs = num_tiles if marks is None else min(num_tiles, _PROGRAMS * num_sms)
     arguments = (
         *operands,
@@ -907,4 +905,21 @@ def rounded_sums(
         marks,
         left_open,
     )
-    _rest((programs,), *arguments, RESULT=result, FEW=few, **form_of_launch)
+    _rest(
+        (programs,),
+        *arguments,
+        RESULT=result,
+        FEW=few,
+        FMA=fma,
+        **_constants(rest_tile),
+    )
+
+
+def _constants(tile: Tile) -> dict[str, Any]:
+    """Constants of compilation of a kernel whose programs make such tiles."""
+    return {
+        "TILE": tile,
+        "num_warps": tile.warps,
+        "num_stages": 1,
+        "enable_fp_fusion": False,
+    }
