@@ -218,14 +218,14 @@ def test_public_modules_are_loaded_on_first_use():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("module", hg._ELSEWHERE)
+@pytest.mark.parametrize("module", hg._FUNCTIONS_OF)
 def test_functions_of_public_modules_are_named_where_they_are_missed(module):
     home = importlib.import_module(f"hifigemm.{module}")
     functions = {
         name for name in home.__all__ if not isinstance(getattr(home, name), type)
     }
-    assert {*hg._ELSEWHERE[module]} == functions - {*hg.__all__}
-    for name in hg._ELSEWHERE[module]:
+    assert {*hg._FUNCTIONS_OF[module]} == functions - {*hg.__all__}
+    for name in hg._FUNCTIONS_OF[module]:
         with pytest.raises(AttributeError, match=rf"hifigemm\.{module}\.{name}\?"):
             getattr(hg, name)
     assert not hasattr(hg, "no_such_name")

@@ -79,8 +79,8 @@ _MODULES = {
     "testing": "numpy",
 }
 
-# Functions that are looked for here, and lie in a module of their own.
-_ELSEWHERE = {
+# Functions by their module, which users look for in the package itself.
+_FUNCTIONS_OF = {
     "numpy": (
         "dot",
         "einsum",
@@ -105,7 +105,7 @@ def __getattr__(name: str) -> object:
     if name in _MODULES:
         return _import_module(f"{__name__}.{name}")
     message = f"module {__name__!r} has no attribute {name!r}"
-    for module, functions in _ELSEWHERE.items():
+    for module, functions in _FUNCTIONS_OF.items():
         if name in functions:
             message += f"; did you mean hifigemm.{module}.{name}?"
     raise AttributeError(message)

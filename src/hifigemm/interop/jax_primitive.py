@@ -66,7 +66,7 @@ _gemm = Primitive("hifigemm_gemm")
 _SINGLE = np.dtype(np.float32)
 _ON_HOST = 1
 """The memory of the CPU as DLPack has it, kDLCPU."""
-_ELSEWHERE = "compile for the CPU, as under jax.default_device(jax.devices('cpu')[0])"
+_CPU_HINT = "compile for the CPU, as under jax.default_device(jax.devices('cpu')[0])"
 
 Dimensions = tuple[
     tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ...]]
@@ -448,20 +448,20 @@ def _compiled_for_a_gpu(
     """A primitive in a compiled program of a GPU; TypeError without the packages that
     its kernels need.
     """
-    lack = ""
+    reason = ""
     if find_spec("torch") is None:
-        lack = "PyTorch is not installed"
+        reason = "PyTorch is not installed"
     else:
         import torch
 
         if not torch.backends.cuda.is_built():
-            lack = f"PyTorch {torch.__version__} is built without CUDA"
+            reason = f"PyTorch {torch.__version__} is built without CUDA"
         elif find_spec("triton") is None:
-            lack = "Triton is not installed"
-    if lack:
+            reason = "Triton is not installed"
+    if reason:
         raise TypeError(
-            f"programs that JAX compiles for a GPU multiply by kernels of PyTorch and Triton, and {lack}: install "
-            f"torch for CUDA and triton, or {_ELSEWHERE}"
+            f"programs that JAX compiles for a GPU multiply by kernels of PyTorch and Triton, and {reason}: install "
+            f"torch for CUDA and triton, or {_CPU_HINT}"
         )
     return lowered(context, *operands, **options)
 
@@ -473,7 +473,7 @@ def _refused(
     (platform, *_) = context.module_context.platforms
     raise TypeError(
         f"hifigemm has no kernel for programs that JAX compiles for {platform!r}: multiply outside of jax.jit, or "
-        f"{_ELSEWHERE}"
+        f"{_CPU_HINT}"
     )
 
 

@@ -267,6 +267,7 @@ def test_repeated_products_look_at_the_operands(engine, monkeypatch, assert_same
     assert len(looks) == 2
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("result", ["pair", "enclosure"])
 def test_repeated_pairs_and_enclosures_give_both_arrays(
     engine, monkeypatch, assert_same_bits, result

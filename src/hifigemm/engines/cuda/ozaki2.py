@@ -301,46 +301,41 @@ def _write_fixed(plan: Plan, given: Arguments) -> None:
     """Block by block; residues that the block before has made already are used
     again.
     """
-    moduli, used, balances = ordinary_moduli(plan)
+    moduli, used_moduli, balances = ordinary_moduli(plan)
+    evidence = plan.evidence or Evidence()
     inner = _inner(plan, given)
     previous: list[tuple[tuple[slice, ...], Residues]] = []
     for block in blocks_of(plan, given.out):
+        # Residues that are there: of prepared operands, or of the block before.
         places = block.places(given.a, given.b)
         operands = block.operands(given.a, given.b)
         ready = [
-            _some(split, at) for split, at in zip(given.ready, places, strict=True)
+            _residues_at(place, split)
+            for place, split in zip(places, given.ready, strict=True)
         ]
-        for i, (place, residues) in enumerate(previous):
-            if place == places[i]:
-                ready[i] = residues
-        triangle = is_triangle(plan, block)
-        if triangle and plan.problem.is_of_one_operand and balances[0] == balances[1]:
-            both = _residues_of(operands[:1], moduli, balances[:1], [None]) * 2
+        for side, (place, residues_there) in enumerate(previous):
+            if place == places[side]:
+                ready[side] = residues_there
+
+        # The others, by one launch. A matrix and its transpose have the same ones.
+        is_gram = is_triangle(plan, block) and plan.problem.is_of_one_operand
+        if is_gram and balances[0] == balances[1]:
+            residues = _residues_of(operands[:1], moduli, balances[:1], [None]) * 2
         else:
-            both = _residues_of(operands, moduli, balances, ready, inner=inner)
-        used_residues = both
-        if used is not moduli:
-            count = len(used.moduli)
-            used_residues = [(planes[:, :count], scale) for planes, scale in both]
-        ends = _Ends(given.out[block.entries], plan.rounding)
-        if given.c is not None:
-            ends = ends._replace(c=given.c[block.entries])
-        if given.second is not None:
-            ends = ends._replace(second=given.second[block.entries])
-        _write_entries(
-            operands,
-            used_residues,
-            used,
-            ends,
-            given,
-            triangle=triangle,
-            in_halves=plan.blocking.in_halves,
-        )
-        if plan.evidence is not None and plan.evidence.outliers is not None:
-            _write_outliers(plan, block, operands, both, given, ends, inner)
-        if plan.evidence is not None and plan.evidence.apart is not None:
-            _write_apart(plan.evidence.apart, block, operands, given, ends)
-        previous = list(zip(places, both, strict=True))
+            residues = _residues_of(operands, moduli, balances, ready, inner=inner)
+        previous = list(zip(places, residues, strict=True))
+
+        # Products of the first residues; outliers, which take all, are written over.
+        used_residues = residues
+        if used_moduli is not moduli:
+            count = len(used_moduli.moduli)
+            used_residues = [(planes[:, :count], scale) for planes, scale in residues]
+        entries = _entries_of(plan, block, given)
+        _write_entries(operands, used_residues, used_moduli, entries)
+        if evidence.outliers is not None:
+            _write_outliers(plan, block, operands, residues, entries, inner)
+        if evidence.apart is not None:
+            _write_apart(evidence.apart, block, operands, entries)
 
 
 def _inner(plan: Plan, given: Arguments, mark: Any = None) -> Inner:
@@ -357,8 +352,8 @@ def _room(plan: Plan) -> int:
     return planes * batch * (rows + cols) * p.k
 
 
-def _some(split: Residues | None, place: tuple[slice, ...]) -> Residues | None:
-    """The residues of some vectors of a prepared operand."""
+def _residues_at(place: tuple[slice, ...], split: Residues | None) -> Residues | None:
+    """The residues of the vectors of a block of a prepared operand."""
     if split is None:
         return None
     planes, exponents = (x[place[0]] if len(x) > 1 else x for x in split)
@@ -394,52 +389,74 @@ def _residues_of(
     return cast(list[Residues], residues)
 
 
-class _Ends(NamedTuple):
-    """Where the entries of a block go, and what is made of their integers."""
+class _Entries(NamedTuple):
+    """The entries of a block: where they go, and what is made of their integers."""
 
     out: Buffer
+    shift: int
+    # `alpha` and `beta` are 1 and 0 where a later step applies them
+    alpha: Any
+    beta: Any
     rounding: Rounding = NEAREST
     c: Buffer | None = None
     second: Buffer | None = None  # of a pair or an enclosure
+    triangle: bool = False  # only those on and below the diagonal are made
+    in_halves: bool = False  # by the products of numerics/strassen.py
+
+
+def _entries_of(plan: Plan, block: Block, given: Arguments) -> _Entries:
+    """Those of a block of the plan."""
+    return _Entries(
+        given.out[block.entries],
+        given.shift,
+        given.alpha,
+        given.beta,
+        plan.rounding,
+        c=None if given.c is None else given.c[block.entries],
+        second=None if given.second is None else given.second[block.entries],
+        triangle=is_triangle(plan, block),
+        in_halves=plan.blocking.in_halves,
+    )
 
 
 def _write_entries(
     operands: tuple[Buffer, Buffer],
     residues: Sequence[Residues],
     moduli: ModuliSet,
-    ends: _Ends,
-    given: Arguments,
+    entries: _Entries,
     predicate: Predicate | None = None,
-    rarely: bool = False,
     *,
-    triangle: bool = False,
-    in_halves: bool = False,
+    rarely: bool = False,
 ) -> None:
     """Products of residues and what they stand for, nothing where the predicate does
     not hold.
+
+    `rarely` says that it seldom holds.
     """
     (left, row_scales), (right, col_scales) = residues
     halves = None
-    if in_halves:
+    if entries.in_halves:
         products, halves = products_of_halves(left, right, moduli, predicate)
     else:
-        products = products_of(left, right, moduli, predicate, triangle=triangle)
+        products = products_of(
+            left, right, moduli, predicate, triangle=entries.triangle
+        )
     crt_kernel.crt(
         products,
         (row_scales, col_scales),
         moduli,
-        ends.out,
-        shift=given.shift,
-        alpha=cast(float, given.alpha),
-        beta=cast(float, given.beta),
-        c=ends.c,
+        entries.out,
+        shift=entries.shift,
+        alpha=entries.alpha,
+        beta=entries.beta,
+        c=entries.c,
         operands=operands,
         predicate=predicate,
         rarely=rarely,
-        triangle=triangle,
+        triangle=entries.triangle,
         halves=halves,
-        rounding=ends.rounding,
-        second=ends.second,
+        rounding=entries.rounding,
+        second=entries.second,
     )
 
 
@@ -537,16 +554,9 @@ def _write_rungs(
                 predicate=begun,
             )
             residues = [(planes[i], scales[i].exponent) for i in (0, -1)]
+            entries = _entries_of(plan, block, given)
             _write_entries(
-                operands,
-                residues,
-                moduli,
-                _Ends(given.out[block.entries]),
-                given,
-                predicate,
-                not is_first,
-                triangle=triangle,
-                in_halves=plan.blocking.in_halves,
+                operands, residues, moduli, entries, predicate, rarely=not is_first
             )
         lowest_bits = highest_bits + 1
         is_first = False
@@ -576,17 +586,8 @@ def _write_exact(
             residues = _residues_of(
                 operands, moduli, (even, -even), [None, None], predicate, inner
             )
-        _write_entries(
-            operands,
-            residues,
-            moduli,
-            _Ends(given.out[block.entries]),
-            given,
-            predicate,
-            True,
-            triangle=triangle,
-            in_halves=plan.blocking.in_halves,
-        )
+        entries = _entries_of(plan, block, given)
+        _write_entries(operands, residues, moduli, entries, predicate, rarely=True)
 
 
 def _even_balance(plan: Plan, count: int) -> int:
@@ -711,8 +712,7 @@ def _write_outliers(
     block: Block,
     operands: tuple[Buffer, Buffer],
     residues: Sequence[Residues],
-    given: Arguments,
-    ends: _Ends,
+    entries: _Entries,
     inner: Inner,
 ) -> None:
     """Write the entries of the outlier rows and columns of a block over; see
@@ -738,18 +738,17 @@ def _write_outliers(
         if rows == () or cols == ():
             continue
         pair = _gathered(operands[0], 1, rows), _gathered(operands[1], 2, cols)
-        made = _residues_of(pair, moduli, balances, ready, inner=inner)
-        some = _ends_of(ends, rows, cols)
-        _write_entries(pair, made, moduli, some, given)
-        _write_back(ends, some, rows, cols)
+        residues_of_pair = _residues_of(pair, moduli, balances, ready, inner=inner)
+        part = _part_of(entries, rows, cols)
+        _write_entries(pair, residues_of_pair, moduli, part)
+        _write_back(entries, part, rows, cols)
 
 
 def _write_apart(
     apart: Apart,
     block: Block,
     operands: tuple[Buffer, Buffer],
-    given: Arguments,
-    ends: _Ends,
+    entries: _Entries,
 ) -> None:
     """Write the entries of the rows and columns of a block over that no moduli hold;
     see `Apart`.
@@ -760,50 +759,54 @@ def _write_apart(
     for i, j in cases:
         if i == () or j == ():
             continue
-        some = _ends_of(ends, i, j)
+        part = _part_of(entries, i, j)
         left = _gathered(operands[0], 1, i)
         right = _gathered(operands[1], 2, j)
-        rounding = some.rounding
+        rounding = part.rounding
         rounded_sums(
             left,
             right,
-            some.out,
-            shift=given.shift,
+            part.out,
+            shift=part.shift,
             result=rounding.result,
-            second=some.second,
-            c=some.c if rounding.has_addend else None,
+            second=part.second,
+            c=part.c if rounding.has_addend else None,
             c_exponent=rounding.c_exponent,
             c_sign=rounding.c_sign,
             sign=rounding.sign,
         )
-        is_combined = given.alpha != 1.0 or some.c is not None
+        is_combined = part.alpha != 1.0 or part.c is not None
         if is_combined and not rounding.has_addend:
-            combine_in_place(some.out, given.alpha, given.beta, some.c)
-        _write_back(ends, some, i, j)
+            combine_in_place(part.out, part.alpha, part.beta, part.c)
+        _write_back(entries, part, i, j)
 
 
-def _ends_of(ends: _Ends, rows: _Vectors, cols: _Vectors) -> _Ends:
+def _part_of(entries: _Entries, rows: _Vectors, cols: _Vectors) -> _Entries:
     """Memory for the entries of some rows and columns, and their entries of C."""
-    out = ends.out
+    out = entries.out
     shape = (
         1,
         out.shape[1] if rows is None else len(rows),
         out.shape[2] if cols is None else len(cols),
     )
-    some = ends._replace(out=empty(shape, out.dtype, out))
-    if ends.second is not None:
-        some = some._replace(second=empty(shape, out.dtype, out))
-    if ends.c is not None:
-        some = some._replace(c=_gathered(_gathered(ends.c, 1, rows), 2, cols))
-    return some
+    part = entries._replace(
+        out=empty(shape, out.dtype, out), triangle=False, in_halves=False
+    )
+    if entries.second is not None:
+        part = part._replace(second=empty(shape, out.dtype, out))
+    if entries.c is not None:
+        part = part._replace(c=_gathered(_gathered(entries.c, 1, rows), 2, cols))
+    return part
 
 
-def _write_back(ends: _Ends, some: _Ends, rows: _Vectors, cols: _Vectors) -> None:
+def _write_back(
+    entries: _Entries, part: _Entries, rows: _Vectors, cols: _Vectors
+) -> None:
     """Put the entries of some rows and columns in their places."""
     scatter = partial(_scatter, rows, cols)
-    ends.out.program.call(scatter, ends.out, some.out)
-    if ends.second is not None:
-        ends.out.program.call(scatter, ends.second, some.second)
+    entries.out.program.call(scatter, entries.out, part.out)
+    if entries.second is not None:
+        entries.out.program.call(scatter, entries.second, part.second)
 
 
 def _inside(vectors: tuple[int, ...], part: slice) -> tuple[int, ...]:

@@ -466,12 +466,15 @@ class CudaProgram:
         self, tensors: _Tensors, ready: _Ready, shift: int, epilogue: Epilogue
     ) -> None:
         """Run the program of these tensors, which applies these scalars."""
-        planes = [x for pair in ready if pair is not None for x in pair]
+        memory = tensors.present()
+        for pair in ready:
+            if pair is not None:
+                memory.extend(pair)
         scalars: tuple[float, ...] = ()
         if not epilogue.idle:
             scalars = epilogue.alpha.real, epilogue.beta.real
         program = self._program(tensors, ready, shift, epilogue)
-        program(*tensors.present(), *planes, scalars=scalars)
+        program(*memory, scalars=scalars)
 
     def _program(
         self, tensors: _Tensors, ready: _Ready, shift: int, epilogue: Epilogue
