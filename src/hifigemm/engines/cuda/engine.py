@@ -280,9 +280,10 @@ class NativeProgram:
         if shift <= -_NEAR and _sums_remake(left, right, made):
             # A B may have overflowed where 2**shift A B does not.
             from hifigemm.engines.kernels.rounded_sums import rounded_sums as sums
+            from hifigemm.engines.kernels.rounding import Ends
 
             c, power, shift = scale_entries(c, shift), shift, 0
-            sums(left, right, unwrap(c), shift=power, remakes=True)
+            sums(left, right, Ends(unwrap(c)), shift=power, remakes=True)
         if shift and not epilogue.idle:
             epilogue, shift = epilogue.times_power(shift), 0
         if shift:

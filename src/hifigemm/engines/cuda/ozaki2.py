@@ -40,12 +40,12 @@ from hifigemm.engines.kernels.error_ratio import RATIO_UNIT, error_ratio_bits
 from hifigemm.engines.kernels.launch import empty
 from hifigemm.engines.kernels.program import ALIGNMENT
 from hifigemm.engines.kernels.rounded_sums import rounded_sums
+from hifigemm.engines.kernels.rounding import Ends
 from hifigemm.engines.kernels.special import restore_special_values
 from hifigemm.engines.rates import Rates
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.error_ratio import error_bound, largest_ratio
 from hifigemm.numerics.estimates import MAGNITUDE_TERMS
-from hifigemm.numerics.integer_sums import NEAREST, Rounding
 from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.scaling import balance
@@ -337,7 +337,7 @@ def _write_fixed(plan: Plan, given: Arguments) -> None:
         if used is not moduli:
             count = len(used.moduli)
             used_residues = [(planes[:, :count], scale) for planes, scale in both]
-        ends = _Ends(given.out[block.entries], plan.rounding)
+        ends = Ends(given.out[block.entries], plan.rounding)
         if given.c is not None:
             ends = ends._replace(c=given.c[block.entries])
         if given.second is not None:
@@ -415,20 +415,11 @@ def _residues_of(
     return cast(list[Residues], residues)
 
 
-class _Ends(NamedTuple):
-    """Where the entries of a block go, and what is made of their integers."""
-
-    out: Buffer
-    rounding: Rounding = NEAREST
-    c: Buffer | None = None
-    second: Buffer | None = None  # of a pair or an enclosure
-
-
 def _write_entries(
     operands: tuple[Buffer, Buffer],
     residues: Sequence[Residues],
     moduli: ModuliSet,
-    ends: _Ends,
+    ends: Ends,
     given: Arguments,
     predicate: Predicate | None = None,
     rarely: bool = False,
@@ -449,18 +440,15 @@ def _write_entries(
         products,
         (row_scales, col_scales),
         moduli,
-        ends.out,
+        ends,
         shift=given.shift,
         alpha=cast(float, given.alpha),
         beta=cast(float, given.beta),
-        c=ends.c,
         operands=operands,
         predicate=predicate,
         rarely=rarely,
         triangle=triangle,
         halves=halves,
-        rounding=ends.rounding,
-        second=ends.second,
     )
 
 
@@ -562,7 +550,7 @@ def _write_rungs(
                 operands,
                 residues,
                 moduli,
-                _Ends(given.out[block.entries]),
+                Ends(given.out[block.entries]),
                 given,
                 predicate,
                 not is_first,
@@ -601,7 +589,7 @@ def _write_exact(
             operands,
             residues,
             moduli,
-            _Ends(given.out[block.entries]),
+            Ends(given.out[block.entries]),
             given,
             predicate,
             True,
@@ -733,7 +721,7 @@ def _write_outliers(
     operands: tuple[Buffer, Buffer],
     residues: Sequence[Residues],
     given: Arguments,
-    ends: _Ends,
+    ends: Ends,
     inner: Inner,
 ) -> None:
     """Write the entries of the outlier rows and columns of a block over; see
@@ -770,7 +758,7 @@ def _write_apart(
     block: Block,
     operands: tuple[Buffer, Buffer],
     given: Arguments,
-    ends: _Ends,
+    ends: Ends,
 ) -> None:
     """Write the entries of the rows and columns of a block over that no moduli hold;
     see `Apart`.
@@ -784,26 +772,17 @@ def _write_apart(
         some = _ends_of(ends, i, j)
         left = _gathered(operands[0], 1, i)
         right = _gathered(operands[1], 2, j)
-        rounding = some.rounding
-        rounded_sums(
-            left,
-            right,
-            some.out,
-            shift=given.shift,
-            result=rounding.result,
-            second=some.second,
-            c=some.c if rounding.has_addend else None,
-            c_exponent=rounding.c_exponent,
-            c_sign=rounding.c_sign,
-            sign=rounding.sign,
-        )
+        # C is a term of the only rounding, or comes behind it by alpha and beta.
+        adds = some.rounding.has_addend
+        terms = some if adds else some._replace(c=None)
+        rounded_sums(left, right, terms, shift=given.shift)
         is_combined = given.alpha != 1.0 or some.c is not None
-        if is_combined and not rounding.has_addend:
+        if is_combined and not adds:
             combine_in_place(some.out, given.alpha, given.beta, some.c)
         _write_back(ends, some, i, j)
 
 
-def _ends_of(ends: _Ends, rows: _Vectors, cols: _Vectors) -> _Ends:
+def _ends_of(ends: Ends, rows: _Vectors, cols: _Vectors) -> Ends:
     """Memory for the entries of some rows and columns, and their entries of C."""
     out = ends.out
     shape = (
@@ -819,7 +798,7 @@ def _ends_of(ends: _Ends, rows: _Vectors, cols: _Vectors) -> _Ends:
     return some
 
 
-def _write_back(ends: _Ends, some: _Ends, rows: _Vectors, cols: _Vectors) -> None:
+def _write_back(ends: Ends, some: Ends, rows: _Vectors, cols: _Vectors) -> None:
     """Put the entries of some rows and columns in their places."""
     scatter = partial(_scatter, rows, cols)
     ends.out.program.call(scatter, ends.out, some.out)
