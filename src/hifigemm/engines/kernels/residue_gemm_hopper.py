@@ -38,7 +38,7 @@ from hifigemm.engines.kernels.hopper_ring import (
     tma_store,
 )
 from hifigemm.engines.kernels.launch import Launch, tensor_map
-from hifigemm.engines.kernels.residue_gemm import CONSTANTS, reduce_ptx
+from hifigemm.engines.kernels.residue_gemm import CONSTANTS, Reduction, reduce_ptx
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size
 
 
@@ -342,13 +342,10 @@ def _steps_between_planes(x: torch.Tensor) -> tuple[int, int]:
 def launch(
     left: torch.Tensor,
     right: torch.Tensor,
-    constants: torch.Tensor,
     out: torch.Tensor,
     tile: Tile,
+    reduction: Reduction,
     k_block: int,
-    spans: int,
-    predicate: tuple[Any, int, int],
-    triangle: bool,
 ) -> None:
     """Make the launches of `residue_gemm.residue_gemm`, whose spans are matrices of
     `out`.
@@ -362,7 +359,7 @@ def launch(
     boxes = boxes_of(tile)
     left_batch, left_part = _steps_between_planes(left)
     right_batch, right_part = _steps_between_planes(right)
-    number, lower_limit, upper_limit = predicate
+    spans = reduction.spans
     target = tensor_map(
         out, planes * rows, columns, columns, (tile.block_m // 2, tile.block_n)
     )
@@ -380,7 +377,7 @@ def launch(
             quarter_map,
             target,
             out,
-            constants,
+            reduction.constants,
             m,
             n,
             length,
@@ -395,12 +392,10 @@ def launch(
             columns,
             0,
             0,
-            number,
-            lower_limit,
-            upper_limit,
+            *reduction.predicate,
             ADD=start > 0,
             DIAGONALS=False,
-            TRIANGLE=triangle,
+            TRIANGLE=reduction.triangle,
             TILE=tile,
             num_warps=4,
         )
@@ -426,7 +421,6 @@ def launch_diagonals(
         x.shape[1] if x.shape[0] > 1 else 0 for x in (left, right)
     )
     shape = ProductShape(m, n, length, planes)
-    number, lower_limit, upper_limit = NO_PREDICATE
     _product(
         (grid_size(tile, shape, gpu_of(left.device)),),
         left_map,
@@ -449,9 +443,7 @@ def launch_diagonals(
         columns,
         pitch,
         k_block,
-        number,
-        lower_limit,
-        upper_limit,
+        *NO_PREDICATE,
         ADD=False,
         DIAGONALS=True,
         TRIANGLE=False,
