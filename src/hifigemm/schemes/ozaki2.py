@@ -24,8 +24,9 @@ References
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -164,16 +165,9 @@ class Ozaki2(Scheme):
 
         # More looks, the cheapest first, while the operands need more moduli than data
         # of one size.
-        for look in (looks.along_k, looks.without_vectors):
-            count = self._sufficient_count(problem, target, evidence)
-            if count <= _expected_count(problem, target):
-                break
-            other = look(evidence)
-            if other is None:
-                continue
-            fewer = self._sufficient_count(problem, target, other)
-            if fewer < count or count > MAX_MODULI:
-                evidence = other
+        evidence = looks.better(evidence, looks.along_k)
+        if evidence.required_bits is None:
+            evidence = looks.better(evidence, looks.without_vectors)
         return evidence
 
     def _sufficient_count(
@@ -494,7 +488,22 @@ class _Looks:
             d = gaining_exponents(self.a, self.b, self.engine, self.entries)
         return self._with_exponents(d)
 
-    def along_k(self, plain: Evidence) -> Evidence | None:
+    def better(
+        self, evidence: Evidence, look: Callable[[], Evidence | None]
+    ) -> Evidence:
+        """The evidence of one more look, where the operands need more moduli than data
+        of one size and it asks for fewer; else the evidence that is there.
+        """
+        count_for = partial(self.scheme._sufficient_count, self.problem, self.target)
+        count = count_for(evidence)
+        if count <= _expected_count(self.problem, self.target):
+            return evidence
+        other = look()
+        if other is None:
+            return evidence
+        return other if count_for(other) < count or count > MAX_MODULI else evidence
+
+    def along_k(self) -> Evidence | None:
         """The evidence of A D and D**-1 B, with powers of two along k; None where the
         operands gain nothing by it.
         """
@@ -510,14 +519,13 @@ class _Looks:
         inner = replace(self.scheme, scaling="inner")
         return replace(self, scheme=inner)._with_exponents(d)
 
-    def without_vectors(self, whole: Evidence) -> Evidence | None:
-        """The evidence of all but a few vectors that no moduli hold; None where moduli
-        hold all, where these are more than a few, and for other programs.
+    def without_vectors(self) -> Evidence | None:
+        """The evidence of all but a few vectors that no moduli hold; None where these
+        are more than a few, and for other programs.
         """
         problem = self.problem
-        is_held = whole.required_bits is not None
         takes_words = self.on_device and self.wants_exact and self.scheme.by_norms
-        if is_held or not (takes_words and may_set_apart(problem)):
+        if not (takes_words and may_set_apart(problem)):
             return None
         bits_of = self.engine.override(scaling.required_bits_of_vectors)
         required = bits_of(self.a, self.b, self.entries)

@@ -46,6 +46,7 @@ from hifigemm.engines.kernels.embedding import embed_left, embed_right
 from hifigemm.engines.kernels.equilibration import write_extremes, write_scaled
 from hifigemm.engines.kernels.mirror import mirror
 from hifigemm.engines.kernels.program import Program
+from hifigemm.engines.kernels.rounding import Ends
 from hifigemm.engines.kernels.slices import slice_operands
 from hifigemm.engines.kernels.special import restore_special_values
 from hifigemm.engines.kernels.thin_products import (
@@ -211,12 +212,11 @@ def reconstruction():
                 program.empty((1, 1024), torch.int32),
                 program.empty((1, 1024), torch.int32),
             )
-            options = (
-                {"alpha": 2.5, "beta": 0.5, "c": c}
-                if combined
-                else {"predicate": where}
+            ends = Ends(out, c=c if combined else None)
+            options = {"alpha": 2.5, "beta": 0.5} if combined else {"predicate": where}
+            crt(
+                parts, scales, moduli, ends, operands=pair, triangle=triangle, **options
             )
-            crt(parts, scales, moduli, out, operands=pair, triangle=triangle, **options)
 
         yield f"{count} {dtype} combined {combined} triangle {triangle}", write
     for count, dtype, rounding in product(
@@ -233,9 +233,12 @@ def reconstruction():
             pair = operands(program, dtype)
             parts = program.empty((1, planes, 1024, 1024), torch.int8)
             scales = tuple(program.empty((1, 1024), torch.int32) for _ in range(2))
-            form = {"c": other} if rounding.has_addend else {"second": other}
-            form |= {"operands": pair, "rounding": rounding}
-            crt(parts, scales, moduli, out, **form)
+            ends = (
+                Ends(out, rounding, c=other)
+                if rounding.has_addend
+                else Ends(out, rounding, second=other)
+            )
+            crt(parts, scales, moduli, ends, operands=pair)
 
         yield f"{count} {dtype} {rounding.result} once", round_once
     for count, dtype in product((14, 15, 20), (torch.float64, torch.complex128)):
@@ -254,7 +257,8 @@ def reconstruction():
                 program.empty((1, 2048), torch.int32),
                 program.empty((1, 2048), torch.int32),
             )
-            crt(products, scales, moduli, out, operands=(left, right), halves=halves)
+            ends = Ends(out)
+            crt(products, scales, moduli, ends, operands=(left, right), halves=halves)
 
         yield f"{count} {dtype} of halves", join
 
@@ -546,9 +550,7 @@ def sums():
             rounded_sums.rounded_sums(
                 a,
                 b,
-                out,
-                second=None if result == "array" else second,
-                result=result,
+                Ends(out, Rounding(result), second=second),
                 form=form,
                 tile=tile,
             )

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from hifigemm.engines.kernels import crt as kernels
 from hifigemm.engines.kernels.crt import crt
+from hifigemm.engines.kernels.rounding import Ends
 from hifigemm.engines.kernels.vector_norms import NOT_FINITE
 from hifigemm.formats import FP32, FP64
 from hifigemm.numerics.epilogue import combine
@@ -175,8 +176,10 @@ def run(device, products, s, t, moduli, dtype, shape, **options):
         k: torch.tensor(v, **to) if isinstance(v, np.ndarray) else v
         for k, v in options.items()
     }
+    of_ends = [name for name in Ends._fields if name in options]
+    ends = Ends(out, **{name: options.pop(name) for name in of_ends})
     with np.errstate(all="ignore"):  # Triton's interpreter computes with NumPy
-        crt(torch.tensor(products, **to), scales, moduli, out, **options)
+        crt(torch.tensor(products, **to), scales, moduli, ends, **options)
     return out
 
 
@@ -421,7 +424,8 @@ def test_triangles_add_c_once_in_place(device, monkeypatch, m):
     scales = torch.tensor(s, **to), torch.tensor(t, **to)
     planes = torch.tensor(products, device=device)
     with np.errstate(all="ignore"):  # Triton's interpreter computes with NumPy
-        crt(planes, scales, moduli, out, alpha=1.0, beta=2.0, c=out, triangle=True)
+        ends = Ends(out, c=out)
+        crt(planes, scales, moduli, ends, alpha=1.0, beta=2.0, triangle=True)
     assert_same_bits(
         torch.tril(out), np.tril(combine(expected, 1.0, np.full(1, 7.0), 2.0))
     )
@@ -447,7 +451,7 @@ def test_strided_products_and_outputs(device, dtype):
     ]
     for out in outputs:
         with np.errstate(all="ignore"):
-            crt(view, scales, moduli, out)
+            crt(view, scales, moduli, Ends(out))
         assert_same_bits(out.contiguous(), expected)
 
 
@@ -495,10 +499,9 @@ def test_alpha_and_beta_are_applied_as_by_numerics(device, alpha, beta, dtype):
             torch.tensor(products, device=device),
             scales,
             moduli,
-            out,
+            Ends(out, c=out),
             alpha=alpha,
             beta=beta,
-            c=out,
         )
     assert_same_bits(out, combine(value, alpha, whole if beta else None, beta))
 

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from hifigemm.engines.kernels.rounded_sums import rounded_sums
+from hifigemm.engines.kernels.rounding import Ends
 from hifigemm.engines.kernels.tiles import MANY_SUMS, SUMS, tile_of_sums
 from hifigemm.formats import FP32, FP64
 from hifigemm.numerics import rounded_sums as plain
+from hifigemm.numerics.integer_sums import Rounding
 from tests.conftest import PAIRS, SINGLES
 
 PLACE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -23,18 +25,18 @@ def tensor(x):
     return x if isinstance(x, torch.Tensor) else torch.from_numpy(x).to(PLACE)
 
 
-def by_kernel(a, b, result="array", addend=None, shift=0, **options):
+def by_kernel(a, b, result="array", addend=None, shift=0, sign=1, **options):
     """Both arrays of the kernel, written over sevens."""
     x, y = tensor(a), tensor(b)
     shape = max(len(x), len(y)), x.shape[1], y.shape[2]
     out = torch.full(shape, 7.0, dtype=x.dtype, device=PLACE)
     second = None if result == "array" else torch.full_like(out, 7.0)
+    ends = Ends(out, Rounding(result, sign=sign), second=second)
     if addend is not None:
-        options["c"] = tensor(addend.c)
-        options["c_exponent"] = addend.exponent
-        options["c_sign"] = addend.sign
+        rounding = Rounding(result, True, addend.exponent, addend.sign, sign)
+        ends = Ends(out, rounding, tensor(addend.c), second)
     with np.errstate(all="ignore"):
-        rounded_sums(x, y, out, second=second, result=result, shift=shift, **options)
+        rounded_sums(x, y, ends, shift=shift, **options)
     return out.cpu().numpy(), None if second is None else second.cpu().numpy()
 
 
@@ -181,7 +183,7 @@ def test_entries_that_are_not_finite_are_made_again(assert_same_bits, dtype, tal
             tensor(np.swapaxes(b, 1, 2).copy()).mT,
         )
     with np.errstate(all="ignore"):
-        rounded_sums(x, y, out, shift=-40, remakes=True)
+        rounded_sums(x, y, Ends(out), shift=-40, remakes=True)
     want = np.where(is_kept, given, expected)
     assert_same_bits(out.cpu().numpy(), want)
 

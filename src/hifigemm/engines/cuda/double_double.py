@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of
 from hifigemm.engines.kernels.rounded_sums import rounded_sums
+from hifigemm.engines.kernels.rounding import Ends
 from hifigemm.plan import Plan
 
 
@@ -20,15 +21,10 @@ def _write(plan: Plan, given: Arguments) -> None:
     for block in blocks_of(plan, given.out):
         left, right = block.operands(given.a, given.b)
         entries = block.entries
-        rounded_sums(
-            left,
-            right,
-            given.out[entries],
-            shift=given.shift,
-            result=plan.rounding.result,
-            second=None if given.second is None else given.second[entries],
+        ends = Ends(
+            out=given.out[entries],
+            rounding=plan.rounding,
             c=None if given.c is None else given.c[entries],
-            c_exponent=plan.rounding.c_exponent,
-            c_sign=plan.rounding.c_sign,
-            sign=plan.rounding.sign,
+            second=None if given.second is None else given.second[entries],
         )
+        rounded_sums(left, right, ends, shift=given.shift)

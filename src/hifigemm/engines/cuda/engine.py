@@ -283,9 +283,10 @@ class NativeProgram:
         if shift <= -_NEAR and _sums_remake(left, right, product):
             # A B may have overflowed where 2**shift A B does not.
             from hifigemm.engines.kernels.rounded_sums import rounded_sums as sums
+            from hifigemm.engines.kernels.rounding import Ends
 
             c = scale_entries(c, shift)
-            sums(left, right, unwrap(c), shift=shift, remakes=True)
+            sums(left, right, Ends(unwrap(c)), shift=shift, remakes=True)
         elif shift and epilogue.idle:
             c = scale_entries(c, shift)
         elif shift:

@@ -28,6 +28,7 @@ from hifigemm.engines.kernels import mirror as mirror_kernel
 from hifigemm.engines.kernels import required_bits as required_bits_kernel
 from hifigemm.engines.kernels import rounded_sums as rounded_sums_kernel
 from hifigemm.engines.kernels import scaled_residues as scaled_residues_kernel
+from hifigemm.engines.kernels.rounding import Ends
 from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import product_shape
@@ -39,6 +40,7 @@ from hifigemm.numerics.inner_scaling import (
     inner_required_bits,
     sampled_gap,
 )
+from hifigemm.numerics.integer_sums import Rounding
 from hifigemm.numerics.residue_products import (
     ExactProduct,
     crt,
@@ -140,7 +142,7 @@ def _crt(
         dtype=_result_dtype(fmt, count > len(moduli.moduli)),
         device=x.device,
     )
-    crt_kernel.crt(x, scales, moduli, out, shift=shift)
+    crt_kernel.crt(x, scales, moduli, Ends(out), shift=shift)
     return wrap(torch.view_as_real(out).flatten(2) if out.is_complex() else out)
 
 
@@ -230,17 +232,12 @@ def _rounded_sums(
     shape = product_shape(a, b)
     values = torch.empty(shape, dtype=_result_dtype(fmt, False), device=left.device)
     second = None if result == "array" else torch.empty_like(values)
-    rounded_sums_kernel.rounded_sums(
-        left,
-        right,
-        values,
-        second=second,
-        result=result,
-        shift=shift,
-        c=None if addend is None else unwrap(addend.c),
-        c_exponent=0 if addend is None else addend.exponent,
-        c_sign=1 if addend is None else addend.sign,
-    )
+    if addend is None:
+        ends = Ends(values, Rounding(result), second=second)
+    else:
+        rounding = Rounding(result, True, addend.exponent, addend.sign)
+        ends = Ends(values, rounding, unwrap(addend.c), second)
+    rounded_sums_kernel.rounded_sums(left, right, ends, shift=shift)
     return wrap(values), None if second is None else wrap(second)
 
 

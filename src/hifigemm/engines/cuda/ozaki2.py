@@ -40,12 +40,12 @@ from hifigemm.engines.kernels.epilogue import combine_in_place
 from hifigemm.engines.kernels.error_ratio import RATIO_UNIT, error_ratio_bits
 from hifigemm.engines.kernels.launch import empty
 from hifigemm.engines.kernels.rounded_sums import rounded_sums
+from hifigemm.engines.kernels.rounding import Ends
 from hifigemm.engines.kernels.special import restore_special_values
 from hifigemm.engines.rates import Rates
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.error_ratio import error_bound, largest_ratio
 from hifigemm.numerics.estimates import MAGNITUDE_TERMS
-from hifigemm.numerics.integer_sums import NEAREST, Rounding
 from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.scaling import balance
@@ -392,28 +392,28 @@ def _residues_of(
 class _Entries(NamedTuple):
     """The entries of a block: where they go, and what is made of their integers."""
 
-    out: Buffer
+    ends: Ends
     shift: int
     # `alpha` and `beta` are 1 and 0 where a later step applies them
     alpha: Any
     beta: Any
-    rounding: Rounding = NEAREST
-    c: Buffer | None = None
-    second: Buffer | None = None  # of a pair or an enclosure
     triangle: bool = False  # only those on and below the diagonal are made
     in_halves: bool = False  # by the products of numerics/strassen.py
 
 
 def _entries_of(plan: Plan, block: Block, given: Arguments) -> _Entries:
     """Those of a block of the plan."""
-    return _Entries(
+    ends = Ends(
         given.out[block.entries],
-        given.shift,
-        given.alpha,
-        given.beta,
         plan.rounding,
         c=None if given.c is None else given.c[block.entries],
         second=None if given.second is None else given.second[block.entries],
+    )
+    return _Entries(
+        ends,
+        given.shift,
+        given.alpha,
+        given.beta,
         triangle=is_triangle(plan, block),
         in_halves=plan.blocking.in_halves,
     )
@@ -445,18 +445,15 @@ def _write_entries(
         products,
         (row_scales, col_scales),
         moduli,
-        entries.out,
+        entries.ends,
         shift=entries.shift,
         alpha=entries.alpha,
         beta=entries.beta,
-        c=entries.c,
         operands=operands,
         predicate=predicate,
         rarely=rarely,
         triangle=entries.triangle,
         halves=halves,
-        rounding=entries.rounding,
-        second=entries.second,
     )
 
 
@@ -741,7 +738,7 @@ def _write_outliers(
         residues_of_pair = _residues_of(pair, moduli, balances, ready, inner=inner)
         part = _part_of(entries, rows, cols)
         _write_entries(pair, residues_of_pair, moduli, part)
-        _write_back(entries, part, rows, cols)
+        _write_back(entries.ends, part.ends, rows, cols)
 
 
 def _write_apart(
@@ -762,51 +759,40 @@ def _write_apart(
         part = _part_of(entries, i, j)
         left = _gathered(operands[0], 1, i)
         right = _gathered(operands[1], 2, j)
-        rounding = part.rounding
-        rounded_sums(
-            left,
-            right,
-            part.out,
-            shift=part.shift,
-            result=rounding.result,
-            second=part.second,
-            c=part.c if rounding.has_addend else None,
-            c_exponent=rounding.c_exponent,
-            c_sign=rounding.c_sign,
-            sign=rounding.sign,
-        )
-        is_combined = part.alpha != 1.0 or part.c is not None
-        if is_combined and not rounding.has_addend:
-            combine_in_place(part.out, part.alpha, part.beta, part.c)
-        _write_back(entries, part, i, j)
+        # C is a term of the only rounding, or comes behind it by alpha and beta.
+        ends = part.ends
+        adds = ends.rounding.has_addend
+        terms = ends if adds else ends._replace(c=None)
+        rounded_sums(left, right, terms, shift=part.shift)
+        is_combined = part.alpha != 1.0 or ends.c is not None
+        if is_combined and not adds:
+            combine_in_place(ends.out, part.alpha, part.beta, ends.c)
+        _write_back(entries.ends, ends, i, j)
 
 
 def _part_of(entries: _Entries, rows: _Vectors, cols: _Vectors) -> _Entries:
     """Memory for the entries of some rows and columns, and their entries of C."""
-    out = entries.out
+    ends = entries.ends
+    out = ends.out
     shape = (
         1,
         out.shape[1] if rows is None else len(rows),
         out.shape[2] if cols is None else len(cols),
     )
-    part = entries._replace(
-        out=empty(shape, out.dtype, out), triangle=False, in_halves=False
-    )
-    if entries.second is not None:
+    part = ends._replace(out=empty(shape, out.dtype, out))
+    if ends.second is not None:
         part = part._replace(second=empty(shape, out.dtype, out))
-    if entries.c is not None:
-        part = part._replace(c=_gathered(_gathered(entries.c, 1, rows), 2, cols))
-    return part
+    if ends.c is not None:
+        part = part._replace(c=_gathered(_gathered(ends.c, 1, rows), 2, cols))
+    return entries._replace(ends=part, triangle=False, in_halves=False)
 
 
-def _write_back(
-    entries: _Entries, part: _Entries, rows: _Vectors, cols: _Vectors
-) -> None:
+def _write_back(ends: Ends, part: Ends, rows: _Vectors, cols: _Vectors) -> None:
     """Put the entries of some rows and columns in their places."""
     scatter = partial(_scatter, rows, cols)
-    entries.out.program.call(scatter, entries.out, part.out)
-    if entries.second is not None:
-        entries.out.program.call(scatter, entries.second, part.second)
+    ends.out.program.call(scatter, ends.out, part.out)
+    if ends.second is not None:
+        ends.out.program.call(scatter, ends.second, part.second)
 
 
 def _inside(vectors: tuple[int, ...], part: slice) -> tuple[int, ...]:

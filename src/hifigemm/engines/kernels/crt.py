@@ -58,11 +58,16 @@ from hifigemm.engines.kernels.launch import (
     real_view,
     strided,
 )
-from hifigemm.engines.kernels.rounding import finite, round_integer, with_addend
+from hifigemm.engines.kernels.rounding import (
+    Ends,
+    finite,
+    round_integer,
+    with_addend,
+)
 from hifigemm.engines.kernels.special import nonfinite_product
 from hifigemm.engines.kernels.tiles import gpu_of, tiles_along
 from hifigemm.engines.kernels.vector_norms import NOT_FINITE
-from hifigemm.numerics.integer_sums import NEAREST, Rounding
+from hifigemm.numerics.integer_sums import NEAREST
 from hifigemm.numerics.residues import ModuliSet
 
 _RESIDENT = 16
@@ -742,21 +747,18 @@ def crt(
     products: Any,
     scales: tuple[Any, Any],
     moduli: ModuliSet,
-    out: Any,
+    ends: Ends,
     *,
     shift: int = 0,
     alpha: float = 1.0,
     beta: float = 0.0,
-    c: Any = None,
     operands: tuple[Any, Any] | None = None,
     predicate: Predicate | None = None,
     rarely: bool = False,
     triangle: bool = False,
     halves: tuple[int, int] | None = None,
-    rounding: Rounding = NEAREST,
-    second: Any = None,
 ) -> None:
-    """Write alpha T + beta C to `out`, T the integers with these residues, scaled.
+    """Write alpha T + beta C to ends.out, T the integers with these residues, scaled.
 
     T = V 2**(shift - s_i - t_j) is rounded once, V the integers.
 
@@ -766,8 +768,8 @@ def crt(
     `numerics.special.fill_nonfinite` in the place of T. All of this holds for re and im
     of complex results.
 
-    Another `rounding` than NEAREST takes the place of alpha and beta: both arrays of a
-    pair or an enclosure go to `out` and `second`, or +-V 2**(shift - s_i - t_j) +
+    Another rounding than NEAREST takes the place of alpha and beta: both arrays of a
+    pair or an enclosure go to `out` and `second` of the ends, or +-V 2**(shift - s_i - t_j) +
     2**shift s C is rounded once, signs and s as the rounding has them. |V| is exact then, see
     numerics/integer_sums.py. What is not finite of C is added to the rounded V.
 
@@ -775,19 +777,19 @@ def crt(
     ----------
     products : int8 tensor, shape (batch, planes, m_pad, n_pad)
         Residues of V, any representatives, |V| <= moduli.half_range: one part for each
-        modulus; or for complex `out` the residues of the products of
+        modulus; or for complex results the residues of the products of
         `numerics.residue_products.product_operands`. n_pad is a multiple of 256, the
         last stride 1.
     scales : (int32 tensor, shape (batch or 1, m); int32 tensor, shape (batch or 1, n))
         s and t, last strides 1; `NOT_FINITE` marks a vector with an Inf or NaN.
     moduli : ModuliSet
-    out : float64, float32, complex128 or complex64 tensor, shape (batch, m, n)
-        Any strides.
+    ends : Ends
+        float64, float32, complex128 or complex64, shape (batch, m, n), any strides. C
+        may be `out` itself; it is not read where beta = 0, unless the rounding has an
+        addend.
     shift : int
     alpha, beta : float
         Moderate ones, see `numerics.epilogue.Epilogue`.
-    c : tensor of the dtype of `out` that broadcasts to its shape, or None
-        It may be `out` itself; it is not read where beta = 0.
     operands : tensors, shapes (batch or 1, m, k) and (batch or 1, k, n), any strides, or None
         Read for marked vectors only; None where no vector is marked.
     predicate : (int64 tensor of one entry, lower limit, upper limit), optional
@@ -803,9 +805,8 @@ def crt(
     halves : (half of m, half of n), optional
         `products` are (1, 7 planes, m_pad, n_pad), P1 .. P7 of halves as in
         numerics/strassen.py, all planes of each.
-    rounding : Rounding
-    second : tensor like `out`, any strides, for pairs and enclosures
     """
+    out, rounding, c, second = ends
     batch, m, n = out.shape
     if out.numel() == 0:
         return

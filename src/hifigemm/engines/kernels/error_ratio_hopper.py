@@ -337,7 +337,6 @@ def launch(
         for x, box in zip((left, right, right), boxes_of(tile), strict=True)
     )
     first_right, total = sizes.places
-    number, lower_limit, upper_limit = predicate
     shape = ProductShape(m, n, width * terms, planes)
     _ratio(
         (grid_size(tile, shape, gpu_of(left.device)),),
@@ -356,9 +355,7 @@ def launch(
         planes,
         pitch // width,
         enough_bits,
-        number,
-        lower_limit,
-        upper_limit,
+        *predicate,
         WIDTH=width,
         TRIANGLE=left is right,
         TILE=tile,

@@ -402,25 +402,30 @@ def _operand(x: TensorLike) -> _Operand:
     return _Operand(x, batch if x.shape[0] > 1 else 0, part, row, k)
 
 
+class Reduction(NamedTuple):
+    """How planes of a product are made."""
+
+    constants: Any = None  # of all moduli; None where sums stay as they are
+    spans: int = 1  # into which k is cut, each of which is a matrix of the result
+    predicate: Predicate = NO_PREDICATE
+    triangle: bool = False  # whether only the lower triangle is made
+
+
 def _launch_plain(
     left: TensorLike,
     right: TensorLike,
     out: TensorLike,
     tile: Tile,
+    reduction: Reduction,
     *,
     k: int,
-    constants: Any = None,
-    spans: int = 1,
-    predicate: Predicate | None = None,
     add: bool = False,
     less_k: int = 0,
     max_k: int = 0,
-    triangle: bool = False,
 ) -> None:
     """Launch the plain kernel on (batch, plane, vector, entry) operands.
 
-    Sums stay as they are without constants. k is that of the first plane, however many
-    entries the operands show. Spans of k are matrices of `out`.
+    k is that of the first plane, however many entries the operands show.
     """
     planes, m = left.shape[1:3]
     n = right.shape[2]
@@ -432,7 +437,7 @@ def _launch_plain(
         _operand(left),
         _operand(right),
         _Results(out, *out.stride()[:3]),
-        constants,
+        reduction.constants,
         m,
         n,
         k,
@@ -440,15 +445,15 @@ def _launch_plain(
         out.shape[3],
         total_planes,
         planes,
-        spans,
-        span_length(k, spans) // 128,
+        reduction.spans,
+        span_length(k, reduction.spans) // 128,
         less_k,
         max_k or k,
-        *(predicate or NO_PREDICATE),
+        *reduction.predicate,
         PTX=left.is_cuda and torch.version.hip is None,
         ADD=add,
         EVEN_K=k % tile.block_k == 0,
-        TRIANGLE=triangle,
+        TRIANGLE=reduction.triangle,
         TILE=tile,
         num_warps=tile.warps,
         num_stages=tile.stages,
@@ -530,18 +535,9 @@ def residue_gemm(
         if not out.is_contiguous():
             raise ValueError(f"spans of k need contiguous planes, not {out.stride()}")
         target = empty((spans * out.shape[0], *out.shape[1:]), torch.int8, out)
+    reduction = Reduction(constants, spans, predicate or NO_PREDICATE, triangle)
     if tile.kernel == "hopper":
-        hopper.launch(
-            left,
-            right,
-            constants,
-            target,
-            tile,
-            k_block,
-            spans,
-            predicate or NO_PREDICATE,
-            triangle,
-        )
+        hopper.launch(left, right, target, tile, reduction, k_block)
     else:
         side_by_side = spans * k_block
         for start in range(0, k, side_by_side):
@@ -549,36 +545,25 @@ def residue_gemm(
                 x if k <= side_by_side else x[:, :, :, start : start + side_by_side]
                 for x in (left, right)
             )
-            options: dict[str, Any] = {
-                "constants": constants,
-                "spans": spans,
-                "predicate": predicate,
-                "triangle": triangle,
-            }
-            _launch_plain(a, b, target, tile, k=a.shape[3], add=start > 0, **options)
+            _launch_plain(a, b, target, tile, reduction, k=a.shape[3], add=start > 0)
     if spans > 1:
-        _launch_sums(target, constants, out, spans, predicate or NO_PREDICATE)
+        _launch_sums(target, out, reduction)
 
 
-def _launch_sums(
-    residues: TensorLike,
-    constants: Any,
-    out: TensorLike,
-    spans: int,
-    predicate: Predicate,
-) -> None:
+def _launch_sums(residues: TensorLike, out: TensorLike, reduction: Reduction) -> None:
     """Add the residues of the spans of each matrix to planes of `out`."""
+    spans = reduction.spans
     batch, planes, rows, columns = out.shape
     entries = rows * columns
     _add_spans(
         (batch * planes * -(-entries // _SUMMED),),
         residues,
         out,
-        constants,
+        reduction.constants,
         entries,
         planes,
         spans,
-        *predicate,
+        *reduction.predicate,
         PTX=out.is_cuda and torch.version.hip is None,
         ROWS=min(1 << (spans - 1).bit_length(), _SPANS_AT_A_TIME),
         BLOCK=_SUMMED,
@@ -644,7 +629,16 @@ def diagonals(
             y = right.view(-1)[start:].as_strided(
                 (len(right), parts, n, 128), (n * row, pitch, row, 1)
             )
-            _launch_plain(x, y, out, tile, k=row - start, less_k=pitch, max_k=k_block)
+            _launch_plain(
+                x,
+                y,
+                out,
+                tile,
+                Reduction(),
+                k=row - start,
+                less_k=pitch,
+                max_k=k_block,
+            )
         pieces.append(out)
     return pieces
 
@@ -713,5 +707,6 @@ def exact_int8_gemm(
     tile = config or tile_for(
         ProductShape(m, n, k, batch), gpu_of(a.device), ("triton",)
     )
-    _launch_plain(a.unsqueeze(1), b.mT.unsqueeze(1), out.unsqueeze(1), tile, k=k)
+    left, right = a.unsqueeze(1), b.mT.unsqueeze(1)
+    _launch_plain(left, right, out.unsqueeze(1), tile, Reduction(), k=k)
     return out

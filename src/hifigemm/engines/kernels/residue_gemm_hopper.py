@@ -23,7 +23,6 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from hifigemm.engines.kernels.buffers import TensorLike
 from hifigemm.engines.kernels.common import (
     NO_PREDICATE,
-    Predicate,
     place_of,
     tiles_of,
     unfolded,
@@ -42,7 +41,7 @@ from hifigemm.engines.kernels.hopper_ring import (
     tma_store,
 )
 from hifigemm.engines.kernels.launch import Launch, tensor_map
-from hifigemm.engines.kernels.residue_gemm import CONSTANTS, reduce_ptx
+from hifigemm.engines.kernels.residue_gemm import CONSTANTS, Reduction, reduce_ptx
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size
 
 
@@ -346,13 +345,10 @@ def _steps_between_planes(x: TensorLike) -> tuple[int, int]:
 def launch(
     left: TensorLike,
     right: TensorLike,
-    constants: TensorLike,
     out: TensorLike,
     tile: Tile,
+    reduction: Reduction,
     k_block: int,
-    spans: int,
-    predicate: Predicate,
-    triangle: bool,
 ) -> None:
     """Make the launches of `residue_gemm.residue_gemm`, whose spans are matrices of
     `out`.
@@ -366,7 +362,7 @@ def launch(
     boxes = boxes_of(tile)
     left_batch, left_part = _steps_between_planes(left)
     right_batch, right_part = _steps_between_planes(right)
-    number, lower_limit, upper_limit = predicate
+    spans = reduction.spans
     target = tensor_map(
         out, planes * rows, columns, columns, (tile.block_m // 2, tile.block_n)
     )
@@ -384,7 +380,7 @@ def launch(
             quarter_map,
             target,
             out,
-            constants,
+            reduction.constants,
             m,
             n,
             length,
@@ -399,12 +395,10 @@ def launch(
             columns,
             0,
             0,
-            number,
-            lower_limit,
-            upper_limit,
+            *reduction.predicate,
             ADD=start > 0,
             DIAGONALS=False,
-            TRIANGLE=triangle,
+            TRIANGLE=reduction.triangle,
             TILE=tile,
             num_warps=4,
         )
@@ -435,7 +429,6 @@ def launch_diagonals(
         x.shape[1] if x.shape[0] > 1 else 0 for x in (left, right)
     )
     shape = ProductShape(m, n, length, planes)
-    number, lower_limit, upper_limit = NO_PREDICATE
     _product(
         (grid_size(tile, shape, gpu_of(left.device)),),
         left_map,
@@ -458,9 +451,7 @@ def launch_diagonals(
         columns,
         pitch,
         k_block,
-        number,
-        lower_limit,
-        upper_limit,
+        *NO_PREDICATE,
         ADD=False,
         DIAGONALS=True,
         TRIANGLE=False,

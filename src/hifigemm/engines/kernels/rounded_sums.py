@@ -36,6 +36,7 @@ from hifigemm.engines.kernels.common import place_of, power_of_two, sign_of_fini
 from hifigemm.engines.kernels.exact_entries import biased_exponent, exact_entry
 from hifigemm.engines.kernels.launch import Launch, empty, strided
 from hifigemm.engines.kernels.rounding import (
+    Ends,
     finite,
     nearest_finite,
     neighbour,
@@ -88,8 +89,9 @@ def _minus_product(a, b, FMA: tl.constexpr):
 
 
 @triton.jit
-def _with_term(a, b, high, middle, low, size, FORM: tl.constexpr, FMA: tl.constexpr):
+def _with_term(a, b, sums, FORM: tl.constexpr, FMA: tl.constexpr):
     """The words of a sum and the sum of magnitudes, with the terms a b added."""
+    high, middle, low, size = sums
     if FORM == "one word":
         # Products of numbers of float32 are float64.
         product = a * b
@@ -118,60 +120,48 @@ def _with_term(a, b, high, middle, low, size, FORM: tl.constexpr, FMA: tl.conste
 
 
 @triton.jit
-def _loaded(
-    rows,
-    row_step,
-    columns,
-    column_step,
-    row_factor,
-    column_factor,
-    FORM: tl.constexpr,
-    UNROLL: tl.constexpr,
-):
+def _loaded(left, right, factors, FORM: tl.constexpr, UNROLL: tl.constexpr):
     """UNROLL terms of all rows and columns, times factors in the form of three words."""
-    left = ()
-    right = ()
+    rows, row_step = left
+    columns, column_step = right
+    row_terms = ()
+    column_terms = ()
     for i in tl.static_range(UNROLL):
         a = tl.load(rows + i * row_step).to(tl.float64)
         b = tl.load(columns + i * column_step).to(tl.float64)
         if FORM == "three words":
-            a *= row_factor
-            b *= column_factor
-        left = left + (a,)  # noqa: RUF005
-        right = right + (b,)  # noqa: RUF005
-    return left, right
+            a *= factors[0]
+            b *= factors[1]
+        row_terms = row_terms + (a,)  # noqa: RUF005
+        column_terms = column_terms + (b,)  # noqa: RUF005
+    return row_terms, column_terms
 
 
 @triton.jit
 def _sums(
-    rows,
-    row_step,
-    columns,
-    column_step,
+    left,
+    right,
     k,
-    row_factor,
-    column_factor,
-    high,
-    middle,
-    low,
-    size,
+    factors,
+    start,
     FORM: tl.constexpr,
     FMA: tl.constexpr,
     UNROLL: tl.constexpr,
 ):
     """Twin: numerics.rounded_sums.chained. Words and magnitudes with all terms added.
 
-    `rows` and `columns` are the addresses of the first entries of the vectors, steps go
-    from one term to the next, factors multiply vectors in the form of three words.
+    `left` and `right` are the addresses of the first entries of the vectors, and the
+    step from one term to the next; factors multiply vectors in the form of three words.
+    The words and the sum of magnitudes `start` with what is added first.
     """
+    rows, row_step = left
+    columns, column_step = right
+    high, middle, low, size = start
     # UNROLL terms are loaded together, while those before them are added; the others
     # come one by one.
     groups = k // UNROLL
     if groups > 0:
-        next_a, next_b = _loaded(
-            rows, row_step, columns, column_step, row_factor, column_factor,
-            FORM, UNROLL,
-        )  # fmt: skip
+        next_a, next_b = _loaded(left, right, factors, FORM, UNROLL)
         for group in range(groups):
             a = next_a
             b = next_b
@@ -180,12 +170,11 @@ def _sums(
             rows += tl.where(is_last, 0, UNROLL * row_step)
             columns += tl.where(is_last, 0, UNROLL * column_step)
             next_a, next_b = _loaded(
-                rows, row_step, columns, column_step, row_factor, column_factor,
-                FORM, UNROLL,
-            )  # fmt: skip
+                (rows, row_step), (columns, column_step), factors, FORM, UNROLL
+            )
             for i in tl.static_range(UNROLL):
                 high, middle, low, size = _with_term(
-                    a[i][:, None], b[i][None, :], high, middle, low, size, FORM, FMA
+                    a[i][:, None], b[i][None, :], (high, middle, low, size), FORM, FMA
                 )
         rows += UNROLL * row_step
         columns += UNROLL * column_step
@@ -193,10 +182,10 @@ def _sums(
         a = tl.load(rows).to(tl.float64)
         b = tl.load(columns).to(tl.float64)
         if FORM == "three words":
-            a *= row_factor
-            b *= column_factor
+            a *= factors[0]
+            b *= factors[1]
         high, middle, low, size = _with_term(
-            a[:, None], b[None, :], high, middle, low, size, FORM, FMA
+            a[:, None], b[None, :], (high, middle, low, size), FORM, FMA
         )
         rows += row_step
         columns += column_step
@@ -321,15 +310,11 @@ def _rounded_words(high, middle, low, err, exact, exponent, SINGLE: tl.constexpr
 
 @triton.jit
 def _quick_sums(
-    rows,
-    row_step,
-    columns,
-    column_step,
+    left,
+    right,
     k,
     addend,
-    c_exponent,
-    shift,
-    sign,
+    scaling,
     log_terms,
     FORM: tl.constexpr,
     SINGLE: tl.constexpr,
@@ -339,7 +324,13 @@ def _quick_sums(
 ):
     """Twin: numerics.rounded_sums.quick_sums. Rounded values, and where they are
     certain.
+
+    `left` and `right` are as for `_sums`; `scaling` are the exponent of C, that of the
+    result, and the sign of A B.
     """
+    rows, row_step = left
+    columns, column_step = right
+    c_exponent, shift, sign = scaling
     COUNT_M: tl.constexpr = rows.shape[0]
     COUNT_N: tl.constexpr = columns.shape[0]
     num_terms = k.to(tl.float64)
@@ -358,18 +349,14 @@ def _quick_sums(
         in_range = (grid > -800) & (grid < 1000)
         bias = 3.0 * power_of_two(tl.where(in_range, grid, 0))
         biased = bias + start
-        high, _, low, _ = _sums(
-            rows, row_step, columns, column_step, k, 1.0, 1.0,
-            biased, zeros, start - (biased - bias), zeros, FORM, FMA, UNROLL,
-        )  # fmt: skip
+        first = (biased, zeros, start - (biased - bias), zeros)
+        high, _, low, _ = _sums(left, right, k, (1.0, 1.0), first, FORM, FMA, UNROLL)
         high = high - bias
         err = (num_terms + 1.0) * (num_terms + 4.0) * (bias * 2.0**-107)
         err = tl.where(in_range, err, float("nan"))
     else:
-        high, _, low, size = _sums(
-            rows, row_step, columns, column_step, k, 1.0, 1.0,
-            start, zeros, zeros, tl.abs(start), FORM, FMA, UNROLL,
-        )  # fmt: skip
+        first = (start, zeros, zeros, tl.abs(start))
+        high, _, low, size = _sums(left, right, k, (1.0, 1.0), first, FORM, FMA, UNROLL)
         if FORM == "one word":
             err = (num_terms + 4.0) * _UNIT * size
         else:
@@ -395,15 +382,11 @@ def _quick_sums(
 
 @triton.jit
 def _sums_in_three_words(
-    rows,
-    row_step,
-    columns,
-    column_step,
+    left,
+    right,
     k,
     addend,
-    c_exponent,
-    shift,
-    sign,
+    scaling,
     RESULT: tl.constexpr,
     SINGLE: tl.constexpr,
     HAS_C: tl.constexpr,
@@ -413,8 +396,12 @@ def _sums_in_three_words(
     """Twin: numerics.rounded_sums.sums_in_three_words. Both values of all entries, and
     where they are still open.
 
-    Entries of vectors with an Inf or NaN are not.
+    The arguments are those of `_quick_sums`. Entries of vectors with an Inf or NaN are
+    not open.
     """
+    rows, row_step = left
+    columns, column_step = right
+    c_exponent, shift, sign = scaling
     COUNT_M: tl.constexpr = rows.shape[0]
     COUNT_N: tl.constexpr = columns.shape[0]
     num_terms = k.to(tl.float64)
@@ -432,11 +419,11 @@ def _sums_in_three_words(
     start = zeros
     if HAS_C:
         start = _times_power(addend, c_exponent - scale)
+    factors = (power_of_two(-row_scale), power_of_two(-column_scale))
+    first = (start, zeros, zeros, tl.abs(start))
     high, middle, low, size = _sums(
-        rows, row_step, columns, column_step, k,
-        power_of_two(-row_scale), power_of_two(-column_scale),
-        start, zeros, zeros, tl.abs(start), "three words", FMA, UNROLL,
-    )  # fmt: skip
+        left, right, k, factors, first, "three words", FMA, UNROLL
+    )
     high, middle, low = _normalised(high * sign, middle * sign, low * sign)
 
     # Terms are multiples of a unit: words that stay below 2**53 of it lose nothing.
@@ -493,20 +480,22 @@ def _sums_in_three_words(
 
 @triton.jit
 def _by_all_bits(
-    row,
-    row_step,
-    column,
-    column_step,
+    left,
+    right,
     k,
     c,
-    c_exponent,
-    shift,
-    sign,
+    scaling,
     RESULT: tl.constexpr,
     SINGLE: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """Both values of an entry, from the integer of all its bits."""
+    """Both values of an entry, from the integer of all its bits.
+
+    The arguments are those of `_quick_sums` for one row and one column.
+    """
+    row, row_step = left
+    column, column_step = right
+    c_exponent, shift, sign = scaling
     lanes = tl.arange(0, LANES)
     extra = tl.where(lanes == 0, c, tl.zeros([LANES], tl.float64))
     extra_exponent = tl.where(lanes == 0, c_exponent, tl.zeros([LANES], tl.int32))
@@ -562,8 +551,9 @@ def _tile_of(index, m, n, TILE: tl.constexpr):
 
 
 @triton.jit
-def _places(x, z, i, j, batch, row, column):
-    """Addresses of the entries of a tile."""
+def _places(matrices, z, i, j):
+    """Addresses of the entries of a tile; matrices with their strides."""
+    x, batch, row, column = matrices
     return x + z * batch + (i * row)[:, None] + (j * column)[None, :]
 
 
@@ -624,18 +614,14 @@ def _quick_kernel(
     sign = sign.to(tl.float64)
     addend = tl.zeros([BLOCK_M, BLOCK_N], tl.float64)
     if HAS_C:
-        places = _places(c, z, i, j, c_batch, c_row, c_column)
+        places = _places((c, c_batch, c_row, c_column), z, i, j)
         addend = tl.load(places).to(tl.float64) * c_sign.to(tl.float64)
     values, is_certain = _quick_sums(
-        left + z * left_batch + i * left_row,
-        tl.cast(left_k, tl.int64),
-        right + z * right_batch + j * right_column,
-        tl.cast(right_k, tl.int64),
+        (left + z * left_batch + i * left_row, tl.cast(left_k, tl.int64)),
+        (right + z * right_batch + j * right_column, tl.cast(right_k, tl.int64)),
         k,
         finite(addend) * sign,
-        c_exponent,
-        shift,
-        sign,
+        (c_exponent, shift, sign),
         log_terms,
         FORM,
         SINGLE,
@@ -647,7 +633,7 @@ def _quick_kernel(
     if HAS_C:
         values = with_addend(values, addend)
     values = tl.where(is_open, float("nan"), values)
-    places = _places(out, z, i, j, out_batch, out_row, out_column)
+    places = _places((out, out_batch, out_row, out_column), z, i, j)
     tl.store(places, values.to(out.dtype.element_ty), mask=inside)
     tl.store(open_entries + tl.program_id(0), tl.sum(is_open.to(tl.int32)))
 
@@ -669,7 +655,7 @@ def _mark_kernel(
     `open_entries` gets.
     """
     z, i, j, inside = _tile_of(tl.program_id(0), m, n, TILE)
-    places = _places(out, z, i, j, out_batch, out_row, out_column)
+    places = _places((out, out_batch, out_row, out_column), z, i, j)
     values = tl.load(places, mask=inside, other=0.0)
     is_open = inside & ((tl.abs(values) < float("inf")) == 0)
     tl.store(places, tl.zeros_like(values) + float("nan"), mask=is_open)
@@ -724,6 +710,7 @@ def _rest_kernel(
     SINGLE: tl.constexpr = out.dtype.element_ty == tl.float32
     HAS_C: tl.constexpr = c is not None
     sign = sign.to(tl.float64)
+    scaling = (c_exponent, shift, sign)
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
         num_open = BLOCK_M * BLOCK_N
         if open_entries is not None:
@@ -737,10 +724,10 @@ def _rest_kernel(
 
             addend = tl.zeros([BLOCK_M, BLOCK_N], tl.float64)
             if HAS_C:
-                places = _places(c, z, i, j, c_batch, c_row, c_column)
+                places = _places((c, c_batch, c_row, c_column), z, i, j)
                 addend = tl.load(places).to(tl.float64) * c_sign.to(tl.float64)
             signed_addend = finite(addend) * sign
-            places_out = _places(out, z, i, j, out_batch, out_row, out_column)
+            places_out = _places((out, out_batch, out_row, out_column), z, i, j)
             values = tl.zeros([BLOCK_M, BLOCK_N], tl.float64)
             second_values = values
             is_open = inside
@@ -750,11 +737,17 @@ def _rest_kernel(
             # A few entries take less time by all their bits than a tile in three words.
             if num_open > FEW:
                 words, second_values, is_left = _sums_in_three_words(
-                    rows + i * left_row, row_step,
-                    columns + j * right_column, column_step,
-                    k, signed_addend, c_exponent, shift, sign,
-                    RESULT, SINGLE, HAS_C, FMA, TILE.block_k,
-                )  # fmt: skip
+                    (rows + i * left_row, row_step),
+                    (columns + j * right_column, column_step),
+                    k,
+                    signed_addend,
+                    scaling,
+                    RESULT,
+                    SINGLE,
+                    HAS_C,
+                    FMA,
+                    TILE.block_k,
+                )
                 if HAS_C:
                     words = with_addend(words, addend)
                 values = tl.where(is_open, words, values)
@@ -775,11 +768,15 @@ def _rest_kernel(
                 row = tl.max(tl.where(is_entry, i[:, None], 0))
                 column = tl.max(tl.where(is_entry, j[None, :], 0))
                 value, second_value = _by_all_bits(
-                    rows + row * left_row, row_step,
-                    columns + column * right_column, column_step, k,
-                    tl.sum(tl.where(is_entry, signed_addend, 0.0)), c_exponent, shift,
-                    sign, RESULT, SINGLE, 32 * TILE.warps,
-                )  # fmt: skip
+                    (rows + row * left_row, row_step),
+                    (columns + column * right_column, column_step),
+                    k,
+                    tl.sum(tl.where(is_entry, signed_addend, 0.0)),
+                    scaling,
+                    RESULT,
+                    SINGLE,
+                    32 * TILE.warps,
+                )
                 if HAS_C:
                     value = with_addend(value, tl.sum(tl.where(is_entry, addend, 0.0)))
                 values = tl.where(is_entry, value, values)
@@ -791,9 +788,8 @@ def _rest_kernel(
                     # Nothing is left of what is not finite.
                     is_finite = tl.abs(values) < float("inf")
                     second_values = tl.where(is_finite, second_values, 0.0)
-                places = _places(
-                    second, z, i, j, second_batch, second_row, second_column
-                )
+                second_matrices = (second, second_batch, second_row, second_column)
+                places = _places(second_matrices, z, i, j)
                 tl.store(places, second_values.to(out.dtype.element_ty), mask=inside)
 
 
@@ -811,22 +807,16 @@ _PROGRAMS = 8
 def rounded_sums(
     left: Any,
     right: Any,
-    out: Any,
+    ends: Ends,
     *,
-    second: Any = None,
-    result: str = "array",
     shift: int = 0,
-    c: Any = None,
-    c_exponent: int = 0,
-    c_sign: int = 1,
-    sign: int = 1,
     form: str | None = None,
     tile: Tile | None = None,
     few: int = _FEW,
     open_entries: tuple[Any, Any] | None = None,
     remakes: bool = False,
 ) -> None:
-    """Write 2**shift (sign A B + c_sign 2**c_exponent C), rounded once, to `out`.
+    """Write 2**shift (sign A B + c_sign 2**c_exponent C), rounded once.
 
     An exact zero is +0; a negative sum that rounds to zero is -0. Entries of vectors
     with an Inf or NaN are those of `numerics.special.fill_nonfinite`; what is not
@@ -836,13 +826,11 @@ def rounded_sums(
     ----------
     left, right : tensors (batch or 1, m, k) and (batch or 1, k, n), any strides
         float64 or float32, k at most `numerics.rounded_sums.MAX_TERMS`.
-    out : tensor (batch, m, n) of the same dtype, any strides
-    second, result : another such tensor, and "pair" or "enclosure"
-        What is left of the sum, rounded once, goes to `second`, 0 where `out` is not
-        finite; or `out` and `second` are the numbers next to the exact sum from below
+    ends : Ends
+        Of the same dtype, any strides. The sum goes to `out`, which shares no memory
+        with `c`; what is left of it, rounded once, to `second`, 0 where `out` is not
+        finite. For an enclosure both are the numbers next to the exact sum from below
         and above.
-    c : tensor of the same dtype that broadcasts to `out`, or None
-        It shares no memory with `out`.
     form, tile
         The form that comes first and the tile; by default chosen from the shape.
     few : int
@@ -853,6 +841,8 @@ def rounded_sums(
         Entries of `out` that are finite stay as they are: others may be products that
         overflowed before the power of two.
     """
+    out = ends.out
+    rounding = ends.rounding
     batch, m, n = out.shape
     if out.numel() == 0:
         return
@@ -861,8 +851,8 @@ def rounded_sums(
         form = form_for(k, FP32 if out.dtype is torch.float32 else FP64)
     y, y_batch, y_k, y_column = strided(right)
     sides = [strided(left), (y, y_batch, y_column, y_k)]
-    outs = [strided(out), strided(second)]
-    c_places = strided(None if c is None else c.expand(batch, m, n))
+    outs = [strided(out), strided(ends.second)]
+    c_places = strided(None if ends.c is None else ends.c.expand(batch, m, n))
     # Neighbouring threads have neighbouring columns: where those of B lie apart and the
     # rows of A do not, the transposed product is made.
     if sides[1][2] != 1 and sides[0][2] == 1:
@@ -876,7 +866,7 @@ def rounded_sums(
     x, x_batch, x_row, x_k = sides[0]
     y, y_batch, y_column, y_k = sides[1]
     operands = x, x_batch, x_row, x_k, y, y_batch, y_k, y_column
-    scalars = c_exponent, c_sign, shift, sign, m, n, k
+    scalars = rounding.c_exponent, rounding.c_sign, shift, rounding.sign, m, n, k
     num_tiles = batch * -(-m // tile.block_m) * -(-n // tile.block_n)
     # Three words take more registers: what one warp makes of a tile in the quick form
     # is shared by four then.
@@ -885,7 +875,7 @@ def rounded_sums(
 
     # The quick form, unless three words are wanted of all entries.
     marks, left_open = open_entries or (None, None)
-    if result == "array":
+    if rounding.result == "array":
         if marks is None:
             marks = empty((num_tiles,), torch.int32, out)
         if remakes:
@@ -908,7 +898,7 @@ def rounded_sums(
     _rest(
         (programs,),
         *arguments,
-        RESULT=result,
+        RESULT=rounding.result,
         FEW=few,
         FMA=fma,
         **_constants(rest_tile),

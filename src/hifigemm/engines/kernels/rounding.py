@@ -10,10 +10,24 @@ numerics.integer_sums.rounded_integers.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels.common import power_of_two
+from hifigemm.numerics.integer_sums import NEAREST, Rounding
+
+
+class Ends(NamedTuple):
+    """Where entries of a result go, and what is made of their exact sums: tensors or
+    buffers of one shape and dtype.
+    """
+
+    out: Any
+    rounding: Rounding = NEAREST
+    c: Any = None  # broadcasts to the shape; None where there is no C
+    second: Any = None  # of a pair or an enclosure
 
 
 @triton.jit

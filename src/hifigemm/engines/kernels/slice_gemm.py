@@ -43,25 +43,25 @@ def slice_gemm_kernel(
     max_k,
     ends,
     WINDOW: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,
+    TILE: tl.constexpr,
 ):
     """Twin: the sums of diagonals of schemes.ozaki1.Ozaki1.
 
-    A program makes a tile of BLOCK_M x BLOCK_N entries of a plane (z, l): part l of
+    A program makes a tile of block_m x block_n entries of a plane (z, l): part l of
     matrix z takes `less_k` entries less than part l - 1, those on the right begin as
     many further on, and at most `max_k`. WINDOW terms are added by the unit. `ends`,
     unless it is None, says how many slices of each side are not zeros; the entries lie
     `first_k` behind the first ones of the slices.
     """
+    BLOCK_M: tl.constexpr = TILE.block_m
+    BLOCK_N: tl.constexpr = TILE.block_n
+    BLOCK_K: tl.constexpr = TILE.block_k
     left, left_batch, left_row = left
     right, right_batch, right_row = right
     out, out_batch, out_part, out_row = out
     # The longest parts come first.
     plane, tile_m, tile_n = place_of(
-        tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), GROUP
+        tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), TILE.group
     )
     l = plane % parts
     z = (plane // parts).to(tl.int64)
@@ -179,10 +179,7 @@ def diagonals(
             row if is_double else k_block,
             ends,
             WINDOW=window,
-            BLOCK_M=tile.block_m,
-            BLOCK_N=tile.block_n,
-            BLOCK_K=tile.block_k,
-            GROUP=tile.group,
+            TILE=tile,
             num_warps=tile.warps,
             num_stages=tile.stages,
         )
