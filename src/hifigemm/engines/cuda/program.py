@@ -4,12 +4,13 @@ the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from hifigemm.engine import Call, Certificate, Outcome, Repeated, Splits
 from hifigemm.engines.cuda.required_bits import (
@@ -37,7 +38,8 @@ from hifigemm.plan import Blocking, Evidence, Plan, Verification
 from hifigemm.problem import Block
 from hifigemm.programs import once
 
-Tensor = Any
+Ready = tuple[tuple[Tensor, Tensor] | None, tuple[Tensor, Tensor] | None]
+"""Planes and exponents of each operand that was prepared."""
 _INNER_LOOK = "scaled along k"
 """What is kept of operands that are scaled along k goes by this word and their bits."""
 _NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -236,7 +238,7 @@ class CudaProgram:
     def _has_two_parts(self) -> bool:
         return self.plan.rounding.has_two_parts
 
-    def _outcome(self, values: Any, record: Tensor) -> Outcome:
+    def _outcome(self, values: Any, record: Any) -> Outcome:
         """What was done for values; where the device decided, the record tells."""
         certificate = None
         if self.steps.certify is not None:
@@ -313,11 +315,11 @@ class CudaProgram:
             x: Tensor,
             y: Tensor,
             target: Tensor,
-            c: Tensor = None,
+            c: Tensor | None = None,
             alpha: float = 1.0,
             beta: float = 0.0,
             *,
-            exponents: Tensor = None,
+            exponents: Tensor | None = None,
         ) -> Any:
             # C may be the target: it is read until the end.
             is_direct = target is not None and c is None and not adds_a_step
@@ -363,7 +365,7 @@ class CudaProgram:
         again: Repeated,
         evidence: Evidence,
         operands: tuple[Tensor, Tensor],
-        kind: tuple[Any, ...],
+        kind: tuple[Hashable, ...],
     ) -> Repeated:
         """The product by what the operands ask for, where that was seen before; else
         None.
@@ -371,7 +373,7 @@ class CudaProgram:
         p = self.plan
         asked = p.problem, p.asked, p.target, p.block_shape
         key = "by evidence", *asked, self.device, kind
-        table: dict[Any, Any] = once(key, dict, self.device)
+        table: dict[Hashable, Any] = once(key, dict, self.device)
         table[_fact_of(evidence)] = again
         look = (
             required_bits_of(*operands, NO_LIMIT)
@@ -382,7 +384,7 @@ class CudaProgram:
         if evidence.inner:
             table[_INNER_LOOK] = inner_look_of(*operands, NO_LIMIT)
 
-        def chosen(x: Tensor, y: Tensor, *others: Any) -> Any:
+        def chosen(x: Tensor, y: Tensor, *others: object) -> Any:
             seen = table.get(look(x, y))
             if seen is not None:
                 return seen(x, y, *others)
@@ -413,14 +415,16 @@ class CudaProgram:
             return _is_plain(out)
         return not self.steps.contiguous_rows or out.stride(2) == 1 or out.shape[2] == 1
 
-    def _record(self, device: Any) -> Tensor:
+    def _record(self, device: torch.device) -> Any:
         return (
             torch.empty(self.steps.record, dtype=torch.int64, device=device)
             if self.steps.record
             else None
         )
 
-    def _certificate(self, record: Tensor, stream: Any = None) -> Certificate:
+    def _certificate(
+        self, record: Tensor, stream: torch.cuda.Stream | None = None
+    ) -> Certificate:
         """What the record says; waits for the current stream, or for the device if
         another stream made the product.
         """
@@ -432,7 +436,7 @@ class CudaProgram:
         return found
 
     def _run(
-        self, tensors: list[Any], ready: tuple[Any, Any], shift: int, own: Epilogue
+        self, tensors: Sequence[Tensor | None], ready: Ready, shift: int, own: Epilogue
     ) -> None:
         planes = [x for pair in ready if pair is not None for x in pair]
         self._program(tensors, ready, shift, own)(
@@ -441,7 +445,11 @@ class CudaProgram:
         )
 
     def _program(
-        self, tensors: list[Any], ready: tuple[Any, Any], shift: int, own: Epilogue
+        self,
+        tensors: Sequence[Tensor | _Layout | None],
+        ready: Ready,
+        shift: int,
+        own: Epilogue,
     ) -> Program:
         """The program of tensors of this layout, kept for the next ones."""
         facts = tuple(None if x is None else facts_of(x) for x in tensors)
@@ -461,8 +469,8 @@ class CudaProgram:
     def _built(
         self,
         plan: Plan,
-        tensors: list[Any],
-        ready: tuple[Any, Any],
+        tensors: Sequence[Tensor | _Layout | None],
+        ready: Ready,
         shift: int,
         own: Epilogue,
     ) -> Program:
@@ -504,7 +512,7 @@ def _is_plain(x: Tensor) -> bool:
     return bool(x.is_contiguous()) and x.data_ptr() % 16 == 0
 
 
-def _fact_of(evidence: Evidence) -> Any:
+def _fact_of(evidence: Evidence) -> Hashable:
     """What one look sees of other operands again; None where that takes more, as their
     error ratio does.
     """
