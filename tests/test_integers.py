@@ -156,7 +156,8 @@ def hostile(rng, shape, dtype):
         return x
     limits, kind = np.iinfo(dtype), rng.integers(4)
     if kind == 1:
-        return np.where(x & 1, limits.max, limits.min).astype(dtype)
+        least, most = np.array([limits.min, limits.max], dtype)
+        return np.where(x & 1, most, least)
     if kind == 2:
         return np.full(shape, (limits.min, limits.max)[rng.integers(2)], dtype)
     return x >> int(rng.integers(limits.bits)) if kind == 3 else x

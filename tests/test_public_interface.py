@@ -67,6 +67,7 @@ ATTRIBUTES = {
         "bound",
         "verification",
         "k_block",
+        "k_span",
         "workspace",
         "engine",
         "reason",

@@ -146,6 +146,7 @@ def test_what_is_written_is_read_with_every_bit(dtype, shape, assert_same_bits):
     "text",
     [x for x in WELL_FORMED if not any(y in x for y in ("\n0 ", "3 0 0", "unsigned"))],
 )
+@pytest.mark.filterwarnings("ignore:The default value for `spmatrix`")
 def test_scipy_reads_the_same(text):
     scipy_io = pytest.importorskip("scipy.io")
     matrix = scipy_io.mmread(io.BytesIO(f"{BANNER} {text}".encode()))

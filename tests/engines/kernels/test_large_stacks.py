@@ -62,7 +62,7 @@ def test_products_of_words_go_on_with_the_rest_of_the_stack(launches, single):
     out = torch.zeros(BATCH, 2, 1)
     operands = stack(2, 3), stack(3, 1)[: 1 if single else BATCH]
     word_gemm(left, right, out, operands=operands)
-    assert [grid for grid, _ in launches] == [(1, 65535), (1, 65535), (1, 3)]
+    assert [grid for grid, _ in launches] == [(1, 65535, 1), (1, 65535, 1), (1, 3, 1)]
     for z, (_, arguments) in zip((0, 65535, 2 * 65535), launches, strict=True):
         addresses = [
             x.data_ptr() for x in flat(arguments) if isinstance(x, torch.Tensor)

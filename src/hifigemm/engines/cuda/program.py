@@ -4,12 +4,13 @@ the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
+from torch import Tensor
 
 from hifigemm.engine import Call, Certificate, Outcome, Repeated, Splits
 from hifigemm.engines.cuda.required_bits import (
@@ -37,8 +38,7 @@ from hifigemm.plan import Blocking, Evidence, Plan, Split, Verification
 from hifigemm.problem import Block
 from hifigemm.programs import once
 
-Tensor = Any
-_Ready = tuple[tuple[Any, Any] | None, tuple[Any, Any] | None]
+Ready = tuple[tuple[Tensor, Tensor] | None, tuple[Tensor, Tensor] | None]
 """Planes and exponents of prepared operands; None for operands that are not."""
 _INNER_LOOK = "scaled along k"
 """What is kept of operands that are scaled along k goes by this word and their bits."""
@@ -268,7 +268,7 @@ class CudaProgram:
     def _has_two_parts(self) -> bool:
         return self.plan.rounding.has_two_parts
 
-    def _outcome(self, values: Any, record: Tensor) -> Outcome:
+    def _outcome(self, values: Any, record: Any) -> Outcome:
         """What was done for values; where the device decided, the record tells."""
         certificate = None
         if self.steps.certify is not None:
@@ -341,11 +341,11 @@ class CudaProgram:
             x: Tensor,
             y: Tensor,
             target: Tensor,
-            c: Tensor = None,
+            c: Tensor | None = None,
             alpha: float = 1.0,
             beta: float = 0.0,
             *,
-            exponents: Tensor = None,
+            exponents: Tensor | None = None,
         ) -> Any:
             # C may be the target: it is read until the end.
             is_direct = target is not None and c is None and not adds_a_step
@@ -391,7 +391,7 @@ class CudaProgram:
         again: Repeated,
         evidence: Evidence,
         operands: tuple[Tensor, Tensor],
-        kind: tuple[Any, ...],
+        kind: tuple[Hashable, ...],
     ) -> Repeated:
         """The product by what the operands ask for, where that was seen before; else
         None.
@@ -399,7 +399,7 @@ class CudaProgram:
         p = self.plan
         asked = p.problem, p.asked, p.target, p.block_shape
         key = "by evidence", *asked, self.device, kind
-        table: dict[Any, Any] = once(key, dict, self.device)
+        table: dict[Hashable, Any] = once(key, dict, self.device)
         table[_fact_of(evidence)] = again
         look = (
             required_bits_of(*operands, NO_LIMIT)
@@ -410,7 +410,7 @@ class CudaProgram:
         if evidence.inner:
             table[_INNER_LOOK] = inner_look_of(*operands, NO_LIMIT)
 
-        def chosen(x: Tensor, y: Tensor, *others: Any) -> Any:
+        def chosen(x: Tensor, y: Tensor, *others: object) -> Any:
             seen = table.get(look(x, y))
             if seen is not None:
                 return seen(x, y, *others)
@@ -446,12 +446,14 @@ class CudaProgram:
         words = self.steps.record
         return _Layout((words,), torch.int64) if words else None
 
-    def _record(self, device: Any) -> Tensor:
+    def _record(self, device: torch.device) -> Tensor | None:
         """Memory for the record, which the program clears; None without one."""
         words = self.steps.record
         return torch.empty(words, dtype=torch.int64, device=device) if words else None
 
-    def _certificate(self, record: Tensor, stream: Any = None) -> Certificate:
+    def _certificate(
+        self, record: Tensor, stream: torch.cuda.Stream | None = None
+    ) -> Certificate:
         """What the record says; waits for the current stream, or for the device if
         another stream made the product.
         """
@@ -463,7 +465,7 @@ class CudaProgram:
         return found
 
     def _run(
-        self, tensors: _Tensors, ready: _Ready, shift: int, epilogue: Epilogue
+        self, tensors: _Tensors, ready: Ready, shift: int, epilogue: Epilogue
     ) -> None:
         """Run the program of these tensors, which applies these scalars."""
         memory = tensors.present()
@@ -477,7 +479,7 @@ class CudaProgram:
         program(*memory, scalars=scalars)
 
     def _program(
-        self, tensors: _Tensors, ready: _Ready, shift: int, epilogue: Epilogue
+        self, tensors: _Tensors, ready: Ready, shift: int, epilogue: Epilogue
     ) -> Program:
         """The program of tensors of this layout, kept for the next ones."""
         facts = tuple(None if x is None else facts_of(x) for x in tensors)
@@ -497,7 +499,7 @@ class CudaProgram:
         self,
         plan: Plan,
         tensors: _Tensors,
-        ready: _Ready,
+        ready: Ready,
         shift: int,
         epilogue: Epilogue,
     ) -> Program:
@@ -559,7 +561,7 @@ def _is_plain(x: Tensor) -> bool:
     return bool(x.is_contiguous()) and x.data_ptr() % 16 == 0
 
 
-def _fact_of(evidence: Evidence) -> Any:
+def _fact_of(evidence: Evidence) -> Hashable:
     """What one look sees of other operands again; None where that takes more, as their
     error ratio does.
     """

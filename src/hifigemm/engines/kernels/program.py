@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hifigemm.engines.kernels.buffers import Buffer, TensorLike, contiguous_strides
+from hifigemm.engines.kernels.buffers import Buffer, contiguous_strides
 from hifigemm.engines.kernels.launch import (
     Address,
     Launch,
@@ -105,7 +105,7 @@ class Program:
         self._templates: list[_Template] | None = None
         self._bound: dict[tuple[float, ...], list[Any]] = {}
 
-    def operand(self, like: TensorLike, *, is_zero: bool = False) -> Buffer:
+    def operand(self, like: Any, *, is_zero: bool = False) -> Buffer:
         """The buffer of an operand or result that is laid out as a tensor; operands
         come before scratch memory.
 
