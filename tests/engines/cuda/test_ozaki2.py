@@ -1249,6 +1249,7 @@ def repeats(as_on_gpu, monkeypatch):
 FAMILIES = ["phi_1", "nearly_cancelling", "underflowing", "overflowing"]
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("result", ["pair", "enclosure"])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
 def test_both_arrays_come_from_one_product(
