@@ -137,9 +137,10 @@ def _scaled(x, s, ODD: tl.constexpr):
 
 @triton.jit
 def _scaled_apart(x, s, ODD: tl.constexpr):
-    """2**s x for exponents of entries, |2**s x| < 2**128, else as `_scaled`.
+    """2**s x for any s with |2**s x| < 2**128, rounded as by `_scaled`.
 
-    Without ODD, entries below 2**-124 may be any numbers below: they are no words.
+    Without ODD, what lies below 2**-124 may be any number below: its FP16 words are
+    zeros.
     """
     if ODD:
         # FP64 holds the product. Rounding to odd: as in `_scaled`.
@@ -151,7 +152,8 @@ def _scaled_apart(x, s, ODD: tl.constexpr):
         )
         return (bits | (back != exact).to(tl.int32)).to(tl.float32, bitcast=True)
     else:
-        # Two powers of two that float32 holds. Zeros may have any exponent.
+        # Two powers of two that float32 holds. Beyond these s, entries other than zero
+        # lie below all FP16 words, or above all of them, where they saturate.
         s = tl.minimum(tl.maximum(s, -252), 252)
         first = tl.minimum(tl.maximum(s, -126), 126)
         return x * power_of_two_single(first) * power_of_two_single(s - first)

@@ -1,0 +1,56 @@
+"""Exponents along k of a plan, and the memory that plans say they take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import hifigemm as hg
+from hifigemm.engines.cuda.along_k import exponents_of
+from hifigemm.engines.cuda.program import Arguments
+from hifigemm.engines.kernels.inner_scaling import padded_length
+from hifigemm.numerics.epilogue import PLAIN
+from tests.engines.stand_in import planned
+
+INNER = (
+    hg.Corrected("fp16", scaling="inner"),
+    hg.Corrected("tf32", scale=False, scaling="inner"),
+    hg.Multiword("fp32", 2, 3, scaling="inner"),
+    hg.Ozaki2(num_moduli=8, scaling="inner"),
+)
+
+
+def stacks(scheme):
+    dtype = "float64" if scheme.product in ("fp32", "int8") else "float32"
+    return np.zeros((3, 70, 60), dtype), np.zeros((3, 60, 90), dtype)
+
+
+@pytest.mark.parametrize("scheme", INNER, ids=str)
+def test_workspace_of_blocks_holds_the_program_of_all_of_them(scheme, engine):
+    """Whole operands are looked at, whatever the blocks."""
+    a, b = stacks(scheme)
+    whole = planned(scheme, a, b, engine)
+    assert whole.is_whole
+    limit = whole.workspace * 3 // 4
+    plan = planned(scheme, a, b, engine, workspace=limit)
+    assert not plan.is_whole
+    program = engine.compile(plan)
+    out = np.zeros((3, 70, 90), a.dtype)
+    tensors = [torch.from_numpy(x) for x in (a, b, out)]
+    written = program._built(plan, [*tensors, *[None] * 5], (None, None), 0, PLAIN)
+    assert 4 * padded_length(60) < written.finish().nbytes <= plan.workspace
+
+
+@pytest.mark.parametrize("scheme", INNER, ids=str)
+def test_exponents_that_are_known_are_taken(scheme, engine):
+    known = SimpleNamespace()
+    arguments = Arguments(*[None] * 4, inner=known)
+    plan = planned(scheme, *stacks(scheme), engine)
+    assert exponents_of(plan, arguments, 0) is known
+    other = None if scheme.name != "ozaki2" else "fast"
+    plain = planned(replace(scheme, scaling=other), *stacks(scheme), engine)
+    assert exponents_of(plain, arguments, 0) is None
