@@ -239,9 +239,9 @@ def test_long_sums_of_few_entries_are_cut_into_spans(monkeypatch, rows):
     """
     cuts, own = [], module._launch_sums
 
-    def launch_sums(residues, constants, out, spans, predicate):
-        cuts.append(spans)
-        own(residues, constants, out, spans, predicate)
+    def launch_sums(residues, out, reduction):
+        cuts.append(reduction.spans)
+        own(residues, out, reduction)
 
     monkeypatch.setattr(module, "_launch_sums", launch_sums)
     rng = np.random.default_rng(8)
