@@ -349,7 +349,7 @@ def scaled_residues_kernel(
         (scale_a.exponent, scale_a.nearest, balance_a, 0),
         (scale_b.exponent, scale_b.nearest, balance_b, total_a),
     )
-    sizes = vector_sizes[0], vector_sizes[1], total
+    sizes = vector_sizes, total
     out = planes, pitch16, num_planes, table
     if TASK.whole:
         # A program for each few vectors, which stay in its registers from the sizes to
@@ -454,7 +454,9 @@ def scaled_residues_kernel(
                 scale = tl.load(scale_exponents + vectors, mask=vs < count, other=0)
                 nearest = tl.load(to_nearest + vectors, mask=vs < count, other=1)
                 if TASK.sums:
-                    e = tl.load(sizes[0] + begin + vectors, mask=vs < count, other=0)
+                    e = tl.load(
+                        vector_sizes[0] + begin + vectors, mask=vs < count, other=0
+                    )
                     _store_magnitudes(parts, e, low, spot, ks, k, FORM, ARITHMETIC.ptx)
                 words = integer_words(
                     parts, scale, nearest, ARITHMETIC.num_words, TASK.truncates
@@ -480,7 +482,8 @@ def _store_scales(
     tl.store(scale_exponents + vectors, scale, mask=inside)
     tl.store(to_nearest + vectors, nearest, mask=inside)
     if SUMS:
-        exponents_of_vectors, norms, total = sizes
+        exponents_of_vectors, norms = sizes[0]
+        total = sizes[1]
         # Vectors with an Inf or NaN have the norm 0. Those of the right operand come
         # behind all of the left one.
         finite = e < INFINITE
@@ -719,7 +722,7 @@ def _run(
     programs = sum(tiles)
     blocks = 0
     ahead = 0
-    panel_blocks = _Blocks(None, None, None)
+    panel_blocks = None
     if not is_whole:
         if not is_given:
             blocks = -(-layout.k // NORM_BLOCK.value)
@@ -733,8 +736,7 @@ def _run(
         in_panel = layout.steps * (PANEL.value // layout.form.vectors)
         programs = (programs + ahead) * (blocks + (in_panel if has_residues else 0))
 
-    nothing = None, None
-    vector_sizes, low = nothing, nothing
+    vector_sizes, low = None, None
     if sizes is not None:
         vector_sizes = sizes.exponents, sizes.norms
         low = sizes.magnitudes
@@ -770,7 +772,7 @@ def _run(
         layout.totals[0],
         sum(layout.totals),
         low,
-        nothing if planes is None else (planes[0], planes[-1]),
+        None if planes is None else (planes[0], planes[-1]),
         layout.pitch // 16,
         constants.num_planes,
         panel_blocks,
