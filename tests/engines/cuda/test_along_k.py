@@ -11,7 +11,7 @@ import torch
 
 import hifigemm as hg
 from hifigemm.engines.cuda.along_k import exponents_of
-from hifigemm.engines.cuda.program import Arguments
+from hifigemm.engines.cuda.program import Arguments, _Tensors
 from hifigemm.engines.kernels.inner_scaling import padded_length
 from hifigemm.numerics.epilogue import PLAIN
 from tests.engines.stand_in import planned
@@ -41,7 +41,7 @@ def test_workspace_of_blocks_holds_the_program_of_all_of_them(scheme, engine):
     program = engine.compile(plan)
     out = np.zeros((3, 70, 90), a.dtype)
     tensors = [torch.from_numpy(x) for x in (a, b, out)]
-    written = program._built(plan, [*tensors, *[None] * 5], (None, None), 0, PLAIN)
+    written = program._built(plan, _Tensors(*tensors), (None, None), 0, PLAIN)
     assert 4 * padded_length(60) < written.finish().nbytes <= plan.workspace
 
 
