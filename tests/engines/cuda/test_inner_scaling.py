@@ -288,12 +288,12 @@ def test_a_promise_by_the_error_ratio_is_not_repeated_for_other_operands(as_on_g
     bits, which are more than any moduli hold.
     """
     scheme = hg.Ozaki2()
-    scaled = [torch.from_numpy(x) for x in make_pair("inner dimension scaled", 40)]
+    scaled = [torch.from_numpy(x) for x in make_pair("inner dimension scaled", 16)]
     for _ in range(2):
         hg.matmul(*scaled, scheme=scheme, accuracy=1e-13)
     _, report = hg.matmul(*scaled, scheme=scheme, accuracy=1e-13, return_report=True)
     assert report.scheme.scaling == "inner"
     assert "in every entry" in report.reason
-    circulants = [torch.from_numpy(x) for x in make_pair("circulants", 40)]
+    circulants = [torch.from_numpy(x) for x in make_pair("circulants", 16)]
     with pytest.raises(hg.AccuracyError, match="49"):
         hg.matmul(*circulants, scheme=scheme, accuracy=1e-13)
