@@ -200,26 +200,28 @@ def _group_residues(
 
 @triton.jit
 def _residues(address, step, distances, SET: tl.constexpr, PTX: tl.constexpr):
-    """Y of all groups, group by group, the components of each side by side."""
+    """Y of all groups. Both components of complex entries lie side by side: the steps
+    behind this one are the same for them.
+    """
     ys = ()
     for g in tl.static_range(len(SET.sizes)):
-        ys = ys + _group_residues(address, step, distances, SET, g, PTX)
+        components = _group_residues(address, step, distances, SET, g, PTX)
+        if len(SET.weights) == 1:
+            ys = ys + components
+        else:
+            ys = ys + (tl.join(components[0], components[1]),)  # noqa: RUF005
     return ys
 
 
 @triton.jit
-def _integers(ys_of_groups, SET: tl.constexpr, COMPONENT: tl.constexpr):
-    """V of one component, by the steps of crt_constants.
+def _integers(ys_of_groups, SET: tl.constexpr):
+    """V by the steps of crt_constants.
 
     The results are F - Q, the upper 64 bits of V_T + 2**(T - 1), and the limbs below
     them.
     """
     GROUPS: tl.constexpr = len(SET.sizes)
-    WIDTH: tl.constexpr = len(SET.weights)
-    # The numbers of this component, and behind them Q + 2**23.
-    ys = ()
-    for g in tl.static_range(GROUPS):
-        ys = ys + (ys_of_groups[WIDTH * g + COMPONENT],)  # noqa: RUF005
+    ys = ys_of_groups
     # Step 2: F = sum_g X_g / P_g, Q = round(F), and F - Q.
     fraction = tl.zeros_like(ys[0]).to(tl.float64)
     for g in tl.static_range(GROUPS):
@@ -229,6 +231,7 @@ def _integers(ys_of_groups, SET: tl.constexpr, COMPONENT: tl.constexpr):
         fraction = tl.fma(x, tl.full(x.shape, SET.inverses[g], tl.float64), fraction)
     quotient = fraction + _ROUND_OFFSET
     fraction = fraction - (quotient - _ROUND_OFFSET)
+    # Q + 2**23 comes behind the numbers of the groups.
     ys = ys + (quotient.to(tl.int64, bitcast=True).to(tl.uint32),)  # noqa: RUF005
     # Step 3: V_T + 2**(T - 1) modulo 2**T, limb by limb from the lowest one.
     carry = tl.zeros_like(ys[0]).to(tl.int64)
@@ -279,11 +282,9 @@ def _minus_fraction(word, limbs, LOW_BITS: tl.constexpr, CUT: tl.constexpr):
 
 
 @triton.jit
-def _component(
-    ys_of_groups, SET: tl.constexpr, COMPONENT: tl.constexpr, CUT: tl.constexpr
-):
+def _values(ys_of_groups, SET: tl.constexpr, CUT: tl.constexpr):
     """v, its term H, and the integers behind the other term."""
-    fraction, word, limbs = _integers(ys_of_groups, SET, COMPONENT)
+    fraction, word, limbs = _integers(ys_of_groups, SET)
     minus_low = _minus_fraction(word, limbs, SET.low_bits, CUT)
     # H = round((F - Q) P 2**-T - V_T 2**-T), which is 0 where V has no more than T
     # bits.
@@ -489,7 +490,7 @@ def crt_kernel(
         )
         s = tl.load(row_scales.exponents + z * row_scales.batch + row_index)
         base = shift + SET.low_bits - s
-        exponent = base - t
+        exponent = base - t if WIDTH == 1 else (base - t)[:, None]
         address = _places(
             out.entries, z * out.batch + row_index * out.row, j * out.column, WIDTH
         )
@@ -502,7 +503,7 @@ def crt_kernel(
 
         if FORM.adds or RESULT != "array":
             # Both roundings of whole integers, or the one of a sum with C.
-            y = tl.zeros_like(t).to(tl.float64)
+            y = tl.zeros_like(exponent).to(tl.float64)
             if FORM.adds:
                 y = tl.load(address_of_c, mask=stored, other=0.0).to(tl.float64)
                 y *= c_sign.to(tl.float64)
@@ -531,8 +532,7 @@ def crt_kernel(
                 )
                 _store(address, second_result, stored, PTX)
         else:
-            first_component = _component(ys_of_groups, SET, 0, CUT)
-            v = first_component[0]
+            v, high, word, limbs = _values(ys_of_groups, SET, CUT)
 
             # The way of almost every tile: a product with a power of two. It is not
             # taken where that power may leave the normal range, where a row or column
@@ -545,11 +545,6 @@ def crt_kernel(
             if ODD:
                 special |= _is_small(v, SMALLEST)
             result = v * power_of_two(exponent)
-            if WIDTH == 2:
-                second_component = _component(ys_of_groups, SET, 1, CUT)
-                if ODD:
-                    special |= _is_small(second_component[0], SMALLEST)
-                result = tl.join(result, second_component[0] * power_of_two(exponent))
             # alpha, beta and C, then the result; entries of a special tile are rounded
             # again from whole integers.
             y = tl.zeros_like(result)
@@ -559,11 +554,10 @@ def crt_kernel(
             if not special:
                 _store_combined(address, result, addend, stored, HAS_C, FORM)
             else:
-                result = _round_again(first_component, exponent, SET, SINGLE)
-                if WIDTH == 2:
-                    result = tl.join(
-                        result, _round_again(second_component, exponent, SET, SINGLE)
-                    )
+                # V 2**(exponent - T) from whole integers, rounded once.
+                result = round_integer(
+                    high, word, limbs, exponent, SINGLE, SET.low_bits, SET.limb_bits
+                )
                 # Entries of a marked row or column come from A and B themselves.
                 if FILL and tl.max(marked.to(tl.int32)) > 0:
                     filled = _filled(a, b, (z, row_index, j), k, inside, WIDTH)
@@ -602,38 +596,13 @@ def _rounded_once(
     SINGLE: tl.constexpr,
     FORM: tl.constexpr,
 ):
-    """Both values of all components, from whole integers and a finite addend."""
-    WIDTH: tl.constexpr = len(SET.weights)
+    """Both values of all entries, from whole integers and a finite addend."""
     RESULT: tl.constexpr = FORM.result
-    addends = (addend, addend)
-    if FORM.adds and WIDTH == 2:
-        addends = tl.split(addend)
-    values = ()
-    second_values = ()
-    for i in tl.static_range(WIDTH):
-        component = _component(ys_of_groups, SET, i, CUT)
-        value, second_value = rounded_integers(
-            component[1],
-            component[2],
-            component[3],
-            exponent,
-            addends[i],
-            addend_exponent,
-            sign,
-            RESULT,
-            FORM.adds,
-            SINGLE,
-            SET.low_bits,
-            SET.limb_bits,
-        )
-        values = values + (value,)  # noqa: RUF005
-        second_values = second_values + (second_value,)  # noqa: RUF005
-    if WIDTH == 2:
-        return tl.join(values[0], values[1]), tl.join(
-            second_values[0], second_values[1]
-        )
-    else:
-        return values[0], second_values[0]
+    _, high, word, limbs = _values(ys_of_groups, SET, CUT)
+    return rounded_integers(
+        high, word, limbs, exponent, addend, addend_exponent, sign,
+        RESULT, FORM.adds, SINGLE, SET.low_bits, SET.limb_bits,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -670,20 +639,6 @@ def _places(x, row, columns, WIDTH: tl.constexpr):
         return (
             x + WIDTH * row + (WIDTH * columns)[:, None] + tl.arange(0, WIDTH)[None, :]
         )
-
-
-@triton.jit
-def _round_again(component, exponent, SET: tl.constexpr, SINGLE: tl.constexpr):
-    """The component's V 2**(exponent - T) from whole integers, rounded once."""
-    return round_integer(
-        component[1],
-        component[2],
-        component[3],
-        exponent,
-        SINGLE,
-        SET.low_bits,
-        SET.limb_bits,
-    )
 
 
 @triton.jit
