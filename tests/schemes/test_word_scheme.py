@@ -104,28 +104,36 @@ def test_bounds_count_the_roundings_that_terms_go_through(scheme, engine):
         problem = Problem(1, 1, 1, k, np.dtype("float32"))
         plan = scheme.plan(problem, NO_PROMISE, engine_for(engine), None, scheme)
         unit = scheme.unit_on(engine_for(engine), problem)
-        words = np.array(
-            [1000 * p + h for p in range(scheme.splitting.num_words) for h in range(k)]
-        )
-        counting = CountingEngine(unit)
-        made = scheme.sum_products(
-            plan, words[None, None], words[None, :, None], counting
-        ).terms
         errors = scheme.pair_errors(unit, k)
         assert plan.num_products == len(errors)
         assert (
             f"at worst {relative_error(scheme.splitting, errors):.3g} |A||B|"
             in plan.reason
         )
-        assert Counter((p, q) for p, q, _ in made) == dict.fromkeys(errors, k)
-        assert counting.steps == len(errors) * steps_in_blocks(unit, k, plan.k_block)
-        for pair, stated in errors.items():
-            each = {made[term] for term in made if term[:2] == pair}
-            largest = max(
-                growth((unit.error, inside), (unit.accumulator.u, outside))
-                for inside, outside in each
-            )
-            assert largest / UP <= stated <= largest * UP
+        assert_roundings_are_counted(plan, unit, errors)
+
+
+def assert_roundings_are_counted(plan, unit, errors):
+    """The terms of all pairs are multiplied once, and go through as many roundings as
+    their errors allow for.
+    """
+    scheme = plan.scheme
+    k = plan.problem.terms
+    words = np.array(
+        [1000 * p + h for p in range(scheme.splitting.num_words) for h in range(k)]
+    )
+    counting = CountingEngine(unit)
+    made = scheme.sum_products(
+        plan, words[None, None], words[None, :, None], counting
+    ).terms
+    assert Counter((p, q) for p, q, _ in made) == dict.fromkeys(errors, k)
+    assert counting.steps == len(errors) * steps_in_blocks(unit, k, plan.k_block)
+    for pair, stated in errors.items():
+        largest = max(
+            growth((unit.error, inside), (unit.accumulator.u, outside))
+            for inside, outside in {made[term] for term in made if term[:2] == pair}
+        )
+        assert largest / UP <= stated <= largest * UP
 
 
 CUT = [
@@ -150,22 +158,7 @@ def test_bounds_count_the_additions_of_spans(scheme, engine, k, blocks):
     assert span < k
     plan = scheme.plan(problem, NO_PROMISE, engine, None, scheme)
     plan = replace(plan, k_span=span)
-    words = np.array(
-        [1000 * p + h for p in range(scheme.splitting.num_words) for h in range(k)]
-    )
-    counting = CountingEngine(unit)
-    made = scheme.sum_products(
-        plan, words[None, None], words[None, :, None], counting
-    ).terms
-    errors = scheme.pair_errors(unit, k, span)
-    assert Counter((p, q) for p, q, _ in made) == dict.fromkeys(errors, k)
-    assert counting.steps == len(errors) * steps_in_blocks(unit, k, plan.k_block)
-    for pair, stated in errors.items():
-        largest = max(
-            growth((unit.error, inside), (unit.accumulator.u, outside))
-            for inside, outside in {made[term] for term in made if term[:2] == pair}
-        )
-        assert largest / UP <= stated <= largest * UP
+    assert_roundings_are_counted(plan, unit, scheme.pair_errors(unit, k, span))
 
 
 def test_only_sums_outside_the_unit_are_cut():

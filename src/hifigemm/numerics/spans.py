@@ -29,6 +29,11 @@ mostly have the same spans.
 """
 
 
+def num_spans(k: int, span: int) -> int:
+    """How many spans of so many terms k has; one where `span` is 0."""
+    return -(-k // span) if span else 1
+
+
 def span_length(m: int, n: int, k: int, block: int) -> int:
     """Number of terms of a span of k; 0 where all of k is one.
 

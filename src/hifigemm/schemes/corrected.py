@@ -39,6 +39,7 @@ from hifigemm.exceptions import PlanError
 from hifigemm.formats import FORMATS
 from hifigemm.numerics.accumulation import Accumulation
 from hifigemm.numerics.bits import Array
+from hifigemm.numerics.spans import num_spans
 from hifigemm.numerics.word_bounds import Pair, growth, steps_in_blocks
 from hifigemm.numerics.words import Splitting
 from hifigemm.plan import Plan
@@ -138,7 +139,7 @@ class Corrected(WordScheme):
         terms = span or k
         chain = steps_in_blocks(unit, terms, block)
         one_block = unit.steps(min(terms, block))
-        end = (outside, -(-k // terms))
+        end = (outside, num_spans(k, span))
 
         main = growth((unit.error, chain), end)
         if self.adds_outside:
@@ -153,7 +154,7 @@ class Corrected(WordScheme):
 
     def block_length(self, unit: Accumulation, k: int) -> int:
         """Inner length after which the main product starts anew."""
-        return min(k, self.interval) if self.accumulate == "outside" else k
+        return min(k, self.interval) if self.adds_outside else k
 
     def sum_span(
         self, plan: Plan, a: Array, b: Array, engine: Engine, start: int, stop: int
@@ -164,12 +165,12 @@ class Corrected(WordScheme):
         main: Any = None
         correction: Any = None
         with np.errstate(over="ignore", invalid="ignore"):
-            for first in range(start, stop, self.interval):
-                last = min(first + self.interval, stop)
-                high_a = word(a, 0, k, left=True, start=first, stop=last)
-                low_a = word(a, 1, k, left=True, start=first, stop=last)
-                high_b = word(b, 0, k, left=False, start=first, stop=last)
-                low_b = word(b, 1, k, left=False, start=first, stop=last)
+            for h in range(start, stop, self.interval):
+                end = min(h + self.interval, stop)
+                high_a = word(a, 0, k, left=True, start=h, stop=end)
+                low_a = word(a, 1, k, left=True, start=h, stop=end)
+                high_b = word(b, 0, k, left=False, start=h, stop=end)
+                low_b = word(b, 1, k, left=False, start=h, stop=end)
 
                 # Both corrections go on in one accumulator.
                 correction = engine.rounded_product(fmt, low_a, high_b, correction)

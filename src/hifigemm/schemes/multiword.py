@@ -42,6 +42,7 @@ from hifigemm.exceptions import PlanError
 from hifigemm.formats import FORMATS
 from hifigemm.numerics.accumulation import Accumulation
 from hifigemm.numerics.bits import Array, ceil_log2
+from hifigemm.numerics.spans import num_spans
 from hifigemm.numerics.word_bounds import Pair, growth
 from hifigemm.numerics.words import Splitting
 from hifigemm.plan import Plan
@@ -156,7 +157,7 @@ class Multiword(WordScheme):
         block = self.block_length(unit, k)
         steps = unit.steps(block)
         terms = span or k
-        outer_additions = -(-terms // block) - 1 + -(-k // terms) - 1
+        outer_additions = -(-terms // block) - 1 + num_spans(k, span) - 1
         errors = {}
         for j, pair in enumerate(pairs):
             remaining = len(pairs) - j
@@ -191,13 +192,13 @@ class Multiword(WordScheme):
         fmt = self.splitting.fmt
         k = plan.problem.terms
         total: Array | None = None
-        for first in range(start, stop, plan.k_block):
-            last = min(first + plan.k_block, stop)
+        for h in range(start, stop, plan.k_block):
+            end = min(h + plan.k_block, stop)
             # The products of one block of terms go into one sum.
             block_sum: Array | None = None
             for p, q in self.pairs():
-                x = word(a, p, k, left=True, start=first, stop=last)
-                y = word(b, q, k, left=False, start=first, stop=last)
+                x = word(a, p, k, left=True, start=h, stop=end)
+                y = word(b, q, k, left=False, start=h, stop=end)
                 if self.accumulate == "separate":
                     block_sum = _add(block_sum, engine.rounded_product(fmt, x, y))
                 else:

@@ -36,7 +36,7 @@ from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.estimates import nonzeros
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.scaling import Scale
-from hifigemm.numerics.spans import span_length
+from hifigemm.numerics.spans import num_spans, span_length
 from hifigemm.numerics.word_bounds import (
     Pair,
     WordError,
@@ -322,7 +322,7 @@ class WordScheme(Scheme):
                 unit,
                 problem.terms,
                 steps_in_blocks(unit, problem.terms, plan.k_block),
-                spans=-(-problem.terms // span) if span else 1,
+                spans=num_spans(problem.terms, span),
             )
             certified, bound = _certified_entries(
                 plan, left, right, engine, error, certified

@@ -214,14 +214,13 @@ def _residues(address, step, distances, SET: tl.constexpr, PTX: tl.constexpr):
 
 
 @triton.jit
-def _integers(ys_of_groups, SET: tl.constexpr):
-    """V by the steps of crt_constants.
+def _integers(ys, SET: tl.constexpr):
+    """V from Y of all groups, by the steps of crt_constants.
 
     The results are F - Q, the upper 64 bits of V_T + 2**(T - 1), and the limbs below
     them.
     """
     GROUPS: tl.constexpr = len(SET.sizes)
-    ys = ys_of_groups
     # Step 2: F = sum_g X_g / P_g, Q = round(F), and F - Q.
     fraction = tl.zeros_like(ys[0]).to(tl.float64)
     for g in tl.static_range(GROUPS):

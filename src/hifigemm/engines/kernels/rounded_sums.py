@@ -349,14 +349,18 @@ def _quick_sums(
         in_range = (grid > -800) & (grid < 1000)
         bias = 3.0 * power_of_two(tl.where(in_range, grid, 0))
         biased = bias + start
-        first = (biased, zeros, start - (biased - bias), zeros)
-        high, _, low, _ = _sums(left, right, k, (1.0, 1.0), first, FORM, FMA, UNROLL)
+        start_sums = (biased, zeros, start - (biased - bias), zeros)
+        high, _, low, _ = _sums(
+            left, right, k, (1.0, 1.0), start_sums, FORM, FMA, UNROLL
+        )
         high = high - bias
         err = (num_terms + 1.0) * (num_terms + 4.0) * (bias * 2.0**-107)
         err = tl.where(in_range, err, float("nan"))
     else:
-        first = (start, zeros, zeros, tl.abs(start))
-        high, _, low, size = _sums(left, right, k, (1.0, 1.0), first, FORM, FMA, UNROLL)
+        start_sums = (start, zeros, zeros, tl.abs(start))
+        high, _, low, size = _sums(
+            left, right, k, (1.0, 1.0), start_sums, FORM, FMA, UNROLL
+        )
         if FORM == "one word":
             err = (num_terms + 4.0) * _UNIT * size
         else:
@@ -420,9 +424,9 @@ def _sums_in_three_words(
     if HAS_C:
         start = _times_power(addend, c_exponent - scale)
     factors = (power_of_two(-row_scale), power_of_two(-column_scale))
-    first = (start, zeros, zeros, tl.abs(start))
+    start_sums = (start, zeros, zeros, tl.abs(start))
     high, middle, low, size = _sums(
-        left, right, k, factors, first, "three words", FMA, UNROLL
+        left, right, k, factors, start_sums, "three words", FMA, UNROLL
     )
     high, middle, low = _normalised(high * sign, middle * sign, low * sign)
 

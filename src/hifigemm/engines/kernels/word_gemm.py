@@ -61,6 +61,7 @@ from hifigemm.engines.kernels.tiles import (
 )
 from hifigemm.engines.kernels.vector_tiles import NOT_FINITE
 from hifigemm.engines.kernels.words import ALL_LOSSES, Words, losses_in_range
+from hifigemm.numerics.spans import num_spans
 
 BLOCKS = {"fp16": (16, 32, 64), "bf16": (16, 32, 64), "tf32": (16, 32, 64)}
 """Lengths of a block of k that is loaded at a time."""
@@ -628,7 +629,7 @@ def word_gemm(
             )
         return
     hopper = hopper_module("word_gemm_hopper", out.device)
-    spans = -(-left.k // span) if span else 1
+    spans = num_spans(left.k, span)
     if config is None:
         # a triangle has about as many tiles
         columns = -(-right.vectors // 2) if triangle else right.vectors
@@ -816,7 +817,7 @@ def _launch_plain(
     pitch = left.planes.shape[3]
     shift, low_scale = scales
     loss_from, loss_to = losses
-    spans = -(-left.k // span) if span else 1
+    spans = num_spans(left.k, span)
     _launch(
         (tiles_m * tiles_n, target[0].shape[0] // spans, spans),
         side_of(left, 1),

@@ -284,7 +284,8 @@ def _store(
     rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
     cols = column + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
     # With ADJACENT columns the compiler knows that their stride is 1.
-    target = c + plane.to(gl.int64) * out_batch + rows[:, None].to(gl.int64) * out_row
+    first_entry = c + plane.to(gl.int64) * out_batch
+    target = first_entry + rows[:, None].to(gl.int64) * out_row
     if ADJACENT:
         target = target + cols[None, :]
     else:
