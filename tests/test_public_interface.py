@@ -44,7 +44,9 @@ NEEDS = {
 MADE_BY_THE_LIBRARY = {
     "BlocksReport",
     "ChainReport",
+    "ComplexDeterminant",
     "Determinant",
+    "ExactMatrix",
     "Finding",
     "Judgement",
     "Layout",

@@ -187,10 +187,20 @@ def matmul(
 ) -> Any:
     """A B to an accuracy that is asked for and kept.
 
+    Examples
+    --------
     >>> import numpy as np, hifigemm as hg
     >>> a = np.array([[1e16, 1.0, -1e16]])
     >>> a @ np.ones((3, 1)), hg.matmul(a, np.ones((3, 1)), accuracy="correct")
     (array([[0.]]), array([[1.]]))
+    >>> high, low = hg.matmul([[1e16, 1.0]], [[1.0], [0.5]], result="pair")
+    >>> high, low
+    (array([[1.e+16]]), array([[0.5]]))
+    >>> i = np.array([[100, 27]], np.int8)
+    >>> hg.matmul(i, i.T), hg.matmul(i, i.T, result="int64")
+    (array([[-23]], dtype=int8), array([[10729]]))
+    >>> hg.matmul(i.astype(np.uint64) << 57, i.T, result="object")
+    array([[1546211852865857650688]], dtype=object)
 
     Parameters
     ----------
@@ -304,17 +314,6 @@ def matmul(
     the operands between steps that all keep the bound of the plan, and a report waits
     when somebody looks at it. Tighter accuracies and "correct" wait once. So do
     products of integers, for their largest magnitudes.
-
-    Examples
-    --------
-    >>> high, low = hg.matmul([[1e16, 1.0]], [[1.0], [0.5]], result="pair")
-    >>> high, low
-    (array([[1.e+16]]), array([[0.5]]))
-    >>> i = np.array([[100, 27]], np.int8)
-    >>> hg.matmul(i, i.T), hg.matmul(i, i.T, result="int64")
-    (array([[-23]], dtype=int8), array([[10729]]))
-    >>> hg.matmul(i.astype(np.uint64) << 57, i.T, result="object")
-    array([[1546211852865857650688]], dtype=object)
     """
     is_array = isinstance(result, str) and result == "array"
     is_plain = (
@@ -461,6 +460,16 @@ def make_plan(
     Returns
     -------
     Plan
+
+    Examples
+    --------
+    >>> import numpy as np, hifigemm as hg
+    >>> a, b = np.ones((3, 4)), np.ones((4, 2))
+    >>> plan = hg.make_plan(a, b, accuracy="correct")
+    >>> plan.scheme, plan.bound
+    (DoubleDouble(), 0.0)
+    >>> hg.matmul(a[:1], b, plan=plan)
+    array([[4., 4.]])
     """
     request = Request(accuracy, scheme, engine, None, workspace, return_report=True)
     library = library_of(("a", a), ("b", b))
@@ -514,6 +523,13 @@ def warmup(a: Operand, b: Operand, **options: Unpack[Asked]) -> str:
     -------
     str
         The kernels that were new in this process, and the seconds of the whole call.
+
+    Examples
+    --------
+    >>> import numpy as np, hifigemm as hg
+    >>> hg.warmup(np.ones((3, 4)), np.ones((4, 2)), accuracy="correct")
+    ... # doctest: +ELLIPSIS
+    '0 kernels compiled or loaded, ... s'
     """
     kernels_before = _num_kernels()
     started = time.perf_counter()
@@ -562,6 +578,8 @@ def prepare(
 ) -> Prepared:
     """An operand with its split done, for repeated products; use it in place of a or b.
 
+    Examples
+    --------
     >>> import numpy as np, hifigemm as hg
     >>> b = hg.prepare(np.ones((3, 1)), "right", accuracy="correct")
     >>> hg.matmul(np.array([[1e16, 1.0, -1e16]]), b)

@@ -18,7 +18,14 @@ from hifigemm.version import __version__
 
 @opaque
 def engines() -> list[str]:
-    """Names of the engines that can be used now."""
+    """Names of the engines that can be used now.
+
+    Examples
+    --------
+    >>> import hifigemm as hg
+    >>> "numpy" in hg.engines()
+    True
+    """
     return available()
 
 
@@ -43,8 +50,12 @@ class Info:
 
 @opaque
 def info() -> Info:
-    """Engines, devices and versions, for a bug report or a notebook:
-    ``print(hg.info())``.
+    """Engines, devices and versions, for a bug report or a notebook.
+
+    Examples
+    --------
+    >>> import hifigemm as hg
+    >>> print(hg.info())  # doctest: +SKIP
     """
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     versions = {

@@ -135,6 +135,14 @@ def gemm(
     ------
     PlanError, ValueError, TypeError, jax.errors.JaxRuntimeError
         As for `matmul`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp, hifigemm.jax as hj
+    >>> a = jnp.array([[1e8, 1.0]])
+    >>> c = jnp.array([[1e8]])
+    >>> hj.gemm(a, jnp.ones((2, 1)), c, beta=-1.0, accuracy="correct")
+    Array([[1.]], dtype=float32)
     """
     is_array = c is not None and not jax_primitive.is_number(c)
     result: Array = cast(Any, gemm_of_any_library)(

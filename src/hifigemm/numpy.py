@@ -66,6 +66,19 @@ def matmul(
 ) -> Any:
     """`hifigemm.matmul` with the positional arguments of `numpy.matmul`.
 
+    Parameters
+    ----------
+    x1, x2 : array_like
+        As a and b of `hifigemm.matmul`.
+    out : array, optional
+        Receives the result.
+    accuracy, scheme, engine, workspace, return_report
+        As for `hifigemm.matmul`.
+
+    Returns
+    -------
+    array, or (array, Report)
+
     Examples
     --------
     >>> import hifigemm.numpy as hnp

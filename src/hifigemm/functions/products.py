@@ -49,7 +49,7 @@ class ChainReport:
     def bound(self) -> float:
         """The r of |C - exact| <= r |A||B||C|....
 
-        It is the product of (1 + r_i + u_i)**uses_i, less 1, and holds if no
+        It is the product of (1 + r_i + u_i)^uses_i, less 1, and holds if no
         intermediate result overflows or lies in the range of the subnormal numbers.
         """
         logarithms = []

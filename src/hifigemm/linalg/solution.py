@@ -31,7 +31,8 @@ from hifigemm.transforms import opaque
 
 @dataclass(frozen=True, eq=False)
 class VerifiedSolution:
-    """x and a radius with |x - x*| <= radius in every entry, x* the exact solution.
+    """x and a radius with ``|x - x*| <= radius`` in every entry, ``x*`` the exact
+    solution.
 
     Attributes
     ----------
