@@ -27,6 +27,7 @@ from hifigemm.functions.contractions import (
 from hifigemm.functions.symmetric import herk, syrk
 from hifigemm.gemm import gemm as gemm_of_any_library
 from hifigemm.interop import jax_primitive
+from hifigemm.public import shown
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:
@@ -158,3 +159,6 @@ def gemm(
         workspace=workspace,
     )
     return result
+
+
+__dir__ = shown(globals())

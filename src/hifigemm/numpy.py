@@ -27,6 +27,7 @@ from hifigemm.functions.contractions import (
 )
 from hifigemm.functions.products import BlocksReport, ChainReport
 from hifigemm.functions.symmetric import herk, syrk
+from hifigemm.public import shown
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:
@@ -95,3 +96,6 @@ def matmul(
         workspace=workspace,
         return_report=return_report,
     )
+
+
+__dir__ = shown(globals())
