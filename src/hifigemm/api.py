@@ -234,7 +234,8 @@ def matmul(
     engine : str, optional
         See `engines`; None takes the one of the operands.
     plan : Plan, optional
-        From `make_plan`; replaces accuracy, scheme and engine.
+        From `make_plan`, for any operands of its k and dtype, whatever their m and n;
+        replaces accuracy, scheme and engine.
     workspace : int, optional
         Limit in bytes for what a scheme holds besides the operands, in the result's
         dtype and without Inf and NaN, and the result; what a library's own product
@@ -267,7 +268,7 @@ def matmul(
     Raises
     ------
     PlanError
-        Unknown options, a plan for other operands, a workspace too small.
+        Unknown options, a plan for another k or dtype, a workspace too small.
     AccuracyError
         A forced scheme cannot keep the accuracy for these operands; strict mode refuses
         the native product that "auto" would take at less (see `strict`); or an entry of
@@ -608,8 +609,8 @@ def prepare(
     Raises
     ------
     PlanError
-        A plan beside an accuracy or a scheme, or for other operands; an operand that is
-        prepared already.
+        A plan beside an accuracy or a scheme, or for another k or dtype; an operand
+        that is prepared already.
     """
     if not isinstance(side, str) or side not in ("left", "right"):
         raise PlanError(f'side={side!r}: expected "left" or "right"')

@@ -29,7 +29,7 @@ def engines() -> list[str]:
     return available()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Info:
     """Engines with their devices and products, versions, and the rates of GPUs;
     printable.
@@ -38,6 +38,10 @@ class Info:
     versions: dict[str, str]
     engines: dict[str, str]
     gpus: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """The text, as a terminal that shows it has nothing else to show."""
+        return str(self)
 
     def __str__(self) -> str:
         lines = [f"{name:<10} {text}" for name, text in self.versions.items()]
@@ -55,7 +59,8 @@ def info() -> Info:
     Examples
     --------
     >>> import hifigemm as hg
-    >>> print(hg.info())  # doctest: +SKIP
+    >>> hg.info()  # doctest: +ELLIPSIS
+    hifigemm ...
     """
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     versions = {
