@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-from hifigemm.public import shown, without_annotations
+from hifigemm.public import missing, shown, without_annotations
 
 
 def product(
@@ -26,3 +26,9 @@ def test_a_signature_has_names_and_defaults_alone():
 def test_help_has_that_signature():
     shown({"__all__": ["product"], "product": product})
     assert "'" not in str(inspect.signature(product))
+
+
+def test_a_missing_name_has_a_hint_where_there_is_one():
+    assert str(missing("m", "f")) == "module 'm' has no attribute 'f'"
+    assert str(missing("m", "f", "n.f")).endswith("'f'; did you mean n.f?")
+    assert "einsum('i->', x" in str(missing("m", "sum"))

@@ -270,6 +270,18 @@ def test_functions_of_public_modules_are_named_where_they_are_missed(module):
     assert not hasattr(hg, "no_such_name")
 
 
+@pytest.mark.parametrize("module", [hg, hg.numpy], ids=lambda x: x.__name__)
+@pytest.mark.parametrize(("name", "x"), [("sum", [1e16, 1.0, -1e16]), ("trace", None)])
+def test_a_sum_that_is_missed_is_written_as_the_error_says(module, name, x):
+    with pytest.raises(AttributeError, match=rf"no attribute '{name}'; did") as caught:
+        getattr(module, name)
+    x = [[1e16, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, -1e16]] if x is None else x
+    (call,) = re.findall(r"hifigemm\.numpy\.einsum\(.*\)(?=\?)", str(caught.value))
+    assert eval(call, {"hifigemm": hg, "x": x}) == 1.0
+    with pytest.raises(AttributeError, match=r"no attribute 'no_such_name'$"):
+        getattr(module, "no_such_name")  # noqa: B009
+
+
 @pytest.mark.parametrize("kind", ATTRIBUTES)
 def test_objects_have_their_public_attributes(kind):
     a = [[1.0, 2.0]]

@@ -39,6 +39,7 @@ from hifigemm.interop import kernels as _kernels
 from hifigemm.interop.drop_in import emulate, install, uninstall
 from hifigemm.operands import Prepared
 from hifigemm.plan import Plan, Report
+from hifigemm.public import missing as _missing
 from hifigemm.public import shown as _shown
 from hifigemm.schemes import Corrected, DoubleDouble, Multiword, Native, Ozaki1, Ozaki2
 from hifigemm.settings import strict
@@ -116,11 +117,9 @@ def __getattr__(name: str) -> object:
     """A public module, which is imported when it is first asked for."""
     if name in _MODULES:
         return _import_module(f"{__name__}.{name}")
-    message = f"module {__name__!r} has no attribute {name!r}"
-    for module, functions in _FUNCTIONS_OF.items():
-        if name in functions:
-            message += f"; did you mean hifigemm.{module}.{name}?"
-    raise AttributeError(message)
+    homes = [module for module, functions in _FUNCTIONS_OF.items() if name in functions]
+    hint = f"{__name__}.{homes[0]}.{name}" if homes else ""
+    raise _missing(__name__, name, hint)
 
 
 _public_names = _shown(globals())

@@ -216,7 +216,8 @@ def matmul(
         - ``Relative(1e-12)``: a relative error of at most 1e-12, however much the terms
           cancel.
         - ``1e-12``: an error of at most 1e-12 times the sum of the magnitudes of the
-          terms, and one rounding.
+          terms, and one rounding. ``0`` leaves that rounding alone: it is
+          ``"correct"``.
         - ``"fp64"``, ``"fp32"``: what is usual for that format, for which a native
           product is good enough.
         - None: what is usual for the dtype of the result.

@@ -27,7 +27,7 @@ from hifigemm.functions.contractions import (
 )
 from hifigemm.functions.products import BlocksReport, ChainReport
 from hifigemm.functions.symmetric import herk, syrk
-from hifigemm.public import shown
+from hifigemm.public import missing, shown
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:
@@ -96,6 +96,11 @@ def matmul(
         workspace=workspace,
         return_report=return_report,
     )
+
+
+def __getattr__(name: str) -> object:
+    """Raise AttributeError, which says what to write for sums."""
+    raise missing(__name__, name)
 
 
 __dir__ = shown(globals())

@@ -1,5 +1,5 @@
-"""What `dir` and `help` show of a public module: its public names, and signatures that
-are read at a glance.
+"""What `dir`, `help` and errors show of a public module: its public names, signatures
+that are read at a glance, and where a name that is missed has its like.
 """
 
 from __future__ import annotations
@@ -7,6 +7,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from typing import Any
+
+_EINSUM = "hifigemm.numpy.einsum({}, x, accuracy='correct')"
+_SUMS = {"sum": _EINSUM.format("'i->'"), "trace": _EINSUM.format("'ii->'")}
+"""Functions of NumPy that are one product here, and how it is written."""
+
+
+def missing(module: str, name: str, hint: str = "") -> AttributeError:
+    """The error of a public module that has no such name, with what is meant."""
+    if name in _SUMS:
+        hint = _SUMS[name]
+    question = f"; did you mean {hint}?" if hint else ""
+    return AttributeError(f"module {module!r} has no attribute {name!r}{question}")
 
 
 def shown(names: dict[str, Any]) -> Callable[[], list[str]]:
