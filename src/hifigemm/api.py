@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         Asked,
         No,
         Operand,
+        OtherOperand,
         Out,
         Policy,
         SchemeName,
@@ -94,15 +95,6 @@ def matmul(
 ) -> tuple[NDArray[Any], Report]: ...
 @overload
 def matmul(
-    a: Arrays,
-    b: Arrays,
-    *,
-    out: None = None,
-    return_report: bool,
-    **options: Unpack[Asked],
-) -> Any: ...
-@overload
-def matmul(
     a: Tensors,
     b: Tensors,
     *,
@@ -119,15 +111,6 @@ def matmul(
     return_report: Yes,
     **options: Unpack[Asked],
 ) -> tuple[Tensor, Report]: ...
-@overload
-def matmul(
-    a: Tensors,
-    b: Tensors,
-    *,
-    out: None = None,
-    return_report: bool,
-    **options: Unpack[Asked],
-) -> Any: ...
 @overload
 def matmul(
     a: Arrays,
@@ -151,15 +134,6 @@ def matmul(
     a: Operand,
     b: Operand,
     *,
-    result: TwoParts,
-    return_report: bool,
-    **options: Unpack[Policy],
-) -> Any: ...
-@overload
-def matmul(
-    a: Operand,
-    b: Operand,
-    *,
     out: Out,
     return_report: No = False,
     **options: Unpack[Asked],
@@ -170,7 +144,23 @@ def matmul(
 ) -> tuple[Out, Report]: ...
 @overload
 def matmul(
-    a: Operand, b: Operand, *, out: Out, return_report: bool, **options: Unpack[Asked]
+    a: Arrays,
+    b: Arrays,
+    *,
+    out: Out | None = None,
+    result: Result = "array",
+    return_report: bool,
+    **options: Unpack[Policy],
+) -> Any: ...
+@overload
+def matmul(
+    a: OtherOperand,
+    b: OtherOperand,
+    *,
+    out: Out | None = None,
+    result: Result = "array",
+    return_report: bool = False,
+    **options: Unpack[Policy],
 ) -> Any: ...
 def matmul(
     a: Any,

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         Arrays,
         No,
         Operand,
+        OtherOperand,
         Out,
         Scalar,
         Scaled,
@@ -93,16 +94,6 @@ def gemm(
 ) -> tuple[NDArray[Any], Report]: ...
 @overload
 def gemm(
-    a: Arrays,
-    b: Arrays,
-    c: Addend = None,
-    *,
-    out: None = None,
-    return_report: bool,
-    **options: Unpack[Scaled],
-) -> Any: ...
-@overload
-def gemm(
     a: Tensors,
     b: Tensors,
     c: TAddend = None,
@@ -121,16 +112,6 @@ def gemm(
     return_report: Yes,
     **options: Unpack[Scaled],
 ) -> tuple[Tensor, Report]: ...
-@overload
-def gemm(
-    a: Tensors,
-    b: Tensors,
-    c: TAddend = None,
-    *,
-    out: None = None,
-    return_report: bool,
-    **options: Unpack[Scaled],
-) -> Any: ...
 @overload
 def gemm(
     a: Operand,
@@ -153,12 +134,22 @@ def gemm(
 ) -> tuple[Out, Report]: ...
 @overload
 def gemm(
-    a: Operand,
-    b: Operand,
+    a: Arrays,
+    b: Arrays,
+    c: Addend = None,
+    *,
+    out: Out | None = None,
+    return_report: bool,
+    **options: Unpack[Scaled],
+) -> Any: ...
+@overload
+def gemm(
+    a: OtherOperand,
+    b: OtherOperand,
     c: AnyAddend = None,
     *,
-    out: Out,
-    return_report: bool,
+    out: Out | None = None,
+    return_report: bool = False,
     **options: Unpack[Scaled],
 ) -> Any: ...
 def gemm(
