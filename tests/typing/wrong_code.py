@@ -31,7 +31,7 @@ hg.numpy.einsum("ij,jk", x, x, accuracy="fp16")  # wrong
 hg.numpy.tensordot(x, x, axes="ab")  # wrong
 hg.numpy.matrix_power(x, 2.0)  # wrong
 hg.numpy.herk(x, "T")  # wrong
-hg.numpy.syrk(x, return_report=True).shape  # wrong
+size = hg.numpy.syrk(x, return_report=True).shape  # wrong
 hg.numpy.sum(x)  # wrong
 hg.make_plan(x, x, scheme="fp64")  # wrong
 hg.make_plan(x, x, return_report=True)  # wrong

@@ -173,8 +173,8 @@ class Products:
             raise PlanError(
                 f"accuracy={accuracy!r} is promised for one product, and {why} takes {count}, one on the result "
                 f"of another: the {count - 1} intermediate results are rounded. Ask for a number or a level, which "
-                "each product keeps; the report then bounds the error of the whole. For three factors "
-                "docs/functions.md has a way that is accurate"
+                "each product keeps; the report then bounds the error of the whole; "
+                '"Three factors" in docs/functions.md is a way without that loss'
             )
 
     def chain(
