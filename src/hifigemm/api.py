@@ -214,9 +214,9 @@ def matmul(
 
         The notes have the formulas.
     scheme : "auto", "native", "multiword", "corrected", "ozaki1", "ozaki2", "double-double", or ``Ozaki1("fp64")``
-        A scheme is obeyed. Where it has an explicit count, or is one of words
-        ("multiword", "corrected") or of a mode of Ozaki scheme I, and no accuracy is
-        given, only what its report states is promised.
+        How it is computed. A scheme that is named is obeyed. Without an accuracy, one
+        with an explicit count or mode, and "multiword" and "corrected", promise only
+        what the report states.
     out : array, optional
         Receives the result; may be one of the operands. An array of NumPy may have a
         wider dtype, or be a stack that the result fills by broadcasting, as in
@@ -228,12 +228,10 @@ def matmul(
         From `make_plan`, for any operands of its k and dtype, whatever their m and n;
         replaces accuracy, scheme and engine.
     workspace : int, optional
-        Limit in bytes for what a scheme holds besides the operands, in the result's
-        dtype and without Inf and NaN, and the result; what a library's own product
-        takes does not count. Changes no bit of an exact scheme. None takes a multiple
-        of operands and result, but of large products no more than half of what memory
-        is free besides them, where no bit depends on it. It holds for each product
-        behind a pair or an enclosure, and not for integers.
+        Limit in bytes for what a scheme holds besides operands and result. It changes
+        no bit of an exact scheme. None takes a multiple of operands and result, but for
+        large products at most half of the free memory. A native product, and one of
+        integers, takes no notice of it.
     result : "array", "pair", "enclosure", "int64" or "object"
         What is returned:
 
@@ -261,51 +259,46 @@ def matmul(
     PlanError
         Unknown options, a plan for another k or dtype, a workspace too small.
     AccuracyError
-        A forced scheme cannot keep the accuracy for these operands; strict mode refuses
-        the native product that "auto" would take at less (see `strict`); or an entry of
-        integers that is to be exact lies beyond the dtype of the result, in which case
-        the message has the index and the value of the first, and how many there are.
-        Or the thread flushes subnormal numbers to zero, as callbacks of JAX and
-        libraries built with -ffast-math let it, or does not round to nearest, as
-        libraries of interval arithmetic ask, and its mode cannot be lifted for the
-        call: on x86-64 and aarch64 under Linux and macOS it is, and restored.
+        The scheme that was named cannot keep the accuracy for these operands. An entry
+        of exact integers lies beyond the dtype of the result; the message has its index
+        and value. Strict mode refuses a native product (see `strict`). The thread
+        flushes subnormal numbers to zero or does not round to nearest, and its mode
+        cannot be changed for the call, as it is under Linux and macOS on x86-64 and
+        aarch64.
     ValueError, TypeError
         Shapes or dtypes that do not fit; tensors that PyTorch differentiates, batches
         or traces beside an option that it cannot follow.
 
     Notes
     -----
-    *Accuracies.* Let u be the unit roundoff of the result's dtype, and |A||B| the
-    product of the magnitudes. A float r promises |C - AB| <= r |A||B| + u |AB| in every
-    entry, whatever the exponents of the data; results below 2.2e-308 in float64
-    (1.2e-38 in float32) may be off by another half of the smallest subnormal number.
-    `Relative(r)` promises |C - AB| <= r |AB|, by the exact schemes. "fp32" and "fp64"
-    are r = max(4, sqrt(k)/4) u of that format, at which a native product in that format
-    is accepted too: plan and report then state its worst case, k u / (1 - k u) with 2 k
-    for complex operands, and `strict` refuses it where that exceeds r. "correct" rounds
-    every real component. For complex operands the promise holds for re and im, with
-    |A||B| of the real embedding.
+    *Accuracies.* u is the unit roundoff of the result's dtype, |A||B| the product of
+    the magnitudes.
 
-    *Dtypes.* Mixed dtypes promote as in NumPy. float16, and bfloat16 of PyTorch and
-    ml_dtypes, are taken too: the result of two such operands is float32, to the same
-    accuracies as for float32 operands. The product of integers or bools has the
-    promoted dtype and wraps around where an entry lies beyond it, as that of
-    `numpy.matmul`; with an accuracy, or a kind of `result`, every entry is exact.
-    (NumPy makes float64 of int64 beside uint64; a kind of `result` makes their product
-    exact.) What would be rounded as an array, or lose a mask, a unit or labels, raises
-    a TypeError.
+    - A number r: |C - AB| <= r |A||B| + u |AB| in every entry. Results below 2.2e-308
+      in float64 (1.2e-38 in float32) may be off by another half of the smallest
+      subnormal number.
+    - `Relative(r)`: |C - AB| <= r |AB|.
+    - "fp64", "fp32": r = max(4, sqrt(k)/4) u of that format. A native product is
+      accepted too; the report states its worst case, k u / (1 - k u), with 2 k for
+      complex operands. `strict` refuses it if that exceeds r.
+    - Complex entries: the promise holds for re and im, with |A||B| of the real
+      embedding.
+
+    *Dtypes.* Mixed dtypes promote as in NumPy. Two operands of float16, or of bfloat16
+    of PyTorch and ml_dtypes, give float32. Integers and bools give their promoted dtype
+    and wrap around, as in `numpy.matmul`; with an accuracy or a kind of `result` every
+    entry is exact, or an error. (NumPy makes float64 of int64 beside uint64: only a
+    kind of `result` makes their product exact.) What would be rounded, or lose a mask, a unit or
+    labels, raises TypeError.
 
     *Exact numbers.* Matrices of mpmath and python-flint, and lists or arrays of their
-    numbers and those of gmpy2, of fractions, decimals and large integers, are taken
-    where each entry is the sum of up to four float64 numbers, beside one another and
-    arrays of NumPy. Integers among them that int64 or uint64 holds are integers, whose
-    product does not wrap around: it is exact or an error.
+    numbers, of gmpy2's, of fractions, decimals and large integers are taken if each
+    entry is the sum of up to four float64 numbers. Integers among them do not wrap
+    around.
 
-    *On a GPU* a call at the level of the result, or with a forced count, never waits
-    for the device, so that it can be captured in a CUDA graph: the device decides by
-    the operands between steps that all keep the bound of the plan, and a report waits
-    when somebody looks at it. Tighter accuracies and "correct" wait once. So do
-    products of integers, for their largest magnitudes.
+    *On a GPU* the default call, and one with an explicit count, never waits for the
+    device and can be captured in a CUDA graph; its report waits when it is read.
+    Tighter accuracies, "correct" and integers wait once.
     """
     is_array = isinstance(result, str) and result == "array"
     is_plain = (
