@@ -105,7 +105,7 @@ def test_what_loses_nothing_is_what_numpy_makes_of_it(x):
         (
             [np.ma.masked_array([1.0], [True])],
             TypeError,
-            "holds a masked array, whose mask would be lost",
+            r"holds a masked array, whose mask would be lost; pass its \.filled",
         ),
         (np.zeros((2, 2), "m8[s]"), TypeError, r"timedelta64\[s\]"),
     ],
@@ -117,6 +117,25 @@ def test_what_would_lose_anything_is_refused_by_name(x, error, match):
             call(x, np.eye(2))
     with pytest.raises(error, match=f"^c .*{match}|^operands of .*{match}"):
         hg.gemm(np.eye(2), np.eye(2), x, beta=1.0)
+
+
+@pytest.mark.parametrize(
+    ("module", "loss"),
+    [
+        ("pandas.core.frame", r"the labels of rows and columns .* pass its \.to_numpy"),
+        ("pandas", r"the labels of rows and columns .* pass its \.to_numpy"),
+        ("xarray.core.dataarray", "the names and coordinates of its axes"),
+        ("astropy.units.quantity", r"the unit would be lost; pass its \.value"),
+        ("pint", r"the unit would be lost; pass its \.magnitude"),
+        ("elsewhere", "what its class adds to the numbers"),
+    ],
+)
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_other_packages_would_lose_is_said(module, loss, wrapped):
+    methods = {"__module__": module, "__array_finalize__": lambda self, other: None}
+    x = np.eye(2).view(type("Labelled", (np.ndarray,), methods))
+    with pytest.raises(TypeError, match=rf"a .*{module}\.Labelled.*{loss}"):
+        hg.matmul([x, x] if wrapped else x, np.eye(2))
 
 
 @pytest.mark.parametrize(

@@ -189,14 +189,47 @@ def test_a_site_that_loads_from_elsewhere_is_refused(tmp_path, capsys):
     assert "loads <script" in capsys.readouterr().out
 
 
+ENTRY = """<div class="doc doc-object doc-function">
+<h2 id="{name}" class="doc doc-heading">{name}</h2>
+<div class="doc-signature highlight"><pre><code>two(<b>a</b>, *, <b>r</b>=<i>"x"</i>,)</code></pre></div>
+<ul><li><b><code>a</code></b> an array</li><li><b><code>r</code></b> a number</li></ul>
+<pre><span></span><code>&gt;&gt;&gt; two(a)</code></pre></div>"""
+"""What the site has of a function `two`."""
+
+
 def test_a_public_name_without_an_entry_is_named(tmp_path):
-    page = '<html><body><article><h2 id="hifigemm.one">One</h2></article></body></html>'
-    (tmp_path / "index.html").write_text(page, "utf-8")
-    names = check_docs.public_names(ROOT)
+    names = [line.partition("(")[0] for line in check_docs.public_names(ROOT)]
     assert {"hifigemm.matmul", "hifigemm.jax.dot"} <= {*names}
-    assert list(check_docs.missing_names(tmp_path, ["hifigemm.one"])) == []
-    (problem,) = check_docs.missing_names(tmp_path, ["hifigemm.one", "hifigemm.two"])
-    assert problem.endswith("no entry for hifigemm.two")
+    (tmp_path / "index.html").write_text(ENTRY.format(name="hifigemm.two"), "utf-8")
+    assert list(check_docs.missing_names(tmp_path, ["hifigemm.two(a, *, r='x')"])) == []
+    (problem,) = check_docs.missing_names(tmp_path, ["hifigemm.one"])
+    assert problem.endswith("no entry for hifigemm.one")
+
+
+def test_an_anchor_before_an_entry_is_its_name():
+    page = '<p><a id="hifigemm.two"></a></p>' + ENTRY.format(name="hifigemm.b.two")
+    entry = check_docs.entries(page)["hifigemm.two"]
+    assert list(check_docs.entry_problems(entry, "hifigemm.two(a, *, r='x')")) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        ("*, ", "", "the signature is not two(a,*,r='x')"),
+        ('<i>"x"</i>', "None", "the signature is not two(a,*,r='x')"),
+        ("doc-signature", "doc-source", "the signature is not two(a,*,r='x')"),
+        ("<code>r</code>", "r", "no word on r"),
+        ("<pre><span></span><code>", "<p><code>", "an example is not code"),
+        ("an array", "<blockquote>two(a)</blockquote>", "an example is not code"),
+    ],
+)
+def test_what_an_entry_lacks_is_named(before, after, problem):
+    entry = ENTRY.format(name="hifigemm.two")
+    assert before in entry
+    found = check_docs.entry_problems(
+        entry.replace(before, after), "hifigemm.two(a, *, r='x')"
+    )
+    assert list(found) == [f"hifigemm.two: {problem}"]
 
 
 @pytest.mark.parametrize(

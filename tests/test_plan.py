@@ -51,7 +51,7 @@ def test_a_report_is_decided_when_somebody_looks_and_once():
         ):
             assert getattr(made, name) == getattr(DECISION, name)
         assert "3 slices, as asked" in str(made)
-        assert repr(DECISION) in repr(made)
+        assert f"bound {DECISION.bound:.3g} |A||B|" in repr(made)
     assert decided == [DECISION]
 
 

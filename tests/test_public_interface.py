@@ -16,10 +16,12 @@ import ast
 import importlib
 import inspect
 import os
+import pydoc
 import re
 import subprocess
 import sys
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -44,7 +46,9 @@ NEEDS = {
 MADE_BY_THE_LIBRARY = {
     "BlocksReport",
     "ChainReport",
+    "ComplexDeterminant",
     "Determinant",
+    "ExactMatrix",
     "Finding",
     "Judgement",
     "Layout",
@@ -198,9 +202,43 @@ def test_public_names_can_be_imported_from_where_they_say_that_they_are(name):
 
 
 def test_dir_is_the_interface():
+    optional = {"cupy": "cupy", "distributed": "torch", "jax": "jax"}
+    installed = {name for name, needed in optional.items() if find_spec(needed)}
     extra = {"__version__", "linalg", "numpy", "testing"}
-    optional = {"cupy", "distributed", "jax"}
-    assert {*dir(hg)} - optional == {*hg.__all__} | extra
+    assert {*dir(hg)} == {*hg.__all__} | extra | installed
+    assert [name for name in dir(hg) if not hasattr(hg, name)] == []
+
+
+def test_dir_of_the_package_loads_nothing():
+    lines = ["import sys, hifigemm as hg", "dir(hg)"]
+    lines.append("print([x for x in ('torch', 'jax', 'cupy') if x in sys.modules])")
+    assert run("-c", "\n".join(lines)).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("name", [x for x in modules() if x.values[0] != "hifigemm"])
+def test_dir_of_a_public_module_is_its_interface(name):
+    if name == "hifigemm.linalg":
+        pytest.skip("its names are listed elsewhere")
+    module = imported(name)
+    assert dir(module) == sorted(module.__all__)
+
+
+@pytest.mark.parametrize("name", modules())
+def test_help_shows_signatures_without_quotes(name):
+    module = imported(name)
+    for public in map(module.__dict__.get, module.__all__):
+        if inspect.isfunction(public) and name != "hifigemm.linalg":
+            text = pydoc.plain(pydoc.render_doc(public))
+            assert f"{public.__name__}{inspect.signature(public)}" in text
+            assert not re.search(r"'(str|Any|bool)\b", text)
+
+
+def test_help_of_the_package_begins_with_what_users_call():
+    text = pydoc.plain(pydoc.render_doc(hg)).partition("PACKAGE CONTENTS")[0]
+    words = {*re.findall(r"\w+", text)}
+    classes = {"AccuracyError", "HifigemmError", "InexactProductError", "PlanError"}
+    rarely = classes | {"Prepared", "VerificationError"}
+    assert {*hg.__all__, *hg._MODULES} - words == rarely
 
 
 def test_public_modules_are_loaded_on_first_use():
@@ -230,6 +268,18 @@ def test_functions_of_public_modules_are_named_where_they_are_missed(module):
         with pytest.raises(AttributeError, match=rf"hifigemm\.{module}\.{name}\?"):
             getattr(hg, name)
     assert not hasattr(hg, "no_such_name")
+
+
+@pytest.mark.parametrize("module", [hg, hg.numpy], ids=lambda x: x.__name__)
+@pytest.mark.parametrize(("name", "x"), [("sum", [1e16, 1.0, -1e16]), ("trace", None)])
+def test_a_sum_that_is_missed_is_written_as_the_error_says(module, name, x):
+    with pytest.raises(AttributeError, match=rf"no attribute '{name}'; did") as caught:
+        getattr(module, name)
+    x = [[1e16, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, -1e16]] if x is None else x
+    (call,) = re.findall(r"hifigemm\.numpy\.einsum\(.*\)(?=\?)", str(caught.value))
+    assert eval(call, {"hifigemm": hg, "x": x}) == 1.0
+    with pytest.raises(AttributeError, match=r"no attribute 'no_such_name'$"):
+        getattr(module, "no_such_name")  # noqa: B009
 
 
 @pytest.mark.parametrize("kind", ATTRIBUTES)

@@ -134,7 +134,7 @@ def test_targets():
     assert str(found) == "|C - AB| <= 1e-09 |AB|"
     with pytest.raises(
         hg.PlanError,
-        match=rf"Relative\(1e-09\): rounding to fp32 alone errs by up to {FP32.u}",
+        match=rf"Relative\(1e-09\): rounding to fp32 alone errs by up to 2\*\*-24 = {FP32.u}",
     ):
         resolve(hg.Relative(1e-9), FP32, 10)
 

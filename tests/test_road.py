@@ -76,6 +76,31 @@ def test_a_plan_is_that_of_the_prepared_operand(rng):
     assert passed_plan(operands(a, a.T), request_of(), plan.problem) is None
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"accuracy": 1e-3}, "leave accuracy= out"),
+        ({"accuracy": "correct"}, "leave accuracy= out"),
+        ({"scheme": "ozaki1"}, "leave scheme= out"),
+        ({"accuracy": 1e-3, "scheme": "ozaki1"}, "leave accuracy= and scheme= out"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_prepared_operand_beside_an_accuracy_is_named(rng, options, words, side):
+    a = rng.standard_normal((4, 6))
+    prepared = hg.prepare(a if side == "left" else a.T, side, accuracy="correct")
+    pair = (prepared, a.T) if side == "left" else (a, prepared)
+    name = "a" if side == "left" else "b"
+    match = rf"^{name} was prepared with its own accuracy \(correct rounding\).*{words}"
+    with pytest.raises(hg.PlanError, match=match):
+        hg.matmul(*pair, **options)
+    plan = hg.make_plan(a, a.T, accuracy=1e-20)
+    match = rf"^the plan has its own accuracy \(.*1e-20.*{words}, or leave the plan out"
+    with pytest.raises(hg.PlanError, match=match):
+        hg.matmul(a, a.T, plan=plan, **options)
+
+
 def test_each_decision_is_one_line_of_the_log(rng, caplog):
     a = rng.standard_normal((4, 6))
     with caplog.at_level(logging.INFO, logger="hifigemm"):

@@ -81,3 +81,33 @@ def test_the_table_of_a_notebook_has_the_lines_of_the_text(records, kind):
         name + text.strip()
         for name, _, text in (line.strip().partition("  ") for line in lines[1:])
     ]
+
+
+@pytest.mark.parametrize("kind", ["Plan", "Report"])
+def test_a_terminal_shows_one_line(records, kind):
+    record = records[kind]
+    text = repr(record)
+    assert text.startswith(f"<{kind}: ")
+    assert str(record.scheme) in text
+    assert "\n" not in text
+    assert len(text) < 240
+
+
+def test_a_terminal_shows_engines_and_versions_as_they_print():
+    assert repr(hg.info()) == str(hg.info())
+
+
+@pytest.mark.parametrize("shape", [(2,), (3, 2), (40, 40), (0, 3)])
+def test_a_terminal_shows_rows_of_a_solution_below_each_other(shape):
+    a = 2.0 * np.eye(shape[0])
+    solution = hg.linalg.solve(a, np.ones(shape))
+    lines = repr(solution).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert lines[0].startswith("VerifiedSolution(")
+    for name in ("x", "radius"):
+        # As NumPy shows the array, moved to the right.
+        text = repr(getattr(solution, name)).splitlines()
+        first = next(i for i, line in enumerate(lines) if f"{name}={text[0]}" in line)
+        column = lines[first].index(text[0])
+        for i, row in enumerate(text):
+            assert lines[first + i][column : column + len(row)] == row

@@ -9,8 +9,9 @@ for the site that was built.
   with `<!-- about -->` between them figures may differ by a factor of ten.
 - Keys such as [MOOI20], in these files and in docstrings and comments under src/, stand
   in docs/references.bib.
-- Pages of the site load nothing from elsewhere, and every public name stands on one of
-  them. Where Playwright and a browser are installed, none is wider than a phone or a
+- Pages of the site load nothing from elsewhere, and every public name has an entry on one
+  of them, with its signature and its parameters, and with its examples as code.
+- Where Playwright and a browser are installed, no page is wider than a phone or a
   desktop, no letter is smaller than `LEAST_LETTERS`, every picture is shown, and the
   search finds a public name when the site is opened from its folder.
 """
@@ -32,6 +33,7 @@ import textwrap
 import tokenize
 import traceback
 from collections.abc import Iterator, Sequence
+from html import escape, unescape
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -341,25 +343,66 @@ def search_problems(page: Any, site: Path, name: str) -> Iterator[str]:
 
 
 def public_names(root: Path) -> list[str]:
-    """The names of the public interface, such as hifigemm.numpy.dot."""
+    """The public interface: names such as hifigemm.numpy.dot, and how each is called."""
     signatures = root / "tests" / "data" / "public_signatures.txt"
-    return re.findall(r"^[\w.]+", signatures.read_text("utf-8"), re.MULTILINE)
+    return signatures.read_text("utf-8").splitlines()
+
+
+def entries(html: str) -> dict[str, str]:
+    """The part of an API page about each name, by its anchor.
+
+    An anchor of a heading belongs to the entry of that heading, any other one to the
+    entry behind it.
+    """
+    parts = re.split(r"(?=<div class=\"doc doc-object )", html)
+    by_name = {}
+    for part, behind in zip(parts, [*parts[1:], ""]):
+        for tag, name in re.findall(r"<(\w+)[^>]*\bid=\"(hifigemm[^\"]*)\"", part):
+            by_name[name] = part if tag.startswith("h") else behind
+    return by_name
+
+
+def text_of(html: str) -> str:
+    """The text of a piece of a page, without blanks and with one kind of quotes."""
+    text = unescape(re.sub(r"<[^>]*>", "", html))
+    text = re.sub(r"<class 'numpy\.(\w+)'>", r"np.\1", text)
+    return re.sub(r"\s", "", text).replace('"', "'").replace(",)", ")")
+
+
+def entry_problems(entry: str, line: str) -> Iterator[str]:
+    """What the entry of a public name lacks; `line` is how the name is called."""
+    name, parenthesis, _ = line.partition("(")
+    called = re.search(r"(?s)<div class=\"doc-signature.*?</div>", entry)
+    if parenthesis:
+        stated = text_of(escape(line.removeprefix(name.rpartition(".")[0] + ".")))
+        if called is None or text_of(called[0]) != stated:
+            yield f"{name}: the signature is not {stated}"
+        described = re.findall(r"<b><code>([^<]*)</code></b>", entry)
+        names = re.split(", ", ", ".join(described).replace("*", ""))
+        for parameter in re.findall(r"[(,] ?\**(\w+)(?=[,=)])", line):
+            if parameter not in names:
+                yield f"{name}: no word on {parameter}"
+    prose = re.sub(r"(?s)<pre>.*?</pre>", "", entry)
+    if "<blockquote>" in prose or "&gt;&gt;&gt;" in prose:
+        yield f"{name}: an example is not code"
 
 
 def missing_names(site: Path, names: Sequence[str]) -> Iterator[str]:
-    """The names that no page of the site has an entry for."""
-    entries: set[str] = set()
+    """The names that no page of the site has an entry for, and what entries lack."""
+    found: dict[str, str] = {}
     for path in site.glob("**/*.html"):
-        html = path.read_text("utf-8")
-        entries.update(re.findall(r"\bid=\"(hifigemm[^\"]*)\"", html))
-    for name in names:
-        if name not in entries:
+        found |= entries(path.read_text("utf-8"))
+    for line in names:
+        name = line.partition("(")[0]
+        if name in found:
+            yield from (f"{site}: {x}" for x in entry_problems(found[name], line))
+        else:
             yield f"{site}: no entry for {name}"
 
 
 def check_site(site: Path, names: Sequence[str] = ()) -> int:
     """Print what is wrong with the site in a folder, which is to have an entry for each
-    of these names; the exit code.
+    of these names, as `public_names` gives them; the exit code.
     """
     pages = sorted(site.glob("**/*.html"))
     problems = [] if pages else [f"{site}: no pages"]
@@ -372,7 +415,8 @@ def check_site(site: Path, names: Sequence[str] = ()) -> int:
     with browser() as opened:
         if opened and names:
             with opened.new_page() as page:
-                problems += search_problems(page, site, names[0])
+                name = names[0].partition("(")[0]
+                problems += search_problems(page, site, name)
         for path in pages if opened else []:
             if path.name != "404.html":
                 with opened.new_page() as page:

@@ -98,6 +98,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "transforms",
             "array_like",
             "shown",
+            "public",
             "startup",
             "freed_memory",
             "tested_versions",

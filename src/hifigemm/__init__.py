@@ -1,12 +1,23 @@
-"""hifigemm: matrix products of high fidelity computed on low-precision matrix engines.
+"""Matrix products with an accuracy that you ask for and get.
 
-Ask for an accuracy, get it with proof: see `matmul`, `gemm`, `make_plan`, `prepare`,
-`warmup`, `engines` and `info`; `emulate` and `install` serve the products of PyTorch.
+    import hifigemm as hg
+    hg.matmul(a, b, accuracy="correct")  # the exact product, rounded once
+
+Products            matmul, gemm, prepare, make_plan, warmup
+Accuracies          None, "fp32", "fp64", "correct", a number, Relative
+Schemes             Native, DoubleDouble, Ozaki1, Ozaki2, Multiword, Corrected
+Programs (PyTorch)  emulate, install, uninstall
+Facts and settings  Plan, Report, engines, info, strict
+Modules             numpy (einsum, dot, ...), linalg (solve, det, ...), jax, cupy,
+                    distributed, testing
+
+help(hg.matmul) explains accuracies. All other modules are internal.
 """
 
 import os as _os
 import sys as _sys
 from importlib import import_module as _import_module
+from importlib.util import find_spec as _find_spec
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from hifigemm import startup  # noqa: F401, first, as it minds Ctrl-C while the others are imported
@@ -28,6 +39,8 @@ from hifigemm.interop import kernels as _kernels
 from hifigemm.interop.drop_in import emulate, install, uninstall
 from hifigemm.operands import Prepared
 from hifigemm.plan import Plan, Report
+from hifigemm.public import missing as _missing
+from hifigemm.public import shown as _shown
 from hifigemm.schemes import Corrected, DoubleDouble, Multiword, Native, Ozaki1, Ozaki2
 from hifigemm.settings import strict
 from hifigemm.version import __version__ as __version__
@@ -104,17 +117,18 @@ def __getattr__(name: str) -> object:
     """A public module, which is imported when it is first asked for."""
     if name in _MODULES:
         return _import_module(f"{__name__}.{name}")
-    message = f"module {__name__!r} has no attribute {name!r}"
-    for module, functions in _FUNCTIONS_OF.items():
-        if name in functions:
-            message += f"; did you mean hifigemm.{module}.{name}?"
-    raise AttributeError(message)
+    homes = [module for module, functions in _FUNCTIONS_OF.items() if name in functions]
+    hint = f"{__name__}.{homes[0]}.{name}" if homes else ""
+    raise _missing(__name__, name, hint)
+
+
+_public_names = _shown(globals())
 
 
 def __dir__() -> list[str]:
-    """The public names, and the public modules whose library the program has loaded."""
-    modules = [name for name, needed in _MODULES.items() if needed in _sys.modules]
-    return sorted([*__all__, "__version__", *modules])
+    """The public names, and the public modules whose library is installed."""
+    modules = [name for name, needed in _MODULES.items() if _find_spec(needed)]
+    return sorted([*_public_names(), "__version__", *modules])
 
 
 def _serve_meshes() -> None:

@@ -25,8 +25,8 @@ class Relative:
     Parameters
     ----------
     r : float
-        At least the unit roundoff of the result's dtype, 1.2e-16 for float64 and 6e-8
-        for float32, and below 1.
+        At least the unit roundoff of the result's dtype, ``2**-53`` (1.12e-16 is a
+        little more) for float64 and ``2**-24`` (6e-8 is) for float32, and below 1.
 
     Raises
     ------
@@ -152,8 +152,8 @@ def _relative(r: float, fmt: Format) -> Target:
     """u |AB| are for the last rounding, of a sum within s |AB|: u + (1 + u) s <= r."""
     if r < fmt.u:
         raise PlanError(
-            f"Relative({r}): rounding to {fmt.name} alone errs by up to {fmt.u} of an entry; ask for "
-            f'Relative({fmt.u}) or more, or for "correct"'
+            f"Relative({r}): rounding to {fmt.name} alone errs by up to 2**-{fmt.t} = {fmt.u} of an entry; "
+            f'ask for Relative(2**-{fmt.t}) or more, or for "correct"'
         )
     s = (r - fmt.u) / (1.0 + fmt.u) * (1.0 - 2.0**-50)
     return CORRECT if s < 2.0**-_SPARE_BITS * fmt.u else Target(s, relative=r)

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         Asked,
         No,
         Operand,
+        OtherOperand,
         Out,
         Policy,
         SchemeName,
@@ -94,15 +95,6 @@ def matmul(
 ) -> tuple[NDArray[Any], Report]: ...
 @overload
 def matmul(
-    a: Arrays,
-    b: Arrays,
-    *,
-    out: None = None,
-    return_report: bool,
-    **options: Unpack[Asked],
-) -> Any: ...
-@overload
-def matmul(
     a: Tensors,
     b: Tensors,
     *,
@@ -119,15 +111,6 @@ def matmul(
     return_report: Yes,
     **options: Unpack[Asked],
 ) -> tuple[Tensor, Report]: ...
-@overload
-def matmul(
-    a: Tensors,
-    b: Tensors,
-    *,
-    out: None = None,
-    return_report: bool,
-    **options: Unpack[Asked],
-) -> Any: ...
 @overload
 def matmul(
     a: Arrays,
@@ -151,15 +134,6 @@ def matmul(
     a: Operand,
     b: Operand,
     *,
-    result: TwoParts,
-    return_report: bool,
-    **options: Unpack[Policy],
-) -> Any: ...
-@overload
-def matmul(
-    a: Operand,
-    b: Operand,
-    *,
     out: Out,
     return_report: No = False,
     **options: Unpack[Asked],
@@ -170,7 +144,23 @@ def matmul(
 ) -> tuple[Out, Report]: ...
 @overload
 def matmul(
-    a: Operand, b: Operand, *, out: Out, return_report: bool, **options: Unpack[Asked]
+    a: Arrays,
+    b: Arrays,
+    *,
+    out: Out | None = None,
+    result: Result = "array",
+    return_report: bool,
+    **options: Unpack[Policy],
+) -> Any: ...
+@overload
+def matmul(
+    a: OtherOperand,
+    b: OtherOperand,
+    *,
+    out: Out | None = None,
+    result: Result = "array",
+    return_report: bool = False,
+    **options: Unpack[Policy],
 ) -> Any: ...
 def matmul(
     a: Any,
@@ -187,10 +177,20 @@ def matmul(
 ) -> Any:
     """A B to an accuracy that is asked for and kept.
 
+    Examples
+    --------
     >>> import numpy as np, hifigemm as hg
     >>> a = np.array([[1e16, 1.0, -1e16]])
     >>> a @ np.ones((3, 1)), hg.matmul(a, np.ones((3, 1)), accuracy="correct")
     (array([[0.]]), array([[1.]]))
+    >>> high, low = hg.matmul([[1e16, 1.0]], [[1.0], [0.5]], result="pair")
+    >>> high, low
+    (array([[1.e+16]]), array([[0.5]]))
+    >>> i = np.array([[100, 27]], np.int8)
+    >>> hg.matmul(i, i.T), hg.matmul(i, i.T, result="int64")
+    (array([[-23]], dtype=int8), array([[10729]]))
+    >>> hg.matmul(i.astype(np.uint64) << 57, i.T, result="object")
+    array([[1546211852865857650688]], dtype=object)
 
     Parameters
     ----------
@@ -206,16 +206,17 @@ def matmul(
         - ``Relative(1e-12)``: a relative error of at most 1e-12, however much the terms
           cancel.
         - ``1e-12``: an error of at most 1e-12 times the sum of the magnitudes of the
-          terms, and one rounding.
+          terms, and one rounding. ``0`` leaves that rounding alone: it is
+          ``"correct"``.
         - ``"fp64"``, ``"fp32"``: what is usual for that format, for which a native
           product is good enough.
         - None: what is usual for the dtype of the result.
 
         The notes have the formulas.
     scheme : "auto", "native", "multiword", "corrected", "ozaki1", "ozaki2", "double-double", or ``Ozaki1("fp64")``
-        A scheme is obeyed. Where it has an explicit count, or is one of words
-        ("multiword", "corrected") or of a mode of Ozaki scheme I, and no accuracy is
-        given, only what its report states is promised.
+        How it is computed. A scheme that is named is obeyed. Without an accuracy, one
+        with an explicit count or mode, and "multiword" and "corrected", promise only
+        what the report states.
     out : array, optional
         Receives the result; may be one of the operands. An array of NumPy may have a
         wider dtype, or be a stack that the result fills by broadcasting, as in
@@ -224,14 +225,13 @@ def matmul(
     engine : str, optional
         See `engines`; None takes the one of the operands.
     plan : Plan, optional
-        From `make_plan`; replaces accuracy, scheme and engine.
+        From `make_plan`, for any operands of its k and dtype, whatever their m and n;
+        replaces accuracy, scheme and engine.
     workspace : int, optional
-        Limit in bytes for what a scheme holds besides the operands, in the result's
-        dtype and without Inf and NaN, and the result; what a library's own product
-        takes does not count. Changes no bit of an exact scheme. None takes a multiple
-        of operands and result, but of large products no more than half of what memory
-        is free besides them, where no bit depends on it. It holds for each product
-        behind a pair or an enclosure, and not for integers.
+        Limit in bytes for what a scheme holds besides operands and result. It changes
+        no bit of an exact scheme. None takes a multiple of operands and result, but for
+        large products at most half of the free memory. A native product, and one of
+        integers, takes no notice of it.
     result : "array", "pair", "enclosure", "int64" or "object"
         What is returned:
 
@@ -257,64 +257,48 @@ def matmul(
     Raises
     ------
     PlanError
-        Unknown options, a plan for other operands, a workspace too small.
+        Unknown options, a plan for another k or dtype, a workspace too small.
     AccuracyError
-        A forced scheme cannot keep the accuracy for these operands; strict mode refuses
-        the native product that "auto" would take at less (see `strict`); or an entry of
-        integers that is to be exact lies beyond the dtype of the result, in which case
-        the message has the index and the value of the first, and how many there are.
-        Or the thread flushes subnormal numbers to zero, as callbacks of JAX and
-        libraries built with -ffast-math let it, or does not round to nearest, as
-        libraries of interval arithmetic ask, and its mode cannot be lifted for the
-        call: on x86-64 and aarch64 under Linux and macOS it is, and restored.
+        The scheme that was named cannot keep the accuracy for these operands. An entry
+        of exact integers lies beyond the dtype of the result; the message has its index
+        and value. Strict mode refuses a native product (see `strict`). The thread
+        flushes subnormal numbers to zero or does not round to nearest, and its mode
+        cannot be changed for the call, as it is under Linux and macOS on x86-64 and
+        aarch64.
     ValueError, TypeError
         Shapes or dtypes that do not fit; tensors that PyTorch differentiates, batches
         or traces beside an option that it cannot follow.
 
     Notes
     -----
-    *Accuracies.* Let u be the unit roundoff of the result's dtype, and |A||B| the
-    product of the magnitudes. A float r promises |C - AB| <= r |A||B| + u |AB| in every
-    entry, whatever the exponents of the data; results below 2.2e-308 in float64
-    (1.2e-38 in float32) may be off by another half of the smallest subnormal number.
-    `Relative(r)` promises |C - AB| <= r |AB|, by the exact schemes. "fp32" and "fp64"
-    are r = max(4, sqrt(k)/4) u of that format, at which a native product in that format
-    is accepted too: plan and report then state its worst case, k u / (1 - k u) with 2 k
-    for complex operands, and `strict` refuses it where that exceeds r. "correct" rounds
-    every real component. For complex operands the promise holds for re and im, with
-    |A||B| of the real embedding.
+    *Accuracies.* u is the unit roundoff of the result's dtype, |A||B| the product of
+    the magnitudes.
 
-    *Dtypes.* Mixed dtypes promote as in NumPy. float16, and bfloat16 of PyTorch and
-    ml_dtypes, are taken too: the result of two such operands is float32, to the same
-    accuracies as for float32 operands. The product of integers or bools has the
-    promoted dtype and wraps around where an entry lies beyond it, as that of
-    `numpy.matmul`; with an accuracy, or a kind of `result`, every entry is exact.
-    (NumPy makes float64 of int64 beside uint64; a kind of `result` makes their product
-    exact.) What would be rounded as an array, or lose a mask, a unit or labels, raises
-    a TypeError.
+    - A number r: |C - AB| <= r |A||B| + u |AB| in every entry. Results below 2.2e-308
+      in float64 (1.2e-38 in float32) may be off by another half of the smallest
+      subnormal number.
+    - `Relative(r)`: |C - AB| <= r |AB|.
+    - "fp64", "fp32": r = max(4, sqrt(k)/4) u of that format. A native product is
+      accepted too; the report states its worst case, k u / (1 - k u), with 2 k for
+      complex operands. `strict` refuses it if that exceeds r.
+    - Complex entries: the promise holds for re and im, with |A||B| of the real
+      embedding.
+
+    *Dtypes.* Mixed dtypes promote as in NumPy. Two operands of float16, or of bfloat16
+    of PyTorch and ml_dtypes, give float32. Integers and bools give their promoted dtype
+    and wrap around, as in `numpy.matmul`; with an accuracy or a kind of `result` every
+    entry is exact, or an error. (NumPy makes float64 of int64 beside uint64: only a
+    kind of `result` makes their product exact.) What would be rounded, or lose a mask, a unit or
+    labels, raises TypeError.
 
     *Exact numbers.* Matrices of mpmath and python-flint, and lists or arrays of their
-    numbers and those of gmpy2, of fractions, decimals and large integers, are taken
-    where each entry is the sum of up to four float64 numbers, beside one another and
-    arrays of NumPy. Integers among them that int64 or uint64 holds are integers, whose
-    product does not wrap around: it is exact or an error.
+    numbers, of gmpy2's, of fractions, decimals and large integers are taken if each
+    entry is the sum of up to four float64 numbers. Integers among them do not wrap
+    around.
 
-    *On a GPU* a call at the level of the result, or with a forced count, never waits
-    for the device, so that it can be captured in a CUDA graph: the device decides by
-    the operands between steps that all keep the bound of the plan, and a report waits
-    when somebody looks at it. Tighter accuracies and "correct" wait once. So do
-    products of integers, for their largest magnitudes.
-
-    Examples
-    --------
-    >>> high, low = hg.matmul([[1e16, 1.0]], [[1.0], [0.5]], result="pair")
-    >>> high, low
-    (array([[1.e+16]]), array([[0.5]]))
-    >>> i = np.array([[100, 27]], np.int8)
-    >>> hg.matmul(i, i.T), hg.matmul(i, i.T, result="int64")
-    (array([[-23]], dtype=int8), array([[10729]]))
-    >>> hg.matmul(i.astype(np.uint64) << 57, i.T, result="object")
-    array([[1546211852865857650688]], dtype=object)
+    *On a GPU* the default call, and one with an explicit count, never waits for the
+    device and can be captured in a CUDA graph; its report waits when it is read.
+    Tighter accuracies, "correct" and integers wait once.
     """
     is_array = isinstance(result, str) and result == "array"
     is_plain = (
@@ -461,6 +445,16 @@ def make_plan(
     Returns
     -------
     Plan
+
+    Examples
+    --------
+    >>> import numpy as np, hifigemm as hg
+    >>> a, b = np.ones((3, 4)), np.ones((4, 2))
+    >>> plan = hg.make_plan(a, b, accuracy="correct")
+    >>> plan.scheme, plan.bound
+    (DoubleDouble(), 0.0)
+    >>> hg.matmul(a[:1], b, plan=plan)
+    array([[4., 4.]])
     """
     request = Request(accuracy, scheme, engine, None, workspace, return_report=True)
     library = library_of(("a", a), ("b", b))
@@ -514,6 +508,13 @@ def warmup(a: Operand, b: Operand, **options: Unpack[Asked]) -> str:
     -------
     str
         The kernels that were new in this process, and the seconds of the whole call.
+
+    Examples
+    --------
+    >>> import numpy as np, hifigemm as hg
+    >>> hg.warmup(np.ones((3, 4)), np.ones((4, 2)), accuracy="correct")
+    ... # doctest: +ELLIPSIS
+    '0 kernels compiled or loaded, ... s'
     """
     kernels_before = _num_kernels()
     started = time.perf_counter()
@@ -562,6 +563,8 @@ def prepare(
 ) -> Prepared:
     """An operand with its split done, for repeated products; use it in place of a or b.
 
+    Examples
+    --------
     >>> import numpy as np, hifigemm as hg
     >>> b = hg.prepare(np.ones((3, 1)), "right", accuracy="correct")
     >>> hg.matmul(np.array([[1e16, 1.0, -1e16]]), b)
@@ -590,8 +593,8 @@ def prepare(
     Raises
     ------
     PlanError
-        A plan beside an accuracy or a scheme, or for other operands; an operand that is
-        prepared already.
+        A plan beside an accuracy or a scheme, or for another k or dtype; an operand
+        that is prepared already.
     """
     if not isinstance(side, str) or side not in ("left", "right"):
         raise PlanError(f'side={side!r}: expected "left" or "right"')

@@ -26,6 +26,14 @@ _HOOKS = (
     "__array_wrap__",
 )
 """Methods by which a subclass of ndarray keeps more than numbers with its arrays."""
+_LOSSES = {
+    "astropy": ("the unit", "its .value, and multiply the units yourself"),
+    "pandas": ("the labels of rows and columns", "its .to_numpy()"),
+    "pint": ("the unit", "its .magnitude, and multiply the units yourself"),
+    "unyt": ("the unit", "its .value, and multiply the units yourself"),
+    "xarray": ("the names and coordinates of its axes", "its .to_numpy()"),
+}
+"""What arrays of a package have beyond their numbers, and what to pass instead."""
 
 
 def as_array(x: object, name: str) -> Array:
@@ -138,7 +146,17 @@ def _check_class(x: object, name: str, verb: str) -> None:
     what = f"{name} {verb} a {kind_of(x)}"
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(
-            f"{name} {verb} a masked array, whose mask would be lost; fill it first"
+            f"{name} {verb} a masked array, whose mask would be lost; pass its .filled(0), "
+            "or its .data if no entry is masked"
+        )
+    package = kind.__module__.partition(".")[0]
+    if package in _LOSSES:
+        loss, remedy = _LOSSES[package]
+        raise TypeError(f"{what}, and {loss} would be lost; pass {remedy}")
+    if isinstance(x, np.matrix):
+        raise TypeError(
+            f"{what}, whose class would be lost, for which * is a product of matrices; "
+            "pass np.asarray of it"
         )
     if isinstance(x, np.ndarray):
         has_hook = any(
@@ -146,7 +164,7 @@ def _check_class(x: object, name: str, verb: str) -> None:
         )
         if has_hook and kind is not np.memmap:
             raise TypeError(
-                f"{what}, and what it is beyond its numbers, a unit say, would be lost; pass np.asarray of it"
+                f"{what}, and what its class adds to the numbers would be lost; pass np.asarray of it"
             )
     elif hasattr(kind, "__dlpack__"):
         raise TypeError(

@@ -23,6 +23,7 @@ from hifigemm.functions.symmetric import herk, syrk
 from hifigemm.gemm import gemm
 from hifigemm.interop.cupy_products import emulate
 from hifigemm.numpy import matmul
+from hifigemm.public import shown
 
 __all__ = [
     "dot",
@@ -42,3 +43,5 @@ __all__ = [
     "vecdot",
     "vecmat",
 ]
+
+__dir__ = shown(globals())

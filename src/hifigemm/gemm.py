@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         Arrays,
         No,
         Operand,
+        OtherOperand,
         Out,
         Scalar,
         Scaled,
@@ -93,16 +94,6 @@ def gemm(
 ) -> tuple[NDArray[Any], Report]: ...
 @overload
 def gemm(
-    a: Arrays,
-    b: Arrays,
-    c: Addend = None,
-    *,
-    out: None = None,
-    return_report: bool,
-    **options: Unpack[Scaled],
-) -> Any: ...
-@overload
-def gemm(
     a: Tensors,
     b: Tensors,
     c: TAddend = None,
@@ -121,16 +112,6 @@ def gemm(
     return_report: Yes,
     **options: Unpack[Scaled],
 ) -> tuple[Tensor, Report]: ...
-@overload
-def gemm(
-    a: Tensors,
-    b: Tensors,
-    c: TAddend = None,
-    *,
-    out: None = None,
-    return_report: bool,
-    **options: Unpack[Scaled],
-) -> Any: ...
 @overload
 def gemm(
     a: Operand,
@@ -153,12 +134,22 @@ def gemm(
 ) -> tuple[Out, Report]: ...
 @overload
 def gemm(
-    a: Operand,
-    b: Operand,
+    a: Arrays,
+    b: Arrays,
+    c: Addend = None,
+    *,
+    out: Out | None = None,
+    return_report: bool,
+    **options: Unpack[Scaled],
+) -> Any: ...
+@overload
+def gemm(
+    a: OtherOperand,
+    b: OtherOperand,
     c: AnyAddend = None,
     *,
-    out: Out,
-    return_report: bool,
+    out: Out | None = None,
+    return_report: bool = False,
     **options: Unpack[Scaled],
 ) -> Any: ...
 def gemm(
@@ -190,16 +181,16 @@ def gemm(
     c : array_like, optional
         Broadcasts to the result's shape. Not read when beta is 0.
     alpha, beta : scalar
-        The power of two in alpha = r 2**e, the larger component of r between 1 and 2,
-        scales the exact product before its one rounding, T = 2**e op(A) op(B). r
+        The power of two in alpha = r 2^e, the larger component of r between 1 and 2,
+        scales the exact product before its one rounding, T = 2^e op(A) op(B). r
         T + beta C, or r T, is then evaluated with error-free transformations in every
         real component and rounded, so that it errs by u |result| beyond the error of T,
-        and by terms of second order: 16 u**2 times the magnitudes of r T and beta C,
+        and by terms of second order: 16 u^2 times the magnitudes of r T and beta C,
         and some of the smallest subnormal number. That holds for finite scalars of
         every size. T itself may overflow though the result would not, unless the
         accuracy is "correct" or a complex alpha meets operands in the memory of the
         host. In a native product on a GPU A B may overflow before its power of two, but
-        for real operands and an alpha below 2**-30. alpha = 0 does not read A and B.
+        for real operands and an alpha below 2^-30. alpha = 0 does not read A and B.
     trans_a, trans_b : "N", "T" or "C"
         Nothing, transpose, conjugate transpose of the last two axes.
     accuracy, scheme, out, engine, plan, workspace, return_report
@@ -207,12 +198,19 @@ def gemm(
         promised for the result, that is alpha T + beta C rounded once, where alpha and
         beta are real powers of two with either sign (beta may be 0) and neither a plan
         nor a prepared operand is given: a residual B - A X, say. Where beta / alpha
-        lies beyond the range of the dtype, from 2**-149 to 2**127 for float32, C has to
+        lies beyond the range of the dtype, from 2^-149 to 2^127 for float32, C has to
         hold what it lies beyond by; the report says whether the result is correct.
 
     Returns
     -------
     array, or (array, Report)
+
+    Examples
+    --------
+    >>> import numpy as np, hifigemm as hg
+    >>> a, x, b = np.array([[1e16, 1.0]]), np.array([1.0, 1.0]), np.array([1e16])
+    >>> b - a @ x, hg.gemm(a, x, b, alpha=-1.0, beta=1.0, accuracy="correct")
+    (array([0.]), array([-1.]))
     """
     if type(alpha) is not float or type(beta) is not float:
         alpha, beta = as_scalar(alpha, "alpha"), as_scalar(beta, "beta")

@@ -18,11 +18,18 @@ from hifigemm.version import __version__
 
 @opaque
 def engines() -> list[str]:
-    """Names of the engines that can be used now."""
+    """Names of the engines that can be used now.
+
+    Examples
+    --------
+    >>> import hifigemm as hg
+    >>> "numpy" in hg.engines()
+    True
+    """
     return available()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Info:
     """Engines with their devices and products, versions, and the rates of GPUs;
     printable.
@@ -31,6 +38,10 @@ class Info:
     versions: dict[str, str]
     engines: dict[str, str]
     gpus: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """The text, as a terminal that shows it has nothing else to show."""
+        return str(self)
 
     def __str__(self) -> str:
         lines = [f"{name:<10} {text}" for name, text in self.versions.items()]
@@ -43,8 +54,13 @@ class Info:
 
 @opaque
 def info() -> Info:
-    """Engines, devices and versions, for a bug report or a notebook:
-    ``print(hg.info())``.
+    """Engines, devices and versions, for a bug report or a notebook.
+
+    Examples
+    --------
+    >>> import hifigemm as hg
+    >>> hg.info()  # doctest: +ELLIPSIS
+    hifigemm ...
     """
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     versions = {

@@ -27,6 +27,7 @@ from hifigemm.functions.contractions import (
 from hifigemm.functions.symmetric import herk, syrk
 from hifigemm.gemm import gemm as gemm_of_any_library
 from hifigemm.interop import jax_primitive
+from hifigemm.public import shown
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:
@@ -135,6 +136,14 @@ def gemm(
     ------
     PlanError, ValueError, TypeError, jax.errors.JaxRuntimeError
         As for `matmul`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp, hifigemm.jax as hj
+    >>> a = jnp.array([[1e8, 1.0]])
+    >>> c = jnp.array([[1e8]])
+    >>> hj.gemm(a, jnp.ones((2, 1)), c, beta=-1.0, accuracy="correct")
+    Array([[1.]], dtype=float32)
     """
     is_array = c is not None and not jax_primitive.is_number(c)
     result: Array = cast(Any, gemm_of_any_library)(
@@ -150,3 +159,6 @@ def gemm(
         workspace=workspace,
     )
     return result
+
+
+__dir__ = shown(globals())

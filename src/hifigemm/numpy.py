@@ -27,6 +27,7 @@ from hifigemm.functions.contractions import (
 )
 from hifigemm.functions.products import BlocksReport, ChainReport
 from hifigemm.functions.symmetric import herk, syrk
+from hifigemm.public import missing, shown
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:
@@ -66,6 +67,19 @@ def matmul(
 ) -> Any:
     """`hifigemm.matmul` with the positional arguments of `numpy.matmul`.
 
+    Parameters
+    ----------
+    x1, x2 : array_like
+        As a and b of `hifigemm.matmul`.
+    out : array, optional
+        Receives the result.
+    accuracy, scheme, engine, workspace, return_report
+        As for `hifigemm.matmul`.
+
+    Returns
+    -------
+    array, or (array, Report)
+
     Examples
     --------
     >>> import hifigemm.numpy as hnp
@@ -82,3 +96,11 @@ def matmul(
         workspace=workspace,
         return_report=return_report,
     )
+
+
+def __getattr__(name: str) -> object:
+    """Raise AttributeError, which says what to write for sums."""
+    raise missing(__name__, name)
+
+
+__dir__ = shown(globals())

@@ -36,6 +36,15 @@ _Source_co = TypeVar("_Source_co", covariant=True)
 class Prepared(Generic[_Source_co]):
     """A copy of an operand with its split for one plan, to be used in place of the
     operand: see `prepare`.
+
+    Attributes
+    ----------
+    shape, dtype
+        Those of the operand.
+    side : "left" or "right"
+        Where it stands in a product.
+    plan : Plan
+        What its products follow.
     """
 
     operand: Array

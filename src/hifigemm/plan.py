@@ -150,7 +150,7 @@ class Choice(Protocol):
         """True if the engine's library makes the product by itself."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan(Shown):
     """What will run for a problem. Immutable, reusable for operands of the same k and
     dtype, and printable.
@@ -282,6 +282,10 @@ class Plan(Shown):
             "reason": self.reason,
         }
 
+    def _line(self) -> str:
+        schemes = ", else ".join(map(str, (self.scheme, *self.alternatives)))
+        return f"{self.problem}, {self.target}, {schemes} on {self.engine}"
+
     def _lines(self) -> list[tuple[str, str]]:
         product = "native" if self.product is None else self.product.name
         bound = self.target.r if self.bound == 0 else self.bound
@@ -296,7 +300,7 @@ class Plan(Shown):
         if self.blocking.in_halves:
             strassen = ", each of seven halves for eight (Strassen)"
         return [
-            ("problem", str(self.problem)),
+            ("problem", f"{self.problem}, and others of this k and dtype"),
             ("accuracy", accuracy),
             ("verified", self.verification.value),
             ("scheme", ", else ".join(map(str, (self.scheme, *self.alternatives)))),
@@ -516,9 +520,6 @@ class Report(Shown):
             self.decision,
         )
 
-    def __repr__(self) -> str:
-        return f"Report(engine={self.engine!r}, device={self.device!r}, workspace={self.workspace}, {self.decision!r})"
-
     def to_dict(self) -> dict[str, Any]:
         """The attributes as numbers and texts; the scheme is a text."""
         return {
@@ -536,17 +537,24 @@ class Report(Shown):
             "reason": self.reason,
         }
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _line(self) -> str:
+        place = f"{self.engine} on {self.device}"
+        return f"{self.scheme}, {place}, bound {self._bound_text()}"
+
+    def _bound_text(self) -> str:
         bound = f"{self.bound:.3g} |A||B|"
         if self.correct:
             bound += ", correctly rounded"
         if self.relative is not None:
             bound = f"{self.relative:.3g} |AB|, and {bound}"
+        return bound
+
+    def _lines(self) -> list[tuple[str, str]]:
         return [
             ("scheme", str(self.scheme)),
             ("products", str(self.num_products)),
             ("engine", f"{self.engine} on {self.device}"),
-            ("bound", bound),
+            ("bound", self._bound_text()),
             ("native", "yes" if self.native else "no"),
             ("k_block", str(self.k_block)),
             ("workspace", f"{self.workspace / 2**20:.1f} MiB"),

@@ -532,10 +532,19 @@ def passed_plan(operands: Operands, request: Request, problem: Problem) -> Plan 
     if any(other.split_key != plan.split_key for other in plans):
         schemes = ", ".join(str(other.scheme) for other in plans)
         raise PlanError(f"operands and plan are of different plans: {schemes}")
-    if request.accuracy is not None or request.scheme != "auto":
+    given = [] if request.accuracy is None else ["accuracy="]
+    if request.scheme != "auto":
+        given.append("scheme=")
+    if given and request.plan is not None:
         raise PlanError(
-            "a plan has its own accuracy and scheme; give either the plan or accuracy "
-            "and scheme"
+            f"the plan has its own accuracy ({plan.target}) and scheme ({plan.scheme}); "
+            f"leave {' and '.join(given)} out, or leave the plan out"
+        )
+    if given:
+        name = "a" if isinstance(operands.a, Prepared) else "b"
+        raise PlanError(
+            f"{name} was prepared with its own accuracy ({plan.target}) and scheme "
+            f"({plan.scheme}); leave {' and '.join(given)} out, or prepare it again"
         )
     if request.engine not in (None, plan.engine):
         raise PlanError(

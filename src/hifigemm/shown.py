@@ -9,7 +9,13 @@ from typing import Any
 
 
 class Shown:
-    """A record that prints itself line by line; classes give `_lines` and `to_dict`."""
+    """A record that prints itself line by line; classes give `_lines`, `_line` and
+    `to_dict`.
+    """
+
+    def _line(self) -> str:
+        """All that matters in one line, which a terminal shows."""
+        raise NotImplementedError
 
     def _lines(self) -> list[tuple[str, str]]:
         """Name and text of each line."""
@@ -24,6 +30,9 @@ class Shown:
         JSON has no infinity.
         """
         return json.dumps(_finite(self.to_dict()), allow_nan=False)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self._line()}>"
 
     def __str__(self) -> str:
         lines = self._lines()

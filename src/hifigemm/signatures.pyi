@@ -24,8 +24,13 @@ __all__ = [
     "AnyTensor",
     "Arrays",
     "Asked",
+    "Named",
     "No",
+    "Numbers",
     "Operand",
+    "OtherArray",
+    "OtherNumbers",
+    "OtherOperand",
     "Out",
     "Policy",
     "Scalar",
@@ -37,7 +42,7 @@ __all__ = [
     "Yes",
 ]
 
-Scalar: TypeAlias = complex | np.number[Any] | np.bool
+Scalar: TypeAlias = complex | np.generic
 _Row: TypeAlias = Sequence[Scalar | Sequence[Scalar | Sequence[Scalar]]]
 Arrays: TypeAlias = NDArray[Any] | _Row | Prepared[NDArray[Any]]
 
@@ -49,11 +54,19 @@ class AnyTensor(Protocol):
     @property
     def requires_grad(self) -> bool: ...
 
+class OtherArray(Protocol):
+    """What has the looks of an array of JAX."""
+
+    def block_until_ready(self) -> Any: ...
+
 Tensors: TypeAlias = AnyTensor | Prepared[AnyTensor]
 Operand: TypeAlias = Arrays | Tensors
-Addend: TypeAlias = NDArray[Any] | _Row | Scalar | None
+OtherOperand: TypeAlias = Tensors | OtherArray
+Numbers: TypeAlias = NDArray[Any] | _Row | Scalar
+OtherNumbers: TypeAlias = AnyTensor | OtherArray
+Addend: TypeAlias = Numbers | None
 TAddend: TypeAlias = AnyTensor | None
-AnyAddend: TypeAlias = Addend | TAddend
+AnyAddend: TypeAlias = Addend | TAddend | OtherArray
 Out = TypeVar("Out", bound=NDArray[Any] | AnyTensor)
 No: TypeAlias = Literal[False]
 Yes: TypeAlias = Literal[True]
@@ -62,14 +75,18 @@ SchemeName: TypeAlias = Literal[
     "auto", "native", "multiword", "corrected", "ozaki1", "ozaki2", "double-double"
 ]
 
-class Policy(TypedDict, total=False):
-    """Keywords of all products."""
+class Named(TypedDict, total=False):
+    """Keywords of all functions."""
 
     accuracy: Accuracy
     scheme: SchemeName | Scheme
     engine: str | None
-    plan: Plan | None
     workspace: int | None
+
+class Policy(Named, total=False):
+    """Those of all products."""
+
+    plan: Plan | None
 
 class Asked(Policy, total=False):
     """Keywords of `matmul` that have no say in whose array it returns."""

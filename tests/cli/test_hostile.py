@@ -376,7 +376,7 @@ def test_no_hint_names_a_package_that_no_index_has():
     """
     said = {
         "README.md": "There is no release yet",
-        "index.md": "until there is a release",
+        "index.md": "there is no release yet",
     }
     root = os.path.join(os.path.dirname(__file__), "..", "..")
     for top in ("src", "docs", "README.md", "CONTRIBUTING.md"):

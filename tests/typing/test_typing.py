@@ -4,6 +4,8 @@ mistake is reported where it is.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import os
 import re
@@ -14,6 +16,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+import hifigemm.numpy as hnp
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -95,3 +99,28 @@ def test_every_mistake_is_reported_and_nothing_else(check):
     wrong = {number for number, line in enumerate(lines, 1) if line.endswith("# wrong")}
     found = check("wrong_code.py")
     assert (wrong - found.keys(), found.keys() - wrong) == (set(), set()), found
+
+
+def names_in(arguments):
+    """The names of the parameters in a stub, in their order."""
+    groups = arguments.posonlyargs, arguments.args, [arguments.vararg]
+    named = [x for group in (*groups, arguments.kwonlyargs) for x in group if x]
+    return [x.arg for x in named]
+
+
+def test_types_of_functions_have_their_parameters():
+    package = ROOT / "src" / "hifigemm"
+    policy = ast.parse((package / "signatures.pyi").read_text("utf-8"))
+    (named,) = [x for x in policy.body if getattr(x, "name", "") == "Named"]
+    options = {x.target.id for x in named.body if isinstance(x, ast.AnnAssign)}
+    stub = ast.parse((package / "numpy.pyi").read_text("utf-8"))
+    functions = [x for x in stub.body if isinstance(x, ast.FunctionDef)]
+    classes = {"BlocksReport", "ChainReport"}
+    assert {x.name for x in functions} == {*hnp.__all__} - classes
+    for function in functions:
+        runtime = [*inspect.signature(getattr(hnp, function.name)).parameters]
+        names = names_in(function.args)
+        if function.name == "einsum":
+            names = names[names.index("operands") :]
+        assert {*names} | options == {*runtime}
+        assert names == [x for x in runtime if x in names]

@@ -62,6 +62,26 @@ assert_type(
 )
 assert_type(hg.gemm(x, y, z, beta=1.0, out=z), NDArray[np.complex128])
 
+# Functions of NumPy.
+v = np.ones(4)
+Chained = tuple[NDArray[Any], hg.Report | hg.numpy.ChainReport]
+assert_type(hg.numpy.dot(x, y), NDArray[Any])
+assert_type(hg.numpy.dot(x, y, x), NDArray[Any])
+assert_type(hg.numpy.dot([1.0, 2.0], [3, 4], accuracy="correct"), NDArray[Any])
+assert_type(hg.numpy.dot(2.0, hg.matmul(x, y)), NDArray[Any])
+assert_type(hg.numpy.inner(hg.matmul(x, y), y.T, return_report=True), Reported)
+assert_type(hg.numpy.einsum("ij,jk->ik", x, y, accuracy=1e-12), NDArray[Any])
+assert_type(hg.numpy.einsum("ij,jk,kl", x, y, x, return_report=True), Chained)
+assert_type(hg.numpy.einsum(x, [0, 1], y, [1, 2], [0, 2]), Any)
+assert_type(hg.numpy.tensordot(x, y, axes=([0, 1], [1, 0])), NDArray[Any])
+assert_type(hg.numpy.tensordot(x, y, 1, return_report=True), Reported)
+assert_type(hg.numpy.multi_dot([x, y, v]), NDArray[Any])
+assert_type(hg.numpy.multi_dot([x, [[1.0]] * 4], return_report=True), Chained)
+assert_type(hg.numpy.matrix_power(x, 5), NDArray[Any])
+assert_type(hg.numpy.vecdot(x, v, axis=0, scheme="ozaki2"), NDArray[Any])
+assert_type(hg.numpy.syrk(x, "T"), NDArray[Any])
+assert_type(hg.numpy.matmul(x, y, return_report=True), Reported)
+
 # Plans and prepared operands.
 plan = hg.make_plan(x, y, accuracy=1e-16, scheme="ozaki1", workspace=None)
 assert_type(plan, hg.Plan)

@@ -25,6 +25,14 @@ hg.matmul(x, x, acuracy=1e-3)  # wrong
 hg.matmul(x, x, None, "correct")  # wrong
 hg.gemm(x, x, alpha="2")  # wrong
 hg.gemm(x, x, trans_a="t")  # wrong
+hg.numpy.dot(x, x, acuracy=1e-3)  # wrong
+hg.numpy.dot(x, "ab")  # wrong
+hg.numpy.einsum("ij,jk", x, x, accuracy="fp16")  # wrong
+hg.numpy.tensordot(x, x, axes="ab")  # wrong
+hg.numpy.matrix_power(x, 2.0)  # wrong
+hg.numpy.herk(x, "T")  # wrong
+size = hg.numpy.syrk(x, return_report=True).shape  # wrong
+hg.numpy.sum(x)  # wrong
 hg.make_plan(x, x, scheme="fp64")  # wrong
 hg.make_plan(x, x, return_report=True)  # wrong
 hg.prepare(x, "middle", plan=plan)  # wrong

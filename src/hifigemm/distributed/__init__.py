@@ -3,5 +3,7 @@
 from hifigemm.distributed.api import gemm, make_plan, matmul
 from hifigemm.distributed.layout import Layout
 from hifigemm.distributed.products import MeshPlan
+from hifigemm.public import shown
 
 __all__ = ["Layout", "MeshPlan", "gemm", "make_plan", "matmul"]
+__dir__ = shown(globals())

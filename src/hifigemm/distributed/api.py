@@ -116,6 +116,12 @@ def gemm(
     Returns
     -------
     DTensor, or (DTensor, Report)
+
+    Examples
+    --------
+    >>> residual = hifigemm.distributed.gemm(
+    ...     a, x, b, alpha=-1.0, beta=1.0, accuracy="correct"
+    ... )  # doctest: +SKIP
     """
     options = MeshOptions(accuracy, scheme, _tuple(placements), workspace, alpha, beta)
     return _product(a, b, c, out, options, return_report)
@@ -133,11 +139,20 @@ def make_plan(
 ) -> MeshPlan:
     """The plan of `matmul` for these operands; all ranks of the mesh call it.
 
+    Parameters
+    ----------
+    a, b, accuracy, scheme, placements, workspace
+        As for `matmul`. The shards may be on the device "meta".
+
     Returns
     -------
     MeshPlan
         ``print(plan)`` says which rank makes what, how many bytes it receives and
-        holds, and the seconds of the model. The shards may be on the device "meta".
+        holds, and the seconds of the model.
+
+    Examples
+    --------
+    >>> print(hifigemm.distributed.make_plan(a, b))  # doctest: +SKIP
     """
     options = MeshOptions(accuracy, scheme, _tuple(placements), workspace)
     return plans_for(a, b, None, None, options)[0]

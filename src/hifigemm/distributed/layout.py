@@ -134,18 +134,37 @@ class Layout:
     """The roles of the dimensions of a mesh in one product; printable.
 
     Bytes and seconds are those of the model.
+
+    Attributes
+    ----------
+    roles : tuple of "m", "n" or "k"
+        One for each dimension of the mesh.
+    shape : tuple of int
+        m, n and k.
+    mesh : tuple of int
+        Ranks along each dimension.
+    result : tuple of Placement
+        Placements of C that the caller gets.
+    gathered : tuple of int
+        Bytes of A and B that a rank receives.
+    partial : int
+        Bytes of residues of partial sums that a rank receives.
+    moved : int
+        Bytes of C that a rank receives, if the caller gets other placements than those
+        in which the products leave it.
+    products, seconds : float
+        Seconds of the products of a rank, and seconds in all.
     """
 
-    roles: tuple[str, ...]  # "m", "n" or "k" for each dimension of the mesh
-    shape: tuple[int, int, int]  # m, n, k
-    mesh: tuple[int, ...]  # ranks along each dimension
-    result: Placements  # placements of C that the caller gets
-    gathered: tuple[int, int]  # bytes of A and B that a rank receives
-    partial: int  # bytes of residues of partial sums that a rank receives
-    # bytes of C that a rank receives, if the caller gets other placements than `own`
+    roles: tuple[str, ...]
+    shape: tuple[int, int, int]
+    mesh: tuple[int, ...]
+    result: Placements
+    gathered: tuple[int, int]
+    partial: int
     moved: int
-    products: float  # seconds of the products of a rank
-    seconds: float  # seconds in all
+    products: float
+    seconds: float
 
     @cached_property
     def left(self) -> Placements:

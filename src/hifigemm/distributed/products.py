@@ -56,7 +56,21 @@ _DTYPES = torch.float32, torch.float64, torch.complex64, torch.complex128
 
 @dataclass(frozen=True)
 class MeshPlan:
-    """The plan of a product on a mesh; printable."""
+    """The plan of a product on a mesh; printable.
+
+    Attributes
+    ----------
+    problem : Problem
+        Shapes and dtype of the product.
+    method : Method
+        The scheme, and what the ranks agree on.
+    target : Target
+        What was asked for.
+    layout : Layout
+        Which rank makes what, and what travels.
+    memory : Memory
+        Bytes that a rank holds.
+    """
 
     problem: Problem
     method: Method

@@ -110,9 +110,25 @@ def inner(
     workspace: int | None = None,
     return_report: bool = False,
 ) -> Any:
-    """`numpy.inner`: the last axes of a and b; scalars are multiplied with all.
+    """`numpy.inner`: the sum over the last axes of a and b; a scalar multiplies all
+    entries.
 
-    Options, errors and the promise are those of `dot`.
+    Parameters
+    ----------
+    a, b : array_like
+        Any shapes, with dtypes as for `hifigemm.matmul`; the last axes have one length.
+    accuracy, scheme, engine, workspace, return_report
+        As for `hifigemm.matmul`.
+
+    Returns
+    -------
+    array, or (array, Report)
+        Shape ``a.shape[:-1] + b.shape[:-1]``.
+
+    Raises
+    ------
+    ValueError
+        The last axes differ in length.
 
     Examples
     --------
@@ -145,7 +161,19 @@ def outer(
 ) -> Any:
     """`numpy.outer`: every entry of a times every entry of b, both taken as vectors.
 
-    Options and the promise are those of `dot`.
+    Parameters
+    ----------
+    a, b : array_like
+        Any shapes, with dtypes as for `hifigemm.matmul`.
+    out : array, optional
+        Receives the result.
+    accuracy, scheme, engine, workspace, return_report
+        As for `hifigemm.matmul`.
+
+    Returns
+    -------
+    array, or (array, Report)
+        Shape (a.size, b.size).
 
     Examples
     --------
@@ -172,7 +200,21 @@ def vdot(
 ) -> Any:
     """`numpy.vdot`: the sum over conj(a) b, both taken as vectors.
 
-    Options, errors and the promise are those of `dot`.
+    Parameters
+    ----------
+    a, b : array_like
+        As many entries each, with dtypes as for `hifigemm.matmul`.
+    accuracy, scheme, engine, workspace, return_report
+        As for `hifigemm.matmul`.
+
+    Returns
+    -------
+    scalar, or (scalar, Report)
+
+    Raises
+    ------
+    ValueError
+        a and b differ in size.
 
     Examples
     --------
@@ -201,7 +243,26 @@ def vecdot(
 ) -> Any:
     """`numpy.vecdot`: the sum over conj(x1) x2 along one axis; the others broadcast.
 
-    Options, errors and the promise are those of `dot`.
+    Parameters
+    ----------
+    x1, x2 : array_like
+        Shapes (..., k), with dtypes as for `hifigemm.matmul`.
+    out : array, optional
+        Receives the result.
+    axis : int
+        The axis of both that is summed.
+    accuracy, scheme, engine, workspace, return_report
+        As for `hifigemm.matmul`.
+
+    Returns
+    -------
+    array, or (array, Report)
+        The axes that broadcast.
+
+    Raises
+    ------
+    ValueError
+        The axes that are summed differ in length, or the others do not broadcast.
 
     Examples
     --------
@@ -231,7 +292,24 @@ def matvec(
 ) -> Any:
     """`numpy.matvec`: a stack of matrices times a stack of vectors; they broadcast.
 
-    Options, errors and the promise are those of `dot`.
+    Parameters
+    ----------
+    x1, x2 : array_like
+        Shapes (..., m, k) and (..., k), with dtypes as for `hifigemm.matmul`.
+    out : array, optional
+        Receives the result.
+    accuracy, scheme, engine, workspace, return_report
+        As for `hifigemm.matmul`.
+
+    Returns
+    -------
+    array, or (array, Report)
+        Shape (..., m).
+
+    Raises
+    ------
+    ValueError
+        The axes that are summed differ in length, or the stacks do not broadcast.
 
     Examples
     --------
@@ -260,7 +338,24 @@ def vecmat(
     """`numpy.vecmat`: a stack of conjugated vectors times a stack of matrices; they
     broadcast.
 
-    Options, errors and the promise are those of `dot`.
+    Parameters
+    ----------
+    x1, x2 : array_like
+        Shapes (..., k) and (..., k, n), with dtypes as for `hifigemm.matmul`.
+    out : array, optional
+        Receives the result.
+    accuracy, scheme, engine, workspace, return_report
+        As for `hifigemm.matmul`.
+
+    Returns
+    -------
+    array, or (array, Report)
+        Shape (..., n).
+
+    Raises
+    ------
+    ValueError
+        The axes that are summed differ in length, or the stacks do not broadcast.
 
     Examples
     --------

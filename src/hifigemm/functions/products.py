@@ -49,7 +49,7 @@ class ChainReport:
     def bound(self) -> float:
         """The r of |C - exact| <= r |A||B||C|....
 
-        It is the product of (1 + r_i + u_i)**uses_i, less 1, and holds if no
+        It is the product of (1 + r_i + u_i)^uses_i, less 1, and holds if no
         intermediate result overflows or lies in the range of the subnormal numbers.
         """
         logarithms = []
@@ -173,7 +173,8 @@ class Products:
             raise PlanError(
                 f"accuracy={accuracy!r} is promised for one product, and {why} takes {count}, one on the result "
                 f"of another: the {count - 1} intermediate results are rounded. Ask for a number or a level, which "
-                "each product keeps; the report then bounds the error of the whole"
+                "each product keeps; the report then bounds the error of the whole; "
+                '"Three factors" in docs/functions.md is a way without that loss'
             )
 
     def chain(

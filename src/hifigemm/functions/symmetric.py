@@ -96,8 +96,29 @@ def herk(
 ) -> Any:
     """A A^H, or A^H A for ``trans="C"``, as `herk` of the BLAS.
 
-    The result is exactly Hermitian, its diagonal exactly real. Shapes, options, errors
-    and the promise are those of `syrk`; for a real A the results are equal.
+    The result is exactly Hermitian, its diagonal exactly real. For a real A it is that
+    of `syrk`.
+
+    Parameters
+    ----------
+    a : array_like
+        Shape (..., m, k), dtype as for `hifigemm.matmul`.
+    trans : "N" or "C"
+    accuracy, scheme, out, engine, workspace, return_report
+        As for `syrk`.
+
+    Returns
+    -------
+    array, or (array, Report), or (array, BlocksReport)
+        Shape (..., m, m), or (..., k, k) for ``trans="C"``; equal to its own conjugate
+        transpose.
+
+    Raises
+    ------
+    PlanError
+        `trans` is neither "N" nor "C".
+    ValueError
+        `a` has fewer than two axes.
 
     Examples
     --------

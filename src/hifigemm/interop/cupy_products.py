@@ -64,10 +64,9 @@ class emulate(drop_in.emulate):
     accuracy, scheme, workspace
         As in `hifigemm.matmul`, for each product.
     min_size : int, optional
-        Products with m n k below min_size**3 are CuPy's own, for each matrix of a
+        Products with m n k below ``min_size**3`` are CuPy's own, for each matrix of a
         stack. By default 0, but 128 where scheme is "auto" and the accuracy that of the
         dtype, which native products are accepted for.
-
     strict : bool
         True for an error at the end of a scope in which CuPy multiplied nothing.
 

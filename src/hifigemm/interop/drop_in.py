@@ -61,7 +61,7 @@ class emulate(ContextDecorator):
     accuracy, scheme, workspace
         As in `matmul`, for each product.
     min_size : int, optional
-        Products with m n k below min_size**3 are handed on to PyTorch, for each matrix
+        Products with m n k below ``min_size**3`` are handed on to PyTorch, for each matrix
         of a stack. By default 0, but where scheme is "auto" and the accuracy that of
         the dtype, which native products are accepted for: there it is 128 on a GPU, and
         on a CPU all products are handed on.
@@ -259,9 +259,18 @@ def install(
     """Make the products of PyTorch in this process to an accuracy, where no scope of
     `emulate` says otherwise.
 
-    The parameters are those of `emulate`; the last call holds. Returns the `Summary`
-    that was asked for, or None. A process has no end at which strict could say that
-    there was no product; operations that are not reached raise.
+    The last call holds. A process has no end at which `strict` could say that there was
+    no product; operations that are not reached raise.
+
+    Parameters
+    ----------
+    accuracy, scheme, min_size, workspace, summary, strict
+        As for `emulate`.
+
+    Returns
+    -------
+    Summary or None
+        The `Summary` that was asked for.
     """
     request = emulate(
         accuracy, scheme, min_size=min_size, workspace=workspace, strict=strict

@@ -77,8 +77,8 @@ def lstsq(a: object, b: object) -> VerifiedSolution:
     Returns
     -------
     VerifiedSolution
-        ``.x`` and ``.radius``, of shape (..., n) or (..., n, k): |x - x*| <= radius in
-        every entry. For m >= n, x* is the solution of least squares, for m < n that of least
+        ``.x`` and ``.radius``, of shape (..., n) or (..., n, k): ``|x - x*| <= radius`` in
+        every entry. For m >= n, ``x*`` is the solution of least squares, for m < n that of least
         norm.
 
     Raises

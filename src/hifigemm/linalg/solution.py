@@ -28,10 +28,14 @@ from hifigemm.linalg.refinement import enclosure
 from hifigemm.numerics.bits import Array, DType
 from hifigemm.transforms import opaque
 
+_LINE = 88
+"""The longest line of a solution that is shown in one."""
+
 
 @dataclass(frozen=True, eq=False)
 class VerifiedSolution:
-    """x and a radius with |x - x*| <= radius in every entry, x* the exact solution.
+    """x and a radius with ``|x - x*| <= radius`` in every entry, ``x*`` the exact
+    solution.
 
     Attributes
     ----------
@@ -43,6 +47,17 @@ class VerifiedSolution:
 
     x: Any
     radius: Any
+
+    def __repr__(self) -> str:
+        fields = []
+        for name in ("x", "radius"):
+            text = f"{name}={getattr(self, name)!r}"
+            # The rows of a matrix stand below each other.
+            fields.append(text.replace("\n", "\n" + " " * len(f"    {name}=")))
+        line = f"VerifiedSolution({', '.join(fields)})"
+        if "\n" not in line and len(line) <= _LINE:
+            return line
+        return f"VerifiedSolution(\n    {fields[0]},\n    {fields[1]},\n)"
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def solve(
     Returns
     -------
     VerifiedSolution, or (VerifiedSolution, SolutionReport)
-        ``.x`` and ``.radius``: |x - x*| <= radius in every entry, x* the exact solution
+        ``.x`` and ``.radius``: ``|x - x*| <= radius`` in every entry, ``x*`` the exact solution
         for the entries of a and b as they are. Systems of float32 are solved in
         float64, and the radius has the rounding of x to float32 in it.
 

@@ -11,6 +11,7 @@ The judge shares no code with the library: it sees operands and results only.
 rests; ``hifigemm info --check`` runs it.
 """
 
+from hifigemm.public import shown
 from hifigemm.testing.exact import ExactMatrix
 from hifigemm.testing.matrices import (
     EXPONENT_FAMILIES,
@@ -60,3 +61,5 @@ __all__ = [
     "span_pair",
     "uniform",
 ]
+
+__dir__ = shown(globals())

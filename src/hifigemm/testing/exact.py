@@ -30,12 +30,20 @@ positive number.
 
 @dataclass(frozen=True)
 class ExactMatrix:
-    """An m x n matrix without rounding errors: (real + i imag) * 2**(row_exponent[:,
-    None] + col_exponent).
+    """An m x n matrix without rounding errors.
+
+    It is ``(real + 1j * imag) * 2**(row_exponent[:, None] + col_exponent)``.
+
+    Attributes
+    ----------
+    real, imag : array of Python integers
+        imag is None for a real matrix.
+    row_exponent, col_exponent : array of int64
+        Shapes (m,) and (n,).
     """
 
-    real: NDArray[Any]  # Python integers, as those of imag
-    imag: NDArray[Any] | None  # None for a real matrix
+    real: NDArray[Any]
+    imag: NDArray[Any] | None
     row_exponent: NDArray[np.int64]
     col_exponent: NDArray[np.int64]
 

@@ -45,11 +45,28 @@ def random_floats(
     dtype: DTypeLike = np.float64,
 ) -> NDArray[Any]:
     """Return random signs and uniform significands in [1, 2) of all t bits, times
-    2**exponent.
+    ``2**exponent``.
 
-    The exponents are broadcast to the shape; each is at most the largest of dtype.
     Below the normal range the significand is cut to the bits that dtype has there, in
     the end to zero.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        The same state gives the same matrix.
+    shape : tuple of int
+    exponent : array_like of int
+        Broadcast to the shape; each is at most the largest of dtype.
+    dtype : dtype
+        float32 or float64; float16 where its range suffices.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from hifigemm.testing import random_floats
+    >>> x = random_floats(np.random.default_rng(0), (2, 3), 10)
+    >>> bool((abs(x) >= 2.0**10).all() and (abs(x) < 2.0**11).all())
+    True
     """
     info = np.finfo(np.dtype(dtype))
     exponent = np.broadcast_to(exponent, shape)
@@ -63,11 +80,27 @@ def random_floats(
 def phi_matrix(
     rng: np.random.Generator, shape: Shape, phi: float, dtype: DTypeLike = np.float64
 ) -> NDArray[Any]:
-    """Return (rand - 0.5) * exp(phi * randn), rand uniform on [0, 1), randn standard
+    """Return ``(rand - 0.5) * exp(phi * randn)``, rand uniform on [0, 1), randn standard
     normal ([MOOI20], section 4).
 
-    phi widens the exponent range: 0.1, 1 and 2 in the paper. Values beyond the range of
-    dtype become its largest ones.
+    Values beyond the range of dtype become its largest ones.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        The same state gives the same matrix.
+    shape : tuple of int
+    phi : float
+        Widens the range of exponents: 0.1, 1 and 2 in the paper.
+    dtype : dtype
+        float32 or float64; float16 where its range suffices.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from hifigemm.testing import phi_matrix
+    >>> phi_matrix(np.random.default_rng(0), (100, 50), phi=2.0).shape
+    (100, 50)
     """
     largest = float(np.finfo(np.dtype(dtype)).max)
     rand = rng.random(shape)
@@ -85,6 +118,23 @@ def uniform(
 ) -> NDArray[Any]:
     """Return entries drawn uniformly from [low, high) in float64, then rounded to
     dtype.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        The same state gives the same matrix.
+    shape : tuple of int
+    low, high : float
+        The ends of the interval.
+    dtype : dtype
+        float32 or float64; float16 where its range suffices.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from hifigemm.testing import uniform
+    >>> uniform(np.random.default_rng(0), (2, 3), dtype=np.float32).dtype
+    dtype('float32')
     """
     return rng.uniform(low, high, shape).astype(dtype)
 
@@ -101,6 +151,24 @@ def exp_rand(
 
     All t bits of the significand are random; subnormal results have what bits there
     are. The four families of the paper are in `EXPONENT_FAMILIES`.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        The same state gives the same matrix.
+    shape : tuple of int
+    low, high : int
+        The least and the largest exponent.
+    dtype : dtype
+        float32 or float64; float16 where its range suffices.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from hifigemm.testing import exp_rand
+    >>> x = exp_rand(np.random.default_rng(0), (100, 50), -15, 14)
+    >>> bool(abs(x).min() >= 2.0**-15 and abs(x).max() < 2.0**15)
+    True
     """
     exponents = rng.integers(low, high, shape, endpoint=True)
     return random_floats(rng, shape, exponents, dtype)
@@ -109,6 +177,20 @@ def exp_rand(
 def hilbert(n: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:
     """Return the n x n Hilbert matrix 1 / (i + j + 1), i and j from 0, each entry
     rounded to dtype.
+
+    Parameters
+    ----------
+    n : int
+        Rows and columns.
+    dtype : dtype
+        float16, float32 or float64.
+
+    Examples
+    --------
+    >>> from hifigemm.testing import hilbert
+    >>> hilbert(2)
+    array([[1.        , 0.5       ],
+           [0.5       , 0.33333333]])
     """
     index = np.arange(n)
     return np.reciprocal((index[:, None] + index + 1).astype(dtype))
@@ -119,7 +201,19 @@ def inverse_hilbert(n: int) -> NDArray[np.float64]:
     float64.
 
     Exact up to n = 12, where the largest entry has 48 bits before its trailing zeros;
-    rounded from n = 13 on. Condition number about 2**(5 n).
+    rounded from n = 13 on. Condition number about 2^(5 n).
+
+    Parameters
+    ----------
+    n : int
+        Rows and columns.
+
+    Examples
+    --------
+    >>> from hifigemm.testing import inverse_hilbert
+    >>> inverse_hilbert(2)
+    array([[ 4., -6.],
+           [-6., 12.]])
     """
     inverse = np.empty((n, n))
     for i, j in np.ndindex(n, n):
@@ -140,7 +234,26 @@ def exponent_family(
     dtype: DTypeLike = np.float32,
 ) -> Pair:
     """Return a pair with random signs, uniform significands and exponents uniform over
-    EXPONENT_FAMILIES[family].
+    ``EXPONENT_FAMILIES[family]``.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        The same state gives the same matrix.
+    family : "type1", "type2", "type3" or "type4"
+        A name of `EXPONENT_FAMILIES`.
+    m, k, n : int
+        The shapes are (m, k) and (k, n).
+    dtype : dtype
+        float32 or float64; float16 where its range suffices.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from hifigemm.testing import exponent_family
+    >>> a, b = exponent_family(np.random.default_rng(0), "type4", 2, 3, 4)
+    >>> a.shape, b.shape
+    ((2, 3), (3, 4))
     """
     left, right = EXPONENT_FAMILIES[family]
     return exp_rand(rng, (m, k), *left, dtype), exp_rand(rng, (k, n), *right, dtype)
@@ -149,11 +262,26 @@ def exponent_family(
 def as_complex(
     generate: Callable[..., Any], rng: np.random.Generator, *args: Any, **kwargs: Any
 ) -> Any:
-    """Return re + i im with re and im from two independent calls generate(rng, *args,
-    **kwargs).
+    """Return re + i im with re and im from two independent calls of a generator.
 
-    Works for generators of one matrix and, member by member, for generators of pairs.
     float32 gives complex64, float64 complex128.
+
+    Parameters
+    ----------
+    generate : callable
+        Called twice as ``generate(rng, *args, **kwargs)``. It may return one matrix, or
+        a pair, of which both members become complex.
+    rng : numpy.random.Generator
+        The same state gives the same matrix.
+    *args, **kwargs
+        Further arguments of the generator.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from hifigemm.testing import as_complex, uniform
+    >>> as_complex(uniform, np.random.default_rng(0), (2, 3)).dtype
+    dtype('complex128')
     """
     real = generate(rng, *args, **kwargs)
     imag = generate(rng, *args, **kwargs)
@@ -172,6 +300,25 @@ def _join(real: NDArray[Any], imag: NDArray[Any]) -> NDArray[Any]:
 def span_pair(rng: np.random.Generator, n: int, span: int, *, opposite: bool) -> Pair:
     """Return A D and D^-1 B, or A D and B, for powers of two D whose exponents are
     uniform over span + 1 values.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        The same state gives the same matrix.
+    n : int
+        Rows and columns of both.
+    span : int
+        The width of the exponents of D in bits.
+    opposite : bool
+        True for A D and D^-1 B, whose product is A B.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from hifigemm.testing import span_pair
+    >>> a, b = span_pair(np.random.default_rng(0), 20, span=60, opposite=True)
+    >>> bool(abs(a).max() > 2.0**15 and abs(a @ b).max() < 2.0**15)
+    True
     """
     a, b = _phi_pair(rng, n, 0.5)
     exponent = rng.integers(0, span, n, endpoint=True) - span // 2

@@ -45,10 +45,30 @@ def exact_product(
     """Return A B of finite matrices without rounding, by Python's integers or by
     python-flint where it is installed.
 
+    Parameters
+    ----------
+    a, b : array_like
+        Finite matrices (m, k) and (k, n) of float16, float32, float64, complex64 or
+        complex128.
+    backend : None, "flint" or "python"
+        What multiplies the integers; None takes python-flint where it is installed.
+
+    Returns
+    -------
+    ExactMatrix
+
     Raises
     ------
     TypeError, ValueError
         For other dtypes, non-finite entries, shapes that are not (m, k) and (k, n).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a, b = np.array([[1e16, 1.0, -1e16]]), np.ones((3, 1))
+    >>> from hifigemm.testing import exact_product
+    >>> exact_product(a, b).fraction(0, 0)[0]
+    Fraction(1, 1)
     """
     return ExactProduct(a, b, backend=backend).value
 
@@ -59,9 +79,24 @@ def correctly_rounded(
     """Return A B with every real component rounded once: to nearest, ties to even;
     subnormals kept; overflow to Inf.
 
-    An exact zero is +0; a negative value that underflows is -0. The dtype is the
-    promoted one of the operands by default. float32 is rounded once, never through
-    float64.
+    An exact zero is +0; a negative value that underflows is -0. float32 is rounded
+    once, never through float64.
+
+    Parameters
+    ----------
+    a, b : array_like
+        As for `numpy.matmul`: vectors, matrices, stacks; finite, of float16, float32,
+        float64, complex64 or complex128.
+    dtype : dtype, optional
+        Of the result; by default the one that the operands promote to.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a, b = np.array([[1e16, 1.0, -1e16]]), np.ones((3, 1))
+    >>> from hifigemm.testing import correctly_rounded
+    >>> correctly_rounded(a, b)
+    array([[1.]])
     """
     a = _operand(a)
     b = _operand(b)
@@ -77,6 +112,22 @@ def correctly_rounded(
 def exact_difference(c: ArrayLike, a: ArrayLike, b: ArrayLike) -> NDArray[Any]:
     """Return C - A B of finite matrices, evaluated exactly and then rounded once to
     float64 (complex128).
+
+    Parameters
+    ----------
+    c : array_like
+        A finite matrix (m, n).
+    a, b : array_like
+        Finite matrices (m, k) and (k, n) of float16, float32, float64, complex64 or
+        complex128.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a, b = np.array([[1e16, 1.0, -1e16]]), np.ones((3, 1))
+    >>> from hifigemm.testing import exact_difference
+    >>> exact_difference(a @ b, a, b)
+    array([[-1.]])
     """
     a = _operand(a)
     b = _operand(b)
@@ -90,13 +141,29 @@ def componentwise_error(
     """Return max |C - A B| / (|A||B|) over all real components, exactly evaluated
     (rounded once, at the end).
 
-    With `rounding`, |C - A B| less max(u |A B|, half the smallest subnormal), u and the
-    subnormal of C's dtype: what the last rounding to that dtype may cost;
-    `meets_promise` is exact.
-
     0/0 counts as 0 and x/0 as Inf. A NaN in C counts as Inf. An infinity in C counts as
     the finite value nearest to the exact one that rounds to it (the overflow threshold
     or beyond), so a correct overflow has error 0.
+
+    Parameters
+    ----------
+    c : array_like
+        The result that is judged.
+    a, b : array_like
+        As for `numpy.matmul`: vectors, matrices, stacks; finite, of float16, float32,
+        float64, complex64 or complex128.
+    rounding : bool
+        True takes off max(u |A B|, half the smallest subnormal number) first, u and that
+        number of the dtype of C: what the last rounding to it may cost. `meets_promise`
+        is exact.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a, b = np.array([[1e16, 1.0, -1e16]]), np.ones((3, 1))
+    >>> from hifigemm.testing import componentwise_error
+    >>> componentwise_error(a @ b, a, b) < 2.0**-53
+    True
     """
     errors = [product.error(x, rounding=rounding) for x, product in _judged(c, a, b)]
     return max(errors, default=0.0)
@@ -108,9 +175,31 @@ def meets_promise(
     """Tell for each entry whether |C - A B| <= r |A||B| + max(u |A B|, half the
     smallest subnormal) holds exactly.
 
-    The dtype of C decides u and the smallest subnormal; r is not negative. An infinity
-    in C is accepted when a value within r |A||B| of the exact one rounds to it; NaN
-    never is. A complex entry meets the promise when both its components do.
+    The dtype of C decides u and the smallest subnormal. An infinity in C is accepted
+    when a value within r |A||B| of the exact one rounds to it; NaN never is. A complex
+    entry meets the promise when both its components do.
+
+    Parameters
+    ----------
+    c : array_like
+        The result that is judged.
+    a, b : array_like
+        As for `numpy.matmul`: vectors, matrices, stacks; finite, of float16, float32,
+        float64, complex64 or complex128.
+    r : float
+        The promise, 0 or more.
+
+    Returns
+    -------
+    array of bool, of the shape of c
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a, b = np.array([[1e16, 1.0, -1e16]]), np.ones((3, 1))
+    >>> from hifigemm.testing import meets_promise
+    >>> meets_promise(a @ b, a, b, 1e-12), meets_promise(a @ b, a, b, 1e-20)
+    (array([[ True]]), array([[False]]))
     """
     is_met = [product.meets(x, r) for x, product in _judged(c, a, b)]
     return np.array(is_met, bool).reshape(np.shape(c))
@@ -124,8 +213,26 @@ def forward_errors(
 
     The norms take a matrix as one long vector: "1" is the sum of all magnitudes, "2"
     the Frobenius norm, "inf" the largest magnitude. They are not the operator norms of
-    those names. C is compared with the reference in place of A B where there is one;
-    the exact product has no errors that could enter.
+    those names.
+
+    Parameters
+    ----------
+    c : array_like
+        A finite matrix (m, n).
+    a, b : array_like
+        Finite matrices (m, k) and (k, n) of float16, float32, float64, complex64 or
+        complex128.
+    reference : array_like, optional
+        What C is compared with instead of A B. The exact product has no errors that
+        could enter.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a, b = np.array([[1e16, 1.0, -1e16]]), np.ones((3, 1))
+    >>> from hifigemm.testing import forward_errors
+    >>> sorted(forward_errors(a @ b, a, b))
+    ['1', '2', 'inf']
     """
     if reference is None:
         difference = exact_difference(c, a, b)
@@ -143,6 +250,17 @@ def forward_errors(
 def relative_residual(c: ArrayLike, reference: ArrayLike) -> float:
     """Return ||C - reference||_F / ||reference||_F, the measure of [OY22], whose
     reference is the product in FP64.
+
+    Parameters
+    ----------
+    c, reference : array_like
+        Two matrices of one shape.
+
+    Examples
+    --------
+    >>> from hifigemm.testing import relative_residual
+    >>> relative_residual([[3.0, 4.5]], [[3.0, 4.0]])
+    0.1
     """
     error = _entrywise_norms(_wide(c) - _wide(reference))["2"]
     return float(error / _entrywise_norms(reference)["2"]) if error else 0.0
@@ -152,8 +270,17 @@ class ExactProduct:
     """A B of two finite matrices and its |A||B| in integers, for as many results as
     there are to be judged.
 
-    The dtype is that of the results, where it is complex and the operands are real.
     `value` is an `ExactMatrix`.
+
+    Parameters
+    ----------
+    a, b : array_like
+        Finite matrices (m, k) and (k, n) of float16, float32, float64, complex64 or
+        complex128.
+    dtype : dtype, optional
+        Of the results, where it is complex and the operands are real.
+    backend : None, "flint" or "python"
+        What multiplies the integers; None takes python-flint where it is installed.
 
     Raises
     ------
@@ -248,19 +375,51 @@ class ExactProduct:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A result against the exact product."""
+    """A result against the exact product.
 
-    error: float  # max |C - AB| / (|A||B|)
-    relative_error: float  # max |C - AB| / |AB|
-    normwise_error: float  # ||C - AB|| / (||A|| ||B||), Frobenius norms
-    share_correct: float  # of entries that are the exact value rounded once
-    # |C - AB| <= r |A||B| + u |AB| in every entry, for the bound r that was reported
+    Attributes
+    ----------
+    error, relative_error : float
+        max |C - AB| / (|A||B|), and max |C - AB| / |AB|.
+    normwise_error : float
+        ||C - AB|| / (||A|| ||B||), Frobenius norms.
+    share_correct : float
+        The share of entries that are the exact value rounded once.
+    kept : bool
+        |C - AB| <= r |A||B| + u |AB| in every entry, for the bound r that was reported.
+    """
+
+    error: float
+    relative_error: float
+    normwise_error: float
+    share_correct: float
     kept: bool
 
 
 def judge(c: NDArray[Any], exact: ExactProduct, bound: float) -> Judgement:
     """Return how far a real result is from the exact product, and whether it keeps the
     bound r of its report.
+
+    Parameters
+    ----------
+    c : array
+        A real matrix (m, n).
+    exact : ExactProduct
+        The product that it should be.
+    bound : float
+        r, 0 or more.
+
+    Returns
+    -------
+    Judgement
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a, b = np.array([[1e16, 1.0, -1e16]]), np.ones((3, 1))
+    >>> from hifigemm.testing import ExactProduct, judge
+    >>> judge(a @ b, ExactProduct(a, b), bound=1e-12).kept
+    True
     """
     normwise_error = np.inf
     if np.isfinite(c).all():

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hifigemm.engines import available, engine_for
+from hifigemm.public import shown
 from hifigemm.testing.primitives.functions import functions
 from hifigemm.testing.primitives.platforms import Finding, Platform, on_device
 from hifigemm.testing.primitives.products import (
@@ -46,3 +47,6 @@ def findings() -> Iterator[Finding]:
             engine = engine_for("torch", "torch", f"cuda:{i}")
             for check in (exact_products, native_products, tensor_cores):
                 yield from check(engine, platform)
+
+
+__dir__ = shown(globals())

@@ -18,13 +18,25 @@ _SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, COUNT)
 
 @dataclass(frozen=True)
 class Finding:
-    """A primitive that was tried, and its first fault."""
+    """A primitive that was tried, and its first fault.
+
+    Attributes
+    ----------
+    name, library : str
+        The primitive, and whose it is.
+    cases : int
+        Entries that were compared.
+    fault : str
+        Where the first wrong one is, or "".
+    used : bool
+        True if the package uses the primitive in this way.
+    """
 
     name: str
     library: str
-    cases: int  # entries that were compared
-    fault: str = ""  # where the first wrong one is, or ""
-    used: bool = True  # the package uses the primitive in this way
+    cases: int
+    fault: str = ""
+    used: bool = True
 
     def __str__(self) -> str:
         state = f"AT FAULT: {self.fault}" if self.fault else "ok"
