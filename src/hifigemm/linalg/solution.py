@@ -168,7 +168,8 @@ def _check_range(x: Array, radius: Array, b: Array, certificate: Certificate) ->
         check_finite(b=b)
         raise VerificationError(
             f"{x.size - int(np.count_nonzero(is_finite))} of {x.size} entries of x lie beyond the range of {x.dtype}, "
-            f"or their bounds do (estimated condition {certificate.condition:.1e}): scale the system"
+            f"or their bounds do (condition about {certificate.condition:.0e} after scaling). What helps: b times a "
+            "power of two, or other units for the rows and columns of a"
         )
 
 
