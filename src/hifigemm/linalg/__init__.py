@@ -25,3 +25,8 @@ __all__ = [
     "lstsq",
     "solve",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names, without the modules that define them."""
+    return sorted(__all__)

@@ -52,7 +52,7 @@ _GRID = 2.0**20
 
 @opaque
 def is_positive_definite(a: object) -> Any:
-    """True if x^H A x > 0 for all x other than zero, False if it is not; both are
+    """True if ``x^H A x > 0`` for all x other than zero, False if it is not; both are
     proven.
 
     Parameters

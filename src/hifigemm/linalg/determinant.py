@@ -70,7 +70,7 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class Determinant:
-    """lower <= det A / 2^exponent <= upper, both bounds of the sign that is proven.
+    """``lower <= det A / 2^exponent <= upper``, both bounds of the sign that is proven.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class Determinant:
 
 @dataclass(frozen=True)
 class ComplexDeterminant:
-    """|det A / 2^exponent - center| <= radius, which is less than |center|.
+    """``|det A / 2^exponent - center| <= radius``, which is less than ``|center|``.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ def det(a: object) -> Determinant | ComplexDeterminant:
     -------
     Determinant
         ``.sign``, ``.lower``, ``.upper`` and ``.exponent``:
-        lower <= det A / 2^exponent <= upper. Of a stack they are arrays of NumPy.
+        ``lower <= det A / 2^exponent <= upper``. Of a stack they are arrays of NumPy.
     ComplexDeterminant
         For complex matrices: ``.center``, ``.radius`` and ``.exponent``.
 

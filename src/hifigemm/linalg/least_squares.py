@@ -72,8 +72,8 @@ _ADVICE = (
 
 @opaque
 def lstsq(a: object, b: object) -> VerifiedSolution:
-    """The x that minimises |b - A x|, or of least norm with A x = b, and a radius for
-    every entry.
+    """The x that minimises ``|b - A x|``, or of least norm with ``A x = b``, and a radius
+    for every entry.
 
     Parameters
     ----------
@@ -85,15 +85,16 @@ def lstsq(a: object, b: object) -> VerifiedSolution:
     Returns
     -------
     VerifiedSolution
-        ``.x`` and ``.radius``, of shape (..., n) or (..., n, k): |x - x*| <= radius in
-        every entry. For m >= n, x* is the solution of least squares, for m < n that of least
-        norm.
+        ``.x`` and ``.radius``, of shape (..., n) or (..., n, k): ``|x - x*| <= radius``
+        in every entry. For m >= n, ``x*`` is the solution of least squares, for m < n
+        that of least norm.
 
     Raises
     ------
     VerificationError
-        Full rank could not be proven: from a condition of A of about 1e14 / m on. Of a
-        stack the attribute ``solution`` has what was proven.
+        Full rank could not be proven: from a condition of A of about 1e14 / m on, if
+        m = n from 1e30 on as for `solve`. Of a stack the attribute ``solution`` has what
+        was proven.
     LinAlgError, ValueError, TypeError
         Shapes or dtypes that do not fit; arrays that JAX traces.
 

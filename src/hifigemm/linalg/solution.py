@@ -31,7 +31,8 @@ from hifigemm.transforms import opaque
 
 @dataclass(frozen=True, eq=False)
 class VerifiedSolution:
-    """x and a radius with |x - x*| <= radius in every entry, x* the exact solution.
+    """x and a radius with ``|x - x*| <= radius`` in every entry, ``x*`` being the exact
+    solution.
 
     Attributes
     ----------
@@ -52,15 +53,15 @@ class SolutionReport:
     Attributes
     ----------
     condition : float
-        An estimate of || |A^-1| |A| || after rows and columns were scaled: the change
+        An estimate of ``|| |A^-1| |A| ||`` after rows and columns were scaled: the change
         of the solution, relative to its largest entry, for a relative change of the
         entries of A.
     norm : float
-        The bound of the norm of I - R A, R the approximate inverse; below 1 it proves
+        The bound of the norm of ``I - R A``, R the approximate inverse; below 1 it proves
         that A is nonsingular.
     attempts : int
-        How many inverses were tried: one in float64, one in another scale where
-        entries differ widely, two in two words.
+        How many inverses were tried: one in float64, up to four in other scales if
+        that proves nothing or loses digits, two in two words.
     words : int
         1 where an inverse in float64 proved it, 2 where one in two words did.
     steps : int
