@@ -1,8 +1,8 @@
 """Does an enclosure of `hifigemm.linalg.solve` ever miss? Counts by family of systems.
 
     python -m experiments.linalg_enclosures [--systems 100000] [--processes 2]
-        [--seconds 300] [--first 0] [--pieces DIRECTORY] [--large]
-        [--output results/linalg_enclosures.csv]
+        [--seconds 300] [--first 0] [--pieces DIRECTORY]
+        [--large | --sparse] [--output results/linalg_enclosures.csv]
 
 Systems of each family are drawn in turns, solved with accuracy=None, each fourth of them
 with "correct" as well, and judged by the exact solution in integers:
@@ -13,13 +13,14 @@ with "correct" as well, and judged by the exact solution in integers:
   solution, `beyond range` how many have one that the dtype does not hold, and `proven
   singular` counts proofs of something false. `needless` are refused ones with a
   solution that the dtype holds and a condition, || |A^-1| |A| || after scaling, below
-  1e25; `largest needless condition` is for all that have a solution;
+  1e25, in the scale that makes it least; `largest needless condition` is for all that have a solution;
 - median, largest radius: in units in the last place of x, for accuracy=None, of the
   entries whose exact value is not zero.
 
 A round is one draw of each family, and has a seed of its own: runs with other rounds,
 from --first on, add up. With --pieces each leaves its counts in a file, and the table is
-that of all files there. --large is for systems of 100 to 300 rows.
+that of all files there. --large is for systems of 100 to 300 rows, --sparse
+for sparse ones and those in units of their own.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from typing import Any
 import numpy as np
 
 import hifigemm.linalg as verified
-from experiments.systems import FAMILIES, LARGE, Array, exact_parts, misses
+from experiments.systems import FAMILIES, LARGE, SPARSE, Array, exact_parts, misses
 from hifigemm.linalg.scaling import scaled_system
 from hifigemm.workshop.environment import write_csv
 
 SEED = 43
-ALL = {**FAMILIES, **LARGE}
+ALL = {**FAMILIES, **LARGE, **SPARSE}
 
 Parts = list[list[list[Fraction]]]
 """[re, im] or [re] of a solution, each as rows."""
@@ -209,8 +210,15 @@ def median(counts: Counter[float]) -> Any:
     return ""
 
 
+STEPS = 100
+"""Towards the least condition, by powers of |A^-1| |A|."""
+
+
 def condition(a: Array) -> float:
-    """|| |A^-1| |A| || of a nonsingular real or complex matrix after scaling."""
+    """|| |A^-1| |A| || of a nonsingular real or complex matrix, in the scale of its
+    columns that makes it least: max(|A^-1| |A| v / v) for any v > 0 is no less, and v
+    comes close to the eigenvector where they are equal.
+    """
     n = len(a)
     wide = a.astype(complex if a.dtype.kind == "c" else float)
     scaled = scaled_system(wide, np.zeros((n, 0), wide.dtype)).a
@@ -220,7 +228,14 @@ def condition(a: Array) -> float:
         [float(sum(abs(part[i][j]) for part in parts)) for j in range(n)]
         for i in range(n)
     ]
-    return float((np.array(magnitudes) @ np.abs(scaled)).sum(axis=1).max())
+    sizes = np.array(magnitudes) @ np.abs(scaled)
+    v = np.ones(n)
+    least = np.inf
+    for _ in range(STEPS):
+        image = sizes @ v
+        least = min(least, float((image / v).max()))
+        v = image / image.max()
+    return least
 
 
 def wrong(x: Array, parts: list[list[list[Fraction]]]) -> int:
@@ -246,7 +261,7 @@ def judge(task: tuple[int, int, str]) -> tuple[str, dict[str, Any]]:
 def tasks(options: argparse.Namespace) -> Iterator[tuple[int, int, str]]:
     """Draws until the time is over."""
     end = time.monotonic() + options.seconds
-    families = LARGE if options.large else FAMILIES
+    families = {"large": LARGE, "sparse": SPARSE}.get(options.kind, FAMILIES)
     last = options.first + -(-options.systems // len(families))
     for number in range(options.first, last):
         if time.monotonic() > end:
@@ -285,7 +300,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--first", type=int, default=0, help="the first round")
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--large", action="store_true")
+    kinds = parser.add_mutually_exclusive_group()
+    for kind in ("large", "sparse"):
+        kinds.add_argument(f"--{kind}", action="store_const", dest="kind", const=kind)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--pieces", type=Path)
     parser.add_argument("--output", default="results/linalg_enclosures.csv")
@@ -296,7 +313,7 @@ def main() -> None:
         if counts:
             piece = {family: line.piece() for family, line in counts.items()}
             options.pieces.mkdir(exist_ok=True)
-            kind = "large" if options.large else "small"
+            kind = options.kind or "small"
             path = options.pieces / f"{kind}-{options.seed}-{options.first}.json"
             path.write_text(json.dumps(piece))
         counts = {family: Counts() for family in ALL}

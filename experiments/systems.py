@@ -1,6 +1,6 @@
 """Linear systems that are hard to solve, each with the exact solution of its judge.
 
-A family draws (a, b) from a generator: matrices of up to 40 rows in float64, float32 or
+A family draws (a, b) from a generator: matrices of up to 60 rows in float64, float32 or
 complex128, or stacks. `exact_solution` shares no code with the library: it is
 python-flint's solver for integers.
 """
@@ -336,6 +336,103 @@ def large(rng: np.random.Generator) -> System:
 
 
 LARGE = {"n = 100 to 300": large}
+
+
+# Families of sparse systems, and of systems in units of their own
+
+
+def laplacian_in_units(rng: np.random.Generator) -> System:
+    """D1 K D2, or D K D, K the second difference, with units that grow from row to row."""
+    n = int(rng.integers(2, 61))
+    rows = _growing(rng, n)
+    columns = rows if rng.random() < 0.5 else _growing(rng, n)
+    a = 2.0 * np.eye(n) - np.eye(n, k=1) - np.eye(n, k=-1)
+    return np.ldexp(a, rows[:, None] + columns), _sides(rng, n)
+
+
+def random_tridiagonal(rng: np.random.Generator) -> System:
+    """Normal entries on three diagonals, half of them in units over 2^60."""
+    return _band(rng, 1)
+
+
+def random_band(rng: np.random.Generator) -> System:
+    """Normal entries on five or seven diagonals, half of them in units over 2^60."""
+    return _band(rng, int(rng.integers(2, 4)))
+
+
+def bidiagonal(rng: np.random.Generator) -> System:
+    """Ones on the diagonal, and beside it a number from 0.1 to 10^4, or normal numbers
+    times it.
+    """
+    n = int(rng.integers(2, 61))
+    beside = np.full(n - 1, 10.0 ** rng.uniform(-1, 4))
+    if rng.random() < 0.5:
+        beside *= rng.standard_normal(n - 1)
+    return np.eye(n) + np.diag(beside, int(rng.choice([-1, 1]))), _sides(rng, n)
+
+
+def decay_chain(rng: np.random.Generator) -> System:
+    """Bateman's equations with rates over 24 powers of ten, or that grow or fall by up
+    to a hundred from each to the next, or a step of the implicit Euler method for them.
+    """
+    n = int(rng.integers(2, 41))
+    rates = 10.0 ** rng.uniform(-24, 0, n)
+    if rng.random() < 0.5:
+        rates = 10.0 ** (rng.uniform(-2, 2) * np.arange(n))
+    a = np.diag(rates) - np.diag(rates[:-1], -1)
+    if rng.random() < 0.5:
+        a = np.eye(n) + 10.0 ** rng.uniform(0, 24) * a
+    return a, np.abs(_sides(rng, n))
+
+
+def sparse(rng: np.random.Generator) -> System:
+    """Three entries a row beside a diagonal whose rows are permuted, a third of them in
+    units over 2^60, a third with entries over sixteen powers of ten.
+    """
+    n = _size(rng)
+    a = rng.standard_normal((n, n)) * (rng.random((n, n)) < 3 / n)
+    a += np.diag(rng.standard_normal(n))
+    kind = int(rng.integers(3))
+    if kind == 1:
+        a = _in_units(rng, a)
+    elif kind == 2:
+        a = a * 10.0 ** rng.uniform(-8, 8, (n, n))
+    return a[rng.permutation(n)], _sides(rng, n)
+
+
+def random_triangular(rng: np.random.Generator) -> System:
+    """Normal entries on and above the diagonal: conditions like 2^n."""
+    n = _size(rng)
+    a = np.triu(rng.standard_normal((n, n)))
+    return a[:, rng.permutation(n)], _sides(rng, n)
+
+
+SPARSE: dict[str, Callable[[np.random.Generator], System]] = {
+    "second differences in units": laplacian_in_units,
+    "random tridiagonal": random_tridiagonal,
+    "random band": random_band,
+    "bidiagonal": bidiagonal,
+    "decay chain": decay_chain,
+    "sparse, rows permuted": sparse,
+    "random triangular, columns permuted": random_triangular,
+}
+
+
+def _band(rng: np.random.Generator, width: int) -> System:
+    n = _size(rng)
+    i = np.arange(n)
+    a = rng.standard_normal((n, n)) * (np.abs(i[:, None] - i) <= width)
+    return _in_units(rng, a) if rng.random() < 0.5 else a, _sides(rng, n)
+
+
+def _growing(rng: np.random.Generator, n: int) -> Array:
+    """Exponents that change by up to four from each row to the next."""
+    return np.rint(rng.uniform(-4, 4) * np.arange(n)).astype(int)
+
+
+def _in_units(rng: np.random.Generator, a: Array) -> Array:
+    n = len(a)
+    return np.ldexp(a, rng.integers(-30, 31, (n, 1)) + rng.integers(-30, 31, n))
 
 
 def _size(rng: np.random.Generator, least: int = 1) -> int:

@@ -24,6 +24,7 @@ from experiments.linalg_enclosures import (  # noqa: E402
 )
 from experiments.systems import (  # noqa: E402
     FAMILIES,
+    SPARSE,
     exact_parts,
     misses,
     of_condition,
@@ -31,6 +32,7 @@ from experiments.systems import (  # noqa: E402
 from hifigemm.engines.device_array import DeviceArray, unwrap, wrap  # noqa: E402
 from hifigemm.libraries import TorchLibrary  # noqa: E402
 
+ALL = {**FAMILIES, **SPARSE}
 MAY_FAIL = {"near singular by an ulp", "exactly singular"}
 """Families with matrices that are singular."""
 
@@ -53,10 +55,10 @@ def solved(solve, *operands, **options):
     return solution.x.numpy(), solution.radius.numpy()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ALL)
 def test_no_enclosure_misses_and_correct_solutions_are_the_nearest(on_device, family):
     rng = np.random.default_rng([17, 0])
-    for a, b in matrices(*FAMILIES[family](rng)):
+    for a, b in matrices(*ALL[family](rng)):
         parts = exact_parts(a, b)
         may_fail = parts is None or is_beyond_range(parts, a.dtype)
         for accuracy in (None, "correct"):

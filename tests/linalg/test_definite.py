@@ -4,6 +4,7 @@ leading minors.
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -50,6 +51,38 @@ def test_answers_are_true_and_given_where_the_least_eigenvalue_leaves_room(power
             assert power < -12
             continue
         assert answer == is_definite(a)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_bands_in_any_units_are_decided(seed):
+    rng = np.random.default_rng([3, seed])
+    n = int(rng.integers(2, 40))
+    beside = rng.uniform(-1.0, 1.0, n - 1)
+    a = np.eye(n) * rng.choice([1.0, 2.0]) + np.diag(beside, 1) + np.diag(beside, -1)
+    units = np.rint(rng.uniform(-6, 6) * np.arange(n)).astype(int)
+    a = np.ldexp(a, units[:, None] + units)
+    assert linalg.is_positive_definite(a) == is_definite(a)
+
+
+def test_messages_have_the_eigenvalue_and_a_shift_that_helps():
+    refusals = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(3, 12))
+        values = np.linspace(1.0, 2.0, n)
+        values[0] = 1e-16
+        a = symmetric(rng, n, values)
+        try:
+            assert linalg.is_positive_definite(a) == is_definite(a)
+        except linalg.VerificationError as error:
+            refusals += 1
+            message = str(error)
+            assert re.search(r"least eigenvalue is about -?\d\.\de[-+]\d\d", message)
+            assert not re.search(r"\b(nan|inf)\b", message)
+            shift = float(re.search(r"more than (\S+) of the diagonal", message)[1])
+            shifted = a + np.diag(1.5 * shift * a.diagonal())
+            assert linalg.is_positive_definite(shifted) is True
+    assert refusals > 5
 
 
 @pytest.mark.parametrize("power", [-1, 0, 1])

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from experiments.systems import FAMILIES, of_condition
+from experiments.systems import FAMILIES, SPARSE, of_condition
 from hifigemm import linalg
 from hifigemm.linalg.arrays import pivoted_factors
 from hifigemm.linalg.certificate import prove
@@ -89,7 +89,7 @@ def test_no_sign_without_a_proof(monkeypatch, size):
     proof = prove(np.eye(1), np.eye(1))
     update = np.full((1, 1), size), np.zeros((1, 1))
     monkeypatch.setattr(type(proof), "update", lambda *_: update)
-    with pytest.raises(linalg.VerificationError, match="sign of the determinant"):
+    with pytest.raises(linalg.VerificationError, match="distance to singularity"):
         _log_of_quotient(proof, np.zeros((1, 1)))
 
 
@@ -110,6 +110,15 @@ def test_bounds_hold_or_nothing_is_said(family):
         assert_encloses(d, exact)
     hard = ("singular", "spikes", "1e13", "1e14", "1e15", "1e16")
     assert answers == 6 or any(word in family for word in hard)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("family", SPARSE)
+def test_sparse_matrices_in_any_units_have_sharp_bounds(family, seed):
+    a, _ = SPARSE[family](np.random.default_rng([12, seed]))
+    d = linalg.det(a)
+    assert_encloses(d, exact_determinant(a))
+    assert d.upper - d.lower <= 2.0**-46 * min(abs(d.lower), abs(d.upper))
 
 
 @pytest.mark.parametrize("condition", [1e2, 1e5, 1e8])

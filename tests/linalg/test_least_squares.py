@@ -102,7 +102,7 @@ def test_matrices_without_full_rank_raise(shape):
     least = min(shape)
     left = rng.integers(-9, 10, (shape[0], least - 1))
     right = rng.integers(-9, 10, (least - 1, shape[1]))
-    with pytest.raises(linalg.VerificationError, match="full rank"):
+    with pytest.raises(linalg.VerificationError, match=r"full rank|nonsingular"):
         linalg.lstsq(left @ right, np.ones(shape[0]))
 
 

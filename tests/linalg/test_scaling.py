@@ -11,7 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hifigemm.linalg import scaling
-from hifigemm.linalg.scaling import equilibration, matching, scaled_system
+from hifigemm.linalg.scaling import (
+    equilibration,
+    matching,
+    scaled_system,
+    weighted_system,
+)
 from hifigemm.numerics.bits import LEAST
 
 FLOATS = st.one_of(
@@ -118,6 +123,32 @@ def test_rows_and_columns_in_any_units_are_matched(n):
     scaled = noise + units + rows + columns
     assert scaled.max() == 0
     assert rows.sum() + columns.sum() == -units.diagonal().sum()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(FLOATS, min_size=12, max_size=12),
+    st.lists(st.floats(LEAST, 1e300), min_size=3, max_size=3),
+)
+def test_no_bit_is_lost_by_weights(entries, weights):
+    a = np.array(entries[:9]).reshape(3, 3)
+    b = np.array(entries[9:]).reshape(3, 1)
+    first = scaled_system(a, b, matching)
+    again = weighted_system(first, np.array(weights)[:, None])
+    assert_same_system(a, b, again)
+    determinants = [matrix_determinant(x) for x in (a, again.a)]
+    shift = Fraction(2) ** int(again.determinant_exponent)
+    assert determinants[0] * shift == determinants[1]
+
+
+def matrix_determinant(a):
+    """det A of three rows as a fraction."""
+    x, y, z = ([Fraction(float(entry)) for entry in row] for row in a)
+    minors = [
+        y[(j + 1) % 3] * z[(j + 2) % 3] - y[(j + 2) % 3] * z[(j + 1) % 3]
+        for j in range(3)
+    ]
+    return sum(first * minor for first, minor in zip(x, minors))
 
 
 def test_equilibration_brings_all_largest_exponents_to_zero():

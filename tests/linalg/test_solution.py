@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -52,3 +54,15 @@ def test_float32_radii_have_the_rounding_of_x_in_them():
     error = abs(Fraction(float(solution.x[0])) - Fraction(1, 3))
     assert error > UNIT
     assert Fraction(float(solution.radius[0])) >= error
+
+
+def test_dir_shows_the_public_names_alone():
+    assert dir(linalg) == sorted(linalg.__all__)
+    assert all(hasattr(linalg, name) for name in dir(linalg))
+
+
+@pytest.mark.parametrize("name", linalg.__all__)
+def test_formulas_of_docstrings_are_code_so_that_markdown_leaves_them_alone(name):
+    documentation = inspect.getdoc(getattr(linalg, name))
+    prose = re.sub(r"``.*?``|`.*?`|>>>.*", "", documentation, flags=re.DOTALL)
+    assert not re.search(r"[*^|]", prose)

@@ -15,15 +15,18 @@ pytest.importorskip("flint")
 from experiments.linalg_enclosures import (
     is_beyond_range,
     matrices,
+    ulps,
     wrong,
 )
 from experiments.systems import (
     FAMILIES,
+    SPARSE,
     exact_parts,
     misses,
     of_condition,
 )
 
+ALL = {**FAMILIES, **SPARSE}
 MAY_FAIL = {"near singular by an ulp", "exactly singular"}
 """Families with matrices that are singular."""
 
@@ -31,11 +34,11 @@ MAY_FAIL = {"near singular by an ulp", "exactly singular"}
 def drawn(family, seed):
     """The matrices of one draw of a family."""
     rng = np.random.default_rng([7, seed])
-    return list(matrices(*FAMILIES[family](rng)))
+    return list(matrices(*ALL[family](rng)))
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ALL)
 def test_no_enclosure_misses_and_correct_solutions_are_the_nearest(family, seed):
     for a, b in drawn(family, seed):
         parts = exact_parts(a, b)
@@ -81,6 +84,46 @@ def test_inverses_enclose_the_exact_ones(family):
         assert inverse.x.dtype == a.dtype
 
 
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("family", SPARSE)
+def test_sparse_systems_in_any_units_are_solved_to_a_unit(family, seed):
+    """Of all entries that a column of normal numbers leads to."""
+    ((a, _),) = drawn(family, seed)
+    b = np.random.default_rng(seed).standard_normal((len(a), 1))
+    solution = linalg.solve(a, b)
+    parts = exact_parts(a, b)
+    assert misses(solution.x, solution.radius, parts) == []
+    assert max(ulps(solution.x, solution.radius, parts)) <= 1.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("family", SPARSE)
+def test_inverses_and_square_least_squares_of_sparse_matrices(family, seed):
+    ((a, b),) = drawn(family, seed)
+    solution = linalg.lstsq(a, b)
+    assert misses(solution.x, solution.radius, exact_parts(a, b)) == []
+    identity = np.eye(len(a))
+    parts = exact_parts(a, identity)
+    if not is_beyond_range(parts, a.dtype):
+        inverse = linalg.inv(a)
+        assert misses(inverse.x, inverse.radius, parts) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", [np.float32, np.complex128])
+def test_other_dtypes_are_scaled_alike(kind, seed):
+    rng = np.random.default_rng([13, seed])
+    n = 60
+    units = 4.0 ** (np.arange(n) % 30 if kind is np.float32 else np.arange(n))
+    a = 2.0 * np.eye(n) - np.eye(n, k=1) - np.eye(n, k=-1)
+    a = (units[:, None] * a * units).astype(kind)
+    if kind is np.complex128:
+        a = a * (1j ** rng.integers(0, 4, (n, 1)))
+    b = rng.standard_normal((n, 1)).astype(kind)
+    solution = linalg.solve(a, b)
+    assert misses(solution.x, solution.radius, exact_parts(a, b)) == []
+
+
 def test_a_vector_has_one_axis():
     a = np.array([[[2.0, 0.0], [0.0, 4.0]]] * 3)
     assert linalg.solve(a, np.ones(2)).x.shape == (3, 2)
@@ -90,10 +133,61 @@ def test_a_vector_has_one_axis():
     assert (linalg.solve(a, np.ones(2)).radius == 0.0).all()
 
 
-def test_nothing_has_a_solution_of_nothing():
-    assert linalg.solve(np.ones((0, 0)), np.ones((0, 3))).x.shape == (0, 3)
-    assert linalg.solve(np.eye(2), np.ones((2, 0))).radius.shape == (2, 0)
-    assert linalg.solve(np.ones((0, 2, 2)), np.ones(2)).x.shape == (0, 2)
+EMPTY = (
+    ((0, 0), (0,)),
+    ((0, 0), (0, 2)),
+    ((0, 0), (0, 0)),
+    ((2, 2), (2, 0)),
+    ((3, 0, 0), (0, 2)),
+    ((0, 0), (3, 0, 2)),
+    ((0, 2, 2), (2,)),
+    ((0, 2, 2), (0, 2, 3)),
+    ((2, 0, 3, 3), (3, 1)),
+)
+"""Shapes of systems without an entry of x."""
+DTYPES = "float32", "float64", "complex64", "complex128", "int64", "int8", "bool"
+
+
+@pytest.mark.parametrize("accuracy", [None, "correct"])
+@pytest.mark.parametrize("shapes", EMPTY)
+@pytest.mark.parametrize("kind", DTYPES)
+def test_nothing_has_a_solution_of_nothing(kind, shapes, accuracy):
+    shape_of_a, shape_of_b = shapes
+    a = np.broadcast_to(np.eye(shape_of_a[-1]), shape_of_a).astype(kind)
+    for kind_of_b in DTYPES:
+        b = np.ones(shape_of_b, kind_of_b)
+        solution, report = linalg.solve(a, b, accuracy=accuracy, return_report=True)
+        same = linalg.solve(a, b, accuracy=accuracy)
+        least = linalg.lstsq(a, b)
+
+        # Integers and bools count as float64 for numpy.linalg too
+        numbers = [x.astype(float) if x.dtype.kind == "b" else x for x in (a, b)]
+        expected = np.linalg.solve(*numbers)
+        for x in (solution, same, least):
+            assert x.x.shape == x.radius.shape == expected.shape
+            assert x.x.dtype == expected.dtype
+            assert x.radius.dtype == expected.real.dtype
+        assert report.norm < 1.0
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (3, 0, 0), (0, 2, 2), (2, 0, 3, 3)])
+@pytest.mark.parametrize("kind", DTYPES)
+def test_matrices_of_nothing(kind, shape):
+    a = np.ones(shape, kind)
+    assert linalg.inv(a).x.shape == shape
+    assert np.shape(linalg.is_positive_definite(a)) == shape[:-2]
+    assert np.all(linalg.is_positive_definite(a))
+
+    # Without rows the determinant is one
+    d = linalg.det(a)
+    if a.dtype.kind == "c":
+        assert np.all(d.center == 1.0)
+        assert np.all(d.radius == 0.0)
+        assert np.shape(d.center) == shape[:-2]
+    else:
+        assert np.all(d.lower == 1.0)
+        assert np.all(d.upper == 1.0)
+        assert np.shape(d.sign) == shape[:-2]
 
 
 def test_zeros_are_solved_by_zeros_with_radius_zero():

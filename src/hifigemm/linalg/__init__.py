@@ -12,6 +12,7 @@ from hifigemm.linalg.determinant import ComplexDeterminant, Determinant, det
 from hifigemm.linalg.least_squares import lstsq
 from hifigemm.linalg.solution import SolutionReport, VerifiedSolution
 from hifigemm.linalg.solve import inv, solve
+from hifigemm.public import shown
 
 __all__ = [
     "ComplexDeterminant",
@@ -25,3 +26,5 @@ __all__ = [
     "lstsq",
     "solve",
 ]
+
+__dir__ = shown(globals())

@@ -67,9 +67,9 @@ class Magnitudes:
         """The bounds of entries, each of which passed `words` - 1 roundings."""
         n = self.matrix.shape[1] // self.words
         total = moduli(self.matrix[:, :n])
-        for start in range(n, self.words * n, n):
-            word = self.matrix[:, start : start + n]
-            total = above(total + moduli(word), 1)
+        for word in range(1, self.words):
+            entries = self.matrix[:, word * n : (word + 1) * n]
+            total = above(total + moduli(entries), 1)
         return total
 
     def times(self, v: Array) -> Array:
@@ -119,10 +119,22 @@ class Certificate:
         """Number of words of R."""
         return self.inverse_magnitudes.words
 
+    def weights(self) -> tuple[Array, float]:
+        """(v, c): v = |R| (|A| e), and the condition with v in the place of e, that is
+        max(|R| (|A| v) / v); NaN where v has zeros.
+        """
+        v = self._image_of_sizes(np.ones_like(self.row_bounds))
+        (condition,) = numbers((self._image_of_sizes(v) / v).max(initial=0.0))
+        return v, condition
+
+    def _image_of_sizes(self, v: Array) -> Array:
+        """|R| (|A| v)."""
+        return self.inverse_magnitudes.times(self.magnitudes.times(v))
+
     def contraction(self, v: Array) -> Array:
         """An upper bound of |I - R A| v for the columns of v >= 0."""
         images = self.deviations.times(v)
-        products = self.inverse_magnitudes.times(self.magnitudes.times(v))
+        products = self._image_of_sizes(v)
         largest = v.max(axis=0, keepdims=True, initial=0.0)
         return _contraction(
             images, products, v, largest, self.accuracy, self.inverse_norm
@@ -302,6 +314,11 @@ def _gap(a: Array, inverse: Array, words: int, condition: float) -> tuple[Array,
 
     # More than the square root of 2, its own rounding included
     return product, 1.5 * accuracy if is_complex else accuracy
+
+
+def bound_in_words(norm: float) -> str:
+    """A bound as messages have it; "none" where it is Inf or NaN."""
+    return f"{norm:.2g}" if math.isfinite(norm) else "none"
 
 
 def accuracy_of_product(

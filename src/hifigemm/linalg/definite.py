@@ -52,13 +52,14 @@ _GRID = 2.0**20
 
 @opaque
 def is_positive_definite(a: object) -> Any:
-    """True if x^H A x > 0 for all x other than zero, False if it is not; both are
+    """True if ``x^H A x > 0`` for all x other than zero, False if it is not; both are
     proven.
 
     Parameters
     ----------
     a : array_like
-        Shape (..., n, n), equal to its own conjugate transpose; dtype as for `solve`.
+        Shape (..., n, n), equal to its own conjugate transpose; dtype as for `solve`. A
+        0 x 0 matrix is positive definite: there is no x other than zero.
 
     Returns
     -------
@@ -139,10 +140,13 @@ def _decide(a: Array) -> bool:
     for x in candidates(to_host(vector)):
         if is_not_positive(a, to_device_of(a, x)):
             return False
+    gaps = f"at best {min(norms):.1e}" if norms else "for no c was there a factor L"
+    shift = 4.0 * (abs(value) + 2.0 * native[1])
     raise VerificationError(
-        f"neither proven nor disproven: after scaling to a diagonal below 1 the least eigenvalue of the {n} x {n} "
-        f"matrix is about {value:.2g}, and the smallest norm of A - c I - L L^H that was seen "
-        f"{min(norms, default=float('nan')):.2g}"
+        f"neither proven nor disproven that the matrix ({n} x {n}) is positive definite: its least eigenvalue is about "
+        f"{value:.1e} after scaling to a diagonal below 1, too close to zero for Cholesky's factorisation in float64 "
+        f"(the norm of A - c I - L L^H has to be below c, {native[1]:.1e} and less: {gaps}) and for the sign of "
+        f"x^H A x, x its eigenvector. What helps: more than {shift:.0e} of the diagonal added to it, if that may be"
     )
 
 

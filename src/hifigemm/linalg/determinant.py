@@ -53,13 +53,24 @@ _EXP_ERROR = 2.0**-50
 """More than the relative error of the C library's exp, of one unit in the last place,
 and of the roundings of its argument, which is less than 1.
 """
+_MOST_CONDITION = 2.0**20
+"""Above it another scale is worth its price: the width of the enclosure grows with the
+square of the condition, and at 2^20 it is below a unit in the last place.
+"""
 _LARGEST_EXPONENT = 1000
 """Beyond it, and below its negative, bounds get an exponent of their own."""
 
 
+_ADVICE = (
+    "Signs are told up to a condition of about 1e15; what helps beyond is exact arithmetic, such as fmpq_mat of "
+    "python-flint"
+)
+"""What to do about determinants that cannot be told."""
+
+
 @dataclass(frozen=True)
 class Determinant:
-    """lower <= det A / 2^exponent <= upper, both bounds of the sign that is proven.
+    """``lower <= det A / 2^exponent <= upper``, both bounds of the sign that is proven.
 
     Attributes
     ----------
@@ -78,7 +89,7 @@ class Determinant:
 
 @dataclass(frozen=True)
 class ComplexDeterminant:
-    """|det A / 2^exponent - center| <= radius, which is less than |center|.
+    """``|det A / 2^exponent - center| <= radius``, which is less than ``|center|``.
 
     Attributes
     ----------
@@ -100,13 +111,13 @@ def det(a: object) -> Determinant | ComplexDeterminant:
     Parameters
     ----------
     a : array_like
-        Shape (..., n, n), dtype as for `solve`.
+        Shape (..., n, n), dtype as for `solve`. The determinant of a 0 x 0 matrix is 1.
 
     Returns
     -------
     Determinant
         ``.sign``, ``.lower``, ``.upper`` and ``.exponent``:
-        lower <= det A / 2^exponent <= upper. Of a stack they are arrays of NumPy.
+        ``lower <= det A / 2^exponent <= upper``. Of a stack they are arrays of NumPy.
     ComplexDeterminant
         For complex matrices: ``.center``, ``.radius`` and ``.exponent``.
 
@@ -162,8 +173,13 @@ def _complex_stack(answers: Answers[Any]) -> ComplexDeterminant:
 def _determinant(a: Array) -> Determinant | ComplexDeterminant:
     """The determinant of one matrix."""
     check_finite(a=a)
+    if len(a) == 0:
+        # A product of no numbers
+        if a.dtype.kind == "c":
+            return ComplexDeterminant(1 + 0j, 0.0)
+        return Determinant(1, 1.0, 1.0)
     n = len(a)
-    certified = certified_system(a, np.zeros((n, 0), like=a))
+    certified = certified_system(a, np.zeros((n, 0), like=a), _MOST_CONDITION)
     system = certified.system
 
     # P A - L U, rounded once, with its rows in the order of A
@@ -206,8 +222,9 @@ def _log_of_quotient(certificate: Certificate, gaps: Array) -> tuple[complex, fl
     (norm,) = numbers(above(sizes.sum(axis=1), n).max(initial=0.0))
     if not norm < 1.0:
         raise VerificationError(
-            f"the sign of the determinant cannot be told: the change of the matrix that its factors need is {norm:.2g} "
-            f"of what may make it singular, and has to be less than 1 (estimated condition {certificate.condition:.1e})"
+            "the matrix is nonsingular, but the sign of the determinant cannot be told: the backward error of the LU "
+            f"factors is {_times(norm)} the distance to singularity; it has to be below 1 (condition about "
+            f"{certificate.condition:.0e} after scaling). {_ADVICE}"
         )
 
     # Errors of the diagonal: those of R F, |G| |K|, and the sum of n terms
@@ -221,6 +238,11 @@ def _log_of_quotient(certificate: Certificate, gaps: Array) -> tuple[complex, fl
     imag_of_trace = trace.imag if is_complex else 0.0 * trace
     real, imag, bound = numbers(trace.real, imag_of_trace, above(error, n + 8))
     return complex(real, imag), bound
+
+
+def _times(norm: float) -> str:
+    """A ratio as messages have it."""
+    return f"{norm:.2g} times" if math.isfinite(norm) else "beyond any multiple of"
 
 
 def _product_of_diagonal(upper: Array) -> tuple[Fraction, Fraction]:
@@ -259,7 +281,8 @@ def _bounds(product: Fraction, trace: float, error: float) -> Determinant:
         upper_factor = Fraction(math.exp(trace + error) * (1.0 + _EXP_ERROR))
     if not lower_factor > 0 or size == 0:
         raise VerificationError(
-            f"the determinant is known to a factor of exp({abs(trace) + error:.2g}) alone"
+            f"the determinant is known only to a factor of exp({abs(trace) + error:.2g}); the exponent has to be "
+            f"below 1. {_ADVICE}"
         )
 
     # Rounded outward, in a unit that float64 holds.
@@ -284,7 +307,8 @@ def _disk(
     size = abs(real) + abs(imag)
     if not (error < 1.0 and abs(trace) < 1.0) or size == 0:
         raise VerificationError(
-            f"the determinant is known to a factor of exp({abs(trace) + error:.2g}) alone"
+            f"the determinant is known only to a factor of exp({abs(trace) + error:.2g}); the exponent has to be "
+            f"below 1. {_ADVICE}"
         )
     exponent = _exponent_of(size)
     scale = Fraction(2) ** -exponent
@@ -306,7 +330,7 @@ def _disk(
     radius += abs(exact_real - center_real) + abs(exact_imag - center_imag)
     if not radius**2 < center_real**2 + center_imag**2:
         raise VerificationError(
-            f"the determinant is within {float(radius):.2g} of {center} times 2^{exponent}, and may be zero"
+            f"the determinant is within {float(radius):.2g} of {center} times 2^{exponent}, and may be zero. {_ADVICE}"
         )
     bound = np.nextafter(nearest(radius, double), np.inf)
     return ComplexDeterminant(center, float(bound), exponent)

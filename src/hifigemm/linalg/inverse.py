@@ -3,6 +3,13 @@
 Idea
     The rows of R = inv(A^T)^T solve r A = e_i, so that R A is close to I: Gaussian
     elimination is backward stable for each row, and the certificate is about R A.
+Scales
+    Rows and columns get their largest entries first. If that proves nothing, or leaves
+    a condition that costs digits, two other scales follow: that of an assignment of
+    rows to columns, and the one in which columns have the weights v = |R| (|A| e), R
+    the best inverse so far. max(|A^-1| |A| v / v) is the condition after such weights,
+    and the least one has an eigenvector of |A^-1| |A| as v [Bau63], to which the steps
+    lead. One is enough for chains.
 Beyond condition 1 / u
     An inverse of a matrix that is singular to working precision still holds what is
     needed [Rum09]: R1 A, rounded once, has a condition of about u cond(A). With
@@ -15,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,14 +32,26 @@ from hifigemm.linalg.arrays import (
     product_of_numbers,
     to_device_of,
 )
-from hifigemm.linalg.certificate import Certificate, prove
-from hifigemm.linalg.scaling import ScaledSystem, is_wide, matching, scaled_system
+from hifigemm.linalg.certificate import Certificate, bound_in_words, prove
+from hifigemm.linalg.scaling import (
+    ScaledSystem,
+    matching,
+    scaled_system,
+    weighted_system,
+)
 from hifigemm.numerics.bits import Array
 
 GOOD_NORM = 0.5
 """Of I - R A: above it, refinement gains less than a bit a step, and the second inverse
 is worth its price.
 """
+
+MOST_CONDITION = 2.0**50
+"""Above it a solution loses digits, and another scale is worth its price."""
+GAIN = 16.0
+"""Of the condition, by weights: what another inverse is worth."""
+MOST_SCALES = 5
+"""Two steps of weights were enough for all matrices that were seen."""
 
 CHANGES = 2.0**-50, 2.0**-40
 """Of entries, where elimination meets a pivot of zero: the least one leaves the most
@@ -50,37 +70,86 @@ class CertifiedSystem:
     attempts: int
 
 
-def certified_system(a: Array, b: Array) -> CertifiedSystem:
-    """A x = b with the first certificate that holds: of an inverse in float64; of one
-    in another scale, where entries differ by more than the digits of float64; of one in
+class _Attempt(NamedTuple):
+    """A system in some scale, and the certificate by an inverse in float64."""
+
+    system: ScaledSystem
+    certificate: Certificate | None
+
+    @classmethod
+    def of(cls, system: ScaledSystem) -> _Attempt:
+        """The attempt to prove a system."""
+        return cls(system, _certificate_in_one_word(system))
+
+    @property
+    def norm(self) -> float:
+        """The bound of the norm of I - R A; Inf without one."""
+        return _norm(self.certificate)
+
+    @property
+    def condition(self) -> float:
+        """The estimated condition; Inf without a certificate."""
+        return math.inf if self.certificate is None else self.certificate.condition
+
+    def is_enough(self, most_condition: float) -> bool:
+        """True if no other scale is worth its price."""
+        return self.norm < GOOD_NORM and self.condition <= most_condition
+
+    def is_better_than(self, other: _Attempt) -> bool:
+        """True if its condition is less, if both norms are good; else if its norm is."""
+        if max(self.norm, other.norm) < GOOD_NORM:
+            return self.condition < other.condition
+        return self.norm < other.norm
+
+
+def certified_system(
+    a: Array, b: Array, most_condition: float = MOST_CONDITION
+) -> CertifiedSystem:
+    """A x = b with the first certificate that is good enough: of an inverse in float64;
+    of one in other scales, also where the condition exceeds the one given; of one in
     two words.
 
     Raises VerificationError: none proves that A is nonsingular.
     """
-    system = scaled_system(a, b)
-    attempts = 1
-    one_word = _certificate_in_one_word(system)
-    if _norm(one_word) >= GOOD_NORM and is_wide(system.a):
-        attempts += 1
-        matched_system = scaled_system(a, b, matching)
-        matched = _certificate_in_one_word(matched_system)
-        if _norm(matched) < _norm(one_word):
-            system = matched_system
-            one_word = matched
-    if one_word is not None and one_word.norm < GOOD_NORM:
-        return CertifiedSystem(system, one_word, attempts)
+    best, attempts = _best_scale(a, b, most_condition)
+    if best.certificate is not None and best.norm < GOOD_NORM:
+        return CertifiedSystem(best.system, best.certificate, attempts)
 
     # Two words for the scale in which the inverse in one came closest; from another
     # inverse where that is no good start
     two_words = None
-    for start in _starts(system.a, one_word):
+    for start in _starts(best):
         attempts += 1
-        two_words = _certificate_in_two_words(system, start)
+        two_words = _certificate_in_two_words(best.system, start)
         if two_words is not None and two_words.is_proof:
-            return CertifiedSystem(system, two_words, attempts)
-    if one_word is not None and one_word.is_proof:
-        return CertifiedSystem(system, one_word, attempts)
-    raise VerificationError(_refusal(len(a), one_word, two_words))
+            return CertifiedSystem(best.system, two_words, attempts)
+    if best.certificate is not None and best.certificate.is_proof:
+        return CertifiedSystem(best.system, best.certificate, attempts)
+    raise VerificationError(_refusal(len(a), best.certificate, two_words, attempts))
+
+
+def _best_scale(a: Array, b: Array, most_condition: float) -> tuple[_Attempt, int]:
+    """The best attempt with an inverse in float64, and how many there were."""
+    first = _Attempt.of(scaled_system(a, b))
+    if first.is_enough(most_condition):
+        return first, 1
+
+    # The assignment of rows to columns
+    matched = _Attempt.of(scaled_system(a, b, matching))
+    best = matched if matched.is_better_than(first) else first
+    attempts = 2
+
+    # Weights of columns, as long as the inverse says that they gain something
+    latest = best
+    while latest.certificate is not None and attempts < MOST_SCALES:
+        weights, condition = latest.certificate.weights()
+        gains = condition < latest.condition / GAIN
+        if best.is_enough(most_condition) or not gains:
+            break
+        latest = _Attempt.of(weighted_system(latest.system, weights))
+        best = latest if latest.is_better_than(best) else best
+        attempts += 1
+    return best, attempts
 
 
 def _certificate_in_one_word(system: ScaledSystem) -> Certificate | None:
@@ -100,13 +169,13 @@ def _certificate_in_one_word(system: ScaledSystem) -> Certificate | None:
     return None
 
 
-def _starts(a: Array, certificate: Certificate | None) -> Iterator[Array]:
+def _starts(attempt: _Attempt) -> Iterator[Array]:
     """Inverses in float64 for one in two words to start from."""
-    if certificate is None:
+    if attempt.certificate is None:
         return
-    yield certificate.inverse
+    yield attempt.certificate.inverse
     try:
-        yield approximate_inverse(changed(a, CHANGES[0]))
+        yield approximate_inverse(changed(attempt.system.a, CHANGES[0]))
     except np.linalg.LinAlgError:
         return
 
@@ -159,18 +228,23 @@ def inverse_in_two_words(a: Array, approximate: Array) -> Array:
 
 
 def _refusal(
-    n: int, one_word: Certificate | None, two_words: Certificate | None
+    n: int, best: Certificate | None, two_words: Certificate | None, attempts: int
 ) -> str:
-    """The message where nothing was proven."""
-    if one_word is None:
+    """The message where nothing was proven, after so many inverses."""
+    advice = (
+        "What helps: remove rows or columns that depend on others, or multiply rows with rounded entries, such as 1/3, "
+        "by what makes them exact"
+    )
+    if best is None:
         return (
-            f"no proof that the matrix ({n} x {n}) is nonsingular: it is so close to a singular one that Gaussian "
-            "elimination ends at a pivot of zero"
+            f"the matrix ({n} x {n}) is singular or nearly so: no proof that it is nonsingular. Gaussian elimination "
+            "ended at a pivot of zero in two scales, also with entries changed by 1e-15 and 1e-12 of themselves. "
+            f"{advice}"
         )
-    condition = max(x.condition for x in (one_word, two_words) if x is not None)
+    condition = max(x.condition for x in (best, two_words) if x is not None)
     return (
-        f"no proof that the matrix ({n} x {n}) is nonsingular: of I - R A, whose norm has to be less than 1, the "
-        f"bound is {one_word.norm:.2g} with an inverse R in float64 and {_norm(two_words):.2g} with one in two words. "
-        f"The estimated condition is {condition:.1e}: the matrix is singular, or closer to a singular one than "
-        "inverses in two words can tell (about 1e-30)"
+        f"the matrix ({n} x {n}) is singular or nearly so (condition about {condition:.0e} after scaling): no proof "
+        f"that it is nonsingular by {attempts} inverses (bounds of the norm of I - R A, which has to be below 1: "
+        f"{bound_in_words(best.norm)} with an inverse R in float64, {bound_in_words(_norm(two_words))} with one in two "
+        f"words, which is good up to conditions of about 1e30). {advice}"
     )

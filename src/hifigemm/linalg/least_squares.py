@@ -23,7 +23,8 @@ Bound
     r |X||Y| + u |X Y| + eta, and |X Y| is known from what D comes close to.
 Scaling
     Columns of B, and right sides, by powers of two where no bit is lost. Rows of B
-    keep their weights.
+    keep their weights. If m = n the solution is A^-1 b whatever their weights are, so
+    rows are scaled too: the system is solved as `solve` does it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ from hifigemm.linalg.arrays import (
     product_of_numbers,
     thin_qr,
 )
-from hifigemm.linalg.certificate import accuracy_of_product
+from hifigemm.linalg.certificate import accuracy_of_product, bound_in_words
+from hifigemm.linalg.inverse import certified_system
+from hifigemm.linalg.refinement import enclosure
 from hifigemm.linalg.scaling import scaled, scaled_columns
 from hifigemm.linalg.solution import VerifiedSolution, as_solution
 from hifigemm.linalg.upward import UNIT, above, gamma, moduli
@@ -60,12 +63,17 @@ from hifigemm.numerics.bits import LEAST, Array, DType
 from hifigemm.transforms import opaque
 
 _MOST_STEPS = 30
+_ADVICE = (
+    "What helps: remove columns that depend on others, choose another basis, such as orthogonal polynomials for "
+    "powers, or bring the weights of rows closer together"
+)
+"""What to do about matrices without full rank."""
 
 
 @opaque
 def lstsq(a: object, b: object) -> VerifiedSolution:
-    """The x that minimises |b - A x|, or of least norm with A x = b, and a radius for
-    every entry.
+    """The x that minimises ``|b - A x|``, or of least norm with ``A x = b``, and a radius
+    for every entry.
 
     Parameters
     ----------
@@ -77,15 +85,16 @@ def lstsq(a: object, b: object) -> VerifiedSolution:
     Returns
     -------
     VerifiedSolution
-        ``.x`` and ``.radius``, of shape (..., n) or (..., n, k): ``|x - x*| <= radius`` in
-        every entry. For m >= n, ``x*`` is the solution of least squares, for m < n that of least
-        norm.
+        ``.x`` and ``.radius``, of shape (..., n) or (..., n, k): ``|x - x*| <= radius``
+        in every entry. For m >= n, ``x*`` is the solution of least squares, for m < n
+        that of least norm.
 
     Raises
     ------
     VerificationError
-        Full rank could not be proven: from a condition of A of about 1e14 / m on. Of a
-        stack the attribute ``solution`` has what was proven.
+        Full rank could not be proven: from a condition of A of about 1e14 / m on, if
+        m = n from 1e30 on as for `solve`. Of a stack the attribute ``solution`` has what
+        was proven.
     LinAlgError, ValueError, TypeError
         Shapes or dtypes that do not fit; arrays that JAX traces.
 
@@ -132,9 +141,11 @@ def _in_range(a: Array, b: Array, dtype: DType) -> tuple[Array, Array]:
     check_finite(a=a, b=b)
     x, radius = _solved(a, b)
     x, radius = in_dtype(x, radius, dtype)
-    if not (np.isfinite(x) & np.isfinite(radius)).all():
+    is_finite = np.isfinite(x) & np.isfinite(radius)
+    if not is_finite.all():
         raise VerificationError(
-            f"entries of x, or their bounds, lie beyond the range of {x.dtype}"
+            f"{x.size - int(np.count_nonzero(is_finite))} of {x.size} entries of x lie beyond the range of {x.dtype}, "
+            "or their bounds do. What helps: b times a power of two, or other units for the columns of a"
         )
     return x, radius
 
@@ -142,8 +153,10 @@ def _in_range(a: Array, b: Array, dtype: DType) -> tuple[Array, Array]:
 def _solved(a: Array, b: Array) -> tuple[Array, Array]:
     """x and its radius in float64 or complex128."""
     m, n = a.shape
+    if m == n:
+        return _solved_square(a, b)
     dtype = np.result_type(a.dtype, b.dtype)
-    if m >= n:
+    if m > n:
         tall, columns = scaled_columns(a)
         f, sides = scaled_columns(b)
         h = np.zeros((n, b.shape[1]), dtype, like=b)
@@ -164,6 +177,14 @@ def _solved(a: Array, b: Array) -> tuple[Array, Array]:
     if m < n:
         return _restored(s, radius_of_s, -sides)
     return _restored(x, radius_of_x, columns.T - sides)
+
+
+def _solved_square(a: Array, b: Array) -> tuple[Array, Array]:
+    """A^-1 b and its radius."""
+    certified = certified_system(a, b)
+    certificate = certified.certificate
+    enclosed = enclosure(certified.system, certificate, certificate.words)
+    return certified.system.restored(enclosed.x, enclosed.of_one_word())
 
 
 def _restored(x: Array, radius: Array, exponents: Array) -> tuple[Array, Array]:
@@ -234,7 +255,8 @@ class AugmentedSystem:
             v = np.full(u.shape, np.nan, u.dtype)
         if not np.isfinite(v).all():
             raise VerificationError(
-                f"no proof that the matrix ({m} x {n}) has full rank: its triangular factor has no inverse"
+                f"the matrix ({m} x {n}) is rank-deficient or nearly so: no proof that it has full rank. The "
+                f"triangular factor of a QR factorisation in float64 has no inverse. {_ADVICE}"
             )
 
         # The four blocks of R M, with all numbers by their moduli, decide the accuracy
@@ -314,8 +336,9 @@ class AugmentedSystem:
         norm = self.norm()
         if not norm < 1.0:
             raise VerificationError(
-                f"no proof that the matrix ({m} x {n}) has full rank: the norm of I - R M has to be less than 1, its "
-                f"bound is {norm:.2g} (estimated condition {self.weight:.1e})"
+                f"the matrix ({m} x {n}) is rank-deficient or nearly so (condition about {self.weight:.0e} after "
+                "scaling of columns): no proof that it has full rank by a QR factorisation in float64 (bound of the "
+                f"norm of I - R M, which has to be below 1: {bound_in_words(norm)}). {_ADVICE}"
             )
         s, x, update = self._refined(f, h)
         radius_of_s, radius_of_x = self._radius(update.of_s, update.of_x, norm)

@@ -22,7 +22,6 @@ import numpy as np
 from hifigemm.linalg.arrays import (
     check_finite,
     is_on_host,
-    numbers,
     system_in_scale,
     to_device_of,
     to_host,
@@ -133,6 +132,25 @@ def scaled_system(
     )
 
 
+def weighted_system(system: ScaledSystem, weights: Array) -> ScaledSystem:
+    """The same system with its columns times weights (n x 1), rounded to powers of two,
+    and the largest entry of each row in [1/2, 1).
+    """
+    _, columns = np.frexp(weights)
+    columns = columns.astype(np.int64).reshape(1, -1)
+
+    def weighted(sizes: Array) -> tuple[Array, Array]:
+        return -_largest(sizes + columns, axis=1), columns
+
+    again = scaled_system(system.a, system.b, weighted)
+    return ScaledSystem(
+        again.a,
+        again.b,
+        system.exponents + again.exponents,
+        system.determinant_exponent + again.determinant_exponent,
+    )
+
+
 def zeros_are_exact(a: Array, *words: Array) -> bool:
     """True if a correctly rounded A x, or b - A x, that is zero is no number that
     underflowed: no term has a bit below 2^-1074. x is the sum of words.
@@ -220,17 +238,6 @@ def _shortest_path(
         is_shorter = (lengths < distances) & (open_distances < _FAR)
         distances[is_shorter] = lengths[is_shorter]
         open_distances[is_shorter] = lengths[is_shorter]
-
-
-def is_wide(a: Array) -> bool:
-    """True if some entries are smaller than the largest by more than the digits of
-    float64.
-    """
-    sizes, _ = _exponents(a)
-    largest = sizes.max(initial=_ZERO)
-    smallest = sizes.min(initial=-_ZERO, where=sizes > _ZERO)
-    largest_exponent, smallest_exponent = numbers(largest, smallest)
-    return largest_exponent - smallest_exponent > 53
 
 
 def _exponents(x: Array) -> tuple[Array, Array]:

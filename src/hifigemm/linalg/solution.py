@@ -34,7 +34,7 @@ _LINE = 88
 
 @dataclass(frozen=True, eq=False)
 class VerifiedSolution:
-    """x and a radius with ``|x - x*| <= radius`` in every entry, ``x*`` the exact
+    """x and a radius with ``|x - x*| <= radius`` in every entry, ``x*`` being the exact
     solution.
 
     Attributes
@@ -67,15 +67,15 @@ class SolutionReport:
     Attributes
     ----------
     condition : float
-        An estimate of || |A^-1| |A| || after rows and columns were scaled: the change
+        An estimate of ``|| |A^-1| |A| ||`` after rows and columns were scaled: the change
         of the solution, relative to its largest entry, for a relative change of the
         entries of A.
     norm : float
-        The bound of the norm of I - R A, R the approximate inverse; below 1 it proves
+        The bound of the norm of ``I - R A``, R the approximate inverse; below 1 it proves
         that A is nonsingular.
     attempts : int
-        How many inverses were tried: one in float64, one in another scale where
-        entries differ widely, two in two words.
+        How many inverses were tried: one in float64, up to four in other scales if
+        that proves nothing or loses digits, two in two words.
     words : int
         1 where an inverse in float64 proved it, 2 where one in two words did.
     steps : int
@@ -183,7 +183,8 @@ def _check_range(x: Array, radius: Array, b: Array, certificate: Certificate) ->
         check_finite(b=b)
         raise VerificationError(
             f"{x.size - int(np.count_nonzero(is_finite))} of {x.size} entries of x lie beyond the range of {x.dtype}, "
-            f"or their bounds do (estimated condition {certificate.condition:.1e}): scale the system"
+            f"or their bounds do (condition about {certificate.condition:.0e} after scaling). What helps: b times a "
+            "power of two, or other units for the rows and columns of a"
         )
 
 

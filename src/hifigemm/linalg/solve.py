@@ -55,8 +55,8 @@ def solve(
     Returns
     -------
     VerifiedSolution, or (VerifiedSolution, SolutionReport)
-        ``.x`` and ``.radius``: ``|x - x*| <= radius`` in every entry, ``x*`` the exact solution
-        for the entries of a and b as they are. Systems of float32 are solved in
+        ``.x`` and ``.radius``: ``|x - x*| <= radius`` in every entry, ``x*`` being the
+        exact solution for the entries of a and b as they are. Systems of float32 are solved in
         float64, and the radius has the rounding of x to float32 in it.
 
     Raises
@@ -74,7 +74,8 @@ def solve(
 
     Notes
     -----
-    Rows and columns are scaled by powers of two as far as no bit is lost. The proof is
+    Rows and columns are scaled by powers of two as far as no bit is lost; if the largest
+    entries of rows and columns are no good scale, others are tried. The proof is
     Theorem 10.2 of [Rum10], with products of `hifigemm.matmul` to the accuracy that it
     needs and residuals that are rounded once. On a GPU all of it runs there; the host
     reads two numbers for each proof and one for each step, and waits for them. The data are taken as exact: what their
@@ -117,7 +118,7 @@ def inv(
     Returns
     -------
     VerifiedSolution, or (VerifiedSolution, SolutionReport)
-        ``.x`` and ``.radius``: |x - A^-1| <= radius in every entry.
+        ``.x`` and ``.radius``: ``|x - A^-1| <= radius`` in every entry.
 
     Raises
     ------
