@@ -261,7 +261,7 @@ def test_a_pair_is_rounded_to_float32_as_its_exact_sum(n, side, depth, e, shift)
 
 
 def test_a_pair_beyond_float32_is_infinite_and_complex_pairs_have_two_parts():
-    high = np.array([[1e300 - 1j, -np.inf + 2.0**-160j]])
+    high = np.array([[1e300 - 1j, complex(-np.inf, 2.0**-160)]])
     low = np.zeros((1, 2), complex)
     with np.errstate(all="ignore"):
         found = round_pair(high, low)
