@@ -2,13 +2,13 @@
 
 Idea
     s = M 2**e with an odd integer M of at most 53 bits. Dekker's product gives
-    M x = p + q exactly for an entry x, so that s X = (P + Q) 2**e. A complex s is the
-    sum of its components, the second of which turns X by i.
+    M 2**-d x = p + q exactly for an entry x, so that s X = (P + Q) 2**(e + d). A complex
+    s is the sum of its components, the second of which turns X by i.
 Exact when
-    x is a multiple of 2**-1074, and so are M x and q: with an integer M nothing is lost
-    below. p and the halves of x stay in range where |x| < 2**968. Larger entries are
-    divided by a power of two first. If the smallest entries would lose bits by that,
-    entries of magnitude 1 and more get words apart from the others.
+    X is a multiple of 2**l, and l - d >= -1074: nothing is lost below, as M is an
+    integer. p and the halves of x stay below 2**1024. If the largest entries need a
+    division that the smallest ones do not bear, entries of magnitude 1 and more get
+    words apart from the others.
 Cost
     Two words for each component of s, one where M x needs no second word, twice as many
     for matrices of the whole range.
@@ -19,6 +19,7 @@ References
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -29,9 +30,9 @@ from hifigemm.numerics.eft import two_product
 _LEAST_EXPONENT = -1074
 """Exponent of the smallest float64."""
 _TOP = 1020
-"""Products stay below 2**1020, which leaves room for the halves of Dekker's product."""
+"""Products stay below 2**1020, which leaves room for the sums of Dekker's product."""
 _SPLITTER_BITS = 28
-"""A half of an entry is made from its product with 2**27 + 1."""
+"""The halves of an entry are made from its product with 2**27 + 1."""
 _ANYWHERE = 10_000
 """Powers of two by which zeros can be multiplied: more than any matrix allows."""
 
@@ -66,22 +67,26 @@ def _words_of_real_multiple(s: float, x: Array) -> list[Word]:
     if abs(mantissa) == 1:
         return [Word(x if mantissa > 0 else -x, exponent)]
 
-    # Entries that are too large for the product are divided by a power of two.
+    # X and M can be divided by 2**room in all before a bit is lost. X is where halves of
+    # its entries would overflow, M so that words are of the size of X and do not either.
     components = _components(x)
     down, up = powers_in_range(components)
-    bits = max(mantissa.bit_length(), _SPLITTER_BITS)
-    excess = max(bits - up - (_TOP - 1024), 0)
-    if -excess < down:
+    room = -down
+    of_x = max(_SPLITTER_BITS - up, 0)
+    bits = mantissa.bit_length()
+    of_m = min(bits - 1, room - of_x)
+    if of_m < max(bits + 1024 - _TOP - up - of_x, 0):
         is_large = np.abs(components) >= 1.0
         parts = np.where(is_large, components, 0.0), np.where(is_large, 0.0, components)
         split = [part.view(x.dtype).reshape(x.shape) for part in parts]
         return [word for part in split for word in _words_of_real_multiple(s, part)]
-    if excess:
-        components = scale_entries(components, -excess)
+    if of_x:
+        components = scale_entries(components, -of_x)
 
-    product, error = two_product(cast(Array, np.float64(mantissa)), components)
+    factor = np.float64(math.ldexp(mantissa, -of_m))
+    product, error = two_product(cast(Array, factor), components)
+    exponent += of_x + of_m
     needed = [product, error] if (error != 0).any() else [product]
-    exponent += excess
     return [Word(part.view(x.dtype).reshape(x.shape), exponent) for part in needed]
 
 
