@@ -32,6 +32,18 @@ def numerators(x):
     )
 
 
+def as_fraction(z):
+    """(re, im) of a finite number."""
+    return Fraction(float(z.real)), Fraction(float(z.imag))
+
+
+def times(s, z):
+    """s z of two numbers, a scalar or a pair (re, im) each, as such a pair."""
+    re, im = s if isinstance(s, tuple) else as_fraction(complex(s))
+    x, y = z
+    return re * x - im * y, re * y + im * x
+
+
 def exact_entries(a, b):
     """The entries of a @ b, matrices with finite entries, as `components` of the result
     lists them.
@@ -92,3 +104,21 @@ def values_of_kind(exact, kind, dtype, shape):
         None if x is None else np.array(x, dtype).reshape(shape)
         for x in (first, second)
     )
+
+
+def rounded_sum(a, b, c, alpha, beta):
+    """alpha A B + beta C of finite matrices, every real component rounded once."""
+    dtype = np.result_type(a, b)
+    real = np.empty(0, dtype).real.dtype
+    expected = np.zeros((a.shape[0], b.shape[1]), dtype)
+    is_complex = dtype.kind == "c"
+    products = iter(exact_entries(a, b))
+    for at in np.ndindex(expected.shape):
+        product = next(products), next(products) if is_complex else Fraction(0)
+        addend = (Fraction(0), Fraction(0)) if c is None else as_fraction(c[at])
+        terms = zip(times(alpha, product), times(beta, addend), strict=True)
+        re, im = (x + y for x, y in terms)
+        expected.real[at] = rounded_once(re, real)
+        if is_complex:
+            expected.imag[at] = rounded_once(im, real)
+    return expected

@@ -74,7 +74,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "interop.torch_private",
         ),
     ),
-    ("road", ("road", "exact_results", "integers")),
+    ("road", ("road", "exact_results", "integers", "scaled_sums")),
     (
         "operands",
         (

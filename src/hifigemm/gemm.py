@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import cmath
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 
 from hifigemm.accuracy import Accuracy, Relative
-from hifigemm.augmented import Term, term_of
 from hifigemm.exact_words import in_words, one_word
 from hifigemm.exceptions import PlanError
 from hifigemm.libraries import Library, library_of
@@ -39,7 +41,14 @@ from hifigemm.programs import (
     view_of,
 )
 from hifigemm.request import Request
-from hifigemm.road import deliver, product, product_plus, quiet
+from hifigemm.road import deliver, product, quiet
+from hifigemm.scaled_sums import (
+    accuracy_of_sum,
+    request_of_plan,
+    rounded_sum,
+    unprepared,
+    with_room_for_rounding,
+)
 from hifigemm.schemes import Scheme
 from hifigemm.schemes.registry import as_scheme
 from hifigemm.transforms import (
@@ -172,6 +181,9 @@ def gemm(
     """alpha op(A) op(B) + beta C, as in the BLAS; C is untouched unless it is passed as
     `out`.
 
+    The accuracy speaks of the result, for any alpha and beta: "correct" is the exact
+    value of alpha op(A) op(B) + beta C rounded once.
+
     Parameters
     ----------
     a, b : array_like
@@ -181,25 +193,16 @@ def gemm(
     c : array_like, optional
         Broadcasts to the result's shape. Not read when beta is 0.
     alpha, beta : scalar
-        The power of two in alpha = r 2^e, the larger component of r between 1 and 2,
-        scales the exact product before its one rounding, T = 2^e op(A) op(B). r
-        T + beta C, or r T, is then evaluated with error-free transformations in every
-        real component and rounded, so that it errs by u |result| beyond the error of T,
-        and by terms of second order: 16 u^2 times the magnitudes of r T and beta C,
-        and some of the smallest subnormal number. That holds for finite scalars of
-        every size. T itself may overflow though the result would not, unless the
-        accuracy is "correct" or a complex alpha meets operands in the memory of the
-        host. In a native product on a GPU A B may overflow before its power of two, but
-        for real operands and an alpha below 2^-30. alpha = 0 does not read A and B.
+        Numbers that float64 holds; complex ones only where the result is complex.
+        alpha = 0 does not read A and B.
     trans_a, trans_b : "N", "T" or "C"
         Nothing, transpose, conjugate transpose of the last two axes.
     accuracy, scheme, out, engine, plan, workspace, return_report
-        As for `matmul`; the accuracy and the bound are those of T. "correct" is
-        promised for the result, that is alpha T + beta C rounded once, where alpha and
-        beta are real powers of two with either sign (beta may be 0) and neither a plan
-        nor a prepared operand is given: a residual B - A X, say. Where beta / alpha
-        lies beyond the range of the dtype, from 2^-149 to 2^127 for float32, C has to
-        hold what it lies beyond by; the report says whether the result is correct.
+        As for `matmul`, of the result. A number r bounds its error by
+        r (|alpha||A||B| + |beta||C|) + u |result|, and `hifigemm.Relative` by r times
+        the exact result. A plan or a prepared operand for "correct" serves for the
+        product alone: with other alpha than plus or minus a power of two, or with C,
+        the sum is made from the operands themselves.
 
     Returns
     -------
@@ -211,6 +214,21 @@ def gemm(
     >>> a, x, b = np.array([[1e16, 1.0]]), np.array([1.0, 1.0]), np.array([1e16])
     >>> b - a @ x, hg.gemm(a, x, b, alpha=-1.0, beta=1.0, accuracy="correct")
     (array([0.]), array([-1.]))
+
+    Notes
+    -----
+    With alpha and beta that are plus or minus powers of two, a sum that is rounded once
+    costs little more than A B. Other scalars take twice the time of A B, complex ones
+    four times.
+
+    Without an accuracy, with a level such as "fp64", and with numbers from 8 u on, T =
+    2^e op(A) op(B) is rounded first: alpha = r 2^e, the larger component of r between
+    1 and 2. r T + beta C is then evaluated with error-free transformations and rounded,
+    for finite scalars of every size. Where T underflows, that adds at most four of the
+    smallest subnormal numbers to the error. T may overflow though the result does not:
+    for the default and levels, and on a GPU for numbers too. In a native product on a
+    GPU A B may overflow before its power of two, except for real operands and an alpha
+    below 2^-30.
     """
     if type(alpha) is not float or type(beta) is not float:
         alpha, beta = as_scalar(alpha, "alpha"), as_scalar(beta, "beta")
@@ -367,9 +385,8 @@ def _key(
     has_addend = beta != 0
     if mantissa == 0 or (mantissa == -1.0 and not has_addend):
         return None, ()
-    # Other sums with C may be rounded once: see `product_plus`.
+    # Sums with powers of two may be rounded once, see `product_plus`.
     is_power = mantissa in (1.0, -1.0) and abs(frexp(beta)[0]) == 1.0
-    rounds_once = has_addend and is_power and _may_round_once(policy[0])
     x = view_of(a, transposes[0])
     y = view_of(b, transposes[1])
     if x is None or y is None:
@@ -389,8 +406,8 @@ def _key(
         return None, ()
     if out is not None and out is not c and share_storage(c, out):
         return None, ()
-    if rounds_once:
-        # C is a term of the sums, with its factor.
+    if is_power:
+        # C may be a term of the sums, with its factor.
         kind = "once", alpha, beta
     else:
         kind = shift, is_moderate(mantissa) and is_moderate(beta)
@@ -435,44 +452,43 @@ def _product(
     reads_product = alpha != 0
     mantissa, shift = frexp(alpha)
     plans = operands.plans(request.plan)
-    may_round_once = _may_round_once(request.accuracy)
-    takes_sign = c is None or may_round_once or _is_one_sided(request, plans)
-    negates = mantissa == -1.0 and takes_sign
+    has_product = reads_product and operands.problem().multiplications > 0
+    has_entries = math.prod(operands.shapes.result) > 0
+    is_sum = c is not None or (has_product and mantissa not in (1.0, -1.0))
 
-    # "correct" and a relative error are kept where the sum is rounded once.
-    if may_round_once and not plans and (negates or mantissa == 1.0):
-        addend = _exact_addend(operands, c, beta, shift)
-        if addend is not None:
-            # Where C takes a part of its factor, that depends on its entries.
-            is_repeatable = addend.c is c
-            key = key if is_repeatable else None
-            sign = -1 if negates else 1
-            return product_plus(operands, addend, request, shift, key, sign)
-        if c is not None:
-            key = None  # another C may be rounded once
+    # An accuracy that two roundings would not keep is that of the sum.
+    accuracy = accuracy_of_sum(operands.problem(), request, plans)
+    if accuracy is not None and is_sum and has_entries:
+        if cmath.isfinite(alpha) and cmath.isfinite(beta):
+            of_sum = replace(request, accuracy=accuracy)
+            if plans:
+                # Words of alpha A are none of those that the plan splits A in.
+                operands = unprepared(operands)
+                of_sum = request_of_plan(of_sum, plans[0])
+                key = None
+            return rounded_sum(operands, c, of_sum, scalars, key)
+        if isinstance(accuracy, Relative):
+            raise PlanError(
+                f"alpha = {alpha}, beta = {beta}: a relative error is promised for "
+                "finite scalars"
+            )
+
+    negates = mantissa == -1.0 and (c is None or _is_one_sided(request, plans))
     if negates:
         operands = _with_sign(operands)
         mantissa = 1.0
         key = None
 
-    is_product = mantissa == 1.0 and c is None
-    is_relative = request.is_relative or any(
-        plan.target.relative is not None for plan in plans
-    )
-    if is_relative and reads_product and not (is_product or operands.are_empty):
-        raise PlanError(
-            f"alpha = {alpha}, beta = {beta}: a relative error is promised of A B, and "
-            "of alpha A B + beta C where both are powers of two, of either sign, that "
-            "C can be multiplied by, without plans and prepared operands"
-        )
-
     # What is rounded once more than T = 2**shift A B.
+    is_product = mantissa == 1.0 and c is None
     epilogue = PLAIN if is_product else Epilogue(mantissa, beta, c)
     is_complex = isinstance(mantissa, complex)
-    is_correct = request.accuracy == "correct"
-    on_host = operands.library.on_host
-    if is_complex or (is_correct and not on_host):
+    if is_complex:
         key = None
+    if not is_product:
+        fmt = operands.problem().fmt
+        of_product = with_room_for_rounding(request.accuracy, fmt)
+        request = replace(request, accuracy=of_product)
     values, report = product(
         operands,
         request,
@@ -482,10 +498,11 @@ def _product(
         out=out if c is None and not is_complex else None,
         key=key,
     )
-    # A finite result may be the difference of two that overflow. A default call does
-    # not wait for a GPU to find out, "correct" may.
-    may_wait = on_host or is_correct
-    if reads_product and ((is_complex and may_wait) or (c is not None and is_correct)):
+    # A finite result may be the difference of two that overflow. A call does not wait
+    # for a GPU to find out, and the level of a dtype is that of its native product.
+    is_number = isinstance(request.accuracy, Real)
+    may_overflow = is_complex or (c is not None and is_number)
+    if reads_product and may_overflow and operands.library.on_host:
         values = _without_overflow(
             cast(Array, values), operands, epilogue, request, shift
         )
@@ -527,24 +544,6 @@ def _without_overflow(
     return result
 
 
-@quiet
-def _exact_addend(
-    operands: Operands, c: Array | None, beta: complex, shift: int
-) -> Term | None:
-    """s C' with 2**shift (A B + s C') = 2**shift A B + beta C, where that can be a
-    product; else None.
-    """
-    if c is None or c.size == 0 or operands.are_prepared or operands.are_empty:
-        return None
-    mantissa, exponent = frexp(beta)
-    if mantissa not in (1.0, -1.0):
-        return None
-    addend = term_of(c, exponent - shift)
-    if addend is None:
-        return None
-    return Term(addend.c, addend.s * mantissa.real)
-
-
 def as_scalar(x: Any, name: str) -> complex:
     """alpha or beta as a Python float, or a complex with an imaginary part.
 
@@ -580,11 +579,6 @@ def _with_sign(operands: Operands) -> Operands:
     if isinstance(a, Prepared) and a.plan.scheme.negates_splits(a.plan):
         return replace(operands, b=_negated(operands.b, operands.dtype))
     return replace(operands, a=_negated(a, operands.dtype))
-
-
-def _may_round_once(accuracy: Accuracy) -> bool:
-    """Whether an accuracy is promised of the sum with beta C, where that can be."""
-    return accuracy == "correct" or isinstance(accuracy, Relative)
 
 
 def _is_one_sided(request: Request, plans: Sequence[Plan]) -> bool:

@@ -114,7 +114,7 @@ def product(
         zeros = np.zeros(stack, dtype, like=operands.arrays[0])
         values = epilogue.without_product(zeros)
         outcome = Outcome(values, 0.0, 0)
-        is_final = epilogue.c is None
+        is_final = epilogue.c is None or values.size == 0
         unused_plan = replace(plan, reason=no_product)
         report = report_on(unused_plan, outcome, engine, decision_seconds, is_final)
         log_decision(problem, report)
@@ -228,7 +228,8 @@ def report_on(
     """The report of an outcome. Where a device decides, its record is read when
     somebody looks at the report.
 
-    Where alpha and beta are applied to the product, the result is not final.
+    Where alpha and beta are applied to the product, the result is not final: the bound
+    then has room for the rounding of A B, of which that of the sum is the second.
     """
     # Functions must not hold the outcome, and with it the memory of its values.
     scheme: Choice = plan.scheme
@@ -249,13 +250,15 @@ def report_on(
             if plan.alternatives:
                 reasons.append(f"{scheme} taken")
             reasons.extend(record.notes)
+        is_correct = bound == 0.0 and is_final
         if not is_final:
             reasons.append("alpha, beta applied")
+            bound += 2.0 * plan.problem.fmt.u
         return Decision(
             scheme=scheme,
             num_products=math.ceil(num_products - 1e-9),
             bound=bound,
-            correct=bound == 0.0 and is_final,
+            correct=is_correct,
             k_block=k_block,
             native=scheme.is_native and num_products > 0,
             reason="; ".join(reasons),
@@ -454,14 +457,16 @@ def product_plus(
         left = -left
     if at_once is None:
         addend = Term(c, addend.s)
-        values, report = sum_with_product(left, right, addend, multiply)
+        values, report = sum_with_product(left, right, [addend], multiply)
         return values.reshape(shapes.result), report
 
     # Else for the rows and columns of the entries that are not certified.
     certified = cast(Array, certified)
     block, rows, cols = open_block(certified)
     part = Term(c[block], addend.s)
-    others, second = sum_with_product(left[:, rows], right[:, :, cols], part, multiply)
+    others, second = sum_with_product(
+        left[:, rows], right[:, :, cols], [part], multiply
+    )
     values[block] = np.where(certified[block], values[block], others)
     return values.reshape(shapes.result), with_others(report, second, certified, block)
 

@@ -222,33 +222,20 @@ class Exact:
         )
 
     def _error_of_sum(self, i: int, r: float, dtype: Any) -> tuple[Dyadic, np.ndarray]:
-        """Error of alpha T + beta C before the last rounding, and where T may have
-        overflowed.
+        """Error of alpha A B + beta C before the last rounding, r times the magnitudes
+        of the terms, and where T may have overflowed.
 
-        T = 2**e A B is rounded to u |T| or half a subnormal, which alpha 2**-e
-        multiplies. Four products and their sum are made with their errors in float64,
-        u = 2**-53: six additions of errors of at most 4 u M in all, M the sum of
-        magnitudes, are rounded, and a product that underflows errs by four subnormals.
-        float32 is rounded once more.
+        T = 2**e A B may be rounded to half a subnormal, which alpha 2**-e multiplies,
+        and each of four products that underflow errs by four subnormals.
         """
-        info = np.finfo(dtype)
-        u = 2.0 ** -(info.nmant + 1)
-        wide = [size.times(r) + t.size() for size, t in zip(self.sizes, self.products)]
-        first = [
-            size.times(r) + t.size().times(u)
-            for size, t in zip(self.sizes, self.products)
-        ]
-        scaled = _times(self.alpha, wide, True)
-        added = _times(self.beta, [y.size() for y in self.addends], True)
-        error = _times(self.alpha, first, True)[i] + (scaled[i] + added[i]).times(
-            32 * 2.0**-106
-        )
-        least = Dyadic.of(np.array([2 * float(info.smallest_subnormal)]))
+        products = _times(self.alpha, self.sizes, True)
+        addends = _times(self.beta, [y.size() for y in self.addends], True)
+        error = (products[i] + addends[i]).times(r)
+        least = Dyadic.of(np.array([2 * float(np.finfo(dtype).smallest_subnormal)]))
         error += least.times(max(_what_is_left(self.alpha), 1.0))
         error += Dyadic.of(np.array([32 * 2.0**-1074]))
-        if u > 2.0**-53:
-            error += self.values[i].size().times(2.0**-53)
-        return error.times(1.0 + 2.0**-20), self._may_overflow(wide, dtype)
+        wide = [size.times(r) + t.size() for size, t in zip(self.sizes, self.products)]
+        return error, self._may_overflow(wide, dtype)
 
     def _may_overflow(self, sizes: list[Dyadic], dtype: Any) -> np.ndarray:
         """Where T, of at most these sizes before it is scaled, lies near the largest

@@ -203,35 +203,17 @@ class _Checks:
     def _promise(self, way: Way, report: hg.Report) -> tuple[float, bool]:
         """The r that was asked for, and whether the result is to be rounded once."""
         scheme, accuracy = self.case.options["scheme"], self.case.options["accuracy"]
-        if (
-            accuracy == "correct"
-            or getattr(scheme, "mode", None) == "correct"
-            or accuracy == 0.0
-        ):
-            once = self.case.gemm is None or (
-                accuracy == "correct"
-                and not way.planned
-                and _are_powers(self.case.gemm, self.case.dtype)
-            )
-            return 0.0, once
+        gemm = self.case.gemm
+        if accuracy in ("correct", 0.0) or getattr(scheme, "mode", None) == "correct":
+            return 0.0, True
+        # alpha and beta are applied to a product that is rounded already.
+        rounding = 0.0 if gemm is None else float(np.finfo(self.case.dtype).eps)
         if isinstance(accuracy, float):
-            return accuracy, False
+            # A plan speaks of the product.
+            is_of_product = way.planned or way.prepared
+            return accuracy + rounding * bool(is_of_product), False
         is_level = accuracy is not None or scheme == "auto" or not scheme.explicit
+        if report.native or not is_level:
+            return math.inf, False
         k = self.case.factors()[0].shape[-1]
-        return level(
-            accuracy, self.case.dtype, k
-        ) if is_level and not report.native else math.inf, False
-
-
-def _are_powers(gemm: dict[str, Any], dtype: np.dtype) -> bool:
-    """Whether alpha and beta are powers of two with a sign, and beta / alpha is one of
-    the dtype; beta may be 0.
-    """
-    info = np.finfo(dtype)
-    scalars = [x for x in (gemm["alpha"], gemm["beta"]) if x != 0]
-    if gemm["alpha"] == 0 or any(
-        isinstance(x, complex) or abs(math.frexp(x)[0]) != 0.5 for x in scalars
-    ):
-        return False
-    apart = math.frexp(scalars[-1])[1] - math.frexp(scalars[0])[1]
-    return info.minexp - info.nmant <= apart < info.maxexp
+        return level(accuracy, self.case.dtype, k) + rounding, False

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hifigemm.numerics.epilogue import Epilogue, combine, frexp
+from hifigemm.numerics.epilogue import Epilogue, combine, frexp, signed_zeros
 
 MODERATE = st.floats(-(2.0**200), 2.0**200).filter(
     lambda x: x == 0 or abs(x) > 2.0**-200
@@ -377,3 +377,25 @@ def test_a_large_component_costs_no_entry_its_digits(parts, large):
             assert abs(exact) + allowed >= limit
         else:
             assert abs(Fraction(value) - exact) <= allowed
+
+
+@pytest.mark.parametrize("beta", [-2.0, 3.0, 1j, -0.5 - 3j])
+def test_zeros_of_a_multiple_are_those_of_all_its_terms(beta):
+    parts = np.array([0.0, -0.0, 1.5, 5e-324])
+    c = np.array([[complex(x, y) for x in parts] for y in parts])
+    components, are_zeros = signed_zeros(c, beta)
+    np.testing.assert_array_equal(
+        components, combine(c, beta, None, 0.0, -0.0).view(float)
+    )
+    for at in np.ndindex(c.shape):
+        re, im = c[at].real, c[at].imag
+        terms_re = [x for s, x in ((beta.real, re), (beta.imag, im)) if s]
+        terms_im = [x for s, x in ((beta.real, im), (beta.imag, re)) if s]
+        found = are_zeros[at[0], 2 * at[1] : 2 * at[1] + 2]
+        assert list(found) == [not any(terms_re), not any(terms_im)]
+
+
+def test_zeros_of_a_real_multiple_keep_their_sign():
+    components, are_zeros = signed_zeros(np.array([[0.0, -0.0, 5e-324]]), -0.1)
+    assert are_zeros.tolist() == [[True, True, False]]
+    assert np.signbit(components).tolist() == [[True, False, True]]

@@ -18,8 +18,10 @@ from hifigemm.numerics.rounding_formats import (
     is_representable,
     largest_finite,
     result_dtype,
+    round_pair,
     round_to_format,
 )
+from tests.exact_values import rounded_once
 
 SHORT = Format("short", 3, -2, 3)
 WIDE = Format("wide", 40, -300, 300)
@@ -237,3 +239,30 @@ def test_formats_end_where_float64_does(last: Format, beyond: Format) -> None:
             assert found == -oracle(x, last, mode)
     with pytest.raises(ValueError, match="wider than"):
         round_to_format(np.ones(1), beyond)
+
+
+@given(
+    st.integers(-(2**60), 2**60),
+    st.integers(-1, 1),
+    st.integers(30, 140),
+    st.integers(-250, 100),
+    st.sampled_from([0, -300]),
+)
+def test_a_pair_is_rounded_to_float32_as_its_exact_sum(n, side, depth, e, shift):
+    # Values at, and just beside, numbers of few bits and midpoints between them.
+    exact = Fraction(n) * Fraction(2) ** e + side * Fraction(2) ** (e - depth)
+    high = exact.numerator / exact.denominator
+    left = exact - Fraction(high)
+    low = left.numerator / left.denominator
+    pair = np.array([high * 2.0**-shift]), np.array([low * 2.0**-shift])
+    with np.errstate(all="ignore"):
+        found = round_pair(*pair, shift)
+    assert found.tolist() == [rounded_once(exact, np.float32)]
+
+
+def test_a_pair_beyond_float32_is_infinite_and_complex_pairs_have_two_parts():
+    high = np.array([[1e300 - 1j, complex(-np.inf, 2.0**-160)]])
+    low = np.zeros((1, 2), complex)
+    with np.errstate(all="ignore"):
+        found = round_pair(high, low)
+    assert found.tolist() == [[np.inf, -1.0, -np.inf, 0.0]]

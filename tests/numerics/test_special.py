@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
+from hifigemm.numerics.special import (
+    clean,
+    clean_components,
+    fill_nonfinite,
+    nonfinite_vectors,
+)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
@@ -19,6 +24,16 @@ def test_clean_replaces_whole_entries_and_copies(dtype):
     np.testing.assert_array_equal(y, expected)
     assert not np.shares_memory(x, y)
     np.testing.assert_array_equal(clean(np.array([1, 2])), [1, 2])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_clean_components_keeps_the_finite_parts_of_entries(dtype):
+    x = np.array([[1.0, np.inf, np.nan]], dtype)
+    expected = np.array([[1.0, 0.0, 0.0]], dtype)
+    if x.dtype.kind == "c":
+        x.imag[0] = [np.inf, 2.0, np.nan]
+        expected.imag[0] = [0.0, 2.0, 0.0]
+    np.testing.assert_array_equal(clean_components(x), expected, strict=True)
 
 
 def test_marked_vectors_are_those_with_non_finite_entries():

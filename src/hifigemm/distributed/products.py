@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
-from hifigemm.accuracy import Accuracy, Target
+from hifigemm.accuracy import Accuracy, Target, resolve
 from hifigemm.distributed.collectives import agree, largest, result_or_error
 from hifigemm.distributed.layout import (
     Layout,
@@ -49,6 +49,7 @@ from hifigemm.plan import Decision, Report
 from hifigemm.problem import Problem
 from hifigemm.programs import once
 from hifigemm.request import Request
+from hifigemm.scaled_sums import needs_one_rounding, with_room_for_rounding
 from hifigemm.schemes import Scheme
 
 _DTYPES = torch.float32, torch.float64, torch.complex64, torch.complex128
@@ -200,7 +201,13 @@ class _Call(NamedTuple):
 def _plans(call: _Call) -> tuple[MeshPlan, ...]:
     """The plans of all layouts that the workspace allows, the quickest first."""
     problem = call.problem
-    method, target = method_for(problem, call.accuracy, call.scheme)
+    accuracy = call.accuracy
+    if not call.scalars.is_plain:
+        target = resolve(accuracy, problem.fmt, problem.k)
+        if needs_one_rounding(target, problem.fmt):
+            accuracy = "correct"
+        accuracy = with_room_for_rounding(accuracy, problem.fmt)
+    method, target = method_for(problem, accuracy, call.scheme)
     planes = expected_planes(method, problem, target)
     product = MeshProduct(
         shape=(problem.m, problem.n, problem.k),
@@ -411,7 +418,8 @@ def multiply(
     value = _as_dtensor(result.values, plan, out, a)
     if not return_report:
         return value, None
-    return value, _report(plan, result, time.perf_counter() - start)
+    is_final = options.alpha == 1 and c is None
+    return value, _report(plan, result, time.perf_counter() - start, is_final)
 
 
 def _by_sums(
@@ -583,6 +591,7 @@ def _without_product(
         local_a.new_empty((0, n)),
         local_c,
         beta=0.0 if local_c is None else options.beta,
+        accuracy=options.accuracy,
     )
     return _LocalResult(values, replace(plan.method, waits=False), 0)
 
@@ -611,19 +620,22 @@ def _as_dtensor(
     return out
 
 
-def _report(plan: MeshPlan, result: _LocalResult, seconds: float) -> Report:
-    """The report of a product on a mesh."""
+def _report(
+    plan: MeshPlan, result: _LocalResult, seconds: float, is_final: bool
+) -> Report:
+    """The report of a product on a mesh, which is final if it is rounded no more."""
     _, engine = library_and_engine(result.values)
     method = result.method
-    is_correct = (
-        method.accuracy == "correct"
-        or getattr(method.scheme, "mode", None) == "correct"
-    )
+    scheme = method.scheme
+    rounds_once = scheme is not None and scheme.rounds_once
+    is_correct = method.accuracy == "correct" or rounds_once
     bound = math.inf
     if is_correct:
         bound = 0.0
     elif plan.method.waits or method.accuracy is not None:
         bound = plan.target.r
+    if not (is_correct or is_final):
+        bound += 2.0 * plan.problem.fmt.u
 
     num_products = result.num_products
     if method.is_fixed:

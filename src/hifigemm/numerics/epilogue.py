@@ -196,6 +196,21 @@ def combine(
         return result.reshape(t.shape)
 
 
+def signed_zeros(c: Array, beta: complex) -> tuple[Array, Array]:
+    """Real components of beta c, and True for those all of whose terms are zeros."""
+    sums = combine(c, beta, None, 0.0, zero=-0.0)
+    components = sums.view(sums.real.dtype)
+    re_is_zero = c.real == 0
+    if c.dtype.kind != "c":
+        return components, re_is_zero
+    im_is_zero = c.imag == 0
+    skips_re, skips_im = beta.real == 0, beta.imag == 0
+    are_zeros = np.empty(components.shape, bool, like=components)
+    are_zeros[..., 0::2] = (re_is_zero | skips_re) & (im_is_zero | skips_im)
+    are_zeros[..., 1::2] = (im_is_zero | skips_re) & (re_is_zero | skips_im)
+    return components, are_zeros
+
+
 def _complex_sum(pairs: list[tuple[complex, Array]], zero: float) -> Array:
     """Sum of s z over complex scalars and matrices (s, z), in float64, re and im of an
     entry side by side along the last axis.

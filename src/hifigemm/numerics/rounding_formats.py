@@ -111,3 +111,21 @@ def _round_chunk(x: Array, fmt: Format, to_integer: Callable[[Array], Array]) ->
 def is_representable(x: Array, fmt: Format) -> bool:
     """True if every entry is a value of `fmt`, as Inf and NaN are of every format."""
     return bool(np.all((round_to_format(x, fmt, "zero") == x) | np.isnan(x)))
+
+
+def round_pair(high: Array, low: Array, shift: int = 0) -> Array:
+    """2**shift (high + low) of float64 rounded once to float32.
+
+    Real components, re and im side by side for complex pairs. high is the float64
+    nearest to the sum. The sum is rounded to odd first: a high that is even, and not the
+    sum itself, goes to the neighbour on the side of low. 53 bits then tell the rounding
+    to 24 (Boldo, Melquiond, doi:10.1109/TC.2007.70819).
+    """
+    head = np.ascontiguousarray(high, like=high).view(np.float64)
+    tail = np.ascontiguousarray(low, like=low).view(np.float64)
+    is_even = (head.view(np.int64) & 1) == 0
+    is_between = is_even & (tail != 0) & np.isfinite(head)
+    neighbour = np.nextafter(head, np.where(tail > 0, np.inf, -np.inf))
+    odd = np.where(is_between, neighbour, head)
+    # What is subnormal in float64 after the shift is zero in float32.
+    return (odd * 2.0**shift).astype(np.float32)

@@ -31,6 +31,12 @@ def clean(x: Array) -> Array:
     return np.where(np.isfinite(x), x, x.dtype.type(0))
 
 
+def clean_components(x: Array) -> Array:
+    """Copy of x with zeros in the place of real components that are not finite."""
+    components = np.ascontiguousarray(x, like=x).view(x.real.dtype)
+    return clean(components).view(x.dtype)
+
+
 def _signs(x: Array) -> Array:
     """S(x): the signs of finite entries and the other entries themselves."""
     return np.where(np.isfinite(x), np.sign(x), x)

@@ -125,6 +125,11 @@ class Ozaki1(Scheme):
         return self.mode in ("dp", "sp")
 
     @property
+    def rounds_once(self) -> bool:
+        """True for the mode "correct"."""
+        return self.mode == "correct"
+
+    @property
     def count(self) -> int:
         """num_slices, once a plan has filled it in."""
         if self.num_slices is None:

@@ -89,6 +89,11 @@ class Scheme:
         """True if a count was forced: then only a stated accuracy is promised."""
         return False
 
+    @property
+    def rounds_once(self) -> bool:
+        """True if results are rounded correctly whatever accuracy is asked for."""
+        return False
+
     def check_keeps(self, problem: Problem, target: Target) -> None:
         """Raise AccuracyError if the scheme keeps the target for no operands."""
 

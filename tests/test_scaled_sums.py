@@ -1,0 +1,214 @@
+"""alpha A B + beta C rounded once for any scalars, against fractions."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import hifigemm as hg
+from hifigemm.numerics.epilogue import combine
+from tests.exact_values import rounded_sum
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+FAMILIES = ("normal", "integers", "subnormal", "tiny", "huge", "half", "full", "coarse")
+FACTORS = (3.0, 0.1, -0.7, 5e-324, 1.7e308, -(2.0**-700) / 3, 2.0**900, -1.0)
+
+
+def entries(rng, family, shape, dtype):
+    """A matrix of a family; complex ones have both components of it."""
+    if np.dtype(dtype).kind == "c":
+        real = np.empty(0, dtype).real.dtype
+        parts = [entries(rng, family, shape, real) for _ in range(2)]
+        return (parts[0] + 1j * parts[1]).astype(dtype)
+    info = np.finfo(dtype)
+    least = info.minexp - info.nmant
+    ranges = {
+        "subnormal": (least, info.minexp),
+        "tiny": (least, info.minexp + 60),
+        "huge": (info.maxexp - 5, info.maxexp),
+        "half": (info.minexp // 2 - 3, info.minexp // 2 + 3),
+        "full": (least, info.maxexp),
+    }
+    if family == "normal":
+        x = rng.standard_normal(shape)
+    elif family == "integers":
+        x = rng.integers(-9, 10, shape)
+    elif family == "coarse":
+        x = np.rint(16 * rng.standard_normal(shape)) / 16
+    else:
+        mantissas = (rng.choice([-1, 1], shape) * (1 + rng.random(shape))).astype(dtype)
+        with np.errstate(all="ignore"):
+            x = np.ldexp(mantissas, rng.integers(*ranges[family], shape))
+    return np.asarray(x, dtype)
+
+
+def scalar(rng, dtype):
+    """A factor, or a number of any magnitude; complex for half of complex dtypes."""
+    x = float(rng.choice(FACTORS))
+    if rng.random() < 0.4:
+        x = math.ldexp(1 + rng.random(), int(rng.integers(-1074, 1023)))
+    if np.dtype(dtype).kind == "c" and rng.random() < 0.5:
+        return complex(x, float(rng.choice(FACTORS)))
+    return x
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums_are_rounded_once_for_all_scalars(assert_same_bits, dtype, family):
+    rng = np.random.default_rng([3, DTYPES.index(dtype), FAMILIES.index(family)])
+    for _ in range(12):
+        m, k, n = rng.integers(1, 4, 3)
+        others = rng.choice(FAMILIES, 2)
+        a = entries(rng, family, (m, k), dtype)
+        b = entries(rng, others[0], (k, n), dtype)
+        c = entries(rng, others[1], (m, n), dtype)
+        alpha, beta = scalar(rng, dtype), scalar(rng, dtype)
+        # A C that cancels most of the product, any other one, and none.
+        with np.errstate(all="ignore"):
+            near = (-rounded_sum(a, b, None, alpha, 0.0) / beta).astype(dtype)
+        near = np.where(np.isfinite(near), near, c).astype(dtype)
+        for addend, factor in ((near, beta), (c, beta), (None, 0.0)):
+            options = {"alpha": alpha, "beta": factor, "accuracy": "correct"}
+            found, report = hg.gemm(a, b, addend, return_report=True, **options)
+            assert report.correct
+            assert report.bound == 0.0
+            assert_same_bits(found, rounded_sum(a, b, addend, alpha, factor))
+
+
+@pytest.mark.parametrize("scheme", ["ozaki1", "ozaki2", hg.Ozaki1(mode="correct")])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_named_schemes_round_sums_once(assert_same_bits, dtype, scheme):
+    rng = np.random.default_rng(4)
+    a, b, c = (
+        entries(rng, "normal", shape, dtype) for shape in ((3, 5), (5, 70), (3, 70))
+    )
+    accuracy = "correct" if isinstance(scheme, str) else None
+    for alpha, beta in ((3.0, 1 / 3), (-1.0, 0.1), (0.3, 1.0)):
+        options = {"alpha": alpha, "beta": beta, "accuracy": accuracy}
+        found = hg.gemm(a, b, c, scheme=scheme, **options)
+        assert_same_bits(found, rounded_sum(a, b, c, alpha, beta))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_plans_and_prepared_operands_keep_their_word_for_sums(assert_same_bits, dtype):
+    rng = np.random.default_rng(5)
+    a, b, c = (
+        entries(rng, "normal", shape, dtype) for shape in ((3, 5), (5, 4), (3, 4))
+    )
+    plan = hg.make_plan(a, b, accuracy="correct")
+    want = rounded_sum(a, b, c, 3.0, 0.1)
+    left, right = hg.prepare(a, "left", plan=plan), hg.prepare(b, "right", plan=plan)
+    for x, y in ((a, b), (left, b), (a, right), (left, right)):
+        used = plan if x is a and y is b else None
+        found, report = hg.gemm(
+            x, y, c, alpha=3.0, beta=0.1, plan=used, return_report=True
+        )
+        assert report.correct
+        assert_same_bits(found, want)
+
+
+@pytest.mark.parametrize("r", [1e-3, 1e-12, 2e-16])
+def test_a_relative_error_is_kept_for_all_scalars(r):
+    rng = np.random.default_rng(6)
+    a, b = rng.standard_normal((4, 9)), rng.standard_normal((9, 3))
+    for alpha, beta in ((3.0, 0.1), (0.1, -1.0), (5e-324, 3.0), (-1.0, 1 / 3)):
+        c = -rounded_sum(a, b, None, alpha, 0.0) / beta
+        found, report = hg.gemm(
+            a,
+            b,
+            c,
+            alpha=alpha,
+            beta=beta,
+            accuracy=hg.Relative(r),
+            return_report=True,
+        )
+        exact = rounded_sum(a, b, c, alpha, beta)
+        assert (abs(found - exact) <= (r + 2.0**-52) * abs(exact)).all()
+        assert report.correct or report.relative == r
+
+
+@pytest.mark.parametrize("alpha", [np.inf, -np.inf, np.nan])
+def test_a_relative_error_of_infinite_scalars_is_refused(alpha):
+    x = np.ones((2, 2))
+    with pytest.raises(hg.PlanError, match="finite scalars"):
+        hg.gemm(x, x, x, alpha=alpha, beta=1.0, accuracy=hg.Relative(1e-12))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("beta", [3.0, -0.1, 1j, 0.1 - 3j])
+def test_beta_c_alone_is_rounded_once_and_keeps_the_signs_of_zeros(
+    assert_same_bits, dtype, beta
+):
+    if isinstance(beta, complex) and np.dtype(dtype).kind != "c":
+        return
+    rng = np.random.default_rng(7)
+    c = entries(rng, "normal", (3, 5), dtype)
+    c[0] = 0.0
+    c[1] = -c[0]
+    operands = np.full((3, 2), np.nan, dtype), np.ones((2, 5), dtype)
+    empty = np.ones((3, 0), dtype), np.ones((0, 5), dtype)
+    want = rounded_sum(*empty, c, 0.0, beta)
+    want[:2] = combine(c[:2], beta, None, 0.0, zero=-0.0)
+    for alpha, (a, b) in ((0.0, operands), (3.0, empty)):
+        found = hg.gemm(a, b, c, alpha=alpha, beta=beta, accuracy="correct")
+        assert_same_bits(found, want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_infinities_and_nans_leave_other_entries_rounded_once(assert_same_bits, dtype):
+    rng = np.random.default_rng(8)
+    a, b, c = (
+        entries(rng, "normal", shape, dtype) for shape in ((4, 5), (5, 4), (4, 4))
+    )
+    want = rounded_sum(a, b, c, 3.0, 0.1)
+    a[0, 1] = np.inf
+    b[2, 3] = np.nan
+    c.real[2, 1] = -np.inf
+    found = hg.gemm(a, b, c, alpha=3.0, beta=0.1, accuracy="correct")
+    assert not np.isfinite(found[0]).any()
+    assert np.isnan(found[:, 3]).all()
+    assert found[2, 1].real == -np.inf
+    assert found[2, 1].imag == want[2, 1].imag
+    untouched = np.ones((4, 4), bool)
+    untouched[0] = untouched[:, 3] = untouched[2, 1] = False
+    assert_same_bits(found[untouched], want[untouched])
+
+
+def test_stacks_vectors_and_transposes_are_rounded_once(assert_same_bits):
+    rng = np.random.default_rng(9)
+    a, b = rng.standard_normal((3, 4, 5)), rng.standard_normal((5, 6))
+    c = rng.standard_normal((4, 6))
+    options = {"alpha": 0.1, "beta": 3.0, "accuracy": "correct"}
+    found = hg.gemm(a, b, c, **options)
+    for z in range(3):
+        want = rounded_sum(a[z], b, c, 0.1, 3.0)
+        assert_same_bits(found[z], want)
+        assert_same_bits(hg.gemm(a[z], b[:, 1], c[:, 1], **options), want[:, 1])
+        turned = hg.gemm(a[z].T, b.T, c, trans_a="T", trans_b="T", **options)
+        assert_same_bits(turned, want)
+        out = np.empty((4, 6))
+        assert hg.gemm(a[z], b, c, out=out, **options) is out
+        assert_same_bits(out, want)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums_have_the_bits_of_the_cpu_on_a_gpu(assert_same_bits, torch, dtype, family):
+    rng = np.random.default_rng([10, DTYPES.index(dtype), FAMILIES.index(family)])
+    for _ in range(6):
+        m, k, n = rng.integers(1, 40, 3)
+        a = entries(rng, family, (m, k), dtype)
+        b = entries(rng, "normal", (k, n), dtype)
+        c = entries(rng, str(rng.choice(FAMILIES)), (m, n), dtype)
+        alpha, beta = scalar(rng, dtype), scalar(rng, dtype)
+        for addend, factor in ((c, beta), (None, 0.0)):
+            options = {"alpha": alpha, "beta": factor, "accuracy": "correct"}
+            want = hg.gemm(a, b, addend, **options)
+            on_device = None if addend is None else torch.from_numpy(addend).cuda()
+            x, y = torch.from_numpy(a).cuda(), torch.from_numpy(b).cuda()
+            found, report = hg.gemm(x, y, on_device, return_report=True, **options)
+            assert report.correct
+            assert_same_bits(found.cpu().numpy(), want)
