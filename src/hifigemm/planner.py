@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, Accuracy, resolve
 from hifigemm.engine import Engine
@@ -252,15 +253,19 @@ def check_strict(plan: Plan, taken: Scheme | None = None) -> None:
     """
     if not is_strict():
         return
-    scheme = plan.scheme if taken is None else taken
+    scheme: Any = plan.scheme if taken is None else taken
     if not scheme.is_native or plan.asked == scheme:
         return
     # Without certified entries nobody sees what over- and underflows in a library.
     unseen = Verification.A_PRIORI, Verification.ON_DEVICE
     if plan.bound > plan.target.r or plan.verification in unseen:
+        bound = scheme.bound(plan.problem)
+        fault = f"errs by up to {bound:.3g} |A||B|"
+        if bound <= plan.target.r:
+            fault = "may over- or underflow, and nothing looks"
         raise AccuracyError(
-            f"strict mode: {plan.problem} for {plan.target} would fall back to {scheme} ({plan.reason}); "
-            'scheme="native" allows it, accuracy="correct" does without it'
+            f"strict mode: the native product of {plan.problem} {fault}; asked: {plan.target}. "
+            'Pass scheme="native" to allow it, or accuracy="correct"'
         )
 
 

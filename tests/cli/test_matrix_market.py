@@ -101,7 +101,7 @@ MALFORMED = {
     f"{BANNER} coordinate real general\n1 1 2\n1 1 1\n1 1 one\n": "convert 'one'",
     f"{BANNER} array integer general\n2 1\n1\n99999999999999999999\n": "row 2, column 1 holds the integer 9999999",
     f"{BANNER} array integer general\n2 1\n-1\n9223372036854775808\n": "row 2, column 1 holds the integer 9223372",
-    f"{BANNER} coordinate integer general\n1 1 2\n1 1 -9223372036854775808\n1 1 -1\n": "the integer -9223372036854775809",
+    f"{BANNER} coordinate integer general\n1 1 2\n1 1 -9223372036854775808\n1 1 -1\n": "integer -9223372036854775809",
     f"{BANNER} coordinate real general\n1 1 2\n1 1 1e99999\n1 1 3\n": "more than 10000 digits",
     f"{BANNER} coordinate real general\n2 2 1\n0 1 1\n": "beyond 2 rows and 2 columns",
     f"{BANNER} coordinate real general\n2 2 1\n1 3 1\n": "beyond 2 rows and 2 columns",

@@ -89,6 +89,16 @@ class Scheme:
         """True if a count was forced: then only a stated accuracy is promised."""
         return False
 
+    def describe_products(self, num_products: int, name: str = "") -> str:
+        """What is multiplied, as a line of a plan or report says it; `name` is that of
+        the product.
+        """
+        return f"{num_products} x {name}" if name else str(num_products)
+
+    def describe_verification(self, plan: Plan) -> str:
+        """How it is known that a plan keeps its bound, as its line says it."""
+        return plan.verification.value
+
     def check_keeps(self, problem: Problem, target: Target) -> None:
         """Raise AccuracyError if the scheme keeps the target for no operands."""
 
