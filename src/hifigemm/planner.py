@@ -260,12 +260,16 @@ def check_strict(plan: Plan, taken: Scheme | None = None) -> None:
     unseen = Verification.A_PRIORI, Verification.ON_DEVICE
     if plan.bound > plan.target.r or plan.verification in unseen:
         bound = scheme.bound(plan.problem)
-        fault = f"errs by up to {bound:.3g} |A||B|"
+        fault = f"at worst {plan.problem.terms} u = {bound:.3g} |A||B|"
         if bound <= plan.target.r:
-            fault = "may over- or underflow, and nothing looks"
+            fault = "whose over- and underflow nothing would notice"
+        # Times of other schemes are worth their words; that there is none is not.
+        other_schemes = plan.reason.rpartition("; ")[2]
+        if " ms" in other_schemes:
+            fault += f" ({other_schemes})"
         raise AccuracyError(
-            f"strict mode: the native product of {plan.problem} {fault}; asked: {plan.target}. "
-            'Pass scheme="native" to allow it, or accuracy="correct"'
+            f"strict mode: {plan.problem} for {plan.target} would fall back to {scheme}, {fault}; "
+            'scheme="native" allows it, accuracy="correct" does without it'
         )
 
 
