@@ -141,3 +141,58 @@ def test_splits_are_cut_by_matrices_and_vectors(side, width, k_major):
     ):
         np.testing.assert_array_equal(found, x[:, at] if rows else x[:, :, at])
     assert (part.side, part.vectors, part.count, part.k_major) == (side, 2, 6, k_major)
+
+
+def line(shown, name):
+    """The text of one line of a plan or a report."""
+    (text,) = (x for x in str(shown).splitlines() if x.startswith(f"  {name} "))
+    return text.split(maxsplit=1)[1]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
+@pytest.mark.parametrize("accuracy", [None, 1e-5])
+def test_the_lines_of_a_native_product_are_true(dtype, accuracy):
+    a = np.random.default_rng(0).standard_normal((30, 40)).astype(dtype)
+    plan = hg.make_plan(a, a.T, accuracy=accuracy, scheme="native")
+    assert line(plan, "verified") == (
+        "the bound holds without a look at the result; entries that may over- or underflow are made again"
+    )
+    report = hg.matmul(a, a.T, plan=plan, return_report=True)[1]
+    assert line(report, "products") == line(plan, "products") == "1, the library's own"
+    assert "escalated" not in report.reason
+
+    # Entries that may have underflowed are made again.
+    a[0] *= 2.0 ** (np.finfo(dtype).minexp * 3 // 4)
+    report = hg.matmul(a, a.T, plan=plan, return_report=True)[1]
+    assert line(report, "products") == str(report.num_products) != "1"
+    assert "escalated" in report.reason
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sums_in_one_pass_are_not_counted_as_products(dtype):
+    a = np.random.default_rng(0).standard_normal((30, 40)).astype(dtype)
+    report = hg.matmul(a, a.T, accuracy="correct", return_report=True)[1]
+    plan = hg.make_plan(a, a.T, accuracy="correct")
+    is_compiled = report.num_products == 1
+    assert is_compiled == ("compiled" in report.reason)
+    one_pass = "none: terms are added in words, in one pass"
+    assert (line(report, "products") == one_pass) == is_compiled
+    assert (line(plan, "products") == one_pass) == is_compiled
+    assert ("certified" in line(plan, "verified")) == (not is_compiled)
+
+
+@pytest.mark.parametrize("scheme", ["auto", "ozaki1", "ozaki2", "double-double"])
+@pytest.mark.parametrize("r", [1e-15, 1e-9, 1e-3])
+def test_a_report_names_one_bound_of_a_correct_result(scheme, r):
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((2, 20, 20))
+    report = hg.matmul(
+        a, b, accuracy=hg.Relative(r), scheme=scheme, return_report=True
+    )[1]
+    text = line(report, "bound")
+    if report.correct:
+        assert text == f"correctly rounded (asked: {r:g} |AB|)"
+    else:
+        assert text.startswith(f"{report.relative:.3g} |AB|, and ")
+    correct = hg.matmul(a, b, accuracy="correct", scheme=scheme, return_report=True)[1]
+    assert line(correct, "bound") == "0 |A||B|, correctly rounded"

@@ -149,8 +149,12 @@ def test_strict_mode_refuses_native_products_that_exceed_the_target(accuracy, re
         if not refused:
             check_strict(chosen)
             return
-        with pytest.raises(hg.AccuracyError, match="would fall back to Native"):
+        with pytest.raises(hg.AccuracyError) as caught:
             check_strict(chosen)
+    text = str(caught.value)
+    assert f" u = {chosen.bound:.3g} |A||B|; " in text
+    assert f"for {chosen.target} would fall back to Native(product=None)" in text
+    assert len(text.split()) < 45
 
 
 class CutProgram:
@@ -384,7 +388,11 @@ def test_blocks_cover_the_result_in_order():
 
 def test_plans_print_how_their_bound_is_verified():
     for plan, text in (
-        (made(), "entries are certified"),
+        (
+            made(),
+            "the bound holds without a look at the result; entries that may over-",
+        ),
+        (made(1e-20, hg.Ozaki2()), "entries are certified"),
         (made(None, hg.Ozaki1(num_slices=3)), "nothing is promised"),
         (made(None, "auto", ProgramEngine()), "the device chooses"),
         (

@@ -149,6 +149,9 @@ class Choice(Protocol):
     def is_native(self) -> bool:
         """True if the engine's library makes the product by itself."""
 
+    def describe_products(self, num_products: int, name: str = "") -> str:
+        """What is multiplied, as a line of a plan or report says it."""
+
 
 @dataclass(frozen=True, repr=False)
 class Plan(Shown):
@@ -287,7 +290,8 @@ class Plan(Shown):
         return f"{self.problem}, {self.target}, {schemes} on {self.engine}"
 
     def _lines(self) -> list[tuple[str, str]]:
-        product = "native" if self.product is None else self.product.name
+        product = "" if self.product is None else self.product.name
+        products = self.scheme.describe_products(self.num_products, product)
         bound = self.target.r if self.bound == 0 else self.bound
         accuracy = str(replace(self.target, r=bound))
         if bound > self.target.r:
@@ -302,9 +306,9 @@ class Plan(Shown):
         return [
             ("problem", f"{self.problem}, and others of this k and dtype"),
             ("accuracy", accuracy),
-            ("verified", self.verification.value),
+            ("verified", self.scheme.describe_verification(self)),
             ("scheme", ", else ".join(map(str, (self.scheme, *self.alternatives)))),
-            ("products", f"{self.num_products} x {product}{strassen}"),
+            ("products", products + strassen),
             ("engine", self.engine),
             ("k_block", k_block),
             ("blocks", " x ".join(map(str, self.block_shape))),
@@ -543,16 +547,21 @@ class Report(Shown):
 
     def _bound_text(self) -> str:
         bound = f"{self.bound:.3g} |A||B|"
-        if self.correct:
+        if self.correct and self.relative is not None:
+            bound = f"correctly rounded (asked: {self.relative:.3g} |AB|)"
+        elif self.correct:
             bound += ", correctly rounded"
-        if self.relative is not None:
+        elif self.relative is not None:
             bound = f"{self.relative:.3g} |AB|, and {bound}"
         return bound
 
     def _lines(self) -> list[tuple[str, str]]:
+        products = str(self.num_products)
+        if self.scheme is not None:
+            products = self.scheme.describe_products(self.num_products)
         return [
             ("scheme", str(self.scheme)),
-            ("products", str(self.num_products)),
+            ("products", products),
             ("engine", f"{self.engine} on {self.device}"),
             ("bound", self._bound_text()),
             ("native", "yes" if self.native else "no"),

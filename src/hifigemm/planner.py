@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, Accuracy, resolve
 from hifigemm.engine import Engine
@@ -252,14 +253,22 @@ def check_strict(plan: Plan, taken: Scheme | None = None) -> None:
     """
     if not is_strict():
         return
-    scheme = plan.scheme if taken is None else taken
+    scheme: Any = plan.scheme if taken is None else taken
     if not scheme.is_native or plan.asked == scheme:
         return
     # Without certified entries nobody sees what over- and underflows in a library.
     unseen = Verification.A_PRIORI, Verification.ON_DEVICE
     if plan.bound > plan.target.r or plan.verification in unseen:
+        bound = scheme.bound(plan.problem)
+        fault = f"at worst {plan.problem.terms} u = {bound:.3g} |A||B|"
+        if bound <= plan.target.r:
+            fault = "whose over- and underflow nothing would notice"
+        # Times of other schemes are worth their words; that there is none is not.
+        other_schemes = plan.reason.rpartition("; ")[2]
+        if " ms" in other_schemes:
+            fault += f" ({other_schemes})"
         raise AccuracyError(
-            f"strict mode: {plan.problem} for {plan.target} would fall back to {scheme} ({plan.reason}); "
+            f"strict mode: {plan.problem} for {plan.target} would fall back to {scheme}, {fault}; "
             'scheme="native" allows it, accuracy="correct" does without it'
         )
 

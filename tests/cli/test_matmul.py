@@ -315,6 +315,13 @@ def test_a_plan_needs_a_shape_alone(dtype, capsys):
         ("plan a.npy", "expected two files, or --shape M,N,K"),
         ("plan a.npy b.npy --shape 2,2,2", "expected two files, or --shape M,N,K"),
         ("plan --shape 2,2", "'2,2': expected three sizes M,N,K"),
+        (
+            "plan --shape 2x2",
+            "'2x2': expected three sizes M,N,K such as 1000,1000,1000",
+        ),
+        ("plan --shape 9", "'9': expected three sizes M,N,K"),
+        ("plan --shape 2,2,2,2", "'2,2,2,2': expected three sizes M,N,K"),
+        ("plan --shape 2,x,2", "'x' is not an integer from 1 to"),
         ("plan a.npy b.npy --dtype float32", "--dtype goes with --shape"),
     ],
 )

@@ -5,9 +5,12 @@ a ValueError.
 from __future__ import annotations
 
 import io
+import math
 import os
+import re
 import subprocess
 import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -48,6 +51,13 @@ WELL_FORMED = {
 }
 
 
+DTYPES = {
+    "complex": np.complex128,
+    "integer": np.int64,
+    "unsigned-integer": np.int64,
+}
+
+
 @pytest.mark.parametrize(
     "end", ["", "\n", " ", "\t", "\r", "\r\n", "\n\n", " \n \n", "\n% the end", "\v"]
 )
@@ -56,9 +66,8 @@ def test_well_formed_files_are_read_whatever_ends_them(text, end):
     expected = np.array(WELL_FORMED[text])
     for line_end in ("\n", "\r\n"):
         matrix = read((f"{BANNER} {text.rstrip()}".replace("\n", line_end)) + end)
-        assert matrix.dtype == (
-            np.complex128 if expected.dtype.kind == "c" else np.float64
-        )
+        field = text.split()[1].lower()
+        assert matrix.dtype == DTYPES.get(field, np.float64)
         np.testing.assert_array_equal(matrix, expected)
 
 
@@ -85,9 +94,15 @@ MALFORMED = {
     f"{BANNER} array real general\n1 1\n1\0\n": "could not convert",
     f"{BANNER} array real general\n1 1\n1 2\n": "columns",
     f"{BANNER} array integer general\n1 1\n1.5\n": "integer|convert",
-    f"{BANNER} array integer general\n1 1\n9007199254740993\n": "cannot hold",
-    f"{BANNER} array unsigned-integer general\n1 1\n18446744073709551615\n": "cannot hold",
-    f"{BANNER} array integer general\n1 1\n99999999999999999999\n": "convert",
+    f"{BANNER} array integer general\n1 1\n1_0\n": "underscore",
+    f"{BANNER} array real general\n1 1\n1_0\n": "underscore",
+    f"{BANNER} array real general\n1 1\n1.5D\n": "convert '1.5D'",
+    f"{BANNER} array real general\n1 1\n1.5F3\n": "convert '1.5F3'",
+    f"{BANNER} coordinate real general\n1 1 2\n1 1 1\n1 1 one\n": "convert 'one'",
+    f"{BANNER} array integer general\n2 1\n1\n99999999999999999999\n": "row 2, column 1 holds the integer 9999999",
+    f"{BANNER} array integer general\n2 1\n-1\n9223372036854775808\n": "row 2, column 1 holds the integer 9223372",
+    f"{BANNER} coordinate integer general\n1 1 2\n1 1 -9223372036854775808\n1 1 -1\n": "integer -9223372036854775809",
+    f"{BANNER} coordinate real general\n1 1 2\n1 1 1e99999\n1 1 3\n": "more than 10000 digits",
     f"{BANNER} coordinate real general\n2 2 1\n0 1 1\n": "beyond 2 rows and 2 columns",
     f"{BANNER} coordinate real general\n2 2 1\n1 3 1\n": "beyond 2 rows and 2 columns",
     f"{BANNER} coordinate real general\n0 0 1\n1 1 1\n": "beyond 0 rows",
@@ -101,6 +116,175 @@ MALFORMED = {
 def test_malformed_files_are_value_errors(text):
     with pytest.raises(ValueError, match=MALFORMED[text]):
         read(text)
+
+
+DECIMALS = st.builds(
+    lambda sign, digits, point, exponent, style: style(
+        f"{sign}{digits[:point]}.{digits[point:]}", exponent
+    ),
+    st.sampled_from(["", "-", "+"]),
+    st.text("0123456789", min_size=1, max_size=40),
+    st.integers(0, 40),
+    st.sampled_from([0, 1, -1, 15, 16, 17, -20, 290, -300, -324, -340])
+    | st.integers(-30, 30),
+    st.sampled_from(
+        [
+            lambda mantissa, exponent: f"{mantissa}e{exponent}",
+            lambda mantissa, exponent: f"{mantissa}E{exponent:+04}",
+            lambda mantissa, exponent: f"{mantissa}D{exponent:+03}",
+            lambda mantissa, exponent: f"{mantissa}d{exponent}",
+            lambda mantissa, exponent: f"{mantissa}{exponent:+04}",
+        ]
+    ),
+)
+"""Decimal numbers of up to 40 digits as Python, C and Fortran write them."""
+
+
+def exact(text):
+    """The fraction that a decimal number is."""
+    mantissa, _, exponent = re.fullmatch(
+        r"([-+0-9.]*?[0-9.])([EeDd]?)([-+]?[0-9]+)?", text
+    ).groups()
+    return Fraction(mantissa) * Fraction(10) ** int(exponent or 0)
+
+
+def rounded(x):
+    """The float64 number nearest to a fraction."""
+    try:
+        return x.numerator / x.denominator
+    except OverflowError:
+        return math.copysign(math.inf, x)
+
+
+@given(st.lists(DECIMALS, min_size=1, max_size=6))
+def test_decimal_numbers_are_rounded_once(texts):
+    matrix = read(f"{BANNER} array real general\n{len(texts)} 1\n" + "\n".join(texts))
+    assert matrix.ravel().tolist() == [rounded(exact(text)) for text in texts]
+
+
+PLACES = st.tuples(st.integers(1, 3), st.integers(1, 3))
+MIRRORED = {
+    "general": None,
+    "symmetric": (1, 1),
+    "skew-symmetric": (-1, -1),
+    "hermitian": (1, -1),
+}
+"""Factors of the real and the imaginary part of the entry across the diagonal."""
+
+
+@given(
+    st.lists(st.tuples(PLACES, DECIMALS, DECIMALS, st.booleans()), max_size=12),
+    st.sampled_from(["real", "complex"]),
+    st.sampled_from(sorted(MIRRORED)),
+)
+def test_entries_of_one_place_are_added_exactly_and_rounded_once(
+    entries, field, symmetry
+):
+    lines = []
+    sums = {
+        (i, j): [Fraction(0), Fraction(0)] for i in range(1, 4) for j in range(1, 4)
+    }
+    for (i, j), *parts, is_cancelled in entries:
+        # Some numbers come once more with the other sign, so that sums cancel.
+        for sign in (1, -1) if is_cancelled else (1,):
+            words = [part if sign == 1 else with_other_sign(part) for part in parts]
+            numbers = [exact(word) for word in words]
+            lines.append(f"{i} {j} {' '.join(words[: 1 + (field == 'complex')])}\n")
+            images = [((i, j), (1, 1)), ((j, i), MIRRORED[symmetry])]
+            for place, factors in images if i != j and images[1][1] else images[:1]:
+                for part in range(2):
+                    sums[place][part] += factors[part] * numbers[part]
+    head = f"{BANNER} coordinate {field} {symmetry}\n3 3 {len(lines)}\n"
+    matrix = read(head + "".join(lines))
+    for (i, j), (real, imag) in sums.items():
+        assert matrix[i - 1, j - 1].real == rounded(real)
+        assert field == "real" or matrix[i - 1, j - 1].imag == rounded(imag)
+
+
+def with_other_sign(text):
+    return text[1:] if text.startswith("-") else "-" + text.removeprefix("+")
+
+
+@given(st.permutations(["1e16", "1", "-1e16", "2.5e-20", "-2.5E-20"]))
+def test_sums_do_not_depend_on_the_order_of_their_entries(texts):
+    lines = "".join(f"1 1 {text}\n" for text in texts)
+    assert read(f"{BANNER} coordinate real general\n1 1 5\n{lines}") == 1
+
+
+INTEGERS = st.builds(
+    lambda power, offset, sign: sign * (2**power + offset),
+    st.sampled_from([0, 31, 52, 53, 54, 62, 63, 64]),
+    st.integers(-3, 3),
+    st.sampled_from([1, -1]),
+)
+
+
+@given(
+    st.lists(st.tuples(PLACES, INTEGERS), min_size=1, max_size=8),
+    st.sampled_from(["general", "symmetric", "skew-symmetric"]),
+    st.sampled_from(["integer", "unsigned-integer"]),
+)
+def test_integers_are_kept_or_the_first_one_beyond_64_bits_is_named(
+    entries, symmetry, field
+):
+    sums = {}
+    for (i, j), value in entries:
+        sums[i, j] = sums.get((i, j), 0) + value
+        if i != j and symmetry != "general":
+            image = value if symmetry == "symmetric" else -value
+            sums[j, i] = sums.get((j, i), 0) + image
+    lines = "".join(f"{i} {j} {value}\n" for (i, j), value in entries)
+    text = f"{BANNER} coordinate {field} {symmetry}\n3 3 {len(entries)}\n{lines}"
+    values = sums.values()
+    if min(values) >= -(2**63) and max(values) < 2**63:
+        dtype = np.int64
+    elif min(values) >= 0 and max(values) < 2**64:
+        dtype = np.uint64
+    else:
+        with pytest.raises(ValueError, match=r"row \d, column \d holds the integer"):
+            read(text)
+        return
+    matrix = read(text)
+    assert matrix.dtype == dtype
+    expected = [[sums.get((i, j), 0) for j in range(1, 4)] for i in range(1, 4)]
+    assert matrix.tolist() == expected
+
+
+@given(
+    st.sampled_from(["int8", "int64", "uint64", "bool"]),
+    st.integers(0, 2**64 - 1),
+)
+def test_integers_that_are_written_are_read_as_they_are(dtype, bits):
+    x = np.array([[bits]], np.uint64).astype(dtype)
+    file = io.BytesIO()
+    write_matrix(file, x)
+    assert (
+        read(file.getvalue()).tolist()
+        == x.astype(int if dtype != "uint64" else dtype).tolist()
+    )
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (("inf", "1"), "inf"),
+        (("inf", "-inf"), "nan"),
+        (("nan", "1"), "nan"),
+        (("1", "-Infinity"), "-inf"),
+        (("1e400", "-1e400"), "0.0"),
+        (("1e400", "3"), "inf"),
+        (("-1e-400", "-1e-400"), "-0.0"),
+        (("1e-400", "-1e-400"), "0.0"),
+        (("-0.0", "-0.0"), "0.0"),
+        (("-0.0",), "-0.0"),
+        (("0.1", "0.2"), "0.3"),
+        (("9007199254740993", "1e-300"), "9007199254740994.0"),
+    ],
+)
+def test_sums_at_the_ends_of_the_range(texts, expected):
+    lines = "".join(f"1 1 {text}\n" for text in texts)
+    matrix = read(f"{BANNER} coordinate real general\n1 1 {len(texts)}\n{lines}")
+    assert repr(matrix.item()) == expected
 
 
 SEEDS = st.sampled_from([f"{BANNER} {text}".encode() for text in WELL_FORMED])

@@ -183,3 +183,40 @@ def test_unknown_engine_and_scheme_are_refused(capsys):
         with pytest.raises(SystemExit):
             options(*argv)
         assert argv[1] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["matmul", "plan"])
+@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
+def test_the_help_says_what_a_field_of_a_scheme_may_be(command, scheme, capsys):
+    main([command, "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    # The options behind the list of what they are for, one text for each.
+    options = text.partition("options of one scheme: ")[2].split(" --")
+    texts = {option.split()[0]: option for option in options[1:]}
+    for field in dataclasses.fields(scheme):
+        parts = texts[field.name.replace("_", "-")].partition(" ")[2].split("; ")
+        (part,) = (x for x in parts if scheme.name in x.partition(":")[0])
+        values, _, default = part.partition(": ")[2].partition(" (default: ")
+        default = default.partition(")")[0]
+        if "a count" in values:
+            least, most = scheme.limits
+            assert f"from {least}" in values
+            assert most is None or values.endswith(f" to {most}")
+            assert default in ("chosen by the library", str(field.default))
+            continue
+        # Each value that is listed is taken; or the error names the field no more.
+        for value in values.split(", "):
+            flag = "--" + field.name.replace("_", "-")
+            refusal = refusal_of("--scheme", scheme.name, flag, value)
+            assert f"{field.name}={value!r}): expected" not in refusal
+        is_on = {True: "on", False: "off", None: "none"}
+        assert default == is_on.get(field.default, field.default)
+
+
+def refusal_of(*argv):
+    """The complaint about options that do not fit each other; empty without one."""
+    try:
+        options(*argv)
+    except InputError as error:
+        return str(error)
+    return ""

@@ -93,6 +93,69 @@ def test_errors_of_a_program_are_its_own(run):
     assert done.stderr.endswith("KeyError: 'of the program'\n")
 
 
+OF_NUMPY = """
+import sys
+import numpy as np
+print((np.array([[1e16, 1.0, -1e16]]) @ np.ones((3, 1))).tolist(), flush=True)
+exec(sys.argv[1])
+"""
+WARNING = (
+    "hifigemm: warning: no product of PyTorch was seen in this process; "
+    "products of NumPy and JAX are not reached: write hifigemm.numpy or hifigemm.jax\n"
+)
+
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "stderr"),
+    [
+        ("", 0, WARNING),
+        ("sys.exit(5)", 5, WARNING),
+        slow("sys.exit()", 0, WARNING),
+        slow("sys.exit('too bad')", 1, f"{WARNING}too bad\n"),
+        ("sys.stderr.close(); sys.exit(3)", 3, ""),
+        slow("sys.stderr = None", 0, ""),
+        ("import torch; torch.ones(3, 3) @ torch.ones(3, 3)", 0, ""),
+        slow("import torch; torch.ones(3, 3).int() @ torch.ones(3, 3).int()", 0, ""),
+    ],
+)
+def test_a_program_of_numpy_is_told_so_and_keeps_its_exit_code(
+    run, tmp_path, end, code, stderr
+):
+    (tmp_path / "numpy_program.py").write_text(OF_NUMPY)
+    done = run("--accuracy", "correct", "numpy_program.py", end)
+    assert (done.returncode, done.stderr) == (code, stderr)
+    assert done.stdout == "[[0.0]]\n"
+
+
+@pytest.mark.parametrize(
+    "end", ["1 / 0", slow("raise KeyboardInterrupt"), slow("os._exit(4)")]
+)
+def test_a_program_of_numpy_fails_as_python_says(run, tmp_path, end):
+    (tmp_path / "numpy_program.py").write_text(f"import os\n{OF_NUMPY}")
+    done = run("--accuracy", "correct", "numpy_program.py", end)
+    plain = subprocess.run(
+        [sys.executable, "numpy_program.py", end],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout)
+    assert done.stderr.splitlines()[-1:] == plain.stderr.splitlines()[-1:]
+    assert "no product of PyTorch" not in done.stderr
+
+
+@pytest.mark.slow
+def test_the_summary_of_a_program_of_numpy_says_so_once(run, tmp_path):
+    (tmp_path / "numpy_program.py").write_text(OF_NUMPY)
+    done = run("--summary", "--accuracy", "correct", "numpy_program.py", "sys.exit(2)")
+    assert done.returncode == 2
+    assert done.stderr.count("no product of PyTorch was seen in this process") == 1
+
+
 SPAWNING = """
 import atexit, multiprocessing, os, pickle
 class Own:

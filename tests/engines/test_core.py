@@ -656,3 +656,22 @@ def test_functions_of_matrices_refuse_what_does_not_fit():
         MODULE.equilibrate(a, b, np.asfortranarray(np.ones((2, 2))), b.copy(), b.copy())
     with pytest.raises(ValueError, match="do not fit"):
         MODULE.equilibrate(a, b, a.copy(), b.copy(), np.ones((3, 1)))
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            ModuleNotFoundError(),
+            "not built (no C compiler found); NumPy is used, slower",
+        ),
+        (ImportError("bad ELF"), "not loaded (bad ELF); NumPy is used, slower"),
+    ],
+)
+def test_a_core_that_is_not_there_is_said_to_be_missing(monkeypatch, error, text):
+    def fail(name):
+        raise error
+
+    monkeypatch.delenv("HIFIGEMM_CORE", raising=False)
+    monkeypatch.setattr(core, "import_module", fail)
+    assert core.loaded.__wrapped__() == (None, text)

@@ -46,12 +46,17 @@ def test_text_stands_for_accuracies_and_schemes():
     )
     for scheme in ("auto", "ozaki2", *schemes):
         assert scheme_from(scheme_text(scheme)) == scheme
+    for scheme in schemes:
+        for package in ("hg.", "hifigemm.", " "):
+            assert scheme_from(package + scheme_text(scheme)) == scheme
     for text in (
         "Ozaki2(num_moduli=open('x'))",
         "Ozaki3()",
         "Ozaki2(moduli=3)",
         "Ozaki2(",
         "print(1)",
+        "np.Ozaki2()",
+        "hg.hg.Ozaki2()",
     ):
         with pytest.raises(hg.PlanError, match="expected a name"):
             scheme_from(text)

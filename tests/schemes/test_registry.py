@@ -25,6 +25,17 @@ def test_schemes_by_name():
         as_scheme(hg.Ozaki2)
 
 
+@pytest.mark.parametrize("package", ["", "hg.", "hifigemm."])
+@pytest.mark.parametrize("scheme", SCHEMES.values())
+def test_a_scheme_in_quotes_is_shown_without_them(package, scheme):
+    text = repr(scheme())
+    with pytest.raises(hg.PlanError) as caught:
+        as_scheme(package + text)
+    assert f"scheme=hg.{text} without quotes" in str(caught.value)
+    with pytest.raises(hg.PlanError, match='expected "auto"'):
+        as_scheme(f"X{text}")
+
+
 @pytest.mark.parametrize("scheme", SCHEMES.values())
 def test_every_scheme_is_public_has_a_type_for_its_name_and_a_page(scheme):
     assert getattr(hg, scheme.__name__) is scheme

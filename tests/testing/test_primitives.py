@@ -4,6 +4,8 @@ named.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from hifigemm.cli import main
@@ -45,6 +47,13 @@ def test_the_command_fails_where_a_primitive_in_use_does(
     finding = Finding("rint", "NumPy 9", 7, fault, used)
     monkeypatch.setattr("hifigemm.testing.primitives.findings", lambda: iter([finding]))
     assert main(["info", "--check"]) == code
-    line = capsys.readouterr().out.splitlines()[-1]
+    lines = capsys.readouterr().out.splitlines()
+    line = lines.pop(-2 if fault else -1)
     assert line.startswith("rint " if used else "not used: rint ")
     assert line.endswith(f"AT FAULT: {fault}" if fault else "ok")
+    if fault and used:
+        assert lines[-1].endswith("its results may be wrong here: rint")
+    if fault and not used:
+        assert "its results are right: rint. Your own code may" in lines[-1]
+        page = lines[-1].split()[-1]
+        assert (Path(__file__).parents[2] / page).is_file()

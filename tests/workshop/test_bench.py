@@ -8,6 +8,7 @@ import pytest
 import hifigemm as hg
 from benchmarks import common, dgemm, sgemm
 from hifigemm.cli import main
+from hifigemm.workshop import bench
 
 pytestmark = pytest.mark.usefixtures("short")
 
@@ -40,6 +41,38 @@ def test_table_and_file_have_a_line_for_each_case_and_size(tmp_path, capsys):
     described = json.loads(path.with_suffix(".env.json").read_text())
     assert described["ceilings"].keys() == {"copy", "fp64", "fp32"}
     assert described["method"]["bursts"] == 1
+
+
+def test_the_lines_below_the_tables_are_those_of_their_columns(capsys):
+    assert run("--sizes", "8", "--schemes", "auto") == 0
+    out = capsys.readouterr().out.splitlines()
+    (head,) = (line for line in out if line.startswith("case "))
+    columns = [x.strip() for x in head.split("  ") if x.strip()][2:]
+    notes = out[-len(columns) :]
+    assert [note.split("  ")[0] for note in notes] == columns
+    assert "roof" not in columns
+    assert "GFLOP/s" in notes[0]
+    assert "T/s" not in out[0]
+    assert out[0].count("GB/s") + out[0].count("MB/s") == 1
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
+def test_the_correctly_rounded_product_is_among_what_is_measured_by_default(
+    dtype, capsys
+):
+    assert run("--sizes", "8", "--dtype", dtype) == 0
+    assert "\nauto@correct  eager" in capsys.readouterr().out
+
+
+def test_a_busy_machine_is_said_below_its_table(capsys, monkeypatch):
+    monkeypatch.setattr("hifigemm.workshop.measuring.ceilings._LEAST_BUSY", {"cpu": 8})
+    monkeypatch.setattr(
+        bench, "measured_ceilings", lambda *_: {"copy": 1e9, "fp64": 1e15}
+    )
+    assert run("--sizes", "8", "--schemes", "auto") == 0
+    assert "this machine is busy: the native product of 8 x 8 x 8 ran at" in (
+        capsys.readouterr().out
+    )
 
 
 def test_shapes_stacks_families_and_dtypes(tmp_path):

@@ -249,6 +249,28 @@ def test_broken_promise_and_fault_stand_on_top(small, tmp_path, capsys, monkeypa
     assert "kept the error" not in words
 
 
+def test_no_product_is_compared_with_a_native_one_of_a_busy_machine(
+    small, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(report, "CASES", {"float64": ("auto", "auto@correct")})
+    monkeypatch.setattr(report, "WAYS", {"correct": {"accuracy": "correct"}})
+    monkeypatch.setattr("hifigemm.workshop.measuring.ceilings._LEAST_BUSY", {"cpu": 8})
+    monkeypatch.setattr(
+        report, "measured_ceilings", lambda *_: {"copy": 1e9, "fp64": 1e15}
+    )
+    assert run(tmp_path / "page.html") == 0
+    root, words = read(tmp_path / "page.html")
+    text = "float64: this machine is busy: the native product of 8 x 8 x 8 ran at"
+    assert f"hifigemm: warning: {text}" in capsys.readouterr().err
+    assert text in words
+    assert "Nothing is compared with it, as the machine was busy." in words
+    assert "no time, as the machine was busy" in words
+    assert "times as long" not in words
+    assert "is quicker than it" not in words
+    lines = lines_of(root, "Times of float64 products in numbers")
+    assert {line[1] for line in lines if line[4]} == {"4"}
+
+
 @pytest.mark.slow
 def test_sizes_that_would_take_too_long_are_named(small, tmp_path, monkeypatch):
     monkeypatch.setattr(report, "GROWTH", {"cpu": 1e9})

@@ -19,6 +19,7 @@ from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP64
 from hifigemm.interop.arguments import accuracy_from
 from hifigemm.schemes import SCHEMES, Scheme
+from hifigemm.schemes.scheme import options_of_fields
 from hifigemm.workshop.errors import InputError
 
 _UNITS = {"": 1, "B": 1} | {
@@ -76,10 +77,14 @@ def add_multiplication_options(parser: argparse.ArgumentParser) -> None:
         "--workspace", type=parse_bytes, metavar="BYTES", help=workspace
     )
     group = parser.add_argument_group(
-        "options of one scheme", "the fields of its dataclass, see the documentation"
+        "options of one scheme", "the fields of its dataclass; they need --scheme"
     )
     for name, users in _fields().items():
-        group.add_argument(_flag(name), metavar="VALUE", help=f"for {', '.join(users)}")
+        texts = _described(name, users)
+        is_count = all(text.startswith("a count") for text in texts)
+        metavar = "N" if is_count else "VALUE"
+        lines = [f"{', '.join(users)}: {text}" for text, users in texts.items()]
+        group.add_argument(_flag(name), metavar=metavar, help="; ".join(lines))
 
 
 def multiplication_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -160,10 +165,13 @@ DTYPES = ("float64", "float32", "complex128", "complex64")
 
 def parse_shape(text: str) -> tuple[int, int, int]:
     """Three sizes M,N,K of the product of an m x k and a k x n matrix."""
-    sizes = [SIZE(word) for word in text.split(",")]
-    if len(sizes) != 3:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected three sizes M,N,K")
-    return sizes[0], sizes[1], sizes[2]
+    words = text.split(",")
+    if len(words) != 3:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected three sizes M,N,K such as 1000,1000,1000"
+        )
+    m, n, k = (SIZE(word) for word in words)
+    return m, n, k
 
 
 def _fields() -> dict[str, list[str]]:
@@ -175,6 +183,33 @@ def _fields() -> dict[str, list[str]]:
         for field in dataclasses.fields(scheme):
             users.setdefault(field.name, []).append(scheme.name)
     return users
+
+
+def _described(name: str, users: list[str]) -> dict[str, list[str]]:
+    """What a field may be, with its default: texts with the schemes that they are
+    true of.
+    """
+    texts: dict[str, list[str]] = {}
+    for user in users:
+        scheme = SCHEMES[user]
+        default = getattr(scheme(), name)
+        values = []
+        for option in options_of_fields(scheme)[name]:
+            if option is int:
+                least, most = scheme.limits
+                values.append(f"a count from {least}" + (f" to {most}" if most else ""))
+            elif option is bool:
+                values += ["on", "off"]
+            elif option is not None:
+                values.append(option)
+        if isinstance(default, bool):
+            default = "on" if default else "off"
+        elif default is None:
+            is_count = int in options_of_fields(scheme)[name]
+            default = "chosen by the library" if is_count else "none"
+        text = f"{', '.join(values)} (default: {default})"
+        texts.setdefault(text, []).append(user)
+    return texts
 
 
 def _flag(name: str) -> str:

@@ -12,6 +12,7 @@ import signal
 import sys
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ from hifigemm.workshop.errors import InputError
 def add_run(commands: Any) -> None:
     """Add the command."""
     text = "run a program of PyTorch, its matrix products made to an accuracy"
-    epilog = "HIFIGEMM=fp64 in the environment is --accuracy fp64. The exit code is that of the program."
+    epilog = "HIFIGEMM=fp64 in the environment is --accuracy fp64. The exit code is that of the program. "
+    epilog += "A warning on stderr says so if PyTorch multiplied nothing, as in a program of NumPy."
     parser = add_command(
         commands, "run", _prepare, text, ": see hifigemm.install.", epilog
     )
@@ -101,16 +103,46 @@ def _prepare(args: argparse.Namespace) -> Callable[[], int]:
         summary = hg.install(accuracy, args.scheme, **options)
     except ImportError as error:
         raise InputError(f"PyTorch cannot be imported: {error}") from error
-    return partial(_execute, args.program, args.arguments, args.is_module, summary)
+    from hifigemm.interop.policy import process_policy
+
+    return partial(
+        _execute,
+        args.program,
+        args.arguments,
+        args.is_module,
+        partial(_remark, summary, process_policy()),
+    )
+
+
+def _remark(summary: object, policy: Any, has_failed: bool) -> str:
+    """What is to be said behind a program: the summary that was asked for, or that
+    PyTorch multiplied nothing.
+
+    `policy` is the one that the program began with. A program that failed may have had
+    products ahead of it, so that nothing is said of those it has not made.
+    """
+    from hifigemm.interop.policy import process_policy
+
+    if summary is not None:
+        return str(summary)
+    (sightings, *_) = policy.sightings
+    is_served = sightings.has_product or policy.hands_on
+    if has_failed or is_served or process_policy() is not policy:
+        return ""
+    return f"hifigemm: warning: {sightings}"
 
 
 def _execute(
-    program: str, arguments: list[str], is_module: bool, summary: object
+    program: str,
+    arguments: list[str],
+    is_module: bool,
+    remark: Callable[[bool], str],
 ) -> int:
-    """Run a program as Python would, and print the summary behind it."""
+    """Run a program as Python would, and print the remark behind it."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = [program, *arguments]
+    has_failed = True
     try:
         if is_module:
             sys.path[0] = str(Path.cwd())
@@ -120,9 +152,16 @@ def _execute(
             runpy.run_path(program, run_name="__main__")
         else:
             _execute_file(Path(program).absolute())
+        has_failed = False
+    except SystemExit:
+        has_failed = False
+        raise
     finally:
-        if summary is not None:
-            print(summary, file=sys.stderr)
+        text = remark(has_failed)
+        # A program may have closed its streams; its exit code stays its own.
+        if text and sys.stderr is not None:
+            with suppress(OSError, ValueError):
+                print(text, file=sys.stderr)
     return 0
 
 

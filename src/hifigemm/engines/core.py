@@ -73,9 +73,9 @@ def loaded() -> tuple[Any, str]:
     try:
         core: Any = import_module("hifigemm._core")
     except ModuleNotFoundError:
-        return None, "not built, as where there is no C compiler: NumPy makes all sums"
+        return None, "not built (no C compiler found); NumPy is used, slower"
     except ImportError as error:
-        return None, f"{error}: NumPy makes all sums"
+        return None, f"not loaded ({error}); NumPy is used, slower"
     return core, f"compiled, {core.instructions[0]}"
 
 

@@ -58,7 +58,7 @@ def scheme_text(scheme: str | Scheme) -> str:
 @lru_cache
 def scheme_from(text: str) -> str | Scheme:
     """The scheme that a text stands for, such as ``ozaki2`` or ``Ozaki2(num_moduli=14,
-    scaling='fast')``.
+    scaling='fast')``, with ``hg.`` or ``hifigemm.`` before it or not.
 
     Raises PlanError: the text is neither a name nor a call of a scheme's class with
     plain numbers and strings.
@@ -66,7 +66,8 @@ def scheme_from(text: str) -> str | Scheme:
     if "(" not in text:
         return text
     try:
-        call = ast.parse(text, mode="eval").body
+        name = text.strip().removeprefix("hifigemm.").removeprefix("hg.")
+        call = ast.parse(name, mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             raise ValueError("not a call")
         positional = [ast.literal_eval(x) for x in call.args]

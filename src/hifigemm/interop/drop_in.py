@@ -197,17 +197,19 @@ class emulate(ContextDecorator):
 
         return policy.is_of_thread(scope)
 
-    def _policy(self, summary: Summary | None, *, thoroughly: bool = False) -> Any:
-        """The policy of a scope, with kernels in their places."""
+    def _policy(self, summary: Summary | None, place: str = "scope") -> Any:
+        """The policy of a scope or of the process, with kernels in their places."""
         from hifigemm.interop import kernels, torch_leaves, torch_unreached
         from hifigemm.interop.policy import Policy
 
-        torch_leaves.register(thoroughly=thoroughly)
+        torch_leaves.register(thoroughly=place == "process")
         kernels.serve_meshes()
         accuracy, scheme, min_size, workspace = self._asked
         of_process = _summary_of_process()
         summaries = tuple(x for x in (summary, of_process) if x is not None)
-        sightings = [Sightings() if summary is None else summary.sightings]
+        own = Sightings() if summary is None else summary.sightings
+        own.place = place
+        sightings = [own]
         if of_process is not None:
             sightings.append(of_process.sightings)
         policy = Policy(
@@ -276,7 +278,7 @@ def install(
         accuracy, scheme, min_size=min_size, workspace=workspace, strict=strict
     )
     of_process = Summary() if summary else None
-    _set_process_policy(request._policy(of_process, thoroughly=True))
+    _set_process_policy(request._policy(of_process, "process"))
     return of_process
 
 

@@ -8,7 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
+
+NATIVE_SAMPLES = 3
+"""Native products that a speed-up is the median of; one alone may be that of a busy
+moment. They are made behind the second, third and fourth emulated product.
+"""
 
 
 @dataclass
@@ -31,8 +37,10 @@ class Row:
         0 for those handed on.
     timed_calls : int
     native_seconds : float
-        Of one native product, made once behind the second emulated one; 0 where there
-        was none.
+        Median of the native products that were made behind emulated ones for their
+        time; 0 where there was none.
+    native_calls : int
+        How many these were, at most `NATIVE_SAMPLES`.
     """
 
     operation: str
@@ -45,22 +53,29 @@ class Row:
     seconds: float = 0.0
     timed_calls: int = 0
     native_seconds: float = 0.0
+    native_calls: int = 0
+    last_seconds: float = field(default=0.0, repr=False)
+    # seconds of emulated products and of the native ones behind them
+    pairs: list[tuple[float, float]] = field(default_factory=list, repr=False)
     pending: list[tuple[str, Any, Any]] = field(default_factory=list, repr=False)
 
     @property
     def gain(self) -> float | None:
-        """How many times as fast as native products these were; None where that is not
-        known.
+        """How many times as fast as native products these were: the median over pairs
+        of an emulated and a native product; None unless there are `NATIVE_SAMPLES`.
         """
-        if not (self.native_seconds and self.seconds):
-            return None
-        return self.native_seconds * self.timed_calls / self.seconds
+        ratios = [native / emulated for emulated, native in self.pairs if emulated]
+        return median(ratios) if len(ratios) >= NATIVE_SAMPLES else None
+
+    @property
+    def is_to_be_compared(self) -> bool:
+        """True if a native product is to be made for its time behind this emulated
+        one; the first one waits for plans and kernels.
+        """
+        return 1 <= self.calls <= NATIVE_SAMPLES
 
 
-WITHOUT_OPERATOR = (
-    "vecdot, kron, outer; inner and tensordot of strided operands with one number as result; einsum where the summed "
-    "axes have length 1, or belong to one operand alone"
-)
+WITHOUT_OPERATOR = "vecdot, kron, outer, some cases of inner, tensordot and einsum"
 """Functions that PyTorch makes of ``mul`` and ``sum``, which no one can tell from those
 of any other program.
 """
@@ -73,6 +88,8 @@ class Sightings:
     ----------
     library : str
         The one whose products the scope is for.
+    place : str
+        Where they are seen: "scope" or "process".
     has_product : bool
         True after the first product of PyTorch, made to the accuracy or handed on.
     unreached : Counter of str
@@ -80,8 +97,9 @@ class Sightings:
         for summaries alone.
     """
 
-    def __init__(self, library: str = "PyTorch") -> None:
+    def __init__(self, library: str = "PyTorch", place: str = "scope") -> None:
         self.library = library
+        self.place = place
         self.has_product = False
         self.unreached: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -94,17 +112,19 @@ class Sightings:
     def __str__(self) -> str:
         """Lines for what a table of products does not show; the empty text without any."""
         lines = []
-        if not self.has_product:
-            lines.append(
-                f"no product of {self.library} was seen in this scope; products of NumPy and JAX are not reached: "
-                "write hifigemm.numpy or hifigemm.jax"
-            )
+        nothing = f"no product of {self.library} was seen in this {self.place}"
         if self.unreached:
             calls = ", ".join(
                 f"{operation} {count}"
                 for operation, count in self.unreached.most_common()
             )
+            if not self.has_product:
+                lines.append(f"{nothing} but inside operations that are not reached")
             lines.append(f"not reached: {calls}")
+        elif not self.has_product:
+            lines.append(
+                f"{nothing}; products of NumPy and JAX are not reached: write hifigemm.numpy or hifigemm.jax"
+            )
         return "\n".join(lines)
 
 
@@ -145,7 +165,8 @@ class Summary:
         rows = []
         for row in self.rows:
             fields = asdict(row)
-            del fields["pending"]
+            for name in ("pending", "pairs", "last_seconds"):
+                del fields[name]
             rows.append(fields | {"gain": row.gain})
         content = {"products": rows, "not_reached": dict(self.sightings.unreached)}
         Path(path).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -154,9 +175,11 @@ class Summary:
         rows = self.rows
         texts = [_table(rows)] if rows else []
         texts.append(str(self.sightings))
-        texts.append(
-            f"never counted, as PyTorch makes them of mul and sum: {WITHOUT_OPERATOR}"
-        )
+        if not rows:
+            # What PyTorch made may be one of these.
+            texts.append(
+                f"not watched (PyTorch builds them from mul and sum): {WITHOUT_OPERATOR}; see docs/pytorch.md"
+            )
         return "\n".join(text for text in texts if text)
 
 
@@ -176,8 +199,11 @@ def _table(rows: Sequence[Row]) -> str:
     lines = [head]
     for row in rows:
         shapes = " by ".join("x".join(map(str, shape)) for shape in row.shapes)
-        gain = "" if row.gain is None else f"{row.gain:.2f}"
-        seconds = f"{row.seconds:.3g}" if row.timed_calls else ""
+        seconds = ""
+        gain = ""
+        if row.timed_calls:
+            seconds = f"{row.seconds:.3g}"
+            gain = "not measured" if row.gain is None else f"{row.gain:.2f}"
         lines.append(
             (
                 str(row.calls),
@@ -218,7 +244,8 @@ def timed(
     import torch
 
     if torch.cuda.is_current_stream_capturing():
-        return function()
+        # A graph has no native product that nobody asked for.
+        return function() if what == "seconds" else None
     start = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)
     start.record()
@@ -247,5 +274,8 @@ def _add(row: Row, what: str, seconds: float) -> None:
     if what == "seconds":
         row.seconds += seconds
         row.timed_calls += 1
+        row.last_seconds = seconds
     else:
-        row.native_seconds = seconds
+        row.pairs.append((row.last_seconds, seconds))
+        row.native_calls = len(row.pairs)
+        row.native_seconds = median(native for _, native in row.pairs)

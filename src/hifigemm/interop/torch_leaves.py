@@ -103,12 +103,13 @@ def _kernel(operation: _Operation, overload: str, previous: Kernel) -> Kernel:
                 row.calls += 1
             return _REPLACEMENTS.hand_on(previous, name, keys, arguments, options)
 
-        # The product, and behind the second one of a kind a native one for its time.
+        # The product, and behind some of a kind a native one for its time.
         value = partial(_value, operation, policy, a, b, c, options)
         result = timed(rows, "seconds", a.device, value) if rows else value()
-        if any(row.calls == 1 for row in rows):
+        compared = [row for row in rows if row.is_to_be_compared]
+        if compared:
             native = partial(_natively, overload, previous, keys, arguments, options)
-            timed(rows, "native_seconds", a.device, native)
+            timed(compared, "native_seconds", a.device, native)
         for row in rows:
             row.calls += 1
         return _delivered(overload, arguments[0], result, options)

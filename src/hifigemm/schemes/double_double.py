@@ -88,6 +88,18 @@ class DoubleDouble(Scheme):
     core = staticmethod(rounded_sums)
     rests_on_evidence = False
 
+    def describe_products(self, num_products: int, name: str = "") -> str:
+        """Products of parts, or no product: programs add all terms in one pass."""
+        if num_products == 1:
+            return "none: terms are added in words, in one pass"
+        return super().describe_products(num_products, name)
+
+    def describe_verification(self, plan: Plan) -> str:
+        """A program rounds every entry once, so that none is left to be certified."""
+        if plan.num_products == (4 if plan.problem.is_complex else 1):
+            return Verification.A_PRIORI.value
+        return super().describe_verification(plan)
+
     def plan(
         self,
         problem: Problem,

@@ -56,6 +56,19 @@ class Native(Scheme):
 
     product: Literal["fp64"] | None = None
 
+    def describe_products(self, num_products: int, name: str = "") -> str:
+        """The library's own product, with what escalated entries add."""
+        if num_products == 1:
+            return "1, the library's own"
+        return super().describe_products(num_products, name)
+
+    def describe_verification(self, plan: Plan) -> str:
+        """The bound of sums is known beforehand; a look is for the range of floats."""
+        text = Verification.A_PRIORI.value
+        if plan.verification is Verification.ENTRYWISE:
+            text += "; entries that may over- or underflow are made again"
+        return text
+
     def arithmetic(self, problem: Problem) -> Format:
         """Format in which products and sums are rounded."""
         return FP64 if self.product == "fp64" else problem.fmt

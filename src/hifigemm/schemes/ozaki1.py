@@ -107,7 +107,7 @@ class Ozaki1(Scheme):
     name: ClassVar[str] = "ozaki1"
     core = staticmethod(slice_vectors)
     negates_products = False
-    _limits = 1, MAX_SLICES
+    limits = 1, MAX_SLICES
 
     product: Literal["int8", "fp16", "bf16", "tf32", "fp32", "fp64"] = "int8"
     num_slices: int | None = None

@@ -108,7 +108,7 @@ class Ozaki2(Scheme):
     name: ClassVar[str] = "ozaki2"
     core = staticmethod(residue_gemm)
     adds_over_k = True
-    _limits = 2, MAX_MODULI
+    limits = 2, MAX_MODULI
 
     product: Literal["int8"] = "int8"
     num_moduli: int | None = None

@@ -36,6 +36,12 @@ def as_scheme(scheme: str | Scheme) -> Scheme | None:
         raise PlanError(
             f"scheme={scheme!r} is a class; expected an instance, such as hifigemm.{scheme.__name__}()"
         )
+    if isinstance(scheme, str) and "(" in scheme:
+        call = scheme.strip().removeprefix("hifigemm.").removeprefix("hg.")
+        if call.partition("(")[0] in (cls.__name__ for cls in _ALL):
+            raise PlanError(
+                f"scheme={scheme!r} is text; expected the scheme, scheme=hg.{call} without quotes"
+            )
     if not isinstance(scheme, str) or scheme not in SCHEMES:
         names = ", ".join(f'"{name}"' for name in ("auto", *SCHEMES))
         raise PlanError(

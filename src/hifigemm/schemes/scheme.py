@@ -42,7 +42,7 @@ class Scheme:
     """Base of the schemes, which are frozen dataclasses.
 
     The constructor checks every field against its type: a word of a `Literal`, True or
-    False, or a count within `_limits`.
+    False, or a count within `limits`.
     """
 
     name: ClassVar[str] = ""
@@ -61,20 +61,20 @@ class Scheme:
     """True if products over parts of k can be added without a rounding."""
     rests_on_evidence: ClassVar[bool] = True
     """False if a plan holds for any operands, whatever led to its choice."""
-    _limits: ClassVar[tuple[int, int | None]] = (1, None)
+    limits: ClassVar[tuple[int, int | None]] = (1, None)
     """Least and largest count; None where there is no largest one."""
 
     def __post_init__(self) -> None:
         scheme_class = type(self)
         if scheme_class not in _OPTIONS:
-            _OPTIONS[scheme_class] = _options(scheme_class)
+            _OPTIONS[scheme_class] = options_of_fields(scheme_class)
         for name, options in _OPTIONS[scheme_class].items():
             value = getattr(self, name)
             if (value is None or isinstance(value, str)) and value in options:
                 continue
             owner = f"{scheme_class.__name__}({name}"
             if int in options:
-                count = _checked_count(owner, value, *self._limits, None in options)
+                count = _checked_count(owner, value, *self.limits, None in options)
                 object.__setattr__(self, name, count)
             elif bool in options:
                 if not isinstance(value, (bool, np.bool_)):
@@ -93,6 +93,16 @@ class Scheme:
     def rounds_once(self) -> bool:
         """True if results are rounded correctly whatever accuracy is asked for."""
         return False
+
+    def describe_products(self, num_products: int, name: str = "") -> str:
+        """What is multiplied, as a line of a plan or report says it; `name` is that of
+        the product.
+        """
+        return f"{num_products} x {name}" if name else str(num_products)
+
+    def describe_verification(self, plan: Plan) -> str:
+        """How it is known that a plan keeps its bound, as its line says it."""
+        return plan.verification.value
 
     def check_keeps(self, problem: Problem, target: Target) -> None:
         """Raise AccuracyError if the scheme keeps the target for no operands."""
@@ -284,12 +294,12 @@ PyTorch complain of a cache of functools.
 """
 
 
-def _options(scheme_class: Any) -> dict[str, list[Any]]:
+def options_of_fields(scheme_class: Any) -> dict[str, list[Any]]:
     """For each field of a scheme the values that its type allows.
 
     None comes first, then the words of a Literal, or int or bool for any such number.
     """
-    options_of_fields = {}
+    options_by_field = {}
     hints = get_type_hints(scheme_class)
     for field in fields(scheme_class):
         # The members of a union, or the type itself; then the words of a Literal.
@@ -298,8 +308,8 @@ def _options(scheme_class: Any) -> dict[str, list[Any]]:
         if NoneType in options:
             options.remove(NoneType)
             options.insert(0, None)
-        options_of_fields[field.name] = options
-    return options_of_fields
+        options_by_field[field.name] = options
+    return options_by_field
 
 
 def product_spec(engine: Engine, name: str, scheme: str) -> ProductSpec:

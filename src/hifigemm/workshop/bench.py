@@ -22,7 +22,12 @@ from hifigemm.workshop.measuring.arrays import (
     cuda_is_usable,
 )
 from hifigemm.workshop.measuring.cases import measure
-from hifigemm.workshop.measuring.ceilings import measured_ceilings, peak_rates
+from hifigemm.workshop.measuring.ceilings import (
+    busy_remark,
+    measured_ceilings,
+    peak_rates,
+    shown_rate,
+)
 from hifigemm.workshop.measuring.rows import Row, rows
 from hifigemm.workshop.measuring.runs import NATIVE, Outcome
 from hifigemm.workshop.measuring.timing import QUICK, Method
@@ -41,11 +46,18 @@ _COLUMNS = {
     "W": ("watts", ".0f"),
     "MHz": ("sm_clock_mhz", ".0f"),
 }
-_NOTES = """
-burst, sustained  TFLOP/s after a pause, and in the second half of a run without one
-x native, x peer  speed over that of the native product and of the best peer in the same mode, sustained
-roof              share of (peak of the unit / number of products), sustained
-error, bound      max |C - AB| / (|A||B|) seen and promised; a result beyond its bound gets no time"""
+_NOTES = (
+    ("burst", "{unit} after a pause"),
+    ("sustained", "{unit} in the second half of a run without a pause"),
+    ("x native", "speed over that of the native product in the same mode, sustained"),
+    ("x peer", "speed over that of the best peer in the same mode, sustained"),
+    ("roof", "share of (peak of the unit / number of products), sustained"),
+    ("error", "max |C - AB| / (|A||B|) that was seen"),
+    ("bound", "the same as it was promised; a result beyond its bound gets no time"),
+)
+"""What columns say; of a device with rates in `unit`."""
+_UNITS = {"cpu": ("GFLOP/s", 1e3), "cuda": ("TFLOP/s", 1.0)}
+"""Units of rates by device, and their number in a TFLOP/s."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +117,8 @@ class _Bench:
         self.arrays = arrays
         self.modes = modes
         self.method = method
+        self.unit, self.per_tflops = _UNITS[arrays.device]
+        self.columns: dict[str, None] = {}  # all that were printed
         self.rows: list[Row] = []
         self.wrong: list[str] = []
 
@@ -121,7 +135,7 @@ class _Bench:
             "ceilings": ceilings,
             "peaks": peaks,
         }
-        roofs = [f"{name} {rate * 1e-12:.3g} T/s" for name, rate in ceilings.items()]
+        roofs = [f"{name} {shown_rate(rate, name)}" for name, rate in ceilings.items()]
         print("  ".join(roofs), flush=True)
         for load in self._workloads():
             print(f"{load} ...", file=sys.stderr, flush=True)
@@ -137,10 +151,17 @@ class _Bench:
             lines = rows(load, outcomes, peaks, columns)
             self.rows += lines
             self._print(load, outcomes, lines)
+            for row in lines:
+                remark = busy_remark(row, ceilings, arrays.device)
+                if remark:
+                    print(f"{remark}\n", flush=True)
             self._write(extra)
             del outcomes
             arrays.release()
-        print(_NOTES)
+        width = max(map(len, self.columns), default=0)
+        for name, text in _NOTES:
+            if name in self.columns:
+                print(f"{name:<{width}}  {text.format(unit=self.unit)}")
         is_timed = any(row["burst_seconds"] for row in self.rows)
         return complain(self.wrong) or (OK if is_timed else COMPUTATION_ERROR)
 
@@ -173,7 +194,8 @@ class _Bench:
         for mode in self.modes:
             of_mode = [row for row in timed if row["mode"] == mode]
             if of_mode:
-                groups.append([_cells(row, columns, "case", "mode") for row in of_mode])
+                groups.append([self._cells(row, columns) for row in of_mode])
+        self.columns |= dict.fromkeys(columns)
         if timed:
             print_table(str(load), ("case", "mode", *columns), groups)
 
@@ -187,6 +209,16 @@ class _Bench:
                 )
         print(flush=True)
 
+    def _cells(self, row: Row, columns: dict[str, tuple[str, str]]) -> list[str]:
+        """The cells of a line of a table; nothing where nothing is known."""
+        cells = [row["case"], row["mode"]]
+        for key, spec in columns.values():
+            value = row[key]
+            if value != "" and key.endswith("_tflops"):
+                value *= self.per_tflops
+            cells.append("" if value == "" else format(value, spec))
+        return cells
+
     def _write(self, extra: dict[str, Any]) -> None:
         """All rows so far, so that an interrupted run leaves what it has."""
         path = self.settings.csv
@@ -197,14 +229,7 @@ class _Bench:
 
 def _schemes(load: Workload) -> list[str]:
     """What is compared unless --schemes says otherwise."""
-    if load.real == "float64":
-        return ["auto", "ozaki2:14", "ozaki2:15", "peers"]
-    return ["auto", "ozaki2:7", "ozaki2:8", "peers"]
-
-
-def _cells(row: Row, columns: dict[str, tuple[str, str]], *names: str) -> list[str]:
-    """The cells of a line of a table; nothing where nothing is known."""
-    cells = [row[name] for name in names]
-    for key, spec in columns.values():
-        cells.append("" if row[key] == "" else format(row[key], spec))
-    return cells
+    counts = ("ozaki2:14", "ozaki2:15")
+    if load.real == "float32":
+        counts = ("ozaki2:7", "ozaki2:8")
+    return ["auto", "auto@correct", *counts, "peers"]

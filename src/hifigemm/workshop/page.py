@@ -77,6 +77,7 @@ class Measured:
     refused: list[str] = field(default_factory=list)  # what is not possible
     left_out: list[str] = field(default_factory=list)  # what would have taken too long
     broken: list[str] = field(default_factory=list)  # what is wrong
+    busy: list[str] = field(default_factory=list)  # times that say nothing
 
 
 def page(measured: Measured) -> str:
@@ -117,7 +118,7 @@ def page(measured: Measured) -> str:
 
 def _summary(measured: Measured) -> str:
     """The lines of somebody who reads no more: an alarm, speed, what was checked."""
-    entries = []
+    entries = list(measured.busy)
     for dtype in ("float64", "float32"):
         timed = _largest(measured, dtype)
         if NATIVE in timed:
@@ -145,6 +146,8 @@ def _speed(timed: Mapping[str, Row], dtype: str, library: str) -> str:
     """The native product, the price of correct rounding, and the quickest scheme."""
     native = timed[NATIVE]
     text = f"{dtype}, n = {native['n']}: {library}'s own product makes {_rate(native)} GFLOP/s."
+    if not _times_native(native):
+        return f"{text} Nothing is compared with it, as the machine was busy."
     if "auto@correct" in timed:
         ratio = _times_native(timed["auto@correct"])
         text += f" A correctly rounded one takes {ratio} times as long."
@@ -178,7 +181,11 @@ def _settings(measured: Measured) -> str:
 def _price(row: Row, dtype: str, library: str) -> str:
     """Time and error of a case that was timed, and what runs."""
     ratio = _times_native(row)
-    time = f"{dtype}, n = {row['n']}: {ratio} times as long as {library}'s own"
+    time = f"{dtype}, n = {row['n']}: "
+    if ratio:
+        time += f"{ratio} times as long as {library}'s own"
+    else:
+        time += "no time, as the machine was busy"
     bound = "correctly rounded"
     if row["bound"]:
         bound = f"at most {_error(row['bound'])} is guaranteed"

@@ -4,6 +4,7 @@ to write, as one HTML page.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +27,11 @@ from hifigemm.workshop.measuring.arrays import (
     cuda_is_usable,
 )
 from hifigemm.workshop.measuring.cases import SCHEMES, measure
-from hifigemm.workshop.measuring.ceilings import measured_ceilings, peak_rates
+from hifigemm.workshop.measuring.ceilings import (
+    busy_remark,
+    measured_ceilings,
+    peak_rates,
+)
 from hifigemm.workshop.measuring.rows import rows
 from hifigemm.workshop.measuring.runs import FAILURES, NATIVE
 from hifigemm.workshop.measuring.timing import Method
@@ -101,6 +106,8 @@ def report(output: Path, device: str | None, seed: int) -> int:
         measured = _Measuring(arrays, seed).run()
     with replacing(output) as file:
         file.write(page(measured).encode())
+    for text in measured.busy:
+        print(f"hifigemm: warning: {text}", file=sys.stderr)
     print(output)
     return complain(measured.broken)
 
@@ -222,7 +229,15 @@ class _Measuring:
         names = [NATIVE, *CASES[dtype]]
         outcomes = measure(load, names, ("eager",), self.arrays, METHOD, sample=16)
         peaks = peak_rates(self.measured.device["device"])
-        self.measured.rates += rows(load, outcomes, peaks)
+        lines = rows(load, outcomes, peaks)
+        for row in lines:
+            remark = busy_remark(row, self.measured.ceilings, self.arrays.device)
+            if remark:
+                self.measured.busy.append(f"{dtype}: {remark}")
+                # Ratios to a product that waited for other work are none.
+                for line in lines:
+                    line["burst_ratio_to_native"] = ""
+        self.measured.rates += lines
         for outcome in outcomes:
             if outcome.refused:
                 self.measured.broken.append(

@@ -4,10 +4,12 @@ routines in the same run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from .arrays import Arrays, Workload
+from .rows import Row
+from .runs import NATIVE
 from .timing import Clock, Method, time_bursts
 
 _HOPPER = {
@@ -36,6 +38,10 @@ name contains.
 
 _COPY_BYTES = {"cpu": 1 << 27, "cuda": 1 << 31}
 _SIZE = {"cpu": 512, "cuda": 8192}
+_BUSY = 5.0
+"""Plain rate over that of a native product from which on other work explains it."""
+_LEAST_BUSY = {"cpu": 128, "cuda": 1024}
+"""Sizes below which a call takes longer than its sums: no product reaches a plain rate."""
 
 
 def peak_rates(device_name: str) -> dict[str, float]:
@@ -74,6 +80,33 @@ def measured_ceilings(arrays: Arrays, clock: Clock, method: Method) -> dict[str,
         timing = time_bursts({name: launch}, clock, method)[name]
         rates[name] = work / timing.median
     return rates
+
+
+def busy_remark(row: Row, ceilings: Mapping[str, float], device: str) -> str:
+    """Why the time of a native product is that of a busy machine; empty where it is not.
+
+    The plain rate was measured a moment before by the same product.
+    """
+    is_large = min(row["m"], row["n"], row["k"]) >= _LEAST_BUSY[device]
+    if row["case"] != NATIVE or not row["burst_tflops"] or not is_large:
+        return ""
+    plain = ceilings.get(row["unit"], 0.0)
+    rate = row["burst_tflops"] * 1e12
+    if _BUSY * rate >= plain:
+        return ""
+    return (
+        f"this machine is busy: the native product of {row['m']} x {row['n']} x {row['k']} ran at {shown_rate(rate)}, "
+        f"a plain {row['unit']} product at {shown_rate(plain)}. Ratios to it say nothing; repeat the measurement"
+    )
+
+
+def shown_rate(rate: float, name: str = "") -> str:
+    """A rate with its unit, of operations or, for "copy", of bytes a second."""
+    what = "B/s" if name == "copy" else "FLOP/s"
+    for factor, prefix in ((1e12, "T"), (1e9, "G")):
+        if rate >= factor:
+            return f"{rate / factor:.3g} {prefix}{what}"
+    return f"{rate / 1e6:.3g} M{what}"
 
 
 def _copy(arrays: Arrays, count: int) -> Callable[[], object]:
