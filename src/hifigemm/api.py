@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 import numpy as np
 
 from hifigemm.accuracy import Accuracy
-from hifigemm.admission import admit, are_integers
+from hifigemm.admission import admit
 from hifigemm.engines import engine_for
 from hifigemm.exact_results import check_two_parts, two_parts
 from hifigemm.exact_words import in_words, one_word
@@ -296,8 +296,8 @@ def matmul(
     *Exact numbers.* Matrices of mpmath and python-flint, and lists or arrays of their
     numbers and those of gmpy2, of fractions, decimals and large integers, are taken
     where each entry is the sum of up to four float64 numbers, beside one another and
-    arrays of NumPy. Integers among them that int64 or uint64 holds are integers, whose
-    product does not wrap around: it is exact or an error.
+    arrays of NumPy. Integers among them that int64 or uint64 holds are integers, those
+    of Python in lists too, whose product does not wrap around: it is exact or an error.
 
     *On a GPU* a call at the level of the result, or with a forced count, never waits
     for the device, so that it can be captured in a CUDA graph: the device decides by
@@ -407,7 +407,7 @@ def product_of_numbers(
             native_parts = tuple(library.to_native(x) for x in parts)
             return (native_parts, report) if return_report else native_parts
         values: Array | None
-        if are_integers(operands.a.dtype, operands.b.dtype, result):
+        if operands.dtype.kind in "biuO":
             values, report = integer_product(operands, request)
         else:
             values, report = product(operands, request, out=out, mirror=mirror, key=key)
