@@ -30,13 +30,18 @@ def test_numbers_keep_their_memory_and_promote_as_in_numpy():
 
 
 def test_integers_of_python_are_to_be_exact():
-    operands, request = admitted([[2**40]], [[2**20]])
+    array = np.array([[2**40]])
+    operands, request = admitted(array, [[np.int64(2**20)]])
     assert operands.dtype == np.int64
     assert request.accuracy is None
-    objects = np.array([[2**40]], object)
-    operands, request = admitted(objects, objects)
+    for source in ([[2**40]], np.array([[2**40]], object), (range(3),)):
+        operands, request = admitted(source, source)
+        assert operands.dtype == np.int64
+        assert request.accuracy == "correct"
+    operands, request = admitted(array.astype(np.uint64), [[3]])
+    assert operands.dtype == np.uint64
+    operands, request = admitted([[2**63]], [[-1]])
     assert operands.dtype == np.int64
-    assert request.accuracy == "correct"
 
 
 def test_fractions_come_as_words():
@@ -54,6 +59,20 @@ def test_a_kind_of_result_that_the_operands_have_not_raises():
     i = np.ones((2, 2), np.int8)
     with pytest.raises(hg.PlanError, match="the operands are int8 and int8"):
         admitted(i, i, result="pair")
-    mixed = np.array([[2**63]], object), np.array([[-1]], object)
-    with pytest.raises(hg.PlanError, match="beyond int64 and negative ones"):
-        admitted(*mixed)
+    for entries, reason in (
+        (
+            [[3, 2**100]],
+            r"entry \(0, 1\) of a is 126.*376: integers beyond int64/uint64",
+        ),
+        (
+            [[3, 2**64]],
+            "184.*616: integers beyond int64/uint64 are not supported as op",
+        ),
+        (
+            [[-1, 2**63]],
+            r"entry \(0, 1\) of a is 92.*808, beyond int64, beside negative",
+        ),
+        ([[3, Fraction(1, 2)]], r"entry \(0, 1\) of a is Fraction.*, no integer"),
+    ):
+        with pytest.raises(hg.PlanError, match=reason):
+            admitted(np.array(entries, object), [[1], [1]], result="object")

@@ -219,13 +219,9 @@ def test_integers_are_exact_or_an_error():
     for made in (flint.fmpz_mat, lambda x: np.array(x, object)):
         found = hg.matmul(made([[2**63, 3]]), made([[1], [1]]))
         assert (found.dtype, int(found[0, 0])) == (np.uint64, 2**63 + 3)
-        with pytest.raises(
-            hg.PlanError, match=r"beyond int64 and negative ones.*result=\"int64\""
-        ):
-            hg.matmul(made([[2**63]]), made([[-1]]))
-        assert hg.matmul(made([[2**63]]), made([[-1]]), result="int64")[0, 0] == -(
-            2**63
-        )
+        for options in ({}, {"result": "int64"}):
+            found = hg.matmul(made([[2**63]]), made([[-1]]), **options)
+            assert (found.dtype, int(found[0, 0])) == (np.int64, -(2**63))
         assert hg.gemm(made([[2, 3]]), made([[5], [7]]))[0, 0] == 31.0
     large = flint.fmpz_mat([[2**63 + 1, 0]])
     assert hg.matmul(large, np.ones((2, 1), np.uint8)).dtype == np.uint64
@@ -236,6 +232,33 @@ def test_integers_are_exact_or_an_error():
         for x in hg.matmul([[gmpy2.mpz(2**60 + 1), 0.5]], np.eye(2), result="pair")
     ] == [2.0**60, 1]
     assert hg.matmul(flint.fmpz_mat(0, 2), np.eye(2)).shape == (0, 2)
+
+
+def test_lists_of_integers_of_python_do_not_wrap_around():
+    for a, b, want, fits in (
+        ([[2**31, -7]], [[2**31], [3]], 2**62 - 21, True),
+        ([[2**32 + 1]], [[2**32 - 1]], 2**64 - 1, False),
+        ([[2**63 + 1, 2**63]], [[1], [0]], 2**63 + 1, True),
+        ([[2**63 + 1, 1]], [[1], [5]], 2**63 + 6, True),
+        ([[2**63]], [[-1]], -(2**63), True),
+        ([[2**63]], [[-2]], -(2**64), False),
+        ([2**40], [2**40], 2**80, False),
+        (range(2, 5), [2**61] * 3, 9 * 2**61, False),
+    ):
+        for call in (hg.matmul, hnp.matmul, hnp.dot):
+            if fits:
+                found = call(a, b)
+                assert found.dtype.kind in "iu"
+                assert int(np.squeeze(found)) == want
+            else:
+                with pytest.raises(hg.AccuracyError, match=rf" = {want}: "):
+                    call(a, b)
+    # Beside an array of NumPy's integers too; two of these wrap around, as in NumPy.
+    array = np.array([[2**40]])
+    for a, b in (([[2**40]], array), (array, [[2**40]])):
+        with pytest.raises(hg.AccuracyError, match=rf" = {2**80}: result=\"object\""):
+            hg.matmul(a, b)
+    assert hg.matmul(array, array) == 0
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ hg.matmul([[1, "x", 2]], B) | TypeError | a has dtype <U
 hg.matmul([[Decimal("0.1")] * 3], B) | ValueError | Decimal\\('0.1'\\)
 hg.matmul([[Fraction(1, 3), 1.0, 2.0]], B) | ValueError | Fraction\\(1, 3\\)
 hg.matmul([[2**1024, 1, 2]], B) | ValueError | entry \\(0, 0\\) of a is 17976
-hg.matmul([[2**63 + 1, 1, 2]], B) | ValueError | 9223372036854775809
+hg.matmul([[2**63 + 1, 1.5, 2]], B) | ValueError | 9223372036854775809
 hg.matmul([[2**53 + 1, 1, 2]], B) | ValueError | not exact in float64
 hg.matmul([[0.5, 2**53 + 1, 2]], B) | ValueError | 9007199254740993
 hg.matmul([[None] * 3], B) | TypeError | holds None

@@ -4,7 +4,9 @@ accuracy is asked for.
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -526,3 +528,12 @@ def test_a_magnitude_of_128_is_no_int8_with_a_positive_sign(dtype):
     if np.dtype(dtype).kind == "i":
         low = np.array([[-128, -128]], dtype)
         assert hg.matmul(low, low.T, result="int64")[0, 0] == 2**15
+
+
+def test_the_error_of_an_overflow_goes_into_a_pickle():
+    a = np.full((2, 2), 2**40)
+    with pytest.raises(hg.AccuracyError) as raised:
+        hg.matmul(a, a, accuracy="correct")
+    for error in (pickle.loads(pickle.dumps(raised.value)), copy.copy(raised.value)):
+        assert type(error) is hg.AccuracyError
+        assert str(error) == str(raised.value)

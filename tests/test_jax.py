@@ -253,6 +253,24 @@ def test_a_count_of_digits_is_no_accuracy(dtype):
             call(a, a, **options)
 
 
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_numbers_are_shared_among_the_products_of_a_chain(is_compiled):
+    a = integers((3, 3)).astype("float32")
+    for chain in (
+        partial(hj.einsum, "ij,jk,kl->il"),
+        lambda *x, **options: hj.multi_dot(x, **options),
+        lambda x, *_, **options: hj.matrix_power(x, 3, **options),
+    ):
+        kept, refused = (partial(chain, accuracy=r) for r in (1e-6, 1e-25))
+        if is_compiled:
+            kept, refused = jax.jit(kept), jax.jit(refused)
+        np.testing.assert_array_equal(kept(a, a, a), a @ a @ a)
+        with pytest.raises(hg.PlanError, match=r"accuracy=1e-25: .* takes 2 products"):
+            refused(a, a, a)
+    _, report = hj.multi_dot([a, a, a], accuracy=1e-6, return_report=True)
+    assert report.bound <= 1e-6 + 2.0**-24
+
+
 @pytest.mark.parametrize("name", [x for x in hj.__all__ if x not in ("matmul", "gemm")])
 def test_functions_are_those_of_numpy_arrays(name):
     assert getattr(hj, name) is getattr(hnp, name)

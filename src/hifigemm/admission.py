@@ -10,11 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from hifigemm.exact_words import in_words
+from hifigemm.array_like import holds_python_integers
+from hifigemm.exact_words import in_one_dtype, in_words, why_no_integers
 from hifigemm.exceptions import PlanError
 from hifigemm.libraries import Library
-from hifigemm.numerics.bits import DType
-from hifigemm.operands import Operands, as_operand, result_dtype
+from hifigemm.numerics.bits import Array, DType
+from hifigemm.operands import Operands, Prepared, as_operand, result_dtype
 from hifigemm.request import OF_INTEGERS, Request
 
 _DTYPES = {"int64": np.dtype(np.int64), "object": np.dtype(object)}
@@ -26,48 +27,43 @@ def admit(
 ) -> tuple[Operands, Request]:
     """Both operands of a product as the road takes them, and what is asked of it.
 
-    Integers of classes that never wrap around, as those of Python, are to be exact.
+    Integers that never wrap around, as those of Python, are to be exact: in arrays of
+    objects, and in what is no array, such as lists.
 
     Raises PlanError: a kind of result that these operands have not. TypeError,
     ValueError: what no product takes.
     """
     x = as_operand(a, "a", library)
     y = as_operand(b, "b", library)
-    hold_objects = x.dtype.kind == "O" or y.dtype.kind == "O"
-    x, y = in_words(x, y)
-    if are_integers(x.dtype, y.dtype, request.result):
-        if hold_objects and request.accuracy is None:
-            request = replace(request, accuracy="correct")
-        dtype = integer_dtype(x.dtype, y.dtype, request, out, library)
-        return Operands(x, y, library, dtype), request
+    never_wraps = _never_wraps(x, a) or _never_wraps(y, b)
+    i, j = in_words(x, y)
+    if i.dtype.kind in "biu" and j.dtype.kind in "biu":
+        if never_wraps:
+            i, j = in_one_dtype(i, j)
+            if request.accuracy is None:
+                request = replace(request, accuracy="correct")
+        # NumPy promotes int64 beside uint64 to float64.
+        promoted = np.result_type(i.dtype, j.dtype)
+        if never_wraps or request.result != "array" or promoted.kind != "f":
+            dtype = integer_dtype(i.dtype, j.dtype, request, out, library)
+            return Operands(i, j, library, dtype), request
 
-    if hold_objects and x.dtype.kind in "biu" and y.dtype.kind in "biu":
-        raise PlanError(
-            "the operands hold integers beyond int64 and negative ones, whose products "
-            'no dtype of NumPy has: ask for result="int64" or result="object"'
-        )
     if request.result in OF_INTEGERS:
-        kinds = (
-            "no integers that int64 or uint64 holds"
-            if hold_objects
-            else f"{x.dtype} and {y.dtype}"
-        )
+        reason = f"the operands are {x.dtype} and {y.dtype}"
+        if "O" in (x.dtype.kind, y.dtype.kind):
+            reason = why_no_integers(x, "a") or why_no_integers(y, "b")
         raise PlanError(
-            f"result={request.result!r}, the operands are {kinds}: expected "
+            f"result={request.result!r}, {reason}: expected "
             '"array", "pair", "enclosure"'
         )
-    return Operands(x, y, library, result_dtype(x.dtype, y.dtype)), request
+    return Operands(i, j, library, result_dtype(i.dtype, j.dtype)), request
 
 
-def are_integers(a: DType, b: DType, result: str) -> bool:
-    """True if the product of operands of these dtypes is one of integers or bools.
-
-    NumPy promotes int64 beside uint64 to float64: their product is one of integers
-    where a kind of them is asked for.
-    """
-    if a.kind not in "biu" or b.kind not in "biu":
-        return False
-    return result != "array" or np.result_type(a, b).kind in "biu"
+def _never_wraps(x: Array | Prepared, source: object) -> bool:
+    """True for an operand, made of this source, whose integers are to be exact."""
+    if x.dtype.kind in "iu":
+        return holds_python_integers(source)
+    return x.dtype.kind == "O"
 
 
 def integer_dtype(
@@ -78,7 +74,7 @@ def integer_dtype(
     library: Library,
 ) -> DType:
     """The dtype of a product of integers: that of an `out` of integers where every
-    entry is to be exact.
+    entry is to be exact, and int64 for integers of int64 beside those of uint64.
 
     The product of bools is one of bools, and in an `out` of integers it is the exact
     sums that count.
@@ -98,6 +94,8 @@ def integer_dtype(
             "integers"
         )
     dtype = _DTYPES[result] if result in _DTYPES else np.result_type(a, b)
+    if dtype.kind == "f":
+        dtype = _DTYPES["int64"]
     if request.forbids_wrapping and out is not None and library.owns(out):
         out_dtype = library.asarray(out, "out").dtype.newbyteorder("=")
         if out_dtype.kind in "iu":

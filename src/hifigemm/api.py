@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 import numpy as np
 
 from hifigemm.accuracy import Accuracy
-from hifigemm.admission import admit, are_integers
+from hifigemm.admission import admit
 from hifigemm.engines import engine_for
 from hifigemm.exact_results import check_two_parts, two_parts
 from hifigemm.exact_words import in_words, one_word
@@ -293,8 +293,9 @@ def matmul(
 
     *Exact numbers.* Matrices of mpmath and python-flint, and lists or arrays of their
     numbers, of gmpy2's, of fractions, decimals and large integers are taken if each
-    entry is the sum of up to four float64 numbers. Integers among them do not wrap
-    around.
+    entry is the sum of up to four float64 numbers. Integers among them that int64 or
+    uint64 holds, those of Python in lists too, do not wrap around: their product is
+    exact, or an error.
 
     *On a GPU* the default call, and one with an explicit count, never waits for the
     device and can be captured in a CUDA graph; its report waits when it is read.
@@ -391,7 +392,7 @@ def product_of_numbers(
             native_parts = tuple(library.to_native(x) for x in parts)
             return (native_parts, report) if return_report else native_parts
         values: Array | None
-        if are_integers(operands.a.dtype, operands.b.dtype, result):
+        if operands.dtype.kind in "biuO":
             values, report = integer_product(operands, request)
         else:
             values, report = product(operands, request, out=out, mirror=mirror, key=key)

@@ -6,6 +6,7 @@ What would be rounded, or would lose a mask, a unit or labels, raises an error.
 from __future__ import annotations
 
 import reprlib
+from array import array as c_array
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
@@ -60,6 +61,24 @@ def as_array(x: object, name: str) -> Array:
     return array
 
 
+def holds_python_integers(x: object) -> bool:
+    """True for an integer of Python and for sequences with one in them, at any depth.
+
+    NumPy makes an array of them whose products wrap around, as theirs never do.
+    """
+    entries = [x]
+    while entries:
+        y = entries.pop()
+        if isinstance(y, bool | c_array):
+            # Arrays of C have the integers of a dtype.
+            continue
+        if isinstance(y, int | range):
+            return True
+        if isinstance(y, Sequence) and not isinstance(y, _FLAT):
+            entries.extend(y)
+    return False
+
+
 def shown(x: object) -> str:
     """A short text of x for a message."""
     try:
@@ -80,9 +99,12 @@ def _converted(x: object, name: str) -> Array:
     """The array that NumPy makes of x; errors as of `as_array`."""
     if hasattr(x, "tolist") and type(x).__module__.startswith(_OF_MATRICES):
         return _of_matrix(x)
-    inexact, has_other_integers = _check_entries(x, name)
+    inexact, integers = _check_entries(x, name)
     try:
-        array = np.asarray(x, object if has_other_integers else None)
+        array = np.asarray(x, object if integers is Integral else None)
+        if integers is int and array.dtype.kind == "f":
+            # NumPy makes float64 of 2**63 beside 1.
+            array = np.asarray(x, object)
     except ValueError as error:
         raise ValueError(
             f"{name} is a {kind_of(x)} that makes no array: {error}"
@@ -106,33 +128,45 @@ def _of_matrix(x: Any) -> Array:
     return np.array(x.tolist(), object).reshape(rows, cols)
 
 
-def _check_entries(x: object, name: str) -> tuple[int | None, bool]:
-    """An integer that float64 does not hold, None without one; and True if there are
-    integers of other classes than those of Python and NumPy, which NumPy would round.
+def _check_entries(x: object, name: str) -> tuple[int | None, type | None]:
+    """An integer that float64 does not hold, None without one; and the class of the
+    integers: `int` if all entries are those of Python, `Integral` if some are of
+    another class that is not NumPy's, which NumPy would round.
 
     Raises TypeError: an object, at any depth of a sequence, that would lose something.
     """
     inexact = None
+    has_python_integers = False
     has_other_integers = False
+    has_other_entries = False
     seen = set()
     entries = [x]
     while entries:
         y = entries.pop()
+        if type(y) is int:
+            has_python_integers = True
+            if not _is_exact(y):
+                inexact = y
+            continue
+        if isinstance(y, Sequence) and not isinstance(y, _FLAT):
+            if id(y) not in seen:
+                seen.add(id(y))
+                entries.extend(y)
+            continue
+        has_other_entries = True
         if type(y) in _NUMBERS:
             continue
         if isinstance(y, Integral):
             if not _is_exact(int(y)):
                 inexact = int(y)
             has_other_integers |= not isinstance(y, int | np.integer)
-        elif isinstance(y, Sequence) and not isinstance(y, _FLAT):
-            if id(y) not in seen:
-                seen.add(id(y))
-                entries.extend(y)
         elif not isinstance(y, np.generic):
             _check_class(y, name, "is" if y is x else "holds")
             if y is not x and isinstance(y, np.ndarray) and y.dtype.kind in "iu":
                 entries.extend(y.ravel().tolist())
-    return inexact, has_other_integers
+    if has_other_integers:
+        return inexact, Integral
+    return inexact, int if has_python_integers and not has_other_entries else None
 
 
 def _is_exact(value: int) -> bool:

@@ -25,7 +25,7 @@ import numpy as np
 
 from hifigemm.array_like import kind_of, shown
 from hifigemm.numerics.bits import Array
-from hifigemm.operands import EXPECTED, Prepared
+from hifigemm.operands import EXPECTED_NUMBERS, Prepared
 
 MOST_WORDS = 4
 """Words of an entry at most, those of quad-double arithmetic: 212 bits, or more where
@@ -61,7 +61,7 @@ def in_words(
         i = _integers(a)
         j = _integers(b)
         if i is not None and j is not None:
-            return _in_one_dtype(i, j)
+            return i, j
 
     left = _words_of(a, "a")
     right = _words_of(b, "b")
@@ -111,7 +111,7 @@ def _integers(x: Any) -> Any:
     if x.dtype.kind != "O":
         return x if x.dtype.kind in "biu" else None
     entries = x.ravel().tolist()
-    if not all(hasattr(y, "__index__") for y in entries):
+    if not all(map(_is_integer, entries)):
         return None
     values = [int(y) for y in entries]
     low = min(values, default=0)
@@ -123,7 +123,48 @@ def _integers(x: Any) -> Any:
     return None
 
 
-def _in_one_dtype(i: Any, j: Any) -> tuple[Any, Any]:
+def are_integers_of_64_bits(x: Array) -> bool:
+    """True for integers and bools; objects among them if int64 or uint64 holds all."""
+    return _integers(x) is not None
+
+
+def are_exact_in_float64(x: Array) -> bool:
+    """True for integers of up to 2**53 in magnitude, all of which float64 holds."""
+    return max(-int(x.min(initial=0)), int(x.max(initial=0))) <= 2**53
+
+
+def why_no_integers(x: Array | Prepared, name: str) -> str:
+    """Why the entries of an array of objects are no integers of int64 or uint64, by the
+    first that is none; empty if they are, and for other arrays.
+    """
+    if isinstance(x, Prepared) or x.dtype.kind != "O":
+        return "" if x.dtype.kind in "biu" else f"{name} has dtype {x.dtype}"
+    beyond_int64 = ""
+    has_negative = False
+    for i, y in enumerate(x.ravel().tolist()):
+        what = f"{_entry(i, x)} of {name} is {shown(y)}"
+        if not _is_integer(y):
+            return f"{what}, a {kind_of(y)}, no integer"
+        value = int(y)
+        if not -(2**63) <= value < 2**64:
+            return f"{what}: integers beyond int64/uint64 are not supported as operands"
+        has_negative |= value < 0
+        if value >= 2**63 and not beyond_int64:
+            beyond_int64 = what
+    if has_negative and beyond_int64:
+        return (
+            f"{beyond_int64}, beyond int64, beside negative entries: no dtype of NumPy "
+            "holds both"
+        )
+    return ""
+
+
+def _is_integer(x: object) -> bool:
+    """True for integers of any class."""
+    return hasattr(x, "__index__")
+
+
+def in_one_dtype(i: Any, j: Any) -> tuple[Any, Any]:
     """Integers of int64 and integers of uint64, both in one dtype if it holds them."""
     if np.result_type(i.dtype, j.dtype).kind in "biu":
         return i, j
@@ -140,6 +181,9 @@ def _words_of(x: Any, name: str, max_words: int = MOST_WORDS) -> list[Any]:
     """Arrays that sum to x exactly, x itself where it holds no objects."""
     if x.dtype.kind != "O":
         return [x]
+    integers = _integers(x)
+    if integers is not None and are_exact_in_float64(integers):
+        return [integers.astype(np.float64)]
 
     # The words of the components of each entry: of re and im for complex numbers.
     entries = []
@@ -147,7 +191,7 @@ def _words_of(x: Any, name: str, max_words: int = MOST_WORDS) -> list[Any]:
         components = (y.real, y.imag) if type(y).__name__ in _COMPLEX else (y,)
         if not all(map(_is_number, components)):
             raise TypeError(
-                f"{name} has dtype object and holds {shown(y)}, a {kind_of(y)}, as {_entry(i, x)}; {EXPECTED}"
+                f"{name} has dtype object and holds {shown(y)}, a {kind_of(y)}, as {_entry(i, x)}; {EXPECTED_NUMBERS}"
             )
         words = [_words(component, max_words) for component in components]
         if [] in words:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -314,23 +316,63 @@ class _Words:
             left, right, self.counts, num_sums, dtype, self.spec.k_block, product
         )
 
-    def error(self, is_beyond: Array) -> AccuracyError:
+    def error(self, is_beyond: Array) -> EntriesBeyond:
         """The error that names the first entry beyond the dtype, and its value."""
-        dtype = self.operands.dtype
+        count = int(np.count_nonzero(is_beyond))
         first = int(np.flatnonzero(is_beyond)[0])
         shape = self.operands.shapes.result
-        index = tuple(int(i) for i in np.unravel_index(first, shape))
-        # The value of the entry, from all sums of words of a block with it alone.
-        index_in_stack = (int(i) for i in np.unravel_index(first, is_beyond.shape))
-        block = Block(*(slice(i, i + 1) for i in index_in_stack))
+
+        def named(numbers: Array) -> str:
+            """Its message for entries on the host, arranged by these numbers."""
+            places = np.argwhere(is_beyond.ravel()[numbers])
+            place = tuple(places[0])
+            return self.message(count, int(numbers[place]), place)
+
+        place = np.unravel_index(first, shape)
+        return EntriesBeyond(self.message(count, first, place), shape, named)
+
+    def message(self, count: int, number: int, place: tuple[np.integer, ...]) -> str:
+        """The message of so many entries beyond the dtype, the first of which has this
+        number in the result and is named by this place.
+        """
+        value = self.value(number)
+        # The functions of hifigemm.numpy have no `result=`.
+        helps = 'result="object" of hifigemm.matmul holds them, for arrays of NumPy'
+        if -(2**63) <= value < 2**63:
+            helps = (
+                'result="int64" of hifigemm.matmul may hold them, and so may operands '
+                "of int64"
+            )
+        dtype = self.operands.dtype
+        size = math.prod(self.operands.shapes.stack)
+        return (
+            f"{count} of {size} entries of the product lie beyond {dtype}, which holds {_span(dtype)}; "
+            f"the first is entry {tuple(map(int, place))} = {value}: {helps}"
+        )
+
+    def value(self, number: int) -> int:
+        """The exact entry with this number, from all sums of words of a block with it
+        alone.
+        """
+        place = np.unravel_index(number, self.operands.shapes.stack)
+        block = Block(*(slice(int(i), int(i) + 1) for i in place))
         sums = self.sums(block, sum(self.counts))
-        value = sum(int(sums[s, 0, 0, 0]) << (WORD_BITS * s) for s in range(len(sums)))
-        wider = (
-            'result="int64" may hold'
-            if -(2**63) <= value < 2**63
-            else 'result="object" of NumPy arrays holds'
-        )
-        return AccuracyError(
-            f"{int(np.count_nonzero(is_beyond))} of {is_beyond.size} entries of the product lie beyond {dtype}, which "
-            f"holds {_span(dtype)}; the first is entry {index} = {value}: {wider} them"
-        )
+        return sum(int(sums[s, 0, 0, 0]) << (WORD_BITS * s) for s in range(len(sums)))
+
+
+class EntriesBeyond(AccuracyError):
+    """Entries of a product of integers that were to be exact lie beyond its dtype.
+
+    `named` makes the message from the numbers of the entries, arranged as a caller sees
+    them. A copy or a pickle is the plain error.
+    """
+
+    def __init__(
+        self, message: str, shape: tuple[int, ...], named: Callable[[Array], str]
+    ) -> None:
+        super().__init__(message)
+        self.shape = shape
+        self.named = named
+
+    def __reduce__(self) -> tuple[type[AccuracyError], tuple[Any, ...]]:
+        return AccuracyError, self.args

@@ -25,7 +25,10 @@ _NARROW = {np.dtype(np.float16): FP16, BFLOAT16: BF16}
 _SINGLE = np.dtype(np.float32)
 _FEW = 2**22
 """Entries of an array whose addresses are compared one by one."""
-EXPECTED = "expected float16, bfloat16, float32, float64, complex64 or complex128"
+_FLOATS = "float16, bfloat16, float32, float64, complex64 or complex128"
+_EXPECTED = f"expected {_FLOATS}"
+EXPECTED_NUMBERS = f"expected integers, bools, {_FLOATS}"
+"""What operands may hold, for messages."""
 
 
 _Source_co = TypeVar("_Source_co", covariant=True)
@@ -106,7 +109,7 @@ def _numbers(x: object, name: str, library: Library) -> Array:
     value = ""
     if x.dtype.kind == "O":
         value = f" and is {shown(x[()])}, a {kind_of(x[()])}"
-    raise TypeError(f"{name} has dtype {x.dtype}{value}; {EXPECTED}")
+    raise TypeError(f"{name} has dtype {x.dtype}{value}; {EXPECTED_NUMBERS}")
 
 
 def result_dtype(*dtypes: DType | complex) -> DType:
@@ -126,7 +129,7 @@ def result_dtype(*dtypes: DType | complex) -> DType:
         return dtype
     names = [str(x) if isinstance(x, np.dtype) else type(x).__name__ for x in dtypes]
     raise TypeError(
-        f"operands of {', '.join(names)} promote to {dtype}; {EXPECTED}: convert one of them"
+        f"operands of {', '.join(names)} promote to {dtype}; {_EXPECTED}: convert one of them"
     )
 
 

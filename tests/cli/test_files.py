@@ -10,7 +10,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from hifigemm.cli.files import check_output, read_array, write_array
+from hifigemm.cli.files import as_floats, check_output, read_array, write_array
 from hifigemm.workshop.errors import InputError
 
 DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
@@ -73,15 +73,16 @@ def test_symmetric_sparse_and_compressed_matrix_market_becomes_dense(tmp_path):
 @pytest.mark.parametrize(
     ("given", "dtype"),
     [
-        (np.arange(6, dtype=np.int8), np.float64),
-        (np.array([2**53, -(2**53)]), np.float64),
-        (np.array([2**53], np.uint64), np.float64),
-        (np.array([True, False]), np.float64),
+        (np.arange(6, dtype=np.int8), np.int8),
+        (np.array([2**53 + 1, -(2**63)]), np.int64),
+        (np.array([2**53 + 1, 3], ">i8"), np.int64),
+        (np.array([2**64 - 1], np.uint64), np.uint64),
+        (np.array([True, False]), np.bool_),
         (np.array([65504, 2**-24], np.float16), np.float32),
         (np.array([1.5, -0.1], ">f8"), np.float64),
         (np.array([1.5 + 2j], ">c8"), np.complex64),
         (np.array([1.5, np.nan], np.longdouble), np.float64),
-        (np.zeros((0, 3), np.int64), np.float64),
+        (np.zeros((0, 3), np.int64), np.int64),
     ],
 )
 def test_other_dtypes_keep_their_values(tmp_path, given, dtype):
@@ -91,12 +92,29 @@ def test_other_dtypes_keep_their_values(tmp_path, given, dtype):
     np.testing.assert_array_equal(x.astype(given.dtype), given)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int64", "uint64", "bool"])
+def test_integers_become_floats_that_hold_them(dtype):
+    limits = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    integers = {0, 1, *limits}
+    for exponent in (31, 53, 62, 63):
+        for d in (-1, 0, 1):
+            integers |= {2**exponent + d, -(2**exponent) + d}
+    for x in integers:
+        if not limits[0] <= x <= limits[1]:
+            continue
+        array = np.array([x], dtype)
+        if int(float(x)) == x:
+            floats = as_floats(array, "x.npy")
+            assert floats.dtype == np.float64
+            assert int(floats[0]) == x
+        else:
+            with pytest.raises(InputError, match=f"x.npy: holds values of {dtype}"):
+                as_floats(array, "x.npy")
+
+
 @pytest.mark.parametrize(
     "given",
     [
-        np.array([2**53 + 1]),
-        np.array([2**64 - 1], np.uint64),
-        np.array([-(2**63)]),
         np.longdouble([1]) / 3,
         np.array([np.finfo(np.longdouble).max]),
     ],

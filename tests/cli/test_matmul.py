@@ -327,3 +327,87 @@ def test_a_plan_needs_a_shape_alone(dtype, capsys):
 )
 def test_a_plan_is_of_files_or_of_a_shape(line, text, fails):
     fails(line.split(), 2, text)
+
+
+DTYPES_OF_INTEGERS = ("bool", "int8", "uint8", "int32", "int64", "uint64")
+
+
+@pytest.mark.parametrize("first", DTYPES_OF_INTEGERS)
+@pytest.mark.parametrize("second", DTYPES_OF_INTEGERS)
+def test_integers_are_multiplied_exactly_or_the_first_beyond_is_named(
+    first, second, tmp_path, capsys
+):
+    rng = np.random.default_rng(3)
+    files = tmp_path / "a.npy", tmp_path / "b.npy"
+    for trial in range(12):
+        arrays = []
+        for file, dtype in zip(files, (first, second), strict=True):
+            kind = np.dtype(dtype).kind
+            limits = (
+                (0, 1) if kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+            )
+            near = rng.choice([0, 2**31, 2**53, 2**62, 2**63], (2, 2)).astype(object)
+            if trial % 3 == 0:
+                near = near * 0
+            x = near * rng.choice([-1, 1], (2, 2)) + rng.integers(-2, 3, (2, 2))
+            arrays.append(np.clip(x, *limits).astype(dtype))
+            np.save(file, arrays[-1])
+        a, b = (np.array([[int(y) for y in row] for row in x], object) for x in arrays)
+        exact = a @ b
+        promoted = np.result_type(first, second)
+        default = np.uint64 if promoted == np.uint64 else np.int64
+        for result, dtype in (
+            (None, default),
+            ("int64", np.int64),
+            ("array", promoted),
+        ):
+            if result == "array" and promoted.kind in "bf":
+                continue
+            argv = [] if result is None else ["--result", result]
+            accuracy = ([], ["--accuracy", "correct"], ["--accuracy", "1e-12"])[
+                trial % 3
+            ]
+            code = run("matmul", *files, "-o", tmp_path / "c.npy", *argv, *accuracy)
+            error = capsys.readouterr().err
+            limits = np.iinfo(dtype)
+            beyond = [
+                f"entry {i} = {exact[i]}:"
+                for i in np.ndindex(2, 2)
+                if not limits.min <= exact[i] <= limits.max
+            ]
+            assert code == (1 if beyond else 0)
+            if beyond:
+                assert f"the first is {beyond[0]}" in error
+            else:
+                c = np.load(tmp_path / "c.npy")
+                assert (c.dtype, c.tolist()) == (dtype, exact.tolist())
+        assert run("matmul", *files, "--result", "object", "-q") == 0
+        assert capsys.readouterr().out == f"{exact}\n"
+
+
+def test_integers_beside_floats_and_other_wrong_combinations(pair, tmp_path, fails):
+    large, floats = tmp_path / "i.npy", tmp_path / "f.npy"
+    np.save(large, np.array([[2**62]]))
+    np.save(floats, np.array([[0.5]], np.float32))
+    assert run("matmul", large, floats, "-q", "-o", tmp_path / "c.npy") == 0
+    c = np.load(tmp_path / "c.npy")
+    assert (c.dtype, c[0, 0]) == (np.float64, 2.0**61)
+    fails(["matmul", large, large], 1, f"the first is entry (0, 0) = {2**124}")
+    fails(["matmul", large, floats, "--result", "int64"], 1, "the operands are float64")
+    fails(["matmul", large, large, "--scheme", "ozaki2"], 1, "the operands are int64")
+    fails(["plan", large, large], 2, "products of integers are exact and have no plan")
+    for name in ("c.npy", "c.npz"):
+        argv = ["matmul", large, large, "--result", "object", "-o", tmp_path / name]
+        fails(argv, 2, "hold no integers of any size")
+    np.save(large, np.array([[2**53 + 1]]))
+    fails(["matmul", large, floats], 2, "i.npy: holds values of int64 that float64")
+
+
+def test_integers_of_any_size_go_into_matrix_market_files(tmp_path):
+    np.save(tmp_path / "i.npy", np.array([[2**62, -3], [5, 7]]))
+    argv = "matmul", tmp_path / "i.npy", tmp_path / "i.npy", "--result", "object"
+    assert run(*argv, "-o", tmp_path / "c.mtx") == 0
+    lines = (tmp_path / "c.mtx").read_text().splitlines()
+    x = [[2**62, -3], [5, 7]]
+    exact = np.array(x, object) @ np.array(x, object)
+    assert [int(line) for line in lines[2:]] == exact.T.ravel().tolist()

@@ -5,6 +5,7 @@ promise of matmul, exact results.
 from __future__ import annotations
 
 import math
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -263,8 +264,11 @@ def test_labels_of_one_operand_alone():
     ):
         hnp.einsum("ij,jk->k", a, large, accuracy=hg.Relative(1e-12))
     assert contractions.MOST_COPIES * (8 * 9 + 9 * 40 + 40) < 8 * 9 * 40
-    made, report = hnp.einsum("ij,jk->k", a, large, accuracy=1e-17, return_report=True)
+    made, report = hnp.einsum("ij,jk->k", a, large, accuracy=2e-16, return_report=True)
     assert len(report.reports) == 2
+    assert report.bound <= 2e-16 + 2.0**-53
+    with pytest.raises(hg.PlanError, match="accuracy=1e-17: a sum over 8 x 1"):
+        hnp.einsum("ij,jk->k", a, large, accuracy=1e-17)
     # |A||B| of the sum over i and j
     assert meets_promise(
         made[None], a.reshape(1, -1), np.tile(b, (8, 1)), report.bound
@@ -469,3 +473,58 @@ def test_vecdot_takes_one_axis(axis):
     for call in (np.vecdot, hnp.vecdot):
         with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
             call(a, a, axis=axis)
+
+
+PLACED = {
+    "dot": lambda a, b, **o: hnp.dot(a, b, **o),
+    "inner": lambda a, b, **o: hnp.inner(a, np.moveaxis(np.array(b), 0, -1), **o),
+    "tensordot": lambda a, b, **o: hnp.tensordot(a, b, 1, **o),
+    "transposed": lambda a, b, **o: hnp.einsum("ijk,kl->lji", a, b, **o),
+    "stack": lambda a, b, **o: hnp.einsum("ijk,kl->jli", a, b, **o),
+    "matvec": lambda a, b, **o: hnp.matvec(a, np.array(b)[:, 0], **o),
+    "number": lambda a, b, **o: hnp.einsum("ijk,kl->", a, b, **o),
+    "three": lambda a, b, **o: hnp.einsum(
+        "ijk,kl,lm->mji", a, b, np.eye(2, dtype=int), **o
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLACED)
+@pytest.mark.parametrize("is_exact", [False, True])
+def test_the_first_entry_beyond_is_named_as_the_result_has_it(name, is_exact):
+    rng = np.random.default_rng(len(name))
+    call = PLACED[name]
+    counts = {True: 0, False: 0}
+    for trial in range(30):
+        a = rng.integers(-5, 6, (2, 3, 2)) * 2 ** rng.choice([0, 31], (2, 3, 2))
+        b = rng.integers(-5, 6, (2, 2)) * 2 ** rng.choice([0, 29 + trial % 3], (2, 2))
+        exact = exact_of_objects(name, a, b)
+        beyond = [
+            i for i in np.ndindex(exact.shape) if not -(2**63) <= exact[i] < 2**63
+        ]
+        counts[bool(beyond)] += 1
+        options = {} if is_exact else {"accuracy": "correct"}
+        if is_exact:
+            a, b = a.astype(object), b.astype(object)
+        if beyond:
+            place = re.escape(f"first is entry {beyond[0]} = {exact[beyond[0]]}: ")
+            with pytest.raises(hg.AccuracyError, match=f"{len(beyond)} of .* {place}"):
+                call(a, b, **options)
+        else:
+            found = np.asarray(call(a, b, **options))
+            assert found.tolist() == exact.tolist()
+    assert min(counts.values()) > 0
+
+
+def exact_of_objects(name, a, b):
+    """The exact result as objects: by sums of Python's integers."""
+    product = np.tensordot(a.astype(object), b.astype(object), 1)
+    if name == "transposed" or name == "three":
+        return product.transpose(2, 1, 0)
+    if name == "stack":
+        return product.transpose(1, 2, 0)
+    if name == "matvec":
+        return product[..., 0]
+    if name == "number":
+        return np.array(product.sum(), object)
+    return product

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 import hifigemm as hg
 import hifigemm.numpy as hnp
-from hifigemm.functions.products import BlocksReport, ChainReport, Products
+from hifigemm.functions.products import BlocksReport, Chain, ChainReport, Products
 
 CALLS_WITHOUT_PRODUCTS = {
     "einsum": lambda **options: hnp.einsum("ij->ji", np.ones((2, 2)), **options),
@@ -176,3 +177,106 @@ def test_without_a_report_none_is_kept():
     assert (products.count, products.reports) == (1, [])
     number = products.chain(np.array(3.0), None)
     assert isinstance(number, np.float64)
+
+
+@st.composite
+def chains(draw):
+    """Roundoffs and uses of the products of a chain."""
+    count = draw(st.integers(2, 8))
+    roundoff = st.sampled_from([0.0, 2.0**-53, 2.0**-24])
+    roundoffs = draw(st.lists(roundoff, min_size=count, max_size=count))
+    uses = draw(st.lists(st.integers(1, 99), min_size=count - 1, max_size=count - 1))
+    # dtypes promote, so that the last product has the least of the roundoffs.
+    roundoffs[-1] = min((u for u in roundoffs if u), default=0.0)
+    return Chain("this", tuple(roundoffs), (*uses, 1))
+
+
+@given(chain=chains(), factor=st.floats(1.0, 1e12), near=st.booleans())
+def test_a_share_is_kept_by_the_whole_chain(chain, factor, near):
+    if not chain.rounds_between:
+        return
+    u = chain.roundoffs[-1]
+
+    def excess(s):
+        """(1 + s + u_1)**uses_1 ... - 1 - u, exactly; exact products err by nothing."""
+        growth = Fraction(1)
+        for u_i, n in zip(chain.roundoffs, chain.uses, strict=True):
+            growth *= (1 + Fraction(u_i) + (Fraction(s) if u_i else 0)) ** n
+        return growth - 1 - Fraction(u)
+
+    least = excess(0.0)
+    assert abs(Fraction(chain.least) - least) <= Fraction(2.0**-40) * (least + 1)
+    r = chain.least * (1 + 1e-9) if near else chain.least * (factor + 1e-9)
+    if r >= 1:
+        return
+    share = chain.share(r)
+    assert share > 0
+    assert excess(share) <= r
+    # A share is as large as it can be, but for terms of second order.
+    if not near and r < 1e-3:
+        assert excess(share) >= r * 0.99
+    assert chain.share(chain.least * (1 - 1e-9)) == 0.0
+
+
+def test_chains_that_round_nothing_in_between_keep_every_accuracy():
+    assert not Chain("this", (0.0, 0.0), (1, 1)).rounds_between
+    assert not Chain("this", (0.0, 2.0**-53), (1, 1)).rounds_between
+    assert Chain("this", (2.0**-53, 0.0), (1, 1)).rounds_between
+    a = np.array([[3, 1], [1, 2]])
+    x = np.random.default_rng(0).standard_normal((2, 9))
+    for accuracy in ("correct", 1e-25, hg.Relative(1e-12)):
+        assert hnp.matrix_power(a, 5, accuracy=accuracy).tolist() == [
+            [450, 275],
+            [275, 175],
+        ]
+        found = hnp.multi_dot([a[:1], a, x], accuracy=accuracy)
+        want = hnp.matmul(a[:1] @ a, x, accuracy=accuracy)
+        np.testing.assert_array_equal(found, want)
+
+
+def test_a_chain_of_more_factors_than_floats_count_raises():
+    with pytest.raises(hg.PlanError, match="may add up to inf times"):
+        hnp.matrix_power(np.eye(2), 10**400, accuracy=1e-3)
+    assert Chain("this", (2.0**-53,) * 2, (10**400, 1)).least == math.inf
+
+
+MIXED = (
+    ("float64",) * 3,
+    ("float32",) * 4,
+    ("float32", "float32", "float64", "float64"),
+    ("float64", "float32", "float32", "complex64"),
+    ("float16", "float16", "float64"),
+    ("int8", "int8", "float32", "float64"),
+    ("complex128", "float64", "complex128"),
+)
+
+
+@pytest.mark.parametrize("dtypes", MIXED, ids="-".join)
+@pytest.mark.parametrize("exponent", [-3, -6, -7, -9, -14, -15.5, -16, -20, -25])
+def test_a_number_is_kept_by_the_chain_or_raises_with_the_least(dtypes, exponent):
+    rng = np.random.default_rng(len(dtypes))
+    accuracy = 10.0**exponent
+    arrays = []
+    for i, dtype in enumerate(dtypes):
+        x = rng.standard_normal((3 + i % 2, 4 - i % 2)) * 2.0 ** rng.integers(-9, 9)
+        x = x * 5 if dtype == "int8" else x
+        arrays.append(np.clip(x, -9, 9).astype(dtype))
+    subscripts = ",".join("abcdef"[i : i + 2] for i in range(len(arrays)))
+    for call in (
+        lambda r: hnp.multi_dot(arrays, accuracy=r, return_report=True),
+        lambda r: hnp.einsum(subscripts, *arrays, accuracy=r, return_report=True),
+    ):
+        try:
+            value, report = call(accuracy)
+        except hg.PlanError as error:
+            # What is advised is taken, and the least is more than what was asked.
+            words = str(error)
+            least = float(re.search(r"add up to (\S+) times", words)[1])
+            advised = float(re.search(r"Ask for (\S+) or more", words)[1])
+            assert accuracy < least * 1.01
+            value, report = call(advised)
+            accuracy_kept = advised
+        else:
+            accuracy_kept = accuracy
+        u = float(np.finfo(value.dtype).eps) / 2
+        assert report.bound <= accuracy_kept + u

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import hifigemm as hg
 import hifigemm.numpy as hnp
 from hifigemm.functions import symmetric
 
@@ -257,3 +258,43 @@ def test_compiled_functions_promote_and_have_gradients():
         torch.compile(loss, backend="aot_eager", fullgraph=True)(b), b
     )
     assert torch.equal(found, want)
+
+
+CHAINS = {
+    "multi_dot": (
+        lambda *x, **options: hnp.multi_dot(x, **options),
+        ((3, 4), (4, 5), (5, 2)),
+    ),
+    "einsum": (
+        lambda *x, **options: hnp.einsum("ij,jk,kl->il", *x, **options),
+        ((3, 4), (4, 5), (5, 2)),
+    ),
+    "power": (lambda a, **options: hnp.matrix_power(a, 3, **options), ((3, 3),)),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize(
+    "dtypes", [("float64",) * 3, ("float32", "bfloat16", "float64")]
+)
+def test_numbers_are_shared_among_the_products_of_a_chain(name, dtypes):
+    """Eager and compiled, by the shares of arrays of NumPy."""
+    function, shapes = CHAINS[name]
+    arrays = operands(shapes, np.float64)
+    tensors = []
+    for x, dtype in zip(arrays, dtypes, strict=False):
+        tensors.append(torch.from_numpy(x).to(getattr(torch, dtype)))
+    value, report = function(*tensors, accuracy=1e-6, return_report=True)
+    u = torch.finfo(value.dtype).eps / 2
+    assert report.bound <= 1e-6 + u
+
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda *x: function(*x, accuracy=1e-6), backend="eager", fullgraph=True
+    )
+    assert torch.equal(compiled(*tensors), value)
+
+    refused = torch.compile(lambda *x: function(*x, accuracy=1e-25), backend="eager")
+    for call in (refused, lambda *x: function(*x, accuracy=1e-25)):
+        with pytest.raises(hg.PlanError, match=r"accuracy=1e-25: .* takes 2 products"):
+            call(*tensors)

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hifigemm.cli.matrix_market import read_matrix, write_matrix
+from hifigemm.operands import converted
 from hifigemm.workshop.atomic import check_writable, replacing
 from hifigemm.workshop.errors import InputError
 
@@ -42,21 +43,21 @@ def read_array(spec: str) -> NDArray[Any]:
     """Read the array behind FILE.npy, FILE.npz, FILE.npz:KEY or FILE.mtx (also .mtx.gz,
     .mtx.bz2).
 
-    Integers and bools are converted to float64, float16 to float32, foreign byte order
-    to the machine's. A sparse matrix becomes dense.
+    Integers and bools stay what they are, float16 becomes float32, foreign byte order
+    the machine's. A sparse matrix becomes dense.
 
     Raises
     ------
     InputError
-        Missing, unreadable, truncated, corrupt, pickled or non-numeric files; integers
-        that float64 cannot hold.
+        Missing, unreadable, truncated, corrupt, pickled or non-numeric files; numbers
+        of extended precision that float64 or complex128 cannot hold.
     """
     try:
         with warnings.catch_warnings():
             # NumPy complains of headers that Python 2 wrote, and reads them rightly
             warnings.simplefilter("ignore")
             x = np.asarray(_read(*_split(spec)))
-        return _as_floats(x, spec)
+        return _as_operand(x, spec)
     except OSError as error:
         raise InputError(f"{spec}: cannot be read: {_one_line(error)}") from error
     except MemoryError as error:
@@ -67,12 +68,18 @@ def read_array(spec: str) -> NDArray[Any]:
         raise InputError(f"{spec}: {_explained(error)}") from error
 
 
-def check_output(spec: str, ndim: int) -> None:
+def check_output(spec: str, ndim: int, *, holds_objects: bool = False) -> None:
     """Raise InputError if a result of `ndim` dimensions cannot be written there, before
     it is computed.
+
+    Objects, integers of any size, go into Matrix Market files alone.
     """
     path, key = _split(spec)
     kind = _kind(path, writing=True)
+    if holds_objects and kind != ".mtx":
+        raise InputError(
+            f"{spec}: {kind} files hold no integers of any size; write them to a .mtx file, or print them"
+        )
     if kind == ".mtx" and ndim != 2:
         raise InputError(
             f"{spec}: Matrix Market holds matrices, the result has {ndim} dimensions"
@@ -186,32 +193,37 @@ def _write_npz(file: Any, path: Path, key: str | None, array: NDArray[Any]) -> N
         ) from error
 
 
-def _as_floats(x: NDArray[Any], spec: str) -> NDArray[Any]:
+def as_floats(x: NDArray[Any], spec: str) -> NDArray[Any]:
+    """The integers of a file in float64.
+
+    Raises InputError: integers that float64 cannot hold.
+    """
+    try:
+        return converted(x, np.dtype(np.float64))
+    except ValueError as error:
+        raise InputError(
+            f"{spec}: holds values of {x.dtype} that float64 cannot hold; round them first"
+        ) from error
+
+
+def _as_operand(x: NDArray[Any], spec: str) -> NDArray[Any]:
     """x itself where its dtype can be multiplied, else the same numbers in one that
     can.
     """
     if x.dtype.kind not in "fcbiu":
         raise InputError(f"{spec}: holds {x.dtype}, not numbers")
-    if (
-        x.dtype.kind in "fc"
-        and x.dtype.itemsize
-        <= np.dtype(np.complex128 if x.dtype.kind == "c" else float).itemsize
-    ):
-        return x.astype(
-            np.float32 if x.dtype.itemsize == 2 else x.dtype.newbyteorder("="),
-            copy=False,
-        )
+    if x.dtype == np.float16:
+        return x.astype(np.float32)
+    widest = np.dtype(np.complex128 if x.dtype.kind == "c" else np.float64)
+    if x.dtype.kind in "biu" or x.dtype.itemsize <= widest.itemsize:
+        return x.astype(x.dtype.newbyteorder("="), copy=False)
     with np.errstate(all="ignore"):  # what is lost is found below
-        converted = x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
-    if x.dtype.kind in "fc":
-        exact = np.array_equal(converted.astype(x.dtype), x, equal_nan=True)
-    else:
-        exact = max(int(x.max(initial=0)), -int(x.min(initial=0))) <= 2**53
-    if not exact:
+        narrow = x.astype(widest)
+    if not np.array_equal(narrow.astype(x.dtype), x, equal_nan=True):
         raise InputError(
-            f"{spec}: holds values of {x.dtype} that {converted.dtype} cannot hold; round them first"
+            f"{spec}: holds values of {x.dtype} that {widest} cannot hold; round them first"
         )
-    return converted
+    return narrow
 
 
 def _explained(error: BaseException) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hifigemm as hg
-from hifigemm.cli.files import check_output, read_array, write_array
+from hifigemm.cli.files import as_floats, check_output, read_array, write_array
 from hifigemm.cli.options import (
     DTYPES,
     add_command,
@@ -21,7 +21,7 @@ from hifigemm.cli.options import (
     multiplication_options,
     parse_shape,
 )
-from hifigemm.operands import result_dtype, shapes_of
+from hifigemm.operands import shapes_of
 from hifigemm.workshop.errors import OK, InputError
 
 
@@ -35,6 +35,10 @@ def add_matmul(commands: Any) -> None:
     output += "FILE.npz stands for FILE.npz:c (default: the result is printed)"
     parser.add_argument("-o", "--output", metavar="C", help=output)
     add_multiplication_options(parser)
+    result = "of two files of integers or bools, whose product is exact or an error: int64, array (the dtype to which "
+    result += "both promote) or object (integers of any size, printed or in a .mtx file); default: int64, uint64 where "
+    result += "both promote to it"
+    parser.add_argument("--result", choices=("int64", "array", "object"), help=result)
     parser.add_argument(
         "-q",
         "--quiet",
@@ -62,8 +66,13 @@ def add_plan(commands: Any) -> None:
 def _matmul(args: argparse.Namespace) -> int:
     options = multiplication_options(args)
     a, b, shape = _operands(args)
+    if _are_integers(a, b):
+        options |= _exactly(a, b, args)
+    elif args.result is not None:
+        options["result"] = args.result
     if args.output is not None:
-        check_output(args.output, len(shape))
+        holds_objects = args.result == "object"
+        check_output(args.output, len(shape), holds_objects=holds_objects)
     try:
         result, report = hg.matmul(a, b, return_report=True, **options)
     except MemoryError as error:
@@ -81,6 +90,18 @@ def _matmul(args: argparse.Namespace) -> int:
     return OK
 
 
+def _exactly(
+    a: NDArray[Any], b: NDArray[Any], args: argparse.Namespace
+) -> dict[str, Any]:
+    """The options with which a product of integers is exact or an error."""
+    result = args.result
+    if result is None:
+        is_unsigned = np.result_type(a.dtype, b.dtype) == np.uint64
+        result = "array" if is_unsigned else "int64"
+    accuracy = "correct" if args.accuracy is None else args.accuracy
+    return {"result": result, "accuracy": accuracy}
+
+
 def _plan(args: argparse.Namespace) -> int:
     options = multiplication_options(args)
     has_files = args.a is not None
@@ -92,6 +113,11 @@ def _plan(args: argparse.Namespace) -> int:
         raise InputError("--dtype goes with --shape; files have their own dtypes")
     if has_files:
         a, b, _ = _operands(args)
+        if _are_integers(a, b):
+            raise InputError(
+                f"{args.a} and {args.b} hold {a.dtype} and {b.dtype}: products of integers are exact and have no plan; "
+                "the report of hifigemm matmul says how it made them"
+            )
     else:
         a, b = _random_operands(args.shape, args.dtype or "float64")
     print(hg.make_plan(a, b, **options))
@@ -110,15 +136,25 @@ def _random_operands(
 
 
 def _operands(args: argparse.Namespace) -> tuple[Any, Any, tuple[int, ...]]:
-    """Both operands and the shape of their product."""
+    """Both operands and the shape of their product.
+
+    Integers beside other numbers become float64.
+    """
     a, b = read_array(args.a), read_array(args.b)
     for name, x in ((args.a, a), (args.b, b)):
         if x.ndim == 0:
             raise InputError(f"{name}: holds a single number, not an array")
+    if not _are_integers(a, b):
+        a = as_floats(a, args.a) if a.dtype.kind in "biu" else a
+        b = as_floats(b, args.b) if b.dtype.kind in "biu" else b
     try:
-        result_dtype(a.dtype, b.dtype)
         return a, b, shapes_of(a.shape, b.shape).result
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise InputError(
             f"{args.a} and {args.b} cannot be multiplied: {error}"
         ) from error
+
+
+def _are_integers(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """True if both operands hold integers or bools."""
+    return a.dtype.kind in "biu" and b.dtype.kind in "biu"

@@ -4,6 +4,9 @@ The intermediate results are rounded, so the errors of the products add up. If p
 keeps |X - AB| <= r_i |A||B| + u |AB|, the result D of a chain keeps
 
     |D - ABC...| <= ((1 + r_1 + u)(1 + r_2 + u)... - 1) |A||B||C|....
+
+A number that is asked for is one of the result, so that each product gets a share of
+it: see `products.Chain`. Products of integers round nothing.
 """
 
 from __future__ import annotations
@@ -15,8 +18,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hifigemm.accuracy import Accuracy
-from hifigemm.functions.products import Products
-from hifigemm.functions.verbs import as_arrays, identities, join, shape_of
+from hifigemm.functions.products import Chain, Products
+from hifigemm.functions.verbs import (
+    ROUNDOFFS,
+    dtype_of_product,
+    identities,
+    join,
+    shape_of,
+)
 from hifigemm.libraries import AnyArray
 from hifigemm.schemes import Scheme
 
@@ -45,7 +54,10 @@ def multi_dot(
         for `hifigemm.matmul`.
     out : array, optional
         Receives the result.
-    accuracy, scheme, engine, workspace, return_report
+    accuracy : optional
+        As for `hifigemm.matmul`. A number r is kept by the result, |C - exact| <= r
+        |A||B||C|... + u |exact|; None and levels are kept by each product.
+    scheme, engine, workspace, return_report
         As for `hifigemm.matmul`, for each product.
 
     Returns
@@ -55,7 +67,12 @@ def multi_dot(
     Raises
     ------
     PlanError
-        "correct" or `hifigemm.Relative` was asked of more than one product.
+        "correct" or `hifigemm.Relative` was asked of more than one product, or a number
+        that the roundings between the products exceed; the message has the least that
+        is kept. Integers keep every accuracy.
+    AccuracyError
+        Integers that are to be exact, as those of Python always are: the first entry of
+        a product beyond its dtype.
     numpy.linalg.LinAlgError
         An array in the middle is no matrix, or one at an end neither matrix nor vector.
     ValueError
@@ -72,18 +89,24 @@ def multi_dot(
     >>> report.bound < 1e-14
     True
     """
-    arrays = as_arrays(*((f"array {i}", x) for i, x in enumerate(arrays)))
+    products = Products(accuracy, scheme, engine, workspace, return_report)
+    arrays = products.arrays(*((f"array {i}", x) for i, x in enumerate(arrays)))
     shapes = [shape_of(x) for x in arrays]
     _check_chain(shapes)
     last = len(shapes) - 1
-    products = Products(accuracy, scheme, engine, workspace, return_report)
-    products.check_chain(last, f"multi_dot of {last + 1} arrays")
 
     # A vector at the start is a row, one at the end a column.
     sizes = [shapes[0][0] if len(shapes[0]) == 2 else 1]
     sizes += [shape[0] for shape in shapes[1:]]
     sizes.append(shapes[last][1] if len(shapes[last]) == 2 else 1)
-    value = _product_of_range(arrays, best_cuts(sizes), products, 0, last)
+    cuts = best_cuts(sizes)
+    products.num_products = last
+    if products.binds_result:
+        roundoffs: list[float] = []
+        _dtype_of_range(products.dtype_names(arrays), cuts, roundoffs, 0, last)
+        why = f"multi_dot of {last + 1} arrays"
+        products.begin(Chain(why, tuple(roundoffs), (1,) * last))
+    value = _product_of_range(arrays, cuts, products, 0, last)
     return products.chain(value, out)
 
 
@@ -124,6 +147,28 @@ def _product_of_range(
     left = _product_of_range(arrays, cuts, products, first, cut)
     right = _product_of_range(arrays, cuts, products, cut + 1, last)
     return products(left, right)
+
+
+def _dtype_of_range(
+    names: Sequence[str],
+    cuts: dict[tuple[int, int], int],
+    roundoffs: list[float],
+    first: int,
+    last: int,
+) -> str:
+    """The name of the dtype of the product of the matrices first to last.
+
+    Its unit roundoff is appended to those of the products before it, in the order of
+    `_product_of_range`.
+    """
+    if first == last:
+        return names[first]
+    cut = cuts[first, last]
+    left = _dtype_of_range(names, cuts, roundoffs, first, cut)
+    right = _dtype_of_range(names, cuts, roundoffs, cut + 1, last)
+    dtype = dtype_of_product(left, right)
+    roundoffs.append(ROUNDOFFS.get(dtype, 0.0))
+    return dtype
 
 
 def best_cuts(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
@@ -173,7 +218,10 @@ def matrix_power(
         Shape (..., m, m), dtype as for `hifigemm.matmul`.
     n : int
         At least 0; the power 0 is the identity.
-    accuracy, scheme, engine, workspace, return_report
+    accuracy : optional
+        As for `hifigemm.matmul`. A number r is kept by the result, |C - exact| <= r
+        |A||B||C|... + u |exact|; None and levels are kept by each product.
+    scheme, engine, workspace, return_report
         As for `hifigemm.matmul`, for each product.
 
     Returns
@@ -183,8 +231,12 @@ def matrix_power(
     Raises
     ------
     PlanError
-        "correct" or `hifigemm.Relative` was asked of more than one product, that is
-        n > 2.
+        n > 2, and "correct" or `hifigemm.Relative` was asked for, or a number that the
+        roundings between the products exceed; the message has the least that is kept.
+        Integers keep every accuracy.
+    AccuracyError
+        Integers that are to be exact, as those of Python always are: the first entry of
+        a product beyond its dtype.
     numpy.linalg.LinAlgError
         `a` is not square.
     ValueError, TypeError
@@ -197,7 +249,8 @@ def matrix_power(
     array([[89., 55.],
            [55., 34.]])
     """
-    (a,) = as_arrays(("a", a))
+    products = Products(accuracy, scheme, engine, workspace, return_report)
+    (a,) = products.arrays(("a", a))
     n = index(n)
     shape = shape_of(a)
     if a.ndim < 2 or shape[-1] != shape[-2]:
@@ -208,14 +261,19 @@ def matrix_power(
         raise ValueError(
             f"n = {n}: an inverse is no product; invert the matrix first, and ask for its power {-n}"
         )
-    products = Products(accuracy, scheme, engine, workspace, return_report)
     if n == 0:
         return products.chain(identities(a), None)
     if n == 1:
         # The power 1 is a copy.
         return products.chain(join([a], 0), None)
     num_products = n.bit_length() + n.bit_count() - 2
-    products.check_chain(num_products, f"the power {n}")
+    products.num_products = num_products
+    if products.binds_result:
+        roundoff = products.roundoff(a)
+        # All products together enter n - 1 times, the last one once.
+        uses = (n - num_products, *[1] * (num_products - 1))
+        chain = Chain(f"the power {n}", (roundoff,) * num_products, uses)
+        products.begin(chain)
 
     def product(x: _Power, y: _Power) -> _Power:
         """x y, with the products of the chain that are factors of it."""

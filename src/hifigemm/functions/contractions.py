@@ -14,21 +14,19 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from hifigemm.accuracy import Accuracy
-from hifigemm.functions.products import Products
+from hifigemm.functions.products import Chain, Products
 from hifigemm.functions.subscripts import Labels, parse
 from hifigemm.functions.verbs import (
-    as_arrays,
     conj,
     diagonal,
     expand,
     ones,
     permute,
-    promoted,
     shape_of,
 )
 from hifigemm.libraries import AnyArray
@@ -37,6 +35,8 @@ from hifigemm.schemes import Scheme
 if TYPE_CHECKING:
     from hifigemm.signatures import SchemeName
 
+Lengths = dict[Hashable, int]
+"""The lengths of labels, in the order of the axes."""
 MOST_COPIES = 4
 """Copies of an operand along labels that only the other one has may take this many
 times the memory of operands and result: about as much as the planes of an exact scheme
@@ -84,7 +84,8 @@ def dot(
     >>> float(hnp.dot([1e16, 1.0, -1e16], [1.0, 1.0, 1.0], accuracy="correct"))
     1.0
     """
-    a, b = as_arrays(("a", a), ("b", b))
+    products = Products(accuracy, scheme, engine, workspace, return_report)
+    a, b = products.arrays(("a", a), ("b", b))
     labels_a, labels_b = _distinct_labels(a, b)
     labels_out = labels_a + labels_b
     if a.ndim and b.ndim:
@@ -94,7 +95,6 @@ def dot(
         after = labels_b[axis_b + 1 :]
         labels_out = labels_a[:-1] + before + after
         labels_b = (*before, labels_a[-1], *after)
-    products = Products(accuracy, scheme, engine, workspace, return_report)
     value = contract(products, a, labels_a, b, labels_b, labels_out)
     return products.chain(value, out)
 
@@ -136,14 +136,14 @@ def inner(
     >>> hnp.inner([[1.0, 2.0], [3.0, 4.0]], [1.0, 1.0])
     array([3., 7.])
     """
-    a, b = as_arrays(("a", a), ("b", b))
+    products = Products(accuracy, scheme, engine, workspace, return_report)
+    a, b = products.arrays(("a", a), ("b", b))
     labels_a, labels_b = _distinct_labels(a, b)
     labels_out = labels_a + labels_b
     if a.ndim and b.ndim:
         _check_lengths(a, -1, b, -1)
         labels_out = labels_a[:-1] + labels_b[:-1]
         labels_b = (*labels_b[:-1], labels_a[-1])
-    products = Products(accuracy, scheme, engine, workspace, return_report)
     value = contract(products, a, labels_a, b, labels_b, labels_out)
     return products.chain(value, None)
 
@@ -182,8 +182,8 @@ def outer(
     array([[3., 4.],
            [6., 8.]])
     """
-    a, b = _vectors(a, b)
     products = Products(accuracy, scheme, engine, workspace, return_report)
+    a, b = _vectors(products, a, b)
     return products.chain(contract(products, a, (0,), b, (1,), (0, 1)), out)
 
 
@@ -222,9 +222,9 @@ def vdot(
     >>> complex(hnp.vdot([1 + 2j], [3 + 4j]))
     (11-2j)
     """
-    a, b = _vectors(a, b)
-    _check_lengths(a, 0, b, 0)
     products = Products(accuracy, scheme, engine, workspace, return_report)
+    a, b = _vectors(products, a, b)
+    _check_lengths(a, 0, b, 0)
     return products.chain(contract(products, conj(a), (0,), b, (0,), ()), None)
 
 
@@ -270,11 +270,11 @@ def vecdot(
     >>> hnp.vecdot([[1.0, 2.0], [3.0, 4.0]], [1.0, 1.0])
     array([3., 7.])
     """
-    x1, x2 = _arrays_with_axes(("x1", x1, 1), ("x2", x2, 1))
+    products = Products(accuracy, scheme, engine, workspace, return_report)
+    x1, x2 = _arrays_with_axes(products, ("x1", x1, 1), ("x2", x2, 1))
     x1 = _with_axis_last(x1, index(axis))
     x2 = _with_axis_last(x2, index(axis))
     _check_lengths(x1, -1, x2, -1)
-    products = Products(accuracy, scheme, engine, workspace, return_report)
     return _stacked(conj(x1), ("k",), x2, ("k",), out, products)
 
 
@@ -317,9 +317,9 @@ def matvec(
     >>> hnp.matvec([[1.0, 2.0], [3.0, 4.0]], [1.0, 1.0])
     array([3., 7.])
     """
-    x1, x2 = _arrays_with_axes(("x1", x1, 2), ("x2", x2, 1))
-    _check_lengths(x1, -1, x2, -1)
     products = Products(accuracy, scheme, engine, workspace, return_report)
+    x1, x2 = _arrays_with_axes(products, ("x1", x1, 2), ("x2", x2, 1))
+    _check_lengths(x1, -1, x2, -1)
     return _stacked(x1, ("m", "k"), x2, ("k",), out, products)
 
 
@@ -363,9 +363,9 @@ def vecmat(
     >>> hnp.vecmat([1.0, 1.0], [[1.0, 2.0], [3.0, 4.0]])
     array([4., 6.])
     """
-    x1, x2 = _arrays_with_axes(("x1", x1, 1), ("x2", x2, 2))
-    _check_lengths(x1, -1, x2, -2)
     products = Products(accuracy, scheme, engine, workspace, return_report)
+    x1, x2 = _arrays_with_axes(products, ("x1", x1, 1), ("x2", x2, 2))
+    _check_lengths(x1, -1, x2, -2)
     return _stacked(conj(x1), ("k",), x2, ("k", "n"), out, products)
 
 
@@ -409,7 +409,8 @@ def tensordot(
     array([12., 12.])
     """
     # Pairs of axes of a and b, as numbers from 0 on.
-    a, b = as_arrays(("a", a), ("b", b))
+    products = Products(accuracy, scheme, engine, workspace, return_report)
+    a, b = products.arrays(("a", a), ("b", b))
     if _is_sequence(axes):
         axes_a, axes_b = axes
     else:
@@ -434,7 +435,6 @@ def tensordot(
     labels_b = tuple(partners.get(x, x) for x in labels_b)
     summed = partners.values()
     labels_out = tuple(x for x in labels_a + labels_b if x not in summed)
-    products = Products(accuracy, scheme, engine, workspace, return_report)
     value = contract(products, a, labels_a, b, labels_b, labels_out)
     return products.chain(value, None)
 
@@ -461,7 +461,10 @@ def einsum(
     optimize : optional
         The order of the products of three or more operands, as `numpy.einsum_path`
         takes it; its greedy order where it is False.
-    accuracy, scheme, engine, workspace, return_report
+    accuracy : optional
+        As for `hifigemm.matmul`. Of several products a number r is kept by the result,
+        |C - exact| <= r |A||B||C|... + u |exact|; None and levels are kept by each.
+    scheme, engine, workspace, return_report
         As for `hifigemm.matmul`, for each product.
 
     Returns
@@ -474,9 +477,14 @@ def einsum(
     Raises
     ------
     PlanError
-        "correct" or `hifigemm.Relative` was asked for and takes more than one product:
-        with three or more operands, and with labels that only one operand has, where
-        summing them together with all others takes a large copy of the other operand.
+        "correct" or `hifigemm.Relative` was asked for, or a number that the roundings
+        between the products exceed, and there is more than one product: with three or
+        more operands, and with labels that only one operand has, where summing them
+        together with all others takes a large copy of the other operand. Integers keep
+        every accuracy.
+    AccuracyError
+        Integers that are to be exact, as those of Python always are: the first entry of
+        a product beyond its dtype.
     ValueError
         Subscripts that do not fit the operands.
 
@@ -489,51 +497,76 @@ def einsum(
     array([12., 12.])
     """
     # Arrays of one dtype, in which no label comes twice.
-    subscripts, array_likes = _split(operands)
-    arrays = as_arrays(*((f"operand {i}", x) for i, x in enumerate(array_likes)))
-    labels, labels_out = parse(subscripts, [shape_of(x) for x in arrays])
     products = Products(accuracy, scheme, engine, workspace, return_report)
-    products.check_chain(len(arrays) - 1, f"einsum of {len(arrays)} operands")
-    terms = []
-    for x, labels_x in zip(promoted(arrays), labels):
-        terms.append(_without_repeats(x, labels_x))
+    subscripts, array_likes = _split(operands)
+    arrays = products.arrays(*((f"operand {i}", x) for i, x in enumerate(array_likes)))
+    labels, labels_out = parse(subscripts, [shape_of(x) for x in arrays])
+    values = {}
+    for i, x in enumerate(products.promoted(arrays)):
+        values[i] = _without_repeats(x, labels[i])
 
-    # Each step takes some terms from the list and appends their product.
-    for positions in _path(terms, labels_out, optimize):
-        last_to_first = [terms.pop(i) for i in sorted(positions, reverse=True)]
-        terms.append(_product_of_terms(products, last_to_first, terms, labels_out))
+    # The products by shapes alone, and the share that each of them has of the accuracy.
+    terms = [dict(zip(labels_x, shape_of(x))) for x, labels_x in values.values()]
+    path = _path(terms, labels_out, optimize)
+    contractions = _contractions(terms, labels_out, path)
+    num_products = sum(x.num_products for _, _, x in contractions)
+    products.num_products = num_products
+    if products.binds_result and num_products > 1:
+        why = f"einsum of {len(arrays)} operands"
+        if len(contractions) == 1:
+            why = contractions[0][2].why_summed_beforehand
+        roundoff = products.roundoff(values[0][0])
+        products.begin(Chain(why, (roundoff,) * num_products, (1,) * num_products))
 
-    # Sum labels that the result lacks by a product with 1, and order the axes.
-    ((value, labels_value),) = terms
-    if set(labels_value) != set(labels_out):
-        one = ones((), value)
-        value = contract(products, value, labels_value, one, (), labels_out)
-        labels_value = labels_out
+    # Each product takes the place of its operands.
+    for number, (i, j, contraction) in enumerate(contractions, len(arrays)):
+        a, labels_a = values.pop(i)
+        b, labels_b = (ones((), a), ()) if j is None else values.pop(j)
+        value = contraction.apply(products, a, labels_a, b, labels_b)
+        values[number] = value, contraction.labels_out
+    ((value, labels_value),) = values.values()
     value = permute(value, [labels_value.index(label) for label in labels_out])
     return products.chain(value, out)
 
 
-def _product_of_terms(
-    products: Products,
-    last_to_first: list[tuple[AnyArray, Labels]],
-    other_terms: list[tuple[AnyArray, Labels]],
-    labels_out: Labels,
-) -> tuple[AnyArray, Labels]:
-    """The product of terms, multiplied one after the other; the list is emptied.
+def _contractions(
+    terms: list[Lengths], labels_out: Labels, path: list[tuple[int, ...]]
+) -> list[tuple[int, int | None, Contraction]]:
+    """The contractions of einsum, each with the numbers of the terms that it takes.
 
-    Labels of the result or of a term that comes later are not summed yet.
+    Terms are numbered from 0 on, and each product is the next term. None stands for a
+    product with 1, by which the last term is summed over labels that the result lacks.
     """
-    value, labels_value = last_to_first.pop()
-    while last_to_first:
-        x, labels_x = last_to_first.pop()
-        later = set(labels_out)
-        for _, labels_y in other_terms + last_to_first:
-            later.update(labels_y)
-        labels = dict.fromkeys(labels_value + labels_x)
-        remaining = tuple([label for label in labels if label in later])
-        value = contract(products, value, labels_value, x, labels_x, remaining)
-        labels_value = remaining
-    return value, labels_value
+    terms = list(terms)
+    contractions: list[tuple[int, int | None, Contraction]] = []
+
+    # Each step of the path takes some of the numbers and appends that of their product.
+    numbers = list(range(len(terms)))
+    for positions in path:
+        last_to_first = [numbers.pop(i) for i in sorted(positions, reverse=True)]
+        number = last_to_first.pop()
+        while last_to_first:
+            other = last_to_first.pop()
+            # Labels of the result or of a term that comes later are not summed yet.
+            later = set(labels_out)
+            for k in numbers + last_to_first:
+                later.update(terms[k])
+            labels = dict.fromkeys([*terms[number], *terms[other]])
+            remaining = tuple([label for label in labels if label in later])
+            contraction = Contraction.of(terms[number], terms[other], remaining)
+            contractions.append((number, other, contraction))
+            terms.append(contraction.lengths_out)
+            number = len(terms) - 1
+        numbers.append(number)
+
+    # The last one has the axes in their order.
+    (last,) = numbers
+    if contractions and set(terms[last]) == set(labels_out):
+        i, j, contraction = contractions.pop()
+        contractions.append((i, j, contraction._replace(labels_out=labels_out)))
+    elif set(terms[last]) != set(labels_out):
+        contractions.append((last, None, Contraction.of(terms[last], {}, labels_out)))
+    return contractions
 
 
 def contract(
@@ -544,58 +577,143 @@ def contract(
     labels_b: Labels,
     labels_out: Labels,
 ) -> AnyArray:
-    """The sum of a times b over all labels that `labels_out` lacks.
+    """The sum of a times b over all labels that `labels_out` lacks: see
+    `Contraction`.
+    """
+    lengths_a = dict(zip(labels_a, shape_of(a)))
+    lengths_b = dict(zip(labels_b, shape_of(b)))
+    contraction = Contraction.of(lengths_a, lengths_b, labels_out)
+    return contraction.apply(products, a, labels_a, b, labels_b)
+
+
+class Contraction(NamedTuple):
+    """The sum of a times b over all labels that `labels_out` lacks, by lengths alone.
 
     No operand has a label twice, and lengths fit; lengths of 1 broadcast. A label that
     only one operand has and that is summed belongs to the inner dimension, along which
     the other operand is repeated. If these copies exceed `MOST_COPIES`, a product with
     ones sums it first.
     """
-    a, labels_a, b, labels_b = _without_broadcast(a, labels_a, b, labels_b)
-    lengths = dict(zip(labels_a + labels_b, shape_of(a) + shape_of(b)))
 
-    # Labels of both operands are summed or number the matrices of a stack; labels of
-    # one alone are its rows or columns, or are summed as well.
-    only_a = tuple(x for x in labels_a if x not in labels_b)
-    only_b = tuple(x for x in labels_b if x not in labels_a)
-    common = tuple(x for x in labels_a if x in labels_b)
-    batch = tuple(x for x in common if x in labels_out)
-    rows = tuple(x for x in only_a if x in labels_out)
-    cols = tuple(x for x in only_b if x in labels_out)
-    lone_a = tuple(x for x in only_a if x not in labels_out)
-    lone_b = tuple(x for x in only_b if x not in labels_out)
+    lengths: Lengths
+    labels_a: Labels
+    """Labels of a, but for those of length 1 that broadcast."""
+    labels_b: Labels
+    labels_out: Labels
 
-    def size(labels: Labels) -> int:
-        return math.prod([lengths[x] for x in labels])
+    @classmethod
+    def of(
+        cls, lengths_a: Lengths, lengths_b: Lengths, labels_out: Labels
+    ) -> Contraction:
+        """The contraction of operands whose labels have these lengths."""
+        labels_a = _without_broadcast(lengths_a, lengths_b)
+        labels_b = _without_broadcast(lengths_b, lengths_a)
+        lengths = {x: lengths_a[x] for x in labels_a}
+        lengths.update({x: lengths_b[x] for x in labels_b})
+        return cls(lengths, labels_a, labels_b, labels_out)
 
-    # Sum labels of one operand alone beforehand, if copies of the other are too large.
-    copies = 0
-    if lone_a:
-        copies += size(labels_b + lone_a)
-    if lone_b:
-        copies += size(labels_a + lone_b)
-    operands = size(labels_a) + size(labels_b) + size(batch + rows + cols)
-    if copies > MOST_COPIES * operands and 0 not in lengths.values():
-        products.check_chain(
-            1 + bool(lone_a) + bool(lone_b),
-            f"a sum over {size(lone_a)} x {size(lone_b)} entries along labels of one operand alone, which one product "
-            f"could only make of copies of {copies} entries beside operands and result of {operands},",
+    @property
+    def lengths_out(self) -> Lengths:
+        """The lengths of the labels of the result."""
+        return {x: self.lengths[x] for x in self.labels_out}
+
+    @property
+    def lone_labels(self) -> tuple[Labels, Labels]:
+        """Labels of a alone that are summed, and those of b alone."""
+        labels_a = self.labels_a
+        labels_b = self.labels_b
+        summed = [x for x in self.lengths if x not in self.labels_out]
+        lone_a = tuple([x for x in summed if x not in labels_b])
+        lone_b = tuple([x for x in summed if x not in labels_a])
+        return lone_a, lone_b
+
+    @property
+    def num_copied(self) -> int:
+        """Entries of the copies of the operands along lone labels of the other one."""
+        lone_a, lone_b = self.lone_labels
+        copies = 0
+        if lone_a:
+            copies += self.size(self.labels_b + lone_a)
+        if lone_b:
+            copies += self.size(self.labels_a + lone_b)
+        return copies
+
+    @property
+    def num_entries(self) -> int:
+        """Entries of operands and result."""
+        sizes = [self.size(x) for x in (self.labels_a, self.labels_b, self.labels_out)]
+        return sum(sizes)
+
+    @property
+    def sums_beforehand(self) -> bool:
+        """True if lone labels are summed by products with ones."""
+        has_entries = 0 not in self.lengths.values()
+        return has_entries and self.num_copied > MOST_COPIES * self.num_entries
+
+    @property
+    def num_products(self) -> int:
+        """Products that it takes."""
+        if not self.sums_beforehand:
+            return 1
+        lone_a, lone_b = self.lone_labels
+        return 1 + bool(lone_a) + bool(lone_b)
+
+    @property
+    def why_summed_beforehand(self) -> str:
+        """Why it takes several products, for a message."""
+        lone_a, lone_b = self.lone_labels
+        return (
+            f"a sum over {self.size(lone_a)} x {self.size(lone_b)} entries along labels of one operand alone, which "
+            f"one product could only make of copies of {self.num_copied} entries beside operands and result of "
+            f"{self.num_entries},"
         )
-        a, labels_a = _summed(products, a, labels_a, lone_a)
-        b, labels_b = _summed(products, b, labels_b, lone_b)
-        lone_a = lone_b = ()
 
-    # One stacked product of matrices, whose axes are those of the result.
-    summed_of_both = tuple(x for x in common if x not in labels_out)
-    summed = (*summed_of_both, *lone_a, *lone_b)
-    stack = (size(batch),) if batch else ()
-    left = _arranged(a, labels_a, (*batch, *rows, *summed), lengths)
-    left = left.reshape((*stack, size(rows), size(summed)))
-    right = _arranged(b, labels_b, (*batch, *summed, *cols), lengths)
-    right = right.reshape((*stack, size(summed), size(cols)))
-    labels_value = (*batch, *rows, *cols)
-    value = products(left, right).reshape(tuple(lengths[x] for x in labels_value))
-    return permute(value, [labels_value.index(x) for x in labels_out])
+    def size(self, labels: Labels) -> int:
+        """The number of entries of an array with these labels."""
+        return math.prod([self.lengths[x] for x in labels])
+
+    def apply(
+        self,
+        products: Products,
+        a: AnyArray,
+        labels_a: Labels,
+        b: AnyArray,
+        labels_b: Labels,
+    ) -> AnyArray:
+        """The sum for these operands, whose axes have these labels."""
+        a = _reduced(a, labels_a, self.labels_a)
+        b = _reduced(b, labels_b, self.labels_b)
+        labels_a = self.labels_a
+        labels_b = self.labels_b
+        labels_out = self.labels_out
+
+        # Sum labels of one operand alone beforehand, if copies of the other are too
+        # large.
+        lone_a, lone_b = self.lone_labels
+        if self.sums_beforehand:
+            a, labels_a = _summed(products, a, labels_a, lone_a)
+            b, labels_b = _summed(products, b, labels_b, lone_b)
+            lone_a = lone_b = ()
+
+        # Labels of both operands are summed or number the matrices of a stack; labels
+        # of one alone are its rows or columns, or are summed as well.
+        common = tuple([x for x in labels_a if x in labels_b])
+        batch = tuple([x for x in common if x in labels_out])
+        summed_of_both = tuple([x for x in common if x not in labels_out])
+        rows = tuple([x for x in labels_a if x in labels_out and x not in labels_b])
+        cols = tuple([x for x in labels_b if x in labels_out and x not in labels_a])
+
+        # One stacked product of matrices, whose axes are those of the result.
+        summed = (*summed_of_both, *lone_a, *lone_b)
+        stack = (self.size(batch),) if batch else ()
+        left = _arranged(a, labels_a, (*batch, *rows, *summed), self.lengths)
+        left = left.reshape((*stack, self.size(rows), self.size(summed)))
+        right = _arranged(b, labels_b, (*batch, *summed, *cols), self.lengths)
+        right = right.reshape((*stack, self.size(summed), self.size(cols)))
+        labels_value = (*batch, *rows, *cols)
+        shape = tuple([self.lengths[x] for x in labels_value])
+        order = [labels_value.index(x) for x in labels_out]
+        return products(left, right, lambda x: permute(x.reshape(shape), order))
 
 
 def _summed(
@@ -610,7 +728,7 @@ def _summed(
 
 
 def _arranged(
-    x: AnyArray, labels_x: Labels, order: Labels, lengths: dict[Hashable, int]
+    x: AnyArray, labels_x: Labels, order: Labels, lengths: Lengths
 ) -> AnyArray:
     """x with its axes in this order, repeated along axes whose label it lacks."""
     present = [label for label in order if label in labels_x]
@@ -621,28 +739,23 @@ def _arranged(
     return expand(x, [lengths[label] for label in order])
 
 
-def _without_broadcast(
-    a: AnyArray, labels_a: Labels, b: AnyArray, labels_b: Labels
-) -> tuple[AnyArray, Labels, AnyArray, Labels]:
-    """Both operands without axes of length 1 that broadcast against the other one.
-
-    Their labels then belong to the other operand alone.
+def _without_broadcast(lengths: Lengths, others: Lengths) -> Labels:
+    """The labels of an operand, but for those of length 1 that broadcast against the
+    other one, to which they then belong alone.
     """
-    lengths_a = dict(zip(labels_a, shape_of(a)))
-    lengths_b = dict(zip(labels_b, shape_of(b)))
+    remaining = []
+    for label, length in lengths.items():
+        if length != 1 or others.get(label, 1) == 1:
+            remaining.append(label)
+    return tuple(remaining)
 
-    def reduced(
-        x: AnyArray, lengths_x: dict[Hashable, int], others: dict[Hashable, int]
-    ) -> tuple[AnyArray, Labels]:
-        remaining = []
-        for label, length in lengths_x.items():
-            if length != 1 or others.get(label, 1) == 1:
-                remaining.append(label)
-        if len(remaining) < len(lengths_x):
-            x = x.reshape(tuple([lengths_x[label] for label in remaining]))
-        return x, tuple(remaining)
 
-    return *reduced(a, lengths_a, lengths_b), *reduced(b, lengths_b, lengths_a)
+def _reduced(x: AnyArray, labels_x: Labels, remaining: Labels) -> AnyArray:
+    """x without the axes of other labels than these, which have length 1."""
+    if len(remaining) == len(labels_x):
+        return x
+    lengths = dict(zip(labels_x, shape_of(x)))
+    return x.reshape(tuple([lengths[label] for label in remaining]))
 
 
 def _without_repeats(x: AnyArray, labels_x: Labels) -> tuple[AnyArray, Labels]:
@@ -678,7 +791,7 @@ def _split(operands: Sequence[object]) -> tuple[str | list[object], list[object]
 
 
 def _path(
-    terms: Sequence[tuple[AnyArray, Labels]], out: Labels, optimize: Any
+    terms: Sequence[Lengths], out: Labels, optimize: Any
 ) -> list[tuple[int, ...]]:
     """The order of the products, by shapes alone.
 
@@ -692,11 +805,11 @@ def _path(
 
     # A number for each label, as `numpy.einsum_path` takes them.
     numbers: dict[Hashable, int] = {}
-    for _, labels_x in terms:
-        for label in labels_x:
+    for lengths in terms:
+        for label in lengths:
             numbers.setdefault(label, len(numbers))
-    shapes = [shape_of(x) for x, _ in terms]
-    labels = [tuple([numbers[label] for label in labels_x]) for _, labels_x in terms]
+    shapes = [tuple(lengths.values()) for lengths in terms]
+    labels = [tuple([numbers[label] for label in lengths]) for lengths in terms]
     labels_out = tuple([numbers[label] for label in out])
     return _path_of_numpy(tuple(shapes), tuple(labels), labels_out, optimize)
 
@@ -750,9 +863,9 @@ def _axes(axes: Any, ndim: int, name: str) -> tuple[int, ...]:
     return numbers
 
 
-def _vectors(a: object, b: object) -> tuple[AnyArray, AnyArray]:
-    """Both operands as arrays of one axis."""
-    a, b = as_arrays(("a", a), ("b", b))
+def _vectors(products: Products, a: object, b: object) -> tuple[AnyArray, AnyArray]:
+    """Both operands of the call as arrays of one axis."""
+    a, b = products.arrays(("a", a), ("b", b))
     size_a = math.prod(shape_of(a))
     size_b = math.prod(shape_of(b))
     return a.reshape((size_a,)), b.reshape((size_b,))
@@ -764,12 +877,14 @@ def _with_axis_last(x: AnyArray, axis: int) -> AnyArray:
     return permute(x, [i for i in range(x.ndim) if i != axis] + [axis])
 
 
-def _arrays_with_axes(*operands: tuple[str, object, int]) -> list[AnyArray]:
-    """Operands as arrays; each is given with its name and its least number of axes.
+def _arrays_with_axes(
+    products: Products, *operands: tuple[str, object, int]
+) -> list[AnyArray]:
+    """Operands of the call as arrays; each is given with its name and its least number of axes.
 
     Raises ValueError: an operand with fewer axes.
     """
-    arrays = as_arrays(*((name, x) for name, x, _ in operands))
+    arrays = products.arrays(*((name, x) for name, x, _ in operands))
     for (name, _, min_axes), x in zip(operands, arrays):
         if x.ndim < min_axes:
             raise ValueError(

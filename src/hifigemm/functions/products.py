@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hifigemm.accuracy import Accuracy, Relative
 from hifigemm.api import check_options, matmul, product_of_numbers
-from hifigemm.exceptions import PlanError
-from hifigemm.functions.verbs import mirrored, shape_of, unit_roundoff
+from hifigemm.exceptions import AccuracyError, PlanError
+from hifigemm.functions.verbs import (
+    ROUNDOFFS,
+    as_arrays,
+    as_objects,
+    dtype_name,
+    dtype_of_product,
+    mirrored,
+    never_wrap,
+    promoted,
+    shape_of,
+    unit_roundoff,
+)
+from hifigemm.integers import EntriesBeyond
 from hifigemm.libraries import AnyArray, library_of
 from hifigemm.operands import Shapes, as_out, check_out
 from hifigemm.plan import Report
@@ -107,6 +120,76 @@ def _listed(head: str, reports: Sequence[Report]) -> str:
     return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class Chain:
+    """The products of a chain, before they are made.
+
+    Attributes
+    ----------
+    why : str
+        What takes them, for messages.
+    roundoffs : tuple of float
+        The unit roundoff of each product's dtype, in the order in which they are made;
+        0 for exact products of integers.
+    uses : tuple of int
+        How often each product enters the result as a factor, the last one once.
+    """
+
+    why: str
+    roundoffs: tuple[float, ...]
+    uses: tuple[int, ...]
+
+    @property
+    def rounds_between(self) -> bool:
+        """True if a product takes the rounded result of another one."""
+        return any(self.roundoffs[:-1])
+
+    @property
+    def least(self) -> float:
+        """The least r for which |D - exact| <= r |A||B||C|... + u |exact| may hold.
+
+        It is what the roundings of the intermediate results add up to.
+        """
+        return _least(self.roundoffs, self.uses)
+
+    def share(self, r: float) -> float:
+        """The accuracy of each product with which the chain keeps r; 0 if none does."""
+        return _share(r, self.roundoffs, self.uses)
+
+
+def _least(roundoffs: tuple[float, ...], uses: tuple[int, ...]) -> float:
+    """The product of all (1 + u_i)**uses_i, less 1 and the last u_i."""
+    try:
+        return math.expm1(_roundings(roundoffs, uses)) - roundoffs[-1]
+    except OverflowError:
+        return math.inf
+
+
+def _share(r: float, roundoffs: tuple[float, ...], uses: tuple[int, ...]) -> float:
+    """An s for which the product of all (1 + s + u_i)**uses_i is at most 1 + r + u.
+
+    u is the last u_i. log(1 + s + u_i) is at most log(1 + u_i) + s, so that n shares s
+    may take what the roundings leave of log(1 + r + u). Exact products take none.
+    """
+    if r <= _least(roundoffs, uses):
+        return 0.0
+    total = math.log1p(r + roundoffs[-1])
+    num_shares = sum([n for n, u in zip(uses, roundoffs) if u])
+    # Logarithms, sums and the quotient are rounded.
+    spare = total * (1 - 2.0**-45) - _roundings(roundoffs, uses)
+    return max(spare / num_shares, 0.0)
+
+
+def _roundings(roundoffs: tuple[float, ...], uses: tuple[int, ...]) -> float:
+    """The logarithm of the product of all (1 + u_i)**uses_i."""
+    return math.fsum([n * math.log1p(u) for n, u in zip(uses, roundoffs)])
+
+
+# torch.compiler.assume_constant_result
+_least._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_share._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 class Products:
     """The products of one call, and their reports if `return_report`."""
 
@@ -126,14 +209,58 @@ class Products:
             "engine": engine,
             "workspace": workspace,
         }
+        self.is_exact = False
         self.count = 0
+        self.num_products = 1
         self.reports: list[Report] = []
         self.roundoffs: list[float] = []
 
-    def __call__(self, a: Any, b: Any) -> AnyArray:
-        """A B, by `matmul`."""
-        result = matmul(a, b, **self.options, return_report=self.return_report)
-        return self._value_of(result)
+    def arrays(self, *operands: tuple[str, Any]) -> list[AnyArray]:
+        """The named operands of the call, see `as_arrays`.
+
+        Where one of them holds integers that never wrap around, as those of Python, all
+        integers of the call are exact, those of intermediate results too.
+        """
+        arrays = as_arrays(*operands)
+        self.is_exact = never_wrap(operands, arrays)
+        return arrays
+
+    def __call__(
+        self, a: Any, b: Any, arranged: Callable[[Any], Any] | None = None
+    ) -> AnyArray:
+        """A B, by `matmul`; `arranged` makes of it what it returns.
+
+        Raises AccuracyError: an entry of integers beyond their dtype, which were to be
+        exact. It is named by its place in what is returned.
+        """
+        if isinstance(a, np.ndarray) and a.dtype.kind in "biuO":
+            result = self._of_integers(a, b, arranged)
+        else:
+            result = matmul(a, b, **self.options, return_report=self.return_report)
+        value = self._value_of(result)
+        return value if arranged is None else arranged(value)
+
+    def _of_integers(
+        self, a: Any, b: Any, arranged: Callable[[Any], Any] | None
+    ) -> Any:
+        """What `matmul` makes of arrays of NumPy, the first of integers or objects.
+
+        As objects integers do not wrap around, whatever the dtypes of intermediate
+        results.
+        """
+        if self.is_exact:
+            a = as_objects(a)
+            b = as_objects(b)
+        try:
+            return matmul(a, b, **self.options, return_report=self.return_report)
+        except EntriesBeyond as error:
+            words = str(error)
+            if arranged is not None:
+                numbers = np.arange(math.prod(error.shape)).reshape(error.shape)
+                words = error.named(arranged(numbers))
+            if self.num_products > 1:
+                words = f"product {self.count + 1} of {self.num_products}: {words}"
+            raise AccuracyError(words) from None
 
     def with_transpose(self, a: AnyArray, b: AnyArray, conjugate: bool) -> AnyArray:
         """A B for B = A^T or A^H, with the lower triangle mirrored.
@@ -142,6 +269,9 @@ class Products:
         """
         if belongs_to_torch(a, b) or is_traced(a):
             return mirrored(self(a, b), conjugate)
+        if self.is_exact:
+            a = as_objects(a)
+            b = as_objects(b)
         options = {
             **self.options,
             "return_report": self.return_report,
@@ -159,23 +289,70 @@ class Products:
         self.roundoffs.append(unit_roundoff(value))
         return value
 
-    def check_chain(self, count: int, why: str) -> None:
-        """Raise PlanError for "correct" or a relative error of two products or more.
+    def promoted(self, arrays: list[AnyArray]) -> list[AnyArray]:
+        """Several operands of the call in the dtype that they promote to.
 
-        Each of the `count` products but the first has the result of another one as an
-        operand.
+        Exact integers become objects where NumPy would promote them to float64.
         """
-        accuracy = self.accuracy
-        # An array is no accuracy, which the first product says.
-        if count < 2 or accuracy is None or isinstance(accuracy, np.ndarray):
+        if len(arrays) == 1:
+            return arrays
+        if self.is_exact and {x.dtype.kind for x in arrays} <= set("biuO"):
+            arrays = [as_objects(x) for x in arrays]
+        return promoted(arrays)
+
+    def dtype_names(self, arrays: Sequence[AnyArray]) -> list[str]:
+        """The names of the dtypes in which products have the numbers of these arrays.
+
+        Integers that are exact stay integers, whatever their dtypes.
+        """
+        names = [dtype_name(x) for x in arrays]
+        if not self.is_exact:
+            return names
+        return ["int64" if "int" in name else name for name in names]
+
+    def roundoff(self, x: AnyArray) -> float:
+        """The unit roundoff of products of arrays with the dtype of x."""
+        (name,) = self.dtype_names([x])
+        return ROUNDOFFS.get(dtype_of_product(name, name), 0.0)
+
+    def begin(self, chain: Chain) -> None:
+        """Give each product its share of the accuracy that is asked of the chain.
+
+        Levels, and None, are those of each product.
+
+        Raises PlanError: "correct", a relative error or a number that the chain does
+        not keep.
+        """
+        if not chain.rounds_between or not self.binds_result:
             return
+        accuracy: Any = self.accuracy
+        count = len(chain.roundoffs)
         if isinstance(accuracy, Relative) or accuracy == "correct" or accuracy == 0:
             raise PlanError(
-                f"accuracy={accuracy!r} is promised for one product, and {why} takes {count}, one on the result "
-                f"of another: the {count - 1} intermediate results are rounded. Ask for a number or a level, which "
-                "each product keeps; the report then bounds the error of the whole; "
+                f"accuracy={accuracy!r} is promised for one product, and {chain.why} takes {count}, one on the result "
+                f"of another: the {count - 1} intermediate results are rounded. Ask for a number, which the result "
+                "keeps, or a level, which each product keeps; the report then bounds the error of the whole; "
                 '"Three factors" in docs/functions.md is a way without that loss'
             )
+        share = chain.share(float(accuracy))
+        if share == 0.0:
+            raise PlanError(
+                f"accuracy={accuracy!r}: {chain.why} takes {count} products, one on the result of another, and the "
+                f"roundings of the {count - 1} intermediate results alone may add up to {chain.least:.3g} times the "
+                f"product of the magnitudes. Ask for {1.01 * chain.least:.3g} or more, or for a level, which each "
+                "product keeps"
+            )
+        self.options["accuracy"] = share
+
+    @property
+    def binds_result(self) -> bool:
+        """True if the accuracy is one that the result of a chain has to keep."""
+        accuracy: Any = self.accuracy
+        if isinstance(accuracy, str):
+            return accuracy == "correct"
+        # Other numbers, and what is no accuracy, raise in the first product.
+        is_number = isinstance(accuracy, Real) and not isinstance(accuracy, bool)
+        return isinstance(accuracy, Relative) or bool(is_number and 0 <= accuracy < 1)
 
     def chain(
         self, value: AnyArray, out: object, uses: Sequence[int] | None = None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hifigemm.accuracy import Accuracy
 from hifigemm.exceptions import PlanError
 from hifigemm.functions.products import Products
-from hifigemm.functions.verbs import as_arrays, conj, join, shape_of
+from hifigemm.functions.verbs import conj, join, shape_of
 from hifigemm.libraries import AnyArray, library_of
 from hifigemm.schemes import Scheme
 from hifigemm.transforms import belongs_to_torch, is_traced
@@ -77,9 +77,9 @@ def syrk(
     array([[ 5., 11.],
            [11., 25.]])
     """
-    (a,) = as_arrays(("a", a))
-    rows = _rows(a, trans, ("N", "T"))
     products = Products(accuracy, scheme, engine, workspace, return_report)
+    (a,) = products.arrays(("a", a))
+    rows = _rows(a, trans, ("N", "T"))
     return products.blocks(_with_itself(products, rows, rows.mT, False), out)
 
 
@@ -126,7 +126,8 @@ def herk(
     >>> hnp.herk([[1 + 1j, 2j]])
     array([[6.+0.j]])
     """
-    (a,) = as_arrays(("a", a))
+    products = Products(accuracy, scheme, engine, workspace, return_report)
+    (a,) = products.arrays(("a", a))
     rows = _rows(a, trans, ("N", "C"))
     if trans == "N":
         left = rows
@@ -134,7 +135,6 @@ def herk(
     else:
         left = conj(rows)
         right = rows.mT
-    products = Products(accuracy, scheme, engine, workspace, return_report)
     return products.blocks(_with_itself(products, left, right, True), out)
 
 

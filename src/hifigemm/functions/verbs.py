@@ -15,9 +15,21 @@ from typing import Any
 
 import numpy as np
 
+from hifigemm.array_like import holds_python_integers
+from hifigemm.exact_words import are_integers_of_64_bits
 from hifigemm.libraries import AnyArray, library_of
 from hifigemm.operands import Prepared, converted
 from hifigemm.transforms import belongs_to_jax, check_dense, is_traced
+
+_WIDENED = {"float16": "float32", "bfloat16": "float32"}
+"""Names of dtypes whose products are those of another one."""
+ROUNDOFFS = {
+    "float32": 2.0**-24,
+    "complex64": 2.0**-24,
+    "float64": 2.0**-53,
+    "complex128": 2.0**-53,
+}
+"""Unit roundoffs by the name of a dtype; products of other dtypes are exact."""
 
 
 def as_arrays(*operands: tuple[str, Any]) -> list[AnyArray]:
@@ -47,6 +59,51 @@ def as_arrays(*operands: tuple[str, Any]) -> list[AnyArray]:
         if library.name == "torch":
             check_dense(x, name)
     return [x for _, x in operands]
+
+
+def never_wrap(operands: Sequence[tuple[str, Any]], arrays: Sequence[Any]) -> bool:
+    """True if some of the named operands, which are these arrays now, hold integers
+    that never wrap around, as those of Python.
+    """
+    for (_, source), x in zip(operands, arrays):
+        if not isinstance(x, np.ndarray):
+            return False
+        if x.dtype.kind == "O":
+            return True
+        if x.dtype.kind in "iu" and holds_python_integers(source):
+            return True
+    return False
+
+
+def as_objects(x: Any) -> Any:
+    """An array of NumPy, integers as those of Python."""
+    return x.astype(object) if x.dtype.kind in "iu" else x
+
+
+def dtype_name(x: Any) -> str:
+    """The name of the dtype in which a product has the numbers of an array: int64 or
+    float64 for objects.
+    """
+    name = str(x.dtype).removeprefix("torch.")
+    if name != "object":
+        return name
+    return "int64" if are_integers_of_64_bits(x) else "float64"
+
+
+def dtype_of_product(a: str, b: str) -> str:
+    """The name of the dtype of a product, from those of its operands' dtypes.
+
+    It is that of `a` if NumPy promotes them to none, in which case the product raises.
+    torch.compile takes it as a constant.
+    """
+    try:
+        dtypes = [np.dtype(_WIDENED.get(name, name)) for name in (a, b)]
+        return str(np.result_type(*dtypes))
+    except TypeError:
+        return a
+
+
+dtype_of_product._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler.assume_constant_result
 
 
 def promoted(arrays: Sequence[Any]) -> list[AnyArray]:

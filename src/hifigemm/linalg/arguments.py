@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from hifigemm.exact_words import one_word
 from hifigemm.exceptions import VerificationError
 from hifigemm.libraries import Library, library_of
 from hifigemm.linalg.arrays import check_not_capturing
@@ -72,7 +73,8 @@ def _array(x: object, name: str, library: Library) -> Array:
     array = as_operand(x, name, library)
     if isinstance(array, Prepared):
         raise TypeError(f"{name} is a prepared operand; pass the array itself")
-    return array
+    # Lists of integers beyond int64 come as objects.
+    return one_word(array, name)
 
 
 def check_square(a: Array) -> None:
