@@ -192,24 +192,35 @@ static int rounded(const Accumulator *sum, int shift, const Format *format, int 
 }
 
 /* The largest exponent of a product of two vectors, of terms that are not zero. */
-static int largest_exponent(ptrdiff_t k, const Decoded *a, const Decoded *b)
+static int largest_exponent(ptrdiff_t k, const Decoded *a, const Decoded *b,
+                            Watch *watch)
 {
     int largest = LOWEST;
-    for (ptrdiff_t h = 0; h < k; h++) {
-        int exponent = a->exponents[h] + b->exponents[h];
-        largest = exponent > largest ? exponent : largest;
+    for (ptrdiff_t start = 0; start < k; start += SPAN) {
+        ptrdiff_t stop = k - start < SPAN ? k : start + SPAN;
+        for (ptrdiff_t h = start; h < stop; h++) {
+            int exponent = a->exponents[h] + b->exponents[h];
+            largest = exponent > largest ? exponent : largest;
+        }
+        if (stops(watch, 2 * (stop - start)))
+            break;
     }
     return largest;
 }
 
 /* Add the products of two vectors with exponents from `least` to `most`. */
 static void add_products(Accumulator *sum, ptrdiff_t k, const Decoded *a,
-                         const Decoded *b, int least, int most)
+                         const Decoded *b, int least, int most, Watch *watch)
 {
-    for (ptrdiff_t h = 0; h < k; h++) {
-        int exponent = a->exponents[h] + b->exponents[h];
-        if (exponent >= least && exponent <= most)
-            add(sum, a->mantissas[h], b->mantissas[h], exponent);
+    for (ptrdiff_t start = 0; start < k; start += SPAN) {
+        ptrdiff_t stop = k - start < SPAN ? k : start + SPAN;
+        for (ptrdiff_t h = start; h < stop; h++) {
+            int exponent = a->exponents[h] + b->exponents[h];
+            if (exponent >= least && exponent <= most)
+                add(sum, a->mantissas[h], b->mantissas[h], exponent);
+        }
+        if (stops(watch, 16 * (stop - start)))
+            return;
     }
 }
 
@@ -219,21 +230,21 @@ static void add_products(Accumulator *sum, ptrdiff_t k, const Decoded *a,
  * largest one by `FAR` bits sum to less than 2^-FAR k of it. They are left out if the
  * rest lies so far from a midpoint that they cannot move its rounding. */
 void settle_exactly(ptrdiff_t k, const Decoded *a, const Decoded *b, double c, int shift,
-                    Kind kind, const Format *format, Values *values)
+                    Kind kind, const Format *format, Values *values, Watch *watch)
 {
     Accumulator sum;
     sum.first = sum.last = 0;
     add_double(&sum, c, 0);
 
     values->second = 0.0;
-    int largest = largest_exponent(k, a, b), split = largest - FAR;
+    int largest = largest_exponent(k, a, b, watch), split = largest - FAR;
     widen(&sum, split, largest);
-    add_products(&sum, k, a, b, split, largest);
+    add_products(&sum, k, a, b, split, largest, watch);
     /* What is left out, k products below 2^(split + 106), is below 2^(split + 137). */
     if (kind == NEAREST && rounded(&sum, shift, format, split + 137, &values->first))
         return;
     widen(&sum, LOWEST, split);
-    add_products(&sum, k, a, b, LOWEST + 1, split - 1);
+    add_products(&sum, k, a, b, LOWEST + 1, split - 1, watch);
 
     double value;
     rounded(&sum, shift, format, INT_MIN, &value);

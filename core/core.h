@@ -6,7 +6,7 @@
  *   accumulator.c  the exact sum of products of any exponents
  *   product.c      a product of matrices: panels, tiles, and which sum settles an entry
  *   systems.c      scaling and bounds of linear systems, in few readings of a matrix
- *   module.c       the Python module hifigemm._core
+ *   module.c       the Python module hifigemm._core, and signals that end its calls
  *
  * u = 2^-53 is the unit roundoff of binary64. All of this rests on rounding to nearest
  * without flushing, which module.c sets, and on sums and products that a compiler
@@ -18,6 +18,28 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+
+/* ---- calls that may be stopped -------------------------------------------------- */
+
+enum {
+    PULSE = 1 << 22, /* terms from one look at the clock to the next: 0.4 to 15 ms */
+    SPAN = 1 << 18,  /* terms of a long vector that are read without a question */
+};
+
+/* What the loops of a call report their terms to. Every now and then it asks whether the
+ * call is to stop: loops end early then, and nothing is to be read of the results. A
+ * term takes 0.1 ns in a tile; one that takes longer counts several times. */
+typedef struct Watch {
+    int64_t terms; /* until the next question */
+    int (*is_to_stop)(struct Watch *watch);
+} Watch;
+
+/* Report `terms`; returns 1 where the call is to stop, and from then on. */
+static inline int stops(Watch *watch, int64_t terms)
+{
+    watch->terms -= terms;
+    return watch->terms <= 0 && watch->is_to_stop(watch);
+}
 
 /* ---- kernels.c ------------------------------------------------------------------ */
 
@@ -38,9 +60,9 @@ typedef struct {
     void (*squares)(ptrdiff_t k, const double *panel, double *squares);
     void (*scale)(ptrdiff_t k, double *panel, const double *factors);
     void (*tile_in_two)(int rows, ptrdiff_t k, const double *a, const double *b,
-                        double *hi, double *lo);
+                        double *hi, double *lo, Watch *watch);
     void (*row_in_three)(ptrdiff_t k, const double *a, const double *b, double *hi,
-                         double *mid, double *lo);
+                         double *mid, double *lo, Watch *watch);
     uint64_t (*doubles)(int vectors, const double *hi, const double *lo, double err);
     uint64_t (*singles)(int vectors, double *hi, const double *lo, double err);
     uint64_t (*normalise)(int vectors, double *hi, double *mid, double *lo, double err,
@@ -123,7 +145,7 @@ enum { ZERO_EXPONENT = -8000 }; /* of a zero: below that of any product */
 
 uint64_t decoded(double x, int *exponent);
 void settle_exactly(ptrdiff_t k, const Decoded *a, const Decoded *b, double c, int shift,
-                    Kind kind, const Format *format, Values *values);
+                    Kind kind, const Format *format, Values *values, Watch *watch);
 
 /* ---- product.c ------------------------------------------------------------------ */
 
@@ -142,18 +164,19 @@ typedef struct {
     Kind kind;
 } Product;
 
-typedef enum { DONE = 0, NOT_FINITE = -1, NO_MEMORY = -2 } Outcome;
+typedef enum { DONE = 0, NOT_FINITE = -1, NO_MEMORY = -2, STOPPED = -3 } Outcome;
 
-Outcome multiply(const Product *product, const Kernels *kernels);
+Outcome multiply(const Product *product, const Kernels *kernels, Watch *watch);
 
 /* ---- systems.c ------------------------------------------------------------------ */
 
 void magnitude_product(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const View *a, const View *v,
-                       const View *out, double *space);
+                       const View *out, double *space, Watch *watch);
 int equilibrate(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const View *scaled_a,
-                const View *scaled_b, int64_t *exponents, int64_t *sum, double *space);
+                const View *scaled_b, int64_t *exponents, int64_t *sum, double *space,
+                Watch *watch);
 int enclose(ptrdiff_t n, const View *a, const View *b, const View *r, const double *bounds,
             double norm, double inverse_norm, const View *x, const View *radius,
-            double *space, const Kernels *kernels);
+            double *space, const Kernels *kernels, Watch *watch);
 
 #endif

@@ -118,7 +118,8 @@ static void NAME(scale)(ptrdiff_t k, double *panel, const double *factors)
  * Sums, low words and the columns of b fill the registers. `rows` is a constant where
  * this is inlined. */
 static ALWAYS_INLINE void NAME(tile)(const int rows, ptrdiff_t k, const double *a,
-                                     const double *b, double *hi, double *lo)
+                                     const double *b, double *hi, double *lo,
+                                     Watch *watch)
 {
     VECTOR sum[TILE_ROWS][2], low[TILE_ROWS][2];
     const VECTOR zero = ALL(0.0), sigma = ALL(3.0);
@@ -147,6 +148,8 @@ static ALWAYS_INLINE void NAME(tile)(const int rows, ptrdiff_t k, const double *
                 double *total = lo + (2 * r + v) * WIDTH;
                 STORE(total, ADD(LOAD(total), low[r][v]));
             }
+        if (stop - start == CHUNK && stops(watch, rows * 2 * WIDTH * CHUNK))
+            break;
     }
     /* Without sigma, exactly; hi becomes the nearest double of both, by TwoSum. */
     for (int r = 0; r < rows; r++)
@@ -160,21 +163,21 @@ static ALWAYS_INLINE void NAME(tile)(const int rows, ptrdiff_t k, const double *
 }
 
 static void NAME(tile_in_two)(int rows, ptrdiff_t k, const double *a, const double *b,
-                              double *hi, double *lo)
+                              double *hi, double *lo, Watch *watch)
 {
     if (rows == 3)
-        NAME(tile)(3, k, a, b, hi, lo);
+        NAME(tile)(3, k, a, b, hi, lo, watch);
     else if (rows == 2)
-        NAME(tile)(2, k, a, b, hi, lo);
+        NAME(tile)(2, k, a, b, hi, lo, watch);
     else
-        NAME(tile)(1, k, a, b, hi, lo);
+        NAME(tile)(1, k, a, b, hi, lo, watch);
 }
 
 /* hi + mid + lo of a row of a tile, not normalised; a is the row's first entry.
  *
  * hi is exact, mid too but for what goes into lo when its chunks are added. */
 static void NAME(row_in_three)(ptrdiff_t k, const double *a, const double *b, double *hi,
-                               double *mid, double *lo)
+                               double *mid, double *lo, Watch *watch)
 {
     const VECTOR zero = ALL(0.0), sigma = ALL(3.0), fine = ALL(3.0 * 0x1p-43);
     VECTOR sum[2] = {sigma, sigma}, middle[2], low[2];
@@ -197,6 +200,8 @@ static void NAME(row_in_three)(ptrdiff_t k, const double *a, const double *b, do
             mid_total[v] = s;
             low_total[v] = ADD(ADD(low_total[v], low[v]), rest);
         }
+        if (stop - start == CHUNK && stops(watch, 8 * WIDTH * CHUNK))
+            break;
     }
     for (int v = 0; v < 2; v++) {
         STORE(hi + v * WIDTH, SUB(sum[v], sigma));

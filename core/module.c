@@ -1,11 +1,14 @@
 /* The Python module hifigemm._core, for the stable ABI of Python 3.10 and later.
  *
- *   multiply(a, b, c, first, second, shift, kind) -> bool
+ *   multiply(a, b, c, first, second, shift, kind, check=None) -> bool
  *   magnitude_product(a, v, out) -> None
  *   equilibrate(a, b, scaled_a, scaled_b, exponents) -> int or None
  *   enclose(a, b, inverse, bounds, x, radius, norm, inverse_norm) -> bool
  *   use(name) -> None       choose one of `instructions`, for tests
  *   instructions            names of the sets that this machine has, the widest first
+ *
+ * Handlers of signals run during a call in Python's main thread, and an error that one of
+ * them raises, KeyboardInterrupt for Ctrl-C, ends the call.
  *
  * Arrays come by NumPy's array interface, whose C structure __array_struct__ holds:
  * Py_buffer belongs to the stable ABI from Python 3.11 only.
@@ -19,6 +22,11 @@
 #include <fenv.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#if defined(_WIN32)
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+#endif
 
 /* ---- the floating-point environment --------------------------------------------- */
 
@@ -133,25 +141,127 @@ static int has_shape(const Py_ssize_t shape[3], Py_ssize_t batch, Py_ssize_t row
     return shape[0] == batch && shape[1] == rows && shape[2] == columns;
 }
 
+/* ---- work without the GIL ------------------------------------------------------- */
+
+/* Milliseconds between two looks at signals: a tenth of a second is hardly noticed, and
+ * taking the GIL from a busy thread costs 5. */
+enum { PERIOD = 100 };
+
+static int64_t milliseconds(void)
+{
+#if defined(_WIN32)
+    return (int64_t)GetTickCount64();
+#else
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+#endif
+}
+
+/* A call at work: without the GIL, in arithmetic as the core needs it. */
+typedef struct {
+    Watch watch; /* first: a pointer to it is one to all of this */
+    PyThreadState *thread;
+    Environment environment; /* of the caller */
+    PyObject *check; /* called at each look, to stop where it raises an error; or NULL */
+    int64_t last_look; /* 0: none yet */
+    int sees_signals, has_stopped;
+} Work;
+
+static void enter(Work *work)
+{
+    work->thread = PyEval_SaveThread();
+    work->environment = enter_ieee();
+}
+
+static void leave(const Work *work)
+{
+    leave_ieee(work->environment);
+    PyEval_RestoreThread(work->thread);
+}
+
+/* 1 in Python's main thread, the only one in which handlers of signals run, and where that
+ * cannot be told; else 0. A handler may run in here: -1 where it raises an error. */
+static int is_main_thread(void)
+{
+    int is_main = 1;
+    PyObject *threading = PyImport_ImportModule("threading");
+    PyObject *thread = threading ? PyObject_CallMethod(threading, "main_thread", NULL) : NULL;
+    PyObject *number = thread ? PyObject_GetAttrString(thread, "ident") : NULL;
+    if (number && PyLong_Check(number))
+        is_main = PyLong_AsUnsignedLong(number) == PyThread_get_thread_ident();
+    if (!number && (PyErr_ExceptionMatches(PyExc_ImportError)
+                    || PyErr_ExceptionMatches(PyExc_AttributeError)))
+        PyErr_Clear(); /* while Python shuts down */
+    if (PyErr_Occurred())
+        is_main = -1;
+    Py_XDECREF(number);
+    Py_XDECREF(thread);
+    Py_XDECREF(threading);
+    return is_main;
+}
+
+/* Watch.is_to_stop: once in a PERIOD handlers of signals run, and the check. Returns 1,
+ * with an exception set, where one of these raises an error. */
+static int look(Watch *watch)
+{
+    Work *work = (Work *)watch;
+    if (work->has_stopped)
+        return 1;
+    watch->terms = PULSE;
+    int64_t now = milliseconds();
+    if (work->last_look == 0)
+        work->last_look = now;
+    if (now - work->last_look < PERIOD)
+        return 0;
+
+    leave(work);
+    if (work->sees_signals < 0)
+        work->sees_signals = is_main_thread();
+    if (work->sees_signals)
+        work->has_stopped = work->sees_signals < 0 || PyErr_CheckSignals() < 0;
+    if (work->check && !work->has_stopped) {
+        PyObject *result = PyObject_CallObject(work->check, NULL);
+        work->has_stopped = !result;
+        Py_XDECREF(result);
+    }
+    enter(work);
+    work->last_look = milliseconds();
+    if (work->has_stopped)
+        watch->terms = 0;
+    else if (!work->sees_signals && !work->check)
+        watch->terms = INT64_MAX; /* nothing will ever stop it */
+    return work->has_stopped;
+}
+
+/* Where work begins; it ends with `leave`. */
+static void begin(Work *work, PyObject *check)
+{
+    *work = (Work){.watch = {PULSE, look}, .check = check, .sees_signals = -1};
+    enter(work);
+}
+
 /* ---- functions ------------------------------------------------------------------ */
 
 static const Kernels *kernels;
 
 PyDoc_STRVAR(multiply_doc,
-"multiply(a, b, c, first, second, shift, kind)\n--\n\n"
+"multiply(a, b, c, first, second, shift, kind, check=None)\n--\n\n"
 "2**shift (A B + C), rounded to the dtype of `first`; False where A or B holds Inf or\n"
 "NaN, and nothing is to be read of the results then.\n\n"
 "a (batch or 1, m, k) and b (batch or 1, k, n) are of float32 or float64, with any\n"
 "strides; c (batch, m, n) is finite, or None. kind 0 writes the nearest numbers to\n"
-"`first`, 1 what these leave to `second` as well, 2 the lower and upper neighbours.");
+"`first`, 1 what these leave to `second` as well, 2 the lower and upper neighbours.\n"
+"check is called every tenth of a second or so; an error that it raises ends the call.");
 
 static PyObject *core_multiply(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     (void)self;
-    if (count != 7) {
-        PyErr_SetString(PyExc_TypeError, "multiply takes seven arguments");
+    if (count != 7 && count != 8) {
+        PyErr_SetString(PyExc_TypeError, "multiply takes seven arguments, or eight");
         return NULL;
     }
+    PyObject *check = count == 8 && args[7] != Py_None ? args[7] : NULL;
     Product p;
     memset(&p, 0, sizeof p);
     Py_ssize_t a[3], b[3], c[3], first[3], second[3];
@@ -185,13 +295,13 @@ static PyObject *core_multiply(PyObject *self, PyObject *const *args, Py_ssize_t
         return NULL;
     }
 
-    Outcome outcome;
     const Kernels *used = kernels;
-    Py_BEGIN_ALLOW_THREADS
-    Environment before = enter_ieee();
-    outcome = multiply(&p, used);
-    leave_ieee(before);
-    Py_END_ALLOW_THREADS
+    Work work;
+    begin(&work, check);
+    Outcome outcome = multiply(&p, used, &work.watch);
+    leave(&work);
+    if (work.has_stopped)
+        return NULL;
     if (outcome == NO_MEMORY)
         return PyErr_NoMemory();
     return PyBool_FromLong(outcome == DONE);
@@ -238,12 +348,13 @@ static PyObject *core_magnitude_product(PyObject *self, PyObject *const *args,
     double *space = malloc(sizeof(double) * (size_t)(n * k + (m > n ? m : n) + 1));
     if (!space)
         return PyErr_NoMemory();
-    Py_BEGIN_ALLOW_THREADS
-    Environment before = enter_ieee();
-    magnitude_product(m, n, k, views, views + 1, views + 2, space);
-    leave_ieee(before);
-    Py_END_ALLOW_THREADS
+    Work work;
+    begin(&work, NULL);
+    magnitude_product(m, n, k, views, views + 1, views + 2, space, &work.watch);
+    leave(&work);
     free(space);
+    if (work.has_stopped)
+        return NULL;
     Py_RETURN_NONE;
 }
 
@@ -286,14 +397,14 @@ static PyObject *core_equilibrate(PyObject *self, PyObject *const *args, Py_ssiz
     if (!space)
         return PyErr_NoMemory();
     int64_t sum = 0;
-    int is_moderate;
-    Py_BEGIN_ALLOW_THREADS
-    Environment before = enter_ieee();
-    is_moderate = equilibrate(n, k, views, views + 1, views + 2, views + 3,
-                              (int64_t *)views[4].data, &sum, space);
-    leave_ieee(before);
-    Py_END_ALLOW_THREADS
+    Work work;
+    begin(&work, NULL);
+    int is_moderate = equilibrate(n, k, views, views + 1, views + 2, views + 3,
+                                  (int64_t *)views[4].data, &sum, space, &work.watch);
+    leave(&work);
     free(space);
+    if (work.has_stopped)
+        return NULL;
     if (!is_moderate)
         Py_RETURN_NONE;
     return PyLong_FromLongLong(sum);
@@ -330,15 +441,16 @@ static PyObject *core_enclose(PyObject *self, PyObject *const *args, Py_ssize_t 
     double *space = malloc(sizeof(double) * (size_t)(6 * n + 1));
     if (!space)
         return PyErr_NoMemory();
-    int is_sharp;
     const Kernels *used = kernels;
-    Py_BEGIN_ALLOW_THREADS
-    Environment before = enter_ieee();
-    is_sharp = enclose(n, views, views + 1, views + 2, (const double *)views[3].data, norm,
-                       inverse_norm, views + 4, views + 5, space, used);
-    leave_ieee(before);
-    Py_END_ALLOW_THREADS
+    Work work;
+    begin(&work, NULL);
+    int is_sharp = enclose(n, views, views + 1, views + 2, (const double *)views[3].data,
+                           norm, inverse_norm, views + 4, views + 5, space, used,
+                           &work.watch);
+    leave(&work);
     free(space);
+    if (work.has_stopped)
+        return NULL;
     return PyBool_FromLong(is_sharp);
 }
 

@@ -79,15 +79,21 @@ static Product mirrored(const Product *p)
 
 /* `count` numbers, `stride` bytes apart, one after the other. */
 static void copy(const char *from, ptrdiff_t stride, ptrdiff_t count, int is_single,
-                 double *to)
+                 double *to, Watch *watch)
 {
-    for (ptrdiff_t i = 0; i < count; i++)
-        to[i] = number(from + i * stride, is_single);
+    for (ptrdiff_t start = 0; start < count; start += SPAN) {
+        ptrdiff_t stop = count - start < SPAN ? count : start + SPAN;
+        for (ptrdiff_t i = start; i < stop; i++)
+            to[i] = number(from + i * stride, is_single);
+        if (stops(watch, 16 * (stop - start)))
+            return;
+    }
 }
 
 /* Some vectors along k, side by side in a panel (k, lanes), and zeros in other lanes. */
-static void gather(const char *from, ptrdiff_t vector, ptrdiff_t term, ptrdiff_t count,
-                   ptrdiff_t k, int is_single, int lanes, double *panel)
+static void gather_span(const char *from, ptrdiff_t vector, ptrdiff_t term,
+                        ptrdiff_t count, ptrdiff_t k, int is_single, int lanes,
+                        double *panel)
 {
     if (count == lanes && !is_single && vector == sizeof(double)) {
         for (ptrdiff_t h = 0; h < k; h++)
@@ -106,6 +112,21 @@ static void gather(const char *from, ptrdiff_t vector, ptrdiff_t term, ptrdiff_t
             for (ptrdiff_t h = 0; h < k; h++)
                 panel[h * lanes + v] = number(at + h * term, 0);
     }
+}
+
+static inline void gather(const char *from, ptrdiff_t vector, ptrdiff_t term,
+                          ptrdiff_t count, ptrdiff_t k, int is_single, int lanes,
+                          double *panel, Watch *watch)
+{
+    ptrdiff_t start = 0;
+    for (; k - start > SPAN; start += SPAN) {
+        gather_span(from + start * term, vector, term, count, SPAN, is_single, lanes,
+                    panel + start * lanes);
+        if (stops(watch, 16 * SPAN * lanes))
+            return;
+    }
+    gather_span(from + start * term, vector, term, count, k - start, is_single, lanes,
+                panel + start * lanes);
 }
 
 /* ---- scaling -------------------------------------------------------------------- */
@@ -208,10 +229,13 @@ static inline int trailing_zeros(uint64_t x)
 
 /* The exponent of the unit of which all entries of a vector are multiples: that of the
  * lowest bit of any of them, 1000 for zeros. */
-static int unit_of(ptrdiff_t k, const char *at, ptrdiff_t stride, int is_single)
+static int unit_of(ptrdiff_t k, const char *at, ptrdiff_t stride, int is_single,
+                   Watch *watch)
 {
     int unit = 1000;
     for (ptrdiff_t h = 0; h < k; h++) {
+        if (h % SPAN == 0 && stops(watch, 16 * SPAN))
+            break;
         int lowest;
         uint64_t mantissa = decoded(number(at + h * stride, is_single), &lowest) << 1;
         if (mantissa == 0)
@@ -237,6 +261,7 @@ typedef struct {
     ptrdiff_t row_index, first_column;
     unsigned char has_column[WIDEST];
     int is_out_of_memory;
+    Watch *watch;
 } Entries;
 
 static void write_values(const Entries *s, ptrdiff_t i, ptrdiff_t j, Values values)
@@ -292,12 +317,17 @@ static int write_plainly(const Entries *s, ptrdiff_t i, ptrdiff_t j, const Words
 }
 
 static void decode(const char *at, ptrdiff_t stride, ptrdiff_t k, int is_single,
-                   Decoded to)
+                   Decoded to, Watch *watch)
 {
-    for (ptrdiff_t h = 0; h < k; h++) {
-        int exponent;
-        to.mantissas[h] = decoded(number(at + h * stride, is_single), &exponent);
-        to.exponents[h] = (int16_t)exponent;
+    for (ptrdiff_t start = 0; start < k; start += SPAN) {
+        ptrdiff_t stop = k - start < SPAN ? k : start + SPAN;
+        for (ptrdiff_t h = start; h < stop; h++) {
+            int exponent;
+            to.mantissas[h] = decoded(number(at + h * stride, is_single), &exponent);
+            to.exponents[h] = (int16_t)exponent;
+        }
+        if (stops(watch, 16 * (stop - start)))
+            return;
     }
 }
 
@@ -319,6 +349,8 @@ static int make_room(Entries *s)
 static void write_exactly(Entries *s, ptrdiff_t i, ptrdiff_t j)
 {
     const Product *p = s->p;
+    if (stops(s->watch, 0))
+        return; /* a row may be half decoded */
     if (!make_room(s)) {
         s->is_out_of_memory = 1;
         return;
@@ -326,19 +358,22 @@ static void write_exactly(Entries *s, ptrdiff_t i, ptrdiff_t j)
 
     /* Rows and columns are decoded when an entry of theirs is left. */
     if (s->row_index != i) {
-        decode(entry(&p->a, s->z, i, 0), p->a.column, p->k, p->a.is_single, s->row);
+        decode(entry(&p->a, s->z, i, 0), p->a.column, p->k, p->a.is_single, s->row,
+               s->watch);
         s->row_index = i;
     }
     ptrdiff_t lane = j - s->first_column;
     Decoded column = {s->columns.mantissas + lane * p->k,
                       s->columns.exponents + lane * p->k};
     if (!s->has_column[lane]) {
-        decode(entry(&p->b, s->z, 0, j), p->b.row, p->k, p->b.is_single, column);
+        decode(entry(&p->b, s->z, 0, j), p->b.row, p->k, p->b.is_single, column,
+               s->watch);
         s->has_column[lane] = 1;
     }
     double c = p->c.data ? number(entry(&p->c, s->z, i, j), p->c.is_single) : 0.0;
     Values values;
-    settle_exactly(p->k, &s->row, &column, c, p->shift, p->kind, s->format, &values);
+    settle_exactly(p->k, &s->row, &column, c, p->shift, p->kind, s->format, &values,
+                   s->watch);
     write_values(s, i, j, values);
 }
 
@@ -360,10 +395,10 @@ static int unit_of_products(const Entries *s, Panels *panels, ptrdiff_t row, ptr
     const View *a = &s->p->a, *b = &s->p->b;
     int *of_row = panels->row_units + row, *of_column = panels->column_units + column;
     if (*of_row == UNKNOWN)
-        *of_row = unit_of(s->p->k, entry(a, s->z, i, 0), a->column, a->is_single)
+        *of_row = unit_of(s->p->k, entry(a, s->z, i, 0), a->column, a->is_single, s->watch)
                 - panels->row_exponents[row];
     if (*of_column == UNKNOWN)
-        *of_column = unit_of(s->p->k, entry(b, s->z, 0, j), b->row, b->is_single)
+        *of_column = unit_of(s->p->k, entry(b, s->z, 0, j), b->row, b->is_single, s->watch)
                    - panels->column_exponents[column];
     /* Tiny entries were left out. */
     if (*of_row < -450 || *of_column < -450)
@@ -432,7 +467,8 @@ static uint64_t write_in_two(const Entries *s, Panels *panels, const Tile *t)
     const double err = s->error_in_two;
     double hi[TILE_ROWS * WIDEST], lo[TILE_ROWS * WIDEST];
     uint64_t open = ~(uint64_t)0;
-    s->f->tile_in_two(t->rows, p->k, panels->rows + t->row * p->k, panels->columns, hi, lo);
+    s->f->tile_in_two(t->rows, p->k, panels->rows + t->row * p->k, panels->columns, hi, lo,
+                      s->watch);
 
     if (p->c.data) {
         if (t->is_common && !p->first.is_single && p->shift == 0)
@@ -483,7 +519,8 @@ static int write_in_three(Entries *s, Panels *panels, const Tile *t, int r, uint
     const Product *p = s->p;
     const double err = s->error_in_three;
     double hi[WIDEST], mid[WIDEST], lo[WIDEST];
-    s->f->row_in_three(p->k, panels->rows + t->row * p->k + r, panels->columns, hi, mid, lo);
+    s->f->row_in_three(p->k, panels->rows + t->row * p->k + r, panels->columns, hi, mid, lo,
+                       s->watch);
     uint64_t uncertain = s->f->normalise(2, hi, mid, lo, err, p->kind == PAIR);
     int is_plain = t->is_common && !p->c.data && !p->first.is_single, has_settled = 0;
 
@@ -546,10 +583,12 @@ static Outcome by_tiles(Entries *s, Panels *panels, ptrdiff_t block_rows)
             double *panel = panels->rows + i * k;
             ptrdiff_t count = rows - i < TILE_ROWS ? rows - i : TILE_ROWS;
             gather(entry(&p->a, z, start + i, 0), p->a.row, p->a.column, count, k,
-                   p->a.is_single, TILE_ROWS, panel);
+                   p->a.is_single, TILE_ROWS, panel, s->watch);
             if (!normalise(f, k, TILE_ROWS, (int)count, panel,
                            panels->row_exponents + i))
                 return NOT_FINITE;
+            if (stops(s->watch, 32 * TILE_ROWS * (int64_t)k))
+                return STOPPED;
             for (int r = 0; r < TILE_ROWS; r++) {
                 panels->row_units[i + r] = UNKNOWN;
                 panels->row_rests[i + r] = 0;
@@ -558,9 +597,11 @@ static Outcome by_tiles(Entries *s, Panels *panels, ptrdiff_t block_rows)
         for (ptrdiff_t j = 0; j < p->n; j += lanes) {
             int columns = (int)(p->n - j < lanes ? p->n - j : lanes);
             gather(entry(&p->b, z, 0, j), p->b.column, p->b.row, columns, k,
-                   p->b.is_single, lanes, panels->columns);
+                   p->b.is_single, lanes, panels->columns, s->watch);
             if (!normalise(f, k, lanes, columns, panels->columns, panels->column_exponents))
                 return NOT_FINITE;
+            if (stops(s->watch, 32 * lanes * (int64_t)k))
+                return STOPPED;
             for (int v = 0; v < lanes; v++)
                 panels->column_units[v] = UNKNOWN;
             memset(s->has_column, 0, sizeof s->has_column);
@@ -570,6 +611,8 @@ static Outcome by_tiles(Entries *s, Panels *panels, ptrdiff_t block_rows)
                 Tile tile = {.row = i, .i = start + i, .j = j, .rows = count,
                              .columns = columns};
                 write_tile(s, panels, &tile);
+                if (stops(s->watch, TILE_ROWS * WIDEST * CHUNK))
+                    return STOPPED;
             }
         }
     }
@@ -625,6 +668,8 @@ static Outcome dot(Entries *s, ptrdiff_t i, ptrdiff_t j, const double *a, const 
         Total total = {0.0, 0.0, 0.0, 0.0};
         for (ptrdiff_t start = 0, piece = 0; start < k; start += PIECE, piece++) {
             ptrdiff_t n = k - start < PIECE ? k - start : PIECE;
+            if (stops(s->watch, 4 * n + 256))
+                return STOPPED;
             if (squares_a[piece] == -1.0)
                 squares_a[piece] = square_of(f, n, a + start);
             if (squares_b[piece] == -1.0)
@@ -656,16 +701,16 @@ static Outcome dot(Entries *s, ptrdiff_t i, ptrdiff_t j, const double *a, const 
             return DONE;
     }
     write_exactly(s, i, j);
-    return DONE;
+    return stops(s->watch, 0) ? STOPPED : DONE;
 }
 
 /* A vector along k, term by term: itself, or a copy in `space`. */
 static const double *contiguous(const char *at, ptrdiff_t stride, ptrdiff_t k,
-                                int is_single, double *space)
+                                int is_single, double *space, Watch *watch)
 {
     if (!is_single && stride == sizeof(double))
         return (const double *)at;
-    copy(at, stride, k, is_single, space);
+    copy(at, stride, k, is_single, space, watch);
     return space;
 }
 
@@ -679,14 +724,14 @@ static Outcome by_dots(Entries *s, double *space)
     const double *columns[FEW];
     for (ptrdiff_t j = 0; j < p->n; j++)
         columns[j] = contiguous(entry(&p->b, z, 0, j), p->b.row, k, p->b.is_single,
-                                space + j * k);
+                                space + j * k, s->watch);
     for (ptrdiff_t piece = 0; piece < p->n * pieces; piece++)
         squares[piece] = -1.0;
     memset(s->has_column, 0, sizeof s->has_column);
     s->first_column = 0;
     for (ptrdiff_t i = 0; i < p->m; i++) {
-        const double *row =
-            contiguous(entry(&p->a, z, i, 0), p->a.column, k, p->a.is_single, row_copy);
+        const double *row = contiguous(entry(&p->a, z, i, 0), p->a.column, k,
+                                       p->a.is_single, row_copy, s->watch);
         for (ptrdiff_t piece = 0; piece < pieces; piece++)
             squares_of_row[piece] = -1.0;
         for (ptrdiff_t j = 0; j < p->n; j++) {
@@ -708,8 +753,9 @@ static int goes_by_dots(const Product *p)
     return p->n <= FEW && p->k >= SHORT && p->a.column == size;
 }
 
-/* 2^shift (A B + C), rounded; NOT_FINITE where A or B holds Inf or NaN. */
-Outcome multiply(const Product *product, const Kernels *f)
+/* 2^shift (A B + C), rounded; NOT_FINITE where A or B holds Inf or NaN, STOPPED where the
+ * watch ends the call. */
+Outcome multiply(const Product *product, const Kernels *f, Watch *watch)
 {
     /* The shape that goes well: few columns and rows along memory for dot products, few
      * rows and many columns for tiles. */
@@ -738,13 +784,16 @@ Outcome multiply(const Product *product, const Kernels *f)
         .error_in_two = tile_error_in_two(p.k),
         .error_in_three = tile_error_in_three(p.k),
         .log_k = exponent_of((double)(p.k ? p.k : 1)),
+        .watch = watch,
     };
     Outcome outcome = space && facts ? DONE : NO_MEMORY;
 
     for (ptrdiff_t z = 0; z < p.batch && outcome == DONE; z++) {
         s.z = z;
         s.row_index = -1;
-        if (by_dot) {
+        if (stops(watch, 1024)) {
+            outcome = STOPPED;
+        } else if (by_dot) {
             outcome = by_dots(&s, space);
         } else {
             Panels panels = {.rows = space, .columns = space + block_rows * p.k,

@@ -61,20 +61,26 @@ static void add_column(ptrdiff_t m, const double *restrict a, double v,
 /* out = |A| V, A m x n and V n x k. `space` has room for n k numbers, and for the larger of m and n. Entries
  * of A are read in the order in which they lie in memory, once for all columns of V. */
 void magnitude_product(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const View *a, const View *v,
-                       const View *out, double *space)
+                       const View *out, double *space, Watch *watch)
 {
     double *columns = space, *copy = space + n * k;
-    for (ptrdiff_t j = 0; j < k; j++)
+    for (ptrdiff_t j = 0; j < k; j++) {
+        if (stops(watch, 16 * (int64_t)n))
+            return;
         for (ptrdiff_t h = 0; h < n; h++)
             memcpy(columns + j * n + h, v->data + h * v->row + j * v->column, sizeof *columns);
+    }
 
     if (a->row == (ptrdiff_t)sizeof(double) && m > 1) {
         /* Columns of A lie in memory: sums grow by one column after the other. */
         for (ptrdiff_t j = 0; j < k; j++) {
             memset(copy, 0, (size_t)m * sizeof(double));
-            for (ptrdiff_t h = 0; h < n; h++)
+            for (ptrdiff_t h = 0; h < n; h++) {
                 add_column(m, (const double *)(a->data + h * a->column),
                            columns[j * n + h], copy);
+                if (stops(watch, 8 * (int64_t)m))
+                    return;
+            }
             for (ptrdiff_t i = 0; i < m; i++)
                 write_double(out, i, j, copy[i]);
         }
@@ -82,8 +88,11 @@ void magnitude_product(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const View *a, con
     }
     for (ptrdiff_t i = 0; i < m; i++) {
         const double *row = vector(a->data + i * a->row, a->column, n, copy);
-        for (ptrdiff_t j = 0; j < k; j++)
+        for (ptrdiff_t j = 0; j < k; j++) {
             write_double(out, i, j, sum_of_row(n, row, columns + j * n));
+            if (stops(watch, 8 * (int64_t)n))
+                return;
+        }
     }
 }
 
@@ -130,12 +139,14 @@ static double largest_of_moderate(ptrdiff_t n, const double *x)
     return largest <= MODERATE ? largest : -1.0;
 }
 
-/* Twin: numerics.equilibration.equilibrated. Returns 0 where entries are not moderate.
+/* Twin: numerics.equilibration.equilibrated. Returns 0 where entries are not moderate, or
+ * the watch ends the call.
  *
  * A is n x n and B n x k. `space` has room for 3 n numbers: the largest entries of the
  * columns, which become their factors, the factors of the rows, and a vector. */
 int equilibrate(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const View *scaled_a,
-                const View *scaled_b, int64_t *exponents, int64_t *sum, double *space)
+                const View *scaled_b, int64_t *exponents, int64_t *sum, double *space,
+                Watch *watch)
 {
     double *of_columns = space, *of_rows = space + n, *copy = space + 2 * n;
     for (ptrdiff_t j = 0; j < n; j++)
@@ -146,7 +157,7 @@ int equilibrate(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const Vi
     for (ptrdiff_t i = 0; i < n; i++) {
         const double *x = vector(a->data + i * a->row, a->column, n, copy);
         double largest = largest_of_moderate(n, x);
-        if (largest < 0.0)
+        if (largest < 0.0 || stops(watch, 16 * (int64_t)n))
             return 0;
         int row = -exponent_of(largest);
         double factor = power_of_two(row);
@@ -168,7 +179,7 @@ int equilibrate(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const Vi
     /* Right sides, in scale with the rows. */
     for (ptrdiff_t h = 0; h < k; h++) {
         const double *x = vector(b->data + h * b->column, b->row, n, copy);
-        if (largest_of_moderate(n, x) < 0.0)
+        if (largest_of_moderate(n, x) < 0.0 || stops(watch, 16 * (int64_t)n))
             return 0;
         double largest = 0.0;
         for (ptrdiff_t i = 0; i < n; i++) {
@@ -188,6 +199,8 @@ int equilibrate(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const Vi
         double *scaled = (double *)(scaled_a->data + i * scaled_a->row);
         for (ptrdiff_t j = 0; j < n; j++)
             scaled[j] = x[j] * (of_rows[i] * of_columns[j]);
+        if (stops(watch, 16 * (int64_t)n))
+            return 0;
     }
     return 1;
 }
@@ -203,7 +216,7 @@ static double upward(double x, ptrdiff_t roundings, double underflows)
 
 /* R v and |R| |v| in one reading of R, n x n; each of n roundings. */
 static void image_and_size(ptrdiff_t n, const View *r, const double *v, double *image,
-                           double *size, double *space)
+                           double *size, double *space, Watch *watch)
 {
     if (r->row == (ptrdiff_t)sizeof(double) && n > 1) {
         memset(image, 0, (size_t)n * sizeof(double));
@@ -215,6 +228,8 @@ static void image_and_size(ptrdiff_t n, const View *r, const double *v, double *
                 image[i] += term;
                 size[i] += fabs(term);
             }
+            if (stops(watch, 16 * (int64_t)n))
+                return;
         }
         return;
     }
@@ -236,24 +251,27 @@ static void image_and_size(ptrdiff_t n, const View *r, const double *v, double *
             }
         image[i] = images[0];
         size[i] = sizes[0];
+        if (stops(watch, 16 * (int64_t)n))
+            return;
     }
 }
 
 /* Twin: linalg.refinement.enclosure, for one right side, of a solution that its first step
  * makes sharp: x = R b + d, d close to R q, q = b - A R b rounded once. Returns 0 where
- * the bound of another step may be sharper, or q is zero, and nothing is to be read then.
+ * the bound of another step may be sharper, q is zero, or the watch ends the call, and
+ * nothing is to be read then.
  *
  * `bounds` are at least |I - R A| e, and `norm` is their largest, below 1; `inverse_norm`
  * is at least |R| e. `space` has room for 6 n numbers. */
 int enclose(ptrdiff_t n, const View *a, const View *b, const View *r, const double *bounds,
             double norm, double inverse_norm, const View *x, const View *radius,
-            double *space, const Kernels *kernels)
+            double *space, const Kernels *kernels, Watch *watch)
 {
     double *side = space, *start = space + n, *q = space + 2 * n, *d = space + 3 * n;
     double *sizes = space + 4 * n, *copy = space + 5 * n;
     for (ptrdiff_t i = 0; i < n; i++)
         memcpy(side + i, b->data + i * b->row, sizeof *side);
-    image_and_size(n, r, side, start, sizes, copy);
+    image_and_size(n, r, side, start, sizes, copy, watch);
 
     /* q = b + A (-x), rounded once */
     for (ptrdiff_t i = 0; i < n; i++)
@@ -263,9 +281,11 @@ int enclose(ptrdiff_t n, const View *a, const View *b, const View *r, const doub
     residual.b = (View){(char *)d, 0, width, width, 0};
     residual.c = (View){(char *)side, 0, width, width, 0};
     residual.first = (View){(char *)q, 0, width, width, 0};
-    if (multiply(&residual, kernels) != DONE)
+    if (multiply(&residual, kernels, watch) != DONE)
         return 0;
-    image_and_size(n, r, q, d, sizes, copy);
+    image_and_size(n, r, q, d, sizes, copy, watch);
+    if (stops(watch, 0))
+        return 0;
 
     /* |R q* - d| <= |R| (gamma_n + u) |q| + what underflows, and the largest error of x */
     double share = (double)(n + 2) * 0x1p-53, largest = 0.0;

@@ -267,7 +267,11 @@ def test_what_was_kept_is_found_and_logged(caplog):
     assert programs.repeat("key", 1, 2, 3) is None
     programs.keep(
         "key",
-        (lambda a, b, out: ("again", a, b, out), "(4 x 4) @ (4 x 4) float64: native"),
+        (
+            lambda a, b, out: ("again", a, b, out),
+            "(4 x 4) @ (4 x 4) float64: native",
+            0.0,
+        ),
         "numpy",
     )
     with caplog.at_level(logging.INFO, "hifigemm"):
@@ -279,7 +283,7 @@ def test_what_was_kept_is_found_and_logged(caplog):
 
 
 def test_operands_that_need_the_long_way_are_not_logged(caplog):
-    programs.keep("key", (lambda a, b, out: None, "text"), "numpy")
+    programs.keep("key", (lambda a, b, out: None, "text", 0.0), "numpy")
     with caplog.at_level(logging.INFO, "hifigemm"):
         assert programs.repeat("key", 1, 2, 3) is None
     assert caplog.records == []
@@ -348,7 +352,7 @@ def test_the_least_recently_used_goes_first(monkeypatch):
 )
 def test_a_hit_is_a_use(monkeypatch, use):
     monkeypatch.setattr(programs, "_LIMIT", 3)
-    program = (lambda a, b, out: (a, b), "text")
+    program = (lambda a, b, out: (a, b), "text", 0.0)
     for name in "abc":
         programs.keep(name, program, "numpy")
     assert use("a") is not None

@@ -18,6 +18,8 @@ import pytest
 import hifigemm as hg
 from hifigemm import programs, settings
 from hifigemm.accuracy import level
+from hifigemm.engines import threads
+from hifigemm.engines.core import expected_seconds
 from hifigemm.formats import FP64
 from hifigemm.testing.reference import meets_promise
 from tests.host_programs import ProgramEngine
@@ -347,3 +349,71 @@ def test_reports_say_how_long_the_decision_took(make_pair):
         report = hg.matmul(a, b, scheme=scheme, return_report=True)[1]
         assert 0.0 < report.decision_seconds < 60.0
         assert f"{1e3 * report.decision_seconds:.3g} ms" in str(report)
+
+
+@pytest.mark.parametrize("multiply", [hg.matmul, hg.gemm])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, TimeoutError])
+def test_out_is_said_to_be_incomplete(multiply, error, monkeypatch, caplog):
+    def ended(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr("hifigemm.road.execute", ended)
+    a = np.ones((3, 3))
+    with pytest.raises(error) as raised:
+        multiply(a, a, accuracy=2e-13)
+    assert not caplog.records
+    with pytest.raises(error) as raised:
+        multiply(a, a, accuracy=2e-13, out=a.copy())
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("hifigemm", "WARNING")
+    text = f"out is incomplete: {error.__name__} ended the call that was to fill it"
+    assert record.getMessage() == text
+    if sys.version_info >= (3, 11):
+        assert raised.value.__notes__ == [text]
+
+
+def test_a_refusal_says_nothing_of_out(caplog):
+    a = np.ones((3, 3))
+    with pytest.raises(hg.PlanError):
+        hg.matmul(a, a, scheme="none", out=a.copy())
+    with pytest.raises(ValueError, match="shape"):
+        hg.gemm(a, a[:2], out=a.copy())
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("options", [{"accuracy": "correct"}, {"result": "pair"}])
+def test_long_calls_are_announced_before_the_work(options, monkeypatch, caplog):
+    monkeypatch.setattr(settings, "LONG", 0.0)
+    monkeypatch.setattr(programs, "LONG", 0.0)
+    caplog.set_level("INFO", "hifigemm")
+    a = np.random.default_rng(1).standard_normal((23, 41))
+    for _ in range(2):
+        caplog.clear()
+        hg.matmul(a, a.T, **options)
+        first = caplog.records[0].getMessage()
+        assert first.startswith("(23 x 41) @ (41 x 23) float64: ")
+        assert first.endswith(" s expected")
+        assert "expected" not in "".join(x.getMessage() for x in caplog.records[1:])
+
+
+def test_short_calls_are_not_announced(caplog):
+    caplog.set_level("INFO", "hifigemm")
+    for _ in range(2):
+        hg.matmul(np.ones((30, 30)), np.ones((30, 30)), accuracy="correct")
+    assert "expected" not in caplog.text
+
+
+def test_expected_times_grow_with_the_work_and_shrink_with_threads(monkeypatch):
+    def seconds(n, dtype=float, **options):
+        plan = hg.make_plan(np.ones((n, n), dtype), np.ones((n, n), dtype), **options)
+        return expected_seconds(plan)
+
+    monkeypatch.setattr(threads, "limit", lambda: 1)
+    for options in ({}, {"accuracy": "correct"}, {"scheme": "ozaki2"}):
+        of_small = seconds(200, **options)
+        assert seconds(400, **options) == pytest.approx(8 * of_small)
+        assert seconds(200, complex, **options) > 2 * of_small > 0
+    assert seconds(400) < seconds(400, accuracy="correct")
+    of_one = seconds(600)
+    monkeypatch.setattr(threads, "limit", lambda: 2)
+    assert seconds(600) == of_one / 2

@@ -46,6 +46,7 @@ from hifigemm.request import (
 )
 from hifigemm.road import deliver, plan_for, product, quiet
 from hifigemm.schemes import Scheme
+from hifigemm.settings import mark_incomplete
 from hifigemm.transforms import (
     belongs_to_jax,
     belongs_to_torch,
@@ -324,9 +325,13 @@ def matmul(
             from hifigemm.interop import jax_primitive
 
             return jax_primitive.matmul(a, b, accuracy, scheme, workspace)
-    return product_of_numbers(
-        a, b, accuracy, scheme, out, engine, plan, workspace, return_report, result
-    )
+    try:
+        return product_of_numbers(
+            a, b, accuracy, scheme, out, engine, plan, workspace, return_report, result
+        )
+    except BaseException as error:
+        mark_incomplete(error, out)
+        raise
 
 
 @opaque

@@ -51,6 +51,7 @@ from hifigemm.scaled_sums import (
 )
 from hifigemm.schemes import Scheme
 from hifigemm.schemes.registry import as_scheme
+from hifigemm.settings import mark_incomplete
 from hifigemm.transforms import (
     belongs_to_jax,
     belongs_to_torch,
@@ -279,22 +280,26 @@ def gemm(
                 trans_a=trans_a,
                 trans_b=trans_b,
             )
-    return gemm_of_numbers(
-        a,
-        b,
-        c,
-        accuracy,
-        scheme,
-        workspace,
-        alpha=alpha,
-        beta=beta,
-        trans_a=trans_a,
-        trans_b=trans_b,
-        out=out,
-        engine=engine,
-        plan=plan,
-        return_report=return_report,
-    )
+    try:
+        return gemm_of_numbers(
+            a,
+            b,
+            c,
+            accuracy,
+            scheme,
+            workspace,
+            alpha=alpha,
+            beta=beta,
+            trans_a=trans_a,
+            trans_b=trans_b,
+            out=out,
+            engine=engine,
+            plan=plan,
+            return_report=return_report,
+        )
+    except BaseException as error:
+        mark_incomplete(error, out)
+        raise
 
 
 @opaque

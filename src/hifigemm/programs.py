@@ -24,7 +24,7 @@ import numpy as np
 
 from hifigemm.accuracy import Accuracy
 from hifigemm.numerics.bits import Array
-from hifigemm.settings import decision_log, is_strict
+from hifigemm.settings import LONG, announce, decision_log, is_strict
 from hifigemm.transforms import is_followed, is_wrapped
 
 if TYPE_CHECKING:
@@ -116,13 +116,15 @@ def repeat(key: Hashable, *arguments: object) -> Any:
     The arguments are those of `hifigemm.engine.Repeated`.
     """
     try:
-        entry: tuple[Callable[..., Any], str] | None = kept(key)
+        entry: tuple[Callable[..., Any], str, float] | None = kept(key)
     except TypeError:
         # An option that has no hash. It raises an error later.
         return None
     if entry is None:
         return None
-    product, description = entry
+    product, description, seconds = entry
+    if seconds > LONG:
+        announce(description, seconds)
     try:
         result = product(*arguments)
     except RuntimeError as error:

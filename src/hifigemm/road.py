@@ -20,6 +20,7 @@ from hifigemm.accuracy import Target
 from hifigemm.augmented import Term, sum_with_product
 from hifigemm.engine import Call, Engine, Outcome, Repeated, has_kernels, report_of
 from hifigemm.engines import engine_for
+from hifigemm.engines.core import expected_seconds
 from hifigemm.engines.host_calls import is_as_passed, repeated_on_host
 from hifigemm.exceptions import PlanError
 from hifigemm.executor import execute, in_steps
@@ -44,7 +45,7 @@ from hifigemm.programs import keep, kept
 from hifigemm.request import Request
 from hifigemm.schemes import Native, Scheme
 from hifigemm.schemes.double_double import SLICES
-from hifigemm.settings import decision_log, is_strict
+from hifigemm.settings import announce, decision_log, is_strict
 
 quiet = np.errstate(all="ignore")
 """Underflow, overflow and NaN are part of the work here, whatever the caller's settings
@@ -130,6 +131,8 @@ def product(
     )
     view = library.out_view(out, stack, *operands.arrays)
     planned = plan
+    if library.on_host:
+        announce(f"{problem}: {plan.scheme}", expected_seconds(plan))
     plan, outcome = execute(
         planned, left, right, engine, limit, shift, epilogue, splits, view
     )
@@ -324,6 +327,8 @@ def rounded_once(
 
     stacks = operands.stacks(operands.dtype)
     make = _by_program if by_kernels else _by_three_words
+    if library.on_host:
+        announce(f"{problem}: {plan.scheme}", expected_seconds(plan))
     rounded = make(plan, engine, stacks, c, shift)
     if rounded is None:
         return None
@@ -582,7 +587,8 @@ def _keep(
         repeated = _repeated_in_steps(plan, engine, limit, call)
     if repeated is not None:
         description = f"{plan.problem}: {plan.scheme}, {plan.reason}"
-        keep(key, (repeated, description), (engine.name, engine.device))
+        seconds = expected_seconds(plan) if library.on_host else 0.0
+        keep(key, (repeated, description, seconds), (engine.name, engine.device))
 
 
 def _repeated_in_steps(

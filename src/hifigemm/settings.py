@@ -6,7 +6,7 @@ again:
 - ``HIFIGEMM_STRICT``: "1" turns strict mode on, "0" or nothing does not; see `strict`.
   Any other value is a `PlanError`: a typing error must not take a guarantee away.
 - ``HIFIGEMM_LOG``: "1" or "info" writes one line for each decision to the standard
-  error, "debug" the whole report too; "0" or nothing leaves logging alone. Any other
+  error, and one before each long call, "debug" the whole report too; "0" or nothing leaves logging alone. Any other
   value is ignored with a warning: no product fails for a log.
 - ``HIFIGEMM_CORE``: "0" leaves the compiled core of the CPU alone, "1" or nothing does
   not. Any other value is a `PlanError`.
@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 
-from hifigemm.exceptions import PlanError
+from hifigemm.exceptions import HifigemmError, PlanError
 
 _strict: ContextVar[bool | None] = ContextVar("strict", default=None)
 _LEVELS = {"1": logging.INFO, "info": logging.INFO, "debug": logging.DEBUG}
@@ -109,6 +109,34 @@ def decision_log() -> logging.Logger:
             stacklevel=2,
         )
     return log
+
+
+LONG = 2.0
+"""Seconds from which on calls are announced."""
+
+
+def announce(call: object, seconds: float) -> None:
+    """Write a line before a call of so many seconds, if that is long and a log takes
+    it.
+    """
+    if seconds > LONG:
+        decision_log().info("%s: about %.2g s expected", call, seconds)
+
+
+def mark_incomplete(error: BaseException, out: object) -> None:
+    """Say of `out` that it is incomplete, as an error ended the call that wrote to it:
+    in a line of the log and, from Python 3.11 on, in a note of the error.
+
+    Not where the call was refused, by an error of the library or of operands that do not
+    fit: `out` is as before then, or the error says what it lacks.
+    """
+    if out is None or isinstance(error, (HifigemmError, TypeError, ValueError)):
+        return
+    name = type(error).__name__
+    text = f"out is incomplete: {name} ended the call that was to fill it"
+    decision_log().warning("%s", text)
+    if sys.version_info >= (3, 11):
+        error.add_note(text)
 
 
 class _OwnHandler(logging.Handler):

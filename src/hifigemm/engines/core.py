@@ -54,6 +54,10 @@ _UNSHARED = 2**17
 """Terms of a product that no thread would share, at the slowest rate."""
 SHARED_BYTES = 2**27
 """Packed rows and columns of all threads, at most."""
+TWO_PARTS = 2.7
+"""Times as long take pairs and enclosures: 295 ms for 110 at n = 1000."""
+NATIVE_RATE = 0.03
+"""Nanoseconds a term of one product of the BLAS, at n = 1000."""
 THIN = 3
 """Columns or rows up to which products of the BLAS read memory for every term."""
 THIN_RATE = 25.0
@@ -133,14 +137,16 @@ def multiply(
     left_stack = a if a.ndim == 3 else a[None]
     right_stack = b if b.ndim == 3 else b[None]
 
-    def multiply_share(share: tuple[slice, slice, slice]) -> bool:
+    def multiply_share(
+        share: tuple[slice, slice, slice], check: threads.Check | None
+    ) -> bool:
         matrices, rows, cols = share
         left = left_stack[matrices if len(left_stack) > 1 else slice(None), rows]
         right = right_stack[matrices if len(right_stack) > 1 else slice(None), :, cols]
         addend = None if c is None else c[share]
         second_share = None if second_values is None else second_values[share]
         is_finite: bool = core.multiply(
-            left, right, addend, values[share], second_share, shift, kind
+            left, right, addend, values[share], second_share, shift, kind, check
         )
         return is_finite
 
@@ -266,6 +272,29 @@ def pays(problem: Problem, instructions: str) -> bool:
     if min(problem.m, problem.n) <= THIN:
         rate = THIN_RATE
     return RATES[instructions] * terms <= PRODUCTS_STEPS + rate * terms
+
+
+def expected_seconds(plan: Plan) -> float:
+    """Seconds that the plan may take on a CPU, within a factor of three of what ordinary
+    operands take on a machine that is not busy.
+    """
+    problem = plan.problem
+    terms = problem.multiplications * (4 if problem.is_complex else 1)
+    num_threads = threads.limit()
+    instructions = loaded()[0].instructions[0] if loaded()[0] else ""
+    is_double_double = plan.scheme.core is rounded_sums
+    if is_double_double and instructions and pays(problem, instructions):
+        rate = RATES[instructions]
+        cols = 2 * problem.n if problem.is_complex else problem.n
+        shares = most_threads(problem.batch, problem.m, cols, problem.terms)
+        num_threads = min(num_threads, shares)
+    elif plan.scheme.is_native:
+        rate = NATIVE_RATE
+    else:
+        rate = PRODUCTS_RATE / 5 * plan.num_products
+    if plan.rounding.has_two_parts:
+        rate *= TWO_PARTS
+    return 1e-9 * rate * terms / num_threads
 
 
 def compile(plan: Plan) -> CoreProgram | None:

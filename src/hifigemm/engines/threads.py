@@ -2,7 +2,8 @@
 
 The BLAS says how many: whoever gave it one thread, as schedulers of many processes do,
 means the whole program. Threads live as long as one product, so that nothing is left
-over for a process that forks, and starting them takes some 50 us each.
+over for a process that forks, and starting them takes some 50 us each. Only after
+Ctrl-C a function of another library may go on for a while: see `interruptibly`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from functools import lru_cache
 from typing import TypeVar
 
@@ -27,8 +30,15 @@ _COUNTS = (
 _VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 """What sets these counts from outside."""
 
+_PERIOD = 0.1
+"""Seconds after which a thread that waits lets handlers of signals run: on Windows a
+lock that is waited for keeps them from it.
+"""
+
 Part = TypeVar("Part")
 Result = TypeVar("Result")
+Check = Callable[[], None]
+"""Raises an error where the result of a task is wanted no more."""
 
 
 def limit() -> int:
@@ -71,19 +81,60 @@ def _count_of_environment() -> int:
     return os.cpu_count() or 1
 
 
-def side_by_side(task: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
-    """[task(part) for part in parts], each in a thread, the first one in this thread.
+def side_by_side(
+    task: Callable[[Part, Check | None], Result], parts: Sequence[Part]
+) -> list[Result]:
+    """[task(part, check) for part in parts], each in a thread, the first one in this
+    thread.
 
-    A task that no thread can be had for, as while Python shuts down, runs in this one.
+    Long tasks call `check` now and then. It raises an error once the task of this
+    thread has failed, as Ctrl-C lets it, so that other threads end soon: they are
+    waited for. Tasks in this thread have None for it. A task that no thread can be had
+    for, as while Python shuts down, is one of them.
     """
     if len(parts) == 1:
-        return [task(parts[0])]
-    from concurrent.futures import ThreadPoolExecutor
+        return [task(parts[0], None)]
+    from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
+
+    has_failed = False
+
+    def check() -> None:
+        if has_failed:
+            raise CancelledError
 
     with ThreadPoolExecutor(len(parts) - 1) as threads:
         try:
-            others = [threads.submit(task, part) for part in parts[1:]]
-        except RuntimeError:
-            return [task(part) for part in parts]
-        first = task(parts[0])
-        return [first, *(other.result() for other in others)]
+            try:
+                others = [threads.submit(task, part, check) for part in parts[1:]]
+            except RuntimeError:
+                return [task(part, None) for part in parts]
+            first = task(parts[0], None)
+            while wait(others, _PERIOD).not_done:
+                pass
+            return [first, *(other.result() for other in others)]
+        except BaseException:
+            has_failed = True
+            raise
+
+
+def interruptibly(function: Callable[..., Result], *arguments: object) -> Result:
+    """function(*arguments), for which Ctrl-C does not wait.
+
+    A library that looks at no signals works in a thread of its own, in the context of
+    this one. Where a handler of a signal raises an error meanwhile, it is raised here,
+    and the library ends its work, whose result is dropped, in the background.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return function(*arguments)
+    from concurrent.futures import ThreadPoolExecutor, wait
+
+    pool = ThreadPoolExecutor(1)
+    try:
+        result = pool.submit(copy_context().run, function, *arguments)
+    except RuntimeError:
+        return function(*arguments)
+    finally:
+        pool.shutdown(wait=False)
+    while wait([result], _PERIOD).not_done:
+        pass
+    return result.result()

@@ -17,7 +17,7 @@ import numpy as np
 
 from hifigemm import api
 from hifigemm.accuracy import Accuracy
-from hifigemm.engines import core
+from hifigemm.engines import core, threads
 from hifigemm.exceptions import PlanError, VerificationError
 from hifigemm.gemm import gemm_of_numbers
 from hifigemm.linalg.block_inverse import SMALLEST, inverse_by_blocks
@@ -31,6 +31,11 @@ from hifigemm.numerics.equilibration import (
     equilibrated,
 )
 from hifigemm.numerics.magnitudes import FEW
+
+_LONG = 1e9
+"""Terms from which on Ctrl-C does not wait for a product or an inverse of the host, which
+take 30 ms or more.
+"""
 
 
 def is_on_host(x: object) -> bool:
@@ -63,7 +68,9 @@ def matmul(a: Array, b: Array) -> Array:
     underflow.
     """
     if is_on_host(a):
-        return subnormals.matmul(a, b)
+        if a.shape[0] * a.shape[1] * b.shape[1] < _LONG:
+            return subnormals.matmul(a, b)
+        return threads.interruptibly(subnormals.matmul, a, b)
     terms = a.shape[1]
     if b.shape[1] <= FEW:
         product = _by_kernel(a, b, of_magnitudes=False)
@@ -208,7 +215,9 @@ def inverse(a: Array) -> Array:
     become Inf or NaN.
     """
     if is_on_host(a):
-        return np.linalg.inv(a)
+        if len(a) ** 3 < _LONG:
+            return np.linalg.inv(a)
+        return threads.interruptibly(np.linalg.inv, a)
     tensor = _tensor(a)
     if _is_large(tensor, SMALLEST_OF_HALVES):
         by_halves = inverse_by_halves(tensor)
