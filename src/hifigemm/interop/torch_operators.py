@@ -157,6 +157,7 @@ def _tangent(
     """
     a, b, *addends = tensors
     da, db, *addend_tangents = tangents
+    assert a is not None and b is not None
     terms = []
     if addends and addends[0] is not None:
         # A term may be smaller than the result, or of a narrower dtype, as C may be.
@@ -277,7 +278,8 @@ def _batched(
     **options: Any,
 ) -> tuple[Tensor, int]:
     """An operator under vmap: one more dimension of the stack."""
-    a, b, *addends = zip(tensors, in_dims, strict=False)
+    pairs: list[Any] = list(zip(tensors, in_dims, strict=False))
+    a, b, *addends = pairs
     if a[1] is None and b[1] is None:
         # C alone has the axis.
         a = a[0].expand(info.batch_size, *a[0].shape), 0
