@@ -80,16 +80,16 @@ def check_scalar(x: Any, name: str) -> None:
     torch: Any = sys.modules.get("torch")
     if torch is None or not isinstance(x, torch.Tensor):
         return
+    is_compiled_here = is_traced_by_compiler()
+    if not is_compiled_here and is_wrapped(x):
+        check_tensor(x, name)
     if x.requires_grad and torch.is_grad_enabled():
         raise TypeError(
             f"{name} requires a gradient, and gemm has none for alpha and beta: multiply an operand by it, or pass "
             f"{name}.detach()"
         )
-    if is_traced_by_compiler():
-        return
-    if is_wrapped(x):
-        check_tensor(x, name)
-    _check_numbers(x, name)
+    if not is_compiled_here:
+        _check_numbers(x, name)
 
 
 def _check_numbers(x: Any, name: str) -> None:

@@ -157,7 +157,8 @@ def _tangent(
     """
     a, b, *addends = tensors
     da, db, *addend_tangents = tangents
-    assert a is not None and b is not None
+    assert a is not None
+    assert b is not None
     terms = []
     if addends and addends[0] is not None:
         # A term may be smaller than the result, or of a narrower dtype, as C may be.
