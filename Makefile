@@ -21,6 +21,8 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 STUDIES ?= forward_errors residuals words schemes modes
 # As many processes as the memory of the GPU and the cores carry, see tests/conftest.py.
 GPU_PROCESSES ?= $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && printf '%s' '-n auto --dist worksteal')
+# Half of these tests, say, where a command may not take long: `make test-gpu PART=1/2` and `PART=2/2`.
+PART ?= 1/1
 PIP_FLAGS ?= --quiet --disable-pip-version-check
 # Sources of the compiled core.
 CORE := setup.py $(wildcard core/*.[ch])
@@ -83,7 +85,7 @@ check-docs: $(VENV)/.installed-dev
 	$(BIN)/python tools/check_docs.py
 
 test-gpu: ## the GPU tests, with PYTHON as it stands (pytest, hypothesis, torch; side by side with pytest-xdist); no venv
-	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m pytest -m gpu tests $(GPU_PROCESSES) $(PYTEST_ARGS)
+	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m pytest -m gpu tests --part $(PART) $(GPU_PROCESSES) $(PYTEST_ARGS)
 
 bench: $(VENV)/.installed-dev ## time of the correctly rounded product against the native one
 	$(BIN)/python -m benchmarks.correct_rounding $(BENCH_ARGS)

@@ -7,8 +7,10 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import zlib
 from collections import Counter
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,16 +32,65 @@ _MEMORY_TO_KEEP = 2**30
 """Bytes that PyTorch may keep in reserve between two tests."""
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--part",
+        type=_part,
+        default=(1, 1),
+        metavar="I/N",
+        help="run one of N parts of the tests, each test in one of them, always the same",
+    )
+
+
+def _part(text):
+    """(2, 3) for 2/3."""
+    number, of, count = text.partition("/")
+    if not (of and number.isdigit() and count.isdigit()):
+        raise ValueError(text)
+    if not 1 <= int(number) <= int(count):
+        raise ValueError(text)
+    return int(number), int(count)
+
+
+def _is_of_part(item, part):
+    number, count = part
+    return zlib.crc32(item.nodeid.encode()) % count == number - 1
+
+
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers():
-    """As many processes for ``-n auto`` as cores and the memory of the GPU carry."""
+def pytest_xdist_auto_num_workers(config):
+    """As many processes for ``-n auto`` as cores and the memory of the GPUs carry."""
     cores = max((os.cpu_count() or 1) - 2, 1)
     if not cuda_is_usable():
         return cores
     import torch
 
     free, _ = torch.cuda.mem_get_info()
-    return max(min(cores, free // _MEMORY_OF_A_PROCESS), 1)
+    num_gpus = len(_gpus()) if _takes_one_gpu(config) else 1
+    return max(min(cores, free // _MEMORY_OF_A_PROCESS * num_gpus), 1)
+
+
+def _gpus():
+    """The GPUs of this machine as CUDA_VISIBLE_DEVICES names them."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name for name in visible.split(",") if name]
+    return [str(i) for i, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
+
+
+def _takes_one_gpu(config):
+    """True unless tests of several GPUs may be selected."""
+    expression = config.option.markexpr
+    return "multigpu" not in expression or "not multigpu" in expression
+
+
+def _choose_gpu(config):
+    """Give each process of pytest-xdist one GPU, in turn, before CUDA is initialised."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    gpus = _gpus()
+    if worker and len(gpus) > 1 and _takes_one_gpu(config):
+        number = int(worker.removeprefix("gw"))
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
 
 
 @pytest.hookimpl(trylast=True)
@@ -66,9 +117,9 @@ def pytest_itemcollected(item):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Parameters of thinned tests are slow but for each n-th set; tests that lack
-    PyTorch or a GPU are skipped.
+def pytest_collection_modifyitems(config, items):
+    """Parameters of thinned tests are slow but for each n-th set; tests of other parts
+    are left out; tests that lack PyTorch or a GPU are skipped.
     """
     counts = Counter()
     for item in items:
@@ -76,6 +127,11 @@ def pytest_collection_modifyitems(items):
             if counts[item.function] % marker.args[0]:
                 item.add_marker("slow")
             counts[item.function] += 1
+    part = config.getoption("part")
+    others = [item for item in items if not _is_of_part(item, part)]
+    if others:
+        items[:] = [item for item in items if _is_of_part(item, part)]
+        config.hook.pytest_deselected(items=others)
     for marker, is_there, what in (
         ("torch", _has_torch, "PyTorch"),
         ("gpu", cuda_is_usable, "a CUDA device"),
@@ -97,6 +153,7 @@ settings.register_profile("quick", settings.get_profile("repeatable"), max_examp
 
 
 def pytest_configure(config):
+    _choose_gpu(config)
     settings.load_profile(
         "quick" if "not slow" in config.option.markexpr else "repeatable"
     )

@@ -87,6 +87,43 @@ def test_shapes_that_do_not_fit_are_refused_with_their_numbers(shapes):
             assert str(size) in str(error.value)
 
 
+def long_stacks():
+    """Shapes of stacks of up to 64 axes, as many as NumPy has, that broadcast."""
+    rng = np.random.default_rng(64)
+    for num_axes in (33, 34, 35, 36, 48, 63, 64):
+        for _ in range(3):
+            long = rng.choice((1, 1, 1, 1, 1, 1, 2), num_axes - 2)
+            long[10:] = 1  # 2**10 products at the most
+            few = rng.integers(0, num_axes - 1)
+            short = np.where(rng.random(few) < 0.2, long[num_axes - 2 - few :], 1)
+            stacks = [tuple(map(int, long)), tuple(map(int, short))]
+            rng.shuffle(stacks)
+            yield tuple(map(tuple, stacks))
+
+
+@pytest.mark.parametrize("accuracy", [None, "correct"])
+@pytest.mark.parametrize(
+    "stacks", list(long_stacks()), ids=lambda x: f"{len(x[0])} {len(x[1])}"
+)
+def test_stacks_have_as_many_axes_as_arrays_of_numpy(stacks, accuracy):
+    rng = np.random.default_rng(list(map(len, stacks)))
+    left, right = stacks
+    a = rng.integers(-9, 10, (*left, 3, 4)).astype(float)
+    b = rng.integers(-9, 10, (*right, 4, 2)).astype(float)
+    want = np.matmul(a, b)
+    shape = np.zeros(left, np.int8) + np.zeros(right, np.int8)
+    assert operands.shapes_of(a.shape, b.shape).batch == shape.shape
+    np.testing.assert_array_equal(hg.matmul(a, b, accuracy=accuracy), want)
+    c = rng.integers(-9, 10, want.shape[-2:])
+    sums = hg.gemm(a, b, c, alpha=-1, beta=2, accuracy=accuracy)
+    np.testing.assert_array_equal(sums, 2 * c - want)
+    vector = hg.matmul(a, b.reshape(-1, 4, 2)[0, :, 0], accuracy=accuracy)
+    np.testing.assert_array_equal(vector, np.matmul(a, b.reshape(-1, 4, 2)[0, :, 0]))
+    out = np.empty_like(want)
+    assert hg.matmul(a, b, accuracy=accuracy, out=out) is out
+    np.testing.assert_array_equal(out, want)
+
+
 def test_scalars_are_refused():
     for a, b in ((2.0, np.ones(3)), (np.ones(3), np.float64(1))):
         with pytest.raises(ValueError, match="scalar"):

@@ -55,9 +55,11 @@ from hifigemm.settings import mark_incomplete
 from hifigemm.transforms import (
     belongs_to_jax,
     belongs_to_torch,
+    check_scalar,
     check_tensor,
     check_untraced,
     is_compiled,
+    is_traced_by_compiler,
     opaque,
 )
 
@@ -192,10 +194,13 @@ def gemm(
         Integers and bools only where another operand makes the result a floating-point
         one.
     c : array_like, optional
-        Broadcasts to the result's shape. Not read when beta is 0.
+        Broadcasts to the result's shape. Not read when beta is 0; its gradient is zeros
+        then.
     alpha, beta : scalar
-        Numbers that float64 holds; complex ones only where the result is complex.
-        alpha = 0 does not read A and B.
+        Numbers of Python or NumPy that float64 holds, or tensors and arrays without
+        axes, which are read as numbers: a tensor that requires a gradient raises
+        TypeError. Complex ones only where the result is complex. alpha = 0 does not
+        read A and B.
     trans_a, trans_b : "N", "T" or "C"
         Nothing, transpose, conjugate transpose of the last two axes.
     accuracy, scheme, out, engine, plan, workspace, return_report
@@ -233,9 +238,16 @@ def gemm(
     """
     if type(alpha) is not float or type(beta) is not float:
         alpha, beta = as_scalar(alpha, "alpha"), as_scalar(beta, "beta")
-    if beta != 0 and c is None:
+    if c is None and beta != 0:
         raise ValueError(f"beta = {beta} needs c")
-    if plan is None and type(a) is not np.ndarray and not is_compiled():
+    may_repeat = plan is None and not is_compiled()
+    if c is not None and may_repeat and beta == 0:
+        # C is not read. It stays in graphs of PyTorch, with a gradient of zeros.
+        if belongs_to_torch(c):
+            may_repeat = False
+        else:
+            c = None
+    if may_repeat and type(a) is not np.ndarray:
         # A call like an earlier one: its key says that PyTorch follows no operand.
         repeated = _repeated(
             (a, b, c, out),
@@ -249,23 +261,23 @@ def gemm(
     # Tracked operands: an operator of PyTorch or a primitive of JAX.
     is_plain = plan is None and out is None and engine is None and not return_report
     if is_plain and type(a) is not np.ndarray:
-        reads_c = beta != 0
-        operands = (a, b, c) if reads_c else (a, b)
-        if belongs_to_torch(*operands) and min(a.dim(), b.dim()) > 1:
+        if belongs_to_torch(a, b) if c is None else belongs_to_torch(a, b, c):
             from hifigemm.interop import torch_operators
 
             return torch_operators.gemm(
-                torch_operators.transposed(a, trans_a, "a"),
-                torch_operators.transposed(b, trans_b, "b"),
-                c if reads_c else None,
+                a,
+                b,
+                c,
                 accuracy,
                 scheme,
                 workspace,
                 alpha=alpha,
                 beta=beta,
+                trans_a=trans_a,
+                trans_b=trans_b,
             )
-        is_number = type(c) in (bool, int, float, complex)
-        if belongs_to_jax(a, b) and (not reads_c or is_number or belongs_to_jax(c)):
+        is_number = c is None or type(c) in (bool, int, float, complex)
+        if belongs_to_jax(a, b) and (is_number or belongs_to_jax(c)):
             from hifigemm.interop import jax_primitive
 
             return jax_primitive.gemm(
@@ -321,6 +333,14 @@ def gemm_of_numbers(
     return_report: bool = False,
 ) -> Any:
     """`gemm` of untracked arrays: no derivatives, no tracing."""
+    if c is not None and beta == 0:
+        # Not read, nor dropped where PyTorch follows it.
+        check_untraced(
+            {"c": c}, engine=engine, plan=plan, out=out, return_report=return_report
+        )
+        check_tensor(c, "c")
+        c = None
+
     # A call like an earlier one goes straight to its program.
     key = None
     if plan is None:
@@ -552,9 +572,16 @@ def _without_overflow(
 def as_scalar(x: Any, name: str) -> complex:
     """alpha or beta as a Python float, or a complex with an imaginary part.
 
-    Raises TypeError, ValueError: no number, or none of float64.
+    Programs that torch.compile traces hold numbers of other types as they are, and
+    tensors and scalars of NumPy as numbers that they read when they run.
+
+    Raises TypeError, ValueError: no number, or none of float64; a tensor that PyTorch
+    follows.
     """
-    check_tensor(x, name)
+    check_scalar(x, name)
+    if is_traced_by_compiler():
+        is_number = type(x) in (bool, int, float, complex)
+        return cast(complex, x if is_number else x.item())
     try:
         # complex() would read some of these.
         if isinstance(x, str) or (isinstance(x, np.ndarray) and x.ndim):
@@ -565,8 +592,8 @@ def as_scalar(x: Any, name: str) -> complex:
         raise TypeError(f"{name} = {x!r}: expected a number") from None
     except OverflowError:
         raise ValueError(f"{name} is beyond the range of float64") from None
-    # NumPy would round an integer to compare it.
-    exact = x.item() if isinstance(x, np.ndarray | np.generic) else x
+    # NumPy and PyTorch would round an integer to compare it.
+    exact = x.item() if hasattr(x, "item") else x
     if not (exact == value or exact != exact):
         raise ValueError(
             f"{name} = {x!r} is no number of float64, it would be rounded to {value}"

@@ -209,12 +209,7 @@ def shapes_of(a: tuple[int, ...], b: tuple[int, ...]) -> Shapes:
         raise ValueError(
             f"inner dimensions differ: a has shape {a} with k = {k}, b has shape {b} with k = {rows}"
         )
-    try:
-        batch = np.broadcast_shapes(a[:-2], b[:-2])
-    except ValueError:
-        raise ValueError(
-            f"stacks {a[:-2]} of a and {b[:-2]} of b do not broadcast"
-        ) from None
+    batch = broadcast_stacks(a[:-2], b[:-2])
     result = batch
     if len(a) > 1:
         result += (m,)
@@ -230,6 +225,22 @@ def shapes_of(a: tuple[int, ...], b: tuple[int, ...]) -> Shapes:
     left = 1 if count_a == 1 else count
     right = 1 if count_b == 1 else count
     return Shapes(result, (left, m, k), (right, k, n), batch)
+
+
+def broadcast_stacks(
+    a: tuple[int, ...], b: tuple[int, ...], names: tuple[str, str] = ("a", "b")
+) -> tuple[int, ...]:
+    """The stack to which two broadcast; `np.broadcast_shapes` takes 32 axes and no more.
+
+    Raises ValueError: they do not broadcast.
+    """
+    axes = list(zip_longest(reversed(a), reversed(b), fillvalue=1))
+    if any(m != n and 1 not in (m, n) for m, n in axes):
+        raise ValueError(
+            f"stacks {a} of {names[0]} and {b} of {names[1]} do not broadcast"
+        )
+    lengths = [n if m == 1 else m for m, n in axes]
+    return tuple(reversed(lengths))
 
 
 def converted(x: Array, dtype: DType) -> Array:

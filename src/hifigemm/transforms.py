@@ -63,6 +63,40 @@ def check_tensor(x: object, name: str) -> None:
         raise TypeError(
             f"{name} requires a gradient, which would be lost: pass {name}.detach() or use torch.no_grad()"
         )
+    _check_numbers(x, name)
+
+
+def check_scalar(x: Any, name: str) -> None:
+    """Raise TypeError for an alpha or beta that stands for more than a number; a plain
+    tensor may be read inside a transform of torch.func.
+
+    torch.compile traces this function too.
+    """
+    if is_traced(x):
+        raise TypeError(
+            f"{name} is traced by JAX ({x.aval.str_short()}), and programs hold alpha and beta as constants: pass a "
+            "number, as by static_argnames, or multiply an operand by it"
+        )
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not isinstance(x, torch.Tensor):
+        return
+    is_compiled_here = is_traced_by_compiler()
+    if not is_compiled_here and is_wrapped(x):
+        check_tensor(x, name)
+    if x.requires_grad and torch.is_grad_enabled():
+        raise TypeError(
+            f"{name} requires a gradient, and gemm has none for alpha and beta: multiply an operand by it, or pass "
+            f"{name}.detach()"
+        )
+    if not is_compiled_here:
+        _check_numbers(x, name)
+
+
+def _check_numbers(x: Any, name: str) -> None:
+    """Raise TypeError for a tensor that has a tangent, is traced or of a class with more
+    than numbers, or whose entries are not in dense memory.
+    """
+    torch: Any = sys.modules["torch"]
     if is_followed():
         if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
             raise TypeError(
@@ -100,12 +134,12 @@ def check_dense(x: Any, name: str, is_zero: bool = False) -> None:
     """Raise TypeError for a tensor whose entries are not in dense memory; torch.compile
     traces this function too.
     """
-    if (
-        x.layout is not sys.modules["torch"].strided
-        or x.is_quantized
-        or x.is_nested
-        or is_zero
-    ):
+    if x.is_nested:
+        raise TypeError(
+            f"{name} is a nested tensor, whose entries are not in dense memory: multiply the matrices of its unbind() "
+            "one by one, or the stack that its to_padded_tensor(0.0) is"
+        )
+    if x.layout is not sys.modules["torch"].strided or x.is_quantized or is_zero:
         raise TypeError(
             f"{name} is a tensor of layout {x.layout}, {x.dtype}, whose entries are not in dense memory"
         )
@@ -115,6 +149,12 @@ def is_compiled() -> bool:
     """True if torch.compile traces what calls this function."""
     torch: Any = sys.modules.get("torch")
     return torch is not None and bool(torch.compiler.is_compiling())
+
+
+def is_traced_by_compiler() -> bool:
+    """True if Dynamo, the front end of torch.compile, traces what calls this function."""
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and bool(torch.compiler.is_dynamo_compiling())
 
 
 def belongs_to_torch(*operands: Any) -> bool:
@@ -134,6 +174,8 @@ def belongs_to_torch(*operands: Any) -> bool:
                 return False
             _check_no_mesh(type(x), "an operand")
             belongs |= type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+        if x.is_nested:
+            check_dense(x, "an operand")
         belongs |= differentiates and x.requires_grad
     return belongs or is_followed()
 

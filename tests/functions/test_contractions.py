@@ -528,3 +528,13 @@ def exact_of_objects(name, a, b):
     if name == "number":
         return np.array(product.sum(), object)
     return product
+
+
+@pytest.mark.parametrize("num_axes", [34, 40, 64])
+def test_stacks_have_as_many_axes_as_arrays_of_numpy(num_axes):
+    a = np.arange(12.0).reshape(*(1,) * (num_axes - 3), 2, 2, 3)
+    x = np.arange(3.0)
+    np.testing.assert_array_equal(hnp.matvec(a, x), np.matmul(a, x))
+    np.testing.assert_array_equal(hnp.vecdot(a, a), (a * a).sum(-1))
+    with pytest.raises(ValueError, match=r"stacks .* of x1 and .* of x2 do not"):
+        hnp.vecdot(a, np.ones((3, 1, 3)))

@@ -847,3 +847,70 @@ def test_gradients_of_mixed_operands_have_their_dtypes():
     assert (da.dtype, db.dtype) == (a.dtype, b.dtype)
     np.testing.assert_array_equal(da, want[0])
     np.testing.assert_array_equal(db, want[1])
+
+
+FORMS_OF_GEMM = {
+    "vector vector": ((5,), (5,), ()),
+    "vector matrix": ((5,), (5, 3), (3,)),
+    "matrix vector": ((4, 5), (5,), (4,)),
+    "stack vector": ((2, 4, 5), (5,), (2, 1)),
+    "matrix stack": ((4, 5), (2, 5, 3), (4, 1)),
+}
+SCALARS = {
+    "int": -3,
+    "bool": True,
+    "zero": 0,
+    "complex": 2 - 1j,
+    "float32": np.float32(1.5),
+    "int64": np.int64(7),
+    "complex64": np.complex64(1 + 3j),
+    "array of JAX": jnp.asarray(-2.0),
+}
+
+
+@pytest.mark.parametrize("name", SCALARS)
+@pytest.mark.parametrize("form", FORMS_OF_GEMM)
+def test_gemm_of_vectors_and_scalars_of_every_type(place, form, name):
+    scalar = SCALARS[name]
+    rng = np.random.default_rng([3, *name.encode()])
+    operands = []
+    for shape in FORMS_OF_GEMM[form]:
+        x = rng.integers(-4, 5, shape) + 1j * rng.integers(-4, 5, shape)
+        operands.append(jnp.asarray(x))
+
+    def gemm(a, b, c):
+        return hj.gemm(a, b, c, alpha=scalar, beta=scalar, accuracy="correct")
+
+    def reference(a, b, c):
+        number = scalar.item() if hasattr(scalar, "item") else scalar
+        return number * jnp.matmul(a, b) + number * c
+
+    def gradients(f):
+        def number(*x):
+            y = f(*x)
+            return (y * y).real.sum()
+
+        return jax.grad(number, argnums=(0, 1, 2))(*operands)
+
+    def same(one, other):
+        for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+            assert (x.shape, x.dtype) == (y.shape, y.dtype)
+            assert (x == y).all()
+
+    same(jax.jit(gemm)(*operands), reference(*operands))
+    same(gradients(gemm), gradients(reference))
+    same(jax.jvp(gemm, operands, operands), jax.jvp(reference, operands, operands))
+    pairs = [jnp.stack([x, x + 1]) for x in operands]
+    same(jax.vmap(gemm)(*pairs), jax.vmap(reference)(*pairs))
+
+
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_alpha_and_beta_that_are_traced_are_refused(place, name):
+    a = jnp.ones((2, 2))
+
+    def gemm(x):
+        return hj.gemm(a, a, a, **({"alpha": 2.0, "beta": 1.0} | {name: x})).sum()
+
+    for program in (jax.jit(gemm), jax.grad(gemm)):
+        with pytest.raises(TypeError, match=rf"{name} is traced by JAX .*constants"):
+            program(2.0)

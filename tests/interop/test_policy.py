@@ -63,9 +63,6 @@ def test_a_scope_holds_in_its_thread_and_install_in_all(random):
     native, correct, found = a @ b, exact(a, b), []
 
     def work():
-        if a.is_cuda:
-            # cuBLAS warns of threads that never called the runtime before
-            torch.cuda.is_current_stream_capturing()
         found.append(a @ b)
 
     def in_thread():
@@ -129,8 +126,6 @@ def test_threads_that_share_a_decorated_function_close_their_own_scopes(random):
         products.append(a @ b)
 
     def run(waits):
-        if a.is_cuda:
-            torch.cuda.is_current_stream_capturing()
         product(waits)
         if not waits:
             ended.wait()

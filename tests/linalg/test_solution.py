@@ -37,6 +37,19 @@ def test_a_stack_that_fails_in_places_carries_what_was_proven():
     assert (solution.radius[[0, 2]] == 0.0).all()
 
 
+@pytest.mark.parametrize("num_axes", [33, 35, 64])
+def test_stacks_have_as_many_axes_as_arrays_of_numpy(num_axes):
+    a = np.reshape([4.0, 1.0, 1.0, 2.0], (*(1,) * (num_axes - 2), 2, 2))
+    b = np.reshape([5.0, 3.0] * 2, (*(1,) * (num_axes - 3), 2, 2, 1))
+    for solution in (linalg.solve(a, b), linalg.lstsq(a, b)):
+        assert solution.x.shape == b.shape
+        assert (abs(solution.x - 1.0) <= solution.radius).all()
+    with pytest.raises(
+        ValueError, match=r"stacks .* of a and .* of b do not broadcast"
+    ):
+        linalg.solve(np.concatenate([a] * 3, -3), b)
+
+
 def test_the_report_says_what_proved_it():
     rng = np.random.default_rng(0)
     a, b = of_condition(1e6)(rng)

@@ -30,6 +30,7 @@ from hifigemm.functions.verbs import (
     shape_of,
 )
 from hifigemm.libraries import AnyArray
+from hifigemm.operands import broadcast_stacks
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:
@@ -907,12 +908,7 @@ def _stacked(
     """
     stack1 = shape_of(x1)[: x1.ndim - len(core1)]
     stack2 = shape_of(x2)[: x2.ndim - len(core2)]
-    try:
-        np.broadcast_shapes(stack1, stack2)
-    except ValueError:
-        raise ValueError(
-            f"stacks {stack1} of x1 and {stack2} of x2 do not broadcast"
-        ) from None
+    broadcast_stacks(stack1, stack2, ("x1", "x2"))
 
     # Axes of the stacks have numbers below 0, so that stacks of any length end alike.
     labels_x1 = (*range(-len(stack1), 0), *core1)

@@ -47,6 +47,7 @@ from hifigemm.libraries import AnyArray, library_of
 from hifigemm.numerics.bits import DType
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands import (
+    broadcast_stacks,
     check_addend,
     check_scalars,
     check_transpose,
@@ -120,7 +121,7 @@ def gemm(
     # C in the shape of the result, as a stack of matrices.
     shape = shapes_of(a.shape, b.shape).result
     a, b = _matrices(a, b)
-    stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    stack = broadcast_stacks(a.shape[:-2], b.shape[:-2])
     c = _repeated(addends[0], shape)
     c = lax.reshape(c, (*stack, a.shape[-2], b.shape[-1]))
     result = _gemm.bind(*_varying(a, b, c), beta=beta, **options)
@@ -389,7 +390,7 @@ def _result_type(
                 f"{name} is {x.str_short()} and spread by {x.sharding.spec} over explicit axes of a mesh, for which no "
                 "product says how its result is spread: multiply inside jax.shard_map, or reshard the operands"
             )
-    stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    stack = broadcast_stacks(a.shape[:-2], b.shape[:-2])
     dtype = _result_dtype(*(x.dtype for x in (a, b, *addend)))
     if dtype.kind in "fc":
         resolve(accuracy, FP32 if dtype in (np.float32, np.complex64) else FP64, 1)

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -36,7 +37,7 @@ from hifigemm.interop.arguments import (
     scheme_text,
 )
 from hifigemm.interop.torch_private import DispatchKeySet, OpOverload
-from hifigemm.operands import check_transpose
+from hifigemm.operands import check_addend, check_transpose, result_dtype
 from hifigemm.schemes import Scheme
 
 _POLICY = "str? accuracy=None, str scheme='auto', int? workspace=None"
@@ -54,7 +55,6 @@ for _name, _arguments in _ARGUMENTS.items():
         _LIBRARY.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
 _matmul: OpOverload = torch.ops.hifigemm.matmul.default
 _gemm: OpOverload = torch.ops.hifigemm.gemm.default
-_NARROW = torch.float16, torch.bfloat16
 
 Tensors = tuple[Tensor | None, ...]
 """A, B, and for gemm C; where there is no C, or no tangent, None."""
@@ -81,12 +81,24 @@ def _empty_result(
     """A tensor of the shape and dtype of the product, with any entries."""
     a, b = _checked_matrices(*tensors)
     stack = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    dtype = torch.promote_types(a.dtype, b.dtype)
-    if len(tensors) > 2 and tensors[2] is not None and beta != 0:
-        dtype = torch.promote_types(dtype, tensors[2].dtype)
-    if dtype in _NARROW:
-        dtype = torch.float32
-    return a.new_empty((*stack, a.shape[-2], b.shape[-1]), dtype=dtype)
+    shape = *stack, a.shape[-2], b.shape[-1]
+    c = tensors[2] if len(tensors) > 2 else None
+    if c is None or private.is_zero(beta):
+        return a.new_empty(shape, dtype=_dtype_of_result(a.dtype, b.dtype))
+    check_addend(tuple(c.shape), shape)
+    return a.new_empty(shape, dtype=_dtype_of_result(a.dtype, b.dtype, c.dtype))
+
+
+def _dtype_of_result(*dtypes: torch.dtype) -> torch.dtype:
+    """The dtype of a product, by the rules of NumPy."""
+    # NumPy does not have bfloat16, which float32 holds.
+    known = [torch.float32 if x is torch.bfloat16 else x for x in dtypes]
+    names = [str(x).removeprefix("torch.") for x in known]
+    dtype = np.result_type(*names)
+    if dtype.kind not in "biu":
+        dtype = result_dtype(dtype)
+    result: torch.dtype = getattr(torch, dtype.name)
+    return result
 
 
 def _checked_matrices(*tensors: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -143,19 +155,23 @@ def _tangent(
     """alpha A' B + alpha A B' + beta C'; None stands for a zero, and one of the
     tangents is no zero.
     """
-    a, b = tensors[:2]
-    da, db = tangents[:2]
-    dc = tangents[2] if len(tangents) > 2 else None
+    a, b, *addends = tensors
+    da, db, *addend_tangents = tangents
+    assert a is not None
+    assert b is not None
     terms = []
+    if addends and addends[0] is not None:
+        # A term may be smaller than the result, or of a narrower dtype, as C may be.
+        zeros = torch.zeros_like(_empty_result(*tensors, **options))
+        terms.append(zeros)
+        a = a.to(zeros.dtype)
+        b = b.to(zeros.dtype)
     for x, y in ((da, b), (a, db)):
         if x is not None and y is not None:
             terms.append(_product(operator, x, y, options))
-    if dc is not None:
-        dc = dc * options.get("beta", 0)
-        if not terms:
-            # C' may be smaller than the result, to which it is broadcast.
-            dc = dc + torch.zeros_like(_empty_result(*tensors, **options))
-        terms.append(dc)
+    beta = options.get("beta", 0)
+    if addend_tangents and addend_tangents[0] is not None and not private.is_zero(beta):
+        terms.append(addend_tangents[0] * beta)
     return sum(terms[1:], terms[0])
 
 
@@ -183,7 +199,10 @@ class _Rules:
         c_gradient = None
         if wants_c[0]:
             beta = ctx.options.get("beta", 0)
-            c_gradient = gradient_of(g * _conjugate(beta), addends[0])
+            if private.is_zero(beta):
+                c_gradient = torch.zeros_like(addends[0])
+            else:
+                c_gradient = gradient_of(g * _conjugate(beta), addends[0])
         return None, None, None, a_gradient, b_gradient, c_gradient
 
     @staticmethod
@@ -260,9 +279,19 @@ def _batched(
     **options: Any,
 ) -> tuple[Tensor, int]:
     """An operator under vmap: one more dimension of the stack."""
-    pairs = zip(tensors, in_dims, strict=False)
-    operands = [(x, axis) for x, axis in pairs if x is not None]
-    result: Tensor = operator(*stacked(operands), **options)
+    pairs: list[Any] = list(zip(tensors, in_dims, strict=False))
+    a, b, *addends = pairs
+    if a[1] is None and b[1] is None:
+        # C alone has the axis.
+        a = a[0].expand(info.batch_size, *a[0].shape), 0
+    reads_c = any(x is not None for x, _ in addends) and not private.is_zero(
+        options.get("beta", 0)
+    )
+    if reads_c:
+        result: Tensor = operator(*stacked([a, b, *addends]), **options)
+    else:
+        c = [x for x, _ in addends]
+        result = operator(*stacked([a, b]), *c, **options)
     return result, 0
 
 
@@ -361,14 +390,9 @@ def matmul(
     workspace: int | None,
 ) -> Tensor:
     """The operator for operands of any shapes that `hifigemm.matmul` takes."""
-    # A vector a is a row, a vector b a column; the result loses these axes again.
-    left = a[None] if a.dim() == 1 else a
-    right = b[:, None] if b.dim() == 1 else b
+    left, right = _as_matrices(a, b)
     result: Tensor = _matmul(left, right, **_policy(accuracy, scheme, workspace))
-    if b.dim() == 1:
-        result = result[..., 0]
-        return result[..., 0] if a.dim() == 1 else result
-    return result[..., 0, :] if a.dim() == 1 else result
+    return _without_added_axes(result, a, b)
 
 
 def gemm(
@@ -378,19 +402,70 @@ def gemm(
     accuracy: Accuracy,
     scheme: str | Scheme,
     workspace: int | None,
-    **scalars: Any,
+    *,
+    alpha: complex,
+    beta: complex,
+    trans_a: str,
+    trans_b: str,
 ) -> Tensor:
-    """The operator for matrices and stacks of them; `scalars` are alpha and beta."""
-    result: Tensor = _gemm(a, b, c, **scalars, **_policy(accuracy, scheme, workspace))
-    return result
+    """The operator for operands of any shapes that `hifigemm.gemm` takes."""
+    a = _transposed(a, trans_a, "a")
+    b = _transposed(b, trans_b, "b")
+    left, right = _as_matrices(a, b)
+    if c is not None:
+        is_vector = a.dim() == 1 or b.dim() == 1
+        if is_vector and not torch.compiler.is_compiling() and beta != 0:
+            check_addend(tuple(c.shape), _shape_of_product(a, b))
+        c = _with_added_axes(c, a, b)
+    policy = _policy(accuracy, scheme, workspace)
+    result: Tensor = _gemm(left, right, c, alpha=alpha, beta=beta, **policy)
+    return _without_added_axes(result, a, b)
 
 
-def transposed(x: Tensor, trans: str, name: str) -> Tensor:
+def _as_matrices(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """A and B, a vector A as a row and a vector B as a column."""
+    for x, name in ((a, "a"), (b, "b")):
+        if x.dim() == 0:
+            raise ValueError(
+                f"{name} is a scalar; matmul takes arrays of one or more dimensions"
+            )
+    return a[None] if a.dim() == 1 else a, b[:, None] if b.dim() == 1 else b
+
+
+def _shape_of_product(a: Tensor, b: Tensor) -> tuple[int, ...]:
+    """The shape of the product of vectors, matrices and stacks that fit."""
+    stack = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    columns = b.shape[-1:] if b.dim() > 1 else ()
+    return *stack, *a.shape[-2:-1], *columns
+
+
+def _with_added_axes(c: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """C with the axes that the result of `_as_matrices` has beyond the product."""
+    if c.dim() == 0:
+        return c
+    if b.dim() == 1:
+        c = c[..., None]
+    return c[..., None, :] if a.dim() == 1 else c
+
+
+def _without_added_axes(result: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """The product without the axes that `_as_matrices` has added."""
+    if b.dim() == 1:
+        result = result[..., 0]
+        return result[..., 0] if a.dim() == 1 else result
+    return result[..., 0, :] if a.dim() == 1 else result
+
+
+def _transposed(x: Tensor, trans: str, name: str) -> Tensor:
     """op(x) for a letter of the BLAS, as a view."""
     check_transpose(trans, name)
-    if trans == "T":
-        return x.mT
-    return x.mH if trans == "C" else x
+    if trans == "N":
+        return x
+    if x.dim() < 2:
+        raise ValueError(
+            f"trans_{name}={trans!r} needs two dimensions, {name} has shape {tuple(x.shape)}"
+        )
+    return x.mT if trans == "T" else x.mH
 
 
 def _policy(

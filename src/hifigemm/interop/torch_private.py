@@ -61,6 +61,15 @@ def without_autocast() -> AbstractContextManager[None]:
     return context
 
 
+def is_zero(x: complex) -> bool:
+    """True if a number is zero; False if it is one that a graph reads when it runs."""
+    if not isinstance(x, torch.SymInt | torch.SymFloat):
+        return x == 0
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    return bool(guard_or_false(x == 0))
+
+
 def in_functorch() -> bool:
     """True inside a transform of `torch.func`."""
     return bool(_C._are_functorch_transforms_active())

@@ -60,6 +60,7 @@ from hifigemm.linalg.scaling import scaled, scaled_columns
 from hifigemm.linalg.solution import VerifiedSolution, as_solution
 from hifigemm.linalg.upward import UNIT, above, gamma, moduli
 from hifigemm.numerics.bits import LEAST, Array, DType
+from hifigemm.operands import broadcast_stacks
 from hifigemm.transforms import opaque
 
 _MOST_STEPS = 30
@@ -118,7 +119,7 @@ def lstsq(a: object, b: object) -> VerifiedSolution:
         )
 
     # One system after the other, with NaN where nothing is proven.
-    stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    stack = broadcast_stacks(a.shape[:-2], b.shape[:-2])
     a = np.broadcast_to(a, stack + a.shape[-2:])
     b = np.broadcast_to(b, stack + b.shape[-2:])
     with verifying(operands.library):

@@ -26,6 +26,7 @@ from hifigemm.linalg.correct import correctly_rounded, rounded
 from hifigemm.linalg.inverse import certified_system
 from hifigemm.linalg.refinement import enclosure
 from hifigemm.numerics.bits import Array, DType
+from hifigemm.operands import broadcast_stacks
 from hifigemm.transforms import opaque
 
 _LINE = 88
@@ -128,7 +129,7 @@ def _stack(
     if a.ndim == b.ndim == 2:
         x, radius, report = _system(a, b, operands.dtype, is_correct)
         return x, radius, [report]
-    stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    stack = broadcast_stacks(a.shape[:-2], b.shape[:-2])
     a = np.broadcast_to(a, stack + a.shape[-2:])
     b = np.broadcast_to(b, stack + b.shape[-2:])
     x = np.full(b.shape, np.nan, operands.dtype, like=b)
