@@ -144,6 +144,9 @@ PAIRS = {
     ),
     "overflowing": gen.overflowing,
     "underflowing": gen.underflowing,
+    "vanishing": gen.vanishing,
+    "half_the_smallest": gen.half_the_smallest,
+    "signed_zeros": gen.signed_zeros,
     "subnormal_times_large": lambda rng, m, k, n, dtype: (
         gen.subnormal(rng, (m, k), dtype),
         gen.exp_rand(rng, (k, n), -9, np.finfo(dtype).maxexp - 1, dtype),

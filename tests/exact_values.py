@@ -66,10 +66,18 @@ def rounded_once(x: Fraction, dtype) -> float:
     return float(np.copysign(value, float(x > 0) - 0.5))
 
 
+def same_bits(x, y) -> bool:
+    """True if both have one dtype and the same bits, signs of zeros included."""
+    return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
+
+
 @np.errstate(over="ignore")  # beside the largest number lies Inf
 def values_of_kind(exact, kind, dtype, shape):
     """The two arrays of "nearest", "pair" or "enclosure", the second one None for the
     first kind, of exact entries.
+
+    An exact zero is +0. A zero that another value rounds to, or that lies next to it,
+    has the sign of the value.
     """
     first = [rounded_once(x, dtype) for x in exact]
     second = None
