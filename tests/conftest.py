@@ -257,11 +257,12 @@ def assert_same_bits():
     def check(x, y):
         x, y = np.asarray(x), np.asarray(y)
         assert (x.shape, x.dtype) == (y.shape, y.dtype)
-        different = np.ascontiguousarray(x).reshape(-1).view(
-            np.uint8
-        ) != np.ascontiguousarray(y).reshape(-1).view(np.uint8)
+        bytes_of_x, bytes_of_y = (
+            np.ascontiguousarray(z).reshape(-1, 1).view(np.uint8) for z in (x, y)
+        )
+        different = (bytes_of_x != bytes_of_y).any(axis=-1)
         assert not different.any(), (
-            f"{np.count_nonzero(x != y)} of {x.size} entries differ"
+            f"{np.count_nonzero(different)} of {x.size} entries differ"
         )
 
     return check
