@@ -100,3 +100,18 @@ def values_of_kind(exact, kind, dtype, shape):
         None if x is None else np.array(x, dtype).reshape(shape)
         for x in (first, second)
     )
+
+
+def exact_results(a, b, kind="nearest", *, alpha=1.0, beta=0.0, c=None):
+    """The arrays of one of the kinds of `values_of_kind` of alpha a @ b + beta c, for
+    real scalars and matrices whose results have one dtype.
+    """
+    exact = [Fraction(alpha) * x for x in exact_entries(a, b)]
+    if c is not None:
+        addend = components(c)
+        exact = [x + Fraction(beta) * y for x, y in zip(exact, addend, strict=True)]
+    dtype = np.result_type(a, b)
+    width = 2 if dtype.kind == "c" else 1
+    shape = a.shape[0], width * b.shape[1]
+    arrays = values_of_kind(exact, kind, np.finfo(dtype).dtype.type, shape)
+    return tuple(x.view(dtype) for x in arrays if x is not None)
