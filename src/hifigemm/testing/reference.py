@@ -253,7 +253,8 @@ class Judgement:
     error: float  # max |C - AB| / (|A||B|)
     relative_error: float  # max |C - AB| / |AB|
     normwise_error: float  # ||C - AB|| / (||A|| ||B||), Frobenius norms
-    share_correct: float  # of entries that are the exact value rounded once
+    # Of entries that are the exact value rounded once, with its sign where they are 0.
+    share_correct: float
     # |C - AB| <= r |A||B| + u |AB| in every entry, for the bound r that was reported
     kept: bool
 
@@ -267,7 +268,8 @@ def judge(c: NDArray[Any], exact: ExactProduct, bound: float) -> Judgement:
         normwise_error = forward_errors(c, exact.a, exact.b)["2"]
     share_correct = 1.0
     if c.size:
-        share_correct = float(np.mean(c == exact.rounded))
+        has_sign = np.signbit(c) == np.signbit(exact.rounded)
+        share_correct = float(np.mean((c == exact.rounded) & has_sign))
     return Judgement(
         error=exact.error(c),
         relative_error=exact.error(c, relative=True),

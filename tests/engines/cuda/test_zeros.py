@@ -29,7 +29,7 @@ def tensors(*given):
 
 
 @pytest.mark.usefixtures("as_on_gpu")
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("request_", REQUESTS)
