@@ -38,9 +38,18 @@ Words plus(Words sum, double c)
     return normalised(sum.hi, sum.mid, sum.lo, sum.err + fabs(rest), sum.exponent);
 }
 
+/* Returns 1 where the sum has the sign of hi: no number within err of it is zero, or err
+ * is 0. */
+static int has_sign(const Words *sum)
+{
+    return sum->err == 0.0
+        || fabs(sum->hi) - fabs(sum->mid) > sum->err * (1.0 + 0x1p-20);
+}
+
 /* The nearest number of a format, ties to even, in the scale of the words.
  *
- * Returns 1 where all numbers within err of the words round alike, or err is 0.
+ * Returns 1 where all numbers within err of the words round alike, or err is 0. Zeros
+ * are alike if they have one sign: a sum below zero that rounds to zero is -0.
  * The value times 2^exponent is of the format, or overflows.
  *
  * With r the nearest point of the format's grid to hi alone, the sum rounds to r or to
@@ -97,7 +106,7 @@ static int nearest(const Words *sum, const Format *format, double *value)
     else
         return 0;
     *value = copysign(*value, hi);
-    return 1;
+    return *value != 0.0 || has_sign(sum);
 }
 
 /* x 2^exponent in the format; x is on its grid, so only overflow changes it. */
@@ -187,7 +196,7 @@ int settle(const Words *sum, Kind kind, const Format *format, Values *values)
     }
 
     /* Its sign says between which numbers the sum lies. */
-    if (rest.err != 0.0 && !(fabs(rest.hi) - fabs(rest.mid) > rest.err * (1.0 + 0x1p-20)))
+    if (!has_sign(&rest))
         return 0;
     values->second = values->first;
     if (rest.hi < 0.0)

@@ -201,6 +201,9 @@ PAIRS = {
     ),
     "overflowing": gen.overflowing,
     "underflowing": gen.underflowing,
+    "vanishing": gen.vanishing,
+    "half_the_smallest": gen.half_the_smallest,
+    "signed_zeros": gen.signed_zeros,
     "subnormal_times_large": lambda rng, m, k, n, dtype: (
         gen.subnormal(rng, (m, k), dtype),
         gen.exp_rand(rng, (k, n), -9, np.finfo(dtype).maxexp - 1, dtype),
@@ -311,11 +314,12 @@ def assert_same_bits():
     def check(x, y):
         x, y = np.asarray(x), np.asarray(y)
         assert (x.shape, x.dtype) == (y.shape, y.dtype)
-        different = np.ascontiguousarray(x).reshape(-1).view(
-            np.uint8
-        ) != np.ascontiguousarray(y).reshape(-1).view(np.uint8)
+        bytes_of_x, bytes_of_y = (
+            np.ascontiguousarray(z).reshape(-1, 1).view(np.uint8) for z in (x, y)
+        )
+        different = (bytes_of_x != bytes_of_y).any(axis=-1)
         assert not different.any(), (
-            f"{np.count_nonzero(x != y)} of {x.size} entries differ"
+            f"{np.count_nonzero(different)} of {x.size} entries differ"
         )
 
     return check

@@ -78,10 +78,18 @@ def rounded_once(x: Fraction, dtype) -> float:
     return float(np.copysign(value, float(x > 0) - 0.5))
 
 
+def same_bits(x, y) -> bool:
+    """True if both have one dtype and the same bits, signs of zeros included."""
+    return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
+
+
 @np.errstate(over="ignore")  # beside the largest number lies Inf
 def values_of_kind(exact, kind, dtype, shape):
     """The two arrays of "nearest", "pair" or "enclosure", the second one None for the
     first kind, of exact entries.
+
+    An exact zero is +0. A zero that another value rounds to, or that lies next to it,
+    has the sign of the value.
     """
     first = [rounded_once(x, dtype) for x in exact]
     second = None
@@ -122,3 +130,18 @@ def rounded_sum(a, b, c, alpha, beta):
         if is_complex:
             expected.imag[at] = rounded_once(im, real)
     return expected
+
+
+def exact_results(a, b, kind="nearest", *, alpha=1.0, beta=0.0, c=None):
+    """The arrays of one of the kinds of `values_of_kind` of alpha a @ b + beta c, for
+    real scalars and matrices whose results have one dtype.
+    """
+    exact = [Fraction(alpha) * x for x in exact_entries(a, b)]
+    if c is not None:
+        addend = components(c)
+        exact = [x + Fraction(beta) * y for x, y in zip(exact, addend, strict=True)]
+    dtype = np.result_type(a, b)
+    width = 2 if dtype.kind == "c" else 1
+    shape = a.shape[0], width * b.shape[1]
+    arrays = values_of_kind(exact, kind, np.finfo(dtype).dtype.type, shape)
+    return tuple(x.view(dtype) for x in arrays if x is not None)

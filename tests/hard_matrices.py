@@ -276,6 +276,69 @@ def underflowing(
     return a, b
 
 
+def vanishing(
+    rng: np.random.Generator, m: int, k: int, n: int, dtype: DTypeLike = np.float64
+) -> Pair:
+    """Return [X, X'] and [[Y], [-Y']], X and X' subnormal and Y, Y' of any exponent:
+    what the products leave is 0 or a few bits, most often below the smallest number.
+
+    X' and Y' differ from X and Y by one unit in few entries. Odd k has one column of a
+    left over, which is zero.
+    """
+    info = np.finfo(np.dtype(dtype))
+    least = info.minexp - info.nmant
+    half = k // 2
+    # Significands of all lengths, half of them long: sums in words are not exact then.
+    dropped = int(rng.choice([rng.integers(0, 3), rng.integers(0, info.nmant)]))
+    bound = 2 ** (info.nmant - dropped)
+    x = rng.integers(-bound, bound, (m, half))
+    y = rng.integers(-bound, bound, (half, n))
+    again_x = x + rng.integers(-1, 2, x.shape) * (rng.random(x.shape) < 0.3)
+    again_y = y + rng.integers(-1, 2, y.shape) * (rng.random(y.shape) < 0.1)
+    a = np.hstack([x, again_x, np.zeros((m, k - 2 * half))])
+    b = np.vstack([y, -again_y, np.ones((k - 2 * half, n))])
+    exponent = least + int(rng.integers(0, 2) * rng.integers(0, info.maxexp))
+    return _shuffle(
+        rng, np.ldexp(a, least).astype(dtype), np.ldexp(b, exponent).astype(dtype)
+    )
+
+
+def half_the_smallest(
+    rng: np.random.Generator, m: int, k: int, n: int, dtype: DTypeLike = np.float64
+) -> Pair:
+    """Return a pair whose products are multiples, by integers up to 16, of 2**-6 to 1
+    times the smallest subnormal number: zeros, ties at half of it, and what lies beside
+    them.
+    """
+    info = np.finfo(np.dtype(dtype))
+    least = info.minexp - info.nmant
+    of_a = least // 2 + int(rng.integers(-30, 31))
+    of_b = least - of_a - rng.integers(0, 7, (1, n))
+    a = np.ldexp(rng.integers(-4, 5, (m, k)).astype(float), of_a)
+    b = np.ldexp(rng.integers(-4, 5, (k, n)).astype(float), of_b)
+    return a.astype(dtype), b.astype(dtype)
+
+
+def signed_zeros(
+    rng: np.random.Generator, m: int, k: int, n: int, dtype: DTypeLike = np.float64
+) -> Pair:
+    """Return zeros of both signs beside plus and minus one power of two for each
+    operand: results are exact zeros, or a few units of 1/8 to 4 times the smallest
+    subnormal number.
+    """
+    info = np.finfo(np.dtype(dtype))
+    least = info.minexp - info.nmant
+    of_a = least // 2 + int(rng.integers(-30, 31))
+    of_b = least - of_a - int(rng.integers(-2, 4))
+    units_of_a, units_of_b = (
+        rng.choice([0.0, -0.0, 1.0, -1.0], shape) for shape in ((m, k), (k, n))
+    )
+    return (
+        np.ldexp(units_of_a, of_a).astype(dtype),
+        np.ldexp(units_of_b, of_b).astype(dtype),
+    )
+
+
 def _odd(rng: np.random.Generator, shape: Shape, bits: int) -> NDArray[np.int64]:
     """Odd integers of random sign in [3/4, 1) 2**bits: a product of two has as many
     bits as both together.

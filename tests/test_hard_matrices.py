@@ -155,6 +155,31 @@ def test_underflowing_gives_zero_subnormal_and_ties_of_subnormals(dtype):
 
 
 @every_dtype
+@pytest.mark.parametrize(
+    "make", [gen.vanishing, gen.half_the_smallest, gen.signed_zeros]
+)
+def test_sums_that_vanish_are_exact_zeros_and_both_sides_of_zero(dtype, make):
+    values = []
+    for seed in range(30):
+        a, b = make(np.random.default_rng(seed), 5, 6, 4, dtype)
+        assert a.dtype == b.dtype == dtype
+        exact = exact_product(a, b)
+        is_zero = correctly_rounded(a, b) == 0
+        values += [exact.fraction(i, j)[0] for i, j in np.argwhere(is_zero)]
+    signs = {(x > 0) - (x < 0) for x in values}
+    assert signs == {-1, 0, 1}
+
+
+@every_dtype
+def test_half_the_smallest_has_ties_at_it(dtype):
+    a, b = gen.half_the_smallest(np.random.default_rng(1), M, K, N, dtype)
+    exact = exact_product(a, b)
+    half = Fraction(float(np.finfo(dtype).smallest_subnormal)) / 2
+    values = [abs(exact.fraction(i, j)[0]) for i, j in np.ndindex(M, N)]
+    assert half in values
+
+
+@every_dtype
 def test_subnormals_are_subnormal_at_every_length(dtype):
     info = np.finfo(dtype)
     x = gen.subnormal(np.random.default_rng(7), (100, 50), dtype)

@@ -108,6 +108,39 @@ def _special(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
     return x
 
 
+def _units(rng: np.random.Generator, shape: tuple[int, int, int], real: Any) -> Any:
+    """Zeros of both signs and a few units each: products of 1/16 of the smallest
+    subnormal number, of which many sums are 0, a tie or beside one.
+    """
+    m, k, n = shape
+    least = real.minexp - real.nmant
+    units = [0.0, -0.0, 1.0, -1.0, 3.0, -3.0]
+    a = np.ldexp(rng.choice(units, (m, k)), least // 2)
+    b = np.ldexp(rng.choice(units, (k, n)), least - least // 2 - 4)
+    return a, b
+
+
+def _vanishing(rng: np.random.Generator, shape: tuple[int, int, int], real: Any) -> Any:
+    """Subnormal numbers [X, X'] and [[Y], [-Y]]: nothing or little is left of their
+    products, and that underflows.
+    """
+    m, k, n = shape
+    half = k // 2
+    bound = 2**real.nmant
+    a = rng.integers(-bound, bound, (m, k))
+    b = rng.integers(-bound, bound, (k, n))
+    a[:, half : 2 * half] = a[:, :half] + rng.integers(-1, 2, (m, half))
+    a[::2, half : 2 * half] = a[::2, :half]
+    b[half : 2 * half] = -b[:half]
+    a[:, 2 * half :] = 0
+    least = real.minexp - real.nmant
+    return np.ldexp(a.astype(float), least), np.ldexp(b.astype(float), least)
+
+
+TINY: dict[str, Callable[..., Any]] = {"units": _units, "vanishing": _vanishing}
+"""Pairs whose products underflow, for shapes m, k, n and `numpy.finfo` of the real
+components.
+"""
 FAMILIES: dict[str, Callable[..., Any]] = {
     "uniform": lambda rng, shape: rng.uniform(-1, 1, shape),
     "positive": lambda rng, shape: rng.random(shape),
@@ -125,17 +158,28 @@ def operands(family: str, shape: tuple[int, int, int], dtype: str) -> tuple[Any,
     """Matrices m x k and k x n of a family."""
     m, k, n = shape
     rng = np.random.default_rng([m, k, n, *family.encode()])
+    if family in TINY:
+        real = np.finfo(dtype)
+        pairs = [TINY[family](rng, shape, real) for _ in range(2)]
+        return tuple(_of_components(*parts, dtype) for parts in zip(*pairs))
 
     def matrix(size: tuple[int, int]) -> Any:
         x = FAMILIES[family](rng, size)
         if np.dtype(dtype).kind != "c":
             return x.astype(dtype)
-        y = np.empty(size, dtype)
-        y.real, y.imag = x, FAMILIES[family](rng, size)
-        return y
+        return _of_components(x, FAMILIES[family](rng, size), dtype)
 
     with np.errstate(over="ignore", under="ignore"):
         return matrix((m, k)), matrix((k, n))
+
+
+def _of_components(re: Any, im: Any, dtype: str) -> Any:
+    """A matrix of a dtype; the imaginary parts count for complex ones alone."""
+    if np.dtype(dtype).kind != "c":
+        return re.astype(dtype)
+    x = np.empty(re.shape, dtype)
+    x.real, x.imag = re, im
+    return x
 
 
 @dataclass(frozen=True)
@@ -191,7 +235,7 @@ def _groups(device: str) -> Iterator[tuple[str, Callable[..., Any]]]:
     `hifigemm.matmul`.
     """
     place = _placed(device)
-    sizes = [(shape, tuple(FAMILIES)) for shape in SHAPES]
+    sizes = [(shape, (*FAMILIES, *TINY)) for shape in SHAPES]
     sizes += [(shape, ("uniform", "phi_2", "wide")) for shape in LARGE]
     for shape, families in sizes:
         for family, dtype in product(families, DTYPES):

@@ -24,6 +24,7 @@ from hifigemm.formats import FP32, FP64
 from hifigemm.functions.symmetric import herk
 from hifigemm.numerics import three_words
 from hifigemm.problem import Problem
+from hifigemm.testing.reference import correctly_rounded
 from tests import hard_matrices as gen
 from tests.exact_values import exact_entries, values_of_kind
 from tests.numerics.test_subnormals import MACHINE, MODES, ROUNDINGS, control, rounding
@@ -135,6 +136,22 @@ def test_an_addend_and_a_power_of_two_enter_before_the_rounding(instructions, fa
             check(a, b, c, 0, ["nearest"])
             check(a, b, c, int(rng.integers(-60, 60)), ["nearest", "pair"])
     check(a, b, np.full_like(product, 2.0**1000), -1074, ["nearest"])
+
+
+@needs_core
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("family", ["vanishing", "half_the_smallest", "signed_zeros"])
+def test_sums_that_round_to_zero_keep_their_sign(instructions, family, dtype):
+    """Be it that of a sum, of one with C or of what a pair leaves; 0 is +0."""
+    make = getattr(gen, family)
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        m, n = (int(x) for x in rng.integers(1, 5, 2))
+        a, b = make(rng, m, int(rng.choice([2, 4, 6, 20, 40])), n, dtype)
+        check(a, b)
+        near = correctly_rounded(a, b)
+        for c in (-near, np.nextafter(-near, dtype(0)), dtype(-0.0) * abs(near)):
+            check(a, b, c, int(rng.integers(-40, 40)))
 
 
 @needs_core

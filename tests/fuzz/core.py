@@ -5,8 +5,9 @@ fractions:
         --output results/core_bits.csv
 
 Products come in stacks, each matrix of a family of its own: random ones, and those that
-cancel, tie, over- or underflow or have exponents over the whole range. What differs is
-printed with its seed and index.
+cancel, tie, over- or underflow or have exponents over the whole range; in half of the
+stacks nearly all that is left of them is zero. What differs, be it the sign of a zero,
+is printed with its seed and index.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from hifigemm import programs
 from hifigemm.engines import core
 from hifigemm.workshop.environment import write_csv
 from tests.conftest import PAIRS, SINGLES, real_pair
-from tests.exact_values import components, exact_entries, values_of_kind
+from tests.exact_values import exact_results, same_bits
 from tests.hard_matrices import as_complex
 
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -38,10 +39,14 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "gemm": {"accuracy": "correct"},
     "integers": {},
 }
-"""What is asked of a product; gemm is C - A B, rounded once."""
+"""What is asked of a product; gemm is alpha A B + beta C, rounded once, for powers of
+two with a sign.
+"""
 
 DTYPES = ("float64", "float64", "float32", "complex128", "complex64")
 FAMILIES = (*SINGLES, *PAIRS)
+VANISHING = ("vanishing", "half_the_smallest", "signed_zeros", "underflowing")
+"""Families of products that underflow, or are exact zeros."""
 BATCH = 25
 """Stacks that are multiplied with the core, and then without it."""
 
@@ -52,13 +57,15 @@ Result = tuple[np.ndarray, ...] | str
 
 @dataclass(frozen=True)
 class Case:
-    """A stack of products; c is that of C - A B."""
+    """A stack of products; c, alpha and beta are those of gemm."""
 
     at: tuple[int, int]
     request: str
     a: np.ndarray
     b: np.ndarray
-    c: np.ndarray | None
+    c: np.ndarray | None = None
+    alpha: float = 1.0
+    beta: float = 0.0
 
     def result(self) -> Result:
         """What the library gives."""
@@ -69,8 +76,8 @@ class Case:
                         self.a,
                         self.b,
                         self.c,
-                        alpha=-1.0,
-                        beta=1.0,
+                        alpha=self.alpha,
+                        beta=self.beta,
                         **REQUESTS[self.request],
                     ),
                 )
@@ -79,23 +86,14 @@ class Case:
             return type(refusal).__name__
         return tuple(result) if isinstance(result, tuple) else (result,)
 
-    def expected(self, z: int) -> tuple[np.ndarray | None, ...]:
+    def expected(self, z: int) -> tuple[np.ndarray, ...]:
         """The arrays of matrix z, by fractions or Python's integers."""
         a, b = self.a[z], self.b[z]
         if self.request == "integers":
             return (a.astype(object) @ b.astype(object),)
-        exact = exact_entries(a, b)
-        if self.c is not None:
-            addend = components(self.c[z])
-            exact = [y - x for x, y in zip(exact, addend, strict=True)]
-        kind = "nearest" if self.c is not None else self.request
-        kind = "nearest" if kind == "correct" else kind
-        real = np.zeros(0, a.dtype).real.dtype.type
-        shape = a.shape[0], b.shape[1]
-        if a.dtype.kind == "c":
-            shape = a.shape[0], 2 * b.shape[1]
-        arrays = values_of_kind(exact, kind, real, shape)
-        return tuple(None if x is None else x.view(a.dtype) for x in arrays)
+        kind = "nearest" if self.request in ("correct", "gemm") else self.request
+        c = None if self.c is None else self.c[z]
+        return exact_results(a, b, kind, alpha=self.alpha, beta=self.beta, c=c)
 
 
 @np.errstate(all="ignore")
@@ -105,7 +103,7 @@ def draw(seed: int, index: int) -> Case:
     request = str(rng.choice(list(REQUESTS)))
     # Small products in large stacks, and some with many tiles, chunks and pieces.
     largest, log_terms, log_count = (
-        (40, 10.5, 3) if rng.random() < 0.05 else (6, 6.5, 9)
+        (40, 10.5, 3) if rng.random() < 0.05 else (6, 6.5, 11)
     )
     m, n = (int(x) for x in rng.integers(1, largest + 1, 2))
     k = int(2 ** rng.uniform(1, log_terms))
@@ -114,11 +112,12 @@ def draw(seed: int, index: int) -> Case:
         bits = int(rng.integers(1, 29))
         a = rng.integers(-(2**bits), 2**bits, (count, m, k))
         b = rng.integers(-(2**bits), 2**bits, (count, k, n))
-        return Case((seed, index), request, a, b, None)
+        return Case((seed, index), request, a, b)
 
     dtype = np.dtype(str(rng.choice(DTYPES)))
     pairs = []
-    for family in rng.choice(FAMILIES, count):
+    families = VANISHING if rng.random() < 0.5 else FAMILIES
+    for family in rng.choice(families, count):
         if dtype.kind == "c":
             real = np.zeros(0, dtype).real.dtype
             pair = as_complex(real_pair, rng, str(family), m, k, n, real)
@@ -127,18 +126,34 @@ def draw(seed: int, index: int) -> Case:
         pairs.append(pair)
     a = np.stack([left for left, _ in pairs])
     b = np.stack([right for _, right in pairs])
-    c = None
-    if request == "gemm":
-        # Near the product, so that sums cancel, or anything else.
-        c = np.nan_to_num(a @ b, nan=1.0, posinf=1.0, neginf=-1.0)
-        c = np.where(rng.random(c.shape) < 0.5, c, rng.standard_normal(c.shape))
-        c = c.astype(dtype)
-    return Case((seed, index), request, a, b, c)
+    if request != "gemm":
+        return Case((seed, index), request, a, b)
+
+    # C and the rest nearly cancel, or C is anything else. Both have powers of two that
+    # may take the sum out of range.
+    sign, other_sign = (float(x) for x in rng.choice([-1.0, 1.0], 2))
+    exponent = int(rng.integers(-9, 10))
+    if rng.random() < 0.3:
+        exponent = int(rng.integers(-300, 300))
+    alpha = sign * 2.0**exponent
+    beta = other_sign * 2.0 ** (exponent + int(rng.integers(-3, 4)))
+    c = _addend(rng, a, b, alpha / beta)
+    return Case((seed, index), request, a, b, c, alpha, beta)
 
 
-def same_bits(x: np.ndarray, y: np.ndarray) -> bool:
-    """True if both have one dtype and the same bits, signs of zeros included."""
-    return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
+def _addend(
+    rng: np.random.Generator, a: np.ndarray, b: np.ndarray, factor: float
+) -> np.ndarray:
+    """C of a gemm, for alpha / beta: near -factor A B, zeros, or random numbers."""
+    product = hg.matmul(a, b, accuracy="correct")
+    parts = product.view(product.real.dtype)
+    real = parts.dtype.type
+    opposite = np.nan_to_num(real(-factor) * parts, nan=1.0, posinf=1.0, neginf=-1.0)
+    beside = np.nextafter(opposite, real(0))
+    others = rng.standard_normal(parts.shape).astype(real)
+    kind = rng.integers(0, 6, parts.shape)
+    choices = [opposite, opposite, opposite, beside, others, real(0) * others]
+    return np.choose(kind, choices).view(product.dtype)
 
 
 @contextmanager
@@ -208,11 +223,15 @@ def compare(
             yield f"{case.at} {request}, matrix {z}: other bits"
         if z % every == 0:
             counts[request, "judged"] += 1
-            expected = [x for x in case.expected(z) if x is not None]
-            pairs = zip(with_core, expected, strict=True)
-            if not all(np.array_equal(x[z], y) for x, y in pairs):
+            pairs = zip(with_core, case.expected(z), strict=True)
+            if not all(_is_as_expected(x[z], y) for x, y in pairs):
                 counts[request, "wrong"] += 1
                 yield f"{case.at} {request}, matrix {z}: wrong"
+
+
+def _is_as_expected(x: np.ndarray, y: np.ndarray) -> bool:
+    """True for the bits of y, and for the integers of y in another dtype."""
+    return np.array_equal(x, y) if y.dtype.kind == "O" else same_bits(x, y)
 
 
 def main() -> int:

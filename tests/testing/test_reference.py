@@ -324,6 +324,21 @@ def test_judgement_agrees_with_the_reference():
     assert judge(correctly_rounded(a, b), exact, 0.0).relative_error <= 2.0**-53
 
 
+def test_a_zero_with_the_other_sign_is_not_the_value_rounded_once():
+    # 0, and plus and minus a quarter of the smallest number.
+    a = np.array([[1.0, 1.0, 0.0], [2.0**-1000, 0.0, 0.0], [-(2.0**-1000), 0.0, 0.0]])
+    b = np.array([[2.0**-76], [-(2.0**-76)], [1.0]])
+    exact = ExactProduct(a, b)
+    np.testing.assert_array_equal(np.signbit(exact.rounded).ravel(), [0, 0, 1])
+    assert judge(exact.rounded, exact, 0.0).share_correct == 1.0
+    for i in range(3):
+        c = exact.rounded.copy()
+        c[i] = -c[i]
+        judged = judge(c, exact, 0.0)
+        assert judged.share_correct == pytest.approx(2 / 3)
+        assert judged.kept
+
+
 @pytest.mark.parametrize(
     ("a", "b", "error"),
     [

@@ -384,7 +384,8 @@ class Judgement:
     normwise_error : float
         ||C - AB|| / (||A|| ||B||), Frobenius norms.
     share_correct : float
-        The share of entries that are the exact value rounded once.
+        The share of entries that are the exact value rounded once, with its sign if
+        they are 0.
     kept : bool
         |C - AB| <= r |A||B| + u |AB| in every entry, for the bound r that was reported.
     """
@@ -426,7 +427,8 @@ def judge(c: NDArray[Any], exact: ExactProduct, bound: float) -> Judgement:
         normwise_error = forward_errors(c, exact.a, exact.b)["2"]
     share_correct = 1.0
     if c.size:
-        share_correct = float(np.mean(c == exact.rounded))
+        has_sign = np.signbit(c) == np.signbit(exact.rounded)
+        share_correct = float(np.mean((c == exact.rounded) & has_sign))
     return Judgement(
         error=exact.error(c),
         relative_error=exact.error(c, relative=True),

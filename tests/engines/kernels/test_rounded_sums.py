@@ -207,6 +207,17 @@ def test_sums_with_the_negative_product(make_pair, assert_same_bits, dtype, few)
 
 
 @pytest.mark.parametrize("result", ["pair", "enclosure"])
+@pytest.mark.parametrize("few", [8, 10**6], ids=["words", "all bits"])
+def test_both_values_of_the_negative_product(make_pair, assert_same_bits, few, result):
+    """Nothing is left of many of them, and -A B is +0 as A B is."""
+    for name in ("integers", "half_the_smallest", "signed_zeros"):
+        a, b = pair_of(make_pair, name, "float64", 3, 4, 5)
+        both = by_kernel(a, b, result, sign=-1, few=few, tile=SUMS[3])
+        for x, y in zip(both, plain.rounded_sums(-a, b, FP64, result=result)):
+            assert_same_bits(x, y)
+
+
+@pytest.mark.parametrize("result", ["pair", "enclosure"])
 def test_sums_beyond_float32_by_all_bits_are_infinite(assert_same_bits, result):
     a = np.ldexp(np.ones((1, 2, 3), np.float32), 70)
     b = np.ldexp(np.ones((1, 3, 4), np.float32), [[60], [30], [-120]])

@@ -524,7 +524,7 @@ def _by_all_bits(
             row, row_step, column, column_step, k, extra, extra_exponent, shift,
             SINGLE, LANES,
         )  # fmt: skip
-        second_value = second_value * sign
+        second_value = tl.where(side == 0, 0.0, second_value * sign)
         if RESULT == "enclosure":
             side = tl.where(sign < 0, -side, side)
             value = neighbour(near, tl.minimum(side, 0), SINGLE)
