@@ -109,7 +109,7 @@ def measure(phi: float, terms: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--terms", type=int, default=4096)
     parser.add_argument("--output", default="results/sparse_slices.csv")
     options = parser.parse_args()
