@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import hifigemm as hg
-from hifigemm.testing.matrices import phi_matrix
+from experiments.phi import phi_matrix
 from hifigemm.testing.reference import ExactProduct
 from hifigemm.workshop.environment import write_csv
 

@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
+from experiments.phi import phi_matrix
 from experiments.sigma import sigma_slice
 from hifigemm.numerics.residue_products import scaled_residues
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.scaling import norm_scale
 from hifigemm.numerics.slicing import digit_limit, slice_vectors, unit_exponent
-from hifigemm.testing.matrices import phi_matrix
 from hifigemm.workshop.environment import write_csv
 
 SEED = 5
