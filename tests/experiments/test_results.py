@@ -161,43 +161,27 @@ def test_a_correct_product_has_the_digest_of_the_file(monkeypatch):
     assert_same(found, row)
 
 
-# Last bits of NumPy's exp, and so of the operands, depend on the processor.
-
-
 def test_moduli_at_the_widest_exponents():
-    """With enough moduli entries are rounded once, whatever the last bits of the
-    operands are; with fewer the error is that of leading bits.
-    """
+    """All counts and ways to scale; the native product is that of a BLAS."""
     rows = committed(moduli)[-41:]
-    found = moduli.measure(4.0, 1024, 64)
-    for ours, row in zip(found[1:], rows[1:], strict=True):
-        del ours["share_correct"]
-        assert_same(ours, row, {"error": 2 * U})
+    for found, row in zip(moduli.measure(4.0, 1024, 64)[1:], rows[1:], strict=True):
+        assert_same(found, row)
 
 
 def test_zeros_of_slices(monkeypatch):
-    """The last plane of residues is uniform over its modulus: a share of zeros has the
-    deviation of a sample.
-    """
     only(sparse_slices, "WAYS", monkeypatch)
     row = committed(sparse_slices)[-1]
-    found = sparse_slices.measure(float(row["phi"]), int(row["k"]))[-1]
-    samples = sparse_slices.ROWS * int(row["k"])
-    six_sigma = 6 * (2 * found["zeros"] / samples) ** 0.5
-    tolerances = {"zeros": six_sigma, "groups_with_two_zeros": six_sigma}
-    assert_same(found, row, tolerances)
+    found = sparse_slices.measure(float(row["phi"]), int(row["k"]))
+    assert_same(found[-1], row)
 
 
-def test_modes_of_slices_at_the_last_phi(monkeypatch):
-    """Counts of slices and products, and the promise, of n = 512: the size of the file
-    whose exact product is quick.
-    """
+@pytest.mark.parametrize("n", [512, pytest.param(7168, marks=pytest.mark.slow)])
+def test_modes_of_slices_at_the_last_phi(n, monkeypatch):
+    """Counts of slices and products, and the promise, of the correct modes."""
     only(ozaki_modes, "WAYS", monkeypatch, *list(ozaki_modes.WAYS)[-2:])
     rows = {(r["phi"], r["n"], r["way"]): r for r in committed(ozaki_modes)}
-    for found in ozaki_modes.measure(2.0, 512, 256):
-        row = rows["2.0", "512", found["way"]]
-        # Products of entries that are made again count by their share.
-        assert_same(found, row, {"num_products": 1})
+    for found in ozaki_modes.measure(2.0, n, 256):
+        assert_same(found, rows["2.0", str(n), found["way"]])
 
 
 def test_predictions_for_cards_with_few_fp64_units():
