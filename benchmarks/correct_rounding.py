@@ -109,7 +109,7 @@ def peak_memory(call: Callable[[], Any]) -> int:
 
 def main() -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[256, 512, 1024, 2048])
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--output", default="results/correct_rounding_cpu.csv")

@@ -144,7 +144,7 @@ def measure(seconds: float) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--output", default="results/cpu_core.csv")
     parser.add_argument("--instructions", help="of the core, such as avx2")

@@ -125,7 +125,7 @@ def measure(m: int, k: int, seconds: float) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     default = Path("results/cpu_peers.csv")
     parser.add_argument("--output", type=Path, default=default)
     parser.add_argument("--seconds", type=float, default=0.3, help="for each way")

@@ -167,7 +167,7 @@ def summary(seconds: list[float]) -> Row:
 def main() -> None:
     """Time and write."""
     here = "cuda" if cuda_is_usable() else "cpu"
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--device", choices=sorted(SIZES), default=here)
     parser.add_argument("--sizes", help="(default: by device)")
     parser.add_argument("--dtypes", default="float64,float32")

@@ -63,7 +63,7 @@ def measure(name: str, k: int, block: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument(
         "--lengths", type=int, nargs="+", default=list(LENGTHS), metavar="K"
     )

@@ -264,7 +264,7 @@ def measure(family: str, n: int, device: str) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Estimate, judge and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--n", type=int, default=256, help="a multiple of 128")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--output", default="results/estimates.csv")

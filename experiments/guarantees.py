@@ -126,7 +126,7 @@ def cases(sizes: list[int], sample: int, device: str) -> Iterator[tuple[Any, ...
 
 def main() -> None:
     """Measure, judge and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[64, 256], metavar="N")
     parser.add_argument(
         "--sample", type=int, default=64, help="rows and columns that are judged"

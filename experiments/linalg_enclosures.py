@@ -295,7 +295,7 @@ def judged(options: argparse.Namespace) -> dict[str, Counts]:
 
 def main() -> None:
     """Draw, solve, judge and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--systems", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--first", type=int, default=0, help="the first round")

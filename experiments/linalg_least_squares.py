@@ -109,7 +109,7 @@ def row(m: int, n: int, condition: float, is_consistent: bool) -> dict[str, Any]
 
 def main() -> None:
     """Draw, solve, judge and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--shapes", default=SHAPES)
     parser.add_argument("--output", default="results/linalg_least_squares.csv")
     options = parser.parse_args()

@@ -155,7 +155,7 @@ SOLVERS: dict[str, Callable[[Array, Array], Answer]] = {
 
 def main() -> None:
     """Solve, judge and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[20, 100])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", default="results/linalg_peers.csv")

@@ -142,7 +142,7 @@ def measure(fmt: Format, high: str, low: str, samples: int) -> dict[str, Any]:
 
 def main() -> None:
     """Enumerate, sample and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--samples", type=int, default=1_000_000)
     parser.add_argument("--output", default="results/mantissa.csv")
     options = parser.parse_args()

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import hifigemm as hg
-from hifigemm.testing.matrices import phi_matrix
+from experiments.phi import phi_matrix
 from hifigemm.testing.reference import ExactProduct
 from hifigemm.workshop.environment import write_csv
 
@@ -59,7 +59,7 @@ def measure(phi: float, n: int, most: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--n", type=int, default=1024)
     parser.add_argument(
         "--block",

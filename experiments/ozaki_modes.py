@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 import hifigemm as hg
+from experiments.phi import phi_matrix
 from experiments.sigma import sigma_num_slices
 from hifigemm.formats import FP32, FP64, Format
 from hifigemm.schemes.ozaki1 import slice_bits
-from hifigemm.testing.matrices import phi_matrix
 from hifigemm.testing.reference import correctly_rounded
 from hifigemm.workshop.environment import write_csv
 
@@ -90,7 +90,7 @@ def measure(phi: float, n: int, most: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
     parser.add_argument(
         "--block",

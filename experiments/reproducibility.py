@@ -75,7 +75,7 @@ def measure(shape: tuple[int, int, int]) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument(
         "--shape", type=int, nargs=3, default=SHAPE, metavar=("M", "K", "N")
     )

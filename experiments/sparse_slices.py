@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
+from experiments.phi import phi_matrix
 from experiments.sigma import sigma_slice
 from hifigemm.numerics.residue_products import scaled_residues
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.scaling import norm_scale
 from hifigemm.numerics.slicing import digit_limit, slice_vectors, unit_exponent
-from hifigemm.testing.matrices import phi_matrix
 from hifigemm.workshop.environment import write_csv
 
 SEED = 5
@@ -109,7 +109,7 @@ def measure(phi: float, terms: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--terms", type=int, default=4096)
     parser.add_argument("--output", default="results/sparse_slices.csv")
     options = parser.parse_args()

@@ -127,7 +127,7 @@ def measure(
 
 def main() -> None:
     """Count, sample and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--samples", type=int, default=200_000)
     parser.add_argument("--output", default="results/underflow.csv")
     options = parser.parse_args()

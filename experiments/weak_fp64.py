@@ -207,7 +207,7 @@ def _cells(predicted: Sequence[Mapping[str, Any]]) -> str:
 
 def main() -> None:
     """Predict, write, and print the table of docs/hardware.md."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--output", default="results/weak_fp64.csv")
     options = parser.parse_args()
     rows = [row for card in CARDS for row in predictions(card)]

@@ -495,7 +495,7 @@ PICTURES: Sequence[Callable[[], Drawing]] = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument(
         "--output", default="docs/pictures", type=Path, metavar="FOLDER"
     )

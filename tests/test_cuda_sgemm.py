@@ -5,6 +5,7 @@ choices made on the device.
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -135,23 +136,28 @@ def test_long_positive_sums_are_added_outside_the_unit(
 
 @pytest.mark.parametrize("product", ["fp16", "tf32"])
 def test_error_of_positive_data_stays_within_the_bound(product, model):
-    """k = 65536, in spans of 4096 where they are added outside the unit."""
+    """k = 65536, as one sum and in spans of 4096."""
     from hifigemm.engines.cuda.words import unit_of
 
     rng = np.random.default_rng(2)
     a, b = positive(rng, 64, 65536), positive(rng, 65536, 64)
     exact = a.astype(np.float64) @ b.astype(np.float64)
     largest = []
-    for scheme in (hg.Corrected(product), hg.Corrected(product, accumulate="chained")):
+    for scheme in (
+        hg.Corrected(product, spans=True),
+        hg.Corrected(product),
+        hg.Corrected(product, accumulate="chained"),
+    ):
         c, report = hg.matmul(*on_gpu(a, b), scheme=scheme, return_report=True)
         error = np.abs(c.cpu().numpy() / exact - 1)
         unit = unit_of(model, product)
-        span = 4096 if scheme.adds_outside else 0
+        span = 4096 if scheme.spans else 0
         bound = scheme.worst_case(unit, 65536, 0, span)
         assert report.bound == pytest.approx(bound, rel=1e-12)
         assert error.max() <= bound + 2.0**-24
         largest.append(error.max())
-    assert largest[1] > 20 * largest[0]
+    assert largest[1] > largest[0]
+    assert largest[2] > 20 * largest[0]
 
 
 @pytest.mark.parametrize(
@@ -164,16 +170,31 @@ def test_error_of_positive_data_stays_within_the_bound(product, model):
     ids=str,
 )
 @pytest.mark.parametrize("family", ["uniform", "phi_4", "full_range", "largest"])
-def test_spans_of_a_long_k_have_the_bits_of_the_model(
+def test_a_long_k_has_the_bits_of_the_model_with_spans_and_without(
     scheme, family, engine, make_pair
 ):
     a, b = make_pair(family, 3, 2**15 + 70, 5, np.float32)
     a = a.copy()
     a[1, 30000] = np.inf
-    with np.errstate(all="ignore"):
-        want = hg.matmul(a, b, scheme=scheme, engine=engine)
-    found = hg.matmul(*on_gpu(a, b), scheme=scheme)
-    np.testing.assert_array_equal(found.cpu().numpy(), want)
+    for cut in (scheme, replace(scheme, spans=True)):
+        with np.errstate(all="ignore"):
+            want = hg.matmul(a, b, scheme=cut, engine=engine)
+        found = hg.matmul(*on_gpu(a, b), scheme=cut)
+        np.testing.assert_array_equal(found.cpu().numpy(), want)
+
+
+@pytest.mark.usefixtures("words_always")
+@pytest.mark.parametrize(("k", "is_cut"), [(2**15 - 1, False), (2**15 + 70, True)])
+def test_auto_cuts_a_long_k_into_spans_and_says_so(k, is_cut, engine):
+    rng = np.random.default_rng(12)
+    a, b = positive(rng, 40, k), positive(rng, k, 33)
+    x, y = on_gpu(a, b)
+    plan = hg.make_plan(x, y)
+    c, report = hg.matmul(x, y, return_report=True)
+    assert plan.scheme.spans == report.scheme.spans == is_cut == bool(plan.k_span)
+    assert report.scheme == hg.Corrected(spans=is_cut)
+    want = hg.matmul(a, b, scheme=report.scheme, engine=engine)
+    np.testing.assert_array_equal(c.cpu().numpy(), want)
 
 
 @pytest.mark.parametrize("scheme", [hg.Corrected(), hg.Corrected("tf32")], ids=str)

@@ -112,7 +112,7 @@ def failing_install(wheel: Path, readme: str) -> Iterator[str]:
 
 def main() -> int:
     """Print what is wrong; the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "dist")
     text = "this wheel alone, with the README of the checkout"
     parser.add_argument("--wheel", type=Path, help=text)

@@ -433,7 +433,7 @@ def check_site(site: Path, names: Sequence[str] = ()) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("root", nargs="?", type=Path, default=Path(__file__).parents[1])
     parser.add_argument("--site", type=Path, metavar="FOLDER")
     options = parser.parse_args()

@@ -60,7 +60,7 @@ def build(recipe: str, folder: Path, channel: str) -> list[Path]:
 
 def main() -> int:
     """Print the recipe, or build it; the exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("sdist", type=Path)
     parser.add_argument("--build", type=Path, metavar="FOLDER")
     parser.add_argument("--channel", default="conda-forge")

@@ -357,7 +357,7 @@ def compare(out: Path, device: str, every: int, against: Path | None) -> int:
 
 def main() -> int:
     """Write, check or accept the corpus."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument(
         "out", nargs="?", type=Path, help="file for the hash of each product"
     )

@@ -293,7 +293,7 @@ def changes_since(name: str) -> list[str]:
 
 def main() -> int:
     """Print the pages that differ, or write them; the exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--write", action="store_true", help="put the tables there")
     what.add_argument("--fresh", action="store_true", help="is the code as measured?")

@@ -71,7 +71,7 @@ def page(notebook: Any, name: str) -> tuple[str, dict[str, bytes]]:
 
 def main() -> int:
     """Print what differs, or write it; the exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--write", action="store_true", help="put the outputs there")
     is_writing = parser.parse_args().write
     problems = []

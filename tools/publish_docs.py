@@ -78,7 +78,7 @@ def git(*arguments: str, folder: Path | None = None) -> str:
 
 def main() -> int:
     """Fetch the pages, add the site, push."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     for name in ("site", "ref", "pages"):
         parser.add_argument(name)
     options = parser.parse_args()

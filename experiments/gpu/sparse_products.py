@@ -51,7 +51,7 @@ def ways(n: int, torch: Any) -> Iterator[tuple[str, float, Callable[[], Any]]]:
 
 def main() -> int:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[4096])
     parser.add_argument(
         "--output", type=Path, default=Path("results/sparse_products_h100.csv")

@@ -154,6 +154,19 @@ def test_mode_sp_takes_fewer_slices_than_dp(make_pair):
     assert sp < dp
 
 
+@pytest.mark.parametrize("mode", ["dp", "sp"])
+@pytest.mark.parametrize("count", [1, 3, 7, 12])
+def test_a_number_of_slices_goes_before_the_estimate_of_a_mode(
+    mode, count, make_pair, assert_same_bits
+):
+    a, b = make_pair("phi_2", 20, 70, 20)
+    c = hg.matmul(a, b, scheme=hg.Ozaki1(mode=mode, num_slices=count))
+    assert_same_bits(c, hg.matmul(a, b, scheme=hg.Ozaki1(num_slices=count)))
+
+    estimated, report = hg.matmul(a, b, scheme=hg.Ozaki1(mode=mode), return_report=True)
+    assert_same_bits(hg.matmul(a, b, scheme=report.scheme), estimated)
+
+
 def test_modes_do_not_pick_counts_per_block(make_pair, assert_same_bits, workspaces):
     a, b = make_pair("phi_2", 40, 30, 35)
     a[20:] = np.rint(a[20:])

@@ -7,11 +7,12 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import pytest
 
-from hifigemm import AccuracyError, gemm, make_plan, matmul, prepare
+from hifigemm import AccuracyError, PlanError, gemm, make_plan, matmul, prepare
 from hifigemm.accuracy import NO_PROMISE, Target
 from hifigemm.engine import SCALED_ALONG_K
 from hifigemm.engines import engine_for
@@ -137,14 +138,14 @@ def assert_roundings_are_counted(plan, unit, errors):
 
 
 CUT = [
-    Corrected("fp16"),
-    Corrected("tf32", block=16),
-    Corrected("fp16", block=24),
-    Multiword("fp16", 1, 1, accumulate="blocked", block=48),
-    Multiword("bf16", 3, 6, accumulate="blocked", block=16),
-    Multiword("tf32", 2, 4, accumulate="blocked", block=32),
+    Corrected("fp16", spans=True),
+    Corrected("tf32", block=16, spans=True),
+    Corrected("fp16", block=24, spans=True),
+    Multiword("fp16", 1, 1, accumulate="blocked", block=48, spans=True),
+    Multiword("bf16", 3, 6, accumulate="blocked", block=16, spans=True),
+    Multiword("tf32", 2, 4, accumulate="blocked", block=32, spans=True),
 ]
-"""Schemes that add outside the unit, so that a long k of few entries is cut."""
+"""Schemes that cut a long k of few entries."""
 
 
 @pytest.mark.parametrize("scheme", CUT, ids=str)
@@ -161,27 +162,79 @@ def test_bounds_count_the_additions_of_spans(scheme, engine, k, blocks):
     assert_roundings_are_counted(plan, unit, scheme.pair_errors(unit, k, span))
 
 
-def test_only_sums_outside_the_unit_are_cut():
+def test_only_sums_outside_the_unit_are_cut_if_that_is_asked_for():
     engine = engine_for("simulated-h100")
     long = Problem(1, 5, 7, 2**16, np.dtype("float32"))
     wide = Problem(1, 5000, 7000, 2**16, np.dtype("float32"))
     for scheme in SCHEMES:
-        plan = scheme.plan(long, NO_PROMISE, engine, None, scheme)
-        is_cut = getattr(scheme, "accumulate", "") in ("outside", "blocked")
-        assert bool(plan.k_span) == is_cut == scheme.adds_outside
+        named = scheme.plan(long, NO_PROMISE, engine, None, scheme)
+        assert (named.k_span, "in spans of" in str(named)) == (0, False)
+        if scheme.accumulate in ("chained", "separate"):
+            with pytest.raises(PlanError, match="spans=True goes with sums of blocks"):
+                replace(scheme, spans=True)
+            continue
+        cut = replace(scheme, spans=True)
+        plan = cut.plan(long, NO_PROMISE, engine, None, cut)
+        assert plan.k_span > 0
         assert plan.k_span % plan.k_block == 0
-        assert ("in spans of" in str(plan)) == is_cut
+        assert f"in spans of {plan.k_span}" in str(plan)
+        assert "spans=True" in str(plan)
         assert plan.to_dict()["k_span"] == plan.k_span
-        assert not scheme.plan(wide, NO_PROMISE, engine, None, scheme).k_span
-    double = replace(long, dtype=np.dtype("float64"))
-    sums = Multiword("fp32", 2, 3, accumulate="blocked")
-    assert not sums.plan(double, NO_PROMISE, engine, None, sums).k_span
+        assert not cut.plan(wide, NO_PROMISE, engine, None, cut).k_span
+    with pytest.raises(PlanError, match="added outside a tensor core"):
+        Multiword("fp32", 2, 3, accumulate="blocked", spans=True)
+
+
+@pytest.mark.parametrize(
+    "engine", ["numpy", "simulated-v100", "simulated-a100", "simulated-h100"]
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_named_schemes_are_one_sum_over_all_of_a_long_k(engine, seed):
+    """Sums of blocks are added outside one after the other, as in [OY22] and [BHM20],
+    from k = 2**15 on too, where "auto" may cut it.
+
+    The operands are integers, all words but the first are zeros, and sums of blocks
+    stay below 2**24, so that additions outside the unit alone are rounded.
+    """
+    rng = np.random.default_rng(seed)
+    m, n = rng.integers(1, 4, 2)
+    k = int(rng.integers(2**15, 2**15 + 999))
+    a, b = rng.integers(0, 256, (m, k)), rng.integers(0, 256, (k, n))
+    block = int(rng.choice([64, 96, 128]))
+    sums = [a[:, i : i + block] @ b[i : i + block] for i in range(0, k, block)]
+    want = reduce(np.add, np.float32(sums))
+
+    product = "fp16" if engine == "simulated-v100" else ["fp16", "tf32"][seed % 2]
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    for scheme in (
+        Corrected(product, block=block),
+        Multiword(product, 1, 1, accumulate="blocked", block=block, scale=False),
+    ):
+        options = {"scheme": scheme, "engine": engine}
+        np.testing.assert_array_equal(matmul(a, b, **options), want)
+        plan = make_plan(a, b, **options)
+        assert plan.k_span == 0
+        np.testing.assert_array_equal(matmul(prepare(a, "left", plan=plan), b), want)
+
+    options["scheme"] = replace(scheme, spans=True)
+    c, report = matmul(a, b, **options, return_report=True)
+    assert "spans=True" in str(report)
+    span = make_plan(a, b, **options).k_span
+    parts = [
+        reduce(np.add, np.float32(sums[i : i + span // block]))
+        for i in range(0, len(sums), span // block)
+    ]
+    np.testing.assert_array_equal(c, reduce(np.add, parts))
+    assert (c != want).any()
 
 
 def test_spans_are_added_in_their_order():
     """The first span sums to 2**24, each other one to 1, which it absorbs."""
     k = 2**15
-    for scheme in (Corrected(), Multiword("fp16", 1, 1, accumulate="blocked")):
+    for scheme in (
+        Corrected(spans=True),
+        Multiword("fp16", 1, 1, accumulate="blocked", spans=True),
+    ):
         plan = make_plan(*ones(k), scheme=scheme)
         a, b = ones(k)
         a[0, :: plan.k_span] = b[:: plan.k_span, 0] = 1.0

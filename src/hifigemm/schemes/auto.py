@@ -340,6 +340,11 @@ def _words_plan(
     if p.k == 0 or first.product not in engine.products:
         return None
 
+    # A long k of few entries is cut into spans, the same for all words.
+    unit = first.unit_on(engine, p)
+    span = first.span_length(p, unit)
+    choices = tuple(_with_spans(scheme, span > 0) for scheme in choices)
+
     # The choices, the last of which may be the native product.
     names = [scheme.product.upper() for scheme in word_schemes]
     if len(word_schemes) < len(choices):
@@ -348,7 +353,6 @@ def _words_plan(
     reason = f"{', else '.join(names)} by the exponents of the operands, at worst {worst:.3g} |A||B|"
     reason += target.accepts(worst)
 
-    unit = first.unit_on(engine, p)
     blocking = Blocking((p.batch, p.m, p.n))
     plan = Plan(
         problem=p,
@@ -364,7 +368,7 @@ def _words_plan(
         reason=reason,
         alternatives=choices[1:],
         blocking=blocking,
-        k_span=first.span_length(p, unit),
+        k_span=span,
     )
 
     # Its program says how much memory it takes.
@@ -375,6 +379,13 @@ def _words_plan(
     if nbytes > workspace:
         return None
     return replace(plan, blocking=replace(blocking, workspace=nbytes))
+
+
+def _with_spans(scheme: Scheme, has_spans: bool) -> Scheme:
+    """A scheme of words with or without spans of k; others as they are."""
+    if not isinstance(scheme, WordScheme):
+        return scheme
+    return replace(scheme, **{"spans": has_spans})
 
 
 @lru_cache(maxsize=256)

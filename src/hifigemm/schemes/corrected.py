@@ -9,11 +9,11 @@ Idea
     FP32 to nearest, because the unit truncates its sums; the corrections are chained in
     an accumulator of their own, small enough for that to do no harm, block by block:
     A_lo B_hi, then A_hi B_lo, so that a kernel loads each block once. A_lo B_lo lies
-    below FP32 and is dropped. A long k of a small result is cut into spans
-    (numerics/spans.py): C is the sum of theirs, added in FP32 in their order.
+    below FP32 and is dropped. With `spans` a long k of a small result is cut
+    (numerics/spans.py): C is the sum of the spans', added in FP32 in their order.
 Notation
     s = 11 for FP16, so that A_lo does not underflow, and 0 for TF32; u = 2**-11; b the
-    length of a block, S the number of spans.
+    length of a block, S the number of spans, 1 as published.
 Exact when
     Never. |C - AB| <= (eps_b + (k / (S b) + S) 2**-24 + 3 u**2 + 4 u eps_(k / S)) |A||B|
     to first order, eps the error of a sum in the unit; in full in
@@ -83,6 +83,10 @@ class Corrected(WordScheme):
         "inner" puts powers of two between the columns of A and the rows of B, where the
         exponents of the operands gain by them, so that fewer words of FP16 underflow; a
         stack shares them.
+    spans : bool
+        Cut a k of 2**15 and more into spans where the result is small, and add their
+        sums at the end, which is quicker on a GPU and more accurate. Off, as published:
+        one sum over all of k. `Plan.k_span` is the length of a span.
     """
 
     name: ClassVar[str] = "corrected"
@@ -94,6 +98,7 @@ class Corrected(WordScheme):
     shift_low: bool = True
     split_rounding: Literal["nearest", "zero"] = "nearest"
     scaling: Literal["inner"] | None = None
+    spans: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

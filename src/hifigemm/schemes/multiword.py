@@ -13,8 +13,8 @@ Exact when
     numerics/word_bounds.py. c is about k u_acc for "chained" (all products and all of k
     through one accumulator) and "separate" (one accumulator a product, added outside),
     and about (b + k / b) u_acc for "blocked": blocks of b inside the unit, their sums
-    added outside to nearest [BHM20], with a long k of a small result in spans, whose
-    sums are added last (numerics/spans.py). Tensor cores truncate their sums, always towards
+    added outside to nearest [BHM20], with `spans` those of a long k of a small result
+    span by span (numerics/spans.py). Tensor cores truncate their sums, always towards
     zero, so errors add up for positive data: at k = 4096 they reach a sixth of the
     bound on the model of the H100.
 Cost
@@ -85,6 +85,11 @@ class Multiword(WordScheme):
         "inner" puts powers of two between the columns of A and the rows of B, where the
         exponents of the operands gain by them, so that fewer words of FP16 underflow; a
         stack shares them.
+    spans : bool
+        For "blocked" sums on tensor cores: cut a k of 2**15 and more into spans where
+        the result is small, and add their sums at the end, which is quicker on a GPU
+        and more accurate. Off, as published: one sum over all of k. `Plan.k_span` is
+        the length of a span.
     """
 
     name: ClassVar[str] = "multiword"
@@ -97,6 +102,7 @@ class Multiword(WordScheme):
     scale: bool = True
     block: int | None = None
     scaling: Literal["inner"] | None = None
+    spans: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

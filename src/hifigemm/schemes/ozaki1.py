@@ -93,11 +93,12 @@ class Ozaki1(Scheme):
         Format of the slices and the unit that multiplies them.
     num_slices : int or None
         Diagonals of slice products that are kept; None chooses from the accuracy, or by
-        the mode.
+        the mode. A number goes before the estimate of the modes "dp" and "sp", so that
+        the scheme of a plan or report, which has both, keeps its count.
     mode : None, "dp", "sp" or "correct"
-        "dp" and "sp" choose the number of slices by the estimate of [MOOI20] for FP64
-        or FP32 accuracy; "correct" goes on from num_slices, or from a count of its own,
-        until every entry is correctly rounded.
+        "dp" and "sp" choose num_slices, unless it is given, by the estimate of [MOOI20]
+        for FP64 or FP32 accuracy; "correct" goes on from num_slices, or from a count of
+        its own, until every entry is correctly rounded.
     scaling : None or "inner"
         "inner" puts powers of two between the columns of A and the rows of B, where the
         exponents of the operands gain by them; a stack shares them, and the products

@@ -69,6 +69,16 @@ class WordScheme(Scheme):
     """Name of the format of the words."""
     scale: bool
     """Scale rows of A and columns of B by powers of two."""
+    spans: bool
+    """Cut a long k of a small result into spans, see numerics.spans."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.spans and not self.adds_outside:
+            raise PlanError(
+                f"{self}: spans=True goes with sums of blocks of k that are added "
+                "outside a tensor core"
+            )
 
     @property
     def chains_corrections(self) -> bool:
@@ -92,15 +102,13 @@ class WordScheme(Scheme):
     def adds_outside(self) -> bool:
         """True if the sums of blocks of k are added outside the unit.
 
-        Only then a long k may be cut into spans: other sums are defined as one
-        accumulation over all of k.
+        Only then k may be cut into spans: other sums are defined as one accumulation
+        over all of k.
         """
         raise NotImplementedError
 
     def span_length(self, problem: Problem, unit: Accumulation) -> int:
-        """Number of terms of a span of k, see numerics.spans; 0 for all of k."""
-        if not self.adds_outside:
-            return 0
+        """Number of terms of a span, where k is cut; 0 where the shape asks for none."""
         columns = problem.n * (2 if problem.is_complex else 1)
         terms = max(problem.terms, 1)
         return span_length(problem.m, columns, terms, self.block_length(unit, terms))
@@ -205,7 +213,7 @@ class WordScheme(Scheme):
         # Even operands that are exact words have this bound.
         unit = self.unit_on(engine, problem)
         terms = max(problem.terms, 1)
-        span = self.span_length(problem, unit)
+        span = self.span_length(problem, unit) if self.spans else 0
         errors = self.pair_errors(unit, terms, span)
         exact_words_bound = relative_error(self.splitting, errors, (False, False))
         if exact_words_bound > target.r and problem.terms:

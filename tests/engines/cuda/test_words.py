@@ -755,6 +755,26 @@ def test_bounds_of_programs_count_spans(product, engine):
     assert bounds[1] < bounds[0]
 
 
+@pytest.mark.parametrize("narrow", [None, FP16, BF16])
+@pytest.mark.parametrize("k", [2**15 - 1, 2**15, 2**16 + 70])
+def test_auto_says_where_it_cuts_a_long_k(k, narrow, engine, costs):
+    """Spans of all choices are the same; those of a plan for a shorter k are none of
+    a longer one's.
+    """
+    problem = Problem(1, 40, 33, k, SINGLE, narrow)
+    target = resolve(None, FP32, k)
+    plan = words_by_exponents(problem, target, engine, 2**28)
+    words = [s for s in (plan.scheme, *plan.alternatives) if s != hg.Native()]
+    assert {scheme.spans for scheme in words} == {k >= 2**15}
+    assert bool(plan.k_span) == (k >= 2**15)
+    assert ("spans=True" in str(plan)) == ("in spans of" in str(plan)) == (k >= 2**15)
+    short = replace(problem, k=500)
+    other = words_by_exponents(short, target, engine, 2**28, passed_plan=plan)
+    assert (other.scheme.spans, other.k_span) == (False, 0)
+    again = words_by_exponents(problem, target, engine, 2**28, passed_plan=other)
+    assert (again.scheme, again.k_span) == (plan.scheme, plan.k_span)
+
+
 @pytest.mark.parametrize("span", [0, 64])
 def test_the_device_chooses_between_words_in_spans(span, engine, costs):
     rng = np.random.default_rng(6)
@@ -795,9 +815,11 @@ def test_a_program_takes_the_workspace_of_its_plan(product, k, engine, costs):
         )
 
     for states_bound in (False, True):
-        whole = planned(hg.Corrected(product), a, b, engine, states_bound=states_bound)
-        assert written(whole) == whole.workspace
-        assert bool(whole.k_span) == (k == 2**15)
+        for spans in (False, True):
+            scheme = hg.Corrected(product, spans=spans)
+            whole = planned(scheme, a, b, engine, states_bound=states_bound)
+            assert written(whole) == whole.workspace
+            assert bool(whole.k_span) == (spans and k == 2**15)
         for part in (3, 10):
             plan = planned(
                 hg.Corrected(product),
