@@ -84,7 +84,7 @@ class Corrected(WordScheme):
         exponents of the operands gain by them, so that fewer words of FP16 underflow; a
         stack shares them.
     spans : bool
-        Cut a k of 2**15 and more into spans where the result is small, and add their
+        Cut a k of 2^15 and more into spans where the result is small, and add their
         sums at the end, which is quicker on a GPU and more accurate. Off, as published:
         one sum over all of k. `Plan.k_span` is the length of a span.
     """

@@ -86,7 +86,7 @@ class Multiword(WordScheme):
         exponents of the operands gain by them, so that fewer words of FP16 underflow; a
         stack shares them.
     spans : bool
-        For "blocked" sums on tensor cores: cut a k of 2**15 and more into spans where
+        For "blocked" sums on tensor cores: cut a k of 2^15 and more into spans where
         the result is small, and add their sums at the end, which is quicker on a GPU
         and more accurate. Off, as published: one sum over all of k. `Plan.k_span` is
         the length of a span.
