@@ -339,7 +339,7 @@ def test_integers_are_multiplied_exactly_or_the_first_beyond_is_named(
 ):
     rng = np.random.default_rng(3)
     files = tmp_path / "a.npy", tmp_path / "b.npy"
-    for trial in range(12):
+    for trial in range(6):
         arrays = []
         for file, dtype in zip(files, (first, second), strict=True):
             kind = np.dtype(dtype).kind

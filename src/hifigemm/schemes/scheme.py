@@ -66,9 +66,7 @@ class Scheme:
 
     def __post_init__(self) -> None:
         scheme_class = type(self)
-        if scheme_class not in _OPTIONS:
-            _OPTIONS[scheme_class] = options_of_fields(scheme_class)
-        for name, options in _OPTIONS[scheme_class].items():
+        for name, options in options_of_fields(scheme_class).items():
             value = getattr(self, name)
             if (value is None or isinstance(value, str)) and value in options:
                 continue
@@ -289,8 +287,8 @@ def _checked_count(
 
 
 _OPTIONS: dict[type, dict[str, list[Any]]] = {}
-"""`_options` of each class of schemes. It is a dictionary because the compilers of
-PyTorch complain of a cache of functools.
+"""`options_of_fields` of each class of schemes. It is a dictionary because the compilers
+of PyTorch complain of a cache of functools.
 """
 
 
@@ -299,6 +297,13 @@ def options_of_fields(scheme_class: Any) -> dict[str, list[Any]]:
 
     None comes first, then the words of a Literal, or int or bool for any such number.
     """
+    if scheme_class not in _OPTIONS:
+        _OPTIONS[scheme_class] = _options_of_types(scheme_class)
+    return _OPTIONS[scheme_class]
+
+
+def _options_of_types(scheme_class: Any) -> dict[str, list[Any]]:
+    """`options_of_fields`, by the annotations of the fields."""
     options_by_field = {}
     hints = get_type_hints(scheme_class)
     for field in fields(scheme_class):
