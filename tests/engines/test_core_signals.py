@@ -26,6 +26,8 @@ import hifigemm as hg
 from hifigemm.engines import core
 from numpy.lib.stride_tricks import as_strided
 
+# A job in the background of a shell ignores the signal.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 multiply = core.loaded()[0].multiply
 x = np.random.default_rng(1).standard_normal((64, 2000))
 
