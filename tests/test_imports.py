@@ -5,11 +5,15 @@ nothing heavy.
 from __future__ import annotations
 
 import ast
+import importlib
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import hifigemm
 from hifigemm.schemes import SCHEMES
@@ -126,51 +130,141 @@ def test_overrides_are_keyed_by_functions_of_the_plain_maths():
     assert all(isinstance(key, ast.Name) and key.id in plain for key in table.keys)
 
 
-FRESH = """
-import json, sys, time
-import numpy
-before = set(sys.modules)
-start = time.perf_counter()
-import hifigemm
-took = time.perf_counter() - start
-after = set(sys.modules)
-hifigemm.matmul(numpy.ones((2, 2)), numpy.ones((2, 2)), accuracy="correct")
-print(json.dumps({"took": took, "import": sorted(after), "use": sorted(sys.modules)}))
+LOADED = {
+    "accuracy",
+    "admission",
+    "api",
+    "array_like",
+    "engine",
+    "engines",
+    "engines.core",
+    "engines.host_calls",
+    "engines.memory",
+    "engines.numpy_engine",
+    "engines.registry",
+    "engines.threads",
+    "exact_words",
+    "exceptions",
+    "executor",
+    "formats",
+    "freed_memory",
+    "gemm",
+    "interop",
+    "interop.kernels",
+    "libraries",
+    "libraries.library",
+    "libraries.numpy_arrays",
+    "libraries.torch_tensors",
+    "numerics",
+    "numerics.bits",
+    "numerics.blocking",
+    "numerics.bounds",
+    "numerics.eft",
+    "numerics.embedding",
+    "numerics.epilogue",
+    "numerics.integer_sums",
+    "numerics.limbs",
+    "numerics.rounded_sums",
+    "numerics.rounding_formats",
+    "numerics.special",
+    "numerics.subnormals",
+    "numerics.symmetric",
+    "numerics.three_words",
+    "operands",
+    "plan",
+    "planner",
+    "problem",
+    "programs",
+    "public",
+    "request",
+    "road",
+    "schemes",
+    "schemes.auto",
+    "schemes.native",
+    "schemes.scheme",
+    "settings",
+    "shown",
+    "startup",
+    "transforms",
+    "version",
+}
+"""Modules of the package that `import hifigemm` loads; all others wait until a call needs
+them.
 """
-HEAVY = (
-    "torch",
-    "triton",
-    "cupy",
-    "jax",
-    "scipy",
-    "matplotlib",
-    "rich",
-    "flint",
-    "pynvml",
-    "hypothesis",
-    "pytest",
+OF_CORRECT = {"numerics.double_double", "schemes.double_double"}
+"""Modules that the first product with accuracy "correct" loads, and no other plain one."""
+STANDARD = (
+    "__future__, contextlib, contextvars, copy, ctypes, dataclasses, enum, functools, "
+    "importlib.util, inspect, numbers, platform, reprlib, signal, struct, warnings"
 )
+"""Modules of the standard library that the package needs at import. NumPy loads most of
+them.
+"""
+FRESH = f"""
+import json, sys
+import numpy, {STANDARD}
+stages = [set(sys.modules)]
+import hifigemm
+stages.append(set(sys.modules))
+a = numpy.ones((2, 2))
+hifigemm.matmul(a, a)
+stages.append(set(sys.modules))
+hifigemm.matmul(a, a, accuracy="correct")
+stages.append(set(sys.modules))
+hifigemm.matmul(a, a)
+hifigemm.matmul(a, a, accuracy="correct")
+stages.append(set(sys.modules))
+new = [sorted(later - earlier) for earlier, later in zip(stages, stages[1:])]
+print(json.dumps(new))
+"""
 
 
-def test_importing_loads_nothing_heavy():
+@pytest.fixture(scope="module")
+def loaded():
+    """Modules that a fresh process loads at `import hifigemm`, at the first plain
+    product, at the first one with accuracy "correct", and when both are repeated.
+    """
+    kept = {name: x for name, x in os.environ.items() if name[:8] != "HIFIGEMM"}
     done = subprocess.run(
-        [sys.executable, "-c", FRESH], capture_output=True, text=True, check=True
+        [sys.executable, "-c", FRESH],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=kept,
     )
-    found = json.loads(done.stdout)
-    for stage in ("import", "use"):
-        loaded = {module.split(".")[0] for module in found[stage]}
-        assert not loaded & set(HEAVY), stage
-        assert not {
-            "hifigemm.testing",
-            "hifigemm.workshop",
-            "hifigemm.cli",
-            "hifigemm.functions",
-            "hifigemm.linalg",
-        } & set(found[stage]), stage
-        assert not {"hifigemm.engines.rates", "hifigemm.engines.kernels"} & set(
-            found[stage]
-        ), "tables of GPUs"
-    print(f"import hifigemm after numpy: {found['took']:.3f} s")
+    return [set(names) for names in json.loads(done.stdout)]
+
+
+def of_package(names):
+    """Names of modules of the package, without its own."""
+    return {x.partition(".")[2] for x in names if x.startswith("hifigemm.")}
+
+
+def test_importing_loads_what_plain_products_need_and_no_more(loaded):
+    assert of_package(loaded[0]) == LOADED
+
+
+def test_the_standard_library_is_loaded_where_it_is_needed(loaded):
+    """No logging, json, fractions, pathlib or statistics, and no other library."""
+    others = {x for names in loaded for x in names if x.partition(".")[0] != "hifigemm"}
+    assert others == set()
+
+
+def test_plain_products_load_the_core_and_what_they_multiply_with(loaded):
+    plain, correct, repeated = map(of_package, loaded[1:])
+    assert plain <= {"_core"}
+    assert repeated == set()
+    if plain:
+        assert correct == OF_CORRECT
+    else:  # The core is not built: sums of NumPy, and what they leave to slices.
+        assert correct >= OF_CORRECT
+
+
+def test_names_that_are_loaded_on_use_are_those_of_their_modules():
+    for name, home in hifigemm._LOADED_ON_USE.items():
+        module = importlib.import_module(f"hifigemm.{home}")
+        assert getattr(hifigemm, name) is getattr(module, name)
+        assert name in hifigemm.__all__
 
 
 def test_every_public_name_is_there():

@@ -224,7 +224,7 @@ def test_dir_of_a_public_module_is_its_interface(name):
 @pytest.mark.parametrize("name", modules())
 def test_help_shows_signatures_without_quotes(name):
     module = imported(name)
-    for public in map(module.__dict__.get, module.__all__):
+    for public in [getattr(module, name) for name in module.__all__]:
         if inspect.isfunction(public):
             text = pydoc.plain(pydoc.render_doc(public))
             assert f"{public.__name__}{inspect.signature(public)}" in text

@@ -95,6 +95,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "environment",
         (
             "settings",
+            "log_handler",
             "transforms",
             "array_like",
             "shown",

@@ -24,6 +24,7 @@ from hifigemm import startup  # noqa: F401, first, as it minds Ctrl-C while the 
 from hifigemm.accuracy import Relative
 from hifigemm.api import make_plan, matmul, prepare, warmup
 from hifigemm.api import product_of_numbers as _product_of_numbers
+from hifigemm.engines.registry import engines
 from hifigemm.exceptions import (
     AccuracyError,
     HifigemmError,
@@ -34,14 +35,13 @@ from hifigemm.exceptions import (
 from hifigemm.freed_memory import keep_freed_memory as _keep_freed_memory
 from hifigemm.gemm import gemm
 from hifigemm.gemm import gemm_of_numbers as _gemm_of_numbers
-from hifigemm.information import engines, info
 from hifigemm.interop import kernels as _kernels
-from hifigemm.interop.drop_in import emulate, install, uninstall
 from hifigemm.operands import Prepared
 from hifigemm.plan import Plan, Report
 from hifigemm.public import missing as _missing
 from hifigemm.public import shown as _shown
-from hifigemm.schemes import Corrected, DoubleDouble, Multiword, Native, Ozaki1, Ozaki2
+from hifigemm.public import with_signature as _with_signature
+from hifigemm.schemes import Native
 from hifigemm.settings import strict
 from hifigemm.version import __version__ as __version__
 
@@ -52,6 +52,9 @@ if _TYPE_CHECKING:
     from hifigemm import linalg as linalg
     from hifigemm import numpy as numpy
     from hifigemm import testing as testing
+    from hifigemm.information import info
+    from hifigemm.interop.drop_in import emulate, install, uninstall
+    from hifigemm.schemes import Corrected, DoubleDouble, Multiword, Ozaki1, Ozaki2
 
 __all__ = [
     "AccuracyError",
@@ -92,6 +95,19 @@ _MODULES = {
     "testing": "numpy",
 }
 
+# Public names that a product does not need, by the module that they are loaded from.
+_LOADED_ON_USE = {
+    "Corrected": "schemes.corrected",
+    "DoubleDouble": "schemes.double_double",
+    "Multiword": "schemes.multiword",
+    "Ozaki1": "schemes.ozaki1",
+    "Ozaki2": "schemes.ozaki2",
+    "emulate": "interop.drop_in",
+    "info": "information",
+    "install": "interop.drop_in",
+    "uninstall": "interop.drop_in",
+}
+
 # Functions by their module, which users look for in the package itself.
 _FUNCTIONS_OF = {
     "numpy": (
@@ -114,9 +130,13 @@ _FUNCTIONS_OF = {
 
 
 def __getattr__(name: str) -> object:
-    """A public module, which is imported when it is first asked for."""
+    """A public module or name, which is imported when it is first asked for."""
     if name in _MODULES:
         return _import_module(f"{__name__}.{name}")
+    if name in _LOADED_ON_USE:
+        home = _import_module(f"{__name__}.{_LOADED_ON_USE[name]}")
+        globals()[name] = _with_signature(getattr(home, name))
+        return globals()[name]
     homes = [module for module, functions in _FUNCTIONS_OF.items() if name in functions]
     hint = f"{__name__}.{homes[0]}.{name}" if homes else ""
     raise _missing(__name__, name, hint)

@@ -14,11 +14,9 @@ import numpy as np
 from hifigemm.accuracy import Accuracy
 from hifigemm.admission import admit
 from hifigemm.engines import engine_for
-from hifigemm.exact_results import check_two_parts, two_parts
 from hifigemm.exact_words import in_words, one_word
 from hifigemm.exceptions import PlanError
 from hifigemm.executor import whole_split
-from hifigemm.integers import integer_product
 from hifigemm.libraries import library_of
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.subnormals import ieee_arithmetic
@@ -354,6 +352,8 @@ def product_of_numbers(
     check_result(result)
     has_two_parts = result in TWO_PARTS
     if has_two_parts:
+        from hifigemm.exact_results import check_two_parts, two_parts
+
         check_two_parts(result, accuracy, out, plan)
         accuracy = "correct"
 
@@ -398,6 +398,8 @@ def product_of_numbers(
             return (native_parts, report) if return_report else native_parts
         values: Array | None
         if operands.dtype.kind in "biuO":
+            from hifigemm.integers import integer_product
+
             values, report = integer_product(operands, request)
         else:
             values, report = product(operands, request, out=out, mirror=mirror, key=key)

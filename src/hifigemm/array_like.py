@@ -6,7 +6,6 @@ What would be rounded, or would lose a mask, a unit or labels, raises an error.
 from __future__ import annotations
 
 import reprlib
-from array import array as c_array
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
@@ -66,6 +65,8 @@ def holds_python_integers(x: object) -> bool:
 
     NumPy makes an array of them whose products wrap around, as theirs never do.
     """
+    from array import array as c_array
+
     entries = [x]
     while entries:
         y = entries.pop()

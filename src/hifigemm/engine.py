@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from hifigemm.formats import Format
-from hifigemm.numerics.accumulation import Accumulation
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import BLOCK_ENTRIES
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.plan import Choice, Decision, Evidence, Plan, Report, Split
 from hifigemm.problem import Problem, ProductSpec
+
+if TYPE_CHECKING:
+    from hifigemm.numerics.accumulation import Accumulation
 
 Splits = tuple[Split | None, Split | None]
 
@@ -107,8 +109,7 @@ alpha or C also of C or None, alpha and beta.
 """
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """A product that was made, for a function that repeats it with other operands."""
 
     operands: tuple[Array, Array]  # as the library has them

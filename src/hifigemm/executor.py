@@ -5,6 +5,7 @@ escalation and special values.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,14 +14,15 @@ from hifigemm.engine import SCALED_ALONG_K, Engine, Outcome, Splits, has_kernels
 from hifigemm.exceptions import AccuracyError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
-from hifigemm.numerics.inner_scaling import scaled_along_k
-from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
 from hifigemm.numerics.symmetric import mirror
 from hifigemm.plan import Evidence, Plan, Split, Verification
 from hifigemm.planner import fitted, with_evidence
 from hifigemm.problem import Block, counted
 from hifigemm.schemes import Scheme
+
+if TYPE_CHECKING:
+    from hifigemm.numerics.scaling import Scale
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,8 @@ def in_steps(
     if splits == (None, None):
         d = plan.scheme.inner_exponents(plan, x, y, engine)
     if d is not None:
+        from hifigemm.numerics.inner_scaling import scaled_along_k
+
         x = scaled_along_k(x, d, 2)
         y = scaled_along_k(y, d, 1)
         is_told = plan.evidence is not None and plan.evidence.inner

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import cmath
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
@@ -42,15 +41,7 @@ from hifigemm.programs import (
 )
 from hifigemm.request import Request
 from hifigemm.road import deliver, product, quiet
-from hifigemm.scaled_sums import (
-    accuracy_of_sum,
-    request_of_plan,
-    rounded_sum,
-    unprepared,
-    with_room_for_rounding,
-)
-from hifigemm.schemes import Scheme
-from hifigemm.schemes.registry import as_scheme
+from hifigemm.schemes import Scheme, as_scheme
 from hifigemm.settings import mark_incomplete
 from hifigemm.transforms import (
     belongs_to_jax,
@@ -473,6 +464,14 @@ def _product(
     """alpha A B + beta C with its report, in `out` where it can be written there; later
     calls of this key may repeat it.
     """
+    from hifigemm.scaled_sums import (
+        accuracy_of_sum,
+        request_of_plan,
+        rounded_sum,
+        unprepared,
+        with_room_for_rounding,
+    )
+
     alpha, beta = scalars
     reads_product = alpha != 0
     mantissa, shift = frexp(alpha)
@@ -484,6 +483,8 @@ def _product(
     # An accuracy that two roundings would not keep is that of the sum.
     accuracy = accuracy_of_sum(operands.problem(), request, plans)
     if accuracy is not None and is_sum and has_entries:
+        import cmath
+
         if cmath.isfinite(alpha) and cmath.isfinite(beta):
             of_sum = replace(request, accuracy=accuracy)
             if plans:

@@ -1,4 +1,4 @@
-"""Engines, devices and versions that can be used here."""
+"""Engines with their devices, and versions, that can be used here."""
 
 from __future__ import annotations
 
@@ -14,19 +14,6 @@ from hifigemm.engines.core import loaded
 from hifigemm.tested_versions import TESTED
 from hifigemm.transforms import opaque
 from hifigemm.version import __version__
-
-
-@opaque
-def engines() -> list[str]:
-    """Names of the engines that can be used now.
-
-    Examples
-    --------
-    >>> import hifigemm as hg
-    >>> "numpy" in hg.engines()
-    True
-    """
-    return available()
 
 
 @dataclass(frozen=True, repr=False)

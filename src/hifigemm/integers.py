@@ -40,8 +40,7 @@ from hifigemm.plan import Blocking, Plan, Report, Verification
 from hifigemm.problem import Block, Problem, ProductSpec, counted
 from hifigemm.request import Request
 from hifigemm.road import log_decision, report_on
-from hifigemm.schemes import Native, Ozaki1
-from hifigemm.schemes.registry import as_scheme
+from hifigemm.schemes import Native, Ozaki1, as_scheme
 
 _INT8 = np.iinfo(np.int8)
 _SMALL = 2**18

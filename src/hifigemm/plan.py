@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from hifigemm.accuracy import Target
 from hifigemm.exceptions import PlanError
@@ -363,8 +363,7 @@ class Split:
         )
 
 
-@dataclass(frozen=True)
-class Product:
+class Product(NamedTuple):
     """Values of a block of the result."""
 
     values: Array  # (batch, m, n)

@@ -16,10 +16,9 @@ from hifigemm.engine import Engine
 from hifigemm.exceptions import AccuracyError, PlanError
 from hifigemm.formats import FP64
 from hifigemm.numerics.blocking import entries_within
-from hifigemm.numerics.scaling import balance
 from hifigemm.plan import Blocking, Evidence, Plan, Verification
 from hifigemm.problem import Problem
-from hifigemm.schemes import Native, Scheme
+from hifigemm.schemes import Native, Scheme, as_scheme
 from hifigemm.schemes.auto import (
     Look,
     by_operands,
@@ -28,7 +27,6 @@ from hifigemm.schemes.auto import (
     scheme_for,
     words_by_exponents,
 )
-from hifigemm.schemes.registry import as_scheme
 from hifigemm.settings import is_strict
 
 _LARGE = 2**26
@@ -182,6 +180,8 @@ def reusable(plan: Plan, engine: Engine, workspace: int) -> Plan:
     )
     if bits is not None and not by_ratio:
         count = plan.scheme.count
+        from hifigemm.numerics.scaling import balance
+
         if balance(bits, count, plan.problem.is_complex):
             evidence = Evidence(required_bits=bits)
 

@@ -12,11 +12,10 @@ number, and the numbers are compared where some have to go.
 
 from __future__ import annotations
 
-import logging
 import sys
+from _thread import RLock
 from collections.abc import Callable, Hashable
 from itertools import count
-from threading import RLock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +23,7 @@ import numpy as np
 
 from hifigemm.accuracy import Accuracy
 from hifigemm.numerics.bits import Array
-from hifigemm.settings import LONG, announce, decision_log, is_strict
+from hifigemm.settings import LONG, announce, decision_log, is_strict, logs_decisions
 from hifigemm.transforms import is_followed, is_wrapped
 
 if TYPE_CHECKING:
@@ -133,10 +132,8 @@ def repeat(key: Hashable, *arguments: object) -> Any:
             raise
         # Less memory is free than at the first call: a new plan may do with less.
         return None
-    if result is not None:
-        log = decision_log()
-        if log.isEnabledFor(logging.INFO):
-            log.info("%s, as before", description)
+    if result is not None and logs_decisions():
+        decision_log().info("%s, as before", description)
     return result
 
 

@@ -24,17 +24,23 @@ def missing(module: str, name: str, hint: str = "") -> AttributeError:
 def shown(names: dict[str, Any]) -> Callable[[], list[str]]:
     """The `__dir__` of the module with these globals: the names of its `__all__` alone.
 
-    Public functions that are defined get the signature of `without_annotations`.
+    Public functions get the signature of `without_annotations`.
     """
     for name in names["__all__"]:
-        public = names[name]
-        if inspect.isfunction(public):
-            public.__signature__ = without_annotations(public)  # type: ignore[attr-defined]
+        if name in names:
+            with_signature(names[name])
 
     def __dir__() -> list[str]:
         return sorted(names["__all__"])
 
     return __dir__
+
+
+def with_signature(public: Any) -> Any:
+    """The public object itself; a function with the signature of `without_annotations`."""
+    if inspect.isfunction(public):
+        public.__signature__ = without_annotations(public)  # type: ignore[attr-defined]
+    return public
 
 
 def without_annotations(function: Callable[..., Any]) -> inspect.Signature:

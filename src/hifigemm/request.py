@@ -14,8 +14,7 @@ from hifigemm.accuracy import Accuracy, Relative, resolve
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP64
 from hifigemm.plan import Plan
-from hifigemm.schemes import Scheme
-from hifigemm.schemes.registry import as_scheme
+from hifigemm.schemes import Scheme, as_scheme
 
 Result = Literal["array", "pair", "enclosure", "int64", "object"]
 """Kinds of results: see `matmul`."""

@@ -6,18 +6,16 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Hashable
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from hifigemm.accuracy import Target
-from hifigemm.augmented import Term, sum_with_product
 from hifigemm.engine import Call, Engine, Outcome, Repeated, has_kernels, report_of
 from hifigemm.engines import engine_for
 from hifigemm.engines.core import expected_seconds
@@ -44,8 +42,10 @@ from hifigemm.problem import Problem, counted
 from hifigemm.programs import keep, kept
 from hifigemm.request import Request
 from hifigemm.schemes import Native, Scheme
-from hifigemm.schemes.double_double import SLICES
-from hifigemm.settings import announce, decision_log, is_strict
+from hifigemm.settings import announce, decision_log, is_strict, logs_decisions
+
+if TYPE_CHECKING:
+    from hifigemm.augmented import Term
 
 quiet = np.errstate(all="ignore")
 """Underflow, overflow and NaN are part of the work here, whatever the caller's settings
@@ -110,7 +110,7 @@ def product(
     stack = problem.batch, problem.m, problem.n
     if epilogue.c is not None:
         c = np.broadcast_to(epilogue.c, shapes.result).reshape(stack)
-        epilogue = replace(epilogue, c=c)
+        epilogue = epilogue._replace(c=c)
     if no_product:
         zeros = np.zeros(stack, dtype, like=operands.arrays[0])
         values = epilogue.without_product(zeros)
@@ -275,8 +275,8 @@ def log_decision(problem: Problem, report: Report) -> None:
     """Write a line for the decision, if a log takes it; that waits for a device that
     decides.
     """
-    log = decision_log()
-    if log.isEnabledFor(logging.INFO):
+    if logs_decisions():
+        log = decision_log()
         milliseconds = 1e3 * report.decision_seconds
         log.info(
             "%s: %s, %s; decided in %.3g ms",
@@ -451,6 +451,8 @@ def product_plus(
             return values.reshape(shapes.result), report
         request = by_slices(request)
 
+    from hifigemm.augmented import Term, sum_with_product
+
     # A longer product, for all entries where no sums were made at once.
     def multiply(x: Array, y: Array) -> tuple[Array, Report]:
         longer = replace(operands, a=x, b=y)
@@ -487,6 +489,8 @@ def by_slices(request: Request) -> Request:
     """The request for entries that sums in three words leave: neither these nor shorter
     sums are tried again.
     """
+    from hifigemm.schemes.ozaki1 import SLICES
+
     return replace(request, accuracy="correct", scheme=SLICES)
 
 

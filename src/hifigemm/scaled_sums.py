@@ -41,7 +41,7 @@ from hifigemm.plan import Decision, Plan, Report
 from hifigemm.problem import Problem
 from hifigemm.request import Request
 from hifigemm.road import product, product_plus, quiet
-from hifigemm.schemes.registry import as_scheme
+from hifigemm.schemes import as_scheme
 
 _SPARE_ROUNDINGS = 8.0
 """A number is kept by two roundings if it is so many times u."""

@@ -14,7 +14,6 @@ again:
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import warnings
@@ -22,11 +21,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from hifigemm.exceptions import HifigemmError, PlanError
 
+if TYPE_CHECKING:
+    import logging
+
 _strict: ContextVar[bool | None] = ContextVar("strict", default=None)
-_LEVELS = {"1": logging.INFO, "info": logging.INFO, "debug": logging.DEBUG}
+_LEVELS = {"1": "INFO", "info": "INFO", "debug": "DEBUG"}
+"""Levels of the log by the value of ``HIFIGEMM_LOG`` that asks for one."""
+_INFO = 20
+"""logging.INFO: `logging` is not loaded before a log is wanted."""
 
 
 @contextmanager
@@ -97,18 +103,39 @@ def wants_core() -> bool:
 @lru_cache(maxsize=1)
 def decision_log() -> logging.Logger:
     """The logger "hifigemm", set up as ``HIFIGEMM_LOG`` asks."""
+    import logging
+
     log = logging.getLogger("hifigemm")
-    value = os.environ.get("HIFIGEMM_LOG", "").strip().lower()
-    if value in _LEVELS:
-        log.addHandler(_HANDLER)
+    level = _level_of_environment()
+    if level:
+        from hifigemm.log_handler import HANDLER
+
+        log.addHandler(HANDLER)
         if log.level == logging.NOTSET:
-            log.setLevel(_LEVELS[value])
-    elif value not in ("", "0"):
+            log.setLevel(level)
+    return log
+
+
+@lru_cache(maxsize=1)
+def _level_of_environment() -> str:
+    """The level of the log that ``HIFIGEMM_LOG`` asks for; empty if it asks for none."""
+    value = os.environ.get("HIFIGEMM_LOG", "").strip().lower()
+    if value not in ("", "0", *_LEVELS):
         warnings.warn(
             f'HIFIGEMM_LOG={value!r} is ignored: expected "0", "1", "info" or "debug"',
             stacklevel=2,
         )
-    return log
+    return _LEVELS.get(value, "")
+
+
+def logs_decisions() -> bool:
+    """True if a log takes the lines of decisions.
+
+    A program that has not loaded `logging` has set no level that takes them.
+    """
+    if "logging" not in sys.modules and not _level_of_environment():
+        return False
+    return decision_log().isEnabledFor(_INFO)
 
 
 LONG = 2.0
@@ -119,7 +146,7 @@ def announce(call: object, seconds: float) -> None:
     """Write a line before a call of so many seconds, if that is long and a log takes
     it.
     """
-    if seconds > LONG:
+    if seconds > LONG and logs_decisions():
         decision_log().info("%s: about %.2g s expected", call, seconds)
 
 
@@ -137,37 +164,3 @@ def mark_incomplete(error: BaseException, out: object) -> None:
     decision_log().warning("%s", text)
     if sys.version_info >= (3, 11):
         error.add_note(text)
-
-
-class _OwnHandler(logging.Handler):
-    """Writes to the standard error what no handler of the user takes, so that no line
-    is lost or appears twice.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.setFormatter(logging.Formatter("%(name)s: %(message)s"))
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """True if no other handler takes the record."""
-        log: logging.Logger | None = logging.getLogger(record.name)
-        while log is not None:
-            for handler in log.handlers:
-                writes_nothing = isinstance(handler, logging.NullHandler)
-                if handler is self or writes_nothing:
-                    continue
-                if record.levelno >= handler.level:
-                    return False
-            log = log.parent if log.propagate else None
-        return True
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a line to what is now the standard error."""
-        try:
-            print(self.format(record), file=sys.stderr, flush=True)
-        except Exception:
-            self.handleError(record)
-
-
-_HANDLER = _OwnHandler()
-"""One for all threads: a logger takes the same handler only once."""

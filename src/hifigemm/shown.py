@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from html import escape
 from typing import Any
 
 
@@ -29,6 +27,8 @@ class Shown:
         """`to_dict` as JSON. An infinite bound, which promises nothing, is null there:
         JSON has no infinity.
         """
+        import json
+
         return json.dumps(_finite(self.to_dict()), allow_nan=False)
 
     def __repr__(self) -> str:
@@ -42,6 +42,8 @@ class Shown:
 
     def _repr_html_(self) -> str:
         """A table, which notebooks show in the place of the text."""
+        from html import escape
+
         rows = [
             f'<tr><th style="text-align: left">{escape(name)}</th>'
             f'<td style="text-align: left">{escape(text)}</td></tr>'

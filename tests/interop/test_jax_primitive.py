@@ -27,8 +27,9 @@ from jax.sharding import Mesh, PartitionSpec  # noqa: E402
 from jax.test_util import check_grads  # noqa: E402
 
 import hifigemm.jax as hj  # noqa: E402
-from hifigemm import libraries, programs, road  # noqa: E402
+from hifigemm import programs, road  # noqa: E402
 from hifigemm.interop import jax_primitive  # noqa: E402
+from hifigemm.libraries import jax_arrays  # noqa: E402
 from tests.jax_arrays import (  # noqa: E402
     DTYPES,
     ON_A_GPU,
@@ -637,7 +638,7 @@ def test_products_outside_of_programs_are_programs_on_a_gpu(
     monkeypatch.setattr(
         jax_primitive,
         "library_of",
-        lambda *operands: libraries.JaxLibrary("cuda:0"),
+        lambda *operands: jax_arrays.JaxLibrary("cuda:0"),
     )
     jax_primitive._program.clear_cache()
     for found, expected in zip(

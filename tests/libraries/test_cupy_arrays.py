@@ -11,7 +11,8 @@ import pytest
 pytest.importorskip("cupy")
 torch = pytest.importorskip("torch")
 from hifigemm.engines.device_array import wrap  # noqa: E402
-from hifigemm.libraries import CupyLibrary, library_of  # noqa: E402
+from hifigemm.libraries import library_of  # noqa: E402
+from hifigemm.libraries.cupy_arrays import CupyLibrary  # noqa: E402
 from tests.cupy_arrays import unread  # noqa: E402
 
 

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 
 jax = pytest.importorskip("jax")
-from hifigemm import libraries  # noqa: E402
+from hifigemm.libraries import jax_arrays  # noqa: E402
 from tests.jax_arrays import integers  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -18,9 +18,9 @@ def test_arrays_on_a_gpu_are_tensors_of_their_memory(torch, monkeypatch):
     GPU.
     """
     x = integers((3, 4))
-    library = libraries.JaxLibrary("cuda:0", x.device)
-    monkeypatch.setattr(libraries.jax_arrays, "library_of_jax", lambda x, name: library)
-    monkeypatch.setattr(libraries.JaxLibrary, "active", lambda self: nullcontext())
+    library = jax_arrays.JaxLibrary("cuda:0", x.device)
+    monkeypatch.setattr(jax_arrays, "library_of_jax", lambda x, name: library)
+    monkeypatch.setattr(jax_arrays.JaxLibrary, "active", lambda self: nullcontext())
     taken = library.asarray(x, "x")
     assert taken.tensor.data_ptr() == x.unsafe_buffer_pointer()
     made = library.to_native(taken)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hifigemm.libraries import NUMPY, CupyLibrary, JaxLibrary, TorchLibrary, library
+from hifigemm.libraries import NUMPY, TorchLibrary, library
+from hifigemm.libraries.cupy_arrays import CupyLibrary
+from hifigemm.libraries.jax_arrays import JaxLibrary
 
 
 def test_libraries_are_equal_by_kind_and_device():

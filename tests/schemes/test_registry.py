@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import hifigemm as hg
-from hifigemm.schemes.registry import SCHEMES, as_scheme
+from hifigemm import schemes
+from hifigemm.schemes import SCHEMES, as_scheme
 
 FAST = hg.Ozaki2(scaling="fast")
 
@@ -47,3 +51,30 @@ def test_every_scheme_is_public_has_a_type_for_its_name_and_a_page(scheme):
     assert f'"{scheme.name}"' in names
     page = Path(__file__).parents[2] / "docs" / "api" / "schemes.md"
     assert f"::: hifigemm.{scheme.__name__}\n" in page.read_text()
+
+
+def test_the_package_of_schemes_has_each_class_and_no_other_name():
+    for name in schemes.__all__:
+        assert getattr(schemes, name) is not None
+    for scheme in SCHEMES.values():
+        assert getattr(schemes, scheme.__name__) is scheme
+    with pytest.raises(
+        AttributeError, match=r"'hifigemm\.schemes' has no .*'Strassen'"
+    ):
+        getattr(schemes, "Strassen")  # noqa: B009
+
+
+@pytest.mark.parametrize("scheme", SCHEMES.values())
+def test_the_options_of_a_scheme_are_its_fields(scheme):
+    assert {*scheme.options} == {field.name for field in fields(scheme)}
+
+
+def test_a_scheme_is_made_for_the_first_time_in_a_compiled_program(torch):
+    """In a fresh process, where no call has made one before."""
+    lines = ["import torch, hifigemm as hg", "x = torch.rand(4, 4)"]
+    for scheme in SCHEMES.values():
+        call = f"hg.matmul(x, x, scheme=hg.{scheme.__name__}())"
+        compiled = f"torch.compile(lambda x: {call}, backend='eager', fullgraph=True)"
+        lines.append(f"assert torch.equal({compiled}(x), {call})")
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], text=True)
+    assert done.returncode == 0

@@ -19,7 +19,6 @@ from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP64
 from hifigemm.interop.arguments import accuracy_from
 from hifigemm.schemes import SCHEMES, Scheme
-from hifigemm.schemes.scheme import options_of_fields
 from hifigemm.workshop.errors import InputError
 
 _UNITS = {"": 1, "B": 1} | {
@@ -194,7 +193,7 @@ def _described(name: str, users: list[str]) -> dict[str, list[str]]:
         scheme = SCHEMES[user]
         default = getattr(scheme(), name)
         values = []
-        for option in options_of_fields(scheme)[name]:
+        for option in scheme.options[name]:
             if option is int:
                 least, most = scheme.limits
                 values.append(f"a count from {least}" + (f" to {most}" if most else ""))
@@ -205,7 +204,7 @@ def _described(name: str, users: list[str]) -> dict[str, list[str]]:
         if isinstance(default, bool):
             default = "on" if default else "off"
         elif default is None:
-            is_count = int in options_of_fields(scheme)[name]
+            is_count = int in scheme.options[name]
             default = "chosen by the library" if is_count else "none"
         text = f"{', '.join(values)} (default: {default})"
         texts.setdefault(text, []).append(user)

@@ -21,9 +21,8 @@ from hifigemm.exceptions import PlanError
 from hifigemm.libraries import Library, library_of
 from hifigemm.planner import workspace_limit
 from hifigemm.problem import Problem
-from hifigemm.schemes import Ozaki1, Ozaki2, Scheme
+from hifigemm.schemes import Ozaki1, Ozaki2, Scheme, as_scheme
 from hifigemm.schemes.ozaki2 import largest_error_ratio
-from hifigemm.schemes.registry import as_scheme
 
 SCHEMES = Ozaki1, Ozaki2
 """Schemes whose bits no mesh changes."""

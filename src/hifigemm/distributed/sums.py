@@ -415,7 +415,7 @@ class _Sums:
         entries = slice(starts[0], starts[0] + rows), slice(starts[1], starts[1] + cols)
         values = self._round(residues[None, :, :rows, :cols], spans)
         addend = None if c is None else self.library.asarray(c[entries], "c")[None]
-        values = replace(self.epilogue, c=addend).apply(values)
+        values = self.epilogue._replace(c=addend).apply(values)
         local[entries] = self.library.to_native(values)[0]
 
     def _exchange(self, residues: Tensor, cut: _Cut) -> Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,9 +25,7 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import product_shape
 from hifigemm.numerics.embedding import embed_left, embed_right, unembed
 from hifigemm.numerics.epilogue import Epilogue
-from hifigemm.numerics.equilibration import Equilibrated, equilibrated
 from hifigemm.numerics.integer_sums import NEAREST
-from hifigemm.numerics.magnitudes import magnitude_product
 from hifigemm.numerics.rounded_sums import rounded_sums
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
@@ -36,6 +34,9 @@ from hifigemm.numerics.three_words import RoundedSums
 from hifigemm.plan import Plan
 from hifigemm.problem import Problem
 from hifigemm.settings import wants_core
+
+if TYPE_CHECKING:
+    from hifigemm.numerics.equilibration import Equilibrated
 
 Sums = tuple[Array, Array | None]
 _KINDS = {"nearest": 0, "pair": 1, "enclosure": 2}
@@ -85,7 +86,7 @@ def loaded() -> tuple[Any, str]:
 
 def override(function: F) -> F:
     """The core's version of a plain function; the function itself where it has none."""
-    return _OVERRIDES.get(function, function) if loaded()[0] else function
+    return _overrides().get(function, function) if loaded()[0] else function
 
 
 def certified_sums(
@@ -235,6 +236,8 @@ def _magnitude_product(a: Array, v: Array) -> Array:
 
 def _equilibrated(a: Array, b: Array) -> Equilibrated | None:
     """`numerics.equilibration.equilibrated`, in two readings of A."""
+    from hifigemm.numerics.equilibration import Equilibrated
+
     scaled_a = np.empty(a.shape)
     scaled_b = np.empty(b.shape)
     exponents = np.empty(b.shape, np.int64)
@@ -246,11 +249,17 @@ def _equilibrated(a: Array, b: Array) -> Equilibrated | None:
     return Equilibrated(scaled_a, scaled_b, exponents, determinant_exponent)
 
 
-_OVERRIDES: dict[Callable[..., Any], Any] = {
-    three_words.certified_sums: certified_sums,
-    magnitude_product: _magnitude_product,
-    equilibrated: _equilibrated,
-}
+@lru_cache(maxsize=1)
+def _overrides() -> dict[Callable[..., Any], Any]:
+    """The core's versions by their plain functions."""
+    from hifigemm.numerics.equilibration import equilibrated
+    from hifigemm.numerics.magnitudes import magnitude_product
+
+    return {
+        three_words.certified_sums: certified_sums,
+        magnitude_product: _magnitude_product,
+        equilibrated: _equilibrated,
+    }
 
 
 def _reason() -> str:

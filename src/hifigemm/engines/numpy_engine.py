@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,13 +19,15 @@ from hifigemm.engines import core
 from hifigemm.engines.memory import free_memory
 from hifigemm.exceptions import InexactProductError
 from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
-from hifigemm.numerics.accumulation import Accumulation, add_outside, in_any_order
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import BLOCK_ENTRIES
 from hifigemm.numerics.bounds import exact_k_limit
 from hifigemm.numerics.subnormals import matmul
 from hifigemm.plan import Plan
 from hifigemm.problem import ProductSpec
+
+if TYPE_CHECKING:
+    from hifigemm.numerics.accumulation import Accumulation
 
 _FP32_SUM = 2**24
 _INT8_BLOCK = exact_k_limit(_FP32_SUM, 128, 128)
@@ -87,6 +90,8 @@ class NumpyEngine:
         """FP32 sums by BLAS for FP16, BF16 and TF32 words, FP64 sums for FP32 words
         ("TF64"); see `Engine`.
         """
+        from hifigemm.numerics.accumulation import in_any_order
+
         accumulator = FP64 if fmt is FP32 else FP32
         return in_any_order(
             f"BLAS in {accumulator.name}, any order", fmt, accumulator, _OUTSIDE_BLOCK
@@ -102,6 +107,8 @@ class NumpyEngine:
         block: int | None = None,
     ) -> Array:
         """A B + C by BLAS, C added last; see `accumulation` and `Engine`."""
+        from hifigemm.numerics.accumulation import add_outside
+
         dtype = np.float64 if self.accumulation(fmt).accumulator is FP64 else np.float32
 
         def product(x: Array, y: Array, z: Array | None) -> Array:

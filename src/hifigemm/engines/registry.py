@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib.util import find_spec
 
 from hifigemm.engine import Engine
 from hifigemm.engines.numpy_engine import NumpyEngine
-from hifigemm.engines.simulated import UNITS, SimulatedEngine
 from hifigemm.exceptions import PlanError
+from hifigemm.transforms import opaque
 
-_ON_CPU: dict[str, Callable[[], Engine]] = {
-    "numpy": NumpyEngine,
-    **{f"simulated-{name}": partial(SimulatedEngine, UNITS[name]) for name in UNITS},
-}
-"""Makers of the engines that multiply arrays of NumPy on the CPU, by name."""
+_SIMULATED = "simulated-"
+_ON_CPU = (
+    "numpy",
+    *(
+        _SIMULATED + unit
+        for unit in ("v100", "a100", "h100", "b200", "ideal-nearest", "ideal-zero")
+    ),
+)
+"""Names of the engines that multiply arrays of NumPy on the CPU: the units are those of
+`simulated.UNITS`, which is loaded when one of them is asked for.
+"""
 _OF_LIBRARY = {"cupy": "torch", "jax": "torch"}
 """Names of the engines of libraries for operands on a GPU; others bear the name of the
 library.
@@ -31,6 +36,19 @@ def available() -> list[str]:
     """Names of the engines that can be used now."""
     torch = ["torch"] if _has_torch() else []
     return [*_ON_CPU, *torch]
+
+
+@opaque
+def engines() -> list[str]:
+    """Names of the engines that can be used now.
+
+    Examples
+    --------
+    >>> import hifigemm as hg
+    >>> "numpy" in hg.engines()
+    True
+    """
+    return available()
 
 
 @lru_cache
@@ -56,4 +74,8 @@ def engine_for(name: str | None, library: str = "numpy", device: str = "cpu") ->
         raise PlanError(
             f"engine={name!r} multiplies on the CPU; the operands are on {device}"
         )
-    return _ON_CPU[name]()
+    if name == "numpy":
+        return NumpyEngine()
+    from hifigemm.engines.simulated import UNITS, SimulatedEngine
+
+    return SimulatedEngine(UNITS[name.removeprefix(_SIMULATED)])

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from functools import lru_cache
@@ -124,6 +123,8 @@ def interruptibly(function: Callable[..., Result], *arguments: object) -> Result
     this one. Where a handler of a signal raises an error meanwhile, it is raised here,
     and the library ends its work, whose result is dropped, in the background.
     """
+    import threading
+
     if threading.current_thread() is not threading.main_thread():
         return function(*arguments)
     from concurrent.futures import ThreadPoolExecutor, wait

@@ -26,8 +26,7 @@ from hifigemm.accuracy import Accuracy, resolve
 from hifigemm.exceptions import AccuracyError, PlanError
 from hifigemm.formats import FP64
 from hifigemm.interop.summary import Sightings, Summary
-from hifigemm.schemes import Scheme
-from hifigemm.schemes.registry import as_scheme
+from hifigemm.schemes import Scheme, as_scheme
 from hifigemm.transforms import opaque
 
 MANIFEST = "HIFIGEMM_MANIFEST"

@@ -29,7 +29,7 @@ from hifigemm.interop import torch_private as private
 from hifigemm.interop.policy import LEVELS, Policy, current_policy
 from hifigemm.interop.summary import Row
 from hifigemm.interop.torch_private import OpOverload
-from hifigemm.schemes.registry import as_scheme
+from hifigemm.schemes import as_scheme
 
 _aten: Any = torch.ops.aten
 _mm: Any = _aten.mm.default

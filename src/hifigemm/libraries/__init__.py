@@ -18,8 +18,6 @@ from typing import Any
 import numpy as np
 
 from hifigemm.array_like import kind_of
-from hifigemm.libraries.cupy_arrays import CupyLibrary, library_of_cupy
-from hifigemm.libraries.jax_arrays import JaxLibrary, library_of_jax
 from hifigemm.libraries.library import AnyArray, Library
 from hifigemm.libraries.numpy_arrays import NUMPY, NumpyLibrary
 from hifigemm.libraries.torch_tensors import BFLOAT16, TorchLibrary, library_of_tensor
@@ -29,8 +27,6 @@ __all__ = [
     "BFLOAT16",
     "NUMPY",
     "AnyArray",
-    "CupyLibrary",
-    "JaxLibrary",
     "Library",
     "NumpyLibrary",
     "TorchLibrary",
@@ -73,9 +69,13 @@ def _library(x: Any, name: str) -> Library | None:
     if torch is not None and isinstance(x, torch.Tensor):
         return library_of_tensor(x, name)
     if belongs_to_jax(x):
+        from hifigemm.libraries.jax_arrays import library_of_jax
+
         return library_of_jax(x, name)
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(x, cupy.ndarray):
+        from hifigemm.libraries.cupy_arrays import library_of_cupy
+
         return library_of_cupy(x, name)
     if hasattr(x, "__dlpack__"):
         raise TypeError(

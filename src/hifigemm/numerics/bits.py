@@ -6,9 +6,8 @@ import struct
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+Array = np.ndarray[tuple[Any, ...], np.dtype[Any]]
 DType = np.dtype[Any]
 
 (LEAST,) = struct.unpack("<d", bytes([1, 0, 0, 0, 0, 0, 0, 0]))

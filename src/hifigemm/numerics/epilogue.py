@@ -33,9 +33,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import reduce
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -92,8 +91,7 @@ def is_moderate(x: complex) -> bool:
     return not isinstance(x, complex) and (x == 0 or _LEAST <= abs(x) <= _GREATEST)
 
 
-@dataclass(frozen=True)
-class Epilogue:
+class Epilogue(NamedTuple):
     """alpha T + beta C for a product T that is already rounded."""
 
     alpha: complex = 1.0
@@ -110,7 +108,7 @@ class Epilogue:
 
         It gives the same result for T 2**-e.
         """
-        return replace(self, alpha=_scalar_times_power(self.alpha, e))
+        return self._replace(alpha=_scalar_times_power(self.alpha, e))
 
     def of_c_times_power(self, e: int) -> Epilogue:
         """The epilogue with 2**e beta C in the place of beta C, for e <= 0.
@@ -121,8 +119,7 @@ class Epilogue:
             return self
         exponent = math.frexp(max(abs(self.beta.real), abs(self.beta.imag)))[1]
         e_of_beta = max(e, min(_MIN_SCALAR_EXPONENT - exponent, 0))
-        return replace(
-            self,
+        return self._replace(
             beta=_scalar_times_power(self.beta, e_of_beta),
             c=scale_entries(self.c, e - e_of_beta),
         )

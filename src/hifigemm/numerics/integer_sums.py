@@ -25,7 +25,6 @@ from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array, lowest_bit, scale_by_power
 from hifigemm.numerics.limbs import LIMB_BITS, carry
 from hifigemm.numerics.rounded_sums import Addend
-from hifigemm.numerics.rounding import round_limbs
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.three_words import neighbours
 
@@ -81,6 +80,8 @@ def rounded_integers(
     fmt : FP64 or FP32
     addend : of N entries, or None
     """
+    from hifigemm.numerics.rounding import round_limbs
+
     limbs = sign * limbs
     if addend is not None:
         c = np.where(np.isfinite(addend.c), addend.c, 0).astype(np.float64)

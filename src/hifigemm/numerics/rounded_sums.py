@@ -37,8 +37,7 @@ References
 from __future__ import annotations
 
 import math
-from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -55,6 +54,9 @@ from hifigemm.numerics.eft import two_product, two_sum
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.special import fill_nonfinite, nonfinite_vectors
 from hifigemm.numerics.three_words import neighbours, normalised, to_odd
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 MAX_TERMS = 2**24
 """The bounds hold for so many terms."""
@@ -400,6 +402,8 @@ def by_all_bits(
     entry: tuple[Any, ...],
 ) -> tuple[float, float]:
     """Both values of an entry, from its exact sum."""
+    from fractions import Fraction
+
     # The exact sum, in fractions of Python's integers.
     z, i, j = entry
     row = a[z % len(a), i].astype(np.float64).tolist()
@@ -429,6 +433,8 @@ def by_all_bits(
 
 def _power(exponent: int) -> Fraction:
     """2**exponent."""
+    from fractions import Fraction
+
     return Fraction(2) ** exponent
 
 
@@ -446,7 +452,7 @@ def _nearest(x: Fraction, fmt: Format) -> float:
     nearest = round(magnitude / unit) * unit
     largest = float(np.finfo(result_dtype(fmt)).max)
     value = math.inf
-    if nearest <= Fraction(largest):
+    if nearest <= largest:
         value = nearest.numerator / nearest.denominator
     return value if x > 0 else -value
 

@@ -15,39 +15,15 @@ from functools import lru_cache
 
 from hifigemm.accuracy import CORRECT, Target
 from hifigemm.engine import Costs, Engine, has_kernels
-from hifigemm.formats import BF16, FP16, FP32, FP64
+from hifigemm.formats import FP16, FP32, FP64, Format
 from hifigemm.plan import Blocking, Evidence, Outliers, Plan, Verification
 from hifigemm.problem import Problem
-from hifigemm.schemes.corrected import Corrected
-from hifigemm.schemes.double_double import DoubleDouble
-from hifigemm.schemes.multiword import Multiword
 from hifigemm.schemes.native import Native
-from hifigemm.schemes.ozaki1 import Ozaki1
-from hifigemm.schemes.ozaki2 import Ozaki2
 from hifigemm.schemes.scheme import Scheme
-from hifigemm.schemes.word_scheme import WordScheme
 
 Look = Callable[[Scheme, Target], Evidence | None]
 """The evidence that a scheme needs of the operands for a target: `Scheme.evidence`."""
 
-_ONE_WORD = {
-    "fp16": Multiword("fp16", 1, 1, accumulate="blocked", block=32),
-    "bf16": Multiword("bf16", 1, 1, accumulate="blocked", block=32),
-    "tf32": Multiword("tf32", 1, 1, accumulate="blocked", block=16),
-}
-"""Operands of one word: products are exact, sums leave the tensor core after two
-instructions. For positive entries and k = 1024 to 4096 the mean error on an H200 is
-0.9e-7 to 1.4e-7 |A||B|, after four instructions 1.8e-7 to 1.9e-7, and the time differs
-by a twentieth.
-"""
-_WORDS: dict[object, tuple[Scheme, ...]] = {
-    None: (Corrected("fp16"), Corrected("tf32"), Native()),
-    FP16: (_ONE_WORD["fp16"], _ONE_WORD["tf32"]),
-    BF16: (_ONE_WORD["bf16"], Native()),
-}
-"""Choices by `Problem.narrow`: quicker words first, then those that hold more
-exponents. TF32 holds all of FP16's.
-"""
 _SHORT = 1e-4
 """Shorter native products, in seconds, are replaced by words of one format only: a
 choice that is not taken costs two launches, a sixth of the time at n = 1024.
@@ -76,15 +52,24 @@ def scheme_for(problem: Problem, target: Target, engine: Engine) -> Scheme:
        slices take as many for the weakest target that comes here.
     5. Slices on a GPU without Triton.
     """
-    residues = Ozaki2(scaling="fast")
-    if Native().keeps(problem, target):
-        return residues if _residues_pay(problem, target, engine) else Native()
-    if has_kernels(engine):
-        return residues
+    native = Native()
+    keeps_native = native.keeps(problem, target)
+    if keeps_native and not _residues_pay(problem, target, engine):
+        return native
+    if keeps_native or has_kernels(engine):
+        from hifigemm.schemes.ozaki2 import Ozaki2
+
+        return Ozaki2(scaling="fast")
     in_float64 = Native(product="fp64")
     if in_float64.keeps(problem, target):
         return in_float64
-    return DoubleDouble() if DoubleDouble.is_for(engine) else Ozaki1(product="fp64")
+    from hifigemm.schemes.double_double import DoubleDouble
+
+    if DoubleDouble.is_for(engine):
+        return DoubleDouble()
+    from hifigemm.schemes.ozaki1 import Ozaki1
+
+    return Ozaki1(product="fp64")
 
 
 def on_device(
@@ -102,6 +87,8 @@ def on_device(
     """
     if engine.costs is None:
         return None
+    from hifigemm.schemes.ozaki2 import Ozaki2
+
     if not isinstance(scheme, Ozaki2) or scheme.explicit or scheme.scaling != "fast":
         return None
     native = Native()
@@ -173,6 +160,8 @@ def by_operands(
     With `evidence_for` None the operands are not read. `ratio` is the error ratio, once
     a program has worked it out.
     """
+    from hifigemm.schemes.ozaki2 import Ozaki2
+
     residues = Ozaki2(scaling="fast")
     first = residues.plan(problem, target, engine, None, None)
     sums = _sums(problem, target, engine)
@@ -248,6 +237,8 @@ def by_operands(
 
 def _sums(problem: Problem, target: Target, engine: Engine) -> Plan | None:
     """The plan of sums in words; None where no kernel adds them."""
+    from hifigemm.schemes.double_double import DoubleDouble
+
     scheme = DoubleDouble()
     if not scheme.adds_terms(problem, engine):
         return None
@@ -272,6 +263,8 @@ def _by_sums(
 
 def _in_steps(problem: Problem, target: Target, engine: Engine) -> Plan:
     """The steps of correct rounding, with entries that are certified for the target."""
+    from hifigemm.schemes.ozaki2 import Ozaki2
+
     plan = Ozaki2(scaling="fast").plan(problem, CORRECT, engine, Evidence(), None)
     if target.correct:
         return plan
@@ -292,6 +285,27 @@ def _num_products(plan: Plan) -> float:
     return outliers.num_products(plan.problem, plan.num_products)
 
 
+@lru_cache
+def _choices_of_words(narrow: Format | None) -> tuple[Scheme, ...]:
+    """Schemes of words by `Problem.narrow`: quicker words first, then those that hold
+    more exponents. TF32 holds all of FP16's.
+    """
+    from hifigemm.schemes.corrected import Corrected
+    from hifigemm.schemes.multiword import Multiword
+
+    if narrow is None:
+        return Corrected("fp16"), Corrected("tf32"), Native()
+
+    # Operands of one word: products are exact, sums leave the tensor core after two
+    # instructions. For positive entries and k = 1024 to 4096 the mean error on an H200
+    # is 0.9e-7 to 1.4e-7 |A||B|, after four instructions 1.8e-7 to 1.9e-7, and the time
+    # differs by a twentieth.
+    if narrow is FP16:
+        fp16 = Multiword("fp16", 1, 1, accumulate="blocked", block=32)
+        return fp16, Multiword("tf32", 1, 1, accumulate="blocked", block=16)
+    return Multiword("bf16", 1, 1, accumulate="blocked", block=32), Native()
+
+
 def words_by_exponents(
     problem: Problem,
     target: Target,
@@ -310,7 +324,7 @@ def words_by_exponents(
     costs = engine.costs
     if costs is None or target.level is not FP32 or problem.fmt is not FP32:
         return None
-    choices = _WORDS[problem.narrow]
+    choices = _choices_of_words(problem.narrow)
     if passed_plan is None:
         native_seconds = costs.native_seconds(problem)
         if _WORDS_MARGIN * costs.word_seconds(problem) > native_seconds:
@@ -334,6 +348,8 @@ def _words_plan(
 
     None if the engine has no kernels for it, or if it exceeds the workspace.
     """
+    from hifigemm.schemes.word_scheme import WordScheme
+
     p = problem
     word_schemes = [scheme for scheme in choices if isinstance(scheme, WordScheme)]
     first = word_schemes[0]
@@ -383,6 +399,8 @@ def _words_plan(
 
 def _with_spans(scheme: Scheme, has_spans: bool) -> Scheme:
     """A scheme of words with or without spans of k; others as they are."""
+    from hifigemm.schemes.word_scheme import WordScheme
+
     if not isinstance(scheme, WordScheme):
         return scheme
     return replace(scheme, **{"spans": has_spans})
@@ -430,5 +448,7 @@ def _residues_pay(problem: Problem, target: Target, engine: Engine) -> bool:
 
 def _expected_cost(problem: Problem, target: Target, costs: Costs) -> tuple[int, float]:
     """Residue products for operands without wide exponents, and their seconds."""
+    from hifigemm.schemes.ozaki2 import Ozaki2
+
     num_products = Ozaki2(scaling="fast").expected_products(problem, target)
     return num_products, costs.residue_seconds(problem, num_products, True)

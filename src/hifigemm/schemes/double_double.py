@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -64,16 +64,15 @@ from hifigemm.numerics.eft import two_sum
 from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.rounded_sums import MAX_TERMS, form_for, rounded_sums
 from hifigemm.numerics.rounding_formats import result_dtype
-from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.subnormals import matmul
 from hifigemm.numerics.three_words import RoundedSums, open_block
 from hifigemm.plan import Evidence, Plan, Product, Split, Verification
 from hifigemm.problem import Problem
-from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.scheme import Scheme, finished, product_spec
 
-SLICES = Ozaki1(product="fp64")
-"""The scheme that makes the entries that sums in words leave."""
+if TYPE_CHECKING:
+    from hifigemm.numerics.scaling import Scale
+
 _ROWS = 256
 """Rows of A that are multiplied at a time, at most: enough for the BLAS to be quick."""
 _LARGE = 128
@@ -335,6 +334,8 @@ class DoubleDouble(Scheme):
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
         """The plan of Ozaki scheme I with the slices that correct rounding takes."""
+        from hifigemm.schemes.ozaki1 import SLICES
+
         return SLICES.plan_for_uncertified(
             problem, _goal(plan.target, plan.asked), engine, plan.asked
         )

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -30,13 +30,13 @@ from hifigemm.formats import FP32, FP64, Format
 from hifigemm.numerics.bits import Array, least_exponent, scale_by_power
 from hifigemm.numerics.bounds import are_ordinary, native_bound, underflow_free
 from hifigemm.numerics.rounding_formats import result_dtype
-from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.subnormals import matmul
 from hifigemm.plan import Evidence, Plan, Product, Split, Verification
 from hifigemm.problem import Problem
-from hifigemm.schemes.double_double import DoubleDouble
-from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.scheme import Scheme, finished
+
+if TYPE_CHECKING:
+    from hifigemm.numerics.scaling import Scale
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,9 @@ class Native(Scheme):
 
         Neither over- nor underflows before the last rounding.
         """
+        from hifigemm.schemes.double_double import DoubleDouble
+        from hifigemm.schemes.ozaki1 import Ozaki1
+
         if DoubleDouble.is_for(engine):
             return DoubleDouble().plan(problem, plan.target, engine, None, plan.asked)
         return Ozaki1(product="fp64").plan_for_uncertified(

@@ -367,6 +367,10 @@ class Ozaki1(Scheme):
         return replace(plan, problem=problem, scheme=scheme, reason=reason)
 
 
+SLICES = Ozaki1(product="fp64")
+"""The scheme that makes the entries that sums in words leave."""
+
+
 @lru_cache(maxsize=1024)
 def slice_bits(problem: Problem, spec: ProductSpec) -> int:
     """beta: bits of a slice for the products of an engine."""

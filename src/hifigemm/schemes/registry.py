@@ -23,15 +23,11 @@ SCHEMES: dict[str, type[Scheme]] = {cls.name: cls for cls in _ALL}
 """Classes of schemes by the name that the argument `scheme` takes."""
 
 
-def as_scheme(scheme: str | Scheme) -> Scheme | None:
-    """The scheme of a name or dataclass; None for "auto".
+def scheme_of_name(scheme: object) -> Scheme:
+    """The scheme of that name, with its defaults.
 
     Raises PlanError: anything else.
     """
-    if isinstance(scheme, Scheme):
-        return scheme
-    if isinstance(scheme, str) and scheme == "auto":
-        return None
     if isinstance(scheme, type) and issubclass(scheme, Scheme):
         raise PlanError(
             f"scheme={scheme!r} is a class; expected an instance, such as hifigemm.{scheme.__name__}()"

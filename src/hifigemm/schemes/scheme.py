@@ -15,26 +15,26 @@ The executor calls
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial, reduce
 from numbers import Integral
 from types import NoneType
-from typing import Any, ClassVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from hifigemm.accuracy import Target
 from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
-from hifigemm.numerics import inner_scaling
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.embedding import unembed
-from hifigemm.numerics.inner_scaling import inner_exponents, sampled_gap
-from hifigemm.numerics.residue_products import ExactProduct
-from hifigemm.numerics.scaling import Scale
-from hifigemm.numerics.three_words import RoundedSums
 from hifigemm.plan import Evidence, Plan, Product, Split
 from hifigemm.problem import Problem, ProductSpec
+
+if TYPE_CHECKING:
+    from hifigemm.numerics.residue_products import ExactProduct
+    from hifigemm.numerics.scaling import Scale
+    from hifigemm.numerics.three_words import RoundedSums
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,21 @@ class Scheme:
     limits: ClassVar[tuple[int, int | None]] = (1, None)
     """Least and largest count; None where there is no largest one."""
 
+    options: ClassVar[dict[str, list[Any]]] = {}
+    """`options_of_fields` of the class. They are found when the class is loaded, as the
+    compilers of PyTorch do not trace the search.
+    """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.options = options_of_fields(cls)
+
     def __post_init__(self) -> None:
-        scheme_class = type(self)
-        for name, options in options_of_fields(scheme_class).items():
+        for name, options in self.options.items():
             value = getattr(self, name)
             if (value is None or isinstance(value, str)) and value in options:
                 continue
-            owner = f"{scheme_class.__name__}({name}"
+            owner = f"{type(self).__name__}({name}"
             if int in options:
                 count = _checked_count(owner, value, *self.limits, None in options)
                 object.__setattr__(self, name, count)
@@ -221,8 +229,14 @@ def gaining_exponents(a: Array, b: Array, engine: Engine, entries: int) -> Array
     """
     if not a.size or not b.size:
         return None
+    from hifigemm.numerics import inner_scaling
+
     return inner_scaling.gaining_exponents(
-        a, b, entries, engine.override(sampled_gap), engine.override(inner_exponents)
+        a,
+        b,
+        entries,
+        engine.override(inner_scaling.sampled_gap),
+        engine.override(inner_scaling.inner_exponents),
     )
 
 
@@ -286,34 +300,22 @@ def _checked_count(
     raise PlanError(f"{owner}={count!r}): expected {numbers}")
 
 
-_OPTIONS: dict[type, dict[str, list[Any]]] = {}
-"""`options_of_fields` of each class of schemes. It is a dictionary because the compilers
-of PyTorch complain of a cache of functools.
-"""
-
-
 def options_of_fields(scheme_class: Any) -> dict[str, list[Any]]:
     """For each field of a scheme the values that its type allows.
 
     None comes first, then the words of a Literal, or int or bool for any such number.
     """
-    if scheme_class not in _OPTIONS:
-        _OPTIONS[scheme_class] = _options_of_types(scheme_class)
-    return _OPTIONS[scheme_class]
-
-
-def _options_of_types(scheme_class: Any) -> dict[str, list[Any]]:
-    """`options_of_fields`, by the annotations of the fields."""
     options_by_field = {}
-    hints = get_type_hints(scheme_class)
-    for field in fields(scheme_class):
+    for name, hint in get_type_hints(scheme_class).items():
+        if get_origin(hint) is ClassVar:
+            continue
         # The members of a union, or the type itself; then the words of a Literal.
-        members = get_args(hints[field.name]) or (hints[field.name],)
+        members = get_args(hint) or (hint,)
         options = [x for member in members for x in get_args(member) or (member,)]
         if NoneType in options:
             options.remove(NoneType)
             options.insert(0, None)
-        options_by_field[field.name] = options
+        options_by_field[name] = options
     return options_by_field
 
 
