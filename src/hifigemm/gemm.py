@@ -16,7 +16,7 @@ from hifigemm.exceptions import PlanError
 from hifigemm.libraries import Library, library_of
 from hifigemm.numerics.bits import Array, DType, scale_entries
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, frexp, is_moderate
-from hifigemm.numerics.subnormals import ieee_arithmetic
+from hifigemm.numerics.subnormals import ieee_arithmetic, is_ieee
 from hifigemm.operands import (
     Operands,
     Prepared,
@@ -232,8 +232,9 @@ def gemm(
     if c is None and beta != 0:
         raise ValueError(f"beta = {beta} needs c")
     may_repeat = plan is None and not is_compiled()
-    if c is not None and may_repeat and beta == 0:
-        # C is not read. It stays in graphs of PyTorch, with a gradient of zeros.
+    if c is not None and may_repeat and beta == 0 and is_ieee():
+        # C is not read. It stays in graphs of PyTorch, with a gradient of zeros. In a
+        # thread that flushes subnormal numbers beta may be none.
         if belongs_to_torch(c):
             may_repeat = False
         else:
