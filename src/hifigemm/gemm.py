@@ -325,7 +325,7 @@ def gemm_of_numbers(
     return_report: bool = False,
 ) -> Any:
     """`gemm` of untracked arrays: no derivatives, no tracing."""
-    if c is not None and beta == 0:
+    if c is not None and beta == 0 and is_ieee():
         # Not read, nor dropped where PyTorch follows it.
         check_untraced(
             {"c": c}, engine=engine, plan=plan, out=out, return_report=return_report
