@@ -19,6 +19,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -499,6 +500,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             options.output,
             found,
             device=name_of(options.device),
+            torch=version("torch") if find_spec("torch") else None,
             method=vars(METHODS[options.device]),
             processes=options.processes,
             note=options.note,

@@ -18,6 +18,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -216,7 +217,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             flush=True,
         )
     if options.output is not None:
-        write_csv(options.output, rows)
+        torch = version("torch") if find_spec("torch") else None
+        write_csv(options.output, rows, torch=torch)
     return 0
 
 
