@@ -40,7 +40,7 @@ def test_calls_are_checked(dtype):
 
 def test_a_wrong_result_is_not_timed(monkeypatch):
     monkeypatch.setattr(calls.hg, "matmul", lambda a, b, **_: a @ b + 1)
-    with pytest.raises(RuntimeError, match="float64, phi0.5, default: 81 entries"):
+    with pytest.raises(RuntimeError, match=r"float64, .*default: 81 entries"):
         calls.checked_calls(Arrays(), Workload(9, 9, 9), ["default"])
 
 
