@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -15,6 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from hifigemm.workshop.measuring.timing import Clock, CudaClock, Method
+
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None
 
 __all__ = [
     "METHODS",
@@ -47,11 +51,13 @@ other work leaves short gaps.
 
 class ProcessorClock(Clock):
     """The processor time of this process and of those that it waited for, which other
-    work on the machine changes least.
+    work on the machine changes least; on Windows of this process alone.
     """
 
     def mark(self) -> Any:
         """Seconds of the processor so far."""
+        if resource is None:
+            return time.process_time()
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         return time.process_time() + children.ru_utime + children.ru_stime
 
