@@ -223,11 +223,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def commit_of(tree: Path) -> str:
-    """The commit of a checkout."""
+def commit_of(tree: Path) -> str | None:
+    """The commit of a checkout; None if git cannot say."""
     command = ["git", "-C", str(tree), "describe", "--always", "--dirty", "--abbrev=40"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.stdout.strip() or None
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -72,7 +72,7 @@ def test_two_trees_are_measured_in_turns(tmp_path, capsys):
     assert all(float(row["before_us"]) > 0 < float(row["after_us"]) for row in rows)
     facts = json.loads(path.with_suffix(".env.json").read_text(encoding="utf-8"))
     assert facts["core before"] == facts["core after"]
-    assert facts["commit before"]
+    assert "commit before" in facts
     assert "process 1 of 1: before" in capsys.readouterr().out
 
 
