@@ -12,9 +12,7 @@ cache.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import hifigemm as hg
+from benchmarks.processes import lines_of, print_line
 from hifigemm.workshop.environment import write_csv
 
 F64, F32, C128, C64 = "float64", "float32", "complex128", "complex64"
@@ -58,7 +57,8 @@ class FirstCall:
         return hg.gemm(a, b, c, alpha=alpha, beta=beta, **self.options)
 
 
-def _moduli(count: int) -> dict[str, Any]:
+def moduli(count: int) -> dict[str, Any]:
+    """Options of a product of so many moduli."""
     return {"scheme": hg.Ozaki2(num_moduli=count, scaling="fast")}
 
 
@@ -69,11 +69,11 @@ CALLS = (
     FirstCall(F64, 300),
     FirstCall(F64, 300, "NT", CORRECT),
     FirstCall(F64, 300, options={"accuracy": 1e-14}),
-    FirstCall(F64, 300, "TN", _moduli(14)),
+    FirstCall(F64, 300, "TN", moduli(14)),
     FirstCall(F64, 1024),
     FirstCall(F64, 1024, options=CORRECT),
-    FirstCall(F64, 1024, options=_moduli(14)),
-    FirstCall(F64, 1024, "NT", _moduli(15)),
+    FirstCall(F64, 1024, options=moduli(14)),
+    FirstCall(F64, 1024, "NT", moduli(15)),
     FirstCall(F64, 1024, options={"accuracy": 1e-6}),
     FirstCall(F64, 1024, options={"accuracy": hg.Relative(1e-12)}),
     FirstCall(F64, 1024, options={"result": "pair"}),
@@ -83,14 +83,14 @@ CALLS = (
     FirstCall(F64, 2048),
     FirstCall(F64, 2048, "TT", CORRECT),
     FirstCall(F64, 2048, "NT", {"accuracy": 1e-12}),
-    FirstCall(F64, 2048, options=_moduli(8)),
-    FirstCall(F64, 2048, scalars=(2.5, 0.5), options=_moduli(15)),
+    FirstCall(F64, 2048, options=moduli(8)),
+    FirstCall(F64, 2048, scalars=(2.5, 0.5), options=moduli(15)),
     FirstCall(F64, 4096),
     FirstCall(F64, 4096, "TN"),
     FirstCall(F64, 4096, options=CORRECT),
-    FirstCall(F64, 4096, options=_moduli(14)),
+    FirstCall(F64, 4096, options=moduli(14)),
     FirstCall(F64, 4096, "NT", {"accuracy": 1e-8}),
-    FirstCall(F64, 4096, options=_moduli(20)),
+    FirstCall(F64, 4096, options=moduli(20)),
     FirstCall(F32, 64),
     FirstCall(F32, 300, options=CORRECT),
     FirstCall(F32, 1024),
@@ -99,7 +99,7 @@ CALLS = (
     FirstCall(F32, 1024, options={"scheme": hg.Multiword()}),
     FirstCall(F32, 2048),
     FirstCall(F32, 2048, "TT", {"accuracy": 1e-5}),
-    FirstCall(F32, 2048, options=_moduli(7)),
+    FirstCall(F32, 2048, options=moduli(7)),
     FirstCall(F32, 2048, options={"scheme": hg.Corrected(product="tf32")}),
     FirstCall(F32, 2048, options={"accuracy": "fp64"}),
     FirstCall(F32, 4096, "TN"),
@@ -107,7 +107,7 @@ CALLS = (
     FirstCall(C128, 64),
     FirstCall(C128, 300, options=CORRECT),
     FirstCall(C128, 1024),
-    FirstCall(C128, 1024, "NT", _moduli(14)),
+    FirstCall(C128, 1024, "NT", moduli(14)),
     FirstCall(C128, 2048, options=CORRECT),
     FirstCall(C128, 4096, "TN"),
     FirstCall(C64, 300),
@@ -158,13 +158,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def lines_of_process(options: argparse.Namespace, cache: Path) -> list[dict[str, Any]]:
     """What a fresh process with this cache of Triton says of its calls."""
-    command = [sys.executable, "-m", "benchmarks.first_calls", "--process"]
-    command += ["--names", options.names, "--seconds", str(options.seconds)]
-    environment = os.environ | {"TRITON_CACHE_DIR": str(cache)}
-    done = subprocess.run(
-        command, env=environment, check=True, stdout=subprocess.PIPE, text=True
-    )
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    arguments = ["--process", "--names", options.names]
+    arguments += ["--seconds", str(options.seconds)]
+    variables = {"TRITON_CACHE_DIR": str(cache)}
+    return lines_of("benchmarks.first_calls", arguments, variables=variables)
 
 
 def run_calls(names: str, seconds: float) -> int:
@@ -189,8 +186,12 @@ def run_calls(names: str, seconds: float) -> int:
         begun = time.perf_counter()
         call.run(x, y, c)
         torch.cuda.synchronize()
-        report(str(call), time.perf_counter() - begun, num_kernels() - kernels)
-    report(_LAST, time.perf_counter() - started, num_kernels())
+        print_line(
+            call=str(call),
+            seconds=time.perf_counter() - begun,
+            kernels=num_kernels() - kernels,
+        )
+    print_line(call=_LAST, seconds=time.perf_counter() - started, kernels=num_kernels())
     return 0
 
 
@@ -206,12 +207,6 @@ def num_kernels() -> int:
     """Compiled kernels in the cache of Triton."""
     cache = Path(os.environ["TRITON_CACHE_DIR"])
     return sum(1 for _ in cache.glob("*/*.cubin"))
-
-
-def report(call: str, seconds: float, kernels: int) -> None:
-    """Print a line for the process that started this one."""
-    line = {"call": call, "seconds": seconds, "kernels": kernels}
-    print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

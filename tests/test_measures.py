@@ -229,18 +229,6 @@ def test_an_exception_without_a_rule_is_an_error(tmp_path, text):
 # Figures
 
 
-def test_calls_count_functions_of_the_package_alone(tmp_path):
-    path = tmp_path / "p" / "a.py"
-    text = "class Inner:\n    pass\ndef f():\n    return [g(), g(), sorted([2, 1])]\ndef g():\n    return 1\n"
-    space: dict = {}
-    exec(compile(text, str(path), "exec"), space)
-    assert measures.calls_of(space["f"], tmp_path / "p") == (3, 1)
-    assert measures.calls_of(space["f"], tmp_path / "other") == (0, 0)
-    assert measures.calls_of(
-        lambda: exec(compile(text, str(path), "exec"), {}), tmp_path / "p"
-    ) == (0, 0)
-
-
 CODE = '''\
 """Docstring
 over two lines."""

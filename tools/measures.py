@@ -13,12 +13,8 @@ rule is broken or a line of that file is out of date.
 from __future__ import annotations
 
 import ast
-import inspect
 import io
-import json
-import os
 import re
-import subprocess
 import sys
 import tokenize
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,16 +22,16 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
-from typing import Any
-
-import numpy as np
 
 import hifigemm as hg
 from hifigemm import schemes
 from hifigemm.schemes import Scheme
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # where it is run as a script
+
+from tools import own_calls  # noqa: E402
+
 LIBRARY = Path(hg.__file__).resolve().parent
 EXCEPTIONS = Path(__file__).with_name("measures_exceptions.txt")
 
@@ -301,117 +297,6 @@ def is_on_one_line(node: ast.stmt) -> bool:
 def num_code_lines(modules: Iterable[Module]) -> int:
     """Lines of code of all the modules."""
     return sum(len(code_lines(module)) for module in modules)
-
-
-# How far a product has to go
-
-
-def calls_of(
-    function: Callable[[], object], package: Path = LIBRARY
-) -> tuple[int, int]:
-    """Calls of functions of the package while `function` runs, and the number of files
-    that they are in.
-
-    The bodies of modules and classes, which an import runs, are no functions. Nor is
-    the wrapper that `transforms.opaque` puts around the public functions, as its code
-    names no file of the package. A comprehension is a function before Python 3.12, and
-    none from there on.
-    """
-    files: list[str] = []
-    folder = f"{package}{os.sep}"
-
-    def note(frame: FrameType, event: str, argument: Any) -> None:
-        code = frame.f_code
-        is_function = bool(code.co_flags & inspect.CO_OPTIMIZED)
-        if event == "call" and is_function and code.co_filename.startswith(folder):
-            files.append(code.co_filename)
-
-    sys.setprofile(note)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-    return len(files), len(set(files))
-
-
-def repeated_calls_of(function: Callable[[], object]) -> tuple[int, int]:
-    """Calls and files of a call that comes for the third time, so that plans and
-    programs are there.
-    """
-    function()
-    function()
-    return calls_of(function)
-
-
-FIXED = hg.Ozaki2(num_moduli=15, scaling="fast")
-"""A scheme that leaves nothing to choose."""
-
-
-def products() -> dict[str, Callable[[], object]]:
-    """Kinds of calls, each as a function without parameters; matrices of 64 x 64
-    float64.
-    """
-    rng = np.random.default_rng(1)
-    a = rng.standard_normal((64, 64))
-    b = rng.standard_normal((64, 64))
-    c = rng.standard_normal((64, 64))
-    relative = hg.Relative(1e-12)
-    return {
-        "matmul with a fixed scheme": lambda: hg.matmul(a, b, scheme=FIXED),
-        "the same with return_report=True": lambda: hg.matmul(
-            a, b, scheme=FIXED, return_report=True
-        ),
-        'accuracy="correct" with a report': lambda: hg.matmul(
-            a, b, accuracy="correct", return_report=True
-        ),
-        "accuracy=Relative(1e-12) with a report": lambda: hg.matmul(
-            a, b, accuracy=relative, return_report=True
-        ),
-        'result="pair"': lambda: hg.matmul(a, b, result="pair"),
-        'gemm, C - A B, accuracy="correct"': lambda: hg.gemm(
-            a, b, c, alpha=-1, beta=1, accuracy="correct"
-        ),
-    }
-
-
-def product_of_jax() -> Callable[[], object]:
-    """A product in a compiled program of JAX, as a function without parameters that
-    waits for the result.
-    """
-    import jax
-
-    from hifigemm import jax as hifigemm_jax
-
-    jax.config.update("jax_enable_x64", True)
-    program = jax.jit(lambda a, b: hifigemm_jax.matmul(a, b, scheme=FIXED))
-    a = jax.numpy.full((64, 64), 0.1)
-    b = jax.numpy.full((64, 64), 0.7)
-    return lambda: program(a, b).block_until_ready()
-
-
-def print_first_call() -> None:
-    """Print two numbers for `first_call`, in a process that has multiplied nothing
-    yet.
-    """
-    a = np.full((64, 64), 0.1)
-    b = np.full((64, 64), 0.7)
-    _, called = calls_of(lambda: hg.matmul(a, b))
-    imported = [name for name in sys.modules if is_in(name, ["hifigemm"])]
-    print(json.dumps([len(imported), called]))
-
-
-def first_call() -> tuple[int, int]:
-    """Files that are imported by the end of the first plain call of a process, and
-    files with functions it called.
-    """
-    path = os.pathsep.join([str(LIBRARY.parent), str(Path(__file__).parent)])
-    command = [sys.executable, "-c", "import measures; measures.print_first_call()"]
-    environment = {**os.environ, "PYTHONPATH": path}
-    process = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=True
-    )
-    imported, called = json.loads(process.stdout)
-    return imported, called
 
 
 # The front: places, parameters, kernels
@@ -940,27 +825,28 @@ def print_figures(heading: str, figures: Sequence[tuple[object, str]]) -> None:
 
 def repeated_figure(name: str, function: Callable[[], object]) -> tuple[str, str]:
     """The line of a call that is repeated."""
-    calls, files = repeated_calls_of(function)
+    calls, files = own_calls.repeated_calls_of(function)
     return f"{calls} in {files}", name
 
 
 def print_calls() -> None:
     """Print how far products have to go."""
     repeated = [
-        repeated_figure(name, function) for name, function in products().items()
+        repeated_figure(name, function)
+        for name, function in own_calls.products().items()
     ]
     # Once JAX is loaded, every product asks whether its operands are arrays of JAX:
     # that comes last.
     if find_spec("jax") is not None:
         repeated.append(
             repeated_figure(
-                "matmul with a fixed scheme inside jax.jit", product_of_jax()
+                "matmul with a fixed scheme inside jax.jit", own_calls.product_of_jax()
             )
         )
-    imported, called = first_call()
+    counts = own_calls.counts_of(own_calls.PLAIN)
     first = [
-        (imported, "files imported by the end of it"),
-        (called, "files whose functions it calls"),
+        (counts["imported_files"], "files imported by the end of it"),
+        (counts["first_files"], "files whose functions it calls"),
     ]
     python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
     print_figures(

@@ -123,18 +123,13 @@ class MonkeyPatch:
         setattr(target, name, value)
 
 
-def main(argv):
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--names", default="")
-    options = parser.parse_args(argv)
+def record(calls):
+    """The kernels that the calls launch, written down and not launched."""
     recorder = Recorder()
     take_part(recorder)
     stand_in.DEVICE = "cpu"
     stand_in.take_as_device(Engine(), MonkeyPatch)
-    for call in CALLS:
-        if options.names not in str(call):
-            continue
+    for call in calls:
         recorder.call = str(call)
         dtype = getattr(torch, call.dtype)
         a, b, c = (torch.zeros(call.n, call.n, dtype=dtype) for _ in range(3))
@@ -143,6 +138,15 @@ def main(argv):
             for v, how in zip((a, b), call.layout, strict=True)
         )
         call.run(x, y, c)
+    return recorder
+
+
+def main(argv):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--names", default="")
+    options = parser.parse_args(argv)
+    recorder = record([call for call in CALLS if options.names in str(call)])
     for variant, line in recorder.variants.items():
         if options.compile:
             launch, arguments, constants = recorder.launches[variant]
