@@ -22,6 +22,7 @@ from types import SimpleNamespace
 
 import torch
 import triton
+from compilations import SAMPLED, SHARED
 from triton.backends.compiler import GPUTarget
 
 from hifigemm.engines.cuda.ozaki2 import products_of_halves
@@ -69,10 +70,7 @@ from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.words import Splitting
 
 DEVICE = torch.device("cuda", 0)
-SHARED = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
 DTYPES = torch.float64, torch.float32, torch.complex128, torch.complex64
-SAMPLED = 80, 90, 120
-"""Architectures of the sample, of which each takes a part of the kernels."""
 OPS = "STL", "LDL", "DMMA", "LDG.E.128", "WARPGROUP.DEPBAR"
 STORES = "st.global.v2.b32", "st.global.v4.b32", "st.global.v2.b64"
 """Counted in PTX, as the machine code that Triton shows ends after 4096
@@ -647,6 +645,7 @@ def facts(step, found):
     sass, ttgir, constants = found.asm["sass"], found.asm["ttgir"], step.constants
     lines = {op: len(re.findall(rf"\b{re.escape(op)}\b", sass)) for op in OPS}
     lines |= {store: found.asm["ptx"].count(store) for store in STORES}
+    lines["spills"] = lines["STL"] + lines["LDL"]
     lines["dot products"] = len(re.findall(r"\bdp[24]a\b", found.asm["ptx"]))
     lines["registers"] = max(
         (int(x) for x in re.findall(r"\bR(\d+)\b", sass)), default=0

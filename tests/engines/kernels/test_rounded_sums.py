@@ -226,3 +226,11 @@ def test_sums_beyond_float32_by_all_bits_are_infinite(assert_same_bits, result):
     both = by_kernel(a, b, result, few=10**6, tile=SUMS[3])
     for x, y in zip(both, plain.rounded_sums(a, b, FP32, result=result)):
         assert_same_bits(x, y)
+
+
+def test_compiled_rounded_sums(compiled):
+    for line in compiled("sums"):
+        # What is made again, rarely, holds three words and takes all registers there
+        # are: a few words wait in memory, once for each tile.
+        limit = 48 if line["kernel"] == "_rest_kernel" else 4
+        assert line["spills"] <= limit, line
