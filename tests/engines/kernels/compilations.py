@@ -34,6 +34,8 @@ def kept(arch, family):
         if earlier["sources"] == sources:
             return earlier["lines"]
     lines = printed(arch, family)
+    if hash_of_sources() != sources:  # edited meanwhile: unknown what was compiled
+        return lines
     KEPT.mkdir(parents=True, exist_ok=True)
     unfinished = record.with_suffix(".unfinished")
     unfinished.write_text(json.dumps({"sources": sources, "lines": lines}))
@@ -41,10 +43,9 @@ def kept(arch, family):
     return lines
 
 
-@cache
 def hash_of_sources():
-    """A hash of what compiled.py prints for one Triton depends on: it imports kernels
-    and numerics, and both what is in formats.
+    """A hash of the sources on which the lines of compiled.py depend: its own, those of
+    engines and numerics, and formats.
     """
     package = ROOT / "src" / "hifigemm"
     files = [_SCRIPT, package / "formats.py"]
