@@ -633,7 +633,8 @@ def restarts(sass, ttgir, constants, warps):
             consumers = max(1, tile.block_m * 4 // (64 * warps))
         return len(re.findall(r"HGMMA[^;]*, RZ, !UPT", sass)), consumers
     if "HMMA" in sass.replace("UTCHMMA", ""):
-        return len(re.findall(r"HMMA[^;]*, RZ\s*;", sass)), tile.area // (
+        # Of Blackwell Triton 3.6 lists notes of waits behind the operands.
+        return len(re.findall(r"HMMA[^;]*, RZ\s*[;&?]", sass)), tile.area // (
             16 * 8 * warps
         )
     loop = re.findall(r"tc_gen5_mma %\S+ %\S+ %total\S*, (%\w+)", ttgir)
