@@ -40,6 +40,15 @@ def pytest_addoption(parser):
         metavar="I/N",
         help="run one of N parts of the tests, each test in one of them, always the same",
     )
+    parser.addoption(
+        "--arch",
+        type=int,
+        action="append",
+        default=[],
+        metavar="ARCH",
+        help="compile all kernels for this architecture (90 for sm_90, may be repeated)"
+        " in place of a sample for three",
+    )
 
 
 def _part(text):

@@ -1,8 +1,8 @@
 """Compile the kernels of launches for a GPU that is not there; prints a JSON line for
 each.
 
-Usage: python compiled.py ARCH FAMILY ..., in a process where TRITON_INTERPRET is not
-set.
+Usage: python compiled.py ARCH [FAMILY], in a process where TRITON_INTERPRET is not set:
+all kernels of a family, or a sample of the kernels of all (see `sample`).
 
 Launch functions that get the buffers of a program write steps into it instead of
 launching. The driver is pretended, so that they choose tiles and variants as on a GPU
@@ -15,12 +15,14 @@ import json
 import math
 import re
 import sys
+import zlib
 from contextlib import nullcontext
 from itertools import product
 from types import SimpleNamespace
 
 import torch
 import triton
+from compilations import SAMPLED, SHARED
 from triton.backends.compiler import GPUTarget
 
 from hifigemm.engines.cuda.ozaki2 import products_of_halves
@@ -68,10 +70,9 @@ from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.words import Splitting
 
 DEVICE = torch.device("cuda", 0)
-SHARED = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
 DTYPES = torch.float64, torch.float32, torch.complex128, torch.complex64
 OPS = "STL", "LDL", "DMMA", "LDG.E.128", "WARPGROUP.DEPBAR"
-STORES = "st.global.v2.b32", "st.global.v2.b64"
+STORES = "st.global.v2.b32", "st.global.v4.b32", "st.global.v2.b64"
 """Counted in PTX, as the machine code that Triton shows ends after 4096
 instructions.
 """
@@ -632,7 +633,8 @@ def restarts(sass, ttgir, constants, warps):
             consumers = max(1, tile.block_m * 4 // (64 * warps))
         return len(re.findall(r"HGMMA[^;]*, RZ, !UPT", sass)), consumers
     if "HMMA" in sass.replace("UTCHMMA", ""):
-        return len(re.findall(r"HMMA[^;]*, RZ\s*;", sass)), tile.area // (
+        # Of Blackwell Triton 3.6 lists notes of waits behind the operands.
+        return len(re.findall(r"HMMA[^;]*, RZ\s*[;&?]", sass)), tile.area // (
             16 * 8 * warps
         )
     loop = re.findall(r"tc_gen5_mma %\S+ %\S+ %total\S*, (%\w+)", ttgir)
@@ -644,6 +646,7 @@ def facts(step, found):
     sass, ttgir, constants = found.asm["sass"], found.asm["ttgir"], step.constants
     lines = {op: len(re.findall(rf"\b{re.escape(op)}\b", sass)) for op in OPS}
     lines |= {store: found.asm["ptx"].count(store) for store in STORES}
+    lines["spills"] = lines["STL"] + lines["LDL"]
     lines["dot products"] = len(re.findall(r"\bdp[24]a\b", found.asm["ptx"]))
     lines["registers"] = max(
         (int(x) for x in re.findall(r"\bR(\d+)\b", sass)), default=0
@@ -677,24 +680,58 @@ def facts(step, found):
     return lines
 
 
-def main(arch, families):
+def launches(family):
+    """Names of the cases of a family, and the launches of each."""
+    for case, write in FAMILIES[family]():
+        program = Program(DEVICE)
+        write(program)
+        yield case, program.finish()._steps
+
+
+def whole(family):
+    """(family, case, launch) of all launches of a family."""
+    return ((family, case, step) for case, steps in launches(family) for step in steps)
+
+
+def sample(arch):
+    """(family, case, launch) of one launch or more of each family.
+
+    Of each family the last launch of its first case is taken, which is what the family
+    is about. Of each other kernel the first launch is taken, for one of SAMPLED each, as
+    its name says; kernels for sm_90 alone are taken there. Left out are all other
+    variants of a kernel (tiles, types, numbers of moduli, layouts).
+    """
+    turn = SAMPLED.index(arch)
+    seen = set()
+    for family in FAMILIES:
+        for number, (case, steps) in enumerate(launches(family)):
+            for step in steps:
+                kernel = step.kernel.kernel
+                is_of_turn = (
+                    kernel.__module__.endswith("_hopper")
+                    or zlib.crc32(kernel.__name__.encode()) % len(SAMPLED) == turn
+                )
+                is_main = number == 0 and step is steps[-1]
+                if is_main or (is_of_turn and kernel not in seen):
+                    yield family, case, step
+                seen.add(kernel)
+
+
+def main(arch, family=None):
     pretend(arch)
     seen = set()
-    for family in families:
-        for case, write in FAMILIES[family]():
-            program = Program(DEVICE)
-            write(program)
-            for step in program.finish()._steps:
-                found = step.kernel.compile(step.arguments, step.constants)
-                if found.hash not in seen:
-                    seen.add(found.hash)
-                    named = {
-                        "family": family,
-                        "case": case,
-                        "kernel": step.kernel.kernel.__name__,
-                    }
-                    print(json.dumps(named | facts(step, found)), flush=True)
+    for named_family, case, step in sample(arch) if family is None else whole(family):
+        found = step.kernel.compile(step.arguments, step.constants)
+        if found.hash in seen:
+            continue
+        seen.add(found.hash)
+        named = {
+            "family": named_family,
+            "case": case,
+            "kernel": step.kernel.kernel.__name__,
+        }
+        print(json.dumps(named | facts(step, found)), flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])
+    main(int(sys.argv[1]), *sys.argv[2:])

@@ -693,3 +693,30 @@ def test_both_roundings_of_vectors_with_infinities_and_nans(device, dtype, round
         if rounding.result == "pair":
             rest[rows[:, :, None] | cols[:, None, :]] = 0
         assert_same_bits(second, rest)
+
+
+WIDE_STORES = {
+    "float64": "st.global.v2.b64",
+    "float32": "st.global.v4.b32",
+    "complex128": "st.global.v2.b64",
+    "complex64": "st.global.v2.b32",
+}
+"""What a thread stores at a time in PTX: whole entries, or 16 bytes of real ones."""
+
+
+def test_compiled_reconstruction(compiled):
+    for line in compiled("reconstruction"):
+        if line["kernel"] != "crt_kernel":  # products of halves are made as well
+            assert line["spills"] == 0, line
+            continue
+        # A few of the 168 planes of 28 moduli wait in memory, and words of products of
+        # halves: more programs fit then.
+        many = line["case"].startswith("28 ") or line["case"].endswith(
+            "float64 of halves"
+        )
+        assert line["spills"] <= (64 if many else 0), line
+        assert line["dot products"] > 0, line
+        (store,) = (
+            wide for dtype, wide in WIDE_STORES.items() if dtype in line["case"]
+        )
+        assert line[store] > 0, line

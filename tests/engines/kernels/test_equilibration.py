@@ -88,3 +88,8 @@ def test_systems_are_scaled_by_the_kernels(monkeypatch):
     b[0, 0] = np.nan
     on_device = [wrap(torch.from_numpy(x).to(DEVICE)) for x in (a, b)]
     assert arrays.system_in_scale(*on_device) is None
+
+
+def test_compiled_equilibration(compiled):
+    for line in compiled("equilibration"):
+        assert line["spills"] == 0, line

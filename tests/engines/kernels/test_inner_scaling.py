@@ -207,3 +207,12 @@ def flat(x):
     if isinstance(x, torch.Tensor):
         return [x]
     return [y for part in x if not isinstance(part, int) for y in flat(part)]
+
+
+def test_compiled_scaling_along_k(compiled):
+    for line in compiled("inner"):
+        # Factors of terms are exchanged between threads, and no tiles of entries, which
+        # take 32 KB.
+        if line["kernel"] in ("scaled_residues_kernel", "required_bits_kernel"):
+            assert line["shared"] <= 16384, line
+        assert line["spills"] <= 32, line

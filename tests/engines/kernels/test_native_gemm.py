@@ -157,3 +157,17 @@ def test_special_values_meet_no_padding():
     a[0, 3, 0] = np.nan
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(product(a, b), a @ b)
+
+
+def test_compiled_native_products(arch, compiled):
+    for line in compiled("native"):
+        product = line["kernel"] == "_native_kernel" and line["case"] != "float32"
+        # FP64 tensor cores of Blackwell: Triton 3.9 takes them, 3.6 does not
+        if not (product and arch == 100):
+            assert (line["DMMA"] > 0) == (product and arch in (80, 90)), line
+        even = line["case"].endswith("n 256")
+        if not product or (line["DMMA"] and even):
+            assert line["spills"] == 0, line
+        if product and even and "float64" in line["case"]:
+            assert line["copies"] == ["0x10"], line
+        assert "i32" not in line["doubled"], line

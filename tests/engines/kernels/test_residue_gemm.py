@@ -403,3 +403,14 @@ class TestOnGpu:
             out.zero_()
             graph.replay()
             assert torch.equal(out, expected)
+
+
+def test_compiled_products_of_residues(arch, compiled):
+    for line in compiled("residues"):
+        # On sm_100 one tile of slices stores a word, and loads it once.
+        assert line["spills"] <= (
+            2 if arch == 100 and "64x128x128" in line["case"] else 0
+        ), line
+        # Three waits for each of three widths in each of two consumers; more would mean
+        # that wgmma is serialised.
+        assert line["WARPGROUP.DEPBAR"] <= 18, line

@@ -452,3 +452,17 @@ def test_tiles_change_no_bits_on_a_gpu(config):
     rng = np.random.default_rng(10)
     a, b = make("phi", rng, (2, 130, 3000)), make("full_range", rng, (1, 3000, 70))
     check(((a, 2), (b, 1)), crt.moduli_set(14, False), config=config)
+
+
+def test_compiled_residues_of_operands(arch, compiled):
+    for line in compiled("scaling"):
+        # Of the 64 words behind the pairs of residues of a thread, a few are fetched
+        # anew for each pair: up to sm_89 with Triton 3.9 more than elsewhere.
+        limit = 112 if arch < 90 else 48
+        assert line["spills"] <= (limit if "complex" in line["case"] else 0), line
+        # more words than DP4A takes
+        many = "complex" in line["case"] and "moduli 20" in line["case"]
+        assert (line["dot products"] > 0) != (
+            many or line["kernel"] == "_clear_kernel"
+        ), line
+        assert line["conversions"] == 0, line

@@ -156,3 +156,24 @@ def test_unsupported_operands_are_refused():
         )
     with pytest.raises(ValueError, match="two words"):
         slice_product(left, right, torch.empty((1, 4, 4), device=DEVICE), 2**40, pair)
+
+
+def test_compiled_products_of_slices(arch, compiled, is_whole):
+    found = compiled("slices")
+    if is_whole:
+        assert len(found) >= 8
+        assert any(line["kernel"] == "_hopper_kernel" for line in found) == (arch == 90)
+    for line in found:
+        # Triton 3.9 keeps places of a tile in memory from before its products to the
+        # end of them.
+        limit = {100: 48, 120: 4}.get(arch, 0)
+        # Addresses of INT64 sums, once in a window of FP64 products, and a few words of
+        # twelve slices of float32.
+        if line["case"].startswith("correct"):
+            is_double = (
+                line["kernel"] == "slice_gemm_kernel" and "float64" in line["case"]
+            )
+            limit = max(limit, 320 if is_double else 24)
+        assert line["spills"] <= limit, line
+        # As for residues, whose kernel these are.
+        assert line["WARPGROUP.DEPBAR"] <= 18, line

@@ -130,3 +130,9 @@ def test_enclosures_by_kernels_hold(by_kernels, family, words):
         assert (radius <= np.spacing(np.abs(x)) * 2.0**9).all()
         if family == "zeros" and words == 1:
             assert (radius[:, 0] == 0.0).all()
+
+
+def test_compiled_thin_products(compiled):
+    for line in compiled("thin_products"):
+        assert line["spills"] == 0, line
+        assert line["LDG.E.128"] > 0, line

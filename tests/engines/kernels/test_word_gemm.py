@@ -714,3 +714,32 @@ def test_triangles_have_the_bits_of_whole_products(tile, m, span):
     )
     square = np.arange(m) // max(tile.block_m, tile.block_n)
     assert (found[:, square[:, None] < square[None, :]] == 7).all()
+
+
+def test_compiled_products_of_words(compiled):
+    for line in compiled("words"):
+        if line["kernel"] == "double_words_kernel":
+            # A few addresses of tiles at an edge.
+            assert line["spills"] <= 24, line
+        if line["kernel"] == "_add_spans_kernel":
+            assert line["spills"] == 0, line
+        if "blocks" not in line:
+            continue
+        # Two registers, once; of the 256 columns of a wide tile one half waits in
+        # memory while the other one is scaled.
+        is_wide = "hopper 128x256" in line["case"]
+        # Two sums of this tile, and three of TF32 words of it in flight, fill all
+        # registers of the plain kernel.
+        is_full = "triton 128x128x32" in line["case"] and "blocked" in line["case"]
+        assert line["spills"] <= (400 if is_wide else 10 if is_full else 4), line
+        # The product of each block starts from zero unless sums are chained; so do
+        # chains of pairs, in the plain kernel from sums that are cleared before.
+        is_hopper = "hopper" in line["case"]
+        starts = 0 if "chained" in line["case"] else line["blocks"]
+        if is_hopper or "pairs" not in line["case"]:
+            assert line["restarts"] == starts, line
+        if is_hopper:
+            assert line["moves"] == line["spills in loops"] == 0, line
+            # At most three waits in each of two consumers; more would mean that wgmma is
+            # serialised.
+            assert line["WARPGROUP.DEPBAR"] <= 6, line

@@ -355,3 +355,10 @@ def test_loss_tells_the_exponent_families_apart(device):
         rng.uniform(1, 2, (1, 8, 256)) * (rng.random((1, 8, 256)) < 0.1), device=device
     ).float()
     assert split([(sparse, 2)], Splitting(FP16, 2, "nearest", 11), 15)[0][1] == 1
+
+
+def test_compiled_words_along_k(compiled):
+    for line in compiled("words_along_k"):
+        assert line["spills"] == 0, line
+        # Three programs share the registers of a multiprocessor at least.
+        assert line["registers"] <= 180, line
