@@ -174,7 +174,8 @@ if __name__ == "__main__":
 def test_classes_of_the_program_travel_between_processes(run, tmp_path):
     (tmp_path / "spawning.py").write_text(SPAWNING)
     done = run("--manifest", "m.json", "spawning.py")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert "no product of PyTorch was seen" in done.stderr
     assert done.stdout == "Own\nTrue\nTrue\n"
     assert json.loads((tmp_path / "m.json").read_text()) == {
         "products": [],
