@@ -324,7 +324,9 @@ def test_plan_report_log_and_strict_mode_state_one_worst_case(
     assert (plan.bound, plan.target.r, report.bound) == (worst, asked, worst)
     promise = f"accuracy   |C - AB| <= {worst:.3g} |A||B| + u |AB|: the worst case of a native product, accepted at"
     assert promise in str(plan)
-    for text in (str(plan), report.reason, caplog.text, str(refused.value)):
+    assert f"{worst:.3g} |A||B|" in str(refused.value)
+    assert f"{asked:.3g} |A||B|" in str(refused.value)
+    for text in (str(plan), report.reason, caplog.text):
         assert (
             f"{worst:.3g} |A||B|, accepted at the level of fp{64 if u == 2.0**-53 else 32} (r = {asked:.3g})"
             in text

@@ -64,7 +64,7 @@ def test_reports_have_the_attributes_of_the_contract(make_pair, scheme, accuracy
     text = str(report)
     for part in (
         str(report.scheme),
-        str(report.num_products),
+        report.scheme.describe_products(report.num_products),
         "numpy",
         report.reason,
         str(report.k_block),

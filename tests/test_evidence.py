@@ -213,7 +213,7 @@ def test_programs_apply_alpha_and_beta(
         "alpha": alpha,
         "beta": beta,
         "scheme": FAST,
-        "accuracy": 1e-16,
+        "accuracy": 1e-15,
         "return_report": True,
     }
     want, stated = hg.gemm(a, b, c, **options)

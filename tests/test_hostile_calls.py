@@ -165,7 +165,7 @@ hg.matmul(A, B, scheme="ozaki 1") | hg.PlanError | scheme='ozaki 1'
 hg.matmul(A, B, scheme=None) | hg.PlanError | scheme=None
 hg.matmul(A, B, scheme=[hg.Ozaki1()]) | hg.PlanError | scheme=\\[Ozaki1
 hg.matmul(A, B, scheme=np.array(["auto", "auto"])) | hg.PlanError | scheme=array
-hg.matmul(A, B, scheme=PLAN) | hg.PlanError | scheme=Plan
+hg.matmul(A, B, scheme=PLAN) | hg.PlanError | scheme=<Plan
 hg.matmul(A, B, scheme=odd) | hg.PlanError | scheme=.*Odd
 hg.Ozaki1(num_slices=0) | hg.PlanError | num_slices=0
 hg.Ozaki1(num_slices=2.5) | hg.PlanError | num_slices=2.5
@@ -195,14 +195,14 @@ hg.matmul(A, B, workspace=odd) | hg.PlanError | workspace=.*Odd
 hg.matmul(A, B, workspace=1, scheme="ozaki1") | hg.PlanError | workspace of 1 bytes is too small
 hg.matmul(A, B, plan="ozaki1") | hg.PlanError | plan is a str
 hg.matmul(A, B, plan=hg.Ozaki1()) | hg.PlanError | plan is a Ozaki1
-hg.matmul(A, B, plan=PLAN, accuracy="correct") | hg.PlanError | either the plan or accuracy
-hg.matmul(A, B, plan=PLAN, scheme="native") | hg.PlanError | either the plan or accuracy
+hg.matmul(A, B, plan=PLAN, accuracy="correct") | hg.PlanError | leave accuracy= out, or leave the plan out
+hg.matmul(A, B, plan=PLAN, scheme="native") | hg.PlanError | leave scheme= out, or leave the plan out
 hg.matmul(Z, B, plan=PLAN) | hg.PlanError | plan is for .*float64; the operands are .*complex128
 hg.matmul(A.T, A, plan=PLAN) | hg.PlanError | plan is for
 hg.matmul(I, I.T, plan=PLAN) | hg.PlanError | the operands are int64
 hg.matmul(RIGHT, LEFT) | (hg.PlanError, ValueError) | inner dimensions|prepared for the right stands on the left
 hg.matmul(A, LEFT) | (hg.PlanError, ValueError) | inner dimensions|prepared for the left stands on the right
-hg.matmul(LEFT, B, accuracy="correct") | hg.PlanError | either the plan or accuracy
+hg.matmul(LEFT, B, accuracy="correct") | hg.PlanError | leave accuracy= out, or prepare it again
 hg.matmul(LEFT, Z.T) | hg.PlanError | plan is for
 hg.prepare(LEFT, "left", plan=PLAN) | hg.PlanError | prepared already
 hg.prepare(A, "top", plan=PLAN) | hg.PlanError | side='top'
