@@ -20,11 +20,11 @@ SCHEMES = {
     "Native(product='fp64')": hg.Native("fp64"),
     "DoubleDouble()": hg.DoubleDouble(),
     "Multiword(product='fp16', num_words=2, num_products=4, split_rounding='zero', accumulate='blocked', scale=True, "
-    "block=32, scaling=None)": hg.Multiword(
+    "block=32, scaling=None, spans=False)": hg.Multiword(
         "fp16", 2, 4, split_rounding="zero", accumulate="blocked", block=32
     ),
     "Corrected(product='tf32', accumulate='chained', scale=True, block=None, shift_low=False, "
-    "split_rounding='nearest', scaling=None)": hg.Corrected(
+    "split_rounding='nearest', scaling=None, spans=False)": hg.Corrected(
         "tf32", accumulate="chained", shift_low=False
     ),
     "Ozaki1(product='fp16', num_slices=3, mode=None, scaling=None)": hg.Ozaki1(
