@@ -732,17 +732,8 @@ def test_outliers_with_inf_and_nan_and_an_epilogue(
     a[0, 7, 5], a[0, 2, 1], b[0, 3, 11] = np.inf, np.nan, -np.inf
     c = np.random.default_rng(1).uniform(-1, 1, (1, 30, 26))
     c[0, 7, 11] = np.nan
-    want = hg.gemm(
-        a,
-        b,
-        c,
-        alpha=1.5,
-        beta=-0.75,
-        scheme=FAST,
-        engine="numpy",
-        plan=None,
-        accuracy="correct",
-    )
+    product = hg.matmul(a, b, scheme=FAST, engine="numpy", accuracy="correct")
+    want = Epilogue(1.5, -0.75, c).apply(product)
     z, target = arrays(c, np.zeros_like(c))
     plan = planned(FAST, *arrays(a, b), engine, "correct")
     assert plan.evidence.outliers is not None
