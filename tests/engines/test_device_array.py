@@ -308,10 +308,10 @@ def augmented(x):
         return left[..., -w:] + right[:, -w:].sum(axis=1, keepdims=True), report
 
     real = sum_with_product(
-        a, b, Term(c, -0.25), lambda left, right: (np.matmul(left, right), report)
+        a, b, [Term(c, -0.25)], lambda left, right: (np.matmul(left, right), report)
     )
     a, b, c = (y.astype(np.complex128) for y in (a, b, c))
-    both = sum_with_product(a, b, Term(c, 4.0), mock)
+    both = sum_with_product(a, b, [Term(c, 4.0)], mock)
     return [values for values, _ in (real, both)]
 
 
