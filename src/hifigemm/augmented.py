@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hifigemm.numerics.bits import Array, scale_entries
+from hifigemm.numerics.bits import Array, real_components, scale_entries
 from hifigemm.numerics.scalar_words import Word, powers_in_range, words_of_multiple
 from hifigemm.plan import Decision, Report
 
@@ -57,7 +57,7 @@ def term_of(c: Array, power: int) -> Term | None:
 
     # The dtype has no number 2**power: C takes the other part of it.
     excess = power - exponent
-    components = np.ascontiguousarray(c, like=c).view(real.dtype)
+    components = real_components(c)
     scaled = scale_entries(components, excess)
     is_unchanged = scale_entries(scaled, -excess) == components
     if not (is_unchanged | ~np.isfinite(components)).all():
@@ -165,7 +165,7 @@ def sum_with_product(
 
     # Inf and NaN of C are added at the end.
     real = first.real.dtype
-    components = [np.ascontiguousarray(c, like=c).view(real) for c, _ in addends]
+    components = [real_components(c) for c, _ in addends]
     finite = [np.where(np.isfinite(x), x, real.type(0)).view(dtype) for x in components]
 
     # [A C] is laid out for a group of w columns of C at a time.

@@ -356,7 +356,8 @@ class _Words:
         place = np.unravel_index(number, self.operands.shapes.stack)
         block = Block(*(slice(int(i), int(i) + 1) for i in place))
         sums = self.sums(block, sum(self.counts))
-        return sum(int(sums[s, 0, 0, 0]) << (WORD_BITS * s) for s in range(len(sums)))
+        terms = [int(term) for term in sums[:, 0, 0, 0]]
+        return sum(term << (WORD_BITS * s) for s, term in enumerate(terms))
 
 
 class EntriesBeyond(AccuracyError):

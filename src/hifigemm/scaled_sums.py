@@ -26,7 +26,7 @@ from hifigemm.augmented import Term, sum_of_multiples, term_of
 from hifigemm.exact_results import two_parts
 from hifigemm.exceptions import AccuracyError
 from hifigemm.formats import Format
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import Array, real_components
 from hifigemm.numerics.epilogue import combine, frexp, signed_zeros
 from hifigemm.numerics.rounding_formats import round_pair
 from hifigemm.numerics.scalar_words import sum_by_integers
@@ -235,7 +235,7 @@ def _special_sums(
     fill_nonfinite(t, a, b, rows, cols)
     nonfinite_c = None
     if c is not None:
-        components = np.ascontiguousarray(c, like=c).view(c.real.dtype)
+        components = real_components(c)
         zero = components.dtype.type(0)
         kept = np.where(np.isfinite(components), zero, components)
         nonfinite_c = kept.view(c.dtype)

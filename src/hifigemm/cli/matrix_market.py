@@ -331,7 +331,8 @@ def _in_64_bits(
         info = np.iinfo(dtype)
         if all(info.min <= value <= info.max for value in values):
             return np.array(values, dtype)
-    i = next(i for i, value in enumerate(values) if not -(2**63) <= value < 2**63)
+    fits = [-(2**63) <= value < 2**63 for value in values]
+    i = fits.index(False)
     raise ValueError(
         f"row {row[i] + 1}, column {column[i] + 1} holds the integer {values[i]}: "
         "all entries have to fit into int64, or all into uint64; written as real numbers they are rounded to float64"

@@ -429,7 +429,9 @@ def _as_matrices(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
             raise ValueError(
                 f"{name} is a scalar; matmul takes arrays of one or more dimensions"
             )
-    return a[None] if a.dim() == 1 else a, b[:, None] if b.dim() == 1 else b
+    left = a[None] if a.dim() == 1 else a
+    right = b[:, None] if b.dim() == 1 else b
+    return left, right
 
 
 def _shape_of_product(a: Tensor, b: Tensor) -> tuple[int, ...]:

@@ -50,9 +50,14 @@ def scale_by_power(x: Array, e: Array) -> Array:
     return x * factor * factor * power_of_two(e - 2 * third)
 
 
+def real_components(x: Array) -> Array:
+    """A contiguous x as real numbers: re and im side by side for complex entries."""
+    return np.ascontiguousarray(x, like=x).view(x.real.dtype)
+
+
 def scale_entries(x: Array, e: int) -> Array:
     """x * 2**e in the dtype of x, real or complex; exact where it holds the result."""
-    components = np.ascontiguousarray(x, like=x).view(x.real.dtype)
+    components = real_components(x)
     scaled = scale_by_power(components, np.array(e)).astype(components.dtype)
     return scaled.view(x.dtype).reshape(x.shape)
 
@@ -96,7 +101,7 @@ def least_exponent(x: Array) -> int:
 
     -1 where there is none.
     """
-    magnitude = np.abs(np.ascontiguousarray(x, like=x).view(x.real.dtype))
+    magnitude = np.abs(real_components(x))
     smallest = float(np.min(magnitude, where=magnitude > 0, initial=np.inf))
     return int(np.frexp(smallest)[1]) - 1
 

@@ -24,7 +24,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from hifigemm.numerics.bits import Array, lowest_bit, scale_entries
+from hifigemm.numerics.bits import Array, lowest_bit, real_components, scale_entries
 from hifigemm.numerics.eft import two_product
 
 _LEAST_EXPONENT = -1074
@@ -69,7 +69,7 @@ def _words_of_real_multiple(s: float, x: Array) -> list[Word]:
 
     # X and M can be divided by 2**room in all before a bit is lost. X is where halves of
     # its entries would overflow, M so that words are of the size of X and do not either.
-    components = _components(x)
+    components = real_components(x)
     down, up = powers_in_range(components)
     room = -down
     of_x = max(_SPLITTER_BITS - up, 0)
@@ -92,7 +92,7 @@ def _words_of_real_multiple(s: float, x: Array) -> list[Word]:
 
 def powers_in_range(x: Array) -> tuple[int, int]:
     """The least and the largest e for which x 2**e loses no bit and does not overflow."""
-    components = _components(x).reshape(-1)
+    components = real_components(x).reshape(-1)
     largest = float(np.abs(components).max(initial=0))
     if largest == 0.0:
         return -_ANYWHERE, _ANYWHERE
@@ -155,11 +155,6 @@ def _quotients(numerator: int, denominator: int) -> float:
         return numerator / denominator
     except OverflowError:
         return np.inf if numerator > 0 else -np.inf
-
-
-def _components(x: Array) -> Array:
-    """Real numbers, re and im side by side for complex ones."""
-    return np.ascontiguousarray(x, like=x).view(x.real.dtype)
 
 
 def _times_i(x: Array) -> Array:

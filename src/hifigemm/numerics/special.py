@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import Array, real_components
 from hifigemm.numerics.embedding import embed_left, embed_right, unembed
 
 
@@ -33,8 +33,7 @@ def clean(x: Array) -> Array:
 
 def clean_components(x: Array) -> Array:
     """Copy of x with zeros in the place of real components that are not finite."""
-    components = np.ascontiguousarray(x, like=x).view(x.real.dtype)
-    return clean(components).view(x.dtype)
+    return clean(real_components(x)).view(x.dtype)
 
 
 def _signs(x: Array) -> Array:
