@@ -387,11 +387,20 @@ def test_a_negative_alpha_turns_no_integer_around(dtype, alpha):
         (2.0**-600, 2.0**-600, -3 * 2.0**900, -3 * 2.0**-300),
     ],
 )
-def test_alpha_brings_back_what_lies_beyond_the_format(scheme, a, b, alpha, want):
-    found = hg.gemm(
-        np.array([[a]]), np.array([[b]]), alpha=alpha, scheme=scheme, accuracy="correct"
-    )
-    np.testing.assert_allclose(found, [[want]], rtol=1e-15)
+@pytest.mark.parametrize(("accuracy", "rtol"), [("correct", 1e-15), (1e-12, 2e-12)])
+def test_alpha_brings_back_what_lies_beyond_the_format(
+    scheme, a, b, alpha, want, accuracy, rtol
+):
+    x, y = np.array([[a]]), np.array([[b]])
+    found = hg.gemm(x, y, alpha=alpha, scheme=scheme, accuracy=accuracy)
+    np.testing.assert_allclose(found, [[want]], rtol=rtol)
+
+
+@pytest.mark.parametrize("accuracy", ["correct", 1e-12, None])
+def test_an_alpha_of_far_components_brings_back_what_underflows(accuracy):
+    x = np.array([[1e-200 + 0j]])
+    found = hg.gemm(x, x, alpha=1e300 + 1e-20j, accuracy=accuracy)
+    np.testing.assert_allclose(found, [[1e-100]], rtol=2e-12)
 
 
 def test_finite_operands_never_give_nan():
