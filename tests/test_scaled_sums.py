@@ -157,6 +157,16 @@ def test_beta_c_alone_is_rounded_once_and_keeps_the_signs_of_zeros(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("beta", [-1.0, 3.0, -0.1])
+def test_beta_c_alone_keeps_infinities_and_nans(dtype, beta):
+    c = np.array([[np.inf, -np.inf, np.nan], [0.0, -0.0, 1.0]], dtype)
+    x, y = np.ones((2, 4), dtype), np.ones((4, 3), dtype)
+    found = hg.gemm(x, y, c, alpha=0.0, beta=beta, accuracy="correct")
+    np.testing.assert_array_equal(found.real, (beta * c.real).astype(found.real.dtype))
+    assert (np.signbit(found.real) == np.signbit(beta * c.real))[:, [0, 1]].all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_infinities_and_nans_leave_other_entries_rounded_once(assert_same_bits, dtype):
     rng = np.random.default_rng(8)
     a, b, c = (

@@ -135,10 +135,12 @@ def rounded_sum(
     if c is not None:
         c = np.broadcast_to(c, shapes.result).reshape(shapes.stack)
     special = _special_sums(left, right, c, alpha, beta)
+    finite_c = c
     if special is not None:
         left, right = clean(left), clean(right)
-        c = None if c is None else clean_components(c)
-    values, report = _sum_of_finite(operands, left, right, c, request, (alpha, beta))
+        finite_c = None if c is None else clean_components(c)
+    scalars = alpha, beta
+    values, report = _sum_of_finite(operands, left, right, finite_c, request, scalars)
     components = values.view(values.real.dtype)
     if special is not None:
         components = np.where(np.isfinite(special), components, special)

@@ -74,20 +74,6 @@ def _times(s: complex, parts: list[Dyadic], sizes: bool = False) -> list[Dyadic]
     ]
 
 
-def _what_is_left(alpha: complex) -> float:
-    """The largest component of alpha 2**-e, below 2; of alpha where components have no
-    such exponent in common.
-    """
-    largest = max(abs(alpha.real), abs(alpha.imag))
-    if largest == 0:
-        return 0.0
-    e = math.frexp(largest)[1] - 1
-    is_common = all(
-        math.ldexp(math.ldexp(x, -e), e) == x for x in (alpha.real, alpha.imag)
-    )
-    return math.ldexp(largest, -e) if is_common else largest
-
-
 def _stack(matrices: list[ExactMatrix], imag: bool = False) -> Dyadic:
     integers = [x.imag if imag else x.real for x in matrices]
     return Dyadic(np.stack(integers), np.stack([x.exponent for x in matrices]))
@@ -119,17 +105,21 @@ class Exact:
             for x in (a, b)
         )
         self.shape = len(a), a.shape[1], b.shape[2]
-        # else the result is beta C, with the sign of its zeros
-        self.has_product = a.shape[2] > 0
         self.alpha, self.beta = (
             (1.0, 0.0) if gemm is None else (gemm["alpha"], gemm["beta"])
         )
+        has_product = a.shape[2] > 0 and self.alpha != 0
         c = np.zeros(self.shape, dtype)
         if self.beta != 0:
             c[...] = np.broadcast_to(gemm["c"], (*stack, *self.shape[1:])).reshape(
                 self.shape
             )
         self._mark_special(a, b, c)
+        # Zeros of beta C alone have the sign of both factors.
+        signs = [np.signbit(y) ^ np.signbit(self.beta.real) for y in self._parts(c)]
+        alone = not has_product and self.beta != 0
+        self.zeros = [np.where(alone & sign, -0.0, 0.0) for sign in signs]
+        self.judges_zeros = not (alone and isinstance(self.beta, complex))
         a, b = (np.where(np.isfinite(x), x, x.dtype.type(0)) for x in (a, b))
         exact = [exact_product(x, y) for x, y in zip(a, b)]
         self.products = [_stack(exact)]
@@ -190,7 +180,10 @@ class Exact:
             }
             if correct:
                 expected = round_integers(*self.values[i], x.dtype)
-                other_sign = (np.signbit(x) != np.signbit(expected)) & self.has_product
+                is_zero = self.values[i].integers == 0
+                expected = np.where(is_zero, self.zeros[i], expected)
+                other_sign = np.signbit(x) != np.signbit(expected)
+                other_sign &= self.judges_zeros | ~is_zero
                 checks["not rounded once"] = judged & ((x != expected) | other_sign)
             elif math.isfinite(r):
                 checks[f"error beyond {r:.3g} |A||B|"] = judged & ~self._kept(x, i, r)
@@ -226,13 +219,14 @@ class Exact:
         of the terms, and where T may have overflowed.
 
         T = 2**e A B may be rounded to half a subnormal, which alpha 2**-e multiplies,
-        and each of four products that underflow errs by four subnormals.
+        below 2 in each component, and each of four products that underflow errs by four
+        subnormals.
         """
         products = _times(self.alpha, self.sizes, True)
         addends = _times(self.beta, [y.size() for y in self.addends], True)
         error = (products[i] + addends[i]).times(r)
         least = Dyadic.of(np.array([2 * float(np.finfo(dtype).smallest_subnormal)]))
-        error += least.times(max(_what_is_left(self.alpha), 1.0))
+        error += least.times(2.0)
         error += Dyadic.of(np.array([32 * 2.0**-1074]))
         wide = [size.times(r) + t.size() for size, t in zip(self.sizes, self.products)]
         return error, self._may_overflow(wide, dtype)
