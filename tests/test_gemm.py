@@ -396,7 +396,7 @@ def test_alpha_brings_back_what_lies_beyond_the_format(
     np.testing.assert_allclose(found, [[want]], rtol=rtol)
 
 
-@pytest.mark.parametrize("accuracy", ["correct", 1e-12, None])
+@pytest.mark.parametrize("accuracy", ["correct", 1e-12, 1e-3])
 def test_an_alpha_of_far_components_brings_back_what_underflows(accuracy):
     x = np.array([[1e-200 + 0j]])
     found = hg.gemm(x, x, alpha=1e300 + 1e-20j, accuracy=accuracy)

@@ -482,7 +482,7 @@ def _product(
     is_sum = c is not None or (has_product and mantissa not in (1.0, -1.0))
 
     # An accuracy that two roundings would not keep is that of the sum.
-    accuracy = accuracy_of_sum(operands.problem(), request, plans)
+    accuracy = accuracy_of_sum(operands.problem(), request, plans, alpha)
     if accuracy is not None and is_sum and has_entries:
         import cmath
 

@@ -27,7 +27,12 @@ from hifigemm.exact_results import two_parts
 from hifigemm.exceptions import AccuracyError
 from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array, real_components
-from hifigemm.numerics.epilogue import combine, frexp, signed_zeros
+from hifigemm.numerics.epilogue import (
+    combine,
+    frexp,
+    has_common_exponent,
+    signed_zeros,
+)
 from hifigemm.numerics.rounding_formats import round_pair
 from hifigemm.numerics.scalar_words import sum_by_integers
 from hifigemm.numerics.special import (
@@ -56,7 +61,7 @@ down to 2**-1072, and infinite only if the sum is infinite in float32.
 
 
 def accuracy_of_sum(
-    problem: Problem, request: Request, plans: Sequence[Plan]
+    problem: Problem, request: Request, plans: Sequence[Plan], alpha: complex
 ) -> Accuracy:
     """The accuracy of alpha A B + beta C where it is not kept by rounding A B and the
     sum; None where it is.
@@ -69,9 +74,10 @@ def accuracy_of_sum(
         target = plans[0].target
     if target.relative is not None:
         return Relative(target.relative)
-    return (
-        "correct" if target.correct or needs_one_rounding(target, problem.fmt) else None
-    )
+    if target.correct or needs_one_rounding(target, problem.fmt):
+        return "correct"
+    is_number = target.level is not problem.fmt
+    return "correct" if is_number and not has_common_exponent(alpha) else None
 
 
 def needs_one_rounding(target: Target, fmt: Format) -> bool:

@@ -74,6 +74,20 @@ def _times(s: complex, parts: list[Dyadic], sizes: bool = False) -> list[Dyadic]
     ]
 
 
+def _what_is_left(alpha: complex) -> float:
+    """The largest component of alpha 2**-e, below 2; of alpha where components have no
+    such exponent in common.
+    """
+    largest = max(abs(alpha.real), abs(alpha.imag))
+    if largest == 0:
+        return 0.0
+    e = math.frexp(largest)[1] - 1
+    is_common = all(
+        math.ldexp(math.ldexp(x, -e), e) == x for x in (alpha.real, alpha.imag)
+    )
+    return math.ldexp(largest, -e) if is_common else largest
+
+
 def _stack(matrices: list[ExactMatrix], imag: bool = False) -> Dyadic:
     integers = [x.imag if imag else x.real for x in matrices]
     return Dyadic(np.stack(integers), np.stack([x.exponent for x in matrices]))
@@ -219,14 +233,13 @@ class Exact:
         of the terms, and where T may have overflowed.
 
         T = 2**e A B may be rounded to half a subnormal, which alpha 2**-e multiplies,
-        below 2 in each component, and each of four products that underflow errs by four
-        subnormals.
+        and each of four products that underflow errs by four subnormals.
         """
         products = _times(self.alpha, self.sizes, True)
         addends = _times(self.beta, [y.size() for y in self.addends], True)
         error = (products[i] + addends[i]).times(r)
         least = Dyadic.of(np.array([2 * float(np.finfo(dtype).smallest_subnormal)]))
-        error += least.times(2.0)
+        error += least.times(max(_what_is_left(self.alpha), 1.0))
         error += Dyadic.of(np.array([32 * 2.0**-1074]))
         wide = [size.times(r) + t.size() for size, t in zip(self.sizes, self.products)]
         return error, self._may_overflow(wide, dtype)

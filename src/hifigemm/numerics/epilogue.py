@@ -53,9 +53,6 @@ _LEAST = 2.0**-30
 _GREATEST = 2.0**30
 """Kernels need no scaling of scalars between these magnitudes."""
 
-_SMALLEST = 5e-324
-"""The least number that is not zero."""
-
 _MIN_SCALAR_EXPONENT = -1000
 """Exponent down to which beta takes a power of two; C takes the remaining power."""
 
@@ -64,12 +61,11 @@ Term = tuple[float, Array]
 
 
 def frexp(alpha: complex) -> tuple[complex, int]:
-    """(mantissa, exponent) with alpha = mantissa 2**exponent; (alpha, 0) for 0, Inf and
-    NaN.
+    """(mantissa, exponent) with alpha = mantissa 2**exponent exactly.
 
     The larger component of the mantissa lies in [1, 2), while mantissas of NumPy lie in
-    [1/2, 1). The mantissa is exact unless the components of a complex number differ by
-    a factor beyond 2**970: then the smaller one is rounded, but never to zero.
+    [1/2, 1). The pair is (alpha, 0) where no such mantissa is exact, and for 0, Inf and
+    NaN.
     """
     if not isinstance(alpha, complex):
         if alpha == 0 or not math.isfinite(alpha):
@@ -83,9 +79,20 @@ def frexp(alpha: complex) -> tuple[complex, int]:
         return alpha, 0
 
     exponent = math.frexp(largest)[1] - 1
-    scaled = (math.ldexp(x, -exponent) or math.copysign(_SMALLEST, x) for x in parts)
-    mantissa = complex(*(y if x else x for x, y in zip(parts, scaled, strict=True)))
-    return mantissa, exponent
+    scaled = [math.ldexp(x, -exponent) for x in parts]
+    # The smaller component may lose bits to underflow.
+    if [math.ldexp(x, exponent) for x in scaled] != list(parts):
+        return alpha, 0
+    return complex(*scaled), exponent
+
+
+def has_common_exponent(alpha: complex) -> bool:
+    """False if `frexp` finds no mantissa: A B may then underflow before alpha is
+    applied.
+    """
+    mantissa, _ = frexp(alpha)
+    largest = max(abs(mantissa.real), abs(mantissa.imag))
+    return not (math.isfinite(largest) and largest) or 1 <= largest < 2
 
 
 def is_moderate(x: complex) -> bool:
