@@ -292,13 +292,13 @@ def torch():
 @pytest.fixture
 def without_core(monkeypatch):
     """The compiled core is left alone, as where it is not built."""
-    from hifigemm import programs
+    from hifigemm import store
     from hifigemm.engines import core
 
-    programs.forget()
+    store.forget()
     monkeypatch.setattr(core, "loaded", lambda: (None, "left alone"))
     yield
-    programs.forget()
+    store.forget()
 
 
 @pytest.fixture(scope="session")

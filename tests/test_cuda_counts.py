@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm import programs
+from hifigemm import store
 from hifigemm.schemes import ozaki2
 from tests.conftest import PAIRS, SINGLES, on_gpu
 
@@ -37,12 +37,12 @@ beforehand.
 
 @pytest.fixture(autouse=True)
 def nothing_kept():
-    programs.forget()
+    store.forget()
 
 
 def first(a, b, **options):
     """Bits of a first call of its kind, which keep what its report says."""
-    programs.forget()
+    store.forget()
     x, y = on_gpu(a, b)
     found, report = hg.matmul(x, y, return_report=True, **options)
     exact, size = hg.matmul(a, b, accuracy="correct"), np.abs(a) @ np.abs(b)
@@ -51,7 +51,7 @@ def first(a, b, **options):
         np.abs(found - exact)
         <= 1.001 * (report.bound * size + 2.0**-52 * np.abs(exact))
     ).all()
-    programs.forget()
+    store.forget()
     return found
 
 

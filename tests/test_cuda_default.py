@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm import programs
+from hifigemm import store
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.gpu
@@ -23,7 +23,7 @@ SHAPES = [(60, 300, 70), (200, 1000, 300), (1100, 700, 1300)]
 
 @pytest.fixture(autouse=True)
 def nothing_kept():
-    programs.forget()
+    store.forget()
 
 
 def on_gpu(*arrays):
@@ -202,7 +202,7 @@ def test_a_thread_may_call_nothing_of_cuda_before(options):
     hg.matmul(x, y, **options)  # leaves memory in reserve
     found = []
     for _ in range(2):
-        programs.forget()
+        store.forget()
         map_at.cache_clear()
         thread = threading.Thread(
             target=lambda: found.append(hg.matmul(x, y, **options))

@@ -283,14 +283,14 @@ def test_products_are_captured_and_repeated(make_pair):
 @pytest.fixture
 def words_always(monkeypatch):
     """Small products are left to the device too, with all choices."""
-    from hifigemm import programs
+    from hifigemm import store
     from hifigemm.schemes import auto
 
     monkeypatch.setattr(auto, "_WORDS_MARGIN", 0.0)
     monkeypatch.setattr(auto, "_SHORT", 0.0)
-    programs.forget()
+    store.forget()
     yield
-    programs.forget()
+    store.forget()
 
 
 def spread_out(rng, spread, *shapes):

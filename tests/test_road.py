@@ -9,7 +9,7 @@ import pytest
 
 import hifigemm as hg
 import hifigemm.numpy as hnp
-from hifigemm import planner, programs
+from hifigemm import planner, store
 from hifigemm.libraries import NUMPY
 from hifigemm.operands import Operands
 from hifigemm.request import Request
@@ -137,7 +137,7 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_of_any_kind_is_planned_once(name, rng, monkeypatch):
     call = CALLS[name]
-    programs.forget()
+    store.forget()
     problems = plans_made(monkeypatch)
     first = rng.standard_normal((5, 7)), rng.standard_normal((7, 6))
     other = rng.standard_normal((5, 7)), rng.standard_normal((7, 6))
@@ -154,7 +154,7 @@ def test_a_plan_that_rests_on_the_operands_is_made_for_each_of_them(rng, monkeyp
     scheme = hg.Ozaki1(mode="dp")
     tame = np.ones((4, 6))
     wide = np.ldexp(rng.standard_normal((4, 6)), rng.integers(-300, 300, (4, 6)))
-    programs.forget()
+    store.forget()
     problems = plans_made(monkeypatch)
     counts = [
         hg.matmul(x, x.T, scheme=scheme, return_report=True)[1].scheme.num_slices

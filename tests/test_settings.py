@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm import programs, settings
+from hifigemm import keys, settings, store
 from hifigemm.accuracy import level
 from hifigemm.engines import threads
 from hifigemm.engines.core import expected_seconds
@@ -115,7 +115,7 @@ def test_strict_mode_keeps_the_level_where_the_device_would_go_on_to_a_native_pr
     a, b = make_pair(family, 30, 50, 20)
     engine = ProgramEngine()
     monkeypatch.setattr("hifigemm.road.engine_for", lambda *args: engine)
-    programs.forget()
+    store.forget()
     assert hg.matmul(a, b, scheme=scheme, return_report=True)[1].native is (
         family == "phi_8"
     )
@@ -344,7 +344,7 @@ def test_a_misspelt_level_is_ignored_with_a_warning():
 
 def test_reports_say_how_long_the_decision_took(make_pair):
     a, b = make_pair("phi_1", 6, 20, 5)
-    programs.forget()
+    store.forget()
     for scheme in ("auto", "ozaki1", hg.Ozaki2(scaling="fast")):
         report = hg.matmul(a, b, scheme=scheme, return_report=True)[1]
         assert 0.0 < report.decision_seconds < 60.0
@@ -384,7 +384,7 @@ def test_a_refusal_says_nothing_of_out(caplog):
 @pytest.mark.parametrize("options", [{"accuracy": "correct"}, {"result": "pair"}])
 def test_long_calls_are_announced_before_the_work(options, monkeypatch, caplog):
     monkeypatch.setattr(settings, "LONG", 0.0)
-    monkeypatch.setattr(programs, "LONG", 0.0)
+    monkeypatch.setattr(keys, "LONG", 0.0)
     caplog.set_level("INFO", "hifigemm")
     a = np.random.default_rng(1).standard_normal((23, 41))
     for _ in range(2):

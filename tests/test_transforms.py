@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm import programs
+from hifigemm import keys
 from hifigemm.transforms import is_followed, is_wrapped
 
 torch = pytest.importorskip("torch")
@@ -339,8 +339,8 @@ def test_calls_that_are_followed_are_never_repeated_from_memory(monkeypatch):
     left = []
     vmap(lambda x: (left.append(x), x)[1])(A)
     assert is_wrapped(left[0])  # one that left its transform
-    assert not programs._is_plain(torch, left[0], A.device)
-    assert programs._is_plain(torch, A, A.device)
+    assert not keys._is_plain(torch, left[0], A.device)
+    assert keys._is_plain(torch, A, A.device)
 
 
 @pytest.fixture

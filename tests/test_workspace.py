@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm import planner, programs
+from hifigemm import planner, store
 from hifigemm.engine import Memory
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.planner import DefaultWorkspace, steady
@@ -268,7 +268,7 @@ def test_products_in_blocks_for_want_of_memory_are_not_repeated_in_them(
     ):
         free(nbytes, large=1)
         made = {}
-        monkeypatch.setattr(programs, "_programs", made)
+        monkeypatch.setattr(store, "_programs", made)
         hg.matmul(a, b, scheme="ozaki1", accuracy="correct", workspace=workspace)
         assert any(key[0] != "plan" for key in made) is is_kept
 

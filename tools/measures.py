@@ -82,15 +82,15 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "exact_words",
         ),
     ),
-    ("running", ("running", "planner", "schemes.auto", "executor")),
+    ("running", ("running", "keys", "planner", "schemes.auto", "executor")),
     ("engines", ("engines",)),
-    ("cache", ("programs",)),
     ("schemes", ("schemes",)),
     ("model", ("model", "engine", "plan", "problem", "accuracy")),
     (
         "environment",
         (
             "settings",
+            "store",
             "log_handler",
             "transforms",
             "array_like",

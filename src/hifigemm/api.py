@@ -17,6 +17,7 @@ from hifigemm.engines import engine_for
 from hifigemm.exact_words import in_words, one_word
 from hifigemm.exceptions import PlanError
 from hifigemm.executor import whole_split
+from hifigemm.keys import key_of, repeat
 from hifigemm.libraries import library_of
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.subnormals import ieee_arithmetic
@@ -34,7 +35,6 @@ from hifigemm.operands import (
 from hifigemm.plan import Plan, Report
 from hifigemm.planner import check_strict, reusable, workspace_limit
 from hifigemm.problem import counted
-from hifigemm.programs import key_of, repeat
 from hifigemm.request import (
     TWO_PARTS,
     Request,

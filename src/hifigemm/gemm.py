@@ -13,6 +13,7 @@ import numpy as np
 from hifigemm.accuracy import Accuracy, Relative
 from hifigemm.exact_words import in_words, one_word
 from hifigemm.exceptions import PlanError
+from hifigemm.keys import key_of, layout_of_result, repeat, share_storage, view_of
 from hifigemm.libraries import Library, library_of
 from hifigemm.numerics.bits import Array, DType, scale_entries
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, frexp, is_moderate
@@ -32,13 +33,6 @@ from hifigemm.operands import (
     shapes_of,
 )
 from hifigemm.plan import Plan, Report
-from hifigemm.programs import (
-    key_of,
-    layout_of_result,
-    repeat,
-    share_storage,
-    view_of,
-)
 from hifigemm.request import Request
 from hifigemm.road import deliver, product, quiet
 from hifigemm.schemes import Scheme, as_scheme
@@ -392,7 +386,7 @@ def _key(
     that are not repeated.
 
     `arrays` are A, B, C and out, `scalars` alpha and beta, of which the key holds what
-    programs are made for. `policy` is what `programs.key_of` takes behind the arrays.
+    programs are made for. `policy` is what `keys.key_of` takes behind the arrays.
     """
     a, b, c, out = arrays
     alpha, beta = scalars

@@ -39,10 +39,10 @@ from hifigemm.planner import (
     workspace_limit,
 )
 from hifigemm.problem import Problem, counted
-from hifigemm.programs import keep, kept
 from hifigemm.request import Request
 from hifigemm.schemes import Native, Scheme
 from hifigemm.settings import announce, decision_log, is_strict, logs_decisions
+from hifigemm.store import keep, kept
 
 if TYPE_CHECKING:
     from hifigemm.augmented import Term
@@ -577,7 +577,7 @@ def _keep(
     limit: int,
     call: Call,
 ) -> None:
-    """Leave a function of the operands for calls of this kind, for `programs.repeat`.
+    """Leave a function of the operands for calls of this kind, for `keys.repeat`.
 
     In strict mode none is left where a device may take the native product.
     """

@@ -28,7 +28,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 import hifigemm as hg
-from hifigemm import distributed, programs
+from hifigemm import distributed, store
 from hifigemm.distributed import method, panels, products, sums
 from hifigemm.distributed.layout import MeshProduct, candidates
 from hifigemm.interop import torch_meshes
@@ -332,7 +332,7 @@ def repeated_calls(mesh):
     make_plans = products._plans
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(products, "_plans", counted)
-        programs.forget()
+        store.forget()
         for factor in (1.0, 3.0):
             assert_same(
                 distributed.matmul(factor * x, y, **options),

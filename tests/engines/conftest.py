@@ -156,7 +156,7 @@ def engine():
     """An engine for the kernels of a GPU; without one, on tensors of the CPU. Programs
     of other tests are gone.
     """
-    from hifigemm.programs import forget
+    from hifigemm.store import forget
     from tests.engines.stand_in import StandIn
 
     forget()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.programs import forget
+from hifigemm.store import forget
 
 CALLS = {
     "correct": {"accuracy": "correct"},

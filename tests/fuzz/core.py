@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 import hifigemm as hg
-from hifigemm import programs
+from hifigemm import store
 from hifigemm.engines import core
 from hifigemm.workshop.environment import write_csv
 from tests.conftest import PAIRS, SINGLES, real_pair
@@ -160,13 +160,13 @@ def _addend(
 def without_core() -> Iterator[None]:
     """The core is left alone, as where it is not built."""
     loaded = core.loaded
-    programs.forget()
+    store.forget()
     core.loaded = lambda: (None, "left alone")  # type: ignore[assignment]
     try:
         yield
     finally:
         core.loaded = loaded
-        programs.forget()
+        store.forget()
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from jax.sharding import Mesh, PartitionSpec  # noqa: E402
 from jax.test_util import check_grads  # noqa: E402
 
 import hifigemm.jax as hj  # noqa: E402
-from hifigemm import programs, road  # noqa: E402
+from hifigemm import road, store  # noqa: E402
 from hifigemm.interop import jax_primitive  # noqa: E402
 from hifigemm.libraries import jax_arrays  # noqa: E402
 from tests.jax_arrays import (  # noqa: E402
@@ -279,7 +279,7 @@ def plans(monkeypatch):
 
     make = road.make
     monkeypatch.setattr(road, "make", counting)
-    programs.forget()
+    store.forget()
     return problems
 
 

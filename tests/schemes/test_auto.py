@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm import programs
+from hifigemm import store
 from hifigemm.accuracy import CORRECT, resolve
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.formats import BF16, FP16
@@ -236,10 +236,10 @@ def test_reports_say_what_the_device_took_and_why(
         make_pair(name, 30, 50, 20) for name in ("phi_0.1", "phi_8", "single_nonzero")
     )
     count = FAST.expected_products(problem(), target(None, problem()))
-    programs.forget()
+    store.forget()
     take(ProgramEngine(0.99 / count), monkeypatch)
     assert hg.matmul(*easy, return_report=True)[1].native
-    programs.forget()
+    store.forget()
     take(ProgramEngine(0.8 / count), monkeypatch)
     c, report = hg.matmul(*easy, return_report=True)
     assert report.scheme == replace(FAST, num_moduli=count)

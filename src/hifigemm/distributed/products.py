@@ -47,10 +47,10 @@ from hifigemm.interop import torch_private as private
 from hifigemm.operands import check_scalars
 from hifigemm.plan import Decision, Report
 from hifigemm.problem import Problem
-from hifigemm.programs import once
 from hifigemm.request import Request
 from hifigemm.scaled_sums import needs_one_rounding, with_room_for_rounding
 from hifigemm.schemes import Scheme
+from hifigemm.store import once
 
 _DTYPES = torch.float32, torch.float64, torch.complex64, torch.complex128
 

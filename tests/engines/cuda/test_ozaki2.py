@@ -38,10 +38,10 @@ from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.plan import Blocking, Evidence, Verification
 from hifigemm.planner import make
-from hifigemm.programs import forget
 from hifigemm.schemes import outliers
 from hifigemm.schemes import ozaki2 as scheme_module
 from hifigemm.schemes.scheme import int8_product
+from hifigemm.store import forget
 from hifigemm.testing.reference import correctly_rounded, meets_promise
 from tests.engines.stand_in import DEVICE, arrays, on_host, planned
 

@@ -28,8 +28,8 @@ from hifigemm.numerics.tensor_core import H100, V100
 from hifigemm.plan import Verification
 from hifigemm.planner import for_problem
 from hifigemm.problem import Problem
-from hifigemm.programs import forget
 from hifigemm.schemes.auto import chosen_native, words_by_exponents
+from hifigemm.store import forget
 from hifigemm.testing.matrices import EXPONENT_FAMILIES, exponent_family
 from hifigemm.testing.reference import meets_promise
 from tests.engines.stand_in import DEVICE, arrays, on_host, planned

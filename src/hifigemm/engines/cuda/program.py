@@ -36,7 +36,7 @@ from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.integer_sums import NEAREST
 from hifigemm.plan import Blocking, Evidence, Plan, Split, Verification
 from hifigemm.problem import Block
-from hifigemm.programs import once
+from hifigemm.store import once
 
 Ready = tuple[tuple[Tensor, Tensor] | None, tuple[Tensor, Tensor] | None]
 """Planes and exponents of prepared operands; None for operands that are not."""

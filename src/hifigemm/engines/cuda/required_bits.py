@@ -13,7 +13,7 @@ from hifigemm.engines.device_array import check_not_capturing
 from hifigemm.engines.kernels import inner_scaling
 from hifigemm.engines.kernels import required_bits as kernel
 from hifigemm.engines.kernels.program import Program, facts_of
-from hifigemm.programs import once
+from hifigemm.store import once
 
 NO_LIMIT: int = kernel.NO_LIMIT
 Bits = tuple[int, int] | None

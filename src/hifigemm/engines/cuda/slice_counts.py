@@ -12,7 +12,7 @@ from torch import Tensor
 from hifigemm.engines.device_array import check_not_capturing
 from hifigemm.engines.kernels import slice_counts as kernel
 from hifigemm.engines.kernels.program import Program, facts_of
-from hifigemm.programs import once
+from hifigemm.store import once
 
 Count = tuple[int, bool] | None
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm import programs
+from hifigemm import keys, store
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.executor import execute
 
@@ -75,9 +75,9 @@ class Tensor:
 
 @pytest.fixture(autouse=True)
 def nothing_kept():
-    programs.forget()
+    store.forget()
     yield
-    programs.forget()
+    store.forget()
 
 
 @pytest.fixture
@@ -90,13 +90,13 @@ def gpu(monkeypatch):
         setattr(fake, dtype, dtype)
     fake.is_autocast_enabled = lambda kind: False
     monkeypatch.setitem(sys.modules, "torch", fake)
-    monkeypatch.setattr(programs, "is_followed", lambda: False)
-    monkeypatch.setattr(programs, "is_wrapped", lambda x: x.is_wrapped)
+    monkeypatch.setattr(keys, "is_followed", lambda: False)
+    monkeypatch.setattr(keys, "is_wrapped", lambda x: x.is_wrapped)
     return fake
 
 
 def key(a, b, out=None, **options):
-    return programs.key_of(a, b, out, **OPTIONS | options)
+    return keys.key_of(a, b, out, **OPTIONS | options)
 
 
 def test_calls_of_one_kind_share_a_key(gpu):
@@ -226,7 +226,7 @@ def test_calls_with_other_outputs_have_no_key(gpu, out):
 
 def test_calls_that_torch_follows_have_no_key(gpu, monkeypatch):
     assert key(Tensor(), Tensor()) is not None
-    monkeypatch.setattr(programs, "is_followed", lambda: True)
+    monkeypatch.setattr(keys, "is_followed", lambda: True)
     assert key(Tensor(), Tensor()) is None
 
 
@@ -264,8 +264,8 @@ def test_nothing_has_a_key_without_torch(monkeypatch):
 
 
 def test_what_was_kept_is_found_and_logged(caplog):
-    assert programs.repeat("key", 1, 2, 3) is None
-    programs.keep(
+    assert keys.repeat("key", 1, 2, 3) is None
+    store.keep(
         "key",
         (
             lambda a, b, out: ("again", a, b, out),
@@ -275,23 +275,23 @@ def test_what_was_kept_is_found_and_logged(caplog):
         "numpy",
     )
     with caplog.at_level(logging.INFO, "hifigemm"):
-        assert programs.repeat("key", 1, 2, 3) == ("again", 1, 2, 3)
+        assert keys.repeat("key", 1, 2, 3) == ("again", 1, 2, 3)
     assert [record.message for record in caplog.records] == [
         "(4 x 4) @ (4 x 4) float64: native, as before"
     ]
-    assert programs.repeat("another key", 1, 2, 3) is None
+    assert keys.repeat("another key", 1, 2, 3) is None
 
 
 def test_operands_that_need_the_long_way_are_not_logged(caplog):
-    programs.keep("key", (lambda a, b, out: None, "text", 0.0), "numpy")
+    store.keep("key", (lambda a, b, out: None, "text", 0.0), "numpy")
     with caplog.at_level(logging.INFO, "hifigemm"):
-        assert programs.repeat("key", 1, 2, 3) is None
+        assert keys.repeat("key", 1, 2, 3) is None
     assert caplog.records == []
 
 
 def test_options_that_cannot_be_hashed_have_no_program():
     assert (
-        programs.repeat(key(np.ones((2, 2)), np.ones((2, 2)), accuracy=[1e-3]), 1, 2, 3)
+        keys.repeat(key(np.ones((2, 2)), np.ones((2, 2)), accuracy=[1e-3]), 1, 2, 3)
         is None
     )
     a = np.ones((2, 2))
@@ -306,92 +306,15 @@ def test_options_that_cannot_be_hashed_have_no_program():
                 hg.matmul(a, a, **options)
 
 
-def test_programs_are_made_once_until_they_are_forgotten():
-    made = []
-
-    def make():
-        made.append(1)
-        return len(made)
-
-    assert [programs.once("key", make, "numpy") for _ in range(3)] == [1, 1, 1]
-    assert (programs.kept("key"), programs.kept("another")) == (1, None)
-    programs.forget()
-    assert programs.kept("key") is None
-    assert programs.once("key", make, "numpy") == 2
-
-
-def names_kept():
-    return {name for name in programs._programs if isinstance(name, str)}
-
-
-def test_what_is_kept_does_not_grow_without_end(monkeypatch):
-    monkeypatch.setattr(programs, "_LIMIT", 20)
-    for number in range(100):
-        programs.keep(number, number, "numpy")
-        assert programs.kept(number) == number
-        assert len(programs._programs) <= 20
-    # No more go than an eighth at a time.
-    assert len(programs._programs) > 20 - 20 // 8
-
-
-def test_the_least_recently_used_goes_first(monkeypatch):
-    monkeypatch.setattr(programs, "_LIMIT", 3)
-    for name in "abcdef":
-        programs.keep(name, name, "numpy")
-    assert names_kept() == set("def")
-
-
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda name: programs.kept(name),
-        lambda name: programs.repeat(name, 1, 2, None),
-        lambda name: programs.once(name, lambda: pytest.fail("made again"), "numpy"),
-    ],
-    ids=["kept", "repeat", "once"],
-)
-def test_a_hit_is_a_use(monkeypatch, use):
-    monkeypatch.setattr(programs, "_LIMIT", 3)
-    program = (lambda a, b, out: (a, b), "text", 0.0)
-    for name in "abc":
-        programs.keep(name, program, "numpy")
-    assert use("a") is not None
-    programs.keep("d", program, "numpy")
-    assert names_kept() == set("acd")
-    assert use("c") is not None
-    assert use("a") is not None
-    programs.keep("e", program, "numpy")
-    assert names_kept() == set("ace")
-
-
-def test_looking_for_a_program_that_is_not_there_is_no_use(monkeypatch):
-    monkeypatch.setattr(programs, "_LIMIT", 2)
-    for name in "ab":
-        programs.keep(name, name, "numpy")
-    assert programs.kept("c") is None
-    assert names_kept() == set("ab")
-
-
-def test_programs_of_other_engines_stay(monkeypatch):
-    monkeypatch.setattr(programs, "_LIMIT", 3)
-    for name in "abc":
-        programs.keep(name, name, "numpy")
-    for number in range(10):
-        programs.keep(str(number), number, "simulated-h100")
-    assert names_kept() == set("abc") | set("789")
-    programs.keep("d", "d", "numpy")
-    assert names_kept() == set("bcd") | set("789")
-
-
 def repeated():
     """The keys of products that are repeated; plans are kept beside them."""
-    return {key for key in programs._programs if key[0] != "plan"}
+    return {key for key in store._programs if key[0] != "plan"}
 
 
 def test_products_are_kept_by_their_engines(monkeypatch):
-    monkeypatch.setattr(programs, "_LIMIT", 2)
+    monkeypatch.setattr(store, "_LIMIT", 2)
     hg.matmul(np.ones((2, 3)), np.ones((3, 2)))
-    by_default = set(programs._programs)
+    by_default = set(store._programs)
     for k in range(1, 6):
         hg.matmul(
             np.ones((2, k)),
@@ -401,60 +324,8 @@ def test_products_are_kept_by_their_engines(monkeypatch):
         )
     # A plan, and the function that carries it out, for each of two engines.
     assert len(by_default) == 2
-    assert by_default <= set(programs._programs)
-    assert len(programs._programs) == 4
-
-
-def test_a_program_that_is_kept_again_replaces_the_other(monkeypatch):
-    monkeypatch.setattr(programs, "_LIMIT", 3)
-    for program in range(3):
-        programs.keep("a", program, "numpy")
-    programs.keep("b", "b", "numpy")
-    assert (programs.kept("a"), programs.kept("b")) == (2, "b")
-
-
-def test_threads_keep_use_and_forget_side_by_side(monkeypatch):
-    """No program is that of another key, and what is looked up and what is bounded stay
-    the same entries.
-    """
-    monkeypatch.setattr(programs, "_LIMIT", 8)
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-
-    def work(seed):
-        for number in np.random.default_rng(seed).integers(0, 200, 5000).tolist():
-            assert programs.once(
-                number, lambda number=number: str(number), number % 2
-            ) == str(number)
-        if seed == 0:
-            programs.forget()
-
-    try:
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(work, range(8)))
-    finally:
-        sys.setswitchinterval(interval)
-    bounded = list(programs._by_engine.values())
-    assert all(len(entries) <= 8 for entries in bounded)
-    together = {key: entry for entries in bounded for key, entry in entries.items()}
-    assert together == programs._programs
-
-
-def test_a_destructor_that_multiplies_while_a_program_goes_finds_the_cache_whole(
-    monkeypatch,
-):
-    """It runs in the thread that holds the lock, in the middle of the change."""
-    monkeypatch.setattr(programs, "_LIMIT", 1)
-
-    class Program:
-        def __del__(self):
-            programs.keep("late", "late", "numpy")
-
-    programs.keep("a", Program(), "numpy")
-    programs.keep("b", "b", "numpy")
-    assert programs.kept("b") == "b"
-    for engine in programs._by_engine.values():
-        assert engine.items() <= programs._programs.items()
+    assert by_default <= set(store._programs)
+    assert len(store._programs) == 4
 
 
 class RepeatingEngine(NumpyEngine):

@@ -1,29 +1,24 @@
-"""The cache of programs, by which products of the same kind are repeated.
+"""The kind of a call, and the repetition of calls of one kind.
 
 The first call of a kind plans, compiles, and leaves a function of the operands; later
 calls go straight to it, at the cost of its launches. A kind is everything that a choice
 may depend on: options, shapes, strides, dtypes, alignment and device, never earlier
-calls. Plans, and programs of engines for calls with other arguments, are kept here too.
-
-Each engine has room for `_LIMIT` programs. Where that is full, the ones that were used
-least recently go. A program is looked up without a lock: a use is written down as a
-number, and the numbers are compared where some have to go.
+calls.
 """
 
 from __future__ import annotations
 
 import sys
-from _thread import RLock
 from collections.abc import Callable, Hashable
-from itertools import count
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hifigemm.accuracy import Accuracy
 from hifigemm.numerics.bits import Array
 from hifigemm.settings import LONG, announce, decision_log, is_strict, logs_decisions
+from hifigemm.store import kept
 from hifigemm.transforms import is_followed, is_wrapped
 
 if TYPE_CHECKING:
@@ -31,81 +26,11 @@ if TYPE_CHECKING:
 
     from hifigemm.schemes import Scheme
 
-_LIMIT = 4096
 _ON_HOST = frozenset(np.dtype(char) for char in "fdFD")
 """Dtypes of NumPy whose products are repeated."""
 
-
-class _Entry:
-    """A program, and the number of its last use, which is larger than those of earlier
-    uses.
-    """
-
-    __slots__ = ("last_use", "program")
-
-    def __init__(self, program: object) -> None:
-        self.program = program
-        self.last_use = next(_uses)
-
-
-_programs: dict[Hashable, _Entry] = {}
-_by_engine: dict[Hashable, dict[Hashable, _Entry]] = {}
-"""The same entries by engine, so that those of one engine never make room for those of
-another one.
-"""
-_uses = count()
-_changes = RLock()
-"""Held where programs come and go. A destructor or a handler of a signal may multiply
-meanwhile, in the same thread, so that the lock can be taken again there.
-"""
-
-T = TypeVar("T")
 Layout = tuple[Hashable, ...]
 """What programs depend on of operands."""
-
-
-def keep(key: Hashable, program: object, engine: Hashable) -> None:
-    """Keep a program for later calls, among the programs of an engine."""
-    with _changes:
-        entries = _by_engine.setdefault(engine, {})
-        if len(entries) >= _LIMIT:
-            _drop_least_recently_used(entries)
-        entries[key] = _programs[key] = _Entry(program)
-
-
-def _drop_least_recently_used(entries: dict[Hashable, _Entry]) -> None:
-    """Make room for many programs at once, as sorting takes as long for many as for
-    one.
-    """
-    by_last_use = sorted(entries.items(), key=lambda item: item[1].last_use)
-    for key, _ in by_last_use[: max(_LIMIT // 8, 1)]:
-        entries.pop(key, None)
-        _programs.pop(key, None)
-
-
-def kept(key: Hashable) -> Any:
-    """The program of a key, whose last use is now; None without one."""
-    entry = _programs.get(key)
-    if entry is None:
-        return None
-    entry.last_use = next(_uses)
-    return entry.program
-
-
-def once(key: Hashable, make: Callable[[], T], engine: Hashable) -> T:
-    """The program of a key, made where it is missing."""
-    program: T | None = kept(key)
-    if program is None:
-        program = make()
-        keep(key, program, engine)
-    return program
-
-
-def forget() -> None:
-    """Drop all programs, and the memory of their constants."""
-    with _changes:
-        _programs.clear()
-        _by_engine.clear()
 
 
 def repeat(key: Hashable, *arguments: object) -> Any:
