@@ -50,10 +50,10 @@ test-torch: $(TORCH_INSTALLED) ## the quick tests with PyTorch, on the CPU; Trit
 	$(PYTEST_TORCH) -m "torch and not gpu and not multigpu and not slow and not compiled" $(PYTEST_ARGS)
 
 test-compiled: $(TORCH_INSTALLED) ## what Triton makes of all kernels for each architecture, no GPU needed (hours; ARCH=90 for one; goes on where it ended)
-	$(PYTEST_TORCH) tests/engines/kernels -m compiled $(ARCH:%=--arch=%) $(PYTEST_ARGS)
+	$(PYTEST_TORCH) tests/kernels -m compiled $(ARCH:%=--arch=%) $(PYTEST_ARGS)
 
 test-jax: $(JAX_VENV)/.installed ## the tests with JAX, on the CPU
-	$(JAX_VENV)/bin/python -m pytest -m "not torch" tests/test_jax.py tests/interop/test_jax_primitive.py tests/libraries/test_jax_arrays.py tests/numerics/test_subnormals.py tests/examples/test_numpy_examples.py $(PYTEST_ARGS)
+	$(JAX_VENV)/bin/python -m pytest -m "not torch" tests/test_jax.py tests/differentiable/test_jax_primitive.py tests/libraries/test_jax_arrays.py tests/numerics/test_subnormals.py tests/examples/test_numpy_examples.py $(PYTEST_ARGS)
 
 check: lint types measures corpus test-all docs ## format, lint, types, structure, bits, all CPU tests, docs: what a change must pass
 

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from benchmarks.common import BRIEF
-from hifigemm.engines.kernels.residue_gemm import residue_constants, residue_gemm
-from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, tile_for
+from hifigemm.kernels.products.residue_gemm import residue_constants, residue_gemm
+from hifigemm.kernels.runtime.tiles import ProductShape, Tile, gpu_of, tile_for
 from hifigemm.numerics.residues import real_moduli
 from hifigemm.workshop.environment import write_csv
 from hifigemm.workshop.measuring.power import open_meter

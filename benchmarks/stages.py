@@ -23,8 +23,8 @@ import hifigemm as hg
 from benchmarks.common import SIZES, arrays_here, default_path, sizes
 from hifigemm.engines import engine_for
 from hifigemm.libraries import library_of
-from hifigemm.operands import own_stack
-from hifigemm.planner import for_problem, workspace_limit
+from hifigemm.operands.operands import own_stack
+from hifigemm.running.planner import for_problem, workspace_limit
 from hifigemm.workshop.environment import write_csv
 from hifigemm.workshop.measuring.arrays import Arrays, Workload
 from hifigemm.workshop.measuring.ceilings import measured_ceilings, peak_rates

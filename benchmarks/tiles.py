@@ -4,7 +4,7 @@ sustained.
     python -m benchmarks.tiles [--shapes M,N,K ...] [--batch N] [--dtype float64|float32]
 
 The kernel is that of INT8 residues, or for float32 that of FP16 words. Products take no
-tile from a search: what it prints may go into the tables of `engines/kernels`.
+tile from a search: what it prints may go into the tables of `kernels`.
 """
 
 from __future__ import annotations
@@ -121,15 +121,15 @@ def _words(m: int, n: int, k: int, batch: int, device: Any) -> Rows:
     """Search on the words of random matrices."""
     import torch
 
-    from hifigemm.engines.kernels.tiles import (
+    from hifigemm.kernels.products.word_gemm import WHOLE_BLOCK, word_gemm
+    from hifigemm.kernels.runtime.tiles import (
         ProductShape,
         candidates,
         gpu_of,
         tile_for,
     )
-    from hifigemm.engines.kernels.word_gemm import WHOLE_BLOCK, word_gemm
-    from hifigemm.engines.kernels.words import split_words
-    from hifigemm.problem import Problem
+    from hifigemm.kernels.vectors.words import split_words
+    from hifigemm.model.problem import Problem
     from hifigemm.schemes import Corrected
 
     scheme, gpu = Corrected("fp16"), gpu_of(device)
@@ -150,8 +150,8 @@ def _residues(m: int, n: int, k: int, batch: int, device: Any) -> Rows:
     """Search on random residues, never zeros."""
     import torch
 
-    from hifigemm.engines.kernels.residue_gemm import residue_constants, residue_gemm
-    from hifigemm.engines.kernels.tiles import (
+    from hifigemm.kernels.products.residue_gemm import residue_constants, residue_gemm
+    from hifigemm.kernels.runtime.tiles import (
         ProductShape,
         gpu_of,
         tile_for,

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from hifigemm.base.formats import FP16
 from hifigemm.engines.simulated import IDEAL_NEAREST, IDEAL_ZERO
-from hifigemm.formats import FP16
 from hifigemm.numerics.tensor_core import H100, V100, tensor_core_product
 from hifigemm.testing.matrices import uniform
 from hifigemm.testing.reference import relative_residual

@@ -36,9 +36,9 @@ import numpy as np
 
 import hifigemm as hg
 from experiments.grading import FAMILIES, make_pair
-from hifigemm.accuracy import level
+from hifigemm.base.formats import FP64
 from hifigemm.engines import engine_for
-from hifigemm.formats import FP64
+from hifigemm.model.accuracy import level
 from hifigemm.numerics.bits import scale_by_power
 from hifigemm.numerics.error_ratio import error_ratio
 from hifigemm.numerics.residues import MAX_MODULI, count_for_range

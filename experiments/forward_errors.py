@@ -24,7 +24,7 @@ import numpy as np
 
 import hifigemm as hg
 from experiments.chains import chained_product
-from hifigemm.formats import FP32
+from hifigemm.base.formats import FP32
 from hifigemm.numerics.rounding_formats import round_to_format
 from hifigemm.schemes.multiword import PRESETS, Multiword
 from hifigemm.testing.reference import forward_errors

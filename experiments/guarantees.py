@@ -25,7 +25,7 @@ import numpy as np
 
 import hifigemm as hg
 from experiments.grading import FAMILIES, make_pair
-from hifigemm.formats import FP64
+from hifigemm.base.formats import FP64
 from hifigemm.testing.reference import ExactProduct
 from hifigemm.workshop.environment import write_csv
 

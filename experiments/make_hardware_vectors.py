@@ -138,7 +138,7 @@ def compare(vectors: dict[str, Array]) -> None:
     """Print how many results the model gives bit for bit, for each set and instruction
     and the families that differ.
     """
-    from hifigemm.formats import FORMATS
+    from hifigemm.base.formats import FORMATS
     from hifigemm.numerics.tensor_core import MODELS, tensor_core_product
 
     for name in [n + suffix for suffix in ("", "_chain") for n in LAYOUTS]:

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hifigemm.formats import FORMATS, Format
+from hifigemm.base.formats import FORMATS, Format
 from hifigemm.numerics.rounding_formats import round_to_format
 from hifigemm.workshop.environment import write_csv
 

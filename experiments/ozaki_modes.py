@@ -23,7 +23,7 @@ import numpy as np
 import hifigemm as hg
 from experiments.phi import phi_matrix
 from experiments.sigma import sigma_num_slices
-from hifigemm.formats import FP32, FP64, Format
+from hifigemm.base.formats import FP32, FP64, Format
 from hifigemm.schemes.ozaki1 import slice_bits
 from hifigemm.testing.reference import correctly_rounded
 from hifigemm.workshop.environment import write_csv

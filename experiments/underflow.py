@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from hifigemm.formats import FP16
+from hifigemm.base.formats import FP16
 from hifigemm.numerics.rounding_formats import round_to_format
 from hifigemm.testing.matrices import random_floats
 from hifigemm.workshop.environment import write_csv

@@ -292,7 +292,7 @@ def torch():
 @pytest.fixture
 def without_core(monkeypatch):
     """The compiled core is left alone, as where it is not built."""
-    from hifigemm import store
+    from hifigemm.base import store
     from hifigemm.engines import core
 
     store.forget()

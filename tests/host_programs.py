@@ -7,15 +7,15 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from hifigemm.accuracy import NOTHING_STATED
-from hifigemm.engine import Certificate, Outcome
 from hifigemm.engines.numpy_engine import NumpyEngine
-from hifigemm.executor import execute
+from hifigemm.model.accuracy import NOTHING_STATED
+from hifigemm.model.engine import Certificate, Outcome
+from hifigemm.model.plan import Evidence, Verification
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.error_ratio import error_bound, error_ratio, largest_ratio
 from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import moduli_set
-from hifigemm.plan import Evidence, Verification
+from hifigemm.running.executor import execute
 from hifigemm.schemes import Native, Ozaki2
 from hifigemm.schemes.scheme import int8_product
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from hifigemm.formats import Format
+from hifigemm.base.formats import Format
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.tensor_core import TensorCoreModel

@@ -28,7 +28,7 @@ def test_every_test_is_in_one_part(count):
 def test_a_run_collects_its_part():
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--part=2/3"]
     run = subprocess.run(
-        [*command, "tests/test_formats.py"], capture_output=True, text=True
+        [*command, "tests/base/test_formats.py"], capture_output=True, text=True
     )
     names = [line for line in run.stdout.splitlines() if "::" in line]
     assert names, run.stdout + run.stderr

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm import store
+from hifigemm.base import store
 from hifigemm.schemes import ozaki2
 from tests.conftest import PAIRS, SINGLES, on_gpu
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm import store
+from hifigemm.base import store
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.gpu
@@ -194,7 +194,7 @@ def test_words_need_nothing(make_pair):
 )
 def test_a_thread_may_call_nothing_of_cuda_before(options):
     """It has no context then, which encoding the tensor maps of a new program takes."""
-    from hifigemm.engines.kernels.launch import map_at
+    from hifigemm.kernels.runtime.launch import map_at
 
     x, y = (
         torch.randn(1792, 1792, dtype=torch.float64, device="cuda") for _ in range(2)

@@ -11,10 +11,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from hifigemm.engines import engine_for  # noqa: E402
-from hifigemm.engines.kernels import error_ratio, scaled_residues  # noqa: E402
-from hifigemm.engines.kernels.error_ratio import RATIO_UNIT, error_ratio_bits  # noqa: E402
-from hifigemm.engines.kernels.scaled_residues import Sizes  # noqa: E402
-from hifigemm.engines.kernels.tiles import gpu_of, valid_tiles  # noqa: E402
+from hifigemm.kernels.products import error_ratio  # noqa: E402
+from hifigemm.kernels.products.error_ratio import RATIO_UNIT, error_ratio_bits  # noqa: E402
+from hifigemm.kernels.runtime.tiles import gpu_of, valid_tiles  # noqa: E402
+from hifigemm.kernels.vectors import scaled_residues  # noqa: E402
+from hifigemm.kernels.vectors.scaled_residues import Sizes  # noqa: E402
 from hifigemm.numerics.error_ratio import error_ratio as plain_ratio  # noqa: E402
 from hifigemm.numerics.residues import moduli_set  # noqa: E402
 from hifigemm.schemes.scheme import int8_product  # noqa: E402

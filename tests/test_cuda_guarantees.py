@@ -10,8 +10,8 @@ import pytest
 import hifigemm as hg
 from experiments import guarantees
 from experiments.grading import FAMILIES, make_pair
-from hifigemm.accuracy import resolve
-from hifigemm.formats import FP64
+from hifigemm.base.formats import FP64
+from hifigemm.model.accuracy import resolve
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.gpu

@@ -164,7 +164,7 @@ def test_stacks_of_more_matrices_than_a_grid_is_high(dtype, scheme):
 
 
 def test_looks_and_fp64_sums_of_large_stacks():
-    from hifigemm.engines.kernels.native_gemm import fp64_product
+    from hifigemm.kernels.products.native_gemm import fp64_product
 
     a, b = _stacks(np.float64)
     scheme = hg.Ozaki2(scaling="fast")

@@ -283,8 +283,8 @@ def test_products_are_captured_and_repeated(make_pair):
 @pytest.fixture
 def words_always(monkeypatch):
     """Small products are left to the device too, with all choices."""
-    from hifigemm import store
-    from hifigemm.schemes import auto
+    from hifigemm.base import store
+    from hifigemm.running import auto
 
     monkeypatch.setattr(auto, "_WORDS_MARGIN", 0.0)
     monkeypatch.setattr(auto, "_SHORT", 0.0)

@@ -32,9 +32,9 @@ def test_bits_are_those_of_the_cpu(dtype, family, make_pair, assert_same_bits):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("count", [3, 7])
 def test_bits_do_not_depend_on_tiles(count, dtype, make_pair):
-    from hifigemm.engines.kernels.slice_product import slice_product
-    from hifigemm.engines.kernels.slices import slice_operands
-    from hifigemm.engines.kernels.tiles import gpu_of, valid_tiles
+    from hifigemm.kernels.products.slice_product import slice_product
+    from hifigemm.kernels.runtime.tiles import gpu_of, valid_tiles
+    from hifigemm.kernels.vectors.slices import slice_operands
 
     x, y = on_gpu(*(v[None] for v in make_pair("phi_2", 500, 700, 420, dtype)))
     made = slice_operands(((x, 2), (y, 1)), count, 8)

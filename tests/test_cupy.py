@@ -133,7 +133,7 @@ def test_shapes_are_those_of_numpy(shapes, options):
 @pytest.mark.gpu
 @pytest.mark.parametrize("options", [{}, EXACT["fast"]], ids=["default", "fast"])
 def test_a_product_of_a_known_layout_is_not_planned_again(monkeypatch, options):
-    launch = pytest.importorskip("hifigemm.engines.kernels.launch")
+    launch = pytest.importorskip("hifigemm.kernels.runtime.launch")
     if options and not launch.enters_directly():
         pytest.skip(
             "kernels of this Triton are launched by its JIT, which costs more than a plan"

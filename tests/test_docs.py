@@ -265,7 +265,7 @@ NAMED = re.compile(r"`([\w/]+\.(?:py|c))` \(((?:`[\w.]+`(?:, )?)+)")
 def files_called(name):
     """The sources that the map may mean: it leaves out folders that its text names."""
     package = Path(hg.__file__).parent
-    folders = package, package / "engines" / "kernels", package / "engines" / "cuda"
+    folders = package, package / "engines" / "cuda"
     return [path for folder in (ROOT, *folders) if (path := folder / name).exists()]
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, resolve
+from hifigemm.base.formats import FP64
 from hifigemm.engines.numpy_engine import NumpyEngine
-from hifigemm.formats import FP64
+from hifigemm.model.accuracy import NO_PROMISE, NOTHING_STATED, resolve
+from hifigemm.model.plan import Verification
+from hifigemm.model.problem import Problem
 from hifigemm.numerics.error_ratio import count_for_ratio, error_ratio
-from hifigemm.plan import Verification
-from hifigemm.problem import Problem
 from hifigemm.schemes.ozaki2 import _expected_count
 from hifigemm.schemes.scheme import int8_product
 from hifigemm.testing.reference import correctly_rounded, meets_promise
@@ -53,7 +53,7 @@ class CountingEngine(NumpyEngine):
 @pytest.fixture
 def programs(monkeypatch):
     engine = ProgramEngine()
-    monkeypatch.setattr("hifigemm.road.engine_for", lambda *args: engine)
+    monkeypatch.setattr("hifigemm.running.road.engine_for", lambda *args: engine)
     return engine
 
 
@@ -63,7 +63,7 @@ def with_programs(monkeypatch, function, *args, **options):
     """
     with monkeypatch.context() as patch:
         engine = ProgramEngine()
-        patch.setattr("hifigemm.road.engine_for", lambda *args: engine)
+        patch.setattr("hifigemm.running.road.engine_for", lambda *args: engine)
         return *function(*args, return_report=True, **options), engine.done
 
 
@@ -218,7 +218,7 @@ def test_programs_apply_alpha_and_beta(
     }
     want, stated = hg.gemm(a, b, c, **options)
     engine = ProgramEngine()
-    monkeypatch.setattr("hifigemm.road.engine_for", lambda *args: engine)
+    monkeypatch.setattr("hifigemm.running.road.engine_for", lambda *args: engine)
     found, report = hg.gemm(a, b, c, **options)
     assert engine.done
     assert_same_bits(found, want)
@@ -334,7 +334,7 @@ def test_what_is_not_reported_is_not_worked_out(
     a, b = make_pair("phi_2", 8, 30, 7)
     scheme = hg.Ozaki2(num_moduli=9, scaling="fast")
     engine = CountingEngine()
-    monkeypatch.setattr("hifigemm.road.engine_for", lambda *args: engine)
+    monkeypatch.setattr("hifigemm.running.road.engine_for", lambda *args: engine)
     plain = hg.matmul(a, b, scheme=scheme)
     assert engine.planes == 9
     c, report = hg.matmul(a, b, scheme=scheme, return_report=True)
@@ -373,7 +373,7 @@ def test_accuracies_beyond_all_moduli_are_kept_or_refused(
     a, b = make_pair("phi_8", 6, 30, 5)
     for engine in (NumpyEngine(), ProgramEngine()):
         monkeypatch.setattr(
-            "hifigemm.road.engine_for", lambda *args, engine=engine: engine
+            "hifigemm.running.road.engine_for", lambda *args, engine=engine: engine
         )
         try:
             c = hg.matmul(a, b, scheme=FAST, accuracy=accuracy)

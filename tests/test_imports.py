@@ -42,7 +42,7 @@ def modules():
     return [(module.name, module.path) for module in measures.modules_of(ROOT)]
 
 
-NAMES = {name for name, _ in modules()} | {"hifigemm.signatures"}
+NAMES = {name for name, _ in modules()} | {"hifigemm.model.signatures"}
 """Modules of the package, and the stub that holds types alone."""
 
 
@@ -76,9 +76,13 @@ def test_circles_are_found():
 
 def test_the_walk_finds_imports_in_functions_for_type_checkers_and_by_name(tmp_path):
     found = imports(ROOT / "api.py", "hifigemm.api")
-    assert {"hifigemm.exceptions", "hifigemm.schemes", "hifigemm.signatures"} <= found
+    assert {
+        "hifigemm.base.exceptions",
+        "hifigemm.schemes",
+        "hifigemm.model.signatures",
+    } <= found
     assert "hifigemm.engines.torch_engine" in imports(
-        ROOT / "information.py", "hifigemm.information"
+        ROOT / "engines" / "information.py", "hifigemm.engines.information"
     )
     page = tmp_path / "page.py"
     page.write_text(
@@ -99,7 +103,9 @@ def test_schemes_and_engines_never_meet():
 
 def test_no_engine_asks_for_the_name_of_a_scheme():
     schemes = {*SCHEMES, *(scheme.__name__ for scheme in SCHEMES.values())}
-    for path in (ROOT / "engines").rglob("*.py"):
+    for path in sorted((ROOT / "engines").rglob("*.py")) + sorted(
+        (ROOT / "kernels").rglob("*.py")
+    ):
         text = path.read_text(encoding="utf-8")
         assert "scheme.name" not in text, path
         for node in ast.walk(ast.parse(text)):
@@ -131,11 +137,19 @@ def test_overrides_are_keyed_by_functions_of_the_plain_maths():
 
 
 LOADED = {
-    "accuracy",
-    "admission",
     "api",
-    "array_like",
-    "engine",
+    "base",
+    "base.exceptions",
+    "base.formats",
+    "base.freed_memory",
+    "base.public",
+    "base.settings",
+    "base.startup",
+    "base.store",
+    "base.transforms",
+    "base.version",
+    "differentiable",
+    "differentiable.kernels",
     "engines",
     "engines.core",
     "engines.host_calls",
@@ -143,18 +157,18 @@ LOADED = {
     "engines.numpy_engine",
     "engines.registry",
     "engines.threads",
-    "exact_words",
-    "exceptions",
-    "executor",
-    "formats",
-    "freed_memory",
     "gemm",
-    "interop",
-    "interop.kernels",
     "libraries",
+    "libraries.array_like",
     "libraries.library",
     "libraries.numpy_arrays",
     "libraries.torch_tensors",
+    "model",
+    "model.accuracy",
+    "model.engine",
+    "model.plan",
+    "model.problem",
+    "model.shown",
     "numerics",
     "numerics.bits",
     "numerics.blocking",
@@ -171,23 +185,19 @@ LOADED = {
     "numerics.symmetric",
     "numerics.three_words",
     "operands",
-    "plan",
-    "planner",
-    "problem",
-    "keys",
-    "store",
-    "public",
-    "request",
-    "road",
+    "operands.exact_words",
+    "operands.operands",
+    "running",
+    "running.admission",
+    "running.auto",
+    "running.executor",
+    "running.keys",
+    "running.planner",
+    "running.request",
+    "running.road",
     "schemes",
-    "schemes.auto",
     "schemes.native",
     "schemes.scheme",
-    "settings",
-    "shown",
-    "startup",
-    "transforms",
-    "version",
 }
 """Modules of the package that `import hifigemm` loads; all others wait until a call needs
 them.

@@ -153,7 +153,7 @@ def test_a_report_never_says_that_a_weaker_request_did_more(
 @pytest.fixture
 def device(monkeypatch):
     engine = ProgramEngine()
-    monkeypatch.setattr("hifigemm.road.engine_for", lambda *args: engine)
+    monkeypatch.setattr("hifigemm.running.road.engine_for", lambda *args: engine)
     return engine
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.accuracy import Target, resolve
-from hifigemm.formats import FP32, FP64
+from hifigemm.base.formats import FP32, FP64
+from hifigemm.model.accuracy import Target, resolve
 from tests.exact_values import components, exact_entries
 from tests.test_correct import DTYPES, NAMES, wide
 
@@ -217,7 +217,7 @@ def test_plans_and_prepared_operands(make_pair):
 
 def test_tensors_have_the_bits_of_arrays(make_pair):
     torch = pytest.importorskip("torch")
-    from hifigemm.interop.arguments import accuracy_from, accuracy_text
+    from hifigemm.differentiable.arguments import accuracy_from, accuracy_text
 
     a, b = make_pair("nearly_cancelling", 6, 30, 5, "float64")
     want = hg.matmul(a, b, accuracy=hg.Relative(1e-12))

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm import planner, store
-from hifigemm.engine import Memory
+from hifigemm.base import store
 from hifigemm.engines.numpy_engine import NumpyEngine
-from hifigemm.planner import DefaultWorkspace, steady
-from hifigemm.problem import Problem
+from hifigemm.model.engine import Memory
+from hifigemm.model.problem import Problem
+from hifigemm.running import planner
+from hifigemm.running.planner import DefaultWorkspace, steady
 
 SCHEMES = (
     hg.DoubleDouble(),

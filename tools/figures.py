@@ -37,7 +37,7 @@ ON_CPU = (
     "src/hifigemm/numerics/double_double.py",
     "src/hifigemm/schemes/double_double.py",
 )
-ON_GPU = ("src/hifigemm/engines/cuda", "src/hifigemm/engines/kernels")
+ON_GPU = ("src/hifigemm/engines/cuda", "src/hifigemm/kernels")
 ALSO = {
     "client_patches": ("examples/patches", "src/hifigemm/linalg"),
     "correct_rounding_cpu": ("src/hifigemm/numerics",),

@@ -17,7 +17,7 @@ import numpy as np
 
 from hifigemm.engines.gpu_rates import GpuProperties, rates_of
 from hifigemm.engines.rates import Rates
-from hifigemm.problem import Problem
+from hifigemm.model.problem import Problem
 
 PER_OPERAND_ENTRY, PER_RESULT_ENTRY = 12, 25
 """FP64 instructions of a thread for each entry: 372 for the 32 entries of a tile of

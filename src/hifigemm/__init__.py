@@ -20,30 +20,30 @@ from importlib import import_module as _import_module
 from importlib.util import find_spec as _find_spec
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from hifigemm import startup  # noqa: F401, first, as it minds Ctrl-C while the others are imported
-from hifigemm.accuracy import Relative
 from hifigemm.api import make_plan, matmul, prepare, warmup
 from hifigemm.api import product_of_numbers as _product_of_numbers
-from hifigemm.engines.registry import engines
-from hifigemm.exceptions import (
+from hifigemm.base import startup  # noqa: F401, first, as it minds Ctrl-C while the others are imported
+from hifigemm.base.exceptions import (
     AccuracyError,
     HifigemmError,
     InexactProductError,
     PlanError,
     VerificationError,
 )
-from hifigemm.freed_memory import keep_freed_memory as _keep_freed_memory
+from hifigemm.base.freed_memory import keep_freed_memory as _keep_freed_memory
+from hifigemm.base.public import missing as _missing
+from hifigemm.base.public import shown as _shown
+from hifigemm.base.public import with_signature as _with_signature
+from hifigemm.base.settings import strict
+from hifigemm.base.version import __version__ as __version__
+from hifigemm.differentiable import kernels as _kernels
+from hifigemm.engines.registry import engines
 from hifigemm.gemm import gemm
 from hifigemm.gemm import gemm_of_numbers as _gemm_of_numbers
-from hifigemm.interop import kernels as _kernels
-from hifigemm.operands import Prepared
-from hifigemm.plan import Plan, Report
-from hifigemm.public import missing as _missing
-from hifigemm.public import shown as _shown
-from hifigemm.public import with_signature as _with_signature
+from hifigemm.model.accuracy import Relative
+from hifigemm.model.plan import Plan, Report
+from hifigemm.operands.operands import Prepared
 from hifigemm.schemes import Native
-from hifigemm.settings import strict
-from hifigemm.version import __version__ as __version__
 
 if _TYPE_CHECKING:
     from hifigemm import cupy as cupy
@@ -52,7 +52,7 @@ if _TYPE_CHECKING:
     from hifigemm import linalg as linalg
     from hifigemm import numpy as numpy
     from hifigemm import testing as testing
-    from hifigemm.information import info
+    from hifigemm.engines.information import info
     from hifigemm.interop.drop_in import emulate, install, uninstall
     from hifigemm.schemes import Corrected, DoubleDouble, Multiword, Ozaki1, Ozaki2
 
@@ -103,7 +103,7 @@ _LOADED_ON_USE = {
     "Ozaki1": "schemes.ozaki1",
     "Ozaki2": "schemes.ozaki2",
     "emulate": "interop.drop_in",
-    "info": "information",
+    "info": "engines.information",
     "install": "interop.drop_in",
     "uninstall": "interop.drop_in",
 }
@@ -168,4 +168,4 @@ _kernels.make_plan = make_plan
 _kernels.serve_meshes = _serve_meshes
 
 if "torch" in _sys.modules:  # then its operators are wanted too
-    from hifigemm.interop import torch_operators as _  # noqa: F401
+    from hifigemm.differentiable import torch_operators as _  # noqa: F401

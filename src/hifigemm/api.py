@@ -11,17 +11,24 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 
-from hifigemm.accuracy import Accuracy
-from hifigemm.admission import admit
+from hifigemm.base.exceptions import PlanError
+from hifigemm.base.settings import mark_incomplete
+from hifigemm.base.transforms import (
+    belongs_to_jax,
+    belongs_to_torch,
+    check_untraced,
+    is_compiled,
+    opaque,
+)
 from hifigemm.engines import engine_for
-from hifigemm.exact_words import in_words, one_word
-from hifigemm.exceptions import PlanError
-from hifigemm.executor import whole_split
-from hifigemm.keys import key_of, repeat
 from hifigemm.libraries import library_of
+from hifigemm.model.accuracy import Accuracy
+from hifigemm.model.plan import Plan, Report
+from hifigemm.model.problem import counted
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.subnormals import ieee_arithmetic
-from hifigemm.operands import (
+from hifigemm.operands.exact_words import in_words, one_word
+from hifigemm.operands.operands import (
     Operands,
     Prepared,
     as_operand,
@@ -32,33 +39,26 @@ from hifigemm.operands import (
     own_stack,
     result_dtype,
 )
-from hifigemm.plan import Plan, Report
-from hifigemm.planner import check_strict, reusable, workspace_limit
-from hifigemm.problem import counted
-from hifigemm.request import (
+from hifigemm.running.admission import admit
+from hifigemm.running.executor import whole_split
+from hifigemm.running.keys import key_of, repeat
+from hifigemm.running.planner import check_strict, reusable, workspace_limit
+from hifigemm.running.request import (
     TWO_PARTS,
     Request,
     Result,
     check_plan,
     check_result,
 )
-from hifigemm.road import deliver, plan_for, product, quiet
+from hifigemm.running.road import deliver, plan_for, product, quiet
 from hifigemm.schemes import Scheme
-from hifigemm.settings import mark_incomplete
-from hifigemm.transforms import (
-    belongs_to_jax,
-    belongs_to_torch,
-    check_untraced,
-    is_compiled,
-    opaque,
-)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
     from typing_extensions import Unpack
 
-    from hifigemm.signatures import (
+    from hifigemm.model.signatures import (
         AnyTensor,
         Arrays,
         Asked,
@@ -316,11 +316,11 @@ def matmul(
             if repeated is not None:
                 return repeated
         if belongs_to_torch(a, b):
-            from hifigemm.interop import torch_operators
+            from hifigemm.differentiable import torch_operators
 
             return torch_operators.matmul(a, b, accuracy, scheme, workspace)
         if belongs_to_jax(a, b):
-            from hifigemm.interop import jax_primitive
+            from hifigemm.differentiable import jax_primitive
 
             return jax_primitive.matmul(a, b, accuracy, scheme, workspace)
     try:
@@ -352,7 +352,7 @@ def product_of_numbers(
     check_result(result)
     has_two_parts = result in TWO_PARTS
     if has_two_parts:
-        from hifigemm.exact_results import check_two_parts, two_parts
+        from hifigemm.running.exact_results import check_two_parts, two_parts
 
         check_two_parts(result, accuracy, out, plan)
         accuracy = "correct"
@@ -398,7 +398,7 @@ def product_of_numbers(
             return (native_parts, report) if return_report else native_parts
         values: Array | None
         if operands.dtype.kind in "biuO":
-            from hifigemm.integers import integer_product
+            from hifigemm.running.integers import integer_product
 
             values, report = integer_product(operands, request)
         else:
@@ -536,7 +536,7 @@ def _num_kernels() -> int:
     """Kernels that were compiled or loaded in this process, none before the first
     one.
     """
-    launch = sys.modules.get("hifigemm.engines.kernels.launch")
+    launch = sys.modules.get("hifigemm.kernels.runtime.launch")
     return 0 if launch is None else launch.num_kernels()
 
 

@@ -7,6 +7,7 @@ same memory, on CuPy's current stream. The result is an array of CuPy.
 
 from __future__ import annotations
 
+from hifigemm.base.public import shown
 from hifigemm.functions.chains import matrix_power, multi_dot
 from hifigemm.functions.contractions import (
     dot,
@@ -23,7 +24,6 @@ from hifigemm.functions.symmetric import herk, syrk
 from hifigemm.gemm import gemm
 from hifigemm.interop.cupy_products import emulate
 from hifigemm.numpy import matmul
-from hifigemm.public import shown
 
 __all__ = [
     "dot",

@@ -10,15 +10,26 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 
-from hifigemm.accuracy import Accuracy, Relative
-from hifigemm.exact_words import in_words, one_word
-from hifigemm.exceptions import PlanError
-from hifigemm.keys import key_of, layout_of_result, repeat, share_storage, view_of
+from hifigemm.base.exceptions import PlanError
+from hifigemm.base.settings import mark_incomplete
+from hifigemm.base.transforms import (
+    belongs_to_jax,
+    belongs_to_torch,
+    check_scalar,
+    check_tensor,
+    check_untraced,
+    is_compiled,
+    is_traced_by_compiler,
+    opaque,
+)
 from hifigemm.libraries import Library, library_of
+from hifigemm.model.accuracy import Accuracy, Relative
+from hifigemm.model.plan import Plan, Report
 from hifigemm.numerics.bits import Array, DType, scale_entries
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, frexp, is_moderate
 from hifigemm.numerics.subnormals import ieee_arithmetic, is_ieee
-from hifigemm.operands import (
+from hifigemm.operands.exact_words import in_words, one_word
+from hifigemm.operands.operands import (
     Operands,
     Prepared,
     as_addend,
@@ -32,28 +43,23 @@ from hifigemm.operands import (
     result_dtype,
     shapes_of,
 )
-from hifigemm.plan import Plan, Report
-from hifigemm.request import Request
-from hifigemm.road import deliver, product, quiet
-from hifigemm.schemes import Scheme, as_scheme
-from hifigemm.settings import mark_incomplete
-from hifigemm.transforms import (
-    belongs_to_jax,
-    belongs_to_torch,
-    check_scalar,
-    check_tensor,
-    check_untraced,
-    is_compiled,
-    is_traced_by_compiler,
-    opaque,
+from hifigemm.running.keys import (
+    key_of,
+    layout_of_result,
+    repeat,
+    share_storage,
+    view_of,
 )
+from hifigemm.running.request import Request
+from hifigemm.running.road import deliver, product, quiet
+from hifigemm.schemes import Scheme, as_scheme
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
     from typing_extensions import Unpack
 
-    from hifigemm.signatures import (
+    from hifigemm.model.signatures import (
         Addend,
         AnyAddend,
         Arrays,
@@ -248,7 +254,7 @@ def gemm(
     is_plain = plan is None and out is None and engine is None and not return_report
     if is_plain and type(a) is not np.ndarray:
         if belongs_to_torch(a, b) if c is None else belongs_to_torch(a, b, c):
-            from hifigemm.interop import torch_operators
+            from hifigemm.differentiable import torch_operators
 
             return torch_operators.gemm(
                 a,
@@ -264,7 +270,7 @@ def gemm(
             )
         is_number = c is None or type(c) in (bool, int, float, complex)
         if belongs_to_jax(a, b) and (is_number or belongs_to_jax(c)):
-            from hifigemm.interop import jax_primitive
+            from hifigemm.differentiable import jax_primitive
 
             return jax_primitive.gemm(
                 a,
@@ -459,7 +465,7 @@ def _product(
     """alpha A B + beta C with its report, in `out` where it can be written there; later
     calls of this key may repeat it.
     """
-    from hifigemm.scaled_sums import (
+    from hifigemm.running.scaled_sums import (
         accuracy_of_sum,
         request_of_plan,
         rounded_sum,

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from hifigemm.accuracy import Accuracy
+from hifigemm.base.public import shown
+from hifigemm.differentiable import jax_primitive
 from hifigemm.functions.chains import matrix_power, multi_dot
 from hifigemm.functions.contractions import (
     dot,
@@ -26,8 +27,7 @@ from hifigemm.functions.contractions import (
 )
 from hifigemm.functions.symmetric import herk, syrk
 from hifigemm.gemm import gemm as gemm_of_any_library
-from hifigemm.interop import jax_primitive
-from hifigemm.public import shown
+from hifigemm.model.accuracy import Accuracy
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hifigemm import api
-from hifigemm.accuracy import Accuracy
+from hifigemm.base.public import missing, shown
 from hifigemm.functions.chains import matrix_power, multi_dot
 from hifigemm.functions.contractions import (
     dot,
@@ -27,11 +27,11 @@ from hifigemm.functions.contractions import (
 )
 from hifigemm.functions.products import BlocksReport, ChainReport
 from hifigemm.functions.symmetric import herk, syrk
-from hifigemm.public import missing, shown
+from hifigemm.model.accuracy import Accuracy
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:
-    from hifigemm.signatures import SchemeName
+    from hifigemm.model.signatures import SchemeName
 
 __all__ = [
     "BlocksReport",

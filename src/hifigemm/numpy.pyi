@@ -11,8 +11,8 @@ from typing_extensions import Unpack
 
 from hifigemm.functions.products import BlocksReport as BlocksReport
 from hifigemm.functions.products import ChainReport as ChainReport
-from hifigemm.plan import Report
-from hifigemm.signatures import (
+from hifigemm.model.plan import Report
+from hifigemm.model.signatures import (
     AnyTensor,
     Named,
     No,

@@ -19,18 +19,18 @@ from typing import Any
 import torch
 
 from benchmarks.first_calls import CALLS
-from hifigemm.engine import Certificate
 from hifigemm.engines.cuda import engine as cuda_engine
 from hifigemm.engines.cuda import program as cuda_program
 from hifigemm.engines.cuda import (
     required_bits,
 )
-from hifigemm.engines.kernels import tiles
-from hifigemm.engines.kernels.buffers import Buffer
-from hifigemm.engines.kernels.launch import Launch, _specialise, _traits_of, flat
-from hifigemm.engines.kernels.program import Program
+from hifigemm.kernels.runtime import tiles
+from hifigemm.kernels.runtime.buffers import Buffer
+from hifigemm.kernels.runtime.launch import Launch, _specialise, _traits_of, flat
+from hifigemm.kernels.runtime.program import Program
+from hifigemm.model.engine import Certificate
 from tests.engines import stand_in
-from tests.engines.kernels import compiled
+from tests.kernels import compiled
 
 DEVICE = torch.device("cuda", 0)
 

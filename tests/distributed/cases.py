@@ -28,11 +28,12 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 import hifigemm as hg
-from hifigemm import distributed, store
+from hifigemm import distributed
+from hifigemm.base import store
+from hifigemm.differentiable import torch_private as private
 from hifigemm.distributed import method, panels, products, sums
 from hifigemm.distributed.layout import MeshProduct, candidates
 from hifigemm.interop import torch_meshes
-from hifigemm.interop import torch_private as private
 from tests import hard_matrices as gen
 
 FIXED = hg.Ozaki2(num_moduli=14, scaling="fast")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hifigemm as hg
-from hifigemm.problem import Problem
+from hifigemm.model.problem import Problem
 
 torch = pytest.importorskip("torch")
 from hifigemm.distributed import method  # noqa: E402

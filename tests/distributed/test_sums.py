@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hifigemm as hg
+from hifigemm.model.problem import Problem
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.scaling import NORM_BLOCK
-from hifigemm.problem import Problem
 
 torch = pytest.importorskip("torch")
 from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402

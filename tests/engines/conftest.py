@@ -1,5 +1,4 @@
-"""Kernels and the engine of a GPU are tested where there is torch and Triton, on the
-CPU too.
+"""The engine of a GPU is tested where there is torch and Triton, on the CPU too.
 
 Triton's interpreter runs the plain kernels where there is no CUDA device; it is chosen
 before triton is imported.
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 
 if find_spec("torch") is None or find_spec("triton") is None:
-    collect_ignore = ["kernels", "cuda"]
+    collect_ignore = ["cuda"]
 else:
     import torch
 
@@ -25,10 +24,8 @@ else:
 
 
 def pytest_itemcollected(item):
-    """Tests of kernels and programs carry the marker `torch`: even tiles are counted
-    beside what triton compiles.
-    """
-    if {"kernels", "cuda"} & set(item.path.parts):
+    """Tests of the engine of a GPU carry the marker `torch`."""
+    if "cuda" in item.path.parts:
         item.add_marker("torch")
 
 
@@ -156,7 +153,7 @@ def engine():
     """An engine for the kernels of a GPU; without one, on tensors of the CPU. Programs
     of other tests are gone.
     """
-    from hifigemm.store import forget
+    from hifigemm.base.store import forget
     from tests.engines.stand_in import StandIn
 
     forget()

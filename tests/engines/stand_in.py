@@ -9,15 +9,16 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 
-from hifigemm import api, integers, libraries, road
-from hifigemm.engine import Memory
+from hifigemm import api, libraries
 from hifigemm.engines import engine_for
 from hifigemm.engines.cuda.engine import CudaEngine
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.rates import H200
+from hifigemm.model.engine import Memory
+from hifigemm.model.problem import Problem
 from hifigemm.numerics.tensor_core import H100
-from hifigemm.planner import make
-from hifigemm.problem import Problem
+from hifigemm.running import integers, road
+from hifigemm.running.planner import make
 
 __all__ = ["DEVICE", "StandIn", "arrays", "on_host", "planned", "take_as_device"]
 

@@ -9,9 +9,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from hifigemm.base.exceptions import InexactProductError, PlanError
+from hifigemm.base.formats import BF16, FORMATS, FP16, FP32, TF32
 from hifigemm.engines import available, engine_for
-from hifigemm.exceptions import InexactProductError, PlanError
-from hifigemm.formats import BF16, FORMATS, FP16, FP32, TF32
 from hifigemm.numerics.rounding_formats import round_to_format
 from hifigemm.numerics.word_bounds import growth
 

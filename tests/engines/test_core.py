@@ -19,11 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hifigemm as hg
+from hifigemm.base.formats import FP32, FP64
 from hifigemm.engines import core
-from hifigemm.formats import FP32, FP64
 from hifigemm.functions.symmetric import herk
+from hifigemm.model.problem import Problem
 from hifigemm.numerics import three_words
-from hifigemm.problem import Problem
 from hifigemm.testing.reference import correctly_rounded
 from tests import hard_matrices as gen
 from tests.exact_values import exact_entries, values_of_kind

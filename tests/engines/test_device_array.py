@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hifigemm as hg
-from hifigemm.augmented import Term, sum_with_product
+from hifigemm.base.exceptions import AccuracyError, InexactProductError
+from hifigemm.base.formats import BF16, FP16, FP32, FP64, INT8, TF32
 from hifigemm.engines.numpy_engine import NumpyEngine
-from hifigemm.exceptions import AccuracyError, InexactProductError
-from hifigemm.executor import execute
-from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32
+from hifigemm.model.problem import Problem
 from hifigemm.numerics import (
     bits,
     blocking,
@@ -35,8 +34,9 @@ from hifigemm.numerics.rounding import round_in_chunks, round_limbs
 from hifigemm.numerics.rounding_formats import is_representable, round_to_format
 from hifigemm.numerics.word_bounds import word_error
 from hifigemm.numerics.words import Splitting
-from hifigemm.planner import make
-from hifigemm.problem import Problem
+from hifigemm.running.augmented import Term, sum_with_product
+from hifigemm.running.executor import execute
+from hifigemm.running.planner import make
 from hifigemm.schemes import Native, Ozaki1, Ozaki2
 from tests import hard_matrices as gen
 from tests.engines.entries import FLOATS, INTEGERS, REAL, arrays

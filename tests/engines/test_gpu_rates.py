@@ -15,7 +15,7 @@ import pytest
 
 from hifigemm.engines.gpu_rates import GpuProperties, gpu_properties, rates_of
 from hifigemm.engines.rates import H200, Rates
-from hifigemm.problem import Problem
+from hifigemm.model.problem import Problem
 
 BOARDS = {
     "v100": GpuProperties("Tesla V100-SXM2-16GB", (7, 0), 80, 1.53e9, 0.877e9, 4096),

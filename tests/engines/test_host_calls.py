@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.store import forget
+from hifigemm.base.store import forget
 
 CALLS = {
     "correct": {"accuracy": "correct"},

@@ -9,10 +9,10 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 import hifigemm as hg
+from hifigemm.base.store import forget, kept
 from hifigemm.engines.numpy_engine import NumpyEngine
-from hifigemm.keys import key_of
 from hifigemm.numerics.bounds import exact_k_limit, slice_bits_for
-from hifigemm.store import forget, kept
+from hifigemm.running.keys import key_of
 from hifigemm.testing.exact import integer_product
 
 ENGINE = NumpyEngine()

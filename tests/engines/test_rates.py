@@ -11,11 +11,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from hifigemm.base.formats import BF16, FP16
 from hifigemm.engines import rates
-from hifigemm.formats import BF16, FP16
+from hifigemm.model.problem import Problem
 from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import moduli_set
-from hifigemm.problem import Problem
 
 SIZES = (256, 512, 1024, 2048, 4096)
 OWN = rates.Rates(

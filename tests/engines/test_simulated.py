@@ -7,9 +7,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hifigemm.base.formats import BF16, FORMATS, FP16, FP32, TF32
 from hifigemm.engines import available, engine_for
 from hifigemm.engines.simulated import UNITS, SimulatedEngine
-from hifigemm.formats import BF16, FORMATS, FP16, FP32, TF32
 from hifigemm.numerics.rounding_formats import round_to_format
 from hifigemm.numerics.tensor_core import (
     A100,

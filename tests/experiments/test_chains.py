@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.chains import chained_product, fused_multiply_add
-from hifigemm.formats import FP32
+from hifigemm.base.formats import FP32
 from hifigemm.numerics.tensor_core import TensorCoreModel, tensor_core_product
 from hifigemm.testing.matrices import uniform
 

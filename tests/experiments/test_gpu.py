@@ -199,14 +199,14 @@ def test_correct_modes_have_no_error_and_stages_sum_to_the_whole(on_arrays):
 )
 def test_each_kernel_has_its_stage(module, stage):
     """All kernels that a module launches, by the text of the module."""
-    path = ROOT / "src/hifigemm/engines/kernels" / f"{module}.py"
+    path = ROOT / "src/hifigemm/kernels" / f"{module}.py"
     kernels = re.findall(r"= Launch\((\w+)\)", path.read_text("utf-8"))
     assert kernels
     assert {modes.stage_of(kernel) for kernel in kernels} == {stage}
 
 
 def test_sums_of_products_over_parts_of_k_are_no_products():
-    path = ROOT / "src/hifigemm/engines/kernels/residue_gemm.py"
+    path = ROOT / "src/hifigemm/kernels/products/residue_gemm.py"
     kernels = re.findall(r"= Launch\((\w+)\)", path.read_text("utf-8"))
     stages = {kernel: modes.stage_of(kernel) for kernel in kernels}
     assert stages == {"_product_kernel": "products", "_add_spans_kernel": "sums"}

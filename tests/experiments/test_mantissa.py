@@ -12,7 +12,7 @@ from experiments.mantissa import (
     tail_errors,
     tail_rms,
 )
-from hifigemm.formats import BF16, FP16, TF32
+from hifigemm.base.formats import BF16, FP16, TF32
 from hifigemm.numerics.words import Splitting
 
 SAMPLE = 1 << 18

@@ -23,7 +23,7 @@ from experiments import (
     underflow,
     weak_fp64,
 )
-from hifigemm.formats import FORMATS, FP64
+from hifigemm.base.formats import FORMATS, FP64
 from plots.drawings import read_rows
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.underflow import LOWEST_EXPONENT, counted, formula
-from hifigemm.formats import FP16
+from hifigemm.base.formats import FP16
 from hifigemm.numerics.rounding_formats import round_to_format
 from hifigemm.testing.matrices import random_floats
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 import hifigemm as hg
-from hifigemm import store
+from hifigemm.base import store
 from hifigemm.engines import core
 from hifigemm.workshop.environment import write_csv
 from tests.conftest import PAIRS, SINGLES, real_pair

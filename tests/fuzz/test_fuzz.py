@@ -11,7 +11,7 @@ import pytest
 
 import hifigemm.numpy as hnp
 from hifigemm import libraries
-from hifigemm.array_like import as_array
+from hifigemm.libraries.array_like import as_array
 from hifigemm.numerics import epilogue
 from hifigemm.schemes import ozaki1
 from hifigemm.testing.reference import correctly_rounded

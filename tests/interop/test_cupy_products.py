@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.exceptions import PlanError
+from hifigemm.base.exceptions import PlanError
 
 cupy = pytest.importorskip("cupy")
 torch = pytest.importorskip("torch")
 import hifigemm.cupy as hc  # noqa: E402
-from hifigemm.interop import cupy_products, kernels  # noqa: E402
+from hifigemm.differentiable import kernels  # noqa: E402
+from hifigemm.interop import cupy_products  # noqa: E402
 from tests.cupy_arrays import (  # noqa: E402
     CALLS,
     CORRECT,

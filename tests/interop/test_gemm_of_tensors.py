@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from torch.autograd import forward_ad  # noqa: E402
 from torch.func import functionalize, grad, jacfwd, jacrev, jvp, vmap  # noqa: E402
 
-from hifigemm.interop import torch_operators  # noqa: E402, F401
+from hifigemm.differentiable import torch_operators  # noqa: E402, F401
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Attempted to insert a get_attr Node:UserWarning"

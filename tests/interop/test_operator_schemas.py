@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
 
 import hifigemm.linalg.torch_operators  # noqa: E402
-from hifigemm.interop import torch_operators  # noqa: E402, F401
+from hifigemm.differentiable import torch_operators  # noqa: E402, F401
 from tests.interop.texts import ACCURACIES, SCHEMES  # noqa: E402
 
 OPTIONS = 'str? accuracy=None, str scheme="auto", int? workspace=None'

@@ -12,7 +12,8 @@ import pytest
 import hifigemm as hg
 
 torch = pytest.importorskip("torch")
-from hifigemm.interop import torch_leaves, torch_private  # noqa: E402
+from hifigemm.differentiable import torch_private  # noqa: E402
+from hifigemm.interop import torch_leaves  # noqa: E402
 from tests.interop.scopes import exact  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("native_afterwards")

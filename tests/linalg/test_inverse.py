@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from hifigemm.exceptions import VerificationError
+from hifigemm.base.exceptions import VerificationError
 from hifigemm.linalg import inverse
 from hifigemm.linalg.inverse import (
     GOOD_NORM,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hifigemm.formats import BF16, FP16, FP32, FP64, TF32, Format
+from hifigemm.base.formats import BF16, FP16, FP32, FP64, TF32, Format
 from hifigemm.numerics.accumulation import add_outside, in_any_order, of_tensor_core
 from hifigemm.numerics.tensor_core import A100, H100, V100, TensorCoreModel
 

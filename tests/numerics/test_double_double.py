@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hifigemm.formats import FP32, FP64
+from hifigemm.base.formats import FP32, FP64
 from hifigemm.numerics import double_double
 from hifigemm.numerics.double_double import (
     K_PART,

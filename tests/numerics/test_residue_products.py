@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hifigemm.formats import FP64
+from hifigemm.base.formats import FP64
 from hifigemm.numerics.residue_products import (
     crt,
     num_planes,

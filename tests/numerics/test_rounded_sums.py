@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from hifigemm.formats import FP32, FP64
+from hifigemm.base.formats import FP32, FP64
 from hifigemm.numerics.rounded_sums import (
     Addend,
     by_all_bits,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hifigemm.formats import FP32, FP64
+from hifigemm.base.formats import FP32, FP64
 from hifigemm.numerics.rounding import round_in_chunks, round_limbs
 from hifigemm.testing.exact import round_integers
 

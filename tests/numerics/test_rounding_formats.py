@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hifigemm.formats import BF16, FP8_E5M2, FP16, FP32, FP64, TF32, Format
+from hifigemm.base.formats import BF16, FP8_E5M2, FP16, FP32, FP64, TF32, Format
 from hifigemm.numerics.rounding_formats import (
     ROUNDINGS,
     is_representable,

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hifigemm.formats import BF16, FORMATS, FP16, FP32, FP64, TF32, Format
+from hifigemm.base.formats import BF16, FORMATS, FP16, FP32, FP64, TF32, Format
 from hifigemm.numerics.rounding_formats import round_to_format
 from hifigemm.numerics.tensor_core import (
     A100,

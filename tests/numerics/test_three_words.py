@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from hifigemm.formats import FP32, FP64
+from hifigemm.base.formats import FP32, FP64
 from hifigemm.numerics import three_words
 from hifigemm.numerics.three_words import remainders, rounded, signs, sums
 from hifigemm.testing.exact import round_integers

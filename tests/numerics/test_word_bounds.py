@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hifigemm.base.formats import BF16, FP16, FP32, TF32
 from hifigemm.engines import engine_for
-from hifigemm.formats import BF16, FP16, FP32, TF32
 from hifigemm.numerics.accumulation import Accumulation
 from hifigemm.numerics.word_bounds import (
     growth,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hifigemm.formats import BF16, FP16, FP32, TF32
+from hifigemm.base.formats import BF16, FP16, FP32, TF32
 from hifigemm.numerics.rounding_formats import is_representable, largest_finite
 from hifigemm.numerics.words import Splitting
 

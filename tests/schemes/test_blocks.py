@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.accuracy import NO_PROMISE
 from hifigemm.engines.numpy_engine import NumpyEngine
-from hifigemm.planner import fitted
-from hifigemm.problem import Problem
+from hifigemm.model.accuracy import NO_PROMISE
+from hifigemm.model.problem import Problem
+from hifigemm.running.planner import fitted
 
 REAL = Problem(2, 5, 3, 7, np.dtype("float64"))
 SINGLE = Problem(2, 5, 3, 7, np.dtype("complex64"))

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, Target
 from hifigemm.engines import engine_for
 from hifigemm.engines.numpy_engine import NumpyEngine
+from hifigemm.model.accuracy import NO_PROMISE, NOTHING_STATED, Target
+from hifigemm.model.plan import Split
 from hifigemm.numerics.rounding import Rounded
-from hifigemm.plan import Split
 from hifigemm.schemes import certify
 from hifigemm.testing.reference import meets_promise
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
+from hifigemm.base.formats import FP16, TF32
 from hifigemm.engines import engine_for
-from hifigemm.formats import FP16, TF32
 from hifigemm.numerics.rounding_formats import round_to_format
 from hifigemm.numerics.tensor_core import H100, tensor_core_product
 from hifigemm.schemes.corrected import Corrected

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import hifigemm as hg
+from hifigemm.base.formats import FP16
 from hifigemm.engines import engine_for
-from hifigemm.formats import FP16
 from hifigemm.numerics.word_bounds import growth
 from hifigemm.schemes.multiword import COUNTS, PRESETS, Multiword
 from hifigemm.testing.reference import (

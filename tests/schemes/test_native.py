@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.accuracy import Target
-from hifigemm.formats import FP32, FP64
-from hifigemm.plan import Problem
+from hifigemm.base.formats import FP32, FP64
+from hifigemm.model.accuracy import Target
+from hifigemm.model.plan import Problem
 from hifigemm.testing.reference import exact_product, meets_promise
 
 

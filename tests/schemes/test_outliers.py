@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hifigemm.model.plan import Apart, Outliers
+from hifigemm.model.problem import Problem
 from hifigemm.numerics.residues import MAX_MODULI, moduli_set
 from hifigemm.numerics.scaling import gained_bits, widest
-from hifigemm.plan import Apart, Outliers
-from hifigemm.problem import Problem
 from hifigemm.schemes.outliers import (
     find_apart,
     find_outliers,

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.accuracy import Target
-from hifigemm.engine import SCALED_ALONG_K
 from hifigemm.engines import engine_for
 from hifigemm.engines.numpy_engine import NumpyEngine
-from hifigemm.executor import execute
+from hifigemm.model.accuracy import Target
+from hifigemm.model.engine import SCALED_ALONG_K
+from hifigemm.model.plan import Evidence
+from hifigemm.model.problem import Problem
 from hifigemm.numerics.bounds import (
     exact_k_limit,
     first_slice_count,
     ozaki1_error_exponent,
 )
-from hifigemm.plan import Evidence
-from hifigemm.problem import Problem
+from hifigemm.running.executor import execute
 from hifigemm.schemes.ozaki1 import _sum_bits, first_num_slices, slice_bits
 from hifigemm.testing.reference import (
     componentwise_error,

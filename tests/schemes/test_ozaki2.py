@@ -15,10 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hifigemm as hg
-from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, Target
-from hifigemm.engine import SCALED_ALONG_K
 from hifigemm.engines import engine_for
 from hifigemm.engines.numpy_engine import NumpyEngine
+from hifigemm.model.accuracy import NO_PROMISE, NOTHING_STATED, Target
+from hifigemm.model.engine import SCALED_ALONG_K
+from hifigemm.model.plan import Evidence, Verification
+from hifigemm.model.problem import Problem
 from hifigemm.numerics.bits import NO_BIT
 from hifigemm.numerics.embedding import components
 from hifigemm.numerics.error_ratio import count_for_ratio, error_ratio
@@ -29,9 +31,7 @@ from hifigemm.numerics.scaling import (
     required_bits,
     round_to_integers,
 )
-from hifigemm.plan import Evidence, Verification
-from hifigemm.planner import fitted
-from hifigemm.problem import Problem
+from hifigemm.running.planner import fitted
 from hifigemm.schemes.ozaki2 import (
     _balance,
     _error,

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, Target
 from hifigemm.engines.numpy_engine import NumpyEngine
-from hifigemm.plan import Verification
-from hifigemm.problem import Problem
+from hifigemm.model.accuracy import NO_PROMISE, NOTHING_STATED, Target
+from hifigemm.model.plan import Verification
+from hifigemm.model.problem import Problem
 from hifigemm.schemes.scheme import exact_int8, finished
 
 

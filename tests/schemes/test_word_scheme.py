@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 from hifigemm import AccuracyError, PlanError, gemm, make_plan, matmul, prepare
-from hifigemm.accuracy import NO_PROMISE, Target
-from hifigemm.engine import SCALED_ALONG_K
+from hifigemm.base.formats import FORMATS, FP16
 from hifigemm.engines import engine_for
-from hifigemm.formats import FORMATS, FP16
+from hifigemm.model.accuracy import NO_PROMISE, Target
+from hifigemm.model.engine import SCALED_ALONG_K
+from hifigemm.model.plan import Split
+from hifigemm.model.problem import Problem
 from hifigemm.numerics.bits import ceil_log2
 from hifigemm.numerics.word_bounds import (
     WordError,
@@ -24,8 +26,6 @@ from hifigemm.numerics.word_bounds import (
     relative_error,
     steps_in_blocks,
 )
-from hifigemm.plan import Split
-from hifigemm.problem import Problem
 from hifigemm.schemes.corrected import BLOCK, Corrected
 from hifigemm.schemes.multiword import COUNTS, PRESETS, Multiword
 from hifigemm.schemes.word_scheme import _certified_entries

@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TextIO
 
 import hifigemm as hg
+from hifigemm.base.settings import is_strict
+from hifigemm.base.startup import INTERRUPTED, raising_interrupts
 from hifigemm.cli.matmul import add_matmul, add_plan
 from hifigemm.cli.options import add_command
 from hifigemm.cli.run import add_run
 from hifigemm.cli.workshop import add_bench, add_demo, add_report
-from hifigemm.settings import is_strict
-from hifigemm.startup import INTERRUPTED, raising_interrupts
 from hifigemm.workshop.errors import COMPUTATION_ERROR, OK, USAGE_ERROR, InputError
 
 __all__ = ["main"]

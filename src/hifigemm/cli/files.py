@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hifigemm.cli.matrix_market import read_matrix, write_matrix
-from hifigemm.operands import converted
+from hifigemm.operands.operands import converted
 from hifigemm.workshop.atomic import check_writable, replacing
 from hifigemm.workshop.errors import InputError
 

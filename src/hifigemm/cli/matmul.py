@@ -21,7 +21,7 @@ from hifigemm.cli.options import (
     multiplication_options,
     parse_shape,
 )
-from hifigemm.operands import shapes_of
+from hifigemm.operands.operands import shapes_of
 from hifigemm.workshop.errors import OK, InputError
 
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hifigemm.accuracy import Accuracy, resolve
+from hifigemm.base.exceptions import PlanError
+from hifigemm.base.formats import FP64
 from hifigemm.cli.files import FORMATS
+from hifigemm.differentiable.arguments import accuracy_from
 from hifigemm.engines import engine_for
-from hifigemm.exceptions import PlanError
-from hifigemm.formats import FP64
-from hifigemm.interop.arguments import accuracy_from
+from hifigemm.model.accuracy import Accuracy, resolve
 from hifigemm.schemes import SCHEMES, Scheme
 from hifigemm.workshop.errors import InputError
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import hifigemm as hg
 from hifigemm.cli.options import SIZE, add_command, parse_accuracy, parse_bytes, usage
-from hifigemm.interop.arguments import scheme_from
+from hifigemm.differentiable.arguments import scheme_from
 from hifigemm.interop.drop_in import MANIFEST, keep_manifest
 from hifigemm.schemes import Scheme
 from hifigemm.workshop.errors import InputError

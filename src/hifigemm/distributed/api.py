@@ -10,12 +10,12 @@ import torch
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.placement_types import Placement
 
-from hifigemm.accuracy import Accuracy
+from hifigemm.base.transforms import opaque
+from hifigemm.differentiable import torch_private as private
 from hifigemm.distributed.products import MeshOptions, MeshPlan, multiply, plans_for
-from hifigemm.interop import torch_private as private
+from hifigemm.model.accuracy import Accuracy
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.schemes import Scheme
-from hifigemm.transforms import opaque
 
 
 @opaque

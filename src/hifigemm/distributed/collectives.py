@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup, Work
 from torch.distributed.device_mesh import DeviceMesh
 
-from hifigemm.exceptions import PlanError
+from hifigemm.base.exceptions import PlanError
 
 _gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """The first name is that of PyTorch 2.13, which deprecates the second one."""

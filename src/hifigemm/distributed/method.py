@@ -14,13 +14,13 @@ from typing import Any
 
 from torch import Tensor
 
-from hifigemm.accuracy import Accuracy, Target, resolve
-from hifigemm.engine import Engine
+from hifigemm.base.exceptions import PlanError
 from hifigemm.engines import engine_for
-from hifigemm.exceptions import PlanError
 from hifigemm.libraries import Library, library_of
-from hifigemm.planner import workspace_limit
-from hifigemm.problem import Problem
+from hifigemm.model.accuracy import Accuracy, Target, resolve
+from hifigemm.model.engine import Engine
+from hifigemm.model.problem import Problem
+from hifigemm.running.planner import workspace_limit
 from hifigemm.schemes import Ozaki1, Ozaki2, Scheme, as_scheme
 from hifigemm.schemes.ozaki2 import largest_error_ratio
 

@@ -16,7 +16,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
-from hifigemm.accuracy import Accuracy, Target, resolve
+from hifigemm.base.exceptions import PlanError
+from hifigemm.base.store import once
+from hifigemm.differentiable import torch_private as private
 from hifigemm.distributed.collectives import agree, largest, result_or_error
 from hifigemm.distributed.layout import (
     Layout,
@@ -39,18 +41,16 @@ from hifigemm.distributed.method import (
 from hifigemm.distributed.panels import Panel, panel_here, panels_of
 from hifigemm.distributed.schedule import Arrived, LocalProducts, visit_pairs
 from hifigemm.distributed.sums import PartialSums
-from hifigemm.engine import report_of
 from hifigemm.engines.device_ops import NUMPY_DTYPES, TORCH_DTYPES
-from hifigemm.exceptions import PlanError
 from hifigemm.gemm import as_scalar, gemm_of_numbers
-from hifigemm.interop import torch_private as private
-from hifigemm.operands import check_scalars
-from hifigemm.plan import Decision, Report
-from hifigemm.problem import Problem
-from hifigemm.request import Request
-from hifigemm.scaled_sums import needs_one_rounding, with_room_for_rounding
+from hifigemm.model.accuracy import Accuracy, Target, resolve
+from hifigemm.model.engine import report_of
+from hifigemm.model.plan import Decision, Report
+from hifigemm.model.problem import Problem
+from hifigemm.operands.operands import check_scalars
+from hifigemm.running.request import Request
+from hifigemm.running.scaled_sums import needs_one_rounding, with_room_for_rounding
 from hifigemm.schemes import Scheme
-from hifigemm.store import once
 
 _DTYPES = torch.float32, torch.float64, torch.complex64, torch.complex128
 

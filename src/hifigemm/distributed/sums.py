@@ -29,20 +29,20 @@ from torch.distributed import ProcessGroup, Work
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from hifigemm.accuracy import CORRECT, NOTHING_STATED
 from hifigemm.distributed.collectives import largest, reduce_largest, reduce_sum
 from hifigemm.distributed.layout import Layout, pieces, within
 from hifigemm.distributed.memory import of_sums
 from hifigemm.distributed.method import Method, library_and_engine
-from hifigemm.engine import Engine
 from hifigemm.libraries import Library
+from hifigemm.model.accuracy import CORRECT, NOTHING_STATED
+from hifigemm.model.engine import Engine
+from hifigemm.model.plan import Blocking, Evidence, Plan, Split
+from hifigemm.model.problem import Problem
 from hifigemm.numerics import scaling
 from hifigemm.numerics.bits import NO_BIT, Array
 from hifigemm.numerics.epilogue import Epilogue, frexp
 from hifigemm.numerics.residues import MAX_MODULI, moduli_set
 from hifigemm.numerics.scaling import INFINITE, NO_EXPONENT, NORM_BLOCK, Scale
-from hifigemm.plan import Blocking, Evidence, Plan, Split
-from hifigemm.problem import Problem
 from hifigemm.schemes import Ozaki2
 from hifigemm.schemes.ozaki2 import exact_count
 

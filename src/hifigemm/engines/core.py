@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hifigemm.engine import Call, F, Outcome, Repeated, Splits
+from hifigemm.base.formats import Format
+from hifigemm.base.settings import wants_core
 from hifigemm.engines import threads
 from hifigemm.engines.host_calls import is_as_passed, repeated_on_host
-from hifigemm.formats import Format
+from hifigemm.model.engine import Call, F, Outcome, Repeated, Splits
+from hifigemm.model.plan import Plan
+from hifigemm.model.problem import Problem
 from hifigemm.numerics import three_words
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import product_shape
@@ -31,9 +34,6 @@ from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
 from hifigemm.numerics.symmetric import mirror
 from hifigemm.numerics.three_words import RoundedSums
-from hifigemm.plan import Plan
-from hifigemm.problem import Problem
-from hifigemm.settings import wants_core
 
 if TYPE_CHECKING:
     from hifigemm.numerics.equilibration import Equilibrated

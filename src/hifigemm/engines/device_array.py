@@ -24,6 +24,7 @@ import torch
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from torch import Tensor
 
+from hifigemm.base.exceptions import PlanError
 from hifigemm.engines.device_functions import FUNCTIONS, LIKE
 from hifigemm.engines.device_ops import (
     NEEDS_DEVICE_SCALARS,
@@ -35,7 +36,6 @@ from hifigemm.engines.device_ops import (
     loop,
     torch_function,
 )
-from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import DType
 
 if TYPE_CHECKING:

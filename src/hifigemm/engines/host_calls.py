@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from hifigemm.engine import Call, Outcome, Repeated
+from hifigemm.model.engine import Call, Outcome, Repeated
+from hifigemm.model.plan import Plan
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.numerics.subnormals import is_ieee
-from hifigemm.plan import Plan
 
 StackProduct = Callable[[Array, Array, Array | None], Outcome | None]
 """The product of two stacks, with C where the rounding of the plan adds it; None where

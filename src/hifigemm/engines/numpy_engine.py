@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hifigemm.engine import Memory, Program
+from hifigemm.base.exceptions import InexactProductError
+from hifigemm.base.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
 from hifigemm.engines import core
 from hifigemm.engines.memory import free_memory
-from hifigemm.exceptions import InexactProductError
-from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
+from hifigemm.model.engine import Memory, Program
+from hifigemm.model.plan import Plan
+from hifigemm.model.problem import ProductSpec
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import BLOCK_ENTRIES
 from hifigemm.numerics.bounds import exact_k_limit
 from hifigemm.numerics.subnormals import matmul
-from hifigemm.plan import Plan
-from hifigemm.problem import ProductSpec
 
 if TYPE_CHECKING:
     from hifigemm.numerics.accumulation import Accumulation

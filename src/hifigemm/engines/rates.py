@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hifigemm.engines.kernels.tiles import (
+from hifigemm.kernels.runtime.tiles import (
     TILES,
     ProductShape,
     tile_of_sums,
     waves,
 )
+from hifigemm.model.problem import Problem
 from hifigemm.numerics.rounded_sums import form_for
 from hifigemm.numerics.spans import span_length
-from hifigemm.problem import Problem
 
 SIZES = (256, 512, 1024, 2048, 4096)
 """Sizes of the cubes whose native products have a rate each."""

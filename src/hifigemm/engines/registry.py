@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from importlib.util import find_spec
 
-from hifigemm.engine import Engine
+from hifigemm.base.exceptions import PlanError
+from hifigemm.base.transforms import opaque
 from hifigemm.engines.numpy_engine import NumpyEngine
-from hifigemm.exceptions import PlanError
-from hifigemm.transforms import opaque
+from hifigemm.model.engine import Engine
 
 _SIMULATED = "simulated-"
 _ON_CPU = (

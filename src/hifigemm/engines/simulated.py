@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from hifigemm.base.exceptions import PlanError
+from hifigemm.base.formats import FORMATS, FP32, Format
 from hifigemm.engines.numpy_engine import NumpyEngine
-from hifigemm.exceptions import PlanError
-from hifigemm.formats import FORMATS, FP32, Format
 from hifigemm.numerics.accumulation import Accumulation, add_outside, of_tensor_core
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.tensor_core import (
@@ -49,7 +49,7 @@ class SimulatedEngine(NumpyEngine):
     ``TensorCoreModel("mine", 8, 30)``.
 
     The blocks of the model say which formats the unit has; a single number stands for
-    FP16, BF16, TF32 and every format of hifigemm.formats that the model is exact for.
+    FP16, BF16, TF32 and every format of hifigemm.base.formats that the model is exact for.
     """
 
     def __init__(self, model: TensorCoreModel) -> None:

@@ -10,12 +10,12 @@ from importlib.util import find_spec
 
 import torch
 
-from hifigemm.engine import Engine
 from hifigemm.engines.float32_precision import float32_precision, rounds_float32
 from hifigemm.engines.gpu_rates import gpu_properties, rates_of
-from hifigemm.engines.kernels.tiles import gpu_of, summary
 from hifigemm.engines.library_product import library_matmul
 from hifigemm.engines.numpy_engine import NumpyEngine
+from hifigemm.kernels.runtime.tiles import gpu_of, summary
+from hifigemm.model.engine import Engine
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.subnormals import others_may_differ
 
@@ -74,7 +74,7 @@ def describe_triton() -> str:
         )
     import triton
 
-    from hifigemm.engines.kernels.launch import enters_directly
+    from hifigemm.kernels.runtime.launch import enters_directly
 
     if not torch.cuda.is_available():
         return f"{triton.__version__}, without a GPU"

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hifigemm.accuracy import Accuracy
 from hifigemm.functions.products import Chain, Products
 from hifigemm.functions.verbs import (
     ROUNDOFFS,
@@ -27,10 +26,11 @@ from hifigemm.functions.verbs import (
     shape_of,
 )
 from hifigemm.libraries import AnyArray
+from hifigemm.model.accuracy import Accuracy
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:
-    from hifigemm.signatures import SchemeName
+    from hifigemm.model.signatures import SchemeName
 
 
 def multi_dot(

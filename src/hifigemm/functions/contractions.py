@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hifigemm.accuracy import Accuracy
 from hifigemm.functions.products import Chain, Products
 from hifigemm.functions.subscripts import Labels, parse
 from hifigemm.functions.verbs import (
@@ -30,11 +29,12 @@ from hifigemm.functions.verbs import (
     shape_of,
 )
 from hifigemm.libraries import AnyArray
-from hifigemm.operands import broadcast_stacks
+from hifigemm.model.accuracy import Accuracy
+from hifigemm.operands.operands import broadcast_stacks
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:
-    from hifigemm.signatures import SchemeName
+    from hifigemm.model.signatures import SchemeName
 
 Lengths = dict[Hashable, int]
 """The lengths of labels, in the order of the axes."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hifigemm.accuracy import Accuracy, Relative
 from hifigemm.api import check_options, matmul, product_of_numbers
-from hifigemm.exceptions import AccuracyError, PlanError
+from hifigemm.base.exceptions import AccuracyError, PlanError
+from hifigemm.base.transforms import belongs_to_torch, check_untraced, is_traced, opaque
 from hifigemm.functions.verbs import (
     ROUNDOFFS,
     as_arrays,
@@ -25,15 +25,15 @@ from hifigemm.functions.verbs import (
     shape_of,
     unit_roundoff,
 )
-from hifigemm.integers import EntriesBeyond
 from hifigemm.libraries import AnyArray, library_of
-from hifigemm.operands import Shapes, as_out, check_out
-from hifigemm.plan import Report
+from hifigemm.model.accuracy import Accuracy, Relative
+from hifigemm.model.plan import Report
+from hifigemm.operands.operands import Shapes, as_out, check_out
+from hifigemm.running.integers import EntriesBeyond
 from hifigemm.schemes import Scheme
-from hifigemm.transforms import belongs_to_torch, check_untraced, is_traced, opaque
 
 if TYPE_CHECKING:
-    from hifigemm.signatures import SchemeName
+    from hifigemm.model.signatures import SchemeName
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from hifigemm.accuracy import Accuracy
-from hifigemm.exceptions import PlanError
+from hifigemm.base.exceptions import PlanError
+from hifigemm.base.transforms import belongs_to_torch, is_traced
 from hifigemm.functions.products import Products
 from hifigemm.functions.verbs import conj, join, shape_of
 from hifigemm.libraries import AnyArray, library_of
+from hifigemm.model.accuracy import Accuracy
 from hifigemm.schemes import Scheme
-from hifigemm.transforms import belongs_to_torch, is_traced
 
 if TYPE_CHECKING:
-    from hifigemm.signatures import SchemeName
+    from hifigemm.model.signatures import SchemeName
 
 SMALLEST = 512
 """Blocks of so many rows are not cut any more. A cut saves a quarter of the work on its

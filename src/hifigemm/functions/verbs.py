@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from hifigemm.array_like import holds_python_integers
-from hifigemm.exact_words import are_integers_of_64_bits
+from hifigemm.base.transforms import belongs_to_jax, check_dense, is_traced
 from hifigemm.libraries import AnyArray, library_of
-from hifigemm.operands import Prepared, converted
-from hifigemm.transforms import belongs_to_jax, check_dense, is_traced
+from hifigemm.libraries.array_like import holds_python_integers
+from hifigemm.operands.exact_words import are_integers_of_64_bits
+from hifigemm.operands.operands import Prepared, converted
 
 _WIDENED = {"float16": "float32", "bfloat16": "float32"}
 """Names of dtypes whose products are those of another one."""
@@ -114,7 +114,7 @@ def promoted(arrays: Sequence[Any]) -> list[AnyArray]:
     if len({x.dtype for x in arrays}) == 1:
         return list(arrays)
     if belongs_to_jax(*arrays):
-        from hifigemm.interop import jax_primitive
+        from hifigemm.differentiable import jax_primitive
 
         return jax_primitive.promoted(arrays)
     library = library_of(*((f"operand {i}", x) for i, x in enumerate(arrays)))

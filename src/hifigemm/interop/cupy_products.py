@@ -25,10 +25,11 @@ import cupy
 import numpy as np
 from cupy import _core
 
-from hifigemm.accuracy import Accuracy
-from hifigemm.interop import drop_in, kernels
+from hifigemm.differentiable import kernels
+from hifigemm.interop import drop_in
 from hifigemm.interop.summary import Sightings, Summary
-from hifigemm.operands import shapes_of
+from hifigemm.model.accuracy import Accuracy
+from hifigemm.operands.operands import shapes_of
 from hifigemm.schemes import Scheme
 
 _LEVELS = {"f": "fp32", "d": "fp64", "F": "fp32", "D": "fp64"}

@@ -22,12 +22,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hifigemm.accuracy import Accuracy, resolve
-from hifigemm.exceptions import AccuracyError, PlanError
-from hifigemm.formats import FP64
+from hifigemm.base.exceptions import AccuracyError, PlanError
+from hifigemm.base.formats import FP64
+from hifigemm.base.transforms import opaque
 from hifigemm.interop.summary import Sightings, Summary
+from hifigemm.model.accuracy import Accuracy, resolve
 from hifigemm.schemes import Scheme, as_scheme
-from hifigemm.transforms import opaque
 
 MANIFEST = "HIFIGEMM_MANIFEST"
 """Variable of the environment with the name of a file, to which a process writes its
@@ -41,7 +41,12 @@ _RUN_LATER = (
     inspect.iscoroutinefunction,
     inspect.isasyncgenfunction,
 )
-_BETWEEN = __name__, "hifigemm.transforms", "contextlib", "torch._dynamo.eval_frame"
+_BETWEEN = (
+    __name__,
+    "hifigemm.base.transforms",
+    "contextlib",
+    "torch._dynamo.eval_frame",
+)
 _of_process: list[Summary] = []
 
 
@@ -198,7 +203,8 @@ class emulate(ContextDecorator):
 
     def _policy(self, summary: Summary | None, place: str = "scope") -> Any:
         """The policy of a scope or of the process, with kernels in their places."""
-        from hifigemm.interop import kernels, torch_leaves, torch_unreached
+        from hifigemm.differentiable import kernels
+        from hifigemm.interop import torch_leaves, torch_unreached
         from hifigemm.interop.policy import Policy
 
         torch_leaves.register(thoroughly=place == "process")

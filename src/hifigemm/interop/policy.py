@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-from hifigemm.accuracy import Accuracy
-from hifigemm.interop import torch_private as private
+from hifigemm.differentiable import torch_private as private
 from hifigemm.interop.summary import Sightings, Summary
+from hifigemm.model.accuracy import Accuracy
 from hifigemm.schemes import Scheme
 
 _KEY = "policy of hifigemm"

@@ -24,12 +24,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hifigemm.differentiable import kernels
+from hifigemm.differentiable import torch_private as private
+from hifigemm.differentiable.torch_private import DispatchKeySet
 from hifigemm.engines import library_product
-from hifigemm.interop import kernels
-from hifigemm.interop import torch_private as private
 from hifigemm.interop.policy import LEVELS, Policy, aside, current_policy
 from hifigemm.interop.summary import Row, timed
-from hifigemm.interop.torch_private import DispatchKeySet
 from hifigemm.interop.torch_replacements import Kernel, Replacements
 
 

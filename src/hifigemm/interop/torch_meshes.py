@@ -22,13 +22,13 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
+from hifigemm.base.exceptions import PlanError
+from hifigemm.differentiable import torch_private as private
+from hifigemm.differentiable.torch_private import OpOverload
 from hifigemm.distributed.api import matmul
 from hifigemm.distributed.method import SCHEMES
-from hifigemm.exceptions import PlanError
-from hifigemm.interop import torch_private as private
 from hifigemm.interop.policy import LEVELS, Policy, current_policy
 from hifigemm.interop.summary import Row
-from hifigemm.interop.torch_private import OpOverload
 from hifigemm.schemes import as_scheme
 
 _aten: Any = torch.ops.aten

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hifigemm.interop import torch_private as private
+from hifigemm.differentiable import torch_private as private
 
 Kernel = Callable[..., Any]
 """A kernel of PyTorch, called with the dispatch keys and then the arguments of the

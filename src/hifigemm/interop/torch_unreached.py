@@ -17,8 +17,8 @@ from typing import Any
 
 from torch import Tensor
 
-from hifigemm.exceptions import AccuracyError
-from hifigemm.interop import torch_private as private
+from hifigemm.base.exceptions import AccuracyError
+from hifigemm.differentiable import torch_private as private
 from hifigemm.interop.policy import LEVELS, Policy, current_policy
 from hifigemm.interop.torch_replacements import Kernel, Replacements
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from hifigemm.array_like import kind_of
+from hifigemm.libraries.array_like import kind_of
 from hifigemm.libraries.library import check_torch
 from hifigemm.libraries.torch_tensors import TensorLibrary, array_of_tensor, extent
 from hifigemm.numerics.bits import Array, DType

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hifigemm.array_like import as_array
+from hifigemm.base.transforms import belongs_to_jax
+from hifigemm.libraries.array_like import as_array
 from hifigemm.libraries.library import check_torch
 from hifigemm.libraries.torch_tensors import TensorLibrary, array_of_tensor
 from hifigemm.numerics.bits import Array
-from hifigemm.transforms import belongs_to_jax
 
 
 @dataclass(frozen=True)

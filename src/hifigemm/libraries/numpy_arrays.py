@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hifigemm.array_like import as_array
+from hifigemm.libraries.array_like import as_array
 from hifigemm.libraries.library import Library
 from hifigemm.numerics.bits import Array
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from hifigemm.base.transforms import check_tensor
 from hifigemm.libraries.library import Library
 from hifigemm.numerics.bits import Array
-from hifigemm.transforms import check_tensor
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,13 +6,13 @@ inverse or factor from NumPy or PyTorch, which is trusted in nothing, and of bou
 rounded upwards.
 """
 
-from hifigemm.exceptions import VerificationError
+from hifigemm.base.exceptions import VerificationError
+from hifigemm.base.public import shown
 from hifigemm.linalg.definite import is_positive_definite
 from hifigemm.linalg.determinant import ComplexDeterminant, Determinant, det
 from hifigemm.linalg.least_squares import lstsq
 from hifigemm.linalg.solution import SolutionReport, VerifiedSolution
 from hifigemm.linalg.solve import inv, solve
-from hifigemm.public import shown
 
 __all__ = [
     "ComplexDeterminant",

@@ -11,15 +11,15 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from hifigemm.exact_words import one_word
-from hifigemm.exceptions import VerificationError
+from hifigemm.base.exceptions import VerificationError
+from hifigemm.base.transforms import is_traced
 from hifigemm.libraries import Library, library_of
 from hifigemm.linalg.arrays import check_not_capturing
 from hifigemm.linalg.upward import above, moduli
 from hifigemm.numerics.bits import Array, DType
 from hifigemm.numerics.subnormals import ieee_arithmetic
-from hifigemm.operands import Prepared, as_operand, converted, result_dtype
-from hifigemm.transforms import is_traced
+from hifigemm.operands.exact_words import one_word
+from hifigemm.operands.operands import Prepared, as_operand, converted, result_dtype
 
 Answer = TypeVar("Answer")
 """What a function says of one matrix."""

@@ -16,13 +16,13 @@ from typing import Any, cast
 import numpy as np
 
 from hifigemm import api
-from hifigemm.accuracy import Accuracy
+from hifigemm.base.exceptions import PlanError, VerificationError
 from hifigemm.engines import core, threads
-from hifigemm.exceptions import PlanError, VerificationError
 from hifigemm.gemm import gemm_of_numbers
 from hifigemm.linalg.block_inverse import SMALLEST, inverse_by_blocks
 from hifigemm.linalg.halved_inverse import SMALLEST_OF_HALVES, inverse_by_halves
 from hifigemm.linalg.upward import UNIT, above, moduli
+from hifigemm.model.accuracy import Accuracy
 from hifigemm.numerics import magnitudes, subnormals
 from hifigemm.numerics.bits import LEAST, Array
 from hifigemm.numerics.equilibration import (
@@ -51,7 +51,7 @@ def system_in_scale(a: Array, b: Array) -> Equilibrated | None:
         return core.override(equilibrated)(a, b)
     if len(a) == 0 or not _has_kernel(a, b[:, :0]):
         return equilibrated(a, b)
-    from hifigemm.engines.kernels import equilibration
+    from hifigemm.kernels.vectors import equilibration
 
     def by_kernels(a: Array, are_others_moderate: Array) -> MatrixInScale | None:
         found = equilibration.matrix_in_scale(_tensor(a), _tensor(are_others_moderate))
@@ -106,7 +106,7 @@ def roundings(a: Array, v: Array) -> int:
     fewer by a kernel that adds several sums of a row side by side.
     """
     if _has_kernel(a, v):
-        from hifigemm.engines.kernels.thin_products import roundings as of_kernel
+        from hifigemm.kernels.products.thin_products import roundings as of_kernel
 
         return of_kernel(a.shape[1])
     return a.shape[1]
@@ -124,7 +124,7 @@ def _by_kernel(a: Array, v: Array, of_magnitudes: bool) -> Array | None:
     """A V, or |A| V, of device arrays by a kernel; None where there is none."""
     if not _has_kernel(a, v):
         return None
-    from hifigemm.engines.kernels.thin_products import thin_product
+    from hifigemm.kernels.products.thin_products import thin_product
 
     return _array(thin_product(_tensor(a), _tensor(v), of_magnitudes=of_magnitudes))
 
@@ -138,7 +138,7 @@ def quick_residual(a: Array, b: Array, words: list[Array]) -> list[Array] | None
     """
     if not _has_kernel(a, b):
         return None
-    from hifigemm.engines.kernels.thin_products import residual
+    from hifigemm.kernels.products.thin_products import residual
 
     torch = _torch()
     columns = []

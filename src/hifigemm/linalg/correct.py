@@ -13,7 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from hifigemm.exceptions import VerificationError
+from hifigemm.base.exceptions import VerificationError
 from hifigemm.linalg.arrays import to_host
 from hifigemm.linalg.exact import exact_solution, nearest
 from hifigemm.linalg.refinement import Enclosure

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from hifigemm.exceptions import VerificationError
+from hifigemm.base.exceptions import VerificationError
+from hifigemm.base.transforms import opaque
 from hifigemm.linalg.arguments import (
     Answers,
     check_square,
@@ -42,7 +43,6 @@ from hifigemm.linalg.arrays import (
 from hifigemm.linalg.scaling import scaled, zeros_are_exact
 from hifigemm.linalg.upward import UNIT, above, gamma, moduli
 from hifigemm.numerics.bits import LEAST, Array
-from hifigemm.transforms import opaque
 
 _TRIES = 3
 """Values of c, each twice the norm of E of the last one."""

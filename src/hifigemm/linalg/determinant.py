@@ -26,7 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from hifigemm.exceptions import VerificationError
+from hifigemm.base.exceptions import VerificationError
+from hifigemm.base.transforms import opaque
 from hifigemm.linalg.arguments import (
     Answers,
     check_square,
@@ -47,7 +48,6 @@ from hifigemm.linalg.exact import integers_of, nearest
 from hifigemm.linalg.inverse import certified_system
 from hifigemm.linalg.upward import above, gamma, moduli
 from hifigemm.numerics.bits import Array
-from hifigemm.transforms import opaque
 
 _EXP_ERROR = 2.0**-50
 """More than the relative error of the C library's exp, of one unit in the last place,

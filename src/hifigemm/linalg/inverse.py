@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hifigemm.exceptions import VerificationError
+from hifigemm.base.exceptions import VerificationError
 from hifigemm.linalg.arrays import (
     inverse,
     product_of_numbers,

@@ -36,7 +36,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hifigemm.exceptions import VerificationError
+from hifigemm.base.exceptions import VerificationError
+from hifigemm.base.transforms import opaque
 from hifigemm.linalg.arguments import (
     Answers,
     in_dtype,
@@ -60,8 +61,7 @@ from hifigemm.linalg.scaling import scaled, scaled_columns
 from hifigemm.linalg.solution import VerifiedSolution, as_solution
 from hifigemm.linalg.upward import UNIT, above, gamma, moduli
 from hifigemm.numerics.bits import LEAST, Array, DType
-from hifigemm.operands import broadcast_stacks
-from hifigemm.transforms import opaque
+from hifigemm.operands.operands import broadcast_stacks
 
 _MOST_STEPS = 30
 _ADVICE = (

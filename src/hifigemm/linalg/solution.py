@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from hifigemm.exceptions import VerificationError
+from hifigemm.base.exceptions import VerificationError
+from hifigemm.base.transforms import opaque
 from hifigemm.linalg.arguments import (
     Answers,
     WideOperands,
@@ -26,8 +27,7 @@ from hifigemm.linalg.correct import correctly_rounded, rounded
 from hifigemm.linalg.inverse import certified_system
 from hifigemm.linalg.refinement import enclosure
 from hifigemm.numerics.bits import Array, DType
-from hifigemm.operands import broadcast_stacks
-from hifigemm.transforms import opaque
+from hifigemm.operands.operands import broadcast_stacks
 
 _LINE = 88
 """The longest line of a solution that is shown in one."""

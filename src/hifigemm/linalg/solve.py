@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal, overload
 
-from hifigemm.exceptions import PlanError
+from hifigemm.base.exceptions import PlanError
+from hifigemm.base.transforms import belongs_to_torch
 from hifigemm.linalg.solution import (
     SolutionReport,
     VerifiedSolution,
     solution_of_numbers,
 )
-from hifigemm.transforms import belongs_to_torch
 
 
 @overload

@@ -5,7 +5,7 @@ traces and compiles.
 
 Each system of a derivative is solved by the same operator, so it is verified too, and
 raises VerificationError where nothing can be proven. Radii have no derivatives. The
-rules stand at the Autograd key, as those of `interop.torch_operators` and for the
+rules stand at the Autograd key, as those of `differentiable.torch_operators` and for the
 reasons told there.
 """
 
@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from hifigemm.interop import torch_operators as products
-from hifigemm.interop import torch_private as private
-from hifigemm.interop.torch_private import DispatchKeySet, OpOverload
+from hifigemm.differentiable import torch_operators as products
+from hifigemm.differentiable import torch_private as private
+from hifigemm.differentiable.torch_private import DispatchKeySet, OpOverload
 from hifigemm.linalg.solution import solution_of_numbers
 
 _LIBRARY = torch.library.Library("hifigemm", "FRAGMENT")

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from hifigemm.formats import Format
+from hifigemm.base.formats import Format
 from hifigemm.numerics.bits import Array
 
 if TYPE_CHECKING:

@@ -58,7 +58,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hifigemm.formats import FP32, Format
+from hifigemm.base.formats import FP32, Format
 from hifigemm.numerics.bits import LEAST, Array, ceil_log2, scale_by_power
 from hifigemm.numerics.blocking import BLOCK_ENTRIES
 from hifigemm.numerics.eft import two_sum

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hifigemm.formats import Format
+from hifigemm.base.formats import Format
 from hifigemm.numerics.bits import Array, lowest_bit, scale_by_power
 from hifigemm.numerics.limbs import LIMB_BITS, carry
 from hifigemm.numerics.rounded_sums import Addend

@@ -23,7 +23,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from hifigemm.formats import Format
+from hifigemm.base.formats import Format
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import parts_of, vector_blocks
 from hifigemm.numerics.embedding import components

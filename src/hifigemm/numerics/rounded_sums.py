@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hifigemm.formats import FP32, Format
+from hifigemm.base.formats import FP32, Format
 from hifigemm.numerics.bits import (
     Array,
     ceil_log2,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hifigemm.formats import FP32, Format
+from hifigemm.base.formats import FP32, Format
 from hifigemm.numerics.bits import Array, power_of_two, scale_by_power
 from hifigemm.numerics.limbs import LIMB_BITS, carry
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hifigemm.formats import FP32, FP64, Format
+from hifigemm.base.formats import FP32, FP64, Format
 from hifigemm.numerics.bits import Array, power_of_two
 
 _CHUNK = 32768

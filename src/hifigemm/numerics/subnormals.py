@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from hifigemm.exceptions import AccuracyError
+from hifigemm.base.exceptions import AccuracyError
 from hifigemm.numerics.bits import LEAST, Array, least_exponent
 
 # Operands of the tests of a mode. As variables they are multiplied when a test runs,

@@ -45,7 +45,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hifigemm.formats import FP32, Format
+from hifigemm.base.formats import FP32, Format
 from hifigemm.numerics.bits import Array, ceil_log2, power_of_two
 from hifigemm.numerics.rounding_formats import (
     is_representable,

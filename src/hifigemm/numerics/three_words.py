@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hifigemm.formats import FP32, Format
+from hifigemm.base.formats import FP32, Format
 from hifigemm.numerics.bits import Array, ceil_log2, lowest_bit, scale_by_power
 from hifigemm.numerics.blocking import product_shape
 from hifigemm.numerics.eft import two_sum

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hifigemm.formats import Format
+from hifigemm.base.formats import Format
 from hifigemm.numerics.bits import LEAST, Array
 from hifigemm.numerics.rounding_formats import round_to_format
 

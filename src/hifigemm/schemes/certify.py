@@ -14,11 +14,11 @@ import math
 
 import numpy as np
 
-from hifigemm.engine import Engine
+from hifigemm.model.engine import Engine
+from hifigemm.model.plan import Plan, Split
 from hifigemm.numerics.bits import LEAST, Array, power_of_two, scale_by_power
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_DOWN, magnitudes_down, nonzeros
 from hifigemm.numerics.rounding import Rounded
-from hifigemm.plan import Plan, Split
 from hifigemm.schemes.scheme import exact_int8
 
 

@@ -34,15 +34,15 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from hifigemm.engine import Engine
-from hifigemm.exceptions import PlanError
-from hifigemm.formats import FORMATS
+from hifigemm.base.exceptions import PlanError
+from hifigemm.base.formats import FORMATS
+from hifigemm.model.engine import Engine
+from hifigemm.model.plan import Plan
 from hifigemm.numerics.accumulation import Accumulation
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.spans import num_spans
 from hifigemm.numerics.word_bounds import Pair, growth, steps_in_blocks
 from hifigemm.numerics.words import Splitting
-from hifigemm.plan import Plan
 from hifigemm.schemes.word_scheme import WordScheme, word
 
 LOW_SHIFT = {"fp16": 11, "tf32": 0}

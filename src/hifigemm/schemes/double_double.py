@@ -38,10 +38,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from hifigemm.accuracy import CORRECT, Target
-from hifigemm.engine import Engine, has_kernels
-from hifigemm.exceptions import PlanError
-from hifigemm.formats import FP32
+from hifigemm.base.exceptions import PlanError
+from hifigemm.base.formats import FP32
+from hifigemm.model.accuracy import CORRECT, Target
+from hifigemm.model.engine import Engine, has_kernels
+from hifigemm.model.plan import Evidence, Plan, Product, Split, Verification
+from hifigemm.model.problem import Problem
 from hifigemm.numerics import three_words
 from hifigemm.numerics.bits import Array, scale_by_power
 from hifigemm.numerics.blocking import product_shape
@@ -66,8 +68,6 @@ from hifigemm.numerics.rounded_sums import MAX_TERMS, form_for, rounded_sums
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.subnormals import matmul
 from hifigemm.numerics.three_words import RoundedSums, open_block
-from hifigemm.plan import Evidence, Plan, Product, Split, Verification
-from hifigemm.problem import Problem
 from hifigemm.schemes.scheme import Scheme, finished, product_spec
 
 if TYPE_CHECKING:

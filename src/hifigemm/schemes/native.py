@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from hifigemm.accuracy import Target
-from hifigemm.engine import Engine
-from hifigemm.exceptions import AccuracyError
-from hifigemm.formats import FP32, FP64, Format
+from hifigemm.base.exceptions import AccuracyError
+from hifigemm.base.formats import FP32, FP64, Format
+from hifigemm.model.accuracy import Target
+from hifigemm.model.engine import Engine
+from hifigemm.model.plan import Evidence, Plan, Product, Split, Verification
+from hifigemm.model.problem import Problem
 from hifigemm.numerics.bits import Array, least_exponent, scale_by_power
 from hifigemm.numerics.bounds import are_ordinary, native_bound, underflow_free
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.subnormals import matmul
-from hifigemm.plan import Evidence, Plan, Product, Split, Verification
-from hifigemm.problem import Problem
 from hifigemm.schemes.scheme import Scheme, finished
 
 if TYPE_CHECKING:

@@ -36,12 +36,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hifigemm.model.plan import Apart, Outliers
+from hifigemm.model.problem import Problem
 from hifigemm.numerics.bits import NO_BIT, Array
 from hifigemm.numerics.residues import MAX_MODULI, moduli_set
 from hifigemm.numerics.rounded_sums import MAX_TERMS
 from hifigemm.numerics.scaling import gained_bits
-from hifigemm.plan import Apart, Outliers
-from hifigemm.problem import Problem
 
 _LEAST_WORK = 2**40
 """m n k from which fewer moduli save more than it costs to read all residues again for

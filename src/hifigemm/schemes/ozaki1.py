@@ -35,10 +35,12 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from hifigemm.accuracy import CORRECT, Target
-from hifigemm.engine import Engine
-from hifigemm.exceptions import PlanError
-from hifigemm.formats import FP32, FP64, INT8, Format
+from hifigemm.base.exceptions import PlanError
+from hifigemm.base.formats import FP32, FP64, INT8, Format
+from hifigemm.model.accuracy import CORRECT, Target
+from hifigemm.model.engine import Engine
+from hifigemm.model.plan import Evidence, Plan, Product, Split, Verification
+from hifigemm.model.problem import Problem, ProductSpec, counted
 from hifigemm.numerics import bounds, estimates
 from hifigemm.numerics.bits import Array, DType, ceil_log2
 from hifigemm.numerics.blocking import (
@@ -59,8 +61,6 @@ from hifigemm.numerics.slicing import (
     slices_needed,
     unit_exponent,
 )
-from hifigemm.plan import Evidence, Plan, Product, Split, Verification
-from hifigemm.problem import Problem, ProductSpec, counted
 from hifigemm.schemes import certify
 from hifigemm.schemes.scheme import (
     Scheme,

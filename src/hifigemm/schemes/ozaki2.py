@@ -31,9 +31,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from hifigemm.accuracy import Target
-from hifigemm.engine import SCALED_ALONG_K, Engine, has_kernels
-from hifigemm.exceptions import PlanError
+from hifigemm.base.exceptions import PlanError
+from hifigemm.model.accuracy import Target
+from hifigemm.model.engine import SCALED_ALONG_K, Engine, has_kernels
+from hifigemm.model.plan import Evidence, Outliers, Plan, Product, Split, Verification
+from hifigemm.model.problem import Problem, counted
 from hifigemm.numerics import scaling
 from hifigemm.numerics.bits import NO_BIT, Array, ceil_log2, lowest_bit, scale_by_power
 from hifigemm.numerics.blocking import (
@@ -68,8 +70,6 @@ from hifigemm.numerics.residues import (
     moduli_set,
 )
 from hifigemm.numerics.scaling import Scale
-from hifigemm.plan import Evidence, Outliers, Plan, Product, Split, Verification
-from hifigemm.problem import Problem, counted
 from hifigemm.schemes import certify
 from hifigemm.schemes.outliers import (
     find_apart,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hifigemm.exceptions import PlanError
+from hifigemm.base.exceptions import PlanError
 from hifigemm.schemes.corrected import Corrected
 from hifigemm.schemes.double_double import DoubleDouble
 from hifigemm.schemes.multiword import Multiword

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin, get_type_
 
 import numpy as np
 
-from hifigemm.accuracy import Target
-from hifigemm.engine import Engine
-from hifigemm.exceptions import PlanError
+from hifigemm.base.exceptions import PlanError
+from hifigemm.model.accuracy import Target
+from hifigemm.model.engine import Engine
+from hifigemm.model.plan import Evidence, Plan, Product, Split
+from hifigemm.model.problem import Problem, ProductSpec
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.embedding import unembed
-from hifigemm.plan import Evidence, Plan, Product, Split
-from hifigemm.problem import Problem, ProductSpec
 
 if TYPE_CHECKING:
     from hifigemm.numerics.residue_products import ExactProduct

@@ -26,10 +26,12 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from hifigemm.accuracy import Target
-from hifigemm.engine import Engine
-from hifigemm.exceptions import AccuracyError, PlanError
-from hifigemm.formats import FP32, FP64
+from hifigemm.base.exceptions import AccuracyError, PlanError
+from hifigemm.base.formats import FP32, FP64
+from hifigemm.model.accuracy import Target
+from hifigemm.model.engine import Engine
+from hifigemm.model.plan import Evidence, Plan, Product, Split, Verification
+from hifigemm.model.problem import Problem
 from hifigemm.numerics.accumulation import Accumulation, add_outside, word_sums
 from hifigemm.numerics.bits import Array, ceil_log2, largest_exponent, scale_by_power
 from hifigemm.numerics.embedding import embed_left, embed_right
@@ -46,8 +48,6 @@ from hifigemm.numerics.word_bounds import (
     word_error,
 )
 from hifigemm.numerics.words import Splitting, WordFacts
-from hifigemm.plan import Evidence, Plan, Product, Split, Verification
-from hifigemm.problem import Problem
 from hifigemm.schemes.certify import magnitude_sums_up, ratios
 from hifigemm.schemes.scheme import Scheme, finished, product_spec
 

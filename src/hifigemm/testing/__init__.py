@@ -11,7 +11,7 @@ Bytes tell -0 from +0, which == does not. The judge shares no code with the libr
 rests; ``hifigemm info --check`` runs it.
 """
 
-from hifigemm.public import shown
+from hifigemm.base.public import shown
 from hifigemm.testing.exact import ExactMatrix
 from hifigemm.testing.matrices import (
     EXPONENT_FAMILIES,

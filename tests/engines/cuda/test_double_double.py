@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import hifigemm as hg
-from hifigemm.executor import execute
+from hifigemm.model.plan import Verification
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
-from hifigemm.plan import Verification
+from hifigemm.running.executor import execute
 from hifigemm.testing.reference import correctly_rounded
 from tests.engines.stand_in import DEVICE, arrays, on_host, planned
 

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 import hifigemm as hg
-from hifigemm import executor
-from hifigemm.engine import Call
+from hifigemm.base.formats import BF16, FP8_E4M3, FP16, FP32, INT8, TF32
 from hifigemm.engines import engine_for
 from hifigemm.engines.cuda import engine as module
 from hifigemm.engines.cuda.engine import NativeProgram
 from hifigemm.engines.cuda.program import CudaProgram
 from hifigemm.engines.device_array import unwrap, wrap
-from hifigemm.formats import BF16, FP8_E4M3, FP16, FP32, INT8, TF32
+from hifigemm.model.engine import Call
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine
+from hifigemm.running import executor
 from hifigemm.testing.reference import meets_promise
 from tests.engines.cuda.operands import operands
 from tests.engines.stand_in import DEVICE, arrays, on_host, planned

@@ -12,11 +12,11 @@ import torch
 
 import hifigemm as hg
 from experiments.grading import make_pair
-from hifigemm.engine import SCALED_ALONG_K
 from hifigemm.engines.cuda import program
 from hifigemm.engines.cuda.required_bits import inner_look_of
+from hifigemm.model.engine import SCALED_ALONG_K
+from hifigemm.model.plan import Blocking, Verification
 from hifigemm.numerics.inner_scaling import inner_exponents, inner_required_bits
-from hifigemm.plan import Blocking, Verification
 from hifigemm.testing.reference import correctly_rounded, meets_promise
 from tests.engines.cuda.test_ozaki2 import (
     by_numpy,

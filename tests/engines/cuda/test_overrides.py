@@ -7,10 +7,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hifigemm.base.formats import FP32, FP64
 from hifigemm.engines import engine_for
 from hifigemm.engines.cuda.overrides import OVERRIDES
-from hifigemm.engines.kernels.scaled_residues import NOT_FINITE
-from hifigemm.formats import FP32, FP64
+from hifigemm.kernels.vectors.scaled_residues import NOT_FINITE
 from hifigemm.numerics.accumulation import word_sums
 from hifigemm.numerics.error_ratio import error_ratio
 from hifigemm.numerics.estimates import published_num_slices

@@ -11,12 +11,12 @@ import pytest
 
 import hifigemm as hg
 from hifigemm.engines.cuda.program import CudaProgram
-from hifigemm.engines.kernels import slice_rounding
-from hifigemm.executor import execute
+from hifigemm.kernels.endings import slice_rounding
+from hifigemm.model.plan import Blocking
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.estimates import published_num_slices
 from hifigemm.numerics.slicing import words_of_diagonals
-from hifigemm.plan import Blocking
+from hifigemm.running.executor import execute
 from tests.engines.stand_in import arrays, on_host, planned
 
 pytestmark = pytest.mark.filterwarnings(

@@ -17,31 +17,31 @@ import pytest
 import torch
 
 import hifigemm as hg
-from hifigemm import road
-from hifigemm.engine import Certificate
+from hifigemm.base.exceptions import AccuracyError
+from hifigemm.base.store import forget
 from hifigemm.engines import engine_for
 from hifigemm.engines.cuda import ozaki2
 from hifigemm.engines.cuda import program as program_module
 from hifigemm.engines.cuda.program import _Tensors
-from hifigemm.engines.kernels import launch as launches
-from hifigemm.engines.kernels import native_gemm
-from hifigemm.engines.kernels import program as programs
-from hifigemm.engines.kernels.common import LARGEST
-from hifigemm.engines.kernels.error_ratio import RATIO_UNIT
-from hifigemm.engines.kernels.special import restore_special_values
-from hifigemm.exceptions import AccuracyError
-from hifigemm.executor import execute, whole_split
+from hifigemm.kernels.endings.special import restore_special_values
+from hifigemm.kernels.products import native_gemm
+from hifigemm.kernels.products.error_ratio import RATIO_UNIT
+from hifigemm.kernels.runtime import launch as launches
+from hifigemm.kernels.runtime import program as programs
+from hifigemm.kernels.runtime.common import LARGEST
+from hifigemm.model.engine import Certificate
+from hifigemm.model.plan import Blocking, Evidence, Verification
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.error_ratio import error_bound, error_ratio, largest_ratio
 from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import moduli_set
-from hifigemm.plan import Blocking, Evidence, Verification
-from hifigemm.planner import make
+from hifigemm.running import road
+from hifigemm.running.executor import execute, whole_split
+from hifigemm.running.planner import make
 from hifigemm.schemes import outliers
 from hifigemm.schemes import ozaki2 as scheme_module
 from hifigemm.schemes.scheme import int8_product
-from hifigemm.store import forget
 from hifigemm.testing.reference import correctly_rounded, meets_promise
 from tests.engines.stand_in import DEVICE, arrays, on_host, planned
 

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 import hifigemm as hg
-from hifigemm.engine import Call, Certificate
 from hifigemm.engines.cuda import program as module
 from hifigemm.engines.cuda.program import CudaProgram, blocks_of
 from hifigemm.engines.device_array import unwrap, wrap
-from hifigemm.engines.kernels.program import Program
-from hifigemm.executor import execute
+from hifigemm.kernels.runtime.program import Program
+from hifigemm.model.engine import Call, Certificate
+from hifigemm.model.plan import Blocking, Outliers, Verification
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine
-from hifigemm.plan import Blocking, Outliers, Verification
+from hifigemm.running.executor import execute
 from tests.engines.cuda.operands import operands
 from tests.engines.stand_in import DEVICE, arrays, on_host, planned
 

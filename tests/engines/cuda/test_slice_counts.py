@@ -9,7 +9,7 @@ import torch
 import hifigemm as hg
 from hifigemm.engines.cuda.slice_counts import num_slices_of
 from hifigemm.engines.device_array import unwrap
-from hifigemm.engines.kernels.slice_counts import num_digits
+from hifigemm.kernels.vectors.slice_counts import num_digits
 from hifigemm.numerics.estimates import published_num_slices
 from tests.engines.cuda.operands import operands
 from tests.engines.stand_in import arrays

@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from hifigemm.engines.cuda import ozaki2
-from hifigemm.engines.kernels import block_sums
 from hifigemm.engines.rates import H200
-from hifigemm.executor import whole_split
+from hifigemm.kernels.vectors import block_sums
+from hifigemm.model.plan import Blocking
+from hifigemm.model.problem import Problem
 from hifigemm.numerics.epilogue import Epilogue
-from hifigemm.plan import Blocking
-from hifigemm.planner import make
-from hifigemm.problem import Problem
+from hifigemm.running.executor import whole_split
+from hifigemm.running.planner import make
 from tests.engines.cuda.test_ozaki2 import (
     FAST,
     by_numpy,

@@ -15,8 +15,8 @@ import torch
 import hifigemm as hg
 import hifigemm.numpy as hnp
 from hifigemm.engines.cuda import ozaki2
-from hifigemm.engines.kernels import crt
-from hifigemm.plan import Blocking
+from hifigemm.kernels.endings import crt
+from hifigemm.model.plan import Blocking
 from tests.conftest import on_gpu
 from tests.engines.cuda.test_ozaki2 import by_numpy, expected_costs, fixed, run
 from tests.engines.stand_in import DEVICE, planned

@@ -13,23 +13,23 @@ import pytest
 import torch
 
 import hifigemm as hg
-from hifigemm.accuracy import resolve
-from hifigemm.engine import Call, Certificate
+from hifigemm.base.formats import BF16, FP16, FP32
+from hifigemm.base.store import forget
 from hifigemm.engines import engine_for
 from hifigemm.engines.cuda import words as word_programs
 from hifigemm.engines.cuda.program import _Tensors
 from hifigemm.engines.cuda.words import sums_of
 from hifigemm.engines.device_array import unwrap, wrap
-from hifigemm.executor import execute
-from hifigemm.formats import BF16, FP16, FP32
+from hifigemm.model.accuracy import resolve
+from hifigemm.model.engine import Call, Certificate
+from hifigemm.model.plan import Verification
+from hifigemm.model.problem import Problem
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.tensor_core import H100, V100
-from hifigemm.plan import Verification
-from hifigemm.planner import for_problem
-from hifigemm.problem import Problem
-from hifigemm.schemes.auto import chosen_native, words_by_exponents
-from hifigemm.store import forget
+from hifigemm.running.auto import chosen_native, words_by_exponents
+from hifigemm.running.executor import execute
+from hifigemm.running.planner import for_problem
 from hifigemm.testing.matrices import EXPONENT_FAMILIES, exponent_family
 from hifigemm.testing.reference import meets_promise
 from tests.engines.stand_in import DEVICE, arrays, on_host, planned

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import hifigemm as hg
-from hifigemm.plan import Verification
+from hifigemm.model.plan import Verification
 from hifigemm.workshop.measuring.arrays import (
     DTYPES,
     CudaArrays,

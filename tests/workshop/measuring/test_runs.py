@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hifigemm.exceptions import PlanError
+from hifigemm.base.exceptions import PlanError
 from hifigemm.workshop.measuring.arrays import Workload
 from hifigemm.workshop.measuring.runs import (
     CACHE_BYTES,

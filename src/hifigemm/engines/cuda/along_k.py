@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from hifigemm.engines.cuda.program import Arguments
-from hifigemm.engines.kernels.inner_scaling import (
+from hifigemm.kernels.runtime.program import ALIGNMENT
+from hifigemm.kernels.vectors.inner_scaling import (
     VECTOR_BYTES,
     gaining_exponents,
     padded_length,
 )
-from hifigemm.engines.kernels.program import ALIGNMENT
-from hifigemm.plan import Plan
+from hifigemm.model.plan import Plan
 
 
 def exponents_of(

@@ -7,9 +7,9 @@ reads its rows and columns as they lie there.
 from __future__ import annotations
 
 from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of
-from hifigemm.engines.kernels.rounded_sums import rounded_sums
-from hifigemm.engines.kernels.rounding import Ends
-from hifigemm.plan import Plan
+from hifigemm.kernels.endings.rounding import Ends
+from hifigemm.kernels.sums.rounded_sums import rounded_sums
+from hifigemm.model.plan import Plan
 
 
 def steps(plan: Plan) -> Steps:

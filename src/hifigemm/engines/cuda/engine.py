@@ -18,16 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 
-from hifigemm.engine import (
-    Call,
-    Certificate,
-    F,
-    Memory,
-    Outcome,
-    Program,
-    Repeated,
-    Splits,
-)
+from hifigemm.base.exceptions import PlanError
+from hifigemm.base.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
 from hifigemm.engines.device_array import (
     check_not_capturing,
     count_change,
@@ -40,8 +32,18 @@ from hifigemm.engines.gpu_rates import gpu_properties, rates_of
 from hifigemm.engines.library_product import library_matmul
 from hifigemm.engines.numpy_engine import NumpyEngine, check_exact
 from hifigemm.engines.rates import Rates
-from hifigemm.exceptions import PlanError
-from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
+from hifigemm.model.engine import (
+    Call,
+    Certificate,
+    F,
+    Memory,
+    Outcome,
+    Program,
+    Repeated,
+    Splits,
+)
+from hifigemm.model.plan import Plan
+from hifigemm.model.problem import Problem, ProductSpec
 from hifigemm.numerics.accumulation import (
     Accumulation,
     WordSums,
@@ -59,8 +61,6 @@ from hifigemm.numerics.rounded_sums import MAX_TERMS, rounded_sums
 from hifigemm.numerics.slicing import slice_vectors
 from hifigemm.numerics.subnormals import matmul
 from hifigemm.numerics.tensor_core import A100, B200, H100, V100, TensorCoreModel
-from hifigemm.plan import Plan
-from hifigemm.problem import Problem, ProductSpec
 
 if TYPE_CHECKING:
     from hifigemm.engines.cuda.words import WordScheme
@@ -141,7 +141,7 @@ class CudaEngine:
         No partial sum exceeds the accumulator, so neither the order of a library's sums
         nor the alignment in a tensor core rounds anything.
         """
-        from hifigemm.engines.kernels.residue_gemm import exact_int8_gemm
+        from hifigemm.kernels.products.residue_gemm import exact_int8_gemm
 
         check_exact(spec, a.shape[-1], max_a, max_b)
         x, y = unwrap(a), unwrap(b)
@@ -237,7 +237,7 @@ class CudaEngine:
 
 
 class NativeProgram:
-    """The library's product; see `hifigemm.engine.Program`.
+    """The library's product; see `hifigemm.model.engine.Program`.
 
     At the level of its own format it is taken as it is, over- and underflow included;
     else it is looked at.
@@ -282,8 +282,8 @@ class NativeProgram:
         c = wrap(_mirrored(product, p.mirror))
         if shift <= -_NEAR and _sums_remake(left, right, product):
             # A B may have overflowed where 2**shift A B does not.
-            from hifigemm.engines.kernels.rounded_sums import rounded_sums as sums
-            from hifigemm.engines.kernels.rounding import Ends
+            from hifigemm.kernels.endings.rounding import Ends
+            from hifigemm.kernels.sums.rounded_sums import rounded_sums as sums
 
             c = scale_entries(c, shift)
             sums(left, right, Ends(unwrap(c)), shift=shift, remakes=True)
@@ -360,9 +360,9 @@ def _combined(problem: Problem, call: Call) -> Callable[..., torch.Tensor]:
     The launch is written down once: to bind its arguments takes the host longer than a
     small product takes the GPU.
     """
-    from hifigemm.engines.kernels.epilogue import combine_in_place
-    from hifigemm.engines.kernels.launch import scalar
-    from hifigemm.engines.kernels.program import Program
+    from hifigemm.kernels.products.epilogue import combine_in_place
+    from hifigemm.kernels.runtime.launch import scalar
+    from hifigemm.kernels.runtime.program import Program
 
     stack = problem.batch, problem.m, problem.n
     like = torch.empty(stack, dtype=TORCH_DTYPES[problem.dtype], device="meta")
@@ -432,7 +432,7 @@ def _native_matmul(
     with float32_precision("cuda", "ieee") if a.dtype in _SINGLE else nullcontext():
         c = library_matmul(a, b, out)
     if c.is_complex():
-        from hifigemm.engines.kernels.special import restore_special_values
+        from hifigemm.kernels.endings.special import restore_special_values
 
         restore_special_values(*(x if x.ndim == 3 else x[None] for x in (a, b, c)))
     if target is not None:
@@ -443,7 +443,7 @@ def _native_matmul(
 def _mirrored(c: torch.Tensor, how: str) -> torch.Tensor:
     """A matrix or a stack, its lower triangle mirrored as a `Problem` wants it."""
     if how:
-        from hifigemm.engines.kernels.mirror import mirror
+        from hifigemm.kernels.endings.mirror import mirror
 
         mirror(c if c.ndim == 3 else c[None], how == "C")
     return c

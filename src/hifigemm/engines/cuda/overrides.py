@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hifigemm.base.formats import Format
 from hifigemm.engines.cuda.ozaki2 import padded, padded_shape, products_of
 from hifigemm.engines.cuda.required_bits import (
     inner_look_of,
@@ -20,16 +21,15 @@ from hifigemm.engines.cuda.required_bits import (
 )
 from hifigemm.engines.cuda.slice_counts import num_slices_of
 from hifigemm.engines.device_array import DeviceArray, check_not_capturing, unwrap, wrap
-from hifigemm.engines.kernels import block_norms as block_norms_kernel
-from hifigemm.engines.kernels import crt as crt_kernel
-from hifigemm.engines.kernels import error_ratio as error_ratio_kernel
-from hifigemm.engines.kernels import inner_scaling as inner_scaling_kernel
-from hifigemm.engines.kernels import mirror as mirror_kernel
-from hifigemm.engines.kernels import required_bits as required_bits_kernel
-from hifigemm.engines.kernels import rounded_sums as rounded_sums_kernel
-from hifigemm.engines.kernels import scaled_residues as scaled_residues_kernel
-from hifigemm.engines.kernels.rounding import Ends
-from hifigemm.formats import Format
+from hifigemm.kernels.endings import crt as crt_kernel
+from hifigemm.kernels.endings import mirror as mirror_kernel
+from hifigemm.kernels.endings.rounding import Ends
+from hifigemm.kernels.products import error_ratio as error_ratio_kernel
+from hifigemm.kernels.sums import rounded_sums as rounded_sums_kernel
+from hifigemm.kernels.vectors import block_norms as block_norms_kernel
+from hifigemm.kernels.vectors import inner_scaling as inner_scaling_kernel
+from hifigemm.kernels.vectors import required_bits as required_bits_kernel
+from hifigemm.kernels.vectors import scaled_residues as scaled_residues_kernel
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import product_shape
 from hifigemm.numerics.error_ratio import error_ratio

@@ -16,24 +16,24 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hifigemm.engine import Certificate
+from hifigemm.base.formats import BF16, FP16, FP32, FP64, INT8, Format
 from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of
 from hifigemm.engines.cuda.slice_counts import Count, num_slices_of
-from hifigemm.engines.kernels.buffers import TensorLike
-from hifigemm.engines.kernels.embedding import as_real
-from hifigemm.engines.kernels.slice_product import slice_product, sums_of
-from hifigemm.engines.kernels.slice_rounding import ends_of, round_correctly
-from hifigemm.engines.kernels.slices import (
+from hifigemm.kernels.endings.slice_rounding import ends_of, round_correctly
+from hifigemm.kernels.products.slice_product import slice_product, sums_of
+from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.vectors.embedding import as_real
+from hifigemm.kernels.vectors.slices import (
     MAX_BITS,
     MAX_BITS_SINGLE,
     MAX_COUNT,
     Slices,
     slice_operands,
 )
-from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, Format
+from hifigemm.model.engine import Certificate
+from hifigemm.model.plan import Plan, Verification
 from hifigemm.numerics.bounds import slice_bits_for
 from hifigemm.numerics.slicing import num_pairs, words_of_diagonals
-from hifigemm.plan import Plan, Verification
 
 _DTYPES: dict[Format, torch.dtype] = {
     INT8: torch.int8,

@@ -22,27 +22,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hifigemm.engine import SCALED_ALONG_K, Certificate
 from hifigemm.engines.cuda.along_k import bytes_outside, exponents_of
 from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of, is_triangle
 from hifigemm.engines.device_array import unwrap
-from hifigemm.engines.kernels import crt as crt_kernel
-from hifigemm.engines.kernels import (
-    inner_scaling,
-    native_gemm,
-    residue_gemm,
-    scaled_residues,
-)
-from hifigemm.engines.kernels.block_sums import block_sums, halves_of
-from hifigemm.engines.kernels.buffers import Buffer
-from hifigemm.engines.kernels.common import LARGEST, Predicate
-from hifigemm.engines.kernels.epilogue import combine_in_place
-from hifigemm.engines.kernels.error_ratio import RATIO_UNIT, error_ratio_bits
-from hifigemm.engines.kernels.launch import empty
-from hifigemm.engines.kernels.rounded_sums import rounded_sums
-from hifigemm.engines.kernels.rounding import Ends
-from hifigemm.engines.kernels.special import restore_special_values
 from hifigemm.engines.rates import Rates
+from hifigemm.kernels.endings import crt as crt_kernel
+from hifigemm.kernels.endings.rounding import Ends
+from hifigemm.kernels.endings.special import restore_special_values
+from hifigemm.kernels.products import native_gemm, residue_gemm
+from hifigemm.kernels.products.epilogue import combine_in_place
+from hifigemm.kernels.products.error_ratio import RATIO_UNIT, error_ratio_bits
+from hifigemm.kernels.runtime.buffers import Buffer
+from hifigemm.kernels.runtime.common import LARGEST, Predicate
+from hifigemm.kernels.runtime.launch import empty
+from hifigemm.kernels.sums.rounded_sums import rounded_sums
+from hifigemm.kernels.vectors import inner_scaling, scaled_residues
+from hifigemm.kernels.vectors.block_sums import block_sums, halves_of
+from hifigemm.model.engine import SCALED_ALONG_K, Certificate
+from hifigemm.model.plan import Apart, Choice, Evidence, Plan, Split, Verification
+from hifigemm.model.problem import Block, Problem
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.error_ratio import error_bound, largest_ratio
 from hifigemm.numerics.estimates import MAGNITUDE_TERMS
@@ -50,8 +48,6 @@ from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.scaling import balance
 from hifigemm.numerics.strassen import NUM_PRODUCTS
-from hifigemm.plan import Apart, Choice, Evidence, Plan, Split, Verification
-from hifigemm.problem import Block, Problem
 
 Inner = scaled_residues.Inner | None
 """Exponents by which A and B are scaled along k; see kernels/inner_scaling.py."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from hifigemm.engine import Call, Certificate, Outcome, Repeated, Splits
+from hifigemm.base.store import once
 from hifigemm.engines.cuda.required_bits import (
     NO_LIMIT,
     inner_look_of,
@@ -25,18 +25,18 @@ from hifigemm.engines.device_array import (
     wrap,
 )
 from hifigemm.engines.device_ops import TORCH_DTYPES
-from hifigemm.engines.kernels.buffers import Buffer, contiguous_strides
-from hifigemm.engines.kernels.epilogue import combine_in_place
-from hifigemm.engines.kernels.inner_scaling import padded_length
-from hifigemm.engines.kernels.launch import Scalar, enters_directly, scalar
-from hifigemm.engines.kernels.mirror import mirror
-from hifigemm.engines.kernels.program import Program, facts_of
+from hifigemm.kernels.endings.mirror import mirror
+from hifigemm.kernels.products.epilogue import combine_in_place
+from hifigemm.kernels.runtime.buffers import Buffer, contiguous_strides
+from hifigemm.kernels.runtime.launch import Scalar, enters_directly, scalar
+from hifigemm.kernels.runtime.program import Program, facts_of
+from hifigemm.kernels.vectors.inner_scaling import padded_length
+from hifigemm.model.engine import Call, Certificate, Outcome, Repeated, Splits
+from hifigemm.model.plan import Blocking, Evidence, Plan, Split, Verification
+from hifigemm.model.problem import Block
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.integer_sums import NEAREST
-from hifigemm.plan import Blocking, Evidence, Plan, Split, Verification
-from hifigemm.problem import Block
-from hifigemm.store import once
 
 Ready = tuple[tuple[Tensor, Tensor] | None, tuple[Tensor, Tensor] | None]
 """Planes and exponents of prepared operands; None for operands that are not."""
@@ -85,7 +85,7 @@ class Steps:
     # scratch bytes beside those of a program for such a block, where the result is cut
     # into several: of matrices, rows and columns
     outside: Callable[[int, int, int], int] | None = None
-    # see `hifigemm.engine.Program.in_halves`
+    # see `hifigemm.model.engine.Program.in_halves`
     in_halves: Callable[[int, int, int], bool] | None = None
     # what the plan rests on of operands laid out as two tensors, by one wait: none
     # where that is no more than the bits of their integers
@@ -152,7 +152,7 @@ class _Tensors(NamedTuple):
 
 
 class CudaProgram:
-    """The program of a plan on a GPU; see `hifigemm.engine.Program`."""
+    """The program of a plan on a GPU; see `hifigemm.model.engine.Program`."""
 
     def __init__(self, plan: Plan, steps: Steps, device: torch.device) -> None:
         self.plan = plan
@@ -287,7 +287,7 @@ class CudaProgram:
         return Outcome(values, self.plan.bound, num_products, notes, certificate)
 
     def repeated(self, call: Call) -> Repeated | None:
-        """See `hifigemm.engine.Program`; None where an operand was copied, or where
+        """See `hifigemm.model.engine.Program`; None where an operand was copied, or where
         launches cost more than a plan.
         """
         operands = [unwrap(x) for x in call.operands]

@@ -9,11 +9,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from hifigemm.base.store import once
 from hifigemm.engines.device_array import check_not_capturing
-from hifigemm.engines.kernels import inner_scaling
-from hifigemm.engines.kernels import required_bits as kernel
-from hifigemm.engines.kernels.program import Program, facts_of
-from hifigemm.store import once
+from hifigemm.kernels.runtime.program import Program, facts_of
+from hifigemm.kernels.vectors import inner_scaling
+from hifigemm.kernels.vectors import required_bits as kernel
 
 NO_LIMIT: int = kernel.NO_LIMIT
 Bits = tuple[int, int] | None

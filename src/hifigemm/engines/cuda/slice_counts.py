@@ -9,10 +9,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from hifigemm.base.store import once
 from hifigemm.engines.device_array import check_not_capturing
-from hifigemm.engines.kernels import slice_counts as kernel
-from hifigemm.engines.kernels.program import Program, facts_of
-from hifigemm.store import once
+from hifigemm.kernels.runtime.program import Program, facts_of
+from hifigemm.kernels.vectors import slice_counts as kernel
 
 Count = tuple[int, bool] | None
 

@@ -24,26 +24,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hifigemm.engine import SCALED_ALONG_K, Certificate
+from hifigemm.base.formats import FORMATS, FP32
 from hifigemm.engines.cuda.along_k import bytes_outside, exponents_of
 from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of, is_triangle
 from hifigemm.engines.device_array import unwrap, wrap
-from hifigemm.engines.kernels import double_words, native_gemm, word_gemm, words
-from hifigemm.engines.kernels.buffers import Buffer
-from hifigemm.engines.kernels.embedding import as_real
-from hifigemm.engines.kernels.inner_scaling import KEPT
-from hifigemm.engines.kernels.launch import cleared, empty
-from hifigemm.engines.kernels.vector_tiles import Inner
 from hifigemm.engines.library_product import library_matmul
-from hifigemm.formats import FORMATS, FP32
+from hifigemm.kernels.products import native_gemm, word_gemm
+from hifigemm.kernels.runtime.buffers import Buffer
+from hifigemm.kernels.runtime.launch import cleared, empty
+from hifigemm.kernels.vectors import double_words, words
+from hifigemm.kernels.vectors.embedding import as_real
+from hifigemm.kernels.vectors.inner_scaling import KEPT
+from hifigemm.kernels.vectors.vector_tiles import Inner
+from hifigemm.model.engine import SCALED_ALONG_K, Certificate
+from hifigemm.model.plan import Choice, Plan, Verification
+from hifigemm.model.problem import Block, Problem
 from hifigemm.numerics.accumulation import Accumulation, of_tensor_core
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.rounding_formats import ROUNDINGS
 from hifigemm.numerics.tensor_core import V100, TensorCoreModel
 from hifigemm.numerics.words import Splitting
-from hifigemm.plan import Choice, Plan, Verification
-from hifigemm.problem import Block, Problem
 
 _ROUNDINGS = {"fp16": ("nearest", "zero"), "bf16": ROUNDINGS, "tf32": ROUNDINGS}
 """Of words that the kernels make."""

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hifigemm.base.public import shown
 from hifigemm.engines import available, engine_for
-from hifigemm.public import shown
 from hifigemm.testing.primitives.functions import functions
 from hifigemm.testing.primitives.platforms import Finding, Platform, on_device
 from hifigemm.testing.primitives.products import (

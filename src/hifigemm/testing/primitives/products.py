@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import numpy as np
 
-from hifigemm.engine import Engine
-from hifigemm.formats import BF16, FP16, TF32, Format
+from hifigemm.base.formats import BF16, FP16, TF32, Format
+from hifigemm.model.engine import Engine
+from hifigemm.model.problem import ProductSpec
 from hifigemm.numerics.accumulation import word_sums
 from hifigemm.numerics.bits import Array, DType
 from hifigemm.numerics.bounds import exact_k_limit
 from hifigemm.numerics.rounding_formats import round_to_format
 from hifigemm.numerics.tensor_core import tensor_core_product
-from hifigemm.problem import ProductSpec
 from hifigemm.schemes import Multiword
 from hifigemm.schemes.ozaki1 import storage_dtype
 from hifigemm.testing.primitives.platforms import Finding, Platform, first_fault

@@ -1,0 +1,1 @@
+"""Products that PyTorch and JAX differentiate, batch and trace."""

@@ -1,0 +1,481 @@
+"""`torch.ops.hifigemm.matmul` and `gemm`: products that PyTorch differentiates,
+batches, traces and compiles.
+
+Accuracy and scheme are arguments of the operators: graphs, caches of graphs and
+backward threads carry them.
+
+    D = alpha A B + beta C,  dA = conj(alpha) dD B^H,  dB = conj(alpha) A^H dD,  dC = conj(beta) dD,
+    and for tangents  D' = alpha A' B + beta C' + alpha A B'.
+
+Every product of a derivative is one of the same operator, so that derivatives of any
+order have the accuracy asked for.
+
+The rules stand at the Autograd key. `torch.library.register_autograd` has none for
+tangents, and what `torch.autograd.Function` does under transforms of `torch.func`
+cannot be compiled: the operators therefore take duals apart by themselves, and apply a
+function of one level, as functorch does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from hifigemm.differentiable import kernels
+from hifigemm.differentiable import torch_private as private
+from hifigemm.differentiable.arguments import (
+    accuracy_from,
+    accuracy_text,
+    scheme_from,
+    scheme_text,
+)
+from hifigemm.differentiable.torch_private import DispatchKeySet, OpOverload
+from hifigemm.model.accuracy import Accuracy
+from hifigemm.operands.operands import check_addend, check_transpose, result_dtype
+from hifigemm.schemes import Scheme
+
+_POLICY = "str? accuracy=None, str scheme='auto', int? workspace=None"
+_ARGUMENTS = {
+    "matmul": f"Tensor a, Tensor b, *, {_POLICY}",
+    "bmm": f"Tensor a, Tensor b, *, {_POLICY}",
+    "gemm": f"Tensor a, Tensor b, Tensor? c=None, *, Scalar alpha=1, Scalar beta=0, {_POLICY}",
+}
+_LIBRARY = torch.library.Library("hifigemm", "DEF")
+for _name, _arguments in _ARGUMENTS.items():
+    for _schema in (
+        f"{_name}({_arguments}) -> Tensor",
+        f"{_name}.out({_arguments}, Tensor(a!) out) -> Tensor(a!)",
+    ):
+        _LIBRARY.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
+_matmul: OpOverload = torch.ops.hifigemm.matmul.default
+_gemm: OpOverload = torch.ops.hifigemm.gemm.default
+
+Tensors = tuple[Tensor | None, ...]
+"""A, B, and for gemm C; where there is no C, or no tangent, None."""
+
+
+@private.untraced
+def _kernel(
+    function: Callable[..., Tensor], *tensors: Tensor | None, **options: Any
+) -> Tensor:
+    """The result of an operator for tensors whose derivatives are dealt with."""
+    _checked_matrices(*tensors)
+    if "accuracy" in options:
+        options["accuracy"] = accuracy_from(options["accuracy"])
+    if "scheme" in options:
+        options["scheme"] = scheme_from(options["scheme"])
+    numbers = [x.detach() if x is not None and x.requires_grad else x for x in tensors]
+    with private.without_autocast():
+        return function(*numbers, **options)
+
+
+def _empty_result(
+    *tensors: Tensor | None, alpha: Any = 1, beta: Any = 0, **_: Any
+) -> Tensor:
+    """A tensor of the shape and dtype of the product, with any entries."""
+    a, b = _checked_matrices(*tensors)
+    stack = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    shape = *stack, a.shape[-2], b.shape[-1]
+    c = tensors[2] if len(tensors) > 2 else None
+    if c is None or private.is_zero(beta):
+        return a.new_empty(shape, dtype=_dtype_of_result(a.dtype, b.dtype))
+    check_addend(tuple(c.shape), shape)
+    return a.new_empty(shape, dtype=_dtype_of_result(a.dtype, b.dtype, c.dtype))
+
+
+def _dtype_of_result(*dtypes: torch.dtype) -> torch.dtype:
+    """The dtype of a product, by the rules of NumPy."""
+    # NumPy does not have bfloat16, which float32 holds.
+    known = [torch.float32 if x is torch.bfloat16 else x for x in dtypes]
+    names = [str(x).removeprefix("torch.") for x in known]
+    dtype = np.result_type(*names)
+    if dtype.kind not in "biu":
+        dtype = result_dtype(dtype)
+    result: torch.dtype = getattr(torch, dtype.name)
+    return result
+
+
+def _checked_matrices(*tensors: Tensor | None) -> tuple[Tensor, Tensor]:
+    """A and B; RuntimeError unless they are matrices, or stacks of them, that fit."""
+    a, b = tensors[:2]
+    if a is not None and b is not None:
+        are_matrices = a.dim() >= 2 and b.dim() >= 2
+        if are_matrices and a.shape[-1] == b.shape[-2]:
+            return a, b
+    shape_of_a = None if a is None else tuple(a.shape)
+    shape_of_b = None if b is None else tuple(b.shape)
+    raise RuntimeError(
+        f"hifigemm: no product of matrices of shapes {shape_of_a} and {shape_of_b}"
+    )
+
+
+def gradient_of(g: Tensor, x: Tensor) -> Tensor:
+    """The gradient g of a product, summed and converted to the shape and dtype of an
+    operand.
+    """
+    if g.shape != x.shape:
+        g = g.sum_to_size(x.shape)
+    if g.is_complex() and not x.is_complex():
+        g = g.real
+    return g.to(x.dtype)
+
+
+def _conjugate(x: Any) -> Any:
+    """The conjugate of a number of Python."""
+    return x.conjugate() if isinstance(x, complex) else x
+
+
+def _product(
+    operator: OpOverload,
+    a: Tensor,
+    b: Tensor,
+    options: dict[str, Any],
+    *,
+    conjugate: bool = False,
+) -> Tensor:
+    """alpha A B, or conj(alpha) A B, without C."""
+    if operator is _gemm:
+        alpha = options.get("alpha", 1)
+        if conjugate:
+            alpha = _conjugate(alpha)
+        options = options | {"alpha": alpha, "beta": 0}
+    product: Tensor = operator(a, b, **options)
+    return product
+
+
+def _tangent(
+    operator: OpOverload, tensors: Tensors, tangents: Tensors, options: dict[str, Any]
+) -> Tensor:
+    """alpha A' B + alpha A B' + beta C'; None stands for a zero, and one of the
+    tangents is no zero.
+    """
+    a, b, *addends = tensors
+    da, db, *addend_tangents = tangents
+    assert a is not None
+    assert b is not None
+    terms = []
+    if addends and addends[0] is not None:
+        # A term may be smaller than the result, or of a narrower dtype, as C may be.
+        zeros = torch.zeros_like(_empty_result(*tensors, **options))
+        terms.append(zeros)
+        a = a.to(zeros.dtype)
+        b = b.to(zeros.dtype)
+    for x, y in ((da, b), (a, db)):
+        if x is not None and y is not None:
+            terms.append(_product(operator, x, y, options))
+    beta = options.get("beta", 0)
+    if addend_tangents and addend_tangents[0] is not None and not private.is_zero(beta):
+        terms.append(addend_tangents[0] * beta)
+    return sum(terms[1:], terms[0])
+
+
+class _Rules:
+    """Derivatives of an operator; its arguments are the operator, dispatch keys,
+    options, and the tensors.
+    """
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.operator, _, ctx.options, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        a, b, *addends = ctx.saved_tensors
+        product = partial(_product, ctx.operator, options=ctx.options, conjugate=True)
+        # Operator, keys and options have no gradients.
+        wants_a, wants_b, *wants_c = ctx.needs_input_grad[3:]
+        a_gradient = gradient_of(product(g, b.mH), a) if wants_a else None
+        b_gradient = gradient_of(product(a.mH, g), b) if wants_b else None
+        if not addends:
+            return None, None, None, a_gradient, b_gradient
+        c_gradient = None
+        if wants_c[0]:
+            beta = ctx.options.get("beta", 0)
+            if private.is_zero(beta):
+                c_gradient = torch.zeros_like(addends[0])
+            else:
+                c_gradient = gradient_of(g * _conjugate(beta), addends[0])
+        return None, None, None, a_gradient, b_gradient, c_gradient
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
+        return _tangent(ctx.operator, ctx.saved_tensors, tangents[3:], ctx.options)
+
+
+class _Product(_Rules, private.SingleLevelFunction):
+    """The derivatives that PyTorch itself takes."""
+
+    @staticmethod
+    def forward(
+        operator: OpOverload,
+        keys: DispatchKeySet,
+        options: dict[str, Any],
+        *tensors: Tensor | None,
+    ) -> Tensor:
+        result: Tensor = private.below_autograd(operator, keys, *tensors, **options)
+        return result
+
+
+class _Level(_Rules, private.SingleLevelFunction):
+    """The derivatives of one level of `torch.func`. Outer levels differentiate through
+    it.
+    """
+
+    @staticmethod
+    def forward(
+        operator: OpOverload,
+        keys: DispatchKeySet,
+        options: dict[str, Any],
+        *tensors: Tensor | None,
+    ) -> Tensor:
+        with private.differentiating_outside():
+            result: Tensor = private.below_autograd(operator, keys, *tensors, **options)
+        return result
+
+
+@private.untraced
+def _differentiable(
+    operator: OpOverload, keys: DispatchKeySet, *tensors: Tensor | None, **options: Any
+) -> Tensor:
+    """An operator at the Autograd key."""
+    result: Tensor
+    if not private.in_functorch():
+        if private.is_differentiated(*tensors):
+            result = _Product.apply(operator, keys, options, *tensors)
+        elif private.reaches_device(keys):
+            result = _KERNELS[operator](*tensors, **options)
+        else:
+            result = private.below_autograd(operator, keys, *tensors, **options)
+        return result
+
+    # Inside a transform of torch.func duals are taken apart here.
+    if private.in_forward_ad():
+        duals = [
+            (None, None) if x is None else forward_ad.unpack_dual(x) for x in tensors
+        ]
+        primals, tangents = zip(*duals, strict=True)
+        if any(x is not None for x in tangents):
+            result = operator(*primals, **options)
+            tangent = _tangent(operator, primals, tangents, options)
+            return forward_ad.make_dual(result, tangent)
+    with private.single_level():
+        result = _Level.apply(operator, keys, options, *tensors)
+    return result
+
+
+def _batched(
+    operator: OpOverload,
+    info: Any,
+    in_dims: tuple[int | None, ...],
+    *tensors: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, int]:
+    """An operator under vmap: one more dimension of the stack."""
+    pairs: list[Any] = list(zip(tensors, in_dims, strict=False))
+    a, b, *addends = pairs
+    if a[1] is None and b[1] is None:
+        # C alone has the axis.
+        a = a[0].expand(info.batch_size, *a[0].shape), 0
+    reads_c = any(x is not None for x, _ in addends) and not private.is_zero(
+        options.get("beta", 0)
+    )
+    if reads_c:
+        result: Tensor = operator(*stacked([a, b, *addends]), **options)
+    else:
+        c = [x for x, _ in addends]
+        result = operator(*stacked([a, b]), *c, **options)
+    return result, 0
+
+
+def stacked(operands: Sequence[tuple[Tensor, int | None]]) -> list[Tensor]:
+    """Operands with the axis over which vmap maps in front of stacks of equal rank;
+    those without such an axis, None, as they are.
+    """
+    rank = max(x.dim() - (axis is not None) for x, axis in operands)
+    result = []
+    for x, axis in operands:
+        if axis is not None:
+            x = x.movedim(axis, 0)
+            # Axes of length one take the place of those that x lacks.
+            while x.dim() <= rank:
+                x = x.unsqueeze(1)
+        result.append(x)
+    return result
+
+
+_KERNELS = {
+    _matmul: partial(_kernel, kernels.matmul),
+    _gemm: partial(_kernel, kernels.gemm),
+}
+for _name, _operator in (("matmul", _matmul), ("gemm", _gemm)):
+    _LIBRARY.impl(_name, _KERNELS[_operator], "CompositeExplicitAutograd")
+    _LIBRARY.impl(
+        _name, partial(_differentiable, _operator), "Autograd", with_keyset=True
+    )
+    torch.library.register_fake(f"hifigemm::{_name}", _empty_result, lib=_LIBRARY)
+    torch.library.register_vmap(
+        f"hifigemm::{_name}", partial(_batched, _operator), lib=_LIBRARY
+    )
+
+
+def _bmm(operator: OpOverload, a: Tensor, b: Tensor, **options: Any) -> Tensor:
+    """The products of two stacks of equal length, as torch.bmm takes them."""
+    if a.dim() != 3 or b.dim() != 3 or a.shape[0] != b.shape[0]:
+        raise RuntimeError(
+            f"hifigemm: no stacks of as many matrices: {tuple(a.shape)} and {tuple(b.shape)}"
+        )
+    result: Tensor = operator(a, b, **options)
+    return result
+
+
+def _written(
+    operator: OpOverload, *tensors: Tensor | None, out: Tensor, **options: Any
+) -> Tensor:
+    """An operator whose result is copied to `out`, for tracing and for tensors of any
+    dispatch key.
+    """
+    _check_out(*tensors, out)
+    like = _empty_result(*tensors, **options)
+    if out.shape != like.shape or out.dtype != like.dtype:
+        raise RuntimeError(
+            f"hifigemm: out is {out.dtype} of shape {tuple(out.shape)}, the result {like.dtype} of {tuple(like.shape)}"
+        )
+    return out.copy_(operator(*tensors, **options))
+
+
+def _written_on_device(
+    operator: OpOverload, *tensors: Tensor | None, out: Tensor, **options: Any
+) -> Tensor:
+    """An operator that writes its result to `out` directly, for tensors of a device."""
+    _check_out(*tensors, out)
+    _KERNELS[operator](*tensors, out=out.detach(), **options)
+    return out
+
+
+def _check_out(*tensors: Tensor | None) -> None:
+    """Raise RuntimeError if a product with out= would have to be differentiated."""
+    if torch.is_grad_enabled() and any(
+        x is not None and x.requires_grad for x in tensors
+    ):
+        raise RuntimeError(
+            "hifigemm: a product with out= has no derivatives, but one of its tensors requires a gradient"
+        )
+
+
+_LIBRARY.impl(
+    "bmm", partial(_bmm, torch.ops.hifigemm.matmul.default), "CompositeImplicitAutograd"
+)
+for _key in ("CompositeImplicitAutograd", "Functionalize"):
+    _LIBRARY.impl("bmm.out", partial(_bmm, torch.ops.hifigemm.matmul.out), _key)
+for _name, _operator in (("matmul", _matmul), ("gemm", _gemm)):
+    for _key in ("CompositeImplicitAutograd", "Functionalize"):
+        _LIBRARY.impl(f"{_name}.out", partial(_written, _operator), _key)
+    for _key in private.DEVICE_KEYS:
+        _LIBRARY.impl(f"{_name}.out", partial(_written_on_device, _operator), _key)
+
+
+def matmul(
+    a: Tensor,
+    b: Tensor,
+    accuracy: Accuracy,
+    scheme: str | Scheme,
+    workspace: int | None,
+) -> Tensor:
+    """The operator for operands of any shapes that `hifigemm.matmul` takes."""
+    left, right = _as_matrices(a, b)
+    result: Tensor = _matmul(left, right, **_policy(accuracy, scheme, workspace))
+    return _without_added_axes(result, a, b)
+
+
+def gemm(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    accuracy: Accuracy,
+    scheme: str | Scheme,
+    workspace: int | None,
+    *,
+    alpha: complex,
+    beta: complex,
+    trans_a: str,
+    trans_b: str,
+) -> Tensor:
+    """The operator for operands of any shapes that `hifigemm.gemm` takes."""
+    a = _transposed(a, trans_a, "a")
+    b = _transposed(b, trans_b, "b")
+    left, right = _as_matrices(a, b)
+    if c is not None:
+        is_vector = a.dim() == 1 or b.dim() == 1
+        if is_vector and not torch.compiler.is_compiling() and beta != 0:
+            check_addend(tuple(c.shape), _shape_of_product(a, b))
+        c = _with_added_axes(c, a, b)
+    policy = _policy(accuracy, scheme, workspace)
+    result: Tensor = _gemm(left, right, c, alpha=alpha, beta=beta, **policy)
+    return _without_added_axes(result, a, b)
+
+
+def _as_matrices(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """A and B, a vector A as a row and a vector B as a column."""
+    for x, name in ((a, "a"), (b, "b")):
+        if x.dim() == 0:
+            raise ValueError(
+                f"{name} is a scalar; matmul takes arrays of one or more dimensions"
+            )
+    left = a[None] if a.dim() == 1 else a
+    right = b[:, None] if b.dim() == 1 else b
+    return left, right
+
+
+def _shape_of_product(a: Tensor, b: Tensor) -> tuple[int, ...]:
+    """The shape of the product of vectors, matrices and stacks that fit."""
+    stack = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    columns = b.shape[-1:] if b.dim() > 1 else ()
+    return *stack, *a.shape[-2:-1], *columns
+
+
+def _with_added_axes(c: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """C with the axes that the result of `_as_matrices` has beyond the product."""
+    if c.dim() == 0:
+        return c
+    if b.dim() == 1:
+        c = c[..., None]
+    return c[..., None, :] if a.dim() == 1 else c
+
+
+def _without_added_axes(result: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """The product without the axes that `_as_matrices` has added."""
+    if b.dim() == 1:
+        result = result[..., 0]
+        return result[..., 0] if a.dim() == 1 else result
+    return result[..., 0, :] if a.dim() == 1 else result
+
+
+def _transposed(x: Tensor, trans: str, name: str) -> Tensor:
+    """op(x) for a letter of the BLAS, as a view."""
+    check_transpose(trans, name)
+    if trans == "N":
+        return x
+    if x.dim() < 2:
+        raise ValueError(
+            f"trans_{name}={trans!r} needs two dimensions, {name} has shape {tuple(x.shape)}"
+        )
+    return x.mT if trans == "T" else x.mH
+
+
+def _policy(
+    accuracy: Accuracy, scheme: str | Scheme, workspace: int | None
+) -> dict[str, Any]:
+    """The arguments that all operators share, as they take them."""
+    return {
+        "accuracy": accuracy_text(accuracy),
+        "scheme": scheme_text(scheme),
+        "workspace": workspace,
+    }

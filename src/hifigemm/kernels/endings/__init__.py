@@ -1,0 +1,1 @@
+"""Kernels that make results of products: reconstruction, rounding, special values."""

@@ -1,0 +1,376 @@
+"""How many moduli do the entries of a product need? The GPU's version of
+numerics.error_ratio.error_ratio.
+
+The norms and sums of vectors and magnitudes of 7 bits are made beside the residues, by
+`scaled_residues.sized_residues`. The kernel multiplies the magnitudes as INT8 and
+stores nothing but the largest ratio of the entries: the same float64 as that of the
+plain function.
+
+A division in float64 costs as much as many products. So a tile is first held against
+the largest ratio that is known, in FP32: only where an entry may lie above are its
+ratios found, and the largest of all is made known to the other programs. For most data
+that happens in few programs; in none where all that is asked is whether a ratio lies
+above a number that counts as known from the start, and none does.
+
+With r the largest ratio known, an entry above / low > r has above_32 > r_32 low_32
+(1 - 2**-20) in FP32: of the factors of above_32 = g t + h s, of the sum, of r_32 and of
+low_32 none errs by more than 2**-24, eight of them in all.
+"""
+
+# Kernels are untyped.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+from hifigemm.kernels.products.residue_gemm import wrapped
+from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.runtime.common import (
+    LARGEST,
+    NO_PREDICATE,
+    Predicate,
+    holds,
+    place_of,
+    tiles_of,
+    unfolded,
+)
+from hifigemm.kernels.runtime.launch import Launch, cleared, empty
+from hifigemm.kernels.runtime.tiles import (
+    KERNELS,
+    RATIOS,
+    SMALL_RATIOS,
+    ProductShape,
+    gpu_of,
+    hopper_module,
+    tile_for,
+    tiles_along,
+)
+from hifigemm.kernels.vectors.scaled_residues import Sizes, sized_residues
+from hifigemm.numerics.estimates import MAGNITUDE_TERMS
+from hifigemm.numerics.residues import ModuliSet
+
+RATIO_UNIT = 2.0**-16
+"""Sums and norms are in units of 2**-15 each, magnitudes of 2**-7."""
+MARGIN = tl.constexpr(1.0 - 2.0**-20)
+"""1 less what FP32 errs by at most: see above."""
+_SMALLEST = tl.constexpr(-(2**31))
+"""The smallest INT32, at which sums of two components begin."""
+_FINITE = int(np.float64(2.0**100).view(np.int64))
+"""Bits of a float64 above all ratios but inf, whose numerators are below it, and which
+FP32 holds.
+"""
+
+
+@triton.jit
+def halves(tiles):
+    """Left and right halves of tensors."""
+    ROWS: tl.constexpr = tiles[0].shape[0]
+    COLUMNS: tl.constexpr = tiles[0].shape[1] // 2
+    parts = ()
+    for i in tl.static_range(len(tiles)):
+        parts += tl.split(
+            tl.permute(tl.reshape(tiles[i], [ROWS, 2, COLUMNS]), (0, 2, 1))
+        )
+    return parts
+
+
+@triton.jit
+def _largest(low, g, s, column_sizes, total, num_columns):
+    """The largest ratio of a tile in float64.
+
+    `num_columns` columns exist, whose sizes begin at `column_sizes`. A quarter of them
+    at a time keeps the registers few.
+    """
+    COLUMNS: tl.constexpr = low.shape[1] // 4
+    parts = halves(halves((low,)))
+    best = tl.zeros([low.shape[0]], dtype=tl.float64)
+    for i in tl.static_range(4):
+        columns = i * COLUMNS + tl.arange(0, COLUMNS)
+        h = tl.load(column_sizes + columns, mask=columns < num_columns, other=0.0)[
+            None, :
+        ]
+        t = tl.load(
+            column_sizes + total + columns, mask=columns < num_columns, other=0.0
+        )[None, :]
+        # 0 / 0 counts 0 and a positive number over 0 counts inf; max(low, 1) keeps the
+        # division defined.
+        above = g[:, None] * t + h * s[:, None]
+        below = tl.maximum(parts[i], 1).to(tl.float64)
+        ratio = tl.where(
+            parts[i] > 0, above / below, tl.where(above > 0.0, float("inf"), 0.0)
+        )
+        best = tl.maximum(best, tl.max(ratio, axis=1))
+    return tl.max(best, axis=0)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "m",
+        "n",
+        "rows_a",
+        "rows_b",
+        "total_a",
+        "total",
+        "enough_bits",
+        "lower_limit",
+        "upper_limit",
+    ]
+)
+def error_ratio_kernel(
+    left,
+    right,
+    sizes,
+    out,
+    m,
+    n,
+    pitch,
+    terms,
+    rows_a,
+    rows_b,
+    total_a,
+    total,
+    enough_bits,
+    predicate,
+    lower_limit: tl.int64,
+    upper_limit: tl.int64,
+    WIDTH: tl.constexpr,
+    TRIANGLE: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Twin: numerics.error_ratio.error_ratio.
+
+    Raise the bits at `out` to the largest (g_i t_j + h_j s_i) / (|A||B|)_ij of a tile
+    of block_m x block_n entries, |A||B| from magnitudes. g, s and h, t are norms and
+    sums of magnitudes of rows and columns. `out` starts as 0 or as the bits of any
+    ratio; a tile without ratios above `enough_bits` may leave it. Nothing where the
+    predicate, which is no entry of `out`, does not hold. FMA contraction must be off.
+
+    Vectors have WIDTH components, `pitch` apart, of which `terms` count, both multiples
+    of block_k. Planes are pairings of the components: for the second of a matrix, those
+    of the right operand swap. The vectors of the next matrix begin `rows_a` and
+    `rows_b` behind.
+    """
+    if not holds(predicate, lower_limit, upper_limit):
+        return
+    BLOCK_M: tl.constexpr = TILE.block_m
+    BLOCK_N: tl.constexpr = TILE.block_n
+    BLOCK_K: tl.constexpr = TILE.block_k
+    tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
+    plane, row, column = place_of(tl.program_id(0), tiles_m, tiles_n, TILE.group)
+    tile_m, tile_n = unfolded(row, column, m, BLOCK_M, BLOCK_N, TRIANGLE)
+    z = (plane // WIDTH).to(tl.int64)
+    swap = plane % WIDTH
+    rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    column0 = tile_n * BLOCK_N
+    columns = column0 + tl.arange(0, BLOCK_N)
+    ks = tl.arange(0, BLOCK_K)
+    # Addresses of the first BLOCK_K magnitudes of each row and column; those beyond m
+    # and n are `wrapped`.
+    x = (
+        left
+        + z * rows_a * (WIDTH * pitch)
+        + wrapped(rows, m)[:, None] * (WIDTH * pitch)
+        + ks[None, :]
+    )
+    y = (
+        right
+        + z * rows_b * (WIDTH * pitch)
+        + wrapped(columns, n)[:, None] * (WIDTH * pitch)
+        + ks[None, :]
+    )
+    # The sum of two components may exceed 2**31, where the instructions of most GPUs
+    # saturate; it begins at -2**31.
+    low = tl.full((BLOCK_M, BLOCK_N), _SMALLEST if WIDTH == 2 else 0, dtype=tl.int32)
+    for i in tl.static_range(WIDTH):
+        left_terms = x + i * pitch
+        right_terms = y + (i ^ swap) * pitch
+        for start in range(0, terms, BLOCK_K):
+            low = tl.dot(
+                tl.load(left_terms + start),
+                tl.trans(tl.load(right_terms + start)),
+                low,
+                out_dtype=tl.int32,
+            )
+    if WIDTH == 2:
+        low ^= _SMALLEST
+    low = low.to(tl.uint32, bitcast=True)
+    # Norms and sums of the tile's rows and columns: 0 beyond m and n, as are ratios.
+    row_sizes = sizes + z * rows_a + rows
+    column_sizes = sizes + total_a + z * rows_b + column0
+    g = tl.load(row_sizes, mask=rows < m, other=0.0)
+    s = tl.load(row_sizes + total, mask=rows < m, other=0.0)
+    h = tl.load(column_sizes + columns - column0, mask=columns < n, other=0.0).to(
+        tl.float32
+    )
+    t = tl.load(
+        column_sizes + total + columns - column0, mask=columns < n, other=0.0
+    ).to(tl.float32)
+    # The largest ratio that is known by now, read past the L1 cache, which may hold an
+    # old one. Other programs may raise it meanwhile: then the tile is looked at in
+    # vain, never left out wrongly. Bits of positive float64 are ordered as the numbers
+    # are.
+    known_ratio = tl.maximum(tl.load(out, cache_modifier=".cg"), enough_bits).to(
+        tl.float64, bitcast=True
+    )
+    is_finite = known_ratio < float("inf")
+    known_ratio = tl.where(is_finite, known_ratio, 0.0).to(tl.float32) * MARGIN
+    g_32 = tl.where(is_finite, g, 0.0).to(tl.float32)
+    s_32 = tl.where(is_finite, s, 0.0).to(tl.float32)
+    # Is above > known low for any entry? FP32 with the margin of the module says no
+    # only where float64 would. Nothing is larger than inf, where all factors become 0.
+    above = tl.fma(g_32[:, None], t[None, :], h[None, :] * s_32[:, None])
+    if tl.max(tl.fma(low.to(tl.float32), -known_ratio, above)) > 0.0:
+        # A maximum does not depend on the order of programs.
+        tl.atomic_max(
+            out,
+            _largest(low, g, s, column_sizes, total, n - column0).to(
+                tl.int64, bitcast=True
+            ),
+            sem="relaxed",
+        )
+
+
+@triton.jit
+def _copy_kernel(number, copy):
+    """A copy of one number; it has no twin."""
+    tl.store(copy, tl.load(number))
+
+
+_ratio = Launch(error_ratio_kernel)
+_copy = Launch(_copy_kernel)
+
+
+def error_ratio_bits(
+    sizes: Sizes,
+    terms: int | None = None,
+    enough: int = 0,
+    *,
+    into: TensorLike | None = None,
+    predicate: Predicate | None = None,
+) -> Any:
+    """The bits of the error ratio, a float64 in units of RATIO_UNIT.
+
+    Parameters
+    ----------
+    terms : int, optional
+        |A||B| is taken from so many terms first, a multiple of 128, so that the ratio
+        comes out larger, or as it is. Where its bits are at most `enough`, the other
+        terms are not read.
+    enough : int
+        Bits up to which the ratio need not be known: where its own are no more, what is
+        returned are bits of a lower bound of it.
+    into : int64 tensor of one entry, optional
+        Holds 0 or the bits of a lower bound of the ratio; the larger of these and the
+        ratio afterwards, with the exception of `enough`. Otherwise a new tensor starts
+        at 0.
+    predicate : (int64 tensor of one entry, lower limit, upper limit), optional
+        Decides on the device: unless the entry lies within the limits beforehand the
+        tensor stays as it was. It may be `into` itself.
+
+    Returns
+    -------
+    `into`, or a new int64 tensor of one entry
+    """
+    fresh = cleared(4 * ((into is None) + (terms is not None)), sizes.norms).view(
+        torch.int64
+    )
+    out = fresh[:1] if into is None else into
+    enough = max(min(enough, _FINITE), 0)
+    if terms is None:
+        _launch_ratio(sizes, out, None, enough, _apart_from(out, predicate))
+        return out
+    first = fresh[-2:-1]  # 16 bytes behind the other one: both are aligned alike
+    _launch_ratio(sizes, first, terms, enough, predicate or NO_PREDICATE)
+    _launch_ratio(sizes, out, None, enough, (first, enough + 1, LARGEST))
+    return out
+
+
+def _apart_from(out: TensorLike, predicate: Predicate | None) -> Predicate:
+    """The predicate, on a copy where it is one on `out`.
+
+    The warps of a program must all read the same number, while others write to `out`.
+    """
+    if predicate is None:
+        return NO_PREDICATE
+    number, lower_limit, upper_limit = predicate
+    if number is not out:
+        return predicate
+    copy = empty((1,), torch.int64, out)
+    _copy((1,), number, copy, num_warps=1)
+    return copy, lower_limit, upper_limit
+
+
+def _launch_ratio(
+    sizes: Sizes,
+    out: TensorLike,
+    terms: int | None,
+    enough_bits: int,
+    predicate: Predicate,
+) -> None:
+    """Raise `out` to the ratio over so many terms or all.
+
+    Nothing happens where the predicate does not hold.
+    """
+    left, right = sizes.magnitudes
+    width = sizes.width
+    batch_a, m, length = left.shape
+    batch_b, n, _ = right.shape
+    batch = max(batch_a, batch_b)
+    pitch = length // width
+    terms = min(pitch, MAGNITUDE_TERMS, terms or pitch)
+    hopper = hopper_module("error_ratio_hopper", left.device)
+    kernels = ("triton",) if hopper is None else KERNELS
+    tile = tile_for(
+        ProductShape(m, n, width * terms, width * batch), gpu_of(left.device), kernels
+    )
+    if tile.kernel == "hopper":
+        hopper.launch(sizes, out, terms, tile, enough_bits, predicate)
+        return
+    tile = RATIOS if tile.area >= RATIOS.area else SMALL_RATIOS
+    rows = [x.shape[1] if x.shape[0] == batch > 1 else 0 for x in (left, right)]
+    tiles = math.prod(
+        tiles_along(m, n, tile.block_m, tile.block_n, triangle=left is right)
+    )
+    left_rows, right_rows = rows
+    first_right, total = sizes.places
+    _ratio(
+        (width * batch * tiles,),
+        left,
+        right,
+        sizes.norms,
+        out,
+        m,
+        n,
+        pitch,
+        terms,
+        left_rows,
+        right_rows,
+        first_right,
+        total,
+        enough_bits,
+        *predicate,
+        WIDTH=width,
+        TRIANGLE=left is right,
+        TILE=tile,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        enable_fp_fusion=False,
+    )
+
+
+def error_ratio_of(sizes: Sizes) -> float:
+    """The error ratio; waits for the device."""
+    return float(error_ratio_bits(sizes).view(torch.float64)) * RATIO_UNIT
+
+
+def error_ratio(left: TensorLike, right: TensorLike, moduli: ModuliSet) -> float:
+    """numerics.error_ratio.error_ratio of real operands; waits for the device."""
+    *_, sizes = sized_residues(((left, 2), (right, 1)), moduli)
+    return error_ratio_of(sizes)

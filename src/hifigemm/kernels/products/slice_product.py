@@ -1,0 +1,319 @@
+"""The product of operands in slices, scaled and rounded once: schemes.ozaki1 on the
+device, bit for bit.
+
+C = 2**shift sum_{s < S} 2**(row_exponent + col_exponent - beta s) D_s,
+D_s = sum_{p + q = s} A_p B_q. Every diagonal s holds s + 1 pairs of slices, which lie
+one after the other along k on both sides, the left ones in order and the right ones in
+reverse: D_s is one product of length (s + 1) k, see `residue_gemm.diagonals` for INT8
+and `slice_gemm.diagonals` for the other formats. A second launch adds them to
+V = sum_s D_s 2**(beta (S - 1 - s)) in two 64-bit words, V = H 2**T + L, which become
+four integers that float64 holds; one addition rounds their sum.
+
+Parts of a row with an Inf or NaN, and float64 results that may leave the normal range,
+are rounded from the words.
+"""
+
+# Kernels are untyped.
+# mypy: disable-error-code="assignment, no-untyped-def"
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from hifigemm.kernels.endings.rounding import round_integer
+from hifigemm.kernels.endings.special import nonfinite_product
+from hifigemm.kernels.products import slice_gemm
+from hifigemm.kernels.products.residue_gemm import K_BLOCK, diagonals
+from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.runtime.common import power_of_two
+from hifigemm.kernels.runtime.launch import Launch, operand_arguments
+from hifigemm.kernels.runtime.tiles import Tile
+from hifigemm.kernels.vectors.slices import Slices
+from hifigemm.kernels.vectors.vector_tiles import NOT_FINITE
+from hifigemm.numerics.slicing import words_of_diagonals
+
+_BLOCK = 128
+"""Columns of a program, which is a warp."""
+_SIGN = tl.constexpr(-1 << 63)
+"""The sign bit of INT64: `round_integer` takes a word with 2**63 added."""
+_HALF = tl.constexpr(2.0**32)
+"""The unit of the upper half of a word."""
+_WHOLE = tl.constexpr(2.0**64)
+"""The unit of what lies above a word."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What the kernel knows of the sums when it is compiled."""
+
+    # how many diagonals, the longest first, have a first, a second, ... sum
+    parts: tuple[int, ...]
+    low: int  # diagonals in the second word
+    beta: int  # bits of a slice
+    single: bool  # results are float32, else float64
+
+
+@triton.jit
+def _word(
+    sums,
+    z,
+    offset,
+    part_stride,
+    FIRST: tl.constexpr,
+    LAST: tl.constexpr,
+    KIND: tl.constexpr,
+):
+    """sum_l D_l 2**(beta (l - FIRST)) over the parts FIRST <= l < LAST, in INT64."""
+    total = tl.zeros(offset.shape, tl.int64)
+    # Horner's rule, the last part first. numerics.slicing.words_of_diagonals says how
+    # many parts INT64 holds.
+    for i in tl.static_range(LAST - FIRST):
+        total = total << KIND.beta
+        # Long diagonals have further sums, in further tensors.
+        for piece in tl.static_range(len(KIND.parts)):
+            if KIND.parts[piece] > LAST - 1 - i:
+                total += tl.load(
+                    sums[2 * piece]
+                    + z * sums[2 * piece + 1]
+                    + (LAST - 1 - i) * part_stride
+                    + offset
+                ).to(tl.int64)
+    return total
+
+
+@triton.jit
+def _wide(high, low, T: tl.constexpr):
+    """H 2**T + L as X 2**64 + Y, Y signed; 0 < T < 64."""
+    shifted = high << T
+    total = shifted + low
+    # An unsigned sum that is less than one of its terms has carried into X. A negative
+    # L has all bits above set, and a negative Y takes one from X.
+    carried = total.to(tl.uint64, bitcast=True) < shifted.to(tl.uint64, bitcast=True)
+    above = (high >> (64 - T)) + (low >> 63) + carried.to(tl.int64)
+    return above + (total < 0).to(tl.int64), total
+
+
+@triton.jit
+def _rounded(above, low, WIDE: tl.constexpr, SINGLE: tl.constexpr):
+    """above 2**64 + low, |above| < 2**41, rounded once to float64.
+
+    To nearest, or with SINGLE to odd, so that the conversion to float32 rounds
+    correctly.
+    """
+    # Integers that float64 holds: the upper half, signed, and the lower half of `low`.
+    high_half = (low >> 32).to(tl.int32).to(tl.float64) * _HALF
+    low_half = (low & 0xFFFFFFFF).to(tl.uint32).to(tl.float64)
+    if WIDE:
+        # Every term is a multiple of 2**32 until `rest` is added, and what a first sum
+        # leaves is below 2**53.
+        top = above.to(tl.float64) * _WHOLE
+        total = top + high_half
+        low_half += (top - total) + high_half
+        high_half = total
+    value = high_half + low_half
+    if SINGLE:
+        # What the sum lost; the bits of a value that is too large in magnitude step
+        # back, and where any bit was lost the last one is set.
+        lost = low_half - (value - high_half)
+        bits = value.to(tl.int64, bitcast=True)
+        bits -= ((lost != 0.0) & ((lost < 0.0) != (value < 0.0))).to(tl.int64)
+        value = (bits | (lost != 0.0).to(tl.int64)).to(tl.float64, bitcast=True)
+    return value
+
+
+@triton.jit(do_not_specialize=["shift", "m", "k", "row_sums", "part_sums"])
+def slice_product_kernel(
+    sums,
+    left,
+    right,
+    out,
+    operands,
+    shift,
+    m,
+    n,
+    k,
+    row_sums,
+    part_sums,
+    KIND: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Twin: schemes.ozaki1.Ozaki1, its sums of diagonals and their rounding.
+
+    A tile is BLOCK columns of a row, and a program is a warp with one tile. Rows of
+    sums are `row_sums` apart, diagonals `part_sums`.
+    """
+    # Programs count the tiles of a row, the rows of a matrix, then the matrices z. No
+    # two write to the same entries.
+    tiles = tl.cdiv(n, BLOCK)
+    row = tl.program_id(0) // tiles
+    z = (row // m).to(tl.int64)
+    i = tl.cast(row % m, tl.int64)
+    columns = (tl.program_id(0) - row * tiles) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < n
+    row_exponents, row_exponents_batch = left
+    column_exponents, column_exponents_batch = right
+    e = tl.load(row_exponents + z * row_exponents_batch + i)
+    f = tl.load(
+        column_exponents + z * column_exponents_batch + columns, mask=inside, other=0
+    )
+    # V = sum_l D_l 2**(beta l) over the parts l, part 0 being the last diagonal, as one
+    # word or two.
+    offset = i * row_sums + columns
+    part_stride = tl.cast(part_sums, tl.int64)
+    low = _word(
+        sums,
+        z,
+        offset,
+        part_stride,
+        0,
+        KIND.low if KIND.low > 0 else KIND.parts[0],
+        KIND,
+    )
+    above = tl.zeros_like(low)
+    if KIND.low > 0:
+        above, low = _wide(
+            _word(sums, z, offset, part_stride, KIND.low, KIND.parts[0], KIND),
+            low,
+            KIND.beta * KIND.low,
+        )
+    # The unit of V less the column's part of it. Marked vectors, and float64 results
+    # that may leave the normal range, are rare.
+    base = e + shift - KIND.beta * (KIND.parts[0] - 1)
+    is_rare = (e == NOT_FINITE) | (tl.min(f) == NOT_FINITE)
+    if not KIND.single:
+        is_rare |= (base + tl.min(f) < -1022) | (base + tl.max(f) > 1023)
+    c, out_batch, out_row, out_column = out
+    address = c + z * out_batch + i * out_row + columns.to(tl.int64) * out_column
+    if not is_rare:
+        # Outside of this range results are zeros or Inf in float32.
+        exponent = tl.minimum(tl.maximum(base + f, -1022), 1023)
+        value = _rounded(above, low, KIND.low > 0, KIND.single) * power_of_two(exponent)
+        tl.store(address, value.to(c.dtype.element_ty), mask=inside)
+    else:
+        # Rounded once from the whole integer, whatever its exponent.
+        marked = (e == NOT_FINITE) | (f == NOT_FINITE)
+        # Exponents beyond +-4000 give what these give.
+        exponent = tl.minimum(
+            tl.maximum(tl.where(marked, 0, base + f) + 64, -4000), 4000
+        )
+        value = round_integer(
+            above.to(tl.float64), low ^ _SIGN, (), exponent, KIND.single, 64, 32
+        )
+        if tl.max(marked.to(tl.int32)) > 0:
+            # Entries of a marked row or column come from A and B themselves.
+            a, a_batch, a_row, a_k, b, b_batch, b_k, b_column = operands
+            row_entries = a + z * a_batch + i * a_row
+            column_entries = b + z * b_batch + columns.to(tl.int64) * b_column
+            value = tl.where(
+                marked,
+                nonfinite_product(row_entries, column_entries, k, a_k, b_k, inside, 1),
+                value,
+            )
+        tl.store(address, value.to(c.dtype.element_ty), mask=inside)
+
+
+_launch = Launch(slice_product_kernel)
+
+
+def slice_product(
+    left: Slices,
+    right: Slices,
+    out: TensorLike,
+    k: int,
+    operands: tuple[TensorLike, TensorLike],
+    *,
+    shift: int = 0,
+    config: Tile | None = None,
+) -> None:
+    """out = 2**shift times the diagonals s < S of the product, rounded once.
+
+    The launches go to torch's current stream.
+
+    Parameters
+    ----------
+    left, right : Slices
+        S slices of the same bits each.
+    out : float32 or float64 tensor (batch, m, n), any strides
+    k : int
+        Inner dimension.
+    operands : tensors (batch or 1, m, k) and (batch or 1, k, n), any strides
+        A and B themselves, read where a row or column holds an Inf or NaN.
+    shift : int
+    config : Tile, optional
+        Of the products, otherwise `tile_for` or `slice_gemm` chooses.
+    """
+    _, m, count, _ = left.planes.shape
+    n = right.planes.shape[1]
+    words = words_of_diagonals(k, count, left.beta)
+    if words is None:
+        raise ValueError(
+            f"two words do not hold {count} diagonals of {left.beta} bits with k = {k}"
+        )
+    _check(left, right, out)
+    if out.numel() == 0:
+        return
+    sums = sums_of(left, right, k, config=config)
+    kind = _Kind(
+        parts=tuple(x.shape[1] for x in sums),
+        low=sum(words[1:]),
+        beta=left.beta,
+        single=out.dtype is torch.float32,
+    )
+    _launch(
+        (out.shape[0] * m * triton.cdiv(n, _BLOCK),),
+        tuple(argument for x in sums for argument in (x, x.stride(0))),
+        _with_stride(left.exponents),
+        _with_stride(right.exponents),
+        (out, *out.stride()),
+        tuple(operand_arguments(operands)),
+        shift,
+        m,
+        n,
+        k,
+        sums[0].stride(2),
+        sums[0].stride(1),
+        KIND=kind,
+        BLOCK=_BLOCK,
+        num_warps=1,
+        enable_fp_fusion=False,
+    )
+
+
+def sums_of(
+    left: Slices,
+    right: Slices,
+    k: int,
+    *,
+    config: Tile | None = None,
+    ends: TensorLike | None = None,
+) -> list[TensorLike]:
+    """The sums over the diagonals, see `residue_gemm.diagonals` and
+    `slice_gemm.diagonals`; INT8 slices beyond the ends are multiplied as the others.
+    """
+    if left.planes.dtype is torch.int8:
+        return diagonals(left.planes, right.planes, k_block=K_BLOCK, config=config)
+    return slice_gemm.diagonals(left, right, k, config=config, ends=ends)
+
+
+def _with_stride(exponents: TensorLike) -> tuple[TensorLike, int]:
+    """Exponents of vectors and their stride along the stack, 0 for a stack of one."""
+    return exponents, exponents.stride(0) if exponents.shape[0] > 1 else 0
+
+
+def _check(left: Slices, right: Slices, out: TensorLike) -> None:
+    """Raise ValueError where `slice_product` does not take these arguments."""
+    a, b, c = left.planes.shape, right.planes.shape, out.shape
+    if (
+        a[2:] != b[2:]
+        or left.beta != right.beta
+        or tuple(c[1:]) != (a[1], b[1])
+        or not {a[0], b[0]} <= {1, c[0]}
+    ):
+        slices = f"slices {tuple(a)} of {left.beta} bits and {tuple(b)} of {right.beta}"
+        raise ValueError(
+            f"{slices} do not make a {out.dtype} result of shape {tuple(c)}"
+        )

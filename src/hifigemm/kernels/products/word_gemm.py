@@ -1,0 +1,845 @@
+"""Products of words in one kernel: schemes.corrected and chains of schemes.multiword on
+the device, bit for bit.
+
+With A = A_hi + 2**-s A_lo and B likewise, block by block along k,
+
+    P = A_hi B_hi (from zero),    S = S + P (FP32, to nearest),    D = A_hi B_lo + (A_lo B_hi + D) (in the unit),
+
+and C = 2**(row_exponent + col_exponent) (S + 2**-s D), rounded once more where it is
+subnormal. "In the unit" means chained through the accumulator of the tensor core,
+instruction by instruction; an operand of one word has no A_lo. Sums that are "chained"
+leave S to the unit as well.
+
+With `pairs` of words, or one word an operand, there are no corrections: P is a chain of
+the products of all pairs, one pair after the other, as in schemes.multiword. It covers
+all of k where sums are "chained", a block of k where they are "blocked", and a single
+pair where they are "separate"; then it is added to S and starts anew.
+
+Where k is cut into spans (numerics.spans), each span of a matrix is made by programs of
+its own, which write S + 2**-s D of their terms to scratch memory, 4 bytes an entry and
+span. A second launch adds them in FP32, in the order of the spans, scales and rounds.
+
+The order in which blocks, words and spans follow each other is part of the arithmetic,
+the tile is not. Rows and columns with an Inf or NaN are those of
+numerics.special.fill_nonfinite.
+
+The kernel here is plain Triton, for every GPU; word_gemm_hopper.py has one for Hopper.
+A product of a block that is added to a sum would be made part of the chain by the
+compiler: fma(P, 1, S) with a factor that is only known at run time is the same sum and
+cannot be.
+"""
+
+# Kernels are untyped.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from hifigemm.kernels.runtime.common import (
+    place_in_plane,
+    power_of_two,
+    power_of_two_single,
+    sign_of_finite,
+    unfolded,
+)
+from hifigemm.kernels.runtime.launch import Launch, empty, operand_arguments
+from hifigemm.kernels.runtime.tiles import (
+    KERNELS,
+    ProductShape,
+    Tile,
+    gpu_of,
+    hopper_module,
+    tile_for,
+    tiles_along,
+)
+from hifigemm.kernels.vectors.vector_tiles import NOT_FINITE
+from hifigemm.kernels.vectors.words import ALL_LOSSES, Words, losses_in_range
+from hifigemm.numerics.spans import num_spans
+
+BLOCKS = {"fp16": (16, 32, 64), "bf16": (16, 32, 64), "tf32": (16, 32, 64)}
+"""Lengths of a block of k that is loaded at a time."""
+WHOLE_BLOCK = {"fp16": 64, "bf16": 64, "tf32": 32}
+"""Four instructions."""
+SUMS = "chained", "blocked", "separate"
+"""Which sums the unit adds; see above."""
+
+_ADDITION = Tile("triton", 16, 32, 1, 1, 4)
+"""Of the launch that adds spans: no wider than the least tile of the products, so that
+it reads nothing above the diagonal that they have not made.
+"""
+_SPANS_AT_A_TIME = 8
+"""Of which a thread of it holds four entries each."""
+_MATRICES = 65535
+"""Of a stack in one launch: the plain kernel counts them along the second axis of its
+grid.
+"""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a kernel knows of the words when it is compiled: see `word_gemm`; FP16 words
+    are scaled back in FP32.
+    """
+
+    left_words: int  # of a block of k that are at hand at a time
+    right_words: int
+    pairs: tuple[tuple[int, int], ...]  # of words that make a chain
+    sums: str  # one of `SUMS`
+    in_fp32: bool
+    triangle: bool
+    repairs: bool  # only entries that are NaN are written
+    spans: bool = False  # of k, whose sums are written as they are
+
+
+class Side(NamedTuple):
+    """An operand as kernels take it; strides along a stack of one are 0."""
+
+    planes: Any
+    batch: int
+    exponents: Any
+    exponents_batch: int
+    vectors: int
+
+
+@triton.jit
+def _load(words, vector, h, pitch, EVEN: tl.constexpr):
+    """Words h of some vectors, zeros from `pitch` on.
+
+    One of the two indices is the column of an array of addresses, the other one its
+    row.
+    """
+    address = words + vector.to(tl.int64) * pitch + h
+    if EVEN:
+        block = tl.load(address)
+    else:
+        block = tl.load(address, mask=h < pitch, other=0.0)
+    return block
+
+
+@triton.jit
+def _chain(
+    total,
+    left_word,
+    right_word,
+    row,
+    col,
+    first,
+    last,
+    pitch,
+    TILE: tl.constexpr,
+    EVEN: tl.constexpr,
+):
+    """`total` and the products of terms first .. last - 1 of a pair of words.
+
+    The unit adds them, block by block.
+    """
+    for start in range(first, last, TILE.block_k):
+        h = start + tl.arange(0, TILE.block_k)
+        a = _load(left_word, row, h[None, :], pitch, EVEN)
+        b = _load(right_word, col, h[:, None], pitch, EVEN)
+        total = tl.dot(a, b, total, input_precision="tf32")
+    return total
+
+
+@triton.jit
+def without_overflows(sums, overflow, inside):
+    """Sums with NaN in the place of those inside that are not finite.
+
+    The first number at `overflow` becomes 2 where there are any.
+    """
+    lost = inside & ((sums - sums == 0.0) == 0)
+    # All threads write the same number to the same place.
+    tl.store(overflow + lost.to(tl.int32) * 0, 2, mask=lost)
+    return tl.where(lost, float("nan"), sums)
+
+
+@triton.jit
+def nonfinite_sums(left, right, left_k, right_k, inside_m, inside_n, k, zeros):
+    """Twin: numerics.special.fill_nonfinite. sum_h S(a_h) S(b_h) of rows and columns.
+
+    S is the sign of a finite entry and the entry itself otherwise.
+    """
+    # One entry of each row and column after the other: such tiles are rare. Only the
+    # pattern of Inf and NaN matters, which no order of the terms changes.
+    total = zeros
+    for h in range(k):
+        offset = tl.cast(h, tl.int64)
+        a = sign_of_finite(
+            tl.load(left + offset * left_k, mask=inside_m, other=0.0).to(zeros.dtype)
+        )
+        b = sign_of_finite(
+            tl.load(right + offset * right_k, mask=inside_n, other=0.0).to(zeros.dtype)
+        )
+        total += a[:, None] * b[None, :]
+    return total
+
+
+@triton.jit
+def unscaled(sums, row_exponent, col_exponent, in_fp32):
+    """sums 2**(row_exponent + col_exponent) in float32, rounded once."""
+    # Powers of two in FP32 where sums, exponents of rows and of columns keep the
+    # product in its normal range; else one in FP64, and one rounding.
+    if in_fp32:
+        result = (
+            sums
+            * power_of_two_single(row_exponent)[:, None]
+            * power_of_two_single(col_exponent)[None, :]
+        )
+    else:
+        exponent = tl.maximum(
+            tl.minimum(row_exponent[:, None] + col_exponent[None, :], 1023), -1022
+        )
+        factor = power_of_two(exponent)
+        result = (sums.to(tl.float64) * factor).to(tl.float32)
+    return result
+
+
+@triton.jit
+def _store_entries(
+    total,
+    z,
+    tile_m,
+    tile_n,
+    left,
+    right,
+    overflow,
+    out,
+    operands,
+    shift,
+    k,
+    KIND: tl.constexpr,
+):
+    """Scale the sums of a tile of matrix z back and store them, as entries of the
+    result.
+    """
+    BLOCK_M: tl.constexpr = total.shape[0]
+    BLOCK_N: tl.constexpr = total.shape[1]
+    rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    # Exponents of the tile's rows and columns. Marked vectors have NOT_FINITE, which
+    # makes the spread too wide for FP32.
+    inside_m = rows < left.vectors
+    inside_n = cols < right.vectors
+    row_exponent = (
+        tl.load(
+            left.exponents + z * left.exponents_batch + rows, mask=inside_m, other=0
+        )
+        + shift
+    )
+    col_exponent = tl.load(
+        right.exponents + z * right.exponents_batch + cols, mask=inside_n, other=0
+    )
+    inside = inside_m[:, None] & inside_n[None, :]
+    if overflow is not None:
+        total = without_overflows(total, overflow, inside)
+    row_spread = tl.max(tl.abs(row_exponent), axis=0)
+    col_spread = tl.max(tl.abs(col_exponent), axis=0)
+    result = unscaled(
+        total,
+        row_exponent,
+        col_exponent,
+        KIND.in_fp32 & (row_spread <= 64) & (col_spread <= 126),
+    )
+    c, out_batch, out_row, out_col = out
+    target = (
+        c
+        + z * out_batch
+        + rows[:, None].to(tl.int64) * out_row
+        + cols[None, :].to(tl.int64) * out_col
+    )
+    wanted = inside
+    if KIND.repairs:
+        old = tl.load(target, mask=inside, other=0.0)
+        wanted = inside & (old != old)
+    if operands is not None:
+        # Entries of marked vectors are stored apart; both stores together write each
+        # entry once.
+        marked = (row_exponent == NOT_FINITE + shift)[:, None] | (
+            col_exponent == NOT_FINITE
+        )[None, :]
+        tl.store(target, result, mask=wanted & (marked == 0))
+        # A and B themselves are read by few programs: those with a marked vector.
+        if (tl.min(row_exponent, axis=0) == NOT_FINITE + shift) | (
+            tl.min(col_exponent, axis=0) == NOT_FINITE
+        ):
+            a, a_batch, a_row, a_k, b, b_batch, b_k, b_col = operands
+            a += z * a_batch + rows.to(tl.int64) * a_row
+            b += z * b_batch + cols.to(tl.int64) * b_col
+            zeros = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+            filled = nonfinite_sums(a, b, a_k, b_k, inside_m, inside_n, k, zeros)
+            tl.store(target, filled, mask=inside & marked)
+    else:
+        tl.store(target, result, mask=wanted)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "shift",
+        "loss_from",
+        "loss_to",
+        "turn",
+        "tiles_m",
+        "tiles_n",
+        "span",
+    ]
+)
+def _corrected_kernel(
+    left,
+    right,
+    losses,
+    overflow,
+    out,
+    operands,
+    shift,
+    low_scale,
+    one,
+    loss_from,
+    loss_to,
+    k,
+    turn,
+    pitch,
+    tiles_m,
+    tiles_n,
+    span,
+    KIND: tl.constexpr,
+    TILE: tl.constexpr,
+    EVEN: tl.constexpr,
+):
+    """Twin: schemes.corrected.Corrected, with pairs schemes.multiword.Multiword.
+
+    A tile has TILE.block_m x TILE.block_n entries of matrix z of the stack, and a
+    program makes one tile, of `span` blocks of k where there are spans. Bits are those
+    of the scheme on a model of the GPU's tensor core.
+    """
+    if losses is not None:  # noqa: SIM102
+        if not losses_in_range(losses, loss_from, loss_to):
+            return
+    BLOCK_M: tl.constexpr = TILE.block_m
+    BLOCK_N: tl.constexpr = TILE.block_n
+    BLOCK_K: tl.constexpr = TILE.block_k
+    # The first axis of the grid counts the tiles of a matrix, the second one the
+    # matrices, the third one the spans of k, whose terms are begin .. end - 1.
+    begin = 0
+    end = k
+    if KIND.spans:
+        # The compiler sees that spans begin where blocks of k do, and loads several
+        # words at a time.
+        begin = tl.program_id(2) * span * BLOCK_K
+        end = tl.minimum(begin + span * BLOCK_K, k)
+    z = tl.program_id(1).to(tl.int64)
+    row, column = place_in_plane(tl.program_id(0), tiles_m, tiles_n, TILE.group)
+    tile_m, tile_n = unfolded(
+        row, column, left.vectors, BLOCK_M, BLOCK_N, KIND.triangle
+    )
+    rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    # Rows and columns beyond the last one are read as the first ones again: what they
+    # give is not stored.
+    row = (rows % left.vectors)[:, None]
+    col = (cols % right.vectors)[None, :]
+    # The first and second words of both operands: planes of vectors of `pitch` words.
+    left_high = left.planes + z * left.batch
+    right_high = right.planes + z * right.batch
+    left_low = left_high + pitch.to(tl.int64) * left.vectors
+    right_low = right_high + pitch.to(tl.int64) * right.vectors
+    # S and D in the notation of the module.
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    correction = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    PAIRS: tl.constexpr = len(KIND.pairs)
+    if PAIRS > 0:
+        plane_left = pitch.to(tl.int64) * left.vectors
+        plane_right = pitch.to(tl.int64) * right.vectors
+        if KIND.sums == "blocked":
+            # P is the chain of all pairs for `turn` blocks of k.
+            for first in range(begin, end, turn * BLOCK_K):
+                last = tl.minimum(first + turn * BLOCK_K, end)
+                main = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+                for i in tl.static_range(PAIRS):
+                    left_word = left_high + plane_left * KIND.pairs[i][0]
+                    right_word = right_high + plane_right * KIND.pairs[i][1]
+                    main = _chain(
+                        main,
+                        left_word,
+                        right_word,
+                        row,
+                        col,
+                        first,
+                        last,
+                        pitch,
+                        TILE,
+                        EVEN,
+                    )
+                total = tl.fma(main, tl.zeros_like(total) + one, total)
+        else:
+            # All of k for one pair of words after the other: such sums have no spans.
+            for i in tl.static_range(PAIRS):
+                left_word = left_high + plane_left * KIND.pairs[i][0]
+                right_word = right_high + plane_right * KIND.pairs[i][1]
+                # P starts from zero for each pair; where all are one chain, S goes on.
+                if KIND.sums == "chained":
+                    total = _chain(
+                        total, left_word, right_word, row, col, 0, k, pitch, TILE, EVEN
+                    )
+                else:
+                    main = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+                    main = _chain(
+                        main, left_word, right_word, row, col, 0, k, pitch, TILE, EVEN
+                    )
+                    total = tl.fma(main, tl.zeros_like(total) + one, total)
+    else:
+        for start in range(begin, end, BLOCK_K):
+            # One block of k of the main product, then of both corrections: this order
+            # is part of the arithmetic.
+            h = start + tl.arange(0, BLOCK_K)
+            a = _load(left_high, row, h[None, :], pitch, EVEN)
+            b = _load(right_high, col, h[:, None], pitch, EVEN)
+            # P starts from zero and is added in FP32; chained, the unit adds it to S.
+            if KIND.sums == "chained":
+                total = tl.dot(a, b, total, input_precision="tf32")
+            else:
+                total = tl.fma(
+                    tl.dot(a, b, input_precision="tf32"),
+                    tl.zeros_like(total) + one,
+                    total,
+                )
+            if KIND.left_words == 2:
+                low = _load(left_low, row, h[None, :], pitch, EVEN)
+                correction = tl.dot(low, b, correction, input_precision="tf32")
+            if KIND.right_words == 2:
+                low = _load(right_low, col, h[:, None], pitch, EVEN)
+                correction = tl.dot(a, low, correction, input_precision="tf32")
+    # S + 2**-s D, of which the power of two is a factor from the host.
+    if KIND.left_words + KIND.right_words > 2:
+        total = total + correction * low_scale
+    if KIND.spans:
+        # Sums of spans follow each other as matrices do.
+        c, out_batch, out_row, out_col = out
+        target = (
+            c
+            + (z * tl.num_programs(2) + tl.program_id(2)) * out_batch
+            + rows[:, None].to(tl.int64) * out_row
+            + cols[None, :].to(tl.int64) * out_col
+        )
+        inside = (rows < left.vectors)[:, None] & (cols < right.vectors)[None, :]
+        tl.store(target, total, mask=inside)
+    else:
+        _store_entries(
+            total,
+            z,
+            tile_m,
+            tile_n,
+            left,
+            right,
+            overflow,
+            out,
+            operands,
+            shift,
+            k,
+            KIND,
+        )
+
+
+@triton.jit(
+    do_not_specialize=[
+        "shift",
+        "loss_from",
+        "loss_to",
+        "k",
+        "spans",
+        "tiles_m",
+        "tiles_n",
+    ]
+)
+def _add_spans_kernel(
+    sums,
+    left,
+    right,
+    losses,
+    overflow,
+    out,
+    operands,
+    shift,
+    loss_from,
+    loss_to,
+    k,
+    spans,
+    tiles_m,
+    tiles_n,
+    KIND: tl.constexpr,
+    TILE: tl.constexpr,
+    AT_A_TIME: tl.constexpr,
+):
+    """Twin: the additions of schemes.word_scheme.WordScheme.sum_products, and the
+    scaling back of it.
+
+    A program makes a tile of TILE.block_m x TILE.block_n entries of matrix z from
+    `sums`, which has a matrix for each span of each matrix.
+    """
+    if losses is not None:  # noqa: SIM102
+        if not losses_in_range(losses, loss_from, loss_to):
+            return
+    BLOCK_M: tl.constexpr = TILE.block_m
+    BLOCK_N: tl.constexpr = TILE.block_n
+    z = tl.program_id(1).to(tl.int64)
+    row, column = place_in_plane(tl.program_id(0), tiles_m, tiles_n, TILE.group)
+    tile_m, tile_n = unfolded(
+        row, column, left.vectors, BLOCK_M, BLOCK_N, KIND.triangle
+    )
+    rows = (tile_m * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
+    cols = (tile_n * BLOCK_N + tl.arange(0, BLOCK_N))[None, :]
+    inside = (rows < left.vectors) & (cols < right.vectors)
+    entries = tl.cast(left.vectors, tl.int64) * right.vectors
+    source = sums + z * spans * entries + rows.to(tl.int64) * right.vectors + cols
+    # Some spans are loaded together, and added one after the other; 0 takes the place
+    # of those beyond the last one.
+    total = tl.load(source, mask=inside, other=0.0)
+    for first in range(1, spans, AT_A_TIME):
+        for i in tl.static_range(AT_A_TIME):
+            span = tl.cast(first + i, tl.int64)
+            wanted = inside & (rows < tl.where(span < spans, left.vectors, 0))
+            total += tl.load(source + span * entries, mask=wanted, other=0.0)
+    _store_entries(
+        total,
+        z,
+        tile_m,
+        tile_n,
+        left,
+        right,
+        overflow,
+        out,
+        operands,
+        shift,
+        k,
+        KIND,
+    )
+
+
+_launch: Any = Launch(_corrected_kernel)
+_launch_addition: Any = Launch(_add_spans_kernel)
+
+
+def word_gemm(
+    left: Words,
+    right: Words,
+    out: torch.Tensor,
+    *,
+    block: int | None = None,
+    sums: str = "blocked",
+    pairs: Sequence[tuple[int, int]] = (),
+    span: int = 0,
+    shift: int = 0,
+    losses: tuple[int, int] = ALL_LOSSES,
+    operands: tuple[torch.Tensor, torch.Tensor] | None = None,
+    config: Tile | None = None,
+    triangle: bool = False,
+    overflow: torch.Tensor | None = None,
+    repairs: bool = False,
+) -> None:
+    """out = 2**shift A B from the words of A and B, on torch's current stream; see the
+    module docstring.
+
+    Parameters
+    ----------
+    left, right : Words
+        Of one format and low_shift, with one or two words each, or as many as `pairs`
+        name.
+    out : float32 tensor (batch, m, n), any strides
+    block : int, optional
+        Length of a block of k: one of `BLOCKS`, or with `pairs` a multiple of one;
+        otherwise four instructions of the tensor core.
+    sums : "chained", "blocked" or "separate"
+        Which sums the unit adds, see the module docstring; "separate" goes with
+        `pairs`. Where sums are chained, blocks only set the order of the corrections.
+    pairs : pairs of int
+        Words of A and B, counted from 0, whose products make a chain in the unit, one
+        after the other, in place of a main product and corrections. Words that an
+        operand does not have are zeros.
+    span : int
+        Number of terms of a span of k, a multiple of `block`; the sums of all spans are
+        added at the end. 0 where all of k is one sum.
+    shift : int
+        Power of two that the result is multiplied with before it is rounded.
+    losses : pair of int
+        Nothing is written unless the bits that both operands lose together, where that
+        was noted, lie in range(*losses): the way to choose between formats on the
+        device.
+    operands : tensors (batch or 1, m, k) and (batch or 1, k, n), any strides, or None
+        A and B themselves, read where a row or column holds an Inf or NaN; None where
+        there are none.
+    config : Tile, optional
+        Otherwise `tile_for` chooses.
+    triangle : bool
+        Make only the tiles of a square result that have entries on or below the
+        diagonal.
+    overflow : int32 tensor, shape (2,), or None
+        Zeros, the first of which becomes 2 where a sum is not finite; the entry is NaN
+        then. As losses of words such a tensor lies in range(0, 1), else below.
+    repairs : bool
+        Write only entries that are NaN, and those of rows and columns with Inf or NaN.
+    """
+    fmt = left.splitting.fmt.name
+    block = WHOLE_BLOCK[fmt] if block is None else block
+    counts = left.splitting.num_words, right.splitting.num_words
+    if counts == (1, 1) and not pairs:
+        pairs = ((0, 0),)
+    _check(left, right, out, block, sums, pairs, span)
+    if out.numel() == 0:
+        return
+    options: dict[str, Any] = {
+        "sums": sums,
+        "pairs": pairs,
+        "span": span,
+        "losses": losses,
+        "triangle": triangle,
+        "shift": shift,
+        "overflow": overflow,
+        "repairs": repairs,
+    }
+    if out.shape[0] > _MATRICES:
+        for start in range(0, out.shape[0], _MATRICES):
+            part = slice(start, start + _MATRICES)
+            a, b = (
+                replace(
+                    x,
+                    planes=_part_of(x.planes, part),
+                    exponents=_part_of(x.exponents, part),
+                )
+                for x in (left, right)
+            )
+            operands_of_part = (
+                None
+                if operands is None
+                else (_part_of(operands[0], part), _part_of(operands[1], part))
+            )
+            word_gemm(
+                a,
+                b,
+                out[part],
+                block=block,
+                operands=operands_of_part,
+                config=config,
+                **options,
+            )
+        return
+    hopper = hopper_module("word_gemm_hopper", out.device)
+    spans = num_spans(left.k, span)
+    if config is None:
+        # a triangle has about as many tiles
+        columns = -(-right.vectors // 2) if triangle else right.vectors
+        family = family_of(sums, pairs)
+        loaded = loaded_block(fmt, block, sums, pairs)
+        planes = out.shape[0] * spans
+        shape = ProductShape(
+            left.vectors, columns, span or left.k, planes, family, fmt, loaded
+        )
+        config = tile_for(
+            shape, gpu_of(out.device), ("triton",) if hopper is None else KERNELS
+        )
+    chain = tuple((p, q) for p, q in pairs if p < counts[0] and q < counts[1])
+    words_at_hand = (1, 1) if pairs else counts
+    kind = Kind(*words_at_hand, chain, sums, fmt == "fp16", triangle, repairs)
+    # Terms of one pair before the next one's turn.
+    turn = block if sums == "blocked" else max(left.k, 1)
+    entries = None if operands is None else tuple(operand_arguments(operands))
+    noted_losses = None if losses == ALL_LOSSES else left.losses
+    scales = shift, 2.0**-left.splitting.low_shift
+    launch = _launch_plain if config.kernel == "triton" else hopper.launch
+    if spans == 1:
+        launch(
+            left,
+            right,
+            (noted_losses, overflow),
+            (out, *out.stride()),
+            entries,
+            scales,
+            losses,
+            turn,
+            kind,
+            config,
+        )
+        return
+    # The sums of all spans, each a matrix of its own, then the result.
+    parts = empty((out.shape[0] * spans, *out.shape[1:]), torch.float32, out)
+    launch(
+        left,
+        right,
+        (noted_losses, None),
+        (parts, *parts.stride()),
+        None,
+        scales,
+        losses,
+        turn,
+        replace(kind, spans=True, repairs=False),
+        config,
+        span,
+    )
+    tiles_m, tiles_n = tiles_along(
+        left.vectors,
+        right.vectors,
+        _ADDITION.block_m,
+        _ADDITION.block_n,
+        triangle=triangle,
+    )
+    _launch_addition(
+        (tiles_m * tiles_n, out.shape[0]),
+        parts,
+        side_of(left, 1),
+        side_of(right, 1),
+        noted_losses,
+        overflow,
+        (out, *out.stride()),
+        entries,
+        shift,
+        *losses,
+        left.k,
+        spans,
+        tiles_m,
+        tiles_n,
+        # One kernel for the sums of all schemes.
+        KIND=replace(kind, left_words=1, right_words=1, pairs=(), sums="blocked"),
+        TILE=_ADDITION,
+        AT_A_TIME=_SPANS_AT_A_TIME,
+        num_warps=_ADDITION.warps,
+        enable_fp_fusion=False,
+    )
+
+
+def family_of(sums: str, pairs: Sequence[tuple[int, int]]) -> str:
+    """The family of `tiles.TILES` for a product."""
+    if not pairs:
+        return "words"
+    return "chains" if sums == "chained" else "sums of chains"
+
+
+def loaded_block(
+    fmt: str, block: int, sums: str, pairs: Sequence[tuple[int, int]]
+) -> int:
+    """The length of the blocks of k that are loaded at a time.
+
+    It is `block` itself where corrections alternate with it. Chains of pairs may take
+    shorter ones, of which several make a block.
+    """
+    if not pairs:
+        return block
+    if sums != "blocked":
+        return WHOLE_BLOCK[fmt]
+    lengths = [b for b in BLOCKS[fmt] if b <= WHOLE_BLOCK[fmt] and block % b == 0]
+    return max(lengths)
+
+
+def _part_of(x: torch.Tensor, part: slice) -> torch.Tensor:
+    """Some matrices of a stack; a stack of one is meant for all of them."""
+    return x[part] if x.shape[0] > 1 else x
+
+
+def _check(
+    left: Words,
+    right: Words,
+    out: torch.Tensor,
+    block: int,
+    sums: str,
+    pairs: Sequence[tuple[int, int]],
+    span: int,
+) -> None:
+    """Raise ValueError where `word_gemm` does not take these arguments."""
+    a, b = left.splitting, right.splitting
+    too_many = not pairs and max(a.num_words, b.num_words) > 2
+    if (a.fmt, a.low_shift, left.k) != (b.fmt, b.low_shift, right.k) or too_many:
+        raise ValueError(
+            f"no product of {a} with k = {left.k} and {b} with k = {right.k}"
+        )
+    if pairs and a.low_shift:
+        raise ValueError(
+            f"words of {a} have scales of their own, so that their products make no chain"
+        )
+    blocks = BLOCKS[a.fmt.name]
+    is_multiple = bool(pairs) and block > 0 and block % blocks[0] == 0
+    if block not in blocks and not is_multiple:
+        raise ValueError(
+            f"block = {block}: expected one of {blocks} for {a.fmt.name}, "
+            f"or with pairs a multiple of {blocks[0]}"
+        )
+    if sums not in SUMS or (sums == "separate" and not pairs):
+        raise ValueError(
+            f"sums = {sums!r}: expected one of {SUMS}, the last one with pairs"
+        )
+    if span and (sums != "blocked" or span % block):
+        raise ValueError(
+            f"spans of {span} terms: expected whole blocks of {block} that are added "
+            f"outside the unit, not {sums} sums"
+        )
+    if out.dtype is not torch.float32 or out.shape[1:] != (left.vectors, right.vectors):
+        raise ValueError(
+            f"a {out.dtype} result of shape {tuple(out.shape)} for {left.vectors} x {right.vectors}"
+        )
+    if any(words.planes.shape[0] not in (1, out.shape[0]) for words in (left, right)):
+        raise ValueError(
+            f"stacks of {left.planes.shape[0]} and {right.planes.shape[0]} for one of {out.shape[0]}"
+        )
+
+
+def side_of(words: Words, unit: int) -> Side:
+    """An operand as kernels take it; `unit` entries are the unit of its stride."""
+    stack = words.planes.shape[0] > 1
+    batch, exponents_batch = (
+        (words.planes.stride(0) // unit, words.vectors) if stack else (0, 0)
+    )
+    return Side(words.planes, batch, words.exponents, exponents_batch, words.vectors)
+
+
+def _launch_plain(
+    left: Words,
+    right: Words,
+    notes: tuple[Any, Any],
+    target: Any,
+    entries: Any,
+    scales: Any,
+    losses: Any,
+    turn: int,
+    kind: Kind,
+    tile: Tile,
+    span: int = 0,
+) -> None:
+    """Launch the plain kernel; see `word_gemm`.
+
+    With a `span` the target has a matrix for each span of each matrix.
+    """
+    tiles_m, tiles_n = tiles_along(
+        left.vectors, right.vectors, tile.block_m, tile.block_n, triangle=kind.triangle
+    )
+    pitch = left.planes.shape[3]
+    shift, low_scale = scales
+    loss_from, loss_to = losses
+    spans = num_spans(left.k, span)
+    _launch(
+        (tiles_m * tiles_n, target[0].shape[0] // spans, spans),
+        side_of(left, 1),
+        side_of(right, 1),
+        *notes,
+        target,
+        entries,
+        shift,
+        low_scale,
+        1.0,
+        loss_from,
+        loss_to,
+        max(left.k, 1),
+        turn // tile.block_k,
+        pitch,
+        tiles_m,
+        tiles_n,
+        span // tile.block_k,
+        KIND=kind,
+        TILE=tile,
+        EVEN=pitch % tile.block_k == 0,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        enable_fp_fusion=False,
+    )

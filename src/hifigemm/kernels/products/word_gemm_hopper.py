@@ -1,0 +1,695 @@
+"""Products of words on Hopper: `word_gemm` in Gluon, with TMA, wgmma and specialised
+warps.
+
+Each thread block walks over tiles of the result. One warp loads the words of both
+operands for a block of k into a ring in shared memory, one pair of words after the
+other where pairs make a chain; two warpgroups of half the rows each multiply, and never
+wait for each other. A warpgroup holds three accumulators: P, the main product of the
+block, which starts from zero; D, the chain of the corrections; S, the sum of all P. It
+issues the MMAs of P, then those of D, frees the words of the block before as soon as
+its corrections are made, waits for P only and adds it to S while D is being made.
+
+Without corrections the MMAs of a block are issued while those of the block before are
+being made. A single chain has one accumulator, so that tiles may be 256 wide: they read
+48 bytes of words in the time in which 128 x 128 read 64, as much as the level-two cache
+delivers to all multiprocessors at the full rate of the tensor cores.
+
+The exponents of rows and columns arrive during the last products of a tile; tiles that
+lie inside the result and have no wide exponents are scaled and stored by a short path,
+which takes 3 us less (4 % of a tile at n = 4096).
+
+The order of all operations is that of `word_gemm`, and so are the bits.
+"""
+
+# Kernels are untyped.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from typing import Any
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    mbarrier,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from hifigemm.kernels.products.hopper_ring import tma_load
+from hifigemm.kernels.products.word_gemm import (
+    Kind,
+    nonfinite_sums,
+    side_of,
+    unscaled,
+    without_overflows,
+)
+from hifigemm.kernels.runtime.common import (
+    place_of,
+    power_of_two_single,
+    unfolded,
+)
+from hifigemm.kernels.runtime.launch import Launch, TensorMap, tensor_map
+from hifigemm.kernels.runtime.tiles import Tile, gpu_of, tiles_along
+from hifigemm.kernels.vectors.vector_tiles import NOT_FINITE
+from hifigemm.kernels.vectors.words import Words, losses_in_range
+
+_CONSUMER_REGISTERS = gl.constexpr(232)
+"""Of a thread of the warps that multiply, whose sums they hold."""
+_PRODUCER_REGISTERS = gl.constexpr(40)
+"""Of a thread of the warp that loads."""
+
+
+@gluon.jit
+def _steps_of(z, k_steps, span, KIND: gl.constexpr):
+    """Matrix z of the operands, and the first and number of its blocks of k.
+
+    Spans of k are matrices of the target, those of a matrix one after the other.
+    """
+    first = 0
+    steps = k_steps
+    if KIND.spans:
+        spans = gl.cdiv(k_steps, span)
+        first = z % spans * span
+        steps = gl.minimum(span, k_steps - first)
+        z = z // spans
+    return z, first, steps
+
+
+@gluon.jit
+def _produce(
+    left_map,
+    right_map,
+    ring,
+    left,
+    right,
+    counts,
+    KIND: gl.constexpr,
+    TILE: gl.constexpr,
+    WORD_BYTES: gl.constexpr,
+):
+    """The warp that loads the words of both operands, block of k after block.
+
+    Its tiles, and the blocks of each, come in the order in which `_consume` multiplies
+    them.
+    """
+    LEFT_WORDS: gl.constexpr = KIND.left_words
+    RIGHT_WORDS: gl.constexpr = KIND.right_words
+    BLOCK_M: gl.constexpr = TILE.block_m
+    BLOCK_N: gl.constexpr = TILE.block_n
+    BLOCK_K: gl.constexpr = TILE.block_k
+    STAGES: gl.constexpr = TILE.stages
+    HALF: gl.constexpr = BLOCK_M // 2
+    BYTES: gl.constexpr = (
+        (LEFT_WORDS * BLOCK_M + RIGHT_WORDS * BLOCK_N) * BLOCK_K * WORD_BYTES
+    )
+    PAIRS: gl.constexpr = max(len(KIND.pairs), 1)
+    left_ring, right_ring, full, empty = ring
+    k_steps, turn, span, tiles, tiles_m, tiles_n = counts
+    step = 0
+    # Tiles of this program: `step` counts the blocks of k of all of them.
+    for index in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        z, tile_m, tile_n = place_of(index, tiles_m, tiles_n, TILE.group)
+        z, begin, steps = _steps_of(z, k_steps, span, KIND)
+        tile_m, tile_n = unfolded(
+            tile_m, tile_n, left.vectors, BLOCK_M, BLOCK_N, KIND.triangle
+        )
+        # Planes of words are stacked as the rows of one matrix: word p of a vector lies
+        # p times `vectors` rows below its first one.
+        left_row = z * left.batch + tile_m * BLOCK_M
+        right_row = z * right.batch + tile_n * BLOCK_N
+        # `turn` blocks of k of one pair of words after the other.
+        end = begin + steps
+        for first in range(begin, end, turn):
+            last = gl.minimum(first + turn, end)
+            for j in gl.static_range(PAIRS):
+                left_start = left_row
+                right_start = right_row
+                if len(KIND.pairs) > 0:
+                    left_start += KIND.pairs[j][0] * left.vectors
+                    right_start += KIND.pairs[j][1] * right.vectors
+                for h in range(first, last):
+                    # A stage is written again once both consumers have released it. The
+                    # phase of a barrier changes with every round of the ring; in the
+                    # first round all stages are empty.
+                    stage = step % STAGES
+                    barrier = full.index(stage)
+                    mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
+                    mbarrier.expect(barrier, BYTES)
+                    # Halves of the rows lie apart, as each consumer reads one. The
+                    # barrier counts the bytes of all copies.
+                    for p in gl.static_range(LEFT_WORDS):
+                        for half in gl.static_range(2):
+                            row = left_start + p * left.vectors + half * HALF
+                            slot = left_ring.index((stage * LEFT_WORDS + p) * 2 + half)
+                            tma_load(left_map, [row, h * BLOCK_K], barrier, slot)
+                    for p in gl.static_range(RIGHT_WORDS):
+                        row = right_start + p * right.vectors
+                        slot = right_ring.index(stage * RIGHT_WORDS + p)
+                        tma_load(right_map, [row, h * BLOCK_K], barrier, slot)
+                    step += 1
+
+
+@gluon.jit
+def _chain(
+    ring,
+    step,
+    steps,
+    total,
+    HALF_INDEX: gl.constexpr,
+    STAGES: gl.constexpr,
+    STARTS: gl.constexpr,
+):
+    """The chain of the next `steps` products of a pair of words, going on from `total`.
+
+    Returns it with the number of stages that were used until then, and the last of
+    them. The products of the last block may still be under way. With STARTS the chain
+    starts from zero, so that no instruction has to clear the sums.
+    """
+    left_ring, right_ring, full, empty = ring
+    previous = 0
+    first = 0
+    if STARTS:
+        first = 1
+        previous = step % STAGES
+        mbarrier.wait(full.index(previous), (step // STAGES) & 1)
+        left = left_ring.index(previous * 2 + HALF_INDEX)
+        right = right_ring.index(previous).permute((1, 0))
+        token = warpgroup_mma(left, right, total, use_acc=False, is_async=True)
+        total = warpgroup_mma_wait(1, deps=(token,))
+        step += 1
+    for i in range(first, steps):
+        # The words of this block of k, once all their bytes are there.
+        stage = step % STAGES
+        mbarrier.wait(full.index(stage), (step // STAGES) & 1)
+        left = left_ring.index(stage * 2 + HALF_INDEX)
+        right = right_ring.index(stage).permute((1, 0))
+        token = warpgroup_mma(left, right, total, is_async=True)
+        # All but these products are done: nobody reads the stage of the block before.
+        # The first block has none, as the last stage of a chain is released at its end.
+        total = warpgroup_mma_wait(1, deps=(token,))
+        mbarrier.arrive(empty.index(previous), count=1, pred=i > 0)
+        previous = stage
+        step += 1
+    return total, step, previous
+
+
+@gluon.jit
+def _uniform(flag):
+    """A flag that all threads of a warp share, from the first of them: ptxas sees that
+    branches on it do not diverge.
+
+    Where it does not see that, it keeps what the loop around the branch computes in
+    registers of each thread, and moves the descriptors of each MMA to uniform
+    registers: a block of k takes 213 instructions instead of 153.
+    """
+    shared = gl.inline_asm_elementwise(
+        "shfl.sync.idx.b32 $0, $1, 0, 0x1f, 0xffffffff;",
+        "=r,r",
+        [flag.to(gl.int32)],
+        gl.int32,
+        is_pure=True,
+        pack=1,
+    )
+    return shared != 0
+
+
+@gluon.jit
+def _scales(
+    z,
+    row,
+    column,
+    left_side,
+    right_side,
+    shift,
+    ROWS: gl.constexpr,
+    COLUMNS: gl.constexpr,
+    IN_FP32: gl.constexpr,
+    layout: gl.constexpr,
+):
+    """Exponents of some rows and columns, those of the rows once more, and a flag.
+
+    The flag is true where FP32 holds the powers of two: with IN_FP32 one after the
+    other, otherwise those of row and column together. The second copy of the rows'
+    exponents is laid out along columns: every warp looks at all rows and columns of its
+    warpgroup, so that warps need not exchange anything.
+    """
+    row_exponents = left_side.exponents + z * left_side.exponents_batch
+    rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    inside = rows < left_side.vectors
+    row_exponent = gl.load(row_exponents + rows, mask=inside, other=0) + shift
+    cols = column + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
+    col_exponent = gl.load(
+        right_side.exponents + z * right_side.exponents_batch + cols,
+        mask=cols < right_side.vectors,
+        other=0,
+    )
+    lane_rows = row + gl.arange(0, ROWS, gl.SliceLayout(0, layout))
+    inside = lane_rows < left_side.vectors
+    exponents = gl.load(row_exponents + lane_rows, mask=inside, other=0) + shift
+    # Where a row or column is marked, its spread is far too wide.
+    row_spread = gl.max(gl.abs(exponents), axis=0)
+    col_spread = gl.max(gl.abs(col_exponent), axis=0)
+    if IN_FP32:
+        narrow = _uniform((row_spread <= 64) & (col_spread <= 126))
+    else:
+        narrow = _uniform((row_spread <= 126) & (row_spread + col_spread <= 126))
+    return row_exponent, col_exponent, exponents, narrow
+
+
+@gluon.jit
+def _store(
+    sums,
+    plane,
+    z,
+    row,
+    column,
+    scales,
+    shift,
+    k,
+    sides,
+    KIND: gl.constexpr,
+    ADJACENT: gl.constexpr,
+):
+    """Scale the sums of some rows and columns back and store them, as entries of the
+    result; sums of spans, a plane of the target each, as they are.
+    """
+    ROWS: gl.constexpr = sums.shape[0]
+    COLUMNS: gl.constexpr = sums.shape[1]
+    layout: gl.constexpr = sums.type.layout
+    left_side, right_side, overflow, out, operands = sides
+    row_exponent, col_exponent, exponents, narrow = scales
+    c, out_batch, out_row, out_col = out
+    m, n = left_side.vectors, right_side.vectors
+    rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    cols = column + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
+    # With ADJACENT columns the compiler knows that their stride is 1.
+    first_entry = c + plane.to(gl.int64) * out_batch
+    target = first_entry + rows[:, None].to(gl.int64) * out_row
+    if ADJACENT:
+        target = target + cols[None, :]
+    else:
+        target = target + cols[None, :].to(gl.int64) * out_col
+    inside = (rows[:, None] < m) & (cols[None, :] < n)
+    if overflow is not None:
+        sums = without_overflows(sums, overflow, inside)
+    # The short path: a whole tile, with powers of two that FP32 holds. Either way the
+    # product is rounded once.
+    is_whole = (row + ROWS <= m) & (column + COLUMNS <= n)
+    if KIND.spans:
+        gl.store(target, sums, mask=inside)
+    elif narrow & is_whole & (not KIND.repairs):
+        if KIND.in_fp32:
+            gl.store(target, unscaled(sums, row_exponent, col_exponent, True))
+        else:
+            factor = power_of_two_single(row_exponent[:, None] + col_exponent[None, :])
+            gl.store(target, sums * factor)
+    else:
+        result = unscaled(sums, row_exponent, col_exponent, KIND.in_fp32 & narrow)
+        wanted = inside
+        if KIND.repairs:
+            old = gl.load(target, mask=inside, other=0.0)
+            wanted = inside & (old != old)
+        if operands is not None:
+            marked = (row_exponent == NOT_FINITE + shift)[:, None] | (
+                col_exponent == NOT_FINITE
+            )[None, :]
+            gl.store(target, result, mask=wanted & (marked == 0))
+            # Marked entries are filled in from A and B themselves, in the few tiles
+            # that hold any.
+            smallest_row = gl.min(exponents, axis=0)
+            smallest_col = gl.min(col_exponent, axis=0)
+            if _uniform(
+                (smallest_row == NOT_FINITE + shift) | (smallest_col == NOT_FINITE)
+            ):
+                a, a_batch, a_row, a_k, b, b_batch, b_k, b_col = operands
+                a_rows = a + z.to(gl.int64) * a_batch + rows.to(gl.int64) * a_row
+                b_cols = b + z.to(gl.int64) * b_batch + cols.to(gl.int64) * b_col
+                zeros = gl.zeros([ROWS, COLUMNS], gl.float32, layout)
+                filled = nonfinite_sums(
+                    a_rows, b_cols, a_k, b_k, rows < m, cols < n, k, zeros
+                )
+                gl.store(target, filled, mask=inside & marked)
+        else:
+            gl.store(target, result, mask=wanted)
+
+
+@gluon.jit
+def _consume(
+    HALF_INDEX: gl.constexpr,
+    ring,
+    overflow,
+    out,
+    left_side,
+    right_side,
+    operands,
+    shift,
+    low_scale,
+    k,
+    counts,
+    KIND: gl.constexpr,
+    TILE: gl.constexpr,
+    ADJACENT: gl.constexpr,
+    WORD_BYTES: gl.constexpr,
+):
+    """A warpgroup that multiplies: upper or lower half of the rows of each tile.
+
+    P, D and S of the module are `main`, `correction` and `total`.
+    """
+    LEFT_WORDS: gl.constexpr = KIND.left_words
+    RIGHT_WORDS: gl.constexpr = KIND.right_words
+    BLOCK_M: gl.constexpr = TILE.block_m
+    BLOCK_N: gl.constexpr = TILE.block_n
+    STAGES: gl.constexpr = TILE.stages
+    HALF: gl.constexpr = BLOCK_M // 2
+    CORRECTIONS: gl.constexpr = LEFT_WORDS + RIGHT_WORDS - 2
+    PAIRS: gl.constexpr = len(KIND.pairs)
+    IN_FP32: gl.constexpr = KIND.in_fp32
+    layout: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0],
+        warps_per_cta=[4, 1],
+        instr_shape=[16, BLOCK_N, 32 // WORD_BYTES],
+    )
+    # The layout in which sums are stored, at most 128 columns at a time.
+    WIDTH: gl.constexpr = min(BLOCK_N, 128)
+    stored: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0],
+        warps_per_cta=[4, 1],
+        instr_shape=[16, WIDTH, 32 // WORD_BYTES],
+    )
+    left_ring, right_ring, full, empty = ring
+    sides = (left_side, right_side, overflow, out, operands)
+    all_steps, turn, span, tiles, tiles_m, tiles_n = counts
+    step = 0
+    for index in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, TILE.group)
+        z, _, k_steps = _steps_of(plane, all_steps, span, KIND)
+        tile_m, tile_n = unfolded(
+            tile_m, tile_n, left_side.vectors, BLOCK_M, BLOCK_N, KIND.triangle
+        )
+        # Sums of the tile start from zero; `zero` stands in the place of sums that an
+        # MMA does not read.
+        total = gl.zeros([HALF, BLOCK_N], gl.float32, layout)
+        correction = gl.zeros([HALF, BLOCK_N], gl.float32, layout)
+        zero = gl.zeros([HALF, BLOCK_N], gl.float32, layout)
+        previous = 0
+        if KIND.sums == "chained" and PAIRS > 0:
+            total, step, previous = _chain(
+                ring, step, PAIRS * k_steps, total, HALF_INDEX, STAGES, False
+            )
+        elif PAIRS > 0:
+            # One chain after the other: of a pair, or of all pairs for a block of k.
+            # FP32 adds each to S while the other warpgroup multiplies.
+            chains = PAIRS if KIND.sums == "separate" else gl.cdiv(k_steps, turn)
+            for chain in range(chains):
+                steps = k_steps
+                if KIND.sums == "blocked":
+                    steps = PAIRS * gl.minimum(turn, k_steps - chain * turn)
+                main, step, previous = _chain(
+                    ring, step, steps, zero, HALF_INDEX, STAGES, True
+                )
+                main = warpgroup_mma_wait(0, deps=(main,))
+                mbarrier.arrive(empty.index(previous), count=1)
+                total = total + main
+        else:
+            for i in range(k_steps):
+                # The words of this block of k, once all their bytes are there.
+                stage = step % STAGES
+                mbarrier.wait(full.index(stage), (step // STAGES) & 1)
+                left = left_ring.index(stage * LEFT_WORDS * 2 + HALF_INDEX)
+                right = right_ring.index(stage * RIGHT_WORDS).permute((1, 0))
+                # P: an MMA that starts from zero, or goes on from S where the unit
+                # adds.
+                if KIND.sums == "chained":
+                    main = warpgroup_mma(left, right, total, is_async=True)
+                else:
+                    main = warpgroup_mma(
+                        left, right, zero, use_acc=False, is_async=True
+                    )
+                # D: first low words of A, then those of B, as in the twin.
+                chain = correction
+                if LEFT_WORDS == 2:
+                    low_left = left_ring.index(
+                        (stage * LEFT_WORDS + 1) * 2 + HALF_INDEX
+                    )
+                    chain = warpgroup_mma(low_left, right, chain, is_async=True)
+                if RIGHT_WORDS == 2:
+                    low_right = right_ring.index(stage * RIGHT_WORDS + 1).permute(
+                        (1, 0)
+                    )
+                    chain = warpgroup_mma(left, low_right, chain, is_async=True)
+                # No more MMAs are under way than this block's: those of the block
+                # before are done, and nobody reads its stage. The first block of a tile
+                # has none: the last stage of a tile is released at its end.
+                main, chain = warpgroup_mma_wait(CORRECTIONS + 1, deps=(main, chain))
+                mbarrier.arrive(empty.index(previous), count=1, pred=i > 0)
+                # P is done, its corrections need not be: FP32 adds P while the unit
+                # adds these.
+                main, correction = warpgroup_mma_wait(CORRECTIONS, deps=(main, chain))
+                if KIND.sums == "chained":
+                    total = main
+                else:
+                    total = total + main
+                previous = stage
+                step += 1
+        # The exponents of rows and columns, while the last products are being made.
+        # Sums of spans need none.
+        row = tile_m * BLOCK_M + HALF_INDEX * HALF
+        column = tile_n * BLOCK_N
+        scales = _scales(
+            z, row, column, left_side, right_side, shift, HALF, WIDTH, IN_FP32, stored
+        )
+        if CORRECTIONS > 0:
+            correction = warpgroup_mma_wait(0, deps=(correction,))
+            total = total + correction * low_scale
+            mbarrier.arrive(empty.index(previous), count=1)
+        elif KIND.sums == "chained":
+            total = warpgroup_mma_wait(0, deps=(total,))
+            mbarrier.arrive(empty.index(previous), count=1)
+        # Wide tiles are stored in two halves, whose exponents fit into the registers.
+        if BLOCK_N > WIDTH:
+            halves = total.reshape([HALF, 2, WIDTH]).permute((0, 2, 1)).split()
+            sums = gl.convert_layout(halves[0], stored)
+            _store(sums, plane, z, row, column, scales, shift, k, sides, KIND, ADJACENT)
+            column += WIDTH
+            scales = _scales(
+                z,
+                row,
+                column,
+                left_side,
+                right_side,
+                shift,
+                HALF,
+                WIDTH,
+                IN_FP32,
+                stored,
+            )
+            sums = gl.convert_layout(halves[1], stored)
+            _store(sums, plane, z, row, column, scales, shift, k, sides, KIND, ADJACENT)
+        else:
+            _store(
+                total, plane, z, row, column, scales, shift, k, sides, KIND, ADJACENT
+            )
+
+
+@gluon.jit(
+    do_not_specialize=[
+        "shift",
+        "k_steps",
+        "turn",
+        "span",
+        "tiles",
+        "tiles_m",
+        "tiles_n",
+        "loss_from",
+        "loss_to",
+    ]
+)
+def _corrected_kernel(
+    left_map,
+    right_map,
+    left,
+    right,
+    losses,
+    overflow,
+    out,
+    operands,
+    shift,
+    low_scale,
+    loss_from,
+    loss_to,
+    k,
+    k_steps,
+    turn,
+    span,
+    tiles,
+    tiles_m,
+    tiles_n,
+    KIND: gl.constexpr,
+    TILE: gl.constexpr,
+    ADJACENT: gl.constexpr,
+):
+    """Twin: schemes.corrected.Corrected, with pairs schemes.multiword.Multiword.
+
+    The bits are those of `word_gemm._corrected_kernel`. Programs walk over tiles of
+    TILE.block_m x TILE.block_n entries; there are none where the loss of both operands
+    lies outside the range that is asked for.
+    """
+    WORD_BYTES: gl.constexpr = left_map.dtype.primitive_bitwidth // 8
+    STAGES: gl.constexpr = TILE.stages
+    # The ring: for each stage and word both halves of the rows of A, and the columns of
+    # B.
+    left_ring = gl.allocate_shared_memory(
+        left_map.dtype,
+        [STAGES * KIND.left_words * 2, TILE.block_m // 2, TILE.block_k],
+        left_map.layout,
+    )
+    right_ring = gl.allocate_shared_memory(
+        right_map.dtype,
+        [STAGES * KIND.right_words, TILE.block_n, TILE.block_k],
+        right_map.layout,
+    )
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    # A stage is full once its bytes are there, and empty once both consumers have
+    # released it.
+    for i in gl.static_range(STAGES):
+        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(empty.index(i), count=2)
+    # All three parts of the program see the same number of tiles, so that none waits
+    # for a step that another one does not take.
+    if losses is not None:
+        tiles = gl.where(losses_in_range(losses, loss_from, loss_to), tiles, 0)
+    upper: gl.constexpr = 0
+    lower: gl.constexpr = 1
+    ring = (left_ring, right_ring, full, empty)
+    counts = (k_steps, turn, span, tiles, tiles_m, tiles_n)
+    # Two warpgroups of four warps that multiply, and a warp that loads.
+    gl.warp_specialize(
+        [
+            (
+                _consume,
+                (
+                    upper,
+                    ring,
+                    overflow,
+                    out,
+                    left,
+                    right,
+                    operands,
+                    shift,
+                    low_scale,
+                    k,
+                    counts,
+                    KIND,
+                    TILE,
+                    ADJACENT,
+                    WORD_BYTES,
+                ),
+            ),
+            (
+                _consume,
+                (
+                    lower,
+                    ring,
+                    overflow,
+                    out,
+                    left,
+                    right,
+                    operands,
+                    shift,
+                    low_scale,
+                    k,
+                    counts,
+                    KIND,
+                    TILE,
+                    ADJACENT,
+                    WORD_BYTES,
+                ),
+            ),
+            (
+                _produce,
+                (
+                    left_map,
+                    right_map,
+                    ring,
+                    left,
+                    right,
+                    counts,
+                    KIND,
+                    TILE,
+                    WORD_BYTES,
+                ),
+            ),
+        ],
+        [4, 1],
+        [_CONSUMER_REGISTERS, _PRODUCER_REGISTERS],
+    )
+
+
+_launch: Any = Launch(_corrected_kernel)
+
+
+def _map_of(words: Words, block: tuple[int, int]) -> TensorMap:
+    """All words of an operand as one matrix.
+
+    Rows that a tile reads beyond its own end up beyond the result.
+    """
+    batch, count, vectors, pitch = words.planes.shape
+    return tensor_map(words.planes, batch * count * vectors, pitch, pitch, block)
+
+
+def launch(
+    left: Words,
+    right: Words,
+    notes: tuple[Any, Any],
+    target: Any,
+    entries: Any,
+    scales: Any,
+    losses: Any,
+    turn: int,
+    kind: Kind,
+    tile: Tile,
+    span: int = 0,
+) -> None:
+    """Launch the kernel for Hopper; see `word_gemm.word_gemm`.
+
+    With a `span` the target has a matrix for each span of each matrix.
+    """
+    out = target[0]
+    pitch = left.planes.shape[3]
+    tiles_m, tiles_n = tiles_along(
+        left.vectors, right.vectors, tile.block_m, tile.block_n, triangle=kind.triangle
+    )
+    tiles = out.shape[0] * tiles_m * tiles_n
+    shift, low_scale = scales
+    loss_from, loss_to = losses
+    # Blocks of k, and those of one pair of words before the next one's turn.
+    k_steps = -(-max(left.k, 1) // tile.block_k)
+    turn_steps = -(-turn // tile.block_k)
+    _launch(
+        (min(tiles, gpu_of(out.device).num_sms),),
+        _map_of(left, (tile.block_m // 2, tile.block_k)),
+        _map_of(right, (tile.block_n, tile.block_k)),
+        side_of(left, pitch),
+        side_of(right, pitch),
+        *notes,
+        target,
+        entries,
+        shift,
+        low_scale,
+        loss_from,
+        loss_to,
+        left.k,
+        k_steps,
+        turn_steps,
+        span // tile.block_k if span else None,
+        tiles,
+        tiles_m,
+        tiles_n,
+        KIND=kind,
+        TILE=tile,
+        ADJACENT=target[3] == 1,
+        num_warps=4,
+        enable_fp_fusion=False,
+    )

@@ -1,0 +1,4 @@
+"""How kernels are compiled and launched: launches, buffers, programs, tiles.
+
+Nothing here knows what a kernel computes.
+"""

@@ -1,0 +1,141 @@
+"""What kernels share, in plain Triton and Gluon: elementary functions, predicates of
+launches, the order of tiles.
+"""
+
+# Kernels are untyped.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.runtime.launch import unread
+
+Predicate = tuple[TensorLike, int, int]
+"""An int64 tensor of one entry, a lower and an upper limit.
+
+A kernel writes nothing unless the entry lies between the limits or equals one of them.
+"""
+LARGEST = 2**63 - 1
+"""No number that a predicate reads is larger."""
+ALWAYS = tl.constexpr(-(2**31))
+"""The lower limit of what runs always: no number is read."""
+NO_PREDICATE = unread(torch.int64), ALWAYS.value, LARGEST
+ROUND_DOUBLE = tl.constexpr(1.5 * 2.0**52)
+"""Added and taken away again, it rounds a float64 below 2**51 to an integer."""
+ROUND_SINGLE = tl.constexpr(1.5 * 2.0**23)
+"""The same for float32 below 2**22."""
+
+
+@triton.jit
+def holds(predicate, lower_limit, upper_limit):
+    """True if the number at `predicate` is in lower_limit .. upper_limit, or from
+    ALWAYS on.
+
+    Both limits are INT64, whatever their size. A kernel with a predicate and one
+    without are the same compiled kernel.
+    """
+    number = tl.load(predicate, mask=lower_limit > ALWAYS, other=ALWAYS)
+    return (number >= lower_limit) & (number <= upper_limit)
+
+
+@triton.jit
+def as_mask(flag, like):
+    """A mask in the shape of a tensor that is true where a scalar flag is.
+
+    A scalar is no mask itself: the interpreter of Triton 3.9 spreads booleans as INT32
+    and raises an error for a mask of that type.
+    """
+    return tl.zeros_like(like).to(tl.int32) + flag.to(tl.int32) != 0
+
+
+@triton.jit
+def power_of_two(e):
+    """2.0**e in float64 for INT32 -1022 <= e <= 1023."""
+    # 1023 is the bias of exponents in float64, and 52 bits of fraction lie below them.
+    return ((e.to(tl.int64) + 1023) << 52).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def power_of_two_single(e):
+    """2.0**e in float32 for INT32 -126 <= e <= 127."""
+    # In float32 the bias is 127, and the fraction has 23 bits.
+    return ((e + 127) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def sign_of_finite(x):
+    """-1, 0 or 1 for finite entries; Inf and NaN themselves."""
+    sign = (x > 0.0).to(x.dtype) - (x < 0.0).to(x.dtype)
+    return tl.where(tl.abs(x) < float("inf"), sign, x)
+
+
+@triton.jit
+def place_in_plane(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
+    """Row and column of a tile from its running number in a plane.
+
+    Tiles go down GROUP rows before the next column. Tiles that are made at the same
+    time share rows and columns of the operands, which then come from the cache.
+    """
+    # A group holds all columns of GROUP rows of tiles; the last group may have fewer
+    # rows.
+    first = tile // (GROUP * tiles_n) * GROUP
+    rows = tl.minimum(tiles_m - first, GROUP)
+    inner = tile % (GROUP * tiles_n)
+    return first + inner % rows, inner // rows
+
+
+@triton.jit
+def tiles_of(
+    m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TRIANGLE: tl.constexpr
+):
+    """Rows and columns of the tiles of an (m, n) plane.
+
+    With TRIANGLE they are those of the rectangle into which the squares of a lower
+    triangle are folded. A square is as large as the longer side of a tile. Of N rows of
+    squares, of which h = N // 2 are the upper ones, row h + i has h + i + 1 squares up
+    to the diagonal and row h - 1 - i the other h - i of 2 h + 1 places.
+    """
+    if TRIANGLE:
+        SQUARE: tl.constexpr = BLOCK_M if BLOCK_M > BLOCK_N else BLOCK_N
+        squares = tl.cdiv(m, SQUARE)
+        # Rows of the rectangle are the lower rows of squares: N - h of them.
+        half = squares // 2
+        return (squares - half) * (SQUARE // BLOCK_M), (2 * half + 1) * (
+            SQUARE // BLOCK_N
+        )
+    else:
+        return tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N)
+
+
+@triton.jit
+def unfolded(
+    row, column, m, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TRIANGLE: tl.constexpr
+):
+    """Row and column of a tile of the result from those of `tiles_of`."""
+    if TRIANGLE:
+        SQUARE: tl.constexpr = BLOCK_M if BLOCK_M > BLOCK_N else BLOCK_N
+        TALL: tl.constexpr = SQUARE // BLOCK_M
+        WIDE: tl.constexpr = SQUARE // BLOCK_N
+        # Square (i, j) of the rectangle, in which this tile lies.
+        half = tl.cdiv(m, SQUARE) // 2
+        i = row // TALL
+        j = column // WIDE
+        # Up to column h + i it is square (h + i, j) of the result; behind that, square
+        # (h - 1 - i, j - h - i - 1).
+        is_low = j <= half + i
+        row += (tl.where(is_low, half + i, half - 1 - i) - i) * TALL
+        column -= tl.where(is_low, 0, half + i + 1) * WIDE
+    return row, column
+
+
+@triton.jit
+def place_of(index, tiles_m, tiles_n, GROUP: tl.constexpr):
+    """Plane, row and column of a tile from its running number, plane after plane."""
+    tiles = tiles_m * tiles_n
+    plane = index // tiles
+    row, column = place_in_plane(index - plane * tiles, tiles_m, tiles_n, GROUP)
+    return plane, row, column

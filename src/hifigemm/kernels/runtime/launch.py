@@ -1,0 +1,609 @@
+"""Launches of Triton and Gluon kernels that cost the host a few microseconds.
+
+A `Launch` binds and specialises arguments once for each variant of a kernel; later
+calls go to the compiled kernel by the CUDA driver (cuda_driver.py) with the current
+stream. Where that way is closed, every call is a plain JIT call: in the interpreter, on
+AMD, while a profiler has hooks in Triton, and, with a warning, where a version of
+Triton or PyTorch is not as cuda_driver.py expects it.
+
+A launch whose arguments are the buffers of a `Program` is not made: it becomes a step
+of that program.
+"""
+
+# The kernel is untyped.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import struct
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from hifigemm.base.exceptions import PlanError
+from hifigemm.kernels.runtime.buffers import Buffer
+from hifigemm.kernels.runtime.cuda_driver import (
+    Entry,
+    MapForm,
+    entry_of,
+    map_forms_of,
+    tensor_map_bytes,
+)
+
+_GLUON_SERIES = ("3.6", "3.7", "3.8", "3.9")
+"""Triton versions whose Gluon compiles the kernels for Hopper; its interface changes
+from version to version.
+"""
+_OPTIONS = {"enable_fp_fusion": True}
+"""Options of kernels that say nothing else: Triton 3.10 fuses no products with sums
+unless it is told to.
+"""
+_INT32 = 1 << 31
+_CLEARED = 1024
+"""Entries that a program clears."""
+
+
+class Address:
+    """A device address with a dtype: what a kernel needs of a tensor, made faster than
+    a view of one.
+
+    The interpreter takes tensors only.
+    """
+
+    __slots__ = ("address", "dtype")
+
+    def __init__(self, address: int, dtype: torch.dtype) -> None:
+        self.address = address
+        self.dtype = dtype
+
+    def data_ptr(self) -> int:
+        """The address."""
+        return self.address
+
+
+class TensorMap:
+    """A matrix in device memory as TMA sees it; made by `tensor_map`, passed to a
+    `Launch` like a tensor.
+
+    Attributes
+    ----------
+    place : int or Buffer
+        The address, or the buffer at whose start the matrix lies.
+    shape : tuple
+        dtype, rows, columns, pitch and block, as `tensor_map` takes them.
+    """
+
+    __slots__ = ("_host", "_packed", "place", "shape")
+
+    def __init__(self, place: int | Buffer, shape: tuple[Any, ...]) -> None:
+        self.place = place
+        self.shape = shape
+        self._host: Any = None
+        self._packed: bytes | None = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What kernels are specialised for: dtype and block."""
+        return self.shape[0], self.shape[-1]
+
+    @property
+    def host(self) -> Any:
+        """The descriptor that Triton's JIT takes."""
+        if self._host is None:
+            from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+            dtype, rows, columns, pitch, block = self.shape
+            address = 1 << 20 if isinstance(self.place, Buffer) else self.place
+            described = (
+                Address(address, dtype),
+                [rows, columns],
+                [pitch, 1],
+                list(block),
+            )
+            self._host = TensorDescriptor(*described, shared_layout(block, dtype))
+        return self._host
+
+    def packed(self) -> bytes | None:
+        """The map as kernels read it; None in a buffer, and while no kernel that takes
+        one like it is compiled.
+        """
+        if self._packed is None:
+            form = _MAP_FORMS.get(self.key)
+            if form is None or isinstance(self.place, Buffer):
+                return None
+            dtype, rows, columns, pitch, _ = self.shape
+            device = torch._C._cuda_getDevice()
+            self._packed = tensor_map_bytes(
+                self.place, dtype, (rows, columns), pitch, form, device
+            )
+        return self._packed
+
+
+@cache
+def shared_layout(block: tuple[int, int], dtype: torch.dtype) -> Any:
+    """Gluon's default for blocks that TMA moves and wgmma reads."""
+    from triton.experimental.gluon import language as gl
+
+    element = getattr(gl, str(dtype).removeprefix("torch."))
+    return gl.NVMMASharedLayout.get_default_for(list(block), element)
+
+
+def tensor_map(
+    x: Any,
+    rows: int,
+    columns: int,
+    pitch: int,
+    block: tuple[int, int],
+    *,
+    start: int = 0,
+) -> TensorMap:
+    """The (rows, columns) matrix `start` elements behind the first one of a tensor.
+
+    It is moved in blocks, and its rows are `pitch` elements apart; x may be a buffer.
+    The shared-memory layout is Gluon's default for the block. Reads beyond the matrix
+    give zeros, writes there are dropped. The address and the pitch in bytes must be
+    multiples of 16.
+    """
+    shape = x.dtype, rows, columns, pitch, block
+    if isinstance(x, Buffer):
+        return TensorMap(x.behind(start), shape)
+    return map_at(x.data_ptr() + start * x.dtype.itemsize, shape)
+
+
+@lru_cache(maxsize=1024)
+def map_at(address: int, shape: tuple[Any, ...]) -> TensorMap:
+    """The tensor map of an address; equal calls share one."""
+    return TensorMap(address, shape)
+
+
+class Scalar(int):
+    """A float64 that a program is given anew in each run, as the bits of one value.
+
+    `index` is its place among the scalars of the program. Kernels take such integers
+    with `do_not_specialize`, as INT64 by their annotation: the bits of 0.0 alone would
+    be of INT32.
+    """
+
+    index: int
+
+
+def unread(dtype: torch.dtype) -> Any:
+    """An argument for a pointer that a kernel does not follow in this launch.
+
+    None would be a constant, and another compiled kernel. The interpreter takes
+    tensors only.
+    """
+    if triton.knobs.runtime.interpret:
+        return torch.zeros(1, dtype=dtype)
+    return Address(0, dtype)
+
+
+def scalar(index: int) -> Scalar:
+    """A scalar of a program."""
+    stand_in = Scalar(float64_bits(1.5))
+    stand_in.index = index
+    return stand_in
+
+
+class Strided(NamedTuple):
+    """A stack of matrices as an argument of a kernel.
+
+    Triton specialises the strides of a record. A kernel that is compiled once for all
+    strides takes them one by one instead.
+    """
+
+    entries: Any  # tensor or buffer, or None
+    batch: int
+    row: int
+    column: int
+
+
+def float64_bits(x: float | Scalar) -> int:
+    """A float64 as an integer argument, as floats reach a kernel in FP32."""
+    if isinstance(x, Scalar):
+        return x
+    return int(struct.unpack("q", struct.pack("d", x))[0])
+
+
+def uploaded(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Constants on a device, for the streams of all later launches.
+
+    They go by a stream of their own, so that nobody waits for the work of another.
+    While a graph is captured, nothing can be copied from the host.
+    """
+    if device.type != "cuda":
+        return x.to(device)
+    if torch.cuda.is_current_stream_capturing():
+        raise PlanError(
+            "while a graph is captured, constants cannot be copied to the GPU: call the "
+            "product once before, with the scheme, shapes and dtype of the capture"
+        )
+    stream = torch.cuda.Stream(device)
+    copied = torch.cuda.Event()
+    with torch.cuda.stream(stream):
+        constants = x.to(device, non_blocking=True)
+        copied.record(stream)
+    copied.synchronize()
+    return constants
+
+
+def real_view(x: Any) -> Any:
+    """A complex tensor or buffer as real numbers, re and im along a last axis.
+
+    Real ones, and None, are returned as they are.
+    """
+    if x is None or not x.is_complex():
+        return x
+    return (
+        x.real_view() if isinstance(x, Buffer) else torch.view_as_real(x.resolve_conj())
+    )
+
+
+def operand_arguments(operands: tuple[Any, Any]) -> list[Any]:
+    """Both operands, each with its three strides, as kernels take them.
+
+    The stride along a stack of one matrix is 0.
+    """
+    return [argument for x in operands for argument in strided(x)]
+
+
+def flat(arguments: Iterable[Any]) -> Iterator[Any]:
+    """The arguments of a launch, with those of tuples one by one."""
+    for argument in arguments:
+        if isinstance(argument, tuple):
+            yield from argument
+        else:
+            yield argument
+
+
+def strided(x: Any) -> tuple[Any, ...]:
+    """A tensor or buffer of three dimensions and its three strides, as kernels take
+    them; None and zeros for None.
+
+    The stride along a stack of one matrix is 0.
+    """
+    if x is None:
+        return None, 0, 0, 0
+    stack, *steps = x.stride()
+    return x, stack if x.shape[0] > 1 else 0, *steps
+
+
+def empty(shape: tuple[int, ...], dtype: torch.dtype, like: Any) -> Any:
+    """Memory for what is needed between launches.
+
+    It lies on the device of a tensor, or in the program of a buffer.
+    """
+    if isinstance(like, Buffer):
+        return like.program.empty(shape, dtype)
+    return torch.empty(shape, dtype=dtype, device=like.device)
+
+
+_MAP_FORMS: dict[tuple[Any, ...], MapForm] = {}
+"""How the compiler wants the tensor map of a (dtype, block), as seen in the first
+kernel that took one.
+"""
+
+
+_entered: list[str] = []
+"""Names of the kernels that were compiled, or loaded from a cache on disk."""
+
+
+def num_kernels() -> int:
+    """Kernels that were compiled or loaded in this process."""
+    return len(_entered)
+
+
+@cache
+def enters_directly() -> bool:
+    """True if compiled kernels can be entered past Triton's JIT."""
+    if torch.version.cuda is None:
+        return False
+    pieces = ("_cuda_getDevice", "_cuda_getCurrentRawStream")
+    missing = [name for name in pieces if not hasattr(torch._C, name)]
+    if missing and torch.cuda.is_available():
+        warn_of_slow_launches(f"torch._C has no {' and no '.join(missing)}")
+    return not missing
+
+
+@cache
+def warn_of_slow_launches(reason: str) -> None:
+    """Warn, once for each reason, that launches go through the JIT."""
+    warnings.warn(
+        f"Triton {triton.__version__} with PyTorch {torch.__version__}: kernels are launched by Triton's JIT, which "
+        f"costs the host 24 to 45 us a launch, 0.4 to 0.8 ms a small product ({reason}). hifigemm.info() names the "
+        "versions that were tested",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+@cache
+def knows_gluon() -> bool:
+    """True if the kernels for Hopper are known to compile with this Triton; without
+    them products take longer.
+    """
+    is_known = triton.__version__.rpartition(".")[0] in _GLUON_SERIES
+    if not is_known:
+        warnings.warn(
+            f"Triton {triton.__version__}: the kernels for Hopper are known to compile with "
+            f"{', '.join(_GLUON_SERIES)}; plain ones take their place, and products take about a third longer",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return is_known
+
+
+def is_hooked() -> bool:
+    """True if a profiler wants to see the launches."""
+    runtime = triton.knobs.runtime
+    return bool(runtime.launch_enter_hook.calls or runtime.launch_exit_hook.calls)
+
+
+class Launch:
+    """A kernel with its compiled variants.
+
+    Call it as ``launch(grid, *arguments, **constants)``: the grid is a tuple of one to
+    three integers; run-time arguments are positional: tensors, `Address`, `TensorMap`,
+    integers, floats (FP32 in the kernel), None, and tuples of these without a
+    `TensorMap`; constexpr parameters and options (num_warps, ...) are keywords. It runs
+    on torch's current device and stream; tensors must lie on that device, which is not
+    checked. The first call of a variant compiles and belongs before a graph capture;
+    later ones are safe in a capture and in threads. With a `Buffer` among the arguments
+    the launch becomes a step of its program.
+
+    Variants differ by what Triton specialises: dtypes, pointers that are multiples of
+    16, integers that equal 1 or are multiples of 16, and whether integers are INT32 or
+    INT64. Integers that change from call to call belong into `do_not_specialize` of the
+    kernel; those that may exceed INT32 get a type as their annotation. Integers in
+    tuples are always specialised.
+
+    Parameters
+    ----------
+    kernel : triton.jit or gluon.jit function
+        Its constexpr parameters come last.
+    """
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+        self._variants: dict[tuple[Any, ...], Entry | None] = {}
+        parameters = getattr(kernel, "params", None)
+        self._direct = parameters is not None and enters_directly()
+        self.is_gluon = self._direct and bool(kernel.is_gluon())
+        if parameters is None or not self._direct:
+            return
+        constant = [p.is_constexpr for p in parameters]
+        if constant != sorted(constant):
+            raise ValueError(f"{kernel.__name__}: constexpr parameters must come last")
+        self._traits = _traits_of(parameters)
+
+    def __call__(
+        self, grid: tuple[int, ...], *arguments: Any, **constants: Any
+    ) -> None:
+        """Launch the kernel, or compile and launch it where this variant is new."""
+        program = _program_of(arguments)
+        if program is not None:
+            program.add(self, grid, arguments, constants)
+            return
+        if not self._direct or is_hooked():
+            self.call_jit(grid, arguments, constants)
+            return
+        if 0 in grid:
+            return
+        device = torch._C._cuda_getDevice()
+        variant, values = self._bind(device, arguments, constants)
+        entry = self._variants.get(variant)
+        if entry is None and variant not in self._variants:
+            entry = self.entry(arguments, constants)
+            # tensor maps are known only now
+            _, values = self._bind(device, arguments, constants)
+        if entry is None:
+            self.call_jit(grid, arguments, constants)
+            return
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        columns, rows, planes, *_ = *grid, 1, 1
+        entry.prepared((columns, rows, planes), stream, values)()
+
+    def compile(self, arguments: tuple[Any, ...], constants: dict[str, Any]) -> Any:
+        """The compiled kernel for some arguments, without a launch; needs no CUDA
+        context in the thread.
+        """
+        plain = [_for_jit(x) for x in arguments]
+        return self.kernel.warmup(*plain, grid=(1,), **{**_OPTIONS, **constants})
+
+    def entry(
+        self, arguments: tuple[Any, ...], constants: dict[str, Any]
+    ) -> Entry | None:
+        """The direct entry of the variant for some arguments, compiled without a
+        launch; None where there is none.
+        """
+        if not self._direct:
+            return None
+        device = torch._C._cuda_getDevice()
+        variant, _ = self._bind(device, arguments, constants)
+        if variant not in self._variants:
+            self._variants[variant] = _entry(
+                self.compile(arguments, constants), arguments, device
+            )
+            _entered.append(self.kernel.__name__)
+        return self._variants[variant]
+
+    def new_variant(
+        self, arguments: tuple[Any, ...], constants: dict[str, Any]
+    ) -> tuple[Any, ...] | None:
+        """The kernel and the variant for some arguments; None where that was compiled,
+        and without direct entries.
+        """
+        if not self._direct:
+            return None
+        variant, _ = self._bind(torch._C._cuda_getDevice(), arguments, constants)
+        return None if variant in self._variants else (self, *variant)
+
+    def call_jit(
+        self,
+        grid: tuple[int, ...],
+        arguments: tuple[Any, ...],
+        constants: dict[str, Any],
+    ) -> Any:
+        """A plain JIT call, which compiles what is new and returns the compiled
+        kernel.
+        """
+        plain = [_for_jit(x) for x in arguments]
+        return self.kernel[grid](*plain, **{**_OPTIONS, **constants})
+
+    def _bind(
+        self, device: int, arguments: tuple[Any, ...], constants: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], list[Any]]:
+        """The variant that the arguments ask for, and what an entry takes for them."""
+        key: list[Any] = [device, *constants.items()]
+        values: list[Any] = []
+        _specialise(arguments, self._traits, key, values)
+        return tuple(key), values
+
+
+def _for_jit(argument: Any) -> Any:
+    """An argument as Triton's JIT takes it."""
+    kind = type(argument)
+    if kind is TensorMap:
+        return argument.host
+    return int(argument) if kind is Scalar else argument
+
+
+class _Traits(NamedTuple):
+    """What the compiled kernel owes to a parameter."""
+
+    is_specialised: bool  # integers are known to equal 1 or to be multiples of 16
+    is_typed: bool  # the type of an integer does not depend on its value
+
+
+def _traits_of(parameters: Iterable[Any]) -> tuple[_Traits, ...]:
+    """The traits of the run-time parameters of a kernel."""
+    return tuple(
+        _Traits(not p.do_not_specialize, bool(p.annotation_type))
+        for p in parameters
+        if not p.is_constexpr
+    )
+
+
+_IN_TUPLE = _Traits(is_specialised=True, is_typed=False)
+
+
+def _program_of(arguments: Iterable[Any]) -> Any:
+    """The program of a buffer among the arguments, or None."""
+    for argument in arguments:
+        kind = type(argument)
+        if kind is int or kind is torch.Tensor:
+            continue
+        if kind is Buffer:
+            return argument.program
+        if kind is TensorMap:
+            if type(argument.place) is Buffer:
+                return argument.place.program
+        elif isinstance(argument, tuple):
+            program = _program_of(argument)
+            if program is not None:
+                return program
+    return None
+
+
+def _specialise(
+    arguments: Sequence[Any],
+    traits: Sequence[_Traits],
+    key: list[Any],
+    values: list[Any],
+) -> None:
+    """Append what kernels are specialised for to `key`, and what an entry takes for the
+    arguments, those of tuples one by one, to `values`.
+    """
+    for argument, (is_specialised, is_typed) in zip(arguments, traits, strict=True):
+        kind = type(argument)
+        if kind is int or kind is Scalar:
+            values.append(argument)
+            if not is_typed:
+                key.append(-_INT32 <= argument < _INT32)
+            if is_specialised:
+                key.append(1 if argument == 1 else 16 * (argument & 15 == 0))
+        elif kind is torch.Tensor or kind is Address or kind is Buffer:
+            address = argument.data_ptr()
+            values.append(address)
+            key.append(argument.dtype)
+            key.append(address & 15 == 0)
+        elif argument is None:
+            values.append(None)
+            key.append(None)
+        elif isinstance(argument, tuple):
+            length = len(argument)
+            key.append(length)
+            _specialise(argument, (_IN_TUPLE,) * length, key, values)
+        elif kind is TensorMap:
+            values.append(argument.packed())
+            key.append(argument.key)
+        else:
+            values.append(argument)
+            key.append(kind)
+
+
+def _entry(compiled: Any, arguments: tuple[Any, ...], device: int) -> Entry | None:
+    """The direct entry of a compiled kernel on a device, or None where the JIT has to
+    launch it.
+    """
+    numbers = (int, float, bool, Scalar, type(None))
+    places = (torch.Tensor, Address, Buffer, TensorMap)
+    if not all(type(a) in (*numbers, *places) for a in flat(arguments)):
+        return None
+    entry = entry_of(compiled, device)
+    if entry is None:
+        warn_of_slow_launches(
+            "compiled kernels are not as they were with the versions that were tested"
+        )
+        return None
+    maps = [argument for argument in arguments if type(argument) is TensorMap]
+    for argument, form in zip(maps, map_forms_of(compiled), strict=True):
+        if _MAP_FORMS.setdefault(argument.key, form) != form:
+            return None
+    return entry
+
+
+@triton.jit(do_not_specialize=["count", "second_count"])
+def _clear_kernel(out, count, second, second_count, SIZE: tl.constexpr):
+    """Zeros in two places; it has no twin. A tile is SIZE entries of each place."""
+    # Programs count the tiles of the longer one of both.
+    index = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.store(out + index, 0, mask=index < count)
+    tl.store(second + index, 0, mask=index < second_count)
+
+
+_clear = Launch(_clear_kernel)
+
+
+def clear(x: Any, y: Any) -> None:
+    """Write zeros to two contiguous int32 tensors or buffers."""
+    count = max(x.numel(), y.numel())
+    if count:
+        _clear(
+            (-(-count // _CLEARED),),
+            x,
+            x.numel(),
+            y,
+            y.numel(),
+            SIZE=_CLEARED,
+            num_warps=4,
+        )
+
+
+def cleared(count: int, like: Any, dtype: torch.dtype = torch.int32) -> Any:
+    """`count` zeros, where a tensor or buffer lies.
+
+    Those of a program are cleared together, in its first launch.
+    """
+    if isinstance(like, Buffer):
+        return like.program.zeros((count,), dtype)
+    zeros = empty((count,), dtype, like)
+    if count:
+        words = zeros.view(torch.int32)
+        clear(words, words[:0])
+    return zeros

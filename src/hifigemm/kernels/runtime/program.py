@@ -1,0 +1,403 @@
+"""A program: launches over named memory, written down once for operands of one layout
+and run on any such operands.
+
+Launch functions that are given the `Buffer`s of a program add steps to it and launch
+nothing. `finish` finds how long each scratch memory is needed, puts all of them into
+one workspace, and compiles the kernels. A run allocates that workspace, fills the
+addresses in, and launches: eagerly, while a CUDA graph is captured, or inside an
+operator.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from hifigemm.kernels.runtime.buffers import Buffer, contiguous_strides
+from hifigemm.kernels.runtime.launch import (
+    Address,
+    Launch,
+    Scalar,
+    TensorMap,
+    clear,
+    enters_directly,
+    flat,
+    float64_bits,
+    is_hooked,
+    map_at,
+    num_kernels,
+)
+
+ALIGNMENT = 256
+"""Of the memory of each buffer."""
+_BOUND = 16
+"""Sets of addresses for which the arguments of the launches are kept."""
+_COMPILERS = 6
+"""Kernels that are compiled side by side. A quarter of the time of each, Triton's front
+end, is spent under Python's lock: more of them wait for each other.
+"""
+_WORTH_A_LINE = 0.1
+"""Seconds from which the log speaks of compilation."""
+_logger = logging.getLogger("hifigemm")
+
+
+@dataclass(eq=False)
+class _Memory:
+    """Bytes, the first and the last step that uses them, and where they lie in the
+    workspace; operands lie outside.
+
+    Zeros have a `turn`, see `Program.reuse_zeros`; all else has none.
+    """
+
+    nbytes: int
+    turn: int | None = None
+    first: int = -1
+    last: int = -1
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A launch, or with `kernel` None a function of torch that is called with
+    tensors.
+    """
+
+    kernel: Launch | None
+    grid: tuple[int, ...]
+    arguments: tuple[Any, ...]
+    constants: dict[str, Any]
+    function: Callable[..., Any] | None = None
+
+
+class _Template(NamedTuple):
+    """A step whose kernel is loaded, with the arguments that depend on no address."""
+
+    step: _Step
+    entry: Any  # None where the step is a function of torch
+    values: list[Any]  # of all arguments, those of tuples one by one
+    # index of the argument, base and bytes from there
+    addresses: list[tuple[int, int, int]]
+    # the same of a tensor map, and its shape
+    maps: list[tuple[int, int, int, tuple[Any, ...]]]
+    # index of the argument, and which scalar of the program it is
+    scalars: list[tuple[int, int]]
+
+
+class Program:
+    """Steps over the memory of operands and of a workspace of `nbytes`, which is known
+    once a program is finished.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.nbytes = 0
+        self._steps: list[_Step] = []
+        self._memories: list[_Memory] = []
+        self._operands = 0
+        self._cleared: Buffer | None = None
+        self._turns: list[int] = []
+        self._templates: list[_Template] | None = None
+        self._bound: dict[tuple[float, ...], list[Any]] = {}
+
+    def operand(self, like: Any, *, is_zero: bool = False) -> Buffer:
+        """The buffer of an operand or result that is laid out as a tensor; operands
+        come before scratch memory.
+
+        One int64 operand may be cleared by the program.
+        """
+        if self._operands < len(self._memories):
+            raise ValueError("operands come before scratch memory")
+        self._memories.append(_Memory(0))
+        self._operands += 1
+        layout = tuple(like.shape), tuple(like.stride())
+        made = Buffer(
+            self, len(self._memories) - 1, like.dtype, *layout, 0, like.data_ptr() & 15
+        )
+        if is_zero:
+            self._cleared = made
+        return made
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Buffer:
+        """Scratch memory."""
+        strides = contiguous_strides(shape)
+        made = Buffer(self, len(self._memories), dtype, tuple(shape), strides)
+        self._memories.append(_Memory(made.numel() * dtype.itemsize))
+        return made
+
+    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Buffer:
+        """Scratch memory that starts as zeros."""
+        made = self.empty(shape, dtype)
+        self._memories[made.memory].turn = len(self._turns)
+        return made
+
+    def reuse_zeros(self) -> None:
+        """From here on nothing reads what has started as zeros so far: one launch
+        clears its memory for what comes.
+        """
+        self._turns.append(len(self._steps))
+
+    def add(
+        self,
+        kernel: Launch,
+        grid: tuple[int, ...],
+        arguments: tuple[Any, ...],
+        constants: dict[str, Any],
+    ) -> None:
+        """Append a launch, unless its grid is empty."""
+        if 0 in grid:
+            return
+        self._append(_Step(kernel, (*grid, 1, 1)[:3], arguments, constants))
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Append a call of a function, which gets tensors in the place of buffers and
+        works on the current stream.
+        """
+        self._append(_Step(None, (), arguments, {}, function))
+
+    def _append(self, step: _Step) -> None:
+        for buffer in _buffers(step.arguments):
+            memory = self._memories[buffer.memory]
+            memory.first = len(self._steps) if memory.first < 0 else memory.first
+            memory.last = len(self._steps)
+        self._steps.append(step)
+
+    def finish(self) -> Program:
+        """Lay the scratch memory out in a workspace; nothing can be added afterwards.
+
+        Zeros come first, so that one launch in front of all others clears them, or all
+        of a turn.
+        """
+        used = [
+            memory
+            for memory in self._memories[self._operands :]
+            if memory.first >= 0 and memory.nbytes
+        ]
+        others = [memory for memory in used if memory.turn is None]
+        sizes, ends = [0] * (len(self._turns) + 1), [*self._turns, len(self._steps)]
+        for memory in used:
+            if memory.turn is not None:
+                if memory.last >= ends[memory.turn]:
+                    raise ValueError(
+                        "zeros are used after their memory was cleared for others"
+                    )
+                memory.start = sizes[memory.turn]
+                sizes[memory.turn] += -(-memory.nbytes // ALIGNMENT) * ALIGNMENT
+        self.nbytes = max(sizes)
+        region = _Memory(self.nbytes, last=len(self._steps))
+        placed = [region] if self.nbytes else []
+        for memory in sorted(others, key=lambda x: -x.nbytes):
+            beside = [
+                x for x in placed if x.first <= memory.last and memory.first <= x.last
+            ]
+            for other in sorted(beside, key=lambda x: x.start):
+                if memory.start + memory.nbytes <= other.start:
+                    break
+                end = other.start + other.nbytes
+                memory.start = max(memory.start, -(-end // ALIGNMENT) * ALIGNMENT)
+            placed.append(memory)
+            self.nbytes = max(self.nbytes, memory.start + memory.nbytes)
+        self._memories.append(region)
+        scratch = Buffer(
+            self, len(self._memories) - 1, torch.int32, (region.nbytes // 4,), (1,)
+        )
+        record = (
+            scratch[:0] if self._cleared is None else self._cleared.view(torch.int32)
+        )
+        for turn, at in reversed([*enumerate([0, *self._turns])]):
+            steps, self._steps = self._steps, []
+            clear(scratch[: sizes[turn] // 4], record if turn == 0 else scratch[:0])
+            self._steps = [*steps[:at], *self._steps, *steps[at:]]
+        return self
+
+    def compile(self) -> Program:
+        """Compile the kernels of all launches, several at a time."""
+        launches = [
+            (step, step.kernel) for step in self._steps if step.kernel is not None
+        ]
+        if not enters_directly() or self.device.type != "cuda":
+            return self
+
+        def entry(launch: tuple[_Step, Launch]) -> Any:
+            step, kernel = launch
+            with torch.cuda.device(self.device):
+                return kernel.entry(step.arguments, step.constants)
+
+        with torch.cuda.device(self.device):
+            variants = {
+                variant: x
+                for x in launches
+                if (variant := x[1].new_variant(x[0].arguments, x[0].constants))
+            }
+        new, started = [*variants.values()], time.perf_counter()
+        if new and num_kernels() == 0:
+            # Triton hashes its own files, half a gigabyte, before the first kernel of a
+            # process. That one goes ahead, so that no other thread hashes them too.
+            entry(new[0])
+        # Kernels in Gluon take longest: nobody waits for them alone at the end.
+        gluon_first = sorted(new, key=lambda launch: not launch[1].is_gluon)
+        with ThreadPoolExecutor(_COMPILERS) as pool:
+            list(pool.map(entry, gluon_first))
+        entries = [entry(launch) for launch in launches]
+        seconds = time.perf_counter() - started
+        if seconds > _WORTH_A_LINE:
+            _logger.info("%d kernels compiled or loaded in %.2g s", len(new), seconds)
+        if all(found is not None for found in entries):
+            by_step = iter(entries)
+            self._templates = [
+                self._template(step, next(by_step) if step.kernel else None)
+                for step in self._steps
+            ]
+        return self
+
+    def __call__(self, *tensors: torch.Tensor, scalars: tuple[float, ...] = ()) -> None:
+        """Run on torch's current stream, on tensors that are laid out as the operands,
+        with these values of the `Scalar`s.
+        """
+        memory = [*tensors]
+        if self.nbytes:
+            workspace = torch.empty(self.nbytes, dtype=torch.int8, device=self.device)
+            memory.append(workspace)
+        if self._templates is None or is_hooked():
+            self._run_plainly(memory, scalars)
+            return
+        bases = [x.data_ptr() for x in memory]
+        stream = torch._C._cuda_getCurrentRawStream(self.device.index)
+        key = (stream, *bases, *scalars)
+        calls = self._bound.get(key)
+        if calls is None:
+            if len(self._bound) >= _BOUND:
+                self._bound.clear()
+            calls = [
+                self._filled_in(template, stream, bases, scalars)
+                for template in self._templates
+            ]
+            if all(step.kernel is not None for step in self._steps):
+                self._bound[key] = calls
+        for call in calls:
+            if isinstance(call, _Step):
+                given = self._as_tensors(call.arguments, memory, scalars)
+                call.function(*given)  # type: ignore[misc]
+            else:
+                call()
+
+    def _run_plainly(
+        self, tensors: Sequence[torch.Tensor], scalars: tuple[float, ...]
+    ) -> None:
+        """Every step as a call of the JIT, or of the interpreter, with tensors."""
+        for step in self._steps:
+            arguments = self._as_tensors(step.arguments, tensors, scalars)
+            if step.kernel is None:
+                step.function(*arguments)  # type: ignore[misc]
+            else:
+                step.kernel.call_jit(step.grid, tuple(arguments), step.constants)
+
+    def _place(self, buffer: Buffer) -> tuple[int, int]:
+        """The base of a buffer, an operand or the workspace behind them, and the bytes
+        from there.
+        """
+        if buffer.memory < self._operands:
+            return buffer.memory, buffer.offset
+        return self._operands, self._memories[buffer.memory].start + buffer.offset
+
+    def _as_tensors(
+        self,
+        arguments: Sequence[Any],
+        tensors: Sequence[torch.Tensor],
+        scalars: tuple[float, ...],
+    ) -> list[Any]:
+        """Arguments with tensors in the place of buffers, and values in that of
+        scalars; `tensors` are the operands and the workspace.
+        """
+        return [self._as_tensor(x, tensors, scalars) for x in arguments]
+
+    def _as_tensor(
+        self, x: Any, tensors: Sequence[torch.Tensor], scalars: tuple[float, ...]
+    ) -> Any:
+        if type(x) is Scalar:
+            return float64_bits(scalars[x.index])
+        if isinstance(x, tuple):
+            made = self._as_tensors(x, tensors, scalars)
+            return type(x)(*made) if hasattr(x, "_fields") else tuple(made)
+        if type(x) is TensorMap and isinstance(x.place, Buffer):
+            base, offset = self._place(x.place)
+            return map_at(tensors[base].data_ptr() + offset, x.shape)
+        if not isinstance(x, Buffer):
+            return x
+        base, offset = self._place(x)
+        own = tensors[base]
+        if base < self._operands:
+            if own.dtype is not x.dtype:
+                own = torch.view_as_real(own) if own.is_complex() else own.view(x.dtype)
+            return own.as_strided(
+                x.shape, x.strides, own.storage_offset() + offset // x.dtype.itemsize
+            )
+        length = (
+            sum((n - 1) * s for n, s in zip(x.shape, x.strides, strict=True)) + 1
+            if x.numel()
+            else 0
+        )
+        there = own[offset : offset + length * x.dtype.itemsize].view(x.dtype)
+        return there.as_strided(x.shape, x.strides)
+
+    def _template(self, step: _Step, entry: Any) -> _Template:
+        """A launch with the places of its arguments that depend on an address; a
+        function of torch as it is.
+        """
+        values: list[Any] = []
+        addresses, maps, scalars = [], [], []
+        for argument in flat(step.arguments if entry is not None else ()):
+            if type(argument) is TensorMap:
+                if isinstance(argument.place, Buffer):
+                    maps.append(
+                        (len(values), *self._place(argument.place), argument.shape)
+                    )
+                values.append(argument.packed())
+            elif type(argument) is Buffer:
+                addresses.append((len(values), *self._place(argument)))
+                values.append(None)
+            elif type(argument) is Scalar:
+                scalars.append((len(values), argument.index))
+                values.append(None)
+            elif type(argument) in (torch.Tensor, Address):
+                values.append(argument.data_ptr())
+            else:
+                values.append(argument)
+        return _Template(step, entry, values, addresses, maps, scalars)
+
+    def _filled_in(
+        self,
+        template: _Template,
+        stream: int,
+        bases: list[int],
+        scalars: tuple[float, ...],
+    ) -> Any:
+        """The launch of a template on a stream, for these addresses and scalars; the
+        step where it is a function of torch.
+        """
+        if template.entry is None:
+            return template.step
+        values = template.values.copy()
+        for index, base, offset in template.addresses:
+            values[index] = bases[base] + offset
+        for index, base, offset, shape in template.maps:
+            values[index] = map_at(bases[base] + offset, shape).packed()
+        for index, which in template.scalars:
+            values[index] = float64_bits(scalars[which])
+        return template.entry.prepared(template.step.grid, stream, values)
+
+
+def facts_of(x: Any) -> tuple[Any, ...]:
+    """What a program rests on of a tensor: it serves all that have the same facts."""
+    return tuple(x.shape), x.stride(), x.dtype, x.data_ptr() & 15
+
+
+def _buffers(arguments: Sequence[Any]) -> list[Buffer]:
+    """The buffers among the arguments of a step."""
+    places = [x.place if type(x) is TensorMap else x for x in flat(arguments)]
+    return [x for x in places if isinstance(x, Buffer)]

@@ -1,0 +1,1 @@
+"""Kernels that round sums of products once."""

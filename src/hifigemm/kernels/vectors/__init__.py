@@ -1,0 +1,1 @@
+"""Kernels that read operands once: statistics of vectors, residues, words, slices."""

@@ -1,0 +1,185 @@
+"""A matrix with rows and columns in scale: numerics.equilibration.matrix_in_scale, in two
+readings of the matrix for its scales and one for what is written.
+"""
+
+# Kernels are untyped.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from hifigemm.kernels.runtime.common import power_of_two
+from hifigemm.kernels.runtime.launch import Launch, unread
+from hifigemm.kernels.vectors.vector_norms import ABSOLUTE
+from hifigemm.numerics.equilibration import MODERATE
+
+_ROWS = 32
+"""Rows of a tile: 256 bytes of a column, where columns lie in memory."""
+_TERMS = 32
+"""Columns of a tile: as many bytes of a row, where rows do."""
+_LONGEST = 2048
+"""Columns that a program reads: many programs share a row."""
+
+
+@triton.jit
+def _extremes_kernel(
+    a,
+    exponents,
+    largest,
+    smallest,
+    m,
+    n,
+    row,
+    column,
+    IN_SCALE: tl.constexpr,
+    ROWS: tl.constexpr,
+    TERMS: tl.constexpr,
+    LONGEST: tl.constexpr,
+):
+    """The largest bits of the magnitudes of rows, and the smallest of those that are not
+    zero, for each span of LONGEST columns: m numbers after the other.
+
+    With IN_SCALE entries of column j count times 2^exponents[j], and `smallest` is not
+    written. Bits of magnitudes are ordered as the numbers are, NaN above all.
+    """
+    i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    span = tl.program_id(1)
+    j = span * LONGEST + tl.arange(0, TERMS)
+    starts_of_rows = a + i[:, None] * row
+    entries = starts_of_rows + j[None, :].to(tl.int64) * column
+    step = tl.full((), TERMS, tl.int64) * column
+    is_row = i[:, None] < m
+    high = tl.zeros((ROWS, TERMS), tl.int64)
+    low = tl.full((ROWS, TERMS), 0x7FFFFFFFFFFFFFFF, tl.int64)
+    for start in range(0, LONGEST, TERMS):
+        is_term = j + start < n
+        x = tl.load(entries, mask=is_row & is_term[None, :], other=0.0)
+        if IN_SCALE:
+            x = x * power_of_two(tl.load(exponents + j + start, mask=is_term, other=0))
+        bits = x.to(tl.int64, bitcast=True) & ABSOLUTE
+        high = tl.maximum(high, bits)
+        if not IN_SCALE:
+            low = tl.minimum(low, tl.where(bits == 0, low, bits))
+        entries += step
+    out = span.to(tl.int64) * m + i
+    tl.store(largest + out, tl.max(high, axis=1), mask=i < m)
+    if not IN_SCALE:
+        tl.store(smallest + out, tl.min(low, axis=1), mask=i < m)
+
+
+@triton.jit
+def _scaled_kernel(
+    a,
+    rows,
+    columns,
+    out,
+    m,
+    n,
+    row,
+    column,
+    ROWS: tl.constexpr,
+    TERMS: tl.constexpr,
+):
+    """Entries times powers of two for their row and column, to a matrix with rows in
+    memory.
+    """
+    i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    j = tl.program_id(1).to(tl.int64) * TERMS + tl.arange(0, TERMS)
+    is_row = i < m
+    is_column = j < n
+    is_inside = is_row[:, None] & is_column[None, :]
+    entries = a + i[:, None] * row + j[None, :] * column
+    x = tl.load(entries, mask=is_inside)
+    of_row = power_of_two(tl.load(rows + i, mask=is_row, other=0))
+    of_column = power_of_two(tl.load(columns + j, mask=is_column, other=0))
+    y = x * of_row[:, None] * of_column[None, :]
+    places = out + i[:, None] * n + j[None, :]
+    tl.store(places, y, mask=is_inside)
+
+
+_launch_extremes = Launch(_extremes_kernel)
+_launch_scaled = Launch(_scaled_kernel)
+
+
+def matrix_in_scale(
+    a: torch.Tensor, are_others_moderate: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+    """(A', s, t), A' = 2^s A 2^t with rows in memory, s and t int64 of n x 1 and 1 x n;
+    None where an entry is not moderate, or `are_others_moderate` is false. The host reads
+    one number, and waits for it.
+
+    Parameters
+    ----------
+    a : tensor of float64, n x n, any strides
+    are_others_moderate : tensor of bool, no axes
+    """
+    n = len(a)
+    scaled = torch.empty((n, n), dtype=torch.float64, device=a.device)
+    spans = triton.cdiv(n, _LONGEST)
+    bits = torch.empty((3, spans, n), dtype=torch.int64, device=a.device)
+    largest, smallest, of_columns = bits
+    write_extremes(a, unread(torch.int32), largest, smallest, in_scale=False)
+
+    # In float64 again; the smallest of a row of zeros is no number
+    largest = largest.amax(dim=0).view(torch.float64)
+    smallest = smallest.amin(dim=0).view(torch.float64)
+    is_moderate = (largest <= MODERATE) & (
+        (smallest >= 1.0 / MODERATE) | (largest == 0.0)
+    )
+    if not bool(is_moderate.all() & are_others_moderate):
+        return None
+    rows = -torch.frexp(largest).exponent
+    write_extremes(a.T, rows, of_columns, unread(torch.int64), in_scale=True)
+    columns = -torch.frexp(of_columns.amax(dim=0).view(torch.float64)).exponent
+    write_scaled(a, rows, columns, scaled)
+    return scaled, rows.long()[:, None], columns.long()[None, :]
+
+
+def write_extremes(
+    a: torch.Tensor,
+    exponents: torch.Tensor,
+    largest: torch.Tensor,
+    smallest: torch.Tensor,
+    *,
+    in_scale: bool,
+) -> None:
+    """Extremes of the magnitudes of rows, of spans of columns, as bits."""
+    m, n = a.shape
+    _launch_extremes(
+        (triton.cdiv(m, _ROWS), triton.cdiv(n, _LONGEST)),
+        a,
+        exponents,
+        largest,
+        smallest,
+        m,
+        n,
+        *a.stride(),
+        IN_SCALE=in_scale,
+        ROWS=_ROWS,
+        TERMS=_TERMS,
+        LONGEST=_LONGEST,
+        num_warps=4,
+    )
+
+
+def write_scaled(
+    a: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, out: torch.Tensor
+) -> None:
+    """A with rows and columns times powers of two."""
+    m, n = a.shape
+    _launch_scaled(
+        (triton.cdiv(m, _ROWS), triton.cdiv(n, _TERMS)),
+        a,
+        rows,
+        columns,
+        out,
+        m,
+        n,
+        *a.stride(),
+        ROWS=_ROWS,
+        TERMS=_TERMS,
+        num_warps=4,
+    )

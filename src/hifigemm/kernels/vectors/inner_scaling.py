@@ -1,0 +1,787 @@
+"""Powers of two between the columns of A and the rows of B on a GPU: the overrides of
+numerics.inner_scaling, with the same integers.
+
+Every launch leaves integers that the next one reads, and no program waits for another:
+
+1. gap: how far the largest entries of a row and a column lie above their products, in a
+   sample. Where that is little, the next four launches do nothing.
+2. exponents of entries, two bytes each, and what the rows of A and the columns of B have
+   of them: the largest, their sum, their number. The operands are read this once.
+3. maxima along k of the exponents beside those of their vectors, and how far the entries
+   of vectors spread.
+4. d from these maxima.
+5. gap with d.
+6. zeros in the place of d, unless it closes the gap.
+
+Programs share numbers by maxima and sums of integers alone, in memory that is zero
+before they start, so that no order of programs shows. Numbers that may be negative are
+stored above 0 by a bias.
+"""
+
+# Kernels are untyped.
+# mypy: disable-error-code="assignment, no-untyped-def"
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.runtime.common import (
+    LARGEST,
+    NO_PREDICATE,
+    Predicate,
+    holds,
+)
+from hifigemm.kernels.runtime.launch import (
+    Launch,
+    Strided,
+    cleared,
+    empty,
+    real_view,
+    unread,
+)
+from hifigemm.kernels.vectors.vector_norms import ABSOLUTE, are_below, exponent_of
+from hifigemm.numerics import inner_scaling as plain
+
+_NO_EXPONENT = tl.constexpr(plain.NO_EXPONENT)
+_BIAS = tl.constexpr(2560)
+"""S_h + 2560 > 0: exponents of float64 differ by less than 2100."""
+_CODE_BIAS = tl.constexpr(4096)
+"""e + 4096 > 3000: a zero, which counts 0, lies below all of them by more than the bias
+of S_h.
+"""
+_LEAST_BIAS = tl.constexpr(2048)
+"""2048 - e > 0 for every exponent e."""
+_MOST = tl.constexpr(plain._MOST)
+_LEAST_NORMAL = tl.constexpr(plain._LEAST_NORMAL)
+_NEARBY_SLACKS = tl.constexpr(plain._NEARBY_SLACKS)
+_WIDE_GAP = tl.constexpr(plain.WIDE_GAP)
+_NO_BITS = tl.constexpr(0x7FF << 52)
+"""Bits of infinity: no component that counts has as many."""
+_BLOCK = 1024
+"""Terms that a program looks at together where only k is walked over."""
+PADDING = 4096
+"""Exponents d are padded with zeros to a multiple: tiles of residues have at most as
+many terms, and read them without a mask, 16 bytes at a time.
+"""
+_ROOM = 2**26
+"""Bytes of exponents of entries at a time, where nothing else is asked for."""
+_STEPS = 8
+"""Tiles that a program walks over before others see what it found."""
+_REGISTERS = {1: 80, 2: 128}
+"""Of a thread that takes exponents of real entries, or complex ones: the compiler takes
+some more for some layouts, and a program less would run on a multiprocessor. Nothing
+spills.
+"""
+VECTOR_BYTES = 16
+"""Of what is known of a vector: its largest exponent, the number of its entries, and
+the sum of their exponents.
+"""
+KEPT = 1
+"""What the mark says where d is taken; LARGEST where it is not."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """How programs walk over an operand. Neighbours in memory are many in a tile."""
+
+    along_k: bool  # whether neighbours in memory follow each other along k
+    # `vectors`, `terms`: a tile of entries
+    vectors: int
+    terms: int
+    # a tile of exponents, which take less memory
+    more_vectors: int
+    more_terms: int
+
+    def num_codes(self, batch: int, count: int, k: int) -> int:
+        """Exponents of the entries of a stack, with those that pad rows."""
+        rows, length = (count, k) if self.along_k else (k, count)
+        return batch * rows * (-(-length // 8) * 8)
+
+
+_ALONG_K = Side(True, 4, 512, 8, 512)
+_ACROSS_K = Side(False, 32, 64, 64, 64)
+
+
+class _Codes(NamedTuple):
+    """Exponents of the entries of a part of an operand, as INT16 above 0."""
+
+    largest: Any  # of the larger component of each entry
+    smallest: Any  # of the smaller one; None for real operands
+
+
+class _Vectors(NamedTuple):
+    """What is known of the vectors of both operands, those of A first."""
+
+    top: Any  # int32 tensor: exponents of the largest entries, above 0
+    total: Any  # int64 tensor: sums of the exponents of entries
+    entries: Any  # int32 tensor: how many entries count
+
+
+class _Terms(NamedTuple):
+    """What is known along k, biased maxima in int32 tensors that start as zeros."""
+
+    largest: Any  # of A for all terms, then of B
+    least: Any  # the same of the smallest components
+    spread: Any  # of the vectors of A, and of B
+
+
+@triton.jit
+def _bits(x, mask, WIDTH: tl.constexpr):
+    """Bits of the largest component of entries, and of the smallest other than zero.
+
+    0 and those of infinity for entries that are zero, Inf or NaN, or masked.
+    """
+    most = (
+        tl.load(x, mask=mask, other=0.0).to(tl.float64).to(tl.int64, bitcast=True)
+        & ABSOLUTE
+    )
+    least = tl.where(most == 0, _NO_BITS, most)
+    for i in tl.static_range(1, WIDTH):
+        bits = tl.load(x + i, mask=mask, other=0.0).to(tl.float64)
+        bits = bits.to(tl.int64, bitcast=True) & ABSOLUTE
+        least = tl.minimum(least, tl.where(bits == 0, _NO_BITS, bits))
+        most = tl.maximum(most, bits)
+    counts = most < _NO_BITS
+    return tl.where(counts, most, 0), tl.where(counts, least, _NO_BITS)
+
+
+@triton.jit
+def _exponents(bits):
+    """Exponents from bits of entries, _NO_EXPONENT from 0."""
+    return tl.where(bits == 0, _NO_EXPONENT, exponent_of(bits))
+
+
+@triton.jit
+def _entries(operand, batch, vectors, terms, WIDTH: tl.constexpr):
+    """Addresses of entries of a matrix of a stack."""
+    return (
+        operand.entries
+        + batch.to(tl.int64) * operand.batch
+        + vectors.to(tl.int64) * operand.row
+        + terms.to(tl.int64) * operand.column
+    )
+
+
+@triton.jit
+def _code_places(
+    batch, vectors, terms, count, k, SIDE: tl.constexpr, TOGETHER: tl.constexpr
+):
+    """Where exponents lie among those of a stack, in the order of the entries, and
+    which ones do.
+
+    Rows are as long as a multiple of 8, with zeros behind the last exponent. TOGETHER
+    of them are read or written at a time.
+    """
+    if SIDE.along_k:
+        pitch = tl.cdiv(k, 8) * 8
+        row = batch.to(tl.int64) * count + vectors[:, None]
+        inside = (vectors < count)[:, None] & are_below(terms, pitch, TOGETHER)[None, :]
+        return row * (pitch // TOGETHER * TOGETHER) + terms[None, :], inside
+    else:
+        pitch = tl.cdiv(count, 8) * 8
+        row = batch.to(tl.int64) * k + terms[None, :]
+        inside = are_below(vectors, pitch, TOGETHER)[:, None] & (terms < k)[None, :]
+        return row * (pitch // TOGETHER * TOGETHER) + vectors[:, None], inside
+
+
+@triton.jit
+def _entry_exponents(
+    operand,
+    task,
+    count,
+    k,
+    known,
+    first_vector,
+    codes,
+    STEPS: tl.constexpr,
+    SIDE: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """`entry_exponents_kernel` for some terms of the vectors of one tile.
+
+    `first_vector` is the first one of the part among those that are `known`.
+    """
+    VECTORS: tl.constexpr = SIDE.vectors
+    TERMS: tl.constexpr = SIDE.terms
+    # Programs that follow each other take the terms of the same vectors.
+    chunks = tl.cdiv(k, STEPS * TERMS)
+    tiles = tl.cdiv(count, VECTORS)
+    first = task % chunks * (STEPS * TERMS)
+    batch = task // chunks // tiles
+    vectors = task // chunks % tiles * VECTORS + tl.arange(0, VECTORS)
+    inside = vectors < count
+    # Threads exchange what they have behind the last tile.
+    top = tl.zeros([VECTORS, TERMS], tl.int32)
+    total = tl.zeros([VECTORS, TERMS], tl.int32)
+    entries = tl.zeros([VECTORS, TERMS], tl.int32)
+    for start in range(first, tl.minimum(first + STEPS * TERMS, k), TERMS):
+        ks = start + tl.arange(0, TERMS)
+        mask = inside[:, None] & (ks < k)[None, :]
+        x = _entries(operand, batch, vectors[:, None], ks[None, :], WIDTH)
+        bits, smallest = _bits(x, mask, WIDTH)
+        code = tl.where(bits == 0, 0, exponent_of(bits) + _CODE_BIAS)
+        top = tl.maximum(top, code)
+        total += code
+        entries += (bits != 0).to(tl.int32)
+        # Loads of float64 set the pace; more codes at a time would scatter them.
+        place, exists = _code_places(batch, vectors, ks, count, k, SIDE, 2)
+        tl.store(codes.largest + place, code.to(tl.int16), mask=exists)
+        if WIDTH == 2:
+            code = exponent_of(smallest) + _CODE_BIAS
+            tl.store(codes.smallest + place, code.to(tl.int16), mask=exists)
+    # Integers, whose sums and maxima do not depend on the order of programs.
+    at = batch * count + vectors
+    all_top = known.top + first_vector
+    all_total = known.total + first_vector
+    all_entries = known.entries + first_vector
+    vector_total = tl.sum(total, axis=1).to(tl.int64)
+    tl.atomic_max(all_top + at, tl.max(top, axis=1), mask=inside, sem="relaxed")
+    tl.atomic_add(all_total + at, vector_total, mask=inside, sem="relaxed")
+    tl.atomic_add(all_entries + at, tl.sum(entries, axis=1), mask=inside, sem="relaxed")
+
+
+_FREE_OF_EXPONENTS = ["num_a", "num_b", "k", "tasks_a", "first_a", "first_b"]
+
+
+@triton.jit(do_not_specialize=_FREE_OF_EXPONENTS)
+def entry_exponents_kernel(
+    a,
+    b,
+    num_a,
+    num_b,
+    k,
+    tasks_a,
+    first_a,
+    first_b,
+    known,
+    codes_a,
+    codes_b,
+    gap,
+    STEPS: tl.constexpr,
+    LEFT: tl.constexpr,
+    RIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Twin: numerics.inner_scaling._maxima, exponents of entries, and R and Q.
+
+    A program takes some vectors of A or of B, and STEPS tiles of their terms. It writes
+    the exponents as INT16, which the next launch reads instead of the operands, those
+    of the smaller component of complex entries apart. R, Q, sums of exponents and
+    numbers of entries are joined in memory that starts as zeros, from the numbers of
+    the first vectors on. Nothing where the gap is narrow.
+    """
+    if not holds(gap, _WIDE_GAP, 1 << 40):
+        return
+    task = tl.program_id(0)
+    if task < tasks_a:
+        _entry_exponents(a, task, num_a, k, known, first_a, codes_a, STEPS, LEFT, WIDTH)
+    else:
+        _entry_exponents(
+            b, task - tasks_a, num_b, k, known, first_b, codes_b, STEPS, RIGHT, WIDTH
+        )
+
+
+@triton.jit
+def _inner_maxima(
+    codes,
+    task,
+    count,
+    k,
+    top,
+    terms,
+    first_term,
+    STEPS: tl.constexpr,
+    SIDE: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """`inner_maxima_kernel` for some terms of a chunk of vectors of one operand.
+
+    `first_term` is its first one among the `terms` of both.
+    """
+    VECTORS: tl.constexpr = SIDE.more_vectors
+    TERMS: tl.constexpr = SIDE.more_terms
+    # Programs that follow each other take neighbouring terms of the same vectors.
+    steps = tl.cdiv(k, TERMS)
+    chunks = tl.cdiv(count, STEPS * VECTORS)
+    ks = task % steps * TERMS + tl.arange(0, TERMS)
+    batch = task // steps // chunks
+    first = task // steps % chunks * (STEPS * VECTORS)
+    most = tl.zeros([VECTORS, TERMS], tl.int32)
+    deepest = tl.zeros([VECTORS, TERMS], tl.int32)
+    for start in range(first, tl.minimum(first + STEPS * VECTORS, count), VECTORS):
+        vectors = start + tl.arange(0, VECTORS)
+        inside = vectors < count
+        r = tl.load(top + batch * count + vectors, mask=inside, other=0)
+        # Nothing of a vector of zeros lies above the bias.
+        r = tl.where(r == 0, _CODE_BIAS, r)
+        place, exists = _code_places(batch, vectors, ks, count, k, SIDE, 8)
+        code = tl.load(codes.largest + place, mask=exists, other=0).to(tl.int32)
+        most = tl.maximum(most, code - r[:, None] + _BIAS)
+        smallest = code
+        if WIDTH == 2:
+            smallest = tl.load(codes.smallest + place, mask=exists, other=0)
+            smallest = smallest.to(tl.int32)
+        depth = tl.where(code == 0, 0, _LEAST_BIAS + _CODE_BIAS - smallest)
+        deepest = tl.maximum(deepest, depth)
+    most_of_terms = tl.max(most, axis=0)
+    is_seen = (ks < k) & (most_of_terms > 0)
+    largest = terms.largest + first_term
+    least = terms.least + first_term
+    tl.atomic_max(largest + ks, most_of_terms, mask=is_seen, sem="relaxed")
+    tl.atomic_max(least + ks, tl.max(deepest, axis=0), mask=is_seen, sem="relaxed")
+
+
+@triton.jit(do_not_specialize=[*_FREE_OF_EXPONENTS, "total_a", "vectors"])
+def inner_maxima_kernel(
+    codes_a,
+    codes_b,
+    num_a,
+    num_b,
+    k,
+    tasks_a,
+    first_a,
+    first_b,
+    total_a,
+    vectors,
+    known,
+    terms,
+    gap,
+    STEPS: tl.constexpr,
+    LEFT: tl.constexpr,
+    RIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Twin: numerics.inner_scaling._maxima, S, T, the smallest components and spreads.
+
+    Maxima over all programs, of biased numbers in memory that starts as zeros: those of
+    A first, then those of B. Spreads are those of all `vectors` of both, of which the
+    first `total_a` are A's. Nothing where the gap is narrow.
+    """
+    if not holds(gap, _WIDE_GAP, 1 << 40):
+        return
+    task = tl.program_id(0)
+    for start in range(task * BLOCK, vectors, tl.num_programs(0) * BLOCK):
+        # The mean of R_i - e_ih, which is no less than 0, rounded down.
+        at = start + tl.arange(0, BLOCK)
+        inside = at < vectors
+        count = tl.load(known.entries + at, mask=inside, other=0).to(tl.int64)
+        r = tl.load(known.top + at, mask=inside, other=0)
+        below = count * r - tl.load(known.total + at, mask=inside, other=0)
+        mean = (below // tl.maximum(count, 1)).to(tl.int32)
+        largest_a = tl.max(tl.where(at < total_a, mean, 0))
+        largest_b = tl.max(tl.where(at < total_a, 0, mean))
+        tl.atomic_max(terms.spread, largest_a, sem="relaxed")
+        tl.atomic_max(terms.spread + 1, largest_b, sem="relaxed")
+    if task < tasks_a:
+        _inner_maxima(
+            codes_a, task, num_a, k, known.top + first_a, terms, 0, STEPS, LEFT, WIDTH
+        )
+    else:
+        _inner_maxima(
+            codes_b,
+            task - tasks_a,
+            num_b,
+            k,
+            known.top + first_b,
+            terms,
+            k,
+            STEPS,
+            RIGHT,
+            WIDTH,
+        )
+
+
+@triton.jit
+def _chosen(largest, ks, k, slack_left, slack_right):
+    """d of some terms, and whether A and B have entries there."""
+    s = tl.load(largest + ks, mask=ks < k, other=0)
+    t = tl.load(largest + k + ks, mask=ks < k, other=0)
+    near = tl.abs(slack_left - slack_right) <= _NEARBY_SLACKS
+    flat = tl.where(slack_left < slack_right, _BIAS - s, t - _BIAS)
+    d = tl.where(near, (t - s) >> 1, flat)
+    d = tl.minimum(tl.maximum(d, -_MOST), _MOST)
+    return tl.where((s > 0) & (t > 0), d, 0), s > 0, t > 0
+
+
+@triton.jit(do_not_specialize=["k"])
+def inner_exponents_kernel(terms, k, exponents, gap, BLOCK: tl.constexpr):
+    """Twin: numerics.inner_scaling.chosen_exponents.
+
+    Every program reads the maxima of all terms, and writes d of BLOCK terms of its own,
+    0 beyond k. Nothing where the gap is narrow.
+    """
+    if not holds(gap, _WIDE_GAP, 1 << 40):
+        return
+    largest = terms.largest
+    least = terms.least
+    offsets = tl.arange(0, BLOCK)
+    # The means of -S and -T over the terms that have entries, rounded down.
+    below_left = tl.zeros([BLOCK], tl.int64)
+    below_right = tl.zeros([BLOCK], tl.int64)
+    entries_left = tl.zeros([BLOCK], tl.int64)
+    entries_right = tl.zeros([BLOCK], tl.int64)
+    for start in range(0, k, BLOCK):
+        ks = start + offsets
+        s = tl.load(largest + ks, mask=ks < k, other=0)
+        t = tl.load(largest + k + ks, mask=ks < k, other=0)
+        below_left += tl.where(s > 0, _BIAS - s, 0)
+        below_right += tl.where(t > 0, _BIAS - t, 0)
+        entries_left += (s > 0).to(tl.int64)
+        entries_right += (t > 0).to(tl.int64)
+    mean_left = tl.sum(below_left) // tl.maximum(tl.sum(entries_left), 1)
+    mean_right = tl.sum(below_right) // tl.maximum(tl.sum(entries_right), 1)
+    slack_left = tl.load(terms.spread) - mean_left.to(tl.int32)
+    slack_right = tl.load(terms.spread + 1) - mean_right.to(tl.int32)
+    # Is every entry of A D and of D**-1 B a normal number?
+    smallest = tl.zeros([BLOCK], tl.int32)
+    for start in range(0, k, BLOCK):
+        ks = start + offsets
+        d, has_left, has_right = _chosen(largest, ks, k, slack_left, slack_right)
+        left = _LEAST_BIAS - tl.load(least + ks, mask=ks < k, other=0) + d
+        right = _LEAST_BIAS - tl.load(least + k + ks, mask=ks < k, other=0) - d
+        smallest = tl.minimum(smallest, tl.where(has_left, left, 0))
+        smallest = tl.minimum(smallest, tl.where(has_right, right, 0))
+    is_normal = tl.min(smallest) >= _LEAST_NORMAL
+    ks = tl.program_id(0) * BLOCK + offsets
+    d, _, _ = _chosen(largest, ks, k, slack_left, slack_right)
+    tl.store(exponents + ks, tl.where(is_normal, d, 0))
+
+
+_FREE_OF_GAPS = [
+    "sav", "sak", "sbv", "sbk", "num_a", "num_b", "k", "num_exponents",
+    "lower_limit", "upper_limit",
+]  # fmt: skip
+
+
+@triton.jit(do_not_specialize=_FREE_OF_GAPS)
+def sampled_gap_kernel(
+    a,
+    sav,
+    sak,
+    b,
+    sbv,
+    sbk,
+    num_a,
+    num_b,
+    k,
+    exponents,
+    num_exponents,
+    gap,
+    predicate,
+    lower_limit: tl.int64,
+    upper_limit: tl.int64,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Twin: numerics.inner_scaling.sampled_gap.
+
+    There are k exponents, or none. A program takes a pair of a row and a column, and
+    raises the gap to that of the pair. Nothing where the predicate, which is no gap
+    that is raised, does not hold.
+    """
+    if not holds(predicate, lower_limit, upper_limit):
+        return
+    pair = tl.program_id(0)
+    row = (pair % num_a).to(tl.int64)
+    column = (pair % num_b).to(tl.int64)
+    left = tl.full([BLOCK], _NO_EXPONENT, tl.int32)
+    right = tl.full([BLOCK], _NO_EXPONENT, tl.int32)
+    meeting = tl.full([BLOCK], 2 * _NO_EXPONENT, tl.int32)
+    for start in range(0, k, BLOCK):
+        ks = start + tl.arange(0, BLOCK)
+        x, _ = _bits(a + row * sav + ks.to(tl.int64) * sak, ks < k, WIDTH)
+        y, _ = _bits(b + column * sbv + ks.to(tl.int64) * sbk, ks < k, WIDTH)
+        e = _exponents(x)
+        f = _exponents(y)
+        meeting = tl.maximum(meeting, e + f)
+        d = tl.load(exponents + ks, mask=ks < num_exponents, other=0)
+        left = tl.maximum(left, e + d)
+        right = tl.maximum(right, f - d)
+    nearest = tl.max(meeting)
+    below = tl.max(left) + tl.max(right) - nearest
+    below = tl.where(nearest > _NO_EXPONENT // 2, below, 0)
+    tl.atomic_max(gap, tl.maximum(below, 0).to(tl.int64), sem="relaxed")
+
+
+@triton.jit(do_not_specialize=["lower_limit", "upper_limit"])
+def keep_kernel(
+    exponents,
+    gaps,
+    mark,
+    predicate,
+    lower_limit: tl.int64,
+    upper_limit: tl.int64,
+    BLOCK: tl.constexpr,
+):
+    """Zeros in the place of d, unless numerics.inner_scaling.closes.
+
+    The first program leaves a mark: 1 where d is taken, else the largest number.
+    Nothing where the predicate does not hold.
+    """
+    if not holds(predicate, lower_limit, upper_limit):
+        return
+    before = tl.load(gaps)
+    is_kept = (before >= _WIDE_GAP) & (2 * tl.load(gaps + 2) <= before)
+    ks = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if is_kept == 0:
+        tl.store(exponents + ks, 0)
+    if mark is not None:  # noqa: SIM102
+        if tl.program_id(0) == 0:
+            tl.store(mark, tl.where(is_kept, 1, 0x7FFFFFFFFFFFFFFF))
+
+
+_codes = Launch(entry_exponents_kernel)
+_maxima = Launch(inner_maxima_kernel)
+_exponents_of = Launch(inner_exponents_kernel)
+_gap = Launch(sampled_gap_kernel)
+_keep = Launch(keep_kernel)
+
+
+def sampled_gap(
+    left: TensorLike,
+    right: TensorLike,
+    gap: TensorLike,
+    exponents: TensorLike | None = None,
+    predicate: Predicate | None = None,
+) -> None:
+    """Raise `gap`, an int64 tensor of one entry, to numerics.inner_scaling.sampled_gap.
+
+    left (batch or 1, m, k) and right (batch or 1, k, n) are real or complex, `exponents`
+    int32 (k,).
+    """
+    x, y, width = real_view(left), real_view(right), 1 + left.is_complex()
+    number, lower_limit, upper_limit = predicate or NO_PREDICATE
+    k = left.shape[2]
+    _gap(
+        (plain.SAMPLES,),
+        x,
+        width * left.stride(1),
+        width * left.stride(2),
+        y,
+        width * right.stride(2),
+        width * right.stride(1),
+        left.shape[1],
+        right.shape[2],
+        k,
+        unread(torch.int32) if exponents is None else exponents,
+        0 if exponents is None else k,
+        gap,
+        number,
+        lower_limit,
+        upper_limit,
+        WIDTH=width,
+        BLOCK=_BLOCK,
+        num_warps=8,
+    )
+
+
+def padded_length(k: int) -> int:
+    """Exponents d with the zeros behind them."""
+    return -(-k // PADDING) * PADDING
+
+
+def _pieces(
+    x: TensorLike, axis: int, room: int, first: int
+) -> Iterator[tuple[TensorLike, int]]:
+    """Parts of a stack with vectors for as many bytes of exponents, and the number of
+    the first vector of each; `first` is that of the whole stack.
+    """
+    batch = x.shape[0]
+    count = x.shape[3 - axis]
+    vectors = room // (2 * (1 + x.is_complex()) * x.shape[axis])
+    matrices = max(vectors // count, 1)
+    # A multiple of 16 keeps the alignment of the entries.
+    step = count if vectors >= count else max(vectors // 16 * 16, 16)
+    for i in range(0, batch, matrices):
+        for start in range(0, count, step):
+            some = slice(start, start + step)
+            stack = x[i : i + matrices]
+            part = stack[:, some] if axis == 2 else stack[:, :, some]
+            yield part, first + i * count + start
+
+
+def _counts(x: TensorLike, axis: int) -> tuple[int, int]:
+    """Matrices of a stack, and vectors of each."""
+    return x.shape[0], x.shape[3 - axis]
+
+
+def _operand(x: TensorLike, axis: int) -> Strided:
+    """The real numbers of a stack, with rows of vectors and columns along k."""
+    width = 1 + x.is_complex()
+    stack_stride = x.stride(0) if len(x) > 1 else 0
+    strides = stack_stride, x.stride(3 - axis), x.stride(axis)
+    return Strided(real_view(x), *(width * stride for stride in strides))
+
+
+def inner_exponents(
+    left: TensorLike,
+    right: TensorLike,
+    gap: TensorLike,
+    into: TensorLike | None = None,
+    room: int = _ROOM,
+) -> TensorLike:
+    """numerics.inner_scaling.inner_exponents, int32 (k,) padded with zeros.
+
+    Undefined where `gap`, an int64 tensor of one entry, is less than a wide one. `into`
+    is where they go, else new memory. Exponents of entries take about `room` bytes at a
+    time, or those of a few vectors.
+    """
+    k = left.shape[2]
+    width = 1 + left.is_complex()
+    stacks = (left, 2), (right, 1)
+    sides = [
+        _ALONG_K if k == 1 or x.stride(axis) == 1 else _ACROSS_K for x, axis in stacks
+    ]
+    total_a, total_b = (x.shape[0] * x.shape[3 - axis] for x, axis in stacks)
+    vectors = total_a + total_b
+
+    # What is known of vectors: R and Q, sums of exponents, numbers of entries. Then
+    # biased maxima and the smallest components along k, and the spreads.
+    known = _Vectors(
+        top=cleared(vectors, left),
+        total=cleared(2 * vectors, left).view(torch.int64),
+        entries=cleared(vectors, left),
+    )
+    maxima = cleared(4 * k, left)
+    terms = _Terms(maxima[: 2 * k], maxima[2 * k :], spread=cleared(4, left))
+
+    # Exponents of entries, twice for complex ones, of one pair of parts after another.
+    room_a = room * total_a // vectors
+    parts_a = list(_pieces(left, 2, room_a, 0))
+    parts_b = list(_pieces(right, 1, room - room_a, total_a))
+    sizes = [
+        side.num_codes(*_counts(parts[0][0], axis), k)
+        for parts, side, axis in zip((parts_a, parts_b), sides, (2, 1), strict=True)
+    ]
+    codes_a, codes_b = (
+        _Codes(
+            empty((size,), torch.int16, left),
+            empty((size,), torch.int16, left) if width == 2 else None,
+        )
+        for size in sizes
+    )
+    form: dict[str, Any] = {
+        "STEPS": _STEPS,
+        "LEFT": sides[0],
+        "RIGHT": sides[1],
+        "WIDTH": width,
+        "num_warps": 8,
+    }
+    nothing = (left[:0], 0), (right[:0], 0)
+    pairs = max(len(parts_a), len(parts_b))
+    for i in range(pairs):
+        a, first_a = parts_a[i] if i < len(parts_a) else nothing[0]
+        b, first_b = parts_b[i] if i < len(parts_b) else nothing[1]
+        counts = _counts(a, 2), _counts(b, 1)
+        (_, num_a), (_, num_b) = counts
+        tasks = [
+            batch * -(-count // side.vectors) * -(-k // (_STEPS * side.terms))
+            for (batch, count), side in zip(counts, sides, strict=True)
+        ]
+        _codes(
+            (sum(tasks),),
+            _operand(a, 2),
+            _operand(b, 1),
+            num_a,
+            num_b,
+            k,
+            tasks[0],
+            first_a,
+            first_b,
+            known,
+            codes_a,
+            codes_b,
+            gap,
+            maxnreg=_REGISTERS[width],
+            **form,
+        )
+        tasks = [
+            batch * -(-count // (_STEPS * side.more_vectors)) * -(-k // side.more_terms)
+            for (batch, count), side in zip(counts, sides, strict=True)
+        ]
+        # The last launch knows all vectors.
+        seen = vectors if i == pairs - 1 else 0
+        _maxima(
+            (sum(tasks),),
+            codes_a,
+            codes_b,
+            num_a,
+            num_b,
+            k,
+            tasks[0],
+            first_a,
+            first_b,
+            total_a,
+            seen,
+            known,
+            terms,
+            gap,
+            BLOCK=_BLOCK,
+            **form,
+        )
+    exponents = into
+    if exponents is None:
+        exponents = empty((padded_length(k),), torch.int32, left)
+    _exponents_of(
+        (padded_length(k) // _BLOCK,),
+        terms,
+        k,
+        exponents,
+        gap,
+        BLOCK=_BLOCK,
+        num_warps=4,
+    )
+    return exponents
+
+
+def gaining_exponents(
+    left: TensorLike,
+    right: TensorLike,
+    mark: TensorLike | None = None,
+    predicate: Predicate | None = None,
+    into: TensorLike | None = None,
+    room: int = _ROOM,
+) -> TensorLike:
+    """d, int32 (k,) padded with zeros, where the operands gain by it, else zeros.
+
+    Parameters
+    ----------
+    mark : int64 tensor of one entry, optional
+        Is set to KEPT where they gain, else to LARGEST.
+    predicate : (int64 tensor of one entry, lower limit, upper limit), optional
+        Decides on the device: unless the entry, which is not the mark, lies within the
+        limits the operands are not read, and what is returned means nothing.
+    into : int32 tensor of `padded_length` entries, optional
+        Where the exponents go, else new memory.
+    room : int
+        Bytes of scratch memory for the exponents of entries, about.
+    """
+    # The gap before, and 16 bytes behind it that with d: both are aligned alike.
+    gaps = cleared(8, left).view(torch.int64)
+    before = gaps[:1]
+    after = gaps[2:3]
+    sampled_gap(left, right, before, predicate=predicate)
+    exponents = inner_exponents(left, right, before, into, room)
+    wide: Predicate = (before, plain.WIDE_GAP, LARGEST)
+    sampled_gap(left, right, after, exponents, wide)
+    number, lower_limit, upper_limit = predicate or NO_PREDICATE
+    _keep(
+        (exponents.shape[0] // _BLOCK,),
+        exponents,
+        gaps,
+        mark,
+        number,
+        lower_limit,
+        upper_limit,
+        BLOCK=_BLOCK,
+        num_warps=4,
+    )
+    return exponents

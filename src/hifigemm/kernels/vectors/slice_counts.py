@@ -1,0 +1,531 @@
+"""How many slices does the estimate of [MOOI20] take? The GPU's version of
+numerics.estimates.published_num_slices.
+
+Four launches read both operands three times and leave four numbers on the device:
+exponents of rows, columns and terms; sums of magnitudes over the other index of an
+operand; weights of the terms; sums of the digits of each vector with these weights. All
+sums are integers that float64 or INT64 holds, and all joins are maxima and sums of
+integers, so that no order of programs changes a number.
+"""
+
+# Kernels are untyped.
+# mypy: disable-error-code="assignment, misc, no-untyped-def"
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.runtime.common import ROUND_DOUBLE, power_of_two
+from hifigemm.kernels.runtime.launch import (
+    Launch,
+    cleared,
+    empty,
+    float64_bits,
+    strided,
+)
+from hifigemm.numerics.bits import ceil_log2
+
+MAX_DIGITS = 12
+"""Slices that are looked at. Operands that need more are left to the plain function."""
+OFFSET = tl.constexpr(4096)
+"""Added to exponents: 0 stands for vectors and terms without entries."""
+_TILE = tl.constexpr(64)
+"""Vectors of a tile, and terms of it."""
+_TERMS = tl.constexpr(1024)
+"""Terms whose weights a program makes."""
+_WEIGHT_BITS = tl.constexpr(20)
+_INTEGERS = tl.constexpr(2.0**52)
+"""Added to a float64 from 0 to 2**51 and taken away again, it rounds to an integer."""
+
+
+@triton.jit
+def _finite(x, inside):
+    """Entries in float64; 0 where there is none, or an Inf or NaN."""
+    value = tl.load(x, mask=inside, other=0.0).to(tl.float64)
+    return tl.where(tl.abs(value) < float("inf"), value, 0.0)
+
+
+@triton.jit
+def _tile(operand, tile, vectors, k):
+    """Entries of a tile of an operand, its matrix, vectors and terms, and which exist.
+
+    Programs count the tiles along k, then those along the vectors, then the matrices.
+    """
+    x, batch_stride, vector_stride, k_stride = operand
+    along_k = tl.cdiv(k, _TILE)
+    panels = tl.cdiv(vectors, _TILE)
+    z = (tile // (along_k * panels)).to(tl.int64)
+    v = (tile // along_k % panels) * _TILE + tl.arange(0, _TILE)
+    h = (tile % along_k) * _TILE + tl.arange(0, _TILE)
+    rows = x + z * batch_stride + v.to(tl.int64) * vector_stride
+    inside = (v < vectors)[:, None] & (h < k)[None, :]
+    value = _finite(rows[:, None] + h[None, :].to(tl.int64) * k_stride, inside)
+    return value, z, v, h
+
+
+@triton.jit
+def _leading_bit(x):
+    """floor(log2 x) of INT64 0 < x < 2**53."""
+    return (x.to(tl.float64).to(tl.int64, bitcast=True) >> 52).to(tl.int32) - 1023
+
+
+@triton.jit
+def _exponents_of_tile(operand, facts, tile, vectors, k):
+    value, z, v, h = _tile(operand, tile, vectors, k)
+    vector_exponents, lowest_bits, term_exponents, top = facts
+    # Significands are integers of at most 53 bits in units of 2**(biased - 1075);
+    # subnormal numbers have the unit of the smallest normal ones.
+    bits = value.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
+    biased = (bits >> 52).to(tl.int32)
+    significand = (bits & ((1 << 52) - 1)) | ((biased > 0).to(tl.int64) << 52)
+    unit = tl.maximum(biased, 1) - 1075
+    exists = significand != 0
+    safe = tl.where(exists, significand, 1)
+    exponent = tl.where(exists, _leading_bit(safe) + 1 + unit + OFFSET, 0)
+    lowest = tl.where(exists, -_leading_bit(safe & -safe) - unit + OFFSET, 0)
+    # Maxima over vectors and over terms; the memory starts as zeros.
+    of_vectors = tl.max(exponent, axis=1)
+    row = z * vectors + v
+    tl.atomic_max(vector_exponents + row, of_vectors, mask=v < vectors, sem="relaxed")
+    tl.atomic_max(
+        lowest_bits + row, tl.max(lowest, axis=1), mask=v < vectors, sem="relaxed"
+    )
+    if term_exponents is not None:
+        tl.atomic_max(
+            term_exponents + z * k + h,
+            tl.max(exponent, axis=0),
+            mask=h < k,
+            sem="relaxed",
+        )
+        tl.atomic_max(top, tl.max(of_vectors), sem="relaxed")
+
+
+@triton.jit(do_not_specialize=["programs", "left_vectors", "right_vectors", "k"])
+def exponents_kernel(
+    left, left_facts, left_vectors, right, right_facts, right_vectors, programs, k
+):
+    """Twin: numerics.bits.largest_exponent along both axes, and lowest_bit.
+
+    A program takes a tile of the left operand, those from `programs` on of the right
+    one. Exponents come with `OFFSET` added, lowest bits l as `OFFSET` - l; 0 where
+    all entries are zeros, or Inf or NaN.
+    """
+    program = tl.program_id(0)
+    if program < programs:
+        _exponents_of_tile(left, left_facts, program, left_vectors, k)
+    else:
+        _exponents_of_tile(right, right_facts, program - programs, right_vectors, k)
+
+
+_exponents = Launch(exponents_kernel)
+
+
+@triton.jit
+def _ceil(x):
+    """The next integer from 0 <= x <= 2**51 on."""
+    nearest = (x + _INTEGERS) - _INTEGERS
+    return nearest + (nearest < x).to(tl.float64)
+
+
+@triton.jit
+def _sums_of_tile(operand, term_exponents, sums, tile, vectors, k):
+    value, z, _, h = _tile(operand, tile, vectors, k)
+    e = tl.load(term_exponents + z * k + h, mask=h < k, other=0)
+    # 2**(20 - e) by two powers that float64 holds.
+    scale = -tl.where(e == 0, 0, e - OFFSET) + _WEIGHT_BITS
+    first = tl.minimum(scale, 1000)
+    magnitude = tl.abs(value)
+    scaled = magnitude * power_of_two(first)[None, :]
+    scaled = scaled * power_of_two(scale - first)[None, :]
+    # What underflows counts as 1.
+    integers = tl.maximum(_ceil(scaled), (magnitude > 0).to(tl.float64))
+    total = tl.sum(integers, axis=0).to(tl.int64)
+    tl.atomic_add(sums + z * k + h, total, mask=h < k, sem="relaxed")
+
+
+@triton.jit(do_not_specialize=["programs", "left_vectors", "right_vectors", "k"])
+def sums_kernel(
+    left,
+    left_exponents,
+    left_sums,
+    left_vectors,
+    right,
+    right_exponents,
+    right_sums,
+    right_vectors,
+    programs,
+    k,
+):
+    """Twin: the sums of magnitudes of numerics.estimates.vector_weights."""
+    program = tl.program_id(0)
+    if program < programs:
+        _sums_of_tile(left, left_exponents, left_sums, program, left_vectors, k)
+    else:
+        _sums_of_tile(
+            right, right_exponents, right_sums, program - programs, right_vectors, k
+        )
+
+
+_sums = Launch(sums_kernel)
+
+
+@triton.jit
+def _on_one_grid(term_exponents, sums, top, h, k):
+    """Sums of terms h on the grid of the largest term of the stack, in float64."""
+    total = tl.load(sums + h, mask=h < k, other=0).to(tl.float64)
+    drop = tl.load(term_exponents + h, mask=h < k, other=0) - top
+    return total * power_of_two(tl.maximum(drop, -1000))
+
+
+@triton.jit
+def _weights_of_terms(
+    term_exponents, sums, top, weights, place, k, DROPPED: tl.constexpr
+):
+    blocks = tl.cdiv(k, _TERMS)
+    z = (place // blocks).to(tl.int64)
+    largest = tl.load(top)
+    # Every program finds the largest sum of its matrix by itself.
+    best = tl.zeros([_TERMS], tl.float64)
+    for start in range(0, k, _TERMS):
+        best = tl.maximum(
+            best,
+            _on_one_grid(
+                term_exponents + z * k,
+                sums + z * k,
+                largest,
+                start + tl.arange(0, _TERMS),
+                k,
+            ),
+        )
+    bits = tl.max(best).to(tl.int64, bitcast=True)
+    e = tl.where(bits == 0, 0, (bits >> 52).to(tl.int32) - 1022)
+    h = (place % blocks) * _TERMS + tl.arange(0, _TERMS)
+    total = _on_one_grid(term_exponents + z * k, sums + z * k, largest, h, k)
+    weight = _ceil(total * power_of_two(-e + _WEIGHT_BITS))
+    if DROPPED > 0:
+        weight = _ceil(weight * 2.0**-DROPPED)
+    tl.store(weights + z * k + h, weight, mask=h < k)
+
+
+@triton.jit(do_not_specialize=["programs", "k"])
+def weights_kernel(left, right, programs, k, DROPPED: tl.constexpr):
+    """Twin: numerics.estimates.vector_weights and short_weights, of their sums."""
+    program = tl.program_id(0)
+    if program < programs:
+        exponents, sums, top, weights = left
+        _weights_of_terms(exponents, sums, top, weights, program, k, DROPPED)
+    else:
+        exponents, sums, top, weights = right
+        _weights_of_terms(exponents, sums, top, weights, program - programs, k, DROPPED)
+
+
+_weights = Launch(weights_kernel)
+
+
+@triton.jit
+def _count_of_panel(
+    operand,
+    facts,
+    weights,
+    found,
+    threshold_bits,
+    program,
+    vectors,
+    k,
+    BETA: tl.constexpr,
+    DIGITS: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    x, batch_stride, vector_stride, k_stride = operand
+    vector_exponents, lowest_bits, facts_stride = facts
+    weights, weights_stride = weights
+    panels = tl.cdiv(vectors, BLOCK_V)
+    z = (program // panels).to(tl.int64)
+    v = (program % panels) * BLOCK_V + tl.arange(0, BLOCK_V)
+    exists = v < vectors
+    row = z * facts_stride + v
+    e = tl.load(vector_exponents + row, mask=exists, other=0)
+    lowest = tl.load(lowest_bits + row, mask=exists, other=0)
+    g = tl.where(e == 0, 0, e - OFFSET) - (BETA - 1)
+    # Slices after which a vector ends: 1 - floor((lowest - g) / beta), by a quotient of
+    # positive numbers.
+    distance = -lowest - g + OFFSET
+    needed = tl.where(lowest == 0, 0, 1 + 4096 - (distance + 4096 * BETA) // BETA)
+    tl.atomic_max(found + 1, tl.max(needed), sem="relaxed")
+    # Sums of |digit| weight, exact in float64, for all digits of a vector.
+    first = tl.minimum(-g, 1000)
+    scale = power_of_two(first)
+    second = power_of_two(-g - first)
+    sums = ()
+    for _ in tl.static_range(DIGITS):
+        sums = sums + (tl.zeros([BLOCK_V, BLOCK_K], tl.float64),)  # noqa: RUF005
+    rows = x + z * batch_stride + v.to(tl.int64) * vector_stride
+    for start in range(0, k, BLOCK_K):
+        h = start + tl.arange(0, BLOCK_K)
+        inside = exists[:, None] & (h < k)[None, :]
+        value = _finite(rows[:, None] + h[None, :].to(tl.int64) * k_stride, inside)
+        weight = tl.load(weights + z * weights_stride + h, mask=h < k, other=0.0)
+        y = value * scale[:, None] * second[:, None]
+        longer = ()
+        for d in tl.static_range(DIGITS):
+            digit = (y + ROUND_DOUBLE) - ROUND_DOUBLE
+            longer = longer + (sums[d] + tl.abs(digit) * weight[None, :],)  # noqa: RUF005
+            y = (y - digit) * 2.0**BETA
+        sums = longer
+    # The first d from 2 on that meets the condition, DIGITS + 1 where none does.
+    threshold = tl.cast(threshold_bits, tl.int64).to(tl.float64, bitcast=True)
+    first_sum = tl.sum(sums[0], axis=1)
+    limit = threshold * first_sum
+    count = tl.where(first_sum > 0, DIGITS + 1, 2)
+    unit = 1.0
+    for i in tl.static_range(1, DIGITS):
+        unit = unit * 2.0**-BETA
+        size = tl.sum(sums[i], axis=1) * (i + 2.0) * unit
+        meets = (count > DIGITS) & (size < limit)
+        count = tl.where(meets, i + 1, count)
+    tl.atomic_max(found, tl.max(count), sem="relaxed")
+
+
+@triton.jit(
+    do_not_specialize=[
+        "threshold_bits",
+        "programs",
+        "left_vectors",
+        "right_vectors",
+        "k",
+    ]
+)
+def counts_kernel(
+    left,
+    left_facts,
+    left_weights,
+    left_vectors,
+    right,
+    right_facts,
+    right_weights,
+    right_vectors,
+    found,
+    threshold_bits,
+    programs,
+    k,
+    BETA: tl.constexpr,
+    DIGITS: tl.constexpr,
+    LEFT: tl.constexpr,
+    RIGHT: tl.constexpr,
+):
+    """Twin: the counts of numerics.estimates.published_num_slices.
+
+    `found` gets the count and the most slices of a vector of A, then those of B. LEFT
+    and RIGHT are vectors and terms that a program holds at a time.
+    """
+    program = tl.program_id(0)
+    if program < programs:
+        _count_of_panel(
+            left,
+            left_facts,
+            left_weights,
+            found,
+            threshold_bits,
+            program,
+            left_vectors,
+            k,
+            BETA,
+            DIGITS,
+            LEFT[0],
+            LEFT[1],
+        )
+    else:
+        _count_of_panel(
+            right,
+            right_facts,
+            right_weights,
+            found + 2,
+            threshold_bits,
+            program - programs,
+            right_vectors,
+            k,
+            BETA,
+            DIGITS,
+            RIGHT[0],
+            RIGHT[1],
+        )
+
+
+_counts = Launch(counts_kernel)
+
+
+def _vectors_first(x: TensorLike, axis: int) -> tuple[Any, ...]:
+    """An operand with its strides along the stack, its vectors and k."""
+    entries, batch, row, column = strided(x)
+    return (entries, batch, row, column) if axis == 2 else (entries, batch, column, row)
+
+
+def vector_facts(
+    left: TensorLike, right: TensorLike
+) -> tuple[tuple[TensorLike, TensorLike], tuple[TensorLike, TensorLike]]:
+    """Launch the look for the exponents of the rows of A and the columns of B.
+
+    Returns for each operand two int32 tensors (batch or 1, vectors): the smallest e
+    with |x| < 2**e plus 4096, and 4096 less the exponent of the lowest set bit. Both
+    are 0 for vectors of zeros; Inf and NaN count as zeros.
+    """
+    facts = tuple(_cleared_facts(x, axis, False) for x, axis in _sides(left, right))
+    _launch_exponents(left, right, facts)
+    return (facts[0][0], facts[0][1]), (facts[1][0], facts[1][1])
+
+
+def _sides(
+    left: TensorLike, right: TensorLike
+) -> tuple[tuple[TensorLike, int], tuple[TensorLike, int]]:
+    return (left, 2), (right, 1)
+
+
+def _cleared_facts(x: TensorLike, axis: int, has_terms: bool) -> tuple[Any, ...]:
+    """Memory for what `exponents_kernel` finds of an operand."""
+    batch, vectors, k = x.shape[0], x.shape[3 - axis], x.shape[axis]
+    shape = (batch, vectors)
+    both = [cleared(batch * vectors, x).view(shape) for _ in range(2)]
+    if not has_terms:
+        return (*both, None, None)
+    return (*both, cleared(batch * k, x), cleared(1, x))
+
+
+def _launch_exponents(
+    left: TensorLike, right: TensorLike, facts: Sequence[tuple[Any, ...]]
+) -> None:
+    k = left.shape[2]
+    programs = [_num_tiles(x, axis) for x, axis in _sides(left, right)]
+    _exponents(
+        (sum(programs),),
+        _vectors_first(left, 2),
+        facts[0],
+        left.shape[1],
+        _vectors_first(right, 1),
+        facts[1],
+        right.shape[2],
+        programs[0],
+        k,
+        num_warps=8,
+    )
+
+
+def _num_tiles(x: TensorLike, axis: int) -> int:
+    tile = _TILE.value
+    return x.shape[0] * -(-x.shape[3 - axis] // tile) * -(-x.shape[axis] // tile)
+
+
+def launch(
+    left: TensorLike, right: TensorLike, beta: int, u: float, found: TensorLike
+) -> None:
+    """Launch the look at two operands.
+
+    Parameters
+    ----------
+    left, right : tensors, shapes (batch or 1, m, k) and (batch or 1, k, n)
+        float32 or float64, any strides, none of the sizes 0.
+    beta : int
+        Bits of a slice.
+    u : float
+        Unit roundoff of the accuracy that is aimed at.
+    found : int32 tensor of four zeros
+        For `num_slices_from`.
+    """
+    k = left.shape[2]
+    sides = _sides(left, right)
+    facts = [_cleared_facts(x, axis, True) for x, axis in sides]
+    _launch_exponents(left, right, facts)
+
+    # Sums over the vectors of an operand, which weigh the terms of the other one.
+    sums = [cleared(x.shape[0] * k, x, torch.int64) for x, _ in sides]
+    programs = [_num_tiles(x, axis) for x, axis in sides]
+    _sums(
+        (sum(programs),),
+        _vectors_first(left, 2),
+        facts[0][2],
+        sums[0],
+        left.shape[1],
+        _vectors_first(right, 1),
+        facts[1][2],
+        sums[1],
+        right.shape[2],
+        programs[0],
+        k,
+        num_warps=8,
+    )
+    free_bits = 53 - (beta - 1) - ceil_log2(max(k, 1))
+    bits = min(_WEIGHT_BITS.value, max(free_bits, 1))
+    weights = [empty((x.shape[0], k), torch.float64, x) for x, _ in sides]
+    blocks = -(-k // _TERMS.value)
+    _weights(
+        ((len(left) + len(right)) * blocks,),
+        (facts[0][2], sums[0], facts[0][3], weights[0]),
+        (facts[1][2], sums[1], facts[1][3], weights[1]),
+        len(left) * blocks,
+        k,
+        DROPPED=_WEIGHT_BITS.value - bits,
+        num_warps=4,
+    )
+
+    # Every matrix of the larger stack; that of a stack of one serves all.
+    batch = max(len(left), len(right))
+    arguments: list[Any] = []
+    tiles = []
+    for i, (x, axis) in enumerate(sides):
+        vectors = x.shape[3 - axis]
+        stride = vectors if len(x) > 1 else 0
+        other = weights[1 - i]
+        arguments += [
+            _vectors_first(x, axis),
+            (facts[i][0], facts[i][1], stride),
+            (other, k if len(other) > 1 else 0),
+            vectors,
+        ]
+        tiles.append((4, 128) if x.stride(axis) == 1 or vectors == 1 else (8, 64))
+    programs = [
+        batch * -(-x.shape[3 - axis] // tile[0])
+        for (x, axis), tile in zip(sides, tiles, strict=True)
+    ]
+    _counts(
+        (sum(programs),),
+        *arguments,
+        found,
+        float64_bits(2.0 * math.sqrt(k) * u),
+        programs[0],
+        k,
+        BETA=beta,
+        DIGITS=num_digits(beta, u),
+        LEFT=tiles[0],
+        RIGHT=tiles[1],
+        num_warps=4,
+        enable_fp_fusion=False,
+    )
+
+
+def num_digits(beta: int, u: float) -> int:
+    """Slices that are looked at: three times as many bits as the accuracy has, or
+    `MAX_DIGITS`.
+    """
+    return max(3, min(MAX_DIGITS, 3 * round(-math.log2(u)) // beta))
+
+
+def num_slices_from(
+    numbers: Sequence[int], beta: int, u: float
+) -> tuple[int, bool] | None:
+    """What numerics.estimates.published_num_slices returns, from the numbers of
+    `launch` on the host; None where the operands need a longer look.
+    """
+    # Zeros have a slice, and a count is 2 at least.
+    left, left_slices, right, right_slices = map(max, numbers, (2, 1, 2, 1))
+    if max(left, right) > num_digits(beta, u):
+        return None
+    if left_slices < left and right_slices < right:
+        return left_slices + right_slices - 1, True
+    return max(left, right), False

@@ -1,0 +1,108 @@
+"""The door of a product: operands and request, as the road takes them.
+
+Each operand is asked once whose it is and what it holds. Behind the door stand arrays
+of one library, which have NumPy's interface whatever library that is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hifigemm.base.exceptions import PlanError
+from hifigemm.libraries import Library
+from hifigemm.libraries.array_like import holds_python_integers
+from hifigemm.numerics.bits import Array, DType
+from hifigemm.operands.exact_words import in_one_dtype, in_words, why_no_integers
+from hifigemm.operands.operands import Operands, Prepared, as_operand, result_dtype
+from hifigemm.running.request import OF_INTEGERS, Request
+
+_DTYPES = {"int64": np.dtype(np.int64), "object": np.dtype(object)}
+"""Dtypes of the kinds of results of integers."""
+
+
+def admit(
+    a: object, b: object, out: object, library: Library, request: Request
+) -> tuple[Operands, Request]:
+    """Both operands of a product as the road takes them, and what is asked of it.
+
+    Integers that never wrap around, as those of Python, are to be exact: in arrays of
+    objects, and in what is no array, such as lists.
+
+    Raises PlanError: a kind of result that these operands have not. TypeError,
+    ValueError: what no product takes.
+    """
+    x = as_operand(a, "a", library)
+    y = as_operand(b, "b", library)
+    never_wraps = _never_wraps(x, a) or _never_wraps(y, b)
+    i, j = in_words(x, y)
+    if i.dtype.kind in "biu" and j.dtype.kind in "biu":
+        if never_wraps:
+            i, j = in_one_dtype(i, j)
+            if request.accuracy is None:
+                request = replace(request, accuracy="correct")
+        # NumPy promotes int64 beside uint64 to float64.
+        promoted = np.result_type(i.dtype, j.dtype)
+        if never_wraps or request.result != "array" or promoted.kind != "f":
+            dtype = integer_dtype(i.dtype, j.dtype, request, out, library)
+            return Operands(i, j, library, dtype), request
+
+    if request.result in OF_INTEGERS:
+        reason = f"the operands are {x.dtype} and {y.dtype}"
+        if "O" in (x.dtype.kind, y.dtype.kind):
+            reason = why_no_integers(x, "a") or why_no_integers(y, "b")
+        raise PlanError(
+            f"result={request.result!r}, {reason}: expected "
+            '"array", "pair", "enclosure"'
+        )
+    return Operands(i, j, library, result_dtype(i.dtype, j.dtype)), request
+
+
+def _never_wraps(x: Array | Prepared, source: object) -> bool:
+    """True for an operand, made of this source, whose integers are to be exact."""
+    if x.dtype.kind in "iu":
+        return holds_python_integers(source)
+    return x.dtype.kind == "O"
+
+
+def integer_dtype(
+    a: DType,
+    b: DType,
+    request: Request,
+    out: object,
+    library: Library,
+) -> DType:
+    """The dtype of a product of integers: that of an `out` of integers where every
+    entry is to be exact, and int64 for integers of int64 beside those of uint64.
+
+    The product of bools is one of bools, and in an `out` of integers it is the exact
+    sums that count.
+
+    Raises PlanError: no kind of result for integers. TypeError: Python integers in
+    tensors, an `out` of floats for bools whose sums are to be exact.
+    """
+    result = request.result
+    if result not in ("array", *_DTYPES):
+        raise PlanError(
+            f'result={result!r}, the operands are {a} and {b}: expected "array", '
+            '"int64" or "object"'
+        )
+    if result == "object" and library.name != "numpy":
+        raise TypeError(
+            f'result="object" of tensors of {a} and {b}: no tensor holds Python '
+            "integers"
+        )
+    dtype = _DTYPES[result] if result in _DTYPES else np.result_type(a, b)
+    if dtype.kind == "f":
+        dtype = _DTYPES["int64"]
+    if request.forbids_wrapping and out is not None and library.owns(out):
+        out_dtype = library.asarray(out, "out").dtype.newbyteorder("=")
+        if out_dtype.kind in "iu":
+            return out_dtype
+        if dtype.kind == "b" != out_dtype.kind:
+            raise TypeError(
+                f"out has dtype {out_dtype}; the product of bools is one of bools, and their exact sums are integers: "
+                "expected bool or a dtype of integers"
+            )
+    return dtype

@@ -1,0 +1,220 @@
+"""The kind of a call, and the repetition of calls of one kind.
+
+The first call of a kind plans, compiles, and leaves a function of the operands; later
+calls go straight to it, at the cost of its launches. A kind is everything that a choice
+may depend on: options, shapes, strides, dtypes, alignment and device, never earlier
+calls.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hifigemm.base.settings import (
+    LONG,
+    announce,
+    decision_log,
+    is_strict,
+    logs_decisions,
+)
+from hifigemm.base.store import kept
+from hifigemm.base.transforms import is_followed, is_wrapped
+from hifigemm.model.accuracy import Accuracy
+from hifigemm.numerics.bits import Array
+
+if TYPE_CHECKING:
+    import torch
+
+    from hifigemm.schemes import Scheme
+
+_ON_HOST = frozenset(np.dtype(char) for char in "fdFD")
+"""Dtypes of NumPy whose products are repeated."""
+
+Layout = tuple[Hashable, ...]
+"""What programs depend on of operands."""
+
+
+def repeat(key: Hashable, *arguments: object) -> Any:
+    """The product by the function that an earlier call of this kind has left; None
+    where there is none for these operands.
+
+    The arguments are those of `hifigemm.model.engine.Repeated`.
+    """
+    try:
+        entry: tuple[Callable[..., Any], str, float] | None = kept(key)
+    except TypeError:
+        # An option that has no hash. It raises an error later.
+        return None
+    if entry is None:
+        return None
+    product, description, seconds = entry
+    if seconds > LONG:
+        announce(description, seconds)
+    try:
+        result = product(*arguments)
+    except RuntimeError as error:
+        out_of_memory = getattr(sys.modules.get("torch"), "OutOfMemoryError", ())
+        if not isinstance(error, out_of_memory):
+            raise
+        # Less memory is free than at the first call: a new plan may do with less.
+        return None
+    if result is not None and logs_decisions():
+        decision_log().info("%s, as before", description)
+    return result
+
+
+def key_of(
+    a: object,
+    b: object,
+    out: object,
+    accuracy: Accuracy,
+    scheme: str | Scheme,
+    engine: str | None,
+    workspace: int | None,
+    return_report: bool = False,
+) -> Hashable:
+    """The kind of a call; None for calls that are not repeated."""
+    if type(a) is np.ndarray:
+        layout = _layout_of_arrays(a, b, out)
+    else:
+        layout = _layout_of_tensors(a, b, out)
+    if layout is None:
+        return None
+    return (
+        *layout,
+        type(accuracy),
+        accuracy,
+        scheme,
+        engine,
+        type(workspace),
+        workspace,
+        return_report,
+        is_strict(),
+    )
+
+
+def _layout_of_arrays(a: Array, b: object, out: object) -> Layout | None:
+    """The part of a key that two arrays of NumPy give; None for other operands."""
+    if type(b) is not np.ndarray or a.dtype not in _ON_HOST or a.dtype != b.dtype:
+        return None
+    of_out = None
+    if out is not None:
+        if type(out) is not np.ndarray or not out.flags.writeable:
+            return None
+        of_out = out.dtype, out.shape, out.strides
+    return "numpy", a.shape, b.shape, a.dtype.char, of_out
+
+
+def _layout_of_tensors(a: Any, b: Any, out: Any) -> Layout | None:
+    """The part of a key that plain tensors give, which on a GPU lie on the current
+    device; None for other operands.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or type(a) is not torch.Tensor:
+        return None
+    on_gpu = a.is_cuda
+    if not (on_gpu or a.is_cpu):
+        return None
+    device = a.device
+    if torch.is_autocast_enabled("cuda" if on_gpu else "cpu") or is_followed():
+        return None
+    for x in (a, b) if out is None else (a, b, out):
+        if not _is_plain(torch, x, device):
+            return None
+    if b.dtype is not a.dtype:
+        return None
+    if not on_gpu and a.dtype not in (
+        torch.float64,
+        torch.float32,
+        torch.complex128,
+        torch.complex64,
+    ):
+        return None
+    if on_gpu and device.index != torch.cuda.current_device():
+        return None
+
+    # Kernels depend on strides, and on the alignment of addresses to 16 bytes.
+    of_out = None
+    if out is not None:
+        storage = out.untyped_storage().data_ptr()
+        is_operand = storage in (
+            a.untyped_storage().data_ptr(),
+            b.untyped_storage().data_ptr(),
+        )
+        if is_operand:
+            return None
+        of_out = out.dtype, out.shape, out.stride(), out.data_ptr() & 15
+    if not on_gpu:
+        return "torch", a.shape, b.shape, a.dtype, of_out
+    of_a = a.shape, a.stride(), a.dtype, a.data_ptr() & 15
+    of_b = b.shape, b.stride(), b.dtype, b.data_ptr() & 15
+    return *of_a, *of_b, device, of_out
+
+
+def view_of(x: Any, how: str) -> Any:
+    """op(x) of an array of NumPy or a tensor, where that is a view; else None."""
+    if not isinstance(how, str):
+        return None
+    if how == "N":
+        return x
+    torch = sys.modules.get("torch")
+    is_array = type(x) is np.ndarray
+    is_tensor = torch is not None and type(x) is torch.Tensor and not x.is_nested
+    if not (is_array or is_tensor) or x.ndim < 2:
+        return None
+    is_complex = x.dtype.kind == "c" if is_array else x.is_complex()
+    if how != "T" and (how != "C" or is_complex):
+        return None
+    return np.swapaxes(x, -1, -2) if is_array else x.mT
+
+
+def layout_of_result(a: Any, b: Any, x: Any) -> Layout | None:
+    """What matters of an array of the shape and dtype of the product of matrices; None
+    for others.
+    """
+    if type(x) is not type(a) or x.dtype != a.dtype:
+        return None
+    is_array = type(a) is np.ndarray
+    if not is_array and not _is_plain(sys.modules["torch"], x, a.device):
+        return None
+    if x.shape != _shape_of_product(a.shape, b.shape):
+        return None
+    if is_array:
+        return ("numpy",) if x.flags.writeable else None
+    return x.stride(), x.data_ptr() & 15
+
+
+def _shape_of_product(
+    left: tuple[int, ...], right: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """The shape of the product of two matrices, or of stacks of as many; None for
+    others.
+    """
+    if len(left) == len(right) == 2:
+        return left[0], right[1]
+    is_one_stack = 2 < len(left) == len(right) and left[:-2] == right[:-2]
+    return (*left[:-1], right[-1]) if is_one_stack else None
+
+
+def share_storage(x: Any, y: Any) -> bool:
+    """Whether two tensors may have entries in common; those of arrays do not matter, as
+    results are copied to them.
+    """
+    if type(x) is np.ndarray:
+        return False
+    storages = x.untyped_storage(), y.untyped_storage()
+    return bool(storages[0].data_ptr() == storages[1].data_ptr())
+
+
+def _is_plain(torch: ModuleType, x: Any, device: torch.device) -> bool:
+    """True if x is a dense tensor on the device, and its memory holds its entries."""
+    if type(x) is not torch.Tensor or x.device != device:
+        return False
+    return x.layout is torch.strided and not (
+        x.requires_grad or x.is_conj() or x.is_neg() or x.is_nested or is_wrapped(x)
+    )

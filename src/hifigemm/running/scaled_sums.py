@@ -1,0 +1,251 @@
+"""alpha A B + beta C rounded once, for any finite alpha and beta.
+
+Idea
+    With powers of two C is a term of the sums of A B, see `road.product_plus`. With
+    other scalars the sum is a product of longer operands, see `augmented`: alpha A and
+    beta C as exact sums of words. Sums of float32 are pairs of float64, whose range
+    holds all words, rounded to float32.
+Exact when
+    The longer product is correctly rounded, or its pair is.
+Cost
+    Twice the price of A B for a real alpha, four times for a complex one, and an eighth
+    more for each word of beta C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from numbers import Real
+from typing import cast
+
+import numpy as np
+
+from hifigemm.base.exceptions import AccuracyError
+from hifigemm.base.formats import Format
+from hifigemm.model.accuracy import Accuracy, Relative, Target, resolve
+from hifigemm.model.plan import Decision, Plan, Report
+from hifigemm.model.problem import Problem
+from hifigemm.numerics.bits import Array, real_components
+from hifigemm.numerics.epilogue import (
+    combine,
+    frexp,
+    has_common_exponent,
+    signed_zeros,
+)
+from hifigemm.numerics.rounding_formats import round_pair
+from hifigemm.numerics.scalar_words import sum_by_integers
+from hifigemm.numerics.special import (
+    clean,
+    clean_components,
+    fill_nonfinite,
+    nonfinite_vectors,
+)
+from hifigemm.operands.operands import Operands
+from hifigemm.running.augmented import Term, sum_of_multiples, term_of
+from hifigemm.running.exact_results import two_parts
+from hifigemm.running.request import Request
+from hifigemm.running.road import product, product_plus, quiet
+from hifigemm.schemes import as_scheme
+
+_SPARE_ROUNDINGS = 8.0
+"""A number is kept by two roundings if it is so many times u."""
+_SHIFTS = -2200, 2200
+"""Powers of two by which an exact product can be multiplied before it is rounded."""
+_SMALL_SCALAR = 2.0**-500
+_SHIFT_OF_PAIRS = -300
+"""A pair of float64 holds alpha A B + beta C of float32 if the scalars are not smaller:
+terms have bits down to 2**-850. Else the pair is that of 2**300 times the sum, with bits
+down to 2**-1072, and infinite only if the sum is infinite in float32.
+"""
+
+
+def accuracy_of_sum(
+    problem: Problem, request: Request, plans: Sequence[Plan], alpha: complex
+) -> Accuracy:
+    """The accuracy of alpha A B + beta C where it is not kept by rounding A B and the
+    sum; None where it is.
+    """
+    scheme = as_scheme(request.scheme)
+    if scheme is not None and scheme.rounds_once:
+        return "correct"
+    target = resolve(request.accuracy, problem.fmt, problem.k)
+    if plans:
+        target = plans[0].target
+    if target.relative is not None:
+        return Relative(target.relative)
+    if target.correct or needs_one_rounding(target, problem.fmt):
+        return "correct"
+    is_number = target.level is not problem.fmt
+    return "correct" if is_number and not has_common_exponent(alpha) else None
+
+
+def needs_one_rounding(target: Target, fmt: Format) -> bool:
+    """True if a number is so small that the sum has to be rounded once.
+
+    Two roundings err by u |alpha||A||B| more than one, so that they serve for numbers
+    well above u, and for the level of the result's own format.
+    """
+    return target.r < _SPARE_ROUNDINGS * fmt.u and target.level is not fmt
+
+
+def with_room_for_rounding(accuracy: Accuracy, fmt: Format) -> Accuracy:
+    """The accuracy for A B whose rounding, beside that of the sum, keeps a number."""
+    if not isinstance(accuracy, Real) or accuracy < _SPARE_ROUNDINGS * fmt.u:
+        return accuracy
+    # The rounding of A B takes 2 u, see `road.report_on`; half of this is for the
+    # roundings of the bound itself.
+    return float(accuracy) - 4.0 * fmt.u
+
+
+def request_of_plan(request: Request, plan: Plan) -> Request:
+    """The request for longer operands in place of one by a plan."""
+    has_scheme = plan.asked is not None and not plan.asked.explicit
+    scheme = plan.asked if has_scheme else "auto"
+    return replace(request, plan=None, scheme=scheme, engine=plan.engine)
+
+
+def unprepared(operands: Operands) -> Operands:
+    """The operands themselves."""
+    a, b = operands.arrays
+    return replace(operands, a=a, b=b)
+
+
+@quiet
+def rounded_sum(
+    operands: Operands,
+    c: Array | None,
+    request: Request,
+    scalars: tuple[complex, complex],
+    key: Hashable,
+) -> tuple[Array, Report]:
+    """alpha A B + beta C, rounded once or to a relative error, with its report."""
+    alpha, beta = scalars
+    mantissa, shift = frexp(alpha)
+    if mantissa in (1.0, -1.0):
+        addend = _exact_addend(operands, c, beta, shift)
+        if addend is not None:
+            # Where C takes a part of its factor, that depends on its entries.
+            is_repeatable = addend.c is c
+            key = key if is_repeatable else None
+            sign = 1 if mantissa == 1.0 else -1
+            return product_plus(operands, addend, request, shift, key, sign)
+
+    # Without a product, beta C keeps the signs of its zeros.
+    shapes = operands.shapes
+    left, right = operands.stacks(operands.dtype)
+    if alpha == 0 or shapes.left[2] == 0:
+        alpha = 0
+        left = left[..., :0]
+        right = right[:, :0]
+    if c is not None:
+        c = np.broadcast_to(c, shapes.result).reshape(shapes.stack)
+    special = _special_sums(left, right, c, alpha, beta)
+    finite_c = c
+    if special is not None:
+        left, right = clean(left), clean(right)
+        finite_c = None if c is None else clean_components(c)
+    scalars = alpha, beta
+    values, report = _sum_of_finite(operands, left, right, finite_c, request, scalars)
+    components = values.view(values.real.dtype)
+    if special is not None:
+        components = np.where(np.isfinite(special), components, special)
+    if alpha == 0:
+        zeros, are_zeros = signed_zeros(cast(Array, c), beta)
+        components = np.where(are_zeros, zeros, components)
+    return components.view(values.dtype).reshape(shapes.result), report
+
+
+def _sum_of_finite(
+    operands: Operands,
+    left: Array,
+    right: Array,
+    c: Array | None,
+    request: Request,
+    scalars: tuple[complex, complex],
+) -> tuple[Array, Report]:
+    """alpha A B + beta C of finite stacks, rounded once or to a relative error.
+
+    Sums of float32 are pairs of float64, whose range holds all words.
+    """
+    alpha, beta = scalars
+    dtype = operands.dtype
+    is_single = dtype in (np.float32, np.complex64)
+    wide = np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
+
+    def multiply(x: Array, y: Array, shift: int) -> tuple[Array, Report]:
+        longer = replace(operands, a=x, b=y, dtype=wide)
+        if not is_single:
+            values, report = product(longer, request, shift=shift)
+            return cast(Array, values), report
+        of_pair = replace(request, accuracy="correct", result="pair")
+        (high, low), report = two_parts(longer, of_pair)
+        values = round_pair(high, low, shift).view(dtype)
+        return values.astype(wide), report
+
+    shifts = _SHIFTS
+    if is_single:
+        parts = (abs(x) for s in scalars for x in (s.real, s.imag) if x != 0)
+        shift = 0 if min(parts) >= _SMALL_SCALAR else _SHIFT_OF_PAIRS
+        shifts = shift, shift
+    left, right = left.astype(wide), right.astype(wide)
+    c = None if c is None else c.astype(wide)
+    rounded = sum_of_multiples(alpha, left, right, beta, c, multiply, shifts)
+    if rounded is not None:
+        values, report = rounded
+        return values.astype(dtype), report
+    if not operands.library.on_host:
+        raise AccuracyError(
+            f"alpha = {alpha}, beta = {beta}: the exact terms of the sum need exponents "
+            f"beyond those of {dtype} on {operands.library}; multiply on the CPU"
+        )
+    _, report = product(operands, request)
+
+    def by_integers(d: Decision) -> Decision:
+        reason = f"{d.reason}; the sum with alpha and beta by integers of Python"
+        return replace(d, reason=reason, bound=0.0, correct=True)
+
+    values = sum_by_integers(alpha, left, right, beta, c)
+    return values, report.changed(by_integers)
+
+
+@quiet
+def _exact_addend(
+    operands: Operands, c: Array | None, beta: complex, shift: int
+) -> Term | None:
+    """s C' with 2**shift (A B + s C') = 2**shift A B + beta C, where that can be a
+    product; else None.
+    """
+    if c is None or c.size == 0 or operands.are_prepared or operands.are_empty:
+        return None
+    mantissa, exponent = frexp(beta)
+    if mantissa not in (1.0, -1.0):
+        return None
+    addend = term_of(c, exponent - shift)
+    if addend is None:
+        return None
+    return Term(addend.c, addend.s * mantissa.real)
+
+
+def _special_sums(
+    a: Array, b: Array, c: Array | None, alpha: complex, beta: complex
+) -> Array | None:
+    """Real components that Inf and NaN of the operands make Inf or NaN, finite ones
+    elsewhere; None where all operands are finite.
+    """
+    rows = nonfinite_vectors(a, 2)
+    cols = nonfinite_vectors(b, 1)
+    has_special_c = c is not None and not np.isfinite(c).all()
+    if not (rows.any() or cols.any() or has_special_c):
+        return None
+    shape = max(len(a), len(b)), a.shape[1], b.shape[2]
+    t = np.zeros(shape, a.dtype, like=a)
+    fill_nonfinite(t, a, b, rows, cols)
+    nonfinite_c = None
+    if c is not None:
+        components = real_components(c)
+        zero = components.dtype.type(0)
+        kept = np.where(np.isfinite(components), zero, components)
+        nonfinite_c = kept.view(c.dtype)
+    sums = combine(t, alpha, nonfinite_c, beta)
+    return sums.view(sums.real.dtype)

@@ -1,0 +1,461 @@
+"""Launches: plain JIT calls in the interpreter; elsewhere the direct entry does what
+the JIT does.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.runtime.jit import JITFunction
+
+from hifigemm.kernels.runtime import launch as launches
+from hifigemm.kernels.runtime.cuda_driver import MapForm
+from hifigemm.kernels.runtime.launch import (
+    Address,
+    Launch,
+    TensorMap,
+    empty,
+    map_at,
+    operand_arguments,
+    tensor_map,
+)
+from hifigemm.kernels.runtime.program import Program
+
+HAS_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if HAS_GPU else "cpu"
+
+
+def _scale(
+    source, target, count, stride, factor, BLOCK: tl.constexpr, ADD: tl.constexpr
+):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(source + at.to(tl.int64) * stride, mask=at < count, other=0)
+    tl.store(target + at, x * factor + ADD, mask=at < count)
+
+
+_scale_kernel = triton.jit(do_not_specialize=["count"])(_scale)
+
+
+def _scale_tuple(ends, sizes, factor, BLOCK: tl.constexpr, ADD: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    count, stride = sizes
+    x = tl.load(ends.source + at.to(tl.int64) * stride, mask=at < count, other=0)
+    tl.store(ends.target + at, x * factor + ADD, mask=at < count)
+
+
+class Ends(NamedTuple):
+    source: torch.Tensor
+    target: torch.Tensor
+
+
+def expected(source, count, stride, factor, add):
+    return source[: count * stride : stride][:count] * factor + add
+
+
+def test_a_launch_is_the_call_of_the_kernel():
+    launch = Launch(_scale_kernel)
+    for dtype in (torch.int32, torch.int64):
+        for count, stride, factor in ((1, 1, 1), (100, 16, 2), (77, 3, 16), (64, 1, 5)):
+            source = torch.arange(count * stride, dtype=dtype, device=DEVICE)
+            target = torch.zeros(count, dtype=dtype, device=DEVICE)
+            for add in (0, 7):
+                for _ in range(2):
+                    target.zero_()
+                    launch(
+                        (-(-count // 32),),
+                        source,
+                        target,
+                        count,
+                        stride,
+                        factor,
+                        BLOCK=32,
+                        ADD=add,
+                    )
+                    assert torch.equal(
+                        target, expected(source, count, stride, factor, add)
+                    )
+
+
+def test_tuples_are_arguments():
+    launch, source = Launch(triton.jit(_scale_tuple)), torch.arange(300, device=DEVICE)
+    for count, stride in ((100, 3), (64, 1), (100, 2), (17, 16)):
+        for _ in range(2):
+            target = torch.zeros(100, dtype=torch.int64, device=DEVICE)
+            launch((4,), Ends(source, target), (count, stride), 5, BLOCK=32, ADD=1)
+            assert torch.equal(target[:count], expected(source, count, stride, 5, 1))
+
+
+@pytest.mark.skipif(HAS_GPU, reason="compiled kernels have entries")
+def test_the_interpreter_has_no_entries():
+    x = torch.zeros(4, dtype=torch.int64)
+    assert Launch(_scale_kernel).entry((x, x, 4, 1, 1), {"BLOCK": 32, "ADD": 0}) is None
+
+
+def test_a_launch_of_a_buffer_is_a_step_of_its_program():
+    source = torch.arange(50, device=DEVICE)
+    target = torch.zeros(50, dtype=torch.int64, device=DEVICE)
+    program, launch = Program(source.device), Launch(_scale_kernel)
+    x, y = program.operand(source), program.operand(target)
+    launch((2,), x, y, 50, 1, 3, BLOCK=32, ADD=1)
+    assert not target.any()
+    program.finish().compile()(source, target)
+    assert torch.equal(target, source * 3 + 1)
+
+
+class Entry:
+    """A loaded kernel that notes its launches."""
+
+    def __init__(self):
+        self.calls = []
+
+    def prepared(self, grid, stream, values):
+        return lambda: self.calls.append((grid, stream, *values))
+
+
+@pytest.fixture
+def direct(monkeypatch):
+    """A launch of the kernel that goes past the JIT, its entries, and what the JIT was
+    asked to call.
+    """
+    monkeypatch.setattr(launches, "enters_directly", lambda: True)
+    monkeypatch.setattr(launches, "_MAP_FORMS", {})
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    monkeypatch.setattr(
+        torch._C,
+        "_cuda_getCurrentRawStream",
+        lambda device: 100 + device,
+        raising=False,
+    )
+    launch = Launch(JITFunction(_scale, do_not_specialize=["count"]))
+    launch.made, launch.called, launch.forms = [], [], []
+
+    def load(compiled, device):
+        launch.made.append(Entry())
+        return launch.made[-1]
+
+    monkeypatch.setattr(launches, "entry_of", load)
+    monkeypatch.setattr(launches, "map_forms_of", lambda compiled: launch.forms)
+    monkeypatch.setattr(launch, "compile", lambda arguments, constants: "compiled")
+    monkeypatch.setattr(launch, "call_jit", lambda *call: launch.called.append(call))
+    return launch
+
+
+def test_every_call_of_a_variant_enters_the_kernel_that_was_compiled_for_it(direct):
+    x, y = torch.zeros(8), torch.zeros(8)
+    direct((2, 3), x, y, 8, 1, 5, BLOCK=32, ADD=1)
+    direct((4,), y, x, 9, 1, 7, BLOCK=32, ADD=1)
+    (entry,) = direct.made
+    assert entry.calls == [
+        ((2, 3, 1), 100, x.data_ptr(), y.data_ptr(), 8, 1, 5),
+        ((4, 1, 1), 100, y.data_ptr(), x.data_ptr(), 9, 1, 7),
+    ]
+    assert direct.called == []
+
+
+def test_variants_differ_by_what_triton_specialises(direct):
+    x, y = (torch.zeros(64, dtype=torch.float64) for _ in range(2))
+    y = y[2 - (y.data_ptr() & 15) // 8 :]
+    constants = {"BLOCK": 32, "ADD": 0}
+
+    def variants(*cases, **changed):
+        before = len(direct.made)
+        for case in cases:
+            direct.entry(case, constants | changed)
+        return len(direct.made) - before
+
+    assert (
+        variants((x, y, 8, 2, 5), (x, y, 9, 2, 5), (x, y, 16, 3, 7), (x, y, 1, -1, 5))
+        == 1
+    )
+    assert variants((x, y, 8, 1, 5)) == 1
+    assert variants((x, y, 8, 16, 5), (x, y, 8, 48, 5), (x, y, 8, 0, 5)) == 1
+    assert variants((x, y, 8, 2**33, 5), (x, y, 8, 2**40, 5)) == 1
+    assert variants((x, y, 2**31, 2, 5), (x, y, -(2**31) - 1, 2, 5)) == 1
+    assert variants((x, y, -(2**31), 2, 5), (x, y, 2**31 - 1, 2, 5)) == 0
+    assert variants((x, y[1:], 8, 2, 5)) == 1
+    assert variants((x, y[2:], 8, 2, 5)) == 0
+    assert variants((x.float(), y, 8, 2, 5)) == 1
+    assert variants((None, y, 8, 2, 5)) == 1
+    assert variants((x, y, 8, 2, 5.0), (x, y, 8, 2, 6.5)) == 1
+    assert variants((x, y, 8, 2, 5), ADD=1) == 1
+    assert variants((x, y, 8, 2, 5), num_warps=8) == 1
+
+
+def test_a_variant_is_new_until_it_has_an_entry(direct):
+    x, constants = torch.zeros(8), {"BLOCK": 32, "ADD": 0}
+    first = direct.new_variant((x, x, 8, 1, 5), constants)
+    assert first is not None
+    assert first != direct.new_variant((x, x, 8, 3, 5), constants)
+    direct.entry((x, x, 8, 1, 5), constants)
+    assert direct.new_variant((x, x, 9, 1, 6), constants) is None
+    assert Launch(_scale_kernel).new_variant((x, x, 4, 1, 1), constants) is None
+
+
+def test_arguments_in_tuples_are_specialised(direct):
+    x, y, constants = torch.zeros(64), torch.zeros(64), {"BLOCK": 32, "ADD": 0}
+    launch = Launch(JITFunction(_scale_tuple, do_not_specialize=["sizes"]))
+    launch.compile = direct.compile
+
+    def variants(*cases):
+        before = len(direct.made)
+        for ends, sizes in cases:
+            launch.entry((ends, sizes, 5), constants)
+        return len(direct.made) - before
+
+    ends = Ends(x, y)
+    assert variants((ends, (8, 2)), (Ends(y, x), (9, 3))) == 1
+    assert (
+        variants((ends, (8, 1)), (ends, (16, 3)), (ends, (16, 16)), (ends, (16, 2**33)))
+        == 4
+    )
+    assert (
+        variants(
+            (Ends(x, y[1:]), (8, 2)),
+            (Ends(x.double(), y), (8, 2)),
+            (Ends(None, y), (8, 2)),
+        )
+        == 3
+    )
+    assert variants((Ends(x, y), (8, 2)), (Ends(x, y[4:]), (7, 5))) == 0
+    launch((2,), Ends(y, x), (7, 5), 3, **constants)
+    assert direct.made[0].calls[-1][2:] == (y.data_ptr(), x.data_ptr(), 7, 5, 3)
+
+
+def test_buffers_and_addresses_have_the_variants_of_tensors(direct):
+    x, y = torch.zeros(64, dtype=torch.float64), torch.zeros(64, dtype=torch.float64)
+    program = Program(torch.device("cpu"))
+    a = program.operand(x)
+    b = program.empty((64,), torch.float64)
+    constants = {"BLOCK": 32, "ADD": 0}
+    first = direct.entry((x, y, 8, 2, 5), constants)
+    assert first is direct.entry((a, b, 8, 2, 5), constants)
+    assert first is direct.entry(
+        (Address(4096, torch.float64), b[2:], 8, 2, 5), constants
+    )
+    assert first is not direct.entry((a, b[1:], 8, 2, 5), constants)
+    assert first is not direct.entry(
+        (Address(4104, torch.float64), b, 8, 2, 5), constants
+    )
+    assert first is not direct.entry((a, b.view(torch.int64), 8, 2, 5), constants)
+    assert len(direct.made) == 4
+    assert direct.made[0].calls == []
+
+
+def test_other_arguments_are_left_to_the_jit(direct):
+    x, constants = torch.zeros(8), {"BLOCK": 32, "ADD": 0}
+    assert direct.entry((x, torch.nn.Parameter(x), 8, 1, 5), constants) is None
+    for _ in range(2):
+        direct((1,), x, torch.nn.Parameter(x), 8, 3, 5, **constants)
+    assert len(direct.called) == 2
+
+
+def test_kernels_that_are_not_as_expected_are_left_to_the_jit_with_one_warning(
+    direct, monkeypatch
+):
+    x, constants = torch.zeros(8), {"BLOCK": 32, "ADD": 0}
+    monkeypatch.setattr(launches, "entry_of", lambda compiled, device: None)
+    launches.warn_of_slow_launches.cache_clear()
+    with pytest.warns(
+        RuntimeWarning, match=rf"Triton {re.escape(triton.__version__)} .* 24 to 45 us"
+    ):
+        direct((1,), x, x, 8, 1, 5, **constants)
+    for stride in (3, 3):  # a second warning would be an error
+        direct((1,), x, x, 8, stride, 5, **constants)
+    assert len(direct.called) == 3
+
+
+def test_while_a_profiler_looks_on_every_call_is_one_of_the_jit(direct, monkeypatch):
+    x, constants = torch.zeros(8), {"BLOCK": 32, "ADD": 0}
+    monkeypatch.setattr(launches, "is_hooked", lambda: True)
+    for _ in range(3):
+        direct((1,), x, x, 8, 1, 5, **constants)
+    assert len(direct.called) == 3
+    monkeypatch.setattr(launches, "is_hooked", lambda: False)
+    direct((1,), x, x, 8, 1, 5, **constants)
+    assert len(direct.called) == 3
+    assert len(direct.made[-1].calls) == 1
+
+
+def test_options_that_triton_changes_are_stated(monkeypatch):
+    """Triton 3.10 turns the fusion of products and sums off where nothing is said."""
+    calls = []
+    kernel = SimpleNamespace(warmup=lambda *given, **options: calls.append(options))
+    launch = Launch(kernel)
+    launch.compile((1,), {"num_warps": 4})
+    launch.compile((1,), {"enable_fp_fusion": False})
+    assert [options["enable_fp_fusion"] for options in calls] == [True, False]
+
+
+def test_constants_must_come_last(direct):
+    def wrong(BLOCK: tl.constexpr, source):
+        tl.store(source + tl.arange(0, BLOCK), 0)
+
+    with pytest.raises(ValueError, match="must come last"):
+        Launch(JITFunction(wrong))
+
+
+SHAPE = torch.int8, 24, 256, 256, (64, 64)
+
+
+def test_tensor_maps_know_where_their_matrix_begins():
+    x = torch.zeros((2, 24, 256), dtype=torch.float32)
+    made = tensor_map(x[1], 24, 256, 256, (8, 32), start=512)
+    assert made.place == x.data_ptr() + 4 * (24 * 256 + 512)
+    assert made.shape == (torch.float32, 24, 256, 256, (8, 32))
+    assert made.key == (torch.float32, (8, 32))
+    assert made is tensor_map(x[1], 24, 256, 256, (8, 32), start=512)
+    assert made is map_at(made.place, made.shape)
+    buffer = Program(torch.device("cpu")).operand(x)
+    lazy = tensor_map(buffer[1], 24, 256, 256, (8, 32), start=512)
+    assert (lazy.place.memory, lazy.place.offset) == (0, made.place - x.data_ptr())
+    assert (lazy.shape, lazy.key) == (made.shape, made.key)
+
+
+def test_the_descriptor_of_a_map_is_that_of_the_matrix():
+    x = torch.zeros((24, 256), dtype=torch.float32)
+    x = x[1:, 64:] if x.data_ptr() % 16 == 0 else x
+    host = tensor_map(x, 23, 192, 256, (8, 32)).host
+    assert (host.base.data_ptr(), host.base.dtype) == (x.data_ptr(), torch.float32)
+    assert (list(host.shape), list(host.strides), list(host.block_shape)) == (
+        [23, 192],
+        [256, 1],
+        [8, 32],
+    )
+
+
+def test_maps_are_packed_as_the_first_kernel_wants_them(direct, monkeypatch):
+    x = torch.zeros((24, 256), dtype=torch.int8)
+    first, second = (TensorMap(place, SHAPE) for place in (4096, 8192))
+    form, other_form = MapForm((64, 64), 2), MapForm((64, 64), 3)
+    monkeypatch.setattr(launches, "tensor_map_bytes", lambda *arguments: arguments)
+    assert first.packed() is None
+    direct.forms = [form]
+    constants = {"BLOCK": 32, "ADD": 0}
+    for tensor_map_ in (first, second):
+        direct((1,), tensor_map_, x, 8, 1, 5, **constants)
+    (entry,) = direct.made
+    for call, address in zip(entry.calls, (4096, 8192), strict=True):
+        assert call[2:] == (
+            (address, torch.int8, (24, 256), 256, form, 0),
+            x.data_ptr(),
+            8,
+            1,
+            5,
+        )
+    assert direct.entry((first, x, 8, 1, 5), constants) is not None
+    direct.forms = [other_form]
+    assert direct.entry((first, x, 8, 3, 5), constants) is None
+
+
+def test_arguments_of_operands_have_no_stride_along_a_stack_of_one():
+    x, y = torch.zeros((1, 4, 5)), torch.zeros((3, 5, 6)).transpose(1, 2)
+    found = operand_arguments((x, y))
+    assert found[0] is x
+    assert found[4] is y
+    assert found[1:4] + found[5:] == [0, 5, 1, 30, 1, 6]
+
+
+def test_memory_lies_where_a_tensor_or_a_buffer_does():
+    x = torch.zeros(3, device=DEVICE)
+    made = empty((2, 3), torch.int16, x)
+    assert (made.shape, made.dtype, made.device) == ((2, 3), torch.int16, x.device)
+    program = Program(torch.device("cpu"))
+    made = empty((2, 3), torch.int16, program.operand(x))
+    assert (made.program, made.memory, made.shape, made.dtype) == (
+        program,
+        1,
+        (2, 3),
+        torch.int16,
+    )
+
+
+class TestOnGpu:
+    pytestmark = pytest.mark.gpu
+
+    def test_launches_go_past_the_jit(self, monkeypatch):
+        launch = Launch(_scale_kernel)
+        source = torch.arange(64, device=DEVICE)
+        target = torch.zeros(64, dtype=torch.int64, device=DEVICE)
+        monkeypatch.setattr(launch, "call_jit", None)
+        launch((2,), source, target, 64, 1, 3, BLOCK=32, ADD=0)
+        target.zero_()
+        launch((2,), source, target, 60, 1, 3, BLOCK=32, ADD=0)
+        assert torch.equal(target[:60], source[:60] * 3)
+        assert not target[60:].any()
+
+    def test_a_variant_that_was_compiled_without_a_launch_is_entered(self, monkeypatch):
+        launch = Launch(_scale_kernel)
+        source = torch.arange(64, device=DEVICE)
+        target = torch.zeros(64, dtype=torch.int64, device=DEVICE)
+        assert (
+            launch.entry((source, target, 64, 1, 3), {"BLOCK": 32, "ADD": 0})
+            is not None
+        )
+        assert not target.any()
+        monkeypatch.setattr(launch, "call_jit", None)
+        launch((2,), source, target, 60, 1, 3, BLOCK=32, ADD=0)
+        assert torch.equal(target[:60], source[:60] * 3)
+
+    def test_addresses_stand_for_tensors(self):
+        launch = Launch(_scale_kernel)
+        source = torch.arange(64, device=DEVICE)
+        target = torch.zeros(64, dtype=torch.int64, device=DEVICE)
+        for _ in range(3):
+            target.zero_()
+            part = Address(source.data_ptr() + 8 * 4, source.dtype)
+            launch((2,), part, target, 60, 1, 1, BLOCK=32, ADD=0)
+            assert torch.equal(target[:60], source[4:])
+
+    def test_misaligned_tensors_and_large_integers_take_their_own_variant(self):
+        launch = Launch(_scale_kernel)
+        source = torch.arange(64, device=DEVICE)
+        target = torch.zeros(64, dtype=torch.int64, device=DEVICE)
+        for first in (0, 1, 2, 3, 0):
+            launch((2,), source[first:], target, 60, 1, 1 << 33, BLOCK=32, ADD=0)
+            assert torch.equal(target[:60], source[first : first + 60] << 33)
+            launch((2,), source[first:], target, 60, 1, 2, BLOCK=32, ADD=0)
+            assert torch.equal(target[:60], source[first : first + 60] * 2)
+
+    def test_streams_captures_and_threads(self):
+        launch = Launch(_scale_kernel)
+        source = torch.arange(64, device=DEVICE)
+        target = torch.zeros(64, dtype=torch.int64, device=DEVICE)
+
+        def work():
+            launch((2,), source, target, 64, 1, 3, BLOCK=32, ADD=0)
+
+        work()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            target.zero_()
+            work()
+        stream.synchronize()
+        assert torch.equal(target, source * 3)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            work()
+        target.zero_()
+        graph.replay()
+        assert torch.equal(target, source * 3)
+        results = [torch.zeros(64, dtype=torch.int64, device=DEVICE) for _ in range(8)]
+
+        def repeat(i):
+            for _ in range(50):
+                launch((2,), source, results[i], 64, 1, i + 20, BLOCK=32, ADD=i % 3)
+
+        threads = [threading.Thread(target=repeat, args=(i,)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        torch.cuda.synchronize()
+        for i, result in enumerate(results):
+            assert torch.equal(result, source * (i + 20) + i % 3)

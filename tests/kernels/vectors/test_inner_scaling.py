@@ -1,0 +1,218 @@
+"""Powers of two along k: exponents, gaps and residues of the kernels are those of the
+plain maths.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from hifigemm.kernels.runtime.common import LARGEST
+from hifigemm.kernels.vectors import inner_scaling as kernels
+from hifigemm.kernels.vectors.scaled_residues import scaled_residues, sized_residues
+from hifigemm.numerics import inner_scaling as plain
+from hifigemm.numerics.residues import moduli_set
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SHAPES = [(1, 1, 1), (3, 5, 2), (17, 70, 9)]
+DTYPES = ["float32", "float64", "complex64", "complex128"]
+
+
+def graded(rng, shape, span, dtype="float64"):
+    """A with columns and B with rows graded against each other over `span` bits."""
+    m, k, n = shape
+    exponents = rng.permutation(np.round(np.linspace(-span / 2, span / 2, k)))
+    exponents = exponents.astype(int)
+    a = np.ldexp(rng.uniform(-1, 1, (1, m, k)), exponents)
+    b = np.ldexp(rng.uniform(-1, 1, (1, k, n)), -exponents[:, None])
+    if dtype.startswith("complex"):
+        a = a + 1j * np.ldexp(rng.uniform(-1, 1, (1, m, k)), exponents - 3)
+        b = b - 1j * np.ldexp(rng.uniform(-1, 1, (1, k, n)), -exponents[:, None] + 2)
+    return a.astype(dtype), b.astype(dtype)
+
+
+def wild(rng, shape, dtype="float64"):
+    """Any exponents, zeros, empty vectors and terms, subnormals, Inf and NaN."""
+    m, k, n = shape
+
+    def matrix(*sizes):
+        lowest, highest = (
+            (-160, 127)
+            if dtype in ("float32", "complex64")
+            else (
+                -1080,
+                1023,
+            )
+        )
+        span = rng.integers(0, 3)
+        least = rng.integers(lowest, highest - 40)
+        most = highest if span == 2 else least + 40
+        x = np.ldexp(rng.uniform(-1, 1, sizes), rng.integers(least, most, sizes))
+        x[rng.random(sizes) < rng.choice([0.0, 0.3])] = 0.0
+        x[rng.random(sizes) < rng.choice([0.0, 0.02])] = np.inf
+        x[rng.random(sizes) < rng.choice([0.0, 0.02])] = np.nan
+        return x
+
+    a = matrix(1, m, k)
+    b = matrix(1, k, n)
+    if dtype.startswith("complex"):
+        with np.errstate(invalid="ignore"):
+            a = a + 1j * matrix(1, m, k)
+            b = b + 1j * matrix(1, k, n)
+    if rng.random() < 0.3:
+        a[:, rng.integers(m)] = 0
+        b[:, rng.integers(k)] = 0
+        a[:, :, rng.integers(k)] = 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        return a.astype(dtype), b.astype(dtype)
+
+
+def on_device(x, layout):
+    """The same matrices in another layout: by rows, by columns, or with gaps."""
+    t = torch.from_numpy(x).to(DEVICE)
+    if layout == "columns":
+        return t.transpose(1, 2).contiguous().transpose(1, 2)
+    if layout == "gaps":
+        wide = t.new_zeros((len(t), 2 * t.shape[1], 3 * t.shape[2]))
+        wide[:, ::2, ::3] = t
+        return wide[:, ::2, ::3]
+    return t
+
+
+def gap_of(left, right, d=None):
+    gap = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+    kernels.sampled_gap(left, right, gap, d)
+    return int(gap)
+
+
+def check(a, b, layouts=("rows", "rows")):
+    """Exponents and gaps of the kernels against the plain maths."""
+    left, right = (on_device(x, how) for x, how in zip((a, b), layouts, strict=True))
+    wide = torch.full((1,), plain.WIDE_GAP, dtype=torch.int64, device=DEVICE)
+    with np.errstate(all="ignore"):
+        found = kernels.inner_exponents(left, right, wide)
+        want = plain.inner_exponents(a, b, 16384)
+        k = len(want)
+        np.testing.assert_array_equal(found[:k].cpu().numpy(), want)
+        assert not found[k:].any()
+        before = plain.sampled_gap(a, b)
+        after = plain.sampled_gap(a, b, want)
+        assert gap_of(left, right) == before
+        assert gap_of(left, right, found) == after
+
+        # The exponents that are kept, and the mark beside them.
+        mark = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+        kept = kernels.gaining_exponents(left, right, mark)
+    is_kept = before >= plain.WIDE_GAP and plain.closes(before, after)
+    assert int(mark) == (kernels.KEPT if is_kept else LARGEST)
+    wanted = want if is_kept else 0 * want
+    np.testing.assert_array_equal(kept[:k].cpu().numpy(), wanted)
+    assert not kept[k:].any()
+    return is_kept
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_exponents_equal_plain_maths(rng, shape, dtype):
+    for span in (0, 60) if dtype in ("float32", "complex64") else (20, 600):
+        is_kept = check(*graded(rng, shape, span, dtype))
+        assert is_kept == (span > 0 and shape[1] > 1)
+
+
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_hostile_exponents_equal_plain_maths(rng, dtype):
+    for shape in SHAPES[1:]:
+        for _ in range(2):
+            check(*wild(rng, shape, dtype))
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("left", ["rows", "columns", "gaps"])
+@pytest.mark.parametrize("right", ["rows", "columns", "gaps"])
+def test_layouts_change_no_exponent(rng, left, right):
+    check(*graded(rng, (17, 70, 9), 60), (left, right))
+    check(*wild(rng, (17, 70, 9)), (left, right))
+
+
+def test_a_stack_has_one_d(rng):
+    a, _ = graded(rng, (9, 40, 8), 30)
+    b = np.concatenate([graded(rng, (9, 40, 8), 30)[1] for _ in range(3)])
+    check(a, b)
+    check(np.concatenate([a, 2.0**40 * a, a]), b)
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+def test_little_room_for_exponents_changes_none(rng, layout):
+    wide = torch.full((1,), plain.WIDE_GAP, dtype=torch.int64, device=DEVICE)
+    a, _ = graded(rng, (40, 30, 50), 40)
+    b = np.concatenate([wild(rng, (40, 30, 50))[1] for _ in range(3)])
+    left, right = (on_device(x, layout) for x in (a, b))
+    # All matrices, some, some vectors of each, and fewer than are taken at a time.
+    with np.errstate(all="ignore"):
+        want = plain.inner_exponents(a, b, 16384)
+        for room in (2**20, 10_000, 4000, 1):
+            found = kernels.inner_exponents(left, right, wide, room=room)
+            np.testing.assert_array_equal(found[:30].cpu().numpy(), want)
+
+
+@pytest.mark.slow
+def test_many_vectors_share_maxima(rng):
+    a, b = graded(rng, (1100, 20, 3), 40)
+    a[0, 700] = np.ldexp(a[0, 700], rng.integers(-300, 300, 20))
+    check(a, b)
+    check(b.swapaxes(1, 2), a.swapaxes(1, 2), ("columns", "columns"))
+
+
+def test_nothing_is_read_where_the_predicate_does_not_hold(rng):
+    a, b = (on_device(x, "rows") for x in graded(rng, (9, 40, 8), 30))
+    mark = torch.full((1,), 7, dtype=torch.int64, device=DEVICE)
+    number = torch.full((1,), 3, dtype=torch.int64, device=DEVICE)
+    kernels.gaining_exponents(a, b, mark, (number, 4, LARGEST))
+    assert int(mark) == 7
+    kernels.gaining_exponents(a, b, mark, (number, 3, LARGEST))
+    assert int(mark) == kernels.KEPT
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(17, 70, 9), (3, 1300, 5)])
+def test_residues_are_those_of_scaled_operands(rng, shape, dtype):
+    moduli = moduli_set(15, dtype.startswith("complex"))
+    a, b = graded(rng, shape, 40, dtype)
+    d = plain.inner_exponents(a, b, 16384)
+    scaled = plain.scaled_along_k(a, d, 2), plain.scaled_along_k(b, d, 1)
+    padded = np.pad(d, (0, -len(d) % kernels.PADDING))
+    inner = torch.from_numpy(padded).to(DEVICE, torch.int32)
+    operands = [(on_device(x, "rows"), axis) for x, axis in ((a, 2), (b, 1))]
+    wanted = [(on_device(x, "rows"), axis) for x, axis in zip(scaled, (2, 1))]
+    for make in (sized_residues, scaled_residues):
+        found = make(tuple(operands), moduli, inner=(inner, 1))
+        want = make(tuple(wanted), moduli)
+        for x, y in zip(flat(found), flat(want), strict=True):
+            assert torch.equal(x, y)
+    found = scaled_residues((operands[1],), moduli, inner=(inner, -1))
+    assert torch.equal(found[0][0], want[0][1])
+
+
+def flat(x):
+    if isinstance(x, torch.Tensor):
+        return [x]
+    return [y for part in x if not isinstance(part, int) for y in flat(part)]
+
+
+def test_compiled_scaling_along_k(compiled):
+    for line in compiled("inner"):
+        # Factors of terms are exchanged between threads, and no tiles of entries, which
+        # take 32 KB.
+        if line["kernel"] in ("scaled_residues_kernel", "required_bits_kernel"):
+            assert line["shared"] <= 16384, line
+        assert line["spills"] <= 32, line

@@ -1,0 +1,740 @@
+"""The cache of programs: what calls of one kind share, what is never kept, and that no
+bit depends on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import hifigemm as hg
+from hifigemm.base import store
+from hifigemm.engines.numpy_engine import NumpyEngine
+from hifigemm.running import keys
+from hifigemm.running.executor import execute
+
+FAST = hg.Ozaki2(scaling="fast")
+OPTIONS = {"accuracy": None, "scheme": "auto", "engine": None, "workspace": None}
+
+
+class Device:
+    """A device, equal to itself only."""
+
+    type = "cuda"
+
+    def __init__(self, index):
+        self.index = index
+
+
+DEVICES = [Device(0), Device(1)]
+
+
+class Tensor:
+    """As much of a CUDA tensor as a key is made of."""
+
+    def __init__(
+        self,
+        shape=(4, 4),
+        stride=(4, 1),
+        dtype="float64",
+        address=256,
+        index=0,
+        **fields,
+    ):
+        self.shape, self.dtype, self.device = shape, dtype, DEVICES[index]
+        self.is_cuda, self.is_cpu = True, False
+        self.requires_grad, self.is_wrapped, self.layout = False, False, "strided"
+        self.is_nested = False
+        self._stride, self._address, self._negative, self._storage = (
+            stride,
+            address,
+            False,
+            address,
+        )
+        self.__dict__.update(fields)
+
+    def stride(self):
+        return self._stride
+
+    def data_ptr(self):
+        return self._address
+
+    def is_neg(self):
+        return self._negative
+
+    def is_conj(self):
+        return False
+
+    def untyped_storage(self):
+        return SimpleNamespace(data_ptr=lambda: self._storage)
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept():
+    store.forget()
+    yield
+    store.forget()
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A PyTorch whose tensors are those above, with device 0 current."""
+    fake = SimpleNamespace(
+        Tensor=Tensor, strided="strided", cuda=SimpleNamespace(current_device=lambda: 0)
+    )
+    for dtype in ("float64", "float32", "complex128", "complex64"):
+        setattr(fake, dtype, dtype)
+    fake.is_autocast_enabled = lambda kind: False
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    monkeypatch.setattr(keys, "is_followed", lambda: False)
+    monkeypatch.setattr(keys, "is_wrapped", lambda x: x.is_wrapped)
+    return fake
+
+
+def key(a, b, out=None, **options):
+    return keys.key_of(a, b, out, **OPTIONS | options)
+
+
+def test_calls_of_one_kind_share_a_key(gpu):
+    assert key(Tensor(), Tensor(address=512)) == key(
+        Tensor(address=1024), Tensor(address=4096)
+    )
+    assert key(Tensor(), Tensor()) == key(Tensor(address=512), Tensor(address=512))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"shape": (5, 4)},
+        {"stride": (1, 4)},
+        {"stride": (8, 1)},
+        {"address": 264},
+    ],
+    ids=str,
+)
+def test_keys_tell_layouts_apart(gpu, other):
+    plain = key(Tensor(), Tensor(address=512))
+    assert plain is not None
+    assert key(Tensor(**other), Tensor(address=512)) != plain
+    assert key(Tensor(), Tensor(**{"address": 512} | other)) != plain
+
+
+def test_keys_tell_dtypes_and_operands_apart(gpu):
+    a, b = Tensor(), Tensor(address=512)
+    single = Tensor(dtype="float32"), Tensor(address=512, dtype="float32")
+    wide = Tensor(shape=(4, 8), stride=(8, 1), address=512)
+    keys = [key(a, b), key(*single), key(a, wide), key(wide, a)]
+    assert len(set(keys)) == len(keys)
+
+
+def test_keys_tell_strict_mode_apart(gpu):
+    a, b = Tensor(), Tensor(address=512)
+    plain = key(a, b)
+    with hg.strict():
+        assert key(a, b) == key(a, b) != plain
+    assert key(a, b) == plain
+
+
+def test_keys_tell_options_apart(gpu):
+    a, b = Tensor(), Tensor(address=512)
+    keys = [
+        key(a, b, **options)
+        for options in (
+            {},
+            {"accuracy": "fp64"},
+            {"accuracy": 1e-6},
+            {"scheme": "native"},
+            {"scheme": hg.Ozaki2(num_moduli=8, scaling="fast")},
+            {"scheme": hg.Ozaki2(num_moduli=9, scaling="fast")},
+            {"scheme": hg.Ozaki2(num_moduli=9)},
+            {"engine": "torch"},
+            {"workspace": 10**6},
+        )
+    ]
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (Tensor(index=1), Tensor(index=1)),
+        (Tensor(), Tensor(index=1)),
+        (Tensor(requires_grad=True), Tensor()),
+        (Tensor(), Tensor(requires_grad=True)),
+        (Tensor(is_wrapped=True), Tensor()),
+        (Tensor(), Tensor(is_wrapped=True)),
+        (Tensor(), Tensor(dtype="float32")),
+        (Tensor(is_cuda=False), Tensor(is_cuda=False)),
+        (Tensor(layout="sparse"), Tensor()),
+        (np.ones((4, 4)), Tensor()),
+        ([[1.0]], [[1.0]]),
+        (type("Parameter", (Tensor,), {})(), Tensor()),
+    ],
+    ids=[
+        "another device",
+        "two devices",
+        "gradient",
+        "gradient",
+        "transform",
+        "transform",
+        "dtypes",
+        "another type of device",
+        "layout",
+        "mixed",
+        "list",
+        "subclass",
+    ],
+)
+def test_calls_of_other_kinds_have_no_key(gpu, a, b):
+    assert key(a, b) is None
+
+
+def test_keys_tell_outputs_apart(gpu):
+    a, b = Tensor(), Tensor(address=512)
+    outs = [
+        None,
+        Tensor(address=1024),
+        Tensor(address=1032),
+        Tensor(address=1024, stride=(1, 4)),
+        Tensor(address=1024, shape=(2, 8)),
+        Tensor(address=1024, dtype="float32"),
+    ]
+    keys = [key(a, b, out) for out in outs]
+    assert None not in keys
+    assert len(set(keys)) == len(keys)
+    assert key(a, b, Tensor(address=2048)) == keys[1]
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        Tensor(address=1024, index=1),
+        Tensor(address=1024, requires_grad=True),
+        Tensor(address=1024, _storage=256),
+        Tensor(address=1024, _storage=512),
+        np.empty((4, 4)),
+    ],
+    ids=["device", "gradient", "storage of a", "storage of b", "numpy"],
+)
+def test_calls_with_other_outputs_have_no_key(gpu, out):
+    assert key(Tensor(), Tensor(address=512), out) is None
+
+
+def test_calls_that_torch_follows_have_no_key(gpu, monkeypatch):
+    assert key(Tensor(), Tensor()) is not None
+    monkeypatch.setattr(keys, "is_followed", lambda: True)
+    assert key(Tensor(), Tensor()) is None
+
+
+def test_calls_under_autocast_have_no_key(gpu, monkeypatch):
+    monkeypatch.setattr(gpu, "is_autocast_enabled", lambda kind: kind == "cuda")
+    assert key(Tensor(), Tensor()) is None
+
+
+def test_tensors_of_the_cpu_share_a_key_whatever_their_layout(gpu):
+    def on_cpu(**fields):
+        return Tensor(is_cuda=False, is_cpu=True, **fields)
+
+    assert (
+        key(on_cpu(), on_cpu(address=264))
+        == key(on_cpu(stride=(1, 4)), on_cpu())
+        is not None
+    )
+    assert key(on_cpu(), on_cpu()) not in (
+        key(Tensor(), Tensor()),
+        key(on_cpu(dtype="float32"), on_cpu(dtype="float32")),
+    )
+    assert key(on_cpu(dtype="int64"), on_cpu(dtype="int64")) is None
+    out = on_cpu(address=4096)
+    assert key(on_cpu(), on_cpu(), out) not in (None, key(on_cpu(), on_cpu()))
+    assert key(on_cpu(), on_cpu(), on_cpu()) is None  # out is an operand
+
+
+def test_lazily_negated_operands_have_no_key(gpu):
+    assert key(Tensor(_negative=True), Tensor()) is None
+
+
+def test_nothing_has_a_key_without_torch(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert key(Tensor(), Tensor()) is None
+
+
+def test_what_was_kept_is_found_and_logged(caplog):
+    assert keys.repeat("key", 1, 2, 3) is None
+    store.keep(
+        "key",
+        (
+            lambda a, b, out: ("again", a, b, out),
+            "(4 x 4) @ (4 x 4) float64: native",
+            0.0,
+        ),
+        "numpy",
+    )
+    with caplog.at_level(logging.INFO, "hifigemm"):
+        assert keys.repeat("key", 1, 2, 3) == ("again", 1, 2, 3)
+    assert [record.message for record in caplog.records] == [
+        "(4 x 4) @ (4 x 4) float64: native, as before"
+    ]
+    assert keys.repeat("another key", 1, 2, 3) is None
+
+
+def test_operands_that_need_the_long_way_are_not_logged(caplog):
+    store.keep("key", (lambda a, b, out: None, "text", 0.0), "numpy")
+    with caplog.at_level(logging.INFO, "hifigemm"):
+        assert keys.repeat("key", 1, 2, 3) is None
+    assert caplog.records == []
+
+
+def test_options_that_cannot_be_hashed_have_no_program():
+    assert (
+        keys.repeat(key(np.ones((2, 2)), np.ones((2, 2)), accuracy=[1e-3]), 1, 2, 3)
+        is None
+    )
+    a = np.ones((2, 2))
+    for options in (
+        {"accuracy": [1e-3]},
+        {"scheme": ["native"]},
+        {"engine": {}},
+        {"workspace": []},
+    ):
+        for _ in range(2):
+            with pytest.raises(hg.PlanError):
+                hg.matmul(a, a, **options)
+
+
+def repeated():
+    """The keys of products that are repeated; plans are kept beside them."""
+    return {key for key in store._programs if key[0] != "plan"}
+
+
+def test_products_are_kept_by_their_engines(monkeypatch):
+    monkeypatch.setattr(store, "_LIMIT", 2)
+    hg.matmul(np.ones((2, 3)), np.ones((3, 2)))
+    by_default = set(store._programs)
+    for k in range(1, 6):
+        hg.matmul(
+            np.ones((2, k)),
+            np.ones((k, 2)),
+            scheme=hg.Ozaki1(num_slices=3),
+            engine="simulated-h100",
+        )
+    # A plan, and the function that carries it out, for each of two engines.
+    assert len(by_default) == 2
+    assert by_default <= set(store._programs)
+    assert len(store._programs) == 4
+
+
+class RepeatingEngine(NumpyEngine):
+    """Has a program for every plan, whose product can be repeated, with a mark, or
+    not.
+    """
+
+    def __init__(self, repeats=True):
+        self.repeats, self.asked = repeats, []
+
+    def compile(self, plan):
+        return RepeatedProgram(self, plan)
+
+
+class RepeatedProgram:
+    """A plan in steps, and a plain product that leaves a mark."""
+
+    def __init__(self, engine, plan):
+        self.engine, self.plan = engine, plan
+
+    def in_halves(self, batch, rows, cols):
+        return False
+
+    def nbytes(self, batch, rows, cols):
+        return self.plan.scheme.nbytes(self.plan, batch, rows, cols)
+
+    def __call__(self, a, b, shift, epilogue, splits, out):
+        return execute(self.plan, a, b, NumpyEngine(), 2**28, shift, epilogue, splits)[
+            1
+        ]
+
+    def repeated(self, call):
+        shapes = [x.shape for x in (*call.operands, *call.stacks)]
+        self.engine.asked.append((self.plan, shapes, call.shape, call.out))
+        return (
+            (lambda a, b, out: ("repeated", a, b, out)) if self.engine.repeats else None
+        )
+
+
+def keyed(monkeypatch, engine):
+    monkeypatch.setattr("hifigemm.running.road.engine_for", lambda *args: engine)
+    monkeypatch.setattr(
+        "hifigemm.api.key_of", lambda a, b, out, *options: ("key", out is None)
+    )
+
+
+def test_the_second_call_of_a_kind_goes_straight_to_what_was_kept(
+    make_pair, monkeypatch
+):
+    a, b = make_pair("phi_1", 5, 6, 7)
+    engine = RepeatingEngine()
+    keyed(monkeypatch, engine)
+    np.testing.assert_allclose(hg.matmul(a, b), a @ b)
+    ((plan, shapes, shape, out),) = engine.asked
+    assert (plan.scheme, shape, out) == (hg.Native(), (5, 7), None)
+    assert shapes == [(5, 6), (6, 7), (1, 5, 6), (1, 6, 7)]
+    assert hg.matmul(a, b) == ("repeated", a, b, None)
+
+
+def test_what_a_program_does_not_repeat_takes_the_long_way_every_time(
+    make_pair, monkeypatch
+):
+    a, b = make_pair("phi_1", 5, 6, 7)
+    keyed(monkeypatch, engine := RepeatingEngine(repeats=False))
+    for calls in (1, 2):
+        np.testing.assert_allclose(hg.matmul(a, b), a @ b)
+        assert len(engine.asked) == calls
+    assert not repeated()
+
+
+def test_plans_and_prepared_operands_are_never_repeated(make_pair, monkeypatch):
+    a, b = make_pair("phi_1", 5, 6, 7)
+    engine = RepeatingEngine()
+    keyed(monkeypatch, engine)
+    hg.matmul(a, b)
+    plan = hg.make_plan(a, b)
+    for c in (hg.matmul(a, b, plan=plan), hg.gemm(a, b, plan=plan)):
+        np.testing.assert_array_equal(c, a @ b)
+    assert len(engine.asked) == 1
+    monkeypatch.undo()
+    np.testing.assert_array_equal(
+        hg.matmul(hg.prepare(a, "left", plan=hg.make_plan(a, b)), b), a @ b
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
+@pytest.mark.parametrize("accuracy", [None, "correct", 1e-3])
+def test_products_in_out_are_repeated_on_the_host(
+    make_pair, assert_same_bits, dtype, accuracy
+):
+    a, b = make_pair("phi_1", 6, 6, 6, dtype)
+    want = hg.matmul(a, b, accuracy=accuracy)
+    wider = np.complex128 if dtype == "complex128" else np.float64
+    outs = (
+        np.empty((6, 6), dtype),
+        np.empty((12, 6), dtype)[::-2],
+        np.empty((6, 6), wider),
+        np.empty((2, 6, 6), dtype),
+    )
+    for out in outs:
+        for _ in range(3):
+            out[...] = np.nan
+            assert hg.matmul(a, b, accuracy=accuracy, out=out) is out
+            if out.dtype == want.dtype:
+                assert_same_bits(out, np.broadcast_to(want, out.shape))
+    x = a.copy()
+    hg.matmul(x, b, accuracy=accuracy, out=x)
+    assert_same_bits(x, want)
+
+    # What cannot be written to is refused, whatever an earlier call has left.
+    read_only = np.empty((6, 6), dtype)
+    read_only.flags.writeable = False
+    overlapping = np.lib.stride_tricks.as_strided(outs[0], (6, 6), (0, 8))
+    for out in (read_only, overlapping):
+        with pytest.raises(ValueError, match="out"):
+            hg.matmul(a, b, accuracy=accuracy, out=out)
+
+
+def test_products_in_tensors_of_the_host_are_repeated(torch, make_pair):
+    a, b = (torch.from_numpy(x) for x in make_pair("phi_1", 6, 6, 6, "complex128"))
+    out = torch.empty_like(a)
+    for accuracy in (None, "correct"):
+        want = hg.matmul(a, b, accuracy=accuracy)
+        for _ in range(3):
+            version = out.zero_()._version
+            assert hg.matmul(a, b, accuracy=accuracy, out=out) is out
+            assert torch.equal(out, want)
+            assert out._version > version
+
+
+@pytest.mark.parametrize("accuracy", [None, "correct", 1e-6])
+def test_a_report_of_a_repeated_product_says_what_the_first_one_said(accuracy):
+    rng = np.random.default_rng(3)
+    reports = []
+    for _ in range(2):
+        a, b = rng.standard_normal((2, 6, 6))
+        values, report = hg.matmul(a, b, accuracy=accuracy, return_report=True)
+        np.testing.assert_array_equal(values, hg.matmul(a, b, accuracy=accuracy))
+        reports.append(report)
+    first, second = reports
+    assert first.scheme == second.scheme
+    assert first.bound == second.bound
+    assert first.reason == second.reason
+    assert first.num_products == second.num_products
+    assert second.decision_seconds == 0.0
+
+
+@pytest.mark.parametrize("accuracy", [None, "correct"])
+@pytest.mark.parametrize(
+    ("alpha", "beta"), [(-3.0, 1.0), (1.0, 0.3), (2.5, 0.0), (-1.0, 0.3), (0.25, 1e40)]
+)
+def test_repeated_sums_with_an_addend_have_the_bits_of_the_first(
+    alpha, beta, accuracy, monkeypatch
+):
+    rng = np.random.default_rng(4)
+    options = {"alpha": alpha, "beta": beta, "accuracy": accuracy}
+    hg.gemm(*rng.standard_normal((3, 5, 5)), **options)
+    a, b, c = rng.standard_normal((3, 5, 5))
+
+    def values():
+        given = c.copy()
+        written = hg.gemm(a, b, given, out=given, **options)
+        assert written is given
+        transposed = hg.gemm(a.T, b.T, c, trans_a="T", trans_b="C", **options)
+        reported, report = hg.gemm(a, b, c, return_report=True, **options)
+        is_correct = accuracy == "correct"
+        assert ("alpha, beta applied" in report.reason) != is_correct
+        assert report.correct == is_correct
+        return hg.gemm(a, b, c, **options), written, transposed, reported
+
+    repeats = values()
+    module = sys.modules["hifigemm.gemm"]  # hifigemm.gemm is the function
+    monkeypatch.setattr(module, "repeat", lambda key, *arguments: None)
+    for repeated, anew in zip(repeats, values(), strict=True):
+        np.testing.assert_array_equal(repeated, anew)
+        np.testing.assert_array_equal(repeated, repeats[0])
+
+
+def test_an_addend_of_another_kind_is_not_taken_for_that_of_an_earlier_call():
+    a, b, c = np.random.default_rng(5).standard_normal((3, 4, 4))
+    hg.gemm(a, b, c, beta=0.3)
+    for other in (c[:1], c[0], 2.0, c.astype(np.float32), c.tolist()):
+        want = hg.gemm(a, b, np.broadcast_to(other, (4, 4)).copy(), beta=0.3)
+        np.testing.assert_array_equal(hg.gemm(a, b, other, beta=0.3), want)
+    read_only = c.copy()
+    read_only.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        hg.gemm(a, b, c, beta=0.3, out=read_only)
+    with pytest.raises(hg.PlanError, match="trans_a"):
+        hg.gemm(a, b, c, beta=0.3, trans_a="X")
+
+
+def test_empty_products_leave_nothing():
+    for _ in range(2):
+        assert hg.matmul(np.ones((2, 0)), np.ones((0, 3))).tolist() == [[0.0] * 3] * 2
+        assert hg.matmul(np.ones((0, 2)), np.ones((2, 3))).shape == (0, 3)
+    assert not repeated()
+
+
+def test_products_that_were_refused_leave_nothing(make_pair):
+    easy, hard = make_pair("integers", 5, 6, 7), make_pair("full_range", 5, 6, 7)
+    options = {"scheme": hg.Ozaki1(num_slices=2), "accuracy": 1e-15}
+    for _ in range(2):
+        with pytest.raises(hg.AccuracyError, match="does not keep"):
+            hg.matmul(*hard, **options)
+    assert not repeated()
+    for _ in range(2):
+        hg.matmul(*easy, **options)
+        assert len(repeated()) == 1
+        with pytest.raises(hg.AccuracyError, match="does not keep"):
+            hg.matmul(*hard, **options)
+
+
+def test_plans_that_rest_on_their_operands_are_not_kept_on_the_host(make_pair):
+    for options in (
+        {"scheme": FAST, "accuracy": 1e-15},
+        {"scheme": "ozaki2"},
+        {"scheme": hg.Ozaki1(mode="dp")},
+    ):
+        for family in ("integers", "phi_4"):
+            hg.matmul(*make_pair(family, 5, 6, 7), **options)
+        assert not repeated()
+
+
+KINDS = (
+    "phi_0.1",
+    "integers",
+    "phi_2",
+    "uniform",
+    "zeros",
+    "phi_4",
+    "single_nonzero",
+    "cancelling",
+    "ties",
+)
+
+
+@pytest.mark.thinned(5)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"accuracy": "correct"},
+        {"accuracy": 1e-17},
+        {"scheme": FAST},
+        {"scheme": FAST, "accuracy": 1e-17},
+        {"scheme": FAST, "accuracy": "correct"},
+        {"scheme": hg.Ozaki2(num_moduli=9)},
+        {"scheme": hg.Ozaki1(num_slices=3)},
+        {"scheme": hg.Ozaki1(mode="dp")},
+        {"scheme": "corrected"},
+        {"scheme": hg.Multiword("bf16", 3, 6)},
+        {"accuracy": "correct", "workspace": 2**18},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_what_came_before_does_not_change_bits(
+    make_pair, assert_same_bits, options, dtype
+):
+    kinds = {name: make_pair(name, 20, 100, 20, dtype) for name in KINDS}
+    want = {
+        name: hg.matmul(*pair, **options, return_report=True)[0]
+        for name, pair in kinds.items()
+    }
+    for seed in range(3):
+        for name in np.random.default_rng(seed).permutation([*kinds, *kinds]):
+            assert_same_bits(hg.matmul(*kinds[name], **options), want[name])
+
+
+def test_threads_share_what_is_kept(make_pair, assert_same_bits):
+    shapes = [(m, k, n) for m in (3, 8) for k in (5, 40) for n in (4, 9)]
+    calls = [
+        (make_pair("phi_1", *shape, seed=seed), options)
+        for shape in shapes
+        for seed in range(2)
+        for options in ({}, {"accuracy": "correct"}, {"scheme": "ozaki2"})
+    ]
+    want = [
+        hg.matmul(*pair, **options, return_report=True)[0] for pair, options in calls
+    ]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(3):
+            found = list(pool.map(lambda call: hg.matmul(*call[0], **call[1]), calls))
+            for x, y in zip(found, want, strict=True):
+                assert_same_bits(x, y)
+
+
+def test_results_share_no_memory(make_pair):
+    a, b = make_pair("phi_1", 5, 6, 7)
+    for options in ({}, {"accuracy": "correct"}):
+        found = [hg.matmul(a, b, **options) for _ in range(3)]
+        assert not any(
+            np.shares_memory(x, y)
+            for i, x in enumerate(found)
+            for y in (a, b, *found[:i])
+        )
+
+
+def layouts(x):
+    """The same matrix in other strides."""
+    wide = np.zeros((2 * x.shape[0], 3 * x.shape[1]), x.dtype)
+    wide[::2, ::3] = x
+    return x, np.asfortranarray(x), wide[::2, ::3], x[::-1][::-1]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"scheme": "native"},
+        {"accuracy": 1e-3},
+        {"accuracy": "correct"},
+        {"scheme": hg.Ozaki1(num_slices=3)},
+    ],
+    ids=str,
+)
+def test_products_of_matrices_of_numpy_are_repeated(
+    make_pair, assert_same_bits, monkeypatch, dtype, options
+):
+    a, b = make_pair("phi_1", 7, 30, 5, dtype)
+    want = [
+        hg.matmul(x, y, **options, return_report=True)[0]
+        for x in layouts(a)
+        for y in layouts(b)
+    ]
+    hg.matmul(a, b, **options)
+    monkeypatch.setattr(
+        "hifigemm.api.product", lambda *_, **__: pytest.fail("planned again")
+    )
+    found = [hg.matmul(x, y, **options) for x in layouts(a) for y in layouts(b)]
+    for x, y in zip(found, want, strict=True):
+        assert_same_bits(x, y)
+        assert x.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [
+        ([1e200, 1e200], [1e200, 0.0]),
+        ([1e300, -1e300], [1e300, 1e300]),
+        ([np.inf, 1.0], [1.0, 1.0]),
+        ([np.nan, 1.0], [1.0, 1.0]),
+        ([1e-200, 1.0], [1e-200, 1e-310]),
+        ([1.0, -1.0], [1.0, 1.0]),
+    ],
+)
+def test_products_of_numpy_that_need_a_closer_look_get_it(
+    assert_same_bits, row, column
+):
+    ones = np.ones((3, 2)), np.ones((2, 3))
+    a, b = ones[0].copy(), ones[1].copy()
+    a[1], b[:, 2] = row, column
+    want = hg.matmul(a, b, return_report=True)[0]
+    for _ in range(2):
+        assert_same_bits(hg.matmul(*ones), np.full((3, 3), 2.0))
+        assert_same_bits(hg.matmul(a, b), want)
+
+
+def test_what_is_no_plain_matrix_of_numpy_has_no_key():
+    a = np.ones((4, 4))
+    assert key(a, a) == key(a.copy(), a[::-1])
+    assert key(a, a) != key(a, a, accuracy="fp64")
+    assert key(a, a) != key(a.astype(np.float32), a.astype(np.float32))
+    with hg.strict():
+        strict = key(a, a)
+    assert strict not in (None, key(a, a))
+    others = (
+        a.astype(">f8"),
+        a.astype(int),
+        a.astype(np.float16),
+        np.ma.masked_array(a),
+        [[1.0]],
+    )
+    assert [key(x, x) for x in others] == [None] * len(others)
+    assert key(a, a.astype(np.float32)) is None
+    assert key(a, a, out=a.copy()) not in (None, key(a, a), key(a, a, out=a.T.copy().T))
+    assert key(a, a, out=[[1.0]]) is None
+
+
+def test_a_thread_that_flushes_subnormals_takes_the_long_way(monkeypatch):
+    a = np.ones((4, 4))
+    hg.matmul(a, a)
+    for name in ("hifigemm.running.road", "hifigemm.numerics.subnormals"):
+        monkeypatch.setattr(sys.modules[name], "is_ieee", lambda: False)
+    monkeypatch.setattr(
+        sys.modules["hifigemm.numerics.subnormals"], "rounds_to_nearest", lambda: True
+    )
+    monkeypatch.setitem(sys.modules, "torch", None)  # whose mode is left alone
+    with pytest.raises(hg.AccuracyError, match="flushes"):
+        hg.matmul(a, a)
+
+
+def test_repeated_products_of_numpy_are_logged(caplog):
+    a = np.ones((4, 4))
+    with caplog.at_level(logging.INFO, logger="hifigemm"):
+        hg.matmul(a, a)
+        hg.matmul(a, a)
+    assert [record.message.endswith("as before") for record in caplog.records] == [
+        False,
+        True,
+    ]
+
+
+def test_strict_mode_refuses_a_native_product_of_numpy_every_time():
+    a = np.ones((4, 4))
+    hg.matmul(a, a)
+    for _ in range(2):
+        with hg.strict(), pytest.raises(hg.AccuracyError):
+            hg.matmul(a, a)
