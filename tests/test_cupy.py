@@ -21,9 +21,10 @@ from tests.conftest import PAIRS, SINGLES
 cupy = pytest.importorskip("cupy")
 torch = pytest.importorskip("torch")
 import hifigemm.cupy as hc  # noqa: E402
-from hifigemm import api, libraries  # noqa: E402
+from hifigemm import libraries  # noqa: E402
 from hifigemm.engines.device_array import unwrap  # noqa: E402
 from hifigemm.libraries import library_of  # noqa: E402
+from hifigemm.running import products  # noqa: E402
 from tests.cupy_arrays import (  # noqa: E402
     CALLS,
     CORRECT,
@@ -141,7 +142,7 @@ def test_a_product_of_a_known_layout_is_not_planned_again(monkeypatch, options):
     a, b = integers((64, 96)), integers((96, 32))
     x, y = on_device(a, b)
     hg.matmul(x, y, **options)
-    monkeypatch.setattr(api, "product", None)
+    monkeypatch.setattr(products, "product", None)
     x += 1.0
     made = hg.matmul(x, y, **options)
     x += 1.0

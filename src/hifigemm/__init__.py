@@ -14,14 +14,12 @@ Modules             numpy (einsum, dot, ...), linalg (solve, det, ...), jax, cup
 help(hg.matmul) explains accuracies. All other modules are internal.
 """
 
-import os as _os
 import sys as _sys
 from importlib import import_module as _import_module
 from importlib.util import find_spec as _find_spec
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from hifigemm.api import make_plan, matmul, prepare, warmup
-from hifigemm.api import product_of_numbers as _product_of_numbers
 from hifigemm.base import startup  # noqa: F401, first, as it minds Ctrl-C while the others are imported
 from hifigemm.base.exceptions import (
     AccuracyError,
@@ -36,10 +34,8 @@ from hifigemm.base.public import shown as _shown
 from hifigemm.base.public import with_signature as _with_signature
 from hifigemm.base.settings import strict
 from hifigemm.base.version import __version__ as __version__
-from hifigemm.differentiable import kernels as _kernels
 from hifigemm.engines.registry import engines
 from hifigemm.gemm import gemm
-from hifigemm.gemm import gemm_of_numbers as _gemm_of_numbers
 from hifigemm.model.accuracy import Relative
 from hifigemm.model.plan import Plan, Report
 from hifigemm.operands.operands import Prepared
@@ -151,21 +147,7 @@ def __dir__() -> list[str]:
     return sorted([*_public_names(), "__version__", *modules])
 
 
-def _serve_meshes() -> None:
-    from torch.distributed import is_available
-
-    is_started = "WORLD_SIZE" in _os.environ and is_available()  # by torchrun
-    if is_started or "torch.distributed.tensor" in _sys.modules:
-        from hifigemm.interop import torch_meshes
-
-        torch_meshes.register()
-
-
 _keep_freed_memory()
-_kernels.matmul = _product_of_numbers
-_kernels.gemm = _gemm_of_numbers
-_kernels.make_plan = make_plan
-_kernels.serve_meshes = _serve_meshes
 
 if "torch" in _sys.modules:  # then its operators are wanted too
     from hifigemm.differentiable import torch_operators as _  # noqa: F401

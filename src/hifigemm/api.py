@@ -1,56 +1,28 @@
-"""matmul, make_plan, warmup and prepare: from what a caller passes to the road of a
-product.
-"""
+"""matmul, make_plan, warmup and prepare."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 
-from hifigemm.base.exceptions import PlanError
 from hifigemm.base.settings import mark_incomplete
 from hifigemm.base.transforms import (
     belongs_to_jax,
     belongs_to_torch,
-    check_untraced,
     is_compiled,
     opaque,
 )
-from hifigemm.engines import engine_for
-from hifigemm.libraries import library_of
 from hifigemm.model.accuracy import Accuracy
 from hifigemm.model.plan import Plan, Report
 from hifigemm.model.problem import counted
-from hifigemm.numerics.bits import Array
-from hifigemm.numerics.subnormals import ieee_arithmetic
-from hifigemm.operands.exact_words import in_words, one_word
-from hifigemm.operands.operands import (
-    Operands,
-    Prepared,
-    as_operand,
-    as_out,
-    check_out,
-    common_narrow,
-    converted,
-    own_stack,
-    result_dtype,
-)
-from hifigemm.running.admission import admit
-from hifigemm.running.executor import whole_split
+from hifigemm.operands.operands import Prepared
 from hifigemm.running.keys import key_of, repeat
-from hifigemm.running.planner import check_strict, reusable, workspace_limit
-from hifigemm.running.request import (
-    TWO_PARTS,
-    Request,
-    Result,
-    check_plan,
-    check_result,
-)
-from hifigemm.running.road import deliver, plan_for, product, quiet
+from hifigemm.running.plans import plan_of_numbers, prepared
+from hifigemm.running.products import product_of_numbers
+from hifigemm.running.request import Result
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:
@@ -333,103 +305,6 @@ def matmul(
 
 
 @opaque
-def product_of_numbers(
-    a: object,
-    b: object,
-    accuracy: Accuracy = None,
-    scheme: str | Scheme = "auto",
-    out: object = None,
-    engine: str | None = None,
-    plan: Plan | None = None,
-    workspace: int | None = None,
-    return_report: bool = False,
-    result: Result = "array",
-    mirror: str = "",
-) -> Any:
-    """`matmul` of untracked arrays: no derivatives, no tracing. `mirror` is that of
-    `Problem`.
-    """
-    check_result(result)
-    has_two_parts = result in TWO_PARTS
-    if has_two_parts:
-        from hifigemm.running.exact_results import check_two_parts, two_parts
-
-        check_two_parts(result, accuracy, out, plan)
-        accuracy = "correct"
-
-    # A call like an earlier one goes straight to its program. Products of integers, and
-    # those of a plan that was passed, leave none.
-    is_plain = result == "array" and plan is None
-    key = None
-    if is_plain or (has_two_parts and not return_report):
-        key = key_of(a, b, out, accuracy, scheme, engine, workspace, return_report)
-        if key is not None and (mirror or has_two_parts):
-            key = result, mirror, key
-        if key is not None:
-            repeated = repeat(key, a, b, out)
-            if repeated is not None:
-                return repeated
-
-    # The door: what is asked, whose arrays these are, and if they can be multiplied.
-    request = Request(accuracy, scheme, engine, plan, workspace, return_report, result)
-    check_untraced(
-        {"a": a, "b": b},
-        engine=engine,
-        plan=plan,
-        out=out,
-        result=None if result == "array" else result,
-        return_report=return_report,
-    )
-    out = as_out(out)
-    library = library_of(("a", a), ("b", b), ("out", out))
-    with ieee_arithmetic(), library.active():
-        operands, request = admit(a, b, out, library, request)
-        if library.name == "cupy" and is_plain and out is None and not mirror:
-            key, repeated = _repeated_of_cupy(operands, request)
-            if repeated is not None:
-                return repeated
-        if out is not None:
-            check_out(out, operands.shapes, operands.dtype, library)
-
-        # The road of this kind of product.
-        if has_two_parts:
-            parts, report = two_parts(operands, request, key)
-            native_parts = tuple(library.to_native(x) for x in parts)
-            return (native_parts, report) if return_report else native_parts
-        values: Array | None
-        if operands.dtype.kind in "biuO":
-            from hifigemm.running.integers import integer_product
-
-            values, report = integer_product(operands, request)
-        else:
-            values, report = product(operands, request, out=out, mirror=mirror, key=key)
-        return deliver(values, report, library, out, return_report)
-
-
-def _repeated_of_cupy(operands: Operands, request: Request) -> tuple[Hashable, Any]:
-    """The key of a product of CuPy arrays, which is that of their tensors, and the
-    product, or None where no earlier call has left its program.
-    """
-    from hifigemm.engines.device_array import unwrap, wrap
-
-    if operands.are_prepared:
-        return None, None
-    a, b = map(unwrap, operands.arrays)
-    policy = request.accuracy, request.scheme, request.engine, request.workspace
-    key = key_of(a, b, None, *policy, request.return_report)
-    repeated = None if key is None else repeat(key, a, b, None)
-    if repeated is None:
-        return key, None
-    to_native = operands.library.to_native
-    if request.return_report:
-        values, report = repeated
-        return key, (to_native(wrap(values)), report)
-    return key, to_native(wrap(repeated))
-
-
-@opaque
-@quiet
-@ieee_arithmetic()
 def make_plan(
     a: Operand,
     b: Operand,
@@ -464,33 +339,9 @@ def make_plan(
     >>> hg.matmul(a[:1], b, plan=plan)
     array([[4., 4.]])
     """
-    request = Request(accuracy, scheme, engine, None, workspace, return_report=True)
-    library = library_of(("a", a), ("b", b))
-    x, y = in_words(as_operand(a, "a", library), as_operand(b, "b", library))
-    operands = Operands(x, y, library, result_dtype(x.dtype, y.dtype))
-    problem = operands.problem()
-    unit = engine_for(engine, library.name, library.device)
-    has_terms = bool(problem.multiplications)
-    with library.active():
-        limit = workspace_limit(problem, workspace, unit)
-        plan = plan_for(operands, problem, request, unit, limit, may_look=has_terms)
-    if has_terms:
-        check_strict(plan)
-    return reusable(plan, unit, limit)
-
-
-def check_options(
-    accuracy: Accuracy,
-    scheme: str | Scheme,
-    engine: str | None,
-    workspace: int | None,
-    like: object,
-) -> None:
-    """Raise PlanError for options that no product of an array would take."""
-    Request(accuracy, scheme, engine, None, workspace)
-    if engine is not None:
-        library = library_of(("an operand", like))
-        engine_for(engine, library.name, library.device)
+    return plan_of_numbers(
+        a, b, accuracy=accuracy, scheme=scheme, engine=engine, workspace=workspace
+    )
 
 
 @opaque
@@ -559,8 +410,6 @@ def prepare(
     scheme: SchemeName | Scheme = "auto",
 ) -> Prepared[AnyTensor]: ...
 @opaque
-@quiet
-@ieee_arithmetic()
 def prepare(
     a: object,
     side: Literal["left", "right"],
@@ -604,59 +453,4 @@ def prepare(
         A plan beside an accuracy or a scheme, or for another k or dtype; an operand
         that is prepared already.
     """
-    if not isinstance(side, str) or side not in ("left", "right"):
-        raise PlanError(f'side={side!r}: expected "left" or "right"')
-    if plan is not None:
-        check_plan(plan)
-        if accuracy is not None or scheme != "auto":
-            raise PlanError(
-                "a plan has its own accuracy and scheme; give either the plan or "
-                "accuracy and scheme"
-            )
-    library = library_of(("a", a))
-    x = as_operand(a, "a", library)
-    if isinstance(x, Prepared):
-        raise PlanError(f"the operand is prepared already: {x!r}")
-    x = one_word(x, "a")
-    if plan is None:
-        plan = _plan_with_transpose(library.to_native(x), side, accuracy, scheme)
-    problem = plan.problem
-    k = x.shape[-1] if side == "left" or x.ndim == 1 else x.shape[-2]
-    if k != problem.k or result_dtype(x.dtype, problem.dtype) != problem.dtype:
-        raise PlanError(
-            f"operand of shape {x.shape} and {x.dtype} does not fit the plan's {problem}"
-        )
-
-    # A split serves plans with one scheme, whose scales do not rest on both operands.
-    engine = engine_for(plan.engine, library.name, library.device)
-    chosen: Scheme = plan.scheme
-    may_split = not chosen.is_native and not plan.alternatives
-    splits = may_split and chosen.scales(plan, None, None, engine) is not None
-
-    # Where a device chooses between words, a narrow operand keeps its dtype.
-    is_narrow = problem.narrow is not None
-    is_narrow = is_narrow and problem.narrow is common_narrow(x.dtype, x.dtype)
-    keeps_dtype = is_narrow and bool(plan.alternatives)
-    with library.active():
-        operand = x if keeps_dtype else converted(x, problem.dtype)
-        if operand is x:
-            operand = x.copy()
-        split = None
-        if operand.size and splits:
-            stack = own_stack(operand, side, problem)
-            split = whole_split(plan, stack, side, engine)
-    return Prepared(operand, split, side, plan, library)
-
-
-def _plan_with_transpose(
-    a: Any,
-    side: Literal["left", "right"],
-    accuracy: Accuracy,
-    scheme: SchemeName | Scheme,
-) -> Plan:
-    """A plan for the product of an operand and its own transpose, which has the k, the
-    dtype and the magnitudes of the operand.
-    """
-    transpose = a if a.ndim < 2 else a.swapaxes(-1, -2)
-    left, right = (a, transpose) if side == "left" else (transpose, a)
-    return make_plan(left, right, accuracy=accuracy, scheme=scheme)
+    return prepared(a, side, plan, accuracy, scheme)

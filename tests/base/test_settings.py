@@ -139,7 +139,7 @@ def test_strict_mode_refuses_a_plan_whose_device_took_a_native_product(
 ):
     easy, hard = (make_pair(family, 30, 50, 20) for family in ("phi_0.1", "phi_8"))
     engine = ProgramEngine()
-    monkeypatch.setattr("hifigemm.api.engine_for", lambda *args: engine)
+    monkeypatch.setattr("hifigemm.running.plans.engine_for", lambda *args: engine)
     monkeypatch.setattr("hifigemm.running.road.engine_for", lambda *args: engine)
     plan = hg.make_plan(*easy)
     assert hg.matmul(*hard, plan=plan, return_report=True)[1].native

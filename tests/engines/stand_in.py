@@ -9,7 +9,7 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 
-from hifigemm import api, libraries
+from hifigemm import libraries
 from hifigemm.engines import engine_for
 from hifigemm.engines.cuda.engine import CudaEngine
 from hifigemm.engines.device_array import unwrap, wrap
@@ -17,7 +17,7 @@ from hifigemm.engines.rates import H200
 from hifigemm.model.engine import Memory
 from hifigemm.model.problem import Problem
 from hifigemm.numerics.tensor_core import H100
-from hifigemm.running import integers, road
+from hifigemm.running import admission, integers, plans, road
 from hifigemm.running.planner import make
 
 __all__ = ["DEVICE", "StandIn", "arrays", "on_host", "planned", "take_as_device"]
@@ -66,7 +66,7 @@ def take_as_device(engine, monkeypatch):
             else engine_for(name, library, device)
         )
 
-    for module in (api, integers, road):
+    for module in (admission, integers, plans, road):
         monkeypatch.setattr(module, "engine_for", own)
 
 

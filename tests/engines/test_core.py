@@ -409,7 +409,7 @@ def test_repeated_sums_with_c_are_rounded_once(
 
     values()
     repeats = values()
-    module = sys.modules["hifigemm.gemm"]  # hifigemm.gemm is the function
+    module = sys.modules["hifigemm.running.gemm"]
     with monkeypatch.context() as patch:
         patch.setattr(module, "repeat", lambda key, *arguments: None)
         for again, anew in zip(repeats, values(), strict=True):

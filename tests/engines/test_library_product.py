@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-
 import pytest
 
 import hifigemm as hg
 
 torch = pytest.importorskip("torch")
-from hifigemm.engines import library_product  # noqa: E402
-from hifigemm.engines.library_product import library_matmul  # noqa: E402
+from hifigemm.engines.library_product import (  # noqa: E402
+    in_library_product,
+    library_matmul,
+)
 
 
 @pytest.fixture
@@ -41,15 +41,11 @@ def test_a_scope_does_not_reach_it(pair):
     hg.uninstall()
 
 
-def test_the_product_is_made_in_the_context_of_whoever_puts_kernels(pair, monkeypatch):
-    seen = []
-
-    @contextmanager
-    def aside():
-        seen.append("begins")
-        yield
-        seen.append("ends")
-
-    monkeypatch.setattr(library_product, "aside", aside)
-    library_matmul(*pair)
-    assert seen == ["begins", "ends"]
+def test_a_thread_is_in_a_library_product_until_that_ends_or_raises(pair):
+    a, b = pair
+    assert not in_library_product()
+    with pytest.raises(RuntimeError):
+        library_matmul(a, a)
+    assert not in_library_product()
+    library_matmul(a, b)
+    assert not in_library_product()

@@ -18,7 +18,6 @@ from hifigemm.base.exceptions import PlanError
 cupy = pytest.importorskip("cupy")
 torch = pytest.importorskip("torch")
 import hifigemm.cupy as hc  # noqa: E402
-from hifigemm.differentiable import kernels  # noqa: E402
 from hifigemm.interop import cupy_products  # noqa: E402
 from tests.cupy_arrays import (  # noqa: E402
     CALLS,
@@ -62,7 +61,7 @@ def watched(monkeypatch):
 
         return function
 
-    monkeypatch.setattr(kernels, "matmul", product)
+    monkeypatch.setattr(cupy_products, "product_of_numbers", product)
     for place, name in PLACES:
         monkeypatch.setattr(place, name, of_cupy(name), raising=False)
     return seen
@@ -145,7 +144,7 @@ def test_products_of_cupy_are_made_here(monkeypatch, route):
         seen.append((a.shape, b.shape, options))
         return unread(np.matmul(np.zeros(a.shape), np.zeros(b.shape)).shape, a.dtype)
 
-    monkeypatch.setattr(kernels, "matmul", product)
+    monkeypatch.setattr(cupy_products, "product_of_numbers", product)
     options = {"accuracy": "correct", "scheme": "auto", "workspace": 2**30}
     with hc.emulate("correct", workspace=2**30):
         call(unread(left), unread(right))
@@ -346,7 +345,7 @@ def test_an_accuracy_that_fails_raises_and_leaves_the_scope(monkeypatch):
         raise hg.AccuracyError("asked for more than there is")
 
     before = in_place()
-    monkeypatch.setattr(kernels, "matmul", product)
+    monkeypatch.setattr(cupy_products, "product_of_numbers", product)
     with pytest.raises(hg.AccuracyError), hc.emulate("correct"):
         unread((4, 4)) @ unread((4, 4))
     assert in_place() == before

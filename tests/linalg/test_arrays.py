@@ -84,7 +84,7 @@ def test_certificates_of_few_digits_prove_as_much(on_device, monkeypatch, family
         return a @ b - 0.5 * accuracy * (a.abs() @ b.abs())
 
     monkeypatch.setattr(certificate, "MANY_ROWS", 1)
-    monkeypatch.setattr(arrays.api, "product_of_numbers", worst)
+    monkeypatch.setattr(arrays.products, "product_of_numbers", worst)
     rng = np.random.default_rng(3)
     a, b = FAMILIES[family](rng)
     solution, report = linalg.solve(
@@ -106,7 +106,7 @@ def test_products_keep_the_bound_of_their_roundings(monkeypatch, shape, kind):
     def worst(a, b, accuracy, result):
         return a @ b + 0.5 * accuracy * (a.abs() @ b.abs())
 
-    monkeypatch.setattr(arrays.api, "product_of_numbers", worst)
+    monkeypatch.setattr(arrays.products, "product_of_numbers", worst)
     rng = np.random.default_rng(0)
     a = rng.standard_normal((m, n)).astype(kind)
     b = rng.standard_normal((n, k)).astype(kind)

@@ -369,7 +369,8 @@ class RepeatedProgram:
 def keyed(monkeypatch, engine):
     monkeypatch.setattr("hifigemm.running.road.engine_for", lambda *args: engine)
     monkeypatch.setattr(
-        "hifigemm.api.key_of", lambda a, b, out, *options: ("key", out is None)
+        "hifigemm.running.products.key_of",
+        lambda a, b, out, *options: ("key", out is None),
     )
 
 
@@ -498,7 +499,7 @@ def test_repeated_sums_with_an_addend_have_the_bits_of_the_first(
         return hg.gemm(a, b, c, **options), written, transposed, reported
 
     repeats = values()
-    module = sys.modules["hifigemm.gemm"]  # hifigemm.gemm is the function
+    module = sys.modules["hifigemm.running.gemm"]
     monkeypatch.setattr(module, "repeat", lambda key, *arguments: None)
     for repeated, anew in zip(repeats, values(), strict=True):
         np.testing.assert_array_equal(repeated, anew)
@@ -656,7 +657,8 @@ def test_products_of_matrices_of_numpy_are_repeated(
     ]
     hg.matmul(a, b, **options)
     monkeypatch.setattr(
-        "hifigemm.api.product", lambda *_, **__: pytest.fail("planned again")
+        "hifigemm.running.products.product",
+        lambda *_, **__: pytest.fail("planned again"),
     )
     found = [hg.matmul(x, y, **options) for x in layouts(a) for y in layouts(b)]
     for x, y in zip(found, want, strict=True):

@@ -40,7 +40,6 @@ from jax.interpreters import ad, batching, mlir
 
 from hifigemm.base import settings
 from hifigemm.base.formats import FP32, FP64
-from hifigemm.differentiable import kernels
 from hifigemm.libraries import AnyArray, library_of
 from hifigemm.libraries.array_like import kind_of
 from hifigemm.model.accuracy import Accuracy, resolve
@@ -54,6 +53,8 @@ from hifigemm.operands.operands import (
     result_dtype,
     shapes_of,
 )
+from hifigemm.running.gemm import gemm_of_numbers
+from hifigemm.running.products import product_of_numbers
 from hifigemm.running.request import Request
 from hifigemm.schemes import Scheme
 
@@ -336,8 +337,8 @@ def _kernel(
     """The result of a primitive for arrays of NumPy or tensors."""
     with settings.strict(strict):
         if alpha == 1.0 and not addend:
-            return kernels.matmul(a, b, **options)
-        return kernels.gemm(a, b, *addend, alpha=alpha, beta=beta, **options)
+            return product_of_numbers(a, b, **options)
+        return gemm_of_numbers(a, b, *addend, alpha=alpha, beta=beta, **options)
 
 
 @partial(

@@ -27,7 +27,6 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from hifigemm.differentiable import kernels
 from hifigemm.differentiable import torch_private as private
 from hifigemm.differentiable.arguments import (
     accuracy_from,
@@ -38,6 +37,8 @@ from hifigemm.differentiable.arguments import (
 from hifigemm.differentiable.torch_private import DispatchKeySet, OpOverload
 from hifigemm.model.accuracy import Accuracy
 from hifigemm.operands.operands import check_addend, check_transpose, result_dtype
+from hifigemm.running.gemm import gemm_of_numbers
+from hifigemm.running.products import product_of_numbers
 from hifigemm.schemes import Scheme
 
 _POLICY = "str? accuracy=None, str scheme='auto', int? workspace=None"
@@ -312,8 +313,8 @@ def stacked(operands: Sequence[tuple[Tensor, int | None]]) -> list[Tensor]:
 
 
 _KERNELS = {
-    _matmul: partial(_kernel, kernels.matmul),
-    _gemm: partial(_kernel, kernels.gemm),
+    _matmul: partial(_kernel, product_of_numbers),
+    _gemm: partial(_kernel, gemm_of_numbers),
 }
 for _name, _operator in (("matmul", _matmul), ("gemm", _gemm)):
     _LIBRARY.impl(_name, _KERNELS[_operator], "CompositeExplicitAutograd")

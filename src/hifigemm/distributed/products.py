@@ -42,12 +42,12 @@ from hifigemm.distributed.panels import Panel, panel_here, panels_of
 from hifigemm.distributed.schedule import Arrived, LocalProducts, visit_pairs
 from hifigemm.distributed.sums import PartialSums
 from hifigemm.engines.device_ops import NUMPY_DTYPES, TORCH_DTYPES
-from hifigemm.gemm import as_scalar, gemm_of_numbers
 from hifigemm.model.accuracy import Accuracy, Target, resolve
 from hifigemm.model.engine import report_of
 from hifigemm.model.plan import Decision, Report
 from hifigemm.model.problem import Problem
 from hifigemm.operands.operands import check_scalars
+from hifigemm.running.gemm import as_scalar, gemm_of_numbers
 from hifigemm.running.request import Request
 from hifigemm.running.scaled_sums import needs_one_rounding, with_room_for_rounding
 from hifigemm.schemes import Scheme

@@ -13,14 +13,15 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from hifigemm.api import make_plan, prepare, product_of_numbers
+from hifigemm.api import make_plan, prepare
 from hifigemm.distributed.memory import share
 from hifigemm.distributed.method import Method, library_and_engine
 from hifigemm.distributed.panels import Panel
-from hifigemm.gemm import gemm_of_numbers
 from hifigemm.model.accuracy import NOTHING_STATED
 from hifigemm.model.plan import Plan
 from hifigemm.operands.operands import Prepared
+from hifigemm.running.gemm import gemm_of_numbers
+from hifigemm.running.products import product_of_numbers
 from hifigemm.schemes import Ozaki2
 
 

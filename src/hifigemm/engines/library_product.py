@@ -4,15 +4,25 @@ products of a program.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import threading
 
 import torch
 
-aside: Callable[[], AbstractContextManager[None]] = nullcontext
-"""A context in which the products of this thread are the library's; whoever puts
-kernels in their place sets it.
-"""
+
+class _Thread(threading.local):
+    """What a thread is at."""
+
+    in_library_product = False
+
+
+_thread = _Thread()
+
+
+def in_library_product() -> bool:
+    """True while this thread is inside `library_matmul`: kernels in the place of
+    PyTorch's own hand on what reaches them.
+    """
+    return _thread.in_library_product
 
 
 def library_matmul(
@@ -23,7 +33,10 @@ def library_matmul(
     It calls torch.bmm for two stacks, after twice the time on the host that torch.bmm
     takes by itself.
     """
-    with aside():
+    _thread.in_library_product = True
+    try:
         if x.ndim == y.ndim == 3 and x.shape[0] == y.shape[0]:
             return torch.bmm(x, y, out=out)
         return torch.matmul(x, y, out=out)
+    finally:
+        _thread.in_library_product = False

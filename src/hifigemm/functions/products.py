@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hifigemm.api import check_options, matmul, product_of_numbers
+from hifigemm.api import matmul
 from hifigemm.base.exceptions import AccuracyError, PlanError
 from hifigemm.base.transforms import belongs_to_torch, check_untraced, is_traced, opaque
 from hifigemm.functions.verbs import (
@@ -29,7 +29,9 @@ from hifigemm.libraries import AnyArray, library_of
 from hifigemm.model.accuracy import Accuracy, Relative
 from hifigemm.model.plan import Report
 from hifigemm.operands.operands import Shapes, as_out, check_out
+from hifigemm.running.admission import check_options
 from hifigemm.running.integers import EntriesBeyond
+from hifigemm.running.products import product_of_numbers
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:

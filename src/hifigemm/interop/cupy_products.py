@@ -25,11 +25,11 @@ import cupy
 import numpy as np
 from cupy import _core
 
-from hifigemm.differentiable import kernels
 from hifigemm.interop import drop_in
 from hifigemm.interop.summary import Sightings, Summary
 from hifigemm.model.accuracy import Accuracy
 from hifigemm.operands.operands import shapes_of
+from hifigemm.running.products import product_of_numbers
 from hifigemm.schemes import Scheme
 
 _LEVELS = {"f": "fp32", "d": "fp64", "F": "fp32", "D": "fp64"}
@@ -272,7 +272,7 @@ def _product(scope: emulate, call: _Call, a: Any, b: Any) -> Any:
             return None
 
     x, y = call.factors()
-    values = kernels.matmul(x, y, **scope._options).reshape(call.shape)
+    values = product_of_numbers(x, y, **scope._options).reshape(call.shape)
     if out is None:
         return values
     out[...] = values

@@ -203,12 +203,11 @@ class emulate(ContextDecorator):
 
     def _policy(self, summary: Summary | None, place: str = "scope") -> Any:
         """The policy of a scope or of the process, with kernels in their places."""
-        from hifigemm.differentiable import kernels
         from hifigemm.interop import torch_leaves, torch_unreached
         from hifigemm.interop.policy import Policy
 
         torch_leaves.register(thoroughly=place == "process")
-        kernels.serve_meshes()
+        _serve_meshes()
         accuracy, scheme, min_size, workspace = self._asked
         of_process = _summary_of_process()
         summaries = tuple(x for x in (summary, of_process) if x is not None)
@@ -335,3 +334,14 @@ def _summary_of_process() -> Summary | None:
     if path:
         keep_manifest(path.replace("%p", str(os.getpid())))
     return _of_process[0] if _of_process else None
+
+
+def _serve_meshes() -> None:
+    """Serve the products of DTensors too, where a program has any."""
+    from torch.distributed import is_available
+
+    is_started = "WORLD_SIZE" in os.environ and is_available()  # by torchrun
+    if is_started or "torch.distributed.tensor" in sys.modules:
+        from hifigemm.interop import torch_meshes
+
+        torch_meshes.register()

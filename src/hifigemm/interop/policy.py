@@ -4,8 +4,6 @@ work for it, or in a process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -84,7 +82,6 @@ class Scope:
         return self.policy.sightings[0]
 
 
-_ASIDE = Policy(hands_on=True)
 _process: Policy | None = None
 
 
@@ -149,13 +146,3 @@ def _open_from(scope: Scope | None) -> Scope | None:
     while scope is not None and not scope.is_open:
         scope = scope.outer
     return scope
-
-
-@contextmanager
-def aside() -> Iterator[None]:
-    """A context in which PyTorch makes the products of this thread itself."""
-    scope = open_scope(_ASIDE)
-    try:
-        yield
-    finally:
-        close_scope(scope)

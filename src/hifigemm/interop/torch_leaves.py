@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,13 +23,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hifigemm.differentiable import kernels
 from hifigemm.differentiable import torch_private as private
 from hifigemm.differentiable.torch_private import DispatchKeySet
-from hifigemm.engines import library_product
-from hifigemm.interop.policy import LEVELS, Policy, aside, current_policy
+from hifigemm.engines.library_product import in_library_product
+from hifigemm.interop.policy import LEVELS, Policy, current_policy
 from hifigemm.interop.summary import Row, timed
 from hifigemm.interop.torch_replacements import Kernel, Replacements
+from hifigemm.running.plans import plan_of_numbers
+from hifigemm.running.products import product_of_numbers
 
 
 @dataclass(frozen=True)
@@ -66,17 +66,13 @@ def register(*, thoroughly: bool = False) -> None:
     `Replacements.register`.
     """
     _REPLACEMENTS.register(thoroughly=thoroughly)
-    library_product.aside = aside
 
 
 def unregister() -> bool:
     """Take the kernels away again; False where another library stands in front of some,
     which may call them.
     """
-    is_gone = _REPLACEMENTS.unregister()
-    if is_gone:
-        library_product.aside = nullcontext
-    return is_gone
+    return _REPLACEMENTS.unregister()
 
 
 def _kernel(operation: _Operation, overload: str, previous: Kernel) -> Kernel:
@@ -84,7 +80,7 @@ def _kernel(operation: _Operation, overload: str, previous: Kernel) -> Kernel:
     name = operation.name + overload
 
     def kernel(keys: DispatchKeySet, *arguments: Any, **options: Any) -> Any:
-        policy = current_policy()
+        policy = None if in_library_product() else current_policy()
         if policy is not None:
             policy.has_seen_product()
         if policy is None or policy.hands_on:
@@ -141,9 +137,7 @@ def _rows(
         reason_of_scheme = reason
         if not reason:
             x, y = _factors(operation, a, b)
-            plan = kernels.make_plan(
-                x, y, accuracy=policy.accuracy, scheme=policy.scheme
-            )
+            plan = plan_of_numbers(x, y, accuracy=policy.accuracy, scheme=policy.scheme)
             scheme = str(plan.scheme)
             reason_of_scheme = plan.reason
         return Row(
@@ -292,7 +286,7 @@ def _value(
     with private.without_autocast():
         x, y = _factors(operation, a, b)
         try:
-            result: Tensor = kernels.matmul(
+            result: Tensor = product_of_numbers(
                 x, y, policy.accuracy, policy.scheme, workspace=policy.workspace
             )
         except TypeError as error:

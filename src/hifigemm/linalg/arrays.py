@@ -15,10 +15,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from hifigemm import api
 from hifigemm.base.exceptions import PlanError, VerificationError
 from hifigemm.engines import core, threads
-from hifigemm.gemm import gemm_of_numbers
 from hifigemm.linalg.block_inverse import SMALLEST, inverse_by_blocks
 from hifigemm.linalg.halved_inverse import SMALLEST_OF_HALVES, inverse_by_halves
 from hifigemm.linalg.upward import UNIT, above, moduli
@@ -31,6 +29,8 @@ from hifigemm.numerics.equilibration import (
     equilibrated,
 )
 from hifigemm.numerics.magnitudes import FEW
+from hifigemm.running import products
+from hifigemm.running.gemm import gemm_of_numbers
 
 _LONG = 1e9
 """Terms from which on Ctrl-C does not wait for a product or an inverse of the host, which
@@ -157,8 +157,10 @@ def product_of_numbers(
 ) -> Any:
     """`hifigemm.matmul` of two matrices, to an accuracy or as a pair."""
     if is_on_host(a):
-        return api.product_of_numbers(a, b, accuracy, result=result)
-    product = api.product_of_numbers(_tensor(a), _tensor(b), accuracy, result=result)
+        return products.product_of_numbers(a, b, accuracy, result=result)
+    product = products.product_of_numbers(
+        _tensor(a), _tensor(b), accuracy, result=result
+    )
     if result == "pair":
         return tuple(_array(word) for word in product)
     return _array(product)

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hifigemm import api
 from hifigemm.linalg.block_inverse import inverse_by_blocks
+from hifigemm.running.products import product_of_numbers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,4 +69,4 @@ def inverse_by_halves(a: Tensor) -> Tensor | None:
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
     """A B, as good as one in float64."""
-    return api.product_of_numbers(a, b, None)
+    return product_of_numbers(a, b, None)

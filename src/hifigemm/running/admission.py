@@ -11,12 +11,15 @@ from dataclasses import replace
 import numpy as np
 
 from hifigemm.base.exceptions import PlanError
-from hifigemm.libraries import Library
+from hifigemm.engines import engine_for
+from hifigemm.libraries import Library, library_of
 from hifigemm.libraries.array_like import holds_python_integers
+from hifigemm.model.accuracy import Accuracy
 from hifigemm.numerics.bits import Array, DType
 from hifigemm.operands.exact_words import in_one_dtype, in_words, why_no_integers
 from hifigemm.operands.operands import Operands, Prepared, as_operand, result_dtype
 from hifigemm.running.request import OF_INTEGERS, Request
+from hifigemm.schemes import Scheme
 
 _DTYPES = {"int64": np.dtype(np.int64), "object": np.dtype(object)}
 """Dtypes of the kinds of results of integers."""
@@ -106,3 +109,17 @@ def integer_dtype(
                 "expected bool or a dtype of integers"
             )
     return dtype
+
+
+def check_options(
+    accuracy: Accuracy,
+    scheme: str | Scheme,
+    engine: str | None,
+    workspace: int | None,
+    like: object,
+) -> None:
+    """Raise PlanError for options that no product of an array would take."""
+    Request(accuracy, scheme, engine, None, workspace)
+    if engine is not None:
+        library = library_of(("an operand", like))
+        engine_for(engine, library.name, library.device)

@@ -1,0 +1,395 @@
+"""alpha op(A) op(B) + beta C of untracked arrays: no derivatives, no tracing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
+
+from hifigemm.base.exceptions import PlanError
+from hifigemm.base.transforms import (
+    check_scalar,
+    check_tensor,
+    check_untraced,
+    is_traced_by_compiler,
+    opaque,
+)
+from hifigemm.libraries import Library, library_of
+from hifigemm.model.accuracy import Accuracy, Relative
+from hifigemm.model.plan import Plan, Report
+from hifigemm.numerics.bits import Array, DType, scale_entries
+from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, frexp, is_moderate
+from hifigemm.numerics.subnormals import ieee_arithmetic, is_ieee
+from hifigemm.operands.exact_words import in_words, one_word
+from hifigemm.operands.operands import (
+    Operands,
+    Prepared,
+    as_addend,
+    as_operand,
+    as_out,
+    check_addend,
+    check_out,
+    check_scalars,
+    check_transpose,
+    converted,
+    result_dtype,
+    shapes_of,
+)
+from hifigemm.running.keys import (
+    key_of,
+    layout_of_result,
+    repeat,
+    share_storage,
+    view_of,
+)
+from hifigemm.running.request import Request
+from hifigemm.running.road import deliver, product, quiet
+from hifigemm.schemes import Scheme, as_scheme
+
+if TYPE_CHECKING:
+    from hifigemm.model.signatures import (
+        Scalar,
+    )
+
+
+@opaque
+def gemm_of_numbers(
+    a: object,
+    b: object,
+    c: object = None,
+    accuracy: Accuracy = None,
+    scheme: str | Scheme = "auto",
+    workspace: int | None = None,
+    *,
+    alpha: Scalar = 1.0,
+    beta: Scalar = 0.0,
+    trans_a: Literal["N", "T", "C"] = "N",
+    trans_b: Literal["N", "T", "C"] = "N",
+    out: object = None,
+    engine: str | None = None,
+    plan: Plan | None = None,
+    return_report: bool = False,
+) -> Any:
+    """`gemm` of untracked arrays."""
+    if c is not None and beta == 0 and is_ieee():
+        # Not read, nor dropped where PyTorch follows it.
+        check_untraced(
+            {"c": c}, engine=engine, plan=plan, out=out, return_report=return_report
+        )
+        check_tensor(c, "c")
+        c = None
+
+    # A call like an earlier one goes straight to its program.
+    key = None
+    if plan is None:
+        policy = accuracy, scheme, engine, workspace, return_report
+        scalars = cast(complex, alpha), cast(complex, beta)
+        arrays = a, b, c, out
+        key, arguments = _key(arrays, scalars, (trans_a, trans_b), policy)
+        repeated = None if key is None else repeat(key, *arguments)
+        if repeated is not None:
+            return repeated
+
+    with ieee_arithmetic():
+        request = Request(accuracy, scheme, engine, plan, workspace, return_report)
+        check_untraced(
+            {"a": a, "b": b, "c": c},
+            engine=engine,
+            plan=plan,
+            out=out,
+            return_report=return_report,
+        )
+        alpha = as_scalar(alpha, "alpha")
+        beta = as_scalar(beta, "beta")
+        out = as_out(out)
+        if beta == 0:
+            c = None
+        library = library_of(("a", a), ("b", b), ("c", c), ("out", out))
+        with library.active():
+            operands, c = _admit(a, b, c, trans_a, trans_b, library)
+            check_scalars(operands.dtype, alpha=alpha, beta=beta)
+            if out is not None:
+                check_out(out, operands.shapes, operands.dtype, library)
+
+            values, report = _product(operands, c, request, (alpha, beta), out, key)
+            return deliver(values, report, library, out, return_report)
+
+
+def repeated_gemm(
+    arrays: tuple[Any, Any, Any, Any],
+    scalars: tuple[complex, complex],
+    transposes: tuple[str, str],
+    policy: tuple[Any, ...],
+) -> Any:
+    """The result by what an earlier call of this kind has left; None where there is
+    none.
+    """
+    key, arguments = _key(arrays, scalars, transposes, policy)
+    return None if key is None else repeat(key, *arguments)
+
+
+def _key(
+    arrays: tuple[Any, Any, Any, Any],
+    scalars: tuple[complex, complex],
+    transposes: tuple[str, str],
+    policy: tuple[Any, ...],
+) -> tuple[Hashable, tuple[Any, ...]]:
+    """What two calls must share, and the arguments of what repeats them; None for calls
+    that are not repeated.
+
+    `arrays` are A, B, C and out, `scalars` alpha and beta, of which the key holds what
+    programs are made for. `policy` is what `keys.key_of` takes behind the arrays.
+    """
+    a, b, c, out = arrays
+    alpha, beta = scalars
+    if type(alpha) is not float or type(beta) is not float:
+        return None, ()
+    mantissa, shift = frexp(alpha)
+    has_addend = beta != 0
+    if mantissa == 0 or (mantissa == -1.0 and not has_addend):
+        return None, ()
+    # Sums with powers of two may be rounded once, see `product_plus`.
+    is_power = mantissa in (1.0, -1.0) and abs(frexp(beta)[0]) == 1.0
+    x = view_of(a, transposes[0])
+    y = view_of(b, transposes[1])
+    if x is None or y is None:
+        return None, ()
+    key = key_of(x, y, None if has_addend else out, *policy)
+    if key is None:
+        return None, ()
+
+    if not has_addend:
+        is_product = mantissa == 1.0
+        kind: Hashable = shift, is_product or is_moderate(mantissa)
+        numbers = () if is_product else (None, mantissa)
+        return ("gemm", is_product, kind, key), (x, y, out, *numbers)
+    layout = layout_of_result(x, y, c)
+    target = layout if out is c or out is None else layout_of_result(x, y, out)
+    if layout is None or target is None:
+        return None, ()
+    if out is not None and out is not c and share_storage(c, out):
+        return None, ()
+    if is_power:
+        # C may be a term of the sums, with its factor.
+        kind = "once", alpha, beta
+    else:
+        kind = shift, is_moderate(mantissa) and is_moderate(beta)
+    return ("gemm", layout, target, kind, key), (x, y, out, c, mantissa, beta)
+
+
+def _admit(
+    a: object, b: object, c: Any, trans_a: str, trans_b: str, library: Library
+) -> tuple[Operands, Array | None]:
+    """op(A) and op(B) as the road takes them, and C in the dtype of the result."""
+    x = as_operand(a, "a", library)
+    y = as_operand(b, "b", library)
+    x, y = in_words(x, y, (trans_a, trans_b), integers=False)
+    x = _transposed(x, trans_a, "a")
+    y = _transposed(y, trans_b, "b")
+    shapes = shapes_of(x.shape, y.shape)
+    if c is None:
+        return Operands(x, y, library, result_dtype(x.dtype, y.dtype)), None
+
+    addend = one_word(as_addend(c, library), "c")
+    # A scalar of Python promotes as NumPy lets it, by its kind alone.
+    kind = type(c)
+    is_python_scalar = kind in (bool, int, float, complex)
+    dtype = result_dtype(x.dtype, y.dtype, kind() if is_python_scalar else addend.dtype)
+    check_addend(addend.shape, shapes.result)
+    return Operands(x, y, library, dtype), converted(addend, dtype)
+
+
+@quiet
+def _product(
+    operands: Operands,
+    c: Array | None,
+    request: Request,
+    scalars: tuple[complex, complex],
+    out: object,
+    key: Hashable,
+) -> tuple[Array | None, Report]:
+    """alpha A B + beta C with its report, in `out` where it can be written there; later
+    calls of this key may repeat it.
+    """
+    from hifigemm.running.scaled_sums import (
+        accuracy_of_sum,
+        request_of_plan,
+        rounded_sum,
+        unprepared,
+        with_room_for_rounding,
+    )
+
+    alpha, beta = scalars
+    reads_product = alpha != 0
+    mantissa, shift = frexp(alpha)
+    plans = operands.plans(request.plan)
+    has_product = reads_product and operands.problem().multiplications > 0
+    has_entries = math.prod(operands.shapes.result) > 0
+    is_sum = c is not None or (has_product and mantissa not in (1.0, -1.0))
+
+    # An accuracy that two roundings would not keep is that of the sum.
+    accuracy = accuracy_of_sum(operands.problem(), request, plans, alpha)
+    if accuracy is not None and is_sum and has_entries:
+        import cmath
+
+        if cmath.isfinite(alpha) and cmath.isfinite(beta):
+            of_sum = replace(request, accuracy=accuracy)
+            if plans:
+                # Words of alpha A are none of those that the plan splits A in.
+                operands = unprepared(operands)
+                of_sum = request_of_plan(of_sum, plans[0])
+                key = None
+            return rounded_sum(operands, c, of_sum, scalars, key)
+        if isinstance(accuracy, Relative):
+            raise PlanError(
+                f"alpha = {alpha}, beta = {beta}: a relative error is promised for "
+                "finite scalars"
+            )
+
+    negates = mantissa == -1.0 and (c is None or _is_one_sided(request, plans))
+    if negates:
+        operands = _with_sign(operands)
+        mantissa = 1.0
+        key = None
+
+    # What is rounded once more than T = 2**shift A B.
+    is_product = mantissa == 1.0 and c is None
+    epilogue = PLAIN if is_product else Epilogue(mantissa, beta, c)
+    is_complex = isinstance(mantissa, complex)
+    if is_complex:
+        key = None
+    if not is_product:
+        fmt = operands.problem().fmt
+        of_product = with_room_for_rounding(request.accuracy, fmt)
+        request = replace(request, accuracy=of_product)
+    values, report = product(
+        operands,
+        request,
+        shift=shift,
+        epilogue=epilogue,
+        no_product="" if reads_product else "alpha is 0: A and B are not read",
+        out=out if c is None and not is_complex else None,
+        key=key,
+    )
+    # A finite result may be the difference of two that overflow. A call does not wait
+    # for a GPU to find out, and the level of a dtype is that of its native product.
+    is_number = isinstance(request.accuracy, Real)
+    may_overflow = is_complex or (c is not None and is_number)
+    if reads_product and may_overflow and operands.library.on_host:
+        values = _without_overflow(
+            cast(Array, values), operands, epilogue, request, shift
+        )
+    return values, report
+
+
+@quiet
+def _without_overflow(
+    result: Array,
+    operands: Operands,
+    epilogue: Epilogue,
+    request: Request,
+    shift: int,
+) -> Array:
+    """r T + beta C, where a finite T overflowed, from a smaller one, instead of
+    inf - inf.
+
+    What C loses on the way lies far below the last place of such a T.
+    """
+    if np.isfinite(result).all():
+        return result
+    real = np.finfo(result.dtype)
+    step = int(0.98 * real.maxexp)
+
+    def scaled_product(exponent: int) -> Array:
+        return cast(Array, product(operands, request, shift=exponent)[0])
+
+    exponent = shift
+    overflowed = ~np.isfinite(scaled_product(exponent))
+    while overflowed.any() and exponent > -real.maxexp - 80:
+        exponent -= step
+        smaller = epilogue.of_c_times_power(exponent - shift)
+        t = scaled_product(exponent)
+        combined = combine(t, epilogue.alpha, smaller.c, smaller.beta)
+        scaled_back = scale_entries(combined, shift - exponent)
+        is_settled = overflowed & np.isfinite(t)
+        result = np.where(is_settled, scaled_back, result)
+        overflowed = overflowed & ~is_settled
+    return result
+
+
+def as_scalar(x: Any, name: str) -> complex:
+    """alpha or beta as a Python float, or a complex with an imaginary part.
+
+    Programs that torch.compile traces hold numbers of other types as they are, and
+    tensors and scalars of NumPy as numbers that they read when they run.
+
+    Raises TypeError, ValueError: no number, or none of float64; a tensor that PyTorch
+    follows.
+    """
+    check_scalar(x, name)
+    if is_traced_by_compiler():
+        is_number = type(x) in (bool, int, float, complex)
+        return cast(complex, x if is_number else x.item())
+    try:
+        # complex() would read some of these.
+        if isinstance(x, str) or (isinstance(x, np.ndarray) and x.ndim):
+            raise TypeError
+        value = complex(x)
+    except (TypeError, ValueError, RuntimeError):
+        # RuntimeError is that of tensors that are no scalars.
+        raise TypeError(f"{name} = {x!r}: expected a number") from None
+    except OverflowError:
+        raise ValueError(f"{name} is beyond the range of float64") from None
+    # NumPy and PyTorch would round an integer to compare it.
+    exact = x.item() if hasattr(x, "item") else x
+    if not (exact == value or exact != exact):
+        raise ValueError(
+            f"{name} = {x!r} is no number of float64, it would be rounded to {value}"
+        )
+    return value if value.imag else value.real
+
+
+def _with_sign(operands: Operands) -> Operands:
+    """-A and B, or A and -B; so the sign is that of the product, and -0 is right.
+
+    B takes it where A is prepared, so that the split of A serves, unless the split of
+    -A would have other bits.
+    """
+    a = operands.a
+    if isinstance(a, Prepared) and a.plan.scheme.negates_splits(a.plan):
+        return replace(operands, b=_negated(operands.b, operands.dtype))
+    return replace(operands, a=_negated(a, operands.dtype))
+
+
+def _is_one_sided(request: Request, plans: Sequence[Plan]) -> bool:
+    """Whether -A B may have other bits than the negated product of A and B."""
+    schemes = [as_scheme(request.scheme), *(plan.scheme for plan in plans)]
+    return any(scheme is not None and not scheme.negates_products for scheme in schemes)
+
+
+def _negated(x: Any, dtype: DType) -> Any:
+    """-x, of integers and bools in the dtype of the result; a prepared operand loses
+    its split.
+    """
+    if isinstance(x, Prepared):
+        return replace(x, operand=-x.operand, split=None)
+    return -(converted(x, dtype) if x.dtype.kind in "biu" else x)
+
+
+def _transposed(x: Array | Prepared, how: str, name: str) -> Array | Prepared:
+    """op(x) as a view, or a conjugated copy."""
+    check_transpose(how, name)
+    if how == "N":
+        return x
+    if isinstance(x, Prepared):
+        raise PlanError(f"trans_{name}={how!r}: transpose {name} before it is prepared")
+    if x.ndim < 2:
+        raise ValueError(
+            f"trans_{name}={how!r} needs two dimensions, {name} has shape {x.shape}"
+        )
+    x = np.swapaxes(x, -1, -2)
+    return x.conj() if how == "C" else x
