@@ -273,6 +273,7 @@ CHAINS = {
 }
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("name", CHAINS)
 @pytest.mark.parametrize(
     "dtypes", [("float64",) * 3, ("float32", "bfloat16", "float64")]

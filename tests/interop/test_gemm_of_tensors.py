@@ -327,7 +327,7 @@ def compiled(f, **options):
     return torch.compile(f, backend="aot_eager", fullgraph=True, **options)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("is_tracked", [False, True], ids=["numbers", "tracked"])
 @pytest.mark.parametrize("name", [*SCALARS, "complex"])
 def test_scalars_of_compiled_programs(name, is_tracked):

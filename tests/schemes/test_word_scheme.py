@@ -185,6 +185,7 @@ def test_only_sums_outside_the_unit_are_cut_if_that_is_asked_for():
         Multiword("fp32", 2, 3, accumulate="blocked", spans=True)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     "engine", ["numpy", "simulated-v100", "simulated-a100", "simulated-h100"]
 )
@@ -248,6 +249,7 @@ def ones(k):
     return np.zeros((1, k), np.float32), np.zeros((k, 1), np.float32)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("scheme", CUT[:2] + CUT[4:5], ids=str)
 @pytest.mark.parametrize(
     "family", ["uniform", "phi_4", "sparse", "nearly_cancelling", "span_60"]
@@ -258,6 +260,7 @@ def test_the_bound_of_spans_holds(scheme, family, make_pair):
     assert meets_promise(c, a, b, report.bound).all()
 
 
+@pytest.mark.slow
 def test_sums_of_positive_terms_keep_the_bound_of_spans():
     """A tensor core truncates: errors of positive terms add up."""
     rng = np.random.default_rng(0)

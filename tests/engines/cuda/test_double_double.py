@@ -51,6 +51,7 @@ def test_the_rest_of_alpha_beta_and_c_come_after_the_rounding(make_pair, engine)
     assert (sums == product + 2.0).all()
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("result", ["pair", "enclosure"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_both_parts_have_the_bits_of_a_cpu(

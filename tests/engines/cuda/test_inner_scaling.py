@@ -189,6 +189,7 @@ WORDS = (
 )
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(("scheme", "dtype"), WORDS, ids=str)
 def test_words_have_the_bits_of_data_without_units(
     engine, scheme, dtype, assert_same_bits
@@ -232,6 +233,7 @@ def test_reports_say_if_words_were_scaled_along_k(engine, scheme, monkeypatch):
         assert meets_promise(c.cpu().numpy(), a[0], b[0], report.bound).all()
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     "scheme", [hg.Corrected("fp16"), hg.Corrected("tf32", scale=False)], ids=str
 )
@@ -283,6 +285,7 @@ def test_repeated_pairs_and_enclosures_give_both_arrays(
             assert_same_bits(found.cpu().numpy(), wanted)
 
 
+@pytest.mark.slow
 def test_a_promise_by_the_error_ratio_is_not_repeated_for_other_operands(as_on_gpu):
     """Ratios are those of the operands at hand, though both look alike to a look at
     bits, which are more than any moduli hold.

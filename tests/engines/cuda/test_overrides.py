@@ -153,6 +153,7 @@ def test_what_operands_tell(operands, dtype, engine):
     )
 
 
+@pytest.mark.thinned(4)
 def test_exponents_along_k_are_those_of_numpy(engine, operands):
     for dtype in ("float64", "complex64"):
         a, b = operands(dtype)

@@ -95,6 +95,7 @@ def test_long_sums_are_cut_where_the_accumulator_is_full(
         assert_same_bits(multiplied(count, a[None], a.T[None].copy())[0], want)
 
 
+@pytest.mark.slow
 def test_int32_holds_the_longest_sum(assert_same_bits):
     """k = 131071 with all slices at -128, whose sums the kernel cuts once."""
     a = np.full((1, 2**17 - 1), -128.0 - 0.5)
@@ -121,6 +122,7 @@ def test_special_values_and_stacks(dtype, make_pair, assert_same_bits):
         np.testing.assert_array_equal(multiplied(4, left, right, -1060), want)
 
 
+@pytest.mark.slow
 def test_bits_do_not_depend_on_tiles(make_pair, assert_same_bits):
     a, b = (x[None] for x in make_pair("phi_4", 40, 130, 45, np.float64))
     for count, high in ((3, None), (7, 5)):

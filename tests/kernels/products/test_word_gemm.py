@@ -436,6 +436,7 @@ def test_short_operands_take_one_product(dtype):
     assert np.abs(out.cpu().numpy() - a @ b).max() < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fmt", SPLITTINGS)
 def test_infinities_and_nans_are_those_of_the_steps(fmt):
     rng = np.random.default_rng(8)

@@ -163,7 +163,7 @@ def test_tiles_occupy_all_multiprocessors_where_they_can():
         assert max(tile.block_m, tile.block_n) < 32 * tile.warps
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("tall", [False, True])
 def test_entries_that_are_not_finite_are_made_again(assert_same_bits, dtype, tall):

@@ -118,7 +118,7 @@ def check(a, b, layouts=("rows", "rows")):
     return is_kept
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_exponents_equal_plain_maths(rng, shape, dtype):
@@ -135,7 +135,7 @@ def test_hostile_exponents_equal_plain_maths(rng, dtype):
             check(*wild(rng, shape, dtype))
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("left", ["rows", "columns", "gaps"])
 @pytest.mark.parametrize("right", ["rows", "columns", "gaps"])
 def test_layouts_change_no_exponent(rng, left, right):
