@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import array_shapes
 import hifigemm as hg
 from hifigemm.base.formats import BF16, FP16
 from hifigemm.libraries import BFLOAT16, library_of
-from hifigemm.operands.operands import operands
+from hifigemm.operands import operands
 from hifigemm.testing.reference import correctly_rounded
 from tests.small_integers import DTYPES, SCHEMES, small_integers
 
