@@ -37,7 +37,7 @@ def repeated_on_host(multiply: StackProduct, call: Call, plan: Plan) -> Repeated
     adds_exactly = plan.rounding.has_addend
     is_rounded_again = not (adds_exactly or call.epilogue.idle)
 
-    def again(
+    def replay(
         a: Any,
         b: Any,
         out: Any,
@@ -71,7 +71,7 @@ def repeated_on_host(multiply: StackProduct, call: Call, plan: Plan) -> Repeated
             return outcome.values, _delivered(second, a, None)
         return outcome.values if call.deliver is None else call.deliver(outcome)
 
-    return again
+    return replay
 
 
 def is_as_passed(call: Call, plan: Plan) -> bool:

@@ -142,12 +142,12 @@ def weighted_system(system: ScaledSystem, weights: Array) -> ScaledSystem:
     def weighted(sizes: Array) -> tuple[Array, Array]:
         return -_largest(sizes + columns, axis=1), columns
 
-    again = scaled_system(system.a, system.b, weighted)
+    rescaled = scaled_system(system.a, system.b, weighted)
     return ScaledSystem(
-        again.a,
-        again.b,
-        system.exponents + again.exponents,
-        system.determinant_exponent + again.determinant_exponent,
+        rescaled.a,
+        rescaled.b,
+        system.exponents + rescaled.exponents,
+        system.determinant_exponent + rescaled.determinant_exponent,
     )
 
 

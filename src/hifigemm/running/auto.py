@@ -21,7 +21,7 @@ from hifigemm.model.problem import Problem
 from hifigemm.schemes.native import Native
 from hifigemm.schemes.scheme import Scheme
 
-Look = Callable[[Scheme, Target], Evidence | None]
+Inspect = Callable[[Scheme, Target], Evidence | None]
 """The evidence that a scheme needs of the operands for a target: `Scheme.evidence`."""
 
 _SHORT = 1e-4
@@ -145,7 +145,7 @@ def by_operands(
     target: Target,
     engine: Engine,
     costs: Costs,
-    evidence_for: Look | None,
+    evidence_for: Inspect | None,
     ratio: float | None = None,
 ) -> Plan:
     """The cheapest plan of residues for a target that a native product may miss.

@@ -106,10 +106,12 @@ def execute(
         if certificate.evidence is not None or is_chosen_native:
             problem = plan.problem
 
-            def look(scheme: Scheme, target: Target) -> Evidence | None:
+            def inspect(scheme: Scheme, target: Target) -> Evidence | None:
                 return scheme.evidence(problem, target, a, b, engine, workspace)
 
-            finer = with_evidence(plan, certificate.evidence, engine, workspace, look)
+            finer = with_evidence(
+                plan, certificate.evidence, engine, workspace, inspect
+            )
             return execute(
                 finer, a, b, engine, workspace, shift, epilogue, (None, None), out
             )

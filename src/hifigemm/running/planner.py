@@ -20,7 +20,7 @@ from hifigemm.model.plan import Blocking, Evidence, Plan, Verification
 from hifigemm.model.problem import Problem
 from hifigemm.numerics.blocking import entries_within
 from hifigemm.running.auto import (
-    Look,
+    Inspect,
     by_operands,
     chosen_native,
     on_device,
@@ -102,12 +102,12 @@ def make(
     scheme: str | Scheme,
     engine: Engine,
     workspace: int,
-    look: Look | None,
+    inspect: Inspect | None,
     states_bound: bool = True,
 ) -> Plan:
     """The plan for a problem under the accuracy and scheme that were asked.
 
-    `look` is called where the plan rests on the operands, which waits for a device;
+    `inspect` is called where the plan rests on the operands, which waits for a device;
     None: they are not read. `states_bound`: where nothing is promised, the bound is
     worked out for a report.
     """
@@ -132,9 +132,9 @@ def make(
     # A choice that the device makes, a choice by the operands, or the scheme's own plan.
     plan = None if is_strict() else on_device(chosen, problem, target, engine, asked)
     if plan is None and asked is None and engine.costs is not None:
-        plan = by_operands(problem, target, engine, engine.costs, look)
+        plan = by_operands(problem, target, engine, engine.costs, inspect)
     if plan is None:
-        evidence = None if look is None else look(chosen, target)
+        evidence = None if inspect is None else inspect(chosen, target)
         plan = chosen.plan(problem, target, engine, evidence, asked)
     return fitted(plan, workspace, engine)
 
@@ -144,17 +144,17 @@ def with_evidence(
     evidence: Evidence | None,
     engine: Engine,
     workspace: int,
-    look: Look | None = None,
+    inspect: Inspect | None = None,
 ) -> Plan:
     """A finer plan after one whose bound did not hold for the operands.
 
-    `look` gives what a scheme wants to know of the operands beyond the evidence.
+    `inspect` gives what a scheme wants to know of the operands beyond the evidence.
     """
     problem = plan.problem
     target = plan.target
     if plan.asked is None and engine.costs is not None:
         ratio = None if evidence is None else evidence.error_ratio
-        finer = by_operands(problem, target, engine, engine.costs, look, ratio)
+        finer = by_operands(problem, target, engine, engine.costs, inspect, ratio)
     else:
         scheme = plan.asked or scheme_for(problem, target, engine)
         finer = scheme.plan(problem, target, engine, evidence, plan.asked)

@@ -51,7 +51,7 @@ def plan_of_numbers(
     has_terms = bool(problem.multiplications)
     with library.active():
         limit = workspace_limit(problem, workspace, unit)
-        plan = plan_for(operands, problem, request, unit, limit, may_look=has_terms)
+        plan = plan_for(operands, problem, request, unit, limit, may_inspect=has_terms)
     if has_terms:
         check_strict(plan)
     return reusable(plan, unit, limit)

@@ -107,7 +107,7 @@ def product(
     started = time.perf_counter()
     if passed is None:
         plan = plan_for(
-            operands, problem, request, engine, limit, may_look=not no_product
+            operands, problem, request, engine, limit, may_inspect=not no_product
         )
     else:
         plan = for_problem(passed, problem, engine, limit, request.return_report)
@@ -183,16 +183,16 @@ def plan_for(
     engine: Engine,
     limit: int,
     *,
-    may_look: bool,
+    may_inspect: bool,
 ) -> Plan:
     """The plan of a product, kept for later products of this kind.
 
-    The operands are read if the plan depends on them and `may_look` is True. Such a
+    The operands are read if the plan depends on them and `may_inspect` is True. Such a
     plan holds for no other operands, so that it is not kept.
     """
     # The type tells 1 from True and 1.0, which are equal.
     policy = type(request.accuracy), request.accuracy, request.scheme
-    call = *policy, request.return_report, is_strict(), may_look
+    call = *policy, request.return_report, is_strict(), may_inspect
     key = "plan", problem, limit, *call, engine
     plan: Plan | None = kept(key)
     if plan is not None:
@@ -200,7 +200,7 @@ def plan_for(
 
     rests_on_operands = False
 
-    def look(scheme: Scheme, target: Target) -> Evidence | None:
+    def inspect(scheme: Scheme, target: Target) -> Evidence | None:
         nonlocal rests_on_operands
         stacks = operands.stacks(problem.dtype)
         evidence = scheme.evidence(problem, target, *stacks, engine, limit)
@@ -213,7 +213,7 @@ def plan_for(
         request.scheme,
         engine,
         limit,
-        look if may_look else None,
+        inspect if may_inspect else None,
         request.return_report,
     )
     if not rests_on_operands:
@@ -328,7 +328,7 @@ def rounded_once(
     # A scheme that has sums in three words looks at no operands for its plan.
     started = time.perf_counter()
     limit = workspace_limit(problem, None, engine)
-    plan = plan_for(operands, problem, request, engine, limit, may_look=by_kernels)
+    plan = plan_for(operands, problem, request, engine, limit, may_inspect=by_kernels)
     plan = replace(plan, rounding=rounding)
     decision_seconds = time.perf_counter() - started
 

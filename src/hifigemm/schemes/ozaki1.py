@@ -178,8 +178,8 @@ class Ozaki1(Scheme):
             if d is not None:
                 a = scaled_along_k(a, d, 2)
                 b = scaled_along_k(b, d, 1)
-        look = engine.override(estimates.published_num_slices)
-        return Evidence(num_slices=look(a, b, beta, self.level.u, entries))
+        count = engine.override(estimates.published_num_slices)
+        return Evidence(num_slices=count(a, b, beta, self.level.u, entries))
 
     def plan(
         self,

@@ -489,7 +489,7 @@ class _Looks:
         return self._with_exponents(d)
 
     def better(
-        self, evidence: Evidence, look: Callable[[], Evidence | None]
+        self, evidence: Evidence, inspect: Callable[[], Evidence | None]
     ) -> Evidence:
         """The evidence of one more look, where the operands need more moduli than data
         of one size and it asks for fewer; else the evidence that is there.
@@ -498,7 +498,7 @@ class _Looks:
         count = count_for(evidence)
         if count <= _expected_count(self.problem, self.target):
             return evidence
-        other = look()
+        other = inspect()
         if other is None:
             return evidence
         return other if count_for(other) < count or count > MAX_MODULI else evidence

@@ -13,7 +13,7 @@ import torch
 import hifigemm as hg
 from experiments.grading import make_pair
 from hifigemm.engines.cuda import program
-from hifigemm.engines.cuda.required_bits import inner_look_of
+from hifigemm.engines.cuda.required_bits import inner_inspection_of
 from hifigemm.model.engine import SCALED_ALONG_K
 from hifigemm.model.plan import Blocking, Verification
 from hifigemm.numerics.inner_scaling import inner_exponents, inner_required_bits
@@ -156,7 +156,7 @@ def test_bits_of_scaled_operands_take_one_look(engine):
     for a, b in (graded(200), graded(0), graded(60, dtype="complex128")):
         left, right = (torch.from_numpy(x).to(DEVICE) for x in (a, b))
         for limit in (0, 10**6):
-            look = inner_look_of(left, right, limit)
+            look = inner_inspection_of(left, right, limit)
             wanted = inner_required_bits(a, b, limit, 16384)
             bits, d = look(left, right)
             assert bits == wanted

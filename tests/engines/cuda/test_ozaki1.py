@@ -177,7 +177,7 @@ def test_estimates_for_complex_operands_take_a_longer_look(
     plan = planned(scheme, *arrays(a, b), engine)
     got = run(plan, a, b, engine)
     assert_same_bits(got.view(float), hg.matmul(a, b, scheme=scheme).view(float))
-    look = engine.compile(plan).steps.look(plan, *arrays(a, b))
+    look = engine.compile(plan).steps.inspect(plan, *arrays(a, b))
     assert look(*arrays(a, b)) is None
 
 

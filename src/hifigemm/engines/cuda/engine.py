@@ -324,7 +324,7 @@ class NativeProgram:
         bound = native_bound(p.terms, p.fmt.u)
         combine = _combined(p, call) if is_combined else None
 
-        def again(
+        def replay(
             a: torch.Tensor,
             b: torch.Tensor,
             out: torch.Tensor | None,
@@ -343,7 +343,7 @@ class NativeProgram:
                 return values
             return call.deliver(Outcome(values, bound, 1.0))
 
-        return again
+        return replay
 
 
 def _sums_remake(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor
 from hifigemm.base.formats import Format
 from hifigemm.engines.cuda.ozaki2 import padded, padded_shape, products_of
 from hifigemm.engines.cuda.required_bits import (
-    inner_look_of,
+    inner_inspection_of,
     required_bits_of,
 )
 from hifigemm.engines.cuda.slice_counts import num_slices_of
@@ -270,7 +270,7 @@ def _inner_required_bits(
     if not (isinstance(a, DeviceArray) and isinstance(b, DeviceArray)):
         return inner_required_bits(a, b, limit, block_entries)
     left, right = unwrap(a), unwrap(b)
-    bits, _ = inner_look_of(left, right, limit)(left, right)
+    bits, _ = inner_inspection_of(left, right, limit)(left, right)
     return bits
 
 

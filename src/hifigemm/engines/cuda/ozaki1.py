@@ -67,7 +67,7 @@ def steps(plan: Plan) -> Steps | None:
         return None
     if words_of_diagonals(p.terms, scheme.count, beta) is None:
         return None
-    return Steps(_write, look=_look, contiguous_rows=p.is_complex)
+    return Steps(_write, inspect=_inspect, contiguous_rows=p.is_complex)
 
 
 def _certify(plan: Plan, record: Sequence[int]) -> Certificate:
@@ -82,7 +82,9 @@ def _certify(plan: Plan, record: Sequence[int]) -> Certificate:
     return Certificate(num_open == 0, plan.scheme, 0.0, num_products, plan.k_block)
 
 
-def _look(plan: Plan, left: Tensor, right: Tensor) -> Callable[[Tensor, Tensor], Count]:
+def _inspect(
+    plan: Plan, left: Tensor, right: Tensor
+) -> Callable[[Tensor, Tensor], Count]:
     """The estimate of the modes "dp" and "sp"; complex operands take a longer look."""
     if plan.problem.is_complex:
         return lambda a, b: None

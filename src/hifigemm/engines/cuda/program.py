@@ -15,7 +15,7 @@ from torch import Tensor
 from hifigemm.base.store import once
 from hifigemm.engines.cuda.required_bits import (
     NO_LIMIT,
-    inner_look_of,
+    inner_inspection_of,
     required_bits_of,
 )
 from hifigemm.engines.device_array import (
@@ -40,7 +40,7 @@ from hifigemm.numerics.integer_sums import NEAREST
 
 Ready = tuple[tuple[Tensor, Tensor] | None, tuple[Tensor, Tensor] | None]
 """Planes and exponents of prepared operands; None for operands that are not."""
-_INNER_LOOK = "scaled along k"
+_INNER_INSPECTION = "scaled along k"
 """What is kept of operands that are scaled along k goes by this word and their bits."""
 _NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -89,9 +89,9 @@ class Steps:
     in_halves: Callable[[int, int, int], bool] | None = None
     # what the plan rests on of operands laid out as two tensors, by one wait: none
     # where that is no more than the bits of their integers
-    look: Callable[[Plan, Tensor, Tensor], Callable[[Tensor, Tensor], Any]] | None = (
-        None
-    )
+    inspect: (
+        Callable[[Plan, Tensor, Tensor], Callable[[Tensor, Tensor], Any]] | None
+    ) = None
 
 
 def blocks_of(plan: Plan, out: Buffer) -> Iterator[Block]:
@@ -302,7 +302,7 @@ class CudaProgram:
             return None
         if call.out is not None and not self._writes_to(unwrap(call.out), epilogue):
             return None
-        if evidence is not None and _fact_of(evidence) is None:
+        if evidence is not None and _evidence_key(evidence) is None:
             return None
         if self.plan.verification is Verification.ENTRYWISE and self.plan.asked is None:
             return None  # other operands may be looked at with another result
@@ -337,7 +337,7 @@ class CudaProgram:
         program = self._program(layouts, (None, None), call.shift, epilogue)
         certifies = self.plan.certifies and self.steps.certify is not None
 
-        def again(
+        def replay(
             x: Tensor,
             y: Tensor,
             target: Tensor,
@@ -378,17 +378,17 @@ class CudaProgram:
             return call.deliver(self._outcome(result, record))
 
         if evidence is None:
-            return again
+            return replay
         layout = tuple(
             None if x is None else facts_of(x)
             for x in (left, right, product_layout, addend)
         )
         kind = call.shift, epilogue.idle, call.deliver is None, self.plan.rounding
-        return self._looking_first(again, evidence, (left, right), (*layout, *kind))
+        return self._inspecting_first(replay, evidence, (left, right), (*layout, *kind))
 
-    def _looking_first(
+    def _inspecting_first(
         self,
-        again: Repeated,
+        replay: Repeated,
         evidence: Evidence,
         operands: tuple[Tensor, Tensor],
         kind: tuple[Hashable, ...],
@@ -400,24 +400,24 @@ class CudaProgram:
         asked = p.problem, p.asked, p.target, p.block_shape
         key = "by evidence", *asked, self.device, kind
         table: dict[Hashable, Any] = once(key, dict, self.device)
-        table[_fact_of(evidence)] = again
-        look = (
+        table[_evidence_key(evidence)] = replay
+        inspect = (
             required_bits_of(*operands, NO_LIMIT)
-            if self.steps.look is None
-            else self.steps.look(p, *operands)
+            if self.steps.inspect is None
+            else self.steps.inspect(p, *operands)
         )
 
         if evidence.inner:
-            table[_INNER_LOOK] = inner_look_of(*operands, NO_LIMIT)
+            table[_INNER_INSPECTION] = inner_inspection_of(*operands, NO_LIMIT)
 
         def chosen(x: Tensor, y: Tensor, *others: object) -> Any:
-            seen = table.get(look(x, y))
+            seen = table.get(inspect(x, y))
             if seen is not None:
                 return seen(x, y, *others)
-            if _INNER_LOOK not in table:
+            if _INNER_INSPECTION not in table:
                 return None
-            bits, exponents = table[_INNER_LOOK](x, y)
-            seen = table.get((_INNER_LOOK, bits))
+            bits, exponents = table[_INNER_INSPECTION](x, y)
+            seen = table.get((_INNER_INSPECTION, bits))
             if seen is None:
                 return None
             return seen(x, y, *others, exponents=exponents)
@@ -561,14 +561,14 @@ def _is_plain(x: Tensor) -> bool:
     return bool(x.is_contiguous()) and x.data_ptr() % 16 == 0
 
 
-def _fact_of(evidence: Evidence) -> Hashable:
+def _evidence_key(evidence: Evidence) -> Hashable:
     """What one look sees of other operands again; None where that takes more, as their
     error ratio does.
     """
     if evidence.outliers is not None or evidence.apart is not None:
         return None
     if evidence.inner and evidence.required_bits is not None:
-        return _INNER_LOOK, evidence.required_bits
+        return _INNER_INSPECTION, evidence.required_bits
     return evidence.num_slices or evidence.required_bits
 
 

@@ -39,18 +39,18 @@ def required_bits_of(
         kernel.launch(x, y, most, counters)
         program.finish().compile()
 
-        def look(a: Tensor, b: Tensor) -> Bits:
+        def inspect(a: Tensor, b: Tensor) -> Bits:
             check_not_capturing()
             found = torch.empty(count, dtype=torch.int32, device=device)
             program(a, b, found)
             return kernel.required_bits_from(found[:2].tolist(), most)
 
-        return look
+        return inspect
 
     return once(("required_bits", left.device, most, facts), make, left.device)
 
 
-def inner_look_of(
+def inner_inspection_of(
     left: Tensor, right: Tensor, most: int
 ) -> Callable[[Tensor, Tensor], tuple[Bits, Tensor]]:
     """numerics.inner_scaling.inner_required_bits with a limit, as a function of tensors
@@ -79,7 +79,7 @@ def inner_look_of(
         kernel.launch(x, y, most, words[4:], d)
         program.finish().compile()
 
-        def look(a: Tensor, b: Tensor) -> tuple[Bits, Tensor]:
+        def inspect(a: Tensor, b: Tensor) -> tuple[Bits, Tensor]:
             check_not_capturing()
             found = torch.empty(size, dtype=torch.int32, device=device)
             exponents = torch.empty(length, dtype=torch.int32, device=device)
@@ -89,7 +89,7 @@ def inner_look_of(
                 return None, exponents
             return kernel.required_bits_from(bits, most), exponents
 
-        return look
+        return inspect
 
     key = "inner_required_bits", left.device, most, facts
     return once(key, make, left.device)

@@ -37,13 +37,13 @@ def num_slices_of(
         kernel.launch(x, y, beta, u, words.view(torch.int32))
         program.finish().compile()
 
-        def look(a: Tensor, b: Tensor) -> Count:
+        def inspect(a: Tensor, b: Tensor) -> Count:
             check_not_capturing()
             words = torch.empty(2, dtype=torch.int64, device=device)
             program(a, b, words)
             numbers = words.view(torch.int32).tolist()
             return kernel.num_slices_from(numbers, beta, u)
 
-        return look
+        return inspect
 
     return once(("num_slices", device, beta, u, facts), make, device)
