@@ -19,18 +19,18 @@ from hifigemm.model.plan import Plan
 
 
 def exponents_of(
-    plan: Plan, given: Arguments, room: int, mark: Any = None
+    plan: Plan, given: Arguments, scratch_bytes: int, mark: Any = None
 ) -> Any | None:
     """Exponents by which A and B are scaled along k, zeros where they gain nothing.
 
-    None for plans that do not scale so. `room` and `mark` are those of
+    None for plans that do not scale so. `scratch_bytes` and `mark` are those of
     `gaining_exponents`.
     """
     if not plan.scheme.scales_along_k:
         return None
     if given.inner is not None:
         return given.inner
-    return gaining_exponents(given.a, given.b, mark, room=room)
+    return gaining_exponents(given.a, given.b, mark, scratch_bytes=scratch_bytes)
 
 
 def bytes_outside(plan: Plan, batch: int, rows: int, cols: int) -> int:

@@ -336,11 +336,11 @@ def _write_fixed(plan: Plan, given: Arguments) -> None:
 
 def _inner(plan: Plan, given: Arguments, mark: Any = None) -> Inner:
     """The exponents of a plan with inner scaling; None where it has another one."""
-    exponents = exponents_of(plan, given, _room(plan), mark)
+    exponents = exponents_of(plan, given, _scratch_bytes(plan), mark)
     return None if exponents is None else (exponents, 1)
 
 
-def _room(plan: Plan) -> int:
+def _scratch_bytes(plan: Plan) -> int:
     """Bytes that the residues of a block take at least."""
     p = plan.problem
     batch, rows, cols = plan.block_shape
@@ -422,12 +422,12 @@ def _write_entries(
     entries: _Entries,
     predicate: Predicate | None = None,
     *,
-    rarely: bool = False,
+    few_programs: bool = False,
 ) -> None:
     """Products of residues and what they stand for, nothing where the predicate does
     not hold.
 
-    `rarely` says that it seldom holds.
+    `few_programs` says that it seldom holds.
     """
     (left, row_scales), (right, col_scales) = residues
     halves = None
@@ -447,7 +447,7 @@ def _write_entries(
         beta=entries.beta,
         operands=operands,
         predicate=predicate,
-        rarely=rarely,
+        few_programs=few_programs,
         triangle=entries.triangle,
         halves=halves,
     )
@@ -482,7 +482,11 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
             # Exponents are looked for where no rung was taken, and rungs begin where the
             # operands gain by them.
             exponents = inner_scaling.gaining_exponents(
-                given.a, given.b, inner_record, no_rung_taken, room=_room(plan)
+                given.a,
+                given.b,
+                inner_record,
+                no_rung_taken,
+                scratch_bytes=_scratch_bytes(plan),
             )
             start = inner_record, inner_scaling.KEPT
             last = _write_rungs(plan, given, inner_rungs, start, (exponents, 1))
@@ -549,7 +553,12 @@ def _write_rungs(
             residues = [(planes[i], scales[i].exponent) for i in (0, -1)]
             entries = _entries_of(plan, block, given)
             _write_entries(
-                operands, residues, moduli, entries, predicate, rarely=not is_first
+                operands,
+                residues,
+                moduli,
+                entries,
+                predicate,
+                few_programs=not is_first,
             )
         lowest_bits = highest_bits + 1
         is_first = False
@@ -580,7 +589,9 @@ def _write_exact(
                 operands, moduli, (even, -even), [None, None], predicate, inner
             )
         entries = _entries_of(plan, block, given)
-        _write_entries(operands, residues, moduli, entries, predicate, rarely=True)
+        _write_entries(
+            operands, residues, moduli, entries, predicate, few_programs=True
+        )
 
 
 def _even_balance(plan: Plan, count: int) -> int:

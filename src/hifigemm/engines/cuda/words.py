@@ -242,8 +242,8 @@ def _inner(plan: Plan, given: Arguments, mark: Buffer | None = None) -> Inner | 
     width = 2 if p.is_complex else 1
     batch, rows, cols = plan.block_shape
     # Two bytes for each component of a block's operands: words take no less.
-    room = 2 * width * batch * (rows + cols) * p.k
-    exponents = exponents_of(plan, given, room, mark)
+    scratch_bytes = 2 * width * batch * (rows + cols) * p.k
+    exponents = exponents_of(plan, given, scratch_bytes, mark)
     return None if exponents is None else (exponents, width)
 
 

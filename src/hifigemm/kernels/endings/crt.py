@@ -708,7 +708,7 @@ def crt(
     beta: float = 0.0,
     operands: tuple[Any, Any] | None = None,
     predicate: Predicate | None = None,
-    rarely: bool = False,
+    few_programs: bool = False,
     triangle: bool = False,
     halves: tuple[int, int] | None = None,
 ) -> None:
@@ -749,7 +749,7 @@ def crt(
     predicate : (int64 tensor of one entry, lower limit, upper limit), optional
         As for `residue_gemm`: nothing is written unless the entry lies within the
         limits.
-    rarely : bool
+    few_programs : bool
         The predicate is expected not to hold: as few programs as run at a time then do
         all of the work if it does. With any predicate they are not many times as many:
         a launch of 262144 idle programs takes 154 us on an H200.
@@ -784,7 +784,7 @@ def crt(
             if len(constants.moduli) <= count
         )
     if predicate is not None:
-        turns = 1 if rarely else _TURNS
+        turns = 1 if few_programs else _TURNS
         programs = min(programs, turns * _RESIDENT * gpu_of(out.device).num_sms)
     has_c = c is not None
     k = 0 if left is None else left.shape[2]

@@ -284,7 +284,7 @@ def _store_entries(
         "shift",
         "loss_from",
         "loss_to",
-        "turn",
+        "blocks_per_pair",
         "tiles_m",
         "tiles_n",
         "span",
@@ -303,7 +303,7 @@ def _corrected_kernel(
     loss_from,
     loss_to,
     k,
-    turn,
+    blocks_per_pair,
     pitch,
     tiles_m,
     tiles_n,
@@ -357,9 +357,9 @@ def _corrected_kernel(
         plane_left = pitch.to(tl.int64) * left.vectors
         plane_right = pitch.to(tl.int64) * right.vectors
         if KIND.sums == "blocked":
-            # P is the chain of all pairs for `turn` blocks of k.
-            for first in range(begin, end, turn * BLOCK_K):
-                last = tl.minimum(first + turn * BLOCK_K, end)
+            # P is the chain of all pairs for `blocks_per_pair` blocks of k.
+            for first in range(begin, end, blocks_per_pair * BLOCK_K):
+                last = tl.minimum(first + blocks_per_pair * BLOCK_K, end)
                 main = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
                 for i in tl.static_range(PAIRS):
                     left_word = left_high + plane_left * KIND.pairs[i][0]
@@ -645,8 +645,8 @@ def word_gemm(
     chain = tuple((p, q) for p, q in pairs if p < counts[0] and q < counts[1])
     words_at_hand = (1, 1) if pairs else counts
     kind = Kind(*words_at_hand, chain, sums, fmt == "fp16", triangle, repairs)
-    # Terms of one pair before the next one's turn.
-    turn = block if sums == "blocked" else max(left.k, 1)
+    # of k, before the next pair
+    terms_per_pair = block if sums == "blocked" else max(left.k, 1)
     entries = None if operands is None else tuple(operand_arguments(operands))
     noted_losses = None if losses == ALL_LOSSES else left.losses
     scales = shift, 2.0**-left.splitting.low_shift
@@ -660,7 +660,7 @@ def word_gemm(
             entries,
             scales,
             losses,
-            turn,
+            terms_per_pair,
             kind,
             config,
         )
@@ -675,7 +675,7 @@ def word_gemm(
         None,
         scales,
         losses,
-        turn,
+        terms_per_pair,
         replace(kind, spans=True, repairs=False),
         config,
         span,
@@ -802,7 +802,7 @@ def _launch_plain(
     entries: Any,
     scales: Any,
     losses: Any,
-    turn: int,
+    terms_per_pair: int,
     kind: Kind,
     tile: Tile,
     span: int = 0,
@@ -831,7 +831,7 @@ def _launch_plain(
         loss_from,
         loss_to,
         max(left.k, 1),
-        turn // tile.block_k,
+        terms_per_pair // tile.block_k,
         pitch,
         tiles_m,
         tiles_n,

@@ -105,7 +105,7 @@ def _produce(
     )
     PAIRS: gl.constexpr = max(len(KIND.pairs), 1)
     left_ring, right_ring, full, empty = ring
-    k_steps, turn, span, tiles, tiles_m, tiles_n = counts
+    k_steps, blocks_per_pair, span, tiles, tiles_m, tiles_n = counts
     step = 0
     # Tiles of this program: `step` counts the blocks of k of all of them.
     for index in range(gl.program_id(0), tiles, gl.num_programs(0)):
@@ -118,10 +118,10 @@ def _produce(
         # p times `vectors` rows below its first one.
         left_row = z * left.batch + tile_m * BLOCK_M
         right_row = z * right.batch + tile_n * BLOCK_N
-        # `turn` blocks of k of one pair of words after the other.
+        # `blocks_per_pair` blocks of k of one pair of words after the other.
         end = begin + steps
-        for first in range(begin, end, turn):
-            last = gl.minimum(first + turn, end)
+        for first in range(begin, end, blocks_per_pair):
+            last = gl.minimum(first + blocks_per_pair, end)
             for j in gl.static_range(PAIRS):
                 left_start = left_row
                 right_start = right_row
@@ -379,7 +379,7 @@ def _consume(
     )
     left_ring, right_ring, full, empty = ring
     sides = (left_side, right_side, overflow, out, operands)
-    all_steps, turn, span, tiles, tiles_m, tiles_n = counts
+    all_steps, blocks_per_pair, span, tiles, tiles_m, tiles_n = counts
     step = 0
     for index in range(gl.program_id(0), tiles, gl.num_programs(0)):
         plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, TILE.group)
@@ -400,11 +400,15 @@ def _consume(
         elif PAIRS > 0:
             # One chain after the other: of a pair, or of all pairs for a block of k.
             # FP32 adds each to S while the other warpgroup multiplies.
-            chains = PAIRS if KIND.sums == "separate" else gl.cdiv(k_steps, turn)
+            chains = (
+                PAIRS if KIND.sums == "separate" else gl.cdiv(k_steps, blocks_per_pair)
+            )
             for chain in range(chains):
                 steps = k_steps
                 if KIND.sums == "blocked":
-                    steps = PAIRS * gl.minimum(turn, k_steps - chain * turn)
+                    steps = PAIRS * gl.minimum(
+                        blocks_per_pair, k_steps - chain * blocks_per_pair
+                    )
                 main, step, previous = _chain(
                     ring, step, steps, zero, HALF_INDEX, STAGES, True
                 )
@@ -496,7 +500,7 @@ def _consume(
     do_not_specialize=[
         "shift",
         "k_steps",
-        "turn",
+        "blocks_per_pair",
         "span",
         "tiles",
         "tiles_m",
@@ -520,7 +524,7 @@ def _corrected_kernel(
     loss_to,
     k,
     k_steps,
-    turn,
+    blocks_per_pair,
     span,
     tiles,
     tiles_m,
@@ -563,7 +567,7 @@ def _corrected_kernel(
     upper: gl.constexpr = 0
     lower: gl.constexpr = 1
     ring = (left_ring, right_ring, full, empty)
-    counts = (k_steps, turn, span, tiles, tiles_m, tiles_n)
+    counts = (k_steps, blocks_per_pair, span, tiles, tiles_m, tiles_n)
     # Two warpgroups of four warps that multiply, and a warp that loads.
     gl.warp_specialize(
         [
@@ -647,7 +651,7 @@ def launch(
     entries: Any,
     scales: Any,
     losses: Any,
-    turn: int,
+    terms_per_pair: int,
     kind: Kind,
     tile: Tile,
     span: int = 0,
@@ -664,9 +668,8 @@ def launch(
     tiles = out.shape[0] * tiles_m * tiles_n
     shift, low_scale = scales
     loss_from, loss_to = losses
-    # Blocks of k, and those of one pair of words before the next one's turn.
     k_steps = -(-max(left.k, 1) // tile.block_k)
-    turn_steps = -(-turn // tile.block_k)
+    blocks_per_pair = -(-terms_per_pair // tile.block_k)
     _launch(
         (min(tiles, gpu_of(out.device).num_sms),),
         _map_of(left, (tile.block_m // 2, tile.block_k)),
@@ -682,7 +685,7 @@ def launch(
         loss_to,
         left.k,
         k_steps,
-        turn_steps,
+        blocks_per_pair,
         span // tile.block_k if span else None,
         tiles,
         tiles_m,

@@ -59,9 +59,11 @@ def block_norms_kernel(
     operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
     panel = tl.program_id(0) // blocks
     q = tl.program_id(0) % blocks
-    spot = place(panel, panels, num_a, num_b, PANEL)
+    tile_origin = place(panel, panels, num_a, num_b, PANEL)
     first_block = panel.to(tl.int64) * blocks
-    store_block(operands, (), spot, q, first_block, k, workspace, FORM, False, PTX)
+    store_block(
+        operands, (), tile_origin, q, first_block, k, workspace, FORM, False, PTX
+    )
 
 
 _launch = Launch(block_norms_kernel)

@@ -70,7 +70,7 @@ PADDING = 4096
 """Exponents d are padded with zeros to a multiple: tiles of residues have at most as
 many terms, and read them without a mask, 16 bytes at a time.
 """
-_ROOM = 2**26
+_SCRATCH_BYTES = 2**26
 """Bytes of exponents of entries at a time, where nothing else is asked for."""
 _STEPS = 8
 """Tiles that a program walks over before others see what it found."""
@@ -589,14 +589,14 @@ def padded_length(k: int) -> int:
 
 
 def _pieces(
-    x: TensorLike, axis: int, room: int, first: int
+    x: TensorLike, axis: int, scratch_bytes: int, first: int
 ) -> Iterator[tuple[TensorLike, int]]:
     """Parts of a stack with vectors for as many bytes of exponents, and the number of
     the first vector of each; `first` is that of the whole stack.
     """
     batch = x.shape[0]
     count = x.shape[3 - axis]
-    vectors = room // (2 * (1 + x.is_complex()) * x.shape[axis])
+    vectors = scratch_bytes // (2 * (1 + x.is_complex()) * x.shape[axis])
     matrices = max(vectors // count, 1)
     # A multiple of 16 keeps the alignment of the entries.
     step = count if vectors >= count else max(vectors // 16 * 16, 16)
@@ -626,12 +626,12 @@ def inner_exponents(
     right: TensorLike,
     gap: TensorLike,
     into: TensorLike | None = None,
-    room: int = _ROOM,
+    scratch_bytes: int = _SCRATCH_BYTES,
 ) -> TensorLike:
     """numerics.inner_scaling.inner_exponents, int32 (k,) padded with zeros.
 
     Undefined where `gap`, an int64 tensor of one entry, is less than a wide one. `into`
-    is where they go, else new memory. Exponents of entries take about `room` bytes at a
+    is where they go, else new memory. Exponents of entries take about `scratch_bytes` bytes at a
     time, or those of a few vectors.
     """
     k = left.shape[2]
@@ -654,9 +654,9 @@ def inner_exponents(
     terms = _Terms(maxima[: 2 * k], maxima[2 * k :], spread=cleared(4, left))
 
     # Exponents of entries, twice for complex ones, of one pair of parts after another.
-    room_a = room * total_a // vectors
-    parts_a = list(_pieces(left, 2, room_a, 0))
-    parts_b = list(_pieces(right, 1, room - room_a, total_a))
+    bytes_a = scratch_bytes * total_a // vectors
+    parts_a = list(_pieces(left, 2, bytes_a, 0))
+    parts_b = list(_pieces(right, 1, scratch_bytes - bytes_a, total_a))
     sizes = [
         side.num_codes(*_counts(parts[0][0], axis), k)
         for parts, side, axis in zip((parts_a, parts_b), sides, (2, 1), strict=True)
@@ -748,7 +748,7 @@ def gaining_exponents(
     mark: TensorLike | None = None,
     predicate: Predicate | None = None,
     into: TensorLike | None = None,
-    room: int = _ROOM,
+    scratch_bytes: int = _SCRATCH_BYTES,
 ) -> TensorLike:
     """d, int32 (k,) padded with zeros, where the operands gain by it, else zeros.
 
@@ -761,7 +761,7 @@ def gaining_exponents(
         limits the operands are not read, and what is returned means nothing.
     into : int32 tensor of `padded_length` entries, optional
         Where the exponents go, else new memory.
-    room : int
+    scratch_bytes : int
         Bytes of scratch memory for the exponents of entries, about.
     """
     # The gap before, and 16 bytes behind it that with d: both are aligned alike.
@@ -769,7 +769,7 @@ def gaining_exponents(
     before = gaps[:1]
     after = gaps[2:3]
     sampled_gap(left, right, before, predicate=predicate)
-    exponents = inner_exponents(left, right, before, into, room)
+    exponents = inner_exponents(left, right, before, into, scratch_bytes)
     wide: Predicate = (before, plain.WIDE_GAP, LARGEST)
     sampled_gap(left, right, after, exponents, wide)
     number, lower_limit, upper_limit = predicate or NO_PREDICATE

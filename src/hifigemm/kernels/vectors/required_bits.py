@@ -74,9 +74,11 @@ def _look_at(
     panel = tl.where(
         turn == 1, panels_a, tl.where((turn > 1) & (turn <= panels_a), turn - 1, turn)
     )
-    spot = place(panel, panels_a, num_a, num_b, PANEL)
+    tile_origin = place(panel, panels_a, num_a, num_b, PANEL)
     first_block = panel.to(tl.int64) * blocks
-    store_block(operands, inner, spot, q, first_block, k, workspace, FORM, False, PTX)
+    store_block(
+        operands, inner, tile_origin, q, first_block, k, workspace, FORM, False, PTX
+    )
     # All threads have stored their part of the block before the program counts it as
     # finished. The program that counts the last block of the panel sees what all others
     # stored, and joins it.
@@ -92,7 +94,9 @@ def _look_at(
         # How far the scale of a vector stays above its lowest set bit; nothing for
         # zeros and vectors that do not exist.
         scale, _ = scale_of(n, e, range_ptr, 0)
-        has_bits = (low != NO_LOWEST) & (spot[2] + tl.arange(0, PANEL) < spot[3])
+        has_bits = (low != NO_LOWEST) & (
+            tile_origin[2] + tl.arange(0, PANEL) < tile_origin[3]
+        )
         required = tl.where(has_bits, _NO_BIT - low - scale, 0)
         if bits_of_vectors is not None:
             tl.store(
@@ -100,7 +104,7 @@ def _look_at(
                 required,
             )
         # The largest of a side: a maximum does not depend on the order of programs.
-        tl.atomic_max(counters + tl.where(spot[0], 0, 1), tl.max(required))
+        tl.atomic_max(counters + tl.where(tile_origin[0], 0, 1), tl.max(required))
 
 
 @triton.jit

@@ -181,11 +181,11 @@ def _load(x, mask, FORM: tl.constexpr):
 
 
 @triton.jit
-def _load_either(operands, inner, spot, ks, k, FORM: tl.constexpr):
+def _load_either(operands, inner, tile_origin, ks, k, FORM: tl.constexpr):
     """The components of a tile of the operand that the program takes, scaled along k
     by `inner`.
     """
-    is_left, batch, start, count = spot
+    is_left, batch, start, count = tile_origin
     x, sb, sv, sk = chosen(is_left, operands[0], operands[1])
     factors = factors_along_k(inner, is_left, ks)
     # A vector beyond the last one is read as the last: nothing of it is stored.
@@ -207,7 +207,7 @@ def _load_either(operands, inner, spot, ks, k, FORM: tl.constexpr):
 def _store_residues(
     words,
     out,
-    spot,
+    tile_origin,
     ks,
     FORM: tl.constexpr,
     ARITHMETIC: tl.constexpr,
@@ -220,7 +220,7 @@ def _store_residues(
     """
     POLICY: tl.constexpr = "evict_first" if LEAVES else ""
     planes, pitch16, num_planes, table = out
-    first, batch, start, count = spot
+    first, batch, start, count = tile_origin
     vs = _vectors(start, FORM)
     mask = (vs < count) & (ks < pitch16 * 16)
     # Planes of a matrix follow each other, one for each residue; all rows begin on
@@ -249,14 +249,14 @@ def _store_residues(
 
 @triton.jit
 def _store_magnitudes(
-    parts, e, low, spot, ks, k, FORM: tl.constexpr, PTX: tl.constexpr
+    parts, e, low, tile_origin, ks, k, FORM: tl.constexpr, PTX: tl.constexpr
 ):
     """Twin: numerics.estimates.magnitudes_down. |x| 2**(7 - e) of a tile, rounded down.
 
     Entries that are Inf or NaN count 0; a vector that holds one has the exponent
     INFINITE.
     """
-    first, batch, start, count = spot
+    first, batch, start, count = tile_origin
     vs = _vectors(start, FORM)
     up, second = exponent_factors(e, _MAGNITUDE_BITS)
     # Rows are as long as a multiple of 128 bytes.
@@ -354,10 +354,10 @@ def scaled_residues_kernel(
     if TASK.whole:
         # A program for each few vectors, which stay in its registers from the sizes to
         # the residues.
-        spot = place(tl.program_id(0), tiles_a, num_a, num_b, FORM.vectors)
-        vs = _vectors(spot[2], FORM)
+        tile_origin = place(tl.program_id(0), tiles_a, num_a, num_b, FORM.vectors)
+        vs = _vectors(tile_origin[2], FORM)
         ks = _along_k(0, FORM)
-        parts = _load_either(operands, inner, spot, ks, k, FORM)
+        parts = _load_either(operands, inner, tile_origin, ks, k, FORM)
         # Sizes of the blocks, then of the vectors: the largest exponent, and the sums
         # on its grid.
         block_e, sums = block_sizes(parts, K, TASK.sums, ARITHMETIC.ptx)
@@ -366,16 +366,16 @@ def scaled_residues_kernel(
         n = tl.sum(block_n, axis=BLOCK, keep_dims=True)
         s = tl.sum(block_s, axis=BLOCK, keep_dims=True)
         scale, nearest = _store_scales(
-            (n, s, e), spot, vs, range_ptr, scales, sizes, TASK.sums
+            (n, s, e), tile_origin, vs, range_ptr, scales, sizes, TASK.sums
         )
         if TASK.sums:
-            _store_magnitudes(parts, e, low, spot, ks, k, FORM, ARITHMETIC.ptx)
+            _store_magnitudes(parts, e, low, tile_origin, ks, k, FORM, ARITHMETIC.ptx)
         # The scaled and rounded entries as words of integers, and from these all
         # residues.
         words = integer_words(
             parts, scale, nearest, ARITHMETIC.num_words, TASK.truncates
         )
-        _store_residues(words, out, spot, ks, FORM, ARITHMETIC, False)
+        _store_residues(words, out, tile_origin, ks, FORM, ARITHMETIC, False)
     else:
         # The programs of a round: first those of the blocks of a panel, then those of
         # its tiles of residues.
@@ -388,12 +388,12 @@ def scaled_residues_kernel(
             # One block of 16 vectors; its sizes go to memory.
             if TASK.scales:  # noqa: SIM102 - known when the kernel is compiled
                 if panel < panels:
-                    spot = place(panel, tiles_a, num_a, num_b, PANEL)
+                    tile_origin = place(panel, tiles_a, num_a, num_b, PANEL)
                     first_block = panel.to(tl.int64) * blocks
                     store_block(
                         operands,
                         inner,
-                        spot,
+                        tile_origin,
                         task,
                         first_block,
                         k,
@@ -416,10 +416,10 @@ def scaled_residues_kernel(
                             blocks,
                             TASK.sums,
                         )
-                        vs = spot[2] + tl.arange(0, PANEL)
+                        vs = tile_origin[2] + tl.arange(0, PANEL)
                         _store_scales(
                             panel_sizes,
-                            spot,
+                            tile_origin,
                             vs,
                             range_ptr,
                             scales,
@@ -435,11 +435,11 @@ def scaled_residues_kernel(
             first, batch, start, count = place(panel, tiles_a, num_a, num_b, PANEL)
             start += task // steps * FORM.vectors
             if (panel >= 0) & (start < count):
-                spot = (first, batch, start, count)
+                tile_origin = (first, batch, start, count)
                 vs = _vectors(start, FORM)
                 ks = _along_k(task % steps, FORM)
                 # The loads are under way while the program waits for the scales.
-                parts = _load_either(operands, inner, spot, ks, k, FORM)
+                parts = _load_either(operands, inner, tile_origin, ks, k, FORM)
                 # One arrival more than blocks: the scales are stored. The programs that
                 # this one waits for have smaller indices, and so have started.
                 if TASK.scales:
@@ -457,24 +457,26 @@ def scaled_residues_kernel(
                     e = tl.load(
                         vector_sizes[0] + begin + vectors, mask=vs < count, other=0
                     )
-                    _store_magnitudes(parts, e, low, spot, ks, k, FORM, ARITHMETIC.ptx)
+                    _store_magnitudes(
+                        parts, e, low, tile_origin, ks, k, FORM, ARITHMETIC.ptx
+                    )
                 words = integer_words(
                     parts, scale, nearest, ARITHMETIC.num_words, TASK.truncates
                 )
                 # The cache is for the panels whose scales run ahead.
-                _store_residues(words, out, spot, ks, FORM, ARITHMETIC, True)
+                _store_residues(words, out, tile_origin, ks, FORM, ARITHMETIC, True)
 
 
 @triton.jit
 def _store_scales(
-    size_of_vectors, spot, vs, range_ptr, scales, sizes, SUMS: tl.constexpr
+    size_of_vectors, tile_origin, vs, range_ptr, scales, sizes, SUMS: tl.constexpr
 ):
     """Store scales of the vectors `vs` of a place, and with SUMS their sizes.
 
     `size_of_vectors` are their norms, sums and exponents.
     """
     n, s, e = size_of_vectors
-    is_left, batch, _, count = spot
+    is_left, batch, _, count = tile_origin
     scale_exponents, to_nearest, balance, begin = chosen(is_left, scales[0], scales[1])
     scale, nearest = scale_of(n, e, range_ptr, balance)
     inside = vs < count

@@ -322,14 +322,16 @@ def scaled(parts, factors):
 
 
 @triton.jit
-def _block_of(operand, inner, spot, q, k, ALONG_K: tl.constexpr, FORM: tl.constexpr):
+def _block_of(
+    operand, inner, tile_origin, q, k, ALONG_K: tl.constexpr, FORM: tl.constexpr
+):
     """The components of block `q` of the 16 vectors of a panel, 0 outside.
 
     A tile has the axes K, VECTOR and PIECE: piece p of a vector holds `LENGTH` entries,
     from number 256 q + p LENGTH on.
     """
     x, sb, sv, sk = operand
-    is_left, batch, start, count = spot
+    is_left, batch, start, count = tile_origin
     LENGTH: tl.constexpr = FORM.piece_along_k if ALONG_K else FORM.piece_across
     vs = along(start + tl.arange(0, PANEL), VECTOR)
     pieces = along(tl.arange(0, NORM_BLOCK // LENGTH), PIECE) * LENGTH
@@ -456,7 +458,7 @@ def _lowest(parts):
 def _store_block_of(
     operand,
     inner,
-    spot,
+    tile_origin,
     q,
     first_block,
     k,
@@ -468,7 +470,7 @@ def _store_block_of(
 ):
     """`store_block` for an operand of one layout."""
     LOWEST: tl.constexpr = len(workspace) == 3
-    parts = _block_of(operand, inner, spot, q, k, ALONG_K, FORM)
+    parts = _block_of(operand, inner, tile_origin, q, k, ALONG_K, FORM)
     if LOWEST:
         parts = _finite(parts)
     e, sums = block_sizes(parts, PIECE, SUMS, PTX)
@@ -485,7 +487,7 @@ def _store_block_of(
 def store_block(
     operands,
     inner,
-    spot,
+    tile_origin,
     q,
     first_block,
     k,
@@ -503,13 +505,33 @@ def store_block(
     and exponents; with a third array also the lowest bits, and the entries that hold
     an Inf or NaN count as 0.
     """
-    operand = chosen(spot[0], operands[0], operands[1])
+    operand = chosen(tile_origin[0], operands[0], operands[1])
     # Both layouts have compiled code, so that one kernel serves all.
     if operand[3] == 1:
         _store_block_of(
-            operand, inner, spot, q, first_block, k, workspace, True, FORM, SUMS, PTX
+            operand,
+            inner,
+            tile_origin,
+            q,
+            first_block,
+            k,
+            workspace,
+            True,
+            FORM,
+            SUMS,
+            PTX,
         )
     else:
         _store_block_of(
-            operand, inner, spot, q, first_block, k, workspace, False, FORM, SUMS, PTX
+            operand,
+            inner,
+            tile_origin,
+            q,
+            first_block,
+            k,
+            workspace,
+            False,
+            FORM,
+            SUMS,
+            PTX,
         )
