@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.model.plan import Decision, Report, Split
+from hifigemm.model.plan import Decision, Evidence, Report, Split
+from hifigemm.plan import Apart
 
 DECISION = Decision(
     hg.Ozaki1(num_slices=3), 6, 1e-9, False, 2048, False, "3 slices, as asked"
@@ -196,3 +197,10 @@ def test_a_report_names_one_bound_of_a_correct_result(scheme, r):
         assert text.startswith(f"{report.relative:.3g} |AB|, and ")
     correct = hg.matmul(a, b, accuracy="correct", scheme=scheme, return_report=True)[1]
     assert line(correct, "bound") == "0 |A||B|, correctly rounded"
+
+
+def test_evidence_of_version_0_1_0_names_separate_vectors_apart():
+    old = Evidence.__new__(Evidence)
+    vectors = Apart((3,), ())
+    old.__setstate__({"required_bits": (3, 4), "apart": vectors})
+    assert old == Evidence(required_bits=(3, 4), separate=vectors)

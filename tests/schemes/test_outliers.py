@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hifigemm.model.plan import Apart, Outliers
+from hifigemm.model.plan import Outliers, SeparateVectors
 from hifigemm.model.problem import Problem
 from hifigemm.numerics.residues import MAX_MODULI, moduli_set
 from hifigemm.numerics.scaling import gained_bits, widest
 from hifigemm.schemes.outliers import (
-    find_apart,
     find_outliers,
+    find_separate,
     may_pay,
-    may_set_apart,
+    may_separate,
     without,
 )
 from hifigemm.schemes.ozaki2 import exact_count
@@ -63,12 +63,12 @@ def test_all_vectors_find_room_and_all_products_stay_in_range(rows, cols, seed):
         2 * found.lowered
     )
     gained = gained_bits(found.shared, False)
-    for x, apart, balance in (
+    for x, separate, balance in (
         (left, found.rows, found.balance),
         (right, found.cols, -found.balance),
     ):
         wide = np.zeros(SIZE, bool)
-        wide[list(apart)] = True
+        wide[list(separate)] = True
         assert (x[0, ~wide] <= gained + balance - found.lowered).all()
         assert (x[0, wide] > gained + balance - found.lowered).all()
         assert (x[0, wide] <= gained + balance + found.lowered).all()
@@ -191,30 +191,32 @@ def test_moduli_hold_all_but_the_vectors_that_are_apart(num_rows, num_cols, tilt
     wide_cols = rng.choice(300, num_cols, replace=False)
     rows[0, wide_rows] += rng.integers(300, 2000, num_rows)
     cols[0, wide_cols] += rng.integers(300, 2000, num_cols)
-    apart = find_apart((rows, cols))
-    assert apart == Apart(tuple(sorted(wide_rows)), tuple(sorted(wide_cols)))
-    rest = widest(without((rows, cols), apart), 10**6)
+    separate = find_separate((rows, cols))
+    assert separate == SeparateVectors(
+        tuple(sorted(wide_rows)), tuple(sorted(wide_cols))
+    )
+    rest = widest(without((rows, cols), separate), 10**6)
     assert exact_count(False, *rest) <= MAX_MODULI
 
 
 def test_many_wide_vectors_stay_together():
     rows = np.full((1, 200), 50)
     rows[0, :65] = 900
-    assert find_apart((rows, np.full((1, 300), 50))) is None
+    assert find_separate((rows, np.full((1, 300), 50))) is None
     rows[0, 64] = 50
-    assert find_apart((rows, np.full((1, 300), 50))).rows == tuple(range(64))
+    assert find_separate((rows, np.full((1, 300), 50))).rows == tuple(range(64))
 
 
 def test_vectors_are_set_apart_in_large_real_matrices():
-    assert may_set_apart(problem(2048, 2048, 2048))
-    assert not may_set_apart(problem(2048, 2048, 2047))
-    assert not may_set_apart(problem(batch=2))
-    assert not may_set_apart(problem(dtype="complex128"))
-    assert not may_set_apart(problem(k=2**24 + 1))
+    assert may_separate(problem(2048, 2048, 2048))
+    assert not may_separate(problem(2048, 2048, 2047))
+    assert not may_separate(problem(batch=2))
+    assert not may_separate(problem(dtype="complex128"))
+    assert not may_separate(problem(k=2**24 + 1))
 
 
 def test_vectors_that_are_apart_say_so():
-    assert str(Apart((3,), ())) == "1 row by sums in words"
-    assert str(Apart((), (1, 2))) == "2 columns by sums in words"
-    fullest = Apart((0, 1, 5), (9,)).of_fullest_block(4, 4)
-    assert fullest == Apart((0, 1), (0,))
+    assert str(SeparateVectors((3,), ())) == "1 row by sums in words"
+    assert str(SeparateVectors((), (1, 2))) == "2 columns by sums in words"
+    fullest = SeparateVectors((0, 1, 5), (9,)).of_fullest_block(4, 4)
+    assert fullest == SeparateVectors((0, 1), (0,))

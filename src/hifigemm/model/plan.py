@@ -72,7 +72,7 @@ class Outliers:
 
 
 @dataclass(frozen=True)
-class Apart:
+class SeparateVectors:
     """Rows and columns whose exponents no moduli hold, so that their entries are sums
     of terms in words.
     """
@@ -85,9 +85,9 @@ class Apart:
         vectors = [counted(len(x), name) for x, name in sides if x]
         return f"{' and '.join(vectors)} by sums in words"
 
-    def of_fullest_block(self, rows: int, cols: int) -> Apart:
+    def of_fullest_block(self, rows: int, cols: int) -> SeparateVectors:
         """Those of the fullest block of so many rows and columns, moved to its start."""
-        return Apart(_fullest(self.rows, rows), _fullest(self.cols, cols))
+        return SeparateVectors(_fullest(self.rows, rows), _fullest(self.cols, cols))
 
 
 def _fullest(vectors: tuple[int, ...], length: int) -> tuple[int, ...]:
@@ -108,9 +108,16 @@ class Evidence:
     # see numerics.estimates.published_num_slices
     num_slices: tuple[int, bool] | None = None
     outliers: Outliers | None = None
-    apart: Apart | None = None  # the required bits are those of the other vectors
+    separate: SeparateVectors | None = (
+        None  # the required bits are those of the other vectors
+    )
     # the facts are those of A D and D**-1 B, see numerics.inner_scaling
     inner: bool = False
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "apart" in state:  # its name when version 0.1.0 stored it
+            state["separate"] = state.pop("apart")
+        self.__dict__.update(state)
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,7 @@ def by_operands(
     # mirror image is decided upon as a whole, so that it has the bits of the whole one.
     if exact is None:
         return first
-    if exact.evidence is not None and exact.evidence.apart is not None:
+    if exact.evidence is not None and exact.evidence.separate is not None:
         return exact
     whole = replace(problem, mirror="")
     exact_products = math.ceil(_num_products(exact))

@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hifigemm.model.plan import Apart, Outliers
+from hifigemm.model.plan import Outliers, SeparateVectors
 from hifigemm.model.problem import Problem
 from hifigemm.numerics.bits import NO_BIT, Array
 from hifigemm.numerics.residues import MAX_MODULI, moduli_set
@@ -62,9 +62,9 @@ _MAX_OUTLIERS = 2048
 """So many rows, or columns, are set apart at most."""
 
 
-_LEAST_WORK_APART = 2**33
+_LEAST_WORK_SEPARATE = 2**33
 """m n k from which a second look, at each vector, takes little beside the product."""
-_MAX_APART = 64
+_MAX_SEPARATE = 64
 """So many rows, or columns, become sums in words at most: two rows of tiles of these
 sums, each 1/64 of the time that all entries of 4096 x 4096 take.
 """
@@ -90,14 +90,14 @@ def may_pay(problem: Problem) -> bool:
     return problem.batch == 1 and not problem.is_complex and work >= _LEAST_WORK
 
 
-def may_set_apart(problem: Problem) -> bool:
+def may_separate(problem: Problem) -> bool:
     """True if vectors that no moduli hold are sought: in a large real matrix."""
     work = problem.m * problem.n * problem.k
     is_one = problem.batch == 1 and not problem.is_complex
-    return is_one and work >= _LEAST_WORK_APART and problem.k <= MAX_TERMS
+    return is_one and work >= _LEAST_WORK_SEPARATE and problem.k <= MAX_TERMS
 
 
-def find_apart(required: tuple[Array, Array]) -> Apart | None:
+def find_separate(required: tuple[Array, Array]) -> SeparateVectors | None:
     """The fewest rows and columns without which moduli hold the product of the others.
 
     `required` holds the required bits of all rows and of all columns. None where that
@@ -110,16 +110,18 @@ def find_apart(required: tuple[Array, Array]) -> Apart | None:
     wanted = (medians[0] - medians[1]) // 2
     rows = np.flatnonzero(required[0] > bits + wanted)
     cols = np.flatnonzero(required[1] > bits - wanted)
-    if max(len(rows), len(cols)) > _MAX_APART:
+    if max(len(rows), len(cols)) > _MAX_SEPARATE:
         return None
-    return Apart(tuple(rows.tolist()), tuple(cols.tolist()))
+    return SeparateVectors(tuple(rows.tolist()), tuple(cols.tolist()))
 
 
-def without(required: tuple[Array, Array], apart: Apart) -> tuple[Array, Array]:
+def without(
+    required: tuple[Array, Array], separate: SeparateVectors
+) -> tuple[Array, Array]:
     """The required bits, with those of vectors of zeros for the ones that are apart."""
     rows, cols = (x.copy() for x in required)
-    rows[:, list(apart.rows)] = -NO_BIT
-    cols[:, list(apart.cols)] = -NO_BIT
+    rows[:, list(separate.rows)] = -NO_BIT
+    cols[:, list(separate.cols)] = -NO_BIT
     return rows, cols
 
 

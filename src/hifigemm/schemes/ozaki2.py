@@ -72,10 +72,10 @@ from hifigemm.numerics.residues import (
 from hifigemm.numerics.scaling import Scale
 from hifigemm.schemes import certify
 from hifigemm.schemes.outliers import (
-    find_apart,
     find_outliers,
+    find_separate,
     may_pay,
-    may_set_apart,
+    may_separate,
     without,
 )
 from hifigemm.schemes.ozaki1 import Ozaki1
@@ -221,8 +221,8 @@ class Ozaki2(Scheme):
             count = exact
             exact_bits = counted(_exact_bits(problem.is_complex, *bits), "bit")
             reason = f"{count} moduli hold the exact product of {exact_bits}"
-            if evidence is not None and evidence.apart is not None:
-                reason = f"{reason}; {evidence.apart}"
+            if evidence is not None and evidence.separate is not None:
+                reason = f"{reason}; {evidence.separate}"
             if scheme.by_norms:
                 bound = 0.0
                 verification = Verification.A_PRIORI
@@ -525,17 +525,17 @@ class _Looks:
         """
         problem = self.problem
         takes_words = self.on_device and self.wants_exact and self.scheme.by_norms
-        if not (takes_words and may_set_apart(problem)):
+        if not (takes_words and may_separate(problem)):
             return None
         bits_of = self.engine.override(scaling.required_bits_of_vectors)
         required = bits_of(self.a, self.b, self.entries)
-        apart = find_apart(required)
-        if apart is None:
+        separate = find_separate(required)
+        if separate is None:
             return None
-        required = without(required, apart)
+        required = without(required, separate)
         bits = scaling.widest(required, _bits_held_by(problem, MAX_MODULI))
         outliers = self._outliers(bits, required)
-        return Evidence(required_bits=bits, outliers=outliers, apart=apart)
+        return Evidence(required_bits=bits, outliers=outliers, separate=separate)
 
     def _with_exponents(self, d: Array | None) -> Evidence:
         """The evidence of A D and D**-1 B; of A and B without d."""

@@ -1314,7 +1314,7 @@ def test_c_is_added_before_the_one_rounding(
 def test_vectors_that_no_moduli_hold_are_sums_in_words(
     make_pair, assert_same_bits, as_on_gpu, monkeypatch, dtype
 ):
-    monkeypatch.setattr(outliers, "_LEAST_WORK_APART", 1)
+    monkeypatch.setattr(outliers, "_LEAST_WORK_SEPARATE", 1)
     a, b = make_pair("phi_1", 6, 7, 9, dtype)
     c = make_pair("phi_1", 6, 9, 9, dtype)[0]
     large, small = (300, -300) if dtype == "float64" else (110, -120)

@@ -39,7 +39,14 @@ from hifigemm.kernels.sums.rounded_sums import rounded_sums
 from hifigemm.kernels.vectors import inner_scaling, scaled_residues
 from hifigemm.kernels.vectors.block_sums import block_sums, halves_of
 from hifigemm.model.engine import SCALED_ALONG_K, Certificate
-from hifigemm.model.plan import Apart, Choice, Evidence, Plan, Split, Verification
+from hifigemm.model.plan import (
+    Choice,
+    Evidence,
+    Plan,
+    SeparateVectors,
+    Split,
+    Verification,
+)
 from hifigemm.model.problem import Block, Problem
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.error_ratio import error_bound, largest_ratio
@@ -330,8 +337,8 @@ def _write_fixed(plan: Plan, given: Arguments) -> None:
         _write_entries(operands, used_residues, used_moduli, entries)
         if evidence.outliers is not None:
             _write_outliers(plan, block, operands, residues, entries, inner)
-        if evidence.apart is not None:
-            _write_apart(evidence.apart, block, operands, entries)
+        if evidence.separate is not None:
+            _write_separate(evidence.separate, block, operands, entries)
 
 
 def _inner(plan: Plan, given: Arguments, mark: Any = None) -> Inner:
@@ -748,17 +755,17 @@ def _write_outliers(
         _write_back(entries.ends, part.ends, rows, cols)
 
 
-def _write_apart(
-    apart: Apart,
+def _write_separate(
+    separate: SeparateVectors,
     block: Block,
     operands: tuple[Buffer, Buffer],
     entries: _Entries,
 ) -> None:
     """Write the entries of the rows and columns of a block over that no moduli hold;
-    see `Apart`.
+    see `SeparateVectors`.
     """
-    rows = _inside(apart.rows, block.rows)
-    cols = _inside(apart.cols, block.cols)
+    rows = _inside(separate.rows, block.rows)
+    cols = _inside(separate.cols, block.cols)
     cases: list[tuple[_Vectors, _Vectors]] = [(rows, None), (None, cols)]
     for i, j in cases:
         if i == () or j == ():

@@ -183,7 +183,7 @@ class CudaProgram:
         if plan.evidence is not None:
             fullest = {
                 name: vectors.of_fullest_block(rows, cols)
-                for name in ("outliers", "apart")
+                for name in ("outliers", "separate")
                 if (vectors := getattr(plan.evidence, name)) is not None
             }
             plan = replace(plan, evidence=replace(plan.evidence, **fullest))
@@ -565,7 +565,7 @@ def _evidence_key(evidence: Evidence) -> Hashable:
     """What one look sees of other operands again; None where that takes more, as their
     error ratio does.
     """
-    if evidence.outliers is not None or evidence.apart is not None:
+    if evidence.outliers is not None or evidence.separate is not None:
         return None
     if evidence.inner and evidence.required_bits is not None:
         return _INNER_INSPECTION, evidence.required_bits
