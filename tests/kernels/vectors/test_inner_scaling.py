@@ -159,8 +159,10 @@ def test_little_room_for_exponents_changes_none(rng, layout):
     # All matrices, some, some vectors of each, and fewer than are taken at a time.
     with np.errstate(all="ignore"):
         want = plain.inner_exponents(a, b, 16384)
-        for room in (2**20, 10_000, 4000, 1):
-            found = kernels.inner_exponents(left, right, wide, room=room)
+        for scratch_bytes in (2**20, 10_000, 4000, 1):
+            found = kernels.inner_exponents(
+                left, right, wide, scratch_bytes=scratch_bytes
+            )
             np.testing.assert_array_equal(found[:30].cpu().numpy(), want)
 
 

@@ -127,7 +127,7 @@ def steps(plan: Plan, costs: Rates | None) -> Steps | None:
             combines=True,
             # The integers are those of the exact product.
             rounds=plan.bound == 0.0,
-            ready=_ready,
+            prepared_planes=_prepared_planes,
             outside=outside,
             in_halves=in_halves,
         )
@@ -172,7 +172,7 @@ def moduli_of(plan: Plan, count: int | None = None) -> ModuliSet:
     )
 
 
-def _ready(split: Split) -> tuple[Tensor, Tensor]:
+def _prepared_planes(split: Split) -> tuple[Tensor, Tensor]:
     """The residues and exponents of a prepared operand, vectors with Inf or NaN
     marked.
     """
@@ -312,20 +312,22 @@ def _write_fixed(plan: Plan, given: Arguments) -> None:
         # Residues that are there: of prepared operands, or of the block before.
         places = block.places(given.a, given.b)
         operands = block.operands(given.a, given.b)
-        ready = [
+        prepared_planes = [
             _residues_at(place, split)
-            for place, split in zip(places, given.ready, strict=True)
+            for place, split in zip(places, given.prepared_planes, strict=True)
         ]
         for side, (place, residues_there) in enumerate(previous):
             if place == places[side]:
-                ready[side] = residues_there
+                prepared_planes[side] = residues_there
 
         # The others, by one launch. A matrix and its transpose have the same ones.
         is_gram = is_triangle(plan, block) and plan.problem.is_of_one_operand
         if is_gram and balances[0] == balances[1]:
             residues = _residues_of(operands[:1], moduli, balances[:1], [None]) * 2
         else:
-            residues = _residues_of(operands, moduli, balances, ready, inner=inner)
+            residues = _residues_of(
+                operands, moduli, balances, prepared_planes, inner=inner
+            )
         previous = list(zip(places, residues, strict=True))
 
         # Products of the first residues; outliers, which take all, are written over.
@@ -367,15 +369,15 @@ def _residues_of(
     operands: tuple[Buffer, ...],
     moduli: ModuliSet,
     balances: tuple[int, ...],
-    ready: Sequence[Residues | None],
+    prepared_planes: Sequence[Residues | None],
     predicate: Predicate | None = None,
     inner: Inner = None,
 ) -> list[Residues]:
     """Residues of both operands, or of the left one, in one launch for those that are
     not ready.
     """
-    residues = list(ready)
-    missing = [i for i in range(len(operands)) if ready[i] is None]
+    residues = list(prepared_planes)
+    missing = [i for i in range(len(operands)) if prepared_planes[i] is None]
     if missing:
         # A right operand alone is the first one for the kernel.
         if inner is not None and missing == [1]:
@@ -715,7 +717,7 @@ class _Case(NamedTuple):
     cols: _Vectors
     moduli: ModuliSet
     balances: tuple[int, int]
-    ready: list[Residues | None]
+    prepared_planes: list[Residues | None]
 
 
 def _write_outliers(
@@ -745,11 +747,13 @@ def _write_outliers(
         _Case(None, j, shared, raised, [residues[0], None]),
         _Case(i, j, moduli_of(plan), (even, -even), [None, None]),
     ]
-    for rows, cols, moduli, balances, ready in cases:
+    for rows, cols, moduli, balances, prepared_planes in cases:
         if rows == () or cols == ():
             continue
         pair = _gathered(operands[0], 1, rows), _gathered(operands[1], 2, cols)
-        residues_of_pair = _residues_of(pair, moduli, balances, ready, inner=inner)
+        residues_of_pair = _residues_of(
+            pair, moduli, balances, prepared_planes, inner=inner
+        )
         part = _part_of(entries, rows, cols)
         _write_entries(pair, residues_of_pair, moduli, part)
         _write_back(entries.ends, part.ends, rows, cols)

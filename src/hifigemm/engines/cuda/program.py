@@ -38,7 +38,7 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.integer_sums import NEAREST
 
-Ready = tuple[tuple[Tensor, Tensor] | None, tuple[Tensor, Tensor] | None]
+PreparedPlanes = tuple[tuple[Tensor, Tensor] | None, tuple[Tensor, Tensor] | None]
 """Planes and exponents of prepared operands; None for operands that are not."""
 _INNER_INSPECTION = "scaled along k"
 """What is kept of operands that are scaled along k goes by this word and their bits."""
@@ -60,7 +60,7 @@ class Arguments:
     alpha: float | Scalar = 1.0
     beta: float | Scalar = 0.0
     c: Buffer | None = None
-    ready: tuple[Any, Any] = (None, None)  # of prepared operands
+    prepared_planes: tuple[Any, Any] = (None, None)  # of prepared operands
     second: Buffer | None = None  # the other array of a pair or an enclosure
     # by which the operands are scaled along k, where that is known already
     inner: Buffer | None = None
@@ -81,7 +81,7 @@ class Steps:
     # the launches write to results with contiguous rows only
     contiguous_rows: bool = False
     # (planes, exponents) of the split of a prepared operand
-    ready: Callable[[Any], tuple[Tensor, Tensor]] | None = None
+    prepared_planes: Callable[[Any], tuple[Tensor, Tensor]] | None = None
     # scratch bytes beside those of a program for such a block, where the result is cut
     # into several: of matrices, rows and columns
     outside: Callable[[int, int, int], int] | None = None
@@ -233,7 +233,10 @@ class CudaProgram:
             dtype = TORCH_DTYPES[p.dtype]
             product = torch.empty(shape, dtype=dtype, device=left.device)
 
-        ready = self._ready(splits[0]), self._ready(splits[1])
+        prepared_planes = (
+            self._prepared_planes(splits[0]),
+            self._prepared_planes(splits[1]),
+        )
         record = self._record(left.device)
         tensors = _Tensors(
             left,
@@ -244,7 +247,7 @@ class CudaProgram:
             second=torch.empty_like(product) if self._has_two_parts else None,
             combined=product if self._adds_a_step(applied) else None,
         )
-        self._run(tensors, ready, shift, applied)
+        self._run(tensors, prepared_planes, shift, applied)
         if is_combined_later:
             combine(product, epilogue)
         if target is not None and not writes_to_target:
@@ -253,11 +256,11 @@ class CudaProgram:
         outcome.second = None if tensors.second is None else wrap(tensors.second)
         return outcome
 
-    def _ready(self, split: Split | None) -> tuple[Tensor, Tensor] | None:
+    def _prepared_planes(self, split: Split | None) -> tuple[Tensor, Tensor] | None:
         """Planes and exponents of a prepared operand, where the launches take them."""
-        if split is None or self.steps.ready is None:
+        if split is None or self.steps.prepared_planes is None:
             return None
-        return self.steps.ready(split)
+        return self.steps.prepared_planes(split)
 
     @property
     def _rounds(self) -> bool:
@@ -465,31 +468,39 @@ class CudaProgram:
         return found
 
     def _run(
-        self, tensors: _Tensors, ready: Ready, shift: int, epilogue: Epilogue
+        self,
+        tensors: _Tensors,
+        prepared_planes: PreparedPlanes,
+        shift: int,
+        epilogue: Epilogue,
     ) -> None:
         """Run the program of these tensors, which applies these scalars."""
         memory = tensors.present()
-        for pair in ready:
+        for pair in prepared_planes:
             if pair is not None:
                 memory.extend(pair)
         scalars: tuple[float, ...] = ()
         if not epilogue.idle:
             scalars = epilogue.alpha.real, epilogue.beta.real
-        program = self._program(tensors, ready, shift, epilogue)
+        program = self._program(tensors, prepared_planes, shift, epilogue)
         program(*memory, scalars=scalars)
 
     def _program(
-        self, tensors: _Tensors, ready: Ready, shift: int, epilogue: Epilogue
+        self,
+        tensors: _Tensors,
+        prepared_planes: PreparedPlanes,
+        shift: int,
+        epilogue: Epilogue,
     ) -> Program:
         """The program of tensors of this layout, kept for the next ones."""
         facts = tuple(None if x is None else facts_of(x) for x in tensors)
         planes = tuple(
             None if pair is None else tuple((x.shape, x.stride()) for x in pair)
-            for pair in ready
+            for pair in prepared_planes
         )
 
         def make() -> Program:
-            program = self._built(self.plan, tensors, ready, shift, epilogue)
+            program = self._built(self.plan, tensors, prepared_planes, shift, epilogue)
             return program.finish().compile()
 
         key = "program", self.plan, self.device, facts, planes, shift, epilogue.idle
@@ -499,7 +510,7 @@ class CudaProgram:
         self,
         plan: Plan,
         tensors: _Tensors,
-        ready: Ready,
+        prepared_planes: PreparedPlanes,
         shift: int,
         epilogue: Epilogue,
     ) -> Program:
@@ -524,7 +535,7 @@ class CudaProgram:
             None
             if pair is None
             else (program.operand(pair[0]), program.operand(pair[1]))
-            for pair in ready
+            for pair in prepared_planes
         )
 
         # Programs of all scalars are the same, but for what has none.
@@ -537,7 +548,7 @@ class CudaProgram:
             buffers.product,
             buffers.record,
             shift,
-            ready=(left, right),
+            prepared_planes=(left, right),
             second=buffers.second,
             inner=buffers.inner,
         )
