@@ -9,7 +9,7 @@ from functools import partial
 
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.model.accuracy import NOTHING_STATED
-from hifigemm.model.engine import Certificate, Outcome
+from hifigemm.model.engine import Outcome, RecordedDecision
 from hifigemm.model.plan import Evidence, Verification
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.error_ratio import error_bound, error_ratio, largest_ratio
@@ -92,7 +92,7 @@ class ResidueProgram:
         ]
         if plan.verification is Verification.NONE:
             bound = error_bound(p.terms, ratio, ranges[0].half_range)
-            return Certificate(
+            return RecordedDecision(
                 True, plan.scheme, bound, plan.num_products, plan.k_block
             )
         for scheme, moduli in zip(
@@ -100,10 +100,10 @@ class ResidueProgram:
         ):
             if ratio <= largest_ratio(p.terms, plan.target.r, moduli.half_range):
                 made = num_planes(moduli, p.is_complex)
-                return Certificate(True, scheme, plan.target.r, made, plan.k_block)
+                return RecordedDecision(True, scheme, plan.target.r, made, plan.k_block)
         if plan.verification is Verification.ENTRYWISE:
             evidence = Evidence(error_ratio=ratio)
-            return Certificate(
+            return RecordedDecision(
                 False,
                 plan.scheme,
                 plan.bound,
@@ -113,14 +113,14 @@ class ResidueProgram:
             )
         last = plan.alternatives[-1]
         if isinstance(last, Ozaki2):
-            return Certificate(
+            return RecordedDecision(
                 True,
                 last,
                 0.0,
                 num_planes(moduli_set(last.count, p.is_complex), p.is_complex),
                 p.k,
             )
-        return Certificate(True, last, native_bound(p.terms, p.fmt.u), 1, p.k)
+        return RecordedDecision(True, last, native_bound(p.terms, p.fmt.u), 1, p.k)
 
     def repeated(self, call):
         return None

@@ -11,7 +11,7 @@ import pytest
 import hifigemm as hg
 from hifigemm.base import store
 from hifigemm.engines.numpy_engine import NumpyEngine
-from hifigemm.model.engine import Memory
+from hifigemm.model.engine import MemoryLimits
 from hifigemm.model.problem import Problem
 from hifigemm.running import planner
 from hifigemm.running.planner import DefaultWorkspace, steady
@@ -171,7 +171,7 @@ def free(monkeypatch):
     """
 
     def pretend(nbytes, large=planner._LARGE):
-        monkeypatch.setattr(NumpyEngine, "memory", Memory(free=lambda: nbytes))
+        monkeypatch.setattr(NumpyEngine, "memory", MemoryLimits(free=lambda: nbytes))
         monkeypatch.setattr(planner, "_LARGE", large)
 
     return pretend

@@ -28,7 +28,7 @@ from hifigemm.kernels.runtime import tiles
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.launch import Launch, _specialise, _traits_of, flat
 from hifigemm.kernels.runtime.program import Program
-from hifigemm.model.engine import Certificate
+from hifigemm.model.engine import RecordedDecision
 from tests.engines import stand_in
 from tests.kernels import compiled
 
@@ -102,7 +102,7 @@ def take_part(recorder):
 
     # What the device found: certain entries, ordinary numbers, 116 bits.
     cuda_program.CudaProgram._certificate = lambda self, record, stream=None: (
-        Certificate(True, self.plan.scheme, 0.0, 1, self.plan.k_block)
+        RecordedDecision(True, self.plan.scheme, 0.0, 1, self.plan.k_block)
     )
     cuda_engine._is_ordinary = lambda *_: True
     required_bits.kernel.required_bits_from = lambda found, most: (58, 58)

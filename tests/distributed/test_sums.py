@@ -55,7 +55,7 @@ def test_residues_of_partial_sums_are_added_modulo_each_modulus(count, ranks):
 
 
 def test_pieces_of_a_cut_cover_the_vectors():
-    cut = sums._Cut(None, 3, 0, 0)
+    cut = sums._SplitDimension(None, 3, 0, 0)
     vectors = list(range(10))
     pieces = [vectors[cut.piece(10, rank)] for rank in range(3)]
     assert list(chain(*pieces)) == vectors

@@ -14,7 +14,7 @@ from hifigemm.engines import engine_for
 from hifigemm.engines.cuda.engine import CudaEngine
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.rates import H200
-from hifigemm.model.engine import Memory
+from hifigemm.model.engine import MemoryLimits
 from hifigemm.model.problem import Problem
 from hifigemm.numerics.tensor_core import H100
 from hifigemm.running import admission, integers, plans, road
@@ -31,7 +31,7 @@ class StandIn(CudaEngine):
     costs = H200
     device = "stand-in"
     model = H100
-    memory = Memory(block_entries=2**22, workspace_factor=2)
+    memory = MemoryLimits(block_entries=2**22, workspace_factor=2)
 
     def __init__(self):
         super().__init__(torch.device(DEVICE))

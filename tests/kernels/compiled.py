@@ -30,7 +30,7 @@ from hifigemm.engines.cuda.ozaki2 import products_of_halves
 from hifigemm.kernels.endings import slice_rounding
 from hifigemm.kernels.endings.crt import crt
 from hifigemm.kernels.endings.mirror import mirror
-from hifigemm.kernels.endings.rounding import Ends
+from hifigemm.kernels.endings.rounding import Targets
 from hifigemm.kernels.endings.special import restore_special_values
 from hifigemm.kernels.products import (
     error_ratio,
@@ -215,10 +215,16 @@ def reconstruction():
                 program.empty((1, 1024), torch.int32),
                 program.empty((1, 1024), torch.int32),
             )
-            ends = Ends(out, c=c if combined else None)
+            targets = Targets(out, c=c if combined else None)
             options = {"alpha": 2.5, "beta": 0.5} if combined else {"predicate": where}
             crt(
-                parts, scales, moduli, ends, operands=pair, triangle=triangle, **options
+                parts,
+                scales,
+                moduli,
+                targets,
+                operands=pair,
+                triangle=triangle,
+                **options,
             )
 
         yield f"{count} {dtype} combined {combined} triangle {triangle}", write
@@ -236,12 +242,12 @@ def reconstruction():
             pair = operands(program, dtype)
             parts = program.empty((1, planes, 1024, 1024), torch.int8)
             scales = tuple(program.empty((1, 1024), torch.int32) for _ in range(2))
-            ends = (
-                Ends(out, rounding, c=other)
+            targets = (
+                Targets(out, rounding, c=other)
                 if rounding.has_addend
-                else Ends(out, rounding, second=other)
+                else Targets(out, rounding, second=other)
             )
-            crt(parts, scales, moduli, ends, operands=pair)
+            crt(parts, scales, moduli, targets, operands=pair)
 
         yield f"{count} {dtype} {rounding.result} once", round_once
     for count, dtype in product((14, 15, 20), (torch.float64, torch.complex128)):
@@ -260,8 +266,10 @@ def reconstruction():
                 program.empty((1, 2048), torch.int32),
                 program.empty((1, 2048), torch.int32),
             )
-            ends = Ends(out)
-            crt(products, scales, moduli, ends, operands=(left, right), halves=halves)
+            targets = Targets(out)
+            crt(
+                products, scales, moduli, targets, operands=(left, right), halves=halves
+            )
 
         yield f"{count} {dtype} of halves", join
 
@@ -488,10 +496,10 @@ def slices():
                 out = program.operand(Layout((1, 2048, 2048), dtype))
                 record = program.operand(Layout((4,), torch.int64))
                 both = slice_operands(((a, 2), (b, 1)), count, beta, stored)
-                ends = slice_rounding.ends_of(a, b, both)
-                sums = slice_product.sums_of(*both, 2048, ends=ends.most)
+                targets = slice_rounding.ends_of(a, b, both)
+                sums = slice_product.sums_of(*both, 2048, targets=targets.most)
                 slice_rounding.round_correctly(
-                    sums, both, ends, out, record, shift=0, operands=(a, b)
+                    sums, both, targets, out, record, shift=0, operands=(a, b)
                 )
 
             yield f"correct {stored} {dtype}", write
@@ -553,7 +561,7 @@ def sums():
             rounded_sums.rounded_sums(
                 a,
                 b,
-                Ends(out, Rounding(result), second=second),
+                Targets(out, Rounding(result), second=second),
                 form=form,
                 tile=tile,
             )

@@ -12,7 +12,14 @@ import pytest
 import hifigemm as hg
 from hifigemm.engines import available, engine_for
 from hifigemm.engines.rates import H200
-from hifigemm.model.engine import Certificate, Costs, Engine, Memory, Outcome, Program
+from hifigemm.model.engine import (
+    Costs,
+    Engine,
+    MemoryLimits,
+    Outcome,
+    Program,
+    RecordedDecision,
+)
 from hifigemm.numerics.blocking import BLOCK_ENTRIES
 
 ENGINES = [
@@ -86,7 +93,7 @@ def test_a_program_of_an_engine_has_what_the_interface_asks_for():
 
 
 def test_defaults_leave_the_memory_that_is_free_unknown():
-    memory = Memory()
+    memory = MemoryLimits()
     assert memory.free() is None
     assert memory.block_entries == BLOCK_ENTRIES
     assert memory.least_workspace == 2**28
@@ -100,6 +107,6 @@ def test_outcomes_share_no_notes():
 
 
 def test_a_certificate_does_not_change():
-    certificate = Certificate(True, hg.Native(), 2.0**-50, 1, 8)
+    certificate = RecordedDecision(True, hg.Native(), 2.0**-50, 1, 8)
     with pytest.raises(AttributeError):
         certificate.holds = False

@@ -12,7 +12,7 @@ import pytest
 import hifigemm as hg
 from hifigemm.engines import engine_for
 from hifigemm.engines.numpy_engine import NumpyEngine
-from hifigemm.model.engine import Certificate, Outcome
+from hifigemm.model.engine import Outcome, RecordedDecision
 from hifigemm.model.plan import Evidence, Verification
 from hifigemm.model.problem import Problem
 from hifigemm.running.executor import execute, whole_split
@@ -141,7 +141,7 @@ def ones():
 
 
 def certificate(holds, bound, evidence=None, scheme=None):
-    return Certificate(holds, scheme or hg.Corrected(), bound, 5, 32, evidence)
+    return RecordedDecision(holds, scheme or hg.Corrected(), bound, 5, 32, evidence)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import hifigemm as hg
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.model.accuracy import NO_PROMISE, NOTHING_STATED, resolve
-from hifigemm.model.engine import Memory
+from hifigemm.model.engine import MemoryLimits
 from hifigemm.model.plan import Blocking, Evidence, Outliers, Verification
 from hifigemm.model.problem import Problem
 from hifigemm.numerics.error_ratio import largest_ratio
@@ -243,7 +243,7 @@ def test_blocks_of_rounded_sums_do_not_follow_the_free_memory():
 
 def test_entries_that_are_worked_on_at_a_time_fit_in_a_small_workspace():
     class LargeEngine(NumpyEngine):
-        memory = Memory(block_entries=2**20)
+        memory = MemoryLimits(block_entries=2**20)
 
     plan = hg.Ozaki1(num_slices=3).plan(problem(), NO_PROMISE, ENGINE, None, None)
     for workspace, engine, entries in (

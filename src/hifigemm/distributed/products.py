@@ -159,7 +159,7 @@ def _plans_of_rank(
         is_complex=isinstance(alpha, complex),
         is_plain=alpha == 1 and (options.beta == 0 or c is None),
     )
-    call = _Call(
+    call = _PlanKey(
         problem,
         options.accuracy,
         options.scheme,
@@ -183,7 +183,7 @@ class _Scalars(NamedTuple):
     is_plain: bool  # the product alone is the result
 
 
-class _Call(NamedTuple):
+class _PlanKey(NamedTuple):
     """What the plans of a product depend on."""
 
     problem: Problem
@@ -198,7 +198,7 @@ class _Call(NamedTuple):
     scalars: _Scalars
 
 
-def _plans(call: _Call) -> tuple[MeshPlan, ...]:
+def _plans(call: _PlanKey) -> tuple[MeshPlan, ...]:
     """The plans of all layouts that the workspace allows, the quickest first."""
     problem = call.problem
     accuracy = call.accuracy

@@ -53,7 +53,7 @@ _MIN_WIDTH = 128
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _SplitDimension:
     """A dimension of the mesh along which k is spread.
 
     Each of its ranks is left with a piece of C along an axis.
@@ -301,7 +301,7 @@ class _Sums:
         """
         placements: Any = layout.own
         cuts = [
-            _Cut(
+            _SplitDimension(
                 group=mesh.get_group(i),
                 ranks=mesh.size(i),
                 rank=mesh.get_local_rank(i),
@@ -339,7 +339,7 @@ class _Sums:
         self,
         left: Split | None,
         right: Split | None,
-        cut: _Cut,
+        cut: _SplitDimension,
         workspace: int | None,
     ) -> Iterator[tuple[slice, Tensor]]:
         """Parts of the piece of every rank of a group, and their residues.
@@ -391,7 +391,7 @@ class _Sums:
         work: Work,
         local: Tensor,
         c: Tensor | None,
-        cuts: list[_Cut],
+        cuts: list[_SplitDimension],
     ) -> None:
         """Add the residues of a part over the ranks, round, and write the entries."""
         work.wait()
@@ -418,7 +418,7 @@ class _Sums:
         values = self.epilogue._replace(c=addend).apply(values)
         local[entries] = self.library.to_native(values)[0]
 
-    def _exchange(self, residues: Tensor, cut: _Cut) -> Tensor:
+    def _exchange(self, residues: Tensor, cut: _SplitDimension) -> Tensor:
         """Residues (planes, rows, columns), added along one more mesh dimension."""
         axis = 1 + cut.axis
         size = residues.shape[axis]

@@ -18,7 +18,7 @@ from hifigemm.base.exceptions import InexactProductError
 from hifigemm.base.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
 from hifigemm.engines import core
 from hifigemm.engines.memory import free_memory
-from hifigemm.model.engine import Memory, Program
+from hifigemm.model.engine import MemoryLimits, Program
 from hifigemm.model.plan import Plan
 from hifigemm.model.problem import ProductSpec
 from hifigemm.numerics.bits import Array
@@ -61,7 +61,7 @@ class NumpyEngine:
 
     name = "numpy"
     device = "cpu"
-    memory = Memory(free=free_memory)
+    memory = MemoryLimits(free=free_memory)
     costs = None
     products: Mapping[str, ProductSpec] = MappingProxyType(
         {spec.name: spec for spec in _SPECS}

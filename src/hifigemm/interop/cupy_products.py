@@ -180,7 +180,7 @@ def _count(change: int) -> None:
                     setattr(owner, name, _attributes[name])
 
 
-class _Call(NamedTuple):
+class _CupyProduct(NamedTuple):
     """A product that CuPy is asked for, m x k by k x n for each matrix of a stack."""
 
     m: int
@@ -193,7 +193,7 @@ class _Call(NamedTuple):
     factors: Callable[[], tuple[Any, Any]]
 
 
-def _read_matmul(a: Any, b: Any, out: Any = None) -> _Call | None:
+def _read_matmul(a: Any, b: Any, out: Any = None) -> _CupyProduct | None:
     """A call of matmul; None for shapes that do not fit."""
     try:
         shape = shapes_of(a.shape, b.shape).result
@@ -201,10 +201,10 @@ def _read_matmul(a: Any, b: Any, out: Any = None) -> _Call | None:
         return None
     m = a.shape[-2] if a.ndim > 1 else 1
     n = b.shape[-1] if b.ndim > 1 else 1
-    return _Call(m, n, a.shape[-1], shape, out, lambda: (a, b))
+    return _CupyProduct(m, n, a.shape[-1], shape, out, lambda: (a, b))
 
 
-def _read_dot(a: Any, b: Any, out: Any = None) -> _Call | None:
+def _read_dot(a: Any, b: Any, out: Any = None) -> _CupyProduct | None:
     """A call of dot; None for shapes that do not fit, and an `out` that CuPy refuses."""
     k = a.shape[-1]
     is_vector = b.ndim == 1
@@ -224,15 +224,15 @@ def _read_dot(a: Any, b: Any, out: Any = None) -> _Call | None:
 
     m = math.prod(row_shape)
     n = math.prod(column_shape)
-    return _Call(m, n, k, row_shape + column_shape, out, factors)
+    return _CupyProduct(m, n, k, row_shape + column_shape, out, factors)
 
 
 def _read_tensordot(
     a: Any, b: Any, out: Any, n: int, m: int, k: int, shape: Sequence[int]
-) -> _Call:
+) -> _CupyProduct:
     """The transpose of a by b, whose first axes are summed; n rows and m columns."""
     # CuPy's n are our rows, its m our columns.
-    return _Call(
+    return _CupyProduct(
         m=n,
         n=m,
         k=k,
@@ -253,7 +253,7 @@ def _is_served(x: Any) -> bool:
     )
 
 
-def _product(scope: emulate, call: _Call, a: Any, b: Any) -> Any:
+def _product(scope: emulate, call: _CupyProduct, a: Any, b: Any) -> Any:
     """The product that a scope makes, in the `out` of the call if there is one; None
     where the scope leaves the product to CuPy.
     """
@@ -279,7 +279,9 @@ def _product(scope: emulate, call: _Call, a: Any, b: Any) -> Any:
     return out
 
 
-def _replacement(name: str, read: Callable[..., _Call | None]) -> Callable[..., Any]:
+def _replacement(
+    name: str, read: Callable[..., _CupyProduct | None]
+) -> Callable[..., Any]:
     """The function that replaces one of CuPy's while a scope is open somewhere."""
 
     def function(a: Any, b: Any, *arguments: Any, **options: Any) -> Any:

@@ -128,7 +128,7 @@ def _is_emulated(policy: Policy, a: Any, b: Any) -> bool:
     return size is not None and bool(rows * inner * cols >= size**3)
 
 
-class _Cut(NamedTuple):
+class _ShardedAxis(NamedTuple):
     """An axis of A B that the ranks along a dimension of the mesh may share."""
 
     length: int
@@ -137,7 +137,7 @@ class _Cut(NamedTuple):
     result: Placement
 
 
-_WHOLE = _Cut(0, Replicate(), Replicate(), Replicate())
+_WHOLE = _ShardedAxis(0, Replicate(), Replicate(), Replicate())
 """No axis is shared: each rank has all of A B."""
 
 
@@ -216,7 +216,7 @@ def _in_plain_shards(x: DTensor) -> DTensor:
     return x.redistribute(placements=placements)
 
 
-def _shared_axes(a: DTensor, b: DTensor) -> list[_Cut]:
+def _shared_axes(a: DTensor, b: DTensor) -> list[_ShardedAxis]:
     """For each dimension of the mesh the axis of A B that it cuts.
 
     It is one that it cuts in A or B already, never the inner dimension. An axis that is
@@ -239,15 +239,15 @@ def _shared_axes(a: DTensor, b: DTensor) -> list[_Cut]:
     return cuts
 
 
-def _axes(a: DTensor, b: DTensor) -> list[_Cut]:
+def _axes(a: DTensor, b: DTensor) -> list[_ShardedAxis]:
     """The axes of A B: a stack, the rows of A and the columns of B, if there are any."""
     axes = []
     if a.ndim == 3:
-        axes.append(_Cut(a.shape[0], Shard(0), Shard(0), Shard(0)))
+        axes.append(_ShardedAxis(a.shape[0], Shard(0), Shard(0), Shard(0)))
     if a.ndim > 1:
         rows = Shard(a.ndim - 2)
-        axes.append(_Cut(a.shape[-2], rows, Replicate(), rows))
+        axes.append(_ShardedAxis(a.shape[-2], rows, Replicate(), rows))
     if b.ndim > 1:
         cols = Shard(b.ndim - 1)
-        axes.append(_Cut(b.shape[-1], Replicate(), cols, cols))
+        axes.append(_ShardedAxis(b.shape[-1], Replicate(), cols, cols))
     return axes

@@ -95,7 +95,7 @@ class Enclosure:
 
 
 @dataclass(frozen=True, eq=False)
-class _Step:
+class _Refined:
     """A solution after a step, and what is known of its error."""
 
     x: Array
@@ -195,12 +195,12 @@ def _refined(
     certificate: Certificate,
     x: Array,
     low: Array | None,
-) -> tuple[_Step, int, bool, bool]:
+) -> tuple[_Refined, int, bool, bool]:
     """The last step that gained something, the number of steps, if its bound is sharp, and
     if some residual is zero.
     """
 
-    def step_from(x: Array, low: Array | None) -> _Step:
+    def step_from(x: Array, low: Array | None) -> _Refined:
         q = residual(system.a, system.b, x, low, certificate.words, is_quick)
         return _step(certificate, x, low, q)
 
@@ -243,7 +243,9 @@ def _refined(
     return step, steps, bool(is_sharp), bool(has_zeros)
 
 
-def _step(certificate: Certificate, x: Array, low: Array | None, q: Residual) -> _Step:
+def _step(
+    certificate: Certificate, x: Array, low: Array | None, q: Residual
+) -> _Refined:
     """x + low + d, d close to R q, in as many words as x has."""
     d, error_of_d = certificate.update(q)
     y = moduli(d) + error_of_d
@@ -258,7 +260,7 @@ def _step(certificate: Certificate, x: Array, low: Array | None, q: Residual) ->
     is_zero = _is_zero(q)
     if not is_rounded_once:
         is_zero = np.zeros_like(is_zero)
-    return _Step(x, low, left, error, y, error_of_d, is_zero, d, is_rounded_once)
+    return _Refined(x, low, left, error, y, error_of_d, is_zero, d, is_rounded_once)
 
 
 def residual(
@@ -289,7 +291,7 @@ def _largest(bounds: Array) -> Array:
     return bounds.max(axis=0, keepdims=True, initial=0.0)
 
 
-def _has_gained(step: _Step, following: _Step) -> Any:
+def _has_gained(step: _Refined, following: _Refined) -> Any:
     """For each right side, True if some bound was halved that is no tiny part of x.
 
     Where an entry of the solution is zero, x would be halved until it underflows.
@@ -299,14 +301,14 @@ def _has_gained(step: _Step, following: _Step) -> Any:
     return (has_halved & counts).any(axis=0, keepdims=True)
 
 
-def _chosen(is_better: Array, following: _Step, step: _Step) -> _Step:
+def _chosen(is_better: Array, following: _Refined, step: _Refined) -> _Refined:
     """The one or the other for each right side."""
     if is_on_host(is_better) and is_better.all():
         return following
     low = None
     if step.low is not None and following.low is not None:
         low = np.where(is_better, following.low, step.low)
-    return _Step(
+    return _Refined(
         np.where(is_better, following.x, step.x),
         low,
         np.where(is_better, following.left, step.left),
@@ -319,23 +321,23 @@ def _chosen(is_better: Array, following: _Step, step: _Step) -> _Step:
     )
 
 
-def _in_two_words(step: _Step) -> _Step:
+def _in_two_words(step: _Refined) -> _Refined:
     """The same with what one word leaves as the second one."""
     return replace(step, low=step.left, left=np.zeros_like(step.left))
 
 
-def _is_sharp(step: _Step, share: float) -> Any:
+def _is_sharp(step: _Refined, share: float) -> Any:
     """True if no error is more than a small part of its entry."""
     return (step.error <= share * np.abs(step.x)).all()
 
 
-def _is_enough(step: _Step, words: int) -> bool:
+def _is_enough(step: _Refined, words: int) -> bool:
     """True if a residual that is rounded once is not worth its price."""
     (is_enough,) = numbers(_is_sharp(step, ENOUGH[words]))
     return bool(is_enough)
 
 
-def _is_last(step: _Step) -> bool:
+def _is_last(step: _Refined) -> bool:
     """True if x changed by no more than its words can tell: what is left of the residual
     comes from their own rounding, and the next one would be as large.
     """

@@ -45,7 +45,7 @@ class Costs(Protocol):
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryLimits:
     """How much an engine works on at a time, and in which memory."""
 
     # entries that the plain functions of numerics work on at a time
@@ -59,7 +59,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Certificate:
+class RecordedDecision:
     """The content of a decision record, once it is read."""
 
     holds: bool  # every entry keeps the bound of the plan
@@ -84,7 +84,7 @@ class Outcome:
     bound: float
     num_products: float
     notes: list[str] = field(default_factory=list)
-    certificate: Callable[[], Certificate] | None = None
+    certificate: Callable[[], RecordedDecision] | None = None
     second: Array | None = None
     certified: Array | None = None
 
@@ -188,7 +188,7 @@ class Engine(Protocol):
         """The exact products on offer, by name."""
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryLimits:
         """How much is worked on at a time."""
 
     @property

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Side:
+class _BlockOperand:
     """One operand, a stack (batch or 1, rows, columns), and which of its matrices and
     vectors take part.
     """
@@ -62,11 +62,11 @@ class _Side:
             scale = scale.take(batch, vectors)
         return plan.scheme.split(plan, x, self.side, scale, engine)
 
-    def pick(self, stack: Array, vectors: Array) -> _Side:
+    def pick(self, stack: Array, vectors: Array) -> _BlockOperand:
         """The same operand with fewer matrices and vectors."""
         stack = stack if self.stack is None else self.stack[stack]
         vectors = vectors if self.vectors is None else self.vectors[vectors]
-        return _Side(self.side, self.x, stack, vectors)
+        return _BlockOperand(self.side, self.x, stack, vectors)
 
 
 def execute(
@@ -168,8 +168,8 @@ def in_steps(
         is_told = plan.evidence is not None and plan.evidence.inner
         if not is_told:
             notes.append(SCALED_ALONG_K)
-    left = _Side("left", x, split=splits[0])
-    right = _Side("right", y, split=splits[1])
+    left = _BlockOperand("left", x, split=splits[0])
+    right = _BlockOperand("right", y, split=splits[1])
 
     filled = rows | cols if has_nonfinite else None
     outcome = _run(plan, left, right, engine, workspace, shift, filled, out)
@@ -214,8 +214,8 @@ def _native(
 
 def _run(
     plan: Plan,
-    left: _Side,
-    right: _Side,
+    left: _BlockOperand,
+    right: _BlockOperand,
     engine: Engine,
     workspace: int,
     shift: int,
@@ -272,8 +272,8 @@ def _run(
 
 
 def _scaled(
-    plan: Plan, left: _Side, right: _Side, engine: Engine
-) -> tuple[_Side, _Side]:
+    plan: Plan, left: _BlockOperand, right: _BlockOperand, engine: Engine
+) -> tuple[_BlockOperand, _BlockOperand]:
     """Both operands with their scales, where the scheme has any; a prepared split needs
     none.
     """
@@ -288,8 +288,8 @@ def _scaled(
 
 def _escalate(
     plan: Plan,
-    left: _Side,
-    right: _Side,
+    left: _BlockOperand,
+    right: _BlockOperand,
     engine: Engine,
     workspace: int,
     shift: int,

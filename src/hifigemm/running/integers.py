@@ -64,7 +64,7 @@ def integer_product(operands: Operands, request: Request) -> tuple[Array, Report
     engine = engine_for(request.engine, library.name, library.device)
     started = time.perf_counter()
     entries = _entries_of(operands, request)
-    words = _Words(operands, entries, engine)
+    words = _IntegerWords(operands, entries, engine)
     plan = _plan(words, request)
     decision_seconds = time.perf_counter() - started
 
@@ -79,7 +79,7 @@ def integer_product(operands: Operands, request: Request) -> tuple[Array, Report
     return values.reshape(operands.shapes.result), report
 
 
-def _plan(words: _Words, request: Request) -> Plan:
+def _plan(words: _IntegerWords, request: Request) -> Plan:
     """The plan of a product of integers, by the largest magnitudes of its operands."""
     operands = words.operands
     entries = words.entries
@@ -223,7 +223,7 @@ def _span(dtype: DType) -> str:
 
 
 @dataclass(frozen=True)
-class _Words:
+class _IntegerWords:
     """Operands of integers that are multiplied as words."""
 
     operands: Operands

@@ -29,7 +29,7 @@ from hifigemm.kernels.products.error_ratio import RATIO_UNIT
 from hifigemm.kernels.runtime import launch as launches
 from hifigemm.kernels.runtime import program as programs
 from hifigemm.kernels.runtime.common import LARGEST
-from hifigemm.model.engine import Certificate
+from hifigemm.model.engine import RecordedDecision
 from hifigemm.model.plan import Blocking, Evidence, Verification
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
@@ -181,14 +181,16 @@ def test_the_first_count_that_is_enough_is_taken_or_a_native_product(
     assert same is plan
     found = outcome.certificate()
     if rung == 3:
-        assert found == Certificate(
+        assert found == RecordedDecision(
             True, hg.Native(), native_bound(p.terms, p.fmt.u), 1, p.k
         )
         assert_same_bits(values, fp64(a, b))
     else:
         scheme = fixed(counts[rung])
         products = FAST.expected_products(p, plan.target, rung)
-        assert found == Certificate(True, scheme, plan.target.r, products, plan.k_block)
+        assert found == RecordedDecision(
+            True, scheme, plan.target.r, products, plan.k_block
+        )
         assert_same_bits(values, by_numpy(a, b, scheme))
     assert meets_promise(values[0], a[0], b[0], found.bound).all()
     assert (

@@ -16,7 +16,7 @@ from hifigemm.engines.cuda import program as module
 from hifigemm.engines.cuda.program import CudaProgram, blocks_of
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.kernels.runtime.program import Program
-from hifigemm.model.engine import Call, Certificate
+from hifigemm.model.engine import Call, RecordedDecision
 from hifigemm.model.plan import Blocking, Outliers, Verification
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine
 from hifigemm.running.executor import execute
@@ -373,7 +373,7 @@ def test_a_record_is_not_read_while_a_graph_is_captured(engine, monkeypatch):
         program._certificate(record)
     assert not read
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    assert isinstance(program._certificate(record), Certificate)
+    assert isinstance(program._certificate(record), RecordedDecision)
 
 
 def test_a_record_is_read_when_somebody_looks_and_once(as_on_gpu, monkeypatch):

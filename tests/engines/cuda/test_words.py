@@ -21,7 +21,7 @@ from hifigemm.engines.cuda.program import _Tensors
 from hifigemm.engines.cuda.words import sums_of
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.model.accuracy import resolve
-from hifigemm.model.engine import Call, Certificate
+from hifigemm.model.engine import Call, RecordedDecision
 from hifigemm.model.plan import Verification
 from hifigemm.model.problem import Problem
 from hifigemm.numerics.bounds import native_bound
@@ -433,7 +433,7 @@ def test_auto_is_asked_only_where_somebody_listens(tensors, monkeypatch, caplog)
 
     def chosen(plan, known, most, record):
         asked.append(record)
-        return Certificate(True, WORDS[1], 1.0, 3, 32)
+        return RecordedDecision(True, WORDS[1], 1.0, 3, 32)
 
     monkeypatch.setattr(word_programs, "_chosen", chosen)
     # a problem of its own
@@ -677,7 +677,7 @@ def test_a_record_says_which_words_were_taken(lost, engine, costs):
     found = word_programs._chosen(plan, known, most, record.view(np.int64).tolist())
     taken = next((i for i in range(2) if lost[i] <= most[i]), None)
     if taken is None:
-        assert found == Certificate(
+        assert found == RecordedDecision(
             True, hg.Native(), native_bound(200, 2.0**-24), 1, 200
         )
     else:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hifigemm.base.formats import FP32, FP64
 from hifigemm.kernels.endings import crt as kernels
 from hifigemm.kernels.endings.crt import crt
-from hifigemm.kernels.endings.rounding import Ends
+from hifigemm.kernels.endings.rounding import Targets
 from hifigemm.kernels.vectors.vector_norms import NOT_FINITE
 from hifigemm.numerics.epilogue import combine
 from hifigemm.numerics.integer_sums import Rounding
@@ -176,10 +176,10 @@ def run(device, products, s, t, moduli, dtype, shape, **options):
         k: torch.tensor(v, **to) if isinstance(v, np.ndarray) else v
         for k, v in options.items()
     }
-    of_ends = [name for name in Ends._fields if name in options]
-    ends = Ends(out, **{name: options.pop(name) for name in of_ends})
+    of_ends = [name for name in Targets._fields if name in options]
+    targets = Targets(out, **{name: options.pop(name) for name in of_ends})
     with np.errstate(all="ignore"):  # Triton's interpreter computes with NumPy
-        crt(torch.tensor(products, **to), scales, moduli, ends, **options)
+        crt(torch.tensor(products, **to), scales, moduli, targets, **options)
     return out
 
 
@@ -424,8 +424,8 @@ def test_triangles_add_c_once_in_place(device, monkeypatch, m):
     scales = torch.tensor(s, **to), torch.tensor(t, **to)
     planes = torch.tensor(products, device=device)
     with np.errstate(all="ignore"):  # Triton's interpreter computes with NumPy
-        ends = Ends(out, c=out)
-        crt(planes, scales, moduli, ends, alpha=1.0, beta=2.0, triangle=True)
+        targets = Targets(out, c=out)
+        crt(planes, scales, moduli, targets, alpha=1.0, beta=2.0, triangle=True)
     assert_same_bits(
         torch.tril(out), np.tril(combine(expected, 1.0, np.full(1, 7.0), 2.0))
     )
@@ -451,7 +451,7 @@ def test_strided_products_and_outputs(device, dtype):
     ]
     for out in outputs:
         with np.errstate(all="ignore"):
-            crt(view, scales, moduli, Ends(out))
+            crt(view, scales, moduli, Targets(out))
         assert_same_bits(out.contiguous(), expected)
 
 
@@ -499,7 +499,7 @@ def test_alpha_and_beta_are_applied_as_by_numerics(device, alpha, beta, dtype):
             torch.tensor(products, device=device),
             scales,
             moduli,
-            Ends(out, c=out),
+            Targets(out, c=out),
             alpha=alpha,
             beta=beta,
         )
@@ -594,8 +594,8 @@ def check_rounded_once(device, rng, count, dtype, rounding, *, special=False):
     half_n = max(half_n, -(-n // 2))
     integers, products = products_for(rng, moduli, 1, m, n, dtype)
     bits = moduli.half_range.bit_length()
-    ends = [bits // 2, bits - 1020, bits + 1100, 0]
-    s = np.resize(ends, (1, m)) if special else rng.integers(0, 40, (1, m))
+    targets = [bits // 2, bits - 1020, bits + 1100, 0]
+    s = np.resize(targets, (1, m)) if special else rng.integers(0, 40, (1, m))
     t = rng.integers(0, 40, (1, n))
     shift = 3
     value = reference(integers, moduli, shift - s[:, :, None] - t[:, None, :], dtype)

@@ -10,7 +10,7 @@ import torch
 import triton
 
 from hifigemm.base.formats import FP32, FP64
-from hifigemm.kernels.endings.rounding import Ends
+from hifigemm.kernels.endings.rounding import Targets
 from hifigemm.kernels.runtime.tiles import MANY_SUMS, SUMS, tile_of_sums
 from hifigemm.kernels.sums.rounded_sums import rounded_sums
 from hifigemm.numerics import rounded_sums as plain
@@ -32,12 +32,12 @@ def by_kernel(a, b, result="array", addend=None, shift=0, sign=1, **options):
     shape = max(len(x), len(y)), x.shape[1], y.shape[2]
     out = torch.full(shape, 7.0, dtype=x.dtype, device=PLACE)
     second = None if result == "array" else torch.full_like(out, 7.0)
-    ends = Ends(out, Rounding(result, sign=sign), second=second)
+    targets = Targets(out, Rounding(result, sign=sign), second=second)
     if addend is not None:
         rounding = Rounding(result, True, addend.exponent, addend.sign, sign)
-        ends = Ends(out, rounding, tensor(addend.c), second)
+        targets = Targets(out, rounding, tensor(addend.c), second)
     with np.errstate(all="ignore"):
-        rounded_sums(x, y, ends, shift=shift, **options)
+        rounded_sums(x, y, targets, shift=shift, **options)
     return out.cpu().numpy(), None if second is None else second.cpu().numpy()
 
 
@@ -184,7 +184,7 @@ def test_entries_that_are_not_finite_are_made_again(assert_same_bits, dtype, tal
             tensor(np.swapaxes(b, 1, 2).copy()).mT,
         )
     with np.errstate(all="ignore"):
-        rounded_sums(x, y, Ends(out), shift=-40, remakes=True)
+        rounded_sums(x, y, Targets(out), shift=-40, remakes=True)
     want = np.where(is_kept, given, expected)
     assert_same_bits(out.cpu().numpy(), want)
 

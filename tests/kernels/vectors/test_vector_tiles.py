@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from hifigemm.kernels.vectors import vector_norms, vector_tiles
-from hifigemm.kernels.vectors.vector_tiles import VectorTile, _Operand, load_tile
+from hifigemm.kernels.vectors.vector_tiles import VectorTile, _StridedOperand, load_tile
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SHAPES = [
@@ -79,7 +79,7 @@ class Form:
 
 @triton.jit
 def _copy(x, out, counts, sb, sv, sk, vectors, total, chunks, k, FORM: tl.constexpr):
-    operand = _Operand(x, out, out, out, out, sb, sv, sk)
+    operand = _StridedOperand(x, out, out, out, out, sb, sv, sk)
     value, _, _, z, v, h = load_tile(
         operand, (vectors, total, chunks), tl.program_id(0), k, FORM
     )

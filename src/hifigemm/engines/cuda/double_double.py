@@ -7,7 +7,7 @@ reads its rows and columns as they lie there.
 from __future__ import annotations
 
 from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of
-from hifigemm.kernels.endings.rounding import Ends
+from hifigemm.kernels.endings.rounding import Targets
 from hifigemm.kernels.sums.rounded_sums import rounded_sums
 from hifigemm.model.plan import Plan
 
@@ -21,10 +21,10 @@ def _write(plan: Plan, given: Arguments) -> None:
     for block in blocks_of(plan, given.out):
         left, right = block.operands(given.a, given.b)
         entries = block.entries
-        ends = Ends(
+        targets = Targets(
             out=given.out[entries],
             rounding=plan.rounding,
             c=None if given.c is None else given.c[entries],
             second=None if given.second is None else given.second[entries],
         )
-        rounded_sums(left, right, ends, shift=given.shift)
+        rounded_sums(left, right, targets, shift=given.shift)

@@ -34,11 +34,11 @@ from hifigemm.engines.numpy_engine import NumpyEngine, check_exact
 from hifigemm.engines.rates import Rates
 from hifigemm.model.engine import (
     Call,
-    Certificate,
     F,
-    Memory,
+    MemoryLimits,
     Outcome,
     Program,
+    RecordedDecision,
     Repeated,
     Splits,
 )
@@ -107,12 +107,12 @@ class CudaEngine:
         return _MODELS.get(major, B200)
 
     @cached_property
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryLimits:
         """By default a sixteenth of the memory of the device, and at least 256 MiB."""
         least = max(
             2**28, torch.cuda.get_device_properties(self.place).total_memory // 16
         )
-        return Memory(
+        return MemoryLimits(
             block_entries=2**22,
             workspace_factor=5,
             least_workspace=least,
@@ -275,18 +275,18 @@ class NativeProgram:
         destination = None if target is None else unwrap(target)
         product = _native_matmul(left, right, destination)
         if self.plan.certifies and (shift or not _is_ordinary(product, left, right, p)):
-            uncertified = Certificate(False, self.plan.scheme, bound, 1, p.k)
+            uncertified = RecordedDecision(False, self.plan.scheme, bound, 1, p.k)
             return Outcome(wrap(product), bound, 1.0, certificate=lambda: uncertified)
         if target is not None:
             return Outcome(target, bound, 1.0)
         c = wrap(_mirrored(product, p.mirror))
         if shift <= -_NEAR and _sums_remake(left, right, product):
             # A B may have overflowed where 2**shift A B does not.
-            from hifigemm.kernels.endings.rounding import Ends
+            from hifigemm.kernels.endings.rounding import Targets
             from hifigemm.kernels.sums.rounded_sums import rounded_sums as sums
 
             c = scale_entries(c, shift)
-            sums(left, right, Ends(unwrap(c)), shift=shift, remakes=True)
+            sums(left, right, Targets(unwrap(c)), shift=shift, remakes=True)
         elif shift and epilogue.idle:
             c = scale_entries(c, shift)
         elif shift:

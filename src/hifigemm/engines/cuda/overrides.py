@@ -23,7 +23,7 @@ from hifigemm.engines.cuda.slice_counts import num_slices_of
 from hifigemm.engines.device_array import DeviceArray, check_not_capturing, unwrap, wrap
 from hifigemm.kernels.endings import crt as crt_kernel
 from hifigemm.kernels.endings import mirror as mirror_kernel
-from hifigemm.kernels.endings.rounding import Ends
+from hifigemm.kernels.endings.rounding import Targets
 from hifigemm.kernels.products import error_ratio as error_ratio_kernel
 from hifigemm.kernels.sums import rounded_sums as rounded_sums_kernel
 from hifigemm.kernels.vectors import block_norms as block_norms_kernel
@@ -142,7 +142,7 @@ def _crt(
         dtype=_result_dtype(fmt, count > len(moduli.moduli)),
         device=x.device,
     )
-    crt_kernel.crt(x, scales, moduli, Ends(out), shift=shift)
+    crt_kernel.crt(x, scales, moduli, Targets(out), shift=shift)
     return wrap(torch.view_as_real(out).flatten(2) if out.is_complex() else out)
 
 
@@ -233,11 +233,11 @@ def _rounded_sums(
     values = torch.empty(shape, dtype=_result_dtype(fmt, False), device=left.device)
     second = None if result == "array" else torch.empty_like(values)
     if addend is None:
-        ends = Ends(values, Rounding(result), second=second)
+        targets = Targets(values, Rounding(result), second=second)
     else:
         rounding = Rounding(result, True, addend.exponent, addend.sign)
-        ends = Ends(values, rounding, unwrap(addend.c), second)
-    rounded_sums_kernel.rounded_sums(left, right, ends, shift=shift)
+        targets = Targets(values, rounding, unwrap(addend.c), second)
+    rounded_sums_kernel.rounded_sums(left, right, targets, shift=shift)
     return wrap(values), None if second is None else wrap(second)
 
 

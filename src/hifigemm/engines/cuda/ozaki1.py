@@ -30,7 +30,7 @@ from hifigemm.kernels.vectors.slices import (
     Slices,
     slice_operands,
 )
-from hifigemm.model.engine import Certificate
+from hifigemm.model.engine import RecordedDecision
 from hifigemm.model.plan import Plan, Verification
 from hifigemm.numerics.bounds import slice_bits_for
 from hifigemm.numerics.slicing import num_pairs, words_of_diagonals
@@ -70,7 +70,7 @@ def steps(plan: Plan) -> Steps | None:
     return Steps(_write, inspect=_inspect, contiguous_rows=p.is_complex)
 
 
-def _certify(plan: Plan, record: Sequence[int]) -> Certificate:
+def _certify(plan: Plan, record: Sequence[int]) -> RecordedDecision:
     """No entry may have stayed open. INT8 slices beyond the ends of the operands are
     multiplied as well, though they are zeros.
     """
@@ -79,7 +79,7 @@ def _certify(plan: Plan, record: Sequence[int]) -> Certificate:
     if plan.spec.operand is not INT8:
         pairs = num_pairs(plan.scheme.count, left, right)
         num_products = pairs * (4 if plan.problem.is_complex else 1)
-    return Certificate(num_open == 0, plan.scheme, 0.0, num_products, plan.k_block)
+    return RecordedDecision(num_open == 0, plan.scheme, 0.0, num_products, plan.k_block)
 
 
 def _inspect(

@@ -27,7 +27,7 @@ from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of, is_triang
 from hifigemm.engines.device_array import unwrap
 from hifigemm.engines.rates import Rates
 from hifigemm.kernels.endings import crt as crt_kernel
-from hifigemm.kernels.endings.rounding import Ends
+from hifigemm.kernels.endings.rounding import Targets
 from hifigemm.kernels.endings.special import restore_special_values
 from hifigemm.kernels.products import native_gemm, residue_gemm
 from hifigemm.kernels.products.epilogue import combine_in_place
@@ -38,7 +38,7 @@ from hifigemm.kernels.runtime.launch import empty
 from hifigemm.kernels.sums.rounded_sums import rounded_sums
 from hifigemm.kernels.vectors import inner_scaling, scaled_residues
 from hifigemm.kernels.vectors.block_sums import block_sums, halves_of
-from hifigemm.model.engine import SCALED_ALONG_K, Certificate
+from hifigemm.model.engine import SCALED_ALONG_K, RecordedDecision
 from hifigemm.model.plan import (
     Choice,
     Evidence,
@@ -275,8 +275,8 @@ def products_of_halves(
 def _even_slices(count: int, longest: int) -> list[slice]:
     """The fewest slices no longer than that, whose lengths differ by one at most."""
     parts = -(-count // longest)
-    ends = [count * i // parts for i in range(parts + 1)]
-    return [slice(start, stop) for start, stop in pairwise(ends)]
+    targets = [count * i // parts for i in range(parts + 1)]
+    return [slice(start, stop) for start, stop in pairwise(targets)]
 
 
 def ordinary_moduli(plan: Plan) -> tuple[ModuliSet, ModuliSet, tuple[int, int]]:
@@ -397,7 +397,7 @@ def _residues_of(
 class _Entries(NamedTuple):
     """The entries of a block: where they go, and what is made of their integers."""
 
-    ends: Ends
+    targets: Targets
     shift: int
     # `alpha` and `beta` are 1 and 0 where a later step applies them
     alpha: Any
@@ -408,14 +408,14 @@ class _Entries(NamedTuple):
 
 def _entries_of(plan: Plan, block: Block, given: Arguments) -> _Entries:
     """Those of a block of the plan."""
-    ends = Ends(
+    targets = Targets(
         given.out[block.entries],
         plan.rounding,
         c=None if given.c is None else given.c[block.entries],
         second=None if given.second is None else given.second[block.entries],
     )
     return _Entries(
-        ends,
+        targets,
         given.shift,
         given.alpha,
         given.beta,
@@ -450,7 +450,7 @@ def _write_entries(
         products,
         (row_scales, col_scales),
         moduli,
-        entries.ends,
+        entries.targets,
         shift=entries.shift,
         alpha=entries.alpha,
         beta=entries.beta,
@@ -661,7 +661,7 @@ def _ratio_bits(plan: Plan, count: int) -> int:
     return int(np.float64(largest).view(np.int64)) if largest >= 0 else -1
 
 
-def _certificate(plan: Plan, record: Sequence[int]) -> Certificate:
+def _certificate(plan: Plan, record: Sequence[int]) -> RecordedDecision:
     """What the largest error ratio says: the rung that was taken, or the bound of a
     forced count.
     """
@@ -675,7 +675,7 @@ def _certificate(plan: Plan, record: Sequence[int]) -> Certificate:
     k_block = plan.k_block
     if plan.verification is Verification.NONE:
         bound = error_bound(p.terms, ratio, moduli_of(plan).half_range)
-        return Certificate(
+        return RecordedDecision(
             True, plan.scheme, bound, plan.num_products, k_block, notes=notes
         )
 
@@ -687,20 +687,20 @@ def _certificate(plan: Plan, record: Sequence[int]) -> Certificate:
         notes = [SCALED_ALONG_K]
     if keeping:
         rung = keeping[0]
-        return Certificate(
+        return RecordedDecision(
             True, rung, plan.target.r, rung.planes(p), k_block, notes=notes
         )
 
     # No rung: a finer plan, the exact product, or the native one.
     if plan.verification is Verification.ENTRYWISE:
         evidence = Evidence(error_ratio=ratio)
-        return Certificate(
+        return RecordedDecision(
             False, plan.scheme, plan.bound, plan.num_products, k_block, evidence
         )
     last = plan.alternatives[-1]
     if plan.evidence is not None:
-        return Certificate(True, last, 0.0, last.planes(p), k_block)
-    return Certificate(True, last, native_bound(p.terms, p.fmt.u), 1, p.k)
+        return RecordedDecision(True, last, 0.0, last.planes(p), k_block)
+    return RecordedDecision(True, last, native_bound(p.terms, p.fmt.u), 1, p.k)
 
 
 # Outliers: rows and columns whose entries take more moduli than all others.
@@ -756,7 +756,7 @@ def _write_outliers(
         )
         part = _part_of(entries, rows, cols)
         _write_entries(pair, residues_of_pair, moduli, part)
-        _write_back(entries.ends, part.ends, rows, cols)
+        _write_back(entries.targets, part.targets, rows, cols)
 
 
 def _write_separate(
@@ -778,39 +778,41 @@ def _write_separate(
         left = _gathered(operands[0], 1, i)
         right = _gathered(operands[1], 2, j)
         # C is a term of the only rounding, or comes behind it by alpha and beta.
-        ends = part.ends
-        adds = ends.rounding.has_addend
-        terms = ends if adds else ends._replace(c=None)
+        targets = part.targets
+        adds = targets.rounding.has_addend
+        terms = targets if adds else targets._replace(c=None)
         rounded_sums(left, right, terms, shift=part.shift)
-        is_combined = part.alpha != 1.0 or ends.c is not None
+        is_combined = part.alpha != 1.0 or targets.c is not None
         if is_combined and not adds:
-            combine_in_place(ends.out, part.alpha, part.beta, ends.c)
-        _write_back(entries.ends, ends, i, j)
+            combine_in_place(targets.out, part.alpha, part.beta, targets.c)
+        _write_back(entries.targets, targets, i, j)
 
 
 def _part_of(entries: _Entries, rows: _Vectors, cols: _Vectors) -> _Entries:
     """Memory for the entries of some rows and columns, and their entries of C."""
-    ends = entries.ends
-    out = ends.out
+    targets = entries.targets
+    out = targets.out
     shape = (
         1,
         out.shape[1] if rows is None else len(rows),
         out.shape[2] if cols is None else len(cols),
     )
-    part = ends._replace(out=empty(shape, out.dtype, out))
-    if ends.second is not None:
+    part = targets._replace(out=empty(shape, out.dtype, out))
+    if targets.second is not None:
         part = part._replace(second=empty(shape, out.dtype, out))
-    if ends.c is not None:
-        part = part._replace(c=_gathered(_gathered(ends.c, 1, rows), 2, cols))
-    return entries._replace(ends=part, triangle=False, in_halves=False)
+    if targets.c is not None:
+        part = part._replace(c=_gathered(_gathered(targets.c, 1, rows), 2, cols))
+    return entries._replace(targets=part, triangle=False, in_halves=False)
 
 
-def _write_back(ends: Ends, part: Ends, rows: _Vectors, cols: _Vectors) -> None:
+def _write_back(
+    targets: Targets, part: Targets, rows: _Vectors, cols: _Vectors
+) -> None:
     """Put the entries of some rows and columns in their places."""
     scatter = partial(_scatter, rows, cols)
-    ends.out.program.call(scatter, ends.out, part.out)
-    if ends.second is not None:
-        ends.out.program.call(scatter, ends.second, part.second)
+    targets.out.program.call(scatter, targets.out, part.out)
+    if targets.second is not None:
+        targets.out.program.call(scatter, targets.second, part.second)
 
 
 def _inside(vectors: tuple[int, ...], part: slice) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ from hifigemm.kernels.runtime.buffers import Buffer, contiguous_strides
 from hifigemm.kernels.runtime.launch import Scalar, enters_directly, scalar
 from hifigemm.kernels.runtime.program import Program, facts_of
 from hifigemm.kernels.vectors.inner_scaling import padded_length
-from hifigemm.model.engine import Call, Certificate, Outcome, Repeated, Splits
+from hifigemm.model.engine import Call, Outcome, RecordedDecision, Repeated, Splits
 from hifigemm.model.plan import Blocking, Evidence, Plan, Split, Verification
 from hifigemm.model.problem import Block
 from hifigemm.numerics.bits import Array
@@ -74,7 +74,7 @@ class Steps:
     write: Callable[[Plan, Arguments], None]
     record: int = 0  # words of the decision record; 0 where nothing is decided
     # what the words of a record say
-    certify: Callable[[Sequence[int]], Certificate] | None = None
+    certify: Callable[[Sequence[int]], RecordedDecision] | None = None
     # the launches apply moderate scalars themselves; else a step behind them does
     combines: bool = False
     rounds: bool = False  # they round as `Plan.rounding` says
@@ -117,7 +117,7 @@ def is_triangle(plan: Plan, block: Block) -> bool:
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _TensorLayout:
     """What a program wants to know of a tensor that is not there."""
 
     shape: tuple[int, ...]
@@ -194,9 +194,9 @@ class CudaProgram:
         if problem.narrow and plan.alternatives:
             operand_dtype = _NARROW[problem.narrow.name]
         tensors = _Tensors(
-            _Layout((batch, rows, problem.k), operand_dtype),
-            _Layout((batch, problem.k, cols), operand_dtype),
-            _Layout((batch, rows, cols), dtype),
+            _TensorLayout((batch, rows, problem.k), operand_dtype),
+            _TensorLayout((batch, problem.k, cols), operand_dtype),
+            _TensorLayout((batch, rows, cols), dtype),
             self._record_layout(),
         )
         program = self._built(plan, tensors, (None, None), 0, PLAIN).finish()
@@ -315,7 +315,7 @@ class CudaProgram:
         device = self.device
         problem = self.plan.problem
         dtype = TORCH_DTYPES[problem.dtype]
-        new_layout = _Layout((problem.batch, problem.m, problem.n), dtype)
+        new_layout = _TensorLayout((problem.batch, problem.m, problem.n), dtype)
         is_new = call.out is None or adds_a_step
         product_layout = new_layout if is_new else unwrap(call.out)
         addend = None if epilogue.c is None else unwrap(epilogue.c)
@@ -326,7 +326,7 @@ class CudaProgram:
         )
         inner_layout = None
         if takes_exponents:
-            inner_layout = _Layout((padded_length(problem.k),), torch.int32)
+            inner_layout = _TensorLayout((padded_length(problem.k),), torch.int32)
         layouts = _Tensors(
             left,
             right,
@@ -444,10 +444,10 @@ class CudaProgram:
             return _is_plain(out)
         return not self.steps.contiguous_rows or out.stride(2) == 1 or out.shape[2] == 1
 
-    def _record_layout(self) -> _Layout | None:
+    def _record_layout(self) -> _TensorLayout | None:
         """That of the record; None where the device decides nothing."""
         words = self.steps.record
-        return _Layout((words,), torch.int64) if words else None
+        return _TensorLayout((words,), torch.int64) if words else None
 
     def _record(self, device: torch.device) -> Tensor | None:
         """Memory for the record, which the program clears; None without one."""
@@ -456,7 +456,7 @@ class CudaProgram:
 
     def _certificate(
         self, record: Tensor, stream: torch.cuda.Stream | None = None
-    ) -> Certificate:
+    ) -> RecordedDecision:
         """What the record says; waits for the current stream, or for the device if
         another stream made the product.
         """
@@ -464,7 +464,7 @@ class CudaProgram:
         if stream is not None and stream != torch.cuda.current_stream(record.device):
             torch.cuda.synchronize(record.device)
         certify: Any = self.steps.certify
-        found: Certificate = certify(record.tolist())
+        found: RecordedDecision = certify(record.tolist())
         return found
 
     def _run(

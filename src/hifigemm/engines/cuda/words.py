@@ -36,7 +36,7 @@ from hifigemm.kernels.vectors import double_words, words
 from hifigemm.kernels.vectors.embedding import as_real
 from hifigemm.kernels.vectors.inner_scaling import KEPT
 from hifigemm.kernels.vectors.vector_tiles import Inner
-from hifigemm.model.engine import SCALED_ALONG_K, Certificate
+from hifigemm.model.engine import SCALED_ALONG_K, RecordedDecision
 from hifigemm.model.plan import Choice, Plan, Verification
 from hifigemm.model.problem import Block, Problem
 from hifigemm.numerics.accumulation import Accumulation, of_tensor_core
@@ -365,7 +365,7 @@ def _lost(record: Sequence[int], index: int) -> int:
     return int(own.sum()) - 2
 
 
-def _bound(plan: Plan, sums: KernelSums, record: Sequence[int]) -> Certificate:
+def _bound(plan: Plan, sums: KernelSums, record: Sequence[int]) -> RecordedDecision:
     """The r that all entries keep, inf where words underflowed too far."""
     terms = plan.problem.terms
     lost = _lost(record, 0)
@@ -373,7 +373,7 @@ def _bound(plan: Plan, sums: KernelSums, record: Sequence[int]) -> Certificate:
     notes = []
     if plan.scheme.scales_along_k and record[_INNER] == KEPT:
         notes = [SCALED_ALONG_K]
-    return Certificate(
+    return RecordedDecision(
         bound <= plan.target.r,
         plan.scheme,
         bound,
@@ -470,7 +470,7 @@ def _chosen(
     known: tuple[KernelSums, ...],
     most_lost: tuple[int, ...],
     record: Sequence[int],
-) -> Certificate:
+) -> RecordedDecision:
     """Which choice was taken, and its bound; for FP32 sums, where nothing over- or
     underflows.
     """
@@ -482,9 +482,9 @@ def _chosen(
             if p.narrow is not None:
                 bound = scheme.exact_words_bound(sums.unit, p.terms, sums.span)
             block = scheme.block_length(sums.unit, p.terms)
-            return Certificate(
+            return RecordedDecision(
                 True, scheme, float(bound), scheme.count_products(sums.unit, p), block
             )
-    return Certificate(
+    return RecordedDecision(
         True, plan.alternatives[-1], native_bound(p.terms, FP32.u), 1, p.terms
     )

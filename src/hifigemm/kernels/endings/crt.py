@@ -40,7 +40,7 @@ import triton.language as tl
 from hifigemm.kernels.endings.crt_constants import CrtConstants, crt_constants
 from hifigemm.kernels.endings.integer_sums import rounded_integers
 from hifigemm.kernels.endings.rounding import (
-    Ends,
+    Targets,
     finite,
     round_integer,
     with_addend,
@@ -701,7 +701,7 @@ def crt(
     products: Any,
     scales: tuple[Any, Any],
     moduli: ModuliSet,
-    ends: Ends,
+    targets: Targets,
     *,
     shift: int = 0,
     alpha: float = 1.0,
@@ -712,7 +712,7 @@ def crt(
     triangle: bool = False,
     halves: tuple[int, int] | None = None,
 ) -> None:
-    """Write alpha T + beta C to ends.out, T the integers with these residues, scaled.
+    """Write alpha T + beta C to targets.out, T the integers with these residues, scaled.
 
     T = V 2**(shift - s_i - t_j) is rounded once, V the integers.
 
@@ -723,7 +723,7 @@ def crt(
     of complex results.
 
     Another rounding than NEAREST takes the place of alpha and beta: both arrays of a
-    pair or an enclosure go to `out` and `second` of the ends, or +-V 2**(shift - s_i - t_j) +
+    pair or an enclosure go to `out` and `second` of the targets, or +-V 2**(shift - s_i - t_j) +
     2**shift s C is rounded once, signs and s as the rounding has them. |V| is exact then, see
     numerics/integer_sums.py. What is not finite of C is added to the rounded V.
 
@@ -737,7 +737,7 @@ def crt(
     scales : (int32 tensor, shape (batch or 1, m); int32 tensor, shape (batch or 1, n))
         s and t, last strides 1; `NOT_FINITE` marks a vector with an Inf or NaN.
     moduli : ModuliSet
-    ends : Ends
+    targets : Ends
         float64, float32, complex128 or complex64, shape (batch, m, n), any strides. C
         may be `out` itself; it is not read where beta = 0, unless the rounding has an
         addend.
@@ -760,7 +760,7 @@ def crt(
         `products` are (1, 7 planes, m_pad, n_pad), P1 .. P7 of halves as in
         numerics/strassen.py, all planes of each.
     """
-    out, rounding, c, second = ends
+    out, rounding, c, second = targets
     batch, m, n = out.shape
     if out.numel() == 0:
         return

@@ -19,7 +19,7 @@ from hifigemm.kernels.runtime.common import power_of_two
 from hifigemm.numerics.integer_sums import NEAREST, Rounding
 
 
-class Ends(NamedTuple):
+class Targets(NamedTuple):
     """Where entries of a result go, and what is made of their exact sums: tensors or
     buffers of one shape and dtype.
     """

@@ -52,7 +52,7 @@ _SIGN = tl.constexpr(-1 << 63)
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _RoundingKind:
     """What the kernel knows of the sums when it is compiled."""
 
     # how many diagonals, the longest first, have a first, a second, ... sum
@@ -383,7 +383,7 @@ _needed = Launch(needed_kernel)
 
 
 @dataclass(frozen=True)
-class Ends:
+class VectorEnds:
     """Where the vectors of both operands end.
 
     `lowest` and `needed` are for each side an int32 tensor (batch or 1, vectors): see
@@ -396,7 +396,9 @@ class Ends:
     most: TensorLike
 
 
-def ends_of(left: TensorLike, right: TensorLike, slices: tuple[Slices, Slices]) -> Ends:
+def ends_of(
+    left: TensorLike, right: TensorLike, slices: tuple[Slices, Slices]
+) -> VectorEnds:
     """Launch the look for the ends of the rows of A and the columns of B.
 
     `slices` are those of the operands.
@@ -420,13 +422,13 @@ def ends_of(left: TensorLike, right: TensorLike, slices: tuple[Slices, Slices]) 
         BETA=slices[0].beta,
         num_warps=4,
     )
-    return Ends((sides[0][1], sides[1][1]), (sides[0][2], sides[1][2]), most)
+    return VectorEnds((sides[0][1], sides[1][1]), (sides[0][2], sides[1][2]), most)
 
 
 def round_correctly(
     sums: list[TensorLike],
     slices: tuple[Slices, Slices],
-    ends: Ends,
+    ends: VectorEnds,
     out: TensorLike,
     record: TensorLike,
     *,
@@ -456,7 +458,7 @@ def round_correctly(
     beta = slices[0].beta
     count = sums[0].shape[1]
     is_twos_complement = slices[0].planes.dtype is torch.int8 and beta == 8
-    kind = _Kind(
+    kind = _RoundingKind(
         parts=tuple(x.shape[1] for x in sums),
         limbs=num_limbs(k, count, beta),
         beta=beta,

@@ -377,7 +377,7 @@ _product = Launch(_product_kernel)
 _add_spans = Launch(_add_spans_kernel)
 
 
-class _Operand(NamedTuple):
+class _Planes(NamedTuple):
     """Planes of an operand; the stride is 0 for a batch that is broadcast."""
 
     entries: Any
@@ -396,10 +396,10 @@ class _Results(NamedTuple):
     row: int
 
 
-def _operand(x: TensorLike) -> _Operand:
+def _operand(x: TensorLike) -> _Planes:
     """An operand with axes (batch, part, row, k) as the kernel takes it."""
     batch, part, row, k = x.stride()
-    return _Operand(x, batch if x.shape[0] > 1 else 0, part, row, k)
+    return _Planes(x, batch if x.shape[0] > 1 else 0, part, row, k)
 
 
 class Reduction(NamedTuple):

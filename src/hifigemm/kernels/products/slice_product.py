@@ -47,7 +47,7 @@ _WHOLE = tl.constexpr(2.0**64)
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _SumsKind:
     """What the kernel knows of the sums when it is compiled."""
 
     # how many diagonals, the longest first, have a first, a second, ... sum
@@ -257,7 +257,7 @@ def slice_product(
     if out.numel() == 0:
         return
     sums = sums_of(left, right, k, config=config)
-    kind = _Kind(
+    kind = _SumsKind(
         parts=tuple(x.shape[1] for x in sums),
         low=sum(words[1:]),
         beta=left.beta,

@@ -98,7 +98,7 @@ class Kind:
     spans: bool = False  # of k, whose sums are written as they are
 
 
-class Side(NamedTuple):
+class WordsOperand(NamedTuple):
     """An operand as kernels take it; strides along a stack of one are 0."""
 
     planes: Any
@@ -785,13 +785,15 @@ def _check(
         )
 
 
-def side_of(words: Words, unit: int) -> Side:
+def side_of(words: Words, unit: int) -> WordsOperand:
     """An operand as kernels take it; `unit` entries are the unit of its stride."""
     stack = words.planes.shape[0] > 1
     batch, exponents_batch = (
         (words.planes.stride(0) // unit, words.vectors) if stack else (0, 0)
     )
-    return Side(words.planes, batch, words.exponents, exponents_batch, words.vectors)
+    return WordsOperand(
+        words.planes, batch, words.exponents, exponents_batch, words.vectors
+    )
 
 
 def _launch_plain(

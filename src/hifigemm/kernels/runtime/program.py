@@ -48,7 +48,7 @@ _logger = logging.getLogger("hifigemm")
 
 
 @dataclass(eq=False)
-class _Memory:
+class _Lifetime:
     """Bytes, the first and the last step that uses them, and where they lie in the
     workspace; operands lie outside.
 
@@ -98,7 +98,7 @@ class Program:
         self.device = device
         self.nbytes = 0
         self._steps: list[_Step] = []
-        self._memories: list[_Memory] = []
+        self._memories: list[_Lifetime] = []
         self._operands = 0
         self._cleared: Buffer | None = None
         self._turns: list[int] = []
@@ -113,7 +113,7 @@ class Program:
         """
         if self._operands < len(self._memories):
             raise ValueError("operands come before scratch memory")
-        self._memories.append(_Memory(0))
+        self._memories.append(_Lifetime(0))
         self._operands += 1
         layout = tuple(like.shape), tuple(like.stride())
         made = Buffer(
@@ -127,7 +127,7 @@ class Program:
         """Scratch memory."""
         strides = contiguous_strides(shape)
         made = Buffer(self, len(self._memories), dtype, tuple(shape), strides)
-        self._memories.append(_Memory(made.numel() * dtype.itemsize))
+        self._memories.append(_Lifetime(made.numel() * dtype.itemsize))
         return made
 
     def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Buffer:
@@ -189,7 +189,7 @@ class Program:
                 memory.start = sizes[memory.turn]
                 sizes[memory.turn] += -(-memory.nbytes // ALIGNMENT) * ALIGNMENT
         self.nbytes = max(sizes)
-        region = _Memory(self.nbytes, last=len(self._steps))
+        region = _Lifetime(self.nbytes, last=len(self._steps))
         placed = [region] if self.nbytes else []
         for memory in sorted(others, key=lambda x: -x.nbytes):
             beside = [

@@ -34,7 +34,7 @@ import triton.language as tl
 
 from hifigemm.base.formats import FP32, FP64
 from hifigemm.kernels.endings.rounding import (
-    Ends,
+    Targets,
     finite,
     nearest_finite,
     neighbour,
@@ -811,7 +811,7 @@ _PROGRAMS = 8
 def rounded_sums(
     left: Any,
     right: Any,
-    ends: Ends,
+    targets: Targets,
     *,
     shift: int = 0,
     form: str | None = None,
@@ -830,7 +830,7 @@ def rounded_sums(
     ----------
     left, right : tensors (batch or 1, m, k) and (batch or 1, k, n), any strides
         float64 or float32, k at most `numerics.rounded_sums.MAX_TERMS`.
-    ends : Ends
+    targets : Ends
         Of the same dtype, any strides. The sum goes to `out`, which shares no memory
         with `c`; what is left of it, rounded once, to `second`, 0 where `out` is not
         finite. For an enclosure both are the numbers next to the exact sum from below
@@ -845,8 +845,8 @@ def rounded_sums(
         Entries of `out` that are finite stay as they are: others may be products that
         overflowed before the power of two.
     """
-    out = ends.out
-    rounding = ends.rounding
+    out = targets.out
+    rounding = targets.rounding
     batch, m, n = out.shape
     if out.numel() == 0:
         return
@@ -855,8 +855,8 @@ def rounded_sums(
         form = form_for(k, FP32 if out.dtype is torch.float32 else FP64)
     y, y_batch, y_k, y_column = strided(right)
     sides = [strided(left), (y, y_batch, y_column, y_k)]
-    outs = [strided(out), strided(ends.second)]
-    c_places = strided(None if ends.c is None else ends.c.expand(batch, m, n))
+    outs = [strided(out), strided(targets.second)]
+    c_places = strided(None if targets.c is None else targets.c.expand(batch, m, n))
     # Neighbouring threads have neighbouring columns: where those of B lie apart and the
     # rows of A do not, the transposed product is made.
     if sides[1][2] != 1 and sides[0][2] == 1:

@@ -54,7 +54,7 @@ _COLUMNS = 128
 
 
 @dataclass(frozen=True)
-class _Form:
+class _DoubleWordsForm:
     """What the kernel knows of the words of an operand when it is compiled."""
 
     num_words: int
@@ -235,7 +235,7 @@ def split_doubles(
         sides.append(side)
         tensors.append((x, planes, exponents, None))
         forms.append(
-            _Form(
+            _DoubleWordsForm(
                 num_words=splitting.num_words,
                 rounding=splitting.rounding,
                 scaled=top is not None,

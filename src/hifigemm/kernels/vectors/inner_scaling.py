@@ -88,7 +88,7 @@ KEPT = 1
 
 
 @dataclass(frozen=True)
-class Side:
+class Walk:
     """How programs walk over an operand. Neighbours in memory are many in a tile."""
 
     along_k: bool  # whether neighbours in memory follow each other along k
@@ -105,8 +105,8 @@ class Side:
         return batch * rows * (-(-length // 8) * 8)
 
 
-_ALONG_K = Side(True, 4, 512, 8, 512)
-_ACROSS_K = Side(False, 32, 64, 64, 64)
+_ALONG_K = Walk(True, 4, 512, 8, 512)
+_ACROSS_K = Walk(False, 32, 64, 64, 64)
 
 
 class _Codes(NamedTuple):

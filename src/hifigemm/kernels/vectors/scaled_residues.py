@@ -97,7 +97,7 @@ _MAGNITUDE_BITS = tl.constexpr(7)
 
 
 @dataclass(frozen=True)
-class Form:
+class ResiduesForm:
     """What the kernel knows of the operands and its tile of residues when it is
     compiled.
     """
@@ -664,7 +664,7 @@ def sized_residues(
 
 
 def _planes(
-    layout: Layout,
+    layout: Partition,
     operands: tuple[Operand, ...],
     moduli: ModuliSet,
     balances: tuple[int, ...],
@@ -690,7 +690,7 @@ def _planes(
 
 
 def _run(
-    layout: Layout,
+    layout: Partition,
     operands: tuple[Operand, ...],
     constants: VectorConstants,
     balances: tuple[int, ...],
@@ -792,7 +792,7 @@ def _run(
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class Partition:
     """How operands of some shapes and strides are cut up."""
 
     shapes: tuple[tuple[int, int], ...]  # (batch, vectors) of each operand
@@ -804,7 +804,7 @@ class Layout:
     k: int
     pitch: int
     # `form`, `size_form`: for the residues, and for the sizes
-    form: Form
+    form: ResiduesForm
     size_form: SizeForm
     # `tiles`, `panels`: tiles of vectors that stay in registers, and panels of 16
     # vectors, of each operand
@@ -863,7 +863,7 @@ def warps_for(warps: int, num_words: int, *, dp4a: bool) -> int:
 
 def layout_of(
     operands: tuple[Operand, ...], config: Config | None = None, *, sized: bool = False
-) -> Layout:
+) -> Partition:
     """How these operands are cut up, whether or not their sizes are asked for."""
     first, axis = operands[0]
     config = config or config_for(first.dtype, first.shape[axis], sized=sized)
@@ -876,7 +876,7 @@ def layout_of(
 @lru_cache(maxsize=1024)
 def _layout(
     dtype: Any, is_cuda: bool, config: Config, facts: tuple[Any, ...]
-) -> Layout:
+) -> Partition:
     width, block, panel = 2 if dtype.is_complex else 1, NORM_BLOCK.value, PANEL.value
     k = facts[0][0][facts[0][2]]
     shapes = tuple((shape[0], shape[3 - axis]) for shape, _, axis, _ in facts)
@@ -901,13 +901,13 @@ def _layout(
     vector = wide if is_wide else 1
     blocks = min(config.blocks, 1 << (-(-k // block) - 1).bit_length())
     panels = tuple(batch * -(-count // panel) for batch, count in shapes)
-    return Layout(
+    return Partition(
         shapes=shapes,
         totals=tuple(batch * count for batch, count in shapes),
         distances=tuple(strides),
         k=k,
         pitch=-(-k // 128) * 128 if k >= _LONG else -(-k // 16) * 16,
-        form=Form(vector, width, config.vectors, blocks),
+        form=ResiduesForm(vector, width, config.vectors, blocks),
         size_form=SizeForm(vector, width, is_scattered),
         tiles=tuple(batch * -(-count // config.vectors) for batch, count in shapes),
         panels=panels,

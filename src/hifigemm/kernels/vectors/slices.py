@@ -59,7 +59,7 @@ _MAGNITUDES = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 @dataclass(frozen=True)
-class _Form:
+class _SlicesForm:
     """What the kernel knows of the slices of an operand when it is compiled."""
 
     single: bool  # entries are float32, else float64
@@ -313,11 +313,11 @@ def _form_of(
     beta: int,
     reverse: bool,
     tile: VectorTile,
-) -> _Form:
+) -> _SlicesForm:
     bits = _SIGNIFICAND[dtype]
     is_twos_complement = stored is torch.int8 and beta == 8
     limit = digit_limit(beta, bits) if is_twos_complement else 1.0
-    return _Form(
+    return _SlicesForm(
         single=dtype is torch.float32,
         count=count,
         beta=beta,

@@ -64,7 +64,7 @@ class AlongK:
 
 
 @dataclass(frozen=True)
-class _Side:
+class _TiledOperand:
     """An operand as launches see it: `chunks` tiles hold a vector, `programs` the
     operand.
     """
@@ -87,7 +87,7 @@ class _Side:
         return -(-(self.batch * self.vectors + self.programs // self.chunks) // 4) * 4
 
 
-class _Operand(NamedTuple):
+class _StridedOperand(NamedTuple):
     """An operand as kernels take it; strides along the stack, the vectors and k."""
 
     x: TensorLike
@@ -105,7 +105,7 @@ class _SideArguments(NamedTuple):
     stack, and the tiles of a vector.
     """
 
-    operand: _Operand
+    operand: _StridedOperand
     vectors: int
     total: int
     chunks: int
@@ -132,7 +132,7 @@ def num_sms(x: TensorLike) -> int:
     return gpu_of(x.device).num_sms if x.is_cuda else 0
 
 
-def side_of(x: TensorLike, axis: int, pitch: int, entries: int) -> _Side:
+def side_of(x: TensorLike, axis: int, pitch: int, entries: int) -> _TiledOperand:
     """The tiles of an operand (batch, m, k) or (batch, k, n), `axis` that of k.
 
     `pitch` is the length of a stored vector, `entries` those of a tile.
@@ -148,7 +148,7 @@ def _planned(
     pitch: int,
     entries: int,
     sms: int,
-) -> _Side:
+) -> _TiledOperand:
     batch, vectors, k = shape[0], shape[3 - axis], shape[axis]
     block_v, block_k = _tile_of(
         batch * vectors, pitch, entries, along_k=stride[axis] == 1 or vectors == 1
@@ -159,7 +159,9 @@ def _planned(
         block_v, block_k, k % block_k == 0 and vectors % block_v == 0 and k > 0, stage
     )
     strides = stride[0] if batch > 1 else 0, stride[3 - axis], stride[axis]
-    return _Side(batch, vectors, k, strides, chunks, batch * panels * chunks, tile)
+    return _TiledOperand(
+        batch, vectors, k, strides, chunks, batch * panels * chunks, tile
+    )
 
 
 def _tile_of(
@@ -186,7 +188,7 @@ def _tile_of(
 
 def launch_both(
     kernel: Launch,
-    sides: Sequence[_Side],
+    sides: Sequence[_TiledOperand],
     tensors: Sequence[tuple[Any, Any, Any, Any]],
     forms: Sequence[Any],
     magnitudes: torch.dtype,
@@ -211,7 +213,7 @@ def launch_both(
     ):
         # Where nothing is exchanged any address will do: nothing is read or written.
         workspace = scratch if side.scratch else exponents
-        operand = _Operand(x, planes, exponents, workspace, loss, *side.strides)
+        operand = _StridedOperand(x, planes, exponents, workspace, loss, *side.strides)
         total = side.batch * side.vectors
         arguments.append(_SideArguments(operand, side.vectors, total, side.chunks))
     # One operand stands on both sides; no program makes tiles of the right one then.

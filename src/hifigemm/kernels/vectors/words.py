@@ -68,7 +68,7 @@ _BIAS = tl.constexpr(2048)
 
 
 @dataclass(frozen=True)
-class _Form:
+class _WordsForm:
     """What the kernel knows of the words of an operand when it is compiled."""
 
     kind: str  # format of the words
@@ -486,10 +486,10 @@ def _form_of(
     counts: bool,
     inner: AlongK,
     tile: VectorTile,
-) -> _Form:
+) -> _WordsForm:
     scaled = top is not None
     name = splitting.fmt.name
-    return _Form(
+    return _WordsForm(
         kind=name,
         num_words=splitting.num_words,
         rounding=splitting.rounding,
