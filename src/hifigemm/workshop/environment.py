@@ -20,15 +20,14 @@ import hifigemm as hg
 
 
 def environment(**extra: Any) -> dict[str, Any]:
-    """Return what decides times and bits: versions, BLAS, processor, date, commit.
-    Ready for JSON.
+    """What decides times and bits, ready for JSON: versions, BLAS, processor, date,
+    commit.
 
     Keys: hifigemm, core (whether the compiled one is there), python, numpy, blas (name,
-    version), threads (of each pool, if threadpoolctl
-    is installed, else the variables that set them), system, cpu, cores (available to
-    this process), date (UTC), commit (of the checkout that holds the working directory,
-    None outside one; "+" marks uncommitted changes). Keyword arguments are further
-    entries.
+    version), threads (of each pool, if threadpoolctl is installed, else the variables
+    that set them), system, cpu, cores (available to this process), date (UTC), commit
+    (of the checkout that holds the working directory, None outside one; "+" marks
+    uncommitted changes). Keyword arguments are further entries.
     """
     built_with: Any = np.show_config(mode="dicts")
     blas = built_with.get("Build Dependencies", {}).get("blas", {})

@@ -193,8 +193,8 @@ def fp64_product(
     ----------
     left, right : tensors (batch or 1, m, k) and (batch or 1, k, n), any strides
         float64 or complex128, without lazy conjugation.
-    out : tensor (batch, m, n) of the same dtype, any strides predicate : (int64 tensor
-    of one entry, lower limit, upper limit)
+    out : tensor (batch, m, n) of the same dtype, any strides
+    predicate : (int64 tensor of one entry, lower limit, upper limit)
         `out` stays as it is unless the entry lies within the limits.
     shift : int
         From -1074 to 1023.

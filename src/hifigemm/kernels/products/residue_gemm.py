@@ -228,12 +228,11 @@ def _product_kernel(
 
     out[z, l] = left[z, l] right[z, l].T, reduced where there are constants. A TILE has
     block_m x block_n entries of a plane (z, l), and programs walk over the tiles of all
-    planes. k of a
-    matrix is cut into `spans` of `span_lines` lines of 128, which are matrices z of
-    `out` that follow each other. Sums that are not reduced take `less_k` entries less
-    for part l than for part l - 1, and at most `max_k`. Rows beyond m and n are
-    `wrapped`, so that only the edge of k is
-    masked. Nothing where the predicate does not hold.
+    planes. k of a matrix is cut into `spans` of `span_lines` lines of 128, which are
+    matrices z of `out` that follow each other. Sums that are not reduced take `less_k`
+    entries less for part l than for part l - 1, and at most `max_k`. Rows beyond m and
+    n are `wrapped`, so that only the edge of k is masked. Nothing is written where the
+    predicate does not hold.
     """
     if not holds(predicate, lower_limit, upper_limit):
         return

@@ -199,11 +199,18 @@ def launch_both(
 
     Parameters
     ----------
-    kernel : Launch sides : one or two operands as launches see them tensors : for each
-    the operand, what is made of it, its exponents, where losses go forms : for each
-    what the kernel is compiled for, `tile` among it magnitudes : dtype of the numbers
-    that programs exchange scalars, options : further arguments and constexpr parameters
-    of the kernel
+    kernel : Launch
+    sides
+        One or two operands as launches see them.
+    tensors
+        For each operand: its tensor, what is made of it, its exponents, and where
+        losses go.
+    forms
+        For each operand, what the kernel is compiled for, `tile` among it.
+    magnitudes : dtype
+        Of the numbers that programs exchange.
+    *scalars, **options
+        Further arguments, and constexpr parameters, of the kernel.
     """
     counts = [side.scratch for side in sides]
     workspaces = cleared(sum(counts), tensors[0][0], magnitudes).split(counts)
