@@ -183,7 +183,7 @@ LOADED = {
     "numerics.symmetric",
     "numerics.three_words",
     "operands",
-    "operands.exact_words",
+    "operands.exact_operands",
     "operands.operands",
     "running",
     "running.admission",

@@ -194,7 +194,10 @@ def test_facts_are_little_more_than_what_they_bound(splitting, values, by_column
     bounds = [u**p * grow for p in range(splitting.num_words)] + [
         u**splitting.num_words
     ]
-    parts = [*exact_words(splitting, words), [Fraction(float(r)) for r in rest.ravel()]]
+    parts = [
+        *exact_words(splitting, words),
+        [Fraction(float(r)) for r in rest.ravel()],
+    ]
     for part, bound, over in zip(
         parts, bounds, facts.excess.ravel().tolist(), strict=True
     ):

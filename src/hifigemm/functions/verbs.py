@@ -18,7 +18,7 @@ import numpy as np
 from hifigemm.base.transforms import belongs_to_jax, check_dense, is_traced
 from hifigemm.libraries import AnyArray, library_of
 from hifigemm.libraries.array_like import holds_python_integers
-from hifigemm.operands.exact_words import are_integers_of_64_bits
+from hifigemm.operands.exact_operands import are_integers_of_64_bits
 from hifigemm.operands.operands import Prepared, converted
 
 _WIDENED = {"float16": "float32", "bfloat16": "float32"}

@@ -18,7 +18,7 @@ from hifigemm.linalg.arrays import check_not_capturing
 from hifigemm.linalg.upward import above, moduli
 from hifigemm.numerics.bits import Array, DType
 from hifigemm.numerics.subnormals import ieee_arithmetic
-from hifigemm.operands.exact_words import one_word
+from hifigemm.operands.exact_operands import one_word
 from hifigemm.operands.operands import Prepared, as_operand, converted, result_dtype
 
 Answer = TypeVar("Answer")

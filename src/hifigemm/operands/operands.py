@@ -97,7 +97,7 @@ def as_addend(x: object, library: Library) -> Array:
 
 
 def _numbers(x: object, name: str, library: Library) -> Array:
-    """x as an array of numbers, or of objects, which `exact_words` reads."""
+    """x as an array of numbers, or of objects, which `exact_operands` reads."""
     x = library.asarray(x, name)
     if x.dtype.kind == "O" and x.ndim:
         return x

@@ -16,7 +16,7 @@ from hifigemm.libraries import Library, library_of
 from hifigemm.libraries.array_like import holds_python_integers
 from hifigemm.model.accuracy import Accuracy
 from hifigemm.numerics.bits import Array, DType
-from hifigemm.operands.exact_words import in_one_dtype, in_words, why_no_integers
+from hifigemm.operands.exact_operands import in_one_dtype, in_words, why_no_integers
 from hifigemm.operands.operands import Operands, Prepared, as_operand, result_dtype
 from hifigemm.running.request import OF_INTEGERS, Request
 from hifigemm.schemes import Scheme

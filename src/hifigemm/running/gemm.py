@@ -24,7 +24,7 @@ from hifigemm.model.plan import Plan, Report
 from hifigemm.numerics.bits import Array, DType, scale_entries
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, frexp, is_moderate
 from hifigemm.numerics.subnormals import ieee_arithmetic, is_ieee
-from hifigemm.operands.exact_words import in_words, one_word
+from hifigemm.operands.exact_operands import in_words, one_word
 from hifigemm.operands.operands import (
     Operands,
     Prepared,

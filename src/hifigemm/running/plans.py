@@ -10,7 +10,7 @@ from hifigemm.libraries import library_of
 from hifigemm.model.accuracy import Accuracy
 from hifigemm.model.plan import Plan
 from hifigemm.numerics.subnormals import ieee_arithmetic
-from hifigemm.operands.exact_words import in_words, one_word
+from hifigemm.operands.exact_operands import in_words, one_word
 from hifigemm.operands.operands import (
     Operands,
     Prepared,

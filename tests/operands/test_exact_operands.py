@@ -13,7 +13,7 @@ import pytest
 
 import hifigemm as hg
 import hifigemm.numpy as hnp
-from hifigemm.operands.exact_words import MOST_WORDS
+from hifigemm.operands.exact_operands import MOST_WORDS
 
 BITS = (20, 53, 90, 140, 200)
 
