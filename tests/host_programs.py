@@ -122,7 +122,7 @@ class ResidueProgram:
             )
         return RecordedDecision(True, last, native_bound(p.terms, p.fmt.u), 1, p.k)
 
-    def repeated(self, call):
+    def replayed(self, call):
         return None
 
 

@@ -19,7 +19,7 @@ from hifigemm.model.accuracy import Accuracy
 from hifigemm.model.plan import Plan, Report
 from hifigemm.model.problem import counted
 from hifigemm.operands.operands import Prepared
-from hifigemm.running.keys import key_of, repeat
+from hifigemm.running.keys import key_of, replay
 from hifigemm.running.plans import plan_of_numbers, prepared
 from hifigemm.running.products import product_of_numbers
 from hifigemm.running.request import Result
@@ -284,9 +284,9 @@ def matmul(
         # A call like an earlier one: its key says that PyTorch follows no operand.
         if not is_compiled():
             key = key_of(a, b, None, accuracy, scheme, None, workspace)
-            repeated = None if key is None else repeat(key, a, b, None)
-            if repeated is not None:
-                return repeated
+            replayed = None if key is None else replay(key, a, b, None)
+            if replayed is not None:
+                return replayed
         if belongs_to_torch(a, b):
             from hifigemm.differentiable import torch_operators
 

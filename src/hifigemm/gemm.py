@@ -11,7 +11,7 @@ from hifigemm.base.transforms import belongs_to_jax, belongs_to_torch, is_compil
 from hifigemm.model.accuracy import Accuracy
 from hifigemm.model.plan import Plan, Report
 from hifigemm.numerics.subnormals import is_ieee
-from hifigemm.running.gemm import as_scalar, gemm_of_numbers, repeated_gemm
+from hifigemm.running.gemm import as_scalar, gemm_of_numbers, replayed_gemm
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:
@@ -201,14 +201,14 @@ def gemm(
             c = None
     if may_repeat and type(a) is not np.ndarray:
         # A call like an earlier one: its key says that PyTorch follows no operand.
-        repeated = repeated_gemm(
+        replayed = replayed_gemm(
             (a, b, c, out),
             (alpha, beta),
             (trans_a, trans_b),
             (accuracy, scheme, engine, workspace, return_report),
         )
-        if repeated is not None:
-            return repeated
+        if replayed is not None:
+            return replayed
 
     # Tracked operands: an operator of PyTorch or a primitive of JAX.
     is_plain = plan is None and out is None and engine is None and not return_report

@@ -58,10 +58,10 @@ def test_the_least_recently_used_goes_first(monkeypatch):
     "use",
     [
         lambda name: store.kept(name),
-        lambda name: keys.repeat(name, 1, 2, None),
+        lambda name: keys.replay(name, 1, 2, None),
         lambda name: store.once(name, lambda: pytest.fail("made again"), "numpy"),
     ],
-    ids=["kept", "repeat", "once"],
+    ids=["kept", "replay", "once"],
 )
 def test_a_hit_is_a_use(monkeypatch, use):
     monkeypatch.setattr(store, "_LIMIT", 3)

@@ -265,7 +265,7 @@ def test_nothing_has_a_key_without_torch(monkeypatch):
 
 
 def test_what_was_kept_is_found_and_logged(caplog):
-    assert keys.repeat("key", 1, 2, 3) is None
+    assert keys.replay("key", 1, 2, 3) is None
     store.keep(
         "key",
         (
@@ -276,23 +276,23 @@ def test_what_was_kept_is_found_and_logged(caplog):
         "numpy",
     )
     with caplog.at_level(logging.INFO, "hifigemm"):
-        assert keys.repeat("key", 1, 2, 3) == ("again", 1, 2, 3)
+        assert keys.replay("key", 1, 2, 3) == ("again", 1, 2, 3)
     assert [record.message for record in caplog.records] == [
         "(4 x 4) @ (4 x 4) float64: native, as before"
     ]
-    assert keys.repeat("another key", 1, 2, 3) is None
+    assert keys.replay("another key", 1, 2, 3) is None
 
 
 def test_operands_that_need_the_long_way_are_not_logged(caplog):
     store.keep("key", (lambda a, b, out: None, "text", 0.0), "numpy")
     with caplog.at_level(logging.INFO, "hifigemm"):
-        assert keys.repeat("key", 1, 2, 3) is None
+        assert keys.replay("key", 1, 2, 3) is None
     assert caplog.records == []
 
 
 def test_options_that_cannot_be_hashed_have_no_program():
     assert (
-        keys.repeat(key(np.ones((2, 2)), np.ones((2, 2)), accuracy=[1e-3]), 1, 2, 3)
+        keys.replay(key(np.ones((2, 2)), np.ones((2, 2)), accuracy=[1e-3]), 1, 2, 3)
         is None
     )
     a = np.ones((2, 2))
@@ -358,7 +358,7 @@ class RepeatedProgram:
             1
         ]
 
-    def repeated(self, call):
+    def replayed(self, call):
         shapes = [x.shape for x in (*call.operands, *call.stacks)]
         self.engine.asked.append((self.plan, shapes, call.shape, call.out))
         return (
@@ -500,7 +500,7 @@ def test_repeated_sums_with_an_addend_have_the_bits_of_the_first(
 
     repeats = values()
     module = sys.modules["hifigemm.running.gemm"]
-    monkeypatch.setattr(module, "repeat", lambda key, *arguments: None)
+    monkeypatch.setattr(module, "replay", lambda key, *arguments: None)
     for repeated, anew in zip(repeats, values(), strict=True):
         np.testing.assert_array_equal(repeated, anew)
         np.testing.assert_array_equal(repeated, repeats[0])

@@ -19,7 +19,7 @@ import numpy as np
 from hifigemm.base.formats import Format
 from hifigemm.base.settings import wants_core
 from hifigemm.engines import threads
-from hifigemm.engines.host_calls import is_as_passed, repeated_on_host
+from hifigemm.engines.host_calls import is_as_passed, replayed_on_host
 from hifigemm.model.engine import Call, F, Outcome, Repeated, Splits
 from hifigemm.model.plan import Plan
 from hifigemm.model.problem import Problem
@@ -391,9 +391,9 @@ class CoreProgram:
                 values[block] = unembed(target)
         return True
 
-    def repeated(self, call: Call) -> Repeated | None:
+    def replayed(self, call: Call) -> Repeated | None:
         """A function for arrays of NumPy or tensors of the CPU with these shapes; it
-        returns None for Inf and NaN. See `Program` and `repeated_on_host`.
+        returns None for Inf and NaN. See `Program` and `replayed_on_host`.
         """
         plan = self.plan
         problem = plan.problem
@@ -433,7 +433,7 @@ class CoreProgram:
                 return None
             return Outcome(values, 0.0, num_products, second=second)
 
-        of_any = repeated_on_host(of_stacks, call, plan)
+        of_any = replayed_on_host(of_stacks, call, plan)
         is_real_product = is_nearest and not problem.is_complex
         has_matrices = all(x.ndim == 2 for x in call.operands)
         is_simple = call.deliver is None and call.epilogue.idle

@@ -1,6 +1,6 @@
 """Calls on a CPU that are repeated: what lies around a product of stacks of NumPy.
 
-Every plan on a CPU is repeated by the function that `repeated_on_host` makes, for arrays
+Every plan on a CPU is repeated by the function that `replayed_on_host` makes, for arrays
 of NumPy and tensors alike. Only the steps between stacks and `Outcome` differ.
 """
 
@@ -24,7 +24,7 @@ the call needs the whole road.
 """
 
 
-def repeated_on_host(multiply: StackProduct, call: Call, plan: Plan) -> Repeated:
+def replayed_on_host(multiply: StackProduct, call: Call, plan: Plan) -> Repeated:
     """A function that repeats a call by a product of stacks.
 
     It returns None where that does. Where the product is rounded once more, it also does

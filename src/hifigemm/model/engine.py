@@ -155,7 +155,7 @@ class Program(Protocol):
         of its own, this takes the place of alpha and beta.
         """
 
-    def repeated(self, call: Call) -> Repeated | None:
+    def replayed(self, call: Call) -> Repeated | None:
         """A function that repeats the call for arrays of the library that are laid out
         as those of the call.
 

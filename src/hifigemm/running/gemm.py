@@ -42,7 +42,7 @@ from hifigemm.operands.operands import (
 from hifigemm.running.keys import (
     key_of,
     layout_of_result,
-    repeat,
+    replay,
     share_storage,
     view_of,
 )
@@ -90,9 +90,9 @@ def gemm_of_numbers(
         scalars = cast(complex, alpha), cast(complex, beta)
         arrays = a, b, c, out
         key, arguments = _key(arrays, scalars, (trans_a, trans_b), policy)
-        repeated = None if key is None else repeat(key, *arguments)
-        if repeated is not None:
-            return repeated
+        replayed = None if key is None else replay(key, *arguments)
+        if replayed is not None:
+            return replayed
 
     with ieee_arithmetic():
         request = Request(accuracy, scheme, engine, plan, workspace, return_report)
@@ -119,7 +119,7 @@ def gemm_of_numbers(
             return deliver(values, report, library, out, return_report)
 
 
-def repeated_gemm(
+def replayed_gemm(
     arrays: tuple[Any, Any, Any, Any],
     scalars: tuple[complex, complex],
     transposes: tuple[str, str],
@@ -129,7 +129,7 @@ def repeated_gemm(
     none.
     """
     key, arguments = _key(arrays, scalars, transposes, policy)
-    return None if key is None else repeat(key, *arguments)
+    return None if key is None else replay(key, *arguments)
 
 
 def _key(

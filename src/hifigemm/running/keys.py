@@ -39,7 +39,7 @@ Layout = tuple[Hashable, ...]
 """What programs depend on of operands."""
 
 
-def repeat(key: Hashable, *arguments: object) -> Any:
+def replay(key: Hashable, *arguments: object) -> Any:
     """The product by the function that an earlier call of this kind has left; None
     where there is none for these operands.
 

@@ -13,7 +13,7 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands.operands import Operands, as_out, check_out
 from hifigemm.running.admission import admit
-from hifigemm.running.keys import key_of, repeat
+from hifigemm.running.keys import key_of, replay
 from hifigemm.running.request import TWO_PARTS, Request, Result, check_result
 from hifigemm.running.road import deliver, product
 from hifigemm.schemes import Scheme
@@ -51,9 +51,9 @@ def product_of_numbers(
         if key is not None and (mirror or has_two_parts):
             key = result, mirror, key
         if key is not None:
-            repeated = repeat(key, a, b, out)
-            if repeated is not None:
-                return repeated
+            replayed = replay(key, a, b, out)
+            if replayed is not None:
+                return replayed
 
     # The door: what is asked, whose arrays these are, and if they can be multiplied.
     request = Request(accuracy, scheme, engine, plan, workspace, return_report, result)
@@ -70,9 +70,9 @@ def product_of_numbers(
     with ieee_arithmetic(), library.active():
         operands, request = admit(a, b, out, library, request)
         if library.name == "cupy" and is_plain and out is None and not mirror:
-            key, repeated = _repeated_of_cupy(operands, request)
-            if repeated is not None:
-                return repeated
+            key, replayed = _replayed_of_cupy(operands, request)
+            if replayed is not None:
+                return replayed
         if out is not None:
             check_out(out, operands.shapes, operands.dtype, library)
 
@@ -91,7 +91,7 @@ def product_of_numbers(
         return deliver(values, report, library, out, return_report)
 
 
-def _repeated_of_cupy(operands: Operands, request: Request) -> tuple[Hashable, Any]:
+def _replayed_of_cupy(operands: Operands, request: Request) -> tuple[Hashable, Any]:
     """The key of a product of CuPy arrays, which is that of their tensors, and the
     product, or None where no earlier call has left its program.
     """
@@ -102,11 +102,11 @@ def _repeated_of_cupy(operands: Operands, request: Request) -> tuple[Hashable, A
     a, b = map(unwrap, operands.arrays)
     policy = request.accuracy, request.scheme, request.engine, request.workspace
     key = key_of(a, b, None, *policy, request.return_report)
-    repeated = None if key is None else repeat(key, a, b, None)
-    if repeated is None:
+    replayed = None if key is None else replay(key, a, b, None)
+    if replayed is None:
         return key, None
     to_native = operands.library.to_native
     if request.return_report:
-        values, report = repeated
+        values, report = replayed
         return key, (to_native(wrap(values)), report)
-    return key, to_native(wrap(repeated))
+    return key, to_native(wrap(replayed))

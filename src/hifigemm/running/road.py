@@ -20,7 +20,7 @@ from hifigemm.base.settings import announce, decision_log, is_strict, logs_decis
 from hifigemm.base.store import keep, kept
 from hifigemm.engines import engine_for
 from hifigemm.engines.core import expected_seconds
-from hifigemm.engines.host_calls import is_as_passed, repeated_on_host
+from hifigemm.engines.host_calls import is_as_passed, replayed_on_host
 from hifigemm.libraries import Library
 from hifigemm.model.accuracy import Target
 from hifigemm.model.engine import (
@@ -584,25 +584,25 @@ def _keep(
     limit: int,
     call: Call,
 ) -> None:
-    """Leave a function of the operands for calls of this kind, for `keys.repeat`.
+    """Leave a function of the operands for calls of this kind, for `keys.replay`.
 
     In strict mode none is left where a device may take the native product.
     """
     if plan.alternatives and is_strict():
         return
     program = engine.compile(plan)
-    repeated = None
+    replayed = None
     if program is not None:
-        repeated = program.repeated(call)
+        replayed = program.replayed(call)
     elif library.on_host and plan.evidence is None and plan.rounding == NEAREST:
-        repeated = _repeated_in_steps(plan, engine, limit, call)
-    if repeated is not None:
+        replayed = _replayed_in_steps(plan, engine, limit, call)
+    if replayed is not None:
         description = f"{plan.problem}: {plan.scheme}, {plan.reason}"
         seconds = expected_seconds(plan) if library.on_host else 0.0
-        keep(key, (repeated, description, seconds), (engine.name, engine.device))
+        keep(key, (replayed, description, seconds), (engine.name, engine.device))
 
 
-def _repeated_in_steps(
+def _replayed_in_steps(
     plan: Plan, engine: Engine, limit: int, call: Call
 ) -> Repeated | None:
     """A function that carries the plan out on matrices of NumPy or tensors of the CPU;
@@ -619,7 +619,7 @@ def _repeated_in_steps(
     def of_stacks(a: Array, b: Array, c: Array | None) -> Outcome | None:
         return in_steps(plan, a, b, engine, limit, call.shift) if is_ieee() else None
 
-    of_any = repeated_on_host(of_stacks, call, plan)
+    of_any = replayed_on_host(of_stacks, call, plan)
     is_plain = call.deliver is None and call.epilogue.idle and not call.shift
     if plan.scheme != Native() or not is_plain:
         return of_any

@@ -51,7 +51,7 @@ def test_native_products_of_matrices_and_stacks_are_repeated(engine, case):
     program = engine.compile(plan)
     assert isinstance(program, NativeProgram)
     shape = (*np.broadcast_shapes(first[:-2], second[:-2]), 5, 4)
-    again = program.repeated(Call(tuple(map(wrap, tensors)), tuple(stacks), shape))
+    again = program.replayed(Call(tuple(map(wrap, tensors)), tuple(stacks), shape))
     if case in ("a matrix for a stack", "a stack of stacks"):
         assert again is None
         return
@@ -76,7 +76,7 @@ def test_repeated_native_products_take_scalars_and_an_addend(
     x, y, c = arrays(a, b, np.ones((2, 4, 5), dtype))
     program = engine.compile(planned("native", x, y, engine))
     call = Call((x, y), (x, y), (2, 4, 5), shift=1, epilogue=Epilogue(1.5, 0.5, c))
-    again = program.repeated(call)
+    again = program.replayed(call)
     for alpha, beta in ((1.5, 0.5), (-1.25, 3.0)):
         third = unwrap(c).clone()
         out = {

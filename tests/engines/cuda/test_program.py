@@ -122,7 +122,7 @@ def direct(monkeypatch):
 def again_of(plan, engine, a, b, shape, out=None):
     """The product of such operands as a function of tensors."""
     x, y = arrays(a, b)
-    return engine.compile(plan).repeated(Call((x, y), (x, y), shape, out))
+    return engine.compile(plan).replayed(Call((x, y), (x, y), shape, out))
 
 
 @pytest.mark.usefixtures("direct")
@@ -162,7 +162,7 @@ def test_repeated_products_take_scalars_and_an_addend(
     x, y, c = arrays(a, b, np.ones((1, 4, 5)))
     epilogue = Epilogue(1.5, 0.5, c) if has_c else Epilogue(1.5)
     call = Call((x, y), (x, y), (4, 5), None, 3, epilogue)
-    again = engine.compile(plan).repeated(call)
+    again = engine.compile(plan).replayed(call)
     writes.clear()
     rng = np.random.default_rng(7)
     for alpha, beta in ((1.25, -0.5), (-1.0, 1.0)):
@@ -197,7 +197,7 @@ def test_multiples_are_repeated_in_a_result_that_is_given(
         (out,) = (np.swapaxes(z, 1, 2) for z in arrays(np.zeros((1, 5, 4))))
     plan = planned(scheme, a, b, engine)
     call = Call((x, y), (x, y), (4, 5), out, epilogue=Epilogue(1.5))
-    again = engine.compile(plan).repeated(call)
+    again = engine.compile(plan).replayed(call)
     if again is None:
         assert not is_plain
         assert scheme != FIXED
@@ -215,7 +215,7 @@ def test_scalars_far_from_1_are_not_repeated(engine):
     program = engine.compile(planned(FIXED, a, b, engine))
     for epilogue in (Epilogue(1.0, 2.0**40, c), Epilogue(1.5 + 1j, 1.0, c)):
         call = Call((x, y), (x, y), (4, 5), epilogue=epilogue)
-        assert program.repeated(call) is None
+        assert program.replayed(call) is None
 
 
 @pytest.mark.usefixtures("direct")
@@ -225,7 +225,7 @@ def test_repeated_products_are_delivered_with_what_was_done(engine):
     plan = planned(FIXED, a, b, engine)
     outcomes = []
     call = Call((x, y), (x, y), (4, 5), deliver=outcomes.append)
-    again = engine.compile(plan).repeated(call)
+    again = engine.compile(plan).replayed(call)
     assert again(unwrap(x), unwrap(y), None) is None
     (outcome,) = outcomes
     assert outcome.bound == plan.bound
@@ -337,7 +337,7 @@ def test_a_ladder_that_ends_with_the_exact_product_is_repeated_by_the_bits_of_th
         plan, verification=Verification.ENTRYWISE, evidence=None, alternatives=()
     )
     x, y = arrays(*easy)
-    assert engine.compile(tried).repeated(Call((x, y), (x, y), (1, 4, 5))) is None
+    assert engine.compile(tried).replayed(Call((x, y), (x, y), (1, 4, 5))) is None
 
 
 @pytest.mark.usefixtures("direct")
@@ -345,7 +345,7 @@ def test_what_cannot_be_repeated_is_not(engine, monkeypatch):
     a, b = operands()
     x, y, copied = arrays(a, b, a.copy())
     plan = planned(FIXED, a, b, engine)
-    assert engine.compile(plan).repeated(Call((copied, y), (x, y), (4, 5))) is None
+    assert engine.compile(plan).replayed(Call((copied, y), (x, y), (4, 5))) is None
     exact = planned(FAST, x, y, engine, "correct")
     for evidence in (
         replace(exact.evidence, required_bits=None),
@@ -354,9 +354,9 @@ def test_what_cannot_be_repeated_is_not(engine, monkeypatch):
         unlike = CudaProgram(
             replace(exact, evidence=evidence), engine.compile(exact).steps, engine.place
         )
-        assert unlike.repeated(Call((x, y), (x, y), (4, 5))) is None
+        assert unlike.replayed(Call((x, y), (x, y), (4, 5))) is None
     monkeypatch.setattr(module, "enters_directly", lambda: False)
-    assert engine.compile(plan).repeated(Call((x, y), (x, y), (4, 5))) is None
+    assert engine.compile(plan).replayed(Call((x, y), (x, y), (4, 5))) is None
 
 
 def test_a_record_is_not_read_while_a_graph_is_captured(engine, monkeypatch):

@@ -885,7 +885,7 @@ def test_repeated_products_are_those_of_the_plan(scheme, m, k, n, engine):
     program = engine.compile(plan)
     for given in (False, True):
         target = arrays(np.zeros((1, m, n), np.float32))[0] if given else None
-        again = program.repeated(Call((x, y), (x, y), (m, n), target))
+        again = program.replayed(Call((x, y), (x, y), (m, n), target))
         u, v = uniform(rng, 1, m, k), uniform(rng, 1, k, n)
         want = run(plan, u, v, engine)[1]
         made = torch.empty((1, m, n), device=DEVICE) if given else None

@@ -300,7 +300,7 @@ class NativeProgram:
         combine(unwrap(c), epilogue)
         return Outcome(c, bound, 1.0)
 
-    def repeated(self, call: Call) -> Repeated | None:
+    def replayed(self, call: Call) -> Repeated | None:
         """torch.matmul, for matrices and for what are stacks already; it may multiply
         others in another way.
         """

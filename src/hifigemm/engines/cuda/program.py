@@ -289,7 +289,7 @@ class CudaProgram:
             notes = [str(outliers)]
         return Outcome(values, self.plan.bound, num_products, notes, certificate)
 
-    def repeated(self, call: Call) -> Repeated | None:
+    def replayed(self, call: Call) -> Repeated | None:
         """See `hifigemm.model.engine.Program`; None where an operand was copied, or where
         launches cost more than a plan.
         """
