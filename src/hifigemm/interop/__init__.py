@@ -1,3 +1,4 @@
-"""Products in programs that exist: operators of PyTorch, and kernels in the place of
-its own.
+"""Products of programs that exist: kernels in the place of those of PyTorch and CuPy.
+
+Scopes, policies and summaries stand here; derivatives are in `differentiable`.
 """

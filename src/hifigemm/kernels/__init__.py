@@ -1,3 +1,5 @@
-"""GPU kernels of the torch engine; torch and triton are imported by the modules in
-here, never by `import hifigemm`.
+"""Kernels of a GPU, each the twin of a plain function of numerics.
+
+Torch and Triton are imported by the modules in here, never by `import hifigemm`. No
+kernel knows a plan, a scheme or an engine.
 """
