@@ -19,8 +19,10 @@ from importlib import import_module as _import_module
 from importlib.util import find_spec as _find_spec
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from hifigemm.api import make_plan, matmul, prepare, warmup
 from hifigemm.base import startup  # noqa: F401, first, as it minds Ctrl-C while the others are imported
+
+# isort: split
+from hifigemm.api import make_plan, matmul, prepare, warmup
 from hifigemm.base.exceptions import (
     AccuracyError,
     HifigemmError,

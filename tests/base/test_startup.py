@@ -74,7 +74,7 @@ def test_the_handler_of_a_program_stays_within_the_context():
 
 def test_the_handler_says_one_line_and_ends_with_130():
     code = (
-        "import signal; from hifigemm import startup; "
+        "import signal; from hifigemm.base import startup; "
         "signal.signal(signal.SIGINT, startup._end); "
         "signal.raise_signal(signal.SIGINT); print('went on')"
     )

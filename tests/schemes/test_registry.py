@@ -44,7 +44,7 @@ def test_a_scheme_in_quotes_is_shown_without_them(package, scheme):
 def test_every_scheme_is_public_has_a_type_for_its_name_and_a_page(scheme):
     assert getattr(hg, scheme.__name__) is scheme
     assert scheme.__name__ in hg.__all__
-    signatures = Path(hg.__file__).with_name("signatures.pyi").read_text()
+    signatures = (Path(hg.__file__).parent / "model" / "signatures.pyi").read_text()
     names = signatures.partition("SchemeName: TypeAlias = Literal[")[2].partition("]")[
         0
     ]

@@ -110,7 +110,7 @@ def names_in(arguments):
 
 def test_types_of_functions_have_their_parameters():
     package = ROOT / "src" / "hifigemm"
-    policy = ast.parse((package / "signatures.pyi").read_text("utf-8"))
+    policy = ast.parse((package / "model" / "signatures.pyi").read_text("utf-8"))
     (named,) = [x for x in policy.body if getattr(x, "name", "") == "Named"]
     options = {x.target.id for x in named.body if isinstance(x, ast.AnnAssign)}
     stub = ast.parse((package / "numpy.pyi").read_text("utf-8"))
