@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import hifigemm as hg
-from hifigemm.base.formats import BF16, FP16, TF32
+from hifigemm.base.formats import BF16, FP16, FP32, TF32
 from hifigemm.engines import engine_for
 from hifigemm.kernels.products import word_gemm as module
 from hifigemm.kernels.products.word_gemm import BLOCKS, loaded_block, word_gemm
@@ -146,7 +146,7 @@ def test_error_stays_within_the_bound(fmt, chained, m, n, k):
     b[1] *= np.float32(2.0**-60)
     exact = a.astype(np.float64) @ b.astype(np.float64)
     size = np.abs(a).astype(np.float64) @ np.abs(b)
-    accumulation = in_any_order("interpreter", SPLITTINGS[fmt].fmt, hg.formats.FP32, 16)
+    accumulation = in_any_order("interpreter", SPLITTINGS[fmt].fmt, FP32, 16)
     if HAS_GPU:
         accumulation = engine_for("simulated-h100").accumulation(SPLITTINGS[fmt].fmt)
     scheme = Corrected(fmt, "chained" if chained else "outside")
