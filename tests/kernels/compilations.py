@@ -73,7 +73,8 @@ def run(arch, *family):
     with TemporaryDirectory() as of_triton:
         environment["TRITON_CACHE_DIR"] = of_triton
         return subprocess.run(
-            [sys.executable, _SCRIPT, str(arch), *family],
+            [sys.executable, "-m", "tests.kernels.compiled", str(arch), *family],
+            cwd=ROOT,
             env=environment,
             capture_output=True,
             text=True,

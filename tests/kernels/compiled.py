@@ -1,7 +1,7 @@
 """Compile the kernels of launches for a GPU that is not there; prints a JSON line for
 each.
 
-Usage: python compiled.py ARCH [FAMILY], in a process where TRITON_INTERPRET is not set:
+Usage: python -m tests.kernels.compiled ARCH [FAMILY], where TRITON_INTERPRET is not set:
 all kernels of a family, or a sample of the kernels of all (see `sample`).
 
 Launch functions that get the buffers of a program write steps into it instead of
@@ -22,7 +22,6 @@ from types import SimpleNamespace
 
 import torch
 import triton
-from compilations import SAMPLED, SHARED
 from triton.backends.compiler import GPUTarget
 
 from hifigemm.base.formats import BF16, FP16, FP32, TF32
@@ -70,6 +69,7 @@ from hifigemm.numerics.integer_sums import Rounding
 from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.words import Splitting
+from tests.kernels.compilations import SAMPLED, SHARED
 
 DEVICE = torch.device("cuda", 0)
 DTYPES = torch.float64, torch.float32, torch.complex128, torch.complex64
