@@ -496,10 +496,10 @@ def slices():
                 out = program.operand(Layout((1, 2048, 2048), dtype))
                 record = program.operand(Layout((4,), torch.int64))
                 both = slice_operands(((a, 2), (b, 1)), count, beta, stored)
-                targets = slice_rounding.ends_of(a, b, both)
-                sums = slice_product.sums_of(*both, 2048, targets=targets.most)
+                ends = slice_rounding.ends_of(a, b, both)
+                sums = slice_product.sums_of(*both, 2048, ends=ends.most)
                 slice_rounding.round_correctly(
-                    sums, both, targets, out, record, shift=0, operands=(a, b)
+                    sums, both, ends, out, record, shift=0, operands=(a, b)
                 )
 
             yield f"correct {stored} {dtype}", write

@@ -275,8 +275,8 @@ def products_of_halves(
 def _even_slices(count: int, longest: int) -> list[slice]:
     """The fewest slices no longer than that, whose lengths differ by one at most."""
     parts = -(-count // longest)
-    targets = [count * i // parts for i in range(parts + 1)]
-    return [slice(start, stop) for start, stop in pairwise(targets)]
+    ends = [count * i // parts for i in range(parts + 1)]
+    return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
 def ordinary_moduli(plan: Plan) -> tuple[ModuliSet, ModuliSet, tuple[int, int]]:
