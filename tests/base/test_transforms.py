@@ -120,6 +120,7 @@ def test_what_a_tensor_stands_for_besides_its_entries_is_not_dropped(way, call):
         WAYS_OF_A_TENSOR[way](CALLS[call])
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("way", WAYS_OF_A_PROGRAM)
 def test_what_torch_does_with_a_program_does_not_stop_at_a_product(way, call):

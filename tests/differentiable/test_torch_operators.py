@@ -211,6 +211,7 @@ TRANSFORMS = {
 }
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_transforms_are_those_of_matmul(transform, pair):
     same(TRANSFORMS[transform](product, pair), TRANSFORMS[transform](reference, pair))
@@ -235,6 +236,7 @@ def combined_reference(a, b):
     return alpha * reference(a, b) + beta * a.sum(-1, keepdim=True)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["real", "complex"])
 @pytest.mark.parametrize("name", ["matrices", "broadcast"])
 @pytest.mark.parametrize("transform", TRANSFORMS)

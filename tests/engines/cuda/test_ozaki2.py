@@ -1277,6 +1277,7 @@ def test_both_arrays_come_from_one_product(
         assert_same_bits(on_host(x), y)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
 @pytest.mark.parametrize(("alpha", "beta"), [(-1.0, 1.0), (0.5, -4.0)])
 def test_c_is_added_before_the_one_rounding(
@@ -1311,7 +1312,7 @@ def test_c_is_added_before_the_one_rounding(
     assert_same_bits(on_host(z), want)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_vectors_that_no_moduli_hold_are_sums_in_words(
     make_pair, assert_same_bits, as_on_gpu, monkeypatch, dtype

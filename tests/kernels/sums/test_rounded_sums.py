@@ -163,7 +163,7 @@ def test_tiles_occupy_all_multiprocessors_where_they_can():
         assert max(tile.block_m, tile.block_n) < 32 * tile.warps
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("tall", [False, True])
 def test_entries_that_are_not_finite_are_made_again(assert_same_bits, dtype, tall):
@@ -189,7 +189,7 @@ def test_entries_that_are_not_finite_are_made_again(assert_same_bits, dtype, tal
     assert_same_bits(out.cpu().numpy(), want)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("few", [8, 10**6], ids=["words", "all bits"])
 def test_sums_with_the_negative_product(make_pair, assert_same_bits, dtype, few):
@@ -207,6 +207,7 @@ def test_sums_with_the_negative_product(make_pair, assert_same_bits, dtype, few)
             assert_same_bits(found, want)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("result", ["pair", "enclosure"])
 @pytest.mark.parametrize("few", [8, 10**6], ids=["words", "all bits"])
 def test_both_values_of_the_negative_product(make_pair, assert_same_bits, few, result):
