@@ -44,7 +44,7 @@ OPERANDS = {
 }
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 @pytest.mark.parametrize("shapes", OPERANDS.values(), ids=OPERANDS)
 def test_gradients_of_every_order_and_mode(shapes, dtype):

@@ -185,7 +185,7 @@ def test_only_sums_outside_the_unit_are_cut_if_that_is_asked_for():
         Multiword("fp32", 2, 3, accumulate="blocked", spans=True)
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "engine", ["numpy", "simulated-v100", "simulated-a100", "simulated-h100"]
 )

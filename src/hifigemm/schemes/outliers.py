@@ -118,7 +118,7 @@ def find_separate(required: tuple[Array, Array]) -> SeparateVectors | None:
 def without(
     required: tuple[Array, Array], separate: SeparateVectors
 ) -> tuple[Array, Array]:
-    """The required bits, with those of vectors of zeros for the ones that are apart."""
+    """The required bits, with those of vectors of zeros for the separate ones."""
     rows, cols = (x.copy() for x in required)
     rows[:, list(separate.rows)] = -NO_BIT
     cols[:, list(separate.cols)] = -NO_BIT

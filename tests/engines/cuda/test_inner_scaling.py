@@ -48,7 +48,7 @@ def graded(span, shape=(9, 40, 7), dtype="float64", batch=1, seed=0):
     return a.astype(dtype), b.astype(dtype)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
 def test_forced_counts_have_the_bits_of_numpy(engine, dtype, assert_same_bits):
     for span in (0, 40):

@@ -700,7 +700,7 @@ WORD_TILES = valid_tiles(
 )
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.slow
 @pytest.mark.parametrize("tile", WORD_TILES, ids=str)
 @pytest.mark.parametrize("m", [3, 140])
 @pytest.mark.parametrize("span", [0, 64])
