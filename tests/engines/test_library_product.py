@@ -49,3 +49,23 @@ def test_a_thread_is_in_a_library_product_until_that_ends_or_raises(pair):
     assert not in_library_product()
     library_matmul(a, b)
     assert not in_library_product()
+
+
+def test_no_policy_holds_inside_a_library_product(pair, monkeypatch):
+    from hifigemm.interop.policy import current_policy
+
+    policies = []
+    matmul = torch.matmul
+
+    def watched(x, y, out=None):
+        policies.append(current_policy())
+        return matmul(x, y, out=out)
+
+    a, b = pair
+    with hg.emulate("correct"):
+        a @ b
+        assert current_policy() is not None
+        monkeypatch.setattr(torch, "matmul", watched)
+        library_matmul(a, b)
+        assert current_policy() is not None
+    assert policies == [None]

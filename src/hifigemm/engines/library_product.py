@@ -19,9 +19,7 @@ _thread = _Thread()
 
 
 def in_library_product() -> bool:
-    """True while this thread is inside `library_matmul`: kernels in the place of
-    PyTorch's own hand on what reaches them.
-    """
+    """True while this thread is inside `library_matmul`: no policy holds then."""
     return _thread.in_library_product
 
 
@@ -33,10 +31,11 @@ def library_matmul(
     It calls torch.bmm for two stacks, after twice the time on the host that torch.bmm
     takes by itself.
     """
+    outer = _thread.in_library_product
     _thread.in_library_product = True
     try:
         if x.ndim == y.ndim == 3 and x.shape[0] == y.shape[0]:
             return torch.bmm(x, y, out=out)
         return torch.matmul(x, y, out=out)
     finally:
-        _thread.in_library_product = False
+        _thread.in_library_product = outer

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from hifigemm.differentiable import torch_private as private
+from hifigemm.engines.library_product import in_library_product
 from hifigemm.interop.summary import Sightings, Summary
 from hifigemm.model.accuracy import Accuracy
 from hifigemm.schemes import Scheme
@@ -97,7 +98,11 @@ def set_process_policy(policy: Policy | None) -> None:
 
 
 def current_policy() -> Policy | None:
-    """The policy that holds in this thread; None without one."""
+    """The policy that holds in this thread; None without one, and inside a product of
+    the library, which PyTorch makes itself.
+    """
+    if in_library_product():
+        return None
     scope: Scope | None = private.of_thread(_KEY)
     while scope is not None and not scope.is_open:
         scope = scope.outer

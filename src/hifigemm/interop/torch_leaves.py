@@ -25,7 +25,6 @@ from torch import Tensor
 
 from hifigemm.differentiable import torch_private as private
 from hifigemm.differentiable.torch_private import DispatchKeySet
-from hifigemm.engines.library_product import in_library_product
 from hifigemm.interop.policy import LEVELS, Policy, current_policy
 from hifigemm.interop.summary import Row, timed
 from hifigemm.interop.torch_replacements import Kernel, Replacements
@@ -80,7 +79,7 @@ def _kernel(operation: _Operation, overload: str, previous: Kernel) -> Kernel:
     name = operation.name + overload
 
     def kernel(keys: DispatchKeySet, *arguments: Any, **options: Any) -> Any:
-        policy = None if in_library_product() else current_policy()
+        policy = current_policy()
         if policy is not None:
             policy.has_seen_product()
         if policy is None or policy.hands_on:
