@@ -21,9 +21,7 @@ import torch
 from benchmarks.first_calls import CALLS
 from hifigemm.engines.cuda import engine as cuda_engine
 from hifigemm.engines.cuda import program as cuda_program
-from hifigemm.engines.cuda import (
-    required_bits,
-)
+from hifigemm.engines.cuda import required_bits
 from hifigemm.kernels.runtime import tiles
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.launch import Launch, _specialise, _traits_of, flat

@@ -92,7 +92,8 @@ def has_common_exponent(alpha: complex) -> bool:
     """
     mantissa, _ = frexp(alpha)
     largest = max(abs(mantissa.real), abs(mantissa.imag))
-    return not (math.isfinite(largest) and largest) or 1 <= largest < 2
+    is_special = largest == 0 or not math.isfinite(largest)
+    return is_special or 1 <= largest < 2
 
 
 def is_moderate(x: complex) -> bool:

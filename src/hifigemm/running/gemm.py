@@ -51,9 +51,7 @@ from hifigemm.running.road import deliver, product, quiet
 from hifigemm.schemes import Scheme, as_scheme
 
 if TYPE_CHECKING:
-    from hifigemm.model.signatures import (
-        Scalar,
-    )
+    from hifigemm.model.signatures import Scalar
 
 
 @opaque

@@ -27,7 +27,7 @@ from hifigemm.running.road import plan_for, quiet
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:
-    from hifigemm.model.signatures import Operand, SchemeName
+    from hifigemm.model.signatures import Operand
 
 
 @quiet
@@ -64,7 +64,7 @@ def prepared(
     side: Literal["left", "right"],
     plan: Plan | None,
     accuracy: Accuracy,
-    scheme: SchemeName | Scheme,
+    scheme: str | Scheme,
 ) -> Prepared:
     """An operand with its split done, by a plan or by one for its own transpose."""
     if not isinstance(side, str) or side not in ("left", "right"):
@@ -115,7 +115,7 @@ def _plan_with_transpose(
     a: Any,
     side: Literal["left", "right"],
     accuracy: Accuracy,
-    scheme: SchemeName | Scheme,
+    scheme: str | Scheme,
 ) -> Plan:
     """A plan for the product of an operand and its own transpose, which has the k, the
     dtype and the magnitudes of the operand.

@@ -422,7 +422,8 @@ def ends_of(
         BETA=slices[0].beta,
         num_warps=4,
     )
-    return VectorEnds((sides[0][1], sides[1][1]), (sides[0][2], sides[1][2]), most)
+    _, lowest_bits, needed_slices = zip(*sides, strict=True)
+    return VectorEnds(lowest_bits, needed_slices, most)
 
 
 def round_correctly(
