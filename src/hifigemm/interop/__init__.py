@@ -1,4 +1,4 @@
-"""Products of programs that exist: kernels in the place of those of PyTorch and CuPy.
+"""Products of programs that exist: kernels instead of those of PyTorch and CuPy.
 
 Scopes, policies and summaries stand here; derivatives are in `differentiable`.
 """
