@@ -22,7 +22,7 @@ import hifigemm as hg
 from benchmarks.common import BRIEF, default_path, sizes
 from hifigemm.engines import engine_for
 from hifigemm.engines.device_array import wrap
-from hifigemm.numerics.epilogue import PLAIN
+from hifigemm.model.executable import Signature
 from hifigemm.workshop.environment import write_csv
 from hifigemm.workshop.measuring.arrays import CudaArrays, Workload
 from hifigemm.workshop.measuring.timing import time_variants
@@ -69,9 +69,12 @@ def measure(
 
     def run(in_halves: bool) -> Callable[[], object]:
         own = replace(plan, blocking=replace(plan.blocking, in_halves=in_halves))
-        program: Any = engine.compile(own)
-        x, y, out = (wrap(z[None]) for z in (a, b, results[in_halves]))
-        return lambda: program(x, y, 0, PLAIN, (None, None), out)
+        lowering: Any = engine.lowering(own)
+        x, y, out = (z[None] for z in (a, b, results[in_halves]))
+        stacks = wrap(x), wrap(y)
+        signature = Signature(*stacks, own.problem.shape, wrap(out))
+        executable = lowering.lower(signature)
+        return lambda: executable(x, y, out)
 
     runs = {str(form): run(form) for form in results}
     for call in runs.values():

@@ -1,6 +1,7 @@
 /* The Python module hifigemm._core, for the stable ABI of Python 3.10 and later.
  *
  *   multiply(a, b, c, first, second, shift, kind, check=None) -> bool
+ *   are_ordinary(x, least) -> bool
  *   magnitude_product(a, v, out) -> None
  *   equilibrate(a, b, scaled_a, scaled_b, exponents) -> int or None
  *   enclose(a, b, inverse, bounds, x, radius, norm, inverse_norm) -> bool
@@ -20,6 +21,7 @@
 #include "core.h"
 
 #include <fenv.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -323,6 +325,65 @@ static int read_matrices(PyObject *const *args, int count, int written, View *vi
     return 1;
 }
 
+PyDoc_STRVAR(are_ordinary_doc,
+"are_ordinary(x, least)\n--\n\n"
+"True if all entries of a matrix or a stack of float32 or float64, with any strides, are\n"
+"finite and at least `least` in magnitude. The thread is to be in IEEE's default mode.");
+
+/* Entries of a row are compared without a branch, so that compilers take vectors. */
+#define ROW_IS_ORDINARY(NAME, TYPE) \
+    static int NAME(const char *row, Py_ssize_t stride, Py_ssize_t n, TYPE least) \
+    { \
+        int ordinary = 1; \
+        if (stride == (Py_ssize_t)sizeof(TYPE)) { \
+            const TYPE *x = (const TYPE *)(const void *)row; \
+            for (Py_ssize_t j = 0; j < n; j++) { \
+                TYPE size = x[j] < 0 ? -x[j] : x[j]; \
+                ordinary &= (size >= least) & (size < (TYPE)INFINITY); \
+            } \
+            return ordinary; \
+        } \
+        for (Py_ssize_t j = 0; j < n; j++, row += stride) { \
+            TYPE x = *(const TYPE *)(const void *)row, size = x < 0 ? -x : x; \
+            ordinary &= (size >= least) & (size < (TYPE)INFINITY); \
+        } \
+        return ordinary; \
+    }
+
+ROW_IS_ORDINARY(double_row_is_ordinary, double)
+ROW_IS_ORDINARY(float_row_is_ordinary, float)
+
+static PyObject *core_are_ordinary(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    (void)self;
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "are_ordinary takes two arguments");
+        return NULL;
+    }
+    View x;
+    Py_ssize_t shape[3];
+    double least = PyFloat_AsDouble(args[1]);
+    if (PyErr_Occurred() || !read_array(args[0], "x", 0, &x, shape))
+        return NULL;
+    float least_single = (float)least; /* rounded up */
+    if (least_single < least)
+        least_single = nextafterf(least_single, INFINITY);
+    PyThreadState *thread = NULL;
+    if (shape[0] * shape[1] * shape[2] > PULSE)
+        thread = PyEval_SaveThread();
+    int ordinary = 1;
+    for (Py_ssize_t z = 0; ordinary && z < shape[0]; z++)
+        for (Py_ssize_t i = 0; ordinary && i < shape[1]; i++) {
+            const char *row = (const char *)x.data + z * x.matrix + i * x.row;
+            ordinary = x.is_single
+                ? float_row_is_ordinary(row, x.column, shape[2], least_single)
+                : double_row_is_ordinary(row, x.column, shape[2], least);
+        }
+    if (thread)
+        PyEval_RestoreThread(thread);
+    return PyBool_FromLong(ordinary);
+}
+
 PyDoc_STRVAR(magnitude_product_doc,
 "magnitude_product(a, v, out)\n--\n\n"
 "Write |A| V to `out`, each term with at most n roundings. All are matrices of float64,\n"
@@ -504,6 +565,8 @@ static int arithmetic_is_sound(const Kernels *f)
 
 static PyMethodDef methods[] = {
     {"multiply", (PyCFunction)(void (*)(void))core_multiply, METH_FASTCALL, multiply_doc},
+    {"are_ordinary", (PyCFunction)(void (*)(void))core_are_ordinary, METH_FASTCALL,
+     are_ordinary_doc},
     {"magnitude_product", (PyCFunction)(void (*)(void))core_magnitude_product,
      METH_FASTCALL, magnitude_product_doc},
     {"equilibrate", (PyCFunction)(void (*)(void))core_equilibrate, METH_FASTCALL,

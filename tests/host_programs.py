@@ -9,9 +9,10 @@ from functools import partial
 
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.model.accuracy import NOTHING_STATED
-from hifigemm.model.engine import Outcome, RecordedDecision
+from hifigemm.model.executable import Outcome, RecordedDecision, certified
 from hifigemm.model.plan import Evidence, Verification
 from hifigemm.numerics.bounds import native_bound
+from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.numerics.error_ratio import error_bound, error_ratio, largest_ratio
 from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import moduli_set
@@ -43,7 +44,7 @@ class Costs:
         return self.share
 
 
-class ResidueProgram:
+class ResidueLowering:
     """A plan of residues, on whole operands; what it found is told when somebody
     asks.
     """
@@ -51,15 +52,23 @@ class ResidueProgram:
     def __init__(self, plan, done):
         self.plan, self.done = plan, done
 
+    def lower(self, signature):
+        return partial(self.multiply, signature)
+
+    def inspecting(self, signature, executable):
+        return None
+
     def in_halves(self, batch, rows, cols):
         return False
 
     def nbytes(self, batch, rows, cols):
         return self.plan.scheme.nbytes(self.plan, batch, rows, cols)
 
-    def __call__(self, a, b, shift, epilogue, splits, out):
+    def multiply(self, signature, a, b, out=None, c=None, alpha=1.0, beta=0.0):
         plan = self.plan
         assert out is None
+        a, b = a.reshape(signature.left.shape), b.reshape(signature.right.shape)
+        epilogue = Epilogue(alpha, beta, c)
         self.done.append(plan)
         if plan.certifies or plan.verification is Verification.ON_DEVICE:
             ratio = error_ratio(a, b, int8_product(NumpyEngine()), 2**14, 10**6)
@@ -76,9 +85,20 @@ class ResidueProgram:
                 steps = replace(steps, evidence=None)
         else:
             found, steps = None, plan
-        _, outcome = execute(steps, a, b, NumpyEngine(), LIMIT, shift, epilogue, splits)
+        _, outcome = execute(
+            steps,
+            a,
+            b,
+            NumpyEngine(),
+            LIMIT,
+            signature.shift,
+            epilogue,
+            signature.splits,
+        )
+        values = outcome.values.reshape(signature.shape)
         told = None if found is None else partial(self.told, found)
-        return Outcome(outcome.values, plan.bound, plan.num_products, [], told)
+        made = Outcome(values, plan.bound, plan.num_products, (), told)
+        return certified(made, plan)
 
     def told(self, found):
         return found
@@ -122,9 +142,6 @@ class ResidueProgram:
             )
         return RecordedDecision(True, last, native_bound(p.terms, p.fmt.u), 1, p.k)
 
-    def replayed(self, call):
-        return None
-
 
 class ProgramEngine(NumpyEngine):
     """Carries plans of residues out at once, and notes which; `share` is that of
@@ -135,11 +152,11 @@ class ProgramEngine(NumpyEngine):
         self.costs = Costs(share)
         self.done = []
 
-    def compile(self, plan):
+    def lowering(self, plan):
         if not isinstance(plan.scheme, Ozaki2) or plan.scheme.scaling != "fast":
             return None
         if plan.verification is Verification.ON_DEVICE or not plan.certifies:
-            return ResidueProgram(plan, self.done)
+            return ResidueLowering(plan, self.done)
         if plan.evidence is not None or plan.target.correct:
             return None
-        return ResidueProgram(plan, self.done)
+        return ResidueLowering(plan, self.done)

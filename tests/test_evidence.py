@@ -11,15 +11,16 @@ import pytest
 
 import hifigemm as hg
 from hifigemm.base.formats import FP64
+from hifigemm.base.store import forget
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.model.accuracy import NO_PROMISE, NOTHING_STATED, resolve
 from hifigemm.model.plan import Verification
 from hifigemm.model.problem import Problem
 from hifigemm.numerics.error_ratio import count_for_ratio, error_ratio
-from hifigemm.schemes.ozaki2 import _expected_count
+from hifigemm.schemes.moduli_counts import expected_count
 from hifigemm.schemes.scheme import int8_product
 from hifigemm.testing.reference import correctly_rounded, meets_promise
-from tests.host_programs import ProgramEngine, ResidueProgram
+from tests.host_programs import ProgramEngine, ResidueLowering
 
 FAST = hg.Ozaki2(scaling="fast")
 EXACT = int8_product(NumpyEngine())
@@ -53,8 +54,10 @@ class CountingEngine(NumpyEngine):
 @pytest.fixture
 def programs(monkeypatch):
     engine = ProgramEngine()
+    forget()
     monkeypatch.setattr("hifigemm.running.road.engine_for", lambda *args: engine)
-    return engine
+    yield engine
+    forget()
 
 
 def with_programs(monkeypatch, function, *args, **options):
@@ -63,8 +66,11 @@ def with_programs(monkeypatch, function, *args, **options):
     """
     with monkeypatch.context() as patch:
         engine = ProgramEngine()
+        forget()
         patch.setattr("hifigemm.running.road.engine_for", lambda *args: engine)
-        return *function(*args, return_report=True, **options), engine.done
+        found = *function(*args, return_report=True, **options), engine.done
+    forget()
+    return found
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -104,7 +110,7 @@ def test_counts_are_as_large_as_the_error_ratio_asks_for(
     assert (report.bound == 0.0) == exact
     assert ("in every entry" in report.reason) == (not exact and not certified)
     if not exact:
-        assert report.scheme.num_moduli == max(enough or 0, _expected_count(p, target))
+        assert report.scheme.num_moduli == max(enough or 0, expected_count(p, target))
         assert report.bound <= target.r
     assert certified or "escalated" not in report.reason
 
@@ -157,7 +163,7 @@ def test_more_moduli_than_data_of_one_size_take_may_hold_the_exact_product(
     a[:, 0], b[0] = 2.0**35, 0.0
     a[:, 1], b[1] = 0.0, 2.0**35
     c, report = hg.matmul(a, b, scheme=FAST, accuracy=1e-9, return_report=True)
-    assert report.scheme.count > _expected_count(
+    assert report.scheme.count > expected_count(
         Problem(1, 6, 5, 40, a.dtype), resolve(1e-9, FP64, 40)
     )
     assert "moduli hold the exact product of" in report.reason
@@ -181,7 +187,7 @@ def test_what_a_program_found_is_read_when_somebody_looks(
 ):
     read = []
     monkeypatch.setattr(
-        ResidueProgram, "told", lambda self, found: read.append(found) or found
+        ResidueLowering, "told", lambda self, found: read.append(found) or found
     )
     for family, native in (("phi_0.1", False), ("phi_8", True)):
         a, b = make_pair(family, 9, 60, 8)

@@ -19,7 +19,7 @@ from hifigemm.model.accuracy import Accuracy
 from hifigemm.model.plan import Plan, Report
 from hifigemm.model.problem import counted
 from hifigemm.operands.operands import Prepared
-from hifigemm.running.keys import key_of, replay
+from hifigemm.running.keys import key_of
 from hifigemm.running.plans import plan_of_numbers, prepared
 from hifigemm.running.products import product_of_numbers
 from hifigemm.running.request import Result
@@ -272,32 +272,36 @@ def matmul(
     device and can be captured in a CUDA graph; its report waits when it is read.
     Tighter accuracies, "correct" and integers wait once.
     """
-    is_array = isinstance(result, str) and result == "array"
-    is_plain = (
-        plan is None
-        and out is None
-        and engine is None
-        and is_array
-        and not return_report
-    )
-    if is_plain and type(a) is not np.ndarray:
-        # A call like an earlier one: its key says that PyTorch follows no operand.
-        if not is_compiled():
-            key = key_of(a, b, None, accuracy, scheme, None, workspace)
-            replayed = None if key is None else replay(key, a, b, None)
-            if replayed is not None:
-                return replayed
-        if belongs_to_torch(a, b):
-            from hifigemm.differentiable import torch_operators
+    key = None
+    if type(a) is not np.ndarray:
+        # It has a key only if PyTorch follows no operand.
+        if plan is None and not is_compiled():
+            policy = accuracy, scheme, engine, workspace, return_report, result
+            key = key_of(a, b, out, *policy)
+        is_array = isinstance(result, str) and result == "array"
+        has_options = plan is not None or out is not None or engine is not None
+        if key is None and is_array and not (has_options or return_report):
+            if belongs_to_torch(a, b):
+                from hifigemm.differentiable import torch_operators
 
-            return torch_operators.matmul(a, b, accuracy, scheme, workspace)
-        if belongs_to_jax(a, b):
-            from hifigemm.differentiable import jax_primitive
+                return torch_operators.matmul(a, b, accuracy, scheme, workspace)
+            if belongs_to_jax(a, b):
+                from hifigemm.differentiable import jax_primitive
 
-            return jax_primitive.matmul(a, b, accuracy, scheme, workspace)
+                return jax_primitive.matmul(a, b, accuracy, scheme, workspace)
     try:
         return product_of_numbers(
-            a, b, accuracy, scheme, out, engine, plan, workspace, return_report, result
+            a,
+            b,
+            accuracy,
+            scheme,
+            out,
+            engine,
+            plan,
+            workspace,
+            return_report,
+            result,
+            key=key,
         )
     except BaseException as error:
         mark_incomplete(error, out)

@@ -11,7 +11,7 @@ from hifigemm.base.transforms import belongs_to_jax, belongs_to_torch, is_compil
 from hifigemm.model.accuracy import Accuracy
 from hifigemm.model.plan import Plan, Report
 from hifigemm.numerics.subnormals import is_ieee
-from hifigemm.running.gemm import as_scalar, gemm_of_numbers, replayed_gemm
+from hifigemm.running.gemm import as_scalar, gemm_of_numbers, key_of_gemm
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:
@@ -199,20 +199,18 @@ def gemm(
             may_repeat = False
         else:
             c = None
+    key_and_arguments = None
     if may_repeat and type(a) is not np.ndarray:
-        # A call like an earlier one: its key says that PyTorch follows no operand.
-        replayed = replayed_gemm(
-            (a, b, c, out),
-            (alpha, beta),
-            (trans_a, trans_b),
-            (accuracy, scheme, engine, workspace, return_report),
+        # It has a key only if PyTorch follows no operand.
+        policy = accuracy, scheme, engine, workspace, return_report
+        key_and_arguments = key_of_gemm(
+            (a, b, c, out), (alpha, beta), (trans_a, trans_b), policy
         )
-        if replayed is not None:
-            return replayed
 
     # Tracked operands: an operator of PyTorch or a primitive of JAX.
+    has_key = key_and_arguments is not None and key_and_arguments[0] is not None
     is_plain = plan is None and out is None and engine is None and not return_report
-    if is_plain and type(a) is not np.ndarray:
+    if is_plain and not has_key and type(a) is not np.ndarray:
         if belongs_to_torch(a, b) if c is None else belongs_to_torch(a, b, c):
             from hifigemm.differentiable import torch_operators
 
@@ -260,6 +258,7 @@ def gemm(
             engine=engine,
             plan=plan,
             return_report=return_report,
+            key_and_arguments=key_and_arguments,
         )
     except BaseException as error:
         mark_incomplete(error, out)

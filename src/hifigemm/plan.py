@@ -5,7 +5,6 @@ from hifigemm.model.plan import Decision as Decision
 from hifigemm.model.plan import Evidence as Evidence
 from hifigemm.model.plan import Outliers as Outliers
 from hifigemm.model.plan import Plan as Plan
-from hifigemm.model.plan import Product as Product
 from hifigemm.model.plan import Report as Report
 from hifigemm.model.plan import SeparateVectors as SeparateVectors
 from hifigemm.model.plan import Split as Split

@@ -21,7 +21,7 @@ from hifigemm.base.formats import FP64
 from hifigemm.engines import threads
 from hifigemm.engines.core import expected_seconds
 from hifigemm.model.accuracy import level
-from hifigemm.running import keys
+from hifigemm.running import calls
 from hifigemm.testing.reference import meets_promise
 from tests.host_programs import ProgramEngine
 
@@ -358,7 +358,7 @@ def test_out_is_said_to_be_incomplete(multiply, error, monkeypatch, caplog):
     def ended(*arguments, **options):
         raise error
 
-    monkeypatch.setattr("hifigemm.running.road.execute", ended)
+    monkeypatch.setattr("hifigemm.running.road.run", ended)
     a = np.ones((3, 3))
     with pytest.raises(error) as raised:
         multiply(a, a, accuracy=2e-13)
@@ -385,7 +385,7 @@ def test_a_refusal_says_nothing_of_out(caplog):
 @pytest.mark.parametrize("options", [{"accuracy": "correct"}, {"result": "pair"}])
 def test_long_calls_are_announced_before_the_work(options, monkeypatch, caplog):
     monkeypatch.setattr(settings, "LONG", 0.0)
-    monkeypatch.setattr(keys, "LONG", 0.0)
+    monkeypatch.setattr(calls, "LONG", 0.0)
     caplog.set_level("INFO", "hifigemm")
     a = np.random.default_rng(1).standard_normal((23, 41))
     for _ in range(2):

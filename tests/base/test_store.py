@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from hifigemm.base import store
-from hifigemm.running import keys
 
 
 @pytest.fixture(autouse=True)
@@ -58,14 +57,13 @@ def test_the_least_recently_used_goes_first(monkeypatch):
     "use",
     [
         lambda name: store.kept(name),
-        lambda name: keys.replay(name, 1, 2, None),
         lambda name: store.once(name, lambda: pytest.fail("made again"), "numpy"),
     ],
-    ids=["kept", "replay", "once"],
+    ids=["kept", "once"],
 )
 def test_a_hit_is_a_use(monkeypatch, use):
     monkeypatch.setattr(store, "_LIMIT", 3)
-    program = (lambda a, b, out: (a, b), "text", 0.0)
+    program = object()
     for name in "abc":
         store.keep(name, program, "numpy")
     assert use("a") is not None

@@ -15,12 +15,22 @@ from hifigemm.engines.cuda.engine import CudaEngine
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.rates import H200
 from hifigemm.model.engine import MemoryLimits
+from hifigemm.model.executable import Signature
 from hifigemm.model.problem import Problem
+from hifigemm.numerics.epilogue import PLAIN
 from hifigemm.numerics.tensor_core import H100
 from hifigemm.running import admission, integers, plans, road
-from hifigemm.running.planner import make
+from tests.planning import make
 
-__all__ = ["DEVICE", "StandIn", "arrays", "on_host", "planned", "take_as_device"]
+__all__ = [
+    "DEVICE",
+    "StandIn",
+    "arrays",
+    "lowered",
+    "on_host",
+    "planned",
+    "take_as_device",
+]
 
 DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
 
@@ -45,6 +55,11 @@ def arrays(*given):
 def on_host(x):
     """An array of the engine, or a tensor, as one of NumPy."""
     return (x if isinstance(x, torch.Tensor) else unwrap(x)).cpu().numpy()
+
+
+def lowered(lowering, a, b, shape, out=None, shift=0, epilogue=PLAIN):
+    """The executable for arrays of the engine that are laid out as these."""
+    return lowering.lower(Signature(a, b, shape, out, shift, epilogue))
 
 
 def take_as_device(engine, monkeypatch):

@@ -36,10 +36,10 @@ from hifigemm.numerics.word_bounds import word_error
 from hifigemm.numerics.words import Splitting
 from hifigemm.running.augmented import Term, sum_with_product
 from hifigemm.running.executor import execute
-from hifigemm.running.planner import make
 from hifigemm.schemes import Native, Ozaki1, Ozaki2
 from tests import hard_matrices as gen
 from tests.engines.entries import FLOATS, INTEGERS, REAL, arrays
+from tests.planning import make
 
 torch = pytest.importorskip("torch")
 device_array = pytest.importorskip("hifigemm.engines.device_array")
@@ -601,7 +601,7 @@ def product_of(scheme, a, b, accuracy, engine):
             plan, outcome = execute(
                 planned(scheme, a, b, accuracy, engine), a, b, engine, 2**28
             )
-            return plan.reason, vars(outcome)
+            return plan.reason, outcome._asdict()
         except AccuracyError as error:
             return str(error)
 

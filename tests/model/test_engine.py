@@ -1,5 +1,5 @@
-"""The interface of an engine: each engine and each program has what it says, with its
-parameters.
+"""The interface of an engine: each engine, lowering and executable has what it says,
+with its parameters.
 """
 
 from __future__ import annotations
@@ -12,14 +12,8 @@ import pytest
 import hifigemm as hg
 from hifigemm.engines import available, engine_for
 from hifigemm.engines.rates import H200
-from hifigemm.model.engine import (
-    Costs,
-    Engine,
-    MemoryLimits,
-    Outcome,
-    Program,
-    RecordedDecision,
-)
+from hifigemm.model.engine import Costs, Engine, Lowering, MemoryLimits
+from hifigemm.model.executable import Executable, Signature
 from hifigemm.numerics.blocking import BLOCK_ENTRIES
 
 ENGINES = [
@@ -65,7 +59,7 @@ def test_engines_have_what_the_interface_asks_for(name):
 @pytest.mark.torch
 def test_the_engine_of_a_gpu_has_what_the_interface_asks_for():
     torch = pytest.importorskip("torch")
-    from hifigemm.engines.cuda.engine import CudaEngine, NativeProgram
+    from hifigemm.engines.cuda.engine import CudaEngine, NativeLowering
 
     asked = members(Engine)
     assert "rounded_product" in asked
@@ -76,20 +70,22 @@ def test_the_engine_of_a_gpu_has_what_the_interface_asks_for():
         if inspect.isfunction(own) and name != "__hash__":
             check(engine, type("One", (), {name: vars(Engine)[name]}))
     a = np.ones((3, 4))
-    program = NativeProgram(hg.make_plan(a, a.T, scheme="native"))
-    check(program, Program)
+    lowering = NativeLowering(hg.make_plan(a, a.T, scheme="native"))
+    check(lowering, Lowering)
 
 
 def test_costs_of_a_device_have_what_the_interface_asks_for():
     check(H200, Costs)
 
 
-def test_a_program_of_an_engine_has_what_the_interface_asks_for():
-    a, b = np.ones((3, 4)), np.ones((4, 5))
+def test_a_lowering_of_an_engine_has_what_the_interface_asks_for():
+    a, b = np.ones((1, 3, 4)), np.ones((1, 4, 5))
     for options in ({"scheme": "native"}, {"accuracy": "correct"}):
-        program = engine_for("numpy").compile(hg.make_plan(a, b, **options))
-        if program is not None:
-            check(program, Program)
+        plan = hg.make_plan(a[0], b[0], **options)
+        lowering = engine_for("numpy").lowering(plan)
+        if lowering is not None:
+            check(lowering, Lowering)
+            check(lowering.lower(Signature(a, b, (3, 5))), Executable)
 
 
 def test_defaults_leave_the_memory_that_is_free_unknown():
@@ -97,16 +93,3 @@ def test_defaults_leave_the_memory_that_is_free_unknown():
     assert memory.free() is None
     assert memory.block_entries == BLOCK_ENTRIES
     assert memory.least_workspace == 2**28
-
-
-def test_outcomes_share_no_notes():
-    first, second = (Outcome(np.zeros(1), 0.0, 1.0) for _ in range(2))
-    first.notes.append("escalated")
-    assert second.notes == []
-    assert second.certificate is None
-
-
-def test_a_certificate_does_not_change():
-    certificate = RecordedDecision(True, hg.Native(), 2.0**-50, 1, 8)
-    with pytest.raises(AttributeError):
-        certificate.holds = False

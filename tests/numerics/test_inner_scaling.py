@@ -24,7 +24,7 @@ from hifigemm.numerics.inner_scaling import (
     scaled_along_k,
 )
 from hifigemm.numerics.scaling import required_bits
-from hifigemm.schemes.ozaki2 import exact_count
+from hifigemm.schemes.moduli_counts import exact_count
 from hifigemm.schemes.scheme import int8_product
 
 DTYPES = ("float32", "float64", "complex64", "complex128")

@@ -13,21 +13,22 @@ import pytest
 import hifigemm as hg
 from hifigemm.base import store
 from hifigemm.base.formats import BF16, FP16
+from hifigemm.base.store import forget
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.model.accuracy import CORRECT, resolve
 from hifigemm.model.plan import Evidence, Outliers, Verification
 from hifigemm.model.problem import Problem
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.running.auto import (
-    by_operands,
     chosen_native,
     on_device,
     scheme_for,
     words_by_exponents,
 )
-from hifigemm.schemes.ozaki2 import _expected_count, exact_count
+from hifigemm.schemes.moduli_counts import exact_count, expected_count
 from hifigemm.testing.reference import meets_promise
 from tests.host_programs import Costs, ProgramEngine
+from tests.planning import by_operands
 
 FAST = hg.Ozaki2(scaling="fast")
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -43,6 +44,7 @@ def target(accuracy, p):
 
 
 def take(engine, monkeypatch):
+    forget()
     monkeypatch.setattr("hifigemm.running.road.engine_for", lambda *args: engine)
 
 
@@ -97,13 +99,11 @@ def test_other_dtypes_stay_native_whatever_residues_cost(dtype):
 
 
 class LibraryEngine(NumpyEngine):
-    """Leaves native products at their own level to the library, over- and underflow
-    included.
+    """One of a device, which leaves native products at their own level to the library,
+    over- and underflow included.
     """
 
-    def compile(self, plan):
-        at_level = plan.scheme == hg.Native() and plan.target.level is plan.problem.fmt
-        return object() if at_level else None
+    device = "cuda:0 (none)"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -171,7 +171,7 @@ def test_the_device_chooses_between_moduli_and_a_native_product(dtype, accuracy)
     for k in (1, 50, 5000):
         plan = device_plan(dtype, accuracy, k=k)
         p, goal = plan.problem, plan.target
-        count, worst = _expected_count(p, goal), native_bound(p.terms, 2.0**-53)
+        count, worst = expected_count(p, goal), native_bound(p.terms, 2.0**-53)
         assert goal == target(accuracy, p)
         assert (plan.scheme, plan.verification) == (
             replace(FAST, num_moduli=count),
@@ -273,7 +273,7 @@ class WordEngine(NumpyEngine):
     def __init__(self, share, has=True):
         self.costs, self.has = Costs(share), has
 
-    def compile(self, plan):
+    def lowering(self, plan):
         return WordProgram() if self.has and plan.alternatives else None
 
 
@@ -475,7 +475,7 @@ def test_where_no_moduli_are_known_to_do_the_steps_are_those_of_correct_rounding
         correct.evidence,
     )
     assert (plan.target, plan.bound) == (target(accuracy, p), target(accuracy, p).r)
-    assert ProgramEngine().compile(plan) is None
+    assert ProgramEngine().lowering(plan) is None
     assert "no number of moduli is known to keep" in plan.reason
     last = replace(plan, scheme=replace(plan.scheme, num_moduli=49))
     finest = [

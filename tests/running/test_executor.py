@@ -12,13 +12,14 @@ import pytest
 import hifigemm as hg
 from hifigemm.engines import engine_for
 from hifigemm.engines.numpy_engine import NumpyEngine
-from hifigemm.model.engine import Outcome, RecordedDecision
+from hifigemm.model.executable import Outcome, RecordedDecision, certified
 from hifigemm.model.plan import Evidence, Verification
 from hifigemm.model.problem import Problem
 from hifigemm.running.executor import execute, whole_split
-from hifigemm.running.planner import make, with_evidence
+from hifigemm.running.planner import with_evidence
 from hifigemm.testing.reference import correctly_rounded, meets_promise
 from tests.host_programs import ProgramEngine
+from tests.planning import make
 
 FAST = hg.Ozaki2(scaling="fast")
 TWO_SLICES = hg.Ozaki1(num_slices=2)
@@ -59,7 +60,7 @@ def test_entries_are_escalated_on_their_rows_and_columns_and_counted_by_their_sh
     assert done is plan
     assert_same_bits(outcome.values, correctly_rounded(a, b))
     escalated = hg.Ozaki1(product, 4, "correct")
-    assert outcome.notes == [f"2 entries escalated by {escalated}"]
+    assert outcome.notes == (f"2 entries escalated by {escalated}",)
     assert outcome.bound == 0.0
     if share == 1:  # elsewhere, blocks of few slices take fewer products
         assert outcome.num_products == 3 + 4 * (2 * 2 * 1) / 60
@@ -100,11 +101,11 @@ class CertainEngine(NumpyEngine):
     def __init__(self, *found):
         self.found, self.ran, self.read = list(found), [], 0
 
-    def compile(self, plan):
-        return CertainProgram(self, plan) if self.found else None
+    def lowering(self, plan):
+        return CertainLowering(self, plan) if self.found else None
 
 
-class CertainProgram:
+class CertainLowering:
     """7 in every entry, with the next certificate of the engine."""
 
     def __init__(self, engine, plan):
@@ -116,7 +117,10 @@ class CertainProgram:
     def nbytes(self, batch, rows, cols):
         return 10 * batch * rows * cols
 
-    def __call__(self, a, b, shift, epilogue, splits, out):
+    def lower(self, signature):
+        return self.multiply
+
+    def multiply(self, a, b, out=None, c=None, alpha=1.0, beta=0.0):
         self.engine.ran.append(self.plan)
         found = self.engine.found.pop(0)
 
@@ -125,14 +129,14 @@ class CertainProgram:
             return found
 
         p = self.plan.problem
-        values = np.full((p.batch, p.m, p.n), 7.0, p.dtype)
-        return Outcome(
+        values = np.full(p.shape, 7.0, p.dtype)
+        outcome = Outcome(
             values,
             self.plan.bound,
             self.plan.num_products,
-            [],
-            None if found is None else told,
+            decision=None if found is None else told,
         )
+        return certified(outcome, self.plan)
 
 
 @pytest.fixture
@@ -159,10 +163,10 @@ def test_nothing_is_read_unless_entries_are_to_be_certified(ones, verification):
         assert (outcome.bound, outcome.num_products, outcome.notes) == (
             plan.bound,
             plan.num_products,
-            [],
+            (),
         )
         assert engine.read == 0
-        assert (outcome.certificate is None) == (found is None)
+        assert (outcome.decision is None) == (found is None)
 
 
 def test_a_program_that_certifies_all_entries_is_enough(ones):
@@ -263,7 +267,7 @@ class CountingEngine(NumpyEngine):
 def test_an_ordinary_native_product_is_made_once(ones):
     engine, plan = CountingEngine(), hg.make_plan(*ones, scheme="native")
     _, outcome = execute(plan, *ones, engine, 2**28)
-    assert (engine.calls, outcome.num_products, outcome.notes) == (1, 1, [])
+    assert (engine.calls, outcome.num_products, outcome.notes) == (1, 1, ())
     ones[0][0, 0, 0] = np.inf
     _, outcome = execute(plan, *ones, engine, 2**28)
     assert (engine.calls, outcome.num_products) == (3, 1)

@@ -16,7 +16,7 @@ import hifigemm as hg
 from hifigemm.base import store
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.running import keys
-from hifigemm.running.executor import execute
+from hifigemm.running.executor import InSteps
 
 FAST = hg.Ozaki2(scaling="fast")
 OPTIONS = {"accuracy": None, "scheme": "auto", "engine": None, "workspace": None}
@@ -264,43 +264,15 @@ def test_nothing_has_a_key_without_torch(monkeypatch):
     assert key(Tensor(), Tensor()) is None
 
 
-def test_what_was_kept_is_found_and_logged(caplog):
-    assert keys.replay("key", 1, 2, 3) is None
-    store.keep(
-        "key",
-        (
-            lambda a, b, out: ("again", a, b, out),
-            "(4 x 4) @ (4 x 4) float64: native",
-            0.0,
-        ),
-        "numpy",
-    )
-    with caplog.at_level(logging.INFO, "hifigemm"):
-        assert keys.replay("key", 1, 2, 3) == ("again", 1, 2, 3)
-    assert [record.message for record in caplog.records] == [
-        "(4 x 4) @ (4 x 4) float64: native, as before"
-    ]
-    assert keys.replay("another key", 1, 2, 3) is None
-
-
-def test_operands_that_need_the_long_way_are_not_logged(caplog):
-    store.keep("key", (lambda a, b, out: None, "text", 0.0), "numpy")
-    with caplog.at_level(logging.INFO, "hifigemm"):
-        assert keys.replay("key", 1, 2, 3) is None
-    assert caplog.records == []
-
-
-def test_options_that_cannot_be_hashed_have_no_program():
-    assert (
-        keys.replay(key(np.ones((2, 2)), np.ones((2, 2)), accuracy=[1e-3]), 1, 2, 3)
-        is None
-    )
+def test_options_that_cannot_be_hashed_have_nothing_kept():
     a = np.ones((2, 2))
+    assert store.kept(key(a, a, accuracy=[1e-3])) is None
     for options in (
         {"accuracy": [1e-3]},
         {"scheme": ["native"]},
         {"engine": {}},
         {"workspace": []},
+        {"result": []},
     ):
         for _ in range(2):
             with pytest.raises(hg.PlanError):
@@ -329,20 +301,18 @@ def test_products_are_kept_by_their_engines(monkeypatch):
     assert len(store._programs) == 4
 
 
-class RepeatingEngine(NumpyEngine):
-    """Has a program for every plan, whose product can be repeated, with a mark, or
-    not.
-    """
+class CountingEngine(NumpyEngine):
+    """Notes what is lowered, and which executables run."""
 
-    def __init__(self, repeats=True):
-        self.repeats, self.asked = repeats, []
+    def __init__(self):
+        self.signatures, self.ran = [], []
 
-    def compile(self, plan):
-        return RepeatedProgram(self, plan)
+    def lowering(self, plan):
+        return CountingLowering(self, plan)
 
 
-class RepeatedProgram:
-    """A plan in steps, and a plain product that leaves a mark."""
+class CountingLowering:
+    """A plan in steps."""
 
     def __init__(self, engine, plan):
         self.engine, self.plan = engine, plan
@@ -353,64 +323,46 @@ class RepeatedProgram:
     def nbytes(self, batch, rows, cols):
         return self.plan.scheme.nbytes(self.plan, batch, rows, cols)
 
-    def __call__(self, a, b, shift, epilogue, splits, out):
-        return execute(self.plan, a, b, NumpyEngine(), 2**28, shift, epilogue, splits)[
-            1
-        ]
+    def lower(self, signature):
+        self.engine.signatures.append(signature)
+        steps = InSteps(self.plan, signature, NumpyEngine(), 2**28)
 
-    def replayed(self, call):
-        shapes = [x.shape for x in (*call.operands, *call.stacks)]
-        self.engine.asked.append((self.plan, shapes, call.shape, call.out))
-        return (
-            (lambda a, b, out: ("repeated", a, b, out)) if self.engine.repeats else None
-        )
+        def multiply(*arrays):
+            self.engine.ran.append(multiply)
+            return steps(*arrays)
+
+        return multiply
 
 
 def keyed(monkeypatch, engine):
     monkeypatch.setattr("hifigemm.running.road.engine_for", lambda *args: engine)
-    monkeypatch.setattr(
-        "hifigemm.running.products.key_of",
-        lambda a, b, out, *options: ("key", out is None),
-    )
 
 
-def test_the_second_call_of_a_kind_goes_straight_to_what_was_kept(
-    make_pair, monkeypatch
-):
+def test_the_second_call_of_a_kind_runs_what_the_first_one_ran(make_pair, monkeypatch):
     a, b = make_pair("phi_1", 5, 6, 7)
-    engine = RepeatingEngine()
+    engine = CountingEngine()
     keyed(monkeypatch, engine)
-    np.testing.assert_allclose(hg.matmul(a, b), a @ b)
-    ((plan, shapes, shape, out),) = engine.asked
-    assert (plan.scheme, shape, out) == (hg.Native(), (5, 7), None)
-    assert shapes == [(5, 6), (6, 7), (1, 5, 6), (1, 6, 7)]
-    assert hg.matmul(a, b) == ("repeated", a, b, None)
+    for _ in range(3):
+        np.testing.assert_array_equal(hg.matmul(a, b), a @ b)
+    (signature,) = engine.signatures
+    assert (signature.shape, signature.out, signature.shift) == ((5, 7), None, 0)
+    assert signature.left.shape == (1, 5, 6)
+    assert signature.right.shape == (1, 6, 7)
+    assert len(engine.ran) == 3
+    assert len(set(engine.ran)) == 1
 
 
-def test_what_a_program_does_not_repeat_takes_the_long_way_every_time(
-    make_pair, monkeypatch
-):
+def test_plans_and_prepared_operands_leave_nothing(make_pair, monkeypatch):
     a, b = make_pair("phi_1", 5, 6, 7)
-    keyed(monkeypatch, engine := RepeatingEngine(repeats=False))
-    for calls in (1, 2):
-        np.testing.assert_allclose(hg.matmul(a, b), a @ b)
-        assert len(engine.asked) == calls
-    assert not repeated()
-
-
-def test_plans_and_prepared_operands_are_never_repeated(make_pair, monkeypatch):
-    a, b = make_pair("phi_1", 5, 6, 7)
-    engine = RepeatingEngine()
-    keyed(monkeypatch, engine)
-    hg.matmul(a, b)
     plan = hg.make_plan(a, b)
+    engine = CountingEngine()
+    keyed(monkeypatch, engine)
     for c in (hg.matmul(a, b, plan=plan), hg.gemm(a, b, plan=plan)):
         np.testing.assert_array_equal(c, a @ b)
-    assert len(engine.asked) == 1
     monkeypatch.undo()
-    np.testing.assert_array_equal(
-        hg.matmul(hg.prepare(a, "left", plan=hg.make_plan(a, b)), b), a @ b
-    )
+    prepared = hg.prepare(a, "left", plan=plan)
+    np.testing.assert_array_equal(hg.matmul(prepared, b), a @ b)
+    assert not repeated()
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
@@ -500,7 +452,7 @@ def test_repeated_sums_with_an_addend_have_the_bits_of_the_first(
 
     repeats = values()
     module = sys.modules["hifigemm.running.gemm"]
-    monkeypatch.setattr(module, "replay", lambda key, *arguments: None)
+    monkeypatch.setattr(module, "kept", lambda key: None)
     for repeated, anew in zip(repeats, values(), strict=True):
         np.testing.assert_array_equal(repeated, anew)
         np.testing.assert_array_equal(repeated, repeats[0])
@@ -713,7 +665,7 @@ def test_what_is_no_plain_matrix_of_numpy_has_no_key():
 def test_a_thread_that_flushes_subnormals_takes_the_long_way(monkeypatch):
     a = np.ones((4, 4))
     hg.matmul(a, a)
-    for name in ("hifigemm.running.road", "hifigemm.numerics.subnormals"):
+    for name in ("hifigemm.engines.host", "hifigemm.numerics.subnormals"):
         monkeypatch.setattr(sys.modules[name], "is_ieee", lambda: False)
     monkeypatch.setattr(
         sys.modules["hifigemm.numerics.subnormals"], "rounds_to_nearest", lambda: True

@@ -22,11 +22,11 @@ from hifigemm.running.planner import (
     check_strict,
     fitted,
     for_problem,
-    make,
     reusable,
     with_evidence,
 )
 from tests.host_programs import ProgramEngine
+from tests.planning import make
 
 FAST = hg.Ozaki2(scaling="fast")
 ENGINE = NumpyEngine()
@@ -170,7 +170,7 @@ class CutProgram:
 class CutEngine(NumpyEngine):
     """Has programs, whatever the blocks."""
 
-    def compile(self, plan):
+    def lowering(self, plan):
         return CutProgram()
 
 

@@ -13,6 +13,7 @@ from hifigemm.model.plan import Outliers, SeparateVectors
 from hifigemm.model.problem import Problem
 from hifigemm.numerics.residues import MAX_MODULI, moduli_set
 from hifigemm.numerics.scaling import gained_bits, widest
+from hifigemm.schemes.moduli_counts import exact_count
 from hifigemm.schemes.outliers import (
     find_outliers,
     find_separate,
@@ -20,7 +21,6 @@ from hifigemm.schemes.outliers import (
     may_separate,
     without,
 )
-from hifigemm.schemes.ozaki2 import exact_count
 
 SIZE = 4096
 LARGE = 16384

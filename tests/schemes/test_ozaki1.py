@@ -390,7 +390,7 @@ def test_only_estimates_look_at_operands():
         hg.Ozaki1(mode="correct"),
         hg.Ozaki1(num_slices=3, mode="dp"),
     ):
-        assert scheme.evidence(problem, Target(1e-9), None, None, engine, 2**28) is None
+        assert not scheme.needs_evidence(problem, Target(1e-9), engine)
 
 
 @pytest.mark.parametrize("product", PRODUCTS)

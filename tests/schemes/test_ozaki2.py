@@ -32,14 +32,13 @@ from hifigemm.numerics.scaling import (
     round_to_integers,
 )
 from hifigemm.running.planner import fitted
-from hifigemm.schemes.ozaki2 import (
-    _balance,
-    _error,
-    _exact_bits,
-    _expected_count,
-    _wanted_bits,
+from hifigemm.schemes.moduli_counts import (
+    exact_bits,
     exact_count,
+    expected_count,
+    wanted_bits,
 )
+from hifigemm.schemes.ozaki2 import _balance, _error
 from hifigemm.schemes.scheme import int8_product
 from hifigemm.testing.reference import (
     componentwise_error,
@@ -305,7 +304,7 @@ def test_error_of_the_integers_stays_below_its_bound_and_comes_near(scaling, cou
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
 def test_bits_to_begin_with_are_those_of_data_of_one_size(dtype):
     def bits(target, k):
-        return _wanted_bits(Problem(1, 5, 6, k, np.dtype(dtype)), target)
+        return wanted_bits(Problem(1, 5, 6, k, np.dtype(dtype)), target)
 
     doubled, t = dtype == "complex128", 24 if dtype == "float32" else 53
     for k, log2 in ((1, 0), (2, 1), (3, 2), (1000, 10), (1024, 10), (1025, 11)):
@@ -320,16 +319,15 @@ def test_the_expected_count_is_one_that_can_be_enough():
     for k in (1, 2**10, 2**20, 2**28):
         for r in (1e30, 1.0, 1e-3, 1e-15):
             problem, target = Problem(1, 5, 6, k, np.dtype("float64")), Target(r)
-            expected = _expected_count(problem, target)
+            expected = expected_count(problem, target)
             assert expected >= count_for_ratio(k, r, 0.0, False)
             if r >= 1.0:
                 assert expected == count_for_ratio(k, r, 0.0, False)
     assert (
-        _expected_count(Problem(1, 5, 6, 2**152, np.dtype("float64")), Target(1.0))
-        == 49
+        expected_count(Problem(1, 5, 6, 2**152, np.dtype("float64")), Target(1.0)) == 49
     )
     wanted = Problem(1, 5, 6, 2**28, np.dtype("float64"))
-    assert _expected_count(wanted, Target(np.inf)) < _expected_count(
+    assert expected_count(wanted, Target(np.inf)) < expected_count(
         wanted, Target(1e300)
     )
 
@@ -375,16 +373,13 @@ def test_plans_look_for_bits_as_far_as_their_moduli_reach(is_complex):
     a = np.ones((1, 3, 4), complex if is_complex else float)
     problem, engine, scheme = Problem(1, 3, 3, 4, a.dtype), AskedEngine(), hg.Ozaki2()
     for target, count in ((Target(0.0, correct=True), 49), (Target(1e-10), None)):
-        count = count or _expected_count(problem, target)
+        count = count or expected_count(problem, target)
         found = scheme.evidence(
             problem, target, a / 3, np.swapaxes(a, 1, 2) / 7, engine, 2**28
         )
         assert engine.most.pop() == 2 * gained_bits(count, is_complex)
         assert found.error_ratio is None
-    assert (
-        hg.Ozaki2(num_moduli=9).evidence(problem, target, None, None, engine, 2**28)
-        is None
-    )
+    assert not hg.Ozaki2(num_moduli=9).needs_evidence(problem, target, engine)
 
 
 class AskedEngine(NumpyEngine):
@@ -410,7 +405,7 @@ def test_fast_plans_look_for_bits_as_far_as_the_moduli_reach_that_the_error_rati
     found = hg.Ozaki2(scaling="fast").evidence(problem, Target(r), a, b, engine, 2**28)
     assert found.error_ratio == error_ratio(a, b, int8_product(engine), 2**14, 10**6)
     count = max(
-        _expected_count(problem, Target(r)),
+        expected_count(problem, Target(r)),
         count_for_ratio(30, r, found.error_ratio, False),
     )
     assert engine.most == [2 * gained_bits(count, False)]
@@ -549,7 +544,7 @@ def test_operands_of_zeros_leave_the_others_as_they_are(assert_same_bits):
     for left, right in ((-NO_BIT, 2000), (2000, -NO_BIT), (-NO_BIT, -NO_BIT)):
         assert exact_count(False, left, right) == 2
         assert balance((left, right), 2, False) == 0
-        assert _exact_bits(False, left, right) == 1
+        assert exact_bits(False, left, right) == 1
     a, b = np.zeros((2, 3)), np.array([[2.0**1000], [1.0], [2.0**-1000]])
     for scaling in SCALINGS:
         for x, y in ((a, b), (b.T, a.T)):
@@ -595,7 +590,8 @@ def test_where_programs_choose_operands_are_read_for_correct_rounding_only():
     problem = Problem(1, 3, 3, 3, x.dtype)
     for scheme in (hg.Ozaki2(scaling="fast"), hg.Ozaki2(num_moduli=9, scaling="fast")):
         for target in (NO_PROMISE, Target(1e-9)):
-            assert scheme.evidence(problem, target, None, None, engine, 2**28) is None
+            assert not scheme.needs_evidence(problem, target, engine)
+        assert scheme.needs_evidence(problem, Target(0.0, correct=True), engine)
         found = scheme.evidence(problem, Target(0.0, correct=True), x, x, engine, 2**28)
         assert found == Evidence(required_bits=required_bits(x, x, 10**4, 2**14))
 

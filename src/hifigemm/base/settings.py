@@ -142,12 +142,12 @@ LONG = 2.0
 """Seconds from which on calls are announced."""
 
 
-def announce(call: object, seconds: float) -> None:
-    """Write a line before a call of so many seconds, if that is long and a log takes
+def announce(problem: object, scheme: object, seconds: float) -> None:
+    """Write a line before a product of so many seconds, if that is long and a log takes
     it.
     """
     if seconds > LONG and logs_decisions():
-        decision_log().info("%s: about %.2g s expected", call, seconds)
+        decision_log().info("%s: %s: about %.2g s expected", problem, scheme, seconds)
 
 
 def mark_incomplete(error: BaseException, out: object) -> None:

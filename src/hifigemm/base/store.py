@@ -62,8 +62,13 @@ def _drop_least_recently_used(entries: dict[Hashable, _Entry]) -> None:
 
 
 def kept(key: Hashable) -> Any:
-    """The program of a key, whose last use is now; None without one."""
-    entry = _programs.get(key)
+    """The program of a key, whose last use is now; None without one, and for a key that
+    has no hash: what makes it so raises an error later.
+    """
+    try:
+        entry = _programs.get(key)
+    except TypeError:
+        return None
     if entry is None:
         return None
     entry.last_use = next(_uses)

@@ -22,7 +22,7 @@ from hifigemm.model.engine import Engine
 from hifigemm.model.problem import Problem
 from hifigemm.running.planner import workspace_limit
 from hifigemm.schemes import Ozaki1, Ozaki2, Scheme, as_scheme
-from hifigemm.schemes.ozaki2 import largest_error_ratio
+from hifigemm.schemes.inspection import largest_error_ratio
 
 SCHEMES = Ozaki1, Ozaki2
 """Schemes whose bits no mesh changes."""

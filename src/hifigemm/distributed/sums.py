@@ -44,7 +44,7 @@ from hifigemm.numerics.epilogue import Epilogue, frexp
 from hifigemm.numerics.residues import MAX_MODULI, moduli_set
 from hifigemm.numerics.scaling import INFINITE, NO_EXPONENT, NORM_BLOCK, Scale
 from hifigemm.schemes import Ozaki2
-from hifigemm.schemes.ozaki2 import exact_count
+from hifigemm.schemes.moduli_counts import exact_count
 
 _STEPS = 4
 """Number of parts of C: the residues of one travel while the next one is multiplied."""

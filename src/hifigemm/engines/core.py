@@ -19,20 +19,24 @@ import numpy as np
 from hifigemm.base.formats import Format
 from hifigemm.base.settings import wants_core
 from hifigemm.engines import threads
-from hifigemm.engines.host_calls import is_as_passed, replayed_on_host
-from hifigemm.model.engine import Call, F, Outcome, Repeated, Splits
+from hifigemm.engines.host import HostExecutable
+from hifigemm.model.engine import F
+from hifigemm.model.executable import (
+    NOT_FINITE,
+    Executable,
+    Outcome,
+    Refusal,
+    Signature,
+)
 from hifigemm.model.plan import Plan
 from hifigemm.model.problem import Problem
 from hifigemm.numerics import three_words
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import product_shape
+from hifigemm.numerics.bounds import are_ordinary
 from hifigemm.numerics.embedding import embed_left, embed_right, unembed
-from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.numerics.integer_sums import NEAREST
-from hifigemm.numerics.rounded_sums import rounded_sums
 from hifigemm.numerics.rounding_formats import result_dtype
-from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
-from hifigemm.numerics.symmetric import mirror
 from hifigemm.numerics.three_words import RoundedSums
 
 if TYPE_CHECKING:
@@ -227,6 +231,12 @@ def enclosed(
     return x, radius
 
 
+def _are_ordinary(x: Array, terms: int, smallest_normal: float) -> bool:
+    """`numerics.bounds.are_ordinary`, in one reading of x."""
+    are_ordinary: bool = loaded()[0].are_ordinary(x, terms * smallest_normal)
+    return are_ordinary
+
+
 def _magnitude_product(a: Array, v: Array) -> Array:
     """`numerics.magnitudes.magnitude_product`, in one reading of A."""
     product = np.empty((a.shape[0], v.shape[1]))
@@ -256,6 +266,7 @@ def _overrides() -> dict[Callable[..., Any], Any]:
     from hifigemm.numerics.magnitudes import magnitude_product
 
     return {
+        are_ordinary: _are_ordinary,
         three_words.certified_sums: certified_sums,
         magnitude_product: _magnitude_product,
         equilibrated: _equilibrated,
@@ -291,7 +302,7 @@ def expected_seconds(plan: Plan) -> float:
     terms = problem.multiplications * (4 if problem.is_complex else 1)
     num_threads = threads.limit()
     instructions = loaded()[0].instructions[0] if loaded()[0] else ""
-    is_double_double = plan.scheme.core is rounded_sums
+    is_double_double = plan.scheme.name == "double-double"
     if is_double_double and instructions and pays(problem, instructions):
         rate = RATES[instructions]
         cols = 2 * problem.n if problem.is_complex else problem.n
@@ -306,25 +317,21 @@ def expected_seconds(plan: Plan) -> float:
     return 1e-9 * rate * terms / num_threads
 
 
-def compile(plan: Plan) -> CoreProgram | None:
-    """The program of double-double sums; None for other plans and without the core."""
-    if plan.scheme.core is not rounded_sums:
-        return None
+def lowering(plan: Plan) -> CoreLowering | None:
+    """How double-double sums are carried out; None where the core is not there, or does
+    not pay.
+    """
     core, _ = loaded()
-    problem = plan.problem
-    if core is None or not pays(problem, core.instructions[0]):
+    if core is None or not pays(plan.problem, core.instructions[0]):
         return None
-    cols = 2 * problem.n if problem.is_complex else problem.n
-    is_shared = most_threads(problem.batch, problem.m, cols, problem.terms) > 1
-    return CoreProgram(plan, multiply if is_shared else core.multiply)
+    return CoreLowering(plan)
 
 
 @dataclass(frozen=True)
-class CoreProgram:
-    """Double-double sums of a plan by the core, with what they do not settle."""
+class CoreLowering:
+    """Double-double sums of a plan by the core; see `Lowering`."""
 
     plan: Plan
-    multiply: Callable[..., bool]
 
     def nbytes(self, batch: int, rows: int, cols: int) -> int:
         """Bytes that all threads pack, and of complex operands as real ones."""
@@ -342,114 +349,103 @@ class CoreProgram:
         """False: sums are no products of halves."""
         return False
 
+    def lower(self, signature: Signature) -> Executable | None:
+        """None for pairs, enclosures and sums with C of complex operands, and for a C
+        that takes a power of two, which may cost bits of another one.
+        """
+        plan = self.plan
+        rounds_again = plan.rounding != NEAREST
+        if rounds_again and (plan.problem.is_complex or plan.rounding.c_exponent):
+            return None
+        return CoreSums(plan, signature)
+
+    def inspecting(self, signature: Signature, executable: Executable) -> None:
+        """None: the plan holds for any operands."""
+
+
+class CoreSums(HostExecutable):
+    """Sums by the core, each rounded once. It refuses Inf and NaN."""
+
+    def __init__(self, plan: Plan, signature: Signature) -> None:
+        super().__init__(plan, signature)
+        problem = plan.problem
+        cols = 2 * problem.n if problem.is_complex else problem.n
+        shares = most_threads(problem.batch, problem.m, cols, problem.terms)
+        is_shared = shares > 1
+        self._sum: Callable[..., bool] = multiply if is_shared else loaded()[0].multiply
+        self._kind = _KINDS[plan.rounding.kind]
+        self._num_products = float(plan.num_products)
+        self._dtype = problem.dtype
+        self._is_whole = plan.is_whole
+        self._is_complex = problem.is_complex
+        # The core itself reads and rounds what is laid out as in one call.
+        self._is_simple = (
+            signature.epilogue.idle
+            and plan.rounding == NEAREST
+            and self._is_whole
+            and not (self._is_complex or problem.mirror)
+            and len(signature.shape) == 2
+        )
+
     def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        c: Any = None,
+        alpha: complex = 1.0,
+        beta: complex = 0.0,
+    ) -> Outcome | Refusal:
+        """See `Executable`."""
+        is_simple = self._is_simple and a.ndim == 2 == b.ndim
+        if not (is_simple and a.flags.aligned and b.flags.aligned):
+            return super().__call__(a, b, out, c, alpha, beta)
+        # The quickest way for the smallest matrices.
+        values = np.empty(self._stack_shape, self._dtype)
+        if not self._sum(a, b, None, values, None, self.shift, 0):
+            return NOT_FINITE
+        return Outcome(values[0], 0.0, self._num_products)
+
+    def multiply(self, a: Array, b: Array, c: Array | None) -> Outcome | Refusal:
+        """2**shift A B, or the plan's rounding of 2**shift (+-A B +- C)."""
+        values = np.empty(self._stack_shape, self._dtype)
+        second = np.empty_like(values) if self._kind else None
+        if c is not None:
+            # For the smallest matrices a count takes half the time of all().
+            if np.count_nonzero(np.isfinite(c)) < c.size:
+                return NOT_FINITE
+            c = _readable(c if self.plan.rounding.c_sign > 0 else -c)
+        if self.plan.rounding.sign < 0:
+            a = -a
+        if self._is_whole:
+            if not self._write(a, b, c, values, second):
+                return NOT_FINITE
+            return Outcome(values, 0.0, self._num_products, second=second)
+        for block in self.plan.blocks():
+            left, right = block.operands(a, b)
+            addend = None if c is None else c[block]
+            other = None if second is None else second[block]
+            if not self._write(left, right, addend, values[block], other):
+                return NOT_FINITE
+        return Outcome(values, 0.0, self._num_products, second=second)
+
+    def _write(
         self,
         a: Array,
         b: Array,
-        shift: int,
-        epilogue: Epilogue,
-        splits: Splits,
-        out: Array | None,
-    ) -> Outcome:
-        """alpha (2**shift A B) + beta C, the product rounded once; see `Program`."""
-        problem = self.plan.problem
-        values = out
-        if values is None or not epilogue.idle or not values.flags.aligned:
-            values = np.empty((problem.batch, problem.m, problem.n), problem.dtype)
-        notes = []
-        if not self._write(a, b, shift, values):
-            # Inf and NaN count as zeros first.
-            rows = nonfinite_vectors(a, 2)
-            cols = nonfinite_vectors(b, 1)
-            self._write(clean(a), clean(b), shift, values)
-            fill_nonfinite(values, a, b, rows, cols)
-            notes.append("Inf and NaN as IEEE arithmetic in any order puts them")
-        if problem.mirror:
-            mirror(values, problem.mirror == "C")
-        values = epilogue.apply(values)
-        if out is not None and values is not out:
-            out[...] = values
-            values = out
-        return Outcome(values, 0.0, self.plan.num_products, notes)
-
-    def _write(self, a: Array, b: Array, shift: int, values: Array) -> bool:
-        """Write 2**shift A B, block by block; False where A or B holds Inf or NaN."""
-        for block in self.plan.blocks():
-            left = _readable(a[block.batch if len(a) > 1 else slice(None), block.rows])
-            right = b[block.batch if len(b) > 1 else slice(None), :, block.cols]
-            right = _readable(right)
-            target = values[block]
-            is_complex = self.plan.problem.is_complex
-            if is_complex:
-                left = embed_left(left)
-                right = embed_right(right)
-                rows, cols = target.shape[1:]
-                target = np.empty((len(target), rows, 2 * cols), values.real.dtype)
-            if not self.multiply(left, right, None, target, None, shift, 0):
-                return False
-            if is_complex:
-                values[block] = unembed(target)
+        c: Array | None,
+        values: Array,
+        second: Array | None,
+    ) -> bool:
+        """Write a block of the result; False where A or B holds Inf or NaN there."""
+        a = _readable(a)
+        b = _readable(b)
+        if not self._is_complex:
+            return self._sum(a, b, c, values, second, self.shift, self._kind)
+        batch, rows, cols = values.shape
+        target = np.empty((batch, rows, 2 * cols), values.real.dtype)
+        real = embed_left(a), embed_right(b)
+        if not self._sum(*real, None, target, None, self.shift, self._kind):
+            return False
+        values[...] = unembed(target)
         return True
-
-    def replayed(self, call: Call) -> Repeated | None:
-        """A function for arrays of NumPy or tensors of the CPU with these shapes; it
-        returns None for Inf and NaN. See `Program` and `replayed_on_host`.
-        """
-        plan = self.plan
-        problem = plan.problem
-        is_plain = plan.is_whole and not problem.mirror and is_as_passed(call, plan)
-        is_nearest = plan.rounding == NEAREST
-        if not is_plain or (problem.is_complex and not is_nearest):
-            return None
-        if plan.rounding.c_exponent:
-            return None  # of another C, 2**c_exponent C may lose bits
-        multiply = self.multiply
-        dtype = problem.dtype
-        shape = plan.block_shape
-        shift = call.shift
-        rounding = plan.rounding
-        kind = _KINDS[rounding.kind]
-        num_products = float(plan.num_products)
-
-        def of_stacks(a: Array, b: Array, c: Array | None) -> Outcome | None:
-            values = np.empty(shape, dtype)
-            second = None
-            if problem.is_complex:
-                is_written = self._write(a, b, shift, values)
-            else:
-                if kind:
-                    second = np.empty(shape, dtype)
-                if c is not None:
-                    # Inf and NaN of C take the whole road. For the smallest matrices
-                    # a count takes half the time of all().
-                    if np.count_nonzero(np.isfinite(c)) < c.size:
-                        return None
-                    a = a if rounding.sign > 0 else -a
-                    c = _readable(c if rounding.c_sign > 0 else -c)
-                left = _readable(a)
-                right = _readable(b)
-                is_written = multiply(left, right, c, values, second, shift, kind)
-            if not is_written:
-                return None
-            return Outcome(values, 0.0, num_products, second=second)
-
-        of_any = replayed_on_host(of_stacks, call, plan)
-        is_real_product = is_nearest and not problem.is_complex
-        has_matrices = all(x.ndim == 2 for x in call.operands)
-        is_simple = call.deliver is None and call.epilogue.idle
-        if not (is_real_product and has_matrices and is_simple):
-            return of_any
-
-        # The quickest way for the smallest matrices.
-        def of_matrices(a: Any, b: Any, out: Any) -> Any:
-            if type(a) is not np.ndarray or not (a.flags.aligned and b.flags.aligned):
-                return of_any(a, b, out)
-            values = np.empty(shape, dtype)
-            if not multiply(a, b, None, values, None, shift, 0):
-                return None
-            if out is None:
-                return values[0]
-            out[...] = values[0]
-            return out
-
-        return of_matrices

@@ -8,7 +8,7 @@ float32; INT8 products run over inner blocks that fit 2**24 and are added in int
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -17,13 +17,15 @@ import numpy as np
 from hifigemm.base.exceptions import InexactProductError
 from hifigemm.base.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
 from hifigemm.engines import core
+from hifigemm.engines.host import NativeLowering
 from hifigemm.engines.memory import free_memory
-from hifigemm.model.engine import MemoryLimits, Program
+from hifigemm.model.engine import Lowering, MemoryLimits
 from hifigemm.model.plan import Plan
 from hifigemm.model.problem import ProductSpec
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import BLOCK_ENTRIES
 from hifigemm.numerics.bounds import exact_k_limit
+from hifigemm.numerics.integer_sums import NEAREST
 from hifigemm.numerics.subnormals import matmul
 
 if TYPE_CHECKING:
@@ -121,11 +123,28 @@ class NumpyEngine:
     # The functions of numerics are NumPy's own, but for those of the core.
     override = staticmethod(core.override)
 
-    def compile(self, plan: Plan) -> Program | None:
-        """The core's program of double-double sums; other plans are carried out step by
-        step.
+    def lowering(self, plan: Plan) -> Lowering | None:
+        """The library's own product, and double-double sums by the compiled core; other
+        plans go step by step.
         """
-        return core.compile(plan)
+        lower = _LOWERINGS.get(plan.scheme.name)
+        return None if lower is None else lower(plan, self)
+
+
+def _native(plan: Plan, engine: NumpyEngine) -> Lowering | None:
+    is_plain = plan.scheme.product is None and plan.rounding == NEAREST
+    return NativeLowering(plan, engine) if is_plain else None
+
+
+def _sums(plan: Plan, engine: NumpyEngine) -> Lowering | None:
+    return core.lowering(plan)
+
+
+_LOWERINGS: dict[str, Callable[[Plan, NumpyEngine], Lowering | None]] = {
+    "native": _native,
+    "double-double": _sums,
+}
+"""How schemes are carried out, by their names. None for plans that go step by step."""
 
 
 def _int8_product(a: Array, b: Array) -> Array:

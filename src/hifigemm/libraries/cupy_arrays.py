@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from hifigemm.engines.arrays import as_array
 from hifigemm.libraries.array_like import kind_of
 from hifigemm.libraries.library import check_torch
-from hifigemm.libraries.torch_tensors import TensorLibrary, array_of_tensor, extent
+from hifigemm.libraries.torch_tensors import (
+    BFLOAT16,
+    TensorLibrary,
+    array_of_tensor,
+    extent,
+)
 from hifigemm.numerics.bits import Array, DType
 
 if TYPE_CHECKING:
@@ -47,11 +53,17 @@ class CupyLibrary(TensorLibrary):
         self.check_owned(x, name)
         return array_of_tensor(_tensor(x, name, self.device), name, on_host=False)
 
-    def to_native(self, x: Array) -> Any:
+    def from_memory(self, x: Tensor) -> Any:
         """The array of CuPy in the memory of the tensor."""
-        from hifigemm.engines.device_array import unwrap
+        from hifigemm.engines.device_ops import NUMPY_DTYPES
 
-        return _array(unwrap(x), x.strides, x.dtype)
+        strides = tuple(step * x.element_size() for step in x.stride())
+        return _array(x, strides, NUMPY_DTYPES.get(x.dtype, BFLOAT16))
+
+    def fill(self, x: Any, values: Tensor) -> None:
+        """As in `Library`."""
+        target: Any = self.asarray(x, "out")
+        target[...] = as_array(values).reshape(x.shape)
 
 
 def library_of_cupy(x: Any, name: str) -> CupyLibrary:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hifigemm.base.transforms import belongs_to_jax
+from hifigemm.engines.arrays import as_array as as_array_of_device
 from hifigemm.libraries.array_like import as_array
 from hifigemm.libraries.library import check_torch
 from hifigemm.libraries.torch_tensors import TensorLibrary, array_of_tensor
@@ -53,23 +54,26 @@ class JaxLibrary(TensorLibrary):
         tensor = torch.utils.dlpack.from_dlpack(x)
         return array_of_tensor(tensor, name, on_host=False)
 
-    def to_native(self, x: Array) -> Any:
+    def from_memory(self, x: Any) -> Any:
         """The array of JAX with the entries of x, in its memory where possible."""
         import jax
 
-        if jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype:
+        dtype = as_array_of_device(x).dtype
+        if jax.dtypes.canonicalize_dtype(dtype) != dtype:
             raise TypeError(
-                f"the result has dtype {x.dtype}, which JAX has with jax_enable_x64 only"
+                f"the result has dtype {dtype}, which JAX has with jax_enable_x64 only"
             )
         if self.on_host:
             config: Any = jax.config
             default = config.jax_default_device or jax.devices()[0]
             device = None if self.place == default else self.place
             return jax.device_put(x, device, may_alias=True)
-        from hifigemm.engines.device_array import unwrap
-
         with self.active():
-            return jax.dlpack.from_dlpack(unwrap(x))
+            return jax.dlpack.from_dlpack(x)
+
+    def fill(self, x: Any, values: Any) -> None:
+        """Arrays of JAX are never written to."""
+        raise TypeError("an array of JAX cannot be written to")
 
 
 def library_of_jax(x: Any, name: str) -> JaxLibrary:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, ClassVar, Protocol
 
+from hifigemm.engines.arrays import memory_of
 from hifigemm.numerics.bits import Array
 
 
@@ -88,10 +89,18 @@ class Library(ABC):
         """Count the change of an array, where the library wants to know of it."""
 
     @abstractmethod
-    def to_native(self, x: Array) -> Any:
-        """The array of this library behind an array with NumPy's interface; a product
-        of vectors is a scalar in NumPy.
+    def from_memory(self, x: Any) -> Any:
+        """The array of this library of what an executable gives: an array of NumPy on a
+        host, a tensor on a device. A product of vectors is a scalar in NumPy.
         """
+
+    def to_native(self, x: Array) -> Any:
+        """The array of this library behind an array with NumPy's interface."""
+        return self.from_memory(memory_of(x))
+
+    @abstractmethod
+    def fill(self, x: Any, values: Any) -> None:
+        """Copy what an executable gives to an array of this library."""
 
     def check_owned(self, x: object, name: str) -> None:
         """Raise TypeError where x is no array of this library on this device."""

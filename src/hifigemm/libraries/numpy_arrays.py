@@ -25,9 +25,13 @@ class NumpyLibrary(Library):
         array: Array = as_array(x, name)
         return array
 
-    def to_native(self, x: Array) -> Any:
+    def from_memory(self, x: Array) -> Any:
         """The array itself, a scalar for one without axes."""
-        return x[()] if x.ndim == 0 else x
+        return x if x.ndim else x[()]
+
+    def fill(self, x: Any, values: Array) -> None:
+        """As in `Library`; the values are broadcast."""
+        x[...] = values
 
 
 NUMPY = NumpyLibrary()

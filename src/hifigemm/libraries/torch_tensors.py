@@ -85,15 +85,22 @@ class TorchLibrary(TensorLibrary):
 
         count_change(x)
 
-    def to_native(self, x: Array) -> Tensor:
-        """The tensor in the memory of the array, of a copy where it is not contiguous."""
-        if self.on_host:
-            import torch
+    def from_memory(self, x: Any) -> Tensor:
+        """The tensor in the memory of an array of NumPy, of a copy where it is not
+        contiguous.
+        """
+        if not isinstance(x, np.ndarray):
+            tensor: Tensor = x
+            return tensor
+        import torch
 
-            return torch.from_numpy(np.ascontiguousarray(x)).reshape(x.shape)
-        from hifigemm.engines.device_array import unwrap
+        if x.flags.c_contiguous:
+            return torch.from_numpy(x)
+        return torch.from_numpy(np.ascontiguousarray(x)).reshape(x.shape)
 
-        return unwrap(x)
+    def fill(self, x: Tensor, values: Any) -> None:
+        """As in `Library`."""
+        x.copy_(self.from_memory(values).view(x.shape))
 
 
 def library_of_tensor(x: Tensor, name: str) -> TorchLibrary:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hifigemm.base.formats import Format
-from hifigemm.model.plan import Choice, Decision, Evidence, Plan, Report, Split
+from hifigemm.model.executable import Executable, Signature
+from hifigemm.model.plan import Decision, Plan, Report
 from hifigemm.model.problem import Problem, ProductSpec
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import BLOCK_ENTRIES
-from hifigemm.numerics.epilogue import PLAIN, Epilogue
 
 if TYPE_CHECKING:
     from hifigemm.numerics.accumulation import Accumulation
-
-Splits = tuple[Split | None, Split | None]
 
 SCALED_ALONG_K = "columns of A and rows of B scaled by powers of two"
 """The note of a product of A D and D**-1 B, see numerics.inner_scaling."""
@@ -58,37 +56,6 @@ class MemoryLimits:
     free: Callable[[], int | None] = field(default=lambda: None)
 
 
-@dataclass(frozen=True)
-class RecordedDecision:
-    """The content of a decision record, once it is read."""
-
-    holds: bool  # every entry keeps the bound of the plan
-    scheme: Choice  # the one that was taken
-    bound: float  # the r that every entry keeps
-    num_products: int
-    k_block: int  # inner length of a sum inside the unit
-    evidence: Evidence | None = None  # facts about the operands, for a finer plan
-    notes: list[str] = field(default_factory=list)  # for the reason of a report
-
-
-@dataclass
-class Outcome:
-    """Values (batch, m, n), their bound, and the products that were made for them.
-
-    `certificate` waits for the device and reads its decision; None if the device
-    decides nothing. `second` is the other array of a pair or an enclosure. `certified`
-    is True for the entries that are; None: all.
-    """
-
-    values: Array
-    bound: float
-    num_products: float
-    notes: list[str] = field(default_factory=list)
-    certificate: Callable[[], RecordedDecision] | None = None
-    second: Array | None = None
-    certified: Array | None = None
-
-
 def report_of(
     engine: Engine,
     decision: Decision | Callable[[], Decision],
@@ -103,30 +70,8 @@ def report_of(
     return Report(engine.name, engine.device, workspace, seconds, decision)
 
 
-Repeated = Callable[..., Any]
-"""The product as a function of a, b and out, of which out may be None; for calls with
-alpha or C also of C or None, alpha and beta.
-"""
-
-
-class Call(NamedTuple):
-    """A product that was made, for a function that repeats it with other operands."""
-
-    operands: tuple[Array, Array]  # as the library has them
-    stacks: tuple[Array, Array]  # as the plan takes them
-    shape: tuple[int, ...]  # of the result
-    out: Array | None = None
-    shift: int = 0  # the product is multiplied by 2**shift before its rounding
-    epilogue: Epilogue = PLAIN  # later calls have other scalars of the same kind
-    # what the function returns for values of the library and what was done for them;
-    # None: the values alone
-    deliver: Callable[[Outcome], Any] | None = None
-
-
-class Program(Protocol):
-    """A plan made runnable: launches over named memory on a GPU, the plain functions on
-    a CPU.
-    """
+class Lowering(Protocol):
+    """How an engine carries out plans of one class of schemes, whole stacks at a time."""
 
     def nbytes(self, batch: int, rows: int, cols: int) -> int:
         """Bytes that a block of so many matrices, rows and columns takes beside
@@ -138,31 +83,21 @@ class Program(Protocol):
         numerics/strassen.py; no bit changes.
         """
 
-    def __call__(
-        self,
-        a: Array,
-        b: Array,
-        shift: int,
-        epilogue: Epilogue,
-        splits: Splits,
-        out: Array | None,
-    ) -> Outcome:
-        """alpha (2**shift A B) + beta C for whole stacks, Inf and NaN included; nothing
-        waits for the device.
+    def lower(self, signature: Signature) -> Executable | None:
+        """The plan for operands of this layout, Inf and NaN included unless it refuses
+        them, with the bits of the steps of its scheme; None where these go step by
+        step after all.
 
-        The values are in `out`, which shares no memory with operands and C, where it is
-        given. `splits` are those of prepared operands. Where the plan has a `Rounding`
-        of its own, this takes the place of alpha and beta.
+        Where the plan has a `Rounding` of its own, this takes the place of alpha and
+        beta.
         """
 
-    def replayed(self, call: Call) -> Repeated | None:
-        """A function that repeats the call for arrays of the library that are laid out
-        as those of the call.
-
-        The function returns None for operands that need the whole road. None in its
-        place means that nothing is quicker than the road. A plan that rests on evidence
-        gives a function that inspects the operands first, and knows the plans for all
-        evidence seen so far.
+    def inspecting(
+        self, signature: Signature, executable: Executable
+    ) -> Executable | None:
+        """For a plan that rests on its operands: an executable that inspects those of a
+        call first, and knows the executables for all evidence seen so far, of which
+        this is one. None where nothing is gained by it.
         """
 
 
@@ -194,7 +129,7 @@ class Engine(Protocol):
     @property
     def costs(self) -> Costs | None:
         """What products cost on a GPU with the kernels of this package, where "auto"
-        and programs choose by them; None for all other engines.
+        and executables choose by them; None for all other engines.
         """
 
     def exact_product(
@@ -239,9 +174,9 @@ class Engine(Protocol):
         function itself.
         """
 
-    def compile(self, plan: Plan) -> Program | None:
-        """The program of a plan, with the bits of its steps; None where it is carried
-        out step by step.
+    def lowering(self, plan: Plan) -> Lowering | None:
+        """How the engine carries a plan out as a whole; None where its scheme goes step
+        by step.
         """
 
 
@@ -249,6 +184,6 @@ def has_kernels(engine: Engine) -> bool:
     """True for a GPU with Triton: the kernels of this package make whole products there,
     and may choose by the operands while they run.
 
-    Programs of a CPU, such as those of the compiled core, choose nothing.
+    Executables of a CPU, such as those of the compiled core, choose nothing.
     """
     return engine.costs is not None

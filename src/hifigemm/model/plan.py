@@ -1,5 +1,5 @@
 """Frozen, printable data between the question and the result: Plan, Verification,
-Evidence, Split, Product, Report.
+Evidence, Split, Report.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from hifigemm.base.exceptions import PlanError
 from hifigemm.model.accuracy import Target
@@ -368,18 +368,6 @@ class Split:
             unit=cut(self.unit, is_left),
             facts={name: cut(x, is_left) for name, x in self.facts.items()},
         )
-
-
-class Product(NamedTuple):
-    """Values of a block of the result."""
-
-    values: Array  # (batch, m, n)
-    # bool: the promise of the plan is kept for this entry; None for all entries
-    certified: Array | None
-    # largest error / |A||B| beyond the last rounding; 0 where the exact value was
-    # rounded
-    bound: float
-    num_products: float  # low-precision products that were made
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,11 @@ class Problem:
         """Format of the (real components of the) result."""
         return FP32 if self.dtype in (np.float32, np.complex64) else FP64
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of the stack of results, (batch, m, n)."""
+        return self.batch, self.m, self.n
+
     @cached_property
     def terms(self) -> int:
         """Real products in the sum behind a real component of the result."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import zip_longest
 from typing import Any, Generic, TypeVar
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from hifigemm.base.exceptions import PlanError
 from hifigemm.base.formats import BF16, FP16, Format
+from hifigemm.engines.arrays import as_array, memory_of
 from hifigemm.libraries import BFLOAT16, Library
 from hifigemm.libraries.array_like import kind_of, shown
 from hifigemm.model.plan import Plan, Split
@@ -393,7 +394,7 @@ class Operands:
         """The product as a stack of products of matrices."""
         return shapes_of(self.a.shape, self.b.shape)
 
-    @property
+    @cached_property
     def arrays(self) -> tuple[Array, Array]:
         """The operands themselves, prepared or not."""
         return array_of(self.a), array_of(self.b)
@@ -421,6 +422,23 @@ class Operands:
         right = stacked(b, shapes.right, shapes.batch, dtype)
         return left, right
 
+    def stack_functions(
+        self, left: Array, right: Array, dtype: DType | None
+    ) -> tuple[Any, Any] | None:
+        """Functions that make stacks like these of other operands, from arrays of NumPy
+        or tensors; None for an operand that lies in memory as its stack, and None in
+        the place of both.
+        """
+        a, b = self.arrays
+        if _is_in_place(a, left) and _is_in_place(b, right):
+            return None
+        shapes = self.shapes
+        stack_of = partial(_stack_of, batch=shapes.batch, dtype=dtype)
+        return (
+            None if _is_in_place(a, left) else partial(stack_of, shape=shapes.left),
+            None if _is_in_place(b, right) else partial(stack_of, shape=shapes.right),
+        )
+
     def plans(self, plan: Plan | None) -> list[Plan]:
         """A plan that was passed, and those that the operands were prepared for."""
         plans = [] if plan is None else [plan]
@@ -428,6 +446,29 @@ class Operands:
             if isinstance(x, Prepared):
                 plans.append(x.plan)
         return plans
+
+
+def _is_in_place(x: Array, stack: Array) -> bool:
+    """True if a stack is made of an operand by a new shape alone, and so are those of
+    others that are laid out as it is.
+    """
+    if x.dtype != stack.dtype or x.size != stack.size:
+        return False
+    if isinstance(x, np.ndarray):
+        return True
+    address: int = memory_of(x).data_ptr()
+    is_same: bool = memory_of(stack).data_ptr() == address
+    return is_same
+
+
+def _stack_of(
+    x: Any,
+    shape: tuple[int, int, int],
+    batch: tuple[int, ...],
+    dtype: DType | None,
+) -> Any:
+    """`stacked`, from and to what executables take."""
+    return memory_of(stacked(as_array(x), shape, batch, dtype))
 
 
 def array_of(x: Array | Prepared) -> Array:

@@ -3,15 +3,16 @@
 The choice depends on the problem and on the cost model of the engine, never on a
 timing. Three functions give plans in which it depends on the operands as well:
 `on_device` and `words_by_exponents`, where the device decides while it multiplies, and
-`by_operands`, where the host reads the operands first.
+`by_operands`, which needs evidence of the operands first.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from hifigemm.base.formats import FP16, FP32, FP64, Format
 from hifigemm.model.accuracy import CORRECT, Target
@@ -21,8 +22,18 @@ from hifigemm.model.problem import Problem
 from hifigemm.schemes.native import Native
 from hifigemm.schemes.scheme import Scheme
 
-Inspect = Callable[[Scheme, Target], Evidence | None]
-"""The evidence that a scheme needs of the operands for a target: `Scheme.evidence`."""
+
+class Need(NamedTuple):
+    """The evidence that a scheme needs of the operands for a target, before there can be
+    a plan: what `Scheme.evidence` gives.
+    """
+
+    scheme: Scheme
+    target: Target
+
+
+Known = Mapping[Need, Evidence | None]
+"""The evidence that was asked for so far; None where the operands gave none."""
 
 _SHORT = 1e-4
 """Shorter native products, in seconds, are replaced by words of one format only: a
@@ -145,9 +156,9 @@ def by_operands(
     target: Target,
     engine: Engine,
     costs: Costs,
-    evidence_for: Inspect | None,
+    known: Known | None,
     ratio: float | None = None,
-) -> Plan:
+) -> Plan | Need:
     """The cheapest plan of residues for a target that a native product may miss.
 
     Moduli that hold the exact product keep every target, at the price of correct
@@ -157,8 +168,8 @@ def by_operands(
     operands take the steps of correct rounding, and their entries are certified for the
     target. So no target costs more than a stronger one.
 
-    With `evidence_for` None the operands are not read. `ratio` is the error ratio, once
-    a program has worked it out.
+    With `known` None the operands are not read. `ratio` is the error ratio, once a
+    device has worked it out.
     """
     from hifigemm.schemes.ozaki2 import Ozaki2
 
@@ -170,12 +181,17 @@ def by_operands(
     if sum_seconds <= costs.residue_seconds(problem, first_products, True):
         # Sums keep every target for any operands, without a look at them.
         return sums or first
-    if evidence_for is None and ratio is None:
+    if known is None and ratio is None:
         return first
 
     # The plan of the exact product, if moduli hold it. Correct rounding and relative
     # errors have no cheaper one.
-    evidence = None if evidence_for is None else evidence_for(residues, CORRECT)
+    evidence = None
+    if known is not None:
+        need = Need(residues, CORRECT)
+        if need not in known:
+            return need
+        evidence = known[need]
     exact: Plan | None = None
     if evidence is not None and evidence.required_bits is not None:
         exact = residues.plan(problem, target, engine, evidence, None)
@@ -387,11 +403,10 @@ def _words_plan(
         k_span=span,
     )
 
-    # Its program says how much memory it takes.
-    program = engine.compile(plan)
-    if program is None:
+    lowering = engine.lowering(plan)
+    if lowering is None:
         return None
-    nbytes = program.nbytes(p.batch, p.m, p.n) if p.multiplications else 0
+    nbytes = lowering.nbytes(p.batch, p.m, p.n) if p.multiplications else 0
     if nbytes > workspace:
         return None
     return replace(plan, blocking=replace(blocking, workspace=nbytes))

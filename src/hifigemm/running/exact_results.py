@@ -30,12 +30,12 @@ from hifigemm.numerics.special import nonfinite_vectors
 from hifigemm.numerics.three_words import neighbours, open_block
 from hifigemm.operands.operands import Operands
 from hifigemm.running.augmented import Term
+from hifigemm.running.executor import quiet
 from hifigemm.running.request import Request
 from hifigemm.running.road import (
     by_slices,
     product,
     product_plus,
-    quiet,
     rounded_once,
     with_others,
 )
@@ -69,7 +69,7 @@ def two_parts(
 ) -> tuple[tuple[Array, Array], Report]:
     """The pair or the enclosure of a product, with its report.
 
-    `key` is what `programs` keeps it under, for calls of the same kind.
+    `key` is what its executable is kept under, for calls of the same kind.
 
     Both parts are roundings of the same sums: in three words on a CPU, by a program on
     a GPU. Where these do not settle an entry, and elsewhere, they come from a product
@@ -93,6 +93,10 @@ def two_parts(
     # The rows and columns of the entries that are not settled, by products.
     certified = outcome.certified
     if certified is not None and not certified.all():
+        stack = operands.shapes.stack
+        certified = certified.reshape(stack)
+        first = first.reshape(stack)
+        second = second.reshape(stack)
         block, rows, cols = open_block(certified)
         left, right = operands.stacks(operands.dtype)
         others = replace(operands, a=left[:, rows], b=right[:, :, cols])

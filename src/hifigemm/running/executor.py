@@ -1,28 +1,48 @@
-"""A plan carried out on stacks of arrays: programs, or blocks step by step, with
-escalation and special values.
+"""A plan carried out on stacks of arrays: by the engine's executable, or block by block in
+the steps of its scheme, with escalation and special values.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hifigemm.base.exceptions import AccuracyError
-from hifigemm.model.accuracy import Target
-from hifigemm.model.engine import SCALED_ALONG_K, Engine, Outcome, Splits, has_kernels
-from hifigemm.model.plan import Evidence, Plan, Split, Verification
-from hifigemm.model.problem import Block, counted
-from hifigemm.numerics.bits import Array
+from hifigemm.engines.arrays import as_array, memory_of
+from hifigemm.engines.host import HostExecutable
+from hifigemm.model.engine import SCALED_ALONG_K, Engine, has_kernels
+from hifigemm.model.executable import (
+    NOT_FINITE,
+    OTHER_MODE,
+    Executable,
+    Outcome,
+    Refusal,
+    Signature,
+    Splits,
+)
+from hifigemm.model.plan import Evidence, Plan, Split
+from hifigemm.model.problem import Block, Problem, counted
+from hifigemm.numerics.bits import Array, real_components
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
+from hifigemm.numerics.subnormals import is_ieee
 from hifigemm.numerics.symmetric import mirror
+from hifigemm.running.auto import Known, Need
 from hifigemm.running.planner import fitted, with_evidence
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:
     from hifigemm.numerics.scaling import Scale
+
+quiet = np.errstate(all="ignore")
+"""Underflow, overflow and NaN are part of the work here, whatever the caller's settings
+are.
+"""
+_IEEE_NOTE = "Inf and NaN as IEEE arithmetic in any order puts them"
 
 
 @dataclass(frozen=True)
@@ -80,51 +100,247 @@ def execute(
     splits: Splits = (None, None),
     out: Array | None = None,
 ) -> tuple[Plan, Outcome]:
-    """alpha (2**shift A B) + beta C by the plan, for any operands; in `out` where it
-    can be written there directly.
+    """alpha (2**shift A B) + beta C of stacks by the plan, for any operands, in `out` if
+    there is one.
 
     Returns the plan that was carried out in the end, and what came of it. Nothing waits
     for a device unless entries have to be certified.
     """
-    program = engine.compile(plan)
-    if program is not None:
-        outcome = program(a, b, shift, epilogue, splits, out)
-        is_entrywise = plan.verification is Verification.ENTRYWISE
-        if not is_entrywise or outcome.certificate is None:
-            return plan, outcome
-        certificate = outcome.certificate()
-        if certificate.holds:
-            return plan, replace(outcome, bound=certificate.bound)
-        # The bound does not hold. A plan with evidence makes the whole product again;
-        # so it does after a native product that "auto" chose.
-        is_chosen_native = (
-            plan.scheme.is_native
-            and plan.asked is None
-            and has_kernels(engine)
-            and not shift
-        )
-        if certificate.evidence is not None or is_chosen_native:
-            problem = plan.problem
-
-            def inspect(scheme: Scheme, target: Target) -> Evidence | None:
-                return scheme.evidence(problem, target, a, b, engine, workspace)
-
-            finer = with_evidence(
-                plan, certificate.evidence, engine, workspace, inspect
-            )
-            return execute(
-                finer, a, b, engine, workspace, shift, epilogue, (None, None), out
-            )
-        plan = fitted(plan, workspace, engine, in_steps=True)
-
-    # Step by step: the product, the other triangle, then alpha and beta.
-    outcome = in_steps(
-        plan, a, b, engine, workspace, shift, splits, out if epilogue.idle else None
-    )
-    if plan.problem.mirror:
-        engine.override(mirror)(outcome.values, plan.problem.mirror == "C")
-    outcome.values = epilogue.apply(outcome.values)
+    p = plan.problem
+    shape = p.batch, p.m, p.n
+    signature = Signature(a, b, shape, out, shift, epilogue, splits)
+    executable = lowered(plan, signature, engine, workspace)
+    plan, outcome = run(plan, executable, signature, engine, workspace)
+    if out is not None and outcome.values is not out:
+        out[...] = outcome.values
+        outcome = outcome._replace(values=out)
     return plan, outcome
+
+
+def planned(
+    make: Callable[[Known], Plan | Need],
+    problem: Problem,
+    stacks: Callable[[], tuple[Array, Array]],
+    engine: Engine,
+    workspace: int,
+) -> tuple[Plan, bool]:
+    """The plan of a planner, whose needs are met by inspecting the operands, and if it
+    rests on what was seen.
+    """
+    known: dict[Need, Evidence | None] = {}
+    while isinstance(plan := make(known), Need):
+        scheme, target = plan
+        known[plan] = scheme.evidence(problem, target, *stacks(), engine, workspace)
+    return plan, any(evidence is not None for evidence in known.values())
+
+
+def lowered(
+    plan: Plan, signature: Signature, engine: Engine, workspace: int
+) -> Executable:
+    """The plan for operands of one layout: the engine's way, else step by step."""
+    lowering = engine.lowering(plan)
+    executable = None if lowering is None else lowering.lower(signature)
+    return executable or InSteps(plan, signature, engine, workspace)
+
+
+def run(
+    plan: Plan,
+    executable: Executable,
+    signature: Signature,
+    engine: Engine,
+    workspace: int,
+) -> tuple[Plan, Outcome]:
+    """What comes of the arrays of a signature, as arrays of their kind, and the plan
+    that was carried out in the end.
+    """
+    c = signature.epilogue.c
+    out = signature.out
+    outcome = executable(
+        memory_of(signature.left),
+        memory_of(signature.right),
+        None if out is None else memory_of(out),
+        None if c is None else memory_of(c),
+        signature.epilogue.alpha,
+        signature.epilogue.beta,
+    )
+    if isinstance(outcome, Refusal):
+        return continue_after(outcome, plan, signature, engine, workspace)
+    is_written = out is not None and outcome.values is memory_of(out)
+    values = out if is_written else as_array(outcome.values)
+    second = None if outcome.second is None else as_array(outcome.second)
+    return plan, outcome._replace(values=values, second=second)
+
+
+def continue_after(
+    refusal: Refusal,
+    plan: Plan,
+    signature: Signature,
+    engine: Engine,
+    workspace: int,
+) -> tuple[Plan, Outcome]:
+    """What comes of operands that an executable of this plan has refused: by a finer
+    plan, or by the steps of the scheme, which take Inf and NaN apart and make entries
+    again.
+    """
+    # A plan with evidence makes the whole product again; so it does after a native
+    # product that "auto" chose.
+    is_chosen_native = (
+        plan.scheme.is_native
+        and plan.asked is None
+        and has_kernels(engine)
+        and not signature.shift
+    )
+    if refusal.evidence is not None or is_chosen_native:
+        make = partial(with_evidence, plan, refusal.evidence, engine, workspace)
+        finer, _ = planned(make, plan.problem, lambda: signature[:2], engine, workspace)
+        signature = signature._replace(splits=(None, None))
+        executable = lowered(finer, signature, engine, workspace)
+        return run(finer, executable, signature, engine, workspace)
+    if refusal is NOT_FINITE:
+        return plan, _with_nonfinite(plan, signature, engine, workspace)
+    plan = fitted(plan, workspace, engine, in_steps=True)
+    steps = InSteps(plan, signature, engine, workspace, is_refused=True)
+    return run(plan, steps, signature, engine, workspace)
+
+
+def _with_nonfinite(
+    plan: Plan, signature: Signature, engine: Engine, workspace: int
+) -> Outcome:
+    """What comes of operands with Inf and NaN, which count as zeros first."""
+    a = signature.left
+    b = signature.right
+    rows = nonfinite_vectors(a, 2)
+    cols = nonfinite_vectors(b, 1)
+    epilogue = signature.epilogue
+    finite = signature._replace(left=clean(a), right=clean(b), epilogue=PLAIN, out=None)
+    executable = lowered(plan, finite, engine, workspace)
+    _, outcome = run(plan, executable, finite, engine, workspace)
+    values = outcome.values.reshape(plan.problem.shape)
+    fill_nonfinite(values, a, b, rows, cols)
+    if plan.problem.mirror:
+        engine.override(mirror)(values, plan.problem.mirror == "C")
+    values = epilogue.apply(values).reshape(signature.shape)
+    return outcome._replace(values=values, notes=(*outcome.notes, _IEEE_NOTE))
+
+
+class InSteps:
+    """A plan that is carried out step by step, in blocks; see `Executable`.
+
+    `is_refused`: the library's product of these operands was refused.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        signature: Signature,
+        engine: Engine,
+        workspace: int,
+        *,
+        is_refused: bool = False,
+    ) -> None:
+        self.plan = plan
+        self._engine = engine
+        self._workspace = workspace
+        self._shape = signature.shape
+        self._left_shape = signature.left.shape
+        self._right_shape = signature.right.shape
+        self._shift = signature.shift
+        self._is_idle = signature.epilogue.idle
+        self._writes_to_out = self._is_idle and signature.out is not None
+        self._splits = signature.splits
+        self._is_refused = is_refused
+
+    @quiet
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        c: Any = None,
+        alpha: complex = 1.0,
+        beta: complex = 0.0,
+    ) -> Outcome | Refusal:
+        """See `Executable`."""
+        if not is_ieee():
+            return OTHER_MODE
+        plan = self.plan
+        engine = self._engine
+        stack_shape = plan.problem.shape
+        target = None
+        if self._writes_to_out and out is not None:
+            target = as_array(out).reshape(stack_shape)
+        outcome = in_steps(
+            plan,
+            as_array(a).reshape(self._left_shape),
+            as_array(b).reshape(self._right_shape),
+            engine,
+            self._workspace,
+            self._shift,
+            self._splits,
+            target,
+            tries_native=not self._is_refused,
+        )
+        values = outcome.values
+        if plan.problem.mirror:
+            engine.override(mirror)(values, plan.problem.mirror == "C")
+        if not self._is_idle:
+            addend = None if c is None else as_array(c).reshape(stack_shape)
+            values = Epilogue(alpha, beta, addend).apply(values)
+        if target is not None and values is target:
+            return outcome._replace(values=out)
+        return outcome._replace(values=memory_of(values.reshape(self._shape)))
+
+
+class SumsInSteps(HostExecutable):
+    """The plan's rounding of 2**shift (+-A B + s C) by the sums of its scheme, entries of
+    which may stay open. It refuses Inf and NaN in A and B.
+    """
+
+    def __init__(self, plan: Plan, signature: Signature, engine: Engine) -> None:
+        super().__init__(plan, signature)
+        self._engine = engine
+
+    @quiet
+    def multiply(self, a: Array, b: Array, c: Array | None) -> Outcome | Refusal:
+        """Refuses s C with bits below the smallest float64 as well."""
+        plan = self.plan
+        rounding = plan.rounding
+        dtype = plan.problem.dtype
+        if rounding.sign < 0:
+            a = -a
+
+        # s C in real components, of which Inf and NaN are added at the end.
+        scaled = None
+        s = rounding.c_sign * 2.0**rounding.c_exponent
+        if c is not None:
+            components = real_components(c)
+            is_finite = np.isfinite(components)
+            addend = np.where(is_finite, components, 0).astype(np.float64)
+            scaled = addend * s
+            restored = np.ldexp(scaled, -rounding.c_exponent)
+            if not (restored == addend * rounding.c_sign).all():
+                return Refusal("s C has bits below the smallest float64")
+        kind = rounding.kind
+        shift = self.shift
+        sums = plan.scheme.rounded_sums(plan, self._engine, a, b, scaled, shift, kind)
+        if sums is None:
+            return NOT_FINITE
+        values = sums.first
+        if c is not None:
+            with_special = values + components * values.dtype.type(s)
+            values = np.where(is_finite, values, with_special)
+        second = None if sums.second is None else sums.second.view(dtype)
+        values = values.view(dtype)
+        certified = _certified_entries(sums.certified, values)
+        notes = (sums.reason,)
+        return Outcome(values, 0.0, sums.num_products, notes, None, second, certified)
+
+
+def _certified_entries(certified: Array, values: Array) -> Array:
+    """True for the entries of `values` all of whose real components are certified."""
+    if values.dtype.kind != "c":
+        return certified
+    return np.asarray(certified.reshape(*values.shape, 2).all(axis=-1))
 
 
 def in_steps(
@@ -136,14 +352,16 @@ def in_steps(
     shift: int = 0,
     splits: Splits = (None, None),
     out: Array | None = None,
+    *,
+    tries_native: bool = True,
 ) -> Outcome:
-    """2**shift A B without a program, in `out` where blocks make it; Inf and NaN are
-    filled in at the end.
+    """2**shift A B block by block, in `out` where that is given; Inf and NaN are filled
+    in at the end.
 
     A native product carries them through by itself, so its operands are looked at only
     where the result is not finite.
     """
-    if plan.scheme.is_native:
+    if plan.scheme.is_native and tries_native:
         native = _native(plan, a, b, engine, shift)
         if native is not None:
             return native
@@ -156,7 +374,7 @@ def in_steps(
     y = clean(b) if cols.any() else b
 
     # A D and D**-1 B in the place of A and B, unless they were split before.
-    notes = []
+    notes: list[str] = []
     d = None
     if splits == (None, None):
         d = plan.scheme.inner_exponents(plan, x, y, engine)
@@ -173,11 +391,11 @@ def in_steps(
 
     filled = rows | cols if has_nonfinite else None
     outcome = _run(plan, left, right, engine, workspace, shift, filled, out)
-    outcome.notes[:0] = notes
+    notes.extend(outcome.notes)
     if has_nonfinite:
         fill_nonfinite(outcome.values, a, b, rows, cols)
-        outcome.notes.append("Inf and NaN as IEEE arithmetic in any order puts them")
-    return outcome
+        notes.append(_IEEE_NOTE)
+    return outcome._replace(notes=tuple(notes))
 
 
 def whole_split(plan: Plan, x: Array, side: str, engine: Engine) -> Split:
@@ -209,7 +427,7 @@ def _native(
     product = plan.scheme.multiply(plan, left, right, engine, shift)
     if product.certified is not None and not product.certified.all():
         return None
-    return Outcome(product.values, product.bound, 1, [])
+    return Outcome(product.values, product.bound, 1)
 
 
 def _run(
@@ -230,9 +448,11 @@ def _run(
     scheme = plan.scheme
     problem = plan.problem
     left, right = _scaled(plan, left, right, engine)
-    shape = problem.batch, problem.m, problem.n
-    values = np.empty(shape, problem.dtype, like=left.x) if out is None else out
-    outcome = Outcome(values, 0.0, 0, [])
+    values = out
+    if values is None:
+        values = np.empty(problem.shape, problem.dtype, like=left.x)
+    largest_bound = 0.0
+    num_products = 0.0
 
     # Blocks of one column follow each other, so that its split is made once.
     uncertified_blocks: list[tuple[Block, Array]] = []
@@ -253,22 +473,33 @@ def _run(
             # Certified entries keep the promise, and the others are made again.
             if not scheme.is_native:
                 bound = min(bound, plan.target.r)
-        outcome.bound = max(outcome.bound, bound)
+        largest_bound = max(largest_bound, bound)
         share = product.values.size / values.size
-        outcome.num_products += product.num_products * share
+        num_products += product.num_products * share
     # Splits are large: their memory is for the escalation.
     del left_part, right_part
 
-    if uncertified_blocks:
-        uncertified = np.zeros(values.shape, bool, like=values)
-        for block, entries in uncertified_blocks:
-            uncertified[block] = entries
-        if filled is not None:
-            uncertified &= ~filled
-        if not uncertified.any():
-            return outcome
-        _escalate(plan, left, right, engine, workspace, shift, outcome, uncertified)
-    return outcome
+    outcome = Outcome(values, largest_bound, num_products)
+    if not uncertified_blocks:
+        return outcome
+    uncertified = np.zeros(values.shape, bool, like=values)
+    for block, entries in uncertified_blocks:
+        uncertified[block] = entries
+    if filled is not None:
+        uncertified &= ~filled
+    if not uncertified.any():
+        return outcome
+    second = _escalated(plan, left, right, engine, workspace, shift, uncertified)
+    share = second.values.size / values.size
+
+    # Certified entries keep their values.
+    index = _vectors_with_any(uncertified)
+    values[index] = np.where(uncertified[index], second.values, values[index])
+    return outcome._replace(
+        bound=max(outcome.bound, second.bound),
+        num_products=num_products + second.num_products * share,
+        notes=second.notes,
+    )
 
 
 def _scaled(
@@ -286,23 +517,27 @@ def _scaled(
     return replace(left, scale=row_scale), replace(right, scale=col_scale)
 
 
-def _escalate(
+def _vectors_with_any(entries: Array) -> tuple[Array, ...]:
+    """The index of the matrices, rows and columns that hold any of these entries."""
+    axes = ((1, 2), (0, 2), (0, 1))
+    return np.ix_(*(np.flatnonzero(entries.any(axis=axis)) for axis in axes))
+
+
+def _escalated(
     plan: Plan,
     left: _BlockOperand,
     right: _BlockOperand,
     engine: Engine,
     workspace: int,
     shift: int,
-    outcome: Outcome,
     uncertified: Array,
-) -> None:
-    """Recompute the uncertified entries by a finer plan, on the matrices, rows and
-    columns that hold any.
+) -> Outcome:
+    """The matrices, rows and columns with entries that are not certified, by a finer
+    plan.
     """
     num_entries = int(np.count_nonzero(uncertified))
-    stack = np.flatnonzero(uncertified.any(axis=(1, 2)))
-    rows = np.flatnonzero(uncertified.any(axis=(0, 2)))
-    cols = np.flatnonzero(uncertified.any(axis=(0, 1)))
+    index = _vectors_with_any(uncertified)
+    stack, rows, cols = (x.reshape(-1) for x in index)
     problem = replace(plan.problem, batch=len(stack), m=len(rows), n=len(cols))
     finer = plan.scheme.escalate(plan, problem, engine)
     if finer is None:
@@ -314,20 +549,13 @@ def _escalate(
     smaller_left = left.pick(stack, rows)
     smaller_right = right.pick(stack, cols)
 
-    # A CPU's program leaves no entry; those of GPUs are for whole products.
-    program = None if has_kernels(engine) else engine.compile(finer)
-    if program is None:
+    # A CPU's executable leaves no entry; those of GPUs are for whole products.
+    lowering = None if has_kernels(engine) else engine.lowering(finer)
+    if lowering is None:
         second = _run(finer, smaller_left, smaller_right, engine, workspace, shift)
     else:
         arrays = smaller_left.take(), smaller_right.take()
-        second = program(*arrays, shift, PLAIN, (None, None), None)
-
-    # Certified entries keep their values.
-    values = outcome.values
-    block = np.ix_(stack, rows, cols)
-    values[block] = np.where(uncertified[block], second.values, values[block])
-    outcome.num_products += second.num_products * second.values.size / values.size
-    outcome.bound = max(outcome.bound, second.bound)
+        _, second = execute(finer, *arrays, engine, workspace, shift)
     entries = counted(num_entries, "entry", "entries")
-    outcome.notes.append(f"{entries} escalated by {finer.scheme}")
-    outcome.notes.extend(second.notes)
+    notes = (f"{entries} escalated by {finer.scheme}", *second.notes)
+    return second._replace(notes=notes)

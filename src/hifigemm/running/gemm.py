@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from hifigemm.base.exceptions import PlanError
+from hifigemm.base.store import kept
 from hifigemm.base.transforms import (
     check_scalar,
     check_tensor,
@@ -39,15 +40,15 @@ from hifigemm.operands.operands import (
     result_dtype,
     shapes_of,
 )
+from hifigemm.running.executor import quiet
 from hifigemm.running.keys import (
     key_of,
     layout_of_result,
-    replay,
     share_storage,
     view_of,
 )
 from hifigemm.running.request import Request
-from hifigemm.running.road import deliver, product, quiet
+from hifigemm.running.road import deliver, product
 from hifigemm.schemes import Scheme, as_scheme
 
 if TYPE_CHECKING:
@@ -71,8 +72,11 @@ def gemm_of_numbers(
     engine: str | None = None,
     plan: Plan | None = None,
     return_report: bool = False,
+    key_and_arguments: KeyAndArguments | None = None,
 ) -> Any:
-    """`gemm` of untracked arrays."""
+    """`gemm` of untracked arrays; with what `key_of_gemm` gives, where that is known
+    already.
+    """
     if c is not None and beta == 0 and is_ieee():
         # Not read, nor dropped where PyTorch follows it.
         check_untraced(
@@ -81,16 +85,19 @@ def gemm_of_numbers(
         check_tensor(c, "c")
         c = None
 
-    # A call like an earlier one goes straight to its program.
-    key = None
-    if plan is None:
+    # A call like an earlier one runs what that one has run.
+    if plan is None and key_and_arguments is None:
         policy = accuracy, scheme, engine, workspace, return_report
         scalars = cast(complex, alpha), cast(complex, beta)
-        arrays = a, b, c, out
-        key, arguments = _key(arrays, scalars, (trans_a, trans_b), policy)
-        replayed = None if key is None else replay(key, *arguments)
-        if replayed is not None:
-            return replayed
+        key_and_arguments = key_of_gemm(
+            (a, b, c, out), scalars, (trans_a, trans_b), policy
+        )
+    key, arguments = key_and_arguments or (None, ())
+    call = None if key is None else kept(key)
+    if call is not None:
+        outcome = call(*arguments)
+        if outcome is not None:
+            return call.delivered(outcome, out, return_report)
 
     with ieee_arithmetic():
         request = Request(accuracy, scheme, engine, plan, workspace, return_report)
@@ -117,30 +124,21 @@ def gemm_of_numbers(
             return deliver(values, report, library, out, return_report)
 
 
-def replayed_gemm(
+KeyAndArguments = tuple[Hashable, tuple[Any, ...]]
+"""The kind of a call, and what a `KeptCall` takes of it."""
+
+
+def key_of_gemm(
     arrays: tuple[Any, Any, Any, Any],
     scalars: tuple[complex, complex],
     transposes: tuple[str, str],
     policy: tuple[Any, ...],
-) -> Any:
-    """The result by what an earlier call of this kind has left; None where there is
-    none.
-    """
-    key, arguments = _key(arrays, scalars, transposes, policy)
-    return None if key is None else replay(key, *arguments)
-
-
-def _key(
-    arrays: tuple[Any, Any, Any, Any],
-    scalars: tuple[complex, complex],
-    transposes: tuple[str, str],
-    policy: tuple[Any, ...],
-) -> tuple[Hashable, tuple[Any, ...]]:
-    """What two calls must share, and the arguments of what repeats them; None for calls
-    that are not repeated.
+) -> KeyAndArguments:
+    """The kind of a call, and the arguments of what is kept of it; None for calls of
+    which nothing is kept.
 
     `arrays` are A, B, C and out, `scalars` alpha and beta, of which the key holds what
-    programs are made for. `policy` is what `keys.key_of` takes behind the arrays.
+    executables are made for. `policy` is what `keys.key_of` takes behind the arrays.
     """
     a, b, c, out = arrays
     alpha, beta = scalars

@@ -23,7 +23,8 @@ from hifigemm.base.formats import INT8
 from hifigemm.engines import engine_for
 from hifigemm.libraries import Library
 from hifigemm.model.accuracy import CORRECT, NO_PROMISE
-from hifigemm.model.engine import Engine, Outcome
+from hifigemm.model.engine import Engine
+from hifigemm.model.executable import Outcome
 from hifigemm.model.plan import Blocking, Plan, Report, Verification
 from hifigemm.model.problem import Block, Problem, ProductSpec, counted
 from hifigemm.numerics.bits import Array, DType
@@ -38,8 +39,8 @@ from hifigemm.numerics.integer_words import (
     wrapped,
 )
 from hifigemm.operands.operands import Operands
+from hifigemm.running.reports import log_decision, report_on
 from hifigemm.running.request import Request
-from hifigemm.running.road import log_decision, report_on
 from hifigemm.schemes import Native, Ozaki1, as_scheme
 
 _INT8 = np.iinfo(np.int8)

@@ -1,31 +1,22 @@
-"""The kind of a call, and the repetition of calls of one kind.
+"""The kind of a call: everything that a choice may depend on.
 
-The first call of a kind plans, compiles, and leaves a function of the operands; later
-calls go straight to it, at the cost of its launches. A kind is everything that a choice
-may depend on: options, shapes, strides, dtypes, alignment and device, never earlier
-calls.
+A kind is options, shapes, strides, dtypes, alignment and device, never earlier calls.
+The first call of a kind plans, and keeps an executable; later ones find it by the key,
+at the cost of its launches.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hifigemm.base.settings import (
-    LONG,
-    announce,
-    decision_log,
-    is_strict,
-    logs_decisions,
-)
-from hifigemm.base.store import kept
+from hifigemm.base.settings import is_strict
 from hifigemm.base.transforms import is_followed, is_wrapped
 from hifigemm.model.accuracy import Accuracy
-from hifigemm.numerics.bits import Array
 
 if TYPE_CHECKING:
     import torch
@@ -33,60 +24,41 @@ if TYPE_CHECKING:
     from hifigemm.schemes import Scheme
 
 _ON_HOST = frozenset(np.dtype(char) for char in "fdFD")
-"""Dtypes of NumPy whose products are repeated."""
+"""Dtypes of NumPy whose products are kept."""
 
 Layout = tuple[Hashable, ...]
-"""What programs depend on of operands."""
-
-
-def replay(key: Hashable, *arguments: object) -> Any:
-    """The product by the function that an earlier call of this kind has left; None
-    where there is none for these operands.
-
-    The arguments are those of `hifigemm.model.engine.Repeated`.
-    """
-    try:
-        entry: tuple[Callable[..., Any], str, float] | None = kept(key)
-    except TypeError:
-        # An option that has no hash. It raises an error later.
-        return None
-    if entry is None:
-        return None
-    product, description, seconds = entry
-    if seconds > LONG:
-        announce(description, seconds)
-    try:
-        result = product(*arguments)
-    except RuntimeError as error:
-        out_of_memory = getattr(sys.modules.get("torch"), "OutOfMemoryError", ())
-        if not isinstance(error, out_of_memory):
-            raise
-        # Less memory is free than at the first call: a new plan may do with less.
-        return None
-    if result is not None and logs_decisions():
-        decision_log().info("%s, as before", description)
-    return result
+"""What executables depend on of operands."""
 
 
 def key_of(
-    a: object,
-    b: object,
-    out: object,
+    a: Any,
+    b: Any,
+    out: Any,
     accuracy: Accuracy,
     scheme: str | Scheme,
     engine: str | None,
     workspace: int | None,
     return_report: bool = False,
+    result: str = "array",
+    mirror: str = "",
 ) -> Hashable:
-    """The kind of a call; None for calls that are not repeated."""
-    if type(a) is np.ndarray:
-        layout = _layout_of_arrays(a, b, out)
-    else:
+    """The kind of a product; None for those of which nothing is kept."""
+    layout: Layout | None
+    if type(a) is not np.ndarray:
         layout = _layout_of_tensors(a, b, out)
-    if layout is None:
+        if layout is None:
+            return None
+    elif type(b) is np.ndarray and a.dtype in _ON_HOST and a.dtype == b.dtype:
+        layout = a.shape, b.shape, a.dtype.char
+        if out is not None:
+            if type(out) is not np.ndarray or not out.flags.writeable:
+                return None
+            layout = *layout, out.dtype, out.shape, out.strides
+    else:
         return None
+    # The types tell 1 from 1.0 and True, which are equal.
     return (
-        *layout,
+        layout,
         type(accuracy),
         accuracy,
         scheme,
@@ -94,20 +66,10 @@ def key_of(
         type(workspace),
         workspace,
         return_report,
+        result,
+        mirror,
         is_strict(),
     )
-
-
-def _layout_of_arrays(a: Array, b: object, out: object) -> Layout | None:
-    """The part of a key that two arrays of NumPy give; None for other operands."""
-    if type(b) is not np.ndarray or a.dtype not in _ON_HOST or a.dtype != b.dtype:
-        return None
-    of_out = None
-    if out is not None:
-        if type(out) is not np.ndarray or not out.flags.writeable:
-            return None
-        of_out = out.dtype, out.shape, out.strides
-    return "numpy", a.shape, b.shape, a.dtype.char, of_out
 
 
 def _layout_of_tensors(a: Any, b: Any, out: Any) -> Layout | None:

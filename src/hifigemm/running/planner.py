@@ -1,7 +1,9 @@
 """Plans of products: from an accuracy or a scheme, the engine, and where they matter the
 operands.
 
-No other module makes plans for the road.
+The planner reads no operands: where a plan rests on them it says which evidence it
+needs, `executor.planned` inspects them, and asks again. No other module makes plans for
+the road.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from hifigemm.model.plan import Blocking, Evidence, Plan, Verification
 from hifigemm.model.problem import Problem
 from hifigemm.numerics.blocking import entries_within
 from hifigemm.running.auto import (
-    Inspect,
+    Known,
+    Need,
     by_operands,
     chosen_native,
     on_device,
@@ -102,14 +105,14 @@ def make(
     scheme: str | Scheme,
     engine: Engine,
     workspace: int,
-    inspect: Inspect | None,
+    known: Known | None,
     states_bound: bool = True,
-) -> Plan:
-    """The plan for a problem under the accuracy and scheme that were asked.
+) -> Plan | Need:
+    """The plan for a problem under the accuracy and scheme that were asked, or the
+    evidence that it needs of the operands beyond what is `known`.
 
-    `inspect` is called where the plan rests on the operands, which waits for a device;
-    None: they are not read. `states_bound`: where nothing is promised, the bound is
-    worked out for a report.
+    With `known` None the operands are not read. `states_bound`: where nothing is
+    promised, the bound is worked out for a report.
     """
     target = resolve(accuracy, problem.fmt, problem.k)
     asked = as_scheme(scheme)
@@ -130,13 +133,20 @@ def make(
         chosen.check_keeps(problem, target)
 
     # A choice that the device makes, a choice by the operands, or the scheme's own plan.
-    plan = None if is_strict() else on_device(chosen, problem, target, engine, asked)
+    plan: Plan | Need | None = None
+    if not is_strict():
+        plan = on_device(chosen, problem, target, engine, asked)
     if plan is None and asked is None and engine.costs is not None:
-        plan = by_operands(problem, target, engine, engine.costs, inspect)
+        plan = by_operands(problem, target, engine, engine.costs, known)
     if plan is None:
-        evidence = None if inspect is None else inspect(chosen, target)
+        evidence = None
+        if known is not None and chosen.needs_evidence(problem, target, engine):
+            need = Need(chosen, target)
+            if need not in known:
+                return need
+            evidence = known[need]
         plan = chosen.plan(problem, target, engine, evidence, asked)
-    return fitted(plan, workspace, engine)
+    return plan if isinstance(plan, Need) else fitted(plan, workspace, engine)
 
 
 def with_evidence(
@@ -144,21 +154,20 @@ def with_evidence(
     evidence: Evidence | None,
     engine: Engine,
     workspace: int,
-    inspect: Inspect | None = None,
-) -> Plan:
-    """A finer plan after one whose bound did not hold for the operands.
-
-    `inspect` gives what a scheme wants to know of the operands beyond the evidence.
+    known: Known | None = None,
+) -> Plan | Need:
+    """A finer plan after one whose bound did not hold for the operands, or what it needs
+    to know of these beyond the evidence.
     """
     problem = plan.problem
     target = plan.target
     if plan.asked is None and engine.costs is not None:
         ratio = None if evidence is None else evidence.error_ratio
-        finer = by_operands(problem, target, engine, engine.costs, inspect, ratio)
+        finer = by_operands(problem, target, engine, engine.costs, known, ratio)
     else:
         scheme = plan.asked or scheme_for(problem, target, engine)
         finer = scheme.plan(problem, target, engine, evidence, plan.asked)
-    return fitted(finer, workspace, engine)
+    return finer if isinstance(finer, Need) else fitted(finer, workspace, engine)
 
 
 def reusable(plan: Plan, engine: Engine, workspace: int) -> Plan:
@@ -229,7 +238,7 @@ def _with_problem(
     plan = passed
     if plan.target == NO_PROMISE and not states_bound:
         plan = replace(plan, target=NOTHING_STATED)
-    if plan.verification is Verification.ON_DEVICE and engine.compile(plan) is None:
+    if plan.verification is Verification.ON_DEVICE and engine.lowering(plan) is None:
         plan = replace(
             plan,
             verification=Verification.ENTRYWISE,
@@ -279,27 +288,27 @@ def fitted(
     """The plan with the largest blocks that take at most `workspace` bytes.
 
     The stack is cut first, then the longer side of the result. Without a limit that
-    was asked for, a block of one entry may take more. `in_steps` leaves the program of
-    the plan alone.
+    was asked for, a block of one entry may take more. `in_steps` is for plans
+    that are carried out step by step.
 
     Raises PlanError: not even one entry fits.
     """
     p = plan.problem
-    program = None if in_steps else engine.compile(plan)
+    lowering = None if in_steps else engine.lowering(plan)
     if plan.scheme.bits_follow_blocks:
         workspace = steady(workspace)
     entries = entries_within(workspace, engine.memory.block_entries)
     plan = replace(plan, blocking=Blocking((p.batch, p.m, p.n), 0, entries))
     if not p.multiplications:
         return plan
-    if program is None:
+    if lowering is None:
         scheme: Scheme = plan.scheme
 
         def need(batch: int, rows: int, cols: int) -> int:
             return scheme.nbytes(plan, batch, rows, cols)
 
     else:
-        need = program.nbytes
+        need = lowering.nbytes
     batch = p.batch
     rows = p.m
     cols = p.n
@@ -317,7 +326,7 @@ def fitted(
             cols = rows if p.mirror else cols
         else:
             cols = -(-cols // 2)
-    in_halves = program is not None and program.in_halves(batch, rows, cols)
+    in_halves = lowering is not None and lowering.in_halves(batch, rows, cols)
     return replace(
         plan, blocking=Blocking((batch, rows, cols), nbytes, entries, in_halves)
     )

@@ -20,10 +20,10 @@ from hifigemm.operands.operands import (
     own_stack,
     result_dtype,
 )
-from hifigemm.running.executor import whole_split
+from hifigemm.running.executor import quiet, whole_split
 from hifigemm.running.planner import check_strict, reusable, workspace_limit
 from hifigemm.running.request import Request, check_plan
-from hifigemm.running.road import plan_for, quiet
+from hifigemm.running.road import plan_for
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ def plan_of_numbers(
     has_terms = bool(problem.multiplications)
     with library.active():
         limit = workspace_limit(problem, workspace, unit)
-        plan = plan_for(operands, problem, request, unit, limit, may_inspect=has_terms)
+        plan, _ = plan_for(
+            operands, problem, request, unit, limit, may_inspect=has_terms
+        )
     if has_terms:
         check_strict(plan)
     return reusable(plan, unit, limit)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
+from hifigemm.base.store import kept
 from hifigemm.base.transforms import check_untraced, opaque
+from hifigemm.engines.arrays import memory_of
 from hifigemm.libraries import library_of
 from hifigemm.model.accuracy import Accuracy
 from hifigemm.model.plan import Plan
@@ -13,7 +15,7 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands.operands import Operands, as_out, check_out
 from hifigemm.running.admission import admit
-from hifigemm.running.keys import key_of, replay
+from hifigemm.running.keys import key_of
 from hifigemm.running.request import TWO_PARTS, Request, Result, check_result
 from hifigemm.running.road import deliver, product
 from hifigemm.schemes import Scheme
@@ -32,8 +34,34 @@ def product_of_numbers(
     return_report: bool = False,
     result: Result = "array",
     mirror: str = "",
+    key: Hashable = None,
 ) -> Any:
-    """`matmul` of untracked arrays. `mirror` is that of `Problem`."""
+    """`matmul` of untracked arrays. `mirror` is that of `Problem`, `key` that of
+    `key_of` where it is known already.
+    """
+    # A call like an earlier one runs what that one has run. Nothing is kept of plans
+    # that are passed.
+    if plan is None:
+        if key is None:
+            key = key_of(
+                a,
+                b,
+                out,
+                accuracy,
+                scheme,
+                engine,
+                workspace,
+                return_report,
+                result,
+                mirror,
+            )
+        call = None if key is None else kept(key)
+        if call is not None:
+            outcome = call(a, b, out)
+            if outcome is not None:
+                return call.delivered(outcome, out, return_report)
+
+    # The door: what is asked, whose arrays these are, and if they can be multiplied.
     check_result(result)
     has_two_parts = result in TWO_PARTS
     if has_two_parts:
@@ -41,21 +69,6 @@ def product_of_numbers(
 
         check_two_parts(result, accuracy, out, plan)
         accuracy = "correct"
-
-    # A call like an earlier one goes straight to its program. Products of integers, and
-    # those of a plan that was passed, leave none.
-    is_plain = result == "array" and plan is None
-    key = None
-    if is_plain or (has_two_parts and not return_report):
-        key = key_of(a, b, out, accuracy, scheme, engine, workspace, return_report)
-        if key is not None and (mirror or has_two_parts):
-            key = result, mirror, key
-        if key is not None:
-            replayed = replay(key, a, b, out)
-            if replayed is not None:
-                return replayed
-
-    # The door: what is asked, whose arrays these are, and if they can be multiplied.
     request = Request(accuracy, scheme, engine, plan, workspace, return_report, result)
     check_untraced(
         {"a": a, "b": b},
@@ -69,10 +82,13 @@ def product_of_numbers(
     library = library_of(("a", a), ("b", b), ("out", out))
     with ieee_arithmetic(), library.active():
         operands, request = admit(a, b, out, library, request)
-        if library.name == "cupy" and is_plain and out is None and not mirror:
-            key, replayed = _replayed_of_cupy(operands, request)
-            if replayed is not None:
-                return replayed
+        if library.name == "cupy" and plan is None and out is None:
+            key = _key_of_cupy(operands, request, mirror)
+            call = None if key is None else kept(key)
+            if call is not None:
+                outcome = call(*map(memory_of, operands.arrays))
+                if outcome is not None:
+                    return call.delivered(outcome, None, return_report)
         if out is not None:
             check_out(out, operands.shapes, operands.dtype, library)
 
@@ -91,22 +107,21 @@ def product_of_numbers(
         return deliver(values, report, library, out, return_report)
 
 
-def _replayed_of_cupy(operands: Operands, request: Request) -> tuple[Hashable, Any]:
-    """The key of a product of CuPy arrays, which is that of their tensors, and the
-    product, or None where no earlier call has left its program.
-    """
-    from hifigemm.engines.device_array import unwrap, wrap
-
+def _key_of_cupy(operands: Operands, request: Request, mirror: str) -> Hashable:
+    """The key of a product of CuPy arrays, which is that of their tensors."""
     if operands.are_prepared:
-        return None, None
-    a, b = map(unwrap, operands.arrays)
-    policy = request.accuracy, request.scheme, request.engine, request.workspace
-    key = key_of(a, b, None, *policy, request.return_report)
-    replayed = None if key is None else replay(key, a, b, None)
-    if replayed is None:
-        return key, None
-    to_native = operands.library.to_native
-    if request.return_report:
-        values, report = replayed
-        return key, (to_native(wrap(values)), report)
-    return key, to_native(wrap(replayed))
+        return None
+    a, b = map(memory_of, operands.arrays)
+    key = key_of(
+        a,
+        b,
+        None,
+        request.accuracy,
+        request.scheme,
+        request.engine,
+        request.workspace,
+        request.return_report,
+        request.result,
+        mirror,
+    )
+    return None if key is None else ("cupy", key)

@@ -1,7 +1,7 @@
 """From the operands of a product to its result and report: plan, execute, deliver.
 
-`product` is the whole way. It leaves a function for calls of the same kind, which
-`programs` keeps; they skip it.
+`product` is the whole way. It keeps its executable for calls of the same kind, which
+skip it.
 """
 
 from __future__ import annotations
@@ -16,31 +16,29 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from hifigemm.base.exceptions import PlanError
-from hifigemm.base.settings import announce, decision_log, is_strict, logs_decisions
+from hifigemm.base.settings import announce, is_strict
 from hifigemm.base.store import keep, kept
 from hifigemm.engines import engine_for
+from hifigemm.engines.arrays import as_array, memory_of
 from hifigemm.engines.core import expected_seconds
-from hifigemm.engines.host_calls import is_as_passed, replayed_on_host
 from hifigemm.libraries import Library
-from hifigemm.model.accuracy import Target
-from hifigemm.model.engine import (
-    Call,
-    Engine,
+from hifigemm.model.engine import Engine, has_kernels
+from hifigemm.model.executable import (
+    NOT_FINITE,
     Outcome,
-    Repeated,
-    has_kernels,
-    report_of,
+    Refusal,
+    Signature,
 )
-from hifigemm.model.plan import Choice, Decision, Evidence, Plan, Report, Verification
+from hifigemm.model.plan import Plan, Report, Verification
 from hifigemm.model.problem import Problem, counted
 from hifigemm.numerics.bits import Array
-from hifigemm.numerics.bounds import are_ordinary
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
-from hifigemm.numerics.integer_sums import NEAREST, Rounding
-from hifigemm.numerics.subnormals import is_ieee
+from hifigemm.numerics.integer_sums import Rounding
 from hifigemm.numerics.three_words import open_block
 from hifigemm.operands.operands import Operands, Prepared, usable_split
-from hifigemm.running.executor import execute, in_steps
+from hifigemm.running.auto import Known, Need
+from hifigemm.running.calls import KeptCall
+from hifigemm.running.executor import SumsInSteps, lowered, planned, quiet, run
 from hifigemm.running.planner import (
     check_strict,
     for_problem,
@@ -48,16 +46,11 @@ from hifigemm.running.planner import (
     steady,
     workspace_limit,
 )
+from hifigemm.running.reports import log_decision, report_on
 from hifigemm.running.request import Request
-from hifigemm.schemes import Native, Scheme
 
 if TYPE_CHECKING:
     from hifigemm.running.augmented import Term
-
-quiet = np.errstate(all="ignore")
-"""Underflow, overflow and NaN are part of the work here, whatever the caller's settings
-are.
-"""
 
 
 @quiet
@@ -105,8 +98,9 @@ def product(
     if not problem.multiplications:
         no_product = "a dimension is 0: nothing to multiply"
     started = time.perf_counter()
+    rests_on_operands = False
     if passed is None:
-        plan = plan_for(
+        plan, rests_on_operands = plan_for(
             operands, problem, request, engine, limit, may_inspect=not no_product
         )
     else:
@@ -131,49 +125,40 @@ def product(
     # The product.
     check_strict(plan)
     is_narrow = bool(plan.alternatives) and problem.narrow is not None
-    left, right = operands.stacks(None if is_narrow else dtype)
+    stack_dtype = None if is_narrow else dtype
+    left, right = operands.stacks(stack_dtype)
     splits = (
         usable_split(operands.a, "left", shapes.left),
         usable_split(operands.b, "right", shapes.right),
     )
     view = library.out_view(out, stack, *operands.arrays)
-    planned = plan
-    if library.on_host:
-        announce(f"{problem}: {plan.scheme}", expected_seconds(plan))
-    plan, outcome = execute(
-        planned, left, right, engine, limit, shift, epilogue, splits, view
-    )
+    seconds = expected_seconds(plan) if library.on_host else 0.0
+    announce(problem, plan.scheme, seconds)
+    signature = Signature(left, right, shapes.result, view, shift, epilogue, splits)
+    executable = lowered(plan, signature, engine, limit)
+    taken, outcome = run(plan, executable, signature, engine, limit)
 
     # T = A B is the result, or it is rounded once more.
     is_final = epilogue.idle
-
-    # Later calls of this kind repeat it, unless it was escalated as a whole, or its
-    # blocks follow from the memory that is free now, or a device writes to a copy of
-    # `out`.
-    is_as_planned = plan is planned and (plan.is_whole or limit == steady(limit))
-    writes_directly = library.on_host or (view is None) == (out is None)
-    if key is not None and is_as_planned and writes_directly:
-        add_report = None
-        if request.return_report:
-            add_report = partial(_with_report, plan, engine, is_final)
-        call = Call(
-            operands.arrays,
-            (left, right),
-            shapes.result,
-            out=view,
-            shift=shift,
-            epilogue=epilogue,
-            deliver=add_report,
-        )
-        _keep(key, plan, engine, library, limit, call)
-
-    report = report_on(plan, outcome, engine, decision_seconds, is_final)
+    report = report_on(taken, outcome, engine, decision_seconds, is_final)
     if plan.alternatives and is_strict():
-        check_strict(plan, report.scheme)
+        check_strict(taken, report.scheme)
+        key = None
+    elif key is not None:
+        # Kept for later calls, unless its blocks follow from the memory that is free
+        # now, or a device writes to a copy of `out`.
+        is_steady = plan.is_whole or limit == steady(limit)
+        writes_directly = library.on_host or (view is None) == (out is None)
+        if is_steady and writes_directly:
+            stacks = operands.stack_functions(left, right, stack_dtype)
+            call = KeptCall(
+                plan, executable, engine, library, stacks, is_final, seconds
+            )
+            _keep(key, call, signature, rests_on_operands)
     log_decision(problem, report)
     if outcome.values is view:
         return None, report
-    return outcome.values.reshape(shapes.result), report
+    return outcome.values, report
 
 
 def plan_for(
@@ -184,11 +169,12 @@ def plan_for(
     limit: int,
     *,
     may_inspect: bool,
-) -> Plan:
-    """The plan of a product, kept for later products of this kind.
+) -> tuple[Plan, bool]:
+    """The plan of a product, kept for later products of this kind, and if it rests on
+    what these operands hold.
 
-    The operands are read if the plan depends on them and `may_inspect` is True. Such a
-    plan holds for no other operands, so that it is not kept.
+    They are read if the plan depends on them and `may_inspect` is True. Such a plan is
+    not kept.
     """
     # The type tells 1 from True and 1.0, which are equal.
     policy = type(request.accuracy), request.accuracy, request.scheme
@@ -196,103 +182,24 @@ def plan_for(
     key = "plan", problem, limit, *call, engine
     plan: Plan | None = kept(key)
     if plan is not None:
-        return plan
+        return plan, False
 
-    rests_on_operands = False
+    def plan_or_need(known: Known) -> Plan | Need:
+        return make(
+            problem,
+            request.accuracy,
+            request.scheme,
+            engine,
+            limit,
+            known if may_inspect else None,
+            request.return_report,
+        )
 
-    def inspect(scheme: Scheme, target: Target) -> Evidence | None:
-        nonlocal rests_on_operands
-        stacks = operands.stacks(problem.dtype)
-        evidence = scheme.evidence(problem, target, *stacks, engine, limit)
-        rests_on_operands = rests_on_operands or evidence is not None
-        return evidence
-
-    plan = make(
-        problem,
-        request.accuracy,
-        request.scheme,
-        engine,
-        limit,
-        inspect if may_inspect else None,
-        request.return_report,
-    )
+    stacks = partial(operands.stacks, problem.dtype)
+    plan, rests_on_operands = planned(plan_or_need, problem, stacks, engine, limit)
     if not rests_on_operands:
         keep(key, plan, (engine.name, engine.device))
-    return plan
-
-
-def _with_report(
-    plan: Plan, engine: Engine, is_final: bool, outcome: Outcome
-) -> tuple[Any, Report]:
-    """The values of a product that was repeated, and a report: nothing was decided."""
-    return outcome.values, report_on(plan, outcome, engine, 0.0, is_final)
-
-
-def report_on(
-    plan: Plan,
-    outcome: Outcome,
-    engine: Engine,
-    decision_seconds: float,
-    is_final: bool = True,
-) -> Report:
-    """The report of an outcome. Where a device decides, its record is read when
-    somebody looks at the report.
-
-    Where alpha and beta are applied to the product, the result is not final: the bound
-    then has room for the rounding of A B, of which that of the sum is the second.
-    """
-    # Functions must not hold the outcome, and with it the memory of its values.
-    scheme: Choice = plan.scheme
-    num_products = outcome.num_products
-    bound = outcome.bound
-    k_block = plan.k_block
-    certificate = outcome.certificate
-    reasons = [plan.reason, *outcome.notes]
-
-    def decide() -> Decision:
-        nonlocal scheme, num_products, bound, k_block
-        if certificate is not None:
-            record = certificate()
-            scheme = record.scheme
-            num_products = record.num_products
-            bound = record.bound
-            k_block = record.k_block
-            if plan.alternatives:
-                reasons.append(f"{scheme} taken")
-            reasons.extend(record.notes)
-        is_correct = bound == 0.0 and is_final
-        if not is_final:
-            reasons.append("alpha, beta applied")
-            bound += 2.0 * plan.problem.fmt.u
-        return Decision(
-            scheme=scheme,
-            num_products=math.ceil(num_products - 1e-9),
-            bound=bound,
-            correct=is_correct,
-            k_block=k_block,
-            native=scheme.is_native and num_products > 0,
-            reason="; ".join(reasons),
-            relative=plan.target.relative,
-        )
-
-    return report_of(engine, decide, plan.workspace, decision_seconds)
-
-
-def log_decision(problem: Problem, report: Report) -> None:
-    """Write a line for the decision, if a log takes it; that waits for a device that
-    decides.
-    """
-    if logs_decisions():
-        log = decision_log()
-        milliseconds = 1e3 * report.decision_seconds
-        log.info(
-            "%s: %s, %s; decided in %.3g ms",
-            problem,
-            report.scheme,
-            report.reason,
-            milliseconds,
-        )
-        log.debug("%s", report)
+    return plan, rests_on_operands
 
 
 @quiet
@@ -328,101 +235,52 @@ def rounded_once(
     # A scheme that has sums in three words looks at no operands for its plan.
     started = time.perf_counter()
     limit = workspace_limit(problem, None, engine)
-    plan = plan_for(operands, problem, request, engine, limit, may_inspect=by_kernels)
+    plan, rests_on_operands = plan_for(
+        operands, problem, request, engine, limit, may_inspect=by_kernels
+    )
     plan = replace(plan, rounding=rounding)
     decision_seconds = time.perf_counter() - started
-
-    stacks = operands.stacks(operands.dtype)
-    make = _by_program if by_kernels else _by_three_words
-    if library.on_host:
-        announce(f"{problem}: {plan.scheme}", expected_seconds(plan))
-    rounded = make(plan, engine, stacks, c, shift)
-    if rounded is None:
-        return None
-    outcome, reason = rounded
-    if rounding.has_addend:
-        reason = f"{reason}; C among the terms"
-    plan = replace(plan, reason=reason)
-
-    # Later calls of this kind repeat it, unless it rests on the memory that is free.
-    if key is not None and (plan.is_whole or limit == steady(limit)):
-        add_report = None
-        if request.return_report:
-            add_report = partial(_with_report, plan, engine, True)
-        call = Call(
-            operands.arrays,
-            stacks,
-            operands.shapes.result,
-            shift=shift,
-            epilogue=PLAIN if c is None else Epilogue(1.0, 1.0, c),
-            deliver=add_report,
-        )
-        _keep(key, plan, engine, library, limit, call)
-    return outcome, report_on(plan, outcome, engine, decision_seconds)
-
-
-def _by_program(
-    plan: Plan,
-    engine: Engine,
-    stacks: tuple[Array, Array],
-    c: Array | None,
-    shift: int,
-) -> tuple[Outcome, str] | None:
-    """The outcome of the plan's program and the reason of the plan; None where no
-    program makes the plan's rounding of exact sums.
-    """
-    if plan.bound != 0.0 or plan.verification is not Verification.A_PRIORI:
-        return None
-    program = engine.compile(plan)
-    if program is None:
-        return None
-    epilogue = PLAIN if c is None else Epilogue(1.0, 1.0, c)
-    outcome = program(*stacks, shift, epilogue, (None, None), None)
-    reason = plan.reason
-    if plan.rounding.has_two_parts:
-        reason = f"{reason}; both arrays of one product"
-    return outcome, reason
-
-
-def _by_three_words(
-    plan: Plan,
-    engine: Engine,
-    stacks: tuple[Array, Array],
-    c: Array | None,
-    shift: int,
-) -> tuple[Outcome, str] | None:
-    """The outcome of the scheme's sums in three words, and what they are; None where
-    the scheme has none, or s C has bits below the smallest float64.
-    """
-    rounding = plan.rounding
-    dtype = plan.problem.dtype
-    left, right = stacks
-    if rounding.sign < 0:
-        left = -left
-
-    # s C in real components, of which Inf and NaN are added at the end.
-    scaled = None
-    s = rounding.c_sign * 2.0**rounding.c_exponent
-    if c is not None:
-        components = np.ascontiguousarray(c).view(c.real.dtype)
-        is_finite = np.isfinite(components)
-        addend = np.where(is_finite, components, 0).astype(np.float64)
-        scaled = addend * s
-        is_exact = np.ldexp(scaled, -rounding.c_exponent) == addend * rounding.c_sign
-        if not is_exact.all():
+    lowering = engine.lowering(plan)
+    if by_kernels:
+        is_exact = plan.bound == 0.0 and plan.verification is Verification.A_PRIORI
+        if lowering is None or not is_exact:
             return None
-    kind = rounding.kind
-    sums = plan.scheme.rounded_sums(plan, engine, left, right, scaled, shift, kind)
-    if sums is None:
-        return None
-    values = sums.first
-    if c is not None:
-        values = np.where(is_finite, values, values + components * values.dtype.type(s))
-    outcome = Outcome(values.view(dtype), 0.0, sums.num_products)
-    if sums.second is not None:
-        outcome.second = sums.second.view(dtype)
-    outcome.certified = _certified_entries(sums.certified, outcome.values)
-    return outcome, sums.reason
+    seconds = expected_seconds(plan) if library.on_host else 0.0
+    announce(problem, plan.scheme, seconds)
+    if by_kernels and rounding.has_two_parts:
+        plan = replace(plan, reason=f"{plan.reason}; both arrays of one product")
+    if rounding.has_addend:
+        plan = replace(plan, reason=f"{plan.reason}; C among the terms")
+
+    # The engine's way, else the sums of the scheme.
+    left, right = operands.stacks(operands.dtype)
+    epilogue = PLAIN if c is None else Epilogue(1.0, 1.0, c)
+    signature = Signature(
+        left, right, operands.shapes.result, shift=shift, epilogue=epilogue
+    )
+    arrays = (
+        memory_of(left),
+        memory_of(right),
+        None,
+        None if c is None else memory_of(c),
+    )
+    outcome: Outcome | Refusal = NOT_FINITE
+    executable = None if lowering is None else lowering.lower(signature)
+    if executable is not None:
+        outcome = executable(*arrays)
+    if isinstance(outcome, Refusal):
+        if by_kernels:
+            return None
+        outcome = SumsInSteps(plan, signature, engine)(*arrays)
+        if isinstance(outcome, Refusal):
+            return None
+    elif executable and key is not None and (plan.is_whole or limit == steady(limit)):
+        stacks = operands.stack_functions(left, right, operands.dtype)
+        call = KeptCall(plan, executable, engine, library, stacks, True, seconds)
+        _keep(key, call, signature, rests_on_operands)
+    second = None if outcome.second is None else as_array(outcome.second)
+    outcome = outcome._replace(values=as_array(outcome.values), second=second)
+    return outcome, report_on(plan, outcome, engine, decision_seconds)
 
 
 @quiet
@@ -452,10 +310,11 @@ def product_plus(
     at_once = rounded_once(operands, request, rounding, c=c, shift=shift, key=key)
     if at_once is not None:
         outcome, report = at_once
-        values = outcome.values
         certified = outcome.certified
         if certified is None or certified.all():
-            return values.reshape(shapes.result), report
+            return outcome.values, report
+        values = outcome.values.reshape(shapes.stack)
+        certified = certified.reshape(shapes.stack)
         request = by_slices(request)
 
     from hifigemm.running.augmented import Term, sum_with_product
@@ -483,13 +342,6 @@ def product_plus(
     )
     values[block] = np.where(certified[block], values[block], others)
     return values.reshape(shapes.result), with_others(report, second, certified, block)
-
-
-def _certified_entries(certified: Array, values: Array) -> Array:
-    """True for the entries of `values` all of whose real components are certified."""
-    if values.dtype.kind != "c":
-        return certified
-    return np.asarray(certified.reshape(*values.shape, 2).all(axis=-1))
 
 
 def by_slices(request: Request) -> Request:
@@ -532,7 +384,9 @@ def deliver(
             library.asarray(out, "out")[...] = result
             if library.on_host:
                 library.note_change(out)
-    values = library.to_native(cast(Array, result)) if out is None else out
+    values = out
+    if out is None:
+        values = library.from_memory(memory_of(cast(Array, result)))
     return (values, report) if return_report else values
 
 
@@ -577,82 +431,20 @@ def passed_plan(operands: Operands, request: Request, problem: Problem) -> Plan 
 
 
 def _keep(
-    key: Hashable,
-    plan: Plan,
-    engine: Engine,
-    library: Library,
-    limit: int,
-    call: Call,
+    key: Hashable, call: KeptCall, signature: Signature, rests_on_operands: bool
 ) -> None:
-    """Leave a function of the operands for calls of this kind, for `keys.replay`.
+    """Keep a call for later ones of its kind.
 
-    In strict mode none is left where a device may take the native product.
+    Where its plan rests on the operands, those of a later call are inspected first, or
+    nothing is kept.
     """
-    if plan.alternatives and is_strict():
-        return
-    program = engine.compile(plan)
-    replayed = None
-    if program is not None:
-        replayed = program.replayed(call)
-    elif library.on_host and plan.evidence is None and plan.rounding == NEAREST:
-        replayed = _replayed_in_steps(plan, engine, limit, call)
-    if replayed is not None:
-        description = f"{plan.problem}: {plan.scheme}, {plan.reason}"
-        seconds = expected_seconds(plan) if library.on_host else 0.0
-        keep(key, (replayed, description, seconds), (engine.name, engine.device))
-
-
-def _replayed_in_steps(
-    plan: Plan, engine: Engine, limit: int, call: Call
-) -> Repeated | None:
-    """A function that carries the plan out on matrices of NumPy or tensors of the CPU;
-    None for other operands.
-
-    The function returns None where a call needs the whole road: in a thread with
-    another rounding mode, and for native products with entries out of the ordinary.
-    """
-    has_matrices = all(x.ndim == 2 for x in call.operands)
-    if plan.problem.mirror or not has_matrices or not is_as_passed(call, plan):
-        return None
-
-    @quiet
-    def of_stacks(a: Array, b: Array, c: Array | None) -> Outcome | None:
-        return in_steps(plan, a, b, engine, limit, call.shift) if is_ieee() else None
-
-    of_any = replayed_on_host(of_stacks, call, plan)
-    is_plain = call.deliver is None and call.epilogue.idle and not call.shift
-    if plan.scheme != Native() or not is_plain:
-        return of_any
-
-    # Native products: a look at the result, and nothing else around them.
-    terms = plan.problem.terms
-    smallest_normal = 2.0**plan.problem.fmt.emin
-
-    def of_arrays(a: Any, b: Any, out: Any) -> Any:
-        if type(a) is not np.ndarray:
-            return of_any(a, b, out)
-        if not is_ieee():
-            return None
-        c = engine.native_product(a[None], b[None])
-        if not are_ordinary(c, terms, smallest_normal):
-            return None
-        if out is None:
-            return c[0]
-        out[...] = c[0]
-        return out
-
-    if engine.name != "torch":
-        return of_arrays
-    from hifigemm.engines.torch_engine import native_product_of
-
-    def of_tensors(a: Any, b: Any, out: Any) -> Any:
-        if type(a) is np.ndarray:
-            return of_arrays(a, b, out)
-        if not is_ieee():
-            return None
-        c = native_product_of(a, b)
-        if not are_ordinary(c.numpy()[None], terms, smallest_normal):
-            return None
-        return c if out is None else out.copy_(c)
-
-    return of_tensors
+    engine = call.engine
+    if rests_on_operands:
+        lowering = engine.lowering(call.plan)
+        inspecting = None
+        if lowering is not None:
+            inspecting = lowering.inspecting(signature, call.executable)
+        if inspecting is None:
+            return
+        call.executable = inspecting
+    keep(key, call, (engine.name, engine.device))

@@ -44,8 +44,9 @@ from hifigemm.numerics.special import (
 from hifigemm.operands.operands import Operands
 from hifigemm.running.augmented import Term, sum_of_multiples, term_of
 from hifigemm.running.exact_results import two_parts
+from hifigemm.running.executor import quiet
 from hifigemm.running.request import Request
-from hifigemm.running.road import product, product_plus, quiet
+from hifigemm.running.road import product, product_plus
 from hifigemm.schemes import as_scheme
 
 _SPARE_ROUNDINGS = 8.0

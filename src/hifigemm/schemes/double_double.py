@@ -42,7 +42,8 @@ from hifigemm.base.exceptions import PlanError
 from hifigemm.base.formats import FP32
 from hifigemm.model.accuracy import CORRECT, Target
 from hifigemm.model.engine import Engine, has_kernels
-from hifigemm.model.plan import Evidence, Plan, Product, Split, Verification
+from hifigemm.model.executable import Outcome
+from hifigemm.model.plan import Evidence, Plan, Split, Verification
 from hifigemm.model.problem import Problem
 from hifigemm.numerics import three_words
 from hifigemm.numerics.bits import Array, scale_by_power
@@ -84,7 +85,6 @@ class DoubleDouble(Scheme):
     """Double-double sums, certified by Ziv's test or a weaker one."""
 
     name: ClassVar[str] = "double-double"
-    core = staticmethod(rounded_sums)
     rests_on_evidence = False
 
     def describe_products(self, num_products: int, name: str = "") -> str:
@@ -140,7 +140,7 @@ class DoubleDouble(Scheme):
             reason=reason,
         )
         # A program makes all of it in one pass, and rounds correctly for any goal.
-        if engine.compile(plan) is None:
+        if engine.lowering(plan) is None:
             return plan
         return replace(
             plan,
@@ -222,7 +222,7 @@ class DoubleDouble(Scheme):
 
     def multiply(
         self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int
-    ) -> Product:
+    ) -> Outcome:
         """The rounded double-double sums, some rows at a time.
 
         Entries that neither test certifies may still be exact: sums of zeros, and of

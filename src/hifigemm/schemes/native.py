@@ -27,12 +27,12 @@ from hifigemm.base.exceptions import AccuracyError
 from hifigemm.base.formats import FP32, FP64, Format
 from hifigemm.model.accuracy import Target
 from hifigemm.model.engine import Engine
-from hifigemm.model.plan import Evidence, Plan, Product, Split, Verification
+from hifigemm.model.executable import Outcome
+from hifigemm.model.plan import Evidence, Plan, Split, Verification
 from hifigemm.model.problem import Problem
 from hifigemm.numerics.bits import Array, least_exponent, scale_by_power
 from hifigemm.numerics.bounds import are_ordinary, native_bound, underflow_free
 from hifigemm.numerics.rounding_formats import result_dtype
-from hifigemm.numerics.subnormals import matmul
 from hifigemm.schemes.scheme import Scheme, finished
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ class Native(Scheme):
 
     name: ClassVar[str] = "native"
     is_native = True
-    core = staticmethod(matmul)
 
     product: Literal["fp64"] | None = None
 
@@ -112,9 +111,9 @@ class Native(Scheme):
     ) -> Plan:
         """The plan of one product.
 
-        At the level of its own format an engine with programs leaves over- and
-        underflow to its library; otherwise entries where they may have happened are
-        escalated.
+        At the level of its own format over- and underflow are left to the library of a
+        device, as nothing waits for it; otherwise entries where they may have happened
+        are escalated.
         """
         return _plan(self, problem, target, engine, asked)
 
@@ -131,7 +130,7 @@ class Native(Scheme):
 
     def multiply(
         self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int
-    ) -> Product:
+    ) -> Outcome:
         """The product; entries that may have over- or underflowed are not certified."""
         problem = plan.problem
         fmt = self.arithmetic(problem)
@@ -209,7 +208,7 @@ def _plan(
         bound=max(target.r, bound),
         reason=reason,
     )
-    if target.level is problem.fmt and engine.compile(plan) is not None:
+    if target.level is problem.fmt and engine.device != "cpu":
         reason = f"{reason}, over- and underflow as the library has them"
         plan = replace(plan, verification=Verification.A_PRIORI, reason=reason)
     return plan

@@ -39,7 +39,8 @@ from hifigemm.base.exceptions import PlanError
 from hifigemm.base.formats import FP32, FP64, INT8, Format
 from hifigemm.model.accuracy import CORRECT, Target
 from hifigemm.model.engine import Engine
-from hifigemm.model.plan import Evidence, Plan, Product, Split, Verification
+from hifigemm.model.executable import Outcome
+from hifigemm.model.plan import Evidence, Plan, Split, Verification
 from hifigemm.model.problem import Problem, ProductSpec, counted
 from hifigemm.numerics import bounds, estimates
 from hifigemm.numerics.bits import Array, DType, ceil_log2
@@ -106,7 +107,6 @@ class Ozaki1(Scheme):
     """
 
     name: ClassVar[str] = "ozaki1"
-    core = staticmethod(slice_vectors)
     negates_products = False
     limits = 1, MAX_SLICES
 
@@ -159,6 +159,10 @@ class Ozaki1(Scheme):
         """Whose accuracy the modes "dp" and "sp" aim at."""
         return FP64 if self.mode == "dp" else FP32
 
+    def needs_evidence(self, problem: Problem, target: Target, engine: Engine) -> bool:
+        """True for the modes that estimate a count."""
+        return self.mode in ("dp", "sp") and self.num_slices is None
+
     def evidence(
         self,
         problem: Problem,
@@ -168,9 +172,7 @@ class Ozaki1(Scheme):
         engine: Engine,
         workspace: int,
     ) -> Evidence | None:
-        """The estimate of [MOOI20], where the mode asks for it."""
-        if self.mode not in ("dp", "sp") or self.num_slices is not None:
-            return None
+        """The estimate of [MOOI20]."""
         beta = slice_bits(problem, product_spec(engine, self.product, "Ozaki1"))
         entries = entries_within(workspace, engine.memory.block_entries)
         if self.scales_along_k:
@@ -313,7 +315,7 @@ class Ozaki1(Scheme):
 
     def multiply(
         self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int
-    ) -> Product:
+    ) -> Outcome:
         """Diagonal sums in int64, then limbs, then one rounding."""
         problem = plan.problem
         beta = slice_bits(problem, plan.spec)

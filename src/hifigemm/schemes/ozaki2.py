@@ -24,9 +24,8 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -34,12 +33,12 @@ import numpy as np
 from hifigemm.base.exceptions import PlanError
 from hifigemm.model.accuracy import Target
 from hifigemm.model.engine import SCALED_ALONG_K, Engine, has_kernels
-from hifigemm.model.plan import Evidence, Outliers, Plan, Product, Split, Verification
+from hifigemm.model.executable import Outcome
+from hifigemm.model.plan import Evidence, Plan, Split, Verification
 from hifigemm.model.problem import Problem, counted
 from hifigemm.numerics import scaling
-from hifigemm.numerics.bits import NO_BIT, Array, ceil_log2, lowest_bit, scale_by_power
+from hifigemm.numerics.bits import Array, lowest_bit, scale_by_power
 from hifigemm.numerics.blocking import (
-    entries_within,
     largest_block,
     put,
     vector_blocks,
@@ -51,9 +50,7 @@ from hifigemm.numerics.embedding import (
     embed_right,
     unembed,
 )
-from hifigemm.numerics.error_ratio import count_for_ratio, error_ratio, least_norm
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, component_sums, magnitudes_up
-from hifigemm.numerics.inner_scaling import inner_required_bits, scaled_along_k
 from hifigemm.numerics.residue_products import (
     crt,
     num_planes,
@@ -65,24 +62,20 @@ from hifigemm.numerics.residue_products import (
 from hifigemm.numerics.residues import (
     MAX_MODULI,
     ModuliSet,
-    count_for_bits,
-    count_for_range,
     moduli_set,
 )
 from hifigemm.numerics.scaling import Scale
 from hifigemm.schemes import certify
-from hifigemm.schemes.outliers import (
-    find_outliers,
-    find_separate,
-    may_pay,
-    may_separate,
-    without,
+from hifigemm.schemes.moduli_counts import (
+    count_for,
+    exact_bits,
+    exact_count,
+    expected_count,
 )
 from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.scheme import (
     Scheme,
     finished,
-    gaining_exponents,
     int8_product,
     product_spec,
 )
@@ -106,7 +99,6 @@ class Ozaki2(Scheme):
     """
 
     name: ClassVar[str] = "ozaki2"
-    core = staticmethod(residue_gemm)
     adds_over_k = True
     limits = 2, MAX_MODULI
 
@@ -138,6 +130,16 @@ class Ozaki2(Scheme):
             raise PlanError(f"{self} has no number of moduli yet: it comes from a plan")
         return self.num_moduli
 
+    def needs_evidence(self, problem: Problem, target: Target, engine: Engine) -> bool:
+        """False for a forced count, and where a device chooses, unless the target is a
+        promise for every entry by itself. Exact products keep that, and certifying the
+        entries one by one takes longer than a few moduli more.
+        """
+        if not has_kernels(engine):
+            return not self.explicit
+        wants_exact = target.correct or target.by_entry
+        return wants_exact or not (self.by_norms or self.explicit)
+
     def evidence(
         self,
         problem: Problem,
@@ -147,40 +149,14 @@ class Ozaki2(Scheme):
         engine: Engine,
         workspace: int,
     ) -> Evidence | None:
-        """The bits that exact integers need and, on a CPU, the error ratio; see `plan`.
+        """The bits that exact integers need and, on a CPU, the error ratio; see `plan`."""
+        from hifigemm.schemes.inspection import Inspection
 
-        Where programs choose on the device, the host waits for it only if the target is
-        a promise for every entry by itself. Exact products keep it, and certifying the
-        entries one by one takes longer than a few moduli more.
-        """
-        looks = _Looks(self, problem, target, a, b, engine, workspace)
-        if looks.on_device and self.by_norms and not looks.wants_exact:
-            return None
-        if self.explicit and not (looks.on_device and looks.wants_exact):
-            return None
-        evidence = looks.at_operands()
-        is_settled = self.scales_along_k or self.explicit
-        if is_settled or problem.mirror or not (a.size and b.size):
-            return evidence
-
-        # More looks, the cheapest first, while the operands need more moduli than data
-        # of one size.
-        evidence = looks.better(evidence, looks.along_k)
-        if evidence.required_bits is None:
-            evidence = looks.better(evidence, looks.without_vectors)
-        return evidence
-
-    def _sufficient_count(
-        self, problem: Problem, target: Target, evidence: Evidence
-    ) -> int:
-        """Moduli that suffice by the evidence; MAX_MODULI + 1 where none do."""
-        counts = [MAX_MODULI + 1]
-        if evidence.required_bits is not None:
-            counts.append(exact_count(problem.is_complex, *evidence.required_bits))
-        if evidence.error_ratio is not None:
-            count = self.count_for(problem, target, evidence.error_ratio)
-            counts += [] if count is None else [count]
-        return min(counts)
+        scales_along_k = self.scales_along_k
+        inspection = Inspection(
+            problem, target, a, b, engine, workspace, self.by_norms, self.explicit
+        )
+        return inspection.evidence(scales_along_k)
 
     def plan(
         self,
@@ -201,7 +177,7 @@ class Ozaki2(Scheme):
         exact = None if bits is None else exact_count(problem.is_complex, *bits)
         is_inner = evidence is not None and evidence.inner
         scheme = replace(self, scaling="inner") if is_inner else self
-        count = _expected_count(problem, target)
+        count = expected_count(problem, target)
         reason = f"{count} moduli for {target}"
         bound = target.r
         verification = Verification.ENTRYWISE
@@ -219,8 +195,8 @@ class Ozaki2(Scheme):
                 evidence = replace(evidence, required_bits=None)
         elif bits is not None and exact is not None:
             count = exact
-            exact_bits = counted(_exact_bits(problem.is_complex, *bits), "bit")
-            reason = f"{count} moduli hold the exact product of {exact_bits}"
+            num_bits = counted(exact_bits(problem.is_complex, *bits), "bit")
+            reason = f"{count} moduli hold the exact product of {num_bits}"
             if evidence is not None and evidence.separate is not None:
                 reason = f"{reason}; {evidence.separate}"
             if scheme.by_norms:
@@ -254,15 +230,13 @@ class Ozaki2(Scheme):
 
     def expected_products(self, problem: Problem, target: Target, more: int = 0) -> int:
         """Products for operands without wide exponents, by `more` further moduli."""
-        return _num_planes(problem, _expected_count(problem, target) + more)
+        return _num_planes(problem, expected_count(problem, target) + more)
 
     def count_for(self, problem: Problem, target: Target, ratio: float) -> int | None:
-        """Moduli that keep the target for operands with this error ratio.
-
-        None if no number of moduli does.
+        """Moduli that keep the target for operands with this error ratio; None if no
+        number of moduli does.
         """
-        count = count_for_ratio(problem.terms, target.r, ratio, problem.is_complex)
-        return None if count is None else max(_expected_count(problem, target), count)
+        return count_for(problem, target, ratio)
 
     def planes(self, problem: Problem) -> int:
         """Number of INT8 products, once a plan has filled in the number of moduli."""
@@ -369,12 +343,12 @@ class Ozaki2(Scheme):
 
     def multiply(
         self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int
-    ) -> Product:
+    ) -> Outcome:
         """Residues of the product modulus by modulus, reconstruction, one rounding."""
         residues = self.residues(left.planes, right.planes, plan, engine)
         if not plan.certifies:
             values = self.rounded(residues, left.unit, right.unit, plan, engine, shift)
-            return Product(values, None, plan.bound, left.count)
+            return Outcome(values, plan.bound, left.count)
 
         # The error of the integers, in units of 2**(e_i + f_j) and in their own.
         error = _error(left, right)
@@ -454,143 +428,6 @@ class Ozaki2(Scheme):
         )
 
 
-@dataclass(frozen=True)
-class _Looks:
-    """The ways to look at the operands of a product, each of which gives evidence."""
-
-    scheme: Ozaki2
-    problem: Problem
-    target: Target
-    a: Array
-    b: Array
-    engine: Engine
-    workspace: int
-
-    @property
-    def on_device(self) -> bool:
-        """True if programs choose on the device."""
-        return has_kernels(self.engine)
-
-    @property
-    def wants_exact(self) -> bool:
-        """True if the target is kept by exact products alone."""
-        return self.target.correct or (self.on_device and self.target.by_entry)
-
-    @property
-    def entries(self) -> int:
-        """Entries of an operand that are looked at at a time."""
-        return entries_within(self.workspace, self.engine.memory.block_entries)
-
-    def at_operands(self) -> Evidence:
-        """The evidence of A and B, of A D and D**-1 B where the scheme scales so."""
-        d = None
-        if self.scheme.scales_along_k:
-            d = gaining_exponents(self.a, self.b, self.engine, self.entries)
-        return self._with_exponents(d)
-
-    def better(
-        self, evidence: Evidence, inspect: Callable[[], Evidence | None]
-    ) -> Evidence:
-        """The evidence of one more look, where the operands need more moduli than data
-        of one size and it asks for fewer; else the evidence that is there.
-        """
-        count_for = partial(self.scheme._sufficient_count, self.problem, self.target)
-        count = count_for(evidence)
-        if count <= _expected_count(self.problem, self.target):
-            return evidence
-        other = inspect()
-        if other is None:
-            return evidence
-        return other if count_for(other) < count or count > MAX_MODULI else evidence
-
-    def along_k(self) -> Evidence | None:
-        """The evidence of A D and D**-1 B, with powers of two along k; None where the
-        operands gain nothing by it.
-        """
-        if self.on_device and self.scheme.by_norms:
-            # One program of a device, which is waited for once.
-            largest = _bits_held_by(self.problem, MAX_MODULI)
-            bits_of = self.engine.override(inner_required_bits)
-            bits = bits_of(self.a, self.b, largest, self.entries)
-            return None if bits is None else Evidence(bits, inner=True)
-        d = gaining_exponents(self.a, self.b, self.engine, self.entries)
-        if d is None:
-            return None
-        inner = replace(self.scheme, scaling="inner")
-        return replace(self, scheme=inner)._with_exponents(d)
-
-    def without_vectors(self) -> Evidence | None:
-        """The evidence of all but a few vectors that no moduli hold; None where these
-        are more than a few, and for other programs.
-        """
-        problem = self.problem
-        takes_words = self.on_device and self.wants_exact and self.scheme.by_norms
-        if not (takes_words and may_separate(problem)):
-            return None
-        bits_of = self.engine.override(scaling.required_bits_of_vectors)
-        required = bits_of(self.a, self.b, self.entries)
-        separate = find_separate(required)
-        if separate is None:
-            return None
-        required = without(required, separate)
-        bits = scaling.widest(required, _bits_held_by(problem, MAX_MODULI))
-        outliers = self._outliers(bits, required)
-        return Evidence(required_bits=bits, outliers=outliers, separate=separate)
-
-    def _with_exponents(self, d: Array | None) -> Evidence:
-        """The evidence of A D and D**-1 B; of A and B without d."""
-        scheme = self.scheme
-        problem = self.problem
-        target = self.target
-        a = self.a
-        b = self.b
-        if d is not None:
-            a = scaled_along_k(a, d, 2)
-            b = scaled_along_k(b, d, 1)
-
-        # The error ratio, by which few moduli may do.
-        count = _expected_count(problem, target)
-        ratio = None
-        is_number = math.isfinite(target.r) and not target.by_entry
-        if scheme.by_norms and is_number and a.size and b.size:
-            ratio = largest_error_ratio(a, b, self.engine, self.workspace)
-            count = scheme.count_for(problem, target, ratio) or count
-
-        # The required bits, unless they are more than the moduli hold; outliers.
-        largest = _bits_held_by(problem, MAX_MODULI if self.wants_exact else count)
-        may_choose = scheme.by_norms and self.on_device and not scheme.explicit
-        outliers = None
-        if may_choose and may_pay(problem):
-            bits_of_vectors = self.engine.override(scaling.required_bits_of_vectors)
-            required = bits_of_vectors(a, b, self.entries)
-            bits = scaling.widest(required, largest)
-            outliers = self._outliers(bits, required)
-        else:
-            bits_of = self.engine.override(scaling.required_bits)
-            bits = bits_of(a, b, largest, self.entries)
-        is_inner = d is not None
-        return Evidence(bits, ratio, outliers=outliers, inner=is_inner)
-
-    def _outliers(
-        self, bits: tuple[int, int] | None, required: tuple[Array, Array]
-    ) -> Outliers | None:
-        """Vectors that need more bits than most; None where none are worth a product of
-        their own.
-        """
-        if bits is None or not may_pay(self.problem):
-            return None
-        count = exact_count(self.problem.is_complex, *bits)
-        return find_outliers(self.problem, required, count)
-
-
-def largest_error_ratio(a: Array, b: Array, engine: Engine, workspace: int) -> float:
-    """`error_ratio` of both operands, on their engine and within a workspace."""
-    entries = entries_within(workspace, engine.memory.block_entries)
-    return engine.override(error_ratio)(
-        a, b, int8_product(engine), entries, max(workspace // 256, 1)
-    )
-
-
 def _balance(plan: Plan) -> int:
     """Bits of scale that rows of A get at the expense of columns of B.
 
@@ -600,39 +437,6 @@ def _balance(plan: Plan) -> int:
     if bits is None:
         return 0
     return scaling.balance(bits, plan.scheme.count, plan.problem.is_complex)
-
-
-@lru_cache(maxsize=1024)
-def exact_count(is_complex: bool, left: int, right: int) -> int:
-    """Fewest moduli that hold the exact product of operands with these required bits.
-
-    The bits are those of `scaling.required_bits`. MAX_MODULI + 1 means that no number
-    of moduli does.
-    """
-    if min(left, right) == -NO_BIT:
-        return 2
-    for count in range(2, MAX_MODULI + 1):
-        if left + right <= 2 * scaling.gained_bits(count, is_complex):
-            return count
-    return MAX_MODULI + 1
-
-
-def _exact_bits(is_complex: bool, left: int, right: int) -> int:
-    """Bits of the exact product of operands with these required bits."""
-    if min(left, right) == -NO_BIT:
-        return 1
-    return max(left + right + moduli_set(2, is_complex).half_range.bit_length(), 1)
-
-
-@lru_cache(maxsize=1024)
-def _expected_count(problem: Problem, target: Target) -> int:
-    """Moduli for data of one size, and at least the fewest of any error ratio."""
-    count = count_for_bits(_wanted_bits(problem, target), problem.is_complex)
-    if target.by_entry or math.isinf(target.r):
-        return count
-    smallest_range = least_norm(problem.terms) ** 2
-    fewest = count_for_range(smallest_range, problem.is_complex) or MAX_MODULI
-    return max(count, fewest)
 
 
 def _num_planes(problem: Problem, count: int) -> int:
@@ -681,26 +485,6 @@ def _facts(plan: Plan, x: Array, scale: Scale, width: int) -> dict[str, Array]:
         for name, fact in certify.facts(plan, y, exponent[vectors]).items():
             put(facts, name, tuple(shape), vectors, fact)
     return facts
-
-
-def _wanted_bits(problem: Problem, target: Target) -> int:
-    """Bits of half_range to begin with, for data of one size.
-
-    Such data have errors of sqrt(k) T against sums of T**2. A correctly rounded sum
-    needs the rounding unit and 16 bits of its own below it, and so does a relative
-    error; terms of either sign cost as much as sqrt(k) again.
-    """
-    bits = certify.bits_of_inverse(target.r)
-    if target.by_entry:
-        if target.correct:
-            bits = problem.fmt.t
-        return 2 * (bits + 16 + ceil_log2(problem.terms)) + 1
-    return max(2 * (bits + 2) + ceil_log2(problem.terms) + 1, 1)
-
-
-def _bits_held_by(problem: Problem, count: int) -> int:
-    """Largest sum of the required bits of both operands that `count` moduli hold."""
-    return 2 * scaling.gained_bits(count, problem.is_complex)
 
 
 def _largest_sums(

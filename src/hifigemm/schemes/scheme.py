@@ -1,10 +1,11 @@
 """The base of all schemes: parameters are fields, the steps of a product are methods.
 
 The planner calls
-    `evidence`, which reads the operands where the choice depends on them;
+    `needs_evidence`, which says if the choice depends on the operands;
     `plan`, which chooses counts, such as the number of slices;
     `nbytes`, by which the size of blocks is chosen.
 The executor calls
+    `evidence`, which reads the operands where a plan needs it;
     `inner_exponents`, which reads whole operands;
     `scales`, which reads whole operands;
     `split`, which turns rows of A or columns of B into planes;
@@ -14,7 +15,6 @@ The executor calls
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, reduce
 from numbers import Integral
@@ -26,7 +26,8 @@ import numpy as np
 from hifigemm.base.exceptions import PlanError
 from hifigemm.model.accuracy import Target
 from hifigemm.model.engine import Engine
-from hifigemm.model.plan import Evidence, Plan, Product, Split
+from hifigemm.model.executable import Outcome
+from hifigemm.model.plan import Evidence, Plan, Split
 from hifigemm.model.problem import Problem, ProductSpec
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.embedding import unembed
@@ -46,10 +47,8 @@ class Scheme:
     """
 
     name: ClassVar[str] = ""
-    """The scheme's name, as the argument `scheme` takes it."""
-    core: ClassVar[Callable[..., Any] | None] = None
-    """The plain function at the heart of the scheme. Engines find their programs for
-    whole products by it.
+    """The scheme's name, as the argument `scheme` takes it. Engines find the lowering of
+    its plans by it.
     """
     is_native: ClassVar[bool] = False
     """True if the engine's library makes the product by itself."""
@@ -116,6 +115,10 @@ class Scheme:
     def negates_splits(self, plan: Plan) -> bool:
         """True if the planes of -x are those of x with the other sign."""
         return True
+
+    def needs_evidence(self, problem: Problem, target: Target, engine: Engine) -> bool:
+        """True if `plan` depends on what the operands hold, for this target."""
+        return False
 
     def evidence(
         self,
@@ -210,7 +213,7 @@ class Scheme:
 
     def multiply(
         self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int
-    ) -> Product:
+    ) -> Outcome:
         """One block of 2**shift A B, rounded once, from splits of its rows and columns."""
         raise NotImplementedError
 
@@ -246,16 +249,17 @@ def finished(
     certified: Array | None,
     bound: float,
     num_products: float,
-) -> Product:
+) -> Outcome:
     """The product of a block, with adjacent re and im joined to complex entries.
 
     A complex entry is certified if both of its components are.
     """
     if not problem.is_complex:
-        return Product(values, certified, bound, num_products)
+        return Outcome(values, bound, num_products, certified=certified)
     if certified is not None:
         certified = certified[..., 0::2] & certified[..., 1::2]
-    return Product(unembed(values), certified, bound, num_products)
+    values = unembed(values)
+    return Outcome(values, bound, num_products, certified=certified)
 
 
 def exact_int8(engine: Engine, a: Array, b: Array, max_a: int, max_b: int) -> Array:

@@ -30,9 +30,10 @@ from hifigemm.base.exceptions import AccuracyError, PlanError
 from hifigemm.base.formats import FP32, FP64
 from hifigemm.model.accuracy import Target
 from hifigemm.model.engine import Engine
-from hifigemm.model.plan import Evidence, Plan, Product, Split, Verification
+from hifigemm.model.executable import Outcome
+from hifigemm.model.plan import Evidence, Plan, Split, Verification
 from hifigemm.model.problem import Problem
-from hifigemm.numerics.accumulation import Accumulation, add_outside, word_sums
+from hifigemm.numerics.accumulation import Accumulation, word_sums
 from hifigemm.numerics.bits import Array, ceil_log2, largest_exponent, scale_by_power
 from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.estimates import nonzeros
@@ -61,7 +62,6 @@ would do.
 class WordScheme(Scheme):
     """Base of the schemes that multiply words with rounding."""
 
-    core = staticmethod(add_outside)
     # A library may add the terms of a smaller block in another order.
     bits_follow_blocks = True
 
@@ -303,7 +303,7 @@ class WordScheme(Scheme):
 
     def multiply(
         self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int
-    ) -> Product:
+    ) -> Outcome:
         """Rounded products of words, scaled back.
 
         Entries whose sums overflowed are not certified.

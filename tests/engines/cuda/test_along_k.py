@@ -38,7 +38,7 @@ def test_workspace_of_blocks_holds_the_program_of_all_of_them(scheme, engine):
     limit = whole.workspace * 3 // 4
     plan = planned(scheme, a, b, engine, workspace=limit)
     assert not plan.is_whole
-    program = engine.compile(plan)
+    program = engine.lowering(plan)
     out = np.zeros((3, 70, 90), a.dtype)
     tensors = [torch.from_numpy(x) for x in (a, b, out)]
     written = program._built(plan, _Tensors(*tensors), (None, None), 0, PLAIN)

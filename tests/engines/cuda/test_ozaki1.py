@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.engines.cuda.program import CudaProgram
+from hifigemm.engines.cuda.program import CudaLowering
+from hifigemm.engines.device_array import unwrap
 from hifigemm.kernels.endings import slice_rounding
+from hifigemm.model.executable import Outcome
 from hifigemm.model.plan import Blocking
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.estimates import published_num_slices
 from hifigemm.numerics.slicing import words_of_diagonals
 from hifigemm.running.executor import execute
-from tests.engines.stand_in import arrays, on_host, planned
+from tests.engines.stand_in import arrays, lowered, on_host, planned
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:(overflow|invalid value|divide by zero) encountered:RuntimeWarning"
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def run(plan, a, b, engine, shift=0, epilogue=PLAIN, out=None):
-    assert engine.compile(plan) is not None
+    assert engine.lowering(plan) is not None
     same, outcome = execute(
         plan, *arrays(a, b), engine, 2**28, shift, epilogue, out=out
     )
@@ -100,19 +102,19 @@ def test_bits_do_not_depend_on_blocks(make_pair, assert_same_bits, engine, count
 def test_plans_that_the_kernels_do_not_have_go_step_by_step(make_pair, engine):
     a, b = (x[None] for x in make_pair("phi_1", 9, 50, 8))
     assert (
-        engine.compile(
+        engine.lowering(
             planned(hg.Ozaki1(num_slices=7), a, b, engine, states_bound=True)
         )
         is None
     )
-    assert engine.compile(planned(hg.Ozaki1(num_slices=40), a, b, engine)) is None
+    assert engine.lowering(planned(hg.Ozaki1(num_slices=40), a, b, engine)) is None
     for scheme, accuracy in (
         (hg.Ozaki1(product="tf32", num_slices=3), None),
         (hg.Ozaki1(product="fp32", mode="correct"), None),
         (hg.Ozaki1(), 1e-6),
     ):
         plan = planned(scheme, *arrays(a, b), engine, accuracy)
-        assert engine.compile(plan) is None
+        assert engine.lowering(plan) is None
 
 
 @pytest.mark.thinned(3)
@@ -126,7 +128,7 @@ def test_slices_in_floating_point_have_the_bits_of_the_scheme(
         for m, k, n in ((9, 140, 35), (5, 1100, 1), (1, 1, 1)):
             a, b = (x[None] for x in make_pair(family, m, k, n, dtype))
             plan = planned(scheme, a, b, engine)
-            if engine.compile(plan) is not None:
+            if engine.lowering(plan) is not None:
                 want = hg.matmul(a, b, scheme=scheme)
                 assert_same_bits(run(plan, a, b, engine), want)
             else:  # more bits than two words hold, or slices wider than the kernel's
@@ -158,7 +160,7 @@ def test_complex_operands_have_the_bits_of_the_scheme(
     a, b = complex_pair(make_pair, "phi_1", 9, 70, 12, dtype)
     want = hg.matmul(a, b, scheme=scheme)
     plan = planned(scheme, a, b, engine)
-    assert engine.compile(plan) is not None
+    assert engine.lowering(plan) is not None
     for blocking in (plan.blocking, Blocking((1, 5, 7))):
         _, outcome = execute(
             replace(plan, blocking=blocking), *arrays(a, b), engine, 2**28, 0, PLAIN
@@ -177,7 +179,7 @@ def test_estimates_for_complex_operands_take_a_longer_look(
     plan = planned(scheme, *arrays(a, b), engine)
     got = run(plan, a, b, engine)
     assert_same_bits(got.view(float), hg.matmul(a, b, scheme=scheme).view(float))
-    look = engine.compile(plan).steps.inspect(plan, *arrays(a, b))
+    look = engine.lowering(plan).steps.inspect(plan, *arrays(a, b))
     assert look(*arrays(a, b)) is None
 
 
@@ -197,7 +199,7 @@ def test_complex_special_values_stacks_strides_and_epilogues(
     )
     c = np.conj(np.concatenate(2 * [pairs[0][1][:, :5]]))
     plan = planned(scheme, a, b, engine)
-    assert engine.compile(plan) is not None
+    assert engine.lowering(plan) is not None
     want = hg.matmul(a, b, scheme=scheme)
     _, outcome = execute(plan, *arrays(a, b), engine, 2**28, 0, PLAIN)
     np.testing.assert_array_equal(on_host(outcome.values), want)
@@ -229,7 +231,7 @@ def test_modes_that_estimate_a_count_have_the_bits_of_the_steps(
 def corrected(scheme, a, b, engine, shift=0, epilogue=PLAIN, workspace=2**28):
     """The product, the plan that made it in the end, and what the record says."""
     plan = planned(scheme, *arrays(a, b), engine, workspace=workspace)
-    program = engine.compile(plan)
+    program = engine.lowering(plan)
     assert program is not None
     records = []
     certify = program.steps.certify
@@ -239,10 +241,15 @@ def corrected(scheme, a, b, engine, shift=0, epilogue=PLAIN, workspace=2**28):
         return certify(record)
 
     steps = replace(program.steps, certify=seen)
-    watched = CudaProgram(plan, steps, engine.place)
-    outcome = watched(*arrays(a, b), shift, epilogue, (None, None), None)
-    found = outcome.certificate()
-    return on_host(outcome.values), found, records[0]
+    watched = CudaLowering(plan, steps, engine.place)
+    x, y = arrays(a, b)
+    shape = plan.problem.shape
+    executable = lowered(watched, x, y, shape, None, shift, epilogue)
+    outcome = executable(unwrap(x), unwrap(y))
+    found = certify(records[0])
+    assert isinstance(outcome, Outcome) == found.holds
+    values = on_host(outcome.values) if found.holds else None
+    return values, found, records[0]
 
 
 CORRECT = [
@@ -271,7 +278,7 @@ def test_correct_rounding_is_that_of_the_scheme(
     for m, k, n in ((2, length, 5), (1, 1, 1)):
         a, b = (x[None] for x in make_pair(family, m, k, n, dtype))
         plan = planned(scheme, *arrays(a, b), engine)
-        if engine.compile(plan) is None:
+        if engine.lowering(plan) is None:
             # digits of more bits than float32 rounds by a sum
             assert (product, dtype) == ("fp64", np.float32)
             continue
@@ -377,7 +384,7 @@ def test_steps_write_to_the_result_that_is_given(make_pair, assert_same_bits, en
         planned(scheme, a, b, engine, states_bound=True),
         blocking=Blocking((1, 16, 20), 0, 2**22),
     )
-    assert engine.compile(plan) is None
+    assert engine.lowering(plan) is None
     (target,) = arrays(np.full((1, 40, 45), np.nan))
     _, outcome = execute(plan, *arrays(a, b), engine, 2**28, out=target)
     assert outcome.values is target
@@ -385,4 +392,4 @@ def test_steps_write_to_the_result_that_is_given(make_pair, assert_same_bits, en
     _, outcome = execute(
         plan, *arrays(a, b), engine, 2**28, 0, Epilogue(2.0, 0.0, None), out=target
     )
-    assert outcome.values is not target
+    assert outcome.values is target

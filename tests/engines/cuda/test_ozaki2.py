@@ -21,7 +21,6 @@ from hifigemm.base.exceptions import AccuracyError
 from hifigemm.base.store import forget
 from hifigemm.engines import engine_for
 from hifigemm.engines.cuda import ozaki2
-from hifigemm.engines.cuda import program as program_module
 from hifigemm.engines.cuda.program import _Tensors
 from hifigemm.kernels.endings.special import restore_special_values
 from hifigemm.kernels.products import native_gemm
@@ -29,7 +28,7 @@ from hifigemm.kernels.products.error_ratio import RATIO_UNIT
 from hifigemm.kernels.runtime import launch as launches
 from hifigemm.kernels.runtime import program as programs
 from hifigemm.kernels.runtime.common import LARGEST
-from hifigemm.model.engine import RecordedDecision
+from hifigemm.model.executable import RecordedDecision
 from hifigemm.model.plan import Blocking, Evidence, Verification
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
@@ -38,12 +37,12 @@ from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.running import road
 from hifigemm.running.executor import execute, whole_split
-from hifigemm.running.planner import make
 from hifigemm.schemes import outliers
 from hifigemm.schemes import ozaki2 as scheme_module
 from hifigemm.schemes.scheme import int8_product
 from hifigemm.testing.reference import correctly_rounded, meets_promise
 from tests.engines.stand_in import DEVICE, arrays, on_host, planned
+from tests.planning import make
 
 FAST = hg.Ozaki2(scaling="fast")
 NUMPY = engine_for("numpy")
@@ -179,7 +178,7 @@ def test_the_first_count_that_is_enough_is_taken_or_a_native_product(
     a, b = operands_for(plan, a, b, rung)
     same, outcome, values = run(plan, a, b, engine)
     assert same is plan
-    found = outcome.certificate()
+    found = outcome.decision()
     if rung == 3:
         assert found == RecordedDecision(
             True, hg.Native(), native_bound(p.terms, p.fmt.u), 1, p.k
@@ -209,7 +208,7 @@ def test_the_rung_is_that_of_the_error_ratio(
     a, b = stacks(make_pair, family)
     plan = planned(FAST, a, b, engine)
     _, outcome, values = run(plan, a, b, engine)
-    found, ratio, p = outcome.certificate(), ratio_of(a, b), plan.problem
+    found, ratio, p = outcome.decision(), ratio_of(a, b), plan.problem
     enough = (
         c
         for c in counts_of(plan)
@@ -271,7 +270,7 @@ def test_blocks_and_stacks_decide_alike(
     for shape in ((3, 4, 5), (2, 3, 5)):
         _, outcome, values = run(replace(plan, blocking=Blocking(shape)), a, b, engine)
         assert_same_bits(values, want)
-        assert outcome.certificate().scheme == taken(plan, rung)
+        assert outcome.decision().scheme == taken(plan, rung)
 
 
 @pytest.mark.thinned(5)
@@ -300,7 +299,7 @@ def test_parts_of_a_product_are_looked_at_first(
         values,
         fp64(a, b) if rung == 3 else by_numpy(a, b, fixed(counts_of(plan)[rung])),
     )
-    assert outcome.certificate().scheme == taken(plan, rung)
+    assert outcome.decision().scheme == taken(plan, rung)
 
 
 def test_few_terms_are_no_fewer_or_all_that_count_of_short_and_long_sums(
@@ -390,7 +389,7 @@ def test_inf_and_nan_lie_where_ieee_arithmetic_puts_them(
         a[:1], b = operands_for(planned(FAST, a[:1], b, engine), a[:1], b, rung)
     a[1, 2, 3], a[0, 4, 1], b[0, 1, 4] = np.inf, np.nan, -np.inf
     _, outcome, values = run(plan, a, b, engine)
-    assert outcome.certificate().scheme == taken(plan, rung)
+    assert outcome.decision().scheme == taken(plan, rung)
     want = by_numpy(a, b, fixed(15))
     for part in ("real", "imag"):
         x, y = getattr(values, part), getattr(want, part)
@@ -486,7 +485,7 @@ def test_a_number_ends_with_the_exact_product(
     plan = planned("auto", a, b, engine, TIGHT)
     assert (plan.scheme, *plan.alternatives[:-1]) == (*rungs,)
     _, outcome, values = run(plan, a, b, engine)
-    found = outcome.certificate()
+    found = outcome.decision()
     assert found.holds
     if rung < 3:
         assert (found.scheme, found.bound) == (rungs[rung], TIGHT)
@@ -507,7 +506,7 @@ def test_blocks_mirrors_and_special_values_go_on_to_the_exact_product_too(
     a, b = stacks(make_pair, family, 9, 100, 8)
     a[0, 2, 3] = np.inf
     whole = planned("auto", a, b, engine, TIGHT)
-    taken = run(whole, a, b, engine)[1].certificate().scheme
+    taken = run(whole, a, b, engine)[1].decision().scheme
     assert (taken == whole.alternatives[-1]) == (family == "phi_4")
     want = by_numpy(a, b, taken)
     for workspace in (2**28, whole.workspace - 1):
@@ -528,7 +527,7 @@ def test_blocks_mirrors_and_special_values_go_on_to_the_exact_product_too(
     )
     assert plan.verification is Verification.ON_DEVICE
     _, outcome, values = run(plan, x, np.ascontiguousarray(x.mT), engine)
-    want = by_numpy(x, np.ascontiguousarray(x.mT), outcome.certificate().scheme)
+    want = by_numpy(x, np.ascontiguousarray(x.mT), outcome.decision().scheme)
     assert_same_bits(np.tril(values), np.tril(want))
 
 
@@ -548,7 +547,7 @@ def test_no_target_is_promised_where_a_sum_of_magnitudes_may_be_zero(
     assert outcome.notes == expected.notes
     assert_same_bits(values, expected.values)
     chosen = planned(FAST, a, b, engine, 0.9)
-    assert run(chosen, a, b, engine)[1].certificate().scheme == hg.Native()
+    assert run(chosen, a, b, engine)[1].decision().scheme == hg.Native()
 
 
 def test_a_forced_count_keeps_an_accuracy_or_says_that_it_does_not(
@@ -593,7 +592,7 @@ def test_forced_counts_with_a_report_state_a_bound_that_holds(
         assert (plan.verification, plan.certifies) == (Verification.NONE, True)
         same, outcome, values = run(plan, a, b, engine)
         assert same is plan
-        found, p = outcome.certificate(), plan.problem
+        found, p = outcome.decision(), plan.problem
         assert found.holds
         assert found.bound == error_bound(
             p.terms, ratio_of(a, b), moduli_set(count, p.is_complex).half_range
@@ -608,7 +607,7 @@ def test_forced_counts_with_a_report_state_a_bound_that_holds(
         silent = planned(fixed(count), a, b, engine)
         assert not silent.certifies
         _, outcome, plain = run(silent, a, b, engine)
-        assert outcome.certificate is None
+        assert outcome.decision is None
         assert_same_bits(values, plain)
         assert_same_bits(values, by_numpy(a, b, fixed(count)))
 
@@ -620,7 +619,7 @@ def test_a_stated_bound_is_that_of_all_terms_and_blocks(make_pair, engine, monke
         planned(fixed(9), a, b, engine, states_bound=True), blocking=Blocking((1, 3, 4))
     )
     assert ozaki2._few_terms(plan, 1) is None
-    found = run(plan, a, b, engine)[1].certificate()
+    found = run(plan, a, b, engine)[1].decision()
     assert found.bound == error_bound(
         300, ratio_of(a, b), moduli_set(9, False).half_range
     )
@@ -911,7 +910,7 @@ def written(plan, engine):
     """Bytes of the workspace of all blocks of a plan, as its program is written for the
     operands.
     """
-    p, program = plan.problem, engine.compile(plan)
+    p, program = plan.problem, engine.lowering(plan)
     shapes = [(p.batch, p.m, p.k), (p.batch, p.k, p.n), (p.batch, p.m, p.n)]
     tensors = [
         torch.empty(shape, dtype=torch.float64, device="meta") for shape in shapes
@@ -1231,7 +1230,6 @@ def test_while_a_graph_is_captured_a_record_is_not_read(
 @pytest.fixture
 def repeats(as_on_gpu, monkeypatch):
     """A function after which calls are repeated, or fail."""
-    monkeypatch.setattr(program_module, "enters_directly", lambda: True)
 
     def fail(*arguments, **options):
         raise AssertionError("this call was planned anew")

@@ -13,15 +13,20 @@ import torch
 
 import hifigemm as hg
 from hifigemm.engines.cuda import program as module
-from hifigemm.engines.cuda.program import CudaProgram, blocks_of
+from hifigemm.engines.cuda.program import CudaLowering, blocks_of
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.kernels.runtime.program import Program
-from hifigemm.model.engine import Call, RecordedDecision
+from hifigemm.model.executable import (
+    Outcome,
+    RecordedDecision,
+    Refusal,
+    Signature,
+)
 from hifigemm.model.plan import Blocking, Outliers, Verification
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine
 from hifigemm.running.executor import execute
 from tests.engines.cuda.operands import operands
-from tests.engines.stand_in import DEVICE, arrays, on_host, planned
+from tests.engines.stand_in import DEVICE, arrays, lowered, on_host, planned
 
 FIXED = hg.Ozaki2(num_moduli=3, scaling="fast")
 FAST = hg.Ozaki2(scaling="fast")
@@ -33,13 +38,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* encountered:RuntimeWarning")
 @pytest.fixture
 def writes(monkeypatch):
     """Shapes of the operands of the programs that are written from here on."""
-    found, own = [], CudaProgram._built
+    found, own = [], CudaLowering._built
 
     def built(self, plan, tensors, *rest):
         found.append([None if x is None else tuple(x.shape) for x in tensors])
         return own(self, plan, tensors, *rest)
 
-    monkeypatch.setattr(CudaProgram, "_built", built)
+    monkeypatch.setattr(CudaLowering, "_built", built)
     return found
 
 
@@ -93,7 +98,7 @@ def test_scalars_are_those_of_the_call(engine, writes, assert_same_bits):
 
 def test_sizes_of_a_workspace_are_found_once(engine, writes):
     a, b = operands()
-    program = engine.compile(planned(FIXED, a, b, engine))
+    program = engine.lowering(planned(FIXED, a, b, engine))
     writes.clear()
     sizes = [program.nbytes(1, 2, 3), program.nbytes(1, 2, 3), program.nbytes(1, 4, 5)]
     assert len(writes) == 2
@@ -113,19 +118,18 @@ def test_blocks_clear_what_those_before_them_used(engine):
     assert calls == [(0, 0), "zeros", (0, 3), "zeros", (1, 0), "zeros", (1, 3)]
 
 
-@pytest.fixture
-def direct(monkeypatch):
-    """Repeated products are offered, as where launches go past the JIT."""
-    monkeypatch.setattr(module, "enters_directly", lambda: True)
-
-
-def again_of(plan, engine, a, b, shape, out=None):
-    """The product of such operands as a function of tensors."""
+def again_of(plan, engine, a, b, shape, out=None, **ending):
+    """The executable of such operands; behind a look at them where the plan rests on
+    evidence.
+    """
     x, y = arrays(a, b)
-    return engine.compile(plan).replayed(Call((x, y), (x, y), shape, out))
+    lowering = engine.lowering(plan)
+    executable = lowered(lowering, x, y, shape, out, **ending)
+    if plan.evidence is None:
+        return executable
+    return lowering.inspecting(Signature(x, y, shape, out, **ending), executable)
 
 
-@pytest.mark.usefixtures("direct")
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("scheme", [FIXED, hg.Ozaki1(num_slices=2), FAST], ids=str)
 def test_repeated_products_are_those_of_the_plan(
@@ -144,14 +148,13 @@ def test_repeated_products_are_those_of_the_plan(
             if given
             else None
         )
-        found = again(*(unwrap(z) for z in arrays(u, v)), out)
+        found = again(*(unwrap(z) for z in arrays(u, v)), out).values
         assert found is out or not given
         assert found.shape == ((1, 4, 5) if given else (4, 5))
         assert_same_bits(on_host(found).reshape(1, 4, 5), want)
     assert writes == []
 
 
-@pytest.mark.usefixtures("direct")
 @pytest.mark.parametrize("has_c", [False, True])
 @pytest.mark.parametrize("scheme", [FIXED, hg.Ozaki1(num_slices=2), FAST], ids=str)
 def test_repeated_products_take_scalars_and_an_addend(
@@ -159,10 +162,9 @@ def test_repeated_products_take_scalars_and_an_addend(
 ):
     a, b = operands()
     plan = planned(scheme, a, b, engine)
-    x, y, c = arrays(a, b, np.ones((1, 4, 5)))
+    (c,) = arrays(np.ones((1, 4, 5)))
     epilogue = Epilogue(1.5, 0.5, c) if has_c else Epilogue(1.5)
-    call = Call((x, y), (x, y), (4, 5), None, 3, epilogue)
-    again = engine.compile(plan).replayed(call)
+    again = again_of(plan, engine, a, b, (4, 5), shift=3, epilogue=epilogue)
     writes.clear()
     rng = np.random.default_rng(7)
     for alpha, beta in ((1.25, -0.5), (-1.0, 1.0)):
@@ -173,61 +175,56 @@ def test_repeated_products_take_scalars_and_an_addend(
         want = combine(t, alpha, addend, beta)
         third = None if addend is None else unwrap(arrays(addend)[0])[0]
         tensors = [unwrap(z) for z in arrays(u, v)]
-        found = again(*tensors, None, third, alpha, beta)
+        found = again(*tensors, None, third, alpha, beta).values
         assert_same_bits(on_host(found).reshape(1, 4, 5), want)
         if third is not None:  # which may be the target, too
             out = torch.full((5, 4), 3.0, dtype=torch.float64, device=DEVICE).mT
-            assert again(*tensors, out, third, alpha, beta) is out
-            assert_same_bits(on_host(out)[None], want)
-            assert again(*tensors, third, third, alpha, beta) is third
-            assert_same_bits(on_host(third)[None], want)
+            found = again(*tensors, out, third, alpha, beta).values
+            assert_same_bits(on_host(found)[None], want)
+            found = again(*tensors, third, third, alpha, beta).values
+            assert_same_bits(on_host(found)[None], want)
     assert len(writes) <= 1  # no more than that of T, which the steps above take
 
 
-@pytest.mark.usefixtures("direct")
 @pytest.mark.parametrize("is_plain", [True, False])
 @pytest.mark.parametrize("scheme", [FIXED, hg.Ozaki1(num_slices=2)], ids=str)
 def test_multiples_are_repeated_in_a_result_that_is_given(
     scheme, is_plain, engine, assert_same_bits
 ):
-    """alpha A B in `out`; other layouts than the kernels write to are not repeated."""
+    """alpha A B in `out`."""
     a, b = operands()
     x, y, out = arrays(a, b, np.zeros((1, 4, 5)))
     if not is_plain:
         (out,) = (np.swapaxes(z, 1, 2) for z in arrays(np.zeros((1, 5, 4))))
     plan = planned(scheme, a, b, engine)
-    call = Call((x, y), (x, y), (4, 5), out, epilogue=Epilogue(1.5))
-    again = engine.compile(plan).replayed(call)
-    if again is None:
-        assert not is_plain
-        assert scheme != FIXED
-        return
+    again = again_of(plan, engine, a, b, (1, 4, 5), out, epilogue=Epilogue(1.5))
     t = on_host(run(plan, x, y, engine).values)
     target = unwrap(out)
-    assert again(unwrap(x), unwrap(y), target, None, -1.25) is target
-    assert_same_bits(on_host(target), combine(t, -1.25, None, 0.0))
+    found = again(unwrap(x), unwrap(y), target, None, -1.25).values
+    # Other layouts than the kernels write to are copied there later.
+    assert (found is target) == (is_plain or scheme == FIXED)
+    assert_same_bits(on_host(found), combine(t, -1.25, None, 0.0))
 
 
-@pytest.mark.usefixtures("direct")
-def test_scalars_far_from_1_are_not_repeated(engine):
+def test_scalars_far_from_1_are_applied_behind_the_launches(engine, assert_same_bits):
     a, b = operands()
     x, y, c = arrays(a, b, np.ones((1, 4, 5)))
-    program = engine.compile(planned(FIXED, a, b, engine))
-    for epilogue in (Epilogue(1.0, 2.0**40, c), Epilogue(1.5 + 1j, 1.0, c)):
-        call = Call((x, y), (x, y), (4, 5), epilogue=epilogue)
-        assert program.replayed(call) is None
+    plan = planned(FIXED, a, b, engine)
+    t = on_host(run(plan, x, y, engine).values)
+    for alpha, beta in ((1.0, 2.0**40), (2.0**40, 1.0)):
+        epilogue = Epilogue(alpha, beta, c)
+        again = again_of(plan, engine, a, b, (4, 5), epilogue=epilogue)
+        third = unwrap(c)[0]
+        found = again(unwrap(x), unwrap(y), None, third, alpha, beta).values
+        want = combine(t, alpha, np.ones((1, 4, 5)), beta)
+        assert_same_bits(on_host(found)[None], want)
 
 
-@pytest.mark.usefixtures("direct")
-def test_repeated_products_are_delivered_with_what_was_done(engine):
+def test_an_outcome_says_what_was_done(engine):
     a, b = operands()
     x, y = arrays(a, b)
     plan = planned(FIXED, a, b, engine)
-    outcomes = []
-    call = Call((x, y), (x, y), (4, 5), deliver=outcomes.append)
-    again = engine.compile(plan).replayed(call)
-    assert again(unwrap(x), unwrap(y), None) is None
-    (outcome,) = outcomes
+    outcome = again_of(plan, engine, a, b, (4, 5))(unwrap(x), unwrap(y))
     assert outcome.bound == plan.bound
     assert outcome.num_products == plan.num_products
     np.testing.assert_array_equal(
@@ -235,7 +232,6 @@ def test_repeated_products_are_delivered_with_what_was_done(engine):
     )
 
 
-@pytest.mark.usefixtures("direct")
 def test_a_result_that_is_written_counts_as_changed(engine):
     a, b = operands()
     out = torch.empty((1, 4, 5), dtype=torch.float64, device=DEVICE)
@@ -248,7 +244,6 @@ def test_a_result_that_is_written_counts_as_changed(engine):
         again(x, y, torch.empty((1, 4, 5), dtype=torch.float64, device=DEVICE))
 
 
-@pytest.mark.usefixtures("direct")
 def test_a_certified_plan_is_repeated_as_long_as_its_record_says_so(
     engine, assert_same_bits
 ):
@@ -257,17 +252,17 @@ def test_a_certified_plan_is_repeated_as_long_as_its_record_says_so(
     assert plan.certifies
     again = again_of(plan, engine, a, b, (1, 4, 5))
     x, y = (unwrap(z) for z in arrays(a, b))
-    assert_same_bits(
-        on_host(again(x, y, None)), on_host(run(plan, wrap(x), wrap(y), engine).values)
-    )
+    want = on_host(run(plan, wrap(x), wrap(y), engine).values)
+    assert_same_bits(on_host(again(x, y).values), want)
     fading = torch.logspace(0, -200, 9, dtype=torch.float64, device=DEVICE)
     hard = x.clone()
     hard[0, 0] *= fading
-    assert again(hard, y * fading.flip(0)[:, None], None) is None
-    assert again(x, y, None) is not None
+    refusal = again(hard, y * fading.flip(0)[:, None])
+    assert isinstance(refusal, Refusal)
+    assert refusal.evidence is not None
+    assert isinstance(again(x, y), Outcome)
 
 
-@pytest.mark.usefixtures("direct")
 def test_a_plan_that_rests_on_bits_is_repeated_for_operands_that_require_as_many(
     engine, assert_same_bits
 ):
@@ -282,18 +277,16 @@ def test_a_plan_that_rests_on_bits_is_repeated_for_operands_that_require_as_many
     assert plans[0].evidence != plans[1].evidence
     again = again_of(plans[0], engine, *first, (1, 4, 5))
     for pair in (first, second, first):
-        found = again(*(unwrap(z) for z in arrays(*pair)), None)
-        assert (found is None) == (pair is second)
+        found = again(*(unwrap(z) for z in arrays(*pair)))
+        assert (found is module.UNSEEN) == (pair is second)
     # Each kind of operands is kept beside the others.
     later = again_of(plans[1], engine, *second, (1, 4, 5))
     for each in (again, later):
         for a, b in (first, second):
-            assert_same_bits(
-                on_host(each(*(unwrap(z) for z in arrays(a, b)), None)), a @ b
-            )
+            found = each(*(unwrap(z) for z in arrays(a, b)))
+            assert_same_bits(on_host(found.values), a @ b)
 
 
-@pytest.mark.usefixtures("direct")
 def test_a_ladder_that_ends_with_the_exact_product_is_repeated_by_the_bits_of_that(
     engine, assert_same_bits
 ):
@@ -323,45 +316,43 @@ def test_a_ladder_that_ends_with_the_exact_product_is_repeated_by_the_bits_of_th
         tensors = arrays(*pair)
         assert planned("auto", *tensors, engine, TIGHT) == plan
         outcome = run(plan, *tensors, engine)
-        taken.append(outcome.certificate().scheme)
-        assert_same_bits(
-            on_host(again(*(unwrap(z) for z in tensors), None)), on_host(outcome.values)
-        )
+        taken.append(outcome.decision().scheme)
+        found = again(*(unwrap(z) for z in tensors))
+        assert_same_bits(on_host(found.values), on_host(outcome.values))
     assert taken == [plan.scheme, plan.alternatives[-1]]
     other = [easy[0], easy[1] * 1.0]
     other[1][0, 4, 2] *= 2.0**-50
-    assert again(*(unwrap(z) for z in arrays(*other)), None) is None
-    # What was only tried by its ratio is not repeated: other operands may be looked at
+    assert again(*(unwrap(z) for z in arrays(*other))) is module.UNSEEN
+    # What was only tried by its ratio is kept for no operands: others may be looked at
     # with another result.
     tried = replace(
         plan, verification=Verification.ENTRYWISE, evidence=None, alternatives=()
     )
-    x, y = arrays(*easy)
-    assert engine.compile(tried).replayed(Call((x, y), (x, y), (1, 4, 5))) is None
+    signature = Signature(*arrays(*easy), (1, 4, 5))
+    assert engine.lowering(tried).inspecting(signature, again) is None
 
 
-@pytest.mark.usefixtures("direct")
-def test_what_cannot_be_repeated_is_not(engine, monkeypatch):
+def test_evidence_that_one_look_does_not_see_again_is_kept_for_no_operands(engine):
     a, b = operands()
-    x, y, copied = arrays(a, b, a.copy())
-    plan = planned(FIXED, a, b, engine)
-    assert engine.compile(plan).replayed(Call((copied, y), (x, y), (4, 5))) is None
+    x, y = arrays(a, b)
     exact = planned(FAST, x, y, engine, "correct")
+    signature = Signature(x, y, (4, 5))
     for evidence in (
+        None,
         replace(exact.evidence, required_bits=None),
         replace(exact.evidence, outliers=Outliers(3, 4, 1, 0, (0,), ())),
     ):
-        unlike = CudaProgram(
-            replace(exact, evidence=evidence), engine.compile(exact).steps, engine.place
+        unlike = CudaLowering(
+            replace(exact, evidence=evidence),
+            engine.lowering(exact).steps,
+            engine.place,
         )
-        assert unlike.replayed(Call((x, y), (x, y), (4, 5))) is None
-    monkeypatch.setattr(module, "enters_directly", lambda: False)
-    assert engine.compile(plan).replayed(Call((x, y), (x, y), (4, 5))) is None
+        assert unlike.inspecting(signature, lambda a, b: None) is None
 
 
 def test_a_record_is_not_read_while_a_graph_is_captured(engine, monkeypatch):
     a, b = operands()
-    program = engine.compile(planned(FAST, a, b, engine))
+    program = engine.lowering(planned(FAST, a, b, engine))
     read = []
     record = SimpleNamespace(tolist=lambda: read.append(1) or [0, 0, 0])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -370,18 +361,18 @@ def test_a_record_is_not_read_while_a_graph_is_captured(engine, monkeypatch):
         hg.PlanError,
         match=r"while a graph is captured.* look at the report after a replay",
     ):
-        program._certificate(record)
+        program.decision(record)
     assert not read
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    assert isinstance(program._certificate(record), RecordedDecision)
+    assert isinstance(program.decision(record), RecordedDecision)
 
 
 def test_a_record_is_read_when_somebody_looks_and_once(as_on_gpu, monkeypatch):
     a, b = (torch.from_numpy(z[0]).to(DEVICE) for z in operands())
-    asked, own = [], CudaProgram._certificate
+    asked, own = [], CudaLowering.decision
     monkeypatch.setattr(
-        CudaProgram,
-        "_certificate",
+        CudaLowering,
+        "decision",
         lambda self, *given: asked.append(1) or own(self, *given),
     )
     _, report = hg.matmul(a, b, scheme=FAST, return_report=True)

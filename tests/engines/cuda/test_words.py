@@ -21,7 +21,7 @@ from hifigemm.engines.cuda.program import _Tensors
 from hifigemm.engines.cuda.words import sums_of
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.model.accuracy import resolve
-from hifigemm.model.engine import Call, RecordedDecision
+from hifigemm.model.executable import RecordedDecision
 from hifigemm.model.plan import Verification
 from hifigemm.model.problem import Problem
 from hifigemm.numerics.bounds import native_bound
@@ -32,7 +32,7 @@ from hifigemm.running.executor import execute
 from hifigemm.running.planner import for_problem
 from hifigemm.testing.matrices import EXPONENT_FAMILIES, exponent_family
 from hifigemm.testing.reference import meets_promise
-from tests.engines.stand_in import DEVICE, arrays, on_host, planned
+from tests.engines.stand_in import DEVICE, arrays, lowered, on_host, planned
 
 WORDS = hg.Corrected("fp16"), hg.Corrected("tf32")
 NUMPY = engine_for("numpy")
@@ -48,7 +48,7 @@ def uniform(rng, *shape):
 
 def run(plan, a, b, engine, shift=0, epilogue=PLAIN, out=None):
     """The outcome of a plan that has a program, and the values."""
-    assert engine.compile(plan) is not None
+    assert engine.lowering(plan) is not None
     _, outcome = execute(plan, *arrays(a, b), engine, 2**28, shift, epilogue, out=out)
     return outcome, on_host(outcome.values)
 
@@ -267,7 +267,7 @@ def test_bound_from_the_losses_holds(family, product, make_pair, engine):
     plan = planned(hg.Corrected(product), a, b, engine, states_bound=True)
     assert plan.verification is Verification.NONE
     outcome, values = run(plan, a, b, engine)
-    found = outcome.certificate()
+    found = outcome.decision()
     assert (found.holds, found.scheme, found.num_products) == (True, plan.scheme, 3)
     assert np.isfinite(found.bound) or family not in ("uniform", "phi_4")
     if np.isfinite(found.bound):
@@ -281,7 +281,7 @@ def test_bound_from_the_losses_holds(family, product, make_pair, engine):
         workspace=plan.workspace // 3,
     )
     assert not blocks.is_whole
-    assert run(blocks, a, b, engine)[0].certificate().bound == found.bound
+    assert run(blocks, a, b, engine)[0].decision().bound == found.bound
 
 
 @pytest.mark.parametrize(
@@ -624,22 +624,24 @@ def test_what_the_kernels_do_not_have_is_left_to_the_steps(engine):
         odd_blocks,
         hg.Corrected(block=100),
     ):
-        assert engine.compile(planned(scheme, a, b, engine)) is None
+        assert engine.lowering(planned(scheme, a, b, engine)) is None
     assert sums_of(odd_blocks, 24, H100).sums == "chained"
     doubles = a.astype(np.float64), b.astype(np.float64)
     for scheme in (
         hg.Multiword("fp32", 2, 3, split_rounding="nearest-away"),
         hg.Multiword("fp32", 2, 3, accumulate="blocked"),
     ):
-        assert engine.compile(planned(scheme, *doubles, engine)) is None
+        assert engine.lowering(planned(scheme, *doubles, engine)) is None
     assert sums_of(hg.Corrected(block=100), 40, H100).block == 64
     assert (
-        engine.compile(planned(hg.Corrected(block=100), a[..., :40], b[:, :40], engine))
+        engine.lowering(
+            planned(hg.Corrected(block=100), a[..., :40], b[:, :40], engine)
+        )
         is not None
     )
     assert word_programs.steps(planned(hg.Corrected(), a, b, engine), V100) is None
     assert (
-        engine.compile(
+        engine.lowering(
             planned(hg.Corrected(), a.astype(complex), b.astype(complex), NUMPY)
         )
         is None
@@ -745,7 +747,7 @@ def test_bounds_of_programs_count_spans(product, engine):
     bounds = []
     for span in (0, 256):
         outcome, values = run(replace(plan, k_span=span), a, b, engine)
-        certificate = outcome.certificate()
+        certificate = outcome.decision()
         unit = sums_of(scheme, 1000, H100).unit
         lost = 0 if product == "tf32" else None
         if lost is not None:
@@ -783,7 +785,7 @@ def test_the_device_chooses_between_words_in_spans(span, engine, costs):
     plan = planned("auto", a, b, engine)
     assert plan.verification is Verification.ON_DEVICE
     outcome, values = run(replace(plan, k_span=span), a, b, engine)
-    found = outcome.certificate()
+    found = outcome.decision()
     assert found.scheme == WORDS[1]
     unit = sums_of(WORDS[1], 200, H100).unit
     assert found.bound == WORDS[1].worst_case(unit, 200, 0, span)
@@ -798,7 +800,7 @@ def test_a_program_takes_the_workspace_of_its_plan(product, k, engine, costs):
     b = np.broadcast_to(np.float32(1), (2, k, 200))
 
     def written(plan):
-        p, program = plan.problem, engine.compile(plan)
+        p, program = plan.problem, engine.lowering(plan)
         shapes = [(p.batch, p.m, p.k), (p.batch, p.k, p.n), (p.batch, p.m, p.n)]
         tensors = [
             torch.empty(shape, dtype=torch.float32, device="meta") for shape in shapes
@@ -882,13 +884,13 @@ def test_repeated_products_are_those_of_the_plan(scheme, m, k, n, engine):
     rng = np.random.default_rng(4)
     x, y = arrays(uniform(rng, 1, m, k), uniform(rng, 1, k, n))
     plan = planned(scheme, x, y, engine)
-    program = engine.compile(plan)
+    program = engine.lowering(plan)
     for given in (False, True):
         target = arrays(np.zeros((1, m, n), np.float32))[0] if given else None
-        again = program.replayed(Call((x, y), (x, y), (m, n), target))
+        again = lowered(program, x, y, (m, n), target)
         u, v = uniform(rng, 1, m, k), uniform(rng, 1, k, n)
         want = run(plan, u, v, engine)[1]
         made = torch.empty((1, m, n), device=DEVICE) if given else None
-        got = again(*(unwrap(z) for z in arrays(u, v)), made)
+        got = again(*(unwrap(z) for z in arrays(u, v)), made).values
         np.testing.assert_array_equal(on_host(got).reshape(1, m, n), want)
         assert made is None or got is made

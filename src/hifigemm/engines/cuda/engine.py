@@ -33,14 +33,16 @@ from hifigemm.engines.library_product import library_matmul
 from hifigemm.engines.numpy_engine import NumpyEngine, check_exact
 from hifigemm.engines.rates import Rates
 from hifigemm.model.engine import (
-    Call,
     F,
+    Lowering,
     MemoryLimits,
+)
+from hifigemm.model.executable import (
+    NOT_ORDINARY,
+    Executable,
     Outcome,
-    Program,
-    RecordedDecision,
-    Repeated,
-    Splits,
+    Refusal,
+    Signature,
 )
 from hifigemm.model.plan import Plan
 from hifigemm.model.problem import Problem, ProductSpec
@@ -54,15 +56,13 @@ from hifigemm.numerics.accumulation import (
 )
 from hifigemm.numerics.bits import Array, least_exponent, scale_entries
 from hifigemm.numerics.bounds import native_bound, underflow_free
-from hifigemm.numerics.epilogue import Epilogue
+from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.integer_sums import NEAREST
-from hifigemm.numerics.residue_products import residue_gemm
-from hifigemm.numerics.rounded_sums import MAX_TERMS, rounded_sums
-from hifigemm.numerics.slicing import slice_vectors
-from hifigemm.numerics.subnormals import matmul
+from hifigemm.numerics.rounded_sums import MAX_TERMS
 from hifigemm.numerics.tensor_core import A100, B200, H100, V100, TensorCoreModel
 
 if TYPE_CHECKING:
+    from hifigemm.engines.cuda.program import Steps
     from hifigemm.engines.cuda.words import WordScheme
 
 _MODELS = {7: V100, 8: A100, 9: H100}
@@ -212,36 +212,71 @@ class CudaEngine:
 
         return sums_of(scheme, k, self.model, span) if _ADDS_AS_MODELLED else None
 
-    def compile(self, plan: Plan) -> Program | None:
-        """The program of the plan, found by the plain function at the heart of its
-        scheme.
-        """
-        from hifigemm.engines.cuda import double_double, ozaki1, ozaki2, words
-        from hifigemm.engines.cuda.program import CudaProgram
-
-        core = plan.scheme.core
-        if core is matmul:
-            return NativeProgram(plan) if plan.scheme.product is None else None
-        steps = None
-        if core is residue_gemm:
-            steps = ozaki2.steps(plan, self.costs)
-        elif core is slice_vectors:
-            steps = ozaki1.steps(plan)
-        elif core is rounded_sums:
-            steps = double_double.steps(plan)
-        elif core is add_outside and _ADDS_AS_MODELLED:
-            steps = words.steps(plan, self.model)
-        if steps is None or (plan.rounding != NEAREST and not steps.rounds):
+    def lowering(self, plan: Plan) -> Lowering | None:
+        """How the scheme of the plan is carried out by launches."""
+        lower = LOWERINGS.get(plan.scheme.name)
+        lowering = None if lower is None else lower(plan, self)
+        rounds_again = plan.rounding != NEAREST
+        if rounds_again and not getattr(lowering, "rounds_once", False):
             return None
-        return CudaProgram(plan, steps, self.place)
+        return lowering
 
 
-class NativeProgram:
-    """The library's product; see `hifigemm.model.engine.Program`.
+def _native(plan: Plan, engine: CudaEngine) -> Lowering | None:
+    return NativeLowering(plan) if plan.scheme.product is None else None
+
+
+def _launches(steps: Steps | None, plan: Plan, engine: CudaEngine) -> Lowering | None:
+    from hifigemm.engines.cuda.program import CudaLowering
+
+    return None if steps is None else CudaLowering(plan, steps, engine.place)
+
+
+def _residues(plan: Plan, engine: CudaEngine) -> Lowering | None:
+    from hifigemm.engines.cuda import ozaki2
+
+    return _launches(ozaki2.steps(plan, engine.costs), plan, engine)
+
+
+def _slices(plan: Plan, engine: CudaEngine) -> Lowering | None:
+    from hifigemm.engines.cuda import ozaki1
+
+    return _launches(ozaki1.steps(plan), plan, engine)
+
+
+def _sums(plan: Plan, engine: CudaEngine) -> Lowering | None:
+    from hifigemm.engines.cuda import double_double
+
+    return _launches(double_double.steps(plan), plan, engine)
+
+
+def _words(plan: Plan, engine: CudaEngine) -> Lowering | None:
+    from hifigemm.engines.cuda import words
+
+    if not _ADDS_AS_MODELLED:
+        return None
+    return _launches(words.steps(plan, engine.model), plan, engine)
+
+
+LOWERINGS: dict[str, Callable[[Plan, CudaEngine], Lowering | None]] = {
+    "native": _native,
+    "ozaki2": _residues,
+    "ozaki1": _slices,
+    "double-double": _sums,
+    "multiword": _words,
+    "corrected": _words,
+}
+"""How schemes are carried out, by their names. None for plans that go step by step."""
+
+
+class NativeLowering:
+    """The library's product; see `hifigemm.model.engine.Lowering`.
 
     At the level of its own format it is taken as it is, over- and underflow included;
     else it is looked at.
     """
+
+    rounds_once = False
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -254,96 +289,124 @@ class NativeProgram:
         """Never: the library multiplies as it likes."""
         return False
 
+    def lower(self, signature: Signature) -> Executable:
+        """The product, looked at where entries are to be certified."""
+        return NativeOnDevice(self.plan, signature)
+
+    def inspecting(self, signature: Signature, executable: Executable) -> None:
+        """None: the plan rests on no operands."""
+
+
+class NativeOnDevice:
+    """The library's product of tensors of one layout; see `Executable`.
+
+    It refuses entries that may have over- or underflowed where they are to be
+    certified.
+    """
+
+    def __init__(self, plan: Plan, signature: Signature) -> None:
+        problem = plan.problem
+        epilogue = signature.epilogue
+        self.plan = plan
+        self._shape = signature.shape
+        self._shift = signature.shift
+        self._is_combined = not epilogue.idle
+        self._bound = native_bound(problem.terms, problem.fmt.u)
+        # A library multiplies matrices and stacks of them in different ways.
+        are_matrices = len(signature.left) == len(signature.right) == 1
+        self._left_shape = signature.left.shape[are_matrices:]
+        self._right_shape = signature.right.shape[are_matrices:]
+        stack_shape = problem.batch, problem.m, problem.n
+        self._stack_shape = stack_shape
+        self._product_shape = stack_shape[1:] if are_matrices else stack_shape
+        self._is_direct = signature.out is not None and not (
+            signature.shift or self._is_combined or problem.mirror
+        )
+        # A launch takes real scalars that need no scaling.
+        self._combine = None
+        is_near = abs(signature.shift) < _NEAR and not plan.certifies
+        launches = self._is_combined and _kernels_combine(epilogue)
+        if launches and is_near and not problem.is_complex:
+            self._combine = _combined(problem, signature)
+
     def __call__(
         self,
-        a: Array,
-        b: Array,
-        shift: int,
-        epilogue: Epilogue,
-        splits: Splits,
-        out: Array | None,
-    ) -> Outcome:
-        """The product; nothing waits for the device unless entries are to be
+        a: Any,
+        b: Any,
+        out: Any = None,
+        c: Any = None,
+        alpha: complex = 1.0,
+        beta: complex = 0.0,
+    ) -> Outcome | Refusal:
+        """See `Executable`; nothing waits for the device unless entries are to be
         certified.
         """
-        p = self.plan.problem
-        bound = native_bound(p.terms, p.fmt.u)
-        left = unwrap(a)
-        right = unwrap(b)
-        # The product is the result where nothing is made of it.
-        target = None if shift or not epilogue.idle else out
-        destination = None if target is None else unwrap(target)
-        product = _native_matmul(left, right, destination)
-        if self.plan.certifies and (shift or not _is_ordinary(product, left, right, p)):
-            uncertified = RecordedDecision(False, self.plan.scheme, bound, 1, p.k)
-            return Outcome(wrap(product), bound, 1.0, certificate=lambda: uncertified)
+        plan = self.plan
+        problem = plan.problem
+        left = _in_shape(a, self._left_shape)
+        right = _in_shape(b, self._right_shape)
+        target = None
+        if self._is_direct and out is not None:
+            target = _in_shape(out, self._product_shape)
+        product = _native_matmul(left, right, target)
+        if plan.certifies and (
+            self._shift or not _is_ordinary(product, left, right, problem)
+        ):
+            return NOT_ORDINARY
         if target is not None:
-            return Outcome(target, bound, 1.0)
-        c = wrap(_mirrored(product, p.mirror))
-        if shift <= -_NEAR and _sums_remake(left, right, product):
+            return Outcome(out, self._bound, 1.0)
+        product = _mirrored(product, problem.mirror)
+        if self._combine is not None:
+            scalars = math.ldexp(alpha.real, self._shift), beta.real
+            values = self._combine(product, c, out, scalars)
+        elif self._shift or self._is_combined:
+            values = self._scaled(left, right, product, c, alpha, beta)
+        else:
+            values = product
+        if values is not out:
+            values = _in_shape(values, self._shape)
+        return Outcome(values, self._bound, 1.0)
+
+    def _scaled(
+        self,
+        left: torch.Tensor,
+        right: torch.Tensor,
+        product: torch.Tensor,
+        c: torch.Tensor | None,
+        alpha: complex,
+        beta: complex,
+    ) -> torch.Tensor:
+        """alpha (2**shift T) + beta C for any shift and scalars."""
+        shift = self._shift
+        values = wrap(product.view(self._stack_shape))
+        addend = None if c is None else wrap(c.reshape(self._stack_shape))
+        epilogue = Epilogue(alpha, beta, addend) if self._is_combined else PLAIN
+        x = left if left.ndim == 3 else left[None]
+        y = right if right.ndim == 3 else right[None]
+        if shift <= -_NEAR and _sums_remake(x, y, unwrap(values)):
             # A B may have overflowed where 2**shift A B does not.
             from hifigemm.kernels.endings.rounding import Targets
             from hifigemm.kernels.sums.rounded_sums import rounded_sums as sums
 
-            c = scale_entries(c, shift)
-            sums(left, right, Targets(unwrap(c)), shift=shift, remakes=True)
+            values = scale_entries(values, shift)
+            sums(x, y, Targets(unwrap(values)), shift=shift, remakes=True)
         elif shift and epilogue.idle:
-            c = scale_entries(c, shift)
+            values = scale_entries(values, shift)
         elif shift:
             epilogue = epilogue.times_power(shift)
 
         if epilogue.idle or find_spec("triton") is None:
-            return Outcome(epilogue.apply(c), bound, 1.0)
+            return unwrap(epilogue.apply(values))
 
         from hifigemm.engines.cuda.program import combine
 
-        combine(unwrap(c), epilogue)
-        return Outcome(c, bound, 1.0)
+        combine(unwrap(values), epilogue)
+        return unwrap(values)
 
-    def replayed(self, call: Call) -> Repeated | None:
-        """torch.matmul, for matrices and for what are stacks already; it may multiply
-        others in another way.
-        """
-        p = self.plan.problem
-        certifies = self.plan.certifies
-        are_stacks = all(
-            x.shape == stack.shape
-            for x, stack in zip(call.operands, call.stacks, strict=True)
-        )
-        if not (are_stacks or all(x.ndim == 2 for x in call.operands)):
-            return None
-        is_combined = not call.epilogue.idle
-        is_near = abs(call.shift) < _NEAR and not certifies
-        if call.shift and not (is_combined and is_near):
-            return None
-        if is_combined and (p.is_complex or not _kernels_combine(call.epilogue)):
-            return None
-        multiply = _native_matmul if p.narrow is None else _widened_matmul
-        if not (certifies or p.mirror or is_combined or call.deliver):
-            return multiply
-        bound = native_bound(p.terms, p.fmt.u)
-        combine = _combined(p, call) if is_combined else None
 
-        def replay(
-            a: torch.Tensor,
-            b: torch.Tensor,
-            out: torch.Tensor | None,
-            c: torch.Tensor | None = None,
-            alpha: float = 1.0,
-            beta: float = 0.0,
-        ) -> Any:
-            product = multiply(a, b, None if p.mirror or combine else out)
-            if certifies and not _is_ordinary(product, a, b, p):
-                return None
-            values = _mirrored(product, p.mirror)
-            if combine is not None:
-                scalars = math.ldexp(alpha, call.shift), beta
-                values = combine(values, c, out, scalars)
-            if call.deliver is None:
-                return values
-            return call.deliver(Outcome(values, bound, 1.0))
-
-        return replay
+def _in_shape(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """x in this shape, itself where it has it."""
+    return x if x.shape == shape else x.reshape(shape)
 
 
 def _sums_remake(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
@@ -353,9 +416,9 @@ def _sums_remake(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
     return is_one_dtype and is_short and find_spec("triton") is not None
 
 
-def _combined(problem: Problem, call: Call) -> Callable[..., torch.Tensor]:
-    """alpha T + beta C for the T of a problem and a C laid out as that of a call: a
-    function of T, C, `out` or None, and (alpha, beta).
+def _combined(problem: Problem, signature: Signature) -> Callable[..., torch.Tensor]:
+    """alpha T + beta C for the T of a problem and a C laid out as that of a signature: a
+    function of T, C, `out` or None, and (alpha, beta), which writes to T or `out`.
 
     The launch is written down once: to bind its arguments takes the host longer than a
     small product takes the GPU.
@@ -366,8 +429,9 @@ def _combined(problem: Problem, call: Call) -> Callable[..., torch.Tensor]:
 
     stack = problem.batch, problem.m, problem.n
     like = torch.empty(stack, dtype=TORCH_DTYPES[problem.dtype], device="meta")
-    program = Program(unwrap(call.operands[0]).device)
-    addend = None if call.epilogue.c is None else unwrap(call.epilogue.c)
+    program = Program(unwrap(signature.left).device)
+    c = signature.epilogue.c
+    addend = None if c is None else unwrap(c)
     product = program.operand(like)
     target = program.operand(like)
     third = None if addend is None else program.operand(addend)
@@ -382,15 +446,13 @@ def _combined(problem: Problem, call: Call) -> Callable[..., torch.Tensor]:
         scalars: tuple[float, float],
     ) -> torch.Tensor:
         # The kernel writes to contiguous entries behind an aligned address.
-        is_direct = out is not None and out.is_contiguous() and out.data_ptr() % 16 == 0
-        result = out if is_direct and out is not None else t
+        result = t
+        if out is not None and out.is_contiguous() and out.data_ptr() % 16 == 0:
+            result = out
         program(t, result, *(() if c is None else (c,)), scalars=scalars)
-        if out is None:
-            return t
-        if not is_direct:
-            return out.copy_(t)
-        count_change(out)
-        return out
+        if result is out:
+            count_change(out)
+        return result
 
     return combine
 
@@ -447,13 +509,6 @@ def _mirrored(c: torch.Tensor, how: str) -> torch.Tensor:
 
         mirror(c if c.ndim == 3 else c[None], how == "C")
     return c
-
-
-def _widened_matmul(
-    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None
-) -> torch.Tensor:
-    """The product in FP32 of float16 or bfloat16 matrices."""
-    return _native_matmul(a.float(), b.float(), out)
 
 
 def _words_product(x: torch.Tensor, y: torch.Tensor, fmt: Format) -> torch.Tensor:

@@ -30,7 +30,7 @@ from hifigemm.kernels.vectors.slices import (
     Slices,
     slice_operands,
 )
-from hifigemm.model.engine import RecordedDecision
+from hifigemm.model.executable import RecordedDecision
 from hifigemm.model.plan import Plan, Verification
 from hifigemm.numerics.bounds import slice_bits_for
 from hifigemm.numerics.slicing import num_pairs, words_of_diagonals

@@ -38,7 +38,8 @@ from hifigemm.kernels.runtime.launch import empty
 from hifigemm.kernels.sums.rounded_sums import rounded_sums
 from hifigemm.kernels.vectors import inner_scaling, scaled_residues
 from hifigemm.kernels.vectors.block_sums import block_sums, halves_of
-from hifigemm.model.engine import SCALED_ALONG_K, RecordedDecision
+from hifigemm.model.engine import SCALED_ALONG_K
+from hifigemm.model.executable import RecordedDecision
 from hifigemm.model.plan import (
     Choice,
     Evidence,
@@ -667,9 +668,9 @@ def _certificate(plan: Plan, record: Sequence[int]) -> RecordedDecision:
     """
     bits = record[0]
     inner_bits = record[_INNER]
-    notes = []
+    notes: tuple[str, ...] = ()
     if plan.scheme.scaling == "inner" and inner_bits == inner_scaling.KEPT:
-        notes = [SCALED_ALONG_K]
+        notes = (SCALED_ALONG_K,)
     ratio = float(np.int64(bits).view(np.float64)) * RATIO_UNIT
     p = plan.problem
     k_block = plan.k_block
@@ -684,7 +685,7 @@ def _certificate(plan: Plan, record: Sequence[int]) -> RecordedDecision:
     keeping = [rung for rung in rungs if bits <= _ratio_bits(plan, rung.count)]
     if not keeping and inner_bits:
         keeping = [x for x in inner_rungs if inner_bits <= _ratio_bits(plan, x.count)]
-        notes = [SCALED_ALONG_K]
+        notes = (SCALED_ALONG_K,)
     if keeping:
         rung = keeping[0]
         return RecordedDecision(

@@ -1,5 +1,5 @@
-"""Plans as programs of a GPU: launches over named memory, and a decision record beside
-the result.
+"""Plans as launches of a GPU over named memory, with a decision record beside the
+result.
 """
 
 from __future__ import annotations
@@ -28,13 +28,19 @@ from hifigemm.engines.device_ops import TORCH_DTYPES
 from hifigemm.kernels.endings.mirror import mirror
 from hifigemm.kernels.products.epilogue import combine_in_place
 from hifigemm.kernels.runtime.buffers import Buffer, contiguous_strides
-from hifigemm.kernels.runtime.launch import Scalar, enters_directly, scalar
+from hifigemm.kernels.runtime.launch import Scalar, scalar
 from hifigemm.kernels.runtime.program import Program, facts_of
 from hifigemm.kernels.vectors.inner_scaling import padded_length
-from hifigemm.model.engine import Call, Outcome, RecordedDecision, Repeated, Splits
-from hifigemm.model.plan import Blocking, Evidence, Plan, Split, Verification
+from hifigemm.model.executable import (
+    Executable,
+    Outcome,
+    RecordedDecision,
+    Refusal,
+    Signature,
+    certified,
+)
+from hifigemm.model.plan import Blocking, Evidence, Plan, Verification
 from hifigemm.model.problem import Block
-from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.integer_sums import NEAREST
 
@@ -42,6 +48,7 @@ PreparedPlanes = tuple[tuple[Tensor, Tensor] | None, tuple[Tensor, Tensor] | Non
 """Planes and exponents of prepared operands; None for operands that are not."""
 _INNER_INSPECTION = "scaled along k"
 """What is kept of operands that are scaled along k goes by this word and their bits."""
+UNSEEN = Refusal("no call before had operands that require as much")
 _NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -85,7 +92,7 @@ class Steps:
     # scratch bytes beside those of a program for such a block, where the result is cut
     # into several: of matrices, rows and columns
     outside: Callable[[int, int, int], int] | None = None
-    # see `hifigemm.model.engine.Program.in_halves`
+    # see `hifigemm.model.engine.Lowering.in_halves`
     in_halves: Callable[[int, int, int], bool] | None = None
     # what the plan rests on of operands laid out as two tensors, by one wait: none
     # where that is no more than the bits of their integers
@@ -151,8 +158,8 @@ class _Tensors(NamedTuple):
         return [x for x in self if x is not None]
 
 
-class CudaProgram:
-    """The program of a plan on a GPU; see `hifigemm.model.engine.Program`."""
+class CudaLowering:
+    """How a plan is carried out by launches; see `hifigemm.model.engine.Lowering`."""
 
     def __init__(self, plan: Plan, steps: Steps, device: torch.device) -> None:
         self.plan = plan
@@ -197,264 +204,61 @@ class CudaProgram:
             _TensorLayout((batch, rows, problem.k), operand_dtype),
             _TensorLayout((batch, problem.k, cols), operand_dtype),
             _TensorLayout((batch, rows, cols), dtype),
-            self._record_layout(),
+            self.record_layout(),
         )
         program = self._built(plan, tensors, (None, None), 0, PLAIN).finish()
         if self.steps.outside is None or (batch, rows, cols) == (p.batch, p.m, p.n):
             return program.nbytes
         return program.nbytes + self.steps.outside(batch, rows, cols)
 
-    def __call__(
-        self,
-        a: Array,
-        b: Array,
-        shift: int,
-        epilogue: Epilogue,
-        splits: Splits,
-        out: Array | None,
-    ) -> Outcome:
-        """The product; nothing waits for the device."""
-        p = self.plan.problem
-        left = unwrap(a)
-        right = unwrap(b)
+    def lower(self, signature: Signature) -> Launches:
+        """The launches for tensors of this layout."""
+        return Launches(self, signature)
 
-        # The launches apply alpha and beta, or the host does so behind them.
-        applied = epilogue if self._combines(epilogue) else PLAIN
-        is_combined_later = not epilogue.idle and applied is not epilogue
-
-        # They write to `out`, or to a tensor of their own that is copied there.
-        target = None if out is None else unwrap(out)
-        writes_to_target = not is_combined_later and (
-            target is not None and self._writes_to(target, applied)
-        )
-        product = target
-        if not writes_to_target:
-            shape = p.batch, p.m, p.n
-            dtype = TORCH_DTYPES[p.dtype]
-            product = torch.empty(shape, dtype=dtype, device=left.device)
-
-        prepared_planes = (
-            self._prepared_planes(splits[0]),
-            self._prepared_planes(splits[1]),
-        )
-        record = self._record(left.device)
-        tensors = _Tensors(
-            left,
-            right,
-            product,
-            record,
-            c=None if applied.c is None else unwrap(applied.c),
-            second=torch.empty_like(product) if self._has_two_parts else None,
-            combined=product if self._adds_a_step(applied) else None,
-        )
-        self._run(tensors, prepared_planes, shift, applied)
-        if is_combined_later:
-            combine(product, epilogue)
-        if target is not None and not writes_to_target:
-            target.copy_(product)
-        outcome = self._outcome(wrap(product) if out is None else out, record)
-        outcome.second = None if tensors.second is None else wrap(tensors.second)
-        return outcome
-
-    def _prepared_planes(self, split: Split | None) -> tuple[Tensor, Tensor] | None:
-        """Planes and exponents of a prepared operand, where the launches take them."""
-        if split is None or self.steps.prepared_planes is None:
-            return None
-        return self.steps.prepared_planes(split)
-
-    @property
-    def _rounds(self) -> bool:
-        """True if the plan has a rounding of its own, by which C is added too."""
-        return self.plan.rounding != NEAREST
-
-    @property
-    def _has_two_parts(self) -> bool:
-        return self.plan.rounding.has_two_parts
-
-    def _outcome(self, values: Any, record: Any) -> Outcome:
-        """What was done for values; where the device decided, the record tells."""
-        certificate = None
-        if self.steps.certify is not None:
-            stream = (
-                torch.cuda.current_stream(record.device) if record.is_cuda else None
-            )
-            certificate = partial(self._certificate, record, stream)
-        num_products: float = self.plan.num_products
-        notes = []
-        outliers = None if self.plan.evidence is None else self.plan.evidence.outliers
-        if outliers is not None:
-            num_products = outliers.num_products(
-                self.plan.problem, self.plan.num_products
-            )
-            notes = [str(outliers)]
-        return Outcome(values, self.plan.bound, num_products, notes, certificate)
-
-    def replayed(self, call: Call) -> Repeated | None:
-        """See `hifigemm.model.engine.Program`; None where an operand was copied, or where
-        launches cost more than a plan.
+    def inspecting(
+        self, signature: Signature, executable: Executable
+    ) -> Executable | None:
+        """None for evidence that one look at other operands does not see again: their
+        error ratio, and vectors that are treated apart.
         """
-        operands = [unwrap(x) for x in call.operands]
-        left, right = (unwrap(x) for x in call.stacks)
-        was_copied = (
-            left.data_ptr() != operands[0].data_ptr()
-            or right.data_ptr() != operands[1].data_ptr()
-        )
         evidence = self.plan.evidence
-        epilogue = call.epilogue
-        if was_copied or not enters_directly() or not self._combines(epilogue):
-            return None
-        if call.out is not None and not self._writes_to(unwrap(call.out), epilogue):
-            return None
-        if evidence is not None and _evidence_key(evidence) is None:
+        if evidence is None or _evidence_key(evidence) is None:
             return None
         if self.plan.verification is Verification.ENTRYWISE and self.plan.asked is None:
             return None  # other operands may be looked at with another result
+        return ByEvidence(self, signature, executable)
 
-        # The program for results that are new, or laid out as `out`.
-        adds_a_step = self._adds_a_step(epilogue)
-        device = self.device
-        problem = self.plan.problem
-        dtype = TORCH_DTYPES[problem.dtype]
-        new_layout = _TensorLayout((problem.batch, problem.m, problem.n), dtype)
-        is_new = call.out is None or adds_a_step
-        product_layout = new_layout if is_new else unwrap(call.out)
-        addend = None if epilogue.c is None else unwrap(epilogue.c)
-        record_layout = self._record_layout()
-        # The look at operands that are scaled along k gives their exponents along.
-        takes_exponents = (
-            evidence is not None and evidence.inner and record_layout is None
-        )
-        inner_layout = None
-        if takes_exponents:
-            inner_layout = _TensorLayout((padded_length(problem.k),), torch.int32)
-        layouts = _Tensors(
-            left,
-            right,
-            product_layout,
-            record_layout,
-            c=addend,
-            second=product_layout if self._has_two_parts else None,
-            combined=new_layout if adds_a_step else None,
-            inner=inner_layout,
-        )
-        program = self._program(layouts, (None, None), call.shift, epilogue)
-        certifies = self.plan.certifies and self.steps.certify is not None
+    @property
+    def rounds_once(self) -> bool:
+        """True if the launches round as `Plan.rounding` says."""
+        return self.steps.rounds
 
-        def replay(
-            x: Tensor,
-            y: Tensor,
-            target: Tensor,
-            c: Tensor | None = None,
-            alpha: float = 1.0,
-            beta: float = 0.0,
-            *,
-            exponents: Tensor | None = None,
-        ) -> Any:
-            # C may be the target: it is read until the end.
-            is_direct = target is not None and c is None and not adds_a_step
-            product = target
-            if not is_direct:
-                product = torch.empty(call.shape, dtype=dtype, device=device)
-            record = self._record(device)
-            second = torch.empty_like(product) if self._has_two_parts else None
-            result = product
-            # The last step reads C entry by entry before it writes there; where a
-            # certificate may refuse the product, C is wanted again.
-            is_last_direct = adds_a_step and target is not None and not certifies
-            if is_last_direct and _is_plain(target):
-                result = target
-            combined = result if adds_a_step else None
-            inner = exponents if takes_exponents else None
-            tensors = _Tensors(x, y, product, record, c, second, combined, inner)
-            scalars = () if epilogue.idle else (alpha, beta)
-            program(*tensors.present(), scalars=scalars)
-            if certifies and not self._certificate(record).holds:
-                return None
-            if result is target:
-                count_change(target)
-            elif target is not None:
-                result = target.copy_(result.view(target.shape))
-            if second is not None:
-                return result, second
-            if call.deliver is None:
-                return result
-            return call.deliver(self._outcome(result, record))
+    @property
+    def rounds(self) -> bool:
+        """True if the plan has a rounding of its own, by which C is added too."""
+        return self.plan.rounding != NEAREST
 
-        if evidence is None:
-            return replay
-        layout = tuple(
-            None if x is None else facts_of(x)
-            for x in (left, right, product_layout, addend)
-        )
-        kind = call.shift, epilogue.idle, call.deliver is None, self.plan.rounding
-        return self._inspecting_first(replay, evidence, (left, right), (*layout, *kind))
-
-    def _inspecting_first(
-        self,
-        replay: Repeated,
-        evidence: Evidence,
-        operands: tuple[Tensor, Tensor],
-        kind: tuple[Hashable, ...],
-    ) -> Repeated:
-        """The product by what the operands ask for, where that was seen before; else
-        None.
-        """
-        p = self.plan
-        asked = p.problem, p.asked, p.target, p.block_shape
-        key = "by evidence", *asked, self.device, kind
-        table: dict[Hashable, Any] = once(key, dict, self.device)
-        table[_evidence_key(evidence)] = replay
-        inspect = (
-            required_bits_of(*operands, NO_LIMIT)
-            if self.steps.inspect is None
-            else self.steps.inspect(p, *operands)
-        )
-
-        if evidence.inner:
-            table[_INNER_INSPECTION] = inner_inspection_of(*operands, NO_LIMIT)
-
-        def chosen(x: Tensor, y: Tensor, *others: object) -> Any:
-            seen = table.get(inspect(x, y))
-            if seen is not None:
-                return seen(x, y, *others)
-            if _INNER_INSPECTION not in table:
-                return None
-            bits, exponents = table[_INNER_INSPECTION](x, y)
-            seen = table.get((_INNER_INSPECTION, bits))
-            if seen is None:
-                return None
-            return seen(x, y, *others, exponents=exponents)
-
-        return chosen
-
-    def _combines(self, epilogue: Epilogue) -> bool:
+    def combines(self, epilogue: Epilogue) -> bool:
         """Whether the launches apply these scalars, in a step of their own if need be."""
-        if epilogue.idle or self._rounds:
+        if epilogue.idle or self.rounds:
             return True
         is_real = not self.plan.problem.is_complex
         return epilogue.is_moderate and (self.steps.combines or is_real)
 
-    def _adds_a_step(self, epilogue: Epilogue) -> bool:
+    def adds_a_step(self, epilogue: Epilogue) -> bool:
         """Whether a step behind all others applies scalars that the launches apply."""
-        return not (epilogue.idle or self.steps.combines or self._rounds)
+        return not (epilogue.idle or self.steps.combines or self.rounds)
 
-    def _writes_to(self, out: Tensor, epilogue: Epilogue) -> bool:
+    def writes_to(self, out: Tensor) -> bool:
         """Whether the launches write to a result that is laid out as this one."""
-        if self._adds_a_step(epilogue):
-            return _is_plain(out)
         return not self.steps.contiguous_rows or out.stride(2) == 1 or out.shape[2] == 1
 
-    def _record_layout(self) -> _TensorLayout | None:
+    def record_layout(self) -> _TensorLayout | None:
         """That of the record; None where the device decides nothing."""
         words = self.steps.record
         return _TensorLayout((words,), torch.int64) if words else None
 
-    def _record(self, device: torch.device) -> Tensor | None:
-        """Memory for the record, which the program clears; None without one."""
-        words = self.steps.record
-        return torch.empty(words, dtype=torch.int64, device=device) if words else None
-
-    def _certificate(
+    def decision(
         self, record: Tensor, stream: torch.cuda.Stream | None = None
     ) -> RecordedDecision:
         """What the record says; waits for the current stream, or for the device if
@@ -467,25 +271,7 @@ class CudaProgram:
         found: RecordedDecision = certify(record.tolist())
         return found
 
-    def _run(
-        self,
-        tensors: _Tensors,
-        prepared_planes: PreparedPlanes,
-        shift: int,
-        epilogue: Epilogue,
-    ) -> None:
-        """Run the program of these tensors, which applies these scalars."""
-        memory = tensors.present()
-        for pair in prepared_planes:
-            if pair is not None:
-                memory.extend(pair)
-        scalars: tuple[float, ...] = ()
-        if not epilogue.idle:
-            scalars = epilogue.alpha.real, epilogue.beta.real
-        program = self._program(tensors, prepared_planes, shift, epilogue)
-        program(*memory, scalars=scalars)
-
-    def _program(
+    def program(
         self,
         tensors: _Tensors,
         prepared_planes: PreparedPlanes,
@@ -563,6 +349,196 @@ class CudaProgram:
         if buffers.combined is not None:
             combine_in_place(product, alpha, beta, buffers.c, buffers.combined)
         return program
+
+
+class Launches:
+    """The launches of a plan for tensors of one layout; see `Executable`.
+
+    With `takes_exponents` a call brings those by which the operands are scaled along k.
+    """
+
+    def __init__(
+        self,
+        lowering: CudaLowering,
+        signature: Signature,
+        *,
+        takes_exponents: bool = False,
+    ) -> None:
+        plan = lowering.plan
+        epilogue = signature.epilogue
+        problem = plan.problem
+        self._lowering = lowering
+        self._device = lowering.device
+        self._shape = signature.shape
+        self._stack_shape = problem.batch, problem.m, problem.n
+        self._dtype = TORCH_DTYPES[problem.dtype]
+        # The launches apply alpha and beta, or the host does so behind them.
+        self._is_combined_later = not lowering.combines(epilogue)
+        applied = PLAIN if self._is_combined_later else epilogue
+        self._has_scalars = not applied.idle
+        self._adds_a_step = lowering.adds_a_step(applied)
+        self._has_two_parts = plan.rounding.has_two_parts
+        self._takes_exponents = takes_exponents
+        self._certifies = (
+            plan.verification is Verification.ENTRYWISE
+            and lowering.steps.certify is not None
+        )
+        out = None if signature.out is None else unwrap(signature.out)
+        self._writes_to_out = (
+            out is not None
+            and epilogue.c is None
+            and not (self._is_combined_later or self._adds_a_step)
+            and lowering.writes_to(out)
+        )
+        self._planes = tuple(
+            None
+            if split is None or lowering.steps.prepared_planes is None
+            else lowering.steps.prepared_planes(split)
+            for split in signature.splits
+        )
+        new = _TensorLayout(self._stack_shape, self._dtype)
+        product = out if self._writes_to_out else new
+        inner = _TensorLayout((padded_length(problem.k),), torch.int32)
+        layouts = _Tensors(
+            a=unwrap(signature.left),
+            b=unwrap(signature.right),
+            product=product,
+            record=lowering.record_layout(),
+            c=None if applied.c is None else unwrap(applied.c),
+            second=product if self._has_two_parts else None,
+            combined=new if self._adds_a_step else None,
+            inner=inner if takes_exponents else None,
+        )
+        left, right = self._planes
+        self._program = lowering.program(
+            layouts, (left, right), signature.shift, applied
+        )
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        c: Any = None,
+        alpha: complex = 1.0,
+        beta: complex = 0.0,
+        *,
+        exponents: Tensor | None = None,
+    ) -> Outcome | Refusal:
+        """See `Executable`; nothing waits for the device unless the plan is certified
+        entry by entry.
+        """
+        lowering = self._lowering
+        device = self._device
+        product = out
+        if not (self._writes_to_out and out is not None):
+            product = torch.empty(self._shape, dtype=self._dtype, device=device)
+        record = None
+        words = lowering.steps.record
+        if words:
+            # The launches clear it.
+            record = torch.empty(words, dtype=torch.int64, device=device)
+        second = torch.empty_like(product) if self._has_two_parts else None
+        # The last step reads C, which may be `out`, entry by entry before it writes
+        # there. Where a certificate may refuse the product, C is wanted again.
+        result = product
+        if self._adds_a_step and out is not None and not self._certifies:
+            result = out if _is_plain(out) else product
+        addend = None if self._is_combined_later else c
+        combined = result if self._adds_a_step else None
+        inner = exponents if self._takes_exponents else None
+        tensors = _Tensors(a, b, product, record, addend, second, combined, inner)
+        memory = tensors.present()
+        for pair in self._planes:
+            if pair is not None:
+                memory.extend(pair)
+        scalars = (alpha.real, beta.real) if self._has_scalars else ()
+        self._program(*memory, scalars=scalars)
+
+        outcome = certified(self._outcome(result, record), lowering.plan)
+        if isinstance(outcome, Refusal):
+            return outcome
+        if self._is_combined_later:
+            third = None if c is None else wrap(c.reshape(self._stack_shape))
+            epilogue = Epilogue(alpha, beta, third)
+            combine(product.view(self._stack_shape), epilogue)
+        if result is out:
+            count_change(out)
+        return outcome if second is None else outcome._replace(second=second)
+
+    def _outcome(self, values: Tensor, record: Tensor | None) -> Outcome:
+        """What was done for values; where the device decided, the record tells."""
+        plan = self._lowering.plan
+        decision = None
+        if record is not None:
+            stream = None
+            if record.is_cuda:
+                stream = torch.cuda.current_stream(record.device)
+            decision = partial(self._lowering.decision, record, stream)
+        outliers = None if plan.evidence is None else plan.evidence.outliers
+        if outliers is None:
+            return Outcome(values, plan.bound, plan.num_products, (), decision)
+        num_products = outliers.num_products(plan.problem, plan.num_products)
+        notes = (str(outliers),)
+        return Outcome(values, plan.bound, num_products, notes, decision)
+
+
+class ByEvidence:
+    """The executables of one request by what one look at the operands sees; it refuses
+    those of which nothing was seen yet. See `Executable`.
+    """
+
+    def __init__(
+        self, lowering: CudaLowering, signature: Signature, executable: Executable
+    ) -> None:
+        plan = lowering.plan
+        operands = unwrap(signature.left), unwrap(signature.right)
+        evidence: Any = plan.evidence
+        epilogue = signature.epilogue
+        layout = tuple(
+            None if x is None else facts_of(unwrap(x))
+            for x in (signature.left, signature.right, signature.out, epilogue.c)
+        )
+        kind = signature.shape, signature.shift, epilogue.idle, plan.rounding
+        asked = plan.problem, plan.asked, plan.target, plan.block_shape
+        key = "by evidence", *asked, lowering.device, layout, kind
+        self._table: dict[Hashable, Any] = once(key, dict, lowering.device)
+        if evidence.inner and not lowering.steps.record:
+            # The look gives the exponents along.
+            executable = Launches(lowering, signature, takes_exponents=True)
+        self._table[_evidence_key(evidence)] = executable
+        self._inspect = (
+            required_bits_of(*operands, NO_LIMIT)
+            if lowering.steps.inspect is None
+            else lowering.steps.inspect(plan, *operands)
+        )
+        if evidence.inner:
+            self._table[_INNER_INSPECTION] = inner_inspection_of(*operands, NO_LIMIT)
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        c: Any = None,
+        alpha: complex = 1.0,
+        beta: complex = 0.0,
+    ) -> Outcome | Refusal:
+        """The product by the executable for what the operands ask for."""
+        table = self._table
+        exponents = None
+        executable = table.get(self._inspect(a, b))
+        if executable is None and _INNER_INSPECTION in table:
+            bits, exponents = table[_INNER_INSPECTION](a, b)
+            executable = table.get((_INNER_INSPECTION, bits))
+        if executable is None:
+            return UNSEEN
+        others = out, c, alpha, beta
+        if exponents is not None:
+            found: Outcome | Refusal = executable(a, b, *others, exponents=exponents)
+            return found
+        found = executable(a, b, *others)
+        return found
 
 
 def _is_plain(x: Tensor) -> bool:

@@ -36,7 +36,8 @@ from hifigemm.kernels.vectors import double_words, words
 from hifigemm.kernels.vectors.embedding import as_real
 from hifigemm.kernels.vectors.inner_scaling import KEPT
 from hifigemm.kernels.vectors.vector_tiles import Inner
-from hifigemm.model.engine import SCALED_ALONG_K, RecordedDecision
+from hifigemm.model.engine import SCALED_ALONG_K
+from hifigemm.model.executable import RecordedDecision
 from hifigemm.model.plan import Choice, Plan, Verification
 from hifigemm.model.problem import Block, Problem
 from hifigemm.numerics.accumulation import Accumulation, of_tensor_core
@@ -370,9 +371,9 @@ def _bound(plan: Plan, sums: KernelSums, record: Sequence[int]) -> RecordedDecis
     terms = plan.problem.terms
     lost = _lost(record, 0)
     bound = float(plan.scheme.worst_case(sums.unit, terms, lost, sums.span))
-    notes = []
+    notes: tuple[str, ...] = ()
     if plan.scheme.scales_along_k and record[_INNER] == KEPT:
-        notes = [SCALED_ALONG_K]
+        notes = (SCALED_ALONG_K,)
     return RecordedDecision(
         bound <= plan.target.r,
         plan.scheme,
@@ -394,7 +395,7 @@ def _choice(plan: Plan, model: TensorCoreModel) -> Steps | None:
     choice exceeds that bound with any operands.
     """
     choices = plan.scheme, *plan.alternatives
-    schemes = [scheme for scheme in choices if scheme.core is plan.scheme.core]
+    schemes = [scheme for scheme in choices if not scheme.is_native]
     terms = plan.problem.terms
     sums = [sums_of(scheme, terms, model, plan.k_span) for scheme in schemes]
     known = tuple(s for s in sums if s is not None)

@@ -1,0 +1,124 @@
+"""What is kept of a kind of call: the executable that its first call has run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hifigemm.base.settings import LONG, announce, decision_log, logs_decisions
+from hifigemm.libraries import Library
+from hifigemm.model.engine import Engine
+from hifigemm.model.executable import Executable, Outcome, Refusal
+from hifigemm.model.plan import Plan
+from hifigemm.running.reports import report_on
+
+Stack = Callable[[Any], Any]
+"""Makes the stack of an operand that is none as it lies in memory."""
+
+
+class KeptCall:
+    """A plan, and the executable that carries it out for operands of one layout."""
+
+    __slots__ = (
+        "engine",
+        "executable",
+        "is_final",
+        "is_on_host",
+        "library",
+        "may_overflow",
+        "plan",
+        "seconds",
+        "stacks",
+    )
+
+    def __init__(
+        self,
+        plan: Plan,
+        executable: Executable,
+        engine: Engine,
+        library: Library,
+        stacks: tuple[Stack | None, Stack | None] | None,
+        is_final: bool,
+        seconds: float,
+    ) -> None:
+        self.plan = plan
+        self.executable = executable
+        self.engine = engine
+        self.library = library
+        # Operands that are converted, or repeated for a longer stack; None where the
+        # executable takes both as they are.
+        self.stacks = stacks
+        # T = A B is the result, or it is rounded once more. It may then overflow though
+        # alpha T + beta C does not, which a level leaves as a library has it.
+        self.is_final = is_final
+        self.is_on_host = on_host = library.on_host
+        self.may_overflow = on_host and not is_final and plan.target.level is None
+        self.seconds = seconds  # that are expected, on a CPU
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        c: Any = None,
+        alpha: complex = 1.0,
+        beta: complex = 0.0,
+    ) -> Outcome | None:
+        """What comes of arrays of the library; None where they need the whole road.
+
+        On a device the values may be in `out`.
+        """
+        if self.seconds > LONG:
+            announce(self.plan.problem, self.plan.scheme, self.seconds)
+        if self.is_on_host:
+            out = None
+            if type(a) is not np.ndarray:
+                # Tensors of the CPU.
+                a = a.numpy()
+                b = b.numpy()
+                c = None if c is None else c.numpy()
+        if self.stacks is not None:
+            of_a, of_b = self.stacks
+            a = a if of_a is None else of_a(a)
+            b = b if of_b is None else of_b(b)
+        try:
+            outcome: Any = self.executable(a, b, out, c, alpha, beta)
+        except RuntimeError as error:
+            out_of_memory = getattr(sys.modules.get("torch"), "OutOfMemoryError", ())
+            if not isinstance(error, out_of_memory):
+                raise
+            # Less memory is free than at the first call: smaller blocks may do with it.
+            return None
+        if type(outcome) is Refusal:
+            return None
+        if self.may_overflow and not np.isfinite(outcome.values).all():
+            return None
+        if logs_decisions():
+            decision_log().info("%s, as before", self)
+        made: Outcome = outcome
+        return made
+
+    def delivered(self, outcome: Outcome, out: Any, return_report: bool) -> Any:
+        """The values in `out`, or as an array of the library; both of a pair or an
+        enclosure; with a report if asked.
+        """
+        values = outcome.values
+        if out is None:
+            values = self.library.from_memory(values)
+            if outcome.second is not None:
+                values = values, self.library.from_memory(outcome.second)
+        else:
+            if values is not out:
+                self.library.fill(out, values)
+            values = out
+        if not return_report:
+            return values
+        # Nothing was decided.
+        report = report_on(self.plan, outcome, self.engine, 0.0, self.is_final)
+        return values, report
+
+    def __str__(self) -> str:
+        return f"{self.plan.problem}: {self.plan.scheme}, {self.plan.reason}"
