@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
+from hifigemm.base.store import forget
 from hifigemm.running.gemm import as_scalar, gemm_of_numbers
 
 
@@ -49,3 +50,22 @@ def test_complex_numbers_stay_and_nan_is_a_number():
 def test_what_is_no_number_of_float64_is_refused(x, error):
     with pytest.raises(error, match="beta"):
         as_scalar(x, "beta")
+
+
+@pytest.mark.parametrize("accuracy", ["correct", 1e-16])
+@pytest.mark.parametrize(
+    "scalars", [(math.nan, 0.5), (1.3, math.inf), (-math.inf, 2.0)]
+)
+def test_a_sum_with_inf_or_nan_as_scalar_leaves_nothing_for_finite_ones(
+    accuracy, scalars, assert_same_bits
+):
+    # Far from 1, so that no launch applies it, as Inf and NaN are.
+    finite = {"alpha": 1.3, "beta": 2.0**40, "accuracy": accuracy}
+    a, b, c = np.random.default_rng(3).standard_normal((3, 9, 9))
+    c *= 2.0**-40
+    forget()
+    want = hg.gemm(a, b, c, **finite)
+    forget()
+    alpha, beta = scalars
+    hg.gemm(a, b, c, alpha=alpha, beta=beta, accuracy=accuracy)
+    assert_same_bits(hg.gemm(a, b, c, **finite), want)

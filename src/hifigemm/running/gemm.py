@@ -245,6 +245,8 @@ def _product(
                 f"alpha = {alpha}, beta = {beta}: a relative error is promised for "
                 "finite scalars"
             )
+        # Finite scalars of this key are rounded once, which these are not.
+        key = None
 
     negates = mantissa == -1.0 and (c is None or _is_one_sided(request, plans))
     if negates:
