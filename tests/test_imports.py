@@ -101,13 +101,13 @@ def test_schemes_and_engines_never_meet():
         ), name
 
 
-def test_no_engine_asks_for_the_name_of_a_scheme():
+def test_engines_ask_for_the_name_of_a_scheme_in_tables_alone():
     schemes = {*SCHEMES, *(scheme.__name__ for scheme in SCHEMES.values())}
     for path in sorted((ROOT / "engines").rglob("*.py")) + sorted(
         (ROOT / "kernels").rglob("*.py")
     ):
         text = path.read_text(encoding="utf-8")
-        assert "scheme.name" not in text, path
+        assert "scheme.name" not in text.replace(".get(plan.scheme.name", ""), path
         for node in ast.walk(ast.parse(text)):
             for value in (
                 [*node.comparators, node.left] if isinstance(node, ast.Compare) else []
@@ -149,8 +149,9 @@ LOADED = {
     "base.transforms",
     "base.version",
     "engines",
+    "engines.arrays",
     "engines.core",
-    "engines.host_calls",
+    "engines.host",
     "engines.memory",
     "engines.numpy_engine",
     "engines.registry",
@@ -164,6 +165,7 @@ LOADED = {
     "model",
     "model.accuracy",
     "model.engine",
+    "model.executable",
     "model.plan",
     "model.problem",
     "model.shown",
@@ -188,12 +190,14 @@ LOADED = {
     "running",
     "running.admission",
     "running.auto",
+    "running.calls",
     "running.executor",
     "running.gemm",
     "running.keys",
     "running.planner",
     "running.plans",
     "running.products",
+    "running.reports",
     "running.request",
     "running.road",
     "schemes",

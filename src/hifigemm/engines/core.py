@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -30,10 +30,8 @@ from hifigemm.model.executable import (
 )
 from hifigemm.model.plan import Plan
 from hifigemm.model.problem import Problem
-from hifigemm.numerics import three_words
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import product_shape
-from hifigemm.numerics.bounds import are_ordinary
 from hifigemm.numerics.embedding import embed_left, embed_right, unembed
 from hifigemm.numerics.integer_sums import NEAREST
 from hifigemm.numerics.rounding_formats import result_dtype
@@ -90,7 +88,9 @@ def loaded() -> tuple[Any, str]:
 
 def override(function: F) -> F:
     """The core's version of a plain function; the function itself where it has none."""
-    return _overrides().get(function, function) if loaded()[0] else function
+    if loaded()[0] is None:
+        return function
+    return cast(F, _OVERRIDES.get(function.__name__, function))
 
 
 def certified_sums(
@@ -259,18 +259,15 @@ def _equilibrated(a: Array, b: Array) -> Equilibrated | None:
     return Equilibrated(scaled_a, scaled_b, exponents, determinant_exponent)
 
 
-@lru_cache(maxsize=1)
-def _overrides() -> dict[Callable[..., Any], Any]:
-    """The core's versions by their plain functions."""
-    from hifigemm.numerics.equilibration import equilibrated
-    from hifigemm.numerics.magnitudes import magnitude_product
-
-    return {
-        are_ordinary: _are_ordinary,
-        three_words.certified_sums: certified_sums,
-        magnitude_product: _magnitude_product,
-        equilibrated: _equilibrated,
-    }
+_OVERRIDES: dict[str, Callable[..., Any]] = {
+    "are_ordinary": _are_ordinary,
+    "certified_sums": certified_sums,
+    "magnitude_product": _magnitude_product,
+    "equilibrated": _equilibrated,
+}
+"""The core's versions of functions of `numerics`, by their names: nothing is imported
+for them.
+"""
 
 
 def _reason() -> str:
@@ -300,21 +297,38 @@ def expected_seconds(plan: Plan) -> float:
     """
     problem = plan.problem
     terms = problem.multiplications * (4 if problem.is_complex else 1)
-    num_threads = threads.limit()
-    instructions = loaded()[0].instructions[0] if loaded()[0] else ""
-    is_double_double = plan.scheme.name == "double-double"
-    if is_double_double and instructions and pays(problem, instructions):
-        rate = RATES[instructions]
-        cols = 2 * problem.n if problem.is_complex else problem.n
-        shares = most_threads(problem.batch, problem.m, cols, problem.terms)
-        num_threads = min(num_threads, shares)
-    elif plan.scheme.is_native:
-        rate = NATIVE_RATE
-    else:
-        rate = PRODUCTS_RATE / 5 * plan.num_products
+    rate_of = _RATES_BY_SCHEME.get(plan.scheme.name, _rate_of_products)
+    rate, num_threads = rate_of(plan, threads.limit())
     if plan.rounding.has_two_parts:
         rate *= TWO_PARTS
     return 1e-9 * rate * terms / num_threads
+
+
+def _rate_of_native(plan: Plan, num_threads: int) -> tuple[float, int]:
+    return NATIVE_RATE, num_threads
+
+
+def _rate_of_products(plan: Plan, num_threads: int) -> tuple[float, int]:
+    return PRODUCTS_RATE / 5 * plan.num_products, num_threads
+
+
+def _rate_of_sums(plan: Plan, num_threads: int) -> tuple[float, int]:
+    problem = plan.problem
+    core, _ = loaded()
+    if core is None or not pays(problem, core.instructions[0]):
+        return _rate_of_products(plan, num_threads)
+    cols = 2 * problem.n if problem.is_complex else problem.n
+    shares = most_threads(problem.batch, problem.m, cols, problem.terms)
+    return RATES[core.instructions[0]], min(num_threads, shares)
+
+
+_RATES_BY_SCHEME: dict[str, Callable[[Plan, int], tuple[float, int]]] = {
+    "native": _rate_of_native,
+    "double-double": _rate_of_sums,
+}
+"""Nanoseconds a term, and threads of so many that are shared, by the name of a scheme;
+other schemes make products.
+"""
 
 
 def lowering(plan: Plan) -> CoreLowering | None:
