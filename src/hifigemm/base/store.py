@@ -1,8 +1,8 @@
-"""The store of the cache: programs of products, and what engines keep for calls with
-other arguments.
+"""The store of what calls leave for later ones: executables by the keys of their calls,
+plans, and what engines have written and compiled.
 
-Each engine has room for `_LIMIT` programs. Where that is full, the ones that were used
-least recently go. A program is looked up without a lock: a use is written down as a
+Each engine has room for `_LIMIT` entries. Where that is full, the ones that were used
+least recently go. An entry is looked up without a lock: a use is written down as a
 number, and the numbers are compared where some have to go.
 """
 
@@ -17,14 +17,14 @@ _LIMIT = 4096
 
 
 class _Entry:
-    """A program, and the number of its last use, which is larger than those of earlier
-    uses.
+    """A value that is kept, and the number of its last use, which is larger than those
+    of earlier uses.
     """
 
-    __slots__ = ("last_use", "program")
+    __slots__ = ("last_use", "value")
 
-    def __init__(self, program: object) -> None:
-        self.program = program
+    def __init__(self, value: object) -> None:
+        self.value = value
         self.last_use = next(_uses)
 
 
@@ -35,24 +35,24 @@ another one.
 """
 _uses = count()
 _changes = RLock()
-"""Held where programs come and go. A destructor or a handler of a signal may multiply
+"""Held where entries come and go. A destructor or a handler of a signal may multiply
 meanwhile, in the same thread, so that the lock can be taken again there.
 """
 
 T = TypeVar("T")
 
 
-def keep(key: Hashable, program: object, engine: Hashable) -> None:
-    """Keep a program for later calls, among the programs of an engine."""
+def keep(key: Hashable, value: object, engine: Hashable) -> None:
+    """Keep a value for later calls, among those of an engine."""
     with _changes:
         entries = _by_engine.setdefault(engine, {})
         if len(entries) >= _LIMIT:
             _drop_least_recently_used(entries)
-        entries[key] = _programs[key] = _Entry(program)
+        entries[key] = _programs[key] = _Entry(value)
 
 
 def _drop_least_recently_used(entries: dict[Hashable, _Entry]) -> None:
-    """Make room for many programs at once, as sorting takes as long for many as for
+    """Make room for many entries at once, as sorting takes as long for many as for
     one.
     """
     by_last_use = sorted(entries.items(), key=lambda item: item[1].last_use)
@@ -62,7 +62,7 @@ def _drop_least_recently_used(entries: dict[Hashable, _Entry]) -> None:
 
 
 def kept(key: Hashable) -> Any:
-    """The program of a key, whose last use is now; None without one, and for a key that
+    """The value of a key, whose last use is now; None without one, and for a key that
     has no hash: what makes it so raises an error later.
     """
     try:
@@ -72,20 +72,20 @@ def kept(key: Hashable) -> Any:
     if entry is None:
         return None
     entry.last_use = next(_uses)
-    return entry.program
+    return entry.value
 
 
 def once(key: Hashable, make: Callable[[], T], engine: Hashable) -> T:
-    """The program of a key, made where it is missing."""
-    program: T | None = kept(key)
-    if program is None:
-        program = make()
-        keep(key, program, engine)
-    return program
+    """The value of a key, made where it is missing."""
+    value: T | None = kept(key)
+    if value is None:
+        value = make()
+        keep(key, value, engine)
+    return value
 
 
 def forget() -> None:
-    """Drop all programs, and the memory of their constants."""
+    """Drop all that is kept, and the memory of constants with it."""
     with _changes:
         _programs.clear()
         _by_engine.clear()

@@ -339,7 +339,7 @@ def worst_case(terms: int, is_complex: bool) -> float:
 
 def rung(accuracy: float) -> float:
     """The largest of 1, 1/4, 1/16, ... that is no larger: products of few accuracies
-    share their plans and programs.
+    share their plans and executables.
     """
     exponent = math.frexp(accuracy)[1] - 1
     return max(math.ldexp(1.0, exponent - exponent % 2), math.ulp(0.0))

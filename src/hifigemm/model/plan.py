@@ -103,7 +103,7 @@ class Evidence:
     # see numerics.scaling.required_bits; None too where operands need more bits than
     # the limit that was given
     required_bits: tuple[int, int] | None = None
-    # see schemes.certify.error_ratio
+    # see numerics.error_ratio
     error_ratio: float | None = None
     # see numerics.estimates.published_num_slices
     num_slices: tuple[int, bool] | None = None
@@ -214,7 +214,7 @@ class Plan(Shown):
     # those alone by which its scales are balanced.
     evidence: Evidence | None = None
     blocking: Blocking = Blocking()
-    # what is made of exact sums, by programs that round so
+    # what is made of exact sums, by executables that round so
     rounding: Rounding = NEAREST
     # Terms of a span of k, see numerics.spans; 0 for all terms. A plan for another shape
     # keeps it, as its bound counts the sums of spans.

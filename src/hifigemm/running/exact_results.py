@@ -71,7 +71,7 @@ def two_parts(
 
     `key` is what its executable is kept under, for calls of the same kind.
 
-    Both parts are roundings of the same sums: in three words on a CPU, by a program on
+    Both parts are roundings of the same sums: in three words on a CPU, by launches on
     a GPU. Where these do not settle an entry, and elsewhere, they come from a product
     and from A B - C.
 

@@ -83,7 +83,7 @@ def product(
     mirror
         See `Problem`.
     key
-        What `programs` keeps the product under, for calls of the same kind.
+        Under which the executable is kept for calls of the same kind; None: it is not.
     """
     library = operands.library
     dtype = operands.dtype
@@ -214,13 +214,13 @@ def rounded_once(
 ) -> tuple[Outcome, Report] | None:
     """2**shift (+-A B + s C) by a rounding of exact sums, with a report.
 
-    The plan is that of correct rounding. On a GPU its program rounds so: it takes
+    The plan is that of correct rounding. On a GPU its launches round so: they take
     residues that hold the exact product, or sums in words. On a CPU these are sums in
     three words, where entries may stay that are not certified. None where there is
     neither, and where a plan, a workspace or a prepared operand asks for products.
 
-    c is of the dtype and the shape of the stack of results. `key` is what `programs`
-    keeps the plan's program under, for calls of the same kind.
+    c is of the dtype and the shape of the stack of results. Under `key` the executable
+    of the engine is kept, for calls of the same kind.
     """
     problem = operands.problem()
     is_default = request.plan is None and request.workspace is None

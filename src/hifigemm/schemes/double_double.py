@@ -88,13 +88,13 @@ class DoubleDouble(Scheme):
     rests_on_evidence = False
 
     def describe_products(self, num_products: int, name: str = "") -> str:
-        """Products of parts, or no product: programs add all terms in one pass."""
+        """Products of parts, or no product: executables add all terms in one pass."""
         if num_products == 1:
             return "none: terms are added in words, in one pass"
         return super().describe_products(num_products, name)
 
     def describe_verification(self, plan: Plan) -> str:
-        """A program rounds every entry once, so that none is left to be certified."""
+        """An executable rounds every entry once, so that none is left to be certified."""
         if plan.num_products == (4 if plan.problem.is_complex else 1):
             return Verification.A_PRIORI.value
         return super().describe_verification(plan)
@@ -139,7 +139,7 @@ class DoubleDouble(Scheme):
             bound=goal.r,
             reason=reason,
         )
-        # A program makes all of it in one pass, and rounds correctly for any goal.
+        # An executable makes all of it in one pass, and rounds correctly for any goal.
         if engine.lowering(plan) is None:
             return plan
         return replace(

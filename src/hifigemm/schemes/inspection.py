@@ -103,7 +103,7 @@ class Inspection:
         operands gain nothing by it.
         """
         if self.on_device and self.by_norms:
-            # One program of a device, which is waited for once.
+            # The launches of a device, which is waited for once.
             largest = bits_held_by(self.problem, MAX_MODULI)
             bits_of = self.engine.override(inner_required_bits)
             bits = bits_of(self.a, self.b, largest, self.entries)
@@ -115,7 +115,7 @@ class Inspection:
 
     def without_vectors(self) -> Evidence | None:
         """The evidence of all but a few vectors that no moduli hold; None where these
-        are more than a few, and for other programs.
+        are more than a few, and for other products.
         """
         problem = self.problem
         takes_words = self.on_device and self.wants_exact and self.by_norms

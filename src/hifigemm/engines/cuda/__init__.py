@@ -1,4 +1,4 @@
 """A GPU: its engine, and how the launches of each scheme are written.
 
-A plan comes in, a program over named memory goes out; kernels are those of `kernels`.
+A plan comes in, launches over named memory go out; kernels are those of `kernels`.
 """

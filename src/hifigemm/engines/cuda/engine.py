@@ -1,6 +1,6 @@
-"""The engine of a GPU: products on its tensor cores, programs of fused kernels.
+"""The engine of a GPU: products on its tensor cores, executables of fused kernels.
 
-Plans without a program are carried out step by step: the plain maths through
+Plans without one are carried out step by step: the plain maths through
 `device_array`, exact products of INT8 words by a kernel of this package, those of FP16,
 BF16, TF32, FP32 and FP64 words by PyTorch's matrix product. Work goes to the current
 stream of the operands' device; memory comes from PyTorch's allocator.

@@ -1,5 +1,5 @@
-"""The bits that exact integers of two tensors require, by a program: one wait of the
-host, for two numbers.
+"""The bits that exact integers of two tensors require, by launches that are written down
+once: one wait of the host, for two numbers.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The number of slices by the estimate of [MOOI20], by a program: one wait of the host,
-for four numbers.
+"""The number of slices by the estimate of [MOOI20], by launches that are written down
+once: one wait of the host, for four numbers.
 """
 
 from __future__ import annotations
