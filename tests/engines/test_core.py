@@ -27,7 +27,7 @@ from hifigemm.numerics import three_words
 from hifigemm.testing.reference import correctly_rounded
 from tests import hard_matrices as gen
 from tests.exact_values import exact_entries, values_of_kind
-from tests.numerics.test_subnormals import MACHINE, MODES, ROUNDINGS, control, rounding
+from tests.thread_modes import MACHINE, MODES, ROUNDINGS, control, rounding
 
 MODULE, _ = core.loaded()
 KINDS = ("nearest", "pair", "enclosure")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hifigemm.engines import core
-from tests.numerics.test_subnormals import MACHINE, MODES, control
+from tests.thread_modes import MACHINE, MODES, control
 
 MODULE, _ = core.loaded()
 MINUTE = 60
