@@ -143,11 +143,11 @@ class NativeLowering:
         self.engine = engine
 
     def nbytes(self, batch: int, rows: int, cols: int) -> int:
-        """None: the library manages its own workspace."""
+        """0: the library manages its own workspace."""
         return 0
 
     def in_halves(self, batch: int, rows: int, cols: int) -> bool:
-        """Never: the library multiplies as it likes."""
+        """False: the library multiplies as it likes."""
         return False
 
     def lower(self, signature: Signature) -> Executable | None:

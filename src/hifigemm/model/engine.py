@@ -71,7 +71,7 @@ def report_of(
 
 
 class Lowering(Protocol):
-    """How an engine carries out plans of one class of schemes, whole stacks at a time."""
+    """How an engine carries out a plan, whole stacks at a time."""
 
     def nbytes(self, batch: int, rows: int, cols: int) -> int:
         """Bytes that a block of so many matrices, rows and columns takes beside
@@ -175,8 +175,8 @@ class Engine(Protocol):
         """
 
     def lowering(self, plan: Plan) -> Lowering | None:
-        """How the engine carries a plan out as a whole; None where its scheme goes step
-        by step.
+        """How the engine carries a plan out as a whole, found by the name of its scheme;
+        None where it goes step by step.
         """
 
 
