@@ -24,12 +24,18 @@ KINDS = {
         a, b, scheme=hg.Ozaki2(num_moduli=9, scaling="fast")
     ),
     "multiple": lambda a, b, c: hg.gemm(a, b, alpha=0.3),
-    "two roundings": lambda a, b, c: hg.gemm(a, b, c, alpha=0.3, beta=0.7),
+    "two roundings": lambda a, b, c: hg.gemm(a, b, c, alpha=1.3, beta=0.7),
+    # A number that sums of the core keep, and the native product does not.
+    "sums, then scalars": lambda a, b, c: hg.gemm(
+        a, b, c, alpha=1.3, beta=0.7, accuracy=9e-16
+    ),
     "one rounding": lambda a, b, c: hg.gemm(
         a, b, c, alpha=-1.0, beta=1.0, accuracy="correct"
     ),
 }
-READ_C = ("two roundings", "one rounding")
+NATIVE = ("default", "number", "multiple", "two roundings")
+"""Products of NumPy's library, whose order of sums depends on the mode of the thread."""
+READ_C = ("two roundings", "sums, then scalars", "one rounding")
 
 
 def operands(seed=0, dtype=np.float64):
