@@ -16,7 +16,7 @@ def memory_of(x: Any) -> Any:
 
 
 def as_array(x: Any) -> Any:
-    """An array of NumPy, or of a device, itself; a tensor as an array of its device."""
+    """An array of NumPy itself; a tensor as an array of its device."""
     if isinstance(x, np.ndarray):
         return x
     from hifigemm.engines.device_array import wrap
