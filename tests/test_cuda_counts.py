@@ -11,7 +11,7 @@ import pytest
 
 import hifigemm as hg
 from hifigemm.base import store
-from hifigemm.schemes import ozaki2
+from hifigemm.schemes import inspection
 from tests.conftest import PAIRS, SINGLES, on_gpu
 
 torch = pytest.importorskip("torch")
@@ -336,7 +336,7 @@ def test_wide_rows_and_columns_of_large_products_are_set_apart(monkeypatch, dtyp
     b[3, 2649] *= 2.0**-40
     a[100, 9], b[4, 8], b[5, 2649] = torch.inf, torch.nan, -torch.inf
     c = torch.rand((2600, 2650), dtype=a.dtype, device="cuda")
-    monkeypatch.setattr(ozaki2, "may_pay", lambda problem: True)
+    monkeypatch.setattr(inspection, "may_pay", lambda problem: True)
     found, report = hg.matmul(a, b, accuracy="correct", return_report=True)
     blocks = hg.matmul(a, b, accuracy="correct", workspace=2**27)
     combined = hg.gemm(
@@ -348,7 +348,7 @@ def test_wide_rows_and_columns_of_large_products_are_set_apart(monkeypatch, dtyp
         accuracy="correct",
         out=target,
     )
-    monkeypatch.setattr(ozaki2, "may_pay", lambda problem: False)
+    monkeypatch.setattr(inspection, "may_pay", lambda problem: False)
     want, stated = hg.matmul(a, b, accuracy="correct", return_report=True)
     assert report.correct
     assert " without " in report.reason

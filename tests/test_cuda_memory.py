@@ -13,7 +13,7 @@ import hifigemm as hg
 from hifigemm.engines import engine_for
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.word_bounds import growth
-from hifigemm.schemes import ozaki2
+from hifigemm.schemes import inspection
 from tests.conftest import on_gpu
 
 torch = pytest.importorskip("torch")
@@ -49,7 +49,7 @@ def test_memory_stays_within_the_workspace(scheme, dtype, workspace):
 
 @pytest.mark.parametrize("workspace", [2**28, 2**30])
 def test_outliers_stay_within_the_workspace(monkeypatch, workspace):
-    monkeypatch.setattr(ozaki2, "may_pay", lambda problem: True)
+    monkeypatch.setattr(inspection, "may_pay", lambda problem: True)
     a, b = (
         torch.randn(s, dtype=torch.float64, device="cuda")
         for s in ((3000, 4096), (4096, 2500))

@@ -67,6 +67,7 @@ def watched(monkeypatch):
     return seen
 
 
+@pytest.mark.filterwarnings("ignore:no product of CuPy was seen:UserWarning")
 def test_scopes_restore_what_was_there():
     before = in_place()
     assert before[0] is None

@@ -36,6 +36,8 @@ class Outcome(NamedTuple):
     decision: Callable[[], RecordedDecision] | None = None
     second: Any = None  # the other array of a pair or an enclosure
     certified: Array | None = None  # True for the entries that are; None: all
+    # the plan that was carried out, where that is not the one that a call was planned by
+    plan: Plan | None = None
 
 
 class Refusal(NamedTuple):
@@ -44,6 +46,8 @@ class Refusal(NamedTuple):
     reason: str
     # what it has found out of the operands, for a finer plan
     evidence: Evidence | None = None
+    # False where it says nothing of the operands: the whole road may run it
+    of_operands: bool = True
 
 
 def certified(outcome: Outcome, plan: Plan) -> Outcome | Refusal:
@@ -59,7 +63,12 @@ def certified(outcome: Outcome, plan: Plan) -> Outcome | Refusal:
     return outcome._replace(bound=decision.bound, decision=lambda: decision)
 
 
-OTHER_MODE = Refusal("the thread rounds otherwise, or flushes subnormal numbers")
+OTHER_MODE = Refusal(
+    "the thread rounds otherwise, or flushes subnormal numbers", of_operands=False
+)
+NO_MEMORY = Refusal("less memory is free than at the first call", of_operands=False)
+UNSEEN = Refusal("no call before had operands like these", of_operands=False)
+OVERFLOW = Refusal("T may overflow though the result does not", of_operands=False)
 NOT_FINITE = Refusal("Inf or NaN in an operand")
 NOT_ORDINARY = Refusal("an entry may have over- or underflowed")
 

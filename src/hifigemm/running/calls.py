@@ -11,7 +11,13 @@ import numpy as np
 from hifigemm.base.settings import LONG, announce, decision_log, logs_decisions
 from hifigemm.libraries import Library
 from hifigemm.model.engine import Engine
-from hifigemm.model.executable import Executable, Outcome, Refusal
+from hifigemm.model.executable import (
+    NO_MEMORY,
+    OVERFLOW,
+    Executable,
+    Outcome,
+    Refusal,
+)
 from hifigemm.model.plan import Plan
 from hifigemm.running.reports import report_on
 
@@ -66,11 +72,8 @@ class KeptCall:
         c: Any = None,
         alpha: complex = 1.0,
         beta: complex = 0.0,
-    ) -> Outcome | None:
-        """What comes of arrays of the library; None where they need the whole road.
-
-        On a device the values may be in `out`.
-        """
+    ) -> Outcome | Refusal:
+        """What comes of arrays of the library; on a device the values may be in `out`."""
         if self.seconds > LONG:
             announce(self.plan.problem, self.plan.scheme, self.seconds)
         if self.is_on_host:
@@ -85,21 +88,20 @@ class KeptCall:
             a = a if of_a is None else of_a(a)
             b = b if of_b is None else of_b(b)
         try:
-            outcome: Any = self.executable(a, b, out, c, alpha, beta)
+            outcome = self.executable(a, b, out, c, alpha, beta)
         except RuntimeError as error:
             out_of_memory = getattr(sys.modules.get("torch"), "OutOfMemoryError", ())
             if not isinstance(error, out_of_memory):
                 raise
-            # Less memory is free than at the first call: smaller blocks may do with it.
-            return None
-        if type(outcome) is Refusal:
-            return None
+            # Smaller blocks may do with what there is.
+            return NO_MEMORY
+        if isinstance(outcome, Refusal):
+            return outcome
         if self.may_overflow and not np.isfinite(outcome.values).all():
-            return None
+            return OVERFLOW
         if logs_decisions():
             decision_log().info("%s, as before", self)
-        made: Outcome = outcome
-        return made
+        return outcome
 
     def delivered(self, outcome: Outcome, out: Any, return_report: bool) -> Any:
         """The values in `out`, or as an array of the library; both of a pair or an
@@ -117,8 +119,8 @@ class KeptCall:
         if not return_report:
             return values
         # Nothing was decided.
-        report = report_on(self.plan, outcome, self.engine, 0.0, self.is_final)
-        return values, report
+        plan = outcome.plan or self.plan
+        return values, report_on(plan, outcome, self.engine, 0.0, self.is_final)
 
     def __str__(self) -> str:
         return f"{self.plan.problem}: {self.plan.scheme}, {self.plan.reason}"

@@ -21,6 +21,7 @@ from hifigemm.base.transforms import (
 )
 from hifigemm.libraries import Library, library_of
 from hifigemm.model.accuracy import Accuracy, Relative
+from hifigemm.model.executable import Outcome
 from hifigemm.model.plan import Plan, Report
 from hifigemm.numerics.bits import Array, DType, scale_entries
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, frexp, is_moderate
@@ -96,7 +97,7 @@ def gemm_of_numbers(
     call = None if key is None else kept(key)
     if call is not None:
         outcome = call(*arguments)
-        if outcome is not None:
+        if isinstance(outcome, Outcome):
             return call.delivered(outcome, out, return_report)
 
     with ieee_arithmetic():

@@ -10,11 +10,13 @@ from hifigemm.base.transforms import check_untraced, opaque
 from hifigemm.engines.arrays import memory_of
 from hifigemm.libraries import library_of
 from hifigemm.model.accuracy import Accuracy
+from hifigemm.model.executable import Outcome
 from hifigemm.model.plan import Plan
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands.operands import Operands, as_out, check_out
 from hifigemm.running.admission import admit
+from hifigemm.running.calls import KeptCall
 from hifigemm.running.keys import key_of
 from hifigemm.running.request import TWO_PARTS, Request, Result, check_result
 from hifigemm.running.road import deliver, product
@@ -41,6 +43,7 @@ def product_of_numbers(
     """
     # A call like an earlier one runs what that one has run. Nothing is kept of plans
     # that are passed.
+    refused = None
     if plan is None:
         if key is None:
             key = key_of(
@@ -55,11 +58,12 @@ def product_of_numbers(
                 result,
                 mirror,
             )
-        call = None if key is None else kept(key)
+        call: KeptCall | None = None if key is None else kept(key)
         if call is not None:
             outcome = call(a, b, out)
-            if outcome is not None:
+            if isinstance(outcome, Outcome):
                 return call.delivered(outcome, out, return_report)
+            refused = call, outcome
 
     # The door: what is asked, whose arrays these are, and if they can be multiplied.
     check_result(result)
@@ -87,7 +91,7 @@ def product_of_numbers(
             call = None if key is None else kept(key)
             if call is not None:
                 outcome = call(*map(memory_of, operands.arrays))
-                if outcome is not None:
+                if isinstance(outcome, Outcome):
                     return call.delivered(outcome, None, return_report)
         if out is not None:
             check_out(out, operands.shapes, operands.dtype, library)
@@ -103,7 +107,9 @@ def product_of_numbers(
 
             values, report = integer_product(operands, request)
         else:
-            values, report = product(operands, request, out=out, mirror=mirror, key=key)
+            values, report = product(
+                operands, request, out=out, mirror=mirror, key=key, refused=refused
+            )
         return deliver(values, report, library, out, return_report)
 
 

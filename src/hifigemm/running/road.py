@@ -38,7 +38,14 @@ from hifigemm.numerics.three_words import open_block
 from hifigemm.operands.operands import Operands, Prepared, usable_split
 from hifigemm.running.auto import Known, Need
 from hifigemm.running.calls import KeptCall
-from hifigemm.running.executor import SumsInSteps, lowered, planned, quiet, run
+from hifigemm.running.executor import (
+    SumsInSteps,
+    continue_after,
+    lowered,
+    planned,
+    quiet,
+    run,
+)
 from hifigemm.running.planner import (
     check_strict,
     for_problem,
@@ -64,6 +71,7 @@ def product(
     out: object = None,
     mirror: str = "",
     key: Hashable = None,
+    refused: tuple[KeptCall, Refusal] | None = None,
 ) -> tuple[Array | None, Report]:
     """alpha (2**shift A B) + beta C in the result's shape, with its report.
 
@@ -99,7 +107,11 @@ def product(
         no_product = "a dimension is 0: nothing to multiply"
     started = time.perf_counter()
     rests_on_operands = False
-    if passed is None:
+    refusal = None
+    if refused is not None and refused[1].of_operands:
+        call, refusal = refused
+        plan = call.plan
+    elif passed is None:
         plan, rests_on_operands = plan_for(
             operands, problem, request, engine, limit, may_inspect=not no_product
         )
@@ -135,8 +147,12 @@ def product(
     seconds = expected_seconds(plan) if library.on_host else 0.0
     announce(problem, plan.scheme, seconds)
     signature = Signature(left, right, shapes.result, view, shift, epilogue, splits)
-    executable = lowered(plan, signature, engine, limit)
-    taken, outcome = run(plan, executable, signature, engine, limit)
+    if refusal is not None:
+        key = None  # what refuses these operands is kept already
+        taken, outcome = continue_after(refusal, plan, signature, engine, limit)
+    else:
+        executable = lowered(plan, signature, engine, limit)
+        taken, outcome = run(plan, executable, signature, engine, limit)
 
     # T = A B is the result, or it is rounded once more.
     is_final = epilogue.idle

@@ -37,8 +37,7 @@ from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.running import road
 from hifigemm.running.executor import execute, whole_split
-from hifigemm.schemes import outliers
-from hifigemm.schemes import ozaki2 as scheme_module
+from hifigemm.schemes import inspection, outliers
 from hifigemm.schemes.scheme import int8_product
 from hifigemm.testing.reference import correctly_rounded, meets_promise
 from tests.engines.stand_in import DEVICE, arrays, on_host, planned
@@ -689,7 +688,7 @@ def wide_pair(make_pair, m, k, n, rows, cols):
 def eager(monkeypatch):
     """Outliers are set apart in small products too."""
     monkeypatch.setattr(
-        scheme_module,
+        inspection,
         "may_pay",
         lambda problem: problem.batch == 1 and not problem.is_complex,
     )

@@ -29,9 +29,10 @@ from hifigemm.kernels.endings.mirror import mirror
 from hifigemm.kernels.products.epilogue import combine_in_place
 from hifigemm.kernels.runtime.buffers import Buffer, contiguous_strides
 from hifigemm.kernels.runtime.launch import Scalar, scalar
-from hifigemm.kernels.runtime.program import Program, facts_of
+from hifigemm.kernels.runtime.program import Program, facts_of, raw_stream
 from hifigemm.kernels.vectors.inner_scaling import padded_length
 from hifigemm.model.executable import (
+    UNSEEN,
     Executable,
     Outcome,
     RecordedDecision,
@@ -48,7 +49,8 @@ PreparedPlanes = tuple[tuple[Tensor, Tensor] | None, tuple[Tensor, Tensor] | Non
 """Planes and exponents of prepared operands; None for operands that are not."""
 _INNER_INSPECTION = "scaled along k"
 """What is kept of operands that are scaled along k goes by this word and their bits."""
-UNSEEN = Refusal("no call before had operands that require as much")
+_DECISIONS = 64
+"""Decisions of one request whose executables are kept; the oldest makes room."""
 _NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -153,10 +155,6 @@ class _Tensors(NamedTuple):
     combined: Any = None  # where a step of its own writes alpha A B + beta C
     inner: Any = None  # exponents along k that are known already
 
-    def present(self) -> list[Any]:
-        """Those that there are."""
-        return [x for x in self if x is not None]
-
 
 class CudaLowering:
     """How a plan is carried out by launches; see `hifigemm.model.engine.Lowering`."""
@@ -258,14 +256,12 @@ class CudaLowering:
         words = self.steps.record
         return _TensorLayout((words,), torch.int64) if words else None
 
-    def decision(
-        self, record: Tensor, stream: torch.cuda.Stream | None = None
-    ) -> RecordedDecision:
+    def decision(self, record: Tensor, stream: int | None = None) -> RecordedDecision:
         """What the record says; waits for the current stream, or for the device if
         another stream made the product.
         """
         check_not_capturing()
-        if stream is not None and stream != torch.cuda.current_stream(record.device):
+        if stream is not None and stream != raw_stream(record.device):
             torch.cuda.synchronize(record.device)
         certify: Any = self.steps.certify
         found: RecordedDecision = certify(record.tolist())
@@ -367,6 +363,7 @@ class Launches:
         plan = lowering.plan
         epilogue = signature.epilogue
         problem = plan.problem
+        self.plan = plan
         self._lowering = lowering
         self._device = lowering.device
         self._shape = signature.shape
@@ -390,12 +387,20 @@ class Launches:
             and not (self._is_combined_later or self._adds_a_step)
             and lowering.writes_to(out)
         )
-        self._planes = tuple(
-            None
-            if split is None or lowering.steps.prepared_planes is None
-            else lowering.steps.prepared_planes(split)
+        planes_of = lowering.steps.prepared_planes
+        left, right = (
+            None if split is None or planes_of is None else planes_of(split)
             for split in signature.splits
         )
+        self._planes = [x for pair in (left, right) if pair is not None for x in pair]
+        self._record_words = lowering.steps.record
+        self._bound = plan.bound
+        self._num_products: float = plan.num_products
+        self._notes: tuple[str, ...] = ()
+        outliers = None if plan.evidence is None else plan.evidence.outliers
+        if outliers is not None:
+            self._num_products = outliers.num_products(problem, plan.num_products)
+            self._notes = (str(outliers),)
         new = _TensorLayout(self._stack_shape, self._dtype)
         product = out if self._writes_to_out else new
         inner = _TensorLayout((padded_length(problem.k),), torch.int32)
@@ -409,7 +414,6 @@ class Launches:
             combined=new if self._adds_a_step else None,
             inner=inner if takes_exponents else None,
         )
-        left, right = self._planes
         self._program = lowering.program(
             layouts, (left, right), signature.shift, applied
         )
@@ -428,34 +432,43 @@ class Launches:
         """See `Executable`; nothing waits for the device unless the plan is certified
         entry by entry.
         """
-        lowering = self._lowering
         device = self._device
         product = out
         if not (self._writes_to_out and out is not None):
             product = torch.empty(self._shape, dtype=self._dtype, device=device)
-        record = None
-        words = lowering.steps.record
-        if words:
-            # The launches clear it.
-            record = torch.empty(words, dtype=torch.int64, device=device)
-        second = torch.empty_like(product) if self._has_two_parts else None
         # The last step reads C, which may be `out`, entry by entry before it writes
         # there. Where a certificate may refuse the product, C is wanted again.
         result = product
         if self._adds_a_step and out is not None and not self._certifies:
             result = out if _is_plain(out) else product
-        addend = None if self._is_combined_later else c
-        combined = result if self._adds_a_step else None
-        inner = exponents if self._takes_exponents else None
-        tensors = _Tensors(a, b, product, record, addend, second, combined, inner)
-        memory = tensors.present()
-        for pair in self._planes:
-            if pair is not None:
-                memory.extend(pair)
+
+        # In the order of `_Tensors`.
+        memory = [a, b, product]
+        decision = None
+        if self._record_words:
+            # The launches clear it.
+            record = torch.empty(self._record_words, dtype=torch.int64, device=device)
+            memory.append(record)
+            stream = raw_stream(device) if record.is_cuda else None
+            decision = partial(self._lowering.decision, record, stream)
+        if c is not None and not self._is_combined_later:
+            memory.append(c)
+        second = None
+        if self._has_two_parts:
+            second = torch.empty_like(product)
+            memory.append(second)
+        if self._adds_a_step:
+            memory.append(result)
+        if self._takes_exponents:
+            memory.append(exponents)
+        memory.extend(self._planes)
         scalars = (alpha.real, beta.real) if self._has_scalars else ()
         self._program(*memory, scalars=scalars)
 
-        outcome = certified(self._outcome(result, record), lowering.plan)
+        made = Outcome(
+            result, self._bound, self._num_products, self._notes, decision, second
+        )
+        outcome = certified(made, self._lowering.plan) if self._certifies else made
         if isinstance(outcome, Refusal):
             return outcome
         if self._is_combined_later:
@@ -464,23 +477,7 @@ class Launches:
             combine(product.view(self._stack_shape), epilogue)
         if result is out:
             count_change(out)
-        return outcome if second is None else outcome._replace(second=second)
-
-    def _outcome(self, values: Tensor, record: Tensor | None) -> Outcome:
-        """What was done for values; where the device decided, the record tells."""
-        plan = self._lowering.plan
-        decision = None
-        if record is not None:
-            stream = None
-            if record.is_cuda:
-                stream = torch.cuda.current_stream(record.device)
-            decision = partial(self._lowering.decision, record, stream)
-        outliers = None if plan.evidence is None else plan.evidence.outliers
-        if outliers is None:
-            return Outcome(values, plan.bound, plan.num_products, (), decision)
-        num_products = outliers.num_products(plan.problem, plan.num_products)
-        notes = (str(outliers),)
-        return Outcome(values, plan.bound, num_products, notes, decision)
+        return outcome
 
 
 class ByEvidence:
@@ -506,6 +503,9 @@ class ByEvidence:
         if evidence.inner and not lowering.steps.record:
             # The look gives the exponents along.
             executable = Launches(lowering, signature, takes_exponents=True)
+        if len(self._table) >= _DECISIONS:
+            oldest = next((x for x in self._table if x != _INNER_INSPECTION), None)
+            self._table.pop(oldest, None)
         self._table[_evidence_key(evidence)] = executable
         self._inspect = (
             required_bits_of(*operands, NO_LIMIT)
@@ -534,11 +534,15 @@ class ByEvidence:
         if executable is None:
             return UNSEEN
         others = out, c, alpha, beta
-        if exponents is not None:
-            found: Outcome | Refusal = executable(a, b, *others, exponents=exponents)
-            return found
-        found = executable(a, b, *others)
-        return found
+        outcome: Outcome | Refusal
+        if exponents is None:
+            outcome = executable(a, b, *others)
+        else:
+            outcome = executable(a, b, *others, exponents=exponents)
+        if isinstance(outcome, Refusal):
+            # The plan of these operands is another one.
+            return outcome._replace(of_operands=False)
+        return outcome._replace(plan=executable.plan)
 
 
 def _is_plain(x: Tensor) -> bool:

@@ -267,7 +267,7 @@ class Program:
             self._run_plainly(memory, scalars)
             return
         bases = [x.data_ptr() for x in memory]
-        stream = torch._C._cuda_getCurrentRawStream(self.device.index)
+        stream = raw_stream(self.device)
         key = (stream, *bases, *scalars)
         calls = self._bound.get(key)
         if calls is None:
@@ -390,6 +390,12 @@ class Program:
         for index, which in template.scalars:
             values[index] = float64_bits(scalars[which])
         return template.entry.prepared(template.step.grid, stream, values)
+
+
+def raw_stream(device: torch.device) -> int:
+    """The current stream of a GPU, as the driver knows it."""
+    stream: int = torch._C._cuda_getCurrentRawStream(device.index)
+    return stream
 
 
 def facts_of(x: Any) -> tuple[Any, ...]:
