@@ -11,8 +11,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import hifigemm as hg
 from hifigemm.engines import engine_for
@@ -23,30 +21,23 @@ from hifigemm.model.plan import Evidence, Verification
 from hifigemm.model.problem import Problem
 from hifigemm.numerics.bits import NO_BIT
 from hifigemm.numerics.embedding import components
-from hifigemm.numerics.error_ratio import count_for_ratio, error_ratio
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.scaling import (
     balance,
     gained_bits,
-    required_bits,
     round_to_integers,
 )
 from hifigemm.running.planner import fitted
 from hifigemm.schemes.moduli_counts import (
-    exact_bits,
     exact_count,
-    expected_count,
-    wanted_bits,
 )
 from hifigemm.schemes.ozaki2 import _balance, _error
-from hifigemm.schemes.scheme import int8_product
 from hifigemm.testing.reference import (
     componentwise_error,
     correctly_rounded,
     meets_promise,
 )
 from tests.hard_matrices import with_units
-from tests.host_programs import ProgramEngine
 
 SCALINGS = ("accurate", "fast")
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -241,18 +232,6 @@ def test_only_fast_scaling_scales_operands_apart(make_pair):
         assert scheme.scales(plan, left, right, engine) is None
 
 
-@given(st.integers(-60, 2000), st.integers(-60, 2000))
-def testexact_counts_are_the_fewest_and_shift_no_more_than_they_must(left, right):
-    if left + right > 2 * gained_bits(49, False):
-        return
-    count = exact_count(False, left, right)
-    gained, shift = gained_bits(count, False), balance((left, right), count, False)
-    assert left <= gained + shift
-    assert right <= gained - shift
-    assert shift in (0, left - gained, gained - right)
-    assert count == 2 or left + right > 2 * gained_bits(count - 1, False)
-
-
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("count", [2, 3, 4, 6])
 def test_error_of_the_integers_stays_below_its_bound_and_comes_near(scaling, count):
@@ -301,37 +280,6 @@ def test_error_of_the_integers_stays_below_its_bound_and_comes_near(scaling, cou
     assert share > 0.95
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
-def test_bits_to_begin_with_are_those_of_data_of_one_size(dtype):
-    def bits(target, k):
-        return wanted_bits(Problem(1, 5, 6, k, np.dtype(dtype)), target)
-
-    doubled, t = dtype == "complex128", 24 if dtype == "float32" else 53
-    for k, log2 in ((1, 0), (2, 1), (3, 2), (1000, 10), (1024, 10), (1025, 11)):
-        assert bits(Target(0.0, correct=True), k) == 2 * (t + 16 + log2 + doubled) + 1
-        assert bits(Target(2.0**-50), k) == 2 * 52 + log2 + doubled + 1
-        assert bits(Target(1.0), k) == 2 * 2 + log2 + doubled + 1
-    assert bits(Target(1e30), 1) == 1
-    assert bits(Target(np.inf), 1) == 5 + doubled
-
-
-def test_the_expected_count_is_one_that_can_be_enough():
-    for k in (1, 2**10, 2**20, 2**28):
-        for r in (1e30, 1.0, 1e-3, 1e-15):
-            problem, target = Problem(1, 5, 6, k, np.dtype("float64")), Target(r)
-            expected = expected_count(problem, target)
-            assert expected >= count_for_ratio(k, r, 0.0, False)
-            if r >= 1.0:
-                assert expected == count_for_ratio(k, r, 0.0, False)
-    assert (
-        expected_count(Problem(1, 5, 6, 2**152, np.dtype("float64")), Target(1.0)) == 49
-    )
-    wanted = Problem(1, 5, 6, 2**28, np.dtype("float64"))
-    assert expected_count(wanted, Target(np.inf)) < expected_count(
-        wanted, Target(1e300)
-    )
-
-
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 def test_escalated_plans_have_half_as_many_moduli_again_and_end_with_the_largest_number(
     dtype,
@@ -366,49 +314,6 @@ def test_escalated_plans_have_half_as_many_moduli_again_and_end_with_the_largest
         plan.scheme.escalate(replace(plan, asked=None), plan.problem, engine).scheme,
         hg.Ozaki1,
     )
-
-
-@pytest.mark.parametrize("is_complex", [False, True])
-def test_plans_look_for_bits_as_far_as_their_moduli_reach(is_complex):
-    a = np.ones((1, 3, 4), complex if is_complex else float)
-    problem, engine, scheme = Problem(1, 3, 3, 4, a.dtype), AskedEngine(), hg.Ozaki2()
-    for target, count in ((Target(0.0, correct=True), 49), (Target(1e-10), None)):
-        count = count or expected_count(problem, target)
-        found = scheme.evidence(
-            problem, target, a / 3, np.swapaxes(a, 1, 2) / 7, engine, 2**28
-        )
-        assert engine.most.pop() == 2 * gained_bits(count, is_complex)
-        assert found.error_ratio is None
-    assert not hg.Ozaki2(num_moduli=9).needs_evidence(problem, target, engine)
-
-
-class AskedEngine(NumpyEngine):
-    """Keeps how many bits were asked for."""
-
-    def __init__(self):
-        self.most = []
-
-    def override(self, function):
-        def asked(a, b, most, entries):
-            self.most.append(most)
-            return required_bits(a, b, most, entries)
-
-        return asked if function is required_bits else function
-
-
-@pytest.mark.parametrize("r", [1e-10, 1e-30])
-def test_fast_plans_look_for_bits_as_far_as_the_moduli_reach_that_the_error_ratio_asks_for(
-    make_pair, r
-):
-    a, b = (x[None] for x in make_pair("phi_2", 5, 30, 4))
-    problem, engine = Problem(1, 5, 4, 30, a.dtype), AskedEngine()
-    found = hg.Ozaki2(scaling="fast").evidence(problem, Target(r), a, b, engine, 2**28)
-    assert found.error_ratio == error_ratio(a, b, int8_product(engine), 2**14, 10**6)
-    count = max(
-        expected_count(problem, Target(r)),
-        count_for_ratio(30, r, found.error_ratio, False),
-    )
-    assert engine.most == [2 * gained_bits(count, False)]
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
@@ -542,9 +447,7 @@ def test_bits_of_accurate_scales_hold_the_integers(monkeypatch, balance, count):
 
 def test_operands_of_zeros_leave_the_others_as_they_are(assert_same_bits):
     for left, right in ((-NO_BIT, 2000), (2000, -NO_BIT), (-NO_BIT, -NO_BIT)):
-        assert exact_count(False, left, right) == 2
         assert balance((left, right), 2, False) == 0
-        assert exact_bits(False, left, right) == 1
     a, b = np.zeros((2, 3)), np.array([[2.0**1000], [1.0], [2.0**-1000]])
     for scaling in SCALINGS:
         for x, y in ((a, b), (b.T, a.T)):
@@ -583,17 +486,6 @@ def test_a_forced_count_that_holds_the_exact_product_promises_it(make_pair):
             )
             assert plan.evidence == Evidence(required_bits=bits if holds else None)
             assert plan.bound == 0.0
-
-
-def test_where_programs_choose_operands_are_read_for_correct_rounding_only():
-    x, engine = np.full((1, 3, 3), 1 / 3), ProgramEngine()
-    problem = Problem(1, 3, 3, 3, x.dtype)
-    for scheme in (hg.Ozaki2(scaling="fast"), hg.Ozaki2(num_moduli=9, scaling="fast")):
-        for target in (NO_PROMISE, Target(1e-9)):
-            assert not scheme.needs_evidence(problem, target, engine)
-        assert scheme.needs_evidence(problem, Target(0.0, correct=True), engine)
-        found = scheme.evidence(problem, Target(0.0, correct=True), x, x, engine, 2**28)
-        assert found == Evidence(required_bits=required_bits(x, x, 10**4, 2**14))
 
 
 # Scaling along k: powers of two between the columns of A and the rows of B.
