@@ -291,3 +291,19 @@ def test_operands_are_scaled_together_or_where_no_split_is_at_hand(
     monkeypatch.setattr(hg.Ozaki2, "scales", watched)
     hg.matmul(left, ones[1][0])
     assert seen == [(left_is_read, True)]
+
+
+def test_steps_that_are_refused_leave_out_as_it_was():
+    a = np.array([[[1.0, 2.0**-40]]])
+    b = np.array([[[0.0], [1.0]]])
+    engine = engine_for("numpy")
+    out = np.full((1, 1, 1), 7.0)
+    plan = hg.make_plan(a[0], b[0], scheme=TWO_SLICES, accuracy=1e-3)
+    with pytest.raises(hg.AccuracyError, match="does not keep"):
+        execute(plan, a, b, engine, 2**28, out=out)
+    assert out == 7.0
+    # Without a promise there is no refusal, and no copy.
+    plan = hg.make_plan(a[0], b[0], scheme=TWO_SLICES)
+    _, outcome = execute(plan, a, b, engine, 2**28, out=out)
+    assert outcome.values is out
+    assert out == 0.0

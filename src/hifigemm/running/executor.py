@@ -24,7 +24,7 @@ from hifigemm.model.executable import (
     Signature,
     Splits,
 )
-from hifigemm.model.plan import Evidence, Plan, Split
+from hifigemm.model.plan import Evidence, Plan, Split, Verification
 from hifigemm.model.problem import Block, Problem, counted
 from hifigemm.numerics.bits import Array, real_components
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
@@ -246,7 +246,11 @@ class InSteps:
         self._right_shape = signature.right.shape
         self._shift = signature.shift
         self._is_idle = signature.epilogue.idle
-        self._writes_to_out = self._is_idle and signature.out is not None
+        # Entries that are not certified may end in an error, with `out` as before.
+        is_refusable = plan.verification is Verification.ENTRYWISE
+        self._writes_to_out = (
+            self._is_idle and signature.out is not None and not is_refusable
+        )
         self._splits = signature.splits
         self._is_refused = is_refused
 

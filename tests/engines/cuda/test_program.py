@@ -263,6 +263,61 @@ def test_a_certified_plan_is_repeated_as_long_as_its_record_says_so(
     assert isinstance(again(x, y), Outcome)
 
 
+def test_out_is_as_before_where_a_certificate_does_not_hold(engine):
+    a, b = operands()
+    plan = planned(FAST, a, b, engine, TIGHT)
+    assert plan.certifies
+    x, y, given = arrays(a, b, np.full((1, 4, 5), 7.0))
+    fading = torch.logspace(0, -200, 9, dtype=torch.float64, device=DEVICE)
+    hard = unwrap(x).clone()
+    hard[0, 0] *= fading
+    out = unwrap(given)
+    again = again_of(plan, engine, a, b, (1, 4, 5), given)
+    refusal = again(hard, unwrap(y) * fading.flip(0)[:, None], out)
+    assert isinstance(refusal, Refusal)
+    assert bool((out == 7.0).all())
+
+
+def test_out_is_as_before_where_an_entry_of_the_library_overflows(engine):
+    a, b = operands()
+    plan = planned("native", a, b, engine, 1e-12)
+    assert plan.certifies
+    x, y, given = arrays(a, b, np.full((1, 4, 5), 7.0))
+    again = again_of(plan, engine, a, b, (1, 4, 5), given)
+    out = unwrap(given)
+    assert isinstance(again(unwrap(x) * 2.0**1000, unwrap(y) * 2.0**1000, out), Refusal)
+    assert bool((out == 7.0).all())
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        hg.Ozaki1(num_slices=2),
+        hg.Ozaki2(num_moduli=4, scaling="fast"),
+        hg.Ozaki2(num_moduli=4),
+    ],
+    ids=str,
+)
+def test_out_and_c_are_as_before_where_a_call_raises(as_on_gpu, scheme):
+    hard = torch.logspace(0, -30, 16, dtype=torch.float64, device=DEVICE).view(4, 4)
+    options = {"scheme": scheme, "accuracy": 1e-15}
+    given = torch.full_like(hard, 7.0)
+    for _ in range(2):
+        with pytest.raises(hg.AccuracyError):
+            hg.matmul(hard, hard.mT.contiguous(), out=given, **options)
+        with pytest.raises(hg.AccuracyError):
+            hg.gemm(
+                hard,
+                hard.mT.contiguous(),
+                given,
+                alpha=1.5,
+                beta=0.75,
+                out=given,
+                **options,
+            )
+        assert bool((given == 7.0).all())
+
+
 def test_a_plan_that_rests_on_bits_is_repeated_for_operands_that_require_as_many(
     engine, assert_same_bits
 ):

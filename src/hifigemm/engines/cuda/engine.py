@@ -319,8 +319,9 @@ class NativeOnDevice:
         stack_shape = problem.batch, problem.m, problem.n
         self._stack_shape = stack_shape
         self._product_shape = stack_shape[1:] if are_matrices else stack_shape
+        # What may be refused is not written to `out`.
         self._is_direct = signature.out is not None and not (
-            signature.shift or self._is_combined or problem.mirror
+            signature.shift or self._is_combined or problem.mirror or plan.certifies
         )
         # A launch takes real scalars that need no scaling.
         self._combine = None
