@@ -159,6 +159,59 @@ def test_keys_tell_options_apart(gpu):
     assert len(set(keys)) == len(keys)
 
 
+@pytest.mark.parametrize("option", ["accuracy", "workspace"])
+def test_keys_tell_1_from_1_0_and_true(gpu, option):
+    a, b = Tensor(), Tensor(address=512)
+    equal = (1, 1.0, True)
+    assert len({key(a, b, **{option: value}) for value in equal}) == len(equal)
+
+
+def test_what_was_kept_for_a_number_serves_no_other_type():
+    a, b = np.random.default_rng(1).standard_normal((2, 5, 5))
+    want = hg.matmul(a, b, accuracy="correct")
+    for zero in (0, 0.0):
+        np.testing.assert_array_equal(hg.matmul(a, b, accuracy=zero), want)
+        with pytest.raises(hg.PlanError, match="accuracy=False: expected"):
+            hg.matmul(a, b, accuracy=False)
+    for one, match in ((1, "not a count"), (1.0, "not a count"), (True, "=True")):
+        with pytest.raises(hg.PlanError, match=match):
+            hg.matmul(a, b, accuracy=one)
+    hg.matmul(a, b, workspace=2**20)
+    with pytest.raises(hg.PlanError, match=r"workspace=1048576.0: expected"):
+        hg.matmul(a, b, workspace=float(2**20))
+
+
+def test_scalars_of_a_sum_that_is_rounded_once_are_told_apart(assert_same_bits):
+    a, b, c = np.random.default_rng(1).standard_normal((3, 5, 5))
+    scalars = [
+        (1.0, 1.0),
+        (-1.0, 1.0),
+        (1.0, -1.0),
+        (2.0, 1.0),
+        (1.0, 0.5),
+        (1.0, 0.75),
+    ]
+    scalars += [(1.5, 1.0), (1.0, True), (1, 1), (1.0, 1.0 + 0j)]
+
+    def sums(order):
+        return {
+            i: hg.gemm(
+                a, b, c, alpha=scalars[i][0], beta=scalars[i][1], accuracy="correct"
+            )
+            for i in order
+        }
+
+    each = range(len(scalars))
+    want = {}
+    for i in each:
+        store.forget()
+        want |= sums([i])
+    store.forget()
+    for order in (each, reversed(each)):
+        for i, found in sums(order).items():
+            assert_same_bits(found, want[i])
+
+
 @pytest.mark.parametrize(
     ("a", "b"),
     [

@@ -298,7 +298,7 @@ def test_out_is_as_before_where_an_entry_of_the_library_overflows(engine):
     ],
     ids=str,
 )
-def test_out_and_c_are_as_before_where_a_call_raises(as_on_gpu, scheme):
+def test_out_and_c_are_as_before_where_no_count_keeps_a_number(as_on_gpu, scheme):
     hard = torch.logspace(0, -30, 16, dtype=torch.float64, device=DEVICE).view(4, 4)
     options = {"scheme": scheme, "accuracy": 1e-15}
     given = torch.full_like(hard, 7.0)
@@ -316,6 +316,20 @@ def test_out_and_c_are_as_before_where_a_call_raises(as_on_gpu, scheme):
                 **options,
             )
         assert bool((given == 7.0).all())
+
+
+def test_out_is_as_before_where_words_lose_too_much(as_on_gpu):
+    hard = torch.logspace(0, -30, 16, device=DEVICE).view(4, 4)
+    given = torch.full_like(hard, 7.0)
+    options = {"scheme": "corrected", "accuracy": 1e-6}
+    for _ in range(2):
+        with pytest.raises(hg.AccuracyError, match="does not keep"):
+            hg.matmul(hard, hard.mT.contiguous(), out=given, **options)
+        assert bool((given == 7.0).all())
+        easy = torch.ones_like(hard)
+        hg.matmul(easy, easy, out=given, **options)
+        assert bool((given == 4.0).all())
+        given.fill_(7.0)
 
 
 def test_a_plan_that_rests_on_bits_is_repeated_for_operands_that_require_as_many(

@@ -380,9 +380,11 @@ class Launches:
             plan.verification is Verification.ENTRYWISE
             and lowering.steps.certify is not None
         )
+        # What a certificate may refuse is not written to `out`.
         out = None if signature.out is None else unwrap(signature.out)
         self._writes_to_out = (
             out is not None
+            and not self._certifies
             and epilogue.c is None
             and not (self._is_combined_later or self._adds_a_step)
             and lowering.writes_to(out)
