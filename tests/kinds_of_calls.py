@@ -62,7 +62,7 @@ def as_first_call(call, *args):
 
 def kept_calls():
     """What is kept of calls so far."""
-    programs = [entry.program for entry in store._programs.values()]
+    programs = [entry.value for entry in store._programs.values()]
     return [program for program in programs if isinstance(program, KeptCall)]
 
 

@@ -11,7 +11,13 @@ import hifigemm as hg
 from hifigemm.base.store import forget
 from hifigemm.engines import engine_for
 from hifigemm.libraries.numpy_arrays import NUMPY
-from hifigemm.model.executable import NOT_FINITE, Outcome
+from hifigemm.model.executable import (
+    NO_MEMORY,
+    NOT_FINITE,
+    OVERFLOW,
+    Outcome,
+    Refusal,
+)
 from hifigemm.running.calls import KeptCall
 from tests import hard_matrices as gen
 from tests.kinds_of_calls import (
@@ -63,7 +69,9 @@ def call_of(executable, *, stacks=None, is_final=True, scheme="native", accuracy
     plan = hg.make_plan(
         np.ones((M, K)), np.ones((K, N)), scheme=scheme, accuracy=accuracy
     )
-    return KeptCall(plan, executable, engine_for("numpy"), NUMPY, stacks, is_final, 0.0)
+    return KeptCall(
+        plan, executable, engine_for("numpy"), NUMPY, stacks, is_final, 0.0, 2**28
+    )
 
 
 # What the log says.
@@ -129,19 +137,20 @@ def test_a_call_of_seconds_is_kept_with_its_time(monkeypatch):
         "one rounding",
     ],
 )
-def test_a_refusal_is_none_and_writes_nothing(kind):
+def test_a_refusal_writes_nothing(kind):
     KINDS[kind](*operands())
     call = kept_call()
     for bad in range(2):
         a, b, c = operands(1)
         (a, b)[bad][1, 1] = np.nan
         out = np.full((M, N), 7.0)
-        assert call(a, b, out, c if kind in READ_C else None, 1.3, 0.7) is None
+        refusal = call(a, b, out, c if kind in READ_C else None, 1.3, 0.7)
+        assert isinstance(refusal, Refusal)
         assert (out == 7.0).all()
 
 
 def test_a_refusal_is_not_an_outcome():
-    assert call_of(lambda *_: NOT_FINITE)(*operands()[:2]) is None
+    assert call_of(lambda *_: NOT_FINITE)(*operands()[:2]) is NOT_FINITE
 
 
 def test_a_rounded_product_that_overflows_needs_the_whole_road():
@@ -150,7 +159,7 @@ def test_a_rounded_product_that_overflows_needs_the_whole_road():
     # T = A B is infinite by right; alpha T + beta C may be finite.
     assert call_of(lambda *_: overflowed, accuracy=1e-13)(a, b) is overflowed
     rounded_again = call_of(lambda *_: overflowed, is_final=False, accuracy=1e-13)
-    assert rounded_again(a, b) is None
+    assert rounded_again(a, b) is OVERFLOW
     # The level of a dtype is that of its native product.
     at_level = call_of(lambda *_: overflowed, is_final=False)
     assert at_level(a, b) is overflowed
@@ -177,7 +186,7 @@ def test_a_call_without_memory_goes_the_whole_road(torch, assert_same_bits):
     a, b, _ = operands()
     want = hg.matmul(a, b, **CORRECT)
     kept_call().executable = without_memory(torch)
-    assert kept_call()(a, b) is None
+    assert kept_call()(a, b) is NO_MEMORY
     # The road lowers the plan again.
     assert_same_bits(hg.matmul(a, b, **CORRECT), want)
     assert_same_bits(hg.matmul(a, b, **CORRECT), want)

@@ -48,6 +48,12 @@ class Problem:
         return self.batch, self.m, self.n
 
     @cached_property
+    def nbytes(self) -> int:
+        """Bytes of operands and result."""
+        entries = self.m * self.k + self.k * self.n + self.m * self.n
+        return self.batch * entries * self.dtype.itemsize
+
+    @cached_property
     def terms(self) -> int:
         """Real products in the sum behind a real component of the result."""
         return 2 * self.k if self.is_complex else self.k

@@ -86,9 +86,8 @@ def workspace_limit(problem: Problem, workspace: int | None, engine: Engine) -> 
     """
     if workspace is not None:
         return int(workspace)
-    p = problem
     memory = engine.memory
-    nbytes = p.batch * (p.m * p.k + p.k * p.n + p.m * p.n) * p.dtype.itemsize
+    nbytes = problem.nbytes
     limit = max(memory.least_workspace, memory.workspace_factor * nbytes)
     free = memory.free() if nbytes >= _LARGE else None
     if free is None:
@@ -97,6 +96,15 @@ def workspace_limit(problem: Problem, workspace: int | None, engine: Engine) -> 
     # Rounded down to three significant bits, so that cached plans are found again.
     shift = room.bit_length() - 3
     return DefaultWorkspace(limit, room >> shift << shift)
+
+
+def has_room(plan: Plan, engine: Engine) -> bool:
+    """True if a plan that nobody gave a limit stays within half of the memory that is
+    free now; small ones always do.
+    """
+    if plan.problem.nbytes < _LARGE:
+        return True
+    return plan.workspace <= workspace_limit(plan.problem, None, engine)
 
 
 def make(

@@ -168,7 +168,7 @@ def product(
         if is_steady and writes_directly:
             stacks = operands.stack_functions(left, right, stack_dtype)
             call = KeptCall(
-                plan, executable, engine, library, stacks, is_final, seconds
+                plan, executable, engine, library, stacks, is_final, seconds, limit
             )
             _keep(key, call, signature, rests_on_operands)
     log_decision(problem, report)
@@ -292,7 +292,7 @@ def rounded_once(
             return None
     elif executable and key is not None and (plan.is_whole or limit == steady(limit)):
         stacks = operands.stack_functions(left, right, operands.dtype)
-        call = KeptCall(plan, executable, engine, library, stacks, True, seconds)
+        call = KeptCall(plan, executable, engine, library, stacks, True, seconds, limit)
         _keep(key, call, signature, rests_on_operands)
     second = None if outcome.second is None else as_array(outcome.second)
     outcome = outcome._replace(values=as_array(outcome.values), second=second)
