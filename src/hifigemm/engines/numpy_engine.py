@@ -133,7 +133,8 @@ class NumpyEngine:
 
 def _native(plan: Plan, engine: NumpyEngine) -> Lowering | None:
     is_plain = plan.scheme.product is None and plan.rounding == NEAREST
-    return NativeLowering(plan, engine) if is_plain else None
+    has_arrays_of_numpy = engine.device == "cpu"
+    return NativeLowering(plan, engine) if is_plain and has_arrays_of_numpy else None
 
 
 def _sums(plan: Plan, engine: NumpyEngine) -> Lowering | None:
