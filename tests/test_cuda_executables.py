@@ -174,7 +174,7 @@ def test_what_is_kept_of_a_call_holds_no_operand_and_no_result(kind):
     before = torch.cuda.memory_allocated()
     for _ in range(2):
         call()
-    assert kept_calls()
+    assert kept_calls() or kind not in WITHOUT_A_WAIT
     gc.collect()
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() - before <= SMALL
