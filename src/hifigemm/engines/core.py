@@ -392,13 +392,12 @@ class CoreSums(HostExecutable):
         self._dtype = problem.dtype
         self._is_whole = plan.is_whole
         self._is_complex = problem.is_complex
-        # The core itself reads and rounds what is laid out as in one call.
-        self._is_simple = (
-            signature.epilogue.idle
-            and plan.rounding == NEAREST
-            and self._is_whole
+        self._is_nearest = plan.rounding == NEAREST and len(signature.shape) == 2
+        # One call of the core reads, adds and rounds.
+        self._is_one_call = (
+            self._is_whole
+            and not self._is_combined
             and not (self._is_complex or problem.mirror)
-            and len(signature.shape) == 2
         )
 
     def __call__(
@@ -411,30 +410,53 @@ class CoreSums(HostExecutable):
         beta: complex = 0.0,
     ) -> Outcome | Refusal:
         """See `Executable`."""
-        is_simple = self._is_simple and a.ndim == 2 == b.ndim
-        if not (is_simple and a.flags.aligned and b.flags.aligned):
+        if not self._is_one_call:
             return super().__call__(a, b, out, c, alpha, beta)
-        # The quickest way for the smallest matrices.
-        values = np.empty(self._stack_shape, self._dtype)
-        if not self._sum(a, b, None, values, None, self.shift, 0):
+        are_matrices = a.ndim == 2 == b.ndim
+        if not (are_matrices and a.flags.aligned and b.flags.aligned):
+            a = _readable(a.reshape(self._left_shape))
+            b = _readable(b.reshape(self._right_shape))
+        elif self._is_nearest:
+            # The quickest way for the smallest matrices.
+            values = np.empty(self._stack_shape, self._dtype)
+            if not self._sum(a, b, None, values, None, self.shift, 0):
+                return NOT_FINITE
+            return Outcome(values[0], 0.0, self._num_products)
+        sums = self._sums(a, b, c)
+        if sums is None:
             return NOT_FINITE
-        return Outcome(values[0], 0.0, self._num_products)
+        values, second = sums
+        shape = self._shape
+        second = None if second is None else second.reshape(shape)
+        values = values.reshape(shape)
+        return Outcome(values, 0.0, self._num_products, (), None, second)
 
-    def multiply(self, a: Array, b: Array, c: Array | None) -> Outcome | Refusal:
-        """2**shift A B, or the plan's rounding of 2**shift (+-A B +- C)."""
+    def _sums(self, a: Array, b: Array, c: Array | None) -> Sums | None:
+        """The plan's rounding of 2**shift (+-A B +- C) of matrices or stacks; None where
+        one of them is not finite.
+        """
         values = np.empty(self._stack_shape, self._dtype)
         second = np.empty_like(values) if self._kind else None
         if c is not None:
-            # For the smallest matrices a count takes half the time of all().
-            if np.count_nonzero(np.isfinite(c)) < c.size:
+            c = _readable(c.reshape(self._stack_shape))
+            if not _are_ordinary(c, 1, 0.0):
+                return None
+            c = c if self.plan.rounding.c_sign > 0 else -c
+        if self.plan.rounding.sign < 0:
+            a = -a
+        is_finite = self._sum(a, b, c, values, second, self.shift, self._kind)
+        return (values, second) if is_finite else None
+
+    def multiply(self, a: Array, b: Array, c: Array | None) -> Outcome | Refusal:
+        """The plan's rounding of 2**shift (+-A B +- C), block by block."""
+        values = np.empty(self._stack_shape, self._dtype)
+        second = np.empty_like(values) if self._kind else None
+        if c is not None:
+            if not _are_ordinary(_readable(c), 1, 0.0):
                 return NOT_FINITE
             c = _readable(c if self.plan.rounding.c_sign > 0 else -c)
         if self.plan.rounding.sign < 0:
             a = -a
-        if self._is_whole:
-            if not self._write(a, b, c, values, second):
-                return NOT_FINITE
-            return Outcome(values, 0.0, self._num_products, second=second)
         for block in self.plan.blocks():
             left, right = block.operands(a, b)
             addend = None if c is None else c[block]

@@ -19,7 +19,7 @@ from hifigemm.model.executable import (
     Refusal,
 )
 from hifigemm.model.plan import Plan
-from hifigemm.running.planner import DefaultWorkspace, has_room
+from hifigemm.running.planner import may_lack_memory, workspace_limit
 from hifigemm.running.reports import report_on
 
 Stack = Callable[[Any], Any]
@@ -65,9 +65,9 @@ class KeptCall:
         self.is_final = is_final
         self.is_on_host = on_host = library.on_host
         self.may_overflow = on_host and not is_final and plan.target.level is None
-        # Nobody gave a limit: half of the memory that is free is left to others. On a
-        # device the allocator says so.
-        self.leaves_memory = on_host and isinstance(limit, DefaultWorkspace)
+        # Half of the memory that is free is left to others; on a device the allocator
+        # refuses what is too much.
+        self.leaves_memory = on_host and may_lack_memory(plan.problem, limit)
         self.seconds = seconds  # that are expected, on a CPU
 
     def __call__(
@@ -80,8 +80,10 @@ class KeptCall:
         beta: complex = 0.0,
     ) -> Outcome | Refusal:
         """What comes of arrays of the library; on a device the values may be in `out`."""
-        if self.leaves_memory and not has_room(self.plan, self.engine):
-            return NO_MEMORY
+        if self.leaves_memory:
+            limit = workspace_limit(self.plan.problem, None, self.engine)
+            if self.plan.workspace > limit:
+                return NO_MEMORY
         if self.seconds > LONG:
             announce(self.plan.problem, self.plan.scheme, self.seconds)
         if self.is_on_host:

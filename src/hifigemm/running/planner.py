@@ -98,13 +98,11 @@ def workspace_limit(problem: Problem, workspace: int | None, engine: Engine) -> 
     return DefaultWorkspace(limit, room >> shift << shift)
 
 
-def has_room(plan: Plan, engine: Engine) -> bool:
-    """True if a plan that nobody gave a limit stays within half of the memory that is
-    free now; small ones always do.
+def may_lack_memory(problem: Problem, workspace: int) -> bool:
+    """True for a product that is so large that its default limit, if it has that one,
+    follows from the memory that is free.
     """
-    if plan.problem.nbytes < _LARGE:
-        return True
-    return plan.workspace <= workspace_limit(plan.problem, None, engine)
+    return isinstance(workspace, DefaultWorkspace) and problem.nbytes >= _LARGE
 
 
 def make(
