@@ -6,7 +6,7 @@ step.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hifigemm.model.executable import (
     NOT_ORDINARY,
@@ -31,6 +31,9 @@ class HostExecutable:
     """alpha T + beta C around the T = 2**shift A B that a subclass makes of two stacks;
     see `Executable`.
     """
+
+    takes_tensors: ClassVar[bool] = False
+    """True if a call may pass tensors of the CPU in the place of arrays of NumPy."""
 
     def __init__(self, plan: Plan, signature: Signature) -> None:
         problem = plan.problem
@@ -98,11 +101,9 @@ class NativeOnHost(HostExecutable):
         self._terms = problem.terms
         self._smallest_normal = 2.0**problem.fmt.emin
         self._bound = native_bound(problem.terms, problem.fmt.u)
-        self._is_simple = (
-            signature.epilogue.idle
-            and len(signature.shape) == 2
-            and not (problem.is_complex or problem.mirror)
-        )
+        is_matrix = len(signature.shape) == 2
+        self._is_plain = signature.epilogue.idle and is_matrix and not problem.mirror
+        self._is_simple = self._is_plain and not problem.is_complex
 
     def __call__(
         self,
@@ -138,9 +139,12 @@ class NativeOnHost(HostExecutable):
 class NativeLowering:
     """How a CPU carries out the native product; see `Lowering`."""
 
-    def __init__(self, plan: Plan, engine: Engine) -> None:
+    def __init__(
+        self, plan: Plan, engine: Engine, executable: type[NativeOnHost]
+    ) -> None:
         self.plan = plan
         self.engine = engine
+        self.executable = executable
 
     def nbytes(self, batch: int, rows: int, cols: int) -> int:
         """0: the library manages its own workspace."""
@@ -154,7 +158,7 @@ class NativeLowering:
         """None for a power of two, by which entries may over- and underflow."""
         if signature.shift:
             return None
-        return NativeOnHost(self.plan, self.engine, signature)
+        return self.executable(self.plan, self.engine, signature)
 
     def inspecting(self, signature: Signature, executable: Executable) -> None:
         """None: the plan rests on no operands."""

@@ -17,7 +17,7 @@ import numpy as np
 from hifigemm.base.exceptions import InexactProductError
 from hifigemm.base.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
 from hifigemm.engines import core
-from hifigemm.engines.host import NativeLowering
+from hifigemm.engines.host import NativeLowering, NativeOnHost
 from hifigemm.engines.memory import free_memory
 from hifigemm.model.engine import Lowering, MemoryLimits
 from hifigemm.model.plan import Plan
@@ -68,6 +68,7 @@ class NumpyEngine:
     products: Mapping[str, ProductSpec] = MappingProxyType(
         {spec.name: spec for spec in _SPECS}
     )
+    native_executable = NativeOnHost
 
     def exact_product(
         self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int
@@ -134,7 +135,9 @@ class NumpyEngine:
 def _native(plan: Plan, engine: NumpyEngine) -> Lowering | None:
     is_plain = plan.scheme.product is None and plan.rounding == NEAREST
     has_arrays_of_numpy = engine.device == "cpu"
-    return NativeLowering(plan, engine) if is_plain and has_arrays_of_numpy else None
+    if not (is_plain and has_arrays_of_numpy):
+        return None
+    return NativeLowering(plan, engine, engine.native_executable)
 
 
 def _sums(plan: Plan, engine: NumpyEngine) -> Lowering | None:

@@ -7,25 +7,60 @@ from __future__ import annotations
 from contextlib import nullcontext
 from functools import lru_cache
 from importlib.util import find_spec
+from typing import Any
 
+import numpy as np
 import torch
 
 from hifigemm.engines.float32_precision import float32_precision, rounds_float32
 from hifigemm.engines.gpu_rates import gpu_properties, rates_of
+from hifigemm.engines.host import NativeOnHost
 from hifigemm.engines.library_product import library_matmul
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.kernels.runtime.tiles import gpu_of, summary
 from hifigemm.model.engine import Engine
-from hifigemm.numerics.bits import Array
-from hifigemm.numerics.subnormals import others_may_differ
+from hifigemm.model.executable import NOT_ORDINARY, OTHER_MODE, Outcome, Refusal
+from hifigemm.numerics.bits import Array, real_components
+from hifigemm.numerics.subnormals import is_ieee, others_may_differ
 
 _SINGLE = (torch.float32, torch.complex64)
+
+
+class NativeOfTensors(NativeOnHost):
+    """PyTorch's own product, of tensors as they are; see `NativeOnHost`."""
+
+    takes_tensors = True
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        c: Any = None,
+        alpha: complex = 1.0,
+        beta: complex = 0.0,
+    ) -> Outcome | Refusal:
+        """See `Executable`."""
+        are_arrays = isinstance(a, np.ndarray)
+        if are_arrays or not (self._is_plain and a.ndim == 2 == b.ndim):
+            if not are_arrays:
+                a, b = a.numpy(), b.numpy()
+                c = None if c is None else c.numpy()
+            return super().__call__(a, b, out, c, alpha, beta)
+        if not is_ieee():
+            return OTHER_MODE
+        product = native_product_of(a, b)
+        components = real_components(product.numpy())[None]
+        if not self._are_ordinary(components, self._terms, self._smallest_normal):
+            return NOT_ORDINARY
+        return Outcome(product, self._bound, 1.0)
 
 
 class TorchEngine(NumpyEngine):
     """CPU tensors: NumPy's engine with PyTorch's native product."""
 
     name = "torch"
+    native_executable = NativeOfTensors
 
     def native_product(self, a: Array, b: Array) -> Array:
         """torch.matmul in IEEE arithmetic, of a stack of one as the matrix that it is;

@@ -100,7 +100,8 @@ class TorchLibrary(TensorLibrary):
 
     def fill(self, x: Tensor, values: Any) -> None:
         """As in `Library`."""
-        x.copy_(self.from_memory(values).view(x.shape))
+        tensor = self.from_memory(values)
+        x.copy_(tensor if tensor.shape == x.shape else tensor.view(x.shape))
 
 
 def library_of_tensor(x: Tensor, name: str) -> TorchLibrary:

@@ -30,6 +30,7 @@ class KeptCall:
     """A plan, and the executable that carries it out for operands of one layout."""
 
     __slots__ = (
+        "converts",
         "engine",
         "executable",
         "is_final",
@@ -68,6 +69,8 @@ class KeptCall:
         # Half of the memory that is free is left to others; on a device the allocator
         # refuses what is too much.
         self.leaves_memory = on_host and may_lack_memory(plan.problem, limit)
+        takes_tensors = getattr(executable, "takes_tensors", False)
+        self.converts = stacks is not None or not takes_tensors
         self.seconds = seconds  # that are expected, on a CPU
 
     def __call__(
@@ -88,7 +91,7 @@ class KeptCall:
             announce(self.plan.problem, self.plan.scheme, self.seconds)
         if self.is_on_host:
             out = None
-            if type(a) is not np.ndarray:
+            if self.converts and type(a) is not np.ndarray:
                 # Tensors of the CPU.
                 a = a.numpy()
                 b = b.numpy()
