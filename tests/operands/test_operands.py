@@ -528,3 +528,20 @@ def test_prepared_operands_bring_their_plans():
     assert operands.usable_split(left, "left", (1, 3, 4)) is left.split
     assert operands.usable_split(left, "left", (1, 5, 4)) is None
     assert operands.usable_split(b, "right", (1, 4, 2)) is None
+
+
+@pytest.mark.torch
+def test_stacks_of_later_operands_are_made_as_those_of_the_first():
+    """Of bfloat16 too, which NumPy does not have."""
+    torch = pytest.importorskip("torch")
+    from hifigemm.libraries.torch_tensors import TorchLibrary, device_array
+    from hifigemm.operands.operands import Operands
+
+    a = torch.ones((3, 4), dtype=torch.bfloat16)
+    b = torch.ones((2, 4, 5), dtype=torch.bfloat16)
+    single = np.dtype(np.float32)
+    arrays = device_array(a), device_array(b)
+    operands = Operands(*arrays, TorchLibrary("cuda:0"), single)
+    of_a, of_b = operands.stack_functions(*operands.stacks(single), single)
+    assert torch.equal(of_a(2 * a), 2 * a.float()[None])
+    assert torch.equal(of_b(3 * b), 3 * b.float())

@@ -130,12 +130,16 @@ def array_of_tensor(x: Tensor, name: str, on_host: bool) -> Array:
                 f"{name} is a tensor of {x.dtype}, which NumPy does not have"
             ) from error
         return array
+    return device_array(x)
+
+
+def device_array(x: Tensor) -> Any:
+    """The array with NumPy's interface of a tensor of a device, of bfloat16 too."""
     from hifigemm.engines.device_array import DeviceArray, wrap
 
-    if not is_bfloat16:
-        return wrap(x)
-    on_device: Any = DeviceArray(x.detach(), BFLOAT16)
-    return on_device
+    if str(x.dtype) == "torch.bfloat16":
+        return DeviceArray(x.detach(), BFLOAT16)
+    return wrap(x)
 
 
 def extent(x: Tensor) -> tuple[int, int]:

@@ -14,9 +14,10 @@ import numpy as np
 
 from hifigemm.base.exceptions import PlanError
 from hifigemm.base.formats import BF16, FP16, Format
-from hifigemm.engines.arrays import as_array, memory_of
+from hifigemm.engines.arrays import memory_of
 from hifigemm.libraries import BFLOAT16, Library
 from hifigemm.libraries.array_like import kind_of, shown
+from hifigemm.libraries.torch_tensors import device_array
 from hifigemm.model.plan import Plan, Split
 from hifigemm.model.problem import Problem, counted
 from hifigemm.numerics.bits import Array, DType
@@ -468,7 +469,8 @@ def _stack_of(
     dtype: DType | None,
 ) -> Any:
     """`stacked`, from and to what executables take."""
-    return memory_of(stacked(as_array(x), shape, batch, dtype))
+    array = x if isinstance(x, np.ndarray) else device_array(x)
+    return memory_of(stacked(array, shape, batch, dtype))
 
 
 def array_of(x: Array | Prepared) -> Array:
