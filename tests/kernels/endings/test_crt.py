@@ -704,7 +704,22 @@ WIDE_STORES = {
 """What a thread stores at a time in PTX: whole entries, or 16 bytes of real ones."""
 
 
-def test_compiled_reconstruction(compiled):
+MEASURED_SPILLS = {
+    # The PTX compiler of Triton 3.6 keeps threads to 168 registers up to sm_89. That of
+    # 3.9 gives them 208, and nothing is spilled.
+    "28 torch.float64 combined False triangle False": {"3.6": {80: 80, 86: 68, 89: 68}},
+    # It takes the same 168 here, and stores and loads one word.
+    "8 torch.complex128 array once": {"3.6": {86: 2}},
+    "20 torch.complex128 enclosure once": {"3.9": {120: 14}},
+    # Whole integers of both components of 28 moduli fill all 255 registers.
+    "28 torch.complex128 array once": {"3.9": {120: 153}},
+    # The 96 registers of `_REGISTERS`, which are quicker than more without spills.
+    "14 torch.float64 of halves": {"3.9": {90: 68, 120: 65}},
+}
+"""Stores and loads by case, Triton and architecture, where they are more than usual."""
+
+
+def test_compiled_reconstruction(compiled, most_spills):
     for line in compiled("reconstruction"):
         if line["kernel"] != "crt_kernel":  # products of halves are made as well
             assert line["spills"] == 0, line
@@ -714,7 +729,8 @@ def test_compiled_reconstruction(compiled):
         many = line["case"].startswith("28 ") or line["case"].endswith(
             "float64 of halves"
         )
-        assert line["spills"] <= (64 if many else 0), line
+        usual = 64 if many else 0
+        assert line["spills"] <= most_spills(line, usual, MEASURED_SPILLS), line
         assert line["dot products"] > 0, line
         (store,) = (
             wide for dtype, wide in WIDE_STORES.items() if dtype in line["case"]

@@ -160,7 +160,16 @@ def test_unsupported_operands_are_refused():
         slice_product(left, right, torch.empty((1, 4, 4), device=DEVICE), 2**40, pair)
 
 
-def test_compiled_products_of_slices(arch, compiled, is_whole):
+MEASURED_SPILLS = {
+    # Of `slice_kernel`, which makes the slices of both operands: the 64 float32 entries
+    # of a thread and what is left of them fill all 255 registers.
+    "correct torch.float64 torch.float32": {"3.6": {120: 56}, "3.9": {120: 52}},
+    "correct torch.int8 torch.float32": {"3.9": {100: 78}},
+}
+"""Stores and loads by case, Triton and architecture, where they are more than usual."""
+
+
+def test_compiled_products_of_slices(arch, compiled, is_whole, most_spills):
     found = compiled("slices")
     if is_whole:
         assert len(found) >= 8
@@ -176,6 +185,7 @@ def test_compiled_products_of_slices(arch, compiled, is_whole):
                 line["kernel"] == "slice_gemm_kernel" and "float64" in line["case"]
             )
             limit = max(limit, 320 if is_double else 24)
-        assert line["spills"] <= limit, line
+        measured = MEASURED_SPILLS if line["kernel"] == "slice_kernel" else {}
+        assert line["spills"] <= most_spills(line, limit, measured), line
         # As for residues, whose kernel these are.
         assert line["WARPGROUP.DEPBAR"] <= 18, line

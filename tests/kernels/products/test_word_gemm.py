@@ -717,7 +717,68 @@ def test_triangles_have_the_bits_of_whole_products(tile, m, span):
     assert (found[:, square[:, None] < square[None, :]] == 7).all()
 
 
-def test_compiled_products_of_words(compiled):
+def _case(tile, block_k, warps, how):
+    return f"triton {tile}x{block_k}, 3 stages, {warps} warps, groups of 8, {how}"
+
+
+MEASURED_SPILLS = {
+    # Chains of pairs, whose tile is the default one of large products but on sm_90. 64
+    # sums of a thread that are scaled in FP64 and stored at the end fill all 255
+    # registers. Loops spill nothing on sm_90, and on sm_100 with Triton 3.9, where the
+    # machine code was read; elsewhere nobody knows.
+    _case("128x128", 64, 8, "fp16, pairs, chained"): {
+        "3.6": {86: 44, 89: 44, 100: 42, 120: 13},
+        "3.9": {80: 14, 86: 16, 89: 16, 90: 6, 100: 62, 120: 28},
+    },
+    _case("128x128", 32, 8, "tf32, pairs, chained"): {
+        "3.6": {86: 60, 89: 60, 100: 51, 120: 13},
+        "3.9": {80: 8, 86: 10, 89: 10, 100: 62, 120: 28},
+    },
+    # Two sums of this tile and products in flight fill them too. The default on sm_90 is
+    # a tile of the kernel for Hopper.
+    _case("128x128", 64, 8, "fp16, added outside"): {"3.9": {90: 10}},
+    _case("128x128", 32, 8, "tf32, added outside"): {"3.9": {90: 6}},
+    # Both sums through four loops, one for each pair: 142 of these stores and loads
+    # stand in stretches of code with products. The default on sm_90 is another tile
+    # here too: see docs/negative-results.md.
+    _case("128x128", 64, 8, "fp16, pairs, separate"): {
+        "3.6": {90: 287},
+        "3.9": {90: 293},
+    },
+    # The PTX compiler keeps threads to 168 registers, so that three programs fit, and
+    # to 128 in programs of two warps, so that eight do.
+    _case("64x64", 64, 4, "fp16, pairs, separate"): {"3.6": {120: 12}},
+    _case("64x64", 32, 4, "tf32, chained, triangle"): {"3.6": {120: 13}},
+    _case("32x32", 64, 2, "fp16, spans"): {"3.6": {100: 5}, "3.9": {100: 7}},
+    _case("32x32", 32, 2, "tf32, spans"): {"3.6": {100: 5}, "3.9": {100: 7}},
+}
+"""Stores and loads by case, Triton and architecture, where they are more than usual."""
+
+
+def _starts(line, arch):
+    """Products that start from zero in the machine code, or None where it does not say.
+
+    The product of each block does unless sums are chained. What a chain starts from
+    depends on where its sums are.
+    """
+    case = line["case"]
+    has_pairs = "pairs" in case
+    # On sm_100 all tiles but the least have sums in tensor memory. Triton writes the
+    # first product of a chain apart, before the loop, and tells it that the sum is
+    # zero: it starts from zero, and no other one does. Separate pairs are four chains,
+    # and all other pairs are one.
+    if arch == 100 and "triton 32x32" not in case:
+        if has_pairs:
+            return 4 if "separate" in case else 1
+        return 1 if "chained" in case else line["blocks"]
+    # Sums in registers are cleared before a chain. In the plain kernel those of pairs
+    # always are, blocks or not.
+    if has_pairs and "hopper" not in case:
+        return None
+    return 0 if "chained" in case else line["blocks"]
+
+
+def test_compiled_products_of_words(arch, compiled, most_spills):
     for line in compiled("words"):
         if line["kernel"] == "double_words_kernel":
             # A few addresses of tiles at an edge.
@@ -732,14 +793,11 @@ def test_compiled_products_of_words(compiled):
         # Two sums of this tile, and three of TF32 words of it in flight, fill all
         # registers of the plain kernel.
         is_full = "triton 128x128x32" in line["case"] and "blocked" in line["case"]
-        assert line["spills"] <= (400 if is_wide else 10 if is_full else 4), line
-        # The product of each block starts from zero unless sums are chained; so do
-        # chains of pairs, in the plain kernel from sums that are cleared before.
-        is_hopper = "hopper" in line["case"]
-        starts = 0 if "chained" in line["case"] else line["blocks"]
-        if is_hopper or "pairs" not in line["case"]:
-            assert line["restarts"] == starts, line
-        if is_hopper:
+        usual = 400 if is_wide else 10 if is_full else 4
+        assert line["spills"] <= most_spills(line, usual, MEASURED_SPILLS), line
+        starts = _starts(line, arch)
+        assert starts is None or line["restarts"] == starts, line
+        if "hopper" in line["case"]:
             assert line["moves"] == line["spills in loops"] == 0, line
             # At most three waits in each of two consumers; more would mean that wgmma is
             # serialised.

@@ -7,7 +7,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-import triton
 
 from hifigemm.base.formats import FP32, FP64
 from hifigemm.kernels.endings.rounding import Targets
@@ -230,12 +229,33 @@ def test_sums_beyond_float32_by_all_bits_are_infinite(assert_same_bits, result):
         assert_same_bits(x, y)
 
 
-def test_compiled_rounded_sums(arch, compiled):
+MEASURED_SPILLS = {
+    "_rest_kernel": {
+        # Three words of 16 rows fill all 255 registers. For sm_80 Triton puts more of
+        # them into memory than for any other architecture.
+        f"torch.float32 one word array {SUMS[0]}": {"3.6": {80: 71}},
+        f"torch.float64 biased array {SUMS[0]}": {"3.6": {80: 57}},
+        f"torch.float64 biased array {SUMS[2]}": {"3.6": {80: 56}},
+        f"torch.float64 three words enclosure {SUMS[0]}": {"3.6": {80: 97}},
+        f"torch.float64 three words pair {SUMS[0]}": {
+            "3.6": {80: 110},
+            "3.9": {80: 78},
+        },
+    },
+    "_quick_kernel": {
+        # The PTX compiler keeps threads to 168 registers, so that three programs fit.
+        f"torch.float32 two words array {SUMS[0]}": {"3.9": {100: 11}},
+    },
+}
+"""Stores and loads by kernel, case, Triton and architecture, where they are more than
+usual.
+"""
+
+
+def test_compiled_rounded_sums(compiled, most_spills):
     for line in compiled("sums"):
         # What is made again, rarely, holds three words and takes all registers there
-        # are: a few words wait in memory. Up to sm_89 they are more with Triton 3.6, and
-        # of pairs with Triton 3.9 too.
-        is_old = triton.__version__.startswith("3.6.")
-        has_more = arch < 90 and (is_old or " pair " in line["case"])
-        limit = (112 if has_more else 48) if line["kernel"] == "_rest_kernel" else 4
-        assert line["spills"] <= limit, line
+        # are: a few words wait in memory.
+        usual = 48 if line["kernel"] == "_rest_kernel" else 4
+        measured = MEASURED_SPILLS.get(line["kernel"], {})
+        assert line["spills"] <= most_spills(line, usual, measured), line
