@@ -92,6 +92,9 @@ def product(
         See `Problem`.
     key
         Under which the executable is kept for calls of the same kind; None: it is not.
+    refused
+        What is kept of calls of this kind, and why it refused these operands; None
+        where it was not tried.
     """
     library = operands.library
     dtype = operands.dtype
