@@ -24,6 +24,7 @@ from hifigemm.engines import core
 from hifigemm.functions.symmetric import herk
 from hifigemm.model.problem import Problem
 from hifigemm.numerics import three_words
+from hifigemm.numerics.bounds import are_ordinary
 from hifigemm.testing.reference import correctly_rounded
 from tests import hard_matrices as gen
 from tests.exact_values import exact_entries, values_of_kind
@@ -692,3 +693,29 @@ def test_a_core_that_is_not_there_is_said_to_be_missing(monkeypatch, error, text
     monkeypatch.delenv("HIFIGEMM_CORE", raising=False)
     monkeypatch.setattr(core, "import_module", fail)
     assert core.loaded.__wrapped__() == (None, text)
+
+
+@needs_core
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_entries_are_as_ordinary_as_the_plain_function_finds_them(dtype):
+    """In any layout, with one entry at either end of the range."""
+    tiny = float(np.finfo(dtype).tiny)
+    look = core.override(are_ordinary)
+    assert look is not are_ordinary
+    rng = np.random.default_rng(8)
+    for terms in (1, 3, 2**25 + 1):
+        least = dtype(terms * tiny)
+        ends = [least, np.nextafter(least, dtype(0)), np.nextafter(least, dtype(1))]
+        ends += [np.finfo(dtype).max, np.inf, np.nan, 0.0, tiny / 2]
+        for end in ends:
+            x = rng.standard_normal((2, 3, 40)).astype(dtype)
+            x[1, 2, 37] = end
+            for y in (x, -x, x[:, ::-1], x[..., ::-3], np.swapaxes(x, 1, 2)):
+                assert look(y, terms, tiny) == are_ordinary(y, terms, tiny), end
+
+
+@needs_core
+def test_a_negative_least_magnitude_is_refused():
+    for least in (-1.0, np.nan):
+        with pytest.raises(ValueError, match="least"):
+            core.loaded()[0].are_ordinary(np.ones((2, 2)), least)

@@ -112,7 +112,9 @@ def are_ordinary(x: Array, terms: int, smallest_normal: float) -> bool:
         blocks = (x[index] for index in vector_blocks(x, 2))
     for block in blocks:
         size = np.abs(block)
-        is_covered = underflow_free(size.min(), terms, smallest_normal)
+        # In float64, so that the bound is not rounded down to float32.
+        least = np.asarray(size.min(), np.float64)
+        is_covered = underflow_free(least, terms, smallest_normal)
         if not (is_covered and size.max() < np.inf):
             return False
     return True
