@@ -9,7 +9,7 @@ from functools import partial
 
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.model.accuracy import NOTHING_STATED
-from hifigemm.model.executable import Outcome, RecordedDecision, certified
+from hifigemm.model.executable import Outcome, RecordedDecision, certify
 from hifigemm.model.plan import Evidence, Verification
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import Epilogue
@@ -98,7 +98,7 @@ class ResidueLowering:
         values = outcome.values.reshape(signature.shape)
         told = None if found is None else partial(self.told, found)
         made = Outcome(values, plan.bound, plan.num_products, (), told)
-        return certified(made, plan)
+        return certify(made, plan)
 
     def told(self, found):
         return found

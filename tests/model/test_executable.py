@@ -20,7 +20,7 @@ import pytest
 import hifigemm as hg
 from hifigemm.base.store import forget
 from hifigemm.engines import core
-from hifigemm.model.executable import Outcome, RecordedDecision, Refusal, certified
+from hifigemm.model.executable import Outcome, RecordedDecision, Refusal, certify
 from hifigemm.model.plan import Evidence, Verification
 from tests.kinds_of_calls import (
     KINDS,
@@ -63,7 +63,7 @@ def test_the_bound_of_a_certified_outcome_is_that_of_its_record(entrywise):
         reads.append(1)
         return decision(bound=0.25)
 
-    outcome = certified(Outcome(None, 0.5, 1, decision=read), entrywise)
+    outcome = certify(Outcome(None, 0.5, 1, decision=read), entrywise)
     assert outcome.bound == 0.25
     assert outcome.decision().bound == 0.25
     assert len(reads) == 1
@@ -72,7 +72,7 @@ def test_the_bound_of_a_certified_outcome_is_that_of_its_record(entrywise):
 def test_a_certificate_that_does_not_hold_leaves_its_evidence(entrywise):
     seen = Evidence(error_ratio=2.0)
     record = decision(holds=False, evidence=seen)
-    refusal = certified(Outcome(None, 0.5, 1, decision=lambda: record), entrywise)
+    refusal = certify(Outcome(None, 0.5, 1, decision=lambda: record), entrywise)
     assert isinstance(refusal, Refusal)
     assert refusal.evidence is seen
 
@@ -84,12 +84,12 @@ def test_only_plans_that_certify_entries_wait_for_a_record(entrywise):
     outcome = Outcome(None, 0.5, 1, decision=read)
     for verification in set(Verification) - {Verification.ENTRYWISE}:
         plan = replace(entrywise, verification=verification)
-        assert certified(outcome, plan) is outcome
+        assert certify(outcome, plan) is outcome
 
 
 def test_an_outcome_without_a_record_is_certified_already(entrywise):
     outcome = Outcome(None, 0.5, 1)
-    assert certified(outcome, entrywise) is outcome
+    assert certify(outcome, entrywise) is outcome
 
 
 def arrays_behind(x):

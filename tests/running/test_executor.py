@@ -12,7 +12,7 @@ import pytest
 import hifigemm as hg
 from hifigemm.engines import engine_for
 from hifigemm.engines.numpy_engine import NumpyEngine
-from hifigemm.model.executable import Outcome, RecordedDecision, certified
+from hifigemm.model.executable import Outcome, RecordedDecision, certify
 from hifigemm.model.plan import Evidence, Verification
 from hifigemm.model.problem import Problem
 from hifigemm.running.executor import execute, whole_split
@@ -136,7 +136,7 @@ class CertainLowering:
             self.plan.num_products,
             decision=None if found is None else told,
         )
-        return certified(outcome, self.plan)
+        return certify(outcome, self.plan)
 
 
 @pytest.fixture

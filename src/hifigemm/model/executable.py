@@ -50,7 +50,7 @@ class Refusal(NamedTuple):
     of_operands: bool = True
 
 
-def certified(outcome: Outcome, plan: Plan) -> Outcome | Refusal:
+def certify(outcome: Outcome, plan: Plan) -> Outcome | Refusal:
     """The outcome with the bound that its decision states, or a refusal, where the plan
     is certified entry by entry; that waits for the device.
     """

@@ -38,7 +38,7 @@ from hifigemm.model.executable import (
     RecordedDecision,
     Refusal,
     Signature,
-    certified,
+    certify,
 )
 from hifigemm.model.plan import Blocking, Evidence, Plan, Verification
 from hifigemm.model.problem import Block
@@ -470,7 +470,7 @@ class Launches:
         made = Outcome(
             result, self._bound, self._num_products, self._notes, decision, second
         )
-        outcome = certified(made, self._lowering.plan) if self._certifies else made
+        outcome = certify(made, self._lowering.plan) if self._certifies else made
         if isinstance(outcome, Refusal):
             return outcome
         if self._is_combined_later:
