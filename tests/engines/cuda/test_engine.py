@@ -269,3 +269,21 @@ def test_a_small_alpha_is_no_late_one_for_a_product_that_overflows(
     assert np.isfinite(found[:2]).all()
     np.testing.assert_array_equal(found, hg.gemm(a, b, c, **scalars))
     np.testing.assert_array_equal(found[2], -np.inf)
+
+
+@pytest.mark.parametrize("has_out", [False, True])
+def test_repeated_native_products_of_stacks_and_vectors_have_their_shapes(
+    as_on_gpu, has_out
+):
+    """The matrices of a stack stand below each other: 12 x 1 entries become 3 x 4."""
+    rng = np.random.default_rng(2)
+    a, b = (
+        torch.from_numpy(rng.standard_normal(shape)).to(DEVICE)
+        for shape in ((3, 4, 5), (5,))
+    )
+    want = a @ b
+    for _ in range(3):
+        out = torch.zeros_like(want) if has_out else None
+        found = hg.matmul(a, b, scheme="native", out=out)
+        assert found.shape == want.shape
+        torch.testing.assert_close(found, want)

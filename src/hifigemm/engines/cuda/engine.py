@@ -406,10 +406,8 @@ class NativeOnDevice:
 
 
 def _in_shape(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """x as the matrix or the stack of this shape that it is; with as many axes it has
-    the shape already.
-    """
-    return x if x.ndim == len(shape) else x.reshape(shape)
+    """x in this shape, itself where it has it."""
+    return x if x.shape == shape else x.reshape(shape)
 
 
 def _sums_remake(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
