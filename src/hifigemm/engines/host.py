@@ -41,7 +41,7 @@ class HostExecutable:
         self.shift = signature.shift
         self._left_shape = signature.left.shape
         self._right_shape = signature.right.shape
-        self._stack_shape = problem.batch, problem.m, problem.n
+        self._stack_shape = problem.shape
         self._shape = signature.shape
         self._adds_exactly = plan.rounding.has_addend
         self._is_combined = not (self._adds_exactly or signature.epilogue.idle)

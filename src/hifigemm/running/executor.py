@@ -106,8 +106,7 @@ def execute(
     Returns the plan that was carried out in the end, and what came of it. Nothing waits
     for a device unless entries have to be certified.
     """
-    p = plan.problem
-    shape = p.batch, p.m, p.n
+    shape = plan.problem.shape
     signature = Signature(a, b, shape, out, shift, epilogue, splits)
     executable = lowered(plan, signature, engine, workspace)
     plan, outcome = run(plan, executable, signature, engine, workspace)
@@ -150,9 +149,17 @@ def run(
     engine: Engine,
     workspace: int,
 ) -> tuple[Plan, Outcome]:
-    """What comes of the arrays of a signature, as arrays of their kind, and the plan
-    that was carried out in the end.
+    """What comes of the arrays of a signature, and the plan that was carried out in the
+    end.
     """
+    outcome = outcome_of(executable, signature)
+    if isinstance(outcome, Refusal):
+        return continue_after(outcome, plan, signature, engine, workspace)
+    return plan, outcome
+
+
+def outcome_of(executable: Executable, signature: Signature) -> Outcome | Refusal:
+    """What an executable makes of the arrays of a signature, as arrays of their kind."""
     c = signature.epilogue.c
     out = signature.out
     outcome = executable(
@@ -164,11 +171,11 @@ def run(
         signature.epilogue.beta,
     )
     if isinstance(outcome, Refusal):
-        return continue_after(outcome, plan, signature, engine, workspace)
+        return outcome
     is_written = out is not None and outcome.values is memory_of(out)
     values = out if is_written else as_array(outcome.values)
     second = None if outcome.second is None else as_array(outcome.second)
-    return plan, outcome._replace(values=values, second=second)
+    return outcome._replace(values=values, second=second)
 
 
 def continue_after(

@@ -19,7 +19,7 @@ from hifigemm.base.exceptions import PlanError
 from hifigemm.base.settings import announce, is_strict
 from hifigemm.base.store import keep, kept
 from hifigemm.engines import engine_for
-from hifigemm.engines.arrays import as_array, memory_of
+from hifigemm.engines.arrays import memory_of
 from hifigemm.engines.core import expected_seconds
 from hifigemm.libraries import Library
 from hifigemm.model.engine import Engine, has_kernels
@@ -42,6 +42,7 @@ from hifigemm.running.executor import (
     SumsInSteps,
     continue_after,
     lowered,
+    outcome_of,
     planned,
     quiet,
     run,
@@ -112,8 +113,8 @@ def product(
     rests_on_operands = False
     refusal = None
     if refused is not None and refused[1].of_operands:
-        call, refusal = refused
-        plan = call.plan
+        kept_call, refusal = refused
+        plan = kept_call.plan
     elif passed is None:
         plan, rests_on_operands = plan_for(
             operands, problem, request, engine, limit, may_inspect=not no_product
@@ -123,7 +124,7 @@ def product(
     decision_seconds = time.perf_counter() - started
 
     # Without a product, alpha A B is zero.
-    stack = problem.batch, problem.m, problem.n
+    stack = problem.shape
     if epilogue.c is not None:
         c = np.broadcast_to(epilogue.c, shapes.result).reshape(stack)
         epilogue = epilogue._replace(c=c)
@@ -170,10 +171,10 @@ def product(
         writes_directly = library.on_host or (view is None) == (out is None)
         if is_steady and writes_directly:
             stacks = operands.stack_functions(left, right, stack_dtype)
-            call = KeptCall(
+            kept_call = KeptCall(
                 plan, executable, engine, library, stacks, is_final, seconds, limit
             )
-            _keep(key, call, signature, rests_on_operands)
+            _keep(key, kept_call, signature, rests_on_operands)
     log_decision(problem, report)
     if outcome.values is view:
         return None, report
@@ -196,9 +197,9 @@ def plan_for(
     not kept.
     """
     # The type tells 1 from True and 1.0, which are equal.
-    policy = type(request.accuracy), request.accuracy, request.scheme
-    call = *policy, request.return_report, is_strict(), may_inspect
-    key = "plan", problem, limit, *call, engine
+    accuracy = type(request.accuracy), request.accuracy
+    policy = *accuracy, request.scheme, request.return_report, is_strict(), may_inspect
+    key = "plan", problem, limit, *policy, engine
     plan: Plan | None = kept(key)
     if plan is not None:
         return plan, False
@@ -277,28 +278,22 @@ def rounded_once(
     signature = Signature(
         left, right, operands.shapes.result, shift=shift, epilogue=epilogue
     )
-    arrays = (
-        memory_of(left),
-        memory_of(right),
-        None,
-        None if c is None else memory_of(c),
-    )
     outcome: Outcome | Refusal = NOT_FINITE
     executable = None if lowering is None else lowering.lower(signature)
     if executable is not None:
-        outcome = executable(*arrays)
+        outcome = outcome_of(executable, signature)
     if isinstance(outcome, Refusal):
         if by_kernels:
             return None
-        outcome = SumsInSteps(plan, signature, engine)(*arrays)
+        outcome = outcome_of(SumsInSteps(plan, signature, engine), signature)
         if isinstance(outcome, Refusal):
             return None
     elif executable and key is not None and (plan.is_whole or limit == steady(limit)):
         stacks = operands.stack_functions(left, right, operands.dtype)
-        call = KeptCall(plan, executable, engine, library, stacks, True, seconds, limit)
-        _keep(key, call, signature, rests_on_operands)
-    second = None if outcome.second is None else as_array(outcome.second)
-    outcome = outcome._replace(values=as_array(outcome.values), second=second)
+        kept_call = KeptCall(
+            plan, executable, engine, library, stacks, True, seconds, limit
+        )
+        _keep(key, kept_call, signature, rests_on_operands)
     return outcome, report_on(plan, outcome, engine, decision_seconds)
 
 

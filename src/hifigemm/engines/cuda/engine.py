@@ -215,21 +215,20 @@ class CudaEngine:
     def lowering(self, plan: Plan) -> Lowering | None:
         """How the scheme of the plan is carried out by launches."""
         lower = LOWERINGS.get(plan.scheme.name)
-        lowering = None if lower is None else lower(plan, self)
-        rounds_again = plan.rounding != NEAREST
-        if rounds_again and not getattr(lowering, "rounds_once", False):
-            return None
-        return lowering
+        return None if lower is None else lower(plan, self)
 
 
 def _native(plan: Plan, engine: CudaEngine) -> Lowering | None:
-    return NativeLowering(plan) if plan.scheme.product is None else None
+    is_plain = plan.scheme.product is None and plan.rounding == NEAREST
+    return NativeLowering(plan) if is_plain else None
 
 
 def _launches(steps: Steps | None, plan: Plan, engine: CudaEngine) -> Lowering | None:
     from hifigemm.engines.cuda.program import CudaLowering
 
-    return None if steps is None else CudaLowering(plan, steps, engine.place)
+    if steps is None or (plan.rounding != NEAREST and not steps.rounds):
+        return None
+    return CudaLowering(plan, steps, engine.place)
 
 
 def _residues(plan: Plan, engine: CudaEngine) -> Lowering | None:
@@ -276,8 +275,6 @@ class NativeLowering:
     else it is looked at.
     """
 
-    rounds_once = False
-
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
 
@@ -316,7 +313,7 @@ class NativeOnDevice:
         are_matrices = len(signature.left) == len(signature.right) == 1
         self._left_shape = signature.left.shape[are_matrices:]
         self._right_shape = signature.right.shape[are_matrices:]
-        stack_shape = problem.batch, problem.m, problem.n
+        stack_shape = problem.shape
         self._stack_shape = stack_shape
         self._product_shape = stack_shape[1:] if are_matrices else stack_shape
         # What may be refused is not written to `out`.

@@ -227,11 +227,6 @@ class CudaLowering:
         return ByEvidence(self, signature, executable)
 
     @property
-    def rounds_once(self) -> bool:
-        """True if the launches round as `Plan.rounding` says."""
-        return self.steps.rounds
-
-    @property
     def rounds(self) -> bool:
         """True if the plan has a rounding of its own, by which C is added too."""
         return self.plan.rounding != NEAREST
@@ -367,7 +362,7 @@ class Launches:
         self._lowering = lowering
         self._device = lowering.device
         self._shape = signature.shape
-        self._stack_shape = problem.batch, problem.m, problem.n
+        self._stack_shape = problem.shape
         self._dtype = TORCH_DTYPES[problem.dtype]
         # The launches apply alpha and beta, or the host does so behind them.
         self._is_combined_later = not lowering.combines(epilogue)
