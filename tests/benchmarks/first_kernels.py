@@ -20,12 +20,12 @@ import torch
 
 from benchmarks.first_calls import CALLS
 from hifigemm.engines.cuda import engine as cuda_engine
-from hifigemm.engines.cuda import program as cuda_program
+from hifigemm.engines.cuda import lowering as cuda_lowering
 from hifigemm.engines.cuda import required_bits
 from hifigemm.kernels.runtime import tiles
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.launch import Launch, _specialise, _traits_of, flat
-from hifigemm.kernels.runtime.program import Program
+from hifigemm.kernels.runtime.launch_list import LaunchList
 from hifigemm.model.engine import RecordedDecision
 from tests.engines import stand_in
 from tests.kernels import compiled
@@ -69,25 +69,25 @@ def take_part(recorder):
     kernels had answered.
     """
     compiled.pretend(90)
-    launch_into_program = Launch.__call__
-    make_program = Program.__init__
+    record_launch = Launch.__call__
+    make_list = LaunchList.__init__
 
     def call(self, grid, *arguments, **constants):
         places = [getattr(x, "place", x) for x in flat(arguments)]
         if any(isinstance(x, Buffer) for x in places):
-            launch_into_program(self, grid, *arguments, **constants)
+            record_launch(self, grid, *arguments, **constants)
         elif 0 not in grid:
             recorder.note(self, arguments, constants)
 
-    def run_program(self, *tensors, scalars=()):
+    def run_list(self, *tensors, scalars=()):
         for step in self._steps:
             if step.kernel is not None:
                 recorder.note(step.kernel, step.arguments, step.constants)
 
     Launch.__call__ = call
-    Program.__init__ = lambda self, device: make_program(self, DEVICE)
-    Program.compile = lambda self: self
-    Program.__call__ = run_program
+    LaunchList.__init__ = lambda self, device: make_list(self, DEVICE)
+    LaunchList.compile = lambda self: self
+    LaunchList.__call__ = run_list
 
     # Tensors of the CPU stand for those of the device.
     torch.Tensor.is_cuda = property(lambda self: True)
@@ -99,7 +99,7 @@ def take_part(recorder):
             module.gpu_of = lambda device: gpu
 
     # What the device found: certain entries, ordinary numbers, 116 bits.
-    cuda_program.CudaLowering.decision = lambda self, record, stream=None: (
+    cuda_lowering.CudaLowering.decision = lambda self, record, stream=None: (
         RecordedDecision(True, self.plan.scheme, 0.0, 1, self.plan.k_block)
     )
     cuda_engine._is_ordinary = lambda *_: True

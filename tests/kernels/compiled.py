@@ -4,7 +4,7 @@ each.
 Usage: python -m tests.kernels.compiled ARCH [FAMILY], where TRITON_INTERPRET is not set:
 all kernels of a family, or a sample of the kernels of all (see `sample`).
 
-Launch functions that get the buffers of a program write steps into it instead of
+Launch functions that get the buffers of a launch list write steps into it instead of
 launching. The driver is pretended, so that they choose tiles and variants as on a GPU
 of compute capability ARCH.
 """
@@ -44,7 +44,7 @@ from hifigemm.kernels.products.thin_products import (
 )
 from hifigemm.kernels.runtime.buffers import contiguous_strides
 from hifigemm.kernels.runtime.cuda_driver import parameters_of, sizes_in_ptx
-from hifigemm.kernels.runtime.program import Program
+from hifigemm.kernels.runtime.launch_list import LaunchList
 from hifigemm.kernels.runtime.tiles import (
     SLICES,
     SMALL_SLICES,
@@ -138,21 +138,21 @@ class Layout:
         return 0
 
 
-def operands(program, dtype, m=2048, k=2048, n=2048, transposed=""):
+def operands(launches, dtype, m=2048, k=2048, n=2048, transposed=""):
     """Buffers of A and B, of which those named are stored with their columns apart."""
     orders = [(0, 2, 1) if name in transposed else (0, 1, 2) for name in "ab"]
     layouts = [
         Layout(shape, dtype, order)
         for shape, order in zip(((1, m, k), (1, k, n)), orders, strict=True)
     ]
-    return [program.operand(layout) for layout in layouts]
+    return [launches.operand(layout) for layout in layouts]
 
 
-def predicate(program, predicated=True):
-    return (program.operand(Layout((1,), torch.int64)), 1, 5) if predicated else None
+def predicate(launches, predicated=True):
+    return (launches.operand(Layout((1,), torch.int64)), 1, 5) if predicated else None
 
 
-# A family yields the names of its cases, and functions that write them into a program.
+# A family yields the names of its cases, and functions that write them into a launch list.
 
 
 def residues():
@@ -165,16 +165,16 @@ def residues():
         ):
 
             def write(
-                program,
+                launches,
                 tile=tile,
                 added=added,
                 spans=spans,
                 predicated=predicated,
                 triangle=triangle,
             ):
-                where = predicate(program, predicated)
+                where = predicate(launches, predicated)
                 left, right, out = (
-                    program.empty((1, 15, 2048, 2048), torch.int8) for _ in range(3)
+                    launches.empty((1, 15, 2048, 2048), torch.int8) for _ in range(3)
                 )
                 table = residue_gemm.residue_constants(
                     moduli_set(15, is_complex=False).moduli, DEVICE
@@ -200,20 +200,20 @@ def reconstruction():
     ):
 
         def write(
-            program, count=count, dtype=dtype, combined=combined, triangle=triangle
+            launches, count=count, dtype=dtype, combined=combined, triangle=triangle
         ):
             moduli = moduli_set(count, dtype.is_complex)
             width = 3 if dtype.is_complex else 1
-            out = program.operand(Layout((1, 1024, 1024), dtype))
-            c = program.operand(Layout((1, 1024, 1024), dtype))
-            where = predicate(program)
-            pair = operands(program, dtype)
-            parts = program.empty(
+            out = launches.operand(Layout((1, 1024, 1024), dtype))
+            c = launches.operand(Layout((1, 1024, 1024), dtype))
+            where = predicate(launches)
+            pair = operands(launches, dtype)
+            parts = launches.empty(
                 (1, width * len(moduli.moduli), 1024, 1024), torch.int8
             )
             scales = (
-                program.empty((1, 1024), torch.int32),
-                program.empty((1, 1024), torch.int32),
+                launches.empty((1, 1024), torch.int32),
+                launches.empty((1, 1024), torch.int32),
             )
             targets = Targets(out, c=c if combined else None)
             options = {"alpha": 2.5, "beta": 0.5} if combined else {"predicate": where}
@@ -234,14 +234,14 @@ def reconstruction():
         (Rounding("pair"), Rounding("enclosure"), Rounding(has_addend=True)),
     ):
 
-        def round_once(program, count=count, dtype=dtype, rounding=rounding):
+        def round_once(launches, count=count, dtype=dtype, rounding=rounding):
             moduli = moduli_set(count, dtype.is_complex)
             planes = num_planes(moduli, dtype.is_complex)
             layout = Layout((1, 1024, 1024), dtype)
-            out, other = program.operand(layout), program.operand(layout)
-            pair = operands(program, dtype)
-            parts = program.empty((1, planes, 1024, 1024), torch.int8)
-            scales = tuple(program.empty((1, 1024), torch.int32) for _ in range(2))
+            out, other = launches.operand(layout), launches.operand(layout)
+            pair = operands(launches, dtype)
+            parts = launches.empty((1, planes, 1024, 1024), torch.int8)
+            scales = tuple(launches.empty((1, 1024), torch.int32) for _ in range(2))
             targets = (
                 Targets(out, rounding, c=other)
                 if rounding.has_addend
@@ -252,19 +252,19 @@ def reconstruction():
         yield f"{count} {dtype} {rounding.result} once", round_once
     for count, dtype in product((14, 15, 20), (torch.float64, torch.complex128)):
 
-        def join(program, count=count, dtype=dtype):
+        def join(launches, count=count, dtype=dtype):
             moduli, (left, right) = (
                 moduli_set(count, dtype.is_complex),
-                operands(program, dtype),
+                operands(launches, dtype),
             )
-            out = program.operand(Layout((1, 2048, 2048), dtype))
-            where = predicate(program)
+            out = launches.operand(Layout((1, 2048, 2048), dtype))
+            where = predicate(launches)
             many = num_planes(moduli, dtype.is_complex)
-            x, y = (program.empty((1, many, 2048, 2048), torch.int8) for _ in range(2))
+            x, y = (launches.empty((1, many, 2048, 2048), torch.int8) for _ in range(2))
             products, halves = products_of_halves(x, y, moduli, where)
             scales = (
-                program.empty((1, 2048), torch.int32),
-                program.empty((1, 2048), torch.int32),
+                launches.empty((1, 2048), torch.int32),
+                launches.empty((1, 2048), torch.int32),
             )
             targets = Targets(out)
             crt(
@@ -280,14 +280,14 @@ def scaling():
         for sized in (False, True):
 
             def write(
-                program,
+                launches,
                 dtype=dtype,
                 transposed=transposed,
                 count=count,
                 k=k,
                 sized=sized,
             ):
-                a, b = operands(program, dtype, 2048, k, 2048, transposed)
+                a, b = operands(launches, dtype, 2048, k, 2048, transposed)
                 moduli = moduli_set(count, dtype.is_complex)
                 function = (
                     scaled_residues.sized_residues
@@ -308,9 +308,9 @@ def ratios():
         (torch.float64, 4096, 1),
     ):
 
-        def write(program, dtype=dtype, n=n, sides=sides):
-            where = predicate(program)
-            a, b = operands(program, dtype, n, 2048, n)
+        def write(launches, dtype=dtype, n=n, sides=sides):
+            where = predicate(launches)
+            a, b = operands(launches, dtype, n, 2048, n)
             *_, sizes = scaled_residues.sized_residues(
                 ((a, 2), (b, 1))[:sides], moduli_set(15, dtype.is_complex)
             )
@@ -324,8 +324,8 @@ def bits():
     for dtype, transposed in product(DTYPES, ("", "ab")):
         for most in (None, 60, looks.NO_LIMIT):
 
-            def write(program, dtype=dtype, transposed=transposed, most=most):
-                a, b = operands(program, dtype, transposed=transposed)
+            def write(launches, dtype=dtype, transposed=transposed, most=most):
+                a, b = operands(launches, dtype, transposed=transposed)
                 looks.launch_each(a, b) if most is None else looks.launch(a, b, most)
 
             yield f"{dtype} transposed {transposed!r} most {most}", write
@@ -335,10 +335,10 @@ def inner():
     """Exponents along k, and residues and required bits of what they scale."""
     for dtype, transposed in product(DTYPES, ("", "a", "b")):
 
-        def write(program, dtype=dtype, transposed=transposed):
-            a, b = operands(program, dtype, transposed=transposed)
-            where = predicate(program)
-            mark = program.operand(Layout((1,), torch.int64))
+        def write(launches, dtype=dtype, transposed=transposed):
+            a, b = operands(launches, dtype, transposed=transposed)
+            where = predicate(launches)
+            mark = launches.operand(Layout((1,), torch.int64))
             exponents = inner_scaling.gaining_exponents(a, b, mark, where)
             inner = exponents, 1
             moduli = moduli_set(15, dtype.is_complex)
@@ -362,16 +362,16 @@ def words_along_k():
     ):
 
         def write(
-            program,
+            launches,
             splitting=splitting,
             top=top,
             transposed=transposed,
             n=n,
         ):
-            a, b = operands(program, torch.float32, n, n, n, transposed)
-            d = program.operand(Layout((4096,), torch.int32))
+            a, b = operands(launches, torch.float32, n, n, n, transposed)
+            d = launches.operand(Layout((4096,), torch.int32))
             inner = d, 1
-            found = program.operand(Layout((2,), torch.int32))
+            found = launches.operand(Layout((2,), torch.int32))
             split_words(((a, 2), (b, 1)), splitting, top, inner=inner, found=found)
 
         yield f"{splitting}, transposed {transposed!r}, n {n}", write
@@ -403,9 +403,9 @@ def words():
             gpu_of(DEVICE), family=family, fmt=fmt.name, block=block
         ):
 
-            def write(program, fmt=fmt, block=block, tile=tile, how=how):
-                a, b = operands(program, torch.float32)
-                out = program.operand(Layout((1, 2048, 2048), torch.float32))
+            def write(launches, fmt=fmt, block=block, tile=tile, how=how):
+                a, b = operands(launches, torch.float32)
+                out = launches.operand(Layout((1, 2048, 2048), torch.float32))
                 has_pairs = "pairs" in sums[how]
                 low_shift = 11 if fmt is FP16 and not has_pairs else 0
                 splitting = Splitting(fmt, 2, low_shift=low_shift)
@@ -424,31 +424,31 @@ def words():
             yield f"{tile}, {fmt.name}, {how}", write
     for transposed in ("", "ab"):
 
-        def embed(program, transposed=transposed):
-            a, b = operands(program, torch.complex64, transposed=transposed)
+        def embed(launches, transposed=transposed):
+            a, b = operands(launches, torch.complex64, transposed=transposed)
             embed_left(a)
             embed_right(b)
 
         yield f"embedding transposed {transposed!r}", embed
     for transposed, n in product(("", "ab"), (2000, 2048)):
 
-        def doubles(program, transposed=transposed, n=n):
-            a, b = operands(program, torch.float64, n, n, n, transposed)
-            out = program.operand(Layout((1, n, n), torch.float64))
-            d = program.operand(Layout((4096,), torch.int32))
+        def doubles(launches, transposed=transposed, n=n):
+            a, b = operands(launches, torch.float64, n, n, n, transposed)
+            out = launches.operand(Layout((1, n, n), torch.float64))
+            d = launches.operand(Layout((4096,), torch.int32))
             for inner in ((d, 1), None):
                 left, right = double_words.split_doubles(
                     ((a, 2), (b, 1)), Splitting(FP32, 2), 100, inner
                 )
-            products = program.empty((3, 1, n, n), torch.float64)
+            products = launches.empty((3, 1, n, n), torch.float64)
             double_words.double_sums(products, left, right, out, (a, b))
 
         yield f"float64, transposed {transposed!r}, n {n}", doubles
     for dtype in DTYPES:
         yield (
             f"mirror {dtype}",
-            lambda program, dtype=dtype: mirror(
-                program.empty((1, 2048, 2048), dtype), True
+            lambda launches, dtype=dtype: mirror(
+                launches.empty((1, 2048, 2048), dtype), True
             ),
         )
 
@@ -458,9 +458,9 @@ def slices():
     for count, dtype in ((3, torch.float32), (5, torch.float32), (7, torch.float64)):
         for tile in valid_tiles(gpu):
 
-            def write(program, count=count, dtype=dtype, tile=tile):
-                a, b = operands(program, dtype)
-                out = program.operand(Layout((1, 2048, 2048), dtype))
+            def write(launches, count=count, dtype=dtype, tile=tile):
+                a, b = operands(launches, dtype)
+                out = launches.operand(Layout((1, 2048, 2048), dtype))
                 left, right = slice_operands(((a, 2), (b, 1)), count, 8)
                 slice_product.slice_product(
                     left, right, out, 2048, operands=(a, b), config=tile
@@ -474,9 +474,9 @@ def slices():
         name = str(stored).removeprefix("torch.")
         for tile in (SLICES[name], SMALL_SLICES[name]):
 
-            def write(program, stored=stored, beta=beta, tile=tile):
-                a, b = operands(program, torch.float64)
-                out = program.operand(Layout((1, 2048, 2048), torch.float64))
+            def write(launches, stored=stored, beta=beta, tile=tile):
+                a, b = operands(launches, torch.float64)
+                out = launches.operand(Layout((1, 2048, 2048), torch.float64))
                 left, right = slice_operands(((a, 2), (b, 1)), 8, beta, stored)
                 slice_product.slice_product(
                     left, right, out, 2048, operands=(a, b), config=tile
@@ -491,10 +491,10 @@ def slices():
     ):
         for dtype in (torch.float64, torch.float32):
 
-            def write(program, stored=stored, beta=beta, count=count, dtype=dtype):
-                a, b = operands(program, dtype)
-                out = program.operand(Layout((1, 2048, 2048), dtype))
-                record = program.operand(Layout((4,), torch.int64))
+            def write(launches, stored=stored, beta=beta, count=count, dtype=dtype):
+                a, b = operands(launches, dtype)
+                out = launches.operand(Layout((1, 2048, 2048), dtype))
+                record = launches.operand(Layout((4,), torch.int64))
                 both = slice_operands(((a, 2), (b, 1)), count, beta, stored)
                 ends = slice_rounding.ends_of(a, b, both)
                 sums = slice_product.sums_of(*both, 2048, ends=ends.most)
@@ -510,9 +510,9 @@ def counts():
         (torch.float64, torch.float32), ("", "ab"), (2.0**-53, 2.0**-24)
     ):
 
-        def write(program, dtype=dtype, transposed=transposed, u=u):
-            a, b = operands(program, dtype, transposed=transposed)
-            found = program.operand(Layout((4,), torch.int32))
+        def write(launches, dtype=dtype, transposed=transposed, u=u):
+            a, b = operands(launches, dtype, transposed=transposed)
+            found = launches.operand(Layout((4,), torch.int32))
             slice_counts.launch(a, b, 8, u, found)
 
         yield f"{dtype} transposed {transposed!r} {u}", write
@@ -523,24 +523,24 @@ def native():
         (torch.float64, torch.complex128), ("", "a", "b", "ab"), (256, 300)
     ):
 
-        def write(program, dtype=dtype, transposed=transposed, n=n):
-            out, where = program.operand(Layout((1, n, n), dtype)), predicate(program)
+        def write(launches, dtype=dtype, transposed=transposed, n=n):
+            out, where = launches.operand(Layout((1, n, n), dtype)), predicate(launches)
             native_gemm.fp64_product(
-                *operands(program, dtype, n, n, n, transposed), out, where
+                *operands(launches, dtype, n, n, n, transposed), out, where
             )
 
         yield f"{dtype} transposed {transposed!r} n {n}", write
 
-    def single(program):
-        out, lost = (program.operand(Layout(shape, dtype)) for shape, dtype in SINGLE)
-        native_gemm.fp32_product(*operands(program, torch.float32), out, lost, (0, 5))
+    def single(launches):
+        out, lost = (launches.operand(Layout(shape, dtype)) for shape, dtype in SINGLE)
+        native_gemm.fp32_product(*operands(launches, torch.float32), out, lost, (0, 5))
 
     yield "float32", single
     for dtype in (torch.complex64, torch.complex128):
 
-        def repair(program, dtype=dtype):
-            c = program.operand(Layout((1, 2048, 2048), dtype))
-            restore_special_values(*operands(program, dtype), c)
+        def repair(launches, dtype=dtype):
+            c = launches.operand(Layout((1, 2048, 2048), dtype))
+            restore_special_values(*operands(launches, dtype), c)
 
         yield f"special values {dtype}", repair
 
@@ -554,10 +554,10 @@ def sums():
         (torch.float64, "three words", SUMS[0], "enclosure"),
     ):
 
-        def write(program, dtype=dtype, form=form, tile=tile, result=result):
-            a, b = operands(program, dtype)
-            out = program.operand(Layout((1, 2048, 2048), dtype))
-            second = program.operand(Layout((1, 2048, 2048), dtype))
+        def write(launches, dtype=dtype, form=form, tile=tile, result=result):
+            a, b = operands(launches, dtype)
+            out = launches.operand(Layout((1, 2048, 2048), dtype))
+            second = launches.operand(Layout((1, 2048, 2048), dtype))
             rounded_sums.rounded_sums(
                 a,
                 b,
@@ -574,20 +574,20 @@ def thin_products():
         (1, 2, 4), (False, True), ((0, 1), (1, 0))
     ):
 
-        def write(program, count=count, of_magnitudes=of_magnitudes, order=order):
-            a = program.operand(Layout((2048, 2048), torch.float64, order))
-            columns = program.operand(Layout((count, 2048), torch.float64))
-            out = program.operand(Layout((count, 2048), torch.float64))
+        def write(launches, count=count, of_magnitudes=of_magnitudes, order=order):
+            a = launches.operand(Layout((2048, 2048), torch.float64, order))
+            columns = launches.operand(Layout((count, 2048), torch.float64))
+            out = launches.operand(Layout((count, 2048), torch.float64))
             write_thin_product(a, columns, out, of_magnitudes=of_magnitudes)
 
         yield f"{count} columns, magnitudes {of_magnitudes}, order {order}", write
 
     for count, order in product((1, 2), ((0, 1), (1, 0))):
 
-        def residual(program, count=count, order=order):
-            a = program.operand(Layout((2048, 2048), torch.float64, order))
-            words = program.operand(Layout((count, 2048), torch.float64))
-            vectors = [program.operand(Layout((2048,), torch.float64)) for _ in "bqs"]
+        def residual(launches, count=count, order=order):
+            a = launches.operand(Layout((2048, 2048), torch.float64, order))
+            words = launches.operand(Layout((count, 2048), torch.float64))
+            vectors = [launches.operand(Layout((2048,), torch.float64)) for _ in "bqs"]
             write_residual(a, words, *vectors)
 
         yield f"residual, {count} words, order {order}", residual
@@ -596,11 +596,11 @@ def thin_products():
 def equilibration():
     for order in ((0, 1), (1, 0)):
 
-        def write(program, order=order):
-            a = program.operand(Layout((2048, 2048), torch.float64, order))
-            vectors = [program.operand(Layout((2048,), torch.int32)) for _ in "st"]
-            bits = [program.operand(Layout((1, 2048), torch.int64)) for _ in "ls"]
-            out = program.operand(Layout((2048, 2048), torch.float64))
+        def write(launches, order=order):
+            a = launches.operand(Layout((2048, 2048), torch.float64, order))
+            vectors = [launches.operand(Layout((2048,), torch.int32)) for _ in "st"]
+            bits = [launches.operand(Layout((1, 2048), torch.int64)) for _ in "ls"]
+            out = launches.operand(Layout((2048, 2048), torch.float64))
             write_extremes(a, vectors[0], *bits, in_scale=False)
             write_extremes(a, vectors[0], *bits, in_scale=True)
             write_scaled(a, *vectors, out)
@@ -693,9 +693,9 @@ def facts(step, found):
 def launches(family):
     """Names of the cases of a family, and the launches of each."""
     for case, write in FAMILIES[family]():
-        program = Program(DEVICE)
-        write(program)
-        yield case, program.finish()._steps
+        launches = LaunchList(DEVICE)
+        write(launches)
+        yield case, launches.finish()._steps
 
 
 def whole(family):

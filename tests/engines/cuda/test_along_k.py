@@ -11,7 +11,7 @@ import torch
 
 import hifigemm as hg
 from hifigemm.engines.cuda.along_k import exponents_of
-from hifigemm.engines.cuda.program import Arguments, _Tensors
+from hifigemm.engines.cuda.lowering import Arguments, _Tensors
 from hifigemm.kernels.vectors.inner_scaling import padded_length
 from hifigemm.numerics.epilogue import PLAIN
 from tests.engines.stand_in import planned

@@ -13,7 +13,7 @@ from hifigemm.base.formats import BF16, FP8_E4M3, FP16, FP32, INT8, TF32
 from hifigemm.engines import engine_for
 from hifigemm.engines.cuda import engine as module
 from hifigemm.engines.cuda.engine import NativeLowering
-from hifigemm.engines.cuda.program import CudaLowering
+from hifigemm.engines.cuda.lowering import CudaLowering
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.engines.cuda.program import CudaLowering
+from hifigemm.engines.cuda.lowering import CudaLowering
 from hifigemm.engines.device_array import unwrap
 from hifigemm.kernels.endings import slice_rounding
 from hifigemm.model.executable import Outcome

@@ -21,12 +21,12 @@ from hifigemm.base.exceptions import AccuracyError
 from hifigemm.base.store import forget
 from hifigemm.engines import engine_for
 from hifigemm.engines.cuda import ozaki2
-from hifigemm.engines.cuda.program import _Tensors
+from hifigemm.engines.cuda.lowering import _Tensors
 from hifigemm.kernels.endings.special import restore_special_values
 from hifigemm.kernels.products import native_gemm
 from hifigemm.kernels.products.error_ratio import RATIO_UNIT
 from hifigemm.kernels.runtime import launch as launches
-from hifigemm.kernels.runtime import program as programs
+from hifigemm.kernels.runtime import launch_list as programs
 from hifigemm.kernels.runtime.common import LARGEST
 from hifigemm.model.executable import RecordedDecision
 from hifigemm.model.plan import Blocking, Evidence, Verification

@@ -17,7 +17,7 @@ from hifigemm.base.formats import BF16, FP16, FP32
 from hifigemm.base.store import forget
 from hifigemm.engines import engine_for
 from hifigemm.engines.cuda import words as word_programs
-from hifigemm.engines.cuda.program import _Tensors
+from hifigemm.engines.cuda.lowering import _Tensors
 from hifigemm.engines.cuda.words import sums_of
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.model.accuracy import resolve

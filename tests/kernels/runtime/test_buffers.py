@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hifigemm.kernels.runtime.buffers import contiguous_strides
-from hifigemm.kernels.runtime.program import Program
+from hifigemm.kernels.runtime.launch_list import LaunchList
 
 DTYPES = [
     torch.int8,
@@ -30,7 +30,7 @@ def buffer_of(x):
     """The buffer of an operand that is laid out as a tensor, and the address of the
     operand.
     """
-    return Program(torch.device("cpu")).operand(x), x.data_ptr()
+    return LaunchList(torch.device("cpu")).operand(x), x.data_ptr()
 
 
 def assert_alike(buffer, x, base):
@@ -164,8 +164,8 @@ def test_contiguous_strides_are_those_of_torch(shape):
 
 
 def test_scratch_memory_is_contiguous():
-    program = Program(torch.device("cpu"))
-    for make in (program.empty, program.zeros):
+    launches = LaunchList(torch.device("cpu"))
+    for make in (launches.empty, launches.zeros):
         made = make((2, 0, 3), torch.float64)
         assert_alike(made, torch.empty((2, 0, 3), dtype=torch.float64), 0)
         made = make((2, 3), torch.int16)

@@ -26,7 +26,7 @@ from hifigemm.kernels.runtime.launch import (
     operand_arguments,
     tensor_map,
 )
-from hifigemm.kernels.runtime.program import Program
+from hifigemm.kernels.runtime.launch_list import LaunchList
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"
@@ -101,11 +101,11 @@ def test_the_interpreter_has_no_entries():
 def test_a_launch_of_a_buffer_is_a_step_of_its_program():
     source = torch.arange(50, device=DEVICE)
     target = torch.zeros(50, dtype=torch.int64, device=DEVICE)
-    program, launch = Program(source.device), Launch(_scale_kernel)
-    x, y = program.operand(source), program.operand(target)
+    launches, launch = LaunchList(source.device), Launch(_scale_kernel)
+    x, y = launches.operand(source), launches.operand(target)
     launch((2,), x, y, 50, 1, 3, BLOCK=32, ADD=1)
     assert not target.any()
-    program.finish().compile()(source, target)
+    launches.finish().compile()(source, target)
     assert torch.equal(target, source * 3 + 1)
 
 
@@ -230,9 +230,9 @@ def test_arguments_in_tuples_are_specialised(direct):
 
 def test_buffers_and_addresses_have_the_variants_of_tensors(direct):
     x, y = torch.zeros(64, dtype=torch.float64), torch.zeros(64, dtype=torch.float64)
-    program = Program(torch.device("cpu"))
-    a = program.operand(x)
-    b = program.empty((64,), torch.float64)
+    launches = LaunchList(torch.device("cpu"))
+    a = launches.operand(x)
+    b = launches.empty((64,), torch.float64)
     constants = {"BLOCK": 32, "ADD": 0}
     first = direct.entry((x, y, 8, 2, 5), constants)
     assert first is direct.entry((a, b, 8, 2, 5), constants)
@@ -312,7 +312,7 @@ def test_tensor_maps_know_where_their_matrix_begins():
     assert made.key == (torch.float32, (8, 32))
     assert made is tensor_map(x[1], 24, 256, 256, (8, 32), start=512)
     assert made is map_at(made.place, made.shape)
-    buffer = Program(torch.device("cpu")).operand(x)
+    buffer = LaunchList(torch.device("cpu")).operand(x)
     lazy = tensor_map(buffer[1], 24, 256, 256, (8, 32), start=512)
     assert (lazy.place.memory, lazy.place.offset) == (0, made.place - x.data_ptr())
     assert (lazy.shape, lazy.key) == (made.shape, made.key)
@@ -366,10 +366,10 @@ def test_memory_lies_where_a_tensor_or_a_buffer_does():
     x = torch.zeros(3, device=DEVICE)
     made = empty((2, 3), torch.int16, x)
     assert (made.shape, made.dtype, made.device) == ((2, 3), torch.int16, x.device)
-    program = Program(torch.device("cpu"))
-    made = empty((2, 3), torch.int16, program.operand(x))
-    assert (made.program, made.memory, made.shape, made.dtype) == (
-        program,
+    launches = LaunchList(torch.device("cpu"))
+    made = empty((2, 3), torch.int16, launches.operand(x))
+    assert (made.launches, made.memory, made.shape, made.dtype) == (
+        launches,
         1,
         (2, 3),
         torch.int16,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hifigemm.engines.cuda.program import Arguments
-from hifigemm.kernels.runtime.program import ALIGNMENT
+from hifigemm.engines.cuda.lowering import Arguments
+from hifigemm.kernels.runtime.launch_list import ALIGNMENT
 from hifigemm.kernels.vectors.inner_scaling import (
     VECTOR_BYTES,
     gaining_exponents,

@@ -6,7 +6,7 @@ reads its rows and columns as they lie there.
 
 from __future__ import annotations
 
-from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of
+from hifigemm.engines.cuda.lowering import Arguments, Steps, blocks_of
 from hifigemm.kernels.endings.rounding import Targets
 from hifigemm.kernels.sums.rounded_sums import rounded_sums
 from hifigemm.model.plan import Plan

@@ -62,7 +62,7 @@ from hifigemm.numerics.rounded_sums import MAX_TERMS
 from hifigemm.numerics.tensor_core import A100, B200, H100, V100, TensorCoreModel
 
 if TYPE_CHECKING:
-    from hifigemm.engines.cuda.program import Steps
+    from hifigemm.engines.cuda.lowering import Steps
     from hifigemm.engines.cuda.words import WordScheme
 
 _MODELS = {7: V100, 8: A100, 9: H100}
@@ -224,7 +224,7 @@ def _native(plan: Plan, engine: CudaEngine) -> Lowering | None:
 
 
 def _launches(steps: Steps | None, plan: Plan, engine: CudaEngine) -> Lowering | None:
-    from hifigemm.engines.cuda.program import CudaLowering
+    from hifigemm.engines.cuda.lowering import CudaLowering
 
     if steps is None or (plan.rounding != NEAREST and not steps.rounds):
         return None
@@ -396,7 +396,7 @@ class NativeOnDevice:
         if epilogue.idle or find_spec("triton") is None:
             return unwrap(epilogue.apply(values))
 
-        from hifigemm.engines.cuda.program import combine
+        from hifigemm.engines.cuda.lowering import combine
 
         combine(unwrap(values), epilogue)
         return unwrap(values)
@@ -423,19 +423,19 @@ def _combined(problem: Problem, signature: Signature) -> Callable[..., torch.Ten
     """
     from hifigemm.kernels.products.epilogue import combine_in_place
     from hifigemm.kernels.runtime.launch import scalar
-    from hifigemm.kernels.runtime.program import Program
+    from hifigemm.kernels.runtime.launch_list import LaunchList
 
     stack = problem.batch, problem.m, problem.n
     like = torch.empty(stack, dtype=TORCH_DTYPES[problem.dtype], device="meta")
-    program = Program(unwrap(signature.left).device)
+    launches = LaunchList(unwrap(signature.left).device)
     c = signature.epilogue.c
     addend = None if c is None else unwrap(c)
-    product = program.operand(like)
-    target = program.operand(like)
-    third = None if addend is None else program.operand(addend)
+    product = launches.operand(like)
+    target = launches.operand(like)
+    third = None if addend is None else launches.operand(addend)
     beta = 0.0 if third is None else scalar(1)
     combine_in_place(product, scalar(0), beta, third, target)
-    program.finish().compile()
+    launches.finish().compile()
 
     def combine(
         t: torch.Tensor,
@@ -447,7 +447,7 @@ def _combined(problem: Problem, signature: Signature) -> Callable[..., torch.Ten
         result = t
         if out is not None and out.is_contiguous() and out.data_ptr() % 16 == 0:
             result = out
-        program(t, result, *(() if c is None else (c,)), scalars=scalars)
+        launches(t, result, *(() if c is None else (c,)), scalars=scalars)
         if result is out:
             count_change(out)
         return result

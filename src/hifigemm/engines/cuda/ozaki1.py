@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hifigemm.base.formats import BF16, FP16, FP32, FP64, INT8, Format
-from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of
+from hifigemm.engines.cuda.lowering import Arguments, Steps, blocks_of
 from hifigemm.engines.cuda.slice_counts import Count, num_slices_of
 from hifigemm.kernels.endings.slice_rounding import ends_of, round_correctly
 from hifigemm.kernels.products.slice_product import slice_product, sums_of

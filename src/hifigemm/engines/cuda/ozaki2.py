@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from hifigemm.engines.cuda.along_k import bytes_outside, exponents_of
-from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of, is_triangle
+from hifigemm.engines.cuda.lowering import Arguments, Steps, blocks_of, is_triangle
 from hifigemm.engines.device_array import unwrap
 from hifigemm.engines.rates import Rates
 from hifigemm.kernels.endings import crt as crt_kernel
@@ -811,9 +811,9 @@ def _write_back(
 ) -> None:
     """Put the entries of some rows and columns in their places."""
     scatter = partial(_scatter, rows, cols)
-    targets.out.program.call(scatter, targets.out, part.out)
+    targets.out.launches.call(scatter, targets.out, part.out)
     if targets.second is not None:
-        targets.out.program.call(scatter, targets.second, part.second)
+        targets.out.launches.call(scatter, targets.second, part.second)
 
 
 def _inside(vectors: tuple[int, ...], part: slice) -> tuple[int, ...]:
@@ -829,7 +829,7 @@ def _gathered(x: Buffer, axis: int, vectors: _Vectors) -> Buffer:
         return x
     shape = tuple(len(vectors) if i == axis else n for i, n in enumerate(x.shape))
     copy: Buffer = empty(shape, x.dtype, x)
-    x.program.call(partial(_gather, axis, vectors), x, copy)
+    x.launches.call(partial(_gather, axis, vectors), x, copy)
     return copy
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hifigemm.base.store import once
 from hifigemm.engines.device_array import check_not_capturing
-from hifigemm.kernels.runtime.program import Program, facts_of
+from hifigemm.kernels.runtime.launch_list import LaunchList, facts_of
 from hifigemm.kernels.vectors import inner_scaling
 from hifigemm.kernels.vectors import required_bits as kernel
 
@@ -29,20 +29,20 @@ def required_bits_of(
     facts = facts_of(left), facts_of(right)
 
     def make() -> Callable[[Tensor, Tensor], Bits]:
-        program = Program(left.device)
+        launches = LaunchList(left.device)
         count = kernel.num_counters(left, right)
         device = left.device
-        x, y = program.operand(left), program.operand(right)
-        counters = program.operand(
+        x, y = launches.operand(left), launches.operand(right)
+        counters = launches.operand(
             torch.empty(count, dtype=torch.int32, device="meta"), is_zero=True
         )
         kernel.launch(x, y, most, counters)
-        program.finish().compile()
+        launches.finish().compile()
 
         def inspect(a: Tensor, b: Tensor) -> Bits:
             check_not_capturing()
             found = torch.empty(count, dtype=torch.int32, device=device)
-            program(a, b, found)
+            launches(a, b, found)
             return kernel.required_bits_from(found[:2].tolist(), most)
 
         return inspect
@@ -64,26 +64,26 @@ def inner_inspection_of(
     length = inner_scaling.padded_length(left.shape[2])
 
     def make() -> Callable[[Tensor, Tensor], tuple[Bits, Tensor]]:
-        program = Program(left.device)
+        launches = LaunchList(left.device)
         count = kernel.num_counters(left, right)
         device = left.device
-        x, y = program.operand(left), program.operand(right)
+        x, y = launches.operand(left), launches.operand(right)
         # The mark, an int64, and 16 bytes behind it the counters: whole int64 in all.
         size = 4 + count + count % 2
-        words = program.operand(
+        words = launches.operand(
             torch.empty(size, dtype=torch.int32, device="meta"), is_zero=True
         )
-        d = program.operand(torch.empty(length, dtype=torch.int32, device="meta"))
+        d = launches.operand(torch.empty(length, dtype=torch.int32, device="meta"))
         mark = words[:4].view(torch.int64)[:1]
         inner_scaling.gaining_exponents(x, y, mark, into=d)
         kernel.launch(x, y, most, words[4:], d)
-        program.finish().compile()
+        launches.finish().compile()
 
         def inspect(a: Tensor, b: Tensor) -> tuple[Bits, Tensor]:
             check_not_capturing()
             found = torch.empty(size, dtype=torch.int32, device=device)
             exponents = torch.empty(length, dtype=torch.int32, device=device)
-            program(a, b, found, exponents)
+            launches(a, b, found, exponents)
             low, high, _, _, *bits = found[:6].tolist()
             if (low, high) != (inner_scaling.KEPT, 0):
                 return None, exponents

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hifigemm.base.store import once
 from hifigemm.engines.device_array import check_not_capturing
-from hifigemm.kernels.runtime.program import Program, facts_of
+from hifigemm.kernels.runtime.launch_list import LaunchList, facts_of
 from hifigemm.kernels.vectors import slice_counts as kernel
 
 Count = tuple[int, bool] | None
@@ -28,19 +28,19 @@ def num_slices_of(
     device = left.device
 
     def make() -> Callable[[Tensor, Tensor], Count]:
-        program = Program(device)
-        x, y = program.operand(left), program.operand(right)
-        # Two words of 64 bits, which the program clears, are the four numbers.
-        words = program.operand(
+        launches = LaunchList(device)
+        x, y = launches.operand(left), launches.operand(right)
+        # Two words of 64 bits, which the launches clears, are the four numbers.
+        words = launches.operand(
             torch.empty(2, dtype=torch.int64, device="meta"), is_zero=True
         )
         kernel.launch(x, y, beta, u, words.view(torch.int32))
-        program.finish().compile()
+        launches.finish().compile()
 
         def inspect(a: Tensor, b: Tensor) -> Count:
             check_not_capturing()
             words = torch.empty(2, dtype=torch.int64, device=device)
-            program(a, b, words)
+            launches(a, b, words)
             numbers = words.view(torch.int32).tolist()
             return kernel.num_slices_from(numbers, beta, u)
 

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from hifigemm.base.formats import FORMATS, FP32
 from hifigemm.engines.cuda.along_k import bytes_outside, exponents_of
-from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of, is_triangle
+from hifigemm.engines.cuda.lowering import Arguments, Steps, blocks_of, is_triangle
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.library_product import library_matmul
 from hifigemm.kernels.products import native_gemm, word_gemm
@@ -328,7 +328,7 @@ def _write_doubles(plan: Plan, given: Arguments) -> None:
         shape = (len(pairs), *out.shape)
         products = empty(shape, torch.float64, out)
         for i, (p, q) in enumerate(pairs):
-            given.out.program.call(
+            given.out.launches.call(
                 library_matmul, left.planes[p], right.planes[q], products[i]
             )
         double_words.double_sums(products, left, right, out, (x, y), given.shift)

@@ -1,4 +1,4 @@
-"""How kernels are compiled and launched: launches, buffers, programs, tiles.
+"""How kernels are compiled and launched: launches, buffers, launch lists, tiles.
 
 Nothing here knows what a kernel computes.
 """

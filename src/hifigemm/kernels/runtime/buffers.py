@@ -1,4 +1,4 @@
-"""Named memory of a program: what a launch knows of a tensor before there is one."""
+"""Named memory of a launch list: what a launch knows of a tensor before there is one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """A view of one of a program's memories, with the part of a tensor's interface that
+    """A view of one of the memories of a launch list, with the part of a tensor's interface that
     launch functions use.
     """
 
-    program: Any
-    # which memory of the program the view lies in: operands come first, then scratch
+    launches: Any
+    # which memory of the list the view lies in: operands come first, then scratch
     # memory
     memory: int
     dtype: torch.dtype
@@ -28,12 +28,12 @@ class Buffer:
 
     @property
     def device(self) -> torch.device:
-        """Device of the program."""
-        return self.program.device
+        """Device of the list."""
+        return self.launches.device
 
     @property
     def is_cuda(self) -> bool:
-        """Whether the program runs on a GPU."""
+        """Whether the list runs on a GPU."""
         return self.device.type == "cuda"
 
     @property
@@ -154,4 +154,4 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 TensorLike = torch.Tensor | Buffer
-"""What launches take: a tensor, or a buffer that stands for one in a program."""
+"""What launches take: a tensor, or a buffer that stands for one in a launch list."""

@@ -6,8 +6,8 @@ stream. Where that way is closed, every call is a plain JIT call: in the interpr
 AMD, while a profiler has hooks in Triton, and, with a warning, where a version of
 Triton or PyTorch is not as cuda_driver.py expects it.
 
-A launch whose arguments are the buffers of a `Program` is not made: it becomes a step
-of that program.
+A launch whose arguments are the buffers of a `LaunchList` is not made: it becomes a step
+of that list.
 """
 
 # The kernel is untyped.
@@ -162,9 +162,9 @@ def map_at(address: int, shape: tuple[Any, ...]) -> TensorMap:
 
 
 class Scalar(int):
-    """A float64 that a program is given anew in each run, as the bits of one value.
+    """A float64 that a launch list is given anew in each run, as the bits of one value.
 
-    `index` is its place among the scalars of the program. Kernels take such integers
+    `index` is its place among the scalars of the list. Kernels take such integers
     with `do_not_specialize`, as INT64 by their annotation: the bits of 0.0 alone would
     be of INT32.
     """
@@ -184,7 +184,7 @@ def unread(dtype: torch.dtype) -> Any:
 
 
 def scalar(index: int) -> Scalar:
-    """A scalar of a program."""
+    """A scalar of a launch list."""
     stand_in = Scalar(float64_bits(1.5))
     stand_in.index = index
     return stand_in
@@ -276,10 +276,10 @@ def strided(x: Any) -> tuple[Any, ...]:
 def empty(shape: tuple[int, ...], dtype: torch.dtype, like: Any) -> Any:
     """Memory for what is needed between launches.
 
-    It lies on the device of a tensor, or in the program of a buffer.
+    It lies on the device of a tensor, or in the launch list of a buffer.
     """
     if isinstance(like, Buffer):
-        return like.program.empty(shape, dtype)
+        return like.launches.empty(shape, dtype)
     return torch.empty(shape, dtype=dtype, device=like.device)
 
 
@@ -354,7 +354,7 @@ class Launch:
     on torch's current device and stream; tensors must lie on that device, which is not
     checked. The first call of a variant compiles and belongs before a graph capture;
     later ones are safe in a capture and in threads. With a `Buffer` among the arguments
-    the launch becomes a step of its program.
+    the launch becomes a step of its list.
 
     Variants differ by what Triton specialises: dtypes, pointers that are multiples of
     16, integers that equal 1 or are multiples of 16, and whether integers are INT32 or
@@ -385,9 +385,9 @@ class Launch:
         self, grid: tuple[int, ...], *arguments: Any, **constants: Any
     ) -> None:
         """Launch the kernel, or compile and launch it where this variant is new."""
-        program = _program_of(arguments)
-        if program is not None:
-            program.add(self, grid, arguments, constants)
+        launches = _launch_list_of(arguments)
+        if launches is not None:
+            launches.add(self, grid, arguments, constants)
             return
         if not self._direct or is_hooked():
             self.call_jit(grid, arguments, constants)
@@ -492,21 +492,21 @@ def _traits_of(parameters: Iterable[Any]) -> tuple[_Traits, ...]:
 _IN_TUPLE = _Traits(is_specialised=True, is_typed=False)
 
 
-def _program_of(arguments: Iterable[Any]) -> Any:
-    """The program of a buffer among the arguments, or None."""
+def _launch_list_of(arguments: Iterable[Any]) -> Any:
+    """The launch list of a buffer among the arguments, or None."""
     for argument in arguments:
         kind = type(argument)
         if kind is int or kind is torch.Tensor:
             continue
         if kind is Buffer:
-            return argument.program
+            return argument.launches
         if kind is TensorMap:
             if type(argument.place) is Buffer:
-                return argument.place.program
+                return argument.place.launches
         elif isinstance(argument, tuple):
-            program = _program_of(argument)
-            if program is not None:
-                return program
+            launches = _launch_list_of(argument)
+            if launches is not None:
+                return launches
     return None
 
 
@@ -598,10 +598,10 @@ def clear(x: Any, y: Any) -> None:
 def cleared(count: int, like: Any, dtype: torch.dtype = torch.int32) -> Any:
     """`count` zeros, where a tensor or buffer lies.
 
-    Those of a program are cleared together, in its first launch.
+    Those of a launch list are cleared together, in its first launch.
     """
     if isinstance(like, Buffer):
-        return like.program.zeros((count,), dtype)
+        return like.launches.zeros((count,), dtype)
     zeros = empty((count,), dtype, like)
     if count:
         words = zeros.view(torch.int32)

@@ -1,7 +1,7 @@
-"""A program: launches over named memory, written down once for operands of one layout
+"""A launch list: launches over named memory, written down once for operands of one layout
 and run on any such operands.
 
-Launch functions that are given the `Buffer`s of a program add steps to it and launch
+Launch functions that are given the `Buffer`s of a list add steps to it and launch
 nothing. `finish` finds how long each scratch memory is needed, puts all of them into
 one workspace, and compiles the kernels. A run allocates that workspace, fills the
 addresses in, and launches: eagerly, while a CUDA graph is captured, or inside an
@@ -52,7 +52,7 @@ class _Lifetime:
     """Bytes, the first and the last step that uses them, and where they lie in the
     workspace; operands lie outside.
 
-    Zeros have a `turn`, see `Program.reuse_zeros`; all else has none.
+    Zeros have a `turn`, see `LaunchList.reuse_zeros`; all else has none.
     """
 
     nbytes: int
@@ -85,13 +85,13 @@ class _Template(NamedTuple):
     addresses: list[tuple[int, int, int]]
     # the same of a tensor map, and its shape
     maps: list[tuple[int, int, int, tuple[Any, ...]]]
-    # index of the argument, and which scalar of the program it is
+    # index of the argument, and which scalar of the list it is
     scalars: list[tuple[int, int]]
 
 
-class Program:
+class LaunchList:
     """Steps over the memory of operands and of a workspace of `nbytes`, which is known
-    once a program is finished.
+    once a list is finished.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -109,7 +109,7 @@ class Program:
         """The buffer of an operand or result that is laid out as a tensor; operands
         come before scratch memory.
 
-        One int64 operand may be cleared by the program.
+        One int64 operand may be cleared by the list.
         """
         if self._operands < len(self._memories):
             raise ValueError("operands come before scratch memory")
@@ -167,7 +167,7 @@ class Program:
             memory.last = len(self._steps)
         self._steps.append(step)
 
-    def finish(self) -> Program:
+    def finish(self) -> LaunchList:
         """Lay the scratch memory out in a workspace; nothing can be added afterwards.
 
         Zeros come first, so that one launch in front of all others clears them, or all
@@ -215,7 +215,7 @@ class Program:
             self._steps = [*steps[:at], *self._steps, *steps[at:]]
         return self
 
-    def compile(self) -> Program:
+    def compile(self) -> LaunchList:
         """Compile the kernels of all launches, several at a time."""
         launches = [
             (step, step.kernel) for step in self._steps if step.kernel is not None
@@ -329,6 +329,8 @@ class Program:
             return map_at(tensors[base].data_ptr() + offset, x.shape)
         if not isinstance(x, Buffer):
             return x
+        if not x.numel():
+            return torch.empty(x.shape, dtype=x.dtype, device=self.device)
         base, offset = self._place(x)
         own = tensors[base]
         if base < self._operands:
@@ -337,11 +339,7 @@ class Program:
             return own.as_strided(
                 x.shape, x.strides, own.storage_offset() + offset // x.dtype.itemsize
             )
-        length = (
-            sum((n - 1) * s for n, s in zip(x.shape, x.strides, strict=True)) + 1
-            if x.numel()
-            else 0
-        )
+        length = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.strides, strict=True))
         there = own[offset : offset + length * x.dtype.itemsize].view(x.dtype)
         return there.as_strided(x.shape, x.strides)
 
@@ -399,7 +397,7 @@ def raw_stream(device: torch.device) -> int:
 
 
 def facts_of(x: Any) -> tuple[Any, ...]:
-    """What a program rests on of a tensor: it serves all that have the same facts."""
+    """What a launch list rests on of a tensor: it serves all that have the same facts."""
     return tuple(x.shape), x.stride(), x.dtype, x.data_ptr() & 15
 
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import hifigemm as hg
-from hifigemm.engines.cuda import program as module
-from hifigemm.engines.cuda.program import CudaLowering, blocks_of
+from hifigemm.engines.cuda import lowering as module
+from hifigemm.engines.cuda.lowering import CudaLowering, blocks_of
 from hifigemm.engines.device_array import unwrap, wrap
-from hifigemm.kernels.runtime.program import Program
+from hifigemm.kernels.runtime.launch_list import LaunchList
 from hifigemm.model.executable import (
     Outcome,
     RecordedDecision,
@@ -111,7 +111,7 @@ def test_blocks_clear_what_those_before_them_used(engine):
     plan = replace(planned(FIXED, a, b, engine), blocking=Blocking((1, 3, 5)))
     calls = []
     out = SimpleNamespace(
-        program=SimpleNamespace(reuse_zeros=lambda: calls.append("zeros"))
+        launches=SimpleNamespace(reuse_zeros=lambda: calls.append("zeros"))
     )
     for block in blocks_of(plan, out):
         calls.append((block.batch.start, block.rows.start))
@@ -457,9 +457,9 @@ def test_a_record_is_read_when_somebody_looks_and_once(as_on_gpu, monkeypatch):
 
 
 def test_warmup_leaves_nothing_to_compile(as_on_gpu, monkeypatch):
-    finished, own = [], Program.compile
+    finished, own = [], LaunchList.compile
     monkeypatch.setattr(
-        Program, "compile", lambda self: finished.append(1) or own(self)
+        LaunchList, "compile", lambda self: finished.append(1) or own(self)
     )
     a, b = (torch.from_numpy(z[0]).to(DEVICE) for z in operands())
     hg.warmup(torch.ones_like(a), torch.ones_like(b), scheme=FAST)

@@ -14,11 +14,11 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hifigemm.kernels.runtime import launch as launches
-from hifigemm.kernels.runtime import program as programs
+from hifigemm.kernels.runtime import launch as launch_module
+from hifigemm.kernels.runtime import launch_list as module
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.launch import (
     Address,
@@ -30,7 +30,7 @@ from hifigemm.kernels.runtime.launch import (
     real_view,
     tensor_map,
 )
-from hifigemm.kernels.runtime.program import Program
+from hifigemm.kernels.runtime.launch_list import LaunchList
 
 DEVICE = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 ALIGNMENT = 256
@@ -68,10 +68,10 @@ def garbage(monkeypatch):
     monkeypatch.setattr(torch, "empty", empty)
 
 
-def places(program):
+def places(launches):
     """Start and end of every scratch memory, and its first and last step."""
     own = [
-        m for m in program._memories[program._operands :] if m.first >= 0 and m.nbytes
+        m for m in launches._memories[launches._operands :] if m.first >= 0 and m.nbytes
     ]
     return [(m.start, m.start + m.nbytes, m.first, m.last) for m in own]
 
@@ -95,15 +95,16 @@ def lives(draw):
 
 
 @given(lives())
+@example((1, [(0, False, 0, 0)]))
 @settings(max_examples=60)
 def test_memories_that_live_at_the_same_time_lie_apart(case):
     """Each holds what its first step has written until its last one has read it, zeros
     before that.
     """
     steps, memories = case
-    program, wrong, runs = Program(DEVICE), [], []
+    launches, wrong, runs = LaunchList(DEVICE), [], []
     buffers = [
-        (program.zeros if zero else program.empty)((n,), torch.int32)
+        (launches.zeros if zero else launches.empty)((n,), torch.int32)
         for n, zero, _, _ in memories
     ]
 
@@ -126,29 +127,29 @@ def test_memories_that_live_at_the_same_time_lie_apart(case):
             for b, (_, _, first, last) in zip(buffers, memories, strict=True)
             if first <= now <= last
         ]
-        program.call(lambda now, *tensors: step(now, *tensors), now, *living)
-    program.finish().compile()
+        launches.call(lambda now, *tensors: step(now, *tensors), now, *living)
+    launches.finish().compile()
     for _ in range(2):
-        program()
+        launches()
     assert runs == 2 * list(range(steps))
     assert wrong == []
-    ends = [end for _, end, _, _ in places(program)]
-    assert all(start % ALIGNMENT == 0 for start, *_ in places(program))
-    assert program.nbytes >= max(ends, default=0)
+    ends = [end for _, end, _, _ in places(launches)]
+    assert all(start % ALIGNMENT == 0 for start, *_ in places(launches))
+    assert launches.nbytes >= max(ends, default=0)
     rounded = [-(-4 * n // ALIGNMENT) * ALIGNMENT for n, *_ in memories]
-    assert program.nbytes <= sum(rounded)
+    assert launches.nbytes <= sum(rounded)
 
 
 def test_memories_share_what_others_have_left():
     """A chain, in which each step reads what the one before it wrote, takes room for
     two.
     """
-    program = Program(DEVICE)
-    chain = [program.empty((1000,), torch.int8) for _ in range(7)]
+    launches = LaunchList(DEVICE)
+    chain = [launches.empty((1000,), torch.int8) for _ in range(7)]
     for x, y in pairwise(chain):
-        program.call(lambda x, y: y.copy_(x), x, y)
-    assert program.finish().nbytes == 2 * 1024 - 24
-    unused = Program(DEVICE)
+        launches.call(lambda x, y: y.copy_(x), x, y)
+    assert launches.finish().nbytes == 2 * 1024 - 24
+    unused = LaunchList(DEVICE)
     unused.empty((1000,), torch.int8)
     unused.zeros((1000,), torch.int8)
     assert unused.finish().nbytes == 0
@@ -158,68 +159,68 @@ def test_a_small_memory_lies_in_a_gap():
     """Large ones are placed first; between the first and the last of these there is
     room for the small one.
     """
-    program = Program(DEVICE)
+    launches = LaunchList(DEVICE)
     first, second, third, small = (
-        program.empty((n,), torch.int8) for n in (4096, 2048, 4095, 512)
+        launches.empty((n,), torch.int8) for n in (4096, 2048, 4095, 512)
     )
-    program.call(lambda *_: None, first, second)
-    program.call(lambda *_: None, second, third, small)
-    assert program.finish().nbytes == 4096 + 2048 + 512
-    found = {end - start: (start, end) for start, end, *_ in places(program)}
+    launches.call(lambda *_: None, first, second)
+    launches.call(lambda *_: None, second, third, small)
+    assert launches.finish().nbytes == 4096 + 2048 + 512
+    found = {end - start: (start, end) for start, end, *_ in places(launches)}
     assert found[512] == (6144, 6656)
-    program = Program(DEVICE)
-    first, second, small = (program.empty((n,), torch.int8) for n in (4096, 2048, 512))
-    program.call(lambda *_: None, first, second)
-    program.call(lambda *_: None, second, small)
-    assert program.finish().nbytes == 4096 + 2048
+    launches = LaunchList(DEVICE)
+    first, second, small = (launches.empty((n,), torch.int8) for n in (4096, 2048, 512))
+    launches.call(lambda *_: None, first, second)
+    launches.call(lambda *_: None, second, small)
+    assert launches.finish().nbytes == 4096 + 2048
 
 
 def test_zeros_are_zeros_in_every_run(monkeypatch):
     """Although the workspace holds what is left there, and other memories lie where
     zeros have been used.
     """
-    program = Program(DEVICE)
-    out = program.operand(torch.zeros(20, dtype=torch.int64))
-    counts = program.zeros((20,), torch.int64)
-    between = program.empty((20,), torch.int64)
-    program.call(lambda x, y: y.copy_(x + 1), counts, between)
-    program.call(lambda x, y: x.add_(y), counts, between)
-    program.call(lambda x, y: y.copy_(x), counts, out)
-    program.finish().compile()
-    workspace = torch.full((program.nbytes,), 77, dtype=torch.int8, device=DEVICE)
+    launches = LaunchList(DEVICE)
+    out = launches.operand(torch.zeros(20, dtype=torch.int64))
+    counts = launches.zeros((20,), torch.int64)
+    between = launches.empty((20,), torch.int64)
+    launches.call(lambda x, y: y.copy_(x + 1), counts, between)
+    launches.call(lambda x, y: x.add_(y), counts, between)
+    launches.call(lambda x, y: y.copy_(x), counts, out)
+    launches.finish().compile()
+    workspace = torch.full((launches.nbytes,), 77, dtype=torch.int8, device=DEVICE)
     own = torch.empty
     monkeypatch.setattr(
         torch,
         "empty",
-        lambda *a, **o: workspace if a == (program.nbytes,) else own(*a, **o),
+        lambda *a, **o: workspace if a == (launches.nbytes,) else own(*a, **o),
     )
     for _ in range(3):
         found = torch.full((20,), 9, dtype=torch.int64, device=DEVICE)
-        program(found)
+        launches(found)
         assert (found == 1).all()
 
 
 def test_zeros_of_a_turn_lie_where_those_of_the_one_before_did():
     """Each turn finds zeros; the record is cleared once."""
-    program = Program(DEVICE)
-    out = program.operand(torch.zeros(6, dtype=torch.int32))
-    record = program.operand(torch.zeros(1, dtype=torch.int64), is_zero=True)
+    launches = LaunchList(DEVICE)
+    out = launches.operand(torch.zeros(6, dtype=torch.int32))
+    record = launches.operand(torch.zeros(1, dtype=torch.int64), is_zero=True)
     for i, count in enumerate((300, 0, 500, 40, 0, 0)):
         if i:
-            program.reuse_zeros()
-        counts = program.zeros((count,), torch.int32)
-        program.call(
+            launches.reuse_zeros()
+        counts = launches.zeros((count,), torch.int32)
+        launches.call(
             lambda x, y, r: (y.copy_(x.sum()), x.add_(7), r.add_(1)),
             counts,
             out[i],
             record,
         )
-    program.finish().compile()
-    assert program.nbytes == 2048
+    launches.finish().compile()
+    assert launches.nbytes == 2048
     for _ in range(2):
         found = torch.full((6,), 9, dtype=torch.int32, device=DEVICE)
         noted = record_of(3)
-        program(found, noted)
+        launches(found, noted)
         assert (found.tolist(), noted.tolist()) == ([0] * 6, [6])
 
 
@@ -228,34 +229,34 @@ def record_of(*numbers):
 
 
 def test_zeros_do_not_outlive_their_turn():
-    program = Program(DEVICE)
-    counts = program.zeros((3,), torch.int32)
-    program.call(lambda x: None, counts)
-    program.reuse_zeros()
-    program.call(lambda x: None, counts)
+    launches = LaunchList(DEVICE)
+    counts = launches.zeros((3,), torch.int32)
+    launches.call(lambda x: None, counts)
+    launches.reuse_zeros()
+    launches.call(lambda x: None, counts)
     with pytest.raises(ValueError, match="zeros are used after"):
-        program.finish()
+        launches.finish()
 
 
 def test_a_record_is_cleared_with_the_zeros():
     for with_zeros in (True, False):
-        program = Program(DEVICE)
-        out = program.operand(torch.zeros(3, dtype=torch.int64))
-        record = program.operand(torch.zeros(2, dtype=torch.int64), is_zero=True)
+        launches = LaunchList(DEVICE)
+        out = launches.operand(torch.zeros(3, dtype=torch.int64))
+        record = launches.operand(torch.zeros(2, dtype=torch.int64), is_zero=True)
         zero = (
-            program.zeros((3,), torch.int64)
+            launches.zeros((3,), torch.int64)
             if with_zeros
-            else program.empty((3,), torch.int64)
+            else launches.empty((3,), torch.int64)
         )
         if not with_zeros:
-            program.call(lambda x: x.zero_(), zero)
-        program.call(lambda r, x, y: y.copy_(x + r.sum()), record, zero, out)
-        program.call(lambda r: r.add_(5), record)
-        program.finish().compile()
+            launches.call(lambda x: x.zero_(), zero)
+        launches.call(lambda r, x, y: y.copy_(x + r.sum()), record, zero, out)
+        launches.call(lambda r: r.add_(5), record)
+        launches.finish().compile()
         for _ in range(2):
             found = torch.full((3,), 9, dtype=torch.int64, device=DEVICE)
             noted = record_of(3, 3)
-            program(found, noted)
+            launches(found, noted)
             assert found.tolist() == [0, 0, 0]
             assert noted.tolist() == [5, 5]
 
@@ -282,10 +283,10 @@ def test_cleared_memory_is_zero(dtype):
 
 
 def test_operands_come_before_scratch_memory():
-    program = Program(DEVICE)
-    program.empty((3,), torch.int8)
+    launches = LaunchList(DEVICE)
+    launches.empty((3,), torch.int8)
     with pytest.raises(ValueError, match="operands come before"):
-        program.operand(torch.zeros(3))
+        launches.operand(torch.zeros(3))
 
 
 def work(x, y, out):
@@ -297,17 +298,17 @@ def work(x, y, out):
 
 
 def written():
-    """The program of `work`."""
-    program = Program(DEVICE)
-    work(*(program.operand(torch.zeros(40, dtype=torch.float64)) for _ in range(3)))
-    return program.finish().compile()
+    """The launches of `work`."""
+    launches = LaunchList(DEVICE)
+    work(*(launches.operand(torch.zeros(40, dtype=torch.float64)) for _ in range(3)))
+    return launches.finish().compile()
 
 
 def test_a_program_gives_the_bits_of_eager_launches_on_any_operands():
-    program = written()
+    launches = written()
     assert (
-        program.nbytes == 2 * ALIGNMENT + 2 * 64 + 2 * 64
-        or program.nbytes == 3 * ALIGNMENT + 64
+        launches.nbytes == 2 * ALIGNMENT + 2 * 64 + 2 * 64
+        or launches.nbytes == 3 * ALIGNMENT + 64
     )
     for seed in range(3):
         torch.manual_seed(seed)
@@ -319,9 +320,9 @@ def test_a_program_gives_the_bits_of_eager_launches_on_any_operands():
             torch.zeros(40, dtype=torch.float64, device=DEVICE) for _ in range(2)
         )
         work(x, y, want)
-        program(x, y, found)
+        launches(x, y, found)
         assert torch.equal(found, want)
-        program(x, x, found)
+        launches(x, x, found)
         work(x, x, want)
         assert torch.equal(found, want)
 
@@ -330,19 +331,19 @@ def test_threads_run_programs_at_the_same_time():
     """Each run has a workspace of its own. Triton's interpreter has no threads, so that
     the steps are torch's.
     """
-    program, found = Program(DEVICE), {}
-    a, out = (program.operand(torch.zeros(40)) for _ in range(2))
-    chain = [a, *(program.empty((40,), torch.float32) for _ in range(20)), out]
+    launches, found = LaunchList(DEVICE), {}
+    a, out = (launches.operand(torch.zeros(40)) for _ in range(2))
+    chain = [a, *(launches.empty((40,), torch.float32) for _ in range(20)), out]
     for x, y in pairwise(chain):
-        program.call(lambda x, y: torch.add(x, 1.0, out=y), x, y)
-    program.finish().compile()
+        launches.call(lambda x, y: torch.add(x, 1.0, out=y), x, y)
+    launches.finish().compile()
 
     def repeat(i):
         x = torch.full((40,), float(i), device=DEVICE)
         y = torch.zeros(40, device=DEVICE)
         found[i] = []
         for _ in range(20):
-            program(x, y.zero_())
+            launches(x, y.zero_())
             found[i].append(bool((y == i + 21).all()))
 
     threads = [threading.Thread(target=repeat, args=(i,)) for i in range(6)]
@@ -354,41 +355,41 @@ def test_threads_run_programs_at_the_same_time():
 
 
 def test_views_of_operands_lie_where_those_of_tensors_do():
-    program = Program(DEVICE)
+    launches = LaunchList(DEVICE)
     like = torch.zeros((3, 5, 4), dtype=torch.complex64).transpose(1, 2)[1:]
-    a = program.operand(like)
-    out = program.operand(torch.zeros((2, 2, 2), dtype=torch.float32))
-    counts = program.operand(torch.zeros(3, dtype=torch.int64))
-    words = program.operand(torch.zeros((2, 4), dtype=torch.int32))
-    program.call(lambda x, y: y.copy_(x), real_view(a)[:, 1:3, ::3, 1], out)
-    program.call(
+    a = launches.operand(like)
+    out = launches.operand(torch.zeros((2, 2, 2), dtype=torch.float32))
+    counts = launches.operand(torch.zeros(3, dtype=torch.int64))
+    words = launches.operand(torch.zeros((2, 4), dtype=torch.int32))
+    launches.call(lambda x, y: y.copy_(x), real_view(a)[:, 1:3, ::3, 1], out)
+    launches.call(
         lambda x, y: y.copy_(x),
         counts.view(torch.int32)[1:5].view(2, 2),
         words[:, 1::2],
     )
-    program.finish().compile()
+    launches.finish().compile()
     whole = torch.randn((3, 5, 4), dtype=torch.complex64).to(DEVICE)
     x = whole.transpose(1, 2)[1:]
     found = torch.zeros((4, 2, 2), device=DEVICE)[1:3]
     numbers = (torch.arange(9, device=DEVICE) << 32)[2:5] + 7
     pairs = torch.zeros((2, 4), dtype=torch.int32, device=DEVICE)
-    program(x, found, numbers, pairs)
+    launches(x, found, numbers, pairs)
     assert torch.equal(found, x.imag[:, 1:3, ::3])
     assert pairs.tolist() == [[0, 2, 0, 7], [0, 3, 0, 7]]
 
 
 def test_scratch_memory_is_seen_in_other_shapes_and_dtypes():
-    program = Program(DEVICE)
-    out = program.operand(torch.zeros((3, 2), dtype=torch.int32))
-    scratch = program.empty((2, 4), torch.int64)
-    program.call(lambda x: x.copy_(torch.arange(8).view(2, 4)), scratch)
-    program.call(
+    launches = LaunchList(DEVICE)
+    out = launches.operand(torch.zeros((3, 2), dtype=torch.int32))
+    scratch = launches.empty((2, 4), torch.int64)
+    launches.call(lambda x: x.copy_(torch.arange(8).view(2, 4)), scratch)
+    launches.call(
         lambda x, y: y.copy_(x), scratch.view(torch.int32)[1, 2:].view(3, 2), out
     )
-    program.call(lambda x: x.fill_(1), scratch[:, :0])
-    program.finish().compile()
+    launches.call(lambda x: x.fill_(1), scratch[:, :0])
+    launches.finish().compile()
     found = torch.zeros((3, 2), dtype=torch.int32, device=DEVICE)
-    program(found)
+    launches(found)
     assert found.tolist() == [[5, 0], [6, 0], [7, 0]]
 
 
@@ -422,9 +423,10 @@ class Kernel:
 
     def __call__(self, grid, *arguments, **constants):
         places = [
-            x.place if isinstance(x, TensorMap) else x for x in launches.flat(arguments)
+            x.place if isinstance(x, TensorMap) else x
+            for x in launch_module.flat(arguments)
         ]
-        next(x for x in places if isinstance(x, Buffer)).program.add(
+        next(x for x in places if isinstance(x, Buffer)).launches.add(
             self, grid, arguments, constants
         )
 
@@ -440,10 +442,10 @@ class Kernel:
 
 @pytest.fixture
 def direct(monkeypatch):
-    """A function that finishes and compiles a program as on a GPU whose entries are
+    """A function that finishes and compiles a launch list as on a GPU whose entries are
     known, and lets it run here.
     """
-    monkeypatch.setattr(programs, "enters_directly", lambda: True)
+    monkeypatch.setattr(module, "enters_directly", lambda: True)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(
         torch._C,
@@ -453,11 +455,11 @@ def direct(monkeypatch):
     )
     streams = [100]
 
-    def finish(program, device=0):
-        program.device = torch.device("cuda", device)
-        program.finish().compile()
-        program.device = torch.device("cpu", device)
-        return program
+    def finish(launches, device=0):
+        launches.device = torch.device("cuda", device)
+        launches.finish().compile()
+        launches.device = torch.device("cpu", device)
+        return launches
 
     finish.streams = streams
     return finish
@@ -469,7 +471,7 @@ def here(*shapes):
 
 @pytest.fixture
 def workspace(monkeypatch):
-    """The tensors that programs take as workspace, the last one last."""
+    """The tensors that launch lists take as workspace, the last one last."""
     made, own = [], torch.empty
 
     def empty(*args, **options):
@@ -482,18 +484,18 @@ def workspace(monkeypatch):
 
 def test_addresses_are_filled_in(direct, workspace):
     first, second, table = Entry(), Entry(), torch.zeros(8)
-    program = Program(DEVICE)
-    a, b, out = (program.operand(x) for x in here(8, (2, 8), 8))
-    x, y = program.empty((100,), torch.int8), program.empty((3, 100), torch.int32)
+    launches = LaunchList(DEVICE)
+    a, b, out = (launches.operand(x) for x in here(8, (2, 8), 8))
+    x, y = launches.empty((100,), torch.int8), launches.empty((3, 100), torch.int32)
     Kernel(first)((5,), a, 7, x, table, None, BLOCK=32)
     Kernel(second)(
         (2, 3), b[1, 2:], x, y[1].behind(4), Address(4096, torch.int8), out, y, 2.5
     )
-    direct(program)
-    assert program.nbytes == 1280 + 100
+    direct(launches)
+    assert launches.nbytes == 1280 + 100
     for _ in range(2):
         tensors = here(8, (2, 8), 8)
-        program(*tensors)
+        launches(*tensors)
         at = [*(t.data_ptr() for t in tensors), workspace[-1].data_ptr()]
         assert first.calls.pop() == (
             (5, 1, 1),
@@ -524,16 +526,16 @@ def test_new_variants_are_compiled_side_by_side_and_each_once(direct, monkeypatc
                 compiled.append((self, arguments[1]))
             return self.own
 
-    monkeypatch.setattr(programs, "num_kernels", lambda: 0)
-    together, compiled, program = threading.Barrier(3), [], Program(DEVICE)
+    monkeypatch.setattr(module, "num_kernels", lambda: 0)
+    together, compiled, launches = threading.Barrier(3), [], LaunchList(DEVICE)
     a, b = Slow(Entry()), Slow(Entry())
-    x = program.operand(torch.zeros(4))
+    x = launches.operand(torch.zeros(4))
     for kernel, argument in ((a, 1), (b, 1), (a, 1), (a, 2), (b, 1), (b, 2)):
         kernel((1,), x, argument)
-    direct(program)
+    direct(launches)
     assert len(compiled) == 4
     assert compiled[0] == (a, 1)
-    program(torch.zeros(4))
+    launches(torch.zeros(4))
     assert [len(kernel.own.calls) for kernel in (a, b)] == [3, 3]
 
 
@@ -550,19 +552,19 @@ def test_no_kernel_goes_ahead_once_the_process_has_compiled_one(direct, monkeypa
                 compiled.append(self)
             return self.own
 
-    monkeypatch.setattr(programs, "num_kernels", lambda: 1)
-    together, compiled, program = threading.Barrier(2), [], Program(DEVICE)
+    monkeypatch.setattr(module, "num_kernels", lambda: 1)
+    together, compiled, launches = threading.Barrier(2), [], LaunchList(DEVICE)
     kernels = [Slow(Entry()), Slow(Entry())]
-    x = program.operand(torch.zeros(4))
+    x = launches.operand(torch.zeros(4))
     for kernel in kernels:
         kernel((1,), x)
-    direct(program)
+    direct(launches)
     assert set(compiled) == set(kernels)
 
 
 def test_kernels_in_gluon_come_before_others_but_for_the_first(direct, monkeypatch):
-    monkeypatch.setattr(programs, "_COMPILERS", 1)
-    monkeypatch.setattr(programs, "num_kernels", lambda: 0)
+    monkeypatch.setattr(module, "_COMPILERS", 1)
+    monkeypatch.setattr(module, "num_kernels", lambda: 0)
 
     class Noted(Kernel):
         def __init__(self, is_gluon):
@@ -577,24 +579,24 @@ def test_kernels_in_gluon_come_before_others_but_for_the_first(direct, monkeypat
                 order.append(self)
             return self.own
 
-    order, program = [], Program(DEVICE)
+    order, launches = [], LaunchList(DEVICE)
     kernels = [Noted(is_gluon) for is_gluon in (False, False, True)]
-    x = program.operand(torch.zeros(4))
+    x = launches.operand(torch.zeros(4))
     for kernel in kernels:
         kernel((1,), x, 0)
-    direct(program)
+    direct(launches)
     assert order == [kernels[0], kernels[2], kernels[1]]
 
 
 def test_addresses_in_tuples_are_filled_in(direct, workspace):
-    entry, program, table = Entry(), Program(DEVICE), torch.zeros(8)
-    a, out = (program.operand(x) for x in here(8, 8))
-    x = program.empty((100,), torch.int8)
+    entry, launches, table = Entry(), LaunchList(DEVICE), torch.zeros(8)
+    a, out = (launches.operand(x) for x in here(8, 8))
+    x = launches.empty((100,), torch.int8)
     Kernel(entry)((5,), 7, (a, 3), x, (table, None, x, out), BLOCK=32)
-    direct(program)
+    direct(launches)
     for _ in range(2):
         tensors = here(8, 8)
-        program(*tensors)
+        launches(*tensors)
         first, last = (t.data_ptr() for t in tensors)
         at = workspace[-1].data_ptr()
         assert entry.calls.pop()[2:] == (
@@ -610,12 +612,12 @@ def test_addresses_in_tuples_are_filled_in(direct, workspace):
 
 
 def test_buffers_in_tuples_are_steps_and_become_tensors():
-    program, seen = Program(DEVICE), []
-    a, b = (program.operand(x) for x in here(4, 4))
-    program.call(lambda *found: seen.append(found), (a, 3), Point(b[1:], None))
-    program.finish().compile()
+    launches, seen = LaunchList(DEVICE), []
+    a, b = (launches.operand(x) for x in here(4, 4))
+    launches.call(lambda *found: seen.append(found), (a, 3), Point(b[1:], None))
+    launches.finish().compile()
     x, y = here(4, 4)
-    program(x, y)
+    launches(x, y)
     ((left, right),) = seen
     assert (left[0].data_ptr(), left[1]) == (x.data_ptr(), 3)
     assert isinstance(right, Point)
@@ -623,49 +625,49 @@ def test_buffers_in_tuples_are_steps_and_become_tensors():
 
 
 def test_integers_that_look_like_addresses_stay(direct):
-    entry, program = Entry(), Program(DEVICE)
+    entry, launches = Entry(), LaunchList(DEVICE)
     x = torch.zeros(4)
-    Kernel(entry)((1,), program.operand(x), x.data_ptr(), 0)
-    direct(program)
+    Kernel(entry)((1,), launches.operand(x), x.data_ptr(), 0)
+    direct(launches)
     other = torch.zeros(4)
-    program(other)
+    launches(other)
     assert entry.calls[0][2:] == (other.data_ptr(), x.data_ptr(), 0)
 
 
 def test_one_tensor_may_stand_for_several_operands(direct):
-    entry, program = Entry(), Program(DEVICE)
-    Kernel(entry)((1,), *(program.operand(x) for x in here(4, 4, 4)))
-    direct(program)
+    entry, launches = Entry(), LaunchList(DEVICE)
+    Kernel(entry)((1,), *(launches.operand(x) for x in here(4, 4, 4)))
+    direct(launches)
     x, out = here(4, 4)
-    program(x, x, out)
+    launches(x, x, out)
     assert entry.calls[0][2:] == (x.data_ptr(), x.data_ptr(), out.data_ptr())
 
 
 def test_known_addresses_are_launched_on_the_stream_of_the_call(direct):
     """Arguments are kept for some sets of addresses, and made anew for others."""
-    entry, program = Entry(), Program(DEVICE)
-    Kernel(entry)((1,), *(program.operand(x) for x in here(4, 4)))
-    direct(program, device=1)
+    entry, launches = Entry(), LaunchList(DEVICE)
+    Kernel(entry)((1,), *(launches.operand(x) for x in here(4, 4)))
+    direct(launches, device=1)
     tensors = here(*[4] * 40)
     wanted = []
     for i in [0, 1, 0, 0, 1, *range(40), 0]:
         direct.streams[0] = 200 if i % 3 else 100
-        program(tensors[i], tensors[-1])
+        launches(tensors[i], tensors[-1])
         wanted.append(
             (direct.streams[0] + 1, tensors[i].data_ptr(), tensors[-1].data_ptr())
         )
     assert [call[1:] for call in entry.calls] == wanted
-    assert 0 < len(program._bound) <= programs._BOUND
+    assert 0 < len(launches._bound) <= module._BOUND
 
 
 def test_kept_arguments_are_used_again(direct, monkeypatch):
-    entry, program = Entry(), Program(DEVICE)
-    Kernel(entry)((1,), *(program.operand(x) for x in here(4, 4)))
-    direct(program)
+    entry, launches = Entry(), LaunchList(DEVICE)
+    Kernel(entry)((1,), *(launches.operand(x) for x in here(4, 4)))
+    direct(launches)
     x, y = here(4, 4)
-    program(x, y)
-    monkeypatch.setattr(program, "_filled_in", None)
-    program(x, y)
+    launches(x, y)
+    monkeypatch.setattr(launches, "_filled_in", None)
+    launches(x, y)
     assert entry.calls[0] == entry.calls[1]
 
 
@@ -673,11 +675,11 @@ def test_functions_are_called_between_launches_with_tensors(direct):
     order, first, second = [], Entry(), Entry()
     first.launch = lambda call: order.append(call[-1])
     second.launch = lambda call: order.append(call[-1])
-    program = Program(DEVICE)
-    a, out = (program.operand(x) for x in here((2, 3), (2, 3)))
-    scratch = program.empty((3,), torch.float64)
+    launches = LaunchList(DEVICE)
+    a, out = (launches.operand(x) for x in here((2, 3), (2, 3)))
+    scratch = launches.empty((3,), torch.float64)
     Kernel(first)((1,), a)
-    program.call(
+    launches.call(
         lambda x, s, y, n: (order.append("called"), s.copy_(n * x), y.copy_(s)),
         a[1],
         scratch,
@@ -685,15 +687,15 @@ def test_functions_are_called_between_launches_with_tensors(direct):
         2,
     )
     Kernel(second)((1,), out)
-    direct(program)
+    direct(launches)
     for i in range(2):
         x, y = here((2, 3), (2, 3))
         x += i + 1
-        program(x, y)
+        launches(x, y)
         assert order == [x.data_ptr(), "called", y.data_ptr()]
         assert y.tolist() == [[2 * i + 2] * 3, [0] * 3]
         order.clear()
-    assert program._bound == {}
+    assert launches._bound == {}
 
 
 def test_tensor_maps_are_made_for_the_addresses_of_a_run(
@@ -709,11 +711,11 @@ def test_tensor_maps_are_made_for_the_addresses_of_a_run(
         ),
     )
     entry = Entry()
-    program = Program(DEVICE)
+    launches = LaunchList(DEVICE)
     table = torch.zeros(1024, dtype=torch.int8)
-    a = program.operand(torch.zeros((4, 512), dtype=torch.int8))
-    scratch = program.empty((2, 512), torch.int8)
-    other = program.empty((256,), torch.int8)
+    a = launches.operand(torch.zeros((4, 512), dtype=torch.int8))
+    scratch = launches.empty((2, 512), torch.int8)
+    other = launches.empty((256,), torch.int8)
     layout = 2, 256, 256, (64, 64)
     maps = [
         tensor_map(a[1], *layout, start=16),
@@ -721,10 +723,10 @@ def test_tensor_maps_are_made_for_the_addresses_of_a_run(
         tensor_map(table, *layout),
     ]
     Kernel(entry)((1,), 3, *maps, other, a)
-    direct(program)
+    direct(launches)
     for _ in range(2):
         x = torch.zeros((4, 512), dtype=torch.int8)
-        program(x)
+        launches(x)
         base, shape = workspace[-1].data_ptr(), (torch.int8, *layout)
         places_ = [x.data_ptr() + 528, base + 512, table.data_ptr()]
         packed = [("map", place, shape) for place in places_]
@@ -733,13 +735,13 @@ def test_tensor_maps_are_made_for_the_addresses_of_a_run(
 
 def test_a_kernel_without_an_entry_leaves_all_to_the_jit(direct):
     known, unknown = Kernel(Entry()), Kernel(None)
-    program = Program(DEVICE)
-    a = program.operand(torch.zeros((2, 3)))
+    launches = LaunchList(DEVICE)
+    a = launches.operand(torch.zeros((2, 3)))
     known((4,), a[1], 5, BLOCK=1)
     unknown((1, 2), a)
-    direct(program)
+    direct(launches)
     x = torch.rand((2, 3))
-    program(x)
+    launches(x)
     assert known.own.calls == []
     ((grid, (row, five), constants),) = known.plain
     assert (grid, five, constants) == ((4, 1, 1), 5, {"BLOCK": 1})
@@ -749,21 +751,21 @@ def test_a_kernel_without_an_entry_leaves_all_to_the_jit(direct):
 
 
 def test_a_profiler_sees_calls_of_the_jit(direct, monkeypatch):
-    kernel, program = Kernel(Entry()), Program(DEVICE)
-    kernel((1,), program.operand(torch.zeros(3)))
-    direct(program)
-    monkeypatch.setattr(programs, "is_hooked", lambda: True)
-    program(torch.zeros(3))
+    kernel, launches = Kernel(Entry()), LaunchList(DEVICE)
+    kernel((1,), launches.operand(torch.zeros(3)))
+    direct(launches)
+    monkeypatch.setattr(module, "is_hooked", lambda: True)
+    launches(torch.zeros(3))
     assert (len(kernel.plain), kernel.own.calls) == (1, [])
 
 
 def test_threads_enter_kernels_with_their_own_addresses(direct):
-    entry, program = Entry(), Program(DEVICE)
-    Kernel(entry)((1,), *(program.operand(x) for x in here(4, 4)))
-    direct(program)
+    entry, launches = Entry(), LaunchList(DEVICE)
+    Kernel(entry)((1,), *(launches.operand(x) for x in here(4, 4)))
+    direct(launches)
     pairs = [here(4, 4) for _ in range(20)]
     threads = [
-        threading.Thread(target=lambda p=p: [program(*p) for _ in range(5)])
+        threading.Thread(target=lambda p=p: [launches(*p) for _ in range(5)])
         for p in pairs
     ]
     for thread in threads:
@@ -776,18 +778,18 @@ def test_threads_enter_kernels_with_their_own_addresses(direct):
 
 def test_zeros_are_cleared_by_the_first_launch(direct, workspace, monkeypatch):
     first, second = Entry(), Entry()
-    monkeypatch.setattr(launches, "_clear", Kernel(first))
-    program = Program(DEVICE)
-    record = program.operand(torch.zeros(2, dtype=torch.int64), is_zero=True)
-    x, y = program.zeros((10,), torch.int64), program.zeros((3,), torch.int32)
-    scratch = program.empty((5,), torch.int8)
+    monkeypatch.setattr(launch_module, "_clear", Kernel(first))
+    launches = LaunchList(DEVICE)
+    record = launches.operand(torch.zeros(2, dtype=torch.int64), is_zero=True)
+    x, y = launches.zeros((10,), torch.int64), launches.zeros((3,), torch.int32)
+    scratch = launches.empty((5,), torch.int8)
     Kernel(second)((1,), x, scratch, y, record)
     order = []
     for entry in (first, second):
         entry.launch = lambda call, entry=entry: order.append((entry, call[2:]))
-    direct(program)
+    direct(launches)
     noted = torch.zeros(2, dtype=torch.int64)
-    program(noted)
+    launches(noted)
     base = workspace[-1].data_ptr()
     assert order == [
         (first, (base, 128, noted.data_ptr(), 4)),
@@ -801,22 +803,22 @@ class TestOnGpu:
     def test_programs_enter_kernels_past_the_jit_in_captures_and_on_streams(
         self, monkeypatch
     ):
-        program = written()
+        launches = written()
         x, y = (torch.rand(40, dtype=torch.float64, device=DEVICE) for _ in range(2))
         want, found = torch.zeros_like(x), torch.zeros_like(x)
         work(x, y, want)
-        if launches.enters_directly():
-            assert program._templates is not None
+        if launch_module.enters_directly():
+            assert launches._templates is not None
             monkeypatch.setattr(_combine, "call_jit", None)
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            program(x, y, found)
+            launches(x, y, found)
         stream.synchronize()
         assert torch.equal(found, want)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            program(x, y, found)
+            launches(x, y, found)
         x += 1.0
         work(x, y, want)
         found.zero_()

@@ -29,7 +29,7 @@ from hifigemm.kernels.endings.mirror import mirror
 from hifigemm.kernels.products.epilogue import combine_in_place
 from hifigemm.kernels.runtime.buffers import Buffer, contiguous_strides
 from hifigemm.kernels.runtime.launch import Scalar, scalar
-from hifigemm.kernels.runtime.program import Program, facts_of, raw_stream
+from hifigemm.kernels.runtime.launch_list import LaunchList, facts_of, raw_stream
 from hifigemm.kernels.vectors.inner_scaling import padded_length
 from hifigemm.model.executable import (
     UNSEEN,
@@ -116,7 +116,7 @@ def blocks_of(plan: Plan, out: Buffer) -> Iterator[Block]:
     )
     for index, block in enumerate(blocks):
         if index:
-            out.program.reuse_zeros()
+            out.launches.reuse_zeros()
         yield block
 
 
@@ -268,7 +268,7 @@ class CudaLowering:
         prepared_planes: PreparedPlanes,
         shift: int,
         epilogue: Epilogue,
-    ) -> Program:
+    ) -> LaunchList:
         """The program of tensors of this layout, kept for the next ones."""
         facts = tuple(None if x is None else facts_of(x) for x in tensors)
         planes = tuple(
@@ -276,7 +276,7 @@ class CudaLowering:
             for pair in prepared_planes
         )
 
-        def make() -> Program:
+        def make() -> LaunchList:
             program = self._built(self.plan, tensors, prepared_planes, shift, epilogue)
             return program.finish().compile()
 
@@ -290,9 +290,9 @@ class CudaLowering:
         prepared_planes: PreparedPlanes,
         shift: int,
         epilogue: Epilogue,
-    ) -> Program:
+    ) -> LaunchList:
         """The launches of a plan, written down for tensors of this layout."""
-        program = Program(self.device)
+        program = LaunchList(self.device)
 
         def operand(x: Any, *, is_zero: bool = False) -> Any:
             return None if x is None else program.operand(x, is_zero=is_zero)
