@@ -11,9 +11,8 @@ import torch
 
 import hifigemm as hg
 from hifigemm.engines.cuda.along_k import exponents_of
-from hifigemm.engines.cuda.lowering import Arguments, _Tensors
+from hifigemm.engines.cuda.lowering import Arguments
 from hifigemm.kernels.vectors.inner_scaling import padded_length
-from hifigemm.numerics.epilogue import PLAIN
 from tests.engines.stand_in import planned
 
 INNER = (
@@ -30,7 +29,7 @@ def stacks(scheme):
 
 
 @pytest.mark.parametrize("scheme", INNER, ids=str)
-def test_workspace_of_blocks_holds_the_program_of_all_of_them(scheme, engine):
+def test_workspace_of_blocks_holds_the_launches_of_all_of_them(scheme, engine):
     """Whole operands are looked at, whatever the blocks."""
     a, b = stacks(scheme)
     whole = planned(scheme, a, b, engine)
@@ -38,17 +37,17 @@ def test_workspace_of_blocks_holds_the_program_of_all_of_them(scheme, engine):
     limit = whole.workspace * 3 // 4
     plan = planned(scheme, a, b, engine, workspace=limit)
     assert not plan.is_whole
-    program = engine.lowering(plan)
+    lowering = engine.lowering(plan)
     out = np.zeros((3, 70, 90), a.dtype)
     tensors = [torch.from_numpy(x) for x in (a, b, out)]
-    written = program._built(plan, _Tensors(*tensors), (None, None), 0, PLAIN)
+    written = lowering.recorded(plan, Arguments(*tensors))
     assert 4 * padded_length(60) < written.finish().nbytes <= plan.workspace
 
 
 @pytest.mark.parametrize("scheme", INNER, ids=str)
 def test_exponents_that_are_known_are_taken(scheme, engine):
     known = SimpleNamespace()
-    arguments = Arguments(*[None] * 4, inner=known)
+    arguments = Arguments(None, None, None, inner=known)
     plan = planned(scheme, *stacks(scheme), engine)
     assert exponents_of(plan, arguments, 0) is known
     other = None if scheme.name != "ozaki2" else "fast"

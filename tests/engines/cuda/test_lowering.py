@@ -37,14 +37,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* encountered:RuntimeWarning")
 
 @pytest.fixture
 def writes(monkeypatch):
-    """Shapes of the operands of the programs that are written from here on."""
-    found, own = [], CudaLowering._built
+    """Shapes of the arguments for which launches are recorded from here on."""
+    found, own = [], CudaLowering.recorded
 
-    def built(self, plan, tensors, *rest):
-        found.append([None if x is None else tuple(x.shape) for x in tensors])
-        return own(self, plan, tensors, *rest)
+    def recorded(self, plan, arguments, **options):
+        found.append([None if x is None else tuple(x.shape) for x in arguments[:8]])
+        return own(self, plan, arguments, **options)
 
-    monkeypatch.setattr(CudaLowering, "_built", built)
+    monkeypatch.setattr(CudaLowering, "recorded", recorded)
     return found
 
 
@@ -52,7 +52,7 @@ def run(plan, x, y, engine, shift=0, epilogue=PLAIN, out=None):
     return execute(plan, x, y, engine, 2**28, shift, epilogue, out=out)[1]
 
 
-def test_a_program_is_written_once_for_each_layout(engine, writes):
+def test_launches_are_recorded_once_for_each_layout(engine, writes):
     a, b = operands()
     x, y = arrays(a, b)
     plan = planned(FIXED, a, b, engine)
@@ -93,14 +93,15 @@ def test_scalars_are_those_of_the_call(engine, writes, assert_same_bits):
             on_host(found),
             hg.gemm(a, b, on_host(c), alpha=alpha, beta=beta, scheme=FIXED),
         )
-    assert len(writes) == 1  # one program for all of them
+    assert len(writes) == 1  # one list for all of them
 
 
 def test_sizes_of_a_workspace_are_found_once(engine, writes):
     a, b = operands()
-    program = engine.lowering(planned(FIXED, a, b, engine))
+    lowering = engine.lowering(planned(FIXED, a, b, engine))
     writes.clear()
-    sizes = [program.nbytes(1, 2, 3), program.nbytes(1, 2, 3), program.nbytes(1, 4, 5)]
+    blocks = (1, 2, 3), (1, 2, 3), (1, 4, 5)
+    sizes = [lowering.nbytes(*block) for block in blocks]
     assert len(writes) == 2
     assert sizes[0] == sizes[1] <= sizes[2]
     assert writes[0] == [(1, 2, 9), (1, 9, 3), (1, 2, 3), *[None] * 5]
@@ -411,17 +412,13 @@ def test_evidence_that_one_look_does_not_see_again_is_kept_for_no_operands(engin
         replace(exact.evidence, required_bits=None),
         replace(exact.evidence, outliers=Outliers(3, 4, 1, 0, (0,), ())),
     ):
-        unlike = CudaLowering(
-            replace(exact, evidence=evidence),
-            engine.lowering(exact).steps,
-            engine.place,
-        )
+        unlike = CudaLowering(replace(exact, evidence=evidence), engine.place)
         assert unlike.inspecting(signature, lambda a, b: None) is None
 
 
 def test_a_record_is_not_read_while_a_graph_is_captured(engine, monkeypatch):
     a, b = operands()
-    program = engine.lowering(planned(FAST, a, b, engine))
+    lowering = engine.lowering(planned(FAST, a, b, engine))
     read = []
     record = SimpleNamespace(tolist=lambda: read.append(1) or [0, 0, 0])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -430,18 +427,18 @@ def test_a_record_is_not_read_while_a_graph_is_captured(engine, monkeypatch):
         hg.PlanError,
         match=r"while a graph is captured.* look at the report after a replay",
     ):
-        program.decision(record)
+        lowering.read(record)
     assert not read
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    assert isinstance(program.decision(record), RecordedDecision)
+    assert isinstance(lowering.read(record), RecordedDecision)
 
 
 def test_a_record_is_read_when_somebody_looks_and_once(as_on_gpu, monkeypatch):
     a, b = (torch.from_numpy(z[0]).to(DEVICE) for z in operands())
-    asked, own = [], CudaLowering.decision
+    asked, own = [], CudaLowering.read
     monkeypatch.setattr(
         CudaLowering,
-        "decision",
+        "read",
         lambda self, *given: asked.append(1) or own(self, *given),
     )
     _, report = hg.matmul(a, b, scheme=FAST, return_report=True)

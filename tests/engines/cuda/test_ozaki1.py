@@ -1,4 +1,4 @@
-"""Ozaki scheme I with a forced number of slices as a program: the bits of the scheme's
+"""Ozaki scheme I with a forced number of slices as recorded launches: the bits of the scheme's
 steps.
 """
 
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.engines.cuda.lowering import CudaLowering
 from hifigemm.engines.device_array import unwrap
 from hifigemm.kernels.endings import slice_rounding
 from hifigemm.model.executable import Outcome
@@ -179,7 +178,7 @@ def test_estimates_for_complex_operands_take_a_longer_look(
     plan = planned(scheme, *arrays(a, b), engine)
     got = run(plan, a, b, engine)
     assert_same_bits(got.view(float), hg.matmul(a, b, scheme=scheme).view(float))
-    look = engine.lowering(plan).steps.inspect(plan, *arrays(a, b))
+    look = engine.lowering(plan).inspection(*arrays(a, b))
     assert look(*arrays(a, b)) is None
 
 
@@ -231,22 +230,21 @@ def test_modes_that_estimate_a_count_have_the_bits_of_the_steps(
 def corrected(scheme, a, b, engine, shift=0, epilogue=PLAIN, workspace=2**28):
     """The product, the plan that made it in the end, and what the record says."""
     plan = planned(scheme, *arrays(a, b), engine, workspace=workspace)
-    program = engine.lowering(plan)
-    assert program is not None
+    lowering = engine.lowering(plan)
+    assert lowering is not None
     records = []
-    certify = program.steps.certify
 
-    def seen(record):
-        records.append(list(record))
-        return certify(record)
+    class Watched(type(lowering)):
+        def decision(self, words):
+            records.append(list(words))
+            return super().decision(words)
 
-    steps = replace(program.steps, certify=seen)
-    watched = CudaLowering(plan, steps, engine.place)
+    watched = Watched(plan, engine.place)
     x, y = arrays(a, b)
     shape = plan.problem.shape
     executable = lowered(watched, x, y, shape, None, shift, epilogue)
     outcome = executable(unwrap(x), unwrap(y))
-    found = certify(records[0])
+    found = lowering.decision(records[0])
     assert isinstance(outcome, Outcome) == found.holds
     values = on_host(outcome.values) if found.holds else None
     return values, found, records[0]

@@ -21,7 +21,7 @@ from hifigemm.base.exceptions import AccuracyError
 from hifigemm.base.store import forget
 from hifigemm.engines import engine_for
 from hifigemm.engines.cuda import ozaki2
-from hifigemm.engines.cuda.lowering import _Tensors
+from hifigemm.engines.cuda.lowering import Arguments, layout
 from hifigemm.kernels.endings.special import restore_special_values
 from hifigemm.kernels.products import native_gemm
 from hifigemm.kernels.products.error_ratio import RATIO_UNIT
@@ -88,6 +88,10 @@ def run(plan, a, b, engine, *, shift=0, epilogue=PLAIN, splits=(None, None), out
 
 def ratio_of(a, b):
     return error_ratio(a, b, int8_product(NUMPY), 2**14, 2**20)
+
+
+def decision_of(plan, engine, record):
+    return engine.lowering(plan).decision(record)
 
 
 def bits_of(ratio):
@@ -232,20 +236,20 @@ def test_a_record_decides_as_the_launches_do(make_pair, engine):
             np.float64(ends[-1] / RATIO_UNIT).view(np.int64)
         )
         most = ozaki2._ratio_bits(plan, count)
-        assert ozaki2._certificate(plan, [most, 0, 0]).scheme == fixed(count)
-        assert ozaki2._certificate(plan, [most + 1, 0, 0]).scheme != fixed(count)
+        assert decision_of(plan, engine, [most, 0, 0]).scheme == fixed(count)
+        assert decision_of(plan, engine, [most + 1, 0, 0]).scheme != fixed(count)
         inner = replace(fixed(count), scaling="inner")
         if inner in plan.alternatives:
             record = [bits_of(np.inf), 0, most]
-            assert ozaki2._certificate(plan, record).scheme == inner
+            assert decision_of(plan, engine, record).scheme == inner
     assert ends == sorted(ends)
     for mark in (LARGEST, bits_of(np.inf)):
         record = [bits_of(np.inf), 0, mark]
-        assert ozaki2._certificate(plan, record).scheme == hg.Native()
+        assert decision_of(plan, engine, record).scheme == hg.Native()
     entrywise = replace(plan, verification=Verification.ENTRYWISE, alternatives=())
     most = ozaki2._ratio_bits(plan, counts_of(plan)[0])
-    assert ozaki2._certificate(entrywise, [most, 0, 0]).holds
-    missed = ozaki2._certificate(entrywise, [most + 1, 0, 0])
+    assert decision_of(entrywise, engine, [most, 0, 0]).holds
+    missed = decision_of(entrywise, engine, [most + 1, 0, 0])
     assert not missed.holds
     assert bits_of(missed.evidence.error_ratio) == most + 1
     assert ozaki2._ratio_bits(entrywise, 3) == -1
@@ -748,7 +752,7 @@ def test_outliers_with_inf_and_nan_and_an_epilogue(
 def test_a_workspace_is_free_when_the_product_is_made(
     make_pair, as_on_gpu, monkeypatch, eager
 ):
-    """Of a correct product whose outliers are set apart, whose program calls functions
+    """Of a correct product whose outliers are set apart, whose launches call functions
     between its launches.
     """
     made, (a, b) = [], wide_pair(make_pair, 30, 30, 26, (1, 7), (0, 11))
@@ -906,24 +910,15 @@ def test_infinities_and_nans_of_complex_operands(make_pair, engine):
 
 
 def written(plan, engine):
-    """Bytes of the workspace of all blocks of a plan, as its program is written for the
-    operands.
+    """Bytes of the workspace of all blocks of a plan, as its launches are recorded for
+    the operands.
     """
-    p, program = plan.problem, engine.lowering(plan)
+    p = plan.problem
+    lowering = engine.lowering(plan)
     shapes = [(p.batch, p.m, p.k), (p.batch, p.k, p.n), (p.batch, p.m, p.n)]
-    tensors = [
-        torch.empty(shape, dtype=torch.float64, device="meta") for shape in shapes
-    ]
-    record = (
-        torch.empty(program.steps.record, dtype=torch.int64, device="meta")
-        if program.steps.record
-        else None
-    )
-    return (
-        program._built(plan, _Tensors(*tensors, record), (None, None), 0, PLAIN)
-        .finish()
-        .nbytes
-    )
+    tensors = [layout(shape, torch.float64) for shape in shapes]
+    arguments = Arguments(*tensors, lowering.layout_of_record())
+    return lowering.recorded(plan, arguments).finish().nbytes
 
 
 @pytest.mark.thinned(2)
@@ -1261,7 +1256,7 @@ def test_both_arrays_come_from_one_product(
             planes = num_planes(moduli, dtype == "complex128")
             assert report.num_products == planes
 
-    # A call of the same kind goes straight to its program. (Complex tensors of a CPU
+    # A call of the same kind goes straight to its launches. (Complex tensors of a CPU
     # have no key.)
     if dtype == "complex128" and DEVICE == "cpu":
         return
@@ -1291,7 +1286,7 @@ def test_c_is_added_before_the_one_rounding(
         assert "C among the terms" in report.reason
         assert report.correct
 
-    # Calls of the same kind go straight to their program, into C as well. (Complex
+    # Calls of the same kind go straight to their launches, into C as well. (Complex
     # tensors of a CPU have no key.)
     if dtype == "complex128" and DEVICE == "cpu":
         return

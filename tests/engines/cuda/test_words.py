@@ -16,8 +16,8 @@ import hifigemm as hg
 from hifigemm.base.formats import BF16, FP16, FP32
 from hifigemm.base.store import forget
 from hifigemm.engines import engine_for
-from hifigemm.engines.cuda import words as word_programs
-from hifigemm.engines.cuda.lowering import _Tensors
+from hifigemm.engines.cuda import words as of_words
+from hifigemm.engines.cuda.lowering import Arguments, layout
 from hifigemm.engines.cuda.words import sums_of
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.model.accuracy import resolve
@@ -47,7 +47,7 @@ def uniform(rng, *shape):
 
 
 def run(plan, a, b, engine, shift=0, epilogue=PLAIN, out=None):
-    """The outcome of a plan that has a program, and the values."""
+    """The outcome of a plan that has launches, and the values."""
     assert engine.lowering(plan) is not None
     _, outcome = execute(plan, *arrays(a, b), engine, 2**28, shift, epilogue, out=out)
     return outcome, on_host(outcome.values)
@@ -431,11 +431,11 @@ def test_auto_takes_words_for_complex_operands_too(family, tensors):
 def test_auto_is_asked_only_where_somebody_listens(tensors, monkeypatch, caplog):
     asked = []
 
-    def chosen(plan, known, most, record):
-        asked.append(record)
+    def decision(self, words):
+        asked.append(words)
         return RecordedDecision(True, WORDS[1], 1.0, 3, 32)
 
-    monkeypatch.setattr(word_programs, "_chosen", chosen)
+    monkeypatch.setattr(of_words._Choice, "decision", decision)
     # a problem of its own
     x, y = tensors(*pair("uniform", np.random.default_rng(4), m=7))
     hg.matmul(x, y)
@@ -639,7 +639,10 @@ def test_what_the_kernels_do_not_have_is_left_to_the_steps(engine):
         )
         is not None
     )
-    assert word_programs.steps(planned(hg.Corrected(), a, b, engine), V100) is None
+    assert (
+        of_words.lowering(planned(hg.Corrected(), a, b, engine), engine.place, V100)
+        is None
+    )
     assert (
         engine.lowering(
             planned(hg.Corrected(), a.astype(complex), b.astype(complex), NUMPY)
@@ -672,11 +675,11 @@ def test_a_record_says_which_words_were_taken(lost, engine, costs):
     plan = planned("auto", a, b, engine)
     assert plan.verification is Verification.ON_DEVICE
     known = tuple(sums_of(scheme, 200, H100) for scheme in WORDS)
-    most = tuple(word_programs._most_lost(plan, sums) for sums in known)
+    most = tuple(of_words._most_lost(plan, sums) for sums in known)
     record = np.zeros(8, np.int32)
     record[0:2] = 1 + lost[0], 1
     record[4:6] = (1, 1 + lost[1]) if lost[0] > most[0] else (0, 0)
-    found = word_programs._chosen(plan, known, most, record.view(np.int64).tolist())
+    found = engine.lowering(plan).decision(record.view(np.int64).tolist())
     taken = next((i for i in range(2) if lost[i] <= most[i]), None)
     if taken is None:
         assert found == RecordedDecision(
@@ -794,27 +797,18 @@ def test_the_device_chooses_between_words_in_spans(span, engine, costs):
 
 @pytest.mark.parametrize("k", [5000, 2**15])
 @pytest.mark.parametrize("product", ["fp16", "tf32"])
-def test_a_program_takes_the_workspace_of_its_plan(product, k, engine, costs):
+def test_launches_take_the_workspace_of_its_plan(product, k, engine, costs):
     """Nothing is run."""
     a = np.broadcast_to(np.float32(1), (2, 300, k))
     b = np.broadcast_to(np.float32(1), (2, k, 200))
 
     def written(plan):
-        p, program = plan.problem, engine.lowering(plan)
+        p = plan.problem
+        lowering = engine.lowering(plan)
         shapes = [(p.batch, p.m, p.k), (p.batch, p.k, p.n), (p.batch, p.m, p.n)]
-        tensors = [
-            torch.empty(shape, dtype=torch.float32, device="meta") for shape in shapes
-        ]
-        record = (
-            torch.empty(program.steps.record, dtype=torch.int64, device="meta")
-            if program.steps.record
-            else None
-        )
-        return (
-            program._built(plan, _Tensors(*tensors, record), (None, None), 0, PLAIN)
-            .finish()
-            .nbytes
-        )
+        tensors = [layout(shape, torch.float32) for shape in shapes]
+        arguments = Arguments(*tensors, lowering.layout_of_record())
+        return lowering.recorded(plan, arguments).finish().nbytes
 
     for states_bound in (False, True):
         for spans in (False, True):
@@ -884,10 +878,10 @@ def test_repeated_products_are_those_of_the_plan(scheme, m, k, n, engine):
     rng = np.random.default_rng(4)
     x, y = arrays(uniform(rng, 1, m, k), uniform(rng, 1, k, n))
     plan = planned(scheme, x, y, engine)
-    program = engine.lowering(plan)
+    lowering = engine.lowering(plan)
     for given in (False, True):
         target = arrays(np.zeros((1, m, n), np.float32))[0] if given else None
-        again = lowered(program, x, y, (m, n), target)
+        again = lowered(lowering, x, y, (m, n), target)
         u, v = uniform(rng, 1, m, k), uniform(rng, 1, k, n)
         want = run(plan, u, v, engine)[1]
         made = torch.empty((1, m, n), device=DEVICE) if given else None

@@ -62,7 +62,7 @@ from hifigemm.numerics.rounded_sums import MAX_TERMS
 from hifigemm.numerics.tensor_core import A100, B200, H100, V100, TensorCoreModel
 
 if TYPE_CHECKING:
-    from hifigemm.engines.cuda.lowering import Steps
+    from hifigemm.engines.cuda.lowering import CudaLowering
     from hifigemm.engines.cuda.words import WordScheme
 
 _MODELS = {7: V100, 8: A100, 9: H100}
@@ -223,30 +223,22 @@ def _native(plan: Plan, engine: CudaEngine) -> Lowering | None:
     return NativeLowering(plan) if is_plain else None
 
 
-def _launches(steps: Steps | None, plan: Plan, engine: CudaEngine) -> Lowering | None:
-    from hifigemm.engines.cuda.lowering import CudaLowering
-
-    if steps is None or (plan.rounding != NEAREST and not steps.rounds):
-        return None
-    return CudaLowering(plan, steps, engine.place)
-
-
 def _residues(plan: Plan, engine: CudaEngine) -> Lowering | None:
     from hifigemm.engines.cuda import ozaki2
 
-    return _launches(ozaki2.steps(plan, engine.costs), plan, engine)
+    return _that_rounds(ozaki2.lowering(plan, engine.place, engine.costs))
 
 
 def _slices(plan: Plan, engine: CudaEngine) -> Lowering | None:
     from hifigemm.engines.cuda import ozaki1
 
-    return _launches(ozaki1.steps(plan), plan, engine)
+    return _that_rounds(ozaki1.lowering(plan, engine.place))
 
 
 def _sums(plan: Plan, engine: CudaEngine) -> Lowering | None:
-    from hifigemm.engines.cuda import double_double
+    from hifigemm.engines.cuda.double_double import RoundedSums
 
-    return _launches(double_double.steps(plan), plan, engine)
+    return RoundedSums(plan, engine.place)
 
 
 def _words(plan: Plan, engine: CudaEngine) -> Lowering | None:
@@ -254,7 +246,14 @@ def _words(plan: Plan, engine: CudaEngine) -> Lowering | None:
 
     if not _ADDS_AS_MODELLED:
         return None
-    return _launches(words.steps(plan, engine.model), plan, engine)
+    return _that_rounds(words.lowering(plan, engine.place, engine.model))
+
+
+def _that_rounds(lowering: CudaLowering | None) -> Lowering | None:
+    """The lowering, unless its plan has a rounding of its own that it cannot do."""
+    if lowering is None or (lowering.has_rounding and not lowering.rounds):
+        return None
+    return lowering
 
 
 LOWERINGS: dict[str, Callable[[Plan, CudaEngine], Lowering | None]] = {
@@ -309,6 +308,9 @@ class NativeOnDevice:
         self._shift = signature.shift
         self._is_combined = not epilogue.idle
         self._bound = native_bound(problem.terms, problem.fmt.u)
+        # The library's float64 is that of IEEE, whatever is set.
+        is_double = problem.fmt is FP64 and not problem.is_complex
+        self._multiply = library_matmul if is_double else _native_matmul
         # A library multiplies matrices and stacks of them in different ways.
         are_matrices = len(signature.left) == len(signature.right) == 1
         self._left_shape = signature.left.shape[are_matrices:]
@@ -346,7 +348,7 @@ class NativeOnDevice:
         target = None
         if self._is_direct and out is not None:
             target = _in_shape(out, self._product_shape)
-        product = _native_matmul(left, right, target)
+        product = self._multiply(left, right, target)
         if plan.certifies and (
             self._shift or not _is_ordinary(product, left, right, problem)
         ):

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from hifigemm.engines.device_array import (
 from hifigemm.engines.device_ops import TORCH_DTYPES
 from hifigemm.kernels.endings.mirror import mirror
 from hifigemm.kernels.products.epilogue import combine_in_place
-from hifigemm.kernels.runtime.buffers import Buffer, contiguous_strides
+from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.launch import Scalar, scalar
 from hifigemm.kernels.runtime.launch_list import LaunchList, facts_of, raw_stream
 from hifigemm.kernels.vectors.inner_scaling import padded_length
@@ -40,13 +40,11 @@ from hifigemm.model.executable import (
     Signature,
     certify,
 )
-from hifigemm.model.plan import Blocking, Evidence, Plan, Verification
+from hifigemm.model.plan import Blocking, Evidence, Plan, Split, Verification
 from hifigemm.model.problem import Block
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.integer_sums import NEAREST
 
-PreparedPlanes = tuple[tuple[Tensor, Tensor] | None, tuple[Tensor, Tensor] | None]
-"""Planes and exponents of prepared operands; None for operands that are not."""
 _INNER_INSPECTION = "scaled along k"
 """What is kept of operands that are scaled along k goes by this word and their bits."""
 _DECISIONS = 64
@@ -54,57 +52,78 @@ _DECISIONS = 64
 _NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-@dataclass(frozen=True)
-class Arguments:
-    """What a program is written for: buffers of the operands (batch or 1, ...), and
-    scalars.
+class Arguments(NamedTuple):
+    """What launches take: memory in this order, then numbers.
+
+    The memory is that of tensors; of buffers that stand for tensors while launches are
+    recorded. None is for what a call does without.
     """
 
-    a: Buffer
-    b: Buffer
-    out: Buffer
-    record: Buffer | None  # int64 words in which the device notes what it found
-    shift: int = 0  # the product is multiplied by 2**shift before its rounding
-    # `alpha`, `beta`: where a program applies them itself; else 1 and 0
+    # operands (batch or 1, ...) and the product T = 2**shift A B
+    a: Any
+    b: Any
+    out: Any
+    record: Any = None  # int64 words in which the device notes what it found
+    c: Any = None
+    second: Any = None  # the other array of a pair or an enclosure
+    combined: Any = None  # where a launch of its own writes alpha T + beta C
+    # by which the operands are scaled along k, where that is known already
+    inner: Any = None
+    # (planes, exponents) of prepared operands
+    left: tuple[Any, Any] | None = None
+    right: tuple[Any, Any] | None = None
+    shift: int = 0
+    # numbers or `Scalar`s, where the launches of the plan apply them; else 1 and 0
     alpha: float | Scalar = 1.0
     beta: float | Scalar = 0.0
-    c: Buffer | None = None
-    prepared_planes: tuple[Any, Any] = (None, None)  # of prepared operands
-    second: Buffer | None = None  # the other array of a pair or an enclosure
-    # by which the operands are scaled along k, where that is known already
-    inner: Buffer | None = None
+
+    @property
+    def prepared(self) -> tuple[tuple[Any, Any] | None, tuple[Any, Any] | None]:
+        """Planes and exponents of both operands."""
+        return self.left, self.right
+
+    def facts(self) -> Hashable:
+        """What launches rest on: they serve all arguments with the same facts."""
+        single = self.a, self.b, self.out, self.record, self.c
+        others = self.second, self.combined, self.inner
+        left = self.left or (None, None)
+        right = self.right or (None, None)
+        memory = *single, *others, *left, *right
+        return self.shift, *(None if x is None else facts_of(x) for x in memory)
+
+    def in_list(self, launches: LaunchList) -> Arguments:
+        """The same with buffers of a launch list instead of tensors; it clears the
+        record.
+        """
+
+        def operand(x: Any) -> Any:
+            return None if x is None else launches.operand(x)
+
+        def operands(pair: tuple[Any, Any] | None) -> Any:
+            return None if pair is None else tuple(map(operand, pair))
+
+        record = self.record
+        return self._replace(
+            a=operand(self.a),
+            b=operand(self.b),
+            out=operand(self.out),
+            record=None if record is None else launches.operand(record, is_zero=True),
+            c=operand(self.c),
+            second=operand(self.second),
+            combined=operand(self.combined),
+            inner=operand(self.inner),
+            left=operands(self.left),
+            right=operands(self.right),
+        )
 
 
-@dataclass(frozen=True)
-class Steps:
-    """How the launches of a plan are written, and what its record says."""
-
-    # adds the launches for a plan and `Arguments`
-    write: Callable[[Plan, Arguments], None]
-    record: int = 0  # words of the decision record; 0 where nothing is decided
-    # what the words of a record say
-    certify: Callable[[Sequence[int]], RecordedDecision] | None = None
-    # the launches apply moderate scalars themselves; else a step behind them does
-    combines: bool = False
-    rounds: bool = False  # they round as `Plan.rounding` says
-    # the launches write to results with contiguous rows only
-    contiguous_rows: bool = False
-    # (planes, exponents) of the split of a prepared operand
-    prepared_planes: Callable[[Any], tuple[Tensor, Tensor]] | None = None
-    # scratch bytes beside those of a program for such a block, where the result is cut
-    # into several: of matrices, rows and columns
-    outside: Callable[[int, int, int], int] | None = None
-    # see `hifigemm.model.engine.Lowering.in_halves`
-    in_halves: Callable[[int, int, int], bool] | None = None
-    # what the plan rests on of operands laid out as two tensors, by one wait: none
-    # where that is no more than the bits of their integers
-    inspect: (
-        Callable[[Plan, Tensor, Tensor], Callable[[Tensor, Tensor], Any]] | None
-    ) = None
+def layout(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A contiguous tensor that is not there."""
+    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def blocks_of(plan: Plan, out: Buffer) -> Iterator[Block]:
-    """The blocks of a plan for the program of `out`; what a launch of a block wants
+    """The blocks of a plan for the launches of `out`; what a launch of a block wants
     cleared is gone with that block.
 
     Blocks above the diagonal of a result that is mirrored are left out.
@@ -126,49 +145,64 @@ def is_triangle(plan: Plan, block: Block) -> bool:
 
 
 @dataclass(frozen=True)
-class _TensorLayout:
-    """What a program wants to know of a tensor that is not there."""
+class CudaLowering:
+    """How a plan is carried out by launches; see `hifigemm.model.engine.Lowering`.
 
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    def stride(self) -> tuple[int, ...]:
-        """That of a contiguous tensor."""
-        return contiguous_strides(self.shape)
-
-    def data_ptr(self) -> int:
-        """An aligned address."""
-        return 0
-
-
-class _Tensors(NamedTuple):
-    """The tensors of a call in the order in which a program takes them, or their
-    layouts; None for those that it does without.
+    Each scheme derives its own from this one.
     """
 
-    a: Any
-    b: Any
-    product: Any  # where the product is written
-    record: Any = None  # words in which the device notes what it found
-    c: Any = None
-    second: Any = None  # the other array of a pair or an enclosure
-    combined: Any = None  # where a step of its own writes alpha A B + beta C
-    inner: Any = None  # exponents along k that are known already
+    plan: Plan
+    device: torch.device
 
+    @property
+    def record_words(self) -> int:
+        """Length of the decision record; 0 where the device decides nothing."""
+        return 0
 
-class CudaLowering:
-    """How a plan is carried out by launches; see `hifigemm.model.engine.Lowering`."""
+    @property
+    def applies_scalars(self) -> bool:
+        """Whether the plan's launches apply moderate alpha and beta; else one does that
+        comes behind them.
+        """
+        return False
 
-    def __init__(self, plan: Plan, steps: Steps, device: torch.device) -> None:
-        self.plan = plan
-        self.steps = steps
-        self.device = device
+    @property
+    def rounds(self) -> bool:
+        """Whether they round as `Plan.rounding` says."""
+        return False
+
+    @property
+    def has_contiguous_rows(self) -> bool:
+        """Whether they write to results with contiguous rows only."""
+        return False
+
+    def record(self, plan: Plan, given: Arguments) -> None:
+        """Add the launches of a plan, this one or that of a block of it."""
+        raise NotImplementedError
+
+    def decision(self, words: Sequence[int]) -> RecordedDecision:
+        """What the words of a record say."""
+        raise NotImplementedError
+
+    def bytes_outside(self, batch: int, rows: int, cols: int) -> int:
+        """Scratch bytes beside those of the launches for such a block, where the result
+        is cut into several.
+        """
+        return 0
+
+    def prepared(self, split: Split) -> tuple[Tensor, Tensor] | None:
+        """Planes and exponents of a prepared operand; None where it is prepared anew."""
+        return None
+
+    def inspection(
+        self, left: Tensor, right: Tensor
+    ) -> Callable[[Tensor, Tensor], Hashable]:
+        """What the plan rests on of operands that are laid out as these, by one wait."""
+        return required_bits_of(left, right, NO_LIMIT)
 
     def in_halves(self, batch: int, rows: int, cols: int) -> bool:
         """Whether such a block takes the products of numerics/strassen.py."""
-        return self.steps.in_halves is not None and self.steps.in_halves(
-            batch, rows, cols
-        )
+        return False
 
     def nbytes(self, batch: int, rows: int, cols: int) -> int:
         """Size of the workspace of contiguous operands."""
@@ -193,21 +227,21 @@ class CudaLowering:
             }
             plan = replace(plan, evidence=replace(plan.evidence, **fullest))
 
-        # The program of contiguous tensors that are not there.
+        # The launches for contiguous tensors that are not there.
         dtype = TORCH_DTYPES[problem.dtype]
         operand_dtype = dtype
         if problem.narrow and plan.alternatives:
             operand_dtype = _NARROW[problem.narrow.name]
-        tensors = _Tensors(
-            _TensorLayout((batch, rows, problem.k), operand_dtype),
-            _TensorLayout((batch, problem.k, cols), operand_dtype),
-            _TensorLayout((batch, rows, cols), dtype),
-            self.record_layout(),
+        arguments = Arguments(
+            layout((batch, rows, problem.k), operand_dtype),
+            layout((batch, problem.k, cols), operand_dtype),
+            layout((batch, rows, cols), dtype),
+            self.layout_of_record(),
         )
-        program = self._built(plan, tensors, (None, None), 0, PLAIN).finish()
-        if self.steps.outside is None or (batch, rows, cols) == (p.batch, p.m, p.n):
-            return program.nbytes
-        return program.nbytes + self.steps.outside(batch, rows, cols)
+        scratch = self.recorded(plan, arguments).finish().nbytes
+        if (batch, rows, cols) == (p.batch, p.m, p.n):
+            return scratch
+        return scratch + self.bytes_outside(batch, rows, cols)
 
     def lower(self, signature: Signature) -> Launches:
         """The launches for tensors of this layout."""
@@ -226,120 +260,72 @@ class CudaLowering:
             return None  # other operands may be looked at with another result
         return ByEvidence(self, signature, executable)
 
+    def combines(self, epilogue: Epilogue) -> bool:
+        """Whether the launches apply these scalars, in a step of their own if need be."""
+        if epilogue.idle or self.has_rounding:
+            return True
+        is_real = not self.plan.problem.is_complex
+        return epilogue.is_moderate and (self.applies_scalars or is_real)
+
     @property
-    def rounds(self) -> bool:
+    def has_rounding(self) -> bool:
         """True if the plan has a rounding of its own, by which C is added too."""
         return self.plan.rounding != NEAREST
 
-    def combines(self, epilogue: Epilogue) -> bool:
-        """Whether the launches apply these scalars, in a step of their own if need be."""
-        if epilogue.idle or self.rounds:
-            return True
-        is_real = not self.plan.problem.is_complex
-        return epilogue.is_moderate and (self.steps.combines or is_real)
-
     def adds_a_step(self, epilogue: Epilogue) -> bool:
         """Whether a step behind all others applies scalars that the launches apply."""
-        return not (epilogue.idle or self.steps.combines or self.rounds)
+        return not (epilogue.idle or self.applies_scalars or self.has_rounding)
 
     def writes_to(self, out: Tensor) -> bool:
         """Whether the launches write to a result that is laid out as this one."""
-        return not self.steps.contiguous_rows or out.stride(2) == 1 or out.shape[2] == 1
+        return not self.has_contiguous_rows or out.stride(2) == 1 or out.shape[2] == 1
 
-    def record_layout(self) -> _TensorLayout | None:
-        """That of the record; None where the device decides nothing."""
-        words = self.steps.record
-        return _TensorLayout((words,), torch.int64) if words else None
+    def layout_of_record(self) -> Tensor | None:
+        """None where the device decides nothing."""
+        words = self.record_words
+        return layout((words,), torch.int64) if words else None
 
-    def decision(self, record: Tensor, stream: int | None = None) -> RecordedDecision:
+    def read(self, record: Tensor, stream: int | None = None) -> RecordedDecision:
         """What the record says; waits for the current stream, or for the device if
         another stream made the product.
         """
         check_not_capturing()
         if stream is not None and stream != raw_stream(record.device):
             torch.cuda.synchronize(record.device)
-        certify: Any = self.steps.certify
-        found: RecordedDecision = certify(record.tolist())
-        return found
+        return self.decision(record.tolist())
 
-    def program(
-        self,
-        tensors: _Tensors,
-        prepared_planes: PreparedPlanes,
-        shift: int,
-        epilogue: Epilogue,
+    def launches(self, arguments: Arguments, *, has_scalars: bool) -> LaunchList:
+        """The compiled launches for arguments laid out as these, kept for later ones."""
+
+        def compiled() -> LaunchList:
+            recorded = self.recorded(self.plan, arguments, has_scalars=has_scalars)
+            return recorded.finish().compile()
+
+        key = "launches", self.plan, self.device, arguments.facts(), has_scalars
+        return once(key, compiled, self.device)
+
+    def recorded(
+        self, plan: Plan, arguments: Arguments, *, has_scalars: bool = False
     ) -> LaunchList:
-        """The program of tensors of this layout, kept for the next ones."""
-        facts = tuple(None if x is None else facts_of(x) for x in tensors)
-        planes = tuple(
-            None if pair is None else tuple((x.shape, x.stride()) for x in pair)
-            for pair in prepared_planes
-        )
+        """The launches of a plan, for arguments laid out as these and all scalars."""
+        launches = LaunchList(self.device)
+        given = arguments.in_list(launches)
+        alpha: float | Scalar = 1.0
+        beta: float | Scalar = 0.0
+        if has_scalars:
+            alpha = scalar(0)
+            beta = 0.0 if given.c is None else scalar(1)
+        if given.combined is None:
+            self.record(plan, given._replace(alpha=alpha, beta=beta))
+        else:
+            self.record(plan, given._replace(c=None))
 
-        def make() -> LaunchList:
-            program = self._built(self.plan, tensors, prepared_planes, shift, epilogue)
-            return program.finish().compile()
-
-        key = "program", self.plan, self.device, facts, planes, shift, epilogue.idle
-        return once(key, make, self.device)
-
-    def _built(
-        self,
-        plan: Plan,
-        tensors: _Tensors,
-        prepared_planes: PreparedPlanes,
-        shift: int,
-        epilogue: Epilogue,
-    ) -> LaunchList:
-        """The launches of a plan, written down for tensors of this layout."""
-        program = LaunchList(self.device)
-
-        def operand(x: Any, *, is_zero: bool = False) -> Any:
-            return None if x is None else program.operand(x, is_zero=is_zero)
-
-        # Operands come in the order in which the program takes them.
-        buffers = _Tensors(
-            a=operand(tensors.a),
-            b=operand(tensors.b),
-            product=operand(tensors.product),
-            record=operand(tensors.record, is_zero=True),
-            c=operand(tensors.c),
-            second=operand(tensors.second),
-            combined=operand(tensors.combined),
-            inner=operand(tensors.inner),
-        )
-        left, right = (
-            None
-            if pair is None
-            else (program.operand(pair[0]), program.operand(pair[1]))
-            for pair in prepared_planes
-        )
-
-        # Programs of all scalars are the same, but for what has none.
-        has_scalars = not epilogue.idle and plan.rounding == NEAREST
-        alpha = scalar(0) if has_scalars else 1.0
-        beta = scalar(1) if has_scalars and buffers.c is not None else 0.0
-        arguments = Arguments(
-            buffers.a,
-            buffers.b,
-            buffers.product,
-            buffers.record,
-            shift,
-            prepared_planes=(left, right),
-            second=buffers.second,
-            inner=buffers.inner,
-        )
-        if buffers.combined is None:
-            arguments = replace(arguments, alpha=alpha, beta=beta, c=buffers.c)
-        self.steps.write(plan, arguments)
-
-        # Steps behind those of the plan.
-        product = cast(Buffer, buffers.product)
+        # Launches behind those of the plan.
         if plan.problem.mirror:
-            mirror(product, plan.problem.mirror == "C")
-        if buffers.combined is not None:
-            combine_in_place(product, alpha, beta, buffers.c, buffers.combined)
-        return program
+            mirror(given.out, plan.problem.mirror == "C")
+        if given.combined is not None:
+            combine_in_place(given.out, alpha, beta, given.c, given.combined)
+        return launches
 
 
 class Launches:
@@ -367,14 +353,12 @@ class Launches:
         # The launches apply alpha and beta, or the host does so behind them.
         self._is_combined_later = not lowering.combines(epilogue)
         applied = PLAIN if self._is_combined_later else epilogue
-        self._has_scalars = not applied.idle
+        self._has_scalars = not (applied.idle or lowering.has_rounding)
         self._adds_a_step = lowering.adds_a_step(applied)
         self._has_two_parts = plan.rounding.has_two_parts
         self._takes_exponents = takes_exponents
-        self._certifies = (
-            plan.verification is Verification.ENTRYWISE
-            and lowering.steps.certify is not None
-        )
+        is_certified = plan.verification is Verification.ENTRYWISE
+        self._certifies = is_certified and lowering.record_words > 0
         # What a certificate may refuse is not written to `out`.
         out = None if signature.out is None else unwrap(signature.out)
         self._writes_to_out = (
@@ -384,13 +368,12 @@ class Launches:
             and not (self._is_combined_later or self._adds_a_step)
             and lowering.writes_to(out)
         )
-        planes_of = lowering.steps.prepared_planes
         left, right = (
-            None if split is None or planes_of is None else planes_of(split)
+            None if split is None else lowering.prepared(split)
             for split in signature.splits
         )
-        self._planes = [x for pair in (left, right) if pair is not None for x in pair]
-        self._record_words = lowering.steps.record
+        self._planes = (left or ()) + (right or ())
+        self._record_words = lowering.record_words
         self._bound = plan.bound
         self._num_products: float = plan.num_products
         self._notes: tuple[str, ...] = ()
@@ -398,22 +381,23 @@ class Launches:
         if outliers is not None:
             self._num_products = outliers.num_products(problem, plan.num_products)
             self._notes = (str(outliers),)
-        new = _TensorLayout(self._stack_shape, self._dtype)
+        new = layout(self._stack_shape, self._dtype)
         product = out if self._writes_to_out else new
-        inner = _TensorLayout((padded_length(problem.k),), torch.int32)
-        layouts = _Tensors(
+        exponents = layout((padded_length(problem.k),), torch.int32)
+        arguments = Arguments(
             a=unwrap(signature.left),
             b=unwrap(signature.right),
-            product=product,
-            record=lowering.record_layout(),
+            out=product,
+            record=lowering.layout_of_record(),
             c=None if applied.c is None else unwrap(applied.c),
             second=product if self._has_two_parts else None,
             combined=new if self._adds_a_step else None,
-            inner=inner if takes_exponents else None,
+            inner=exponents if takes_exponents else None,
+            left=left,
+            right=right,
+            shift=signature.shift,
         )
-        self._program = lowering.program(
-            layouts, (left, right), signature.shift, applied
-        )
+        self._launches = lowering.launches(arguments, has_scalars=self._has_scalars)
 
     def __call__(
         self,
@@ -439,7 +423,7 @@ class Launches:
         if self._adds_a_step and out is not None and not self._certifies:
             result = out if _is_plain(out) else product
 
-        # In the order of `_Tensors`.
+        # In the order of `Arguments`.
         memory = [a, b, product]
         decision = None
         if self._record_words:
@@ -447,7 +431,7 @@ class Launches:
             record = torch.empty(self._record_words, dtype=torch.int64, device=device)
             memory.append(record)
             stream = raw_stream(device) if record.is_cuda else None
-            decision = partial(self._lowering.decision, record, stream)
+            decision = partial(self._lowering.read, record, stream)
         if c is not None and not self._is_combined_later:
             memory.append(c)
         second = None
@@ -460,14 +444,16 @@ class Launches:
             memory.append(exponents)
         memory.extend(self._planes)
         scalars = (alpha.real, beta.real) if self._has_scalars else ()
-        self._program(*memory, scalars=scalars)
+        self._launches(*memory, scalars=scalars)
 
-        made = Outcome(
+        outcome = Outcome(
             result, self._bound, self._num_products, self._notes, decision, second
         )
-        outcome = certify(made, self._lowering.plan) if self._certifies else made
-        if isinstance(outcome, Refusal):
-            return outcome
+        if self._certifies:
+            certified = certify(outcome, self.plan)
+            if isinstance(certified, Refusal):
+                return certified
+            outcome = certified
         if self._is_combined_later:
             third = None if c is None else wrap(c.reshape(self._stack_shape))
             epilogue = Epilogue(alpha, beta, third)
@@ -497,18 +483,14 @@ class ByEvidence:
         asked = plan.problem, plan.asked, plan.target, plan.block_shape
         key = "by evidence", *asked, lowering.device, layout, kind
         self._table: dict[Hashable, Any] = once(key, dict, lowering.device)
-        if evidence.inner and not lowering.steps.record:
+        if evidence.inner and not lowering.record_words:
             # The look gives the exponents along.
             executable = Launches(lowering, signature, takes_exponents=True)
         if len(self._table) >= _DECISIONS:
             oldest = next((x for x in self._table if x != _INNER_INSPECTION), None)
             self._table.pop(oldest, None)
         self._table[_evidence_key(evidence)] = executable
-        self._inspect = (
-            required_bits_of(*operands, NO_LIMIT)
-            if lowering.steps.inspect is None
-            else lowering.steps.inspect(plan, *operands)
-        )
+        self._inspect = lowering.inspection(*operands)
         if evidence.inner:
             self._table[_INNER_INSPECTION] = inner_inspection_of(*operands, NO_LIMIT)
 

@@ -11,13 +11,12 @@ their result is written as a real matrix of twice as many columns.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from hifigemm.base.formats import BF16, FP16, FP32, FP64, INT8, Format
-from hifigemm.engines.cuda.lowering import Arguments, Steps, blocks_of
+from hifigemm.engines.cuda.lowering import Arguments, CudaLowering, blocks_of
 from hifigemm.engines.cuda.slice_counts import Count, num_slices_of
 from hifigemm.kernels.endings.slice_rounding import ends_of, round_correctly
 from hifigemm.kernels.products.slice_product import slice_product, sums_of
@@ -44,7 +43,7 @@ _DTYPES: dict[Format, torch.dtype] = {
 """In which slices are stored; slices of other formats go step by step."""
 
 
-def steps(plan: Plan) -> Steps | None:
+def lowering(plan: Plan, device: torch.device) -> CudaLowering | None:
     """The launches of a fixed count whose sums two words of 64 bits hold, and of
     correct rounding; None for all else, and for operands that are scaled along k.
     """
@@ -59,36 +58,91 @@ def steps(plan: Plan) -> Steps | None:
     if beta > widest or scheme.count > MAX_COUNT:
         return None
     if plan.verification is Verification.ENTRYWISE and plan.target.correct:
-        certify = partial(_certify, plan)
-        return Steps(
-            _write_correct, record=4, certify=certify, contiguous_rows=p.is_complex
-        )
+        return _RoundedSlices(plan, device)
     if plan.certifies or not scheme.explicit:
         return None
     if words_of_diagonals(p.terms, scheme.count, beta) is None:
         return None
-    return Steps(_write, inspect=_inspect, contiguous_rows=p.is_complex)
+    return _FixedSlices(plan, device)
 
 
-def _certify(plan: Plan, record: Sequence[int]) -> RecordedDecision:
-    """No entry may have stayed open. INT8 slices beyond the ends of the operands are
-    multiplied as well, though they are zeros.
-    """
-    _, num_open, left, right = record
-    num_products = plan.num_products
-    if plan.spec.operand is not INT8:
-        pairs = num_pairs(plan.scheme.count, left, right)
-        num_products = pairs * (4 if plan.problem.is_complex else 1)
-    return RecordedDecision(num_open == 0, plan.scheme, 0.0, num_products, plan.k_block)
+class _Slices(CudaLowering):
+    """Launches for slices of both operands."""
+
+    @property
+    def has_contiguous_rows(self) -> bool:
+        """Whether rows are written as rows of real entries."""
+        return self.plan.problem.is_complex
 
 
-def _inspect(
-    plan: Plan, left: Tensor, right: Tensor
-) -> Callable[[Tensor, Tensor], Count]:
-    """The estimate of the modes "dp" and "sp"; complex operands take a longer look."""
-    if plan.problem.is_complex:
-        return lambda a, b: None
-    return num_slices_of(left, right, _slice_bits(plan), plan.scheme.level.u)
+class _FixedSlices(_Slices):
+    """Launches of a fixed number of slices."""
+
+    def inspection(
+        self, left: Tensor, right: Tensor
+    ) -> Callable[[Tensor, Tensor], Count]:
+        """The estimate of the modes "dp" and "sp"; complex operands take a longer
+        look.
+        """
+        if self.plan.problem.is_complex:
+            return lambda a, b: None
+        u = self.plan.scheme.level.u
+        return num_slices_of(left, right, _slice_bits(self.plan), u)
+
+    def record(self, plan: Plan, given: Arguments) -> None:
+        """Block by block."""
+        for block in blocks_of(plan, given.out):
+            operands = block.operands(given.a, given.b)
+            x, y, out = as_real(*operands, given.out[block.entries])
+            left, right = sliced(plan, x, y)
+            slice_product(
+                left,
+                right,
+                out,
+                plan.problem.terms,
+                shift=given.shift,
+                operands=(x, y),
+            )
+
+
+class _RoundedSlices(_Slices):
+    """Launches that round correctly, and count the entries that stay open."""
+
+    @property
+    def record_words(self) -> int:
+        """The counters of `round_correctly`."""
+        return 4
+
+    def decision(self, words: Sequence[int]) -> RecordedDecision:
+        """No entry may have stayed open. INT8 slices beyond the ends of the operands
+        are multiplied as well, though they are zeros.
+        """
+        plan = self.plan
+        _, num_open, left, right = words
+        num_products = plan.num_products
+        if plan.spec.operand is not INT8:
+            pairs = num_pairs(plan.scheme.count, left, right)
+            num_products = pairs * (4 if plan.problem.is_complex else 1)
+        return RecordedDecision(
+            num_open == 0, plan.scheme, 0.0, num_products, plan.k_block
+        )
+
+    def record(self, plan: Plan, given: Arguments) -> None:
+        """Block by block."""
+        for block in blocks_of(plan, given.out):
+            operands = block.operands(given.a, given.b)
+            x, y, out = as_real(*operands, given.out[block.entries])
+            left, right = sliced(plan, x, y)
+            ends = ends_of(x, y, (left, right))
+            round_correctly(
+                sums_of(left, right, plan.problem.terms, ends=ends.most),
+                (left, right),
+                ends,
+                out,
+                given.record,
+                shift=given.shift,
+                operands=(x, y),
+            )
 
 
 def _slice_bits(plan: Plan) -> int:
@@ -96,36 +150,6 @@ def _slice_bits(plan: Plan) -> int:
     return slice_bits_for(
         plan.problem.terms, spec.k_block, spec.accumulator_max, spec.max_digit
     )
-
-
-def _write(plan: Plan, given: Arguments) -> None:
-    for block in blocks_of(plan, given.out):
-        x, y, out = as_real(*block.operands(given.a, given.b), given.out[block.entries])
-        own, other = sliced(plan, x, y)
-        slice_product(
-            own,
-            other,
-            out,
-            plan.problem.terms,
-            shift=given.shift,
-            operands=(x, y),
-        )
-
-
-def _write_correct(plan: Plan, given: Arguments) -> None:
-    for block in blocks_of(plan, given.out):
-        x, y, out = as_real(*block.operands(given.a, given.b), given.out[block.entries])
-        left, right = sliced(plan, x, y)
-        ends = ends_of(x, y, (left, right))
-        round_correctly(
-            sums_of(left, right, plan.problem.terms, ends=ends.most),
-            (left, right),
-            ends,
-            out,
-            given.record,
-            shift=given.shift,
-            operands=(x, y),
-        )
 
 
 def sliced(plan: Plan, left: TensorLike, right: TensorLike) -> list[Slices]:

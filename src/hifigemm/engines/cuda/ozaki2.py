@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
@@ -23,7 +24,12 @@ import torch
 from torch import Tensor
 
 from hifigemm.engines.cuda.along_k import bytes_outside, exponents_of
-from hifigemm.engines.cuda.lowering import Arguments, Steps, blocks_of, is_triangle
+from hifigemm.engines.cuda.lowering import (
+    Arguments,
+    CudaLowering,
+    blocks_of,
+    is_triangle,
+)
 from hifigemm.engines.device_array import unwrap
 from hifigemm.engines.rates import Rates
 from hifigemm.kernels.endings import crt as crt_kernel
@@ -112,58 +118,47 @@ class Rung(Choice, Protocol):
         """Number of INT8 products."""
 
 
-def steps(plan: Plan, costs: Rates | None) -> Steps | None:
+def lowering(
+    plan: Plan, device: torch.device, costs: Rates | None
+) -> CudaLowering | None:
     """The launches of a plan with fast scaling; None where entries are to be certified
     one by one.
     """
     if not plan.scheme.by_norms:
         return None
-    in_halves = partial(_in_halves, plan, costs)
-    schemes = plan.scheme, *plan.alternatives
-    has_inner = any(not x.is_native and x.scaling == "inner" for x in schemes)
-    outside = partial(bytes_outside, plan) if has_inner else None
+    is_certified = plan.verification is Verification.ENTRYWISE
     if not plan.certifies and plan.verification is not Verification.ON_DEVICE:
-        return Steps(
-            _write_fixed,
-            combines=True,
-            # The integers are those of the exact product.
-            rounds=plan.bound == 0.0,
-            prepared_planes=_prepared_planes,
-            outside=outside,
-            in_halves=in_halves,
-        )
-    if plan.target.by_entry or (
-        plan.verification is Verification.ENTRYWISE and plan.evidence is not None
-    ):
+        return _FixedCount(plan, device, costs)
+    if plan.target.by_entry or (is_certified and plan.evidence is not None):
         return None  # the ratio is not enough
-    if (
-        plan.verification is Verification.ENTRYWISE
-        and _ratio_bits(plan, plan.scheme.count) < 0
-    ):
+    if is_certified and _ratio_bits(plan, plan.scheme.count) < 0:
         return None
-    return Steps(
-        _write_ladder,
-        record=_RECORD,
-        certify=partial(_certificate, plan),
-        outside=outside,
-        in_halves=in_halves,
-    )
+    return _Ladder(plan, device, costs)
 
 
-def _in_halves(
-    plan: Plan, costs: Rates | None, batch: int, rows: int, cols: int
-) -> bool:
-    """Whether a block takes the products of numerics/strassen.py: where they pay, for
-    one matrix that is no mirror.
-    """
-    p = plan.problem
-    planes = num_planes(moduli_of(plan), p.is_complex)
-    return (
-        costs is not None
-        and batch == 1
-        and not p.mirror
-        and costs.halves_pay(rows, cols, p.k, planes)
-    )
+@dataclass(frozen=True)
+class _Residues(CudaLowering):
+    """Launches of any number of moduli, chosen or not."""
+
+    costs: Rates | None
+
+    def in_halves(self, batch: int, rows: int, cols: int) -> bool:
+        """Where that pays, for one matrix that is no mirror."""
+        p = self.plan.problem
+        planes = num_planes(moduli_of(self.plan), p.is_complex)
+        return (
+            self.costs is not None
+            and batch == 1
+            and not p.mirror
+            and self.costs.halves_pay(rows, cols, p.k, planes)
+        )
+
+    def bytes_outside(self, batch: int, rows: int, cols: int) -> int:
+        """Those of scaling along k."""
+        schemes = self.plan.scheme, *self.plan.alternatives
+        if any(not x.is_native and x.scaling == "inner" for x in schemes):
+            return bytes_outside(self.plan, batch, rows, cols)
+        return 0
 
 
 def moduli_of(plan: Plan, count: int | None = None) -> ModuliSet:
@@ -171,19 +166,6 @@ def moduli_of(plan: Plan, count: int | None = None) -> ModuliSet:
     return moduli_set(
         plan.scheme.count if count is None else count, plan.problem.is_complex
     )
-
-
-def _prepared_planes(split: Split) -> tuple[Tensor, Tensor]:
-    """The residues and exponents of a prepared operand, vectors with Inf or NaN
-    marked.
-    """
-    unit = unwrap(split.unit).flatten(1)
-    exponents = -unit[:, :: unit.shape[1] // split.vectors].to(torch.int32)
-    if "marked" in split.facts:
-        exponents.masked_fill_(
-            unwrap(split.facts["marked"]).flatten(1), scaled_residues.NOT_FINITE
-        )
-    return padded(unwrap(split.planes)), exponents
 
 
 def padded(planes: Planes) -> Planes:
@@ -301,47 +283,70 @@ def ordinary_moduli(plan: Plan) -> tuple[ModuliSet, ModuliSet, tuple[int, int]]:
     return moduli, moduli, (even, -even)
 
 
-def _write_fixed(plan: Plan, given: Arguments) -> None:
-    """Block by block; residues that the block before has made already are used
-    again.
-    """
-    moduli, used_moduli, balances = ordinary_moduli(plan)
-    evidence = plan.evidence or Evidence()
-    inner = _inner(plan, given)
-    previous: list[tuple[tuple[slice, ...], Residues]] = []
-    for block in blocks_of(plan, given.out):
-        # Residues that are there: of prepared operands, or of the block before.
-        places = block.places(given.a, given.b)
-        operands = block.operands(given.a, given.b)
-        prepared_planes = [
-            _residues_at(place, split)
-            for place, split in zip(places, given.prepared_planes, strict=True)
-        ]
-        for side, (place, residues_there) in enumerate(previous):
-            if place == places[side]:
-                prepared_planes[side] = residues_there
+class _FixedCount(_Residues):
+    """Launches of as many moduli as the plan says."""
 
-        # The others, by one launch. A matrix and its transpose have the same ones.
-        is_gram = is_triangle(plan, block) and plan.problem.is_of_one_operand
-        if is_gram and balances[0] == balances[1]:
-            residues = _residues_of(operands[:1], moduli, balances[:1], [None]) * 2
-        else:
-            residues = _residues_of(
-                operands, moduli, balances, prepared_planes, inner=inner
+    @property
+    def applies_scalars(self) -> bool:
+        """True: the reconstruction does."""
+        return True
+
+    @property
+    def rounds(self) -> bool:
+        """Whether the integers are those of the exact product."""
+        return self.plan.bound == 0.0
+
+    def prepared(self, split: Split) -> Residues:
+        """Residues and exponents, vectors with Inf or NaN marked."""
+        unit = unwrap(split.unit).flatten(1)
+        exponents = -unit[:, :: unit.shape[1] // split.vectors].to(torch.int32)
+        if "marked" in split.facts:
+            exponents.masked_fill_(
+                unwrap(split.facts["marked"]).flatten(1), scaled_residues.NOT_FINITE
             )
-        previous = list(zip(places, residues, strict=True))
+        return padded(unwrap(split.planes)), exponents
 
-        # Products of the first residues; outliers, which take all, are written over.
-        used_residues = residues
-        if used_moduli is not moduli:
-            count = len(used_moduli.moduli)
-            used_residues = [(planes[:, :count], scale) for planes, scale in residues]
-        entries = _entries_of(plan, block, given)
-        _write_entries(operands, used_residues, used_moduli, entries)
-        if evidence.outliers is not None:
-            _write_outliers(plan, block, operands, residues, entries, inner)
-        if evidence.separate is not None:
-            _write_separate(evidence.separate, block, operands, entries)
+    def record(self, plan: Plan, given: Arguments) -> None:
+        """Block by block; residues that the block before has made are used again."""
+        moduli, used_moduli, balances = ordinary_moduli(plan)
+        evidence = plan.evidence or Evidence()
+        inner = _inner(plan, given)
+        previous: list[tuple[tuple[slice, ...], Residues]] = []
+        for block in blocks_of(plan, given.out):
+            # Residues that are there: of prepared operands, or of the block before.
+            places = block.places(given.a, given.b)
+            operands = block.operands(given.a, given.b)
+            prepared_planes = [
+                _residues_at(place, split)
+                for place, split in zip(places, given.prepared, strict=True)
+            ]
+            for side, (place, residues_there) in enumerate(previous):
+                if place == places[side]:
+                    prepared_planes[side] = residues_there
+
+            # The others, by one launch. A matrix and its transpose have the same ones.
+            is_gram = is_triangle(plan, block) and plan.problem.is_of_one_operand
+            if is_gram and balances[0] == balances[1]:
+                residues = _residues_of(operands[:1], moduli, balances[:1], [None]) * 2
+            else:
+                residues = _residues_of(
+                    operands, moduli, balances, prepared_planes, inner=inner
+                )
+            previous = list(zip(places, residues, strict=True))
+
+            # Products of the first residues; outliers, which take all, are written over.
+            used_residues = residues
+            if used_moduli is not moduli:
+                count = len(used_moduli.moduli)
+                used_residues = [
+                    (planes[:, :count], scale) for planes, scale in residues
+                ]
+            entries = _entries_of(plan, block, given)
+            _write_entries(operands, used_residues, used_moduli, entries)
+            if evidence.outliers is not None:
+                _write_outliers(plan, block, operands, residues, entries, inner)
+            if evidence.separate is not None:
+                _write_separate(evidence.separate, block, operands, entries)
 
 
 def _inner(plan: Plan, given: Arguments, mark: Any = None) -> Inner:
@@ -463,49 +468,103 @@ def _write_entries(
     )
 
 
-def _write_ladder(plan: Plan, given: Arguments) -> None:
-    """Rung by rung; the record ends with the largest error ratio, or with a lower bound
-    that decides alike.
+class _Ladder(_Residues):
+    """Launches of several numbers of moduli, of which the device takes one."""
 
-    A plan that is to be certified has one rung; a ratio that this does not keep is made
-    known in full. Behind the last rung comes what keeps the bound for any ratio: a
-    native product, or moduli that hold the exact product.
-    """
-    words = cast(Buffer, given.record)
-    record = words[:1]
-    inner_record = words[_INNER : _INNER + 1]
-    chooses = plan.verification is Verification.ON_DEVICE
-    is_exact_behind = chooses and plan.evidence is not None
-    inner = _inner(plan, given, inner_record)
-    rungs, inner_rungs = _ladder(plan)
-    samples_from = _SAMPLE_FROM_BEFORE_EXACT if is_exact_behind else _SAMPLE_FROM
-    is_large = plan.problem.multiplications >= samples_from
-    is_sampled = is_large and min(plan.problem.m, plan.problem.n) >= _SAMPLED_FROM
-    if chooses and is_sampled:
-        _look_at_sample(plan, given, record, inner)
-    last = _write_rungs(plan, given, rungs, (record, 0), inner)
-    no_rung_taken = record, last + 1, LARGEST
-    if is_exact_behind:
-        _write_exact(plan, given, plan.alternatives[-1], no_rung_taken, inner)
-    elif chooses:
-        if inner_rungs:
-            # Exponents are looked for where no rung was taken, and rungs begin where the
-            # operands gain by them.
-            exponents = inner_scaling.gaining_exponents(
-                given.a,
-                given.b,
-                inner_record,
-                no_rung_taken,
-                scratch_bytes=_scratch_bytes(plan),
+    @property
+    def record_words(self) -> int:
+        """For the error ratio, and that of operands scaled along k."""
+        return _RECORD
+
+    def decision(self, words: Sequence[int]) -> RecordedDecision:
+        """What the largest error ratio says: the rung that was taken, or the bound of a
+        forced count.
+        """
+        plan = self.plan
+        bits = words[0]
+        inner_bits = words[_INNER]
+        notes: tuple[str, ...] = ()
+        if plan.scheme.scaling == "inner" and inner_bits == inner_scaling.KEPT:
+            notes = (SCALED_ALONG_K,)
+        ratio = float(np.int64(bits).view(np.float64)) * RATIO_UNIT
+        p = plan.problem
+        k_block = plan.k_block
+        if plan.verification is Verification.NONE:
+            bound = error_bound(p.terms, ratio, moduli_of(plan).half_range)
+            return RecordedDecision(
+                True, plan.scheme, bound, plan.num_products, k_block, notes=notes
             )
-            start = inner_record, inner_scaling.KEPT
-            last = _write_rungs(plan, given, inner_rungs, start, (exponents, 1))
-            no_rung_taken = inner_record, last + 1, LARGEST
-        native_gemm.fp64_product(
-            given.a, given.b, given.out, no_rung_taken, given.shift
-        )
-        if given.out.is_complex():
-            restore_special_values(given.a, given.b, given.out, predicate=no_rung_taken)
+
+        # The first rung that keeps the target for this ratio.
+        rungs, inner_rungs = _ladder(plan)
+        keeping = [rung for rung in rungs if bits <= _ratio_bits(plan, rung.count)]
+        if not keeping and inner_bits:
+            keeping = [
+                x for x in inner_rungs if inner_bits <= _ratio_bits(plan, x.count)
+            ]
+            notes = (SCALED_ALONG_K,)
+        if keeping:
+            rung = keeping[0]
+            return RecordedDecision(
+                True, rung, plan.target.r, rung.planes(p), k_block, notes=notes
+            )
+
+        # No rung: a finer plan, the exact product, or the native one.
+        if plan.verification is Verification.ENTRYWISE:
+            evidence = Evidence(error_ratio=ratio)
+            return RecordedDecision(
+                False, plan.scheme, plan.bound, plan.num_products, k_block, evidence
+            )
+        last = plan.alternatives[-1]
+        if plan.evidence is not None:
+            return RecordedDecision(True, last, 0.0, last.planes(p), k_block)
+        return RecordedDecision(True, last, native_bound(p.terms, p.fmt.u), 1, p.k)
+
+    def record(self, plan: Plan, given: Arguments) -> None:
+        """Rung by rung; the record ends with the largest error ratio, or with a lower
+        bound that decides alike.
+
+        A plan that is to be certified has one rung; a ratio that this does not keep is
+        made known in full. Behind the last rung comes what keeps the bound for any
+        ratio: a native product, or moduli that hold the exact product.
+        """
+        words = cast(Buffer, given.record)
+        record = words[:1]
+        inner_record = words[_INNER : _INNER + 1]
+        chooses = plan.verification is Verification.ON_DEVICE
+        is_exact_behind = chooses and plan.evidence is not None
+        inner = _inner(plan, given, inner_record)
+        rungs, inner_rungs = _ladder(plan)
+        samples_from = _SAMPLE_FROM_BEFORE_EXACT if is_exact_behind else _SAMPLE_FROM
+        is_large = plan.problem.multiplications >= samples_from
+        is_sampled = is_large and min(plan.problem.m, plan.problem.n) >= _SAMPLED_FROM
+        if chooses and is_sampled:
+            _look_at_sample(plan, given, record, inner)
+        last = _write_rungs(plan, given, rungs, (record, 0), inner)
+        no_rung_taken = record, last + 1, LARGEST
+        if is_exact_behind:
+            _write_exact(plan, given, plan.alternatives[-1], no_rung_taken, inner)
+        elif chooses:
+            if inner_rungs:
+                # Exponents are looked for where no rung was taken, and rungs begin where the
+                # operands gain by them.
+                exponents = inner_scaling.gaining_exponents(
+                    given.a,
+                    given.b,
+                    inner_record,
+                    no_rung_taken,
+                    scratch_bytes=_scratch_bytes(plan),
+                )
+                start = inner_record, inner_scaling.KEPT
+                last = _write_rungs(plan, given, inner_rungs, start, (exponents, 1))
+                no_rung_taken = inner_record, last + 1, LARGEST
+            native_gemm.fp64_product(
+                given.a, given.b, given.out, no_rung_taken, given.shift
+            )
+            if given.out.is_complex():
+                restore_special_values(
+                    given.a, given.b, given.out, predicate=no_rung_taken
+                )
 
 
 def _look_at_sample(plan: Plan, given: Arguments, record: Buffer, inner: Inner) -> None:
@@ -660,48 +719,6 @@ def _ratio_bits(plan: Plan, count: int) -> int:
     )
     largest = min(largest / RATIO_UNIT, float(np.finfo(np.float64).max))
     return int(np.float64(largest).view(np.int64)) if largest >= 0 else -1
-
-
-def _certificate(plan: Plan, record: Sequence[int]) -> RecordedDecision:
-    """What the largest error ratio says: the rung that was taken, or the bound of a
-    forced count.
-    """
-    bits = record[0]
-    inner_bits = record[_INNER]
-    notes: tuple[str, ...] = ()
-    if plan.scheme.scaling == "inner" and inner_bits == inner_scaling.KEPT:
-        notes = (SCALED_ALONG_K,)
-    ratio = float(np.int64(bits).view(np.float64)) * RATIO_UNIT
-    p = plan.problem
-    k_block = plan.k_block
-    if plan.verification is Verification.NONE:
-        bound = error_bound(p.terms, ratio, moduli_of(plan).half_range)
-        return RecordedDecision(
-            True, plan.scheme, bound, plan.num_products, k_block, notes=notes
-        )
-
-    # The first rung that keeps the target for this ratio.
-    rungs, inner_rungs = _ladder(plan)
-    keeping = [rung for rung in rungs if bits <= _ratio_bits(plan, rung.count)]
-    if not keeping and inner_bits:
-        keeping = [x for x in inner_rungs if inner_bits <= _ratio_bits(plan, x.count)]
-        notes = (SCALED_ALONG_K,)
-    if keeping:
-        rung = keeping[0]
-        return RecordedDecision(
-            True, rung, plan.target.r, rung.planes(p), k_block, notes=notes
-        )
-
-    # No rung: a finer plan, the exact product, or the native one.
-    if plan.verification is Verification.ENTRYWISE:
-        evidence = Evidence(error_ratio=ratio)
-        return RecordedDecision(
-            False, plan.scheme, plan.bound, plan.num_products, k_block, evidence
-        )
-    last = plan.alternatives[-1]
-    if plan.evidence is not None:
-        return RecordedDecision(True, last, 0.0, last.planes(p), k_block)
-    return RecordedDecision(True, last, native_bound(p.terms, p.fmt.u), 1, p.k)
 
 
 # Outliers: rows and columns whose entries take more moduli than all others.

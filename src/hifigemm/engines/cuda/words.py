@@ -26,7 +26,12 @@ from torch import Tensor
 
 from hifigemm.base.formats import FORMATS, FP32
 from hifigemm.engines.cuda.along_k import bytes_outside, exponents_of
-from hifigemm.engines.cuda.lowering import Arguments, Steps, blocks_of, is_triangle
+from hifigemm.engines.cuda.lowering import (
+    Arguments,
+    CudaLowering,
+    blocks_of,
+    is_triangle,
+)
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.library_product import library_matmul
 from hifigemm.kernels.products import native_gemm, word_gemm
@@ -202,35 +207,144 @@ class KernelSums:
         )
 
 
-def steps(plan: Plan, model: TensorCoreModel) -> Steps | None:
+def lowering(
+    plan: Plan, device: torch.device, model: TensorCoreModel
+) -> CudaLowering | None:
     """The launches of a plan with scaled words, where the kernels have them."""
     p = plan.problem
+    scheme = plan.scheme
     if not p.k:
         return None
-    # Rows of complex results are written as rows of real ones.
-    outside = partial(bytes_outside, plan) if plan.scheme.scales_along_k else None
-    steps_of = partial(Steps, contiguous_rows=p.is_complex, outside=outside)
-    if plan.scheme.product == "fp32":
-        return steps_of(_write_doubles) if _has_doubles(plan) else None
+    if scheme.product == "fp32":
+        return _Doubles(plan, device) if _has_doubles(plan) else None
     if p.fmt is not FP32:
         return None
     if plan.verification is Verification.ON_DEVICE:
-        return _choice(plan, model)
-    sums = sums_of(plan.scheme, p.terms, model, plan.k_span)
-    rounding = plan.scheme.splitting.rounding
-    if sums is None or rounding not in _ROUNDINGS[plan.scheme.product]:
+        return _choice(plan, device, model)
+    sums = sums_of(scheme, p.terms, model, plan.k_span)
+    rounding = scheme.splitting.rounding
+    if sums is None or rounding not in _ROUNDINGS[scheme.product]:
         return None
-    if not plan.scheme.scale:
-        if plan.certifies:
-            return None
-        return steps_of(partial(_write_unscaled, sums))
     if not plan.certifies:
-        return steps_of(partial(_write, sums))
-    if sums.pairs:  # what words lose says nothing of products of two low words
+        return (_Words if scheme.scale else _UnscaledWords)(plan, device, sums)
+    # What words lose says nothing of words as they are, and of two low ones.
+    if not scheme.scale or sums.pairs:
         return None
-    certify = partial(_bound, plan, sums)
-    num_words = _INNER + int(plan.scheme.scales_along_k)
-    return steps_of(partial(_write, sums), record=num_words, certify=certify)
+    return _CertifiedWords(plan, device, sums)
+
+
+class _Embedded(CudaLowering):
+    """Launches for complex operands as for real ones."""
+
+    @property
+    def has_contiguous_rows(self) -> bool:
+        """Whether rows are written as rows of real entries."""
+        return self.plan.problem.is_complex
+
+    def bytes_outside(self, batch: int, rows: int, cols: int) -> int:
+        """Those of scaling along k."""
+        if not self.plan.scheme.scales_along_k:
+            return 0
+        return bytes_outside(self.plan, batch, rows, cols)
+
+
+@dataclass(frozen=True)
+class _Words(_Embedded):
+    """Launches for scaled words of one scheme."""
+
+    sums: KernelSums
+
+    def record(self, plan: Plan, given: Arguments) -> None:
+        """Block by block; the bits that words lose are noted where there is room for
+        them, the most of all blocks.
+        """
+        scheme = plan.scheme
+        found = None
+        mark = None
+        if given.record is not None:
+            found = given.record.view(torch.int32)[:2]
+            mark = given.record[_INNER:]
+        inner = _inner(plan, given, mark)
+        for block in blocks_of(plan, given.out):
+            operands = block.operands(given.a, given.b)
+            x, y, out = as_real(*operands, given.out[block.entries])
+            left, right = words.split_words(
+                ((x, 2), (y, 1)),
+                scheme.splitting,
+                scheme.top_exponent(plan.problem),
+                inner=inner,
+                found=found,
+            )
+            multiply = _product_of_words(self.sums, plan, given, block, (x, y), out)
+            multiply(left, right)
+
+
+class _CertifiedWords(_Words):
+    """Launches that note what words lose, by which entries are certified."""
+
+    @property
+    def record_words(self) -> int:
+        """For the losses, and whether the operands are scaled along k."""
+        return _INNER + int(self.plan.scheme.scales_along_k)
+
+    def decision(self, words: Sequence[int]) -> RecordedDecision:
+        """The r that all entries keep, inf where words underflowed too far."""
+        plan = self.plan
+        terms = plan.problem.terms
+        lost = _lost(words, 0)
+        sums = self.sums
+        bound = float(plan.scheme.worst_case(sums.unit, terms, lost, sums.span))
+        notes: tuple[str, ...] = ()
+        if plan.scheme.scales_along_k and words[_INNER] == KEPT:
+            notes = (SCALED_ALONG_K,)
+        return RecordedDecision(
+            bound <= plan.target.r,
+            plan.scheme,
+            bound,
+            plan.num_products,
+            plan.k_block,
+            notes=notes,
+        )
+
+
+@dataclass(frozen=True)
+class _UnscaledWords(_Embedded):
+    """Launches for words of the operands as they are."""
+
+    sums: KernelSums
+
+    def record(self, plan: Plan, given: Arguments) -> None:
+        """Block by block. Entries whose sums overflow are made again by the scheme with
+        scaled words.
+
+        Sums of FP16 words, which saturate, do not overflow in FP32.
+        """
+        scheme = plan.scheme
+        scaled_top = scheme.top_exponent(plan.problem)
+        inner = _inner(plan, given)
+        for block in blocks_of(plan, given.out):
+            operands = block.operands(given.a, given.b)
+            x, y, out = as_real(*operands, given.out[block.entries])
+            sides = (x, 2), (y, 1)
+            multiply = _product_of_words(self.sums, plan, given, block, (x, y), out)
+            left, right = words.split_words(sides, scheme.splitting, None, inner=inner)
+            if scheme.product == "fp16":
+                multiply(left, right)
+                continue
+            overflow = cleared(2, out)
+            multiply(left, right, overflow=overflow)
+            # All launches from here on do nothing unless a sum has overflowed.
+            has_overflow = (0, _MOST)
+            left, right = words.split_words(
+                sides,
+                scheme.splitting,
+                scaled_top,
+                inner=inner,
+                predicate=overflow,
+                losses=has_overflow,
+            )
+            left = replace(left, losses=overflow)
+            multiply(left, right, losses=has_overflow, repairs=True)
 
 
 def _inner(plan: Plan, given: Arguments, mark: Buffer | None = None) -> Inner | None:
@@ -246,39 +360,6 @@ def _inner(plan: Plan, given: Arguments, mark: Buffer | None = None) -> Inner | 
     scratch_bytes = 2 * width * batch * (rows + cols) * p.k
     exponents = exponents_of(plan, given, scratch_bytes, mark)
     return None if exponents is None else (exponents, width)
-
-
-def _write_unscaled(sums: KernelSums, plan: Plan, given: Arguments) -> None:
-    """Words of the operands as they are; entries whose sums overflow are made again by
-    the scheme with scaled words.
-
-    Sums of FP16 words, which saturate, do not overflow in FP32.
-    """
-    scheme = plan.scheme
-    scaled_top = scheme.top_exponent(plan.problem)
-    inner = _inner(plan, given)
-    for block in blocks_of(plan, given.out):
-        x, y, out = as_real(*block.operands(given.a, given.b), given.out[block.entries])
-        sides = (x, 2), (y, 1)
-        multiply = _product_of_words(sums, plan, given, block, (x, y), out)
-        left, right = words.split_words(sides, scheme.splitting, None, inner=inner)
-        if scheme.product == "fp16":
-            multiply(left, right)
-            continue
-        overflow = cleared(2, out)
-        multiply(left, right, overflow=overflow)
-        # All launches from here on do nothing unless a sum has overflowed.
-        has_overflow = (0, _MOST)
-        left, right = words.split_words(
-            sides,
-            scheme.splitting,
-            scaled_top,
-            inner=inner,
-            predicate=overflow,
-            losses=has_overflow,
-        )
-        left = replace(left, losses=overflow)
-        multiply(left, right, losses=has_overflow, repairs=True)
 
 
 def _product_of_words(
@@ -314,48 +395,28 @@ def _has_doubles(plan: Plan) -> bool:
     return has_rounding and not (plan.certifies or is_blocked)
 
 
-def _write_doubles(plan: Plan, given: Arguments) -> None:
-    """Block by block: words, a product of the library for each pair, the sums."""
-    scheme = plan.scheme
-    top = scheme.top_exponent(plan.problem) if scheme.scale else None
-    pairs = scheme.pairs()
-    inner = _inner(plan, given)
-    for block in blocks_of(plan, given.out):
-        x, y, out = as_real(*block.operands(given.a, given.b), given.out[block.entries])
-        left, right = double_words.split_doubles(
-            ((x, 2), (y, 1)), scheme.splitting, top, inner
-        )
-        shape = (len(pairs), *out.shape)
-        products = empty(shape, torch.float64, out)
-        for i, (p, q) in enumerate(pairs):
-            given.out.launches.call(
-                library_matmul, left.planes[p], right.planes[q], products[i]
+class _Doubles(_Embedded):
+    """Launches for FP32 words, which the library multiplies in FP64."""
+
+    def record(self, plan: Plan, given: Arguments) -> None:
+        """Block by block: words, a product of the library for each pair, the sums."""
+        scheme = plan.scheme
+        top = scheme.top_exponent(plan.problem) if scheme.scale else None
+        pairs = scheme.pairs()
+        inner = _inner(plan, given)
+        for block in blocks_of(plan, given.out):
+            operands = block.operands(given.a, given.b)
+            x, y, out = as_real(*operands, given.out[block.entries])
+            left, right = double_words.split_doubles(
+                ((x, 2), (y, 1)), scheme.splitting, top, inner
             )
-        double_words.double_sums(products, left, right, out, (x, y), given.shift)
-
-
-def _write(sums: KernelSums, plan: Plan, given: Arguments) -> None:
-    """Block by block; the bits that words lose are noted where there is room for them,
-    the most of all blocks.
-    """
-    scheme = plan.scheme
-    found = None
-    mark = None
-    if given.record is not None:
-        found = given.record.view(torch.int32)[:2]
-        mark = given.record[_INNER:]
-    inner = _inner(plan, given, mark)
-    for block in blocks_of(plan, given.out):
-        x, y, out = as_real(*block.operands(given.a, given.b), given.out[block.entries])
-        made = words.split_words(
-            ((x, 2), (y, 1)),
-            scheme.splitting,
-            scheme.top_exponent(plan.problem),
-            inner=inner,
-            found=found,
-        )
-        multiply = _product_of_words(sums, plan, given, block, (x, y), out)
-        multiply(*made)
+            shape = (len(pairs), *out.shape)
+            products = empty(shape, torch.float64, out)
+            for i, (p, q) in enumerate(pairs):
+                given.out.launches.call(
+                    library_matmul, left.planes[p], right.planes[q], products[i]
+                )
+            double_words.double_sums(products, left, right, out, (x, y), given.shift)
 
 
 def _lost(record: Sequence[int], index: int) -> int:
@@ -366,33 +427,11 @@ def _lost(record: Sequence[int], index: int) -> int:
     return int(own.sum()) - 2
 
 
-def _bound(plan: Plan, sums: KernelSums, record: Sequence[int]) -> RecordedDecision:
-    """The r that all entries keep, inf where words underflowed too far."""
-    terms = plan.problem.terms
-    lost = _lost(record, 0)
-    bound = float(plan.scheme.worst_case(sums.unit, terms, lost, sums.span))
-    notes: tuple[str, ...] = ()
-    if plan.scheme.scales_along_k and record[_INNER] == KEPT:
-        notes = (SCALED_ALONG_K,)
-    return RecordedDecision(
-        bound <= plan.target.r,
-        plan.scheme,
-        bound,
-        plan.num_products,
-        plan.k_block,
-        notes=notes,
-    )
-
-
-def _choice(plan: Plan, model: TensorCoreModel) -> Steps | None:
-    """The launches of one of several schemes, decided on the device by the exponents of
-    the operands.
-
-    Choices are schemes with scaled words, then perhaps the native product, which stands
-    for FP32 sums outside the tensor cores. A choice is taken where the bound of its
-    product is at most the worst case of an FP32 product for these operands, and the
-    last one where no other is. None where the kernels do not have it or the first
-    choice exceeds that bound with any operands.
+def _choice(
+    plan: Plan, device: torch.device, model: TensorCoreModel
+) -> CudaLowering | None:
+    """The launches of several schemes; None where the kernels do not have them, or the
+    first choice exceeds the bound with any operands.
     """
     choices = plan.scheme, *plan.alternatives
     schemes = [scheme for scheme in choices if not scheme.is_native]
@@ -401,17 +440,87 @@ def _choice(plan: Plan, model: TensorCoreModel) -> Steps | None:
     known = tuple(s for s in sums if s is not None)
     if len(known) < len(schemes):
         return None
-    most = tuple(_most_lost(plan, s) for s in known)
-    if most[0] < 0:
+    most_lost = tuple(_most_lost(plan, s) for s in known)
+    if most_lost[0] < 0:
         return None
-    write = partial(_write_choice, known, most, len(choices))
-    certify = partial(_chosen, plan, known, most)
-    return Steps(
-        write,
-        record=2 * len(known),
-        certify=certify,
-        contiguous_rows=plan.problem.is_complex,
-    )
+    return _Choice(plan, device, known, most_lost)
+
+
+@dataclass(frozen=True)
+class _Choice(_Embedded):
+    """Launches of several schemes, of which the device takes one by the exponents of
+    the operands.
+
+    Choices are schemes with scaled words, then perhaps the native product, which stands
+    for FP32 sums outside the tensor cores. A choice is taken where the bound of its
+    product is at most the worst case of an FP32 product for these operands, and the
+    last one where no other is.
+    """
+
+    sums: tuple[KernelSums, ...]  # of the schemes with words
+    most_lost: tuple[int, ...]  # bits that their words may lose
+
+    @property
+    def record_words(self) -> int:
+        """For the losses of each scheme."""
+        return 2 * len(self.sums)
+
+    def record(self, plan: Plan, given: Arguments) -> None:
+        """Every choice behind the losses of the one before it."""
+        p = plan.problem
+        a, b, out = as_real(given.a, given.b, given.out)
+        sides = (a, 2), (b, 1)
+        record = cast(Buffer, given.record)
+        losses = record.view(torch.int32).view(-1, 4)[:, :2]
+        num_choices = 1 + len(plan.alternatives)
+        predicate = None
+        least = 0
+        for i, sums in enumerate(self.sums):
+            scheme = sums.scheme
+            left, right = words.split_words(
+                sides,
+                scheme.splitting,
+                scheme.top_exponent(p),
+                found=losses[i],
+                predicate=predicate,
+                losses=(least, _MOST),
+            )
+            predicate = losses[i]
+            least = self.most_lost[i] + 1
+            if i + 1 == num_choices:
+                least = _MOST
+            word_gemm.word_gemm(
+                left,
+                right,
+                out,
+                block=sums.block,
+                span=sums.span,
+                shift=given.shift,
+                losses=(0, least),
+                operands=(a, b),
+                triangle=bool(p.mirror) and not p.is_complex,
+            )
+        if len(self.sums) < num_choices:
+            native_gemm.fp32_product(a, b, out, predicate, (least, _MOST), given.shift)
+
+    def decision(self, words: Sequence[int]) -> RecordedDecision:
+        """Which choice was taken, and its bound; for FP32 sums, where nothing over- or
+        underflows.
+        """
+        p = self.plan.problem
+        for i, (sums, most) in enumerate(zip(self.sums, self.most_lost, strict=True)):
+            lost = _lost(words, i)
+            if not 0 <= lost <= most:
+                continue
+            scheme = sums.scheme
+            bound = scheme.worst_case(sums.unit, p.terms, lost, sums.span)
+            if p.narrow is not None:
+                bound = scheme.exact_words_bound(sums.unit, p.terms, sums.span)
+            block = scheme.block_length(sums.unit, p.terms)
+            num_products = scheme.count_products(sums.unit, p)
+            return RecordedDecision(True, scheme, float(bound), num_products, block)
+        bound = native_bound(p.terms, FP32.u)
+        return RecordedDecision(True, self.plan.alternatives[-1], bound, 1, p.terms)
 
 
 def _most_lost(plan: Plan, sums: KernelSums) -> int:
@@ -426,66 +535,3 @@ def _most_lost(plan: Plan, sums: KernelSums) -> int:
         return int(sums.scheme.most_lost(sums.unit, terms, r, sums.span))
     bound = sums.scheme.exact_words_bound(sums.unit, terms, sums.span)
     return 0 if bound <= r else -1
-
-
-def _write_choice(
-    known: tuple[KernelSums, ...],
-    most_lost: tuple[int, ...],
-    num_choices: int,
-    plan: Plan,
-    given: Arguments,
-) -> None:
-    """Every choice behind the losses of the one before it."""
-    p = plan.problem
-    a, b, out = as_real(given.a, given.b, given.out)
-    sides = (a, 2), (b, 1)
-    record = cast(Buffer, given.record)
-    losses = record.view(torch.int32).view(-1, 4)[:, :2]
-    splits = [(s.scheme.splitting, s.scheme.top_exponent(p)) for s in known]
-    predicate, least = None, 0
-    for i, (sums, split, most) in enumerate(zip(known, splits, most_lost, strict=True)):
-        own = losses[i]
-        made = words.split_words(
-            sides, *split, found=own, predicate=predicate, losses=(least, _MOST)
-        )
-        predicate, least = own, most + 1
-        if i + 1 == num_choices:
-            least = _MOST
-        word_gemm.word_gemm(
-            *(made[0], made[1], out),
-            block=sums.block,
-            span=sums.span,
-            shift=given.shift,
-            losses=(0, least),
-            operands=(a, b),
-            triangle=bool(p.mirror) and not p.is_complex,
-        )
-    if len(known) < num_choices:
-        native_gemm.fp32_product(
-            a, b, out, losses[len(known) - 1], (least, _MOST), given.shift
-        )
-
-
-def _chosen(
-    plan: Plan,
-    known: tuple[KernelSums, ...],
-    most_lost: tuple[int, ...],
-    record: Sequence[int],
-) -> RecordedDecision:
-    """Which choice was taken, and its bound; for FP32 sums, where nothing over- or
-    underflows.
-    """
-    p = plan.problem
-    for i, (sums, most) in enumerate(zip(known, most_lost, strict=True)):
-        lost, scheme = _lost(record, i), sums.scheme
-        if 0 <= lost <= most:
-            bound = scheme.worst_case(sums.unit, p.terms, lost, sums.span)
-            if p.narrow is not None:
-                bound = scheme.exact_words_bound(sums.unit, p.terms, sums.span)
-            block = scheme.block_length(sums.unit, p.terms)
-            return RecordedDecision(
-                True, scheme, float(bound), scheme.count_products(sums.unit, p), block
-            )
-    return RecordedDecision(
-        True, plan.alternatives[-1], native_bound(p.terms, FP32.u), 1, p.terms
-    )
