@@ -6,8 +6,9 @@ step.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from hifigemm.model.engine import Engine, Lowering
 from hifigemm.model.executable import (
     NOT_ORDINARY,
     OTHER_MODE,
@@ -22,9 +23,6 @@ from hifigemm.numerics.bounds import are_ordinary, native_bound
 from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.numerics.subnormals import is_ieee
 from hifigemm.numerics.symmetric import mirror
-
-if TYPE_CHECKING:
-    from hifigemm.model.engine import Engine
 
 
 class HostExecutable:
@@ -136,7 +134,7 @@ class NativeOnHost(HostExecutable):
         return Outcome(values, self._bound, 1.0)
 
 
-class NativeLowering:
+class NativeLowering(Lowering):
     """How a CPU carries out the native product; see `Lowering`."""
 
     def __init__(
@@ -150,15 +148,8 @@ class NativeLowering:
         """0: the library manages its own workspace."""
         return 0
 
-    def in_halves(self, batch: int, rows: int, cols: int) -> bool:
-        """False: the library multiplies as it likes."""
-        return False
-
     def lower(self, signature: Signature) -> Executable | None:
         """None for a power of two, by which entries may over- and underflow."""
         if signature.shift:
             return None
         return self.executable(self.plan, self.engine, signature)
-
-    def inspecting(self, signature: Signature, executable: Executable) -> None:
-        """None: the plan rests on no operands."""

@@ -82,6 +82,7 @@ class Lowering(Protocol):
         """True if such a block takes seven products of halves for eight, see
         numerics/strassen.py; no bit changes.
         """
+        return False
 
     def lower(self, signature: Signature) -> Executable | None:
         """The plan for operands of this layout, Inf and NaN included unless it refuses
@@ -99,6 +100,7 @@ class Lowering(Protocol):
         call first, and knows the executables for all evidence seen so far, of which
         this is one. None where nothing is gained by it.
         """
+        return None
 
 
 F = TypeVar("F", bound=Callable[..., Any])

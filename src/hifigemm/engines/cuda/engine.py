@@ -267,7 +267,7 @@ LOWERINGS: dict[str, Callable[[Plan, CudaEngine], Lowering | None]] = {
 """How schemes are carried out, by their names. None for plans that go step by step."""
 
 
-class NativeLowering:
+class NativeLowering(Lowering):
     """The library's product; see `hifigemm.model.engine.Lowering`.
 
     At the level of its own format it is taken as it is, over- and underflow included;
@@ -281,16 +281,9 @@ class NativeLowering:
         """0: the library manages its own workspace."""
         return 0
 
-    def in_halves(self, batch: int, rows: int, cols: int) -> bool:
-        """False: the library multiplies as it likes."""
-        return False
-
     def lower(self, signature: Signature) -> Executable:
         """The product, looked at where entries are to be certified."""
         return NativeOnDevice(self.plan, signature)
-
-    def inspecting(self, signature: Signature, executable: Executable) -> None:
-        """None: the plan rests on no operands."""
 
 
 class NativeOnDevice:
