@@ -20,7 +20,7 @@ from hifigemm.base.formats import Format
 from hifigemm.base.settings import wants_core
 from hifigemm.engines import threads
 from hifigemm.engines.host import HostExecutable
-from hifigemm.model.engine import F
+from hifigemm.model.engine import F, Lowering
 from hifigemm.model.executable import (
     NOT_FINITE,
     Executable,
@@ -342,7 +342,7 @@ def lowering(plan: Plan) -> CoreLowering | None:
 
 
 @dataclass(frozen=True)
-class CoreLowering:
+class CoreLowering(Lowering):
     """Double-double sums of a plan by the core; see `Lowering`."""
 
     plan: Plan
@@ -359,10 +359,6 @@ class CoreLowering:
         num_threads = most_threads(batch, rows, real_cols, k)
         return num_threads * _packed_bytes(rows, k) + embedded
 
-    def in_halves(self, batch: int, rows: int, cols: int) -> bool:
-        """False: sums are no products of halves."""
-        return False
-
     def lower(self, signature: Signature) -> Executable | None:
         """None for pairs, enclosures and sums with C of complex operands, and for a C
         that takes a power of two, which may cost bits of another one.
@@ -372,9 +368,6 @@ class CoreLowering:
         if rounds_again and (plan.problem.is_complex or plan.rounding.c_exponent):
             return None
         return CoreSums(plan, signature)
-
-    def inspecting(self, signature: Signature, executable: Executable) -> None:
-        """None: the plan holds for any operands."""
 
 
 class CoreSums(HostExecutable):
@@ -414,8 +407,8 @@ class CoreSums(HostExecutable):
             return super().__call__(a, b, out, c, alpha, beta)
         are_matrices = a.ndim == 2 == b.ndim
         if not (are_matrices and a.flags.aligned and b.flags.aligned):
-            a = _readable(a.reshape(self._left_shape))
-            b = _readable(b.reshape(self._right_shape))
+            a = a.reshape(self._left_shape)
+            b = b.reshape(self._right_shape)
         elif self._is_nearest:
             # The quickest way for the smallest matrices.
             values = np.empty(self._stack_shape, self._dtype)
@@ -432,8 +425,8 @@ class CoreSums(HostExecutable):
         return Outcome(values, 0.0, self._num_products, (), None, second)
 
     def _sums(self, a: Array, b: Array, c: Array | None) -> Sums | None:
-        """The plan's rounding of 2**shift (+-A B +- C) of matrices or stacks; None where
-        one of them is not finite.
+        """The plan's rounding of 2**shift (+-A B +- C) of matrices or stacks, block by
+        block; None where one of them is not finite.
         """
         values = np.empty(self._stack_shape, self._dtype)
         second = np.empty_like(values) if self._kind else None
@@ -444,25 +437,23 @@ class CoreSums(HostExecutable):
             c = c if self.plan.rounding.c_sign > 0 else -c
         if self.plan.rounding.sign < 0:
             a = -a
-        is_finite = self._sum(a, b, c, values, second, self.shift, self._kind)
-        return (values, second) if is_finite else None
-
-    def multiply(self, a: Array, b: Array, c: Array | None) -> Outcome | Refusal:
-        """The plan's rounding of 2**shift (+-A B +- C), block by block."""
-        values = np.empty(self._stack_shape, self._dtype)
-        second = np.empty_like(values) if self._kind else None
-        if c is not None:
-            if not _are_ordinary(_readable(c), 1, 0.0):
-                return NOT_FINITE
-            c = _readable(c if self.plan.rounding.c_sign > 0 else -c)
-        if self.plan.rounding.sign < 0:
-            a = -a
+        if self._is_whole:
+            is_finite = self._write(a, b, c, values, second)
+            return (values, second) if is_finite else None
         for block in self.plan.blocks():
             left, right = block.operands(a, b)
             addend = None if c is None else c[block]
             other = None if second is None else second[block]
             if not self._write(left, right, addend, values[block], other):
-                return NOT_FINITE
+                return None
+        return values, second
+
+    def multiply(self, a: Array, b: Array, c: Array | None) -> Outcome | Refusal:
+        """The plan's rounding of 2**shift (+-A B +- C)."""
+        sums = self._sums(a, b, c)
+        if sums is None:
+            return NOT_FINITE
+        values, second = sums
         return Outcome(values, 0.0, self._num_products, second=second)
 
     def _write(
