@@ -203,37 +203,16 @@ def continue_after(
         signature = signature._replace(splits=(None, None))
         executable = lowered(finer, signature, engine, workspace)
         return run(finer, executable, signature, engine, workspace)
-    if refusal is NOT_FINITE:
-        return plan, _with_nonfinite(plan, signature, engine, workspace)
-    plan = fitted(plan, workspace, engine, in_steps=True)
-    steps = InSteps(plan, signature, engine, workspace, is_refused=True)
+    if refusal is not NOT_FINITE:
+        plan = fitted(plan, workspace, engine, in_steps=True)
+    steps = InSteps(plan, signature, engine, workspace, refusal)
     return run(plan, steps, signature, engine, workspace)
-
-
-def _with_nonfinite(
-    plan: Plan, signature: Signature, engine: Engine, workspace: int
-) -> Outcome:
-    """What comes of operands with Inf and NaN, which count as zeros first."""
-    a = signature.left
-    b = signature.right
-    rows = nonfinite_vectors(a, 2)
-    cols = nonfinite_vectors(b, 1)
-    epilogue = signature.epilogue
-    finite = signature._replace(left=clean(a), right=clean(b), epilogue=PLAIN, out=None)
-    executable = lowered(plan, finite, engine, workspace)
-    _, outcome = run(plan, executable, finite, engine, workspace)
-    values = outcome.values.reshape(plan.problem.shape)
-    fill_nonfinite(values, a, b, rows, cols)
-    if plan.problem.mirror:
-        engine.override(mirror)(values, plan.problem.mirror == "C")
-    values = epilogue.apply(values).reshape(signature.shape)
-    return outcome._replace(values=values, notes=(*outcome.notes, _IEEE_NOTE))
 
 
 class InSteps:
     """A plan that is carried out step by step, in blocks; see `Executable`.
 
-    `is_refused`: the library's product of these operands was refused.
+    A `refusal` is why the engine's executable did not make this product.
     """
 
     def __init__(
@@ -242,8 +221,7 @@ class InSteps:
         signature: Signature,
         engine: Engine,
         workspace: int,
-        *,
-        is_refused: bool = False,
+        refusal: Refusal | None = None,
     ) -> None:
         self.plan = plan
         self._engine = engine
@@ -259,7 +237,7 @@ class InSteps:
             self._is_idle and signature.out is not None and not is_refusable
         )
         self._splits = signature.splits
-        self._is_refused = is_refused
+        self._refusal = refusal
 
     @quiet
     def __call__(
@@ -289,7 +267,7 @@ class InSteps:
             self._shift,
             self._splits,
             target,
-            tries_native=not self._is_refused,
+            self._refusal,
         )
         values = outcome.values
         if plan.problem.mirror:
@@ -363,16 +341,16 @@ def in_steps(
     shift: int = 0,
     splits: Splits = (None, None),
     out: Array | None = None,
-    *,
-    tries_native: bool = True,
+    refusal: Refusal | None = None,
 ) -> Outcome:
     """2**shift A B block by block, in `out` where that is given; Inf and NaN are filled
     in at the end.
 
     A native product carries them through by itself, so its operands are looked at only
-    where the result is not finite.
+    where the result is not finite. Where an executable refused nothing but Inf and NaN,
+    it multiplies without them.
     """
-    if plan.scheme.is_native and tries_native:
+    if plan.scheme.is_native and refusal is None:
         native = _native(plan, a, b, engine, shift)
         if native is not None:
             return native
@@ -384,29 +362,47 @@ def in_steps(
     x = clean(a) if rows.any() else a
     y = clean(b) if cols.any() else b
 
+    # The finite product, by an executable that refuses nothing else, or in blocks.
+    if refusal is NOT_FINITE:
+        _, outcome = execute(plan, x, y, engine, workspace, shift)
+    else:
+        filled = rows | cols if has_nonfinite else None
+        outcome = _of_finite(plan, x, y, engine, workspace, shift, splits, filled, out)
+    if not has_nonfinite:
+        return outcome
+    fill_nonfinite(outcome.values, a, b, rows, cols)
+    return outcome._replace(notes=(*outcome.notes, _IEEE_NOTE))
+
+
+def _of_finite(
+    plan: Plan,
+    a: Array,
+    b: Array,
+    engine: Engine,
+    workspace: int,
+    shift: int,
+    splits: Splits,
+    filled: Array | None,
+    out: Array | None,
+) -> Outcome:
+    """2**shift A B of finite stacks; `filled` and `out` are those of `_run`."""
     # A D and D**-1 B in the place of A and B, unless they were split before.
-    notes: list[str] = []
+    notes: tuple[str, ...] = ()
     d = None
     if splits == (None, None):
-        d = plan.scheme.inner_exponents(plan, x, y, engine)
+        d = plan.scheme.inner_exponents(plan, a, b, engine)
     if d is not None:
         from hifigemm.numerics.inner_scaling import scaled_along_k
 
-        x = scaled_along_k(x, d, 2)
-        y = scaled_along_k(y, d, 1)
+        a = scaled_along_k(a, d, 2)
+        b = scaled_along_k(b, d, 1)
         is_told = plan.evidence is not None and plan.evidence.inner
         if not is_told:
-            notes.append(SCALED_ALONG_K)
-    left = _BlockOperand("left", x, split=splits[0])
-    right = _BlockOperand("right", y, split=splits[1])
-
-    filled = rows | cols if has_nonfinite else None
+            notes = (SCALED_ALONG_K,)
+    left = _BlockOperand("left", a, split=splits[0])
+    right = _BlockOperand("right", b, split=splits[1])
     outcome = _run(plan, left, right, engine, workspace, shift, filled, out)
-    notes.extend(outcome.notes)
-    if has_nonfinite:
-        fill_nonfinite(outcome.values, a, b, rows, cols)
-        notes.append(_IEEE_NOTE)
-    return outcome._replace(notes=tuple(notes))
+    return outcome._replace(notes=notes + outcome.notes)
 
 
 def whole_split(plan: Plan, x: Array, side: str, engine: Engine) -> Split:
