@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 
 import numpy as np
 import pytest
@@ -308,6 +309,66 @@ def test_kept_tensors_of_the_host_have_the_bits_of_arrays(
             assert_same_bits(x.numpy(), y.numpy())
             # PyTorch's own product may add in another order.
             assert kind in NATIVE or (x.numpy() == z).all()
+
+
+MIXED = [("f", "d"), ("d", "f"), ("e", "e"), ("e", "F"), ("D", "f")]
+"""Dtypes of A and B that are converted for their product."""
+
+
+@pytest.mark.parametrize("options", [{}, CORRECT])
+@pytest.mark.parametrize("dtypes", MIXED)
+def test_operands_of_two_dtypes_are_kept_with_the_bits_of_converted_ones(
+    dtypes, options, assert_same_bits
+):
+    pairs = [
+        [x.astype(dtype) for x, dtype in zip(operands(seed)[:2], dtypes, strict=True)]
+        for seed in range(2)
+    ]
+    common = np.result_type(*dtypes, np.float32)
+    want = [
+        arrays_of(hg.matmul(*(x.astype(common) for x in pair), **options))
+        for pair in pairs
+    ]
+    forget()
+    for pair, arrays in zip(pairs, want, strict=True):
+        for x, y in zip(arrays_of(hg.matmul(*pair, **options)), arrays, strict=True):
+            assert_same_bits(x, y)
+    kept_call()
+
+
+def test_sums_with_operands_of_two_dtypes_are_those_of_converted_ones(assert_same_bits):
+    a, b, c = operands()
+    for left, addend in ((a, c), (a.astype(np.float16), c.astype(np.float16))):
+        right = b.astype(np.float16)
+        wide = [x.astype(np.float64) for x in (left, right, addend)]
+        dtype = np.result_type(left, right, addend, np.float32)
+        want = hg.gemm(
+            *(x.astype(dtype) for x in wide), alpha=-1.0, beta=1.0, **CORRECT
+        )
+        for _ in range(2):
+            assert_same_bits(
+                hg.gemm(left, right, addend, alpha=-1.0, beta=1.0, **CORRECT), want
+            )
+
+
+@needs_known_register
+def test_a_converted_operand_keeps_its_subnormal_entries(assert_same_bits):
+    a = np.full((2, 2), 2.0**-140, np.float32)
+    b = np.ones((2, 2))
+    want = hg.matmul(a, b, **CORRECT)
+    assert want[0, 0] == 2.0**-139
+    for flags in MODES[MACHINE]:
+        with flushing(flags):
+            found = hg.matmul(a, b, **CORRECT)
+        assert_same_bits(found, want)
+
+
+def test_a_converted_nan_warns_of_nothing():
+    signalling = np.array([[0x7F800001]], np.uint32).view(np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            assert np.isnan(hg.matmul(signalling, np.ones((1, 1)))).all()
 
 
 def test_tensors_in_other_strides_are_calls_of_one_kind(torch, assert_same_bits):

@@ -303,6 +303,12 @@ def test_tensors_of_the_cpu_share_a_key_whatever_their_layout(gpu):
         key(on_cpu(dtype="float32"), on_cpu(dtype="float32")),
     )
     assert key(on_cpu(dtype="int64"), on_cpu(dtype="int64")) is None
+    assert key(on_cpu(), on_cpu(dtype="int64")) is None
+    assert key(on_cpu(), on_cpu(dtype="float32")) not in (
+        None,
+        key(on_cpu(), on_cpu()),
+        key(on_cpu(dtype="float32"), on_cpu()),
+    )
     out = on_cpu(address=4096)
     assert key(on_cpu(), on_cpu(), out) not in (None, key(on_cpu(), on_cpu()))
     assert key(on_cpu(), on_cpu(), on_cpu()) is None  # out is an operand
@@ -333,8 +339,8 @@ def test_options_that_cannot_be_hashed_have_nothing_kept():
 
 
 def repeated():
-    """The keys of products that are repeated; plans are kept beside them."""
-    return {key for key in store._programs if key[0] != "plan"}
+    """The keys of products that are repeated."""
+    return set(store._programs)
 
 
 def test_products_are_kept_by_their_engines(monkeypatch):
@@ -348,10 +354,10 @@ def test_products_are_kept_by_their_engines(monkeypatch):
             scheme=hg.Ozaki1(num_slices=3),
             engine="simulated-h100",
         )
-    # A plan, and the function that carries it out, for each of two engines.
-    assert len(by_default) == 2
+    # The product of one engine, and the last two of the other one.
+    assert len(by_default) == 1
     assert by_default <= set(store._programs)
-    assert len(store._programs) == 4
+    assert len(store._programs) == 3
 
 
 class CountingEngine(NumpyEngine):
@@ -705,14 +711,21 @@ def test_what_is_no_plain_matrix_of_numpy_has_no_key():
     others = (
         a.astype(">f8"),
         a.astype(int),
-        a.astype(np.float16),
+        a.astype(np.longdouble),
         np.ma.masked_array(a),
         [[1.0]],
     )
     assert [key(x, x) for x in others] == [None] * len(others)
-    assert key(a, a.astype(np.float32)) is None
+    assert key(a, a.astype(int)) is None
     assert key(a, a, out=a.copy()) not in (None, key(a, a), key(a, a, out=a.T.copy().T))
     assert key(a, a, out=[[1.0]]) is None
+
+
+def test_mixed_dtypes_of_numpy_have_keys_of_their_own():
+    arrays = [np.ones((4, 4), dtype) for dtype in ("e", "f", "d", "F", "D")]
+    found = {key(x, y) for x in arrays for y in arrays}
+    assert None not in found
+    assert len(found) == 25
 
 
 def test_a_thread_that_flushes_subnormals_takes_the_long_way(monkeypatch):

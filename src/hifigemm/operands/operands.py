@@ -462,6 +462,7 @@ def _is_in_place(x: Array, stack: Array) -> bool:
     return is_same
 
 
+@np.errstate(all="ignore")
 def _stack_of(
     x: Any,
     shape: tuple[int, int, int],

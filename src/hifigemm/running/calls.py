@@ -13,12 +13,14 @@ from hifigemm.libraries import Library
 from hifigemm.model.engine import Engine
 from hifigemm.model.executable import (
     NO_MEMORY,
+    OTHER_MODE,
     OVERFLOW,
     Executable,
     Outcome,
     Refusal,
 )
 from hifigemm.model.plan import Plan
+from hifigemm.numerics.subnormals import is_ieee
 from hifigemm.running.planner import may_lack_memory, workspace_limit
 from hifigemm.running.reports import report_on
 
@@ -97,6 +99,9 @@ class KeptCall:
                 b = b.numpy()
                 c = None if c is None else c.numpy()
         if self.stacks is not None:
+            # A thread that flushes subnormal numbers loses those that it converts.
+            if self.is_on_host and not is_ieee():
+                return OTHER_MODE
             of_a, of_b = self.stacks
             a = a if of_a is None else of_a(a)
             b = b if of_b is None else of_b(b)

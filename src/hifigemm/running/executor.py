@@ -130,7 +130,8 @@ def planned(
     while isinstance(plan := make(known), Need):
         scheme, target = plan
         known[plan] = scheme.evidence(problem, target, *stacks(), engine, workspace)
-    return plan, any(evidence is not None for evidence in known.values())
+    rests_on_operands = any(known.values())
+    return plan, rests_on_operands
 
 
 def lowered(

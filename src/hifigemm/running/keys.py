@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
     from hifigemm.schemes import Scheme
 
-_ON_HOST = frozenset(np.dtype(char) for char in "fdFD")
-"""Dtypes of NumPy whose products are kept."""
+_RESULTS = frozenset(np.dtype(char) for char in "fdFD")
+"""Dtypes of NumPy that products have."""
+_OPERANDS = _RESULTS | {np.dtype(np.float16)}
+"""Dtypes of NumPy whose products are kept; executables convert what is mixed."""
 
 Layout = tuple[Hashable, ...]
 """What executables depend on of operands."""
@@ -48,8 +50,8 @@ def key_of(
         layout = _layout_of_tensors(a, b, out)
         if layout is None:
             return None
-    elif type(b) is np.ndarray and a.dtype in _ON_HOST and a.dtype == b.dtype:
-        layout = a.shape, b.shape, a.dtype.char
+    elif type(b) is np.ndarray and a.dtype in _OPERANDS and b.dtype in _OPERANDS:
+        layout = a.shape, b.shape, a.dtype.char, b.dtype.char
         if out is not None:
             if type(out) is not np.ndarray or not out.flags.writeable:
                 return None
@@ -88,17 +90,14 @@ def _layout_of_tensors(a: Any, b: Any, out: Any) -> Layout | None:
     for x in (a, b) if out is None else (a, b, out):
         if not _is_plain(torch, x, device):
             return None
-    if b.dtype is not a.dtype:
-        return None
-    if not on_gpu and a.dtype not in (
-        torch.float64,
-        torch.float32,
-        torch.complex128,
-        torch.complex64,
-    ):
-        return None
-    if on_gpu and device.index != torch.cuda.current_device():
-        return None
+    if on_gpu:
+        is_current = device.index == torch.cuda.current_device()
+        if b.dtype is not a.dtype or not is_current:
+            return None
+    else:
+        dtypes = torch.float64, torch.float32, torch.complex128, torch.complex64
+        if a.dtype not in dtypes or b.dtype not in dtypes:
+            return None
 
     # Kernels depend on strides, and on the alignment of addresses to 16 bytes.
     of_out = None
@@ -112,7 +111,7 @@ def _layout_of_tensors(a: Any, b: Any, out: Any) -> Layout | None:
             return None
         of_out = out.dtype, out.shape, out.stride(), out.data_ptr() & 15
     if not on_gpu:
-        return "torch", a.shape, b.shape, a.dtype, of_out
+        return "torch", a.shape, b.shape, a.dtype, b.dtype, of_out
     of_a = a.shape, a.stride(), a.dtype, a.data_ptr() & 15
     of_b = b.shape, b.stride(), b.dtype, b.data_ptr() & 15
     return *of_a, *of_b, device, of_out
@@ -139,9 +138,11 @@ def layout_of_result(a: Any, b: Any, x: Any) -> Layout | None:
     """What matters of an array of the shape and dtype of the product of matrices; None
     for others.
     """
-    if type(x) is not type(a) or x.dtype != a.dtype:
+    if type(x) is not type(a) or x.dtype != a.dtype or x.dtype != b.dtype:
         return None
     is_array = type(a) is np.ndarray
+    if is_array and x.dtype not in _RESULTS:
+        return None
     if not is_array and not _is_plain(sys.modules["torch"], x, a.device):
         return None
     if x.shape != _shape_of_product(a.shape, b.shape):

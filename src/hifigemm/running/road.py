@@ -17,7 +17,7 @@ import numpy as np
 
 from hifigemm.base.exceptions import PlanError
 from hifigemm.base.settings import announce, is_strict
-from hifigemm.base.store import keep, kept
+from hifigemm.base.store import keep
 from hifigemm.engines import engine_for
 from hifigemm.engines.arrays import memory_of
 from hifigemm.engines.core import expected_seconds
@@ -190,19 +190,10 @@ def plan_for(
     *,
     may_inspect: bool,
 ) -> tuple[Plan, bool]:
-    """The plan of a product, kept for later products of this kind, and if it rests on
-    what these operands hold.
+    """The plan of a product, and if it rests on what these operands hold.
 
-    They are read if the plan depends on them and `may_inspect` is True. Such a plan is
-    not kept.
+    They are read if the plan depends on them and `may_inspect` is True.
     """
-    # The type tells 1 from True and 1.0, which are equal.
-    accuracy = type(request.accuracy), request.accuracy
-    policy = *accuracy, request.scheme, request.return_report, is_strict(), may_inspect
-    key = "plan", problem, limit, *policy, engine
-    plan: Plan | None = kept(key)
-    if plan is not None:
-        return plan, False
 
     def plan_or_need(known: Known) -> Plan | Need:
         return make(
@@ -216,10 +207,7 @@ def plan_for(
         )
 
     stacks = partial(operands.stacks, problem.dtype)
-    plan, rests_on_operands = planned(plan_or_need, problem, stacks, engine, limit)
-    if not rests_on_operands:
-        keep(key, plan, (engine.name, engine.device))
-    return plan, rests_on_operands
+    return planned(plan_or_need, problem, stacks, engine, limit)
 
 
 @quiet
