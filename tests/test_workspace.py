@@ -154,11 +154,13 @@ def test_a_long_sum_takes_what_it_needs_where_no_limit_was_asked_for(dtype, k, o
 
 
 def test_a_limit_that_was_asked_for_is_not_the_one_that_was_not():
-    asked, default = 2**28, DefaultWorkspace(2**28)
-    assert asked == int(default)
-    assert default != asked
-    assert default == DefaultWorkspace(2**28)
-    assert len({asked, default, DefaultWorkspace(2**28)}) == 2
+    engine = NumpyEngine()
+    plan = hg.make_plan(np.ones((8, 9)), np.ones((9, 8)), scheme="ozaki1")
+    smaller = replace(plan.problem, m=5)
+    by_default = planner.for_problem(plan, smaller, engine, DefaultWorkspace(999), True)
+    assert by_default.block_shape == (1, 1, 1)
+    with pytest.raises(hg.PlanError, match="workspace of 999 bytes is too small"):
+        planner.for_problem(plan, smaller, engine, 999, True)
 
 
 GIB = 2**30
@@ -247,9 +249,7 @@ def test_one_entry_at_least_is_made_in_any_memory(make_pair, assert_same_bits, f
 
 
 def test_limits_by_the_free_memory_are_few(free):
-    """So that plans that are kept for a limit are found again while the free memory
-    moves.
-    """
+    """So that few plans follow from them while the free memory moves."""
     limits = set()
     for nbytes in range(16 * GIB, 32 * GIB, 2**24):
         free(nbytes)

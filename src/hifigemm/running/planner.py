@@ -9,8 +9,9 @@ the road.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from hifigemm.base.exceptions import AccuracyError, PlanError
@@ -40,10 +41,7 @@ the free memory is not asked for. No limit that follows from the free memory is 
 
 class DefaultWorkspace(int):
     """A limit in bytes that follows from problem and engine, and from the free memory
-    if that leaves less.
-
-    A product of one entry may exceed it. It is not equal to a limit of the same size
-    that a caller gave.
+    if that leaves less. A product of one entry may exceed it.
     """
 
     steady: int
@@ -55,25 +53,12 @@ class DefaultWorkspace(int):
         self.steady = nbytes
         return self
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, DefaultWorkspace):
-            return False
-        return int(self) == int(other) and self.steady == other.steady
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash((DefaultWorkspace, int(self), self.steady))
-
 
 def steady(workspace: int) -> int:
     """The limit without regard to the free memory, which must decide no bit and no
     choice of a scheme.
     """
-    if isinstance(workspace, DefaultWorkspace):
-        return DefaultWorkspace(workspace.steady)
-    return workspace
+    return workspace.steady if isinstance(workspace, DefaultWorkspace) else workspace
 
 
 def workspace_limit(problem: Problem, workspace: int | None, engine: Engine) -> int:
@@ -93,7 +78,7 @@ def workspace_limit(problem: Problem, workspace: int | None, engine: Engine) -> 
     if free is None:
         return DefaultWorkspace(limit)
     room = max((free - nbytes) // 2, _LARGE)
-    # Rounded down to three significant bits, so that cached plans are found again.
+    # Rounded down to three significant bits, so that few plans follow from it.
     shift = room.bit_length() - 3
     return DefaultWorkspace(limit, room >> shift << shift)
 
@@ -236,7 +221,7 @@ def for_problem(
     return _with_problem(passed, problem, engine, workspace, states_bound)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=256, typed=True)
 def _with_problem(
     passed: Plan, problem: Problem, engine: Engine, workspace: int, states_bound: bool
 ) -> Plan:
@@ -300,19 +285,17 @@ def fitted(
     Raises PlanError: not even one entry fits.
     """
     p = plan.problem
-    lowering = None if in_steps else engine.lowering(plan)
+    has_default = isinstance(workspace, DefaultWorkspace)
     if plan.scheme.bits_follow_blocks:
         workspace = steady(workspace)
     entries = entries_within(workspace, engine.memory.block_entries)
-    plan = replace(plan, blocking=Blocking((p.batch, p.m, p.n), 0, entries))
+    blocking = Blocking((p.batch, p.m, p.n), 0, entries)
     if not p.multiplications:
-        return plan
+        return replace(plan, blocking=blocking)
+    lowering = None if in_steps else engine.lowering(plan)
+    need: Callable[[int, int, int], int]
     if lowering is None:
-        scheme: Scheme = plan.scheme
-
-        def need(batch: int, rows: int, cols: int) -> int:
-            return scheme.nbytes(plan, batch, rows, cols)
-
+        need = partial(plan.scheme.nbytes, replace(plan, blocking=blocking))
     else:
         need = lowering.nbytes
     batch = p.batch
@@ -322,7 +305,7 @@ def fitted(
         if batch > 1:
             batch = -(-batch // 2)
         elif rows == cols == 1:
-            if isinstance(workspace, DefaultWorkspace):
+            if has_default:
                 break
             raise PlanError(
                 f"workspace of {workspace} bytes is too small: one entry of {p} by {plan.scheme} takes {nbytes}"

@@ -18,7 +18,6 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -115,7 +114,28 @@ class Native(Scheme):
         device, as nothing waits for it; otherwise entries where they may have happened
         are escalated.
         """
-        return _plan(self, problem, target, engine, asked)
+        bound = self.bound(problem)
+        reason = f"native product, at worst {problem.terms} u = {bound:.3g} |A||B|"
+        if self.product == "fp64" and problem.fmt is FP32:
+            reason = f"float64 product of float32 operands, rounded once, at worst {bound:.3g} |A||B|"
+        reason += target.accepts(bound)
+        plan = Plan(
+            problem=problem,
+            asked=asked,
+            scheme=self,
+            target=target,
+            engine=engine.name,
+            product=None,
+            num_products=1,
+            k_block=problem.k,
+            verification=Verification.ENTRYWISE,
+            bound=max(target.r, bound),
+            reason=reason,
+        )
+        if target.level is problem.fmt and engine.device != "cpu":
+            reason = f"{reason}, over- and underflow as the library has them"
+            plan = replace(plan, verification=Verification.A_PRIORI, reason=reason)
+        return plan
 
     def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
         """0: the library manages its own workspace."""
@@ -176,39 +196,3 @@ class Native(Scheme):
         return Ozaki1(product="fp64").plan_for_uncertified(
             problem, plan.target, engine, plan.asked
         )
-
-
-@lru_cache(maxsize=256)
-def _plan(
-    scheme: Native,
-    problem: Problem,
-    target: Target,
-    engine: Engine,
-    asked: Scheme | None,
-) -> Plan:
-    """The plan of a native product.
-
-    It is cached, because small products take less time than planning.
-    """
-    bound = scheme.bound(problem)
-    reason = f"native product, at worst {problem.terms} u = {bound:.3g} |A||B|"
-    if scheme.product == "fp64" and problem.fmt is FP32:
-        reason = f"float64 product of float32 operands, rounded once, at worst {bound:.3g} |A||B|"
-    reason += target.accepts(bound)
-    plan = Plan(
-        problem=problem,
-        asked=asked,
-        scheme=scheme,
-        target=target,
-        engine=engine.name,
-        product=None,
-        num_products=1,
-        k_block=problem.k,
-        verification=Verification.ENTRYWISE,
-        bound=max(target.r, bound),
-        reason=reason,
-    )
-    if target.level is problem.fmt and engine.device != "cpu":
-        reason = f"{reason}, over- and underflow as the library has them"
-        plan = replace(plan, verification=Verification.A_PRIORI, reason=reason)
-    return plan
