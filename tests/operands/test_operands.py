@@ -400,7 +400,7 @@ def test_shapes_are_those_of_numpy_and_name_what_differs(a, b):
     left = operands.stacked(x, shapes.left, shapes.batch, None)
     right = operands.stacked(y, shapes.right, shapes.batch, None)
     np.testing.assert_array_equal((left @ right).reshape(shapes.result), want)
-    assert shapes.count == len(left @ right)
+    assert shapes.stack[0] == len(left @ right)
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4), (5, 2, 3, 4)])
@@ -408,7 +408,7 @@ def test_a_stack_times_a_matrix_is_one_tall_matrix(shape):
     shapes = operands.shapes_of(shape, (4, 6))
     rows = int(np.prod(shape[:-1]))
     assert (shapes.left, shapes.right) == ((1, rows, 4), (1, 4, 6))
-    assert shapes.count == 1
+    assert shapes.stack[0] == 1
 
 
 def test_stacks_are_views_where_no_entry_repeats():

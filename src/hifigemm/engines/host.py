@@ -100,7 +100,7 @@ class NativeOnHost(HostExecutable):
         self._smallest_normal = 2.0**problem.fmt.emin
         self._bound = native_bound(problem.terms, problem.fmt.u)
         is_matrix = len(signature.shape) == 2
-        self._is_plain = signature.epilogue.idle and is_matrix and not problem.mirror
+        self._is_plain = is_matrix and not (self._is_combined or problem.mirror)
         self._is_simple = self._is_plain and not problem.is_complex
 
     def __call__(

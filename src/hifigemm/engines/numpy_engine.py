@@ -82,12 +82,12 @@ class NumpyEngine:
             return np.matmul(a.astype(dtype, copy=False), b.astype(dtype, copy=False))
         return _int8_product(a, b)
 
+    @np.errstate(all="ignore")
     def native_product(self, a: Array, b: Array) -> Array:
         """np.matmul; numerics.subnormals says what happens in threads that flush
         subnormal numbers or do not round to nearest.
         """
-        with np.errstate(all="ignore"):
-            return matmul(a, b)
+        return matmul(a, b)
 
     def accumulation(self, fmt: Format) -> Accumulation:
         """FP32 sums by BLAS for FP16, BF16 and TF32 words, FP64 sums for FP32 words

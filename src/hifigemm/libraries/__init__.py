@@ -42,6 +42,8 @@ def library_of(*operands: tuple[str, object]) -> Library:
     """
     by_name: dict[str, Library] = {}
     for name, x in operands:
+        if x is None:
+            continue
         # Prepared operands know their library.
         library = getattr(x, "library", None)
         if not isinstance(library, Library):

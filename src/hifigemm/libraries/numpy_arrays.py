@@ -20,10 +20,8 @@ class NumpyLibrary(Library):
         """True for arrays and scalars of NumPy."""
         return isinstance(x, (np.ndarray, np.generic))
 
-    def asarray(self, x: object, name: str) -> Array:
-        """As in `Library`; what is no array is converted as NumPy does."""
-        array: Array = as_array(x, name)
-        return array
+    # As in `Library`; what is no array is converted as NumPy does.
+    asarray = staticmethod(as_array)
 
     def from_memory(self, x: Array) -> Any:
         """The array itself, a scalar for one without axes."""

@@ -171,29 +171,14 @@ class Shapes:
     right: tuple[int, int, int]  # (batch or 1, k, n)
     batch: tuple[int, ...]  # shape of the stack that both are broadcast to
 
-    def problem(
-        self, dtype: DType, narrow: Format | None = None, mirror: str = ""
-    ) -> Problem:
-        """The problem of these shapes; `narrow` is the format that the operands have in
-        common, see `Problem`.
-        """
-        narrow = narrow if dtype == _SINGLE else None
-        return Problem(
-            self.count, self.left[1], self.right[2], self.left[2], dtype, narrow, mirror
-        )
-
     @property
     def stack(self) -> tuple[int, int, int]:
-        """Shape of the result as a stack, (batch, m, n)."""
-        return self.count, self.left[1], self.right[2]
-
-    @property
-    def count(self) -> int:
-        """Products of matrices: as many as the longer stack has, none where a stack is
-        empty.
+        """Shape of the result as a stack, (batch, m, n); it has as many matrices as the
+        longer operand, none where one is empty.
         """
         lengths = self.left[0], self.right[0]
-        return 0 if 0 in lengths else max(lengths)
+        batch = 0 if 0 in lengths else max(lengths)
+        return batch, self.left[1], self.right[2]
 
 
 def shapes_of(a: tuple[int, ...], b: tuple[int, ...]) -> Shapes:
@@ -412,8 +397,12 @@ class Operands:
 
     def problem(self, mirror: str = "") -> Problem:
         """The problem of their product."""
-        narrow = common_narrow(self.a.dtype, self.b.dtype)
-        return self.shapes.problem(self.dtype, narrow, mirror)
+        batch, m, n = self.shapes.stack
+        k = self.shapes.left[2]
+        narrow = None
+        if self.dtype == _SINGLE:
+            narrow = common_narrow(self.a.dtype, self.b.dtype)
+        return Problem(batch, m, n, k, self.dtype, narrow, mirror)
 
     def stacks(self, dtype: DType | None) -> tuple[Array, Array]:
         """Both as stacks of matrices of a dtype; None for their own."""

@@ -38,9 +38,9 @@ def admit(
     """
     x = as_operand(a, "a", library)
     y = as_operand(b, "b", library)
-    never_wraps = _never_wraps(x, a) or _never_wraps(y, b)
     i, j = in_words(x, y)
     if i.dtype.kind in "biu" and j.dtype.kind in "biu":
+        never_wraps = _never_wraps(x, a) or _never_wraps(y, b)
         if never_wraps:
             i, j = in_one_dtype(i, j)
             if request.accuracy is None:

@@ -224,12 +224,13 @@ def _product(
     reads_product = alpha != 0
     mantissa, shift = frexp(alpha)
     plans = operands.plans(request.plan)
-    has_product = reads_product and operands.problem().multiplications > 0
+    problem = operands.problem()
+    has_product = reads_product and problem.multiplications > 0
     has_entries = math.prod(operands.shapes.result) > 0
     is_sum = c is not None or (has_product and mantissa not in (1.0, -1.0))
 
     # An accuracy that two roundings would not keep is that of the sum.
-    accuracy = accuracy_of_sum(operands.problem(), request, plans, alpha)
+    accuracy = accuracy_of_sum(problem, request, plans, alpha)
     if accuracy is not None and is_sum and has_entries:
         import cmath
 
@@ -262,8 +263,7 @@ def _product(
     if is_complex:
         key = None
     if not is_product:
-        fmt = operands.problem().fmt
-        of_product = with_room_for_rounding(request.accuracy, fmt)
+        of_product = with_room_for_rounding(request.accuracy, problem.fmt)
         request = replace(request, accuracy=of_product)
     values, report = product(
         operands,
