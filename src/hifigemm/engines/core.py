@@ -383,12 +383,11 @@ class CoreSums(HostExecutable):
         self._kind = _KINDS[plan.rounding.kind]
         self._num_products = float(plan.num_products)
         self._dtype = problem.dtype
-        self._is_whole = plan.is_whole
         self._is_complex = problem.is_complex
         self._is_nearest = plan.rounding == NEAREST and len(signature.shape) == 2
         # One call of the core reads, adds and rounds.
         self._is_one_call = (
-            self._is_whole
+            plan.is_whole
             and not self._is_combined
             and not (self._is_complex or problem.mirror)
         )
@@ -407,8 +406,8 @@ class CoreSums(HostExecutable):
             return super().__call__(a, b, out, c, alpha, beta)
         are_matrices = a.ndim == 2 == b.ndim
         if not (are_matrices and a.flags.aligned and b.flags.aligned):
-            a = a.reshape(self._left_shape)
-            b = b.reshape(self._right_shape)
+            a = _readable(a.reshape(self._left_shape))
+            b = _readable(b.reshape(self._right_shape))
         elif self._is_nearest:
             # The quickest way for the smallest matrices.
             values = np.empty(self._stack_shape, self._dtype)
@@ -425,8 +424,8 @@ class CoreSums(HostExecutable):
         return Outcome(values, 0.0, self._num_products, (), None, second)
 
     def _sums(self, a: Array, b: Array, c: Array | None) -> Sums | None:
-        """The plan's rounding of 2**shift (+-A B +- C) of matrices or stacks, block by
-        block; None where one of them is not finite.
+        """The plan's rounding of 2**shift (+-A B +- C) of matrices or stacks, in one call
+        or block by block; None where one of them is not finite.
         """
         values = np.empty(self._stack_shape, self._dtype)
         second = np.empty_like(values) if self._kind else None
@@ -437,8 +436,8 @@ class CoreSums(HostExecutable):
             c = c if self.plan.rounding.c_sign > 0 else -c
         if self.plan.rounding.sign < 0:
             a = -a
-        if self._is_whole:
-            is_finite = self._write(a, b, c, values, second)
+        if self._is_one_call:
+            is_finite = self._sum(a, b, c, values, second, self.shift, self._kind)
             return (values, second) if is_finite else None
         for block in self.plan.blocks():
             left, right = block.operands(a, b)
