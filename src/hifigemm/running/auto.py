@@ -32,7 +32,7 @@ class Need(NamedTuple):
     target: Target
 
 
-Known = Mapping[Need, Evidence | None]
+EvidenceByNeed = Mapping[Need, Evidence | None]
 """The evidence that was asked for so far; None where the operands gave none."""
 
 _SHORT = 1e-4
@@ -156,7 +156,7 @@ def by_operands(
     target: Target,
     engine: Engine,
     costs: Costs,
-    known: Known | None,
+    evidence_by_need: EvidenceByNeed | None,
     ratio: float | None = None,
 ) -> Plan | Need:
     """The cheapest plan of residues for a target that a native product may miss.
@@ -168,8 +168,8 @@ def by_operands(
     operands take the steps of correct rounding, and their entries are certified for the
     target. So no target costs more than a stronger one.
 
-    With `known` None the operands are not read. `ratio` is the error ratio, once a
-    device has worked it out.
+    Without `evidence_by_need` the operands are not read. `ratio` is the error ratio,
+    once a device has worked it out.
     """
     from hifigemm.schemes.ozaki2 import Ozaki2
 
@@ -181,17 +181,17 @@ def by_operands(
     if sum_seconds <= costs.residue_seconds(problem, first_products, True):
         # Sums keep every target for any operands, without a look at them.
         return sums or first
-    if known is None and ratio is None:
+    if evidence_by_need is None and ratio is None:
         return first
 
     # The plan of the exact product, if moduli hold it. Correct rounding and relative
     # errors have no cheaper one.
     evidence = None
-    if known is not None:
+    if evidence_by_need is not None:
         need = Need(residues, CORRECT)
-        if need not in known:
+        if need not in evidence_by_need:
             return need
-        evidence = known[need]
+        evidence = evidence_by_need[need]
     exact: Plan | None = None
     if evidence is not None and evidence.required_bits is not None:
         exact = residues.plan(problem, target, engine, evidence, None)

@@ -31,7 +31,7 @@ from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
 from hifigemm.numerics.subnormals import is_ieee
 from hifigemm.numerics.symmetric import mirror
-from hifigemm.running.auto import Known, Need
+from hifigemm.running.auto import EvidenceByNeed, Need
 from hifigemm.running.planner import fitted, with_evidence
 from hifigemm.schemes import Scheme
 
@@ -117,7 +117,7 @@ def execute(
 
 
 def planned(
-    make: Callable[[Known], Plan | Need],
+    make: Callable[[EvidenceByNeed], Plan | Need],
     problem: Problem,
     stacks: Callable[[], tuple[Array, Array]],
     engine: Engine,
@@ -126,11 +126,13 @@ def planned(
     """The plan of a planner, whose needs are met by inspecting the operands, and if it
     rests on what was seen.
     """
-    known: dict[Need, Evidence | None] = {}
-    while isinstance(plan := make(known), Need):
+    evidence_by_need: dict[Need, Evidence | None] = {}
+    while isinstance(plan := make(evidence_by_need), Need):
         scheme, target = plan
-        known[plan] = scheme.evidence(problem, target, *stacks(), engine, workspace)
-    rests_on_operands = any(known.values())
+        evidence_by_need[plan] = scheme.evidence(
+            problem, target, *stacks(), engine, workspace
+        )
+    rests_on_operands = any(evidence_by_need.values())
     return plan, rests_on_operands
 
 

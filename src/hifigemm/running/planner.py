@@ -23,7 +23,7 @@ from hifigemm.model.plan import Blocking, Evidence, Plan, Verification
 from hifigemm.model.problem import Problem
 from hifigemm.numerics.blocking import entries_within
 from hifigemm.running.auto import (
-    Known,
+    EvidenceByNeed,
     Need,
     by_operands,
     chosen_native,
@@ -96,14 +96,14 @@ def make(
     scheme: str | Scheme,
     engine: Engine,
     workspace: int,
-    known: Known | None,
+    evidence_by_need: EvidenceByNeed | None,
     states_bound: bool = True,
 ) -> Plan | Need:
     """The plan for a problem under the accuracy and scheme that were asked, or the
-    evidence that it needs of the operands beyond what is `known`.
+    evidence that it needs of the operands beyond `evidence_by_need`.
 
-    With `known` None the operands are not read. `states_bound`: where nothing is
-    promised, the bound is worked out for a report.
+    Without `evidence_by_need` the operands are not read. `states_bound`: where nothing
+    is promised, the bound is worked out for a report.
     """
     target = resolve(accuracy, problem.fmt, problem.k)
     asked = as_scheme(scheme)
@@ -128,14 +128,16 @@ def make(
     if not is_strict():
         plan = on_device(chosen, problem, target, engine, asked)
     if plan is None and asked is None and engine.costs is not None:
-        plan = by_operands(problem, target, engine, engine.costs, known)
+        plan = by_operands(problem, target, engine, engine.costs, evidence_by_need)
     if plan is None:
         evidence = None
-        if known is not None and chosen.needs_evidence(problem, target, engine):
+        if evidence_by_need is not None and chosen.needs_evidence(
+            problem, target, engine
+        ):
             need = Need(chosen, target)
-            if need not in known:
+            if need not in evidence_by_need:
                 return need
-            evidence = known[need]
+            evidence = evidence_by_need[need]
         plan = chosen.plan(problem, target, engine, evidence, asked)
     return plan if isinstance(plan, Need) else fitted(plan, workspace, engine)
 
@@ -145,7 +147,7 @@ def with_evidence(
     evidence: Evidence | None,
     engine: Engine,
     workspace: int,
-    known: Known | None = None,
+    evidence_by_need: EvidenceByNeed | None = None,
 ) -> Plan | Need:
     """A finer plan after one whose bound did not hold for the operands, or what it needs
     to know of these beyond the evidence.
@@ -154,7 +156,9 @@ def with_evidence(
     target = plan.target
     if plan.asked is None and engine.costs is not None:
         ratio = None if evidence is None else evidence.error_ratio
-        finer = by_operands(problem, target, engine, engine.costs, known, ratio)
+        finer = by_operands(
+            problem, target, engine, engine.costs, evidence_by_need, ratio
+        )
     else:
         scheme = plan.asked or scheme_for(problem, target, engine)
         finer = scheme.plan(problem, target, engine, evidence, plan.asked)
@@ -245,15 +249,15 @@ def _with_problem(
     return fitted(replace(plan, problem=problem), workspace, engine)
 
 
-def check_strict(plan: Plan, taken: Scheme | None = None) -> None:
+def check_strict(plan: Plan, final_scheme: Scheme | None = None) -> None:
     """Raise AccuracyError where strict mode refuses the native product that the library
     chose.
 
-    `taken` is the scheme that a device has chosen, once that is known.
+    `final_scheme` is the scheme that a device has chosen, once that is known.
     """
     if not is_strict():
         return
-    scheme: Any = plan.scheme if taken is None else taken
+    scheme: Any = plan.scheme if final_scheme is None else final_scheme
     if not scheme.is_native or plan.asked == scheme:
         return
     # Without certified entries nobody sees what over- and underflows in a library.

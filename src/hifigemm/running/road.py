@@ -36,7 +36,7 @@ from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.integer_sums import Rounding
 from hifigemm.numerics.three_words import open_block
 from hifigemm.operands.operands import Operands, Prepared, usable_split
-from hifigemm.running.auto import Known, Need
+from hifigemm.running.auto import EvidenceByNeed, Need
 from hifigemm.running.calls import KeptCall
 from hifigemm.running.executor import (
     SumsInSteps,
@@ -153,16 +153,16 @@ def product(
     signature = Signature(left, right, shapes.result, view, shift, epilogue, splits)
     if refusal is not None:
         key = None  # what refuses these operands is kept already
-        taken, outcome = continue_after(refusal, plan, signature, engine, limit)
+        final_plan, outcome = continue_after(refusal, plan, signature, engine, limit)
     else:
         executable = lowered(plan, signature, engine, limit)
-        taken, outcome = run(plan, executable, signature, engine, limit)
+        final_plan, outcome = run(plan, executable, signature, engine, limit)
 
     # T = A B is the result, or it is rounded once more.
     is_final = epilogue.idle
-    report = report_on(taken, outcome, engine, decision_seconds, is_final)
+    report = report_on(final_plan, outcome, engine, decision_seconds, is_final)
     if plan.alternatives and is_strict():
-        check_strict(taken, report.scheme)
+        check_strict(final_plan, report.scheme)
         key = None
     elif key is not None:
         # Kept for later calls, unless its blocks follow from the memory that is free
@@ -195,14 +195,14 @@ def plan_for(
     They are read if the plan depends on them and `may_inspect` is True.
     """
 
-    def plan_or_need(known: Known) -> Plan | Need:
+    def plan_or_need(evidence_by_need: EvidenceByNeed) -> Plan | Need:
         return make(
             problem,
             request.accuracy,
             request.scheme,
             engine,
             limit,
-            known if may_inspect else None,
+            evidence_by_need if may_inspect else None,
             request.return_report,
         )
 
@@ -409,19 +409,19 @@ def passed_plan(operands: Operands, request: Request, problem: Problem) -> Plan 
     if any(other.split_key != plan.split_key for other in plans):
         schemes = ", ".join(str(other.scheme) for other in plans)
         raise PlanError(f"operands and plan are of different plans: {schemes}")
-    given = [] if request.accuracy is None else ["accuracy="]
+    options = [] if request.accuracy is None else ["accuracy="]
     if request.scheme != "auto":
-        given.append("scheme=")
-    if given and request.plan is not None:
+        options.append("scheme=")
+    if options and request.plan is not None:
         raise PlanError(
             f"the plan has its own accuracy ({plan.target}) and scheme ({plan.scheme}); "
-            f"leave {' and '.join(given)} out, or leave the plan out"
+            f"leave {' and '.join(options)} out, or leave the plan out"
         )
-    if given:
+    if options:
         name = "a" if isinstance(operands.a, Prepared) else "b"
         raise PlanError(
             f"{name} was prepared with its own accuracy ({plan.target}) and scheme "
-            f"({plan.scheme}); leave {' and '.join(given)} out, or prepare it again"
+            f"({plan.scheme}); leave {' and '.join(options)} out, or prepare it again"
         )
     if request.engine not in (None, plan.engine):
         raise PlanError(
