@@ -247,23 +247,22 @@ class Plan(Shown):
         """What two plans must share for a split made by one to serve the other."""
         return self.scheme, self.target, self.evidence, self.alternatives
 
-    @cached_property
+    @property
     def block_shape(self) -> tuple[int, int, int]:
         """Matrices of the stack, rows and columns of the result that are computed at a
         time.
         """
         return self.blocking.shape
 
-    @cached_property
+    @property
     def workspace(self) -> int:
         """Bytes that the largest block takes."""
         return self.blocking.workspace
 
-    @cached_property
+    @property
     def is_whole(self) -> bool:
         """True if the result is one block."""
-        p = self.problem
-        return self.block_shape == (p.batch, p.m, p.n)
+        return self.blocking.shape == self.problem.shape
 
     def blocks(self) -> Iterator[Block]:
         """Blocks of the result, columns outermost. Their size bounds the workspace and

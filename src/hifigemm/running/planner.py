@@ -294,7 +294,8 @@ def fitted(
         workspace = steady(workspace)
     entries = entries_within(workspace, engine.memory.block_entries)
     blocking = Blocking((p.batch, p.m, p.n), 0, entries)
-    if not p.multiplications:
+    if plan.scheme.is_native or not p.multiplications:
+        # A library has a workspace of its own.
         return replace(plan, blocking=blocking)
     lowering = None if in_steps else engine.lowering(plan)
     need: Callable[[int, int, int], int]
