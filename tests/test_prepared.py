@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
+from hifigemm.running import road
 from hifigemm.testing.reference import meets_promise
 
 SCHEMES = (
@@ -483,3 +484,97 @@ def test_stored_operands_load_and_give_the_bits_of_the_operands(
     a, b = A.astype(dtype), B.astype(dtype)
     pair = (a, operand) if isinstance(scheme, hg.Ozaki2) else (operand, b)
     assert_same_bits(hg.matmul(*pair), hg.matmul(a, b, scheme=scheme))
+
+
+REQUESTS = {
+    "default": {},
+    "number": {"accuracy": 1e-12},
+    "correct": {"accuracy": "correct"},
+    "slices": {"scheme": hg.Ozaki1(num_slices=3)},
+    "moduli": {"scheme": hg.Ozaki2(num_moduli=9, scaling="fast")},
+    "words": {"scheme": hg.Multiword("fp16", 2, 3)},
+}
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_an_operand_prepared_for_a_request_has_the_bits_of_that_request(
+    make_pair, assert_same_bits, kind
+):
+    options = REQUESTS[kind]
+    dtype = "float32" if kind == "words" else "float64"
+    for name in ("phi_1", "cancelling", "integers"):
+        a, b = make_pair(name, 7, 12, 5, dtype)
+        c = np.ones((7, 5), dtype)
+        left = hg.prepare(a, "left", **options)
+        right = hg.prepare(b, "right", **options)
+        want, report = hg.matmul(a, b, **options, return_report=True)
+        sums = hg.gemm(a, b, c, alpha=-1.0, beta=1.0, **options)
+        for x, y in ((left, b), (a, right), (left, right)):
+            for _ in range(2):
+                assert_same_bits(hg.matmul(x, y), want)
+                got, other = hg.matmul(x, y, return_report=True)
+                assert_same_bits(got, want)
+                assert (other.scheme, other.bound) == (report.scheme, report.bound)
+                out = np.empty_like(want)
+                assert hg.matmul(x, y, out=out) is out
+                assert_same_bits(out, want)
+                got = hg.gemm(x, y, c, alpha=-1.0, beta=1.0)
+                assert_same_bits(got, sums)
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+@pytest.mark.parametrize("by_plan", [False, True])
+def test_a_second_product_plans_nothing(
+    make_pair, assert_same_bits, monkeypatch, kind, by_plan
+):
+    options = REQUESTS[kind]
+    dtype = "float32" if kind == "words" else "float64"
+    a, b = make_pair("phi_1", 7, 12, 5, dtype)
+    if by_plan:
+        options = {"plan": hg.make_plan(a, b, **options)}
+    want = hg.matmul(a, b, **options)
+    left = hg.prepare(a, "left", **options)
+    right = hg.prepare(b, "right", **options)
+    pairs = (left, b), (a, right), (left, right)
+    calls = [lambda x=x, y=y: hg.matmul(x, y) for x, y in pairs]
+    calls += [lambda x=x, y=y: hg.gemm(x, y, alpha=2.0) / 2.0 for x, y in pairs]
+    for call in calls:
+        call()
+    for name in ("for_problem", "plan_for", "Signature"):
+        monkeypatch.setattr(road, name, None)
+    for call in calls:
+        assert_same_bits(call(), want)
+
+
+def test_operands_that_were_prepared_for_two_requests_are_not_mixed(make_pair):
+    a, b = make_pair("phi_1", 7, 12, 5)
+    left = hg.prepare(a, "left", accuracy="correct")
+    right = hg.prepare(b, "right", accuracy=1e-12)
+    with pytest.raises(hg.PlanError, match="different requests: .*'correct'.*1e-12"):
+        hg.matmul(left, right)
+    for options in ({"accuracy": "correct"}, {"scheme": "ozaki2"}):
+        for call in (hg.matmul, hg.gemm):
+            with pytest.raises(hg.PlanError, match="prepare it again"):
+                call(left, b, **options)
+    with pytest.raises(hg.PlanError, match="pass the array itself"):
+        hg.matmul(left, b, result="pair")
+
+
+def test_a_product_with_prepared_operands_of_other_data_keeps_its_promise(make_pair):
+    """The plan for the product with the own transpose would not."""
+    a = np.ones((3, 4))
+    left = hg.prepare(a, "left", accuracy="correct")
+    b = np.array([[1e300], [1.0], [-1e300], [1e-300]])
+    for _ in range(2):
+        c, report = hg.matmul(left, b, return_report=True)
+        assert report.correct
+        assert (c == 1.0).all()
+
+
+def test_the_hash_of_a_plan_is_not_pickled(make_pair):
+    plan = hg.make_plan(*make_pair("phi_1", 7, 12, 5))
+    hash(plan)
+    assert "_hash" in plan.__dict__
+    assert "_hash" not in plan.__getstate__()
+    assert pickle.loads(pickle.dumps(plan)) == plan
+    assert hash(pickle.loads(pickle.dumps(plan))) == hash(plan)

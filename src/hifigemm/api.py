@@ -422,7 +422,7 @@ def prepare(
     accuracy: Accuracy = None,
     scheme: SchemeName | Scheme = "auto",
 ) -> Prepared:
-    """An operand with its split done, for repeated products; use it in place of a or b.
+    """An operand with the work done that products begin with; use it in place of a or b.
 
     Examples
     --------
@@ -437,19 +437,21 @@ def prepare(
         The operand. It is copied, so later changes of it do not reach the prepared one.
     side : "left" or "right"
         Where it will stand.
-    plan : Plan, optional
-        From `make_plan`, for operands of this k and dtype. Two prepared operands of one
-        product share one plan.
     accuracy, scheme
-        As for `matmul`, in place of a plan: the plan is made for the product with the
-        operand's own transpose, and serves other operands of the same dtype.
+        As for `matmul`: what is asked of products with this operand. They are planned
+        for their own operands, as without preparation.
+    plan : Plan, optional
+        From `make_plan`, for operands of this k and dtype, in place of a request. Two
+        prepared operands of one product share one request or one plan.
 
     Returns
     -------
     Prepared
-        Gives the same bits as the operand itself under the same plan. Schemes whose
-        splits need both operands (Ozaki2 with accurate scaling) and the native product
-        keep the copy alone.
+        Gives the same bits as the operand itself under the same request or plan. Kept
+        beside the copy are slices and residues of a forced number, and on a GPU the
+        residues of "correct" products. Where scales rest on both operands (Ozaki2 with
+        accurate scaling), and for the native product, the copy is all: products then
+        take as long as without preparation.
 
     Raises
     ------

@@ -13,16 +13,16 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from hifigemm.api import make_plan, prepare
+from hifigemm.api import make_plan
 from hifigemm.distributed.memory import share
 from hifigemm.distributed.method import Method, library_and_engine
 from hifigemm.distributed.panels import Panel
 from hifigemm.model.accuracy import NOTHING_STATED
 from hifigemm.model.plan import Plan
 from hifigemm.operands.operands import Prepared
+from hifigemm.running.executor import split_of
 from hifigemm.running.gemm import gemm_of_numbers
 from hifigemm.running.products import product_of_numbers
-from hifigemm.schemes import Ozaki2
 
 
 @dataclass
@@ -177,18 +177,8 @@ class LocalProducts:
 
 
 def _prepared(x: Tensor, side: Literal["left", "right"], plan: Plan) -> Prepared:
-    """`prepare` without a copy.
-
-    For Ozaki scheme II on a GPU the host does not wait for the entries either, because
-    the kernels mark vectors with an Inf or NaN.
-    """
+    """`prepare` without a copy."""
     library, engine = library_and_engine(x)
-    scheme = plan.scheme
-    if library.on_host or not isinstance(scheme, Ozaki2):
-        return prepare(x, side, plan=plan)
     with library.active():
-        stack = library.asarray(x[None], "a")
-        a, b = (stack, None) if side == "left" else (None, stack)
-        scales: Any = scheme.scales(plan, a, b, engine)
-        split = scheme.split(plan, stack, side, scales[side == "right"], engine)
+        split = split_of(plan, library.asarray(x[None], "a"), side, engine)
         return Prepared(library.asarray(x, "a"), split, side, plan, library)

@@ -22,11 +22,13 @@ from hifigemm.engines import threads
 from hifigemm.engines.host import HostExecutable
 from hifigemm.model.engine import F, Lowering
 from hifigemm.model.executable import (
+    NO_SPLITS,
     NOT_FINITE,
     Executable,
     Outcome,
     Refusal,
     Signature,
+    Splits,
 )
 from hifigemm.model.plan import Plan
 from hifigemm.model.problem import Problem
@@ -400,6 +402,7 @@ class CoreSums(HostExecutable):
         c: Any = None,
         alpha: complex = 1.0,
         beta: complex = 0.0,
+        splits: Splits = NO_SPLITS,
     ) -> Outcome | Refusal:
         """See `Executable`."""
         if not self._is_one_call:

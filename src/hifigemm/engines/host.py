@@ -10,12 +10,14 @@ from typing import Any, ClassVar
 
 from hifigemm.model.engine import Engine, Lowering
 from hifigemm.model.executable import (
+    NO_SPLITS,
     NOT_ORDINARY,
     OTHER_MODE,
     Executable,
     Outcome,
     Refusal,
     Signature,
+    Splits,
 )
 from hifigemm.model.plan import Plan
 from hifigemm.numerics.bits import Array, real_components
@@ -57,6 +59,7 @@ class HostExecutable:
         c: Any = None,
         alpha: complex = 1.0,
         beta: complex = 0.0,
+        splits: Splits = NO_SPLITS,
     ) -> Outcome | Refusal:
         """See `Executable`; the values are always in new memory."""
         if self._is_combined and not is_ieee():
@@ -111,6 +114,7 @@ class NativeOnHost(HostExecutable):
         c: Any = None,
         alpha: complex = 1.0,
         beta: complex = 0.0,
+        splits: Splits = NO_SPLITS,
     ) -> Outcome | Refusal:
         """See `Executable`."""
         if not (self._is_simple and a.ndim == 2 == b.ndim):

@@ -19,7 +19,14 @@ from hifigemm.engines.library_product import library_matmul
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.kernels.runtime.tiles import gpu_of, summary
 from hifigemm.model.engine import Engine
-from hifigemm.model.executable import NOT_ORDINARY, OTHER_MODE, Outcome, Refusal
+from hifigemm.model.executable import (
+    NO_SPLITS,
+    NOT_ORDINARY,
+    OTHER_MODE,
+    Outcome,
+    Refusal,
+    Splits,
+)
 from hifigemm.numerics.bits import Array, real_components
 from hifigemm.numerics.subnormals import is_ieee, others_may_differ
 
@@ -39,6 +46,7 @@ class NativeOfTensors(NativeOnHost):
         c: Any = None,
         alpha: complex = 1.0,
         beta: complex = 0.0,
+        splits: Splits = NO_SPLITS,
     ) -> Outcome | Refusal:
         """See `Executable`."""
         are_arrays = isinstance(a, np.ndarray)

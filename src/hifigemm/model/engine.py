@@ -73,6 +73,16 @@ def report_of(
 class Lowering(Protocol):
     """How an engine carries out a plan, whole stacks at a time."""
 
+    def prepare(self, x: Array, side: str) -> Any:
+        """What executables of this plan take of an operand, a stack for the "left" or
+        the "right", made once; None where they take the operand alone.
+        """
+        return None
+
+    def takes(self, split: Any, side: str) -> bool:
+        """True if executables take what such a lowering has prepared."""
+        return False
+
     def nbytes(self, batch: int, rows: int, cols: int) -> int:
         """Bytes that a block of so many matrices, rows and columns takes beside
         operands and result.

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from hifigemm.model.plan import Choice, Evidence, Plan, Split, Verification
+from hifigemm.model.plan import Choice, Evidence, Plan, Verification
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 
-Splits = tuple[Split | None, Split | None]
-"""Those of prepared operands, the left and the right one; None for arrays."""
+Splits = tuple[Any, Any]
+"""What was made of prepared operands, the left and the right one: a `Split`, or what the
+lowering of an engine has made; None for others.
+"""
+NO_SPLITS: Splits = (None, None)
 
 
 class RecordedDecision(NamedTuple):
@@ -88,7 +91,7 @@ class Signature(NamedTuple):
     shift: int = 0
     # alpha T + beta C; other calls have other scalars of the same kind
     epilogue: Epilogue = PLAIN
-    splits: Splits = (None, None)
+    splits: Splits = NO_SPLITS
 
 
 class Executable(Protocol):
@@ -108,9 +111,13 @@ class Executable(Protocol):
         c: Any = None,
         alpha: complex = 1.0,
         beta: complex = 0.0,
+        splits: Splits = NO_SPLITS,
     ) -> Outcome | Refusal:
         """alpha T + beta C in the shape of the result; C itself, plus A B in the
         rounding of the plan, where that has an addend.
+
+        Splits are of operands that were prepared as those of the signature. Not every
+        executable reads them: the arrays are there too.
 
         a, b and c lie in memory as the stacks of the signature, in any shape: arrays of
         NumPy on a host, tensors on a device. The values are `out` where they were

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import cached_property
 from typing import Any, Protocol
@@ -219,6 +219,18 @@ class Plan(Shown):
     # Terms of a span of k, see numerics.spans; 0 for all terms. A plan for another shape
     # keeps it, as its bound counts the sums of spans.
     k_span: int = 0
+
+    def __hash__(self) -> int:
+        """Kept, as plans are parts of keys."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, x.name) for x in fields(self)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the hash, which another process has otherwise."""
+        return {name: x for name, x in self.__dict__.items() if name != "_hash"}
 
     @cached_property
     def spec(self) -> ProductSpec:

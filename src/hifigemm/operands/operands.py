@@ -18,6 +18,8 @@ from hifigemm.engines.arrays import memory_of
 from hifigemm.libraries import BFLOAT16, Library
 from hifigemm.libraries.array_like import kind_of, shown
 from hifigemm.libraries.torch_tensors import device_array
+from hifigemm.model.accuracy import Accuracy
+from hifigemm.model.engine import Lowering
 from hifigemm.model.plan import Plan, Split
 from hifigemm.model.problem import Problem, counted
 from hifigemm.numerics.bits import Array, DType
@@ -39,8 +41,8 @@ _Source_co = TypeVar("_Source_co", covariant=True)
 
 @dataclass(frozen=True, eq=False)
 class Prepared(Generic[_Source_co]):
-    """A copy of an operand with its split for one plan, to be used in place of the
-    operand: see `prepare`.
+    """A copy of an operand, with what products make of it first, to be used in place of
+    the operand: see `prepare`.
 
     Attributes
     ----------
@@ -49,14 +51,18 @@ class Prepared(Generic[_Source_co]):
     side : "left" or "right"
         Where it stands in a product.
     plan : Plan
-        What its products follow.
+        What its products follow where it was prepared for a plan; else that of the
+        product with its own transpose.
+    asked : (accuracy, scheme) or None
+        What its products are asked for; None where it was prepared for a plan.
     """
 
     operand: Array
-    split: Split | None
+    split: Any  # see `hifigemm.model.executable.Splits`
     side: str
     plan: Plan
     library: Library
+    asked: tuple[Accuracy, Any] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -430,12 +436,14 @@ class Operands:
         )
 
     def plans(self, plan: Plan | None) -> list[Plan]:
-        """A plan that was passed, and those that the operands were prepared for."""
+        """A plan that was passed, and those that the operands were prepared for; none
+        where the operands were prepared for a request.
+        """
+        prepared = [x for x in (self.a, self.b) if isinstance(x, Prepared)]
+        if plan is None and all(x.asked is not None for x in prepared):
+            return []
         plans = [] if plan is None else [plan]
-        for x in (self.a, self.b):
-            if isinstance(x, Prepared):
-                plans.append(x.plan)
-        return plans
+        return plans + [x.plan for x in prepared]
 
 
 def _is_in_place(x: Array, stack: Array) -> bool:
@@ -484,14 +492,25 @@ def own_stack(x: Array, side: str, problem: Problem) -> Array:
 
 
 def usable_split(
-    x: Array | Prepared, side: str, shape: tuple[int, int, int]
-) -> Split | None:
-    """The split of a prepared operand, where it is laid out as this product needs
-    it.
+    x: Array | Prepared,
+    side: str,
+    shape: tuple[int, int, int],
+    plan: Plan,
+    lowering: Lowering | None,
+) -> Any:
+    """The split of a prepared operand, where this plan takes it and it is laid out as the
+    product needs it; else None.
     """
     if not isinstance(x, Prepared) or x.split is None:
         return None
+    if lowering is not None:
+        serves = lowering.takes(x.split, side)
+    else:
+        # A report states a bound, for which nothing else is split.
+        own = x.plan
+        is_same = own.scheme == plan.scheme and own.evidence == plan.evidence
+        serves = isinstance(x.split, Split) and is_same
     num_vectors = shape[1] if side == "left" else shape[2]
     is_as_long = len(x.split.planes) == shape[0]
     is_as_wide = x.split.vectors == num_vectors
-    return x.split if is_as_long and is_as_wide else None
+    return x.split if serves and is_as_long and is_as_wide else None

@@ -18,7 +18,7 @@ from hifigemm.model.accuracy import Accuracy
 from hifigemm.numerics.bits import Array, DType
 from hifigemm.operands.exact_operands import in_one_dtype, in_words, why_no_integers
 from hifigemm.operands.operands import Operands, Prepared, as_operand, result_dtype
-from hifigemm.running.request import OF_INTEGERS, Request
+from hifigemm.running.request import OF_INTEGERS, TWO_PARTS, Request
 from hifigemm.schemes import Scheme
 
 _DTYPES = {"int64": np.dtype(np.int64), "object": np.dtype(object)}
@@ -38,6 +38,7 @@ def admit(
     """
     x = as_operand(a, "a", library)
     y = as_operand(b, "b", library)
+    request = request_of_prepared(x, y, request)
     i, j = in_words(x, y)
     if i.dtype.kind in "biu" and j.dtype.kind in "biu":
         never_wraps = _never_wraps(x, a) or _never_wraps(y, b)
@@ -60,6 +61,47 @@ def admit(
             '"array", "pair", "enclosure"'
         )
     return Operands(i, j, library, result_dtype(i.dtype, j.dtype)), request
+
+
+def request_of_prepared(
+    a: Array | Prepared, b: Array | Prepared, request: Request
+) -> Request:
+    """What is asked of a product: by the call, or by its prepared operands.
+
+    Raises PlanError: an operand on the other side, operands that were prepared for
+    different requests, or beside other options of the call.
+    """
+    operands = {"a": a, "b": b}
+    prepared = {name: x for name, x in operands.items() if isinstance(x, Prepared)}
+    for name, x in prepared.items():
+        side = "left" if name == "a" else "right"
+        if x.side != side:
+            raise PlanError(
+                f"an operand prepared for the {x.side} stands on the {side}"
+            )
+        if request.engine not in (None, x.plan.engine):
+            raise PlanError(
+                f"engine={request.engine!r} differs from the plan's engine {x.plan.engine!r}"
+            )
+        options = [] if request.accuracy is None else ["accuracy="]
+        if request.scheme != "auto":
+            options.append("scheme=")
+        has_own = request.plan is None and request.result not in TWO_PARTS
+        if options and has_own:
+            raise PlanError(
+                f"{name} was prepared with its own accuracy ({x.plan.target}) and scheme "
+                f"({x.plan.scheme}); leave {' and '.join(options)} out, or prepare it again"
+            )
+    requests = [x.asked for x in prepared.values() if x.asked is not None]
+    asked = list(dict.fromkeys(requests))
+    follows_plan = len(requests) < len(prepared)
+    if follows_plan or request.plan is not None or not asked:
+        return request
+    if len(asked) > 1:
+        texts = " and ".join(f"accuracy={p!r}, scheme={q!r}" for p, q in asked)
+        raise PlanError(f"operands were prepared for different requests: {texts}")
+    accuracy, scheme = asked[0]
+    return replace(request, accuracy=accuracy, scheme=scheme)
 
 
 def _never_wraps(x: Array | Prepared, source: object) -> bool:

@@ -13,14 +13,18 @@ from hifigemm.libraries import Library
 from hifigemm.model.engine import Engine
 from hifigemm.model.executable import (
     NO_MEMORY,
+    NO_SPLITS,
     OTHER_MODE,
     OVERFLOW,
     Executable,
     Outcome,
     Refusal,
+    Splits,
 )
 from hifigemm.model.plan import Plan
 from hifigemm.numerics.subnormals import is_ieee
+from hifigemm.operands.operands import Prepared
+from hifigemm.running.keys import in_memory
 from hifigemm.running.planner import may_lack_memory, workspace_limit
 from hifigemm.running.reports import report_on
 
@@ -43,6 +47,7 @@ class KeptCall:
         "plan",
         "seconds",
         "stacks",
+        "takes",
     )
 
     def __init__(
@@ -55,6 +60,7 @@ class KeptCall:
         is_final: bool,
         seconds: float,
         limit: int,
+        splits: Splits = NO_SPLITS,
     ) -> None:
         self.plan = plan
         self.executable = executable
@@ -74,6 +80,8 @@ class KeptCall:
         takes_tensors = getattr(executable, "takes_tensors", False)
         self.converts = stacks is not None or not takes_tensors
         self.seconds = seconds  # that are expected, on a CPU
+        # which operands the executable takes as they were prepared
+        self.takes = splits[0] is not None, splits[1] is not None
 
     def __call__(
         self,
@@ -84,13 +92,21 @@ class KeptCall:
         alpha: complex = 1.0,
         beta: complex = 0.0,
     ) -> Outcome | Refusal:
-        """What comes of arrays of the library; on a device the values may be in `out`."""
+        """What comes of arrays of the library, or prepared ones; on a device the values
+        may be in `out`.
+        """
         if self.leaves_memory:
             limit = workspace_limit(self.plan.problem, None, self.engine)
             if self.plan.workspace > limit:
                 return NO_MEMORY
         if self.seconds > LONG:
             announce(self.plan.problem, self.plan.scheme, self.seconds)
+        splits = NO_SPLITS
+        if type(a) is Prepared or type(b) is Prepared:
+            left, right = self.takes
+            splits = a.split if left else None, b.split if right else None
+            a = in_memory(a)
+            b = in_memory(b)
         if self.is_on_host:
             out = None
             if self.converts and type(a) is not np.ndarray:
@@ -106,7 +122,7 @@ class KeptCall:
             a = a if of_a is None else of_a(a)
             b = b if of_b is None else of_b(b)
         try:
-            outcome = self.executable(a, b, out, c, alpha, beta)
+            outcome = self.executable(a, b, out, c, alpha, beta, splits)
         except RuntimeError as error:
             out_of_memory = getattr(sys.modules.get("torch"), "OutOfMemoryError", ())
             if not isinstance(error, out_of_memory):

@@ -14,8 +14,10 @@ import numpy as np
 from hifigemm.base.exceptions import AccuracyError
 from hifigemm.engines.arrays import as_array, memory_of
 from hifigemm.engines.host import HostExecutable
+from hifigemm.model.accuracy import NO_PROMISE, NOTHING_STATED
 from hifigemm.model.engine import SCALED_ALONG_K, Engine, has_kernels
 from hifigemm.model.executable import (
+    NO_SPLITS,
     NOT_FINITE,
     OTHER_MODE,
     Executable,
@@ -97,7 +99,7 @@ def execute(
     workspace: int,
     shift: int = 0,
     epilogue: Epilogue = PLAIN,
-    splits: Splits = (None, None),
+    splits: Splits = NO_SPLITS,
     out: Array | None = None,
 ) -> tuple[Plan, Outcome]:
     """alpha (2**shift A B) + beta C of stacks by the plan, for any operands, in `out` if
@@ -172,6 +174,7 @@ def outcome_of(executable: Executable, signature: Signature) -> Outcome | Refusa
         None if c is None else memory_of(c),
         signature.epilogue.alpha,
         signature.epilogue.beta,
+        signature.splits,
     )
     if isinstance(outcome, Refusal):
         return outcome
@@ -192,6 +195,8 @@ def continue_after(
     plan, or by the steps of the scheme, which take Inf and NaN apart and make entries
     again.
     """
+    # What was prepared of the operands is for the plan that did not do.
+    signature = signature._replace(splits=NO_SPLITS)
     # A plan with evidence makes the whole product again; so it does after a native
     # product that "auto" chose.
     is_chosen_native = (
@@ -203,7 +208,6 @@ def continue_after(
     if refusal.evidence is not None or is_chosen_native:
         make = partial(with_evidence, plan, refusal.evidence, engine, workspace)
         finer, _ = planned(make, plan.problem, lambda: signature[:2], engine, workspace)
-        signature = signature._replace(splits=(None, None))
         executable = lowered(finer, signature, engine, workspace)
         return run(finer, executable, signature, engine, workspace)
     if refusal is not NOT_FINITE:
@@ -239,7 +243,6 @@ class InSteps:
         self._writes_to_out = (
             self._is_idle and signature.out is not None and not is_refusable
         )
-        self._splits = signature.splits
         self._refusal = refusal
 
     @quiet
@@ -251,6 +254,7 @@ class InSteps:
         c: Any = None,
         alpha: complex = 1.0,
         beta: complex = 0.0,
+        splits: Splits = NO_SPLITS,
     ) -> Outcome | Refusal:
         """See `Executable`."""
         if not is_ieee():
@@ -268,7 +272,7 @@ class InSteps:
             engine,
             self._workspace,
             self._shift,
-            self._splits,
+            splits,
             target,
             self._refusal,
         )
@@ -342,7 +346,7 @@ def in_steps(
     engine: Engine,
     workspace: int,
     shift: int = 0,
-    splits: Splits = (None, None),
+    splits: Splits = NO_SPLITS,
     out: Array | None = None,
     refusal: Refusal | None = None,
 ) -> Outcome:
@@ -392,7 +396,7 @@ def _of_finite(
     # A D and D**-1 B in the place of A and B, unless they were split before.
     notes: tuple[str, ...] = ()
     d = None
-    if splits == (None, None):
+    if splits == NO_SPLITS:
         d = plan.scheme.inner_exponents(plan, a, b, engine)
     if d is not None:
         from hifigemm.numerics.inner_scaling import scaled_along_k
@@ -406,6 +410,25 @@ def _of_finite(
     right = _BlockOperand("right", b, split=splits[1])
     outcome = _run(plan, left, right, engine, workspace, shift, filled, out)
     return outcome._replace(notes=notes + outcome.notes)
+
+
+def split_of(plan: Plan, x: Array, side: str, engine: Engine) -> Any:
+    """What products by this plan take of an operand, made once; None where that is the
+    operand alone, because its scales rest on the other one or more.
+    """
+    # A device that works out a bound for a report takes the operand alone.
+    states_nothing = plan.target == NO_PROMISE and has_kernels(engine)
+    if states_nothing:
+        plan = replace(plan, target=NOTHING_STATED)
+    lowering = engine.lowering(plan)
+    if lowering is not None:
+        return lowering.prepare(x, side)
+    scheme = plan.scheme
+    if scheme.is_native or plan.alternatives:
+        return None
+    if scheme.scales(plan, None, None, engine) is None:
+        return None
+    return whole_split(plan, x, side, engine)
 
 
 def whole_split(plan: Plan, x: Array, side: str, engine: Engine) -> Split:

@@ -41,8 +41,10 @@ from hifigemm.operands.operands import (
     result_dtype,
     shapes_of,
 )
+from hifigemm.running.admission import request_of_prepared
 from hifigemm.running.executor import quiet
 from hifigemm.running.keys import (
+    in_memory,
     key_of,
     layout_of_result,
     share_storage,
@@ -87,8 +89,8 @@ def gemm_of_numbers(
         c = None
 
     # A call like an earlier one runs what that one has run.
-    if plan is None and key_and_arguments is None:
-        policy = accuracy, scheme, engine, workspace, return_report
+    if key_and_arguments is None:
+        policy = accuracy, scheme, engine, workspace, return_report, "array", "", plan
         scalars = cast(complex, alpha), cast(complex, beta)
         key_and_arguments = key_of_gemm(
             (a, b, c, out), scalars, (trans_a, trans_b), policy
@@ -117,6 +119,7 @@ def gemm_of_numbers(
         library = library_of(("a", a), ("b", b), ("c", c), ("out", out))
         with library.active():
             operands, c = _admit(a, b, c, trans_a, trans_b, library)
+            request = request_of_prepared(operands.a, operands.b, request)
             check_scalars(operands.dtype, alpha=alpha, beta=beta)
             if out is not None:
                 check_out(out, operands.shapes, operands.dtype, library)
@@ -164,8 +167,10 @@ def key_of_gemm(
         kind: Hashable = shift, is_product or is_moderate(mantissa)
         numbers = () if is_product else (None, mantissa)
         return ("gemm", is_product, kind, key), (x, y, out, *numbers)
-    layout = layout_of_result(x, y, c)
-    target = layout if out is c or out is None else layout_of_result(x, y, out)
+    p = in_memory(x)
+    q = in_memory(y)
+    layout = layout_of_result(p, q, c)
+    target = layout if out is c or out is None else layout_of_result(p, q, out)
     if layout is None or target is None:
         return None, ()
     if out is not None and out is not c and share_storage(c, out):
@@ -237,10 +242,10 @@ def _product(
         if cmath.isfinite(alpha) and cmath.isfinite(beta):
             of_sum = replace(request, accuracy=accuracy)
             if plans:
-                # Words of alpha A are none of those that the plan splits A in.
-                operands = unprepared(operands)
                 of_sum = request_of_plan(of_sum, plans[0])
                 key = None
+            # Words of alpha A are none of those that A was prepared in.
+            operands = unprepared(operands)
             return rounded_sum(operands, c, of_sum, scalars, key)
         if isinstance(accuracy, Relative):
             raise PlanError(

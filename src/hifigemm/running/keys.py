@@ -16,7 +16,10 @@ import numpy as np
 
 from hifigemm.base.settings import is_strict
 from hifigemm.base.transforms import is_followed, is_wrapped
+from hifigemm.engines.arrays import memory_of
 from hifigemm.model.accuracy import Accuracy
+from hifigemm.model.plan import Plan
+from hifigemm.operands.operands import Prepared
 
 if TYPE_CHECKING:
     import torch
@@ -43,9 +46,17 @@ def key_of(
     return_report: bool = False,
     result: str = "array",
     mirror: str = "",
+    plan: Plan | None = None,
 ) -> Hashable:
     """The kind of a product; None for those of which nothing is kept."""
     layout: Layout | None
+    if plan is not None and type(plan) is not Plan:
+        return None
+    prepared = None
+    if type(a) is Prepared or type(b) is Prepared:
+        prepared = _kind_of_prepared(a), _kind_of_prepared(b)
+        a = in_memory(a)
+        b = in_memory(b)
     if type(a) is not np.ndarray:
         layout = _layout_of_tensors(a, b, out)
         if layout is None:
@@ -70,8 +81,27 @@ def key_of(
         return_report,
         result,
         mirror,
+        plan,
+        prepared,
         is_strict(),
     )
+
+
+def in_memory(x: Any) -> Any:
+    """An operand as executables take it; the array or tensor of a prepared one."""
+    return memory_of(x.operand) if type(x) is Prepared else x
+
+
+def _kind_of_prepared(x: Any) -> Hashable:
+    """What a product depends on of a prepared operand beside its layout; None for
+    others.
+    """
+    if type(x) is not Prepared:
+        return None
+    follows_plan = x.asked is None or x.split is not None
+    accuracy, scheme = x.asked or (None, None)
+    plan = x.plan if follows_plan else None
+    return x.side, x.library.name, type(accuracy), accuracy, scheme, plan
 
 
 def _layout_of_tensors(a: Any, b: Any, out: Any) -> Layout | None:

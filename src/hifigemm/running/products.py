@@ -14,7 +14,7 @@ from hifigemm.model.executable import Outcome
 from hifigemm.model.plan import Plan
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.subnormals import ieee_arithmetic
-from hifigemm.operands.operands import Operands, as_out, check_out
+from hifigemm.operands.operands import as_out, check_out
 from hifigemm.running.admission import admit
 from hifigemm.running.calls import KeptCall
 from hifigemm.running.keys import key_of
@@ -41,29 +41,17 @@ def product_of_numbers(
     """`matmul` of untracked arrays. `mirror` is that of `Problem`, `key` that of
     `key_of` where it is known already.
     """
-    # A call like an earlier one runs what that one has run. Nothing is kept of plans
-    # that are passed.
+    # A call like an earlier one runs what that one has run.
+    policy = accuracy, scheme, engine, workspace, return_report, result, mirror, plan
     refused = None
-    if plan is None:
-        if key is None:
-            key = key_of(
-                a,
-                b,
-                out,
-                accuracy,
-                scheme,
-                engine,
-                workspace,
-                return_report,
-                result,
-                mirror,
-            )
-        call: KeptCall | None = None if key is None else kept(key)
-        if call is not None:
-            outcome = call(a, b, out)
-            if isinstance(outcome, Outcome):
-                return call.delivered(outcome, out, return_report)
-            refused = call, outcome
+    if key is None:
+        key = key_of(a, b, out, *policy)
+    call: KeptCall | None = None if key is None else kept(key)
+    if call is not None:
+        outcome = call(a, b, out)
+        if isinstance(outcome, Outcome):
+            return call.delivered(outcome, out, return_report)
+        refused = call, outcome
 
     # The door: what is asked, whose arrays these are, and if they can be multiplied.
     check_result(result)
@@ -86,11 +74,15 @@ def product_of_numbers(
     library = library_of(("a", a), ("b", b), ("out", out))
     with ieee_arithmetic(), library.active():
         operands, request = admit(a, b, out, library, request)
-        if library.name == "cupy" and plan is None and out is None:
-            key = _key_of_cupy(operands, request, mirror)
-            call = None if key is None else kept(key)
+        if library.name == "cupy" and out is None:
+            # The call is one of the tensors in the memory of the arrays.
+            x, y = map(memory_of, operands.arrays)
+            key = None if operands.are_prepared else key_of(x, y, None, *policy)
+            if key is not None:
+                key = "cupy", key
+                call = kept(key)
             if call is not None:
-                outcome = call(*map(memory_of, operands.arrays))
+                outcome = call(x, y)
                 if isinstance(outcome, Outcome):
                     return call.delivered(outcome, None, return_report)
         if out is not None:
@@ -111,23 +103,3 @@ def product_of_numbers(
                 operands, request, out=out, mirror=mirror, key=key, refused=refused
             )
         return deliver(values, report, library, out, return_report)
-
-
-def _key_of_cupy(operands: Operands, request: Request, mirror: str) -> Hashable:
-    """The key of a product of CuPy arrays, which is that of their tensors."""
-    if operands.are_prepared:
-        return None
-    a, b = map(memory_of, operands.arrays)
-    key = key_of(
-        a,
-        b,
-        None,
-        request.accuracy,
-        request.scheme,
-        request.engine,
-        request.workspace,
-        request.return_report,
-        request.result,
-        mirror,
-    )
-    return None if key is None else ("cupy", key)

@@ -143,9 +143,10 @@ def product(
     is_narrow = bool(plan.alternatives) and problem.narrow is not None
     stack_dtype = None if is_narrow else dtype
     left, right = operands.stacks(stack_dtype)
+    lowering = engine.lowering(plan) if operands.are_prepared else None
     splits = (
-        usable_split(operands.a, "left", shapes.left),
-        usable_split(operands.b, "right", shapes.right),
+        usable_split(operands.a, "left", shapes.left, plan, lowering),
+        usable_split(operands.b, "right", shapes.right, plan, lowering),
     )
     view = library.out_view(out, stack, *operands.arrays)
     seconds = expected_seconds(plan) if library.on_host else 0.0
@@ -172,7 +173,15 @@ def product(
         if is_steady and writes_directly:
             stacks = operands.stack_functions(left, right, stack_dtype)
             kept_call = KeptCall(
-                plan, executable, engine, library, stacks, is_final, seconds, limit
+                plan,
+                executable,
+                engine,
+                library,
+                stacks,
+                is_final,
+                seconds,
+                limit,
+                splits,
             )
             _keep(key, kept_call, signature, rests_on_operands)
     log_decision(problem, report)
@@ -399,12 +408,10 @@ def passed_plan(operands: Operands, request: Request, problem: Problem) -> Plan 
     """
     plans = operands.plans(request.plan)
     if not plans:
+        for x in (operands.a, operands.b):
+            if isinstance(x, Prepared):
+                _check_fits(x.plan, problem)
         return None
-    for x, side in ((operands.a, "left"), (operands.b, "right")):
-        if isinstance(x, Prepared) and x.side != side:
-            raise PlanError(
-                f"an operand prepared for the {x.side} stands on the {side}"
-            )
     plan = plans[0]
     if any(other.split_key != plan.split_key for other in plans):
         schemes = ", ".join(str(other.scheme) for other in plans)
@@ -412,24 +419,23 @@ def passed_plan(operands: Operands, request: Request, problem: Problem) -> Plan 
     options = [] if request.accuracy is None else ["accuracy="]
     if request.scheme != "auto":
         options.append("scheme=")
-    if options and request.plan is not None:
+    if options:
         raise PlanError(
             f"the plan has its own accuracy ({plan.target}) and scheme ({plan.scheme}); "
             f"leave {' and '.join(options)} out, or leave the plan out"
-        )
-    if options:
-        name = "a" if isinstance(operands.a, Prepared) else "b"
-        raise PlanError(
-            f"{name} was prepared with its own accuracy ({plan.target}) and scheme "
-            f"({plan.scheme}); leave {' and '.join(options)} out, or prepare it again"
         )
     if request.engine not in (None, plan.engine):
         raise PlanError(
             f"engine={request.engine!r} differs from the plan's engine {plan.engine!r}"
         )
+    _check_fits(plan, problem)
+    return plan
+
+
+def _check_fits(plan: Plan, problem: Problem) -> None:
+    """Raise PlanError unless the plan is for products of this k and dtype."""
     if plan.problem.k != problem.k or plan.problem.dtype != problem.dtype:
         raise PlanError(f"the plan is for {plan.problem}; the operands are {problem}")
-    return plan
 
 
 def _keep(

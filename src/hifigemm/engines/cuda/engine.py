@@ -38,11 +38,13 @@ from hifigemm.model.engine import (
     MemoryLimits,
 )
 from hifigemm.model.executable import (
+    NO_SPLITS,
     NOT_ORDINARY,
     Executable,
     Outcome,
     Refusal,
     Signature,
+    Splits,
 )
 from hifigemm.model.plan import Plan
 from hifigemm.model.problem import Problem, ProductSpec
@@ -330,6 +332,7 @@ class NativeOnDevice:
         c: Any = None,
         alpha: complex = 1.0,
         beta: complex = 0.0,
+        splits: Splits = NO_SPLITS,
     ) -> Outcome | Refusal:
         """See `Executable`; nothing waits for the device unless entries are to be
         certified.

@@ -31,16 +31,19 @@ from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.launch import Scalar, scalar
 from hifigemm.kernels.runtime.launch_list import LaunchList, facts_of, raw_stream
 from hifigemm.kernels.vectors.inner_scaling import padded_length
+from hifigemm.model.engine import Lowering
 from hifigemm.model.executable import (
+    NO_SPLITS,
     UNSEEN,
     Executable,
     Outcome,
     RecordedDecision,
     Refusal,
     Signature,
+    Splits,
     certify,
 )
-from hifigemm.model.plan import Blocking, Evidence, Plan, Split, Verification
+from hifigemm.model.plan import Blocking, Evidence, Plan, Verification
 from hifigemm.model.problem import Block
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.integer_sums import NEAREST
@@ -145,7 +148,7 @@ def is_triangle(plan: Plan, block: Block) -> bool:
 
 
 @dataclass(frozen=True)
-class CudaLowering:
+class CudaLowering(Lowering):
     """How a plan is carried out by launches; see `hifigemm.model.engine.Lowering`.
 
     Each scheme derives its own from this one.
@@ -190,19 +193,12 @@ class CudaLowering:
         """
         return 0
 
-    def prepared(self, split: Split) -> tuple[Tensor, Tensor] | None:
-        """Planes and exponents of a prepared operand; None where it is prepared anew."""
-        return None
-
     def inspection(
-        self, left: Tensor, right: Tensor
-    ) -> Callable[[Tensor, Tensor], Hashable]:
+        self, left: Tensor, right: Tensor, splits: Splits
+    ) -> Callable[[Tensor, Tensor, Splits], Hashable]:
         """What the plan rests on of operands that are laid out as these, by one wait."""
-        return required_bits_of(left, right, NO_LIMIT)
-
-    def in_halves(self, batch: int, rows: int, cols: int) -> bool:
-        """Whether such a block takes the products of numerics/strassen.py."""
-        return False
+        bits_of = required_bits_of(left, right, NO_LIMIT)
+        return lambda a, b, splits: bits_of(a, b)
 
     def nbytes(self, batch: int, rows: int, cols: int) -> int:
         """Size of the workspace of contiguous operands."""
@@ -368,11 +364,7 @@ class Launches:
             and not (self._is_combined_later or self._adds_a_step)
             and lowering.writes_to(out)
         )
-        left, right = (
-            None if split is None else lowering.prepared(split)
-            for split in signature.splits
-        )
-        self._planes = (left or ()) + (right or ())
+        left, right = map(_planes_of, signature.splits)
         self._record_words = lowering.record_words
         self._bound = plan.bound
         self._num_products: float = plan.num_products
@@ -407,6 +399,7 @@ class Launches:
         c: Any = None,
         alpha: complex = 1.0,
         beta: complex = 0.0,
+        splits: Splits = NO_SPLITS,
         *,
         exponents: Tensor | None = None,
     ) -> Outcome | Refusal:
@@ -442,7 +435,8 @@ class Launches:
             memory.append(result)
         if self._takes_exponents:
             memory.append(exponents)
-        memory.extend(self._planes)
+        for split in splits:
+            memory.extend(_planes_of(split) or ())
         scalars = (alpha.real, beta.real) if self._has_scalars else ()
         self._launches(*memory, scalars=scalars)
 
@@ -479,7 +473,11 @@ class ByEvidence:
             None if x is None else facts_of(unwrap(x))
             for x in (signature.left, signature.right, signature.out, epilogue.c)
         )
-        kind = signature.shape, signature.shift, epilogue.idle, plan.rounding
+        prepared = tuple(
+            None if split is None else facts_of(split.planes)
+            for split in signature.splits
+        )
+        kind = signature.shape, signature.shift, epilogue.idle, plan.rounding, prepared
         asked = plan.problem, plan.asked, plan.target, plan.block_shape
         key = "by evidence", *asked, lowering.device, layout, kind
         self._table: dict[Hashable, Any] = once(key, dict, lowering.device)
@@ -490,7 +488,7 @@ class ByEvidence:
             oldest = next((x for x in self._table if x != _INNER_INSPECTION), None)
             self._table.pop(oldest, None)
         self._table[_evidence_key(evidence)] = executable
-        self._inspect = lowering.inspection(*operands)
+        self._inspect = lowering.inspection(*operands, signature.splits)
         if evidence.inner:
             self._table[_INNER_INSPECTION] = inner_inspection_of(*operands, NO_LIMIT)
 
@@ -502,17 +500,18 @@ class ByEvidence:
         c: Any = None,
         alpha: complex = 1.0,
         beta: complex = 0.0,
+        splits: Splits = NO_SPLITS,
     ) -> Outcome | Refusal:
         """The product by the executable for what the operands ask for."""
         table = self._table
         exponents = None
-        executable = table.get(self._inspect(a, b))
+        executable = table.get(self._inspect(a, b, splits))
         if executable is None and _INNER_INSPECTION in table:
             bits, exponents = table[_INNER_INSPECTION](a, b)
             executable = table.get((_INNER_INSPECTION, bits))
         if executable is None:
             return UNSEEN
-        others = out, c, alpha, beta
+        others = out, c, alpha, beta, splits
         outcome: Outcome | Refusal
         if exponents is None:
             outcome = executable(a, b, *others)
@@ -522,6 +521,11 @@ class ByEvidence:
             # The plan of these operands is another one.
             return outcome._replace(of_operands=False)
         return outcome._replace(plan=executable.plan)
+
+
+def _planes_of(split: Any) -> tuple[Tensor, Tensor] | None:
+    """Planes and exponents of a prepared operand."""
+    return None if split is None else (split.planes, split.exponents)
 
 
 def _is_plain(x: Tensor) -> bool:

@@ -29,7 +29,7 @@ from hifigemm.kernels.vectors.slices import (
     Slices,
     slice_operands,
 )
-from hifigemm.model.executable import RecordedDecision
+from hifigemm.model.executable import RecordedDecision, Splits
 from hifigemm.model.plan import Plan, Verification
 from hifigemm.numerics.bounds import slice_bits_for
 from hifigemm.numerics.slicing import num_pairs, words_of_diagonals
@@ -79,15 +79,16 @@ class _FixedSlices(_Slices):
     """Launches of a fixed number of slices."""
 
     def inspection(
-        self, left: Tensor, right: Tensor
-    ) -> Callable[[Tensor, Tensor], Count]:
+        self, left: Tensor, right: Tensor, splits: Splits
+    ) -> Callable[[Tensor, Tensor, Splits], Count]:
         """The estimate of the modes "dp" and "sp"; complex operands take a longer
         look.
         """
         if self.plan.problem.is_complex:
-            return lambda a, b: None
+            return lambda a, b, splits: None
         u = self.plan.scheme.level.u
-        return num_slices_of(left, right, _slice_bits(self.plan), u)
+        count_of = num_slices_of(left, right, _slice_bits(self.plan), u)
+        return lambda a, b, splits: count_of(a, b)
 
     def record(self, plan: Plan, given: Arguments) -> None:
         """Block by block."""

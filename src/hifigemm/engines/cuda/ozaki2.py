@@ -13,7 +13,7 @@ number of its own in the record.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -30,6 +30,7 @@ from hifigemm.engines.cuda.lowering import (
     blocks_of,
     is_triangle,
 )
+from hifigemm.engines.cuda.required_bits import NO_LIMIT, required_bits_of
 from hifigemm.engines.device_array import unwrap
 from hifigemm.engines.rates import Rates
 from hifigemm.kernels.endings import crt as crt_kernel
@@ -45,22 +46,22 @@ from hifigemm.kernels.sums.rounded_sums import rounded_sums
 from hifigemm.kernels.vectors import inner_scaling, scaled_residues
 from hifigemm.kernels.vectors.block_sums import block_sums, halves_of
 from hifigemm.model.engine import SCALED_ALONG_K
-from hifigemm.model.executable import RecordedDecision
+from hifigemm.model.executable import RecordedDecision, Splits
 from hifigemm.model.plan import (
     Choice,
     Evidence,
     Plan,
     SeparateVectors,
-    Split,
     Verification,
 )
 from hifigemm.model.problem import Block, Problem
+from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.error_ratio import error_bound, largest_ratio
 from hifigemm.numerics.estimates import MAGNITUDE_TERMS
 from hifigemm.numerics.residue_products import num_planes
-from hifigemm.numerics.residues import ModuliSet, moduli_set
-from hifigemm.numerics.scaling import balance
+from hifigemm.numerics.residues import MAX_MODULI, ModuliSet, moduli_set
+from hifigemm.numerics.scaling import balance, gained_bits, norm_bits
 from hifigemm.numerics.strassen import NUM_PRODUCTS
 
 Inner = scaled_residues.Inner | None
@@ -97,6 +98,10 @@ ratio. It is 16 bytes behind the first word, so that both are aligned alike.
 """
 _RECORD = 3
 """Words of the record."""
+_SPARE_MODULI = 2
+"""Moduli beyond those for the plan of a prepared operand: the other operand of a correct
+product may need some more bits.
+"""
 _SAMPLED_FROM = 12 * _SAMPLE
 """Rows and columns of products whose ratio is known first for some of them: of fewer,
 as long sums have, the residues of the sample cost as much as they may save.
@@ -116,6 +121,27 @@ class Rung(Choice, Protocol):
 
     def planes(self, problem: Problem) -> int:
         """Number of INT8 products."""
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedResidues:
+    """Residues of an operand that was prepared."""
+
+    planes: Tensor  # int8 (batch, products, vectors, pitch)
+    exponents: Tensor  # int32 (batch, vectors) of its scales
+    # the bits that exact integers of the operand require, by which it is scaled; None
+    # for the scales of as many moduli as there are
+    bits: int | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of planes."""
+        return int(self.planes.shape[1])
+
+    @property
+    def vectors(self) -> int:
+        """Number of rows or columns."""
+        return int(self.planes.shape[2])
 
 
 def lowering(
@@ -296,28 +322,95 @@ class _FixedCount(_Residues):
         """Whether the integers are those of the exact product."""
         return self.plan.bound == 0.0
 
-    def prepared(self, split: Split) -> Residues:
-        """Residues and exponents, vectors with Inf or NaN marked."""
-        unit = unwrap(split.unit).flatten(1)
-        exponents = -unit[:, :: unit.shape[1] // split.vectors].to(torch.int32)
-        if "marked" in split.facts:
-            exponents.masked_fill_(
-                unwrap(split.facts["marked"]).flatten(1), scaled_residues.NOT_FINITE
+    def prepare(self, x: Array, side: str) -> PreparedResidues | None:
+        """The residues of all vectors, those with Inf or NaN marked.
+
+        Of an exact product the integers of an operand are as short as its bits allow,
+        so that they serve with more and with fewer moduli.
+        """
+        if not self._has_one_scale:
+            return None
+        plan = self.plan
+        is_right = side == "right"
+        operand = ((unwrap(x), 1 if is_right else 2),)
+        bits = _required_bits(plan)
+        if bits is None:
+            (planes,), (scale,) = scaled_residues.scaled_residues(
+                operand, moduli_of(plan)
             )
-        return padded(unwrap(split.planes)), exponents
+            return PreparedResidues(planes, scale.exponent)
+        gained = max(bits[is_right], 0)
+        two = moduli_of(plan, 2)
+        scales = scaled_residues.norm_scales(operand, two, (gained, gained))
+        count = min(plan.scheme.count + _SPARE_MODULI, MAX_MODULI)
+        (planes,), (scale,) = scaled_residues.scaled_residues(
+            operand, moduli_of(plan, count), scales, bits=norm_bits(two, gained)
+        )
+        return PreparedResidues(planes, scale.exponent, bits[is_right])
+
+    def takes(self, split: Any, side: str) -> bool:
+        """True if the moduli are among those of the residues, and the bits the same."""
+        if not (self._has_one_scale and isinstance(split, PreparedResidues)):
+            return False
+        bits = _required_bits(self.plan)
+        count = num_planes(moduli_of(self.plan), self.plan.problem.is_complex)
+        if bits is None:
+            return split.bits is None and split.count == count
+        return split.bits == bits[side == "right"] and split.count >= count
+
+    @property
+    def _has_one_scale(self) -> bool:
+        """True if all vectors of an operand are scaled alike, whatever the other is."""
+        evidence = self.plan.evidence or Evidence()
+        has_parts = evidence.outliers is not None or evidence.separate is not None
+        return not has_parts and not self.plan.scheme.scales_along_k
+
+    def inspection(
+        self, left: Tensor, right: Tensor, splits: Splits
+    ) -> Callable[[Tensor, Tensor, Splits], Hashable]:
+        """The bits of both; those of prepared operands are known.
+
+        A vector of an operand stands for the other one beside it.
+        """
+        has_left, has_right = (split is not None for split in splits)
+        if has_left and has_right:
+            return lambda a, b, splits: (splits[0].bits, splits[1].bits)
+        if has_left:
+            bits_of = required_bits_of(right[:, :, :1].mT, right, NO_LIMIT)
+
+            def of_right(a: Tensor, b: Tensor, splits: Splits) -> Hashable:
+                stack = b.reshape(right.shape)
+                bits = bits_of(stack[:, :, :1].mT, stack)
+                return None if bits is None else (splits[0].bits, bits[1])
+
+            return of_right
+        if has_right:
+            bits_of = required_bits_of(left, left[:, :1].mT, NO_LIMIT)
+
+            def of_left(a: Tensor, b: Tensor, splits: Splits) -> Hashable:
+                stack = a.reshape(left.shape)
+                bits = bits_of(stack, stack[:, :1].mT)
+                return None if bits is None else (bits[0], splits[1].bits)
+
+            return of_left
+        return super().inspection(left, right, splits)
 
     def record(self, plan: Plan, given: Arguments) -> None:
         """Block by block; residues that the block before has made are used again."""
         moduli, used_moduli, balances = ordinary_moduli(plan)
+        num_residues = num_planes(moduli, plan.problem.is_complex)
         evidence = plan.evidence or Evidence()
         inner = _inner(plan, given)
+        gained = _gained_bits(plan, given)
+        if gained is not None:
+            balances = (gained, -gained)
         previous: list[tuple[tuple[slice, ...], Residues]] = []
         for block in blocks_of(plan, given.out):
             # Residues that are there: of prepared operands, or of the block before.
             places = block.places(given.a, given.b)
             operands = block.operands(given.a, given.b)
             prepared_planes = [
-                _residues_at(place, split)
+                _residues_at(place, split, num_residues)
                 for place, split in zip(places, given.prepared, strict=True)
             ]
             for side, (place, residues_there) in enumerate(previous):
@@ -363,12 +456,35 @@ def _scratch_bytes(plan: Plan) -> int:
     return planes * batch * (rows + cols) * p.k
 
 
-def _residues_at(place: tuple[slice, ...], split: Residues | None) -> Residues | None:
-    """The residues of the vectors of a block of a prepared operand."""
+def _residues_at(
+    place: tuple[slice, ...], split: Residues | None, count: int
+) -> Residues | None:
+    """The first residues of the vectors of a block of a prepared operand."""
     if split is None:
         return None
     planes, exponents = (x[place[0]] if len(x) > 1 else x for x in split)
-    return planes[:, :, place[-1]], exponents[:, place[-1]]
+    return planes[:, :count, place[-1]], exponents[:, place[-1]]
+
+
+def _required_bits(plan: Plan) -> tuple[int, int] | None:
+    """Those that the plan of an exact product rests on."""
+    return None if plan.evidence is None else plan.evidence.required_bits
+
+
+def _gained_bits(plan: Plan, given: Arguments) -> int | None:
+    """Bits that rows get at the expense of columns where an operand is prepared for an
+    exact product; None for all else.
+
+    The integers of the prepared operand hold its bits and no more. All that the moduli
+    hold beyond them goes to the other one, whose scale so reaches down to its own bits:
+    see `moduli_counts.exact_count`.
+    """
+    bits = _required_bits(plan)
+    if bits is None or given.prepared == (None, None):
+        return None
+    held = gained_bits(plan.scheme.count, plan.problem.is_complex)
+    left, right = bits
+    return held - max(right, 0) if given.left is None else max(left, 0) - held
 
 
 def _residues_of(
