@@ -64,7 +64,9 @@ class ResidueLowering:
     def nbytes(self, batch, rows, cols):
         return self.plan.scheme.nbytes(self.plan, batch, rows, cols)
 
-    def multiply(self, signature, a, b, out=None, c=None, alpha=1.0, beta=0.0):
+    def multiply(
+        self, signature, a, b, out=None, c=None, alpha=1.0, beta=0.0, splits=None
+    ):
         plan = self.plan
         assert out is None
         a, b = a.reshape(signature.left.shape), b.reshape(signature.right.shape)

@@ -550,7 +550,7 @@ def test_operands_that_were_prepared_for_two_requests_are_not_mixed(make_pair):
     a, b = make_pair("phi_1", 7, 12, 5)
     left = hg.prepare(a, "left", accuracy="correct")
     right = hg.prepare(b, "right", accuracy=1e-12)
-    with pytest.raises(hg.PlanError, match="different requests: .*'correct'.*1e-12"):
+    with pytest.raises(hg.PlanError, match=r"different requests: .*'correct'.*1e-12"):
         hg.matmul(left, right)
     for options in ({"accuracy": "correct"}, {"scheme": "ozaki2"}):
         for call in (hg.matmul, hg.gemm):

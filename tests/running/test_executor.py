@@ -120,7 +120,7 @@ class CertainLowering:
     def lower(self, signature):
         return self.multiply
 
-    def multiply(self, a, b, out=None, c=None, alpha=1.0, beta=0.0):
+    def multiply(self, a, b, out=None, c=None, alpha=1.0, beta=0.0, splits=None):
         self.engine.ran.append(self.plan)
         found = self.engine.found.pop(0)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -411,16 +412,36 @@ def test_the_second_call_of_a_kind_runs_what_the_first_one_ran(make_pair, monkey
     assert len(set(engine.ran)) == 1
 
 
-def test_plans_and_prepared_operands_leave_nothing(make_pair, monkeypatch):
+def test_plans_and_prepared_operands_are_parts_of_a_key(make_pair):
     a, b = make_pair("phi_1", 5, 6, 7)
     plan = hg.make_plan(a, b)
-    engine = CountingEngine()
-    keyed(monkeypatch, engine)
-    for c in (hg.matmul(a, b, plan=plan), hg.gemm(a, b, plan=plan)):
-        np.testing.assert_array_equal(c, a @ b)
-    monkeypatch.undo()
-    prepared = hg.prepare(a, "left", plan=plan)
-    np.testing.assert_array_equal(hg.matmul(prepared, b), a @ b)
+    other = hg.make_plan(a, b, accuracy="correct")
+    calls = [
+        lambda: hg.matmul(a, b),
+        lambda: hg.matmul(a, b, plan=plan),
+        lambda: hg.matmul(a, b, plan=other),
+        lambda: hg.gemm(a, b, plan=plan),
+        *(
+            partial(hg.matmul, hg.prepare(a, "left", plan=each), b)
+            for each in (plan, other)
+        ),
+        *(
+            partial(hg.matmul, hg.prepare(a, "left", accuracy=accuracy), b)
+            for accuracy in (None, 1e-3, "correct")
+        ),
+        partial(hg.matmul, a, hg.prepare(b, "right")),
+    ]
+    for number, call in enumerate(calls, 1):
+        for _ in range(2):
+            np.testing.assert_allclose(call(), a @ b)
+            assert len(repeated()) == number
+
+
+def test_what_is_no_plan_is_refused_and_leaves_nothing(make_pair):
+    a, b = make_pair("phi_1", 5, 6, 7)
+    for plan in ([], "correct", 1):
+        with pytest.raises(hg.PlanError, match="plan is a"):
+            hg.matmul(a, b, plan=plan)
     assert not repeated()
 
 

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from hifigemm.base.transforms import is_followed
 from hifigemm.differentiable import torch_private as private
 from hifigemm.differentiable.arguments import (
     accuracy_from,
@@ -146,8 +147,20 @@ def _product(
         if conjugate:
             alpha = _conjugate(alpha)
         options = options | {"alpha": alpha, "beta": 0}
-    product: Tensor = operator(a, b, **options)
-    return product
+    return _called(operator, a, b, **options)
+
+
+def _called(operator: OpOverload, *tensors: Tensor | None, **options: Any) -> Tensor:
+    """An operator, past the dispatcher where that has nothing to do but derivatives."""
+    result: Tensor
+    is_compiled = torch.compiler.is_compiling()
+    if is_compiled or is_followed() or not private.are_dense(*tensors):
+        result = operator(*tensors, **options)
+    elif private.is_differentiated(*tensors):
+        result = _Product.apply(operator, None, options, *tensors)
+    else:
+        result = _KERNELS[operator](*tensors, **options)
+    return result
 
 
 def _tangent(
@@ -174,6 +187,21 @@ def _tangent(
     if addend_tangents and addend_tangents[0] is not None and not private.is_zero(beta):
         terms.append(addend_tangents[0] * beta)
     return sum(terms[1:], terms[0])
+
+
+def _result(
+    operator: OpOverload,
+    keys: DispatchKeySet | None,
+    *tensors: Tensor | None,
+    **options: Any,
+) -> Tensor:
+    """The result of an operator behind the autograd keys among `keys`; None where the
+    kernel of a device comes next.
+    """
+    if keys is None or private.reaches_device(keys):
+        return _KERNELS[operator](*tensors, **options)
+    result: Tensor = private.below_autograd(operator, keys, *tensors, **options)
+    return result
 
 
 class _Rules:
@@ -217,12 +245,11 @@ class _Product(_Rules, private.SingleLevelFunction):
     @staticmethod
     def forward(
         operator: OpOverload,
-        keys: DispatchKeySet,
+        keys: DispatchKeySet | None,
         options: dict[str, Any],
         *tensors: Tensor | None,
     ) -> Tensor:
-        result: Tensor = private.below_autograd(operator, keys, *tensors, **options)
-        return result
+        return _result(operator, keys, *tensors, **options)
 
 
 class _Level(_Rules, private.SingleLevelFunction):
@@ -247,15 +274,11 @@ def _differentiable(
     operator: OpOverload, keys: DispatchKeySet, *tensors: Tensor | None, **options: Any
 ) -> Tensor:
     """An operator at the Autograd key."""
-    result: Tensor
     if not private.in_functorch():
         if private.is_differentiated(*tensors):
-            result = _Product.apply(operator, keys, options, *tensors)
-        elif private.reaches_device(keys):
-            result = _KERNELS[operator](*tensors, **options)
-        else:
-            result = private.below_autograd(operator, keys, *tensors, **options)
-        return result
+            result: Tensor = _Product.apply(operator, keys, options, *tensors)
+            return result
+        return _result(operator, keys, *tensors, **options)
 
     # Inside a transform of torch.func duals are taken apart here.
     if private.in_forward_ad():
@@ -392,7 +415,7 @@ def matmul(
 ) -> Tensor:
     """The operator for operands of any shapes that `hifigemm.matmul` takes."""
     left, right = _as_matrices(a, b)
-    result: Tensor = _matmul(left, right, **_policy(accuracy, scheme, workspace))
+    result = _called(_matmul, left, right, **_policy(accuracy, scheme, workspace))
     return _without_added_axes(result, a, b)
 
 
@@ -419,7 +442,7 @@ def gemm(
             check_addend(tuple(c.shape), _shape_of_product(a, b))
         c = _with_added_axes(c, a, b)
     policy = _policy(accuracy, scheme, workspace)
-    result: Tensor = _gemm(left, right, c, alpha=alpha, beta=beta, **policy)
+    result = _called(_gemm, left, right, c, alpha=alpha, beta=beta, **policy)
     return _without_added_axes(result, a, b)
 
 

@@ -53,6 +53,14 @@ def reaches_device(keys: DispatchKeySet) -> bool:
     return (keys & _BELOW_AUTOGRAD).highestPriorityTypeId() in _DEVICES
 
 
+def are_dense(*tensors: Tensor | None) -> bool:
+    """True for tensors of a device that are no more than their entries in memory."""
+    return all(
+        x is None or (type(x) is Tensor and reaches_device(_C._dispatch_keys(x)))
+        for x in tensors
+    )
+
+
 def without_autocast() -> AbstractContextManager[None]:
     """A context in which autocast changes no dtype."""
     context: AbstractContextManager[None] = _NOTHING
