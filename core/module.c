@@ -2,6 +2,7 @@
  *
  *   multiply(a, b, c, first, second, shift, kind, check=None) -> bool
  *   are_ordinary(x, least) -> bool
+ *   combine(t, alpha, c, beta, out) -> bool
  *   magnitude_product(a, v, out) -> None
  *   equilibrate(a, b, scaled_a, scaled_b, exponents) -> int or None
  *   enclose(a, b, inverse, bounds, x, radius, norm, inverse_norm) -> bool
@@ -400,6 +401,98 @@ static PyObject *core_are_ordinary(PyObject *self, PyObject *const *args, Py_ssi
     return PyBool_FromLong(ordinary);
 }
 
+PyDoc_STRVAR(combine_doc,
+"combine(t, alpha, c, beta, out)\n--\n\n"
+"Write alpha T + beta C to `out`, its products and sums with their errors; False where an\n"
+"entry is not finite, and then `out` means nothing. All are stacks of float32 or of\n"
+"float64, of one shape, with any strides; the scalars are finite and not zero.");
+
+/* p + e = a b, by Dekker: the bits of numerics.eft.two_product. */
+static void halve(double a, double *high, double *low)
+{
+    double t = 134217729.0 * a; /* 2^27 + 1 */
+    *high = t - (t - a);
+    *low = a - *high;
+}
+
+static double two_product(double a, double a_high, double a_low, double b, double *e)
+{
+    double p = a * b, b_high, b_low;
+    halve(b, &b_high, &b_low);
+    double excess = p - a_high * b_high;
+    excess = excess - a_low * b_high;
+    excess = excess - a_high * b_low;
+    *e = a_low * b_low - excess;
+    return p;
+}
+
+/* The sum of numerics.epilogue._compensated_sum for a row of entries, in float64 and then
+ * rounded to TYPE. */
+#define COMBINE_ROW(NAME, TYPE) \
+    static int NAME(const char *t, Py_ssize_t of_t, double alpha, const char *c, \
+                    Py_ssize_t of_c, double beta, char *out, Py_ssize_t of_out, Py_ssize_t n) \
+    { \
+        double alpha_high, alpha_low, beta_high, beta_low; \
+        int is_finite = 1; \
+        halve(alpha, &alpha_high, &alpha_low); \
+        halve(beta, &beta_high, &beta_low); \
+        for (Py_ssize_t j = 0; j < n; j++) { \
+            TYPE x, y, rounded; \
+            double x_error, y_error; \
+            memcpy(&x, t + j * of_t, sizeof x); \
+            memcpy(&y, c + j * of_c, sizeof y); \
+            double p = two_product(alpha, alpha_high, alpha_low, x, &x_error); \
+            double q = two_product(beta, beta_high, beta_low, y, &y_error); \
+            double s = p + q, r = s - p; \
+            double sum_error = (p - (s - r)) + (q - r); \
+            double value = s + (sum_error + (x_error + y_error)); \
+            is_finite &= fabs(value) <= DBL_MAX; \
+            rounded = (TYPE)value; \
+            memcpy(out + j * of_out, &rounded, sizeof rounded); \
+        } \
+        return is_finite; \
+    }
+
+COMBINE_ROW(combine_double_row, double)
+COMBINE_ROW(combine_float_row, float)
+
+static PyObject *core_combine(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    (void)self;
+    if (count != 5) {
+        PyErr_SetString(PyExc_TypeError, "combine takes five arguments");
+        return NULL;
+    }
+    View t, c, out;
+    Py_ssize_t shape[3], shape_of_c[3], shape_of_out[3];
+    double alpha = PyFloat_AsDouble(args[1]), beta = PyFloat_AsDouble(args[3]);
+    if (PyErr_Occurred() || !read_array(args[0], "t", 0, &t, shape)
+        || !read_array(args[2], "c", 0, &c, shape_of_c)
+        || !read_array(args[4], "out", 1, &out, shape_of_out))
+        return NULL;
+    int fits = has_shape(shape_of_c, shape[0], shape[1], shape[2])
+            && has_shape(shape_of_out, shape[0], shape[1], shape[2])
+            && t.is_single == c.is_single && t.is_single == out.is_single;
+    if (!fits || alpha == 0.0 || beta == 0.0 || !(fabs(alpha) <= DBL_MAX)
+        || !(fabs(beta) <= DBL_MAX)) {
+        PyErr_SetString(PyExc_ValueError, "shapes, dtypes or scalars do not fit");
+        return NULL;
+    }
+    PyThreadState *thread = NULL;
+    if (shape[0] * shape[1] * shape[2] > PULSE)
+        thread = PyEval_SaveThread();
+    int is_finite = 1;
+    for (Py_ssize_t z = 0; z < shape[0]; z++)
+        for (Py_ssize_t i = 0; i < shape[1]; i++)
+            is_finite &= (t.is_single ? combine_float_row : combine_double_row)(
+                t.data + z * t.matrix + i * t.row, t.column, alpha,
+                c.data + z * c.matrix + i * c.row, c.column, beta,
+                out.data + z * out.matrix + i * out.row, out.column, shape[2]);
+    if (thread)
+        PyEval_RestoreThread(thread);
+    return PyBool_FromLong(is_finite);
+}
+
 PyDoc_STRVAR(magnitude_product_doc,
 "magnitude_product(a, v, out)\n--\n\n"
 "Write |A| V to `out`, each term with at most n roundings. All are matrices of float64,\n"
@@ -583,6 +676,7 @@ static PyMethodDef methods[] = {
     {"multiply", (PyCFunction)(void (*)(void))core_multiply, METH_FASTCALL, multiply_doc},
     {"are_ordinary", (PyCFunction)(void (*)(void))core_are_ordinary, METH_FASTCALL,
      are_ordinary_doc},
+    {"combine", (PyCFunction)(void (*)(void))core_combine, METH_FASTCALL, combine_doc},
     {"magnitude_product", (PyCFunction)(void (*)(void))core_magnitude_product,
      METH_FASTCALL, magnitude_product_doc},
     {"equilibrate", (PyCFunction)(void (*)(void))core_equilibrate, METH_FASTCALL,

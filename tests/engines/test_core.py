@@ -25,6 +25,7 @@ from hifigemm.functions.symmetric import herk
 from hifigemm.model.problem import Problem
 from hifigemm.numerics import three_words
 from hifigemm.numerics.bounds import are_ordinary
+from hifigemm.numerics.epilogue import combine_stacks
 from hifigemm.testing.reference import correctly_rounded
 from tests import hard_matrices as gen
 from tests.exact_values import exact_entries, values_of_kind
@@ -719,3 +720,60 @@ def test_a_negative_least_magnitude_is_refused():
     for least in (-1.0, np.nan):
         with pytest.raises(ValueError, match="least"):
             core.loaded()[0].are_ordinary(np.ones((2, 2)), least)
+
+
+@needs_core
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128", "complex64"])
+@pytest.mark.parametrize("shape", [(1, 4, 4), (2, 3, 7), (3, 1, 1), (2, 0, 3)])
+def test_scalars_and_c_are_applied_with_the_bits_of_numpy(
+    dtype, shape, assert_same_bits
+):
+    """Entries of all magnitudes, subnormal and infinite ones, halves and products that
+    overflow, sums that cancel.
+    """
+    rng = np.random.default_rng(len(dtype) + sum(shape))
+    combined = core.override(combine_stacks)
+    assert combined is not combine_stacks
+
+    def entries(lowest, highest):
+        components = (*shape, 2) if np.dtype(dtype).kind == "c" else shape
+        exponents = rng.integers(lowest, highest, components)
+        with np.errstate(all="ignore"):
+            x = np.ldexp(rng.standard_normal(components), exponents)
+            return (
+                x.view(complex)[..., 0].astype(dtype) if x.ndim > 3 else x.astype(dtype)
+            )
+
+    scalars = (1.0, 1.0), (-1.0, 1.0), (0.3, -0.7), (1.0, 1e-300), (1e300, 1e300)
+    for alpha, beta in (*scalars, (np.inf, 1.0), (np.nan, 1.0), (0.0, 2.0), (2.0, 0.0)):
+        for lowest, highest in ((-3, 3), (-1070, 1020), (-1070, -1000), (980, 1023)):
+            t = entries(lowest, highest)
+            for c in (entries(lowest, highest), t.copy(), -t):
+                for special in (0.0, -0.0, np.inf, np.nan):
+                    if c.size:
+                        c.flat[0] = special
+                    turned = np.ascontiguousarray(np.swapaxes(c, 1, 2))
+                    with np.errstate(all="ignore"):
+                        want = combine_stacks(t.copy(), alpha, c, beta)
+                        for addend in (c, np.swapaxes(turned, 1, 2)):
+                            got = combined(t.copy(), alpha, addend, beta)
+                            assert_same_bits(got, want)
+
+
+@needs_core
+def test_wrong_arguments_of_a_combination_are_refused():
+    combine = core.loaded()[0].combine
+    t, c, out = (np.ones((2, 2)) for _ in range(3))
+    assert combine(t, 2.0, c, 3.0, out)
+    assert (out == 5.0).all()
+    for arguments in (
+        (t, 0.0, c, 1.0, out),
+        (t, 1.0, c, np.inf, out),
+        (t, 1.0, c[:, :1], 1.0, out),
+        (t, 1.0, c, 1.0, out[:1]),
+        (t, 1.0, c.astype(np.float32), 1.0, out),
+    ):
+        with pytest.raises(ValueError, match="do not fit"):
+            combine(*arguments)
+    with pytest.raises(TypeError):
+        combine(t, 1.0, c, 1.0)

@@ -8,6 +8,7 @@ request keeps entries that are not, the core rounds them once as well.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,9 +33,10 @@ from hifigemm.model.executable import (
 )
 from hifigemm.model.plan import Plan
 from hifigemm.model.problem import Problem
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import Array, real_components
 from hifigemm.numerics.blocking import product_shape
 from hifigemm.numerics.embedding import embed_left, embed_right, unembed
+from hifigemm.numerics.epilogue import combine_stacks
 from hifigemm.numerics.integer_sums import NEAREST
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.three_words import RoundedSums
@@ -239,6 +241,27 @@ def _are_ordinary(x: Array, terms: int, smallest_normal: float) -> bool:
     return are_ordinary
 
 
+def _combined(t: Array, alpha: complex, c: Array | None, beta: complex) -> Array:
+    """`numerics.epilogue.combine_stacks` in new memory, in one reading of t and c where
+    all sums are finite.
+    """
+    are_real = isinstance(alpha, float) and isinstance(beta, float)
+    is_same = c is not None and c.shape == t.shape and c.dtype == t.dtype
+    product = alpha * beta
+    if not (are_real and is_same and product != 0.0 and math.isfinite(product.real)):
+        return combine_stacks(t, alpha, c, beta)
+    is_complex = t.dtype.kind == "c"
+    addend = np.ascontiguousarray(c) if is_complex else _readable(cast(Array, c))
+    sums = np.empty_like(t)
+    arrays = t, addend, sums
+    if is_complex:
+        arrays = real_components(t), real_components(addend), real_components(sums)
+    x, y, z = arrays
+    if loaded()[0].combine(x, alpha, y, beta, z):
+        return sums
+    return combine_stacks(t, alpha, c, beta)
+
+
 def _magnitude_product(a: Array, v: Array) -> Array:
     """`numerics.magnitudes.magnitude_product`, in one reading of A."""
     product = np.empty((a.shape[0], v.shape[1]))
@@ -264,6 +287,7 @@ def _equilibrated(a: Array, b: Array) -> Equilibrated | None:
 _OVERRIDES: dict[str, Callable[..., Any]] = {
     "are_ordinary": _are_ordinary,
     "certified_sums": certified_sums,
+    "combine_stacks": _combined,
     "magnitude_product": _magnitude_product,
     "equilibrated": _equilibrated,
 }
@@ -377,6 +401,7 @@ class CoreSums(HostExecutable):
 
     def __init__(self, plan: Plan, signature: Signature) -> None:
         super().__init__(plan, signature)
+        self._combine_stacks = _combined
         problem = plan.problem
         cols = 2 * problem.n if problem.is_complex else problem.n
         shares = most_threads(problem.batch, problem.m, cols, problem.terms)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import numpy as np
+
 from hifigemm.model.engine import Engine, Lowering
 from hifigemm.model.executable import (
     NO_SPLITS,
@@ -22,9 +24,12 @@ from hifigemm.model.executable import (
 from hifigemm.model.plan import Plan
 from hifigemm.numerics.bits import Array, real_components
 from hifigemm.numerics.bounds import are_ordinary, native_bound
-from hifigemm.numerics.epilogue import Epilogue
+from hifigemm.numerics.epilogue import combine_stacks
 from hifigemm.numerics.subnormals import is_ieee
 from hifigemm.numerics.symmetric import mirror
+
+_NEAR = 30
+"""Powers of two that nearly all entries take."""
 
 
 class HostExecutable:
@@ -46,6 +51,7 @@ class HostExecutable:
         self._adds_exactly = plan.rounding.has_addend
         self._is_combined = not (self._adds_exactly or signature.epilogue.idle)
         self._mirror = problem.mirror
+        self._combine_stacks = combine_stacks
 
     def multiply(self, a: Array, b: Array, c: Array | None) -> Outcome | Refusal:
         """T for stacks; with C where the rounding of the plan adds it."""
@@ -74,7 +80,7 @@ class HostExecutable:
         if self._mirror:
             mirror(values, self._mirror == "C")
         if self._is_combined:
-            values = Epilogue(alpha, beta, addend).apply(values)
+            values = self._combine_stacks(values, alpha, addend, beta)
         shape = self._shape
         second = outcome.second
         certified = outcome.certified
@@ -97,14 +103,18 @@ class NativeOnHost(HostExecutable):
     def __init__(self, plan: Plan, engine: Engine, signature: Signature) -> None:
         super().__init__(plan, signature)
         problem = plan.problem
+        self._combine_stacks = engine.override(combine_stacks)
         self._multiply = engine.native_product
         self._are_ordinary = engine.override(are_ordinary)
         self._terms = problem.terms
-        self._smallest_normal = 2.0**problem.fmt.emin
+        # Entries stay normal where a power of two makes them smaller.
+        self._smallest_normal = 2.0 ** (problem.fmt.emin - min(self.shift, 0))
         self._bound = native_bound(problem.terms, problem.fmt.u)
-        is_matrix = len(signature.shape) == 2
-        self._is_plain = is_matrix and not (self._is_combined or problem.mirror)
-        self._is_simple = self._is_plain and not problem.is_complex
+        are_matrices = len(signature.left) == len(signature.right) == 1
+        is_matrix = are_matrices and len(signature.shape) == 2
+        self._is_real = not problem.is_complex
+        self._is_quick = is_matrix and not problem.mirror
+        self._is_plain = self._is_quick and not (self._is_combined or self.shift)
 
     def __call__(
         self,
@@ -117,25 +127,37 @@ class NativeOnHost(HostExecutable):
         splits: Splits = NO_SPLITS,
     ) -> Outcome | Refusal:
         """See `Executable`."""
-        if not (self._is_simple and a.ndim == 2 == b.ndim):
+        if not (self._is_quick and a.ndim == 2 == b.ndim):
             return super().__call__(a, b, out, c, alpha, beta)
         # The quickest way for the smallest matrices.
-        if not is_ieee():
-            return OTHER_MODE
-        values = self._multiply(a[None], b[None])
-        if not self._are_ordinary(values, self._terms, self._smallest_normal):
-            return NOT_ORDINARY
+        values = self._product(a[None], b[None])
+        if isinstance(values, Refusal):
+            return values
+        if self._is_combined:
+            addend = None if c is None else c[None]
+            values = self._combine_stacks(values, alpha, addend, beta)
         return Outcome(values[0], self._bound, 1.0)
 
     def multiply(self, a: Array, b: Array, c: Array | None) -> Outcome | Refusal:
         """A B as the library has it."""
+        values = self._product(a, b)
+        if isinstance(values, Refusal):
+            return values
+        return Outcome(values, self._bound, 1.0)
+
+    def _product(self, a: Array, b: Array) -> Array | Refusal:
         if not is_ieee():
             return OTHER_MODE
         values = self._multiply(a, b)
-        components = real_components(values)
+        components = values if self._is_real else real_components(values)
         if not self._are_ordinary(components, self._terms, self._smallest_normal):
             return NOT_ORDINARY
-        return Outcome(values, self._bound, 1.0)
+        if self.shift:
+            with np.errstate(over="ignore"):
+                components *= 2.0**self.shift
+            if self.shift > 0 and not np.isfinite(components).all():
+                return NOT_ORDINARY
+        return values
 
 
 class NativeLowering(Lowering):
@@ -153,7 +175,7 @@ class NativeLowering(Lowering):
         return 0
 
     def lower(self, signature: Signature) -> Executable | None:
-        """None for a power of two, by which entries may over- and underflow."""
-        if signature.shift:
+        """None for a power of two by which many entries over- and underflow."""
+        if abs(signature.shift) > _NEAR:
             return None
         return self.executable(self.plan, self.engine, signature)

@@ -143,12 +143,8 @@ class Epilogue(NamedTuple):
         return is_moderate(self.alpha) and is_moderate(self.beta)
 
     def apply(self, t: Array) -> Array:
-        """alpha t + beta c in the memory of a stack t (batch, m, n): see `combine`."""
-        if not self.idle:
-            for part in parts_of(t):
-                c = None if self.c is None else self.c[part]
-                t[part] = combine(t[part], self.alpha, c, self.beta)
-        return t
+        """alpha t + beta c in the memory of a stack t (batch, m, n)."""
+        return t if self.idle else combine_stacks(t, self.alpha, self.c, self.beta)
 
     def without_product(self, t: Array) -> Array:
         """beta c in the memory of zeros t, where there is no product.
@@ -170,6 +166,14 @@ def _scalar_times_power(x: complex, e: int) -> complex:
     re = math.ldexp(x.real, e)
     im = math.ldexp(x.imag, e)
     return complex(re, im) if isinstance(x, complex) else re
+
+
+def combine_stacks(t: Array, alpha: complex, c: Array | None, beta: complex) -> Array:
+    """`combine` of stacks (batch, m, n), part by part in the memory of t."""
+    for part in parts_of(t):
+        addend = None if c is None else c[part]
+        t[part] = combine(t[part], alpha, addend, beta)
+    return t
 
 
 def combine(

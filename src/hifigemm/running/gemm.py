@@ -150,7 +150,7 @@ def key_of_gemm(
         return None, ()
     mantissa, shift = frexp(alpha)
     has_addend = beta != 0
-    if mantissa == 0 or (mantissa == -1.0 and not has_addend):
+    if mantissa == 0:
         return None, ()
     # Sums with powers of two may be rounded once, see `product_plus`.
     is_power = mantissa in (1.0, -1.0) and abs(frexp(beta)[0]) == 1.0
@@ -159,6 +159,13 @@ def key_of_gemm(
     if x is None or y is None:
         return None, ()
     key = key_of(x, y, None if has_addend else out, *policy)
+    if key is not None and mantissa == -1.0 and not has_addend:
+        # The sign goes to A, see `_with_sign`.
+        if type(x) is Prepared or type(y) is Prepared:
+            return None, ()
+        x = -x
+        mantissa = 1.0
+        key = key_of(x, y, out, *policy)
     if key is None:
         return None, ()
 
@@ -259,7 +266,8 @@ def _product(
     if negates:
         operands = _with_sign(operands)
         mantissa = 1.0
-        key = None
+        if c is not None or operands.are_prepared:
+            key = None
 
     # What is rounded once more than T = 2**shift A B.
     is_product = mantissa == 1.0 and c is None
