@@ -259,19 +259,19 @@ class Plan(Shown):
         """What two plans must share for a split made by one to serve the other."""
         return self.scheme, self.target, self.evidence, self.alternatives
 
-    @property
+    @cached_property
     def block_shape(self) -> tuple[int, int, int]:
         """Matrices of the stack, rows and columns of the result that are computed at a
         time.
         """
         return self.blocking.shape
 
-    @property
+    @cached_property
     def workspace(self) -> int:
         """Bytes that the largest block takes."""
         return self.blocking.workspace
 
-    @property
+    @cached_property
     def is_whole(self) -> bool:
         """True if the result is one block."""
         return self.blocking.shape == self.problem.shape
