@@ -42,10 +42,21 @@ def product_of_numbers(
     `key_of` where it is known already.
     """
     # A call like an earlier one runs what that one has run.
-    policy = accuracy, scheme, engine, workspace, return_report, result, mirror, plan
     refused = None
     if key is None:
-        key = key_of(a, b, out, *policy)
+        key = key_of(
+            a,
+            b,
+            out,
+            accuracy,
+            scheme,
+            engine,
+            workspace,
+            return_report,
+            result,
+            mirror,
+            plan,
+        )
     call: KeptCall | None = None if key is None else kept(key)
     if call is not None:
         outcome = call(a, b, out)
@@ -77,7 +88,10 @@ def product_of_numbers(
         if library.name == "cupy" and out is None:
             # The call is one of the tensors in the memory of the arrays.
             x, y = map(memory_of, operands.arrays)
-            key = None if operands.are_prepared else key_of(x, y, None, *policy)
+            policy = accuracy, scheme, engine, workspace, return_report, result
+            key = None
+            if not operands.are_prepared:
+                key = key_of(x, y, None, *policy, mirror, plan)
             if key is not None:
                 key = "cupy", key
                 call = kept(key)
