@@ -44,25 +44,25 @@ def library_of(*operands: tuple[str, object]) -> Library:
     for name, x in operands:
         if x is None:
             continue
-        # Prepared operands know their library.
-        library = getattr(x, "library", None)
-        if not isinstance(library, Library):
-            library = _library(x, name)
+        library = _library(x, name)
         if library is not None:
             by_name[name] = library
-    libraries = list(dict.fromkeys(by_name.values()))
-    if len(libraries) > 1:
-        places = ", ".join(f"{name} is of {x}" for name, x in by_name.items())
-        error = TypeError if len({x.name for x in libraries}) > 1 else ValueError
-        raise error(
-            f"operands of different libraries or devices: {places}; nothing is copied, move one of them"
-        )
-    return libraries[0] if libraries else NUMPY
+    libraries = list(by_name.values())
+    if not libraries:
+        return NUMPY
+    first = libraries[0]
+    if all([x is first or x == first for x in libraries]):  # noqa: C419 torch.compile
+        return first
+    places = ", ".join(f"{name} is of {x}" for name, x in by_name.items())
+    error = TypeError if len({x.name for x in libraries}) > 1 else ValueError
+    raise error(
+        f"operands of different libraries or devices: {places}; nothing is copied, move one of them"
+    )
 
 
 def _library(x: Any, name: str) -> Library | None:
-    """The library of an array; None for what is no array but may become one, such as a
-    list.
+    """The library of an array or a prepared operand; None for what is no array but may
+    become one, such as a list.
     """
     # torch.compile does not trace `np.ndarray | np.generic`.
     if isinstance(x, (np.ndarray, np.generic)):
@@ -84,4 +84,6 @@ def _library(x: Any, name: str) -> Library | None:
             f"{name} is a {kind_of(x)}: NumPy, CuPy and JAX arrays and PyTorch tensors are multiplied; convert it with "
             "from_dlpack"
         )
-    return None
+    # Prepared operands know their library.
+    library = getattr(x, "library", None)
+    return library if isinstance(library, Library) else None

@@ -72,7 +72,7 @@ class TorchLibrary(TensorLibrary):
         torch = sys.modules.get("torch")
         if torch is None or not isinstance(x, torch.Tensor):
             return False
-        return str(x.device) == self.device
+        return x.is_cpu if self.on_host else str(x.device) == self.device
 
     def asarray(self, x: Any, name: str) -> Array:
         """As in `Library`; only bfloat16 on the CPU is copied, to float32."""
@@ -104,8 +104,13 @@ class TorchLibrary(TensorLibrary):
         x.copy_(tensor if tensor.shape == x.shape else tensor.view(x.shape))
 
 
+TORCH_ON_HOST = TorchLibrary()
+
+
 def library_of_tensor(x: Tensor, name: str) -> TorchLibrary:
     """PyTorch on the device of a tensor."""
+    if x.is_cpu:
+        return TORCH_ON_HOST
     if x.device.type not in ("cpu", "cuda"):
         raise TypeError(
             f"{name} is a tensor on {x.device}: expected the CPU or a CUDA device"
