@@ -12,9 +12,11 @@ def mirror(x: Array, conjugate: bool) -> None:
 
     With `conjugate` they become the conjugates of these, and diagonals become real.
     """
-    rows, columns = np.triu_indices(x.shape[-1], 1)
-    lower = x[:, columns, rows]
-    x[:, rows, columns] = lower.conj() if conjugate else lower
-    if conjugate and x.dtype.kind == "c":
-        diagonal = np.arange(x.shape[-1])
-        x[:, diagonal, diagonal] = x[:, diagonal, diagonal].real
+    is_hermitian = conjugate and x.dtype.kind == "c"
+    transposed = x.mT.conj() if is_hermitian else x.mT.copy()
+    numbers = np.arange(x.shape[-1])
+    is_above_diagonal = numbers[:, None] < numbers
+    np.copyto(x, transposed, where=is_above_diagonal)
+    if is_hermitian:
+        diagonals = np.einsum("bii->bi", x.imag)
+        diagonals[...] = 0.0
