@@ -11,7 +11,6 @@ from hifigemm.base.public import shown
 from hifigemm.functions.chains import matrix_power, multi_dot
 from hifigemm.functions.contractions import (
     dot,
-    einsum,
     inner,
     matvec,
     outer,
@@ -20,6 +19,7 @@ from hifigemm.functions.contractions import (
     vecdot,
     vecmat,
 )
+from hifigemm.functions.einsum import einsum
 from hifigemm.functions.symmetric import herk, syrk
 from hifigemm.gemm import gemm
 from hifigemm.interop.cupy_products import emulate

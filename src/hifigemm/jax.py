@@ -16,7 +16,6 @@ from hifigemm.differentiable import jax_primitive
 from hifigemm.functions.chains import matrix_power, multi_dot
 from hifigemm.functions.contractions import (
     dot,
-    einsum,
     inner,
     matvec,
     outer,
@@ -25,6 +24,7 @@ from hifigemm.functions.contractions import (
     vecdot,
     vecmat,
 )
+from hifigemm.functions.einsum import einsum
 from hifigemm.functions.symmetric import herk, syrk
 from hifigemm.gemm import gemm as gemm_of_any_library
 from hifigemm.model.accuracy import Accuracy

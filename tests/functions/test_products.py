@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 
 import hifigemm as hg
 import hifigemm.numpy as hnp
+from hifigemm.base.store import forget
+from hifigemm.functions.arrangement import Contraction
 from hifigemm.functions.products import BlocksReport, Chain, ChainReport, Products
+from tests.kinds_of_calls import as_first_call, kept_call
 
 CALLS_WITHOUT_PRODUCTS = {
     "einsum": lambda **options: hnp.einsum("ij->ji", np.ones((2, 2)), **options),
@@ -280,3 +283,118 @@ def test_a_number_is_kept_by_the_chain_or_raises_with_the_least(dtypes, exponent
             accuracy_kept = accuracy
         u = float(np.finfo(value.dtype).eps) / 2
         assert report.bound <= accuracy_kept + u
+
+
+# Repeated calls.
+
+REPEATED = {
+    "matmul": (hnp.matmul, ((3, 4), (4, 5))),
+    "dot": (hnp.dot, ((3, 4), (2, 4, 5))),
+    "dot of vectors": (hnp.dot, ((4,), (4,))),
+    "inner": (hnp.inner, ((3, 4), (5, 4))),
+    "outer": (hnp.outer, ((3, 2), (5,))),
+    "vdot": (hnp.vdot, ((3, 2), (6,))),
+    "vecdot": (hnp.vecdot, ((3, 4), (2, 3, 4))),
+    "vecdot, axis 0": (lambda a, b, **o: hnp.vecdot(a, b, axis=0, **o), ((4, 3),) * 2),
+    "matvec": (hnp.matvec, ((2, 3, 4), (4,))),
+    "vecmat": (hnp.vecmat, ((3,), (3, 4))),
+    "tensordot": (hnp.tensordot, ((2, 3, 4), (3, 4, 5))),
+    "tensordot, axes": (
+        lambda a, b, **o: hnp.tensordot(a, b, ([0, -1], [1, 0]), **o),
+        ((2, 3, 4), (4, 2)),
+    ),
+    "einsum": (lambda *x, **o: hnp.einsum("ij,kj->ki", *x, **o), ((3, 4), (5, 4))),
+    "einsum of stacks": (
+        lambda *x, **o: hnp.einsum("bij,bjk->bik", *x, **o),
+        ((2, 3, 4), (2, 4, 5)),
+    ),
+    "einsum of lists": (
+        lambda a, b, **o: hnp.einsum(a, [0, 1], b, [1, 2], **o),
+        ((3, 4), (4, 5)),
+    ),
+    "sum of the diagonal": (lambda a, **o: hnp.einsum("ii->", a, **o), ((4, 4),)),
+    "syrk": (hnp.syrk, ((3, 4),)),
+    "herk": (hnp.herk, ((3, 4),)),
+    "power 2": (lambda a, **o: hnp.matrix_power(a, 2, **o), ((4, 4),)),
+}
+CHAINS = {
+    "einsum of three": (
+        lambda *x, **o: hnp.einsum("ij,jk,kl->il", *x, **o),
+        ((3, 4), (4, 5), (5, 2)),
+    ),
+    "einsum in a given order": (
+        lambda *x, **o: hnp.einsum(
+            "ij,jk,kl->il", *x, optimize=["einsum_path", (0, 1), (0, 1)], **o
+        ),
+        ((3, 4), (4, 5), (5, 2)),
+    ),
+    "sums beforehand": (
+        lambda *x, **o: hnp.einsum("ij,jk->k", *x, **o),
+        ((20, 3), (3, 40)),
+    ),
+    "multi_dot": (lambda *x, **o: hnp.multi_dot(x, **o), ((3, 4), (4, 5), (5, 2))),
+    "power 5": (lambda a, **o: hnp.matrix_power(a, 5, **o), ((4, 4),)),
+}
+CASES = [
+    *((*case, {}) for case in (REPEATED | CHAINS).items()),
+    *((*case, {"accuracy": "correct"}) for case in REPEATED.items()),
+]
+
+
+def operands_of(shapes, seed, dtype=np.float64):
+    rng = np.random.default_rng([seed, *shapes[0]])
+    return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+
+
+def refuse(*_, **__):
+    raise AssertionError("a repeated call has this from the call before")
+
+
+@pytest.mark.parametrize(
+    "library", ["numpy", pytest.param("torch", marks=pytest.mark.torch)]
+)
+@pytest.mark.parametrize(
+    ("case", "options"), [x[1:] for x in CASES], ids=[x[0] for x in CASES]
+)
+def test_a_repeated_call_neither_plans_nor_looks_at_shapes(
+    case, options, library, monkeypatch, request, assert_same_bits
+):
+    function, shapes = case
+
+    def call(seed):
+        given = operands_of(shapes, seed)
+        if library == "torch":
+            torch = request.getfixturevalue("torch")
+            given = [torch.from_numpy(x) for x in given]
+        return function(*given, **options)
+
+    want = as_first_call(call, 1)
+    forget()
+    call(0)
+    for name in (
+        "hifigemm.running.products.admit",
+        "hifigemm.functions.einsum.parse",
+        "hifigemm.functions.chains.best_cuts",
+    ):
+        monkeypatch.setattr(name, refuse)
+    monkeypatch.setattr(Contraction, "of", refuse)
+    assert_same_bits(call(1), want)
+
+
+def test_functions_that_are_one_product_of_matrices_run_what_matmul_has_kept(
+    assert_same_bits,
+):
+    forget()
+    a, b = operands_of(((3, 4), (4, 5)), 0)
+    want = hg.matmul(a, b)
+    call = kept_call()
+    for found in (
+        hnp.dot(a, b),
+        hnp.inner(a, b.T),
+        hnp.tensordot(a, b, 1),
+        hnp.einsum("ij,jk->ik", a, b),
+        hnp.einsum("ij,jk->ki", a, b).T,
+        hnp.multi_dot([a, b]),
+    ):
+        assert_same_bits(found, want)
+    assert kept_call() is call

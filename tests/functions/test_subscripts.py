@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hifigemm.numpy as hnp
-from hifigemm.functions.subscripts import parse
+from hifigemm.functions.subscripts import as_text, parse
 
 
 @pytest.mark.parametrize("shape", [(0, 1), (1, 0), (1, 3), (3, 1)])
@@ -81,7 +81,8 @@ def test_lists_of_numbers_mean_what_numpy_takes_them_for(sublists):
         for i, own in enumerate(sublists)
     ]
     given = [x for pair in zip(operands, sublists, strict=True) for x in pair]
-    labels, result = parse(sublists, [x.shape for x in operands])
+    text = as_text(sublists, len(operands))
+    labels, result = parse(text, [x.shape for x in operands])
     want = np.einsum(*given)
     np.testing.assert_array_equal(by_definition(labels, result, operands), want)
 
@@ -117,4 +118,4 @@ def test_axes_of_an_ellipsis_end_together():
 )
 def test_what_does_not_fit_is_named(subscripts, shapes, error, words):
     with pytest.raises(error, match=words):
-        parse(subscripts, shapes)
+        parse(as_text(subscripts, len(shapes)), shapes)

@@ -128,3 +128,43 @@ def test_prepared_operands_are_for_matmul_alone():
     prepared = hg.prepare(a, "left", plan=hg.make_plan(a, a))
     with pytest.raises(TypeError, match=r"x is a prepared operand of shape \(2, 2\)"):
         verbs.as_arrays(("x", prepared))
+
+
+def test_plain_arrays_are_taken_as_they_are(library):
+    for dtype in DTYPES:
+        arrays = [library(numbers((2, 3), dtype)) for _ in range(3)]
+        plain = verbs.plain_arrays(arrays)
+        assert len(plain) == 3
+        assert all(x is y for x, y in zip(plain, arrays))
+    assert verbs.plain_arrays([]) == []
+
+
+def test_arrays_that_need_a_second_look_are_not_plain():
+    a = numbers((2, 3))
+    for x in (
+        a.tolist(),
+        a[0, 0],
+        a.astype(">f8"),
+        a.astype(np.float16),
+        a.astype(np.int64),
+        a.astype(object),
+        np.ma.array(a),
+        a.view(np.matrix),
+    ):
+        assert verbs.plain_arrays([a, x]) is None
+        assert verbs.plain_arrays([x, a]) is None
+
+
+@pytest.mark.torch
+def test_tensors_that_need_a_second_look_are_not_plain(torch):
+    a = torch.ones((2, 3))
+    for x in (
+        numbers((2, 3)),
+        [1.0],
+        a.to("meta"),
+        a.to_sparse(),
+        torch.nested.nested_tensor([a, a], layout=torch.jagged),
+        torch.nn.Parameter(a),
+    ):
+        assert verbs.plain_arrays([a, x]) is None
+        assert verbs.plain_arrays([x, a]) is None

@@ -1,5 +1,5 @@
 """The store of what calls leave for later ones: executables by the keys of their calls,
-plans of meshes, and what engines have written and compiled.
+plans of meshes, what engines have written and compiled, and what follows from shapes.
 
 Each engine has room for `_LIMIT` entries. Where that is full, the ones that were used
 least recently go. An entry is looked up without a lock: a use is written down as a

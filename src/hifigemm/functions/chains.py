@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from hifigemm.functions.arrangement import Shape, by_shapes
 from hifigemm.functions.products import Chain, Products
 from hifigemm.functions.verbs import (
     ROUNDOFFS,
@@ -90,16 +91,9 @@ def multi_dot(
     True
     """
     products = Products(accuracy, scheme, engine, workspace, return_report)
-    arrays = products.arrays(*((f"array {i}", x) for i, x in enumerate(arrays)))
-    shapes = [shape_of(x) for x in arrays]
-    _check_chain(shapes)
-    last = len(shapes) - 1
-
-    # A vector at the start is a row, one at the end a column.
-    sizes = [shapes[0][0] if len(shapes[0]) == 2 else 1]
-    sizes += [shape[0] for shape in shapes[1:]]
-    sizes.append(shapes[last][1] if len(shapes[last]) == 2 else 1)
-    cuts = best_cuts(sizes)
+    arrays = products.numbered("array", tuple(arrays))
+    cuts = by_shapes(_cuts, *[shape_of(x) for x in arrays])
+    last = len(arrays) - 1
     products.num_products = last
     if products.binds_result:
         roundoffs: list[float] = []
@@ -108,6 +102,21 @@ def multi_dot(
         products.begin(Chain(why, tuple(roundoffs), (1,) * last))
     value = _product_of_range(arrays, cuts, products, 0, last)
     return products.chain(value, out)
+
+
+def _cuts(*shapes: Shape) -> dict[tuple[int, int], int]:
+    """The cuts of a chain of arrays of these shapes, see `best_cuts`.
+
+    Raises ValueError, LinAlgError: as of `_check_chain`.
+    """
+    _check_chain(shapes)
+    last = len(shapes) - 1
+
+    # A vector at the start is a row, one at the end a column.
+    sizes = [shapes[0][0] if len(shapes[0]) == 2 else 1]
+    sizes += [shape[0] for shape in shapes[1:]]
+    sizes.append(shapes[last][1] if len(shapes[last]) == 2 else 1)
+    return best_cuts(sizes)
 
 
 def _check_chain(shapes: Sequence[tuple[int, ...]]) -> None:
@@ -250,7 +259,7 @@ def matrix_power(
            [55., 34.]])
     """
     products = Products(accuracy, scheme, engine, workspace, return_report)
-    (a,) = products.arrays(("a", a))
+    (a,) = products.arrays(a=a)
     n = index(n)
     shape = shape_of(a)
     if a.ndim < 2 or shape[-1] != shape[-2]:

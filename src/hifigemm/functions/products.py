@@ -21,6 +21,7 @@ from hifigemm.functions.verbs import (
     dtype_of_product,
     mirrored,
     never_wrap,
+    plain_arrays,
     promoted,
     shape_of,
     unit_roundoff,
@@ -204,21 +205,31 @@ class Products:
         return_report: bool,
     ) -> None:
         self.accuracy = accuracy
+        self.accuracy_of_each = accuracy
+        self.scheme = scheme
+        self.engine = engine
+        self.workspace = workspace
         self.return_report = return_report
-        self.options: dict[str, Any] = {
-            "accuracy": accuracy,
-            "scheme": scheme,
-            "engine": engine,
-            "workspace": workspace,
-        }
         self.is_exact = False
         self.count = 0
         self.num_products = 1
         self.reports: list[Report] = []
         self.roundoffs: list[float] = []
 
-    def arrays(self, *operands: tuple[str, Any]) -> list[AnyArray]:
-        """The named operands of the call, see `as_arrays`.
+    def arrays(self, **operands: Any) -> list[AnyArray]:
+        """The operands of the call by their names, see `as_arrays`."""
+        arrays = plain_arrays(operands.values())
+        return self._checked(*operands.items()) if arrays is None else arrays
+
+    def numbered(self, name: str, operands: Sequence[Any]) -> list[AnyArray]:
+        """The operands of the call, called by one name and their numbers."""
+        arrays = plain_arrays(operands)
+        if arrays is not None:
+            return arrays
+        return self._checked(*[(f"{name} {i}", x) for i, x in enumerate(operands)])
+
+    def _checked(self, *operands: tuple[str, Any]) -> list[AnyArray]:
+        """The named operands of the call.
 
         Where one of them holds integers that never wrap around, as those of Python, all
         integers of the call are exact, those of intermediate results too.
@@ -238,9 +249,21 @@ class Products:
         if isinstance(a, np.ndarray) and a.dtype.kind in "biuO":
             result = self._of_integers(a, b, arranged)
         else:
-            result = matmul(a, b, **self.options, return_report=self.return_report)
+            result = self._matmul(a, b)
         value = self._value_of(result)
         return value if arranged is None else arranged(value)
+
+    def _matmul(self, a: Any, b: Any) -> Any:
+        """What `matmul` makes of two operands."""
+        return matmul(
+            a,
+            b,
+            accuracy=self.accuracy_of_each,
+            scheme=self.scheme,
+            engine=self.engine,
+            workspace=self.workspace,
+            return_report=self.return_report,
+        )
 
     def _of_integers(
         self, a: Any, b: Any, arranged: Callable[[Any], Any] | None
@@ -254,7 +277,7 @@ class Products:
             a = as_objects(a)
             b = as_objects(b)
         try:
-            return matmul(a, b, **self.options, return_report=self.return_report)
+            return self._matmul(a, b)
         except EntriesBeyond as error:
             words = str(error)
             if arranged is not None:
@@ -274,12 +297,17 @@ class Products:
         if self.is_exact:
             a = as_objects(a)
             b = as_objects(b)
-        options = {
-            **self.options,
-            "return_report": self.return_report,
-            "mirror": "C" if conjugate else "T",
-        }
-        return self._value_of(product_of_numbers(a, b, **options))
+        result = product_of_numbers(
+            a,
+            b,
+            self.accuracy_of_each,
+            self.scheme,
+            engine=self.engine,
+            workspace=self.workspace,
+            return_report=self.return_report,
+            mirror="C" if conjugate else "T",
+        )
+        return self._value_of(result)
 
     def _value_of(self, result: Any) -> AnyArray:
         """The value of a result of `matmul`, whose report is added to `reports`."""
@@ -344,12 +372,14 @@ class Products:
                 f"product of the magnitudes. Ask for {1.01 * chain.least:.3g} or more, or for a level, which each "
                 "product keeps"
             )
-        self.options["accuracy"] = share
+        self.accuracy_of_each = share
 
     @property
     def binds_result(self) -> bool:
         """True if the accuracy is one that the result of a chain has to keep."""
         accuracy: Any = self.accuracy
+        if accuracy is None:
+            return False
         if isinstance(accuracy, str):
             return accuracy == "correct"
         # Other numbers, and what is no accuracy, raise in the first product.
@@ -363,10 +393,10 @@ class Products:
 
         It comes with a report if `return_report`.
         """
-        report: Report | ChainReport
+        report: Report | ChainReport | None = None
         if len(self.reports) == 1:
             report = self.reports[0]
-        else:
+        elif self.return_report:
             if uses is None:
                 uses = [1] * len(self.reports)
             report = ChainReport(
@@ -379,26 +409,27 @@ class Products:
 
         It comes with a report if `return_report`.
         """
-        report: Report | BlocksReport
+        report: Report | BlocksReport | None = None
         if len(self.reports) == 1:
             report = self.reports[0]
-        else:
+        elif self.return_report:
             report = BlocksReport(tuple(self.reports))
         return self._deliver(value, out, report)
 
-    def _deliver(
-        self, value: AnyArray, out: object, report: Report | ChainReport | BlocksReport
-    ) -> Any:
+    def _deliver(self, value: AnyArray, out: object, report: object) -> Any:
         """The result of a call, in `out` unless that is None."""
-        check_untraced(
-            {"the result": value},
-            engine=self.options["engine"],
-            out=out,
-            return_report=self.return_report,
-        )
+        if out is not None or self.engine is not None or self.return_report:
+            check_untraced(
+                {"the result": value},
+                engine=self.engine,
+                out=out,
+                return_report=self.return_report,
+            )
         if self.count == 0:
             # No product has checked them.
-            check_options(**self.options, like=value)
+            check_options(
+                self.accuracy, self.scheme, self.engine, self.workspace, value
+            )
         out = as_out(out)
         if out is not None:
             value = _written(value, out)

@@ -14,21 +14,32 @@ order.
 """
 
 
-def parse(
-    subscripts: str | Sequence[object], shapes: Sequence[tuple[int, ...]]
-) -> tuple[list[Labels], Labels]:
+def as_text(subscripts: str | Sequence[object], count: int) -> str:
+    """Subscripts as text, from lists of numbers for operands and perhaps the result.
+
+    Raises ValueError, TypeError: what is no label.
+    """
+    if isinstance(subscripts, str):
+        return subscripts
+    texts = []
+    for sublist in subscripts:
+        if isinstance(sublist, str) or not isinstance(sublist, Iterable):
+            raise TypeError(
+                f"{sublist!r} is no list of labels; expected subscripts first, or lists behind operands"
+            )
+        texts.append("".join(map(_symbol, sublist)))
+    inputs = ",".join(texts[:count])
+    return f"{inputs}->{texts[count]}" if len(texts) > count else inputs
+
+
+def parse(text: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[Labels], Labels]:
     """Labels of the operands of these shapes, and labels of the result.
 
     Labels are letters. The axes of an ellipsis are numbers below 0, so that the
     ellipses of all operands end together.
 
-    Raises ValueError, TypeError: subscripts that are malformed or do not fit the
-    shapes.
+    Raises ValueError: subscripts that are malformed or do not fit the shapes.
     """
-    if isinstance(subscripts, str):
-        text = subscripts
-    else:
-        text = _as_text(subscripts, len(shapes))
     inputs, arrow, output = text.replace(" ", "").partition("->")
 
     # The operands: letters, and numbers for the axes of an ellipsis.
@@ -84,19 +95,6 @@ def _labels(term: str, ndim: int, text: str) -> Labels:
             f"{text!r}: the term {term!r} has {named} labels, its operand {ndim} axes"
         )
     return (*before, *range(named - ndim, 0), *after)
-
-
-def _as_text(sublists: Sequence[object], count: int) -> str:
-    """Subscripts as text, from lists of numbers for operands and perhaps the result."""
-    texts = []
-    for sublist in sublists:
-        if isinstance(sublist, str) or not isinstance(sublist, Iterable):
-            raise TypeError(
-                f"{sublist!r} is no list of labels; expected subscripts first, or lists behind operands"
-            )
-        texts.append("".join(map(_symbol, sublist)))
-    inputs = ",".join(texts[:count])
-    return f"{inputs}->{texts[count]}" if len(texts) > count else inputs
 
 
 def _symbol(label: object) -> str:

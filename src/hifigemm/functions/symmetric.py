@@ -78,7 +78,7 @@ def syrk(
            [11., 25.]])
     """
     products = Products(accuracy, scheme, engine, workspace, return_report)
-    (a,) = products.arrays(("a", a))
+    (a,) = products.arrays(a=a)
     rows = _rows(a, trans, ("N", "T"))
     return products.blocks(_with_itself(products, rows, rows.mT, False), out)
 
@@ -127,7 +127,7 @@ def herk(
     array([[6.+0.j]])
     """
     products = Products(accuracy, scheme, engine, workspace, return_report)
-    (a,) = products.arrays(("a", a))
+    (a,) = products.arrays(a=a)
     rows = _rows(a, trans, ("N", "C"))
     if trans == "N":
         left = rows
@@ -153,14 +153,8 @@ def _with_itself(
     products: Products, left: AnyArray, right: AnyArray, conjugate: bool
 ) -> AnyArray:
     """`left` times `right`, which is the transpose of `left`, conjugated or not."""
-    # Other arrays lie on a GPU, whose kernels leave out the upper triangle.
     size = left.shape[-2]
-    is_cut = (
-        is_traced(left)
-        or belongs_to_torch(left, right)
-        or library_of(("a", left)).on_host
-    )
-    if size <= SMALLEST or not is_cut:
+    if size <= SMALLEST or not _is_cut(left):
         return products.with_transpose(left, right, conjugate)
 
     # Halves of the rows of A, and the columns of its transpose: the block above the
@@ -175,3 +169,10 @@ def _with_itself(
     upper = join([c11, c12], -1)
     lower = join([c21, c22], -1)
     return join([upper, lower], -2)
+
+
+def _is_cut(x: AnyArray) -> bool:
+    """True for an array on a CPU, or that PyTorch or JAX follows: kernels of a GPU leave
+    out the upper triangle by themselves.
+    """
+    return is_traced(x) or belongs_to_torch(x) or library_of(("a", x)).on_host

@@ -9,7 +9,7 @@ of NumPy or the standard library is used that it does not follow.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import reduce
 from typing import Any
 
@@ -21,6 +21,8 @@ from hifigemm.libraries.array_like import holds_python_integers
 from hifigemm.operands.exact_operands import are_integers_of_64_bits
 from hifigemm.operands.operands import Prepared, converted
 
+_PLAIN = frozenset(np.dtype(char) for char in "fdFD")
+"""Dtypes of NumPy, in this machine's order of bytes, that are multiplied as they are."""
 _WIDENED = {"float16": "float32", "bfloat16": "float32"}
 """Names of dtypes whose products are those of another one."""
 ROUNDOFFS = {
@@ -59,6 +61,35 @@ def as_arrays(*operands: tuple[str, Any]) -> list[AnyArray]:
         if library.name == "torch":
             check_dense(x, name)
     return [x for _, x in operands]
+
+
+def plain_arrays(operands: Collection[Any]) -> list[AnyArray] | None:
+    """The operands of a call, if these are arrays of NumPy, or tensors of one device, that a
+    product takes as they are; else None.
+    """
+    arrays: list[AnyArray] = []
+    for x in operands:
+        if type(x) is not np.ndarray or x.dtype not in _PLAIN:
+            return _plain_tensors(operands)
+        arrays.append(x)
+    return arrays
+
+
+def _plain_tensors(operands: Collection[Any]) -> list[AnyArray] | None:
+    """The operands of a call, if these are dense tensors of one device; else None."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return None
+    tensors: list[Any] = []
+    for x in operands:
+        if type(x) is not torch.Tensor or not (x.is_cpu or x.is_cuda):
+            return None
+        if tensors and x.device != tensors[0].device:
+            return None
+        if x.is_nested or x.is_quantized or x.layout is not torch.strided:
+            return None
+        tensors.append(x)
+    return tensors
 
 
 def never_wrap(operands: Sequence[tuple[str, Any]], arrays: Sequence[Any]) -> bool:
@@ -111,7 +142,10 @@ def promoted(arrays: Sequence[Any]) -> list[AnyArray]:
 
     Raises ValueError: integers that the dtype cannot hold exactly.
     """
-    if len({x.dtype for x in arrays}) == 1:
+    for x in arrays:
+        if x.dtype != arrays[0].dtype:
+            break
+    else:
         return list(arrays)
     if belongs_to_jax(*arrays):
         from hifigemm.differentiable import jax_primitive
@@ -155,6 +189,8 @@ def _is_inexact(x: Any) -> bool:
 
 def namespace(x: AnyArray) -> Any:
     """The module of functions for an array; it is loaded if there is an array."""
+    if isinstance(x, np.ndarray):
+        return np
     if belongs_to_jax(x):
         return sys.modules["jax.numpy"]
     return sys.modules[library_of(("x", x)).name]
@@ -165,13 +201,11 @@ def shape_of(x: AnyArray) -> tuple[int, ...]:
     return tuple(x.shape)
 
 
-def permute(x: AnyArray, order: Sequence[int]) -> AnyArray:
+def permute(x: Any, order: Sequence[int]) -> AnyArray:
     """A view of x with its axes in this order."""
-    order = tuple(order)
-    in_place = tuple(range(len(order)))
-    if order == in_place:
-        return x
-    return namespace(x).moveaxis(x, order, in_place)
+    # PyTorch has another name for what the others call so.
+    move: Callable[..., AnyArray] = x.permute if hasattr(x, "permute") else x.transpose
+    return move(tuple(order))
 
 
 def expand(x: AnyArray, shape: Sequence[int]) -> AnyArray:
@@ -206,7 +240,7 @@ def identities(like: AnyArray) -> AnyArray:
 
 def _on_device_of(like: Any) -> dict[str, Any]:
     """The arguments that make an array on the device of another one."""
-    if is_traced(like) or _is_of_cupy(like):
+    if isinstance(like, np.ndarray) or is_traced(like) or _is_of_cupy(like):
         return {}
     return {"device": like.device}
 
