@@ -234,25 +234,10 @@ def rows_of_gemm() -> Iterator[Row]:
 
 def rows_of_functions() -> Iterator[Row]:
     """Functions of `hifigemm.numpy`, and stacks."""
-    a, b, c = phi(64, 64), phi(64, 64, seed=2), phi(64, 64, seed=3)
-    yield Row(
-        "einsum ij,jk->ik, n = 64, default",
-        "matmul",
-        lambda: hg.matmul(a, b),
-        lambda: hnp.einsum("ij,jk->ik", a, b),
-    )
-    yield Row(
-        'einsum ij,jk->ik, n = 64, "correct"',
-        "matmul",
-        lambda: hg.matmul(a, b, **CORRECT),
-        lambda: hnp.einsum("ij,jk->ik", a, b, **CORRECT),
-    )
-    yield Row(
-        "einsum ij,jk,kl->il, n = 64, default",
-        "two of matmul",
-        lambda: hg.matmul(hg.matmul(a, b), c),
-        lambda: hnp.einsum("ij,jk,kl->il", a, b, c),
-    )
+    for n in (4, 64):
+        for name, options in (("default", {}), ('"correct"', CORRECT)):
+            yield from rows_of_single_products(n, name, options)
+        yield from rows_of_chains(n)
     stack, other = phi(1000, 4, 4), phi(1000, 4, 4, seed=2)
     for name, options in (("default", {}), ('"correct"', CORRECT)):
         yield Row(
@@ -260,6 +245,65 @@ def rows_of_functions() -> Iterator[Row]:
             "numpy",
             lambda: stack @ other,
             lambda options=options: hg.matmul(stack, other, **options),
+        )
+
+
+def rows_of_single_products(
+    n: int, name: str, options: dict[str, Any]
+) -> Iterator[Row]:
+    """Functions that are one product, beside `matmul` of the same operands."""
+    a, b, v, w = phi(n, n), phi(n, n, seed=2), phi(n), phi(n, seed=2)
+    stack, other = phi(5, n, n), phi(5, n, n, seed=2)
+
+    def einsum(subscripts: str, *operands: Any) -> Call:
+        return lambda: hnp.einsum(subscripts, *operands, **options)
+
+    calls: dict[str, tuple[tuple[Any, Any], Call]] = {
+        "dot": ((a, b), lambda: hnp.dot(a, b, **options)),
+        "inner": ((a, b.T), lambda: hnp.inner(a, b, **options)),
+        "tensordot": ((a, b), lambda: hnp.tensordot(a, b, 1, **options)),
+        "tensordot, a pair of axes": (
+            (a.T, b),
+            lambda: hnp.tensordot(a, b, ([0], [0]), **options),
+        ),
+        "vdot": ((v[None], w[:, None]), lambda: hnp.vdot(v, w, **options)),
+        "outer": ((v[:, None], w[None]), lambda: hnp.outer(v, w, **options)),
+        "matvec": ((a, v[:, None]), lambda: hnp.matvec(a, v, **options)),
+        "vecmat": ((v[None], a), lambda: hnp.vecmat(v, a, **options)),
+        "syrk": ((a, a.T), lambda: hnp.syrk(a, **options)),
+        "einsum ij,jk->ik": ((a, b), einsum("ij,jk->ik", a, b)),
+        "einsum ij,kj->ik": ((a, b.T), einsum("ij,kj->ik", a, b)),
+        "einsum bij,bjk->bik": ((stack, other), einsum("bij,bjk->bik", stack, other)),
+        "einsum i,j->ij": ((v[:, None], w[None]), einsum("i,j->ij", v, w)),
+        "einsum ij,ij->": (
+            (a.reshape(1, -1), b.reshape(-1, 1)),
+            einsum("ij,ij->", a, b),
+        ),
+        "einsum ii->": ((v[None], np.ones((n, 1))), einsum("ii->", a)),
+    }
+    for function, (operands, call) in calls.items():
+        yield Row(
+            f"{function}, n = {n}, {name}",
+            "matmul",
+            lambda operands=operands: hg.matmul(*operands, **options),
+            call,
+        )
+
+
+def rows_of_chains(n: int) -> Iterator[Row]:
+    """Functions that are two products, beside two calls of `matmul`."""
+    a, b, c = phi(n, n), phi(n, n, seed=2), phi(n, n, seed=3)
+    calls: dict[str, Call] = {
+        "einsum ij,jk,kl->il": lambda: hnp.einsum("ij,jk,kl->il", a, b, c),
+        "multi_dot": lambda: hnp.multi_dot([a, b, c]),
+        "matrix_power 3": lambda: hnp.matrix_power(a, 3),
+    }
+    for function, call in calls.items():
+        yield Row(
+            f"{function}, n = {n}, default",
+            "two of matmul",
+            lambda: hg.matmul(hg.matmul(a, b), c),
+            call,
         )
 
 
