@@ -155,12 +155,17 @@ def _int8_product(a: Array, b: Array) -> Array:
     """a @ b in int32, from float32 products of blocks along k that are exact."""
     m, k = a.shape[1:]
     n = b.shape[2]
-    batch = np.broadcast_shapes(a.shape[:1], b.shape[:1])
-    total = np.zeros((*batch, m, n), np.int32)
+    batch = max(len(a), len(b))
 
     # So many matrices at a time that operands and product stay in the cache.
     entries = max(m * n, (m + n) * min(k, _INT8_BLOCK), 1)
     num_matrices = max(BLOCK_ENTRIES // entries, 1)
+    if k <= _INT8_BLOCK and batch <= num_matrices:
+        x = a.astype(np.float32, copy=False)
+        y = b.astype(np.float32, copy=False)
+        return np.matmul(x, y).astype(np.int32)
+
+    total = np.zeros((batch, m, n), np.int32)
     for start in range(0, len(total), num_matrices):
         matrices = slice(start, start + num_matrices)
         left = a[matrices] if len(a) > 1 else a

@@ -22,6 +22,9 @@ NO_BIT = 1 << 20
 _FRACTION = (1 << 52) - 1
 """The 52 bits that float64 stores of a significand."""
 
+_HIDDEN_BIT = 1 << 52
+"""The leading bit of the significands of normal numbers, which is not stored."""
+
 
 def ceil_log2(n: int) -> int:
     """Smallest integer x with 2**x >= n, for n >= 1."""
@@ -39,7 +42,7 @@ def scale_by_power(x: Array, e: Array) -> Array:
     Subnormal results are rounded at most twice.
     """
     e = e.astype(np.int64, copy=False)
-    if e.size == 0 or (e.max() <= 1023 and e.min() >= -1022):
+    if e.size == 0 or np.abs(e).max() <= 1022:
         return x * power_of_two(e)
 
     # 2**e itself is no float64: three factors that all grow, or all shrink, make it.
@@ -88,10 +91,7 @@ def largest_exponent(x: Array, axis: int, limit: float = 1.0) -> Array:
 
     x is real and finite, 1/2 < limit <= 1, and `axis` remains with length 1.
     """
-    largest = np.maximum(
-        x.max(axis=axis, keepdims=True, initial=0),
-        -x.min(axis=axis, keepdims=True, initial=0),
-    )
+    largest = np.abs(x).max(axis=axis, keepdims=True, initial=0)
     mantissa, exponent = np.frexp(largest.astype(np.float64, copy=False))
     return exponent.astype(np.int64) + (mantissa >= limit)
 
@@ -112,20 +112,20 @@ def lowest_bit(x: Array, axis: int) -> Array:
     Every entry of a vector is an integer multiple of 2**lowest_bit. A vector of zeros
     gives `NO_BIT`; x is finite, and `axis` remains with length 1.
     """
-    # Significands as integers: normal numbers have a hidden bit.
+    # Significands as integers with a hidden bit, which subnormal numbers do not have;
+    # it lies above their lowest bit.
     bits = np.ascontiguousarray(x, np.float64, like=x).view(np.int64)
-    biased = (bits >> 52) & 0x7FF
     significand = bits & _FRACTION
-    significand |= (biased > 0).astype(np.int64) << 52
+    significand |= _HIDDEN_BIT
 
     # The lowest set bit alone, a power of two whose float64 tells its exponent.
     significand &= -significand
-    trailing = (significand.astype(np.float64).view(np.int64) >> 52) - 1023
+    exponent = significand.astype(np.float64).view(np.int64) >> 52
 
     # The unit of the significand is 2**(biased - 1075); subnormal numbers have that of
-    # the smallest normal ones.
-    exponent = np.maximum(biased, 1, out=biased)
-    exponent += trailing
-    exponent -= 1075
-    exponent[significand == 0] = NO_BIT
+    # the smallest normal ones. The other exponent is biased by 1023.
+    biased = (bits >> 52) & 0x7FF
+    exponent += np.maximum(biased, 1, out=biased)
+    exponent -= 1075 + 1023
+    exponent[bits << 1 == 0] = NO_BIT  # +0 and -0
     return exponent.min(axis=axis, keepdims=True, initial=NO_BIT)

@@ -30,8 +30,10 @@ import numpy as np
 
 from hifigemm.numerics.bits import NO_BIT, Array, scale_by_power
 
-MAX_GRID = 1023
-"""Slices whose largest value is 2**MAX_GRID or less can be subtracted as they are."""
+_RANGE_BITS = 900
+"""Integers are below 2**900 while they are made, and what is smaller than their unit by
+2**-900 has no influence on them.
+"""
 
 _WORD_BITS = 62
 """An int64 sum over some diagonals stays below 2**62."""
@@ -64,40 +66,50 @@ def slices_needed(unit: Array, lowest: Array, slice_bits: int) -> Array:
 
 
 def slice_vectors(
-    x: Array, unit: Array, slice_bits: int, twos_complement: bool = False
+    x: Array,
+    unit: Array,
+    slice_bits: int,
+    twos_complement: bool = False,
+    at_once: int = 1,
 ) -> Iterator[Array]:
     """Yield the slices of x in order, without end, as float64 arrays of integers.
 
-    `x` is float64 and is overwritten by the remainder; `unit` broadcasts against it.
-    Two's-complement digits want |x| < `digit_limit` 2**(unit + slice_bits - 1).
+    `x` is float64; `unit` broadcasts against it. Two's-complement digits want
+    |x| < `digit_limit` 2**(unit + slice_bits - 1). `at_once` slices are made together.
+
+    With V_p = x rounded to an integer in units of 2**(g - beta p), slice p is
+    V_p - 2**beta V_(p-1): rounding the remainder of the slices before gives the same, as
+    2**beta V_(p-1) is an even integer.
     """
-    grid = unit.copy()
+    base = 2.0**slice_bits
+    at_once = min(at_once, max(_RANGE_BITS // slice_bits, 1))
+    numbers = np.arange(at_once, like=unit).reshape((-1,) + (1,) * unit.ndim)
+    shifts = numbers * slice_bits - unit
+    above: Array | None = None  # 2**beta V of the slice before
+    bits = 0  # |V| is below 2**bits
     while True:
-        scaled = scale_by_power(x, -grid)
-        w = np.rint(scaled)
-        yield _wrapped(w, scaled - w, slice_bits) if twos_complement else w
+        # Entries that have ended leave zeros, and would overflow.
+        if above is not None and bits + at_once * slice_bits > _RANGE_BITS:
+            is_open = np.abs(above) < base * 2.0**53
+            x = np.where(is_open, x, 0.0)
+            above = np.where(is_open, above, 0.0)
+            bits = 53
+        bits += at_once * slice_bits
 
-        # The remainder. Next to the largest float a slice may round up to 2**1024: x
-        # and the slice are halved there before they are subtracted, which is exact.
-        is_high = grid + slice_bits > MAX_GRID
-        if is_high.any():
-            half = np.where(is_high, 0.5, 1.0)
-            remainder = (x * half - scale_by_power(w, grid - is_high)) / half
-            x[...] = np.where(w == 0, x, remainder)
-        else:
-            x -= scale_by_power(w, grid)
-        grid -= slice_bits
-
-
-def _wrapped(w: Array, remainder: Array, slice_bits: int) -> Array:
-    """Digits -h .. h - 1, from digits to nearest and their remainders in units.
-
-    A remainder beyond the limit makes the next digit h. Then this digit is one larger,
-    which is 2h = 2**beta units of the next one, and the next one becomes h - 2h = -h.
-    """
-    h = 2.0 ** (slice_bits - 1)
-    up = np.where(remainder >= digit_limit(slice_bits) / 2, w + 1.0, w)
-    return np.where(up == h, -h, up)
+        # Integers V_p of all these slices, then the slices.
+        scaled = scale_by_power(x, shifts)
+        slices = np.rint(scaled)
+        if twos_complement:
+            # A remainder beyond the limit would make the next digit h.
+            scaled -= slices
+            slices += scaled >= digit_limit(slice_bits) / 2
+        np.multiply(slices, base, out=scaled)
+        if above is not None:
+            slices[0] -= above
+        slices[1:] -= scaled[:-1]
+        above = scaled[-1]
+        yield from slices
+        shifts += at_once * slice_bits
 
 
 def num_pairs(num_diagonals: int, left: int, right: int) -> int:
@@ -112,27 +124,31 @@ def num_pairs(num_diagonals: int, left: int, right: int) -> int:
     return pairs
 
 
-def words_of_diagonals(k: int, count: int, slice_bits: int) -> tuple[int, ...] | None:
-    """Numbers of diagonals s < `count` that one or two int64 sums hold, in order.
+def diagonals_in_words(k: int, count: int, slice_bits: int) -> list[int]:
+    """Numbers of diagonals s < `count` that int64 sums hold one after the other.
 
     The sum over the diagonals s = first .. last is sum_s D_s 2**(beta (last - s)) with
-    |D_s| <= (s + 1) k h**2, and stays below 2**62; two of them together stay below
-    2**105. None where two sums are not enough.
+    |D_s| <= (s + 1) k h**2, and stays below 2**62.
     """
+    lengths: list[int] = []
+    bound = 0
+    for s in range(count):
+        diagonal = (s + 1) * k * 4 ** (slice_bits - 1)
+        bound = (bound << slice_bits) + diagonal
+        if lengths and bound < 2**_WORD_BITS:
+            lengths[-1] += 1
+        else:
+            lengths.append(1)
+            bound = diagonal
+    return lengths
 
-    def length(first: int) -> int:
-        """Number of diagonals from `first` on that one sum holds."""
-        bound = 0
-        last = first - 1
-        while last + 1 < count:
-            bound = (bound << slice_bits) + (last + 2) * k * 4 ** (slice_bits - 1)
-            if bound >> _WORD_BITS:
-                break
-            last += 1
-        return last + 1 - first
 
-    high = length(0)
-    low = length(high)
-    if high + low < count or _WORD_BITS + slice_bits * low > _SUM_BITS:
+def words_of_diagonals(k: int, count: int, slice_bits: int) -> tuple[int, ...] | None:
+    """`diagonals_in_words` where one or two sums are enough, which together stay below
+    2**105; else None.
+    """
+    if (count * k * 4 ** (slice_bits - 1)) >> _WORD_BITS:
         return None
-    return (high, low) if low else (high,)
+    lengths = diagonals_in_words(k, count, slice_bits)
+    is_long = len(lengths) == 2 and _WORD_BITS + slice_bits * lengths[1] > _SUM_BITS
+    return None if len(lengths) > 2 or is_long else tuple(lengths)

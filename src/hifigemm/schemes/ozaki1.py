@@ -31,6 +31,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -57,6 +58,7 @@ from hifigemm.numerics.limbs import limbs_from_sums, num_limbs
 from hifigemm.numerics.rounding import round_in_chunks
 from hifigemm.numerics.scaling import Scale, exponents, lowest_bits
 from hifigemm.numerics.slicing import (
+    diagonals_in_words,
     digit_limit,
     slice_vectors,
     slices_needed,
@@ -283,8 +285,10 @@ class Ozaki1(Scheme):
         twos_complement = _in_twos_complement(plan)
         limit = digit_limit(beta) if twos_complement else 1.0
         exponent = exponents(x, axis, entries, limit)
-        exponent = np.repeat(exponent, width, axis=3 - axis)
-        lowest = np.repeat(lowest_bits(x, axis, entries), width, axis=3 - axis)
+        lowest = lowest_bits(x, axis, entries)
+        if width > 1:
+            exponent = np.repeat(exponent, width, axis=3 - axis)
+            lowest = np.repeat(lowest, width, axis=3 - axis)
         unit = unit_exponent(exponent, beta)
         facts = {"exponent": exponent, "needed": slices_needed(unit, lowest, beta)}
         count = max(1, min(self.count, int(facts["needed"].max(initial=0))))
@@ -297,13 +301,15 @@ class Ozaki1(Scheme):
         planes_shape[axis] = count * k
         planes = np.empty(planes_shape, storage_dtype(plan.spec), like=x)
 
-        # Some vectors at a time: their facts, then slice after slice.
+        # Some vectors at a time: their facts, then their slices, together while these
+        # are no more than the entries of a block.
         for block in vector_blocks(x, axis, entries):
             y = embed(x[block])
             vectors = widen(block, width)
             for name, fact in certify.facts(plan, y, exponent[vectors]).items():
                 put(facts, name, tuple(shape), vectors, fact)
-            slices = slice_vectors(y, unit[vectors], beta, twos_complement)
+            at_once = min(count, max(entries // max(y.size, 1), 1))
+            slices = slice_vectors(y, unit[vectors], beta, twos_complement, at_once)
             for p, digits in zip(range(count), slices, strict=False):
                 position = p if is_left else count - 1 - p
                 terms = slice(position * k, (position + 1) * k)
@@ -320,15 +326,17 @@ class Ozaki1(Scheme):
         problem = plan.problem
         beta = slice_bits(problem, plan.spec)
         num_diagonals = min(self.count, left.count + right.count - 1)
-        sums, num_pairs = _diagonals(plan, left, right, engine, num_diagonals)
+        lengths = diagonals_in_words(problem.terms, num_diagonals, beta)
+        sums, num_pairs = _diagonals(plan, left, right, engine, lengths)
 
         # Entries are integers in units of the last diagonal.
         lowest_shift = beta * (num_diagonals - 1)
         exponent = left.unit + right.unit + (shift - lowest_shift)
         exponent = np.broadcast_to(exponent, sums.shape[1:])
-        shifts = [lowest_shift - beta * s for s in range(num_diagonals)]
+        ends = accumulate(lengths)
+        shifts = [beta * (num_diagonals - end) for end in ends]
         limb_count = num_limbs(_sum_bits(plan, num_diagonals))
-        flat_sums = sums.reshape(num_diagonals, -1)
+        flat_sums = sums.reshape(len(lengths), -1)
 
         def limbs_of(entries: slice) -> Array:
             return limbs_from_sums(flat_sums[:, entries], shifts, limb_count)
@@ -338,7 +346,11 @@ class Ozaki1(Scheme):
             problem.terms, num_diagonals, beta, _in_twos_complement(plan)
         )
         rounded = round_in_chunks(
-            limbs_of, exponent, problem.fmt, plan.blocking.entries, err
+            limbs_of,
+            exponent,
+            problem.fmt,
+            plan.blocking.entries,
+            None if math.isinf(plan.target.r) else err,
         )
         exact = left.facts["needed"] + right.facts["needed"] - 1 <= num_diagonals
         lowest = lowest_shift + 2 * (beta - 1)
@@ -422,33 +434,38 @@ def _sum_bits(plan: Plan, num_diagonals: int) -> int:
 
 
 def _diagonals(
-    plan: Plan, left: Split, right: Split, engine: Engine, num_diagonals: int
+    plan: Plan, left: Split, right: Split, engine: Engine, lengths: list[int]
 ) -> tuple[Array, int]:
-    """sums[s] = sum_{p+q=s} A_p B_q in int64, and the number of pairs (p, q)."""
-    k = plan.problem.terms
-    h = 2 ** (slice_bits(plan.problem, plan.spec) - 1)
-    batch = max(left.planes.shape[0], right.planes.shape[0])
-    shape = (num_diagonals, batch, left.planes.shape[1], right.planes.shape[2])
-    sums = np.empty(shape, np.int64, like=left.planes)
-    num_pairs = 0
-    for s in range(num_diagonals):
-        # A_p for p = first .. last, then B_q for q = s - first .. s - last: the slices
-        # of B stand in reverse, so both are contiguous along k.
-        first = max(0, s - right.count + 1)
-        last = min(s, left.count - 1)
-        pairs = last - first + 1
-        num_pairs += pairs
-        begin_a = first * k
-        begin_b = (right.count - 1 - (s - first)) * k
+    """Diagonals sum_{p+q=s} A_p B_q in int64 words, and the number of pairs (p, q).
 
-        # Products of at most k_block terms are exact; int64 adds them.
-        for start in range(0, pairs * k, plan.k_block):
-            stop = min(start + plan.k_block, pairs * k)
-            a = left.planes[:, :, begin_a + start : begin_a + stop]
-            b = right.planes[:, begin_b + start : begin_b + stop, :]
-            product = engine.exact_product(plan.spec, a, b, h, h)
-            if start == 0:
-                sums[s] = product
-            else:
-                sums[s] += product.astype(np.int64)
+    Each word has so many diagonals, in units of its last one.
+    """
+    k = plan.problem.terms
+    beta = slice_bits(plan.problem, plan.spec)
+    h = 2 ** (beta - 1)
+    batch = max(left.planes.shape[0], right.planes.shape[0])
+    shape = (len(lengths), batch, left.planes.shape[1], right.planes.shape[2])
+    sums = np.zeros(shape, np.int64, like=left.planes)
+    num_pairs = 0
+    s = 0
+    for word, length in zip(sums, lengths, strict=True):
+        for _ in range(length):
+            # A_p for p = first .. last, then B_q for q = s - first .. s - last: the
+            # slices of B stand in reverse, so both are contiguous along k.
+            first = max(0, s - right.count + 1)
+            last = min(s, left.count - 1)
+            pairs = last - first + 1
+            num_pairs += pairs
+            begin_a = first * k
+            begin_b = (right.count - 1 - (s - first)) * k
+            s += 1
+
+            # Products of at most k_block terms are exact; int64 adds them.
+            word <<= beta
+            for start in range(0, pairs * k, plan.k_block):
+                stop = min(start + plan.k_block, pairs * k)
+                a = left.planes[:, :, begin_a + start : begin_a + stop]
+                b = right.planes[:, begin_b + start : begin_b + stop, :]
+                product = engine.exact_product(plan.spec, a, b, h, h)
+                word += product.astype(np.int64, copy=False)
     return sums, num_pairs
