@@ -28,18 +28,16 @@ def limbs_from_sums(sums: Array, shifts: Sequence[int], count: int) -> Array:
     """Limbs of sum_s sums[s] * 2**shifts[s].
 
     `sums` is int64 (S, N), below 2**62 in magnitude; the limbs are int64 (count, N)
-    with `count` enough for every value, not yet swept: below 2**36 S in magnitude.
+    with `count` enough for every value, not yet swept: below 2**33 S in magnitude.
     """
     limbs = np.zeros((count + 2, sums.shape[1]), np.int64, like=sums)
     for total, shift in zip(sums, shifts, strict=True):
-        # Each half of a sum, shifted by r < 32, reaches into two limbs.
+        # A sum, shifted by r < 32, reaches into three limbs.
         j, r = divmod(shift, LIMB_BITS)
-        low = (total & _MASK) << r
-        high = (total >> LIMB_BITS) << r
-        limbs[j] += low & _MASK
-        limbs[j + 1] += (low >> LIMB_BITS) & _MASK
-        limbs[j + 1] += high & _MASK
-        limbs[j + 2] += high >> LIMB_BITS
+        upper = total >> (LIMB_BITS - r)
+        limbs[j] += (total & (_MASK >> r)) << r
+        limbs[j + 1] += upper & _MASK
+        limbs[j + 2] += upper >> LIMB_BITS
     # Limbs above `count` hold nothing but the sign, which vanishes modulo 2**64.
     limbs[count - 1] += limbs[count] << LIMB_BITS
     return limbs[:count]

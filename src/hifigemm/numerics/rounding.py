@@ -46,29 +46,36 @@ def round_limbs(
     (N,), `fmt` FP64 or FP32. The exact number lies within 2**err_exponent of V, an int
     or int64 (N,) of at least -1; None says that V is exact.
     """
+    # The sign of V is what carries leave beyond the last limb: -1 or 0.
+    beyond = limbs[0] >> LIMB_BITS
+    for limb in limbs[1:]:
+        beyond += limb
+        beyond >>= LIMB_BITS
+    sign = beyond | 1
+
     # The magnitude of V in limbs without carries.
+    limbs *= sign
     carry(limbs)
-    negative = limbs[-1] < 0
-    if negative.any():
-        limbs *= np.where(negative, -1, 1)
-        carry(limbs)
 
     # Its 64 leading bits, and how many of them lie below the unit 2**quantum that the
     # format has at this magnitude.
     head, tail, sticky, magnitude = _leading_bits(limbs)
-    quantum = np.maximum(magnitude + exponent - (fmt.t - 1), fmt.min_exponent)
-    drop = quantum - (magnitude + exponent - 63)
+    top = magnitude + exponent
+    quantum = np.maximum(top - (fmt.t - 1), fmt.min_exponent)
+    drop = quantum - top
+    drop += 63
 
     # Ziv's test, with the error in units of the last bit of head.
-    certain = np.ones(len(magnitude), bool, like=magnitude)
-    if err_exponent is not None:
+    if err_exponent is None:
+        certain = np.ones(len(magnitude), bool, like=magnitude)
+    else:
         certain = _far_from_midpoint(head, tail, drop, err_exponent - magnitude + 63)
 
     # The rounded significand times its unit. From 65 dropped bits on it is zero.
-    significand = _round_to_even(head, sticky, np.minimum(drop, 65))
+    significand = _round_to_even(head, sticky, np.minimum(drop, 65, out=drop))
     with np.errstate(over="ignore"):
         values = scale_by_power(significand.astype(np.float64), quantum)
-        values = np.where(negative, -values, values)
+        values = values * sign.astype(np.float64)
         values = values.astype(np.float32 if fmt is FP32 else np.float64, copy=False)
     return Rounded(values, magnitude, certain)
 
@@ -88,11 +95,14 @@ def _leading_bits(limbs: Array) -> tuple[Array, Array, Array, Array]:
     for j in range(_PADDING + 1, count + _PADDING):
         np.copyto(lead, j, where=padded[j] != 0)
     index = lead * n + np.arange(n, like=limbs)
-    flat = padded.ravel()
+    flat = padded.reshape(-1)
     x0 = flat[index]
-    x1 = flat[index - n]
-    x2 = flat[index - 2 * n]
-    x3 = flat[index - 3 * n]
+    index -= n
+    x1 = flat[index]
+    index -= n
+    x2 = flat[index]
+    index -= n
+    x3 = flat[index]
 
     # Each limb becomes the union of the bits of all limbs up to it, for `sticky`.
     for j in range(1, count):
@@ -100,15 +110,20 @@ def _leading_bits(limbs: Array) -> tuple[Array, Array, Array, Array]:
 
     # The bits of the four limbs, shifted so that the top bit of x0 is that of head.
     is_zero = x0 == 0
-    top = ((x0 | is_zero).astype(np.float64).view(np.int64) >> 52) - 1023
+    top = (x0 | is_zero).astype(np.float64).view(np.int64) >> 52
+    top -= 1023
     shift = 31 - top
-    head = ((x0 << LIMB_BITS) | x1).view(np.uint64) << shift.view(np.uint64)
-    head |= (x2 >> (LIMB_BITS - shift)).view(np.uint64)
-    tail = ((x2 << shift) & _MASK) | (x3 >> (LIMB_BITS - shift))
-    sticky = (tail | flat[index - 3 * n]) != 0
-    magnitude = (lead - _PADDING) * LIMB_BITS + top
+    inverse = LIMB_BITS - shift
+    head = (x0 << LIMB_BITS) | x1
+    head <<= shift
+    head |= x2 >> inverse
+    tail = (x2 << shift) & _MASK
+    tail |= x3 >> inverse
+    sticky = (tail | flat[index]) != 0
+    magnitude = (lead - _PADDING) * LIMB_BITS
+    magnitude += top
     magnitude[is_zero] = -1
-    return head, tail, sticky, magnitude
+    return head.view(np.uint64), tail, sticky, magnitude
 
 
 def _round_to_even(head: Array, sticky: Array, drop: Array) -> Array:
@@ -116,17 +131,19 @@ def _round_to_even(head: Array, sticky: Array, drop: Array) -> Array:
 
     `sticky` is True if a bit is set below the last one of head.
     """
-    # The quotient with two more bits, and whether a bit below its half is set.
+    # The quotient with two more bits, the last of which is set if any bit below it is.
     shift = (drop - 2).astype(np.uint64)
     quarters = head >> shift
-    below_half = ((quarters << shift) != head) | sticky
-    below_half |= (quarters & np.uint64(1)) != 0
+    has_more = ((quarters << shift) != head) | sticky
+    quarters = quarters.view(np.int64) | has_more
 
-    # One more where the half is set and the value is no tie, or the quotient is odd.
-    quotient = (quarters >> np.uint64(2)).view(np.int64)
-    half = ((quarters >> np.uint64(1)) & np.uint64(1)) != 0
-    quotient += half & (below_half | ((quotient & 1) != 0))
-    return quotient
+    # Half a unit or less is added: less where a tie would leave an even quotient.
+    odd = quarters >> 2
+    odd &= 1
+    quarters += odd
+    quarters += 1
+    quarters >>= 2
+    return quarters
 
 
 def _far_from_midpoint(
