@@ -23,7 +23,6 @@ from hifigemm.model.engine import Lowering, MemoryLimits
 from hifigemm.model.plan import Plan
 from hifigemm.model.problem import ProductSpec
 from hifigemm.numerics.bits import Array
-from hifigemm.numerics.blocking import BLOCK_ENTRIES
 from hifigemm.numerics.bounds import exact_k_limit
 from hifigemm.numerics.integer_sums import NEAREST
 from hifigemm.numerics.subnormals import matmul
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
 _FP32_SUM = 2**24
 _INT8_BLOCK = exact_k_limit(_FP32_SUM, 128, 128)
 """Inner length of float32 products of INT8 words."""
+_INT8_ENTRIES = 2**16
+"""Entries of INT8 words that are converted to float32 at a time, for the cache."""
 _OUTSIDE_BLOCK = 64
 """Inner length of BLAS calls whose results are added outside of them. Errors are about
 k / 64 + 64 units, and calls are long enough to be quick.
@@ -155,24 +156,27 @@ def _int8_product(a: Array, b: Array) -> Array:
     """a @ b in int32, from float32 products of blocks along k that are exact."""
     m, k = a.shape[1:]
     n = b.shape[2]
-    batch = max(len(a), len(b))
+    batch = len(b) if len(a) == 1 else len(a)
 
     # So many matrices at a time that operands and product stay in the cache.
     entries = max(m * n, (m + n) * min(k, _INT8_BLOCK), 1)
-    num_matrices = max(BLOCK_ENTRIES // entries, 1)
+    num_matrices = max(_INT8_ENTRIES // entries, 1)
     if k <= _INT8_BLOCK and batch <= num_matrices:
-        x = a.astype(np.float32, copy=False)
-        y = b.astype(np.float32, copy=False)
-        return np.matmul(x, y).astype(np.int32)
-
+        return _float32_product(a, b).astype(np.int32)
     total = np.zeros((batch, m, n), np.int32)
-    for start in range(0, len(total), num_matrices):
+    for start in range(0, batch, num_matrices):
         matrices = slice(start, start + num_matrices)
         left = a[matrices] if len(a) > 1 else a
         right = b[matrices] if len(b) > 1 else b
         for first_term in range(0, k, _INT8_BLOCK):
             terms = slice(first_term, first_term + _INT8_BLOCK)
-            x = left[:, :, terms].astype(np.float32, copy=False)
-            y = right[:, terms].astype(np.float32, copy=False)
-            total[matrices] += np.matmul(x, y).astype(np.int32)
+            product = _float32_product(left[:, :, terms], right[:, terms])
+            total[matrices] += product.astype(np.int32)
     return total
+
+
+def _float32_product(a: Array, b: Array) -> Array:
+    """a @ b in float32."""
+    x = a.astype(np.float32, copy=False)
+    y = b.astype(np.float32, copy=False)
+    return np.matmul(x, y)

@@ -122,20 +122,28 @@ def residue_gemm(
     moduli_of_planes = np.array(moduli.of_planes(count), np.float64)[:, None, None]
     out = np.empty((batch, count, m, n), np.int8, like=left)
 
-    # Some planes of a matrix at a time, more of them where products are small.
+    # Some planes of a matrix at a time, or those of several matrices that are small.
     planes_at_once = max(_PRODUCT_ENTRIES // max(m * n, 1), 1)
-    for z in range(batch):
-        a = left[z if len(left) > 1 else 0]
-        b = np.swapaxes(right[z if len(right) > 1 else 0], 1, 2)
+    matrices_at_once = 1
+    if len(left) == len(right):
+        matrices_at_once = max(_REDUCED_ENTRIES // max(count * m * n, 1), 1)
+    for z in range(0, batch, matrices_at_once):
+        matrices = slice(z, z + matrices_at_once)
+        a = left[matrices] if len(left) > 1 else left
+        b = right[matrices] if len(right) > 1 else right
         for q in range(0, count, planes_at_once):
             planes = slice(q, q + planes_at_once)
-            products = exact(a[planes], b[planes], 128, 128)
-            reduced = out[z, planes]
+            reduced = out[matrices, planes]
+            x = a[:, planes].reshape(-1, m, a.shape[3])
+            y = b[:, planes].reshape(-1, n, b.shape[3])
+            products = exact(x, np.swapaxes(y, 1, 2), 128, 128).reshape(reduced.shape)
             p = moduli_of_planes[planes]
-            for part in parts_of(products, _REDUCED_ENTRIES):
-                reduced[part] = reduce_centred(
-                    products[part].astype(np.float64), p[part[0]]
-                )
+            if len(reduced) > 1:
+                reduced[...] = reduce_centred(products.astype(np.float64), p)
+                continue
+            for part in parts_of(products[0], _REDUCED_ENTRIES):
+                entries = products[0][part].astype(np.float64)
+                reduced[0][part] = reduce_centred(entries, p[part[0]])
     return out
 
 

@@ -173,12 +173,15 @@ def count_for_bits(bits: int, is_complex: bool) -> int:
 def reduce_centred(x: Array, p: int | Array) -> Array:
     """Centred residues of float64 integers modulo p, as float64; p may broadcast.
 
-    Exact when |x| < 2**44 and p <= 256: for odd p, x/p is never within 1/(2p) of a tie,
-    so that the rounded quotient is right; for even p a tie may give +p/2, which is
-    moved to -p/2.
+    Exact when |x| < 2**44, and p <= 256 is odd or a power of two: for odd p, x/p is
+    never within 1/(2p) of a tie, so that the rounded quotient is right; for powers of
+    two the quotient is exact, and ties go to the next integer.
     """
-    r = x - p * np.rint(x * (1.0 / p))
-    return np.where(2 * r == p, -r, r)
+    quotient = x * (1.0 / p)
+    quotient += 0.5
+    np.floor(quotient, out=quotient)
+    quotient *= p
+    return x - quotient
 
 
 def residues(
@@ -189,37 +192,32 @@ def residues(
     x is cut into 27-bit pieces, exactly, and a residue is that of a short sum of pieces
     times residues of powers of two. `block_entries` residues are computed at a time.
     """
-    # Pieces, the highest first; x becomes the last one.
+    # Pieces, the lowest first: the quotients by powers of two, less those by the next.
     bits = int(np.frexp(np.abs(x).max(initial=0.0))[1])
-    x = x.copy()
-    pieces = []
-    for j in reversed(range(1, -(-bits // _PIECE_BITS))):
-        piece = np.trunc(x * 2.0 ** (-_PIECE_BITS * j))
-        x -= piece * 2.0 ** (_PIECE_BITS * j)
-        pieces.append(piece)
+    count = max(-(-bits // _PIECE_BITS), 1)
+    pieces = np.empty((count, *x.shape), like=x)
+    pieces[0] = x
+    for j in range(1, count):
+        np.trunc(x * 2.0 ** (-_PIECE_BITS * j), out=pieces[j])
+    pieces[:-1] -= pieces[1:] * 2.0**_PIECE_BITS
 
-    # Their sum for some moduli at a time, reduced once.
+    # Their sums for some moduli at a time, reduced once.
     out = np.empty((len(moduli), *x.shape), np.int8, like=x)
-    rows = _moduli_and_powers(moduli, len(pieces))
-    divisors, *powers = rows.reshape(-1, len(moduli), *[1] * x.ndim)
+    flat = pieces.reshape(count, -1)
+    divisors, powers = _moduli_and_powers(moduli, count)
+    divisors = divisors.reshape(-1, *[1] * x.ndim)
     moduli_at_once = max(block_entries // max(x.size, 1), 1)
     for l in range(0, len(moduli), moduli_at_once):
         group = slice(l, l + moduli_at_once)
-        total = np.repeat(x[None], len(moduli[group]), axis=0)
-        for piece, factors in zip(pieces, powers, strict=True):
-            total += factors[group] * piece
+        total = (powers[group] @ flat).reshape(-1, *x.shape)
         out[group] = reduce_centred(total, divisors[group])
     return out
 
 
 @lru_cache
-def _moduli_and_powers(moduli: tuple[int, ...], count: int) -> Array:
-    """Moduli and, for each of `count` pieces, residues of its power of two, in rows.
-
-    The highest piece comes first.
-    """
+def _moduli_and_powers(moduli: tuple[int, ...], count: int) -> tuple[Array, Array]:
+    """Moduli, and for each of them the residues of the powers of two of all pieces."""
     powers = [
-        [centred(pow(2, _PIECE_BITS * j, p), p) for p in moduli]
-        for j in range(count, 0, -1)
+        [centred(pow(2, _PIECE_BITS * j, p), p) for j in range(count)] for p in moduli
     ]
-    return np.array([moduli, *powers], np.float64)
+    return np.array(moduli, np.float64), np.array(powers, np.float64)

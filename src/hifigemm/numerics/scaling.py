@@ -35,7 +35,12 @@ from hifigemm.numerics.bits import (
     real_vectors,
     scale_by_power,
 )
-from hifigemm.numerics.blocking import map_vectors, vector_blocks
+from hifigemm.numerics.blocking import (
+    map_vectors,
+    put,
+    shape_of_vectors,
+    vector_blocks,
+)
 from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.special import clean
 
@@ -74,15 +79,18 @@ def norm_scale(
     x: Array, axis: int, moduli: ModuliSet, balance: int, block_entries: int
 ) -> Scale:
     """Fast scale of a real or complex operand by its norms, plus `balance` bits."""
-    shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-    exponent = np.empty(shape, np.int64, like=x)
-    nearest = np.empty(shape, bool, like=x)
-    for block in vector_blocks(x, axis, block_entries):
-        squares, grid = square_norms(x[block], axis)
-        scale = scale_of_norms(squares, grid, axis, moduli, balance)
-        exponent[block] = scale.exponent
-        nearest[block] = scale.nearest
-    return Scale(exponent, nearest, axis, norm_bits(moduli, balance))
+    if x.size <= block_entries:
+        squares, grid = square_norms(x, axis)
+    else:
+        norms: dict[str, Array] = {}
+        shape = shape_of_vectors(x, axis)
+        for block in vector_blocks(x, axis, block_entries):
+            block_squares, block_grid = square_norms(x[block], axis)
+            put(norms, "squares", shape, block, block_squares)
+            put(norms, "grid", shape, block, block_grid)
+        squares = norms["squares"]
+        grid = norms["grid"]
+    return scale_of_norms(squares, grid, axis, moduli, balance)
 
 
 def norm_bits(moduli: ModuliSet, balance: int) -> int:
@@ -296,10 +304,15 @@ def scale_exponent(
     """
     drop = max(moduli.half_range.bit_length() - 53, 0)
     mantissa, power = math.frexp(moduli.half_range >> drop)
-    divisor = np.where(squares == 0, 1.0, squares)
-    quotient_exponent = np.frexp(mantissa / divisor)[1].astype(np.int64)
-    log2_floor = quotient_exponent - 1 + power + drop
-    return np.where(squares == 0, 0, (log2_floor >> 1) + bits) - exponent
+    is_zero = squares == 0
+    divisor = np.where(is_zero, 1.0, squares)
+    # The floor of the logarithm of the quotient, and half of it.
+    log2_floor = np.frexp(mantissa / divisor)[1].astype(np.int64)
+    log2_floor += power + drop - 1
+    log2_floor >>= 1
+    log2_floor += bits
+    log2_floor[is_zero] = 0
+    return log2_floor - exponent
 
 
 def round_to_integers(x: Array, exponent: Array, nearest: Array) -> Array:

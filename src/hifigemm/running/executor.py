@@ -77,7 +77,7 @@ class _BlockOperand:
     def part(self, plan: Plan, engine: Engine, batch: slice, vectors: slice) -> Split:
         """The split of the rows or columns of a block."""
         if self.split is not None:
-            return self.split.take(batch, vectors)
+            return self.split if plan.is_whole else self.split.take(batch, vectors)
         x = self.take(batch, vectors)
         scale = self.scale
         if scale is not None and not plan.is_whole:
@@ -362,12 +362,17 @@ def in_steps(
         if native is not None:
             return native
 
-    # Rows and columns with Inf and NaN are zeros meanwhile.
-    rows = nonfinite_vectors(a, 2)
-    cols = nonfinite_vectors(b, 1)
-    has_nonfinite = bool(rows.any() or cols.any())
-    x = clean(a) if rows.any() else a
-    y = clean(b) if cols.any() else b
+    # Rows and columns with Inf and NaN are zeros meanwhile. Sums of others may overflow
+    # as well, but sums are quicker.
+    x = a
+    y = b
+    has_nonfinite = False
+    if not np.isfinite(a.sum() + b.sum()):
+        rows = nonfinite_vectors(a, 2)
+        cols = nonfinite_vectors(b, 1)
+        has_nonfinite = bool(rows.any() or cols.any())
+        x = clean(a) if rows.any() else a
+        y = clean(b) if cols.any() else b
 
     # The finite product, by an executable that refuses nothing else, or in blocks.
     if refusal is NOT_FINITE:
@@ -480,6 +485,7 @@ def _run(
     """
     scheme = plan.scheme
     problem = plan.problem
+    left, right = _split_together(plan, left, right, engine)
     left, right = _scaled(plan, left, right, engine)
     values = out
     if values is None:
@@ -535,6 +541,20 @@ def _run(
     )
 
 
+def _split_together(
+    plan: Plan, left: _BlockOperand, right: _BlockOperand, engine: Engine
+) -> tuple[_BlockOperand, _BlockOperand]:
+    """Both operands with their splits, where these are made in one pass over small
+    operands.
+    """
+    if not plan.is_whole or left.split is not None or right.split is not None:
+        return left, right
+    splits = plan.scheme.split_together(plan, left.take(), right.take(), engine)
+    if splits is None:
+        return left, right
+    return replace(left, split=splits[0]), replace(right, split=splits[1])
+
+
 def _scaled(
     plan: Plan, left: _BlockOperand, right: _BlockOperand, engine: Engine
 ) -> tuple[_BlockOperand, _BlockOperand]:
@@ -542,7 +562,8 @@ def _scaled(
     none.
     """
     # A scheme without scales needs no copies of the operands.
-    if type(plan.scheme).scales is Scheme.scales:
+    are_split = left.split is not None and right.split is not None
+    if are_split or type(plan.scheme).scales is Scheme.scales:
         return left, right
     a = None if left.split is not None else left.take()
     b = None if right.split is not None else right.take()

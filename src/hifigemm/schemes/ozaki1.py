@@ -60,6 +60,7 @@ from hifigemm.numerics.scaling import Scale, exponents, lowest_bits
 from hifigemm.numerics.slicing import (
     diagonals_in_words,
     digit_limit,
+    num_pairs,
     slice_vectors,
     slices_needed,
     unit_exponent,
@@ -67,9 +68,11 @@ from hifigemm.numerics.slicing import (
 from hifigemm.schemes import certify
 from hifigemm.schemes.scheme import (
     Scheme,
+    apart,
     finished,
     gaining_exponents,
     product_spec,
+    rows_together,
 )
 
 ENTRY_BYTES = 17
@@ -79,6 +82,9 @@ is escalated.
 
 MAX_SLICES = 4400
 """More diagonals than any float64 operands have with one-bit slices."""
+
+_STACKED_ENTRIES = 2**16
+"""Entries of slices up to which the diagonals are one stacked product."""
 
 _CORRECT_PRODUCTS = 30
 """Products of real slices for correct rounding in the model of times; at phi = 0.5 and
@@ -291,7 +297,7 @@ class Ozaki1(Scheme):
             lowest = np.repeat(lowest, width, axis=3 - axis)
         unit = unit_exponent(exponent, beta)
         facts = {"exponent": exponent, "needed": slices_needed(unit, lowest, beta)}
-        count = max(1, min(self.count, int(facts["needed"].max(initial=0))))
+        count = self._count_for(facts["needed"])
 
         # Memory for all slices.
         k = plan.problem.terms
@@ -319,6 +325,30 @@ class Ozaki1(Scheme):
                     planes[vectors[0], terms, vectors[2]] = digits
         return Split(side, x.shape[3 - axis], planes, unit, count, facts)
 
+    def split_together(
+        self, plan: Plan, a: Array, b: Array, engine: Engine
+    ) -> tuple[Split, Split] | None:
+        """See `Scheme`."""
+        rows = rows_together(plan, a, b)
+        if rows is None:
+            return None
+        left, right = apart(self.split(plan, rows, "left", None, engine), a.shape[1])
+
+        # Each operand has the slices that it takes, those of B in reverse.
+        k = plan.problem.terms
+        count = self._count_for(left.facts["needed"])
+        left = replace(left, planes=left.planes[:, :, : count * k], count=count)
+        count = self._count_for(right.facts["needed"])
+        batch, n, _ = right.planes.shape
+        slices = right.planes.reshape(batch, n, -1, k)
+        reverse = np.take(slices, range(count - 1, -1, -1), axis=2)
+        planes = np.swapaxes(reverse.reshape(batch, n, count * k), 1, 2)
+        return left, replace(right, planes=planes, count=count)
+
+    def _count_for(self, needed: Array) -> int:
+        """Slices that an operand takes whose vectors need so many."""
+        return max(1, min(self.count, int(needed.max(initial=0))))
+
     def multiply(
         self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int
     ) -> Outcome:
@@ -327,7 +357,9 @@ class Ozaki1(Scheme):
         beta = slice_bits(problem, plan.spec)
         num_diagonals = min(self.count, left.count + right.count - 1)
         lengths = diagonals_in_words(problem.terms, num_diagonals, beta)
-        sums, num_pairs = _diagonals(plan, left, right, engine, lengths)
+        sums = _small_diagonals(plan, left, right, engine, lengths)
+        if sums is None:
+            sums = _diagonals(plan, left, right, engine, lengths)
 
         # Entries are integers in units of the last diagonal.
         lowest_shift = beta * (num_diagonals - 1)
@@ -357,7 +389,8 @@ class Ozaki1(Scheme):
         certified, bound = certify.certified_entries(
             plan, left, right, engine, rounded, exact, err - lowest, lowest
         )
-        num_products = num_pairs * (4 if problem.is_complex else 1)
+        pairs = num_pairs(num_diagonals, left.count, right.count)
+        num_products = pairs * (4 if problem.is_complex else 1)
         return finished(problem, rounded.values, certified, bound, num_products)
 
     def plan_for_uncertified(
@@ -435,8 +468,8 @@ def _sum_bits(plan: Plan, num_diagonals: int) -> int:
 
 def _diagonals(
     plan: Plan, left: Split, right: Split, engine: Engine, lengths: list[int]
-) -> tuple[Array, int]:
-    """Diagonals sum_{p+q=s} A_p B_q in int64 words, and the number of pairs (p, q).
+) -> Array:
+    """Diagonals sum_{p+q=s} A_p B_q in int64 words.
 
     Each word has so many diagonals, in units of its last one.
     """
@@ -446,7 +479,6 @@ def _diagonals(
     batch = max(left.planes.shape[0], right.planes.shape[0])
     shape = (len(lengths), batch, left.planes.shape[1], right.planes.shape[2])
     sums = np.zeros(shape, np.int64, like=left.planes)
-    num_pairs = 0
     s = 0
     for word, length in zip(sums, lengths, strict=True):
         for _ in range(length):
@@ -455,7 +487,6 @@ def _diagonals(
             first = max(0, s - right.count + 1)
             last = min(s, left.count - 1)
             pairs = last - first + 1
-            num_pairs += pairs
             begin_a = first * k
             begin_b = (right.count - 1 - (s - first)) * k
             s += 1
@@ -468,4 +499,51 @@ def _diagonals(
                 b = right.planes[:, begin_b + start : begin_b + stop, :]
                 product = engine.exact_product(plan.spec, a, b, h, h)
                 word += product.astype(np.int64, copy=False)
-    return sums, num_pairs
+    return sums
+
+
+def _small_diagonals(
+    plan: Plan, left: Split, right: Split, engine: Engine, lengths: list[int]
+) -> Array | None:
+    """`_diagonals` by one stacked product; None where zeros would cost more than calls.
+
+    Diagonal s is the product of all slices of A and of as many places of B, which hold
+    B_(s-p) for p = 0, 1, ... or zeros.
+    """
+    k = plan.problem.terms
+    num_diagonals = sum(lengths)
+    width = left.count * k
+    batch, m, _ = left.planes.shape
+    n = right.planes.shape[2]
+    entries = num_diagonals * batch * (m + n) * width
+    is_small = entries <= _STACKED_ENTRIES and len(right.planes) == batch
+    if not is_small or width > plan.k_block:
+        return None
+
+    # The slices of B stand in reverse between slices of zeros.
+    above = max(num_diagonals - right.count, 0) * k
+    num_terms = above + right.count * k + width - k
+    places = np.zeros((batch, num_terms, n), right.planes.dtype, like=right.planes)
+    places[:, above : above + right.count * k] = right.planes
+    starts = [above + (right.count - 1 - s) * k for s in range(num_diagonals)]
+    stacked = np.stack([places[:, start : start + width] for start in starts])
+
+    # One product for each diagonal and matrix.
+    b = stacked.reshape(num_diagonals * batch, width, n)
+    a = left.planes
+    if batch > 1:
+        a = np.concatenate([a] * num_diagonals)
+    beta = slice_bits(plan.problem, plan.spec)
+    h = 2 ** (beta - 1)
+    products = engine.exact_product(plan.spec, a, b, h, h)
+    diagonals = products.reshape(num_diagonals, batch, m, n).astype(np.int64)
+
+    # Each word in units of its last diagonal.
+    shifts = [beta * s for length in lengths for s in range(length - 1, -1, -1)]
+    diagonals <<= np.array(shifts)[:, None, None, None]
+    ends = accumulate(lengths)
+    words = [
+        diagonals[end - length : end].sum(axis=0)
+        for end, length in zip(ends, lengths, strict=True)
+    ]
+    return np.stack(words)

@@ -75,9 +75,11 @@ from hifigemm.schemes.moduli_counts import (
 from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.scheme import (
     Scheme,
+    apart,
     finished,
     int8_product,
     product_spec,
+    rows_together,
 )
 
 
@@ -336,10 +338,23 @@ class Ozaki2(Scheme):
         count = planes.shape[1]
         return Split(side, vectors, planes, unit, count, facts, k_major=True)
 
+    def split_together(
+        self, plan: Plan, a: Array, b: Array, engine: Engine
+    ) -> tuple[Split, Split] | None:
+        """See `Scheme`; None where the scale of a vector depends on its operand."""
+        if not self.by_norms or _balance(plan):
+            return None
+        rows = rows_together(plan, a, b)
+        if rows is None:
+            return None
+        scale, _ = self.scales(plan, rows, None, engine)
+        return apart(self.split(plan, rows, "left", scale, engine), a.shape[1])
+
     def unit(self, plan: Plan, scale: Scale) -> Array:
         """Exponents of the grids of scaled vectors, see `Split`."""
+        unit = -scale.exponent
         width = _width(plan.problem, scale)
-        return -np.repeat(scale.exponent, width, axis=3 - scale.axis)
+        return unit if width == 1 else np.repeat(unit, width, axis=3 - scale.axis)
 
     def multiply(
         self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int

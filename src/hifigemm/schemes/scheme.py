@@ -8,7 +8,8 @@ The executor calls
     `evidence`, which reads the operands where a plan needs it;
     `inner_exponents`, which reads whole operands;
     `scales`, which reads whole operands;
-    `split`, which turns rows of A or columns of B into planes;
+    `split`, which turns rows of A or columns of B into planes, or `split_together`, which
+        does so for both;
     `multiply`, which makes the products of one block of C on an engine;
     `escalate`, which gives a finer plan for the entries that were not certified.
 """
@@ -211,6 +212,14 @@ class Scheme:
         """Planes of the rows of a (side "left") or of the columns of b ("right")."""
         raise NotImplementedError
 
+    def split_together(
+        self, plan: Plan, a: Array, b: Array, engine: Engine
+    ) -> tuple[Split, Split] | None:
+        """The splits of both operands, with the bits of `split`, made of one array that
+        has the rows of A and the columns of B; None where that is not quicker.
+        """
+        return None
+
     def multiply(
         self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int
     ) -> Outcome:
@@ -241,6 +250,37 @@ def gaining_exponents(a: Array, b: Array, engine: Engine, entries: int) -> Array
         engine.override(inner_scaling.sampled_gap),
         engine.override(inner_scaling.inner_exponents),
     )
+
+
+def rows_together(plan: Plan, a: Array, b: Array) -> Array | None:
+    """The rows of A and below them the columns of B, in float64; None for operands that
+    are no small real ones: these gain nothing by it.
+    """
+    is_small = a.size + b.size <= plan.blocking.entries
+    if plan.problem.is_complex or len(a) != len(b) or not is_small:
+        return None
+    rows = np.concatenate([a, np.swapaxes(b, 1, 2)], axis=1)
+    return rows.astype(np.float64, copy=False)
+
+
+def apart(both: Split, m: int) -> tuple[Split, Split]:
+    """The splits of A and B from that of `rows_together`, with m rows of A. The planes of
+    B are laid out as those of rows.
+    """
+    planes = both.planes
+    facts_a = {name: fact[:, :m] for name, fact in both.facts.items()}
+    facts_b = {name: fact[:, m:] for name, fact in both.facts.items()}
+    left = Split("left", m, planes[..., :m, :], both.unit[:, :m], both.count, facts_a, both.k_major)
+    right = Split(
+        "right",
+        both.vectors - m,
+        planes[..., m:, :],
+        np.swapaxes(both.unit[:, m:], 1, 2),
+        both.count,
+        {name: np.swapaxes(fact, 1, 2) for name, fact in facts_b.items()},
+        both.k_major,
+    )
+    return left, right
 
 
 def finished(
