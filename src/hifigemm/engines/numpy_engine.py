@@ -9,6 +9,7 @@ float32; INT8 products run over inner blocks that fit 2**24 and are added in int
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -94,12 +95,7 @@ class NumpyEngine:
         """FP32 sums by BLAS for FP16, BF16 and TF32 words, FP64 sums for FP32 words
         ("TF64"); see `Engine`.
         """
-        from hifigemm.numerics.accumulation import in_any_order
-
-        accumulator = FP64 if fmt is FP32 else FP32
-        return in_any_order(
-            f"BLAS in {accumulator.name}, any order", fmt, accumulator, _OUTSIDE_BLOCK
-        )
+        return _accumulation(fmt)
 
     def rounded_product(
         self,
@@ -131,6 +127,17 @@ class NumpyEngine:
         """
         lower = _LOWERINGS.get(plan.scheme.name)
         return None if lower is None else lower(plan, self)
+
+
+@lru_cache
+def _accumulation(fmt: Format) -> Accumulation:
+    """See `NumpyEngine.accumulation`."""
+    from hifigemm.numerics.accumulation import in_any_order
+
+    accumulator = FP64 if fmt is FP32 else FP32
+    return in_any_order(
+        f"BLAS in {accumulator.name}, any order", fmt, accumulator, _OUTSIDE_BLOCK
+    )
 
 
 def _native(plan: Plan, engine: NumpyEngine) -> Lowering | None:

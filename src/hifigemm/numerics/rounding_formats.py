@@ -87,11 +87,10 @@ def round_to_format(
         for start in range(0, flat.size, size):
             chunk = flat[start : start + size].astype(np.float64)
             rounded = _round_chunk(chunk, fmt, ROUNDINGS[mode])
-            np.copyto(
-                rounded,
-                np.copysign(beyond, chunk),
-                where=(np.abs(rounded) > top) & np.isfinite(chunk),
-            )
+            is_beyond = np.abs(rounded) > top
+            if is_beyond.any():
+                is_beyond &= np.isfinite(chunk)
+                np.copyto(rounded, np.copysign(beyond, chunk), where=is_beyond)
             out[start : start + size] = rounded
     return out.reshape(x.shape)
 
@@ -101,8 +100,10 @@ def _round_chunk(x: Array, fmt: Format, to_integer: Callable[[Array], Array]) ->
 
     Both scalings are by powers of two.
     """
-    biased = (x.view(np.int64) >> 52) & 0x7FF
-    quantum = np.maximum(biased - 1023, fmt.emin) - (fmt.t - 1)
+    quantum = x.view(np.int64) >> 52
+    quantum &= 0x7FF
+    np.maximum(quantum, fmt.emin + 1023, out=quantum)
+    quantum -= 1023 + fmt.t - 1
     rounded = to_integer(x * power_of_two(-quantum))
     rounded *= power_of_two(quantum)
     return rounded

@@ -88,15 +88,17 @@ class Splitting:
         remainder, float64, is x - sum_p 2**(-low_shift p) words[p]: exact, but for one
         rounding where a word saturates.
         """
-        remainder = np.array(x, np.float64, like=x)
+        remainder = x
         words = []
         for p in range(self.num_words):
             scale = 2.0 ** (self.low_shift * p)
             scaled = remainder
-            if p and self.low_shift:
-                scaled = np.clip(remainder, -_LIMIT, _LIMIT) * scale
+            if scale != 1.0:
+                limited = np.minimum(np.maximum(remainder, -_LIMIT), _LIMIT)
+                scaled = limited * scale
             word = round_to_format(scaled, self.fmt, self.rounding, saturate=True)
-            remainder = remainder - word.astype(np.float64) * (1.0 / scale)
+            rounded = word.astype(np.float64, copy=False)
+            remainder = remainder - (rounded if scale == 1.0 else rounded * (1 / scale))
             words.append(word)
         return words, remainder
 

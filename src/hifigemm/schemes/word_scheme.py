@@ -50,7 +50,13 @@ from hifigemm.numerics.word_bounds import (
 )
 from hifigemm.numerics.words import Splitting, WordFacts
 from hifigemm.schemes.certify import magnitude_sums_up, ratios
-from hifigemm.schemes.scheme import Scheme, finished, product_spec
+from hifigemm.schemes.scheme import (
+    Scheme,
+    apart,
+    finished,
+    product_spec,
+    rows_together,
+)
 
 _TINY = 2.0**-900
 """Errors that are computed for smaller entries may have underflowed themselves. Words
@@ -153,8 +159,7 @@ class WordScheme(Scheme):
 
     def count_products(self, unit: Accumulation, problem: Problem) -> int:
         """Number of products of words, each of size m n k."""
-        pairs = self.pair_errors(unit, max(problem.terms, 1))
-        return len(pairs) * (4 if problem.is_complex else 1)
+        return _num_pairs(self, unit) * (4 if problem.is_complex else 1)
 
     def unit_on(self, engine: Engine, problem: Problem) -> Accumulation:
         """How the engine adds the products of words.
@@ -266,10 +271,11 @@ class WordScheme(Scheme):
         facts = {"nonzero": nonzeros(embedded)} if plan.certifies else {}
 
         # Scale the largest entry of each row or column to just below 2**T.
-        unit = np.zeros_like(largest_exponent(embedded, axis))
+        unit = largest_exponent(embedded, axis) - self.top_exponent(plan.problem)
         if self.scale:
-            unit = largest_exponent(embedded, axis) - self.top_exponent(plan.problem)
             embedded = scale_by_power(embedded, -unit)
+        else:
+            unit = np.zeros_like(unit)
         words, remainder = self.splitting.split(embedded)
 
         # Facts of the scaled entries; rows or columns with tiny ones are marked.
@@ -286,6 +292,18 @@ class WordScheme(Scheme):
             facts["magnitude"] = np.abs(embedded)
         planes = np.concatenate(words, axis=axis)
         return Split(side, x.shape[3 - axis], planes, unit, len(words), facts)
+
+    def split_together(
+        self, plan: Plan, a: Array, b: Array, engine: Engine
+    ) -> tuple[Split, Split] | None:
+        """See `Scheme`."""
+        rows = rows_together(plan, a, b)
+        if rows is None:
+            return None
+        left, right = apart(self.split(plan, rows, "left", None, engine), a.shape[1])
+        columns = np.swapaxes(right.planes, 1, 2)
+        planes = np.ascontiguousarray(columns, like=columns)
+        return left, replace(right, planes=planes)
 
     def top_exponent(self, problem: Problem) -> int:
         """T: scaled entries lie below 2**T, and sums of products do not overflow FP32.
@@ -376,6 +394,12 @@ def word(
     stop = k if stop is None else min(k, stop)
     terms = slice(index * k + start, index * k + stop)
     return planes[..., terms] if left else planes[..., terms, :]
+
+
+@lru_cache(maxsize=1024)
+def _num_pairs(scheme: WordScheme, unit: Accumulation) -> int:
+    """Pairs of words that are multiplied, whatever k is."""
+    return len(scheme.pair_errors(unit, 1))
 
 
 @lru_cache(maxsize=1024)
