@@ -317,6 +317,15 @@ def pays(problem: Problem, instructions: str) -> bool:
     return RATES[instructions] * terms <= PRODUCTS_STEPS + rate * terms
 
 
+def nanoseconds(problem: Problem) -> float:
+    """Time of the core's sums for a product, Inf without the core."""
+    core, _ = loaded()
+    if core is None:
+        return math.inf
+    terms = problem.multiplications * (4 if problem.is_complex else 1)
+    return RATES[core.instructions[0]] * terms
+
+
 def expected_seconds(plan: Plan) -> float:
     """Seconds that the plan may take on a CPU, within a factor of three of what ordinary
     operands take on a machine that is not busy.

@@ -75,6 +75,18 @@ class Scale:
         return Scale(self.exponent[index], self.nearest[index], self.axis, self.bits)
 
 
+    def above(self, columns: Scale) -> Scale:
+        """The scale of these rows, and below them of columns that have become rows."""
+        exponents = [self.exponent, np.swapaxes(columns.exponent, 1, 2)]
+        roundings = [self.nearest, np.swapaxes(columns.nearest, 1, 2)]
+        return Scale(
+            np.concatenate(exponents, axis=1),
+            np.concatenate(roundings, axis=1),
+            self.axis,
+            max(self.bits, columns.bits),
+        )
+
+
 def norm_scale(
     x: Array, axis: int, moduli: ModuliSet, balance: int, block_entries: int
 ) -> Scale:

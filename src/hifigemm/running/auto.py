@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from hifigemm.base.formats import FP16, FP32, FP64, Format
+from hifigemm.engines import core
 from hifigemm.model.accuracy import CORRECT, Target
 from hifigemm.model.engine import Costs, Engine, has_kernels
 from hifigemm.model.plan import Blocking, Evidence, Outliers, Plan, Verification
@@ -47,6 +48,11 @@ _MORE_MODULI = 2
 """Larger counts that the device may go on to; data with phi = 1 need one or two moduli
 more than data of one size.
 """
+_FLOAT64_STEPS = 20_000.0
+"""Nanoseconds that conversions and looks take beside a float64 product of float32
+operands, less what the core takes beside its sums, at its rate for large products: on a
+CPU with AVX2 both take as long at n = 60.
+"""
 _RESIDUES_MARGIN = 0.9
 """Residues are to take at most this share of the time of a native product."""
 
@@ -58,7 +64,8 @@ def scheme_for(problem: Problem, target: Target, engine: Engine) -> Scheme:
        format was asked for. Residues take its place where the cost model of the engine
        says that they are quicker.
     2. Residues, where the engine has kernels for them.
-    3. The native product in float64 for float32 operands, which is one product too.
+    3. The native product in float64 for float32 operands, which is one product too,
+       unless the compiled core rounds a small product once in less time.
     4. Double-double sums on a CPU: five or six products for correct rounding, where
        slices take as many for the weakest target that comes here.
     5. Slices on a GPU without Triton.
@@ -71,12 +78,14 @@ def scheme_for(problem: Problem, target: Target, engine: Engine) -> Scheme:
         from hifigemm.schemes.ozaki2 import Ozaki2
 
         return Ozaki2(scaling="fast")
-    in_float64 = Native(product="fp64")
-    if in_float64.keeps(problem, target):
-        return in_float64
     from hifigemm.schemes.double_double import DoubleDouble
 
-    if DoubleDouble.is_for(engine):
+    has_sums = DoubleDouble.is_for(engine)
+    in_float64 = Native(product="fp64")
+    if in_float64.keeps(problem, target):
+        nanoseconds = core.nanoseconds(problem) if has_sums else math.inf
+        return DoubleDouble() if nanoseconds <= _FLOAT64_STEPS else in_float64
+    if has_sums:
         return DoubleDouble()
     from hifigemm.schemes.ozaki1 import Ozaki1
 

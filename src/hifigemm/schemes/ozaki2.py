@@ -275,29 +275,38 @@ class Ozaki2(Scheme):
         "fast" takes the norms of one operand. "accurate" multiplies the magnitudes of
         both, and "inner" compares them, so a missing operand leaves no pair.
         """
-        if self.scales_along_k and (a is None or b is None):
+        if a is not None and b is not None:
+            return self._scales_of_both(plan, a, b, engine)
+        if self.scales_along_k or not self.by_norms:
             return None
+        left = None if a is None else self._scale_by_norms(plan, a, 2, engine)
+        right = None if b is None else self._scale_by_norms(plan, b, 1, engine)
+        return left, right
+
+    def _scales_of_both(
+        self, plan: Plan, a: Array, b: Array, engine: Engine
+    ) -> tuple[Scale, Scale]:
+        """The scales of the rows of a and of the columns of b."""
+        if self.by_norms:
+            left = self._scale_by_norms(plan, a, 2, engine)
+            return left, self._scale_by_norms(plan, b, 1, engine)
+
         moduli = moduli_set(self.count, plan.problem.is_complex)
         balance = _balance(plan)
         entries = plan.blocking.entries
-        left: Scale | None = None
-        right: Scale | None = None
-        if self.by_norms:
-            norm_scale = engine.override(scaling.norm_scale)
-            if a is not None:
-                left = norm_scale(a, 2, moduli, balance, entries)
-            if b is not None:
-                right = norm_scale(b, 1, moduli, -balance, entries)
-            return left, right
-
-        if a is None or b is None:
-            return None
         exponents_a = scaling.exponents(a, 2, entries)
         exponents_b = scaling.exponents(b, 1, entries)
         rows, cols = _largest_sums(plan, a, b, exponents_a, exponents_b, engine)
         left = _scale_by_sums(rows, exponents_a, moduli, balance, 2)
         right = _scale_by_sums(cols, exponents_b, moduli, -balance, 1)
         return left, right
+
+    def _scale_by_norms(self, plan: Plan, x: Array, axis: int, engine: Engine) -> Scale:
+        """The scale of the vectors along `axis` by Cauchy-Schwarz."""
+        moduli = moduli_set(self.count, plan.problem.is_complex)
+        balance = _balance(plan) if axis == 2 else -_balance(plan)
+        norm_scale = engine.override(scaling.norm_scale)
+        return norm_scale(x, axis, moduli, balance, plan.blocking.entries)
 
     def scales_of_norms(
         self, plan: Plan, rows: tuple[Array, Array], cols: tuple[Array, Array]
@@ -341,13 +350,16 @@ class Ozaki2(Scheme):
     def split_together(
         self, plan: Plan, a: Array, b: Array, engine: Engine
     ) -> tuple[Split, Split] | None:
-        """See `Scheme`; None where the scale of a vector depends on its operand."""
-        if not self.by_norms or _balance(plan):
-            return None
+        """See `Scheme`."""
         rows = rows_together(plan, a, b)
         if rows is None:
             return None
-        scale, _ = self.scales(plan, rows, None, engine)
+        if self.by_norms and not _balance(plan):
+            # The scales of rows and columns follow from their norms alike.
+            scale = self._scale_by_norms(plan, rows, 2, engine)
+        else:
+            row_scale, col_scale = self._scales_of_both(plan, a, b, engine)
+            scale = row_scale.above(col_scale)
         return apart(self.split(plan, rows, "left", scale, engine), a.shape[1])
 
     def unit(self, plan: Plan, scale: Scale) -> Array:
