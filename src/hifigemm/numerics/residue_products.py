@@ -30,7 +30,7 @@ from hifigemm.numerics.embedding import components
 from hifigemm.numerics.integer_sums import Rounding, rounded_integers
 from hifigemm.numerics.residues import ModuliSet, centred, reduce_centred, residues
 from hifigemm.numerics.rounded_sums import Addend
-from hifigemm.numerics.rounding import Rounded, round_in_chunks
+from hifigemm.numerics.rounding import Rounded, round_in_chunks, values_in_chunks
 from hifigemm.numerics.scaling import Scale, round_to_integers
 
 ExactProduct = Callable[[Array, Array, int, int], Array]
@@ -210,9 +210,17 @@ def crt(
 ) -> Array:
     """The values alone of `round_integers` for products of `residue_gemm`."""
     residues = product_residues(products, moduli)
-    return round_integers(
-        residues, unit_left, unit_right, shift, moduli, fmt, block_entries
-    ).values
+    batch, count, m, n = residues.shape
+    flat = np.swapaxes(residues, 0, 1).reshape(count, -1)
+    exponent = np.broadcast_to(unit_left + unit_right + shift, (batch, m, n))
+    return values_in_chunks(
+        partial(moduli.terms, flat),
+        partial(moduli.reconstruct, flat),
+        exponent,
+        fmt,
+        block_entries,
+        moduli.half_range.bit_length(),
+    )
 
 
 def crt_rounded_once(

@@ -35,6 +35,10 @@ _PIECE_BITS = 27
 """Bits of a piece of an integer: pieces times residues sum to less than 2**44."""
 
 
+_TERM_BITS = 38
+"""Bits of a float64 of `ModuliSet.crt_terms`."""
+
+
 def centred(x: int, p: int) -> int:
     """Representative of x mod p in [-p/2, p/2): an INT8 for every p <= 256."""
     return (x + p // 2) % p - p // 2
@@ -133,17 +137,41 @@ class ModuliSet:
         product = self.modulus_product
         return np.array([pow(product // p, -1, p) / p for p in self.moduli])
 
+    @cached_property
+    def crt_terms(self) -> Array:
+        """W_l, and P in the last column, as sums of few floats: float64 (T, L + 1).
+
+        A row has 38 bits of each at one place, the highest first, so that sums of
+        residues times entries of a row are exact: below 2**52.
+        """
+        product = self.modulus_product
+        weights = [product // p * pow(product // p, -1, p) for p in self.moduli]
+        mask = (1 << _TERM_BITS) - 1
+        places = range(0, product.bit_length(), _TERM_BITS)
+        terms = [
+            [((w >> place) & mask) * 2.0**place for w in [*weights, product]]
+            for place in reversed(places)
+        ]
+        return np.array(terms)
+
     def reconstruct(self, remainders: Array, entries: slice = slice(None)) -> Array:
         """Limbs, not swept, of the integers V with these residues, for some `entries`.
 
         `remainders` is int8 (L, N), the result int64 (limb_count, entries).
         """
-        chosen = remainders[:, entries]
-        # The residues r_l and below them -q.
-        r = np.empty((len(self.moduli) + 1, chosen.shape[1]), like=chosen)
-        r[:-1] = chosen
+        multiples = self._with_quotients(remainders[:, entries])
+        return (self.crt_weights @ multiples).astype(np.int64)
+
+    def terms(self, remainders: Array, entries: slice = slice(None)) -> Array:
+        """Integers in float64 whose sums are those V, (T, entries)."""
+        return self.crt_terms @ self._with_quotients(remainders[:, entries])
+
+    def _with_quotients(self, remainders: Array) -> Array:
+        """The residues r_l and below them -q: float64 (L + 1, entries)."""
+        r = np.empty((len(self.moduli) + 1, remainders.shape[1]), like=remainders)
+        r[:-1] = remainders
         r[-1] = -np.rint(self.crt_fractions @ r[:-1])
-        return (self.crt_weights @ r).astype(np.int64)
+        return r
 
 
 @lru_cache

@@ -25,6 +25,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 
@@ -124,23 +125,27 @@ def num_pairs(num_diagonals: int, left: int, right: int) -> int:
     return pairs
 
 
-def diagonals_in_words(k: int, count: int, slice_bits: int) -> list[int]:
-    """Numbers of diagonals s < `count` that int64 sums hold one after the other.
+@lru_cache(maxsize=1024)
+def diagonals_in_words(
+    k: int, count: int, slice_bits: int, word_bits: int = _WORD_BITS
+) -> tuple[int, ...]:
+    """Numbers of diagonals s < `count` that sums below 2**word_bits hold one after the
+    other, at least one of them each.
 
     The sum over the diagonals s = first .. last is sum_s D_s 2**(beta (last - s)) with
-    |D_s| <= (s + 1) k h**2, and stays below 2**62.
+    |D_s| <= (s + 1) k h**2.
     """
     lengths: list[int] = []
     bound = 0
     for s in range(count):
         diagonal = (s + 1) * k * 4 ** (slice_bits - 1)
         bound = (bound << slice_bits) + diagonal
-        if lengths and bound < 2**_WORD_BITS:
+        if lengths and bound < 2**word_bits:
             lengths[-1] += 1
         else:
             lengths.append(1)
             bound = diagonal
-    return lengths
+    return tuple(lengths)
 
 
 def words_of_diagonals(k: int, count: int, slice_bits: int) -> tuple[int, ...] | None:
@@ -151,4 +156,4 @@ def words_of_diagonals(k: int, count: int, slice_bits: int) -> tuple[int, ...] |
         return None
     lengths = diagonals_in_words(k, count, slice_bits)
     is_long = len(lengths) == 2 and _WORD_BITS + slice_bits * lengths[1] > _SUM_BITS
-    return None if len(lengths) > 2 or is_long else tuple(lengths)
+    return None if len(lengths) > 2 or is_long else lengths

@@ -55,7 +55,7 @@ from hifigemm.numerics.blocking import (
 from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.inner_scaling import scaled_along_k
 from hifigemm.numerics.limbs import limbs_from_sums, num_limbs
-from hifigemm.numerics.rounding import round_in_chunks
+from hifigemm.numerics.rounding import round_in_chunks, values_in_chunks
 from hifigemm.numerics.scaling import Scale, exponents, lowest_bits
 from hifigemm.numerics.slicing import (
     diagonals_in_words,
@@ -82,6 +82,15 @@ is escalated.
 
 MAX_SLICES = 4400
 """More diagonals than any float64 operands have with one-bit slices."""
+
+_INT64_BITS = 62
+"""Bits of a sum of diagonals in int64."""
+
+_FLOAT_BITS = 53
+"""Bits of one that float64 holds as well."""
+
+_MAX_FLOAT_BITS = 900
+"""Bits of an integer whose parts are float64 numbers."""
 
 _STACKED_ENTRIES = 2**16
 """Entries of slices up to which the diagonals are one stacked product."""
@@ -352,11 +361,16 @@ class Ozaki1(Scheme):
     def multiply(
         self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int
     ) -> Outcome:
-        """Diagonal sums in int64, then limbs, then one rounding."""
+        """Diagonal sums in int64, then floats or limbs, then one rounding."""
         problem = plan.problem
         beta = slice_bits(problem, plan.spec)
         num_diagonals = min(self.count, left.count + right.count - 1)
-        lengths = diagonals_in_words(problem.terms, num_diagonals, beta)
+        bits = _sum_bits(plan, num_diagonals)
+        largest = num_diagonals * problem.terms * 4 ** (beta - 1)
+        is_short = largest < 2**_FLOAT_BITS and bits <= _MAX_FLOAT_BITS
+        is_rounded_only = is_short and not plan.certifies
+        word_bits = _FLOAT_BITS if is_rounded_only else _INT64_BITS
+        lengths = diagonals_in_words(problem.terms, num_diagonals, beta, word_bits)
         sums = _small_diagonals(plan, left, right, engine, lengths)
         if sums is None:
             sums = _diagonals(plan, left, right, engine, lengths)
@@ -365,33 +379,44 @@ class Ozaki1(Scheme):
         lowest_shift = beta * (num_diagonals - 1)
         exponent = left.unit + right.unit + (shift - lowest_shift)
         exponent = np.broadcast_to(exponent, sums.shape[1:])
-        ends = accumulate(lengths)
-        shifts = [beta * (num_diagonals - end) for end in ends]
-        limb_count = num_limbs(_sum_bits(plan, num_diagonals))
+        shifts = [beta * (num_diagonals - end) for end in accumulate(lengths)]
         flat_sums = sums.reshape(len(lengths), -1)
 
         def limbs_of(entries: slice) -> Array:
-            return limbs_from_sums(flat_sums[:, entries], shifts, limb_count)
+            return limbs_from_sums(flat_sums[:, entries], shifts, num_limbs(bits))
 
-        # One rounding, and a certificate for what the dropped diagonals leave out.
-        err = bounds.ozaki1_error_exponent(
-            problem.terms, num_diagonals, beta, _in_twos_complement(plan)
-        )
-        rounded = round_in_chunks(
-            limbs_of,
-            exponent,
-            problem.fmt,
-            plan.blocking.entries,
-            None if math.isinf(plan.target.r) else err,
-        )
+        def terms_of(entries: slice) -> Array:
+            units = np.array([2.0**shift for shift in shifts])
+            return flat_sums[:, entries] * units[:, None]
+
         exact = left.facts["needed"] + right.facts["needed"] - 1 <= num_diagonals
-        lowest = lowest_shift + 2 * (beta - 1)
-        certified, bound = certify.certified_entries(
-            plan, left, right, engine, rounded, exact, err - lowest, lowest
-        )
+        size = plan.blocking.entries
+        certified: Array | None = None
+        if is_rounded_only:
+            values = values_in_chunks(
+                terms_of, limbs_of, exponent, problem.fmt, size, bits
+            )
+            bound = 0.0 if exact.all() else math.inf
+        else:
+            # One rounding, and a certificate for what the dropped diagonals leave out.
+            err = bounds.ozaki1_error_exponent(
+                problem.terms, num_diagonals, beta, _in_twos_complement(plan)
+            )
+            rounded = round_in_chunks(
+                limbs_of,
+                exponent,
+                problem.fmt,
+                size,
+                None if math.isinf(plan.target.r) else err,
+            )
+            values = rounded.values
+            lowest = lowest_shift + 2 * (beta - 1)
+            certified, bound = certify.certified_entries(
+                plan, left, right, engine, rounded, exact, err - lowest, lowest
+            )
         pairs = num_pairs(num_diagonals, left.count, right.count)
         num_products = pairs * (4 if problem.is_complex else 1)
-        return finished(problem, rounded.values, certified, bound, num_products)
+        return finished(problem, values, certified, bound, num_products)
 
     def plan_for_uncertified(
         self, problem: Problem, target: Target, engine: Engine, asked: Scheme | None
@@ -467,7 +492,7 @@ def _sum_bits(plan: Plan, num_diagonals: int) -> int:
 
 
 def _diagonals(
-    plan: Plan, left: Split, right: Split, engine: Engine, lengths: list[int]
+    plan: Plan, left: Split, right: Split, engine: Engine, lengths: tuple[int, ...]
 ) -> Array:
     """Diagonals sum_{p+q=s} A_p B_q in int64 words.
 
@@ -503,7 +528,7 @@ def _diagonals(
 
 
 def _small_diagonals(
-    plan: Plan, left: Split, right: Split, engine: Engine, lengths: list[int]
+    plan: Plan, left: Split, right: Split, engine: Engine, lengths: tuple[int, ...]
 ) -> Array | None:
     """`_diagonals` by one stacked product; None where zeros would cost more than calls.
 
