@@ -291,3 +291,16 @@ def test_slices_made_together_are_those_made_one_by_one(at_once, twos_complement
     together = slice_vectors(x, unit, 7, twos_complement, at_once)
     for _ in range(301):
         np.testing.assert_array_equal(next(together), next(alone))
+
+
+def test_pairs_of_slices_are_counted():
+    for diagonals in range(1, 6):
+        for left in range(6):
+            for right in range(6):
+                pairs = [
+                    (p, q)
+                    for p in range(max(left, 1))
+                    for q in range(max(right, 1))
+                    if p + q < diagonals
+                ]
+                assert num_pairs(diagonals, left, right) == len(pairs)

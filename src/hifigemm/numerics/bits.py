@@ -93,7 +93,10 @@ def largest_exponent(x: Array, axis: int, limit: float = 1.0) -> Array:
     """
     largest = np.abs(x).max(axis=axis, keepdims=True, initial=0)
     mantissa, exponent = np.frexp(largest.astype(np.float64, copy=False))
-    return exponent.astype(np.int64) + (mantissa >= limit)
+    exponent = exponent.astype(np.int64)
+    if limit < 1.0:
+        exponent += mantissa >= limit
+    return exponent
 
 
 def least_exponent(x: Array) -> int:

@@ -42,8 +42,11 @@ The result is int32 or int64; max_a and max_b bound |a| and |b|.
 _PRODUCT_ENTRIES = 2**16
 """Planes are multiplied together up to this number of entries, for the cache."""
 
-_REDUCED_ENTRIES = 2**13
-"""Entries of these products that are reduced at a time on the host, in float64."""
+_REDUCED_ENTRIES = 2**14
+"""Entries of these products that are reduced at a time on the host."""
+
+_SHORT_TERMS = 2**7 - 1
+"""Terms of sums below 2**21 in magnitude."""
 
 
 @lru_cache
@@ -119,7 +122,10 @@ def residue_gemm(
     m = left.shape[2]
     n = right.shape[2]
     batch = max(len(left), len(right))
-    moduli_of_planes = np.array(moduli.of_planes(count), np.float64)[:, None, None]
+    # float32 holds short sums, and reduces them in half of the memory.
+    is_short = left.shape[3] <= _SHORT_TERMS
+    dtype = np.float32 if is_short else np.float64
+    moduli_of_planes = np.array(moduli.of_planes(count), dtype)[:, None, None]
     out = np.empty((batch, count, m, n), np.int8, like=left)
 
     # Some planes of a matrix at a time, or those of several matrices that are small.
@@ -139,10 +145,10 @@ def residue_gemm(
             products = exact(x, np.swapaxes(y, 1, 2), 128, 128).reshape(reduced.shape)
             p = moduli_of_planes[planes]
             if len(reduced) > 1:
-                reduced[...] = reduce_centred(products.astype(np.float64), p)
+                reduced[...] = reduce_centred(products.astype(dtype), p)
                 continue
             for part in parts_of(products[0], _REDUCED_ENTRIES):
-                entries = products[0][part].astype(np.float64)
+                entries = products[0][part].astype(dtype)
                 reduced[0][part] = reduce_centred(entries, p[part[0]])
     return out
 

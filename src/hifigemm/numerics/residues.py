@@ -31,9 +31,14 @@ from hifigemm.numerics.limbs import LIMB_BITS, num_limbs
 MAX_MODULI = 49
 """Largest number of moduli of a set."""
 
-_PIECE_BITS = 27
+_LONG = 27, np.float64
 """Bits of a piece of an integer: pieces times residues sum to less than 2**44."""
 
+_SHORT = 11, np.float32
+"""Those of a shorter integer, whose sums float32 holds: less than 2**21."""
+
+_SHORT_BITS = 8 * 11
+"""Bits of such an integer."""
 
 _TERM_BITS = 38
 """Bits of a float64 of `ModuliSet.crt_terms`."""
@@ -199,11 +204,11 @@ def count_for_bits(bits: int, is_complex: bool) -> int:
 
 
 def reduce_centred(x: Array, p: int | Array) -> Array:
-    """Centred residues of float64 integers modulo p, as float64; p may broadcast.
+    """Centred residues modulo p of integers in float64 or float32; p may broadcast.
 
-    Exact when |x| < 2**44, and p <= 256 is odd or a power of two: for odd p, x/p is
-    never within 1/(2p) of a tie, so that the rounded quotient is right; for powers of
-    two the quotient is exact, and ties go to the next integer.
+    Exact when |x| < 2**44, or 2**21 in float32, and p <= 256 is odd or a power of two:
+    for odd p, x/p is never within 1/(2p) of a tie, so that the rounded quotient is
+    right; for powers of two the quotient is exact, and ties go to the next integer.
     """
     quotient = x * (1.0 / p)
     quotient += 0.5
@@ -217,24 +222,24 @@ def residues(
 ) -> Array:
     """Centred residues of float64 integers: int8 (len(moduli), *x.shape).
 
-    x is cut into 27-bit pieces, exactly, and a residue is that of a short sum of pieces
-    times residues of powers of two. `block_entries` residues are computed at a time.
+    x is cut into pieces, exactly, and a residue is that of a short sum of pieces times
+    residues of powers of two. Four times `block_entries` residues are computed at a
+    time.
     """
     # Pieces, the lowest first: the quotients by powers of two, less those by the next.
     bits = int(np.frexp(np.abs(x).max(initial=0.0))[1])
-    count = max(-(-bits // _PIECE_BITS), 1)
-    pieces = np.empty((count, *x.shape), like=x)
-    pieces[0] = x
-    for j in range(1, count):
-        np.trunc(x * 2.0 ** (-_PIECE_BITS * j), out=pieces[j])
-    pieces[:-1] -= pieces[1:] * 2.0**_PIECE_BITS
+    piece_bits, dtype = _SHORT if bits <= _SHORT_BITS else _LONG
+    count = max(-(-bits // piece_bits), 1)
+    factors = np.array([2.0 ** (-piece_bits * j) for j in range(count)])
+    pieces = np.trunc(x * factors.reshape(-1, *[1] * x.ndim))
+    pieces[:-1] -= pieces[1:] * 2.0**piece_bits
 
     # Their sums for some moduli at a time, reduced once.
     out = np.empty((len(moduli), *x.shape), np.int8, like=x)
-    flat = pieces.reshape(count, -1)
-    divisors, powers = _moduli_and_powers(moduli, count)
+    flat = pieces.reshape(count, -1).astype(dtype, copy=False)
+    divisors, powers = _moduli_and_powers(moduli, count, piece_bits, dtype)
     divisors = divisors.reshape(-1, *[1] * x.ndim)
-    moduli_at_once = max(block_entries // max(x.size, 1), 1)
+    moduli_at_once = max(4 * block_entries // max(x.size, 1), 1)
     for l in range(0, len(moduli), moduli_at_once):
         group = slice(l, l + moduli_at_once)
         total = (powers[group] @ flat).reshape(-1, *x.shape)
@@ -243,9 +248,11 @@ def residues(
 
 
 @lru_cache
-def _moduli_and_powers(moduli: tuple[int, ...], count: int) -> tuple[Array, Array]:
+def _moduli_and_powers(
+    moduli: tuple[int, ...], count: int, piece_bits: int, dtype: type[np.floating]
+) -> tuple[Array, Array]:
     """Moduli, and for each of them the residues of the powers of two of all pieces."""
     powers = [
-        [centred(pow(2, _PIECE_BITS * j, p), p) for j in range(count)] for p in moduli
+        [centred(pow(2, piece_bits * j, p), p) for j in range(count)] for p in moduli
     ]
-    return np.array(moduli, np.float64), np.array(powers, np.float64)
+    return np.array(moduli, dtype), np.array(powers, dtype)

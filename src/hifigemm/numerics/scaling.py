@@ -74,7 +74,6 @@ class Scale:
         index = (stack, vectors) if self.axis == 2 else (stack, slice(None), vectors)
         return Scale(self.exponent[index], self.nearest[index], self.axis, self.bits)
 
-
     def above(self, columns: Scale) -> Scale:
         """The scale of these rows, and below them of columns that have become rows."""
         exponents = [self.exponent, np.swapaxes(columns.exponent, 1, 2)]
@@ -277,7 +276,7 @@ def _block_magnitudes(x: Array, axis: int) -> tuple[Array, Array, Array]:
         missing = np.zeros((*before, -k % length, *after), like=x)
         x = np.concatenate([x, missing], axis=axis)
     if k:
-        shape_in_blocks = (*before, -1, min(k, length), *after)
+        shape_in_blocks = (*before, -(-k // length), min(k, length), *after)
         blocks = x.reshape(shape_in_blocks)
     else:
         blocks = np.expand_dims(x, axis)

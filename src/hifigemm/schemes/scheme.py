@@ -270,7 +270,15 @@ def apart(both: Split, m: int) -> tuple[Split, Split]:
     planes = both.planes
     facts_a = {name: fact[:, :m] for name, fact in both.facts.items()}
     facts_b = {name: fact[:, m:] for name, fact in both.facts.items()}
-    left = Split("left", m, planes[..., :m, :], both.unit[:, :m], both.count, facts_a, both.k_major)
+    left = Split(
+        "left",
+        m,
+        planes[..., :m, :],
+        both.unit[:, :m],
+        both.count,
+        facts_a,
+        both.k_major,
+    )
     right = Split(
         "right",
         both.vectors - m,
