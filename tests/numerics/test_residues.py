@@ -240,3 +240,27 @@ def test_counts_are_the_smallest_that_have_the_bits(is_complex):
             or moduli_set(count - 1, is_complex).half_range.bit_length() < bits
         )
     assert count_for_bits(10**4, is_complex) == MAX_MODULI
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize("count", [2, 5, 14, MAX_MODULI])
+def test_terms_are_floats_that_add_up_to_the_integer(count, is_complex):
+    moduli = moduli_set(count, is_complex)
+    half = moduli.half_range
+    values = [0, 1, -1, half, -half, half // 3, -half // 1001]
+    remainders = np.array(
+        [[centred(v, p) for v in values] for p in moduli.moduli], np.int8
+    )
+    terms = moduli.terms(remainders)
+    assert len(terms) <= 10
+    sums = [sum(int(x) for x in column) for column in terms.T.tolist()]
+    assert sums == values
+
+
+@pytest.mark.parametrize("p", [29, 149, 255, 256])
+def test_short_integers_are_reduced_in_float32(p):
+    x = np.arange(-(2**21) + 1, 2**21, dtype=np.float32)
+    found = reduce_centred(x, np.float32(p))
+    assert found.dtype == np.float32
+    whole = x.astype(np.int64)
+    np.testing.assert_array_equal(found, (whole + p // 2) % p - p // 2)

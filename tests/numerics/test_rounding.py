@@ -11,7 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hifigemm.base.formats import FP32, FP64
-from hifigemm.numerics.rounding import round_in_chunks, round_limbs
+from hifigemm.numerics.rounding import (
+    round_in_chunks,
+    round_limbs,
+    round_sum,
+    values_in_chunks,
+)
 from hifigemm.testing.exact import round_integers
 
 FORMATS = {"fp32": (FP32, np.float32), "fp64": (FP64, np.float64)}
@@ -287,3 +292,61 @@ def test_chunks_assemble_in_order(size, count):
             found.certain[:, 0],
             round_limbs(values[None].copy(), exponent[:, 0], FP64, 1).certain,
         )
+
+
+def terms_of(value):
+    """Three terms of 38 bits of an integer below 2**113, the highest first."""
+    places = (76, 38, 0)
+    parts = [(abs(value) >> place) & (2**38 - 1) for place in places]
+    sign = -1 if value < 0 else 1
+    return [sign * math.ldexp(x, place) for x, place in zip(parts, places, strict=True)]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(
+    st.lists(st.integers(-(2**112), 2**112), min_size=1, max_size=5),
+    st.integers(-400, 100),
+)
+@example([0], 0)
+@example([-1], -200)  # below the smallest float32
+@example([2**112 - 1], 100)
+def test_a_sum_of_floats_is_rounded_like_its_limbs(name, values, exponent):
+    fmt, dtype = FORMATS[name]
+    terms = np.array([terms_of(value) for value in values]).T
+    exponents = np.full(len(values), exponent)
+    found = round_sum(terms, exponents, fmt, 113)
+    if found is not None:
+        with np.errstate(over="ignore"):
+            want = round_limbs(limbs_of(values, 5), exponents, fmt).values
+        assert found.dtype == dtype
+        assert found.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_sum_is_certain_for_ordinary_integers_and_not_for_a_tie(name):
+    fmt, _ = FORMATS[name]
+    rng = np.random.default_rng(3)
+    values = [int(x) * 2**50 + int(y) for x, y in rng.integers(0, 2**53, (1000, 2))]
+    terms = np.array([terms_of(value) for value in values]).T
+    exponents = np.zeros(len(values), np.int64)
+    assert round_sum(terms, exponents, fmt, 113) is not None
+    tie = 2**100 + 2 ** (100 - fmt.t)
+    assert round_sum(np.array([terms_of(tie)]).T, exponents[:1], fmt, 113) is None
+    assert round_sum(terms, exponents - 1022, fmt, 113) is None
+    assert round_sum(terms, exponents + 910, fmt, 113) is None
+
+
+def test_limbs_serve_the_chunks_that_are_not_certain():
+    values = [5, 2**100 + 2**47, -7, 2**100 + 3 * 2**47, 2**90]
+    terms = np.array([terms_of(value) for value in values]).T
+    limbs = limbs_of(values, 5)
+    for size in (1, 2, 100):
+        found = values_in_chunks(
+            lambda entries: terms[:, entries],
+            lambda entries: limbs[:, entries].copy(),
+            np.zeros((1, 5, 1), np.int64),
+            FP64,
+            size,
+            113,
+        )
+        assert found.ravel().tolist() == [float(value) for value in values]

@@ -23,8 +23,15 @@ from hifigemm.numerics.bounds import (
     first_slice_count,
     ozaki1_error_exponent,
 )
+from hifigemm.numerics.slicing import diagonals_in_words
 from hifigemm.running.executor import execute
-from hifigemm.schemes.ozaki1 import _sum_bits, first_num_slices, slice_bits
+from hifigemm.schemes.ozaki1 import (
+    _diagonals,
+    _small_diagonals,
+    _sum_bits,
+    first_num_slices,
+    slice_bits,
+)
 from hifigemm.testing.reference import (
     componentwise_error,
     correctly_rounded,
@@ -520,3 +527,28 @@ def test_prepared_operands_are_scaled_with_the_other_one(make_pair, assert_same_
     wanted = hg.matmul(a, b, scheme=scheme)
     for x, y in ((left, b), (a, right), (left, right)):
         assert_same_bits(hg.matmul(x, y), wanted)
+
+
+@pytest.mark.parametrize("word_bits", [53, 62])
+@pytest.mark.parametrize("counts", [(8, 8), (2, 5), (5, 1), (1, 1)])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_diagonals_of_one_stacked_product_are_those_of_several(
+    batch, counts, word_bits
+):
+    rng = np.random.default_rng(4)
+    a = rng.standard_normal((batch, 4, 6))
+    b = rng.standard_normal((batch, 6, 3))
+    plan = hg.make_plan(a, b, scheme=hg.Ozaki1(num_slices=8))
+    engine = NumpyEngine()
+    left = plan.scheme.split(plan, a, "left", None, engine)
+    right = plan.scheme.split(plan, b, "right", None, engine)
+
+    # The first slices of both, those of B in reverse.
+    left = replace(left, planes=left.planes[:, :, : counts[0] * 6], count=counts[0])
+    last = right.planes[:, (right.count - counts[1]) * 6 :]
+    right = replace(right, planes=last, count=counts[1])
+    num_diagonals = min(8, sum(counts) - 1)
+    lengths = diagonals_in_words(6, num_diagonals, beta_of(plan), word_bits)
+    found = _small_diagonals(plan, left, right, engine, lengths)
+    want = _diagonals(plan, left, right, engine, lengths)
+    np.testing.assert_array_equal(found, want)

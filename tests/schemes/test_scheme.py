@@ -198,3 +198,52 @@ def test_only_native_products_say_that_they_miss_a_target():
                 scheme.check_keeps(problem, Target(1e-9, relative=1e-9))
         else:
             scheme.check_keeps(problem, Target(0.0, correct=True))
+
+
+@pytest.mark.parametrize("accuracy", [None, 1e-6])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 5, 3, 4), (7, 2, 6, 3)])
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        hg.Ozaki1(num_slices=8),
+        hg.Ozaki1(product="fp64"),
+        hg.Ozaki2(num_moduli=14),
+        hg.Ozaki2(num_moduli=14, scaling="fast"),
+        hg.Corrected(),
+        hg.Multiword("bf16", 3, 6, scale=False),
+    ],
+    ids=str,
+)
+def test_splits_made_together_are_those_made_alone(scheme, shape, dtype, accuracy):
+    batch, m, k, n = shape
+    rng = np.random.default_rng(8)
+    a = rng.standard_normal((batch, m, k)).astype(dtype)
+    b = np.rint(rng.standard_normal((batch, k, n)) * 9).astype(dtype)
+    plan = hg.make_plan(a, b, scheme=scheme, accuracy=accuracy)
+    engine = NumpyEngine()
+    row_scale, col_scale = plan.scheme.scales(plan, a, b, engine)
+    alone = (
+        plan.scheme.split(plan, a, "left", row_scale, engine),
+        plan.scheme.split(plan, b, "right", col_scale, engine),
+    )
+    together = plan.scheme.split_together(plan, a, b, engine)
+    for found, want in zip(together, alone, strict=True):
+        assert (found.side, found.vectors) == (want.side, want.vectors)
+        assert (found.count, found.k_major) == (want.count, want.k_major)
+        np.testing.assert_array_equal(found.planes, want.planes)
+        np.testing.assert_array_equal(found.unit, want.unit)
+        assert found.facts.keys() == want.facts.keys()
+        for name, fact in want.facts.items():
+            np.testing.assert_array_equal(found.facts[name], fact, err_msg=name)
+
+
+def test_large_complex_and_repeated_operands_are_split_one_by_one():
+    engine = NumpyEngine()
+    for a, b in (
+        (np.ones((1, 100, 100)), np.ones((1, 100, 100))),
+        (np.ones((1, 2, 3), complex), np.ones((1, 3, 2), complex)),
+        (np.ones((1, 2, 3)), np.ones((4, 3, 2))),
+    ):
+        plan = hg.make_plan(a, b, scheme=hg.Ozaki1(num_slices=3))
+        assert plan.scheme.split_together(plan, a, b, engine) is None
