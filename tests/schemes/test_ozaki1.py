@@ -459,7 +459,7 @@ def test_products_are_told_how_large_slices_are(product):
     a, b = np.array([[[1 / 3, 0.999]]]), np.array([[[-1 / 7], [0.5]]])
     engine, h = BoundedEngine(), 2 ** (beta_of(plan) - 1)
     assert execute(plan, a, b, engine, 2**28)[1].num_products == 6
-    assert engine.told == [(product, h, h)] * 3
+    assert set(engine.told) == {(product, h, h)}
 
 
 @pytest.mark.parametrize("scheme", [hg.Ozaki1(), hg.Ozaki1(mode="dp"), hg.Ozaki2()])

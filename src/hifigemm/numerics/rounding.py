@@ -29,6 +29,9 @@ from hifigemm.numerics.limbs import LIMB_BITS, carry
 _MASK = (1 << LIMB_BITS) - 1
 """The bits of a limb."""
 
+_MAX_TERMS = 16
+"""Terms of a sum of floats whose errors are added with a relative error below 2**-49."""
+
 _PADDING = 3
 """Limbs of zeros below V: the four leading limbs exist whatever V is."""
 
@@ -242,14 +245,14 @@ def values_in_chunks(
 
 def round_sum(terms: Array, exponent: Array, fmt: Format, bits: int) -> Array | None:
     """sum_j terms[j] 2**exponent rounded once to `fmt`; None if a rounding is not
-    certain, or an exponent is far from 0.
+    certain, if an exponent is far from 0, and for many terms.
 
-    `terms` is float64 (T, N) with integers, T at most 16, and their sums are integers
-    below 2**bits in magnitude.
+    `terms` is float64 (T, N) with integers, and their sums are integers below 2**bits
+    in magnitude.
     """
     lowest = exponent.min(initial=0)
     highest = exponent.max(initial=0)
-    if lowest < -1021 or highest > 1022 - bits:
+    if lowest < -1021 or highest > 1022 - bits or len(terms) > _MAX_TERMS:
         return None
 
     # The sum is high plus all errors, of which there may be none.
