@@ -14,6 +14,7 @@ import hifigemm as hg
 from hifigemm.base import store
 from hifigemm.base.formats import BF16, FP16
 from hifigemm.base.store import forget
+from hifigemm.engines import core
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.model.accuracy import CORRECT, resolve
 from hifigemm.model.plan import Evidence, Outliers, Verification
@@ -55,13 +56,32 @@ def test_native_where_it_is_accurate_enough(dtype, accuracy):
     assert scheme_for(p, target(accuracy, p), NumpyEngine()) == hg.Native()
 
 
+@pytest.mark.parametrize("accuracy", [1e-12, "fp64"])
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
-def test_float32_operands_go_through_float64_where_that_is_accurate_enough(dtype):
-    p = problem(dtype)
-    for accuracy in (1e-12, "fp64"):
-        assert scheme_for(p, target(accuracy, p), NumpyEngine()) == hg.Native(
-            product="fp64"
-        )
+def test_float32_operands_go_through_float64_where_that_is_accurate_enough(
+    dtype, accuracy
+):
+    p = problem(dtype, 300, 200, 500)
+    goal = target(accuracy, p)
+    in_float64 = hg.Native(product="fp64")
+    assert scheme_for(p, goal, NumpyEngine()) == in_float64
+
+
+@pytest.mark.parametrize("accuracy", [1e-12, "fp64"])
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_small_float32_operands_are_summed_by_the_core_which_is_quicker(
+    monkeypatch, dtype, accuracy
+):
+    p = problem(dtype, 8, 8, 8)
+    goal = target(accuracy, p)
+    engine = NumpyEngine()
+    sums = SimpleNamespace(instructions=("portable",))
+    monkeypatch.setattr(core, "loaded", lambda: (sums, ""))
+    assert scheme_for(p, goal, engine) == hg.DoubleDouble()
+    larger = problem(dtype, 20, 20, 20)
+    assert scheme_for(larger, goal, engine) == hg.Native(product="fp64")
+    monkeypatch.setattr(core, "loaded", lambda: (None, ""))
+    assert scheme_for(p, goal, engine) == hg.Native(product="fp64")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import numpy as np
 
@@ -275,22 +275,15 @@ class Ozaki2(Scheme):
         "fast" takes the norms of one operand. "accurate" multiplies the magnitudes of
         both, and "inner" compares them, so a missing operand leaves no pair.
         """
-        if a is not None and b is not None:
-            return self._scales_of_both(plan, a, b, engine)
-        if self.scales_along_k or not self.by_norms:
+        if self.scales_along_k and (a is None or b is None):
             return None
-        left = None if a is None else self._scale_by_norms(plan, a, 2, engine)
-        right = None if b is None else self._scale_by_norms(plan, b, 1, engine)
-        return left, right
-
-    def _scales_of_both(
-        self, plan: Plan, a: Array, b: Array, engine: Engine
-    ) -> tuple[Scale, Scale]:
-        """The scales of the rows of a and of the columns of b."""
         if self.by_norms:
-            left = self._scale_by_norms(plan, a, 2, engine)
-            return left, self._scale_by_norms(plan, b, 1, engine)
+            left = None if a is None else self._scale_by_norms(plan, a, 2, engine)
+            right = None if b is None else self._scale_by_norms(plan, b, 1, engine)
+            return left, right
 
+        if a is None or b is None:
+            return None
         moduli = moduli_set(self.count, plan.problem.is_complex)
         balance = _balance(plan)
         entries = plan.blocking.entries
@@ -358,7 +351,8 @@ class Ozaki2(Scheme):
             # The scales of rows and columns follow from their norms alike.
             scale = self._scale_by_norms(plan, rows, 2, engine)
         else:
-            row_scale, col_scale = self._scales_of_both(plan, a, b, engine)
+            scales = self.scales(plan, a, b, engine)
+            row_scale, col_scale = cast(tuple[Scale, Scale], scales)
             scale = row_scale.above(col_scale)
         return apart(self.split(plan, rows, "left", scale, engine), a.shape[1])
 
