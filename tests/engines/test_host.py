@@ -5,6 +5,9 @@ import pytest
 
 import hifigemm as hg
 from hifigemm.base.store import forget
+from hifigemm.engines.host import NativeLowering
+from hifigemm.model.executable import NOT_ORDINARY, Refusal
+from hifigemm.running.calls import KeptCall
 
 CALLS = {
     "correct": {"accuracy": "correct"},
@@ -92,3 +95,72 @@ def test_a_difference_of_two_that_overflow_is_finite(assert_same_bits):
     first = hg.gemm(a, a * 1e-92, c, **scalars)
     forget()
     assert_same_bits(hg.gemm(a, a * 1e-92, c, **scalars), first)
+
+
+def refusals(monkeypatch):
+    """What kept calls refuse from here on."""
+    seen = []
+    own = KeptCall.__call__
+
+    def call(self, *args):
+        outcome = own(self, *args)
+        if isinstance(outcome, Refusal):
+            seen.append(outcome)
+        return outcome
+
+    monkeypatch.setattr(KeptCall, "__call__", call)
+    return seen
+
+
+ZEROS = {
+    "unit matrices": (np.eye(3), np.eye(3)),
+    "triangles": (np.triu(np.ones((3, 3))), np.tril(np.full((3, 3), 0.3), -1)),
+    "smallest terms": (np.full((3, 3), 2.0**-511), np.full((3, 3), 2.0**-511)),
+    "of nothing": (np.zeros((3, 3)), np.ones((3, 3))),
+}
+LOST = {
+    "a term underflows": (np.full((3, 3), 2.0**-512), np.full((3, 3), 2.0**-511)),
+    "a term vanishes": (np.diag([1e-200, 1.0, 1.0]), np.diag([1e-200, 1.0, 1.0])),
+    "an infinite entry": (np.diag([np.inf, 1.0, 1.0]), np.eye(3)),
+}
+
+
+@pytest.mark.parametrize("kind", [*ZEROS, *LOST])
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+@pytest.mark.parametrize("has_tensors", [False, True])
+def test_small_entries_are_refused_only_where_a_term_may_underflow(
+    kind, dtype, has_tensors, monkeypatch, assert_same_bits
+):
+    forget()
+    a, b = (x.astype(dtype) for x in (ZEROS | LOST)[kind])
+    if has_tensors:
+        torch = pytest.importorskip("torch")
+        a, b = torch.from_numpy(a), torch.from_numpy(b)
+    with np.errstate(all="ignore"):
+        want = np.asarray(hg.matmul(a, b))
+        seen = refusals(monkeypatch)
+        for _ in range(2):
+            assert_same_bits(np.asarray(hg.matmul(a, b)), want)
+    assert seen == ([NOT_ORDINARY] * 2 if kind in LOST else [])
+
+
+@pytest.mark.parametrize("shift", [-30, -5, 3, 30, -31, 31])
+@pytest.mark.parametrize("beta", [0.0, 1.0, 0.7])
+@pytest.mark.parametrize("exponent", [0, -520, 505])
+def test_powers_of_two_in_alpha_have_the_bits_of_steps(
+    shift, beta, exponent, rng, assert_same_bits, monkeypatch
+):
+    """Entries near both ends of the range too."""
+    forget()
+    a, b = (np.ldexp(rng.standard_normal((4, 4)), exponent) for _ in range(2))
+    c = rng.standard_normal((4, 4)) if beta else None
+    for mantissa in (1.0, 1.3):
+        alpha = mantissa * 2.0**shift
+        kept = [hg.gemm(a, b, c, alpha=alpha, beta=beta) for _ in range(3)]
+        forget()
+        with monkeypatch.context() as patch:
+            patch.setattr(NativeLowering, "lower", lambda self, signature: None)
+            want = hg.gemm(a, b, c, alpha=alpha, beta=beta)
+        forget()
+        for values in kept:
+            assert_same_bits(values, want)

@@ -22,7 +22,7 @@ from hifigemm.model.executable import (
     Splits,
 )
 from hifigemm.model.plan import Plan
-from hifigemm.numerics.bits import Array, real_components
+from hifigemm.numerics.bits import Array, least_exponent, real_components
 from hifigemm.numerics.bounds import are_ordinary, native_bound
 from hifigemm.numerics.epilogue import combine_stacks
 from hifigemm.numerics.subnormals import is_ieee
@@ -107,6 +107,7 @@ class NativeOnHost(HostExecutable):
         self._multiply = engine.native_product
         self._are_ordinary = engine.override(are_ordinary)
         self._terms = problem.terms
+        self._least_exponent = problem.fmt.emin
         # Entries stay normal where a power of two makes them smaller.
         self._smallest_normal = 2.0 ** (problem.fmt.emin - min(self.shift, 0))
         self._bound = native_bound(problem.terms, problem.fmt.u)
@@ -150,7 +151,10 @@ class NativeOnHost(HostExecutable):
             return OTHER_MODE
         values = self._multiply(a, b)
         components = values if self._is_real else real_components(values)
-        if not self._are_ordinary(components, self._terms, self._smallest_normal):
+        if not (
+            self._are_ordinary(components, self._terms, self._smallest_normal)
+            or self._no_term_underflows(a, b, components)
+        ):
             return NOT_ORDINARY
         if self.shift:
             with np.errstate(over="ignore"):
@@ -158,6 +162,14 @@ class NativeOnHost(HostExecutable):
             if self.shift > 0 and not np.isfinite(components).all():
                 return NOT_ORDINARY
         return values
+
+    def _no_term_underflows(self, a: Array, b: Array, components: Array) -> bool:
+        """Whether no product of two entries underflows, so that entries of A B may be as
+        small as they are, or zeros; all are finite.
+        """
+        if self.shift < 0 or not np.isfinite(components).all():
+            return False
+        return least_exponent(a) + least_exponent(b) >= self._least_exponent
 
 
 class NativeLowering(Lowering):

@@ -59,7 +59,10 @@ class NativeOfTensors(NativeOnHost):
             return OTHER_MODE
         product = native_product_of(a, b)
         components = real_components(product.numpy())[None]
-        if not self._are_ordinary(components, self._terms, self._smallest_normal):
+        if not (
+            self._are_ordinary(components, self._terms, self._smallest_normal)
+            or self._no_term_underflows(a.numpy(), b.numpy(), components)
+        ):
             return NOT_ORDINARY
         return Outcome(product, self._bound, 1.0)
 
