@@ -21,6 +21,7 @@ import torch
 
 from benchmarks.common import BRIEF
 from hifigemm.kernels.products.residue_gemm import residue_constants, residue_gemm
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.runtime.tiles import ProductShape, Tile, gpu_of, tile_for
 from hifigemm.numerics.residues import real_moduli
 from hifigemm.workshop.environment import write_csv
@@ -121,7 +122,7 @@ def measure(
 
 
 def _call(a: Any, b: Any, constants: Any, c: Any, tile: Tile) -> Any:
-    return lambda: residue_gemm(a, b, constants, c, config=tile)
+    return lambda: run_recorded(residue_gemm, a, b, constants, c, config=tile)
 
 
 def _is_right(

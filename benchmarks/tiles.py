@@ -122,6 +122,7 @@ def _words(m: int, n: int, k: int, batch: int, device: Any) -> Rows:
     import torch
 
     from hifigemm.kernels.products.word_gemm import WHOLE_BLOCK, word_gemm
+    from hifigemm.kernels.runtime.recording import run_recorded
     from hifigemm.kernels.runtime.tiles import (
         ProductShape,
         candidates,
@@ -138,11 +139,11 @@ def _words(m: int, n: int, k: int, batch: int, device: Any) -> Rows:
         torch.rand((batch, *size), device=device) - 0.5 for size in ((m, k), (k, n))
     )
     problem = Problem(batch, m, n, k, np.dtype(np.float32))
-    left, right = split_words(
-        ((a, 2), (b, 1)), scheme.splitting, scheme.top_exponent(problem)
-    )
+    sides = (a, 2), (b, 1)
+    top = scheme.top_exponent(problem)
+    left, right = run_recorded(split_words, sides, scheme.splitting, top)
     out = torch.empty((batch, m, n), device=device)
-    launch = partial(word_gemm, left, right, out)
+    launch = partial(run_recorded, word_gemm, left, right, out)
     return _ranked(shape, tile_for(shape, gpu), candidates(shape, gpu), launch, batch)
 
 
@@ -151,6 +152,7 @@ def _residues(m: int, n: int, k: int, batch: int, device: Any) -> Rows:
     import torch
 
     from hifigemm.kernels.products.residue_gemm import residue_constants, residue_gemm
+    from hifigemm.kernels.runtime.recording import run_recorded
     from hifigemm.kernels.runtime.tiles import (
         ProductShape,
         gpu_of,
@@ -166,7 +168,7 @@ def _residues(m: int, n: int, k: int, batch: int, device: Any) -> Rows:
         for size in sizes
     )
     shape = ProductShape(m, n, k, batch * COUNT)
-    launch = partial(residue_gemm, a, b, constants, c)
+    launch = partial(run_recorded, residue_gemm, a, b, constants, c)
     return _ranked(shape, tile_for(shape, gpu), valid_tiles(gpu), launch, batch)
 
 

@@ -10,9 +10,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from hifigemm.base import store  # noqa: E402
 from hifigemm.engines import engine_for  # noqa: E402
 from hifigemm.kernels.products import error_ratio  # noqa: E402
 from hifigemm.kernels.products.error_ratio import RATIO_UNIT, error_ratio_bits  # noqa: E402
+from hifigemm.kernels.runtime.recording import run_recorded  # noqa: E402
 from hifigemm.kernels.runtime.tiles import gpu_of, valid_tiles  # noqa: E402
 from hifigemm.kernels.vectors import scaled_residues  # noqa: E402
 from hifigemm.kernels.vectors.scaled_residues import Sizes  # noqa: E402
@@ -33,6 +35,7 @@ KERNELS = ["as chosen", "plain", *map(str, TILES)]
 @pytest.fixture(params=KERNELS)
 def kernel(request, monkeypatch):
     """Every kernel and tile in turn, whatever the shape."""
+    store.forget()
     if request.param == "plain":
         monkeypatch.setattr(error_ratio, "hopper_module", lambda *_: None)
     elif request.param != "as chosen":
@@ -41,7 +44,8 @@ def kernel(request, monkeypatch):
 
 
 def found(sizes, *few):
-    return float(error_ratio_bits(sizes, *few).view(torch.float64)) * RATIO_UNIT
+    bits = run_recorded(error_ratio_bits, sizes, *few)
+    return float(bits.view(torch.float64)) * RATIO_UNIT
 
 
 def by_hand(m, n, k, *, width=1, batches=(1, 1), seed=0, top=128, spread=0.3):
@@ -182,7 +186,8 @@ def test_ratios_of_operands_with_special_values(kernel, m, k, n, batches):
     operands = tuple(
         (torch.from_numpy(x).to(DEVICE), axis) for x, axis in ((a, 2), (b, 1))
     )
-    *_, sizes = scaled_residues.sized_residues(operands, moduli_set(15, False))
+    residues = scaled_residues.sized_residues
+    *_, sizes = run_recorded(residues, operands, moduli_set(15, False))
     assert found(sizes) == plain_ratio(
         a, b, int8_product(engine_for("numpy")), 16384, 10**6
     )
@@ -193,6 +198,6 @@ def test_looks_are_captured_in_graphs():
     want = found(sizes)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        bits = error_ratio_bits(sizes)
+        bits = run_recorded(error_ratio_bits, sizes)
     graph.replay()
     assert float(bits.view(torch.float64)) * RATIO_UNIT == want

@@ -33,11 +33,12 @@ def test_bits_are_those_of_the_cpu(dtype, family, make_pair, assert_same_bits):
 @pytest.mark.parametrize("count", [3, 7])
 def test_bits_do_not_depend_on_tiles(count, dtype, make_pair):
     from hifigemm.kernels.products.slice_product import slice_product
+    from hifigemm.kernels.runtime.recording import run_recorded
     from hifigemm.kernels.runtime.tiles import gpu_of, valid_tiles
     from hifigemm.kernels.vectors.slices import slice_operands
 
     x, y = on_gpu(*(v[None] for v in make_pair("phi_2", 500, 700, 420, dtype)))
-    made = slice_operands(((x, 2), (y, 1)), count, 8)
+    made = run_recorded(slice_operands, ((x, 2), (y, 1)), count, 8)
     found = []
     for tile in valid_tiles(gpu_of(x.device)):
         for layout in ("rows", "columns"):
@@ -47,7 +48,8 @@ def test_bits_do_not_depend_on_tiles(count, dtype, make_pair):
                 if layout == "rows"
                 else out.transpose(1, 2).contiguous().transpose(1, 2)
             )
-            slice_product(*made, out, 700, operands=(x, y), config=tile)
+            options = {"operands": (x, y), "config": tile}
+            run_recorded(slice_product, *made, out, 700, **options)
             found.append(out)
     assert all(torch.equal(found[0], other) for other in found)
 

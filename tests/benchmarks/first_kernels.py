@@ -23,10 +23,9 @@ from hifigemm.engines.cuda import engine as cuda_engine
 from hifigemm.engines.cuda import lowering as cuda_lowering
 from hifigemm.engines.cuda import required_bits
 from hifigemm.kernels.runtime import tiles
-from hifigemm.kernels.runtime.buffers import Buffer
-from hifigemm.kernels.runtime.launch import Launch, _specialise, _traits_of, flat
+from hifigemm.kernels.runtime.launch import _specialise, _traits_of
 from hifigemm.kernels.runtime.launch_list import LaunchList
-from hifigemm.model.engine import RecordedDecision
+from hifigemm.model.executable import RecordedDecision
 from tests.engines import stand_in
 from tests.kernels import compiled
 
@@ -53,7 +52,7 @@ class Recorder:
             parameters, arguments, _traits_of(parameters), strict=True
         ):
             facts: list[Any] = []
-            _specialise([argument], [traits], facts, [])
+            _specialise([argument], [traits], facts)
             key[parameter.name] = repr(facts)
         variant = launch.kernel.__name__, *key.items()
         line = {"kernel": launch.kernel.__name__, "calls": [], "key": key}
@@ -69,22 +68,15 @@ def take_part(recorder):
     kernels had answered.
     """
     compiled.pretend(90)
-    record_launch = Launch.__call__
     make_list = LaunchList.__init__
-
-    def call(self, grid, *arguments, **constants):
-        places = [getattr(x, "place", x) for x in flat(arguments)]
-        if any(isinstance(x, Buffer) for x in places):
-            record_launch(self, grid, *arguments, **constants)
-        elif 0 not in grid:
-            recorder.note(self, arguments, constants)
 
     def run_list(self, *tensors, scalars=()):
         for step in self._steps:
             if step.kernel is not None:
                 recorder.note(step.kernel, step.arguments, step.constants)
+        results = [torch.empty(x.shape, dtype=x.dtype) for x in self._results]
+        return self._as_tensors(self._returned, [*tensors, *results], scalars)
 
-    Launch.__call__ = call
     LaunchList.__init__ = lambda self, device: make_list(self, DEVICE)
     LaunchList.compile = lambda self: self
     LaunchList.__call__ = run_list
@@ -93,6 +85,9 @@ def take_part(recorder):
     torch.Tensor.is_cuda = property(lambda self: True)
     torch.cuda.current_stream = lambda device=None: None
     torch.cuda.current_device = lambda: 0
+    torch._C._cuda_getCurrentRawStream = lambda device: 0
+    own_empty = torch.empty
+    torch.empty = lambda *shape, device=None, **options: own_empty(*shape, **options)
     gpu = tiles.gpu_of(DEVICE)
     for module in [*sys.modules.values()]:
         if getattr(module, "gpu_of", None) is not None:

@@ -162,6 +162,29 @@ def engine():
 
 
 @pytest.fixture
+def recordings(monkeypatch):
+    """The launch lists that are recorded, and how often each is compiled."""
+    from hifigemm.base.store import forget
+    from hifigemm.kernels.runtime import launch_list, recording
+
+    forget()
+    lists = []
+
+    class Noted(launch_list.LaunchList):
+        def __init__(self, device):
+            super().__init__(device)
+            self.compilations = 0
+            lists.append(self)
+
+        def compile(self):
+            self.compilations += 1
+            return super().compile()
+
+    monkeypatch.setattr(recording, "LaunchList", Noted)
+    return lists
+
+
+@pytest.fixture
 def as_on_gpu(engine, monkeypatch):
     """The engine, to which the public functions give tensors of the CPU as they give
     those of a GPU to its engine.

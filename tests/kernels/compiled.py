@@ -39,8 +39,8 @@ from hifigemm.kernels.products import (
     word_gemm,
 )
 from hifigemm.kernels.products.thin_products import (
-    write_residual,
-    write_thin_product,
+    product_of_columns,
+    residual_of_column,
 )
 from hifigemm.kernels.runtime.buffers import contiguous_strides
 from hifigemm.kernels.runtime.cuda_driver import parameters_of, sizes_in_ptx
@@ -62,7 +62,7 @@ from hifigemm.kernels.vectors import (
 )
 from hifigemm.kernels.vectors import required_bits as looks
 from hifigemm.kernels.vectors.embedding import embed_left, embed_right
-from hifigemm.kernels.vectors.equilibration import write_extremes, write_scaled
+from hifigemm.kernels.vectors.equilibration import extremes_of_rows, scaled_entries
 from hifigemm.kernels.vectors.slices import slice_operands
 from hifigemm.kernels.vectors.words import split_words
 from hifigemm.numerics.integer_sums import Rounding
@@ -512,8 +512,7 @@ def counts():
 
         def write(launches, dtype=dtype, transposed=transposed, u=u):
             a, b = operands(launches, dtype, transposed=transposed)
-            found = launches.operand(Layout((4,), torch.int32))
-            slice_counts.launch(a, b, 8, u, found)
+            slice_counts.launch(a, b, 8, u)
 
         yield f"{dtype} transposed {transposed!r} {u}", write
 
@@ -577,8 +576,7 @@ def thin_products():
         def write(launches, count=count, of_magnitudes=of_magnitudes, order=order):
             a = launches.operand(Layout((2048, 2048), torch.float64, order))
             columns = launches.operand(Layout((count, 2048), torch.float64))
-            out = launches.operand(Layout((count, 2048), torch.float64))
-            write_thin_product(a, columns, out, of_magnitudes=of_magnitudes)
+            product_of_columns(a, columns, of_magnitudes=of_magnitudes)
 
         yield f"{count} columns, magnitudes {of_magnitudes}, order {order}", write
 
@@ -587,8 +585,8 @@ def thin_products():
         def residual(launches, count=count, order=order):
             a = launches.operand(Layout((2048, 2048), torch.float64, order))
             words = launches.operand(Layout((count, 2048), torch.float64))
-            vectors = [launches.operand(Layout((2048,), torch.float64)) for _ in "bqs"]
-            write_residual(a, words, *vectors)
+            b = launches.operand(Layout((2048,), torch.float64))
+            residual_of_column(a, words, b)
 
         yield f"residual, {count} words, order {order}", residual
 
@@ -599,11 +597,9 @@ def equilibration():
         def write(launches, order=order):
             a = launches.operand(Layout((2048, 2048), torch.float64, order))
             vectors = [launches.operand(Layout((2048,), torch.int32)) for _ in "st"]
-            bits = [launches.operand(Layout((1, 2048), torch.int64)) for _ in "ls"]
-            out = launches.operand(Layout((2048, 2048), torch.float64))
-            write_extremes(a, vectors[0], *bits, in_scale=False)
-            write_extremes(a, vectors[0], *bits, in_scale=True)
-            write_scaled(a, *vectors, out)
+            extremes_of_rows(a)
+            extremes_of_rows(a, vectors[0])
+            scaled_entries(a, *vectors)
 
         yield f"order {order}", write
 

@@ -12,11 +12,20 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.engines.conftest import assert_equal, engine  # noqa: F401, fixtures
+from hifigemm.base import store
+from tests.engines.conftest import assert_equal, engine, recordings  # noqa: F401, fixtures
 from tests.kernels.compilations import SAMPLED, SHARED, kept, printed
 
 if find_spec("torch") is None or find_spec("triton") is None:
     collect_ignore_glob = ["*"]
+
+
+@pytest.fixture(autouse=True)
+def forget_launches():
+    """Launches are recorded anew in each test, as a test may change what they rest
+    on.
+    """
+    store.forget()
 
 
 def pytest_generate_tests(metafunc):

@@ -9,7 +9,8 @@ from hifigemm.base.formats import FP16
 from hifigemm.kernels.products import epilogue, error_ratio, native_gemm
 from hifigemm.kernels.products import word_gemm as word_gemm_module
 from hifigemm.kernels.products.word_gemm import word_gemm
-from hifigemm.kernels.runtime.launch import flat
+from hifigemm.kernels.runtime.launch import buffers_of
+from hifigemm.kernels.runtime.launch_list import LaunchList
 from hifigemm.kernels.vectors.scaled_residues import Sizes
 from hifigemm.kernels.vectors.words import Words
 from hifigemm.numerics.words import Splitting
@@ -19,7 +20,7 @@ BATCH = 2**17 + 1
 
 @pytest.fixture
 def launches(monkeypatch):
-    """Grids and arguments of launches, which are not made."""
+    """Grids and arguments of launches, which are not recorded."""
     found = []
 
     def launch(grid, *arguments, **constants):
@@ -33,25 +34,33 @@ def launches(monkeypatch):
     return found
 
 
-def stack(*shape, dtype=torch.float64):
-    return torch.zeros((1, *shape), dtype=dtype).expand(BATCH, *shape)
+def stack(operand, *shape, dtype=torch.float64):
+    return operand(torch.zeros((1, *shape), dtype=dtype).expand(BATCH, *shape))
 
 
-def test_one_program_for_every_tile_of_every_matrix(launches):
-    a, b, out = stack(70, 3), stack(3, 5), stack(70, 5)
-    native_gemm.fp64_product(a, b, out, (torch.zeros(1, dtype=torch.int64), 0, 1))
+@pytest.fixture
+def operand():
+    """operand(tensor): a buffer of a launch list."""
+    return LaunchList(torch.device("cpu")).operand
+
+
+def test_one_program_for_every_tile_of_every_matrix(launches, operand):
+    a, b, out = (stack(operand, *shape) for shape in ((70, 3), (3, 5), (70, 5)))
+    word = operand(torch.zeros(1, dtype=torch.int64))
+    native_gemm.fp64_product(a, b, out, (word, 0, 1))
     epilogue.combine_in_place(out, 0.5, 0.0, None)
-    magnitudes = stack(70, 256, dtype=torch.int8), stack(5, 256, dtype=torch.int8)
-    error_ratio.error_ratio_bits(Sizes(None, stack(1), magnitudes, 2))
+    shapes = (70, 256), (5, 256)
+    magnitudes = tuple(stack(operand, *shape, dtype=torch.int8) for shape in shapes)
+    error_ratio.error_ratio_bits(Sizes(None, stack(operand, 1), magnitudes, 2))
     assert [grid for grid, _ in launches] == [(2 * BATCH,), (BATCH,), (4 * BATCH,)]
 
 
 @pytest.mark.parametrize("single", [False, True])
-def test_products_of_words_go_on_with_the_rest_of_the_stack(launches, single):
+def test_products_of_words_go_on_with_the_rest_of_the_stack(launches, operand, single):
     def words(vectors, batch):
         return Words(
-            torch.zeros((batch, 1, vectors, 16), dtype=torch.float16),
-            torch.zeros((batch, vectors), dtype=torch.int32),
+            operand(torch.zeros((batch, 1, vectors, 16), dtype=torch.float16)),
+            operand(torch.zeros((batch, vectors), dtype=torch.int32)),
             None,
             3,
             Splitting(FP16, 1),
@@ -59,15 +68,17 @@ def test_products_of_words_go_on_with_the_rest_of_the_stack(launches, single):
 
     left = words(2, BATCH)
     right = words(1, 1 if single else BATCH)
-    out = torch.zeros(BATCH, 2, 1)
-    operands = stack(2, 3), stack(3, 1)[: 1 if single else BATCH]
+    out = operand(torch.zeros(BATCH, 2, 1))
+    columns = stack(operand, 3, 1)[: 1 if single else BATCH]
+    operands = stack(operand, 2, 3), columns
     word_gemm(left, right, out, operands=operands)
     assert [grid for grid, _ in launches] == [(1, 65535, 1), (1, 65535, 1), (1, 3, 1)]
     for z, (_, arguments) in zip((0, 65535, 2 * 65535), launches, strict=True):
-        addresses = [
-            x.data_ptr() for x in flat(arguments) if isinstance(x, torch.Tensor)
-        ]
-        assert {x[z].data_ptr() for x in (left.planes, left.exponents, out)} <= set(
-            addresses
-        )
-        assert right.planes[0 if single else z].data_ptr() in addresses
+        places = {place_of(x) for x in buffers_of(arguments)}
+        assert {place_of(x[z]) for x in (left.planes, left.exponents, out)} <= places
+        assert place_of(right.planes[0 if single else z]) in places
+
+
+def place_of(x):
+    """The memory of a buffer, and where it begins there."""
+    return x.memory, x.offset

@@ -45,11 +45,13 @@ def test_bits_are_those_of_numerics(engine, dtype, width):
         assert look(x, y) == (bits if sum(bits) <= most else None)
 
 
-def test_one_look_serves_operands_of_the_same_layout(engine):
+def test_one_look_serves_operands_of_the_same_layout(engine, recordings):
     x, y = (unwrap(z) for z in arrays(*operands()))
     look = required_bits.required_bits_of(x, y, 100)
-    assert required_bits.required_bits_of(x.clone(), y.clone(), 100) is look
-    assert required_bits.required_bits_of(x, y, 99) is not look
+    required_bits.required_bits_of(x.clone(), y.clone(), 100)
+    assert len(recordings) == 1
+    required_bits.required_bits_of(x, y, 99)
+    assert len(recordings) == 2
     for a, b in ((np.ones((1, 4, 9)), np.ones((1, 9, 5))), operands(seed=3)):
         given = [unwrap(z) for z in arrays(a, b)]
         assert look(*given) == scaling.required_bits(a, b, 100, 2**20)

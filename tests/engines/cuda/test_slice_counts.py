@@ -34,13 +34,15 @@ def test_counts_are_those_of_the_plain_estimate(engine, make_pair, family, beta,
     assert count == expected or (count is None and needs_longer_look)
 
 
-def test_one_look_serves_operands_of_the_same_layout(engine):
+def test_one_look_serves_operands_of_the_same_layout(engine, recordings):
     first = operands()
     x, y = tensors(*first)
     look = num_slices_of(x, y, 8, DOUBLE)
-    assert num_slices_of(x.clone(), y.clone(), 8, DOUBLE) is look
-    assert num_slices_of(x, y, 9, DOUBLE) is not look
-    assert num_slices_of(x, y, 8, SINGLE) is not look
+    num_slices_of(x.clone(), y.clone(), 8, DOUBLE)
+    assert len(recordings) == 1
+    num_slices_of(x, y, 9, DOUBLE)
+    num_slices_of(x, y, 8, SINGLE)
+    assert len(recordings) == 3
     for a, b in (first, operands(seed=3), tuple(np.ones_like(z) for z in first)):
         assert look(*tensors(a, b)) == published_num_slices(a, b, 8, DOUBLE)
 

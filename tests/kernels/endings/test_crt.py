@@ -7,6 +7,8 @@ an entry side by side.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,7 @@ from hifigemm.base.formats import FP32, FP64
 from hifigemm.kernels.endings import crt as kernels
 from hifigemm.kernels.endings.crt import crt
 from hifigemm.kernels.endings.rounding import Targets
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors.vector_norms import NOT_FINITE
 from hifigemm.numerics.epilogue import combine
 from hifigemm.numerics.integer_sums import Rounding
@@ -24,6 +27,8 @@ from hifigemm.numerics.residue_products import crt_rounded_once
 from hifigemm.numerics.residues import MAX_MODULI, moduli_set
 from hifigemm.numerics.rounding import round_limbs
 from hifigemm.numerics.special import fill_nonfinite
+
+crt = partial(run_recorded, crt)
 
 DTYPES = [np.float64, np.float32, np.complex128, np.complex64]
 MOST = DTYPES[:3]

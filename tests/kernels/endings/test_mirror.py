@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from hifigemm.kernels.endings.mirror import mirror
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.numerics import symmetric
+
+mirror = partial(run_recorded, mirror)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

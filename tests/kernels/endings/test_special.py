@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from hifigemm.kernels.endings.special import restore_special_values
+from hifigemm.kernels.runtime.recording import run_recorded
 from tests.special_operands import assert_special_values, operands
+
+restore_special_values = partial(run_recorded, restore_special_values)
 
 PLACE = "cuda" if torch.cuda.is_available() else "cpu"
 

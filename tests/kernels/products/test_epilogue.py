@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from hifigemm.kernels.products.epilogue import combine_in_place
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.numerics.epilogue import combine
+
+combine_in_place = partial(run_recorded, combine_in_place)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LARGEST = np.finfo(float).max

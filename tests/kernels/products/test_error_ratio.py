@@ -4,6 +4,8 @@ maths.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from hifigemm.engines import engine_for
 from hifigemm.kernels.products import error_ratio
 from hifigemm.kernels.products.error_ratio import error_ratio_bits, error_ratio_of
 from hifigemm.kernels.runtime.common import LARGEST
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors.scaled_residues import (
     Config,
     Sizes,
@@ -25,6 +28,10 @@ from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.scaling import norm_scale
 from hifigemm.numerics.special import clean
 from hifigemm.schemes.scheme import int8_product
+
+error_ratio_bits = partial(run_recorded, error_ratio_bits)
+scaled_residues = partial(run_recorded, scaled_residues)
+sized_residues = partial(run_recorded, sized_residues)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CLEAR = 1 << 33
@@ -153,8 +160,8 @@ def test_all_terms_are_looked_at_where_few_do_not_tell_enough(is_complex):
     cut = sizes._replace(
         magnitudes=tuple(first_terms(x, sizes.width, 128) for x in sizes.magnitudes)
     )
-    few = int(error_ratio.error_ratio_bits(cut))
-    every = int(error_ratio.error_ratio_bits(sizes))
+    few = int(error_ratio_bits(cut))
+    every = int(error_ratio_bits(sizes))
     assert every + CLEAR < few
     for enough, want in (
         (few, 0),
@@ -169,6 +176,12 @@ def test_all_terms_are_looked_at_where_few_do_not_tell_enough(is_complex):
 def bits_of(ratio):
     """The bits of a ratio in units of RATIO_UNIT."""
     return int(np.float64(ratio / error_ratio.RATIO_UNIT).view(np.int64))
+
+
+def raised(sizes, record, most, *few):
+    """A record raised by a predicate on itself."""
+    kernel = error_ratio.error_ratio_bits
+    return kernel(sizes, *few, into=record, predicate=(record, 0, most))
 
 
 def record(bits):
@@ -283,7 +296,7 @@ def test_predicates_on_the_record_hold_beforehand():
     for few in ((), (128, 0)):
         for most, expected in ((least, want), (first, want), (least - 1, least)):
             word = record(least)
-            error_ratio_bits(sizes, *few, into=word, predicate=(word, 0, most))
+            run_recorded(raised, sizes, word, most, *few)
             assert int(word) == expected
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,12 @@ import torch
 from hifigemm.kernels.endings.special import restore_special_values
 from hifigemm.kernels.products.native_gemm import fp64_product
 from hifigemm.kernels.runtime.common import LARGEST
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.numerics.bounds import native_bound
 from tests.special_operands import assert_special_values, operands
+
+fp64_product = partial(run_recorded, fp64_product)
+restore_special_values = partial(run_recorded, restore_special_values)
 
 PLACE = "cuda" if torch.cuda.is_available() else "cpu"
 

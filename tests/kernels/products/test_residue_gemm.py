@@ -5,6 +5,7 @@ NumPy.
 from __future__ import annotations
 
 import struct
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from hifigemm.kernels.products.residue_gemm import (
     residue_constants,
     residue_gemm,
 )
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.runtime.tiles import (
     KERNELS,
     ProductShape,
@@ -35,6 +37,9 @@ from tests.kernels.residue_products import (
     product,
     random_residues,
 )
+
+exact_int8_gemm = partial(run_recorded, exact_int8_gemm)
+residue_gemm = partial(run_recorded, residue_gemm)
 
 MODULI = sorted({*real_moduli(), *complex_moduli()})
 EXTREME = next(tile for tile in TILES if (tile.block_m, tile.block_n) == (32, 32))

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from hifigemm.kernels.products import slice_gemm
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.runtime.tiles import Tile
 from hifigemm.kernels.vectors.slices import Slices, k_pitch
 
@@ -29,7 +30,8 @@ def slices(digits, dtype, beta, pitch):
 
 def check(left, right, dtype, beta, **options):
     k, count = left.shape[3], left.shape[2]
-    made = slice_gemm.diagonals(
+    made = run_recorded(
+        slice_gemm.diagonals,
         slices(left, dtype, beta, k_pitch(k)),
         slices(right[:, :, ::-1], dtype, beta, k_pitch(k)),
         k,

@@ -4,7 +4,7 @@ and what it compiles to.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,10 +14,14 @@ import hifigemm as hg
 from hifigemm.engines import engine_for
 from hifigemm.kernels.products import slice_product as kernels
 from hifigemm.kernels.products.slice_product import slice_product
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.runtime.tiles import Tile
 from hifigemm.kernels.vectors.slices import slice_operands
 from hifigemm.numerics.bounds import slice_bits_for
 from hifigemm.numerics.slicing import words_of_diagonals
+
+slice_product = partial(run_recorded, slice_product)
+slice_operands = partial(run_recorded, slice_operands)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = Tile("triton", 32, 32, 64, 2, 4)
@@ -151,7 +155,7 @@ def test_unsupported_operands_are_refused():
     with pytest.raises(ValueError, match=r"shape \(2, 4, 4\)"):
         slice_product(
             left,
-            replace(right, planes=right.planes.expand(3, -1, -1, -1)),
+            right._replace(planes=right.planes.expand(3, -1, -1, -1)),
             torch.empty((2, 4, 4)),
             5,
             pair,

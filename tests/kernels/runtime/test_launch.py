@@ -21,12 +21,12 @@ from hifigemm.kernels.runtime.launch import (
     Address,
     Launch,
     TensorMap,
-    empty,
     map_at,
     operand_arguments,
     tensor_map,
 )
 from hifigemm.kernels.runtime.launch_list import LaunchList
+from hifigemm.kernels.runtime.recording import run_recorded
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"
@@ -68,7 +68,8 @@ def test_a_launch_is_the_call_of_the_kernel():
             for add in (0, 7):
                 for _ in range(2):
                     target.zero_()
-                    launch(
+                    run_recorded(
+                        launch,
                         (-(-count // 32),),
                         source,
                         target,
@@ -88,7 +89,8 @@ def test_tuples_are_arguments():
     for count, stride in ((100, 3), (64, 1), (100, 2), (17, 16)):
         for _ in range(2):
             target = torch.zeros(100, dtype=torch.int64, device=DEVICE)
-            launch((4,), Ends(source, target), (count, stride), 5, BLOCK=32, ADD=1)
+            ends = Ends(source, target)
+            run_recorded(launch, (4,), ends, (count, stride), 5, BLOCK=32, ADD=1)
             assert torch.equal(target[:count], expected(source, count, stride, 5, 1))
 
 
@@ -96,6 +98,12 @@ def test_tuples_are_arguments():
 def test_the_interpreter_has_no_entries():
     x = torch.zeros(4, dtype=torch.int64)
     assert Launch(_scale_kernel).entry((x, x, 4, 1, 1), {"BLOCK": 32, "ADD": 0}) is None
+
+
+def test_a_launch_without_a_buffer_is_refused():
+    x = torch.zeros(4, dtype=torch.int64, device=DEVICE)
+    with pytest.raises(TypeError, match=r"_scale: no buffer.*run_recorded"):
+        Launch(_scale_kernel)((1,), x, x, 4, 1, 1, BLOCK=32, ADD=0)
 
 
 def test_a_launch_of_a_buffer_is_a_step_of_its_program():
@@ -149,13 +157,10 @@ def direct(monkeypatch):
 
 def test_every_call_of_a_variant_enters_the_kernel_that_was_compiled_for_it(direct):
     x, y = torch.zeros(8), torch.zeros(8)
-    direct((2, 3), x, y, 8, 1, 5, BLOCK=32, ADD=1)
-    direct((4,), y, x, 9, 1, 7, BLOCK=32, ADD=1)
-    (entry,) = direct.made
-    assert entry.calls == [
-        ((2, 3, 1), 100, x.data_ptr(), y.data_ptr(), 8, 1, 5),
-        ((4, 1, 1), 100, y.data_ptr(), x.data_ptr(), 9, 1, 7),
-    ]
+    constants = {"BLOCK": 32, "ADD": 1}
+    first = direct.entry((x, y, 8, 1, 5), constants)
+    assert direct.entry((y, x, 9, 1, 7), constants) is first
+    assert direct.made == [first]
     assert direct.called == []
 
 
@@ -224,8 +229,6 @@ def test_arguments_in_tuples_are_specialised(direct):
         == 3
     )
     assert variants((Ends(x, y), (8, 2)), (Ends(x, y[4:]), (7, 5))) == 0
-    launch((2,), Ends(y, x), (7, 5), 3, **constants)
-    assert direct.made[0].calls[-1][2:] == (y.data_ptr(), x.data_ptr(), 7, 5, 3)
 
 
 def test_buffers_and_addresses_have_the_variants_of_tensors(direct):
@@ -251,9 +254,6 @@ def test_buffers_and_addresses_have_the_variants_of_tensors(direct):
 def test_other_arguments_are_left_to_the_jit(direct):
     x, constants = torch.zeros(8), {"BLOCK": 32, "ADD": 0}
     assert direct.entry((x, torch.nn.Parameter(x), 8, 1, 5), constants) is None
-    for _ in range(2):
-        direct((1,), x, torch.nn.Parameter(x), 8, 3, 5, **constants)
-    assert len(direct.called) == 2
 
 
 def test_kernels_that_are_not_as_expected_are_left_to_the_jit_with_one_warning(
@@ -265,22 +265,9 @@ def test_kernels_that_are_not_as_expected_are_left_to_the_jit_with_one_warning(
     with pytest.warns(
         RuntimeWarning, match=rf"Triton {re.escape(triton.__version__)} .* 24 to 45 us"
     ):
-        direct((1,), x, x, 8, 1, 5, **constants)
+        assert direct.entry((x, x, 8, 1, 5), constants) is None
     for stride in (3, 3):  # a second warning would be an error
-        direct((1,), x, x, 8, stride, 5, **constants)
-    assert len(direct.called) == 3
-
-
-def test_while_a_profiler_looks_on_every_call_is_one_of_the_jit(direct, monkeypatch):
-    x, constants = torch.zeros(8), {"BLOCK": 32, "ADD": 0}
-    monkeypatch.setattr(launches, "is_hooked", lambda: True)
-    for _ in range(3):
-        direct((1,), x, x, 8, 1, 5, **constants)
-    assert len(direct.called) == 3
-    monkeypatch.setattr(launches, "is_hooked", lambda: False)
-    direct((1,), x, x, 8, 1, 5, **constants)
-    assert len(direct.called) == 3
-    assert len(direct.made[-1].calls) == 1
+        assert direct.entry((x, x, 8, stride, 5), constants) is None
 
 
 def test_options_that_triton_changes_are_stated(monkeypatch):
@@ -306,23 +293,20 @@ SHAPE = torch.int8, 24, 256, 256, (64, 64)
 
 def test_tensor_maps_know_where_their_matrix_begins():
     x = torch.zeros((2, 24, 256), dtype=torch.float32)
-    made = tensor_map(x[1], 24, 256, 256, (8, 32), start=512)
-    assert made.place == x.data_ptr() + 4 * (24 * 256 + 512)
+    buffer = LaunchList(torch.device("cpu")).operand(x)
+    made = tensor_map(buffer[1], 24, 256, 256, (8, 32), start=512)
+    assert (made.place.memory, made.place.offset) == (0, 4 * (24 * 256 + 512))
     assert made.shape == (torch.float32, 24, 256, 256, (8, 32))
     assert made.key == (torch.float32, (8, 32))
-    assert made is tensor_map(x[1], 24, 256, 256, (8, 32), start=512)
-    assert made is map_at(made.place, made.shape)
-    buffer = LaunchList(torch.device("cpu")).operand(x)
-    lazy = tensor_map(buffer[1], 24, 256, 256, (8, 32), start=512)
-    assert (lazy.place.memory, lazy.place.offset) == (0, made.place - x.data_ptr())
-    assert (lazy.shape, lazy.key) == (made.shape, made.key)
+    there = map_at(x.data_ptr(), made.shape)
+    assert (there.place, there.shape, there.key) == (x.data_ptr(), made.shape, made.key)
+    assert there is map_at(x.data_ptr(), made.shape)
 
 
 def test_the_descriptor_of_a_map_is_that_of_the_matrix():
-    x = torch.zeros((24, 256), dtype=torch.float32)
-    x = x[1:, 64:] if x.data_ptr() % 16 == 0 else x
-    host = tensor_map(x, 23, 192, 256, (8, 32)).host
-    assert (host.base.data_ptr(), host.base.dtype) == (x.data_ptr(), torch.float32)
+    shape = torch.float32, 23, 192, 256, (8, 32)
+    host = map_at(4096, shape).host
+    assert (host.base.data_ptr(), host.base.dtype) == (4096, torch.float32)
     assert (list(host.shape), list(host.strides), list(host.block_shape)) == (
         [23, 192],
         [256, 1],
@@ -338,18 +322,11 @@ def test_maps_are_packed_as_the_first_kernel_wants_them(direct, monkeypatch):
     assert first.packed() is None
     direct.forms = [form]
     constants = {"BLOCK": 32, "ADD": 0}
-    for tensor_map_ in (first, second):
-        direct((1,), tensor_map_, x, 8, 1, 5, **constants)
-    (entry,) = direct.made
-    for call, address in zip(entry.calls, (4096, 8192), strict=True):
-        assert call[2:] == (
-            (address, torch.int8, (24, 256), 256, form, 0),
-            x.data_ptr(),
-            8,
-            1,
-            5,
-        )
     assert direct.entry((first, x, 8, 1, 5), constants) is not None
+    for tensor_map_, address in ((first, 4096), (second, 8192)):
+        packed = address, torch.int8, (24, 256), 256, form, 0
+        assert tensor_map_.packed() == packed
+    assert direct.entry((second, x, 8, 1, 5), constants) is direct.made[0]
     direct.forms = [other_form]
     assert direct.entry((first, x, 8, 3, 5), constants) is None
 
@@ -362,20 +339,6 @@ def test_arguments_of_operands_have_no_stride_along_a_stack_of_one():
     assert found[1:4] + found[5:] == [0, 5, 1, 30, 1, 6]
 
 
-def test_memory_lies_where_a_tensor_or_a_buffer_does():
-    x = torch.zeros(3, device=DEVICE)
-    made = empty((2, 3), torch.int16, x)
-    assert (made.shape, made.dtype, made.device) == ((2, 3), torch.int16, x.device)
-    launches = LaunchList(torch.device("cpu"))
-    made = empty((2, 3), torch.int16, launches.operand(x))
-    assert (made.launches, made.memory, made.shape, made.dtype) == (
-        launches,
-        1,
-        (2, 3),
-        torch.int16,
-    )
-
-
 class TestOnGpu:
     pytestmark = pytest.mark.gpu
 
@@ -384,9 +347,9 @@ class TestOnGpu:
         source = torch.arange(64, device=DEVICE)
         target = torch.zeros(64, dtype=torch.int64, device=DEVICE)
         monkeypatch.setattr(launch, "call_jit", None)
-        launch((2,), source, target, 64, 1, 3, BLOCK=32, ADD=0)
+        run_recorded(launch, (2,), source, target, 64, 1, 3, BLOCK=32, ADD=0)
         target.zero_()
-        launch((2,), source, target, 60, 1, 3, BLOCK=32, ADD=0)
+        run_recorded(launch, (2,), source, target, 60, 1, 3, BLOCK=32, ADD=0)
         assert torch.equal(target[:60], source[:60] * 3)
         assert not target[60:].any()
 
@@ -400,7 +363,7 @@ class TestOnGpu:
         )
         assert not target.any()
         monkeypatch.setattr(launch, "call_jit", None)
-        launch((2,), source, target, 60, 1, 3, BLOCK=32, ADD=0)
+        run_recorded(launch, (2,), source, target, 60, 1, 3, BLOCK=32, ADD=0)
         assert torch.equal(target[:60], source[:60] * 3)
 
     def test_addresses_stand_for_tensors(self):
@@ -410,7 +373,7 @@ class TestOnGpu:
         for _ in range(3):
             target.zero_()
             part = Address(source.data_ptr() + 8 * 4, source.dtype)
-            launch((2,), part, target, 60, 1, 1, BLOCK=32, ADD=0)
+            run_recorded(launch, (2,), part, target, 60, 1, 1, BLOCK=32, ADD=0)
             assert torch.equal(target[:60], source[4:])
 
     def test_misaligned_tensors_and_large_integers_take_their_own_variant(self):
@@ -418,9 +381,13 @@ class TestOnGpu:
         source = torch.arange(64, device=DEVICE)
         target = torch.zeros(64, dtype=torch.int64, device=DEVICE)
         for first in (0, 1, 2, 3, 0):
-            launch((2,), source[first:], target, 60, 1, 1 << 33, BLOCK=32, ADD=0)
+            run_recorded(
+                launch, (2,), source[first:], target, 60, 1, 1 << 33, BLOCK=32, ADD=0
+            )
             assert torch.equal(target[:60], source[first : first + 60] << 33)
-            launch((2,), source[first:], target, 60, 1, 2, BLOCK=32, ADD=0)
+            run_recorded(
+                launch, (2,), source[first:], target, 60, 1, 2, BLOCK=32, ADD=0
+            )
             assert torch.equal(target[:60], source[first : first + 60] * 2)
 
     def test_streams_captures_and_threads(self):
@@ -429,7 +396,7 @@ class TestOnGpu:
         target = torch.zeros(64, dtype=torch.int64, device=DEVICE)
 
         def work():
-            launch((2,), source, target, 64, 1, 3, BLOCK=32, ADD=0)
+            run_recorded(launch, (2,), source, target, 64, 1, 3, BLOCK=32, ADD=0)
 
         work()
         stream = torch.cuda.Stream()
@@ -449,7 +416,9 @@ class TestOnGpu:
 
         def repeat(i):
             for _ in range(50):
-                launch((2,), source, results[i], 64, 1, i + 20, BLOCK=32, ADD=i % 3)
+                run_recorded(
+                    launch, (2,), source, results[i], 64, 1, i + 20, BLOCK=32, ADD=i % 3
+                )
 
         threads = [threading.Thread(target=repeat, args=(i,)) for i in range(8)]
         for thread in threads:

@@ -4,17 +4,22 @@ against exact values.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from hifigemm.base.formats import FP32, FP64
 from hifigemm.kernels.endings.rounding import Targets
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.runtime.tiles import MANY_SUMS, SUMS, tile_of_sums
 from hifigemm.kernels.sums.rounded_sums import rounded_sums
 from hifigemm.numerics import rounded_sums as plain
 from hifigemm.numerics.integer_sums import Rounding
 from tests.conftest import PAIRS, SINGLES
+
+rounded_sums = partial(run_recorded, rounded_sums)
 
 PLACE = "cuda" if torch.cuda.is_available() else "cpu"
 FORMATS = {"float64": FP64, "float32": FP32}

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from hifigemm.kernels.products.residue_gemm import constants_of, residue_constants
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors import block_sums as module
 from hifigemm.kernels.vectors.block_sums import block_sums
 from hifigemm.numerics import strassen
 from hifigemm.numerics.residues import complex_moduli, real_moduli
+
+block_sums = partial(run_recorded, block_sums)
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 MODULI = sorted({*real_moduli(), *complex_moduli()})

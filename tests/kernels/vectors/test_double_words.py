@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from hifigemm.base.formats import FP16, FP32
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors.double_words import double_sums, split_doubles
 from hifigemm.kernels.vectors.vector_tiles import NOT_FINITE
 from hifigemm.numerics.bits import largest_exponent, scale_by_power
 from hifigemm.numerics.inner_scaling import scaled_along_k
 from hifigemm.numerics.words import Splitting
+
+double_sums = partial(run_recorded, double_sums)
+split_doubles = partial(run_recorded, split_doubles)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOP = 100

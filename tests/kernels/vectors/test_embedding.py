@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors.embedding import embed_left, embed_right, interleaved
 from hifigemm.numerics import embedding
+
+embed_left = partial(run_recorded, embed_left)
+embed_right = partial(run_recorded, embed_right)
+interleaved = partial(run_recorded, interleaved)
 
 PLACE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = [np.complex64, np.complex128]

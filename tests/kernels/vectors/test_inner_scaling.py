@@ -4,15 +4,21 @@ plain maths.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from hifigemm.kernels.runtime.common import LARGEST
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors import inner_scaling as kernels
 from hifigemm.kernels.vectors.scaled_residues import scaled_residues, sized_residues
 from hifigemm.numerics import inner_scaling as plain
 from hifigemm.numerics.residues import moduli_set
+
+scaled_residues = partial(run_recorded, scaled_residues)
+sized_residues = partial(run_recorded, sized_residues)
 
 
 @pytest.fixture
@@ -88,7 +94,7 @@ def on_device(x, layout):
 
 def gap_of(left, right, d=None):
     gap = torch.zeros(1, dtype=torch.int64, device=DEVICE)
-    kernels.sampled_gap(left, right, gap, d)
+    run_recorded(kernels.sampled_gap, left, right, gap, d)
     return int(gap)
 
 
@@ -97,7 +103,7 @@ def check(a, b, layouts=("rows", "rows")):
     left, right = (on_device(x, how) for x, how in zip((a, b), layouts, strict=True))
     wide = torch.full((1,), plain.WIDE_GAP, dtype=torch.int64, device=DEVICE)
     with np.errstate(all="ignore"):
-        found = kernels.inner_exponents(left, right, wide)
+        found = run_recorded(kernels.inner_exponents, left, right, wide)
         want = plain.inner_exponents(a, b, 16384)
         k = len(want)
         np.testing.assert_array_equal(found[:k].cpu().numpy(), want)
@@ -109,7 +115,7 @@ def check(a, b, layouts=("rows", "rows")):
 
         # The exponents that are kept, and the mark beside them.
         mark = torch.zeros(1, dtype=torch.int64, device=DEVICE)
-        kept = kernels.gaining_exponents(left, right, mark)
+        kept = run_recorded(kernels.gaining_exponents, left, right, mark)
     is_kept = before >= plain.WIDE_GAP and plain.closes(before, after)
     assert int(mark) == (kernels.KEPT if is_kept else LARGEST)
     wanted = want if is_kept else 0 * want
@@ -160,8 +166,8 @@ def test_little_room_for_exponents_changes_none(rng, layout):
     with np.errstate(all="ignore"):
         want = plain.inner_exponents(a, b, 16384)
         for scratch_bytes in (2**20, 10_000, 4000, 1):
-            found = kernels.inner_exponents(
-                left, right, wide, scratch_bytes=scratch_bytes
+            found = run_recorded(
+                kernels.inner_exponents, left, right, wide, scratch_bytes=scratch_bytes
             )
             np.testing.assert_array_equal(found[:30].cpu().numpy(), want)
 
@@ -178,9 +184,9 @@ def test_nothing_is_read_where_the_predicate_does_not_hold(rng):
     a, b = (on_device(x, "rows") for x in graded(rng, (9, 40, 8), 30))
     mark = torch.full((1,), 7, dtype=torch.int64, device=DEVICE)
     number = torch.full((1,), 3, dtype=torch.int64, device=DEVICE)
-    kernels.gaining_exponents(a, b, mark, (number, 4, LARGEST))
+    run_recorded(kernels.gaining_exponents, a, b, mark, (number, 4, LARGEST))
     assert int(mark) == 7
-    kernels.gaining_exponents(a, b, mark, (number, 3, LARGEST))
+    run_recorded(kernels.gaining_exponents, a, b, mark, (number, 3, LARGEST))
     assert int(mark) == kernels.KEPT
 
 

@@ -4,10 +4,13 @@ a limit is passed.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors import required_bits as kernel
 from hifigemm.kernels.vectors.required_bits import (
     launch,
@@ -17,6 +20,9 @@ from hifigemm.kernels.vectors.required_bits import (
 )
 from hifigemm.numerics.bits import NO_BIT
 from hifigemm.numerics.scaling import required_bits, required_bits_of_vectors
+
+launch = partial(run_recorded, launch)
+launch_each = partial(run_recorded, launch_each)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FAMILIES = [

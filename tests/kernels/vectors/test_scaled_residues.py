@@ -4,12 +4,14 @@ residues as classes.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from hifigemm.kernels.runtime.common import LARGEST
-from hifigemm.kernels.vectors import scaled_residues as scaled_residues_module
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors.scaled_residues import (
     NOT_FINITE,
     Config,
@@ -26,6 +28,10 @@ from hifigemm.numerics.estimates import magnitudes_down
 from hifigemm.numerics.residue_products import product_operands
 from hifigemm.numerics.special import clean
 from tests import hard_matrices as gen
+
+norm_scales = partial(run_recorded, norm_scales)
+scaled_residues = partial(run_recorded, scaled_residues)
+sized_residues = partial(run_recorded, sized_residues)
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 DTYPES = (np.float64, np.float32, np.complex128, np.complex64)
@@ -278,7 +284,7 @@ def test_nothing_is_made_where_the_predicate_does_not_hold(path, monkeypatch):
     """Outputs begin as ones, and counters of arrivals as zeros: programs that stayed
     would wait for those that left.
     """
-    monkeypatch.setattr(scaled_residues_module, "empty", ones)
+    monkeypatch.setattr(torch, "empty", torch.ones)
     given = tuple(
         (on_device(x), axis)
         for x, axis in pair("phi", np.random.default_rng(12), 20, 600, 3, batch=(2, 1))
@@ -298,11 +304,6 @@ def test_nothing_is_made_where_the_predicate_does_not_hold(path, monkeypatch):
         )
         for x, y in zip(found, want, strict=True):
             assert torch.equal(x, y if holds else torch.ones_like(y))
-
-
-def ones(shape, dtype, like):
-    """Memory that holds ones in the place of anything."""
-    return torch.ones(shape, dtype=dtype, device=like.device)
 
 
 def tensors(sized):
@@ -364,7 +365,7 @@ def test_scales_of_some_vectors_give_their_residues():
     moduli = crt.moduli_set(2, False)
     a = on_device(make("wide", rng, (2, 13, 300)))
     planes, scales = run(scaled_residues, ((a, 2),), moduli)
-    some = VectorScale(*(x[1:2, 3:9] for x in scales[0]))
+    some = VectorScale(*(x[1:2, 3:9].contiguous() for x in scales[0]))
     found, _ = run(scaled_residues, ((a[1:2, 3:9], 2),), moduli, (some,))
     assert torch.equal(found[0], planes[0][1:2, :, 3:9])
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors import slice_counts as kernel
 from hifigemm.numerics.bits import NO_BIT, largest_exponent, lowest_bit
 from hifigemm.numerics.estimates import published_num_slices
@@ -18,9 +19,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* encountered:RuntimeWarning")
 
 def counted(a, b, beta, u):
     """The count that the kernels find; None where they need a longer look."""
-    found = torch.zeros(4, dtype=torch.int32, device=DEVICE)
     x, y = (torch.from_numpy(v).to(DEVICE) for v in (a, b))
-    kernel.launch(x, y, beta, u, found)
+    found = run_recorded(kernel.launch, x, y, beta, u)
     return kernel.num_slices_from(found.tolist(), beta, u)
 
 
@@ -83,9 +83,9 @@ def test_exponents_and_lowest_bits_are_those_of_numerics(make_pair):
         a, b = (x[None] for x in make_pair(family, 9, 70, 66))
         a[0, 2, 3], b[0, 5, 60] = np.nan, np.inf
         x, y = (torch.from_numpy(v).to(DEVICE) for v in (a, b))
-        for (high, low), v, axis in zip(
-            kernel.vector_facts(x, y), (clean(a), clean(b)), (2, 1), strict=True
-        ):
+        facts = run_recorded(kernel.vector_facts, x, y)
+        cleaned = clean(a), clean(b)
+        for (high, low), v, axis in zip(facts, cleaned, (2, 1), strict=True):
             want, lowest = largest_exponent(v, axis), lowest_bit(v, axis)
             is_empty = lowest == NO_BIT
             want = np.where(is_empty, 0, want + 4096).squeeze(axis)

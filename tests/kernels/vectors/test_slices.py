@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors import vector_tiles
 from hifigemm.kernels.vectors.slices import k_pitch, slice_operands
 from hifigemm.numerics.bits import largest_exponent
 from hifigemm.numerics.slicing import digit_limit, slice_vectors, unit_exponent
+
+slice_operands = partial(run_recorded, slice_operands)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 where_devices = [

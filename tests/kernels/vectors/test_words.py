@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from hifigemm.base.formats import BF16, FP16, TF32
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors import vector_tiles
 from hifigemm.kernels.vectors.words import FLOOR, split_words
 from hifigemm.numerics.bits import largest_exponent, scale_by_power
@@ -14,6 +17,8 @@ from hifigemm.numerics.inner_scaling import scaled_along_k
 from hifigemm.numerics.word_bounds import safe_exponent
 from hifigemm.numerics.words import Splitting
 from hifigemm.testing.matrices import exponent_family
+
+split_words = partial(run_recorded, split_words)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SPLITTINGS = [

@@ -144,11 +144,12 @@ class CudaEngine:
         nor the alignment in a tensor core rounds anything.
         """
         from hifigemm.kernels.products.residue_gemm import exact_int8_gemm
+        from hifigemm.kernels.runtime.recording import run_recorded
 
         check_exact(spec, a.shape[-1], max_a, max_b)
         x, y = unwrap(a), unwrap(b)
         if spec.operand is INT8:
-            return wrap(exact_int8_gemm(x, y))
+            return wrap(run_recorded(exact_int8_gemm, x, y))
         if spec.operand in _WORDS:
             return wrap(_words_product(x, y, spec.operand))
         dtype = torch.float64 if spec.operand is FP64 else torch.float32
@@ -382,10 +383,12 @@ class NativeOnDevice:
         if shift <= -_NEAR and _sums_remake(x, y, unwrap(values)):
             # A B may have overflowed where 2**shift A B does not.
             from hifigemm.kernels.endings.rounding import Targets
+            from hifigemm.kernels.runtime.recording import run_recorded
             from hifigemm.kernels.sums.rounded_sums import rounded_sums as sums
 
             values = scale_entries(values, shift)
-            sums(x, y, Targets(unwrap(values)), shift=shift, remakes=True)
+            targets = Targets(unwrap(values))
+            run_recorded(sums, x, y, targets, shift=shift, remakes=True)
         elif shift and epilogue.idle:
             values = scale_entries(values, shift)
         elif shift:
@@ -491,8 +494,10 @@ def _native_matmul(
         c = library_matmul(a, b, out)
     if c.is_complex():
         from hifigemm.kernels.endings.special import restore_special_values
+        from hifigemm.kernels.runtime.recording import run_recorded
 
-        restore_special_values(*(x if x.ndim == 3 else x[None] for x in (a, b, c)))
+        stacks = [x if x.ndim == 3 else x[None] for x in (a, b, c)]
+        run_recorded(restore_special_values, *stacks)
     if target is not None:
         return target
     return c[None] if single else c
@@ -502,8 +507,9 @@ def _mirrored(c: torch.Tensor, how: str) -> torch.Tensor:
     """A matrix or a stack, its lower triangle mirrored as a `Problem` wants it."""
     if how:
         from hifigemm.kernels.endings.mirror import mirror
+        from hifigemm.kernels.runtime.recording import run_recorded
 
-        mirror(c if c.ndim == 3 else c[None], how == "C")
+        run_recorded(mirror, c if c.ndim == 3 else c[None], how == "C")
     return c
 
 

@@ -30,6 +30,7 @@ from hifigemm.kernels.products.epilogue import combine_in_place
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.launch import Scalar, scalar
 from hifigemm.kernels.runtime.launch_list import LaunchList, facts_of, raw_stream
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors.inner_scaling import padded_length
 from hifigemm.model.engine import Lowering
 from hifigemm.model.executable import (
@@ -550,6 +551,7 @@ def combine(t: Tensor, epilogue: Epilogue) -> None:
     """alpha t + beta C in the memory of t, by a kernel where it takes such scalars."""
     if epilogue.is_moderate and not t.is_complex():
         c: Any = None if epilogue.c is None else unwrap(epilogue.c)
-        combine_in_place(t, epilogue.alpha.real, epilogue.beta.real, c)
+        scalars = epilogue.alpha.real, epilogue.beta.real
+        run_recorded(combine_in_place, t, scalar(0), scalar(1), c, scalars=scalars)
     else:
         epilogue.apply(wrap(t))

@@ -21,15 +21,22 @@ from hifigemm.engines.cuda.required_bits import (
 )
 from hifigemm.engines.cuda.slice_counts import num_slices_of
 from hifigemm.engines.device_array import DeviceArray, check_not_capturing, unwrap, wrap
-from hifigemm.kernels.endings import crt as crt_kernel
-from hifigemm.kernels.endings import mirror as mirror_kernel
+from hifigemm.kernels.endings.crt import crt as crt_kernel
+from hifigemm.kernels.endings.mirror import mirror as mirror_kernel
 from hifigemm.kernels.endings.rounding import Targets
 from hifigemm.kernels.products import error_ratio as error_ratio_kernel
-from hifigemm.kernels.sums import rounded_sums as rounded_sums_kernel
+from hifigemm.kernels.runtime.recording import run_recorded
+from hifigemm.kernels.sums.rounded_sums import rounded_sums as rounded_sums_kernel
 from hifigemm.kernels.vectors import block_norms as block_norms_kernel
 from hifigemm.kernels.vectors import inner_scaling as inner_scaling_kernel
 from hifigemm.kernels.vectors import required_bits as required_bits_kernel
-from hifigemm.kernels.vectors import scaled_residues as scaled_residues_kernel
+from hifigemm.kernels.vectors.scaled_residues import (
+    VectorScale,
+    norm_scales,
+)
+from hifigemm.kernels.vectors.scaled_residues import (
+    scaled_residues as scaled_residues_kernel,
+)
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import product_shape
 from hifigemm.numerics.error_ratio import error_ratio
@@ -67,8 +74,8 @@ def _norm_scale(
     """numerics.scaling.norm_scale; vectors with an Inf or NaN are marked by the
     exponent NOT_FINITE.
     """
-    (found,) = scaled_residues_kernel.norm_scales(
-        ((unwrap(x), axis),), moduli, (balance, balance)
+    (found,) = run_recorded(
+        norm_scales, ((unwrap(x), axis),), moduli, (balance, balance)
     )
     exponent, nearest = (
         wrap(y.to(kind).unsqueeze(axis))
@@ -98,12 +105,17 @@ def _scaled_residues(
     returned.
     """
     tensor, axis = unwrap(x), scale.axis
+    shape = tensor.shape[0], tensor.shape[3 - axis]
     exponent, nearest = (
-        unwrap(y).flatten(1).to(torch.int32) for y in (scale.exponent, scale.nearest)
+        unwrap(y).flatten(1).to(torch.int32).expand(shape).contiguous()
+        for y in (scale.exponent, scale.nearest)
     )
-    given = scaled_residues_kernel.VectorScale(exponent, nearest)
-    (planes,), _ = scaled_residues_kernel.scaled_residues(
-        ((tensor, axis),), moduli, (given,), bits=scale.bits
+    (planes,), _ = run_recorded(
+        scaled_residues_kernel,
+        ((tensor, axis),),
+        moduli,
+        (VectorScale(exponent, nearest),),
+        bits=scale.bits,
     )
     return wrap(planes[..., : tensor.shape[axis]])
 
@@ -115,7 +127,8 @@ def _residue_gemm(
     returned.
     """
     x, y = padded(unwrap(left)), padded(unwrap(right))
-    return wrap(products_of(x, y, moduli)[:, :, : x.shape[2], : y.shape[2]])
+    products = run_recorded(products_of, x, y, moduli)
+    return wrap(products[:, :, : x.shape[2], : y.shape[2]])
 
 
 def _crt(
@@ -142,7 +155,7 @@ def _crt(
         dtype=_result_dtype(fmt, count > len(moduli.moduli)),
         device=x.device,
     )
-    crt_kernel.crt(x, scales, moduli, Targets(out), shift=shift)
+    run_recorded(crt_kernel, x, scales, moduli, Targets(out), shift=shift)
     return wrap(torch.view_as_real(out).flatten(2) if out.is_complex() else out)
 
 
@@ -212,9 +225,9 @@ def _required_bits_of_vectors(
     ):
         return required_bits_of_vectors(a, b, block_entries)
     check_not_capturing()
-    found = required_bits_kernel.launch_each(unwrap(a), unwrap(b)).cpu().numpy()
+    found = run_recorded(required_bits_kernel.launch_each, unwrap(a), unwrap(b))
     return required_bits_kernel.required_bits_of_vectors_from(
-        found, a.shape[1], b.shape[2]
+        found.cpu().numpy(), a.shape[1], b.shape[2]
     )
 
 
@@ -237,7 +250,7 @@ def _rounded_sums(
     else:
         rounding = Rounding(result, True, addend.exponent, addend.sign)
         targets = Targets(values, rounding, unwrap(addend.c), second)
-    rounded_sums_kernel.rounded_sums(left, right, targets, shift=shift)
+    run_recorded(rounded_sums_kernel, left, right, targets, shift=shift)
     return wrap(values), None if second is None else wrap(second)
 
 
@@ -249,7 +262,7 @@ def _sampled_gap(a: Array, b: Array, d: Array | None = None) -> int:
     left, right = unwrap(a), unwrap(b)
     gap = torch.zeros(1, dtype=torch.int64, device=left.device)
     exponents = None if d is None else unwrap(d).to(torch.int32)
-    inner_scaling_kernel.sampled_gap(left, right, gap, exponents)
+    run_recorded(inner_scaling_kernel.sampled_gap, left, right, gap, exponents)
     return int(gap)
 
 
@@ -259,7 +272,8 @@ def _inner_exponents(a: Array, b: Array, block_entries: int) -> Array:
         return inner_exponents(a, b, block_entries)
     left = unwrap(a)
     wide = torch.full((1,), WIDE_GAP, dtype=torch.int64, device=left.device)
-    exponents = inner_scaling_kernel.inner_exponents(left, unwrap(b), wide)
+    kernel = inner_scaling_kernel.inner_exponents
+    exponents = run_recorded(kernel, left, unwrap(b), wide)
     return wrap(exponents[: left.shape[2]].to(torch.int64))
 
 
@@ -276,7 +290,7 @@ def _inner_required_bits(
 
 def _mirror(x: Array, conjugate: bool) -> None:
     """numerics.symmetric.mirror."""
-    mirror_kernel.mirror(unwrap(x), conjugate)
+    run_recorded(mirror_kernel, unwrap(x), conjugate)
 
 
 OVERRIDES: dict[Callable[..., Any], Callable[..., Any]] = {

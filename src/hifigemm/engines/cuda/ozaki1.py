@@ -11,6 +11,7 @@ their result is written as a real matrix of twice as many columns.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from hifigemm.engines.cuda.lowering import Arguments, CudaLowering, blocks_of
 from hifigemm.engines.cuda.slice_counts import Count, num_slices_of
 from hifigemm.kernels.endings.slice_rounding import ends_of, round_correctly
 from hifigemm.kernels.products.slice_product import slice_product, sums_of
-from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.vectors.embedding import as_real
 from hifigemm.kernels.vectors.slices import (
     MAX_BITS,
@@ -140,7 +141,7 @@ class _RoundedSlices(_Slices):
                 (left, right),
                 ends,
                 out,
-                given.record,
+                cast(Buffer, given.record),
                 shift=given.shift,
                 operands=(x, y),
             )
@@ -153,7 +154,7 @@ def _slice_bits(plan: Plan) -> int:
     )
 
 
-def sliced(plan: Plan, left: TensorLike, right: TensorLike) -> list[Slices]:
+def sliced(plan: Plan, left: Buffer, right: Buffer) -> list[Slices]:
     """The slices of both operands."""
     return slice_operands(
         ((left, 2), (right, 1)),

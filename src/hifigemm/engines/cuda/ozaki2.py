@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ from hifigemm.kernels.products.epilogue import combine_in_place
 from hifigemm.kernels.products.error_ratio import RATIO_UNIT, error_ratio_bits
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import LARGEST, Predicate
-from hifigemm.kernels.runtime.launch import empty
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.sums.rounded_sums import rounded_sums
 from hifigemm.kernels.vectors import inner_scaling, scaled_residues
 from hifigemm.kernels.vectors.block_sums import block_sums, halves_of
@@ -66,8 +66,6 @@ from hifigemm.numerics.strassen import NUM_PRODUCTS
 
 Inner = scaled_residues.Inner | None
 """Exponents by which A and B are scaled along k; see kernels/inner_scaling.py."""
-Planes = TypeVar("Planes", Buffer, Tensor)
-"""Those of a program, or tensors that are multiplied at once."""
 Residues = tuple[Buffer, Buffer]
 """Planes of an operand and the scale exponents of its vectors."""
 _ROWS, _COLUMNS = 128, 256
@@ -194,7 +192,7 @@ def moduli_of(plan: Plan, count: int | None = None) -> ModuliSet:
     )
 
 
-def padded(planes: Planes) -> Planes:
+def padded(planes: Tensor) -> Tensor:
     """Residues (batch, L, vectors, k) with the zeros behind k that their rows are
     padded with, up to the next row.
     """
@@ -207,13 +205,13 @@ def padded_shape(m: int, n: int) -> tuple[int, int]:
 
 
 def products_of(
-    left: Planes,
-    right: Planes,
+    left: Buffer,
+    right: Buffer,
     moduli: ModuliSet,
     predicate: Predicate | None = None,
     *,
     triangle: bool = False,
-) -> Planes:
+) -> Buffer:
     """Residues of the products of padded planes: int8 (batch, L, m_pad, n_pad),
     undefined without the predicate.
     """
@@ -222,7 +220,7 @@ def products_of(
         left.shape[1],
         *padded_shape(left.shape[2], right.shape[2]),
     )
-    products: Planes = empty(shape, torch.int8, left)
+    products: Buffer = left.launches.empty(shape, torch.int8)
     constants = residue_gemm.residue_constants(
         moduli.of_planes(left.shape[1]), left.device
     )
@@ -233,8 +231,8 @@ def products_of(
 
 
 def products_of_halves(
-    left: Planes, right: Planes, moduli: ModuliSet, predicate: Predicate | None = None
-) -> tuple[Planes, tuple[int, int]]:
+    left: Buffer, right: Buffer, moduli: ModuliSet, predicate: Predicate | None = None
+) -> tuple[Buffer, tuple[int, int]]:
     """P1 .. P7 of numerics/strassen.py for padded planes of one matrix: int8 (1, 7 L,
     m_pad, n_pad), padded halves.
 
@@ -248,7 +246,7 @@ def products_of_halves(
     half_m, half_k = halves_of(left)
     half_n, _ = halves_of(right)
     shape = 1, NUM_PRODUCTS * count, *padded_shape(half_m, half_n)
-    products: Planes = empty(shape, torch.int8, left)
+    products: Buffer = left.launches.empty(shape, torch.int8)
     upper = slice(0, half_m)
     lower = slice(half_m, None)
     first_terms = slice(0, half_k)
@@ -335,16 +333,22 @@ class _FixedCount(_Residues):
         operand = ((unwrap(x), 1 if is_right else 2),)
         bits = _required_bits(plan)
         if bits is None:
-            (planes,), (scale,) = scaled_residues.scaled_residues(
-                operand, moduli_of(plan)
+            (planes,), (scale,) = run_recorded(
+                scaled_residues.scaled_residues, operand, moduli_of(plan)
             )
             return PreparedResidues(planes, scale.exponent)
         gained = max(bits[is_right], 0)
         two = moduli_of(plan, 2)
-        scales = scaled_residues.norm_scales(operand, two, (gained, gained))
+        scales = run_recorded(
+            scaled_residues.norm_scales, operand, two, (gained, gained)
+        )
         count = min(plan.scheme.count + _SPARE_MODULI, MAX_MODULI)
-        (planes,), (scale,) = scaled_residues.scaled_residues(
-            operand, moduli_of(plan, count), scales, bits=norm_bits(two, gained)
+        (planes,), (scale,) = run_recorded(
+            scaled_residues.scaled_residues,
+            operand,
+            moduli_of(plan, count),
+            scales,
+            bits=norm_bits(two, gained),
         )
         return PreparedResidues(planes, scale.exponent, bits[is_right])
 
@@ -931,9 +935,9 @@ def _part_of(entries: _Entries, rows: _Vectors, cols: _Vectors) -> _Entries:
         out.shape[1] if rows is None else len(rows),
         out.shape[2] if cols is None else len(cols),
     )
-    part = targets._replace(out=empty(shape, out.dtype, out))
+    part = targets._replace(out=out.launches.empty(shape, out.dtype))
     if targets.second is not None:
-        part = part._replace(second=empty(shape, out.dtype, out))
+        part = part._replace(second=out.launches.empty(shape, out.dtype))
     if targets.c is not None:
         part = part._replace(c=_gathered(_gathered(targets.c, 1, rows), 2, cols))
     return entries._replace(targets=part, triangle=False, in_halves=False)
@@ -961,7 +965,7 @@ def _gathered(x: Buffer, axis: int, vectors: _Vectors) -> Buffer:
     if vectors is None:
         return x
     shape = tuple(len(vectors) if i == axis else n for i, n in enumerate(x.shape))
-    copy: Buffer = empty(shape, x.dtype, x)
+    copy: Buffer = x.launches.empty(shape, x.dtype)
     x.launches.call(partial(_gather, axis, vectors), x, copy)
     return copy
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hifigemm.base.store import once
 from hifigemm.engines.device_array import check_not_capturing
-from hifigemm.kernels.runtime.launch_list import LaunchList, facts_of
+from hifigemm.kernels.runtime.buffers import Buffer
+from hifigemm.kernels.runtime.recording import recorded
 from hifigemm.kernels.vectors import inner_scaling
 from hifigemm.kernels.vectors import required_bits as kernel
 
@@ -26,28 +26,13 @@ def required_bits_of(
     laid out as these.
     """
     check_not_capturing()
-    facts = facts_of(left), facts_of(right)
+    launches = recorded(kernel.launch, left, right, most)
 
-    def make() -> Callable[[Tensor, Tensor], Bits]:
-        launches = LaunchList(left.device)
-        count = kernel.num_counters(left, right)
-        device = left.device
-        x, y = launches.operand(left), launches.operand(right)
-        counters = launches.operand(
-            torch.empty(count, dtype=torch.int32, device="meta"), is_zero=True
-        )
-        kernel.launch(x, y, most, counters)
-        launches.finish().compile()
+    def inspect(a: Tensor, b: Tensor) -> Bits:
+        check_not_capturing()
+        return kernel.required_bits_from(launches(a, b).tolist(), most)
 
-        def inspect(a: Tensor, b: Tensor) -> Bits:
-            check_not_capturing()
-            found = torch.empty(count, dtype=torch.int32, device=device)
-            launches(a, b, found)
-            return kernel.required_bits_from(found[:2].tolist(), most)
-
-        return inspect
-
-    return once(("required_bits", left.device, most, facts), make, left.device)
+    return inspect
 
 
 def inner_inspection_of(
@@ -60,36 +45,27 @@ def inner_inspection_of(
     bits; without bits they mean nothing.
     """
     check_not_capturing()
-    facts = facts_of(left), facts_of(right)
-    length = inner_scaling.padded_length(left.shape[2])
+    launches = recorded(_inner_inspection, left, right, most)
 
-    def make() -> Callable[[Tensor, Tensor], tuple[Bits, Tensor]]:
-        launches = LaunchList(left.device)
-        count = kernel.num_counters(left, right)
-        device = left.device
-        x, y = launches.operand(left), launches.operand(right)
-        # The mark, an int64, and 16 bytes behind it the counters: whole int64 in all.
-        size = 4 + count + count % 2
-        words = launches.operand(
-            torch.empty(size, dtype=torch.int32, device="meta"), is_zero=True
-        )
-        d = launches.operand(torch.empty(length, dtype=torch.int32, device="meta"))
-        mark = words[:4].view(torch.int64)[:1]
-        inner_scaling.gaining_exponents(x, y, mark, into=d)
-        kernel.launch(x, y, most, words[4:], d)
-        launches.finish().compile()
+    def inspect(a: Tensor, b: Tensor) -> tuple[Bits, Tensor]:
+        check_not_capturing()
+        words, exponents = launches(a, b)
+        low, high, _, _, *bits = words.tolist()
+        if (low, high) != (inner_scaling.KEPT, 0):
+            return None, exponents
+        return kernel.required_bits_from(bits, most), exponents
 
-        def inspect(a: Tensor, b: Tensor) -> tuple[Bits, Tensor]:
-            check_not_capturing()
-            found = torch.empty(size, dtype=torch.int32, device=device)
-            exponents = torch.empty(length, dtype=torch.int32, device=device)
-            launches(a, b, found, exponents)
-            low, high, _, _, *bits = found[:6].tolist()
-            if (low, high) != (inner_scaling.KEPT, 0):
-                return None, exponents
-            return kernel.required_bits_from(bits, most), exponents
+    return inspect
 
-        return inspect
 
-    key = "inner_required_bits", left.device, most, facts
-    return once(key, make, left.device)
+def _inner_inspection(left: Buffer, right: Buffer, most: int) -> tuple[Buffer, Buffer]:
+    """Two words of the mark that the operands gain by exponents, two that mean nothing,
+    and two of bits; with the exponents.
+    """
+    count = kernel.num_counters(left, right)
+    # The mark, an int64, and 16 bytes behind it the counters: whole int64 in all.
+    words: Buffer = left.launches.zeros((4 + count + count % 2,), torch.int32)
+    mark = words[:4].view(torch.int64)[:1]
+    exponents = inner_scaling.gaining_exponents(left, right, mark)
+    kernel.launch(left, right, most, words[4:], exponents)
+    return words[:6], exponents

@@ -16,7 +16,7 @@ their product is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Protocol, cast
 
@@ -36,7 +36,7 @@ from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.library_product import library_matmul
 from hifigemm.kernels.products import native_gemm, word_gemm
 from hifigemm.kernels.runtime.buffers import Buffer
-from hifigemm.kernels.runtime.launch import cleared, empty
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors import double_words, words
 from hifigemm.kernels.vectors.embedding import as_real
 from hifigemm.kernels.vectors.inner_scaling import KEPT
@@ -182,7 +182,8 @@ class KernelSums:
             dtype=torch.float32,
             device=x.device,
         )
-        word_gemm.word_gemm(
+        run_recorded(
+            word_gemm.word_gemm,
             a,
             b,
             out,
@@ -331,7 +332,7 @@ class _UnscaledWords(_Embedded):
             if scheme.product == "fp16":
                 multiply(left, right)
                 continue
-            overflow = cleared(2, out)
+            overflow = out.launches.zeros((2,), torch.int32)
             multiply(left, right, overflow=overflow)
             # All launches from here on do nothing unless a sum has overflowed.
             has_overflow = (0, _MOST)
@@ -343,7 +344,7 @@ class _UnscaledWords(_Embedded):
                 predicate=overflow,
                 losses=has_overflow,
             )
-            left = replace(left, losses=overflow)
+            left = left._replace(losses=overflow)
             multiply(left, right, losses=has_overflow, repairs=True)
 
 
@@ -411,7 +412,7 @@ class _Doubles(_Embedded):
                 ((x, 2), (y, 1)), scheme.splitting, top, inner
             )
             shape = (len(pairs), *out.shape)
-            products = empty(shape, torch.float64, out)
+            products = out.launches.empty(shape, torch.float64)
             for i, (p, q) in enumerate(pairs):
                 given.out.launches.call(
                     library_matmul, left.planes[p], right.planes[q], products[i]
@@ -501,7 +502,9 @@ class _Choice(_Embedded):
                 triangle=bool(p.mirror) and not p.is_complex,
             )
         if len(self.sums) < num_choices:
-            native_gemm.fp32_product(a, b, out, predicate, (least, _MOST), given.shift)
+            native_gemm.fp32_product(
+                a, b, out, losses[len(self.sums) - 1], (least, _MOST), given.shift
+            )
 
     def decision(self, words: Sequence[int]) -> RecordedDecision:
         """Which choice was taken, and its bound; for FP32 sums, where nothing over- or

@@ -10,7 +10,7 @@ import math
 import triton
 import triton.language as tl
 
-from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import tiles_of, unfolded
 from hifigemm.kernels.runtime.launch import Launch, Strided, real_view
 from hifigemm.kernels.runtime.tiles import tiles_along
@@ -71,14 +71,14 @@ def _mirror_kernel(
 _launch = Launch(_mirror_kernel)
 
 
-def mirror(x: TensorLike, conjugate: bool) -> None:
-    """Copy the lower triangle of each matrix to the upper one, on torch's stream.
+def mirror(x: Buffer, conjugate: bool) -> None:
+    """Copy the lower triangle of each matrix to the upper one.
 
     The bits are those of numerics.symmetric.mirror.
 
     Parameters
     ----------
-    x : tensor or buffer, shape (batch, n, n), any strides
+    x : buffer, shape (batch, n, n), any strides
     conjugate : bool
         The upper triangle of a complex x gets conjugates, its diagonal becomes real.
     """

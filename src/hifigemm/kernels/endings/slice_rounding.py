@@ -15,6 +15,7 @@ those of vectors that span more than `_DIGITS` digits.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -22,14 +23,9 @@ import triton.language as tl
 
 from hifigemm.kernels.endings.rounding import leading_bits, round_head
 from hifigemm.kernels.endings.special import nonfinite_product
-from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import ROUND_DOUBLE, power_of_two
-from hifigemm.kernels.runtime.launch import (
-    Launch,
-    cleared,
-    empty,
-    operand_arguments,
-)
+from hifigemm.kernels.runtime.launch import Launch, operand_arguments
 from hifigemm.kernels.runtime.tiles import gpu_of
 from hifigemm.kernels.vectors.slice_counts import OFFSET, vector_facts
 from hifigemm.kernels.vectors.slices import Slices
@@ -382,8 +378,7 @@ def needed_kernel(
 _needed = Launch(needed_kernel)
 
 
-@dataclass(frozen=True)
-class VectorEnds:
+class VectorEnds(NamedTuple):
     """Where the vectors of both operands end.
 
     `lowest` and `needed` are for each side an int32 tensor (batch or 1, vectors): see
@@ -391,14 +386,12 @@ class VectorEnds:
     largest number of needed slices of each side.
     """
 
-    lowest: tuple[TensorLike, TensorLike]
-    needed: tuple[TensorLike, TensorLike]
-    most: TensorLike
+    lowest: tuple[Any, Any]
+    needed: tuple[Any, Any]
+    most: Any
 
 
-def ends_of(
-    left: TensorLike, right: TensorLike, slices: tuple[Slices, Slices]
-) -> VectorEnds:
+def ends_of(left: Buffer, right: Buffer, slices: tuple[Slices, Slices]) -> VectorEnds:
     """Launch the look for the ends of the rows of A and the columns of B.
 
     `slices` are those of the operands.
@@ -406,11 +399,11 @@ def ends_of(
     facts = vector_facts(left, right)
     sides = []
     for (_, lowest), made in zip(facts, slices, strict=True):
-        needed = empty(tuple(made.exponents.shape), torch.int32, left)
+        needed = left.launches.empty(tuple(made.exponents.shape), torch.int32)
         sides.append((made.exponents, lowest, needed))
     counts = [side[0].numel() for side in sides]
     blocks = [-(-count // 1024) for count in counts]
-    most = cleared(2, left)
+    most = left.launches.zeros((2,), torch.int32)
     _needed(
         (sum(blocks),),
         sides[0],
@@ -427,18 +420,16 @@ def ends_of(
 
 
 def round_correctly(
-    sums: list[TensorLike],
+    sums: list[Buffer],
     slices: tuple[Slices, Slices],
     ends: VectorEnds,
-    out: TensorLike,
-    record: TensorLike,
+    out: Buffer,
+    record: Buffer,
     *,
     shift: int,
-    operands: tuple[TensorLike, TensorLike],
+    operands: tuple[Buffer, Buffer],
 ) -> None:
     """out = 2**shift A B, every entry rounded once from its exact value.
-
-    The launches go to torch's current stream.
 
     Parameters
     ----------
@@ -466,8 +457,8 @@ def round_correctly(
         err=ozaki1_error_exponent(k, count, beta, is_twos_complement),
         single=out.dtype is torch.float32,
     )
-    places = empty((_LISTED,), torch.int64, out)
-    counter = cleared(1, out)
+    places = out.launches.empty((_LISTED,), torch.int64)
+    counter = out.launches.zeros((1,), torch.int32)
     # For each side its exponents and the stride of them along the stack.
     left, right = (x.exponents for x in slices)
     left_stride, right_stride = (

@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import (
     NO_PREDICATE,
     Predicate,
@@ -169,15 +169,13 @@ _launch = Launch(_restore_kernel)
 
 
 def restore_special_values(
-    a: TensorLike,
-    b: TensorLike,
-    c: TensorLike,
+    a: Buffer,
+    b: Buffer,
+    c: Buffer,
     *,
     predicate: Predicate | None = None,
 ) -> None:
     """Write the pattern of Inf and NaN of A B to C, a library's product of A and B.
-
-    The launch goes to torch's current stream.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.launch import Launch, float64_bits
 
 _BLOCK = 1024
@@ -173,13 +173,13 @@ _launch = Launch(_combine_kernel)
 
 
 def combine_in_place(
-    t: TensorLike,
+    t: Buffer,
     alpha: float,
     beta: float,
-    c: TensorLike | None,
-    out: TensorLike | None = None,
+    c: Buffer | None,
+    out: Buffer | None = None,
 ) -> None:
-    """t or out = alpha t + beta c, on torch's current stream.
+    """t or out = alpha t + beta c.
 
     Parameters
     ----------

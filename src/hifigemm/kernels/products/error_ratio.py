@@ -31,7 +31,7 @@ import triton
 import triton.language as tl
 
 from hifigemm.kernels.products.residue_gemm import wrapped
-from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import (
     LARGEST,
     NO_PREDICATE,
@@ -41,7 +41,8 @@ from hifigemm.kernels.runtime.common import (
     tiles_of,
     unfolded,
 )
-from hifigemm.kernels.runtime.launch import Launch, cleared, empty
+from hifigemm.kernels.runtime.launch import Launch
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.runtime.tiles import (
     KERNELS,
     RATIOS,
@@ -252,7 +253,7 @@ def error_ratio_bits(
     terms: int | None = None,
     enough: int = 0,
     *,
-    into: TensorLike | None = None,
+    into: Buffer | None = None,
     predicate: Predicate | None = None,
 ) -> Any:
     """The bits of the error ratio, a float64 in units of RATIO_UNIT.
@@ -278,9 +279,8 @@ def error_ratio_bits(
     -------
     `into`, or a new int64 tensor of one entry
     """
-    fresh = cleared(4 * ((into is None) + (terms is not None)), sizes.norms).view(
-        torch.int64
-    )
+    count = 2 * ((into is None) + (terms is not None))
+    fresh = sizes.norms.launches.zeros((count,), torch.int64)
     out = fresh[:1] if into is None else into
     enough = max(min(enough, _FINITE), 0)
     if terms is None:
@@ -292,7 +292,7 @@ def error_ratio_bits(
     return out
 
 
-def _apart_from(out: TensorLike, predicate: Predicate | None) -> Predicate:
+def _apart_from(out: Buffer, predicate: Predicate | None) -> Predicate:
     """The predicate, on a copy where it is one on `out`.
 
     The warps of a program must all read the same number, while others write to `out`.
@@ -302,14 +302,14 @@ def _apart_from(out: TensorLike, predicate: Predicate | None) -> Predicate:
     number, lower_limit, upper_limit = predicate
     if number is not out:
         return predicate
-    copy = empty((1,), torch.int64, out)
+    copy = out.launches.empty((1,), torch.int64)
     _copy((1,), number, copy, num_warps=1)
     return copy, lower_limit, upper_limit
 
 
 def _launch_ratio(
     sizes: Sizes,
-    out: TensorLike,
+    out: Buffer,
     terms: int | None,
     enough_bits: int,
     predicate: Predicate,
@@ -318,7 +318,7 @@ def _launch_ratio(
 
     Nothing happens where the predicate does not hold.
     """
-    left, right = sizes.magnitudes
+    left, right = sizes.magnitudes[0], sizes.magnitudes[-1]
     width = sizes.width
     batch_a, m, length = left.shape
     batch_b, n, _ = right.shape
@@ -336,7 +336,7 @@ def _launch_ratio(
     tile = RATIOS if tile.area >= RATIOS.area else SMALL_RATIOS
     rows = [x.shape[1] if x.shape[0] == batch > 1 else 0 for x in (left, right)]
     tiles = math.prod(
-        tiles_along(m, n, tile.block_m, tile.block_n, triangle=left is right)
+        tiles_along(m, n, tile.block_m, tile.block_n, triangle=sizes.is_of_one_operand)
     )
     left_rows, right_rows = rows
     first_right, total = sizes.places
@@ -357,7 +357,7 @@ def _launch_ratio(
         enough_bits,
         *predicate,
         WIDTH=width,
-        TRIANGLE=left is right,
+        TRIANGLE=sizes.is_of_one_operand,
         TILE=tile,
         num_warps=tile.warps,
         num_stages=tile.stages,
@@ -366,11 +366,20 @@ def _launch_ratio(
 
 
 def error_ratio_of(sizes: Sizes) -> float:
-    """The error ratio; waits for the device."""
-    return float(error_ratio_bits(sizes).view(torch.float64)) * RATIO_UNIT
+    """The error ratio from the sizes of tensors; waits for the device."""
+    return _ratio_from(run_recorded(error_ratio_bits, sizes))
 
 
-def error_ratio(left: TensorLike, right: TensorLike, moduli: ModuliSet) -> float:
+def error_ratio(left: torch.Tensor, right: torch.Tensor, moduli: ModuliSet) -> float:
     """numerics.error_ratio.error_ratio of real operands; waits for the device."""
+    return _ratio_from(run_recorded(_bits_of_operands, left, right, moduli))
+
+
+def _bits_of_operands(left: Buffer, right: Buffer, moduli: ModuliSet) -> Buffer:
+    """The bits of the error ratio of two operands."""
     *_, sizes = sized_residues(((left, 2), (right, 1)), moduli)
-    return error_ratio_of(sizes)
+    return error_ratio_bits(sizes)
+
+
+def _ratio_from(bits: torch.Tensor) -> float:
+    return float(bits.view(torch.float64)) * RATIO_UNIT

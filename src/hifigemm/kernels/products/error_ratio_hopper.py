@@ -32,7 +32,7 @@ from hifigemm.kernels.products.hopper_ring import (
     planes_behind,
     produce,
 )
-from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import Predicate, place_of, tiles_of, unfolded
 from hifigemm.kernels.runtime.launch import Launch, tensor_map
 from hifigemm.kernels.runtime.tiles import ProductShape, Tile, gpu_of, grid_size
@@ -314,7 +314,7 @@ _ratio = Launch(_ratio_kernel)
 
 def launch(
     sizes: Sizes,
-    out: TensorLike,
+    out: Buffer,
     terms: int,
     tile: Tile,
     enough_bits: int,
@@ -324,7 +324,7 @@ def launch(
 
     `terms` of each component count, a multiple of 128.
     """
-    left, right = sizes.magnitudes
+    left, right = sizes.magnitudes[0], sizes.magnitudes[-1]
     width = sizes.width
     batch_a, m, pitch = left.shape
     batch_b, n, _ = right.shape
@@ -357,7 +357,7 @@ def launch(
         enough_bits,
         *predicate,
         WIDTH=width,
-        TRIANGLE=left is right,
+        TRIANGLE=sizes.is_of_one_operand,
         TILE=tile,
         num_warps=4,
         enable_fp_fusion=False,

@@ -19,7 +19,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import Predicate, holds, place_of
 from hifigemm.kernels.runtime.launch import Launch, real_view, strided
 from hifigemm.kernels.runtime.tiles import NATIVE, Tile
@@ -156,17 +156,15 @@ _product = Launch(_native_kernel)
 
 
 def fp32_product(
-    left: TensorLike,
-    right: TensorLike,
-    out: TensorLike,
-    lost: TensorLike,
+    left: Buffer,
+    right: Buffer,
+    out: Buffer,
+    lost: Buffer,
     losses: tuple[int, int],
     shift: int = 0,
 ) -> None:
     """out = 2**shift A B, where words that lost (2,) bits did so in range(*losses)
     together.
-
-    The launch goes to torch's current stream.
 
     Parameters
     ----------
@@ -178,13 +176,13 @@ def fp32_product(
 
 
 def fp64_product(
-    left: TensorLike,
-    right: TensorLike,
-    out: TensorLike,
+    left: Buffer,
+    right: Buffer,
+    out: Buffer,
     predicate: Predicate,
     shift: int = 0,
 ) -> None:
-    """out = 2**shift A B, where the predicate holds, on torch's current stream.
+    """out = 2**shift A B, where the predicate holds.
 
     Each component of the result errs as a sum of its k products, 2 k for complex
     operands, in some order; see numerics.bounds.native_bound.
@@ -208,16 +206,16 @@ def fp64_product(
     _multiply(left, right, out, predicate, shift, tile, 1)
 
 
-def _even(out: TensorLike, left: TensorLike, tile: Tile) -> bool:
+def _even(out: Buffer, left: Buffer, tile: Tile) -> bool:
     """True if tiles cover a product exactly."""
     (_, m, n), k = out.shape, left.shape[2]
     return m % tile.block_m == n % tile.block_n == k % tile.block_k == 0
 
 
 def _multiply(
-    left: TensorLike,
-    right: TensorLike,
-    out: TensorLike,
+    left: Buffer,
+    right: Buffer,
+    out: Buffer,
     predicate: Predicate,
     shift: int,
     tile: Tile,

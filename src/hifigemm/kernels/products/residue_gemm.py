@@ -40,7 +40,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import (
     NO_PREDICATE,
     ROUND_SINGLE,
@@ -50,7 +50,7 @@ from hifigemm.kernels.runtime.common import (
     tiles_of,
     unfolded,
 )
-from hifigemm.kernels.runtime.launch import Launch, empty, uploaded
+from hifigemm.kernels.runtime.launch import Launch, uploaded
 from hifigemm.kernels.runtime.tiles import (
     KERNELS,
     ProductShape,
@@ -389,13 +389,13 @@ class _Planes(NamedTuple):
 class _Results(NamedTuple):
     """Planes of results, whose columns lie side by side."""
 
-    entries: TensorLike
+    entries: Buffer
     batch: int
     part: int
     row: int
 
 
-def _operand(x: TensorLike) -> _Planes:
+def _operand(x: Buffer) -> _Planes:
     """An operand with axes (batch, part, row, k) as the kernel takes it."""
     batch, part, row, k = x.stride()
     return _Planes(x, batch if x.shape[0] > 1 else 0, part, row, k)
@@ -411,9 +411,9 @@ class Reduction(NamedTuple):
 
 
 def _launch_plain(
-    left: TensorLike,
-    right: TensorLike,
-    out: TensorLike,
+    left: Buffer,
+    right: Buffer,
+    out: Buffer,
     tile: Tile,
     reduction: Reduction,
     *,
@@ -460,10 +460,10 @@ def _launch_plain(
 
 
 def residue_gemm(
-    left: TensorLike,
-    right: TensorLike,
-    constants: TensorLike,
-    out: TensorLike,
+    left: Buffer,
+    right: Buffer,
+    constants: Buffer,
+    out: Buffer,
     *,
     k_block: int = K_BLOCK,
     config: Tile | None = None,
@@ -472,8 +472,6 @@ def residue_gemm(
     triangle: bool = False,
 ) -> None:
     """out[z, l] = left[z, l] right[z, l].T mod p_l, any representative in [-128, 127].
-
-    The launch goes to torch's current stream.
 
     Parameters
     ----------
@@ -505,7 +503,7 @@ def residue_gemm(
     if out.shape[0] * planes * m * n == 0:
         return
     if k == 0:
-        out.zero_()
+        out.launches.call(torch.Tensor.zero_, out)
         return
     # A triangle has about as many tiles as half of the columns.
     shape = ProductShape(
@@ -533,7 +531,7 @@ def residue_gemm(
     if spans > 1:
         if not out.is_contiguous():
             raise ValueError(f"spans of k need contiguous planes, not {out.stride()}")
-        target = empty((spans * out.shape[0], *out.shape[1:]), torch.int8, out)
+        target = out.launches.empty((spans * out.shape[0], *out.shape[1:]), torch.int8)
     reduction = Reduction(constants, spans, predicate or NO_PREDICATE, triangle)
     if tile.kernel == "hopper":
         hopper.launch(left, right, target, tile, reduction, k_block)
@@ -549,7 +547,7 @@ def residue_gemm(
         _launch_sums(target, out, reduction)
 
 
-def _launch_sums(residues: TensorLike, out: TensorLike, reduction: Reduction) -> None:
+def _launch_sums(residues: Buffer, out: Buffer, reduction: Reduction) -> None:
     """Add the residues of the spans of each matrix to planes of `out`."""
     spans = reduction.spans
     batch, planes, rows, columns = out.shape
@@ -571,15 +569,13 @@ def _launch_sums(residues: TensorLike, out: TensorLike, reduction: Reduction) ->
 
 
 def diagonals(
-    left: TensorLike,
-    right: TensorLike,
+    left: Buffer,
+    right: Buffer,
     *,
     k_block: int = K_BLOCK,
     config: Tile | None = None,
-) -> list[TensorLike]:
+) -> list[Buffer]:
     """INT32 sums of the products A_p B_q of slices over the diagonals p + q = s.
-
-    The launch goes to torch's current stream.
 
     Parameters
     ----------
@@ -612,10 +608,9 @@ def diagonals(
     )
     for start in range(0, count * pitch, k_block):
         parts = count - start // pitch
-        out = empty(
+        out = left.launches.empty(
             (batch, parts, -(-m // rows) * rows, -(-n // columns) * columns),
             torch.int32,
-            left,
         )
         if tile.kernel == "hopper":
             hopper.launch_diagonals(left, right, out, start, tile, k_block)
@@ -643,10 +638,10 @@ def diagonals(
 
 
 def _check(
-    left: TensorLike,
-    right: TensorLike,
-    constants: TensorLike,
-    out: TensorLike,
+    left: Buffer,
+    right: Buffer,
+    constants: Buffer,
+    out: Buffer,
     k_block: int,
 ) -> None:
     """Raise ValueError where `residue_gemm` does not take these tensors."""
@@ -690,22 +685,26 @@ def _check(
             )
 
 
-def exact_int8_gemm(
-    a: torch.Tensor, b: torch.Tensor, *, config: Tile | None = None
-) -> torch.Tensor:
+def exact_int8_gemm(a: Buffer, b: Buffer, *, config: Tile | None = None) -> Buffer:
     """The exact integer product of int8 stacks of any strides, as int32.
 
     The stacks are (batch or 1, m, k) and (batch or 1, k, n). The caller sees to k
     max|a| max|b| < 2**31; larger sums wrap.
     """
     (_, m, k), n = a.shape, b.shape[2]
-    batch = math.prod(torch.broadcast_shapes(a.shape[:1], b.shape[:1]))
-    out = torch.empty((batch, m, n), dtype=torch.int32, device=a.device)
+    batch = max(len(a), len(b))
+    out: Buffer = a.launches.empty((batch, m, n), torch.int32)
     if out.numel() == 0 or k == 0:
-        return out.zero_()
+        a.launches.call(torch.Tensor.zero_, out)
+        return out
     tile = config or tile_for(
         ProductShape(m, n, k, batch), gpu_of(a.device), ("triton",)
     )
-    left, right = a.unsqueeze(1), b.mT.unsqueeze(1)
-    _launch_plain(left, right, out.unsqueeze(1), tile, Reduction(), k=k)
+    # One plane each, the vectors of B in front of k.
+    a_batch, a_row, a_k = a.stride()
+    b_batch, b_k, b_column = b.stride()
+    left = a.as_strided((len(a), 1, m, k), (a_batch, 0, a_row, a_k))
+    right = b.as_strided((len(b), 1, n, k), (b_batch, 0, b_column, b_k))
+    planes = out.view(batch, 1, m, n)
+    _launch_plain(left, right, planes, tile, Reduction(), k=k)
     return out

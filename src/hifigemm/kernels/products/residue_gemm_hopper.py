@@ -34,7 +34,7 @@ from hifigemm.kernels.products.hopper_ring import (
     tma_store,
 )
 from hifigemm.kernels.products.residue_gemm import CONSTANTS, Reduction, reduce_ptx
-from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import (
     NO_PREDICATE,
     place_of,
@@ -288,7 +288,7 @@ def _hopper_kernel(
 _product = Launch(_hopper_kernel)
 
 
-def supports(left: TensorLike, right: TensorLike, out: TensorLike) -> bool:
+def supports(left: Buffer, right: Buffer, out: Buffer) -> bool:
     """True if TMA can move these operands and products in tiles of 128 x 256.
 
     Their axes are (batch, part, vector, entry).
@@ -307,7 +307,7 @@ def supports(left: TensorLike, right: TensorLike, out: TensorLike) -> bool:
     )
 
 
-def _is_stacked(x: TensorLike) -> bool:
+def _is_stacked(x: Buffer) -> bool:
     """True if the planes of an operand are rows of one matrix that TMA can read."""
     batch, part, pitch, unit = x.stride()
     if unit != 1 or pitch <= 0 or pitch % 16 or x.data_ptr() % 16:
@@ -320,7 +320,7 @@ def _is_stacked(x: TensorLike) -> bool:
     return whole and pitch < 2**32 and _rows(x) < 2**31
 
 
-def _rows(x: TensorLike) -> int:
+def _rows(x: Buffer) -> int:
     """Rows of the matrix in which the planes of an operand are stacked."""
     return (
         sum(
@@ -331,7 +331,7 @@ def _rows(x: TensorLike) -> int:
     )
 
 
-def _steps_between_planes(x: TensorLike) -> tuple[int, int]:
+def _steps_between_planes(x: Buffer) -> tuple[int, int]:
     """Rows from one matrix of the batch to the next, and from one modulus to the next.
 
     The first is 0 where the batch is broadcast.
@@ -343,9 +343,9 @@ def _steps_between_planes(x: TensorLike) -> tuple[int, int]:
 
 
 def launch(
-    left: TensorLike,
-    right: TensorLike,
-    out: TensorLike,
+    left: Buffer,
+    right: Buffer,
+    out: Buffer,
     tile: Tile,
     reduction: Reduction,
     k_block: int,
@@ -405,9 +405,9 @@ def launch(
 
 
 def launch_diagonals(
-    left: TensorLike,
-    right: TensorLike,
-    out: TensorLike,
+    left: Buffer,
+    right: Buffer,
+    out: Buffer,
     start: int,
     tile: Tile,
     k_block: int,

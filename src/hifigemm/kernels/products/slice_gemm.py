@@ -18,9 +18,9 @@ import triton
 import triton.language as tl
 
 from hifigemm.kernels.products.residue_gemm import wrapped
-from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import place_of
-from hifigemm.kernels.runtime.launch import Launch, empty
+from hifigemm.kernels.runtime.launch import Launch
 from hifigemm.kernels.runtime.tiles import SLICES, SMALL_SLICES, Tile, gpu_of
 from hifigemm.kernels.vectors.slices import PITCH, Slices
 
@@ -122,11 +122,9 @@ def diagonals(
     k: int,
     *,
     config: Tile | None = None,
-    ends: TensorLike | None = None,
-) -> list[TensorLike]:
+    ends: Buffer | None = None,
+) -> list[Buffer]:
     """Integer sums of the products A_p B_q of slices over the diagonals p + q = s.
-
-    The launches go to torch's current stream.
 
     Parameters
     ----------
@@ -157,7 +155,9 @@ def diagonals(
     for start in range(0, row, row if is_double else k_block):
         parts = count - start // pitch
         shape = (batch, parts, m, columns)
-        out = empty(shape, torch.int64 if is_double else torch.int32, left.planes)
+        out = left.planes.launches.empty(
+            shape, torch.int64 if is_double else torch.int32
+        )
         x, y = (s.planes.view(-1)[start:] for s in (left, right))
         batches = (
             (m * row if left_batch > 1 else 0),
@@ -199,7 +199,7 @@ def windows(dtype: torch.dtype, beta: int, k: int) -> tuple[int, int]:
     return 2 ** (window.bit_length() - 1) * PITCH, (2**31 - 1) // terms * PITCH
 
 
-def tile_of(like: TensorLike, m: int, n: int, planes: int) -> Tile:
+def tile_of(like: Buffer, m: int, n: int, planes: int) -> Tile:
     """The tile for slices of this dtype: a small one where large ones leave processors
     idle.
     """

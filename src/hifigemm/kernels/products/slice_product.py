@@ -28,7 +28,7 @@ from hifigemm.kernels.endings.rounding import round_integer
 from hifigemm.kernels.endings.special import nonfinite_product
 from hifigemm.kernels.products import slice_gemm
 from hifigemm.kernels.products.residue_gemm import K_BLOCK, diagonals
-from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import power_of_two
 from hifigemm.kernels.runtime.launch import Launch, operand_arguments
 from hifigemm.kernels.runtime.tiles import Tile
@@ -222,16 +222,14 @@ _launch = Launch(slice_product_kernel)
 def slice_product(
     left: Slices,
     right: Slices,
-    out: TensorLike,
+    out: Buffer,
     k: int,
-    operands: tuple[TensorLike, TensorLike],
+    operands: tuple[Buffer, Buffer],
     *,
     shift: int = 0,
     config: Tile | None = None,
 ) -> None:
     """out = 2**shift times the diagonals s < S of the product, rounded once.
-
-    The launches go to torch's current stream.
 
     Parameters
     ----------
@@ -289,8 +287,8 @@ def sums_of(
     k: int,
     *,
     config: Tile | None = None,
-    ends: TensorLike | None = None,
-) -> list[TensorLike]:
+    ends: Buffer | None = None,
+) -> list[Buffer]:
     """The sums over the diagonals, see `residue_gemm.diagonals` and
     `slice_gemm.diagonals`; INT8 slices beyond the ends are multiplied as the others.
     """
@@ -299,12 +297,12 @@ def sums_of(
     return slice_gemm.diagonals(left, right, k, config=config, ends=ends)
 
 
-def _with_stride(exponents: TensorLike) -> tuple[TensorLike, int]:
+def _with_stride(exponents: Buffer) -> tuple[Buffer, int]:
     """Exponents of vectors and their stride along the stack, 0 for a stack of one."""
     return exponents, exponents.stride(0) if exponents.shape[0] > 1 else 0
 
 
-def _check(left: Slices, right: Slices, out: TensorLike) -> None:
+def _check(left: Slices, right: Slices, out: Buffer) -> None:
     """Raise ValueError where `slice_product` does not take these arguments."""
     a, b, c = left.planes.shape, right.planes.shape, out.shape
     if (

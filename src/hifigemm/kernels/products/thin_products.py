@@ -19,7 +19,9 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.launch import Launch
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.sums.rounded_sums import _minus_product, _two_sum
 from hifigemm.numerics.magnitudes import FEW
 
@@ -191,18 +193,20 @@ def thin_product(
     k = v.shape[1]
     if k > FEW:
         raise ValueError(f"v has {k} columns; expected at most {FEW}")
-    out = torch.empty((k, m), dtype=torch.float64, device=a.device)
-    if m and k:
-        write_thin_product(a, v.T.contiguous(), out, of_magnitudes=of_magnitudes)
-    return out.T
+    if m == 0 or k == 0:
+        return a.new_empty((m, k))
+    columns = v.T.contiguous()
+    product: torch.Tensor = run_recorded(
+        product_of_columns, a, columns, of_magnitudes=of_magnitudes
+    )
+    return product.T
 
 
-def write_thin_product(
-    a: torch.Tensor, columns: torch.Tensor, out: torch.Tensor, *, of_magnitudes: bool
-) -> None:
-    """The same for the columns of V, k x n in memory, to those of the result, k x m."""
+def product_of_columns(a: Buffer, columns: Buffer, *, of_magnitudes: bool) -> Buffer:
+    """The columns of the result, k x m in memory, from those of V, k x n."""
     m, n = a.shape
     row_stride, column_stride = a.stride()
+    out: Buffer = a.launches.empty((len(columns), m), torch.float64)
     _launch(
         (triton.cdiv(m, _ROWS),),
         a,
@@ -218,6 +222,7 @@ def write_thin_product(
         TERMS=_TERMS,
         num_warps=4,
     )
+    return out
 
 
 def roundings(n: int) -> int:
@@ -238,27 +243,19 @@ def residual(
         The words of x.
     b : tensor of float64, m
     """
-    m, n = a.shape
-    q = torch.empty_like(b, memory_format=torch.contiguous_format)
-    sizes = torch.empty_like(q)
-    if m:
-        write_residual(a, words.contiguous(), b.contiguous(), q, sizes)
+    q, sizes = run_recorded(residual_of_column, a, words.contiguous(), b.contiguous())
     partial_sums = (
-        len(words) * triton.cdiv(n, _TERMS_OF_RESIDUAL)
+        len(words) * triton.cdiv(a.shape[1], _TERMS_OF_RESIDUAL)
         + _TERMS_OF_RESIDUAL.bit_length()
         + 1
     )
     return q, sizes, partial_sums
 
 
-def write_residual(
-    a: torch.Tensor,
-    words: torch.Tensor,
-    b: torch.Tensor,
-    q: torch.Tensor,
-    sizes: torch.Tensor,
-) -> None:
-    """The same for tensors in memory, to q and sizes."""
+def residual_of_column(a: Buffer, words: Buffer, b: Buffer) -> tuple[Buffer, Buffer]:
+    """q and s for words and b in memory."""
+    q: Buffer = a.launches.empty(b.shape, torch.float64)
+    sizes: Buffer = a.launches.empty(b.shape, torch.float64)
     m, n = a.shape
     row_stride, column_stride = a.stride()
     _launch_residual(
@@ -280,3 +277,4 @@ def write_residual(
         num_warps=4,
         enable_fp_fusion=False,
     )
+    return q, sizes

@@ -42,6 +42,7 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import (
     place_in_plane,
     power_of_two,
@@ -49,7 +50,7 @@ from hifigemm.kernels.runtime.common import (
     sign_of_finite,
     unfolded,
 )
-from hifigemm.kernels.runtime.launch import Launch, empty, operand_arguments
+from hifigemm.kernels.runtime.launch import Launch, operand_arguments
 from hifigemm.kernels.runtime.tiles import (
     KERNELS,
     ProductShape,
@@ -528,7 +529,7 @@ _launch_addition: Any = Launch(_add_spans_kernel)
 def word_gemm(
     left: Words,
     right: Words,
-    out: torch.Tensor,
+    out: Buffer,
     *,
     block: int | None = None,
     sums: str = "blocked",
@@ -536,14 +537,13 @@ def word_gemm(
     span: int = 0,
     shift: int = 0,
     losses: tuple[int, int] = ALL_LOSSES,
-    operands: tuple[torch.Tensor, torch.Tensor] | None = None,
+    operands: tuple[Buffer, Buffer] | None = None,
     config: Tile | None = None,
     triangle: bool = False,
-    overflow: torch.Tensor | None = None,
+    overflow: Buffer | None = None,
     repairs: bool = False,
 ) -> None:
-    """out = 2**shift A B from the words of A and B, on torch's current stream; see the
-    module docstring.
+    """out = 2**shift A B from the words of A and B; see the module docstring.
 
     Parameters
     ----------
@@ -606,8 +606,7 @@ def word_gemm(
         for start in range(0, out.shape[0], _MATRICES):
             part = slice(start, start + _MATRICES)
             a, b = (
-                replace(
-                    x,
+                x._replace(
                     planes=_part_of(x.planes, part),
                     exponents=_part_of(x.exponents, part),
                 )
@@ -666,7 +665,7 @@ def word_gemm(
         )
         return
     # The sums of all spans, each a matrix of its own, then the result.
-    parts = empty((out.shape[0] * spans, *out.shape[1:]), torch.float32, out)
+    parts = out.launches.empty((out.shape[0] * spans, *out.shape[1:]), torch.float32)
     launch(
         left,
         right,
@@ -734,7 +733,7 @@ def loaded_block(
     return max(lengths)
 
 
-def _part_of(x: torch.Tensor, part: slice) -> torch.Tensor:
+def _part_of(x: Buffer, part: slice) -> Buffer:
     """Some matrices of a stack; a stack of one is meant for all of them."""
     return x[part] if x.shape[0] > 1 else x
 
@@ -742,7 +741,7 @@ def _part_of(x: torch.Tensor, part: slice) -> torch.Tensor:
 def _check(
     left: Words,
     right: Words,
-    out: torch.Tensor,
+    out: Buffer,
     block: int,
     sums: str,
     pairs: Sequence[tuple[int, int]],

@@ -151,7 +151,3 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(
         math.prod(max(n, 1) for n in shape[i + 1 :]) for i in range(len(shape))
     )
-
-
-TensorLike = torch.Tensor | Buffer
-"""What launches take: a tensor, or a buffer that stands for one in a launch list."""

@@ -11,10 +11,10 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.launch import unread
 
-Predicate = tuple[TensorLike, int, int]
+Predicate = tuple[Buffer, int, int]
 """An int64 tensor of one entry, a lower and an upper limit.
 
 A kernel writes nothing unless the entry lies between the limits or equals one of them.

@@ -1,13 +1,10 @@
 """Launches of Triton and Gluon kernels that cost the host a few microseconds.
 
-A `Launch` binds and specialises arguments once for each variant of a kernel; later
-calls go to the compiled kernel by the CUDA driver (cuda_driver.py) with the current
-stream. Where that way is closed, every call is a plain JIT call: in the interpreter, on
-AMD, while a profiler has hooks in Triton, and, with a warning, where a version of
-Triton or PyTorch is not as cuda_driver.py expects it.
-
-A launch whose arguments are the buffers of a `LaunchList` is not made: it becomes a step
-of that list.
+The call of a `Launch` becomes a step of the `LaunchList` of its buffers, and the list
+launches. It goes to the compiled kernel of each variant by the CUDA driver
+(cuda_driver.py) with the current stream. Where that way is closed, every launch is a
+plain JIT call: in the interpreter, on AMD, while a profiler has hooks in Triton, and,
+with a warning, where a version of Triton or PyTorch is not as cuda_driver.py expects it.
 """
 
 # The kernel is untyped.
@@ -68,7 +65,7 @@ class Address:
 
 class TensorMap:
     """A matrix in device memory as TMA sees it; made by `tensor_map`, passed to a
-    `Launch` like a tensor.
+    `Launch` like a buffer.
 
     Attributes
     ----------
@@ -134,7 +131,7 @@ def shared_layout(block: tuple[int, int], dtype: torch.dtype) -> Any:
 
 
 def tensor_map(
-    x: Any,
+    x: Buffer,
     rows: int,
     columns: int,
     pitch: int,
@@ -142,17 +139,13 @@ def tensor_map(
     *,
     start: int = 0,
 ) -> TensorMap:
-    """The (rows, columns) matrix `start` elements behind the first one of a tensor.
+    """The (rows, columns) matrix `start` elements behind the first one of a buffer.
 
-    It is moved in blocks, and its rows are `pitch` elements apart; x may be a buffer.
-    The shared-memory layout is Gluon's default for the block. Reads beyond the matrix
-    give zeros, writes there are dropped. The address and the pitch in bytes must be
-    multiples of 16.
+    It is moved in blocks, and its rows are `pitch` elements apart. The shared-memory
+    layout is Gluon's default for the block. Reads beyond the matrix give zeros, writes
+    there are dropped. The address and the pitch in bytes must be multiples of 16.
     """
-    shape = x.dtype, rows, columns, pitch, block
-    if isinstance(x, Buffer):
-        return TensorMap(x.behind(start), shape)
-    return map_at(x.data_ptr() + start * x.dtype.itemsize, shape)
+    return TensorMap(x.behind(start), (x.dtype, rows, columns, pitch, block))
 
 
 @lru_cache(maxsize=1024)
@@ -197,7 +190,7 @@ class Strided(NamedTuple):
     strides takes them one by one instead.
     """
 
-    entries: Any  # tensor or buffer, or None
+    entries: Buffer | None
     batch: int
     row: int
     column: int
@@ -233,15 +226,11 @@ def uploaded(x: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def real_view(x: Any) -> Any:
-    """A complex tensor or buffer as real numbers, re and im along a last axis.
+    """A complex buffer as real numbers, re and im along a last axis.
 
     Real ones, and None, are returned as they are.
     """
-    if x is None or not x.is_complex():
-        return x
-    return (
-        x.real_view() if isinstance(x, Buffer) else torch.view_as_real(x.resolve_conj())
-    )
+    return x.real_view() if x is not None and x.is_complex() else x
 
 
 def operand_arguments(operands: tuple[Any, Any]) -> list[Any]:
@@ -261,9 +250,25 @@ def flat(arguments: Iterable[Any]) -> Iterator[Any]:
             yield argument
 
 
+def buffers_of(x: Any) -> Iterator[Buffer]:
+    """The buffers of an argument or a result, in tuples and lists of any depth."""
+    if isinstance(x, Buffer):
+        yield x
+    elif type(x) is TensorMap:
+        yield from buffers_of(x.place)
+    elif isinstance(x, (tuple, list)):
+        for part in x:
+            yield from buffers_of(part)
+
+
+def with_parts(x: Any, parts: Iterable[Any]) -> Any:
+    """A tuple, named tuple or list of other parts."""
+    return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
+
+
 def strided(x: Any) -> tuple[Any, ...]:
-    """A tensor or buffer of three dimensions and its three strides, as kernels take
-    them; None and zeros for None.
+    """A buffer of three dimensions and its three strides, as kernels take them; None
+    and zeros for None.
 
     The stride along a stack of one matrix is 0.
     """
@@ -271,16 +276,6 @@ def strided(x: Any) -> tuple[Any, ...]:
         return None, 0, 0, 0
     stack, *steps = x.stride()
     return x, stack if x.shape[0] > 1 else 0, *steps
-
-
-def empty(shape: tuple[int, ...], dtype: torch.dtype, like: Any) -> Any:
-    """Memory for what is needed between launches.
-
-    It lies on the device of a tensor, or in the launch list of a buffer.
-    """
-    if isinstance(like, Buffer):
-        return like.launches.empty(shape, dtype)
-    return torch.empty(shape, dtype=dtype, device=like.device)
 
 
 _MAP_FORMS: dict[tuple[Any, ...], MapForm] = {}
@@ -348,13 +343,10 @@ class Launch:
     """A kernel with its compiled variants.
 
     Call it as ``launch(grid, *arguments, **constants)``: the grid is a tuple of one to
-    three integers; run-time arguments are positional: tensors, `Address`, `TensorMap`,
-    integers, floats (FP32 in the kernel), None, and tuples of these without a
-    `TensorMap`; constexpr parameters and options (num_warps, ...) are keywords. It runs
-    on torch's current device and stream; tensors must lie on that device, which is not
-    checked. The first call of a variant compiles and belongs before a graph capture;
-    later ones are safe in a capture and in threads. With a `Buffer` among the arguments
-    the launch becomes a step of its list.
+    three integers; run-time arguments are positional: buffers of one launch list, whose
+    step the launch becomes, tensors of constants, which the list keeps, `Address`,
+    `TensorMap`, integers, floats (FP32 in the kernel), None, and tuples of these without
+    a `TensorMap`; constexpr parameters and options (num_warps, ...) are keywords.
 
     Variants differ by what Triton specialises: dtypes, pointers that are multiples of
     16, integers that equal 1 or are multiples of 16, and whether integers are INT32 or
@@ -384,29 +376,14 @@ class Launch:
     def __call__(
         self, grid: tuple[int, ...], *arguments: Any, **constants: Any
     ) -> None:
-        """Launch the kernel, or compile and launch it where this variant is new."""
-        launches = _launch_list_of(arguments)
-        if launches is not None:
-            launches.add(self, grid, arguments, constants)
-            return
-        if not self._direct or is_hooked():
-            self.call_jit(grid, arguments, constants)
-            return
-        if 0 in grid:
-            return
-        device = torch._C._cuda_getDevice()
-        variant, values = self._bind(device, arguments, constants)
-        entry = self._variants.get(variant)
-        if entry is None and variant not in self._variants:
-            entry = self.entry(arguments, constants)
-            # tensor maps are known only now
-            _, values = self._bind(device, arguments, constants)
-        if entry is None:
-            self.call_jit(grid, arguments, constants)
-            return
-        stream = torch._C._cuda_getCurrentRawStream(device)
-        columns, rows, planes, *_ = *grid, 1, 1
-        entry.prepared((columns, rows, planes), stream, values)()
+        """Add the launch to the list of the first buffer."""
+        first = next(buffers_of(arguments), None)
+        if first is None:
+            raise TypeError(
+                f"{self.kernel.__name__}: no buffer of a launch list among the "
+                "arguments; `run_recorded` takes tensors"
+            )
+        first.launches.add(self, grid, arguments, constants)
 
     def compile(self, arguments: tuple[Any, ...], constants: dict[str, Any]) -> Any:
         """The compiled kernel for some arguments, without a launch; needs no CUDA
@@ -424,7 +401,7 @@ class Launch:
         if not self._direct:
             return None
         device = torch._C._cuda_getDevice()
-        variant, _ = self._bind(device, arguments, constants)
+        variant = self._variant(device, arguments, constants)
         if variant not in self._variants:
             self._variants[variant] = _entry(
                 self.compile(arguments, constants), arguments, device
@@ -440,7 +417,7 @@ class Launch:
         """
         if not self._direct:
             return None
-        variant, _ = self._bind(torch._C._cuda_getDevice(), arguments, constants)
+        variant = self._variant(torch._C._cuda_getDevice(), arguments, constants)
         return None if variant in self._variants else (self, *variant)
 
     def call_jit(
@@ -455,14 +432,13 @@ class Launch:
         plain = [_for_jit(x) for x in arguments]
         return self.kernel[grid](*plain, **{**_OPTIONS, **constants})
 
-    def _bind(
+    def _variant(
         self, device: int, arguments: tuple[Any, ...], constants: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], list[Any]]:
-        """The variant that the arguments ask for, and what an entry takes for them."""
+    ) -> tuple[Any, ...]:
+        """The variant that the arguments ask for."""
         key: list[Any] = [device, *constants.items()]
-        values: list[Any] = []
-        _specialise(arguments, self._traits, key, values)
-        return tuple(key), values
+        _specialise(arguments, self._traits, key)
+        return tuple(key)
 
 
 def _for_jit(argument: Any) -> Any:
@@ -492,58 +468,31 @@ def _traits_of(parameters: Iterable[Any]) -> tuple[_Traits, ...]:
 _IN_TUPLE = _Traits(is_specialised=True, is_typed=False)
 
 
-def _launch_list_of(arguments: Iterable[Any]) -> Any:
-    """The launch list of a buffer among the arguments, or None."""
-    for argument in arguments:
-        kind = type(argument)
-        if kind is int or kind is torch.Tensor:
-            continue
-        if kind is Buffer:
-            return argument.launches
-        if kind is TensorMap:
-            if type(argument.place) is Buffer:
-                return argument.place.launches
-        elif isinstance(argument, tuple):
-            launches = _launch_list_of(argument)
-            if launches is not None:
-                return launches
-    return None
-
-
 def _specialise(
-    arguments: Sequence[Any],
-    traits: Sequence[_Traits],
-    key: list[Any],
-    values: list[Any],
+    arguments: Sequence[Any], traits: Sequence[_Traits], key: list[Any]
 ) -> None:
-    """Append what kernels are specialised for to `key`, and what an entry takes for the
-    arguments, those of tuples one by one, to `values`.
+    """Append what kernels are specialised for to `key`, for the arguments of tuples one
+    by one.
     """
     for argument, (is_specialised, is_typed) in zip(arguments, traits, strict=True):
         kind = type(argument)
         if kind is int or kind is Scalar:
-            values.append(argument)
             if not is_typed:
                 key.append(-_INT32 <= argument < _INT32)
             if is_specialised:
                 key.append(1 if argument == 1 else 16 * (argument & 15 == 0))
         elif kind is torch.Tensor or kind is Address or kind is Buffer:
-            address = argument.data_ptr()
-            values.append(address)
             key.append(argument.dtype)
-            key.append(address & 15 == 0)
+            key.append(argument.data_ptr() & 15 == 0)
         elif argument is None:
-            values.append(None)
             key.append(None)
         elif isinstance(argument, tuple):
             length = len(argument)
             key.append(length)
-            _specialise(argument, (_IN_TUPLE,) * length, key, values)
+            _specialise(argument, (_IN_TUPLE,) * length, key)
         elif kind is TensorMap:
-            values.append(argument.packed())
             key.append(argument.key)
         else:
-            values.append(argument)
             key.append(kind)
 
 
@@ -581,7 +530,7 @@ _clear = Launch(_clear_kernel)
 
 
 def clear(x: Any, y: Any) -> None:
-    """Write zeros to two contiguous int32 tensors or buffers."""
+    """Write zeros to two contiguous int32 buffers."""
     count = max(x.numel(), y.numel())
     if count:
         _clear(
@@ -593,17 +542,3 @@ def clear(x: Any, y: Any) -> None:
             SIZE=_CLEARED,
             num_warps=4,
         )
-
-
-def cleared(count: int, like: Any, dtype: torch.dtype = torch.int32) -> Any:
-    """`count` zeros, where a tensor or buffer lies.
-
-    Those of a launch list are cleared together, in its first launch.
-    """
-    if isinstance(like, Buffer):
-        return like.launches.zeros((count,), dtype)
-    zeros = empty((count,), dtype, like)
-    if count:
-        words = zeros.view(torch.int32)
-        clear(words, words[:0])
-    return zeros

@@ -1,9 +1,9 @@
 """A launch list: launches over named memory, written down once for operands of one layout
 and run on any such operands.
 
-Launch functions that are given the `Buffer`s of a list add steps to it and launch
-nothing. `finish` finds how long each scratch memory is needed, puts all of them into
-one workspace, and compiles the kernels. A run allocates that workspace, fills the
+Launch functions take the `Buffer`s of a list, and add steps to it. `finish` finds how
+long each scratch memory is needed, and puts all of them into one workspace; `compile`
+compiles the kernels. A run allocates that workspace and new results, fills the
 addresses in, and launches: eagerly, while a CUDA graph is captured, or inside an
 operator.
 """
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,7 @@ from hifigemm.kernels.runtime.launch import (
     Launch,
     Scalar,
     TensorMap,
+    buffers_of,
     clear,
     enters_directly,
     flat,
@@ -32,6 +34,7 @@ from hifigemm.kernels.runtime.launch import (
     is_hooked,
     map_at,
     num_kernels,
+    with_parts,
 )
 
 ALIGNMENT = 256
@@ -48,18 +51,25 @@ _logger = logging.getLogger("hifigemm")
 
 
 @dataclass(eq=False)
-class _Lifetime:
-    """Bytes, the first and the last step that uses them, and where they lie in the
-    workspace; operands lie outside.
+class _Memory:
+    """A memory, the first and the last step that uses it, and where it lies: in the
+    workspace, from the byte `start` on, or in a tensor of its own.
 
     Zeros have a `turn`, see `LaunchList.reuse_zeros`; all else has none.
     """
 
-    nbytes: int
+    whole: Buffer
+    # number of the tensor among those of a run: operands, then results
+    tensor: int | None = None
     turn: int | None = None
     first: int = -1
     last: int = -1
     start: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all entries."""
+        return self.whole.numel() * self.whole.dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -98,9 +108,11 @@ class LaunchList:
         self.device = device
         self.nbytes = 0
         self._steps: list[_Step] = []
-        self._memories: list[_Lifetime] = []
+        self._memories: list[_Memory] = []
         self._operands = 0
-        self._cleared: Buffer | None = None
+        self._results: list[Buffer] = []
+        self._returned: Any = None
+        self._cleared: list[Buffer] = []
         self._turns: list[int] = []
         self._templates: list[_Template] | None = None
         self._bound: dict[tuple[float, ...], list[Any]] = {}
@@ -109,25 +121,25 @@ class LaunchList:
         """The buffer of an operand or result that is laid out as a tensor; operands
         come before scratch memory.
 
-        One int64 operand may be cleared by the list.
+        The list clears operands that are zero, of int32 or int64.
         """
         if self._operands < len(self._memories):
             raise ValueError("operands come before scratch memory")
-        self._memories.append(_Lifetime(0))
-        self._operands += 1
         layout = tuple(like.shape), tuple(like.stride())
         made = Buffer(
-            self, len(self._memories) - 1, like.dtype, *layout, 0, like.data_ptr() & 15
+            self, self._operands, like.dtype, *layout, 0, like.data_ptr() & 15
         )
+        self._memories.append(_Memory(made, self._operands))
+        self._operands += 1
         if is_zero:
-            self._cleared = made
+            self._cleared.append(made)
         return made
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Buffer:
         """Scratch memory."""
         strides = contiguous_strides(shape)
         made = Buffer(self, len(self._memories), dtype, tuple(shape), strides)
-        self._memories.append(_Lifetime(made.numel() * dtype.itemsize))
+        self._memories.append(_Memory(made))
         return made
 
     def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Buffer:
@@ -135,6 +147,19 @@ class LaunchList:
         made = self.empty(shape, dtype)
         self._memories[made.memory].turn = len(self._turns)
         return made
+
+    def returns(self, value: Any) -> None:
+        """What runs return: scratch memory of the buffers in `value` is allocated anew
+        in each of them.
+        """
+        self._returned = value
+        for buffer in buffers_of((value,)):
+            memory = self._memories[buffer.memory]
+            if memory.tensor is None:
+                memory.tensor = self._operands + len(self._results)
+                self._results.append(memory.whole)
+                if memory.turn is not None:
+                    self._cleared.append(memory.whole)
 
     def reuse_zeros(self) -> None:
         """From here on nothing reads what has started as zeros so far: one launch
@@ -161,7 +186,7 @@ class LaunchList:
         self._append(_Step(None, (), arguments, {}, function))
 
     def _append(self, step: _Step) -> None:
-        for buffer in _buffers(step.arguments):
+        for buffer in buffers_of(step.arguments):
             memory = self._memories[buffer.memory]
             memory.first = len(self._steps) if memory.first < 0 else memory.first
             memory.last = len(self._steps)
@@ -171,12 +196,12 @@ class LaunchList:
         """Lay the scratch memory out in a workspace; nothing can be added afterwards.
 
         Zeros come first, so that one launch in front of all others clears them, or all
-        of a turn.
+        of a turn, and an operand or a result.
         """
         used = [
             memory
-            for memory in self._memories[self._operands :]
-            if memory.first >= 0 and memory.nbytes
+            for memory in self._memories
+            if memory.tensor is None and memory.first >= 0 and memory.nbytes
         ]
         others = [memory for memory in used if memory.turn is None]
         sizes, ends = [0] * (len(self._turns) + 1), [*self._turns, len(self._steps)]
@@ -189,7 +214,9 @@ class LaunchList:
                 memory.start = sizes[memory.turn]
                 sizes[memory.turn] += -(-memory.nbytes // ALIGNMENT) * ALIGNMENT
         self.nbytes = max(sizes)
-        region = _Lifetime(self.nbytes, last=len(self._steps))
+        scratch = self.empty((self.nbytes // 4,), torch.int32)
+        region = self._memories[scratch.memory]
+        region.last = len(self._steps)
         placed = [region] if self.nbytes else []
         for memory in sorted(others, key=lambda x: -x.nbytes):
             beside = [
@@ -202,16 +229,13 @@ class LaunchList:
                 memory.start = max(memory.start, -(-end // ALIGNMENT) * ALIGNMENT)
             placed.append(memory)
             self.nbytes = max(self.nbytes, memory.start + memory.nbytes)
-        self._memories.append(region)
-        scratch = Buffer(
-            self, len(self._memories) - 1, torch.int32, (region.nbytes // 4,), (1,)
-        )
-        record = (
-            scratch[:0] if self._cleared is None else self._cleared.view(torch.int32)
-        )
         for turn, at in reversed([*enumerate([0, *self._turns])]):
             steps, self._steps = self._steps, []
-            clear(scratch[: sizes[turn] // 4], record if turn == 0 else scratch[:0])
+            zeros = [scratch[: sizes[turn] // 4]]
+            if turn == 0:
+                zeros += [buffer.view(torch.int32) for buffer in self._cleared]
+            for x, y in zip_longest(zeros[::2], zeros[1::2], fillvalue=scratch[:0]):
+                clear(x, y)
             self._steps = [*steps[:at], *self._steps, *steps[at:]]
         return self
 
@@ -255,17 +279,33 @@ class LaunchList:
             ]
         return self
 
-    def __call__(self, *tensors: torch.Tensor, scalars: tuple[float, ...] = ()) -> None:
+    def __call__(self, *tensors: torch.Tensor, scalars: tuple[float, ...] = ()) -> Any:
         """Run on torch's current stream, on tensors that are laid out as the operands,
         with these values of the `Scalar`s.
+
+        What `returns` was given is returned, with tensors in the place of buffers.
         """
         memory = [*tensors]
+        for x in self._results:
+            memory.append(torch.empty(x.shape, dtype=x.dtype, device=self.device))
         if self.nbytes:
             workspace = torch.empty(self.nbytes, dtype=torch.int8, device=self.device)
             memory.append(workspace)
         if self._templates is None or is_hooked():
             self._run_plainly(memory, scalars)
-            return
+        else:
+            self._enter(self._templates, memory, scalars)
+        return self._as_tensors(self._returned, memory, scalars)
+
+    def _enter(
+        self,
+        templates: list[_Template],
+        memory: Sequence[torch.Tensor],
+        scalars: tuple[float, ...],
+    ) -> None:
+        """Every launch past the JIT, with arguments that are kept for these
+        addresses.
+        """
         bases = [x.data_ptr() for x in memory]
         stream = raw_stream(self.device)
         key = (stream, *bases, *scalars)
@@ -275,7 +315,7 @@ class LaunchList:
                 self._bound.clear()
             calls = [
                 self._filled_in(template, stream, bases, scalars)
-                for template in self._templates
+                for template in templates
             ]
             if all(step.kernel is not None for step in self._steps):
                 self._bound[key] = calls
@@ -295,45 +335,46 @@ class LaunchList:
             if step.kernel is None:
                 step.function(*arguments)  # type: ignore[misc]
             else:
-                step.kernel.call_jit(step.grid, tuple(arguments), step.constants)
+                step.kernel.call_jit(step.grid, arguments, step.constants)
 
     def _place(self, buffer: Buffer) -> tuple[int, int]:
-        """The base of a buffer, an operand or the workspace behind them, and the bytes
-        from there.
+        """The number of a buffer's tensor, that of the workspace behind all others, and
+        the bytes from there.
         """
-        if buffer.memory < self._operands:
-            return buffer.memory, buffer.offset
-        return self._operands, self._memories[buffer.memory].start + buffer.offset
+        memory = self._memories[buffer.memory]
+        if memory.tensor is not None:
+            return memory.tensor, buffer.offset
+        return self._operands + len(self._results), memory.start + buffer.offset
 
     def _as_tensors(
-        self,
-        arguments: Sequence[Any],
-        tensors: Sequence[torch.Tensor],
-        scalars: tuple[float, ...],
-    ) -> list[Any]:
-        """Arguments with tensors in the place of buffers, and values in that of
-        scalars; `tensors` are the operands and the workspace.
-        """
-        return [self._as_tensor(x, tensors, scalars) for x in arguments]
-
-    def _as_tensor(
         self, x: Any, tensors: Sequence[torch.Tensor], scalars: tuple[float, ...]
     ) -> Any:
+        """Arguments, or what is returned, with tensors in the place of buffers and
+        values in that of scalars; `tensors` are the operands, the results and the
+        workspace.
+        """
+        if isinstance(x, Buffer):
+            return self._as_tensor(x, tensors)
+        if isinstance(x, (tuple, list)):
+            parts = [self._as_tensors(part, tensors, scalars) for part in x]
+            return with_parts(x, parts)
         if type(x) is Scalar:
             return float64_bits(scalars[x.index])
-        if isinstance(x, tuple):
-            made = self._as_tensors(x, tensors, scalars)
-            return type(x)(*made) if hasattr(x, "_fields") else tuple(made)
         if type(x) is TensorMap and isinstance(x.place, Buffer):
             base, offset = self._place(x.place)
             return map_at(tensors[base].data_ptr() + offset, x.shape)
-        if not isinstance(x, Buffer):
-            return x
+        return x
+
+    def _as_tensor(self, x: Buffer, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The entries of a buffer."""
+        memory = self._memories[x.memory]
+        if x is memory.whole and memory.tensor is not None:
+            return tensors[memory.tensor]
         if not x.numel():
             return torch.empty(x.shape, dtype=x.dtype, device=self.device)
         base, offset = self._place(x)
         own = tensors[base]
-        if base < self._operands:
+        if memory.tensor is not None:
             if own.dtype is not x.dtype:
                 own = torch.view_as_real(own) if own.is_complex() else own.view(x.dtype)
             return own.as_strided(
@@ -399,9 +440,3 @@ def raw_stream(device: torch.device) -> int:
 def facts_of(x: Any) -> tuple[Any, ...]:
     """What a launch list rests on of a tensor: it serves all that have the same facts."""
     return tuple(x.shape), x.stride(), x.dtype, x.data_ptr() & 15
-
-
-def _buffers(arguments: Sequence[Any]) -> list[Buffer]:
-    """The buffers among the arguments of a step."""
-    places = [x.place if type(x) is TensorMap else x for x in flat(arguments)]
-    return [x for x in places if isinstance(x, Buffer)]

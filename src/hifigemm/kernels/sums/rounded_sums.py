@@ -41,7 +41,7 @@ from hifigemm.kernels.endings.rounding import (
     with_addend,
 )
 from hifigemm.kernels.runtime.common import place_of, power_of_two, sign_of_finite
-from hifigemm.kernels.runtime.launch import Launch, empty, strided
+from hifigemm.kernels.runtime.launch import Launch, strided
 from hifigemm.kernels.runtime.tiles import Tile, gpu_of, tile_of_sums
 from hifigemm.kernels.sums.exact_entries import biased_exponent, exact_entry
 from hifigemm.numerics.rounded_sums import form_for
@@ -881,7 +881,7 @@ def rounded_sums(
     marks, left_open = open_entries or (None, None)
     if rounding.result == "array":
         if marks is None:
-            marks = empty((num_tiles,), torch.int32, out)
+            marks = out.launches.empty((num_tiles,), torch.int32)
         if remakes:
             _mark((num_tiles,), *outs[0], m, n, marks, **_constants(tile))
         else:

@@ -14,7 +14,9 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.kernels.runtime.launch import Launch, empty
+from hifigemm.kernels.runtime.buffers import Buffer
+from hifigemm.kernels.runtime.launch import Launch
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors.scaled_residues import layout_of
 from hifigemm.kernels.vectors.vector_norms import (
     FREE_OF_OPERANDS,
@@ -84,7 +86,7 @@ def block_norms(x: torch.Tensor, axis: int) -> tuple[torch.Tensor, torch.Tensor]
         return x.new_zeros(shape, dtype=torch.float64), x.new_zeros(
             shape, dtype=torch.int64
         )
-    sums, exponents = _launched(x, axis, (torch.int64, torch.int32))
+    sums, exponents = run_recorded(_sizes_of_blocks, x, axis, torch.int64, torch.int32)
     sums &= SUM_MASK.value
     exponents = torch.where(sums == 0, scaling.NO_EXPONENT, exponents.to(torch.int64))
     return _by_vectors(sums.to(torch.float64), x, axis), _by_vectors(exponents, x, axis)
@@ -98,14 +100,13 @@ def lowest_bits(x: torch.Tensor, axis: int) -> torch.Tensor:
         return x.new_full(
             (*x.shape[:axis], 1, *x.shape[axis + 1 :]), NO_BIT, dtype=torch.int64
         )
-    *_, lowest = _launched(x, axis, (torch.int64, torch.int32, torch.int32))
+    dtypes = torch.int64, torch.int32, torch.int32
+    *_, lowest = run_recorded(_sizes_of_blocks, x, axis, *dtypes)
     low = _by_vectors(lowest, x, axis).amin(axis, keepdim=True).to(torch.int64)
     return torch.where(low == NO_LOWEST.value, NO_BIT, low)
 
 
-def _launched(
-    x: torch.Tensor, axis: int, dtypes: tuple[torch.dtype, ...]
-) -> tuple[torch.Tensor, ...]:
+def _sizes_of_blocks(x: Buffer, axis: int, *dtypes: torch.dtype) -> tuple[Buffer, ...]:
     """Sums and exponents of the blocks of all panels, and lowest bits where there is a
     third dtype.
 
@@ -116,7 +117,7 @@ def _launched(
     (panels,) = layout.panels
     blocks = -(-layout.k // NORM_BLOCK.value)
     shape = panels, blocks, PANEL.value
-    workspace = tuple(empty(shape, dtype, x) for dtype in dtypes)
+    workspace = tuple(x.launches.empty(shape, dtype) for dtype in dtypes)
     _launch(
         (panels * blocks,),
         *layout.arguments(operands),

@@ -26,9 +26,9 @@ from hifigemm.kernels.products.residue_gemm import (
     constants_of,
     reduce_portable,
 )
-from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import NO_PREDICATE, Predicate, as_mask, holds
-from hifigemm.kernels.runtime.launch import Launch, empty
+from hifigemm.kernels.runtime.launch import Launch
 from hifigemm.numerics.strassen import TERMS, VECTORS, half_of
 
 _BLOCK = 2048
@@ -231,21 +231,21 @@ def _block_sums_kernel(
 _launch = Launch(_block_sums_kernel)
 
 
-def halves_of(planes: TensorLike) -> tuple[int, int]:
+def halves_of(planes: Buffer) -> tuple[int, int]:
     """The longer halves of vectors and terms of planes (1, L, vectors, k)."""
     return half_of(planes.shape[2], VECTORS), half_of(planes.shape[3], TERMS)
 
 
 def block_sums(
-    planes: TensorLike,
-    constants: TensorLike,
+    planes: Buffer,
+    constants: Buffer,
     *,
     is_right: bool,
     predicate: Predicate | None = None,
-) -> TensorLike:
+) -> Buffer:
     """Sums modulo p of the blocks of one matrix, as numerics.strassen.block_sums.
 
-    Residues are any representatives; the launch goes to torch's current stream.
+    Residues are any representatives.
 
     Parameters
     ----------
@@ -266,7 +266,7 @@ def block_sums(
     _, count, vectors, k = planes.shape
     _, part, pitch, _ = planes.stride()
     half, half_k = halves_of(planes)
-    out = empty((1, 4 * count, half, half_k), torch.int8, planes)
+    out = planes.launches.empty((1, 4 * count, half, half_k), torch.int8)
     number, lower_limit, upper_limit = predicate or NO_PREDICATE
     _launch(
         (count * half * -(-half_k // _BLOCK),),

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -25,9 +26,9 @@ import triton.language as tl
 
 from hifigemm.base.formats import FP32
 from hifigemm.kernels.products.word_gemm import nonfinite_sums
-from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import power_of_two
-from hifigemm.kernels.runtime.launch import Launch, empty, operand_arguments, strided
+from hifigemm.kernels.runtime.launch import Launch, operand_arguments, strided
 from hifigemm.kernels.runtime.tiles import VECTOR_ENTRIES
 from hifigemm.kernels.vectors.vector_tiles import (
     COUNTS,
@@ -65,16 +66,15 @@ class _DoubleWordsForm:
     tile: VectorTile
 
 
-@dataclass(frozen=True)
-class DoubleWords:
+class DoubleWords(NamedTuple):
     """The words of an operand."""
 
     # float64 tensor (words, batch or 1, m, k) of a left, (words, batch or 1, k, n) of a
     # right operand
-    planes: TensorLike
+    planes: Any
     # int32 tensor, shape (batch or 1, vectors): 2**exponent is the unit of a row or
     # column; `NOT_FINITE` where it holds an Inf or NaN
-    exponents: TensorLike
+    exponents: Any
 
 
 @triton.jit
@@ -200,7 +200,7 @@ _split = Launch(double_words_kernel)
 
 
 def split_doubles(
-    operands: Sequence[tuple[TensorLike, int]],
+    operands: Sequence[tuple[Buffer, int]],
     splitting: Splitting,
     top: int | None,
     inner: Inner | None = None,
@@ -210,7 +210,7 @@ def split_doubles(
     Parameters
     ----------
     operands : pairs (tensor, axis)
-        float64 tensors of three dimensions and any strides on the current device, and
+        float64 tensors of three dimensions and any strides, and
         the axis of k: 2 for a left operand, 1 for a right one.
     splitting : Splitting
         FP32, rounded to nearest or toward zero.
@@ -229,8 +229,8 @@ def split_doubles(
     forms = []
     for x, axis in operands:
         side = side_of(x, axis, x.shape[axis], VECTOR_ENTRIES["float64 slices"])
-        planes = empty((splitting.num_words, *x.shape), torch.float64, like)
-        exponents = empty((side.batch, side.vectors), torch.int32, like)
+        planes = like.launches.empty((splitting.num_words, *x.shape), torch.float64)
+        exponents = like.launches.empty((side.batch, side.vectors), torch.int32)
         words.append(DoubleWords(planes, exponents))
         sides.append(side)
         tensors.append((x, planes, exponents, None))
@@ -331,14 +331,14 @@ _sums = Launch(double_sums_kernel)
 
 
 def double_sums(
-    products: TensorLike,
+    products: Buffer,
     left: DoubleWords,
     right: DoubleWords,
-    out: TensorLike,
-    operands: tuple[TensorLike, TensorLike],
+    out: Buffer,
+    operands: tuple[Buffer, Buffer],
     shift: int = 0,
 ) -> None:
-    """out = 2**shift A B from the products of pairs of words, on torch's current stream.
+    """out = 2**shift A B from the products of pairs of words.
 
     Parameters
     ----------

@@ -10,8 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hifigemm.kernels.runtime.buffers import TensorLike
-from hifigemm.kernels.runtime.launch import Launch, empty, real_view
+from hifigemm.kernels.runtime.buffers import Buffer
+from hifigemm.kernels.runtime.launch import Launch, real_view
 
 _ROWS = 16
 _COLUMNS = 64
@@ -72,7 +72,7 @@ def _embedding_kernel(
 _embed = Launch(_embedding_kernel)
 
 
-def interleaved(x: TensorLike) -> TensorLike | None:
+def interleaved(x: Buffer) -> Buffer | None:
     """A complex tensor (batch, rows, cols) as a real one (batch, rows, 2 cols).
 
     None unless its rows are contiguous.
@@ -80,13 +80,13 @@ def interleaved(x: TensorLike) -> TensorLike | None:
     batch, rows, cols = x.shape
     if cols != 1 and x.stride(2) != 1:
         return None
-    pairs: TensorLike = real_view(x).as_strided(
+    pairs: Buffer = real_view(x).as_strided(
         (batch, rows, 2 * cols), (2 * x.stride(0), 2 * x.stride(1), 1)
     )
     return pairs
 
 
-def embed_left(a: TensorLike) -> TensorLike:
+def embed_left(a: Buffer) -> Buffer:
     """(batch, m, k) complex numbers as (batch, m, 2 k) real ones: a_re, a_im, ...
 
     The strides may be any; the result is a view where rows are contiguous.
@@ -95,24 +95,24 @@ def embed_left(a: TensorLike) -> TensorLike:
     if view is not None:
         return view
     batch, m, k = a.shape
-    out = empty((batch, 2 * k, m), real_view(a).dtype, a)
+    out = a.launches.empty((batch, 2 * k, m), real_view(a).dtype)
     _launch(a, (2, 1), out, doubled=False, turned=False)
-    embedded: TensorLike = out.as_strided((batch, m, 2 * k), (2 * k * m, 1, m))
+    embedded: Buffer = out.as_strided((batch, m, 2 * k), (2 * k * m, 1, m))
     return embedded
 
 
-def embed_right(b: TensorLike) -> TensorLike:
+def embed_right(b: Buffer) -> Buffer:
     """(batch, k, n) complex numbers as (batch, 2 k, 2 n) real ones, of any strides.
 
     Row h becomes the rows b_re, b_im, ... and -b_im, b_re, ...
     """
     batch, k, n = b.shape
-    out = empty((batch, 2 * k, 2 * n), real_view(b).dtype, b)
+    out = b.launches.empty((batch, 2 * k, 2 * n), real_view(b).dtype)
     is_turned = b.stride(1) < b.stride(2)
     if is_turned:
         out = out.as_strided((batch, 2 * n, 2 * k), (4 * k * n, 2 * k, 1))
     _launch(b, (2, 1) if is_turned else (1, 2), out, doubled=True, turned=is_turned)
-    embedded: TensorLike = (
+    embedded: Buffer = (
         out.as_strided((batch, 2 * k, 2 * n), (4 * k * n, 1, 2 * k))
         if is_turned
         else out
@@ -120,9 +120,7 @@ def embed_right(b: TensorLike) -> TensorLike:
     return embedded
 
 
-def as_real(
-    a: TensorLike, b: TensorLike, out: TensorLike
-) -> tuple[TensorLike, TensorLike, TensorLike]:
+def as_real(a: Buffer, b: Buffer, out: Buffer) -> tuple[Buffer, Buffer, Buffer]:
     """Operands and result of a product as real matrices; real ones themselves.
 
     The rows of a complex result are contiguous.
@@ -135,9 +133,9 @@ def as_real(
 
 
 def _launch(
-    x: TensorLike,
+    x: Buffer,
     axes: tuple[int, int],
-    out: TensorLike,
+    out: Buffer,
     *,
     doubled: bool,
     turned: bool,

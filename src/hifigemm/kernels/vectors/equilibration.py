@@ -11,8 +11,10 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import power_of_two
 from hifigemm.kernels.runtime.launch import Launch, unread
+from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors.vector_norms import ABSOLUTE
 from hifigemm.numerics.equilibration import MODERATE
 
@@ -116,12 +118,7 @@ def matrix_in_scale(
     a : tensor of float64, n x n, any strides
     are_others_moderate : tensor of bool, no axes
     """
-    n = len(a)
-    scaled = torch.empty((n, n), dtype=torch.float64, device=a.device)
-    spans = triton.cdiv(n, _LONGEST)
-    bits = torch.empty((3, spans, n), dtype=torch.int64, device=a.device)
-    largest, smallest, of_columns = bits
-    write_extremes(a, unread(torch.int32), largest, smallest, in_scale=False)
+    largest, smallest = run_recorded(extremes_of_rows, a)
 
     # In float64 again; the smallest of a row of zeros is no number
     largest = largest.amax(dim=0).view(torch.float64)
@@ -132,28 +129,28 @@ def matrix_in_scale(
     if not bool(is_moderate.all() & are_others_moderate):
         return None
     rows = -torch.frexp(largest).exponent
-    write_extremes(a.T, rows, of_columns, unread(torch.int64), in_scale=True)
+    (of_columns,) = run_recorded(extremes_of_rows, a.T, rows)
     columns = -torch.frexp(of_columns.amax(dim=0).view(torch.float64)).exponent
-    write_scaled(a, rows, columns, scaled)
+    scaled = run_recorded(scaled_entries, a, rows, columns)
     return scaled, rows.long()[:, None], columns.long()[None, :]
 
 
-def write_extremes(
-    a: torch.Tensor,
-    exponents: torch.Tensor,
-    largest: torch.Tensor,
-    smallest: torch.Tensor,
-    *,
-    in_scale: bool,
-) -> None:
-    """Extremes of the magnitudes of rows, of spans of columns, as bits."""
+def extremes_of_rows(a: Buffer, exponents: Buffer | None = None) -> tuple[Buffer, ...]:
+    """Largest and smallest magnitudes of rows, of spans of columns, as bits; the largest
+    alone with columns times powers of two.
+    """
     m, n = a.shape
+    spans = triton.cdiv(n, _LONGEST)
+    in_scale = exponents is not None
+    extremes: tuple[Buffer, ...] = tuple(
+        a.launches.empty((spans, m), torch.int64) for _ in range(1 if in_scale else 2)
+    )
     _launch_extremes(
-        (triton.cdiv(m, _ROWS), triton.cdiv(n, _LONGEST)),
+        (triton.cdiv(m, _ROWS), spans),
         a,
-        exponents,
-        largest,
-        smallest,
+        exponents if in_scale else unread(torch.int32),
+        extremes[0],
+        unread(torch.int64) if in_scale else extremes[1],
         m,
         n,
         *a.stride(),
@@ -163,13 +160,13 @@ def write_extremes(
         LONGEST=_LONGEST,
         num_warps=4,
     )
+    return extremes
 
 
-def write_scaled(
-    a: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, out: torch.Tensor
-) -> None:
-    """A with rows and columns times powers of two."""
+def scaled_entries(a: Buffer, rows: Buffer, columns: Buffer) -> Buffer:
+    """A with rows and columns times powers of two, a matrix with rows in memory."""
     m, n = a.shape
+    out: Buffer = a.launches.empty((m, n), torch.float64)
     _launch_scaled(
         (triton.cdiv(m, _ROWS), triton.cdiv(n, _TERMS)),
         a,
@@ -183,3 +180,4 @@ def write_scaled(
         TERMS=_TERMS,
         num_warps=4,
     )
+    return out

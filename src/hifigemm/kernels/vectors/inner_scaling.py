@@ -31,21 +31,14 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import (
     LARGEST,
     NO_PREDICATE,
     Predicate,
     holds,
 )
-from hifigemm.kernels.runtime.launch import (
-    Launch,
-    Strided,
-    cleared,
-    empty,
-    real_view,
-    unread,
-)
+from hifigemm.kernels.runtime.launch import Launch, Strided, real_view, unread
 from hifigemm.kernels.vectors.vector_norms import ABSOLUTE, are_below, exponent_of
 from hifigemm.numerics import inner_scaling as plain
 
@@ -546,10 +539,10 @@ _keep = Launch(keep_kernel)
 
 
 def sampled_gap(
-    left: TensorLike,
-    right: TensorLike,
-    gap: TensorLike,
-    exponents: TensorLike | None = None,
+    left: Buffer,
+    right: Buffer,
+    gap: Buffer,
+    exponents: Buffer | None = None,
     predicate: Predicate | None = None,
 ) -> None:
     """Raise `gap`, an int64 tensor of one entry, to numerics.inner_scaling.sampled_gap.
@@ -589,8 +582,8 @@ def padded_length(k: int) -> int:
 
 
 def _pieces(
-    x: TensorLike, axis: int, scratch_bytes: int, first: int
-) -> Iterator[tuple[TensorLike, int]]:
+    x: Buffer, axis: int, scratch_bytes: int, first: int
+) -> Iterator[tuple[Buffer, int]]:
     """Parts of a stack with vectors for as many bytes of exponents, and the number of
     the first vector of each; `first` is that of the whole stack.
     """
@@ -608,12 +601,12 @@ def _pieces(
             yield part, first + i * count + start
 
 
-def _counts(x: TensorLike, axis: int) -> tuple[int, int]:
+def _counts(x: Buffer, axis: int) -> tuple[int, int]:
     """Matrices of a stack, and vectors of each."""
     return x.shape[0], x.shape[3 - axis]
 
 
-def _operand(x: TensorLike, axis: int) -> Strided:
+def _operand(x: Buffer, axis: int) -> Strided:
     """The real numbers of a stack, with rows of vectors and columns along k."""
     width = 1 + x.is_complex()
     stack_stride = x.stride(0) if len(x) > 1 else 0
@@ -622,17 +615,16 @@ def _operand(x: TensorLike, axis: int) -> Strided:
 
 
 def inner_exponents(
-    left: TensorLike,
-    right: TensorLike,
-    gap: TensorLike,
-    into: TensorLike | None = None,
+    left: Buffer,
+    right: Buffer,
+    gap: Buffer,
     scratch_bytes: int = _SCRATCH_BYTES,
-) -> TensorLike:
+) -> Buffer:
     """numerics.inner_scaling.inner_exponents, int32 (k,) padded with zeros.
 
-    Undefined where `gap`, an int64 tensor of one entry, is less than a wide one. `into`
-    is where they go, else new memory. Exponents of entries take about `scratch_bytes` bytes at a
-    time, or those of a few vectors.
+    Undefined where `gap`, an int64 tensor of one entry, is less than a wide one.
+    Exponents of entries take about `scratch_bytes` bytes at a time, or those of a few
+    vectors.
     """
     k = left.shape[2]
     width = 1 + left.is_complex()
@@ -646,12 +638,14 @@ def inner_exponents(
     # What is known of vectors: R and Q, sums of exponents, numbers of entries. Then
     # biased maxima and the smallest components along k, and the spreads.
     known = _Vectors(
-        top=cleared(vectors, left),
-        total=cleared(2 * vectors, left).view(torch.int64),
-        entries=cleared(vectors, left),
+        top=left.launches.zeros((vectors,), torch.int32),
+        total=left.launches.zeros((vectors,), torch.int64),
+        entries=left.launches.zeros((vectors,), torch.int32),
     )
-    maxima = cleared(4 * k, left)
-    terms = _Terms(maxima[: 2 * k], maxima[2 * k :], spread=cleared(4, left))
+    maxima = left.launches.zeros((4 * k,), torch.int32)
+    terms = _Terms(
+        maxima[: 2 * k], maxima[2 * k :], spread=left.launches.zeros((4,), torch.int32)
+    )
 
     # Exponents of entries, twice for complex ones, of one pair of parts after another.
     bytes_a = scratch_bytes * total_a // vectors
@@ -663,8 +657,8 @@ def inner_exponents(
     ]
     codes_a, codes_b = (
         _Codes(
-            empty((size,), torch.int16, left),
-            empty((size,), torch.int16, left) if width == 2 else None,
+            left.launches.empty((size,), torch.int16),
+            left.launches.empty((size,), torch.int16) if width == 2 else None,
         )
         for size in sizes
     )
@@ -727,9 +721,7 @@ def inner_exponents(
             BLOCK=_BLOCK,
             **form,
         )
-    exponents = into
-    if exponents is None:
-        exponents = empty((padded_length(k),), torch.int32, left)
+    exponents: Buffer = left.launches.empty((padded_length(k),), torch.int32)
     _exponents_of(
         (padded_length(k) // _BLOCK,),
         terms,
@@ -743,13 +735,12 @@ def inner_exponents(
 
 
 def gaining_exponents(
-    left: TensorLike,
-    right: TensorLike,
-    mark: TensorLike | None = None,
+    left: Buffer,
+    right: Buffer,
+    mark: Buffer | None = None,
     predicate: Predicate | None = None,
-    into: TensorLike | None = None,
     scratch_bytes: int = _SCRATCH_BYTES,
-) -> TensorLike:
+) -> Buffer:
     """d, int32 (k,) padded with zeros, where the operands gain by it, else zeros.
 
     Parameters
@@ -759,17 +750,15 @@ def gaining_exponents(
     predicate : (int64 tensor of one entry, lower limit, upper limit), optional
         Decides on the device: unless the entry, which is not the mark, lies within the
         limits the operands are not read, and what is returned means nothing.
-    into : int32 tensor of `padded_length` entries, optional
-        Where the exponents go, else new memory.
     scratch_bytes : int
         Bytes of scratch memory for the exponents of entries, about.
     """
     # The gap before, and 16 bytes behind it that with d: both are aligned alike.
-    gaps = cleared(8, left).view(torch.int64)
+    gaps = left.launches.zeros((4,), torch.int64)
     before = gaps[:1]
     after = gaps[2:3]
     sampled_gap(left, right, before, predicate=predicate)
-    exponents = inner_exponents(left, right, before, into, scratch_bytes)
+    exponents = inner_exponents(left, right, before, scratch_bytes)
     wide: Predicate = (before, plain.WIDE_GAP, LARGEST)
     sampled_gap(left, right, after, exponents, wide)
     number, lower_limit, upper_limit = predicate or NO_PREDICATE

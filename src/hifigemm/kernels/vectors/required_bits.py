@@ -18,8 +18,8 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.kernels.runtime.buffers import TensorLike
-from hifigemm.kernels.runtime.launch import Launch, cleared, empty
+from hifigemm.kernels.runtime.buffers import Buffer
+from hifigemm.kernels.runtime.launch import Launch
 from hifigemm.kernels.vectors.residue_words import vector_constants
 from hifigemm.kernels.vectors.scaled_residues import layout_of
 from hifigemm.kernels.vectors.vector_norms import (
@@ -184,18 +184,18 @@ def required_bits_kernel(
 _launch = Launch(required_bits_kernel)
 
 
-def num_counters(left: TensorLike, right: TensorLike) -> int:
+def num_counters(left: Buffer, right: Buffer) -> int:
     """How many counters `launch` takes."""
     return 2 + sum(layout_of(((left, 2), (right, 1))).panels)
 
 
 def launch(
-    left: TensorLike,
-    right: TensorLike,
+    left: Buffer,
+    right: Buffer,
     most: int,
-    counters: TensorLike | None = None,
-    inner: TensorLike | None = None,
-) -> TensorLike:
+    counters: Buffer | None = None,
+    inner: Buffer | None = None,
+) -> Buffer:
     """Launch the look at two operands.
 
     Parameters
@@ -218,7 +218,7 @@ def launch(
     return _launch_counters(left, right, most, None, counters, inner)[:2]
 
 
-def launch_each(left: TensorLike, right: TensorLike) -> TensorLike:
+def launch_each(left: Buffer, right: Buffer) -> Buffer:
     """Launch the look at one matrix times another.
 
     Returns
@@ -226,19 +226,19 @@ def launch_each(left: TensorLike, right: TensorLike) -> TensorLike:
     int32 tensor, for `required_bits_of_vectors_from`
     """
     panels = sum(-(-size // PANEL.value) for size in (left.shape[1], right.shape[2]))
-    bits_of_vectors = empty((panels * PANEL.value,), torch.int32, left)
+    bits_of_vectors = left.launches.empty((panels * PANEL.value,), torch.int32)
     _launch_counters(left, right, NO_LIMIT, bits_of_vectors)
     return bits_of_vectors
 
 
 def _launch_counters(
-    left: TensorLike,
-    right: TensorLike,
+    left: Buffer,
+    right: Buffer,
     limit: int,
-    bits_of_vectors: TensorLike | None,
-    counters: TensorLike | None = None,
-    inner: TensorLike | None = None,
-) -> TensorLike:
+    bits_of_vectors: Buffer | None,
+    counters: Buffer | None = None,
+    inner: Buffer | None = None,
+) -> Buffer:
     """The counters of a launch that is under way."""
     operands = (left, 2), (right, 1)
     layout = layout_of(operands)
@@ -250,9 +250,9 @@ def _launch_counters(
     shape = panels, blocks, PANEL.value
     # Sums, exponents and lowest bits of blocks.
     dtypes = torch.int64, torch.int32, torch.int32
-    workspace = tuple(empty(shape, dtype, left) for dtype in dtypes)
+    workspace = tuple(left.launches.empty(shape, dtype) for dtype in dtypes)
     if counters is None:
-        counters = cleared(2 + panels, left)
+        counters = left.launches.zeros((2 + panels,), torch.int32)
     programs = panels * blocks
     # Where a look may stop early, no more programs start than run at a time.
     if bits_of_vectors is None and limit < NO_LIMIT:

@@ -32,7 +32,7 @@ import triton
 import triton.language as tl
 
 from hifigemm.kernels.runtime.common import NO_PREDICATE, Predicate, holds
-from hifigemm.kernels.runtime.launch import Launch, cleared, empty, real_view
+from hifigemm.kernels.runtime.launch import Launch, real_view
 from hifigemm.kernels.vectors import vector_norms
 from hifigemm.kernels.vectors.residue_words import (
     VectorConstants,
@@ -508,24 +508,26 @@ class Sizes(NamedTuple):
     # float64 tensor, shape (2, total): norms and sums of magnitudes in units of
     # 2**(exponent - 15), rounded up; 0 for vectors with an Inf or NaN
     norms: Any
-    # pair of int8 tensors, shape (batch, vectors, width kp), kp = k rounded up to 128:
-    # |x| 2**(7 - exponent), rounded down, zero beyond k; of re, then of im
-    magnitudes: tuple[Any, Any]
+    # int8 tensors of both operands, or of one that stands on both sides, shape (batch,
+    # vectors, width kp), kp = k rounded up to 128: |x| 2**(7 - exponent), rounded down,
+    # zero beyond k; of re, then of im
+    magnitudes: tuple[Any, ...]
     # components of an entry: 1, or 2 for complex operands, whose vectors have the sizes
     # of both components together
     width: int = 1
+
+    @property
+    def is_of_one_operand(self) -> bool:
+        """True if one operand stands on both sides."""
+        return len(self.magnitudes) == 1
 
     @property
     def places(self) -> tuple[int, int]:
         """Where the norms of the right operand begin, and how many vectors there are; 0
         where both are one operand.
         """
-        left, right = (x.shape[0] * x.shape[1] for x in self.magnitudes)
-        return (
-            (0, left)
-            if self.magnitudes[0] is self.magnitudes[1]
-            else (left, left + right)
-        )
+        totals = [x.shape[0] * x.shape[1] for x in self.magnitudes]
+        return sum(totals[:-1]), sum(totals)
 
 
 @dataclass(frozen=True)
@@ -581,7 +583,7 @@ def scaled_residues(
     ----------
     operands : one or two (tensor, axis)
     moduli : ModuliSet
-    scales : tuple of VectorScale, optional
+    scales : tuple of VectorScale, contiguous, optional
         Of these vectors; found on the way where None.
     balances : tuple of int
         Added to the exponents that are found on the way, or contained in those that are
@@ -642,10 +644,12 @@ def sized_residues(
     total = sum(layout.totals)
     constants, planes = _planes(layout, operands, moduli, balances, None)
     pitch = layout.width * (-(-layout.k // 128) * 128)
-    magnitudes = [empty((*shape, pitch), torch.int8, like) for shape in layout.shapes]
-    exponents = empty((total,), torch.int32, like)
-    norms = empty((2, total), torch.float64, like)
-    sizes = Sizes(exponents, norms, (magnitudes[0], magnitudes[-1]), layout.width)
+    magnitudes = [
+        like.launches.empty((*shape, pitch), torch.int8) for shape in layout.shapes
+    ]
+    exponents = like.launches.empty((total,), torch.int32)
+    norms = like.launches.empty((2, total), torch.float64)
+    sizes = Sizes(exponents, norms, tuple(magnitudes), layout.width)
     return (
         planes,
         _run(
@@ -685,7 +689,7 @@ def _planes(
         for batch, count in layout.shapes
     ]
     return constants, tuple(
-        empty(shape, torch.int8, operands[0][0]) for shape in shapes
+        operands[0][0].launches.empty(shape, torch.int8) for shape in shapes
     )
 
 
@@ -708,14 +712,10 @@ def _run(
     is_given = scales is not None
     has_residues = planes is not None
     if scales is None:
-        numbers = [empty((2, *shape), torch.int32, like) for shape in layout.shapes]
+        numbers = [
+            like.launches.empty((2, *shape), torch.int32) for shape in layout.shapes
+        ]
         scales = tuple(VectorScale(*x.unbind()) for x in numbers)
-    else:
-        shaped_scales = zip(scales, layout.shapes, strict=True)
-        scales = tuple(
-            VectorScale(*(x.expand(shape).contiguous() for x in scale))
-            for scale, shape in shaped_scales
-        )
 
     # Programs: one for each few vectors that stay in registers; else rounds, each with
     # the blocks of a panel and the tiles of residues of another one.
@@ -731,9 +731,9 @@ def _run(
             ahead = layout.ahead if has_residues else 0
             shape = programs, blocks, PANEL.value
             panel_blocks = _Blocks(
-                sums=empty(shape, torch.int64, like),
-                exponents=empty(shape, torch.int32, like),
-                arrivals=cleared(programs, like),
+                sums=like.launches.empty(shape, torch.int64),
+                exponents=like.launches.empty(shape, torch.int32),
+                arrivals=like.launches.zeros((programs,), torch.int32),
             )
         in_panel = layout.steps * (PANEL.value // layout.form.vectors)
         programs = (programs + ahead) * (blocks + (in_panel if has_residues else 0))
@@ -741,7 +741,7 @@ def _run(
     vector_sizes, low = None, None
     if sizes is not None:
         vector_sizes = sizes.exponents, sizes.norms
-        low = sizes.magnitudes
+        low = sizes.magnitudes[0], sizes.magnitudes[-1]
     arithmetic = constants.arithmetic
     options: dict[str, Any] = {"num_warps": 8}
     if has_residues:

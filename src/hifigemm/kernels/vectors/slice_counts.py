@@ -21,15 +21,9 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import ROUND_DOUBLE, power_of_two
-from hifigemm.kernels.runtime.launch import (
-    Launch,
-    cleared,
-    empty,
-    float64_bits,
-    strided,
-)
+from hifigemm.kernels.runtime.launch import Launch, float64_bits, strided
 from hifigemm.numerics.bits import ceil_log2
 
 MAX_DIGITS = 12
@@ -362,15 +356,15 @@ def counts_kernel(
 _counts = Launch(counts_kernel)
 
 
-def _vectors_first(x: TensorLike, axis: int) -> tuple[Any, ...]:
+def _vectors_first(x: Buffer, axis: int) -> tuple[Any, ...]:
     """An operand with its strides along the stack, its vectors and k."""
     entries, batch, row, column = strided(x)
     return (entries, batch, row, column) if axis == 2 else (entries, batch, column, row)
 
 
 def vector_facts(
-    left: TensorLike, right: TensorLike
-) -> tuple[tuple[TensorLike, TensorLike], tuple[TensorLike, TensorLike]]:
+    left: Buffer, right: Buffer
+) -> tuple[tuple[Buffer, Buffer], tuple[Buffer, Buffer]]:
     """Launch the look for the exponents of the rows of A and the columns of B.
 
     Returns for each operand two int32 tensors (batch or 1, vectors): the smallest e
@@ -383,23 +377,26 @@ def vector_facts(
 
 
 def _sides(
-    left: TensorLike, right: TensorLike
-) -> tuple[tuple[TensorLike, int], tuple[TensorLike, int]]:
+    left: Buffer, right: Buffer
+) -> tuple[tuple[Buffer, int], tuple[Buffer, int]]:
     return (left, 2), (right, 1)
 
 
-def _cleared_facts(x: TensorLike, axis: int, has_terms: bool) -> tuple[Any, ...]:
+def _cleared_facts(x: Buffer, axis: int, has_terms: bool) -> tuple[Any, ...]:
     """Memory for what `exponents_kernel` finds of an operand."""
     batch, vectors, k = x.shape[0], x.shape[3 - axis], x.shape[axis]
-    shape = (batch, vectors)
-    both = [cleared(batch * vectors, x).view(shape) for _ in range(2)]
+    both = [x.launches.zeros((batch, vectors), torch.int32) for _ in range(2)]
     if not has_terms:
         return (*both, None, None)
-    return (*both, cleared(batch * k, x), cleared(1, x))
+    return (
+        *both,
+        x.launches.zeros((batch, k), torch.int32),
+        x.launches.zeros((1,), torch.int32),
+    )
 
 
 def _launch_exponents(
-    left: TensorLike, right: TensorLike, facts: Sequence[tuple[Any, ...]]
+    left: Buffer, right: Buffer, facts: Sequence[tuple[Any, ...]]
 ) -> None:
     k = left.shape[2]
     programs = [_num_tiles(x, axis) for x, axis in _sides(left, right)]
@@ -417,14 +414,12 @@ def _launch_exponents(
     )
 
 
-def _num_tiles(x: TensorLike, axis: int) -> int:
+def _num_tiles(x: Buffer, axis: int) -> int:
     tile = _TILE.value
     return x.shape[0] * -(-x.shape[3 - axis] // tile) * -(-x.shape[axis] // tile)
 
 
-def launch(
-    left: TensorLike, right: TensorLike, beta: int, u: float, found: TensorLike
-) -> None:
+def launch(left: Buffer, right: Buffer, beta: int, u: float) -> Buffer:
     """Launch the look at two operands.
 
     Parameters
@@ -435,8 +430,10 @@ def launch(
         Bits of a slice.
     u : float
         Unit roundoff of the accuracy that is aimed at.
-    found : int32 tensor of four zeros
-        For `num_slices_from`.
+
+    Returns
+    -------
+    int32 buffer of four entries, for `num_slices_from`
     """
     k = left.shape[2]
     sides = _sides(left, right)
@@ -444,7 +441,7 @@ def launch(
     _launch_exponents(left, right, facts)
 
     # Sums over the vectors of an operand, which weigh the terms of the other one.
-    sums = [cleared(x.shape[0] * k, x, torch.int64) for x, _ in sides]
+    sums = [x.launches.zeros((len(x), k), torch.int64) for x, _ in sides]
     programs = [_num_tiles(x, axis) for x, axis in sides]
     _sums(
         (sum(programs),),
@@ -462,7 +459,7 @@ def launch(
     )
     free_bits = 53 - (beta - 1) - ceil_log2(max(k, 1))
     bits = min(_WEIGHT_BITS.value, max(free_bits, 1))
-    weights = [empty((x.shape[0], k), torch.float64, x) for x, _ in sides]
+    weights = [x.launches.empty((x.shape[0], k), torch.float64) for x, _ in sides]
     blocks = -(-k // _TERMS.value)
     _weights(
         ((len(left) + len(right)) * blocks,),
@@ -493,6 +490,7 @@ def launch(
         batch * -(-x.shape[3 - axis] // tile[0])
         for (x, axis), tile in zip(sides, tiles, strict=True)
     ]
+    found: Buffer = left.launches.zeros((4,), torch.int32)
     _counts(
         (sum(programs),),
         *arguments,
@@ -507,6 +505,7 @@ def launch(
         num_warps=4,
         enable_fp_fusion=False,
     )
+    return found
 
 
 def num_digits(beta: int, u: float) -> int:

@@ -21,19 +21,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
-from hifigemm.kernels.runtime.buffers import TensorLike
+from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import (
     ROUND_DOUBLE,
     ROUND_SINGLE,
     power_of_two,
     power_of_two_single,
 )
-from hifigemm.kernels.runtime.launch import Launch, empty
+from hifigemm.kernels.runtime.launch import Launch
 from hifigemm.kernels.runtime.tiles import VECTOR_ENTRIES
 from hifigemm.kernels.vectors.vector_tiles import (
     COUNTS,
@@ -214,17 +215,16 @@ def slice_kernel(
 _slice = Launch(slice_kernel)
 
 
-@dataclass(frozen=True)
-class Slices:
+class Slices(NamedTuple):
     """The slices of an operand."""
 
     # tensor of integers in the dtype of the products, shape (batch or 1, vectors, count,
     # k_pitch)
-    planes: TensorLike
+    planes: Any
     # int32 tensor, shape (batch or 1, vectors): 2**exponent is the unit of the first
     # slice of a row or column;
     # `NOT_FINITE` where it holds an Inf or NaN
-    exponents: TensorLike
+    exponents: Any
     beta: int  # bits of a slice
 
 
@@ -234,7 +234,7 @@ def k_pitch(k: int) -> int:
 
 
 def slice_operands(
-    operands: Sequence[tuple[TensorLike, int]],
+    operands: Sequence[tuple[Buffer, int]],
     count: int,
     beta: int,
     dtype: torch.dtype = torch.int8,
@@ -247,8 +247,8 @@ def slice_operands(
     Parameters
     ----------
     operands : pairs (tensor, axis)
-        float32 or float64 tensors of three dimensions and any strides on the current
-        device, and the axis of k: 2 for a left operand, 1 for a right one.
+        float32 or float64 tensors of three dimensions and any strides, and the axis
+        of k: 2 for a left operand, 1 for a right one.
     count : int
         Number of slices, at most twelve.
     beta : int
@@ -287,8 +287,10 @@ def slice_operands(
     tensors = []
     forms = []
     for (x, axis), side in zip(operands, sides, strict=True):
-        planes = empty((side.batch, side.vectors, count, k_pitch(k)), dtype, like)
-        exponents = empty((side.batch, side.vectors), torch.int32, like)
+        planes = like.launches.empty(
+            (side.batch, side.vectors, count, k_pitch(k)), dtype
+        )
+        exponents = like.launches.empty((side.batch, side.vectors), torch.int32)
         slices.append(Slices(planes, exponents, beta))
         tensors.append((x, planes, exponents, None))
         forms.append(_form_of(x.dtype, dtype, count, beta, axis == 1, side.tile))

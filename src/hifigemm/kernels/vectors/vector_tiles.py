@@ -21,8 +21,8 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.kernels.runtime.buffers import TensorLike
-from hifigemm.kernels.runtime.launch import Launch, cleared
+from hifigemm.kernels.runtime.buffers import Buffer
+from hifigemm.kernels.runtime.launch import Launch
 from hifigemm.kernels.runtime.tiles import gpu_of
 
 NOT_FINITE = tl.constexpr(-(2**30))
@@ -90,11 +90,11 @@ class _TiledOperand:
 class _StridedOperand(NamedTuple):
     """An operand as kernels take it; strides along the stack, the vectors and k."""
 
-    x: TensorLike
-    planes: TensorLike
-    exponents: TensorLike
-    workspace: TensorLike
-    loss: TensorLike
+    x: Buffer
+    planes: Buffer
+    exponents: Buffer
+    workspace: Buffer
+    loss: Buffer
     batch_stride: int
     vector_stride: int
     k_stride: int
@@ -111,7 +111,7 @@ class _SideArguments(NamedTuple):
     chunks: int
 
 
-Inner = tuple[TensorLike, int]
+Inner = tuple[Buffer, int]
 """Exponents d along k, see inner_scaling.py, and how many neighbouring entries share one:
 two where complex operands are embedded as real ones.
 """
@@ -124,7 +124,7 @@ def along_k(inner: Inner | None, axis: int) -> AlongK:
     return AlongK(1 if axis == 2 else -1, inner[1])
 
 
-def num_sms(x: TensorLike) -> int:
+def num_sms(x: Buffer) -> int:
     """Multiprocessors of the device of a tensor.
 
     0 in the interpreter, where programs cannot wait for each other.
@@ -132,7 +132,7 @@ def num_sms(x: TensorLike) -> int:
     return gpu_of(x.device).num_sms if x.is_cuda else 0
 
 
-def side_of(x: TensorLike, axis: int, pitch: int, entries: int) -> _TiledOperand:
+def side_of(x: Buffer, axis: int, pitch: int, entries: int) -> _TiledOperand:
     """The tiles of an operand (batch, m, k) or (batch, k, n), `axis` that of k.
 
     `pitch` is the length of a stored vector, `entries` those of a tile.
@@ -213,7 +213,7 @@ def launch_both(
         Further arguments, and constexpr parameters, of the kernel.
     """
     counts = [side.scratch for side in sides]
-    workspaces = cleared(sum(counts), tensors[0][0], magnitudes).split(counts)
+    workspaces = tensors[0][0].launches.zeros((sum(counts),), magnitudes).split(counts)
     arguments = []
     for side, (x, planes, exponents, loss), scratch in zip(
         sides, tensors, workspaces, strict=True

@@ -24,15 +24,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
 from hifigemm.base.formats import BF16, FP16, TF32, Format
+from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import power_of_two, power_of_two_single
-from hifigemm.kernels.runtime.launch import Launch, empty
+from hifigemm.kernels.runtime.launch import Launch
 from hifigemm.kernels.runtime.tiles import VECTOR_ENTRIES
 from hifigemm.kernels.vectors.vector_tiles import (
     COUNTS,
@@ -362,23 +363,22 @@ def split_kernel(
 _split: Any = Launch(split_kernel)
 
 
-@dataclass(frozen=True)
-class Words:
+class Words(NamedTuple):
     """The words of an operand."""
 
     # float16, bfloat16 or float32 (for TF32) tensor, shape (batch or 1, num_words,
     # vectors, k_pitch)
-    planes: torch.Tensor
+    planes: Any
     # int32 tensor, shape (batch or 1, vectors): 2**exponent is the unit of a row or
     # column; `NOT_FINITE` where it holds an Inf or NaN
-    exponents: torch.Tensor
+    exponents: Any
     # int32 tensor, shape (2,), or None: on the device, of both operands, for decisions
     # without a transfer: 0 as long as the words are not made, then 1 + the bits that
     # the operand loses as in
     # `numerics.word_bounds.relative_error_at`, that is max(0,
     # `safe_exponent` - floor(log2 |y|)) for the least
     # nonzero scaled entry y, taken as 2**-149 at least
-    losses: torch.Tensor | None
+    losses: Any
     k: int
     # num_words is 1 where one word holds every value of the operand's dtype
     splitting: Splitting
@@ -386,7 +386,7 @@ class Words:
     @property
     def vectors(self) -> int:
         """Number of rows of a left or columns of a right operand."""
-        return self.planes.shape[2]
+        return int(self.planes.shape[2])
 
 
 def k_pitch(k: int) -> int:
@@ -395,13 +395,13 @@ def k_pitch(k: int) -> int:
 
 
 def split_words(
-    operands: Sequence[tuple[torch.Tensor, int]],
+    operands: Sequence[tuple[Buffer, int]],
     splitting: Splitting,
     top: int | None,
     *,
     inner: Inner | None = None,
-    found: torch.Tensor | None = None,
-    predicate: torch.Tensor | None = None,
+    found: Buffer | None = None,
+    predicate: Buffer | None = None,
     losses: tuple[int, int] = ALL_LOSSES,
 ) -> list[Words]:
     """Words of one or two operands, bit for bit those of
@@ -410,8 +410,8 @@ def split_words(
     Parameters
     ----------
     operands : pairs (tensor, axis)
-        float32, float16 or bfloat16 tensors of three dimensions and any strides on the
-        current device, and the axis of k: 2 for a left operand, 1 for a right one.
+        float32, float16 or bfloat16 buffers of three dimensions and any strides, and the
+        axis of k: 2 for a left operand, 1 for a right one.
     splitting : Splitting
         FP16 (rounding "nearest" or "zero"), TF32 or BF16. An operand whose dtype one
         word holds gets one word, which is exact where no bits are lost.
@@ -450,12 +450,11 @@ def split_words(
         splitting_of_x = splitting
         if _one_word(x.dtype, splitting.fmt):
             splitting_of_x = replace(splitting, num_words=1)
-        planes = empty(
+        planes = like.launches.empty(
             (side.batch, splitting_of_x.num_words, side.vectors, k_pitch(k)),
             STORED[splitting.fmt.name],
-            like,
         )
-        exponents = empty((side.batch, side.vectors), torch.int32, like)
+        exponents = like.launches.empty((side.batch, side.vectors), torch.int32)
         words.append(Words(planes, exponents, found, k, splitting_of_x))
         target = planes.view(torch.int16) if splitting.fmt is BF16 else planes
         tensors.append((x, target, exponents, exponents if found is None else found[i]))
