@@ -24,9 +24,10 @@ import numpy as np
 
 import hifigemm as hg
 from experiments.chains import chained_product
+from experiments.published_methods import PUBLISHED_METHODS
 from hifigemm.base.formats import FP32
 from hifigemm.numerics.rounding_formats import round_to_format
-from hifigemm.schemes.multiword import PRESETS, Multiword
+from hifigemm.schemes.multiword import Multiword
 from hifigemm.testing.reference import forward_errors
 from hifigemm.workshop.environment import write_csv
 
@@ -35,9 +36,9 @@ ENGINE = "simulated-a100"
 SIZES = (128, 256, 512, 1024, 2048, 4096, 8192)
 TENSOR_CORE: dict[str, Multiword] = {
     "1x FP16": Multiword("fp16", 1, 1, scale=False),
-    "1x TF32": PRESETS["valero-lara-tf32x1"],
-    "3x TF32": PRESETS["valero-lara-tf32x3"],
-    "4x TF32": PRESETS["valero-lara-tf32x4"],
+    "1x TF32": PUBLISHED_METHODS["valero-lara-tf32x1"],
+    "3x TF32": PUBLISHED_METHODS["valero-lara-tf32x3"],
+    "4x TF32": PUBLISHED_METHODS["valero-lara-tf32x4"],
 }
 PUBLISHED = {
     "3x TF32": {128: 4.0e-8, 1024: 1.0e-7, 8192: 2.8e-7},

@@ -17,7 +17,7 @@ import numpy as np
 
 import hifigemm as hg
 from experiments.chains import chained_product
-from hifigemm.schemes.multiword import PRESETS
+from experiments.published_methods import PUBLISHED_METHODS
 from hifigemm.testing.matrices import uniform
 from hifigemm.testing.reference import relative_residual
 from hifigemm.workshop.environment import write_csv
@@ -36,7 +36,9 @@ def drop(x: np.ndarray, bits: int) -> np.ndarray:
 
 def markidis(engine: str) -> Callable[[Any, Any], Any]:
     """Markidis' method on an engine."""
-    return lambda a, b: hg.matmul(a, b, scheme=PRESETS["markidis"], engine=engine)
+    return lambda a, b: hg.matmul(
+        a, b, scheme=PUBLISHED_METHODS["markidis"], engine=engine
+    )
 
 
 METHODS: dict[str, Callable[[Any, Any], Any]] = {

@@ -21,7 +21,7 @@ import numpy as np
 
 import hifigemm as hg
 from experiments.chains import chained_product
-from hifigemm.schemes.multiword import PRESETS
+from experiments.published_methods import PUBLISHED_METHODS
 from hifigemm.testing.matrices import EXPONENT_FAMILIES, exponent_family, uniform
 from hifigemm.testing.reference import relative_residual
 from hifigemm.workshop.environment import write_csv
@@ -30,8 +30,8 @@ SEED = 2
 ENGINE = "simulated-h100"
 LENGTHS = (16, 64, 256, 1024, 4096, 16384, 65536)
 METHODS: dict[str, hg.Multiword | hg.Corrected | None] = {
-    "Markidis: FP16, 4 products, truncated words": PRESETS["markidis"],
-    "Feng: FP16, 4 products, words to nearest": PRESETS["feng"],
+    "Markidis: FP16, 4 products, truncated words": PUBLISHED_METHODS["markidis"],
+    "Feng: FP16, 4 products, words to nearest": PUBLISHED_METHODS["feng"],
     "corrected FP16, but summed in the tensor core": hg.Corrected(
         "fp16", accumulate="chained", scale=False
     ),

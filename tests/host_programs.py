@@ -34,7 +34,7 @@ class Costs:
     def native_seconds(self, problem):
         return 1.0
 
-    def sum_seconds(self, problem, in_three_words=False):
+    def sum_seconds(self, problem):
         return 1e9
 
     def residue_seconds(self, problem, num_products, estimate):

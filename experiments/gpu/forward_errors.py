@@ -22,7 +22,7 @@ import numpy as np
 import hifigemm as hg
 from experiments.forward_errors import TENSOR_CORE, published, row
 from experiments.gpu.common import MODEL, Machine, Sample, study
-from hifigemm.schemes.multiword import PRESETS
+from experiments.published_methods import PUBLISHED_METHODS
 from hifigemm.workshop.measuring.arrays import Workload, widened
 from hifigemm.workshop.measuring.rows import Row
 
@@ -35,9 +35,9 @@ CURVES: dict[str, dict[str, Any]] = {
     },
     "fp64": {
         "DGEMM": hg.Native(),
-        "1x TF64": PRESETS["valero-lara-tf64x1"],
-        "3x TF64, words to nearest": PRESETS["valero-lara-tf64x3"],
-        "4x TF64, words to nearest": PRESETS["valero-lara-tf64x4"],
+        "1x TF64": PUBLISHED_METHODS["valero-lara-tf64x1"],
+        "3x TF64, words to nearest": PUBLISHED_METHODS["valero-lara-tf64x3"],
+        "4x TF64, words to nearest": PUBLISHED_METHODS["valero-lara-tf64x4"],
     },
 }
 PAIRS = {

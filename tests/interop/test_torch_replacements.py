@@ -123,7 +123,7 @@ def test_kernels_that_call_ours_may_stand_in_front(name):
     library._destroy()
     assert torch.equal(function(a, b), native)
     hg.uninstall()
-    assert not torch_leaves._REPLACEMENTS.is_registered
+    assert not torch_leaves._REPLACEMENTS._libraries
 
 
 @pytest.mark.filterwarnings("ignore:Warning only once for all operators")

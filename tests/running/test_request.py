@@ -14,8 +14,6 @@ def test_a_request_without_arguments_is_the_default_call():
     assert (request.accuracy, request.scheme, request.result) == (None, "auto", "array")
     assert request == Request(scheme="auto")
     assert hash(request) == hash(Request())
-    assert not request.is_relative
-    assert Request(accuracy=hg.Relative(1e-12)).is_relative
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
+from experiments.published_methods import PUBLISHED_METHODS
 from hifigemm.base.formats import FP16, TF32
 from hifigemm.engines import engine_for
 from hifigemm.numerics.rounding_formats import round_to_format
 from hifigemm.numerics.tensor_core import H100, tensor_core_product
 from hifigemm.schemes.corrected import Corrected
-from hifigemm.schemes.multiword import PRESETS
 from hifigemm.testing.matrices import EXPONENT_FAMILIES, exponent_family
 from hifigemm.testing.reference import meets_promise, relative_residual
 
@@ -155,7 +155,7 @@ def test_accumulation_outside_the_unit_decides_for_positive_data():
         )
 
     markidis = error(
-        hg.matmul(a, b, scheme=PRESETS["markidis"], engine="simulated-h100")
+        hg.matmul(a, b, scheme=PUBLISHED_METHODS["markidis"], engine="simulated-h100")
     )
     assert max(corrected(), corrected(block=16), corrected(product="tf32")) < error(
         sequential_sum(a, b)

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import hifigemm as hg
+from experiments.published_methods import PUBLISHED_METHODS
 from hifigemm.base.formats import FP16
 from hifigemm.engines import engine_for
 from hifigemm.numerics.word_bounds import growth
-from hifigemm.schemes.multiword import COUNTS, PRESETS, Multiword
+from hifigemm.schemes.multiword import COUNTS, Multiword
 from hifigemm.testing.reference import (
     componentwise_error,
     forward_errors,
@@ -46,10 +47,10 @@ HOSTILE = [
     "empty_rows_and_columns",
 ]
 SCHEMES = {
-    **PRESETS,
+    **PUBLISHED_METHODS,
     **{
         f"{name}-scaled": replace(scheme, scale=True)
-        for name, scheme in PRESETS.items()
+        for name, scheme in PUBLISHED_METHODS.items()
     },
     "separate": Multiword("bf16", 2, 4, accumulate="separate"),
     "bf16x9": Multiword("bf16", 3, 9, split_rounding="nearest-away"),
@@ -208,7 +209,7 @@ def test_words_of_a_preset_are_those_of_the_paper_and_scaling_changes_no_bit_in_
         rng.integers(2**10, 2**12, s).astype(np.float32) / 2**11
         for s in ((9, 30), (30, 7))
     )
-    for name, scheme in PRESETS.items():
+    for name, scheme in PUBLISHED_METHODS.items():
         if scheme.product != "fp32":
             scaled = replace(scheme, scale=True)
             results = [
@@ -251,7 +252,9 @@ def test_tf32x3_on_the_a100_has_the_published_error():
         for seed in (4, 5)
     )
     reference = a.astype(np.float64) @ b.astype(np.float64)
-    c = hg.matmul(a, b, scheme=PRESETS["valero-lara-tf32x3"], engine="simulated-a100")
+    c = hg.matmul(
+        a, b, scheme=PUBLISHED_METHODS["valero-lara-tf32x3"], engine="simulated-a100"
+    )
     np.testing.assert_allclose(
         forward_errors(c, a, b, reference=reference)["2"], 4.0e-8, rtol=0.05
     )
@@ -265,9 +268,9 @@ def test_tf64_has_the_published_errors():
         mean_of_uniforms(np.random.default_rng(seed), (128, 128)) for seed in (6, 7)
     )
     single, *others = (
-        forward_errors(hg.matmul(a, b, scheme=PRESETS[f"valero-lara-tf64x{n}"]), a, b)[
-            "2"
-        ]
+        forward_errors(
+            hg.matmul(a, b, scheme=PUBLISHED_METHODS[f"valero-lara-tf64x{n}"]), a, b
+        )["2"]
         for n in (1, 3, 4)
     )
     np.testing.assert_allclose(single, 3.07e-9, rtol=0.1)
@@ -281,7 +284,7 @@ def test_overflowing_sums_without_scaling_are_computed_again_with_it():
     c, report = hg.matmul(
         a,
         b,
-        scheme=PRESETS["valero-lara-tf32x3"],
+        scheme=PUBLISHED_METHODS["valero-lara-tf32x3"],
         engine="simulated-a100",
         return_report=True,
     )
@@ -391,7 +394,7 @@ def test_units_and_operands_that_do_not_fit_are_refused():
 
 def test_bits_do_not_depend_on_whether_a_report_is_asked_for(make_pair):
     a, b = make_pair("phi_20", 5, 30, 4, np.float32)
-    for scheme in (Multiword(), PRESETS["feng"]):
+    for scheme in (Multiword(), PUBLISHED_METHODS["feng"]):
         reported, _ = hg.matmul(
             a, b, scheme=scheme, engine="simulated-h100", return_report=True
         )

@@ -12,6 +12,7 @@ from functools import reduce
 import numpy as np
 import pytest
 
+from experiments.published_methods import PUBLISHED_METHODS
 from hifigemm import AccuracyError, PlanError, gemm, make_plan, matmul, prepare
 from hifigemm.base.formats import FORMATS, FP16
 from hifigemm.engines import engine_for
@@ -27,7 +28,7 @@ from hifigemm.numerics.word_bounds import (
     steps_in_blocks,
 )
 from hifigemm.schemes.corrected import BLOCK, Corrected
-from hifigemm.schemes.multiword import COUNTS, PRESETS, Multiword
+from hifigemm.schemes.multiword import COUNTS, Multiword
 from hifigemm.schemes.word_scheme import _certified_entries
 from hifigemm.testing.reference import componentwise_error, meets_promise
 from tests.hard_matrices import with_units
@@ -473,9 +474,9 @@ def test_published_methods_do_not_scale():
     }
     assert {
         name: (scheme.num_words, scheme.num_products)
-        for name, scheme in PRESETS.items()
+        for name, scheme in PUBLISHED_METHODS.items()
     } == counts
-    assert not any(scheme.scale for scheme in PRESETS.values())
+    assert not any(scheme.scale for scheme in PUBLISHED_METHODS.values())
 
 
 def test_low_words_are_shifted_by_eleven_bits_where_fp16_has_too_few_exponents():

@@ -48,7 +48,7 @@ longer vectors would take 306 in all, and 170 and 106 for 1024 float32 ones with
 and 14 moduli, for 92.
 """
 
-_INSTRUCTIONS = {"one word": 8.0, "biased": 9.0, "two words": 11.0, "three words": 23.0}
+_INSTRUCTIONS = {"one word": 8.0, "biased": 9.0, "two words": 11.0}
 """FP64 instructions that take the time of a term, by the form of its sum: of one word
 and a biased one more than there are, as they wait for loads. Fitted, with the share
 below, to 69 ms of two words at n = 4096 and to 7.3 and 0.92 ms of biased ones of 64
@@ -57,7 +57,7 @@ products with n = 512 and 512 with n = 128, on an H200.
 _INSTRUCTIONS_OF_ONE_WARP = {"one word": 4.0, "biased": 6.2, "two words": 9.4}
 """The same in tiles of one warp, which load less. Fitted to 0.44 ms of one word and 0.67
 of biased ones of 512 products with n = 128, and 60 ms of two words at n = 4096, on an
-H100. Three words are made by four warps there too.
+H100.
 """
 _ROUNDING = 60
 """FP64 instructions that round an entry and test it."""
@@ -147,21 +147,21 @@ class Rates:
         launches = 6 * self.launch + _LOOK if estimate else 4 * self.launch
         return products + passes + launches + self._mirror_seconds(p)
 
-    def sum_seconds(self, problem: Problem, in_three_words: bool = False) -> float:
+    def sum_seconds(self, problem: Problem) -> float:
         """Sums of products in words that are rounded once, for any operands.
 
         Without tiles enough for all multiprocessors it is the time of one tile.
         """
         p = problem
-        form = "three words" if in_three_words else form_for(p.terms, p.fmt)
         tile = tile_of_sums(p.batch, p.m, p.n, self.num_sms)
         tiles = p.batch * -(-p.m // tile.block_m) * -(-p.n // tile.block_n)
         terms = tile.area * p.terms
         rate = _SHARE_OF_SUMS * self.fp64_instructions / self.num_sms
         rounds = max(tiles / self.num_sms, 1.0)
+        form = form_for(p.terms, p.fmt)
         per_term = _INSTRUCTIONS[form]
         if tile.warps == 1:
-            per_term = _INSTRUCTIONS_OF_ONE_WARP.get(form, per_term)
+            per_term = _INSTRUCTIONS_OF_ONE_WARP[form]
         instructions = per_term * terms + _ROUNDING * tile.area
         seconds = rounds * instructions / rate
         return seconds + 2 * self.launch + self._mirror_seconds(p)

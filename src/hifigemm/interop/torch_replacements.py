@@ -38,11 +38,6 @@ class Replacements:
         self._libraries: list[torch.library.Library] = []
         self._lock = threading.Lock()
 
-    @property
-    def is_registered(self) -> bool:
-        """True while any of the kernels stand somewhere."""
-        return bool(self._libraries)
-
     def register(self, *, thoroughly: bool = False) -> None:
         """Put the kernels in their places; nothing happens where they stand in front
         already.

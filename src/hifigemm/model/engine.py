@@ -33,7 +33,7 @@ class Costs(Protocol):
         device chooses a count.
         """
 
-    def sum_seconds(self, problem: Problem, in_three_words: bool = False) -> float:
+    def sum_seconds(self, problem: Problem) -> float:
         """Seconds of sums of products in words that are rounded once."""
 
     def word_seconds(self, problem: Problem) -> float:

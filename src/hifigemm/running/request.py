@@ -12,7 +12,7 @@ from typing import Literal
 
 from hifigemm.base.exceptions import PlanError
 from hifigemm.base.formats import FP64
-from hifigemm.model.accuracy import Accuracy, Relative, resolve
+from hifigemm.model.accuracy import Accuracy, resolve
 from hifigemm.model.plan import Plan
 from hifigemm.schemes import Scheme, as_scheme
 
@@ -56,11 +56,6 @@ class Request:
                 f"workspace={self.workspace!r}: expected a positive whole number of "
                 "bytes"
             )
-
-    @property
-    def is_relative(self) -> bool:
-        """True if an error relative to the exact product is asked for."""
-        return isinstance(self.accuracy, Relative)
 
     @property
     def forbids_wrapping(self) -> bool:

@@ -63,8 +63,6 @@ accumulator keeps.
 class Multiword(WordScheme):
     """Products of words added with rounding [FHLMM23].
 
-    `PRESETS` holds published methods.
-
     Parameters
     ----------
     product : "fp16", "bf16", "tf32" or "fp32"
@@ -221,20 +219,3 @@ def _add(x: Array | None, y: Array | None) -> Array:
     terms = [term for term in (x, y) if term is not None]
     with np.errstate(over="ignore", invalid="ignore"):
         return terms[0] if len(terms) == 1 else terms[0] + terms[1]
-
-
-PRESETS = {
-    "markidis": Multiword("fp16", 2, 4, split_rounding="zero", scale=False),
-    "feng": Multiword("fp16", 2, 4, scale=False),
-    "fasi-fp16": Multiword("fp16", 2, 3, accumulate="blocked", scale=False),
-    "fasi-bf16": Multiword("bf16", 3, 6, accumulate="blocked", scale=False),
-    "valero-lara-tf32x1": Multiword("tf32", 1, 1, scale=False),
-    "valero-lara-tf32x3": Multiword("tf32", 2, 3, scale=False),
-    "valero-lara-tf32x4": Multiword("tf32", 2, 4, scale=False),
-    "valero-lara-tf64x1": Multiword("fp32", 1, 1, scale=False),
-    "valero-lara-tf64x3": Multiword("fp32", 2, 3, scale=False),
-    "valero-lara-tf64x4": Multiword("fp32", 2, 4, scale=False),
-}
-"""Published methods, named after first authors: [MCLVH18], [FWLD21], [FHLMM23],
-[VLVJ23].
-"""

@@ -367,7 +367,7 @@ def test_a_ladder_that_ends_with_the_exact_product_is_repeated_by_the_bits_of_th
         residue_seconds=lambda problem, count, estimate: 1.0 * count,
         native_seconds=lambda problem: 99.0,
         halves_pay=lambda m, n, k, planes: False,
-        sum_seconds=lambda problem, in_three_words=False: 1e9,
+        sum_seconds=lambda problem: 1e9,
     )
     # Two small entries make the exact product long. A row that meets small entries only
     # has a large ratio.

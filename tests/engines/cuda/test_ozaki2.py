@@ -65,7 +65,7 @@ def expected_costs(native):
         residue_seconds=lambda problem, count, estimate: 0.01 * count,
         word_seconds=lambda problem: 1.0,
         halves_pay=lambda m, n, k, planes: False,
-        sum_seconds=lambda problem, in_three_words=False: 1e9,
+        sum_seconds=lambda problem: 1e9,
     )
 
 

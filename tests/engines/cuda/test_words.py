@@ -327,7 +327,7 @@ def costs(engine):
         word_seconds=lambda problem: times.word,
         residue_seconds=lambda problem, count, estimate: 9.0,
         halves_pay=lambda m, n, k, planes: False,
-        sum_seconds=lambda problem, in_three_words=False: 1e9,
+        sum_seconds=lambda problem: 1e9,
     )
     return times
 

@@ -7,6 +7,7 @@ import types
 
 import pytest
 
+from hifigemm.workshop.measuring import power
 from hifigemm.workshop.measuring.power import (
     Readings,
     Sample,
@@ -48,7 +49,7 @@ def test_only_samples_of_the_span_count():
     assert summarize(samples, 20.0, 30.0) == Readings()
 
 
-def test_meters_are_read_until_the_block_ends():
+def test_meters_are_read_until_the_block_ends(monkeypatch):
     often, threads = threading.Event(), threading.active_count()
     seconds = itertools.count()
 
@@ -58,7 +59,8 @@ def test_meters_are_read_until_the_block_ends():
             often.set()
         return Sample(now, watts=5.0)
 
-    with recording(meter, interval=1e-3) as samples:
+    monkeypatch.setattr(power, "INTERVAL", 1e-3)
+    with recording(meter) as samples:
         assert often.wait(10)
     assert threading.active_count() == threads
     assert summarize(samples, 0.0, 3.0) == Readings(watts=5.0)

@@ -106,12 +106,8 @@ def driver_version() -> str | None:
 
 
 @contextmanager
-def recording(
-    meter: Meter | None, interval: float = INTERVAL
-) -> Iterator[list[Sample]]:
-    """The samples that a thread of its own reads of the meter, one every `interval`
-    seconds, until the block ends.
-    """
+def recording(meter: Meter | None) -> Iterator[list[Sample]]:
+    """The samples that a thread of its own reads of the meter until the block ends."""
     samples: list[Sample] = []
     if meter is None:
         yield samples
@@ -119,7 +115,7 @@ def recording(
     ended = threading.Event()
 
     def record() -> None:
-        while not samples or not ended.wait(interval):
+        while not samples or not ended.wait(INTERVAL):
             samples.append(meter())
 
     thread = threading.Thread(target=record, daemon=True)
