@@ -1,24 +1,38 @@
 from __future__ import annotations
 
-import pytest
+import re
+
+import numpy as np
 
 import hifigemm as hg
-from hifigemm.workshop.page import _short
+from hifigemm.workshop.measuring.cases import scheme_options
+from hifigemm.workshop.page import PRICES, TEMPLATE
+from hifigemm.workshop.report import CASES
 
-SCHEMES = [
-    (hg.Ozaki2(), "Ozaki2()"),
-    (hg.Ozaki2(num_moduli=14, scaling="fast"), "Ozaki2(num_moduli=14, scaling='fast')"),
-    (hg.Multiword("fp32", 2, 3), "Multiword(product='fp32')"),
-    (hg.Corrected(scale=False, block=16), "Corrected(scale=False, block=16)"),
-    (hg.DoubleDouble(), "DoubleDouble()"),
-]
+TEXT = TEMPLATE.read_text(encoding="utf-8")
+CODES = re.findall(r"<dd><code>(.*)</code>(?:<br/>\$(\w+))?</dd>", TEXT)
+"""What the page tells to write, each with the place of its price if it has one."""
 
 
-@pytest.mark.parametrize(("scheme", "text"), SCHEMES)
-def test_schemes_are_shown_without_their_usual_fields(scheme, text):
-    assert _short(str(scheme)) == _short(repr(scheme)) == text
-    assert eval(text, vars(hg)) == scheme
+def test_what_the_page_tells_to_write_runs():
+    a = np.arange(6).reshape(2, 3)
+    for code, price in CODES:
+        dtype = (
+            "int64" if 'result="int64"' in code else PRICES.get(price, ["float64"])[0]
+        )
+        names = {"hg": hg, "a": a.astype(dtype), "b": a.T.astype(dtype)}
+        result = np.asarray(eval(code, names))
+        np.testing.assert_array_equal(result.reshape(-1, 2, 2)[0], a @ a.T)
 
 
-def test_names_are_shown_as_they_are():
-    assert _short("cublas-emulated") == "cublas-emulated"
+def test_each_price_is_that_of_the_code_before_it():
+    prices = {price: code for code, price in CODES if price}
+    assert prices.keys() == PRICES.keys()
+    for price, (dtype, case) in PRICES.items():
+        options = scheme_options(case)
+        if options.pop("scheme", "auto") != "auto":
+            raise AssertionError(f"{case} takes a scheme")
+        names = {"hg": hg}
+        called = re.fullmatch(r"hg\.matmul\(a, b(?:, (.*))?\)", prices[price])
+        assert eval(f"dict({called[1] or ''})", names) == options
+        assert case in CASES[dtype]

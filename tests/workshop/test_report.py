@@ -61,23 +61,13 @@ def read(path):
 
 
 def lines_of(root, caption):
-    """Cells of the tables behind this summary."""
-    found = [
-        *(
-            each
-            for each in root.iter("details")
-            if each.find("summary").text == caption
-        ),
-        *(
-            each
-            for each in root.iter("table")
-            if each.find("caption") is not None and each.find("caption").text == caption
-        ),
-    ]
+    """Cells of the table behind this summary."""
+    (table,) = (
+        each for each in root.iter("details") if each.find("summary").text == caption
+    )
     return [
         ["".join(cell.itertext()) for cell in line]
-        for each in found
-        for line in list(each.iter("tr"))[1:]
+        for line in list(table.iter("tr"))[1:]
     ]
 
 
@@ -125,6 +115,16 @@ def test_pictures_are_part_of_the_page_and_ask_for_nothing(small_page):
         "Errors of float64 products",
         "Errors of float32 products",
     ]
+    folded = {
+        each.find("summary").text
+        for each in root.iter("details")
+        if not each.get("open")
+    }
+    assert folded == {
+        f"{what} of {dtype} products in numbers"
+        for what in ("Times", "Errors")
+        for dtype in report.CASES
+    }
     for picture in found.values():
         for element in picture.iter():
             for name, value in element.items():
@@ -140,8 +140,9 @@ def test_without_matplotlib_the_page_has_open_tables_and_says_so(
     root, words = read(tmp_path / "page.html")
     assert "pictures need matplotlib, which is not installed here" in words
     assert not list(root.iter("img"))
-    assert not list(root.iter("details"))
-    captions = {"".join(each.itertext()) for each in root.iter("caption")}
+    tables = list(root.iter("details"))
+    assert all(each.get("open") for each in tables)
+    captions = {each.find("summary").text for each in tables}
     for dtype in report.CASES:
         assert f"Times of {dtype} products in numbers" in captions
         assert f"Errors of {dtype} products in numbers" in captions
