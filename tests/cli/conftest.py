@@ -47,7 +47,9 @@ def shorten(monkeypatch):
         pause=0.0, warm=0, calls=(1, 1), bursts=1, sustained=1e-4, runs=1, chunk=1e-4
     )
     monkeypatch.setattr(bench, "QUICK", method)
-    monkeypatch.setattr(bench, "cuda_is_usable", lambda: False)
+    monkeypatch.setattr(
+        "hifigemm.workshop.measuring.arrays.cuda_is_usable", lambda: False
+    )
     monkeypatch.setattr("hifigemm.workshop.measuring.ceilings._SIZE", {"cpu": 16})
     monkeypatch.setattr(
         "hifigemm.workshop.measuring.ceilings._COPY_BYTES", {"cpu": 1 << 12}

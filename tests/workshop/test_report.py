@@ -32,7 +32,6 @@ def small(monkeypatch, short):
 
 
 def shrink(monkeypatch, short):
-    monkeypatch.setattr(report, "cuda_is_usable", lambda: False)
     monkeypatch.setattr(report, "METHOD", replace(short, sustained=0))
     monkeypatch.setattr(report, "SIZES", {"cpu": (4, 8)})
     monkeypatch.setattr(report, "PHI_SIZE", 6)

@@ -17,9 +17,8 @@ from hifigemm.workshop.environment import environment
 from hifigemm.workshop.errors import COMPUTATION_ERROR, OK, InputError, complain
 from hifigemm.workshop.measuring.arrays import (
     Arrays,
-    CudaArrays,
     Workload,
-    cuda_is_usable,
+    arrays_of,
 )
 from hifigemm.workshop.measuring.cases import measure
 from hifigemm.workshop.measuring.ceilings import (
@@ -79,19 +78,17 @@ class Settings:
 
 def bench(settings: Settings) -> int:
     """The exit code of `hifigemm bench`, all of whose tables are printed."""
-    device = settings.device or ("cuda" if cuda_is_usable() else "cpu")
-    if device == "cuda" and not cuda_is_usable():
-        raise InputError("--device cuda needs torch and a CUDA device")
-    if device == "cpu" and settings.mode in ("graph", "both"):
+    arrays = arrays_of(settings.device)
+    is_cpu = arrays.device == "cpu"
+    if is_cpu and settings.mode in ("graph", "both"):
         raise InputError(f"--mode {settings.mode}: CUDA graphs need --device cuda")
     if settings.csv is not None:
         with writing(settings.csv):
             settings.csv.parent.mkdir(parents=True, exist_ok=True)
         check_results(settings.csv)
 
-    # What is run: on which arrays, in which modes, how long.
-    arrays = CudaArrays() if device == "cuda" else Arrays()
-    modes: tuple[str, ...] = ("eager", "graph") if device == "cuda" else ("eager",)
+    # What is run: in which modes, how long.
+    modes: tuple[str, ...] = ("eager",) if is_cpu else ("eager", "graph")
     if settings.mode in ("eager", "graph"):
         modes = (settings.mode,)
     method = QUICK if settings.quick else Method()

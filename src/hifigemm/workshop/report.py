@@ -22,9 +22,8 @@ from hifigemm.workshop.environment import environment
 from hifigemm.workshop.errors import InputError, complain
 from hifigemm.workshop.measuring.arrays import (
     Arrays,
-    CudaArrays,
     Workload,
-    cuda_is_usable,
+    arrays_of,
 )
 from hifigemm.workshop.measuring.cases import SCHEMES, measure
 from hifigemm.workshop.measuring.ceilings import (
@@ -97,11 +96,8 @@ def report(output: Path, device: str | None, seed: int) -> int:
     """
     if output.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{output}: a report ends in .html or .htm")
-    device = device or ("cuda" if cuda_is_usable() else "cpu")
-    if device == "cuda" and not cuda_is_usable():
-        raise InputError("--device cuda needs torch and a CUDA device")
+    arrays = arrays_of(device)
     check_writable(output)
-    arrays = CudaArrays() if device == "cuda" else Arrays()
     with np.errstate(all="ignore"):  # an overflow shows in the error of the result
         measured = _Measuring(arrays, seed).run()
     with replacing(output) as file:

@@ -20,6 +20,7 @@ from hifigemm.testing import (
     phi_matrix,
     uniform,
 )
+from hifigemm.workshop.errors import InputError
 
 from .power import Meter, driver_version, open_meter
 from .timing import Clock, CudaClock
@@ -289,6 +290,19 @@ class CudaArrays(Arrays):
     def release(self) -> None:
         """Empty torch's cache."""
         self._torch.cuda.empty_cache()
+
+
+def arrays_of(device: str | None) -> Arrays:
+    """The arrays of a device, "cpu" or "cuda"; by default of CUDA where there is one.
+
+    Raises InputError: CUDA cannot be used here.
+    """
+    device = device or ("cuda" if cuda_is_usable() else "cpu")
+    if device == "cpu":
+        return Arrays()
+    if not cuda_is_usable():
+        raise InputError("--device cuda needs torch and a CUDA device")
+    return CudaArrays()
 
 
 def widened(x: Any) -> Any:
