@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hifigemm.base.exceptions import AccuracyError, PlanError
-from hifigemm.base.formats import FP64
 from hifigemm.base.transforms import opaque
 from hifigemm.interop.summary import Sightings, Summary
-from hifigemm.model.accuracy import Accuracy, resolve
+from hifigemm.model.accuracy import Accuracy
+from hifigemm.running.request import Request
 from hifigemm.schemes import Scheme, as_scheme
 
 MANIFEST = "HIFIGEMM_MANIFEST"
@@ -116,21 +116,12 @@ class emulate(ContextDecorator):
         summary: bool = False,
         strict: bool = False,
     ) -> None:
-        resolve(accuracy, FP64, 1)
-        as_scheme(scheme)
+        Request(accuracy=accuracy, scheme=scheme, workspace=workspace)
         if min_size is not None and (
             isinstance(min_size, bool) or not isinstance(min_size, int) or min_size < 0
         ):
             raise PlanError(
                 f"min_size={min_size!r}: expected a number of rows, 0 or more"
-            )
-        if workspace is not None and (
-            isinstance(workspace, bool)
-            or not isinstance(workspace, int)
-            or workspace < 1
-        ):
-            raise PlanError(
-                f"workspace={workspace!r}: expected a number of bytes, 1 or more"
             )
         _check_torch()
         self._asked = (accuracy, scheme, min_size, workspace)
