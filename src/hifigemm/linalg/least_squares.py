@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,9 +39,7 @@ import numpy as np
 from hifigemm.base.exceptions import VerificationError
 from hifigemm.base.transforms import opaque
 from hifigemm.linalg.arguments import (
-    Answers,
     in_dtype,
-    verifying,
     wide_operands,
 )
 from hifigemm.linalg.arrays import (
@@ -58,10 +56,9 @@ from hifigemm.linalg.certificate import accuracy_of_product, bound_in_words
 from hifigemm.linalg.inverse import certified_system
 from hifigemm.linalg.refinement import enclosure
 from hifigemm.linalg.scaling import scaled, scaled_columns
-from hifigemm.linalg.solution import VerifiedSolution, as_solution
+from hifigemm.linalg.solution import VerifiedSolution, solutions
 from hifigemm.linalg.upward import UNIT, above, gamma, moduli
 from hifigemm.numerics.bits import LEAST, Array, DType
-from hifigemm.operands.operands import broadcast_stacks
 
 _MOST_STEPS = 30
 _ADVICE = (
@@ -109,36 +106,12 @@ def lstsq(a: object, b: object) -> VerifiedSolution:
     a, b = operands.arrays
     if a.ndim < 2:
         raise np.linalg.LinAlgError(f"a has shape {a.shape}; expected matrices")
-    is_vector = b.ndim == 1
-    if is_vector:
-        b = b[:, None]
-    m, n = a.shape[-2:]
-    if b.shape[-2] != m:
-        raise ValueError(
-            f"a has shape {a.shape} and b has {b.shape[-2]} rows; expected {m}"
-        )
-
-    # One system after the other, with NaN where nothing is proven.
-    stack = broadcast_stacks(a.shape[:-2], b.shape[:-2])
-    a = np.broadcast_to(a, stack + a.shape[-2:])
-    b = np.broadcast_to(b, stack + b.shape[-2:])
-    with verifying(operands.library):
-        shape = (*stack, n, b.shape[-1])
-        x = np.full(shape, np.nan, operands.dtype, like=b)
-        radius = np.full(shape, np.inf, operands.real, like=b)
-
-        def write(index: tuple[int, ...]) -> None:
-            x[index], radius[index] = _in_range(a[index], b[index], operands.dtype)
-
-        def solution() -> VerifiedSolution:
-            return as_solution(x, radius, operands, is_vector)
-
-        Answers(stack, write).check(solution)
-        return solution()
+    solve = partial(_in_range, dtype=operands.dtype)
+    return solutions(operands, a, b, solve)[0]
 
 
-def _in_range(a: Array, b: Array, dtype: DType) -> tuple[Array, Array]:
-    """x in a dtype and its radius, all of them finite."""
+def _in_range(a: Array, b: Array, dtype: DType) -> tuple[Array, Array, None]:
+    """x in a dtype and its radius, all of them finite, without a report."""
     check_finite(a=a, b=b)
     x, radius = _solved(a, b)
     x, radius = in_dtype(x, radius, dtype)
@@ -148,7 +121,7 @@ def _in_range(a: Array, b: Array, dtype: DType) -> tuple[Array, Array]:
             f"{x.size - int(np.count_nonzero(is_finite))} of {x.size} entries of x lie beyond the range of {x.dtype}, "
             "or their bounds do. What helps: b times a power of two, or other units for the columns of a"
         )
-    return x, radius
+    return x, radius, None
 
 
 def _solved(a: Array, b: Array) -> tuple[Array, Array]:

@@ -4,8 +4,9 @@ made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from hifigemm.base.exceptions import VerificationError
 from hifigemm.base.transforms import opaque
 from hifigemm.linalg.arguments import (
+    Answer,
     Answers,
     WideOperands,
     as_native,
@@ -105,44 +107,56 @@ def solution_of_numbers(
         b = operands.arrays[1]
     else:
         b = identity(a.shape[-1], like=a)
-    is_vector = b.ndim == 1
-    b = b[:, None] if is_vector else b
-    if b.shape[-2] != a.shape[-1]:
-        raise ValueError(
-            f"a has shape {a.shape} and b has {b.shape[-2]} rows; expected {a.shape[-1]}"
-        )
-    with verifying(operands.library):
-        x, radius, reports = _stack(a, b, operands, accuracy == "correct", is_vector)
-        solution = as_solution(x, radius, operands, is_vector)
+    is_correct = accuracy == "correct"
+    solve = partial(_system, dtype=operands.dtype, is_correct=is_correct)
+    solution, reports = solutions(operands, a, b, solve)
     if not return_report:
         return solution
     return solution, _worst(reports)
 
 
-def _stack(
-    a: Array, b: Array, operands: WideOperands, is_correct: bool, is_vector: bool
-) -> tuple[Array, Array, list[SolutionReport]]:
-    """Solutions and radii of all systems of a stack.
+def solutions(
+    operands: WideOperands,
+    a: Array,
+    b: Array,
+    solve: Callable[[Array, Array], tuple[Array, Array, Answer]],
+) -> tuple[VerifiedSolution, list[Answer]]:
+    """The solutions of all systems of a stack, and the reports on them; `solve` gives x,
+    its radius and a report for matrices A and B.
 
-    Raises VerificationError: for the first system that fails, after all were tried.
+    Raises ValueError: A and B have different numbers of rows. VerificationError: for the
+    first system that fails, after all were tried.
     """
-    if a.ndim == b.ndim == 2:
-        x, radius, report = _system(a, b, operands.dtype, is_correct)
-        return x, radius, [report]
-    stack = broadcast_stacks(a.shape[:-2], b.shape[:-2])
-    a = np.broadcast_to(a, stack + a.shape[-2:])
-    b = np.broadcast_to(b, stack + b.shape[-2:])
-    x = np.full(b.shape, np.nan, operands.dtype, like=b)
-    radius = np.full(b.shape, np.inf, operands.real, like=b)
+    is_vector = b.ndim == 1
+    b = b[:, None] if is_vector else b
+    rows = a.shape[-2]
+    if b.shape[-2] != rows:
+        raise ValueError(
+            f"a has shape {a.shape} and b has {b.shape[-2]} rows; expected {rows}"
+        )
+    with verifying(operands.library):
+        if a.ndim == b.ndim == 2:
+            x, radius, report = solve(a, b)
+            return _as_solution(x, radius, operands, is_vector), [report]
 
-    def report_of(index: tuple[int, ...]) -> SolutionReport:
-        system = a[index], b[index]
-        x[index], radius[index], report = _system(*system, operands.dtype, is_correct)
-        return report
+        # One system after the other, with NaN where nothing is proven.
+        stack = broadcast_stacks(a.shape[:-2], b.shape[:-2])
+        a = np.broadcast_to(a, stack + a.shape[-2:])
+        b = np.broadcast_to(b, stack + b.shape[-2:])
+        shape = (*stack, a.shape[-1], b.shape[-1])
+        x = np.full(shape, np.nan, operands.dtype, like=b)
+        radius = np.full(shape, np.inf, operands.real, like=b)
 
-    reports = Answers(stack, report_of)
-    reports.check(lambda: as_solution(x, radius, operands, is_vector))
-    return x, radius, list(reports.values.values())
+        def report_of(index: tuple[int, ...]) -> Answer:
+            x[index], radius[index], report = solve(a[index], b[index])
+            return report
+
+        def solution() -> VerifiedSolution:
+            return _as_solution(x, radius, operands, is_vector)
+
+        reports = Answers(stack, report_of)
+        reports.check(solution)
+        return solution(), list(reports.values.values())
 
 
 def _system(
@@ -200,7 +214,7 @@ def _worst(reports: list[SolutionReport]) -> SolutionReport:
     )
 
 
-def as_solution(
+def _as_solution(
     x: Array, radius: Array, operands: WideOperands, is_vector: bool
 ) -> VerifiedSolution:
     """Arrays of the operands' library."""
