@@ -280,10 +280,7 @@ def _bounds(product: Fraction, trace: float, error: float) -> Determinant:
         lower_factor = Fraction(math.exp(trace - error) * (1.0 - _EXP_ERROR))
         upper_factor = Fraction(math.exp(trace + error) * (1.0 + _EXP_ERROR))
     if not lower_factor > 0 or size == 0:
-        raise VerificationError(
-            f"the determinant is known only to a factor of exp({abs(trace) + error:.2g}); the exponent has to be "
-            f"below 1. {_ADVICE}"
-        )
+        raise _unknown_factor(abs(trace) + error)
 
     # Rounded outward, in a unit that float64 holds.
     exponent = _exponent_of(size)
@@ -296,6 +293,14 @@ def _bounds(product: Fraction, trace: float, error: float) -> Determinant:
     return Determinant(sign, -float(larger), -float(smaller), exponent)
 
 
+def _unknown_factor(exponent: float) -> VerificationError:
+    """The error of a determinant that is known to a factor of exp(exponent) alone."""
+    return VerificationError(
+        f"the determinant is known only to a factor of exp({exponent:.2g}); the exponent has to be "
+        f"below 1. {_ADVICE}"
+    )
+
+
 def _disk(
     real: Fraction, imag: Fraction, trace: complex, error: float
 ) -> ComplexDeterminant:
@@ -306,10 +311,7 @@ def _disk(
     """
     size = abs(real) + abs(imag)
     if not (error < 1.0 and abs(trace) < 1.0) or size == 0:
-        raise VerificationError(
-            f"the determinant is known only to a factor of exp({abs(trace) + error:.2g}); the exponent has to be "
-            f"below 1. {_ADVICE}"
-        )
+        raise _unknown_factor(abs(trace) + error)
     exponent = _exponent_of(size)
     scale = Fraction(2) ** -exponent
     growth = Fraction(math.exp(trace.real))

@@ -80,6 +80,11 @@ class Workload:
         return components.get(self.dtype, self.dtype)
 
     @property
+    def unit(self) -> str:
+        """The format of a native product."""
+        return "fp64" if self.real == "float64" else "fp32"
+
+    @property
     def u(self) -> float:
         """Unit roundoff of the result."""
         return float(np.finfo(self.real).eps) / 2

@@ -143,7 +143,6 @@ def build(
     outputs = tuple(arrays.empty(load) for _ in sets)
     if name == NATIVE:
         calls = _calls(partial(partial, arrays.multiply), sets, outputs)
-        unit = "fp64" if load.real == "float64" else "fp32"
         return [
             Case(
                 name,
@@ -152,7 +151,7 @@ def build(
                 native_bound(load),
                 mode,
                 num_products=4 if load.is_complex else 1,
-                unit=unit,
+                unit=load.unit,
                 scheme=name,
             )
             for mode in modes
@@ -193,9 +192,7 @@ def _cases_of_scheme(
     """The case of a scheme in the notation, in each mode."""
     options = scheme_options(name)
     scheme, count, bound = _scheme_and_bound(load, sets[0], options)
-    unit = getattr(scheme, "product", None)
-    if not unit:
-        unit = "fp64" if load.real == "float64" else "fp32"
+    unit = getattr(scheme, "product", None) or load.unit
     cases = []
     for mode in modes:
         mode_options = options
