@@ -217,6 +217,7 @@ def test_page_that_is_there_is_replaced_as_a_whole_or_stays(
     assert os.listdir(tmp_path) == ["page.html"]
     out, err = capsys.readouterr()
     assert out == f"{path}\n"
+    assert "times of float32 products, n = 8 ..." in err.splitlines()
     assert all(
         line.endswith(" ...") or "interrupted" in line for line in err.splitlines()
     )

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +33,6 @@ from hifigemm.workshop.measuring.rows import rows
 from hifigemm.workshop.measuring.runs import FAILURES, NATIVE
 from hifigemm.workshop.measuring.timing import Method
 from hifigemm.workshop.page import Measured, page
-from hifigemm.workshop.steps import Steps
 
 SIZES = {"cpu": (128, 256, 512, 1024), "cuda": (1024, 2048, 4096)}
 """Of the square products that are timed."""
@@ -120,13 +117,17 @@ def _method() -> list[str]:
     ]
 
 
+def _say(what: str) -> None:
+    """Say on the standard error what is measured next."""
+    print(f"{what} ...", file=sys.stderr, flush=True)
+
+
 class _Measuring:
     """One run of the command."""
 
     def __init__(self, arrays: Arrays, seed: int) -> None:
         self.arrays = arrays
         self.seed = seed
-        self.sizes = SIZES[arrays.device]
         usable = hg.info()
         self.measured = Measured(
             environment(),
@@ -136,42 +137,23 @@ class _Measuring:
             usable.gpus,
             _method(),
         )
-        # One unit is the time of a case at the first size; those at n take as long as
-        # n**2 says, as small operands come in more sets.
-        total = 6.0 + 2 * len(CASES) * len(WAYS)
-        for dtype in CASES:
-            total += sum(self._weight(dtype, n) for n in self.sizes)
-        self.steps = Steps(total)
         self.started = time.perf_counter()
 
     def run(self) -> Measured:
-        try:
-            with self._step("functions of NumPy, the BLAS and PyTorch", 3):
-                self.measured.findings = list(findings())
-            with self._step("rates of memory and of plain products", 3):
-                self.measured.ceilings = measured_ceilings(
-                    self.arrays, self.arrays.clock(), METHOD
-                )
-            for dtype in CASES:
-                self._errors(dtype)
-            self._rates()
-        finally:
-            self.steps.close()
+        _say("functions of NumPy, the BLAS and PyTorch")
+        self.measured.findings = list(findings())
+        _say("rates of memory and of plain products")
+        clock = self.arrays.clock()
+        self.measured.ceilings = measured_ceilings(self.arrays, clock, METHOD)
+        for dtype in CASES:
+            self._errors(dtype)
+        self._rates()
         for finding in self.measured.findings:
             if finding.fault and finding.used:
                 self.measured.broken.append(" ".join(str(finding).split()))
         seconds = time.perf_counter() - self.started
         self.measured.method.append(f"It took {seconds:.0f} seconds.")
         return self.measured
-
-    @contextmanager
-    def _step(self, what: str, weight: float) -> Iterator[None]:
-        self.steps.start(what)
-        yield
-        self.steps.advance(weight)
-
-    def _weight(self, dtype: str, n: int) -> float:
-        return len(CASES[dtype]) * (n / self.sizes[0]) ** 2
 
     def _errors(self, dtype: str) -> None:
         """Every way to a product against the exact one, for random matrices and for one
@@ -184,9 +166,9 @@ class _Measuring:
         for name, (a, b) in {"random": random, "cancelling": cancelling}.items():
             problems[name] = ExactProduct(a.astype(dtype), b.astype(dtype))
         for way in WAYS:
-            with self._step(f"error of {way}, {dtype}", 2):
-                for problem, exact in problems.items():
-                    self._judge(problem, exact, way, dtype)
+            _say(f"error of {way}, {dtype}")
+            for problem, exact in problems.items():
+                self._judge(problem, exact, way, dtype)
 
     def _judge(self, problem: str, exact: ExactProduct, way: str, dtype: str) -> None:
         """Add the error of one way to one product, or why it is not possible."""
@@ -206,17 +188,16 @@ class _Measuring:
         """Times of the cases, by growing size; of results that were checked."""
         growth = GROWTH[self.arrays.device]
         seconds = dict.fromkeys(CASES, 0.0)
-        for n in self.sizes:
+        for n in SIZES[self.arrays.device]:
             for dtype in CASES:
                 begun = time.perf_counter()
                 expected_end = begun - self.started + growth * seconds[dtype]
                 if expected_end > SECONDS:
                     self.measured.left_out.append(f"{dtype}, n = {n}")
                     continue
-                weight = self._weight(dtype, n)
-                with self._step(f"times of {dtype} products, n = {n}", weight):
-                    self._time(dtype, n)
-                    self.arrays.release()
+                _say(f"times of {dtype} products, n = {n}")
+                self._time(dtype, n)
+                self.arrays.release()
                 seconds[dtype] = time.perf_counter() - begun
 
     def _time(self, dtype: str, n: int) -> None:
