@@ -336,7 +336,7 @@ def test_chosen_native_plans_serve_other_problems_as_if_they_were_made_for_them(
         ("float32", None),
         ("float32", 1e-12),
     ):
-        given = made(accuracy, dtype=dtype)
+        given = made(accuracy, dtype=dtype, k=5000)
         other = replace(given.problem, batch=3, m=7, n=300)
         assert given.scheme.name == "native"
         assert for_problem(given, other, ENGINE, PLENTY, True) == make(
