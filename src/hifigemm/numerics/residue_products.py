@@ -18,8 +18,11 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -45,6 +48,9 @@ _PRODUCT_ENTRIES = 2**16
 _REDUCED_ENTRIES = 2**14
 """Entries of these products that are reduced at a time on the host."""
 
+_GROUPED_ENTRIES = 2**14
+"""Entries of residues of several moduli that are combined at a time, in float64."""
+
 _SHORT_TERMS = 2**7 - 1
 """Terms of sums below 2**21 in magnitude."""
 
@@ -57,21 +63,50 @@ def num_planes(moduli: ModuliSet, is_complex: bool) -> int:
     return sum(2 if j else 3 for j in moduli.splits)
 
 
+def _groups(moduli: ModuliSet, size: int) -> Iterator[tuple[slice, slice, bool]]:
+    """Moduli in a row that all split, or all do not: their indices, those of their
+    planes, and if they split.
+
+    A group has so many of them that arrays of `size` entries each are not large.
+    """
+    at_once = max(_GROUPED_ENTRIES // max(size, 1), 1)
+    first_plane = 0
+    first = 0
+    for splits, run in groupby(moduli.splits, bool):
+        end = first + len(list(run))
+        for start in range(first, end, at_once):
+            stop = min(start + at_once, end)
+            last_plane = first_plane + (stop - start) * (2 if splits else 3)
+            yield slice(start, stop), slice(first_plane, last_plane), splits
+            first_plane = last_plane
+        first = end
+
+
 def product_operands(residues: list[Array], moduli: ModuliSet) -> Array:
     """Planes of a complex operand, int8 (products, ...), from residues of re and im.
 
     `residues` has one array (L, ...) for re and one for im.
     """
-    planes = []
-    for x, y, p, j in zip(*residues, moduli.moduli, moduli.splits, strict=True):
-        x = x.astype(np.float64)
-        y = y.astype(np.float64)
-        if j:
+    re, im = residues
+    shape = re.shape[1:]
+    planes = np.empty((num_planes(moduli, True), *shape), np.int8, like=re)
+    for group, of_group, splits in _groups(moduli, math.prod(shape)):
+        x = re[group].astype(np.float64)
+        y = im[group].astype(np.float64)
+        p = _column(moduli.moduli[group], x.ndim)
+        if splits:
+            j = _column(moduli.splits[group], x.ndim)
             factors = [x + j * y, x - j * y]
         else:
             factors = [x, y, x + y]
-        planes += [reduce_centred(factor, p).astype(np.int8) for factor in factors]
-    return np.stack(planes)
+        for q, factor in enumerate(factors):
+            planes[of_group][q :: len(factors)] = reduce_centred(factor, p)
+    return planes
+
+
+def _column(numbers: Sequence[Any], ndim: int) -> Array:
+    """Numbers in float64 along the first of so many axes."""
+    return np.array(numbers, np.float64).reshape(-1, *[1] * (ndim - 1))
 
 
 def scaled_residues(
@@ -163,23 +198,24 @@ def product_residues(products: Array, moduli: ModuliSet) -> Array:
         return products
     batch, _, m, n = products.shape
     out = np.empty((batch, len(moduli.moduli), m, 2 * n), np.int8, like=products)
-    first_product = 0
-    for l, (p, j) in enumerate(zip(moduli.moduli, moduli.splits, strict=True)):
-        # The two or three products of this modulus.
-        count = 2 if j else 3
-        planes = range(first_product, first_product + count)
-        x = [products[:, q].astype(np.float64) for q in planes]
-        first_product += count
-        if j:
-            half = centred(pow(2, -1, p), p)
-            half_over_j = centred(pow(2 * j, -1, p), p)
-            re = (x[0] + x[1]) * half
-            im = (x[0] - x[1]) * half_over_j
+    for group, of_group, splits in _groups(moduli, batch * m * n):
+        # The first, the second and perhaps the third product of these moduli.
+        count = 2 if splits else 3
+        planes = products[:, of_group]
+        x = [planes[:, q::count].astype(np.float64) for q in range(count)]
+        moduli_of_group = moduli.moduli[group]
+        p = _column(moduli_of_group, 3)
+        if splits:
+            pairs = list(zip(moduli_of_group, moduli.splits[group], strict=True))
+            halves = [centred(pow(2, -1, q), q) for q, _ in pairs]
+            over_j = [centred(pow(2 * (j or 1), -1, q), q) for q, j in pairs]
+            re = (x[0] + x[1]) * _column(halves, 3)
+            im = (x[0] - x[1]) * _column(over_j, 3)
         else:
             re = x[0] - x[1]
             im = x[2] - x[0] - x[1]
-        out[:, l, :, 0::2] = reduce_centred(re, p)
-        out[:, l, :, 1::2] = reduce_centred(im, p)
+        out[:, group, :, 0::2] = reduce_centred(re, p)
+        out[:, group, :, 1::2] = reduce_centred(im, p)
     return out
 
 
