@@ -23,7 +23,7 @@ from hifigemm.kernels.runtime.cuda_driver import (
     parameters_of,
     sizes_in_ptx,
 )
-from hifigemm.kernels.runtime.launch import Launch, tensor_map
+from hifigemm.kernels.runtime.launch import Launch
 
 HAS_GPU = torch.cuda.is_available()
 
@@ -239,10 +239,10 @@ class TestOnGpu:
             entry.prepared((0, 1, 1), 0, [out.data_ptr(), 40, 1, 5])()
 
     def test_maps_are_encoded_as_triton_encodes_them(self):
-        from hifigemm.kernels.runtime.launch import shared_layout
+        from hifigemm.kernels.runtime.launch import map_at, shared_layout
 
         x = torch.zeros((256, 512), dtype=torch.float16, device="cuda")
-        map_ = tensor_map(x, 200, 512, 512, (64, 64))
+        map_ = map_at(x.data_ptr(), (x.dtype, 200, 512, 512, (64, 64)))
         swizzle = {0: 0, 32: 1, 64: 2, 128: 3}[
             shared_layout((64, 64), x.dtype).swizzle_byte_width
         ]

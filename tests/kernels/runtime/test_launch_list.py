@@ -803,6 +803,23 @@ def test_zeros_are_cleared_by_the_first_launch(direct, workspace, monkeypatch):
     ]
 
 
+def test_what_has_no_entries_needs_no_workspace(direct, workspace, monkeypatch):
+    clearing, other = Entry(), Entry()
+    monkeypatch.setattr(launch_module, "_clear", Kernel(clearing))
+    launches = LaunchList(DEVICE)
+    record = launches.operand(torch.zeros(2, dtype=torch.int64), is_zero=True)
+    empty = launches.empty((0, 3), torch.int8)
+    Kernel(other)((1,), record, empty)
+    direct(launches)
+    assert launches.nbytes == 0
+    noted = torch.zeros(2, dtype=torch.int64)
+    launches(noted)
+    assert workspace == []
+    place = noted.data_ptr()
+    assert [call[2:] for call in clearing.calls] == [(0, 0, place, 4)]
+    assert [call[2:] for call in other.calls] == [(place, 0)]
+
+
 class TestOnGpu:
     pytestmark = pytest.mark.gpu
 

@@ -397,6 +397,8 @@ class LaunchList:
                         (len(values), *self._place(argument.place), argument.shape)
                     )
                 values.append(argument.packed())
+            elif type(argument) is Buffer and not argument.numel():
+                values.append(0)  # its memory may not be there
             elif type(argument) is Buffer:
                 addresses.append((len(values), *self._place(argument)))
                 values.append(None)
