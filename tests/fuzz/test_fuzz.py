@@ -125,7 +125,8 @@ def test_integers_of_foreign_byte_order_with_other_values_are_found(monkeypatch)
             else array
         )
 
-    monkeypatch.setattr(libraries.numpy_arrays, "as_array", spoiled)
+    library = libraries.numpy_arrays.NumpyLibrary
+    monkeypatch.setattr(library, "asarray", staticmethod(spoiled))
     faults: list[str] = []
     fuzz(1, range(6, 300, 8), faults.append)
     assert faults

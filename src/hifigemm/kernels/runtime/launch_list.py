@@ -295,6 +295,8 @@ class LaunchList:
             self._run_plainly(memory, scalars)
         else:
             self._enter(self._templates, memory, scalars)
+        if self._returned is None:
+            return None
         return self._as_tensors(self._returned, memory, scalars)
 
     def _enter(
