@@ -158,7 +158,11 @@ def test_products_are_repeated_where_results_are_finite_and_underflow_cannot_mat
     b[0] = k * least, 1
     again = repeated(a, b, "native")
     np.testing.assert_array_equal(again(a, b).values, a @ b)
-    for wrong in (np.nextafter(b[0, 0], dtype(0)), np.inf, -np.inf, np.nan, 0.0):
+    # Smaller entries are right where the terms are normal numbers, or zeros.
+    for right in (least, 0.0):
+        b[0, 0] = right
+        np.testing.assert_array_equal(again(a, b).values, a @ b)
+    for wrong in (np.nextafter(dtype(least), dtype(0)), np.inf, -np.inf, np.nan):
         b[0, 0] = wrong
         assert again(a, b) is NOT_ORDINARY
         assert again(-a, b) is NOT_ORDINARY
