@@ -9,6 +9,7 @@ from functools import partial
 
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.model.accuracy import NOTHING_STATED
+from hifigemm.model.engine import Lowering
 from hifigemm.model.executable import Outcome, RecordedDecision, certify
 from hifigemm.model.plan import Evidence, Verification
 from hifigemm.numerics.bounds import native_bound
@@ -44,7 +45,7 @@ class Costs:
         return self.share
 
 
-class ResidueLowering:
+class ResidueLowering(Lowering):
     """A plan of residues, on whole operands; what it found is told when somebody
     asks.
     """

@@ -12,6 +12,7 @@ import pytest
 import hifigemm as hg
 from hifigemm.engines import engine_for
 from hifigemm.engines.numpy_engine import NumpyEngine
+from hifigemm.model.engine import Lowering
 from hifigemm.model.executable import Outcome, RecordedDecision, certify
 from hifigemm.model.plan import Evidence, Verification
 from hifigemm.model.problem import Problem
@@ -105,7 +106,7 @@ class CertainEngine(NumpyEngine):
         return CertainLowering(self, plan) if self.found else None
 
 
-class CertainLowering:
+class CertainLowering(Lowering):
     """7 in every entry, with the next certificate of the engine."""
 
     def __init__(self, engine, plan):
