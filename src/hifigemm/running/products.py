@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, cast
 
 from hifigemm.base.store import kept
 from hifigemm.base.transforms import check_untraced, opaque
 from hifigemm.engines.arrays import memory_of
 from hifigemm.libraries import library_of
 from hifigemm.model.accuracy import Accuracy
-from hifigemm.model.executable import Outcome
+from hifigemm.model.executable import Outcome, Refusal
 from hifigemm.model.plan import Plan
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.subnormals import ieee_arithmetic
@@ -21,6 +21,17 @@ from hifigemm.running.keys import key_of
 from hifigemm.running.request import TWO_PARTS, Request, Result, check_result
 from hifigemm.running.road import deliver, product
 from hifigemm.schemes import Scheme
+
+Tried = tuple[KeptCall, Outcome | Refusal] | None
+"""What is kept of a kind of call, and what comes of it for some operands; None where
+nothing is kept.
+"""
+
+
+def tried(key: Hashable, a: Any, b: Any, out: Any) -> Tried:
+    """A product as one of the same kind before; the key may be None."""
+    call: KeptCall | None = None if key is None else kept(key)
+    return None if call is None else (call, call(a, b, out))
 
 
 @opaque
@@ -37,12 +48,12 @@ def product_of_numbers(
     result: Result = "array",
     mirror: str = "",
     key: Hashable = None,
+    refused: Tried = None,
 ) -> Any:
-    """`matmul` of untracked arrays. `mirror` is that of `Problem`, `key` that of
-    `key_of` where it is known already.
+    """`matmul` of untracked arrays. `mirror` is that of `Problem`; with a `key` of
+    `key_of`, what came of `tried` is `refused`.
     """
     # A call like an earlier one runs what that one has run.
-    refused = None
     if key is None:
         key = key_of(
             a,
@@ -57,12 +68,9 @@ def product_of_numbers(
             mirror,
             plan,
         )
-    call: KeptCall | None = None if key is None else kept(key)
-    if call is not None:
-        outcome = call(a, b, out)
-        if isinstance(outcome, Outcome):
-            return call.delivered(outcome, out, return_report)
-        refused = call, outcome
+        refused = tried(key, a, b, out)
+        if refused is not None and isinstance(refused[1], Outcome):
+            return refused[0].delivered(refused[1], out, return_report)
 
     # The door: what is asked, whose arrays these are, and if they can be multiplied.
     check_result(result)
@@ -94,11 +102,9 @@ def product_of_numbers(
                 key = key_of(x, y, None, *policy, mirror, plan)
             if key is not None:
                 key = "cupy", key
-                call = kept(key)
-            if call is not None:
-                outcome = call(x, y)
-                if isinstance(outcome, Outcome):
-                    return call.delivered(outcome, None, return_report)
+                before = tried(key, x, y, None)
+                if before is not None and isinstance(before[1], Outcome):
+                    return before[0].delivered(before[1], None, return_report)
         if out is not None:
             check_out(out, operands.shapes, operands.dtype, library)
 
@@ -114,6 +120,11 @@ def product_of_numbers(
             values, report = integer_product(operands, request)
         else:
             values, report = product(
-                operands, request, out=out, mirror=mirror, key=key, refused=refused
+                operands,
+                request,
+                out=out,
+                mirror=mirror,
+                key=key,
+                refused=cast(Any, refused),
             )
         return deliver(values, report, library, out, return_report)
