@@ -16,7 +16,7 @@ from hifigemm.model.engine import Lowering
 from hifigemm.model.executable import Outcome, RecordedDecision, certify
 from hifigemm.model.plan import Evidence, Verification
 from hifigemm.model.problem import Problem
-from hifigemm.running.executor import execute, whole_split
+from hifigemm.running.executor import execute, split_of
 from hifigemm.running.planner import with_evidence
 from hifigemm.testing.reference import correctly_rounded, meets_promise
 from tests.host_programs import ProgramEngine
@@ -242,16 +242,11 @@ def test_programs_finer_plans_and_steps_keep_what_was_asked(
     assert meets_promise(outcome.values[0], a, b, outcome.bound).all()
 
 
-def test_vectors_with_special_values_are_marked_in_a_whole_split():
+def test_inf_and_nan_of_prepared_operands_count_as_zeros():
     plan = hg.make_plan(np.ones((3, 4)), np.ones((4, 2)), scheme="ozaki1")
-    engine = engine_for("numpy")
     x = np.ones((1, 3, 4))
-    assert "marked" not in whole_split(plan, x, "left", engine).facts
     x[0, 1, 2] = np.nan
-    left = whole_split(plan, x, "left", engine)
-    assert left.facts["marked"].tolist() == [[[False], [True], [False]]]
-    right = whole_split(plan, np.swapaxes(x, 1, 2), "right", engine)
-    assert right.facts["marked"].tolist() == [[[False, True, False]]]
+    left = split_of(plan, x, "left", engine_for("numpy"))
     assert left.planes[0, 1].tolist() == [64, 64, 0, 64]
 
 

@@ -433,27 +433,15 @@ def split_of(plan: Plan, x: Array, side: str, engine: Engine) -> Any:
         return None
     if scheme.scales(plan, None, None, engine) is None:
         return None
-    return whole_split(plan, x, side, engine)
 
-
-def whole_split(plan: Plan, x: Array, side: str, engine: Engine) -> Split:
-    """The split of a whole operand whose split does not depend on the other one.
-
-    Inf and NaN count as zeros. Their vectors are the fact `marked` of the split, by
-    which kernels fill in their results.
-    """
-    marked = None
+    # Inf and NaN count as zeros.
     if not np.isfinite(x).all():
-        marked = nonfinite_vectors(x, 2 if side == "left" else 1)
         x = clean(x)
     is_left = side == "left"
     a, b = (x, None) if is_left else (None, x)
     row_scale, col_scale = plan.scheme.scales(plan, a, b, engine) or (None, None)
     scale = row_scale if is_left else col_scale
-    split = plan.scheme.split(plan, x, side, scale, engine)
-    if marked is None:
-        return split
-    return replace(split, facts=split.facts | {"marked": marked})
+    return plan.scheme.split(plan, x, side, scale, engine)
 
 
 def _native(

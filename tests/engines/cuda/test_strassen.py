@@ -18,7 +18,7 @@ from hifigemm.kernels.vectors import block_sums
 from hifigemm.model.plan import Blocking
 from hifigemm.model.problem import Problem
 from hifigemm.numerics.epilogue import Epilogue
-from hifigemm.running.executor import whole_split
+from hifigemm.running.executor import split_of
 from tests.engines.cuda.test_ozaki2 import (
     FAST,
     by_numpy,
@@ -131,7 +131,7 @@ def test_blocks_epilogues_and_prepared_operands(
     plan = planned(fixed(7), a, b, engine)
     c = np.random.default_rng(5).standard_normal((1, m, n))
     y, z = arrays(b, c)
-    right = whole_split(plan, y, "right", engine)
+    right = split_of(plan, y, "right", engine)
     for options in (
         {"epilogue": Epilogue(-1.5, 0.5, z)},
         {"splits": (None, right)},
