@@ -12,7 +12,7 @@ import pytest
 import hifigemm as hg
 from hifigemm.engines.device_array import unwrap
 from hifigemm.kernels.endings import slice_rounding
-from hifigemm.model.executable import Outcome
+from hifigemm.model.executable import NO_SPLITS, Outcome
 from hifigemm.model.plan import Blocking
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.estimates import published_num_slices
@@ -178,8 +178,8 @@ def test_estimates_for_complex_operands_take_a_longer_look(
     plan = planned(scheme, *arrays(a, b), engine)
     got = run(plan, a, b, engine)
     assert_same_bits(got.view(float), hg.matmul(a, b, scheme=scheme).view(float))
-    look = engine.lowering(plan).inspection(*arrays(a, b))
-    assert look(*arrays(a, b)) is None
+    inspect = engine.lowering(plan).inspection(*arrays(a, b), NO_SPLITS)
+    assert inspect(*arrays(a, b), NO_SPLITS) is None
 
 
 @pytest.mark.parametrize("mode", [None, "correct"])
