@@ -251,7 +251,7 @@ def rows_of_functions() -> Iterator[Row]:
 def rows_of_single_products(
     n: int, name: str, options: dict[str, Any]
 ) -> Iterator[Row]:
-    """Functions that are one product, beside `matmul` of the same operands."""
+    """Functions that are one product, compared with `matmul` of the same operands."""
     a, b, v, w = phi(n, n), phi(n, n, seed=2), phi(n), phi(n, seed=2)
     stack, other = phi(5, n, n), phi(5, n, n, seed=2)
 
@@ -291,7 +291,7 @@ def rows_of_single_products(
 
 
 def rows_of_chains(n: int) -> Iterator[Row]:
-    """Functions that are two products, beside two calls of `matmul`."""
+    """Functions that are two products, compared with two calls of `matmul`."""
     a, b, c = phi(n, n), phi(n, n, seed=2), phi(n, n, seed=3)
     calls: dict[str, Call] = {
         "einsum ij,jk,kl->il": lambda: hnp.einsum("ij,jk,kl->il", a, b, c),
@@ -308,7 +308,7 @@ def rows_of_chains(n: int) -> Iterator[Row]:
 
 
 def rows_of_systems() -> Iterator[Row]:
-    """`hifigemm.linalg` beside NumPy's functions."""
+    """`hifigemm.linalg`, compared with NumPy's functions."""
     for n in (8, 64, 1024):
         # Ordinary matrices, and positive definite ones.
         a, b = phi(n, n) + np.eye(n), phi(n)

@@ -79,18 +79,13 @@ def request_of_prepared(
             raise PlanError(
                 f"an operand prepared for the {x.side} stands on the {side}"
             )
-        if request.engine not in (None, x.plan.engine):
-            raise PlanError(
-                f"engine={request.engine!r} differs from the plan's engine {x.plan.engine!r}"
-            )
-        options = [] if request.accuracy is None else ["accuracy="]
-        if request.scheme != "auto":
-            options.append("scheme=")
+        request.check_engine(x.plan)
+        options = request.accuracy_and_scheme
         has_own = request.plan is None and request.result not in TWO_PARTS
         if options and has_own:
             raise PlanError(
                 f"{name} was prepared with its own accuracy ({x.plan.target}) and scheme "
-                f"({x.plan.scheme}); leave {' and '.join(options)} out, or prepare it again"
+                f"({x.plan.scheme}); leave {options} out, or prepare it again"
             )
     requests = [x.asked for x in prepared.values() if x.asked is not None]
     asked = list(dict.fromkeys(requests))

@@ -62,6 +62,21 @@ class Request:
         """True if every entry of a product of integers is asked for exactly."""
         return self.accuracy is not None or self.result != "array"
 
+    @property
+    def accuracy_and_scheme(self) -> str:
+        """The names of those two options that were passed, for messages; else ""."""
+        names = [] if self.accuracy is None else ["accuracy="]
+        if self.scheme != "auto":
+            names.append("scheme=")
+        return " and ".join(names)
+
+    def check_engine(self, plan: Plan) -> None:
+        """Raise PlanError if another engine than the plan's was asked for."""
+        if self.engine not in (None, plan.engine):
+            raise PlanError(
+                f"engine={self.engine!r} differs from the plan's engine {plan.engine!r}"
+            )
+
 
 def check_result(result: object) -> None:
     """Raise PlanError unless this is a kind of result."""

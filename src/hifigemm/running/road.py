@@ -416,18 +416,13 @@ def passed_plan(operands: Operands, request: Request, problem: Problem) -> Plan 
     if any(other.split_key != plan.split_key for other in plans):
         schemes = ", ".join(str(other.scheme) for other in plans)
         raise PlanError(f"operands and plan are of different plans: {schemes}")
-    options = [] if request.accuracy is None else ["accuracy="]
-    if request.scheme != "auto":
-        options.append("scheme=")
+    options = request.accuracy_and_scheme
     if options:
         raise PlanError(
             f"the plan has its own accuracy ({plan.target}) and scheme ({plan.scheme}); "
-            f"leave {' and '.join(options)} out, or leave the plan out"
+            f"leave {options} out, or leave the plan out"
         )
-    if request.engine not in (None, plan.engine):
-        raise PlanError(
-            f"engine={request.engine!r} differs from the plan's engine {plan.engine!r}"
-        )
+    request.check_engine(plan)
     _check_fits(plan, problem)
     return plan
 
