@@ -16,13 +16,13 @@ from hifigemm.base.transforms import (
     opaque,
 )
 from hifigemm.model.accuracy import Accuracy
-from hifigemm.model.executable import Outcome
 from hifigemm.model.plan import Plan, Report
 from hifigemm.model.problem import counted
 from hifigemm.operands.operands import Prepared
+from hifigemm.running.calls import Refused, replay
 from hifigemm.running.keys import key_of
 from hifigemm.running.plans import plan_of_numbers, prepared
-from hifigemm.running.products import product_of_numbers, tried
+from hifigemm.running.products import product_of_numbers
 from hifigemm.running.request import Result
 from hifigemm.schemes import Scheme
 
@@ -291,9 +291,11 @@ def matmul(
                 result,
                 plan=plan,
             )
-            refused = tried(key, a, b, out)
-            if refused is not None and isinstance(refused[1], Outcome):
-                return refused[0].delivered(refused[1], out, return_report)
+            replayed = replay(key, (a, b, out), out, return_report)
+            if isinstance(replayed, Refused):
+                refused = replayed
+            elif replayed is not None:
+                return replayed
         if type(a) is not np.ndarray:
             is_array = isinstance(result, str) and result == "array"
             has_options = plan is not None or out is not None or engine is not None

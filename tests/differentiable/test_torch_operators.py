@@ -33,7 +33,7 @@ from torch.func import (  # noqa: E402
 )
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
-from hifigemm.differentiable import torch_operators  # noqa: E402, F401
+from hifigemm.differentiable import torch_operators  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Attempted to insert a get_attr Node:UserWarning"
@@ -395,6 +395,37 @@ def test_autocast_leaves_operands_as_they_are():
     with torch.autocast("cpu", torch.bfloat16):
         same(product(*pair), want)
         same(gradients(product, pair), gradients(product, pair))
+
+
+@pytest.mark.parametrize("accuracy", [None, "correct"])
+@pytest.mark.parametrize("is_sum", [False, True], ids=["matmul", "gemm"])
+def test_derivatives_of_plain_tensors_go_past_the_dispatcher(
+    accuracy, is_sum, monkeypatch
+):
+    a, b, c, g = (torch.rand(6, 6, dtype=torch.float64) for _ in range(4))
+    b = torch.nn.Parameter(b)
+
+    def f(x, y):
+        if is_sum:
+            return hg.gemm(x, y, c, alpha=0.5, beta=2.0, accuracy=accuracy)
+        return hg.matmul(x, y, accuracy=accuracy)
+
+    def both():
+        x = a.clone().requires_grad_()
+        result = f(x, b)
+        return result.detach(), *torch.autograd.grad(result, (x, b), g)
+
+    want = both()
+
+    def fail(*args, **options):
+        raise AssertionError("the kernel of the operator was called")
+
+    for operator in list(torch_operators._KERNELS):
+        monkeypatch.setitem(torch_operators._KERNELS, operator, fail)
+    same(both(), want)
+    with torch.no_grad():
+        factor = 0.5 if is_sum else 1.0
+        same(want[1], factor * hg.matmul(g, b.mT, accuracy=accuracy))
 
 
 def squared(a, b):

@@ -440,7 +440,7 @@ SHAPES = {
         r"c has shape \(1,\); the result has shape \(\)",
     ),
     "C of a row": ((5,), (5, 3), (1, 3), r"c has shape \(1, 3\); the result.*\(3,\)"),
-    "sums": ((4, 5), (4,), (4,), r"\(4, 5\) and .*\(4, ?1?\)"),
+    "sums": ((4, 5), (4,), (4,), r"\(4, 5\) .*\(4, ?1?\)"),
     "scalars": ((), (4,), (4,), "a is a scalar"),
 }
 

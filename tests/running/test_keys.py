@@ -50,7 +50,7 @@ class Tensor:
         self.shape, self.dtype, self.device = shape, dtype, DEVICES[index]
         self.is_cuda, self.is_cpu = True, False
         self.requires_grad, self.is_wrapped, self.layout = False, False, "strided"
-        self.is_nested = False
+        self.is_nested, self.is_zero = False, False
         self._stride, self._address, self._negative, self._storage = (
             stride,
             address,
@@ -71,6 +71,9 @@ class Tensor:
     def is_conj(self):
         return False
 
+    def _is_zerotensor(self):
+        return self.is_zero
+
     def untyped_storage(self):
         return SimpleNamespace(data_ptr=lambda: self._storage)
 
@@ -86,7 +89,11 @@ def nothing_kept():
 def gpu(monkeypatch):
     """A PyTorch whose tensors are those above, with device 0 current."""
     fake = SimpleNamespace(
-        Tensor=Tensor, strided="strided", cuda=SimpleNamespace(current_device=lambda: 0)
+        Tensor=Tensor,
+        nn=SimpleNamespace(Parameter=type("Parameter", (Tensor,), {})),
+        strided="strided",
+        cuda=SimpleNamespace(current_device=lambda: 0),
+        is_grad_enabled=lambda: True,
     )
     for dtype in ("float64", "float32", "complex128", "complex64"):
         setattr(fake, dtype, dtype)
@@ -225,9 +232,10 @@ def test_scalars_of_a_sum_that_is_rounded_once_are_told_apart(assert_same_bits):
         (Tensor(), Tensor(dtype="float32")),
         (Tensor(is_cuda=False), Tensor(is_cuda=False)),
         (Tensor(layout="sparse"), Tensor()),
+        (Tensor(is_zero=True), Tensor()),
         (np.ones((4, 4)), Tensor()),
         ([[1.0]], [[1.0]]),
-        (type("Parameter", (Tensor,), {})(), Tensor()),
+        (type("Subclass", (Tensor,), {})(), Tensor()),
     ],
     ids=[
         "another device",
@@ -239,6 +247,7 @@ def test_scalars_of_a_sum_that_is_rounded_once_are_told_apart(assert_same_bits):
         "dtypes",
         "another type of device",
         "layout",
+        "zeros without memory",
         "mixed",
         "list",
         "subclass",
@@ -246,6 +255,15 @@ def test_scalars_of_a_sum_that_is_rounded_once_are_told_apart(assert_same_bits):
 )
 def test_calls_of_other_kinds_have_no_key(gpu, a, b):
     assert key(a, b) is None
+
+
+def test_gradients_that_nothing_records_share_a_key(gpu, monkeypatch):
+    plain = key(Tensor(), Tensor())
+    weights = gpu.nn.Parameter(requires_grad=True)
+    assert key(weights, Tensor()) is None
+    monkeypatch.setattr(gpu, "is_grad_enabled", lambda: False)
+    assert key(weights, Tensor()) == plain
+    assert key(Tensor(), Tensor(requires_grad=True)) == plain
 
 
 def test_keys_tell_outputs_apart(gpu):
@@ -412,6 +430,30 @@ def test_the_second_call_of_a_kind_runs_what_the_first_one_ran(make_pair, monkey
     assert len(set(engine.ran)) == 1
 
 
+@pytest.mark.parametrize("accuracy", [None, "correct"])
+def test_products_with_weights_are_kept_where_nothing_records_gradients(
+    accuracy, torch, make_pair, monkeypatch
+):
+    a, b = (torch.from_numpy(x) for x in make_pair("phi_1", 5, 6, 7))
+    c = torch.ones(5, 7, dtype=torch.float64, requires_grad=True)
+    want = hg.matmul(a, b, accuracy=accuracy)
+    of_sum = {"alpha": -1.0, "beta": 1.0, "accuracy": accuracy}
+    want_sum = hg.gemm(a, b, c.detach(), **of_sum)
+
+    # The long way is closed: what is kept of plain tensors has to serve.
+    for module in ("products", "gemm"):
+        monkeypatch.setattr(f"hifigemm.running.{module}.product", None)
+    weights = b.clone().requires_grad_(), torch.nn.Parameter(b)
+    for x in weights:
+        with torch.no_grad():
+            product = hg.matmul(a, x, accuracy=accuracy)
+            total = hg.gemm(a, x, c, **of_sum)
+        assert torch.equal(product, want)
+        assert torch.equal(total, want_sum)
+        assert not product.requires_grad
+        assert not total.requires_grad
+
+
 def test_plans_and_prepared_operands_are_parts_of_a_key(make_pair):
     a, b = make_pair("phi_1", 5, 6, 7)
     plan = hg.make_plan(a, b)
@@ -532,7 +574,7 @@ def test_repeated_sums_with_an_addend_have_the_bits_of_the_first(
 
     repeats = values()
     module = sys.modules["hifigemm.running.gemm"]
-    monkeypatch.setattr(module, "kept", lambda key: None)
+    monkeypatch.setattr(module, "replay", lambda *args: None)
     for repeated, anew in zip(repeats, values(), strict=True):
         np.testing.assert_array_equal(repeated, anew)
         np.testing.assert_array_equal(repeated, repeats[0])

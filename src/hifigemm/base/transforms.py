@@ -233,11 +233,12 @@ def _needs_gradient(x: object) -> bool:
 
 
 def is_wrapped(x: object) -> bool:
-    """True if a tensor stands for others inside a transform of torch.func, though it has
-    no class of its own.
+    """True if a tensor stands for others inside a transform of torch.func, or in a
+    backward pass of many gradients at once, though it has no class of its own.
     """
     functorch: Any = sys.modules["torch"]._C._functorch
-    return bool(functorch.is_functorch_wrapped_tensor(x))
+    is_of_func = functorch.is_functorch_wrapped_tensor(x)
+    return bool(is_of_func or functorch.is_legacy_batchedtensor(x))
 
 
 def is_followed() -> bool:

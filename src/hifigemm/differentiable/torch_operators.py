@@ -27,7 +27,6 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from hifigemm.base.transforms import is_followed
 from hifigemm.differentiable import torch_private as private
 from hifigemm.differentiable.arguments import (
     accuracy_from,
@@ -38,7 +37,9 @@ from hifigemm.differentiable.arguments import (
 from hifigemm.differentiable.torch_private import DispatchKeySet, OpOverload
 from hifigemm.model.accuracy import Accuracy
 from hifigemm.operands.operands import check_addend, check_transpose, result_dtype
-from hifigemm.running.gemm import gemm_of_numbers
+from hifigemm.running.calls import without_gradient
+from hifigemm.running.gemm import gemm_of_numbers, key_of_gemm
+from hifigemm.running.keys import key_of
 from hifigemm.running.products import product_of_numbers
 from hifigemm.schemes import Scheme
 
@@ -60,6 +61,8 @@ _gemm: OpOverload = torch.ops.hifigemm.gemm.default
 
 Tensors = tuple[Tensor | None, ...]
 """A, B, and for gemm C; where there is no C, or no tangent, None."""
+Multiply = Callable[[], Tensor]
+"""Makes the result of an operator for tensors that it holds."""
 
 
 @private.untraced
@@ -72,7 +75,7 @@ def _kernel(
         options["accuracy"] = accuracy_from(options["accuracy"])
     if "scheme" in options:
         options["scheme"] = scheme_from(options["scheme"])
-    numbers = [x.detach() if x is not None and x.requires_grad else x for x in tensors]
+    numbers = map(without_gradient, tensors)
     with private.without_autocast():
         return function(*numbers, **options)
 
@@ -125,7 +128,7 @@ def gradient_of(g: Tensor, x: Tensor) -> Tensor:
         g = g.sum_to_size(x.shape)
     if g.is_complex() and not x.is_complex():
         g = g.real
-    return g.to(x.dtype)
+    return g if g.dtype is x.dtype else g.to(x.dtype)
 
 
 def _conjugate(x: Any) -> Any:
@@ -146,21 +149,84 @@ def _product(
         alpha = options.get("alpha", 1)
         if conjugate:
             alpha = _conjugate(alpha)
-        options = options | {"alpha": alpha, "beta": 0}
+        options = options | {"alpha": alpha, "beta": 0.0}
     return _called(operator, a, b, **options)
 
 
 def _called(operator: OpOverload, *tensors: Tensor | None, **options: Any) -> Tensor:
     """An operator, past the dispatcher where that has nothing to do but derivatives."""
+    multiply = None
+    if not torch.compiler.is_compiling():
+        multiply = _PLAIN_PRODUCTS[operator](*tensors, **options)
     result: Tensor
-    is_compiled = torch.compiler.is_compiling()
-    if is_compiled or is_followed() or not private.are_dense(*tensors):
+    if multiply is None:
         result = operator(*tensors, **options)
     elif private.is_differentiated(*tensors):
-        result = _Product.apply(operator, None, options, *tensors)
+        result = _Product.apply(operator, multiply, options, *tensors)
     else:
-        result = _KERNELS[operator](*tensors, **options)
+        result = multiply()
     return result
+
+
+@private.untraced
+def _plain_matmul(
+    a: Tensor,
+    b: Tensor,
+    *,
+    accuracy: str | None = None,
+    scheme: str = "auto",
+    workspace: int | None = None,
+) -> Multiply | None:
+    """The product of tensors that are no more than their entries, without derivatives;
+    None for others.
+    """
+    arguments = accuracy_from(accuracy), scheme_from(scheme)
+    with torch.no_grad():
+        key = key_of(a, b, None, *arguments, None, workspace)
+    if key is None:
+        return None
+    policy = *arguments, None, None, None, workspace
+    return partial(product_of_numbers, a, b, *policy, key=key)
+
+
+@private.untraced
+def _plain_gemm(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None = None,
+    *,
+    alpha: complex = 1.0,
+    beta: complex = 0.0,
+    accuracy: str | None = None,
+    scheme: str = "auto",
+    workspace: int | None = None,
+) -> Multiply | None:
+    """alpha A B + beta C, as `_plain_matmul` gives A B."""
+    arguments = accuracy_from(accuracy), scheme_from(scheme)
+    if beta == 0:
+        c = None
+    with torch.no_grad():
+        policy = *arguments, None, workspace
+        kind = key_of_gemm((a, b, c, None), (alpha, beta), ("N", "N"), policy)
+    if kind[0] is None:
+        return None
+    return partial(
+        gemm_of_numbers,
+        a,
+        b,
+        c,
+        *arguments,
+        workspace,
+        alpha=alpha,
+        beta=beta,
+        key_and_arguments=kind,
+    )
+
+
+_PLAIN_PRODUCTS: dict[OpOverload, Callable[..., Multiply | None]] = {
+    _matmul: _plain_matmul,
+    _gemm: _plain_gemm,
+}
 
 
 def _tangent(
@@ -191,21 +257,19 @@ def _tangent(
 
 def _result(
     operator: OpOverload,
-    keys: DispatchKeySet | None,
+    keys: DispatchKeySet,
     *tensors: Tensor | None,
     **options: Any,
 ) -> Tensor:
-    """The result of an operator behind the autograd keys among `keys`; None where the
-    kernel of a device comes next.
-    """
-    if keys is None or private.reaches_device(keys):
+    """The result of an operator behind the autograd keys among `keys`."""
+    if private.reaches_device(keys):
         return _KERNELS[operator](*tensors, **options)
     result: Tensor = private.below_autograd(operator, keys, *tensors, **options)
     return result
 
 
 class _Rules:
-    """Derivatives of an operator; its arguments are the operator, dispatch keys,
+    """Derivatives of an operator; its arguments are the operator, what multiplies,
     options, and the tensors.
     """
 
@@ -219,7 +283,7 @@ class _Rules:
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         a, b, *addends = ctx.saved_tensors
         product = partial(_product, ctx.operator, options=ctx.options, conjugate=True)
-        # Operator, keys and options have no gradients.
+        # What stands before the tensors has no gradients.
         wants_a, wants_b, *wants_c = ctx.needs_input_grad[3:]
         a_gradient = gradient_of(product(g, b.mH), a) if wants_a else None
         b_gradient = gradient_of(product(a.mH, g), b) if wants_b else None
@@ -245,11 +309,11 @@ class _Product(_Rules, private.SingleLevelFunction):
     @staticmethod
     def forward(
         operator: OpOverload,
-        keys: DispatchKeySet | None,
+        multiply: Multiply,
         options: dict[str, Any],
         *tensors: Tensor | None,
     ) -> Tensor:
-        return _result(operator, keys, *tensors, **options)
+        return multiply()
 
 
 class _Level(_Rules, private.SingleLevelFunction):
@@ -260,13 +324,12 @@ class _Level(_Rules, private.SingleLevelFunction):
     @staticmethod
     def forward(
         operator: OpOverload,
-        keys: DispatchKeySet,
+        multiply: Multiply,
         options: dict[str, Any],
         *tensors: Tensor | None,
     ) -> Tensor:
         with private.differentiating_outside():
-            result: Tensor = private.below_autograd(operator, keys, *tensors, **options)
-        return result
+            return multiply()
 
 
 @private.untraced
@@ -276,7 +339,8 @@ def _differentiable(
     """An operator at the Autograd key."""
     if not private.in_functorch():
         if private.is_differentiated(*tensors):
-            result: Tensor = _Product.apply(operator, keys, options, *tensors)
+            multiply = partial(_result, operator, keys, *tensors, **options)
+            result: Tensor = _Product.apply(operator, multiply, options, *tensors)
             return result
         return _result(operator, keys, *tensors, **options)
 
@@ -290,8 +354,9 @@ def _differentiable(
             result = operator(*primals, **options)
             tangent = _tangent(operator, primals, tangents, options)
             return forward_ad.make_dual(result, tangent)
+    multiply = partial(private.below_autograd, operator, keys, *tensors, **options)
     with private.single_level():
-        result = _Level.apply(operator, keys, options, *tensors)
+        result = _Level.apply(operator, multiply, options, *tensors)
     return result
 
 

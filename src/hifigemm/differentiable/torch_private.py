@@ -33,6 +33,7 @@ DEVICE_KEYS = "CPU", "CUDA"
 """Dispatch keys of the devices whose tensors are multiplied here."""
 _DEVICES = tuple(getattr(_C.DispatchKey, key) for key in DEVICE_KEYS)
 _BELOW_AUTOGRAD = _C._after_autograd_keyset
+_BELOW_VIEWS = _C._after_ADInplaceOrView_keyset
 _NOTHING = nullcontext()
 
 
@@ -47,18 +48,10 @@ def below_autograd(
 
 
 def reaches_device(keys: DispatchKeySet) -> bool:
-    """True if the kernel for tensors of a device comes next behind the autograd keys
-    among `keys`.
+    """True if the kernel for tensors of a device comes next behind the keys of autograd
+    and of views among `keys`.
     """
-    return (keys & _BELOW_AUTOGRAD).highestPriorityTypeId() in _DEVICES
-
-
-def are_dense(*tensors: Tensor | None) -> bool:
-    """True for tensors of a device that are no more than their entries in memory."""
-    return all(
-        x is None or (type(x) is Tensor and reaches_device(_C._dispatch_keys(x)))
-        for x in tensors
-    )
+    return (keys & _BELOW_VIEWS).highestPriorityTypeId() in _DEVICES
 
 
 def without_autocast() -> AbstractContextManager[None]:

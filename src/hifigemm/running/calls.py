@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hifigemm.base.settings import LONG, announce, decision_log, logs_decisions
+from hifigemm.base.store import kept
 from hifigemm.libraries import Library
 from hifigemm.model.engine import Engine
 from hifigemm.model.executable import (
@@ -39,6 +40,7 @@ class KeptCall:
         "converts",
         "engine",
         "executable",
+        "has_tensors",
         "is_final",
         "is_on_host",
         "leaves_memory",
@@ -73,6 +75,7 @@ class KeptCall:
         # alpha T + beta C does not, which a level leaves as a library has it.
         self.is_final = is_final
         self.is_on_host = on_host = library.on_host
+        self.has_tensors = library.name == "torch"
         self.may_overflow = on_host and not is_final and plan.target.level is None
         # Half of the memory that is free is left to others; on a device the allocator
         # refuses what is too much.
@@ -107,6 +110,11 @@ class KeptCall:
             splits = a.split if left else None, b.split if right else None
             a = in_memory(a)
             b = in_memory(b)
+        if self.has_tensors:
+            # Whoever calls has dealt with derivatives.
+            a = without_gradient(a)
+            b = without_gradient(b)
+            c = without_gradient(c)
         if self.is_on_host:
             out = None
             if self.converts and type(a) is not np.ndarray:
@@ -158,3 +166,32 @@ class KeptCall:
 
     def __str__(self) -> str:
         return f"{self.plan.problem}: {self.plan.scheme}, {self.plan.reason}"
+
+
+class Refused(NamedTuple):
+    """What is kept of a kind of call, and why it refused the operands of one."""
+
+    call: KeptCall
+    refusal: Refusal
+
+
+def replay(
+    key: Hashable, arguments: tuple[Any, ...], out: Any, return_report: bool
+) -> Any:
+    """The delivered result of a call of a kind that is kept; `Refused` if the operands
+    are, and None if nothing is kept, as for the key None.
+
+    `arguments` are those of a `KeptCall`.
+    """
+    call: KeptCall | None = None if key is None else kept(key)
+    if call is None:
+        return None
+    outcome = call(*arguments)
+    if isinstance(outcome, Refusal):
+        return Refused(call, outcome)
+    return call.delivered(outcome, out, return_report)
+
+
+def without_gradient(x: Any) -> Any:
+    """A tensor, or None, without what PyTorch records of it."""
+    return x.detach() if x is not None and x.requires_grad else x

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from hifigemm.base.exceptions import PlanError
-from hifigemm.base.store import kept
 from hifigemm.base.transforms import (
     check_scalar,
     check_tensor,
@@ -21,7 +20,6 @@ from hifigemm.base.transforms import (
 )
 from hifigemm.libraries import Library, library_of
 from hifigemm.model.accuracy import Accuracy, Relative
-from hifigemm.model.executable import Outcome
 from hifigemm.model.plan import Plan, Report
 from hifigemm.numerics.bits import Array, DType, scale_entries
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, frexp, is_moderate
@@ -42,6 +40,7 @@ from hifigemm.operands.operands import (
     shapes_of,
 )
 from hifigemm.running.admission import request_of_prepared
+from hifigemm.running.calls import Refused, replay
 from hifigemm.running.executor import quiet
 from hifigemm.running.keys import (
     in_memory,
@@ -96,11 +95,9 @@ def gemm_of_numbers(
             (a, b, c, out), scalars, (trans_a, trans_b), policy
         )
     key, arguments = key_and_arguments or (None, ())
-    call = None if key is None else kept(key)
-    if call is not None:
-        outcome = call(*arguments)
-        if isinstance(outcome, Outcome):
-            return call.delivered(outcome, out, return_report)
+    replayed = replay(key, arguments, out, return_report)
+    if not (replayed is None or isinstance(replayed, Refused)):
+        return replayed
 
     with ieee_arithmetic():
         request = Request(accuracy, scheme, engine, plan, workspace, return_report)

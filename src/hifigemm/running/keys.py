@@ -109,7 +109,10 @@ def _layout_of_tensors(a: Any, b: Any, out: Any) -> Layout | None:
     device; None for other operands.
     """
     torch = sys.modules.get("torch")
-    if torch is None or type(a) is not torch.Tensor:
+    if torch is None or not isinstance(a, torch.Tensor):
+        return None
+    tensors = (a, b) if out is None else (a, b, out)
+    if _records_gradients(torch, *tensors):
         return None
     on_gpu = a.is_cuda
     if not (on_gpu or a.is_cpu):
@@ -117,7 +120,7 @@ def _layout_of_tensors(a: Any, b: Any, out: Any) -> Layout | None:
     device = a.device
     if torch.is_autocast_enabled("cuda" if on_gpu else "cpu") or is_followed():
         return None
-    for x in (a, b) if out is None else (a, b, out):
+    for x in tensors:
         if not _is_plain(torch, x, device):
             return None
     if on_gpu:
@@ -155,7 +158,7 @@ def view_of(x: Any, how: str) -> Any:
         return x
     torch = sys.modules.get("torch")
     is_array = type(x) is np.ndarray
-    is_tensor = torch is not None and type(x) is torch.Tensor and not x.is_nested
+    is_tensor = torch is not None and _is_tensor(torch, x) and not x.is_nested
     if not (is_array or is_tensor) or x.ndim < 2:
         return None
     is_complex = x.dtype.kind == "c" if is_array else x.is_complex()
@@ -168,12 +171,15 @@ def layout_of_result(a: Any, b: Any, x: Any) -> Layout | None:
     """What matters of an array of the shape and dtype of the product of matrices; None
     for others.
     """
-    if type(x) is not type(a) or x.dtype != a.dtype or x.dtype != b.dtype:
-        return None
     is_array = type(a) is np.ndarray
-    if is_array and x.dtype not in _RESULTS:
-        return None
-    if not is_array and not _is_plain(sys.modules["torch"], x, a.device):
+    if is_array:
+        if type(x) is not np.ndarray or x.dtype not in _RESULTS:
+            return None
+    else:
+        torch = sys.modules["torch"]
+        if _records_gradients(torch, x) or not _is_plain(torch, x, a.device):
+            return None
+    if x.dtype != a.dtype or x.dtype != b.dtype:
         return None
     if x.shape != _shape_of_product(a.shape, b.shape):
         return None
@@ -204,10 +210,22 @@ def share_storage(x: Any, y: Any) -> bool:
     return bool(storages[0].data_ptr() == storages[1].data_ptr())
 
 
+def _records_gradients(torch: ModuleType, *operands: Any) -> bool:
+    """True if PyTorch records what is done with one of these, for a backward pass."""
+    return any(
+        getattr(x, "requires_grad", False) and torch.is_grad_enabled() for x in operands
+    )
+
+
+def _is_tensor(torch: ModuleType, x: Any) -> bool:
+    """True if x is a tensor or a parameter of a module, and of no other class."""
+    return type(x) is torch.Tensor or type(x) is torch.nn.Parameter
+
+
 def _is_plain(torch: ModuleType, x: Any, device: torch.device) -> bool:
     """True if x is a dense tensor on the device, and its memory holds its entries."""
-    if type(x) is not torch.Tensor or x.device != device:
+    if not _is_tensor(torch, x) or x.device != device:
         return False
     return x.layout is torch.strided and not (
-        x.requires_grad or x.is_conj() or x.is_neg() or x.is_nested or is_wrapped(x)
+        x.is_conj() or x.is_neg() or x.is_nested or x._is_zerotensor() or is_wrapped(x)
     )

@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, cast
+from typing import Any
 
-from hifigemm.base.store import kept
 from hifigemm.base.transforms import check_untraced, opaque
 from hifigemm.engines.arrays import memory_of
 from hifigemm.libraries import library_of
 from hifigemm.model.accuracy import Accuracy
-from hifigemm.model.executable import Outcome, Refusal
 from hifigemm.model.plan import Plan
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands.operands import as_out, check_out
 from hifigemm.running.admission import admit
-from hifigemm.running.calls import KeptCall
+from hifigemm.running.calls import Refused, replay
 from hifigemm.running.keys import key_of
 from hifigemm.running.request import TWO_PARTS, Request, Result, check_result
 from hifigemm.running.road import deliver, product
 from hifigemm.schemes import Scheme
-
-Tried = tuple[KeptCall, Outcome | Refusal] | None
-"""What is kept of a kind of call, and what comes of it for some operands; None where
-nothing is kept.
-"""
-
-
-def tried(key: Hashable, a: Any, b: Any, out: Any) -> Tried:
-    """A product as one of the same kind before; the key may be None."""
-    call: KeptCall | None = None if key is None else kept(key)
-    return None if call is None else (call, call(a, b, out))
 
 
 @opaque
@@ -48,10 +35,10 @@ def product_of_numbers(
     result: Result = "array",
     mirror: str = "",
     key: Hashable = None,
-    refused: Tried = None,
+    refused: Refused | None = None,
 ) -> Any:
-    """`matmul` of untracked arrays. `mirror` is that of `Problem`; with a `key` of
-    `key_of`, what came of `tried` is `refused`.
+    """`matmul` of untracked arrays. `mirror` is that of `Problem`; `key` is that of
+    `key_of`, and `refused` what came of `replay`, where they are known.
     """
     # A call like an earlier one runs what that one has run.
     if key is None:
@@ -68,9 +55,12 @@ def product_of_numbers(
             mirror,
             plan,
         )
-        refused = tried(key, a, b, out)
-        if refused is not None and isinstance(refused[1], Outcome):
-            return refused[0].delivered(refused[1], out, return_report)
+    if refused is None:
+        replayed = replay(key, (a, b, out), out, return_report)
+        if isinstance(replayed, Refused):
+            refused = replayed
+        elif replayed is not None:
+            return replayed
 
     # The door: what is asked, whose arrays these are, and if they can be multiplied.
     check_result(result)
@@ -102,9 +92,11 @@ def product_of_numbers(
                 key = key_of(x, y, None, *policy, mirror, plan)
             if key is not None:
                 key = "cupy", key
-                before = tried(key, x, y, None)
-                if before is not None and isinstance(before[1], Outcome):
-                    return before[0].delivered(before[1], None, return_report)
+                replayed = replay(key, (x, y), None, return_report)
+                if isinstance(replayed, Refused):
+                    refused = replayed
+                elif replayed is not None:
+                    return replayed
         if out is not None:
             check_out(out, operands.shapes, operands.dtype, library)
 
@@ -125,6 +117,6 @@ def product_of_numbers(
                 out=out,
                 mirror=mirror,
                 key=key,
-                refused=cast(Any, refused),
+                refused=refused,
             )
         return deliver(values, report, library, out, return_report)

@@ -37,7 +37,7 @@ from hifigemm.numerics.integer_sums import Rounding
 from hifigemm.numerics.three_words import open_block
 from hifigemm.operands.operands import Operands, Prepared, usable_split
 from hifigemm.running.auto import EvidenceByNeed, Need
-from hifigemm.running.calls import KeptCall
+from hifigemm.running.calls import KeptCall, Refused
 from hifigemm.running.executor import (
     SumsInSteps,
     continue_after,
@@ -72,7 +72,7 @@ def product(
     out: object = None,
     mirror: str = "",
     key: Hashable = None,
-    refused: tuple[KeptCall, Refusal] | None = None,
+    refused: Refused | None = None,
 ) -> tuple[Array | None, Report]:
     """alpha (2**shift A B) + beta C in the result's shape, with its report.
 
@@ -112,9 +112,9 @@ def product(
     started = time.perf_counter()
     rests_on_operands = False
     refusal = None
-    if refused is not None and refused[1].of_operands:
-        kept_call, refusal = refused
-        plan = kept_call.plan
+    if refused is not None and refused.refusal.of_operands:
+        refusal = refused.refusal
+        plan = refused.call.plan
     elif passed is None:
         plan, rests_on_operands = plan_for(
             operands, problem, request, engine, limit, may_inspect=not no_product
