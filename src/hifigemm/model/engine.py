@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hifigemm.base.formats import Format
-from hifigemm.model.executable import Executable, Signature
+from hifigemm.model.executable import Executable, Signature, Splits
 from hifigemm.model.plan import Decision, Plan, Report
 from hifigemm.model.problem import Problem, ProductSpec
 from hifigemm.numerics.bits import Array
@@ -78,6 +78,21 @@ class Lowering(Protocol):
         the "right", made once; None where they take the operand alone.
         """
         return None
+
+    @property
+    def evidence_key(self) -> Hashable:
+        """What `inspection` sees of the operands that the plan rests on; None for a
+        plan that rests on none, or on more than it sees.
+        """
+        return None
+
+    def inspection(
+        self, left: Any, right: Any, splits: Splits
+    ) -> Callable[[Any, Any, Splits], Hashable]:
+        """The `evidence_key` of other operands laid out as these, by one wait for the
+        device.
+        """
+        return lambda a, b, splits: None
 
     def takes(self, split: Any, side: str) -> bool:
         """True if executables take what such a lowering has prepared."""

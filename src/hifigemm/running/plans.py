@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from hifigemm.base.exceptions import PlanError
+from hifigemm.base.store import keep, kept
 from hifigemm.engines import engine_for
+from hifigemm.engines.arrays import memory_of
 from hifigemm.libraries import Library, library_of
 from hifigemm.model.accuracy import Accuracy
-from hifigemm.model.engine import has_kernels
+from hifigemm.model.engine import Engine, has_kernels
+from hifigemm.model.executable import NO_SPLITS
 from hifigemm.model.plan import Plan
 from hifigemm.model.problem import Problem
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import Array, DType
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands.exact_operands import in_words, one_word
 from hifigemm.operands.operands import (
@@ -26,7 +30,8 @@ from hifigemm.operands.operands import (
     result_dtype,
 )
 from hifigemm.running.executor import quiet, split_of
-from hifigemm.running.planner import check_strict, reusable, workspace_limit
+from hifigemm.running.keys import key_of
+from hifigemm.running.planner import check_strict, reusable, steady, workspace_limit
 from hifigemm.running.request import Request, check_plan
 from hifigemm.running.road import plan_for
 from hifigemm.schemes import Scheme
@@ -52,7 +57,36 @@ def plan_of_numbers(
     x, y = in_words(as_operand(a, "a", library), as_operand(b, "b", library))
     operands = Operands(x, y, library, result_dtype(x.dtype, y.dtype))
     with library.active():
-        return _plans_of(operands, request)[1]
+        return _plans_of(operands, request).reusable_plan
+
+
+class Preparation(NamedTuple):
+    """How operands of one kind are prepared."""
+
+    plan: Plan
+    # what of the plan serves other operands
+    reusable_plan: Plan
+    dtype: DType
+    engine: Engine
+    # True if products take more than the copy
+    may_split: bool
+    # (accuracy, scheme), or None where the plan was passed
+    asked: tuple[Accuracy, str | Scheme] | None
+
+    def __call__(self, x: Array, side: str, library: Library) -> Prepared:
+        """The operand, prepared."""
+        operand = converted(x, self.dtype)
+        if operand is x:
+            operand = x.copy()
+        split = None
+        if operand.size and self.may_split:
+            stack = own_stack(operand, side, self.plan.problem)
+            split = split_of(self.plan, stack, side, self.engine)
+        return Prepared(operand, split, side, self.reusable_plan, library, self.asked)
+
+
+Inspect = Callable[[Array, Array], Hashable]
+"""What preparations of one kind go by, of an operand and its transpose as stacks."""
 
 
 @quiet
@@ -79,32 +113,97 @@ def prepared(
     if isinstance(x, Prepared):
         raise PlanError(f"the operand is prepared already: {x!r}")
     x = one_word(x, "a")
-    asked = None
+
+    # An operand like an earlier one is prepared as that one was.
+    key: Hashable = key_of(a, a, None, accuracy, scheme, None, None, plan=plan)
+    if key is not None:
+        key = "prepare", side, key
+        preparation = _kept_preparation(key, x, side, library)
+        if preparation is not None:
+            return preparation(x, side, library)
     with library.active():
         if plan is None:
-            asked = accuracy, scheme
-            plan, reusable_plan = _plans_with_transpose(x, side, library, asked)
+            preparation = _planned_preparation(
+                x, side, library, (accuracy, scheme), key
+            )
         else:
-            reusable_plan = plan
             _check_fits(x, side, plan.problem)
+            engine = engine_for(plan.engine, library.name, library.device)
+            dtype = _dtype_of_copy(x, plan)
+            preparation = Preparation(plan, plan, dtype, engine, True, None)
+            if key is not None:
+                keep(key, preparation, engine)
+        return preparation(x, side, library)
 
-        # Where a device chooses between words, a narrow operand keeps its dtype.
-        problem = plan.problem
-        is_narrow = problem.narrow is not None
-        is_narrow = is_narrow and problem.narrow is common_narrow(x.dtype, x.dtype)
-        keeps_dtype = is_narrow and bool(plan.alternatives)
-        operand = x if keeps_dtype else converted(x, problem.dtype)
-        if operand is x:
-            operand = x.copy()
-        split = None
-        engine = engine_for(plan.engine, library.name, library.device)
-        # On a CPU a scheme that looked at the operands splits others in another way.
-        has_looked = asked is not None and plan.evidence is not None
-        serves_others = has_kernels(engine) or not has_looked
-        if operand.size and serves_others:
-            stack = own_stack(operand, side, problem)
-            split = split_of(plan, stack, side, engine)
-    return Prepared(operand, split, side, reusable_plan, library, asked)
+
+def _kept_preparation(
+    key: Hashable, x: Array, side: str, library: Library
+) -> Preparation | None:
+    """What is kept of operands like this one, which is inspected if it depends on that;
+    None without one.
+    """
+    value: Preparation | Inspect | None = kept(key)
+    if value is None or isinstance(value, Preparation):
+        return value
+    operands = _with_transpose(x, side, library)
+    evidence_key = value(*operands.stacks(operands.dtype))
+    preparation: Preparation | None = kept((key, evidence_key))
+    return preparation
+
+
+def _planned_preparation(
+    x: Array,
+    side: str,
+    library: Library,
+    asked: tuple[Accuracy, str | Scheme],
+    key: Hashable,
+) -> Preparation:
+    """By the plan of the product of an operand and its own transpose, which has the k,
+    the dtype and the magnitudes of the operand; kept under the key, if there is one.
+    """
+    request = Request(*asked, return_report=True)
+    operands = _with_transpose(x, side, library)
+    plans = _plans_of(operands, request)
+    plan = plans.plan
+    engine = plans.engine
+
+    # On a CPU a scheme that looked at the operands splits others in another way.
+    may_split = has_kernels(engine) or plan.evidence is None
+    dtype = _dtype_of_copy(x, plan)
+    preparation = Preparation(
+        plan, plans.reusable_plan, dtype, engine, may_split, asked
+    )
+    if key is None or not plans.is_steady:
+        return preparation
+    if not plans.rests_on_operands:
+        keep(key, preparation, engine)
+        return preparation
+
+    # Operands are told apart by what is seen of them.
+    lowering = engine.lowering(plan)
+    evidence_key = None if lowering is None else lowering.evidence_key
+    is_inner = plan.evidence is not None and plan.evidence.inner
+    if lowering is not None and evidence_key is not None and not is_inner:
+        left, right = operands.stacks(operands.dtype)
+        inspection = lowering.inspection(memory_of(left), memory_of(right), NO_SPLITS)
+
+        def inspect(left: Array, right: Array) -> Hashable:
+            return inspection(memory_of(left), memory_of(right), NO_SPLITS)
+
+        keep(key, inspect, engine)
+        keep((key, evidence_key), preparation, engine)
+    return preparation
+
+
+def _dtype_of_copy(x: Array, plan: Plan) -> DType:
+    """The dtype of the copy of an operand: that of the product, unless a device chooses
+    between words, for which a narrow operand keeps its own.
+    """
+    problem = plan.problem
+    is_narrow = problem.narrow is not None
+    is_narrow = is_narrow and problem.narrow is common_narrow(x.dtype, x.dtype)
+    keeps_dtype = is_narrow and bool(plan.alternatives)
+    return x.dtype if keeps_dtype else problem.dtype
 
 
 def _check_fits(x: Array, side: str, problem: Problem) -> None:
@@ -116,27 +215,34 @@ def _check_fits(x: Array, side: str, problem: Problem) -> None:
         )
 
 
-def _plans_with_transpose(
-    x: Array, side: str, library: Library, asked: tuple[Accuracy, str | Scheme]
-) -> tuple[Plan, Plan]:
-    """The plan for the product of an operand and its own transpose, which has the k, the
-    dtype and the magnitudes of the operand; and the same for other operands.
-    """
+def _with_transpose(x: Array, side: str, library: Library) -> Operands:
+    """An operand on its side, and its transpose on the other one."""
     transpose = x if x.ndim < 2 else np.swapaxes(x, -1, -2)
     left, right = (x, transpose) if side == "left" else (transpose, x)
-    request = Request(*asked, return_report=True)
-    operands = Operands(left, right, library, result_dtype(x.dtype, x.dtype))
-    return _plans_of(operands, request)
+    return Operands(left, right, library, result_dtype(x.dtype, x.dtype))
 
 
-def _plans_of(operands: Operands, request: Request) -> tuple[Plan, Plan]:
-    """The plan of a product, and what of it serves other operands."""
+class _Plans(NamedTuple):
+    """The plan of a product, and what is to be known of it."""
+
+    plan: Plan
+    reusable_plan: Plan  # what of it serves other operands
+    engine: Engine
+    rests_on_operands: bool
+    is_steady: bool  # it does not follow from the memory that is free now
+
+
+def _plans_of(operands: Operands, request: Request) -> _Plans:
     library = operands.library
     problem = operands.problem()
     engine = engine_for(request.engine, library.name, library.device)
     has_terms = bool(problem.multiplications)
     limit = workspace_limit(problem, request.workspace, engine)
-    plan, _ = plan_for(operands, problem, request, engine, limit, may_inspect=has_terms)
+    plan, rests_on_operands = plan_for(
+        operands, problem, request, engine, limit, may_inspect=has_terms
+    )
     if has_terms:
         check_strict(plan)
-    return plan, reusable(plan, engine, limit)
+    is_steady = plan.is_whole or limit == steady(limit)
+    reusable_plan = reusable(plan, engine, limit)
+    return _Plans(plan, reusable_plan, engine, rests_on_operands, is_steady)

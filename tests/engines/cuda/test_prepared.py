@@ -192,3 +192,30 @@ def test_a_device_prepares_without_a_look_at_numbers(as_on_gpu, monkeypatch):
     hg.prepare(a, "left", scheme=FIXED)
     monkeypatch.setattr(np, "isfinite", None)
     assert isinstance(hg.prepare(a, "left", scheme=FIXED).split, PreparedResidues)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_operands_like_an_earlier_one_are_prepared_without_a_plan_of_their_own(
+    as_on_gpu, assert_same_bits, monkeypatch, kind, side
+):
+    options = REQUESTS[kind]
+    first, second = (integers(seed, (5, 9), 20) for seed in (1, 2))
+    hg.prepare(first, side, **options)
+    with monkeypatch.context() as patch:
+        patch.setattr("hifigemm.running.plans.plan_for", None)
+        kept = hg.prepare(second, side, **options)
+        if kind == "correct":
+            # Other bits have another plan.
+            with pytest.raises(TypeError):
+                hg.prepare(integers(3, (5, 9), 11), side, **options)
+    store.forget()
+    new = hg.prepare(second, side, **options)
+    assert kept.plan == new.plan
+    assert_same_bits(on_host(kept.operand), on_host(new.operand))
+    if kind not in ("fixed", "correct"):
+        assert kept.split is new.split is None
+        return
+    assert kept.split.bits == new.split.bits
+    assert_same_bits(on_host(kept.split.planes), on_host(new.split.planes))
+    assert_same_bits(on_host(kept.split.exponents), on_host(new.split.exponents))

@@ -44,7 +44,7 @@ from hifigemm.model.executable import (
     Splits,
     certify,
 )
-from hifigemm.model.plan import Blocking, Evidence, Plan, Verification
+from hifigemm.model.plan import Blocking, Plan, Verification
 from hifigemm.model.problem import Block
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.integer_sums import NEAREST
@@ -194,10 +194,25 @@ class CudaLowering(Lowering):
         """
         return 0
 
+    @property
+    def evidence_key(self) -> Hashable:
+        """None for an error ratio, for vectors that are treated apart, and for plans
+        that are certified: other operands may be looked at with another result.
+        """
+        evidence = self.plan.evidence
+        is_certified = self.plan.verification is Verification.ENTRYWISE
+        if evidence is None or (is_certified and self.plan.asked is None):
+            return None
+        if evidence.outliers is not None or evidence.separate is not None:
+            return None
+        if evidence.inner and evidence.required_bits is not None:
+            return _INNER_INSPECTION, evidence.required_bits
+        return evidence.num_slices or evidence.required_bits
+
     def inspection(
         self, left: Tensor, right: Tensor, splits: Splits
     ) -> Callable[[Tensor, Tensor, Splits], Hashable]:
-        """What the plan rests on of operands that are laid out as these, by one wait."""
+        """The required bits of both."""
         bits_of = required_bits_of(left, right, NO_LIMIT)
         return lambda a, b, splits: bits_of(a, b)
 
@@ -247,14 +262,9 @@ class CudaLowering(Lowering):
     def inspecting(
         self, signature: Signature, executable: Executable
     ) -> Executable | None:
-        """None for evidence that one look at other operands does not see again: their
-        error ratio, and vectors that are treated apart.
-        """
-        evidence = self.plan.evidence
-        if evidence is None or _evidence_key(evidence) is None:
+        """None for evidence that one look at other operands does not see again."""
+        if self.evidence_key is None:
             return None
-        if self.plan.verification is Verification.ENTRYWISE and self.plan.asked is None:
-            return None  # other operands may be looked at with another result
         return ByEvidence(self, signature, executable)
 
     def combines(self, epilogue: Epilogue) -> bool:
@@ -488,7 +498,7 @@ class ByEvidence:
         if len(self._table) >= _DECISIONS:
             oldest = next((x for x in self._table if x != _INNER_INSPECTION), None)
             self._table.pop(oldest, None)
-        self._table[_evidence_key(evidence)] = executable
+        self._table[lowering.evidence_key] = executable
         self._inspect = lowering.inspection(*operands, signature.splits)
         if evidence.inner:
             self._table[_INNER_INSPECTION] = inner_inspection_of(*operands, NO_LIMIT)
@@ -534,17 +544,6 @@ def _is_plain(x: Tensor) -> bool:
     with C writes.
     """
     return bool(x.is_contiguous()) and x.data_ptr() % 16 == 0
-
-
-def _evidence_key(evidence: Evidence) -> Hashable:
-    """What one look sees of other operands again; None where that takes more, as their
-    error ratio does.
-    """
-    if evidence.outliers is not None or evidence.separate is not None:
-        return None
-    if evidence.inner and evidence.required_bits is not None:
-        return _INNER_INSPECTION, evidence.required_bits
-    return evidence.num_slices or evidence.required_bits
 
 
 def combine(t: Tensor, epilogue: Epilogue) -> None:

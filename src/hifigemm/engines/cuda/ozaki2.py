@@ -338,17 +338,11 @@ class _FixedCount(_Residues):
             )
             return PreparedResidues(planes, scale.exponent)
         gained = max(bits[is_right], 0)
-        two = moduli_of(plan, 2)
-        scales = run_recorded(
-            scaled_residues.norm_scales, operand, two, (gained, gained)
-        )
         count = min(plan.scheme.count + _SPARE_MODULI, MAX_MODULI)
+        moduli = moduli_of(plan, count)
+        two = moduli_of(plan, 2)
         (planes,), (scale,) = run_recorded(
-            scaled_residues.scaled_residues,
-            operand,
-            moduli_of(plan, count),
-            scales,
-            bits=norm_bits(two, gained),
+            _residues_by_bits, operand, moduli, two, gained
         )
         return PreparedResidues(planes, scale.exponent, bits[is_right])
 
@@ -444,6 +438,16 @@ class _FixedCount(_Residues):
                 _write_outliers(plan, block, operands, residues, entries, inner)
             if evidence.separate is not None:
                 _write_separate(evidence.separate, block, operands, entries)
+
+
+def _residues_by_bits(
+    operand: tuple[tuple[Buffer, int]], moduli: ModuliSet, two: ModuliSet, gained: int
+) -> Any:
+    """Residues of integers that are as short as the bits of an operand allow."""
+    scales = scaled_residues.norm_scales(operand, two, (gained, gained))
+    return scaled_residues.scaled_residues(
+        operand, moduli, scales, bits=norm_bits(two, gained)
+    )
 
 
 def _inner(plan: Plan, given: Arguments, mark: Any = None) -> Inner:
