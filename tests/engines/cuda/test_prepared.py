@@ -131,26 +131,29 @@ def test_operands_that_were_prepared_are_not_inspected_again(as_on_gpu, monkeypa
     hg.matmul(left, right)
     hg.matmul(left, b)
     seen = []
-    own = ozaki2.required_bits_of
+    own = ozaki2.required_bits_of_one
 
-    def bits_of(x, y, most):
-        inspect = own(x, y, most)
+    def bits_of(x, side):
+        inspect = own(x, side)
 
-        def noted(p, q):
-            seen.append((tuple(p.shape), tuple(q.shape)))
-            return inspect(p, q)
+        def noted(p):
+            seen.append((tuple(p.shape), side))
+            return inspect(p)
 
         return noted
 
-    monkeypatch.setattr(ozaki2, "required_bits_of", bits_of)
+    monkeypatch.setattr(ozaki2, "required_bits_of_one", bits_of)
     store.forget()
     for _ in range(3):
         hg.matmul(left, right)
     assert seen == []
     for _ in range(3):
         hg.matmul(left, b)
-    # The first call plans; the other ones look at B beside one of its own columns.
-    assert seen == 2 * [((1, 1, 9), (1, 9, 4))]
+    # The first call plans; the other ones look at B alone.
+    assert seen == 2 * [((9, 4), "right")]
+    for _ in range(3):
+        hg.matmul(a, right)
+    assert seen[2:] == 2 * [((5, 9), "left")]
 
 
 @pytest.mark.parametrize("kind", ["fixed", "correct"])

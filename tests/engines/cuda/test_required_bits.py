@@ -43,6 +43,30 @@ def test_bits_are_those_of_numerics(engine, dtype, width):
     for most in (sum(bits) - 1, sum(bits), 10**6):
         look = required_bits.required_bits_of(x, y, most)
         assert look(x, y) == (bits if sum(bits) <= most else None)
+    for operand, side, bits_of_side in zip(
+        (x, y), ("left", "right"), bits, strict=True
+    ):
+        assert (
+            required_bits.required_bits_of_one(operand, side)(operand) == bits_of_side
+        )
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_bits_of_one_operand_are_seen_in_any_layout(engine, side):
+    """Whatever its vectors hold, of which one stands for the other operand."""
+    rng = np.random.default_rng(3)
+    wide = rng.integers(-(2**40), 2**40, (2, 7, 11)).astype(np.float64)
+    narrow = rng.integers(1, 4, (2, 7, 11)).astype(np.float64)
+    first = narrow.copy()
+    first[:, 0] = wide[:, 0]
+    first[:, :, 0] = wide[:, :, 0]
+    for x in (wide, narrow, first, 2.0**-900 * wide):
+        a, b = (x, np.ones((1, 11, 1))) if side == "left" else (np.ones((1, 1, 7)), x)
+        bits = scaling.required_bits(a, b, 10**6, 2**20)[side == "right"]
+        (stack,) = (unwrap(z) for z in arrays(x))
+        for tensor in (stack, stack.mT.contiguous().mT):
+            look = required_bits.required_bits_of_one(tensor, side)
+            assert look(tensor) == bits
 
 
 def test_one_look_serves_operands_of_the_same_layout(engine, recordings):

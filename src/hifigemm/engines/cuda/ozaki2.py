@@ -30,7 +30,7 @@ from hifigemm.engines.cuda.lowering import (
     blocks_of,
     is_triangle,
 )
-from hifigemm.engines.cuda.required_bits import NO_LIMIT, required_bits_of
+from hifigemm.engines.cuda.required_bits import required_bits_of_one
 from hifigemm.engines.device_array import unwrap
 from hifigemm.engines.rates import Rates
 from hifigemm.kernels.endings import crt as crt_kernel
@@ -366,32 +366,20 @@ class _FixedCount(_Residues):
     def inspection(
         self, left: Tensor, right: Tensor, splits: Splits
     ) -> Callable[[Tensor, Tensor, Splits], Hashable]:
-        """The bits of both; those of prepared operands are known.
-
-        A vector of an operand stands for the other one beside it.
-        """
+        """The bits of both; those of prepared operands are known."""
         has_left, has_right = (split is not None for split in splits)
-        if has_left and has_right:
-            return lambda a, b, splits: (splits[0].bits, splits[1].bits)
-        if has_left:
-            bits_of = required_bits_of(right[:, :, :1].mT, right, NO_LIMIT)
+        if not (has_left or has_right):
+            return super().inspection(left, right, splits)
+        bits_of_left = None if has_left else required_bits_of_one(left, "left")
+        bits_of_right = None if has_right else required_bits_of_one(right, "right")
 
-            def of_right(a: Tensor, b: Tensor, splits: Splits) -> Hashable:
-                stack = b.reshape(right.shape)
-                bits = bits_of(stack[:, :, :1].mT, stack)
-                return None if bits is None else (splits[0].bits, bits[1])
+        def inspect(a: Tensor, b: Tensor, splits: Splits) -> Hashable:
+            left_split, right_split = splits
+            left = left_split.bits if bits_of_left is None else bits_of_left(a)
+            right = right_split.bits if bits_of_right is None else bits_of_right(b)
+            return None if left is None or right is None else (left, right)
 
-            return of_right
-        if has_right:
-            bits_of = required_bits_of(left, left[:, :1].mT, NO_LIMIT)
-
-            def of_left(a: Tensor, b: Tensor, splits: Splits) -> Hashable:
-                stack = a.reshape(left.shape)
-                bits = bits_of(stack, stack[:, :1].mT)
-                return None if bits is None else (bits[0], splits[1].bits)
-
-            return of_left
-        return super().inspection(left, right, splits)
+        return inspect
 
     def record(self, plan: Plan, given: Arguments) -> None:
         """Block by block; residues that the block before has made are used again."""

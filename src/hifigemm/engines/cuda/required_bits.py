@@ -35,6 +35,34 @@ def required_bits_of(
     return inspect
 
 
+def required_bits_of_one(x: Tensor, side: str) -> Callable[[Tensor], int | None]:
+    """The number of `required_bits_of` for the operand on one side of products, as a
+    function of tensors that are laid out as this one.
+    """
+    check_not_capturing()
+    launches = recorded(_bits_beside_a_vector, x, side)
+    index = ("left", "right").index(side)
+
+    def inspect(x: Tensor) -> int | None:
+        check_not_capturing()
+        bits = kernel.required_bits_from(launches(x).tolist(), NO_LIMIT)
+        return None if bits is None else bits[index]
+
+    return inspect
+
+
+def _bits_beside_a_vector(x: Buffer, side: str) -> Buffer:
+    """Bits of an operand, and of a vector of it that stands for the other operand."""
+    batch, rows, cols = x.shape
+    along_batch, along_rows, along_cols = x.strides
+    strides = along_batch, along_cols, along_rows
+    if side == "right":
+        first_column = x.as_strided((batch, 1, rows), strides)
+        return kernel.launch(first_column, x, NO_LIMIT)
+    first_row = x.as_strided((batch, cols, 1), strides)
+    return kernel.launch(x, first_row, NO_LIMIT)
+
+
 def inner_inspection_of(
     left: Tensor, right: Tensor, most: int
 ) -> Callable[[Tensor, Tensor], tuple[Bits, Tensor]]:
