@@ -111,10 +111,9 @@ class NativeOnHost(HostExecutable):
         # Entries stay normal where a power of two makes them smaller.
         self._smallest_normal = 2.0 ** (problem.fmt.emin - min(self.shift, 0))
         self._bound = native_bound(problem.terms, problem.fmt.u)
-        are_matrices = len(signature.left) == len(signature.right) == 1
-        is_matrix = are_matrices and len(signature.shape) == 2
         self._is_real = not problem.is_complex
-        self._is_quick = is_matrix and not problem.mirror
+        are_matrices = len(signature.left) == len(signature.right) == 1
+        self._is_quick = are_matrices and len(signature.shape) < 3 and not self._mirror
         self._is_plain = self._is_quick and not (self._is_combined or self.shift)
 
     def __call__(
@@ -128,16 +127,20 @@ class NativeOnHost(HostExecutable):
         splits: Splits = NO_SPLITS,
     ) -> Outcome | Refusal:
         """See `Executable`."""
-        if not (self._is_quick and a.ndim == 2 == b.ndim):
+        if not (self._is_quick and a.ndim < 3 > b.ndim):
             return super().__call__(a, b, out, c, alpha, beta)
-        # The quickest way for the smallest matrices.
-        values = self._product(a[None], b[None])
+        # The quickest way for small matrices and vectors.
+        left = a if a.ndim == 2 else a[None]
+        right = b if b.ndim == 2 else b[:, None]
+        values = self._product(left, right)
         if isinstance(values, Refusal):
             return values
         if self._is_combined:
-            addend = None if c is None else c[None]
-            values = self._combine_stacks(values, alpha, addend, beta)
-        return Outcome(values[0], self._bound, 1.0)
+            addend = None if c is None else c.reshape(self._stack_shape)
+            values = self._combine_stacks(values[None], alpha, addend, beta)
+        if values.shape != self._shape:
+            values = values.reshape(self._shape)
+        return Outcome(values, self._bound, 1.0)
 
     def multiply(self, a: Array, b: Array, c: Array | None) -> Outcome | Refusal:
         """A B as the library has it."""
@@ -147,14 +150,12 @@ class NativeOnHost(HostExecutable):
         return Outcome(values, self._bound, 1.0)
 
     def _product(self, a: Array, b: Array) -> Array | Refusal:
+        """2**shift A B of matrices or stacks."""
         if not is_ieee():
             return OTHER_MODE
         values = self._multiply(a, b)
         components = values if self._is_real else real_components(values)
-        if not (
-            self._are_ordinary(components, self._terms, self._smallest_normal)
-            or self._no_term_underflows(a, b, components)
-        ):
+        if not self._keeps_bound(components, a, b):
             return NOT_ORDINARY
         if self.shift:
             with np.errstate(over="ignore"):
@@ -163,10 +164,14 @@ class NativeOnHost(HostExecutable):
                 return NOT_ORDINARY
         return values
 
-    def _no_term_underflows(self, a: Array, b: Array, components: Array) -> bool:
-        """Whether no product of two entries underflows, so that entries of A B may be as
-        small as they are, or zeros; all are finite.
+    def _keeps_bound(self, components: Array, a: Array, b: Array) -> bool:
+        """True if all components of A B are finite, and so large, or a and b such, that
+        no underflow counts.
         """
+        stack = components if components.ndim == 3 else components[None]
+        if self._are_ordinary(stack, self._terms, self._smallest_normal):
+            return True
+        # No product of two entries underflows: A B may have zeros.
         if self.shift < 0 or not np.isfinite(components).all():
             return False
         return least_exponent(a) + least_exponent(b) >= self._least_exponent

@@ -58,11 +58,8 @@ class NativeOfTensors(NativeOnHost):
         if not is_ieee():
             return OTHER_MODE
         product = native_product_of(a, b)
-        components = real_components(product.numpy())[None]
-        if not (
-            self._are_ordinary(components, self._terms, self._smallest_normal)
-            or self._no_term_underflows(a.numpy(), b.numpy(), components)
-        ):
+        components = real_components(product.numpy())
+        if not self._keeps_bound(components, a.numpy(), b.numpy()):
             return NOT_ORDINARY
         return Outcome(product, self._bound, 1.0)
 
@@ -74,13 +71,13 @@ class TorchEngine(NumpyEngine):
     native_executable = NativeOfTensors
 
     def native_product(self, a: Array, b: Array) -> Array:
-        """torch.matmul in IEEE arithmetic, of a stack of one as the matrix that it is;
-        see numerics.subnormals.
+        """torch.matmul of matrices or stacks in IEEE arithmetic, of a stack of one as
+        the matrix that it is; see numerics.subnormals.
         """
         if others_may_differ(a, b):
             return super().native_product(a, b)
         x, y = (torch.from_numpy(_writable(x)) for x in (a, b))
-        if len(x) == len(y) == 1:
+        if x.ndim == 3 and len(x) == len(y) == 1:
             return native_product_of(x[0], y[0]).numpy()[None]
         return native_product_of(x, y).numpy()
 
