@@ -537,3 +537,40 @@ def test_the_error_of_an_overflow_goes_into_a_pickle():
     for error in (pickle.loads(pickle.dumps(raised.value)), copy.copy(raised.value)):
         assert type(error) is hg.AccuracyError
         assert str(error) == str(raised.value)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int8", "uint32", "bool"])
+@pytest.mark.parametrize("shapes", [((4, 5), (5, 3)), ((4, 5), (5,)), ((5,), (5,))])
+def test_products_of_the_library_are_kept(dtype, shapes, monkeypatch):
+    """Later calls wrap around as NumPy does, whatever the first operands held."""
+    rng = np.random.default_rng(1)
+    most = 2 if dtype == "bool" else int(np.iinfo(dtype).max)
+    pairs = []
+    for high in (2, most):
+        pairs.append([rng.integers(0, high, shape).astype(dtype) for shape in shapes])
+    out = np.zeros((pairs[0][0] @ pairs[0][1]).shape, "int64")
+    hg.matmul(*pairs[0])
+    hg.matmul(*pairs[0], out=out)
+    monkeypatch.setattr("hifigemm.running.integers.integer_product", None)
+    for a, b in pairs:
+        result = hg.matmul(a, b)
+        want = a @ b
+        assert type(result) is type(want)
+        assert result.dtype == want.dtype
+        np.testing.assert_array_equal(result, want)
+        assert hg.matmul(a, b, out=out) is out
+        np.testing.assert_array_equal(out, want)
+
+
+def test_exact_products_and_reports_of_integers_are_made_anew():
+    small = np.ones((3, 3), "int64")
+    large = np.full((3, 3), 2**62)
+    for _ in range(2):
+        hg.matmul(small, small)
+        hg.matmul(small, small, accuracy="correct")
+        with pytest.raises(hg.AccuracyError, match="lie beyond int64"):
+            hg.matmul(large, large, accuracy="correct")
+        _, report = hg.matmul(large, large, return_report=True)
+        assert "wraps around" in report.reason
+        _, report = hg.matmul(small, small, return_report=True)
+        assert "no entry exceeds 3" in report.reason

@@ -774,13 +774,14 @@ def test_what_is_no_plain_matrix_of_numpy_has_no_key():
     assert strict not in (None, key(a, a))
     others = (
         a.astype(">f8"),
-        a.astype(int),
+        a.astype(">i8"),
         a.astype(np.longdouble),
         np.ma.masked_array(a),
         [[1.0]],
     )
     assert [key(x, x) for x in others] == [None] * len(others)
     assert key(a, a.astype(int)) is None
+    assert key(a.astype(int), a.astype(bool)) is None
     assert key(a, a, out=a.copy()) not in (None, key(a, a), key(a, a, out=a.T.copy().T))
     assert key(a, a, out=[[1.0]]) is None
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,11 +20,12 @@ import numpy as np
 
 from hifigemm.base.exceptions import AccuracyError, PlanError
 from hifigemm.base.formats import INT8
+from hifigemm.base.store import keep
 from hifigemm.engines import engine_for
 from hifigemm.libraries import Library
 from hifigemm.model.accuracy import CORRECT, NO_PROMISE
 from hifigemm.model.engine import Engine
-from hifigemm.model.executable import Outcome
+from hifigemm.model.executable import NO_SPLITS, Outcome, Splits
 from hifigemm.model.plan import Blocking, Plan, Report, Verification
 from hifigemm.model.problem import Block, Problem, ProductSpec, counted
 from hifigemm.numerics.bits import Array, DType
@@ -39,6 +40,7 @@ from hifigemm.numerics.integer_words import (
     wrapped,
 )
 from hifigemm.operands.operands import Operands
+from hifigemm.running.calls import KeptCall
 from hifigemm.running.reports import log_decision, report_on
 from hifigemm.running.request import Request
 from hifigemm.schemes import Native, Ozaki1, as_scheme
@@ -54,8 +56,11 @@ _DEVICE_ENTRIES = 2**24
 """Entries of a block of the result on a GPU."""
 
 
-def integer_product(operands: Operands, request: Request) -> tuple[Array, Report]:
-    """A B in the dtype of the operands' product, with its report.
+def integer_product(
+    operands: Operands, request: Request, key: Hashable = None
+) -> tuple[Array, Report]:
+    """A B in the dtype of the operands' product, with its report; the product of the
+    library is kept under the key, if there is one, for calls without a report.
 
     Raises AccuracyError: an entry that was to be exact lies beyond the dtype.
     PlanError: a plan or a scheme for floating-point operands. TypeError: the native
@@ -72,12 +77,47 @@ def integer_product(operands: Operands, request: Request) -> tuple[Array, Report
     # The product of the library, or products of words.
     if plan.scheme.is_native:
         values = np.matmul(*operands.arrays)
+        if key is not None and not (entries.are_exact or request.return_report):
+            _keep(key, plan, operands, engine)
     else:
         values = words.product(plan)
     outcome = Outcome(values, plan.bound, plan.num_products)
     report = report_on(plan, outcome, engine, decision_seconds)
     log_decision(plan.problem, report)
     return values.reshape(operands.shapes.result), report
+
+
+class LibraryProduct:
+    """The product of integers that a library of the host makes; see `Executable`."""
+
+    def __init__(self, plan: Plan, shape: tuple[int, ...]) -> None:
+        self.plan = plan
+        self._shape = shape
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        c: Any = None,
+        alpha: complex = 1.0,
+        beta: complex = 0.0,
+        splits: Splits = NO_SPLITS,
+    ) -> Outcome:
+        """See `Executable`; the values are always in new memory."""
+        values = np.matmul(a, b)
+        return Outcome(values.reshape(self._shape), self.plan.bound, 1)
+
+
+def _keep(key: Hashable, plan: Plan, operands: Operands, engine: Engine) -> None:
+    """Keep the product of the library for calls of the same kind, which do not look at
+    the entries.
+    """
+    reason = f"product of {operands.dtype} by the library"
+    plan = replace(plan, bound=math.inf, reason=reason)
+    executable = LibraryProduct(plan, operands.shapes.result)
+    call = KeptCall(plan, executable, engine, operands.library, None, True, 0.0, 0)
+    keep(key, call, engine)
 
 
 def _plan(words: _IntegerWords, request: Request) -> Plan:

@@ -30,6 +30,8 @@ _RESULTS = frozenset(np.dtype(char) for char in "fdFD")
 """Dtypes of NumPy that products have."""
 _OPERANDS = _RESULTS | {np.dtype(np.float16)}
 """Dtypes of NumPy whose products are kept; executables convert what is mixed."""
+_INTEGERS = frozenset(np.dtype(char) for char in "?bBhHiIlLqQ")
+"""Dtypes of integers and bools; products of two different ones are not kept."""
 
 Layout = tuple[Hashable, ...]
 """What executables depend on of operands."""
@@ -61,7 +63,7 @@ def key_of(
         layout = _layout_of_tensors(a, b, out)
         if layout is None:
             return None
-    elif type(b) is np.ndarray and a.dtype in _OPERANDS and b.dtype in _OPERANDS:
+    elif type(b) is np.ndarray and _are_kept(a.dtype, b.dtype):
         layout = a.shape, b.shape, a.dtype.char, b.dtype.char
         if out is not None:
             if type(out) is not np.ndarray or not out.flags.writeable:
@@ -85,6 +87,11 @@ def key_of(
         prepared,
         is_strict(),
     )
+
+
+def _are_kept(a: np.dtype[Any], b: np.dtype[Any]) -> bool:
+    """True if products of arrays of these dtypes are kept."""
+    return (a in _OPERANDS and b in _OPERANDS) or (a == b and a in _INTEGERS)
 
 
 def in_memory(x: Any) -> Any:

@@ -109,7 +109,7 @@ def product_of_numbers(
         if operands.dtype.kind in "biuO":
             from hifigemm.running.integers import integer_product
 
-            values, report = integer_product(operands, request)
+            values, report = integer_product(operands, request, key)
         else:
             values, report = product(
                 operands,
