@@ -3,6 +3,7 @@
  *   multiply(a, b, c, first, second, shift, kind, check=None) -> bool
  *   are_ordinary(x, least) -> bool
  *   combine(t, alpha, c, beta, out) -> bool
+ *   combine_pair(high, low, alpha, c, beta, lost, out) -> bool
  *   magnitude_product(a, v, out) -> None
  *   equilibrate(a, b, scaled_a, scaled_b, exponents) -> int or None
  *   enclose(a, b, inverse, bounds, x, radius, norm, inverse_norm) -> bool
@@ -137,6 +138,14 @@ static int read_array(PyObject *array, const char *name, int is_written, View *v
     }
     Py_DECREF(capsule);
     return is_read;
+}
+
+/* An entry of an array of float64. */
+static double number_at(const View *x, ptrdiff_t z, ptrdiff_t i, ptrdiff_t j)
+{
+    double value;
+    memcpy(&value, x->data + z * x->matrix + i * x->row + j * x->column, sizeof value);
+    return value;
 }
 
 static int has_shape(const Py_ssize_t shape[3], Py_ssize_t batch, Py_ssize_t rows,
@@ -493,6 +502,97 @@ static PyObject *core_combine(PyObject *self, PyObject *const *args, Py_ssize_t 
     return PyBool_FromLong(is_finite);
 }
 
+PyDoc_STRVAR(combine_pair_doc,
+"combine_pair(high, low, alpha, c, beta, lost, out)\n--\n\n"
+"Write alpha T + beta C to `out`, rounded once, T being the matrix of which high and low\n"
+"are the pair; False where the rounding of an entry is not certain, and then `out` means\n"
+"nothing. All are stacks of float64 of one shape, `out` may be of float32; c may be None.\n"
+"alpha is finite and not zero, beta is finite. Terms of alpha T may have lost bits that sum\n"
+"to `lost`.");
+
+/* A sum of products so far, as in numerics.scalar_sums: s + low, and the magnitudes of
+ * what was added to low. */
+typedef struct {
+    double sum, low, size;
+    int is_exact; /* no product has lost a bit */
+} Sum;
+
+static void add_multiple(Sum *total, double s, double s_high, double s_low, double x)
+{
+    double error, rest, p = two_product(s, s_high, s_low, x, &error), size = fabs(p);
+    int is_exact = size >= 0x1p-900 && size < 0x1p990 && fabs(x) < 0x1p990;
+    total->is_exact &= is_exact || x == 0.0;
+    two_sum(total->sum, p, &total->sum, &rest);
+    total->low += rest + error;
+    total->size += fabs(rest) + fabs(error);
+}
+
+static PyObject *core_combine_pair(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    (void)self;
+    if (count != 7) {
+        PyErr_SetString(PyExc_TypeError, "combine_pair takes seven arguments");
+        return NULL;
+    }
+    View high, low, c, out;
+    Py_ssize_t shape[3], others[3][3];
+    int has_addend = args[3] != Py_None;
+    double alpha = PyFloat_AsDouble(args[2]), beta = PyFloat_AsDouble(args[4]);
+    double lost = PyFloat_AsDouble(args[5]);
+    if (PyErr_Occurred() || !read_array(args[0], "high", 0, &high, shape)
+        || !read_array(args[1], "low", 0, &low, others[0])
+        || !read_array(has_addend ? args[3] : args[1], "c", 0, &c, others[1])
+        || !read_array(args[6], "out", 1, &out, others[2]))
+        return NULL;
+    int fits = !high.is_single && !low.is_single && !c.is_single;
+    for (int i = 0; i < 3; i++)
+        fits &= has_shape(others[i], shape[0], shape[1], shape[2]);
+    fits &= fabs(alpha) <= DBL_MAX && fabs(beta) <= DBL_MAX && lost >= 0.0;
+    if (!fits || alpha == 0.0) {
+        PyErr_SetString(PyExc_ValueError, "shapes, dtypes or scalars do not fit");
+        return NULL;
+    }
+    double alpha_high, alpha_low, beta_high, beta_low;
+    halve(alpha, &alpha_high, &alpha_low);
+    halve(beta, &beta_high, &beta_low);
+    PyThreadState *thread = NULL;
+    if (shape[0] * shape[1] * shape[2] > PULSE)
+        thread = PyEval_SaveThread();
+    int is_certain = 1;
+    for (Py_ssize_t z = 0; z < shape[0]; z++)
+        for (Py_ssize_t i = 0; i < shape[1]; i++)
+            for (Py_ssize_t j = 0; j < shape[2]; j++) {
+                double rest = number_at(&low, z, i, j);
+                Sum total = {.is_exact = 1};
+                add_multiple(&total, alpha, alpha_high, alpha_low,
+                             number_at(&high, z, i, j));
+                add_multiple(&total, alpha, alpha_high, alpha_low, rest);
+                if (has_addend && beta != 0.0)
+                    add_multiple(&total, beta, beta_high, beta_low,
+                                 number_at(&c, z, i, j));
+
+                /* T lies within half a unit of its pair. */
+                double margin =
+                    fabs(alpha * rest) * 0x1p-53 + total.size * 0x1p-49 + lost;
+                double least = total.sum + (total.low - margin);
+                double most = total.sum + (total.low + margin);
+                char *at = out.data + z * out.matrix + i * out.row + j * out.column;
+                if (out.is_single) {
+                    /* A sum that lies on a midpoint of floats is not certain. */
+                    float below = (float)nextafter(least, -INFINITY);
+                    float above = (float)nextafter(most, INFINITY);
+                    is_certain &= total.is_exact && below == above;
+                    memcpy(at, &above, sizeof above);
+                } else {
+                    is_certain &= total.is_exact && least == most && fabs(most) <= DBL_MAX;
+                    memcpy(at, &most, sizeof most);
+                }
+            }
+    if (thread)
+        PyEval_RestoreThread(thread);
+    return PyBool_FromLong(is_certain);
+}
+
 PyDoc_STRVAR(magnitude_product_doc,
 "magnitude_product(a, v, out)\n--\n\n"
 "Write |A| V to `out`, each term with at most n roundings. All are matrices of float64,\n"
@@ -677,6 +777,8 @@ static PyMethodDef methods[] = {
     {"are_ordinary", (PyCFunction)(void (*)(void))core_are_ordinary, METH_FASTCALL,
      are_ordinary_doc},
     {"combine", (PyCFunction)(void (*)(void))core_combine, METH_FASTCALL, combine_doc},
+    {"combine_pair", (PyCFunction)(void (*)(void))core_combine_pair, METH_FASTCALL,
+     combine_pair_doc},
     {"magnitude_product", (PyCFunction)(void (*)(void))core_magnitude_product,
      METH_FASTCALL, magnitude_product_doc},
     {"equilibrate", (PyCFunction)(void (*)(void))core_equilibrate, METH_FASTCALL,

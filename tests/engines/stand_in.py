@@ -19,7 +19,7 @@ from hifigemm.model.executable import Signature
 from hifigemm.model.problem import Problem
 from hifigemm.numerics.epilogue import PLAIN
 from hifigemm.numerics.tensor_core import H100
-from hifigemm.running import admission, integers, plans, road
+from hifigemm.running import admission, integers, plans, road, scaled_sums
 from tests.planning import make
 
 __all__ = [
@@ -81,7 +81,7 @@ def take_as_device(engine, monkeypatch):
             else engine_for(name, library, device)
         )
 
-    for module in (admission, integers, plans, road):
+    for module in (admission, integers, plans, road, scaled_sums):
         monkeypatch.setattr(module, "engine_for", own)
 
 

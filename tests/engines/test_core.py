@@ -777,3 +777,32 @@ def test_wrong_arguments_of_a_combination_are_refused():
             combine(*arguments)
     with pytest.raises(TypeError):
         combine(t, 1.0, c, 1.0)
+
+
+@needs_core
+def test_wrong_arguments_of_a_combination_with_a_pair_are_refused():
+    combine = core.loaded()[0].combine_pair
+    high, low, c, out = (np.ones((2, 2)) for _ in range(4))
+    assert combine(high, 0.0 * low, 2.0, c, 3.0, 0.0, out)
+    assert (out == 5.0).all()
+    assert combine(high, 0.0 * low, 2.0, None, 0.0, 0.0, out)
+    assert (out == 2.0).all()
+    assert not combine(high, low * 2.0**-54, 2.0, None, 0.0, np.inf, out)
+    single = out.astype(np.float32)
+    assert combine(high, 0.0 * low, 2.0, c, 3.0, 0.0, single)
+    assert (single == 5.0).all()
+    for arguments in (
+        (high, low, 0.0, c, 1.0, 0.0, out),
+        (high, low, np.nan, c, 1.0, 0.0, out),
+        (high, low, 1.0, c, np.inf, 0.0, out),
+        (high, low, 1.0, c, 1.0, -1.0, out),
+        (high, low, 1.0, c, 1.0, np.nan, out),
+        (high, low[:1], 1.0, c, 1.0, 0.0, out),
+        (high, low, 1.0, c[:, :1], 1.0, 0.0, out),
+        (high, low, 1.0, c, 1.0, 0.0, out[:1]),
+        (high.astype(np.float32), low, 1.0, c, 1.0, 0.0, out),
+    ):
+        with pytest.raises(ValueError, match="do not fit"):
+            combine(*arguments)
+    with pytest.raises(TypeError):
+        combine(high, low, 1.0, c, 1.0, out)

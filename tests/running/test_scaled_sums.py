@@ -203,6 +203,58 @@ def test_stacks_vectors_and_transposes_are_rounded_once(assert_same_bits):
         assert_same_bits(out, want)
 
 
+@pytest.mark.parametrize("has_addend", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums_of_a_pair_are_kept(assert_same_bits, monkeypatch, dtype, has_addend):
+    """Later calls with other entries and scalars run what the first one ran, and those
+    with entries that are not certain go the long way.
+    """
+    rng = np.random.default_rng(5)
+
+    def operands():
+        shapes = (5, 6), (6, 4), (5, 4)
+        return [entries(rng, "normal", shape, dtype) for shape in shapes]
+
+    def values(a, b, c, alpha, beta):
+        addend = c if has_addend else None
+        return hg.gemm(
+            a, b, addend, alpha=alpha, beta=beta * has_addend, accuracy="correct"
+        )
+
+    values(*operands(), 1.7, 0.3)
+    with monkeypatch.context() as patch:
+        patch.setattr("hifigemm.running.gemm._product", None)
+        for alpha, beta in ((1.1, -0.7), (1.9, 3.0), (-1.3, 1.0)):
+            a, b, c = operands()
+            want = rounded_sum(
+                a, b, c if has_addend else None, alpha, beta * has_addend
+            )
+            assert_same_bits(values(a, b, c, alpha, beta), want.astype(dtype))
+
+    # Midpoints, zeros that stand for small products, Inf.
+    a, b, c = operands()
+    c[0, 0] = np.inf
+    a[1] = 0.0
+    c[1] = 0.0
+    a[2], b[:, 2] = np.finfo(dtype).tiny, np.finfo(dtype).tiny
+    with np.errstate(all="ignore"):
+        got = values(a, b, c, 1.7, 0.3)
+    assert np.isinf(got[0, 0].real) == has_addend
+    assert np.all(got[1] == 0.0)
+    c[0, 0] = 1.0
+    want = rounded_sum(a, b, c if has_addend else None, 1.7, 0.3 * has_addend)
+    assert_same_bits(got.ravel()[1:], want.astype(dtype).ravel()[1:])
+
+
+def test_reports_of_sums_of_a_pair_are_those_of_their_operands(make_pair):
+    a, b = make_pair("phi_1", 5, 6, 7)
+    for _ in range(2):
+        got, report = hg.gemm(a, b, alpha=3.0, accuracy="correct", return_report=True)
+        assert report.correct
+        assert "alpha A B + beta C rounded once" in report.reason
+        assert np.array_equal(got, hg.gemm(a, b, alpha=3.0, accuracy="correct"))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -39,7 +39,8 @@ from hifigemm.numerics.embedding import embed_left, embed_right, unembed
 from hifigemm.numerics.epilogue import combine_stacks
 from hifigemm.numerics.integer_sums import NEAREST
 from hifigemm.numerics.rounding_formats import result_dtype
-from hifigemm.numerics.three_words import RoundedSums
+from hifigemm.numerics.scalar_sums import lost_bits, rounded_sum_of_pair
+from hifigemm.numerics.three_words import CertifiedValues, RoundedSums
 
 if TYPE_CHECKING:
     from hifigemm.numerics.equilibration import Equilibrated
@@ -262,6 +263,29 @@ def _combined(t: Array, alpha: complex, c: Array | None, beta: complex) -> Array
     return combine_stacks(t, alpha, c, beta)
 
 
+def _rounded_sum_of_pair(
+    high: Array,
+    low: Array,
+    alpha: complex,
+    c: Array | None,
+    beta: complex,
+    fmt: Format,
+    has_all_bits: bool,
+) -> CertifiedValues:
+    """`numerics.scalar_sums.rounded_sum_of_pair`, in one reading of all where the scalars
+    are real and all sums are certain.
+    """
+    if isinstance(alpha, float) and isinstance(beta, float):
+        arrays = [high, low] if c is None else [high, low, c]
+        x, y, *addends = map(real_components, arrays)
+        sums = np.empty(x.shape, result_dtype(fmt))
+        z = addends[0] if addends else None
+        lost = 0.0 if has_all_bits else lost_bits(alpha)
+        if loaded()[0].combine_pair(x, y, alpha, z, beta, lost, sums):
+            return CertifiedValues(sums, np.ones(1, bool))
+    return rounded_sum_of_pair(high, low, alpha, c, beta, fmt, has_all_bits)
+
+
 def _magnitude_product(a: Array, v: Array) -> Array:
     """`numerics.magnitudes.magnitude_product`, in one reading of A."""
     product = np.empty((a.shape[0], v.shape[1]))
@@ -288,6 +312,7 @@ _OVERRIDES: dict[str, Callable[..., Any]] = {
     "are_ordinary": _are_ordinary,
     "certified_sums": certified_sums,
     "combine_stacks": _combined,
+    "rounded_sum_of_pair": _rounded_sum_of_pair,
     "magnitude_product": _magnitude_product,
     "equilibrated": _equilibrated,
 }

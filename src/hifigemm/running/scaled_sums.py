@@ -2,31 +2,45 @@
 
 Idea
     With powers of two C is a term of the sums of A B, see `road.product_plus`. With
-    other scalars the sum is a product of longer operands, see `augmented`: alpha A and
-    beta C as exact sums of words. Sums of float32 are pairs of float64, whose range
-    holds all words, rounded to float32.
+    other scalars the sum is rounded from a pair of A B, see numerics/scalar_sums.py.
+    Where that settles not all entries, and for large products on a CPU, it is a product
+    of longer operands, see `augmented`: alpha A and beta C as exact sums of words. Both
+    ways take float64 for float32, whose range holds all words.
 Exact when
-    The longer product is correctly rounded, or its pair is.
+    All entries of the sum of a pair are certified. The longer product is correctly
+    rounded, or its pair is.
 Cost
-    Twice the price of A B for a real alpha, four times for a complex one, and an eighth
-    more for each word of beta C.
+    A pair of A B. For longer operands twice the price of A B for a real alpha, four
+    times for a complex one, and an eighth more for each word of beta C.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from numbers import Real
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from hifigemm.base.exceptions import AccuracyError
 from hifigemm.base.formats import Format
+from hifigemm.base.store import keep
+from hifigemm.engines import engine_for
+from hifigemm.engines.arrays import as_array, memory_of
 from hifigemm.model.accuracy import Accuracy, Relative, Target, resolve
+from hifigemm.model.engine import Engine
+from hifigemm.model.executable import (
+    NO_SPLITS,
+    OTHER_MODE,
+    Outcome,
+    Refusal,
+    Splits,
+)
 from hifigemm.model.plan import Decision, Plan, Report
 from hifigemm.model.problem import Problem
-from hifigemm.numerics.bits import Array, real_components
+from hifigemm.numerics.bits import Array, least_exponent, real_components
 from hifigemm.numerics.epilogue import (
     combine,
     frexp,
@@ -34,6 +48,7 @@ from hifigemm.numerics.epilogue import (
     signed_zeros,
 )
 from hifigemm.numerics.rounding_formats import round_pair
+from hifigemm.numerics.scalar_sums import rounded_sum_of_pair
 from hifigemm.numerics.scalar_words import sum_by_integers
 from hifigemm.numerics.special import (
     clean,
@@ -41,18 +56,28 @@ from hifigemm.numerics.special import (
     fill_nonfinite,
     nonfinite_vectors,
 )
+from hifigemm.numerics.subnormals import is_ieee
 from hifigemm.operands.operands import Operands
 from hifigemm.running.augmented import Term, sum_of_multiples, term_of
+from hifigemm.running.calls import KeptCall
 from hifigemm.running.exact_results import two_parts
 from hifigemm.running.executor import quiet
+from hifigemm.running.planner import workspace_limit
+from hifigemm.running.products import product_of_numbers
 from hifigemm.running.request import Request
-from hifigemm.running.road import product, product_plus
+from hifigemm.running.road import plan_for, product, product_plus
 from hifigemm.schemes import as_scheme
 
 _SPARE_ROUNDINGS = 8.0
 """A number is kept by two roundings if it is so many times u."""
 _SHIFTS = -2200, 2200
 """Powers of two by which an exact product can be multiplied before it is rounded."""
+_FEW = 2**21
+"""Multiplications of float64 up to which a pair is quicker on a CPU than longer
+operands.
+"""
+_LEAST_EXPONENT = -1074 + 2 * 53
+"""Of products of two entries all of whose bits float64 holds."""
 _SMALL_SCALAR = 2.0**-500
 _SHIFT_OF_PAIRS = -300
 """A pair of float64 holds alpha A B + beta C of float32 if the scalars are not smaller:
@@ -132,6 +157,10 @@ def rounded_sum(
             sign = 1 if mantissa == 1.0 else -1
             return product_plus(operands, addend, request, shift, key, sign)
 
+    at_once = _sum_of_pair(operands, c, request, scalars, key)
+    if at_once is not None:
+        return at_once
+
     # Without a product, beta C keeps the signs of its zeros.
     shapes = operands.shapes
     left, right = operands.stacks(operands.dtype)
@@ -155,6 +184,144 @@ def rounded_sum(
         zeros, are_zeros = signed_zeros(cast(Array, c), beta)
         components = np.where(are_zeros, zeros, components)
     return components.view(values.dtype).reshape(shapes.result), report
+
+
+def _sum_of_pair(
+    operands: Operands,
+    c: Array | None,
+    request: Request,
+    scalars: tuple[complex, complex],
+    key: Hashable,
+) -> tuple[Array, Report] | None:
+    """alpha A B + beta C rounded once from a pair of A B, with its report; None where an
+    entry is not certified, and where that is not what is asked, or not quicker.
+
+    The executable is kept under the key, for calls of the same kind without a report.
+    """
+    alpha, beta = scalars
+    problem = operands.problem()
+    library = operands.library
+    is_default = request.scheme == "auto" and request.workspace is None
+    is_single = operands.dtype in (np.float32, np.complex64)
+    is_quick = not library.on_host or is_single or problem.multiplications <= _FEW
+    is_quick = is_quick and problem.multiplications > 0
+    if alpha == 0 or request.accuracy != "correct" or not (is_default and is_quick):
+        return None
+    mantissa, shift = frexp(alpha)
+    engine = engine_for(request.engine, library.name, library.device)
+    limit = workspace_limit(problem, None, engine)
+    plan, _ = plan_for(operands, problem, request, engine, limit, may_inspect=False)
+    plan = replace(plan, reason="rounded once from a pair of A B")
+    left, right = operands.stacks(operands.dtype)
+    addend = None
+    if c is not None:
+        addend = np.broadcast_to(c, operands.shapes.result)
+    shapes = left.shape, right.shape, operands.shapes.result
+    executable = SumOfPair(plan, shapes, shift, engine, request.engine)
+    sums = executable.sums(left, right, addend, mantissa, beta, return_report=True)
+    if sums is None:
+        return None
+    values, report = sums
+    if key is not None and not request.return_report:
+        stacks = operands.stack_functions(left, right, operands.dtype)
+        call = KeptCall(plan, executable, engine, library, stacks, True, 0.0, limit)
+        keep(key, call, engine)
+
+    def once(d: Decision) -> Decision:
+        return replace(d, reason=f"{d.reason}; alpha A B + beta C rounded once")
+
+    return values, report.changed(once)
+
+
+class SumOfPair:
+    """alpha A B + beta C rounded once from a pair of A B; it refuses operands with an
+    entry that is not certified, as Inf and NaN are not. See `Executable`.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        shapes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
+        shift: int,
+        engine: Engine,
+        engine_name: str | None,
+    ) -> None:
+        self.plan = plan
+        self._left_shape, self._right_shape, self._shape = shapes
+        self._shift = shift
+        self._engine_name = engine_name
+        self._round = engine.override(rounded_sum_of_pair)
+        problem = plan.problem
+        self._dtype = problem.dtype
+        self._fmt = problem.fmt
+        self._wide = np.dtype(np.complex128 if problem.is_complex else np.float64)
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        c: Any = None,
+        alpha: complex = 1.0,
+        beta: complex = 0.0,
+        splits: Splits = NO_SPLITS,
+    ) -> Outcome | Refusal:
+        """See `Executable`; the values are always in new memory."""
+        if not is_ieee():
+            return OTHER_MODE
+        addend = None if c is None else as_array(c)
+        sums = self.sums(as_array(a), as_array(b), addend, alpha, beta)
+        if sums is None:
+            return Refusal("entries are not certified")
+        return Outcome(memory_of(sums[0]), 0.0, self.plan.num_products)
+
+    @quiet
+    def sums(
+        self,
+        a: Array,
+        b: Array,
+        c: Array | None,
+        mantissa: complex,
+        beta: complex,
+        *,
+        return_report: bool = False,
+    ) -> tuple[Array, Any] | None:
+        """The sums in the shape of the result, with the report of the pair if asked;
+        None where one is not certified.
+        """
+        wide = self._wide
+        left = a.reshape(self._left_shape).astype(wide, copy=False)
+        right = b.reshape(self._right_shape).astype(wide, copy=False)
+        report = None
+        pair = product_of_numbers(
+            memory_of(left),
+            memory_of(right),
+            engine=self._engine_name,
+            return_report=return_report,
+            result="pair",
+        )
+        if return_report:
+            pair, report = pair
+        high, low = map(as_array, pair)
+        alpha = _times_power(mantissa, self._shift)
+        addend = None if c is None else c.reshape(high.shape).astype(wide, copy=False)
+        terms = high, low, alpha, addend, beta, self._fmt
+        values, certified = self._round(*terms, False)
+        if not certified.all():
+            # Zeros are certain where pairs lack nothing.
+            if least_exponent(left) + least_exponent(right) < _LEAST_EXPONENT:
+                return None
+            values, certified = self._round(*terms, True)
+            if not certified.all():
+                return None
+        return values.view(self._dtype).reshape(self._shape), report
+
+
+def _times_power(x: complex, e: int) -> complex:
+    """x 2**e."""
+    if isinstance(x, complex):
+        return complex(math.ldexp(x.real, e), math.ldexp(x.imag, e))
+    return math.ldexp(x, e)
 
 
 def _sum_of_finite(
