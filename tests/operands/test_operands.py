@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import product
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -540,26 +538,6 @@ def test_operands_that_were_prepared_for_a_request_bring_no_plan():
     right = hg.prepare(b, "right", plan=plan)
     both = operands.Operands(left, right, NUMPY, np.dtype(float))
     assert both.plans(None) == [left.plan, plan]
-
-
-def test_splits_are_used_where_the_plan_and_the_layout_are_theirs():
-    a, b = np.ones((3, 4)), np.ones((4, 2))
-    scheme = hg.Ozaki2(num_moduli=6, scaling="fast")
-    plan = hg.make_plan(a, b, scheme=scheme)
-    left = hg.prepare(a, "left", scheme=scheme)
-    usable = partial(operands.usable_split, left, "left")
-    assert usable((1, 3, 4), plan, None) is left.split
-    assert usable((1, 5, 4), plan, None) is None
-    assert usable((2, 3, 4), plan, None) is None
-    other = hg.make_plan(a, b, scheme=hg.Ozaki2(num_moduli=7, scaling="fast"))
-    assert usable((1, 3, 4), other, None) is None
-    assert operands.usable_split(b, "right", (1, 4, 2), plan, None) is None
-
-    # A lowering says by itself what it takes.
-    for takes in (True, False):
-        lowering = SimpleNamespace(takes=lambda split, side, takes=takes: takes)
-        expected = left.split if takes else None
-        assert usable((1, 3, 4), other, lowering) is expected
 
 
 @pytest.mark.torch

@@ -5,6 +5,8 @@ of, and what is said of it.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from hifigemm.model.engine import Lowering
 from hifigemm.model.executable import Outcome, RecordedDecision, certify
 from hifigemm.model.plan import Evidence, Verification
 from hifigemm.model.problem import Problem
-from hifigemm.running.executor import execute, split_of
+from hifigemm.running.executor import execute, split_of, usable_split
 from hifigemm.running.planner import with_evidence
 from hifigemm.testing.reference import correctly_rounded, meets_promise
 from tests.host_programs import ProgramEngine
@@ -303,3 +305,23 @@ def test_steps_that_are_refused_leave_out_as_it_was():
     _, outcome = execute(plan, a, b, engine, 2**28, out=out)
     assert outcome.values is out
     assert out == 0.0
+
+
+def test_splits_are_used_where_the_plan_and_the_layout_are_theirs():
+    a, b = np.ones((3, 4)), np.ones((4, 2))
+    scheme = hg.Ozaki2(num_moduli=6, scaling="fast")
+    plan = hg.make_plan(a, b, scheme=scheme)
+    left = hg.prepare(a, "left", scheme=scheme)
+    usable = partial(usable_split, left, "left")
+    assert usable((1, 3, 4), plan, None) is left.split
+    assert usable((1, 5, 4), plan, None) is None
+    assert usable((2, 3, 4), plan, None) is None
+    other = hg.make_plan(a, b, scheme=hg.Ozaki2(num_moduli=7, scaling="fast"))
+    assert usable((1, 3, 4), other, None) is None
+    assert usable_split(b, "right", (1, 4, 2), plan, None) is None
+
+    # A lowering says by itself what it takes.
+    for takes in (True, False):
+        lowering = SimpleNamespace(takes=lambda split, side, takes=takes: takes)
+        expected = left.split if takes else None
+        assert usable((1, 3, 4), other, lowering) is expected

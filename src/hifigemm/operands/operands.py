@@ -19,8 +19,7 @@ from hifigemm.libraries import BFLOAT16, Library
 from hifigemm.libraries.array_like import kind_of, shown
 from hifigemm.libraries.torch_tensors import device_array
 from hifigemm.model.accuracy import Accuracy
-from hifigemm.model.engine import Lowering
-from hifigemm.model.plan import Plan, Split
+from hifigemm.model.plan import Plan
 from hifigemm.model.problem import Problem, counted
 from hifigemm.numerics.bits import Array, DType
 
@@ -489,28 +488,3 @@ def own_stack(x: Array, side: str, problem: Problem) -> Array:
     if problem.batch == 1 or x.ndim < 3:
         return x.reshape(1, math.prod(x.shape[:-1]), x.shape[-1])
     return x.reshape((-1, *x.shape[-2:]))
-
-
-def usable_split(
-    x: Array | Prepared,
-    side: str,
-    shape: tuple[int, int, int],
-    plan: Plan,
-    lowering: Lowering | None,
-) -> Any:
-    """The split of a prepared operand, where this plan takes it and it is laid out as the
-    product needs it; else None.
-    """
-    if not isinstance(x, Prepared) or x.split is None:
-        return None
-    if lowering is not None:
-        serves = lowering.takes(x.split, side)
-    else:
-        # A report states a bound, for which nothing else is split.
-        own = x.plan
-        is_same = own.scheme == plan.scheme and own.evidence == plan.evidence
-        serves = isinstance(x.split, Split) and is_same
-    num_vectors = shape[1] if side == "left" else shape[2]
-    is_as_long = len(x.split.planes) == shape[0]
-    is_as_wide = x.split.vectors == num_vectors
-    return x.split if serves and is_as_long and is_as_wide else None

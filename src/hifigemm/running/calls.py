@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hifigemm.base.settings import LONG, announce, decision_log, logs_decisions
-from hifigemm.base.store import kept
+from hifigemm.base.store import keep, kept
 from hifigemm.libraries import Library
 from hifigemm.model.engine import Engine
 from hifigemm.model.executable import (
@@ -190,6 +190,11 @@ def replay(
     if isinstance(outcome, Refusal):
         return Refused(call, outcome)
     return call.delivered(outcome, out, return_report)
+
+
+def keep_by_engine(key: Hashable, value: object, engine: Engine) -> None:
+    """Keep a value for later calls, among those of an engine."""
+    keep(key, value, (engine.name, engine.device))
 
 
 def without_gradient(x: Any) -> Any:

@@ -15,7 +15,7 @@ from hifigemm.base.exceptions import AccuracyError
 from hifigemm.engines.arrays import as_array, memory_of
 from hifigemm.engines.host import HostExecutable
 from hifigemm.model.accuracy import NO_PROMISE, NOTHING_STATED
-from hifigemm.model.engine import SCALED_ALONG_K, Engine, has_kernels
+from hifigemm.model.engine import SCALED_ALONG_K, Engine, Lowering, has_kernels
 from hifigemm.model.executable import (
     NO_SPLITS,
     NOT_FINITE,
@@ -33,6 +33,7 @@ from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
 from hifigemm.numerics.subnormals import is_ieee
 from hifigemm.numerics.symmetric import mirror
+from hifigemm.operands.operands import Prepared
 from hifigemm.running.auto import EvidenceByNeed, Need
 from hifigemm.running.planner import fitted, with_evidence
 from hifigemm.schemes import Scheme
@@ -442,6 +443,31 @@ def split_of(plan: Plan, x: Array, side: str, engine: Engine) -> Any:
     row_scale, col_scale = plan.scheme.scales(plan, a, b, engine) or (None, None)
     scale = row_scale if is_left else col_scale
     return plan.scheme.split(plan, x, side, scale, engine)
+
+
+def usable_split(
+    x: Array | Prepared,
+    side: str,
+    shape: tuple[int, int, int],
+    plan: Plan,
+    lowering: Lowering | None,
+) -> Any:
+    """The split of a prepared operand, where this plan takes it and it is laid out as the
+    product needs it; else None.
+    """
+    if not isinstance(x, Prepared) or x.split is None:
+        return None
+    if lowering is not None:
+        serves = lowering.takes(x.split, side)
+    else:
+        # A report states a bound, for which nothing else is split.
+        own = x.plan
+        is_same = own.scheme == plan.scheme and own.evidence == plan.evidence
+        serves = isinstance(x.split, Split) and is_same
+    num_vectors = shape[1] if side == "left" else shape[2]
+    is_as_long = len(x.split.planes) == shape[0]
+    is_as_wide = x.split.vectors == num_vectors
+    return x.split if serves and is_as_long and is_as_wide else None
 
 
 def _native(

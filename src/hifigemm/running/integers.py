@@ -20,7 +20,6 @@ import numpy as np
 
 from hifigemm.base.exceptions import AccuracyError, PlanError
 from hifigemm.base.formats import INT8
-from hifigemm.base.store import keep
 from hifigemm.engines import engine_for
 from hifigemm.libraries import Library
 from hifigemm.model.accuracy import CORRECT, NO_PROMISE
@@ -40,7 +39,7 @@ from hifigemm.numerics.integer_words import (
     wrapped,
 )
 from hifigemm.operands.operands import Operands
-from hifigemm.running.calls import KeptCall
+from hifigemm.running.calls import KeptCall, keep_by_engine
 from hifigemm.running.reports import log_decision, report_on
 from hifigemm.running.request import Request
 from hifigemm.schemes import Native, Ozaki1, as_scheme
@@ -117,7 +116,7 @@ def _keep(key: Hashable, plan: Plan, operands: Operands, engine: Engine) -> None
     plan = replace(plan, bound=math.inf, reason=reason)
     executable = LibraryProduct(plan, operands.shapes.result)
     call = KeptCall(plan, executable, engine, operands.library, None, True, 0.0, 0)
-    keep(key, call, engine)
+    keep_by_engine(key, call, engine)
 
 
 def _plan(words: _IntegerWords, request: Request) -> Plan:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from hifigemm.base.exceptions import PlanError
-from hifigemm.base.store import keep, kept
+from hifigemm.base.store import kept
 from hifigemm.engines import engine_for
 from hifigemm.engines.arrays import memory_of
 from hifigemm.libraries import Library, library_of
@@ -29,6 +29,7 @@ from hifigemm.operands.operands import (
     own_stack,
     result_dtype,
 )
+from hifigemm.running.calls import keep_by_engine
 from hifigemm.running.executor import quiet, split_of
 from hifigemm.running.keys import key_of
 from hifigemm.running.planner import check_strict, reusable, steady, workspace_limit
@@ -127,12 +128,12 @@ def prepared(
                 x, side, library, (accuracy, scheme), key
             )
         else:
-            _check_fits(x, side, plan.problem)
+            _check_operand_fits(x, side, plan.problem)
             engine = engine_for(plan.engine, library.name, library.device)
             dtype = _dtype_of_copy(x, plan)
             preparation = Preparation(plan, plan, dtype, engine, True, None)
             if key is not None:
-                keep(key, preparation, engine)
+                keep_by_engine(key, preparation, engine)
         return preparation(x, side, library)
 
 
@@ -176,7 +177,7 @@ def _planned_preparation(
     if key is None or not plans.is_steady:
         return preparation
     if not plans.rests_on_operands:
-        keep(key, preparation, engine)
+        keep_by_engine(key, preparation, engine)
         return preparation
 
     # Operands are told apart by what is seen of them.
@@ -190,8 +191,8 @@ def _planned_preparation(
         def inspect(left: Array, right: Array) -> Hashable:
             return inspection(memory_of(left), memory_of(right), NO_SPLITS)
 
-        keep(key, inspect, engine)
-        keep((key, evidence_key), preparation, engine)
+        keep_by_engine(key, inspect, engine)
+        keep_by_engine((key, evidence_key), preparation, engine)
     return preparation
 
 
@@ -206,7 +207,7 @@ def _dtype_of_copy(x: Array, plan: Plan) -> DType:
     return x.dtype if keeps_dtype else problem.dtype
 
 
-def _check_fits(x: Array, side: str, problem: Problem) -> None:
+def _check_operand_fits(x: Array, side: str, problem: Problem) -> None:
     """Raise PlanError unless an operand is one of products like this one."""
     k = x.shape[-1] if side == "left" or x.ndim == 1 else x.shape[-2]
     if k != problem.k or result_dtype(x.dtype, problem.dtype) != problem.dtype:

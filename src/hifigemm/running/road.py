@@ -17,7 +17,6 @@ import numpy as np
 
 from hifigemm.base.exceptions import PlanError
 from hifigemm.base.settings import announce, is_strict
-from hifigemm.base.store import keep
 from hifigemm.engines import engine_for
 from hifigemm.engines.arrays import memory_of
 from hifigemm.engines.core import expected_seconds
@@ -35,9 +34,9 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.integer_sums import Rounding
 from hifigemm.numerics.three_words import open_block
-from hifigemm.operands.operands import Operands, Prepared, usable_split
+from hifigemm.operands.operands import Operands, Prepared
 from hifigemm.running.auto import EvidenceByNeed, Need
-from hifigemm.running.calls import KeptCall, Refused
+from hifigemm.running.calls import KeptCall, Refused, keep_by_engine
 from hifigemm.running.executor import (
     SumsInSteps,
     continue_after,
@@ -46,6 +45,7 @@ from hifigemm.running.executor import (
     planned,
     quiet,
     run,
+    usable_split,
 )
 from hifigemm.running.planner import (
     check_strict,
@@ -410,7 +410,7 @@ def passed_plan(operands: Operands, request: Request, problem: Problem) -> Plan 
     if not plans:
         for x in (operands.a, operands.b):
             if isinstance(x, Prepared):
-                _check_fits(x.plan, problem)
+                _check_plan_fits(x.plan, problem)
         return None
     plan = plans[0]
     if any(other.split_key != plan.split_key for other in plans):
@@ -423,11 +423,11 @@ def passed_plan(operands: Operands, request: Request, problem: Problem) -> Plan 
             f"leave {options} out, or leave the plan out"
         )
     request.check_engine(plan)
-    _check_fits(plan, problem)
+    _check_plan_fits(plan, problem)
     return plan
 
 
-def _check_fits(plan: Plan, problem: Problem) -> None:
+def _check_plan_fits(plan: Plan, problem: Problem) -> None:
     """Raise PlanError unless the plan is for products of this k and dtype."""
     if plan.problem.k != problem.k or plan.problem.dtype != problem.dtype:
         raise PlanError(f"the plan is for {plan.problem}; the operands are {problem}")
@@ -450,4 +450,4 @@ def _keep(
         if inspecting is None:
             return
         call.executable = inspecting
-    keep(key, call, (engine.name, engine.device))
+    keep_by_engine(key, call, engine)

@@ -26,7 +26,6 @@ import numpy as np
 
 from hifigemm.base.exceptions import AccuracyError
 from hifigemm.base.formats import Format
-from hifigemm.base.store import keep
 from hifigemm.engines import engine_for
 from hifigemm.engines.arrays import as_array, memory_of
 from hifigemm.model.accuracy import Accuracy, Relative, Target, resolve
@@ -59,7 +58,7 @@ from hifigemm.numerics.special import (
 from hifigemm.numerics.subnormals import is_ieee
 from hifigemm.operands.operands import Operands
 from hifigemm.running.augmented import Term, sum_of_multiples, term_of
-from hifigemm.running.calls import KeptCall
+from hifigemm.running.calls import KeptCall, keep_by_engine
 from hifigemm.running.exact_results import two_parts
 from hifigemm.running.executor import quiet
 from hifigemm.running.planner import workspace_limit
@@ -225,7 +224,7 @@ def _sum_of_pair(
     if key is not None and not request.return_report:
         stacks = operands.stack_functions(left, right, operands.dtype)
         call = KeptCall(plan, executable, engine, library, stacks, True, 0.0, limit)
-        keep(key, call, engine)
+        keep_by_engine(key, call, engine)
 
     def once(d: Decision) -> Decision:
         return replace(d, reason=f"{d.reason}; alpha A B + beta C rounded once")
