@@ -42,23 +42,6 @@ static void widen(Accumulator *sum, int least, int most)
         sum->words[0][sum->last] = sum->words[1][sum->last] = 0;
 }
 
-/* A finite double as an integer below 2^53, with its sign as the highest bit, times a
- * power of two; the power of a zero is ZERO_EXPONENT. */
-uint64_t decoded(double x, int *exponent)
-{
-    uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    uint64_t sign = bits >> SIGN_SHIFT << SIGN_SHIFT;
-    uint64_t fraction = bits & (((uint64_t)1 << 52) - 1);
-    int field = (int)(bits >> 52 & 0x7ff);
-    if (field == 0) { /* subnormal numbers and zero */
-        *exponent = fraction ? -1074 : ZERO_EXPONENT;
-        return sign | fraction;
-    }
-    *exponent = field - 1075;
-    return sign | fraction | (uint64_t)1 << 52;
-}
-
 /* The product of two integers below 2^53: high 64 bits and low ones. */
 static inline uint64_t multiplied(uint64_t x, uint64_t y, uint64_t *low)
 {
@@ -191,21 +174,25 @@ static int rounded(const Accumulator *sum, int shift, const Format *format, int 
     return is_certain;
 }
 
-/* The largest exponent of a product of two vectors, of terms that are not zero. */
-static int largest_exponent(ptrdiff_t k, const Decoded *a, const Decoded *b,
-                            Watch *watch)
+/* The exponents of products of two vectors, of terms that are not zero: from `least` to
+ * `most`, or nothing where that is less. */
+static void find_exponents(ptrdiff_t k, const Decoded *a, const Decoded *b, int *least,
+                           int *most, Watch *watch)
 {
-    int largest = LOWEST;
+    int smallest = -LOWEST, largest = LOWEST;
     for (ptrdiff_t start = 0; start < k; start += SPAN) {
         ptrdiff_t stop = k - start < SPAN ? k : start + SPAN;
         for (ptrdiff_t h = start; h < stop; h++) {
             int exponent = a->exponents[h] + b->exponents[h];
-            largest = exponent > largest ? exponent : largest;
+            int or_none = exponent >= LOWEST ? exponent : -LOWEST; /* zeros are lower */
+            largest = largest > exponent ? largest : exponent;
+            smallest = smallest < or_none ? smallest : or_none;
         }
         if (stops(watch, 2 * (stop - start)))
             break;
     }
-    return largest;
+    *least = smallest;
+    *most = largest;
 }
 
 /* Add the products of two vectors with exponents from `least` to `most`. */
@@ -224,11 +211,55 @@ static void add_products(Accumulator *sum, ptrdiff_t k, const Decoded *a,
     }
 }
 
+/* The sign of a sum, 0 for zero. Returns 1 where no number within 2^unknown of the sum has
+ * another one, or `unknown` is INT_MIN. */
+static int find_sign(const Accumulator *sum, int unknown, int *sign)
+{
+    uint32_t digits[DIGITS];
+    int is_negative = resolve(sum, digits);
+    int top = sum->last - sum->first - 1;
+    while (top >= 0 && digits[top] == 0)
+        top--;
+    *sign = top < 0 ? 0 : is_negative ? -1 : 1;
+    return unknown == INT_MIN || (top >= 0 && LOWEST + 32 * (sum->first + top) >= unknown);
+}
+
+/* The values of 2^shift times a sum that is known but for less than 2^unknown. Returns 1
+ * where that cannot change one of them, or `unknown` is INT_MIN; the sum stays as it is
+ * where it returns 0. */
+static int settle_sum(Accumulator *sum, int shift, Kind kind, const Format *format,
+                      int unknown, Values *values)
+{
+    double value;
+    if (!rounded(sum, shift, format, unknown, &value))
+        return 0;
+    values->first = value;
+    values->second = 0.0;
+    if (kind == NEAREST || (kind == PAIR && !isfinite(value)))
+        return 1;
+
+    /* What the value, or the largest number, leaves. */
+    if (!isfinite(value))
+        value = copysign(format->largest, value);
+    add_double(sum, -value, -shift);
+    int sign, is_certain;
+    if (kind == PAIR) {
+        is_certain = rounded(sum, shift, format, unknown, &values->second);
+    } else {
+        is_certain = find_sign(sum, unknown, &sign);
+        values->first = sign < 0 ? below(value, format) : value;
+        values->second = sign > 0 ? above(value, format) : value;
+    }
+    if (!is_certain)
+        add_double(sum, value, -shift);
+    return is_certain;
+}
+
 /* The values of 2^shift (sum of a b + c), each rounded once.
  *
  * Where exponents lie far apart, most terms are too small to matter: those below the
  * largest one by `FAR` bits sum to less than 2^-FAR k of it. They are left out if the
- * rest lies so far from a midpoint that they cannot move its rounding. */
+ * others settle the values without them. */
 void settle_exactly(ptrdiff_t k, const Decoded *a, const Decoded *b, double c, int shift,
                     Kind kind, const Format *format, Values *values, Watch *watch)
 {
@@ -236,34 +267,18 @@ void settle_exactly(ptrdiff_t k, const Decoded *a, const Decoded *b, double c, i
     sum.first = sum.last = 0;
     add_double(&sum, c, 0);
 
-    values->second = 0.0;
-    int largest = largest_exponent(k, a, b, watch), split = largest - FAR;
-    widen(&sum, split, largest);
-    add_products(&sum, k, a, b, split, largest, watch);
-    /* What is left out, k products below 2^(split + 106), is below 2^(split + 137). */
-    if (kind == NEAREST && rounded(&sum, shift, format, split + 137, &values->first))
-        return;
-    widen(&sum, LOWEST, split);
-    add_products(&sum, k, a, b, LOWEST + 1, split - 1, watch);
-
-    double value;
-    rounded(&sum, shift, format, INT_MIN, &value);
-    values->first = value;
-    if (kind == NEAREST || (kind == PAIR && !isfinite(value)))
-        return;
-
-    /* What the value, or the largest number, leaves. */
-    if (!isfinite(value))
-        value = copysign(format->largest, value);
-    add_double(&sum, -value, -shift);
-    if (kind == PAIR) {
-        rounded(&sum, shift, format, INT_MIN, &values->second);
-        return;
+    int least, most;
+    find_exponents(k, a, b, &least, &most, watch);
+    int split = most - least > FAR ? most - FAR : least;
+    if (least <= most) {
+        widen(&sum, split, most);
+        add_products(&sum, k, a, b, split, most, watch);
     }
-    uint32_t digits[DIGITS];
-    int is_negative = resolve(&sum, digits), is_zero = 1;
-    for (int i = 0; i < sum.last - sum.first; i++)
-        is_zero &= digits[i] == 0;
-    values->first = !is_zero && is_negative ? below(value, format) : value;
-    values->second = !is_zero && !is_negative ? above(value, format) : value;
+    /* What is left out, k products below 2^(split + 106), is below 2^(split + 137). */
+    int unknown = split > least ? split + 137 : INT_MIN;
+    if (settle_sum(&sum, shift, kind, format, unknown, values))
+        return;
+    widen(&sum, least, split);
+    add_products(&sum, k, a, b, least, split - 1, watch);
+    settle_sum(&sum, shift, kind, format, INT_MIN, values);
 }

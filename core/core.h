@@ -143,7 +143,19 @@ typedef struct {
 
 enum { ZERO_EXPONENT = -8000 }; /* of a zero: below that of any product */
 
-uint64_t decoded(double x, int *exponent);
+/* A finite double as an integer below 2^53, with its sign as the highest bit, times a
+ * power of two; the power of a zero is ZERO_EXPONENT. */
+static inline uint64_t decoded(double x, int *exponent)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    uint64_t sign = bits >> 63 << 63, fraction = bits & (((uint64_t)1 << 52) - 1);
+    int field = (int)(bits >> 52 & 0x7ff), is_subnormal = field == 0;
+    uint64_t magnitude = fraction | (uint64_t)!is_subnormal << 52;
+    *exponent = magnitude ? field + is_subnormal - 1075 : ZERO_EXPONENT;
+    return sign | magnitude;
+}
+
 void settle_exactly(ptrdiff_t k, const Decoded *a, const Decoded *b, double c, int shift,
                     Kind kind, const Format *format, Values *values, Watch *watch);
 

@@ -173,6 +173,35 @@ def test_numbers_next_to_midpoints_are_told_apart(instructions):
 
 
 @needs_core
+def test_terms_that_are_far_below_decide_what_is_left(instructions):
+    """Exact sums leave out what lies 260 bits below the largest term, if they may."""
+    ties = [
+        [1.0],
+        [1.0, 2.0**-53],
+        [1.0, 2.0**-60],
+        [1.0, 2.0**-60, 2.0**-112, 2.0**-113],
+        [1.0, 2.0**-60, 2.0**-113],
+        [1.0, 2.0**-53, 2.0**-106],
+        [1.0, -(2.0**-250)],
+        [1.0, -1.0],
+        [2.0**40, 2.0**-40, -(2.0**40)],
+    ]
+    for terms in ties:
+        for tail in (0.0, 2.0**-255, 2.0**-270, 2.0**-400, 2.0**-1074, 3 * 2.0**-500):
+            for sign in (1.0, -1.0):
+                a = np.zeros((1, 40))
+                a[0, 3 : 3 + len(terms)] = terms
+                a[0, -1] = sign * tail
+                # Next to terms that cancel, no words settle an entry.
+                a[0, 20:22] = 2.0**300, -(2.0**300)
+                for b in (np.ones((40, 1)), np.ones((40, 4))):
+                    check(a, b)
+                    b[20:22] = 0.0
+                    check(a, b)
+                    check(a, b, np.full(b.shape[1:], -terms[0])[None], -7)
+
+
+@needs_core
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("fmt", [FP32, FP64], ids=str)
 def test_the_twin_certifies_no_other_bits(kind, fmt):
