@@ -61,13 +61,18 @@ typedef struct {
     void (*scale)(ptrdiff_t k, double *panel, const double *factors);
     void (*tile_in_two)(int rows, ptrdiff_t k, const double *a, const double *b,
                         double *hi, double *lo, Watch *watch);
-    void (*row_in_three)(ptrdiff_t k, const double *a, const double *b, double *hi,
-                         double *mid, double *lo, Watch *watch);
+    void (*row_in_three)(ptrdiff_t k, const double *a, const double *b,
+                         const double *sigma, double *hi, double *mid, double *lo,
+                         Watch *watch);
+    void (*row_of_magnitudes)(ptrdiff_t k, const double *a, const double *b, double *sums,
+                              Watch *watch);
     uint64_t (*doubles)(int vectors, const double *hi, const double *lo, double err);
     uint64_t (*singles)(int vectors, double *hi, const double *lo, double err);
-    uint64_t (*normalise)(int vectors, double *hi, double *mid, double *lo, double err,
-                          int is_pair);
+    uint64_t (*normalise)(int vectors, double *hi, double *mid, double *lo,
+                          const double *err, int is_pair);
     double (*square)(ptrdiff_t n, const double *x);
+    double (*dot_of_magnitudes)(ptrdiff_t n, const double *a, const double *b);
+    int (*is_on_grid)(ptrdiff_t n, const double *x, double sigma);
     void (*dot_in_two)(ptrdiff_t n, const double *a, const double *b, double sigma,
                        double *hi, double *lo);
     void (*dot_in_three)(ptrdiff_t n, const double *a, const double *b, double sigma,

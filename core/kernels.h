@@ -173,20 +173,44 @@ static void NAME(tile_in_two)(int rows, ptrdiff_t k, const double *a, const doub
         NAME(tile)(1, k, a, b, hi, lo, watch);
 }
 
-/* hi + mid + lo of a row of a tile, not normalised; a is the row's first entry.
+/* Sums of |a b| of a row of a tile, with k + 1 roundings each; a is the row's first
+ * entry. */
+static void NAME(row_of_magnitudes)(ptrdiff_t k, const double *a, const double *b,
+                                    double *sums, Watch *watch)
+{
+    VECTOR left = ALL(0.0), right = ALL(0.0);
+    for (ptrdiff_t start = 0; start < k; start += SPAN) {
+        ptrdiff_t stop = k - start < SPAN ? k : start + SPAN;
+        for (ptrdiff_t h = start; h < stop; h++) {
+            VECTOR factor = ALL(a[h * TILE_ROWS]);
+            left = ADD(left, ABS(MUL(factor, LOAD(b + h * 2 * WIDTH))));
+            right = ADD(right, ABS(MUL(factor, LOAD(b + (h * 2 + 1) * WIDTH))));
+        }
+        if (stop < k && stops(watch, 2 * WIDTH * SPAN))
+            break;
+    }
+    STORE(sums, left);
+    STORE(sums + WIDTH, right);
+}
+
+/* hi + mid + lo of a row of a tile, not normalised; a is the row's first entry. Partial
+ * sums of a column are below 2^g, its sigma is 3 2^g.
  *
  * hi is exact, mid too but for what goes into lo when its chunks are added. */
-static void NAME(row_in_three)(ptrdiff_t k, const double *a, const double *b, double *hi,
-                               double *mid, double *lo, Watch *watch)
+static void NAME(row_in_three)(ptrdiff_t k, const double *a, const double *b,
+                               const double *sigma, double *hi, double *mid, double *lo,
+                               Watch *watch)
 {
-    const VECTOR zero = ALL(0.0), sigma = ALL(3.0), fine = ALL(3.0 * 0x1p-43);
-    VECTOR sum[2] = {sigma, sigma}, middle[2], low[2];
+    const VECTOR zero = ALL(0.0), scale = ALL(0x1p-43);
+    VECTOR sum[2] = {LOAD(sigma), LOAD(sigma + WIDTH)}, middle[2], low[2];
     VECTOR mid_total[2] = {zero, zero}, low_total[2] = {zero, zero};
     for (ptrdiff_t start = 0; start < k; start += CHUNK) {
-        /* Rests of CHUNK products sum to CHUNK (2^-52 + 2^-54) < 2^-43. */
+        /* Rests of CHUNK products sum to CHUNK (2^-52 + 2^-54) < 2^-43, times 2^g. */
         ptrdiff_t stop = k - start < CHUNK ? k : start + CHUNK;
-        middle[0] = middle[1] = fine;
-        low[0] = low[1] = zero;
+        for (int v = 0; v < 2; v++) {
+            middle[v] = MUL(LOAD(sigma + v * WIDTH), scale);
+            low[v] = zero;
+        }
         for (ptrdiff_t h = start; h < stop; h++) {
             VECTOR factor = ALL(a[h * TILE_ROWS]);
             UNROLLED for (int v = 0; v < 2; v++)
@@ -194,7 +218,8 @@ static void NAME(row_in_three)(ptrdiff_t k, const double *a, const double *b, do
                                    &middle[v], &low[v]);
         }
         for (int v = 0; v < 2; v++) {
-            VECTOR x = mid_total[v], y = SUB(middle[v], fine);
+            VECTOR x = mid_total[v];
+            VECTOR y = SUB(middle[v], MUL(LOAD(sigma + v * WIDTH), scale));
             VECTOR s = ADD(x, y), t = SUB(s, x);
             VECTOR rest = ADD(SUB(x, SUB(s, t)), SUB(y, t));
             mid_total[v] = s;
@@ -204,7 +229,7 @@ static void NAME(row_in_three)(ptrdiff_t k, const double *a, const double *b, do
             break;
     }
     for (int v = 0; v < 2; v++) {
-        STORE(hi + v * WIDTH, SUB(sum[v], sigma));
+        STORE(hi + v * WIDTH, SUB(sum[v], LOAD(sigma + v * WIDTH)));
         STORE(mid + v * WIDTH, mid_total[v]);
         STORE(lo + v * WIDTH, low_total[v]);
     }
@@ -253,13 +278,13 @@ static ALWAYS_INLINE void NAME(two_sum)(VECTOR *a, VECTOR *b)
 }
 
 /* Sums in three words as those of `normalised` in words.c, and a bit for each sum of
- * which hi is not certainly the nearest double, or for pairs mid that of the rest.
+ * which hi is not certainly the nearest double, or for pairs mid that of the rest. Each
+ * sum has its own err.
  *
  * Where the bit is not set, half a unit of hi, and of mid, is more than err. */
 static uint64_t NAME(normalise)(int vectors, double *hi, double *mid, double *lo,
-                                double err, int is_pair)
+                                const double *err, int is_pair)
 {
-    const VECTOR widened = ALL(err * (1.0 + 0x1p-20));
     uint64_t open = 0;
     for (int v = 0; v < vectors; v++, hi += WIDTH, mid += WIDTH, lo += WIDTH) {
         VECTOR x = LOAD(hi), y = LOAD(mid), z = LOAD(lo);
@@ -272,6 +297,7 @@ static uint64_t NAME(normalise)(int vectors, double *hi, double *mid, double *lo
         STORE(lo, z);
 
         /* Both ends of an interval around what follows a word leave the word alone. */
+        VECTOR widened = MUL(LOAD(err + v * WIDTH), ALL(1.0 + 0x1p-20));
         VECTOR rest = MUL(ABS(z), ALL(1.0 + 0x1p-20));
         VECTOR margin = ADD(ADD(widened, rest), MUL(ABS(y), ALL(0x1p-51)));
         unsigned moved = DIFFER(ADD(x, SUB(y, margin)), x)
@@ -325,6 +351,39 @@ static double NAME(square)(ptrdiff_t n, const double *x)
     for (; i < n; i++)
         total += x[i] * x[i];
     return total;
+}
+
+/* The sum of |a b| of up to PIECE products, with n + 1 roundings. */
+static double NAME(dot_of_magnitudes)(ptrdiff_t n, const double *a, const double *b)
+{
+    VECTOR sum[4] = {ALL(0.0), ALL(0.0), ALL(0.0), ALL(0.0)};
+    ptrdiff_t i = 0;
+    for (; i + 4 * WIDTH <= n; i += 4 * WIDTH)
+        UNROLLED for (int v = 0; v < 4; v++) {
+            VECTOR x = LOAD(a + i + v * WIDTH), y = LOAD(b + i + v * WIDTH);
+            sum[v] = ADD(sum[v], ABS(MUL(x, y)));
+        }
+    double total = NAME(total)(sum);
+    for (; i < n; i++)
+        total += fabs(a[i] * b[i]);
+    return total;
+}
+
+/* 1 where all of up to PIECE numbers below 2^g are multiples of 2^(g - 51), the grid of
+ * sigma = 3 2^g. */
+static int NAME(is_on_grid)(ptrdiff_t n, const double *x, double sigma)
+{
+    const VECTOR start = ALL(sigma);
+    ptrdiff_t i = 0;
+    for (; i + WIDTH <= n; i += WIDTH) {
+        VECTOR y = LOAD(x + i);
+        if (DIFFER(SUB(ADD(start, y), start), y))
+            return 0;
+    }
+    for (; i < n; i++)
+        if ((sigma + x[i]) - sigma != x[i])
+            return 0;
+    return 1;
 }
 
 /* hi + lo of up to PIECE products with partial sums below 2^g, sigma = 3 2^g.
@@ -398,10 +457,13 @@ static const Kernels NAME(kernels) = {
     .scale = NAME(scale),
     .tile_in_two = NAME(tile_in_two),
     .row_in_three = NAME(row_in_three),
+    .row_of_magnitudes = NAME(row_of_magnitudes),
     .doubles = NAME(doubles),
     .singles = NAME(singles),
     .normalise = NAME(normalise),
     .square = NAME(square),
+    .dot_of_magnitudes = NAME(dot_of_magnitudes),
+    .is_on_grid = NAME(is_on_grid),
     .dot_in_two = NAME(dot_in_two),
     .dot_in_three = NAME(dot_in_three),
 };

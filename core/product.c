@@ -3,7 +3,9 @@
  *   1. two words, a fixed-point sum and what it leaves: four operations a term
  *   2. three words: eleven operations a term, for sums that cancel, operands of wide
  *      exponents, pairs and enclosures
- *   3. the exact sum, about 2 ns a term: ties, and whatever else is left
+ *   3. three words on a grid of the entry's own, two operations more: products far below
+ *      those of the largest entries of the row and of the column
+ *   4. the exact sum, about 5 ns a term: ties, and whatever else is left
  *
  * Most products go by tiles of TILE_ROWS x COLUMNS entries. Rows of A are packed in
  * panels (k, TILE_ROWS) and columns of B in panels (k, COLUMNS), so a tile reads both in
@@ -26,7 +28,13 @@ enum {
     BLOCK = 1 << 18,            /* numbers of packed rows: 2 MiB, in the last cache */
     UNKNOWN = INT_MAX,          /* a unit that nobody asked for yet */
     REST = 3,                   /* tiles after which three words are tried again */
+    GAIN = 4,                   /* bits by which a grid of an entry's own is finer */
+    PLAIN = -100,               /* exponent of the finest grid that write_plainly knows */
+    FINEST = -300,              /* exponent of the finest grid: rests stay normal numbers */
 };
+
+/* What the halves of a piece differ by, at least, that are added one by one. */
+#define APART 0x1p20
 
 /* ---- views ---------------------------------------------------------------------- */
 
@@ -297,7 +305,8 @@ static int write_words(const Entries *s, ptrdiff_t i, ptrdiff_t j, Words words)
 
 /* Write the doubles of words of which hi, and mid for a pair, are certain, times a
  * factor; returns 0 where an enclosure is not certain. Half a unit of these words is
- * more than err, so they are normal numbers, and the values as well. */
+ * more than err, which is above 2^(PLAIN - 148), so they are above 2^-200: with factors
+ * of 2^-800 or more, the values are normal numbers as well. */
 static int write_plainly(const Entries *s, ptrdiff_t i, ptrdiff_t j, const Words *words,
                          double factor)
 {
@@ -383,7 +392,8 @@ static void write_exactly(Entries *s, ptrdiff_t i, ptrdiff_t j)
 typedef struct {
     double *rows, *columns;
     int *row_exponents, *row_units;
-    int *row_rests; /* tiles for which three words of a row rest, having settled nothing */
+    int (*row_rests)[2]; /* tiles for which three words of a row, on the common grid and on
+                          * their own, rest, having settled nothing */
     int column_exponents[WIDEST], column_units[WIDEST];
 } Panels;
 
@@ -512,26 +522,63 @@ static uint64_t write_in_two(const Entries *s, Panels *panels, const Tile *t)
     return open;
 }
 
-/* Write entries of row r of a tile by sums in three words, and those that these leave
- * exactly; returns 0 where it leaves all of them. */
-static int write_in_three(Entries *s, Panels *panels, const Tile *t, int r, uint64_t open)
+/* The exponent g of a grid for terms with a sum of magnitudes, of which all partial sums
+ * are below 2^g. The factor has room for the roundings of that sum, and for what rounding
+ * adds to partial sums, k 2^-52 of 2^g. */
+static int grid_of(double magnitude)
+{
+    if (!(magnitude >= 0x1p-300))
+        return FINEST;
+    return exponent_of(magnitude * (1.0 + 0x1p-20));
+}
+
+/* The grids of row r of a tile. Returns 0 where those of the entries that are left are
+ * hardly finer than the common one, of 2^0. */
+static int find_grids(const Entries *s, const Panels *panels, const Tile *t, int r,
+                      uint64_t open, int *grids)
+{
+    const ptrdiff_t k = s->p->k;
+    double sums[WIDEST];
+    s->f->row_of_magnitudes(k, panels->rows + t->row * k + r, panels->columns, sums,
+                            s->watch);
+    int is_finer = 0;
+    for (int v = 0; v < t->columns; v++) {
+        int g = grid_of(sums[v]);
+        grids[v] = g > 0 ? 0 : g; /* no norm is above 1 */
+        is_finer |= (open >> v & 1) && grids[v] <= -GAIN;
+    }
+    return is_finer;
+}
+
+/* Write entries of row r of a tile by sums in three words, on grids of their own or on the
+ * common one; a bit for each entry that is left. */
+static uint64_t write_in_three(Entries *s, Panels *panels, const Tile *t, int r,
+                               uint64_t open, int is_own)
 {
     const Product *p = s->p;
-    const double err = s->error_in_three;
-    double hi[WIDEST], mid[WIDEST], lo[WIDEST];
-    s->f->row_in_three(p->k, panels->rows + t->row * p->k + r, panels->columns, hi, mid, lo,
-                       s->watch);
-    uint64_t uncertain = s->f->normalise(2, hi, mid, lo, err, p->kind == PAIR);
-    int is_plain = t->is_common && !p->c.data && !p->first.is_single, has_settled = 0;
+    int grids[WIDEST] = {0};
+    if (is_own && !find_grids(s, panels, t, r, open, grids))
+        return open;
+    double hi[WIDEST], mid[WIDEST], lo[WIDEST], sigma[WIDEST], errors[WIDEST];
+    for (int v = 0; v < s->f->columns; v++) {
+        sigma[v] = 3.0 * power(grids[v]);
+        errors[v] = s->error_in_three;
+        if (is_own) /* entries below TINY, which were left out, have no grid */
+            errors[v] = errors[v] * power(grids[v]) + 2.0 * (double)p->k * TINY;
+    }
+    s->f->row_in_three(p->k, panels->rows + t->row * p->k + r, panels->columns, sigma, hi,
+                       mid, lo, s->watch);
+    uint64_t uncertain = s->f->normalise(2, hi, mid, lo, errors, p->kind == PAIR);
+    int is_plain = t->is_common && !p->c.data && !p->first.is_single;
 
     for (int v = 0; v < t->columns; v++) {
         if (!(open >> v & 1))
             continue;
         ptrdiff_t i = t->i + r, j = t->j + v;
         int exponent = panels->row_exponents[t->row + r] + panels->column_exponents[v];
-        Words words = {hi[v], mid[v], lo[v], err, exponent};
+        Words words = {hi[v], mid[v], lo[v], errors[v], exponent};
         int is_written = 0;
-        if (is_plain && !(uncertain >> v & 1))
+        if (is_plain && !(uncertain >> v & 1) && grids[v] >= PLAIN)
             is_written =
                 write_plainly(s, i, j, &words, t->row_factors[r] * t->column_factors[v]);
         if (!is_written)
@@ -539,13 +586,13 @@ static int write_in_three(Entries *s, Panels *panels, const Tile *t, int r, uint
         if (!is_written) {
             words.err = 0.0;
             int unit = unit_of_products(s, panels, t->row + r, i, v, j);
-            is_written = unit >= s->log_k - 146 && write_words(s, i, j, words);
+            is_written =
+                unit >= grids[v] + s->log_k - 146 && write_words(s, i, j, words);
         }
-        if (!is_written)
-            write_exactly(s, i, j);
-        has_settled |= is_written;
+        if (is_written)
+            open &= ~((uint64_t)1 << v);
     }
-    return has_settled;
+    return open;
 }
 
 /* Write the entries of a tile. */
@@ -557,16 +604,20 @@ static void write_tile(Entries *s, Panels *panels, Tile *t)
         open = write_in_two(s, panels, t);
     for (int r = 0; r < t->rows; r++) {
         uint64_t open_columns = open >> (r * s->f->columns) & used;
-        int *rests = panels->row_rests + t->row + r;
-        if (open_columns && *rests == 0) {
-            if (!write_in_three(s, panels, t, r, open_columns))
-                *rests = REST;
-            continue;
+        int *rests = panels->row_rests[t->row + r];
+        for (int is_own = 0; is_own < 2 && open_columns; is_own++) {
+            if (rests[is_own] > 0) {
+                rests[is_own]--;
+                continue;
+            }
+            uint64_t left = write_in_three(s, panels, t, r, open_columns, is_own);
+            if (left == open_columns)
+                rests[is_own] = REST;
+            open_columns = left;
         }
         for (int v = 0; open_columns >> v; v++)
             if (open_columns >> v & 1)
                 write_exactly(s, t->i + r, t->j + v);
-        *rests -= open_columns != 0;
     }
 }
 
@@ -591,7 +642,7 @@ static Outcome by_tiles(Entries *s, Panels *panels, ptrdiff_t block_rows)
                 return STOPPED;
             for (int r = 0; r < TILE_ROWS; r++) {
                 panels->row_units[i + r] = UNKNOWN;
-                panels->row_rests[i + r] = 0;
+                panels->row_rests[i + r][0] = panels->row_rests[i + r][1] = 0;
             }
         }
         for (ptrdiff_t j = 0; j < p->n; j += lanes) {
@@ -620,6 +671,10 @@ static Outcome by_tiles(Entries *s, Panels *panels, ptrdiff_t block_rows)
 }
 
 /* ---- dot products --------------------------------------------------------------- */
+
+/* How a dot product is added: scaled by norms in two and in three words, and by sums of
+ * magnitudes. */
+enum { IN_TWO, IN_THREE, IN_PARTS };
 
 /* A sum of pieces so far: its words, and what they err by. */
 typedef struct {
@@ -654,51 +709,132 @@ static double square_of(const Kernels *f, ptrdiff_t n, const double *x)
     return largest == 0.0 ? 0.0 : INFINITY;
 }
 
+/* Terms of a dot product that are added together, up to PIECE, and the sums of squares of
+ * their factors, within [2^-900, 2^900] or 0. */
+typedef struct {
+    ptrdiff_t n;
+    const double *a, *b;
+    double square_a, square_b;
+} Piece;
+
+/* The e for which a norm is below 2^e, or a product of two, from its square. */
+static int exponent_of_root(double square)
+{
+    return square > 0.0 ? (exponent_of(square * (1.0 + 0x1p-20)) + 1) >> 1 : FINEST;
+}
+
+/* Add a piece in two words, with partial sums below 2^g. */
+static void add_in_two(const Kernels *f, const Piece *piece, int g, Total *total)
+{
+    double unit = power(g), hi, lo;
+    f->dot_in_two(piece->n, piece->a, piece->b, 3.0 * unit, &hi, &lo);
+    add_piece(total, hi, lo, 0.0, piece_error_in_two(piece->n) * unit);
+}
+
+/* 1 where three words of a piece, with partial sums below 2^g, hold it exactly.
+ *
+ * Numbers below 2^i and 2^j, multiples of 2^(i - 51) and 2^(j - 51), have products that
+ * are multiples of 2^(i + j - 102). The rests that go into the low word, at most 2^(g - 92)
+ * each, and their sums, below 2^(g - 82), are doubles if that is 2^(g - 134) or more. So is
+ * what a single product leaves, of 106 bits, if it does not underflow. */
+static int is_exact(const Kernels *f, const Piece *piece, int g)
+{
+    if (piece->n == 1)
+        return g > FINEST;
+    int i = exponent_of_root(piece->square_a), j = exponent_of_root(piece->square_b);
+    return i + j - 102 >= g - 134 && f->is_on_grid(piece->n, piece->a, 3.0 * power(i))
+        && f->is_on_grid(piece->n, piece->b, 3.0 * power(j));
+}
+
+/* Add a piece in three words, with partial sums below 2^g. */
+static void add_in_three(const Kernels *f, const Piece *piece, int g, Total *total)
+{
+    double unit = power(g), hi, mid, lo;
+    double err = is_exact(f, piece, g) ? 0.0 : piece_error_in_three(piece->n) * unit;
+    f->dot_in_three(piece->n, piece->a, piece->b, 3.0 * unit, &hi, &mid, &lo);
+    /* One word where that is enough: a large term leaves the others to be the next one. */
+    two_sum(hi, mid, &hi, &mid);
+    add_piece(total, hi, mid, lo, err);
+}
+
+/* Terms of a piece from `start` on. */
+static Piece part(const Kernels *f, const Piece *piece, ptrdiff_t start, ptrdiff_t n)
+{
+    const double *a = piece->a + start, *b = piece->b + start;
+    return (Piece){n, a, b, f->square(n, a), f->square(n, b)};
+}
+
+/* Add a piece in three words, on the grid of its sum of magnitudes, or in parts where a few
+ * large terms make that coarse.
+ *
+ * Where one half is far larger than the other, the smaller one is added on its own grid,
+ * and the larger one is halved again: down to a single product. */
+static void add_in_parts(const Kernels *f, const Piece *piece, Total *total)
+{
+    const double *a = piece->a, *b = piece->b;
+    ptrdiff_t half = piece->n / 2, rest = piece->n - half;
+    double first = f->dot_of_magnitudes(half, a, b);
+    double second = f->dot_of_magnitudes(rest, a + half, b + half);
+    int is_apart = piece->n > 1 && (first > APART * second || second > APART * first);
+    if (!is_apart) {
+        add_in_three(f, piece, grid_of(first + second), total);
+        return;
+    }
+    Piece halves[2] = {part(f, piece, 0, half), part(f, piece, half, rest)};
+    int larger = second > first;
+    add_in_three(f, &halves[!larger], grid_of(larger ? first : second), total);
+    add_in_parts(f, &halves[larger], total);
+}
+
 /* The dot product of two vectors, with the ladder of the file's head.
  *
  * Pieces are scaled, by sigma, rather than their entries, by the norms of the pieces.
- * These are worked out where they are missing, -1: so a piece comes from memory once. */
+ * These are worked out where they are missing, -1: so a piece comes from memory once. A
+ * piece that is far larger than another one goes in parts at once. */
 static Outcome dot(Entries *s, ptrdiff_t i, ptrdiff_t j, const double *a, const double *b,
                    double *squares_a, double *squares_b)
 {
     const Kernels *f = s->f;
     const ptrdiff_t k = s->p->k;
-    int is_in_range = 1;
-    for (int words = s->p->kind == NEAREST ? 2 : 3; words <= 3; words++) {
+    for (int rung = s->p->kind == NEAREST ? IN_TWO : IN_THREE;; rung = IN_PARTS) {
         Total total = {0.0, 0.0, 0.0, 0.0};
-        for (ptrdiff_t start = 0, piece = 0; start < k; start += PIECE, piece++) {
+        double smallest = INFINITY;
+        int is_in_range = 1;
+        for (ptrdiff_t start = 0, number = 0; start < k; start += PIECE, number++) {
             ptrdiff_t n = k - start < PIECE ? k - start : PIECE;
             if (stops(s->watch, 4 * n + 256))
                 return STOPPED;
-            if (squares_a[piece] == -1.0)
-                squares_a[piece] = square_of(f, n, a + start);
-            if (squares_b[piece] == -1.0)
-                squares_b[piece] = square_of(f, n, b + start);
-            if (isnan(squares_a[piece]) || isnan(squares_b[piece]))
+            if (squares_a[number] == -1.0)
+                squares_a[number] = square_of(f, n, a + start);
+            if (squares_b[number] == -1.0)
+                squares_b[number] = square_of(f, n, b + start);
+            Piece piece = {n, a + start, b + start, squares_a[number], squares_b[number]};
+            if (isnan(piece.square_a) || isnan(piece.square_b))
                 return NOT_FINITE;
-            if (squares_a[piece] == 0.0 || squares_b[piece] == 0.0)
+            if (piece.square_a == 0.0 || piece.square_b == 0.0)
                 continue;
-            double product = squares_a[piece] * squares_b[piece] * (1.0 + 0x1p-20);
-            is_in_range &= product >= 0x1p-600 && product <= 0x1p900;
+            double product = piece.square_a * piece.square_b;
+            if (rung == IN_PARTS) /* sums of magnitudes may be of any size */
+                is_in_range &= isfinite(piece.square_a) && isfinite(piece.square_b);
+            else
+                is_in_range &= product >= 0x1p-600 && product <= 0x1p900;
             if (!is_in_range)
                 continue; /* later pieces may still hold Inf or NaN */
 
-            int e;
-            frexp(product, &e);
-            double unit = ldexp(1.0, (e + 1) >> 1), hi, mid, lo = 0.0, err;
-            if (words == 2) {
-                f->dot_in_two(n, a + start, b + start, 3.0 * unit, &hi, &mid);
-                err = piece_error_in_two(n);
-            } else {
-                f->dot_in_three(n, a + start, b + start, 3.0 * unit, &hi, &mid, &lo);
-                err = piece_error_in_three(n);
-            }
-            add_piece(&total, hi, mid, lo, err * unit);
+            smallest = product < smallest ? product : smallest;
+            int is_apart = product > APART * APART * smallest;
+            if (rung == IN_TWO)
+                add_in_two(f, &piece, exponent_of_root(product), &total);
+            else if (rung == IN_THREE && !is_apart)
+                add_in_three(f, &piece, exponent_of_root(product), &total);
+            else
+                add_in_parts(f, &piece, &total);
         }
-        if (!is_in_range)
-            break;
-        if (write_words(s, i, j, normalised(total.hi, total.mid, total.lo, total.err, 0)))
+        Words sum = normalised(total.hi, total.mid, total.lo, total.err, 0);
+        if (is_in_range && write_words(s, i, j, sum))
             return DONE;
+        if (rung == IN_PARTS)
+            break;
     }
     write_exactly(s, i, j);
     return stops(s->watch, 0) ? STOPPED : DONE;
@@ -776,7 +912,7 @@ Outcome multiply(const Product *product, const Kernels *f, Watch *watch)
     ptrdiff_t numbers = by_dot ? (p.n + 1) * (p.k + p.k / PIECE + 1)
                                : (block_rows + f->columns) * p.k;
     double *space = malloc((size_t)(numbers ? numbers : 1) * sizeof(double));
-    int *facts = malloc((size_t)(block_rows ? block_rows : 1) * 3 * sizeof(int));
+    int *facts = malloc((size_t)(block_rows ? block_rows : 1) * 4 * sizeof(int));
     Entries s = {
         .p = &p,
         .f = f,
@@ -798,7 +934,7 @@ Outcome multiply(const Product *product, const Kernels *f, Watch *watch)
         } else {
             Panels panels = {.rows = space, .columns = space + block_rows * p.k,
                              .row_exponents = facts, .row_units = facts + block_rows,
-                             .row_rests = facts + 2 * block_rows};
+                             .row_rests = (int(*)[2])(facts + 2 * block_rows)};
             outcome = by_tiles(&s, &panels, block_rows);
         }
     }

@@ -172,6 +172,161 @@ def test_numbers_next_to_midpoints_are_told_apart(instructions):
                     check(a * 2.0**-1022, np.ones((k, 4)))
 
 
+def graded(rng, m, k, n, span, dtype):
+    """A D and D^-1 B, with powers of two over 2 span bits in D: each norm belongs to
+    another term than the products do.
+    """
+    a = rng.standard_normal((m, k))
+    b = rng.standard_normal((k, n))
+    grades = rng.integers(-span, span + 1, k)
+    a = np.ldexp(a, grades).astype(dtype)
+    return a, np.ldexp(b, -grades[:, None]).astype(dtype)
+
+
+@needs_core
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("family", ["whole", "cancelling", "integers", "sparse"])
+def test_sums_far_below_the_norms_are_rounded_once(instructions, family, dtype):
+    """Three words on the grid of an entry's own terms, to grids below the finest one."""
+    rng = np.random.default_rng(6)
+    spans = (5, 20, 50) if dtype is np.float32 else (5, 30, 100, 140, 200, 400)
+    for span in spans:
+        for m, k, n in ((4, 9, 9), (3, 64, 17), (5, 40, 1), (2, 300, 4)):
+            a, b = graded(rng, m, k, n, span, dtype)
+            if family == "cancelling":
+                # What is left has the last few terms and a part of the others' bits.
+                half = (k - 1) // 2
+                a[:, half : 2 * half] = a[:, :half]
+                b[half : 2 * half] = -b[:half] * dtype(1 + 2.0**-20)
+            if family == "integers":
+                a, b = np.rint(4 * a), np.rint(4 * np.abs(b))
+            if family == "sparse":
+                a[rng.random(a.shape) < 0.6] = 0
+                b[rng.random(b.shape) < 0.6] = 0
+            check(a, b)
+            check(np.ldexp(a, 60 - span), b)
+            near = correctly_rounded(a, b)
+            check(a, b, -near, int(rng.integers(-40, 40)))
+
+
+@needs_core
+@pytest.mark.parametrize("exponent", [-250, -140, 0, 100])
+def test_low_parts_on_grids_of_their_own_may_be_ties_or_zero(instructions, exponent):
+    # The first entry of A, and the second of B, raise the norms, without a product.
+    unit = 2.0**-10
+    for terms in (
+        [1.0, 2.0**-60],
+        [1.0, 2.0**-60, 2.0**-112, 2.0**-113],
+        [1.0, 2.0**-60, 2.0**-113],
+        [1.0, -(2.0**-60), 2.0**-113, -(2.0**-140)],
+        [1.0, 2.0**-53, 2.0**-140],
+        [1.0, 2.0**-53, 2.0**-106, 2.0**-159],
+        [1.0, 3 * unit, -3 * unit],
+        [1.0, -1.0, 2.0**-60, -(2.0**-60)],
+        [-1.0, 1.0, -(2.0**-120)],
+    ):
+        for k in (8, 40):
+            a = np.zeros((2, k))
+            b = np.ones((k, 5))
+            a[:, 2 : 2 + len(terms)] = np.ldexp([terms, terms[::-1]], exponent)
+            a[:, 0], b[0] = 2.0**101, 0.0
+            a[:, 1], b[1] = 0.0, 2.0**101
+            check(a, b)
+            check(a, b[:, :1])
+            check(a, b, shift=-900)
+
+
+@needs_core
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("family", ["normal", "integers", "zeros"])
+def test_dot_products_with_far_terms_are_rounded_once(instructions, family, dtype):
+    """Pieces are added in parts; integers, and what they leave, in exact words."""
+    rng = np.random.default_rng(7)
+    exponents = (21, 45, 60) if dtype is np.float32 else (21, 60, 110, 300, 440, 700)
+    for k in (32, 33, 200, 1025, 2100):
+        for exponent in exponents:
+            for positions in (
+                [0],
+                [k - 1],
+                [k // 3],
+                [3, k // 2],
+                [k // 2, k // 2 + 1],
+            ):
+                a, b = operands(family, rng, 1, k, 1, dtype)
+                b[positions] += dtype(0.5)
+                a[:, positions] = 2.0**exponent
+                check(a, b)
+                # The far terms cancel, at different ends of the vectors.
+                a[0, -1 - k // 4], b[-1 - k // 4] = a[0, positions[0]], -b[positions[0]]
+                check(a, b, kinds=["nearest", "pair"])
+
+
+@needs_core
+def test_dot_products_of_integers_may_be_ties(instructions):
+    rng = np.random.default_rng(8)
+    for k in (40, 1300):
+        a = np.zeros((4, k))
+        b = np.ones((k, 1))
+        a[:, 5:] = rng.integers(-99, 99, (4, k - 5))
+        a[:, -1] -= a.sum(1)
+        # 2^53 + 1, and 3 and a bit below it; low parts that are ties of their own.
+        a[:, 0] = 2.0**53, 2.0**53, -(2.0**53), 2.0**53
+        a[:, k // 2] += 1.0, 3.0, -1.0, 1.0
+        check(a, b)
+        a[:, 1] = 2.0**-52, 2.0**-53, -(2.0**-53), 2.0**-60
+        check(a, b)
+        check(a.astype(np.float32), b.astype(np.float32))
+
+
+@needs_core
+@pytest.mark.parametrize("scale", [0, -200])
+def test_words_are_taken_for_exact_only_where_they_are(instructions, scale):
+    # x y and z 1 cancel but for the last of 106 bits, which three words round away.
+    bits = 52 if scale == 0 else 40
+    x = np.ldexp(1 + 2.0**-bits, scale - 60)
+    y = np.ldexp(1 + 2.0**-bits, scale)
+    z = -np.ldexp(1 + 2.0 ** (1 - bits), scale - 60)
+    for k in (32, 34, 1025, 1026):
+        for first, second in ((0, 1), (20, 21), (k - 2, k - 1), (k - 1, 3)):
+            a = np.zeros((1, k))
+            b = np.ones((k, 1)) * 2.0**scale
+            if scale == 0:
+                a[0] = 2.0**20 + np.arange(k)
+            a[0, first], a[0, second] = x, z
+            b[first] = y
+            check(a, b)
+            a[0, second] = 0.0
+            check(a, b)
+
+
+@needs_core
+def test_columns_of_other_grids_have_errors_of_their_own(instructions):
+    # Ones cancel, all but terms that lie far below them; other columns have no ones.
+    rng = np.random.default_rng(9)
+    k, n = 40, 16
+    a = rng.standard_normal((3, k))
+    a[:, :3] = 1.0, 1.0, 0.0
+    b = np.ldexp(rng.standard_normal((k, n)), -100)
+    b[:3] = np.array([1.0, -1.0, 0.0])[:, None]
+    for other in (0, 1, 7, 15):
+        c = b.copy()
+        c[:, other] = np.ldexp(c[:, other], -200)
+        c[:3, other] = 0.0, 0.0, 1.0
+        check(a, c)
+
+
+@needs_core
+@pytest.mark.parametrize("exponent", [-490, -515, -530])
+def test_values_of_fine_grids_may_be_subnormal(instructions, exponent):
+    rng = np.random.default_rng(10)
+    a = np.ldexp(rng.standard_normal((3, 30)), exponent)
+    b = np.ldexp(rng.standard_normal((30, 9)), exponent)
+    a[:, 0], b[0] = 2.0**-390, 0.0
+    a[:, 1], b[1] = 0.0, 2.0**-390
+    check(a, b)
+    check(a, b[:, :1])
+
+
 @needs_core
 def test_terms_that_are_far_below_decide_what_is_left(instructions):
     """Exact sums leave out what lies 260 bits below the largest term, if they may."""
