@@ -30,6 +30,7 @@ from hifigemm.kernels.endings import slice_rounding
 from hifigemm.kernels.endings.crt import crt
 from hifigemm.kernels.endings.mirror import mirror
 from hifigemm.kernels.endings.rounding import Targets
+from hifigemm.kernels.endings.scalar_sums import rounded_sum_of_pair
 from hifigemm.kernels.endings.special import restore_special_values
 from hifigemm.kernels.products import (
     error_ratio,
@@ -44,6 +45,7 @@ from hifigemm.kernels.products.thin_products import (
 )
 from hifigemm.kernels.runtime.buffers import contiguous_strides
 from hifigemm.kernels.runtime.cuda_driver import parameters_of, sizes_in_ptx
+from hifigemm.kernels.runtime.launch import scalar
 from hifigemm.kernels.runtime.launch_list import LaunchList
 from hifigemm.kernels.runtime.tiles import (
     SLICES,
@@ -451,6 +453,18 @@ def words():
                 launches.empty((1, 2048, 2048), dtype), True
             ),
         )
+    for has_addend, is_single in product((False, True), repeat=2):
+
+        def sum_of_pair(launches, has_addend=has_addend, is_single=is_single):
+            high, low, c = (
+                launches.operand(Layout((1, 2048, 2048), torch.float64))
+                for _ in range(3)
+            )
+            addend = c if has_addend else None
+            scalars = scalar(0), addend, scalar(1), scalar(2)
+            rounded_sum_of_pair(high, low, *scalars, is_single)
+
+        yield f"sum of a pair, C {has_addend}, float32 {is_single}", sum_of_pair
 
 
 def slices():

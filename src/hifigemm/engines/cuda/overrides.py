@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hifigemm.base.formats import Format
+from hifigemm.base.formats import FP32, Format
 from hifigemm.engines.cuda.ozaki2 import padded, padded_shape, products_of
 from hifigemm.engines.cuda.required_bits import (
     inner_inspection_of,
@@ -24,7 +24,11 @@ from hifigemm.engines.device_array import DeviceArray, check_not_capturing, unwr
 from hifigemm.kernels.endings.crt import crt as crt_kernel
 from hifigemm.kernels.endings.mirror import mirror as mirror_kernel
 from hifigemm.kernels.endings.rounding import Targets
+from hifigemm.kernels.endings.scalar_sums import (
+    rounded_sum_of_pair as rounded_sum_of_pair_kernel,
+)
 from hifigemm.kernels.products import error_ratio as error_ratio_kernel
+from hifigemm.kernels.runtime.launch import scalar
 from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.sums.rounded_sums import rounded_sums as rounded_sums_kernel
 from hifigemm.kernels.vectors import block_norms as block_norms_kernel
@@ -37,7 +41,7 @@ from hifigemm.kernels.vectors.scaled_residues import (
 from hifigemm.kernels.vectors.scaled_residues import (
     scaled_residues as scaled_residues_kernel,
 )
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import Array, real_components
 from hifigemm.numerics.blocking import product_shape
 from hifigemm.numerics.error_ratio import error_ratio
 from hifigemm.numerics.estimates import published_num_slices
@@ -56,6 +60,7 @@ from hifigemm.numerics.residue_products import (
 )
 from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.rounded_sums import Addend, rounded_sums
+from hifigemm.numerics.scalar_sums import lost_bits, rounded_sum_of_pair
 from hifigemm.numerics.scaling import (
     Scale,
     block_norms,
@@ -66,6 +71,7 @@ from hifigemm.numerics.scaling import (
     required_bits_of_vectors,
 )
 from hifigemm.numerics.symmetric import mirror
+from hifigemm.numerics.three_words import CertifiedValues
 
 
 def _norm_scale(
@@ -293,6 +299,35 @@ def _mirror(x: Array, conjugate: bool) -> None:
     run_recorded(mirror_kernel, unwrap(x), conjugate)
 
 
+def _rounded_sum_of_pair(
+    high: Array,
+    low: Array,
+    alpha: complex,
+    c: Array | None,
+    beta: complex,
+    fmt: Format,
+    has_all_bits: bool,
+) -> CertifiedValues:
+    """numerics.scalar_sums.rounded_sum_of_pair; one certificate stands for all."""
+    if isinstance(alpha, complex) or isinstance(beta, complex):
+        return rounded_sum_of_pair(high, low, alpha, c, beta, fmt, has_all_bits)
+    lost = 0.0 if has_all_bits else lost_bits(alpha)
+    x, y = (unwrap(real_components(part)) for part in (high, low))
+    z = None if c is None or beta == 0 else unwrap(real_components(c))
+    values, is_open = run_recorded(
+        rounded_sum_of_pair_kernel,
+        x,
+        y,
+        scalar(0),
+        z,
+        scalar(1),
+        scalar(2),
+        fmt is FP32,
+        scalars=(alpha, beta, lost),
+    )
+    return CertifiedValues(wrap(values), wrap(is_open == 0))
+
+
 OVERRIDES: dict[Callable[..., Any], Callable[..., Any]] = {
     norm_scale: _norm_scale,
     block_norms: _block_norms,
@@ -304,6 +339,7 @@ OVERRIDES: dict[Callable[..., Any], Callable[..., Any]] = {
     mirror: _mirror,
     published_num_slices: _published_num_slices,
     rounded_sums: _rounded_sums,
+    rounded_sum_of_pair: _rounded_sum_of_pair,
     required_bits: _required_bits,
     required_bits_of_vectors: _required_bits_of_vectors,
     sampled_gap: _sampled_gap,

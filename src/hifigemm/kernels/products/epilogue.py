@@ -42,7 +42,7 @@ def _halves(a):
 
 
 @triton.jit
-def _two_product(a, b):
+def two_product(a, b):
     """Twin: numerics.eft.two_product, operation by operation."""
     p = a * b
     a_high, a_low = _halves(a)
@@ -77,8 +77,8 @@ def _either_way(x, y, alpha, beta):
     Where the sum overflows, it is recomputed from scaled-down terms; where x or y is
     infinite or NaN, IEEE arithmetic of that term decides.
     """
-    p, p_error = _two_product(alpha, x)
-    q, q_error = _two_product(beta, y)
+    p, p_error = two_product(alpha, x)
+    q, q_error = two_product(beta, y)
     direct = _sum_of_products(p, p_error, q, q_error)
     # Beside an infinite or NaN term a finite one counts for nothing, even if its
     # product overflows.
@@ -86,8 +86,8 @@ def _either_way(x, y, alpha, beta):
     y_is_finite = tl.abs(y) < float("inf")
     infinite = tl.where(x_is_finite, 0.0, p) + tl.where(y_is_finite, 0.0, q)
     # The same sum of terms that cannot overflow, and the inverse power of two at last.
-    p, p_error = _two_product(alpha, x * _DOWN)
-    q, q_error = _two_product(beta, y * _DOWN)
+    p, p_error = two_product(alpha, x * _DOWN)
+    q, q_error = two_product(beta, y * _DOWN)
     rescaled = _sum_of_products(p, p_error, q, q_error) * (1.0 / _DOWN)
     return tl.where(
         tl.abs(direct) < float("inf"),
