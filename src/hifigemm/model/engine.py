@@ -73,9 +73,10 @@ def report_of(
 class Lowering(Protocol):
     """How an engine carries out a plan, whole stacks at a time."""
 
-    def prepare(self, x: Array, side: str) -> Any:
-        """What executables of this plan take of an operand, a stack for the "left" or
-        the "right", made once; None where they take the operand alone.
+    def preparing(self, x: Array, side: str) -> Callable[[Array], Any] | None:
+        """A function of operands laid out as x, a stack for the "left" or the "right":
+        it makes what executables of this plan take of them. None where they take the
+        operand alone.
         """
         return None
 

@@ -422,19 +422,33 @@ def split_of(plan: Plan, x: Array, side: str, engine: Engine) -> Any:
     """What products by this plan take of an operand, made once; None where that is the
     operand alone, because its scales rest on the other one or more.
     """
+    split = splitting(plan, x, side, engine)
+    return None if split is None else split(x)
+
+
+def splitting(
+    plan: Plan, x: Array, side: str, engine: Engine
+) -> Callable[[Array], Any] | None:
+    """`split_of` as a function of operands laid out as x; None for plans whose products
+    take the operand alone.
+    """
     # A device that works out a bound for a report takes the operand alone.
     states_nothing = plan.target == NO_PROMISE and has_kernels(engine)
     if states_nothing:
         plan = replace(plan, target=NOTHING_STATED)
     lowering = engine.lowering(plan)
     if lowering is not None:
-        return lowering.prepare(x, side)
+        return lowering.preparing(x, side)
     scheme = plan.scheme
     if scheme.is_native or plan.alternatives:
         return None
     if scheme.scales(plan, None, None, engine) is None:
         return None
+    return partial(_split_in_steps, plan, side, engine)
 
+
+def _split_in_steps(plan: Plan, side: str, engine: Engine, x: Array) -> Any:
+    """The split of an operand by the plain functions of its scheme."""
     # Inf and NaN count as zeros.
     if not np.isfinite(x).all():
         x = clean(x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from hifigemm.operands.operands import (
     result_dtype,
 )
 from hifigemm.running.calls import keep_by_engine
-from hifigemm.running.executor import quiet, split_of
+from hifigemm.running.executor import quiet, splitting
 from hifigemm.running.keys import key_of
 from hifigemm.running.planner import check_strict, reusable, steady, workspace_limit
 from hifigemm.running.request import Request, check_plan
@@ -68,9 +68,8 @@ class Preparation(NamedTuple):
     # what of the plan serves other operands
     reusable_plan: Plan
     dtype: DType
-    engine: Engine
-    # True if products take more than the copy
-    may_split: bool
+    # makes of the copy, as a stack, what products take of it; None: they take the copy
+    split: Callable[[Array], Any] | None
     # (accuracy, scheme), or None where the plan was passed
     asked: tuple[Accuracy, str | Scheme] | None
 
@@ -80,9 +79,8 @@ class Preparation(NamedTuple):
         if operand is x:
             operand = x.copy()
         split = None
-        if operand.size and self.may_split:
-            stack = own_stack(operand, side, self.plan.problem)
-            split = split_of(self.plan, stack, side, self.engine)
+        if self.split is not None:
+            split = self.split(own_stack(operand, side, self.plan.problem))
         return Prepared(operand, split, side, self.reusable_plan, library, self.asked)
 
 
@@ -130,8 +128,7 @@ def prepared(
         else:
             _check_operand_fits(x, side, plan.problem)
             engine = engine_for(plan.engine, library.name, library.device)
-            dtype = _dtype_of_copy(x, plan)
-            preparation = Preparation(plan, plan, dtype, engine, True, None)
+            preparation = _preparation(x, side, plan, plan, engine, None)
             if key is not None:
                 keep_by_engine(key, preparation, engine)
         return preparation(x, side, library)
@@ -168,12 +165,7 @@ def _planned_preparation(
     plan = plans.plan
     engine = plans.engine
 
-    # On a CPU a scheme that looked at the operands splits others in another way.
-    may_split = has_kernels(engine) or plan.evidence is None
-    dtype = _dtype_of_copy(x, plan)
-    preparation = Preparation(
-        plan, plans.reusable_plan, dtype, engine, may_split, asked
-    )
+    preparation = _preparation(x, side, plan, plans.reusable_plan, engine, asked)
     if key is None or not plans.is_steady:
         return preparation
     if not plans.rests_on_operands:
@@ -194,6 +186,27 @@ def _planned_preparation(
         keep_by_engine(key, inspect, engine)
         keep_by_engine((key, evidence_key), preparation, engine)
     return preparation
+
+
+def _preparation(
+    x: Array,
+    side: str,
+    plan: Plan,
+    reusable_plan: Plan,
+    engine: Engine,
+    asked: tuple[Accuracy, str | Scheme] | None,
+) -> Preparation:
+    """How operands like this one are prepared by a plan."""
+    dtype = _dtype_of_copy(x, plan)
+    split = None
+    # On a CPU a scheme that looked at the operands splits others in another way.
+    serves_others = asked is None or has_kernels(engine) or plan.evidence is None
+    if x.size and serves_others:
+        # Memory that is laid out as copies are; nothing is read there.
+        has_dtype = x.dtype == dtype
+        copy = x.copy() if has_dtype else np.empty(x.shape, dtype, like=x)
+        split = splitting(plan, own_stack(copy, side, plan.problem), side, engine)
+    return Preparation(plan, reusable_plan, dtype, split, asked)
 
 
 def _dtype_of_copy(x: Array, plan: Plan) -> DType:

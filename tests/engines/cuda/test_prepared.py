@@ -10,6 +10,7 @@ import hifigemm as hg
 from hifigemm.base import store
 from hifigemm.engines.cuda import ozaki2
 from hifigemm.engines.cuda.ozaki2 import PreparedResidues
+from hifigemm.libraries.torch_tensors import device_array
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.scaling import gained_bits, norm_scale
 from tests.engines.stand_in import DEVICE, arrays, on_host
@@ -195,6 +196,16 @@ def test_a_device_prepares_without_a_look_at_numbers(as_on_gpu, monkeypatch):
     hg.prepare(a, "left", scheme=FIXED)
     monkeypatch.setattr(np, "isfinite", None)
     assert isinstance(hg.prepare(a, "left", scheme=FIXED).split, PreparedResidues)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_narrow_operands_are_prepared_in_the_dtype_that_products_take(as_on_gpu, dtype):
+    """Their own where the device chooses between words, float32 elsewhere."""
+    for n, takes_own in ((6, False), (1024, True)):
+        x = torch.ones(n, n).to(dtype).to(DEVICE)
+        want = device_array(x).dtype if takes_own else np.dtype(np.float32)
+        for _ in range(2):
+            assert hg.prepare(x, "left").operand.dtype == want
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

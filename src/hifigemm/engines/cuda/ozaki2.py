@@ -41,7 +41,8 @@ from hifigemm.kernels.products.epilogue import combine_in_place
 from hifigemm.kernels.products.error_ratio import RATIO_UNIT, error_ratio_bits
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import LARGEST, Predicate
-from hifigemm.kernels.runtime.recording import run_recorded
+from hifigemm.kernels.runtime.launch_list import LaunchList
+from hifigemm.kernels.runtime.recording import recorded
 from hifigemm.kernels.sums.rounded_sums import rounded_sums
 from hifigemm.kernels.vectors import inner_scaling, scaled_residues
 from hifigemm.kernels.vectors.block_sums import block_sums, halves_of
@@ -320,8 +321,10 @@ class _FixedCount(_Residues):
         """Whether the integers are those of the exact product."""
         return self.plan.bound == 0.0
 
-    def prepare(self, x: Array, side: str) -> PreparedResidues | None:
-        """The residues of all vectors, those with Inf or NaN marked.
+    def preparing(
+        self, x: Array, side: str
+    ) -> Callable[[Array], PreparedResidues] | None:
+        """It makes the residues of all vectors, those with Inf or NaN marked.
 
         Of an exact product the integers of an operand are as short as its bits allow,
         so that they serve with more and with fewer moduli.
@@ -333,18 +336,16 @@ class _FixedCount(_Residues):
         operand = ((unwrap(x), 1 if is_right else 2),)
         bits = _required_bits(plan)
         if bits is None:
-            (planes,), (scale,) = run_recorded(
+            launches = recorded(
                 scaled_residues.scaled_residues, operand, moduli_of(plan)
             )
-            return PreparedResidues(planes, scale.exponent)
+            return partial(_prepared_residues, launches, None)
         gained = max(bits[is_right], 0)
         count = min(plan.scheme.count + _SPARE_MODULI, MAX_MODULI)
         moduli = moduli_of(plan, count)
         two = moduli_of(plan, 2)
-        (planes,), (scale,) = run_recorded(
-            _residues_by_bits, operand, moduli, two, gained
-        )
-        return PreparedResidues(planes, scale.exponent, bits[is_right])
+        launches = recorded(_residues_by_bits, operand, moduli, two, gained)
+        return partial(_prepared_residues, launches, bits[is_right])
 
     def takes(self, split: Any, side: str) -> bool:
         """True if the moduli are among those of the residues, and the bits the same."""
@@ -426,6 +427,14 @@ class _FixedCount(_Residues):
                 _write_outliers(plan, block, operands, residues, entries, inner)
             if evidence.separate is not None:
                 _write_separate(evidence.separate, block, operands, entries)
+
+
+def _prepared_residues(
+    launches: LaunchList, bits: int | None, x: Array
+) -> PreparedResidues:
+    """Residues of an operand, by launches for its layout."""
+    (planes,), (scale,) = launches(unwrap(x))
+    return PreparedResidues(planes, scale.exponent, bits)
 
 
 def _residues_by_bits(
