@@ -127,6 +127,14 @@ def rows_of_small_matrices() -> Iterator[Row]:
             lambda a=a, b=b: hg.matmul(a, b),
             lambda a=a, b=b: hg.matmul(a, b, return_report=True),
         )
+    for n in (4, 32):
+        i, j = ((8 * phi(n, n, seed=seed)).astype(np.int64) for seed in (1, 2))
+        yield Row(
+            f"int64, n = {n}",
+            "numpy",
+            lambda i=i, j=j: i @ j,
+            lambda i=i, j=j: hg.matmul(i, j),
+        )
     for n in (8, 64):
         a, b = phi(n, n), phi(n, n, seed=2)
         x, y = a.astype(np.float32), b.astype(np.float32)
@@ -400,6 +408,18 @@ def rows_of_tensors(device: str, n: int) -> Iterator[Row]:
             "two plain calls",
             lambda a=a, b=b, c=c: (hg.matmul(a, b), hg.matmul(c, b.mT)),
             lambda x=x, b=b, c=c: torch.autograd.grad(hg.matmul(x, b), x, c),
+        )
+        weight = torch.nn.Parameter(b.clone())
+
+        def by_weight(a: Any = a, weight: Any = weight) -> Any:
+            with torch.no_grad():
+                return hg.matmul(a, weight)
+
+        yield Row(
+            f"tensors, {dtype} default, a weight without gradient, n = {n}",
+            "plain call",
+            lambda a=a, b=b: hg.matmul(a, b),
+            by_weight,
         )
         yield Row(
             f"tensors, {dtype} default, matrix by vector, n = {n}",
