@@ -39,7 +39,6 @@ from hifigemm.numerics.embedding import embed_left, embed_right, unembed
 from hifigemm.numerics.epilogue import combine_stacks
 from hifigemm.numerics.integer_sums import NEAREST
 from hifigemm.numerics.rounding_formats import result_dtype
-from hifigemm.numerics.scalar_sums import lost_bits, rounded_sum_of_pair
 from hifigemm.numerics.three_words import CertifiedValues, RoundedSums
 
 if TYPE_CHECKING:
@@ -275,6 +274,8 @@ def _rounded_sum_of_pair(
     """`numerics.scalar_sums.rounded_sum_of_pair`, in one reading of all where the scalars
     are real and all sums are certain.
     """
+    from hifigemm.numerics.scalar_sums import lost_bits, rounded_sum_of_pair
+
     if isinstance(alpha, float) and isinstance(beta, float):
         arrays = [high, low] if c is None else [high, low, c]
         x, y, *addends = map(real_components, arrays)

@@ -24,12 +24,11 @@ from typing import cast
 import numpy as np
 
 from hifigemm.base.formats import FP32, Format
-from hifigemm.numerics.bits import Array, real_components
+from hifigemm.numerics.bits import LEAST, Array, real_components
 from hifigemm.numerics.eft import two_product, two_sum
 from hifigemm.numerics.three_words import CertifiedValues
 
 _UNIT = 2.0**-53
-_LEAST = 2.0**-1074
 _SMALLEST = 2.0**-900
 _LARGEST = 2.0**990
 
@@ -96,7 +95,7 @@ def _side_by_side(re: Array, im: Array) -> Array:
 
 def lost_bits(alpha: complex) -> float:
     """What pairs may lack of alpha T because no float64 holds it."""
-    return 4.0 * _LEAST * max(abs(alpha.real), abs(alpha.imag), 1.0)
+    return 4.0 * LEAST * max(abs(alpha.real), abs(alpha.imag), 1.0)
 
 
 def _rounded(
