@@ -784,3 +784,11 @@ def test_iterative_refinement_converges_to_the_last_bit(accuracy):
             a, hg.gemm(a, y, b, alpha=-1.0, beta=1.0, accuracy=accuracy)
         )
     np.testing.assert_allclose(y, x, rtol=0, atol=1e-30)
+
+
+@pytest.mark.parametrize("alpha", [1.0, -1.0])
+def test_bools_and_integers_are_refused_with_their_names(alpha):
+    for dtype in ("bool", "int64", "uint8"):
+        x = np.ones((2, 2), dtype)
+        with pytest.raises(TypeError, match=f"{dtype}, {dtype} promote to {dtype}"):
+            hg.gemm(x, x, alpha=alpha)

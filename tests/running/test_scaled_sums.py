@@ -246,6 +246,41 @@ def test_sums_of_a_pair_are_kept(assert_same_bits, monkeypatch, dtype, has_adden
     assert_same_bits(got.ravel()[1:], want.astype(dtype).ravel()[1:])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_infinite_scalars_and_entries_go_past_what_is_kept(dtype):
+    a = np.ones((2, 2), dtype)
+    c = np.full((2, 2), 1e-10, dtype)
+
+    def values(alpha, beta, x=a):
+        with np.errstate(all="ignore"):
+            return hg.gemm(x, a, c, alpha=alpha, beta=beta, accuracy="correct")
+
+    values(1.5, 1e300)
+    for alpha, beta in ((1.5, np.inf), (np.inf, 1.0), (1.5, -np.inf)):
+        found = values(alpha, beta)
+        want = np.inf if beta > 0 else -np.inf
+        assert (found.real == want).all()
+    assert np.isnan(values(1.5, np.nan).real).all()
+    x = a.copy()
+    x[0, 1] = np.nan
+    for _ in range(2):
+        found = values(1.3, 0.7, x)
+        assert np.isnan(found[0].real).all()
+        assert np.isfinite(found[1]).all()
+
+
+def test_operands_that_a_pair_does_not_settle_are_not_tried_again(
+    make_pair, monkeypatch
+):
+    a, b = make_pair("phi_1", 5, 6, 7)
+    hg.gemm(a, b, alpha=3.0, accuracy="correct")
+    monkeypatch.setattr("hifigemm.running.scaled_sums._sum_of_pair", None)
+    a[0, 0] = np.inf
+    found = hg.gemm(a, b, alpha=3.0, accuracy="correct")
+    assert not np.isfinite(found[0]).any()
+    assert np.isfinite(found[1:]).all()
+
+
 def test_reports_of_sums_of_a_pair_are_those_of_their_operands(make_pair):
     a, b = make_pair("phi_1", 5, 6, 7)
     for _ in range(2):

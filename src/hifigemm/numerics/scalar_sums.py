@@ -5,8 +5,9 @@ Idea
     products of scalars with high, low and C are made with their errors and added by
     TwoSums; the errors are added in a second number, as in Dot2 of [ORO05].
 Exact when
-    Both factors and their product are below 2**990, and a product that is not zero is
-    2**-900 or more, so that its error is a float64. For others nothing is certain.
+    Entries and products are below 2**990, and a product that is not zero is 2**-900 or
+    more, so that its error is a float64. For others nothing is certain; nor is it for
+    scalars so large that their halves overflow, which makes the errors NaN.
 Bound
     T - high - low is at most half a unit in the last place of low, u |low| with u =
     2**-53. Where terms of A B have bits below 2**-1074, it may be 2**-1075 though low is

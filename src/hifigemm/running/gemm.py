@@ -20,6 +20,7 @@ from hifigemm.base.transforms import (
 )
 from hifigemm.libraries import Library, library_of
 from hifigemm.model.accuracy import Accuracy, Relative
+from hifigemm.model.executable import Refusal
 from hifigemm.model.plan import Plan, Report
 from hifigemm.numerics.bits import Array, DType, scale_entries
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, frexp, is_moderate
@@ -96,7 +97,10 @@ def gemm_of_numbers(
         )
     key, arguments = key_and_arguments or (None, ())
     replayed = replay(key, arguments, out, return_report)
-    if not (replayed is None or isinstance(replayed, Refused)):
+    refusal = None
+    if isinstance(replayed, Refused):
+        refusal = replayed.refusal
+    elif replayed is not None:
         return replayed
 
     with ieee_arithmetic():
@@ -121,7 +125,8 @@ def gemm_of_numbers(
             if out is not None:
                 check_out(out, operands.shapes, operands.dtype, library)
 
-            values, report = _product(operands, c, request, (alpha, beta), out, key)
+            scalars = alpha, beta
+            values, report = _product(operands, c, request, scalars, out, key, refusal)
             return deliver(values, report, library, out, return_report)
 
 
@@ -154,6 +159,8 @@ def key_of_gemm(
     x = view_of(a, transposes[0])
     y = view_of(b, transposes[1])
     if x is None or y is None:
+        return None, ()
+    if type(x) is np.ndarray and x.dtype.kind not in "fc":
         return None, ()
     key = key_of(x, y, None if has_addend else out, *policy)
     if key is not None and mantissa == -1.0 and not has_addend:
@@ -217,9 +224,11 @@ def _product(
     scalars: tuple[complex, complex],
     out: object,
     key: Hashable,
+    refusal: Refusal | None,
 ) -> tuple[Array | None, Report]:
     """alpha A B + beta C with its report, in `out` where it can be written there; later
-    calls of this key may repeat it.
+    calls of this key may repeat it. `refusal` is why what is kept under it did not
+    serve.
     """
     from hifigemm.running.scaled_sums import (
         accuracy_of_sum,
@@ -250,7 +259,7 @@ def _product(
                 key = None
             # Words of alpha A are none of those that A was prepared in.
             operands = unprepared(operands)
-            return rounded_sum(operands, c, of_sum, scalars, key)
+            return rounded_sum(operands, c, of_sum, scalars, key, refusal)
         if isinstance(accuracy, Relative):
             raise PlanError(
                 f"alpha = {alpha}, beta = {beta}: a relative error is promised for "

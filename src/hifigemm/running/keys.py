@@ -113,7 +113,7 @@ def _kind_of_prepared(x: Any) -> Hashable:
 
 def _layout_of_tensors(a: Any, b: Any, out: Any) -> Layout | None:
     """The part of a key that plain tensors give, which on a GPU lie on the current
-    device; None for other operands.
+    device; None for other operands, and where PyTorch records gradients of one.
     """
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(a, torch.Tensor):

@@ -73,15 +73,12 @@ class Preparation(NamedTuple):
     # (accuracy, scheme), or None where the plan was passed
     asked: tuple[Accuracy, str | Scheme] | None
 
-    def __call__(self, x: Array, side: str, library: Library) -> Prepared:
-        """The operand, prepared."""
-        operand = converted(x, self.dtype)
-        if operand is x:
-            operand = x.copy()
+    def __call__(self, copy: Array, side: str, library: Library) -> Prepared:
+        """The operand of which this is the copy, prepared."""
         split = None
         if self.split is not None:
-            split = self.split(own_stack(operand, side, self.plan.problem))
-        return Prepared(operand, split, side, self.reusable_plan, library, self.asked)
+            split = self.split(own_stack(copy, side, self.plan.problem))
+        return Prepared(copy, split, side, self.reusable_plan, library, self.asked)
 
 
 Inspect = Callable[[Array, Array], Hashable]
@@ -119,19 +116,19 @@ def prepared(
         key = "prepare", side, key
         preparation = _kept_preparation(key, x, side, library)
         if preparation is not None:
-            return preparation(x, side, library)
+            return preparation(_copy_of(x, preparation.dtype), side, library)
     with library.active():
         if plan is None:
-            preparation = _planned_preparation(
+            copy, preparation = _planned_preparation(
                 x, side, library, (accuracy, scheme), key
             )
         else:
             _check_operand_fits(x, side, plan.problem)
             engine = engine_for(plan.engine, library.name, library.device)
-            preparation = _preparation(x, side, plan, plan, engine, None)
+            copy, preparation = _preparation(x, side, plan, plan, engine, None)
             if key is not None:
                 keep_by_engine(key, preparation, engine)
-        return preparation(x, side, library)
+        return preparation(copy, side, library)
 
 
 def _kept_preparation(
@@ -155,9 +152,10 @@ def _planned_preparation(
     library: Library,
     asked: tuple[Accuracy, str | Scheme],
     key: Hashable,
-) -> Preparation:
-    """By the plan of the product of an operand and its own transpose, which has the k,
-    the dtype and the magnitudes of the operand; kept under the key, if there is one.
+) -> tuple[Array, Preparation]:
+    """A copy, and its preparation by the plan of the product of an operand and its own
+    transpose, which has the k, the dtype and the magnitudes of the operand; kept under
+    the key, if there is one.
     """
     request = Request(*asked, return_report=True)
     operands = _with_transpose(x, side, library)
@@ -165,12 +163,12 @@ def _planned_preparation(
     plan = plans.plan
     engine = plans.engine
 
-    preparation = _preparation(x, side, plan, plans.reusable_plan, engine, asked)
+    copy, preparation = _preparation(x, side, plan, plans.reusable_plan, engine, asked)
     if key is None or not plans.is_steady:
-        return preparation
+        return copy, preparation
     if not plans.rests_on_operands:
         keep_by_engine(key, preparation, engine)
-        return preparation
+        return copy, preparation
 
     # Operands are told apart by what is seen of them.
     lowering = engine.lowering(plan)
@@ -185,7 +183,7 @@ def _planned_preparation(
 
         keep_by_engine(key, inspect, engine)
         keep_by_engine((key, evidence_key), preparation, engine)
-    return preparation
+    return copy, preparation
 
 
 def _preparation(
@@ -195,18 +193,22 @@ def _preparation(
     reusable_plan: Plan,
     engine: Engine,
     asked: tuple[Accuracy, str | Scheme] | None,
-) -> Preparation:
-    """How operands like this one are prepared by a plan."""
+) -> tuple[Array, Preparation]:
+    """A copy of an operand, and how operands like this one are prepared by a plan."""
     dtype = _dtype_of_copy(x, plan)
+    copy = _copy_of(x, dtype)
     split = None
     # On a CPU a scheme that looked at the operands splits others in another way.
     serves_others = asked is None or has_kernels(engine) or plan.evidence is None
     if x.size and serves_others:
-        # Memory that is laid out as copies are; nothing is read there.
-        has_dtype = x.dtype == dtype
-        copy = x.copy() if has_dtype else np.empty(x.shape, dtype, like=x)
         split = splitting(plan, own_stack(copy, side, plan.problem), side, engine)
-    return Preparation(plan, reusable_plan, dtype, split, asked)
+    return copy, Preparation(plan, reusable_plan, dtype, split, asked)
+
+
+def _copy_of(x: Array, dtype: DType) -> Array:
+    """A copy of an operand in this dtype, contiguous, as what makes splits takes it."""
+    y = converted(x, dtype)
+    return x.copy() if y is x else np.ascontiguousarray(y, like=y)
 
 
 def _dtype_of_copy(x: Array, plan: Plan) -> DType:

@@ -16,6 +16,7 @@ Cost
 
 from __future__ import annotations
 
+import cmath
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
@@ -40,6 +41,7 @@ from hifigemm.model.executable import (
 from hifigemm.model.plan import Decision, Plan, Report
 from hifigemm.model.problem import Problem
 from hifigemm.numerics.bits import Array, least_exponent, real_components
+from hifigemm.numerics.bounds import are_ordinary
 from hifigemm.numerics.epilogue import (
     combine,
     frexp,
@@ -75,6 +77,7 @@ _FEW = 2**21
 """Multiplications of float64 up to which a pair is quicker on a CPU than longer
 operands.
 """
+NOT_SETTLED = Refusal("the sum of a pair does not settle all entries")
 _LEAST_EXPONENT = -1074 + 2 * 53
 """Of products of two entries all of whose bits float64 holds."""
 _SMALL_SCALAR = 2.0**-500
@@ -143,8 +146,12 @@ def rounded_sum(
     request: Request,
     scalars: tuple[complex, complex],
     key: Hashable,
+    refusal: Refusal | None = None,
 ) -> tuple[Array, Report]:
-    """alpha A B + beta C, rounded once or to a relative error, with its report."""
+    """alpha A B + beta C, rounded once or to a relative error, with its report.
+
+    `refusal` is why what is kept of such calls did not serve these operands.
+    """
     alpha, beta = scalars
     mantissa, shift = frexp(alpha)
     if mantissa in (1.0, -1.0):
@@ -156,7 +163,9 @@ def rounded_sum(
             sign = 1 if mantissa == 1.0 else -1
             return product_plus(operands, addend, request, shift, key, sign)
 
-    at_once = _sum_of_pair(operands, c, request, scalars, key)
+    at_once = None
+    if refusal is not NOT_SETTLED:
+        at_once = _sum_of_pair(operands, c, request, scalars, key)
     if at_once is not None:
         return at_once
 
@@ -250,6 +259,7 @@ class SumOfPair:
         self._shift = shift
         self._engine_name = engine_name
         self._round = engine.override(rounded_sum_of_pair)
+        self._are_ordinary = engine.override(are_ordinary)
         problem = plan.problem
         self._dtype = problem.dtype
         self._fmt = problem.fmt
@@ -271,7 +281,7 @@ class SumOfPair:
         addend = None if c is None else as_array(c)
         sums = self.sums(as_array(a), as_array(b), addend, alpha, beta)
         if sums is None:
-            return Refusal("entries are not certified")
+            return NOT_SETTLED
         return Outcome(memory_of(sums[0]), 0.0, self.plan.num_products)
 
     @quiet
@@ -291,6 +301,14 @@ class SumOfPair:
         wide = self._wide
         left = a.reshape(self._left_shape).astype(wide, copy=False)
         right = b.reshape(self._right_shape).astype(wide, copy=False)
+        if not (cmath.isfinite(mantissa) and cmath.isfinite(beta)):
+            return None
+        # A pair with Inf or NaN goes a long way on a host, for entries that a kernel
+        # leaves open.
+        if isinstance(left, np.ndarray):
+            for x in (left, right):
+                if not self._are_ordinary(real_components(x), 1, 0.0):
+                    return None
         report = None
         pair = product_of_numbers(
             memory_of(left),

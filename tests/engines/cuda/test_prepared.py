@@ -233,3 +233,23 @@ def test_operands_like_an_earlier_one_are_prepared_without_a_plan_of_their_own(
     assert kept.split.bits == new.split.bits
     assert_same_bits(on_host(kept.split.planes), on_host(new.split.planes))
     assert_same_bits(on_host(kept.split.exponents), on_host(new.split.exponents))
+
+
+@pytest.mark.parametrize("kind", ["fixed", "correct"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_operands_of_another_dtype_and_order_are_copied_in_the_order_of_launches(
+    as_on_gpu, assert_same_bits, kind, dtype
+):
+    """A conversion keeps the strides of a tensor, for which the launches are not."""
+    options = REQUESTS[kind]
+    a, b = pair(bits=(4, 4))
+    like = a.to(dtype).mT.contiguous().mT
+    plan = None
+    if dtype is torch.float32:
+        plan = hg.make_plan(a, b, **options)
+        options = {"plan": plan}
+    for _ in range(2):
+        left = hg.prepare(like, "left", **options)
+        right = b if plan is not None else b.to(dtype)
+        want = a.numpy() @ b.numpy()
+        np.testing.assert_array_equal(on_host(hg.matmul(left, right)), want)
