@@ -22,6 +22,7 @@ from hifigemm.numerics.inner_scaling import (
 from hifigemm.numerics.residue_products import crt, residue_gemm, scaled_residues
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.rounded_sums import rounded_sums
+from hifigemm.numerics.scalar_sums import rounded_sum_of_pair
 from hifigemm.numerics.scaling import (
     NO_BIT,
     block_norms,
@@ -214,13 +215,41 @@ def test_every_override_is_one_of_a_plain_function_and_others_are_left(engine):
         sampled_gap,
         inner_exponents,
         inner_required_bits,
+        rounded_sum_of_pair,
     }
     assert set(OVERRIDES) == tested
     for function in tested:
         assert engine.override(function) is OVERRIDES[function]
-        assert NUMPY.override(function) is function
+        # The compiled core has a version of its own.
+        if function is not rounded_sum_of_pair:
+            assert NUMPY.override(function) is function
     assert engine.override(word_sums) is not word_sums
     assert engine.override(np.matmul) is np.matmul
+
+
+@pytest.mark.parametrize("fmt", [FP32, FP64], ids=["float32", "float64"])
+@pytest.mark.parametrize("has_addend", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "alpha"), [("float64", 3.0), ("complex128", 0.1), ("complex128", 1 - 2j)]
+)
+def test_sums_of_pairs_are_those_of_numpy(engine, dtype, alpha, has_addend, fmt):
+    rng = np.random.default_rng(2)
+    parts = [rng.standard_normal((2, 3, 5)) for _ in range(6)]
+    high, low, c = (
+        (x + 1j * y if dtype == "complex128" else x)
+        for x, y in zip(parts[::2], parts[1::2], strict=True)
+    )
+    low = low * 2.0**-60
+    for beta in (0.7, 0.0):
+        addend = c if has_addend else None
+        want, certified = rounded_sum_of_pair(high, low, alpha, addend, beta, fmt, True)
+        x, y, z = arrays(high, low, c)
+        given = z if has_addend else None
+        values, all_certified = engine.override(rounded_sum_of_pair)(
+            x, y, alpha, given, beta, fmt, True
+        )
+        np.testing.assert_array_equal(on_host(values), want)
+        assert bool(all_certified.all()) == certified.all()
 
 
 @pytest.mark.parametrize("conjugate", [False, True])
