@@ -21,6 +21,7 @@ from hifigemm.differentiable import torch_operators as products
 from hifigemm.differentiable import torch_private as private
 from hifigemm.differentiable.torch_private import DispatchKeySet, OpOverload
 from hifigemm.linalg.solution import solution_of_numbers
+from hifigemm.running.calls import without_gradient
 
 _LIBRARY = torch.library.Library("hifigemm", "FRAGMENT")
 _LIBRARY.define(
@@ -145,7 +146,7 @@ def _batched(
 @private.untraced
 def _kernel(a: Tensor, b: Tensor, accuracy: str | None = None) -> tuple[Tensor, Tensor]:
     """The solution of tensors whose operations nothing records."""
-    numbers = [x.detach() if x.requires_grad else x for x in (a, b)]
+    numbers = map(without_gradient, (a, b))
     with private.without_autocast():
         operands = dict(zip(("a", "b"), numbers))
         solution = solution_of_numbers(operands, accuracy, False)

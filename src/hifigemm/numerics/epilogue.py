@@ -118,7 +118,7 @@ class Epilogue(NamedTuple):
 
         It gives the same result for T 2**-e.
         """
-        return self._replace(alpha=_scalar_times_power(self.alpha, e))
+        return self._replace(alpha=scalar_times_power(self.alpha, e))
 
     def of_c_times_power(self, e: int) -> Epilogue:
         """The epilogue with 2**e beta C in the place of beta C, for e <= 0.
@@ -130,7 +130,7 @@ class Epilogue(NamedTuple):
         exponent = math.frexp(max(abs(self.beta.real), abs(self.beta.imag)))[1]
         e_of_beta = max(e, min(_MIN_SCALAR_EXPONENT - exponent, 0))
         return self._replace(
-            beta=_scalar_times_power(self.beta, e_of_beta),
+            beta=scalar_times_power(self.beta, e_of_beta),
             c=scale_entries(self.c, e - e_of_beta),
         )
 
@@ -161,7 +161,7 @@ PLAIN = Epilogue()
 """T as it is."""
 
 
-def _scalar_times_power(x: complex, e: int) -> complex:
+def scalar_times_power(x: complex, e: int) -> complex:
     """x 2**e, real where x is real."""
     re = math.ldexp(x.real, e)
     im = math.ldexp(x.imag, e)
@@ -226,7 +226,18 @@ def _complex_sum(pairs: list[tuple[complex, Array]], zero: float) -> Array:
     """Sum of s z over complex scalars and matrices (s, z), in float64, re and im of an
     entry side by side along the last axis.
     """
-    # re and im are sums of two products for each scalar.
+    re_terms, im_terms = real_terms(pairs)
+    return side_by_side(
+        _sum_of_products(re_terms, zero), _sum_of_products(im_terms, zero)
+    )
+
+
+def real_terms(
+    pairs: Sequence[tuple[complex, Array]],
+) -> tuple[list[Term], list[Term]]:
+    """re and im of the sum of s z over all pairs (s, z) as sums of real products in
+    float64, two for each pair.
+    """
     re_terms: list[Term] = []
     im_terms: list[Term] = []
     for s, z in pairs:
@@ -234,12 +245,15 @@ def _complex_sum(pairs: list[tuple[complex, Array]], zero: float) -> Array:
         im = z.imag.astype(np.float64)
         re_terms += [(s.real, re), (-s.imag, im)]
         im_terms += [(s.real, im), (s.imag, re)]
+    return re_terms, im_terms
 
-    shape = pairs[0][1].shape
-    result = np.empty((*shape, 2), like=pairs[0][1].real)
-    result[..., 0] = _sum_of_products(re_terms, zero)
-    result[..., 1] = _sum_of_products(im_terms, zero)
-    return result.reshape(*shape[:-1], 2 * shape[-1])
+
+def side_by_side(re: Array, im: Array) -> Array:
+    """The entries of re and im in turn along the last axis."""
+    components = np.empty((*re.shape, 2), re.dtype, like=re)
+    components[..., 0] = re
+    components[..., 1] = im
+    return components.reshape(*re.shape[:-1], 2 * re.shape[-1])
 
 
 def _sum_of_products(terms: Sequence[Term], zero: float) -> Array:

@@ -27,14 +27,12 @@ import numpy as np
 from hifigemm.base.formats import FP32, Format
 from hifigemm.numerics.bits import LEAST, Array, real_components
 from hifigemm.numerics.eft import two_product, two_sum
+from hifigemm.numerics.epilogue import Term, real_terms, side_by_side
 from hifigemm.numerics.three_words import CertifiedValues
 
 _UNIT = 2.0**-53
 _SMALLEST = 2.0**-900
 _LARGEST = 2.0**990
-
-Term = tuple[float, Array]
-"""A product s x of a scalar and an array of entries."""
 
 
 def rounded_sum_of_pair(
@@ -73,25 +71,13 @@ def rounded_sum_of_pair(
         return _rounded(terms, np.abs(alpha * terms[1][1]), lost, fmt)
 
     # re and im are sums of two products for each scalar.
-    re_terms: list[Term] = []
-    im_terms: list[Term] = []
-    for s, x in pairs:
-        re_terms += [(s.real, x.real), (-s.imag, x.imag)]
-        im_terms += [(s.real, x.imag), (s.imag, x.real)]
+    re_terms, im_terms = real_terms(pairs)
     size = abs(alpha.real) + abs(alpha.imag)
     rest = size * np.maximum(np.abs(low.real), np.abs(low.imag))
     re = _rounded(re_terms, rest, lost, fmt)
     im = _rounded(im_terms, rest, lost, fmt)
-    values = _side_by_side(re.values, im.values)
-    return CertifiedValues(values, _side_by_side(re.certified, im.certified))
-
-
-def _side_by_side(re: Array, im: Array) -> Array:
-    """re and im side by side along the last axis."""
-    both = np.empty((*re.shape, 2), re.dtype, like=re)
-    both[..., 0] = re
-    both[..., 1] = im
-    return both.reshape(*re.shape[:-1], 2 * re.shape[-1])
+    values = side_by_side(re.values, im.values)
+    return CertifiedValues(values, side_by_side(re.certified, im.certified))
 
 
 def lost_bits(alpha: complex) -> float:
@@ -124,14 +110,14 @@ def _rounded(
 
     # All numbers within the margin have to round alike.
     margin = rest * _UNIT + magnitude * (16.0 * _UNIT) + lost
-    least = total + (low - margin)
-    most = total + (low + margin)
+    lower = total + (low - margin)
+    upper = total + (low + margin)
     if fmt is not FP32:
-        is_certain &= (least == most) & np.isfinite(most)
-        return CertifiedValues(most, is_certain)
+        is_certain &= (lower == upper) & np.isfinite(upper)
+        return CertifiedValues(upper, is_certain)
     # Neighbours leave no room for a first rounding: midpoints of floats are not certain.
     infinity = np.float64(np.inf)
-    least = np.nextafter(least, -infinity).astype(np.float32)
-    most = np.nextafter(most, infinity).astype(np.float32)
-    is_certain &= least == most
-    return CertifiedValues(most, is_certain)
+    lower = np.nextafter(lower, -infinity).astype(np.float32)
+    upper = np.nextafter(upper, infinity).astype(np.float32)
+    is_certain &= lower == upper
+    return CertifiedValues(upper, is_certain)

@@ -17,7 +17,6 @@ Cost
 from __future__ import annotations
 
 import cmath
-import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from numbers import Real
@@ -46,6 +45,7 @@ from hifigemm.numerics.epilogue import (
     combine,
     frexp,
     has_common_exponent,
+    scalar_times_power,
     signed_zeros,
 )
 from hifigemm.numerics.rounding_formats import round_pair
@@ -320,7 +320,7 @@ class SumOfPair:
         if return_report:
             pair, report = pair
         high, low = map(as_array, pair)
-        alpha = _times_power(mantissa, self._shift)
+        alpha = scalar_times_power(mantissa, self._shift)
         addend = None if c is None else c.reshape(high.shape).astype(wide, copy=False)
         terms = high, low, alpha, addend, beta, self._fmt
         values, certified = self._round(*terms, False)
@@ -332,13 +332,6 @@ class SumOfPair:
             if not certified.all():
                 return None
         return values.view(self._dtype).reshape(self._shape), report
-
-
-def _times_power(x: complex, e: int) -> complex:
-    """x 2**e."""
-    if isinstance(x, complex):
-        return complex(math.ldexp(x.real, e), math.ldexp(x.imag, e))
-    return math.ldexp(x, e)
 
 
 def _sum_of_finite(

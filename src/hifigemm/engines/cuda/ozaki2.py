@@ -367,7 +367,7 @@ class _FixedCount(_Residues):
     def inspection(
         self, left: Tensor, right: Tensor, splits: Splits
     ) -> Callable[[Tensor, Tensor, Splits], Hashable]:
-        """The bits of both; those of prepared operands are known."""
+        """The bits of both operands; a prepared operand brings its own."""
         has_left, has_right = (split is not None for split in splits)
         if not (has_left or has_right):
             return super().inspection(left, right, splits)

@@ -15,6 +15,7 @@ import triton.language as tl
 
 from hifigemm.kernels.products.epilogue import two_product
 from hifigemm.kernels.runtime.buffers import Buffer
+from hifigemm.kernels.runtime.common import two_sum
 from hifigemm.kernels.runtime.launch import Launch, Scalar, float64_bits
 
 _BLOCK = 1024
@@ -26,16 +27,6 @@ _LARGEST = tl.constexpr(2.0**990)
 _UNIT = tl.constexpr(2.0**-53)
 _MOST_ROUNDINGS = tl.constexpr(16.0 * 2.0**-53)
 """Of the sum of errors, times their magnitudes."""
-_SMALLEST_NEGATIVE = tl.constexpr(-(2**63) + 1)
-"""Bits of -2**-1074."""
-
-
-@triton.jit
-def _two_sum(a, b):
-    """Twin: numerics.eft.two_sum."""
-    s = a + b
-    t = s - a
-    return s, (a - (s - t)) + (b - t)
 
 
 @triton.jit
@@ -47,7 +38,7 @@ def _with_multiple(s, x, total, low, size, is_certain):
     product_size = tl.abs(product)
     in_range = (product_size >= _SMALLEST) & (product_size < _LARGEST)
     in_range = in_range & (tl.abs(x) < _LARGEST)
-    total, sum_error = _two_sum(total, product)
+    total, sum_error = two_sum(total, product)
     low = low + (sum_error + product_error)
     size = size + (tl.abs(sum_error) + tl.abs(product_error))
     return total, low, size, is_certain & (in_range | (x == 0.0))
@@ -57,16 +48,15 @@ def _with_multiple(s, x, total, low, size, is_certain):
 def _above(x):
     """The next float64 above a finite x."""
     bits = x.to(tl.int64, bitcast=True)
-    bits = tl.where(x > 0.0, bits + 1, tl.where(x < 0.0, bits - 1, 1))
-    return bits.to(tl.float64, bitcast=True)
+    # Bits grow with the magnitude; above both zeros lies the smallest number.
+    neighbour = bits + tl.where(x > 0.0, 1, -1)
+    return tl.where(x == 0.0, 1, neighbour).to(tl.float64, bitcast=True)
 
 
 @triton.jit
 def _below(x):
     """The next float64 below a finite x."""
-    bits = x.to(tl.int64, bitcast=True)
-    bits = tl.where(x > 0.0, bits - 1, tl.where(x < 0.0, bits + 1, _SMALLEST_NEGATIVE))
-    return bits.to(tl.float64, bitcast=True)
+    return -_above(-x)
 
 
 @triton.jit(do_not_specialize=["alpha_bits", "beta_bits", "lost_bits"])
@@ -95,30 +85,29 @@ def _rounded_sum_kernel(
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = index < entries
     x = tl.load(high + index, mask=inside, other=0.0)
-    rest = tl.load(low + index, mask=inside, other=0.0)
+    y = tl.load(low + index, mask=inside, other=0.0)
 
     # The products, added with their errors.
     zero = tl.zeros_like(x)
     sums = _with_multiple(alpha, x, zero, zero, zero, inside)
-    sums = _with_multiple(alpha, rest, sums[0], sums[1], sums[2], sums[3])
+    sums = _with_multiple(alpha, y, sums[0], sums[1], sums[2], sums[3])
     if HAS_C:
-        y = tl.load(c + index, mask=inside, other=0.0)
-        sums = _with_multiple(beta, y, sums[0], sums[1], sums[2], sums[3])
+        addend = tl.load(c + index, mask=inside, other=0.0)
+        sums = _with_multiple(beta, addend, sums[0], sums[1], sums[2], sums[3])
     total, errors, size, is_certain = sums
 
     # All numbers within the margin have to round alike.
-    margin = tl.abs(alpha * rest) * _UNIT + size * _MOST_ROUNDINGS + lost
-    least = total + (errors - margin)
-    most = total + (errors + margin)
+    margin = tl.abs(alpha * y) * _UNIT + size * _MOST_ROUNDINGS + lost
+    lower = total + (errors - margin)
+    upper = total + (errors + margin)
     if SINGLE:
         # Neighbours leave no room for a first rounding.
-        lower = _below(least).to(tl.float32)
-        upper = _above(most).to(tl.float32)
-        is_certain = is_certain & (lower == upper)
-        tl.store(values + index, upper, mask=inside)
-    else:
-        is_certain = is_certain & (least == most) & (tl.abs(most) < float("inf"))
-        tl.store(values + index, most, mask=inside)
+        lower = _below(lower).to(tl.float32)
+        upper = _above(upper).to(tl.float32)
+    is_certain = is_certain & (lower == upper)
+    if not SINGLE:
+        is_certain = is_certain & (tl.abs(upper) < float("inf"))
+    tl.store(values + index, upper, mask=inside)
     is_left = inside & (is_certain == 0)
     if tl.max(is_left.to(tl.int32)) > 0:
         # All programs that store here store the same.

@@ -20,9 +20,10 @@ import triton
 import triton.language as tl
 
 from hifigemm.kernels.runtime.buffers import Buffer
+from hifigemm.kernels.runtime.common import two_sum
 from hifigemm.kernels.runtime.launch import Launch
 from hifigemm.kernels.runtime.recording import run_recorded
-from hifigemm.kernels.sums.rounded_sums import _minus_product, _two_sum
+from hifigemm.kernels.sums.rounded_sums import _minus_product
 from hifigemm.numerics.magnitudes import FEW
 
 _ROWS = 16
@@ -104,8 +105,8 @@ def _thin_product_kernel(
 @triton.jit
 def _joined(high, low, other_high, other_low):
     """The sum of two numbers of two words, as two words of which the first is nearest."""
-    s, loss = _two_sum(high, other_high)
-    return _two_sum(s, loss + (low + other_low))
+    s, loss = two_sum(high, other_high)
+    return two_sum(s, loss + (low + other_low))
 
 
 @triton.jit
@@ -158,8 +159,8 @@ def _residual_kernel(
             x_terms = _column_terms(x + word * n + start, j, is_term)
             x_tile = tl.zeros((ROWS, TERMS), tl.float64) + x_terms
             minus, error = _minus_product(factor, x_tile, FMA)
-            s, loss = _two_sum(high, minus)
-            high, low = _two_sum(s, low + (loss - error))
+            s, loss = two_sum(high, minus)
+            high, low = two_sum(s, low + (loss - error))
             size += tl.abs(minus)
         entries += step
 

@@ -139,3 +139,11 @@ def place_of(index, tiles_m, tiles_n, GROUP: tl.constexpr):
     plane = index // tiles
     row, column = place_in_plane(index - plane * tiles, tiles_m, tiles_n, GROUP)
     return plane, row, column
+
+
+@triton.jit
+def two_sum(a, b):
+    """Twin: numerics.eft.two_sum."""
+    s = a + b
+    t = s - a
+    return s, (a - (s - t)) + (b - t)

@@ -40,7 +40,12 @@ from hifigemm.kernels.endings.rounding import (
     neighbour,
     with_addend,
 )
-from hifigemm.kernels.runtime.common import place_of, power_of_two, sign_of_finite
+from hifigemm.kernels.runtime.common import (
+    place_of,
+    power_of_two,
+    sign_of_finite,
+    two_sum,
+)
 from hifigemm.kernels.runtime.launch import Launch, strided
 from hifigemm.kernels.runtime.tiles import Tile, gpu_of, tile_of_sums
 from hifigemm.kernels.sums.exact_entries import biased_exponent, exact_entry
@@ -58,14 +63,6 @@ _DEPTH = tl.constexpr(8)
 """Terms whose exponents are read together."""
 _LARGEST_SCALE = tl.constexpr(1021)
 """Rows and columns are multiplied by 2**-1021 to 2**1021."""
-
-
-@triton.jit
-def _two_sum(a, b):
-    """Twin: numerics.eft.two_sum."""
-    s = a + b
-    t = s - a
-    return s, (a - (s - t)) + (b - t)
 
 
 @triton.jit
@@ -114,8 +111,8 @@ def _with_term(a, b, sums, FORM: tl.constexpr, FMA: tl.constexpr):
     lost = (high - (s - t)) - (minus + t)
     if FORM == "two words":
         return s, middle, low + (lost + error), size + tl.abs(minus)
-    middle, first_loss = _two_sum(middle, lost)
-    middle, second_loss = _two_sum(middle, error)
+    middle, first_loss = two_sum(middle, lost)
+    middle, second_loss = two_sum(middle, error)
     return s, middle, low + (first_loss + second_loss), size + tl.abs(minus)
 
 
@@ -262,10 +259,10 @@ def _to_odd(x, behind):
 @triton.jit
 def _normalised(high, middle, low):
     """Twin: numerics.three_words.normalised."""
-    middle, low = _two_sum(middle, low)
-    high, middle = _two_sum(high, middle)
-    middle, low = _two_sum(middle, low)
-    high, middle = _two_sum(high, middle)
+    middle, low = two_sum(middle, low)
+    high, middle = two_sum(high, middle)
+    middle, low = two_sum(middle, low)
+    high, middle = two_sum(high, middle)
     return high, middle, low
 
 
@@ -291,9 +288,9 @@ def _rounded_words(high, middle, low, err, exact, exponent, SINGLE: tl.constexpr
     is_below = (high == smallest) & (middle < 0) | (high == -smallest) & (middle > 0)
     is_small = (tl.abs(high) < smallest) | is_below
     bias = tl.where(is_small, tl.where(high < 0, -smallest, smallest), 0.0)
-    high_word, rest = _two_sum(bias, high)
-    rest, lost = _two_sum(rest, middle)
-    rest, lost = _two_sum(rest, lost + low)
+    high_word, rest = two_sum(bias, high)
+    rest, lost = two_sum(rest, middle)
+    rest, lost = two_sum(rest, lost + low)
     margin += tl.abs(rest) * 2.0**-51
     odd = _to_odd(rest, lost)
     rounded = high_word + odd
@@ -369,7 +366,7 @@ def _quick_sums(
     err += (num_terms + 1.0) * _UNDERFLOW
 
     # They are rounded where neither they nor results are near the ends of the range.
-    high, low = _two_sum(high * sign, low * sign)
+    high, low = two_sum(high * sign, low * sign)
     values = _times_power(high, shift)
     in_range = (tl.abs(high) >= 2.0**-900) & (tl.abs(high) < 2.0**1000)
     in_range &= (tl.abs(values) >= 2.0**-900) & (tl.abs(values) < 2.0**1000)
@@ -452,8 +449,8 @@ def _sums_in_three_words(
         near = values
         if RESULT == "enclosure":
             near = nearest_finite(near, SINGLE)
-        high, lost = _two_sum(high, -_times_power(near, -exponent))
-        middle, lost = _two_sum(middle, lost)
+        high, lost = two_sum(high, -_times_power(near, -exponent))
+        middle, lost = two_sum(middle, lost)
         high, middle, low = _normalised(high, middle, low + lost)
         if RESULT == "pair":
             second_values, is_second_certain = _rounded_words(
