@@ -224,9 +224,9 @@ static int find_sign(const Accumulator *sum, int unknown, int *sign)
     return unknown == INT_MIN || (top >= 0 && LOWEST + 32 * (sum->first + top) >= unknown);
 }
 
-/* The values of 2^shift times a sum that is known but for less than 2^unknown. Returns 1
- * where that cannot change one of them, or `unknown` is INT_MIN; the sum stays as it is
- * where it returns 0. */
+/* The values of 2^shift times a sum of which less than 2^unknown is missing. Returns 1 if
+ * the missing part cannot change a value, or if `unknown` is INT_MIN; else 0, and then the
+ * sum is what it was. */
 static int settle_sum(Accumulator *sum, int shift, Kind kind, const Format *format,
                       int unknown, Values *values)
 {

@@ -278,8 +278,8 @@ static ALWAYS_INLINE void NAME(two_sum)(VECTOR *a, VECTOR *b)
 }
 
 /* Sums in three words as those of `normalised` in words.c, and a bit for each sum of
- * which hi is not certainly the nearest double, or for pairs mid that of the rest. Each
- * sum has its own err.
+ * which hi is not certainly the nearest double; for pairs also if mid is not certainly
+ * the nearest double of what hi leaves. Each sum has its own err.
  *
  * Where the bit is not set, half a unit of hi, and of mid, is more than err. */
 static uint64_t NAME(normalise)(int vectors, double *hi, double *mid, double *lo,

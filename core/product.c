@@ -3,8 +3,8 @@
  *   1. two words, a fixed-point sum and what it leaves: four operations a term
  *   2. three words: eleven operations a term, for sums that cancel, operands of wide
  *      exponents, pairs and enclosures
- *   3. three words on a grid of the entry's own, two operations more: products far below
- *      those of the largest entries of the row and of the column
+ *   3. three words on a grid for this entry alone, two operations more a term: sums whose
+ *      products all lie far below the largest entry of the row times that of the column
  *   4. the exact sum, about 5 ns a term: ties, and whatever else is left
  *
  * Most products go by tiles of TILE_ROWS x COLUMNS entries. Rows of A are packed in
@@ -532,8 +532,8 @@ static int grid_of(double magnitude)
     return exponent_of(magnitude * (1.0 + 0x1p-20));
 }
 
-/* The grids of row r of a tile. Returns 0 where those of the entries that are left are
- * hardly finer than the common one, of 2^0. */
+/* The grids of row r of a tile. Returns 0 if no entry that is left has a grid that is much
+ * finer than the common one, of 2^0. */
 static int find_grids(const Entries *s, const Panels *panels, const Tile *t, int r,
                       uint64_t open, int *grids)
 {
