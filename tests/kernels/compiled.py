@@ -65,6 +65,7 @@ from hifigemm.kernels.vectors import (
 from hifigemm.kernels.vectors import required_bits as looks
 from hifigemm.kernels.vectors.embedding import embed_left, embed_right
 from hifigemm.kernels.vectors.equilibration import extremes_of_rows, scaled_entries
+from hifigemm.kernels.vectors.scaled_along_k import scaled_along_k
 from hifigemm.kernels.vectors.slices import slice_operands
 from hifigemm.kernels.vectors.words import split_words
 from hifigemm.numerics.integer_sums import Rounding
@@ -333,8 +334,8 @@ def bits():
             yield f"{dtype} transposed {transposed!r} most {most}", write
 
 
-def inner():
-    """Exponents along k, and residues and required bits of what they scale."""
+def along_k():
+    """Exponents along k, and copies of operands that are scaled by them."""
     for dtype, transposed in product(DTYPES, ("", "a", "b")):
 
         def write(launches, dtype=dtype, transposed=transposed):
@@ -342,17 +343,13 @@ def inner():
             where = predicate(launches)
             mark = launches.operand(Layout((1,), torch.int64))
             exponents = inner_scaling.gaining_exponents(a, b, mark, where)
-            inner = exponents, 1
-            moduli = moduli_set(15, dtype.is_complex)
-            scaled_residues.sized_residues(((a, 2), (b, 1)), moduli, inner=inner)
-            scaled_residues.scaled_residues(((a, 2), (b, 1)), moduli, inner=inner)
-            looks.launch(a, b, looks.NO_LIMIT, inner=exponents)
+            scaled_along_k(((a, 2), (b, 1)), exponents, where)
 
         yield f"{dtype} {transposed}", write
 
 
-def words_along_k():
-    """Words of 2048 and 2000 vectors with exponents along k."""
+def words_of_float64():
+    """Words of 2048 and 2000 vectors that are scaled along k."""
     splittings = (
         (Splitting(FP16, 2, low_shift=11), 14),
         (Splitting(TF32, 2, "nearest-away"), 54),
@@ -370,11 +367,9 @@ def words_along_k():
             transposed=transposed,
             n=n,
         ):
-            a, b = operands(launches, torch.float32, n, n, n, transposed)
-            d = launches.operand(Layout((4096,), torch.int32))
-            inner = d, 1
+            a, b = operands(launches, torch.float64, n, n, n, transposed)
             found = launches.operand(Layout((2,), torch.int32))
-            split_words(((a, 2), (b, 1)), splitting, top, inner=inner, found=found)
+            split_words(((a, 2), (b, 1)), splitting, top, found=found)
 
         yield f"{splitting}, transposed {transposed!r}, n {n}", write
 
@@ -437,11 +432,9 @@ def words():
         def doubles(launches, transposed=transposed, n=n):
             a, b = operands(launches, torch.float64, n, n, n, transposed)
             out = launches.operand(Layout((1, n, n), torch.float64))
-            d = launches.operand(Layout((4096,), torch.int32))
-            for inner in ((d, 1), None):
-                left, right = double_words.split_doubles(
-                    ((a, 2), (b, 1)), Splitting(FP32, 2), 100, inner
-                )
+            left, right = double_words.split_doubles(
+                ((a, 2), (b, 1)), Splitting(FP32, 2), 100
+            )
             products = launches.empty((3, 1, n, n), torch.float64)
             double_words.double_sums(products, left, right, out, (a, b))
 
@@ -628,9 +621,9 @@ FAMILIES = {
             scaling,
             ratios,
             bits,
-            inner,
+            along_k,
             words,
-            words_along_k,
+            words_of_float64,
             slices,
             counts,
             native,

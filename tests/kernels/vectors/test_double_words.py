@@ -13,7 +13,6 @@ from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors.double_words import double_sums, split_doubles
 from hifigemm.kernels.vectors.vector_tiles import NOT_FINITE
 from hifigemm.numerics.bits import largest_exponent, scale_by_power
-from hifigemm.numerics.inner_scaling import scaled_along_k
 from hifigemm.numerics.words import Splitting
 
 double_sums = partial(run_recorded, double_sums)
@@ -60,39 +59,6 @@ def test_words_are_those_of_the_plain_split(rounding, scaled, m, k, n):
         np.testing.assert_array_equal(got, np.stack(want).astype(np.float64))
         exponents = words.exponents.cpu().numpy()
         np.testing.assert_array_equal(exponents, unit.squeeze(axis))
-
-
-@pytest.mark.parametrize("scaled", [True, False])
-@pytest.mark.parametrize("neighbours", [1, 2])
-def test_exponents_along_k_come_before_the_split(scaled, neighbours):
-    """Entries of A D and D**-1 B from the least normal number to the largest."""
-    rng = np.random.default_rng(6)
-    splitting = Splitting(FP32, 2)
-    m, k, n = 5, 40, 9
-    d = rng.integers(-1022, 1023, k // neighbours)
-    each = np.repeat(d, neighbours)
-    x = np.ldexp(rng.uniform(0.5, 1, (1, m, k)), rng.integers(-100, 100, (1, m, k)))
-    y = np.ldexp(rng.uniform(0.5, 1, (2, k, n)), rng.integers(-100, 100, (2, k, n)))
-    # Where 2**-d or 2**d would leave the range, entries lie at its end.
-    a = np.ldexp(x, np.clip(-each, -900, 900))
-    b = np.ldexp(y, np.clip(each, -900, 900)[:, None])
-    a[0, 1] = 0.0
-    exponents = torch.from_numpy(d.astype(np.int32)).to(DEVICE)
-    pair = split_doubles(
-        tuple((torch.from_numpy(z).to(DEVICE), axis) for z, axis in ((a, 2), (b, 1))),
-        splitting,
-        TOP if scaled else None,
-        (exponents, neighbours),
-    )
-    for words, operand, axis in zip(pair, (a, b), (2, 1), strict=True):
-        product = scaled_along_k(operand, each, axis)
-        unit = np.zeros_like(largest_exponent(product, axis))
-        if scaled:
-            unit = largest_exponent(product, axis) - TOP
-        want, _ = splitting.split(scale_by_power(product, -unit))
-        got = words.planes.cpu().numpy()
-        np.testing.assert_array_equal(got, np.stack(want).astype(np.float64))
-        np.testing.assert_array_equal(words.exponents.cpu().numpy(), unit.squeeze(axis))
 
 
 @pytest.mark.parametrize("shift", [0, 3, -900])

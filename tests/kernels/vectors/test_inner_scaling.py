@@ -1,10 +1,8 @@
-"""Powers of two along k: exponents, gaps and residues of the kernels are those of the
-plain maths.
+"""Powers of two along k: exponents and gaps of the kernels are those of the plain
+maths.
 """
 
 from __future__ import annotations
-
-from functools import partial
 
 import numpy as np
 import pytest
@@ -13,12 +11,7 @@ import torch
 from hifigemm.kernels.runtime.common import LARGEST
 from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors import inner_scaling as kernels
-from hifigemm.kernels.vectors.scaled_residues import scaled_residues, sized_residues
 from hifigemm.numerics import inner_scaling as plain
-from hifigemm.numerics.residues import moduli_set
-
-scaled_residues = partial(run_recorded, scaled_residues)
-sized_residues = partial(run_recorded, sized_residues)
 
 
 @pytest.fixture
@@ -190,37 +183,8 @@ def test_nothing_is_read_where_the_predicate_does_not_hold(rng):
     assert int(mark) == kernels.KEPT
 
 
-@pytest.mark.thinned(2)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(17, 70, 9), (3, 1300, 5)])
-def test_residues_are_those_of_scaled_operands(rng, shape, dtype):
-    moduli = moduli_set(15, dtype.startswith("complex"))
-    a, b = graded(rng, shape, 40, dtype)
-    d = plain.inner_exponents(a, b, 16384)
-    scaled = plain.scaled_along_k(a, d, 2), plain.scaled_along_k(b, d, 1)
-    padded = np.pad(d, (0, -len(d) % kernels.PADDING))
-    inner = torch.from_numpy(padded).to(DEVICE, torch.int32)
-    operands = [(on_device(x, "rows"), axis) for x, axis in ((a, 2), (b, 1))]
-    wanted = [(on_device(x, "rows"), axis) for x, axis in zip(scaled, (2, 1))]
-    for make in (sized_residues, scaled_residues):
-        found = make(tuple(operands), moduli, inner=(inner, 1))
-        want = make(tuple(wanted), moduli)
-        for x, y in zip(flat(found), flat(want), strict=True):
-            assert torch.equal(x, y)
-    found = scaled_residues((operands[1],), moduli, inner=(inner, -1))
-    assert torch.equal(found[0][0], want[0][1])
-
-
-def flat(x):
-    if isinstance(x, torch.Tensor):
-        return [x]
-    return [y for part in x if not isinstance(part, int) for y in flat(part)]
-
-
 def test_compiled_scaling_along_k(compiled):
-    for line in compiled("inner"):
-        # Factors of terms are exchanged between threads, and no tiles of entries, which
-        # take 32 KB.
-        if line["kernel"] in ("scaled_residues_kernel", "required_bits_kernel"):
-            assert line["shared"] <= 16384, line
+    for line in compiled("along_k"):
+        # Nothing exchanges tiles of entries, which take 32 KB.
+        assert line["shared"] <= 16384, line
         assert line["spills"] <= 32, line

@@ -142,11 +142,11 @@ def graded_pair(rng, family, left, right):
     return within(a, d), within(b, -d[:, None]), d
 
 
-def split(operands, splitting, top, inner=None):
+def split(operands, splitting, top):
     """The words of operands, and 1 + the bits that each of them loses."""
     found = torch.zeros(2, dtype=torch.int32, device=operands[0][0].device)
-    made = split_words(operands, splitting, top, inner=inner, found=found)
-    uncounted = split_words(operands, splitting, top, inner=inner)
+    made = split_words(operands, splitting, top, found=found)
+    uncounted = split_words(operands, splitting, top)
     for words, plain in zip(made, uncounted, strict=True):
         assert words.losses is found
         assert plain.losses is None
@@ -155,15 +155,15 @@ def split(operands, splitting, top, inner=None):
     return list(zip(made, found.tolist()))
 
 
-def check(words, lost, x, axis, splitting, top, *, along_k=False):
+def check(words, lost, x, axis, splitting, top, *, is_wide=False):
     want, unit, scaled, rest = expected(x, axis, splitting, top)
     got = words.planes.float().cpu().numpy()
     np.testing.assert_array_equal(got[..., : words.k], want)
     assert not got[..., words.k :].any()
     np.testing.assert_array_equal(words.exponents.cpu().numpy(), unit)
     least = np.min(np.abs(scaled), where=scaled != 0, initial=np.inf)
-    # Without exponents along k, scaled entries of FP16 words are rounded to nearest.
-    if splitting.fmt is FP16 and not along_k and np.isfinite(least):
+    # Scaled entries of FP16 words are rounded to nearest, but for those of float64.
+    if splitting.fmt is FP16 and not is_wide and np.isfinite(least):
         least = float(np.float32(least))
     safe = safe_exponent(words.splitting, FLOOR)
     loss = (
@@ -199,36 +199,19 @@ def test_words_equal_numerics_bitwise(splitting, scaled, family, device):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("scaled", [True, False])
 @pytest.mark.parametrize("splitting", SPLITTINGS, ids=str)
-def test_words_with_exponents_along_k_equal_numerics_bitwise(
+def test_words_of_operands_scaled_along_k_equal_numerics_bitwise(
     splitting, scaled, family, device
 ):
+    """In one tile, and in tiles that two launches join."""
     rng = np.random.default_rng(7)
-    a, b, d = graded_pair(rng, family, (1, 9, 53), (2, 21, 53))
     top = TOPS[splitting.fmt.name] if scaled else None
-    operands = [(torch.tensor(x, device=device), axis) for x, axis in ((a, 2), (b, 1))]
-    exponents = torch.tensor(d, dtype=torch.int32, device=device)
-    pair = split(operands, splitting, top, (exponents, 1))
-    for words_and_loss, x, axis in zip(pair, (a, b), (2, 1), strict=True):
-        scaled_operand = scaled_along_k(x, d, axis)
-        check(*words_and_loss, scaled_operand, axis, splitting, top, along_k=True)
-
-
-@pytest.mark.parametrize("device", where_devices)
-def test_two_neighbours_share_an_exponent(device):
-    """Components of complex entries, in one tile and in tiles that two launches join."""
-    rng = np.random.default_rng(8)
-    splitting = SPLITTINGS[0]
-    for k in (25, 3000):
-        a, b, d = graded_pair(rng, mixed, (1, 3, k), (1, 2, k))
-        a, b = np.repeat(a, 2, axis=2), np.repeat(b, 2, axis=1)
-        operands = [
-            (torch.tensor(x, device=device), axis) for x, axis in ((a, 2), (b, 1))
-        ]
-        exponents = torch.tensor(d, dtype=torch.int32, device=device)
-        pair = split(operands, splitting, 15, (exponents, 2))
-        for words_and_loss, x, axis in zip(pair, (a, b), (2, 1), strict=True):
-            scaled = scaled_along_k(x, np.repeat(d, 2), axis)
-            check(*words_and_loss, scaled, axis, splitting, 15, along_k=True)
+    for k in (53, 3001) if family is mixed else (53,):
+        a, b, d = graded_pair(rng, family, (1, 9, k), (2, 21, k))
+        wide = [(scaled_along_k(x, d, axis), axis) for x, axis in ((a, 2), (b, 1))]
+        operands = [(torch.tensor(x, device=device), axis) for x, axis in wide]
+        pair = split(operands, splitting, top)
+        for words_and_loss, (x, axis) in zip(pair, wide, strict=True):
+            check(*words_and_loss, x, axis, splitting, top, is_wide=True)
 
 
 @pytest.mark.gpu
@@ -362,8 +345,8 @@ def test_loss_tells_the_exponent_families_apart(device):
     assert split([(sparse, 2)], Splitting(FP16, 2, "nearest", 11), 15)[0][1] == 1
 
 
-def test_compiled_words_along_k(compiled):
-    for line in compiled("words_along_k"):
+def test_compiled_words_of_float64(compiled):
+    for line in compiled("words_of_float64"):
         assert line["spills"] == 0, line
         # Three programs share the registers of a multiprocessor at least.
         assert line["registers"] <= 180, line

@@ -1,7 +1,11 @@
-"""Scaling along k in programs: the exponents of a plan, and the memory that they take.
+"""Scaling along k in launch lists: the exponents of a plan, the operands that they make,
+and the memory that both take.
 
-They rest on all of A and B, whatever blocks the result is cut into: the launches that
-choose them come before those of the first block; see kernels/inner_scaling.py.
+Exponents rest on all of A and B, whatever blocks the result is cut into: the launches
+that choose them come before those of the first block, see
+kernels/vectors/inner_scaling.py. Then the operands of each block are copied, see
+kernels/vectors/scaled_along_k.py, and whatever reads the copies takes them for ordinary
+ones.
 """
 
 from __future__ import annotations
@@ -9,13 +13,19 @@ from __future__ import annotations
 from typing import Any
 
 from hifigemm.engines.cuda.lowering import Arguments
+from hifigemm.kernels.runtime.buffers import Buffer
+from hifigemm.kernels.runtime.common import Predicate
 from hifigemm.kernels.runtime.launch_list import ALIGNMENT
 from hifigemm.kernels.vectors.inner_scaling import (
     VECTOR_BYTES,
     gaining_exponents,
     padded_length,
 )
+from hifigemm.kernels.vectors.scaled_along_k import scaled_along_k
 from hifigemm.model.plan import Plan
+
+Sides = tuple[tuple[Buffer, int], ...]
+"""One or two operands, each with the axis of k."""
 
 
 def exponents_of(
@@ -31,6 +41,23 @@ def exponents_of(
     if given.inner is not None:
         return given.inner
     return gaining_exponents(given.a, given.b, mark, scratch_bytes=scratch_bytes)
+
+
+def scaled(
+    sides: Sides,
+    exponents: Buffer | None,
+    predicate: Predicate | None = None,
+    *,
+    neighbours: int = 1,
+) -> Sides:
+    """A D and D**-1 B of operands of a block, or these where there are no exponents.
+
+    `predicate` and `neighbours` are those of `scaled_along_k`.
+    """
+    if exponents is None:
+        return sides
+    copies = scaled_along_k(sides, exponents, predicate, neighbours=neighbours)
+    return tuple((copy, axis) for copy, (_, axis) in zip(copies, sides, strict=True))
 
 
 def bytes_outside(plan: Plan, batch: int, rows: int, cols: int) -> int:

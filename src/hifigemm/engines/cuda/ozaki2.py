@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hifigemm.engines.cuda.along_k import bytes_outside, exponents_of
+from hifigemm.engines.cuda.along_k import bytes_outside, exponents_of, scaled
 from hifigemm.engines.cuda.lowering import (
     Arguments,
     CudaLowering,
@@ -65,8 +65,8 @@ from hifigemm.numerics.residues import MAX_MODULI, ModuliSet, moduli_set
 from hifigemm.numerics.scaling import balance, gained_bits, norm_bits
 from hifigemm.numerics.strassen import NUM_PRODUCTS
 
-Inner = scaled_residues.Inner | None
-"""Exponents by which A and B are scaled along k; see kernels/inner_scaling.py."""
+Exponents = Buffer | None
+"""By which A and B are scaled along k; see kernels/vectors/inner_scaling.py."""
 Residues = tuple[Buffer, Buffer]
 """Planes of an operand and the scale exponents of its vectors."""
 _ROWS, _COLUMNS = 128, 256
@@ -387,7 +387,7 @@ class _FixedCount(_Residues):
         moduli, used_moduli, balances = ordinary_moduli(plan)
         num_residues = num_planes(moduli, plan.problem.is_complex)
         evidence = plan.evidence or Evidence()
-        inner = _inner(plan, given)
+        exponents = _exponents(plan, given)
         gained = _gained_bits(plan, given)
         if gained is not None:
             balances = (gained, -gained)
@@ -410,7 +410,11 @@ class _FixedCount(_Residues):
                 residues = _residues_of(operands[:1], moduli, balances[:1], [None]) * 2
             else:
                 residues = _residues_of(
-                    operands, moduli, balances, prepared_planes, inner=inner
+                    operands,
+                    moduli,
+                    balances,
+                    prepared_planes,
+                    exponents=exponents,
                 )
             previous = list(zip(places, residues, strict=True))
 
@@ -424,7 +428,7 @@ class _FixedCount(_Residues):
             entries = _entries_of(plan, block, given)
             _write_entries(operands, used_residues, used_moduli, entries)
             if evidence.outliers is not None:
-                _write_outliers(plan, block, operands, residues, entries, inner)
+                _write_outliers(plan, block, operands, residues, entries, exponents)
             if evidence.separate is not None:
                 _write_separate(evidence.separate, block, operands, entries)
 
@@ -447,10 +451,9 @@ def _residues_by_bits(
     )
 
 
-def _inner(plan: Plan, given: Arguments, mark: Any = None) -> Inner:
-    """The exponents of a plan with inner scaling; None where it has another one."""
-    exponents = exponents_of(plan, given, _scratch_bytes(plan), mark)
-    return None if exponents is None else (exponents, 1)
+def _exponents(plan: Plan, given: Arguments, mark: Any = None) -> Exponents:
+    """Exponents along k of a plan with inner scaling; None where it has another one."""
+    return exponents_of(plan, given, _scratch_bytes(plan), mark)
 
 
 def _scratch_bytes(plan: Plan) -> int:
@@ -498,7 +501,7 @@ def _residues_of(
     balances: tuple[int, ...],
     prepared_planes: Sequence[Residues | None],
     predicate: Predicate | None = None,
-    inner: Inner = None,
+    exponents: Exponents = None,
 ) -> list[Residues]:
     """Residues of both operands, or of the left one, in one launch for those that are
     not ready.
@@ -506,15 +509,12 @@ def _residues_of(
     residues = list(prepared_planes)
     missing = [i for i in range(len(operands)) if prepared_planes[i] is None]
     if missing:
-        # A right operand alone is the first one for the kernel.
-        if inner is not None and missing == [1]:
-            inner = inner[0], -inner[1]
+        sides = tuple((operands[i], 2 - i) for i in missing)
         planes, scales = scaled_residues.scaled_residues(
-            tuple((operands[i], 2 - i) for i in missing),
+            scaled(sides, exponents, predicate),
             moduli,
             balances=tuple(balances[i] for i in missing),
             predicate=predicate,
-            inner=inner,
         )
         for i, x, scale in zip(missing, planes, scales, strict=True):
             residues[i] = x, scale.exponent
@@ -654,17 +654,18 @@ class _Ladder(_Residues):
         inner_record = words[_INNER : _INNER + 1]
         chooses = plan.verification is Verification.ON_DEVICE
         is_exact_behind = chooses and plan.evidence is not None
-        inner = _inner(plan, given, inner_record)
+        exponents = _exponents(plan, given, inner_record)
         rungs, inner_rungs = _ladder(plan)
         samples_from = _SAMPLE_FROM_BEFORE_EXACT if is_exact_behind else _SAMPLE_FROM
         is_large = plan.problem.multiplications >= samples_from
         is_sampled = is_large and min(plan.problem.m, plan.problem.n) >= _SAMPLED_FROM
         if chooses and is_sampled:
-            _look_at_sample(plan, given, record, inner)
-        last = _write_rungs(plan, given, rungs, (record, 0), inner)
+            _look_at_sample(plan, given, record, exponents)
+        last = _write_rungs(plan, given, rungs, (record, 0), exponents)
         no_rung_taken = record, last + 1, LARGEST
         if is_exact_behind:
-            _write_exact(plan, given, plan.alternatives[-1], no_rung_taken, inner)
+            exact = plan.alternatives[-1]
+            _write_exact(plan, given, exact, no_rung_taken, exponents)
         elif chooses:
             if inner_rungs:
                 # Exponents are looked for where no rung was taken, and rungs begin where the
@@ -677,7 +678,7 @@ class _Ladder(_Residues):
                     scratch_bytes=_scratch_bytes(plan),
                 )
                 start = inner_record, inner_scaling.KEPT
-                last = _write_rungs(plan, given, inner_rungs, start, (exponents, 1))
+                last = _write_rungs(plan, given, inner_rungs, start, exponents)
                 no_rung_taken = inner_record, last + 1, LARGEST
             native_gemm.fp64_product(
                 given.a, given.b, given.out, no_rung_taken, given.shift
@@ -688,12 +689,12 @@ class _Ladder(_Residues):
                 )
 
 
-def _look_at_sample(plan: Plan, given: Arguments, record: Buffer, inner: Inner) -> None:
+def _look_at_sample(
+    plan: Plan, given: Arguments, record: Buffer, exponents: Exponents
+) -> None:
     """Raise the record to the error ratio of a few rows and columns."""
-    part = given.a[:, :_SAMPLE], given.b[:, :, :_SAMPLE]
-    sizes = scaled_residues.sized_residues(
-        ((part[0], 2), (part[1], 1)), moduli_of(plan), inner=inner
-    )[2]
+    part = (given.a[:, :_SAMPLE], 2), (given.b[:, :, :_SAMPLE], 1)
+    sizes = scaled_residues.sized_residues(scaled(part, exponents), moduli_of(plan))[2]
     error_ratio_bits(sizes, enough=_ratio_bits(plan, plan.scheme.count), into=record)
 
 
@@ -702,7 +703,7 @@ def _write_rungs(
     given: Arguments,
     rungs: Sequence[Rung],
     start: tuple[Buffer, int],
-    inner: Inner,
+    exponents: Exponents,
 ) -> int:
     """Rungs, the first of which is for ratios from a number on that a record holds.
 
@@ -730,7 +731,7 @@ def _write_rungs(
             # Where the device chooses, a rung does not begin with too large a ratio.
             begun = predicate if chooses else None
             planes, scales, sizes = scaled_residues.sized_residues(
-                tuple(sides), moduli, predicate=begun, inner=inner
+                scaled(tuple(sides), exponents, begun), moduli, predicate=begun
             )
             few_terms = _few_terms(plan, highest_bits, is_inner=rung.scaling == "inner")
             error_ratio_bits(
@@ -760,7 +761,7 @@ def _write_exact(
     given: Arguments,
     scheme: Rung,
     predicate: Predicate,
-    inner: Inner,
+    exponents: Exponents,
 ) -> None:
     """Block by block, by moduli that hold the exact product, where the predicate
     holds.
@@ -776,7 +777,7 @@ def _write_exact(
             )
         else:
             residues = _residues_of(
-                operands, moduli, (even, -even), [None, None], predicate, inner
+                operands, moduli, (even, -even), [None, None], predicate, exponents
             )
         entries = _entries_of(plan, block, given)
         _write_entries(
@@ -865,7 +866,7 @@ def _write_outliers(
     operands: tuple[Buffer, Buffer],
     residues: Sequence[Residues],
     entries: _Entries,
-    inner: Inner,
+    exponents: Exponents,
 ) -> None:
     """Write the entries of the outlier rows and columns of a block over; see
     `Outliers`.
@@ -891,7 +892,7 @@ def _write_outliers(
             continue
         pair = _gathered(operands[0], 1, rows), _gathered(operands[1], 2, cols)
         residues_of_pair = _residues_of(
-            pair, moduli, balances, prepared_planes, inner=inner
+            pair, moduli, balances, prepared_planes, exponents=exponents
         )
         part = _part_of(entries, rows, cols)
         _write_entries(pair, residues_of_pair, moduli, part)

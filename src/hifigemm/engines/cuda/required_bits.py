@@ -14,6 +14,7 @@ from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.recording import recorded
 from hifigemm.kernels.vectors import inner_scaling
 from hifigemm.kernels.vectors import required_bits as kernel
+from hifigemm.kernels.vectors.scaled_along_k import scaled_along_k
 
 NO_LIMIT: int = kernel.NO_LIMIT
 Bits = tuple[int, int] | None
@@ -95,5 +96,8 @@ def _inner_inspection(left: Buffer, right: Buffer, most: int) -> tuple[Buffer, B
     words: Buffer = left.launches.zeros((4 + count + count % 2,), torch.int32)
     mark = words[:4].view(torch.int64)[:1]
     exponents = inner_scaling.gaining_exponents(left, right, mark)
-    kernel.launch(left, right, most, words[4:], exponents)
+    # Elsewhere the bits, those of memory that is not written, mean nothing.
+    is_kept = mark, inner_scaling.KEPT, inner_scaling.KEPT
+    x, y = scaled_along_k(((left, 2), (right, 1)), exponents, is_kept)
+    kernel.launch(x, y, most, words[4:])
     return words[:6], exponents

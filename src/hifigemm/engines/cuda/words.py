@@ -25,7 +25,12 @@ import torch
 from torch import Tensor
 
 from hifigemm.base.formats import FORMATS, FP32
-from hifigemm.engines.cuda.along_k import bytes_outside, exponents_of
+from hifigemm.engines.cuda.along_k import (
+    Sides,
+    bytes_outside,
+    exponents_of,
+    scaled,
+)
 from hifigemm.engines.cuda.lowering import (
     Arguments,
     CudaLowering,
@@ -40,7 +45,6 @@ from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors import double_words, words
 from hifigemm.kernels.vectors.embedding import as_real
 from hifigemm.kernels.vectors.inner_scaling import KEPT
-from hifigemm.kernels.vectors.vector_tiles import Inner
 from hifigemm.model.engine import SCALED_ALONG_K
 from hifigemm.model.executable import RecordedDecision
 from hifigemm.model.plan import Choice, Plan, Verification
@@ -265,15 +269,14 @@ class _Words(_Embedded):
         if given.record is not None:
             found = given.record.view(torch.int32)[:2]
             mark = given.record[_INNER:]
-        inner = _inner(plan, given, mark)
+        exponents = _exponents(plan, given, mark)
         for block in blocks_of(plan, given.out):
             operands = block.operands(given.a, given.b)
             x, y, out = as_real(*operands, given.out[block.entries])
             left, right = words.split_words(
-                ((x, 2), (y, 1)),
+                _sides(plan, (x, y), exponents),
                 scheme.splitting,
                 scheme.top_exponent(plan.problem),
-                inner=inner,
                 found=found,
             )
             multiply = _product_of_words(self.sums, plan, given, block, (x, y), out)
@@ -322,13 +325,13 @@ class _UnscaledWords(_Embedded):
         """
         scheme = plan.scheme
         scaled_top = scheme.top_exponent(plan.problem)
-        inner = _inner(plan, given)
+        exponents = _exponents(plan, given)
         for block in blocks_of(plan, given.out):
             operands = block.operands(given.a, given.b)
             x, y, out = as_real(*operands, given.out[block.entries])
-            sides = (x, 2), (y, 1)
+            sides = _sides(plan, (x, y), exponents)
             multiply = _product_of_words(self.sums, plan, given, block, (x, y), out)
-            left, right = words.split_words(sides, scheme.splitting, None, inner=inner)
+            left, right = words.split_words(sides, scheme.splitting, None)
             if scheme.product == "fp16":
                 multiply(left, right)
                 continue
@@ -340,7 +343,6 @@ class _UnscaledWords(_Embedded):
                 sides,
                 scheme.splitting,
                 scaled_top,
-                inner=inner,
                 predicate=overflow,
                 losses=has_overflow,
             )
@@ -348,19 +350,30 @@ class _UnscaledWords(_Embedded):
             multiply(left, right, losses=has_overflow, repairs=True)
 
 
-def _inner(plan: Plan, given: Arguments, mark: Buffer | None = None) -> Inner | None:
-    """Exponents along k for the words of operands; None for schemes without.
+def _exponents(
+    plan: Plan, given: Arguments, mark: Buffer | None = None
+) -> Buffer | None:
+    """Exponents along k of the operands; None for schemes without.
 
-    Both components of a complex entry share one. `mark` is set to KEPT where the
-    operands gain by them.
+    `mark` is set to KEPT where the operands gain by them.
     """
     p = plan.problem
     width = 2 if p.is_complex else 1
     batch, rows, cols = plan.block_shape
     # Two bytes for each component of a block's operands: words take no less.
     scratch_bytes = 2 * width * batch * (rows + cols) * p.k
-    exponents = exponents_of(plan, given, scratch_bytes, mark)
-    return None if exponents is None else (exponents, width)
+    return exponents_of(plan, given, scratch_bytes, mark)
+
+
+def _sides(
+    plan: Plan, operands: tuple[Buffer, Buffer], exponents: Buffer | None
+) -> Sides:
+    """Both operands of a block, scaled along k where they are to be."""
+    left, right = operands
+    # Both components of a complex entry, which are embedded as neighbours, share an
+    # exponent.
+    neighbours = 2 if plan.problem.is_complex else 1
+    return scaled(((left, 2), (right, 1)), exponents, neighbours=neighbours)
 
 
 def _product_of_words(
@@ -404,12 +417,12 @@ class _Doubles(_Embedded):
         scheme = plan.scheme
         top = scheme.top_exponent(plan.problem) if scheme.scale else None
         pairs = scheme.pairs()
-        inner = _inner(plan, given)
+        exponents = _exponents(plan, given)
         for block in blocks_of(plan, given.out):
             operands = block.operands(given.a, given.b)
             x, y, out = as_real(*operands, given.out[block.entries])
             left, right = double_words.split_doubles(
-                ((x, 2), (y, 1)), scheme.splitting, top, inner
+                _sides(plan, (x, y), exponents), scheme.splitting, top
             )
             shape = (len(pairs), *out.shape)
             products = out.launches.empty(shape, torch.float64)

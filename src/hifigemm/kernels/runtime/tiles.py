@@ -158,7 +158,7 @@ its rows, so that each thread loads 10 numbers for 16 products: four warps, side
 and one below the other, load 5 for 4.
 """
 VECTOR_ENTRIES = {
-    "fp16": 8192, "bf16": 4096, "tf32": 4096, "words along k": 4096,
+    "fp16": 8192, "bf16": 4096, "tf32": 4096, "words of float64": 4096,
     "float32 slices": 8192, "float64 slices": 4096,
 }
 """Of a tile of vectors that is cut to words or slices: 64 or 32 in each thread, so that

@@ -63,9 +63,7 @@ def block_norms_kernel(
     q = tl.program_id(0) % blocks
     tile_origin = place(panel, panels, num_a, num_b, PANEL)
     first_block = panel.to(tl.int64) * blocks
-    store_block(
-        operands, (), tile_origin, q, first_block, k, workspace, FORM, False, PTX
-    )
+    store_block(operands, tile_origin, q, first_block, k, workspace, FORM, False, PTX)
 
 
 _launch = Launch(block_norms_kernel)

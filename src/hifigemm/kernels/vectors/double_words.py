@@ -6,9 +6,6 @@ multiplies them: plane p holds word p of all matrices, each in rows as the opera
 them. One launch makes the words of both operands, and reads them once; see
 vector_tiles.py. Another one adds the products of pairs of words, one pair after the
 other, and scales the sums back.
-
-With exponents d along k, see inner_scaling.py, entries are multiplied by 2**d or 2**-d
-where they are loaded, which is exact.
 """
 
 # Kernels are untyped.
@@ -33,11 +30,7 @@ from hifigemm.kernels.runtime.tiles import VECTOR_ENTRIES
 from hifigemm.kernels.vectors.vector_tiles import (
     COUNTS,
     NOT_FINITE,
-    AlongK,
-    Inner,
     VectorTile,
-    along_k,
-    exponents_along_k,
     largest_magnitude,
     launch_both,
     load_tile,
@@ -62,7 +55,6 @@ class _DoubleWordsForm:
     rounding: str
     scaled: bool
     columns: bool  # vectors are the columns of the stored words, else their rows
-    inner: AlongK
     tile: VectorTile
 
 
@@ -105,13 +97,10 @@ def _rounded(y, FORM: tl.constexpr):
 
 
 @triton.jit
-def _split_tile(operand, counts, program, k, top, inner, FORM: tl.constexpr):
+def _split_tile(operand, counts, program, k, top, FORM: tl.constexpr):
     """Words of a tile of an operand: block_v vectors times block_k entries along k."""
-    vectors, total, chunks = counts
-    d = exponents_along_k(inner, program % chunks, k, FORM)
+    vectors, total, _ = counts
     value, panel, chunk, z, v, h = load_tile(operand, counts, program, k, FORM)
-    if FORM.inner.sign != 0:
-        value = value * power_of_two(d)
     exists = v < vectors
     magnitude = value.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
     row = z * vectors + v
@@ -169,12 +158,10 @@ def double_words_kernel(
     programs,
     k,
     top,
-    inner,
     LEFT: tl.constexpr,
     RIGHT: tl.constexpr,
 ):
-    """Twin: numerics.words.Splitting.split of entries that are scaled by powers of two,
-    with `inner` first as by numerics.inner_scaling.scaled_along_k.
+    """Twin: numerics.words.Splitting.split of entries that are scaled by powers of two.
 
     A program makes one tile, of the left operand first, then of the right one.
     """
@@ -182,7 +169,7 @@ def double_words_kernel(
     program = tl.program_id(0)
     if program < programs:
         _split_tile(
-            left, (left_vectors, left_total, left_chunks), program, k, top, inner, LEFT
+            left, (left_vectors, left_total, left_chunks), program, k, top, LEFT
         )
     else:
         _split_tile(
@@ -191,7 +178,6 @@ def double_words_kernel(
             program - programs,
             k,
             top,
-            inner,
             RIGHT,
         )
 
@@ -203,7 +189,6 @@ def split_doubles(
     operands: Sequence[tuple[Buffer, int]],
     splitting: Splitting,
     top: int | None,
-    inner: Inner | None = None,
 ) -> list[DoubleWords]:
     """Words of both operands, bit for bit those of `numerics.words.Splitting.split`.
 
@@ -216,9 +201,6 @@ def split_doubles(
         FP32, rounded to nearest or toward zero.
     top : int or None
         T: scaled entries lie below 2**T. None does not scale; words then saturate.
-    inner : (int32 tensor, 1 or 2), optional
-        The words are those of A D or D**-1 B, D = diag(2**d), which have no subnormal
-        entries.
     """
     if splitting.fmt is not FP32 or splitting.rounding not in ROUNDINGS:
         raise ValueError(f"no words of float64 operands for {splitting}")
@@ -240,7 +222,6 @@ def split_doubles(
                 rounding=splitting.rounding,
                 scaled=top is not None,
                 columns=axis == 1,
-                inner=along_k(inner, axis),
                 tile=side.tile,
             )
         )
@@ -252,7 +233,6 @@ def split_doubles(
         torch.int64,
         sides[0].k,
         top or 0,
-        None if inner is None else inner[0],
         enable_fp_fusion=False,
     )
     return words

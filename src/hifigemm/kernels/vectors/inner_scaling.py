@@ -38,7 +38,7 @@ from hifigemm.kernels.runtime.common import (
     Predicate,
     holds,
 )
-from hifigemm.kernels.runtime.launch import Launch, Strided, real_view, unread
+from hifigemm.kernels.runtime.launch import Launch, real_view, unread, vectors_of
 from hifigemm.kernels.vectors.vector_norms import ABSOLUTE, are_below, exponent_of
 from hifigemm.numerics import inner_scaling as plain
 
@@ -606,14 +606,6 @@ def _counts(x: Buffer, axis: int) -> tuple[int, int]:
     return x.shape[0], x.shape[3 - axis]
 
 
-def _operand(x: Buffer, axis: int) -> Strided:
-    """The real numbers of a stack, with rows of vectors and columns along k."""
-    width = 1 + x.is_complex()
-    stack_stride = x.stride(0) if len(x) > 1 else 0
-    strides = stack_stride, x.stride(3 - axis), x.stride(axis)
-    return Strided(real_view(x), *(width * stride for stride in strides))
-
-
 def inner_exponents(
     left: Buffer,
     right: Buffer,
@@ -682,8 +674,8 @@ def inner_exponents(
         ]
         _codes(
             (sum(tasks),),
-            _operand(a, 2),
-            _operand(b, 1),
+            vectors_of(a, 2),
+            vectors_of(b, 1),
             num_a,
             num_b,
             k,

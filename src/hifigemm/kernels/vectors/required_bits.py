@@ -51,7 +51,6 @@ _NO_BIT = tl.constexpr(NO_BIT)
 def _look_at(
     index,
     operands,
-    inner,
     sizes,
     range_ptr,
     results,
@@ -76,9 +75,7 @@ def _look_at(
     )
     tile_origin = place(panel, panels_a, num_a, num_b, PANEL)
     first_block = panel.to(tl.int64) * blocks
-    store_block(
-        operands, inner, tile_origin, q, first_block, k, workspace, FORM, False, PTX
-    )
+    store_block(operands, tile_origin, q, first_block, k, workspace, FORM, False, PTX)
     # All threads have stored their part of the block before the program counts it as
     # finished. The program that counts the last block of the panel sees what all others
     # stored, and joins it.
@@ -139,7 +136,6 @@ def required_bits_kernel(
     workspace,
     counters,
     bits_of_vectors,
-    inner_exponents,
     limit,
     panels,
     panels_a,
@@ -157,10 +153,6 @@ def required_bits_kernel(
     """
     blocks = tl.cdiv(k, NORM_BLOCK)
     operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
-    if inner_exponents is None:
-        inner = ()
-    else:
-        inner = (inner_exponents, 1)
     sizes = blocks, panels_a, num_a, num_b, k
     results = workspace, counters, bits_of_vectors
     index = tl.program_id(0)
@@ -168,7 +160,7 @@ def required_bits_kernel(
         # True for all programs; the branch saves 12 registers, and so leaves room for a
         # third program on a multiprocessor.
         if index < panels * blocks:
-            _look_at(index, operands, inner, sizes, range_ptr, results, FORM, PTX)
+            _look_at(index, operands, sizes, range_ptr, results, FORM, PTX)
     else:
         # Programs go on to blocks that lie apart by the number of programs. None waits
         # for another, so that each may stop as soon as it sees the limit exceeded.
@@ -176,7 +168,7 @@ def required_bits_kernel(
         # exceeded does not.
         so_far = limit
         while (index < panels * blocks) & (so_far <= limit):
-            _look_at(index, operands, inner, sizes, range_ptr, results, FORM, PTX)
+            _look_at(index, operands, sizes, range_ptr, results, FORM, PTX)
             index += tl.num_programs(0)
             so_far = _so_far(counters)
 
@@ -194,7 +186,6 @@ def launch(
     right: Buffer,
     most: int,
     counters: Buffer | None = None,
-    inner: Buffer | None = None,
 ) -> Buffer:
     """Launch the look at two operands.
 
@@ -207,15 +198,12 @@ def launch(
         See numerics.scaling.required_bits.
     counters : int32 tensor of `num_counters` zeros, optional
         Whose first two entries are returned.
-    inner : int32 tensor, optional
-        Exponents by which the operands are scaled along k, see
-        `inner_scaling.gaining_exponents`.
 
     Returns
     -------
     int32 tensor of two entries, for `required_bits_from`
     """
-    return _launch_counters(left, right, most, None, counters, inner)[:2]
+    return _launch_counters(left, right, most, None, counters)[:2]
 
 
 def launch_each(left: Buffer, right: Buffer) -> Buffer:
@@ -237,7 +225,6 @@ def _launch_counters(
     limit: int,
     bits_of_vectors: Buffer | None,
     counters: Buffer | None = None,
-    inner: Buffer | None = None,
 ) -> Buffer:
     """The counters of a launch that is under way."""
     operands = (left, 2), (right, 1)
@@ -264,7 +251,6 @@ def _launch_counters(
         workspace,
         counters,
         bits_of_vectors,
-        inner,
         limit,
         panels,
         layout.panels[0],

@@ -57,19 +57,16 @@ from hifigemm.kernels.vectors.vector_norms import (
     block_sizes,
     chosen,
     exponent_factors,
-    factors_along_k,
     join_blocks,
     joined_sizes,
     magnitude,
     place,
     scale_of,
-    scaled,
     store_block,
 )
 from hifigemm.numerics.residues import ModuliSet
 
 Operand = tuple[Any, int]
-Inner = tuple[Any, int]
 NOT_FINITE: int = vector_norms.NOT_FINITE.value
 """Exponent of a vector with an Inf or NaN; its residues mean nothing."""
 _SIZES = {torch.float32: 4, torch.float64: 8, torch.complex64: 4, torch.complex128: 8}
@@ -88,10 +85,6 @@ blocks of a long panel, the residues of the panel before are made.
 _PAIR_REGISTERS = 128
 """Of a thread that makes pairs of residues: two programs of 256 threads on a
 multiprocessor, of which one may load.
-"""
-_INNER_REGISTERS = {False: 128, True: 168}
-"""Of a thread that scales along k, without sizes and with them: as many as without
-scaling, so that as many programs run side by side. Nothing spills.
 """
 _MAGNITUDE_BITS = tl.constexpr(7)
 
@@ -181,17 +174,15 @@ def _load(x, mask, FORM: tl.constexpr):
 
 
 @triton.jit
-def _load_either(operands, inner, tile_origin, ks, k, FORM: tl.constexpr):
-    """The components of a tile of the operand that the program takes, scaled along k
-    by `inner`.
-    """
+def _load_either(operands, tile_origin, ks, k, FORM: tl.constexpr):
+    """The components of a tile of the operand that the program takes."""
     is_left, batch, start, count = tile_origin
     x, sb, sv, sk = chosen(is_left, operands[0], operands[1])
-    factors = factors_along_k(inner, is_left, ks)
     # A vector beyond the last one is read as the last: nothing of it is stored.
     vs = tl.minimum(_vectors(start, FORM), count - 1).to(tl.int64)
     # Both layouts have compiled code, so that one kernel serves all. Along k the
-    # compiler sees that FORM.vector entries are loaded at a time.
+    # compiler sees that FORM.vector entries are loaded at a time. A `return` in each
+    # branch would make threads exchange what they have loaded.
     if sk == 1:
         vectors = batch * (sb // FORM.vector) + vs * (sv // FORM.vector)
         entries = x + vectors * (FORM.vector * FORM.width) + ks * FORM.width
@@ -200,7 +191,7 @@ def _load_either(operands, inner, tile_origin, ks, k, FORM: tl.constexpr):
         vectors = batch * sb + vs * sv
         entries = x + vectors * FORM.width + ks.to(tl.int64) * (sk * FORM.width)
         parts = _load(entries, ks < k, FORM)
-    return scaled(parts, factors)
+    return parts
 
 
 @triton.jit
@@ -276,8 +267,7 @@ def _store_magnitudes(
 
 _FREE = [
     *FREE_OF_OPERANDS, "tiles_a", "balance_a", "balance_b", "total_a", "total",
-    "pitch16", "num_planes", "panels", "ahead", "inner_sign", "lower_limit",
-    "upper_limit",
+    "pitch16", "num_planes", "panels", "ahead", "lower_limit", "upper_limit",
 ]  # fmt: skip
 
 
@@ -311,8 +301,6 @@ def scaled_residues_kernel(
     panel_blocks,
     panels,
     ahead,
-    inner_exponents,
-    inner_sign,
     predicate,
     lower_limit: tl.int64,
     upper_limit: tl.int64,
@@ -341,10 +329,6 @@ def scaled_residues_kernel(
     if not holds(predicate, lower_limit, upper_limit):
         return
     operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
-    if inner_exponents is None:
-        inner = ()
-    else:
-        inner = (inner_exponents, inner_sign)
     scales = (
         (scale_a.exponent, scale_a.nearest, balance_a, 0),
         (scale_b.exponent, scale_b.nearest, balance_b, total_a),
@@ -357,7 +341,7 @@ def scaled_residues_kernel(
         tile_origin = place(tl.program_id(0), tiles_a, num_a, num_b, FORM.vectors)
         vs = _vectors(tile_origin[2], FORM)
         ks = _along_k(0, FORM)
-        parts = _load_either(operands, inner, tile_origin, ks, k, FORM)
+        parts = _load_either(operands, tile_origin, ks, k, FORM)
         # Sizes of the blocks, then of the vectors: the largest exponent, and the sums
         # on its grid.
         block_e, sums = block_sizes(parts, K, TASK.sums, ARITHMETIC.ptx)
@@ -392,7 +376,6 @@ def scaled_residues_kernel(
                     first_block = panel.to(tl.int64) * blocks
                     store_block(
                         operands,
-                        inner,
                         tile_origin,
                         task,
                         first_block,
@@ -439,7 +422,7 @@ def scaled_residues_kernel(
                 vs = _vectors(start, FORM)
                 ks = _along_k(task % steps, FORM)
                 # The loads are under way while the program waits for the scales.
-                parts = _load_either(operands, inner, tile_origin, ks, k, FORM)
+                parts = _load_either(operands, tile_origin, ks, k, FORM)
                 # One arrival more than blocks: the scales are stored. The programs that
                 # this one waits for have smaller indices, and so have started.
                 if TASK.scales:
@@ -574,7 +557,6 @@ def scaled_residues(
     bits: int | None = None,
     config: Config | None = None,
     predicate: Predicate | None = None,
-    inner: Inner | None = None,
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...]]:
     """Residues of the scaled and rounded operands, for the products of
     numerics.residue_products.product_operands.
@@ -595,10 +577,6 @@ def scaled_residues(
     predicate : (int64 tensor of one entry, lower limit, upper limit), optional
         Decides on the device: unless the entry lies within the limits the operands are
         not read, and what is returned means nothing.
-    inner : (int32 tensor, 1 or -1), optional
-        Exponents d, padded as those of `inner_scaling.gaining_exponents`: the first
-        operand is scaled along k by 2**d before anything else, the last one by 2**-d.
-        With -1 it is the other way round, which is for a right operand alone.
 
     Returns
     -------
@@ -617,7 +595,6 @@ def scaled_residues(
         scales,
         planes,
         predicate=predicate,
-        inner=inner,
     )
 
 
@@ -627,7 +604,6 @@ def sized_residues(
     balances: tuple[int, int] = (0, 0),
     config: Config | None = None,
     predicate: Predicate | None = None,
-    inner: Inner | None = None,
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...], Sizes]:
     """`scaled_residues` of two operands, and their sizes; one operand stands for both
     sides of its product.
@@ -635,8 +611,6 @@ def sized_residues(
     Parameters
     ----------
     predicate : (int64 tensor of one entry, lower limit, upper limit), optional
-        As for `scaled_residues`.
-    inner : (int32 tensor, 1 or -1), optional
         As for `scaled_residues`.
     """
     layout = layout_of(operands, config, sized=True)
@@ -661,7 +635,6 @@ def sized_residues(
             planes,
             sizes,
             predicate,
-            inner,
         ),
         sizes,
     )
@@ -702,7 +675,6 @@ def _run(
     planes: tuple[Any, ...] | None = None,
     sizes: Sizes | None = None,
     predicate: Predicate | None = None,
-    inner: Inner | None = None,
 ) -> tuple[VectorScale, ...]:
     """Launch what is asked for.
 
@@ -750,8 +722,6 @@ def _run(
         )
         if arithmetic.pairs:
             options["maxnreg"] = _PAIR_REGISTERS
-        elif inner is not None:
-            options["maxnreg"] = _INNER_REGISTERS[sizes is not None]
     truncates = is_given or constants.truncates(layout.width * layout.k, balances)
     task = _task(
         is_whole,
@@ -780,7 +750,6 @@ def _run(
         panel_blocks,
         sum(tiles),
         ahead,
-        *(inner or (None, 1)),
         *(predicate or NO_PREDICATE),
         FORM=layout.form,
         SIZES=None if is_whole else layout.size_form,

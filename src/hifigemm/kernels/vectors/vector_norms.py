@@ -294,50 +294,19 @@ def are_below(indices, limit, VECTOR_SIZE: tl.constexpr):
 
 
 @triton.jit
-def factors_along_k(inner, is_left, ks):
-    """2**d of terms for the left operand, 2**-d for the right one; empty without d.
-
-    `inner` is (exponents d, 1 or -1 by which they are multiplied), or empty. There are
-    exponents for all terms of a tile, also beyond k. They are loaded before the entries
-    that they scale: the compiler lets threads hold what meets in a product as the load
-    that comes last holds it, and would else exchange all entries between threads.
-    """
-    if len(inner) == 0:
-        return ()
-    else:
-        d = tl.load(inner[0] + ks) * inner[1]
-        return (power_of_two(tl.where(is_left, d, -d)),)
-
-
-@triton.jit
-def scaled(parts, factors):
-    """The components of a tile times `factors_along_k`."""
-    if len(factors) == 0:
-        return parts
-    else:
-        products = ()
-        for i in tl.static_range(len(parts)):
-            products += (parts[i] * factors[0],)
-        return products
-
-
-@triton.jit
-def _block_of(
-    operand, inner, tile_origin, q, k, ALONG_K: tl.constexpr, FORM: tl.constexpr
-):
+def _block_of(operand, tile_origin, q, k, ALONG_K: tl.constexpr, FORM: tl.constexpr):
     """The components of block `q` of the 16 vectors of a panel, 0 outside.
 
     A tile has the axes K, VECTOR and PIECE: piece p of a vector holds `LENGTH` entries,
     from number 256 q + p LENGTH on.
     """
     x, sb, sv, sk = operand
-    is_left, batch, start, count = tile_origin
+    _, batch, start, count = tile_origin
     LENGTH: tl.constexpr = FORM.piece_along_k if ALONG_K else FORM.piece_across
     vs = along(start + tl.arange(0, PANEL), VECTOR)
     pieces = along(tl.arange(0, NORM_BLOCK // LENGTH), PIECE) * LENGTH
     # Indices along k: a thread has a few entries of each piece.
     ks = q * NORM_BLOCK + along(tl.arange(0, LENGTH), K) + pieces
-    factors = factors_along_k(inner, is_left, ks)
     # Addresses and masks in which the compiler sees that neighbours along k, or
     # neighbouring vectors, lie side by side behind a multiple of FORM.vector entries.
     if ALONG_K:
@@ -357,7 +326,7 @@ def _block_of(
     parts = ()
     for i in tl.static_range(WIDTH):
         parts += (tl.load(entries + i, mask=inside, other=0.0).to(tl.float64),)
-    return scaled(parts, factors)
+    return parts
 
 
 @triton.jit
@@ -457,7 +426,6 @@ def _lowest(parts):
 @triton.jit
 def _store_block_of(
     operand,
-    inner,
     tile_origin,
     q,
     first_block,
@@ -470,7 +438,7 @@ def _store_block_of(
 ):
     """`store_block` for an operand of one layout."""
     LOWEST: tl.constexpr = len(workspace) == 3
-    parts = _block_of(operand, inner, tile_origin, q, k, ALONG_K, FORM)
+    parts = _block_of(operand, tile_origin, q, k, ALONG_K, FORM)
     if LOWEST:
         parts = _finite(parts)
     e, sums = block_sizes(parts, PIECE, SUMS, PTX)
@@ -486,7 +454,6 @@ def _store_block_of(
 @triton.jit
 def store_block(
     operands,
-    inner,
     tile_origin,
     q,
     first_block,
@@ -501,16 +468,14 @@ def store_block(
 
     An operand is its address and its strides along the stack, the vectors and k, 1
     where its entries lie side by side along k. `first_block` is the number of the
-    panel's first block among all; `inner` is that of `scaled`. `workspace` takes sums
-    and exponents; with a third array also the lowest bits, and the entries that hold
-    an Inf or NaN count as 0.
+    panel's first block among all. `workspace` takes sums and exponents; with a third
+    array also the lowest bits, and the entries that hold an Inf or NaN count as 0.
     """
     operand = chosen(tile_origin[0], operands[0], operands[1])
     # Both layouts have compiled code, so that one kernel serves all.
     if operand[3] == 1:
         _store_block_of(
             operand,
-            inner,
             tile_origin,
             q,
             first_block,
@@ -524,7 +489,6 @@ def store_block(
     else:
         _store_block_of(
             operand,
-            inner,
             tile_origin,
             q,
             first_block,

@@ -56,14 +56,6 @@ class VectorTile:
 
 
 @dataclass(frozen=True)
-class AlongK:
-    """What a kernel knows of exponents d along k when it is compiled."""
-
-    sign: int  # 1 or -1 by which they are multiplied, 0 where there are none
-    terms: int  # neighbouring entries that share one
-
-
-@dataclass(frozen=True)
 class _TiledOperand:
     """An operand as launches see it: `chunks` tiles hold a vector, `programs` the
     operand.
@@ -109,19 +101,6 @@ class _SideArguments(NamedTuple):
     vectors: int
     total: int
     chunks: int
-
-
-Inner = tuple[Buffer, int]
-"""Exponents d along k, see inner_scaling.py, and how many neighbouring entries share one:
-two where complex operands are embedded as real ones.
-"""
-
-
-def along_k(inner: Inner | None, axis: int) -> AlongK:
-    """2**d for a left operand, 2**-d for a right one; `axis` is that of k."""
-    if inner is None:
-        return AlongK(0, 1)
-    return AlongK(1 if axis == 2 else -1, inner[1])
 
 
 def num_sms(x: Buffer) -> int:
@@ -288,20 +267,6 @@ def load_tile(operand, counts, program, k, FORM: tl.constexpr):
         inside = (v < vectors)[:, None] & (h < k)[None, :]
         value = tl.load(entries, mask=inside, other=0.0, eviction_policy="evict_first")
     return value, panel, chunk, z, v, h
-
-
-@triton.jit
-def exponents_along_k(inner, chunk, k, FORM: tl.constexpr):
-    """Exponents, with their sign, that scale the entries of a chunk along k; 0 without.
-
-    They are loaded before the entries, see vector_norms.factors_along_k.
-    """
-    if FORM.inner.sign == 0:
-        return 0
-    else:
-        h = chunk * FORM.tile.block_k + tl.arange(0, FORM.tile.block_k)[None, :]
-        d = tl.load(inner + h // FORM.inner.terms, mask=h < k, other=0)
-        return d * FORM.inner.sign
 
 
 @triton.jit

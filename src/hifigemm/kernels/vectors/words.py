@@ -11,9 +11,8 @@ the whole vector. FP32 holds y but for entries 2**-170 below the largest one, wh
 and BF16 words could see the difference: these entries are rounded to odd, which changes
 no later rounding. All other steps of the splitting are exact in FP32.
 
-With exponents d along k, see inner_scaling.py, x is 2**d_h x_h of a left and 2**-d_h x_h
-of a right operand. FP32 need not hold it: d is added to the exponents of entries, of
-which e is the largest one, and then to T - e.
+Entries in float64, as scaled_along_k.py writes them, are numbers of float32 times powers
+of two that FP32 need not hold; y, which it holds, is made from them in FP64.
 """
 
 # Kernels are untyped.
@@ -38,11 +37,7 @@ from hifigemm.kernels.runtime.tiles import VECTOR_ENTRIES
 from hifigemm.kernels.vectors.vector_tiles import (
     COUNTS,
     NOT_FINITE,
-    AlongK,
-    Inner,
     VectorTile,
-    along_k,
-    exponents_along_k,
     largest_magnitude,
     launch_both,
     load_tile,
@@ -65,7 +60,7 @@ format.
 _INFINITE = tl.constexpr(0x7F800000)
 """Bits of an infinite float32; those of finite magnitudes lie below."""
 _BIAS = tl.constexpr(2048)
-"""e + d + 2048 > 0 for every exponent e of a float32 and every d."""
+"""e + 2048 > 0 for every exponent e of a float64."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +75,7 @@ class _WordsForm:
     saturates: bool  # whether a word may exceed the largest number of its format
     counts: bool  # whether the bits that are lost are noted
     safe: int  # sum of exponents from which on nothing is lost
-    inner: AlongK
+    is_wide: bool  # whether entries are float64
     tile: VectorTile
 
 
@@ -95,26 +90,29 @@ def _exponent(magnitude):
 
 
 @triton.jit
-def _sizes(magnitude, d, FORM: tl.constexpr):
-    """Integers in the order of 2**d |x|, 0 for zeros and `_INFINITE` for Inf and NaN.
+def _sizes(value, FORM: tl.constexpr):
+    """Integers in the order of |x|, 0 for zeros and `_INFINITE` for Inf and NaN.
 
-    They are bits of magnitudes, or with exponents along k biased exponents.
+    They are bits of magnitudes, or biased exponents of wide entries, none of which is
+    subnormal.
     """
-    if FORM.inner.sign == 0:
-        return magnitude
-    else:
-        exponents = _exponent(magnitude) + d + _BIAS
+    if FORM.is_wide:
+        magnitude = value.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
+        # 2**(e - 1) <= |x| < 2**e.
+        exponents = (magnitude >> 52).to(tl.int32) - 1022 + _BIAS
         sizes = tl.where(magnitude == 0, 0, exponents)
-        return tl.where(magnitude < _INFINITE, sizes, _INFINITE)
+        return tl.where(magnitude < (0x7FF << 52), sizes, _INFINITE)
+    else:
+        return value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
 @triton.jit
 def _exponent_of_size(size, FORM: tl.constexpr):
     """Exponent of an entry from its size, 0 for a zero."""
-    if FORM.inner.sign == 0:
-        return _exponent(size)
-    else:
+    if FORM.is_wide:
         return tl.where(size == 0, 0, size - _BIAS)
+    else:
+        return _exponent(size)
 
 
 @triton.jit
@@ -137,27 +135,25 @@ def _scaled(x, s, ODD: tl.constexpr):
 
 
 @triton.jit
-def _scaled_apart(x, s, ODD: tl.constexpr):
-    """2**s x for any s with |2**s x| < 2**128, rounded as by `_scaled`.
+def _narrowed(x, s, ODD: tl.constexpr):
+    """2**s x in float32, for float64 x and any s with |2**s x| < 2**128.
 
-    Without ODD, what lies below 2**-124 may be any number below: its FP16 words are
-    zeros.
+    With ODD, entries that are no FP32 number afterwards are rounded to odd. Without,
+    what lies below 2**-124 may be any number below: its FP16 words are zeros.
     """
+    # Two powers of two that float64 holds. Only small products lose bits, where they
+    # become subnormal or zero.
+    first = tl.minimum(tl.maximum(s, -1000), 1000)
+    exact = x * power_of_two(first) * power_of_two(s - first)
+    y = exact.to(tl.float32)
     if ODD:
-        # FP64 holds the product. Rounding to odd: as in `_scaled`.
-        exact = x.to(tl.float64) * power_of_two(tl.minimum(tl.maximum(s, -500), 500))
-        y = exact.to(tl.float32)
+        # Rounding to odd: as in `_scaled`.
         back = y.to(tl.float64)
-        bits = y.to(tl.int32, bitcast=True) - (tl.abs(back) > tl.abs(exact)).to(
-            tl.int32
-        )
-        return (bits | (back != exact).to(tl.int32)).to(tl.float32, bitcast=True)
-    else:
-        # Two powers of two that float32 holds. Beyond these s, entries other than zero
-        # lie below all FP16 words, or above all of them, where they saturate.
-        s = tl.minimum(tl.maximum(s, -252), 252)
-        first = tl.minimum(tl.maximum(s, -126), 126)
-        return x * power_of_two_single(first) * power_of_two_single(s - first)
+        bits = y.to(tl.int32, bitcast=True)
+        bits -= (tl.abs(back) > tl.abs(exact)).to(tl.int32)
+        is_lost = (back != exact) | ((exact == 0.0) & (x != 0.0))
+        y = (bits | is_lost.to(tl.int32)).to(tl.float32, bitcast=True)
+    return y
 
 
 @triton.jit
@@ -232,28 +228,27 @@ def _note_loss(smallest, largest, shift, loss, FORM: tl.constexpr):
     has_entries = (smallest >= 0) & (largest < _INFINITE)
     # A scaled entry counts as 2**-149 at least, whose bits are 1 and whose exponent is
     # -148.
-    if FORM.inner.sign == 0:
+    if FORM.is_wide:
+        least = tl.maximum(smallest + 1 - _BIAS + shift, -148)
+    else:
         value = tl.where(has_entries, smallest + 1, 0).to(tl.float32, bitcast=True)
         if FORM.scaled:
             value = _scaled(value, shift, FORM.kind != "fp16")
         least = _exponent(tl.maximum(value.to(tl.int32, bitcast=True), 1))
-    else:
-        least = tl.maximum(smallest + 1 - _BIAS + shift, -148)
     lost = tl.where(has_entries, FORM.safe + 1 - least, 0)
     # A maximum does not depend on the order of programs.
     tl.atomic_max(loss, 1 + tl.maximum(tl.max(lost, axis=0), 0), sem="relaxed")
 
 
 @triton.jit
-def _split_tile(operand, counts, program, k, pitch, top, inner, FORM: tl.constexpr):
+def _split_tile(operand, counts, program, k, pitch, top, FORM: tl.constexpr):
     """Words of a tile of an operand: block_v vectors times block_k entries along k."""
-    vectors, _, chunks = counts
-    d = exponents_along_k(inner, program % chunks, k, FORM)
+    vectors, _, _ = counts
     value, panel, chunk, z, v, h = load_tile(operand, counts, program, k, FORM)
-    value = value.to(tl.float32)
+    if not FORM.is_wide:
+        value = value.to(tl.float32)
     exists = v < vectors
-    magnitude = value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    sizes = _sizes(magnitude, d, FORM)
+    sizes = _sizes(value, FORM)
     row = z * vectors + v
     smallest = _smallest_size(sizes) if FORM.counts else 0
     largest = largest_magnitude(sizes, operand, counts, panel, row, exists, FORM)
@@ -274,8 +269,8 @@ def _split_tile(operand, counts, program, k, pitch, top, inner, FORM: tl.constex
                 mask=exists,
             )
         y = tl.where(finite[:, None], value, 0.0)
-        if FORM.inner.sign != 0:
-            y = _scaled_apart(y, shift[:, None] + d, FORM.kind != "fp16")
+        if FORM.is_wide:
+            y = _narrowed(y, shift[:, None], FORM.kind != "fp16")
         elif FORM.scaled:
             y = _scaled(y, shift[:, None], FORM.kind != "fp16")
         # Entries beyond k are zeros up to the pitch, and so are their words. No other
@@ -318,15 +313,13 @@ def split_kernel(
     k,
     pitch,
     top,
-    inner,
     predicate,
     loss_from,
     loss_to,
     LEFT: tl.constexpr,
     RIGHT: tl.constexpr,
 ):
-    """Twin: numerics.words.Splitting.split of entries that are scaled by powers of two,
-    with `inner` first as by numerics.inner_scaling.scaled_along_k.
+    """Twin: numerics.words.Splitting.split of entries that are scaled by powers of two.
 
     A program makes one tile, of the left operand first, then of the right one. Nothing
     where the predicate does not hold.
@@ -344,7 +337,6 @@ def split_kernel(
             k,
             pitch,
             top,
-            inner,
             LEFT,
         )
     else:
@@ -355,7 +347,6 @@ def split_kernel(
             k,
             pitch,
             top,
-            inner,
             RIGHT,
         )
 
@@ -399,7 +390,6 @@ def split_words(
     splitting: Splitting,
     top: int | None,
     *,
-    inner: Inner | None = None,
     found: Buffer | None = None,
     predicate: Buffer | None = None,
     losses: tuple[int, int] = ALL_LOSSES,
@@ -411,15 +401,14 @@ def split_words(
     ----------
     operands : pairs (tensor, axis)
         float32, float16 or bfloat16 buffers of three dimensions and any strides, and the
-        axis of k: 2 for a left operand, 1 for a right one.
+        axis of k: 2 for a left operand, 1 for a right one. float64 ones hold A D or
+        D**-1 B: numbers of 24 bits, none of them subnormal in float64 or as large as
+        2**128.
     splitting : Splitting
         FP16 (rounding "nearest" or "zero"), TF32 or BF16. An operand whose dtype one
         word holds gets one word, which is exact where no bits are lost.
     top : int or None
         T: scaled entries lie below 2**T. None does not scale; words then saturate.
-    inner : (int32 tensor, 1 or 2), optional
-        The words are those of A D or D**-1 B, D = diag(2**d). No entry of these is
-        subnormal in float64 or as large as 2**128.
     found : int32 tensor, shape (2,), or None
         Zeros, where the bits that operands lose are noted; None does not count them.
     predicate : int32 tensor, shape (2,), or None
@@ -434,7 +423,8 @@ def split_words(
         splitting.fmt is FP16 and splitting.rounding == "nearest-away"
     ):
         raise ValueError(f"no words on the device for {splitting}")
-    kind = splitting.fmt.name if inner is None else "words along k"
+    is_wide = operands[0][0].dtype is torch.float64
+    kind = "words of float64" if is_wide else splitting.fmt.name
     sides = [
         side_of(x, axis, k_pitch(x.shape[axis]), VECTOR_ENTRIES[kind])
         for x, axis in operands
@@ -446,7 +436,7 @@ def split_words(
     words = []
     tensors = []
     forms = []
-    for i, ((x, axis), side) in enumerate(zip(operands, sides, strict=True)):
+    for i, ((x, _), side) in enumerate(zip(operands, sides, strict=True)):
         splitting_of_x = splitting
         if _one_word(x.dtype, splitting.fmt):
             splitting_of_x = replace(splitting, num_words=1)
@@ -458,9 +448,8 @@ def split_words(
         words.append(Words(planes, exponents, found, k, splitting_of_x))
         target = planes.view(torch.int16) if splitting.fmt is BF16 else planes
         tensors.append((x, target, exponents, exponents if found is None else found[i]))
-        exponents_of_x = along_k(inner, axis)
         forms.append(
-            _form_of(splitting_of_x, top, found is not None, exponents_of_x, side.tile)
+            _form_of(splitting_of_x, top, found is not None, is_wide, side.tile)
         )
     launch_both(
         _split,
@@ -471,7 +460,6 @@ def split_words(
         k,
         k_pitch(k),
         top or 0,
-        None if inner is None else inner[0],
         predicate,
         *losses,
     )
@@ -483,7 +471,7 @@ def _form_of(
     splitting: Splitting,
     top: int | None,
     counts: bool,
-    inner: AlongK,
+    is_wide: bool,
     tile: VectorTile,
 ) -> _WordsForm:
     scaled = top is not None
@@ -497,7 +485,7 @@ def _form_of(
         saturates=not scaled or (top or 0) > _LARGEST_TOP[name],
         counts=counts,
         safe=safe_exponent(splitting, FLOOR),
-        inner=inner,
+        is_wide=is_wide,
         tile=tile,
     )
 
