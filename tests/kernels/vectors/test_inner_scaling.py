@@ -98,9 +98,7 @@ def check(a, b, layouts=("rows", "rows")):
     with np.errstate(all="ignore"):
         found = run_recorded(kernels.inner_exponents, left, right, wide)
         want = plain.inner_exponents(a, b, 16384)
-        k = len(want)
-        np.testing.assert_array_equal(found[:k].cpu().numpy(), want)
-        assert not found[k:].any()
+        np.testing.assert_array_equal(found.cpu().numpy(), want)
         before = plain.sampled_gap(a, b)
         after = plain.sampled_gap(a, b, want)
         assert gap_of(left, right) == before
@@ -112,8 +110,7 @@ def check(a, b, layouts=("rows", "rows")):
     is_kept = before >= plain.WIDE_GAP and plain.closes(before, after)
     assert int(mark) == (kernels.KEPT if is_kept else LARGEST)
     wanted = want if is_kept else 0 * want
-    np.testing.assert_array_equal(kept[:k].cpu().numpy(), wanted)
-    assert not kept[k:].any()
+    np.testing.assert_array_equal(kept.cpu().numpy(), wanted)
     return is_kept
 
 
@@ -147,22 +144,6 @@ def test_a_stack_has_one_d(rng):
     b = np.concatenate([graded(rng, (9, 40, 8), 30)[1] for _ in range(3)])
     check(a, b)
     check(np.concatenate([a, 2.0**40 * a, a]), b)
-
-
-@pytest.mark.parametrize("layout", ["rows", "columns"])
-def test_little_room_for_exponents_changes_none(rng, layout):
-    wide = torch.full((1,), plain.WIDE_GAP, dtype=torch.int64, device=DEVICE)
-    a, _ = graded(rng, (40, 30, 50), 40)
-    b = np.concatenate([wild(rng, (40, 30, 50))[1] for _ in range(3)])
-    left, right = (on_device(x, layout) for x in (a, b))
-    # All matrices, some, some vectors of each, and fewer than are taken at a time.
-    with np.errstate(all="ignore"):
-        want = plain.inner_exponents(a, b, 16384)
-        for scratch_bytes in (2**20, 10_000, 4000, 1):
-            found = run_recorded(
-                kernels.inner_exponents, left, right, wide, scratch_bytes=scratch_bytes
-            )
-            np.testing.assert_array_equal(found[:30].cpu().numpy(), want)
 
 
 @pytest.mark.slow

@@ -19,7 +19,6 @@ from hifigemm.kernels.runtime.launch_list import ALIGNMENT
 from hifigemm.kernels.vectors.inner_scaling import (
     VECTOR_BYTES,
     gaining_exponents,
-    padded_length,
 )
 from hifigemm.kernels.vectors.scaled_along_k import scaled_along_k
 from hifigemm.model.plan import Plan
@@ -29,18 +28,17 @@ Sides = tuple[tuple[Buffer, int], ...]
 
 
 def exponents_of(
-    plan: Plan, given: Arguments, scratch_bytes: int, mark: Any = None
+    plan: Plan, given: Arguments, mark: Buffer | None = None
 ) -> Any | None:
     """Exponents by which A and B are scaled along k, zeros where they gain nothing.
 
-    None for plans that do not scale so. `scratch_bytes` and `mark` are those of
-    `gaining_exponents`.
+    None for plans that do not scale so. `mark` is that of `gaining_exponents`.
     """
     if not plan.scheme.scales_along_k:
         return None
     if given.inner is not None:
         return given.inner
-    return gaining_exponents(given.a, given.b, mark, scratch_bytes=scratch_bytes)
+    return gaining_exponents(given.a, given.b, mark)
 
 
 def scaled(
@@ -64,11 +62,10 @@ def bytes_outside(plan: Plan, batch: int, rows: int, cols: int) -> int:
     """Bytes by which scaling along k takes more where the result is cut into blocks.
 
     It looks at whole operands, with a few numbers for each vector, and its exponents
-    lie beside the scratch memory of all blocks. The exponents of entries lie where
-    residues or words of a block are afterwards.
+    lie beside the scratch memory of all blocks. Copies of operands lie where products of
+    a block are afterwards.
     """
     p = plan.problem
     vectors = p.batch * (p.m + p.n)
     others = vectors - batch * (rows + cols)
-    exponents = 4 * padded_length(p.k)
-    return VECTOR_BYTES * others + exponents + 4 * ALIGNMENT
+    return VECTOR_BYTES * others + 4 * p.k + 4 * ALIGNMENT

@@ -31,7 +31,6 @@ from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.launch import Scalar, scalar
 from hifigemm.kernels.runtime.launch_list import LaunchList, facts_of, raw_stream
 from hifigemm.kernels.runtime.recording import run_recorded
-from hifigemm.kernels.vectors.inner_scaling import padded_length
 from hifigemm.model.engine import Lowering
 from hifigemm.model.executable import (
     NO_SPLITS,
@@ -386,7 +385,7 @@ class Launches:
             self._notes = (str(outliers),)
         new = layout(self._stack_shape, self._dtype)
         product = out if self._writes_to_out else new
-        exponents = layout((padded_length(problem.k),), torch.int32)
+        exponents = layout((problem.k,), torch.int32)
         arguments = Arguments(
             a=unwrap(signature.left),
             b=unwrap(signature.right),

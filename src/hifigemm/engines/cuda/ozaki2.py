@@ -387,7 +387,7 @@ class _FixedCount(_Residues):
         moduli, used_moduli, balances = ordinary_moduli(plan)
         num_residues = num_planes(moduli, plan.problem.is_complex)
         evidence = plan.evidence or Evidence()
-        exponents = _exponents(plan, given)
+        exponents = exponents_of(plan, given)
         gained = _gained_bits(plan, given)
         if gained is not None:
             balances = (gained, -gained)
@@ -449,19 +449,6 @@ def _residues_by_bits(
     return scaled_residues.scaled_residues(
         operand, moduli, scales, bits=norm_bits(two, gained)
     )
-
-
-def _exponents(plan: Plan, given: Arguments, mark: Any = None) -> Exponents:
-    """Exponents along k of a plan with inner scaling; None where it has another one."""
-    return exponents_of(plan, given, _scratch_bytes(plan), mark)
-
-
-def _scratch_bytes(plan: Plan) -> int:
-    """Bytes that the residues of a block take at least."""
-    p = plan.problem
-    batch, rows, cols = plan.block_shape
-    planes = num_planes(moduli_of(plan), p.is_complex)
-    return planes * batch * (rows + cols) * p.k
 
 
 def _residues_at(
@@ -654,7 +641,7 @@ class _Ladder(_Residues):
         inner_record = words[_INNER : _INNER + 1]
         chooses = plan.verification is Verification.ON_DEVICE
         is_exact_behind = chooses and plan.evidence is not None
-        exponents = _exponents(plan, given, inner_record)
+        exponents = exponents_of(plan, given, inner_record)
         rungs, inner_rungs = _ladder(plan)
         samples_from = _SAMPLE_FROM_BEFORE_EXACT if is_exact_behind else _SAMPLE_FROM
         is_large = plan.problem.multiplications >= samples_from
@@ -675,7 +662,6 @@ class _Ladder(_Residues):
                     given.b,
                     inner_record,
                     no_rung_taken,
-                    scratch_bytes=_scratch_bytes(plan),
                 )
                 start = inner_record, inner_scaling.KEPT
                 last = _write_rungs(plan, given, inner_rungs, start, exponents)

@@ -269,7 +269,7 @@ class _Words(_Embedded):
         if given.record is not None:
             found = given.record.view(torch.int32)[:2]
             mark = given.record[_INNER:]
-        exponents = _exponents(plan, given, mark)
+        exponents = exponents_of(plan, given, mark)
         for block in blocks_of(plan, given.out):
             operands = block.operands(given.a, given.b)
             x, y, out = as_real(*operands, given.out[block.entries])
@@ -325,7 +325,7 @@ class _UnscaledWords(_Embedded):
         """
         scheme = plan.scheme
         scaled_top = scheme.top_exponent(plan.problem)
-        exponents = _exponents(plan, given)
+        exponents = exponents_of(plan, given)
         for block in blocks_of(plan, given.out):
             operands = block.operands(given.a, given.b)
             x, y, out = as_real(*operands, given.out[block.entries])
@@ -348,21 +348,6 @@ class _UnscaledWords(_Embedded):
             )
             left = left._replace(losses=overflow)
             multiply(left, right, losses=has_overflow, repairs=True)
-
-
-def _exponents(
-    plan: Plan, given: Arguments, mark: Buffer | None = None
-) -> Buffer | None:
-    """Exponents along k of the operands; None for schemes without.
-
-    `mark` is set to KEPT where the operands gain by them.
-    """
-    p = plan.problem
-    width = 2 if p.is_complex else 1
-    batch, rows, cols = plan.block_shape
-    # Two bytes for each component of a block's operands: words take no less.
-    scratch_bytes = 2 * width * batch * (rows + cols) * p.k
-    return exponents_of(plan, given, scratch_bytes, mark)
 
 
 def _sides(
@@ -417,7 +402,7 @@ class _Doubles(_Embedded):
         scheme = plan.scheme
         top = scheme.top_exponent(plan.problem) if scheme.scale else None
         pairs = scheme.pairs()
-        exponents = _exponents(plan, given)
+        exponents = exponents_of(plan, given)
         for block in blocks_of(plan, given.out):
             operands = block.operands(given.a, given.b)
             x, y, out = as_real(*operands, given.out[block.entries])

@@ -5,10 +5,10 @@ Every launch leaves integers that the next one reads, and no program waits for a
 
 1. gap: how far the largest entries of a row and a column lie above their products, in a
    sample. Where that is little, the next four launches do nothing.
-2. exponents of entries, two bytes each, and what the rows of A and the columns of B have
-   of them: the largest, their sum, their number. The operands are read this once.
-3. maxima along k of the exponents beside those of their vectors, and how far the entries
-   of vectors spread.
+2. exponents of the rows of A and of the columns of B: the largest, their sum, their
+   number.
+3. maxima along k of the exponents beside those of their vectors, for which the operands
+   are read again, and how far the entries of vectors spread.
 4. d from these maxima.
 5. gap with d.
 6. zeros in the place of d, unless it closes the gap.
@@ -23,7 +23,6 @@ stored above 0 by a bias.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -39,7 +38,7 @@ from hifigemm.kernels.runtime.common import (
     holds,
 )
 from hifigemm.kernels.runtime.launch import Launch, real_view, unread, vectors_of
-from hifigemm.kernels.vectors.vector_norms import ABSOLUTE, are_below, exponent_of
+from hifigemm.kernels.vectors.vector_norms import ABSOLUTE, exponent_of
 from hifigemm.numerics import inner_scaling as plain
 
 _NO_EXPONENT = tl.constexpr(plain.NO_EXPONENT)
@@ -59,19 +58,8 @@ _NO_BITS = tl.constexpr(0x7FF << 52)
 """Bits of infinity: no component that counts has as many."""
 _BLOCK = 1024
 """Terms that a program looks at together where only k is walked over."""
-PADDING = 4096
-"""Exponents d are padded with zeros to a multiple: tiles of residues have at most as
-many terms, and read them without a mask, 16 bytes at a time.
-"""
-_SCRATCH_BYTES = 2**26
-"""Bytes of exponents of entries at a time, where nothing else is asked for."""
 _STEPS = 8
 """Tiles that a program walks over before others see what it found."""
-_REGISTERS = {1: 80, 2: 128}
-"""Of a thread that takes exponents of real entries, or complex ones: the compiler takes
-some more for some layouts, and a program less would run on a multiprocessor. Nothing
-spills.
-"""
 VECTOR_BYTES = 16
 """Of what is known of a vector: its largest exponent, the number of its entries, and
 the sum of their exponents.
@@ -81,32 +69,15 @@ KEPT = 1
 
 
 @dataclass(frozen=True)
-class Walk:
-    """How programs walk over an operand. Neighbours in memory are many in a tile."""
+class _Tile:
+    """Vectors and terms of a tile, in which neighbours in memory are many."""
 
-    along_k: bool  # whether neighbours in memory follow each other along k
-    # `vectors`, `terms`: a tile of entries
     vectors: int
     terms: int
-    # a tile of exponents, which take less memory
-    more_vectors: int
-    more_terms: int
-
-    def num_codes(self, batch: int, count: int, k: int) -> int:
-        """Exponents of the entries of a stack, with those that pad rows."""
-        rows, length = (count, k) if self.along_k else (k, count)
-        return batch * rows * (-(-length // 8) * 8)
 
 
-_ALONG_K = Walk(True, 4, 512, 8, 512)
-_ACROSS_K = Walk(False, 32, 64, 64, 64)
-
-
-class _Codes(NamedTuple):
-    """Exponents of the entries of a part of an operand, as INT16 above 0."""
-
-    largest: Any  # of the larger component of each entry
-    smallest: Any  # of the smaller one; None for real operands
+_ALONG_K = _Tile(4, 512)
+_ACROSS_K = _Tile(32, 64)
 
 
 class _Vectors(NamedTuple):
@@ -152,6 +123,12 @@ def _exponents(bits):
 
 
 @triton.jit
+def _code(bits):
+    """Exponents of entries above 0, and 0 for those without, from their bits."""
+    return tl.where(bits == 0, 0, exponent_of(bits) + _CODE_BIAS)
+
+
+@triton.jit
 def _entries(operand, batch, vectors, terms, WIDTH: tl.constexpr):
     """Addresses of entries of a matrix of a stack."""
     return (
@@ -163,46 +140,23 @@ def _entries(operand, batch, vectors, terms, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _code_places(
-    batch, vectors, terms, count, k, SIDE: tl.constexpr, TOGETHER: tl.constexpr
-):
-    """Where exponents lie among those of a stack, in the order of the entries, and
-    which ones do.
-
-    Rows are as long as a multiple of 8, with zeros behind the last exponent. TOGETHER
-    of them are read or written at a time.
-    """
-    if SIDE.along_k:
-        pitch = tl.cdiv(k, 8) * 8
-        row = batch.to(tl.int64) * count + vectors[:, None]
-        inside = (vectors < count)[:, None] & are_below(terms, pitch, TOGETHER)[None, :]
-        return row * (pitch // TOGETHER * TOGETHER) + terms[None, :], inside
-    else:
-        pitch = tl.cdiv(count, 8) * 8
-        row = batch.to(tl.int64) * k + terms[None, :]
-        inside = are_below(vectors, pitch, TOGETHER)[:, None] & (terms < k)[None, :]
-        return row * (pitch // TOGETHER * TOGETHER) + vectors[:, None], inside
-
-
-@triton.jit
-def _entry_exponents(
+def _largest_of_vectors(
     operand,
     task,
     count,
     k,
     known,
     first_vector,
-    codes,
     STEPS: tl.constexpr,
-    SIDE: tl.constexpr,
+    TILE: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """`entry_exponents_kernel` for some terms of the vectors of one tile.
+    """`vector_exponents_kernel` for some terms of the vectors of one tile.
 
-    `first_vector` is the first one of the part among those that are `known`.
+    `first_vector` is the first one of the operand among those that are `known`.
     """
-    VECTORS: tl.constexpr = SIDE.vectors
-    TERMS: tl.constexpr = SIDE.terms
+    VECTORS: tl.constexpr = TILE.vectors
+    TERMS: tl.constexpr = TILE.terms
     # Programs that follow each other take the terms of the same vectors.
     chunks = tl.cdiv(k, STEPS * TERMS)
     tiles = tl.cdiv(count, VECTORS)
@@ -218,72 +172,59 @@ def _entry_exponents(
         ks = start + tl.arange(0, TERMS)
         mask = inside[:, None] & (ks < k)[None, :]
         x = _entries(operand, batch, vectors[:, None], ks[None, :], WIDTH)
-        bits, smallest = _bits(x, mask, WIDTH)
-        code = tl.where(bits == 0, 0, exponent_of(bits) + _CODE_BIAS)
+        bits, _ = _bits(x, mask, WIDTH)
+        code = _code(bits)
         top = tl.maximum(top, code)
         total += code
         entries += (bits != 0).to(tl.int32)
-        # Loads of float64 set the pace; more codes at a time would scatter them.
-        place, exists = _code_places(batch, vectors, ks, count, k, SIDE, 2)
-        tl.store(codes.largest + place, code.to(tl.int16), mask=exists)
-        if WIDTH == 2:
-            code = exponent_of(smallest) + _CODE_BIAS
-            tl.store(codes.smallest + place, code.to(tl.int16), mask=exists)
     # Integers, whose sums and maxima do not depend on the order of programs.
-    at = batch * count + vectors
-    all_top = known.top + first_vector
-    all_total = known.total + first_vector
-    all_entries = known.entries + first_vector
+    at = first_vector + batch * count + vectors
+    vector_top = tl.max(top, axis=1)
     vector_total = tl.sum(total, axis=1).to(tl.int64)
-    tl.atomic_max(all_top + at, tl.max(top, axis=1), mask=inside, sem="relaxed")
-    tl.atomic_add(all_total + at, vector_total, mask=inside, sem="relaxed")
-    tl.atomic_add(all_entries + at, tl.sum(entries, axis=1), mask=inside, sem="relaxed")
+    vector_entries = tl.sum(entries, axis=1)
+    tl.atomic_max(known.top + at, vector_top, mask=inside, sem="relaxed")
+    tl.atomic_add(known.total + at, vector_total, mask=inside, sem="relaxed")
+    tl.atomic_add(known.entries + at, vector_entries, mask=inside, sem="relaxed")
 
 
-_FREE_OF_EXPONENTS = ["num_a", "num_b", "k", "tasks_a", "first_a", "first_b"]
+_FREE_OF_TASKS = ["num_a", "num_b", "k", "tasks_a", "total_a"]
 
 
-@triton.jit(do_not_specialize=_FREE_OF_EXPONENTS)
-def entry_exponents_kernel(
+@triton.jit(do_not_specialize=_FREE_OF_TASKS)
+def vector_exponents_kernel(
     a,
     b,
     num_a,
     num_b,
     k,
     tasks_a,
-    first_a,
-    first_b,
+    total_a,
     known,
-    codes_a,
-    codes_b,
     gap,
     STEPS: tl.constexpr,
     LEFT: tl.constexpr,
     RIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Twin: numerics.inner_scaling._maxima, exponents of entries, and R and Q.
+    """Twin: numerics.inner_scaling._maxima, R and Q.
 
-    A program takes some vectors of A or of B, and STEPS tiles of their terms. It writes
-    the exponents as INT16, which the next launch reads instead of the operands, those
-    of the smaller component of complex entries apart. R, Q, sums of exponents and
-    numbers of entries are joined in memory that starts as zeros, from the numbers of
-    the first vectors on. Nothing where the gap is narrow.
+    A program takes some vectors of A or of B, and STEPS tiles of their terms. R, Q, sums
+    of exponents and numbers of entries are joined in memory that starts as zeros.
+    Nothing where the gap is narrow.
     """
     if not holds(gap, _WIDE_GAP, 1 << 40):
         return
     task = tl.program_id(0)
     if task < tasks_a:
-        _entry_exponents(a, task, num_a, k, known, first_a, codes_a, STEPS, LEFT, WIDTH)
+        _largest_of_vectors(a, task, num_a, k, known, 0, STEPS, LEFT, WIDTH)
     else:
-        _entry_exponents(
-            b, task - tasks_a, num_b, k, known, first_b, codes_b, STEPS, RIGHT, WIDTH
-        )
+        task -= tasks_a
+        _largest_of_vectors(b, task, num_b, k, known, total_a, STEPS, RIGHT, WIDTH)
 
 
 @triton.jit
-def _inner_maxima(
-    codes,
+def _largest_of_terms(
+    operand,
     task,
     count,
     k,
@@ -291,15 +232,15 @@ def _inner_maxima(
     terms,
     first_term,
     STEPS: tl.constexpr,
-    SIDE: tl.constexpr,
+    TILE: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
     """`inner_maxima_kernel` for some terms of a chunk of vectors of one operand.
 
     `first_term` is its first one among the `terms` of both.
     """
-    VECTORS: tl.constexpr = SIDE.more_vectors
-    TERMS: tl.constexpr = SIDE.more_terms
+    VECTORS: tl.constexpr = TILE.vectors
+    TERMS: tl.constexpr = TILE.terms
     # Programs that follow each other take neighbouring terms of the same vectors.
     steps = tl.cdiv(k, TERMS)
     chunks = tl.cdiv(count, STEPS * VECTORS)
@@ -314,14 +255,11 @@ def _inner_maxima(
         r = tl.load(top + batch * count + vectors, mask=inside, other=0)
         # Nothing of a vector of zeros lies above the bias.
         r = tl.where(r == 0, _CODE_BIAS, r)
-        place, exists = _code_places(batch, vectors, ks, count, k, SIDE, 8)
-        code = tl.load(codes.largest + place, mask=exists, other=0).to(tl.int32)
-        most = tl.maximum(most, code - r[:, None] + _BIAS)
-        smallest = code
-        if WIDTH == 2:
-            smallest = tl.load(codes.smallest + place, mask=exists, other=0)
-            smallest = smallest.to(tl.int32)
-        depth = tl.where(code == 0, 0, _LEAST_BIAS + _CODE_BIAS - smallest)
+        mask = inside[:, None] & (ks < k)[None, :]
+        x = _entries(operand, batch, vectors[:, None], ks[None, :], WIDTH)
+        bits, smallest = _bits(x, mask, WIDTH)
+        most = tl.maximum(most, _code(bits) - r[:, None] + _BIAS)
+        depth = tl.where(bits == 0, 0, _LEAST_BIAS - exponent_of(smallest))
         deepest = tl.maximum(deepest, depth)
     most_of_terms = tl.max(most, axis=0)
     is_seen = (ks < k) & (most_of_terms > 0)
@@ -331,16 +269,14 @@ def _inner_maxima(
     tl.atomic_max(least + ks, tl.max(deepest, axis=0), mask=is_seen, sem="relaxed")
 
 
-@triton.jit(do_not_specialize=[*_FREE_OF_EXPONENTS, "total_a", "vectors"])
+@triton.jit(do_not_specialize=[*_FREE_OF_TASKS, "vectors"])
 def inner_maxima_kernel(
-    codes_a,
-    codes_b,
+    a,
+    b,
     num_a,
     num_b,
     k,
     tasks_a,
-    first_a,
-    first_b,
     total_a,
     vectors,
     known,
@@ -374,22 +310,11 @@ def inner_maxima_kernel(
         tl.atomic_max(terms.spread, largest_a, sem="relaxed")
         tl.atomic_max(terms.spread + 1, largest_b, sem="relaxed")
     if task < tasks_a:
-        _inner_maxima(
-            codes_a, task, num_a, k, known.top + first_a, terms, 0, STEPS, LEFT, WIDTH
-        )
+        _largest_of_terms(a, task, num_a, k, known.top, terms, 0, STEPS, LEFT, WIDTH)
     else:
-        _inner_maxima(
-            codes_b,
-            task - tasks_a,
-            num_b,
-            k,
-            known.top + first_b,
-            terms,
-            k,
-            STEPS,
-            RIGHT,
-            WIDTH,
-        )
+        task -= tasks_a
+        top = known.top + total_a
+        _largest_of_terms(b, task, num_b, k, top, terms, k, STEPS, RIGHT, WIDTH)
 
 
 @triton.jit
@@ -408,8 +333,8 @@ def _chosen(largest, ks, k, slack_left, slack_right):
 def inner_exponents_kernel(terms, k, exponents, gap, BLOCK: tl.constexpr):
     """Twin: numerics.inner_scaling.chosen_exponents.
 
-    Every program reads the maxima of all terms, and writes d of BLOCK terms of its own,
-    0 beyond k. Nothing where the gap is narrow.
+    Every program reads the maxima of all terms, and writes d of BLOCK terms of its own.
+    Nothing where the gap is narrow.
     """
     if not holds(gap, _WIDE_GAP, 1 << 40):
         return
@@ -445,7 +370,7 @@ def inner_exponents_kernel(terms, k, exponents, gap, BLOCK: tl.constexpr):
     is_normal = tl.min(smallest) >= _LEAST_NORMAL
     ks = tl.program_id(0) * BLOCK + offsets
     d, _, _ = _chosen(largest, ks, k, slack_left, slack_right)
-    tl.store(exponents + ks, tl.where(is_normal, d, 0))
+    tl.store(exponents + ks, tl.where(is_normal, d, 0), mask=ks < k)
 
 
 _FREE_OF_GAPS = [
@@ -504,9 +429,10 @@ def sampled_gap_kernel(
     tl.atomic_max(gap, tl.maximum(below, 0).to(tl.int64), sem="relaxed")
 
 
-@triton.jit(do_not_specialize=["lower_limit", "upper_limit"])
+@triton.jit(do_not_specialize=["k", "lower_limit", "upper_limit"])
 def keep_kernel(
     exponents,
+    k,
     gaps,
     mark,
     predicate,
@@ -525,15 +451,15 @@ def keep_kernel(
     is_kept = (before >= _WIDE_GAP) & (2 * tl.load(gaps + 2) <= before)
     ks = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     if is_kept == 0:
-        tl.store(exponents + ks, 0)
+        tl.store(exponents + ks, 0, mask=ks < k)
     if mark is not None:  # noqa: SIM102
         if tl.program_id(0) == 0:
             tl.store(mark, tl.where(is_kept, 1, 0x7FFFFFFFFFFFFFFF))
 
 
-_codes = Launch(entry_exponents_kernel)
+_exponents_of_vectors = Launch(vector_exponents_kernel)
 _maxima = Launch(inner_maxima_kernel)
-_exponents_of = Launch(inner_exponents_kernel)
+_exponents_of_terms = Launch(inner_exponents_kernel)
 _gap = Launch(sampled_gap_kernel)
 _keep = Launch(keep_kernel)
 
@@ -576,55 +502,19 @@ def sampled_gap(
     )
 
 
-def padded_length(k: int) -> int:
-    """Exponents d with the zeros behind them."""
-    return -(-k // PADDING) * PADDING
-
-
-def _pieces(
-    x: Buffer, axis: int, scratch_bytes: int, first: int
-) -> Iterator[tuple[Buffer, int]]:
-    """Parts of a stack with vectors for as many bytes of exponents, and the number of
-    the first vector of each; `first` is that of the whole stack.
-    """
-    batch = x.shape[0]
-    count = x.shape[3 - axis]
-    vectors = scratch_bytes // (2 * (1 + x.is_complex()) * x.shape[axis])
-    matrices = max(vectors // count, 1)
-    # A multiple of 16 keeps the alignment of the entries.
-    step = count if vectors >= count else max(vectors // 16 * 16, 16)
-    for i in range(0, batch, matrices):
-        for start in range(0, count, step):
-            some = slice(start, start + step)
-            stack = x[i : i + matrices]
-            part = stack[:, some] if axis == 2 else stack[:, :, some]
-            yield part, first + i * count + start
-
-
-def _counts(x: Buffer, axis: int) -> tuple[int, int]:
-    """Matrices of a stack, and vectors of each."""
-    return x.shape[0], x.shape[3 - axis]
-
-
-def inner_exponents(
-    left: Buffer,
-    right: Buffer,
-    gap: Buffer,
-    scratch_bytes: int = _SCRATCH_BYTES,
-) -> Buffer:
-    """numerics.inner_scaling.inner_exponents, int32 (k,) padded with zeros.
+def inner_exponents(left: Buffer, right: Buffer, gap: Buffer) -> Buffer:
+    """numerics.inner_scaling.inner_exponents, int32 (k,).
 
     Undefined where `gap`, an int64 tensor of one entry, is less than a wide one.
-    Exponents of entries take about `scratch_bytes` bytes at a time, or those of a few
-    vectors.
     """
     k = left.shape[2]
     width = 1 + left.is_complex()
     stacks = (left, 2), (right, 1)
-    sides = [
+    tiles = [
         _ALONG_K if k == 1 or x.stride(axis) == 1 else _ACROSS_K for x, axis in stacks
     ]
-    total_a, total_b = (x.shape[0] * x.shape[3 - axis] for x, axis in stacks)
+    counts = [(x.shape[0], x.shape[3 - axis]) for x, axis in stacks]
+    total_a, total_b = (batch * count for batch, count in counts)
     vectors = total_a + total_b
 
     # What is known of vectors: R and Q, sums of exponents, numbers of entries. Then
@@ -638,91 +528,47 @@ def inner_exponents(
     terms = _Terms(
         maxima[: 2 * k], maxima[2 * k :], spread=left.launches.zeros((4,), torch.int32)
     )
-
-    # Exponents of entries, twice for complex ones, of one pair of parts after another.
-    bytes_a = scratch_bytes * total_a // vectors
-    parts_a = list(_pieces(left, 2, bytes_a, 0))
-    parts_b = list(_pieces(right, 1, scratch_bytes - bytes_a, total_a))
-    sizes = [
-        side.num_codes(*_counts(parts[0][0], axis), k)
-        for parts, side, axis in zip((parts_a, parts_b), sides, (2, 1), strict=True)
-    ]
-    codes_a, codes_b = (
-        _Codes(
-            left.launches.empty((size,), torch.int16),
-            left.launches.empty((size,), torch.int16) if width == 2 else None,
-        )
-        for size in sizes
+    operands = (
+        vectors_of(left, 2),
+        vectors_of(right, 1),
+        counts[0][1],
+        counts[1][1],
+        k,
     )
     form: dict[str, Any] = {
         "STEPS": _STEPS,
-        "LEFT": sides[0],
-        "RIGHT": sides[1],
+        "LEFT": tiles[0],
+        "RIGHT": tiles[1],
         "WIDTH": width,
         "num_warps": 8,
     }
-    nothing = (left[:0], 0), (right[:0], 0)
-    pairs = max(len(parts_a), len(parts_b))
-    for i in range(pairs):
-        a, first_a = parts_a[i] if i < len(parts_a) else nothing[0]
-        b, first_b = parts_b[i] if i < len(parts_b) else nothing[1]
-        counts = _counts(a, 2), _counts(b, 1)
-        (_, num_a), (_, num_b) = counts
-        tasks = [
-            batch * -(-count // side.vectors) * -(-k // (_STEPS * side.terms))
-            for (batch, count), side in zip(counts, sides, strict=True)
-        ]
-        _codes(
-            (sum(tasks),),
-            vectors_of(a, 2),
-            vectors_of(b, 1),
-            num_a,
-            num_b,
-            k,
-            tasks[0],
-            first_a,
-            first_b,
-            known,
-            codes_a,
-            codes_b,
-            gap,
-            maxnreg=_REGISTERS[width],
-            **form,
-        )
-        tasks = [
-            batch * -(-count // (_STEPS * side.more_vectors)) * -(-k // side.more_terms)
-            for (batch, count), side in zip(counts, sides, strict=True)
-        ]
-        # The last launch knows all vectors.
-        seen = vectors if i == pairs - 1 else 0
-        _maxima(
-            (sum(tasks),),
-            codes_a,
-            codes_b,
-            num_a,
-            num_b,
-            k,
-            tasks[0],
-            first_a,
-            first_b,
-            total_a,
-            seen,
-            known,
-            terms,
-            gap,
-            BLOCK=_BLOCK,
-            **form,
-        )
-    exponents: Buffer = left.launches.empty((padded_length(k),), torch.int32)
-    _exponents_of(
-        (padded_length(k) // _BLOCK,),
+
+    tasks = [
+        batch * -(-count // tile.vectors) * -(-k // (_STEPS * tile.terms))
+        for (batch, count), tile in zip(counts, tiles, strict=True)
+    ]
+    _exponents_of_vectors(
+        (sum(tasks),), *operands, tasks[0], total_a, known, gap, **form
+    )
+    tasks = [
+        batch * -(-count // (_STEPS * tile.vectors)) * -(-k // tile.terms)
+        for (batch, count), tile in zip(counts, tiles, strict=True)
+    ]
+    _maxima(
+        (sum(tasks),),
+        *operands,
+        tasks[0],
+        total_a,
+        vectors,
+        known,
         terms,
-        k,
-        exponents,
         gap,
         BLOCK=_BLOCK,
-        num_warps=4,
+        **form,
     )
+    exponents: Buffer = left.launches.empty((k,), torch.int32)
+    grid = (-(-k // _BLOCK),)
+    _exponents_of_terms(grid, terms, k, exponents, gap, BLOCK=_BLOCK, num_warps=4)
     return exponents
 
 
@@ -731,9 +577,8 @@ def gaining_exponents(
     right: Buffer,
     mark: Buffer | None = None,
     predicate: Predicate | None = None,
-    scratch_bytes: int = _SCRATCH_BYTES,
 ) -> Buffer:
-    """d, int32 (k,) padded with zeros, where the operands gain by it, else zeros.
+    """d, int32 (k,), where the operands gain by it, else zeros.
 
     Parameters
     ----------
@@ -742,21 +587,21 @@ def gaining_exponents(
     predicate : (int64 tensor of one entry, lower limit, upper limit), optional
         Decides on the device: unless the entry, which is not the mark, lies within the
         limits the operands are not read, and what is returned means nothing.
-    scratch_bytes : int
-        Bytes of scratch memory for the exponents of entries, about.
     """
     # The gap before, and 16 bytes behind it that with d: both are aligned alike.
     gaps = left.launches.zeros((4,), torch.int64)
     before = gaps[:1]
     after = gaps[2:3]
     sampled_gap(left, right, before, predicate=predicate)
-    exponents = inner_exponents(left, right, before, scratch_bytes)
+    exponents = inner_exponents(left, right, before)
     wide: Predicate = (before, plain.WIDE_GAP, LARGEST)
     sampled_gap(left, right, after, exponents, wide)
     number, lower_limit, upper_limit = predicate or NO_PREDICATE
+    k = left.shape[2]
     _keep(
-        (exponents.shape[0] // _BLOCK,),
+        (-(-k // _BLOCK),),
         exponents,
+        k,
         gaps,
         mark,
         number,
