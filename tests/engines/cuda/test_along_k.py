@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 
 import hifigemm as hg
-from hifigemm.engines.cuda.along_k import exponents_of
 from hifigemm.engines.cuda.lowering import Arguments
 from tests.engines.stand_in import planned
 
@@ -41,14 +37,3 @@ def test_workspace_of_blocks_holds_the_launches_of_all_of_them(scheme, engine):
     tensors = [torch.from_numpy(x) for x in (a, b, out)]
     written = lowering.recorded(plan, Arguments(*tensors))
     assert 4 * 60 < written.finish().nbytes <= plan.workspace
-
-
-@pytest.mark.parametrize("scheme", INNER, ids=str)
-def test_exponents_that_are_known_are_taken(scheme, engine):
-    known = SimpleNamespace()
-    arguments = Arguments(None, None, None, inner=known)
-    plan = planned(scheme, *stacks(scheme), engine)
-    assert exponents_of(plan, arguments) is known
-    other = None if scheme.name != "ozaki2" else "fast"
-    plain = planned(replace(scheme, scaling=other), *stacks(scheme), engine)
-    assert exponents_of(plain, arguments) is None

@@ -13,9 +13,14 @@ import torch
 import hifigemm as hg
 from experiments.grading import make_pair
 from hifigemm.engines.cuda.required_bits import inner_inspection_of
+from hifigemm.kernels.vectors.scaled_along_k import layout_of_copy
 from hifigemm.model.engine import SCALED_ALONG_K
 from hifigemm.model.plan import Blocking, Verification
-from hifigemm.numerics.inner_scaling import inner_exponents, inner_required_bits
+from hifigemm.numerics.inner_scaling import (
+    inner_exponents,
+    inner_required_bits,
+    scaled_along_k,
+)
 from hifigemm.testing.reference import correctly_rounded, meets_promise
 from tests.engines.cuda.test_ozaki2 import (
     by_numpy,
@@ -157,11 +162,19 @@ def test_bits_of_scaled_operands_take_one_look(engine):
         for limit in (0, 10**6):
             look = inner_inspection_of(left, right, limit)
             wanted = inner_required_bits(a, b, limit, 16384)
-            bits, d = look(left, right)
+            bits, copies = look(left, right)
             assert bits == wanted
             if bits is not None:
-                exponents = inner_exponents(a, b, 16384)
-                np.testing.assert_array_equal(d[:40].cpu().numpy(), exponents)
+                d = inner_exponents(a, b, 16384)
+                for copy, x, axis in zip(copies, (a, b), (2, 1), strict=True):
+                    copy_on_host = copy.cpu().numpy()
+                    np.testing.assert_array_equal(
+                        copy_on_host, scaled_along_k(x, d, axis)
+                    )
+                    shape, strides, dtype = layout_of_copy(torch.from_numpy(x))
+                    assert tuple(copy.shape) == shape
+                    assert copy.stride() == strides
+                    assert copy.dtype is dtype
             assert (wanted is None) == (limit == 0 or np.ptp(np.log2(abs(a))) < 30)
 
 
@@ -265,6 +278,25 @@ def test_repeated_products_look_at_the_operands(engine, monkeypatch, assert_same
 
     # What the first two calls saw is seen again without a plan.
     assert len(looks) == 2
+
+
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_repeated_products_keep_inf_and_nan(
+    engine, monkeypatch, assert_same_bits, dtype
+):
+    """Later calls multiply copies of operands, which hold them too."""
+    take_as_device(engine, monkeypatch)
+    a, b = (z[0].astype(dtype) for z in graded(60, (24, 40, 16), dtype=dtype))
+    a[3, 5] = np.inf
+    b[7, 2] = np.nan
+    with np.errstate(invalid="ignore"):
+        expected = hg.matmul(a, b, accuracy="correct")
+    x, y = (torch.from_numpy(z).to(DEVICE) for z in (a, b))
+    for _ in range(3):
+        c, report = hg.matmul(x, y, accuracy="correct", return_report=True)
+        assert_same_bits(c.cpu().numpy(), expected)
+        assert report.scheme.scaling == "inner"
 
 
 @pytest.mark.thinned(2)

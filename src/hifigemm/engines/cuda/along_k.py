@@ -36,8 +36,6 @@ def exponents_of(
     """
     if not plan.scheme.scales_along_k:
         return None
-    if given.inner is not None:
-        return given.inner
     return gaining_exponents(given.a, given.b, mark)
 
 

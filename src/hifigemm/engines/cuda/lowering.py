@@ -31,6 +31,7 @@ from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.launch import Scalar, scalar
 from hifigemm.kernels.runtime.launch_list import LaunchList, facts_of, raw_stream
 from hifigemm.kernels.runtime.recording import run_recorded
+from hifigemm.kernels.vectors.scaled_along_k import layout_of_copy
 from hifigemm.model.engine import Lowering
 from hifigemm.model.executable import (
     NO_SPLITS,
@@ -43,8 +44,9 @@ from hifigemm.model.executable import (
     Splits,
     certify,
 )
-from hifigemm.model.plan import Blocking, Plan, Verification
+from hifigemm.model.plan import Blocking, Evidence, Plan, Verification
 from hifigemm.model.problem import Block
+from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.integer_sums import NEAREST
 
@@ -70,8 +72,6 @@ class Arguments(NamedTuple):
     c: Any = None
     second: Any = None  # the other array of a pair or an enclosure
     combined: Any = None  # where a launch of its own writes alpha T + beta C
-    # by which the operands are scaled along k, where that is known already
-    inner: Any = None
     # (planes, exponents) of prepared operands
     left: tuple[Any, Any] | None = None
     right: tuple[Any, Any] | None = None
@@ -88,10 +88,9 @@ class Arguments(NamedTuple):
     def facts(self) -> Hashable:
         """What launches rest on: they serve all arguments with the same facts."""
         single = self.a, self.b, self.out, self.record, self.c
-        others = self.second, self.combined, self.inner
         left = self.left or (None, None)
         right = self.right or (None, None)
-        memory = *single, *others, *left, *right
+        memory = *single, self.second, self.combined, *left, *right
         return self.shift, *(None if x is None else facts_of(x) for x in memory)
 
     def in_list(self, launches: LaunchList) -> Arguments:
@@ -114,7 +113,6 @@ class Arguments(NamedTuple):
             c=operand(self.c),
             second=operand(self.second),
             combined=operand(self.combined),
-            inner=operand(self.inner),
             left=operands(self.left),
             right=operands(self.right),
         )
@@ -250,6 +248,10 @@ class CudaLowering(Lowering):
             self.layout_of_record(),
         )
         scratch = self.recorded(plan, arguments).finish().nbytes
+        if self.multiplies_copies:
+            # of whole operands, for later calls
+            entry_bytes = 16 if p.is_complex else 8
+            scratch += entry_bytes * p.batch * (p.m + p.n) * p.k
         if (batch, rows, cols) == (p.batch, p.m, p.n):
             return scratch
         return scratch + self.bytes_outside(batch, rows, cols)
@@ -257,6 +259,25 @@ class CudaLowering(Lowering):
     def lower(self, signature: Signature) -> Launches:
         """The launches for tensors of this layout."""
         return Launches(self, signature)
+
+    @property
+    def multiplies_copies(self) -> bool:
+        """True if later calls multiply A D and D**-1 B, which the look at their bits has
+        made.
+        """
+        evidence = self.plan.evidence
+        return evidence is not None and evidence.inner and not self.record_words
+
+    def of_copies(self) -> CudaLowering:
+        """The lowering for A D and D**-1 B instead of A and B."""
+        scheme: Any = self.plan.scheme
+        evidence = self.plan.evidence or Evidence()
+        plan = replace(
+            self.plan,
+            scheme=replace(scheme, scaling="fast"),
+            evidence=replace(evidence, inner=False),
+        )
+        return replace(self, plan=plan)
 
     def inspecting(
         self, signature: Signature, executable: Executable
@@ -335,18 +356,9 @@ class CudaLowering(Lowering):
 
 
 class Launches:
-    """The launches of a plan for tensors of one layout; see `Executable`.
+    """The launches of a plan for tensors of one layout; see `Executable`."""
 
-    With `takes_exponents` a call brings those by which the operands are scaled along k.
-    """
-
-    def __init__(
-        self,
-        lowering: CudaLowering,
-        signature: Signature,
-        *,
-        takes_exponents: bool = False,
-    ) -> None:
+    def __init__(self, lowering: CudaLowering, signature: Signature) -> None:
         plan = lowering.plan
         epilogue = signature.epilogue
         problem = plan.problem
@@ -362,7 +374,6 @@ class Launches:
         self._has_scalars = not (applied.idle or lowering.has_rounding)
         self._adds_a_step = lowering.adds_a_step(applied)
         self._has_two_parts = plan.rounding.has_two_parts
-        self._takes_exponents = takes_exponents
         is_certified = plan.verification is Verification.ENTRYWISE
         self._certifies = is_certified and lowering.record_words > 0
         # What a certificate may refuse is not written to `out`.
@@ -385,7 +396,6 @@ class Launches:
             self._notes = (str(outliers),)
         new = layout(self._stack_shape, self._dtype)
         product = out if self._writes_to_out else new
-        exponents = layout((problem.k,), torch.int32)
         arguments = Arguments(
             a=unwrap(signature.left),
             b=unwrap(signature.right),
@@ -394,7 +404,6 @@ class Launches:
             c=None if applied.c is None else unwrap(applied.c),
             second=product if self._has_two_parts else None,
             combined=new if self._adds_a_step else None,
-            inner=exponents if takes_exponents else None,
             left=left,
             right=right,
             shift=signature.shift,
@@ -410,8 +419,6 @@ class Launches:
         alpha: complex = 1.0,
         beta: complex = 0.0,
         splits: Splits = NO_SPLITS,
-        *,
-        exponents: Tensor | None = None,
     ) -> Outcome | Refusal:
         """See `Executable`; nothing waits for the device unless the plan is certified
         entry by entry.
@@ -443,8 +450,6 @@ class Launches:
             memory.append(second)
         if self._adds_a_step:
             memory.append(result)
-        if self._takes_exponents:
-            memory.append(exponents)
         for split in splits:
             memory.extend(_planes_of(split) or ())
         scalars = (alpha.real, beta.real) if self._has_scalars else ()
@@ -465,6 +470,15 @@ class Launches:
         if result is out:
             count_change(out)
         return outcome
+
+
+class _Decided(NamedTuple):
+    """What operands of which something is seen are multiplied by."""
+
+    executable: Executable
+    plan: Plan
+    # whether it takes A D and D**-1 B instead of A and B
+    takes_copies: bool
 
 
 class ByEvidence:
@@ -491,16 +505,19 @@ class ByEvidence:
         asked = plan.problem, plan.asked, plan.target, plan.block_shape
         key = "by evidence", *asked, lowering.device, layout, kind
         self._table: dict[Hashable, Any] = once(key, dict, lowering.device)
-        if evidence.inner and not lowering.record_words:
-            # The look gives the exponents along.
-            executable = Launches(lowering, signature, takes_exponents=True)
+        if evidence.inner:
+            look = inner_inspection_of(*operands, NO_LIMIT)
+            self._table[_INNER_INSPECTION] = look
+        if lowering.multiplies_copies:
+            left, right = map(_meta_copy, operands)
+            of_copies = signature._replace(left=left, right=right)
+            executable = lowering.of_copies().lower(of_copies)
         if len(self._table) >= _DECISIONS:
             oldest = next((x for x in self._table if x != _INNER_INSPECTION), None)
             self._table.pop(oldest, None)
-        self._table[lowering.evidence_key] = executable
+        decided = _Decided(executable, plan, lowering.multiplies_copies)
+        self._table[lowering.evidence_key] = decided
         self._inspect = lowering.inspection(*operands, signature.splits)
-        if evidence.inner:
-            self._table[_INNER_INSPECTION] = inner_inspection_of(*operands, NO_LIMIT)
 
     def __call__(
         self,
@@ -514,23 +531,25 @@ class ByEvidence:
     ) -> Outcome | Refusal:
         """The product by the executable for what the operands ask for."""
         table = self._table
-        exponents = None
-        executable = table.get(self._inspect(a, b, splits))
-        if executable is None and _INNER_INSPECTION in table:
-            bits, exponents = table[_INNER_INSPECTION](a, b)
-            executable = table.get((_INNER_INSPECTION, bits))
-        if executable is None:
+        decided: _Decided | None = table.get(self._inspect(a, b, splits))
+        if decided is None and _INNER_INSPECTION in table:
+            bits, copies = table[_INNER_INSPECTION](a, b)
+            decided = table.get((_INNER_INSPECTION, bits))
+            if decided is not None and decided.takes_copies:
+                a, b = copies
+        if decided is None:
             return UNSEEN
-        others = out, c, alpha, beta, splits
-        outcome: Outcome | Refusal
-        if exponents is None:
-            outcome = executable(a, b, *others)
-        else:
-            outcome = executable(a, b, *others, exponents=exponents)
+        outcome = decided.executable(a, b, out, c, alpha, beta, splits)
         if isinstance(outcome, Refusal):
             # The plan of these operands is another one.
             return outcome._replace(of_operands=False)
-        return outcome._replace(plan=executable.plan)
+        return outcome._replace(plan=decided.plan)
+
+
+def _meta_copy(x: Tensor) -> Array:
+    """The copy of an operand that is scaled along k, which is not there."""
+    shape, strides, dtype = layout_of_copy(x)
+    return wrap(torch.empty_strided(shape, strides, dtype=dtype, device="meta"))
 
 
 def _planes_of(split: Any) -> tuple[Tensor, Tensor] | None:

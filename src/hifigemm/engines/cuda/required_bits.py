@@ -66,30 +66,32 @@ def _bits_beside_a_vector(x: Buffer, side: str) -> Buffer:
 
 def inner_inspection_of(
     left: Tensor, right: Tensor, most: int
-) -> Callable[[Tensor, Tensor], tuple[Bits, Tensor]]:
+) -> Callable[[Tensor, Tensor], tuple[Bits, tuple[Tensor, Tensor]]]:
     """numerics.inner_scaling.inner_required_bits with a limit, as a function of tensors
     that are laid out as these.
 
-    The exponents by which the operands are scaled, as kernels take them, come with the
-    bits; without bits they mean nothing.
+    A D and D**-1 B, which are laid out as `layout_of_copy` says, come with the bits;
+    without bits they mean nothing.
     """
     check_not_capturing()
     launches = recorded(_inner_inspection, left, right, most)
 
-    def inspect(a: Tensor, b: Tensor) -> tuple[Bits, Tensor]:
+    def inspect(a: Tensor, b: Tensor) -> tuple[Bits, tuple[Tensor, Tensor]]:
         check_not_capturing()
-        words, exponents = launches(a, b)
+        words, copies = launches(a, b)
         low, high, _, _, *bits = words.tolist()
         if (low, high) != (inner_scaling.KEPT, 0):
-            return None, exponents
-        return kernel.required_bits_from(bits, most), exponents
+            return None, copies
+        return kernel.required_bits_from(bits, most), copies
 
     return inspect
 
 
-def _inner_inspection(left: Buffer, right: Buffer, most: int) -> tuple[Buffer, Buffer]:
+def _inner_inspection(
+    left: Buffer, right: Buffer, most: int
+) -> tuple[Buffer, tuple[Buffer, Buffer]]:
     """Two words of the mark that the operands gain by exponents, two that mean nothing,
-    and two of bits; with the exponents.
+    and two of bits; with the operands that the exponents make.
     """
     count = kernel.num_counters(left, right)
     # The mark, an int64, and 16 bytes behind it the counters: whole int64 in all.
@@ -100,4 +102,4 @@ def _inner_inspection(left: Buffer, right: Buffer, most: int) -> tuple[Buffer, B
     is_kept = mark, inner_scaling.KEPT, inner_scaling.KEPT
     x, y = scaled_along_k(((left, 2), (right, 1)), exponents, is_kept)
     kernel.launch(x, y, most, words[4:])
-    return words[:6], exponents
+    return words[:6], (x, y)

@@ -180,14 +180,22 @@ def scaled_along_k(
     return copies
 
 
-def _copy_of(x: Buffer) -> Buffer:
-    """Memory for the entries of an operand, in the order in which they lie there."""
-    dtype = torch.complex128 if x.is_complex() else torch.float64
+def layout_of_copy(
+    x: torch.Tensor | Buffer,
+) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
+    """Shape, strides and dtype of the copy of an operand, in the order of its entries."""
     batch, rows, cols = x.shape
-    if x.stride(2) <= x.stride(1):
-        return x.launches.empty(x.shape, dtype)
-    copy: Buffer = x.launches.empty((batch, cols, rows), dtype)
-    return copy.as_strided(x.shape, (rows * cols, 1, rows))
+    is_by_rows = x.stride(2) <= x.stride(1)
+    strides = (rows * cols, cols, 1) if is_by_rows else (rows * cols, 1, rows)
+    dtype = torch.complex128 if x.is_complex() else torch.float64
+    return (batch, rows, cols), strides, dtype
+
+
+def _copy_of(x: Buffer) -> Buffer:
+    """Memory for the copy of an operand."""
+    shape, strides, dtype = layout_of_copy(x)
+    copy: Buffer = x.launches.empty(shape, dtype)
+    return copy.as_strided(shape, strides)
 
 
 def _side(x: Buffer, axis: int) -> _Side:
