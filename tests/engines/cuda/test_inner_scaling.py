@@ -171,7 +171,7 @@ def test_bits_of_scaled_operands_take_one_look(engine):
                     np.testing.assert_array_equal(
                         copy_on_host, scaled_along_k(x, d, axis)
                     )
-                    shape, strides, dtype = layout_of_copy(torch.from_numpy(x))
+                    shape, strides, dtype = layout_of_copy(torch.from_numpy(x), axis)
                     assert tuple(copy.shape) == shape
                     assert copy.stride() == strides
                     assert copy.dtype is dtype

@@ -509,7 +509,8 @@ class ByEvidence:
             look = inner_inspection_of(*operands, NO_LIMIT)
             self._table[_INNER_INSPECTION] = look
         if lowering.multiplies_copies:
-            left, right = map(_meta_copy, operands)
+            left = _meta_copy(operands[0], 2)
+            right = _meta_copy(operands[1], 1)
             of_copies = signature._replace(left=left, right=right)
             executable = lowering.of_copies().lower(of_copies)
         if len(self._table) >= _DECISIONS:
@@ -546,9 +547,9 @@ class ByEvidence:
         return outcome._replace(plan=decided.plan)
 
 
-def _meta_copy(x: Tensor) -> Array:
+def _meta_copy(x: Tensor, axis: int) -> Array:
     """The copy of an operand that is scaled along k, which is not there."""
-    shape, strides, dtype = layout_of_copy(x)
+    shape, strides, dtype = layout_of_copy(x, axis)
     return wrap(torch.empty_strided(shape, strides, dtype=dtype, device="meta"))
 
 

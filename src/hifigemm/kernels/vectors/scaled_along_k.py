@@ -4,8 +4,8 @@ same bits.
 D = diag(2**d) stands between the columns of A and the rows of B. Products of the copies
 are those of A and B, and whatever reads them knows of no exponents. Entries are float64,
 so that no factor takes them out of range: d is chosen such that none becomes larger than
-the largest of its vector, nor subnormal. A copy lies in memory in the order of its
-operand, so that it is read as quickly.
+the largest of its vector, nor subnormal. Where neighbours in memory follow each other
+along k they do so in the copy, else they are those of neighbouring vectors.
 """
 
 # Kernels are untyped.
@@ -14,7 +14,6 @@ operand, so that it is read as quickly.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import triton
@@ -27,93 +26,97 @@ from hifigemm.kernels.runtime.common import (
     holds,
     power_of_two,
 )
-from hifigemm.kernels.runtime.launch import Launch, vectors_of
-
-
-@dataclass(frozen=True)
-class _Side:
-    """What the kernel knows of an operand when it is compiled."""
-
-    # `vectors`, `terms`: of a tile, which has many neighbours in memory
-    vectors: int
-    terms: int
-    sign: int  # of d: 1 for a left operand, -1 for a right one
-
-
-@triton.jit
-def _places(operand, batch, vectors, terms):
-    """Addresses of the entries of a tile."""
-    return (
-        operand.entries
-        + batch.to(tl.int64) * operand.batch
-        + vectors.to(tl.int64)[:, None] * operand.row
-        + terms.to(tl.int64)[None, :] * operand.column
-    )
+from hifigemm.kernels.runtime.launch import Launch, real_view
+from hifigemm.kernels.vectors.scaled_residues import layout_of
+from hifigemm.kernels.vectors.vector_norms import (
+    FREE_OF_OPERANDS,
+    NORM_BLOCK,
+    PANEL,
+    chosen,
+    components_of,
+    place,
+    places_of_block,
+)
 
 
 @triton.jit
-def _copy_tile(
+def _copy_block(
     operand,
     copy,
-    task,
-    count,
+    tile_origin,
+    q,
     k,
     exponents,
+    ALONG_K: tl.constexpr,
     NEIGHBOURS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    SIDE: tl.constexpr,
+    FORM: tl.constexpr,
 ):
-    """Write 2**d x or 2**-d x for one tile of an operand with `count` vectors."""
-    # Tiles that follow each other hold the same vectors.
-    chunks = tl.cdiv(k, SIDE.terms)
-    panels = tl.cdiv(count, SIDE.vectors)
-    batch = task // chunks // panels
-    vectors = task // chunks % panels * SIDE.vectors + tl.arange(0, SIDE.vectors)
-    terms = task % chunks * SIDE.terms + tl.arange(0, SIDE.terms)
-    inside = (vectors < count)[:, None] & (terms < k)[None, :]
-
+    """Write 2**d x of A, or 2**-d x of B, for block q of a panel of vectors."""
+    entries, inside, _, ks = places_of_block(operand, tile_origin, q, k, ALONG_K, FORM)
     # Both components of a complex entry take its factor.
-    d = tl.load(exponents + terms // NEIGHBOURS, mask=terms < k, other=0)
-    factors = power_of_two(SIDE.sign * d)[None, :]
-    source = _places(operand, batch, vectors, terms)
-    target = _places(copy, batch, vectors, terms)
-    for i in tl.static_range(WIDTH):
-        x = tl.load(source + i, mask=inside, other=0.0).to(tl.float64)
-        tl.store(target + i, x * factors, mask=inside)
+    d = tl.load(exponents + ks // NEIGHBOURS, mask=ks < k, other=0)
+    factors = power_of_two(tl.where(tile_origin[0], d, -d))
+    parts = components_of(entries, inside, FORM.width)
+
+    # Entries of a copy lie without gaps, neighbours where they are in the operand.
+    count = tile_origin[3]
+    matrix = count.to(tl.int64) * k
+    if ALONG_K:
+        target = copy, matrix, k, 1
+    else:
+        target = copy, matrix, 1, count
+    entries, _, _, _ = places_of_block(target, tile_origin, q, k, ALONG_K, FORM)
+    for i in tl.static_range(len(parts)):
+        tl.store(entries + i, parts[i] * factors, mask=inside)
 
 
-@triton.jit(do_not_specialize=["count_a", "count_b", "k", "tasks_a"])
+_FREE = [*FREE_OF_OPERANDS, "panels_a", "lower_limit", "upper_limit"]
+
+
+@triton.jit(do_not_specialize=_FREE)
 def scaled_along_k_kernel(
     a,
+    sab,
+    sav,
+    sak,
     b,
+    sbb,
+    sbv,
+    sbk,
+    num_a,
+    num_b,
+    k,
     copy_a,
     copy_b,
-    count_a,
-    count_b,
-    k,
-    tasks_a,
+    panels_a,
     exponents,
     predicate,
     lower_limit: tl.int64,
     upper_limit: tl.int64,
     NEIGHBOURS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    A: tl.constexpr,
-    B: tl.constexpr,
+    FORM: tl.constexpr,
 ):
     """Twin: numerics.inner_scaling.scaled_along_k, of one operand or of both.
 
-    A program copies one tile, of the first operand first. NEIGHBOURS terms share an
-    exponent. Nothing where the predicate does not hold.
+    A program copies a block of 256 entries along k of 16 vectors, of A first.
+    NEIGHBOURS terms share an exponent. Nothing where the predicate does not hold.
     """
     if not holds(predicate, lower_limit, upper_limit):
         return
-    task = tl.program_id(0)
-    if task < tasks_a:
-        _copy_tile(a, copy_a, task, count_a, k, exponents, NEIGHBOURS, WIDTH, A)
+    blocks = tl.cdiv(k, NORM_BLOCK)
+    panel = tl.program_id(0) // blocks
+    q = tl.program_id(0) % blocks
+    tile_origin = place(panel, panels_a, num_a, num_b, PANEL)
+    is_left = tile_origin[0]
+    operand = chosen(is_left, (a, sab, sav, sak), (b, sbb, sbv, sbk))
+    copy = tl.where(is_left, copy_a, copy_b)
+    # Both layouts have compiled code, so that one kernel serves all.
+    if operand[3] == 1:
+        _copy_block(operand, copy, tile_origin, q, k, exponents, True, NEIGHBOURS, FORM)
     else:
-        task -= tasks_a
-        _copy_tile(b, copy_b, task, count_b, k, exponents, NEIGHBOURS, WIDTH, B)
+        _copy_block(
+            operand, copy, tile_origin, q, k, exponents, False, NEIGHBOURS, FORM
+        )
 
 
 _scale = Launch(scaled_along_k_kernel)
@@ -142,64 +145,40 @@ def scaled_along_k(
         Terms that share an exponent: two where complex operands are embedded as real
         ones.
     """
-    copies = [_copy_of(x) for x, _ in operands]
-    sources = [vectors_of(x, axis) for x, axis in operands]
-    targets = [
-        vectors_of(copy, axis) for copy, (_, axis) in zip(copies, operands, strict=True)
-    ]
-    counts = [x.shape[3 - axis] for x, axis in operands]
-    sides = [_side(x, axis) for x, axis in operands]
-    first, axis = operands[0]
-    k = first.shape[axis]
-    tasks = [
-        len(x) * -(-count // side.vectors) * -(-k // side.terms)
-        for (x, _), count, side in zip(operands, counts, sides, strict=True)
-    ]
-    number, lower_limit, upper_limit = predicate or NO_PREDICATE
-    # One operand stands on both sides; no program copies the second one then.
+    copies = [_copy_of(x, axis) for x, axis in operands]
+    layout = layout_of(tuple(operands))
+    # An operand that comes alone may be a right one.
+    panels_a = layout.panels[0] if operands[0][1] == 2 else 0
+    blocks = -(-layout.k // NORM_BLOCK.value)
     _scale(
-        (sum(tasks),),
-        sources[0],
-        sources[-1],
-        targets[0],
-        targets[-1],
-        counts[0],
-        counts[-1],
-        k,
-        tasks[0],
+        (sum(layout.panels) * blocks,),
+        *layout.arguments(tuple(operands)),
+        real_view(copies[0]),
+        real_view(copies[-1]),
+        panels_a,
         exponents,
-        number,
-        lower_limit,
-        upper_limit,
+        *(predicate or NO_PREDICATE),
         NEIGHBOURS=neighbours,
-        WIDTH=1 + first.is_complex(),
-        A=sides[0],
-        B=sides[-1],
+        FORM=layout.size_form,
         num_warps=8,
     )
     return copies
 
 
 def layout_of_copy(
-    x: torch.Tensor | Buffer,
+    x: torch.Tensor | Buffer, axis: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
-    """Shape, strides and dtype of the copy of an operand, in the order of its entries."""
+    """Shape, strides and dtype of the copy of an operand; `axis` is that of k."""
     batch, rows, cols = x.shape
-    is_by_rows = x.stride(2) <= x.stride(1)
+    is_along_k = x.shape[axis] == 1 or x.stride(axis) == 1
+    is_by_rows = is_along_k == (axis == 2)
     strides = (rows * cols, cols, 1) if is_by_rows else (rows * cols, 1, rows)
     dtype = torch.complex128 if x.is_complex() else torch.float64
     return (batch, rows, cols), strides, dtype
 
 
-def _copy_of(x: Buffer) -> Buffer:
+def _copy_of(x: Buffer, axis: int) -> Buffer:
     """Memory for the copy of an operand."""
-    shape, strides, dtype = layout_of_copy(x)
+    shape, strides, dtype = layout_of_copy(x, axis)
     copy: Buffer = x.launches.empty(shape, dtype)
     return copy.as_strided(shape, strides)
-
-
-def _side(x: Buffer, axis: int) -> _Side:
-    """Tiles of an operand, long in the direction of neighbours in memory."""
-    sign = 1 if axis == 2 else -1
-    is_along_k = x.stride(axis) <= x.stride(3 - axis)
-    return _Side(4, 512, sign) if is_along_k else _Side(64, 32, sign)

@@ -294,8 +294,11 @@ def are_below(indices, limit, VECTOR_SIZE: tl.constexpr):
 
 
 @triton.jit
-def _block_of(operand, tile_origin, q, k, ALONG_K: tl.constexpr, FORM: tl.constexpr):
-    """The components of block `q` of the 16 vectors of a panel, 0 outside.
+def places_of_block(
+    operand, tile_origin, q, k, ALONG_K: tl.constexpr, FORM: tl.constexpr
+):
+    """Addresses of block `q` of the 16 vectors of a panel, which of them there are, and
+    the indices of vectors and along k.
 
     A tile has the axes K, VECTOR and PIECE: piece p of a vector holds `LENGTH` entries,
     from number 256 q + p LENGTH on.
@@ -321,8 +324,13 @@ def _block_of(operand, tile_origin, q, k, ALONG_K: tl.constexpr, FORM: tl.conste
         row = ks.to(tl.int64) * (sk // FORM.vector) + batch * (sb // FORM.vector)
         entries = x + row * (FORM.vector * FORM.width) + vs * FORM.width
         inside = (ks < k) & are_below(vs, count, FORM.vector)
+    return entries, inside, vs, ks
+
+
+@triton.jit
+def components_of(entries, inside, WIDTH: tl.constexpr):
+    """The components of entries as a tuple of float64, 0 where there are none."""
     # Components of a complex entry lie side by side.
-    WIDTH: tl.constexpr = FORM.width
     parts = ()
     for i in tl.static_range(WIDTH):
         parts += (tl.load(entries + i, mask=inside, other=0.0).to(tl.float64),)
@@ -438,7 +446,8 @@ def _store_block_of(
 ):
     """`store_block` for an operand of one layout."""
     LOWEST: tl.constexpr = len(workspace) == 3
-    parts = _block_of(operand, tile_origin, q, k, ALONG_K, FORM)
+    entries, inside, _, _ = places_of_block(operand, tile_origin, q, k, ALONG_K, FORM)
+    parts = components_of(entries, inside, FORM.width)
     if LOWEST:
         parts = _finite(parts)
     e, sums = block_sizes(parts, PIECE, SUMS, PTX)
