@@ -23,6 +23,7 @@ stored above 0 by a bias.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -36,23 +37,8 @@ from hifigemm.kernels.runtime.common import (
     Predicate,
     holds,
 )
-from hifigemm.kernels.runtime.launch import Launch, real_view, unread
-from hifigemm.kernels.vectors.scaled_residues import layout_of
-from hifigemm.kernels.vectors.vector_norms import (
-    ABSOLUTE,
-    FREE_OF_OPERANDS,
-    NO_POWER,
-    NORM_BLOCK,
-    PANEL,
-    PIECE,
-    VECTOR,
-    K,
-    chosen,
-    components_of,
-    exponent_of,
-    place,
-    places_of_block,
-)
+from hifigemm.kernels.runtime.launch import Launch, real_view, unread, vectors_of
+from hifigemm.kernels.vectors.vector_norms import ABSOLUTE, exponent_of
 from hifigemm.numerics import inner_scaling as plain
 
 _NO_EXPONENT = tl.constexpr(plain.NO_EXPONENT)
@@ -68,16 +54,30 @@ _MOST = tl.constexpr(plain._MOST)
 _LEAST_NORMAL = tl.constexpr(plain._LEAST_NORMAL)
 _NEARBY_SLACKS = tl.constexpr(plain._NEARBY_SLACKS)
 _WIDE_GAP = tl.constexpr(plain.WIDE_GAP)
+_NO_BITS = tl.constexpr(0x7FF << 52)
+"""Bits of infinity: no component that counts has as many."""
 _BLOCK = 1024
 """Terms that a program looks at together where only k is walked over."""
-_PANELS = 4
-"""Panels of vectors that a program walks over before others see what it found."""
+_STEPS = 8
+"""Tiles that a program walks over before others see what it found."""
 VECTOR_BYTES = 16
 """Of what is known of a vector: its largest exponent, the number of its entries, and
 the sum of their exponents.
 """
 KEPT = 1
 """What the mark says where d is taken; LARGEST where it is not."""
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Vectors and terms of a tile, in which neighbours in memory are many."""
+
+    vectors: int
+    terms: int
+
+
+_ALONG_K = _Tile(4, 512)
+_ACROSS_K = _Tile(32, 64)
 
 
 class _Vectors(NamedTuple):
@@ -97,19 +97,23 @@ class _Terms(NamedTuple):
 
 
 @triton.jit
-def _bits(parts):
+def _bits(x, mask, WIDTH: tl.constexpr):
     """Bits of the largest component of entries, and of the smallest other than zero.
 
-    0 and those of infinity for entries that are zero, Inf or NaN.
+    0 and those of infinity for entries that are zero, Inf or NaN, or masked.
     """
-    most = parts[0].to(tl.int64, bitcast=True) & ABSOLUTE
-    least = tl.where(most == 0, NO_POWER, most)
-    for i in tl.static_range(1, len(parts)):
-        bits = parts[i].to(tl.int64, bitcast=True) & ABSOLUTE
-        least = tl.minimum(least, tl.where(bits == 0, NO_POWER, bits))
+    most = (
+        tl.load(x, mask=mask, other=0.0).to(tl.float64).to(tl.int64, bitcast=True)
+        & ABSOLUTE
+    )
+    least = tl.where(most == 0, _NO_BITS, most)
+    for i in tl.static_range(1, WIDTH):
+        bits = tl.load(x + i, mask=mask, other=0.0).to(tl.float64)
+        bits = bits.to(tl.int64, bitcast=True) & ABSOLUTE
+        least = tl.minimum(least, tl.where(bits == 0, _NO_BITS, bits))
         most = tl.maximum(most, bits)
-    counts = most < NO_POWER
-    return tl.where(counts, most, 0), tl.where(counts, least, NO_POWER)
+    counts = most < _NO_BITS
+    return tl.where(counts, most, 0), tl.where(counts, least, _NO_BITS)
 
 
 @triton.jit
@@ -125,148 +129,177 @@ def _code(bits):
 
 
 @triton.jit
-def _note_vectors(
-    operand, tile_origin, q, k, known, begin, ALONG_K: tl.constexpr, FORM: tl.constexpr
+def _entries(operand, batch, vectors, terms, WIDTH: tl.constexpr):
+    """Addresses of entries of a matrix of a stack."""
+    return (
+        operand.entries
+        + batch.to(tl.int64) * operand.batch
+        + vectors.to(tl.int64) * operand.row
+        + terms.to(tl.int64) * operand.column
+    )
+
+
+@triton.jit
+def _largest_of_vectors(
+    operand,
+    task,
+    count,
+    k,
+    known,
+    first_vector,
+    STEPS: tl.constexpr,
+    TILE: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):
-    """`vector_exponents_kernel` for block q of a panel of vectors.
+    """`vector_exponents_kernel` for some terms of the vectors of one tile.
 
-    `begin` is the first vector of the operand among those that are `known`.
+    `first_vector` is the first one of the operand among those that are `known`.
     """
-    entries, inside, vs, _ = places_of_block(operand, tile_origin, q, k, ALONG_K, FORM)
-    bits, _ = _bits(components_of(entries, inside, FORM.width))
-    code = _code(bits)
-    counts = (bits != 0).to(tl.int32)
-    top = tl.max(tl.max(code, axis=PIECE, keep_dims=True), axis=K, keep_dims=True)
-    total = tl.sum(tl.sum(code, axis=PIECE, keep_dims=True), axis=K, keep_dims=True)
-    number = tl.sum(tl.sum(counts, axis=PIECE, keep_dims=True), axis=K, keep_dims=True)
+    VECTORS: tl.constexpr = TILE.vectors
+    TERMS: tl.constexpr = TILE.terms
+    # Programs that follow each other take the terms of the same vectors.
+    chunks = tl.cdiv(k, STEPS * TERMS)
+    tiles = tl.cdiv(count, VECTORS)
+    first = task % chunks * (STEPS * TERMS)
+    batch = task // chunks // tiles
+    vectors = task // chunks % tiles * VECTORS + tl.arange(0, VECTORS)
+    inside = vectors < count
+    # Threads exchange what they have behind the last tile.
+    top = tl.zeros([VECTORS, TERMS], tl.int32)
+    total = tl.zeros([VECTORS, TERMS], tl.int32)
+    entries = tl.zeros([VECTORS, TERMS], tl.int32)
+    for start in range(first, tl.minimum(first + STEPS * TERMS, k), TERMS):
+        ks = start + tl.arange(0, TERMS)
+        mask = inside[:, None] & (ks < k)[None, :]
+        x = _entries(operand, batch, vectors[:, None], ks[None, :], WIDTH)
+        bits, _ = _bits(x, mask, WIDTH)
+        code = _code(bits)
+        top = tl.maximum(top, code)
+        total += code
+        entries += (bits != 0).to(tl.int32)
     # Integers, whose sums and maxima do not depend on the order of programs.
-    _, batch, _, count = tile_origin
-    at = begin + batch * count + vs
-    exists = vs < count
-    tl.atomic_max(known.top + at, top, mask=exists, sem="relaxed")
-    tl.atomic_add(known.total + at, total.to(tl.int64), mask=exists, sem="relaxed")
-    tl.atomic_add(known.entries + at, number, mask=exists, sem="relaxed")
+    at = first_vector + batch * count + vectors
+    vector_top = tl.max(top, axis=1)
+    vector_total = tl.sum(total, axis=1).to(tl.int64)
+    vector_entries = tl.sum(entries, axis=1)
+    tl.atomic_max(known.top + at, vector_top, mask=inside, sem="relaxed")
+    tl.atomic_add(known.total + at, vector_total, mask=inside, sem="relaxed")
+    tl.atomic_add(known.entries + at, vector_entries, mask=inside, sem="relaxed")
 
 
-@triton.jit(do_not_specialize=[*FREE_OF_OPERANDS, "panels_a", "total_a"])
+_FREE_OF_TASKS = ["num_a", "num_b", "k", "tasks_a", "total_a"]
+
+
+@triton.jit(do_not_specialize=_FREE_OF_TASKS)
 def vector_exponents_kernel(
     a,
-    sab,
-    sav,
-    sak,
     b,
-    sbb,
-    sbv,
-    sbk,
     num_a,
     num_b,
     k,
-    panels_a,
+    tasks_a,
     total_a,
     known,
     gap,
-    FORM: tl.constexpr,
+    STEPS: tl.constexpr,
+    LEFT: tl.constexpr,
+    RIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):
     """Twin: numerics.inner_scaling._maxima, R and Q.
 
-    A program takes a block of 256 entries along k of 16 vectors, of A first. R, Q, sums
+    A program takes some vectors of A or of B, and STEPS tiles of their terms. R, Q, sums
     of exponents and numbers of entries are joined in memory that starts as zeros.
     Nothing where the gap is narrow.
     """
     if not holds(gap, _WIDE_GAP, 1 << 40):
         return
-    blocks = tl.cdiv(k, NORM_BLOCK)
-    q = tl.program_id(0) % blocks
-    tile_origin = place(tl.program_id(0) // blocks, panels_a, num_a, num_b, PANEL)
-    is_left = tile_origin[0]
-    operand = chosen(is_left, (a, sab, sav, sak), (b, sbb, sbv, sbk))
-    begin = tl.where(is_left, 0, total_a)
-    # Both layouts have compiled code, so that one kernel serves all.
-    if operand[3] == 1:
-        _note_vectors(operand, tile_origin, q, k, known, begin, True, FORM)
+    task = tl.program_id(0)
+    if task < tasks_a:
+        _largest_of_vectors(a, task, num_a, k, known, 0, STEPS, LEFT, WIDTH)
     else:
-        _note_vectors(operand, tile_origin, q, k, known, begin, False, FORM)
+        task -= tasks_a
+        _largest_of_vectors(b, task, num_b, k, known, total_a, STEPS, RIGHT, WIDTH)
 
 
 @triton.jit
-def _note_terms(
+def _largest_of_terms(
     operand,
-    tile_origin,
-    q,
+    task,
+    count,
     k,
     top,
-    largest,
-    least,
-    PANELS: tl.constexpr,
-    ALONG_K: tl.constexpr,
-    FORM: tl.constexpr,
+    terms,
+    first_term,
+    STEPS: tl.constexpr,
+    TILE: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):
-    """`inner_maxima_kernel` for block q of some panels of vectors.
+    """`inner_maxima_kernel` for some terms of a chunk of vectors of one operand.
 
-    `top` are exponents of the vectors of the operand, `largest` and `least` maxima of
-    its terms.
+    `first_term` is its first one among the `terms` of both.
     """
-    is_left, batch, start, count = tile_origin
-    # Threads of all vectors join what they have of a term, panel by panel.
-    ks = places_of_block(operand, tile_origin, q, k, ALONG_K, FORM)[3]
-    most = tl.zeros_like(ks)
-    deepest = tl.zeros_like(ks)
-    for panel in range(PANELS):
-        origin = is_left, batch, start + panel * PANEL, count
-        block = places_of_block(operand, origin, q, k, ALONG_K, FORM)
-        entries = block[0]
-        inside = block[1]
-        vs = block[2]
-        r = tl.load(top + batch * count + vs, mask=vs < count, other=0)
+    VECTORS: tl.constexpr = TILE.vectors
+    TERMS: tl.constexpr = TILE.terms
+    # Programs that follow each other take neighbouring terms of the same vectors.
+    steps = tl.cdiv(k, TERMS)
+    chunks = tl.cdiv(count, STEPS * VECTORS)
+    ks = task % steps * TERMS + tl.arange(0, TERMS)
+    batch = task // steps // chunks
+    first = task // steps % chunks * (STEPS * VECTORS)
+    most = tl.zeros([VECTORS, TERMS], tl.int32)
+    deepest = tl.zeros([VECTORS, TERMS], tl.int32)
+    for start in range(first, tl.minimum(first + STEPS * VECTORS, count), VECTORS):
+        vectors = start + tl.arange(0, VECTORS)
+        inside = vectors < count
+        r = tl.load(top + batch * count + vectors, mask=inside, other=0)
         # Nothing of a vector of zeros lies above the bias.
         r = tl.where(r == 0, _CODE_BIAS, r)
-        bits, smallest = _bits(components_of(entries, inside, FORM.width))
-        above = _code(bits) - r + _BIAS
+        mask = inside[:, None] & (ks < k)[None, :]
+        x = _entries(operand, batch, vectors[:, None], ks[None, :], WIDTH)
+        bits, smallest = _bits(x, mask, WIDTH)
+        most = tl.maximum(most, _code(bits) - r[:, None] + _BIAS)
         depth = tl.where(bits == 0, 0, _LEAST_BIAS - exponent_of(smallest))
-        most = tl.maximum(most, tl.max(above, axis=VECTOR, keep_dims=True))
-        deepest = tl.maximum(deepest, tl.max(depth, axis=VECTOR, keep_dims=True))
-    is_seen = (ks < k) & (most > 0)
-    tl.atomic_max(largest + ks, most, mask=is_seen, sem="relaxed")
-    tl.atomic_max(least + ks, deepest, mask=is_seen, sem="relaxed")
+        deepest = tl.maximum(deepest, depth)
+    most_of_terms = tl.max(most, axis=0)
+    is_seen = (ks < k) & (most_of_terms > 0)
+    largest = terms.largest + first_term
+    least = terms.least + first_term
+    tl.atomic_max(largest + ks, most_of_terms, mask=is_seen, sem="relaxed")
+    tl.atomic_max(least + ks, tl.max(deepest, axis=0), mask=is_seen, sem="relaxed")
 
 
-@triton.jit(do_not_specialize=[*FREE_OF_OPERANDS, "tiles_a", "total_a", "vectors"])
+@triton.jit(do_not_specialize=[*_FREE_OF_TASKS, "vectors"])
 def inner_maxima_kernel(
     a,
-    sab,
-    sav,
-    sak,
     b,
-    sbb,
-    sbv,
-    sbk,
     num_a,
     num_b,
     k,
-    tiles_a,
+    tasks_a,
     total_a,
     vectors,
     known,
     terms,
     gap,
-    PANELS: tl.constexpr,
-    FORM: tl.constexpr,
-    SPREAD: tl.constexpr,
+    STEPS: tl.constexpr,
+    LEFT: tl.constexpr,
+    RIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     """Twin: numerics.inner_scaling._maxima, S, T, the smallest components and spreads.
 
-    A program takes a block of 256 entries along k of PANELS panels of vectors. Maxima
-    over all programs, of biased numbers in memory that starts as zeros: those of A
-    first, then those of B. Spreads are those of all `vectors` of both, of which the
-    first `total_a` are A's; a program takes SPREAD of them at a time. Nothing where the
-    gap is narrow.
+    Maxima over all programs, of biased numbers in memory that starts as zeros: those of
+    A first, then those of B. Spreads are those of all `vectors` of both, of which the
+    first `total_a` are A's. Nothing where the gap is narrow.
     """
     if not holds(gap, _WIDE_GAP, 1 << 40):
         return
     task = tl.program_id(0)
-    for start in range(task * SPREAD, vectors, tl.num_programs(0) * SPREAD):
+    for start in range(task * BLOCK, vectors, tl.num_programs(0) * BLOCK):
         # The mean of R_i - e_ih, which is no less than 0, rounded down.
-        at = start + tl.arange(0, SPREAD)
+        at = start + tl.arange(0, BLOCK)
         inside = at < vectors
         count = tl.load(known.entries + at, mask=inside, other=0).to(tl.int64)
         r = tl.load(known.top + at, mask=inside, other=0)
@@ -276,23 +309,12 @@ def inner_maxima_kernel(
         largest_b = tl.max(tl.where(at < total_a, 0, mean))
         tl.atomic_max(terms.spread, largest_a, sem="relaxed")
         tl.atomic_max(terms.spread + 1, largest_b, sem="relaxed")
-
-    blocks = tl.cdiv(k, NORM_BLOCK)
-    q = task % blocks
-    tile_origin = place(task // blocks, tiles_a, num_a, num_b, PANELS * PANEL)
-    is_left = tile_origin[0]
-    operand = chosen(is_left, (a, sab, sav, sak), (b, sbb, sbv, sbk))
-    top = known.top + tl.where(is_left, 0, total_a)
-    first_term = tl.where(is_left, 0, k)
-    largest = terms.largest + first_term
-    least = terms.least + first_term
-    # Both layouts have compiled code, so that one kernel serves all.
-    if operand[3] == 1:
-        _note_terms(operand, tile_origin, q, k, top, largest, least, PANELS, True, FORM)
+    if task < tasks_a:
+        _largest_of_terms(a, task, num_a, k, known.top, terms, 0, STEPS, LEFT, WIDTH)
     else:
-        _note_terms(
-            operand, tile_origin, q, k, top, largest, least, PANELS, False, FORM
-        )
+        task -= tasks_a
+        top = known.top + total_a
+        _largest_of_terms(b, task, num_b, k, top, terms, k, STEPS, RIGHT, WIDTH)
 
 
 @triton.jit
@@ -392,9 +414,9 @@ def sampled_gap_kernel(
     right = tl.full([BLOCK], _NO_EXPONENT, tl.int32)
     meeting = tl.full([BLOCK], 2 * _NO_EXPONENT, tl.int32)
     for start in range(0, k, BLOCK):
-        ks = (start + tl.arange(0, BLOCK)).to(tl.int64)
-        x, _ = _bits(components_of(a + row * sav + ks * sak, ks < k, WIDTH))
-        y, _ = _bits(components_of(b + column * sbv + ks * sbk, ks < k, WIDTH))
+        ks = start + tl.arange(0, BLOCK)
+        x, _ = _bits(a + row * sav + ks.to(tl.int64) * sak, ks < k, WIDTH)
+        y, _ = _bits(b + column * sbv + ks.to(tl.int64) * sbk, ks < k, WIDTH)
         e = _exponents(x)
         f = _exponents(y)
         meeting = tl.maximum(meeting, e + f)
@@ -485,10 +507,14 @@ def inner_exponents(left: Buffer, right: Buffer, gap: Buffer) -> Buffer:
 
     Undefined where `gap`, an int64 tensor of one entry, is less than a wide one.
     """
-    operands = (left, 2), (right, 1)
-    layout = layout_of(operands)
-    k = layout.k
-    total_a, total_b = layout.totals
+    k = left.shape[2]
+    width = 1 + left.is_complex()
+    stacks = (left, 2), (right, 1)
+    tiles = [
+        _ALONG_K if k == 1 or x.stride(axis) == 1 else _ACROSS_K for x, axis in stacks
+    ]
+    counts = [(x.shape[0], x.shape[3 - axis]) for x, axis in stacks]
+    total_a, total_b = (batch * count for batch, count in counts)
     vectors = total_a + total_b
 
     # What is known of vectors: R and Q, sums of exponents, numbers of entries. Then
@@ -502,34 +528,43 @@ def inner_exponents(left: Buffer, right: Buffer, gap: Buffer) -> Buffer:
     terms = _Terms(
         maxima[: 2 * k], maxima[2 * k :], spread=left.launches.zeros((4,), torch.int32)
     )
-    arguments = layout.arguments(operands)
-    blocks = -(-k // NORM_BLOCK.value)
-    _exponents_of_vectors(
-        (sum(layout.panels) * blocks,),
-        *arguments,
-        layout.panels[0],
-        total_a,
-        known,
-        gap,
-        FORM=layout.size_form,
-        num_warps=8,
+    operands = (
+        vectors_of(left, 2),
+        vectors_of(right, 1),
+        counts[0][1],
+        counts[1][1],
+        k,
     )
-    tiles = [
-        batch * -(-count // (_PANELS * PANEL.value)) for batch, count in layout.shapes
+    form: dict[str, Any] = {
+        "STEPS": _STEPS,
+        "LEFT": tiles[0],
+        "RIGHT": tiles[1],
+        "WIDTH": width,
+        "num_warps": 8,
+    }
+
+    tasks = [
+        batch * -(-count // tile.vectors) * -(-k // (_STEPS * tile.terms))
+        for (batch, count), tile in zip(counts, tiles, strict=True)
+    ]
+    _exponents_of_vectors(
+        (sum(tasks),), *operands, tasks[0], total_a, known, gap, **form
+    )
+    tasks = [
+        batch * -(-count // (_STEPS * tile.vectors)) * -(-k // tile.terms)
+        for (batch, count), tile in zip(counts, tiles, strict=True)
     ]
     _maxima(
-        (sum(tiles) * blocks,),
-        *arguments,
-        tiles[0],
+        (sum(tasks),),
+        *operands,
+        tasks[0],
         total_a,
         vectors,
         known,
         terms,
         gap,
-        PANELS=_PANELS,
-        FORM=layout.size_form,
-        SPREAD=_BLOCK,
-        num_warps=16,
+        BLOCK=_BLOCK,
+        **form,
     )
     exponents: Buffer = left.launches.empty((k,), torch.int32)
     grid = (-(-k // _BLOCK),)
