@@ -4,7 +4,7 @@
  *   2. three words: eleven operations a term, for sums that cancel, operands of wide
  *      exponents, pairs and enclosures
  *   3. three words on a grid for this entry alone, two operations more a term: sums whose
- *      products all lie far below the largest entry of the row times that of the column
+ *      products are all far smaller than the largest entries of row and column multiplied
  *   4. the exact sum, about 5 ns a term: ties, and whatever else is left
  *
  * Most products go by tiles of TILE_ROWS x COLUMNS entries. Rows of A are packed in

@@ -12,6 +12,7 @@ from hifigemm.kernels.runtime.common import LARGEST
 from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors import inner_scaling as kernels
 from hifigemm.numerics import inner_scaling as plain
+from tests.kernels.layouts import DEVICE, on_device
 
 
 @pytest.fixture
@@ -19,7 +20,6 @@ def rng():
     return np.random.default_rng(0)
 
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SHAPES = [(1, 1, 1), (3, 5, 2), (17, 70, 9)]
 DTYPES = ["float32", "float64", "complex64", "complex128"]
 
@@ -71,18 +71,6 @@ def wild(rng, shape, dtype="float64"):
         a[:, :, rng.integers(k)] = 0
     with np.errstate(over="ignore", invalid="ignore"):
         return a.astype(dtype), b.astype(dtype)
-
-
-def on_device(x, layout):
-    """The same matrices in another layout: by rows, by columns, or with gaps."""
-    t = torch.from_numpy(x).to(DEVICE)
-    if layout == "columns":
-        return t.transpose(1, 2).contiguous().transpose(1, 2)
-    if layout == "gaps":
-        wide = t.new_zeros((len(t), 2 * t.shape[1], 3 * t.shape[2]))
-        wide[:, ::2, ::3] = t
-        return wide[:, ::2, ::3]
-    return t
 
 
 def gap_of(left, right, d=None):

@@ -12,26 +12,11 @@ from hifigemm.kernels.runtime.common import LARGEST
 from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors import scaled_along_k as kernels
 from hifigemm.numerics.inner_scaling import scaled_along_k as plain
+from tests.kernels.layouts import DEVICE, LAYOUTS, on_device
 
 scaled_along_k = partial(run_recorded, kernels.scaled_along_k)
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = ["float32", "float64", "complex64", "complex128"]
-LAYOUTS = ["rows", "columns", "gaps", "one matrix"]
-
-
-def on_device(x, layout):
-    """The same matrices by rows, by columns, with gaps, or as one repeated matrix."""
-    t = torch.from_numpy(x).to(DEVICE)
-    if layout == "columns":
-        return t.transpose(1, 2).contiguous().transpose(1, 2)
-    if layout == "gaps":
-        wide = t.new_zeros((len(t), 2 * t.shape[1], 3 * t.shape[2]))
-        wide[:, ::2, ::3] = t
-        return wide[:, ::2, ::3]
-    if layout == "one matrix":
-        return t[:1].expand(t.shape)
-    return t
 
 
 def operand(rng, shape, dtype):

@@ -1,38 +1,32 @@
 """Scaling along k in launch lists: the exponents of a plan, the operands that they make,
 and the memory that both take.
 
-Exponents rest on all of A and B, whatever blocks the result is cut into: the launches
-that choose them come before those of the first block, see
-kernels/vectors/inner_scaling.py. Then the operands of each block are copied, see
-kernels/vectors/scaled_along_k.py, and whatever reads the copies takes them for ordinary
-ones.
+Exponents rest on all of A and B, whatever blocks the result is cut into: the launches of
+kernels/vectors/inner_scaling.py choose them before the first block begins. Those of
+kernels/vectors/scaled_along_k.py copy the operands of each block. All later launches
+read the copies as ordinary operands.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 from hifigemm.engines.cuda.lowering import Arguments
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import Predicate
 from hifigemm.kernels.runtime.launch_list import ALIGNMENT
-from hifigemm.kernels.vectors.inner_scaling import (
-    VECTOR_BYTES,
-    gaining_exponents,
-)
+from hifigemm.kernels.vectors.inner_scaling import VECTOR_BYTES, gaining_exponents
 from hifigemm.kernels.vectors.scaled_along_k import scaled_along_k
 from hifigemm.model.plan import Plan
 
+Exponents = Buffer | None
+"""d, by which A and B are scaled along k; None where they are not."""
 Sides = tuple[tuple[Buffer, int], ...]
 """One or two operands, each with the axis of k."""
 
 
-def exponents_of(
-    plan: Plan, given: Arguments, mark: Buffer | None = None
-) -> Any | None:
-    """Exponents by which A and B are scaled along k, zeros where they gain nothing.
+def exponents_of(plan: Plan, given: Arguments, mark: Buffer | None = None) -> Exponents:
+    """The exponents of a plan that scales along k, zeros where the operands gain nothing.
 
-    None for plans that do not scale so. `mark` is that of `gaining_exponents`.
+    See `gaining_exponents` for `mark`.
     """
     if not plan.scheme.scales_along_k:
         return None
@@ -41,14 +35,14 @@ def exponents_of(
 
 def scaled(
     sides: Sides,
-    exponents: Buffer | None,
+    exponents: Exponents,
     predicate: Predicate | None = None,
     *,
     neighbours: int = 1,
 ) -> Sides:
-    """A D and D**-1 B of operands of a block, or these where there are no exponents.
+    """A D and D**-1 B of the operands of a block; the operands without exponents.
 
-    `predicate` and `neighbours` are those of `scaled_along_k`.
+    See `scaled_along_k` for `predicate` and `neighbours`.
     """
     if exponents is None:
         return sides

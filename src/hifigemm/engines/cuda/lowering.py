@@ -473,7 +473,7 @@ class Launches:
 
 
 class _Decided(NamedTuple):
-    """What operands of which something is seen are multiplied by."""
+    """The executable for operands that one decision is made for, and its plan."""
 
     executable: Executable
     plan: Plan
@@ -506,8 +506,7 @@ class ByEvidence:
         key = "by evidence", *asked, lowering.device, layout, kind
         self._table: dict[Hashable, Any] = once(key, dict, lowering.device)
         if evidence.inner:
-            look = inner_inspection_of(*operands, NO_LIMIT)
-            self._table[_INNER_INSPECTION] = look
+            self._table[_INNER_INSPECTION] = inner_inspection_of(*operands, NO_LIMIT)
         if lowering.multiplies_copies:
             left = _meta_copy(operands[0], 2)
             right = _meta_copy(operands[1], 1)

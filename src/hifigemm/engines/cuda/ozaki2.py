@@ -23,7 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hifigemm.engines.cuda.along_k import bytes_outside, exponents_of, scaled
+from hifigemm.engines.cuda.along_k import (
+    Exponents,
+    bytes_outside,
+    exponents_of,
+    scaled,
+)
 from hifigemm.engines.cuda.lowering import (
     Arguments,
     CudaLowering,
@@ -65,8 +70,6 @@ from hifigemm.numerics.residues import MAX_MODULI, ModuliSet, moduli_set
 from hifigemm.numerics.scaling import balance, gained_bits, norm_bits
 from hifigemm.numerics.strassen import NUM_PRODUCTS
 
-Exponents = Buffer | None
-"""By which A and B are scaled along k; see kernels/vectors/inner_scaling.py."""
 Residues = tuple[Buffer, Buffer]
 """Planes of an operand and the scale exponents of its vectors."""
 _ROWS, _COLUMNS = 128, 256
@@ -679,8 +682,10 @@ def _look_at_sample(
     plan: Plan, given: Arguments, record: Buffer, exponents: Exponents
 ) -> None:
     """Raise the record to the error ratio of a few rows and columns."""
-    part = (given.a[:, :_SAMPLE], 2), (given.b[:, :, :_SAMPLE], 1)
-    sizes = scaled_residues.sized_residues(scaled(part, exponents), moduli_of(plan))[2]
+    rows = given.a[:, :_SAMPLE]
+    columns = given.b[:, :, :_SAMPLE]
+    sides = scaled(((rows, 2), (columns, 1)), exponents)
+    sizes = scaled_residues.sized_residues(sides, moduli_of(plan))[2]
     error_ratio_bits(sizes, enough=_ratio_bits(plan, plan.scheme.count), into=record)
 
 

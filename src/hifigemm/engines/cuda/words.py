@@ -26,6 +26,7 @@ from torch import Tensor
 
 from hifigemm.base.formats import FORMATS, FP32
 from hifigemm.engines.cuda.along_k import (
+    Exponents,
     Sides,
     bytes_outside,
     exponents_of,
@@ -350,9 +351,7 @@ class _UnscaledWords(_Embedded):
             multiply(left, right, losses=has_overflow, repairs=True)
 
 
-def _sides(
-    plan: Plan, operands: tuple[Buffer, Buffer], exponents: Buffer | None
-) -> Sides:
+def _sides(plan: Plan, operands: tuple[Buffer, Buffer], exponents: Exponents) -> Sides:
     """Both operands of a block, scaled along k where they are to be."""
     left, right = operands
     # Both components of a complex entry, which are embedded as neighbours, share an

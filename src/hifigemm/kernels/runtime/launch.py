@@ -278,16 +278,6 @@ def strided(x: Any) -> tuple[Any, ...]:
     return x, stack if x.shape[0] > 1 else 0, *steps
 
 
-def vectors_of(x: Any, axis: int) -> Strided:
-    """A stack of matrices as real numbers, with vectors in rows and k, which is `axis`
-    of the stack, in columns.
-    """
-    width = 1 + x.is_complex()
-    stack_stride = x.stride(0) if len(x) > 1 else 0
-    strides = stack_stride, x.stride(3 - axis), x.stride(axis)
-    return Strided(real_view(x), *(width * stride for stride in strides))
-
-
 _MAP_FORMS: dict[tuple[Any, ...], MapForm] = {}
 """How the compiler wants the tensor map of a (dtype, block), as seen in the first
 kernel that took one.

@@ -37,8 +37,8 @@ from hifigemm.kernels.runtime.common import (
     Predicate,
     holds,
 )
-from hifigemm.kernels.runtime.launch import Launch, real_view, unread, vectors_of
-from hifigemm.kernels.vectors.vector_norms import ABSOLUTE, exponent_of
+from hifigemm.kernels.runtime.launch import Launch, Strided, real_view, unread
+from hifigemm.kernels.vectors.vector_norms import ABSOLUTE, NO_POWER, exponent_of
 from hifigemm.numerics import inner_scaling as plain
 
 _NO_EXPONENT = tl.constexpr(plain.NO_EXPONENT)
@@ -54,8 +54,6 @@ _MOST = tl.constexpr(plain._MOST)
 _LEAST_NORMAL = tl.constexpr(plain._LEAST_NORMAL)
 _NEARBY_SLACKS = tl.constexpr(plain._NEARBY_SLACKS)
 _WIDE_GAP = tl.constexpr(plain.WIDE_GAP)
-_NO_BITS = tl.constexpr(0x7FF << 52)
-"""Bits of infinity: no component that counts has as many."""
 _BLOCK = 1024
 """Terms that a program looks at together where only k is walked over."""
 _STEPS = 8
@@ -106,14 +104,14 @@ def _bits(x, mask, WIDTH: tl.constexpr):
         tl.load(x, mask=mask, other=0.0).to(tl.float64).to(tl.int64, bitcast=True)
         & ABSOLUTE
     )
-    least = tl.where(most == 0, _NO_BITS, most)
+    least = tl.where(most == 0, NO_POWER, most)
     for i in tl.static_range(1, WIDTH):
         bits = tl.load(x + i, mask=mask, other=0.0).to(tl.float64)
         bits = bits.to(tl.int64, bitcast=True) & ABSOLUTE
-        least = tl.minimum(least, tl.where(bits == 0, _NO_BITS, bits))
+        least = tl.minimum(least, tl.where(bits == 0, NO_POWER, bits))
         most = tl.maximum(most, bits)
-    counts = most < _NO_BITS
-    return tl.where(counts, most, 0), tl.where(counts, least, _NO_BITS)
+    counts = most < NO_POWER
+    return tl.where(counts, most, 0), tl.where(counts, least, NO_POWER)
 
 
 @triton.jit
@@ -502,6 +500,14 @@ def sampled_gap(
     )
 
 
+def _operand(x: Buffer, axis: int) -> Strided:
+    """The real numbers of a stack, with rows of vectors and columns along k."""
+    width = 1 + x.is_complex()
+    stack_stride = x.stride(0) if len(x) > 1 else 0
+    strides = stack_stride, x.stride(3 - axis), x.stride(axis)
+    return Strided(real_view(x), *(width * stride for stride in strides))
+
+
 def inner_exponents(left: Buffer, right: Buffer, gap: Buffer) -> Buffer:
     """numerics.inner_scaling.inner_exponents, int32 (k,).
 
@@ -529,8 +535,8 @@ def inner_exponents(left: Buffer, right: Buffer, gap: Buffer) -> Buffer:
         maxima[: 2 * k], maxima[2 * k :], spread=left.launches.zeros((4,), torch.int32)
     )
     operands = (
-        vectors_of(left, 2),
-        vectors_of(right, 1),
+        _operand(left, 2),
+        _operand(right, 1),
         counts[0][1],
         counts[1][1],
         k,

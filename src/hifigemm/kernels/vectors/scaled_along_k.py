@@ -5,7 +5,7 @@ D = diag(2**d) stands between the columns of A and the rows of B. Products of th
 are those of A and B, and whatever reads them knows of no exponents. Entries are float64,
 so that no factor takes them out of range: d is chosen such that none becomes larger than
 the largest of its vector, nor subnormal. Where neighbours in memory follow each other
-along k they do so in the copy, else they are those of neighbouring vectors.
+along k they do so in the copy; else neighbours are entries of neighbouring vectors.
 """
 
 # Kernels are untyped.
@@ -170,7 +170,8 @@ def layout_of_copy(
 ) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
     """Shape, strides and dtype of the copy of an operand; `axis` is that of k."""
     batch, rows, cols = x.shape
-    is_along_k = x.shape[axis] == 1 or x.stride(axis) == 1
+    # The order along k is that in memory, as the kernel sees it.
+    is_along_k = layout_of(((x, axis),)).distances[0][2] == 1
     is_by_rows = is_along_k == (axis == 2)
     strides = (rows * cols, cols, 1) if is_by_rows else (rows * cols, 1, rows)
     dtype = torch.complex128 if x.is_complex() else torch.float64

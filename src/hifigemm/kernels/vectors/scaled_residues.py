@@ -56,6 +56,7 @@ from hifigemm.kernels.vectors.vector_norms import (
     are_below,
     block_sizes,
     chosen,
+    components_of,
     exponent_factors,
     join_blocks,
     joined_sizes,
@@ -164,16 +165,6 @@ def _vectors(start, FORM: tl.constexpr):
 
 
 @triton.jit
-def _load(x, mask, FORM: tl.constexpr):
-    """The components of entries as a tuple of float64, 0 where masked."""
-    WIDTH: tl.constexpr = FORM.width
-    parts = ()
-    for i in tl.static_range(WIDTH):
-        parts += (tl.load(x + i, mask=mask, other=0.0).to(tl.float64),)
-    return parts
-
-
-@triton.jit
 def _load_either(operands, tile_origin, ks, k, FORM: tl.constexpr):
     """The components of a tile of the operand that the program takes."""
     is_left, batch, start, count = tile_origin
@@ -186,11 +177,11 @@ def _load_either(operands, tile_origin, ks, k, FORM: tl.constexpr):
     if sk == 1:
         vectors = batch * (sb // FORM.vector) + vs * (sv // FORM.vector)
         entries = x + vectors * (FORM.vector * FORM.width) + ks * FORM.width
-        parts = _load(entries, are_below(ks, k, FORM.vector), FORM)
+        parts = components_of(entries, are_below(ks, k, FORM.vector), FORM.width)
     else:
         vectors = batch * sb + vs * sv
         entries = x + vectors * FORM.width + ks.to(tl.int64) * (sk * FORM.width)
-        parts = _load(entries, ks < k, FORM)
+        parts = components_of(entries, ks < k, FORM.width)
     return parts
 
 
