@@ -65,7 +65,7 @@ _KERNELS = {
             "slice_product_kernel",
             "slice_rounding_kernel",
             "needed_kernel",
-            "exact_entries_kernel",
+            "_finish_kernel",
         ),
         "sums",
     ),

@@ -60,7 +60,6 @@ from hifigemm.numerics.bits import Array, least_exponent, scale_entries
 from hifigemm.numerics.bounds import native_bound, underflow_free
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.integer_sums import NEAREST
-from hifigemm.numerics.rounded_sums import MAX_TERMS
 from hifigemm.numerics.tensor_core import A100, B200, H100, V100, TensorCoreModel
 
 if TYPE_CHECKING:
@@ -380,15 +379,15 @@ class NativeOnDevice:
         epilogue = Epilogue(alpha, beta, addend) if self._is_combined else PLAIN
         x = left if left.ndim == 3 else left[None]
         y = right if right.ndim == 3 else right[None]
-        if shift <= -_NEAR and _sums_remake(x, y, unwrap(values)):
+        if shift <= -_NEAR and _has_kernels_to_finish(x, y, unwrap(values)):
             # A B may have overflowed where 2**shift A B does not.
             from hifigemm.kernels.endings.rounding import Targets
             from hifigemm.kernels.runtime.recording import run_recorded
-            from hifigemm.kernels.sums.rounded_sums import rounded_sums as sums
+            from hifigemm.kernels.sums.rounded_sums import finish_entries
 
             values = scale_entries(values, shift)
             targets = Targets(unwrap(values))
-            run_recorded(sums, x, y, targets, shift=shift, remakes=True)
+            run_recorded(finish_entries, x, y, targets, shift=shift)
         elif shift and epilogue.idle:
             values = scale_entries(values, shift)
         elif shift:
@@ -408,11 +407,10 @@ def _in_shape(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     return x if x.shape == shape else x.reshape(shape)
 
 
-def _sums_remake(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
-    """Whether there are kernels that make entries of a stack again that overflowed."""
-    is_one_dtype = a.dtype == b.dtype == c.dtype and not c.is_complex()
-    is_short = a.shape[-1] <= MAX_TERMS and c.ndim == 3
-    return is_one_dtype and is_short and find_spec("triton") is not None
+def _has_kernels_to_finish(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
+    """Whether kernels complete the entries of a stack that overflowed."""
+    is_real_of_one_dtype = a.dtype == b.dtype == c.dtype and not c.is_complex()
+    return is_real_of_one_dtype and find_spec("triton") is not None
 
 
 def _combined(problem: Problem, signature: Signature) -> Callable[..., torch.Tensor]:

@@ -161,6 +161,14 @@ class CudaLowering(Lowering):
         return 0
 
     @property
+    def may_refuse(self) -> bool:
+        """Whether the record may say that entries are not certified, for which calls
+        wait.
+        """
+        is_certified = self.plan.verification is Verification.ENTRYWISE
+        return is_certified and self.record_words > 0
+
+    @property
     def applies_scalars(self) -> bool:
         """Whether the plan's launches apply moderate alpha and beta; else one does that
         comes behind them.
@@ -374,8 +382,7 @@ class Launches:
         self._has_scalars = not (applied.idle or lowering.has_rounding)
         self._adds_a_step = lowering.adds_a_step(applied)
         self._has_two_parts = plan.rounding.has_two_parts
-        is_certified = plan.verification is Verification.ENTRYWISE
-        self._certifies = is_certified and lowering.record_words > 0
+        self._certifies = lowering.may_refuse
         # What a certificate may refuse is not written to `out`.
         out = None if signature.out is None else unwrap(signature.out)
         self._writes_to_out = (

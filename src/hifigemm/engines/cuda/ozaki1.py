@@ -1,6 +1,6 @@
 """Ozaki scheme I with a fixed number of slices, or rounded correctly, on a GPU: one
 launch cuts both operands, one multiplies the slices, one rounds. In the mode "correct"
-another one makes the entries anew that are not certain.
+another one completes the entries that are not certain.
 
 The number comes from the caller, or from the estimate of the modes "dp" and "sp". The
 bits are those of the scheme's own steps. No step of a product waits for the device.
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -108,40 +109,44 @@ class _FixedSlices(_Slices):
 
 
 class _RoundedSlices(_Slices):
-    """Launches that round correctly, and count the entries that stay open."""
+    """Launches that round correctly, whatever the operands."""
 
     @property
     def record_words(self) -> int:
-        """The counters of `round_correctly`."""
-        return 4
+        """One, for the largest number of needed slices of both sides."""
+        return 1
+
+    @property
+    def may_refuse(self) -> bool:
+        """False: every entry is completed."""
+        return False
 
     def decision(self, words: Sequence[int]) -> RecordedDecision:
-        """No entry may have stayed open. INT8 slices beyond the ends of the operands
-        are multiplied as well, though they are zeros.
+        """INT8 slices beyond the ends of the operands are multiplied as well, though
+        they are zeros.
         """
         plan = self.plan
-        _, num_open, left, right = words
         num_products = plan.num_products
         if plan.spec.operand is not INT8:
+            left, right = np.array(words, np.int64).view(np.int32).tolist()
             pairs = num_pairs(plan.scheme.count, left, right)
             num_products = pairs * (4 if plan.problem.is_complex else 1)
-        return RecordedDecision(
-            num_open == 0, plan.scheme, 0.0, num_products, plan.k_block
-        )
+        return RecordedDecision(True, plan.scheme, 0.0, num_products, plan.k_block)
 
     def record(self, plan: Plan, given: Arguments) -> None:
         """Block by block."""
+        record = cast(Buffer, given.record)
+        most = record.view(torch.int32)
         for block in blocks_of(plan, given.out):
             operands = block.operands(given.a, given.b)
             x, y, out = as_real(*operands, given.out[block.entries])
             left, right = sliced(plan, x, y)
-            ends = ends_of(x, y, (left, right))
+            ends = ends_of(x, y, (left, right), most)
             round_correctly(
                 sums_of(left, right, plan.problem.terms, ends=ends.most),
                 (left, right),
                 ends,
                 out,
-                cast(Buffer, given.record),
                 shift=given.shift,
                 operands=(x, y),
             )

@@ -3,10 +3,8 @@ device.
 
 The sum of the diagonals of S slices is an integer in limbs of 32 bits, of any length,
 which is rounded once. Ziv's test, or the ends of a row and a column, prove nearly all
-entries correctly rounded; the places of the others go into a list. A second launch adds
-these entries up from all bits of their rows and columns, in digits of 16 bits, and
-rounds the sums once. What remains is counted for the host: entries beyond the list, and
-those of vectors that span more than `_DIGITS` digits.
+entries correctly rounded. The others are open, as are those of rows and columns with an
+Inf or NaN, and `finish_entries` completes them from A and B.
 """
 
 # Kernels are untyped.
@@ -21,12 +19,11 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.kernels.endings.rounding import leading_bits, round_head
-from hifigemm.kernels.endings.special import nonfinite_product
+from hifigemm.kernels.endings.rounding import Targets, leading_bits, round_head
 from hifigemm.kernels.runtime.buffers import Buffer
-from hifigemm.kernels.runtime.common import ROUND_DOUBLE, power_of_two
-from hifigemm.kernels.runtime.launch import Launch, operand_arguments
-from hifigemm.kernels.runtime.tiles import gpu_of
+from hifigemm.kernels.runtime.common import power_of_two
+from hifigemm.kernels.runtime.launch import Launch, strided
+from hifigemm.kernels.sums.rounded_sums import finish_entries
 from hifigemm.kernels.vectors.slice_counts import OFFSET, vector_facts
 from hifigemm.kernels.vectors.slices import Slices
 from hifigemm.kernels.vectors.vector_tiles import NOT_FINITE
@@ -35,14 +32,6 @@ from hifigemm.numerics.bounds import ozaki1_error_exponent
 
 _BLOCK = 128
 """Columns of a program that rounds; it is a warp."""
-_LISTED = 2**16
-"""Entries that the second launch adds up anew."""
-_PROGRAMS = 8
-"""Programs of it on a multiprocessor."""
-_TERMS = 256
-"""Terms that one of them takes at a time."""
-_DIGITS = tl.constexpr(8)
-_DIGIT_BITS = tl.constexpr(16)
 _MASK = tl.constexpr((1 << 32) - 1)
 _SIGN = tl.constexpr(-1 << 63)
 
@@ -132,39 +121,26 @@ def _is_certain(head, tail, top, error, SINGLE: tl.constexpr):
     return far & (head != 0)
 
 
-@triton.jit
-def _zeros(like, COUNT: tl.constexpr):
-    limbs = ()
-    for _ in tl.static_range(COUNT):
-        limbs = limbs + (tl.zeros(like.shape, tl.int64),)  # noqa: RUF005
-    return limbs
-
-
-@triton.jit(do_not_specialize=["shift", "m", "k", "row_sums", "part_sums", "listed"])
+@triton.jit(do_not_specialize=["shift", "m", "row_sums", "part_sums"])
 def slice_rounding_kernel(
     sums,
     left,
     right,
     out,
-    operands,
-    places,
-    counter,
-    listed,
     shift,
     m,
     n,
-    k,
     row_sums,
     part_sums,
     KIND: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Twin: schemes.ozaki1.Ozaki1.multiply, its rounding and its certificate.
+    """Twin: schemes.ozaki1.Ozaki1.multiply, its rounding and its certificate. Entries
+    that are not certain are NaN.
 
     A tile is BLOCK columns of a row, and a program is a warp with one tile. The
     arguments of a side are its exponents, needed slices and the stride of both along
-    the stack. `places` gets the first `listed` entries that are not certain, and
-    `counter` counts them.
+    the stack.
     """
     tiles = tl.cdiv(n, BLOCK)
     row = tl.program_id(0) // tiles
@@ -184,7 +160,9 @@ def slice_rounding_kernel(
     offset = i * row_sums + columns
     part_stride = tl.cast(part_sums, tl.int64)
     LIMBS: tl.constexpr = KIND.limbs
-    limbs = _zeros(offset, LIMBS)
+    limbs = ()
+    for _ in tl.static_range(LIMBS):
+        limbs = limbs + (tl.zeros(offset.shape, tl.int64),)  # noqa: RUF005
     COUNT: tl.constexpr = KIND.parts[0]
     PIECES: tl.constexpr = len(KIND.parts)
     for l in tl.static_range(COUNT):
@@ -199,149 +177,17 @@ def slice_rounding_kernel(
     unit = tl.minimum(tl.maximum(unit, -6000), 6000)
     head, tail, sticky, top, is_negative = _leading(limbs, unit)
     value = round_head(head, sticky, top, is_negative, KIND.single)
-    # Nothing was left out of exact entries, and marked ones are made from A and B.
-    certain = (needed - 1 <= COUNT) | marked
-    certain |= _is_certain(head, tail, top, unit + KIND.err, KIND.single)
-    open_ = inside & ~certain
-    if tl.max(open_.to(tl.int32)) > 0:
-        first = tl.full(columns.shape, 1, tl.int32)
-        place = tl.atomic_add(counter + first - 1, first, mask=open_, sem="relaxed")
-        entry = (z * m + i) * n + columns
-        tl.store(places + place, entry, mask=open_ & (place < listed))
-    if tl.max(marked.to(tl.int32)) > 0:
-        a, a_batch, a_row, a_k, b, b_batch, b_k, b_column = operands
-        row_entries = a + z * a_batch + i * a_row
-        column_entries = b + z * b_batch + columns.to(tl.int64) * b_column
-        value = tl.where(
-            marked,
-            nonfinite_product(row_entries, column_entries, k, a_k, b_k, inside, 1),
-            value,
-        )
+    # Nothing was left out of exact entries.
+    is_certain = (needed - 1 <= COUNT) | _is_certain(
+        head, tail, top, unit + KIND.err, KIND.single
+    )
+    value = tl.where(is_certain & ~marked, value, float("nan"))
     c, out_batch, out_row, out_column = out
     address = c + z * out_batch + i * out_row + columns.to(tl.int64) * out_column
     tl.store(address, value.to(c.dtype.element_ty), mask=inside)
 
 
 _round = Launch(slice_rounding_kernel)
-
-
-@triton.jit
-def _digits(x, inside, scale, scale_more):
-    """The digits of entries on the grids of 16 bits from 2**-scale on, as INT64."""
-    y = tl.load(x, mask=inside, other=0.0).to(tl.float64) * scale * scale_more
-    digits = ()
-    for _ in tl.static_range(_DIGITS):
-        digit = (y + ROUND_DOUBLE) - ROUND_DOUBLE
-        digits = digits + (digit.to(tl.int32).to(tl.int64),)  # noqa: RUF005
-        y = (y - digit) * 65536.0
-    return digits
-
-
-@triton.jit
-def _digits_needed(lowest, g):
-    """Digits from the grid 2**g on that hold all bits of a vector; 0 for zeros."""
-    bits = -g - lowest + OFFSET + _DIGIT_BITS * _DIGITS
-    return tl.where(lowest == 0, 0, tl.where(bits >= _DIGIT_BITS, _DIGITS, _DIGITS + 1))
-
-
-@triton.jit(do_not_specialize=["listed", "shift", "m", "n", "k"])
-def exact_entries_kernel(
-    places,
-    counter,
-    record,
-    ends,
-    left,
-    right,
-    out,
-    operands,
-    listed,
-    shift,
-    m,
-    n,
-    k,
-    BETA: tl.constexpr,
-    SINGLE: tl.constexpr,
-    TERMS: tl.constexpr,
-):
-    """Twin: schemes.ozaki1.Ozaki1 with all slices, for the entries of a list.
-
-    Programs go on to entries that lie apart by their number. The arguments of a side
-    are its exponents, lowest bits and the stride of both along the stack. `record` gets
-    the number of open entries, how many of them stay open, and the slices of each side
-    that are not zeros, of which there are `ends`.
-    """
-    DIAGONALS: tl.constexpr = 2 * _DIGITS - 1
-    count = tl.load(counter)
-    if tl.program_id(0) == 0:
-        tl.atomic_add(record, count.to(tl.int64))
-        tl.atomic_add(record + 1, tl.maximum(count - listed, 0).to(tl.int64))
-        tl.atomic_max(record + 2, tl.load(ends).to(tl.int64))
-        tl.atomic_max(record + 3, tl.load(ends + 1).to(tl.int64))
-    row_exponents, row_lowest, row_batch = left
-    column_exponents, column_lowest, column_batch = right
-    a, a_batch, a_row, a_k, b, b_batch, b_k, b_column = operands
-    c, out_batch, out_row, out_column = out
-    for index in range(tl.program_id(0), tl.minimum(count, listed), tl.num_programs(0)):
-        entry = tl.load(places + index)
-        j = entry % n
-        i = entry // n % m
-        z = entry // n // m
-        # Grids of digits of 16 bits below the largest entry of each vector.
-        row = z * row_batch + i
-        column = z * column_batch + j
-        e = tl.load(row_exponents + row) + (BETA - _DIGIT_BITS)
-        f = tl.load(column_exponents + column) + (BETA - _DIGIT_BITS)
-        needed = tl.maximum(
-            _digits_needed(tl.load(row_lowest + row), e),
-            _digits_needed(tl.load(column_lowest + column), f),
-        )
-        if needed > _DIGITS:
-            tl.atomic_add(record + 1, tl.full((), 1, tl.int64))
-        else:
-            e_first = tl.minimum(-e, 1000)
-            f_first = tl.minimum(-f, 1000)
-            h = tl.arange(0, TERMS)
-            sums = _zeros(h, DIAGONALS)
-            for start in range(0, k, TERMS):
-                inside = start + h < k
-                at = (start + h).to(tl.int64)
-                x = _digits(
-                    a + z * a_batch + i * a_row + at * a_k,
-                    inside,
-                    power_of_two(e_first),
-                    power_of_two(-e - e_first),
-                )
-                y = _digits(
-                    b + z * b_batch + j * b_column + at * b_k,
-                    inside,
-                    power_of_two(f_first),
-                    power_of_two(-f - f_first),
-                )
-                longer = ()
-                for s in tl.static_range(DIAGONALS):
-                    total = sums[s]
-                    for p in tl.static_range(_DIGITS):
-                        if p <= s:  # noqa: SIM102
-                            if s - p < _DIGITS:
-                                total += x[p] * y[s - p]
-                    longer = longer + (total,)  # noqa: RUF005
-                sums = longer
-            limbs = _zeros(tl.sum(sums[0], axis=0, keep_dims=True), 10)
-            for s in tl.static_range(DIAGONALS):
-                limbs = _with_integer(
-                    limbs,
-                    tl.sum(sums[s], axis=0, keep_dims=True),
-                    _DIGIT_BITS * (DIAGONALS - 1 - s),
-                )
-            unit = e + f + shift - _DIGIT_BITS * (DIAGONALS - 1)
-            unit = tl.minimum(tl.maximum(unit, -6000), 6000)
-            head, _, sticky, top, is_negative = _leading(limbs, unit)
-            value = round_head(head, sticky, top, is_negative, SINGLE)
-            address = c + z * out_batch + i * out_row + j * out_column + tl.arange(0, 1)
-            tl.store(address, value.to(c.dtype.element_ty))
-
-
-_add_up = Launch(exact_entries_kernel)
 
 
 @triton.jit
@@ -381,29 +227,29 @@ _needed = Launch(needed_kernel)
 class VectorEnds(NamedTuple):
     """Where the vectors of both operands end.
 
-    `lowest` and `needed` are for each side an int32 tensor (batch or 1, vectors): see
-    `slice_counts.vector_facts` and `numerics.slicing.slices_needed`. `most` holds the
-    largest number of needed slices of each side.
+    `needed` has for each side an int32 tensor (batch or 1, vectors): see
+    `numerics.slicing.slices_needed`. `most` holds the largest number of needed slices
+    of each side.
     """
 
-    lowest: tuple[Any, Any]
     needed: tuple[Any, Any]
     most: Any
 
 
-def ends_of(left: Buffer, right: Buffer, slices: tuple[Slices, Slices]) -> VectorEnds:
+def ends_of(
+    left: Buffer, right: Buffer, slices: tuple[Slices, Slices], most: Buffer
+) -> VectorEnds:
     """Launch the look for the ends of the rows of A and the columns of B.
 
-    `slices` are those of the operands.
+    `slices` are those of the operands; `most`, int32 of two entries that are zeros or
+    earlier results, keeps the largest numbers.
     """
-    facts = vector_facts(left, right)
     sides = []
-    for (_, lowest), made in zip(facts, slices, strict=True):
+    for (_, lowest), made in zip(vector_facts(left, right), slices, strict=True):
         needed = left.launches.empty(tuple(made.exponents.shape), torch.int32)
         sides.append((made.exponents, lowest, needed))
     counts = [side[0].numel() for side in sides]
     blocks = [-(-count // 1024) for count in counts]
-    most = left.launches.zeros((2,), torch.int32)
     _needed(
         (sum(blocks),),
         sides[0],
@@ -415,8 +261,7 @@ def ends_of(left: Buffer, right: Buffer, slices: tuple[Slices, Slices]) -> Vecto
         BETA=slices[0].beta,
         num_warps=4,
     )
-    _, lowest_bits, needed_slices = zip(*sides, strict=True)
-    return VectorEnds(lowest_bits, needed_slices, most)
+    return VectorEnds((sides[0][2], sides[1][2]), most)
 
 
 def round_correctly(
@@ -424,7 +269,6 @@ def round_correctly(
     slices: tuple[Slices, Slices],
     ends: VectorEnds,
     out: Buffer,
-    record: Buffer,
     *,
     shift: int,
     operands: tuple[Buffer, Buffer],
@@ -436,12 +280,8 @@ def round_correctly(
     sums : list of tensors
         The diagonals, as `slice_product` takes them.
     slices : Slices of both operands
-    ends : Ends
+    ends : VectorEnds
     out : float32 or float64 tensor (batch, m, n), any strides
-    record : int64 tensor of four entries
-        The number of entries that the diagonals do not settle is added to the first,
-        that of those which nothing settles to the second. The others become the most
-        slices of a row and of a column, where they are less.
     shift : int
     operands : tensors (batch or 1, m, k) and (batch or 1, k, n), any strides
     """
@@ -457,31 +297,20 @@ def round_correctly(
         err=ozaki1_error_exponent(k, count, beta, is_twos_complement),
         single=out.dtype is torch.float32,
     )
-    places = out.launches.empty((_LISTED,), torch.int64)
-    counter = out.launches.zeros((1,), torch.int32)
-    # For each side its exponents and the stride of them along the stack.
-    left, right = (x.exponents for x in slices)
-    left_stride, right_stride = (
-        x.exponents.stride(0) if len(x.planes) > 1 else 0 for x in slices
+    # For each side its exponents, needed slices and the stride of both along the stack.
+    left, right = (
+        (x.exponents, needed, x.exponents.stride(0) if len(x.planes) > 1 else 0)
+        for x, needed in zip(slices, ends.needed, strict=True)
     )
-    left_needed, right_needed = ends.needed
-    left_lowest, right_lowest = ends.lowest
-    strided_out = (out, *out.stride())
-    strided_operands = tuple(operand_arguments(operands))
     _round(
         (batch * m * -(-n // _BLOCK),),
         tuple(argument for x in sums for argument in (x, x.stride(0))),
-        (left, left_needed, left_stride),
-        (right, right_needed, right_stride),
-        strided_out,
-        strided_operands,
-        places,
-        counter,
-        _LISTED,
+        left,
+        right,
+        strided(out),
         shift,
         m,
         n,
-        k,
         sums[0].stride(2),
         sums[0].stride(1),
         KIND=kind,
@@ -489,27 +318,7 @@ def round_correctly(
         num_warps=1,
         enable_fp_fusion=False,
     )
-    _add_up(
-        (_PROGRAMS * gpu_of(out.device).num_sms,),
-        places,
-        counter,
-        record,
-        ends.most,
-        (left, left_lowest, left_stride),
-        (right, right_lowest, right_stride),
-        strided_out,
-        strided_operands,
-        _LISTED,
-        shift,
-        m,
-        n,
-        k,
-        BETA=beta,
-        SINGLE=kind.single,
-        TERMS=_TERMS,
-        num_warps=4,
-        enable_fp_fusion=False,
-    )
+    finish_entries(*operands, Targets(out), shift=shift)
 
 
 def num_limbs(k: int, count: int, beta: int) -> int:

@@ -1,12 +1,13 @@
-"""Sums of products, each rounded once, in one launch and for any operands.
+"""Sums of products, each rounded once, for any operands.
 
 The steps are those of numerics/rounded_sums.py, which has the bounds and their proofs.
 A program makes a tile of the result. It adds all terms in a quick form first: one word,
 a biased word with its remainder, or two words. Entries whose rounding the bound of that
-form leaves open are made again with three words, of rows and columns that powers of two
-bring near 1. What is open then, of a few entries in millions, is added as an integer of
-all the bits there are. So every entry is right, nobody has to look at a certificate,
-and a launch goes into CUDA graphs.
+form leaves open are NaN. A second launch, `finish_entries`, completes what any kernel
+has left open: with three words, of rows and columns that powers of two bring near 1.
+What is open then, of a few entries in millions, is added as an integer of all the bits
+there are. So every entry is right, nobody has to look at a certificate, and the
+launches go into CUDA graphs.
 
 The terms of an entry are added one after the other, by the thread that has the entry.
 A step takes a column of the tile of A and a row of that of B, each thread its own few
@@ -26,7 +27,7 @@ round twice, the error comes from halves of the factors [Dekker].
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -49,7 +50,7 @@ from hifigemm.kernels.runtime.common import (
 from hifigemm.kernels.runtime.launch import Launch, strided
 from hifigemm.kernels.runtime.tiles import Tile, gpu_of, tile_of_sums
 from hifigemm.kernels.sums.exact_entries import biased_exponent, exact_entry
-from hifigemm.numerics.rounded_sums import form_for
+from hifigemm.numerics.rounded_sums import MAX_TERMS, form_for
 
 _UNIT = tl.constexpr(2.0**-53)
 _UNDERFLOW = tl.constexpr(2.0**-1020)
@@ -593,13 +594,12 @@ def _quick_kernel(
     n,
     k,
     log_terms,
-    open_entries,
     FORM: tl.constexpr,
     FMA: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Twin: numerics.rounded_sums.quick_sums. Values, with NaN in the place of those
-    that are not certain: so many of each tile as `open_entries` gets.
+    """Twin: numerics.rounded_sums.quick_sums. Values; those that are not certain are
+    open, as NaN.
 
     A tile has TILE.block_m x TILE.block_n entries of one matrix of the stack, and
     TILE.block_k terms are loaded together.
@@ -630,41 +630,15 @@ def _quick_kernel(
         FMA,
         TILE.block_k,
     )
-    is_open = inside & (is_certain == 0)
     if HAS_C:
         values = with_addend(values, addend)
-    values = tl.where(is_open, float("nan"), values)
+    values = tl.where(is_certain, values, float("nan"))
     places = _places((out, out_batch, out_row, out_column), z, i, j)
     tl.store(places, values.to(out.dtype.element_ty), mask=inside)
-    tl.store(open_entries + tl.program_id(0), tl.sum(is_open.to(tl.int32)))
-
-
-@triton.jit(
-    do_not_specialize=["out_batch", "out_row", "out_column", "m", "n"],
-)
-def _mark_kernel(
-    out,
-    out_batch,
-    out_row,
-    out_column,
-    m,
-    n,
-    open_entries,
-    TILE: tl.constexpr,
-):
-    """NaN in the place of entries that are not finite: so many of each tile as
-    `open_entries` gets.
-    """
-    z, i, j, inside = _tile_of(tl.program_id(0), m, n, TILE)
-    places = _places((out, out_batch, out_row, out_column), z, i, j)
-    values = tl.load(places, mask=inside, other=0.0)
-    is_open = inside & ((tl.abs(values) < float("inf")) == 0)
-    tl.store(places, tl.zeros_like(values) + float("nan"), mask=is_open)
-    tl.store(open_entries + tl.program_id(0), tl.sum(is_open.to(tl.int32)))
 
 
 @triton.jit(do_not_specialize=_FREE)
-def _rest_kernel(
+def _finish_kernel(
     left,
     left_batch,
     left_row,
@@ -693,8 +667,7 @@ def _rest_kernel(
     n,
     k,
     tiles,
-    open_entries,
-    left_open,
+    counts,
     RESULT: tl.constexpr,
     FEW: tl.constexpr,
     FMA: tl.constexpr,
@@ -702,9 +675,10 @@ def _rest_kernel(
 ):
     """Twin: numerics.rounded_sums.sums_in_three_words, then exact integers.
 
-    Programs walk over the tiles of the stack and make those anew that have open
-    entries, all of them where `open_entries` is None. `left_open`, or None, gets the
-    entries of each tile that took all their bits.
+    Programs walk over the tiles of the stack and complete the entries that are open:
+    those of `out` that are not finite, and all entries of a pair or an enclosure.
+    `counts`, or None, gets two numbers for each tile with open entries: how many these
+    are, and how many took all their bits.
     """
     BLOCK_M: tl.constexpr = TILE.block_m
     BLOCK_N: tl.constexpr = TILE.block_n
@@ -713,11 +687,16 @@ def _rest_kernel(
     sign = sign.to(tl.float64)
     scaling = (c_exponent, shift, sign)
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
-        num_open = BLOCK_M * BLOCK_N
-        if open_entries is not None:
-            num_open = tl.load(open_entries + tile)
+        z, i, j, inside = _tile_of(tile, m, n, TILE)
+        places_out = _places((out, out_batch, out_row, out_column), z, i, j)
+        values = tl.zeros([BLOCK_M, BLOCK_N], tl.float64)
+        second_values = values
+        is_open = inside
+        if RESULT == "array":
+            values = tl.load(places_out).to(tl.float64)
+            is_open = inside & ((tl.abs(values) < float("inf")) == 0)
+        num_open = tl.sum(is_open.to(tl.int32))
         if num_open > 0:
-            z, i, j, inside = _tile_of(tile, m, n, TILE)
             row_step = tl.cast(left_k, tl.int64)
             column_step = tl.cast(right_k, tl.int64)
             rows = left + z * left_batch
@@ -728,13 +707,10 @@ def _rest_kernel(
                 places = _places((c, c_batch, c_row, c_column), z, i, j)
                 addend = tl.load(places).to(tl.float64) * c_sign.to(tl.float64)
             signed_addend = finite(addend) * sign
-            places_out = _places((out, out_batch, out_row, out_column), z, i, j)
-            values = tl.zeros([BLOCK_M, BLOCK_N], tl.float64)
-            second_values = values
-            is_open = inside
             if RESULT == "array":
-                values = tl.load(places_out).to(tl.float64)
-                is_open = inside & (values != values)
+                # A NaN of C stays.
+                is_open &= addend == addend
+                num_open = tl.sum(is_open.to(tl.int32))
             # A few entries take less time by all their bits than a tile in three words.
             if num_open > FEW:
                 words, second_values, is_left = _sums_in_three_words(
@@ -756,8 +732,9 @@ def _rest_kernel(
 
             # All bits of the entries that are left, one entry after the other.
             num_left = tl.sum(is_open.to(tl.int32))
-            if left_open is not None:
-                tl.store(left_open + tile, num_left)
+            if counts is not None:
+                tl.store(counts + 2 * tile, num_open)
+                tl.store(counts + 2 * tile + 1, num_left)
             index = (
                 tl.arange(0, BLOCK_M)[:, None] * BLOCK_N
                 + tl.arange(0, BLOCK_N)[None, :]
@@ -795,12 +772,13 @@ def _rest_kernel(
 
 
 _quick: Any = Launch(_quick_kernel)
-_mark: Any = Launch(_mark_kernel)
-_rest: Any = Launch(_rest_kernel)
+_finish: Any = Launch(_finish_kernel)
 _FEW = 8
 """Open entries of a tile that take less time by all their bits, one after the other,
 than the tile takes in three words: 5,000 and 350,000 cycles for 1024 terms, estimated.
 """
+_ALL = 2**30
+"""More entries than a tile has."""
 _PROGRAMS = 8
 """Programs for each multiprocessor that look for open entries: they are few."""
 
@@ -814,8 +792,7 @@ def rounded_sums(
     form: str | None = None,
     tile: Tile | None = None,
     few: int = _FEW,
-    open_entries: tuple[Any, Any] | None = None,
-    remakes: bool = False,
+    counts: Any = None,
 ) -> None:
     """Write 2**shift (sign A B + c_sign 2**c_exponent C), rounded once.
 
@@ -827,82 +804,140 @@ def rounded_sums(
     ----------
     left, right : tensors (batch or 1, m, k) and (batch or 1, k, n), any strides
         float64 or float32, k at most `numerics.rounded_sums.MAX_TERMS`.
-    targets : Ends
+    targets : Targets
         Of the same dtype, any strides. The sum goes to `out`, which shares no memory
         with `c`; what is left of it, rounded once, to `second`, 0 where `out` is not
         finite. For an enclosure both are the numbers next to the exact sum from below
         and above.
     form, tile
         The form that comes first and the tile; by default chosen from the shape.
+    few, counts
+        See `finish_entries`.
+    """
+    if targets.out.numel() == 0:
+        return
+    given = _arguments(left, right, targets, shift, tile)
+    # Pairs and enclosures have no quick form: all their entries are open.
+    if targets.rounding.result == "array":
+        k = left.shape[2]
+        if form is None:
+            form = form_for(k, FP32 if targets.out.dtype is torch.float32 else FP64)
+        log_terms = (k + 1).bit_length()
+        _quick(
+            (given.num_tiles,),
+            *given.operands,
+            *given.out,
+            *given.c,
+            *given.scalars,
+            log_terms,
+            FORM=form,
+            FMA=targets.out.is_cuda,
+            **_constants(given.tile),
+        )
+    _launch_finish(given, targets, few, counts)
+
+
+def finish_entries(
+    left: Any,
+    right: Any,
+    targets: Targets,
+    *,
+    shift: int = 0,
+    few: int = _FEW,
+    counts: Any = None,
+) -> None:
+    """Complete the open entries of `targets.out`, as `rounded_sums` makes them.
+
+    Entries that are not finite are open, but for a NaN of C; others stay as they are.
+
+    Parameters
+    ----------
+    left, right, targets, shift
+        See `rounded_sums`; k may exceed its limit.
     few : int
         So many open entries of a tile take all their bits at once.
-    open_entries : int32 tensors of as many entries as there are tiles, or None
-        They get the entries of each tile that took three words, and all their bits.
-    remakes : bool
-        Entries of `out` that are finite stay as they are: others may be products that
-        overflowed before the power of two.
+    counts : int32 tensor (tiles, 2), or None
+        For each tile with open entries, it gets their number and the number of those
+        that took all their bits.
     """
-    out = targets.out
-    rounding = targets.rounding
-    batch, m, n = out.shape
-    if out.numel() == 0:
+    if targets.out.numel() == 0:
         return
-    k = left.shape[2]
-    if form is None:
-        form = form_for(k, FP32 if out.dtype is torch.float32 else FP64)
+    # The bound of three words holds for so many terms.
+    if left.shape[2] > MAX_TERMS:
+        few = _ALL
+    given = _arguments(left, right, targets, shift, None)
+    _launch_finish(given, targets, few, counts)
+
+
+class _Arguments(NamedTuple):
+    """What the launches share: operands and results as kernels take them."""
+
+    operands: tuple[Any, ...]
+    out: tuple[Any, ...]
+    second: tuple[Any, ...]
+    c: tuple[Any, ...]
+    scalars: tuple[int, ...]
+    tile: Tile
+    num_tiles: int
+
+
+def _arguments(
+    left: Any, right: Any, targets: Targets, shift: int, tile: Tile | None
+) -> _Arguments:
+    """The arguments of a product, or of the transposed one."""
+    rounding = targets.rounding
+    batch, m, n = targets.out.shape
     y, y_batch, y_k, y_column = strided(right)
     sides = [strided(left), (y, y_batch, y_column, y_k)]
-    outs = [strided(out), strided(targets.second)]
-    c_places = strided(None if targets.c is None else targets.c.expand(batch, m, n))
+    outs = [strided(targets.out), strided(targets.second)]
+    c = strided(None if targets.c is None else targets.c.expand(batch, m, n))
     # Neighbouring threads have neighbouring columns: where those of B lie apart and the
     # rows of A do not, the transposed product is made.
     if sides[1][2] != 1 and sides[0][2] == 1:
         sides.reverse()
         m, n = n, m
         outs = [(x, stack, column, row) for x, stack, row, column in outs]
-        c_places = (*c_places[:2], c_places[3], c_places[2])
-    num_sms = gpu_of(out.device).num_sms
+        c = (*c[:2], c[3], c[2])
     if tile is None:
-        tile = tile_of_sums(batch, m, n, num_sms)
+        tile = tile_of_sums(batch, m, n, gpu_of(targets.out.device).num_sms)
     x, x_batch, x_row, x_k = sides[0]
     y, y_batch, y_column, y_k = sides[1]
-    operands = x, x_batch, x_row, x_k, y, y_batch, y_k, y_column
-    scalars = rounding.c_exponent, rounding.c_sign, shift, rounding.sign, m, n, k
-    num_tiles = batch * -(-m // tile.block_m) * -(-n // tile.block_n)
+    scalars = rounding.c_exponent, rounding.c_sign, shift, rounding.sign
+    return _Arguments(
+        operands=(x, x_batch, x_row, x_k, y, y_batch, y_k, y_column),
+        out=outs[0],
+        second=outs[1],
+        c=c,
+        scalars=(*scalars, m, n, left.shape[2]),
+        tile=tile,
+        num_tiles=batch * -(-m // tile.block_m) * -(-n // tile.block_n),
+    )
+
+
+def _launch_finish(given: _Arguments, targets: Targets, few: int, counts: Any) -> None:
+    """Launch the kernel that completes what is open."""
+    # Open entries are few, but for pairs and enclosures.
+    programs = given.num_tiles
+    if targets.rounding.result == "array":
+        programs = min(programs, _PROGRAMS * gpu_of(targets.out.device).num_sms)
     # Three words take more registers: what one warp makes of a tile in the quick form
     # is shared by four then.
-    rest_tile = replace(tile, warps=4) if tile.warps == 1 else tile
-    fma = out.is_cuda
-
-    # The quick form, unless three words are wanted of all entries.
-    marks, left_open = open_entries or (None, None)
-    if rounding.result == "array":
-        if marks is None:
-            marks = out.launches.empty((num_tiles,), torch.int32)
-        if remakes:
-            _mark((num_tiles,), *outs[0], m, n, marks, **_constants(tile))
-        else:
-            log_terms = (k + 1).bit_length()
-            arguments = *operands, *outs[0], *c_places, *scalars, log_terms, marks
-            _quick((num_tiles,), *arguments, FORM=form, FMA=fma, **_constants(tile))
-    programs = num_tiles if marks is None else min(num_tiles, _PROGRAMS * num_sms)
-    arguments = (
-        *operands,
-        *outs[0],
-        *outs[1],
-        *c_places,
-        *scalars,
-        num_tiles,
-        marks,
-        left_open,
-    )
-    _rest(
+    tile = given.tile
+    if tile.warps == 1:
+        tile = replace(tile, warps=4)
+    _finish(
         (programs,),
-        *arguments,
-        RESULT=rounding.result,
+        *given.operands,
+        *given.out,
+        *given.second,
+        *given.c,
+        *given.scalars,
+        given.num_tiles,
+        counts,
+        RESULT=targets.rounding.result,
         FEW=few,
-        FMA=fma,
-        **_constants(rest_tile),
+        FMA=targets.out.is_cuda,
+        **_constants(tile),
     )
 
 
