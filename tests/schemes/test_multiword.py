@@ -278,7 +278,7 @@ def test_tf64_has_the_published_errors():
     assert others[1] < others[0]
 
 
-def test_overflowing_sums_without_scaling_are_computed_again_with_it():
+def test_overflowing_sums_without_scaling_are_rounded_from_exact_sums():
     a = np.full((1, 8), 1e30, np.float32)
     b = np.repeat(np.array([[1e30], [-1e30]], np.float32), 4, axis=0)
     c, report = hg.matmul(
@@ -289,7 +289,7 @@ def test_overflowing_sums_without_scaling_are_computed_again_with_it():
         return_report=True,
     )
     assert c == 0.0
-    assert "escalated by Multiword" in report.reason
+    assert "escalated by DoubleDouble" in report.reason
     assert np.isfinite(report.bound)
 
 

@@ -68,7 +68,7 @@ class Corrected(WordScheme):
         repair is worth.
     scale : bool
         Scale rows of A and columns of B by powers of two. Off, words over- and
-        underflow earlier; entries whose sums overflow are computed again with it.
+        underflow earlier; entries whose sums overflow are rounded from exact sums.
     block : int or None
         b; None takes `BLOCK`. [OY22] takes one instruction, 16 of k for FP16 and 8 for
         TF32. For entries uniform on (0, 1) and k = 4096 on the model of the H100, the

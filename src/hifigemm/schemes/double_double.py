@@ -341,6 +341,19 @@ class DoubleDouble(Scheme):
         )
 
 
+def plan_for_open_entries(
+    problem: Problem, target: Target, engine: Engine, asked: Scheme | None
+) -> Plan:
+    """The plan for entries that over- or underflowed in another scheme: double-double
+    sums on a CPU, else slices with FP64 products.
+    """
+    if DoubleDouble.is_for(engine):
+        return DoubleDouble().plan(problem, target, engine, None, asked)
+    from hifigemm.schemes.ozaki1 import SLICES
+
+    return SLICES.plan_for_uncertified(problem, target, engine, asked)
+
+
 def _may_be_settled(hi: Array, err: Array) -> Array:
     """True for sums whose error is small beside them, so that a third word makes it
     smaller than what their rounding can depend on; and for zeros, which may be exact.

@@ -75,8 +75,8 @@ class Multiword(WordScheme):
         See the module docstring. Small products come first.
     scale : bool
         Scale rows of A and columns of B by powers of two. Off, as in the papers, words
-        over- and underflow earlier; entries whose sums overflow are computed again with
-        it.
+        over- and underflow earlier; entries whose sums overflow are rounded from exact
+        sums.
     block : int or None
         b for "blocked"; None chooses from k.
     scaling : None or "inner"

@@ -184,15 +184,7 @@ class Native(Scheme):
         return finished(problem, values, certified, bound, 1)
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
-        """Double-double sums on a CPU, else slices with FP64 products.
+        """Neither over- nor underflows before the last rounding."""
+        from hifigemm.schemes.double_double import plan_for_open_entries
 
-        Neither over- nor underflows before the last rounding.
-        """
-        from hifigemm.schemes.double_double import DoubleDouble
-        from hifigemm.schemes.ozaki1 import Ozaki1
-
-        if DoubleDouble.is_for(engine):
-            return DoubleDouble().plan(problem, plan.target, engine, None, plan.asked)
-        return Ozaki1(product="fp64").plan_for_uncertified(
-            problem, plan.target, engine, plan.asked
-        )
+        return plan_for_open_entries(problem, plan.target, engine, plan.asked)

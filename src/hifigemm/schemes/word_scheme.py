@@ -28,7 +28,7 @@ import numpy as np
 
 from hifigemm.base.exceptions import AccuracyError, PlanError
 from hifigemm.base.formats import FP32, FP64
-from hifigemm.model.accuracy import Target
+from hifigemm.model.accuracy import CORRECT, Target
 from hifigemm.model.engine import Engine
 from hifigemm.model.executable import Outcome
 from hifigemm.model.plan import Evidence, Plan, Split, Verification
@@ -372,9 +372,15 @@ class WordScheme(Scheme):
         return finished(problem, values, certified, bound, num_products)
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
-        """The plan with row and column scaling; None if it has that already."""
+        """The plan with row and column scaling, None if it has that already; that of
+        correct rounding for sums that overflowed where nothing is promised.
+        """
         if self.scale:
             return None
+        if plan.verification is Verification.NONE:
+            from hifigemm.schemes.double_double import plan_for_open_entries
+
+            return plan_for_open_entries(problem, CORRECT, engine, plan.asked)
         scaled = replace(self, **{"scale": True})
         return replace(
             plan, problem=problem, scheme=scaled, reason="rows and columns scaled"

@@ -159,9 +159,9 @@ def test_complex_words_of_float64_operands_are_those_of_the_embedding(engine):
 )
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("shift", [0, 2])
-def test_sums_of_unscaled_words_that_overflow_are_made_again(scheme, shift, engine):
-    """Products of 2**140 cancel in the first block of k: an Inf or NaN without scaling,
-    and exactly 2**60 with it. FP16 words saturate.
+def test_sums_of_unscaled_words_that_overflow_are_completed(scheme, shift, engine):
+    """Products of 2**140 cancel in the first block of k: an Inf or NaN in FP32, and
+    exactly 2**60. FP16 words saturate.
     """
     rng = np.random.default_rng(24)
     a, b = uniform(rng, 2, 21, 70), uniform(rng, 1, 70, 18)

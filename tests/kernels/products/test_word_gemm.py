@@ -15,6 +15,7 @@ import torch
 import hifigemm as hg
 from hifigemm.base.formats import BF16, FP16, FP32, TF32
 from hifigemm.engines import engine_for
+from hifigemm.kernels.endings.rounding import Targets
 from hifigemm.kernels.products.word_gemm import BLOCKS, loaded_block, word_gemm
 from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.runtime.tiles import (
@@ -27,6 +28,7 @@ from hifigemm.kernels.runtime.tiles import (
     tile_for,
     valid_tiles,
 )
+from hifigemm.kernels.sums.rounded_sums import finish_entries
 from hifigemm.kernels.vectors.words import k_pitch, split_words
 from hifigemm.numerics.accumulation import add_outside, in_any_order
 from hifigemm.numerics.bits import largest_exponent, scale_by_power
@@ -327,7 +329,7 @@ def test_spans_have_the_bits_of_the_scheme(scheme):
     np.testing.assert_array_equal(out.cpu().numpy(), want)
 
 
-def test_spans_that_overflow_are_noted_and_made_again(monkeypatch):
+def test_spans_that_overflow_are_completed(monkeypatch):
     """Scratch memory that nothing was written to is not read, whatever it holds."""
 
     own = torch.empty
@@ -340,34 +342,24 @@ def test_spans_that_overflow_are_noted_and_made_again(monkeypatch):
     monkeypatch.setattr(torch, "empty", filled)
     rng = np.random.default_rng(1)
     a = uniform(rng, 1, 70, 300)
-    splitting = SPLITTINGS["tf32"]
-    left, right = words_of(a, a.swapaxes(1, 2), splitting, None)
-    overflow = torch.zeros(2, dtype=torch.int32, device=DEVICE)
-    out = torch.empty((1, 70, 70), device=DEVICE)
-    options = {"block": 32, "span": 64, "triangle": True}
-    word_gemm(left, right, out, overflow=overflow, **options)
-    assert overflow.tolist() == [0, 0]
-    want = out.clone()
-
     # Sums of 2**129 and -2**129 in two spans, which cancel.
-    large = a.copy()
-    large[0, 5] = 0.0
-    large[0, 5, [10, 20, 100, 110]] = 2.0**64
-    other = large.copy()
-    other[0, 5, [100, 110]] *= -1
-    words = words_of(large, other.swapaxes(1, 2), splitting, None)
-    word_gemm(*words, out, overflow=overflow, **options)
-    assert overflow.tolist() == [2, 0]
-    assert np.argwhere(np.isnan(np.tril(out[0].cpu().numpy()))).tolist() == [[5, 5]]
-    again = left._replace(losses=overflow), right
-    word_gemm(*again, out, losses=(0, 99), repairs=True, **options)
-    assert out[0, 5, 5] == want[0, 5, 5]
-    word_gemm(*again, out, losses=(99, 100), **options)
-    assert out[0, 20, 5] != want[0, 20, 5]
-    word_gemm(*again, out, losses=(0, 99), **options)
-    np.testing.assert_array_equal(
-        np.tril(out[0].cpu().numpy()), np.tril(want[0].cpu().numpy())
-    )
+    a[0, 5] = 0.0
+    a[0, 5, [10, 20, 100, 110]] = 2.0**64
+    b = a.copy()
+    b[0, 5, [100, 110]] *= -1
+    a[0, 5, 30] = b[0, 5, 30] = 3.0
+    b = b.swapaxes(1, 2)
+    left, right = words_of(a, b, SPLITTINGS["tf32"], None)
+    # No entry above the diagonal is made, or looked at.
+    out = torch.full((1, 70, 70), np.nan, device=DEVICE)
+    word_gemm(left, right, out, block=32, span=64, triangle=True)
+    lower = np.tril(out[0].cpu().numpy())
+    assert np.argwhere(~np.isfinite(lower)).tolist() == [[5, 5]]
+    x, y = (torch.from_numpy(np.ascontiguousarray(z)).to(DEVICE) for z in (a, b))
+    run_recorded(finish_entries, x, y, Targets(out), triangle=True)
+    lower[5, 5] = 9.0
+    np.testing.assert_array_equal(np.tril(out[0].cpu().numpy()), lower)
+    assert np.isnan(out[0, 0, 69].item())
 
 
 def test_results_are_rounded_once():

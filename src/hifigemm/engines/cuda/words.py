@@ -40,9 +40,11 @@ from hifigemm.engines.cuda.lowering import (
 )
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.library_product import library_matmul
+from hifigemm.kernels.endings.rounding import Targets
 from hifigemm.kernels.products import native_gemm, word_gemm
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.recording import run_recorded
+from hifigemm.kernels.sums.rounded_sums import finish_entries
 from hifigemm.kernels.vectors import double_words, words
 from hifigemm.kernels.vectors.embedding import as_real
 from hifigemm.kernels.vectors.inner_scaling import KEPT
@@ -319,36 +321,31 @@ class _UnscaledWords(_Embedded):
     sums: KernelSums
 
     def record(self, plan: Plan, given: Arguments) -> None:
-        """Block by block. Entries whose sums overflow are made again by the scheme with
-        scaled words.
+        """Block by block. Entries whose sums overflow are completed from A and B.
 
         Sums of FP16 words, which saturate, do not overflow in FP32.
         """
         scheme = plan.scheme
-        scaled_top = scheme.top_exponent(plan.problem)
         exponents = exponents_of(plan, given)
         for block in blocks_of(plan, given.out):
             operands = block.operands(given.a, given.b)
             x, y, out = as_real(*operands, given.out[block.entries])
             sides = _sides(plan, (x, y), exponents)
             multiply = _product_of_words(self.sums, plan, given, block, (x, y), out)
-            left, right = words.split_words(sides, scheme.splitting, None)
-            if scheme.product == "fp16":
-                multiply(left, right)
-                continue
-            overflow = out.launches.zeros((2,), torch.int32)
-            multiply(left, right, overflow=overflow)
-            # All launches from here on do nothing unless a sum has overflowed.
-            has_overflow = (0, _MOST)
-            left, right = words.split_words(
-                sides,
-                scheme.splitting,
-                scaled_top,
-                predicate=overflow,
-                losses=has_overflow,
-            )
-            left = left._replace(losses=overflow)
-            multiply(left, right, losses=has_overflow, repairs=True)
+            multiply(*words.split_words(sides, scheme.splitting, None))
+            if scheme.product != "fp16":
+                finish_entries(
+                    x,
+                    y,
+                    Targets(out),
+                    shift=given.shift,
+                    triangle=_is_real_triangle(plan, block),
+                )
+
+
+def _is_real_triangle(plan: Plan, block: Block) -> bool:
+    """Whether only what lies on and below the diagonal of a real block is made."""
+    return is_triangle(plan, block) and not plan.problem.is_complex
 
 
 def _sides(plan: Plan, operands: tuple[Buffer, Buffer], exponents: Exponents) -> Sides:
@@ -378,7 +375,7 @@ def _product_of_words(
         span=sums.span,
         shift=given.shift,
         operands=operands,
-        triangle=is_triangle(plan, block) and not plan.problem.is_complex,
+        triangle=_is_real_triangle(plan, block),
     )
 
 

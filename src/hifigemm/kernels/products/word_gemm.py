@@ -95,7 +95,6 @@ class Kind:
     sums: str  # one of `SUMS`
     in_fp32: bool
     triangle: bool
-    repairs: bool  # only entries that are NaN are written
     spans: bool = False  # of k, whose sums are written as they are
 
 
@@ -150,18 +149,6 @@ def _chain(
 
 
 @triton.jit
-def without_overflows(sums, overflow, inside):
-    """Sums with NaN in the place of those inside that are not finite.
-
-    The first number at `overflow` becomes 2 where there are any.
-    """
-    lost = inside & ((sums - sums == 0.0) == 0)
-    # All threads write the same number to the same place.
-    tl.store(overflow + lost.to(tl.int32) * 0, 2, mask=lost)
-    return tl.where(lost, float("nan"), sums)
-
-
-@triton.jit
 def nonfinite_sums(left, right, left_k, right_k, inside_m, inside_n, k, zeros):
     """Twin: numerics.special.fill_nonfinite. sum_h S(a_h) S(b_h) of rows and columns.
 
@@ -210,7 +197,6 @@ def _store_entries(
     tile_n,
     left,
     right,
-    overflow,
     out,
     operands,
     shift,
@@ -238,8 +224,6 @@ def _store_entries(
         right.exponents + z * right.exponents_batch + cols, mask=inside_n, other=0
     )
     inside = inside_m[:, None] & inside_n[None, :]
-    if overflow is not None:
-        total = without_overflows(total, overflow, inside)
     row_spread = tl.max(tl.abs(row_exponent), axis=0)
     col_spread = tl.max(tl.abs(col_exponent), axis=0)
     result = unscaled(
@@ -255,17 +239,13 @@ def _store_entries(
         + rows[:, None].to(tl.int64) * out_row
         + cols[None, :].to(tl.int64) * out_col
     )
-    wanted = inside
-    if KIND.repairs:
-        old = tl.load(target, mask=inside, other=0.0)
-        wanted = inside & (old != old)
     if operands is not None:
         # Entries of marked vectors are stored apart; both stores together write each
         # entry once.
         marked = (row_exponent == NOT_FINITE + shift)[:, None] | (
             col_exponent == NOT_FINITE
         )[None, :]
-        tl.store(target, result, mask=wanted & (marked == 0))
+        tl.store(target, result, mask=inside & (marked == 0))
         # A and B themselves are read by few programs: those with a marked vector.
         if (tl.min(row_exponent, axis=0) == NOT_FINITE + shift) | (
             tl.min(col_exponent, axis=0) == NOT_FINITE
@@ -277,7 +257,7 @@ def _store_entries(
             filled = nonfinite_sums(a, b, a_k, b_k, inside_m, inside_n, k, zeros)
             tl.store(target, filled, mask=inside & marked)
     else:
-        tl.store(target, result, mask=wanted)
+        tl.store(target, result, mask=inside)
 
 
 @triton.jit(
@@ -295,7 +275,6 @@ def _corrected_kernel(
     left,
     right,
     losses,
-    overflow,
     out,
     operands,
     shift,
@@ -438,7 +417,6 @@ def _corrected_kernel(
             tile_n,
             left,
             right,
-            overflow,
             out,
             operands,
             shift,
@@ -463,7 +441,6 @@ def _add_spans_kernel(
     left,
     right,
     losses,
-    overflow,
     out,
     operands,
     shift,
@@ -513,7 +490,6 @@ def _add_spans_kernel(
         tile_n,
         left,
         right,
-        overflow,
         out,
         operands,
         shift,
@@ -540,8 +516,6 @@ def word_gemm(
     operands: tuple[Buffer, Buffer] | None = None,
     config: Tile | None = None,
     triangle: bool = False,
-    overflow: Buffer | None = None,
-    repairs: bool = False,
 ) -> None:
     """out = 2**shift A B from the words of A and B; see the module docstring.
 
@@ -578,11 +552,6 @@ def word_gemm(
     triangle : bool
         Make only the tiles of a square result that have entries on or below the
         diagonal.
-    overflow : int32 tensor, shape (2,), or None
-        Zeros, the first of which becomes 2 where a sum is not finite; the entry is NaN
-        then. As losses of words such a tensor lies in range(0, 1), else below.
-    repairs : bool
-        Write only entries that are NaN, and those of rows and columns with Inf or NaN.
     """
     fmt = left.splitting.fmt.name
     block = WHOLE_BLOCK[fmt] if block is None else block
@@ -599,8 +568,6 @@ def word_gemm(
         "losses": losses,
         "triangle": triangle,
         "shift": shift,
-        "overflow": overflow,
-        "repairs": repairs,
     }
     if out.shape[0] > _MATRICES:
         for start in range(0, out.shape[0], _MATRICES):
@@ -643,7 +610,7 @@ def word_gemm(
         )
     chain = tuple((p, q) for p, q in pairs if p < counts[0] and q < counts[1])
     words_at_hand = (1, 1) if pairs else counts
-    kind = Kind(*words_at_hand, chain, sums, fmt == "fp16", triangle, repairs)
+    kind = Kind(*words_at_hand, chain, sums, fmt == "fp16", triangle)
     # of k, before the next pair
     terms_per_pair = block if sums == "blocked" else max(left.k, 1)
     entries = None if operands is None else tuple(operand_arguments(operands))
@@ -654,7 +621,7 @@ def word_gemm(
         launch(
             left,
             right,
-            (noted_losses, overflow),
+            noted_losses,
             (out, *out.stride()),
             entries,
             scales,
@@ -669,13 +636,13 @@ def word_gemm(
     launch(
         left,
         right,
-        (noted_losses, None),
+        noted_losses,
         (parts, *parts.stride()),
         None,
         scales,
         losses,
         terms_per_pair,
-        replace(kind, spans=True, repairs=False),
+        replace(kind, spans=True),
         config,
         span,
     )
@@ -692,7 +659,6 @@ def word_gemm(
         side_of(left, 1),
         side_of(right, 1),
         noted_losses,
-        overflow,
         (out, *out.stride()),
         entries,
         shift,
@@ -798,7 +764,7 @@ def side_of(words: Words, unit: int) -> WordsOperand:
 def _launch_plain(
     left: Words,
     right: Words,
-    notes: tuple[Any, Any],
+    noted_losses: Any,
     target: Any,
     entries: Any,
     scales: Any,
@@ -823,7 +789,7 @@ def _launch_plain(
         (tiles_m * tiles_n, target[0].shape[0] // spans, spans),
         side_of(left, 1),
         side_of(right, 1),
-        *notes,
+        noted_losses,
         target,
         entries,
         shift,

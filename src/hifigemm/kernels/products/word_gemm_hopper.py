@@ -42,7 +42,6 @@ from hifigemm.kernels.products.word_gemm import (
     nonfinite_sums,
     side_of,
     unscaled,
-    without_overflows,
 )
 from hifigemm.kernels.runtime.common import (
     place_of,
@@ -277,7 +276,7 @@ def _store(
     ROWS: gl.constexpr = sums.shape[0]
     COLUMNS: gl.constexpr = sums.shape[1]
     layout: gl.constexpr = sums.type.layout
-    left_side, right_side, overflow, out, operands = sides
+    left_side, right_side, out, operands = sides
     row_exponent, col_exponent, exponents, narrow = scales
     c, out_batch, out_row, out_col = out
     m, n = left_side.vectors, right_side.vectors
@@ -291,14 +290,12 @@ def _store(
     else:
         target = target + cols[None, :].to(gl.int64) * out_col
     inside = (rows[:, None] < m) & (cols[None, :] < n)
-    if overflow is not None:
-        sums = without_overflows(sums, overflow, inside)
     # The short path: a whole tile, with powers of two that FP32 holds. Either way the
     # product is rounded once.
     is_whole = (row + ROWS <= m) & (column + COLUMNS <= n)
     if KIND.spans:
         gl.store(target, sums, mask=inside)
-    elif narrow & is_whole & (not KIND.repairs):
+    elif narrow & is_whole:
         if KIND.in_fp32:
             gl.store(target, unscaled(sums, row_exponent, col_exponent, True))
         else:
@@ -306,15 +303,11 @@ def _store(
             gl.store(target, sums * factor)
     else:
         result = unscaled(sums, row_exponent, col_exponent, KIND.in_fp32 & narrow)
-        wanted = inside
-        if KIND.repairs:
-            old = gl.load(target, mask=inside, other=0.0)
-            wanted = inside & (old != old)
         if operands is not None:
             marked = (row_exponent == NOT_FINITE + shift)[:, None] | (
                 col_exponent == NOT_FINITE
             )[None, :]
-            gl.store(target, result, mask=wanted & (marked == 0))
+            gl.store(target, result, mask=inside & (marked == 0))
             # Marked entries are filled in from A and B themselves, in the few tiles
             # that hold any.
             smallest_row = gl.min(exponents, axis=0)
@@ -331,14 +324,13 @@ def _store(
                 )
                 gl.store(target, filled, mask=inside & marked)
         else:
-            gl.store(target, result, mask=wanted)
+            gl.store(target, result, mask=inside)
 
 
 @gluon.jit
 def _consume(
     HALF_INDEX: gl.constexpr,
     ring,
-    overflow,
     out,
     left_side,
     right_side,
@@ -378,7 +370,7 @@ def _consume(
         instr_shape=[16, WIDTH, 32 // WORD_BYTES],
     )
     left_ring, right_ring, full, empty = ring
-    sides = (left_side, right_side, overflow, out, operands)
+    sides = (left_side, right_side, out, operands)
     all_steps, blocks_per_pair, span, tiles, tiles_m, tiles_n = counts
     step = 0
     for index in range(gl.program_id(0), tiles, gl.num_programs(0)):
@@ -515,7 +507,6 @@ def _corrected_kernel(
     left,
     right,
     losses,
-    overflow,
     out,
     operands,
     shift,
@@ -576,7 +567,6 @@ def _corrected_kernel(
                 (
                     upper,
                     ring,
-                    overflow,
                     out,
                     left,
                     right,
@@ -596,7 +586,6 @@ def _corrected_kernel(
                 (
                     lower,
                     ring,
-                    overflow,
                     out,
                     left,
                     right,
@@ -646,7 +635,7 @@ def _map_of(words: Words, block: tuple[int, int]) -> TensorMap:
 def launch(
     left: Words,
     right: Words,
-    notes: tuple[Any, Any],
+    noted_losses: Any,
     target: Any,
     entries: Any,
     scales: Any,
@@ -676,7 +665,7 @@ def launch(
         _map_of(right, (tile.block_n, tile.block_k)),
         side_of(left, pitch),
         side_of(right, pitch),
-        *notes,
+        noted_losses,
         target,
         entries,
         shift,

@@ -564,7 +564,7 @@ _FREE = [
     "out_batch", "out_row", "out_column", "second_batch", "second_row",
     "second_column", "c_batch", "c_row", "c_column", "c_exponent", "c_sign", "shift",
     "sign",
-    "m", "n", "k", "log_terms", "tiles",
+    "m", "n", "k", "log_terms", "tiles", "triangle",
 ]  # fmt: skip
 
 
@@ -667,6 +667,7 @@ def _finish_kernel(
     n,
     k,
     tiles,
+    triangle,
     counts,
     RESULT: tl.constexpr,
     FEW: tl.constexpr,
@@ -676,8 +677,9 @@ def _finish_kernel(
     """Twin: numerics.rounded_sums.sums_in_three_words, then exact integers.
 
     Programs walk over the tiles of the stack and complete the entries that are open:
-    those of `out` that are not finite, and all entries of a pair or an enclosure.
-    `counts`, or None, gets two numbers for each tile with open entries: how many these
+    those of `out` that are not finite, and all entries of a pair or an enclosure. Only
+    entries on and below the diagonal are looked at where `triangle` is 1, on and above
+    it for -1. `counts`, or None, gets two numbers for each tile with open entries: how many these
     are, and how many took all their bits.
     """
     BLOCK_M: tl.constexpr = TILE.block_m
@@ -695,6 +697,7 @@ def _finish_kernel(
         if RESULT == "array":
             values = tl.load(places_out).to(tl.float64)
             is_open = inside & ((tl.abs(values) < float("inf")) == 0)
+            is_open &= (i[:, None] - j[None, :]) * triangle >= 0
         num_open = tl.sum(is_open.to(tl.int32))
         if num_open > 0:
             row_step = tl.cast(left_k, tl.int64)
@@ -843,6 +846,7 @@ def finish_entries(
     targets: Targets,
     *,
     shift: int = 0,
+    triangle: bool = False,
     few: int = _FEW,
     counts: Any = None,
 ) -> None:
@@ -854,6 +858,8 @@ def finish_entries(
     ----------
     left, right, targets, shift
         See `rounded_sums`; k may exceed its limit.
+    triangle : bool
+        Leave out what lies above the diagonal.
     few : int
         So many open entries of a tile take all their bits at once.
     counts : int32 tensor (tiles, 2), or None
@@ -866,7 +872,7 @@ def finish_entries(
     if left.shape[2] > MAX_TERMS:
         few = _ALL
     given = _arguments(left, right, targets, shift, None)
-    _launch_finish(given, targets, few, counts)
+    _launch_finish(given, targets, few, counts, triangle)
 
 
 class _Arguments(NamedTuple):
@@ -879,6 +885,7 @@ class _Arguments(NamedTuple):
     scalars: tuple[int, ...]
     tile: Tile
     num_tiles: int
+    is_transposed: bool
 
 
 def _arguments(
@@ -893,7 +900,8 @@ def _arguments(
     c = strided(None if targets.c is None else targets.c.expand(batch, m, n))
     # Neighbouring threads have neighbouring columns: where those of B lie apart and the
     # rows of A do not, the transposed product is made.
-    if sides[1][2] != 1 and sides[0][2] == 1:
+    is_transposed = bool(sides[1][2] != 1 and sides[0][2] == 1)
+    if is_transposed:
         sides.reverse()
         m, n = n, m
         outs = [(x, stack, column, row) for x, stack, row, column in outs]
@@ -911,10 +919,13 @@ def _arguments(
         scalars=(*scalars, m, n, left.shape[2]),
         tile=tile,
         num_tiles=batch * -(-m // tile.block_m) * -(-n // tile.block_n),
+        is_transposed=is_transposed,
     )
 
 
-def _launch_finish(given: _Arguments, targets: Targets, few: int, counts: Any) -> None:
+def _launch_finish(
+    given: _Arguments, targets: Targets, few: int, counts: Any, triangle: bool = False
+) -> None:
     """Launch the kernel that completes what is open."""
     # Open entries are few, but for pairs and enclosures.
     programs = given.num_tiles
@@ -933,6 +944,7 @@ def _launch_finish(given: _Arguments, targets: Targets, few: int, counts: Any) -
         *given.c,
         *given.scalars,
         given.num_tiles,
+        (-1 if given.is_transposed else 1) if triangle else 0,
         counts,
         RESULT=targets.rounding.result,
         FEW=few,
