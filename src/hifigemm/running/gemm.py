@@ -348,6 +348,8 @@ def as_scalar(x: Any, name: str) -> complex:
     Raises TypeError, ValueError: no number, or none of float64; a tensor that PyTorch
     follows.
     """
+    if type(x) is float:
+        return x
     check_scalar(x, name)
     if is_traced_by_compiler():
         is_number = type(x) in (bool, int, float, complex)
