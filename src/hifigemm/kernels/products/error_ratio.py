@@ -37,9 +37,8 @@ from hifigemm.kernels.runtime.common import (
     NO_PREDICATE,
     Predicate,
     holds,
-    place_of,
+    tile_of_result,
     tiles_of,
-    unfolded,
 )
 from hifigemm.kernels.runtime.launch import Launch
 from hifigemm.kernels.runtime.recording import run_recorded
@@ -164,8 +163,9 @@ def error_ratio_kernel(
     BLOCK_N: tl.constexpr = TILE.block_n
     BLOCK_K: tl.constexpr = TILE.block_k
     tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
-    plane, row, column = place_of(tl.program_id(0), tiles_m, tiles_n, TILE.group)
-    tile_m, tile_n = unfolded(row, column, m, BLOCK_M, BLOCK_N, TRIANGLE)
+    plane, tile_m, tile_n = tile_of_result(
+        tl.program_id(0), tiles_m, tiles_n, m, TRIANGLE, TILE
+    )
     z = (plane // WIDTH).to(tl.int64)
     swap = plane % WIDTH
     rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)

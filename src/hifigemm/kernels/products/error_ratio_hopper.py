@@ -31,9 +31,10 @@ from hifigemm.kernels.products.hopper_ring import (
     multiply,
     planes_behind,
     produce,
+    tile_of_turn,
 )
 from hifigemm.kernels.runtime.buffers import Buffer
-from hifigemm.kernels.runtime.common import Predicate, place_of, tiles_of, unfolded
+from hifigemm.kernels.runtime.common import Predicate, tiles_of
 from hifigemm.kernels.runtime.launch import Launch, tensor_map
 from hifigemm.kernels.runtime.tiles import ProductShape, Tile, gpu_of, grid_size
 from hifigemm.kernels.vectors.scaled_residues import Sizes
@@ -185,8 +186,7 @@ def _compare(
     for index in range(
         gl.program_id(0), tiles_m * tiles_n * total_planes, gl.num_programs(0)
     ):
-        plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, TILE.group)
-        tile_m, tile_n = unfolded(tile_m, tile_n, m, BLOCK_M, BLOCK_N, TRIANGLE)
+        plane, tile_m, tile_n = tile_of_turn(index, tiles, m, False, TRIANGLE, TILE)
         z = plane // WIDTH
         rows = (
             tile_m * BLOCK_M
@@ -267,7 +267,7 @@ def _ratio_kernel(
     consumer. Planes are pairings of the components of a matrix, of which the next one
     begins `rows_a` and `rows_b` vectors behind. Nothing where the predicate does not hold.
     """
-    ring = allocate(left, right, TILE)
+    ring = allocate(left, right, 1, 1, TILE)
     # Norms and sums of the columns of a tile, for each consumer.
     columns_32 = gl.allocate_shared_memory(
         gl.float32, [4, TILE.block_n], gl.SwizzledSharedLayout(1, 1, 1, [0])

@@ -31,7 +31,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from hifigemm.kernels.runtime.common import holds, place_of, unfolded
+from hifigemm.kernels.runtime.common import holds, tile_of_result
 from hifigemm.kernels.runtime.tiles import Tile
 
 # The names that both have in newer versions of Triton, or those of 3.6.
@@ -51,18 +51,21 @@ def planes_behind(predicate, lower_limit, upper_limit, total_planes):
 
 
 @gluon.jit
-def allocate(left, right, TILE: gl.constexpr):
+def allocate(
+    left, right, LEFT_WORDS: gl.constexpr, RIGHT_WORDS: gl.constexpr, TILE: gl.constexpr
+):
     """The ring in shared memory: left stages, right stages, full and empty barriers.
 
-    A stage of the left operand is an upper and a lower half of its rows.
+    A stage of the left operand is an upper and a lower half of its rows, for each word
+    of its entries.
     """
     STAGES: gl.constexpr = TILE.stages
     HALF: gl.constexpr = TILE.block_m // 2
     left_ring = gl.allocate_shared_memory(
-        gl.int8, [STAGES * 2, HALF, TILE.block_k], left.layout
+        left.dtype, [STAGES * LEFT_WORDS * 2, HALF, TILE.block_k], left.layout
     )
     right_ring = gl.allocate_shared_memory(
-        gl.int8, [STAGES, TILE.block_n, TILE.block_k], right.layout
+        right.dtype, [STAGES * RIGHT_WORDS, TILE.block_n, TILE.block_k], right.layout
     )
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -72,6 +75,38 @@ def allocate(left, right, TILE: gl.constexpr):
         mbarrier.init(full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=2)
     return left_ring, right_ring, full, empty
+
+
+@gluon.jit
+def free_stage(ring, count):
+    """The stage that the producer fills next, once both consumers have released it.
+
+    `count` stages were used before.
+    """
+    _, _, full, empty = ring
+    STAGES: gl.constexpr = full.shape[0]
+    stage = count % STAGES
+    # The phase of a barrier changes with every round of the ring; in the first round
+    # all stages are empty.
+    mbarrier.wait(empty.index(stage), ((count // STAGES) & 1) ^ 1)
+    return stage
+
+
+@gluon.jit
+def full_stage(ring, count):
+    """The stage that a consumer reads next, once all its bytes are there."""
+    _, _, full, _ = ring
+    STAGES: gl.constexpr = full.shape[0]
+    stage = count % STAGES
+    mbarrier.wait(full.index(stage), (count // STAGES) & 1)
+    return stage
+
+
+@gluon.jit
+def release(ring, stage, pred=True):
+    """Leave a stage to the producer: this consumer reads it no more."""
+    _, _, _, empty = ring
+    mbarrier.arrive(empty.index(stage), count=1, pred=pred)
 
 
 @gluon.jit
@@ -86,18 +121,23 @@ def steps_of(l, lengths):
 
 
 @gluon.jit
-def tile_of_turn(index, total, UNEVEN: gl.constexpr):
-    """The tile of a program's turn.
+def tile_of_turn(
+    index, tiles, m, UNEVEN: gl.constexpr, TRIANGLE: gl.constexpr, TILE: gl.constexpr
+):
+    """Plane, row and column of the tile of a program's turn.
 
-    Where tiles grow shorter, every other round before the last one goes backwards, so
-    that programs have about the same work.
+    `tiles` are rows and columns of tiles of a plane, and all planes. Where tiles grow
+    shorter, every other round before the last one goes backwards, so that programs have
+    about the same work.
     """
+    tiles_m, tiles_n, total_planes = tiles
     if UNEVEN:
+        total = tiles_m * tiles_n * total_planes
         programs = gl.num_programs(0)
         turn = index // programs
         backwards = (2 * turn + 1) * programs - 1 - index
         index = gl.where(((total - 1) // programs - turn) % 2 == 1, backwards, index)
-    return index
+    return tile_of_result(index, tiles_m, tiles_n, m, TRIANGLE, TILE)
 
 
 @gluon.jit
@@ -118,17 +158,13 @@ def _fill(
     COLUMNS of the right one.
     """
     row, column, part, first_step, steps = place
-    left_ring, right_ring, full, empty = ring
-    STAGES: gl.constexpr = full.shape[0]
+    left_ring, right_ring, full, _ = ring
     HALF: gl.constexpr = left_ring.shape[1]
     BLOCK_K: gl.constexpr = left_ring.shape[2]
     BOX: gl.constexpr = right.block_type.shape[0]
     COUNT: gl.constexpr = COLUMNS // BOX
     for step in range(steps):
-        # The phase of a barrier changes with every round of the ring; in the first
-        # round all stages are empty.
-        stage = count % STAGES
-        mbarrier.wait(empty.index(stage), ((count // STAGES) & 1) ^ 1)
+        stage = free_stage(ring, count)
         # The barrier counts the bytes that arrive, zeros beyond the edge of a matrix
         # included.
         ready = full.index(stage)
@@ -189,10 +225,7 @@ def produce(
     # The tiles of this program in the order of its consumers; `count` numbers the
     # stages of all of them.
     for index in range(gl.program_id(0), total, gl.num_programs(0)):
-        plane, tile_m, tile_n = place_of(
-            tile_of_turn(index, total, UNEVEN), tiles_m, tiles_n, TILE.group
-        )
-        tile_m, tile_n = unfolded(tile_m, tile_n, n, BLOCK_M, BLOCK_N, TRIANGLE)
+        plane, tile_m, tile_n = tile_of_turn(index, tiles, n, UNEVEN, TRIANGLE, TILE)
         z = plane // num_planes
         l = plane - z * num_planes
         steps = steps_of(l, lengths)
@@ -244,13 +277,11 @@ def multiply(
 
     The second result counts the stages that were used until then.
     """
-    left_ring, right_ring, full, empty = ring
-    STAGES: gl.constexpr = full.shape[0]
+    left_ring, right_ring, _, _ = ring
     ROWS: gl.constexpr = left_ring.shape[1]
     # The first step starts the sums, so that no instruction has to clear them.
     sums = gl.zeros([ROWS, COLUMNS], gl.int32, layout)
-    previous = count % STAGES
-    mbarrier.wait(full.index(previous), (count // STAGES) & 1)
+    previous = full_stage(ring, count)
     token = warpgroup_mma(
         left_ring.index(previous * 2 + HALF),
         right_ring.index(previous).slice(0, COLUMNS).permute((1, 0)),
@@ -261,8 +292,7 @@ def multiply(
     sums = warpgroup_mma_wait(1, deps=(token,))
     count += 1
     for _ in range(1, steps):
-        stage = count % STAGES
-        mbarrier.wait(full.index(stage), (count // STAGES) & 1)
+        stage = full_stage(ring, count)
         # The products of this stage are issued while those of the one before may still
         # run.
         columns = right_ring.index(stage).slice(0, COLUMNS).permute((1, 0))
@@ -272,12 +302,12 @@ def multiply(
         # All but the newest of the products are done: the stage before this one is no
         # longer read, and the producer may fill it again.
         sums = warpgroup_mma_wait(1, deps=(token,))
-        mbarrier.arrive(empty.index(previous), count=1)
+        release(ring, previous)
         previous = stage
         count += 1
     # The last products of the tile, and their stage.
     sums = warpgroup_mma_wait(0, deps=(sums,))
-    mbarrier.arrive(empty.index(previous), count=1)
+    release(ring, previous)
     return sums, count
 
 
@@ -287,12 +317,8 @@ def skip(ring, count, steps):
 
     The producer waits for both consumers, and fills the stages for the other one.
     """
-    _, _, full, empty = ring
-    STAGES: gl.constexpr = full.shape[0]
     for _ in range(steps):
-        stage = count % STAGES
-        mbarrier.wait(full.index(stage), (count // STAGES) & 1)
-        mbarrier.arrive(empty.index(stage), count=1)
+        release(ring, full_stage(ring, count))
         count += 1
     return count
 

@@ -46,9 +46,8 @@ from hifigemm.kernels.runtime.common import (
     ROUND_SINGLE,
     Predicate,
     holds,
-    place_of,
+    tile_of_result,
     tiles_of,
-    unfolded,
 )
 from hifigemm.kernels.runtime.launch import Launch, uploaded
 from hifigemm.kernels.runtime.tiles import (
@@ -246,8 +245,9 @@ def _product_kernel(
     for index in range(
         tl.program_id(0), tiles_m * tiles_n * total_planes, tl.num_programs(0)
     ):
-        plane, row, column = place_of(index, tiles_m, tiles_n, TILE.group)
-        tile_m, tile_n = unfolded(row, column, m, BLOCK_M, BLOCK_N, TRIANGLE)
+        plane, tile_m, tile_n = tile_of_result(
+            index, tiles_m, tiles_n, m, TRIANGLE, TILE
+        )
         row0 = tile_m * BLOCK_M
         column0 = tile_n * BLOCK_N
         stack = plane // num_planes

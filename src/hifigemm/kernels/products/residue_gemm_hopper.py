@@ -35,12 +35,7 @@ from hifigemm.kernels.products.hopper_ring import (
 )
 from hifigemm.kernels.products.residue_gemm import CONSTANTS, Reduction, reduce_ptx
 from hifigemm.kernels.runtime.buffers import Buffer
-from hifigemm.kernels.runtime.common import (
-    NO_PREDICATE,
-    place_of,
-    tiles_of,
-    unfolded,
-)
+from hifigemm.kernels.runtime.common import NO_PREDICATE, tiles_of
 from hifigemm.kernels.runtime.launch import Launch, tensor_map
 from hifigemm.kernels.runtime.tiles import ProductShape, Tile, gpu_of, grid_size
 
@@ -121,10 +116,7 @@ def _consume(
     # The tiles of this program in the order of its producer; `count` numbers the
     # stages.
     for index in range(gl.program_id(0), total, gl.num_programs(0)):
-        plane, tile_m, tile_n = place_of(
-            tile_of_turn(index, total, DIAGONALS), tiles_m, tiles_n, TILE.group
-        )
-        tile_m, tile_n = unfolded(tile_m, tile_n, m, BLOCK_M, BLOCK_N, TRIANGLE)
+        plane, tile_m, tile_n = tile_of_turn(index, tiles, m, DIAGONALS, TRIANGLE, TILE)
         l = plane % num_planes
         steps = steps_of(l, lengths)
         row = plane * out_rows + tile_m * BLOCK_M + HALF * ROWS
@@ -231,7 +223,7 @@ def _hopper_kernel(
     `constants` are not used. Part l takes l `less_k` columns less than part 0, those on
     the right begin as many further right, and `max_k` at most.
     """
-    ring = allocate(left, right, TILE)
+    ring = allocate(left, right, 1, 1, TILE)
     # Residues on their way to TMA; the ring stands for tiles that are not used.
     out_tiles = ring[0]
     if not DIAGONALS:

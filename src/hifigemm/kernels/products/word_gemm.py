@@ -44,11 +44,10 @@ import triton.language as tl
 
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import (
-    place_in_plane,
     power_of_two,
     power_of_two_single,
     sign_of_finite,
-    unfolded,
+    tile_of_plane,
 )
 from hifigemm.kernels.runtime.launch import Launch, operand_arguments
 from hifigemm.kernels.runtime.tiles import (
@@ -314,9 +313,8 @@ def _corrected_kernel(
         begin = tl.program_id(2) * span * BLOCK_K
         end = tl.minimum(begin + span * BLOCK_K, k)
     z = tl.program_id(1).to(tl.int64)
-    row, column = place_in_plane(tl.program_id(0), tiles_m, tiles_n, TILE.group)
-    tile_m, tile_n = unfolded(
-        row, column, left.vectors, BLOCK_M, BLOCK_N, KIND.triangle
+    tile_m, tile_n = tile_of_plane(
+        tl.program_id(0), tiles_m, tiles_n, left.vectors, KIND.triangle, TILE
     )
     rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -466,9 +464,8 @@ def _add_spans_kernel(
     BLOCK_M: tl.constexpr = TILE.block_m
     BLOCK_N: tl.constexpr = TILE.block_n
     z = tl.program_id(1).to(tl.int64)
-    row, column = place_in_plane(tl.program_id(0), tiles_m, tiles_n, TILE.group)
-    tile_m, tile_n = unfolded(
-        row, column, left.vectors, BLOCK_M, BLOCK_N, KIND.triangle
+    tile_m, tile_n = tile_of_plane(
+        tl.program_id(0), tiles_m, tiles_n, left.vectors, KIND.triangle, TILE
     )
     rows = (tile_m * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
     cols = (tile_n * BLOCK_N + tl.arange(0, BLOCK_N))[None, :]

@@ -36,43 +36,48 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from hifigemm.kernels.products.hopper_ring import tma_load
+from hifigemm.kernels.products.hopper_ring import (
+    CONSUMER_REGISTERS,
+    PRODUCER_REGISTERS,
+    allocate,
+    free_stage,
+    full_stage,
+    release,
+    tma_load,
+)
 from hifigemm.kernels.products.word_gemm import (
     Kind,
     nonfinite_sums,
     side_of,
     unscaled,
 )
-from hifigemm.kernels.runtime.common import (
-    place_of,
-    power_of_two_single,
-    unfolded,
-)
+from hifigemm.kernels.runtime.common import power_of_two_single, tile_of_result
 from hifigemm.kernels.runtime.launch import Launch, TensorMap, tensor_map
 from hifigemm.kernels.runtime.tiles import Tile, gpu_of, tiles_along
 from hifigemm.kernels.vectors.vector_tiles import NOT_FINITE
 from hifigemm.kernels.vectors.words import Words, losses_in_range
 
-_CONSUMER_REGISTERS = gl.constexpr(232)
-"""Of a thread of the warps that multiply, whose sums they hold."""
-_PRODUCER_REGISTERS = gl.constexpr(40)
-"""Of a thread of the warp that loads."""
-
 
 @gluon.jit
-def _steps_of(z, k_steps, span, KIND: gl.constexpr):
-    """Matrix z of the operands, and the first and number of its blocks of k.
+def _turn(index, counts, m, KIND: gl.constexpr, TILE: gl.constexpr):
+    """The tile of a program's turn: its plane of the target, row and column; matrix z of
+    the operands, and the first and number of its blocks of k.
 
-    Spans of k are matrices of the target, those of a matrix one after the other.
+    Spans of k are planes of the target, those of a matrix one after the other.
     """
+    k_steps, _, span, _, tiles_m, tiles_n = counts
+    plane, tile_m, tile_n = tile_of_result(
+        index, tiles_m, tiles_n, m, KIND.triangle, TILE
+    )
+    z = plane
     first = 0
     steps = k_steps
     if KIND.spans:
         spans = gl.cdiv(k_steps, span)
-        first = z % spans * span
+        first = plane % spans * span
         steps = gl.minimum(span, k_steps - first)
-        z = z // spans
-    return z, first, steps
+        z = plane // spans
+    return plane, tile_m, tile_n, z, first, steps
 
 
 @gluon.jit
@@ -97,21 +102,18 @@ def _produce(
     BLOCK_M: gl.constexpr = TILE.block_m
     BLOCK_N: gl.constexpr = TILE.block_n
     BLOCK_K: gl.constexpr = TILE.block_k
-    STAGES: gl.constexpr = TILE.stages
     HALF: gl.constexpr = BLOCK_M // 2
     BYTES: gl.constexpr = (
         (LEFT_WORDS * BLOCK_M + RIGHT_WORDS * BLOCK_N) * BLOCK_K * WORD_BYTES
     )
     PAIRS: gl.constexpr = max(len(KIND.pairs), 1)
-    left_ring, right_ring, full, empty = ring
-    k_steps, blocks_per_pair, span, tiles, tiles_m, tiles_n = counts
+    left_ring, right_ring, full, _ = ring
+    _, blocks_per_pair, _, tiles, _, _ = counts
     step = 0
     # Tiles of this program: `step` counts the blocks of k of all of them.
     for index in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        z, tile_m, tile_n = place_of(index, tiles_m, tiles_n, TILE.group)
-        z, begin, steps = _steps_of(z, k_steps, span, KIND)
-        tile_m, tile_n = unfolded(
-            tile_m, tile_n, left.vectors, BLOCK_M, BLOCK_N, KIND.triangle
+        _, tile_m, tile_n, z, begin, steps = _turn(
+            index, counts, left.vectors, KIND, TILE
         )
         # Planes of words are stacked as the rows of one matrix: word p of a vector lies
         # p times `vectors` rows below its first one.
@@ -128,12 +130,8 @@ def _produce(
                     left_start += KIND.pairs[j][0] * left.vectors
                     right_start += KIND.pairs[j][1] * right.vectors
                 for h in range(first, last):
-                    # A stage is written again once both consumers have released it. The
-                    # phase of a barrier changes with every round of the ring; in the
-                    # first round all stages are empty.
-                    stage = step % STAGES
+                    stage = free_stage(ring, step)
                     barrier = full.index(stage)
-                    mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
                     mbarrier.expect(barrier, BYTES)
                     # Halves of the rows lie apart, as each consumer reads one. The
                     # barrier counts the bytes of all copies.
@@ -156,7 +154,6 @@ def _chain(
     steps,
     total,
     HALF_INDEX: gl.constexpr,
-    STAGES: gl.constexpr,
     STARTS: gl.constexpr,
 ):
     """The chain of the next `steps` products of a pair of words, going on from `total`.
@@ -165,13 +162,12 @@ def _chain(
     them. The products of the last block may still be under way. With STARTS the chain
     starts from zero, so that no instruction has to clear the sums.
     """
-    left_ring, right_ring, full, empty = ring
+    left_ring, right_ring, _, _ = ring
     previous = 0
     first = 0
     if STARTS:
         first = 1
-        previous = step % STAGES
-        mbarrier.wait(full.index(previous), (step // STAGES) & 1)
+        previous = full_stage(ring, step)
         left = left_ring.index(previous * 2 + HALF_INDEX)
         right = right_ring.index(previous).permute((1, 0))
         token = warpgroup_mma(left, right, total, use_acc=False, is_async=True)
@@ -179,15 +175,14 @@ def _chain(
         step += 1
     for i in range(first, steps):
         # The words of this block of k, once all their bytes are there.
-        stage = step % STAGES
-        mbarrier.wait(full.index(stage), (step // STAGES) & 1)
+        stage = full_stage(ring, step)
         left = left_ring.index(stage * 2 + HALF_INDEX)
         right = right_ring.index(stage).permute((1, 0))
         token = warpgroup_mma(left, right, total, is_async=True)
         # All but these products are done: nobody reads the stage of the block before.
         # The first block has none, as the last stage of a chain is released at its end.
         total = warpgroup_mma_wait(1, deps=(token,))
-        mbarrier.arrive(empty.index(previous), count=1, pred=i > 0)
+        release(ring, previous, i > 0)
         previous = stage
         step += 1
     return total, step, previous
@@ -352,7 +347,6 @@ def _consume(
     RIGHT_WORDS: gl.constexpr = KIND.right_words
     BLOCK_M: gl.constexpr = TILE.block_m
     BLOCK_N: gl.constexpr = TILE.block_n
-    STAGES: gl.constexpr = TILE.stages
     HALF: gl.constexpr = BLOCK_M // 2
     CORRECTIONS: gl.constexpr = LEFT_WORDS + RIGHT_WORDS - 2
     PAIRS: gl.constexpr = len(KIND.pairs)
@@ -369,15 +363,13 @@ def _consume(
         warps_per_cta=[4, 1],
         instr_shape=[16, WIDTH, 32 // WORD_BYTES],
     )
-    left_ring, right_ring, full, empty = ring
+    left_ring, right_ring, _, _ = ring
     sides = (left_side, right_side, out, operands)
-    all_steps, blocks_per_pair, span, tiles, tiles_m, tiles_n = counts
+    _, blocks_per_pair, _, tiles, _, _ = counts
     step = 0
     for index in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, TILE.group)
-        z, _, k_steps = _steps_of(plane, all_steps, span, KIND)
-        tile_m, tile_n = unfolded(
-            tile_m, tile_n, left_side.vectors, BLOCK_M, BLOCK_N, KIND.triangle
+        plane, tile_m, tile_n, z, _, k_steps = _turn(
+            index, counts, left_side.vectors, KIND, TILE
         )
         # Sums of the tile start from zero; `zero` stands in the place of sums that an
         # MMA does not read.
@@ -387,7 +379,7 @@ def _consume(
         previous = 0
         if KIND.sums == "chained" and PAIRS > 0:
             total, step, previous = _chain(
-                ring, step, PAIRS * k_steps, total, HALF_INDEX, STAGES, False
+                ring, step, PAIRS * k_steps, total, HALF_INDEX, False
             )
         elif PAIRS > 0:
             # One chain after the other: of a pair, or of all pairs for a block of k.
@@ -401,17 +393,14 @@ def _consume(
                     steps = PAIRS * gl.minimum(
                         blocks_per_pair, k_steps - chain * blocks_per_pair
                     )
-                main, step, previous = _chain(
-                    ring, step, steps, zero, HALF_INDEX, STAGES, True
-                )
+                main, step, previous = _chain(ring, step, steps, zero, HALF_INDEX, True)
                 main = warpgroup_mma_wait(0, deps=(main,))
-                mbarrier.arrive(empty.index(previous), count=1)
+                release(ring, previous)
                 total = total + main
         else:
             for i in range(k_steps):
                 # The words of this block of k, once all their bytes are there.
-                stage = step % STAGES
-                mbarrier.wait(full.index(stage), (step // STAGES) & 1)
+                stage = full_stage(ring, step)
                 left = left_ring.index(stage * LEFT_WORDS * 2 + HALF_INDEX)
                 right = right_ring.index(stage * RIGHT_WORDS).permute((1, 0))
                 # P: an MMA that starts from zero, or goes on from S where the unit
@@ -438,7 +427,7 @@ def _consume(
                 # before are done, and nobody reads its stage. The first block of a tile
                 # has none: the last stage of a tile is released at its end.
                 main, chain = warpgroup_mma_wait(CORRECTIONS + 1, deps=(main, chain))
-                mbarrier.arrive(empty.index(previous), count=1, pred=i > 0)
+                release(ring, previous, i > 0)
                 # P is done, its corrections need not be: FP32 adds P while the unit
                 # adds these.
                 main, correction = warpgroup_mma_wait(CORRECTIONS, deps=(main, chain))
@@ -458,10 +447,10 @@ def _consume(
         if CORRECTIONS > 0:
             correction = warpgroup_mma_wait(0, deps=(correction,))
             total = total + correction * low_scale
-            mbarrier.arrive(empty.index(previous), count=1)
+            release(ring, previous)
         elif KIND.sums == "chained":
             total = warpgroup_mma_wait(0, deps=(total,))
-            mbarrier.arrive(empty.index(previous), count=1)
+            release(ring, previous)
         # Wide tiles are stored in two halves, whose exponents fit into the registers.
         if BLOCK_N > WIDTH:
             halves = total.reshape([HALF, 2, WIDTH]).permute((0, 2, 1)).split()
@@ -531,33 +520,13 @@ def _corrected_kernel(
     lies outside the range that is asked for.
     """
     WORD_BYTES: gl.constexpr = left_map.dtype.primitive_bitwidth // 8
-    STAGES: gl.constexpr = TILE.stages
-    # The ring: for each stage and word both halves of the rows of A, and the columns of
-    # B.
-    left_ring = gl.allocate_shared_memory(
-        left_map.dtype,
-        [STAGES * KIND.left_words * 2, TILE.block_m // 2, TILE.block_k],
-        left_map.layout,
-    )
-    right_ring = gl.allocate_shared_memory(
-        right_map.dtype,
-        [STAGES * KIND.right_words, TILE.block_n, TILE.block_k],
-        right_map.layout,
-    )
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    # A stage is full once its bytes are there, and empty once both consumers have
-    # released it.
-    for i in gl.static_range(STAGES):
-        mbarrier.init(full.index(i), count=1)
-        mbarrier.init(empty.index(i), count=2)
+    ring = allocate(left_map, right_map, KIND.left_words, KIND.right_words, TILE)
     # All three parts of the program see the same number of tiles, so that none waits
     # for a step that another one does not take.
     if losses is not None:
         tiles = gl.where(losses_in_range(losses, loss_from, loss_to), tiles, 0)
     upper: gl.constexpr = 0
     lower: gl.constexpr = 1
-    ring = (left_ring, right_ring, full, empty)
     counts = (k_steps, blocks_per_pair, span, tiles, tiles_m, tiles_n)
     # Two warpgroups of four warps that multiply, and a warp that loads.
     gl.warp_specialize(
@@ -616,7 +585,7 @@ def _corrected_kernel(
             ),
         ],
         [4, 1],
-        [_CONSUMER_REGISTERS, _PRODUCER_REGISTERS],
+        [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
     )
 
 

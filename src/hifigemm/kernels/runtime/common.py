@@ -142,6 +142,35 @@ def place_of(index, tiles_m, tiles_n, GROUP: tl.constexpr):
 
 
 @triton.jit
+def tile_of_plane(
+    tile, tiles_m, tiles_n, m, TRIANGLE: tl.constexpr, TILE: tl.constexpr
+):
+    """Row and column of a tile of the result from its running number in a plane.
+
+    `tiles_m` and `tiles_n` are those of `tiles_of`.
+    """
+    row, column = place_in_plane(tile, tiles_m, tiles_n, TILE.group)
+    return unfolded(row, column, m, TILE.block_m, TILE.block_n, TRIANGLE)
+
+
+@triton.jit
+def tile_of_result(
+    index, tiles_m, tiles_n, m, TRIANGLE: tl.constexpr, TILE: tl.constexpr
+):
+    """Plane, row and column of a tile of the result, plane after plane.
+
+    All parts of a program ask here, so that they walk over the same tiles in the same
+    order.
+    """
+    tiles = tiles_m * tiles_n
+    plane = index // tiles
+    row, column = tile_of_plane(
+        index - plane * tiles, tiles_m, tiles_n, m, TRIANGLE, TILE
+    )
+    return plane, row, column
+
+
+@triton.jit
 def two_sum(a, b):
     """Twin: numerics.eft.two_sum."""
     s = a + b
