@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 import threading
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -205,30 +204,42 @@ def test_a_variant_is_new_until_it_has_an_entry(direct):
 
 def test_arguments_in_tuples_are_specialised(direct):
     x, y, constants = torch.zeros(64), torch.zeros(64), {"BLOCK": 32, "ADD": 0}
-    launch = Launch(JITFunction(_scale_tuple, do_not_specialize=["sizes"]))
-    launch.compile = direct.compile
+    specialised = Launch(JITFunction(_scale_tuple))
+    free = Launch(JITFunction(_scale_tuple, do_not_specialize=["sizes"]))
+    specialised.compile = free.compile = direct.compile
 
-    def variants(*cases):
+    def variants(launch, *cases):
         before = len(direct.made)
         for ends, sizes in cases:
             launch.entry((ends, sizes, 5), constants)
         return len(direct.made) - before
 
     ends = Ends(x, y)
-    assert variants((ends, (8, 2)), (Ends(y, x), (9, 3))) == 1
-    assert (
-        variants((ends, (8, 1)), (ends, (16, 3)), (ends, (16, 16)), (ends, (16, 2**33)))
-        == 4
-    )
-    assert (
-        variants(
-            (Ends(x, y[1:]), (8, 2)),
-            (Ends(x.double(), y), (8, 2)),
-            (Ends(None, y), (8, 2)),
-        )
-        == 3
-    )
-    assert variants((Ends(x, y), (8, 2)), (Ends(x, y[4:]), (7, 5))) == 0
+    for launch in (specialised, free):
+        assert variants(launch, (ends, (8, 2)), (Ends(y, x), (9, 3))) == 1
+    assert variants(specialised, (ends, (8, 1)), (ends, (16, 3)), (ends, (16, 16))) == 3
+    assert variants(free, (ends, (8, 1)), (ends, (16, 3)), (ends, (16, 16))) == 0
+    for launch in (specialised, free):
+        assert variants(launch, (ends, (16, 2**33))) == 1
+        other_ends = Ends(x, y[1:]), Ends(x.double(), y), Ends(None, y)
+        assert variants(launch, *((other, (8, 2)) for other in other_ends)) == 3
+        assert variants(launch, (Ends(x, y), (8, 2)), (Ends(x, y[4:]), (7, 5))) == 0
+
+
+def test_triton_sees_no_numbers_of_tuples_that_are_not_specialised(monkeypatch):
+    """Neither 1 nor multiples of 16, and the types that the numbers have."""
+    kernel = JITFunction(_scale_tuple, do_not_specialize=["sizes"])
+    seen = []
+    monkeypatch.setattr(kernel, "warmup", lambda *x, **options: seen.append(x))
+    ends = Ends(torch.zeros(8), torch.zeros(8))
+    launch = Launch(kernel)
+    for sizes in ((16, 1), (0, -(2**31)), (2**31, 2**40)):
+        launch.compile((ends, sizes, 16), {})
+    assert [x[0] for x in seen] == [ends] * 3
+    assert [x[2] for x in seen] == [16] * 3
+    for (_, sizes, _), is_small in zip(seen, (True, True, False), strict=True):
+        assert all(x % 16 and x > 1 for x in sizes)
+        assert all((x < 2**31) == is_small for x in sizes)
 
 
 def test_buffers_and_addresses_have_the_variants_of_tensors(direct):
@@ -273,10 +284,12 @@ def test_kernels_that_are_not_as_expected_are_left_to_the_jit_with_one_warning(
 def test_options_that_triton_changes_are_stated(monkeypatch):
     """Triton 3.10 turns the fusion of products and sums off where nothing is said."""
     calls = []
-    kernel = SimpleNamespace(warmup=lambda *given, **options: calls.append(options))
+    kernel = JITFunction(_scale)
+    monkeypatch.setattr(kernel, "warmup", lambda *x, **options: calls.append(options))
     launch = Launch(kernel)
-    launch.compile((1,), {"num_warps": 4})
-    launch.compile((1,), {"enable_fp_fusion": False})
+    arguments = (1, 1, 1, 1, 1)
+    launch.compile(arguments, {"num_warps": 4})
+    launch.compile(arguments, {"enable_fp_fusion": False})
     assert [options["enable_fp_fusion"] for options in calls] == [True, False]
 
 

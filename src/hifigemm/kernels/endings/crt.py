@@ -338,22 +338,16 @@ class Form:
 
 
 _FREE = [
+    "left",
+    "right",
     "shift",
+    "alpha_bits",
+    "beta_bits",
+    "addition",
     "m",
     "k",
     "rows",
     "half_m",
-    "alpha_bits",
-    "beta_bits",
-    "left_batch",
-    "left_row",
-    "c_exponent",
-    "c_sign",
-    "sign",
-    "left_k",
-    "right_batch",
-    "right_k",
-    "right_column",
     "lower_limit",
     "upper_limit",
 ]
@@ -368,19 +362,11 @@ def crt_kernel(
     second,
     c,
     left,
-    left_batch,
-    left_row,
-    left_k,
     right,
-    right_batch,
-    right_k,
-    right_column,
     shift,
     alpha_bits: tl.int64,
     beta_bits: tl.int64,
-    c_exponent,
-    c_sign,
-    sign,
+    addition,
     m,
     n,
     k,
@@ -414,7 +400,7 @@ def crt_kernel(
     RESULT: tl.constexpr = FORM.result
     SINGLE: tl.constexpr = out.entries.dtype.element_ty == tl.float32
     HAS_C: tl.constexpr = c.entries is not None
-    FILL: tl.constexpr = left is not None
+    FILL: tl.constexpr = left.entries is not None
     CUT: tl.constexpr = max(12, SET.high_bits + 11) if SINGLE else 12
     ODD: tl.constexpr = SET.low_bits > 52 or CUT > 12
     SMALLEST: tl.constexpr = ((1023 + (CUT - 38 if SINGLE else 3)) << 20) - 1
@@ -423,8 +409,7 @@ def crt_kernel(
     if FORM.halves:
         height = 2 * half_m
         tiles = 2 * tl.cdiv(half_n, BLOCK)
-    a = left, left_batch, left_row, left_k
-    b = right, right_batch, right_column, right_k
+    c_exponent, c_sign, sign = addition
     # A program goes on to tiles that lie apart by the number of programs: a tile is a
     # part of a row of a matrix `z`. Its entries of C are read before it writes to
     # `out`, which may be C: no other program touches them.
@@ -511,7 +496,7 @@ def crt_kernel(
                 SET, CUT, SINGLE, FORM,
             )  # fmt: skip
             if FILL and tl.max(marked.to(tl.int32)) > 0:
-                filled = _filled(a, b, (z, row_index, j), k, inside, WIDTH)
+                filled = _filled(left, right, (z, row_index, j), k, inside, WIDTH)
                 is_filled = marked if WIDTH == 1 else marked[:, None]
                 filled *= tl.cast(sign, tl.int32).to(tl.float64)
                 result = tl.where(is_filled, filled, result)
@@ -559,7 +544,7 @@ def crt_kernel(
                 )
                 # Entries of a marked row or column come from A and B themselves.
                 if FILL and tl.max(marked.to(tl.int32)) > 0:
-                    filled = _filled(a, b, (z, row_index, j), k, inside, WIDTH)
+                    filled = _filled(left, right, (z, row_index, j), k, inside, WIDTH)
                     result = tl.where(
                         marked if WIDTH == 1 else marked[:, None], filled, result
                     )
@@ -570,16 +555,14 @@ def crt_kernel(
 def _filled(left, right, place, k, inside, WIDTH: tl.constexpr):
     """Entries of a row of the result as Inf and NaN of A and B make them.
 
-    `left` and `right` are addresses with the strides along the stack, of the vectors
-    and along k; `place` is a matrix, a row and columns.
+    `place` is a matrix, a row and columns.
     """
-    left_entries, left_batch, left_row, left_k = left
-    right_entries, right_batch, right_column, right_k = right
     z, row, columns = place
-    row_entries = left_entries + WIDTH * (z * left_batch + row * left_row)
-    column_entries = right_entries + WIDTH * (z * right_batch + columns * right_column)
+    row_entries = left.entries + WIDTH * (z * left.batch + row * left.row)
+    columns = columns * right.column
+    column_entries = right.entries + WIDTH * (z * right.batch + columns)
     return nonfinite_product(
-        row_entries, column_entries, k, left_k, right_k, inside, WIDTH
+        row_entries, column_entries, k, left.column, right.row, inside, WIDTH
     )
 
 
@@ -692,9 +675,14 @@ def _columns(constants: CrtConstants, *, whole: bool = False) -> int:
     return 256
 
 
-def _strided(x: Any) -> tuple[Any, ...]:
+def _batch_stride(x: Any) -> int:
+    """The stride along a stack, 0 of one."""
+    return int(x.stride(0)) if x.shape[0] > 1 else 0
+
+
+def _strided(x: Any) -> Strided:
     """`strided` of a tensor as real numbers, with strides in entries."""
-    return None if x is None else real_view(x), *strided(x)[1:]
+    return strided(x)._replace(entries=real_view(x))
 
 
 def crt(
@@ -788,31 +776,22 @@ def crt(
         programs = min(programs, turns * _RESIDENT * gpu_of(out.device).num_sms)
     has_c = c is not None
     k = 0 if left is None else left.shape[2]
-    left, left_batch, left_row, left_k = _strided(left)
-    right, right_batch, right_k, right_column = _strided(right)
+    _, part, product_row, _ = products.stride()
     half_m, half_n = halves or (0, 0)
     _launch(
         (programs,),
-        _Products(*_strided(products)[:4]),
-        _Scales(*_strided(s)[:2]),
-        _Scales(*_strided(t)[:2]),
-        Strided(*_strided(out)),
-        Strided(*_strided(second)),
-        Strided(*_strided(c)),
-        left,
-        left_batch,
-        left_row,
-        left_k,
-        right,
-        right_batch,
-        right_k,
-        right_column,
+        _Products(products, _batch_stride(products), part, product_row),
+        _Scales(s, _batch_stride(s)),
+        _Scales(t, _batch_stride(t)),
+        _strided(out),
+        _strided(second),
+        _strided(c),
+        _strided(left),
+        _strided(right),
         shift,
         float64_bits(alpha),
         float64_bits(beta),
-        rounding.c_exponent,
-        rounding.c_sign,
-        rounding.sign,
+        (rounding.c_exponent, rounding.c_sign, rounding.sign),
         m,
         n,
         k,

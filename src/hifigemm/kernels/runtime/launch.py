@@ -186,14 +186,19 @@ def scalar(index: int) -> Scalar:
 class Strided(NamedTuple):
     """A stack of matrices as an argument of a kernel.
 
-    Triton specialises the strides of a record. A kernel that is compiled once for all
-    strides takes them one by one instead.
+    A kernel that is compiled once for all strides names the record in
+    `do_not_specialize`.
     """
 
-    entries: Buffer | None
+    entries: Any
     batch: int
     row: int
     column: int
+
+    @property
+    def transposed(self) -> Strided:
+        """The transposed matrices."""
+        return self._replace(row=self.column, column=self.row)
 
 
 def float64_bits(x: float | Scalar) -> int:
@@ -266,16 +271,15 @@ def with_parts(x: Any, parts: Iterable[Any]) -> Any:
     return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
 
 
-def strided(x: Any) -> tuple[Any, ...]:
-    """A buffer of three dimensions and its three strides, as kernels take them; None
-    and zeros for None.
+def strided(x: Any) -> Strided:
+    """A buffer of three dimensions and its three strides; None and zeros for None.
 
     The stride along a stack of one matrix is 0.
     """
     if x is None:
-        return None, 0, 0, 0
-    stack, *steps = x.stride()
-    return x, stack if x.shape[0] > 1 else 0, *steps
+        return Strided(None, 0, 0, 0)
+    batch, row, column = x.stride()
+    return Strided(x, batch if x.shape[0] > 1 else 0, row, column)
 
 
 _MAP_FORMS: dict[tuple[Any, ...], MapForm] = {}
@@ -351,8 +355,8 @@ class Launch:
     Variants differ by what Triton specialises: dtypes, pointers that are multiples of
     16, integers that equal 1 or are multiples of 16, and whether integers are INT32 or
     INT64. Integers that change from call to call belong into `do_not_specialize` of the
-    kernel; those that may exceed INT32 get a type as their annotation. Integers in
-    tuples are always specialised.
+    kernel, as do tuples of them, which Triton's JIT would specialise all the same; those
+    that may exceed INT32 get a type as their annotation.
 
     Parameters
     ----------
@@ -389,7 +393,11 @@ class Launch:
         """The compiled kernel for some arguments, without a launch; needs no CUDA
         context in the thread.
         """
-        plain = [_for_jit(x) for x in arguments]
+        traits = _traits_of(self.kernel.params)
+        plain = [
+            _for_jit(x if is_specialised else _without_numbers(x))
+            for x, (is_specialised, _) in zip(arguments, traits, strict=True)
+        ]
         return self.kernel.warmup(*plain, grid=(1,), **{**_OPTIONS, **constants})
 
     def entry(
@@ -449,6 +457,18 @@ def _for_jit(argument: Any) -> Any:
     return int(argument) if kind is Scalar else argument
 
 
+def _without_numbers(argument: Any) -> Any:
+    """A tuple with integers of which Triton sees the type alone; others unchanged."""
+    if not isinstance(argument, tuple):
+        return argument
+    # Triton looks for 1, for multiples of 16, and for what INT32 holds.
+    parts = (
+        x if type(x) is not int else 3 if -_INT32 <= x < _INT32 else 2 * _INT32 + 3
+        for x in argument
+    )
+    return with_parts(argument, parts)
+
+
 class _Traits(NamedTuple):
     """What the compiled kernel owes to a parameter."""
 
@@ -463,9 +483,6 @@ def _traits_of(parameters: Iterable[Any]) -> tuple[_Traits, ...]:
         for p in parameters
         if not p.is_constexpr
     )
-
-
-_IN_TUPLE = _Traits(is_specialised=True, is_typed=False)
 
 
 def _specialise(
@@ -489,7 +506,8 @@ def _specialise(
         elif isinstance(argument, tuple):
             length = len(argument)
             key.append(length)
-            _specialise(argument, (_IN_TUPLE,) * length, key)
+            of_parts = _Traits(is_specialised, is_typed=False)
+            _specialise(argument, (of_parts,) * length, key)
         elif kind is TensorMap:
             key.append(argument.key)
         else:

@@ -47,7 +47,7 @@ from hifigemm.kernels.runtime.common import (
     sign_of_finite,
     two_sum,
 )
-from hifigemm.kernels.runtime.launch import Launch, strided
+from hifigemm.kernels.runtime.launch import Launch, Strided, strided
 from hifigemm.kernels.runtime.tiles import Tile, gpu_of, tile_of_sums
 from hifigemm.kernels.sums.exact_entries import biased_exponent, exact_entry
 from hifigemm.numerics.rounded_sums import MAX_TERMS, form_for
@@ -554,42 +554,49 @@ def _tile_of(index, m, n, TILE: tl.constexpr):
 
 @triton.jit
 def _places(matrices, z, i, j):
-    """Addresses of the entries of a tile; matrices with their strides."""
-    x, batch, row, column = matrices
-    return x + z * batch + (i * row)[:, None] + (j * column)[None, :]
+    """Addresses of the entries of a tile."""
+    first = matrices.entries + z * matrices.batch
+    return first + (i * matrices.row)[:, None] + (j * matrices.column)[None, :]
 
 
-_FREE = [
-    "left_batch", "left_row", "left_k", "right_batch", "right_k", "right_column",
-    "out_batch", "out_row", "out_column", "second_batch", "second_row",
-    "second_column", "c_batch", "c_row", "c_column", "c_exponent", "c_sign", "shift",
-    "sign",
-    "m", "n", "k", "log_terms", "tiles", "triangle",
-]  # fmt: skip
+@triton.jit
+def _addend_of(c, scaling, z, i, j, COUNT_M: tl.constexpr, COUNT_N: tl.constexpr):
+    """The entries of a tile of C with its sign; zeros where there is no C."""
+    addend = tl.zeros([COUNT_M, COUNT_N], tl.float64)
+    if c.entries is not None:
+        entries = tl.load(_places(c, z, i, j)).to(tl.float64)
+        addend = entries * scaling.c_sign.to(tl.float64)
+    return addend
 
 
-@triton.jit(do_not_specialize=_FREE)
+class _Scaling(NamedTuple):
+    """Powers of two of C and of the result; the signs of C and of A B."""
+
+    c_exponent: int
+    c_sign: int
+    shift: int
+    sign: int
+
+
+@triton.jit(
+    do_not_specialize=[
+        "left",
+        "right",
+        "out",
+        "c",
+        "scaling",
+        "m",
+        "n",
+        "k",
+        "log_terms",
+    ]
+)
 def _quick_kernel(
     left,
-    left_batch,
-    left_row,
-    left_k,
     right,
-    right_batch,
-    right_k,
-    right_column,
     out,
-    out_batch,
-    out_row,
-    out_column,
     c,
-    c_batch,
-    c_row,
-    c_column,
-    c_exponent,
-    c_sign,
-    shift,
-    sign,
+    scaling,
     m,
     n,
     k,
@@ -606,23 +613,22 @@ def _quick_kernel(
     """
     BLOCK_M: tl.constexpr = TILE.block_m
     BLOCK_N: tl.constexpr = TILE.block_n
-    SINGLE: tl.constexpr = out.dtype.element_ty == tl.float32
-    HAS_C: tl.constexpr = c is not None
+    SINGLE: tl.constexpr = out.entries.dtype.element_ty == tl.float32
+    HAS_C: tl.constexpr = c.entries is not None
     z, i, j, inside = _tile_of(tl.program_id(0), m, n, TILE)
 
     # C, which is the first term of all. The sum with the sign of A B is that sign times
     # the sum with C times it.
-    sign = sign.to(tl.float64)
-    addend = tl.zeros([BLOCK_M, BLOCK_N], tl.float64)
-    if HAS_C:
-        places = _places((c, c_batch, c_row, c_column), z, i, j)
-        addend = tl.load(places).to(tl.float64) * c_sign.to(tl.float64)
+    sign = scaling.sign.to(tl.float64)
+    addend = _addend_of(c, scaling, z, i, j, BLOCK_M, BLOCK_N)
+    rows = left.entries + z * left.batch + i * left.row
+    columns = right.entries + z * right.batch + j * right.column
     values, is_certain = _quick_sums(
-        (left + z * left_batch + i * left_row, tl.cast(left_k, tl.int64)),
-        (right + z * right_batch + j * right_column, tl.cast(right_k, tl.int64)),
+        (rows, tl.cast(left.column, tl.int64)),
+        (columns, tl.cast(right.row, tl.int64)),
         k,
         finite(addend) * sign,
-        (c_exponent, shift, sign),
+        (scaling.c_exponent, scaling.shift, sign),
         log_terms,
         FORM,
         SINGLE,
@@ -633,36 +639,33 @@ def _quick_kernel(
     if HAS_C:
         values = with_addend(values, addend)
     values = tl.where(is_certain, values, float("nan"))
-    places = _places((out, out_batch, out_row, out_column), z, i, j)
-    tl.store(places, values.to(out.dtype.element_ty), mask=inside)
+    tl.store(
+        _places(out, z, i, j), values.to(out.entries.dtype.element_ty), mask=inside
+    )
 
 
-@triton.jit(do_not_specialize=_FREE)
+@triton.jit(
+    do_not_specialize=[
+        "left",
+        "right",
+        "out",
+        "second",
+        "c",
+        "scaling",
+        "m",
+        "n",
+        "k",
+        "tiles",
+        "triangle",
+    ]
+)
 def _finish_kernel(
     left,
-    left_batch,
-    left_row,
-    left_k,
     right,
-    right_batch,
-    right_k,
-    right_column,
     out,
-    out_batch,
-    out_row,
-    out_column,
     second,
-    second_batch,
-    second_row,
-    second_column,
     c,
-    c_batch,
-    c_row,
-    c_column,
-    c_exponent,
-    c_sign,
-    shift,
-    sign,
+    scaling,
     m,
     n,
     k,
@@ -684,13 +687,15 @@ def _finish_kernel(
     """
     BLOCK_M: tl.constexpr = TILE.block_m
     BLOCK_N: tl.constexpr = TILE.block_n
-    SINGLE: tl.constexpr = out.dtype.element_ty == tl.float32
-    HAS_C: tl.constexpr = c is not None
-    sign = sign.to(tl.float64)
-    scaling = (c_exponent, shift, sign)
+    SINGLE: tl.constexpr = out.entries.dtype.element_ty == tl.float32
+    HAS_C: tl.constexpr = c.entries is not None
+    sign = scaling.sign.to(tl.float64)
+    exponents_and_sign = scaling.c_exponent, scaling.shift, sign
+    row_step = tl.cast(left.column, tl.int64)
+    column_step = tl.cast(right.row, tl.int64)
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
         z, i, j, inside = _tile_of(tile, m, n, TILE)
-        places_out = _places((out, out_batch, out_row, out_column), z, i, j)
+        places_out = _places(out, z, i, j)
         values = tl.zeros([BLOCK_M, BLOCK_N], tl.float64)
         second_values = values
         is_open = inside
@@ -700,15 +705,9 @@ def _finish_kernel(
             is_open &= (i[:, None] - j[None, :]) * triangle >= 0
         num_open = tl.sum(is_open.to(tl.int32))
         if num_open > 0:
-            row_step = tl.cast(left_k, tl.int64)
-            column_step = tl.cast(right_k, tl.int64)
-            rows = left + z * left_batch
-            columns = right + z * right_batch
-
-            addend = tl.zeros([BLOCK_M, BLOCK_N], tl.float64)
-            if HAS_C:
-                places = _places((c, c_batch, c_row, c_column), z, i, j)
-                addend = tl.load(places).to(tl.float64) * c_sign.to(tl.float64)
+            rows = left.entries + z * left.batch
+            columns = right.entries + z * right.batch
+            addend = _addend_of(c, scaling, z, i, j, BLOCK_M, BLOCK_N)
             signed_addend = finite(addend) * sign
             if RESULT == "array":
                 # A NaN of C stays.
@@ -717,11 +716,11 @@ def _finish_kernel(
             # A few entries take less time by all their bits than a tile in three words.
             if num_open > FEW:
                 words, second_values, is_left = _sums_in_three_words(
-                    (rows + i * left_row, row_step),
-                    (columns + j * right_column, column_step),
+                    (rows + i * left.row, row_step),
+                    (columns + j * right.column, column_step),
                     k,
                     signed_addend,
-                    scaling,
+                    exponents_and_sign,
                     RESULT,
                     SINGLE,
                     HAS_C,
@@ -749,11 +748,11 @@ def _finish_kernel(
                 row = tl.max(tl.where(is_entry, i[:, None], 0))
                 column = tl.max(tl.where(is_entry, j[None, :], 0))
                 value, second_value = _by_all_bits(
-                    (rows + row * left_row, row_step),
-                    (columns + column * right_column, column_step),
+                    (rows + row * left.row, row_step),
+                    (columns + column * right.column, column_step),
                     k,
                     tl.sum(tl.where(is_entry, signed_addend, 0.0)),
-                    scaling,
+                    exponents_and_sign,
                     RESULT,
                     SINGLE,
                     32 * TILE.warps,
@@ -763,15 +762,14 @@ def _finish_kernel(
                 values = tl.where(is_entry, value, values)
                 second_values = tl.where(is_entry, second_value, second_values)
 
-            tl.store(places_out, values.to(out.dtype.element_ty), mask=inside)
+            tl.store(places_out, values.to(out.entries.dtype.element_ty), mask=inside)
             if RESULT != "array":
                 if RESULT == "pair":
                     # Nothing is left of what is not finite.
                     is_finite = tl.abs(values) < float("inf")
                     second_values = tl.where(is_finite, second_values, 0.0)
-                second_matrices = (second, second_batch, second_row, second_column)
-                places = _places(second_matrices, z, i, j)
-                tl.store(places, second_values.to(out.dtype.element_ty), mask=inside)
+                second_values = second_values.to(second.entries.dtype.element_ty)
+                tl.store(_places(second, z, i, j), second_values, mask=inside)
 
 
 _quick: Any = Launch(_quick_kernel)
@@ -828,10 +826,12 @@ def rounded_sums(
         log_terms = (k + 1).bit_length()
         _quick(
             (given.num_tiles,),
-            *given.operands,
-            *given.out,
-            *given.c,
-            *given.scalars,
+            given.left,
+            given.right,
+            given.out,
+            given.c,
+            given.scaling,
+            *given.sizes,
             log_terms,
             FORM=form,
             FMA=targets.out.is_cuda,
@@ -878,11 +878,13 @@ def finish_entries(
 class _Arguments(NamedTuple):
     """What the launches share: operands and results as kernels take them."""
 
-    operands: tuple[Any, ...]
-    out: tuple[Any, ...]
-    second: tuple[Any, ...]
-    c: tuple[Any, ...]
-    scalars: tuple[int, ...]
+    left: Strided
+    right: Strided
+    out: Strided
+    second: Strided
+    c: Strided
+    scaling: _Scaling
+    sizes: tuple[int, int, int]  # m, n and k
     tile: Tile
     num_tiles: int
     is_transposed: bool
@@ -894,29 +896,24 @@ def _arguments(
     """The arguments of a product, or of the transposed one."""
     rounding = targets.rounding
     batch, m, n = targets.out.shape
-    y, y_batch, y_k, y_column = strided(right)
-    sides = [strided(left), (y, y_batch, y_column, y_k)]
-    outs = [strided(targets.out), strided(targets.second)]
-    c = strided(None if targets.c is None else targets.c.expand(batch, m, n))
+    c = None if targets.c is None else targets.c.expand(batch, m, n)
+    x, y = strided(left), strided(right)
+    results = strided(targets.out), strided(targets.second), strided(c)
     # Neighbouring threads have neighbouring columns: where those of B lie apart and the
     # rows of A do not, the transposed product is made.
-    is_transposed = bool(sides[1][2] != 1 and sides[0][2] == 1)
+    is_transposed = y.column != 1 and x.row == 1
     if is_transposed:
-        sides.reverse()
+        x, y = y.transposed, x.transposed
         m, n = n, m
-        outs = [(x, stack, column, row) for x, stack, row, column in outs]
-        c = (*c[:2], c[3], c[2])
+        results = tuple(matrices.transposed for matrices in results)
     if tile is None:
         tile = tile_of_sums(batch, m, n, gpu_of(targets.out.device).num_sms)
-    x, x_batch, x_row, x_k = sides[0]
-    y, y_batch, y_column, y_k = sides[1]
-    scalars = rounding.c_exponent, rounding.c_sign, shift, rounding.sign
     return _Arguments(
-        operands=(x, x_batch, x_row, x_k, y, y_batch, y_k, y_column),
-        out=outs[0],
-        second=outs[1],
-        c=c,
-        scalars=(*scalars, m, n, left.shape[2]),
+        x,
+        y,
+        *results,
+        scaling=_Scaling(rounding.c_exponent, rounding.c_sign, shift, rounding.sign),
+        sizes=(m, n, left.shape[2]),
         tile=tile,
         num_tiles=batch * -(-m // tile.block_m) * -(-n // tile.block_n),
         is_transposed=is_transposed,
@@ -938,11 +935,13 @@ def _launch_finish(
         tile = replace(tile, warps=4)
     _finish(
         (programs,),
-        *given.operands,
-        *given.out,
-        *given.second,
-        *given.c,
-        *given.scalars,
+        given.left,
+        given.right,
+        given.out,
+        given.second,
+        given.c,
+        given.scaling,
+        *given.sizes,
         given.num_tiles,
         (-1 if given.is_transposed else 1) if triangle else 0,
         counts,

@@ -34,13 +34,7 @@ from hifigemm.numerics.bits import NO_BIT
 @triton.jit(do_not_specialize=[*FREE_OF_OPERANDS, "blocks", "panels"])
 def block_norms_kernel(
     a,
-    sab,
-    sav,
-    sak,
     b,
-    sbb,
-    sbv,
-    sbk,
     num_a,
     num_b,
     k,
@@ -58,7 +52,7 @@ def block_norms_kernel(
     """
     # Programs count the blocks q of a panel, then the panels of all matrices. Each
     # writes the numbers of its own block, so that their order does not matter.
-    operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
+    operands = a, b
     panel = tl.program_id(0) // blocks
     q = tl.program_id(0) % blocks
     tile_origin = place(panel, panels, num_a, num_b, PANEL)

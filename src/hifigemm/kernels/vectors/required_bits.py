@@ -122,13 +122,7 @@ def _so_far(counters):
 @triton.jit(do_not_specialize=[*FREE_OF_OPERANDS, "limit", "panels", "panels_a"])
 def required_bits_kernel(
     a,
-    sab,
-    sav,
-    sak,
     b,
-    sbb,
-    sbv,
-    sbk,
     num_a,
     num_b,
     k,
@@ -152,7 +146,7 @@ def required_bits_kernel(
     and stop once the largest that were found add up to more than `limit`.
     """
     blocks = tl.cdiv(k, NORM_BLOCK)
-    operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
+    operands = a, b
     sizes = blocks, panels_a, num_a, num_b, k
     results = workspace, counters, bits_of_vectors
     index = tl.program_id(0)

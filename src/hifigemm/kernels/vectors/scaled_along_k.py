@@ -76,13 +76,7 @@ _FREE = [*FREE_OF_OPERANDS, "panels_a", "lower_limit", "upper_limit"]
 @triton.jit(do_not_specialize=_FREE)
 def scaled_along_k_kernel(
     a,
-    sab,
-    sav,
-    sak,
     b,
-    sbb,
-    sbv,
-    sbk,
     num_a,
     num_b,
     k,
@@ -108,7 +102,7 @@ def scaled_along_k_kernel(
     q = tl.program_id(0) % blocks
     tile_origin = place(panel, panels_a, num_a, num_b, PANEL)
     is_left = tile_origin[0]
-    operand = chosen(is_left, (a, sab, sav, sak), (b, sbb, sbv, sbk))
+    operand = chosen(is_left, a, b)
     copy = tl.where(is_left, copy_a, copy_b)
     # Both layouts have compiled code, so that one kernel serves all.
     if operand[3] == 1:

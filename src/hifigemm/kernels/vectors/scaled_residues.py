@@ -52,6 +52,7 @@ from hifigemm.kernels.vectors.vector_norms import (
     VECTOR,
     K,
     SizeForm,
+    Vectors,
     along,
     are_below,
     block_sizes,
@@ -265,13 +266,7 @@ _FREE = [
 @triton.jit(do_not_specialize=_FREE)
 def scaled_residues_kernel(
     a,
-    sab,
-    sav,
-    sak,
     b,
-    sbb,
-    sbv,
-    sbk,
     num_a,
     num_b,
     k,
@@ -319,7 +314,7 @@ def scaled_residues_kernel(
     """
     if not holds(predicate, lower_limit, upper_limit):
         return
-    operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
+    operands = a, b
     scales = (
         (scale_a.exponent, scale_a.nearest, balance_a, 0),
         (scale_b.exponent, scale_b.nearest, balance_b, total_a),
@@ -781,11 +776,12 @@ class Partition:
         return self.form.width
 
     def arguments(self, operands: tuple[Operand, ...]) -> tuple[Any, ...]:
-        """Both operands as real numbers with their strides, numbers of vectors, and k;
-        one operand stands for both.
+        """Both operands as real numbers, their numbers of vectors, and k; one operand
+        stands for both.
         """
-        left, right = (real_view(operands[i][0]) for i in (0, -1))
-        sides = left, *self.distances[0], right, *self.distances[-1]
+        sides = (
+            Vectors(real_view(operands[i][0]), *self.distances[i]) for i in (0, -1)
+        )
         return *sides, self.shapes[0][1], self.shapes[-1][1], self.k
 
 

@@ -16,6 +16,7 @@ place of an axis depends on the version, and threads follow K first, then VECTOR
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -68,13 +69,21 @@ _TWO_TO_100 = tl.constexpr(2.0**100)
 _TWO_TO_52 = tl.constexpr(2.0**52)
 """The low bits of 2**52 + n are the integer n."""
 
-FREE_OF_OPERANDS = [
-    "sab", "sav", "sak", "sbb", "sbv", "sbk", "num_a", "num_b", "k",
-]  # fmt: skip
-"""Arguments that kernels of two operands are not specialised for: strides along the
-stack, the vectors and k, the number of vectors of a matrix, and the length of all.
-Integers in a record are always specialised, so these stay arguments of their own.
+FREE_OF_OPERANDS = ["a", "b", "num_a", "num_b", "k"]
+"""Arguments that kernels of two operands are not specialised for: the strides of both,
+the numbers of vectors of a matrix, and the length of all.
 """
+
+
+class Vectors(NamedTuple):
+    """The vectors of an operand as kernels take them, with the strides along the stack,
+    from vector to vector and along k.
+    """
+
+    entries: Any
+    batch: int
+    vector: int
+    k: int
 
 
 @dataclass(frozen=True)
