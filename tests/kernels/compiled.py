@@ -44,6 +44,7 @@ from hifigemm.kernels.products.thin_products import (
     residual_of_column,
 )
 from hifigemm.kernels.runtime.buffers import contiguous_strides
+from hifigemm.kernels.runtime.common import Predicate
 from hifigemm.kernels.runtime.cuda_driver import parameters_of, sizes_in_ptx
 from hifigemm.kernels.runtime.launch import scalar
 from hifigemm.kernels.runtime.launch_list import LaunchList
@@ -152,7 +153,9 @@ def operands(launches, dtype, m=2048, k=2048, n=2048, transposed=""):
 
 
 def predicate(launches, predicated=True):
-    return (launches.operand(Layout((1,), torch.int64)), 1, 5) if predicated else None
+    if not predicated:
+        return None
+    return Predicate(launches.operand(Layout((1,), torch.int64)), 1, 5)
 
 
 # A family yields the names of its cases, and functions that write them into a launch list.

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from hifigemm.kernels.endings.special import restore_special_values
+from hifigemm.kernels.runtime.common import Predicate
 from hifigemm.kernels.runtime.recording import run_recorded
 from tests.special_operands import assert_special_values, operands
 
@@ -85,7 +86,7 @@ def test_nothing_is_written_where_the_predicate_does_not_hold():
             with np.errstate(all="ignore"):
                 left, right = (torch.from_numpy(x).to(PLACE) for x in (a, b))
                 restore_special_values(
-                    left, right, found, predicate=(record, least, most)
+                    left, right, found, predicate=Predicate(record, least, most)
                 )
             np.testing.assert_array_equal(
                 found.cpu().numpy(), restored(a, b, c) if holds else c

@@ -13,7 +13,7 @@ import torch
 from hifigemm.engines import engine_for
 from hifigemm.kernels.products import error_ratio
 from hifigemm.kernels.products.error_ratio import error_ratio_bits, error_ratio_of
-from hifigemm.kernels.runtime.common import LARGEST
+from hifigemm.kernels.runtime.common import LARGEST, Predicate
 from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors.scaled_residues import (
     Config,
@@ -181,7 +181,7 @@ def bits_of(ratio):
 def raised(sizes, record, most, *few):
     """A record raised by a predicate on itself."""
     kernel = error_ratio.error_ratio_bits
-    return kernel(sizes, *few, into=record, predicate=(record, 0, most))
+    return kernel(sizes, *few, into=record, predicate=Predicate(record, 0, most))
 
 
 def record(bits):
@@ -275,10 +275,12 @@ def test_nothing_happens_where_the_predicate_does_not_hold(few):
     ):
         for before in (0, 3):
             word = record(before)
-            error_ratio_bits(sizes, *few, into=word, predicate=(record(3), least, most))
+            error_ratio_bits(
+                sizes, *few, into=word, predicate=Predicate(record(3), least, most)
+            )
             assert int(word) == (every if holds and not suffices else before)
         assert int(
-            error_ratio_bits(sizes, *few, predicate=(record(3), least, most))
+            error_ratio_bits(sizes, *few, predicate=Predicate(record(3), least, most))
         ) == (every if holds and not suffices else 0)
 
 

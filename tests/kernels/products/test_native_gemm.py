@@ -10,7 +10,7 @@ import torch
 
 from hifigemm.kernels.endings.special import restore_special_values
 from hifigemm.kernels.products.native_gemm import fp64_product
-from hifigemm.kernels.runtime.common import LARGEST
+from hifigemm.kernels.runtime.common import LARGEST, Predicate
 from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.numerics.bounds import native_bound
 from tests.special_operands import assert_special_values, operands
@@ -32,7 +32,7 @@ def product(a, b, shift=0, predicate=7, least=0, most=LARGEST):
     )
     bits = torch.tensor([predicate], dtype=torch.int64, device=PLACE)
     with np.errstate(all="ignore"):
-        fp64_product(a, b, out, (bits, least, most), shift)
+        fp64_product(a, b, out, Predicate(bits, least, most), shift)
     return out.cpu().numpy()
 
 
@@ -148,7 +148,7 @@ def test_special_values_of_complex_products():
             (len(a), a.shape[1], b.shape[2]), 7.0, dtype=torch.complex128, device=PLACE
         )
         for least in (6, 5):
-            predicate = record, least, LARGEST
+            predicate = Predicate(record, least, LARGEST)
             with np.errstate(all="ignore"):
                 fp64_product(left, right, out, predicate)
                 restore_special_values(left, right, out, predicate=predicate)

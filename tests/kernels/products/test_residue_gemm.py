@@ -19,6 +19,7 @@ from hifigemm.kernels.products.residue_gemm import (
     residue_constants,
     residue_gemm,
 )
+from hifigemm.kernels.runtime.common import Predicate
 from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.runtime.tiles import (
     KERNELS,
@@ -299,7 +300,7 @@ def test_a_predicate_decides_on_the_device(tile, spans, number, least, most):
         k_block=128,
         config=tile,
         spans=spans,
-        predicate=(predicate, least, most),
+        predicate=Predicate(predicate, least, most),
     )
     if least <= number <= most:
         check(

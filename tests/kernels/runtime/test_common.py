@@ -77,8 +77,8 @@ def test_the_constants_of_rounding_round_to_nearest_even():
 
 
 @triton.jit
-def _store_holds(number, out, least, most):
-    holds = common.holds(number, least, most)
+def _store_holds(predicate, out):
+    holds = common.holds(predicate)
     i = tl.arange(0, 4)
     mask = common.as_mask(holds, i)
     tl.store(out + i, tl.zeros_like(i) + 1, mask=mask)
@@ -98,7 +98,7 @@ def _store_holds(number, out, least, most):
 def test_a_predicate_holds_within_its_limits_alone(number, least, most):
     record = torch.tensor([number], dtype=torch.int64, device=DEVICE)
     out = torch.zeros(4, dtype=torch.int32, device=DEVICE)
-    _store_holds[(1,)](record, out, least, most)
+    _store_holds[(1,)](common.Predicate(record, least, most), out)
     assert out.tolist() == [int(least <= number <= most)] * 4
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hifigemm.kernels.runtime.common import LARGEST
+from hifigemm.kernels.runtime.common import LARGEST, Predicate
 from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors import inner_scaling as kernels
 from hifigemm.numerics import inner_scaling as plain
@@ -146,9 +146,9 @@ def test_nothing_is_read_where_the_predicate_does_not_hold(rng):
     a, b = (on_device(x, "rows") for x in graded(rng, (9, 40, 8), 30))
     mark = torch.full((1,), 7, dtype=torch.int64, device=DEVICE)
     number = torch.full((1,), 3, dtype=torch.int64, device=DEVICE)
-    run_recorded(kernels.gaining_exponents, a, b, mark, (number, 4, LARGEST))
+    run_recorded(kernels.gaining_exponents, a, b, mark, Predicate(number, 4, LARGEST))
     assert int(mark) == 7
-    run_recorded(kernels.gaining_exponents, a, b, mark, (number, 3, LARGEST))
+    run_recorded(kernels.gaining_exponents, a, b, mark, Predicate(number, 3, LARGEST))
     assert int(mark) == kernels.KEPT
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hifigemm.kernels.runtime.common import LARGEST
+from hifigemm.kernels.runtime.common import LARGEST, Predicate
 from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors import scaled_along_k as kernels
 from hifigemm.numerics.inner_scaling import scaled_along_k as plain
@@ -112,7 +112,7 @@ def test_nothing_is_written_where_the_predicate_does_not_hold(monkeypatch):
 
     def into_old(a, old, d, number, lowest):
         a.launches.copies = [old]
-        return kernels.scaled_along_k(((a, 2),), d, (number, lowest, LARGEST))
+        return kernels.scaled_along_k(((a, 2),), d, Predicate(number, lowest, LARGEST))
 
     run_recorded(into_old, a, old, d, number, 4)
     assert (old == -1).all()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from hifigemm.kernels.runtime.common import LARGEST
+from hifigemm.kernels.runtime.common import LARGEST, Predicate
 from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors.scaled_residues import (
     NOT_FINITE,
@@ -298,7 +298,7 @@ def test_nothing_is_made_where_the_predicate_does_not_hold(path, monkeypatch):
         (2**40 + 1, LARGEST, False),
         (0, -1, False),
     ):
-        predicate = record, least, most
+        predicate = Predicate(record, least, most)
         found = tensors(
             run(sized_residues, given, moduli, config=PATHS[path], predicate=predicate)
         )

@@ -652,7 +652,7 @@ class _Ladder(_Residues):
         if chooses and is_sampled:
             _look_at_sample(plan, given, record, exponents)
         last = _write_rungs(plan, given, rungs, (record, 0), exponents)
-        no_rung_taken = record, last + 1, LARGEST
+        no_rung_taken = Predicate(record, last + 1, LARGEST)
         if is_exact_behind:
             exact = plan.alternatives[-1]
             _write_exact(plan, given, exact, no_rung_taken, exponents)
@@ -668,7 +668,7 @@ class _Ladder(_Residues):
                 )
                 start = inner_record, inner_scaling.KEPT
                 last = _write_rungs(plan, given, inner_rungs, start, exponents)
-                no_rung_taken = inner_record, last + 1, LARGEST
+                no_rung_taken = Predicate(inner_record, last + 1, LARGEST)
             native_gemm.fp64_product(
                 given.a, given.b, given.out, no_rung_taken, given.shift
             )
@@ -711,7 +711,7 @@ def _write_rungs(
         predicate = None
         if has_limit:
             highest_bits = _ratio_bits(plan, rung.count)
-            predicate = record, lowest_bits, highest_bits
+            predicate = Predicate(record, lowest_bits, highest_bits)
         for block in blocks_of(plan, given.out):
             operands = block.operands(given.a, given.b)
             triangle = is_triangle(plan, block)

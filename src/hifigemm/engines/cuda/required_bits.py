@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hifigemm.engines.device_array import check_not_capturing
 from hifigemm.kernels.runtime.buffers import Buffer
+from hifigemm.kernels.runtime.common import Predicate
 from hifigemm.kernels.runtime.recording import recorded
 from hifigemm.kernels.vectors import inner_scaling
 from hifigemm.kernels.vectors import required_bits as kernel
@@ -99,7 +100,7 @@ def _inner_inspection(
     mark = words[:4].view(torch.int64)[:1]
     exponents = inner_scaling.gaining_exponents(left, right, mark)
     # Elsewhere the bits, those of memory that is not written, mean nothing.
-    is_kept = mark, inner_scaling.KEPT, inner_scaling.KEPT
+    is_kept = Predicate(mark, inner_scaling.KEPT, inner_scaling.KEPT)
     x, y = scaled_along_k(((left, 2), (right, 1)), exponents, is_kept)
     kernel.launch(x, y, most, words[4:])
     return words[:6], (x, y)

@@ -348,8 +348,7 @@ _FREE = [
     "k",
     "rows",
     "half_m",
-    "lower_limit",
-    "upper_limit",
+    "predicate",
 ]
 
 
@@ -374,8 +373,6 @@ def crt_kernel(
     half_m,
     half_n,
     predicate,
-    lower_limit: tl.int64,
-    upper_limit: tl.int64,
     SET: tl.constexpr,
     FORM: tl.constexpr,
 ):
@@ -387,7 +384,7 @@ def crt_kernel(
     over the tiles of all `rows` of the stack. Nothing where the predicate does not
     hold. See `crt` for the arguments.
     """
-    if not holds(predicate, lower_limit, upper_limit):
+    if not holds(predicate):
         return
     # Bits of the word below 2**CUT are cut off; for float32 they are so many that v is
     # exact. Rounding to odd asks for two bits more than the result has: for |v| >= 2**3
@@ -798,7 +795,7 @@ def crt(
         rows,
         half_m,
         half_n,
-        *(predicate or NO_PREDICATE),
+        predicate or NO_PREDICATE,
         SET=constants,
         FORM=_form(
             ptx,

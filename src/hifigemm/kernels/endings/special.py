@@ -80,8 +80,7 @@ _FREE = [
     "entries",
     "columns",
     "k",
-    "lower_limit",
-    "upper_limit",
+    "predicate",
 ]
 
 
@@ -103,8 +102,6 @@ def _restore_kernel(
     columns,
     k,
     predicate,
-    lower_limit: tl.int64,
-    upper_limit: tl.int64,
     FLAT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -114,7 +111,7 @@ def _restore_kernel(
     `columns` entries; with FLAT they follow each other in memory. Nothing where the
     predicate does not hold.
     """
-    if not holds(predicate, lower_limit, upper_limit):
+    if not holds(predicate):
         return
     # Programs count the tiles of a matrix, then the matrices z of the stack. Each entry
     # is read and written by one program alone.
@@ -189,7 +186,7 @@ def restore_special_values(
     if c.numel() == 0:
         return
     batch, m, n = c.shape
-    number, lower_limit, upper_limit = predicate or NO_PREDICATE
+    predicate = predicate or NO_PREDICATE
     c_batch, c_row, c_column = c.stride()
     _, left_batch, left_row, left_k = strided(a)
     _, right_batch, right_k, right_column = strided(b)
@@ -211,9 +208,7 @@ def restore_special_values(
         m * n,
         n,
         a.shape[2],
-        number,
-        lower_limit,
-        upper_limit,
+        predicate,
         FLAT=is_flat,
         BLOCK=_BLOCK,
         num_warps=4,

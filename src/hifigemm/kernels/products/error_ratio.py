@@ -119,8 +119,7 @@ def _largest(low, g, s, column_sizes, total, num_columns):
         "total_a",
         "total",
         "enough_bits",
-        "lower_limit",
-        "upper_limit",
+        "predicate",
     ]
 )
 def error_ratio_kernel(
@@ -138,8 +137,6 @@ def error_ratio_kernel(
     total,
     enough_bits,
     predicate,
-    lower_limit: tl.int64,
-    upper_limit: tl.int64,
     WIDTH: tl.constexpr,
     TRIANGLE: tl.constexpr,
     TILE: tl.constexpr,
@@ -157,7 +154,7 @@ def error_ratio_kernel(
     of the right operand swap. The vectors of the next matrix begin `rows_a` and
     `rows_b` behind.
     """
-    if not holds(predicate, lower_limit, upper_limit):
+    if not holds(predicate):
         return
     BLOCK_M: tl.constexpr = TILE.block_m
     BLOCK_N: tl.constexpr = TILE.block_n
@@ -288,7 +285,7 @@ def error_ratio_bits(
         return out
     first = fresh[-2:-1]  # 16 bytes behind the other one: both are aligned alike
     _launch_ratio(sizes, first, terms, enough, predicate or NO_PREDICATE)
-    _launch_ratio(sizes, out, None, enough, (first, enough + 1, LARGEST))
+    _launch_ratio(sizes, out, None, enough, Predicate(first, enough + 1, LARGEST))
     return out
 
 
@@ -299,12 +296,11 @@ def _apart_from(out: Buffer, predicate: Predicate | None) -> Predicate:
     """
     if predicate is None:
         return NO_PREDICATE
-    number, lower_limit, upper_limit = predicate
-    if number is not out:
+    if predicate.number is not out:
         return predicate
     copy = out.launches.empty((1,), torch.int64)
-    _copy((1,), number, copy, num_warps=1)
-    return copy, lower_limit, upper_limit
+    _copy((1,), predicate.number, copy, num_warps=1)
+    return predicate._replace(number=copy)
 
 
 def _launch_ratio(
@@ -355,7 +351,7 @@ def _launch_ratio(
         first_right,
         total,
         enough_bits,
-        *predicate,
+        predicate,
         WIDTH=width,
         TRIANGLE=sizes.is_of_one_operand,
         TILE=tile,

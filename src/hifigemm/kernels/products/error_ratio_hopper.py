@@ -18,7 +18,6 @@ u / 2 it keeps x / d at least 2**-33 u away from M, so that both round alike.
 
 from __future__ import annotations
 
-import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
@@ -237,7 +236,7 @@ _RUN_TIME = [
 ]
 
 
-@gluon.jit(do_not_specialize=[*_RUN_TIME, "lower_limit", "upper_limit"])
+@gluon.jit(do_not_specialize=[*_RUN_TIME, "predicate"])
 def _ratio_kernel(
     left,
     right,
@@ -255,8 +254,6 @@ def _ratio_kernel(
     component,
     enough_bits,
     predicate,
-    lower_limit: tl.int64,
-    upper_limit: tl.int64,
     WIDTH: gl.constexpr,
     TRIANGLE: gl.constexpr,
     TILE: gl.constexpr,
@@ -273,7 +270,7 @@ def _ratio_kernel(
         gl.float32, [4, TILE.block_n], gl.SwizzledSharedLayout(1, 1, 1, [0])
     )
     tiles_m, tiles_n = tiles_of(m, n, TILE.block_m, TILE.block_n, TRIANGLE)
-    total_planes = planes_behind(predicate, lower_limit, upper_limit, total_planes)
+    total_planes = planes_behind(predicate, total_planes)
     tiles = tiles_m, tiles_n, total_planes
     sizes_in_place = sizes, rows_a, rows_b, total_a, total
     UPPER: gl.constexpr = 0
@@ -355,7 +352,7 @@ def launch(
         planes,
         pitch // width,
         enough_bits,
-        *predicate,
+        predicate,
         WIDTH=width,
         TRIANGLE=sizes.is_of_one_operand,
         TILE=tile,

@@ -45,9 +45,9 @@ PRODUCER_REGISTERS = gl.constexpr(40)
 
 
 @gluon.jit
-def planes_behind(predicate, lower_limit, upper_limit, total_planes):
+def planes_behind(predicate, total_planes):
     """The number of planes to make: none where the predicate does not hold."""
-    return gl.where(holds(predicate, lower_limit, upper_limit), total_planes, 0)
+    return gl.where(holds(predicate), total_planes, 0)
 
 
 @gluon.jit

@@ -70,7 +70,7 @@ def _load(x, i, j, EVEN: tl.constexpr, FLIPPED: tl.constexpr):
         return tl.load(x, mask=i[:, None] & j[None, :], other=0.0)
 
 
-@triton.jit(do_not_specialize=["shift", "lower_limit", "upper_limit"])
+@triton.jit(do_not_specialize=["shift", "predicate"])
 def _native_kernel(
     left,
     right,
@@ -80,8 +80,6 @@ def _native_kernel(
     n,
     k,
     predicate,
-    lower_limit: tl.int64,
-    upper_limit: tl.int64,
     LOSSES: tl.constexpr,
     WIDTH: tl.constexpr,
     LEFT_FLIPPED: tl.constexpr,
@@ -96,9 +94,11 @@ def _native_kernel(
     tile. Nothing where the predicate does not hold; LOSSES are those of words.
     """
     if LOSSES:
-        if not losses_in_range(predicate, lower_limit, upper_limit):
+        if not losses_in_range(
+            predicate.number, predicate.lower_limit, predicate.upper_limit
+        ):
             return
-    elif not holds(predicate, lower_limit, upper_limit):
+    elif not holds(predicate):
         return
     BLOCK_M: tl.constexpr = TILE.block_m
     BLOCK_N: tl.constexpr = TILE.block_n
@@ -172,7 +172,7 @@ def fp32_product(
         float32, float16 or bfloat16.
     out : float32 tensor (batch, m, n), any strides
     """
-    _multiply(left, right, out, (lost, *losses), shift, NATIVE["fp32"], 1)
+    _multiply(left, right, out, Predicate(lost, *losses), shift, NATIVE["fp32"], 1)
 
 
 def fp64_product(
@@ -230,7 +230,6 @@ def _multiply(
     left_flipped, right_flipped = (
         width == 2 and x.stride(2) < x.stride(1) for x in (left, right)
     )
-    number, lower_limit, upper_limit = predicate
     _product(
         (batch * -(-m // tile.block_m) * -(-n // tile.block_n),),
         (real_view(left), *strided(left)[1:]),
@@ -240,9 +239,7 @@ def _multiply(
         m,
         n,
         left.shape[2],
-        number,
-        lower_limit,
-        upper_limit,
+        predicate,
         LOSSES=out.dtype is torch.float32,
         WIDTH=width,
         LEFT_FLIPPED=left_flipped,

@@ -194,8 +194,7 @@ def _entries(vectors, ks, step, k, EVEN_K: tl.constexpr):
         "span_lines",
         "less_k",
         "max_k",
-        "lower_limit",
-        "upper_limit",
+        "predicate",
     ]
 )
 def _product_kernel(
@@ -215,8 +214,6 @@ def _product_kernel(
     less_k,
     max_k,
     predicate,
-    lower_limit: tl.int64,
-    upper_limit: tl.int64,
     PTX: tl.constexpr,
     ADD: tl.constexpr,
     EVEN_K: tl.constexpr,
@@ -233,7 +230,7 @@ def _product_kernel(
     n are `wrapped`, so that only the edge of k is masked. Nothing is written where the
     predicate does not hold.
     """
-    if not holds(predicate, lower_limit, upper_limit):
+    if not holds(predicate):
         return
     BLOCK_M: tl.constexpr = TILE.block_m
     BLOCK_N: tl.constexpr = TILE.block_n
@@ -314,7 +311,7 @@ def _product_kernel(
             tl.store(target, sums, mask=stored)
 
 
-@triton.jit(do_not_specialize=["num_planes", "spans", "lower_limit", "upper_limit"])
+@triton.jit(do_not_specialize=["num_planes", "spans", "predicate"])
 def _add_spans_kernel(
     residues,
     out,
@@ -323,8 +320,6 @@ def _add_spans_kernel(
     num_planes,
     spans,
     predicate,
-    lower_limit: tl.int64,
-    upper_limit: tl.int64,
     PTX: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -335,7 +330,7 @@ def _add_spans_kernel(
     spans of a matrix z follow each other, with `num_planes` planes each. Nothing where
     the predicate does not hold.
     """
-    if not holds(predicate, lower_limit, upper_limit):
+    if not holds(predicate):
         return
     # Programs count the tiles of a plane, then the planes. No two write to the same
     # entries.
@@ -448,7 +443,7 @@ def _launch_plain(
         span_length(k, reduction.spans) // 128,
         less_k,
         max_k or k,
-        *reduction.predicate,
+        reduction.predicate,
         PTX=left.is_cuda and torch.version.hip is None,
         ADD=add,
         EVEN_K=k % tile.block_k == 0,
@@ -560,7 +555,7 @@ def _launch_sums(residues: Buffer, out: Buffer, reduction: Reduction) -> None:
         entries,
         planes,
         spans,
-        *reduction.predicate,
+        reduction.predicate,
         PTX=out.is_cuda and torch.version.hip is None,
         ROWS=min(1 << (spans - 1).bit_length(), _SPANS_AT_A_TIME),
         BLOCK=_SUMMED,

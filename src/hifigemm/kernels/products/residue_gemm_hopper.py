@@ -15,7 +15,6 @@ and stored: `out` is padded.
 
 from __future__ import annotations
 
-import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
@@ -184,7 +183,7 @@ _RUN_TIME = [
 _RUN_TIME += ["out_rows", "out_columns", "less_k", "max_k"]
 
 
-@gluon.jit(do_not_specialize=[*_RUN_TIME, "lower_limit", "upper_limit"])
+@gluon.jit(do_not_specialize=[*_RUN_TIME, "predicate"])
 def _hopper_kernel(
     left,
     right,
@@ -207,8 +206,6 @@ def _hopper_kernel(
     less_k,
     max_k,
     predicate,
-    lower_limit: tl.int64,
-    upper_limit: tl.int64,
     ADD: gl.constexpr,
     DIAGONALS: gl.constexpr,
     TRIANGLE: gl.constexpr,
@@ -239,7 +236,7 @@ def _hopper_kernel(
     if DIAGONALS:
         lengths = steps, less_k // TILE.block_k, max_k // TILE.block_k
         component = less_k
-    total_planes = planes_behind(predicate, lower_limit, upper_limit, total_planes)
+    total_planes = planes_behind(predicate, total_planes)
     tiles = tiles_m, tiles_n, total_planes
     results = out, old, out_tiles, out_rows, out_columns
     left_operand = left, left_batch, left_part
@@ -387,7 +384,7 @@ def launch(
             columns,
             0,
             0,
-            *reduction.predicate,
+            reduction.predicate,
             ADD=start > 0,
             DIAGONALS=False,
             TRIANGLE=reduction.triangle,
@@ -443,7 +440,7 @@ def launch_diagonals(
         columns,
         pitch,
         k_block,
-        *NO_PREDICATE,
+        NO_PREDICATE,
         ADD=False,
         DIAGONALS=True,
         TRIANGLE=False,

@@ -7,23 +7,37 @@ launches, the order of tiles.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 
-from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.launch import unread
 
-Predicate = tuple[Buffer, int, int]
-"""An int64 tensor of one entry, a lower and an upper limit.
 
-A kernel writes nothing unless the entry lies between the limits or equals one of them.
-"""
+class Predicate(NamedTuple):
+    """An int64 tensor of one entry, a lower and an upper limit.
+
+    A kernel writes nothing unless the entry lies between the limits or equals one of
+    them.
+    """
+
+    number: Any
+    lower_limit: int
+    upper_limit: int
+
+    @property
+    def are_wide(self) -> bool:
+        """True: the limits are INT64 in kernels."""
+        return True
+
+
 LARGEST = 2**63 - 1
 """No number that a predicate reads is larger."""
 ALWAYS = tl.constexpr(-(2**31))
 """The lower limit of what runs always: no number is read."""
-NO_PREDICATE = unread(torch.int64), ALWAYS.value, LARGEST
+NO_PREDICATE = Predicate(unread(torch.int64), ALWAYS.value, LARGEST)
 ROUND_DOUBLE = tl.constexpr(1.5 * 2.0**52)
 """Added and taken away again, it rounds a float64 below 2**51 to an integer."""
 ROUND_SINGLE = tl.constexpr(1.5 * 2.0**23)
@@ -31,15 +45,19 @@ ROUND_SINGLE = tl.constexpr(1.5 * 2.0**23)
 
 
 @triton.jit
-def holds(predicate, lower_limit, upper_limit):
-    """True if the number at `predicate` is in lower_limit .. upper_limit, or from
-    ALWAYS on.
+def holds(predicate):
+    """True if the number of a predicate lies within its limits, or from ALWAYS on.
 
-    Both limits are INT64, whatever their size. A kernel with a predicate and one
-    without are the same compiled kernel.
+    A kernel with a predicate and one without are the same compiled kernel.
     """
-    number = tl.load(predicate, mask=lower_limit > ALWAYS, other=ALWAYS)
-    return (number >= lower_limit) & (number <= upper_limit)
+    return is_within(predicate.number, predicate.lower_limit, predicate.upper_limit)
+
+
+@triton.jit
+def is_within(number, lower_limit, upper_limit):
+    """True if the INT64 at an address lies within limits, or these begin at ALWAYS."""
+    value = tl.load(number, mask=lower_limit > ALWAYS, other=ALWAYS)
+    return (value >= lower_limit) & (value <= upper_limit)
 
 
 @triton.jit

@@ -355,8 +355,9 @@ class Launch:
     Variants differ by what Triton specialises: dtypes, pointers that are multiples of
     16, integers that equal 1 or are multiples of 16, and whether integers are INT32 or
     INT64. Integers that change from call to call belong into `do_not_specialize` of the
-    kernel, as do tuples of them, which Triton's JIT would specialise all the same; those
-    that may exceed INT32 get a type as their annotation.
+    kernel, as do tuples of them, which Triton's JIT would specialise all the same. Those
+    that may exceed INT32 get a type as their annotation, or a record that says that they
+    `are_wide`.
 
     Parameters
     ----------
@@ -461,11 +462,14 @@ def _without_numbers(argument: Any) -> Any:
     """A tuple with integers of which Triton sees the type alone; others unchanged."""
     if not isinstance(argument, tuple):
         return argument
-    # Triton looks for 1, for multiples of 16, and for what INT32 holds.
-    parts = (
-        x if type(x) is not int else 3 if -_INT32 <= x < _INT32 else 2 * _INT32 + 3
-        for x in argument
-    )
+    are_wide = getattr(argument, "are_wide", False)
+    parts = []
+    for x in argument:
+        if type(x) is int:
+            # Triton looks for 1, for multiples of 16, and for what INT32 holds.
+            is_narrow = -_INT32 <= x < _INT32 and not are_wide
+            x = 3 if is_narrow else 2 * _INT32 + 3
+        parts.append(x)
     return with_parts(argument, parts)
 
 
@@ -506,7 +510,7 @@ def _specialise(
         elif isinstance(argument, tuple):
             length = len(argument)
             key.append(length)
-            of_parts = _Traits(is_specialised, is_typed=False)
+            of_parts = _Traits(is_specialised, getattr(argument, "are_wide", False))
             _specialise(argument, (of_parts,) * length, key)
         elif kind is TensorMap:
             key.append(argument.key)

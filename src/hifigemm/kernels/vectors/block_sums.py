@@ -175,9 +175,7 @@ def _sums(blocks, row, IS_RIGHT: tl.constexpr, PTX: tl.constexpr):
         )
 
 
-@triton.jit(
-    do_not_specialize=["vectors", "half", "num_planes", "lower_limit", "upper_limit"]
-)
+@triton.jit(do_not_specialize=["vectors", "half", "num_planes", "predicate"])
 def _block_sums_kernel(
     planes,
     part,
@@ -190,8 +188,6 @@ def _block_sums_kernel(
     half_k,
     num_planes,
     predicate,
-    lower_limit: tl.int64,
-    upper_limit: tl.int64,
     IS_RIGHT: tl.constexpr,
     PTX: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -201,7 +197,7 @@ def _block_sums_kernel(
     A tile is BLOCK entries along k of a vector of each of the four sums of plane l.
     Nothing where the predicate does not hold.
     """
-    if not holds(predicate, lower_limit, upper_limit):
+    if not holds(predicate):
         return
     # Programs count the tiles of a vector, the vectors v of a half, then the planes l.
     # No two write to the same entries.
@@ -267,7 +263,7 @@ def block_sums(
     _, part, pitch, _ = planes.stride()
     half, half_k = halves_of(planes)
     out = planes.launches.empty((1, 4 * count, half, half_k), torch.int8)
-    number, lower_limit, upper_limit = predicate or NO_PREDICATE
+    predicate = predicate or NO_PREDICATE
     _launch(
         (count * half * -(-half_k // _BLOCK),),
         planes,
@@ -280,9 +276,7 @@ def block_sums(
         half,
         half_k,
         count,
-        number,
-        lower_limit,
-        upper_limit,
+        predicate,
         IS_RIGHT=is_right,
         PTX=planes.is_cuda and torch.version.hip is None,
         BLOCK=_BLOCK,

@@ -36,6 +36,7 @@ from hifigemm.kernels.runtime.common import (
     NO_PREDICATE,
     Predicate,
     holds,
+    is_within,
 )
 from hifigemm.kernels.runtime.launch import Launch, Strided, real_view, unread
 from hifigemm.kernels.vectors.vector_norms import ABSOLUTE, NO_POWER, exponent_of
@@ -210,7 +211,7 @@ def vector_exponents_kernel(
     of exponents and numbers of entries are joined in memory that starts as zeros.
     Nothing where the gap is narrow.
     """
-    if not holds(gap, _WIDE_GAP, 1 << 40):
+    if not is_within(gap, _WIDE_GAP, 1 << 40):
         return
     task = tl.program_id(0)
     if task < tasks_a:
@@ -292,7 +293,7 @@ def inner_maxima_kernel(
     A first, then those of B. Spreads are those of all `vectors` of both, of which the
     first `total_a` are A's. Nothing where the gap is narrow.
     """
-    if not holds(gap, _WIDE_GAP, 1 << 40):
+    if not is_within(gap, _WIDE_GAP, 1 << 40):
         return
     task = tl.program_id(0)
     for start in range(task * BLOCK, vectors, tl.num_programs(0) * BLOCK):
@@ -334,7 +335,7 @@ def inner_exponents_kernel(terms, k, exponents, gap, BLOCK: tl.constexpr):
     Every program reads the maxima of all terms, and writes d of BLOCK terms of its own.
     Nothing where the gap is narrow.
     """
-    if not holds(gap, _WIDE_GAP, 1 << 40):
+    if not is_within(gap, _WIDE_GAP, 1 << 40):
         return
     largest = terms.largest
     least = terms.least
@@ -373,7 +374,7 @@ def inner_exponents_kernel(terms, k, exponents, gap, BLOCK: tl.constexpr):
 
 _FREE_OF_GAPS = [
     "sav", "sak", "sbv", "sbk", "num_a", "num_b", "k", "num_exponents",
-    "lower_limit", "upper_limit",
+    "predicate",
 ]  # fmt: skip
 
 
@@ -392,8 +393,6 @@ def sampled_gap_kernel(
     num_exponents,
     gap,
     predicate,
-    lower_limit: tl.int64,
-    upper_limit: tl.int64,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -403,7 +402,7 @@ def sampled_gap_kernel(
     raises the gap to that of the pair. Nothing where the predicate, which is no gap
     that is raised, does not hold.
     """
-    if not holds(predicate, lower_limit, upper_limit):
+    if not holds(predicate):
         return
     pair = tl.program_id(0)
     row = (pair % num_a).to(tl.int64)
@@ -427,15 +426,13 @@ def sampled_gap_kernel(
     tl.atomic_max(gap, tl.maximum(below, 0).to(tl.int64), sem="relaxed")
 
 
-@triton.jit(do_not_specialize=["k", "lower_limit", "upper_limit"])
+@triton.jit(do_not_specialize=["k", "predicate"])
 def keep_kernel(
     exponents,
     k,
     gaps,
     mark,
     predicate,
-    lower_limit: tl.int64,
-    upper_limit: tl.int64,
     BLOCK: tl.constexpr,
 ):
     """Zeros in the place of d, unless numerics.inner_scaling.closes.
@@ -443,7 +440,7 @@ def keep_kernel(
     The first program leaves a mark: 1 where d is taken, else the largest number.
     Nothing where the predicate does not hold.
     """
-    if not holds(predicate, lower_limit, upper_limit):
+    if not holds(predicate):
         return
     before = tl.load(gaps)
     is_kept = (before >= _WIDE_GAP) & (2 * tl.load(gaps + 2) <= before)
@@ -475,7 +472,7 @@ def sampled_gap(
     int32 (k,).
     """
     x, y, width = real_view(left), real_view(right), 1 + left.is_complex()
-    number, lower_limit, upper_limit = predicate or NO_PREDICATE
+    predicate = predicate or NO_PREDICATE
     k = left.shape[2]
     _gap(
         (plain.SAMPLES,),
@@ -491,9 +488,7 @@ def sampled_gap(
         unread(torch.int32) if exponents is None else exponents,
         0 if exponents is None else k,
         gap,
-        number,
-        lower_limit,
-        upper_limit,
+        predicate,
         WIDTH=width,
         BLOCK=_BLOCK,
         num_warps=8,
@@ -600,9 +595,9 @@ def gaining_exponents(
     after = gaps[2:3]
     sampled_gap(left, right, before, predicate=predicate)
     exponents = inner_exponents(left, right, before)
-    wide: Predicate = (before, plain.WIDE_GAP, LARGEST)
+    wide = Predicate(before, plain.WIDE_GAP, LARGEST)
     sampled_gap(left, right, after, exponents, wide)
-    number, lower_limit, upper_limit = predicate or NO_PREDICATE
+    predicate = predicate or NO_PREDICATE
     k = left.shape[2]
     _keep(
         (-(-k // _BLOCK),),
@@ -610,9 +605,7 @@ def gaining_exponents(
         k,
         gaps,
         mark,
-        number,
-        lower_limit,
-        upper_limit,
+        predicate,
         BLOCK=_BLOCK,
         num_warps=4,
     )

@@ -70,7 +70,7 @@ def _copy_block(
         tl.store(entries + i, parts[i] * factors, mask=inside)
 
 
-_FREE = [*FREE_OF_OPERANDS, "panels_a", "lower_limit", "upper_limit"]
+_FREE = [*FREE_OF_OPERANDS, "panels_a", "predicate"]
 
 
 @triton.jit(do_not_specialize=_FREE)
@@ -85,8 +85,6 @@ def scaled_along_k_kernel(
     panels_a,
     exponents,
     predicate,
-    lower_limit: tl.int64,
-    upper_limit: tl.int64,
     NEIGHBOURS: tl.constexpr,
     FORM: tl.constexpr,
 ):
@@ -95,7 +93,7 @@ def scaled_along_k_kernel(
     A program copies a block of 256 entries along k of 16 vectors, of A first.
     NEIGHBOURS terms share an exponent. Nothing where the predicate does not hold.
     """
-    if not holds(predicate, lower_limit, upper_limit):
+    if not holds(predicate):
         return
     blocks = tl.cdiv(k, NORM_BLOCK)
     panel = tl.program_id(0) // blocks
@@ -151,7 +149,7 @@ def scaled_along_k(
         real_view(copies[-1]),
         panels_a,
         exponents,
-        *(predicate or NO_PREDICATE),
+        predicate or NO_PREDICATE,
         NEIGHBOURS=neighbours,
         FORM=layout.size_form,
         num_warps=8,

@@ -259,7 +259,7 @@ def _store_magnitudes(
 
 _FREE = [
     *FREE_OF_OPERANDS, "tiles_a", "balance_a", "balance_b", "total_a", "total",
-    "pitch16", "num_planes", "panels", "ahead", "lower_limit", "upper_limit",
+    "pitch16", "num_planes", "panels", "ahead", "predicate",
 ]  # fmt: skip
 
 
@@ -288,8 +288,6 @@ def scaled_residues_kernel(
     panels,
     ahead,
     predicate,
-    lower_limit: tl.int64,
-    upper_limit: tl.int64,
     FORM: tl.constexpr,
     SIZES: tl.constexpr,
     TASK: tl.constexpr,
@@ -312,7 +310,7 @@ def scaled_residues_kernel(
     wait for nobody. Where the predicate does not hold, all programs leave at once,
     those that would wait and those that they would wait for.
     """
-    if not holds(predicate, lower_limit, upper_limit):
+    if not holds(predicate):
         return
     operands = a, b
     scales = (
@@ -736,7 +734,7 @@ def _run(
         panel_blocks,
         sum(tiles),
         ahead,
-        *(predicate or NO_PREDICATE),
+        predicate or NO_PREDICATE,
         FORM=layout.form,
         SIZES=None if is_whole else layout.size_form,
         TASK=task,
