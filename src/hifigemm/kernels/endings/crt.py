@@ -60,9 +60,7 @@ from hifigemm.kernels.runtime.common import (
 )
 from hifigemm.kernels.runtime.launch import (
     Launch,
-    Strided,
     float64_bits,
-    real_view,
     strided,
 )
 from hifigemm.kernels.runtime.tiles import gpu_of, tiles_along
@@ -677,11 +675,6 @@ def _batch_stride(x: Any) -> int:
     return int(x.stride(0)) if x.shape[0] > 1 else 0
 
 
-def _strided(x: Any) -> Strided:
-    """`strided` of a tensor as real numbers, with strides in entries."""
-    return strided(x)._replace(entries=real_view(x))
-
-
 def crt(
     products: Any,
     scales: tuple[Any, Any],
@@ -780,11 +773,11 @@ def crt(
         _Products(products, _batch_stride(products), part, product_row),
         _Scales(s, _batch_stride(s)),
         _Scales(t, _batch_stride(t)),
-        _strided(out),
-        _strided(second),
-        _strided(c),
-        _strided(left),
-        _strided(right),
+        strided(out),
+        strided(second),
+        strided(c),
+        strided(left),
+        strided(right),
         shift,
         float64_bits(alpha),
         float64_bits(beta),

@@ -23,7 +23,7 @@ from hifigemm.kernels.runtime.common import (
     holds,
     sign_of_finite,
 )
-from hifigemm.kernels.runtime.launch import Launch, real_view, strided
+from hifigemm.kernels.runtime.launch import Launch, strided
 
 _BLOCK = 512
 """Complex entries of a tile."""
@@ -67,37 +67,14 @@ def nonfinite_product(
     return re
 
 
-_FREE = [
-    "c_batch",
-    "c_row",
-    "c_column",
-    "left_batch",
-    "left_row",
-    "left_k",
-    "right_batch",
-    "right_k",
-    "right_column",
-    "entries",
-    "columns",
-    "k",
-    "predicate",
-]
+_FREE = ["c", "left", "right", "entries", "columns", "k", "predicate"]
 
 
 @triton.jit(do_not_specialize=_FREE)
 def _restore_kernel(
     c,
-    c_batch,
-    c_row,
-    c_column,
     left,
-    left_batch,
-    left_row,
-    left_k,
     right,
-    right_batch,
-    right_k,
-    right_column,
     entries,
     columns,
     k,
@@ -126,7 +103,9 @@ def _restore_kernel(
         numbers = 2 * first + tl.arange(0, 2 * BLOCK)
         # Both components of an entry are there, or none, and are loaded together.
         x = tl.load(
-            c + 2 * z * entries + numbers, mask=numbers // 2 < entries, other=0.0
+            c.entries + 2 * z * entries + numbers,
+            mask=numbers // 2 < entries,
+            other=0.0,
         )
         is_suspect = tl.max((tl.abs(x) < float("inf")).to(tl.int32) ^ 1) > 0
     if is_suspect:
@@ -137,16 +116,16 @@ def _restore_kernel(
         index = tl.minimum(index, entries - 1)
         i = index // columns
         j = index % columns
-        address = c + 2 * (z * c_batch + i * c_row + j * c_column)
+        address = c.entries + 2 * (z * c.batch + i * c.row + j * c.column)
         re = tl.load(address, mask=inside, other=0.0)
         im = tl.load(address + 1, mask=inside, other=0.0)
         is_finite = (tl.abs(re) < float("inf")) & (tl.abs(im) < float("inf"))
         if tl.max(is_finite.to(tl.int32) ^ 1) > 0:
             # The pattern of the whole tile from rows of A and columns of B.
-            row = left + 2 * (z * left_batch + i * left_row)
-            column = right + 2 * (z * right_batch + j * right_column)
+            row = left.entries + 2 * (z * left.batch + i * left.row)
+            column = right.entries + 2 * (z * right.batch + j * right.column)
             re_pattern, im_pattern = tl.split(
-                nonfinite_product(row, column, k, left_k, right_k, inside, 2)
+                nonfinite_product(row, column, k, left.column, right.row, inside, 2)
             )
             # A component without an infinite term has overflowed, or its neighbour has;
             # it stays as the library has it.
@@ -186,29 +165,17 @@ def restore_special_values(
     if c.numel() == 0:
         return
     batch, m, n = c.shape
-    predicate = predicate or NO_PREDICATE
     c_batch, c_row, c_column = c.stride()
-    _, left_batch, left_row, left_k = strided(a)
-    _, right_batch, right_k, right_column = strided(b)
     is_flat = (c_row, c_column) == (n, 1) and (batch == 1 or c_batch == m * n)
     _launch(
         (batch * triton.cdiv(m * n, _BLOCK),),
-        real_view(c),
-        c_batch,
-        c_row,
-        c_column,
-        real_view(a),
-        left_batch,
-        left_row,
-        left_k,
-        real_view(b),
-        right_batch,
-        right_k,
-        right_column,
+        strided(c),
+        strided(a),
+        strided(b),
         m * n,
         n,
         a.shape[2],
-        predicate,
+        predicate or NO_PREDICATE,
         FLAT=is_flat,
         BLOCK=_BLOCK,
         num_warps=4,

@@ -232,8 +232,8 @@ def _multiply(
     )
     _product(
         (batch * -(-m // tile.block_m) * -(-n // tile.block_n),),
-        (real_view(left), *strided(left)[1:]),
-        (real_view(right), *strided(right)[1:]),
+        strided(left),
+        strided(right),
         (real_view(out), *out.stride()),
         shift,
         m,

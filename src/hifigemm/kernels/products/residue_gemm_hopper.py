@@ -168,22 +168,21 @@ def _consume(
         tma.store_wait(0)
 
 
-_RUN_TIME = [
-    "m",
-    "n",
-    "k",
-    "total_planes",
-    "num_planes",
-    "spans",
-    "left_batch",
-    "left_part",
-    "right_batch",
-    "right_part",
-]
-_RUN_TIME += ["out_rows", "out_columns", "less_k", "max_k"]
-
-
-@gluon.jit(do_not_specialize=[*_RUN_TIME, "predicate"])
+@gluon.jit(
+    do_not_specialize=[
+        "m",
+        "n",
+        "k",
+        "total_planes",
+        "num_planes",
+        "spans",
+        "left_rows",
+        "right_rows",
+        "out_shape",
+        "parts",
+        "predicate",
+    ]
+)
 def _hopper_kernel(
     left,
     right,
@@ -197,14 +196,10 @@ def _hopper_kernel(
     total_planes,
     num_planes,
     spans,
-    left_batch,
-    left_part,
-    right_batch,
-    right_part,
-    out_rows,
-    out_columns,
-    less_k,
-    max_k,
+    left_rows,
+    right_rows,
+    out_shape,
+    parts,
     predicate,
     ADD: gl.constexpr,
     DIAGONALS: gl.constexpr,
@@ -215,10 +210,14 @@ def _hopper_kernel(
 
     out = left right.T mod p for every plane, where the predicate holds; `old` is out's
     memory, read where ADD. A TILE has block_m x block_n entries of a plane, half of the
-    rows for each consumer. k is cut into `spans` of as many steps, each of which is a
-    plane of `out`; those of a matrix follow each other. With DIAGONALS the sums themselves go to `old`; `out` and
-    `constants` are not used. Part l takes l `less_k` columns less than part 0, those on
-    the right begin as many further right, and `max_k` at most.
+    rows for each consumer. `left_rows` and `right_rows` are the rows from one matrix to
+    the next and from one part to the next, `out_shape` rows and columns of a plane. k is
+    cut into `spans` of as many steps, each of which is a plane of `out`; those of a
+    matrix follow each other.
+
+    With DIAGONALS the sums themselves go to `old`; `out` and `constants` are not used.
+    `parts` are less_k and max_k: part l takes l less_k columns less than part 0, those
+    on the right begin as many further right, and max_k at most.
     """
     ring = allocate(left, right, 1, 1, TILE)
     # Residues on their way to TMA; the ring stands for tiles that are not used.
@@ -234,13 +233,14 @@ def _hopper_kernel(
     lengths = steps, 0, steps
     component = 0
     if DIAGONALS:
+        less_k, max_k = parts
         lengths = steps, less_k // TILE.block_k, max_k // TILE.block_k
         component = less_k
     total_planes = planes_behind(predicate, total_planes)
     tiles = tiles_m, tiles_n, total_planes
-    results = out, old, out_tiles, out_rows, out_columns
-    left_operand = left, left_batch, left_part
-    right_operand = right, quarter, right_batch, right_part
+    results = out, old, out_tiles, out_shape[0], out_shape[1]
+    left_operand = left, left_rows[0], left_rows[1]
+    right_operand = right, quarter, right_rows[0], right_rows[1]
     UPPER: gl.constexpr = 0
     LOWER: gl.constexpr = 1
     # Two warpgroups of four warps that multiply, and a warp that fills the ring. All
@@ -349,8 +349,6 @@ def launch(
     stack, _, rows, columns = out.shape
     planes = stack * parts
     boxes = boxes_of(tile)
-    left_batch, left_part = _steps_between_planes(left)
-    right_batch, right_part = _steps_between_planes(right)
     spans = reduction.spans
     target = tensor_map(
         out, planes * rows, columns, columns, (tile.block_m // 2, tile.block_n)
@@ -376,14 +374,10 @@ def launch(
             planes,
             parts,
             spans,
-            left_batch,
-            left_part,
-            right_batch,
-            right_part,
-            rows,
-            columns,
-            0,
-            0,
+            _steps_between_planes(left),
+            _steps_between_planes(right),
+            (rows, columns),
+            (0, 0),
             reduction.predicate,
             ADD=start > 0,
             DIAGONALS=False,
@@ -432,14 +426,10 @@ def launch_diagonals(
         planes,
         parts,
         1,
-        left_batch,
-        0,
-        right_batch,
-        0,
-        rows,
-        columns,
-        pitch,
-        k_block,
+        (left_batch, 0),
+        (right_batch, 0),
+        (rows, columns),
+        (pitch, k_block),
         NO_PREDICATE,
         ADD=False,
         DIAGONALS=True,

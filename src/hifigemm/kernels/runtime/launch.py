@@ -274,12 +274,13 @@ def with_parts(x: Any, parts: Iterable[Any]) -> Any:
 def strided(x: Any) -> Strided:
     """A buffer of three dimensions and its three strides; None and zeros for None.
 
-    The stride along a stack of one matrix is 0.
+    The stride along a stack of one matrix is 0. Complex entries are seen as real
+    numbers, while strides count entries.
     """
     if x is None:
         return Strided(None, 0, 0, 0)
     batch, row, column = x.stride()
-    return Strided(x, batch if x.shape[0] > 1 else 0, row, column)
+    return Strided(real_view(x), batch if x.shape[0] > 1 else 0, row, column)
 
 
 _MAP_FORMS: dict[tuple[Any, ...], MapForm] = {}

@@ -35,8 +35,7 @@ from hifigemm.numerics.bits import NO_BIT
 def block_norms_kernel(
     a,
     b,
-    num_a,
-    num_b,
+    counts,
     k,
     blocks,
     panels,
@@ -55,7 +54,7 @@ def block_norms_kernel(
     operands = a, b
     panel = tl.program_id(0) // blocks
     q = tl.program_id(0) % blocks
-    tile_origin = place(panel, panels, num_a, num_b, PANEL)
+    tile_origin = place(panel, panels, counts, PANEL)
     first_block = panel.to(tl.int64) * blocks
     store_block(operands, tile_origin, q, first_block, k, workspace, FORM, False, PTX)
 

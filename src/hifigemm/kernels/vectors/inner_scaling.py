@@ -372,20 +372,13 @@ def inner_exponents_kernel(terms, k, exponents, gap, BLOCK: tl.constexpr):
     tl.store(exponents + ks, tl.where(is_normal, d, 0), mask=ks < k)
 
 
-_FREE_OF_GAPS = [
-    "sav", "sak", "sbv", "sbk", "num_a", "num_b", "k", "num_exponents",
-    "predicate",
-]  # fmt: skip
+_FREE_OF_GAPS = ["a", "b", "num_a", "num_b", "k", "num_exponents", "predicate"]
 
 
 @triton.jit(do_not_specialize=_FREE_OF_GAPS)
 def sampled_gap_kernel(
     a,
-    sav,
-    sak,
     b,
-    sbv,
-    sbk,
     num_a,
     num_b,
     k,
@@ -407,13 +400,15 @@ def sampled_gap_kernel(
     pair = tl.program_id(0)
     row = (pair % num_a).to(tl.int64)
     column = (pair % num_b).to(tl.int64)
+    row_entries = a.entries + row * a.row
+    column_entries = b.entries + column * b.row
     left = tl.full([BLOCK], _NO_EXPONENT, tl.int32)
     right = tl.full([BLOCK], _NO_EXPONENT, tl.int32)
     meeting = tl.full([BLOCK], 2 * _NO_EXPONENT, tl.int32)
     for start in range(0, k, BLOCK):
         ks = start + tl.arange(0, BLOCK)
-        x, _ = _bits(a + row * sav + ks.to(tl.int64) * sak, ks < k, WIDTH)
-        y, _ = _bits(b + column * sbv + ks.to(tl.int64) * sbk, ks < k, WIDTH)
+        x, _ = _bits(row_entries + ks.to(tl.int64) * a.column, ks < k, WIDTH)
+        y, _ = _bits(column_entries + ks.to(tl.int64) * b.column, ks < k, WIDTH)
         e = _exponents(x)
         f = _exponents(y)
         meeting = tl.maximum(meeting, e + f)
@@ -471,25 +466,19 @@ def sampled_gap(
     left (batch or 1, m, k) and right (batch or 1, k, n) are real or complex, `exponents`
     int32 (k,).
     """
-    x, y, width = real_view(left), real_view(right), 1 + left.is_complex()
-    predicate = predicate or NO_PREDICATE
     k = left.shape[2]
     _gap(
         (plain.SAMPLES,),
-        x,
-        width * left.stride(1),
-        width * left.stride(2),
-        y,
-        width * right.stride(2),
-        width * right.stride(1),
+        _operand(left, 2),
+        _operand(right, 1),
         left.shape[1],
         right.shape[2],
         k,
         unread(torch.int32) if exponents is None else exponents,
         0 if exponents is None else k,
         gap,
-        predicate,
-        WIDTH=width,
+        predicate or NO_PREDICATE,
+        WIDTH=1 + left.is_complex(),
         BLOCK=_BLOCK,
         num_warps=8,
     )

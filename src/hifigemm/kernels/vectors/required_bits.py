@@ -63,7 +63,7 @@ def _look_at(
     The last block is the one whose program comes last, not the one with the highest
     index.
     """
-    blocks, panels_a, num_a, num_b, k = sizes
+    blocks, panels_a, counts, k = sizes
     workspace, counters, bits_of_vectors = results
     block_sums, block_e, block_low = workspace
     # The first panel of B comes second: what it and that of A lack may be enough to
@@ -73,7 +73,7 @@ def _look_at(
     panel = tl.where(
         turn == 1, panels_a, tl.where((turn > 1) & (turn <= panels_a), turn - 1, turn)
     )
-    tile_origin = place(panel, panels_a, num_a, num_b, PANEL)
+    tile_origin = place(panel, panels_a, counts, PANEL)
     first_block = panel.to(tl.int64) * blocks
     store_block(operands, tile_origin, q, first_block, k, workspace, FORM, False, PTX)
     # All threads have stored their part of the block before the program counts it as
@@ -123,8 +123,7 @@ def _so_far(counters):
 def required_bits_kernel(
     a,
     b,
-    num_a,
-    num_b,
+    counts,
     k,
     range_ptr,
     workspace,
@@ -147,7 +146,7 @@ def required_bits_kernel(
     """
     blocks = tl.cdiv(k, NORM_BLOCK)
     operands = a, b
-    sizes = blocks, panels_a, num_a, num_b, k
+    sizes = blocks, panels_a, counts, k
     results = workspace, counters, bits_of_vectors
     index = tl.program_id(0)
     if bits_of_vectors is not None:

@@ -77,8 +77,7 @@ _FREE = [*FREE_OF_OPERANDS, "panels_a", "predicate"]
 def scaled_along_k_kernel(
     a,
     b,
-    num_a,
-    num_b,
+    counts,
     k,
     copy_a,
     copy_b,
@@ -98,7 +97,7 @@ def scaled_along_k_kernel(
     blocks = tl.cdiv(k, NORM_BLOCK)
     panel = tl.program_id(0) // blocks
     q = tl.program_id(0) % blocks
-    tile_origin = place(panel, panels_a, num_a, num_b, PANEL)
+    tile_origin = place(panel, panels_a, counts, PANEL)
     is_left = tile_origin[0]
     operand = chosen(is_left, a, b)
     copy = tl.where(is_left, copy_a, copy_b)

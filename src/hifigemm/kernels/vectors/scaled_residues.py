@@ -134,6 +134,14 @@ class VectorScale(NamedTuple):
     nearest: Any
 
 
+class _BalancedScale(NamedTuple):
+    """A scale as the kernel takes it, with the balance of its side."""
+
+    exponent: Any
+    nearest: Any
+    balance: int
+
+
 class _Blocks(NamedTuple):
     """What the programs that share a panel of long vectors leave for each other."""
 
@@ -258,7 +266,7 @@ def _store_magnitudes(
 
 
 _FREE = [
-    *FREE_OF_OPERANDS, "tiles_a", "balance_a", "balance_b", "total_a", "total",
+    *FREE_OF_OPERANDS, "tiles_a", "scale_a", "scale_b", "total_a", "total",
     "pitch16", "num_planes", "panels", "ahead", "predicate",
 ]  # fmt: skip
 
@@ -267,16 +275,13 @@ _FREE = [
 def scaled_residues_kernel(
     a,
     b,
-    num_a,
-    num_b,
+    counts,
     k,
     tiles_a,
     range_ptr,
     table,
     scale_a,
-    balance_a,
     scale_b,
-    balance_b,
     vector_sizes,
     total_a,
     total,
@@ -314,15 +319,15 @@ def scaled_residues_kernel(
         return
     operands = a, b
     scales = (
-        (scale_a.exponent, scale_a.nearest, balance_a, 0),
-        (scale_b.exponent, scale_b.nearest, balance_b, total_a),
+        (scale_a.exponent, scale_a.nearest, scale_a.balance, 0),
+        (scale_b.exponent, scale_b.nearest, scale_b.balance, total_a),
     )
     sizes = vector_sizes, total
     out = planes, pitch16, num_planes, table
     if TASK.whole:
         # A program for each few vectors, which stay in its registers from the sizes to
         # the residues.
-        tile_origin = place(tl.program_id(0), tiles_a, num_a, num_b, FORM.vectors)
+        tile_origin = place(tl.program_id(0), tiles_a, counts, FORM.vectors)
         vs = _vectors(tile_origin[2], FORM)
         ks = _along_k(0, FORM)
         parts = _load_either(operands, tile_origin, ks, k, FORM)
@@ -356,7 +361,7 @@ def scaled_residues_kernel(
             # One block of 16 vectors; its sizes go to memory.
             if TASK.scales:  # noqa: SIM102 - known when the kernel is compiled
                 if panel < panels:
-                    tile_origin = place(panel, tiles_a, num_a, num_b, PANEL)
+                    tile_origin = place(panel, tiles_a, counts, PANEL)
                     first_block = panel.to(tl.int64) * blocks
                     store_block(
                         operands,
@@ -399,7 +404,7 @@ def scaled_residues_kernel(
             # One tile of a panel whose scales are on their way since `ahead` rounds.
             panel -= ahead
             task -= blocks
-            first, batch, start, count = place(panel, tiles_a, num_a, num_b, PANEL)
+            first, batch, start, count = place(panel, tiles_a, counts, PANEL)
             start += task // steps * FORM.vectors
             if (panel >= 0) & (start < count):
                 tile_origin = (first, batch, start, count)
@@ -720,10 +725,8 @@ def _run(
         tiles[0],
         constants.range,
         constants.table,
-        scales[0],
-        balances[0],
-        scales[-1],
-        balances[-1],
+        _BalancedScale(*scales[0], balances[0]),
+        _BalancedScale(*scales[-1], balances[-1]),
         vector_sizes,
         layout.totals[0],
         sum(layout.totals),
@@ -780,7 +783,7 @@ class Partition:
         sides = (
             Vectors(real_view(operands[i][0]), *self.distances[i]) for i in (0, -1)
         )
-        return *sides, self.shapes[0][1], self.shapes[-1][1], self.k
+        return *sides, (self.shapes[0][1], self.shapes[-1][1]), self.k
 
 
 def config_for(dtype: Any, k: int, *, sized: bool) -> Config:

@@ -69,7 +69,7 @@ _TWO_TO_100 = tl.constexpr(2.0**100)
 _TWO_TO_52 = tl.constexpr(2.0**52)
 """The low bits of 2**52 + n are the integer n."""
 
-FREE_OF_OPERANDS = ["a", "b", "num_a", "num_b", "k"]
+FREE_OF_OPERANDS = ["a", "b", "counts", "k"]
 """Arguments that kernels of two operands are not specialised for: the strides of both,
 the numbers of vectors of a matrix, and the length of all.
 """
@@ -146,14 +146,15 @@ def exponent_of(bits):
 
 
 @triton.jit
-def place(index, tiles_a, num_a, num_b, VECTORS: tl.constexpr):
+def place(index, tiles_a, counts, VECTORS: tl.constexpr):
     """Where a tile lies: (is it A's, matrix of the stack, first vector, vectors of A or
     B).
 
-    The first `tiles_a` tiles are those of A.
+    The first `tiles_a` tiles are those of A; `counts` are the vectors of a matrix of A
+    and of B.
     """
     is_left = index < tiles_a
-    count = tl.where(is_left, num_a, num_b)
+    count = tl.where(is_left, counts[0], counts[1])
     tile = tl.where(is_left, index, index - tiles_a)
     tiles = tl.cdiv(count, VECTORS)
     return is_left, (tile // tiles).to(tl.int64), (tile % tiles) * VECTORS, count
