@@ -125,7 +125,7 @@ def _rounded(above, low, WIDE: tl.constexpr, SINGLE: tl.constexpr):
     return value
 
 
-@triton.jit(do_not_specialize=["shift", "m", "k", "row_sums", "part_sums"])
+@triton.jit(do_not_specialize=["operands", "shift", "m", "k", "row_sums", "part_sums"])
 def slice_product_kernel(
     sums,
     left,

@@ -261,6 +261,7 @@ def _store_entries(
 
 @triton.jit(
     do_not_specialize=[
+        "operands",
         "shift",
         "loss_from",
         "loss_to",
@@ -425,6 +426,7 @@ def _corrected_kernel(
 
 @triton.jit(
     do_not_specialize=[
+        "operands",
         "shift",
         "loss_from",
         "loss_to",

@@ -479,6 +479,7 @@ def _consume(
 
 @gluon.jit(
     do_not_specialize=[
+        "operands",
         "shift",
         "k_steps",
         "blocks_per_pair",

@@ -238,7 +238,7 @@ def split_doubles(
     return words
 
 
-@triton.jit(do_not_specialize=["m", "n", "k", "shift"])
+@triton.jit(do_not_specialize=["operands", "m", "n", "k", "shift"])
 def double_sums_kernel(
     products,
     left,
