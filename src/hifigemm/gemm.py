@@ -185,8 +185,7 @@ def gemm(
     for finite scalars of every size. Where T underflows, that adds at most four of the
     smallest subnormal numbers to the error. T may overflow though the result does not:
     for the default and levels, and on a GPU for numbers too. In a native product on a
-    GPU A B may overflow before its power of two, except for real operands and an alpha
-    below 2^-30.
+    GPU A B may overflow before its power of two, unless alpha is below 2^-30.
     """
     if type(alpha) is not float or type(beta) is not float:
         alpha, beta = as_scalar(alpha, "alpha"), as_scalar(beta, "beta")

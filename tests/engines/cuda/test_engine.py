@@ -252,7 +252,7 @@ def test_free_memory_is_not_asked_for_while_a_graph_is_captured(engine, monkeypa
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128", "complex64"])
 def test_a_small_alpha_is_no_late_one_for_a_product_that_overflows(
     as_on_gpu, dtype, beta
 ):
@@ -263,12 +263,15 @@ def test_a_small_alpha_is_no_late_one_for_a_product_that_overflows(
     a[1] = 1.5
     a[2, 1] = np.inf
     c = np.full((3, 5), large, dtype)
+    if np.dtype(dtype).kind == "c":
+        # Only the real components of the first row overflow.
+        a[0] *= 1 + 2.0**-20 * 1j
     scalars = {"alpha": alpha, "beta": beta, "scheme": "native"}
     tensors = [torch.from_numpy(x).to(DEVICE) for x in (a, b, c)]
     found = on_host(hg.gemm(*tensors, **scalars))
     assert np.isfinite(found[:2]).all()
     np.testing.assert_array_equal(found, hg.gemm(a, b, c, **scalars))
-    np.testing.assert_array_equal(found[2], -np.inf)
+    np.testing.assert_array_equal(found[2].real, -np.inf)
 
 
 @pytest.mark.parametrize("has_out", [False, True])

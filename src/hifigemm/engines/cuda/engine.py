@@ -409,8 +409,7 @@ def _in_shape(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
 
 def _has_kernels_to_finish(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
     """Whether kernels complete the entries of a stack that overflowed."""
-    is_real_of_one_dtype = a.dtype == b.dtype == c.dtype and not c.is_complex()
-    return is_real_of_one_dtype and find_spec("triton") is not None
+    return a.dtype == b.dtype == c.dtype and find_spec("triton") is not None
 
 
 def _combined(problem: Problem, signature: Signature) -> Callable[..., torch.Tensor]:

@@ -50,6 +50,7 @@ from hifigemm.kernels.runtime.common import (
 from hifigemm.kernels.runtime.launch import Launch, Strided, strided
 from hifigemm.kernels.runtime.tiles import Tile, gpu_of, tile_of_sums
 from hifigemm.kernels.sums.exact_entries import biased_exponent, exact_entry
+from hifigemm.kernels.vectors.embedding import as_real
 from hifigemm.numerics.rounded_sums import MAX_TERMS, form_for
 
 _UNIT = tl.constexpr(2.0**-53)
@@ -857,7 +858,8 @@ def finish_entries(
     Parameters
     ----------
     left, right, targets, shift
-        See `rounded_sums`; k may exceed its limit.
+        See `rounded_sums`; k may exceed its limit. Complex operands, too, without a C;
+        rows of a complex `out` are contiguous.
     triangle : bool
         Leave out what lies above the diagonal.
     few : int
@@ -871,6 +873,8 @@ def finish_entries(
     # The bound of three words holds for so many terms.
     if left.shape[2] > MAX_TERMS:
         few = _ALL
+    left, right, out = as_real(left, right, targets.out)
+    targets = targets._replace(out=out)
     given = _arguments(left, right, targets, shift, None)
     _launch_finish(given, targets, few, counts, triangle)
 
