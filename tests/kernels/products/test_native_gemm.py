@@ -102,7 +102,8 @@ def test_strides_change_no_bits(make_pair, dtype, m, k, n):
             np.testing.assert_array_equal(product(left, right), want)
     room = torch.full((2, 2 * n, m + 1), 7.0, dtype=a.dtype, device=PLACE)
     out = room.mT[:, 1:, ::2]
-    fp64_product(a, b, out, (torch.zeros(1, dtype=torch.int64, device=PLACE), 0, 0))
+    zero = torch.zeros(1, dtype=torch.int64, device=PLACE)
+    fp64_product(a, b, out, Predicate(zero, 0, 0))
     np.testing.assert_array_equal(out.cpu().numpy(), want)
     out.fill_(7.0)
     assert (room == 7.0).all()

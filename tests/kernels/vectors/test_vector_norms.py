@@ -183,7 +183,7 @@ def test_scales_are_those_of_numerics(count, balance):
 @triton.jit
 def _count_places(counts, tiles_a, num_a, num_b, SPAN, VECTORS: tl.constexpr):
     index = tl.program_id(0)
-    first, batch, start, count = norms.place(index, tiles_a, num_a, num_b, VECTORS)
+    first, batch, start, count = norms.place(index, tiles_a, (num_a, num_b), VECTORS)
     side = tl.where(first, 0, 1)
     for v in range(0, VECTORS):
         inside = start + v < count
