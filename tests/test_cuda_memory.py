@@ -165,6 +165,7 @@ def test_stacks_of_more_matrices_than_a_grid_is_high(dtype, scheme):
 
 def test_looks_and_fp64_sums_of_large_stacks():
     from hifigemm.kernels.products.native_gemm import fp64_product
+    from hifigemm.kernels.runtime.common import Predicate
     from hifigemm.kernels.runtime.recording import run_recorded
 
     a, b = _stacks(np.float64)
@@ -175,7 +176,8 @@ def test_looks_and_fp64_sums_of_large_stacks():
     bound = hg.matmul(a, b, scheme=scheme, return_report=True)[1].bound
     assert ((found - a @ b).abs() <= (bound + 2.0**-53 + native) * size).all()
     out = torch.empty(70000, 3, 4, dtype=torch.float64, device="cuda")
-    always = torch.zeros(1, dtype=torch.int64, device="cuda"), 0, 0
+    zero = torch.zeros(1, dtype=torch.int64, device="cuda")
+    always = Predicate(zero, 0, 0)
     run_recorded(fp64_product, a, b, out, always)
     assert ((out - a @ b).abs() <= 2 * native * size).all()
 

@@ -561,6 +561,7 @@ def sums():
         (torch.float32, "two words", SUMS[0], "array"),
         (torch.float64, "three words", SUMS[0], "pair"),
         (torch.float64, "three words", SUMS[0], "enclosure"),
+        (torch.float32, "three words", SUMS[0], "pair"),
     ):
 
         def write(launches, dtype=dtype, form=form, tile=tile, result=result):

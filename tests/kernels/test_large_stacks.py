@@ -9,6 +9,7 @@ from hifigemm.base.formats import FP16
 from hifigemm.kernels.products import epilogue, error_ratio, native_gemm
 from hifigemm.kernels.products import word_gemm as word_gemm_module
 from hifigemm.kernels.products.word_gemm import word_gemm
+from hifigemm.kernels.runtime.common import Predicate
 from hifigemm.kernels.runtime.launch import buffers_of
 from hifigemm.kernels.runtime.launch_list import LaunchList
 from hifigemm.kernels.vectors.scaled_residues import Sizes
@@ -47,7 +48,7 @@ def operand():
 def test_one_program_for_every_tile_of_every_matrix(launches, operand):
     a, b, out = (stack(operand, *shape) for shape in ((70, 3), (3, 5), (70, 5)))
     word = operand(torch.zeros(1, dtype=torch.int64))
-    native_gemm.fp64_product(a, b, out, (word, 0, 1))
+    native_gemm.fp64_product(a, b, out, Predicate(word, 0, 1))
     epilogue.combine_in_place(out, 0.5, 0.0, None)
     shapes = (70, 256), (5, 256)
     magnitudes = tuple(stack(operand, *shape, dtype=torch.int8) for shape in shapes)

@@ -27,7 +27,7 @@ from hifigemm.kernels.products import native_gemm
 from hifigemm.kernels.products.error_ratio import RATIO_UNIT
 from hifigemm.kernels.runtime import launch as launches
 from hifigemm.kernels.runtime import launch_list as programs
-from hifigemm.kernels.runtime.common import LARGEST
+from hifigemm.kernels.runtime.common import LARGEST, Predicate
 from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.model.executable import RecordedDecision
 from hifigemm.model.plan import Blocking, Evidence, Verification
@@ -154,7 +154,7 @@ def fp64(a, b):
     out = torch.empty(
         (max(len(a), len(b)), a.shape[1], b.shape[2]), dtype=x.dtype, device=DEVICE
     )
-    always = torch.zeros(1, dtype=torch.int64, device=DEVICE), 0, 0
+    always = Predicate(torch.zeros(1, dtype=torch.int64, device=DEVICE), 0, 0)
     run_recorded(native_gemm.fp64_product, x, y, out, always)
     if out.is_complex():
         run_recorded(restore_special_values, x, y, out)

@@ -769,8 +769,8 @@ def _finish_kernel(
                     # Nothing is left of what is not finite.
                     is_finite = tl.abs(values) < float("inf")
                     second_values = tl.where(is_finite, second_values, 0.0)
-                second_values = second_values.to(second.entries.dtype.element_ty)
-                tl.store(_places(second, z, i, j), second_values, mask=inside)
+                dtype: tl.constexpr = second.entries.dtype.element_ty
+                tl.store(_places(second, z, i, j), second_values.to(dtype), mask=inside)
 
 
 _quick: Any = Launch(_quick_kernel)
