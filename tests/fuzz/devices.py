@@ -12,8 +12,10 @@ and index.
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -127,6 +129,12 @@ def differences(case: Case, device: str) -> tuple[int, int, bool]:
     return m * n, int(np.count_nonzero(is_other)), False
 
 
+def _cases(pool: Any, work: Callable[[int], Case], count: int) -> Iterator[Case]:
+    """The cases of all indices, `count` of them at a time."""
+    for start in itertools.count(0, count):
+        yield from pool.imap_unordered(work, range(start, start + count))
+
+
 def main() -> int:
     """Draw, multiply, compare; the exit status is 1 where anything differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -143,7 +151,7 @@ def main() -> int:
     # Processes are there before this one uses the device.
     with get_context("fork").Pool(options.jobs) as pool:
         work = partial(draw, options.seed, options.largest)
-        for case in pool.imap_unordered(work, range(1 << 30)):
+        for case in _cases(pool, work, 4 * options.jobs):
             entries, others, is_refused = differences(case, options.device)
             counts[case.way, "entries"] += entries
             counts[case.way, "other_bits"] += others

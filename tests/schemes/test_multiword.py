@@ -293,6 +293,24 @@ def test_overflowing_sums_without_scaling_are_rounded_from_exact_sums():
     assert np.isfinite(report.bound)
 
 
+def test_a_finite_component_beside_one_that_overflows_stays():
+    """The real component of one entry overflows, the imaginary one does not."""
+    rng = np.random.default_rng(0)
+    a, b = (
+        (rng.standard_normal(s) + 1j * rng.standard_normal(s)).astype(np.complex64)
+        for s in ((3, 40), (40, 2))
+    )
+    a[1, [0, 30]] = 2.0**70
+    b[[0, 30], 1] = 2.0**70, -(2.0**70)
+    words = {"scheme": Multiword("tf32", 2, 3, scale=False), "engine": "simulated-h100"}
+    found = hg.matmul(a, b, **words)
+    correct = hg.matmul(a, b, accuracy="correct")
+    with_scaling = words | {"scheme": Multiword("tf32", 2, 3)}
+    scaled = hg.matmul(a, b, **with_scaling)
+    assert found[1, 1].real == correct[1, 1].real != scaled[1, 1].real
+    assert found[1, 1].imag == scaled[1, 1].imag != correct[1, 1].imag
+
+
 def test_special_values_and_signs_of_zero(make_pair):
     a, b = make_pair("uniform", 5, 12, 4, np.float32)
     a[0, 3], a[1, 2], a[2, :] = np.inf, np.nan, 0.0

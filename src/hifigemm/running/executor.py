@@ -559,9 +559,16 @@ def _run(
     second = _escalated(plan, left, right, engine, workspace, shift, uncertified)
     share = second.values.size / values.size
 
-    # Certified entries keep their values.
+    # Certified entries keep their values; where nothing is promised, so does a finite
+    # component beside one that overflowed.
     index = _vectors_with_any(uncertified)
-    values[index] = np.where(uncertified[index], second.values, values[index])
+    kept = values[index]
+    merged = np.where(uncertified[index], second.values, kept)
+    if plan.verification is Verification.NONE and problem.is_complex:
+        components = real_components(kept)
+        finite = np.isfinite(components)
+        merged = np.where(finite, components, real_components(merged)).view(kept.dtype)
+    values[index] = merged
     return outcome._replace(
         bound=max(outcome.bound, second.bound),
         num_products=num_products + second.num_products * share,

@@ -360,9 +360,13 @@ class WordScheme(Scheme):
             values = scale_by_power(sums, left.unit + right.unit + shift)
             values = values.astype(result_dtype(problem.fmt), copy=False)
 
+        # Entries that are not finite are completed, see `escalate`.
+        if plan.verification is Verification.NONE and not self.scale:
+            certified = np.isfinite(values)
+
         # An infinite entry keeps the promise only if the exact value rounds to infinity
         # too.
-        if plan.certifies and math.isfinite(plan.target.r):
+        elif plan.certifies and math.isfinite(plan.target.r):
             finite = np.isfinite(values)
             if not finite.all():
                 overflow = problem.fmt.emax + 1 - shift

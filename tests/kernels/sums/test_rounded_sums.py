@@ -236,7 +236,7 @@ def test_sums_beyond_float32_by_all_bits_are_infinite(assert_same_bits, result):
 
 
 MEASURED_SPILLS = {
-    "_rest_kernel": {
+    "_finish_kernel": {
         # Three words of 16 rows fill all 255 registers. For sm_80 Triton puts more of
         # them into memory than for any other architecture.
         f"torch.float32 one word array {SUMS[0]}": {"3.6": {80: 71}},
@@ -262,6 +262,6 @@ def test_compiled_rounded_sums(compiled, most_spills):
     for line in compiled("sums"):
         # What is made again, rarely, holds three words and takes all registers there
         # are: a few words wait in memory.
-        usual = 48 if line["kernel"] == "_rest_kernel" else 4
+        usual = 48 if line["kernel"] == "_finish_kernel" else 4
         measured = MEASURED_SPILLS.get(line["kernel"], {})
         assert line["spills"] <= most_spills(line, usual, measured), line

@@ -485,7 +485,7 @@ def crt_kernel(
             y = tl.zeros_like(exponent).to(tl.float64)
             if FORM.adds:
                 y = tl.load(address_of_c, mask=stored, other=0.0).to(tl.float64)
-                y *= c_sign.to(tl.float64)
+                y *= tl.cast(c_sign, tl.int32).to(tl.float64)
             result, second_result = _rounded_once(
                 ys_of_groups, exponent, finite(y), c_exponent + shift, sign,
                 SET, CUT, SINGLE, FORM,
@@ -724,7 +724,7 @@ def crt(
         Moderate ones, see `numerics.epilogue.Epilogue`.
     operands : tensors, shapes (batch or 1, m, k) and (batch or 1, k, n), any strides, or None
         Read for marked vectors only; None where no vector is marked.
-    predicate : (int64 tensor of one entry, lower limit, upper limit), optional
+    predicate : Predicate, optional
         As for `residue_gemm`: nothing is written unless the entry lies within the
         limits.
     few_programs : bool

@@ -159,7 +159,7 @@ def restore_special_values(
     c : complex tensor (batch, m, n), any strides
         Only components that are Inf or NaN in any order of summation are written. What
         overflowed stays.
-    predicate : (int64 tensor of one entry, lower limit, upper limit), optional
+    predicate : Predicate, optional
         Decides on the device: C stays as it is unless the entry lies within the limits.
     """
     if c.numel() == 0:

@@ -268,7 +268,7 @@ def error_ratio_bits(
         Holds 0 or the bits of a lower bound of the ratio; the larger of these and the
         ratio afterwards, with the exception of `enough`. Otherwise a new tensor starts
         at 0.
-    predicate : (int64 tensor of one entry, lower limit, upper limit), optional
+    predicate : Predicate, optional
         Decides on the device: unless the entry lies within the limits beforehand the
         tensor stays as it was. It may be `into` itself.
 

@@ -192,7 +192,7 @@ def fp64_product(
     left, right : tensors (batch or 1, m, k) and (batch or 1, k, n), any strides
         float64 or complex128, without lazy conjugation.
     out : tensor (batch, m, n) of the same dtype, any strides
-    predicate : (int64 tensor of one entry, lower limit, upper limit)
+    predicate : Predicate
         `out` stays as it is unless the entry lies within the limits.
     shift : int
         From -1074 to 1023.

@@ -486,7 +486,7 @@ def residue_gemm(
         Into how many spans k is cut that are multiplied side by side; more than one
         where `out` is contiguous. Otherwise `spans_for` chooses, or there is one for a
         tile that is given.
-    predicate : (int64 tensor of one entry, lower limit, upper limit), optional
+    predicate : Predicate, optional
         Decides on the device: `out` stays as it is unless the entry lies within the
         limits. Not read for k = 0.
     triangle : bool

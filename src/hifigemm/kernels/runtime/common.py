@@ -20,7 +20,7 @@ class Predicate(NamedTuple):
     """An int64 tensor of one entry, a lower and an upper limit.
 
     A kernel writes nothing unless the entry lies between the limits or equals one of
-    them.
+    them. Products of words read two losses instead, whose sum lies in a range of limits.
     """
 
     number: Any

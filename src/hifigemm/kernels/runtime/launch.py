@@ -466,7 +466,7 @@ def _without_numbers(argument: Any) -> Any:
     are_wide = getattr(argument, "are_wide", False)
     parts = []
     for x in argument:
-        if type(x) is int:
+        if isinstance(x, int):
             # Triton looks for 1, for multiples of 16, and for what INT32 holds.
             is_narrow = -_INT32 <= x < _INT32 and not are_wide
             x = 3 if is_narrow else 2 * _INT32 + 3
@@ -511,7 +511,8 @@ def _specialise(
         elif isinstance(argument, tuple):
             length = len(argument)
             key.append(length)
-            of_parts = _Traits(is_specialised, getattr(argument, "are_wide", False))
+            are_wide = not is_specialised and getattr(argument, "are_wide", False)
+            of_parts = _Traits(is_specialised, are_wide)
             _specialise(argument, (of_parts,) * length, key)
         elif kind is TensorMap:
             key.append(argument.key)

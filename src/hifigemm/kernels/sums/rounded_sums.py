@@ -566,7 +566,7 @@ def _addend_of(c, scaling, z, i, j, COUNT_M: tl.constexpr, COUNT_N: tl.constexpr
     addend = tl.zeros([COUNT_M, COUNT_N], tl.float64)
     if c.entries is not None:
         entries = tl.load(_places(c, z, i, j)).to(tl.float64)
-        addend = entries * scaling.c_sign.to(tl.float64)
+        addend = entries * tl.cast(scaling.c_sign, tl.int32).to(tl.float64)
     return addend
 
 
@@ -620,7 +620,7 @@ def _quick_kernel(
 
     # C, which is the first term of all. The sum with the sign of A B is that sign times
     # the sum with C times it.
-    sign = scaling.sign.to(tl.float64)
+    sign = tl.cast(scaling.sign, tl.int32).to(tl.float64)
     addend = _addend_of(c, scaling, z, i, j, BLOCK_M, BLOCK_N)
     rows = left.entries + z * left.batch + i * left.row
     columns = right.entries + z * right.batch + j * right.column
@@ -690,7 +690,7 @@ def _finish_kernel(
     BLOCK_N: tl.constexpr = TILE.block_n
     SINGLE: tl.constexpr = out.entries.dtype.element_ty == tl.float32
     HAS_C: tl.constexpr = c.entries is not None
-    sign = scaling.sign.to(tl.float64)
+    sign = tl.cast(scaling.sign, tl.int32).to(tl.float64)
     exponents_and_sign = scaling.c_exponent, scaling.shift, sign
     row_step = tl.cast(left.column, tl.int64)
     column_step = tl.cast(right.row, tl.int64)
@@ -870,11 +870,11 @@ def finish_entries(
     """
     if targets.out.numel() == 0:
         return
+    left, right, out = as_real(left, right, targets.out)
+    targets = targets._replace(out=out)
     # The bound of three words holds for so many terms.
     if left.shape[2] > MAX_TERMS:
         few = _ALL
-    left, right, out = as_real(left, right, targets.out)
-    targets = targets._replace(out=out)
     given = _arguments(left, right, targets, shift, None)
     _launch_finish(given, targets, few, counts, triangle)
 

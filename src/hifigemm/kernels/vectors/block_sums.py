@@ -250,7 +250,7 @@ def block_sums(
     constants : int32 tensor, shape (L, 8)
         `residue_gemm.residue_constants` of the moduli.
     is_right : bool
-    predicate : (int64 tensor of one entry, lower limit, upper limit), optional
+    predicate : Predicate, optional
         Decides on the device: nothing is written unless the entry lies within the
         limits.
 

@@ -574,7 +574,7 @@ def gaining_exponents(
     ----------
     mark : int64 tensor of one entry, optional
         Is set to KEPT where they gain, else to LARGEST.
-    predicate : (int64 tensor of one entry, lower limit, upper limit), optional
+    predicate : Predicate, optional
         Decides on the device: unless the entry, which is not the mark, lies within the
         limits the operands are not read, and what is returned means nothing.
     """

@@ -129,7 +129,7 @@ def scaled_along_k(
         for a right one; float32, float64, complex64 or complex128, any strides.
     exponents : int32 tensor
         d, see `inner_scaling.gaining_exponents`.
-    predicate : (int64 tensor of one entry, lower limit, upper limit), optional
+    predicate : Predicate, optional
         Decides on the device: unless the entry lies within the limits the operands are
         not read, and what is returned means nothing.
     neighbours : int

@@ -563,7 +563,7 @@ def scaled_residues(
         |2**exponent x| < 2**bits for given scales that are not those of `norm_scales`.
     config : Config, optional
         Otherwise `config_for` chooses.
-    predicate : (int64 tensor of one entry, lower limit, upper limit), optional
+    predicate : Predicate, optional
         Decides on the device: unless the entry lies within the limits the operands are
         not read, and what is returned means nothing.
 
@@ -599,7 +599,7 @@ def sized_residues(
 
     Parameters
     ----------
-    predicate : (int64 tensor of one entry, lower limit, upper limit), optional
+    predicate : Predicate, optional
         As for `scaled_residues`.
     """
     layout = layout_of(operands, config, sized=True)
