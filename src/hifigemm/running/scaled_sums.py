@@ -26,7 +26,7 @@ import numpy as np
 
 from hifigemm.base.exceptions import AccuracyError
 from hifigemm.base.formats import Format
-from hifigemm.engines import engine_for
+from hifigemm.engines import core, engine_for
 from hifigemm.engines.arrays import as_array, memory_of
 from hifigemm.model.accuracy import Accuracy, Relative, Target, resolve
 from hifigemm.model.engine import Engine
@@ -77,6 +77,10 @@ _FEW = 2**21
 """Multiplications of float64 up to which a pair is quicker on a CPU than longer
 operands.
 """
+_NATIVE_STEPS = 10_000.0
+"""Nanoseconds that a native product, its sum with C and looks at both take beside the
+core's sums: both ways take as long at n = 40.
+"""
 NOT_SETTLED = Refusal("the sum of a pair does not settle all entries")
 _LEAST_EXPONENT = -1074 + 2 * 53
 """Of products of two entries all of whose bits float64 holds."""
@@ -106,6 +110,29 @@ def accuracy_of_sum(
         return "correct"
     is_number = target.level is not problem.fmt
     return "correct" if is_number and not has_common_exponent(alpha) else None
+
+
+def costs_less_rounded_once(
+    operands: Operands,
+    c: Array | None,
+    request: Request,
+    scalars: tuple[complex, complex],
+) -> bool:
+    """True if alpha A B + beta C keeps a number more quickly where it is rounded once,
+    with C as a term: for few products on a CPU, and powers of two.
+
+    So the number costs no more than "correct".
+    """
+    is_plain = request.scheme == "auto" and request.plan is None
+    is_plain = is_plain and request.engine in (None, "numpy")
+    is_number = isinstance(request.accuracy, Real) and is_plain
+    if c is None or not (is_number and operands.library.on_host):
+        return False
+    if operands.are_prepared:
+        return False
+    are_powers = all(frexp(x)[0] in (1.0, -1.0) for x in scalars)
+    nanoseconds = core.nanoseconds(operands.problem())
+    return are_powers and nanoseconds <= _NATIVE_STEPS
 
 
 def needs_one_rounding(target: Target, fmt: Format) -> bool:
