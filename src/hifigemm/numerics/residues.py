@@ -29,7 +29,9 @@ from hifigemm.numerics.blocking import BLOCK_ENTRIES
 from hifigemm.numerics.limbs import LIMB_BITS, num_limbs
 
 MAX_MODULI = 49
-"""Largest number of moduli of a set."""
+"""Largest number of moduli of a set, and the length of both lists: no further number up
+to 256 is coprime to all of one.
+"""
 
 _LONG = 27, np.float64
 """Bits of a piece of an integer: pieces times residues sum to less than 2**44."""

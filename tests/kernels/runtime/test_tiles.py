@@ -117,3 +117,10 @@ def test_every_family_has_a_tile_for_large_products(gpu):
     found = dict(line.split(": ") for line in summary(gpu))
     assert list(found) == list(tiles.TILES)
     assert all(text.startswith(("hopper ", "triton ")) for text in found.values())
+
+
+def test_blocks_of_k_end_where_spans_and_slices_begin():
+    gpu = GPUS["a100"]
+    assert tiles.fits(Tile("triton", 32, 32, 128, 3, 4), gpu)
+    assert not tiles.fits(Tile("triton", 32, 32, 256, 3, 4), gpu)
+    assert not tiles.fits(Tile("triton", 32, 32, 96, 3, 4), gpu)

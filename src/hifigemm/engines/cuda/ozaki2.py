@@ -73,6 +73,9 @@ from hifigemm.numerics.strassen import NUM_PRODUCTS
 Residues = tuple[Buffer, Buffer]
 """Planes of an operand and the scale exponents of its vectors."""
 _ROWS, _COLUMNS = 128, 256
+"""Results are padded to whole tiles of this size, which the Hopper kernel stores without
+a mask.
+"""
 _PLANES_OF_SUMS = 8
 """Planes whose sums of blocks are in memory at a time: enough that the last round of
 tiles is one of many.

@@ -159,6 +159,7 @@ def error_ratio_kernel(
     BLOCK_M: tl.constexpr = TILE.block_m
     BLOCK_N: tl.constexpr = TILE.block_n
     BLOCK_K: tl.constexpr = TILE.block_k
+    # A program makes one tile, in any order, as only a maximum is kept.
     tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
     plane, tile_m, tile_n = tile_of_result(
         tl.program_id(0), tiles_m, tiles_n, m, TRIANGLE, TILE

@@ -179,6 +179,7 @@ def _compare(
     layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 32]
     )
+    # BLOCK_N is a multiple of 128.
     flat: gl.constexpr = gl.BlockedLayout([BLOCK_N // 128], [32], [4], [0])
     of_columns = columns_32.index(HALF * 2), columns_32.index(HALF * 2 + 1)
     count = 0

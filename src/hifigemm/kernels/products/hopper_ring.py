@@ -225,6 +225,7 @@ def produce(
     # The tiles of this program in the order of its consumers; `count` numbers the
     # stages of all of them.
     for index in range(gl.program_id(0), total, gl.num_programs(0)):
+        # m is read for triangles alone, and those are square.
         plane, tile_m, tile_n = tile_of_turn(index, tiles, n, UNEVEN, TRIANGLE, TILE)
         z = plane // num_planes
         l = plane - z * num_planes
@@ -275,7 +276,8 @@ def multiply(
 ):
     """INT32 sums of half of the rows and the first columns of the next tile.
 
-    The second result counts the stages that were used until then.
+    The second result counts the stages that were used until then. Every tile has one
+    step or more, as the producer fills no stage for a tile without.
     """
     left_ring, right_ring, _, _ = ring
     ROWS: gl.constexpr = left_ring.shape[1]
@@ -289,6 +291,7 @@ def multiply(
         use_acc=False,
         is_async=True,
     )
+    # Nothing is waited for yet: one product may be under way.
     sums = warpgroup_mma_wait(1, deps=(token,))
     count += 1
     for _ in range(1, steps):

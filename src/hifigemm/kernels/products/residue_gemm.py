@@ -250,7 +250,8 @@ def _product_kernel(
         stack = plane // num_planes
         z = stack.to(tl.int64)
         l = (plane % num_planes).to(tl.int64)
-        # The span of k, and the matrix of the operands.
+        # The span of k, in terms, and the matrix of the operands. Spans begin at
+        # multiples of 128, so that no block of k crosses into the next one.
         first = stack % spans * (span_lines * 128)
         length = tl.minimum(k - first, span_lines * 128)
         matrix = (stack // spans).to(tl.int64)
@@ -276,8 +277,9 @@ def _product_kernel(
         # INT32 sums, exact in any order: see `K_BLOCK`.
         sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32)
         if not REDUCE:
-            # Diagonals of slices grow shorter from part to part.
+            # Diagonals of slices grow shorter from part to part. They have no spans.
             length = tl.minimum(k - (plane % num_planes) * less_k, max_k)
+        # Only the end of k needs a mask.
         for start in range(0, length, BLOCK_K):
             x = _entries(left_rows, start + ks, left.k, k - first, EVEN_K)
             y = _entries(right_rows, start + ks, right.k, k - first, EVEN_K)
@@ -291,7 +293,8 @@ def _product_kernel(
             + columns[None, :]
         )
         stored = (rows[:, None] < m_stored) & (columns[None, :] < n_stored)
-        # Residues of earlier blocks of k, |r| <= 128.
+        # Residues of earlier blocks of k, |r| <= 128, which the launch before wrote; in
+        # this one no other program touches the tile.
         if ADD:
             sums += tl.load(target, mask=stored, other=0).to(tl.int32)
         if REDUCE:

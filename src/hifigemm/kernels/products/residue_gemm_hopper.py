@@ -67,7 +67,9 @@ def _entries(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, WIDE, 32]
     )
     sums, count = multiply(ring, count, steps, HALF, COLUMNS, layout)
-    # Where sums of diagonals go, and residues of earlier blocks of k come from.
+    # Where sums of diagonals go, and residues of earlier blocks of k come from: written
+    # by the launch before, and in this one by this warpgroup alone, later. There is no
+    # mask, as `out` is padded to whole tiles.
     rows = row + gl.arange(0, sums.shape[0], gl.SliceLayout(1, layout))
     columns = column + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
     address = old + rows[:, None].to(gl.int64) * out_columns + columns[None, :]

@@ -59,7 +59,8 @@ def slice_gemm_kernel(
     left, left_batch, left_row = left
     right, right_batch, right_row = right
     out, out_batch, out_part, out_row = out
-    # The longest parts come first.
+    # Programs count the tiles of a plane, then the planes: part l of matrix z. The
+    # longest parts come first. No two programs write to the same entries.
     plane, tile_m, tile_n = place_of(
         tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), TILE.group
     )
@@ -95,6 +96,7 @@ def slice_gemm_kernel(
     for begin in range(first_begin, end, WINDOW):
         # No sum of so many products is rounded.
         exact = tl.zeros([BLOCK_M, BLOCK_N], UNIT)
+        # No mask: slices end in zeros up to a multiple of 128, which BLOCK_K divides.
         for start in range(begin, tl.minimum(begin + WINDOW, end), BLOCK_K):
             start = tl.multiple_of(start, BLOCK_K)
             exact = tl.dot(

@@ -152,7 +152,10 @@ def unfolded(
 
 @triton.jit
 def place_of(index, tiles_m, tiles_n, GROUP: tl.constexpr):
-    """Plane, row and column of a tile from its running number, plane after plane."""
+    """Plane, row and column of a tile from its running number, plane after plane.
+
+    Like `tile_of_result`, for planes that are no triangles.
+    """
     tiles = tiles_m * tiles_n
     plane = index // tiles
     row, column = place_in_plane(index - plane * tiles, tiles_m, tiles_n, GROUP)

@@ -24,6 +24,9 @@ KERNELS = ("hopper", "triton")
 class Tile:
     """What runs: one of the `KERNELS`, its block, pipeline stages, warps, and rows of
     tiles in a group.
+
+    A tile is block_m x block_n entries of a result, and a stage holds block_k terms of
+    its rows and columns. On "hopper" the warps are those of one warpgroup; two multiply.
     """
 
     kernel: str
@@ -96,7 +99,7 @@ TILES: dict[str, dict[Tile, float]] = {
     },
 }
 TILES["sums of chains"] = {t: rate for t, rate in TILES["chains"].items() if t.block_n <= 128}
-"""Tiles by family, with their rates. Residues, and slices: 128x256x128 of "hopper" is
+"""Tiles by family, with their rates. Residues, slices, and error ratios on a Hopper: 128x256x128 of "hopper" is
 the unit, 1450 TOP/s sustained on an H200 at n = 4096 with 14 moduli. Words, in stages
 of any block of k, as many as fit and no more than here: 128x128 makes 220 TFLOP/s with
 two FP16 words an operand on an H200 at 700 W (n = 4096 and 8192, words at hand). Chains
@@ -252,6 +255,9 @@ def fits(
     if tile.kernel == "hopper" and gpu.capability != (9, 0):
         return False
     if family == "residues":
+        # Spans of k, and slices, begin at multiples of 128.
+        if 128 % tile.block_k:
+            return False
         # Before Hopper the operands of a product pass through registers too.
         k_registers = 0 if gpu.capability >= (9, 0) else 0.5
         return (
