@@ -128,8 +128,6 @@ def costs_less_rounded_once(
     is_number = isinstance(request.accuracy, Real) and is_plain
     if c is None or not (is_number and operands.library.on_host):
         return False
-    if operands.are_prepared:
-        return False
     are_powers = all(frexp(x)[0] in (1.0, -1.0) for x in scalars)
     nanoseconds = core.nanoseconds(operands.problem())
     return are_powers and nanoseconds <= _NATIVE_STEPS
