@@ -96,6 +96,16 @@ class Case:
         return exact_results(a, b, kind, alpha=self.alpha, beta=self.beta, c=c)
 
 
+def pair_of(
+    rng: np.random.Generator, family: str, m: int, k: int, n: int, dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray]:
+    """A and B of a family, real or complex."""
+    if dtype.kind == "c":
+        real = np.zeros(0, dtype).real.dtype
+        return as_complex(real_pair, rng, family, m, k, n, real)
+    return real_pair(rng, family, m, k, n, dtype)
+
+
 @np.errstate(all="ignore")
 def draw(seed: int, index: int) -> Case:
     """The case of an index."""
@@ -118,12 +128,7 @@ def draw(seed: int, index: int) -> Case:
     pairs = []
     families = VANISHING if rng.random() < 0.5 else FAMILIES
     for family in rng.choice(families, count):
-        if dtype.kind == "c":
-            real = np.zeros(0, dtype).real.dtype
-            pair = as_complex(real_pair, rng, str(family), m, k, n, real)
-        else:
-            pair = real_pair(rng, str(family), m, k, n, dtype)
-        pairs.append(pair)
+        pairs.append(pair_of(rng, str(family), m, k, n, dtype))
     a = np.stack([left for left, _ in pairs])
     b = np.stack([right for _, right in pairs])
     if request != "gemm":

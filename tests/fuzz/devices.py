@@ -25,9 +25,8 @@ import numpy as np
 
 import hifigemm as hg
 from hifigemm.workshop.environment import write_csv
-from tests.conftest import PAIRS, SINGLES, real_pair
 from tests.exact_values import same_bits
-from tests.hard_matrices import as_complex
+from tests.fuzz.core import DTYPES, FAMILIES, pair_of
 
 WAYS: dict[str, dict[str, Any]] = {
     "correct": {"accuracy": "correct"},
@@ -48,8 +47,6 @@ WAYS: dict[str, dict[str, Any]] = {
 """What is asked of a product. Gemm is alpha A B + beta C, rounded once, for powers of
 two, and for any "scalars".
 """
-DTYPES = ("float64", "float64", "float32", "complex128", "complex64")
-FAMILIES = (*SINGLES, *PAIRS)
 
 
 @dataclass(frozen=True)
@@ -82,11 +79,7 @@ def draw(seed: int, largest: int, index: int) -> Case:
     m, n = (int(x) for x in rng.integers(largest // 4 + 1, largest + 1, 2))
     k = int(largest ** rng.uniform(0.1, 1.0))
     family = str(rng.choice(FAMILIES))
-    if dtype.kind == "c":
-        real = np.zeros(0, dtype).real.dtype
-        a, b = as_complex(real_pair, rng, family, m, k, n, real)
-    else:
-        a, b = real_pair(rng, family, m, k, n, dtype)
+    a, b = pair_of(rng, family, m, k, n, dtype)
     options = dict(WAYS[way])
     operands = a, b
     if way in ("gemm", "scalars"):

@@ -504,12 +504,12 @@ def slices():
             def write(launches, stored=stored, beta=beta, count=count, dtype=dtype):
                 a, b = operands(launches, dtype)
                 out = launches.operand(Layout((1, 2048, 2048), dtype))
-                most = launches.operand(Layout((2,), torch.int32))
+                ends = launches.operand(Layout((2,), torch.int32))
                 both = slice_operands(((a, 2), (b, 1)), count, beta, stored)
-                ends = slice_rounding.ends_of(a, b, both, most)
-                sums = slice_product.sums_of(*both, 2048, ends=ends.most)
+                needed = slice_rounding.needed_slices(a, b, both, ends)
+                sums = slice_product.sums_of(*both, 2048, ends=ends)
                 slice_rounding.round_correctly(
-                    sums, both, ends, out, shift=0, operands=(a, b)
+                    sums, both, needed, out, shift=0, operands=(a, b)
                 )
 
             yield f"correct {stored} {dtype}", write

@@ -123,10 +123,11 @@ def costs_less_rounded_once(
 
     So the number costs no more than "correct".
     """
-    is_plain = request.scheme == "auto" and request.plan is None
-    is_plain = is_plain and request.engine in (None, "numpy")
-    is_number = isinstance(request.accuracy, Real) and is_plain
-    if c is None or not (is_number and operands.library.on_host):
+    if c is None or not isinstance(request.accuracy, Real):
+        return False
+    is_default = request.scheme == "auto" and request.plan is None
+    is_on_host = request.engine in (None, "numpy") and operands.library.on_host
+    if not (is_default and is_on_host):
         return False
     are_powers = all(frexp(x)[0] in (1.0, -1.0) for x in scalars)
     nanoseconds = core.nanoseconds(operands.problem())

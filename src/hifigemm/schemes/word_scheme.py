@@ -360,13 +360,12 @@ class WordScheme(Scheme):
             values = scale_by_power(sums, left.unit + right.unit + shift)
             values = values.astype(result_dtype(problem.fmt), copy=False)
 
-        # Entries that are not finite are completed, see `escalate`.
         if plan.verification is Verification.NONE and not self.scale:
+            # Entries that are not finite are completed, see `escalate`.
             certified = np.isfinite(values)
-
-        # An infinite entry keeps the promise only if the exact value rounds to infinity
-        # too.
         elif plan.certifies and math.isfinite(plan.target.r):
+            # An infinite entry keeps the promise only if the exact value rounds to
+            # infinity too.
             finite = np.isfinite(values)
             if not finite.all():
                 overflow = problem.fmt.emax + 1 - shift

@@ -20,7 +20,7 @@ from torch import Tensor
 from hifigemm.base.formats import BF16, FP16, FP32, FP64, INT8, Format
 from hifigemm.engines.cuda.lowering import Arguments, CudaLowering, blocks_of
 from hifigemm.engines.cuda.slice_counts import Count, num_slices_of
-from hifigemm.kernels.endings.slice_rounding import ends_of, round_correctly
+from hifigemm.kernels.endings.slice_rounding import needed_slices, round_correctly
 from hifigemm.kernels.products.slice_product import slice_product, sums_of
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.vectors.embedding import as_real
@@ -136,16 +136,16 @@ class _RoundedSlices(_Slices):
     def record(self, plan: Plan, given: Arguments) -> None:
         """Block by block."""
         record = cast(Buffer, given.record)
-        most = record.view(torch.int32)
+        ends = record.view(torch.int32)
         for block in blocks_of(plan, given.out):
             operands = block.operands(given.a, given.b)
             x, y, out = as_real(*operands, given.out[block.entries])
             left, right = sliced(plan, x, y)
-            ends = ends_of(x, y, (left, right), most)
+            needed = needed_slices(x, y, (left, right), ends)
             round_correctly(
-                sums_of(left, right, plan.problem.terms, ends=ends.most),
+                sums_of(left, right, plan.problem.terms, ends=ends),
                 (left, right),
-                ends,
+                needed,
                 out,
                 shift=given.shift,
                 operands=(x, y),

@@ -554,8 +554,8 @@ def _filled(left, right, place, k, inside, WIDTH: tl.constexpr):
     """
     z, row, columns = place
     row_entries = left.entries + WIDTH * (z * left.batch + row * left.row)
-    columns = columns * right.column
-    column_entries = right.entries + WIDTH * (z * right.batch + columns)
+    offsets = z * right.batch + columns * right.column
+    column_entries = right.entries + WIDTH * offsets
     return nonfinite_product(
         row_entries, column_entries, k, left.column, right.row, inside, WIDTH
     )

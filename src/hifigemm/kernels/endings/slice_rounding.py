@@ -13,7 +13,6 @@ Inf or NaN, and `finish_entries` completes them from A and B.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -224,30 +223,20 @@ def needed_kernel(
 _needed = Launch(needed_kernel)
 
 
-class VectorEnds(NamedTuple):
-    """Where the vectors of both operands end.
+def needed_slices(
+    left: Buffer, right: Buffer, slices: tuple[Slices, Slices], ends: Buffer
+) -> tuple[Buffer, Buffer]:
+    """`numerics.slicing.slices_needed` of the rows of A and the columns of B: int32
+    tensors (batch or 1, vectors).
 
-    `needed` has for each side an int32 tensor (batch or 1, vectors): see
-    `numerics.slicing.slices_needed`. `most` holds the largest number of needed slices
-    of each side.
-    """
-
-    needed: tuple[Any, Any]
-    most: Any
-
-
-def ends_of(
-    left: Buffer, right: Buffer, slices: tuple[Slices, Slices], most: Buffer
-) -> VectorEnds:
-    """Launch the look for the ends of the rows of A and the columns of B.
-
-    `slices` are those of the operands; `most`, int32 of two entries that are zeros or
-    earlier results, keeps the largest numbers.
+    `slices` are those of the operands. `ends`, int32 of two entries that are zeros or
+    earlier results, gets the largest number of each side.
     """
     sides = []
-    for (_, lowest), made in zip(vector_facts(left, right), slices, strict=True):
-        needed = left.launches.empty(tuple(made.exponents.shape), torch.int32)
-        sides.append((made.exponents, lowest, needed))
+    for (_, lowest), of_side in zip(vector_facts(left, right), slices, strict=True):
+        shape = tuple(of_side.exponents.shape)
+        needed = left.launches.empty(shape, torch.int32)
+        sides.append((of_side.exponents, lowest, needed))
     counts = [side[0].numel() for side in sides]
     blocks = [-(-count // 1024) for count in counts]
     _needed(
@@ -257,17 +246,17 @@ def ends_of(
         sides[1],
         counts[1],
         blocks[0],
-        most,
+        ends,
         BETA=slices[0].beta,
         num_warps=4,
     )
-    return VectorEnds((sides[0][2], sides[1][2]), most)
+    return sides[0][2], sides[1][2]
 
 
 def round_correctly(
     sums: list[Buffer],
     slices: tuple[Slices, Slices],
-    ends: VectorEnds,
+    needed: tuple[Buffer, Buffer],
     out: Buffer,
     *,
     shift: int,
@@ -280,7 +269,8 @@ def round_correctly(
     sums : list of tensors
         The diagonals, as `slice_product` takes them.
     slices : Slices of both operands
-    ends : VectorEnds
+    needed : pair of int32 tensors
+        See `needed_slices`.
     out : float32 or float64 tensor (batch, m, n), any strides
     shift : int
     operands : tensors (batch or 1, m, k) and (batch or 1, k, n), any strides
@@ -299,8 +289,8 @@ def round_correctly(
     )
     # For each side its exponents, needed slices and the stride of both along the stack.
     left, right = (
-        (x.exponents, needed, x.exponents.stride(0) if len(x.planes) > 1 else 0)
-        for x, needed in zip(slices, ends.needed, strict=True)
+        (x.exponents, numbers, x.exponents.stride(0) if len(x.planes) > 1 else 0)
+        for x, numbers in zip(slices, needed, strict=True)
     )
     _round(
         (batch * m * -(-n // _BLOCK),),

@@ -116,7 +116,8 @@ def _restore_kernel(
         index = tl.minimum(index, entries - 1)
         i = index // columns
         j = index % columns
-        address = c.entries + 2 * (z * c.batch + i * c.row + j * c.column)
+        offset = z * c.batch + i * c.row + j * c.column
+        address = c.entries + 2 * offset
         re = tl.load(address, mask=inside, other=0.0)
         im = tl.load(address + 1, mask=inside, other=0.0)
         is_finite = (tl.abs(re) < float("inf")) & (tl.abs(im) < float("inf"))

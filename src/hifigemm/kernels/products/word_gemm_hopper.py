@@ -70,14 +70,14 @@ def _turn(index, counts, m, KIND: gl.constexpr, TILE: gl.constexpr):
         index, tiles_m, tiles_n, m, KIND.triangle, TILE
     )
     z = plane
-    first = 0
+    first_block = 0
     steps = k_steps
     if KIND.spans:
         spans = gl.cdiv(k_steps, span)
-        first = plane % spans * span
-        steps = gl.minimum(span, k_steps - first)
+        first_block = plane % spans * span
+        steps = gl.minimum(span, k_steps - first_block)
         z = plane // spans
-    return plane, tile_m, tile_n, z, first, steps
+    return plane, tile_m, tile_n, z, first_block, steps
 
 
 @gluon.jit

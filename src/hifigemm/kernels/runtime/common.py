@@ -183,11 +183,8 @@ def tile_of_result(
     All parts of a program ask here, so that they walk over the same tiles in the same
     order.
     """
-    tiles = tiles_m * tiles_n
-    plane = index // tiles
-    row, column = tile_of_plane(
-        index - plane * tiles, tiles_m, tiles_n, m, TRIANGLE, TILE
-    )
+    plane, row, column = place_of(index, tiles_m, tiles_n, TILE.group)
+    row, column = unfolded(row, column, m, TILE.block_m, TILE.block_n, TRIANGLE)
     return plane, row, column
 
 

@@ -99,8 +99,8 @@ TILES: dict[str, dict[Tile, float]] = {
     },
 }
 TILES["sums of chains"] = {t: rate for t, rate in TILES["chains"].items() if t.block_n <= 128}
-"""Tiles by family, with their rates. Residues, slices, and error ratios on a Hopper: 128x256x128 of "hopper" is
-the unit, 1450 TOP/s sustained on an H200 at n = 4096 with 14 moduli. Words, in stages
+"""Tiles by family, with their rates. Residues, slices, and error ratios on a Hopper:
+128x256x128 of "hopper" is the unit, 1450 TOP/s sustained on an H200 at n = 4096 with 14 moduli. Words, in stages
 of any block of k, as many as fit and no more than here: 128x128 makes 220 TFLOP/s with
 two FP16 words an operand on an H200 at 700 W (n = 4096 and 8192, words at hand). Chains
 of words have one pair of them in a stage and one sum of a tile, sums of chains two. All

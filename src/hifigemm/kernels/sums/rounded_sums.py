@@ -683,8 +683,8 @@ def _finish_kernel(
     Programs walk over the tiles of the stack and complete the entries that are open:
     those of `out` that are not finite, and all entries of a pair or an enclosure. Only
     entries on and below the diagonal are looked at where `triangle` is 1, on and above
-    it for -1. `counts`, or None, gets two numbers for each tile with open entries: how many these
-    are, and how many took all their bits.
+    it for -1. `counts`, or None, gets two numbers for each tile with open entries: how
+    many these are, and how many took all their bits.
     """
     BLOCK_M: tl.constexpr = TILE.block_m
     BLOCK_N: tl.constexpr = TILE.block_n
@@ -818,7 +818,7 @@ def rounded_sums(
     """
     if targets.out.numel() == 0:
         return
-    given = _arguments(left, right, targets, shift, tile)
+    arguments = _arguments(left, right, targets, shift, tile)
     # Pairs and enclosures have no quick form: all their entries are open.
     if targets.rounding.result == "array":
         k = left.shape[2]
@@ -826,19 +826,19 @@ def rounded_sums(
             form = form_for(k, FP32 if targets.out.dtype is torch.float32 else FP64)
         log_terms = (k + 1).bit_length()
         _quick(
-            (given.num_tiles,),
-            given.left,
-            given.right,
-            given.out,
-            given.c,
-            given.scaling,
-            *given.sizes,
+            (arguments.num_tiles,),
+            arguments.left,
+            arguments.right,
+            arguments.out,
+            arguments.c,
+            arguments.scaling,
+            *arguments.sizes,
             log_terms,
             FORM=form,
             FMA=targets.out.is_cuda,
-            **_constants(given.tile),
+            **_constants(arguments.tile),
         )
-    _launch_finish(given, targets, few, counts)
+    _launch_finish(arguments, targets, few, counts)
 
 
 def finish_entries(
@@ -875,8 +875,8 @@ def finish_entries(
     # The bound of three words holds for so many terms.
     if left.shape[2] > MAX_TERMS:
         few = _ALL
-    given = _arguments(left, right, targets, shift, None)
-    _launch_finish(given, targets, few, counts, triangle)
+    arguments = _arguments(left, right, targets, shift, None)
+    _launch_finish(arguments, targets, few, counts, triangle)
 
 
 class _Arguments(NamedTuple):
@@ -925,29 +925,33 @@ def _arguments(
 
 
 def _launch_finish(
-    given: _Arguments, targets: Targets, few: int, counts: Any, triangle: bool = False
+    arguments: _Arguments,
+    targets: Targets,
+    few: int,
+    counts: Any,
+    triangle: bool = False,
 ) -> None:
     """Launch the kernel that completes what is open."""
     # Open entries are few, but for pairs and enclosures.
-    programs = given.num_tiles
+    programs = arguments.num_tiles
     if targets.rounding.result == "array":
         programs = min(programs, _PROGRAMS * gpu_of(targets.out.device).num_sms)
     # Three words take more registers: what one warp makes of a tile in the quick form
     # is shared by four then.
-    tile = given.tile
+    tile = arguments.tile
     if tile.warps == 1:
         tile = replace(tile, warps=4)
     _finish(
         (programs,),
-        given.left,
-        given.right,
-        given.out,
-        given.second,
-        given.c,
-        given.scaling,
-        *given.sizes,
-        given.num_tiles,
-        (-1 if given.is_transposed else 1) if triangle else 0,
+        arguments.left,
+        arguments.right,
+        arguments.out,
+        arguments.second,
+        arguments.c,
+        arguments.scaling,
+        *arguments.sizes,
+        arguments.num_tiles,
+        (-1 if arguments.is_transposed else 1) if triangle else 0,
         counts,
         RESULT=targets.rounding.result,
         FEW=few,

@@ -263,7 +263,6 @@ def block_sums(
     _, part, pitch, _ = planes.stride()
     half, half_k = halves_of(planes)
     out = planes.launches.empty((1, 4 * count, half, half_k), torch.int8)
-    predicate = predicate or NO_PREDICATE
     _launch(
         (count * half * -(-half_k // _BLOCK),),
         planes,
@@ -276,7 +275,7 @@ def block_sums(
         half,
         half_k,
         count,
-        predicate,
+        predicate or NO_PREDICATE,
         IS_RIGHT=is_right,
         PTX=planes.is_cuda and torch.version.hip is None,
         BLOCK=_BLOCK,

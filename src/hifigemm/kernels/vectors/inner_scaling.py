@@ -586,7 +586,6 @@ def gaining_exponents(
     exponents = inner_exponents(left, right, before)
     wide = Predicate(before, plain.WIDE_GAP, LARGEST)
     sampled_gap(left, right, after, exponents, wide)
-    predicate = predicate or NO_PREDICATE
     k = left.shape[2]
     _keep(
         (-(-k // _BLOCK),),
@@ -594,7 +593,7 @@ def gaining_exponents(
         k,
         gaps,
         mark,
-        predicate,
+        predicate or NO_PREDICATE,
         BLOCK=_BLOCK,
         num_warps=4,
     )
