@@ -52,14 +52,7 @@ _KERNELS = {
     ),
     "_add_spans_kernel": "sums",
     "slice_kernel": "slices",
-    **dict.fromkeys(
-        (
-            "slice_gemm_kernel",
-            "_product_kernel",
-            "_hopper_kernel",
-        ),
-        "products",
-    ),
+    "slice_gemm_kernel": "products",
     **dict.fromkeys(
         (
             "slice_product_kernel",
@@ -80,12 +73,13 @@ SHOWN = (
 
 
 def stage_of(kernel: str) -> str:
-    """The stage of a kernel by its name; "products" for those of libraries, "passes"
-    for what goes over memory.
+    """The stage of a kernel by its name; "products" for INT8 products with any epilogue
+    and those of libraries, "passes" for what goes over memory.
     """
     found = _KERNELS.get(kernel)
     if found is None:
-        found = "products" if "gemm" in kernel else "passes"
+        is_product = "int8_product" in kernel or "gemm" in kernel
+        found = "products" if is_product else "passes"
     return found
 
 

@@ -191,7 +191,8 @@ def test_correct_modes_have_no_error_and_stages_sum_to_the_whole(on_arrays):
         ("slice_counts", "count"),
         ("slices", "slices"),
         ("slice_gemm", "products"),
-        ("residue_gemm_hopper", "products"),
+        ("int8_product", "products"),
+        ("int8_product_hopper", "products"),
         ("slice_product", "sums"),
         ("slice_rounding", "sums"),
         ("epilogue", "passes"),
@@ -209,7 +210,7 @@ def test_sums_of_products_over_parts_of_k_are_no_products():
     path = ROOT / "src/hifigemm/kernels/products/residue_gemm.py"
     kernels = re.findall(r"= Launch\((\w+)\)", path.read_text("utf-8"))
     stages = {kernel: modes.stage_of(kernel) for kernel in kernels}
-    assert stages == {"_product_kernel": "products", "_add_spans_kernel": "sums"}
+    assert stages == {"_add_spans_kernel": "sums"}
 
 
 def test_a_wrong_result_gets_no_time(rehearsed, monkeypatch):

@@ -715,7 +715,7 @@ def sample(arch):
     """(family, case, launch) of one launch or more of each family.
 
     Of each family the last launch of its first case is taken, which is what the family
-    is about. Of each other kernel the first launch is taken, for one of SAMPLED each, as
+    is about. Of each other kernel and epilogue the first launch is taken, for one of SAMPLED each, as
     its name says; kernels for sm_90 alone are taken there. Left out are all other
     variants of a kernel (tiles, types, numbers of moduli, layouts).
     """
@@ -725,14 +725,15 @@ def sample(arch):
         for number, (case, steps) in enumerate(launches(family)):
             for step in steps:
                 kernel = step.kernel.kernel
+                name = kernel.__name__, repr(step.constants.get("EPILOGUE"))
                 is_of_turn = (
                     kernel.__module__.endswith("_hopper")
                     or zlib.crc32(kernel.__name__.encode()) % len(SAMPLED) == turn
                 )
                 is_main = number == 0 and step is steps[-1]
-                if is_main or (is_of_turn and kernel not in seen):
+                if is_main or (is_of_turn and name not in seen):
                     yield family, case, step
-                seen.add(kernel)
+                seen.add(name)
 
 
 def compile_for_jit(step):
@@ -761,7 +762,7 @@ def main(arch, family=None):
         named = {
             "family": named_family,
             "case": case,
-            "kernel": step.kernel.kernel.__name__,
+            "kernel": found.name,
         }
         print(json.dumps(named | facts(step, found)), flush=True)
 

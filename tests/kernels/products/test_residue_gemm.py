@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from hifigemm.kernels.products import residue_gemm as module
+from hifigemm.kernels.products.int8_product import K_BLOCK, exact_int8_gemm
 from hifigemm.kernels.products.residue_gemm import (
-    K_BLOCK,
     constants_of,
-    exact_int8_gemm,
     residue_constants,
     residue_gemm,
 )
@@ -245,9 +244,9 @@ def test_long_sums_of_few_entries_are_cut_into_spans(monkeypatch, rows):
     """
     cuts, own = [], module._launch_sums
 
-    def launch_sums(residues, out, reduction):
-        cuts.append(reduction.spans)
-        own(residues, out, reduction)
+    def launch_sums(residues, out, constants, product):
+        cuts.append(product.spans)
+        own(residues, out, constants, product)
 
     monkeypatch.setattr(module, "_launch_sums", launch_sums)
     rng = np.random.default_rng(8)

@@ -142,7 +142,7 @@ class CudaEngine:
         No partial sum exceeds the accumulator, so neither the order of a library's sums
         nor the alignment in a tensor core rounds anything.
         """
-        from hifigemm.kernels.products.residue_gemm import exact_int8_gemm
+        from hifigemm.kernels.products.int8_product import exact_int8_gemm
         from hifigemm.kernels.runtime.recording import run_recorded
 
         check_exact(spec, a.shape[-1], max_a, max_b)

@@ -2,9 +2,9 @@
 numerics.error_ratio.error_ratio.
 
 The norms and sums of vectors and magnitudes of 7 bits are made beside the residues, by
-`scaled_residues.sized_residues`. The kernel multiplies the magnitudes as INT8 and
-stores nothing but the largest ratio of the entries: the same float64 as that of the
-plain function.
+`scaled_residues.sized_residues`. The magnitudes are multiplied as INT8
+(`int8_product.py`), and the epilogue stores nothing but the largest ratio of the
+entries: the same float64 as that of the plain function.
 
 A division in float64 costs as much as many products. So a tile is first held against
 the largest ratio that is known, in FP32: only where an entry may lie above are its
@@ -22,23 +22,19 @@ low_32 none errs by more than 2**-24, eight of them in all.
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import triton
 import triton.language as tl
 
-from hifigemm.kernels.products.residue_gemm import wrapped
+from hifigemm.kernels.products.int8_product import Int8Product, Planes, launch
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import (
     LARGEST,
     NO_PREDICATE,
     Predicate,
-    holds,
-    tile_of_result,
-    tiles_of,
 )
 from hifigemm.kernels.runtime.launch import Launch
 from hifigemm.kernels.runtime.recording import run_recorded
@@ -50,7 +46,6 @@ from hifigemm.kernels.runtime.tiles import (
     gpu_of,
     hopper_module,
     tile_for,
-    tiles_along,
 )
 from hifigemm.kernels.vectors.scaled_residues import Sizes, sized_residues
 from hifigemm.numerics.estimates import MAGNITUDE_TERMS
@@ -60,8 +55,6 @@ RATIO_UNIT = 2.0**-16
 """Sums and norms are in units of 2**-15 each, magnitudes of 2**-7."""
 MARGIN = tl.constexpr(1.0 - 2.0**-20)
 """1 less what FP32 errs by at most: see above."""
-_SMALLEST = tl.constexpr(-(2**31))
-"""The smallest INT32, at which sums of two components begin."""
 _FINITE = int(np.float64(2.0**100).view(np.int64))
 """Bits of a float64 above all ratios but inf, whose numerators are below it, and which
 FP32 holds.
@@ -110,114 +103,37 @@ def _largest(low, g, s, column_sizes, total, num_columns):
     return tl.max(best, axis=0)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "m",
-        "n",
-        "rows_a",
-        "rows_b",
-        "total_a",
-        "total",
-        "enough_bits",
-        "predicate",
-    ]
-)
-def error_ratio_kernel(
-    left,
-    right,
-    sizes,
-    out,
-    m,
-    n,
-    pitch,
-    terms,
-    rows_a,
-    rows_b,
-    total_a,
-    total,
-    enough_bits,
-    predicate,
-    WIDTH: tl.constexpr,
-    TRIANGLE: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """Twin: numerics.error_ratio.error_ratio.
+@triton.jit
+def raise_ratio(low, place, m, n, target, numbers):
+    """The epilogue of an error ratio: raise the bits of a result to the largest one of a
+    tile.
 
-    Raise the bits at `out` to the largest (g_i t_j + h_j s_i) / (|A||B|)_ij of a tile
-    of block_m x block_n entries, |A||B| from magnitudes. g, s and h, t are norms and
-    sums of magnitudes of rows and columns. `out` starts as 0 or as the bits of any
-    ratio; a tile without ratios above `enough_bits` may leave it. Nothing where the
-    predicate, which is no entry of `out`, does not hold. FMA contraction must be off.
-
-    Vectors have WIDTH components, `pitch` apart, of which `terms` count, both multiples
-    of block_k. Planes are pairings of the components: for the second of a matrix, those
-    of the right operand swap. The vectors of the next matrix begin `rows_a` and
-    `rows_b` behind.
+    Twin: numerics.error_ratio.error_ratio. It is (g_i t_j + h_j s_i) / (|A||B|)_ij, with
+    |A||B| from magnitudes, norms g and sums s of rows, h and t of columns; `target` and
+    `numbers` are `Ratio` and `Numbers`. The bits start as 0 or as those of any ratio; a
+    tile without ratios above `enough_bits` may leave them. FMA contraction must be off.
     """
-    if not holds(predicate):
-        return
-    BLOCK_M: tl.constexpr = TILE.block_m
-    BLOCK_N: tl.constexpr = TILE.block_n
-    BLOCK_K: tl.constexpr = TILE.block_k
-    # A program makes one tile, in any order, as only a maximum is kept.
-    tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
-    plane, tile_m, tile_n = tile_of_result(
-        tl.program_id(0), tiles_m, tiles_n, m, TRIANGLE, TILE
-    )
-    z = (plane // WIDTH).to(tl.int64)
-    swap = plane % WIDTH
-    rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
-    column0 = tile_n * BLOCK_N
-    columns = column0 + tl.arange(0, BLOCK_N)
-    ks = tl.arange(0, BLOCK_K)
-    # Addresses of the first BLOCK_K magnitudes of each row and column; those beyond m
-    # and n are `wrapped`.
-    x = (
-        left
-        + z * rows_a * (WIDTH * pitch)
-        + wrapped(rows, m)[:, None] * (WIDTH * pitch)
-        + ks[None, :]
-    )
-    y = (
-        right
-        + z * rows_b * (WIDTH * pitch)
-        + wrapped(columns, n)[:, None] * (WIDTH * pitch)
-        + ks[None, :]
-    )
-    # The sum of two components may exceed 2**31, where the instructions of most GPUs
-    # saturate; it begins at -2**31.
-    low = tl.full((BLOCK_M, BLOCK_N), _SMALLEST if WIDTH == 2 else 0, dtype=tl.int32)
-    for i in tl.static_range(WIDTH):
-        left_terms = x + i * pitch
-        right_terms = y + (i ^ swap) * pitch
-        for start in range(0, terms, BLOCK_K):
-            low = tl.dot(
-                tl.load(left_terms + start),
-                tl.trans(tl.load(right_terms + start)),
-                low,
-                out_dtype=tl.int32,
-            )
-    if WIDTH == 2:
-        low ^= _SMALLEST
+    _, z, _, row0, column0 = place
+    rows = row0 + tl.arange(0, low.shape[0])
+    columns = tl.arange(0, low.shape[1])
     low = low.to(tl.uint32, bitcast=True)
     # Norms and sums of the tile's rows and columns: 0 beyond m and n, as are ratios.
-    row_sizes = sizes + z * rows_a + rows
-    column_sizes = sizes + total_a + z * rows_b + column0
+    row_sizes = target.sizes + z * numbers.rows_a + rows
+    column_sizes = target.sizes + numbers.first_right + z * numbers.rows_b + column0
+    inside = columns < n - column0
     g = tl.load(row_sizes, mask=rows < m, other=0.0)
-    s = tl.load(row_sizes + total, mask=rows < m, other=0.0)
-    h = tl.load(column_sizes + columns - column0, mask=columns < n, other=0.0).to(
+    s = tl.load(row_sizes + numbers.total, mask=rows < m, other=0.0)
+    h = tl.load(column_sizes + columns, mask=inside, other=0.0).to(tl.float32)
+    t = tl.load(column_sizes + numbers.total + columns, mask=inside, other=0.0).to(
         tl.float32
     )
-    t = tl.load(
-        column_sizes + total + columns - column0, mask=columns < n, other=0.0
-    ).to(tl.float32)
     # The largest ratio that is known by now, read past the L1 cache, which may hold an
     # old one. Other programs may raise it meanwhile: then the tile is looked at in
     # vain, never left out wrongly. Bits of positive float64 are ordered as the numbers
     # are.
-    known_ratio = tl.maximum(tl.load(out, cache_modifier=".cg"), enough_bits).to(
-        tl.float64, bitcast=True
-    )
+    known_ratio = tl.maximum(
+        tl.load(target.bits, cache_modifier=".cg"), numbers.enough_bits
+    ).to(tl.float64, bitcast=True)
     is_finite = known_ratio < float("inf")
     known_ratio = tl.where(is_finite, known_ratio, 0.0).to(tl.float32) * MARGIN
     g_32 = tl.where(is_finite, g, 0.0).to(tl.float32)
@@ -227,13 +143,8 @@ def error_ratio_kernel(
     above = tl.fma(g_32[:, None], t[None, :], h[None, :] * s_32[:, None])
     if tl.max(tl.fma(low.to(tl.float32), -known_ratio, above)) > 0.0:
         # A maximum does not depend on the order of programs.
-        tl.atomic_max(
-            out,
-            _largest(low, g, s, column_sizes, total, n - column0).to(
-                tl.int64, bitcast=True
-            ),
-            sem="relaxed",
-        )
+        largest = _largest(low, g, s, column_sizes, numbers.total, n - column0)
+        tl.atomic_max(target.bits, largest.to(tl.int64, bitcast=True), sem="relaxed")
 
 
 @triton.jit
@@ -242,8 +153,29 @@ def _copy_kernel(number, copy):
     tl.store(copy, tl.load(number))
 
 
-_ratio = Launch(error_ratio_kernel)
 _copy = Launch(_copy_kernel)
+
+
+class Ratio(NamedTuple):
+    """What an error ratio is made from, and where its bits go."""
+
+    sizes: Buffer  # norms and sums of all vectors
+    bits: Buffer
+
+
+class Numbers(NamedTuple):
+    """Where sizes lie, as numbers of vectors, and the bits that are enough."""
+
+    rows_a: int  # from one matrix to the next
+    rows_b: int
+    first_right: int
+    total: int
+    enough_bits: int
+
+    @property
+    def are_wide(self) -> bool:
+        """True: the bits are INT64 in kernels."""
+        return True
 
 
 def error_ratio_bits(
@@ -317,49 +249,42 @@ def _launch_ratio(
     """
     left, right = sizes.magnitudes[0], sizes.magnitudes[-1]
     width = sizes.width
-    batch_a, m, length = left.shape
-    batch_b, n, _ = right.shape
+    (batch_a, m, length), (batch_b, n, _) = left.shape, right.shape
     batch = max(batch_a, batch_b)
     pitch = length // width
     terms = min(pitch, MAGNITUDE_TERMS, terms or pitch)
+    # Planes are pairings of the components: for the second of a matrix, those of the
+    # right operand swap.
+    product = Int8Product(
+        m,
+        n,
+        width * terms,
+        width,
+        width * batch,
+        width=width,
+        component=pitch,
+        triangle=sizes.is_of_one_operand,
+        predicate=predicate,
+    )
     hopper = hopper_module("error_ratio_hopper", left.device)
     kernels = ("triton",) if hopper is None else KERNELS
     tile = tile_for(
-        ProductShape(m, n, width * terms, width * batch), gpu_of(left.device), kernels
+        ProductShape(m, n, product.k, product.planes), gpu_of(left.device), kernels
     )
+    rows_a, rows_b = (
+        x.shape[1] if x.shape[0] == batch > 1 else 0 for x in (left, right)
+    )
+    ratio = Ratio(sizes.norms, out)
+    numbers = Numbers(rows_a, rows_b, *sizes.places, enough_bits)
     if tile.kernel == "hopper":
-        hopper.launch(sizes, out, terms, tile, enough_bits, predicate)
+        hopper.launch(product, left, right, tile, ratio, numbers)
         return
+    left_planes, right_planes = (
+        Planes(x, step * length, 0, length, 1)
+        for x, step in ((left, rows_a), (right, rows_b))
+    )
     tile = RATIOS if tile.area >= RATIOS.area else SMALL_RATIOS
-    rows = [x.shape[1] if x.shape[0] == batch > 1 else 0 for x in (left, right)]
-    tiles = math.prod(
-        tiles_along(m, n, tile.block_m, tile.block_n, triangle=sizes.is_of_one_operand)
-    )
-    left_rows, right_rows = rows
-    first_right, total = sizes.places
-    _ratio(
-        (width * batch * tiles,),
-        left,
-        right,
-        sizes.norms,
-        out,
-        m,
-        n,
-        pitch,
-        terms,
-        left_rows,
-        right_rows,
-        first_right,
-        total,
-        enough_bits,
-        predicate,
-        WIDTH=width,
-        TRIANGLE=sizes.is_of_one_operand,
-        TILE=tile,
-        num_warps=tile.warps,
-        num_stages=tile.stages,
-        enable_fp_fusion=False,
-    )
+    launch(product, left_planes, right_planes, tile, raise_ratio, ratio, numbers)
 
 
 def error_ratio_of(sizes: Sizes) -> float:

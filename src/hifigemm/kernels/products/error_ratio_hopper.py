@@ -1,5 +1,4 @@
-"""The kernel of `error_ratio.py` for Hopper in Gluon: sums as in `hopper_ring.py`, of
-which none is stored.
+"""The error ratio as an epilogue of `int8_product_hopper.py`.
 
 Tiles are dismissed in FP32 or looked at in float64 as in `error_ratio.py`, and the same
 float64 comes out.
@@ -21,22 +20,11 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from hifigemm.kernels.products.error_ratio import MARGIN
-from hifigemm.kernels.products.hopper_ring import (
-    CONSUMER_REGISTERS,
-    PRODUCER_REGISTERS,
-    allocate,
-    boxes_of,
-    multiply,
-    planes_behind,
-    produce,
-    tile_of_turn,
-)
+from hifigemm.kernels.products import int8_product_hopper as hopper
+from hifigemm.kernels.products.error_ratio import MARGIN, Numbers, Ratio
+from hifigemm.kernels.products.int8_product import Int8Product
 from hifigemm.kernels.runtime.buffers import Buffer
-from hifigemm.kernels.runtime.common import Predicate, tiles_of
-from hifigemm.kernels.runtime.launch import Launch, tensor_map
-from hifigemm.kernels.runtime.tiles import ProductShape, Tile, gpu_of, grid_size
-from hifigemm.kernels.vectors.scaled_residues import Sizes
+from hifigemm.kernels.runtime.tiles import Tile
 
 _BIG = gl.constexpr(2.0**52)
 _BIG_BITS = gl.constexpr(0x4330000000000000)
@@ -149,214 +137,65 @@ def _largest(parts, of_rows, column_sizes, total, num_columns):
 
 
 @gluon.jit
-def _compare(
-    HALF: gl.constexpr,
-    ring,
-    sizes,
-    out,
-    columns_32,
-    m,
-    n,
-    tiles,
-    steps,
-    enough_bits,
-    WIDTH: gl.constexpr,
-    TRIANGLE: gl.constexpr,
-    TILE: gl.constexpr,
-):
-    """Multiply half of the rows of each tile and raise the known ratio where one is
-    larger.
-
-    `sizes` are those of all vectors with their places: vectors of a matrix of A and of
-    B, of all of A, and of both; `tiles` are as for `produce`.
-    """
-    sizes_of_a, rows_a, rows_b, total_a, total = sizes
-    sizes_of_b = sizes_of_a + total_a
-    tiles_m, tiles_n, total_planes = tiles
-    BLOCK_M: gl.constexpr = TILE.block_m
-    BLOCK_N: gl.constexpr = TILE.block_n
-    ROWS: gl.constexpr = BLOCK_M // 2
-    layout: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 32]
-    )
-    # BLOCK_N is a multiple of 128.
-    flat: gl.constexpr = gl.BlockedLayout([BLOCK_N // 128], [32], [4], [0])
-    of_columns = columns_32.index(HALF * 2), columns_32.index(HALF * 2 + 1)
-    count = 0
-    for index in range(
-        gl.program_id(0), tiles_m * tiles_n * total_planes, gl.num_programs(0)
-    ):
-        plane, tile_m, tile_n = tile_of_turn(index, tiles, m, False, TRIANGLE, TILE)
-        z = plane // WIDTH
-        rows = (
-            tile_m * BLOCK_M
-            + HALF * ROWS
-            + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
-        )
-        columns = tile_n * BLOCK_N + gl.arange(0, BLOCK_N, flat)
-        row_sizes = sizes_of_a + z * rows_a
-        column_sizes = sizes_of_b + z * rows_b
-        # Asked for early: they arrive while the tile is multiplied. A ratio that is
-        # raised meanwhile is not seen: the tile may then be looked at in vain.
-        g = gl.load(row_sizes + rows, mask=rows < m, other=0.0)
-        s = gl.load(row_sizes + total + rows, mask=rows < m, other=0.0)
-        h = gl.load(column_sizes + columns, mask=columns < n, other=0.0)
-        t = gl.load(column_sizes + total + columns, mask=columns < n, other=0.0)
-        known_ratio = gl.maximum(gl.load(out, cache_modifier=".cg"), enough_bits).to(
-            gl.float64, bitcast=True
-        )
-        sums, count = multiply(ring, count, steps, HALF, BLOCK_N, layout)
-        # Columns' norms and sums go through shared memory, from which each part loads
-        # its own in the layout of the sums. The area belongs to this consumer alone.
-        of_columns[0].store(h.to(gl.float32))
-        of_columns[1].store(t.to(gl.float32))
-        # Eighths of the columns, which take turns in float64.
-        parts = _halves(_halves(_halves((sums,))))
-        if _may_exceed(known_ratio, parts, (g, s), of_columns):
-            largest = _largest(
-                parts,
-                (g, s),
-                column_sizes + tile_n * BLOCK_N,
-                total,
-                n - tile_n * BLOCK_N,
-            )
-            gl.atomic_max(out, largest.to(gl.int64, bitcast=True), sem="relaxed")
-
-
-_RUN_TIME = [
-    "m",
-    "n",
-    "rows_a",
-    "rows_b",
-    "total_a",
-    "total",
-    "steps",
-    "total_planes",
-    "component",
-    "enough_bits",
-]
-
-
-@gluon.jit(do_not_specialize=[*_RUN_TIME, "predicate"])
-def _ratio_kernel(
-    left,
-    right,
-    quarter,
-    sizes,
-    out,
-    m,
-    n,
-    rows_a,
-    rows_b,
-    total_a,
-    total,
-    steps,
-    total_planes,
-    component,
-    enough_bits,
-    predicate,
-    WIDTH: gl.constexpr,
-    TRIANGLE: gl.constexpr,
-    TILE: gl.constexpr,
-):
-    """Twin: numerics.error_ratio.error_ratio.
-
-    It does what error_ratio.error_ratio_kernel does, half of the rows of a tile in each
-    consumer. Planes are pairings of the components of a matrix, of which the next one
-    begins `rows_a` and `rows_b` vectors behind. Nothing where the predicate does not hold.
-    """
-    ring = allocate(left, right, 1, 1, TILE)
-    # Norms and sums of the columns of a tile, for each consumer.
-    columns_32 = gl.allocate_shared_memory(
+def _sizes_of_columns(out, TILE: gl.constexpr):
+    """Room for the norms and sums of the columns of a tile, for each consumer."""
+    return gl.allocate_shared_memory(
         gl.float32, [4, TILE.block_n], gl.SwizzledSharedLayout(1, 1, 1, [0])
     )
-    tiles_m, tiles_n = tiles_of(m, n, TILE.block_m, TILE.block_n, TRIANGLE)
-    total_planes = planes_behind(predicate, total_planes)
-    tiles = tiles_m, tiles_n, total_planes
-    sizes_in_place = sizes, rows_a, rows_b, total_a, total
-    UPPER: gl.constexpr = 0
-    LOWER: gl.constexpr = 1
-    # Two warpgroups of four warps that multiply, and a warp that fills the ring. All
-    # three walk over the same tiles in the same order.
-    gl.warp_specialize(
-        [
-            (
-                _compare,
-                (
-                    UPPER, ring, sizes_in_place, out, columns_32, m, n, tiles, steps,
-                    enough_bits, WIDTH, TRIANGLE, TILE,
-                ),
-            ),
-            (
-                _compare,
-                (
-                    LOWER, ring, sizes_in_place, out, columns_32, m, n, tiles, steps,
-                    enough_bits, WIDTH, TRIANGLE, TILE,
-                ),
-            ),
-            (
-                produce,
-                (
-                    (left, rows_a, 0), (right, quarter, rows_b, 0), ring, n, tiles,
-                    WIDTH, (steps, 0, steps), 1, component, WIDTH, False, TRIANGLE, TILE,
-                ),
-            ),
-        ],
-        [4, 1],
-        [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-    )  # fmt: skip
 
 
-_ratio = Launch(_ratio_kernel)
+@gluon.jit
+def raise_ratio(HALF: gl.constexpr, sums, place, m, n, out, target, numbers, memory):
+    """The epilogue of `error_ratio.raise_ratio`, with the same two records.
+
+    Twin: numerics.error_ratio.error_ratio.
+    """
+    _, z, _, row, column = place
+    layout: gl.constexpr = sums.type.layout
+    # The columns of a tile are a multiple of 128.
+    COLUMNS: gl.constexpr = sums.shape[1]
+    flat: gl.constexpr = gl.BlockedLayout([COLUMNS // 128], [32], [4], [0])
+    rows = row + gl.arange(0, sums.shape[0], gl.SliceLayout(1, layout))
+    columns = gl.arange(0, COLUMNS, flat)
+    row_sizes = target.sizes + z * numbers.rows_a
+    column_sizes = target.sizes + numbers.first_right + z * numbers.rows_b + column
+    total = numbers.total
+    g = gl.load(row_sizes + rows, mask=rows < m, other=0.0)
+    s = gl.load(row_sizes + total + rows, mask=rows < m, other=0.0)
+    inside = columns < n - column
+    h = gl.load(column_sizes + columns, mask=inside, other=0.0)
+    t = gl.load(column_sizes + total + columns, mask=inside, other=0.0)
+    # A ratio that is raised meanwhile is not seen: the tile may then be looked at in
+    # vain.
+    known_ratio = gl.maximum(
+        gl.load(target.bits, cache_modifier=".cg"), numbers.enough_bits
+    ).to(gl.float64, bitcast=True)
+    # Columns' norms and sums go through shared memory, from which each part loads its
+    # own in the layout of the sums. The area belongs to this consumer alone.
+    of_columns = memory.index(HALF * 2), memory.index(HALF * 2 + 1)
+    of_columns[0].store(h.to(gl.float32))
+    of_columns[1].store(t.to(gl.float32))
+    # Eighths of the columns, which take turns in float64.
+    parts = _halves(_halves(_halves((sums,))))
+    if _may_exceed(known_ratio, parts, (g, s), of_columns):
+        largest = _largest(parts, (g, s), column_sizes, total, n - column)
+        gl.atomic_max(target.bits, largest.to(gl.int64, bitcast=True), sem="relaxed")
+
+
+ERROR_RATIO = hopper.Epilogue(raise_ratio, _sizes_of_columns, has_narrow_tiles=False)
 
 
 def launch(
-    sizes: Sizes,
-    out: Buffer,
-    terms: int,
+    product: Int8Product,
+    left: Buffer,
+    right: Buffer,
     tile: Tile,
-    enough_bits: int,
-    predicate: Predicate,
+    ratio: Ratio,
+    numbers: Numbers,
 ) -> None:
-    """Make the launch of `error_ratio.error_ratio_bits`.
-
-    `terms` of each component count, a multiple of 128.
-    """
-    left, right = sizes.magnitudes[0], sizes.magnitudes[-1]
-    width = sizes.width
-    batch_a, m, pitch = left.shape
-    batch_b, n, _ = right.shape
-    batch = max(batch_a, batch_b)
-    planes = batch * width
-    rows = [x.shape[1] if x.shape[0] == batch > 1 else 0 for x in (left, right)]
-    left_rows, right_rows = rows
-    left_map, right_map, quarter_map = (
-        tensor_map(x, x.shape[0] * x.shape[1], pitch, pitch, box)
-        for x, box in zip((left, right, right), boxes_of(tile), strict=True)
+    """Launch the product of magnitudes, both of whose components lie in a row."""
+    left_rows, right_rows = (
+        hopper.Rows(x, x.shape[0] * x.shape[1], x.shape[2], x.shape[2], rows)
+        for x, rows in ((left, numbers.rows_a), (right, numbers.rows_b))
     )
-    first_right, total = sizes.places
-    shape = ProductShape(m, n, width * terms, planes)
-    _ratio(
-        (grid_size(tile, shape, gpu_of(left.device)),),
-        left_map,
-        right_map,
-        quarter_map,
-        sizes.norms,
-        out,
-        m,
-        n,
-        left_rows,
-        right_rows,
-        first_right,
-        total,
-        width * terms // tile.block_k,
-        planes,
-        pitch // width,
-        enough_bits,
-        predicate,
-        WIDTH=width,
-        TRIANGLE=sizes.is_of_one_operand,
-        TILE=tile,
-        num_warps=4,
-        enable_fp_fusion=False,
-    )
+    hopper.launch(product, left_rows, right_rows, tile, ERROR_RATIO, ratio, numbers)

@@ -1,5 +1,5 @@
-"""INT8 products of residues, reduced modulo p before they leave the chip; plain Triton,
-for every GPU.
+"""INT8 products of residues, reduced modulo p before they leave the chip: an epilogue of
+`int8_product.py`, and of `int8_product_hopper.py` in `residue_gemm_hopper.py`.
 
 C_l = A_l B_l mod p_l for all moduli and matrices of a batch in one launch. An INT32
 accumulator over at most 130944 of k holds |s| <= 130944 * 128**2 + 128 < 2**31; longer
@@ -40,14 +40,20 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.kernels.products.int8_product import (
+    K_BLOCK,
+    Int8Product,
+    launch,
+    place_in_results,
+    planes_of,
+    results_of,
+)
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import (
     NO_PREDICATE,
     ROUND_SINGLE,
     Predicate,
     holds,
-    tile_of_result,
-    tiles_of,
 )
 from hifigemm.kernels.runtime.launch import Launch, uploaded
 from hifigemm.kernels.runtime.tiles import (
@@ -55,7 +61,6 @@ from hifigemm.kernels.runtime.tiles import (
     ProductShape,
     Tile,
     gpu_of,
-    grid_size,
     hopper_module,
     span_length,
     spans_for,
@@ -63,8 +68,6 @@ from hifigemm.kernels.runtime.tiles import (
 )
 from hifigemm.numerics.residues import centred
 
-K_BLOCK = 1023 * 128
-"""Longest product whose accumulator, an earlier residue included, stays below 2**31."""
 CONSTANTS = tl.constexpr(8)
 """Integers for each modulus: c_0 .. c_3 in bytes, what s' is added to, bits of 1/p and
 addend, -p, 2**16 mod p, and from `HALVES` on 1/p and -p as pairs of float16.
@@ -162,156 +165,35 @@ def reduce_ptx(s, row):
 
 
 @triton.jit
-def wrapped(index, count):
-    """Vectors to load for those of a tile: beyond the last come the first ones again.
+def _reduce_and_store(sums, place, target, numbers, REDUCE: tl.constexpr):
+    """Store the residues of a tile of sums modulo the modulus of part l.
 
-    The last one again would do as well, but then all threads ask the cache for one and
-    the same line.
+    Those of earlier blocks of k, |r| <= 128, are added before where the launch before
+    left them in the result; in this one no other program touches the tile.
     """
-    return tl.where(index < count, index, tl.minimum(index - count, count - 1)).to(
-        tl.int64
-    )
+    address, stored = place_in_results(sums, place, target, numbers)
+    if target.earlier is not None:
+        sums += tl.load(address, mask=stored, other=0).to(tl.int32)
+    reduced = REDUCE(sums, target.constants + place[2] * CONSTANTS)
+    tl.store(address, reduced.to(tl.int8), mask=stored)
 
 
 @triton.jit
-def _entries(vectors, ks, step, k, EVEN_K: tl.constexpr):
-    """Entries `ks` of vectors, `step` apart in memory; zeros from k on."""
-    address = vectors[:, None] + ks[None, :].to(tl.int64) * step
-    if EVEN_K:
-        return tl.load(address)
-    else:
-        return tl.load(address, mask=ks[None, :] < k, other=0)
+def store_residues_ptx(sums, place, m, n, target, numbers):
+    """The epilogue of `residue_gemm` on NVIDIA; `target` are `Residues`.
 
-
-@triton.jit(
-    do_not_specialize=[
-        "m",
-        "n",
-        "m_stored",
-        "total_planes",
-        "num_planes",
-        "spans",
-        "span_lines",
-        "less_k",
-        "max_k",
-        "predicate",
-    ]
-)
-def _product_kernel(
-    left,
-    right,
-    out,
-    constants,
-    m,
-    n,
-    k,
-    m_stored,
-    n_stored,
-    total_planes,
-    num_planes,
-    spans,
-    span_lines,
-    less_k,
-    max_k,
-    predicate,
-    PTX: tl.constexpr,
-    ADD: tl.constexpr,
-    EVEN_K: tl.constexpr,
-    TRIANGLE: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """Twin: numerics.residue_products.residue_gemm, any representatives.
-
-    out[z, l] = left[z, l] right[z, l].T, reduced where there are constants. A TILE has
-    block_m x block_n entries of a plane (z, l), and programs walk over the tiles of all
-    planes. k of a matrix is cut into `spans` of `span_lines` lines of 128, which are
-    matrices z of `out` that follow each other. Sums that are not reduced take `less_k`
-    entries less for part l than for part l - 1, and at most `max_k`. Rows beyond m and
-    n are `wrapped`, so that only the edge of k is masked. Nothing is written where the
-    predicate does not hold.
+    Twin: numerics.residue_products.residue_gemm, any representatives.
     """
-    if not holds(predicate):
-        return
-    BLOCK_M: tl.constexpr = TILE.block_m
-    BLOCK_N: tl.constexpr = TILE.block_n
-    BLOCK_K: tl.constexpr = TILE.block_k
-    REDUCE: tl.constexpr = constants is not None
-    tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
-    # A program goes on to tiles that lie apart by the number of programs. No two write
-    # to the same entries.
-    for index in range(
-        tl.program_id(0), tiles_m * tiles_n * total_planes, tl.num_programs(0)
-    ):
-        plane, tile_m, tile_n = tile_of_result(
-            index, tiles_m, tiles_n, m, TRIANGLE, TILE
-        )
-        row0 = tile_m * BLOCK_M
-        column0 = tile_n * BLOCK_N
-        stack = plane // num_planes
-        z = stack.to(tl.int64)
-        l = (plane % num_planes).to(tl.int64)
-        # The span of k, in terms, and the matrix of the operands. Spans begin at
-        # multiples of 128, so that no block of k crosses into the next one.
-        first = stack % spans * (span_lines * 128)
-        length = tl.minimum(k - first, span_lines * 128)
-        matrix = (stack // spans).to(tl.int64)
-        # Vectors of both operands, with k innermost, and the addresses of their first
-        # entries.
-        rows = row0 + tl.arange(0, BLOCK_M)
-        columns = column0 + tl.arange(0, BLOCK_N)
-        ks = tl.arange(0, BLOCK_K)
-        left_rows = (
-            left.entries
-            + matrix * left.batch
-            + l * left.part
-            + first.to(tl.int64) * left.k
-            + wrapped(rows, m) * left.row
-        )
-        right_rows = (
-            right.entries
-            + matrix * right.batch
-            + l * right.part
-            + first.to(tl.int64) * right.k
-            + wrapped(columns, n) * right.row
-        )
-        # INT32 sums, exact in any order: see `K_BLOCK`.
-        sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32)
-        if not REDUCE:
-            # Diagonals of slices grow shorter from part to part. They have no spans.
-            length = tl.minimum(k - (plane % num_planes) * less_k, max_k)
-        # Only the end of k needs a mask.
-        for start in range(0, length, BLOCK_K):
-            x = _entries(left_rows, start + ks, left.k, k - first, EVEN_K)
-            y = _entries(right_rows, start + ks, right.k, k - first, EVEN_K)
-            sums = tl.dot(x, tl.trans(y), sums, out_dtype=tl.int32)
-        # `out` may be larger than the product; what lies beyond m and n means nothing.
-        target = (
-            out.entries
-            + z * out.batch
-            + l * out.part
-            + rows[:, None].to(tl.int64) * out.row
-            + columns[None, :]
-        )
-        stored = (rows[:, None] < m_stored) & (columns[None, :] < n_stored)
-        # Residues of earlier blocks of k, |r| <= 128, which the launch before wrote; in
-        # this one no other program touches the tile.
-        if ADD:
-            sums += tl.load(target, mask=stored, other=0).to(tl.int32)
-        if REDUCE:
-            if PTX:
-                tl.store(
-                    target,
-                    reduce_ptx(sums, constants + l * CONSTANTS).to(tl.int8),
-                    mask=stored,
-                )
-            else:
-                tl.store(
-                    target,
-                    reduce_portable(sums, constants + l * CONSTANTS),
-                    mask=stored,
-                )
-        else:
-            tl.store(target, sums, mask=stored)
+    _reduce_and_store(sums, place, target, numbers, reduce_ptx)
+
+
+@triton.jit
+def store_residues_portable(sums, place, m, n, target, numbers):
+    """The epilogue of `residue_gemm` elsewhere.
+
+    Twin: numerics.residue_products.residue_gemm, any representatives.
+    """
+    _reduce_and_store(sums, place, target, numbers, reduce_portable)
 
 
 @triton.jit(do_not_specialize=["num_planes", "spans", "predicate"])
@@ -323,7 +205,7 @@ def _add_spans_kernel(
     num_planes,
     spans,
     predicate,
-    PTX: tl.constexpr,
+    REDUCE: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -356,105 +238,23 @@ def _add_spans_kernel(
         )
         sums += tl.sum(parts.to(tl.int32), axis=0)
     target = out + plane * entries.to(tl.int64) + columns
-    if PTX:
-        tl.store(
-            target,
-            reduce_ptx(sums, constants + l * CONSTANTS).to(tl.int8),
-            mask=columns < entries,
-        )
-    else:
-        tl.store(
-            target,
-            reduce_portable(sums, constants + l * CONSTANTS),
-            mask=columns < entries,
-        )
+    reduced = REDUCE(sums, constants + l * CONSTANTS)
+    tl.store(target, reduced.to(tl.int8), mask=columns < entries)
 
 
-_product = Launch(_product_kernel)
 _add_spans = Launch(_add_spans_kernel)
 
 
-class _Planes(NamedTuple):
-    """Planes of an operand; the stride is 0 for a batch that is broadcast."""
-
-    entries: Any
-    batch: int
-    part: int
-    row: int
-    k: int
-
-
-class _Results(NamedTuple):
-    """Planes of results, whose columns lie side by side."""
+class Residues(NamedTuple):
+    """Where residues go, like `Results`, and what reduces them."""
 
     entries: Buffer
     batch: int
     part: int
     row: int
-
-
-def _operand(x: Buffer) -> _Planes:
-    """An operand with axes (batch, part, row, k) as the kernel takes it."""
-    batch, part, row, k = x.stride()
-    return _Planes(x, batch if x.shape[0] > 1 else 0, part, row, k)
-
-
-class Reduction(NamedTuple):
-    """How planes of a product are made."""
-
-    constants: Any = None  # of all moduli; None where sums stay as they are
-    spans: int = 1  # into which k is cut, each of which is a matrix of the result
-    predicate: Predicate = NO_PREDICATE
-    triangle: bool = False  # whether only the lower triangle is made
-
-
-def _launch_plain(
-    left: Buffer,
-    right: Buffer,
-    out: Buffer,
-    tile: Tile,
-    reduction: Reduction,
-    *,
-    k: int,
-    add: bool = False,
-    less_k: int = 0,
-    max_k: int = 0,
-) -> None:
-    """Launch the plain kernel on (batch, plane, vector, entry) operands.
-
-    k is that of the first plane, however many entries the operands show.
-    """
-    planes, m = left.shape[1:3]
-    n = right.shape[2]
-    total_planes = out.shape[0] * planes
-    shape = ProductShape(m, n, k, total_planes)
-    programs = grid_size(tile, shape, gpu_of(left.device))
-    _product(
-        (programs,),
-        _operand(left),
-        _operand(right),
-        _Results(out, *out.stride()[:3]),
-        reduction.constants,
-        m,
-        n,
-        k,
-        out.shape[2],
-        out.shape[3],
-        total_planes,
-        planes,
-        reduction.spans,
-        span_length(k, reduction.spans) // 128,
-        less_k,
-        max_k or k,
-        reduction.predicate,
-        PTX=left.is_cuda and torch.version.hip is None,
-        ADD=add,
-        EVEN_K=k % tile.block_k == 0,
-        TRIANGLE=reduction.triangle,
-        TILE=tile,
-        num_warps=tile.warps,
-        num_stages=tile.stages,
-    )
+    columns: int
+    constants: Any  # of all moduli
+    earlier: Any = None  # the result, where residues of earlier blocks of k are added
 
 
 def residue_gemm(
@@ -530,109 +330,65 @@ def residue_gemm(
         if not out.is_contiguous():
             raise ValueError(f"spans of k need contiguous planes, not {out.stride()}")
         target = out.launches.empty((spans * out.shape[0], *out.shape[1:]), torch.int8)
-    reduction = Reduction(constants, spans, predicate or NO_PREDICATE, triangle)
-    if tile.kernel == "hopper":
-        hopper.launch(left, right, target, tile, reduction, k_block)
-    else:
-        side_by_side = spans * k_block
-        for start in range(0, k, side_by_side):
-            a, b = (
-                x if k <= side_by_side else x[:, :, :, start : start + side_by_side]
-                for x in (left, right)
-            )
-            _launch_plain(a, b, target, tile, reduction, k=a.shape[3], add=start > 0)
+    product = Int8Product(
+        m,
+        n,
+        min(k, spans * k_block),
+        planes,
+        target.shape[0] * planes,
+        spans,
+        triangle=triangle,
+        predicate=predicate or NO_PREDICATE,
+    )
+    results = Residues(*results_of(target), constants=constants)
+    for start in range(0, k, product.k):
+        part = product._replace(k=min(product.k, k - start))
+        if tile.kernel == "hopper":
+            hopper.launch(part, left, right, target, constants, start, tile)
+            continue
+        a, b = (
+            planes_of(x if part.k == k else x[:, :, :, start : start + part.k])
+            for x in (left, right)
+        )
+        launch(
+            part._replace(span_lines=span_length(part.k, spans) // 128),
+            a,
+            b,
+            tile,
+            store_residues_ptx if is_ptx(out) else store_residues_portable,
+            results._replace(earlier=target if start else None),
+            (target.shape[2],),
+        )
     if spans > 1:
-        _launch_sums(target, out, reduction)
+        _launch_sums(target, out, constants, product)
 
 
-def _launch_sums(residues: Buffer, out: Buffer, reduction: Reduction) -> None:
+def _launch_sums(
+    residues: Buffer, out: Buffer, constants: Buffer, product: Int8Product
+) -> None:
     """Add the residues of the spans of each matrix to planes of `out`."""
-    spans = reduction.spans
+    spans = product.spans
     batch, planes, rows, columns = out.shape
     entries = rows * columns
     _add_spans(
         (batch * planes * -(-entries // _SUMMED),),
         residues,
         out,
-        reduction.constants,
+        constants,
         entries,
         planes,
         spans,
-        reduction.predicate,
-        PTX=out.is_cuda and torch.version.hip is None,
+        product.predicate,
+        REDUCE=reduce_ptx if is_ptx(out) else reduce_portable,
         ROWS=min(1 << (spans - 1).bit_length(), _SPANS_AT_A_TIME),
         BLOCK=_SUMMED,
         num_warps=4,
     )
 
 
-def diagonals(
-    left: Buffer,
-    right: Buffer,
-    *,
-    k_block: int = K_BLOCK,
-    config: Tile | None = None,
-) -> list[Buffer]:
-    """INT32 sums of the products A_p B_q of slices over the diagonals p + q = s.
-
-    Parameters
-    ----------
-    left, right : contiguous int8 tensors (batch or 1, m, S, pitch) and (batch or 1, n, S, pitch)
-        Slices, those of the right operand in reverse order; the pitch is a multiple of
-        128.
-    k_block : int
-        Terms that go into one sum, a multiple of 128, at most `K_BLOCK`.
-    config : Tile, optional
-        Otherwise `tile_for` chooses.
-
-    Returns
-    -------
-    list of int32 tensors (batch, planes, m_pad, n_pad)
-        Part l is the diagonal s = S - 1 - l, its first `k_block` terms in the first
-        tensor, further ones in the next; only [:m, :n] means anything.
-    """
-    (_, m, count, pitch), n = left.shape, right.shape[1]
-    batch = max(left.shape[0], right.shape[0])
-    gpu = gpu_of(left.device)
-    pieces = []
-    hopper = hopper_module("residue_gemm_hopper", left.device)
-    kernels = KERNELS if hopper is not None else ("triton",)
-    # Every pair of slices counts as a plane.
-    tile = config or tile_for(
-        ProductShape(m, n, pitch, batch * count * (count + 1) // 2), gpu, kernels
-    )
-    rows, columns = (
-        (tile.block_m, tile.block_n) if tile.kernel == "hopper" else (1, 128)
-    )
-    for start in range(0, count * pitch, k_block):
-        parts = count - start // pitch
-        out = left.launches.empty(
-            (batch, parts, -(-m // rows) * rows, -(-n // columns) * columns),
-            torch.int32,
-        )
-        if tile.kernel == "hopper":
-            hopper.launch_diagonals(left, right, out, start, tile, k_block)
-        else:
-            row = count * pitch
-            # Views of 128 entries: the vectors behind them are of several lengths.
-            x = left.view(-1)[start:].as_strided(
-                (len(left), parts, m, 128), (m * row, 0, row, 1)
-            )
-            y = right.view(-1)[start:].as_strided(
-                (len(right), parts, n, 128), (n * row, pitch, row, 1)
-            )
-            _launch_plain(
-                x,
-                y,
-                out,
-                tile,
-                Reduction(),
-                k=row - start,
-                less_k=pitch,
-                max_k=k_block,
-            )
-        pieces.append(out)
-    return pieces
+def is_ptx(x: Buffer) -> bool:
+    """Whether kernels are compiled for NVIDIA."""
+    return bool(x.is_cuda and torch.version.hip is None)
 
 
 def _check(
@@ -681,28 +437,3 @@ def _check(
             raise ValueError(
                 f"rows of {tuple(x.shape)} with strides {x.stride()} are not multiples of 16 bytes apart"
             )
-
-
-def exact_int8_gemm(a: Buffer, b: Buffer, *, config: Tile | None = None) -> Buffer:
-    """The exact integer product of int8 stacks of any strides, as int32.
-
-    The stacks are (batch or 1, m, k) and (batch or 1, k, n). The caller sees to k
-    max|a| max|b| < 2**31; larger sums wrap.
-    """
-    (_, m, k), n = a.shape, b.shape[2]
-    batch = max(len(a), len(b))
-    out: Buffer = a.launches.empty((batch, m, n), torch.int32)
-    if out.numel() == 0 or k == 0:
-        a.launches.call(torch.Tensor.zero_, out)
-        return out
-    tile = config or tile_for(
-        ProductShape(m, n, k, batch), gpu_of(a.device), ("triton",)
-    )
-    # One plane each, the vectors of B in front of k.
-    a_batch, a_row, a_k = a.stride()
-    b_batch, b_k, b_column = b.stride()
-    left = a.as_strided((len(a), 1, m, k), (a_batch, 0, a_row, a_k))
-    right = b.as_strided((len(b), 1, n, k), (b_batch, 0, b_column, b_k))
-    planes = out.view(batch, 1, m, n)
-    _launch_plain(left, right, planes, tile, Reduction(), k=k)
-    return out

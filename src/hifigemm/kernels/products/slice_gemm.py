@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.kernels.products.residue_gemm import wrapped
+from hifigemm.kernels.products.int8_product import wrapped
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import place_of
 from hifigemm.kernels.runtime.launch import Launch

@@ -4,7 +4,7 @@ device, bit for bit.
 C = 2**shift sum_{s < S} 2**(row_exponent + col_exponent - beta s) D_s,
 D_s = sum_{p + q = s} A_p B_q. Every diagonal s holds s + 1 pairs of slices, which lie
 one after the other along k on both sides, the left ones in order and the right ones in
-reverse: D_s is one product of length (s + 1) k, see `residue_gemm.diagonals` for INT8
+reverse: D_s is one product of length (s + 1) k, see `int8_product.diagonals` for INT8
 and `slice_gemm.diagonals` for the other formats. A second launch adds them to
 V = sum_s D_s 2**(beta (S - 1 - s)) in two 64-bit words, V = H 2**T + L, which become
 four integers that float64 holds; one addition rounds their sum.
@@ -27,7 +27,7 @@ import triton.language as tl
 from hifigemm.kernels.endings.rounding import round_integer
 from hifigemm.kernels.endings.special import nonfinite_product
 from hifigemm.kernels.products import slice_gemm
-from hifigemm.kernels.products.residue_gemm import K_BLOCK, diagonals
+from hifigemm.kernels.products.int8_product import K_BLOCK, diagonals
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import power_of_two
 from hifigemm.kernels.runtime.launch import Launch, operand_arguments
@@ -289,7 +289,7 @@ def sums_of(
     config: Tile | None = None,
     ends: Buffer | None = None,
 ) -> list[Buffer]:
-    """The sums over the diagonals, see `residue_gemm.diagonals` and
+    """The sums over the diagonals, see `int8_product.diagonals` and
     `slice_gemm.diagonals`; INT8 slices beyond the ends are multiplied as the others.
     """
     if left.planes.dtype is torch.int8:

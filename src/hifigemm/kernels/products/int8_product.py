@@ -1,0 +1,441 @@
+"""INT8 products in plain Triton, for every GPU: the loop over k, and INT32 sums of a
+tile, of which an epilogue says what becomes.
+
+An epilogue is a function that is compiled into the kernel. It takes the sums of a tile,
+the place of the tile (its plane, matrix z and part l; its first row and column), m, n, and
+two records: `target` with addresses and strides, `numbers` that the compiler does not
+see. Three are in use: `store_sums` here, the reduction modulo p of `residue_gemm.py`, and
+the error ratio of `error_ratio.py`. `int8_product_hopper.py` has the same for Hopper.
+"""
+
+# Kernels are untyped.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from hifigemm.kernels.runtime.buffers import Buffer
+from hifigemm.kernels.runtime.common import (
+    NO_PREDICATE,
+    Predicate,
+    holds,
+    tile_of_result,
+    tiles_of,
+)
+from hifigemm.kernels.runtime.launch import Launch
+from hifigemm.kernels.runtime.tiles import (
+    KERNELS,
+    ProductShape,
+    Tile,
+    gpu_of,
+    grid_size,
+    hopper_module,
+    tile_for,
+)
+
+K_BLOCK = 1023 * 128
+"""Longest product whose accumulator, an earlier residue included, stays below 2**31."""
+_SMALLEST = tl.constexpr(-(2**31))
+"""The smallest INT32, at which sums of two components begin."""
+
+
+class Planes(NamedTuple):
+    """Planes of an operand; the stride is 0 for a batch that is broadcast."""
+
+    entries: Any
+    batch: int
+    part: int
+    row: int
+    k: int
+
+
+class Results(NamedTuple):
+    """Planes of results, whose columns lie side by side."""
+
+    entries: Buffer
+    batch: int
+    part: int
+    row: int
+    columns: int  # that are stored
+
+
+class Int8Product(NamedTuple):
+    """What is multiplied: in each matrix of a stack, parts with vectors of m and n rows.
+
+    Part l takes `less_k` terms less than part l - 1. With a width of two the vectors have
+    two components, `component` terms apart, of which each is half as long as k says; in
+    part 1 those on the right change places.
+    """
+
+    m: int
+    n: int
+    k: int  # terms of part 0
+    parts: int
+    planes: int  # parts of all matrices, and of all spans
+    spans: int = 1  # into which k is cut, each of which is a matrix of the result
+    span_lines: int = 0  # lines of 128 terms of a span
+    less_k: int = 0
+    max_k: int = 0  # terms of a part at the most
+    width: int = 1
+    component: int = 0
+    triangle: bool = False  # whether only the lower triangle is made
+    predicate: Predicate = NO_PREDICATE
+
+
+@triton.jit
+def wrapped(index, count):
+    """Vectors to load for those of a tile: beyond the last come the first ones again.
+
+    The last one again would do as well, but then all threads ask the cache for one and
+    the same line.
+    """
+    return tl.where(index < count, index, tl.minimum(index - count, count - 1)).to(
+        tl.int64
+    )
+
+
+@triton.jit
+def _entries(vectors, ks, step, k, EVEN_K: tl.constexpr):
+    """Entries `ks` of vectors, `step` apart in memory; zeros from k on."""
+    address = vectors[:, None] + ks[None, :].to(tl.int64) * step
+    if EVEN_K:
+        return tl.load(address)
+    else:
+        return tl.load(address, mask=ks[None, :] < k, other=0)
+
+
+@triton.jit
+def place_in_results(sums, place, target, numbers):
+    """Addresses of the entries of a tile among `Results`, and which of them are stored.
+
+    `numbers` are the rows that are stored. A plane of the result may be larger than the
+    product; what lies beyond m and n means nothing.
+    """
+    _, z, l, row, column = place
+    rows = row + tl.arange(0, sums.shape[0])
+    columns = column + tl.arange(0, sums.shape[1])
+    address = (
+        target.entries
+        + z * target.batch
+        + l * target.part
+        + rows[:, None].to(tl.int64) * target.row
+        + columns[None, :]
+    )
+    return address, (rows[:, None] < numbers[0]) & (columns[None, :] < target.columns)
+
+
+@triton.jit
+def store_sums(sums, place, m, n, target, numbers):
+    """The epilogue of sums that are stored as they are."""
+    address, stored = place_in_results(sums, place, target, numbers)
+    tl.store(address, sums, mask=stored)
+
+
+def _name(specialization: Any) -> str:
+    """The name of a compiled kernel, by which profiles tell it from others."""
+    return f"int8_product_{specialization.constants['EPILOGUE'].__name__}"
+
+
+@triton.jit(
+    do_not_specialize=[
+        "m",
+        "n",
+        "total_planes",
+        "num_planes",
+        "spans",
+        "span_lines",
+        "less_k",
+        "max_k",
+        "numbers",
+        "predicate",
+    ],
+    repr=_name,
+)
+def int8_product_kernel(
+    left,
+    right,
+    target,
+    numbers,
+    m,
+    n,
+    k,
+    total_planes,
+    num_planes,
+    spans,
+    span_lines,
+    less_k,
+    max_k,
+    component,
+    predicate,
+    EPILOGUE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    TRIANGLE: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Twin: the exact product left[z, l] right[z, l].T, whose tiles the EPILOGUE takes.
+
+    A TILE has block_m x block_n entries of a plane (z, l), and programs walk over the
+    tiles of all planes. k of a matrix is cut into `spans` of `span_lines` lines of 128,
+    which are matrices z of the result that follow each other. All else is as in
+    `Int8Product`. Rows beyond m and n are `wrapped`, so that only the edge of k is
+    masked. Nothing happens where the predicate does not hold.
+    """
+    if not holds(predicate):
+        return
+    BLOCK_M: tl.constexpr = TILE.block_m
+    BLOCK_N: tl.constexpr = TILE.block_n
+    BLOCK_K: tl.constexpr = TILE.block_k
+    tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
+    # A program goes on to tiles that lie apart by the number of programs. No two write
+    # to the same entries.
+    for index in range(
+        tl.program_id(0), tiles_m * tiles_n * total_planes, tl.num_programs(0)
+    ):
+        plane, tile_m, tile_n = tile_of_result(
+            index, tiles_m, tiles_n, m, TRIANGLE, TILE
+        )
+        row0 = tile_m * BLOCK_M
+        column0 = tile_n * BLOCK_N
+        stack = plane // num_planes
+        z = stack.to(tl.int64)
+        l = (plane % num_planes).to(tl.int64)
+        # The span of k, in terms, and the matrix of the operands. Spans begin at
+        # multiples of 128, so that no block of k crosses into the next one.
+        first = stack % spans * (span_lines * 128)
+        length = tl.minimum(k - first, span_lines * 128)
+        length = tl.minimum(length - (plane % num_planes) * less_k, max_k)
+        matrix = (stack // spans).to(tl.int64)
+        # Vectors of both operands, with k innermost, and the addresses of their first
+        # entries.
+        rows = row0 + tl.arange(0, BLOCK_M)
+        columns = column0 + tl.arange(0, BLOCK_N)
+        ks = tl.arange(0, BLOCK_K)
+        left_rows = (
+            left.entries
+            + matrix * left.batch
+            + l * left.part
+            + first.to(tl.int64) * left.k
+            + wrapped(rows, m) * left.row
+        )
+        right_rows = (
+            right.entries
+            + matrix * right.batch
+            + l * right.part
+            + first.to(tl.int64) * right.k
+            + wrapped(columns, n) * right.row
+        )
+        # INT32 sums, exact in any order: see `K_BLOCK`. The sum of two components may
+        # exceed 2**31, where the instructions of most GPUs saturate; it begins at -2**31.
+        sums = tl.full(
+            (BLOCK_M, BLOCK_N), _SMALLEST if WIDTH == 2 else 0, dtype=tl.int32
+        )
+        for i in tl.static_range(WIDTH):
+            left_terms = left_rows
+            right_terms = right_rows
+            if WIDTH == 2:
+                left_terms += i * component
+                right_terms += (i ^ l) * component
+            # Only the end of k needs a mask.
+            for start in range(0, length, BLOCK_K):
+                x = _entries(left_terms, start + ks, left.k, k - first, EVEN_K)
+                y = _entries(right_terms, start + ks, right.k, k - first, EVEN_K)
+                sums = tl.dot(x, tl.trans(y), sums, out_dtype=tl.int32)
+        if WIDTH == 2:
+            sums ^= _SMALLEST
+        EPILOGUE(sums, (plane, z, l, row0, column0), m, n, target, numbers)
+
+
+_product = Launch(int8_product_kernel)
+
+
+def planes_of(x: Buffer) -> Planes:
+    """An operand with axes (batch, part, row, k) as the kernel takes it."""
+    batch, part, row, k = x.stride()
+    return Planes(x, batch if x.shape[0] > 1 else 0, part, row, k)
+
+
+def results_of(x: Buffer) -> Results:
+    """Results with axes (batch, part, row, column) as epilogues take them."""
+    batch, part, row, _ = x.stride()
+    return Results(x, batch, part, row, x.shape[3])
+
+
+def num_programs(product: Int8Product, operand: Buffer, tile: Tile) -> int:
+    """Programs that walk over the tiles of a product."""
+    shape = ProductShape(product.m, product.n, product.k, product.planes)
+    return grid_size(tile, shape, gpu_of(operand.device))
+
+
+def launch(
+    product: Int8Product,
+    left: Planes,
+    right: Planes,
+    tile: Tile,
+    epilogue: Any,
+    target: tuple[Any, ...],
+    numbers: tuple[int, ...],
+) -> None:
+    """Launch the plain kernel, with an epilogue and its two records."""
+    k = product.k // product.width
+    _product(
+        (num_programs(product, left.entries, tile),),
+        left,
+        right,
+        target,
+        numbers,
+        product.m,
+        product.n,
+        k,
+        product.planes,
+        product.parts,
+        product.spans,
+        product.span_lines or -(-k // 128),
+        product.less_k,
+        product.max_k or k,
+        product.component,
+        product.predicate,
+        EPILOGUE=epilogue,
+        WIDTH=product.width,
+        EVEN_K=k % tile.block_k == 0,
+        TRIANGLE=product.triangle,
+        TILE=tile,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        enable_fp_fusion=False,
+    )
+
+
+def exact_int8_gemm(a: Buffer, b: Buffer, *, config: Tile | None = None) -> Buffer:
+    """The exact integer product of int8 stacks of any strides, as int32.
+
+    The stacks are (batch or 1, m, k) and (batch or 1, k, n). The caller sees to k
+    max|a| max|b| < 2**31; larger sums wrap.
+    """
+    (_, m, k), n = a.shape, b.shape[2]
+    batch = max(len(a), len(b))
+    out: Buffer = a.launches.empty((batch, m, n), torch.int32)
+    if out.numel() == 0 or k == 0:
+        a.launches.call(torch.Tensor.zero_, out)
+        return out
+    tile = config or tile_for(
+        ProductShape(m, n, k, batch), gpu_of(a.device), ("triton",)
+    )
+    # One plane each, the vectors of B in front of k.
+    a_batch, a_row, a_k = a.stride()
+    b_batch, b_k, b_column = b.stride()
+    left = a.as_strided((len(a), 1, m, k), (a_batch, 0, a_row, a_k))
+    right = b.as_strided((len(b), 1, n, k), (b_batch, 0, b_column, b_k))
+    launch(
+        Int8Product(m, n, k, parts=1, planes=batch),
+        planes_of(left),
+        planes_of(right),
+        tile,
+        store_sums,
+        results_of(out.view(batch, 1, m, n)),
+        (m,),
+    )
+    return out
+
+
+def diagonals(
+    left: Buffer,
+    right: Buffer,
+    *,
+    k_block: int = K_BLOCK,
+    config: Tile | None = None,
+) -> list[Buffer]:
+    """INT32 sums of the products A_p B_q of slices over the diagonals p + q = s.
+
+    Parameters
+    ----------
+    left, right : contiguous int8 tensors (batch or 1, m, S, pitch) and (batch or 1, n, S, pitch)
+        Slices, those of the right operand in reverse order; the pitch is a multiple of
+        128.
+    k_block : int
+        Terms that go into one sum, a multiple of 128, at most `K_BLOCK`.
+    config : Tile, optional
+        Otherwise `tile_for` chooses.
+
+    Returns
+    -------
+    list of int32 tensors (batch, planes, m_pad, n_pad)
+        Part l is the diagonal s = S - 1 - l, its first `k_block` terms in the first
+        tensor, further ones in the next; only [:m, :n] means anything.
+    """
+    (_, m, count, pitch), n = left.shape, right.shape[1]
+    batch = max(left.shape[0], right.shape[0])
+    pieces = []
+    hopper = hopper_module("int8_product_hopper", left.device)
+    kernels = KERNELS if hopper is not None else ("triton",)
+    # Every pair of slices counts as a plane.
+    tile = config or tile_for(
+        ProductShape(m, n, pitch, batch * count * (count + 1) // 2),
+        gpu_of(left.device),
+        kernels,
+    )
+    is_hopper = tile.kernel == "hopper"
+    rows, columns = (tile.block_m, tile.block_n) if is_hopper else (1, 128)
+    for start in range(0, count * pitch, k_block):
+        parts = count - start // pitch
+        length = count * pitch - start
+        out = left.launches.empty(
+            (batch, parts, -(-m // rows) * rows, -(-n // columns) * columns),
+            torch.int32,
+        )
+        product = Int8Product(
+            m,
+            n,
+            length,
+            parts,
+            batch * parts,
+            less_k=pitch,
+            max_k=k_block,
+            component=pitch,
+        )
+        if is_hopper:
+            left_rows, right_rows = (
+                hopper.Rows(
+                    x,
+                    x.shape[0] * x.shape[1],
+                    length,
+                    count * pitch,
+                    x.shape[1] if x.shape[0] > 1 else 0,
+                    start=start,
+                )
+                for x in (left, right)
+            )
+            hopper.launch(
+                product,
+                left_rows,
+                right_rows,
+                tile,
+                hopper.SUMS,
+                (out,),
+                tuple(out.shape[2:]),
+            )
+        else:
+            row = count * pitch
+            # Views of 128 entries: the vectors behind them are of several lengths.
+            x = left.view(-1)[start:].as_strided(
+                (len(left), parts, m, 128), (m * row, 0, row, 1)
+            )
+            y = right.view(-1)[start:].as_strided(
+                (len(right), parts, n, 128), (n * row, pitch, row, 1)
+            )
+            launch(
+                product,
+                planes_of(x),
+                planes_of(y),
+                tile,
+                store_sums,
+                results_of(out),
+                (out.shape[2],),
+            )
+        pieces.append(out)
+    return pieces
