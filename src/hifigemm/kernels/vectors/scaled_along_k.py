@@ -4,8 +4,11 @@ same bits.
 D = diag(2**d) stands between the columns of A and the rows of B. Products of the copies
 are those of A and B, and whatever reads them knows of no exponents. Entries are float64,
 so that no factor takes them out of range: d is chosen such that none becomes larger than
-the largest of its vector, nor subnormal. Where neighbours in memory follow each other
-along k they do so in the copy; else neighbours are entries of neighbouring vectors.
+the largest of its vector, nor subnormal.
+
+The kernel sees rows of real numbers. Columns are what follows each other in memory: k
+where entries of a vector do so, else the vectors. A complex entry is two columns. The
+copy has the same rows and columns, without gaps.
 """
 
 # Kernels are untyped.
@@ -14,6 +17,7 @@ along k they do so in the copy; else neighbours are entries of neighbouring vect
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -27,87 +31,83 @@ from hifigemm.kernels.runtime.common import (
     power_of_two,
 )
 from hifigemm.kernels.runtime.launch import Launch, real_view
-from hifigemm.kernels.vectors.scaled_residues import layout_of
-from hifigemm.kernels.vectors.vector_norms import (
-    FREE_OF_OPERANDS,
-    NORM_BLOCK,
-    PANEL,
-    chosen,
-    components_of,
-    place,
-    places_of_block,
-)
+from hifigemm.kernels.vectors.vector_norms import VECTOR, K, along, chosen
+
+_ROWS = tl.constexpr(8)
+_COLUMNS = tl.constexpr(512)
+"""Rows and columns of a tile, in real numbers."""
 
 
-@triton.jit
-def _copy_block(
-    operand,
-    copy,
-    tile_origin,
-    q,
-    k,
-    exponents,
-    ALONG_K: tl.constexpr,
-    NEIGHBOURS: tl.constexpr,
-    FORM: tl.constexpr,
-):
-    """Write 2**d x of A, or 2**-d x of B, for block q of a panel of vectors."""
-    entries, inside, _, ks = places_of_block(operand, tile_origin, q, k, ALONG_K, FORM)
-    # Both components of a complex entry take its factor.
-    d = tl.load(exponents + ks // NEIGHBOURS, mask=ks < k, other=0)
-    factors = power_of_two(tl.where(tile_origin[0], d, -d))
-    parts = components_of(entries, inside, FORM.width)
+class _Rows(NamedTuple):
+    """An operand and its copy as rows of real numbers.
 
-    # Entries of a copy lie without gaps, neighbours where they are in the operand.
-    count = tile_origin[3]
-    matrix = count.to(tl.int64) * k
-    if ALONG_K:
-        target = copy, matrix, k, 1
-    else:
-        target = copy, matrix, 1, count
-    entries, _, _, _ = places_of_block(target, tile_origin, q, k, ALONG_K, FORM)
-    for i in tl.static_range(len(parts)):
-        tl.store(entries + i, parts[i] * factors, mask=inside)
+    Columns follow each other in runs: one number, or two that lie side by side.
+    """
+
+    numbers: Any  # tensor
+    copy: Any  # float64 tensor, without gaps
+    # `matrix`, `row`, `run`: strides of the operand, in units of a run
+    matrix: int
+    row: int
+    run: int
+    # `num_rows`, `num_runs`: of a matrix
+    num_rows: int
+    num_runs: int
+    is_along_k: int  # 1 where k goes with the columns, 0 where it goes with the rows
+    shared: int  # 2**shared columns, or rows, share an exponent
 
 
-_FREE = [*FREE_OF_OPERANDS, "panels_a", "predicate"]
-
-
-@triton.jit(do_not_specialize=_FREE)
-def scaled_along_k_kernel(
-    a,
-    b,
-    counts,
-    k,
-    copy_a,
-    copy_b,
-    panels_a,
-    exponents,
-    predicate,
-    NEIGHBOURS: tl.constexpr,
-    FORM: tl.constexpr,
-):
+@triton.jit(do_not_specialize=["a", "b", "programs_a", "predicate"])
+def scaled_along_k_kernel(a, b, programs_a, exponents, predicate, RUN: tl.constexpr):
     """Twin: numerics.inner_scaling.scaled_along_k, of one operand or of both.
 
-    A program copies a block of 256 entries along k of 16 vectors, of A first.
-    NEIGHBOURS terms share an exponent. Nothing where the predicate does not hold.
+    A program copies a tile, of A first. Nothing where the predicate does not hold.
     """
     if not holds(predicate):
         return
-    blocks = tl.cdiv(k, NORM_BLOCK)
-    panel = tl.program_id(0) // blocks
-    q = tl.program_id(0) % blocks
-    tile_origin = place(panel, panels_a, counts, PANEL)
-    is_left = tile_origin[0]
-    operand = chosen(is_left, a, b)
-    copy = tl.where(is_left, copy_a, copy_b)
-    # Both layouts have compiled code, so that one kernel serves all.
-    if operand[3] == 1:
-        _copy_block(operand, copy, tile_origin, q, k, exponents, True, NEIGHBOURS, FORM)
-    else:
-        _copy_block(
-            operand, copy, tile_origin, q, k, exponents, False, NEIGHBOURS, FORM
-        )
+    program = tl.program_id(0)
+    is_left = program < programs_a
+    (
+        numbers,
+        copy,
+        matrix_stride,
+        row_stride,
+        run_stride,
+        num_rows,
+        num_runs,
+        is_along_k,
+        shared,
+    ) = chosen(is_left, a, b)
+
+    # The tile: its matrix of the stack, rows and columns.
+    program -= tl.where(is_left, 0, programs_a)
+    row_tiles = tl.cdiv(num_rows, _ROWS)
+    column_tiles = tl.cdiv(num_runs, _COLUMNS // RUN)
+    batch = (program // column_tiles // row_tiles).to(tl.int64)
+    rows = program // column_tiles % row_tiles * _ROWS + tl.arange(0, _ROWS)
+    columns = program % column_tiles * _COLUMNS + tl.arange(0, _COLUMNS)
+
+    # The compiler sees that a run begins at a multiple of its length, and that its
+    # numbers share their mask: they are loaded and stored at a time.
+    tile_rows = along(rows, VECTOR).to(tl.int64)
+    tile_runs = along(columns, K) // RUN
+    in_run = along(columns, K) % RUN
+    inside = (tile_rows < num_rows) & (tile_runs < num_runs)
+    source = batch * matrix_stride + tile_rows * row_stride
+    source += tile_runs.to(tl.int64) * run_stride
+    x = tl.load(numbers + (source * RUN + in_run), mask=inside)
+
+    # Exponents go with the columns or with the rows; those of the others are zeros.
+    has_exponent = columns < is_along_k * num_runs * RUN
+    of_columns = tl.load(exponents + (columns >> shared), mask=has_exponent, other=0)
+    has_exponent = rows < (1 - is_along_k) * num_rows
+    of_rows = tl.load(exponents + (rows >> shared), mask=has_exponent, other=0)
+    of_rows = power_of_two(tl.where(is_left, of_rows, -of_rows))
+    of_columns = power_of_two(tl.where(is_left, of_columns, -of_columns))
+    scaled = x.to(tl.float64) * along(of_rows, VECTOR) * along(of_columns, K)
+
+    target = (batch * num_rows + tile_rows) * num_runs + tile_runs
+    tl.store(copy + (target * RUN + in_run), scaled, mask=inside)
 
 
 _scale = Launch(scaled_along_k_kernel)
@@ -137,23 +137,65 @@ def scaled_along_k(
         ones.
     """
     copies = [_copy_of(x, axis) for x, axis in operands]
-    layout = layout_of(tuple(operands))
+    run = min(_longest_run(x, axis) for x, axis in operands)
+    sides = [
+        _rows_of(x, axis, copy, run, neighbours)
+        for (x, axis), copy in zip(operands, copies, strict=True)
+    ]
+    programs = [
+        len(x)
+        * -(-side.num_rows // _ROWS.value)
+        * -(-side.num_runs * run // _COLUMNS.value)
+        for (x, _), side in zip(operands, sides, strict=True)
+    ]
     # An operand that comes alone may be a right one.
-    panels_a = layout.panels[0] if operands[0][1] == 2 else 0
-    blocks = -(-layout.k // NORM_BLOCK.value)
+    programs_a = programs[0] if operands[0][1] == 2 else 0
     _scale(
-        (sum(layout.panels) * blocks,),
-        *layout.arguments(tuple(operands)),
-        real_view(copies[0]),
-        real_view(copies[-1]),
-        panels_a,
+        (sum(programs),),
+        sides[0],
+        sides[-1],
+        programs_a,
         exponents,
         predicate or NO_PREDICATE,
-        NEIGHBOURS=neighbours,
-        FORM=layout.size_form,
+        RUN=run,
         num_warps=8,
     )
     return copies
+
+
+def _axis_of_columns(x: torch.Tensor | Buffer, axis: int) -> int:
+    """That of k where entries follow each other along k, else that of the vectors."""
+    is_along_k = x.shape[axis] == 1 or x.stride(axis) == 1
+    return axis if is_along_k else 3 - axis
+
+
+def _longest_run(x: Buffer, axis: int) -> int:
+    """Two where all numbers lie in pairs, as re and im do, else one."""
+    if x.is_complex():
+        return 2
+    columns = _axis_of_columns(x, axis)
+    lengths = x.shape[columns], x.stride(3 - columns), x.stride(0) * (len(x) > 1)
+    lies_in_pairs = x.stride(columns) == 1 and all(n % 2 == 0 for n in lengths)
+    return 2 if lies_in_pairs else 1
+
+
+def _rows_of(x: Buffer, axis: int, copy: Buffer, run: int, neighbours: int) -> _Rows:
+    """What the kernel is told of an operand and its copy."""
+    columns = _axis_of_columns(x, axis)
+    rows = 3 - columns
+    # Strides of complex operands are in units of a run.
+    width = 1 + x.is_complex()
+    return _Rows(
+        numbers=real_view(x),
+        copy=real_view(copy),
+        matrix=x.stride(0) * width // run if len(x) > 1 else 0,
+        row=x.stride(rows) * width // run,
+        run=x.stride(columns),
+        num_rows=x.shape[rows],
+        num_runs=x.shape[columns] * width // run,
+        is_along_k=int(columns == axis),
+        shared=(neighbours > 1) + (columns == axis and x.is_complex()),
+    )
 
 
 def layout_of_copy(
@@ -161,9 +203,7 @@ def layout_of_copy(
 ) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
     """Shape, strides and dtype of the copy of an operand; `axis` is that of k."""
     batch, rows, cols = x.shape
-    # The order along k is that in memory, as the kernel sees it.
-    is_along_k = layout_of(((x, axis),)).distances[0][2] == 1
-    is_by_rows = is_along_k == (axis == 2)
+    is_by_rows = _axis_of_columns(x, axis) == 2
     strides = (rows * cols, cols, 1) if is_by_rows else (rows * cols, 1, rows)
     dtype = torch.complex128 if x.is_complex() else torch.float64
     return (batch, rows, cols), strides, dtype
