@@ -655,7 +655,7 @@ def restarts(sass, ttgir, constants, warps):
         return len(re.findall(r"HMMA[^;]*, RZ\s*[;&?]", sass)), tile.area // (
             16 * 8 * warps
         )
-    loop = re.findall(r"tc_gen5_mma %\S+ %\S+ %total\S*, (%\w+)", ttgir)
+    loop = re.findall(r"tc_gen5_mma %\S+ %\S+ %main\S*, (%\w+)", ttgir)
     return loop.count("%false"), max(len(loop), 1)
 
 

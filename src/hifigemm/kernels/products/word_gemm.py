@@ -15,6 +15,13 @@ the products of all pairs, one pair after the other, as in schemes.multiword. It
 all of k where sums are "chained", a block of k where they are "blocked", and a single
 pair where they are "separate"; then it is added to S and starts anew.
 
+Both kernels follow one schedule of these products (`Kind`). A walk goes over blocks of
+k and makes the same products of each: a word of A times one of B, for P ("main") or D
+("correction"). A main product and its corrections share a walk, and the words they
+load; each pair has a walk of its own. P is added to S after each "block" of a walk,
+each "walk" over all of k, or each "round" of all walks over some blocks; "never" where
+the unit adds main products to S itself.
+
 Where k is cut into spans (numerics.spans), each span of a matrix is made by programs of
 its own, which write S + 2**-s D of their terms to scratch memory, 4 bytes an entry and
 span. A second launch adds them in FP32, in the order of the spans, scales and rounds.
@@ -80,21 +87,44 @@ _MATRICES = 65535
 """Of a stack in one launch: the plain kernel counts them along the second axis of its
 grid.
 """
+Product = tuple[int, int, str]
+"""A word of A, a word of B, and the sum that takes their product."""
+_CORRECTED = (0, 0, "main"), (1, 0, "correction"), (0, 1, "correction")
+"""A main product and its corrections: their order is part of the arithmetic."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a kernel knows of the words when it is compiled: see `word_gemm`; FP16 words
-    are scaled back in FP32.
+    """What a kernel knows of the words when it is compiled: the schedule of the module
+    docstring, and what is done with the sums; FP16 words are scaled back in FP32.
     """
 
-    left_words: int  # of a block of k that are at hand at a time
-    right_words: int
-    pairs: tuple[tuple[int, int], ...]  # of words that make a chain
-    sums: str  # one of `SUMS`
+    walks: tuple[tuple[Product, ...], ...]  # with the main product of a block first
+    added: str  # after each "block", "walk" or "round", or "never"
     in_fp32: bool
     triangle: bool
     spans: bool = False  # of k, whose sums are written as they are
+
+    @property
+    def main_is_chain(self) -> bool:
+        """True if P is a chain over several blocks, which starts from zero."""
+        return self.added in ("walk", "round")
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        """The products of a block, their words counted from the first ones at hand."""
+        left, right, _ = self.walks[0][0]
+        return tuple((p - left, q - right, target) for p, q, target in self.walks[0])
+
+    @property
+    def left_words(self) -> int:
+        """Words of A that are at hand at a time."""
+        return 1 + max(p for p, _, _ in self.products)
+
+    @property
+    def right_words(self) -> int:
+        """Words of B that are at hand at a time."""
+        return 1 + max(q for _, q, _ in self.products)
 
 
 class WordsOperand(NamedTuple):
@@ -108,13 +138,15 @@ class WordsOperand(NamedTuple):
 
 
 @triton.jit
-def _load(words, vector, h, pitch, EVEN: tl.constexpr):
-    """Words h of some vectors, zeros from `pitch` on.
+def _load(side, p: tl.constexpr, h, EVEN: tl.constexpr):
+    """Entries h of words p of some vectors of an operand, zeros beyond the last one.
 
-    One of the two indices is the column of an array of addresses, the other one its
-    row.
+    `side` are the address of the words, the distance from one word to the next, the
+    vectors, and their pitch. Vectors or h are the column of an array of addresses, the
+    others its row.
     """
-    address = words + vector.to(tl.int64) * pitch + h
+    words, plane, vector, pitch = side
+    address = words + plane * p + vector.to(tl.int64) * pitch + h
     if EVEN:
         block = tl.load(address)
     else:
@@ -123,28 +155,48 @@ def _load(words, vector, h, pitch, EVEN: tl.constexpr):
 
 
 @triton.jit
-def _chain(
+def _add(total, main, one):
+    """S + P in FP32; see the module docstring for `one`."""
+    return tl.fma(main, tl.zeros_like(total) + one, total)
+
+
+@triton.jit
+def _round(
     total,
-    left_word,
-    right_word,
-    row,
-    col,
+    correction,
+    sides,
     first,
     last,
-    pitch,
+    one,
+    KIND: tl.constexpr,
     TILE: tl.constexpr,
     EVEN: tl.constexpr,
 ):
-    """`total` and the products of terms first .. last - 1 of a pair of words.
-
-    The unit adds them, block by block.
-    """
-    for start in range(first, last, TILE.block_k):
-        h = start + tl.arange(0, TILE.block_k)
-        a = _load(left_word, row, h[None, :], pitch, EVEN)
-        b = _load(right_word, col, h[:, None], pitch, EVEN)
-        total = tl.dot(a, b, total, input_precision="tf32")
-    return total
+    """S and D with the products of terms first .. last - 1 of all walks."""
+    left, right = sides
+    # P where that is a chain; else S itself, to which each block adds.
+    main = tl.zeros_like(total) if KIND.main_is_chain else total
+    for i in tl.static_range(len(KIND.walks)):
+        for start in range(first, last, TILE.block_k):
+            h = start + tl.arange(0, TILE.block_k)
+            for j in tl.static_range(len(KIND.walks[i])):
+                # A word that two products share is loaded once by the compiler.
+                a = _load(left, KIND.walks[i][j][0], h[None, :], EVEN)
+                b = _load(right, KIND.walks[i][j][1], h[:, None], EVEN)
+                if KIND.walks[i][j][2] == "correction":
+                    correction = tl.dot(a, b, correction, input_precision="tf32")
+                elif KIND.added == "block":
+                    main = _add(main, tl.dot(a, b, input_precision="tf32"), one)
+                else:
+                    main = tl.dot(a, b, main, input_precision="tf32")
+        if KIND.added == "walk":
+            total = _add(total, main, one)
+            main = tl.zeros_like(total)
+    if KIND.added == "round":
+        total = _add(total, main, one)
+    elif not KIND.main_is_chain:
+        total = main
+    return total, correction
 
 
 @triton.jit
@@ -265,7 +317,7 @@ def _store_entries(
         "shift",
         "loss_from",
         "loss_to",
-        "blocks_per_pair",
+        "blocks_per_round",
         "tiles_m",
         "tiles_n",
         "span",
@@ -283,7 +335,7 @@ def _corrected_kernel(
     loss_from,
     loss_to,
     k,
-    blocks_per_pair,
+    blocks_per_round,
     pitch,
     tiles_m,
     tiles_n,
@@ -323,79 +375,28 @@ def _corrected_kernel(
     # give is not stored.
     row = (rows % left.vectors)[:, None]
     col = (cols % right.vectors)[None, :]
-    # The first and second words of both operands: planes of vectors of `pitch` words.
-    left_high = left.planes + z * left.batch
-    right_high = right.planes + z * right.batch
-    left_low = left_high + pitch.to(tl.int64) * left.vectors
-    right_low = right_high + pitch.to(tl.int64) * right.vectors
+    # Words of an operand are planes of vectors of `pitch` words.
+    left_planes = left.planes + z * left.batch
+    right_planes = right.planes + z * right.batch
+    sides = (
+        (left_planes, pitch.to(tl.int64) * left.vectors, row, pitch),
+        (right_planes, pitch.to(tl.int64) * right.vectors, col, pitch),
+    )
     # S and D in the notation of the module.
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     correction = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    PAIRS: tl.constexpr = len(KIND.pairs)
-    if PAIRS > 0:
-        plane_left = pitch.to(tl.int64) * left.vectors
-        plane_right = pitch.to(tl.int64) * right.vectors
-        if KIND.sums == "blocked":
-            # P is the chain of all pairs for `blocks_per_pair` blocks of k.
-            for first in range(begin, end, blocks_per_pair * BLOCK_K):
-                last = tl.minimum(first + blocks_per_pair * BLOCK_K, end)
-                main = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-                for i in tl.static_range(PAIRS):
-                    left_word = left_high + plane_left * KIND.pairs[i][0]
-                    right_word = right_high + plane_right * KIND.pairs[i][1]
-                    main = _chain(
-                        main,
-                        left_word,
-                        right_word,
-                        row,
-                        col,
-                        first,
-                        last,
-                        pitch,
-                        TILE,
-                        EVEN,
-                    )
-                total = tl.fma(main, tl.zeros_like(total) + one, total)
-        else:
-            # All of k for one pair of words after the other: such sums have no spans.
-            for i in tl.static_range(PAIRS):
-                left_word = left_high + plane_left * KIND.pairs[i][0]
-                right_word = right_high + plane_right * KIND.pairs[i][1]
-                # P starts from zero for each pair; where all are one chain, S goes on.
-                if KIND.sums == "chained":
-                    total = _chain(
-                        total, left_word, right_word, row, col, 0, k, pitch, TILE, EVEN
-                    )
-                else:
-                    main = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-                    main = _chain(
-                        main, left_word, right_word, row, col, 0, k, pitch, TILE, EVEN
-                    )
-                    total = tl.fma(main, tl.zeros_like(total) + one, total)
+    if KIND.added == "round":
+        for first in range(begin, end, blocks_per_round * BLOCK_K):
+            last = tl.minimum(first + blocks_per_round * BLOCK_K, end)
+            total, correction = _round(
+                total, correction, sides, first, last, one, KIND, TILE, EVEN
+            )
     else:
-        for start in range(begin, end, BLOCK_K):
-            # One block of k of the main product, then of both corrections: this order
-            # is part of the arithmetic.
-            h = start + tl.arange(0, BLOCK_K)
-            a = _load(left_high, row, h[None, :], pitch, EVEN)
-            b = _load(right_high, col, h[:, None], pitch, EVEN)
-            # P starts from zero and is added in FP32; chained, the unit adds it to S.
-            if KIND.sums == "chained":
-                total = tl.dot(a, b, total, input_precision="tf32")
-            else:
-                total = tl.fma(
-                    tl.dot(a, b, input_precision="tf32"),
-                    tl.zeros_like(total) + one,
-                    total,
-                )
-            if KIND.left_words == 2:
-                low = _load(left_low, row, h[None, :], pitch, EVEN)
-                correction = tl.dot(low, b, correction, input_precision="tf32")
-            if KIND.right_words == 2:
-                low = _load(right_low, col, h[:, None], pitch, EVEN)
-                correction = tl.dot(a, low, correction, input_precision="tf32")
+        total, correction = _round(
+            total, correction, sides, begin, end, one, KIND, TILE, EVEN
+        )
     # S + 2**-s D, of which the power of two is a factor from the host.
-    if KIND.left_words + KIND.right_words > 2:
+    if len(KIND.products) > 1:
         total = total + correction * low_scale
     if KIND.spans:
         # Sums of spans follow each other as matrices do.
@@ -607,11 +608,9 @@ def word_gemm(
         config = tile_for(
             shape, gpu_of(out.device), ("triton",) if hopper is None else KERNELS
         )
-    chain = tuple((p, q) for p, q in pairs if p < counts[0] and q < counts[1])
-    words_at_hand = (1, 1) if pairs else counts
-    kind = Kind(*words_at_hand, chain, sums, fmt == "fp16", triangle)
-    # of k, before the next pair
-    terms_per_pair = block if sums == "blocked" else max(left.k, 1)
+    kind = Kind(*_schedule(counts, sums, pairs), fmt == "fp16", triangle)
+    # of k, in a walk of a round
+    terms_per_round = block if sums == "blocked" else max(left.k, 1)
     entries = None if operands is None else tuple(operand_arguments(operands))
     noted_losses = None if losses == ALL_LOSSES else left.losses
     scales = shift, 2.0**-left.splitting.low_shift
@@ -625,7 +624,7 @@ def word_gemm(
             entries,
             scales,
             losses,
-            terms_per_pair,
+            terms_per_round,
             kind,
             config,
         )
@@ -640,7 +639,7 @@ def word_gemm(
         None,
         scales,
         losses,
-        terms_per_pair,
+        terms_per_round,
         replace(kind, spans=True),
         config,
         span,
@@ -667,12 +666,24 @@ def word_gemm(
         tiles_m,
         tiles_n,
         # One kernel for the sums of all schemes.
-        KIND=replace(kind, left_words=1, right_words=1, pairs=(), sums="blocked"),
+        KIND=replace(kind, walks=(), added="never"),
         TILE=_ADDITION,
         AT_A_TIME=_SPANS_AT_A_TIME,
         num_warps=_ADDITION.warps,
         enable_fp_fusion=False,
     )
+
+
+def _schedule(
+    counts: tuple[int, int], sums: str, pairs: Sequence[tuple[int, int]]
+) -> tuple[tuple[tuple[Product, ...], ...], str]:
+    """Walks and additions of a `Kind` for operands of `counts` words."""
+    wanted = [(p, q, "main") for p, q in pairs] if pairs else _CORRECTED
+    products = tuple(x for x in wanted if x[0] < counts[0] and x[1] < counts[1])
+    if pairs:
+        added = {"chained": "never", "blocked": "round", "separate": "walk"}[sums]
+        return tuple((product,) for product in products), added
+    return (products,), "never" if sums == "chained" else "block"
 
 
 def family_of(sums: str, pairs: Sequence[tuple[int, int]]) -> str:
@@ -768,7 +779,7 @@ def _launch_plain(
     entries: Any,
     scales: Any,
     losses: Any,
-    terms_per_pair: int,
+    terms_per_round: int,
     kind: Kind,
     tile: Tile,
     span: int = 0,
@@ -797,7 +808,7 @@ def _launch_plain(
         loss_from,
         loss_to,
         max(left.k, 1),
-        terms_per_pair // tile.block_k,
+        terms_per_round // tile.block_k,
         pitch,
         tiles_m,
         tiles_n,

@@ -2,12 +2,12 @@
 warps.
 
 Each thread block walks over tiles of the result. One warp loads the words of both
-operands for a block of k into a ring in shared memory, one pair of words after the
-other where pairs make a chain; two warpgroups of half the rows each multiply, and never
-wait for each other. A warpgroup holds three accumulators: P, the main product of the
-block, which starts from zero; D, the chain of the corrections; S, the sum of all P. It
-issues the MMAs of P, then those of D, frees the words of the block before as soon as
-its corrections are made, waits for P only and adds it to S while D is being made.
+operands for a block of k into a ring in shared memory, in the order of the schedule of
+`word_gemm`; two warpgroups of half the rows each multiply, and never wait for each
+other. A warpgroup holds three accumulators: P, the main product of the block, which
+starts from zero; D, the chain of the corrections; S, the sum of all P. It issues the
+MMAs of P, then those of D, frees the words of the block before as soon as its
+corrections are made, waits for P only and adds it to S while D is being made.
 
 Without corrections the MMAs of a block are issued while those of the block before are
 being made. A single chain has one accumulator, so that tiles may be 256 wide: they read
@@ -106,9 +106,8 @@ def _produce(
     BYTES: gl.constexpr = (
         (LEFT_WORDS * BLOCK_M + RIGHT_WORDS * BLOCK_N) * BLOCK_K * WORD_BYTES
     )
-    PAIRS: gl.constexpr = max(len(KIND.pairs), 1)
     left_ring, right_ring, full, _ = ring
-    _, blocks_per_pair, _, tiles, _, _ = counts
+    _, blocks_per_round, _, tiles, _, _ = counts
     step = 0
     # Tiles of this program: `step` counts the blocks of k of all of them.
     for index in range(gl.program_id(0), tiles, gl.num_programs(0)):
@@ -119,16 +118,13 @@ def _produce(
         # p times `vectors` rows below its first one.
         left_row = z * left.batch + tile_m * BLOCK_M
         right_row = z * right.batch + tile_n * BLOCK_N
-        # `blocks_per_pair` blocks of k of one pair of words after the other.
+        # `blocks_per_round` blocks of k of one walk after the other.
         end = begin + steps
-        for first in range(begin, end, blocks_per_pair):
-            last = gl.minimum(first + blocks_per_pair, end)
-            for j in gl.static_range(PAIRS):
-                left_start = left_row
-                right_start = right_row
-                if len(KIND.pairs) > 0:
-                    left_start += KIND.pairs[j][0] * left.vectors
-                    right_start += KIND.pairs[j][1] * right.vectors
+        for first in range(begin, end, blocks_per_round):
+            last = gl.minimum(first + blocks_per_round, end)
+            for j in gl.static_range(len(KIND.walks)):
+                left_start = left_row + KIND.walks[j][0][0] * left.vectors
+                right_start = right_row + KIND.walks[j][0][1] * right.vectors
                 for h in range(first, last):
                     stage = free_stage(ring, step)
                     barrier = full.index(stage)
@@ -148,44 +144,81 @@ def _produce(
 
 
 @gluon.jit
-def _chain(
+def _issue(
+    ring,
+    stage,
+    main,
+    correction,
+    HALF_INDEX: gl.constexpr,
+    KIND: gl.constexpr,
+    STARTS: gl.constexpr,
+):
+    """Issue the MMAs of a block of k, which add to `main` and `correction`.
+
+    With STARTS the main sum starts from zero instead.
+    """
+    left_ring, right_ring, _, _ = ring
+    for i in gl.static_range(len(KIND.products)):
+        left_slot = stage * KIND.left_words + KIND.products[i][0]
+        right_slot = stage * KIND.right_words + KIND.products[i][1]
+        left = left_ring.index(left_slot * 2 + HALF_INDEX)
+        right = right_ring.index(right_slot).permute((1, 0))
+        if KIND.products[i][2] == "correction":
+            correction = warpgroup_mma(left, right, correction, is_async=True)
+        else:
+            main = warpgroup_mma(left, right, main, use_acc=not STARTS, is_async=True)
+    return main, correction
+
+
+@gluon.jit
+def _multiply(
     ring,
     step,
     steps,
     total,
+    correction,
     HALF_INDEX: gl.constexpr,
-    STARTS: gl.constexpr,
+    KIND: gl.constexpr,
 ):
-    """The chain of the next `steps` products of a pair of words, going on from `total`.
+    """S and D with the products of the next `steps` blocks of k, of one walk or several.
 
-    Returns it with the number of stages that were used until then, and the last of
-    them. The products of the last block may still be under way. With STARTS the chain
-    starts from zero, so that no instruction has to clear the sums.
+    Returns them with the number of stages that were used until then, and the last of
+    them. Products of the last block may still be under way. Where P is a chain it takes
+    the place of S, and starts from zero, so that no instruction has to clear it.
     """
-    left_ring, right_ring, _, _ = ring
+    CORRECTIONS: gl.constexpr = len(KIND.products) - 1
+    BY_BLOCK: gl.constexpr = KIND.added == "block"
+    # In the place of sums that an MMA does not read.
+    zero = gl.zeros_like(total)
     previous = 0
     first = 0
-    if STARTS:
+    if KIND.main_is_chain:
         first = 1
         previous = full_stage(ring, step)
-        left = left_ring.index(previous * 2 + HALF_INDEX)
-        right = right_ring.index(previous).permute((1, 0))
-        token = warpgroup_mma(left, right, total, use_acc=False, is_async=True)
+        token, _ = _issue(ring, previous, zero, correction, HALF_INDEX, KIND, True)
         total = warpgroup_mma_wait(1, deps=(token,))
         step += 1
     for i in range(first, steps):
         # The words of this block of k, once all their bytes are there.
         stage = full_stage(ring, step)
-        left = left_ring.index(stage * 2 + HALF_INDEX)
-        right = right_ring.index(stage).permute((1, 0))
-        token = warpgroup_mma(left, right, total, is_async=True)
-        # All but these products are done: nobody reads the stage of the block before.
-        # The first block has none, as the last stage of a chain is released at its end.
-        total = warpgroup_mma_wait(1, deps=(token,))
-        release(ring, previous, i > 0)
+        main = zero if BY_BLOCK else total
+        main, chain = _issue(ring, stage, main, correction, HALF_INDEX, KIND, BY_BLOCK)
+        # No more MMAs are under way than this block's: those of the block before are
+        # done, and nobody reads its stage. The first block has none: the last stage of
+        # a tile or of a chain P is released at its end.
+        if CORRECTIONS > 0:
+            main, chain = warpgroup_mma_wait(CORRECTIONS + 1, deps=(main, chain))
+            release(ring, previous, i > 0)
+            # P is done, its corrections need not be: FP32 adds P while the unit adds
+            # these.
+            main, correction = warpgroup_mma_wait(CORRECTIONS, deps=(main, chain))
+        else:
+            main = warpgroup_mma_wait(1, deps=(main,))
+            release(ring, previous, i > 0)
+        total = total + main if BY_BLOCK else main
         previous = stage
         step += 1
-    return total, step, previous
+    return total, correction, step, previous
 
 
 @gluon.jit
@@ -343,13 +376,10 @@ def _consume(
 
     P, D and S of the module are `main`, `correction` and `total`.
     """
-    LEFT_WORDS: gl.constexpr = KIND.left_words
-    RIGHT_WORDS: gl.constexpr = KIND.right_words
     BLOCK_M: gl.constexpr = TILE.block_m
     BLOCK_N: gl.constexpr = TILE.block_n
     HALF: gl.constexpr = BLOCK_M // 2
-    CORRECTIONS: gl.constexpr = LEFT_WORDS + RIGHT_WORDS - 2
-    PAIRS: gl.constexpr = len(KIND.pairs)
+    WALKS: gl.constexpr = len(KIND.walks)
     IN_FP32: gl.constexpr = KIND.in_fp32
     layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0],
@@ -363,80 +393,40 @@ def _consume(
         warps_per_cta=[4, 1],
         instr_shape=[16, WIDTH, 32 // WORD_BYTES],
     )
-    left_ring, right_ring, _, _ = ring
     sides = (left_side, right_side, out, operands)
-    _, blocks_per_pair, _, tiles, _, _ = counts
+    _, blocks_per_round, _, tiles, _, _ = counts
     step = 0
     for index in range(gl.program_id(0), tiles, gl.num_programs(0)):
         plane, tile_m, tile_n, z, _, k_steps = _turn(
             index, counts, left_side.vectors, KIND, TILE
         )
-        # Sums of the tile start from zero; `zero` stands in the place of sums that an
-        # MMA does not read.
+        # Sums of the tile start from zero.
         total = gl.zeros([HALF, BLOCK_N], gl.float32, layout)
         correction = gl.zeros([HALF, BLOCK_N], gl.float32, layout)
-        zero = gl.zeros([HALF, BLOCK_N], gl.float32, layout)
         previous = 0
-        if KIND.sums == "chained" and PAIRS > 0:
-            total, step, previous = _chain(
-                ring, step, PAIRS * k_steps, total, HALF_INDEX, False
-            )
-        elif PAIRS > 0:
-            # One chain after the other: of a pair, or of all pairs for a block of k.
+        if KIND.main_is_chain:
+            # One P after the other: of a walk, or of all walks over some blocks of k.
             # FP32 adds each to S while the other warpgroup multiplies.
             chains = (
-                PAIRS if KIND.sums == "separate" else gl.cdiv(k_steps, blocks_per_pair)
+                WALKS if KIND.added == "walk" else gl.cdiv(k_steps, blocks_per_round)
             )
             for chain in range(chains):
                 steps = k_steps
-                if KIND.sums == "blocked":
-                    steps = PAIRS * gl.minimum(
-                        blocks_per_pair, k_steps - chain * blocks_per_pair
+                if KIND.added == "round":
+                    steps = WALKS * gl.minimum(
+                        blocks_per_round, k_steps - chain * blocks_per_round
                     )
-                main, step, previous = _chain(ring, step, steps, zero, HALF_INDEX, True)
+                main = gl.zeros_like(total)
+                main, correction, step, previous = _multiply(
+                    ring, step, steps, main, correction, HALF_INDEX, KIND
+                )
                 main = warpgroup_mma_wait(0, deps=(main,))
                 release(ring, previous)
                 total = total + main
         else:
-            for i in range(k_steps):
-                # The words of this block of k, once all their bytes are there.
-                stage = full_stage(ring, step)
-                left = left_ring.index(stage * LEFT_WORDS * 2 + HALF_INDEX)
-                right = right_ring.index(stage * RIGHT_WORDS).permute((1, 0))
-                # P: an MMA that starts from zero, or goes on from S where the unit
-                # adds.
-                if KIND.sums == "chained":
-                    main = warpgroup_mma(left, right, total, is_async=True)
-                else:
-                    main = warpgroup_mma(
-                        left, right, zero, use_acc=False, is_async=True
-                    )
-                # D: first low words of A, then those of B, as in the twin.
-                chain = correction
-                if LEFT_WORDS == 2:
-                    low_left = left_ring.index(
-                        (stage * LEFT_WORDS + 1) * 2 + HALF_INDEX
-                    )
-                    chain = warpgroup_mma(low_left, right, chain, is_async=True)
-                if RIGHT_WORDS == 2:
-                    low_right = right_ring.index(stage * RIGHT_WORDS + 1).permute(
-                        (1, 0)
-                    )
-                    chain = warpgroup_mma(left, low_right, chain, is_async=True)
-                # No more MMAs are under way than this block's: those of the block
-                # before are done, and nobody reads its stage. The first block of a tile
-                # has none: the last stage of a tile is released at its end.
-                main, chain = warpgroup_mma_wait(CORRECTIONS + 1, deps=(main, chain))
-                release(ring, previous, i > 0)
-                # P is done, its corrections need not be: FP32 adds P while the unit
-                # adds these.
-                main, correction = warpgroup_mma_wait(CORRECTIONS, deps=(main, chain))
-                if KIND.sums == "chained":
-                    total = main
-                else:
-                    total = total + main
-                previous = stage
-                step += 1
+            total, correction, step, previous = _multiply(
+                ring, step, WALKS * k_steps, total, correction, HALF_INDEX, KIND
+            )
         # The exponents of rows and columns, while the last products are being made.
         # Sums of spans need none.
         row = tile_m * BLOCK_M + HALF_INDEX * HALF
@@ -444,11 +434,11 @@ def _consume(
         scales = _scales(
             z, row, column, left_side, right_side, shift, HALF, WIDTH, IN_FP32, stored
         )
-        if CORRECTIONS > 0:
+        if len(KIND.products) > 1:
             correction = warpgroup_mma_wait(0, deps=(correction,))
             total = total + correction * low_scale
             release(ring, previous)
-        elif KIND.sums == "chained":
+        elif KIND.added == "never":
             total = warpgroup_mma_wait(0, deps=(total,))
             release(ring, previous)
         # Wide tiles are stored in two halves, whose exponents fit into the registers.
@@ -482,7 +472,7 @@ def _consume(
         "operands",
         "shift",
         "k_steps",
-        "blocks_per_pair",
+        "blocks_per_round",
         "span",
         "tiles",
         "tiles_m",
@@ -505,7 +495,7 @@ def _corrected_kernel(
     loss_to,
     k,
     k_steps,
-    blocks_per_pair,
+    blocks_per_round,
     span,
     tiles,
     tiles_m,
@@ -528,7 +518,7 @@ def _corrected_kernel(
         tiles = gl.where(losses_in_range(losses, loss_from, loss_to), tiles, 0)
     upper: gl.constexpr = 0
     lower: gl.constexpr = 1
-    counts = (k_steps, blocks_per_pair, span, tiles, tiles_m, tiles_n)
+    counts = (k_steps, blocks_per_round, span, tiles, tiles_m, tiles_n)
     # Two warpgroups of four warps that multiply, and a warp that loads.
     gl.warp_specialize(
         [
@@ -610,7 +600,7 @@ def launch(
     entries: Any,
     scales: Any,
     losses: Any,
-    terms_per_pair: int,
+    terms_per_round: int,
     kind: Kind,
     tile: Tile,
     span: int = 0,
@@ -628,7 +618,7 @@ def launch(
     shift, low_scale = scales
     loss_from, loss_to = losses
     k_steps = -(-max(left.k, 1) // tile.block_k)
-    blocks_per_pair = -(-terms_per_pair // tile.block_k)
+    blocks_per_round = -(-terms_per_round // tile.block_k)
     _launch(
         (min(tiles, gpu_of(out.device).num_sms),),
         _map_of(left, (tile.block_m // 2, tile.block_k)),
@@ -644,7 +634,7 @@ def launch(
         loss_to,
         left.k,
         k_steps,
-        blocks_per_pair,
+        blocks_per_round,
         span // tile.block_k if span else None,
         tiles,
         tiles_m,
