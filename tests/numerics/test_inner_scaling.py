@@ -62,7 +62,7 @@ def test_the_product_is_the_same(dtype):
             assert Fraction(float(scaled[0])) * Fraction(float(scaled[1])) == exact
 
 
-@pytest.mark.parametrize("span", [20, 60, 200, 600])
+@pytest.mark.parametrize("span", [20, 60, 200, 600, 1000, 1800])
 @pytest.mark.parametrize("grading", [0, 100])
 def test_opposite_gradings_go(span, grading):
     a, b = pair()
@@ -93,6 +93,55 @@ def test_one_flat_operand_suffices():
     spread = entry_exponents(scaled_along_k(b, d, 1)).max(axis=2)
     assert np.ptp(spread) <= 4 < np.ptp(entry_exponents(b).max(axis=2))
     assert closes(sampled_gap(a, b), sampled_gap(a, b, d))
+
+
+@pytest.mark.parametrize("span", [60, 1000, 2000])
+@pytest.mark.parametrize("flat", ["left", "right"])
+def test_a_flat_operand_shares_the_span_with_the_other_one(span, flat):
+    """Exponents of 2,000 bits leave no room for d from 0 to its span."""
+    a, b = pair()
+    x, y = pair(span=span)
+    rng = np.random.default_rng(1)
+    wild = a if flat == "right" else b
+    spread = np.round(6 * rng.standard_normal(wild.shape)).astype(int)
+    if flat == "right":
+        a, x = np.ldexp(a, spread), np.ldexp(x, spread)
+    else:
+        b, y = np.ldexp(b, spread), np.ldexp(y, spread)
+    d = inner_exponents(x, y, BLOCK)
+    assert abs(d).max() <= span // 2 + 20
+    assert sampled_gap(x, y, d) <= sampled_gap(a, b) + 5
+
+
+@pytest.mark.parametrize("huge", [0, 400])
+@pytest.mark.parametrize("span", [60, 1000])
+def test_entries_that_meet_zeros_alone_do_not_stand_out(span, huge):
+    a, b = pair()
+    x, y = pair(span=span)
+    for left, right in ((a, b), (x, y)):
+        left[:, :, [3, 30]] = 0
+        right[:, [4, 40]] = 0
+    x[:, :, 40] = np.ldexp(x[:, :, 40], huge)
+    y[:, 30] = np.ldexp(y[:, 30], huge)
+    gap = sampled_gap(x, y)
+    d = inner_exponents(x, y, BLOCK)
+    assert closes(gap, sampled_gap(x, y, d))
+    x, y = scaled_along_k(x, d, 2), scaled_along_k(y, d, 1)
+    # S and T are those of vectors whose largest entries are the huge ones.
+    loss = 4 * 60**1.5 if huge else 8
+    assert ratio_of(x, y) <= loss * ratio_of(a, b)
+    plain = exact_count(False, *required_bits(a, b, 10**6, BLOCK))
+    assert exact_count(False, *required_bits(x, y, 10**6, BLOCK)) <= plain + 1
+
+
+def test_d_is_dropped_where_an_entry_would_be_subnormal():
+    """A subnormal entry may become normal, and no entry subnormal."""
+    x, y = pair(span=1000)
+    factors = inner_exponents(x, y, BLOCK)
+    x[0, 3, factors.argmax()] = 2.0**-1074
+    assert inner_exponents(x, y, BLOCK).any()
+    x[0, 3, factors.argmin()] = 2.0**-1074
+    assert not inner_exponents(x, y, BLOCK).any()
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -143,8 +192,6 @@ def test_zeros_inf_and_nan_have_no_exponent():
     np.testing.assert_array_equal(
         inner_exponents(np.concatenate([a, rows], axis=1), b, BLOCK), d
     )
-    nothing = np.zeros_like(a)
-    assert sampled_gap(nothing, b) == 0
-    assert not inner_exponents(nothing, b, BLOCK).any()
+    assert sampled_gap(np.zeros_like(a), b) == 0
     z = np.array([[[1 + np.inf * 1j, 0.5j, -4.0, 0.0]]])
     assert entry_exponents(z).tolist() == [[[NO_EXPONENT, 0, 3, NO_EXPONENT]]]

@@ -543,6 +543,40 @@ def test_promises_scale_along_k_by_themselves(make_pair, scaling, accuracy):
             assert (c == wanted).all()
 
 
+@pytest.mark.parametrize("span", [1000, 2000])
+@pytest.mark.parametrize("family", ["phi_0.1", "phi_8"])
+def test_correct_products_take_residues_whatever_the_span(make_pair, family, span):
+    """Exponents of both operands, or of one that has a pattern, over all of float64;
+    a column of zeros meets entries that are larger than all others.
+    """
+    a, _ = make_pair("phi_0.1", 20, 120, 18)
+    _, b = make_pair(family, 20, 120, 18)
+    a[:, 7] = 0
+    a, b = with_units(a, b, span)
+    b[7] *= 2.0**1010 / abs(b[7]).max()
+    c, report = hg.matmul(
+        a, b, scheme=hg.Ozaki2(), accuracy="correct", return_report=True
+    )
+    assert report.scheme.scaling == "inner"
+    assert (c == correctly_rounded(a, b)).all()
+
+
+def test_operands_stay_where_a_subnormal_entry_would_lose_bits(
+    make_pair, assert_same_bits
+):
+    a, b = with_units(*make_pair("phi_0.1", 20, 120, 18), 900)
+    # In a column that D makes smaller.
+    a[3, abs(a).max(axis=0).argmax()] = 2.0**-1074
+    c, report = hg.matmul(
+        a, b, scheme=replace(INNER, num_moduli=14), return_report=True
+    )
+    fast = hg.matmul(a, b, scheme=hg.Ozaki2(num_moduli=14, scaling="fast"))
+    assert_same_bits(c, fast)
+    assert SCALED_ALONG_K not in report.reason
+    c = hg.matmul(a, b, accuracy="correct")
+    assert_same_bits(c, correctly_rounded(a, b))
+
+
 def test_blocks_layouts_and_special_values_change_no_bit(make_pair, assert_same_bits):
     a, b = with_units(*make_pair("phi_0.1", 20, 120, 18), 60)
     a[3, 7] = np.nan

@@ -18,10 +18,15 @@ are zero, Inf or NaN have none. Every engine finds the same d.
 
 Where the slacks are about the same, d_h = (T_h - S_h) / 2 makes the rows of A and the
 columns of B parallel, where Cauchy and Schwarz have an equality. Else the operand with
-less slack is made flat, d = -S or d = T: one flat operand suffices for any other one.
-As S and T are those of normalised vectors, this loses no more than 1.5 log2(k) + 2 bits
-of the error bound where it does not help. No vector becomes larger than it is:
-S_h + d_h <= 0 and T_h - d_h <= 0.
+less slack is made flat, d = c - S or d = T - c: one flat operand suffices for any other
+one. As S and T are those of normalised vectors, this loses no more than
+1.5 log2(k) + 2 bits of the error bound where it does not help. With
+c = max_h (S_h + T_h) / 2 the largest entries of both operands become smaller by as
+much, so that d may span as many bits as exponents do. No vector becomes larger than it
+is: S_h + d_h <= 0 and T_h - d_h <= 0.
+
+A column of A that meets zeros alone is made as large as a flat one, c - S_h, and a row
+of B likewise: all its products are zeros, but it counts in the vectors that it lies in.
 
 A choice of d is a guess: every bound holds for A D and D**-1 B, whatever d is. It is
 taken where a sample of rows and columns gains by it: their `sampled_gap` is the error
@@ -120,13 +125,21 @@ def chosen_exponents(left: Maxima, right: Maxima) -> Array:
     # The mean of -S_h over the columns that have entries, rounded down.
     slack_left = left.spread - _mean(-left.largest[has_left])
     slack_right = right.spread - _mean(-right.largest[has_right])
+
+    # Flat vectors have half of the largest S_h + T_h along k, of A and of B alike.
+    meet = has_left & has_right
+    common = (left.largest + right.largest)[meet]
+    flat = int(common.max()) >> 1 if common.size else 0
+    flat_left = flat - left.largest
+    flat_right = right.largest - flat
     if abs(slack_left - slack_right) <= _NEARBY_SLACKS:
         d = (right.largest - left.largest) >> 1
     elif slack_left < slack_right:
-        d = -left.largest
+        d = flat_left
     else:
-        d = right.largest
-    d = np.where(has_left & has_right, np.clip(d, -_MOST, _MOST), 0)
+        d = flat_right
+    d = np.select([meet, has_left, has_right], [d, flat_left, flat_right], 0)
+    d = np.clip(d, -_MOST, _MOST)
 
     # Where an entry would be subnormal, bits of it might be lost.
     smallest_left = (left.smallest + d)[has_left].min(initial=0)

@@ -97,6 +97,8 @@ def ladder(a, b, engine):
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_the_device_scales_along_k_where_no_other_rung_is_enough(engine, dtype):
     a, b = graded(60, dtype=dtype)
+    # A row of B, larger than all others, that meets zeros alone.
+    a[:, :, abs(b[0]).max(axis=1).argmax()] = 0.0
     plan = ladder(a, b, engine)
     _, outcome, values = run(plan, a, b, engine)
     certificate = outcome.decision()
@@ -129,11 +131,15 @@ def test_operands_without_a_pattern_go_on_to_the_native_product(engine):
         assert outcome.decision().scheme == hg.Native()
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize(
+    ("dtype", "span"), [("float64", 200), ("complex128", 200), ("float64", 2000)]
+)
 def test_correct_products_take_the_moduli_of_data_without_the_pattern(
-    engine, dtype, assert_same_bits
+    engine, dtype, span, assert_same_bits
 ):
-    a, b = graded(200, dtype=dtype)
+    a, b = graded(span, dtype=dtype)
+    # A row of B that meets zeros alone.
+    a[:, :, 5] = 0.0
     plan = planned("auto", *arrays(a, b), engine, "correct")
     assert plan.scheme.scaling == "inner"
     assert plan.scheme.num_moduli <= 22

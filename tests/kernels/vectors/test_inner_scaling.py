@@ -111,6 +111,19 @@ def test_exponents_equal_plain_maths(rng, shape, dtype):
         assert is_kept == (span > 0 and shape[1] > 1)
 
 
+@pytest.mark.parametrize("wild_side", [None, "left", "right"])
+def test_spans_of_thousands_of_bits_equal_plain_maths(rng, wild_side):
+    """Both operands parallel, or one of them flat; with terms that meet zeros."""
+    for span in (1000, 2000):
+        a, b = graded(rng, (9, 40, 8), span)
+        if wild_side:
+            wild = a if wild_side == "left" else b
+            wild *= np.ldexp(1.0, rng.integers(-30, 1, wild.shape))
+        a[:, :, 7] = 0
+        b[:, 30] = 0
+        assert check(a, b)
+
+
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_hostile_exponents_equal_plain_maths(rng, dtype):

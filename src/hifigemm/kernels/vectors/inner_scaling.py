@@ -317,15 +317,18 @@ def inner_maxima_kernel(
 
 
 @triton.jit
-def _chosen(largest, ks, k, slack_left, slack_right):
+def _chosen(largest, ks, k, slack_left, slack_right, flat):
     """d of some terms, and whether A and B have entries there."""
     s = tl.load(largest + ks, mask=ks < k, other=0)
     t = tl.load(largest + k + ks, mask=ks < k, other=0)
+    flat_left = flat - (s - _BIAS)
+    flat_right = (t - _BIAS) - flat
     near = tl.abs(slack_left - slack_right) <= _NEARBY_SLACKS
-    flat = tl.where(slack_left < slack_right, _BIAS - s, t - _BIAS)
-    d = tl.where(near, (t - s) >> 1, flat)
+    d = tl.where(slack_left < slack_right, flat_left, flat_right)
+    d = tl.where(near, (t - s) >> 1, d)
+    d = tl.where(s == 0, flat_right, tl.where(t == 0, flat_left, d))
     d = tl.minimum(tl.maximum(d, -_MOST), _MOST)
-    return tl.where((s > 0) & (t > 0), d, 0), s > 0, t > 0
+    return tl.where((s > 0) | (t > 0), d, 0), s > 0, t > 0
 
 
 @triton.jit(do_not_specialize=["k"])
@@ -345,6 +348,8 @@ def inner_exponents_kernel(terms, k, exponents, gap, BLOCK: tl.constexpr):
     below_right = tl.zeros([BLOCK], tl.int64)
     entries_left = tl.zeros([BLOCK], tl.int64)
     entries_right = tl.zeros([BLOCK], tl.int64)
+    # The largest S + T of terms that both have entries in.
+    common = tl.zeros([BLOCK], tl.int32)
     for start in range(0, k, BLOCK):
         ks = start + offsets
         s = tl.load(largest + ks, mask=ks < k, other=0)
@@ -353,22 +358,26 @@ def inner_exponents_kernel(terms, k, exponents, gap, BLOCK: tl.constexpr):
         below_right += tl.where(t > 0, _BIAS - t, 0)
         entries_left += (s > 0).to(tl.int64)
         entries_right += (t > 0).to(tl.int64)
+        common = tl.maximum(common, tl.where((s > 0) & (t > 0), s + t, 0))
     mean_left = tl.sum(below_left) // tl.maximum(tl.sum(entries_left), 1)
     mean_right = tl.sum(below_right) // tl.maximum(tl.sum(entries_right), 1)
     slack_left = tl.load(terms.spread) - mean_left.to(tl.int32)
     slack_right = tl.load(terms.spread + 1) - mean_right.to(tl.int32)
+    # Flat vectors have half of it along k, of A and of B alike.
+    most = tl.max(common)
+    flat = tl.where(most > 0, (most - 2 * _BIAS) >> 1, 0)
     # Is every entry of A D and of D**-1 B a normal number?
     smallest = tl.zeros([BLOCK], tl.int32)
     for start in range(0, k, BLOCK):
         ks = start + offsets
-        d, has_left, has_right = _chosen(largest, ks, k, slack_left, slack_right)
+        d, has_left, has_right = _chosen(largest, ks, k, slack_left, slack_right, flat)
         left = _LEAST_BIAS - tl.load(least + ks, mask=ks < k, other=0) + d
         right = _LEAST_BIAS - tl.load(least + k + ks, mask=ks < k, other=0) - d
         smallest = tl.minimum(smallest, tl.where(has_left, left, 0))
         smallest = tl.minimum(smallest, tl.where(has_right, right, 0))
     is_normal = tl.min(smallest) >= _LEAST_NORMAL
     ks = tl.program_id(0) * BLOCK + offsets
-    d, _, _ = _chosen(largest, ks, k, slack_left, slack_right)
+    d, _, _ = _chosen(largest, ks, k, slack_left, slack_right, flat)
     tl.store(exponents + ks, tl.where(is_normal, d, 0), mask=ks < k)
 
 
