@@ -1,6 +1,4 @@
-"""INT8 products of residues and exact INT8 products equal the integer products of
-NumPy.
-"""
+"""INT8 products of residues equal the integer products of NumPy modulo p."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import pytest
 import torch
 
 from hifigemm.kernels.products import residue_gemm as module
-from hifigemm.kernels.products.int8_product import K_BLOCK, exact_int8_gemm
+from hifigemm.kernels.products.int8_product import K_BLOCK
 from hifigemm.kernels.products.residue_gemm import (
     constants_of,
     residue_constants,
@@ -38,7 +36,6 @@ from tests.kernels.residue_products import (
     random_residues,
 )
 
-exact_int8_gemm = partial(run_recorded, exact_int8_gemm)
 residue_gemm = partial(run_recorded, residue_gemm)
 
 MODULI = sorted({*real_moduli(), *complex_moduli()})
@@ -343,35 +340,6 @@ def test_what_does_not_fit_is_refused():
         residue_gemm(x.int(), x, table, out)
     with pytest.raises(ValueError, match="need contiguous planes"):
         residue_gemm(x, x, table, empty_products(1, 3, 8, 8)[:, ::2], spans=2)
-
-
-@pytest.mark.parametrize("tile", PLAIN, ids=str)
-@pytest.mark.parametrize("order", ["nn", "nt", "tn", "tt"])
-def test_exact_products_of_any_strides(tile, order):
-    rng = np.random.default_rng(1)
-    m, n, k = 45, 37, 150
-    a = torch.from_numpy(rng.integers(-128, 128, (2, m, k), dtype=np.int8)).to(DEVICE)
-    b = torch.from_numpy(rng.integers(-128, 128, (1, k, n), dtype=np.int8)).to(DEVICE)
-    a = a.mT.contiguous().mT if order[0] == "t" else a
-    b = b.mT.contiguous().mT if order[1] == "t" else b
-    found = exact_int8_gemm(a, b, config=tile)
-    assert (found.dtype, found.shape) == (torch.int32, (2, m, n))
-    assert np.array_equal(found.cpu().numpy(), product(a, b.mT))
-
-
-@pytest.mark.parametrize(
-    ("m", "n", "k"),
-    [(1, 1, 1), (3, 5, 7), (64, 1, 33), (1, 130, 200), (0, 3, 4), (3, 4, 0)],
-)
-def test_exact_products_of_any_shape(m, n, k):
-    rng = np.random.default_rng([m, n, k])
-    a = torch.from_numpy(rng.integers(-128, 128, (3, 2 * m, k + 3), dtype=np.int8)).to(
-        DEVICE
-    )[:, ::2, 2 : k + 2]
-    b = torch.from_numpy(rng.integers(-128, 128, (3, k, 2 * n + 1), dtype=np.int8)).to(
-        DEVICE
-    )[:, :, 1::2]
-    assert np.array_equal(exact_int8_gemm(a, b).cpu().numpy(), product(a, b.mT))
 
 
 class TestOnGpu:
