@@ -507,6 +507,8 @@ def test_wrong_arguments_are_refused():
         product(a, b, "tf32", block=24, pairs=((0, 0),))
     with pytest.raises(ValueError, match="sums = 'separate'"):
         product(a, b, "fp16", sums="separate")
+    with pytest.raises(ValueError, match="no pair of 2 and 2 words"):
+        product(a, b, "tf32", pairs=((0, 2), (2, 0)))
     with pytest.raises(ValueError, match="result of shape"):
         product(a, b, "fp16", out=torch.empty((1, 4, 3), device=DEVICE))
     with pytest.raises(ValueError, match="spans of 96 terms: expected whole blocks"):

@@ -734,6 +734,10 @@ def _check(
         raise ValueError(
             f"words of {a} have scales of their own, so that their products make no chain"
         )
+    if pairs and not any(p < a.num_words and q < b.num_words for p, q in pairs):
+        raise ValueError(
+            f"pairs = {pairs}: no pair of {a.num_words} and {b.num_words} words"
+        )
     blocks = BLOCKS[a.fmt.name]
     is_multiple = bool(pairs) and block > 0 and block % blocks[0] == 0
     if block not in blocks and not is_multiple:
