@@ -14,8 +14,10 @@ import triton
 import triton.language as tl
 
 from hifigemm.kernels.vectors import vector_norms as norms
+from hifigemm.kernels.vectors.statistics import INFINITE
 from hifigemm.numerics import scaling
 from hifigemm.numerics.residues import moduli_set
+from tests.kernels.vectors.test_statistics import hard_numbers
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 COUNT = 256
@@ -27,56 +29,6 @@ def on_device(x):
 
 def empty(dtype):
     return torch.empty(COUNT, dtype=dtype, device=DEVICE)
-
-
-def hard_numbers():
-    """Positive float64 of all exponents: powers of two and what lies next to them."""
-    rng = np.random.default_rng(1)
-    powers = 2.0 ** rng.integers(-1074, 1024, 80)
-    around = [powers, np.nextafter(powers, 0), np.nextafter(powers, np.inf)]
-    ends = [
-        np.finfo(float).max,
-        5e-324,
-        1e-323,
-        2.0**-1022,
-        np.nextafter(2.0**-1022, 0),
-    ]
-    found = np.concatenate([*around, ends])
-    found = np.where((found > 0) & np.isfinite(found), found, 1.0)
-    return np.concatenate([found, np.ones(COUNT - len(found))])
-
-
-@triton.jit
-def _store_exponents(x, out, lowest, SIZE: tl.constexpr):
-    i = tl.arange(0, SIZE)
-    value = tl.load(x + i)
-    bits = value.to(tl.int64, bitcast=True)
-    tl.store(out + i, norms.exponent_of(bits))
-    tl.store(lowest + i, norms.exponent_of(norms._lowest_power(value)) - 1)
-
-
-def test_exponents_and_lowest_bits_are_those_of_the_definition():
-    x = hard_numbers()
-    out, lowest = empty(torch.int32), empty(torch.int32)
-    with np.errstate(all="ignore"):
-        _store_exponents[(1,)](on_device(x), out, lowest, COUNT)
-    for value, e, low in zip(x.tolist(), out.tolist(), lowest.tolist(), strict=True):
-        assert e == math.frexp(value)[1] + (math.frexp(value)[0] == 0)
-        assert Fraction(2) ** (e - 1) <= Fraction(value) < Fraction(2) ** e
-        units = Fraction(value) / Fraction(2) ** low
-        assert units.denominator == 1
-        assert units.numerator % 2 == 1
-
-
-def test_zeros_and_what_is_not_finite_have_exponents_beyond_all_others():
-    x = np.ones(COUNT)
-    x[:4] = [0.0, np.inf, np.nan, 1.0]
-    out, lowest = empty(torch.int32), empty(torch.int32)
-    with np.errstate(all="ignore"):
-        _store_exponents[(1,)](on_device(x), out, lowest, COUNT)
-    assert out[0] < -1074
-    assert out[1:3].tolist() == [norms.INFINITE.value] * 2
-    assert lowest[0] == norms.NO_LOWEST.value
 
 
 @triton.jit
@@ -156,7 +108,7 @@ def test_scales_are_those_of_numerics(count, balance):
     squares[:60] = 4.0 ** rng.integers(0, 26, 60)
     squares[60] = 0.0
     e = rng.integers(-1073, 1024, COUNT).astype(np.int32)
-    e[61] = norms.INFINITE.value
+    e[61] = INFINITE.value
     shift = max(moduli.half_range.bit_length() - 53, 0)
     mantissa, power = math.frexp(moduli.half_range >> shift)
     limits = on_device(np.array([mantissa, power + shift], np.float64))
@@ -175,7 +127,7 @@ def test_scales_are_those_of_numerics(count, balance):
     for square, grid, found in zip(
         squares.tolist(), e.tolist(), s.tolist(), strict=True
     ):
-        if square and grid != norms.INFINITE.value:
+        if square and grid != INFINITE.value:
             size = Fraction(square) * Fraction(4) ** (found - balance + grid - 15)
             assert size <= moduli.half_range < 4 * size
 
@@ -210,4 +162,3 @@ def test_pieces_of_a_block_divide_it():
                 assert norms.NORM_BLOCK.value % piece == 0
     assert norms.NORM_BLOCK.value == scaling.NORM_BLOCK
     assert norms.NORM_BITS.value == scaling.NORM_BITS
-    assert norms.INFINITE.value == scaling.INFINITE

@@ -80,7 +80,7 @@ class Form:
 @triton.jit
 def _copy(x, out, counts, sb, sv, sk, vectors, total, chunks, k, FORM: tl.constexpr):
     operand = _StridedOperand(x, out, out, out, out, sb, sv, sk)
-    value, _, _, z, v, h = load_tile(
+    value, z, v, h = load_tile(
         operand, (vectors, total, chunks), tl.program_id(0), k, FORM
     )
     at = ((z * vectors + v) * k)[:, None] + h[None, :]

@@ -17,24 +17,18 @@ import triton.language as tl
 
 from hifigemm.kernels.endings.rounding import round_head
 from hifigemm.kernels.runtime.common import sign_of_finite
+from hifigemm.kernels.vectors.statistics import biased_exponent, significand_of
 
 _NOWHERE = tl.constexpr(100000)
 """Beyond the place of every term."""
 
 
 @triton.jit
-def biased_exponent(x):
-    """The biased exponent of float64 entries, without a sign."""
-    return (x.to(tl.int64, bitcast=True) >> 52).to(tl.int32) & 0x7FF
-
-
-@triton.jit
 def _parts(x):
     """Sign, significand and exponent e of x = +-significand 2**(e - 1075)."""
-    bits = x.to(tl.int64, bitcast=True)
-    exponent = (bits >> 52).to(tl.int32) & 0x7FF
-    significand = (bits & ((1 << 52) - 1)) | ((exponent > 0).to(tl.int64) << 52)
-    return bits < 0, significand.to(tl.uint64), tl.maximum(exponent, 1)
+    is_negative = x.to(tl.int64, bitcast=True) < 0
+    significand = significand_of(x).to(tl.uint64)
+    return is_negative, significand, tl.maximum(biased_exponent(x), 1)
 
 
 @triton.jit

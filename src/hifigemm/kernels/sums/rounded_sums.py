@@ -49,8 +49,13 @@ from hifigemm.kernels.runtime.common import (
 )
 from hifigemm.kernels.runtime.launch import Launch, Strided, strided
 from hifigemm.kernels.runtime.tiles import Tile, gpu_of, tile_of_sums
-from hifigemm.kernels.sums.exact_entries import biased_exponent, exact_entry
+from hifigemm.kernels.sums.exact_entries import exact_entry
 from hifigemm.kernels.vectors.embedding import as_real
+from hifigemm.kernels.vectors.statistics import (
+    biased_exponent,
+    entries_of,
+    lowest_bit,
+)
 from hifigemm.numerics.rounded_sums import MAX_TERMS, form_for
 
 _UNIT = tl.constexpr(2.0**-53)
@@ -192,18 +197,6 @@ def _sums(
 
 
 @triton.jit
-def _lowest_bit(x):
-    """Twin: numerics.bits.lowest_bit, entry by entry."""
-    bits = x.to(tl.int64, bitcast=True)
-    exponent = (bits >> 52).to(tl.int32) & 0x7FF
-    significand = bits & ((1 << 52) - 1)
-    significand |= (exponent > 0).to(tl.int64) << 52
-    trailing = biased_exponent((significand & -significand).to(tl.float64)) - 1023
-    lowest = tl.maximum(exponent, 1) + trailing - 1075
-    return tl.where(significand == 0, _NO_BIT, lowest)
-
-
-@triton.jit
 def _extremes(
     vectors,
     step,
@@ -234,7 +227,7 @@ def _extremes(
             x = tl.load(places, mask=inside[:, None], other=0.0).to(tl.float64)
         largest = tl.maximum(largest, biased_exponent(x))
         if LOWEST:
-            lowest = tl.minimum(lowest, _lowest_bit(x))
+            lowest = tl.minimum(lowest, lowest_bit(x, _NO_BIT))
         places += DEPTH * step
     return tl.max(largest, axis=AXIS), tl.min(lowest, axis=AXIS)
 
@@ -432,7 +425,8 @@ def _sums_in_three_words(
     # Terms are multiples of a unit: words that stay below 2**53 of it lose nothing.
     unit_bit = row_bit[:, None] + column_bit[None, :]
     if HAS_C:
-        unit_bit = tl.minimum(unit_bit, _lowest_bit(addend) + c_exponent)
+        lowest_of_addend = lowest_bit(addend, _NO_BIT)
+        unit_bit = tl.minimum(unit_bit, lowest_of_addend + c_exponent)
     unit_bit = tl.minimum(unit_bit - scale, 900)
     unit = tl.where(unit_bit > -900, power_of_two(tl.maximum(unit_bit, -900)), 0.0)
     factor = (num_terms + 5.0) * _UNIT
@@ -554,18 +548,11 @@ def _tile_of(index, m, n, TILE: tl.constexpr):
 
 
 @triton.jit
-def _places(matrices, z, i, j):
-    """Addresses of the entries of a tile."""
-    first = matrices.entries + z * matrices.batch
-    return first + (i * matrices.row)[:, None] + (j * matrices.column)[None, :]
-
-
-@triton.jit
 def _addend_of(c, scaling, z, i, j, COUNT_M: tl.constexpr, COUNT_N: tl.constexpr):
     """The entries of a tile of C with its sign; zeros where there is no C."""
     addend = tl.zeros([COUNT_M, COUNT_N], tl.float64)
     if c.entries is not None:
-        entries = tl.load(_places(c, z, i, j)).to(tl.float64)
+        entries = tl.load(entries_of(c, z, i, j)).to(tl.float64)
         addend = entries * tl.cast(scaling.c_sign, tl.int32).to(tl.float64)
     return addend
 
@@ -641,7 +628,7 @@ def _quick_kernel(
         values = with_addend(values, addend)
     values = tl.where(is_certain, values, float("nan"))
     tl.store(
-        _places(out, z, i, j), values.to(out.entries.dtype.element_ty), mask=inside
+        entries_of(out, z, i, j), values.to(out.entries.dtype.element_ty), mask=inside
     )
 
 
@@ -696,7 +683,7 @@ def _finish_kernel(
     column_step = tl.cast(right.row, tl.int64)
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
         z, i, j, inside = _tile_of(tile, m, n, TILE)
-        places_out = _places(out, z, i, j)
+        places_out = entries_of(out, z, i, j)
         values = tl.zeros([BLOCK_M, BLOCK_N], tl.float64)
         second_values = values
         is_open = inside
@@ -770,7 +757,9 @@ def _finish_kernel(
                     is_finite = tl.abs(values) < float("inf")
                     second_values = tl.where(is_finite, second_values, 0.0)
                 dtype: tl.constexpr = second.entries.dtype.element_ty
-                tl.store(_places(second, z, i, j), second_values.to(dtype), mask=inside)
+                tl.store(
+                    entries_of(second, z, i, j), second_values.to(dtype), mask=inside
+                )
 
 
 _quick: Any = Launch(_quick_kernel)

@@ -27,6 +27,7 @@ from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import power_of_two
 from hifigemm.kernels.runtime.launch import Launch, operand_arguments, strided
 from hifigemm.kernels.runtime.tiles import VECTOR_ENTRIES
+from hifigemm.kernels.vectors.statistics import exponent_or, magnitude_bits
 from hifigemm.kernels.vectors.vector_tiles import (
     COUNTS,
     NOT_FINITE,
@@ -70,18 +71,6 @@ class DoubleWords(NamedTuple):
 
 
 @triton.jit
-def _exponent(magnitude):
-    """Smallest e with |x| < 2**e, 0 for x = 0, from the bits of finite |x|."""
-    # The bits of a subnormal number are the integer n of n 2**-1074, whose exponent as
-    # a float64 tells that of the number: 2096 is 1022 + 1074.
-    whole = magnitude.to(tl.float64).to(tl.int64, bitcast=True)
-    subnormal = (whole >> 52).to(tl.int32) - 2096
-    normal = (magnitude >> 52).to(tl.int32) - 1022
-    e = tl.where(magnitude < (1 << 52), subnormal, normal)
-    return tl.where(magnitude == 0, 0, e)
-
-
-@triton.jit
 def _rounded(y, FORM: tl.constexpr):
     """Finite y rounded once to FP32, saturating, as float64."""
     if not FORM.scaled:
@@ -99,21 +88,21 @@ def _rounded(y, FORM: tl.constexpr):
 @triton.jit
 def _split_tile(operand, counts, program, k, top, FORM: tl.constexpr):
     """Words of a tile of an operand: block_v vectors times block_k entries along k."""
-    vectors, total, _ = counts
-    value, panel, chunk, z, v, h = load_tile(operand, counts, program, k, FORM)
+    vectors, total, chunks = counts
+    value, z, v, h = load_tile(operand, counts, program, k, FORM)
     exists = v < vectors
-    magnitude = value.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
+    magnitude = magnitude_bits(value)
     row = z * vectors + v
-    largest = largest_magnitude(magnitude, operand, counts, panel, row, exists, FORM)
+    largest = largest_magnitude(magnitude, operand, counts, program, row, exists, FORM)
     # In the stage "magnitudes" the largest magnitude is not known yet, and a second
     # launch does what follows. Vectors with an Inf or NaN are marked and count as 0.
     if FORM.tile.stage != "magnitudes":
         finite = largest < 0x7FF0000000000000
         shift = tl.zeros_like(largest).to(tl.int32)
         if FORM.scaled:
-            shift = tl.where(finite, top - _exponent(largest), 0)
+            shift = tl.where(finite, top - exponent_or(largest, 0), 0)
         # The first tile of a vector writes its exponent.
-        if chunk == 0:
+        if program % chunks == 0:
             tl.store(
                 operand.exponents + row,
                 tl.where(finite, -shift, NOT_FINITE),

@@ -15,7 +15,7 @@ from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import power_of_two
 from hifigemm.kernels.runtime.launch import Launch, unread
 from hifigemm.kernels.runtime.recording import run_recorded
-from hifigemm.kernels.vectors.vector_norms import ABSOLUTE
+from hifigemm.kernels.vectors.statistics import ABSOLUTE, magnitude_bits
 from hifigemm.numerics.equilibration import MODERATE
 
 _ROWS = 32
@@ -55,13 +55,13 @@ def _extremes_kernel(
     step = tl.full((), TERMS, tl.int64) * column
     is_row = i[:, None] < m
     high = tl.zeros((ROWS, TERMS), tl.int64)
-    low = tl.full((ROWS, TERMS), 0x7FFFFFFFFFFFFFFF, tl.int64)
+    low = tl.full((ROWS, TERMS), ABSOLUTE, tl.int64)
     for start in range(0, LONGEST, TERMS):
         is_term = j + start < n
         x = tl.load(entries, mask=is_row & is_term[None, :], other=0.0)
         if IN_SCALE:
             x = x * power_of_two(tl.load(exponents + j + start, mask=is_term, other=0))
-        bits = x.to(tl.int64, bitcast=True) & ABSOLUTE
+        bits = magnitude_bits(x)
         high = tl.maximum(high, bits)
         if not IN_SCALE:
             low = tl.minimum(low, tl.where(bits == 0, low, bits))

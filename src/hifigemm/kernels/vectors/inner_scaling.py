@@ -39,7 +39,14 @@ from hifigemm.kernels.runtime.common import (
     is_within,
 )
 from hifigemm.kernels.runtime.launch import Launch, Strided, real_view, unread
-from hifigemm.kernels.vectors.vector_norms import ABSOLUTE, NO_POWER, exponent_of
+from hifigemm.kernels.vectors.statistics import (
+    NO_POWER,
+    entries_of,
+    exponent_of,
+    exponent_or,
+    magnitude_bits,
+    place_of_tile,
+)
 from hifigemm.numerics import inner_scaling as plain
 
 _NO_EXPONENT = tl.constexpr(plain.NO_EXPONENT)
@@ -101,14 +108,10 @@ def _bits(x, mask, WIDTH: tl.constexpr):
 
     0 and those of infinity for entries that are zero, Inf or NaN, or masked.
     """
-    most = (
-        tl.load(x, mask=mask, other=0.0).to(tl.float64).to(tl.int64, bitcast=True)
-        & ABSOLUTE
-    )
+    most = magnitude_bits(tl.load(x, mask=mask, other=0.0).to(tl.float64))
     least = tl.where(most == 0, NO_POWER, most)
     for i in tl.static_range(1, WIDTH):
-        bits = tl.load(x + i, mask=mask, other=0.0).to(tl.float64)
-        bits = bits.to(tl.int64, bitcast=True) & ABSOLUTE
+        bits = magnitude_bits(tl.load(x + i, mask=mask, other=0.0).to(tl.float64))
         least = tl.minimum(least, tl.where(bits == 0, NO_POWER, bits))
         most = tl.maximum(most, bits)
     counts = most < NO_POWER
@@ -116,26 +119,9 @@ def _bits(x, mask, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _exponents(bits):
-    """Exponents from bits of entries, _NO_EXPONENT from 0."""
-    return tl.where(bits == 0, _NO_EXPONENT, exponent_of(bits))
-
-
-@triton.jit
 def _code(bits):
     """Exponents of entries above 0, and 0 for those without, from their bits."""
     return tl.where(bits == 0, 0, exponent_of(bits) + _CODE_BIAS)
-
-
-@triton.jit
-def _entries(operand, batch, vectors, terms, WIDTH: tl.constexpr):
-    """Addresses of entries of a matrix of a stack."""
-    return (
-        operand.entries
-        + batch.to(tl.int64) * operand.batch
-        + vectors.to(tl.int64) * operand.row
-        + terms.to(tl.int64) * operand.column
-    )
 
 
 @triton.jit
@@ -157,11 +143,11 @@ def _largest_of_vectors(
     VECTORS: tl.constexpr = TILE.vectors
     TERMS: tl.constexpr = TILE.terms
     # Programs that follow each other take the terms of the same vectors.
-    chunks = tl.cdiv(k, STEPS * TERMS)
-    tiles = tl.cdiv(count, VECTORS)
-    first = task % chunks * (STEPS * TERMS)
-    batch = task // chunks // tiles
-    vectors = task // chunks % tiles * VECTORS + tl.arange(0, VECTORS)
+    batch, panel, chunk = place_of_tile(
+        task, tl.cdiv(count, VECTORS), tl.cdiv(k, STEPS * TERMS)
+    )
+    first = chunk * (STEPS * TERMS)
+    vectors = panel * VECTORS + tl.arange(0, VECTORS)
     inside = vectors < count
     # Threads exchange what they have behind the last tile.
     top = tl.zeros([VECTORS, TERMS], tl.int32)
@@ -170,7 +156,7 @@ def _largest_of_vectors(
     for start in range(first, tl.minimum(first + STEPS * TERMS, k), TERMS):
         ks = start + tl.arange(0, TERMS)
         mask = inside[:, None] & (ks < k)[None, :]
-        x = _entries(operand, batch, vectors[:, None], ks[None, :], WIDTH)
+        x = entries_of(operand, batch, vectors, ks)
         bits, _ = _bits(x, mask, WIDTH)
         code = _code(bits)
         top = tl.maximum(top, code)
@@ -241,11 +227,11 @@ def _largest_of_terms(
     VECTORS: tl.constexpr = TILE.vectors
     TERMS: tl.constexpr = TILE.terms
     # Programs that follow each other take neighbouring terms of the same vectors.
-    steps = tl.cdiv(k, TERMS)
-    chunks = tl.cdiv(count, STEPS * VECTORS)
-    ks = task % steps * TERMS + tl.arange(0, TERMS)
-    batch = task // steps // chunks
-    first = task // steps % chunks * (STEPS * VECTORS)
+    batch, panel, chunk = place_of_tile(
+        task, tl.cdiv(count, STEPS * VECTORS), tl.cdiv(k, TERMS)
+    )
+    ks = chunk * TERMS + tl.arange(0, TERMS)
+    first = panel * (STEPS * VECTORS)
     most = tl.zeros([VECTORS, TERMS], tl.int32)
     deepest = tl.zeros([VECTORS, TERMS], tl.int32)
     for start in range(first, tl.minimum(first + STEPS * VECTORS, count), VECTORS):
@@ -255,7 +241,7 @@ def _largest_of_terms(
         # Nothing of a vector of zeros lies above the bias.
         r = tl.where(r == 0, _CODE_BIAS, r)
         mask = inside[:, None] & (ks < k)[None, :]
-        x = _entries(operand, batch, vectors[:, None], ks[None, :], WIDTH)
+        x = entries_of(operand, batch, vectors, ks)
         bits, smallest = _bits(x, mask, WIDTH)
         most = tl.maximum(most, _code(bits) - r[:, None] + _BIAS)
         depth = tl.where(bits == 0, 0, _LEAST_BIAS - exponent_of(smallest))
@@ -418,8 +404,8 @@ def sampled_gap_kernel(
         ks = start + tl.arange(0, BLOCK)
         x, _ = _bits(row_entries + ks.to(tl.int64) * a.column, ks < k, WIDTH)
         y, _ = _bits(column_entries + ks.to(tl.int64) * b.column, ks < k, WIDTH)
-        e = _exponents(x)
-        f = _exponents(y)
+        e = exponent_or(x, _NO_EXPONENT)
+        f = exponent_or(y, _NO_EXPONENT)
         meeting = tl.maximum(meeting, e + f)
         d = tl.load(exponents + ks, mask=ks < num_exponents, other=0)
         left = tl.maximum(left, e + d)

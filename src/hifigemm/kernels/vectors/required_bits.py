@@ -22,9 +22,9 @@ from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.launch import Launch
 from hifigemm.kernels.vectors.residue_words import vector_constants
 from hifigemm.kernels.vectors.scaled_residues import layout_of
+from hifigemm.kernels.vectors.statistics import NO_LOWEST
 from hifigemm.kernels.vectors.vector_norms import (
     FREE_OF_OPERANDS,
-    NO_LOWEST,
     NORM_BLOCK,
     PANEL,
     join_blocks,

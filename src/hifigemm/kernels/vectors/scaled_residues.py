@@ -42,10 +42,10 @@ from hifigemm.kernels.vectors.residue_words import (
     residue_pair,
     vector_constants,
 )
+from hifigemm.kernels.vectors.statistics import INFINITE
 from hifigemm.kernels.vectors.vector_norms import (
     BLOCK,
     FREE_OF_OPERANDS,
-    INFINITE,
     NORM_BLOCK,
     PANEL,
     PIECE,

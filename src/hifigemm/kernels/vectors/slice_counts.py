@@ -21,9 +21,18 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.kernels.endings.rounding import finite
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import ROUND_DOUBLE, power_of_two
-from hifigemm.kernels.runtime.launch import Launch, float64_bits, strided
+from hifigemm.kernels.runtime.launch import Launch, Strided, float64_bits, strided
+from hifigemm.kernels.vectors.statistics import (
+    biased_exponent,
+    entries_of,
+    exponent_or,
+    lowest_bit,
+    magnitude_bits,
+    tile_of_vectors,
+)
 from hifigemm.numerics.bits import ceil_log2
 
 MAX_DIGITS = 12
@@ -40,50 +49,26 @@ _INTEGERS = tl.constexpr(2.0**52)
 
 
 @triton.jit
-def _finite(x, inside):
+def _loaded(entries, inside):
     """Entries in float64; 0 where there is none, or an Inf or NaN."""
-    value = tl.load(x, mask=inside, other=0.0).to(tl.float64)
-    return tl.where(tl.abs(value) < float("inf"), value, 0.0)
+    return finite(tl.load(entries, mask=inside, other=0.0).to(tl.float64))
 
 
 @triton.jit
 def _tile(operand, tile, vectors, k):
-    """Entries of a tile of an operand, its matrix, vectors and terms, and which exist.
-
-    Programs count the tiles along k, then those along the vectors, then the matrices.
-    """
-    x, batch_stride, vector_stride, k_stride = operand
-    along_k = tl.cdiv(k, _TILE)
-    panels = tl.cdiv(vectors, _TILE)
-    z = (tile // (along_k * panels)).to(tl.int64)
-    v = (tile // along_k % panels) * _TILE + tl.arange(0, _TILE)
-    h = (tile % along_k) * _TILE + tl.arange(0, _TILE)
-    rows = x + z * batch_stride + v.to(tl.int64) * vector_stride
-    inside = (v < vectors)[:, None] & (h < k)[None, :]
-    value = _finite(rows[:, None] + h[None, :].to(tl.int64) * k_stride, inside)
-    return value, z, v, h
-
-
-@triton.jit
-def _leading_bit(x):
-    """floor(log2 x) of INT64 0 < x < 2**53."""
-    return (x.to(tl.float64).to(tl.int64, bitcast=True) >> 52).to(tl.int32) - 1023
+    """Magnitudes of a tile of an operand, its matrix, vectors and terms."""
+    entries, inside, z, v, h = tile_of_vectors(
+        operand, tile, vectors, k, tl.cdiv(k, _TILE), _TILE, _TILE
+    )
+    return tl.abs(_loaded(entries, inside)), z, v, h
 
 
 @triton.jit
 def _exponents_of_tile(operand, facts, tile, vectors, k):
-    value, z, v, h = _tile(operand, tile, vectors, k)
+    magnitude, z, v, h = _tile(operand, tile, vectors, k)
     vector_exponents, lowest_bits, term_exponents, top = facts
-    # Significands are integers of at most 53 bits in units of 2**(biased - 1075);
-    # subnormal numbers have the unit of the smallest normal ones.
-    bits = value.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
-    biased = (bits >> 52).to(tl.int32)
-    significand = (bits & ((1 << 52) - 1)) | ((biased > 0).to(tl.int64) << 52)
-    unit = tl.maximum(biased, 1) - 1075
-    exists = significand != 0
-    safe = tl.where(exists, significand, 1)
-    exponent = tl.where(exists, _leading_bit(safe) + 1 + unit + OFFSET, 0)
-    lowest = tl.where(exists, -_leading_bit(safe & -safe) - unit + OFFSET, 0)
+    exponent = exponent_or(magnitude_bits(magnitude), -OFFSET) + OFFSET
+    lowest = OFFSET - lowest_bit(magnitude, OFFSET)
     # Maxima over vectors and over terms; the memory starts as zeros.
     of_vectors = tl.max(exponent, axis=1)
     row = z * vectors + v
@@ -130,12 +115,11 @@ def _ceil(x):
 
 @triton.jit
 def _sums_of_tile(operand, term_exponents, sums, tile, vectors, k):
-    value, z, _, h = _tile(operand, tile, vectors, k)
+    magnitude, z, _, h = _tile(operand, tile, vectors, k)
     e = tl.load(term_exponents + z * k + h, mask=h < k, other=0)
     # 2**(20 - e) by two powers that float64 holds.
     scale = -tl.where(e == 0, 0, e - OFFSET) + _WEIGHT_BITS
     first = tl.minimum(scale, 1000)
-    magnitude = tl.abs(value)
     scaled = magnitude * power_of_two(first)[None, :]
     scaled = scaled * power_of_two(scale - first)[None, :]
     # What underflows counts as 1.
@@ -198,8 +182,8 @@ def _weights_of_terms(
                 k,
             ),
         )
-    bits = tl.max(best).to(tl.int64, bitcast=True)
-    e = tl.where(bits == 0, 0, (bits >> 52).to(tl.int32) - 1022)
+    largest_sum = tl.max(best)
+    e = tl.where(largest_sum == 0, 0, biased_exponent(largest_sum) - 1022)
     h = (place % blocks) * _TERMS + tl.arange(0, _TERMS)
     total = _on_one_grid(term_exponents + z * k, sums + z * k, largest, h, k)
     weight = _ceil(total * power_of_two(-e + _WEIGHT_BITS))
@@ -238,7 +222,6 @@ def _count_of_panel(
     BLOCK_V: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    x, batch_stride, vector_stride, k_stride = operand
     vector_exponents, lowest_bits, facts_stride = facts
     weights, weights_stride = weights
     panels = tl.cdiv(vectors, BLOCK_V)
@@ -261,11 +244,10 @@ def _count_of_panel(
     sums = ()
     for _ in tl.static_range(DIGITS):
         sums = sums + (tl.zeros([BLOCK_V, BLOCK_K], tl.float64),)  # noqa: RUF005
-    rows = x + z * batch_stride + v.to(tl.int64) * vector_stride
     for start in range(0, k, BLOCK_K):
         h = start + tl.arange(0, BLOCK_K)
         inside = exists[:, None] & (h < k)[None, :]
-        value = _finite(rows[:, None] + h[None, :].to(tl.int64) * k_stride, inside)
+        value = _loaded(entries_of(operand, z, v, h), inside)
         weight = tl.load(weights + z * weights_stride + h, mask=h < k, other=0.0)
         y = value * scale[:, None] * second[:, None]
         longer = ()
@@ -356,10 +338,9 @@ def counts_kernel(
 _counts = Launch(counts_kernel)
 
 
-def _vectors_first(x: Buffer, axis: int) -> tuple[Any, ...]:
-    """An operand with its strides along the stack, its vectors and k."""
-    entries, batch, row, column = strided(x)
-    return (entries, batch, row, column) if axis == 2 else (entries, batch, column, row)
+def _vectors_first(x: Buffer, axis: int) -> Strided:
+    """An operand with vectors as rows."""
+    return strided(x) if axis == 2 else strided(x).transposed
 
 
 def vector_facts(

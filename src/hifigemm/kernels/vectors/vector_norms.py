@@ -22,6 +22,13 @@ import triton
 import triton.language as tl
 
 from hifigemm.kernels.runtime.common import power_of_two
+from hifigemm.kernels.vectors.statistics import (
+    INFINITE,
+    NO_LOWEST,
+    exponent_of,
+    lowest_power,
+    magnitude_bits,
+)
 
 _PLACES = (0, 1, 2, 3) if triton.__version__.startswith("3.6.") else (3, 2, 1, 0)
 K = tl.constexpr(_PLACES[0])
@@ -48,24 +55,12 @@ FULL = tl.constexpr(2**39)
 """The largest sum of squares: 512 components, a complex entry has two, of magnitude
 2**15.
 """
-INFINITE = tl.constexpr(1025)
-"""Exponent of Inf and NaN, one more than that of the largest float64."""
-ABSOLUTE = tl.constexpr(0x7FFFFFFFFFFFFFFF)
-"""The bits of a float64 without its sign; such bits are ordered as the numbers are."""
-FRACTION = tl.constexpr((1 << 52) - 1)
-"""The bits of a float64 behind its exponent."""
-NO_POWER = tl.constexpr(0x7FF << 52)
-"""Bits of infinity, above those of every power of two."""
-NO_LOWEST = tl.constexpr(1024)
-"""Lowest bit of a vector of zeros, above that of every float64."""
 _ROWS = tl.constexpr(32)
 """Blocks of a panel that are joined at a time: two of a thread in a program of 256.
 
 The blocks of a long vector are many, and others wait for the one program that joins
 them.
 """
-_TWO_TO_100 = tl.constexpr(2.0**100)
-"""Times that, a subnormal number is normal."""
 _TWO_TO_52 = tl.constexpr(2.0**52)
 """The low bits of 2**52 + n are the integer n."""
 
@@ -128,21 +123,6 @@ def along(numbers, AXIS: tl.constexpr):
 def low_word(x):
     """The low 32 bits of float64."""
     return x.to(tl.int64, bitcast=True).to(tl.int32)
-
-
-@triton.jit
-def exponent_of(bits):
-    """Smallest e with x < 2**e from the bits of x >= 0.
-
-    Inf and NaN give INFINITE, zero an exponent below -1074.
-    """
-    # The exponent of a subnormal number from that of 2**100 times it.
-    raised = bits.to(tl.float64, bitcast=True) * _TWO_TO_100
-    length = (raised.to(tl.int64, bitcast=True) >> 52).to(tl.int32)
-    biased = (bits >> 52).to(tl.int32)
-    # The bias is 1023, and 1 <= x / 2**(e - 1) < 2. A number whose biased exponent is 0
-    # is subnormal.
-    return tl.where(biased > 0, biased - 1022, length - 1022 - 100)
 
 
 @triton.jit
@@ -225,12 +205,11 @@ def block_sizes(parts, OUTER: tl.constexpr, SUMS: tl.constexpr, PTX: tl.constexp
     reduced first, within threads. n_q <= 2**39, and s_q <= 2**24 is 0 without SUMS.
     """
     INNER: tl.constexpr = K + PIECE - OUTER
-    # The exponent of the largest component of each block. Bits without the sign are
-    # ordered as magnitudes, and exponents are taken of few numbers: those that are left
-    # along INNER.
-    bits = parts[0].to(tl.int64, bitcast=True) & ABSOLUTE
+    # The exponent of the largest component of each block, taken of few numbers: those
+    # that are left along INNER.
+    bits = magnitude_bits(parts[0])
     for i in tl.static_range(1, len(parts)):
-        bits = tl.maximum(bits, parts[i].to(tl.int64, bitcast=True) & ABSOLUTE)
+        bits = tl.maximum(bits, magnitude_bits(parts[i]))
     e = tl.max(
         exponent_of(tl.max(bits, axis=OUTER, keep_dims=True)),
         axis=INNER,
@@ -413,29 +392,14 @@ def _finite(parts):
 
 
 @triton.jit
-def _lowest_power(x):
-    """Bits of the float64 2**l, l the exponent of the lowest set bit of x.
-
-    0 gives those of infinity. x less its lowest bit is the float64 whose fraction lacks
-    that bit, and the difference is exact; a power of two, whose fraction is 0, is its
-    own lowest bit.
-    """
-    bits = x.to(tl.int64, bitcast=True) & ABSOLUTE
-    higher_bits = (bits & (bits - 1)).to(tl.float64, bitcast=True)
-    power = tl.where((bits & FRACTION) == 0, 0.0, higher_bits)
-    lowest = (tl.abs(x) - power).to(tl.int64, bitcast=True)
-    return tl.where(bits == 0, NO_POWER, lowest)
-
-
-@triton.jit
 def _lowest(parts):
     """Twin: numerics.scaling.lowest_bits, of the vectors of one block.
 
     INT32 exponents; NO_LOWEST for zeros.
     """
-    lowest = _lowest_power(parts[0])
+    lowest = lowest_power(parts[0])
     for i in tl.static_range(1, len(parts)):
-        lowest = tl.minimum(lowest, _lowest_power(parts[i]))
+        lowest = tl.minimum(lowest, lowest_power(parts[i]))
     # Powers of two are ordered as their bits are. That of infinity becomes NO_LOWEST.
     lowest = tl.min(tl.min(lowest, axis=PIECE, keep_dims=True), axis=K, keep_dims=True)
     return exponent_of(lowest) - 1

@@ -24,6 +24,7 @@ import triton.language as tl
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.launch import Launch
 from hifigemm.kernels.runtime.tiles import gpu_of
+from hifigemm.kernels.vectors.statistics import tile_of_vectors
 
 NOT_FINITE = tl.constexpr(-(2**30))
 """Exponent of a vector that holds an Inf or NaN."""
@@ -80,16 +81,18 @@ class _TiledOperand:
 
 
 class _StridedOperand(NamedTuple):
-    """An operand as kernels take it; strides along the stack, the vectors and k."""
+    """An operand as kernels take it; strides along the stack, the vectors and k, named
+    as those of a `Strided`.
+    """
 
-    x: Buffer
+    entries: Buffer
     planes: Buffer
     exponents: Buffer
     workspace: Buffer
     loss: Buffer
-    batch_stride: int
-    vector_stride: int
-    k_stride: int
+    batch: int
+    row: int
+    column: int
 
 
 class _SideArguments(NamedTuple):
@@ -244,43 +247,35 @@ def launch_both(
 
 @triton.jit
 def load_tile(operand, counts, program, k, FORM: tl.constexpr):
-    """A tile of an operand: its entries, panel, chunk, matrix, vectors and indices
-    along k.
+    """A tile of an operand: its entries, matrix, vectors and indices along k.
 
-    A tile is block_v vectors, a panel, times block_k entries along k, a chunk.
+    A tile is block_v vectors, a panel, times block_k entries along k, a chunk. The
+    programs of one panel have consecutive indices.
     """
     vectors, _, chunks = counts
-    # Programs count the chunks of a panel, then the panels of a matrix, then the
-    # matrices z of the stack: the programs of one panel have consecutive indices.
-    panel = program // chunks
-    chunk = program % chunks
-    panels = tl.cdiv(vectors, FORM.tile.block_v)
-    z = (panel // panels).to(tl.int64)
-    v = (panel % panels) * FORM.tile.block_v + tl.arange(0, FORM.tile.block_v)
-    h = chunk * FORM.tile.block_k + tl.arange(0, FORM.tile.block_k)
-    rows = operand.x + z * operand.batch_stride + v.to(tl.int64) * operand.vector_stride
-    entries = rows[:, None] + h[None, :].to(tl.int64) * operand.k_stride
+    entries, inside, z, v, h = tile_of_vectors(
+        operand, program, vectors, k, chunks, FORM.tile.block_v, FORM.tile.block_k
+    )
     # Nobody reads an operand again; what is made of it is read soon.
     if FORM.tile.even:
         value = tl.load(entries, eviction_policy="evict_first")
     else:
-        inside = (v < vectors)[:, None] & (h < k)[None, :]
         value = tl.load(entries, mask=inside, other=0.0, eviction_policy="evict_first")
-    return value, panel, chunk, z, v, h
+    return value, z, v, h
 
 
 @triton.jit
 def largest_magnitude(
-    magnitude, operand, counts, panel, row, exists, FORM: tl.constexpr
+    magnitude, operand, counts, program, row, exists, FORM: tl.constexpr
 ):
     """Largest magnitude of each vector, over all programs that hold a part of it.
 
-    Magnitudes are bits without a sign, which are ordered as the numbers are. In the
+    Magnitudes are bits without a sign, or other integers in the order of |x|. In the
     stage "magnitudes" it is that of this tile alone.
     """
     _, total, chunks = counts
     magnitudes = operand.workspace + row
-    arrivals = operand.workspace + total + panel
+    arrivals = operand.workspace + total + program // chunks
     # An earlier launch has joined the tiles of each vector.
     if FORM.tile.stage == "given":
         largest = tl.load(magnitudes, mask=exists, other=0)

@@ -34,6 +34,11 @@ from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import power_of_two, power_of_two_single
 from hifigemm.kernels.runtime.launch import Launch
 from hifigemm.kernels.runtime.tiles import VECTOR_ENTRIES
+from hifigemm.kernels.vectors.statistics import (
+    exponent_of,
+    exponent_or,
+    magnitude_bits,
+)
 from hifigemm.kernels.vectors.vector_tiles import (
     COUNTS,
     NOT_FINITE,
@@ -80,16 +85,6 @@ class _WordsForm:
 
 
 @triton.jit
-def _exponent(magnitude):
-    """Smallest e with |x| < 2**e, 0 for x = 0, from the bits of finite |x|."""
-    # Bits of a subnormal number are the integer n of n 2**-149. n 2**-149 < 2**e where
-    # n < 2**(e + 149): 275 is 126 + 149.
-    subnormal = (magnitude.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 275
-    e = tl.where(magnitude < 0x800000, subnormal, (magnitude >> 23) - 126)
-    return tl.where(magnitude == 0, 0, e)
-
-
-@triton.jit
 def _sizes(value, FORM: tl.constexpr):
     """Integers in the order of |x|, 0 for zeros and `_INFINITE` for Inf and NaN.
 
@@ -97,13 +92,13 @@ def _sizes(value, FORM: tl.constexpr):
     subnormal.
     """
     if FORM.is_wide:
-        magnitude = value.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
+        magnitude = magnitude_bits(value)
         # 2**(e - 1) <= |x| < 2**e.
         exponents = (magnitude >> 52).to(tl.int32) - 1022 + _BIAS
         sizes = tl.where(magnitude == 0, 0, exponents)
         return tl.where(magnitude < (0x7FF << 52), sizes, _INFINITE)
     else:
-        return value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+        return magnitude_bits(value)
 
 
 @triton.jit
@@ -112,7 +107,7 @@ def _exponent_of_size(size, FORM: tl.constexpr):
     if FORM.is_wide:
         return tl.where(size == 0, 0, size - _BIAS)
     else:
-        return _exponent(size)
+        return exponent_or(size, 0)
 
 
 @triton.jit
@@ -234,7 +229,7 @@ def _note_loss(smallest, largest, shift, loss, FORM: tl.constexpr):
         value = tl.where(has_entries, smallest + 1, 0).to(tl.float32, bitcast=True)
         if FORM.scaled:
             value = _scaled(value, shift, FORM.kind != "fp16")
-        least = _exponent(tl.maximum(value.to(tl.int32, bitcast=True), 1))
+        least = exponent_of(tl.maximum(value.to(tl.int32, bitcast=True), 1))
     lost = tl.where(has_entries, FORM.safe + 1 - least, 0)
     # A maximum does not depend on the order of programs.
     tl.atomic_max(loss, 1 + tl.maximum(tl.max(lost, axis=0), 0), sem="relaxed")
@@ -243,15 +238,15 @@ def _note_loss(smallest, largest, shift, loss, FORM: tl.constexpr):
 @triton.jit
 def _split_tile(operand, counts, program, k, pitch, top, FORM: tl.constexpr):
     """Words of a tile of an operand: block_v vectors times block_k entries along k."""
-    vectors, _, _ = counts
-    value, panel, chunk, z, v, h = load_tile(operand, counts, program, k, FORM)
+    vectors, _, chunks = counts
+    value, z, v, h = load_tile(operand, counts, program, k, FORM)
     if not FORM.is_wide:
         value = value.to(tl.float32)
     exists = v < vectors
     sizes = _sizes(value, FORM)
     row = z * vectors + v
     smallest = _smallest_size(sizes) if FORM.counts else 0
-    largest = largest_magnitude(sizes, operand, counts, panel, row, exists, FORM)
+    largest = largest_magnitude(sizes, operand, counts, program, row, exists, FORM)
     # In the stage "magnitudes" the largest magnitude is not known yet, and a second
     # launch does what follows. Vectors with an Inf or NaN are marked and count as 0.
     if FORM.tile.stage != "magnitudes":
@@ -262,7 +257,7 @@ def _split_tile(operand, counts, program, k, pitch, top, FORM: tl.constexpr):
         if FORM.counts:
             _note_loss(smallest, largest, shift, operand.loss, FORM)
         # The first tile of a vector writes its exponent.
-        if chunk == 0:
+        if program % chunks == 0:
             tl.store(
                 operand.exponents + row,
                 tl.where(finite, -shift, NOT_FINITE),
