@@ -159,9 +159,9 @@ def test_more_moduli_than_data_of_one_size_take_may_hold_the_exact_product(
         rng.integers(-(2**30), 2**30, shape).astype(float)
         for shape in ((6, 40), (40, 5))
     )
-    # The large entries meet zeros only.
-    a[:, 0], b[0] = 2.0**35, 0.0
-    a[:, 1], b[1] = 0.0, 2.0**35
+    # Each row and column has a large entry of its own, so that no power of two along k
+    # serves them all.
+    a[range(6), range(6)] = b[range(5), range(5)] = 2.0**35 + 1
     c, report = hg.matmul(a, b, scheme=FAST, accuracy=1e-9, return_report=True)
     assert report.scheme.count > expected_count(
         Problem(1, 6, 5, 40, a.dtype), resolve(1e-9, FP64, 40)
