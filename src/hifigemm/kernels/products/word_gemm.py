@@ -127,6 +127,27 @@ class Kind:
         return 1 + max(q for _, q, _ in self.products)
 
 
+class WordsProduct(NamedTuple):
+    """What a kernel is launched for; see `word_gemm`."""
+
+    left: Words
+    right: Words
+    out: tuple[Any, int, int, int]  # with strides; a matrix for each span of a matrix
+    operands: tuple[Any, ...] | None  # A and B themselves, with strides
+    noted_losses: Any  # None where all losses are in range
+    losses: tuple[int, int]
+    shift: int
+    terms_per_round: int  # of k, in a walk of a round
+    kind: Kind
+    tile: Tile
+    span: int = 0  # terms; 0 where all of k is one sum
+
+    @property
+    def low_scale(self) -> float:
+        """2**-s, the scale of second words."""
+        return float(2.0**-self.left.splitting.low_shift)
+
+
 class WordsOperand(NamedTuple):
     """An operand as kernels take it; strides along a stack of one are 0."""
 
@@ -608,41 +629,31 @@ def word_gemm(
         config = tile_for(
             shape, gpu_of(out.device), ("triton",) if hopper is None else KERNELS
         )
-    kind = Kind(*_schedule(counts, sums, pairs), fmt == "fp16", triangle)
-    # of k, in a walk of a round
-    terms_per_round = block if sums == "blocked" else max(left.k, 1)
-    entries = None if operands is None else tuple(operand_arguments(operands))
-    noted_losses = None if losses == ALL_LOSSES else left.losses
-    scales = shift, 2.0**-left.splitting.low_shift
+    product = WordsProduct(
+        left,
+        right,
+        (out, *out.stride()),
+        operands=None if operands is None else tuple(operand_arguments(operands)),
+        noted_losses=None if losses == ALL_LOSSES else left.losses,
+        losses=losses,
+        shift=shift,
+        terms_per_round=block if sums == "blocked" else max(left.k, 1),
+        kind=Kind(*_schedule(counts, sums, pairs), fmt == "fp16", triangle),
+        tile=config,
+    )
     launch = _launch_plain if config.kernel == "triton" else hopper.launch
     if spans == 1:
-        launch(
-            left,
-            right,
-            noted_losses,
-            (out, *out.stride()),
-            entries,
-            scales,
-            losses,
-            terms_per_round,
-            kind,
-            config,
-        )
+        launch(product)
         return
     # The sums of all spans, each a matrix of its own, then the result.
     parts = out.launches.empty((out.shape[0] * spans, *out.shape[1:]), torch.float32)
     launch(
-        left,
-        right,
-        noted_losses,
-        (parts, *parts.stride()),
-        None,
-        scales,
-        losses,
-        terms_per_round,
-        replace(kind, spans=True),
-        config,
-        span,
+        product._replace(
+            out=(parts, *parts.stride()),
+            operands=None,
+            kind=replace(product.kind, spans=True),
+            span=span,
+        )
     )
     tiles_m, tiles_n = tiles_along(
         left.vectors,
@@ -656,9 +667,9 @@ def word_gemm(
         parts,
         side_of(left, 1),
         side_of(right, 1),
-        noted_losses,
-        (out, *out.stride()),
-        entries,
+        product.noted_losses,
+        product.out,
+        product.operands,
         shift,
         *losses,
         left.k,
@@ -666,7 +677,7 @@ def word_gemm(
         tiles_m,
         tiles_n,
         # One kernel for the sums of all schemes.
-        KIND=replace(kind, walks=(), added="never"),
+        KIND=replace(product.kind, walks=(), added="never"),
         TILE=_ADDITION,
         AT_A_TIME=_SPANS_AT_A_TIME,
         num_warps=_ADDITION.warps,
@@ -775,49 +786,36 @@ def side_of(words: Words, unit: int) -> WordsOperand:
     )
 
 
-def _launch_plain(
-    left: Words,
-    right: Words,
-    noted_losses: Any,
-    target: Any,
-    entries: Any,
-    scales: Any,
-    losses: Any,
-    terms_per_round: int,
-    kind: Kind,
-    tile: Tile,
-    span: int = 0,
-) -> None:
-    """Launch the plain kernel; see `word_gemm`.
-
-    With a `span` the target has a matrix for each span of each matrix.
-    """
+def _launch_plain(product: WordsProduct) -> None:
+    """Launch the plain kernel."""
+    left, right, tile = product.left, product.right, product.tile
     tiles_m, tiles_n = tiles_along(
-        left.vectors, right.vectors, tile.block_m, tile.block_n, triangle=kind.triangle
+        left.vectors,
+        right.vectors,
+        tile.block_m,
+        tile.block_n,
+        triangle=product.kind.triangle,
     )
     pitch = left.planes.shape[3]
-    shift, low_scale = scales
-    loss_from, loss_to = losses
-    spans = num_spans(left.k, span)
+    spans = num_spans(left.k, product.span)
     _launch(
-        (tiles_m * tiles_n, target[0].shape[0] // spans, spans),
+        (tiles_m * tiles_n, product.out[0].shape[0] // spans, spans),
         side_of(left, 1),
         side_of(right, 1),
-        noted_losses,
-        target,
-        entries,
-        shift,
-        low_scale,
+        product.noted_losses,
+        product.out,
+        product.operands,
+        product.shift,
+        product.low_scale,
         1.0,
-        loss_from,
-        loss_to,
+        *product.losses,
         max(left.k, 1),
-        terms_per_round // tile.block_k,
+        product.terms_per_round // tile.block_k,
         pitch,
         tiles_m,
         tiles_n,
-        span // tile.block_k,
-        KIND=kind,
+        product.span // tile.block_k,
+        KIND=product.kind,
         TILE=tile,
         EVEN=pitch % tile.block_k == 0,
         num_warps=tile.warps,

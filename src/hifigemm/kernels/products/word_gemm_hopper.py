@@ -46,14 +46,14 @@ from hifigemm.kernels.products.hopper_ring import (
     tma_load,
 )
 from hifigemm.kernels.products.word_gemm import (
-    Kind,
+    WordsProduct,
     nonfinite_sums,
     side_of,
     unscaled,
 )
 from hifigemm.kernels.runtime.common import power_of_two_single, tile_of_result
 from hifigemm.kernels.runtime.launch import Launch, TensorMap, tensor_map
-from hifigemm.kernels.runtime.tiles import Tile, gpu_of, tiles_along
+from hifigemm.kernels.runtime.tiles import gpu_of, tiles_along
 from hifigemm.kernels.vectors.vector_tiles import NOT_FINITE
 from hifigemm.kernels.vectors.words import Words, losses_in_range
 
@@ -592,56 +592,43 @@ def _map_of(words: Words, block: tuple[int, int]) -> TensorMap:
     return tensor_map(words.planes, batch * count * vectors, pitch, pitch, block)
 
 
-def launch(
-    left: Words,
-    right: Words,
-    noted_losses: Any,
-    target: Any,
-    entries: Any,
-    scales: Any,
-    losses: Any,
-    terms_per_round: int,
-    kind: Kind,
-    tile: Tile,
-    span: int = 0,
-) -> None:
-    """Launch the kernel for Hopper; see `word_gemm.word_gemm`.
-
-    With a `span` the target has a matrix for each span of each matrix.
-    """
-    out = target[0]
+def launch(product: WordsProduct) -> None:
+    """Launch the kernel for Hopper; see `word_gemm.word_gemm`."""
+    left, right, tile = product.left, product.right, product.tile
+    out, *_, column_stride = product.out
     pitch = left.planes.shape[3]
     tiles_m, tiles_n = tiles_along(
-        left.vectors, right.vectors, tile.block_m, tile.block_n, triangle=kind.triangle
+        left.vectors,
+        right.vectors,
+        tile.block_m,
+        tile.block_n,
+        triangle=product.kind.triangle,
     )
     tiles = out.shape[0] * tiles_m * tiles_n
-    shift, low_scale = scales
-    loss_from, loss_to = losses
     k_steps = -(-max(left.k, 1) // tile.block_k)
-    blocks_per_round = -(-terms_per_round // tile.block_k)
+    blocks_per_round = -(-product.terms_per_round // tile.block_k)
     _launch(
         (min(tiles, gpu_of(out.device).num_sms),),
         _map_of(left, (tile.block_m // 2, tile.block_k)),
         _map_of(right, (tile.block_n, tile.block_k)),
         side_of(left, pitch),
         side_of(right, pitch),
-        noted_losses,
-        target,
-        entries,
-        shift,
-        low_scale,
-        loss_from,
-        loss_to,
+        product.noted_losses,
+        product.out,
+        product.operands,
+        product.shift,
+        product.low_scale,
+        *product.losses,
         left.k,
         k_steps,
         blocks_per_round,
-        span // tile.block_k if span else None,
+        product.span // tile.block_k if product.span else None,
         tiles,
         tiles_m,
         tiles_n,
-        KIND=kind,
+        KIND=product.kind,
         TILE=tile,
-        ADJACENT=target[3] == 1,
+        ADJACENT=column_stride == 1,
         num_warps=4,
         enable_fp_fusion=False,
     )
