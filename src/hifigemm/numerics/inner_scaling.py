@@ -138,7 +138,9 @@ def chosen_exponents(left: Maxima, right: Maxima) -> Array:
         d = flat_left
     else:
         d = flat_right
-    d = np.select([meet, has_left, has_right], [d, flat_left, flat_right], 0)
+    # Terms that meet zeros alone, and those without entries.
+    unmet = np.where(has_left, flat_left, np.where(has_right, flat_right, 0))
+    d = np.where(meet, d, unmet)
     d = np.clip(d, -_MOST, _MOST)
 
     # Where an entry would be subnormal, bits of it might be lost.
