@@ -11,8 +11,8 @@ import torch
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """A view of one of the memories of a launch list, with the part of a tensor's interface that
-    launch functions use.
+    """A view of one of the memories of a launch list, with the part of a tensor's
+    interface that launch functions use.
     """
 
     launches: Any
@@ -74,7 +74,7 @@ class Buffer:
         return True
 
     def behind(self, start: int) -> Buffer:
-        """The memory from `start` entries behind the first one on."""
+        """The memory from `start` entries after the first one on."""
         return replace(self, offset=self.offset + start * self.dtype.itemsize)
 
     def as_strided(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> Buffer:

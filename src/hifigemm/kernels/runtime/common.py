@@ -20,7 +20,9 @@ class Predicate(NamedTuple):
     """An int64 tensor of one entry, a lower and an upper limit.
 
     A kernel writes nothing unless the entry lies between the limits or equals one of
-    them. Products of words read two losses instead, whose sum lies in a range of limits.
+    them. An earlier launch has written the entry, and the kernel itself does not, so
+    that all programs agree. Products of words read two losses instead, whose sum lies
+    in a range of limits.
     """
 
     number: Any
@@ -112,10 +114,11 @@ def tiles_of(
 ):
     """Rows and columns of the tiles of an (m, n) plane.
 
-    With TRIANGLE they are those of the rectangle into which the squares of a lower
-    triangle are folded. A square is as large as the longer side of a tile. Of N rows of
-    squares, of which h = N // 2 are the upper ones, row h + i has h + i + 1 squares up
-    to the diagonal and row h - 1 - i the other h - i of 2 h + 1 places.
+    With TRIANGLE the lower triangle is folded into a rectangle. It consists of squares,
+    as large as the longer side of a tile: row r has r + 1 of them up to the diagonal.
+    Of N rows, the upper h = N // 2 are folded: row i of the rectangle is row h + i, of
+    h + i + 1 squares, followed by row h - 1 - i, which has the other h - i of its
+    2 h + 1 squares.
     """
     if TRIANGLE:
         SQUARE: tl.constexpr = BLOCK_M if BLOCK_M > BLOCK_N else BLOCK_N
@@ -133,7 +136,7 @@ def tiles_of(
 def unfolded(
     row, column, m, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TRIANGLE: tl.constexpr
 ):
-    """Row and column of a tile of the result from those of `tiles_of`."""
+    """Row and column of a tile of the result, from its place in `tiles_of`."""
     if TRIANGLE:
         SQUARE: tl.constexpr = BLOCK_M if BLOCK_M > BLOCK_N else BLOCK_N
         TALL: tl.constexpr = SQUARE // BLOCK_M
@@ -142,7 +145,7 @@ def unfolded(
         half = tl.cdiv(m, SQUARE) // 2
         i = row // TALL
         j = column // WIDE
-        # Up to column h + i it is square (h + i, j) of the result; behind that, square
+        # Up to column h + i it is square (h + i, j) of the result; after that, square
         # (h - 1 - i, j - h - i - 1).
         is_low = j <= half + i
         row += (tl.where(is_low, half + i, half - 1 - i) - i) * TALL

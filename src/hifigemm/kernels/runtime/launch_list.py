@@ -1,5 +1,6 @@
-"""A launch list: launches over named memory, written down once for operands of one layout
-and run on any such operands.
+"""A launch list: launches over named memory, written down once for operands of one
+layout and run on any such operands. All launches of a run go to one stream, in order:
+each sees what all earlier ones have written.
 
 Launch functions take the `Buffer`s of a list, and add steps to it. `finish` finds how
 long each scratch memory is needed, and puts all of them into one workspace; `compile`
@@ -180,8 +181,8 @@ class LaunchList:
         self._append(_Step(kernel, (*grid, 1, 1)[:3], arguments, constants))
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Append a call of a function, which gets tensors in the place of buffers and
-        works on the current stream.
+        """Append a call of a function, which gets tensors instead of buffers and works
+        on the current stream.
         """
         self._append(_Step(None, (), arguments, {}, function))
 
@@ -196,7 +197,8 @@ class LaunchList:
         """Lay the scratch memory out in a workspace; nothing can be added afterwards.
 
         Zeros come first, so that one launch in front of all others clears them, or all
-        of a turn, and an operand or a result.
+        of a turn, and an operand or a result. Other memories share bytes where no step
+        needs both: steps run one after the other.
         """
         used = [
             memory
@@ -218,6 +220,9 @@ class LaunchList:
         region = self._memories[scratch.memory]
         region.last = len(self._steps)
         placed = [region] if self.nbytes else []
+
+        # The largest memory first, each at the lowest place that no memory of the same
+        # steps takes; the region of zeros is taken throughout.
         for memory in sorted(others, key=lambda x: -x.nbytes):
             beside = [
                 x for x in placed if x.first <= memory.last and memory.first <= x.last
@@ -229,6 +234,9 @@ class LaunchList:
                 memory.start = max(memory.start, -(-end // ALIGNMENT) * ALIGNMENT)
             placed.append(memory)
             self.nbytes = max(self.nbytes, memory.start + memory.nbytes)
+
+        # The launches that clear go in front of the steps of their turn. The last turn
+        # comes first, so that the numbers of earlier steps still hold.
         for turn, at in reversed([*enumerate([0, *self._turns])]):
             steps, self._steps = self._steps, []
             zeros = [scratch[: sizes[turn] // 4]]
@@ -283,7 +291,7 @@ class LaunchList:
         """Run on torch's current stream, on tensors that are laid out as the operands,
         with these values of the `Scalar`s.
 
-        What `returns` was given is returned, with tensors in the place of buffers.
+        What `returns` was given is returned, with tensors instead of buffers.
         """
         memory = [*tensors]
         for x in self._results:
@@ -340,8 +348,8 @@ class LaunchList:
                 step.kernel.call_jit(step.grid, arguments, step.constants)
 
     def _place(self, buffer: Buffer) -> tuple[int, int]:
-        """The number of a buffer's tensor, that of the workspace behind all others, and
-        the bytes from there.
+        """The number of a buffer's tensor, and the bytes from its start. The workspace
+        comes after all operands and results.
         """
         memory = self._memories[buffer.memory]
         if memory.tensor is not None:
@@ -351,9 +359,8 @@ class LaunchList:
     def _as_tensors(
         self, x: Any, tensors: Sequence[torch.Tensor], scalars: tuple[float, ...]
     ) -> Any:
-        """Arguments, or what is returned, with tensors in the place of buffers and
-        values in that of scalars; `tensors` are the operands, the results and the
-        workspace.
+        """Arguments, or what is returned, with tensors instead of buffers and values
+        instead of scalars; `tensors` are the operands, the results and the workspace.
         """
         if isinstance(x, Buffer):
             return self._as_tensor(x, tensors)

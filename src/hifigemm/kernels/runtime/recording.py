@@ -99,7 +99,7 @@ def _layout_of(x: Any, tensors: list[Tensor]) -> Hashable:
 
 
 def _with_buffers(x: Any, buffers: Iterator[Buffer]) -> Any:
-    """Arguments with the next buffers in the place of tensors."""
+    """Arguments with the next buffers instead of tensors."""
     if isinstance(x, Tensor):
         return next(buffers)
     if isinstance(x, (tuple, list)):

@@ -42,8 +42,9 @@ _PAIRS = {
 }
 """Bits of -1536 to 1536 in float16, by the names of registers that hold two of each."""
 _HALVES = {"lo": "0x4140", "hi": "0x4342"}
-"""How the lower and the upper two bytes of a register go into a pair, each below a byte
-of another register.
+"""Selectors of `prmt`, lowest digit first: digits 0 to 3 are the bytes of its first
+register, and 4 is the lowest byte of its second one. The lower or the upper two bytes
+of the first register go into a pair, each below that byte of the second one.
 """
 
 
@@ -194,8 +195,8 @@ def _block_sums_kernel(
 ):
     """Twin: numerics.strassen.block_sums, any representatives.
 
-    A tile is BLOCK entries along k of a vector of each of the four sums of plane l.
-    Nothing where the predicate does not hold.
+    A tile is BLOCK entries along k of one vector in plane l, and a program makes it for
+    all four sums. Nothing where the predicate does not hold.
     """
     if not holds(predicate):
         return

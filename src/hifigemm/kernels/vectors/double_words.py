@@ -114,8 +114,9 @@ def _split_tile(operand, counts, program, k, top, FORM: tl.constexpr):
         remainder = tl.where(finite[:, None], value, 0.0)
         remainder = remainder * power_of_two(first)[:, None]
         remainder = remainder * power_of_two(shift - first)[:, None]
-        # A matrix of words has k rows of vectors, or the other way round; word p lies p
-        # times the whole operand behind the first one.
+        # Words are matrices (k, vectors) on the right, and (vectors, k) on the left.
+        # Word p lies p times the whole operand after the first one. No other program
+        # writes to this tile's part of them.
         if FORM.columns:
             target = z * k * vectors + h[None, :].to(tl.int64) * vectors + v[:, None]
         else:
@@ -249,6 +250,7 @@ def double_sums_kernel(
     tile. `left` and `right` are the exponents and their stride along the stack; `total`
     entries lie between products of one pair of words and of the next.
     """
+    # Programs count the tiles of a matrix, one row of tiles after the other.
     z = tl.program_id(1).to(tl.int64)
     across = tl.cdiv(n, COLUMNS)
     rows = (tl.program_id(0) // across) * ROWS + tl.arange(0, ROWS)
@@ -256,7 +258,8 @@ def double_sums_kernel(
     inside_m = rows < m
     inside_n = cols < n
     inside = inside_m[:, None] & inside_n[None, :]
-    # The products in the order of their pairs, smallest first.
+    # The products in the order of their pairs, smallest first: one program adds all
+    # products of an entry, so that the rounding of the sums is always the same.
     entries = products + (z * m + rows[:, None]) * n + cols[None, :]
     sums = tl.load(entries, mask=inside, other=0.0)
     for i in tl.static_range(1, COUNT):

@@ -42,11 +42,13 @@ def _extremes_kernel(
     LONGEST: tl.constexpr,
 ):
     """The largest bits of the magnitudes of rows, and the smallest of those that are not
-    zero, for each span of LONGEST columns: m numbers after the other.
+    zero, within each span of LONGEST columns.
 
     With IN_SCALE entries of column j count times 2^exponents[j], and `smallest` is not
     written. Bits of magnitudes are ordered as the numbers are, NaN above all.
     """
+    # A tile is ROWS rows times TERMS columns. The first axis of the grid counts ROWS
+    # rows at a time, the second one spans. A program walks over the tiles of its span.
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     span = tl.program_id(1)
     j = span * LONGEST + tl.arange(0, TERMS)
@@ -54,6 +56,7 @@ def _extremes_kernel(
     entries = starts_of_rows + j[None, :].to(tl.int64) * column
     step = tl.full((), TERMS, tl.int64) * column
     is_row = i[:, None] < m
+    # Each place of a tile keeps its own extremes, which meet after the last tile.
     high = tl.zeros((ROWS, TERMS), tl.int64)
     low = tl.full((ROWS, TERMS), ABSOLUTE, tl.int64)
     for start in range(0, LONGEST, TERMS):
@@ -66,6 +69,8 @@ def _extremes_kernel(
         if not IN_SCALE:
             low = tl.minimum(low, tl.where(bits == 0, low, bits))
         entries += step
+    # One number for each row and span, which no other program writes: the caller joins
+    # the spans.
     out = span.to(tl.int64) * m + i
     tl.store(largest + out, tl.max(high, axis=1), mask=i < m)
     if not IN_SCALE:
@@ -87,6 +92,9 @@ def _scaled_kernel(
 ):
     """Entries times powers of two for their row and column, to a matrix with rows in
     memory.
+
+    A tile is ROWS rows, counted by the first axis of the grid, times TERMS columns,
+    counted by the second one. A program makes one tile.
     """
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     j = tl.program_id(1).to(tl.int64) * TERMS + tl.arange(0, TERMS)

@@ -11,7 +11,7 @@ Every launch leaves integers that the next one reads, and no program waits for a
    are read again, and how far the entries of vectors spread.
 4. d from these maxima.
 5. gap with d.
-6. zeros in the place of d, unless it closes the gap.
+6. zeros instead of d, unless d closes the gap.
 
 Programs share numbers by maxima and sums of integers alone, in memory that is zero
 before they start, so that no order of programs shows. Numbers that may be negative are
@@ -62,6 +62,7 @@ _MOST = tl.constexpr(plain._MOST)
 _LEAST_NORMAL = tl.constexpr(plain._LEAST_NORMAL)
 _NEARBY_SLACKS = tl.constexpr(plain._NEARBY_SLACKS)
 _WIDE_GAP = tl.constexpr(plain.WIDE_GAP)
+"""Launches 2 to 4 run for gaps from here to 2**40, which no gap reaches."""
 _BLOCK = 1024
 """Terms that a program looks at together where only k is walked over."""
 _STEPS = 8
@@ -136,9 +137,10 @@ def _largest_of_vectors(
     TILE: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """`vector_exponents_kernel` for some terms of the vectors of one tile.
+    """`vector_exponents_kernel` for STEPS tiles along k of one panel of vectors.
 
-    `first_vector` is the first one of the operand among those that are `known`.
+    A tile is TILE.vectors vectors, a panel, times TILE.terms terms. `first_vector` is
+    the number of the operand's first vector among all that are `known`.
     """
     VECTORS: tl.constexpr = TILE.vectors
     TERMS: tl.constexpr = TILE.terms
@@ -149,7 +151,7 @@ def _largest_of_vectors(
     first = chunk * (STEPS * TERMS)
     vectors = panel * VECTORS + tl.arange(0, VECTORS)
     inside = vectors < count
-    # Threads exchange what they have behind the last tile.
+    # Each place of a tile keeps its own numbers, which meet after the last tile.
     top = tl.zeros([VECTORS, TERMS], tl.int32)
     total = tl.zeros([VECTORS, TERMS], tl.int32)
     entries = tl.zeros([VECTORS, TERMS], tl.int32)
@@ -220,9 +222,10 @@ def _largest_of_terms(
     TILE: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """`inner_maxima_kernel` for some terms of a chunk of vectors of one operand.
+    """`inner_maxima_kernel` for the TILE.terms terms of a chunk, and STEPS tiles of
+    TILE.vectors vectors.
 
-    `first_term` is its first one among the `terms` of both.
+    `first_term` is where the operand begins among the `terms` of both.
     """
     VECTORS: tl.constexpr = TILE.vectors
     TERMS: tl.constexpr = TILE.terms
@@ -238,7 +241,8 @@ def _largest_of_terms(
         vectors = start + tl.arange(0, VECTORS)
         inside = vectors < count
         r = tl.load(top + batch * count + vectors, mask=inside, other=0)
-        # Nothing of a vector of zeros lies above the bias.
+        # A zero entry, 0 - R + 2560, has to come out below 0. It does, as R with its
+        # bias is above 3000; for a vector of zeros, where R is 0, the bias is taken.
         r = tl.where(r == 0, _CODE_BIAS, r)
         mask = inside[:, None] & (ks < k)[None, :]
         x = entries_of(operand, batch, vectors, ks)
@@ -246,6 +250,7 @@ def _largest_of_terms(
         most = tl.maximum(most, _code(bits) - r[:, None] + _BIAS)
         depth = tl.where(bits == 0, 0, _LEAST_BIAS - exponent_of(smallest))
         deepest = tl.maximum(deepest, depth)
+    # Maxima do not depend on the order of programs; terms without entries stay 0.
     most_of_terms = tl.max(most, axis=0)
     is_seen = (ks < k) & (most_of_terms > 0)
     largest = terms.largest + first_term
@@ -275,9 +280,9 @@ def inner_maxima_kernel(
 ):
     """Twin: numerics.inner_scaling._maxima, S, T, the smallest components and spreads.
 
-    Maxima over all programs, of biased numbers in memory that starts as zeros: those of
-    A first, then those of B. Spreads are those of all `vectors` of both, of which the
-    first `total_a` are A's. Nothing where the gap is narrow.
+    Programs join maxima of biased numbers in memory that starts as zeros: A's first,
+    then B's. For the spreads, all programs share the `vectors` of both operands, of
+    which the first `total_a` are A's. Nothing where the gap is narrow.
     """
     if not is_within(gap, _WIDE_GAP, 1 << 40):
         return
@@ -304,7 +309,11 @@ def inner_maxima_kernel(
 
 @triton.jit
 def _chosen(largest, ks, k, slack_left, slack_right, flat):
-    """d of some terms, and whether A and B have entries there."""
+    """d of some terms, and whether A and B have entries there.
+
+    S and T are read with their bias, which cancels in their difference. They are 0 for
+    terms without entries: there the other operand is made flat.
+    """
     s = tl.load(largest + ks, mask=ks < k, other=0)
     t = tl.load(largest + k + ks, mask=ks < k, other=0)
     flat_left = flat - (s - _BIAS)
@@ -321,8 +330,8 @@ def _chosen(largest, ks, k, slack_left, slack_right, flat):
 def inner_exponents_kernel(terms, k, exponents, gap, BLOCK: tl.constexpr):
     """Twin: numerics.inner_scaling.chosen_exponents.
 
-    Every program reads the maxima of all terms, and writes d of BLOCK terms of its own.
-    Nothing where the gap is narrow.
+    Every program reads the maxima of all terms, BLOCK at a time, and finds the same
+    means. It writes d of BLOCK terms of its own. Nothing where the gap is narrow.
     """
     if not is_within(gap, _WIDE_GAP, 1 << 40):
         return
@@ -386,9 +395,10 @@ def sampled_gap_kernel(
 ):
     """Twin: numerics.inner_scaling.sampled_gap.
 
-    There are k exponents, or none. A program takes a pair of a row and a column, and
-    raises the gap to that of the pair. Nothing where the predicate, which is no gap
-    that is raised, does not hold.
+    There are k exponents, or none. A program takes a pair of a row and a column of the
+    first matrices, walks over k, BLOCK terms at a time, and raises `gap` to the gap of
+    the pair. Nothing where the predicate does not hold: it reads another number than
+    `gap`, so that all programs agree.
     """
     if not holds(predicate):
         return
@@ -412,6 +422,7 @@ def sampled_gap_kernel(
         right = tl.maximum(right, f - d)
     nearest = tl.max(meeting)
     below = tl.max(left) + tl.max(right) - nearest
+    # A pair whose products are all zeros has no gap. A maximum, whatever the order.
     below = tl.where(nearest > _NO_EXPONENT // 2, below, 0)
     tl.atomic_max(gap, tl.maximum(below, 0).to(tl.int64), sem="relaxed")
 
@@ -425,10 +436,12 @@ def keep_kernel(
     predicate,
     BLOCK: tl.constexpr,
 ):
-    """Zeros in the place of d, unless numerics.inner_scaling.closes.
+    """Zeros instead of d, unless numerics.inner_scaling.closes.
 
-    The first program leaves a mark: 1 where d is taken, else the largest number.
-    Nothing where the predicate does not hold.
+    A program clears d of BLOCK terms. `gaps` has the gap without d and, as number 2,
+    the gap with d; earlier launches have finished both. The first program leaves a
+    mark: 1 where d is taken, else the largest number. Nothing where the predicate does
+    not hold.
     """
     if not holds(predicate):
         return
@@ -573,7 +586,7 @@ def gaining_exponents(
         Decides on the device: unless the entry, which is not the mark, lies within the
         limits the operands are not read, and what is returned means nothing.
     """
-    # The gap before, and 16 bytes behind it that with d: both are aligned alike.
+    # The gap without d and, 16 bytes further on, the gap with d: aligned alike.
     gaps = left.launches.zeros((4,), torch.int64)
     before = gaps[:1]
     after = gaps[2:3]

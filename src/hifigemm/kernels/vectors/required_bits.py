@@ -57,17 +57,15 @@ def _look_at(
     FORM: tl.constexpr,
     PTX: tl.constexpr,
 ):
-    """Sizes of block `index` of all; then the bits of its panel, if it was the last
-    block.
-
-    The last block is the one whose program comes last, not the one with the highest
-    index.
+    """Sizes of block `index`; then the bits of its panel, if all other blocks of the
+    panel are finished.
     """
     blocks, panels_a, counts, k = sizes
     workspace, counters, bits_of_vectors = results
     block_sums, block_e, block_low = workspace
-    # The first panel of B comes second: what it and that of A lack may be enough to
-    # look no further.
+    # Indices count the blocks of a panel, then the panels in turn. The first panel of B
+    # has the second turn: what it and the first one of A lack may be enough to look no
+    # further.
     turn = index // blocks
     q = index % blocks
     panel = tl.where(

@@ -166,7 +166,10 @@ def _packed(c: int, p: int) -> int:
 
 
 def _start(factors: list[int], p: int) -> int:
-    """The bits of the float32 1.5 2**23 + d; d < p makes up for the words' bias."""
+    """The bits of the float32 1.5 2**23 + d; d < p makes up for the words' bias.
+
+    0x4B000000 are the bits of 2**23; up to 2**24 the bits and the number grow alike.
+    """
     start = 2**23 + 2**22
     start += (-_BIAS * sum(factors) - start) % p
     return 0x4B000000 - 2**23 + start
@@ -189,8 +192,9 @@ def ptx_of_residues(num_words: int, outputs: int) -> str:
     more], bits of 1 / p, -p.
 
     Each operand has four registers. f = sum_j dp4a(w_j, c_j) + add are the bits of a
-    float32 integer that is congruent to the result; the fused multiply-add rounds its
-    quotient by p, whose bits are the quotient modulo 256 in the lowest byte. For a pair
+    float32 integer that is congruent to the result; the fused multiply-add with
+    1.5 2**23, 0f4B400000, rounds its quotient by p, whose bits are the quotient modulo
+    256 in the lowest byte. `prmt` packs the lowest bytes of four results. For a pair
     the terms of re are x and those of im y: f is x + y + add, and then
     x - y + add + more.
     """

@@ -79,7 +79,9 @@ def scaled_along_k_kernel(a, b, programs_a, exponents, predicate, RUN: tl.conste
         shared,
     ) = chosen(is_left, a, b)
 
-    # The tile: its matrix of the stack, rows and columns.
+    # The tile: its matrix of the stack, rows and columns. Programs count the tiles of a
+    # row of tiles, then the rows of tiles, then the matrices. No two write the same
+    # entries.
     program -= tl.where(is_left, 0, programs_a)
     row_tiles = tl.cdiv(num_rows, _ROWS)
     column_tiles = tl.cdiv(num_runs, _COLUMNS // RUN)
@@ -87,8 +89,9 @@ def scaled_along_k_kernel(a, b, programs_a, exponents, predicate, RUN: tl.conste
     rows = program // column_tiles % row_tiles * _ROWS + tl.arange(0, _ROWS)
     columns = program % column_tiles * _COLUMNS + tl.arange(0, _COLUMNS)
 
+    # Rows take the axis VECTOR and columns the axis K of vector_norms, whichever k is.
     # The compiler sees that a run begins at a multiple of its length, and that its
-    # numbers share their mask: they are loaded and stored at a time.
+    # numbers share their mask: they are loaded and stored together.
     tile_rows = along(rows, VECTOR).to(tl.int64)
     tile_runs = along(columns, K) // RUN
     in_run = along(columns, K) % RUN
@@ -97,7 +100,7 @@ def scaled_along_k_kernel(a, b, programs_a, exponents, predicate, RUN: tl.conste
     source += tile_runs.to(tl.int64) * run_stride
     x = tl.load(numbers + (source * RUN + in_run), mask=inside)
 
-    # Exponents go with the columns or with the rows; those of the others are zeros.
+    # Exponents go with the columns or with the rows; the other factor is 2**0.
     has_exponent = columns < is_along_k * num_runs * RUN
     of_columns = tl.load(exponents + (columns >> shared), mask=has_exponent, other=0)
     has_exponent = rows < (1 - is_along_k) * num_rows

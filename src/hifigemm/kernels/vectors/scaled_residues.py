@@ -89,6 +89,7 @@ _PAIR_REGISTERS = 128
 multiprocessor, of which one may load.
 """
 _MAGNITUDE_BITS = tl.constexpr(7)
+"""|x| 2**(7 - e) < 128, rounded down, is an INT8."""
 
 
 @dataclass(frozen=True)
@@ -206,8 +207,9 @@ def _store_residues(
 ):
     """Twin: numerics.residues.residues, of the integers of a tile.
 
-    Residues for every row of the table one or, in pairs, two; the pitch is in units of
-    16 bytes. With LEAVES they leave the cache before anything else does.
+    A row of the table makes one residue or, with pairs, two; the pitch is in units of
+    16 bytes. With LEAVES they leave the cache before anything else does. No other
+    program writes to this tile's part of the planes.
     """
     POLICY: tl.constexpr = "evict_first" if LEAVES else ""
     planes, pitch16, num_planes, table = out
@@ -325,8 +327,8 @@ def scaled_residues_kernel(
     sizes = vector_sizes, total
     out = planes, pitch16, num_planes, table
     if TASK.whole:
-        # A program for each few vectors, which stay in its registers from the sizes to
-        # the residues.
+        # A program for each tile of FORM.vectors whole vectors, which stay in its
+        # registers from the sizes to the residues; the tiles of A come first.
         tile_origin = place(tl.program_id(0), tiles_a, counts, FORM.vectors)
         vs = _vectors(tile_origin[2], FORM)
         ks = _along_k(0, FORM)
@@ -358,7 +360,7 @@ def scaled_residues_kernel(
         panel = tl.program_id(0) // per_round
         task = tl.program_id(0) % per_round
         if task < blocks:
-            # One block of 16 vectors; its sizes go to memory.
+            # Block number `task` of the 16 vectors of a panel; its sizes go to memory.
             if TASK.scales:  # noqa: SIM102 - known when the kernel is compiled
                 if panel < panels:
                     tile_origin = place(panel, tiles_a, counts, PANEL)
@@ -402,6 +404,7 @@ def scaled_residues_kernel(
                         tl.atomic_add(panel_blocks.arrivals + panel, 1, sem="release")
         elif TASK.residues:
             # One tile of a panel whose scales are on their way since `ahead` rounds.
+            # The tiles along k of the same vectors are counted first.
             panel -= ahead
             task -= blocks
             first, batch, start, count = place(panel, tiles_a, counts, PANEL)

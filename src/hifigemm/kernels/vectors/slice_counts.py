@@ -65,6 +65,10 @@ def _tile(operand, tile, vectors, k):
 
 @triton.jit
 def _exponents_of_tile(operand, facts, tile, vectors, k):
+    """Join the exponents and lowest bits of a tile into those of its vectors and terms.
+
+    The largest exponent of all is joined too, where terms are asked for.
+    """
     magnitude, z, v, h = _tile(operand, tile, vectors, k)
     vector_exponents, lowest_bits, term_exponents, top = facts
     exponent = exponent_or(magnitude_bits(magnitude), -OFFSET) + OFFSET
@@ -92,9 +96,10 @@ def exponents_kernel(
 ):
     """Twin: numerics.bits.largest_exponent along both axes, and lowest_bit.
 
-    A program takes a tile of the left operand, those from `programs` on of the right
-    one. Exponents come with `OFFSET` added, lowest bits l as `OFFSET` - l; 0 where
-    all entries are zeros, or Inf or NaN.
+    A tile is 64 vectors times 64 terms, in the order of `place_of_tile`. The first
+    `programs` programs take a tile of the left operand each, all others one of the
+    right operand. Exponents come with `OFFSET` added, lowest bits l as `OFFSET` - l;
+    0 where all entries are zeros, or Inf or NaN.
     """
     program = tl.program_id(0)
     if program < programs:
@@ -124,6 +129,8 @@ def _sums_of_tile(operand, term_exponents, sums, tile, vectors, k):
     scaled = scaled * power_of_two(scale - first)[None, :]
     # What underflows counts as 1.
     integers = tl.maximum(_ceil(scaled), (magnitude > 0).to(tl.float64))
+    # Sums of integers do not depend on the order of programs; the memory starts as
+    # zeros.
     total = tl.sum(integers, axis=0).to(tl.int64)
     tl.atomic_add(sums + z * k + h, total, mask=h < k, sem="relaxed")
 
@@ -141,7 +148,10 @@ def sums_kernel(
     programs,
     k,
 ):
-    """Twin: the sums of magnitudes of numerics.estimates.vector_weights."""
+    """Twin: the sums of magnitudes of numerics.estimates.vector_weights.
+
+    Programs take the same tiles as in `exponents_kernel`, which has run before.
+    """
     program = tl.program_id(0)
     if program < programs:
         _sums_of_tile(left, left_exponents, left_sums, program, left_vectors, k)
@@ -156,7 +166,11 @@ _sums = Launch(sums_kernel)
 
 @triton.jit
 def _on_one_grid(term_exponents, sums, top, h, k):
-    """Sums of terms h on the grid of the largest term of the stack, in float64."""
+    """Sums of terms h on the grid of the largest term of the stack, in float64.
+
+    Sums that lie further below it than 1000 bits are raised to there: the weight of all
+    of them is 1, as it is rounded up.
+    """
     total = tl.load(sums + h, mask=h < k, other=0).to(tl.float64)
     drop = tl.load(term_exponents + h, mask=h < k, other=0) - top
     return total * power_of_two(tl.maximum(drop, -1000))
@@ -166,6 +180,7 @@ def _on_one_grid(term_exponents, sums, top, h, k):
 def _weights_of_terms(
     term_exponents, sums, top, weights, place, k, DROPPED: tl.constexpr
 ):
+    """Weights of block number `place` of _TERMS terms, counted matrix after matrix."""
     blocks = tl.cdiv(k, _TERMS)
     z = (place // blocks).to(tl.int64)
     largest = tl.load(top)
@@ -187,6 +202,7 @@ def _weights_of_terms(
     h = (place % blocks) * _TERMS + tl.arange(0, _TERMS)
     total = _on_one_grid(term_exponents + z * k, sums + z * k, largest, h, k)
     weight = _ceil(total * power_of_two(-e + _WEIGHT_BITS))
+    # Shorter weights keep the sums of `_count_of_panel` exact.
     if DROPPED > 0:
         weight = _ceil(weight * 2.0**-DROPPED)
     tl.store(weights + z * k + h, weight, mask=h < k)
@@ -222,6 +238,10 @@ def _count_of_panel(
     BLOCK_V: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
+    """Raise `found` to the count, and the needed slices, of a panel of BLOCK_V vectors.
+
+    The program walks over all terms, so that sums need no other program.
+    """
     vector_exponents, lowest_bits, facts_stride = facts
     weights, weights_stride = weights
     panels = tl.cdiv(vectors, BLOCK_V)
@@ -256,7 +276,9 @@ def _count_of_panel(
             longer = longer + (sums[d] + tl.abs(digit) * weight[None, :],)  # noqa: RUF005
             y = (y - digit) * 2.0**BETA
         sums = longer
-    # The first d from 2 on that meets the condition, DIGITS + 1 where none does.
+    # The first d from 2 on with 2 sqrt(k) u sum_1 > (d + 1) sum_d, as in [MOOI20],
+    # sum_d in units of the first digit; DIGITS + 1 where there is none. Maxima do not
+    # depend on the order of programs.
     threshold = tl.cast(threshold_bits, tl.int64).to(tl.float64, bitcast=True)
     first_sum = tl.sum(sums[0], axis=1)
     limit = threshold * first_sum
@@ -299,8 +321,10 @@ def counts_kernel(
 ):
     """Twin: the counts of numerics.estimates.published_num_slices.
 
-    `found` gets the count and the most slices of a vector of A, then those of B. LEFT
-    and RIGHT are vectors and terms that a program holds at a time.
+    `found`, zeros at first, gets the count and the most slices of a vector of A, then
+    the same two numbers of B. LEFT and RIGHT are the vectors and terms of a tile; a
+    program takes all tiles of a panel of vectors, first of A, then of B.
+    `threshold_bits` are the bits of the float64 2 sqrt(k) u.
     """
     program = tl.program_id(0)
     if program < programs:

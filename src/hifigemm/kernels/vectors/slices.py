@@ -120,7 +120,8 @@ def _scaled(x, g, FORM: tl.constexpr):
 def _digit(y, FORM: tl.constexpr):
     """The slice of y as a float, or as INT32 whose low byte is it, and a remainder.
 
-    As INT8 it wraps from h to -h. The remainder is y less the integer nearest to y, exactly.
+    As INT8 it wraps from h = 2**(beta - 1) to -h. The remainder is y less the integer
+    nearest to y, exactly.
     """
     ROUND: tl.constexpr = ROUND_SINGLE if FORM.single else ROUND_DOUBLE
     # The sum with 1.5 2**23 or 1.5 2**52 is rounded to an integer, whose low bits are
@@ -148,7 +149,8 @@ def _slice_tile(operand, counts, program, k, pitch, FORM: tl.constexpr):
     row = z * vectors + v
     largest = largest_magnitude(magnitude, operand, counts, program, row, exists, FORM)
     # In the stage "magnitudes" the largest magnitude is not known yet, and a second
-    # launch does what follows. Vectors with an Inf or NaN are marked and count as 0.
+    # launch does what follows. Vectors with an Inf or NaN, whose bits begin at those of
+    # infinity, are marked and count as 0.
     if FORM.tile.stage != "magnitudes":
         finite = largest < (0x7F800000 if FORM.single else 0x7FF0000000000000)
         g = tl.where(finite, _grid(largest, FORM), 0)

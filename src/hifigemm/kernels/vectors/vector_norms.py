@@ -202,7 +202,8 @@ def block_sizes(parts, OUTER: tl.constexpr, SUMS: tl.constexpr, PTX: tl.constexp
 
     Exponents e_q, INT32, and sums n_q + 2**40 s_q modulo 2**64, one for a vector and
     block. OUTER is the axis, K or PIECE, along which a thread has many entries: it is
-    reduced first, within threads. n_q <= 2**39, and s_q <= 2**24 is 0 without SUMS.
+    reduced first, within threads; INNER is the other one. n_q <= 2**39, and
+    s_q <= 2**24 is 0 without SUMS.
     """
     INNER: tl.constexpr = K + PIECE - OUTER
     # The exponent of the largest component of each block, taken of few numbers: those
@@ -330,8 +331,9 @@ def components_of(entries, inside, WIDTH: tl.constexpr):
 def join_blocks(block_sums, block_e, blocks, SUMS: tl.constexpr):
     """Twin: numerics.scaling.vector_sizes, from the sizes of blocks.
 
-    N, S and e of the vectors of a panel. A tile is _ROWS blocks of all 16 vectors,
-    whose numbers are under way together; they are joined behind the last tile, so that
+    N, S and e of the vectors of a panel. The calling program has acquired a counter
+    that says that all blocks are stored. A tile is _ROWS blocks of all 16 vectors,
+    whose numbers are under way together; they are joined after the last tile, so that
     no tile waits for threads to exchange what they have.
     """
     entries = tl.arange(0, _ROWS)[:, None] * PANEL + tl.arange(0, PANEL)[None, :]

@@ -4,8 +4,10 @@ in one launch or two.
 A program holds one tile of vectors in registers, so that operands are read once.
 Vectors that lie in one tile are "whole". Programs of longer ones exchange the largest
 magnitudes through memory and wait for each other ("together"): they have consecutive
-indices, and there are no more of them than the device runs at a time. Where there are
-more, one launch finds the "magnitudes" and a second one has them "given".
+indices, and there are no more of them than the device runs at a time. Programs start in
+the order of their indices, so that all programs of the first vectors that are not
+finished run at the same time. Where there are more, one launch finds the "magnitudes"
+and a second one has them "given".
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -256,7 +258,8 @@ def load_tile(operand, counts, program, k, FORM: tl.constexpr):
     entries, inside, z, v, h = tile_of_vectors(
         operand, program, vectors, k, chunks, FORM.tile.block_v, FORM.tile.block_k
     )
-    # Nobody reads an operand again; what is made of it is read soon.
+    # An operand is read again only after the stage "magnitudes"; what is made of it is
+    # read soon.
     if FORM.tile.even:
         value = tl.load(entries, eviction_policy="evict_first")
     else:
@@ -288,8 +291,8 @@ def largest_magnitude(
         # All threads of the program have joined their part before it counts as arrived,
         # and the count releases that to others. Once all programs of the panel have
         # arrived the maximum is final, and is read from the cache that all share.
-        # They run at the same time, as there are no more of them than multiprocessors,
-        # so that none waits for one that cannot start.
+        # None waits for one that cannot start: there are no more of them than
+        # multiprocessors, and see the beginning of this file.
         if FORM.tile.stage == "together":
             tl.debug_barrier()
             arrived = tl.atomic_add(arrivals, 1, sem="acq_rel") + 1

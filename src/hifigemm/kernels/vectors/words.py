@@ -288,7 +288,8 @@ def _split_tile(operand, counts, program, k, pitch, top, FORM: tl.constexpr):
 def losses_in_range(losses, loss_from, loss_to):
     """True if the bits that two operands lose together lie in loss_from .. loss_to - 1.
 
-    The sum is -2 as long as their words are not made.
+    The sum is -2 as long as their words are not made. An earlier launch has joined both
+    losses, so that all programs agree.
     """
     loss = tl.load(losses) + tl.load(losses + 1) - 2
     return (loss >= loss_from) & (loss < loss_to)
