@@ -248,5 +248,7 @@ def test_unsupported_operands_are_refused():
         slice_operands([(x, 2), (x, 1)], 3, 8)
     with pytest.raises(ValueError, match=r"13 torch\.int8 slices"):
         slice_operands([(x, 2)], 13, 8)
+    with pytest.raises(ValueError, match=r"2 torch.int8 slices of 2 bits: .* 3 .. 8"):
+        slice_operands([(x, 2)], 2, 2)
     with pytest.raises(ValueError, match="of 13 bits"):
         slice_operands([(x, 2)], 3, 13, torch.float16)

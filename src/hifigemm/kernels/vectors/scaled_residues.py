@@ -213,13 +213,13 @@ def _store_residues(
     """
     POLICY: tl.constexpr = "evict_first" if LEAVES else ""
     planes, pitch16, num_planes, table = out
-    first, batch, start, count = tile_origin
+    is_left, batch, start, count = tile_origin
     vs = _vectors(start, FORM)
     mask = (vs < count) & (ks < pitch16 * 16)
     # Planes of a matrix follow each other, one for each residue; all rows begin on
     # multiples of 16 bytes.
     row = (batch * num_planes * count + vs) * pitch16
-    residues = tl.where(first, planes[0], planes[1]) + row * 16 + ks
+    residues = tl.where(is_left, planes[0], planes[1]) + row * 16 + ks
     plane_stride = count.to(tl.int64) * pitch16 * 16
     # Entries beyond k are zeros, and so are their residues.
     if ARITHMETIC.pairs:
@@ -249,13 +249,13 @@ def _store_magnitudes(
     Entries that are Inf or NaN count 0; a vector that holds one has the exponent
     INFINITE.
     """
-    first, batch, start, count = tile_origin
+    is_left, batch, start, count = tile_origin
     vs = _vectors(start, FORM)
     up, second = exponent_factors(e, _MAGNITUDE_BITS)
     # Rows are as long as a multiple of 128 bytes.
     pitch16 = tl.cdiv(k, 128) * 8
     row = (batch * count + vs) * pitch16 * FORM.width
-    magnitudes = tl.where(first, low[0], low[1]) + row * 16 + ks
+    magnitudes = tl.where(is_left, low[0], low[1]) + row * 16 + ks
     # re of a vector, and behind it im; bytes beyond k are zeros up to the pitch.
     for i in tl.static_range(len(parts)):
         z = tl.where(tl.abs(parts[i]) < float("inf"), parts[i], 0.0)
@@ -407,10 +407,10 @@ def scaled_residues_kernel(
             # The tiles along k of the same vectors are counted first.
             panel -= ahead
             task -= blocks
-            first, batch, start, count = place(panel, tiles_a, counts, PANEL)
+            is_left, batch, start, count = place(panel, tiles_a, counts, PANEL)
             start += task // steps * FORM.vectors
             if (panel >= 0) & (start < count):
-                tile_origin = (first, batch, start, count)
+                tile_origin = (is_left, batch, start, count)
                 vs = _vectors(start, FORM)
                 ks = _along_k(task % steps, FORM)
                 # The loads are under way while the program waits for the scales.
@@ -423,7 +423,7 @@ def scaled_residues_kernel(
                     while arrived <= blocks:
                         arrived = tl.atomic_add(arrivals, 0, sem="acquire")
                 scale_exponents, to_nearest, _, begin = chosen(
-                    first, scales[0], scales[1]
+                    is_left, scales[0], scales[1]
                 )
                 vectors = batch * count + vs
                 scale = tl.load(scale_exponents + vectors, mask=vs < count, other=0)

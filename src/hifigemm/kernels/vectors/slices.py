@@ -54,6 +54,8 @@ MAX_COUNT = 12
 """Slices that the kernel makes of an entry."""
 MAX_BITS = {torch.int8: 8, torch.float16: 12, torch.bfloat16: 9, torch.float64: 27}
 """Bits of a slice, by the format of the slices: half of 2**bits is an integer of it."""
+LEAST_BITS = 3
+"""With fewer, the power of two of a vector of the largest numbers is subnormal."""
 MAX_BITS_SINGLE = 22
 """Bits of a slice of a float32 operand, as digits are rounded in float32 by a sum."""
 _SIGNIFICAND = {torch.float32: 24, torch.float64: 53}
@@ -255,7 +257,7 @@ def slice_operands(
     count : int
         Number of slices, at most twelve.
     beta : int
-        Bits of a slice, at most those of `MAX_BITS` and `MAX_BITS_SINGLE`.
+        Bits of a slice, from `LEAST_BITS` to those of `MAX_BITS` and `MAX_BITS_SINGLE`.
     dtype : torch.dtype
         Of the slices: one of `MAX_BITS`.
 
@@ -266,10 +268,10 @@ def slice_operands(
     most = MAX_BITS[dtype]
     if operands[0][0].dtype is torch.float32:
         most = min(most, MAX_BITS_SINGLE)
-    if not 1 <= beta <= most or not 1 <= count <= MAX_COUNT:
+    if not LEAST_BITS <= beta <= most or not 1 <= count <= MAX_COUNT:
         raise ValueError(
             f"{count} {dtype} slices of {beta} bits: "
-            f"expected 1 .. {MAX_COUNT} slices of 1 .. {most} bits"
+            f"expected 1 .. {MAX_COUNT} slices of {LEAST_BITS} .. {most} bits"
         )
     sides = [
         side_of(
