@@ -173,8 +173,8 @@ def _group_residues(
             )
             ys = (re.to(tl.uint32, bitcast=True), im.to(tl.uint32, bitcast=True))
     else:
-        # Step 1 of crt_constants: q, the sums A and B of the two pairs of moduli, and
-        # Y.
+        # Step 1 of crt_constants: q, whose 2**15 makes the shift round, the sums A and
+        # B of the two pairs of moduli, and Y.
         for i in tl.static_range(WIDTH):
             q = tl.zeros_like(parts[0]).to(tl.int32) + (1 << 15)
             a = tl.zeros_like(q)
@@ -696,9 +696,8 @@ def crt(
 
     An exact zero T is +0; a negative value that rounds to zero is -0. alpha = 1 with
     beta = 0 leaves T as it is, any other pair gives what `numerics.epilogue.combine`
-    gives. Outputs of vectors with an Inf or NaN are those of
-    `numerics.special.fill_nonfinite` in the place of T. All of this holds for re and im
-    of complex results.
+    gives. For vectors with an Inf or NaN, T is what `numerics.special.fill_nonfinite`
+    gives. All of this holds for re and im of complex results.
 
     Another rounding than NEAREST takes the place of alpha and beta: both arrays of a
     pair or an enclosure go to `out` and `second` of the targets, or +-V 2**(shift - s_i - t_j) +

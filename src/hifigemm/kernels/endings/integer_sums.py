@@ -5,6 +5,8 @@ There an entry is laid out with all bits between V and C. Here a term is added t
 128 bits and the limbs that hold V, with 64 bits of a fraction below them. A term that
 reaches beyond them lies 2**10 above V or 2**11 below its last bit. Then 64 leading bits
 of the larger one, and whether anything is set further down, decide the rounding.
+
+The functions take tiles of any shape, and treat each entry by itself.
 """
 
 # Kernels are untyped.
@@ -90,7 +92,8 @@ def _with_far_term(head, sticky, top, is_negative, m, e, m_is_negative, is_above
 
     The arguments and results are those of `leading_bits_of`, without the tail.
     """
-    # Both with a leading bit 2**63. One below the term, the largest sum has room.
+    # Both get the leading bit 2**63. A term above V moves one bit down, so that the sum
+    # has room; a V above the term needs none, as the term lies below its last bit.
     m_head = m << 11
     m_top = e + 52
     large = tl.where(is_above, m_head >> 1, head)
@@ -106,6 +109,7 @@ def _with_far_term(head, sticky, top, is_negative, m, e, m_is_negative, is_above
     # A difference lies below the one without the lost bits.
     total = large + tl.where(differs, 0, part)
     total -= tl.where(differs, part + lost.to(tl.uint64), 0)
+    # Up to two leading zeros: the bit of room, and one that a difference may lose.
     for _ in tl.static_range(2):
         is_short = (total & _TOP_BIT) == 0
         total = tl.where(is_short, total << 1, total)
@@ -162,7 +166,8 @@ def rounded_integers(
         high, low, limbs, fraction, exponent, BITS
     )
     if HAS_C:
-        # Beside bits of V behind the leading ones a term below all of them is nothing.
+        # A term below all bits of V changes nothing where V has bits behind the leading
+        # ones: these are sticky already.
         is_above |= is_below & (head == 0)
         is_far = (m != 0) & (is_above | (is_below & (sticky == 0)))
         far = _with_far_term(

@@ -51,7 +51,8 @@ def _mirror_kernel(
     )
     # Entries strictly below the diagonal alone go to the other side. A program writes
     # to the mirror image of its tile, which no other program reads or writes: they may
-    # run in any order.
+    # run in any order. A tile on the diagonal is its own mirror image, and
+    # no entry that is written there is one whose loaded value is used.
     inside = (j[:, None] < i[None, :]) & (i[None, :] < n)
     for part in tl.static_range(WIDTH):
         y = tl.trans(

@@ -2,7 +2,8 @@
 results that say more of a sum than the nearest number.
 
 The bits are those of numerics.rounding.round_limbs and of
-numerics.integer_sums.rounded_integers.
+numerics.integer_sums.rounded_integers. The functions take tiles of any shape, and treat
+each entry by itself.
 """
 
 # Kernels are untyped.
@@ -178,7 +179,7 @@ def round_head(head, sticky, top, negative, SINGLE: tl.constexpr):
 
 @triton.jit
 def nearest_finite(x, SINGLE: tl.constexpr):
-    """x, or the largest number of the format in the place of an infinity."""
+    """x, or for an infinity the largest number of the format with its sign."""
     if SINGLE:
         largest = 3.4028234663852886e38
     else:
@@ -215,5 +216,5 @@ def with_addend(values, addend):
 
 @triton.jit
 def finite(x):
-    """x with zeros in the place of Inf and NaN."""
+    """x, or 0 for Inf and NaN."""
     return tl.where(tl.abs(x) < float("inf"), x, 0.0)

@@ -26,7 +26,7 @@ _LARGEST = tl.constexpr(2.0**990)
 """Factors and products below it have halves that do not overflow."""
 _UNIT = tl.constexpr(2.0**-53)
 _MOST_ROUNDINGS = tl.constexpr(16.0 * 2.0**-53)
-"""Of the sum of errors, times their magnitudes."""
+"""The roundings of the sum of errors are at most this times their magnitudes."""
 
 
 @triton.jit
@@ -76,7 +76,7 @@ def _rounded_sum_kernel(
 ):
     """Twin: numerics.scalar_sums.rounded_sum_of_pair, for real scalars.
 
-    A tile is BLOCK of the entries, which are contiguous.
+    A tile is BLOCK of the entries, which are contiguous; each program makes one.
     """
     # The scalars come as integers, as kernels get floats in FP32 only.
     alpha = tl.cast(alpha_bits, tl.int64).to(tl.float64, bitcast=True)
@@ -101,7 +101,8 @@ def _rounded_sum_kernel(
     lower = total + (errors - margin)
     upper = total + (errors + margin)
     if SINGLE:
-        # Neighbours leave no room for a first rounding.
+        # Both have been rounded to float64. One number further out they are bounds,
+        # which may be rounded again.
         lower = _below(lower).to(tl.float32)
         upper = _above(upper).to(tl.float32)
     is_certain = is_certain & (lower == upper)

@@ -106,7 +106,8 @@ def _is_certain(head, tail, top, error, SINGLE: tl.constexpr):
         quantum = tl.maximum(top - 23, -149)
     else:
         quantum = tl.maximum(top - 52, -1074)
-    # Exponents in units of the last bit of head.
+    # Exponents in units of the last bit of head, and the distance from the middle of
+    # two results in units of 2**-32 of it, to which the tail gives 32 bits.
     drop = quantum - top + 63
     error = error - top + 63
     dropped = tl.minimum(drop, 63).to(tl.uint64)
@@ -116,6 +117,8 @@ def _is_certain(head, tail, top, error, SINGLE: tl.constexpr):
     distance = (low - half).to(tl.int64, bitcast=True).to(tl.float64) * 2.0**32
     distance = tl.abs(distance + (tail >> 32).to(tl.int64).to(tl.float64))
     limit = power_of_two(tl.minimum(tl.maximum(error, -32), 63) + 32)
+    # From 66 bits on the sum lies below a quarter of the smallest number, and rounds to
+    # zero.
     far = tl.where(drop <= 63, distance > limit, (drop >= 66) & (error < 63))
     return far & (head != 0)
 
@@ -139,8 +142,10 @@ def slice_rounding_kernel(
 
     A tile is BLOCK columns of a row, and a program is a warp with one tile. The
     arguments of a side are its exponents, needed slices and the stride of both along
-    the stack.
+    the stack. Rows of sums are padded to whole tiles.
     """
+    # Programs count the tiles of a row, the rows of a matrix, then the matrices z. No
+    # two write to the same entries.
     tiles = tl.cdiv(n, BLOCK)
     row = tl.program_id(0) // tiles
     z = (row // m).to(tl.int64)
@@ -191,14 +196,17 @@ _round = Launch(slice_rounding_kernel)
 
 @triton.jit
 def _needed_of(exponents, lowest_bits, needed, ends, place, count, BETA: tl.constexpr):
+    """Needed slices of the vectors of tile `place`, 1024 of them, and their maximum."""
     v = place * 1024 + tl.arange(0, 1024)
     g = tl.load(exponents + v, mask=v < count, other=0)
     lowest = tl.load(lowest_bits + v, mask=v < count, other=0)
-    # 1 - floor((lowest - g) / beta), by a quotient of positive numbers.
+    # 1 - floor((exponent of the lowest bit - g) / beta), by a quotient of positive
+    # numbers; `lowest` is OFFSET less that exponent, and 0 for zeros.
     g = tl.where(g == NOT_FINITE, 0, g)
     slices = 1 + 4096 - (-lowest - g + OFFSET + 4096 * BETA) // BETA
     slices = tl.where(lowest == 0, 0, slices)
     tl.store(needed + v, slices, mask=v < count)
+    # A maximum does not depend on the order of programs.
     tl.atomic_max(ends, tl.max(slices), sem="relaxed")
 
 
@@ -208,7 +216,8 @@ def needed_kernel(
 ):
     """Twin: numerics.slicing.slices_needed, for all rows of A and columns of B.
 
-    `ends`, zeros beforehand, gets the largest of each side.
+    The first `programs` programs take the rows of A, the others the columns of B.
+    `ends`, zeros or earlier results beforehand, gets the largest of each side.
     """
     place = tl.program_id(0)
     if place < programs:

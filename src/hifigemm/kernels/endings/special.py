@@ -40,8 +40,7 @@ def nonfinite_product(
     (WIDTH = 2) re and im come side by side, with S of each component.
     """
     # One entry of the row and one of each column after the other: these products are
-    # rare.
-    # Only the pattern of Inf and NaN matters, which no order of the terms changes.
+    # rare. Only the pattern of Inf and NaN matters, which no order of terms changes.
     re = tl.zeros(columns.shape, tl.float64)
     im = tl.zeros(columns.shape, tl.float64)
     for h in range(k):

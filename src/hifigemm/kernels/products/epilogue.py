@@ -29,7 +29,7 @@ _DOWN = tl.constexpr(2.0**-40)
 
 numerics.epilogue takes a power of two for each entry, and for moderate scalars the bits
 are the same: an entry goes this way only if one of its products is 2**966 or more, and
-2**-40 loses nothing of what is larger than 2**-1900 of that.
+2**-40 then loses only what is 2**1900 times smaller.
 """
 
 
@@ -148,7 +148,8 @@ def _combine_kernel(
     alpha = tl.cast(alpha_bits, tl.int64).to(tl.float64, bitcast=True)
     beta = tl.cast(beta_bits, tl.int64).to(tl.float64, bitcast=True)
     # Programs count the tiles of a matrix, then the matrices z of the stack. Each reads
-    # its entries of t and C before it writes them, and no other program touches these.
+    # its entries of t and C before it writes to `out`, which may be t or C; no other
+    # program touches these entries.
     blocks = tl.cdiv(entries, BLOCK)
     z = (tl.program_id(0) // blocks).to(tl.int64)
     index = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)

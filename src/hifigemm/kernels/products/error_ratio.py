@@ -52,7 +52,9 @@ from hifigemm.numerics.estimates import MAGNITUDE_TERMS
 from hifigemm.numerics.residues import ModuliSet
 
 RATIO_UNIT = 2.0**-16
-"""Sums and norms are in units of 2**-15 each, magnitudes of 2**-7."""
+"""The unit of a product of a norm and a sum, of 2**-15 each, over that of a product of
+two magnitudes, of 2**-7 each.
+"""
 MARGIN = tl.constexpr(1.0 - 2.0**-20)
 """1 less what FP32 errs by at most: see above."""
 _FINITE = int(np.float64(2.0**100).view(np.int64))
@@ -116,6 +118,7 @@ def raise_ratio(low, place, m, n, target, numbers):
     _, z, _, row0, column0 = place
     rows = row0 + tl.arange(0, low.shape[0])
     columns = tl.arange(0, low.shape[1])
+    # Sums of two components have the bits of a UINT32, see `int8_product_kernel`.
     low = low.to(tl.uint32, bitcast=True)
     # Norms and sums of the tile's rows and columns: 0 beyond m and n, as are ratios.
     row_sizes = target.sizes + z * numbers.rows_a + rows
@@ -140,6 +143,7 @@ def raise_ratio(low, place, m, n, target, numbers):
     s_32 = tl.where(is_finite, s, 0.0).to(tl.float32)
     # Is above > known low for any entry? FP32 with the margin of the module says no
     # only where float64 would. Nothing is larger than inf, where all factors become 0.
+    # Warps may know different ratios; they share one maximum, and go the same way.
     above = tl.fma(g_32[:, None], t[None, :], h[None, :] * s_32[:, None])
     if tl.max(tl.fma(low.to(tl.float32), -known_ratio, above)) > 0.0:
         # A maximum does not depend on the order of programs.

@@ -166,18 +166,21 @@ def raise_ratio(HALF: gl.constexpr, sums, place, m, n, out, target, numbers, mem
     h = gl.load(column_sizes + columns, mask=inside, other=0.0)
     t = gl.load(column_sizes + total + columns, mask=inside, other=0.0)
     # A ratio that is raised meanwhile is not seen: the tile may then be looked at in
-    # vain.
+    # vain. Warps of a consumer may know different ratios; they share the maximum that
+    # decides.
     known_ratio = gl.maximum(
         gl.load(target.bits, cache_modifier=".cg"), numbers.enough_bits
     ).to(gl.float64, bitcast=True)
     # Columns' norms and sums go through shared memory, from which each part loads its
-    # own in the layout of the sums. The area belongs to this consumer alone.
+    # own in the layout of the sums. The area belongs to this consumer alone, and Triton
+    # puts barriers of its warps between stores and loads.
     of_columns = memory.index(HALF * 2), memory.index(HALF * 2 + 1)
     of_columns[0].store(h.to(gl.float32))
     of_columns[1].store(t.to(gl.float32))
     # Eighths of the columns, which take turns in float64.
     parts = _halves(_halves(_halves((sums,))))
     if _may_exceed(known_ratio, parts, (g, s), of_columns):
+        # A maximum does not depend on the order of consumers and programs.
         largest = _largest(parts, (g, s), column_sizes, total, n - column)
         gl.atomic_max(target.bits, largest.to(gl.int64, bitcast=True), sem="relaxed")
 

@@ -41,7 +41,9 @@ tma_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 CONSUMER_REGISTERS = gl.constexpr(232)
 """Of a thread of the warps that multiply: most of them hold sums of the tile."""
 PRODUCER_REGISTERS = gl.constexpr(40)
-"""Of a thread of the warp that asks for copies."""
+"""Of a thread of the warp that asks for copies. It counts for four warps, so that all
+threads have (2 * 232 + 40) * 128 of the 65536 registers of a multiprocessor.
+"""
 
 
 @gluon.jit
@@ -104,7 +106,11 @@ def full_stage(ring, count):
 
 @gluon.jit
 def release(ring, stage, pred=True):
-    """Leave a stage to the producer: this consumer reads it no more."""
+    """Leave a stage to the producer: this consumer reads it no more.
+
+    One thread arrives for all. Triton puts a barrier of the four warps before that, so
+    that none of them still reads the stage or waits for it.
+    """
     _, _, _, empty = ring
     mbarrier.arrive(empty.index(stage), count=1, pred=pred)
 
@@ -276,8 +282,9 @@ def multiply(
 ):
     """INT32 sums of half of the rows and the first columns of the next tile.
 
-    The second result counts the stages that were used until then. Every tile has one
-    step or more, as the producer fills no stage for a tile without.
+    They wrap at 2**31, so that sums of two components have the bits of a UINT32. The
+    second result counts the stages that were used until then. Every tile has one step
+    or more, as the producer fills no stage for a tile without.
     """
     left_ring, right_ring, _, _ = ring
     ROWS: gl.constexpr = left_ring.shape[1]

@@ -181,10 +181,10 @@ def int8_product_kernel(
     """Twin: the exact product left[z, l] right[z, l].T, whose tiles the EPILOGUE takes.
 
     A TILE has block_m x block_n entries of a plane (z, l), and programs walk over the
-    tiles of all planes. k of a matrix is cut into `spans` of `span_lines` lines of 128,
-    which are matrices z of the result that follow each other. All else is as in
-    `Int8Product`. Rows beyond m and n are `wrapped`, so that only the edge of k is
-    masked. Nothing happens where the predicate does not hold.
+    tiles of all planes. k of a matrix is cut into `spans` of `span_lines` lines of 128:
+    each is a matrix z of the result, and the spans of one matrix follow each other. All
+    else is as in `Int8Product`. Rows beyond m and n are `wrapped`, so that only the
+    edge of k is masked. Nothing happens where the predicate does not hold.
     """
     if not holds(predicate):
         return
@@ -192,8 +192,9 @@ def int8_product_kernel(
     BLOCK_N: tl.constexpr = TILE.block_n
     BLOCK_K: tl.constexpr = TILE.block_k
     tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
-    # A program goes on to tiles that lie apart by the number of programs. No two write
-    # to the same entries.
+    # `index` counts the tiles of a plane, then the parts l and the matrices z. A
+    # program goes on to tiles that lie apart by the number of programs. No two write to
+    # the same entries.
     for index in range(
         tl.program_id(0), tiles_m * tiles_n * total_planes, tl.num_programs(0)
     ):
@@ -230,8 +231,9 @@ def int8_product_kernel(
             + first.to(tl.int64) * right.k
             + wrapped(columns, n) * right.row
         )
-        # INT32 sums, exact in any order: see `K_BLOCK`. The sum of two components may
-        # exceed 2**31, where the instructions of most GPUs saturate; it begins at -2**31.
+        # INT32 sums, exact in any order: see `K_BLOCK`. The sum of two components lies
+        # between 0 and 2**32. It begins at -2**31, as most GPUs saturate at 2**31, and
+        # has the bits of a UINT32 once its first bit is flipped.
         sums = tl.full(
             (BLOCK_M, BLOCK_N), _SMALLEST if WIDTH == 2 else 0, dtype=tl.int32
         )

@@ -199,6 +199,8 @@ def _consume(
                     HALF, ring, count, steps, place, m, n, results, BLOCK_N, EPILOGUE
                 )
         else:
+            # Columns that the producer has not fetched are old ones of the ring. They
+            # lie beyond n, and the epilogue leaves their sums out.
             count = _make_tile(
                 HALF, ring, count, steps, place, m, n, results, BLOCK_N, EPILOGUE
             )
@@ -254,16 +256,18 @@ def int8_product_hopper_kernel(
     """Twin: the exact product left[z, l] right[z, l].T, whose tiles the EPILOGUE takes.
 
     A TILE has block_m x block_n entries of a plane, half of the rows for each consumer.
-    `out` is the map of the result where it is stored by TMA. `left_rows` and
-    `right_rows` are the rows from one matrix to the next and from one part to the next;
-    `parts` are less_k, max_k and component of `Int8Product`, which has all else. With
-    UNEVEN parts are of several lengths. Nothing happens where the predicate does not
-    hold.
+    Programs count tiles as in `int8_product_kernel`, and every entry is made by one
+    consumer alone. `out` is the map of the result where it is stored by TMA.
+    `left_rows` and `right_rows` are the rows from one matrix to the next and from one
+    part to the next; `parts` are less_k, max_k and component of `Int8Product`, which
+    has all else. With UNEVEN parts are of several lengths. Nothing happens where the
+    predicate does not hold.
     """
     ring = allocate(left, right, 1, 1, TILE)
     memory = EPILOGUE.allocate(out, TILE)
     tiles_m, tiles_n = tiles_of(m, n, TILE.block_m, TILE.block_n, TRIANGLE)
-    # Columns behind k, which the last spans may ask for, are zeros.
+    # Steps of k of each span. The columns behind k that the last spans may ask for are
+    # zeros.
     steps = gl.cdiv(gl.cdiv(k, TILE.block_k), spans)
     less_k, max_k, component = parts
     lengths = steps, 0, steps

@@ -91,7 +91,8 @@ def _native_kernel(
 
     A tile has TILE.block_m x TILE.block_n entries of one matrix of the stack. Entries
     have WIDTH components, strides count entries. EVEN: m, n and k are multiples of the
-    tile. Nothing where the predicate does not hold; LOSSES are those of words.
+    tile. Nothing where the predicate does not hold, whose number an earlier launch has
+    written; with LOSSES it is about the bits that words have lost.
     """
     if LOSSES:
         if not losses_in_range(

@@ -15,13 +15,14 @@ added, and overflow where k is longer than a block.
 
 Reduction on NVIDIA (`reduce_ptx`): the bytes u_j of s + 2**31 give s' = sum_j u_j
 c_j + d, c_j = 2**(8j) mod p centred, d = -2**31 mod p centred, so s' = s mod p and
-|s'| < 2**18. Added to the bits of the float 2**23 with an offset that makes the float M
-p + s', the dot product instruction leaves f = M p + s' as a float32. One fused
-multiply-add with 1/p and 3 2**22 - M + (M mod 256) rounds s'/p to an integer q in the
-low bits of its result g, and bits(f) - p bits(g) has the low byte of s' - q p, because
-every other term is a multiple of 256. Elsewhere (`reduce_portable`): s = h 2**16 + l
-gives t = h (2**16 mod p) + l with |t| < 2**23, exact in float32, and t - p
-round(t / p). Tests try all s' and t.
+|s'| < 2**18. From 2**23 to 2**24 the bits of a float32 grow by 1 with each integer, so
+that a dot product that starts from the bits of M p + d, M p a multiple of p above
+2**23, ends at those of f = M p + s'. One fused multiply-add with 1/p and
+3 2**22 - M + (M mod 256) rounds s'/p to an integer q in the low bits of its result g,
+and bits(f) - p bits(g) has the low byte of s' - q p, because every other term is a
+multiple of 256. Elsewhere (`reduce_portable`): s = h 2**16 + l gives
+t = h (2**16 mod p) + l with |t| < 2**23, exact in float32, and t - p round(t / p).
+Tests try all s' and t.
 """
 
 # Kernels are untyped.
@@ -93,10 +94,12 @@ def _float_bits(x: float) -> int:
 
 def constants_of(p: int) -> tuple[int, ...]:
     """The row of `residue_constants` for a modulus 2 <= p <= 256."""
+    # c_0 .. c_3 in the bytes of an INT32.
     word = int.from_bytes(
         bytes(centred(1 << (8 * j), p) & 255 for j in range(4)), "little", signed=False
     )
     word -= (word >> 31) << 32
+    # M is `multiple`: M p lies so far above 2**23 that M p + s' does too.
     multiple = (1 << 23) // p + (1 << 18) // p + 1
     added = _float_bits(2.0**23) + (multiple * p - (1 << 23)) + centred(-(1 << 31), p)
     addend = float(3 * 2**22 - multiple + multiple % 256)
@@ -168,8 +171,8 @@ def reduce_ptx(s, row):
 def _reduce_and_store(sums, place, target, numbers, REDUCE: tl.constexpr):
     """Store the residues of a tile of sums modulo the modulus of part l.
 
-    Those of earlier blocks of k, |r| <= 128, are added before where the launch before
-    left them in the result; in this one no other program touches the tile.
+    The launch before this one has left residues of earlier blocks of k, |r| <= 128, in
+    the result; they are added first. In this launch no other program touches the tile.
     """
     address, stored = place_in_results(sums, place, target, numbers)
     if target.earlier is not None:

@@ -47,12 +47,14 @@ def store_residues(HALF: gl.constexpr, sums, place, m, n, out, target, numbers, 
         address = place_in_results(sums, place, earlier, numbers)
         sums += gl.load(address).to(gl.int32)
     reduced = reduce_ptx(sums, constants + l * CONSTANTS)
-    # The copy of the tile before this one has read what is written now. Columns beyond
-    # those of a narrow tile are stored as they are: they lie beyond n.
+    # The copy of the tile before this one has read the memory that is written now: the
+    # thread that asked for it waits, and Triton puts a barrier of all warps after that.
+    # Columns beyond those of a narrow tile are stored as they are: they lie beyond n.
     tma.store_wait(0)
     tile = memory.index(HALF)
     tile.slice(0, sums.shape[1], 1).store(reduced.to(gl.int8))
-    # TMA sees what threads wrote to shared memory after the fence alone.
+    # TMA sees what threads wrote to shared memory only after their fences, for which a
+    # second barrier waits.
     fence_async_shared()
     tma_store(out, [plane * numbers[0] + row, column], tile)
 

@@ -50,8 +50,8 @@ def slice_gemm_kernel(
     A program makes a tile of block_m x block_n entries of a plane (z, l): part l of
     matrix z takes `less_k` entries less than part l - 1, those on the right begin as
     many further on, and at most `max_k`. WINDOW terms are added by the unit. `ends`,
-    unless it is None, says how many slices of each side are not zeros; the entries lie
-    `first_k` behind the first ones of the slices.
+    unless it is None, comes from an earlier launch, and says how many slices of each
+    side are not zeros. The entries lie `first_k` behind the first ones of the slices.
     """
     BLOCK_M: tl.constexpr = TILE.block_m
     BLOCK_N: tl.constexpr = TILE.block_n
@@ -90,7 +90,8 @@ def slice_gemm_kernel(
         end = tl.minimum(end, last * less_k - first_k)
     if IS_DOUBLE:
         # Registers do not hold INT64 beside FP64: these sums grow in memory, once in a
-        # window, which takes long enough.
+        # window, which takes long enough. Loads and stores share their addresses, and
+        # so their layout: a thread reads what it has written itself.
         tl.store(target, tl.zeros([BLOCK_M, BLOCK_N], tl.int64), mask=stored)
     sums = tl.zeros([BLOCK_M, BLOCK_N], tl.int32)
     for begin in range(first_begin, end, WINDOW):

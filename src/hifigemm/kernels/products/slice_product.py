@@ -67,7 +67,10 @@ def _word(
     LAST: tl.constexpr,
     KIND: tl.constexpr,
 ):
-    """sum_l D_l 2**(beta (l - FIRST)) over the parts FIRST <= l < LAST, in INT64."""
+    """sum_l D_l 2**(beta (l - FIRST)) over the parts FIRST <= l < LAST, in INT64.
+
+    Rows of sums are padded to whole tiles, so that loads need no mask.
+    """
     total = tl.zeros(offset.shape, tl.int64)
     # Horner's rule, the last part first. numerics.slicing.words_of_diagonals says how
     # many parts INT64 holds.
@@ -196,7 +199,8 @@ def slice_product_kernel(
     else:
         # Rounded once from the whole integer, whatever its exponent.
         marked = (e == NOT_FINITE) | (f == NOT_FINITE)
-        # Exponents beyond +-4000 give what these give.
+        # `round_integer` takes V 2**(exponent - 64); exponents beyond +-4000 give what
+        # these give.
         exponent = tl.minimum(
             tl.maximum(tl.where(marked, 0, base + f) + 64, -4000), 4000
         )

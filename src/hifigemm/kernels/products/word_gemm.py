@@ -163,8 +163,8 @@ def _load(side, p: tl.constexpr, h, EVEN: tl.constexpr):
     """Entries h of words p of some vectors of an operand, zeros beyond the last one.
 
     `side` are the address of the words, the distance from one word to the next, the
-    vectors, and their pitch. Vectors or h are the column of an array of addresses, the
-    others its row.
+    numbers of the vectors, and their pitch. One of the vectors and h is a column, the
+    other a row, of the tile that is loaded.
     """
     words, plane, vector, pitch = side
     address = words + plane * p + vector.to(tl.int64) * pitch + h
@@ -296,6 +296,9 @@ def _store_entries(
         right.exponents + z * right.exponents_batch + cols, mask=inside_n, other=0
     )
     inside = inside_m[:, None] & inside_n[None, :]
+    # Sums of FP16 words are multiples of 2**-24 2**-24 2**-11, the smallest words and
+    # the scale of D: times 2**-64 or more they are normal, so that only the factor of
+    # the column rounds.
     row_spread = tl.max(tl.abs(row_exponent), axis=0)
     col_spread = tl.max(tl.abs(col_exponent), axis=0)
     result = unscaled(
@@ -368,8 +371,9 @@ def _corrected_kernel(
     """Twin: schemes.corrected.Corrected, with pairs schemes.multiword.Multiword.
 
     A tile has TILE.block_m x TILE.block_n entries of matrix z of the stack, and a
-    program makes one tile, of `span` blocks of k where there are spans. Bits are those
-    of the scheme on a model of the GPU's tensor core.
+    program makes one tile, of `span` blocks of k where there are spans. No two programs
+    write to the same entries. Bits are those of the scheme on a model of the GPU's
+    tensor core.
     """
     if losses is not None:  # noqa: SIM102
         if not losses_in_range(losses, loss_from, loss_to):
@@ -480,13 +484,16 @@ def _add_spans_kernel(
     scaling back of it.
 
     A program makes a tile of TILE.block_m x TILE.block_n entries of matrix z from
-    `sums`, which has a matrix for each span of each matrix.
+    `sums`, which has a matrix for each span of each matrix. The launch before wrote
+    these; it read the same losses, so that they are there wherever this one runs.
     """
     if losses is not None:  # noqa: SIM102
         if not losses_in_range(losses, loss_from, loss_to):
             return
     BLOCK_M: tl.constexpr = TILE.block_m
     BLOCK_N: tl.constexpr = TILE.block_n
+    # The first axis of the grid counts the tiles of a matrix, the second one the
+    # matrices.
     z = tl.program_id(1).to(tl.int64)
     tile_m, tile_n = tile_of_plane(
         tl.program_id(0), tiles_m, tiles_n, left.vectors, KIND.triangle, TILE

@@ -188,7 +188,7 @@ def _multiply(
     """
     CORRECTIONS: gl.constexpr = len(KIND.products) - 1
     BY_BLOCK: gl.constexpr = KIND.added == "block"
-    # In the place of sums that an MMA does not read.
+    # Given to MMAs that start a sum and do not read it.
     zero = gl.zeros_like(total)
     previous = 0
     first = 0
@@ -204,8 +204,8 @@ def _multiply(
         main = zero if BY_BLOCK else total
         main, chain = _issue(ring, stage, main, correction, HALF_INDEX, KIND, BY_BLOCK)
         # No more MMAs are under way than this block's: those of the block before are
-        # done, and nobody reads its stage. The first block has none: the last stage of
-        # a tile or of a chain P is released at its end.
+        # done with its stage, which is released. The last stage of a tile or of a chain
+        # P is released at its end, so that a first block finds none.
         if CORRECTIONS > 0:
             main, chain = warpgroup_mma_wait(CORRECTIONS + 1, deps=(main, chain))
             release(ring, previous, i > 0)
@@ -374,7 +374,8 @@ def _consume(
 ):
     """A warpgroup that multiplies: upper or lower half of the rows of each tile.
 
-    P, D and S of the module are `main`, `correction` and `total`.
+    No other warpgroup or program writes to its entries. P, D and S of the module are
+    `main`, `correction` and `total`.
     """
     BLOCK_M: gl.constexpr = TILE.block_m
     BLOCK_N: gl.constexpr = TILE.block_n
@@ -507,8 +508,9 @@ def _corrected_kernel(
     """Twin: schemes.corrected.Corrected, with pairs schemes.multiword.Multiword.
 
     The bits are those of `word_gemm._corrected_kernel`. Programs walk over tiles of
-    TILE.block_m x TILE.block_n entries; there are none where the loss of both operands
-    lies outside the range that is asked for.
+    TILE.block_m x TILE.block_n entries, plane after plane, which lie apart by the
+    number of programs; there are none where the loss of both operands lies outside the
+    range that is asked for.
     """
     WORD_BYTES: gl.constexpr = left_map.dtype.primitive_bitwidth // 8
     ring = allocate(left_map, right_map, KIND.left_words, KIND.right_words, TILE)

@@ -46,8 +46,8 @@ def _exact_terms(row, row_step, column, column_step, h, k):
 
 @triton.jit
 def _special_terms(row, row_step, column, column_step, h, k):
-    """Twin: numerics.special. Products with an Inf or NaN, of signs in the place of
-    finite factors; 0 in the place of all others.
+    """Twin: numerics.special. Products with an Inf or NaN, where a finite factor counts
+    as its sign; 0 for all other products.
     """
     inside = h < k
     a = tl.load(row + h * row_step, mask=inside, other=0.0).to(tl.float64)
@@ -107,10 +107,13 @@ def exact_entry(
     """One sum as an integer of all its bits: its value times 2**shift rounded once, its
     sign, and the pattern of Inf and NaN, 0 where there are none.
 
-    `extra` is a tensor of LANES further terms extra 2**extra_exponent.
+    All threads of a program work on the entry, LANES terms at a time. They add
+    integers, so that no order changes a bit. `extra` is a tensor of LANES further terms
+    extra 2**extra_exponent.
     """
     lanes = tl.arange(0, LANES)
-    # The exponents between which the terms lie.
+    # The exponents between which the terms lie, as `_exact_terms` has them. A further
+    # term has one factor instead of two; 1075 makes up for the other.
     extra_negative, extra_lower, extra_place = _parts(extra)
     extra_place += 1075 + extra_exponent
     extra_upper = tl.zeros_like(extra_lower)

@@ -6,8 +6,8 @@ a biased word with its remainder, or two words. Entries whose rounding the bound
 form leaves open are NaN. A second launch, `finish_entries`, completes what any kernel
 has left open: with three words, of rows and columns that powers of two bring near 1.
 What is open then, of a few entries in millions, is added as an integer of all the bits
-there are. So every entry is right, nobody has to look at a certificate, and the
-launches go into CUDA graphs.
+there are. So every entry is right, no certificate waits for the host, and the launches
+go into CUDA graphs.
 
 The terms of an entry are added one after the other, by the thread that has the entry.
 A step takes a column of the tile of A and a row of that of B, each thread its own few
@@ -62,6 +62,7 @@ _UNIT = tl.constexpr(2.0**-53)
 _UNDERFLOW = tl.constexpr(2.0**-1020)
 """More than a term loses where it, or a factor of it, is subnormal."""
 _SPLITTER = tl.constexpr(2.0**27 + 1.0)
+"""Veltkamp's factor: it cuts 53 bits into 26 and 26 and a sign."""
 _NO_BIT = tl.constexpr(1 << 20)
 """The lowest bit of a vector of zeros."""
 _INFINITE = tl.constexpr(2047)
@@ -69,7 +70,7 @@ _INFINITE = tl.constexpr(2047)
 _DEPTH = tl.constexpr(8)
 """Terms whose exponents are read together."""
 _LARGEST_SCALE = tl.constexpr(1021)
-"""Rows and columns are multiplied by 2**-1021 to 2**1021."""
+"""Rows and columns are multiplied by 2**-1021 to 2**1021, which are normal numbers."""
 
 
 @triton.jit
@@ -234,9 +235,10 @@ def _extremes(
 
 @triton.jit
 def _times_power(x, e):
-    """x 2**e in float64 for |e| <= 4000; rounded once where it is subnormal, and x is
-    not.
+    """x 2**e in float64 for |e| <= 4000; rounded once where it is subnormal and |x| is
+    2**-850 or more.
     """
+    # Four exponents whose sum is e: their powers of two are normal numbers.
     for i in tl.static_range(4):
         x *= power_of_two((e + i) >> 2)
     return x
@@ -267,6 +269,8 @@ def _rounded_words(high, middle, low, err, exact, exponent, SINGLE: tl.constexpr
 
     Values times 2**exponent rounded once, in float64, and where they are certain.
     """
+    # The margin has room for the roundings of err; 2**-51 of a word covers what lies
+    # behind the word, and the rounding of both ends.
     margin = err * (1.0 + 2.0**-20)
     is_nonzero = exact | (tl.abs(high) - tl.abs(middle) > margin)
     if SINGLE:
@@ -334,6 +338,9 @@ def _quick_sums(
     if FORM == "biased":
         row_top, _ = _extremes(rows, row_step, k, COUNT_M, 1, False, _DEPTH)
         column_top, _ = _extremes(columns, column_step, k, COUNT_N, 0, False, _DEPTH)
+        # Terms lie below 2**grid, as a biased exponent e stands for numbers below
+        # 2**(e - 1022); with log_terms all sums of them do. From 3 2**grid on a sum
+        # stays between 2 2**grid and 4 2**grid, where its unit is the same.
         grid = row_top[:, None] + column_top[None, :] - 2044
         if HAS_C:
             grid = tl.maximum(grid, biased_exponent(start) - 1022)
@@ -488,7 +495,8 @@ def _by_all_bits(
 ):
     """Both values of an entry, from the integer of all its bits.
 
-    The arguments are those of `_quick_sums` for one row and one column.
+    The arguments are those of `_quick_sums` for one row and one column. Lane 0 of the
+    further terms holds C, and lane 1 what is taken away for the second value.
     """
     row, row_step = left
     column, column_step = right
@@ -597,7 +605,8 @@ def _quick_kernel(
     open, as NaN.
 
     A tile has TILE.block_m x TILE.block_n entries of one matrix of the stack, and
-    TILE.block_k terms are loaded together.
+    TILE.block_k terms are loaded together. Each program makes one tile, in the order of
+    `place_of`, and no two write to the same entries.
     """
     BLOCK_M: tl.constexpr = TILE.block_m
     BLOCK_N: tl.constexpr = TILE.block_n
@@ -668,7 +677,8 @@ def _finish_kernel(
     """Twin: numerics.rounded_sums.sums_in_three_words, then exact integers.
 
     Programs walk over the tiles of the stack and complete the entries that are open:
-    those of `out` that are not finite, and all entries of a pair or an enclosure. Only
+    those of `out` that are not finite, and all entries of a pair or an enclosure. The
+    launch before wrote `out`; a tile is read and written by one program alone. Only
     entries on and below the diagonal are looked at where `triangle` is 1, on and above
     it for -1. `counts`, or None, gets two numbers for each tile with open entries: how
     many these are, and how many took all their bits.
