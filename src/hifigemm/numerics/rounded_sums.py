@@ -490,7 +490,7 @@ def _scale(x: Array, axis: int) -> Array:
 
 
 def _times_power(x: Array, e: Array) -> Array:
-    """x 2**e for |e| <= 4000; rounded once where it is subnormal, and x is not."""
+    """x 2**e for |e| <= 4000, rounded once where |x| >= 2**-850."""
     for i in range(4):
         x = x * power_of_two((e + i) >> 2)
     return x

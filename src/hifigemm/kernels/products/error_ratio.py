@@ -262,7 +262,7 @@ def _launch_ratio(
     product = Int8Product(
         m,
         n,
-        width * terms,
+        terms,
         width,
         width * batch,
         width=width,
@@ -273,7 +273,7 @@ def _launch_ratio(
     hopper = hopper_module("error_ratio_hopper", left.device)
     kernels = ("triton",) if hopper is None else KERNELS
     tile = tile_for(
-        ProductShape(m, n, product.k, product.planes), gpu_of(left.device), kernels
+        ProductShape(m, n, width * terms, product.planes), gpu_of(left.device), kernels
     )
     rows_a, rows_b = (
         x.shape[1] if x.shape[0] == batch > 1 else 0 for x in (left, right)

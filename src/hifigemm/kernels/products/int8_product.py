@@ -68,8 +68,8 @@ class Int8Product(NamedTuple):
     """What is multiplied: in each matrix of a stack, parts with vectors of m and n rows.
 
     Part l takes `less_k` terms less than part l - 1. With a width of two the vectors have
-    two components, `component` terms apart, of which each is half as long as k says; in
-    part 1 those on the right change places.
+    two components of k terms each, which begin `component` terms apart; in part 1 those on
+    the right change places.
     """
 
     m: int
@@ -284,7 +284,7 @@ def launch(
     numbers: tuple[int, ...],
 ) -> None:
     """Launch the plain kernel, with an epilogue and its two records."""
-    k = product.k // product.width
+    k = product.k
     _product(
         (num_programs(product, left.entries, tile),),
         left,

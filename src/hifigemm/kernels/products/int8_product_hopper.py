@@ -225,7 +225,7 @@ def _name(specialization: Any) -> str:
         "left_rows",
         "right_rows",
         "numbers",
-        "parts",
+        "part_lengths",
         "predicate",
     ],
     repr=_name,
@@ -245,7 +245,7 @@ def int8_product_hopper_kernel(
     spans,
     left_rows,
     right_rows,
-    parts,
+    part_lengths,
     predicate,
     EPILOGUE: gl.constexpr,
     WIDTH: gl.constexpr,
@@ -259,7 +259,7 @@ def int8_product_hopper_kernel(
     Programs count tiles as in `int8_product_kernel`, and every entry is made by one
     consumer alone. `out` is the map of the result where it is stored by TMA.
     `left_rows` and `right_rows` are the rows from one matrix to the next and from one
-    part to the next; `parts` are less_k, max_k and component of `Int8Product`, which
+    part to the next; `part_lengths` are less_k, max_k and component of `Int8Product`, which
     has all else. With UNEVEN parts are of several lengths. Nothing happens where the
     predicate does not hold.
     """
@@ -269,7 +269,7 @@ def int8_product_hopper_kernel(
     # Steps of k of each span. The columns behind k that the last spans may ask for are
     # zeros.
     steps = gl.cdiv(gl.cdiv(k, TILE.block_k), spans)
-    less_k, max_k, component = parts
+    less_k, max_k, component = part_lengths
     lengths = steps, 0, steps
     if UNEVEN:
         lengths = steps, less_k // TILE.block_k, max_k // TILE.block_k
@@ -342,7 +342,7 @@ def launch(
         numbers,
         product.m,
         product.n,
-        product.k,
+        product.k * product.width,
         product.planes,
         product.parts,
         product.spans,
