@@ -659,12 +659,26 @@ def restarts(sass, ttgir, constants, warps):
     return loop.count("%false"), max(len(loop), 1)
 
 
+def unguarded_arrivals(ptx):
+    """Arrivals at barriers of a ring before which not all warps of the consumer meet.
+
+    One thread arrives for all of them. Without the barrier that Triton puts before it, a
+    stage might be filled again while another warp still waits for it.
+    """
+    lines = [line.strip() for line in ptx.splitlines()]
+    code = [x for x in lines if x and not x.startswith((".loc", ".file", "//", "$"))]
+    arrivals = [i for i, x in enumerate(code) if "mbarrier.arrive.shared" in x]
+    return sum("bar.sync" not in " ".join(code[max(i - 3, 0) : i]) for i in arrivals)
+
+
 def facts(step, found):
     """What the machine code of a step's kernel says."""
     sass, ttgir, constants = found.asm["sass"], found.asm["ttgir"], step.constants
     lines = {op: len(re.findall(rf"\b{re.escape(op)}\b", sass)) for op in OPS}
     lines |= {store: found.asm["ptx"].count(store) for store in STORES}
     lines["spills"] = lines["STL"] + lines["LDL"]
+    lines["arrivals"] = found.asm["ptx"].count("mbarrier.arrive.shared")
+    lines["unguarded arrivals"] = unguarded_arrivals(found.asm["ptx"])
     lines["dot products"] = len(re.findall(r"\bdp[24]a\b", found.asm["ptx"]))
     lines["registers"] = max(
         (int(x) for x in re.findall(r"\bR(\d+)\b", sass)), default=0

@@ -402,3 +402,4 @@ def test_compiled_error_ratios(arch, compiled, is_whole):
             # Three waits in each of two consumers; more would mean that wgmma is
             # serialised.
             assert line["WARPGROUP.DEPBAR"] == 6, line
+            assert line["arrivals"] > line["unguarded arrivals"] == 0, line

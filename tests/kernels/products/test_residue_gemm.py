@@ -387,3 +387,4 @@ def test_compiled_products_of_residues(arch, compiled):
         # Three waits for each of three widths in each of two consumers; more would mean
         # that wgmma is serialised.
         assert line["WARPGROUP.DEPBAR"] <= 18, line
+        assert line["unguarded arrivals"] == 0, line

@@ -780,6 +780,7 @@ def _starts(line, arch):
 
 def test_compiled_products_of_words(arch, compiled, most_spills):
     for line in compiled("words"):
+        assert line["unguarded arrivals"] == 0, line
         if line["kernel"] == "double_words_kernel":
             # A few addresses of tiles at an edge.
             assert line["spills"] <= 24, line
