@@ -111,7 +111,9 @@ def test_exponents_equal_plain_maths(rng, shape, dtype):
         assert is_kept == (span > 0 and shape[1] > 1)
 
 
-@pytest.mark.parametrize("wild_side", [None, "left", "right"])
+@pytest.mark.parametrize(
+    "wild_side", [None, "left", pytest.param("right", marks=pytest.mark.slow)]
+)
 def test_spans_of_thousands_of_bits_equal_plain_maths(rng, wild_side):
     """Both operands parallel, or one of them flat; with terms that meet zeros."""
     for span in (1000, 2000):
