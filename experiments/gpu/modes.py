@@ -73,8 +73,10 @@ SHOWN = (
 
 
 def stage_of(kernel: str) -> str:
-    """The stage of a kernel by its name; "products" for INT8 products with any epilogue
-    and those of libraries, "passes" for what goes over memory.
+    """The stage of a kernel by its name.
+
+    INT8 products with any epilogue and products of libraries are "products"; kernels
+    that have no name here are "passes" over memory.
     """
     found = _KERNELS.get(kernel)
     if found is None:

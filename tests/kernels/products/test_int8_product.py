@@ -22,9 +22,11 @@ PLAIN = [tile for tile in TILES if tile.kernel == "triton"]
 
 
 @triton.jit
-def store_halves(sums, place, m, n, target, numbers):
+def store_halves(sums, tile_origin, m, n, target, numbers):
     """An epilogue that is not in the library: half of each sum in FP32."""
-    address, stored = int8_product.place_in_results(sums, place, target, numbers)
+    address, stored = int8_product.entries_in_results(
+        sums, tile_origin, target, numbers
+    )
     tl.store(address, sums.to(tl.float32) * 0.5, mask=stored)
 
 

@@ -33,7 +33,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 
@@ -55,6 +54,7 @@ from hifigemm.kernels.runtime.common import (
     as_mask,
     holds,
     power_of_two,
+    runs_ptx,
     tiles_of,
     unfolded,
 )
@@ -752,7 +752,7 @@ def crt(
         height, parts = 2 * halves[0], 2 * -(-halves[1] // columns)
     rows = batch * height
     programs = rows * parts
-    ptx = out.is_cuda and torch.version.hip is None
+    ptx = runs_ptx(out)
     options = {}
     if halves is not None and ptx and columns == 256:
         options["maxnreg"] = next(

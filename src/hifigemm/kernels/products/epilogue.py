@@ -9,11 +9,11 @@ not survive it.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 
 from hifigemm.kernels.runtime.buffers import Buffer
+from hifigemm.kernels.runtime.common import runs_ptx
 from hifigemm.kernels.runtime.launch import Launch, float64_bits
 
 _BLOCK = 1024
@@ -208,7 +208,7 @@ def combine_in_place(
         c_row,
         c_col,
         HAS_C=c is not None,
-        FUSED=t.is_cuda and torch.version.hip is None,
+        FUSED=runs_ptx(t),
         BLOCK=_BLOCK,
         num_warps=4,
         enable_fp_fusion=False,

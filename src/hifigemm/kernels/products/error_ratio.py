@@ -106,7 +106,7 @@ def _largest(low, g, s, column_sizes, total, num_columns):
 
 
 @triton.jit
-def raise_ratio(low, place, m, n, target, numbers):
+def raise_ratio(low, tile_origin, m, n, target, numbers):
     """The epilogue of an error ratio: raise the bits of a result to the largest one of a
     tile.
 
@@ -115,7 +115,7 @@ def raise_ratio(low, place, m, n, target, numbers):
     `numbers` are `Ratio` and `Numbers`. The bits start as 0 or as those of any ratio; a
     tile without ratios above `enough_bits` may leave them. FMA contraction must be off.
     """
-    _, z, _, row0, column0 = place
+    _, z, _, row0, column0 = tile_origin
     rows = row0 + tl.arange(0, low.shape[0])
     columns = tl.arange(0, low.shape[1])
     # Sums of two components have the bits of a UINT32, see `int8_product_kernel`.

@@ -145,12 +145,14 @@ def _sizes_of_columns(out, TILE: gl.constexpr):
 
 
 @gluon.jit
-def raise_ratio(HALF: gl.constexpr, sums, place, m, n, out, target, numbers, memory):
+def raise_ratio(
+    HALF: gl.constexpr, sums, tile_origin, m, n, out, target, numbers, memory
+):
     """The epilogue of `error_ratio.raise_ratio`, with the same two records.
 
     Twin: numerics.error_ratio.error_ratio.
     """
-    _, z, _, row, column = place
+    _, z, _, row, column = tile_origin
     layout: gl.constexpr = sums.type.layout
     # The columns of a tile are a multiple of 128.
     COLUMNS: gl.constexpr = sums.shape[1]

@@ -2,7 +2,7 @@
 tile, of which an epilogue says what becomes.
 
 An epilogue is a function that is compiled into the kernel. It takes the sums of a tile,
-the place of the tile (its plane, matrix z and part l; its first row and column), m, n, and
+the origin of the tile (its plane, matrix z and part l; its first row and column), m, n, and
 two records: `target` with addresses and strides, `numbers` that the compiler does not
 see. Three are in use: `store_sums` here, the reduction modulo p of `residue_gemm.py`, and
 the error ratio of `error_ratio.py`. `int8_product_hopper.py` has the same for Hopper.
@@ -110,13 +110,27 @@ def _entries(vectors, ks, step, k, EVEN_K: tl.constexpr):
 
 
 @triton.jit
-def place_in_results(sums, place, target, numbers):
+def _first_entries(operand, matrix, l, first_term, vectors, count):
+    """Addresses of the entries that `vectors` of a plane have at a term; those beyond
+    the last one are `wrapped`.
+    """
+    return (
+        operand.entries
+        + matrix * operand.batch
+        + l * operand.part
+        + first_term.to(tl.int64) * operand.k
+        + wrapped(vectors, count) * operand.row
+    )
+
+
+@triton.jit
+def entries_in_results(sums, tile_origin, target, numbers):
     """Addresses of the entries of a tile among `Results`, and which of them are stored.
 
     `numbers` are the rows that are stored. A plane of the result may be larger than the
     product; what lies beyond m and n means nothing.
     """
-    _, z, l, row, column = place
+    _, z, l, row, column = tile_origin
     rows = row + tl.arange(0, sums.shape[0])
     columns = column + tl.arange(0, sums.shape[1])
     address = (
@@ -126,13 +140,15 @@ def place_in_results(sums, place, target, numbers):
         + rows[:, None].to(tl.int64) * target.row
         + columns[None, :]
     )
-    return address, (rows[:, None] < numbers[0]) & (columns[None, :] < target.columns)
+    num_rows = numbers[0]
+    stored = (rows[:, None] < num_rows) & (columns[None, :] < target.columns)
+    return address, stored
 
 
 @triton.jit
-def store_sums(sums, place, m, n, target, numbers):
+def store_sums(sums, tile_origin, m, n, target, numbers):
     """The epilogue of sums that are stored as they are."""
-    address, stored = place_in_results(sums, place, target, numbers)
+    address, stored = entries_in_results(sums, tile_origin, target, numbers)
     tl.store(address, sums, mask=stored)
 
 
@@ -208,8 +224,8 @@ def int8_product_kernel(
         l = (plane % num_planes).to(tl.int64)
         # The span of k, in terms, and the matrix of the operands. Spans begin at
         # multiples of 128, so that no block of k crosses into the next one.
-        first = stack % spans * (span_lines * 128)
-        length = tl.minimum(k - first, span_lines * 128)
+        first_term = stack % spans * (span_lines * 128)
+        length = tl.minimum(k - first_term, span_lines * 128)
         length = tl.minimum(length - (plane % num_planes) * less_k, max_k)
         matrix = (stack // spans).to(tl.int64)
         # Vectors of both operands, with k innermost, and the addresses of their first
@@ -217,20 +233,8 @@ def int8_product_kernel(
         rows = row0 + tl.arange(0, BLOCK_M)
         columns = column0 + tl.arange(0, BLOCK_N)
         ks = tl.arange(0, BLOCK_K)
-        left_rows = (
-            left.entries
-            + matrix * left.batch
-            + l * left.part
-            + first.to(tl.int64) * left.k
-            + wrapped(rows, m) * left.row
-        )
-        right_rows = (
-            right.entries
-            + matrix * right.batch
-            + l * right.part
-            + first.to(tl.int64) * right.k
-            + wrapped(columns, n) * right.row
-        )
+        left_rows = _first_entries(left, matrix, l, first_term, rows, m)
+        right_rows = _first_entries(right, matrix, l, first_term, columns, n)
         # INT32 sums, exact in any order: see `K_BLOCK`. The sum of two components lies
         # between 0 and 2**32. It begins at -2**31, as most GPUs saturate at 2**31, and
         # has the bits of a UINT32 once its first bit is flipped.
@@ -245,8 +249,8 @@ def int8_product_kernel(
                 right_terms += (i ^ l) * component
             # Only the end of k needs a mask.
             for start in range(0, length, BLOCK_K):
-                x = _entries(left_terms, start + ks, left.k, k - first, EVEN_K)
-                y = _entries(right_terms, start + ks, right.k, k - first, EVEN_K)
+                x = _entries(left_terms, start + ks, left.k, k - first_term, EVEN_K)
+                y = _entries(right_terms, start + ks, right.k, k - first_term, EVEN_K)
                 sums = tl.dot(x, tl.trans(y), sums, out_dtype=tl.int32)
         if WIDTH == 2:
             sums ^= _SMALLEST

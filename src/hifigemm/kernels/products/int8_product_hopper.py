@@ -51,7 +51,7 @@ class Epilogue:
     Attributes
     ----------
     apply : gluon.jit function
-        Takes the number of the consumer, sums, the place of the tile (plane, z, l, first
+        Takes the number of the consumer, sums, the origin of the tile (plane, z, l, first
         row and column), m, n, the map of the result for TMA, `target`, `numbers`, and
         what `allocate` returned.
     allocate : gluon.jit function
@@ -92,26 +92,26 @@ def no_memory(out, TILE: gl.constexpr):
 
 
 @gluon.jit
-def place_in_results(sums, place, target, numbers):
+def entries_in_results(sums, tile_origin, target, numbers):
     """Addresses of the entries of half a tile in planes of `numbers` rows and columns.
 
     There is no mask, as planes are padded to whole tiles.
     """
-    plane, _, _, row, column = place
+    plane, _, _, row, column = tile_origin
+    plane_rows, plane_columns = numbers
     layout: gl.constexpr = sums.type.layout
-    rows = (
-        plane * numbers[0]
-        + row
-        + gl.arange(0, sums.shape[0], gl.SliceLayout(1, layout))
-    )
+    first_row = plane * plane_rows + row
+    rows = first_row + gl.arange(0, sums.shape[0], gl.SliceLayout(1, layout))
     columns = column + gl.arange(0, sums.shape[1], gl.SliceLayout(0, layout))
-    return target + rows[:, None].to(gl.int64) * numbers[1] + columns[None, :]
+    return target + rows[:, None].to(gl.int64) * plane_columns + columns[None, :]
 
 
 @gluon.jit
-def store_sums(HALF: gl.constexpr, sums, place, m, n, out, target, numbers, memory):
+def store_sums(
+    HALF: gl.constexpr, sums, tile_origin, m, n, out, target, numbers, memory
+):
     """The epilogue of sums that are stored as they are."""
-    gl.store(place_in_results(sums, place, target[0], numbers), sums)
+    gl.store(entries_in_results(sums, tile_origin, target[0], numbers), sums)
 
 
 SUMS = Epilogue(store_sums, no_memory)
@@ -123,7 +123,7 @@ def _make_tile(
     ring,
     count,
     steps,
-    place,
+    tile_origin,
     m,
     n,
     results,
@@ -141,7 +141,7 @@ def _make_tile(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, WIDE, 32]
     )
     sums, count = multiply(ring, count, steps, HALF, COLUMNS, layout)
-    EPILOGUE.apply(HALF, sums, place, m, n, out, target, numbers, memory)
+    EPILOGUE.apply(HALF, sums, tile_origin, m, n, out, target, numbers, memory)
     return count
 
 
@@ -178,7 +178,7 @@ def _consume(
         steps = steps_of(l, lengths)
         row = tile_m * TILE.block_m + HALF * (TILE.block_m // 2)
         column = tile_n * BLOCK_N
-        place = plane, z, l, row, column
+        tile_origin = plane, z, l, row, column
         # A warpgroup without rows releases the stages of the tile, as the other one
         # waits for them.
         if row >= m:
@@ -188,21 +188,30 @@ def _consume(
             # fetches. Each width is a loop of its own, without a condition inside.
             if n - column <= BLOCK_N // 4:
                 count = _make_tile(
-                    HALF, ring, count, steps, place, m, n, results, BLOCK_N // 4, EPILOGUE
+                    HALF, ring, count, steps, tile_origin, m, n, results, BLOCK_N // 4, EPILOGUE
                 )  # fmt: skip
             elif n - column <= BLOCK_N // 2:
                 count = _make_tile(
-                    HALF, ring, count, steps, place, m, n, results, BLOCK_N // 2, EPILOGUE
+                    HALF, ring, count, steps, tile_origin, m, n, results, BLOCK_N // 2, EPILOGUE
                 )  # fmt: skip
             else:
                 count = _make_tile(
-                    HALF, ring, count, steps, place, m, n, results, BLOCK_N, EPILOGUE
+                    HALF,
+                    ring,
+                    count,
+                    steps,
+                    tile_origin,
+                    m,
+                    n,
+                    results,
+                    BLOCK_N,
+                    EPILOGUE,
                 )
         else:
             # Columns that the producer has not fetched are old ones of the ring. They
             # lie beyond n, and the epilogue leaves their sums out.
             count = _make_tile(
-                HALF, ring, count, steps, place, m, n, results, BLOCK_N, EPILOGUE
+                HALF, ring, count, steps, tile_origin, m, n, results, BLOCK_N, EPILOGUE
             )
     # Shared memory has to stay until the last copy is done, if there is one.
     tma.store_wait(0)

@@ -44,8 +44,8 @@ import triton.language as tl
 from hifigemm.kernels.products.int8_product import (
     K_BLOCK,
     Int8Product,
+    entries_in_results,
     launch,
-    place_in_results,
     planes_of,
     results_of,
 )
@@ -55,6 +55,7 @@ from hifigemm.kernels.runtime.common import (
     ROUND_SINGLE,
     Predicate,
     holds,
+    runs_ptx,
 )
 from hifigemm.kernels.runtime.launch import Launch, uploaded
 from hifigemm.kernels.runtime.tiles import (
@@ -168,35 +169,35 @@ def reduce_ptx(s, row):
 
 
 @triton.jit
-def _reduce_and_store(sums, place, target, numbers, REDUCE: tl.constexpr):
+def _reduce_and_store(sums, tile_origin, target, numbers, REDUCE: tl.constexpr):
     """Store the residues of a tile of sums modulo the modulus of part l.
 
     The launch before this one has left residues of earlier blocks of k, |r| <= 128, in
     the result; they are added first. In this launch no other program touches the tile.
     """
-    address, stored = place_in_results(sums, place, target, numbers)
+    address, stored = entries_in_results(sums, tile_origin, target, numbers)
     if target.earlier is not None:
         sums += tl.load(address, mask=stored, other=0).to(tl.int32)
-    reduced = REDUCE(sums, target.constants + place[2] * CONSTANTS)
+    reduced = REDUCE(sums, target.constants + tile_origin[2] * CONSTANTS)
     tl.store(address, reduced.to(tl.int8), mask=stored)
 
 
 @triton.jit
-def store_residues_ptx(sums, place, m, n, target, numbers):
+def store_residues_ptx(sums, tile_origin, m, n, target, numbers):
     """The epilogue of `residue_gemm` on NVIDIA; `target` are `Residues`.
 
     Twin: numerics.residue_products.residue_gemm, any representatives.
     """
-    _reduce_and_store(sums, place, target, numbers, reduce_ptx)
+    _reduce_and_store(sums, tile_origin, target, numbers, reduce_ptx)
 
 
 @triton.jit
-def store_residues_portable(sums, place, m, n, target, numbers):
+def store_residues_portable(sums, tile_origin, m, n, target, numbers):
     """The epilogue of `residue_gemm` elsewhere.
 
     Twin: numerics.residue_products.residue_gemm, any representatives.
     """
-    _reduce_and_store(sums, place, target, numbers, reduce_portable)
+    _reduce_and_store(sums, tile_origin, target, numbers, reduce_portable)
 
 
 @triton.jit(do_not_specialize=["num_planes", "spans", "predicate"])
@@ -358,7 +359,7 @@ def residue_gemm(
             a,
             b,
             tile,
-            store_residues_ptx if is_ptx(out) else store_residues_portable,
+            store_residues_ptx if runs_ptx(out) else store_residues_portable,
             results._replace(earlier=target if start else None),
             (target.shape[2],),
         )
@@ -382,16 +383,11 @@ def _launch_sums(
         planes,
         spans,
         product.predicate,
-        REDUCE=reduce_ptx if is_ptx(out) else reduce_portable,
+        REDUCE=reduce_ptx if runs_ptx(out) else reduce_portable,
         ROWS=min(1 << (spans - 1).bit_length(), _SPANS_AT_A_TIME),
         BLOCK=_SUMMED,
         num_warps=4,
     )
-
-
-def is_ptx(x: Buffer) -> bool:
-    """Whether kernels are compiled for NVIDIA."""
-    return bool(x.is_cuda and torch.version.hip is None)
 
 
 def _check(

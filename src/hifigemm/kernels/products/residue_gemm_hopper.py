@@ -17,7 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from hifigemm.kernels.products import int8_product_hopper as hopper
 from hifigemm.kernels.products.hopper_ring import tma_store
 from hifigemm.kernels.products.int8_product import Int8Product
-from hifigemm.kernels.products.int8_product_hopper import place_in_results
+from hifigemm.kernels.products.int8_product_hopper import entries_in_results
 from hifigemm.kernels.products.residue_gemm import CONSTANTS, reduce_ptx
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.launch import tensor_map
@@ -33,18 +33,20 @@ def _two_tiles(out, TILE: gl.constexpr):
 
 
 @gluon.jit
-def store_residues(HALF: gl.constexpr, sums, place, m, n, out, target, numbers, memory):
+def store_residues(
+    HALF: gl.constexpr, sums, tile_origin, m, n, out, target, numbers, memory
+):
     """The epilogue of `residue_gemm`; `target` are the constants of all moduli, and the
     memory of the result or None.
 
     Twin: numerics.residue_products.residue_gemm, any representatives.
     """
     constants, earlier = target
-    plane, _, l, row, column = place
+    plane, _, l, row, column = tile_origin
     # Residues of earlier blocks of k: written by the launch before, and in this one by
     # this warpgroup alone, later.
     if earlier is not None:
-        address = place_in_results(sums, place, earlier, numbers)
+        address = entries_in_results(sums, tile_origin, earlier, numbers)
         sums += gl.load(address).to(gl.int32)
     reduced = reduce_ptx(sums, constants + l * CONSTANTS)
     # The copy of the tile before this one has read the memory that is written now: the

@@ -147,6 +147,16 @@ class WordsProduct(NamedTuple):
         """2**-s, the scale of second words."""
         return float(2.0**-self.left.splitting.low_shift)
 
+    def tiles_of(self, tile: Tile) -> tuple[int, int]:
+        """Rows and columns of tiles of a matrix of the result."""
+        return tiles_along(
+            self.left.vectors,
+            self.right.vectors,
+            tile.block_m,
+            tile.block_n,
+            triangle=self.kind.triangle,
+        )
+
 
 class WordsOperand(NamedTuple):
     """An operand as kernels take it; strides along a stack of one are 0."""
@@ -662,13 +672,7 @@ def word_gemm(
             span=span,
         )
     )
-    tiles_m, tiles_n = tiles_along(
-        left.vectors,
-        right.vectors,
-        _ADDITION.block_m,
-        _ADDITION.block_n,
-        triangle=triangle,
-    )
+    tiles_m, tiles_n = product.tiles_of(_ADDITION)
     _launch_addition(
         (tiles_m * tiles_n, out.shape[0]),
         parts,
@@ -696,8 +700,13 @@ def _schedule(
     counts: tuple[int, int], sums: str, pairs: Sequence[tuple[int, int]]
 ) -> tuple[tuple[tuple[Product, ...], ...], str]:
     """Walks and additions of a `Kind` for operands of `counts` words."""
-    wanted = [(p, q, "main") for p, q in pairs] if pairs else _CORRECTED
-    products = tuple(x for x in wanted if x[0] < counts[0] and x[1] < counts[1])
+    left_count, right_count = counts
+    schedule = [(p, q, "main") for p, q in pairs] if pairs else _CORRECTED
+    products = tuple(
+        (p, q, target)
+        for p, q, target in schedule
+        if p < left_count and q < right_count
+    )
     if pairs:
         added = {"chained": "never", "blocked": "round", "separate": "walk"}[sums]
         return tuple((product,) for product in products), added
@@ -796,13 +805,7 @@ def side_of(words: Words, unit: int) -> WordsOperand:
 def _launch_plain(product: WordsProduct) -> None:
     """Launch the plain kernel."""
     left, right, tile = product.left, product.right, product.tile
-    tiles_m, tiles_n = tiles_along(
-        left.vectors,
-        right.vectors,
-        tile.block_m,
-        tile.block_n,
-        triangle=product.kind.triangle,
-    )
+    tiles_m, tiles_n = product.tiles_of(tile)
     pitch = left.planes.shape[3]
     spans = num_spans(left.k, product.span)
     _launch(

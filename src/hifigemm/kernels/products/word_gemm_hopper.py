@@ -53,7 +53,7 @@ from hifigemm.kernels.products.word_gemm import (
 )
 from hifigemm.kernels.runtime.common import power_of_two_single, tile_of_result
 from hifigemm.kernels.runtime.launch import Launch, TensorMap, tensor_map
-from hifigemm.kernels.runtime.tiles import gpu_of, tiles_along
+from hifigemm.kernels.runtime.tiles import gpu_of
 from hifigemm.kernels.vectors.vector_tiles import NOT_FINITE
 from hifigemm.kernels.vectors.words import Words, losses_in_range
 
@@ -599,13 +599,7 @@ def launch(product: WordsProduct) -> None:
     left, right, tile = product.left, product.right, product.tile
     out, *_, column_stride = product.out
     pitch = left.planes.shape[3]
-    tiles_m, tiles_n = tiles_along(
-        left.vectors,
-        right.vectors,
-        tile.block_m,
-        tile.block_n,
-        triangle=product.kind.triangle,
-    )
+    tiles_m, tiles_n = product.tiles_of(tile)
     tiles = out.shape[0] * tiles_m * tiles_n
     k_steps = -(-max(left.k, 1) // tile.block_k)
     blocks_per_round = -(-product.terms_per_round // tile.block_k)

@@ -35,6 +35,11 @@ class Predicate(NamedTuple):
         return True
 
 
+def runs_ptx(x: Any) -> bool:
+    """Whether kernels on a tensor or buffer are compiled for NVIDIA."""
+    return bool(x.is_cuda and torch.version.hip is None)
+
+
 LARGEST = 2**63 - 1
 """No number that a predicate reads is larger."""
 ALWAYS = tl.constexpr(-(2**31))

@@ -27,7 +27,13 @@ from hifigemm.kernels.products.residue_gemm import (
     reduce_portable,
 )
 from hifigemm.kernels.runtime.buffers import Buffer
-from hifigemm.kernels.runtime.common import NO_PREDICATE, Predicate, as_mask, holds
+from hifigemm.kernels.runtime.common import (
+    NO_PREDICATE,
+    Predicate,
+    as_mask,
+    holds,
+    runs_ptx,
+)
 from hifigemm.kernels.runtime.launch import Launch
 from hifigemm.numerics.strassen import TERMS, VECTORS, half_of
 
@@ -278,7 +284,7 @@ def block_sums(
         count,
         predicate or NO_PREDICATE,
         IS_RIGHT=is_right,
-        PTX=planes.is_cuda and torch.version.hip is None,
+        PTX=runs_ptx(planes),
         BLOCK=_BLOCK,
         num_warps=4,
     )

@@ -177,9 +177,13 @@ def _longest_run(x: Buffer, axis: int) -> int:
     if x.is_complex():
         return 2
     columns = _axis_of_columns(x, axis)
-    lengths = x.shape[columns], x.stride(3 - columns), x.stride(0) * (len(x) > 1)
-    lies_in_pairs = x.stride(columns) == 1 and all(n % 2 == 0 for n in lengths)
-    return 2 if lies_in_pairs else 1
+    if x.stride(columns) != 1 or x.shape[columns] % 2:
+        return 1
+    # Rows and matrices begin at a pair, too.
+    starts_at_pairs = x.stride(3 - columns) % 2 == 0
+    if len(x) > 1:
+        starts_at_pairs &= x.stride(0) % 2 == 0
+    return 2 if starts_at_pairs else 1
 
 
 def _rows_of(x: Buffer, axis: int, copy: Buffer, run: int, neighbours: int) -> _Rows:

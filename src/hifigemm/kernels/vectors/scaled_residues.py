@@ -31,7 +31,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.kernels.runtime.common import NO_PREDICATE, Predicate, holds
+from hifigemm.kernels.runtime.common import NO_PREDICATE, Predicate, holds, runs_ptx
 from hifigemm.kernels.runtime.launch import Launch, real_view
 from hifigemm.kernels.vectors import vector_norms
 from hifigemm.kernels.vectors.residue_words import (
@@ -830,13 +830,11 @@ def layout_of(
     facts = tuple(
         (x.shape, x.stride(), axis, x.data_ptr() % 16 == 0) for x, axis in operands
     )
-    return _layout(first.dtype, first.is_cuda, config, facts)
+    return _layout(first.dtype, runs_ptx(first), config, facts)
 
 
 @lru_cache(maxsize=1024)
-def _layout(
-    dtype: Any, is_cuda: bool, config: Config, facts: tuple[Any, ...]
-) -> Partition:
+def _layout(dtype: Any, ptx: bool, config: Config, facts: tuple[Any, ...]) -> Partition:
     width, block, panel = 2 if dtype.is_complex else 1, NORM_BLOCK.value, PANEL.value
     k = facts[0][0][facts[0][2]]
     shapes = tuple((shape[0], shape[3 - axis]) for shape, _, axis, _ in facts)
@@ -879,5 +877,5 @@ def _layout(
         warps=min(
             max(blocks * block * config.vectors * width // (32 * _ENTRIES), 1), 32
         ),
-        ptx=is_cuda and torch.version.hip is None,
+        ptx=ptx,
     )
