@@ -67,6 +67,7 @@ def compiled(arch, is_whole):
             assert line["shared"] <= SHARED[arch], line
             # The driver launches the kernel without Triton: see cuda_driver.py.
             assert line["enters directly"], line
+            assert line["lost constants"] == 0, line
         return found
 
     return find

@@ -26,10 +26,12 @@ from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import ROUND_DOUBLE, power_of_two
 from hifigemm.kernels.runtime.launch import Launch, Strided, float64_bits, strided
 from hifigemm.kernels.vectors.statistics import (
+    NO_POWER,
     biased_exponent,
     entries_of,
+    exponent_of,
     exponent_or,
-    lowest_bit,
+    lowest_power,
     magnitude_bits,
     tile_of_vectors,
 )
@@ -71,19 +73,19 @@ def _exponents_of_tile(operand, facts, tile, vectors, k):
     """
     magnitude, z, v, h = _tile(operand, tile, vectors, k)
     vector_exponents, lowest_bits, term_exponents, top = facts
-    exponent = exponent_or(magnitude_bits(magnitude), -OFFSET) + OFFSET
-    lowest = OFFSET - lowest_bit(magnitude, OFFSET)
+    # Maxima and minima of bits first, then exponents of what few numbers are left.
+    bits = magnitude_bits(magnitude)
+    of_vectors = exponent_or(tl.max(bits, axis=1), -OFFSET) + OFFSET
+    smallest = tl.min(lowest_power(magnitude), axis=1)
+    lowest = tl.where(smallest == NO_POWER, 0, OFFSET - (exponent_of(smallest) - 1))
     # Maxima over vectors and over terms; the memory starts as zeros.
-    of_vectors = tl.max(exponent, axis=1)
     row = z * vectors + v
     tl.atomic_max(vector_exponents + row, of_vectors, mask=v < vectors, sem="relaxed")
-    tl.atomic_max(
-        lowest_bits + row, tl.max(lowest, axis=1), mask=v < vectors, sem="relaxed"
-    )
+    tl.atomic_max(lowest_bits + row, lowest, mask=v < vectors, sem="relaxed")
     if term_exponents is not None:
         tl.atomic_max(
             term_exponents + z * k + h,
-            tl.max(exponent, axis=0),
+            exponent_or(tl.max(bits, axis=0), -OFFSET) + OFFSET,
             mask=h < k,
             sem="relaxed",
         )
