@@ -31,8 +31,8 @@ import hifigemm as hg
 from hifigemm import distributed
 from hifigemm.base import store
 from hifigemm.differentiable import torch_private as private
-from hifigemm.distributed import method, panels, products, sums
-from hifigemm.distributed.layout import MeshProduct, candidates
+from hifigemm.distributed import exchange, method, products, sums
+from hifigemm.distributed.layout import MeshProduct, candidates, extent
 from hifigemm.interop import torch_meshes
 from tests import hard_matrices as gen
 
@@ -137,7 +137,7 @@ def panels_of_many_vectors(mesh):
     than the others.
     """
     # as if few vectors kept a device busy
-    panels._MULTIPLE, panels._MIN_WIDTH, sums._MIN_WIDTH = 4, 8, 4
+    exchange.MULTIPLE, exchange.MIN_WIDTH, sums._MIN_WIDTH = 4, 8, 4
     for m, k, n in ((41, 40, 83), (82, 33, 31), (3, 50, 97)):
         a, b = operands(mesh, m, k, n)
         want = hg.matmul(a, b, scheme=FIXED)
@@ -349,6 +349,79 @@ def repeated_calls(mesh):
         distributed.matmul(x, y, accuracy="correct")
         distributed.matmul(x, y, workspace=2**28, **options)
         assert len(planned) == 5
+
+
+def ranks_in_trouble(mesh):
+    """A rank that has kept nothing, or has no memory for its result, holds nobody up,
+    and the next product is made.
+    """
+    a, b = operands(mesh, 24, 300, 20)
+    x, y = (spread(t, mesh, *[Shard(0)] * mesh.ndim) for t in (a, b))
+    is_last = dist.get_rank() == dist.get_world_size() - 1
+    correct = {"accuracy": "correct"}
+    for options in ({"scheme": FIXED}, correct, {}):
+        want = hg.matmul(a, b, **(options or {"scheme": FAST}))
+        for _ in range(2):
+            assert_same(distributed.matmul(x, y, **options), want)
+            if is_last:
+                store.forget()
+
+    def refuse(*given):
+        raise MemoryError("nothing is left")
+
+    for options in ({"scheme": FIXED}, correct):
+        want = hg.matmul(a, b, **options)
+        with pytest.MonkeyPatch.context() as patch:
+            if is_last:
+                patch.setattr(products, "_empty_result", refuse)
+            if is_last:
+                expect(MemoryError, "is left", distributed.matmul, x, y, **options)
+            elif options == correct:
+                words = "MemoryError: nothing is left"
+                expect(hg.PlanError, words, distributed.matmul, x, y, **options)
+            else:
+                rows = distributed.matmul(x, y, **options).to_local()
+                start = _first_row(x)
+                assert torch.equal(rows, want[start : start + len(rows)])
+        assert_same(distributed.matmul(x, y, **options), want)
+
+
+def wires(mesh):
+    """Panels are copies between GPUs where they can be, else messages, with the same
+    bits: call after call, of growing sizes, and though operands are written to at once.
+    """
+    if mesh.size() == 1:
+        return
+    by_copies = mesh.device_type == "cuda"
+    expected = "copies from GPU to GPU" if by_copies else "messages"
+    for m, k, n in ((64, 70, 50), (640, 700, 1500), (70, 64, 60), (1300, 900, 1700)):
+        a, b = operands(mesh, m, k, n, "integers")
+        x, y = (spread(t, mesh, *[Shard(0)] * mesh.ndim) for t in (a, b))
+        plan = distributed.make_plan(x, y, scheme=FIXED)
+        assert plan.wire == expected
+        assert expected in str(plan)
+        limit = {"workspace": room(mesh, 2**24)}
+        assert distributed.make_plan(x, y, scheme=FIXED, **limit).wire == "messages"
+        _, report = distributed.matmul(x, y, scheme=FIXED, return_report=True)
+        assert f"by {expected}" in report.reason
+        assert_same(distributed.matmul(x, y, scheme=FIXED, **limit), a @ b)
+        made = []
+        for factor in range(1, 6):
+            x.to_local().fill_(factor)
+            y.to_local().fill_(factor)
+            made.append(distributed.matmul(x, y, scheme=FIXED))
+            y.to_local().zero_()
+        for factor, c in enumerate(made, 1):
+            assert_same(c, torch.full_like(a @ b, k * factor**2))
+    x, y = (spread(t, mesh, *[Replicate()] * mesh.ndim) for t in (a, b))
+    assert distributed.make_plan(x, y, scheme=FIXED).wire == ""
+
+
+def _first_row(x):
+    """The number of the first row that this rank holds."""
+    mesh = x.device_mesh
+    rows = extent(x.shape[0], 0, x.placements, mesh.shape, mesh.get_coordinate() or ())
+    return rows.start
 
 
 def special_values(mesh):
@@ -977,7 +1050,7 @@ def kernels_of_gpus(mesh):
     spoiled = a.clone()
     spoiled[1, 2], spoiled[3, 4] = math.nan, math.inf
     few = hg.Ozaki2(num_moduli=3, scaling="fast")
-    panels._MULTIPLE = panels._MIN_WIDTH = 2
+    exchange.MULTIPLE = exchange.MIN_WIDTH = 2
     rows, inner = (Shard(0), Shard(0)), (Shard(1), Shard(0))
     scaled = {"alpha": 0.5, "beta": -3.0, "scheme": few}
     products = [

@@ -100,22 +100,6 @@ def test_nothing_moves_where_placements_stay():
     for mesh in MESHES:
         for placements in product(PLACEMENTS, repeat=len(mesh)):
             assert layout.received(100, placements, placements, mesh) == 0
-            assert layout.last_move(placements, placements, mesh) is None
-
-
-@pytest.mark.parametrize("mesh", [(2,), (2, 2), (1, 3)])
-def test_a_last_move_ends_where_it_has_to(mesh):
-    for old, new in product(product(PLACEMENTS, repeat=len(mesh)), repeat=2):
-        move = layout.last_move(old, new, mesh)
-        if move is None:
-            continue
-        before, dim = move
-        assert mesh[dim] > 1
-        assert before[dim] == old[dim] != new[dim]
-        assert isinstance(before[dim], Shard)
-        assert [p for i, p in enumerate(before) if i != dim] == [
-            p for i, p in enumerate(new) if i != dim
-        ]
 
 
 def some(shape=(64, 48, 512), mesh=(2, 2), adds=True, result=None, device="cpu"):

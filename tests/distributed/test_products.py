@@ -16,6 +16,8 @@ ALWAYS = [
     "special_values",
     "few_entries",
     "refusals",
+    "ranks_in_trouble",
+    "wires",
 ]
 ALL = [*ALWAYS, "panels_of_many_vectors", "methods", "scalars_and_out", "derivatives"]
 ALL += [

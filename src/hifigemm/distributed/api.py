@@ -12,7 +12,12 @@ from torch.distributed.tensor.placement_types import Placement
 
 from hifigemm.base.transforms import opaque
 from hifigemm.differentiable import torch_private as private
-from hifigemm.distributed.products import MeshOptions, MeshPlan, multiply, plans_for
+from hifigemm.distributed.products import (
+    MeshOptions,
+    MeshPlan,
+    multiply,
+    plan_with_wire,
+)
 from hifigemm.model.accuracy import Accuracy
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.schemes import Scheme
@@ -155,7 +160,7 @@ def make_plan(
     >>> print(hifigemm.distributed.make_plan(a, b))  # doctest: +SKIP
     """
     options = MeshOptions(accuracy, scheme, _tuple(placements), workspace)
-    return plans_for(a, b, None, None, options)[0]
+    return plan_with_wire(a, b, options)
 
 
 def _tuple(placements: Sequence[Placement] | None) -> tuple[Placement, ...] | None:

@@ -12,21 +12,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup, Work
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from hifigemm.base.exceptions import PlanError
-
-_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-"""The first name is that of PyTorch 2.13, which deprecates the second one."""
-
-
-def gather(out: Tensor, x: Tensor, group: ProcessGroup) -> Work:
-    """The work that fills `out` with the `x` of all ranks of a group, in their order.
-
-    The tensors of all ranks have the same size.
-    """
-    return _gather(out, x, group=group, async_op=True)
 
 
 def groups_of(mesh: DeviceMesh) -> list[ProcessGroup]:

@@ -33,7 +33,7 @@ _ROLES = {
     "k": (Shard(1), Shard(0)),
 }
 """Placements of A and B along a dimension of the mesh with this role."""
-FIRST = 16
+_FIRST = 16
 """The first panel is one of so many parts of an operand: no product runs while it
 travels.
 """
@@ -184,6 +184,13 @@ class Layout:
         """
         return own_placements(self.roles)
 
+    @property
+    def streamed(self) -> int:
+        """The operand that comes in panels: 0 for A, 1 for B; the other one is needed as
+        a whole.
+        """
+        return int(self.gathered[1] >= self.gathered[0])
+
     def ranks(self, role: str) -> int:
         """Number of ranks that share the axis of this role."""
         return _num_ranks(self.roles, self.mesh, role)
@@ -247,31 +254,6 @@ def received(size: int, old: Placements, new: Placements, mesh: Sequence[int]) -
     return needed * (1.0 - present)
 
 
-def _moves_in_panels(old: Placements, new: Placements) -> bool:
-    """True if an operand moves along at most one dimension of the mesh."""
-    return sum(before != after for before, after in zip(old, new, strict=True)) < 2
-
-
-def last_move(
-    old: Placements, needed: Placements, mesh: Sequence[int]
-) -> tuple[Placements, int] | None:
-    """Placements before the last move of an operand, and its dimension of the mesh.
-
-    Its pieces must not be cut again along a later dimension of the mesh; None if there
-    is no such dimension.
-    """
-    for i, (before, after) in enumerate(zip(old, needed, strict=True)):
-        if mesh[i] == 1 or before == after or not isinstance(before, Shard):
-            continue
-        almost = (*needed[:i], before, *needed[i + 1 :])
-        later = [p for j, p in enumerate(almost) if j > i and mesh[j] > 1]
-        if before in later:
-            continue
-        if after not in later or isinstance(after, Replicate):
-            return almost, i
-    return None
-
-
 def candidates(call: MeshProduct, *, adds: bool) -> list[Layout]:
     """All layouts, the one with the least seconds first.
 
@@ -325,18 +307,13 @@ def _layout_of_roles(roles: tuple[str, ...], call: MeshProduct) -> Layout | None
     if ranks_k > 1:
         products += rows * cols * call.planes * wire.partial_residue
 
-    # Panels travel while products run. Operands that move along two dimensions, or
-    # before a sum, move as a whole beforehand.
-    in_panels = 0.0
-    if ranks_k == 1:
-        if _moves_in_panels(call.left, needed_left):
-            in_panels += bytes_a
-        if _moves_in_panels(call.right, needed_right):
-            in_panels += bytes_b
+    # Panels of one operand travel while products run. The other one, and operands of
+    # sums, come as a whole beforehand.
+    in_panels = max(bytes_a, bytes_b) if ranks_k == 1 else 0.0
     overlapped = (in_panels + partial) / wire.bandwidth
     exposed = (bytes_a + bytes_b - in_panels + moved) / wire.bandwidth
     messages = 4 * ((bytes_a > 0) + (bytes_b > 0)) + 8 * (ranks_k > 1) + (moved > 0)
-    seconds = max(products, overlapped) + overlapped / FIRST
+    seconds = max(products, overlapped) + overlapped / _FIRST
     seconds += exposed
     seconds += messages * wire.latency
     return Layout(

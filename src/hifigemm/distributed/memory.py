@@ -10,7 +10,6 @@ from hifigemm.distributed.layout import (
     MeshProduct,
     Placements,
     extent,
-    last_move,
 )
 from hifigemm.numerics.scaling import NORM_BLOCK
 
@@ -70,6 +69,7 @@ def memory_of(layout: Layout, call: MeshProduct, workspace: int | None) -> Memor
     is_sum = "k" in layout.roles
     is_even = k % (NORM_BLOCK * layout.ranks("k")) == 0
     travels = [nbytes > 0 for nbytes in layout.gathered]
+    streamed = layout.streamed
 
     shards = 0
     moved = 0
@@ -84,21 +84,18 @@ def memory_of(layout: Layout, call: MeshProduct, workspace: int | None) -> Memor
         shards += shard
 
         # Entries that travel and are needed as a whole.
-        move = last_move(old, new, mesh)
         if is_sum:
             # Uneven pieces of k are exchanged first, which takes two more copies.
             moved += needed * (travels[i] + 2 * (not is_even))
-        elif travels[i] and (move is None or move[0] != old):
-            # DTensor moves the operand, and may gather all of it for that.
-            moved += needed + math.prod(shape)
         elif travels[i] and workspace is None:
+            # What is sent lies in a row, which the shard may not.
             moved += needed + shard
-        elif i == 0 and all(travels):
-            # Each panel of A meets the panels of B that arrive later.
-            moved += needed
+        elif travels[i] and i != streamed:
+            # It meets all panels of the other operand.
+            moved += needed + shard
 
         # Residues that serve several products.
-        if workspace is None and (is_sum or travels[1 - i]):
+        if workspace is None and (is_sum or (travels[1 - i] and i != streamed)):
             residues += call.planes * needed
 
     result = _entries((m, n), layout.own, mesh)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
 from hifigemm.base.exceptions import PlanError
-from hifigemm.base.store import once
+from hifigemm.base.store import keep, kept, once
 from hifigemm.differentiable import torch_private as private
 from hifigemm.distributed.collectives import agree, largest, result_or_error
 from hifigemm.distributed.layout import (
@@ -27,7 +27,7 @@ from hifigemm.distributed.layout import (
     candidates,
     extent,
 )
-from hifigemm.distributed.memory import UNDER_WAY, Memory, memory_of, of_sums, share
+from hifigemm.distributed.memory import Memory, memory_of, of_sums, share
 from hifigemm.distributed.method import (
     Method,
     bits_of,
@@ -38,11 +38,21 @@ from hifigemm.distributed.method import (
     method_for_ratio,
     ratio_from,
 )
-from hifigemm.distributed.panels import Panel, panel_here, panels_of
-from hifigemm.distributed.schedule import Arrived, LocalProducts, visit_pairs
+from hifigemm.distributed.part import (
+    Arrived,
+    LocalProducts,
+    Moves,
+    Pair,
+    Wire,
+    is_captured,
+    moves_of,
+    travelling,
+    visit_pairs,
+    wire_of,
+)
 from hifigemm.distributed.sums import PartialSums
 from hifigemm.engines.device_ops import NUMPY_DTYPES, TORCH_DTYPES
-from hifigemm.model.accuracy import Accuracy, Target, resolve
+from hifigemm.model.accuracy import Accuracy, Relative, Target, resolve
 from hifigemm.model.engine import report_of
 from hifigemm.model.plan import Decision, Report
 from hifigemm.model.problem import Problem
@@ -53,6 +63,8 @@ from hifigemm.running.scaled_sums import needs_one_rounding, with_room_for_round
 from hifigemm.schemes import Scheme
 
 _DTYPES = torch.float32, torch.float64, torch.complex64, torch.complex128
+_PLAIN = {type(None), int, float, complex, bool, str, Relative}
+"""Types of accuracies, scalars and workspaces whose value is all that they are."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +83,8 @@ class MeshPlan:
         Which rank makes what, and what travels.
     memory : Memory
         Bytes that a rank holds.
+    wire : str
+        How panels travel: all ranks have agreed on it. "" where nothing does.
     """
 
     problem: Problem
@@ -78,18 +92,21 @@ class MeshPlan:
     target: Target
     layout: Layout
     memory: Memory
+    wire: str = ""
 
     def __str__(self) -> str:
         method = str(self.method)
         if self.method.waits:
             method = f"Ozaki2(scaling='fast'), its count agreed for {self.target}"
-        lines = (
+        lines = [
             "MeshPlan",
             f"  problem  {self.problem}",
             f"  method   {method}",
             f"  layout   {self.layout}",
             f"  memory   {self.memory}",
-        )
+        ]
+        if self.wire:
+            lines.append(f"  wire     {self.wire}")
         return "\n".join(lines)
 
 
@@ -117,6 +134,13 @@ class MeshOptions:
         )
 
 
+class MeshCall(NamedTuple):
+    """A call whose operands and options are checked, and kept for later ones."""
+
+    plans: tuple[MeshPlan, ...]  # the cheapest first
+    request: str  # what all ranks have to ask for alike
+
+
 def plans_for(
     a: DTensor, b: DTensor, c: DTensor | None, out: DTensor | None, options: MeshOptions
 ) -> tuple[MeshPlan, ...]:
@@ -124,6 +148,12 @@ def plans_for(
 
     If one rank raises an error, all ranks do.
     """
+    key = _key_of(a, b, c, out, options)
+    call: MeshCall | None = None if key is None else kept(key)
+    if call is not None:
+        agree(a.device_mesh, None, _request_now(call.request))
+        return call.plans
+
     plans, error = result_or_error(_plans_of_rank, a, b, c, out, options)
     mesh: DeviceMesh | None = None
     facts = []
@@ -135,8 +165,52 @@ def plans_for(
     # No other rank waits for one without a coordinate on the mesh.
     if mesh is None or mesh.get_coordinate() is None:
         raise error or TypeError("no operand is a DTensor")
-    agree(mesh, error, f"{', '.join(facts)}, {options}")
+    request = f"{', '.join(facts)}, {options}"
+    agree(mesh, error, _request_now(request))
+    if key is not None:
+        keep(key, MeshCall(plans, request), "mesh")
     return plans
+
+
+def _request_now(request: str) -> str:
+    """A request with what may differ between equal calls: graphs take other ways."""
+    return f"{request}, in a CUDA graph" if is_captured() else request
+
+
+def _key_of(
+    a: DTensor, b: DTensor, c: DTensor | None, out: DTensor | None, options: MeshOptions
+) -> Hashable:
+    """All that `_plans_of_rank` reads of a call; None where a later call may find
+    something else.
+    """
+    operands: list[Hashable] = []
+    for x in (a, b, c, out):
+        if x is None:
+            operands.append(None)
+            continue
+        if not isinstance(x, DTensor) or private.in_forward_ad():
+            return None
+        local = x._local_tensor
+        facts = x.device_mesh, x.placements, x.shape, x.dtype, local.shape, local.dtype
+        operands.append(facts)
+    numbers = options.accuracy, options.workspace, options.alpha, options.beta
+    types = tuple(map(type, numbers))
+    if not set(types) <= _PLAIN:
+        return None
+    try:
+        hash(options)
+    except TypeError:
+        return None
+    return "mesh call", types, options, *operands
+
+
+def plan_with_wire(a: DTensor, b: DTensor, options: MeshOptions) -> MeshPlan:
+    """The plan of a product, and how its panels travel."""
+    plan = plans_for(a, b, None, None, options)[0]
+    if "k" in plan.layout.roles or not plan.problem.multiplications:
+        return plan
+    moves = moves_of(a, b, plan.layout, options.workspace)
+    return replace(plan, wire=wire_of(moves, a.device_mesh, options.workspace))
 
 
 def _plans_of_rank(
@@ -382,6 +456,7 @@ class _LocalResult:
     method: Method  # with the count on which the ranks agreed
     # the most that a pair of panels took; 0 where nobody asked for a report
     num_products: int
+    wire: str = ""  # how panels have travelled
 
 
 def multiply(
@@ -401,9 +476,9 @@ def multiply(
 
     # Operands in the dtype of the result; C only if it is read.
     dtype = TORCH_DTYPES[plan.problem.dtype]
-    a = a.detach().to(dtype)
-    b = b.detach().to(dtype)
-    c = None if c is None or options.beta == 0 else c.detach().to(dtype)
+    a = _in_dtype(a, dtype)
+    b = _in_dtype(b, dtype)
+    c = None if c is None or options.beta == 0 else _in_dtype(c, dtype)
 
     # Partial sums where the plan has them and the operands allow it, else panels.
     result: _LocalResult | None = None
@@ -420,6 +495,12 @@ def multiply(
         return value, None
     is_final = options.alpha == 1 and c is None
     return value, _report(plan, result, time.perf_counter() - start, is_final)
+
+
+def _in_dtype(x: DTensor, dtype: torch.dtype) -> DTensor:
+    """x without its gradient, in a dtype; an operation of DTensors takes its time."""
+    x = x.detach() if x.requires_grad else x
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 def _by_sums(
@@ -463,86 +544,71 @@ def _by_panels(
     *,
     counts_products: bool,
 ) -> _LocalResult:
-    """This rank's part of C by products of panels of A and B."""
+    """This rank's part of C by products of one operand and the panels of the other."""
     layout = plan.layout
-    method = plan.method
     limit = options.workspace
-    panel_bytes = share(limit, "panels")
-    widest = None
-    if panel_bytes is not None:
-        vector_bytes = plan.problem.k * a.dtype.itemsize
-        widest = max(panel_bytes // (UNDER_WAY * vector_bytes), 1)
-    ahead = None if limit is None else 1
-
-    def panels() -> tuple[list[Panel], list[Panel]]:
-        both_travel = layout.gathered[0] > 0 and layout.gathered[1] > 0
-        left = panels_of(a, 0, layout.left, widest, coarse=both_travel)
-        right = panels_of(b, 1, layout.right, widest, coarse=False)
-        return left, right
-
-    # The count, if it depends on the operands. With a workspace, panels are not kept
-    # for that and travel again.
-    left, right = panels()
+    mesh = a.device_mesh
+    moves = moves_of(a, b, layout, limit)
     local_c = _local_part(c, layout)
-    if method.waits:
-        method, left, right = _agree_on_method(
-            plan, left, right, ahead, limit, a.device_mesh
-        )
-        if limit is not None:
-            left, right = panels()
 
-    # The products. A rank may raise an error that other ranks do not have.
-    values = _empty_result(a, b, local_c, out, layout)
-    products = LocalProducts(
-        method,
-        values,
-        options.alpha,
-        options.beta,
-        local_c,
-        limit,
-        counts_products,
-    )
-    error = visit_pairs(left, right, ahead, products)
-    if limit is not None or not method.is_fixed:
-        agree(a.device_mesh, error)
-    elif error is not None:
-        raise error
-    return _LocalResult(values, method, products.num_products)
+    def multiplied(wire: Wire, method: Method) -> _LocalResult:
+        # What this rank has no memory for, others still wait for.
+        values, error = result_or_error(_empty_result, a, b, local_c, out, layout)
+        products = LocalProducts(
+            method,
+            values,
+            moves,
+            options.alpha,
+            options.beta,
+            local_c,
+            limit,
+            counts_products,
+        )
+        error = visit_pairs(wire, moves, products, error)
+        # A rank may raise an error that other ranks do not have.
+        if limit is not None or not method.is_fixed:
+            agree(mesh, error)
+        elif error is not None:
+            raise error
+        wire_name = wire_of(moves, mesh, limit) if counts_products else ""
+        return _LocalResult(values, method, products.num_products, wire_name)
+
+    if not plan.method.waits:
+        with travelling(a, b, moves, limit) as wire:
+            return multiplied(wire, plan.method)
+
+    # The count depends on the operands. With a workspace, panels are not kept for that
+    # and travel again.
+    with travelling(a, b, moves, limit) as wire:
+        arrived = wire if limit is not None else Arrived(wire)
+        method = _agree_on_method(plan, arrived, moves, limit, mesh)
+        if limit is None:
+            return multiplied(arrived, method)
+    with travelling(a, b, moves, limit) as wire:
+        return multiplied(wire, method)
 
 
 def _agree_on_method(
     plan: MeshPlan,
-    left: list[Panel],
-    right: list[Panel],
-    ahead: int | None,
+    wire: Wire,
+    moves: Moves,
     workspace: int | None,
     mesh: DeviceMesh,
-) -> tuple[Method, list[Panel], list[Panel]]:
-    """The method for the largest error ratio of all pairs of panels of all ranks.
-
-    Without a workspace it comes with the panels, which have arrived; else with no
-    panels.
-    """
+) -> Method:
+    """The method for the largest error ratio of all pairs of all ranks."""
     largest_ratio = 0.0
-    arrived: tuple[dict[int, Arrived], dict[int, Arrived]] = {}, {}
 
-    def note_ratio(x: Arrived, y: Arrived) -> None:
+    def note_ratio(pair: Pair) -> None:
         nonlocal largest_ratio
-        if workspace is None:
-            arrived[0][x.span.start] = x
-            arrived[1][y.span.start] = y
         limit = share(workspace, "products")
-        ratio = error_ratio_of(x.x, y.x, plan.problem, limit)
+        ratio = error_ratio_of(*pair.operands, plan.problem, limit)
         largest_ratio = max(largest_ratio, ratio)
 
-    error = visit_pairs(left, right, ahead, note_ratio)
+    error = visit_pairs(wire, moves, note_ratio)
     ratio_bits, has_error = largest(mesh, [bits_of(largest_ratio), error is not None])
     if has_error:
         agree(mesh, error)
-    method = method_for_ratio(plan.problem, plan.target, ratio_from(ratio_bits))
-    left = [panel_here(x.span, x.x) for _, x in sorted(arrived[0].items())]
-    right = [panel_here(x.span, x.x) for _, x in sorted(arrived[1].items())]
-    return method, left, right
+    return method_for_ratio(plan.problem, plan.target, ratio_from(ratio_bits))
 
 
 def _local_shape(
@@ -557,7 +623,11 @@ def _local_shape(
 
 def _local_part(c: DTensor | None, layout: Layout) -> Tensor | None:
     """This rank's part of C, in the placements in which the products leave C."""
-    return None if c is None else c.redistribute(placements=layout.own).to_local()
+    if c is None:
+        return None
+    if c.placements != layout.own:
+        c = c.redistribute(placements=layout.own)
+    return c.to_local()
 
 
 def _empty_result(
@@ -609,7 +679,9 @@ def _as_dtensor(
         run_check=False,
         shape=torch.Size((m, n)),
         stride=(n, 1),
-    ).redistribute(placements=layout.result)
+    )
+    if layout.result != layout.own:
+        result = result.redistribute(placements=layout.result)
     if out is None:
         return result
     target = out.to_local()
@@ -650,6 +722,6 @@ def _report(
         correct=is_correct,
         k_block=plan.problem.k,
         native=False,
-        reason=f"{reason}; {plan.layout}",
+        reason=f"{reason}; {plan.layout}{f'; by {result.wire}' if result.wire else ''}",
     )
     return report_of(engine, decision, seconds=seconds)

@@ -1,0 +1,297 @@
+"""Which rectangles of an operand travel between which ranks of a mesh.
+
+Each rank of a mesh holds a rectangle of an operand, and multiplies another one, which
+the roles of the mesh's dimensions give: whole rows of A, whole columns of B. What it
+lacks comes from ranks that hold it, in panels of some of its rows or columns. All of
+this follows from shapes, placements and the mesh, so that every rank knows what every
+other one sends and receives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise, product
+from typing import NamedTuple
+
+from torch.distributed.tensor import Replicate
+
+from hifigemm.distributed.layout import Placements, extent
+
+MULTIPLE = 256
+"""Panels begin at multiples of it, as tiles of products on a GPU do."""
+MIN_WIDTH = 512
+"""Vectors of the first panel: a product of fewer leaves a GPU idle."""
+_MOST_PANELS = 3
+"""Of vectors whose pieces along k lie on several ranks: few, as a wide product is
+quicker than several narrow ones.
+"""
+_GROWTH = 4.0
+"""A panel is at most so many times as wide as the one before."""
+
+
+class Rectangle(NamedTuple):
+    """Rows and columns of a matrix."""
+
+    rows: slice
+    cols: slice
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of rows and columns."""
+        return (
+            self.rows.stop - self.rows.start,
+            self.cols.stop - self.cols.start,
+        )
+
+    @property
+    def edges(self) -> tuple[int, int, int, int]:
+        """The first row and the one behind the last, and the same of columns."""
+        return self.rows.start, self.rows.stop, self.cols.start, self.cols.stop
+
+    @property
+    def is_empty(self) -> bool:
+        """True if it has no entries."""
+        return 0 in self.shape
+
+    def common(self, other: Rectangle) -> Rectangle:
+        """The rectangle that lies in both."""
+        return Rectangle(_common(self.rows, other.rows), _common(self.cols, other.cols))
+
+    def inside(self, other: Rectangle) -> Rectangle:
+        """The same rectangle, counted from the first row and column of another one."""
+        return Rectangle(
+            _shifted(self.rows, -other.rows.start),
+            _shifted(self.cols, -other.cols.start),
+        )
+
+
+class Piece(NamedTuple):
+    """A rectangle of the matrix that one rank of the mesh sends to another one, or
+    copies for itself.
+
+    Ranks are counted row by row through the mesh.
+    """
+
+    source: int
+    target: int
+    where: Rectangle
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The part that each rank multiplies next: some whole rows of A, or columns of B."""
+
+    regions: tuple[Rectangle, ...]  # of the matrix, by rank; some may be empty
+    pieces: tuple[Piece, ...]  # that fill the regions
+
+    @cached_property
+    def travels(self) -> bool:
+        """True if a rank lacks a piece."""
+        return any(piece.source != piece.target for piece in self.pieces)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How all ranks of a mesh come to what they multiply of an operand.
+
+    `side` is 0 for A, whose rows are its vectors, and 1 for B with its columns.
+    """
+
+    side: int
+    held: tuple[Rectangle, ...]  # by rank
+    needed: tuple[Rectangle, ...]  # by rank
+    panels: tuple[Panel, ...]
+
+    @property
+    def travels(self) -> bool:
+        """True if a rank lacks a piece of what it needs."""
+        return any(panel.travels for panel in self.panels)
+
+    def span(self, panel: Panel, rank: int) -> slice:
+        """The vectors of a panel, counted from the first that a rank needs."""
+        return _shifted(
+            panel.regions[rank][self.side], -self.needed[rank][self.side].start
+        )
+
+
+def exchange_of(
+    shape: tuple[int, int],
+    side: int,
+    placements: Placements,
+    needed: Placements,
+    mesh: tuple[int, ...],
+    *,
+    in_panels: bool,
+    widest: int | None = None,
+    growth: float = _GROWTH,
+) -> Exchange:
+    """The exchange of an operand from its placements to those that are needed.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of the whole matrix.
+    in_panels : bool
+        False: each rank gets its part as one panel.
+    widest : int, optional
+        Vectors of a panel at most.
+    growth : float
+        A panel may be so many times as wide as the one before, which is multiplied
+        while it travels.
+    """
+    ranks = list(product(*map(range, mesh)))
+    held = tuple(_part(shape, placements, mesh, rank) for rank in ranks)
+    wanted = tuple(_part(shape, needed, mesh, rank) for rank in ranks)
+    regions = []
+    sources = []
+    for rank in range(len(ranks)):
+        of_rank = _sources(rank, ranks, held, wanted[rank], placements)
+        sources.append(of_rank)
+        regions.append(
+            list(
+                _regions(
+                    rank, side, held, wanted[rank], of_rank, in_panels, widest, growth
+                )
+            )
+        )
+    panels = []
+    for index in range(max(map(len, regions))):
+        of_ranks = tuple(
+            own[index] if index < len(own) else _nothing(wanted[rank])
+            for rank, own in enumerate(regions)
+        )
+        pieces = [
+            Piece(source, target, where)
+            for target, region in enumerate(of_ranks)
+            for source in sources[target]
+            if not (where := held[source].common(region)).is_empty
+        ]
+        panels.append(Panel(of_ranks, tuple(pieces)))
+    return Exchange(side, held, wanted, tuple(panels))
+
+
+def _part(
+    shape: tuple[int, int],
+    placements: Placements,
+    mesh: tuple[int, ...],
+    coordinate: tuple[int, ...],
+) -> Rectangle:
+    """The rectangle that the rank with this coordinate holds."""
+    rows, cols = (
+        extent(size, axis, placements, mesh, coordinate)
+        for axis, size in enumerate(shape)
+    )
+    return Rectangle(rows, cols)
+
+
+def _sources(
+    rank: int,
+    ranks: Sequence[tuple[int, ...]],
+    held: Sequence[Rectangle],
+    needed: Rectangle,
+    placements: Placements,
+) -> list[int]:
+    """The ranks whose rectangles together hold each needed entry once, first this rank
+    and then those after it, so that all ranks send to different ones at a time.
+
+    Of equal rectangles it is the one along this rank's own dimensions of the mesh.
+    """
+    here = ranks[rank]
+    found = []
+    for step in range(len(ranks)):
+        source = (rank + step) % len(ranks)
+        is_nearest = all(
+            there == own
+            for there, own, p in zip(ranks[source], here, placements, strict=True)
+            if isinstance(p, Replicate)
+        )
+        if is_nearest and not held[source].common(needed).is_empty:
+            found.append(source)
+    return found
+
+
+def _regions(
+    rank: int,
+    side: int,
+    held: Sequence[Rectangle],
+    needed: Rectangle,
+    sources: Sequence[int],
+    in_panels: bool,
+    widest: int | None,
+    growth: float,
+) -> Iterator[Rectangle]:
+    """The panels of a rank, in the order in which it multiplies them.
+
+    Where ranks hold different vectors, a panel has those of one source, or of several
+    that share them, this rank's own first. Where they hold pieces of the same vectors,
+    the first panel is small: nothing is multiplied while it travels.
+    """
+    vectors = needed[side]
+    if not in_panels or needed.is_empty:
+        yield from _cut(needed, side, [vectors], widest)
+        return
+    spans: list[slice] = []
+    for source in sources:
+        span = _common(held[source][side], vectors)
+        if span not in spans:
+            spans.append(span)
+    first = spans[0]
+    own = held[rank].common(needed)
+    has_first = own[side] == first and own[1 - side] == needed[1 - side]
+    if not has_first:
+        size = first.stop - first.start
+        small = [_shifted(x, first.start) for x in growing(size, growth)]
+        spans = [*small, *spans[1:]]
+    yield from _cut(needed, side, spans, widest)
+
+
+def _cut(
+    needed: Rectangle, side: int, spans: Sequence[slice], widest: int | None
+) -> Iterator[Rectangle]:
+    """Rectangles with these vectors, none of more than `widest`."""
+    for span in spans:
+        size = span.stop - span.start
+        width = max(size, 1) if widest is None else min(widest, max(size, 1))
+        # An empty one is a panel too.
+        for start in range(span.start, max(span.stop, span.start + 1), width):
+            part = slice(start, min(start + width, span.stop))
+            yield (
+                Rectangle(part, needed.cols)
+                if side == 0
+                else Rectangle(needed.rows, part)
+            )
+
+
+def growing(size: int, growth: float) -> list[slice]:
+    """Ranges of `size` vectors, each at most `growth` times as long as the one before
+    and none shorter than `MIN_WIDTH`, in steps of `MULTIPLE`.
+    """
+    growth = min(max(growth, 1.0), _GROWTH)
+    for count in range(_MOST_PANELS, 0, -1):
+        weights = [growth**i for i in range(count)]
+        if count == 1 or size * weights[0] / sum(weights) >= MIN_WIDTH / 2:
+            break
+    edges = {0, size}
+    for i in range(1, count):
+        edge = size * sum(weights[:i]) / sum(weights)
+        edges.add(min(-int(-edge // MULTIPLE) * MULTIPLE, size))
+    return [slice(start, stop) for start, stop in pairwise(sorted(edges))]
+
+
+def _common(x: slice, y: slice) -> slice:
+    """The range that lies in both; an empty one begins where the second does."""
+    start = max(x.start, y.start)
+    stop = min(x.stop, y.stop)
+    return slice(start, stop) if start < stop else slice(y.start, y.start)
+
+
+def _shifted(x: slice, by: int) -> slice:
+    return slice(x.start + by, x.stop + by)
+
+
+def _nothing(needed: Rectangle) -> Rectangle:
+    """An empty rectangle at the start of a part."""
+    rows, cols = needed
+    return Rectangle(slice(rows.start, rows.start), slice(cols.start, cols.start))

@@ -1,0 +1,191 @@
+"""Panels as messages of torch.distributed: NCCL between GPUs, gloo between CPUs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+
+from hifigemm.base.store import once
+from hifigemm.distributed.exchange import Exchange, Panel, Rectangle
+
+Arrival = Callable[[], Tensor]
+"""Waits for a panel, and returns it."""
+
+
+class Ranks(NamedTuple):
+    """The ranks of a mesh, counted row by row through it, and a group of all of them."""
+
+    here: int  # this rank
+    numbers: tuple[int, ...]  # of all ranks among those of the program
+    group: ProcessGroup
+
+
+_groups: dict[tuple[tuple[int, ...], ProcessGroup], ProcessGroup] = {}
+"""Groups of meshes of two dimensions, by the numbers of their ranks and the group of
+this rank's row or column. They stay: all ranks have to make a group together.
+"""
+
+
+def ranks_of(mesh: DeviceMesh) -> Ranks:
+    """The ranks of a mesh; all of them call it together."""
+    numbers = once(
+        ("mesh ranks", mesh), lambda: tuple(mesh.mesh.flatten().tolist()), "mesh"
+    )
+    here = numbers.index(dist.get_rank())
+    dims = [i for i in range(mesh.ndim) if mesh.size(i) > 1]
+    first = mesh.get_group(dims[0] if dims else 0)
+    if len(dims) < 2:
+        return Ranks(here, numbers, first)
+    if len(numbers) == dist.get_world_size() and dist.group.WORLD is not None:
+        return Ranks(here, numbers, dist.group.WORLD)
+    key = numbers, first
+    if key not in _groups:
+        group = dist.new_group(sorted(numbers), use_local_synchronization=True)
+        _groups[key] = group
+    return Ranks(here, numbers, _groups[key])
+
+
+def part_of(x: Tensor, part: Rectangle) -> Tensor:
+    """A rectangle of a matrix."""
+    return x[part.rows, part.cols]
+
+
+class Messages:
+    """The panels of some operands, one exchange after the other.
+
+    `ahead` panels of an operand are under way beside the one that is needed next; for
+    None all of them are from the start.
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[Tensor],
+        exchanges: Sequence[Exchange],
+        ranks: Ranks,
+        ahead: int | None,
+    ) -> None:
+        self._starts = [
+            _starts(x, exchange, ranks)
+            for x, exchange in zip(tensors, exchanges, strict=True)
+        ]
+        self._ahead = ahead
+        self._under_way: list[deque[Arrival]] = [deque() for _ in exchanges]
+        if ahead is None:
+            for starts, under_way in zip(self._starts, self._under_way, strict=True):
+                under_way.extend(starts)
+
+    def panels(self, index: int) -> Iterator[Tensor]:
+        """The panels of an operand. The memory of one is free once nothing refers to
+        it.
+        """
+        under_way = self._under_way[index]
+        if self._ahead is not None:
+            under_way.extend(islice(self._starts[index], self._ahead + 1))
+        while under_way:
+            # No name for the function that waits: it holds memory that was sent.
+            x = under_way.popleft()()
+            under_way.extend(islice(self._starts[index], 1))
+            yield x
+
+    def finish(self) -> None:
+        """Wait for what nobody has asked for: other ranks send it."""
+        for index in range(len(self._starts)):
+            for _ in self.panels(index):
+                pass
+
+
+def _starts(x: Tensor, exchange: Exchange, ranks: Ranks) -> Iterator[Arrival]:
+    """Begins the way of one panel after the other."""
+    for panel in exchange.panels:
+        yield start(x, exchange, panel, ranks)
+
+
+def start(local: Tensor, exchange: Exchange, panel: Panel, ranks: Ranks) -> Arrival:
+    """Send the pieces of a panel that this rank holds, and receive its own.
+
+    The function that is returned waits for the whole panel.
+    """
+    here = ranks.here
+    region = panel.regions[here]
+    held = exchange.held[here]
+    if region.common(held) == region:
+        # Nothing is missing here: no copy.
+        own = part_of(local, region.inside(held))
+        work = _sent_and_received(local, None, held, panel, ranks)
+
+        def wait_for_others() -> Tensor:
+            work()
+            return own
+
+        return wait_for_others
+    whole = local.new_empty(region.shape)
+    for piece in panel.pieces:
+        if piece.source == piece.target == here:
+            here_too = part_of(local, piece.where.inside(held))
+            part_of(whole, piece.where.inside(region)).copy_(here_too)
+    work = _sent_and_received(local, whole, held, panel, ranks)
+
+    def wait() -> Tensor:
+        work()
+        return whole
+
+    return wait
+
+
+def _sent_and_received(
+    local: Tensor, whole: Tensor | None, held: Rectangle, panel: Panel, ranks: Ranks
+) -> Callable[[], None]:
+    """Start all messages of a panel; what is returned waits for them."""
+    here = ranks.here
+    region = panel.regions[here]
+    sent: dict[tuple[int, ...], Tensor] = {}
+    received: list[tuple[Tensor, Tensor]] = []
+    operations = []
+    for source, target, where in panel.pieces:
+        if source == here != target:
+            key = where.edges
+            if key not in sent:
+                sent[key] = _as_bytes(part_of(local, where.inside(held)).contiguous())
+            operations.append(
+                dist.P2POp(dist.isend, sent[key], ranks.numbers[target], ranks.group)
+            )
+        elif target == here != source and whole is not None:
+            there = part_of(whole, where.inside(region))
+            memory = (
+                there
+                if there.is_contiguous()
+                else torch.empty_like(there, memory_format=torch.contiguous_format)
+            )
+            if memory is not there:
+                received.append((there, memory))
+            operations.append(
+                dist.P2POp(
+                    dist.irecv, _as_bytes(memory), ranks.numbers[source], ranks.group
+                )
+            )
+    works = dist.batch_isend_irecv(operations) if operations else []
+
+    def wait() -> None:
+        for work in works:
+            work.wait()
+        for there, memory in received:
+            there.copy_(memory)
+        # The memory that is sent stays until it has arrived.
+        sent.clear()
+
+    return wait
+
+
+def _as_bytes(x: Tensor) -> Tensor:
+    """The memory of a contiguous tensor: not every backend sends complex numbers."""
+    if x.is_complex():
+        x = torch.view_as_real(x)
+    return x.reshape(-1).view(torch.uint8)

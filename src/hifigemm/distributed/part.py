@@ -1,0 +1,365 @@
+"""The part of a product that one rank makes: an operand that stays as a whole, times the
+panels of the other one, while later panels travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from hifigemm.api import make_plan
+from hifigemm.base.store import once
+from hifigemm.distributed.exchange import Exchange, exchange_of
+from hifigemm.distributed.layout import WIRES, Layout, Placements
+from hifigemm.distributed.memory import UNDER_WAY, share
+from hifigemm.distributed.messages import Messages, ranks_of
+from hifigemm.distributed.method import Method, library_and_engine
+from hifigemm.distributed.peers import CopySchedule, Peers, peers_of
+from hifigemm.model.accuracy import NOTHING_STATED
+from hifigemm.model.plan import Plan
+from hifigemm.operands.operands import Prepared
+from hifigemm.running.executor import splitting
+from hifigemm.running.gemm import gemm_of_numbers
+from hifigemm.running.plans import prepared
+from hifigemm.running.products import product_of_numbers
+
+_SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
+
+
+@dataclass(frozen=True, eq=False)
+class Moves:
+    """What travels for products of one kind, as one rank sees it: first the operand
+    that it needs as a whole, then the panels of the other one.
+    """
+
+    exchanges: tuple[Exchange, Exchange]  # of A and of B
+    streamed: int  # the operand that comes in panels: 0 for A, 1 for B
+    rank: int  # in the order of the mesh
+    itemsize: int
+
+    @property
+    def in_order(self) -> tuple[Exchange, Exchange]:
+        """The exchange of the whole operand, and that of the one in panels."""
+        return self.exchanges[1 - self.streamed], self.exchanges[self.streamed]
+
+    @cached_property
+    def travel(self) -> bool:
+        """True if a rank lacks a piece of an operand."""
+        return any(exchange.travels for exchange in self.exchanges)
+
+    @cached_property
+    def copies(self) -> CopySchedule:
+        """The same as copies between GPUs."""
+        return CopySchedule(self.in_order, self.rank, self.itemsize)
+
+    @cached_property
+    def spans(self) -> tuple[slice, list[slice]]:
+        """The vectors of the whole operand, and those of each panel, in this rank's
+        part of C.
+        """
+        whole, streamed = self.in_order
+        (panel,) = whole.panels
+        return whole.span(panel, self.rank), [
+            streamed.span(panel, self.rank) for panel in streamed.panels
+        ]
+
+
+def moves_of(a: DTensor, b: DTensor, layout: Layout, workspace: int | None) -> Moves:
+    """The moves of both operands to where a layout needs them, kept for later calls."""
+    placements = a.placements, b.placements
+    mesh = a.device_mesh
+    rank = ranks_of(mesh).here
+    device = mesh.device_type
+    key = "mesh moves", layout, placements, a.dtype, workspace, rank, device
+    itemsize = a.dtype.itemsize
+    return once(
+        key,
+        lambda: _moves(layout, placements, itemsize, workspace, rank, device),
+        "mesh",
+    )
+
+
+def _moves(
+    layout: Layout,
+    placements: tuple[Placements, Placements],
+    itemsize: int,
+    workspace: int | None,
+    rank: int,
+    device: str,
+) -> Moves:
+    m, n, k = layout.shape
+    widest = None
+    panel_bytes = share(workspace, "panels")
+    if panel_bytes is not None:
+        widest = max(panel_bytes // (UNDER_WAY * k * itemsize), 1)
+    streamed = layout.streamed
+    transfer = layout.gathered[streamed] / WIRES[device].bandwidth
+    growth = layout.products / transfer if transfer else 1.0
+
+    def exchange(side: int) -> Exchange:
+        return exchange_of(
+            ((m, k), (k, n))[side],
+            side,
+            placements[side],
+            (layout.left, layout.right)[side],
+            layout.mesh,
+            in_panels=side == streamed,
+            widest=widest if side == streamed else None,
+            growth=growth,
+        )
+
+    return Moves((exchange(0), exchange(1)), streamed, rank, itemsize)
+
+
+class Wire(Protocol):
+    """What brings the panels of a call."""
+
+    def panels(self, index: int) -> Iterator[Tensor]:
+        """The panels of an operand: 0 for the whole one, 1 for the one in panels."""
+
+    def finish(self) -> None:
+        """Nothing is read any more; other ranks may go on."""
+
+
+@contextmanager
+def travelling(
+    a: DTensor, b: DTensor, moves: Moves, workspace: int | None
+) -> Iterator[Wire]:
+    """The panels of both operands on their way.
+
+    All of them travel whatever this rank makes of them, as other ranks send and wait.
+    """
+    tensors = [x.to_local().resolve_conj().resolve_neg() for x in (a, b)]
+    if moves.streamed == 0:
+        tensors.reverse()
+    wire = _wire(tensors, moves, a.device_mesh, workspace)
+    try:
+        yield wire
+    finally:
+        wire.finish()
+
+
+def _wire(
+    tensors: list[Tensor], moves: Moves, mesh: DeviceMesh, workspace: int | None
+) -> Wire:
+    """Copies between GPUs where these can write to each other and what travels has
+    room, and nothing is captured; else messages. All ranks take the same.
+    """
+    peers = _peers(moves, mesh, workspace)
+    if peers is not None and peers.holds(moves.copies):
+        return peers.call(moves.copies, tensors)
+    ahead = None if workspace is None else 1
+    return Messages(tensors, moves.in_order, ranks_of(mesh), ahead)
+
+
+def _peers(moves: Moves, mesh: DeviceMesh, workspace: int | None) -> Peers | None:
+    """The GPUs of a mesh, if they can write to each other what travels. A graph would
+    repeat the numbers by which they wait.
+    """
+    if workspace is not None or not moves.travel or is_captured():
+        return None
+    peers = peers_of(mesh)
+    return peers if peers is not None and peers.takes(moves.copies) else None
+
+
+def wire_of(moves: Moves, mesh: DeviceMesh, workspace: int | None) -> str:
+    """How panels travel, in words; nothing is allocated for that."""
+    if not moves.travel:
+        return ""
+    by_copies = _peers(moves, mesh, workspace) is not None
+    return "copies from GPU to GPU" if by_copies else "messages"
+
+
+def is_captured() -> bool:
+    """True while a CUDA graph is captured."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+class Arrived:
+    """Panels that are kept once they are here, to be visited again."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._kept: dict[int, list[Tensor]] = {}
+
+    def panels(self, index: int) -> Iterator[Tensor]:
+        """The panels of an operand, again and again."""
+        if index in self._kept:
+            yield from self._kept[index]
+            return
+        kept = []
+        for x in self._wire.panels(index):
+            kept.append(x)
+            yield x
+        self._kept[index] = kept
+
+    def finish(self) -> None:
+        """The wire is finished by its own."""
+
+
+class Pair(NamedTuple):
+    """What is multiplied at a time: a part of A and a part of B, and which rows and
+    columns of this rank's part of C that makes.
+    """
+
+    operands: tuple[Tensor, Tensor]
+    entries: tuple[slice, slice]
+
+
+def visit_pairs(
+    wire: Wire,
+    moves: Moves,
+    visit: Callable[[Pair], None],
+    first_error: Exception | None = None,
+) -> Exception | None:
+    """The first error of the visits to the whole operand and each panel; None if there
+    is none. After an error nothing is visited, but all panels arrive.
+    """
+    (whole,) = wire.panels(0)
+    whole_span, spans = moves.spans
+    for span, x in zip(spans, wire.panels(1), strict=True):
+        pair = Pair((whole, x), (whole_span, span))
+        if moves.streamed == 0:
+            pair = Pair((x, whole), (span, whole_span))
+        is_empty = 0 in (pair.operands[0].shape[0], pair.operands[1].shape[1])
+        if first_error is None and not is_empty:
+            try:
+                visit(pair)
+            except Exception as error:
+                first_error = error
+    return first_error
+
+
+@dataclass
+class LocalProducts:
+    """alpha A B + beta C of this rank's part of C, by the products of one device.
+
+    The operand that stays is split into residues or slices once, if it meets several
+    panels and there is room for them.
+    """
+
+    method: Method
+    out: Tensor
+    moves: Moves
+    alpha: complex = 1.0
+    beta: complex = 0.0
+    c: Tensor | None = None
+    workspace: int | None = None
+    # the products of a pair are counted, where the count depends on the operands; on a
+    # GPU that waits for each pair
+    counts_products: bool = False
+    num_products: int = 0  # the most that a pair took
+    _prepared: Prepared | None = None
+
+    def __call__(self, pair: Pair) -> None:
+        """Write the entries of a pair."""
+        operands: list[Tensor | Prepared] = [*pair.operands]
+        # Prepared operands have accuracy and scheme in their plan.
+        options: dict[str, Any] = {}
+        if self._prepares(pair):
+            operands[self._stays] = self._whole_operand(pair)
+        else:
+            options = self.method.options
+        options["workspace"] = share(self.workspace, "products")
+        has_report = self.counts_products and not self.method.is_fixed
+        options["return_report"] = has_report
+        options["out"] = self.out[pair.entries]
+
+        x, y = operands
+        if self.c is None and self.alpha == 1:
+            result = product_of_numbers(x, y, **options)
+        else:
+            c = None if self.c is None else self.c[pair.entries]
+            result = gemm_of_numbers(
+                x, y, c, alpha=self.alpha, beta=self.beta, **options
+            )
+        if has_report:
+            _, report = result
+            self.num_products = max(self.num_products, report.num_products)
+
+    @property
+    def _stays(self) -> int:
+        """The operand that meets all panels of the other one."""
+        return 1 - self.moves.streamed
+
+    def _prepares(self, pair: Pair) -> bool:
+        """True if the operand that stays meets several panels, and residues or slices
+        of it have room. Residues of Ozaki scheme II take a byte for each modulus.
+        """
+        scheme = self.method.scheme
+        _, streamed = self.moves.in_order
+        if len(streamed.panels) < 2:
+            return False
+        if scheme is None:
+            return self.workspace is None
+        if not self.method.is_fixed:
+            return False
+        x = pair.operands[self._stays]
+        nbytes = x.numel() * (3 if x.is_complex() else 1) * scheme.count
+        limit = share(self.workspace, "residues")
+        return limit is None or nbytes <= limit
+
+    def _whole_operand(self, pair: Pair) -> Prepared:
+        """The operand that stays, prepared by the first pair.
+
+        For correct rounding `prepare` makes a copy too; a count needs none.
+        """
+        x = pair.operands[self._stays]
+        side = _SIDES[self._stays]
+        if self._prepared is None and self.method.scheme is None:
+            self._prepared = prepared(x, side, None, self.method.accuracy, "auto")
+        if self._prepared is None:
+            layouts = [
+                (y.shape, y.stride(), y.dtype, y.device, y.data_ptr() & 15)
+                for y in pair.operands
+            ]
+            key = "mesh whole", self._stays, self.method, self.workspace, *layouts
+            preparation = once(
+                key,
+                lambda: _preparation(pair, side, self.method, self.workspace),
+                "mesh",
+            )
+            self._prepared = preparation(x)
+        return self._prepared
+
+
+class _Preparation(NamedTuple):
+    """How the operand that stays is prepared, for operands of one layout."""
+
+    plan: Plan  # of all pairs
+    side: Literal["left", "right"]
+    split: Callable[[Any], Any] | None
+
+    def __call__(self, x: Tensor) -> Prepared:
+        library, _ = library_and_engine(x)
+        with library.active():
+            array = library.asarray(x, "a")
+            split = None if self.split is None else self.split(array[None])
+            return Prepared(array, split, self.side, self.plan, library)
+
+
+def _preparation(
+    pair: Pair, side: Literal["left", "right"], method: Method, workspace: int | None
+) -> _Preparation:
+    plan = _plan_of_pairs(pair, method, workspace)
+    x = pair.operands[_SIDES.index(side)]
+    library, engine = library_and_engine(x)
+    with library.active():
+        split = splitting(plan, library.asarray(x, "a")[None], side, engine)
+    return _Preparation(plan, side, split)
+
+
+def _plan_of_pairs(pair: Pair, method: Method, workspace: int | None) -> Plan:
+    """The plan of all pairs, under which no bound is worked out."""
+    scheme: Any = method.scheme
+    limit = share(workspace, "products")
+    plan = make_plan(*pair.operands, scheme=scheme, workspace=limit)
+    return replace(plan, target=NOTHING_STATED)

@@ -1,0 +1,426 @@
+"""Panels by the copy engines: each rank writes its pieces into the memory of the others.
+
+A product fills all multiprocessors of a GPU, so that kernels which send or receive, as
+those of NCCL, wait for it, or it for them. Copy engines need no multiprocessor.
+
+Memory
+    Each rank of one host has a region that all others may write to, from PyTorch's
+    symmetric memory: words for marks, then the panels of a call. It stays, and grows
+    with all ranks together.
+Order
+    Calls are counted, the same on all ranks. A rank writes a piece once its target has
+    set the mark "read" of the call before, then sets the mark "here" of the panel and of
+    itself. Before the product of a panel the target's stream waits for the marks of all
+    its sources. Streams wait by themselves (cuStreamWaitValue32), no kernel does. Marks
+    only grow, and are compared modulo 2**32.
+Operands
+    A rank's stream goes on behind its own copies, so that the caller may write to an
+    operand once the product is made.
+
+This file alone uses torch.distributed._symmetric_memory, which PyTorch may change;
+tests/distributed/test_peers.py says when it does. Without it panels are messages.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+
+from hifigemm.distributed.collectives import largest
+from hifigemm.distributed.exchange import Exchange, Panel, Rectangle
+from hifigemm.distributed.messages import Ranks, part_of, ranks_of
+
+_MARKS = 1 << 16
+"""Bytes of marks at the start of a region."""
+_WORD = 4
+_ALIGNMENT = 256
+_SHARE = 8
+"""A region takes this part of the device's memory at most; larger operands are
+messages.
+"""
+_ON_DEVICE = 2
+"""CU_MEMORYTYPE_DEVICE."""
+_AT_LEAST = 0
+"""CU_STREAM_WAIT_VALUE_GEQ."""
+
+
+class _Copy2D(ctypes.Structure):
+    """CUDA_MEMCPY2D."""
+
+    _fields_ = [
+        ("source_x", ctypes.c_size_t),
+        ("source_y", ctypes.c_size_t),
+        ("source_type", ctypes.c_int),
+        ("source_host", ctypes.c_void_p),
+        ("source", ctypes.c_uint64),
+        ("source_array", ctypes.c_void_p),
+        ("source_pitch", ctypes.c_size_t),
+        ("target_x", ctypes.c_size_t),
+        ("target_y", ctypes.c_size_t),
+        ("target_type", ctypes.c_int),
+        ("target_host", ctypes.c_void_p),
+        ("target", ctypes.c_uint64),
+        ("target_array", ctypes.c_void_p),
+        ("target_pitch", ctypes.c_size_t),
+        ("width", ctypes.c_size_t),
+        ("height", ctypes.c_size_t),
+    ]
+
+
+@cache
+def _driver() -> Any:
+    library = ctypes.CDLL("libcuda.so.1")
+    stream, address, word = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32
+    library.cuMemcpy2DAsync_v2.argtypes = [ctypes.POINTER(_Copy2D), stream]
+    for name in ("cuStreamWriteValue32_v2", "cuStreamWaitValue32_v2"):
+        getattr(library, name).argtypes = [stream, address, word, ctypes.c_uint]
+    return library
+
+
+def _check(code: int) -> None:
+    if code:
+        raise RuntimeError(f"the CUDA driver refused a copy between GPUs: error {code}")
+
+
+def _mark(stream: int, address: int, value: int) -> None:
+    """A word is written once all earlier work of the stream is done."""
+    _check(_driver().cuStreamWriteValue32_v2(stream, address, value & 0xFFFFFFFF, 0))
+
+
+def _wait_for(stream: int, address: int, value: int) -> None:
+    """The stream goes on once a word has reached the value."""
+    _check(
+        _driver().cuStreamWaitValue32_v2(stream, address, value & 0xFFFFFFFF, _AT_LEAST)
+    )
+
+
+class _Region(NamedTuple):
+    """The memory of this rank that others write to, and where that of each rank is."""
+
+    memory: Tensor
+    handle: Any  # keeps the memory of the others open
+    addresses: list[int]
+
+
+class Peers:
+    """The regions of the ranks of a mesh, and the count of calls."""
+
+    def __init__(
+        self, mesh: DeviceMesh, ranks: Ranks, device: torch.device, most: int
+    ) -> None:
+        self.ranks = ranks
+        self._mesh = mesh
+        self.device = device
+        self.stream = torch.cuda.Stream(device, priority=-1)
+        self.calls = 0
+        self.capacity = 0  # bytes of the region
+        self._most = most  # that it may take
+        self._region: _Region | None = None
+
+    def takes(self, schedule: CopySchedule) -> bool:
+        """True if a region may be as large as a call needs; the same on all ranks."""
+        words = len(self.ranks.numbers) * (schedule.num_panels + 1)
+        return _WORD * words <= _MARKS and schedule.nbytes <= self._most
+
+    def holds(self, schedule: CopySchedule) -> bool:
+        """True if the panels of a call have room; the same on all ranks.
+
+        The region grows where it is too small: all ranks call this together.
+        """
+        if self.takes(schedule) and self.capacity < schedule.nbytes:
+            self._grow(schedule.nbytes)
+        return self.takes(schedule) and schedule.nbytes <= self.capacity
+
+    def _grow(self, nbytes: int) -> None:
+        """A region of at least `nbytes` on every rank, if all have the memory."""
+        wanted = min(max(nbytes, 2 * self.capacity), self._most)
+        memory: Tensor | None = None
+        with suppress(RuntimeError):
+            memory = _symmetric().empty(wanted, dtype=torch.uint8, device=self.device)
+        if largest(self._mesh, [memory is None])[0] or memory is None:
+            self._most = nbytes - 1
+            return
+        handle: Any = None
+        with suppress(RuntimeError):
+            handle = _symmetric().rendezvous(memory, self.ranks.group)
+        memory[:_MARKS].zero_()
+        # After this all ranks are done with the old region, and marks are zeros.
+        torch.cuda.synchronize(self.device)
+        if largest(self._mesh, [handle is None])[0]:
+            self._most = nbytes - 1
+            return
+        by_order = [int(x) for x in handle.buffer_ptrs]
+        order = sorted(self.ranks.numbers)
+        addresses = [by_order[order.index(x)] for x in self.ranks.numbers]
+        self._region = _Region(memory, handle, addresses)
+        self.capacity = wanted
+        self.calls = 0
+
+    def call(self, schedule: CopySchedule, tensors: Sequence[Tensor]) -> Traffic:
+        """The panels of the next call, for which there is room."""
+        assert self._region is not None
+        self.calls += 1
+        return Traffic(self, self._region, schedule, tensors, self.calls)
+
+
+class Copy(NamedTuple):
+    """A piece that this rank writes to a target."""
+
+    operand: int
+    where: Rectangle  # in this rank's shard
+    target: int
+    start: int  # bytes from the start of the target's region
+    pitch: int  # bytes from a row to the next one there
+    mark: int  # bytes to the mark that it is there
+
+
+class Arriving(NamedTuple):
+    """A panel of this rank."""
+
+    shape: tuple[int, int]
+    start: int  # bytes from the start of the region
+    marks: tuple[int, ...]  # of its sources
+    # in this rank's shard, if that holds all of it: nothing is copied
+    here: Rectangle | None
+
+
+class CopySchedule:
+    """The copies of all calls with the same exchanges.
+
+    In a region come the words by which ranks say that they have read theirs, then a
+    word for each panel and source, then the panels.
+    """
+
+    def __init__(self, exchanges: Sequence[Exchange], here: int, itemsize: int) -> None:
+        count = len(exchanges[0].held)
+        places = [_places(exchanges, rank, itemsize) for rank in range(count)]
+        self.num_panels = sum(len(x.panels) for x in exchanges)
+        self.nbytes = max(end for _, end in places)
+        self.copies: list[Copy] = []
+        self.arriving: list[list[Arriving]] = []
+        index = 0
+        for i, exchange in enumerate(exchanges):
+            self.arriving.append([])
+            for j, panel in enumerate(exchange.panels):
+                index += 1
+                first_mark = _WORD * count * index
+                starts = [of_rank[i, j] for of_rank, _ in places]
+                sent = _copies(exchange, panel, i, here, starts, itemsize)
+                self.copies += [
+                    x._replace(mark=first_mark + _WORD * here) for x in sent
+                ]
+                region = panel.regions[here]
+                sources = [x.source for x in panel.pieces if x.target == here]
+                is_here = _is_whole(exchange, panel, here)
+                self.arriving[i].append(
+                    Arriving(
+                        region.shape,
+                        starts[here],
+                        tuple(first_mark + _WORD * x for x in sources),
+                        region.inside(exchange.held[here]) if is_here else None,
+                    )
+                )
+
+
+def _places(
+    exchanges: Sequence[Exchange], rank: int, itemsize: int
+) -> tuple[dict[tuple[int, int], int], int]:
+    """The first byte of each panel in the region of a rank, and the end of all."""
+    places = {}
+    end = _MARKS
+    for i, exchange in enumerate(exchanges):
+        for j, panel in enumerate(exchange.panels):
+            places[i, j] = end
+            if not _is_whole(exchange, panel, rank):
+                nbytes = itemsize * math.prod(panel.regions[rank].shape)
+                end += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+    return places, end
+
+
+def _copies(
+    exchange: Exchange,
+    panel: Panel,
+    operand: int,
+    here: int,
+    starts: Sequence[int],
+    itemsize: int,
+) -> list[Copy]:
+    """The copies of a panel, with no mark yet; all ranks write to different ones at a
+    time.
+    """
+    count = len(exchange.held)
+    copies = []
+    sent = [piece for piece in panel.pieces if piece.source == here]
+    for _, target, where in sorted(sent, key=lambda x: (x.target - here) % count):
+        if _is_whole(exchange, panel, target):
+            continue
+        region = panel.regions[target]
+        pitch = itemsize * region.shape[1]
+        inside = where.inside(region)
+        offset = pitch * inside.rows.start + itemsize * inside.cols.start
+        copies.append(
+            Copy(
+                operand,
+                where.inside(exchange.held[here]),
+                target,
+                starts[target] + offset,
+                pitch,
+                mark=0,
+            )
+        )
+    return copies
+
+
+def _is_whole(exchange: Exchange, panel: Panel, rank: int) -> bool:
+    """True if a rank holds all of a panel."""
+    region = panel.regions[rank]
+    return bool(region.common(exchange.held[rank]) == region)
+
+
+class Traffic:
+    """The panels of one call."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        region: _Region,
+        schedule: CopySchedule,
+        tensors: Sequence[Tensor],
+        number: int,
+    ) -> None:
+        self._peers = peers
+        self._region = region
+        self._schedule = schedule
+        self._tensors = [_with_rows(x) for x in tensors]
+        self._number = number
+        self._send()
+
+    def _send(self) -> None:
+        """Write all pieces that this rank holds, on the stream of copies."""
+        peers = self._peers
+        addresses = self._region.addresses
+        own = addresses[peers.ranks.here]
+        peers.stream.wait_stream(torch.cuda.current_stream(peers.device))
+        stream = peers.stream.cuda_stream
+        ready = set()  # targets that have read what was there
+        for copy in self._schedule.copies:
+            if copy.target not in ready:
+                _wait_for(stream, own + _read_mark(copy.target), self._number - 1)
+                ready.add(copy.target)
+            there = addresses[copy.target]
+            _copy(stream, self._tensors[copy.operand], copy, there)
+            _mark(stream, there + copy.mark, self._number)
+
+    def panels(self, index: int) -> Iterator[Tensor]:
+        """The panels of an operand; the current stream waits for each."""
+        own = self._region.addresses[self._peers.ranks.here]
+        stream = torch.cuda.current_stream(self._peers.device).cuda_stream
+        x = self._tensors[index]
+        for panel in self._schedule.arriving[index]:
+            if panel.here is not None:
+                yield part_of(x, panel.here)
+                continue
+            for mark in panel.marks:
+                _wait_for(stream, own + mark, self._number)
+            end = panel.start + x.dtype.itemsize * math.prod(panel.shape)
+            memory = self._region.memory[panel.start : end]
+            yield memory.view(x.dtype).view(panel.shape)
+
+    def finish(self) -> None:
+        """What has arrived is read: others may write here again. This rank's stream
+        goes on behind its own copies.
+        """
+        peers = self._peers
+        current = torch.cuda.current_stream(peers.device)
+        mark = _read_mark(peers.ranks.here)
+        for address in self._region.addresses:
+            _mark(current.cuda_stream, address + mark, self._number)
+        current.wait_stream(peers.stream)
+
+
+def _copy(stream: int, x: Tensor, copy: Copy, there: int) -> None:
+    """Write a piece of x to a region that begins at an address."""
+    piece = part_of(x, copy.where)
+    rows, cols = piece.shape
+    itemsize = x.dtype.itemsize
+    task = _Copy2D(
+        source_type=_ON_DEVICE,
+        source=piece.data_ptr(),
+        source_pitch=itemsize * max(x.stride(0), cols),
+        target_type=_ON_DEVICE,
+        target=there + copy.start,
+        target_pitch=copy.pitch,
+        width=itemsize * cols,
+        height=rows,
+    )
+    _check(_driver().cuMemcpy2DAsync_v2(ctypes.byref(task), stream))
+
+
+def _with_rows(x: Tensor) -> Tensor:
+    """x with the entries of a row one after the other."""
+    return x if x.stride(1) == 1 or x.shape[1] <= 1 else x.contiguous()
+
+
+def _read_mark(rank: int) -> int:
+    """Where the mark lies by which a rank says that it has read its region."""
+    return _WORD * rank
+
+
+_peers: dict[tuple[tuple[int, ...], ProcessGroup], Peers | None] = {}
+"""By the ranks of a mesh and their group; None where copies between them are impossible.
+They stay, as all ranks make them together.
+"""
+
+
+def peers_of(mesh: DeviceMesh) -> Peers | None:
+    """The peers of a mesh; None where panels have to be messages. All ranks of the mesh
+    call it together, and all get the same answer.
+    """
+    if mesh.device_type != "cuda" or mesh.size() == 1:
+        return None
+    ranks = ranks_of(mesh)
+    key = ranks.numbers, ranks.group
+    if key not in _peers:
+        _peers[key] = _found(mesh, ranks)
+    return _peers[key]
+
+
+def _found(mesh: DeviceMesh, ranks: Ranks) -> Peers | None:
+    """What `peers_of` keeps."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    hosts: list[Any] = [None] * len(ranks.numbers)
+    dist.all_gather_object(hosts, _host(), group=ranks.group)
+    total = torch.cuda.get_device_properties(device).total_memory
+    has_failed = len(set(hosts)) > 1
+    try:
+        _symmetric()
+        _driver()
+    except (ImportError, OSError, AttributeError):
+        has_failed = True
+    failed, least = largest(mesh, [has_failed, -(total // _SHARE)])
+    return None if failed else Peers(mesh, ranks, device, -least)
+
+
+def _symmetric() -> Any:
+    """PyTorch's symmetric memory, which is not public yet."""
+    import torch.distributed._symmetric_memory as symmetric
+
+    return symmetric
+
+
+def _host() -> str:
+    """What tells this host from others."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return boot.read_text() if boot.exists() else socket.gethostname()

@@ -1,0 +1,83 @@
+"""Panels as messages: those of one rank have no way; others are in tests of products."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.distributed.tensor import Replicate, Shard  # noqa: E402
+
+from hifigemm.distributed import messages as module  # noqa: E402
+from hifigemm.distributed.exchange import exchange_of  # noqa: E402
+from hifigemm.distributed.messages import Messages, ranks_of  # noqa: E402
+
+
+def own(shape, side, widest):
+    """An operand of one rank, in panels."""
+    return exchange_of(
+        shape, side, (Shard(0),), (Replicate(),), (1,), in_panels=True, widest=widest
+    )
+
+
+def test_what_a_rank_has_is_not_copied(one_rank):
+    x = torch.arange(12.0).reshape(3, 4)
+    wire = Messages([x], [own((3, 4), 1, 3)], ranks_of(one_rank), None)
+    first, last = wire.panels(0)
+    assert first.data_ptr() == x.data_ptr()
+    assert torch.equal(torch.cat([first, last], 1), x)
+
+
+@pytest.mark.parametrize("ahead", [None, 0, 1, 9])
+def test_panels_start_as_far_ahead_as_they_may(one_rank, monkeypatch, ahead):
+    events = []
+
+    def start(local, exchange, panel, ranks):
+        number = len([x for x in events if x[0] == "start"])
+        events.append(("start", number))
+
+        def wait():
+            events.append(("wait", number))
+            return local
+
+        return wait
+
+    monkeypatch.setattr(module, "start", start)
+    x = torch.zeros((3, 8))
+    wire = Messages([x], [own((3, 8), 1, 2)], ranks_of(one_rank), ahead)
+    assert len(list(wire.panels(0))) == 4
+    assert [x for x in events if x[0] == "wait"] == [("wait", i) for i in range(4)]
+    under_way = most = 0
+    for kind, _ in events:
+        under_way += 1 if kind == "start" else -1
+        most = max(most, under_way)
+    assert most == (4 if ahead is None else min(ahead + 1, 4))
+
+
+def test_what_nobody_asks_for_arrives_at_the_end(one_rank, monkeypatch):
+    waited = []
+
+    def start(local, exchange, panel, ranks):
+        def wait():
+            waited.append(panel)
+            return local
+
+        return wait
+
+    monkeypatch.setattr(module, "start", start)
+    exchanges = [own((3, 8), 1, 2), own((3, 4), 0, 1)]
+    tensors = [torch.zeros((3, 8)), torch.zeros((3, 4))]
+    for ahead in (None, 1):
+        waited.clear()
+        wire = Messages(tensors, exchanges, ranks_of(one_rank), ahead)
+        next(wire.panels(0))
+        wire.finish()
+        assert waited == [*exchanges[0].panels, *exchanges[1].panels]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64])
+def test_messages_are_bytes(dtype):
+    x = torch.ones((3, 2), dtype=dtype)
+    sent = module._as_bytes(x)
+    assert (sent.dtype, sent.numel()) == (torch.uint8, 6 * x.element_size())
+    sent.zero_()
+    assert not x.any()

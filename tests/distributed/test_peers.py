@@ -1,0 +1,195 @@
+"""Copies from GPU to GPU, played through with the memory of this process: panels are what
+they should be, and no rank writes where another one still reads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+from torch.distributed.tensor import Replicate, Shard  # noqa: E402
+
+from hifigemm.distributed import peers as module  # noqa: E402
+from hifigemm.distributed.exchange import exchange_of  # noqa: E402
+from hifigemm.distributed.peers import CopySchedule, Traffic  # noqa: E402
+
+PLACEMENTS = Shard(0), Shard(1), Replicate()
+MESHES = (2,), (3,), (2, 2)
+
+
+class Driver:
+    """Does at once what a stream would do; a wait that would not end is an error."""
+
+    def cuMemcpy2DAsync_v2(self, copy, stream):
+        task = copy._obj
+        assert min(task.source_pitch, task.target_pitch) >= task.width
+        for row in range(task.height):
+            ctypes.memmove(
+                task.target + row * task.target_pitch,
+                task.source + row * task.source_pitch,
+                task.width,
+            )
+        return 0
+
+    def cuStreamWriteValue32_v2(self, stream, address, value, flags):
+        ctypes.c_uint32.from_address(address).value = value
+        return 0
+
+    def cuStreamWaitValue32_v2(self, stream, address, value, flags):
+        found = ctypes.c_uint32.from_address(address).value
+        behind = (value - found) % 2**32
+        assert behind == 0 or behind >= 2**31, f"waits for {value}, there is {found}"
+        return 0
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch):
+    driver = Driver()
+    stream = SimpleNamespace(cuda_stream=0, wait_stream=lambda _: None)
+    monkeypatch.setattr(module, "_driver", lambda: driver)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: stream)
+    monkeypatch.setattr(module, "_MARKS", 1 << 12)
+
+
+class Host:
+    """The ranks of a mesh, one after the other, with a matrix for each operand."""
+
+    def __init__(self, exchanges, matrices, first=0):
+        self.exchanges = exchanges
+        self.count = len(exchanges[0].held)
+        size = matrices[0].element_size()
+        self.schedules = [
+            CopySchedule(exchanges, rank, size) for rank in range(self.count)
+        ]
+        self.regions = [
+            torch.zeros(x.nbytes, dtype=torch.uint8) for x in self.schedules
+        ]
+        for region in self.regions:
+            words = region[: 1 << 12].view(torch.int32)
+            words.fill_(first if first < 2**31 else first - 2**32)
+        self.number = first
+
+    def send(self, matrices, rank):
+        """The copies of a rank in the next call."""
+        stream = SimpleNamespace(cuda_stream=0, wait_stream=lambda _: None)
+        ranks = SimpleNamespace(here=rank, numbers=tuple(range(self.count)))
+        peers = SimpleNamespace(ranks=ranks, stream=stream, device=None)
+        addresses = [x.data_ptr() for x in self.regions]
+        region = module._Region(self.regions[rank], None, addresses)
+        shards = [
+            x[exchange.held[rank].rows, exchange.held[rank].cols].clone()
+            for x, exchange in zip(matrices, self.exchanges, strict=True)
+        ]
+        return Traffic(peers, region, self.schedules[rank], shards, self.number)
+
+    def call(self, matrices):
+        """All ranks send, receive and look at what has arrived."""
+        self.number = (self.number + 1) % 2**32
+        traffic = [self.send(matrices, rank) for rank in range(self.count)]
+        for rank, one in enumerate(traffic):
+            for i, exchange in enumerate(self.exchanges):
+                panels = list(one.panels(i))
+                assert len(panels) == len(exchange.panels)
+                for panel, x in zip(exchange.panels, panels, strict=True):
+                    region = panel.regions[rank]
+                    want = matrices[i][region.rows, region.cols]
+                    assert torch.equal(x, want)
+        return traffic
+
+
+@st.composite
+def hosts(draw):
+    """Exchanges of A and B, and matrices."""
+    mesh = draw(st.sampled_from(MESHES))
+    dtype = draw(st.sampled_from((torch.float64, torch.float32, torch.complex128)))
+    exchanges = []
+    matrices = []
+    for side in (0, 1):
+        shape = draw(st.integers(0, 30)), draw(st.integers(0, 30))
+        needed = tuple(draw(st.sampled_from((Shard(side), Replicate()))) for _ in mesh)
+        placements = tuple(draw(st.sampled_from(PLACEMENTS)) for _ in mesh)
+        exchanges.append(
+            exchange_of(
+                shape,
+                side,
+                placements,
+                needed,
+                mesh,
+                in_panels=side == 1,
+                widest=draw(st.none() | st.integers(3, 20)),
+            )
+        )
+        matrices.append(torch.arange(1, 1 + shape[0] * shape[1]).to(dtype).view(shape))
+    return exchanges, matrices
+
+
+@settings(max_examples=40)
+@given(hosts(), st.sampled_from([0, 2**31 - 2, 2**32 - 2]))
+def test_panels_arrive_in_call_after_call(given_host, first):
+    exchanges, matrices = given_host
+    host = Host(exchanges, matrices, first)
+    for factor in (1, -1, 3):
+        traffic = host.call([factor * x for x in matrices])
+        for one in traffic:
+            one.finish()
+
+
+def small_host():
+    exchanges = [
+        exchange_of((8, 6), 0, (Shard(0),), (Shard(0),), (2,), in_panels=False),
+        exchange_of((6, 8), 1, (Shard(0),), (Replicate(),), (2,), in_panels=True),
+    ]
+    matrices = [torch.ones((8, 6)), torch.ones((6, 8))]
+    return Host(exchanges, matrices), matrices
+
+
+def test_nothing_is_written_over_what_is_still_read():
+    host, matrices = small_host()
+    first, second = host.call(matrices)
+    host.number += 1
+    first.finish()
+    with pytest.raises(AssertionError, match="waits for 1, there is 0"):
+        host.send(matrices, 0)
+    second.finish()
+    host.send(matrices, 0)
+
+
+def test_a_panel_waits_for_all_its_sources():
+    host, matrices = small_host()
+    host.number = 1
+    one = host.send(matrices, 0)
+    with pytest.raises(AssertionError, match="waits for 1, there is 0"):
+        list(one.panels(1))
+    host.send(matrices, 1)
+    assert torch.equal(torch.cat(list(one.panels(1)), 1), matrices[1])
+
+
+def test_what_a_rank_holds_takes_no_region():
+    host, _ = small_host()
+    (whole,), _ = host.schedules[0].arriving
+    assert whole.here is not None
+    assert whole.marks == (4 * 2 * 1,)
+    assert {x.operand for x in host.schedules[0].copies} == {1}
+
+
+def test_shards_with_columns_apart_are_put_in_rows():
+    x = torch.arange(6.0).view(2, 3)
+    assert module._with_rows(x) is x
+    assert module._with_rows(x.T).is_contiguous()
+    assert module._with_rows(x[:, :2]).data_ptr() == x.data_ptr()
+
+
+def test_what_pytorch_does_not_promise_is_there():
+    symmetric = module._symmetric()
+    for name in ("empty", "rendezvous"):
+        assert callable(getattr(symmetric, name))
+
+
+def test_meshes_without_gpus_have_no_peers(one_rank):
+    assert module.peers_of(one_rank) is None
+    assert module._host()
