@@ -13,6 +13,7 @@ import os
 import re
 import time
 import tracemalloc
+from collections import Counter
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate, product
@@ -25,13 +26,18 @@ import torch.distributed as dist
 from torch.autograd import forward_ad
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.distributed.tensor.placement_types import _StridedShard
 
 import hifigemm as hg
 from hifigemm import distributed
 from hifigemm.base import store
 from hifigemm.differentiable import torch_private as private
-from hifigemm.distributed import exchange, method, products, sums
+from hifigemm.distributed import api, exchange, method, products, sums
 from hifigemm.distributed.layout import MeshProduct, candidates, extent
 from hifigemm.interop import torch_meshes
 from tests import hard_matrices as gen
@@ -1078,10 +1084,7 @@ def example(mesh):
     """The bits of the example are those of its products by one process, correctly
     rounded.
     """
-    path = Path(__file__).parents[2] / "examples" / "polar_factor_on_a_mesh.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    program = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(program)
+    program = _example_named("polar_factor_on_a_mesh")
     found = program.run(mesh, 12, "correct")
     x = program.spread_matrix(24, 12, mesh).full_tensor()
     for _ in range(program.STEPS):
@@ -1091,3 +1094,41 @@ def example(mesh):
     assert (
         found["emulated"] == hashlib.sha256(x.cpu().numpy().tobytes()).hexdigest()[:12]
     )
+
+
+def tensor_parallel(mesh):
+    """PyTorch's tensor-parallel layers have the weights of one process after training,
+    bit for bit.
+    """
+    if mesh.ndim > 1:
+        return
+    program = _example_named("tensor_parallel_training")
+    found = program.run(mesh, 6, 3, "correct")
+    assert found["emulated"] == found["one process, emulated"]
+    # Two products forward and three backward in each step go this road.
+    shapes = []
+
+    def counted(a, b, *given, **options):
+        shapes.append((*a.shape, b.shape[1]))
+        return multiply(a, b, *given, **options)
+
+    multiply = api.multiply
+    layers = program.network(6, mesh.device_type)
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    layers = parallelize_module(layers, mesh, plan)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api, "multiply", counted)
+        with hg.emulate("correct", min_size=0):
+            program.train(layers, 6, 3, mesh.device_type)
+    forward = (32, 6, 24), (32, 24, 6)
+    backward = (32, 6, 24), (6, 32, 24), (24, 32, 6)
+    found = Counter(tuple(sorted(shape)) for shape in shapes)
+    assert found == Counter(tuple(sorted(x)) for x in 3 * (*forward, *backward))
+
+
+def _example_named(name):
+    path = Path(__file__).parents[2] / "examples" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    return program

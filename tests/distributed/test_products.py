@@ -26,6 +26,7 @@ ALL += [
     "stacks_and_vectors_of_pytorch",
     "axes_shorter_than_the_mesh",
     "example",
+    "tensor_parallel",
 ]
 
 
