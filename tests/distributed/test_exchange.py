@@ -119,7 +119,7 @@ def test_the_first_of_panels_that_all_ranks_fill_is_the_smallest():
         assert len(panel.pieces) == 16
 
 
-@given(st.integers(1, 9000), st.floats(0.1, 10))
+@given(st.integers(1, 9000), st.floats(0.1, 30))
 def test_widths_grow_by_what_is_multiplied_meanwhile(size, growth):
     spans = growing(size, growth)
     assert [spans[0].start, spans[-1].stop] == [0, size]
@@ -128,8 +128,17 @@ def test_widths_grow_by_what_is_multiplied_meanwhile(size, growth):
     assert min(widths) > 0
     assert all(x.start % module.MULTIPLE == 0 for x in spans)
     for width, wider in pairwise(widths):
-        steps = min(max(growth, 1), 4)
+        steps = min(max(growth, 1), 16)
         assert wider <= steps * (width + module.MULTIPLE) + module.MULTIPLE
+
+
+def test_there_are_few_panels_where_products_take_long():
+    assert [x.start for x in growing(800, 1.0)] == [0, 268, 536]
+    assert [x.start for x in growing(800, 3.0)] == [0, 64, 248]
+    assert [x.start for x in growing(800, 7.0)] == [0, 100]
+    assert [x.start for x in growing(800, 99.0)] == [0, 48]
+    assert growing(20, 3.0) == [slice(0, 8), slice(8, 20)]
+    assert growing(12, 3.0) == [slice(0, 12)]
 
 
 def test_rectangles():

@@ -27,8 +27,12 @@ _MOST_PANELS = 3
 """Of vectors whose pieces along k lie on several ranks: few, as a wide product is
 quicker than several narrow ones.
 """
-_GROWTH = 4.0
+_MOST_GROWTH = 16.0
 """A panel is at most so many times as wide as the one before."""
+_FIRST = 1 / 8
+"""There are as few panels as make the first one this part of all, as nothing is
+multiplied while it travels.
+"""
 
 
 class Rectangle(NamedTuple):
@@ -125,7 +129,7 @@ def exchange_of(
     *,
     in_panels: bool,
     widest: int | None = None,
-    growth: float = _GROWTH,
+    growth: float = 4.0,
 ) -> Exchange:
     """The exchange of an operand from its placements to those that are needed.
 
@@ -268,14 +272,18 @@ def growing(size: int, growth: float) -> list[slice]:
     """Ranges of `size` vectors, each at most `growth` times as long as the one before
     and none shorter than `MIN_WIDTH`, in steps of `MULTIPLE`.
     """
-    growth = min(max(growth, 1.0), _GROWTH)
-    for count in range(_MOST_PANELS, 0, -1):
+    growth = min(max(growth, 1.0), _MOST_GROWTH)
+    shares = [1.0]
+    for count in range(2, _MOST_PANELS + 1):
         weights = [growth**i for i in range(count)]
-        if count == 1 or size * weights[0] / sum(weights) >= MIN_WIDTH / 2:
+        total = sum(weights)
+        is_too_narrow = size / total < MIN_WIDTH / 2
+        if shares[0] <= _FIRST or is_too_narrow:
             break
+        shares = [weight / total for weight in weights]
     edges = {0, size}
-    for i in range(1, count):
-        edge = size * sum(weights[:i]) / sum(weights)
+    for i in range(1, len(shares)):
+        edge = size * sum(shares[:i])
         edges.add(min(-int(-edge // MULTIPLE) * MULTIPLE, size))
     return [slice(start, stop) for start, stop in pairwise(sorted(edges))]
 
