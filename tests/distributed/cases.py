@@ -358,8 +358,8 @@ def repeated_calls(mesh):
 
 
 def ranks_in_trouble(mesh):
-    """A rank that has kept nothing, or has no memory for its result, holds nobody up,
-    and the next product is made.
+    """A rank that has kept nothing, or has no memory for its result, does not block the
+    others, and the next product is made.
     """
     a, b = operands(mesh, 24, 300, 20)
     x, y = (spread(t, mesh, *[Shard(0)] * mesh.ndim) for t in (a, b))
@@ -380,7 +380,6 @@ def ranks_in_trouble(mesh):
         with pytest.MonkeyPatch.context() as patch:
             if is_last:
                 patch.setattr(products, "_empty_result", refuse)
-            if is_last:
                 expect(MemoryError, "is left", distributed.matmul, x, y, **options)
             elif options == correct:
                 words = "MemoryError: nothing is left"

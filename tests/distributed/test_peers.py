@@ -51,7 +51,7 @@ class Driver:
 def _no_gpu(monkeypatch):
     driver = Driver()
     stream = SimpleNamespace(cuda_stream=0, wait_stream=lambda _: None)
-    monkeypatch.setattr(module, "_driver", lambda: driver)
+    monkeypatch.setattr(module, "driver_library", lambda: driver)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: stream)
     monkeypatch.setattr(module, "_MARKS", 1 << 12)
 
@@ -172,7 +172,7 @@ def test_a_panel_waits_for_all_its_sources():
 def test_what_a_rank_holds_takes_no_region():
     host, _ = small_host()
     (whole,), _ = host.schedules[0].arriving
-    assert whole.here is not None
+    assert whole.in_shard is not None
     assert whole.marks == (4 * 2 * 1,)
     assert {x.operand for x in host.schedules[0].copies} == {1}
 

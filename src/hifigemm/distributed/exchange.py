@@ -29,7 +29,7 @@ quicker than several narrow ones.
 """
 _MOST_GROWTH = 16.0
 """A panel is at most so many times as wide as the one before."""
-_FIRST = 1 / 8
+_FIRST_SHARE = 1 / 8
 """There are as few panels as make the first one this part of all, as nothing is
 multiplied while it travels.
 """
@@ -113,6 +113,12 @@ class Exchange:
         """True if a rank lacks a piece of what it needs."""
         return any(panel.travels for panel in self.panels)
 
+    def in_shard(self, panel: Panel, rank: int) -> Rectangle | None:
+        """Where a panel of a rank lies in its own shard; None if it lacks a piece."""
+        region = panel.regions[rank]
+        shard = self.held[rank]
+        return region.inside(shard) if region.common(shard) == region else None
+
     def span(self, panel: Panel, rank: int) -> slice:
         """The vectors of a panel, counted from the first that a rank needs."""
         return _shifted(
@@ -147,33 +153,30 @@ def exchange_of(
     """
     ranks = list(product(*map(range, mesh)))
     held = tuple(_part(shape, placements, mesh, rank) for rank in ranks)
-    wanted = tuple(_part(shape, needed, mesh, rank) for rank in ranks)
-    regions = []
+    parts = tuple(_part(shape, needed, mesh, rank) for rank in ranks)
     sources = []
-    for rank in range(len(ranks)):
-        of_rank = _sources(rank, ranks, held, wanted[rank], placements)
-        sources.append(of_rank)
-        regions.append(
-            list(
-                _regions(
-                    rank, side, held, wanted[rank], of_rank, in_panels, widest, growth
-                )
-            )
-        )
+    regions_by_rank = []
+    for rank, part in enumerate(parts):
+        sources.append(_sources(rank, ranks, held, part, placements))
+        spans = [part[side]]
+        if in_panels and not part.is_empty:
+            shards = [held[source] for source in sources[rank]]
+            spans = _spans(part, side, held[rank], shards, growth)
+        regions_by_rank.append(list(_cut(part, side, spans, widest)))
     panels = []
-    for index in range(max(map(len, regions))):
-        of_ranks = tuple(
-            own[index] if index < len(own) else _nothing(wanted[rank])
-            for rank, own in enumerate(regions)
+    for index in range(max(map(len, regions_by_rank))):
+        regions = tuple(
+            of_rank[index] if index < len(of_rank) else _nothing(part)
+            for of_rank, part in zip(regions_by_rank, parts, strict=True)
         )
         pieces = [
-            Piece(source, target, where)
-            for target, region in enumerate(of_ranks)
+            Piece(source, target, rectangle)
+            for target, region in enumerate(regions)
             for source in sources[target]
-            if not (where := held[source].common(region)).is_empty
+            if not (rectangle := held[source].common(region)).is_empty
         ]
-        panels.append(Panel(of_ranks, tuple(pieces)))
-    return Exchange(side, held, wanted, tuple(panels))
+        panels.append(Panel(regions, tuple(pieces)))
+    return Exchange(side, held, parts, tuple(panels))
 
 
 def _part(
@@ -202,53 +205,44 @@ def _sources(
 
     Of equal rectangles it is the one along this rank's own dimensions of the mesh.
     """
-    here = ranks[rank]
-    found = []
+    sources = []
     for step in range(len(ranks)):
         source = (rank + step) % len(ranks)
         is_nearest = all(
-            there == own
-            for there, own, p in zip(ranks[source], here, placements, strict=True)
+            i == j
+            for i, j, p in zip(ranks[source], ranks[rank], placements, strict=True)
             if isinstance(p, Replicate)
         )
         if is_nearest and not held[source].common(needed).is_empty:
-            found.append(source)
-    return found
+            sources.append(source)
+    return sources
 
 
-def _regions(
-    rank: int,
-    side: int,
-    held: Sequence[Rectangle],
+def _spans(
     needed: Rectangle,
-    sources: Sequence[int],
-    in_panels: bool,
-    widest: int | None,
+    side: int,
+    own_shard: Rectangle,
+    shards: Sequence[Rectangle],
     growth: float,
-) -> Iterator[Rectangle]:
-    """The panels of a rank, in the order in which it multiplies them.
+) -> list[slice]:
+    """The vectors of the panels of a rank, in the order in which it multiplies them;
+    `shards` are those of its sources.
 
     Where ranks hold different vectors, a panel has those of one source, or of several
     that share them, this rank's own first. Where they hold pieces of the same vectors,
     the first panel is small: nothing is multiplied while it travels.
     """
-    vectors = needed[side]
-    if not in_panels or needed.is_empty:
-        yield from _cut(needed, side, [vectors], widest)
-        return
     spans: list[slice] = []
-    for source in sources:
-        span = _common(held[source][side], vectors)
+    for shard in shards:
+        span = _common(shard[side], needed[side])
         if span not in spans:
             spans.append(span)
-    first = spans[0]
-    own = held[rank].common(needed)
-    has_first = own[side] == first and own[1 - side] == needed[1 - side]
-    if not has_first:
-        size = first.stop - first.start
-        small = [_shifted(x, first.start) for x in growing(size, growth)]
-        spans = [*small, *spans[1:]]
-    yield from _cut(needed, side, spans, widest)
+    first, *others = spans
+    own = own_shard.common(needed)
+    if own[side] == first and own[1 - side] == needed[1 - side]:
+        return spans
+    small = growing(first.stop - first.start, growth)
+    return [*(_shifted(x, first.start) for x in small), *others]
 
 
 def _cut(
@@ -278,7 +272,7 @@ def growing(size: int, growth: float) -> list[slice]:
         weights = [growth**i for i in range(count)]
         total = sum(weights)
         is_too_narrow = size / total < MIN_WIDTH / 2
-        if shares[0] <= _FIRST or is_too_narrow:
+        if shares[0] <= _FIRST_SHARE or is_too_narrow:
             break
         shares = [weight / total for weight in weights]
     edges = {0, size}

@@ -116,32 +116,26 @@ def start(local: Tensor, exchange: Exchange, panel: Panel, ranks: Ranks) -> Arri
     here = ranks.here
     region = panel.regions[here]
     held = exchange.held[here]
-    if region.common(held) == region:
-        # Nothing is missing here: no copy.
-        own = part_of(local, region.inside(held))
-        work = _sent_and_received(local, None, held, panel, ranks)
-
-        def wait_for_others() -> Tensor:
-            work()
-            return own
-
-        return wait_for_others
-    whole = local.new_empty(region.shape)
-    for piece in panel.pieces:
-        if piece.source == piece.target == here:
-            here_too = part_of(local, piece.where.inside(held))
-            part_of(whole, piece.where.inside(region)).copy_(here_too)
-    work = _sent_and_received(local, whole, held, panel, ranks)
+    in_shard = exchange.in_shard(panel, here)
+    if in_shard is not None:
+        whole = part_of(local, in_shard)  # no copy
+    else:
+        whole = local.new_empty(region.shape)
+        for source, target, where in panel.pieces:
+            if source == target == here:
+                target_part = part_of(whole, where.inside(region))
+                target_part.copy_(part_of(local, where.inside(held)))
+    wait_for_messages = _sent_and_received(local, whole, held, panel, ranks)
 
     def wait() -> Tensor:
-        work()
+        wait_for_messages()
         return whole
 
     return wait
 
 
 def _sent_and_received(
-    local: Tensor, whole: Tensor | None, held: Rectangle, panel: Panel, ranks: Ranks
+    local: Tensor, whole: Tensor, held: Rectangle, panel: Panel, ranks: Ranks
 ) -> Callable[[], None]:
     """Start all messages of a panel; what is returned waits for them."""
     here = ranks.here
@@ -157,7 +151,7 @@ def _sent_and_received(
             operations.append(
                 dist.P2POp(dist.isend, sent[key], ranks.numbers[target], ranks.group)
             )
-        elif target == here != source and whole is not None:
+        elif target == here != source:
             there = part_of(whole, where.inside(region))
             memory = (
                 there

@@ -25,10 +25,10 @@ from hifigemm.distributed.method import Method, library_and_engine
 from hifigemm.distributed.peers import CopySchedule, Peers, peers_of
 from hifigemm.model.accuracy import NOTHING_STATED
 from hifigemm.model.plan import Plan
-from hifigemm.operands.operands import Prepared
+from hifigemm.operands.operands import Prepared, own_stack
 from hifigemm.running.executor import splitting
 from hifigemm.running.gemm import gemm_of_numbers
-from hifigemm.running.plans import prepared
+from hifigemm.running.plans import Preparation, prepared
 from hifigemm.running.products import product_of_numbers
 
 _SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
@@ -201,9 +201,6 @@ class Arrived:
             yield x
         self._kept[index] = kept
 
-    def finish(self) -> None:
-        """The wire is finished by its own."""
-
 
 class Pair(NamedTuple):
     """What is multiplied at a time: a part of A and a part of B, and which rows and
@@ -215,7 +212,7 @@ class Pair(NamedTuple):
 
 
 def visit_pairs(
-    wire: Wire,
+    wire: Wire | Arrived,
     moves: Moves,
     visit: Callable[[Pair], None],
     first_error: Exception | None = None,
@@ -322,39 +319,28 @@ class LocalProducts:
                 for y in pair.operands
             ]
             key = "mesh whole", self._stays, self.method, self.workspace, *layouts
-            preparation = once(
+            preparation: Preparation = once(
                 key,
-                lambda: _preparation(pair, side, self.method, self.workspace),
+                lambda: _preparation(pair, self._stays, self.method, self.workspace),
                 "mesh",
             )
-            self._prepared = preparation(x)
+            library, _ = library_and_engine(x)
+            with library.active():
+                self._prepared = preparation(library.asarray(x, "a"), side, library)
         return self._prepared
 
 
-class _Preparation(NamedTuple):
-    """How the operand that stays is prepared, for operands of one layout."""
-
-    plan: Plan  # of all pairs
-    side: Literal["left", "right"]
-    split: Callable[[Any], Any] | None
-
-    def __call__(self, x: Tensor) -> Prepared:
-        library, _ = library_and_engine(x)
-        with library.active():
-            array = library.asarray(x, "a")
-            split = None if self.split is None else self.split(array[None])
-            return Prepared(array, split, self.side, self.plan, library)
-
-
 def _preparation(
-    pair: Pair, side: Literal["left", "right"], method: Method, workspace: int | None
-) -> _Preparation:
+    pair: Pair, stays: int, method: Method, workspace: int | None
+) -> Preparation:
+    """How the operand that stays is prepared by the plan of all pairs."""
     plan = _plan_of_pairs(pair, method, workspace)
-    x = pair.operands[_SIDES.index(side)]
-    library, engine = library_and_engine(x)
+    side = _SIDES[stays]
+    library, engine = library_and_engine(pair.operands[stays])
     with library.active():
-        split = splitting(plan, library.asarray(x, "a")[None], side, engine)
-    return _Preparation(plan, side, split)
+        x = library.asarray(pair.operands[stays], "a")
+        split = splitting(plan, own_stack(x, side, plan.problem), side, engine)
+    return Preparation(plan, plan, x.dtype, split, None)
 
 
 def _plan_of_pairs(pair: Pair, method: Method, workspace: int | None) -> Plan:

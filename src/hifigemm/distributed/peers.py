@@ -28,7 +28,6 @@ import math
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +40,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from hifigemm.distributed.collectives import largest
 from hifigemm.distributed.exchange import Exchange, Panel, Rectangle
 from hifigemm.distributed.messages import Ranks, part_of, ranks_of
+from hifigemm.kernels.runtime.cuda_driver import check, driver_library
 
 _MARKS = 1 << 16
 """Bytes of marks at the start of a region."""
@@ -79,31 +79,16 @@ class _Copy2D(ctypes.Structure):
     ]
 
 
-@cache
-def _driver() -> Any:
-    library = ctypes.CDLL("libcuda.so.1")
-    stream, address, word = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32
-    library.cuMemcpy2DAsync_v2.argtypes = [ctypes.POINTER(_Copy2D), stream]
-    for name in ("cuStreamWriteValue32_v2", "cuStreamWaitValue32_v2"):
-        getattr(library, name).argtypes = [stream, address, word, ctypes.c_uint]
-    return library
-
-
-def _check(code: int) -> None:
-    if code:
-        raise RuntimeError(f"the CUDA driver refused a copy between GPUs: error {code}")
-
-
 def _mark(stream: int, address: int, value: int) -> None:
     """A word is written once all earlier work of the stream is done."""
-    _check(_driver().cuStreamWriteValue32_v2(stream, address, value & 0xFFFFFFFF, 0))
+    write = driver_library().cuStreamWriteValue32_v2
+    check(write(stream, address, value & 0xFFFFFFFF, 0), "mark of a copy")
 
 
 def _wait_for(stream: int, address: int, value: int) -> None:
     """The stream goes on once a word has reached the value."""
-    _check(
-        _driver().cuStreamWaitValue32_v2(stream, address, value & 0xFFFFFFFF, _AT_LEAST)
-    )
+    wait = driver_library().cuStreamWaitValue32_v2
+    check(wait(stream, address, value & 0xFFFFFFFF, _AT_LEAST), "wait for a copy")
 
 
 class _Region(NamedTuple):
@@ -135,13 +120,14 @@ class Peers:
         return _WORD * words <= _MARKS and schedule.nbytes <= self._most
 
     def holds(self, schedule: CopySchedule) -> bool:
-        """True if the panels of a call have room; the same on all ranks.
+        """True if the panels of a call that `takes` allows have room; the same on all
+        ranks.
 
         The region grows where it is too small: all ranks call this together.
         """
-        if self.takes(schedule) and self.capacity < schedule.nbytes:
+        if self.capacity < schedule.nbytes:
             self._grow(schedule.nbytes)
-        return self.takes(schedule) and schedule.nbytes <= self.capacity
+        return schedule.nbytes <= self.capacity
 
     def _grow(self, nbytes: int) -> None:
         """A region of at least `nbytes` on every rank, if all have the memory."""
@@ -193,7 +179,7 @@ class Arriving(NamedTuple):
     start: int  # bytes from the start of the region
     marks: tuple[int, ...]  # of its sources
     # in this rank's shard, if that holds all of it: nothing is copied
-    here: Rectangle | None
+    in_shard: Rectangle | None
 
 
 class CopySchedule:
@@ -205,48 +191,48 @@ class CopySchedule:
 
     def __init__(self, exchanges: Sequence[Exchange], here: int, itemsize: int) -> None:
         count = len(exchanges[0].held)
-        places = [_places(exchanges, rank, itemsize) for rank in range(count)]
+        starts_and_ends = [
+            _starts_and_end(exchanges, rank, itemsize) for rank in range(count)
+        ]
         self.num_panels = sum(len(x.panels) for x in exchanges)
-        self.nbytes = max(end for _, end in places)
+        self.nbytes = max(end for _, end in starts_and_ends)
         self.copies: list[Copy] = []
         self.arriving: list[list[Arriving]] = []
-        index = 0
+        first_mark = 0
         for i, exchange in enumerate(exchanges):
             self.arriving.append([])
             for j, panel in enumerate(exchange.panels):
-                index += 1
-                first_mark = _WORD * count * index
-                starts = [of_rank[i, j] for of_rank, _ in places]
-                sent = _copies(exchange, panel, i, here, starts, itemsize)
-                self.copies += [
-                    x._replace(mark=first_mark + _WORD * here) for x in sent
-                ]
-                region = panel.regions[here]
+                # The words before those of the first panel say what has been read.
+                first_mark += _WORD * count
+                starts = [of_rank[i, j] for of_rank, _ in starts_and_ends]
+                own_mark = first_mark + _WORD * here
+                self.copies += _copies(
+                    exchange, panel, i, here, starts, own_mark, itemsize
+                )
                 sources = [x.source for x in panel.pieces if x.target == here]
-                is_here = _is_whole(exchange, panel, here)
                 self.arriving[i].append(
                     Arriving(
-                        region.shape,
+                        panel.regions[here].shape,
                         starts[here],
                         tuple(first_mark + _WORD * x for x in sources),
-                        region.inside(exchange.held[here]) if is_here else None,
+                        exchange.in_shard(panel, here),
                     )
                 )
 
 
-def _places(
+def _starts_and_end(
     exchanges: Sequence[Exchange], rank: int, itemsize: int
 ) -> tuple[dict[tuple[int, int], int], int]:
     """The first byte of each panel in the region of a rank, and the end of all."""
-    places = {}
+    starts = {}
     end = _MARKS
     for i, exchange in enumerate(exchanges):
         for j, panel in enumerate(exchange.panels):
-            places[i, j] = end
-            if not _is_whole(exchange, panel, rank):
+            starts[i, j] = end
+            if exchange.in_shard(panel, rank) is None:
                 nbytes = itemsize * math.prod(panel.regions[rank].shape)
                 end += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-    return places, end
+    return starts, end
 
 
 def _copies(
@@ -255,16 +241,15 @@ def _copies(
     operand: int,
     here: int,
     starts: Sequence[int],
+    mark: int,
     itemsize: int,
 ) -> list[Copy]:
-    """The copies of a panel, with no mark yet; all ranks write to different ones at a
-    time.
-    """
+    """The copies of a panel; all ranks write to different ones at a time."""
     count = len(exchange.held)
     copies = []
     sent = [piece for piece in panel.pieces if piece.source == here]
     for _, target, where in sorted(sent, key=lambda x: (x.target - here) % count):
-        if _is_whole(exchange, panel, target):
+        if exchange.in_shard(panel, target) is not None:
             continue
         region = panel.regions[target]
         pitch = itemsize * region.shape[1]
@@ -277,16 +262,10 @@ def _copies(
                 target,
                 starts[target] + offset,
                 pitch,
-                mark=0,
+                mark,
             )
         )
     return copies
-
-
-def _is_whole(exchange: Exchange, panel: Panel, rank: int) -> bool:
-    """True if a rank holds all of a panel."""
-    region = panel.regions[rank]
-    return bool(region.common(exchange.held[rank]) == region)
 
 
 class Traffic:
@@ -329,8 +308,8 @@ class Traffic:
         stream = torch.cuda.current_stream(self._peers.device).cuda_stream
         x = self._tensors[index]
         for panel in self._schedule.arriving[index]:
-            if panel.here is not None:
-                yield part_of(x, panel.here)
+            if panel.in_shard is not None:
+                yield part_of(x, panel.in_shard)
                 continue
             for mark in panel.marks:
                 _wait_for(stream, own + mark, self._number)
@@ -365,7 +344,8 @@ def _copy(stream: int, x: Tensor, copy: Copy, there: int) -> None:
         width=itemsize * cols,
         height=rows,
     )
-    _check(_driver().cuMemcpy2DAsync_v2(ctypes.byref(task), stream))
+    write = driver_library().cuMemcpy2DAsync_v2
+    check(write(ctypes.byref(task), stream), "copy between GPUs")
 
 
 def _with_rows(x: Tensor) -> Tensor:
@@ -406,8 +386,8 @@ def _found(mesh: DeviceMesh, ranks: Ranks) -> Peers | None:
     has_failed = len(set(hosts)) > 1
     try:
         _symmetric()
-        _driver()
-    except (ImportError, OSError, AttributeError):
+        driver_library()
+    except (ImportError, OSError):
         has_failed = True
     failed, least = largest(mesh, [has_failed, -(total // _SHARE)])
     return None if failed else Peers(mesh, ranks, device, -least)

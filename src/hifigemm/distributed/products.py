@@ -197,10 +197,6 @@ def _key_of(
     types = tuple(map(type, numbers))
     if not set(types) <= _PLAIN:
         return None
-    try:
-        hash(options)
-    except TypeError:
-        return None
     return "mesh call", types, options, *operands
 
 
@@ -551,7 +547,7 @@ def _by_panels(
     moves = moves_of(a, b, layout, limit)
     local_c = _local_part(c, layout)
 
-    def multiplied(wire: Wire, method: Method) -> _LocalResult:
+    def multiplied(wire: Wire | Arrived, method: Method) -> _LocalResult:
         # What this rank has no memory for, others still wait for.
         values, error = result_or_error(_empty_result, a, b, local_c, out, layout)
         products = LocalProducts(
@@ -590,7 +586,7 @@ def _by_panels(
 
 def _agree_on_method(
     plan: MeshPlan,
-    wire: Wire,
+    wire: Wire | Arrived,
     moves: Moves,
     workspace: int | None,
     mesh: DeviceMesh,
@@ -715,6 +711,9 @@ def _report(
     reason = str(method)
     if plan.method.waits:
         reason += f", agreed by all ranks for {plan.target}"
+    reason += f"; {plan.layout}"
+    if result.wire:
+        reason += f"; by {result.wire}"
     decision = Decision(
         scheme=method.scheme,
         num_products=num_products,
@@ -722,6 +721,6 @@ def _report(
         correct=is_correct,
         k_block=plan.problem.k,
         native=False,
-        reason=f"{reason}; {plan.layout}{f'; by {result.wire}' if result.wire else ''}",
+        reason=reason,
     )
     return report_of(engine, decision, seconds=seconds)

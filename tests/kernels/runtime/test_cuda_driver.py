@@ -107,7 +107,7 @@ def driver(monkeypatch):
 
     library = SimpleNamespace(cuLaunchKernelEx=launch, cuGetErrorString=describe)
     library.cuCtxSetCurrent = lambda context: contexts.append(context) or 0
-    monkeypatch.setattr(cuda_driver, "_driver", lambda: library)
+    monkeypatch.setattr(cuda_driver, "driver_library", lambda: library)
     monkeypatch.setattr(cuda_driver, "_primary_context", lambda device: 1000 + device)
     library.seen, library.answers, library.contexts = seen, answers, contexts
     return library

@@ -94,10 +94,12 @@ class DriverError(RuntimeError):
 
 
 @cache
-def _driver() -> Any:
+def driver_library() -> Any:
     """The driver's library, with the types of the functions that are called here."""
     library = ctypes.CDLL("libcuda.so.1")
     address, number, text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
+    # stream, address of a word, value, flags
+    word: list[Any] = [address, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint]
     types: dict[str, list[Any]] = {
         "cuLaunchKernelEx": [address] * 4,
         "cuModuleLoadData": [address, text],
@@ -116,6 +118,9 @@ def _driver() -> Any:
         "cuCtxPushCurrent_v2": [address],
         "cuCtxPopCurrent_v2": [address],
         "cuDevicePrimaryCtxRetain": [address, number],
+        "cuMemcpy2DAsync_v2": [address, address],
+        "cuStreamWriteValue32_v2": word,
+        "cuStreamWaitValue32_v2": word,
     }
     for name, arguments in types.items():
         # cuFuncGetParamInfo is as old as CUDA 12.4
@@ -126,11 +131,11 @@ def _driver() -> Any:
     return library
 
 
-def _check(code: int, what: str) -> None:
+def check(code: int, what: str) -> None:
     """Raise DriverError where the driver returned an error."""
     if code:
         text = ctypes.c_char_p()
-        _driver().cuGetErrorString(code, ctypes.byref(text))
+        driver_library().cuGetErrorString(code, ctypes.byref(text))
         reason = "unknown error" if text.value is None else text.value.decode()
         raise DriverError(f"{what}: CUDA error {code}, {reason}")
 
@@ -141,8 +146,8 @@ def _primary_context(device: int) -> int:
     held from then on.
     """
     context = ctypes.c_void_p()
-    _check(
-        _driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), device),
+    check(
+        driver_library().cuDevicePrimaryCtxRetain(ctypes.byref(context), device),
         f"context of device {device}",
     )
     if context.value is None:
@@ -154,8 +159,8 @@ def _make_current(device: int) -> None:
     """Give this thread the context of a device, as a thread that has not used CUDA
     before has none.
     """
-    _check(
-        _driver().cuCtxSetCurrent(_primary_context(device)),
+    check(
+        driver_library().cuCtxSetCurrent(_primary_context(device)),
         f"context of device {device}",
     )
 
@@ -275,7 +280,7 @@ class PreparedLaunch:
         self._memory = memory
         self._entry = entry
         self._arguments = start, entry.function, start + _CONFIG.size, None
-        self._launch = _driver().cuLaunchKernelEx
+        self._launch = driver_library().cuLaunchKernelEx
 
     def __call__(self) -> None:
         """Launch on the stream that was given."""
@@ -291,7 +296,7 @@ class PreparedLaunch:
         if code == _INVALID_CONTEXT:
             _make_current(entry.device)
             code = self._launch(*self._arguments)
-        _check(
+        check(
             code,
             f"launch of {entry.name} with {entry.num_threads} threads and {entry.shared} bytes",
         )
@@ -329,23 +334,21 @@ def entry_of(compiled: Any, device: int) -> Entry | None:
     if parameters is None:
         return None
     metadata = compiled.metadata
-    driver, context = _driver(), _primary_context(device)
+    driver, context = driver_library(), _primary_context(device)
     module, function, popped = (ctypes.c_void_p() for _ in range(3))
-    _check(driver.cuCtxPushCurrent_v2(context), f"context of device {device}")
+    check(driver.cuCtxPushCurrent_v2(context), f"context of device {device}")
     try:
         loaded = driver.cuModuleLoadData(ctypes.byref(module), compiled.asm["cubin"])
-        _check(loaded, f"machine code of {metadata.name}")
+        check(loaded, f"machine code of {metadata.name}")
         code = driver.cuModuleGetFunction(
             ctypes.byref(function), module, metadata.name.encode()
         )
-        _check(code, f"kernel {metadata.name}")
+        check(code, f"kernel {metadata.name}")
         if metadata.shared > _STATIC_SHARED:
             code = driver.cuFuncSetAttribute(
                 function, _MAX_DYNAMIC_SHARED, metadata.shared
             )
-            _check(
-                code, f"{metadata.shared} bytes of shared memory for {metadata.name}"
-            )
+            check(code, f"{metadata.shared} bytes of shared memory for {metadata.name}")
     finally:
         driver.cuCtxPopCurrent_v2(ctypes.byref(popped))
     if function.value is None or _sizes_of(function.value) not in (
@@ -383,7 +386,7 @@ def parameters_of(compiled: Any) -> Parameters | None:
 
 def _sizes_of(function: int) -> tuple[int, ...] | None:
     """Bytes of each parameter of a loaded kernel; None where the driver cannot tell."""
-    ask = getattr(_driver(), "cuFuncGetParamInfo", None)
+    ask = getattr(driver_library(), "cuFuncGetParamInfo", None)
     if ask is None:
         return None
     offset, size = ctypes.c_size_t(), ctypes.c_size_t()
@@ -453,7 +456,7 @@ def tensor_map_bytes(
     strides = (ctypes.c_uint64 * 1)(pitch * dtype.itemsize)
     box = (ctypes.c_uint32 * 2)(*reversed(form.block))
     steps = (ctypes.c_uint32 * 2)(1, 1)
-    encode = _driver().cuTensorMapEncodeTiled
+    encode = driver_library().cuTensorMapEncodeTiled
     target = ctypes.addressof(memory) + start
     arguments = (
         target,
@@ -473,7 +476,7 @@ def tensor_map_bytes(
     if code == _INVALID_CONTEXT:
         _make_current(device)
         code = encode(*arguments)
-    _check(
+    check(
         code,
         f"tensor map of {shape} {dtype} at {address:#x}, rows {pitch} apart, in {form}",
     )
