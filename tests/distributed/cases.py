@@ -441,10 +441,13 @@ def special_values(mesh):
                 math.inf,
             )
             a[0, k // 2] = -math.inf
-            for options in ({"scheme": FIXED}, {"accuracy": "correct"}):
-                want = hg.matmul(a, b, **options)
+            whole = a * math.inf
+            for given, options in product(
+                (a, whole), ({"scheme": FIXED}, {"accuracy": "correct"})
+            ):
+                want = hg.matmul(given, b, **options)
                 for left, right in product([Shard(0), Shard(1)], repeat=2):
-                    x = spread(a, mesh, *[left] * mesh.ndim)
+                    x = spread(given, mesh, *[left] * mesh.ndim)
                     y = spread(b, mesh, *[right] * mesh.ndim)
                     assert_same(distributed.matmul(x, y, **options), want)
 
@@ -1061,6 +1064,7 @@ def kernels_of_gpus(mesh):
     products = [
         (a, inner, {"scheme": few}),
         (spoiled, inner, {"scheme": few}),
+        (a * math.inf, inner, {"scheme": few}),
         (a, inner, {"accuracy": "correct"}),
     ]
     products += [(a, rows, {"scheme": few}), (spoiled, rows, {"scheme": few})]

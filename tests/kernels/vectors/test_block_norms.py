@@ -39,10 +39,16 @@ def test_numbers_are_those_of_the_plain_maths(make_pair, family, dtype):
             np.testing.assert_array_equal(low.cpu().numpy(), lowest)
 
 
-def test_vectors_with_inf_or_nan_are_marked():
-    x = np.ones((1, 4, 700))
-    x[0, 1, 300], x[0, 3, 699] = np.inf, np.nan
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_vectors_with_inf_or_nan_are_marked(dtype, bad):
+    x = np.ones((1, 5, 700), dtype)
+    x[0, 1, 300] = bad
+    x[0, 2, 256:512] = bad  # all of a block
+    x[0, 3] = bad
     with np.errstate(all="ignore"):
+        want = scaling.block_norms(x, 2, 16384)[1].max(axis=2)
         found = block_norms(torch.from_numpy(x).to(DEVICE), 2)[1].amax(2)
-    assert found.tolist() == scaling.block_norms(x, 2, 16384)[1].max(axis=2).tolist()
-    assert found.tolist() == [[1, scaling.INFINITE, 1, scaling.INFINITE]]
+    assert found.tolist() == want.tolist()
+    bad_vectors = [False, True, True, True, False]
+    assert (found == scaling.INFINITE).tolist() == [bad_vectors]

@@ -79,7 +79,10 @@ def block_norms(x: torch.Tensor, axis: int) -> tuple[torch.Tensor, torch.Tensor]
         )
     sums, exponents = run_recorded(_sizes_of_blocks, x, axis, torch.int64, torch.int32)
     sums &= SUM_MASK.value
-    exponents = torch.where(sums == 0, scaling.NO_EXPONENT, exponents.to(torch.int64))
+    exponents = exponents.to(torch.int64)
+    # The sum of a block of Inf alone is 0 as well.
+    is_zero = (sums == 0) & (exponents < scaling.INFINITE)
+    exponents = torch.where(is_zero, scaling.NO_EXPONENT, exponents)
     return _by_vectors(sums.to(torch.float64), x, axis), _by_vectors(exponents, x, axis)
 
 
