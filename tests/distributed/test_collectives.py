@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 
@@ -10,6 +11,8 @@ import hifigemm as hg
 
 torch = pytest.importorskip("torch")
 from hifigemm.distributed import collectives  # noqa: E402
+from hifigemm.distributed.board import nbytes_of  # noqa: E402
+from hifigemm.distributed.ranks import Ranks, groups_of, timeout_of  # noqa: E402
 
 
 class Mesh:
@@ -38,12 +41,7 @@ def ranks(monkeypatch):
             collectives, "largest", lambda mesh, own: [max(x) for x in columns]
         )
         monkeypatch.setattr(collectives.dist, "get_rank", lambda: 0)
-        monkeypatch.setattr(collectives.dist, "get_world_size", lambda group: len(said))
-
-        def gather(lists, own, group):
-            lists[:] = [[x] for x in said]
-
-        monkeypatch.setattr(collectives.dist, "all_gather_object", gather)
+        monkeypatch.setattr(collectives, "gathered", lambda mesh, own: said)
 
     return take
 
@@ -54,7 +52,7 @@ def words_of(error, facts, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(collectives, "largest", lambda mesh, own: sent.append(own) or own)
         patch.setattr(collectives.dist, "get_rank", lambda: 0)
-        patch.setattr(collectives, "groups_of", lambda mesh: [])
+        patch.setattr(collectives, "gathered", lambda mesh, own: [own])
         with suppress(Exception):
             collectives.agree(Mesh(1), error, facts)
     return sent[0]
@@ -97,9 +95,15 @@ def test_facts_that_differ_are_told_of_both_ranks(ranks, monkeypatch, facts):
 
 
 def test_groups_are_those_of_dimensions_with_several_ranks():
-    assert collectives.groups_of(Mesh(2, 1)) == ["group 0"]
-    assert collectives.groups_of(Mesh(2, 3)) == ["group 0", "group 1"]
-    assert collectives.groups_of(Mesh(1)) == []
+    assert groups_of(Mesh(2, 1)) == ["group 0"]
+    assert groups_of(Mesh(2, 3)) == ["group 0", "group 1"]
+    assert groups_of(Mesh(1)) == []
+
+
+def test_a_group_tells_how_long_it_waits(one_rank):
+    group = one_rank.get_group(0)
+    assert timeout_of(group) == group._get_backend(torch.device("cpu")).options._timeout
+    assert timeout_of(group) > timedelta(seconds=1)
 
 
 def test_one_rank_has_the_largest_words_and_all_sums(one_rank):
@@ -116,3 +120,31 @@ def test_errors_are_returned_for_the_others():
     value, error = collectives.result_or_error(divmod, 7, 0)
     assert value is None
     assert isinstance(error, ZeroDivisionError)
+
+
+def test_hosts_that_differ_have_no_board(monkeypatch, tmp_path):
+    """Numbers then travel by the backend."""
+    path = tmp_path / "board"
+    path.touch()
+    ranks = Ranks(0, (0, 1), None)
+    answers = [("here", path), ("there", None)]
+    monkeypatch.setattr(collectives, "new_file", lambda count: path)
+    monkeypatch.setattr(collectives, "gathered", lambda mesh, entry: answers)
+    monkeypatch.setattr(
+        collectives, "_largest_by_backend", lambda mesh, words: [int(x) for x in words]
+    )
+    assert collectives._new_board(Mesh(2), ranks) is None
+    assert not path.exists()
+
+
+def test_if_one_rank_cannot_open_the_board_none_has_it(monkeypatch, tmp_path):
+    path = tmp_path / "board"
+    path.write_bytes(bytes(nbytes_of(2)))
+    ranks = Ranks(0, (0, 1), None)
+    answers = [("here", path), ("here", None)]
+    monkeypatch.setattr(collectives, "new_file", lambda count: path)
+    monkeypatch.setattr(collectives, "gathered", lambda mesh, entry: answers)
+    monkeypatch.setattr(collectives, "timeout_of", lambda group: timedelta(minutes=1))
+    monkeypatch.setattr(collectives, "_largest_by_backend", lambda mesh, words: [1])
+    assert collectives._new_board(Mesh(2), ranks) is None
+    assert not path.exists()

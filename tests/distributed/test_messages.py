@@ -9,7 +9,8 @@ from torch.distributed.tensor import Replicate, Shard  # noqa: E402
 
 from hifigemm.distributed import messages as module  # noqa: E402
 from hifigemm.distributed.exchange import exchange_of  # noqa: E402
-from hifigemm.distributed.messages import Messages, ranks_of  # noqa: E402
+from hifigemm.distributed.messages import Messages  # noqa: E402
+from hifigemm.distributed.ranks import ranks_of  # noqa: E402
 
 
 def own(shape, side, widest):

@@ -6,7 +6,8 @@ All ranks of the mesh, or of a group of it, call each function together.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -16,14 +17,15 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from hifigemm.base.exceptions import PlanError
-
-
-def groups_of(mesh: DeviceMesh) -> list[ProcessGroup]:
-    """The group of this rank in each dimension of the mesh with several ranks.
-
-    A message that goes through all of them reaches every rank of the mesh.
-    """
-    return [mesh.get_group(i) for i in range(mesh.ndim) if mesh.size(i) > 1]
+from hifigemm.distributed.board import Board, new_file
+from hifigemm.distributed.ranks import (
+    Ranks,
+    gathered,
+    groups_of,
+    host_name,
+    ranks_of,
+    timeout_of,
+)
 
 
 def reduce_largest(x: Tensor, groups: Iterable[ProcessGroup]) -> Tensor:
@@ -40,13 +42,52 @@ def reduce_sum(x: Tensor, groups: Iterable[ProcessGroup]) -> Tensor:
     return x
 
 
-def largest(mesh: DeviceMesh, numbers: list[int]) -> list[int]:
+def largest(mesh: DeviceMesh, numbers: Sequence[int]) -> list[int]:
     """The largest of each number over all ranks.
 
-    The numbers travel from host to host if the groups of the mesh have a backend for
-    that, as after ``init_process_group("cpu:gloo,cuda:nccl")``; then nothing waits for
-    a device. With NCCL alone they pass through the device.
+    On one host they stand in memory that the ranks share. Elsewhere they travel from
+    host to host if the groups of the mesh have a backend for that, as after
+    ``init_process_group("cpu:gloo,cuda:nccl")``; then nothing waits for a device. With
+    NCCL alone they pass through the device.
     """
+    if mesh.size() == 1:
+        return [int(x) for x in numbers]
+    board = _board_of(mesh)
+    return (
+        _largest_by_backend(mesh, numbers) if board is None else board.largest(numbers)
+    )
+
+
+_boards: dict[Ranks, Board | None] = {}
+"""None where ranks lie on several hosts. They stay, as all ranks make them together."""
+
+
+def _board_of(mesh: DeviceMesh) -> Board | None:
+    """The board of a mesh; None without one. All ranks get the same answer."""
+    ranks = ranks_of(mesh)
+    if ranks not in _boards:
+        _boards[ranks] = _new_board(mesh, ranks)
+    return _boards[ranks]
+
+
+def _new_board(mesh: DeviceMesh, ranks: Ranks) -> Board | None:
+    """What `_board_of` keeps."""
+    path = new_file(len(ranks.numbers)) if ranks.here == 0 else None
+    hosts_and_paths = gathered(mesh, (host_name(), path))
+    paths = [x for _, x in hosts_and_paths if x is not None]
+    board: Board | None = None
+    if paths and len({host for host, _ in hosts_and_paths}) == 1:
+        with suppress(OSError):
+            timeout = timeout_of(ranks.group)
+            board = Board(paths[0], ranks.here, ranks.numbers, timeout)
+    (has_failed,) = _largest_by_backend(mesh, [board is None])
+    if path is not None:
+        path.unlink()  # all have opened it, or nobody will
+    return None if has_failed else board
+
+
+def _largest_by_backend(mesh: DeviceMesh, numbers: Sequence[int]) -> list[int]:
+    """The same by messages."""
     groups = groups_of(mesh)
     on_host = all("cpu:" in dist.get_backend_config(group) for group in groups)
     device = "cpu"
@@ -67,13 +108,8 @@ def agree(mesh: DeviceMesh, error: Exception | None, request: str = "") -> None:
     if largest(mesh, [error is not None, digest, -digest]) == [0, digest, -digest]:
         return
 
-    # Rank, error and request of every rank.
     text = None if error is None else f"{type(error).__name__}: {error}"
-    entries: list[Any] = [(dist.get_rank(), text, request)]
-    for group in groups_of(mesh):
-        lists: list[Any] = [None] * dist.get_world_size(group)
-        dist.all_gather_object(lists, entries, group=group)
-        entries = [entry for entries_of_rank in lists for entry in entries_of_rank]
+    entries = gathered(mesh, (dist.get_rank(), text, request))
     if error is not None:
         raise error
 

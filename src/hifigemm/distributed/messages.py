@@ -5,52 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup
-from torch.distributed.device_mesh import DeviceMesh
 
-from hifigemm.base.store import once
 from hifigemm.distributed.exchange import Exchange, Panel, Rectangle
+from hifigemm.distributed.ranks import Ranks
 
 Arrival = Callable[[], Tensor]
 """Waits for a panel, and returns it."""
-
-
-class Ranks(NamedTuple):
-    """The ranks of a mesh, counted row by row through it, and a group of all of them."""
-
-    here: int  # this rank
-    numbers: tuple[int, ...]  # of all ranks among those of the program
-    group: ProcessGroup
-
-
-_groups: dict[tuple[tuple[int, ...], ProcessGroup], ProcessGroup] = {}
-"""Groups of meshes of two dimensions, by the numbers of their ranks and the group of
-this rank's row or column. They stay: all ranks have to make a group together.
-"""
-
-
-def ranks_of(mesh: DeviceMesh) -> Ranks:
-    """The ranks of a mesh; all of them call it together."""
-    numbers = once(
-        ("mesh ranks", mesh), lambda: tuple(mesh.mesh.flatten().tolist()), "mesh"
-    )
-    here = numbers.index(dist.get_rank())
-    dims = [i for i in range(mesh.ndim) if mesh.size(i) > 1]
-    first = mesh.get_group(dims[0] if dims else 0)
-    if len(dims) < 2:
-        return Ranks(here, numbers, first)
-    if len(numbers) == dist.get_world_size() and dist.group.WORLD is not None:
-        return Ranks(here, numbers, dist.group.WORLD)
-    key = numbers, first
-    if key not in _groups:
-        group = dist.new_group(sorted(numbers), use_local_synchronization=True)
-        _groups[key] = group
-    return Ranks(here, numbers, _groups[key])
 
 
 def part_of(x: Tensor, part: Rectangle) -> Tensor:

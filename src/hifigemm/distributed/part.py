@@ -20,9 +20,10 @@ from hifigemm.base.store import once
 from hifigemm.distributed.exchange import Exchange, exchange_of
 from hifigemm.distributed.layout import WIRES, Layout, Placements
 from hifigemm.distributed.memory import UNDER_WAY, share
-from hifigemm.distributed.messages import Messages, ranks_of
+from hifigemm.distributed.messages import Messages
 from hifigemm.distributed.method import Method, library_and_engine
 from hifigemm.distributed.peers import CopySchedule, Peers, peers_of
+from hifigemm.distributed.ranks import ranks_of
 from hifigemm.model.accuracy import NOTHING_STATED
 from hifigemm.model.plan import Plan
 from hifigemm.operands.operands import Prepared, own_stack

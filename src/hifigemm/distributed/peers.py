@@ -25,21 +25,18 @@ from __future__ import annotations
 
 import ctypes
 import math
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from hifigemm.distributed.collectives import largest
 from hifigemm.distributed.exchange import Exchange, Panel, Rectangle
-from hifigemm.distributed.messages import Ranks, part_of, ranks_of
+from hifigemm.distributed.messages import part_of
+from hifigemm.distributed.ranks import Ranks, gathered, host_name, ranks_of
 from hifigemm.kernels.runtime.cuda_driver import check, driver_library
 
 _MARKS = 1 << 16
@@ -358,9 +355,9 @@ def _read_mark(rank: int) -> int:
     return _WORD * rank
 
 
-_peers: dict[tuple[tuple[int, ...], ProcessGroup], Peers | None] = {}
-"""By the ranks of a mesh and their group; None where copies between them are impossible.
-They stay, as all ranks make them together.
+_peers: dict[Ranks, Peers | None] = {}
+"""None where copies between the ranks are impossible. They stay, as all ranks make them
+together.
 """
 
 
@@ -371,17 +368,15 @@ def peers_of(mesh: DeviceMesh) -> Peers | None:
     if mesh.device_type != "cuda" or mesh.size() == 1:
         return None
     ranks = ranks_of(mesh)
-    key = ranks.numbers, ranks.group
-    if key not in _peers:
-        _peers[key] = _found(mesh, ranks)
-    return _peers[key]
+    if ranks not in _peers:
+        _peers[ranks] = _found(mesh, ranks)
+    return _peers[ranks]
 
 
 def _found(mesh: DeviceMesh, ranks: Ranks) -> Peers | None:
     """What `peers_of` keeps."""
     device = torch.device("cuda", torch.cuda.current_device())
-    hosts: list[Any] = [None] * len(ranks.numbers)
-    dist.all_gather_object(hosts, _host(), group=ranks.group)
+    hosts = gathered(mesh, host_name())
     total = torch.cuda.get_device_properties(device).total_memory
     has_failed = len(set(hosts)) > 1
     try:
@@ -398,9 +393,3 @@ def _symmetric() -> Any:
     import torch.distributed._symmetric_memory as symmetric
 
     return symmetric
-
-
-def _host() -> str:
-    """What tells this host from others."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return boot.read_text() if boot.exists() else socket.gethostname()
