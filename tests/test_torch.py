@@ -8,6 +8,7 @@ import pytest
 import hifigemm as hg
 
 torch = pytest.importorskip("torch")
+from hifigemm.running import road  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -99,6 +100,39 @@ def test_prepared_tensors_stand_for_the_operand(assert_same_bits):
     )
     with pytest.raises(TypeError, match="different libraries"):
         hg.matmul(left, b.numpy())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"accuracy": 1e-12},
+        {"accuracy": "correct"},
+        {"scheme": hg.Ozaki2(num_moduli=14, scaling="fast")},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64], ids=str)
+def test_a_second_product_of_prepared_tensors_plans_nothing(
+    assert_same_bits, monkeypatch, options, dtype
+):
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(6, 20, dtype=dtype, generator=generator)
+    b = torch.randn(20, 7, dtype=dtype, generator=generator)
+    c = torch.zeros(6, 7, dtype=dtype)
+    want = hg.matmul(a, b, **options).numpy()
+    left = hg.prepare(a, "left", **options)
+    right = hg.prepare(b, "right", **options)
+    pairs = (left, b), (a, right), (left, right)
+    calls = [lambda x=x, y=y: hg.matmul(x, y) for x, y in pairs]
+    calls += [lambda x=x, y=y: hg.matmul(x, y, out=c) for x, y in pairs]
+    calls += [lambda x=x, y=y: hg.gemm(x, y, alpha=2.0) / 2.0 for x, y in pairs]
+    for call in calls:
+        call()
+    for name in ("for_problem", "plan_for", "Signature"):
+        monkeypatch.setattr(road, name, None)
+    for call in calls:
+        assert_same_bits(call().numpy(), want)
 
 
 CHANGES = {

@@ -70,7 +70,7 @@ def test_a_known_count_without_a_promise_is_fixed_and_adds():
     assert not Method(FIXED, None, waits=True).is_fixed
     assert not Method(hg.Ozaki1("int8", 6), None).adds
     assert Method(None, "correct").adds
-    assert Method(None, "correct").options == {"accuracy": "correct", "scheme": "auto"}
+    assert Method(None, "correct").accuracy_and_scheme == ("correct", "auto")
     assert str(Method(None, "correct")) == "correct rounding"
 
 

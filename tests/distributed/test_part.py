@@ -87,7 +87,8 @@ def test_pairs_have_the_bits_of_the_whole_product(options, counts_products, stre
     )
     assert visit_pairs(Here(a, b, found), found, multiply) is None
     scalars = {name: options[name] for name in ("alpha", "beta") if name in options}
-    want = hg.gemm(a, b, addend, **scalars, **options["method"].options)
+    accuracy, scheme = options["method"].accuracy_and_scheme
+    want = hg.gemm(a, b, addend, accuracy=accuracy, scheme=scheme, **scalars)
     assert torch.equal(out, want)
     has_report = counts_products and not options["method"].is_fixed
     assert (multiply.num_products > 0) == has_report

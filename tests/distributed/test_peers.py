@@ -36,14 +36,22 @@ class Driver:
             )
         return 0
 
-    def cuStreamWriteValue32_v2(self, stream, address, value, flags):
-        ctypes.c_uint32.from_address(address).value = value
-        return 0
-
-    def cuStreamWaitValue32_v2(self, stream, address, value, flags):
-        found = ctypes.c_uint32.from_address(address).value
-        behind = (value - found) % 2**32
-        assert behind == 0 or behind >= 2**31, f"waits for {value}, there is {found}"
+    def cuStreamBatchMemOp_v2(self, stream, count, tasks, flags):
+        for i in range(count):
+            task = tasks + 48 * i
+            operation = ctypes.c_uint32.from_address(task).value
+            word = ctypes.c_uint32.from_address(
+                ctypes.c_uint64.from_address(task + 8).value
+            )
+            value = ctypes.c_uint32.from_address(task + 16).value
+            if operation == module._WRITE:
+                word.value = value
+                continue
+            assert operation == module._WAIT
+            behind = (value - word.value) % 2**32
+            assert behind == 0 or behind >= 2**31, (
+                f"waits for {value}, there is {word.value}"
+            )
         return 0
 
 
@@ -73,19 +81,28 @@ class Host:
             words = region[: 1 << 12].view(torch.int32)
             words.fill_(first if first < 2**31 else first - 2**32)
         self.number = first
+        addresses = [x.data_ptr() for x in self.regions]
+        self.routes = [
+            module._Route(
+                schedule,
+                module._Region(region, None, addresses),
+                rank,
+                matrices[0].dtype,
+            )
+            for rank, (schedule, region) in enumerate(
+                zip(self.schedules, self.regions, strict=True)
+            )
+        ]
 
     def send(self, matrices, rank):
         """The copies of a rank in the next call."""
         stream = SimpleNamespace(cuda_stream=0, wait_stream=lambda _: None)
-        ranks = SimpleNamespace(here=rank, numbers=tuple(range(self.count)))
-        peers = SimpleNamespace(ranks=ranks, stream=stream, device=None)
-        addresses = [x.data_ptr() for x in self.regions]
-        region = module._Region(self.regions[rank], None, addresses)
+        peers = SimpleNamespace(stream=stream, device=None)
         shards = [
             x[exchange.held[rank].rows, exchange.held[rank].cols].clone()
             for x, exchange in zip(matrices, self.exchanges, strict=True)
         ]
-        return Traffic(peers, region, self.schedules[rank], shards, self.number)
+        return Traffic(peers, self.routes[rank], shards, self.number)
 
     def call(self, matrices):
         """All ranks send, receive and look at what has arrived."""
@@ -182,6 +199,9 @@ def test_shards_with_columns_apart_are_put_in_rows():
     assert module._with_rows(x) is x
     assert module._with_rows(x.T).is_contiguous()
     assert module._with_rows(x[:, :2]).data_ptr() == x.data_ptr()
+    assert module._with_rows(x[:1].expand(5, 3)).is_contiguous()
+    assert module._with_rows(x[:, :1].expand(2, 3)).is_contiguous()
+    assert module._with_rows(x[:, :1]).data_ptr() == x.data_ptr()
 
 
 def test_what_pytorch_does_not_promise_is_there():

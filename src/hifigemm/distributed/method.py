@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import Tensor
 
@@ -57,10 +56,9 @@ class Method:
         return self.is_fixed and self.scheme.adds_over_k
 
     @property
-    def options(self) -> dict[str, Any]:
+    def accuracy_and_scheme(self) -> tuple[Accuracy, str | Scheme]:
         """Arguments of `matmul`."""
-        scheme = "auto" if self.scheme is None else self.scheme
-        return {"accuracy": self.accuracy, "scheme": scheme}
+        return self.accuracy, "auto" if self.scheme is None else self.scheme
 
     def __str__(self) -> str:
         return "correct rounding" if self.scheme is None else str(self.scheme)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from hifigemm.api import make_plan
-from hifigemm.base.store import once
+from hifigemm.base.store import kept, once
 from hifigemm.distributed.exchange import Exchange, exchange_of
 from hifigemm.distributed.layout import WIRES, Layout, Placements
 from hifigemm.distributed.memory import UNDER_WAY, share
@@ -24,13 +24,17 @@ from hifigemm.distributed.messages import Messages
 from hifigemm.distributed.method import Method, library_and_engine
 from hifigemm.distributed.peers import CopySchedule, Peers, peers_of
 from hifigemm.distributed.ranks import ranks_of
-from hifigemm.model.accuracy import NOTHING_STATED
+from hifigemm.model.accuracy import NOTHING_STATED, Accuracy
+from hifigemm.model.executable import Refusal
 from hifigemm.model.plan import Plan
 from hifigemm.operands.operands import Prepared, own_stack
+from hifigemm.running.calls import KeptCall, Refused
 from hifigemm.running.executor import splitting
 from hifigemm.running.gemm import gemm_of_numbers
+from hifigemm.running.keys import key_of
 from hifigemm.running.plans import Preparation, prepared
 from hifigemm.running.products import product_of_numbers
+from hifigemm.schemes import Scheme
 
 _SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 
@@ -60,6 +64,12 @@ class Moves:
     def copies(self) -> CopySchedule:
         """The same as copies between GPUs."""
         return CopySchedule(self.in_order, self.rank, self.itemsize)
+
+    @cached_property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of this rank's part of C."""
+        of_a, of_b = (exchange.needed[self.rank] for exchange in self.exchanges)
+        return of_a.shape[0], of_b.shape[1]
 
     @cached_property
     def spans(self) -> tuple[slice, list[slice]]:
@@ -210,6 +220,7 @@ class Pair(NamedTuple):
 
     operands: tuple[Tensor, Tensor]
     entries: tuple[slice, slice]
+    panel: int = 0  # the number of the panel among those of its operand
 
 
 def visit_pairs(
@@ -223,10 +234,10 @@ def visit_pairs(
     """
     (whole,) = wire.panels(0)
     whole_span, spans = moves.spans
-    for span, x in zip(spans, wire.panels(1), strict=True):
-        pair = Pair((whole, x), (whole_span, span))
+    for i, (span, x) in enumerate(zip(spans, wire.panels(1), strict=True)):
+        pair = Pair((whole, x), (whole_span, span), i)
         if moves.streamed == 0:
-            pair = Pair((x, whole), (span, whole_span))
+            pair = Pair((x, whole), (span, whole_span), i)
         is_empty = 0 in (pair.operands[0].shape[0], pair.operands[1].shape[1])
         if first_error is None and not is_empty:
             try:
@@ -234,6 +245,16 @@ def visit_pairs(
             except Exception as error:
                 first_error = error
     return first_error
+
+
+@dataclass(eq=False)
+class KeptProducts:
+    """What the first products of a rank leave for those of later calls of a kind."""
+
+    # of the operand that stays
+    preparation: Preparation | None = None
+    # A B of each panel, by its number
+    calls: dict[int, KeptCall] = field(default_factory=dict)
 
 
 @dataclass
@@ -254,34 +275,75 @@ class LocalProducts:
     # the products of a pair are counted, where the count depends on the operands; on a
     # GPU that waits for each pair
     counts_products: bool = False
+    kept: KeptProducts = field(default_factory=KeptProducts)
     num_products: int = 0  # the most that a pair took
     _prepared: Prepared | None = None
 
     def __call__(self, pair: Pair) -> None:
         """Write the entries of a pair."""
         operands: list[Tensor | Prepared] = [*pair.operands]
-        # Prepared operands have accuracy and scheme in their plan.
-        options: dict[str, Any] = {}
+        accuracy, scheme = self.method.accuracy_and_scheme
         if self._prepares(pair):
             operands[self._stays] = self._whole_operand(pair)
-        else:
-            options = self.method.options
-        options["workspace"] = share(self.workspace, "products")
-        has_report = self.counts_products and not self.method.is_fixed
-        options["return_report"] = has_report
-        options["out"] = self.out[pair.entries]
-
+            # Prepared operands have accuracy and scheme in their plan.
+            accuracy, scheme = None, "auto"
         x, y = operands
-        if self.c is None and self.alpha == 1:
-            result = product_of_numbers(x, y, **options)
-        else:
-            c = None if self.c is None else self.c[pair.entries]
-            result = gemm_of_numbers(
-                x, y, c, alpha=self.alpha, beta=self.beta, **options
-            )
+        out = self.out[pair.entries]
+        limit = share(self.workspace, "products")
+        has_report = self.counts_products and not self.method.is_fixed
+        if self.c is None and self.alpha == 1 and not has_report:
+            self._product(pair.panel, x, y, out, accuracy, scheme, limit)
+            return
+        result = gemm_of_numbers(
+            x,
+            y,
+            None if self.c is None else self.c[pair.entries],
+            accuracy,
+            scheme,
+            limit,
+            alpha=self.alpha,
+            beta=self.beta,
+            out=out,
+            return_report=has_report,
+        )
         if has_report:
             _, report = result
             self.num_products = max(self.num_products, report.num_products)
+
+    def _product(
+        self,
+        panel: int,
+        x: Tensor | Prepared,
+        y: Tensor | Prepared,
+        out: Tensor,
+        accuracy: Accuracy,
+        scheme: str | Scheme,
+        workspace: int | None,
+    ) -> None:
+        """Write A B of a pair: by what is kept of an earlier one, if it takes these."""
+        call = self.kept.calls.get(panel)
+        refused: Refused | None = None
+        if call is not None:
+            outcome = call(x, y, out)
+            if not isinstance(outcome, Refusal):
+                call.delivered(outcome, out, False)
+                return
+            refused = Refused(call, outcome)
+        key = key_of(x, y, out, accuracy, scheme, None, workspace)
+        product_of_numbers(
+            x,
+            y,
+            accuracy,
+            scheme,
+            out,
+            workspace=workspace,
+            key=key,
+            refused=refused,
+        )
+        # What the plan of a prepared operand rests on may differ in the next call.
+        call = kept(key)
+        if call is not None and (self._prepared is None or self.method.is_fixed):
+            self.kept.calls[panel] = call
 
     @property
     def _stays(self) -> int:
@@ -315,16 +377,12 @@ class LocalProducts:
         if self._prepared is None and self.method.scheme is None:
             self._prepared = prepared(x, side, None, self.method.accuracy, "auto")
         if self._prepared is None:
-            layouts = [
-                (y.shape, y.stride(), y.dtype, y.device, y.data_ptr() & 15)
-                for y in pair.operands
-            ]
-            key = "mesh whole", self._stays, self.method, self.workspace, *layouts
-            preparation: Preparation = once(
-                key,
-                lambda: _preparation(pair, self._stays, self.method, self.workspace),
-                "mesh",
-            )
+            preparation = self.kept.preparation
+            if preparation is None:
+                preparation = _preparation(
+                    pair, self._stays, self.method, self.workspace
+                )
+                self.kept.preparation = preparation
             library, _ = library_and_engine(x)
             with library.active():
                 self._prepared = preparation(library.asarray(x, "a"), side, library)

@@ -27,8 +27,11 @@ import ctypes
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import groupby
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
@@ -49,8 +52,8 @@ messages.
 """
 _ON_DEVICE = 2
 """CU_MEMORYTYPE_DEVICE."""
-_AT_LEAST = 0
-"""CU_STREAM_WAIT_VALUE_GEQ."""
+_WAIT, _WRITE = 1, 2
+"""CU_STREAM_MEM_OP_WAIT_VALUE_32, for a value or more, and _WRITE_VALUE_32."""
 
 
 class _Copy2D(ctypes.Structure):
@@ -76,16 +79,65 @@ class _Copy2D(ctypes.Structure):
     ]
 
 
-def _mark(stream: int, address: int, value: int) -> None:
-    """A word is written once all earlier work of the stream is done."""
-    write = driver_library().cuStreamWriteValue32_v2
-    check(write(stream, address, value & 0xFFFFFFFF, 0), "mark of a copy")
+_WORD_TASK = np.dtype(
+    {
+        "names": ["operation", "address", "value", "flags", "alias", "end"],
+        "formats": ["<u4", "<u8", "<u4", "<u4", "<u8", "<u8"],
+        "offsets": [0, 8, 16, 24, 32, 40],
+        "itemsize": 48,
+    }
+)
+"""CUstreamBatchMemOpParams."""
 
 
-def _wait_for(stream: int, address: int, value: int) -> None:
-    """The stream goes on once a word has reached the value."""
-    wait = driver_library().cuStreamWaitValue32_v2
-    check(wait(stream, address, value & 0xFFFFFFFF, _AT_LEAST), "wait for a copy")
+class _Words:
+    """Words that a stream waits for, or writes, one after the other: for each call with
+    its own value.
+    """
+
+    def __init__(self, operation: int, addresses: Sequence[int]) -> None:
+        self._tasks = np.zeros(len(addresses), _WORD_TASK)
+        self._tasks["operation"] = operation
+        self._tasks["address"] = addresses
+        self._values = self._tasks["value"]
+        self._arguments = len(addresses), self._tasks.ctypes.data, 0
+        self._send = driver_library().cuStreamBatchMemOp_v2
+
+    def __call__(self, stream: int, value: int) -> None:
+        """Give them to a stream."""
+        if not len(self._tasks):
+            return
+        self._values[:] = value & 0xFFFFFFFF
+        check(self._send(stream, *self._arguments), "marks of copies")
+
+
+class _CopyTask:
+    """A copy whose target is known, of a shard that each call has."""
+
+    def __init__(self, copy: Copy, there: int, itemsize: int) -> None:
+        rows, cols = copy.where.shape
+        self.operand = copy.operand
+        self._first = copy.where.rows.start, itemsize * copy.where.cols.start
+        self._width = itemsize * cols
+        self._task = _Copy2D(
+            source_type=_ON_DEVICE,
+            target_type=_ON_DEVICE,
+            target=there + copy.start,
+            target_pitch=copy.pitch,
+            width=self._width,
+            height=rows,
+        )
+        self._arguments = ctypes.byref(self._task)
+        self._send = driver_library().cuMemcpy2DAsync_v2
+
+    def __call__(self, stream: int, address: int, pitch: int) -> None:
+        """Give it to a stream, for a shard at an address with rows that begin so many
+        bytes apart.
+        """
+        row, offset = self._first
+        self._task.source = address + row * pitch + offset
+        self._task.source_pitch = max(pitch, self._width)
+        check(self._send(self._arguments, stream), "copy between GPUs")
 
 
 class _Region(NamedTuple):
@@ -110,6 +162,7 @@ class Peers:
         self.capacity = 0  # bytes of the region
         self._most = most  # that it may take
         self._region: _Region | None = None
+        self._routes: WeakKeyDictionary[CopySchedule, _Route] = WeakKeyDictionary()
 
     def takes(self, schedule: CopySchedule) -> bool:
         """True if a region may be as large as a call needs; the same on all ranks."""
@@ -148,14 +201,20 @@ class Peers:
         order = sorted(self.ranks.numbers)
         addresses = [by_order[order.index(x)] for x in self.ranks.numbers]
         self._region = _Region(memory, handle, addresses)
+        self._routes.clear()
         self.capacity = wanted
         self.calls = 0
 
     def call(self, schedule: CopySchedule, tensors: Sequence[Tensor]) -> Traffic:
         """The panels of the next call, for which there is room."""
-        assert self._region is not None
+        route = self._routes.get(schedule)
+        if route is None:
+            assert self._region is not None
+            dtype = tensors[0].dtype
+            route = _Route(schedule, self._region, self.ranks.here, dtype)
+            self._routes[schedule] = route
         self.calls += 1
-        return Traffic(self, self._region, schedule, tensors, self.calls)
+        return Traffic(self, route, tensors, self.calls)
 
 
 class Copy(NamedTuple):
@@ -265,89 +324,93 @@ def _copies(
     return copies
 
 
+class _Route:
+    """A schedule with the addresses of the regions: all that calls have in common."""
+
+    def __init__(
+        self, schedule: CopySchedule, region: _Region, here: int, dtype: torch.dtype
+    ) -> None:
+        addresses = region.addresses
+        own = addresses[here]
+        targets = dict.fromkeys(copy.target for copy in schedule.copies)
+        self.readers = _Words(_WAIT, [own + _read_mark(x) for x in targets])
+        # by panel: the copies, and the marks that they are there
+        self.copies: list[tuple[list[_CopyTask], _Words]] = []
+        for _, group in groupby(schedule.copies, lambda copy: copy.mark):
+            copies = list(group)
+            tasks = [
+                _CopyTask(copy, addresses[copy.target], dtype.itemsize)
+                for copy in copies
+            ]
+            marks = [addresses[copy.target] + copy.mark for copy in copies]
+            self.copies.append((tasks, _Words(_WRITE, list(dict.fromkeys(marks)))))
+        # by operand and panel: where it lies in the shard, or the memory that holds it
+        # once the marks are there
+        self.panels: list[list[tuple[Rectangle | Tensor, _Words]]] = []
+        for panels in schedule.arriving:
+            self.panels.append([])
+            for panel in panels:
+                if panel.in_shard is not None:
+                    self.panels[-1].append((panel.in_shard, _Words(_WAIT, [])))
+                    continue
+                end = panel.start + dtype.itemsize * math.prod(panel.shape)
+                memory = region.memory[panel.start : end].view(dtype).view(panel.shape)
+                words = _Words(_WAIT, [own + x for x in panel.marks])
+                self.panels[-1].append((memory, words))
+        mark = _read_mark(here)
+        self.has_read = _Words(_WRITE, [address + mark for address in addresses])
+
+
 class Traffic:
     """The panels of one call."""
 
     def __init__(
-        self,
-        peers: Peers,
-        region: _Region,
-        schedule: CopySchedule,
-        tensors: Sequence[Tensor],
-        number: int,
+        self, peers: Peers, route: _Route, tensors: Sequence[Tensor], number: int
     ) -> None:
         self._peers = peers
-        self._region = region
-        self._schedule = schedule
+        self._route = route
         self._tensors = [_with_rows(x) for x in tensors]
         self._number = number
+        self._current = torch.cuda.current_stream(peers.device)
         self._send()
 
     def _send(self) -> None:
-        """Write all pieces that this rank holds, on the stream of copies."""
-        peers = self._peers
-        addresses = self._region.addresses
-        own = addresses[peers.ranks.here]
-        peers.stream.wait_stream(torch.cuda.current_stream(peers.device))
-        stream = peers.stream.cuda_stream
-        ready = set()  # targets that have read what was there
-        for copy in self._schedule.copies:
-            if copy.target not in ready:
-                _wait_for(stream, own + _read_mark(copy.target), self._number - 1)
-                ready.add(copy.target)
-            there = addresses[copy.target]
-            _copy(stream, self._tensors[copy.operand], copy, there)
-            _mark(stream, there + copy.mark, self._number)
+        """Write all pieces that this rank holds, on the stream of copies, where each
+        target has read those of the call before.
+        """
+        self._peers.stream.wait_stream(self._current)
+        stream = self._peers.stream.cuda_stream
+        sources = [
+            (x.data_ptr(), x.dtype.itemsize * x.stride(0)) for x in self._tensors
+        ]
+        self._route.readers(stream, self._number - 1)
+        for copies, marks in self._route.copies:
+            for copy in copies:
+                copy(stream, *sources[copy.operand])
+            marks(stream, self._number)
 
     def panels(self, index: int) -> Iterator[Tensor]:
         """The panels of an operand; the current stream waits for each."""
-        own = self._region.addresses[self._peers.ranks.here]
-        stream = torch.cuda.current_stream(self._peers.device).cuda_stream
-        x = self._tensors[index]
-        for panel in self._schedule.arriving[index]:
-            if panel.in_shard is not None:
-                yield part_of(x, panel.in_shard)
-                continue
-            for mark in panel.marks:
-                _wait_for(stream, own + mark, self._number)
-            end = panel.start + x.dtype.itemsize * math.prod(panel.shape)
-            memory = self._region.memory[panel.start : end]
-            yield memory.view(x.dtype).view(panel.shape)
+        stream = self._current.cuda_stream
+        shard = self._tensors[index]
+        for place, marks in self._route.panels[index]:
+            marks(stream, self._number)
+            yield part_of(shard, place) if isinstance(place, Rectangle) else place
 
     def finish(self) -> None:
         """What has arrived is read: others may write here again. This rank's stream
         goes on behind its own copies.
         """
-        peers = self._peers
-        current = torch.cuda.current_stream(peers.device)
-        mark = _read_mark(peers.ranks.here)
-        for address in self._region.addresses:
-            _mark(current.cuda_stream, address + mark, self._number)
-        current.wait_stream(peers.stream)
-
-
-def _copy(stream: int, x: Tensor, copy: Copy, there: int) -> None:
-    """Write a piece of x to a region that begins at an address."""
-    piece = part_of(x, copy.where)
-    rows, cols = piece.shape
-    itemsize = x.dtype.itemsize
-    task = _Copy2D(
-        source_type=_ON_DEVICE,
-        source=piece.data_ptr(),
-        source_pitch=itemsize * max(x.stride(0), cols),
-        target_type=_ON_DEVICE,
-        target=there + copy.start,
-        target_pitch=copy.pitch,
-        width=itemsize * cols,
-        height=rows,
-    )
-    write = driver_library().cuMemcpy2DAsync_v2
-    check(write(ctypes.byref(task), stream), "copy between GPUs")
+        self._route.has_read(self._current.cuda_stream, self._number)
+        self._current.wait_stream(self._peers.stream)
 
 
 def _with_rows(x: Tensor) -> Tensor:
-    """x with the entries of a row one after the other."""
-    return x if x.stride(1) == 1 or x.shape[1] <= 1 else x.contiguous()
+    """x with the entries of a row one after the other, and rows that share none."""
+    rows, cols = x.shape
+    has_rows = cols <= 1 or x.stride(1) == 1
+    are_apart = rows <= 1 or x.stride(0) >= cols
+    return x if has_rows and are_apart else x.contiguous()
 
 
 def _read_mark(rank: int) -> int:

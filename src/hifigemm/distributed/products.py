@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
 from hifigemm.base.exceptions import PlanError
+from hifigemm.base.settings import is_strict
 from hifigemm.base.store import keep, kept, once
 from hifigemm.differentiable import torch_private as private
 from hifigemm.distributed.collectives import agree, largest, result_or_error
@@ -40,6 +41,7 @@ from hifigemm.distributed.method import (
 )
 from hifigemm.distributed.part import (
     Arrived,
+    KeptProducts,
     LocalProducts,
     Moves,
     Pair,
@@ -58,6 +60,7 @@ from hifigemm.model.plan import Decision, Report
 from hifigemm.model.problem import Problem
 from hifigemm.operands.operands import check_scalars
 from hifigemm.running.gemm import as_scalar, gemm_of_numbers
+from hifigemm.running.keys import layout_of_tensors
 from hifigemm.running.request import Request
 from hifigemm.running.scaled_sums import needs_one_rounding, with_room_for_rounding
 from hifigemm.schemes import Scheme
@@ -134,16 +137,26 @@ class MeshOptions:
         )
 
 
-class MeshCall(NamedTuple):
-    """A call whose operands and options are checked, and kept for later ones."""
+@dataclass(eq=False)
+class MeshCall:
+    """A call whose operands and options are checked, with what its first run leaves for
+    later ones of its kind.
+    """
 
     plans: tuple[MeshPlan, ...]  # the cheapest first
     request: str  # what all ranks have to ask for alike
+    moves: Moves | None = None
+    products: dict[Method, KeptProducts] = field(default_factory=dict)
+
+    @property
+    def in_panels(self) -> MeshPlan:
+        """The cheapest plan without sums over ranks."""
+        return next(x for x in self.plans if "k" not in x.layout.roles)
 
 
-def plans_for(
+def call_of(
     a: DTensor, b: DTensor, c: DTensor | None, out: DTensor | None, options: MeshOptions
-) -> tuple[MeshPlan, ...]:
+) -> MeshCall:
     """The plans for these operands, the cheapest first, on which all ranks agree.
 
     If one rank raises an error, all ranks do.
@@ -152,7 +165,7 @@ def plans_for(
     call: MeshCall | None = None if key is None else kept(key)
     if call is not None:
         agree(a.device_mesh, None, _request_now(call.request))
-        return call.plans
+        return call
 
     plans, error = result_or_error(_plans_of_rank, a, b, c, out, options)
     mesh: DeviceMesh | None = None
@@ -167,9 +180,10 @@ def plans_for(
         raise error or TypeError("no operand is a DTensor")
     request = f"{', '.join(facts)}, {options}"
     agree(mesh, error, _request_now(request))
+    call = MeshCall(plans, request)
     if key is not None:
-        keep(key, MeshCall(plans, request), "mesh")
-    return plans
+        keep(key, call, "mesh")
+    return call
 
 
 def _request_now(request: str) -> str:
@@ -180,29 +194,36 @@ def _request_now(request: str) -> str:
 def _key_of(
     a: DTensor, b: DTensor, c: DTensor | None, out: DTensor | None, options: MeshOptions
 ) -> Hashable:
-    """All that `_plans_of_rank` reads of a call; None where a later call may find
+    """All that is read of a call but the entries; None where a later call may find
     something else.
     """
     operands: list[Hashable] = []
+    shards: list[Tensor | None] = []
     for x in (a, b, c, out):
         if x is None:
             operands.append(None)
+            shards.append(None)
             continue
         if not isinstance(x, DTensor) or private.in_forward_ad():
             return None
         local = x._local_tensor
+        shards.append(local)
         facts = x.device_mesh, x.placements, x.shape, x.dtype, local.shape, local.dtype
         operands.append(facts)
     numbers = options.accuracy, options.workspace, options.alpha, options.beta
     types = tuple(map(type, numbers))
     if not set(types) <= _PLAIN:
         return None
-    return "mesh call", types, options, *operands
+    of_a, of_b, _, of_out = shards
+    layout = layout_of_tensors(of_a, of_b, of_out)
+    if layout is None:
+        return None
+    return "mesh call", layout, is_strict(), types, options, *operands
 
 
 def plan_with_wire(a: DTensor, b: DTensor, options: MeshOptions) -> MeshPlan:
     """The plan of a product, and how its panels travel."""
-    plan = plans_for(a, b, None, None, options)[0]
+    plan = call_of(a, b, None, None, options).plans[0]
     if "k" in plan.layout.roles or not plan.problem.multiplications:
         return plan
     moves = moves_of(a, b, plan.layout, options.workspace)
@@ -466,8 +487,8 @@ def multiply(
 ) -> tuple[DTensor, Report | None]:
     """alpha A B + beta C in the placements that the caller wants, and its report."""
     start = time.perf_counter()
-    plans = plans_for(a, b, c, out, options)
-    plan = plans[0]
+    call = call_of(a, b, c, out, options)
+    plan = call.plans[0]
     options = options.with_numbers()
 
     # Operands in the dtype of the result; C only if it is read.
@@ -483,8 +504,8 @@ def multiply(
     elif "k" in plan.layout.roles:
         result = _by_sums(a, b, c, out, plan, options)
     if result is None:
-        plan = next(x for x in plans if "k" not in x.layout.roles)
-        result = _by_panels(a, b, c, out, plan, options, counts_products=return_report)
+        plan = call.in_panels
+        result = _by_panels(a, b, c, out, call, options, counts_products=return_report)
 
     value = _as_dtensor(result.values, plan, out, a)
     if not return_report:
@@ -513,7 +534,8 @@ def _by_sums(
     """
     layout = plan.layout
     local_c = _local_part(c, layout)
-    values = _empty_result(a, b, local_c, out, layout)
+    shape = _local_shape(layout.shape[:2], layout.own, a.device_mesh)
+    values = _empty_result(a, b, local_c, out, layout, shape)
     sums = PartialSums(
         plan.method,
         plan.problem,
@@ -535,21 +557,26 @@ def _by_panels(
     b: DTensor,
     c: DTensor | None,
     out: DTensor | None,
-    plan: MeshPlan,
+    call: MeshCall,
     options: MeshOptions,
     *,
     counts_products: bool,
 ) -> _LocalResult:
     """This rank's part of C by products of one operand and the panels of the other."""
+    plan = call.in_panels
     layout = plan.layout
     limit = options.workspace
     mesh = a.device_mesh
-    moves = moves_of(a, b, layout, limit)
+    if call.moves is None:
+        call.moves = moves_of(a, b, layout, limit)
+    moves = call.moves
     local_c = _local_part(c, layout)
 
     def multiplied(wire: Wire | Arrived, method: Method) -> _LocalResult:
         # What this rank has no memory for, others still wait for.
-        values, error = result_or_error(_empty_result, a, b, local_c, out, layout)
+        values, error = result_or_error(
+            _empty_result, a, b, local_c, out, layout, moves.shape
+        )
         products = LocalProducts(
             method,
             values,
@@ -559,6 +586,7 @@ def _by_panels(
             local_c,
             limit,
             counts_products,
+            call.products.setdefault(method, KeptProducts()),
         )
         error = visit_pairs(wire, moves, products, error)
         # A rank may raise an error that other ranks do not have.
@@ -627,14 +655,18 @@ def _local_part(c: DTensor | None, layout: Layout) -> Tensor | None:
 
 
 def _empty_result(
-    a: DTensor, b: DTensor, c: Tensor | None, out: DTensor | None, layout: Layout
+    a: DTensor,
+    b: DTensor,
+    c: Tensor | None,
+    out: DTensor | None,
+    layout: Layout,
+    shape: tuple[int, int],
 ) -> Tensor:
-    """Memory for this rank's part of the result.
+    """Memory for this rank's part of the result, of this shape.
 
     It is that of `out`, if its placements fit and no operand lies there.
     """
     local_a = a.to_local()
-    shape = _local_shape(layout.shape[:2], layout.own, a.device_mesh)
     if out is not None and out.placements == layout.own:
         target = out.to_local()
         operands = [local_a, b.to_local()] + ([] if c is None else [c])

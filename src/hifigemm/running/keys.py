@@ -60,7 +60,7 @@ def key_of(
         a = in_memory(a)
         b = in_memory(b)
     if type(a) is not np.ndarray:
-        layout = _layout_of_tensors(a, b, out)
+        layout = layout_of_tensors(a, b, out)
         if layout is None:
             return None
     elif type(b) is np.ndarray and _are_kept(a.dtype, b.dtype):
@@ -95,8 +95,12 @@ def _are_kept(a: np.dtype[Any], b: np.dtype[Any]) -> bool:
 
 
 def in_memory(x: Any) -> Any:
-    """An operand as executables take it; the array or tensor of a prepared one."""
-    return memory_of(x.operand) if type(x) is Prepared else x
+    """An operand as kept calls take it; the array or tensor of a prepared one."""
+    if type(x) is not Prepared:
+        return x
+    memory = memory_of(x.operand)
+    # Tensors of a CPU are arrays while they are multiplied.
+    return x.library.from_memory(memory) if x.library.name == "torch" else memory
 
 
 def _kind_of_prepared(x: Any) -> Hashable:
@@ -111,7 +115,7 @@ def _kind_of_prepared(x: Any) -> Hashable:
     return x.side, x.library.name, type(accuracy), accuracy, scheme, plan
 
 
-def _layout_of_tensors(a: Any, b: Any, out: Any) -> Layout | None:
+def layout_of_tensors(a: Any, b: Any, out: Any) -> Layout | None:
     """The part of a key that plain tensors give, which on a GPU lie on the current
     device; None for other operands, and where PyTorch records gradients of one.
     """

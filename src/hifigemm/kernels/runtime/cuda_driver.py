@@ -98,8 +98,6 @@ def driver_library() -> Any:
     """The driver's library, with the types of the functions that are called here."""
     library = ctypes.CDLL("libcuda.so.1")
     address, number, text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
-    # stream, address of a word, value, flags
-    word: list[Any] = [address, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint]
     types: dict[str, list[Any]] = {
         "cuLaunchKernelEx": [address] * 4,
         "cuModuleLoadData": [address, text],
@@ -119,8 +117,7 @@ def driver_library() -> Any:
         "cuCtxPopCurrent_v2": [address],
         "cuDevicePrimaryCtxRetain": [address, number],
         "cuMemcpy2DAsync_v2": [address, address],
-        "cuStreamWriteValue32_v2": word,
-        "cuStreamWaitValue32_v2": word,
+        "cuStreamBatchMemOp_v2": [address, ctypes.c_uint, address, ctypes.c_uint],
     }
     for name, arguments in types.items():
         # cuFuncGetParamInfo is as old as CUDA 12.4
