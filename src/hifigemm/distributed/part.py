@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
@@ -162,7 +161,7 @@ def _wire(
     tensors: list[Tensor], moves: Moves, mesh: DeviceMesh, workspace: int | None
 ) -> Wire:
     """Copies between GPUs where these can write to each other and what travels has
-    room, and nothing is captured; else messages. All ranks take the same.
+    room; else messages. All ranks take the same.
     """
     peers = _peers(moves, mesh, workspace)
     if peers is not None and peers.holds(moves.copies):
@@ -172,10 +171,8 @@ def _wire(
 
 
 def _peers(moves: Moves, mesh: DeviceMesh, workspace: int | None) -> Peers | None:
-    """The GPUs of a mesh, if they can write to each other what travels. A graph would
-    repeat the numbers by which they wait.
-    """
-    if workspace is not None or not moves.travel or is_captured():
+    """The GPUs of a mesh, if they can write to each other what travels."""
+    if workspace is not None or not moves.travel:
         return None
     peers = peers_of(mesh)
     return peers if peers is not None and peers.takes(moves.copies) else None
@@ -187,11 +184,6 @@ def wire_of(moves: Moves, mesh: DeviceMesh, workspace: int | None) -> str:
         return ""
     by_copies = _peers(moves, mesh, workspace) is not None
     return "copies from GPU to GPU" if by_copies else "messages"
-
-
-def is_captured() -> bool:
-    """True while a CUDA graph is captured."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 class Arrived:

@@ -8,11 +8,13 @@ Memory
     symmetric memory: words for marks, then the panels of a call. It stays, and grows
     with all ranks together.
 Order
-    Calls are counted, the same on all ranks. A rank writes a piece once its target has
-    set the mark "read" of the call before, then sets the mark "here" of the panel and of
-    itself. Before the product of a panel the target's stream waits for the marks of all
-    its sources. Streams wait by themselves (cuStreamWaitValue32), no kernel does. Marks
-    only grow, and are compared modulo 2**32.
+    A mark is a word that is 1 or 0. Before a rank writes anything, it waits until all
+    others have set their mark "free" with it, which says that they have read all of the
+    call before. It then sets the mark "here" of a panel and of itself at each target.
+    Before the product of a panel the target's stream waits for these marks of all its
+    sources. Whoever has waited for a mark takes it back, and it is set again only
+    behind that: each call finds marks as the one before did, and so does a CUDA graph.
+    Streams wait and set by themselves (cuStreamBatchMemOp), no kernel does.
 Operands
     A rank's stream goes on behind its own copies, so that the caller may write to an
     operand once the product is made.
@@ -53,7 +55,7 @@ messages.
 _ON_DEVICE = 2
 """CU_MEMORYTYPE_DEVICE."""
 _WAIT, _WRITE = 1, 2
-"""CU_STREAM_MEM_OP_WAIT_VALUE_32, for a value or more, and _WRITE_VALUE_32."""
+"""CU_STREAM_MEM_OP_WAIT_VALUE_32 and _WRITE_VALUE_32."""
 
 
 class _Copy2D(ctypes.Structure):
@@ -79,7 +81,7 @@ class _Copy2D(ctypes.Structure):
     ]
 
 
-_WORD_TASK = np.dtype(
+_MARK_TASK = np.dtype(
     {
         "names": ["operation", "address", "value", "flags", "alias", "end"],
         "formats": ["<u4", "<u8", "<u4", "<u4", "<u8", "<u8"],
@@ -90,25 +92,36 @@ _WORD_TASK = np.dtype(
 """CUstreamBatchMemOpParams."""
 
 
-class _Words:
-    """Words that a stream waits for, or writes, one after the other: for each call with
-    its own value.
-    """
+class _Marks:
+    """Marks that a stream sets or takes, by their addresses."""
 
-    def __init__(self, operation: int, addresses: Sequence[int]) -> None:
-        self._tasks = np.zeros(len(addresses), _WORD_TASK)
-        self._tasks["operation"] = operation
-        self._tasks["address"] = addresses
-        self._values = self._tasks["value"]
-        self._arguments = len(addresses), self._tasks.ctypes.data, 0
-        self._send = driver_library().cuStreamBatchMemOp_v2
+    def __init__(self, tasks: Sequence[tuple[int, int, int]]) -> None:
+        self._tasks = np.zeros(len(tasks), _MARK_TASK)
+        for task, (operation, address, value) in zip(self._tasks, tasks, strict=True):
+            task["operation"], task["address"], task["value"] = (
+                operation,
+                address,
+                value,
+            )
+        self._arguments = len(tasks), self._tasks.ctypes.data, 0
+        self._give = driver_library().cuStreamBatchMemOp_v2
 
-    def __call__(self, stream: int, value: int) -> None:
+    @classmethod
+    def to_set(cls, addresses: Sequence[int]) -> _Marks:
+        """Marks that are set once all earlier work of the stream is done."""
+        return cls([(_WRITE, x, 1) for x in addresses])
+
+    @classmethod
+    def to_take(cls, addresses: Sequence[int]) -> _Marks:
+        """Marks that the stream waits for, and takes back."""
+        return cls(
+            [(_WAIT, x, 1) for x in addresses] + [(_WRITE, x, 0) for x in addresses]
+        )
+
+    def __call__(self, stream: int) -> None:
         """Give them to a stream."""
-        if not len(self._tasks):
-            return
-        self._values[:] = value & 0xFFFFFFFF
-        check(self._send(stream, *self._arguments), "marks of copies")
+        if len(self._tasks):
+            check(self._give(stream, *self._arguments), "marks of copies")
 
 
 class _CopyTask:
@@ -149,7 +162,7 @@ class _Region(NamedTuple):
 
 
 class Peers:
-    """The regions of the ranks of a mesh, and the count of calls."""
+    """The regions of the ranks of a mesh."""
 
     def __init__(
         self, mesh: DeviceMesh, ranks: Ranks, device: torch.device, most: int
@@ -158,11 +171,13 @@ class Peers:
         self._mesh = mesh
         self.device = device
         self.stream = torch.cuda.Stream(device, priority=-1)
-        self.calls = 0
         self.capacity = 0  # bytes of the region
         self._most = most  # that it may take
         self._region: _Region | None = None
         self._routes: WeakKeyDictionary[CopySchedule, _Route] = WeakKeyDictionary()
+        # CUDA graphs write to the regions that they were captured with
+        self._is_in_graph = False
+        self._of_graphs: list[_Region] = []
 
     def takes(self, schedule: CopySchedule) -> bool:
         """True if a region may be as large as a call needs; the same on all ranks."""
@@ -173,7 +188,8 @@ class Peers:
         """True if the panels of a call that `takes` allows have room; the same on all
         ranks.
 
-        The region grows where it is too small: all ranks call this together.
+        The region grows where it is too small, but not while a graph is captured: all
+        ranks call this together.
         """
         if self.capacity < schedule.nbytes:
             self._grow(schedule.nbytes)
@@ -182,17 +198,26 @@ class Peers:
     def _grow(self, nbytes: int) -> None:
         """A region of at least `nbytes` on every rank, if all have the memory."""
         wanted = min(max(nbytes, 2 * self.capacity), self._most)
+        is_captured = torch.cuda.is_current_stream_capturing()
         memory: Tensor | None = None
-        with suppress(RuntimeError):
-            memory = _symmetric().empty(wanted, dtype=torch.uint8, device=self.device)
-        if largest(self._mesh, [memory is None])[0] or memory is None:
+        if not is_captured:
+            with suppress(RuntimeError):
+                memory = _symmetric().empty(
+                    wanted, dtype=torch.uint8, device=self.device
+                )
+        waits, has_failed = largest(self._mesh, [is_captured, memory is None])
+        if waits:
+            return
+        if has_failed or memory is None:
             self._most = nbytes - 1
             return
         handle: Any = None
         with suppress(RuntimeError):
             handle = _symmetric().rendezvous(memory, self.ranks.group)
-        memory[:_MARKS].zero_()
-        # After this all ranks are done with the old region, and marks are zeros.
+        marks = memory[:_MARKS].view(torch.int32)
+        marks.zero_()
+        marks[: len(self.ranks.numbers)] = 1  # free
+        # After this all ranks are done with the old region, and marks are set.
         torch.cuda.synchronize(self.device)
         if largest(self._mesh, [handle is None])[0]:
             self._most = nbytes - 1
@@ -200,10 +225,12 @@ class Peers:
         by_order = [int(x) for x in handle.buffer_ptrs]
         order = sorted(self.ranks.numbers)
         addresses = [by_order[order.index(x)] for x in self.ranks.numbers]
+        if self._is_in_graph and self._region is not None:
+            self._of_graphs.append(self._region)
         self._region = _Region(memory, handle, addresses)
         self._routes.clear()
+        self._is_in_graph = False
         self.capacity = wanted
-        self.calls = 0
 
     def call(self, schedule: CopySchedule, tensors: Sequence[Tensor]) -> Traffic:
         """The panels of the next call, for which there is room."""
@@ -213,8 +240,9 @@ class Peers:
             dtype = tensors[0].dtype
             route = _Route(schedule, self._region, self.ranks.here, dtype)
             self._routes[schedule] = route
-        self.calls += 1
-        return Traffic(self, route, tensors, self.calls)
+        if torch.cuda.is_current_stream_capturing():
+            self._is_in_graph = True
+        return Traffic(self, route, tensors)
 
 
 class Copy(NamedTuple):
@@ -241,8 +269,8 @@ class Arriving(NamedTuple):
 class CopySchedule:
     """The copies of all calls with the same exchanges.
 
-    In a region come the words by which ranks say that they have read theirs, then a
-    word for each panel and source, then the panels.
+    In a region come the marks "free" of all ranks, then the marks "here" of each panel
+    and source, then the panels.
     """
 
     def __init__(self, exchanges: Sequence[Exchange], here: int, itemsize: int) -> None:
@@ -258,7 +286,7 @@ class CopySchedule:
         for i, exchange in enumerate(exchanges):
             self.arriving.append([])
             for j, panel in enumerate(exchange.panels):
-                # The words before those of the first panel say what has been read.
+                # The marks before those of the first panel say who is free.
                 first_mark += _WORD * count
                 starts = [of_rank[i, j] for of_rank, _ in starts_and_ends]
                 own_mark = first_mark + _WORD * here
@@ -332,76 +360,78 @@ class _Route:
     ) -> None:
         addresses = region.addresses
         own = addresses[here]
-        targets = dict.fromkeys(copy.target for copy in schedule.copies)
-        self.readers = _Words(_WAIT, [own + _read_mark(x) for x in targets])
+        others = [x for x in range(len(addresses)) if x != here]
+        self.others_are_free = _Marks.to_take([own + _WORD * x for x in others])
+        self.is_free = _Marks.to_set([addresses[x] + _WORD * here for x in others])
         # by panel: the copies, and the marks that they are there
-        self.copies: list[tuple[list[_CopyTask], _Words]] = []
-        for _, group in groupby(schedule.copies, lambda copy: copy.mark):
-            copies = list(group)
-            tasks = [
-                _CopyTask(copy, addresses[copy.target], dtype.itemsize)
-                for copy in copies
-            ]
-            marks = [addresses[copy.target] + copy.mark for copy in copies]
-            self.copies.append((tasks, _Words(_WRITE, list(dict.fromkeys(marks)))))
+        self.copies: list[tuple[list[_CopyTask], _Marks]] = []
+        for mark, group in groupby(schedule.copies, lambda copy: copy.mark):
+            tasks = []
+            marks = []
+            for copy in group:
+                there = addresses[copy.target]
+                tasks.append(_CopyTask(copy, there, dtype.itemsize))
+                marks.append(there + mark)
+            self.copies.append((tasks, _Marks.to_set(marks)))
         # by operand and panel: where it lies in the shard, or the memory that holds it
         # once the marks are there
-        self.panels: list[list[tuple[Rectangle | Tensor, _Words]]] = []
+        self.panels: list[list[tuple[Rectangle | Tensor, _Marks]]] = []
         for panels in schedule.arriving:
             self.panels.append([])
             for panel in panels:
                 if panel.in_shard is not None:
-                    self.panels[-1].append((panel.in_shard, _Words(_WAIT, [])))
+                    self.panels[-1].append((panel.in_shard, _Marks.to_take([])))
                     continue
                 end = panel.start + dtype.itemsize * math.prod(panel.shape)
                 memory = region.memory[panel.start : end].view(dtype).view(panel.shape)
-                words = _Words(_WAIT, [own + x for x in panel.marks])
-                self.panels[-1].append((memory, words))
-        mark = _read_mark(here)
-        self.has_read = _Words(_WRITE, [address + mark for address in addresses])
+                arrived = _Marks.to_take([own + x for x in panel.marks])
+                self.panels[-1].append((memory, arrived))
 
 
 class Traffic:
     """The panels of one call."""
 
-    def __init__(
-        self, peers: Peers, route: _Route, tensors: Sequence[Tensor], number: int
-    ) -> None:
+    def __init__(self, peers: Peers, route: _Route, tensors: Sequence[Tensor]) -> None:
         self._peers = peers
         self._route = route
         self._tensors = [_with_rows(x) for x in tensors]
-        self._number = number
         self._current = torch.cuda.current_stream(peers.device)
+        # how many panels of an operand the current stream has waited for
+        self._taken = [0 for _ in route.panels]
         self._send()
 
     def _send(self) -> None:
-        """Write all pieces that this rank holds, on the stream of copies, where each
-        target has read those of the call before.
+        """Write all pieces that this rank holds, on the stream of copies, where all
+        others have read those of the call before.
         """
         self._peers.stream.wait_stream(self._current)
         stream = self._peers.stream.cuda_stream
         sources = [
             (x.data_ptr(), x.dtype.itemsize * x.stride(0)) for x in self._tensors
         ]
-        self._route.readers(stream, self._number - 1)
+        self._route.others_are_free(stream)
         for copies, marks in self._route.copies:
             for copy in copies:
                 copy(stream, *sources[copy.operand])
-            marks(stream, self._number)
+            marks(stream)
 
     def panels(self, index: int) -> Iterator[Tensor]:
         """The panels of an operand; the current stream waits for each."""
-        stream = self._current.cuda_stream
         shard = self._tensors[index]
-        for place, marks in self._route.panels[index]:
-            marks(stream, self._number)
+        while self._taken[index] < len(self._route.panels[index]):
+            place, marks = self._route.panels[index][self._taken[index]]
+            self._taken[index] += 1
+            marks(self._current.cuda_stream)
             yield part_of(shard, place) if isinstance(place, Rectangle) else place
 
     def finish(self) -> None:
-        """What has arrived is read: others may write here again. This rank's stream
-        goes on behind its own copies.
+        """All that has arrived is read, or not wanted: others may write here again.
+        This rank's stream goes on behind its own copies.
         """
-        self._route.has_read(self._current.cuda_stream, self._number)
+        for index in range(len(self._taken)):
+            for _ in self.panels(index):
+                pass
+        self._route.is_free(self._current.cuda_stream)
         self._current.wait_stream(self._peers.stream)
 
 
@@ -411,11 +441,6 @@ def _with_rows(x: Tensor) -> Tensor:
     has_rows = cols <= 1 or x.stride(1) == 1
     are_apart = rows <= 1 or x.stride(0) >= cols
     return x if has_rows and are_apart else x.contiguous()
-
-
-def _read_mark(rank: int) -> int:
-    """Where the mark lies by which a rank says that it has read its region."""
-    return _WORD * rank
 
 
 _peers: dict[Ranks, Peers | None] = {}

@@ -46,7 +46,6 @@ from hifigemm.distributed.part import (
     Moves,
     Pair,
     Wire,
-    is_captured,
     moves_of,
     travelling,
     visit_pairs,
@@ -164,7 +163,7 @@ def call_of(
     key = _key_of(a, b, c, out, options)
     call: MeshCall | None = None if key is None else kept(key)
     if call is not None:
-        agree(a.device_mesh, None, _request_now(call.request))
+        agree(a.device_mesh, None, call.request)
         return call
 
     plans, error = result_or_error(_plans_of_rank, a, b, c, out, options)
@@ -179,16 +178,11 @@ def call_of(
     if mesh is None or mesh.get_coordinate() is None:
         raise error or TypeError("no operand is a DTensor")
     request = f"{', '.join(facts)}, {options}"
-    agree(mesh, error, _request_now(request))
+    agree(mesh, error, request)
     call = MeshCall(plans, request)
     if key is not None:
         keep(key, call, "mesh")
     return call
-
-
-def _request_now(request: str) -> str:
-    """A request with what may differ between equal calls: graphs take other ways."""
-    return f"{request}, in a CUDA graph" if is_captured() else request
 
 
 def _key_of(
