@@ -452,6 +452,37 @@ def special_values(mesh):
                     assert_same(distributed.matmul(x, y, **options), want)
 
 
+def graphs(mesh):
+    """Products that are captured, for GPUs: replayed with other entries, beside others
+    of the same kind and of a larger one, for which the memory of copies grows.
+    """
+    rows = [Shard(0)] * mesh.ndim
+    a, b = operands(mesh, 700, 520, 1100)
+    larger = [spread(torch.ones(1500, 1500).to(a), mesh, *rows) for _ in range(2)]
+    captured = []
+    for left, right in product([Shard(0), Shard(1)], repeat=2):
+        x = spread(a, mesh, *[left] * mesh.ndim)
+        y = spread(b, mesh, *[right] * mesh.ndim)
+        options = {"scheme": FIXED, "placements": rows}
+        distributed.matmul(x, y, **options)  # what it compiles and allocates is there
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            made = distributed.matmul(x, y, **options)
+        captured.append((graph, x, y, made))
+    for factor in (1.0, -3.0, 0.5):
+        want = hg.matmul(factor * a, b, scheme=FIXED)
+        for graph, x, y, made in captured:
+            whole = spread(factor * a, mesh, *x.placements)
+            x.to_local().copy_(whole.to_local())
+            for _ in range(2):
+                made.to_local().zero_()
+                graph.replay()
+                assert_same(made, want)
+                assert_same(distributed.matmul(x, y, scheme=FIXED), want)
+        ones = distributed.matmul(*larger, scheme=FIXED)
+        assert_same(ones, torch.full((1500, 1500), 1500.0).to(a))
+
+
 def few_entries(mesh):
     """Fewer rows, columns or terms than ranks, and none."""
     for m, k, n in (

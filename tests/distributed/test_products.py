@@ -72,7 +72,8 @@ GPUS = torch.cuda.device_count()
 def test_bits_are_those_of_one_gpu(mesh, backend):
     if torch.Size(mesh).numel() > GPUS:
         pytest.skip(f"needs {torch.Size(mesh).numel()} GPUs")
-    run(mesh, cases.run_all, ["large_and_uneven", *ALL], device="cuda", backend=backend)
+    names = ["large_and_uneven", "graphs", *ALL]
+    run(mesh, cases.run_all, names, device="cuda", backend=backend)
 
 
 @pytest.mark.multigpu
