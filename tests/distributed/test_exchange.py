@@ -15,6 +15,7 @@ from torch.distributed.tensor import Replicate, Shard
 
 from hifigemm.distributed import exchange as module
 from hifigemm.distributed.exchange import (
+    Pace,
     Rectangle,
     exchange_of,
     growing,
@@ -38,9 +39,8 @@ def exchanges(draw):
         "placements": tuple(draw(st.sampled_from(PLACEMENTS)) for _ in mesh),
         "needed": needed,
         "mesh": mesh,
-        "in_panels": draw(st.booleans()),
         "widest": draw(st.none() | st.integers(1, 20)),
-        "growth": draw(st.floats(0.1, 10)),
+        "pace": draw(st.none() | st.builds(Pace, st.just(1.0), st.floats(0.1, 10))),
     }
 
 
@@ -93,13 +93,15 @@ def test_pieces_fill_the_regions_and_lie_where_they_come_from(arguments):
 
 
 def test_without_panels_there_is_one():
-    made = exchange_of((64, 64), 1, (Shard(0),), (Replicate(),), (4,), in_panels=False)
+    made = exchange_of((64, 64), 1, (Shard(0),), (Replicate(),), (4,))
     (panel,) = made.panels
     assert panel.regions == made.needed
 
 
 def test_what_a_rank_holds_comes_first_and_then_that_of_the_next_one():
-    made = exchange_of((9, 12), 1, (Shard(1),), (Replicate(),), (3,), in_panels=True)
+    made = exchange_of(
+        (9, 12), 1, (Shard(1),), (Replicate(),), (3,), pace=Pace(1.0, 4.0)
+    )
     for rank in range(3):
         starts = [panel.regions[rank].cols.start for panel in made.panels]
         assert starts == [4 * ((rank + step) % 3) for step in range(3)]
@@ -111,7 +113,12 @@ def test_what_a_rank_holds_comes_first_and_then_that_of_the_next_one():
 
 def test_the_first_of_panels_that_all_ranks_fill_is_the_smallest():
     made = exchange_of(
-        (40, 84), 1, (Shard(0),), (Replicate(),), (4,), in_panels=True, growth=2.0
+        (40, 84),
+        1,
+        (Shard(0),),
+        (Replicate(),),
+        (4,),
+        pace=Pace(1.0, 2.0),
     )
     widths = [panel.regions[0].shape[1] for panel in made.panels]
     assert widths == [12, 24, 48]
@@ -121,7 +128,7 @@ def test_the_first_of_panels_that_all_ranks_fill_is_the_smallest():
 
 @given(st.integers(1, 9000), st.floats(0.1, 30))
 def test_widths_grow_by_what_is_multiplied_meanwhile(size, growth):
-    spans = growing(size, growth)
+    spans = growing(size, Pace(1.0, growth))
     assert [spans[0].start, spans[-1].stop] == [0, size]
     assert all(x.stop == y.start for x, y in pairwise(spans))
     widths = [x.stop - x.start for x in spans]
@@ -132,13 +139,24 @@ def test_widths_grow_by_what_is_multiplied_meanwhile(size, growth):
         assert wider <= steps * (width + module.MULTIPLE) + module.MULTIPLE
 
 
-def test_there_are_few_panels_where_products_take_long():
-    assert [x.start for x in growing(800, 1.0)] == [0, 268, 536]
-    assert [x.start for x in growing(800, 3.0)] == [0, 64, 248]
-    assert [x.start for x in growing(800, 7.0)] == [0, 100]
-    assert [x.start for x in growing(800, 99.0)] == [0, 48]
-    assert growing(20, 3.0) == [slice(0, 8), slice(8, 20)]
-    assert growing(12, 3.0) == [slice(0, 12)]
+def test_another_panel_comes_where_it_saves_time():
+    def starts(transfer, products, size=800):
+        return [x.start for x in growing(size, Pace(transfer, products))]
+
+    assert starts(1.0, 1.0) == [0, 268, 536]
+    assert starts(1.0, 3.0) == [0, 64, 248]
+    # The third one would save 0.25 - 1 / 13 of the transfer.
+    cost = module._PANEL_SECONDS
+    assert starts(5.7 * cost, 17.1 * cost) == [0, 200]
+    assert starts(5.8 * cost, 17.4 * cost) == [0, 64, 248]
+    assert starts(1.3 * cost, 3.9 * cost) == [0]
+    assert starts(1.4 * cost, 4.2 * cost) == [0, 200]
+    assert starts(0.0, 1.0) == [0]
+    # A panel may be too narrow, or too wide beside the one before.
+    assert starts(1.0, 15.0) == [0, 52]
+    assert starts(1.0, 99.0) == [0, 48]
+    assert growing(20, Pace(1.0, 3.0)) == [slice(0, 8), slice(8, 20)]
+    assert growing(12, Pace(1.0, 3.0)) == [slice(0, 12)]
 
 
 def test_rectangles():

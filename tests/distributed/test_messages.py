@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 from torch.distributed.tensor import Replicate, Shard  # noqa: E402
 
 from hifigemm.distributed import messages as module  # noqa: E402
-from hifigemm.distributed.exchange import exchange_of  # noqa: E402
+from hifigemm.distributed.exchange import Pace, exchange_of  # noqa: E402
 from hifigemm.distributed.messages import Messages  # noqa: E402
 from hifigemm.distributed.ranks import ranks_of  # noqa: E402
 
@@ -16,7 +16,13 @@ from hifigemm.distributed.ranks import ranks_of  # noqa: E402
 def own(shape, side, widest):
     """An operand of one rank, in panels."""
     return exchange_of(
-        shape, side, (Shard(0),), (Replicate(),), (1,), in_panels=True, widest=widest
+        shape,
+        side,
+        (Shard(0),),
+        (Replicate(),),
+        (1,),
+        pace=Pace(1.0, 4.0),
+        widest=widest,
     )
 
 

@@ -9,7 +9,7 @@ import hifigemm as hg
 torch = pytest.importorskip("torch")
 from torch.distributed.tensor import Replicate, Shard  # noqa: E402
 
-from hifigemm.distributed.exchange import exchange_of  # noqa: E402
+from hifigemm.distributed.exchange import Pace, exchange_of  # noqa: E402
 from hifigemm.distributed.method import Method  # noqa: E402
 from hifigemm.distributed.part import (  # noqa: E402
     Arrived,
@@ -32,7 +32,7 @@ def moves(m, k, n, streamed, widest):
             (Shard(0),),
             (Replicate(),),
             (1,),
-            in_panels=side == streamed,
+            pace=Pace(1.0, 4.0) if side == streamed else None,
             widest=widest if side == streamed else None,
         )
         for side, shape in enumerate(((m, k), (k, n)))

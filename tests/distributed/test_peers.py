@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from torch.distributed.tensor import Replicate, Shard  # noqa: E402
 
 from hifigemm.distributed import peers as module  # noqa: E402
-from hifigemm.distributed.exchange import exchange_of  # noqa: E402
+from hifigemm.distributed.exchange import Pace, exchange_of  # noqa: E402
 from hifigemm.distributed.peers import CopySchedule, Traffic  # noqa: E402
 
 PLACEMENTS = Shard(0), Shard(1), Replicate()
@@ -131,7 +131,7 @@ def hosts(draw):
                 placements,
                 needed,
                 mesh,
-                in_panels=side == 1,
+                pace=Pace(1.0, 4.0) if side == 1 else None,
                 widest=draw(st.none() | st.integers(3, 20)),
             )
         )
@@ -152,8 +152,8 @@ def test_panels_arrive_in_call_after_call(given_host):
 
 def small_host():
     exchanges = [
-        exchange_of((8, 6), 0, (Shard(0),), (Shard(0),), (2,), in_panels=False),
-        exchange_of((6, 8), 1, (Shard(0),), (Replicate(),), (2,), in_panels=True),
+        exchange_of((8, 6), 0, (Shard(0),), (Shard(0),), (2,)),
+        exchange_of((6, 8), 1, (Shard(0),), (Replicate(),), (2,), pace=Pace(1.0, 4.0)),
     ]
     matrices = [torch.ones((8, 6)), torch.ones((6, 8))]
     return Host(exchanges, matrices), matrices

@@ -29,10 +29,17 @@ quicker than several narrow ones.
 """
 _MOST_GROWTH = 16.0
 """A panel is at most so many times as wide as the one before."""
-_FIRST_SHARE = 1 / 8
-"""There are as few panels as make the first one this part of all, as nothing is
-multiplied while it travels.
+_PANEL_SECONDS = 1e-4
+"""Another panel pays if it saves more: it takes the host that time, and narrow products
+are slower.
 """
+
+
+class Pace(NamedTuple):
+    """Seconds that a rank takes for an operand in panels, by a model."""
+
+    transfer: float  # of what it lacks
+    products: float  # of all panels
 
 
 class Rectangle(NamedTuple):
@@ -133,9 +140,8 @@ def exchange_of(
     needed: Placements,
     mesh: tuple[int, ...],
     *,
-    in_panels: bool,
+    pace: Pace | None = None,
     widest: int | None = None,
-    growth: float = 4.0,
 ) -> Exchange:
     """The exchange of an operand from its placements to those that are needed.
 
@@ -143,13 +149,11 @@ def exchange_of(
     ----------
     shape : tuple of int
         Of the whole matrix.
-    in_panels : bool
-        False: each rank gets its part as one panel.
+    pace : Pace, optional
+        By which small panels come first: nothing is multiplied while the first one
+        travels. None: each rank gets its part as one panel.
     widest : int, optional
         Vectors of a panel at most.
-    growth : float
-        A panel may be so many times as wide as the one before, which is multiplied
-        while it travels.
     """
     ranks = list(product(*map(range, mesh)))
     held = tuple(_part(shape, placements, mesh, rank) for rank in ranks)
@@ -159,9 +163,9 @@ def exchange_of(
     for rank, part in enumerate(parts):
         sources.append(_sources(rank, ranks, held, part, placements))
         spans = [part[side]]
-        if in_panels and not part.is_empty:
+        if pace is not None and not part.is_empty:
             shards = [held[source] for source in sources[rank]]
-            spans = _spans(part, side, held[rank], shards, growth)
+            spans = _spans(part, side, held[rank], shards, pace)
         regions_by_rank.append(list(_cut(part, side, spans, widest)))
     panels = []
     for index in range(max(map(len, regions_by_rank))):
@@ -223,7 +227,7 @@ def _spans(
     side: int,
     own_shard: Rectangle,
     shards: Sequence[Rectangle],
-    growth: float,
+    pace: Pace,
 ) -> list[slice]:
     """The vectors of the panels of a rank, in the order in which it multiplies them;
     `shards` are those of its sources.
@@ -241,7 +245,7 @@ def _spans(
     own = own_shard.common(needed)
     if own[side] == first and own[1 - side] == needed[1 - side]:
         return spans
-    small = growing(first.stop - first.start, growth)
+    small = growing(first.stop - first.start, pace)
     return [*(_shifted(x, first.start) for x in small), *others]
 
 
@@ -262,17 +266,20 @@ def _cut(
             )
 
 
-def growing(size: int, growth: float) -> list[slice]:
-    """Ranges of `size` vectors, each at most `growth` times as long as the one before
-    and none shorter than `MIN_WIDTH`, in steps of `MULTIPLE`.
+def growing(size: int, pace: Pace) -> list[slice]:
+    """Ranges of `size` vectors, each at most so many times as long as the one before as
+    its products hide, none shorter than `MIN_WIDTH`, in steps of `MULTIPLE`.
     """
-    growth = min(max(growth, 1.0), _MOST_GROWTH)
+    if not pace.transfer:
+        return [slice(0, size)]
+    growth = min(max(pace.products / pace.transfer, 1.0), _MOST_GROWTH)
     shares = [1.0]
     for count in range(2, _MOST_PANELS + 1):
         weights = [growth**i for i in range(count)]
         total = sum(weights)
+        saved = (shares[0] - 1.0 / total) * pace.transfer
         is_too_narrow = size / total < MIN_WIDTH / 2
-        if shares[0] <= _FIRST_SHARE or is_too_narrow:
+        if saved < _PANEL_SECONDS or is_too_narrow:
             break
         shares = [weight / total for weight in weights]
     edges = {0, size}

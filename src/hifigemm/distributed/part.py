@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from hifigemm.api import make_plan
 from hifigemm.base.store import kept, once
-from hifigemm.distributed.exchange import Exchange, exchange_of
+from hifigemm.distributed.exchange import Exchange, Pace, exchange_of
 from hifigemm.distributed.layout import WIRES, Layout, Placements
 from hifigemm.distributed.memory import UNDER_WAY, share
 from hifigemm.distributed.messages import Messages
@@ -112,7 +112,7 @@ def _moves(
         widest = max(panel_bytes // (UNDER_WAY * k * itemsize), 1)
     streamed = layout.streamed
     transfer = layout.gathered[streamed] / WIRES[device].bandwidth
-    growth = layout.products / transfer if transfer else 1.0
+    pace = Pace(transfer, layout.products)
 
     def exchange(side: int) -> Exchange:
         return exchange_of(
@@ -121,9 +121,8 @@ def _moves(
             placements[side],
             (layout.left, layout.right)[side],
             layout.mesh,
-            in_panels=side == streamed,
+            pace=pace if side == streamed else None,
             widest=widest if side == streamed else None,
-            growth=growth,
         )
 
     return Moves((exchange(0), exchange(1)), streamed, rank, itemsize)
