@@ -5,6 +5,7 @@ derivatives.
 from __future__ import annotations
 
 import inspect
+import sys
 
 import pytest
 
@@ -14,6 +15,7 @@ torch = pytest.importorskip("torch")
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard  # noqa: E402
 
 from hifigemm import distributed  # noqa: E402
+from hifigemm.differentiable import torch_private as private  # noqa: E402
 from hifigemm.distributed import api  # noqa: E402
 
 FIXED = hg.Ozaki2(num_moduli=14, scaling="fast")
@@ -114,3 +116,25 @@ def test_options_have_the_defaults_of_one_process(name):
         if option != "placements":
             assert parameter.default == theirs[option].default
             assert parameter.kind == theirs[option].kind
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_matrices_on_a_mesh_are_those_of_the_public_function(
+    one_rank, monkeypatch, is_moved
+):
+    with monkeypatch.context() as patch:
+        if is_moved:
+            name = "torch.distributed.tensor._dtensor_spec"
+            patch.setitem(sys.modules, name, None)
+        make = private.maker_of_matrices(one_rank, (Shard(0),), (3, 4), torch.float64)
+    local = torch.rand(3, 4, dtype=torch.float64)
+    with monkeypatch.context() as patch:
+        if not is_moved:
+            patch.setattr(DTensor, "from_local", None)
+        made = make(local)
+    want = DTensor.from_local(local, one_rank, (Shard(0),))
+    assert made._spec == want._spec
+    assert made.to_local().data_ptr() == local.data_ptr()
+    assert (made.shape, made.stride(), made.dtype) == ((3, 4), (4, 1), torch.float64)
+    assert not made.requires_grad
+    assert torch.equal((2 * made).to_local(), 2 * local)

@@ -23,7 +23,9 @@ from hifigemm.distributed.messages import Messages
 from hifigemm.distributed.method import Method, library_and_engine
 from hifigemm.distributed.peers import CopySchedule, Peers, peers_of
 from hifigemm.distributed.ranks import ranks_of
+from hifigemm.libraries import Library
 from hifigemm.model.accuracy import NOTHING_STATED, Accuracy
+from hifigemm.model.engine import Engine
 from hifigemm.model.executable import Refusal
 from hifigemm.model.plan import Plan
 from hifigemm.operands.operands import Prepared, own_stack
@@ -242,8 +244,8 @@ def visit_pairs(
 class KeptProducts:
     """What the first products of a rank leave for those of later calls of a kind."""
 
-    # of the operand that stays
-    preparation: Preparation | None = None
+    # the operand that stays, prepared
+    prepare: Callable[[Tensor], Prepared] | None = None
     # A B of each panel, by its number
     calls: dict[int, KeptCall] = field(default_factory=dict)
 
@@ -367,30 +369,26 @@ class LocalProducts:
         side = _SIDES[self._stays]
         if self._prepared is None and self.method.scheme is None:
             self._prepared = prepared(x, side, None, self.method.accuracy, "auto")
+        if self._prepared is None and self.kept.prepare is not None:
+            # A kept call has tensors of the current device, and no autocast.
+            self._prepared = self.kept.prepare(x)
         if self._prepared is None:
-            preparation = self.kept.preparation
-            if preparation is None:
-                preparation = _preparation(
-                    pair, self._stays, self.method, self.workspace
-                )
-                self.kept.preparation = preparation
-            library, _ = library_and_engine(x)
+            library, engine = library_and_engine(x)
             with library.active():
-                self._prepared = preparation(library.asarray(x, "a"), side, library)
+                plan = _plan_of_pairs(pair, self.method, self.workspace)
+                self.kept.prepare = _preparing(x, side, plan, library, engine)
+                self._prepared = self.kept.prepare(x)
         return self._prepared
 
 
-def _preparation(
-    pair: Pair, stays: int, method: Method, workspace: int | None
-) -> Preparation:
-    """How the operand that stays is prepared by the plan of all pairs."""
-    plan = _plan_of_pairs(pair, method, workspace)
-    side = _SIDES[stays]
-    library, engine = library_and_engine(pair.operands[stays])
-    with library.active():
-        x = library.asarray(pair.operands[stays], "a")
-        split = splitting(plan, own_stack(x, side, plan.problem), side, engine)
-    return Preparation(plan, plan, x.dtype, split, None)
+def _preparing(
+    like: Tensor, side: str, plan: Plan, library: Library, engine: Engine
+) -> Callable[[Tensor], Prepared]:
+    """How operands that are laid out as this one are prepared by a plan."""
+    x = library.asarray(like, "a")
+    split = splitting(plan, own_stack(x, side, plan.problem), side, engine)
+    preparation = Preparation(plan, plan, x.dtype, split, None)
+    return lambda tensor: preparation(library.asarray(tensor, "a"), side, library)
 
 
 def _plan_of_pairs(pair: Pair, method: Method, workspace: int | None) -> Plan:

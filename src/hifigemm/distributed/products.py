@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, NamedTuple
@@ -146,6 +146,8 @@ class MeshCall:
     request: str  # what all ranks have to ask for alike
     moves: Moves | None = None
     products: dict[Method, KeptProducts] = field(default_factory=dict)
+    # of the result, by its placements
+    makers: dict[Placements, Callable[[Tensor], DTensor]] = field(default_factory=dict)
 
     @property
     def in_panels(self) -> MeshPlan:
@@ -501,7 +503,7 @@ def multiply(
         plan = call.in_panels
         result = _by_panels(a, b, c, out, call, options, counts_products=return_report)
 
-    value = _as_dtensor(result.values, plan, out, a)
+    value = _as_dtensor(result.values, call, plan.layout, out, a)
     if not return_report:
         return value, None
     is_final = options.alpha == 1 and c is None
@@ -689,19 +691,16 @@ def _without_product(
 
 
 def _as_dtensor(
-    local: Tensor, plan: MeshPlan, out: DTensor | None, a: DTensor
+    local: Tensor, call: MeshCall, layout: Layout, out: DTensor | None, a: DTensor
 ) -> DTensor:
     """The result in the placements that the caller wants; in `out` if it is given."""
-    layout = plan.layout
-    m, n, _ = layout.shape
-    result = DTensor.from_local(
-        local,
-        a.device_mesh,
-        layout.own,
-        run_check=False,
-        shape=torch.Size((m, n)),
-        stride=(n, 1),
-    )
+    make = call.makers.get(layout.own)
+    if make is None:
+        make = private.maker_of_matrices(
+            a.device_mesh, layout.own, layout.shape[:2], local.dtype
+        )
+        call.makers[layout.own] = make
+    result = make(local)
     if layout.result != layout.own:
         result = result.redistribute(placements=layout.result)
     if out is None:
