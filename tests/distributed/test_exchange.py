@@ -141,22 +141,21 @@ def test_widths_grow_by_what_is_multiplied_meanwhile(size, growth):
 
 def test_another_panel_comes_where_it_saves_time():
     def starts(transfer, products, size=800):
-        return [x.start for x in growing(size, Pace(transfer, products))]
+        return [x.start for x in growing(size, Pace(transfer, products, 1.0))]
 
-    assert starts(1.0, 1.0) == [0, 268, 536]
-    assert starts(1.0, 3.0) == [0, 64, 248]
-    # The third one would save 0.25 - 1 / 13 of the transfer.
-    cost = module._PANEL_SECONDS
-    assert starts(5.7 * cost, 17.1 * cost) == [0, 200]
-    assert starts(5.8 * cost, 17.4 * cost) == [0, 64, 248]
-    assert starts(1.3 * cost, 3.9 * cost) == [0]
-    assert starts(1.4 * cost, 4.2 * cost) == [0, 200]
+    assert starts(30.0, 30.0) == [0, 268, 536]
+    assert starts(30.0, 90.0) == [0, 64, 248]
+    # The third one would save 1 / 4 - 1 / 13 of the transfer, the second one 3 / 4.
+    assert starts(5.7, 17.1) == [0, 200]
+    assert starts(5.8, 17.4) == [0, 64, 248]
+    assert starts(1.3, 3.9) == [0]
+    assert starts(1.4, 4.2) == [0, 200]
     assert starts(0.0, 1.0) == [0]
     # A panel may be too narrow, or too wide beside the one before.
-    assert starts(1.0, 15.0) == [0, 52]
-    assert starts(1.0, 99.0) == [0, 48]
-    assert growing(20, Pace(1.0, 3.0)) == [slice(0, 8), slice(8, 20)]
-    assert growing(12, Pace(1.0, 3.0)) == [slice(0, 12)]
+    assert starts(30.0, 450.0) == [0, 52]
+    assert starts(30.0, 3000.0) == [0, 48]
+    assert growing(20, Pace(30.0, 90.0)) == [slice(0, 8), slice(8, 20)]
+    assert growing(12, Pace(30.0, 90.0)) == [slice(0, 12)]
 
 
 def test_rectangles():

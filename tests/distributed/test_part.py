@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 import hifigemm as hg
@@ -9,17 +11,21 @@ import hifigemm as hg
 torch = pytest.importorskip("torch")
 from torch.distributed.tensor import Replicate, Shard  # noqa: E402
 
+from hifigemm.distributed import part  # noqa: E402
 from hifigemm.distributed.exchange import Pace, exchange_of  # noqa: E402
+from hifigemm.distributed.layout import MeshProduct, candidates  # noqa: E402
 from hifigemm.distributed.method import Method  # noqa: E402
 from hifigemm.distributed.part import (  # noqa: E402
     Arrived,
     LocalProducts,
     Moves,
     Pair,
+    moves_of,
     visit_pairs,
     wire_of,
 )
 
+MESH = SimpleNamespace(device_type="cuda")
 FIXED = hg.Ozaki2(num_moduli=14, scaling="fast")
 
 
@@ -92,6 +98,31 @@ def test_pairs_have_the_bits_of_the_whole_product(options, counts_products, stre
     assert torch.equal(out, want)
     has_report = counts_products and not options["method"].is_fixed
     assert (multiply.num_products > 0) == has_report
+
+
+@pytest.mark.parametrize(
+    ("n", "counts"), [(2048, (1, 1)), (4096, (2, 1)), (8192, (3, 2)), (16384, (3, 3))]
+)
+def test_large_operands_of_gpus_come_in_panels(n, counts, monkeypatch):
+    """Fewer where a product waits for its device, one where all wait for both operands
+    whole.
+    """
+    rows = (Shard(0),)
+    call = MeshProduct((n, n, n), 8, (4,), rows, rows, rows, 14, "cuda")
+    layout = candidates(call, adds=False)[0]
+
+    monkeypatch.setattr(part, "ranks_of", lambda mesh: SimpleNamespace(here=0))
+
+    def panels(method, workspace=None):
+        a = SimpleNamespace(placements=rows, device_mesh=MESH, dtype=torch.float64)
+        made = moves_of(a, a, layout, workspace, method)
+        return len(made.in_order[1].panels)
+
+    fixed, correct = Method(FIXED, None), Method(None, "correct")
+    waiting = Method(hg.Ozaki2(scaling="fast"), None, waits=True)
+    assert (panels(fixed), panels(correct)) == counts
+    assert panels(waiting) == 1
+    assert panels(waiting, 2**30) >= counts[0]
 
 
 def test_the_operand_that_stays_is_prepared_once_and_within_the_workspace():

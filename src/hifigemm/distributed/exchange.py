@@ -29,10 +29,6 @@ quicker than several narrow ones.
 """
 _MOST_GROWTH = 16.0
 """A panel is at most so many times as wide as the one before."""
-_PANEL_SECONDS = 1e-4
-"""Another panel pays if it saves more: it takes the host that time, and narrow products
-are slower.
-"""
 
 
 class Pace(NamedTuple):
@@ -40,6 +36,7 @@ class Pace(NamedTuple):
 
     transfer: float  # of what it lacks
     products: float  # of all panels
+    panel: float = 0.0  # what one more panel takes
 
 
 class Rectangle(NamedTuple):
@@ -279,7 +276,7 @@ def growing(size: int, pace: Pace) -> list[slice]:
         total = sum(weights)
         saved = (shares[0] - 1.0 / total) * pace.transfer
         is_too_narrow = size / total < MIN_WIDTH / 2
-        if saved < _PANEL_SECONDS or is_too_narrow:
+        if saved < pace.panel or is_too_narrow:
             break
         shares = [weight / total for weight in weights]
     edges = {0, size}

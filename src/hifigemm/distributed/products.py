@@ -222,7 +222,7 @@ def plan_with_wire(a: DTensor, b: DTensor, options: MeshOptions) -> MeshPlan:
     plan = call_of(a, b, None, None, options).plans[0]
     if "k" in plan.layout.roles or not plan.problem.multiplications:
         return plan
-    moves = moves_of(a, b, plan.layout, options.workspace)
+    moves = moves_of(a, b, plan.layout, options.workspace, plan.method)
     return replace(plan, wire=wire_of(moves, a.device_mesh, options.workspace))
 
 
@@ -564,7 +564,7 @@ def _by_panels(
     limit = options.workspace
     mesh = a.device_mesh
     if call.moves is None:
-        call.moves = moves_of(a, b, layout, limit)
+        call.moves = moves_of(a, b, layout, limit, plan.method)
     moves = call.moves
     local_c = _local_part(c, layout)
 
