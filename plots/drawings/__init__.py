@@ -33,6 +33,7 @@ from .machines import (
 )
 from .spans import graded_lu, spans
 from .systems import products_on_a_cpu, solvers
+from .timelines import mesh_timeline
 from .words import mantissa, underflow
 
 __all__ = [
@@ -98,6 +99,7 @@ DRAWINGS = {
     "graded_lu": Drawing(graded_lu, "n span way backward_error"),
     "linalg_peers": Drawing(solvers, "n condition solver error radius encloses"),
     "cpu_peers": Drawing(products_on_a_cpu, "m k n way seconds_least correct_entries"),
+    "mesh_timeline": Drawing(mesh_timeline, "gpu lane name start_us stop_us"),
     "demo": Drawing(
         demo_figure, "problem scheme error guaranteed relative_error share_correct"
     ),
