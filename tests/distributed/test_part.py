@@ -91,7 +91,7 @@ def test_pairs_have_the_bits_of_the_whole_product(options, counts_products, stre
     multiply = LocalProducts(
         out=out, moves=found, c=addend, counts_products=counts_products, **options
     )
-    assert visit_pairs(Here(a, b, found), found, multiply) is None
+    assert visit_pairs(Here(a, b, found), found, multiply, multiply.begin) is None
     scalars = {name: options[name] for name in ("alpha", "beta") if name in options}
     accuracy, scheme = options["method"].accuracy_and_scheme
     want = hg.gemm(a, b, addend, accuracy=accuracy, scheme=scheme, **scalars)
@@ -131,9 +131,9 @@ def test_the_operand_that_stays_is_prepared_once_and_within_the_workspace():
     several, one = moves(10, 10, 9, 1, 3), moves(10, 10, 9, 1, None)
     for workspace, fits in ((None, True), (4 * 1400, True), (4 * 1399, False)):
         multiply = LocalProducts(Method(FIXED, None), a, several, workspace=workspace)
-        assert multiply._prepares(pair) == fits
+        assert multiply._prepares(a) == fits
         multiply = LocalProducts(Method(FIXED, None), a, one, workspace=workspace)
-        assert not multiply._prepares(pair)
+        assert not multiply._prepares(a)
     multiply = LocalProducts(Method(FIXED, None), a, several)
     assert multiply._whole_operand(pair) is multiply._whole_operand(pair)
 
@@ -152,7 +152,7 @@ def test_all_panels_arrive_though_a_visit_fails_and_the_first_error_is_told():
     assert (len(visits), wire.count) == (1, 4)
     wire = Here(a, b, found)
     earlier = MemoryError("nothing is left")
-    assert visit_pairs(wire, found, visit, earlier) is earlier
+    assert visit_pairs(wire, found, visit, None, earlier) is earlier
     assert (len(visits), wire.count) == (1, 4)
 
 

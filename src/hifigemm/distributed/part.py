@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from hifigemm.api import make_plan
 from hifigemm.base.store import kept, once
+from hifigemm.distributed.collectives import result_or_error
 from hifigemm.distributed.exchange import Exchange, Pace, exchange_of
 from hifigemm.distributed.layout import WIRES, Layout, Placements
 from hifigemm.distributed.memory import UNDER_WAY, share
@@ -241,23 +242,25 @@ def visit_pairs(
     wire: Wire | Arrived,
     moves: Moves,
     visit: Callable[[Pair], None],
+    begin: Callable[[Tensor], None] | None = None,
     first_error: Exception | None = None,
 ) -> Exception | None:
     """The first error of the visits to the whole operand and each panel; None if there
     is none. After an error nothing is visited, but all panels arrive.
+
+    `begin` gets the whole operand before the first panel is waited for.
     """
     (whole,) = wire.panels(0)
     whole_span, spans = moves.spans
+    if begin is not None and first_error is None and whole.numel():
+        _, first_error = result_or_error(begin, whole)
     for i, (span, x) in enumerate(zip(spans, wire.panels(1), strict=True)):
         pair = Pair((whole, x), (whole_span, span), i)
         if moves.streamed == 0:
             pair = Pair((x, whole), (span, whole_span), i)
         is_empty = 0 in (pair.operands[0].shape[0], pair.operands[1].shape[1])
         if first_error is None and not is_empty:
-            try:
-                visit(pair)
-            except Exception as error:
-                first_error = error
+            _, first_error = result_or_error(visit, pair)
     return first_error
 
 
@@ -293,11 +296,23 @@ class LocalProducts:
     num_products: int = 0  # the most that a pair took
     _prepared: Prepared | None = None
 
+    def begin(self, whole: Tensor) -> None:
+        """Prepare the operand that stays, as far as that needs no panel."""
+        if not self._prepares(whole):
+            return
+        if self.method.scheme is None:
+            # For correct rounding `prepare` makes a copy too; a count needs none.
+            side = _SIDES[self._stays]
+            self._prepared = prepared(whole, side, None, self.method.accuracy, "auto")
+        elif self.kept.prepare is not None:
+            # A kept call has tensors of the current device, and no autocast.
+            self._prepared = self.kept.prepare(whole)
+
     def __call__(self, pair: Pair) -> None:
         """Write the entries of a pair."""
         operands: list[Tensor | Prepared] = [*pair.operands]
         accuracy, scheme = self.method.accuracy_and_scheme
-        if self._prepares(pair):
+        if self._prepares(pair.operands[self._stays]):
             operands[self._stays] = self._whole_operand(pair)
             # Prepared operands have accuracy and scheme in their plan.
             accuracy, scheme = None, "auto"
@@ -364,7 +379,7 @@ class LocalProducts:
         """The operand that meets all panels of the other one."""
         return 1 - self.moves.streamed
 
-    def _prepares(self, pair: Pair) -> bool:
+    def _prepares(self, whole: Tensor) -> bool:
         """True if the operand that stays meets several panels, and residues or slices
         of it have room. Residues of Ozaki scheme II take a byte for each modulus.
         """
@@ -376,24 +391,17 @@ class LocalProducts:
             return self.workspace is None
         if not self.method.is_fixed:
             return False
-        x = pair.operands[self._stays]
-        nbytes = x.numel() * (3 if x.is_complex() else 1) * scheme.count
+        nbytes = whole.numel() * (3 if whole.is_complex() else 1) * scheme.count
         limit = share(self.workspace, "residues")
         return limit is None or nbytes <= limit
 
     def _whole_operand(self, pair: Pair) -> Prepared:
-        """The operand that stays, prepared by the first pair.
-
-        For correct rounding `prepare` makes a copy too; a count needs none.
+        """The operand that stays, prepared: by a plan of the first pair where none is
+        kept.
         """
-        x = pair.operands[self._stays]
-        side = _SIDES[self._stays]
-        if self._prepared is None and self.method.scheme is None:
-            self._prepared = prepared(x, side, None, self.method.accuracy, "auto")
-        if self._prepared is None and self.kept.prepare is not None:
-            # A kept call has tensors of the current device, and no autocast.
-            self._prepared = self.kept.prepare(x)
         if self._prepared is None:
+            x = pair.operands[self._stays]
+            side = _SIDES[self._stays]
             library, engine = library_and_engine(x)
             with library.active():
                 plan = _plan_of_pairs(pair, self.method, self.workspace)

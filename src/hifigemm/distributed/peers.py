@@ -246,7 +246,7 @@ class Peers:
 
 
 class Copy(NamedTuple):
-    """A piece that this rank writes to a target."""
+    """A piece that this rank writes to a target, which may be itself."""
 
     operand: int
     where: Rectangle  # in this rank's shard
@@ -261,7 +261,8 @@ class Arriving(NamedTuple):
 
     shape: tuple[int, int]
     start: int  # bytes from the start of the region
-    marks: tuple[int, ...]  # of its sources
+    marks: tuple[int, ...]  # of other ranks that write to it
+    own: tuple[Copy, ...]  # of this rank's pieces
     # in this rank's shard, if that holds all of it: nothing is copied
     in_shard: Rectangle | None
 
@@ -290,15 +291,15 @@ class CopySchedule:
                 first_mark += _WORD * count
                 starts = [of_rank[i, j] for of_rank, _ in starts_and_ends]
                 own_mark = first_mark + _WORD * here
-                self.copies += _copies(
-                    exchange, panel, i, here, starts, own_mark, itemsize
-                )
+                copies = _copies(exchange, panel, i, here, starts, own_mark, itemsize)
+                self.copies += [copy for copy in copies if copy.target != here]
                 sources = [x.source for x in panel.pieces if x.target == here]
                 self.arriving[i].append(
                     Arriving(
                         panel.regions[here].shape,
                         starts[here],
-                        tuple(first_mark + _WORD * x for x in sources),
+                        tuple(first_mark + _WORD * x for x in sources if x != here),
+                        tuple(copy for copy in copies if copy.target == here),
                         exchange.in_shard(panel, here),
                     )
                 )
@@ -352,6 +353,14 @@ def _copies(
     return copies
 
 
+class _RoutePanel(NamedTuple):
+    """Where a panel of this rank is."""
+
+    place: Rectangle | Tensor  # in its shard, or the memory of the region
+    own_copies: list[_CopyTask]  # of its own pieces, to that memory
+    arrived: _Marks  # of all others
+
+
 class _Route:
     """A schedule with the addresses of the regions: all that calls have in common."""
 
@@ -373,19 +382,20 @@ class _Route:
                 tasks.append(_CopyTask(copy, there, dtype.itemsize))
                 marks.append(there + mark)
             self.copies.append((tasks, _Marks.to_set(marks)))
-        # by operand and panel: where it lies in the shard, or the memory that holds it
-        # once the marks are there
-        self.panels: list[list[tuple[Rectangle | Tensor, _Marks]]] = []
+        # by operand
+        self.panels: list[list[_RoutePanel]] = []
         for panels in schedule.arriving:
             self.panels.append([])
             for panel in panels:
                 if panel.in_shard is not None:
-                    self.panels[-1].append((panel.in_shard, _Marks.to_take([])))
+                    in_shard = _RoutePanel(panel.in_shard, [], _Marks.to_take([]))
+                    self.panels[-1].append(in_shard)
                     continue
                 end = panel.start + dtype.itemsize * math.prod(panel.shape)
                 memory = region.memory[panel.start : end].view(dtype).view(panel.shape)
+                own_copies = [_CopyTask(x, own, dtype.itemsize) for x in panel.own]
                 arrived = _Marks.to_take([own + x for x in panel.marks])
-                self.panels[-1].append((memory, arrived))
+                self.panels[-1].append(_RoutePanel(memory, own_copies, arrived))
 
 
 class Traffic:
@@ -395,42 +405,55 @@ class Traffic:
         self._peers = peers
         self._route = route
         self._tensors = [_with_rows(x) for x in tensors]
+        # addresses, and bytes from a row to the next one
+        self._sources = [
+            (x.data_ptr(), x.dtype.itemsize * x.stride(0)) for x in self._tensors
+        ]
         self._current = torch.cuda.current_stream(peers.device)
         # how many panels of an operand the current stream has waited for
         self._taken = [0 for _ in route.panels]
         self._send()
 
     def _send(self) -> None:
-        """Write all pieces that this rank holds, on the stream of copies, where all
-        others have read those of the call before.
+        """Write all pieces that other ranks lack, on the stream of copies, once they
+        have read those of the call before.
         """
         self._peers.stream.wait_stream(self._current)
         stream = self._peers.stream.cuda_stream
-        sources = [
-            (x.data_ptr(), x.dtype.itemsize * x.stride(0)) for x in self._tensors
-        ]
         self._route.others_are_free(stream)
         for copies, marks in self._route.copies:
             for copy in copies:
-                copy(stream, *sources[copy.operand])
+                copy(stream, *self._sources[copy.operand])
             marks(stream)
 
     def panels(self, index: int) -> Iterator[Tensor]:
         """The panels of an operand; the current stream waits for each."""
-        shard = self._tensors[index]
-        while self._taken[index] < len(self._route.panels[index]):
-            place, marks = self._route.panels[index][self._taken[index]]
+        stream = self._current.cuda_stream
+        for place, own_copies, arrived in self._left(index):
+            # On the stream of copies they would stand before those to other ranks. A
+            # driver may take a kernel for them, which waits for products.
+            for copy in own_copies:
+                copy(stream, *self._sources[index])
+            arrived(stream)
+            if isinstance(place, Rectangle):
+                yield part_of(self._tensors[index], place)
+            else:
+                yield place
+
+    def _left(self, index: int) -> Iterator[_RoutePanel]:
+        """The panels of an operand that nobody has asked for yet."""
+        panels = self._route.panels[index]
+        while self._taken[index] < len(panels):
             self._taken[index] += 1
-            marks(self._current.cuda_stream)
-            yield part_of(shard, place) if isinstance(place, Rectangle) else place
+            yield panels[self._taken[index] - 1]
 
     def finish(self) -> None:
         """All that has arrived is read, or not wanted: others may write here again.
         This rank's stream goes on behind its own copies.
         """
         for index in range(len(self._taken)):
-            for _ in self.panels(index):
-                pass
+            for panel in self._left(index):
+                panel.arrived(self._current.cuda_stream)
         self._route.is_free(self._current.cuda_stream)
         self._current.wait_stream(self._peers.stream)
 

@@ -584,7 +584,7 @@ def _by_panels(
             counts_products,
             call.products.setdefault(method, KeptProducts()),
         )
-        error = visit_pairs(wire, moves, products, error)
+        error = visit_pairs(wire, moves, products, products.begin, error)
         # A rank may raise an error that other ranks do not have.
         if limit is not None or not method.is_fixed:
             agree(mesh, error)

@@ -99,8 +99,10 @@ def in_memory(x: Any) -> Any:
     if type(x) is not Prepared:
         return x
     memory = memory_of(x.operand)
+    library = x.library
     # Tensors of a CPU are arrays while they are multiplied.
-    return x.library.from_memory(memory) if x.library.name == "torch" else memory
+    are_arrays = library.name == "torch" and library.on_host and "torch" in sys.modules
+    return library.from_memory(memory) if are_arrays else memory
 
 
 def _kind_of_prepared(x: Any) -> Hashable:
