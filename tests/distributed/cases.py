@@ -37,7 +37,7 @@ import hifigemm as hg
 from hifigemm import distributed
 from hifigemm.base import store
 from hifigemm.differentiable import torch_private as private
-from hifigemm.distributed import api, exchange, method, products, sums
+from hifigemm.distributed import api, method, panels, products, sums
 from hifigemm.distributed.layout import MeshProduct, candidates, extent
 from hifigemm.interop import torch_meshes
 from tests import hard_matrices as gen
@@ -143,7 +143,7 @@ def panels_of_many_vectors(mesh):
     than the others.
     """
     # as if few vectors kept a device busy
-    exchange.MULTIPLE, exchange.MIN_WIDTH, sums._MIN_WIDTH = 4, 8, 4
+    panels.MULTIPLE, panels.MIN_WIDTH, sums._MIN_WIDTH = 4, 8, 4
     for m, k, n in ((41, 40, 83), (82, 33, 31), (3, 50, 97)):
         a, b = operands(mesh, m, k, n)
         want = hg.matmul(a, b, scheme=FIXED)
@@ -1089,7 +1089,7 @@ def kernels_of_gpus(mesh):
     spoiled = a.clone()
     spoiled[1, 2], spoiled[3, 4] = math.nan, math.inf
     few = hg.Ozaki2(num_moduli=3, scaling="fast")
-    exchange.MULTIPLE = exchange.MIN_WIDTH = 2
+    panels.MULTIPLE = panels.MIN_WIDTH = 2
     rows, inner = (Shard(0), Shard(0)), (Shard(1), Shard(0))
     scaled = {"alpha": 0.5, "beta": -3.0, "scheme": few}
     products = [

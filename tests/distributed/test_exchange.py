@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,14 +13,10 @@ from hypothesis import strategies as st
 pytest.importorskip("torch")
 from torch.distributed.tensor import Replicate, Shard
 
-from hifigemm.distributed import exchange as module
-from hifigemm.distributed.exchange import (
-    Pace,
-    Rectangle,
-    exchange_of,
-    growing,
-)
+from hifigemm.distributed import panels
+from hifigemm.distributed.exchange import Rectangle, exchange_of
 from hifigemm.distributed.layout import extent
+from hifigemm.distributed.panels import Pace
 
 PLACEMENTS = Shard(0), Shard(1), Replicate()
 MESHES = (1,), (2,), (3,), (4,), (2, 2), (1, 3), (2, 3)
@@ -46,8 +42,8 @@ def exchanges(draw):
 
 @pytest.fixture(autouse=True)
 def _few_vectors_keep_a_device_busy(monkeypatch):
-    monkeypatch.setattr(module, "MULTIPLE", 4)
-    monkeypatch.setattr(module, "MIN_WIDTH", 8)
+    monkeypatch.setattr(panels, "MULTIPLE", 4)
+    monkeypatch.setattr(panels, "MIN_WIDTH", 8)
 
 
 @given(exchanges())
@@ -124,38 +120,6 @@ def test_the_first_of_panels_that_all_ranks_fill_is_the_smallest():
     assert widths == [12, 24, 48]
     for panel in made.panels:
         assert len(panel.pieces) == 16
-
-
-@given(st.integers(1, 9000), st.floats(0.1, 30))
-def test_widths_grow_by_what_is_multiplied_meanwhile(size, growth):
-    spans = growing(size, Pace(1.0, growth))
-    assert [spans[0].start, spans[-1].stop] == [0, size]
-    assert all(x.stop == y.start for x, y in pairwise(spans))
-    widths = [x.stop - x.start for x in spans]
-    assert min(widths) > 0
-    assert all(x.start % module.MULTIPLE == 0 for x in spans)
-    for width, wider in pairwise(widths):
-        steps = min(max(growth, 1), 16)
-        assert wider <= steps * (width + module.MULTIPLE) + module.MULTIPLE
-
-
-def test_another_panel_comes_where_it_saves_time():
-    def starts(transfer, products, size=800):
-        return [x.start for x in growing(size, Pace(transfer, products, 1.0))]
-
-    assert starts(30.0, 30.0) == [0, 268, 536]
-    assert starts(30.0, 90.0) == [0, 64, 248]
-    # The third one would save 1 / 4 - 1 / 13 of the transfer, the second one 3 / 4.
-    assert starts(5.7, 17.1) == [0, 200]
-    assert starts(5.8, 17.4) == [0, 64, 248]
-    assert starts(1.3, 3.9) == [0]
-    assert starts(1.4, 4.2) == [0, 200]
-    assert starts(0.0, 1.0) == [0]
-    # A panel may be too narrow, or too wide beside the one before.
-    assert starts(30.0, 450.0) == [0, 52]
-    assert starts(30.0, 3000.0) == [0, 48]
-    assert growing(20, Pace(30.0, 90.0)) == [slice(0, 8), slice(8, 20)]
-    assert growing(12, Pace(30.0, 90.0)) == [slice(0, 12)]
 
 
 def test_rectangles():

@@ -8,8 +8,9 @@ torch = pytest.importorskip("torch")
 from torch.distributed.tensor import Replicate, Shard  # noqa: E402
 
 from hifigemm.distributed import messages as module  # noqa: E402
-from hifigemm.distributed.exchange import Pace, exchange_of  # noqa: E402
+from hifigemm.distributed.exchange import exchange_of  # noqa: E402
 from hifigemm.distributed.messages import Messages  # noqa: E402
+from hifigemm.distributed.panels import Pace  # noqa: E402
 from hifigemm.distributed.ranks import ranks_of  # noqa: E402
 
 

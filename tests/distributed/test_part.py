@@ -12,9 +12,10 @@ torch = pytest.importorskip("torch")
 from torch.distributed.tensor import Replicate, Shard  # noqa: E402
 
 from hifigemm.distributed import part  # noqa: E402
-from hifigemm.distributed.exchange import Pace, exchange_of  # noqa: E402
+from hifigemm.distributed.exchange import exchange_of  # noqa: E402
 from hifigemm.distributed.layout import MeshProduct, candidates  # noqa: E402
 from hifigemm.distributed.method import Method  # noqa: E402
+from hifigemm.distributed.panels import Pace, panel_seconds_of  # noqa: E402
 from hifigemm.distributed.part import (  # noqa: E402
     Arrived,
     LocalProducts,
@@ -25,7 +26,6 @@ from hifigemm.distributed.part import (  # noqa: E402
     wire_of,
 )
 
-MESH = SimpleNamespace(device_type="cuda")
 FIXED = hg.Ozaki2(num_moduli=14, scaling="fast")
 
 
@@ -108,14 +108,14 @@ def test_large_operands_of_gpus_come_in_panels(n, counts, monkeypatch):
     whole.
     """
     rows = (Shard(0),)
-    call = MeshProduct((n, n, n), 8, (4,), rows, rows, rows, 14, "cuda")
-    layout = candidates(call, adds=False)[0]
-
     monkeypatch.setattr(part, "ranks_of", lambda mesh: SimpleNamespace(here=0))
 
     def panels(method, workspace=None):
-        a = SimpleNamespace(placements=rows, device_mesh=MESH, dtype=torch.float64)
-        made = moves_of(a, a, layout, workspace, method)
+        seconds = panel_seconds_of(method, workspace)
+        call = MeshProduct((n, n, n), 8, (4,), rows, rows, rows, 14, "cuda", seconds)
+        layout = candidates(call, adds=False)[0]
+        a = SimpleNamespace(placements=rows, device_mesh=None, dtype=torch.float64)
+        made = moves_of(a, a, layout, workspace)
         return len(made.in_order[1].panels)
 
     fixed, correct = Method(FIXED, None), Method(None, "correct")

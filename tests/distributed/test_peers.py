@@ -15,7 +15,8 @@ torch = pytest.importorskip("torch")
 from torch.distributed.tensor import Replicate, Shard  # noqa: E402
 
 from hifigemm.distributed import peers as module  # noqa: E402
-from hifigemm.distributed.exchange import Pace, exchange_of  # noqa: E402
+from hifigemm.distributed.exchange import exchange_of  # noqa: E402
+from hifigemm.distributed.panels import Pace  # noqa: E402
 from hifigemm.distributed.peers import CopySchedule, Traffic  # noqa: E402
 
 PLACEMENTS = Shard(0), Shard(1), Replicate()

@@ -12,31 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import product
 from typing import NamedTuple
 
 from torch.distributed.tensor import Replicate
 
 from hifigemm.distributed.layout import Placements, extent
-
-MULTIPLE = 256
-"""Panels begin at multiples of it, as tiles of products on a GPU do."""
-MIN_WIDTH = 512
-"""Vectors of the first panel: a product of fewer leaves a GPU idle."""
-_MOST_PANELS = 3
-"""Of vectors whose pieces along k lie on several ranks: few, as a wide product is
-quicker than several narrow ones.
-"""
-_MOST_GROWTH = 16.0
-"""A panel is at most so many times as wide as the one before."""
-
-
-class Pace(NamedTuple):
-    """Seconds that a rank takes for an operand in panels, by a model."""
-
-    transfer: float  # of what it lacks
-    products: float  # of all panels
-    panel: float = 0.0  # what one more panel takes
+from hifigemm.distributed.panels import Pace, growing
 
 
 class Rectangle(NamedTuple):
@@ -261,29 +243,6 @@ def _cut(
                 if side == 0
                 else Rectangle(needed.rows, part)
             )
-
-
-def growing(size: int, pace: Pace) -> list[slice]:
-    """Ranges of `size` vectors, each at most so many times as long as the one before as
-    its products hide, none shorter than `MIN_WIDTH`, in steps of `MULTIPLE`.
-    """
-    if not pace.transfer:
-        return [slice(0, size)]
-    growth = min(max(pace.products / pace.transfer, 1.0), _MOST_GROWTH)
-    shares = [1.0]
-    for count in range(2, _MOST_PANELS + 1):
-        weights = [growth**i for i in range(count)]
-        total = sum(weights)
-        saved = (shares[0] - 1.0 / total) * pace.transfer
-        is_too_narrow = size / total < MIN_WIDTH / 2
-        if saved < pace.panel or is_too_narrow:
-            break
-        shares = [weight / total for weight in weights]
-    edges = {0, size}
-    for i in range(1, len(shares)):
-        edge = size * sum(shares[:i])
-        edges.add(min(-int(-edge // MULTIPLE) * MULTIPLE, size))
-    return [slice(start, stop) for start, stop in pairwise(sorted(edges))]
 
 
 def _common(x: slice, y: slice) -> slice:

@@ -22,6 +22,7 @@ from itertools import product
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
+from hifigemm.distributed.panels import Pace, growing
 from hifigemm.numerics.scaling import NORM_BLOCK
 
 Placements = tuple[Placement, ...]
@@ -33,10 +34,8 @@ _ROLES = {
     "k": (Shard(1), Shard(0)),
 }
 """Placements of A and B along a dimension of the mesh with this role."""
-_FIRST = 16
-"""The first panel is one of so many parts of an operand: no product runs while it
-travels.
-"""
+_PARTS_OF_SUMS = 16
+"""The residues of one of so many parts of C travel while nothing is multiplied."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,8 @@ class MeshProduct:
     # INT8 products behind one product, and residues of an entry of A or B
     planes: int
     device: str  # "cpu" or "cuda"
+    # what one more panel of an operand takes; None: it comes as a whole
+    panel_seconds: float | None = 0.0
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,8 @@ class Layout:
         in which the products leave it.
     products, seconds : float
         Seconds of the products of a rank, and seconds in all.
+    pace : Pace or None
+        What the widths of panels follow from; None where operands come as a whole.
     """
 
     roles: tuple[str, ...]
@@ -165,6 +168,7 @@ class Layout:
     moved: int
     products: float
     seconds: float
+    pace: Pace | None = None
 
     @cached_property
     def left(self) -> Placements:
@@ -307,13 +311,26 @@ def _layout_of_roles(roles: tuple[str, ...], call: MeshProduct) -> Layout | None
     if ranks_k > 1:
         products += rows * cols * call.planes * wire.partial_residue
 
-    # Panels of one operand travel while products run. The other one, and operands of
-    # sums, come as a whole beforehand.
+    # Panels of one operand travel while products run, but for the first one. The other
+    # operand, and those of sums, come as a whole beforehand.
     in_panels = max(bytes_a, bytes_b) if ranks_k == 1 else 0.0
-    overlapped = (in_panels + partial) / wire.bandwidth
+    transfer = in_panels / wire.bandwidth
     exposed = (bytes_a + bytes_b - in_panels + moved) / wire.bandwidth
+    pace: Pace | None = None
+    if call.panel_seconds is not None:
+        pace = Pace(transfer, products, call.panel_seconds)
+    if ranks_k > 1:
+        overlapped = partial / wire.bandwidth
+        seconds = max(products, overlapped) + overlapped / _PARTS_OF_SUMS
+    elif pace is None:
+        seconds = products + transfer
+    else:
+        side = int(bytes_b >= bytes_a)
+        needed = (needed_left, needed_right)[side]
+        count, first = _panels(call, side, needed, (rows, cols)[side], pace)
+        seconds = max(products, transfer) + first * transfer
+        seconds += (count - 1) * pace.panel
     messages = 4 * ((bytes_a > 0) + (bytes_b > 0)) + 8 * (ranks_k > 1) + (moved > 0)
-    seconds = max(products, overlapped) + overlapped / _FIRST
     seconds += exposed
     seconds += messages * wire.latency
     return Layout(
@@ -326,4 +343,23 @@ def _layout_of_roles(roles: tuple[str, ...], call: MeshProduct) -> Layout | None
         moved=int(moved),
         products=products,
         seconds=seconds,
+        pace=pace,
     )
+
+
+def _panels(
+    call: MeshProduct, side: int, needed: Placements, vectors: int, pace: Pace
+) -> tuple[int, float]:
+    """Number of panels of an operand, and the part of it that the first one is: none if
+    ranks hold whole vectors, as each begins with its own.
+    """
+    placements = (call.left, call.right)[side]
+    if vectors and not all(p in (Shard(side), Replicate()) for p in placements):
+        spans = growing(vectors, pace)
+        return len(spans), (spans[0].stop - spans[0].start) / vectors
+    sources = [
+        size
+        for size, before, after in zip(call.mesh, placements, needed, strict=True)
+        if before == Shard(side) != after
+    ]
+    return math.prod(sources), 0.0

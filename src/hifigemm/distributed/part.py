@@ -17,8 +17,8 @@ from torch.distributed.tensor import DTensor
 from hifigemm.api import make_plan
 from hifigemm.base.store import kept, once
 from hifigemm.distributed.collectives import result_or_error
-from hifigemm.distributed.exchange import Exchange, Pace, exchange_of
-from hifigemm.distributed.layout import WIRES, Layout, Placements
+from hifigemm.distributed.exchange import Exchange, exchange_of
+from hifigemm.distributed.layout import Layout, Placements
 from hifigemm.distributed.memory import UNDER_WAY, share
 from hifigemm.distributed.messages import Messages
 from hifigemm.distributed.method import Method, library_and_engine
@@ -38,13 +38,6 @@ from hifigemm.running.plans import Preparation, prepared
 from hifigemm.running.products import product_of_numbers
 from hifigemm.schemes import Scheme
 
-_PANEL_SECONDS = 1e-4
-"""What one more panel takes: the host has more to launch, and narrow products are slower."""
-_CORRECT_PANEL_SECONDS = 3e-4
-"""The same for correct rounding, whose count of moduli the host waits for. Where all
-products wait for a count that rests on both whole operands, there is one panel, unless a
-workspace bounds it: nothing could be multiplied while others travel.
-"""
 _SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 
 
@@ -92,28 +85,16 @@ class Moves:
         ]
 
 
-def moves_of(
-    a: DTensor, b: DTensor, layout: Layout, workspace: int | None, method: Method
-) -> Moves:
-    """The moves of both operands to where a layout needs them, for products by a method,
-    kept for later calls.
-    """
+def moves_of(a: DTensor, b: DTensor, layout: Layout, workspace: int | None) -> Moves:
+    """The moves of both operands to where a layout needs them, kept for later calls."""
     placements = a.placements, b.placements
     mesh = a.device_mesh
     rank = ranks_of(mesh).here
-    device = mesh.device_type
-    panel_seconds = None
-    if workspace is not None or not method.waits:
-        is_correct = method.scheme is None
-        panel_seconds = _CORRECT_PANEL_SECONDS if is_correct else _PANEL_SECONDS
-    size = a.dtype, workspace, panel_seconds
-    key = "mesh moves", layout, placements, size, rank, device
+    key = "mesh moves", layout, placements, a.dtype, workspace, rank
     itemsize = a.dtype.itemsize
     return once(
         key,
-        lambda: _moves(
-            layout, placements, itemsize, workspace, panel_seconds, rank, device
-        ),
+        lambda: _moves(layout, placements, itemsize, workspace, rank),
         "mesh",
     )
 
@@ -123,9 +104,7 @@ def _moves(
     placements: tuple[Placements, Placements],
     itemsize: int,
     workspace: int | None,
-    panel_seconds: float | None,
     rank: int,
-    device: str,
 ) -> Moves:
     m, n, k = layout.shape
     widest = None
@@ -133,10 +112,6 @@ def _moves(
     if panel_bytes is not None:
         widest = max(panel_bytes // (UNDER_WAY * k * itemsize), 1)
     streamed = layout.streamed
-    transfer = layout.gathered[streamed] / WIRES[device].bandwidth
-    pace: Pace | None = None
-    if panel_seconds is not None:
-        pace = Pace(transfer, layout.products, panel_seconds)
 
     def exchange(side: int) -> Exchange:
         return exchange_of(
@@ -145,7 +120,7 @@ def _moves(
             placements[side],
             (layout.left, layout.right)[side],
             layout.mesh,
-            pace=pace if side == streamed else None,
+            pace=layout.pace if side == streamed else None,
             widest=widest if side == streamed else None,
         )
 

@@ -39,6 +39,7 @@ from hifigemm.distributed.method import (
     method_for_ratio,
     ratio_from,
 )
+from hifigemm.distributed.panels import panel_seconds_of
 from hifigemm.distributed.part import (
     Arrived,
     KeptProducts,
@@ -222,7 +223,7 @@ def plan_with_wire(a: DTensor, b: DTensor, options: MeshOptions) -> MeshPlan:
     plan = call_of(a, b, None, None, options).plans[0]
     if "k" in plan.layout.roles or not plan.problem.multiplications:
         return plan
-    moves = moves_of(a, b, plan.layout, options.workspace, plan.method)
+    moves = moves_of(a, b, plan.layout, options.workspace)
     return replace(plan, wire=wire_of(moves, a.device_mesh, options.workspace))
 
 
@@ -305,6 +306,7 @@ def _plans(call: _PlanKey) -> tuple[MeshPlan, ...]:
         result=call.result,
         planes=planes,
         device=call.device,
+        panel_seconds=panel_seconds_of(method, call.workspace),
     )
     adds = _may_add_partial_sums(method, problem, call.scalars)
     limit = call.workspace
@@ -564,7 +566,7 @@ def _by_panels(
     limit = options.workspace
     mesh = a.device_mesh
     if call.moves is None:
-        call.moves = moves_of(a, b, layout, limit, plan.method)
+        call.moves = moves_of(a, b, layout, limit)
     moves = call.moves
     local_c = _local_part(c, layout)
 
