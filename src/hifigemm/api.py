@@ -20,7 +20,7 @@ from hifigemm.model.plan import Plan, Report
 from hifigemm.model.problem import counted
 from hifigemm.operands.operands import Prepared
 from hifigemm.running.calls import Refused, replay
-from hifigemm.running.keys import key_of
+from hifigemm.running.keys import is_prepared_tensor, key_of
 from hifigemm.running.plans import plan_of_numbers, prepared
 from hifigemm.running.products import product_of_numbers
 from hifigemm.running.request import Result
@@ -277,8 +277,10 @@ def matmul(
     refused = None
     try:
         # A call like an earlier one runs what that one has run. Tensors have a key only
-        # if PyTorch follows none of them.
-        if not is_compiled():
+        # if PyTorch follows none of them. Of prepared ones it is found further down, where
+        # torch.compile does not look.
+        is_left_out = is_prepared_tensor(a) or is_prepared_tensor(b)
+        if not (is_compiled() or is_left_out):
             key = key_of(
                 a,
                 b,

@@ -12,6 +12,7 @@ from hifigemm.model.accuracy import Accuracy
 from hifigemm.model.plan import Plan, Report
 from hifigemm.numerics.subnormals import is_ieee
 from hifigemm.running.gemm import as_scalar, gemm_of_numbers, key_of_gemm
+from hifigemm.running.keys import is_prepared_tensor
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:
@@ -200,6 +201,9 @@ def gemm(
         else:
             c = None
     key_and_arguments = None
+    if is_prepared_tensor(a) or is_prepared_tensor(b):
+        # Its key is found further down, where torch.compile does not look.
+        may_repeat = False
     if may_repeat and type(a) is not np.ndarray:
         # It has a key only if PyTorch follows no operand.
         policy = accuracy, scheme, engine, workspace, return_report

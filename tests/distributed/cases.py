@@ -37,7 +37,7 @@ import hifigemm as hg
 from hifigemm import distributed
 from hifigemm.base import store
 from hifigemm.differentiable import torch_private as private
-from hifigemm.distributed import api, method, panels, products, sums
+from hifigemm.distributed import api, messages, method, panels, products, sums
 from hifigemm.distributed.layout import MeshProduct, candidates, extent
 from hifigemm.interop import torch_meshes
 from tests import hard_matrices as gen
@@ -375,6 +375,20 @@ def ranks_in_trouble(mesh):
     def refuse(*given):
         raise MemoryError("nothing is left")
 
+    # A rank has no memory for a message.
+    for limit in ({}, {"workspace": room(mesh, 2**20)}):
+        if mesh.device_type == "cuda" and not limit:
+            continue  # these are copies
+        with pytest.MonkeyPatch.context() as patch:
+            words = hg.PlanError, "MemoryError: nothing is left"
+            if is_last:
+                patch.setattr(messages, "packed", refuse)
+                words = MemoryError, "is left"
+            expect(*words, distributed.matmul, x, y, scheme=FIXED, **limit)
+        want = hg.matmul(a, b, scheme=FIXED)
+        assert_same(distributed.matmul(x, y, scheme=FIXED, **limit), want)
+
+    # A rank has no memory for its result.
     for options in ({"scheme": FIXED}, correct):
         want = hg.matmul(a, b, **options)
         with pytest.MonkeyPatch.context() as patch:

@@ -14,6 +14,10 @@ from hifigemm.distributed.panels import Pace  # noqa: E402
 from hifigemm.distributed.ranks import ranks_of  # noqa: E402
 
 
+def agree(error):
+    assert error is None
+
+
 def own(shape, side, widest):
     """An operand of one rank, in panels."""
     return exchange_of(
@@ -29,29 +33,46 @@ def own(shape, side, widest):
 
 def test_what_a_rank_has_is_not_copied(one_rank):
     x = torch.arange(12.0).reshape(3, 4)
-    wire = Messages([x], [own((3, 4), 1, 3)], ranks_of(one_rank), None)
+    wire = Messages([x], [own((3, 4), 1, 3)], ranks_of(one_rank), agree, None)
     first, last = wire.panels(0)
     assert first.data_ptr() == x.data_ptr()
     assert torch.equal(torch.cat([first, last], 1), x)
 
 
-@pytest.mark.parametrize("ahead", [None, 0, 1, 9])
-def test_panels_start_as_far_ahead_as_they_may(one_rank, monkeypatch, ahead):
-    events = []
+class Parcel:
+    """A panel whose way is noted."""
 
-    def start(local, exchange, panel, ranks):
-        number = len([x for x in events if x[0] == "start"])
-        events.append(("start", number))
+    def __init__(self, events, name, local):
+        self.events, self.name, self.local = events, name, local
+
+    def sent(self):
+        self.events.append(("start", self.name))
 
         def wait():
-            events.append(("wait", number))
-            return local
+            self.events.append(("wait", self.name))
+            return self.local
 
         return wait
 
-    monkeypatch.setattr(module, "start", start)
+
+@pytest.fixture
+def events(monkeypatch):
+    """What becomes of panels, by their numbers."""
+    noted = []
+    names = []
+
+    def packed(local, exchange, panel, ranks):
+        names.append(panel)
+        return Parcel(noted, len(names) - 1, local)
+
+    monkeypatch.setattr(module, "packed", packed)
+    return noted
+
+
+@pytest.mark.parametrize("ahead", [None, 0, 1, 9])
+def test_panels_start_as_far_ahead_as_they_may(one_rank, events, ahead):
     x = torch.zeros((3, 8))
-    wire = Messages([x], [own((3, 8), 1, 2)], ranks_of(one_rank), ahead)
+    wire = Messages([x], [own((3, 8), 1, 2)], ranks_of(one_rank), agree, ahead)
     assert len(list(wire.panels(0))) == 4
     assert [x for x in events if x[0] == "wait"] == [("wait", i) for i in range(4)]
     under_way = most = 0
@@ -61,25 +82,39 @@ def test_panels_start_as_far_ahead_as_they_may(one_rank, monkeypatch, ahead):
     assert most == (4 if ahead is None else min(ahead + 1, 4))
 
 
-def test_what_nobody_asks_for_arrives_at_the_end(one_rank, monkeypatch):
-    waited = []
-
-    def start(local, exchange, panel, ranks):
-        def wait():
-            waited.append(panel)
-            return local
-
-        return wait
-
-    monkeypatch.setattr(module, "start", start)
+@pytest.mark.parametrize("ahead", [None, 1])
+def test_what_nobody_asks_for_arrives_at_the_end(one_rank, events, ahead):
     exchanges = [own((3, 8), 1, 2), own((3, 4), 0, 1)]
     tensors = [torch.zeros((3, 8)), torch.zeros((3, 4))]
-    for ahead in (None, 1):
-        waited.clear()
-        wire = Messages(tensors, exchanges, ranks_of(one_rank), ahead)
-        next(wire.panels(0))
-        wire.finish()
-        assert waited == [*exchanges[0].panels, *exchanges[1].panels]
+    wire = Messages(tensors, exchanges, ranks_of(one_rank), agree, ahead)
+    next(wire.panels(0))
+    wire.finish()
+    waited = [number for kind, number in events if kind == "wait"]
+    assert sorted(waited) == list(range(7))
+
+
+@pytest.mark.parametrize("ahead", [None, 1])
+def test_without_memory_for_a_panel_nothing_of_it_is_sent(one_rank, monkeypatch, ahead):
+    """All ranks hear of it."""
+    exchange = own((3, 8), 1, 2)
+    told = []
+
+    def packed(local, exchange, panel, ranks):
+        raise MemoryError("nothing is left")
+
+    def tell(error):
+        told.append(error)
+        raise error
+
+    monkeypatch.setattr(module, "packed", packed)
+    monkeypatch.setattr(type(exchange), "travels", True)
+    with pytest.raises(MemoryError, match="nothing is left"):
+        list(
+            Messages(
+                [torch.zeros((3, 8))], [exchange], ranks_of(one_rank), tell, ahead
+            ).panels(0)
+        )
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex64])

@@ -30,9 +30,9 @@ WORDS = 8
 """Numbers of a message at most."""
 _MIXER = 0x9E3779B97F4A7C15
 """An odd number, the golden ratio times 2**64: its multiples share no leading bits."""
-_BUSY_SECONDS = 0.05
-"""A rank that waits longer sleeps between two looks."""
-_SLEEP_SECONDS = 1e-4
+_BUSY_SECONDS = 2e-3
+"""A rank that waits longer sleeps between two looks, as others may need its core."""
+_SLEEP_SECONDS = 5e-5
 
 
 def nbytes_of(ranks: int) -> int:

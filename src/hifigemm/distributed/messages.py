@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from hifigemm.distributed.collectives import result_or_error
 from hifigemm.distributed.exchange import Exchange, Panel, Rectangle
 from hifigemm.distributed.ranks import Ranks
 
@@ -22,11 +23,16 @@ def part_of(x: Tensor, part: Rectangle) -> Tensor:
     return x[part.rows, part.cols]
 
 
+Agree = Callable[[Exception | None], None]
+"""Raises an error of this rank or of another one on all ranks, which call it together."""
+
+
 class Messages:
     """The panels of some operands, one exchange after the other.
 
     `ahead` panels of an operand are under way beside the one that is needed next; for
-    None all of them are from the start.
+    None all of them are from the start. Nothing is sent before all ranks have the memory
+    for it: one that cannot receive would block the others.
     """
 
     def __init__(
@@ -34,49 +40,87 @@ class Messages:
         tensors: Sequence[Tensor],
         exchanges: Sequence[Exchange],
         ranks: Ranks,
+        agree: Agree,
         ahead: int | None,
     ) -> None:
-        self._starts = [
-            _starts(x, exchange, ranks)
+        self._agree = agree
+        self._parcels = [
+            _parcels(x, exchange, ranks)
             for x, exchange in zip(tensors, exchanges, strict=True)
         ]
+        self._travels = [exchange.travels for exchange in exchanges]
         self._ahead = ahead
         self._under_way: list[deque[Arrival]] = [deque() for _ in exchanges]
         if ahead is None:
-            for starts, under_way in zip(self._starts, self._under_way, strict=True):
-                under_way.extend(starts)
+            parcels, error = result_or_error(lambda: [[*x] for x in self._parcels])
+            if any(self._travels):
+                agree(error)
+            elif error is not None:
+                raise error
+            for of_operand, under_way in zip(parcels, self._under_way, strict=True):
+                under_way.extend(parcel.sent() for parcel in of_operand)
 
     def panels(self, index: int) -> Iterator[Tensor]:
         """The panels of an operand. The memory of one is free once nothing refers to
         it.
         """
         under_way = self._under_way[index]
-        if self._ahead is not None:
-            under_way.extend(islice(self._starts[index], self._ahead + 1))
+        for _ in range(0 if self._ahead is None else self._ahead + 1):
+            self._start(index)
         while under_way:
             # No name for the function that waits: it holds memory that was sent.
             x = under_way.popleft()()
-            under_way.extend(islice(self._starts[index], 1))
+            self._start(index)
             yield x
+
+    def _start(self, index: int) -> None:
+        """Send the next panel of an operand, if there is one."""
+        parcel, error = result_or_error(next, self._parcels[index], None)
+        if self._travels[index] and (parcel or error):
+            self._agree(error)
+        elif error is not None:
+            raise error
+        if parcel is not None:
+            self._under_way[index].append(parcel.sent())
 
     def finish(self) -> None:
         """Wait for what nobody has asked for: other ranks send it."""
-        for index in range(len(self._starts)):
+        for index in range(len(self._parcels)):
             for _ in self.panels(index):
                 pass
 
 
-def _starts(x: Tensor, exchange: Exchange, ranks: Ranks) -> Iterator[Arrival]:
-    """Begins the way of one panel after the other."""
+@dataclass(eq=False)
+class Parcel:
+    """A panel whose memory is there: what this rank sends of it and what it receives."""
+
+    whole: Tensor
+    sends: list[Tensor]  # memory that stays until it has arrived
+    receives: list[tuple[Tensor, Tensor]]  # a part of the panel, and memory for it
+    operations: list[dist.P2POp]
+
+    def sent(self) -> Arrival:
+        """Start all messages."""
+        works = dist.batch_isend_irecv(self.operations) if self.operations else []
+
+        def wait() -> Tensor:
+            for work in works:
+                work.wait()
+            for there, memory in self.receives:
+                there.copy_(memory)
+            return self.whole
+
+        return wait
+
+
+def _parcels(x: Tensor, exchange: Exchange, ranks: Ranks) -> Iterator[Parcel]:
+    """The panels of an operand, one after the other."""
     for panel in exchange.panels:
-        yield start(x, exchange, panel, ranks)
+        yield packed(x, exchange, panel, ranks)
 
 
-def start(local: Tensor, exchange: Exchange, panel: Panel, ranks: Ranks) -> Arrival:
-    """Send the pieces of a panel that this rank holds, and receive its own.
-
-    The function that is returned waits for the whole panel.
-    """
+def packed(local: Tensor, exchange: Exchange, panel: Panel, ranks: Ranks) -> Parcel:
+    """A panel with this rank's own pieces, and memory for those of others."""
     here = ranks.here
     region = panel.regions[here]
     held = exchange.held[here]
@@ -85,61 +129,32 @@ def start(local: Tensor, exchange: Exchange, panel: Panel, ranks: Ranks) -> Arri
         whole = part_of(local, in_shard)  # no copy
     else:
         whole = local.new_empty(region.shape)
-        for source, target, where in panel.pieces:
-            if source == target == here:
+    parcel = Parcel(whole, [], [], [])
+    sent: dict[tuple[int, ...], Tensor] = {}
+    for source, target, where in panel.pieces:
+        if source == target == here:
+            if in_shard is None:
                 target_part = part_of(whole, where.inside(region))
                 target_part.copy_(part_of(local, where.inside(held)))
-    wait_for_messages = _sent_and_received(local, whole, held, panel, ranks)
-
-    def wait() -> Tensor:
-        wait_for_messages()
-        return whole
-
-    return wait
-
-
-def _sent_and_received(
-    local: Tensor, whole: Tensor, held: Rectangle, panel: Panel, ranks: Ranks
-) -> Callable[[], None]:
-    """Start all messages of a panel; what is returned waits for them."""
-    here = ranks.here
-    region = panel.regions[here]
-    sent: dict[tuple[int, ...], Tensor] = {}
-    received: list[tuple[Tensor, Tensor]] = []
-    operations = []
-    for source, target, where in panel.pieces:
-        if source == here != target:
+        elif source == here:
             key = where.edges
             if key not in sent:
                 sent[key] = _as_bytes(part_of(local, where.inside(held)).contiguous())
-            operations.append(
+                parcel.sends.append(sent[key])
+            parcel.operations.append(
                 dist.P2POp(dist.isend, sent[key], ranks.numbers[target], ranks.group)
             )
-        elif target == here != source:
+        elif target == here:
             there = part_of(whole, where.inside(region))
-            memory = (
-                there
-                if there.is_contiguous()
-                else torch.empty_like(there, memory_format=torch.contiguous_format)
+            memory = there
+            if not there.is_contiguous():
+                memory = torch.empty_like(there, memory_format=torch.contiguous_format)
+                parcel.receives.append((there, memory))
+            bytes_ = _as_bytes(memory)
+            parcel.operations.append(
+                dist.P2POp(dist.irecv, bytes_, ranks.numbers[source], ranks.group)
             )
-            if memory is not there:
-                received.append((there, memory))
-            operations.append(
-                dist.P2POp(
-                    dist.irecv, _as_bytes(memory), ranks.numbers[source], ranks.group
-                )
-            )
-    works = dist.batch_isend_irecv(operations) if operations else []
-
-    def wait() -> None:
-        for work in works:
-            work.wait()
-        for there, memory in received:
-            there.copy_(memory)
-        # The memory that is sent stays until it has arrived.
-        sent.clear()
-
-    return wait
+    return parcel
 
 
 def _as_bytes(x: Tensor) -> Tensor:

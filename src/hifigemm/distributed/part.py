@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple, Protocol
 
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from hifigemm.api import make_plan
 from hifigemm.base.store import kept, once
-from hifigemm.distributed.collectives import result_or_error
+from hifigemm.distributed.collectives import agree, result_or_error
 from hifigemm.distributed.exchange import Exchange, exchange_of
 from hifigemm.distributed.layout import Layout, Placements
 from hifigemm.distributed.memory import UNDER_WAY, share
@@ -165,7 +165,8 @@ def _wire(
     if peers is not None and peers.holds(moves.copies):
         return peers.call(moves.copies, tensors)
     ahead = None if workspace is None else 1
-    return Messages(tensors, moves.in_order, ranks_of(mesh), ahead)
+    agreed = partial(agree, mesh)
+    return Messages(tensors, moves.in_order, ranks_of(mesh), agreed, ahead)
 
 
 def _peers(moves: Moves, mesh: DeviceMesh, workspace: int | None) -> Peers | None:

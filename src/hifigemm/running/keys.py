@@ -56,6 +56,8 @@ def key_of(
         return None
     prepared = None
     if type(a) is Prepared or type(b) is Prepared:
+        if "torch" in sys.modules and is_followed():
+            return None
         prepared = _kind_of_prepared(a), _kind_of_prepared(b)
         a = in_memory(a)
         b = in_memory(b)
@@ -94,15 +96,19 @@ def _are_kept(a: np.dtype[Any], b: np.dtype[Any]) -> bool:
     return (a in _OPERANDS and b in _OPERANDS) or (a == b and a in _INTEGERS)
 
 
+def is_prepared_tensor(x: Any) -> bool:
+    """True for a prepared tensor of a CPU, which is an array while it is multiplied."""
+    return type(x) is Prepared and x.library.name == "torch" and x.library.on_host
+
+
 def in_memory(x: Any) -> Any:
     """An operand as kept calls take it; the array or tensor of a prepared one."""
     if type(x) is not Prepared:
         return x
     memory = memory_of(x.operand)
-    library = x.library
-    # Tensors of a CPU are arrays while they are multiplied.
-    are_arrays = library.name == "torch" and library.on_host and "torch" in sys.modules
-    return library.from_memory(memory) if are_arrays else memory
+    if is_prepared_tensor(x) and "torch" in sys.modules:
+        return x.library.from_memory(memory)
+    return memory
 
 
 def _kind_of_prepared(x: Any) -> Hashable:
