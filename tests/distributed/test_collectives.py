@@ -12,7 +12,7 @@ import hifigemm as hg
 torch = pytest.importorskip("torch")
 from hifigemm.distributed import collectives  # noqa: E402
 from hifigemm.distributed.board import nbytes_of  # noqa: E402
-from hifigemm.distributed.ranks import Ranks, groups_of, timeout_of  # noqa: E402
+from hifigemm.distributed.ranks import Ranks  # noqa: E402
 
 
 class Mesh:
@@ -92,18 +92,6 @@ def test_facts_that_differ_are_told_of_both_ranks(ranks, monkeypatch, facts):
         hg.PlanError, match=rf"rank 0 asks for x; rank 1 asks for {facts}"
     ):
         collectives.agree(Mesh(2), None, "x")
-
-
-def test_groups_are_those_of_dimensions_with_several_ranks():
-    assert groups_of(Mesh(2, 1)) == ["group 0"]
-    assert groups_of(Mesh(2, 3)) == ["group 0", "group 1"]
-    assert groups_of(Mesh(1)) == []
-
-
-def test_a_group_tells_how_long_it_waits(one_rank):
-    group = one_rank.get_group(0)
-    assert timeout_of(group) == group._get_backend(torch.device("cpu")).options._timeout
-    assert timeout_of(group) > timedelta(seconds=1)
 
 
 def test_one_rank_has_the_largest_words_and_all_sums(one_rank):
