@@ -132,6 +132,27 @@ def test_sums_need_methods_that_add_and_blocks_that_fit():
     assert all(x.roles.count("k") < 2 for x in uneven)
 
 
+@pytest.mark.parametrize(
+    ("shape", "role"), [((2048, 2048, 2048), "m"), ((8192, 8192, 262144), "k")]
+)
+def test_sums_pay_for_what_the_host_takes(shape, role):
+    rows = (Shard(0),)
+    call = MeshProduct(shape, 8, (2,), (Shard(1),), rows, rows, 14, "cuda", 1e-4)
+    assert candidates(call, adds=True)[0].roles == (role,)
+
+
+def test_whole_operands_are_waited_for_and_panels_are_not():
+    rows = (Shard(0),)
+    shape = 8192, 8192, 8192
+    seconds = []
+    for panel in (1e-4, 3e-4, None):
+        call = MeshProduct(shape, 8, (4,), rows, rows, rows, 14, "cuda", panel)
+        found = candidates(call, adds=False)[0]
+        assert (found.pace is None) == (panel is None)
+        seconds.append(found.seconds)
+    assert seconds == sorted(set(seconds))
+
+
 def test_layouts_say_where_operands_and_results_lie():
     for x in some():
         for role, left, right in zip(x.roles, x.left, x.right, strict=True):

@@ -93,7 +93,7 @@ class Host:
     def send(self, matrices, rank):
         """The copies of a rank in the next call."""
         stream = SimpleNamespace(cuda_stream=0, wait_stream=lambda _: None)
-        peers = SimpleNamespace(stream=stream, device=None)
+        peers = SimpleNamespace(stream=stream, own_stream=stream, device=None)
         shards = [
             x[exchange.held[rank].rows, exchange.held[rank].cols].clone()
             for x, exchange in zip(matrices, self.exchanges, strict=True)
@@ -197,7 +197,7 @@ def test_what_a_rank_holds_takes_no_region():
     host, _ = small_host()
     (whole,), _ = host.schedules[0].arriving
     assert whole.in_shard is not None
-    assert (whole.marks, whole.own) == ((), ())
+    assert whole.marks == (4 * 2 * 1,)
     assert {x.operand for x in host.schedules[0].copies} == {1}
 
 

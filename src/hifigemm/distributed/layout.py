@@ -66,6 +66,7 @@ class Wire:
     result_entry: float  # seconds in which residues become an entry of C
     # seconds in which a residue of a partial sum is packed, unpacked and added
     partial_residue: float
+    sums: float  # seconds of the host for sums over k, which are planned in each call
 
 
 WIRES = {
@@ -78,6 +79,7 @@ WIRES = {
         operand_entry=8.2e-12,
         result_entry=5.6e-12,
         partial_residue=1.6e-12,
+        sums=1e-2,
     ),
     # Processes of one host with gloo, one core each.
     "cpu": Wire(
@@ -87,6 +89,7 @@ WIRES = {
         operand_entry=5e-8,
         result_entry=2e-7,
         partial_residue=5e-9,
+        sums=1e-3,
     ),
 }
 """Rates by type of device."""
@@ -321,7 +324,7 @@ def _layout_of_roles(roles: tuple[str, ...], call: MeshProduct) -> Layout | None
         pace = Pace(transfer, products, call.panel_seconds)
     if ranks_k > 1:
         overlapped = partial / wire.bandwidth
-        seconds = max(products, overlapped) + overlapped / _PARTS_OF_SUMS
+        seconds = max(products, overlapped, wire.sums) + overlapped / _PARTS_OF_SUMS
     elif pace is None:
         seconds = products + transfer
     else:

@@ -170,7 +170,8 @@ class Peers:
         self.ranks = ranks
         self._mesh = mesh
         self.device = device
-        self.stream = torch.cuda.Stream(device, priority=-1)
+        self.stream = torch.cuda.Stream(device, priority=-1)  # to other GPUs
+        self.own_stream = torch.cuda.Stream(device, priority=-1)  # within this one
         self.capacity = 0  # bytes of the region
         self._most = most  # that it may take
         self._region: _Region | None = None
@@ -261,8 +262,7 @@ class Arriving(NamedTuple):
 
     shape: tuple[int, int]
     start: int  # bytes from the start of the region
-    marks: tuple[int, ...]  # of other ranks that write to it
-    own: tuple[Copy, ...]  # of this rank's pieces
+    marks: tuple[int, ...]  # of its sources
     # in this rank's shard, if that holds all of it: nothing is copied
     in_shard: Rectangle | None
 
@@ -291,15 +291,15 @@ class CopySchedule:
                 first_mark += _WORD * count
                 starts = [of_rank[i, j] for of_rank, _ in starts_and_ends]
                 own_mark = first_mark + _WORD * here
-                copies = _copies(exchange, panel, i, here, starts, own_mark, itemsize)
-                self.copies += [copy for copy in copies if copy.target != here]
+                self.copies += _copies(
+                    exchange, panel, i, here, starts, own_mark, itemsize
+                )
                 sources = [x.source for x in panel.pieces if x.target == here]
                 self.arriving[i].append(
                     Arriving(
                         panel.regions[here].shape,
                         starts[here],
-                        tuple(first_mark + _WORD * x for x in sources if x != here),
-                        tuple(copy for copy in copies if copy.target == here),
+                        tuple(first_mark + _WORD * x for x in sources),
                         exchange.in_shard(panel, here),
                     )
                 )
@@ -353,12 +353,18 @@ def _copies(
     return copies
 
 
+class _Sent(NamedTuple):
+    """Pieces of a panel, to other GPUs or to this one."""
+
+    copies: list[_CopyTask]
+    marks: _Marks  # that they are there
+
+
 class _RoutePanel(NamedTuple):
     """Where a panel of this rank is."""
 
     place: Rectangle | Tensor  # in its shard, or the memory of the region
-    own_copies: list[_CopyTask]  # of its own pieces, to that memory
-    arrived: _Marks  # of all others
+    arrived: _Marks  # that all of it is there
 
 
 class _Route:
@@ -372,30 +378,31 @@ class _Route:
         others = [x for x in range(len(addresses)) if x != here]
         self.others_are_free = _Marks.to_take([own + _WORD * x for x in others])
         self.is_free = _Marks.to_set([addresses[x] + _WORD * here for x in others])
-        # by panel: the copies, and the marks that they are there
-        self.copies: list[tuple[list[_CopyTask], _Marks]] = []
+        # by panel
+        self.to_others: list[_Sent] = []
+        self.to_itself: list[_Sent] = []
         for mark, group in groupby(schedule.copies, lambda copy: copy.mark):
-            tasks = []
-            marks = []
-            for copy in group:
-                there = addresses[copy.target]
-                tasks.append(_CopyTask(copy, there, dtype.itemsize))
-                marks.append(there + mark)
-            self.copies.append((tasks, _Marks.to_set(marks)))
+            copies = list(group)
+            for is_own, sent in ((False, self.to_others), (True, self.to_itself)):
+                chosen = [x for x in copies if (x.target == here) == is_own]
+                tasks = [
+                    _CopyTask(x, addresses[x.target], dtype.itemsize) for x in chosen
+                ]
+                marks = [addresses[x.target] + mark for x in chosen]
+                sent.append(_Sent(tasks, _Marks.to_set(marks)))
         # by operand
         self.panels: list[list[_RoutePanel]] = []
         for panels in schedule.arriving:
             self.panels.append([])
             for panel in panels:
                 if panel.in_shard is not None:
-                    in_shard = _RoutePanel(panel.in_shard, [], _Marks.to_take([]))
+                    in_shard = _RoutePanel(panel.in_shard, _Marks.to_take([]))
                     self.panels[-1].append(in_shard)
                     continue
                 end = panel.start + dtype.itemsize * math.prod(panel.shape)
                 memory = region.memory[panel.start : end].view(dtype).view(panel.shape)
-                own_copies = [_CopyTask(x, own, dtype.itemsize) for x in panel.own]
                 arrived = _Marks.to_take([own + x for x in panel.marks])
-                self.panels[-1].append(_RoutePanel(memory, own_copies, arrived))
+                self.panels[-1].append(_RoutePanel(memory, arrived))
 
 
 class Traffic:
@@ -415,26 +422,28 @@ class Traffic:
         self._send()
 
     def _send(self) -> None:
-        """Write all pieces that other ranks lack, on the stream of copies, once they
-        have read those of the call before.
+        """Write all pieces: to others once they have read those of the call before, to
+        this GPU at once, on another stream, as its memory is no quicker for an engine
+        that copies.
         """
-        self._peers.stream.wait_stream(self._current)
-        stream = self._peers.stream.cuda_stream
-        self._route.others_are_free(stream)
-        for copies, marks in self._route.copies:
+        stream = self._peers.stream
+        stream.wait_stream(self._current)
+        self._route.others_are_free(stream.cuda_stream)
+        self._give(self._route.to_others, stream.cuda_stream)
+        own_stream = self._peers.own_stream
+        own_stream.wait_stream(self._current)
+        self._give(self._route.to_itself, own_stream.cuda_stream)
+
+    def _give(self, panels: Sequence[_Sent], stream: int) -> None:
+        for copies, marks in panels:
             for copy in copies:
                 copy(stream, *self._sources[copy.operand])
             marks(stream)
 
     def panels(self, index: int) -> Iterator[Tensor]:
         """The panels of an operand; the current stream waits for each."""
-        stream = self._current.cuda_stream
-        for place, own_copies, arrived in self._left(index):
-            # On the stream of copies they would stand before those to other ranks. A
-            # driver may take a kernel for them, which waits for products.
-            for copy in own_copies:
-                copy(stream, *self._sources[index])
-            arrived(stream)
+        for place, arrived in self._left(index):
+            arrived(self._current.cuda_stream)
             if isinstance(place, Rectangle):
                 yield part_of(self._tensors[index], place)
             else:
@@ -456,6 +465,7 @@ class Traffic:
                 panel.arrived(self._current.cuda_stream)
         self._route.is_free(self._current.cuda_stream)
         self._current.wait_stream(self._peers.stream)
+        self._current.wait_stream(self._peers.own_stream)
 
 
 def _with_rows(x: Tensor) -> Tensor:
