@@ -9,6 +9,7 @@ from hifigemm.workshop.plots.style import COLOURS, Row, choose, new_figure, uniq
 
 _KINDS = {
     "copies": ("copies between GPUs", "orange"),
+    "own copies": ("copies within a GPU", "pink"),
     "product": ("INT8 products", "blue"),
     "other": ("residues and reconstruction", "sky"),
 }
@@ -26,7 +27,7 @@ def mesh_timeline(rows: Sequence[Row]) -> Any:
             kind = _kind(row)
             name, colour = _KINDS[kind]
             start, stop = (float(row[x]) / 1e3 for x in ("start_us", "stop_us"))
-            y = place + (_HEIGHT if kind == "copies" else 0)
+            y = place + (_HEIGHT if row["lane"] == "copies" else 0)
             axes.barh(
                 y,
                 stop - start,
@@ -40,12 +41,12 @@ def mesh_timeline(rows: Sequence[Row]) -> Any:
     axes.set_yticks([x + _HEIGHT for x in range(len(gpus))], [f"GPU {x}" for x in gpus])
     axes.invert_yaxis()
     axes.set_xlabel("milliseconds")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3, frameon=False)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=4, frameon=False)
     return figure
 
 
 def _kind(row: Row) -> str:
     """What a kernel or a copy is drawn as."""
     if row["lane"] == "copies":
-        return "copies"
+        return "own copies" if "DtoD" in row["name"] else "copies"
     return "product" if "int8_product" in row["name"] else "other"
