@@ -170,6 +170,15 @@ def test_nothing_is_written_over_what_is_still_read():
     host.send(matrices, 0)
 
 
+def test_a_rank_does_not_write_over_what_it_reads_itself_on_another_stream():
+    host, matrices = small_host()
+    first, second = host.call(matrices)
+    second.finish()
+    with pytest.raises(AssertionError, match="would wait"):
+        host.send(matrices, 0)
+    first.finish()
+
+
 def test_a_panel_waits_for_all_its_sources():
     host, matrices = small_host()
     one = host.send(matrices, 0)

@@ -8,9 +8,10 @@ Memory
     symmetric memory: words for marks, then the panels of a call. It stays, and grows
     with all ranks together.
 Order
-    A mark is a word that is 1 or 0. Before a rank writes anything, it waits until all
-    others have set their mark "free" with it, which says that they have read all of the
-    call before. It then sets the mark "here" of a panel and of itself at each target.
+    A mark is a word that is 1 or 0. Before a rank writes to others, it waits until all
+    of them have set their mark "free" with it, which says that they have read all of the
+    call before; before it writes to itself, for its own, as calls may come from several
+    streams. It then sets the mark "here" of a panel and of itself at each target.
     Before the product of a panel the target's stream waits for these marks of all its
     sources. Whoever has waited for a mark takes it back, and it is set again only
     behind that: each call finds marks as the one before did, and so does a CUDA graph.
@@ -98,11 +99,9 @@ class _Marks:
     def __init__(self, tasks: Sequence[tuple[int, int, int]]) -> None:
         self._tasks = np.zeros(len(tasks), _MARK_TASK)
         for task, (operation, address, value) in zip(self._tasks, tasks, strict=True):
-            task["operation"], task["address"], task["value"] = (
-                operation,
-                address,
-                value,
-            )
+            task["operation"] = operation
+            task["address"] = address
+            task["value"] = value
         self._arguments = len(tasks), self._tasks.ctypes.data, 0
         self._give = driver_library().cuStreamBatchMemOp_v2
 
@@ -377,7 +376,8 @@ class _Route:
         own = addresses[here]
         others = [x for x in range(len(addresses)) if x != here]
         self.others_are_free = _Marks.to_take([own + _WORD * x for x in others])
-        self.is_free = _Marks.to_set([addresses[x] + _WORD * here for x in others])
+        self.itself_is_free = _Marks.to_take([own + _WORD * here])
+        self.is_free = _Marks.to_set([x + _WORD * here for x in addresses])
         # by panel
         self.to_others: list[_Sent] = []
         self.to_itself: list[_Sent] = []
@@ -432,6 +432,7 @@ class Traffic:
         self._give(self._route.to_others, stream.cuda_stream)
         own_stream = self._peers.own_stream
         own_stream.wait_stream(self._current)
+        self._route.itself_is_free(own_stream.cuda_stream)
         self._give(self._route.to_itself, own_stream.cuda_stream)
 
     def _give(self, panels: Sequence[_Sent], stream: int) -> None:
