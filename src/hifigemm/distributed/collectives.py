@@ -50,9 +50,10 @@ def largest(mesh: DeviceMesh, numbers: Sequence[int]) -> list[int]:
     ``init_process_group("cpu:gloo,cuda:nccl")``; then nothing waits for a device. With
     NCCL alone they pass through the device.
     """
-    if mesh.size() == 1:
+    ranks = ranks_of(mesh)
+    if len(ranks.numbers) == 1:
         return [int(x) for x in numbers]
-    board = _board_of(mesh)
+    board = _board_of(mesh, ranks)
     return (
         _largest_by_backend(mesh, numbers) if board is None else board.largest(numbers)
     )
@@ -62,9 +63,8 @@ _boards: dict[Ranks, Board | None] = {}
 """None where ranks lie on several hosts. They stay, as all ranks make them together."""
 
 
-def _board_of(mesh: DeviceMesh) -> Board | None:
+def _board_of(mesh: DeviceMesh, ranks: Ranks) -> Board | None:
     """The board of a mesh; None without one. All ranks get the same answer."""
-    ranks = ranks_of(mesh)
     if ranks not in _boards:
         _boards[ranks] = _new_board(mesh, ranks)
     return _boards[ranks]

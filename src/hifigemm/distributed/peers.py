@@ -487,9 +487,9 @@ def peers_of(mesh: DeviceMesh) -> Peers | None:
     """The peers of a mesh; None where panels have to be messages. All ranks of the mesh
     call it together, and all get the same answer.
     """
-    if mesh.device_type != "cuda" or mesh.size() == 1:
-        return None
     ranks = ranks_of(mesh)
+    if mesh.device_type != "cuda" or len(ranks.numbers) == 1:
+        return None
     if ranks not in _peers:
         _peers[ranks] = _found(mesh, ranks)
     return _peers[ranks]
