@@ -141,6 +141,14 @@ def test_no_bit_is_lost_by_weights(entries, weights):
     assert determinants[0] * shift == determinants[1]
 
 
+def test_a_matrix_with_zeros_on_every_permutation_is_left_as_it_is():
+    a = np.diag([0.0, 0.0, 3.0])
+    b = np.array([[0.0], [1.0], [1.0]])
+    system = scaled_system(a, b, matching)
+    assert_same_system(a, b, system)
+    assert np.array_equal(system.b, b)
+
+
 def matrix_determinant(a):
     """det A of three rows as a fraction."""
     x, y, z = ([Fraction(float(entry)) for entry in row] for row in a)

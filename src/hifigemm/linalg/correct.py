@@ -15,13 +15,11 @@ import numpy as np
 
 from hifigemm.base.exceptions import VerificationError
 from hifigemm.linalg.arrays import to_host
-from hifigemm.linalg.exact import exact_solution, nearest
+from hifigemm.linalg.exact import MOST_ROWS, exact_solution, nearest
 from hifigemm.linalg.refinement import Enclosure
 from hifigemm.linalg.scaling import ScaledSystem, scaled
 from hifigemm.numerics.bits import Array
 
-MOST_ROWS = 64
-"""Of a system that is solved in integers: a second or two on one core."""
 _SHOWN = 8
 """Entries that a message names."""
 

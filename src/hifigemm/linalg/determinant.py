@@ -15,6 +15,9 @@ Bounds
 
     as |tr K^j| <= n k^j. det(I - t K) is no zero for t from 0 to 1, so the sign is that
     of the product and of P.
+Integers
+    Real matrices of few rows are eliminated in integers: at once where that is quicker,
+    else where the proof fails. Zeros are found in no other way.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ from hifigemm.linalg.arrays import (
     to_host,
 )
 from hifigemm.linalg.certificate import Certificate, Residual
-from hifigemm.linalg.exact import integers_of, nearest
+from hifigemm.linalg.exact import MOST_ROWS, IntegerMatrix, integers_of, nearest
 from hifigemm.linalg.inverse import certified_system
 from hifigemm.linalg.upward import above, gamma, moduli
 from hifigemm.numerics.bits import Array
@@ -57,13 +60,15 @@ _MOST_CONDITION = 2.0**20
 """Above it another scale is worth its price: the width of the enclosure grows with the
 square of the condition, and at 2^20 it is below a unit in the last place.
 """
+_QUICK_ROWS = 16
+"""Larger matrices are no longer looked at for an elimination in integers at once."""
 _LARGEST_EXPONENT = 1000
 """Beyond it, and below its negative, bounds get an exponent of their own."""
 
 
 _ADVICE = (
-    "Signs are told up to a condition of about 1e15; what helps beyond is exact arithmetic, such as fmpq_mat of "
-    "python-flint"
+    f"Signs are told up to a condition of about 1e15, of real matrices up to {MOST_ROWS} x {MOST_ROWS} in integers of "
+    "any condition; what helps beyond is exact arithmetic, such as fmpq_mat of python-flint"
 )
 """What to do about determinants that cannot be told."""
 
@@ -75,7 +80,7 @@ class Determinant:
     Attributes
     ----------
     sign : int
-        1 or -1.
+        1, -1 or 0.
     lower, upper : float
     exponent : int
         0 wherever float64 holds the determinant.
@@ -124,9 +129,11 @@ def det(a: object) -> Determinant | ComplexDeterminant:
     Raises
     ------
     VerificationError
-        The matrix is singular, or so close to a singular one that its sign cannot be
-        told: from a condition of about 1e15 on. Of a stack the attribute ``solution``
-        has what was proven, with NaN and a sign of 0 elsewhere.
+        The matrix is complex or has more than 64 rows, and is singular, or so close to a
+        singular one that its sign cannot be told: from a condition of about 1e15 on. A
+        real one of fewer rows is computed in integers, unless these are so long that it
+        would take more than two seconds. Of a stack the attribute ``solution`` has what
+        was proven, with NaN and a sign of 0 elsewhere.
     LinAlgError, TypeError, ValueError
         No square matrices; arrays that JAX traces.
 
@@ -136,6 +143,8 @@ def det(a: object) -> Determinant | ComplexDeterminant:
     >>> d = hifigemm.linalg.det([[1.0, 2.0], [3.0, 4.0]])
     >>> d.sign, d.lower <= -2.0 <= d.upper
     (-1, True)
+    >>> hifigemm.linalg.det([[1.0, 2.0], [2.0, 4.0]])
+    Determinant(sign=0, lower=0.0, upper=0.0, exponent=0)
     """
     operands = wide_operands(a=a)
     (a,) = operands.arrays
@@ -178,6 +187,35 @@ def _determinant(a: Array) -> Determinant | ComplexDeterminant:
         if a.dtype.kind == "c":
             return ComplexDeterminant(1 + 0j, 0.0)
         return Determinant(1, 1.0, 1.0)
+    if len(a) <= _QUICK_ROWS:
+        integers = IntegerMatrix.of(to_host(a))
+        if integers is not None and integers.is_quick:
+            return _enclosed(integers.determinant())
+    try:
+        return _proven(a)
+    except VerificationError:
+        integers = IntegerMatrix.of(to_host(a))
+        if integers is None or not integers.is_affordable:
+            raise
+    return _enclosed(integers.determinant())
+
+
+def _enclosed(value: Fraction) -> Determinant:
+    """A determinant between neighbours of float64; lower = upper where it is one."""
+    exponent = _exponent_of(abs(value)) if value else 0
+    value /= Fraction(2) ** exponent
+    close = nearest(value, np.dtype(float))
+    lower = upper = close
+    if Fraction(close) > value:
+        lower = float(np.nextafter(close, -np.inf))
+    elif Fraction(close) < value:
+        upper = float(np.nextafter(close, np.inf))
+    sign = (value > 0) - (value < 0)
+    return Determinant(sign, lower, upper, exponent)
+
+
+def _proven(a: Array) -> Determinant | ComplexDeterminant:
+    """The determinant of a matrix by its certificate."""
     n = len(a)
     certified = certified_system(a, np.zeros((n, 0), like=a), _MOST_CONDITION)
     system = certified.system

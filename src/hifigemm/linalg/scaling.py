@@ -121,6 +121,9 @@ def scaled_system(
     highest_of_a = (sizes_of_a + rows + columns).max(initial=0)
     highest_of_b = (sizes_of_b + rows + sides).max(initial=0)
     is_too_large = np.maximum(highest_of_a, highest_of_b) > _HIGHEST
+    # A matching goes through zeros where no permutation avoids them
+    is_singular = np.abs(rows).max(initial=0) > -_ZERO // 2
+    is_too_large = is_too_large | is_singular
     rows = np.where(is_too_large, 0, rows)
     columns = np.where(is_too_large, 0, columns)
     sides = np.where(is_too_large, 0, sides)
