@@ -9,7 +9,7 @@ the plain call that has the same products, or beside the array library's own cal
 
 A row has the least time of five fresh processes. On a CPU they take one thread, and
 times are those of the processor; rows of tensors are there if PyTorch is installed.
-Products on several GPUs are in `benchmarks.distributed`.
+Products on several GPUs are in `benchmarks.distributed` and `benchmarks.mesh_calls`.
 """
 
 from __future__ import annotations
