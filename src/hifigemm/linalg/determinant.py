@@ -289,21 +289,13 @@ def _product_of_diagonal(upper: Array) -> tuple[Fraction, Fraction]:
     imag = 0
     denominator_bits = 0
     for pivot in to_host(diagonal(upper)).tolist():
-        x, y = integers_of(np.array([pivot.real, pivot.imag]))
+        (x, y), bits = integers_of(np.array([pivot.real, pivot.imag]))
         next_real = real * x - imag * y
         imag = real * y + imag * x
         real = next_real
-        denominator_bits += _bits_below_line(pivot)
+        denominator_bits += bits
     scale = Fraction(2) ** -denominator_bits
     return real * scale, imag * scale
-
-
-def _bits_below_line(pivot: complex) -> int:
-    """e with a pivot of the form (x + i y) / 2^e, x and y integers as `integers_of` has
-    them.
-    """
-    denominators = [part.as_integer_ratio()[1] for part in (pivot.real, pivot.imag)]
-    return max(denominators).bit_length() - 1
 
 
 def _bounds(product: Fraction, trace: float, error: float) -> Determinant:

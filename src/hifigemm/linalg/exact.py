@@ -45,9 +45,9 @@ class IntegerMatrix:
         exponent = 0
         rows = []
         for vector in a:
-            row = integers_of(vector)
+            row, exponent_of_row = integers_of(vector)
             rows.append(row)
-            exponent += _denominator_bits(vector)
+            exponent += exponent_of_row
         for j in range(len(rows)):
             common = _trailing_zeros([row[j] for row in rows])
             for row in rows:
@@ -103,27 +103,22 @@ def exact_solution(a: Array, b: Array) -> list[list[Fraction]] | None:
     and real.
     """
     n = len(a)
-    rows = [integers_of(np.concatenate([a[i], b[i]])) for i in range(n)]
+    rows = [integers_of(np.concatenate([a[i], b[i]]))[0] for i in range(n)]
     if not _eliminate(rows, n):
         return None
     determinant = rows[-1][n - 1]
     return _back_substituted(rows, n, determinant)
 
 
-def integers_of(vector: Array) -> Row:
-    """The entries of a float64 vector times the least power of two that makes integers
-    of them all.
-    """
+def integers_of(vector: Array) -> tuple[Row, int]:
+    """Integers and the least e >= 0 with a float64 vector = integers / 2^e."""
     ratios = [x.as_integer_ratio() for x in vector.tolist()]
     # All denominators are powers of two, and divide the largest one
-    common = max(denominator for _, denominator in ratios)
-    return [numerator * (common // denominator) for numerator, denominator in ratios]
-
-
-def _denominator_bits(vector: Array) -> int:
-    """e with a vector of integers / 2^e, as `integers_of` has them."""
-    denominators = [x.as_integer_ratio()[1] for x in vector.tolist()]
-    return max(denominators, default=1).bit_length() - 1
+    common = max((denominator for _, denominator in ratios), default=1)
+    integers = [
+        numerator * (common // denominator) for numerator, denominator in ratios
+    ]
+    return integers, common.bit_length() - 1
 
 
 def _trailing_zeros(numbers: Row) -> int:
