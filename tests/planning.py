@@ -1,6 +1,6 @@
 """Plans for tests, whose needs are met by a function of scheme and target."""
 
-from hifigemm.running import auto, planner
+from hifigemm.running import auto, planner, road
 
 
 def make(problem, accuracy, scheme, engine, workspace, look=None, states_bound=True):
@@ -29,3 +29,9 @@ def met(plan_or_need, look):
     while isinstance(plan := plan_or_need(known), auto.Need):
         known[plan] = look(*plan)
     return plan
+
+
+def forbid_plans(monkeypatch):
+    """From now on a product that is not kept is an error."""
+    for name in ("for_problem", "plan_for", "Signature"):
+        monkeypatch.setattr(road, name, None)
