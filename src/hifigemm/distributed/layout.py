@@ -196,7 +196,7 @@ class Layout:
         """The operand that comes in panels: 0 for A, 1 for B; the other one is needed as
         a whole.
         """
-        return int(self.gathered[1] >= self.gathered[0])
+        return _streamed(*self.gathered)
 
     def ranks(self, role: str) -> int:
         """Number of ranks that share the axis of this role."""
@@ -227,6 +227,11 @@ class Layout:
             f"{1e3 * self.seconds:.3g} ms in all ({share:.0%}) by the model"
         )
         return f"{', '.join(shares)}; a rank receives {', '.join(received) or 'nothing'}; {times}"
+
+
+def _streamed(bytes_a: int, bytes_b: int) -> int:
+    """`Layout.streamed`: the operand of which a rank receives more."""
+    return int(bytes_b >= bytes_a)
 
 
 def _num_ranks(roles: Sequence[str], mesh: Sequence[int], role: str) -> int:
@@ -320,15 +325,14 @@ def _layout_of_roles(roles: tuple[str, ...], call: MeshProduct) -> Layout | None
     transfer = in_panels / wire.bandwidth
     exposed = (bytes_a + bytes_b - in_panels + moved) / wire.bandwidth
     pace: Pace | None = None
-    if call.panel_seconds is not None:
-        pace = Pace(transfer, products, call.panel_seconds)
     if ranks_k > 1:
         overlapped = partial / wire.bandwidth
         seconds = max(products, overlapped, wire.sums) + overlapped / _PARTS_OF_SUMS
-    elif pace is None:
+    elif call.panel_seconds is None:
         seconds = products + transfer
     else:
-        side = int(bytes_b >= bytes_a)
+        pace = Pace(transfer, products, call.panel_seconds)
+        side = _streamed(int(bytes_a), int(bytes_b))
         needed = (needed_left, needed_right)[side]
         count, first = _panels(call, side, needed, (rows, cols)[side], pace)
         seconds = max(products, transfer) + first * transfer
