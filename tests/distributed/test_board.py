@@ -27,7 +27,7 @@ def boards(tmp_path):
         path = tmp_path / "board"
         path.write_bytes(bytes(nbytes_of(count)))
         numbers = range(5, 5 + count)
-        return [Board(path, here, numbers, timeout) for here in range(count)]
+        return [Board(path, index, numbers, timeout) for index in range(count)]
 
     return made
 
@@ -57,7 +57,7 @@ def test_a_number_without_its_seal_is_not_there_yet(boards):
     found = []
     thread = threading.Thread(target=lambda: found.append(first.largest([3])))
     thread.start()
-    second._places[1, 1, 0, 0] = 7
+    second._slots[1, 1, 0, 0] = 7
     thread.join(0.2)
     assert thread.is_alive()
     assert second.largest([7]) == [7]
@@ -66,7 +66,7 @@ def test_a_number_without_its_seal_is_not_there_yet(boards):
 
 
 def test_numbers_of_earlier_messages_do_not_count(boards):
-    """The places of the first message are those of the third one."""
+    """The slots of the first message are those of the third one."""
     first, second = boards(2, timedelta(seconds=0.2))
     with ThreadPoolExecutor(1) as pool:
         for x in (1, 2):

@@ -14,19 +14,8 @@ from hifigemm.distributed import collectives  # noqa: E402
 from hifigemm.distributed.board import nbytes_of  # noqa: E402
 from hifigemm.distributed.ranks import Ranks  # noqa: E402
 
-
-class Mesh:
-    """A mesh of which only the number of ranks in each dimension is asked."""
-
-    def __init__(self, *shape):
-        self.shape = shape
-        self.ndim = len(shape)
-
-    def size(self, i):
-        return self.shape[i]
-
-    def get_group(self, i):
-        return f"group {i}"
+MESH = object()
+"""A mesh of which nothing is asked."""
 
 
 @pytest.fixture
@@ -54,14 +43,14 @@ def words_of(error, facts, monkeypatch):
         patch.setattr(collectives.dist, "get_rank", lambda: 0)
         patch.setattr(collectives, "gathered", lambda mesh, own: [own])
         with suppress(Exception):
-            collectives.agree(Mesh(1), error, facts)
+            collectives.agree(MESH, error, facts)
     return sent[0]
 
 
 def test_ranks_that_agree_raise_nothing(ranks, monkeypatch):
     own = words_of(None, "a (2, 3)", monkeypatch)
     ranks([own, own], [(0, None, "a (2, 3)")] * 2)
-    collectives.agree(Mesh(2), None, "a (2, 3)")
+    collectives.agree(MESH, None, "a (2, 3)")
 
 
 def test_the_refusal_of_another_rank_is_told_with_its_number(ranks, monkeypatch):
@@ -71,7 +60,7 @@ def test_the_refusal_of_another_rank_is_told_with_its_number(ranks, monkeypatch)
     with pytest.raises(
         hg.PlanError, match=r"^rank 1 refuses the product: TypeError: no$"
     ):
-        collectives.agree(Mesh(2), None, "x")
+        collectives.agree(MESH, None, "x")
 
 
 def test_a_rank_raises_its_own_error(ranks, monkeypatch):
@@ -79,7 +68,7 @@ def test_a_rank_raises_its_own_error(ranks, monkeypatch):
     own, other = (words_of(e, "x", monkeypatch) for e in (error, None))
     ranks([own, other], [(0, "TypeError: mine", "x"), (1, None, "x")])
     with pytest.raises(TypeError, match=r"^mine$") as raised:
-        collectives.agree(Mesh(2), error, "x")
+        collectives.agree(MESH, error, "x")
     assert raised.value is error
 
 
@@ -91,7 +80,7 @@ def test_facts_that_differ_are_told_of_both_ranks(ranks, monkeypatch, facts):
     with pytest.raises(
         hg.PlanError, match=rf"rank 0 asks for x; rank 1 asks for {facts}"
     ):
-        collectives.agree(Mesh(2), None, "x")
+        collectives.agree(MESH, None, "x")
 
 
 def test_one_rank_has_the_largest_words_and_all_sums(one_rank):
@@ -121,7 +110,7 @@ def test_hosts_that_differ_have_no_board(monkeypatch, tmp_path):
     monkeypatch.setattr(
         collectives, "_largest_by_backend", lambda mesh, words: [int(x) for x in words]
     )
-    assert collectives._new_board(Mesh(2), ranks) is None
+    assert collectives._new_board(MESH, ranks) is None
     assert not path.exists()
 
 
@@ -134,5 +123,5 @@ def test_if_one_rank_cannot_open_the_board_none_has_it(monkeypatch, tmp_path):
     monkeypatch.setattr(collectives, "gathered", lambda mesh, entry: answers)
     monkeypatch.setattr(collectives, "timeout_of", lambda group: timedelta(minutes=1))
     monkeypatch.setattr(collectives, "_largest_by_backend", lambda mesh, words: [1])
-    assert collectives._new_board(Mesh(2), ranks) is None
+    assert collectives._new_board(MESH, ranks) is None
     assert not path.exists()

@@ -45,7 +45,7 @@ class Parcel:
     def __init__(self, events, name, local):
         self.events, self.name, self.local = events, name, local
 
-    def sent(self):
+    def send(self):
         self.events.append(("start", self.name))
 
         def wait():

@@ -6,7 +6,7 @@ numbers and reads those of the others: some microseconds.
 
 Order
     Messages are counted, the same on all ranks. A rank begins one once it has read all
-    of the one before, so that the places of every second message may be written again.
+    of the one before, so that the slots of every second message may be written again.
 Torn numbers
     Each number x stands beside x ^ t, where t follows from the count of the message.
     What is read counts once all pairs fit: no order of stores or loads is relied on, as
@@ -41,20 +41,20 @@ def nbytes_of(ranks: int) -> int:
 
 
 class Board:
-    """The board of this rank, number `here` of them, in a file that all have opened.
+    """The board as one rank has it, in a file that all ranks have opened.
 
-    `numbers` are those by which errors name ranks.
+    `index` is this rank's own among `numbers`, by which errors name all of them.
     """
 
     def __init__(
-        self, path: Path, here: int, numbers: Sequence[int], timeout: timedelta
+        self, path: Path, index: int, numbers: Sequence[int], timeout: timedelta
     ) -> None:
         with path.open("r+b") as file:
             memory = mmap.mmap(file.fileno(), nbytes_of(len(numbers)))
         # For even and odd messages: by rank, numbers and their seals.
         shape = 2, len(numbers), 2, WORDS
-        self._places = np.frombuffer(memory, np.int64).reshape(shape)
-        self._here = here
+        self._slots = np.frombuffer(memory, np.int64).reshape(shape)
+        self._index = index
         self._numbers = tuple(numbers)
         self._seconds = timeout.total_seconds()
         self._count = 0
@@ -66,17 +66,17 @@ class Board:
         """
         self._count += 1
         size = len(words)
-        places = self._places[self._count % 2, :, :, :size]
+        slots = self._slots[self._count % 2, :, :, :size]
         seal = _seal(self._count)
-        own = np.array(words, np.int64)
-        places[self._here, 0] = own
-        places[self._here, 1] = own ^ seal
+        values = np.array(words, np.int64)
+        slots[self._index, 0] = values
+        slots[self._index, 1] = values ^ seal
         start = time.monotonic()
         while True:
-            found = places.copy()
-            fits = (found[:, 0] ^ found[:, 1]) == seal
+            snapshot = slots.copy()
+            fits = (snapshot[:, 0] ^ snapshot[:, 1]) == seal
             if fits.all():
-                largest: list[int] = found[:, 0].max(axis=0).tolist()
+                largest: list[int] = snapshot[:, 0].max(axis=0).tolist()
                 return largest
             self._wait(start, fits.all(axis=1))
 

@@ -53,12 +53,9 @@ class Messages:
         self._under_way: list[deque[Arrival]] = [deque() for _ in exchanges]
         if ahead is None:
             parcels, error = result_or_error(lambda: [[*x] for x in self._parcels])
-            if any(self._travels):
-                agree(error)
-            elif error is not None:
-                raise error
+            self._settle(error, any(self._travels))
             for of_operand, under_way in zip(parcels, self._under_way, strict=True):
-                under_way.extend(parcel.sent() for parcel in of_operand)
+                under_way.extend(parcel.send() for parcel in of_operand)
 
     def panels(self, index: int) -> Iterator[Tensor]:
         """The panels of an operand. The memory of one is free once nothing refers to
@@ -76,12 +73,17 @@ class Messages:
     def _start(self, index: int) -> None:
         """Send the next panel of an operand, if there is one."""
         parcel, error = result_or_error(next, self._parcels[index], None)
-        if self._travels[index] and (parcel or error):
+        if parcel is None and error is None:
+            return
+        self._settle(error, self._travels[index])
+        self._under_way[index].append(parcel.send())
+
+    def _settle(self, error: Exception | None, travels: bool) -> None:
+        """Raise an error of this rank, and of others if something travels."""
+        if travels:
             self._agree(error)
         elif error is not None:
             raise error
-        if parcel is not None:
-            self._under_way[index].append(parcel.sent())
 
     def finish(self) -> None:
         """Wait for what nobody has asked for: other ranks send it."""
@@ -99,7 +101,7 @@ class Parcel:
     receives: list[tuple[Tensor, Tensor]]  # a part of the panel, and memory for it
     operations: list[dist.P2POp]
 
-    def sent(self) -> Arrival:
+    def send(self) -> Arrival:
         """Start all messages."""
         works = dist.batch_isend_irecv(self.operations) if self.operations else []
 

@@ -30,7 +30,7 @@ import ctypes
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -97,11 +97,7 @@ class _Marks:
     """Marks that a stream sets or takes, by their addresses."""
 
     def __init__(self, tasks: Sequence[tuple[int, int, int]]) -> None:
-        self._tasks = np.zeros(len(tasks), _MARK_TASK)
-        for task, (operation, address, value) in zip(self._tasks, tasks, strict=True):
-            task["operation"] = operation
-            task["address"] = address
-            task["value"] = value
+        self._tasks = np.array([(*task, 0, 0, 0) for task in tasks], _MARK_TASK)
         self._arguments = len(tasks), self._tasks.ctypes.data, 0
         self._give = driver_library().cuStreamBatchMemOp_v2
 
@@ -417,8 +413,8 @@ class Traffic:
             (x.data_ptr(), x.dtype.itemsize * x.stride(0)) for x in self._tensors
         ]
         self._current = torch.cuda.current_stream(peers.device)
-        # how many panels of an operand the current stream has waited for
-        self._taken = [0 for _ in route.panels]
+        # by operand: those that the current stream has not waited for
+        self._panels = [iter(panels) for panels in route.panels]
         self._send()
 
     def _send(self) -> None:
@@ -443,27 +439,19 @@ class Traffic:
 
     def panels(self, index: int) -> Iterator[Tensor]:
         """The panels of an operand; the current stream waits for each."""
-        for place, arrived in self._left(index):
+        for place, arrived in self._panels[index]:
             arrived(self._current.cuda_stream)
             if isinstance(place, Rectangle):
                 yield part_of(self._tensors[index], place)
             else:
                 yield place
 
-    def _left(self, index: int) -> Iterator[_RoutePanel]:
-        """The panels of an operand that nobody has asked for yet."""
-        panels = self._route.panels[index]
-        while self._taken[index] < len(panels):
-            self._taken[index] += 1
-            yield panels[self._taken[index] - 1]
-
     def finish(self) -> None:
         """All that has arrived is read, or not wanted: others may write here again.
         This rank's stream goes on behind its own copies.
         """
-        for index in range(len(self._taken)):
-            for panel in self._left(index):
-                panel.arrived(self._current.cuda_stream)
+        for panel in chain(*self._panels):
+            panel.arrived(self._current.cuda_stream)
         self._route.is_free(self._current.cuda_stream)
         self._current.wait_stream(self._peers.stream)
         self._current.wait_stream(self._peers.own_stream)
