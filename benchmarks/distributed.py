@@ -26,7 +26,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,28 @@ def matrix(
             )
         )
     return x
+
+
+def operands(n: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """A and B of a square product, whole on each card."""
+    a, b = (matrix((n, n), seed, torch.float64, device) for seed in (0, 1))
+    return a, b
+
+
+@contextmanager
+def process_group() -> Iterator[None]:
+    """The group of a process of torchrun, which has a card of its own where there are
+    any.
+    """
+    is_cuda = torch.cuda.is_available()
+    if is_cuda:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if is_cuda else "gloo", timeout=timedelta(minutes=10)
+    )
+    yield
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 def shard(x: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Any]) -> DTensor:
@@ -305,16 +328,9 @@ def run(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark in a process of torchrun."""
     options = parse(__doc__, PARTS, sys.argv[1:] if argv is None else argv)
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
-        timeout=timedelta(minutes=10),
-    )
-    runner = Runner(options)
-    run(runner, options.parts, options.sizes, quick=options.quick)
-    dist.barrier()
-    dist.destroy_process_group()
+    with process_group():
+        runner = Runner(options)
+        run(runner, options.parts, options.sizes, quick=options.quick)
     return int(runner.wrong)
 
 

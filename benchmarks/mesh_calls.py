@@ -1,28 +1,26 @@
-"""What does a call on a mesh cost beside the product that each rank makes anyway?
+"""What does a product on a mesh cost, compared with the part of it that each rank makes?
 
     torchrun --nproc-per-node N -m benchmarks.mesh_calls [--sizes N,N] [--parts P,P]
     [--output FILE.csv] [--quick]
 
-one card      the whole product on each card, all at a time
-local         a rank's rows of A, all of B on its card, nothing travels: what `over_local` refers to
+one card      the whole product on each card, all cards at the same time
+local         a rank's rows of A times all of B, which lies on its card: nothing travels; `over_local` refers to it
 0x0, 0x1, 1x0 operands sharded along these dimensions, the result in rows
 gathered      two lines of a user: PyTorch gathers B, then the local product
 native        PyTorch's product of the same DTensors as "0x0"
 correct local, correct, default    correct rounding, and a count that follows from the operands, as "0x0"
 
 Products have 14 moduli unless the part says otherwise; operands are phi matrices with
-phi = 0.5. Times are of the slowest card, of calls one after the other; `host_ms` is what
-the host takes to issue one, of few calls behind an idle card. A share is the time of
-one card over that of all, by their number.
+phi = 0.5. Calls are made one after the other, and the slowest card counts. `host_ms` is
+the time in which the host issues a call while the card is idle before. A share is the
+rate of all cards divided by their number and by the rate of one card.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -32,7 +30,13 @@ from torch.distributed.tensor import Replicate, Shard
 
 import hifigemm as hg
 from benchmarks.common import arrays_here, default_path, parse
-from benchmarks.distributed import largest, matrix, same_bits, shard
+from benchmarks.distributed import (
+    largest,
+    operands,
+    process_group,
+    same_bits,
+    shard,
+)
 from hifigemm import distributed
 from hifigemm.distributed.layout import extent
 from hifigemm.workshop.environment import write_csv
@@ -60,13 +64,11 @@ HOST_CALLS = 5
 """Behind an idle card: a queue of more launches than it holds would make the host wait."""
 
 
-def cases_of(mesh: DeviceMesh, n: int) -> dict[str, Case]:
-    """The products of a size, by the name of their part."""
-    device = mesh.device_type
+def cases_of(mesh: DeviceMesh, a: torch.Tensor, b: torch.Tensor) -> dict[str, Case]:
+    """The products of two square matrices, by the name of their part."""
+    n = len(a)
     rows = [Shard(0)]
     cols = [Shard(1)]
-    a = matrix((n, n), 0, torch.float64, device)
-    b = matrix((n, n), 1, torch.float64, device)
     span = extent(n, 0, rows, mesh.shape, mesh.get_coordinate() or ())
     own = a[span]
     a_rows = shard(a, mesh, rows)
@@ -95,19 +97,17 @@ def cases_of(mesh: DeviceMesh, n: int) -> dict[str, Case]:
     }
 
 
-def check(mesh: DeviceMesh, n: int, case: str, made: Any) -> bool | None:
+def check(case: str, made: Any, a: torch.Tensor, b: torch.Tensor) -> bool | None:
     """Whether a product on the mesh has the bits of one card; None where it has no such
     promise.
     """
     if case not in ("0x0", "0x1", "1x0", "correct"):
         return None
-    a = matrix((n, n), 0, torch.float64, mesh.device_type)
-    b = matrix((n, n), 1, torch.float64, mesh.device_type)
     return same_bits(made, a, b, CORRECT if case == "correct" else FIXED)
 
 
 def times(case: Case, clock: Clock, device: str, seconds: float) -> tuple[float, float]:
-    """Seconds of a call, and those of the host alone, of the slowest rank."""
+    """Seconds of a call, and seconds in which the host issues it, on the slowest rank."""
 
     def run(count: int) -> float:
         start = clock.mark()
@@ -134,25 +134,27 @@ def times(case: Case, clock: Clock, device: str, seconds: float) -> tuple[float,
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark in a process of torchrun."""
     options = parse(__doc__, PARTS, sys.argv[1:] if argv is None else argv)
-    is_cuda = torch.cuda.is_available()
-    if is_cuda:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if is_cuda else "gloo", timeout=timedelta(minutes=5)
-    )
+    with process_group():
+        is_wrong = measure(options)
+    return int(is_wrong)
+
+
+def measure(options: Any) -> bool:
+    """Write the rows of all sizes; True if a product had other bits."""
     arrays = arrays_here()
     mesh = init_device_mesh(arrays.device, (dist.get_world_size(),))
-    clock: Clock = CudaClock() if is_cuda else Clock()
+    clock: Clock = CudaClock() if arrays.device == "cuda" else Clock()
     path = options.output or default_path(f"mesh_calls_{mesh.size()}", arrays)
     seconds = SECONDS / 4 if options.quick else SECONDS
     rows: list[dict[str, Any]] = []
     is_wrong = False
     for n in options.sizes:
         found: dict[str, float] = {}
-        for name, case in cases_of(mesh, n).items():
+        a, b = operands(n, mesh.device_type)
+        for name, case in cases_of(mesh, a, b).items():
             if name not in options.parts:
                 continue
-            is_same = check(mesh, n, name, case())
+            is_same = check(name, case(), a, b)
             is_wrong |= is_same is False
             arrays.release()
             found[name], host = times(case, clock, mesh.device_type, seconds)
@@ -169,9 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if dist.get_rank() == 0:
                 print("  ".join(f"{k} {_short(v)}" for k, v in row.items()), flush=True)
                 write_csv(path, rows, **arrays.describe(), ranks=mesh.size())
-    dist.barrier()
-    dist.destroy_process_group()
-    return int(is_wrong)
+    return is_wrong
 
 
 def _local_of(name: str) -> str:

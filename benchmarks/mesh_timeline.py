@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.common import arrays_here, default_path
+from benchmarks.distributed import operands, process_group
 from benchmarks.mesh_calls import cases_of
 from hifigemm.workshop.environment import write_csv
 
@@ -59,10 +58,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(sys.argv[1:] if argv is None else argv)
 
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("cpu:gloo,cuda:nccl", timeout=timedelta(minutes=5))
+    with process_group():
+        measure(options.size, options.output)
+    return 0
+
+
+def measure(size: int, output: Path | None) -> None:
+    """Write what all GPUs do in the last products of a few."""
     mesh = init_device_mesh("cuda", (dist.get_world_size(),))
-    multiply = cases_of(mesh, options.size)["0x0"]
+    multiply = cases_of(mesh, *operands(size, "cuda"))["0x0"]
     for _ in range(WARM_CALLS):
         multiply()
     torch.cuda.synchronize()
@@ -73,9 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             multiply()
         torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(path))
-        events = events_of(json.loads(path.read_text()))
+        trace = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(trace))
+        events = events_of(json.loads(trace.read_text()))
 
     gathered: list[Any] = [None] * mesh.size()
     dist.all_gather_object(gathered, events)
@@ -92,12 +96,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             for rank, of_rank in enumerate(gathered)
             for x in of_rank
         ]
-        path = options.output or default_path(f"mesh_timeline_{mesh.size()}", arrays)
-        write_csv(path, rows, **arrays.describe(), ranks=mesh.size(), n=options.size)
+        path = output or default_path(f"mesh_timeline_{mesh.size()}", arrays)
+        write_csv(path, rows, **arrays.describe(), ranks=mesh.size(), n=size)
         print(path)
-    dist.barrier()
-    dist.destroy_process_group()
-    return 0
 
 
 if __name__ == "__main__":
