@@ -277,10 +277,9 @@ def matmul(
     refused = None
     try:
         # A call like an earlier one runs what that one has run. Tensors have a key only
-        # if PyTorch follows none of them. Of prepared ones it is found further down, where
-        # torch.compile does not look.
-        is_left_out = is_prepared_tensor(a) or is_prepared_tensor(b)
-        if not (is_compiled() or is_left_out):
+        # if PyTorch follows none of them. The key of a prepared tensor is made further
+        # down, where torch.compile does not look.
+        if not (is_compiled() or is_prepared_tensor(a) or is_prepared_tensor(b)):
             key = key_of(
                 a,
                 b,

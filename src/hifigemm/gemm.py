@@ -202,7 +202,7 @@ def gemm(
             c = None
     key_and_arguments = None
     if is_prepared_tensor(a) or is_prepared_tensor(b):
-        # Its key is found further down, where torch.compile does not look.
+        # Its key is made further down, where torch.compile does not look.
         may_repeat = False
     if may_repeat and type(a) is not np.ndarray:
         # It has a key only if PyTorch follows no operand.

@@ -220,12 +220,13 @@ def _spans(
         span = _common(shard[side], needed[side])
         if span not in spans:
             spans.append(span)
-    first, *others = spans
-    own = own_shard.common(needed)
-    if own[side] == first and own[1 - side] == needed[1 - side]:
+    first_span, *later_spans = spans
+    held_part = own_shard.common(needed)
+    is_whole = held_part[1 - side] == needed[1 - side]
+    if held_part[side] == first_span and is_whole:
         return spans
-    small = growing(first.stop - first.start, pace)
-    return [*(_shifted(x, first.start) for x in small), *others]
+    widths = growing(first_span.stop - first_span.start, pace)
+    return [*(_shifted(x, first_span.start) for x in widths), *later_spans]
 
 
 def _cut(

@@ -108,8 +108,8 @@ class Parcel:
         def wait() -> Tensor:
             for work in works:
                 work.wait()
-            for there, memory in self.receives:
-                there.copy_(memory)
+            for target_part, memory in self.receives:
+                target_part.copy_(memory)
             return self.whole
 
         return wait
@@ -147,11 +147,13 @@ def packed(local: Tensor, exchange: Exchange, panel: Panel, ranks: Ranks) -> Par
                 dist.P2POp(dist.isend, sent[key], ranks.numbers[target], ranks.group)
             )
         elif target == here:
-            there = part_of(whole, where.inside(region))
-            memory = there
-            if not there.is_contiguous():
-                memory = torch.empty_like(there, memory_format=torch.contiguous_format)
-                parcel.receives.append((there, memory))
+            target_part = part_of(whole, where.inside(region))
+            memory = target_part
+            if not target_part.is_contiguous():
+                memory = torch.empty_like(
+                    target_part, memory_format=torch.contiguous_format
+                )
+                parcel.receives.append((target_part, memory))
             bytes_ = _as_bytes(memory)
             parcel.operations.append(
                 dist.P2POp(dist.irecv, bytes_, ranks.numbers[source], ranks.group)
