@@ -57,7 +57,7 @@ def test_a_number_without_its_seal_is_not_there_yet(boards):
     found = []
     thread = threading.Thread(target=lambda: found.append(first.largest([3])))
     thread.start()
-    second._slots[1, 1, 0, 0] = 7
+    second._slots[1][2 * module.WORDS] = 7
     thread.join(0.2)
     assert thread.is_alive()
     assert second.largest([7]) == [7]

@@ -23,6 +23,10 @@ PLACEMENTS = Shard(0), Shard(1), Replicate()
 MESHES = (2,), (3,), (2, 2)
 
 
+STREAM = SimpleNamespace(cuda_stream=0, wait_event=lambda _: None)
+EVENT = SimpleNamespace(record=lambda _: None)
+
+
 class Driver:
     """Does at once what a stream would do; a wait that would not end is an error."""
 
@@ -56,9 +60,8 @@ class Driver:
 @pytest.fixture(autouse=True)
 def _no_gpu(monkeypatch):
     driver = Driver()
-    stream = SimpleNamespace(cuda_stream=0, wait_stream=lambda _: None)
     monkeypatch.setattr(module, "driver_library", lambda: driver)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: STREAM)
     monkeypatch.setattr(module, "_MARKS", 1 << 12)
 
 
@@ -92,8 +95,10 @@ class Host:
 
     def send(self, matrices, rank):
         """The copies of a rank in the next call."""
-        stream = SimpleNamespace(cuda_stream=0, wait_stream=lambda _: None)
-        peers = SimpleNamespace(stream=stream, own_stream=stream, device=None)
+        side = SimpleNamespace(stream=STREAM, is_done=EVENT)
+        peers = SimpleNamespace(
+            to_others=side, to_itself=side, operands_are_ready=EVENT, device=None
+        )
         shards = [
             x[exchange.held[rank].rows, exchange.held[rank].cols].clone()
             for x, exchange in zip(matrices, self.exchanges, strict=True)

@@ -22,8 +22,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
-import numpy as np
-
 FOLDER = Path("/dev/shm")
 """Files there are memory."""
 WORDS = 8
@@ -51,9 +49,11 @@ class Board:
     ) -> None:
         with path.open("r+b") as file:
             memory = mmap.mmap(file.fileno(), nbytes_of(len(numbers)))
-        # For even and odd messages: by rank, numbers and their seals.
-        shape = 2, len(numbers), 2, WORDS
-        self._slots = np.frombuffer(memory, np.int64).reshape(shape)
+        # For even and odd messages: by rank, numbers and their seals. For so few of them
+        # arrays of NumPy take longer than Python's integers.
+        words = memoryview(memory).cast("q")
+        half = len(words) // 2
+        self._slots = words[:half], words[half:]
         self._index = index
         self._numbers = tuple(numbers)
         self._seconds = timeout.total_seconds()
@@ -65,35 +65,48 @@ class Board:
         Raises RuntimeError: a rank has not come within the timeout.
         """
         self._count += 1
-        size = len(words)
-        slots = self._slots[self._count % 2, :, :, :size]
+        slots = self._slots[self._count % 2]
         seal = _seal(self._count)
-        values = np.array(words, np.int64)
-        slots[self._index, 0] = values
-        slots[self._index, 1] = values ^ seal
+        for slot, x in enumerate(words, 2 * WORDS * self._index):
+            slots[slot] = x
+            slots[slot + WORDS] = x ^ seal
         start = time.monotonic()
         while True:
-            snapshot = slots.copy()
-            fits = (snapshot[:, 0] ^ snapshot[:, 1]) == seal
-            if fits.all():
-                largest: list[int] = snapshot[:, 0].max(axis=0).tolist()
-                return largest
-            self._wait(start, fits.all(axis=1))
+            snapshot = slots.tolist()
+            by_rank = [
+                _numbers_of(snapshot, rank, len(words), seal)
+                for rank in range(len(self._numbers))
+            ]
+            if None not in by_rank:
+                return [max(of_ranks) for of_ranks in zip(*by_rank, strict=True)]
+            self._wait(start, by_rank)
 
-    def _wait(self, start: float, has_come: np.ndarray) -> None:
-        """Leave the processor to others for a moment."""
+    def _wait(self, start: float, by_rank: Sequence[list[int] | None]) -> None:
+        """Leave the processor to others for a moment; None stands for those ranks that
+        have not come.
+        """
         waited = time.monotonic() - start
         if waited < _BUSY_SECONDS:
             os.sched_yield()
             return
         time.sleep(_SLEEP_SECONDS)
         if waited > self._seconds:
-            late = [
-                x for x, came in zip(self._numbers, has_come, strict=True) if not came
-            ]
+            entries = zip(self._numbers, by_rank, strict=True)
+            late = [number for number, words in entries if words is None]
             raise RuntimeError(
                 f"ranks {late} have not come to a product on the mesh of ranks {list(self._numbers)} for {waited:.0f} s"
             )
+
+
+def _numbers_of(
+    snapshot: list[int], rank: int, size: int, seal: int
+) -> list[int] | None:
+    """The first numbers of a rank; None if one does not fit its seal."""
+    start = 2 * WORDS * rank
+    numbers = snapshot[start : start + size]
+    seals = snapshot[start + WORDS : start + WORDS + size]
+    fits = all(x ^ y == seal for x, y in zip(numbers, seals, strict=True))
+    return numbers if fits else None
 
 
 def new_file(ranks: int) -> Path | None:
@@ -109,6 +122,8 @@ def new_file(ranks: int) -> Path | None:
     return path
 
 
-def _seal(count: int) -> np.int64:
-    """What the numbers of a message are sealed with; never 0, as the file begins."""
-    return np.uint64((count * _MIXER) % 2**64).view(np.int64)
+def _seal(count: int) -> int:
+    """What the numbers of a message are sealed with, as an int64; never 0, as the file
+    begins.
+    """
+    return (count * _MIXER + 2**63) % 2**64 - 2**63

@@ -156,6 +156,14 @@ class _Region(NamedTuple):
     addresses: list[int]
 
 
+class _Side:
+    """A stream beside the current one."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream = torch.cuda.Stream(device, priority=-1)
+        self.is_done = torch.cuda.Event()
+
+
 class Peers:
     """The regions of the ranks of a mesh."""
 
@@ -165,8 +173,9 @@ class Peers:
         self.ranks = ranks
         self._mesh = mesh
         self.device = device
-        self.stream = torch.cuda.Stream(device, priority=-1)  # to other GPUs
-        self.own_stream = torch.cuda.Stream(device, priority=-1)  # within this one
+        self.to_others = _Side(device)
+        self.to_itself = _Side(device)
+        self.operands_are_ready = torch.cuda.Event()
         self.capacity = 0  # bytes of the region
         self._most = most  # that it may take
         self._region: _Region | None = None
@@ -422,20 +431,22 @@ class Traffic:
         this GPU at once, on another stream, as its memory is no quicker for an engine
         that copies.
         """
-        stream = self._peers.stream
-        stream.wait_stream(self._current)
-        self._route.others_are_free(stream.cuda_stream)
-        self._give(self._route.to_others, stream.cuda_stream)
-        own_stream = self._peers.own_stream
-        own_stream.wait_stream(self._current)
-        self._route.itself_is_free(own_stream.cuda_stream)
-        self._give(self._route.to_itself, own_stream.cuda_stream)
+        peers = self._peers
+        route = self._route
+        peers.operands_are_ready.record(self._current)
+        self._give(peers.to_others.stream, route.others_are_free, route.to_others)
+        self._give(peers.to_itself.stream, route.itself_is_free, route.to_itself)
 
-    def _give(self, panels: Sequence[_Sent], stream: int) -> None:
+    def _give(
+        self, stream: torch.cuda.Stream, is_free: _Marks, panels: Sequence[_Sent]
+    ) -> None:
+        stream.wait_event(self._peers.operands_are_ready)
+        number = stream.cuda_stream
+        is_free(number)
         for copies, marks in panels:
             for copy in copies:
-                copy(stream, *self._sources[copy.operand])
-            marks(stream)
+                copy(number, *self._sources[copy.operand])
+            marks(number)
 
     def panels(self, index: int) -> Iterator[Tensor]:
         """The panels of an operand; the current stream waits for each."""
@@ -453,8 +464,9 @@ class Traffic:
         for panel in chain(*self._panels):
             panel.arrived(self._current.cuda_stream)
         self._route.is_free(self._current.cuda_stream)
-        self._current.wait_stream(self._peers.stream)
-        self._current.wait_stream(self._peers.own_stream)
+        for side in (self._peers.to_others, self._peers.to_itself):
+            side.is_done.record(side.stream)
+            self._current.wait_event(side.is_done)
 
 
 def _with_rows(x: Tensor) -> Tensor:
