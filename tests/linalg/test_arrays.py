@@ -4,6 +4,7 @@ functions as those of a GPU.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from fractions import Fraction
 
 import numpy as np
@@ -29,8 +30,10 @@ from experiments.systems import (  # noqa: E402
     misses,
     of_condition,
 )
+from hifigemm.engines import device_ops  # noqa: E402
 from hifigemm.engines.device_array import DeviceArray, unwrap, wrap  # noqa: E402
 from hifigemm.libraries import TorchLibrary  # noqa: E402
+from hifigemm.numerics.equilibration import MatrixInScale  # noqa: E402
 
 ALL = {**FAMILIES, **SPARSE}
 MAY_FAIL = {"near singular by an ulp", "exactly singular"}
@@ -39,13 +42,17 @@ MAY_FAIL = {"near singular by an ulp", "exactly singular"}
 
 @pytest.fixture
 def on_device(monkeypatch):
-    """Tensors of the CPU are computed with as those of a GPU are."""
+    """Tensors of the CPU are computed with as those of a GPU are; all matrices count as
+    large, and right sides of up to 64 entries as few.
+    """
     to_native = TorchLibrary.to_native
 
     def unwrapped(library, x):
         return unwrap(x) if isinstance(x, DeviceArray) else to_native(library, x)
 
     monkeypatch.setattr(arguments, "_array", lambda x, name, library: wrap(x))
+    monkeypatch.setattr(arguments, "is_small", lambda x: False)
+    monkeypatch.setattr(arrays, "MOST_ON_HOST", 64)
     monkeypatch.setattr(TorchLibrary, "to_native", unwrapped)
 
 
@@ -216,3 +223,76 @@ def test_two_numbers_are_read_for_a_proof_and_one_for_each_step(on_device, monke
     assert report.attempts == 1
     # The last one is the range of x
     assert len(waits) <= 2 + (report.steps + 1) + 1
+
+
+@pytest.mark.parametrize("most_on_host", [0, 2**15])
+@pytest.mark.parametrize(
+    "family",
+    ["random", "condition 1e16", "complex", "graded over 2^300", "decay chain"],
+)
+def test_right_sides_lie_on_the_host_or_on_the_device(
+    on_device, monkeypatch, most_on_host, family
+):
+    """A host array meets one of a device nowhere by accident."""
+    monkeypatch.setattr(arrays, "MOST_ON_HOST", most_on_host)
+    monkeypatch.setattr(device_ops, "HOST_LIMIT", 1)
+    rng = np.random.default_rng(4)
+    a, b = ALL[family](rng)
+    for accuracy in (None, "correct"):
+        x, radius = solved(linalg.solve, a, b, accuracy=accuracy)
+        assert misses(x, radius, exact_parts(a, b)) == []
+    x, radius = solved(linalg.inv, a)
+    assert misses(x, radius, exact_parts(a, np.eye(len(a)))) == []
+
+
+def test_operations_on_vectors_launch_no_kernels(on_device, monkeypatch):
+    """What has n entries is on the host; a device multiplies matrices by it."""
+
+    def product(a, v, of_magnitudes):
+        matrix = unwrap(a)
+        return wrap((matrix.abs() if of_magnitudes else matrix) @ unwrap(v))
+
+    monkeypatch.setattr(arrays, "_by_kernel", product)
+    rng = np.random.default_rng(0)
+    a = torch.from_numpy(rng.standard_normal((30, 30)))
+    b = torch.from_numpy(rng.standard_normal(30))
+    linalg.solve(a, b)
+
+    sizes = []
+    original = DeviceArray.__array_ufunc__
+
+    def counted(array, ufunc, method, *inputs, **options):
+        sizes.append(max(getattr(x, "size", 1) for x in inputs))
+        return original(array, ufunc, method, *inputs, **options)
+
+    in_scale = arrays.matrix_in_scale
+    monkeypatch.setattr(
+        arrays,
+        "matrix_in_scale",
+        lambda a, flag: MatrixInScale(
+            *map(wrap, map(torch.from_numpy, in_scale(a.tensor.numpy(), flag)))
+        ),
+    )
+    monkeypatch.setattr(DeviceArray, "__array_ufunc__", counted)
+    linalg.solve(a, b)
+
+    assert sizes == [30], "the diagonal of I - R A"
+
+
+def test_small_systems_of_a_device_are_solved_by_the_host(request, monkeypatch):
+    """Stacks too; results go back to the device."""
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((3, 6, 6))
+    b = rng.standard_normal((3, 6, 2))
+    systems = (a, b), (a[0], b[0]), (a[0], b[0, :, 0])
+    wanted = [linalg.solve(*system) for system in systems]
+
+    request.getfixturevalue("on_device")
+    monkeypatch.setattr(arguments, "is_small", arrays.is_small)
+    monkeypatch.setattr(TorchLibrary, "on_host", False)
+    monkeypatch.setattr(TorchLibrary, "active", lambda library: nullcontext())
+    monkeypatch.setattr(DeviceArray, "__array_ufunc__", None)
+    for system, want in zip(systems, wanted, strict=True):
+        x, radius = solved(linalg.solve, *system)
+        assert (x == want.x).all()
+        assert (radius == want.radius).all()

@@ -14,7 +14,7 @@ import numpy as np
 from hifigemm.base.exceptions import VerificationError
 from hifigemm.base.transforms import is_traced
 from hifigemm.libraries import Library, library_of
-from hifigemm.linalg.arrays import check_not_capturing
+from hifigemm.linalg.arrays import beside, check_not_capturing, is_small, to_host
 from hifigemm.linalg.upward import above, moduli
 from hifigemm.numerics.bits import Array, DType
 from hifigemm.numerics.subnormals import ieee_arithmetic
@@ -33,6 +33,8 @@ class WideOperands:
     arrays: list[Array]
     dtype: DType
     """Of the result: what NumPy promotes the operands to, float32 at least."""
+    home: Array
+    """An array where the library has its own: results go there."""
 
     @property
     def real(self) -> DType:
@@ -41,7 +43,8 @@ class WideOperands:
 
 
 def wide_operands(**named_operands: Any) -> WideOperands:
-    """The named operands as arrays of float64 or complex128.
+    """The named operands as arrays of float64 or complex128; small ones of a device are
+    moved to the host.
 
     Raises TypeError: operands that JAX traces, prepared ones, what `hifigemm.matmul`
     does not take. ValueError: integers that float64 does not hold.
@@ -65,7 +68,12 @@ def _converted(library: Library, named_operands: Mapping[str, object]) -> WideOp
     dtypes = [np.dtype(float) if x.dtype.kind in "iub" else x.dtype for x in arrays]
     dtype = result_dtype(*dtypes)
     wide = np.dtype(complex if dtype.kind == "c" else float)
-    return WideOperands(library, [converted(x, wide) for x in arrays], dtype)
+    wide_arrays = [converted(x, wide) for x in arrays]
+    home = wide_arrays[0]
+    if not library.on_host and all(map(is_small, wide_arrays)):
+        check_not_capturing()
+        wide_arrays = [to_host(x) for x in wide_arrays]
+    return WideOperands(library, wide_arrays, dtype, home)
 
 
 def _array(x: object, name: str, library: Library) -> Array:
@@ -180,4 +188,5 @@ def in_dtype(
 
 def as_native(operands: WideOperands, x: Array) -> Any:
     """A result as an array of the operands' library."""
+    x = beside(operands.home, x)
     return operands.library.to_native(np.ascontiguousarray(x, like=x))

@@ -6,12 +6,20 @@ Idea
     Here is what has another name there. Inverses and factors are trusted in nothing, so
     it does not matter who makes them. Sums that bounds rest on are float64 sums of
     products of entries on a device, which no setting of a library replaces by others.
+What is small
+    An operation on a few thousand numbers takes the host some microseconds, and a launch
+    of a kernel takes it twenty. So small systems are solved by the host, wherever they
+    lie. A larger matrix stays on its device, while a few right sides and their bounds
+    are on the host; a product of both moves the vectors there and back.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import wraps
 from importlib.util import find_spec
-from typing import Any, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -27,11 +35,17 @@ from hifigemm.numerics.equilibration import (
     Equilibrated,
     MatrixInScale,
     equilibrated,
+    matrix_in_scale,
 )
 from hifigemm.numerics.magnitudes import FEW
 from hifigemm.running import products
 from hifigemm.running.gemm import gemm_of_numbers
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MOST_ON_HOST = 2**15
+"""Entries of a matrix, or of right sides, that are moved from a device to the host."""
 _LONG = 1e9
 """Terms from which on Ctrl-C does not wait for a product or an inverse of the host, which
 take 30 ms or more.
@@ -43,23 +57,84 @@ def is_on_host(x: object) -> bool:
     return not hasattr(x, "tensor")
 
 
+def beside(like: Array, x: Array) -> Array:
+    """x in the memory in which another array lies."""
+    if is_on_host(like):
+        return to_host(x)
+    return to_device_of(like, x) if is_on_host(x) else x
+
+
+def is_small(x: Array) -> bool:
+    """True if the host is quicker than a device with this matrix, or with each of a
+    stack.
+    """
+    return math.prod(x.shape[-2:]) <= MOST_ON_HOST
+
+
+def where_quick(x: Array) -> Array:
+    """A matrix on the host, if it is small."""
+    return to_host(x) if is_small(x) else x
+
+
+def moving_vectors(function: Callable[P, R]) -> Callable[P, R]:
+    """A function of a matrix and of vectors, which takes vectors of the host beside a
+    matrix on a device; its results are then on the host.
+    """
+
+    def moved(x: Any, move: Callable[[Array], Array]) -> Any:
+        if isinstance(x, (list, tuple)):
+            return type(x)([moved(part, move) for part in x])
+        is_array = isinstance(x, np.ndarray) or not is_on_host(x)
+        return move(x) if is_array else x
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        a, *others = cast(Any, args)
+        is_mixed = not is_on_host(a) and isinstance(others[0], np.ndarray)
+        if not is_mixed:
+            return function(*args, **kwargs)
+        on_device = [moved(x, lambda part: to_device_of(a, part)) for x in others]
+        result = cast(Any, function)(a, *on_device, **kwargs)
+        return cast(R, moved(result, to_host))
+
+    return call
+
+
 def system_in_scale(a: Array, b: Array) -> Equilibrated | None:
     """`numerics.equilibration.equilibrated` of real systems: by the compiled core, or by
     kernels of a GPU.
     """
     if is_on_host(a):
         return core.override(equilibrated)(a, b)
-    if len(a) == 0 or not _has_kernel(a, b[:, :0]):
-        return equilibrated(a, b)
+
+    def in_scale(a: Array, are_others_moderate: Any) -> MatrixInScale | None:
+        # Right sides may be on the host
+        if not bool(are_others_moderate):
+            return None
+        found = _matrix_in_scale(a)
+        if found is None:
+            return None
+        return MatrixInScale(found.a, beside(b, found.rows), beside(b, found.columns))
+
+    return equilibrated(a, b, in_scale)
+
+
+def _matrix_in_scale(a: Array) -> MatrixInScale | None:
+    """`numerics.equilibration.matrix_in_scale` of a device array; the exponents may be on
+    the host.
+    """
+    if len(a) == 0 or not _has_triton(a):
+        return matrix_in_scale(a, True)
     from hifigemm.kernels.vectors import equilibration
 
-    def by_kernels(a: Array, are_others_moderate: Array) -> MatrixInScale | None:
-        found = equilibration.matrix_in_scale(_tensor(a), _tensor(are_others_moderate))
-        return None if found is None else MatrixInScale(*map(_array, found))
+    found = equilibration.matrix_in_scale(_tensor(a))
+    if found is None:
+        return None
+    in_scale, rows, columns = found
+    return MatrixInScale(_array(in_scale), rows, columns)
 
-    return equilibrated(a, b, by_kernels)
 
-
+@moving_vectors
 def matmul(a: Array, b: Array) -> Array:
     """A B for matrices of n terms, in float64 or complex128.
 
@@ -88,6 +163,7 @@ def matmul(a: Array, b: Array) -> Array:
     return product_of_numbers(a, b, roundings * UNIT)
 
 
+@moving_vectors
 def magnitude_product(a: Array, v: Array) -> Array:
     """|A| V for V >= 0 of few columns, in float64, with the roundings of `matmul` and
     those of `moduli`.
@@ -115,7 +191,12 @@ def roundings(a: Array, v: Array) -> int:
 def _has_kernel(a: Array, v: Array) -> bool:
     """True if a kernel of a GPU multiplies these in one reading of A."""
     is_real = a.dtype.kind == v.dtype.kind == "f"
-    if is_on_host(a) or not is_real or v.shape[1] > FEW:
+    return is_real and v.shape[1] <= FEW and _has_triton(a)
+
+
+def _has_triton(a: Array) -> bool:
+    """True for an array on a GPU that has kernels."""
+    if is_on_host(a):
         return False
     return _tensor(a).is_cuda and find_spec("triton") is not None
 
@@ -129,6 +210,7 @@ def _by_kernel(a: Array, v: Array, of_magnitudes: bool) -> Array | None:
     return _array(thin_product(_tensor(a), _tensor(v), of_magnitudes=of_magnitudes))
 
 
+@moving_vectors
 def quick_residual(a: Array, b: Array, words: list[Array]) -> list[Array] | None:
     """q and e with |b - A (x1 + ...) - q| <= u |q| + e, by a kernel that adds in two words;
     None where there is none.
@@ -152,6 +234,7 @@ def quick_residual(a: Array, b: Array, words: list[Array]) -> list[Array] | None
     return [np.stack(side, axis=1) for side in zip(*columns)]
 
 
+@moving_vectors
 def product_of_numbers(
     a: Array, b: Array, accuracy: Accuracy = None, result: Any = "array"
 ) -> Any:
@@ -166,6 +249,7 @@ def product_of_numbers(
     return _array(product)
 
 
+@moving_vectors
 def correct_residual(a: Array, x: Array, b: Array) -> Array:
     """B - A X, every real component rounded once."""
     if is_on_host(a):
@@ -180,6 +264,7 @@ def correct_residual(a: Array, x: Array, b: Array) -> Array:
     return _array(difference)
 
 
+@moving_vectors
 def pair_residual(a: Array, x: Array, b: Array) -> list[Array]:
     """B - A X as a pair: the nearest numbers, and those nearest to what they leave."""
     if is_on_host(a):

@@ -32,6 +32,7 @@ import numpy as np
 
 from hifigemm.engines import core
 from hifigemm.linalg.arrays import (
+    beside,
     diagonal,
     identity,
     is_on_host,
@@ -101,7 +102,7 @@ class Certificate:
     condition: float
     """The largest entry of |R| (|A| e), an estimate of || |A^-1| |A| ||."""
     row_bounds: Array
-    """At least |I - R A| e, n x 1."""
+    """At least |I - R A| e, n x 1, in the memory of the CPU."""
 
     @cached_property
     def norm(self) -> float:
@@ -214,8 +215,14 @@ class Certificate:
         First y + max(y) / (1 - a) g, g >= |G| e. What that bounds, z, satisfies
         z = R (b - A x~) + G z, so y + |G| z bounds it as well, and no worse.
         """
-        error = above(y + self.largest_error(y) * self.row_bounds, 4, LEAST)
+        error = above(y + self.image_of_bounds(self.largest_error(y)), 4, LEAST)
         return above(y + self.contraction(error), 3)
+
+    def image_of_bounds(self, largest: Array) -> Array:
+        """At least |I - R A| v before one rounding, for columns v of which these (1 x k)
+        are the largest entries.
+        """
+        return largest * beside(largest, self.row_bounds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +268,7 @@ def prove(a: Array, inverse: Array) -> Certificate:
     inverse_magnitudes = Magnitudes(inverse, words)
 
     # |R| (|A| e), the sizes that decide the accuracy of the product, and |R| e
-    columns = np.ones((n, 2), like=a)
+    columns = np.ones((n, 2))
     ones = columns[:, 1:]
     columns[:, :1] = magnitudes.times(ones)
     images = inverse_magnitudes.times(columns)

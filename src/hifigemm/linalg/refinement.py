@@ -250,7 +250,7 @@ def _step(
     d, error_of_d = certificate.update(q)
     y = moduli(d) + error_of_d
     largest_error = certificate.largest_error(y)
-    error = above(error_of_d + largest_error * certificate.row_bounds, 3, LEAST)
+    error = above(error_of_d + certificate.image_of_bounds(largest_error), 3, LEAST)
     if low is None:
         x, left = two_sum(x, d)
     else:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hifigemm.linalg.arrays import (
+    beside,
     check_finite,
     is_on_host,
     system_in_scale,
@@ -113,24 +114,26 @@ def scaled_system(
     rows = rows + _deficit(small_of_a + rows + columns, axis=1)
 
     # Right sides alike
+    rows_of_b = beside(b, rows)
     sizes_of_b, small_of_b = _exponents(b)
-    sides = -_largest(sizes_of_b + rows, axis=0)
-    sides = sides + _deficit(small_of_b + rows + sides, axis=0)
+    sides = -_largest(sizes_of_b + rows_of_b, axis=0)
+    sides = sides + _deficit(small_of_b + rows_of_b + sides, axis=0)
 
     # Nothing is scaled where entries would be too large; a device does not wait here
     highest_of_a = (sizes_of_a + rows + columns).max(initial=0)
-    highest_of_b = (sizes_of_b + rows + sides).max(initial=0)
-    is_too_large = np.maximum(highest_of_a, highest_of_b) > _HIGHEST
+    highest_of_b = (sizes_of_b + rows_of_b + sides).max(initial=0)
+    is_too_large = beside(a, highest_of_b) > _HIGHEST
+    is_too_large = is_too_large | (highest_of_a > _HIGHEST)
     # A matching goes through zeros where no permutation avoids them
     is_singular = np.abs(rows).max(initial=0) > -_ZERO // 2
     is_too_large = is_too_large | is_singular
     rows = np.where(is_too_large, 0, rows)
     columns = np.where(is_too_large, 0, columns)
-    sides = np.where(is_too_large, 0, sides)
+    sides = np.where(beside(b, is_too_large), 0, sides)
     return ScaledSystem(
         scaled(a, rows + columns),
-        scaled(b, rows + sides),
-        columns.reshape(-1, 1) - sides,
+        scaled(b, beside(b, rows) + sides),
+        beside(b, columns).reshape(-1, 1) - sides,
         rows.sum() + columns.sum(),
     )
 
@@ -140,7 +143,7 @@ def weighted_system(system: ScaledSystem, weights: Array) -> ScaledSystem:
     and the largest entry of each row in [1/2, 1).
     """
     _, columns = np.frexp(weights)
-    columns = columns.astype(np.int64).reshape(1, -1)
+    columns = beside(system.a, columns.astype(np.int64).reshape(1, -1))
 
     def weighted(sizes: Array) -> tuple[Array, Array]:
         return -_largest(sizes + columns, axis=1), columns

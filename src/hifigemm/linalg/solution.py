@@ -23,7 +23,13 @@ from hifigemm.linalg.arguments import (
     verifying,
     wide_operands,
 )
-from hifigemm.linalg.arrays import check_finite, identity, to_device_of
+from hifigemm.linalg.arrays import (
+    beside,
+    check_finite,
+    identity,
+    to_device_of,
+    where_quick,
+)
 from hifigemm.linalg.certificate import Certificate
 from hifigemm.linalg.correct import correctly_rounded, rounded
 from hifigemm.linalg.inverse import certified_system
@@ -148,7 +154,9 @@ def solutions(
         radius = np.full(shape, np.inf, operands.real, like=b)
 
         def report_of(index: tuple[int, ...]) -> Answer:
-            x[index], radius[index], report = solve(a[index], b[index])
+            x_of_one, radius_of_one, report = solve(a[index], b[index])
+            x[index] = beside(x, x_of_one)
+            radius[index] = beside(x, radius_of_one)
             return report
 
         def solution() -> VerifiedSolution:
@@ -163,6 +171,7 @@ def _system(
     a: Array, b: Array, dtype: DType, is_correct: bool
 ) -> tuple[Array, Array, SolutionReport]:
     """x in a dtype, its radius and the report of one system."""
+    b = where_quick(b)
     certified = certified_system(a, b)
     system = certified.system
     certificate = certified.certificate

@@ -77,9 +77,9 @@ def solve(
     Rows and columns are scaled by powers of two as far as no bit is lost; if the largest
     entries of rows and columns are no good scale, others are tried. The proof is
     Theorem 10.2 of [Rum10], with products of `hifigemm.matmul` to the accuracy that it
-    needs and residuals that are rounded once. On a GPU all of it runs there; the host
-    reads two numbers for each proof and one for each step, and waits for them. The data are taken as exact: what their
-    own uncertainty does to x is no part of the radius.
+    needs and residuals that are rounded once. Matrices of a GPU stay there, unless they
+    are small; the host computes with vectors, and waits for them. The data are taken as
+    exact: what their own uncertainty does to x is no part of the radius.
 
     Examples
     --------

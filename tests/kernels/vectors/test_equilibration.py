@@ -15,11 +15,13 @@ from tests.numerics.test_equilibration import systems
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def by_kernels(a, are_others_moderate=True):
+def by_kernels(a):
     """What the kernels make of an array of NumPy, as arrays of NumPy."""
-    flag = torch.tensor(are_others_moderate, device=DEVICE)
-    found = equilibration.matrix_in_scale(torch.from_numpy(a).to(DEVICE), flag)
-    return None if found is None else [x.cpu().numpy() for x in found]
+    found = equilibration.matrix_in_scale(torch.from_numpy(a).to(DEVICE))
+    if found is None:
+        return None
+    in_scale, rows, columns = found
+    return in_scale.cpu().numpy(), rows, columns
 
 
 @pytest.fixture
@@ -60,7 +62,6 @@ def test_other_matrices_are_left_to_others(small_spans, value):
         a = np.ones((12, 12))
         a[place] = value
         assert by_kernels(a) is None
-    assert by_kernels(np.ones((3, 3)), False) is None
     limits = np.array([[MODERATE, 1.0 / MODERATE], [0.0, 1.0]])
     assert by_kernels(limits) is not None
 
@@ -74,7 +75,7 @@ def test_systems_are_scaled_by_the_kernels(monkeypatch):
         return original(*given)
 
     monkeypatch.setattr(equilibration, "matrix_in_scale", counted)
-    monkeypatch.setattr(arrays, "_has_kernel", lambda a, v: True)
+    monkeypatch.setattr(arrays, "_has_triton", lambda a: True)
     rng = np.random.default_rng(1)
     a = np.ldexp(rng.standard_normal((9, 9)), rng.integers(-9, 9, (9, 1)))
     b = rng.standard_normal((9, 2))

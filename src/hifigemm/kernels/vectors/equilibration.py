@@ -7,9 +7,11 @@ readings of the matrix for its scales and one for what is written.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
+from numpy.typing import NDArray
 
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import power_of_two
@@ -115,32 +117,33 @@ _launch_scaled = Launch(_scaled_kernel)
 
 
 def matrix_in_scale(
-    a: torch.Tensor, are_others_moderate: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-    """(A', s, t), A' = 2^s A 2^t with rows in memory, s and t int64 of n x 1 and 1 x n;
-    None where an entry is not moderate, or `are_others_moderate` is false. The host reads
-    one number, and waits for it.
+    a: torch.Tensor,
+) -> tuple[torch.Tensor, NDArray[np.int64], NDArray[np.int64]] | None:
+    """(A', s, t), A' = 2^s A 2^t with rows in memory, s and t of n x 1 and 1 x n in the
+    memory of the CPU; None where an entry is not moderate. The host waits twice.
 
     Parameters
     ----------
     a : tensor of float64, n x n, any strides
-    are_others_moderate : tensor of bool, no axes
     """
-    largest, smallest = run_recorded(extremes_of_rows, a)
+    extremes = torch.stack(run_recorded(extremes_of_rows, a)).cpu().numpy()
 
     # In float64 again; the smallest of a row of zeros is no number
-    largest = largest.amax(dim=0).view(torch.float64)
-    smallest = smallest.amin(dim=0).view(torch.float64)
+    largest = extremes[0].max(axis=0).view(np.float64)
+    smallest = extremes[1].min(axis=0).view(np.float64)
     is_moderate = (largest <= MODERATE) & (
         (smallest >= 1.0 / MODERATE) | (largest == 0.0)
     )
-    if not bool(is_moderate.all() & are_others_moderate):
+    if not is_moderate.all():
         return None
-    rows = -torch.frexp(largest).exponent
-    (of_columns,) = run_recorded(extremes_of_rows, a.T, rows)
-    columns = -torch.frexp(of_columns.amax(dim=0).view(torch.float64)).exponent
-    scaled = run_recorded(scaled_entries, a, rows, columns)
-    return scaled, rows.long()[:, None], columns.long()[None, :]
+    rows = -np.frexp(largest)[1]
+    rows_there = torch.from_numpy(rows).to(a.device)
+    (of_columns,) = run_recorded(extremes_of_rows, a.T, rows_there)
+    largest = of_columns.cpu().numpy().max(axis=0).view(np.float64)
+    columns = -np.frexp(largest)[1]
+    columns_there = torch.from_numpy(columns).to(a.device)
+    scaled = run_recorded(scaled_entries, a, rows_there, columns_there)
+    return scaled, rows.astype(np.int64)[:, None], columns.astype(np.int64)[None, :]
 
 
 def extremes_of_rows(a: Buffer, exponents: Buffer | None = None) -> tuple[Buffer, ...]:
