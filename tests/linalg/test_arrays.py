@@ -23,6 +23,8 @@ from experiments.linalg_enclosures import (  # noqa: E402
     matrices,
     wrong,
 )
+from experiments.linalg_uncertain import FAMILIES as BOXES  # noqa: E402
+from experiments.linalg_uncertain import Counts  # noqa: E402
 from experiments.systems import (  # noqa: E402
     FAMILIES,
     SPARSE,
@@ -79,6 +81,35 @@ def test_no_enclosure_misses_and_correct_solutions_are_the_nearest(on_device, fa
             assert x.dtype == np.result_type(a, b)
             assert radius.dtype == x.real.dtype
             assert accuracy is None or wrong(x, parts) == 0
+
+
+@pytest.mark.parametrize("family", BOXES)
+def test_radii_of_uncertain_data_hold_at_all_corners(on_device, monkeypatch, family):
+    boxes = [BOXES[family](np.random.default_rng([17, seed])) for seed in range(3)]
+    solutions = []
+    for box in boxes:
+        a, b, *radii = (torch.from_numpy(x) for x in box[:4])
+        options = dict(zip(("a_radius", "b_radius"), radii))
+        try:
+            solution = linalg.solve(a, b, **options)
+        except linalg.VerificationError as error:
+            # Less than a proven factor is a proof
+            factor = error.proven_factor
+            solution = linalg.solve(a, b, a_radius=factor * radii[0].double())
+            box = box._replace(
+                a_radius=factor * box.a_radius, b_radius=0.0 * box.b_radius
+            )
+        arrays_of_host = solution.x.numpy(), solution.radius.numpy()
+        solutions.append((box, linalg.VerifiedSolution(*arrays_of_host)))
+
+    # The judge solves arrays of NumPy
+    monkeypatch.undo()
+    counts = Counts()
+    for box, solution in solutions:
+        counts.judge(box, solution, 1)
+    assert counts.numbers["vertex systems"] > 10
+    assert counts.numbers["missed"] == 0
+    assert max(counts.ratios["small"], default=1.0) < 1.01
 
 
 @pytest.mark.parametrize("family", ["random", "condition 1e9", "complex", "float32"])

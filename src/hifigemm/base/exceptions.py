@@ -40,6 +40,11 @@ class VerificationError(HifigemmError, np.linalg.LinAlgError):
     solution : VerifiedSolution or None
         Of a stack of systems, what was proven: where that is nothing, x is NaN and the
         radius infinite.
+    proven_factor : float or None
+        Where radii of A are too large for a proof: all matrices within so many times
+        these radii are nonsingular. Of a stack it is that of the system for which it
+        is least; None if that is not known of one of those that failed.
     """
 
     solution: Any = None
+    proven_factor: float | None = None

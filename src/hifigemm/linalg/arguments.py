@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from numbers import Number
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -14,12 +15,24 @@ import numpy as np
 from hifigemm.base.exceptions import VerificationError
 from hifigemm.base.transforms import is_traced
 from hifigemm.libraries import Library, library_of
-from hifigemm.linalg.arrays import beside, check_not_capturing, is_small, to_host
+from hifigemm.linalg.arrays import (
+    beside,
+    check_not_capturing,
+    is_small,
+    to_device_of,
+    to_host,
+)
 from hifigemm.linalg.upward import above, moduli
 from hifigemm.numerics.bits import Array, DType
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands.exact_operands import one_word
-from hifigemm.operands.operands import Prepared, as_operand, converted, result_dtype
+from hifigemm.operands.operands import (
+    Prepared,
+    as_operand,
+    converted,
+    has_broadcast_shape,
+    result_dtype,
+)
 
 Answer = TypeVar("Answer")
 """What a function says of one matrix."""
@@ -50,14 +63,70 @@ def wide_operands(**named_operands: Any) -> WideOperands:
     does not take. ValueError: integers that float64 does not hold.
     """
     for name, x in named_operands.items():
-        if is_traced(x):
-            raise TypeError(
-                f"{name} is traced by JAX ({x.aval.str_short()}), and a proof is about numbers: call hifigemm.linalg "
-                "outside of jit, grad and vmap, or by jax.pure_callback"
-            )
+        _check_not_traced(x, name)
     library = library_of(*named_operands.items())
     with library.active():
         return _converted(library, named_operands)
+
+
+def _check_not_traced(x: Any, name: str) -> None:
+    """Raise TypeError for an operand that JAX traces."""
+    if is_traced(x):
+        raise TypeError(
+            f"{name} is traced by JAX ({x.aval.str_short()}), and a proof is about numbers: call hifigemm.linalg "
+            "outside of jit, grad and vmap, or by jax.pure_callback"
+        )
+
+
+def data_radius(
+    library: Library, name: str, radius: Any, data_name: str, data: Array
+) -> Array:
+    """A radius for every entry of an operand, in float64; zeros for None.
+
+    Raises ValueError: entries that are negative, Inf or NaN, that float64 does not hold,
+    a shape that does not broadcast to that of the data. TypeError: complex numbers, and
+    what `wide_operands` refuses.
+    """
+    _check_not_traced(radius, name)
+    with library.active():
+        if radius is None:
+            zeros = to_device_of(data, np.zeros(1))
+            return np.broadcast_to(zeros, data.shape)
+
+        # A number serves arrays of every library
+        if isinstance(radius, (Number, np.generic)):
+            one_entry = np.asarray(radius).reshape(1)
+            array = to_device_of(data, _real(one_word(one_entry, name), name))
+        else:
+            has_no_axis = getattr(radius, "ndim", None) == 0
+            one_or_more = radius.reshape(1) if has_no_axis else radius
+            array = beside(data, _real(_array(one_or_more, name, library), name))
+        _check_radii(array, name)
+        if not has_broadcast_shape(array.shape, data.shape):
+            raise ValueError(
+                f"{name} has shape {array.shape}, which does not broadcast to {data.shape}, the shape of {data_name}"
+            )
+        return np.broadcast_to(array, data.shape)
+
+
+def _real(x: Array, name: str) -> Array:
+    """Integers or real numbers in float64, exactly."""
+    if x.dtype.kind not in "iub" and result_dtype(x.dtype).kind == "c":
+        raise TypeError(f"{name} has dtype {x.dtype}; expected real numbers")
+    return converted(x, np.dtype(float))
+
+
+def _check_radii(radius: Array, name: str) -> None:
+    """Raise ValueError for entries that are no radii."""
+    is_good = (radius >= 0.0) & np.isfinite(radius)
+    if is_good.all():
+        return
+    negative = int(np.count_nonzero(radius < 0.0))
+    others = int(np.count_nonzero(~np.isfinite(radius) & ~(radius < 0.0)))
+    raise ValueError(
+        f"{name} has {negative} negative entries and {others} that are Inf or NaN, of {radius.size}; expected finite "
+        "numbers of 0 or more"
+    )
 
 
 def _converted(library: Library, named_operands: Mapping[str, object]) -> WideOperands:
@@ -135,6 +204,10 @@ class Answers(Generic[Answer]):
             f"{len(self.errors)} of {count} systems failed; {index}: {first}"
         )
         failure.solution = solution()
+        factors = [error.proven_factor for error in self.errors.values()]
+        known_factors = [factor for factor in factors if factor is not None]
+        if len(known_factors) == len(factors):
+            failure.proven_factor = min(known_factors)
         raise failure from first
 
 
@@ -155,6 +228,7 @@ def verifying(library: Library) -> Iterator[None]:
             raise
         error_of_torch = _error_of_torch()(*error.args)
         error_of_torch.solution = error.solution
+        error_of_torch.proven_factor = error.proven_factor
         raise error_of_torch from error.__cause__
 
 

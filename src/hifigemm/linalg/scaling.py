@@ -71,6 +71,27 @@ class ScaledSystem:
         loose = above(scaled_radius, 1, LEAST)
         return scaled_x, np.where(is_exact, scaled_radius, loose)
 
+    def scaled_radii(
+        self, a: Array, a_radius: Array, b_radius: Array
+    ) -> tuple[Array, Array]:
+        """2^s Da 2^t and 2^s db 2^c for radii of the system A x = b as it came, which has
+        unknowns and right sides; rounded upwards where they are subnormal.
+
+        s + t is what A' and A differ by where they are not zero, and t - c are the
+        exponents of x. So s + c of the first right side is known for every row.
+        """
+        sizes, _ = _exponents(a)
+        scaled_sizes, _ = _exponents(self.a)
+        of_first_side = beside(a, self.exponents[:, :1].T)
+        rows = np.where(a != 0.0, scaled_sizes - sizes - of_first_side, _ZERO)
+        rows = rows.max(axis=1, keepdims=True)
+        of_first_row = self.exponents[:1]
+        sides = of_first_row[:, :1] - of_first_row
+        return (
+            scaled_upwards(a_radius, rows + of_first_side),
+            scaled_upwards(b_radius, beside(b_radius, rows) + sides),
+        )
+
 
 def scaled(x: Array, exponents: Array) -> Array:
     """x 2^exponents, rounded once where it is subnormal."""
@@ -80,6 +101,13 @@ def scaled(x: Array, exponents: Array) -> Array:
     y.real[...] = np.ldexp(x.real, exponents)
     y.imag[...] = np.ldexp(x.imag, exponents)
     return y
+
+
+def scaled_upwards(x: Array, exponents: Array) -> Array:
+    """At least x 2^exponents for x >= 0, equal to it where that is a float64 number."""
+    y = np.ldexp(x, exponents)
+    is_exact = np.ldexp(y, -exponents) == x
+    return np.where(is_exact, y, y + LEAST)
 
 
 def scaled_columns(x: Array) -> tuple[Array, Array]:

@@ -19,6 +19,7 @@ from hifigemm.linalg.arguments import (
     WideOperands,
     as_native,
     check_square,
+    data_radius,
     in_dtype,
     verifying,
     wide_operands,
@@ -27,6 +28,7 @@ from hifigemm.linalg.arrays import (
     beside,
     check_finite,
     identity,
+    numbers,
     to_device_of,
     where_quick,
 )
@@ -34,6 +36,7 @@ from hifigemm.linalg.certificate import Certificate
 from hifigemm.linalg.correct import correctly_rounded, rounded
 from hifigemm.linalg.inverse import certified_system
 from hifigemm.linalg.refinement import enclosure
+from hifigemm.linalg.uncertain import uncertain_radius
 from hifigemm.numerics.bits import Array, DType
 from hifigemm.operands.operands import broadcast_stacks
 
@@ -44,7 +47,7 @@ _LINE = 88
 @dataclass(frozen=True, eq=False)
 class VerifiedSolution:
     """x and a radius with ``|x - x*| <= radius`` in every entry, ``x*`` being the exact
-    solution.
+    solution, or where data have radii each solution of data within them.
 
     Attributes
     ----------
@@ -100,7 +103,11 @@ class SolutionReport:
 
 @opaque
 def solution_of_numbers(
-    named_operands: Mapping[str, object], accuracy: Any, return_report: bool
+    named_operands: Mapping[str, object],
+    accuracy: Any,
+    return_report: bool,
+    a_radius: object = None,
+    b_radius: object = None,
 ) -> Any:
     """`solve` of the operands a and b, or of a and the identity, whose operations
     nothing records.
@@ -115,7 +122,12 @@ def solution_of_numbers(
         b = identity(a.shape[-1], like=a)
     is_correct = accuracy == "correct"
     solve = partial(_system, dtype=operands.dtype, is_correct=is_correct)
-    solution, reports = solutions(operands, a, b, solve)
+    radii: tuple[Array, ...] = ()
+    if a_radius is not None or b_radius is not None:
+        of_a = data_radius(operands.library, "a_radius", a_radius, "a", a)
+        of_b = data_radius(operands.library, "b_radius", b_radius, "b", b)
+        radii = (of_a, of_b[:, None] if b.ndim == 1 else of_b)
+    solution, reports = solutions(operands, a, b, solve, radii)
     if not return_report:
         return solution
     return solution, _worst(reports)
@@ -125,10 +137,11 @@ def solutions(
     operands: WideOperands,
     a: Array,
     b: Array,
-    solve: Callable[[Array, Array], tuple[Array, Array, Answer]],
+    solve: Callable[..., tuple[Array, Array, Answer]],
+    radii: tuple[Array, ...] = (),
 ) -> tuple[VerifiedSolution, list[Answer]]:
     """The solutions of all systems of a stack, and the reports on them; `solve` gives x,
-    its radius and a report for matrices A and B.
+    its radius and a report for matrices A and B, and their radii, if there are any.
 
     Raises ValueError: A and B have different numbers of rows. VerificationError: for the
     first system that fails, after all were tried.
@@ -142,19 +155,21 @@ def solutions(
         )
     with verifying(operands.library):
         if a.ndim == b.ndim == 2:
-            x, radius, report = solve(a, b)
+            x, radius, report = solve(a, b, *radii)
             return _as_solution(x, radius, operands, is_vector), [report]
 
         # One system after the other, with NaN where nothing is proven.
         stack = broadcast_stacks(a.shape[:-2], b.shape[:-2])
         a = np.broadcast_to(a, stack + a.shape[-2:])
         b = np.broadcast_to(b, stack + b.shape[-2:])
+        radii = tuple(np.broadcast_to(y, stack + y.shape[-2:]) for y in radii)
         shape = (*stack, a.shape[-1], b.shape[-1])
         x = np.full(shape, np.nan, operands.dtype, like=b)
         radius = np.full(shape, np.inf, operands.real, like=b)
 
         def report_of(index: tuple[int, ...]) -> Answer:
-            x_of_one, radius_of_one, report = solve(a[index], b[index])
+            system = [array[index] for array in (a, b, *radii)]
+            x_of_one, radius_of_one, report = solve(*system)
             x[index] = beside(x, x_of_one)
             radius[index] = beside(x, radius_of_one)
             return report
@@ -168,9 +183,23 @@ def solutions(
 
 
 def _system(
-    a: Array, b: Array, dtype: DType, is_correct: bool
+    a: Array, b: Array, *radii: Array, dtype: DType, is_correct: bool
 ) -> tuple[Array, Array, SolutionReport]:
-    """x in a dtype, its radius and the report of one system."""
+    """x in a dtype, its radius and the report of one system; with radii of A and B, of all
+    systems within them.
+    """
+    is_uncertain = False
+    if radii:
+        largest = numbers(*(radius.max(initial=0.0) for radius in radii))
+        is_uncertain = max(largest) > 0.0
+    if is_uncertain and b.shape[1] == 0:
+        # One right side of zeros, for the proof that no matrix is singular
+        zeros = np.zeros((len(a), 1), like=a)
+        a_radius, _ = radii
+        x, radius, report = _system(
+            a, zeros, a_radius, zeros, dtype=dtype, is_correct=is_correct
+        )
+        return x[:, :0], radius[:, :0], report
     b = where_quick(b)
     certified = certified_system(a, b)
     system = certified.system
@@ -187,7 +216,12 @@ def _system(
             enclosed = enclosure(system, certificate, words, enclosed)
         nearest = correctly_rounded(system, enclosed.on_host(), kind)
         nearest = to_device_of(enclosed.x, nearest)
-    x, radius = system.restored(enclosed.x, enclosed.of_one_word())
+    radius = enclosed.of_one_word()
+    if is_uncertain:
+        of_a, of_b = radii
+        scaled_radii = system.scaled_radii(a, of_a, beside(b, of_b))
+        radius = uncertain_radius(certificate, enclosed.x, radius, *scaled_radii)
+    x, radius = system.restored(enclosed.x, radius)
     x, radius = in_dtype(x, radius, dtype, nearest)
     _check_range(x, radius, b, certificate)
     report = SolutionReport(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, overload
 
+import numpy as np
+
 from hifigemm.base.exceptions import PlanError
 from hifigemm.base.transforms import belongs_to_torch
 from hifigemm.linalg.solution import (
@@ -19,6 +21,8 @@ def solve(
     b: Any,
     *,
     accuracy: Literal["correct"] | None = None,
+    a_radius: Any = None,
+    b_radius: Any = None,
     return_report: Literal[False] = False,
 ) -> VerifiedSolution: ...
 @overload
@@ -27,6 +31,8 @@ def solve(
     b: Any,
     *,
     accuracy: Literal["correct"] | None = None,
+    a_radius: Any = None,
+    b_radius: Any = None,
     return_report: Literal[True],
 ) -> tuple[VerifiedSolution, SolutionReport]: ...
 def solve(
@@ -34,6 +40,8 @@ def solve(
     b: Any,
     *,
     accuracy: Literal["correct"] | None = None,
+    a_radius: Any = None,
+    b_radius: Any = None,
     return_report: bool = False,
 ) -> VerifiedSolution | tuple[VerifiedSolution, SolutionReport]:
     """x with A x = b, the proof that A is nonsingular, and a radius for every entry.
@@ -48,7 +56,13 @@ def solve(
         `numpy.linalg.solve` of NumPy 2. Stacks broadcast.
     accuracy : None or "correct"
         "correct": every real component of x is that of the exact solution, rounded
-        once, to nearest, ties to even.
+        once, to nearest, ties to even. Not with radii, as no one solution is exact then.
+    a_radius, b_radius : array_like or number, optional
+        How far each entry of a and b may lie from the true one: real numbers of 0 or more, of
+        shapes that broadcast to those of a and b. For complex data they bound the modulus of
+        the difference. x and radius then enclose the solutions of all systems with
+        ``|a' - a| <= a_radius``, ``|b' - b| <= b_radius`` in every entry. The number 0 is
+        the same as None.
     return_report : bool
         Return (solution, report).
 
@@ -56,21 +70,24 @@ def solve(
     -------
     VerifiedSolution, or (VerifiedSolution, SolutionReport)
         ``.x`` and ``.radius``: ``|x - x*| <= radius`` in every entry, ``x*`` being the
-        exact solution for the entries of a and b as they are. Systems of float32 are solved in
-        float64, and the radius has the rounding of x to float32 in it.
+        exact solution for the entries of a and b as they are; with radii, the solution of each
+        system within them. Systems of float32 are solved in float64, and the radius has the
+        rounding of x to float32 in it.
 
     Raises
     ------
     VerificationError
         Nothing could be proven: the matrix is singular or closer to a singular one than
         1e-30, an entry is Inf or NaN, an entry of x lies beyond the range of its dtype,
-        or, for "correct", an entry cannot be told from a tie. Of a stack the attribute
-        ``solution`` has what was proven. It is a `numpy.linalg.LinAlgError`, for
-        tensors a torch.linalg.LinAlgError as well.
+        or, for "correct", an entry cannot be told from a tie. Or `a_radius` is too large: the
+        attribute ``proven_factor`` says within how many times `a_radius` all matrices are
+        proven nonsingular. Of a stack the attribute ``solution`` has what was proven. It is a
+        `numpy.linalg.LinAlgError`, for tensors a torch.linalg.LinAlgError as well.
     LinAlgError, ValueError, TypeError
-        Shapes or dtypes that do not fit; arrays that JAX traces.
+        Shapes or dtypes that do not fit; radii that are negative, Inf or NaN; arrays that
+        JAX traces; with radii, tensors that PyTorch differentiates.
     PlanError
-        A graph of CUDA is captured, or an unknown `accuracy`.
+        A graph of CUDA is captured, an unknown `accuracy`, or "correct" with radii.
 
     Notes
     -----
@@ -78,8 +95,11 @@ def solve(
     entries of rows and columns are no good scale, others are tried. The proof is
     Theorem 10.2 of [Rum10], with products of `hifigemm.matmul` to the accuracy that it
     needs and residuals that are rounded once. Matrices of a GPU stay there, unless they
-    are small; the host computes with vectors, and waits for them. The data are taken as
-    exact: what their own uncertainty does to x is no part of the radius.
+    are small; the host computes with vectors, and waits for them.
+
+    Without `a_radius` and `b_radius` the data are taken as exact. With them the proof is
+    ``|I - R A'| <= |I - R A| + |R| a_radius`` for an approximate inverse R [RR98]. For
+    small radii no smaller radius of x holds, up to terms of their second order.
 
     Examples
     --------
@@ -87,24 +107,43 @@ def solve(
     >>> solution = hifigemm.linalg.solve([[1.0, 2.0], [3.0, 4.0]], [1.0, 1.0])
     >>> solution.x
     array([-1.,  1.])
+
+    Measured data, each entry to 0.001:
+
+    >>> a, b = [[1.0, 2.0], [3.0, 4.0]], [1.0, 1.0]
+    >>> solution = hifigemm.linalg.solve(a, b, a_radius=1e-3, b_radius=1e-3)
+    >>> solution.radius.round(4)
+    array([0.009, 0.006])
     """
     if accuracy is not None and accuracy != "correct":
         raise PlanError(f'accuracy={accuracy!r}: expected None or "correct"')
-    if not return_report and belongs_to_torch(a, b):
+    a_radius = _without_zero(a_radius)
+    b_radius = _without_zero(b_radius)
+    has_radii = a_radius is not None or b_radius is not None
+    if has_radii and accuracy is not None:
+        raise PlanError(
+            f"accuracy={accuracy!r} with a_radius or b_radius: systems within radii have many solutions, of which none "
+            "is the correct one; expected None"
+        )
+    if not return_report and not has_radii and belongs_to_torch(a, b):
         from hifigemm.linalg import torch_operators
 
         return VerifiedSolution(*torch_operators.solve(a, b, accuracy))
-    return solution_of_numbers({"a": a, "b": b}, accuracy, return_report)
+    return solution_of_numbers(
+        {"a": a, "b": b}, accuracy, return_report, a_radius, b_radius
+    )
 
 
-@overload
-def inv(a: Any, *, return_report: Literal[False] = False) -> VerifiedSolution: ...
 @overload
 def inv(
-    a: Any, *, return_report: Literal[True]
+    a: Any, *, a_radius: Any = None, return_report: Literal[False] = False
+) -> VerifiedSolution: ...
+@overload
+def inv(
+    a: Any, *, a_radius: Any = None, return_report: Literal[True]
 ) -> tuple[VerifiedSolution, SolutionReport]: ...
 def inv(
-    a: Any, *, return_report: bool = False
+    a: Any, *, a_radius: Any = None, return_report: bool = False
 ) -> VerifiedSolution | tuple[VerifiedSolution, SolutionReport]:
     """The inverse of A with a radius for every entry: `solve` of the identity.
 
@@ -112,6 +151,9 @@ def inv(
     ----------
     a : array_like
         Shape (..., n, n), dtype as for `solve`.
+    a_radius : array_like or number, optional
+        As for `solve`: x and radius enclose the inverses of all matrices with
+        ``|a' - a| <= a_radius`` in every entry.
     return_report : bool
         Return (solution, report).
 
@@ -132,8 +174,15 @@ def inv(
     array([[0.5 , 0.  ],
            [0.  , 0.25]])
     """
-    if not return_report and belongs_to_torch(a):
+    a_radius = _without_zero(a_radius)
+    if not return_report and a_radius is None and belongs_to_torch(a):
         from hifigemm.linalg import torch_operators
 
         return VerifiedSolution(*torch_operators.inv(a))
-    return solution_of_numbers({"a": a}, None, return_report)
+    return solution_of_numbers({"a": a}, None, return_report, a_radius)
+
+
+def _without_zero(radius: Any) -> Any:
+    """None for the number 0, which says that data are exact."""
+    is_number = isinstance(radius, (int, float, np.generic))
+    return None if is_number and radius == 0 else radius

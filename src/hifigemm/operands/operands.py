@@ -152,10 +152,14 @@ def widened(x: Array) -> Array:
 
 def check_addend(shape: tuple[int, ...], result: tuple[int, ...]) -> None:
     """Raise ValueError unless a C of this shape stands for one of the result's."""
-    axes = zip(reversed(shape), reversed(result), strict=False)
-    fits = len(shape) <= len(result) and all(n in (1, m) for n, m in axes)
-    if not fits:
+    if not has_broadcast_shape(shape, result):
         raise ValueError(f"c has shape {shape}; the result has shape {result}")
+
+
+def has_broadcast_shape(shape: tuple[int, ...], result: tuple[int, ...]) -> bool:
+    """True if an array of the one shape broadcasts to the other."""
+    axes = zip(reversed(shape), reversed(result), strict=False)
+    return len(shape) <= len(result) and all(n in (1, m) for n, m in axes)
 
 
 def check_scalars(dtype: DType, **scalars: complex) -> None:
