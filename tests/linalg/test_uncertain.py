@@ -10,7 +10,7 @@ import pytest
 import hifigemm as hg
 from hifigemm import linalg
 from hifigemm.linalg import certificate, uncertain
-from hifigemm.linalg.certificate import prove
+from hifigemm.linalg.certificate import Magnitudes, prove
 from hifigemm.linalg.inverse import certified_system
 from hifigemm.linalg.scaling import matching, scaled_system, scaled_upwards
 from hifigemm.numerics.bits import LEAST
@@ -385,6 +385,46 @@ def test_radii_are_no_less_than_the_exact_bound_and_close_to_it(worst):
             assert Fraction(got[i, j]) <= want[i][j] * Fraction(3, 2)
         count += 1
     assert count > 60
+
+
+def test_products_are_no_less_than_exact_ones(worst):
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(1, 9))
+        for words in (1, 2):
+            matrix = rng.standard_normal((n, words * n))
+            v = rng.uniform(0.0, 1.0, (n, 2))
+            rows = moduli(fractions(matrix))
+            sums = [[sum(row[i::n]) for i in range(n)] for row in rows]
+            got = uncertain._above_product(Magnitudes(matrix, words), v)
+            want = exact_matmul(sums, fractions(v))
+            for i, j in np.ndindex(got.shape):
+                assert Fraction(got[i, j]) >= want[i][j]
+
+
+def test_products_count_what_underflows():
+    # Each of eight products is 0.49 eta
+    matrix = np.full((8, 8), 0.98 * 2.0**-537)
+    v = np.full((8, 1), 2.0**-538)
+    got = uncertain._above_product(Magnitudes(matrix), v)
+    assert not (matrix @ v).any()
+    assert Fraction(got[0, 0]) >= 8 * Fraction(matrix[0, 0]) * Fraction(v[0, 0])
+
+
+def test_sums_of_both_parts_are_rounded_upwards():
+    parts = uncertain.Neighbours(gap=lambda v: v, box=lambda v: 2.0**-54 * v)
+    ((got,),) = parts.images(np.ones((1, 1)))
+    assert Fraction(got) >= 1 + Fraction(1, 2**54)
+
+
+def test_the_factor_is_the_best_of_all_weights():
+    # Smaller weights of the second row let |G| of the first one count more
+    gap = np.array([[0.0, 0.0], [0.9, 0.0]])
+    box = np.array([[100.0, 0.0], [0.0, 0.001]])
+    parts = uncertain.Neighbours(gap=lambda v: gap @ v, box=lambda v: box @ v)
+    with pytest.raises(linalg.VerificationError) as error:
+        parts.weights(np.ones((2, 1)))
+    assert 0.00999 < error.value.proven_factor < 0.01
 
 
 @pytest.mark.parametrize("power", [-1074, -1060, -530])

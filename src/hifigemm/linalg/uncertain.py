@@ -148,8 +148,7 @@ def uncertain_radius(
     weights = neighbours.weights(np.ones_like(certificate.row_bounds))
 
     # What the residuals of all systems may be for the solution of A x = b
-    sizes = above(moduli(x) + radius, 1)
-    residuals = above(b_radius + deviations(sizes), 1)
+    residuals = above(b_radius + deviations(moduli(x) + radius), 2)
     return above(radius + neighbours.bounds(inverse(residuals), weights), 1)
 
 
