@@ -328,6 +328,12 @@ def rows_of_systems() -> Iterator[Row]:
             lambda a=a, b=b: hg.linalg.solve(a, b),
         )
         yield Row(
+            f"linalg.solve, radii of the data, n = {n}",
+            "plain call",
+            lambda a=a, b=b: hg.linalg.solve(a, b),
+            lambda a=a, b=b: hg.linalg.solve(a, b, a_radius=1e-12, b_radius=1e-12),
+        )
+        yield Row(
             f"linalg.inv, n = {n}",
             "numpy",
             lambda a=a: np.linalg.inv(a),

@@ -122,6 +122,10 @@ assert_type(
     tuple[hg.linalg.VerifiedSolution, hg.linalg.SolutionReport],
 )
 assert_type(hg.linalg.inv(unit), hg.linalg.VerifiedSolution)
+assert_type(
+    hg.linalg.solve(unit, unit, a_radius=0.1, b_radius=[[0.1, 0.0]]),
+    hg.linalg.VerifiedSolution,
+)
 assert_type(hg.linalg.lstsq(unit, unit), hg.linalg.VerifiedSolution)
 assert_type(hg.linalg.det(unit), hg.linalg.Determinant | hg.linalg.ComplexDeterminant)
 if hg.linalg.is_positive_definite(unit):
