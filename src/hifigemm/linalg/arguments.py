@@ -85,9 +85,11 @@ def data_radius(
 
     Raises ValueError: entries that are negative, Inf or NaN, that float64 does not hold,
     a shape that does not broadcast to that of the data. TypeError: complex numbers, and
-    what `wide_operands` refuses.
+    what `wide_operands` refuses. PlanError while a graph of CUDA is captured.
     """
     _check_not_traced(radius, name)
+    if not library.on_host:
+        check_not_capturing()  # the host reads whether all are radii
     with library.active():
         if radius is None:
             zeros = to_device_of(data, np.zeros(1))
