@@ -5,6 +5,8 @@
  *   words.c        the rounding of such a sum, where its bound tells it (Ziv's test)
  *   accumulator.c  the exact sum of products of any exponents
  *   product.c      a product of matrices: panels, tiles, and which sum settles an entry
+ *   elimination.h  arithmetic modulo primes, for one set of vector instructions
+ *   elimination.c  elimination modulo primes: determinants, leading minors, solutions
  *   systems.c      scaling and bounds of linear systems, in few readings of a matrix
  *   module.c       the Python module hifigemm._core, and signals that end its calls
  *
@@ -41,7 +43,7 @@ static inline int stops(Watch *watch, int64_t terms)
     return watch->terms <= 0 && watch->is_to_stop(watch);
 }
 
-/* ---- kernels.c ------------------------------------------------------------------ */
+/* ---- kernels.h ------------------------------------------------------------------ */
 
 enum {
     TILE_ROWS = 3,    /* rows of a tile: with two vectors of columns, 12 sums in registers */
@@ -53,7 +55,31 @@ enum {
 /* Scaled entries of tiles are at least TINY or zeros: see product.c. */
 #define TINY 0x1p-450
 
-/* The sums of one set of vector instructions; kernels.h says what each computes. */
+/* ---- elimination.h -------------------------------------------------------------- */
+
+enum {
+    PRIMES = 8,      /* side by side: a vector of the widest registers */
+    PRIME_BITS = 24, /* of a prime */
+    DELAY = 64,      /* products of residues that are added before a reduction */
+    HALF = 27,       /* bits of the low half of a significand */
+};
+
+/* Primes, 2^23 < p < 2^24, and of each 1 / p, a root of -1 or 0, and the bits of p - 2
+ * from the lowest one, as 0 or 1. */
+typedef struct {
+    double p[PRIMES], reciprocals[PRIMES], roots[PRIMES], bits[PRIME_BITS][PRIMES];
+} Field;
+
+/* The integer (high 2^HALF + low) 2^exponent, |high| < 2^27 and |low| < 2^27. */
+typedef struct {
+    double high, low;
+    int32_t exponent;
+} Digits;
+
+/* ---- kernels.c ------------------------------------------------------------------ */
+
+/* The sums of one set of vector instructions, and its arithmetic modulo primes, where a
+ * residue is PRIMES numbers; kernels.h and elimination.h say what each computes. */
 typedef struct {
     const char *name;
     int columns; /* of a tile */
@@ -77,6 +103,15 @@ typedef struct {
                        double *hi, double *lo);
     void (*dot_in_three)(ptrdiff_t n, const double *a, const double *b, double sigma,
                          double *hi, double *mid, double *lo);
+    void (*powers_of_two)(const Field *field, ptrdiff_t count, double *powers);
+    void (*residues)(const Field *field, ptrdiff_t count, const Digits *real,
+                     const Digits *imag, const double *powers, double *x);
+    void (*reduce)(const Field *field, ptrdiff_t count, double *x);
+    void (*scale_residues)(const Field *field, ptrdiff_t count, const double *x,
+                           const double *factor, double *product);
+    void (*subtract_multiple)(ptrdiff_t count, double *x, const double *factor,
+                              const double *y);
+    void (*invert)(const Field *field, const double *x, double *inverse);
 } Kernels;
 
 /* The sets that this machine has, the widest first; NULL ends them. */
@@ -181,7 +216,7 @@ typedef struct {
     Kind kind;
 } Product;
 
-typedef enum { DONE = 0, NOT_FINITE = -1, NO_MEMORY = -2, STOPPED = -3 } Outcome;
+typedef enum { DONE = 0, NOT_FINITE = -1, NO_MEMORY = -2, STOPPED = -3, NO_INTEGER = -4 } Outcome;
 
 Outcome multiply(const Product *product, const Kernels *kernels, Watch *watch);
 
@@ -195,5 +230,18 @@ int equilibrate(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const Vi
 int enclose(ptrdiff_t n, const View *a, const View *b, const View *r, const double *bounds,
             double norm, double inverse_norm, const View *x, const View *radius,
             double *space, const Kernels *kernels, Watch *watch);
+
+/* ---- elimination.c -------------------------------------------------------------- */
+
+/* Z = 2^rows [A B] 2^columns, n x n and n x k, modulo `count` primes; of complex matrices
+ * A and B are real + root imag, with a root of -1 for each prime. */
+typedef struct {
+    ptrdiff_t n, k, count;
+    View real, imag; /* imag.data is NULL for real matrices */
+    const double *rows, *columns, *primes, *roots;
+    double *determinants, *minors, *numerators; /* count, n x count, n k x count */
+} Elimination;
+
+Outcome eliminate(const Elimination *e, const Kernels *kernels, Watch *watch);
 
 #endif

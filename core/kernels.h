@@ -450,6 +450,8 @@ static void NAME(dot_in_three)(ptrdiff_t n, const double *a, const double *b,
     *lo = NAME(total)(low);
 }
 
+#include "elimination.h"
+
 static const Kernels NAME(kernels) = {
     .name = SET_NAME,
     .columns = NAME(COLUMNS),
@@ -466,4 +468,10 @@ static const Kernels NAME(kernels) = {
     .is_on_grid = NAME(is_on_grid),
     .dot_in_two = NAME(dot_in_two),
     .dot_in_three = NAME(dot_in_three),
+    .powers_of_two = NAME(powers_of_two),
+    .residues = NAME(residues),
+    .reduce = NAME(reduce),
+    .scale_residues = NAME(scale_residues),
+    .subtract_multiple = NAME(subtract_multiple),
+    .invert = NAME(invert),
 };

@@ -7,6 +7,8 @@
  *   magnitude_product(a, v, out) -> None
  *   equilibrate(a, b, scaled_a, scaled_b, exponents) -> int or None
  *   enclose(a, b, inverse, bounds, x, radius, norm, inverse_norm) -> bool
+ *   eliminate(a, imag, rows, columns, primes, roots, determinants, minors, numerators)
+ *       -> None
  *   use(name) -> None       choose one of `instructions`, for tests
  *   instructions            names of the sets that this machine has, the widest first
  *
@@ -724,6 +726,74 @@ static PyObject *core_enclose(PyObject *self, PyObject *const *args, Py_ssize_t 
     return PyBool_FromLong(is_sharp);
 }
 
+PyDoc_STRVAR(eliminate_doc,
+"eliminate(a, imag, rows, columns, primes, roots, determinants, minors, numerators)\n--\n\n"
+"Write the determinant of Z, its leading minors and the numerators of the solution modulo\n"
+"each of L primes between 2**23 and 2**24: numerics.prime_fields.eliminate. [A B] is n x\n"
+"(n + k), imag too, or None for real matrices; Z = 2**rows [A B] 2**columns holds integers,\n"
+"ValueError else. rows, columns, primes and roots are vectors, 1 x their length; the results\n"
+"are 1 x L, n x L and n k x L. All are of float64, vectors and results contiguous.");
+
+static PyObject *core_eliminate(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    (void)self;
+    View views[9];
+    Py_ssize_t shapes[9][3];
+    if (count != 9) {
+        PyErr_SetString(PyExc_TypeError, "eliminate takes nine arguments");
+        return NULL;
+    }
+    int is_complex = args[1] != Py_None;
+    if (!read_matrices(args, 1, 1, views, shapes)
+        || (is_complex && !read_matrices(args + 1, 1, 1, views + 1, shapes + 1))
+        || !read_matrices(args + 2, 7, 4, views + 2, shapes + 2))
+        return NULL;
+    Py_ssize_t n = shapes[0][1], k = shapes[0][2] - n, primes = shapes[4][2];
+    int fits = k >= 0 && primes > 0 && (!is_complex || has_shape(shapes[1], 1, n, n + k))
+            && has_shape(shapes[2], 1, 1, n) && has_shape(shapes[3], 1, 1, n + k)
+            && has_shape(shapes[4], 1, 1, primes) && has_shape(shapes[5], 1, 1, primes)
+            && has_shape(shapes[6], 1, 1, primes) && has_shape(shapes[7], 1, n, primes)
+            && has_shape(shapes[8], 1, n * k, primes);
+    for (int i = 2; fits && i < 9; i++)
+        fits &= is_contiguous(views + i, shapes[i][1], shapes[i][2]);
+    for (Py_ssize_t i = 0; fits && i < primes; i++) {
+        double p = number_at(views + 4, 0, 0, i);
+        fits &= p > 0x1p23 && p < 0x1p24 && p == floor(p);
+    }
+    for (int i = 2; fits && i < 4; i++)
+        for (Py_ssize_t j = 0; fits && j < shapes[i][2]; j++)
+            fits &= fabs(number_at(views + i, 0, 0, j)) <= 0x1p15;
+    if (!fits) {
+        PyErr_SetString(PyExc_ValueError,
+                        "shapes, strides, exponents or primes do not fit");
+        return NULL;
+    }
+    Elimination e = {.n = n, .k = k, .count = primes, .real = views[0]};
+    if (is_complex)
+        e.imag = views[1];
+    e.rows = (const double *)views[2].data;
+    e.columns = (const double *)views[3].data;
+    e.primes = (const double *)views[4].data;
+    e.roots = (const double *)views[5].data;
+    e.determinants = (double *)views[6].data;
+    e.minors = (double *)views[7].data;
+    e.numerators = (double *)views[8].data;
+    const Kernels *used = kernels;
+    Work work;
+    begin(&work, NULL);
+    Outcome outcome = eliminate(&e, used, &work.watch);
+    leave(&work);
+    if (work.has_stopped)
+        return NULL;
+    if (outcome == NO_MEMORY)
+        return PyErr_NoMemory();
+    if (outcome == NO_INTEGER) {
+        PyErr_SetString(PyExc_ValueError, "an entry is no integer");
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(use_doc,
 "use(name)\n--\n\nChoose a set of instructions by its name, for tests.");
 
@@ -784,6 +854,7 @@ static PyMethodDef methods[] = {
     {"equilibrate", (PyCFunction)(void (*)(void))core_equilibrate, METH_FASTCALL,
      equilibrate_doc},
     {"enclose", (PyCFunction)(void (*)(void))core_enclose, METH_FASTCALL, enclose_doc},
+    {"eliminate", (PyCFunction)(void (*)(void))core_eliminate, METH_FASTCALL, eliminate_doc},
     {"use", core_use, METH_O, use_doc},
     {NULL, NULL, 0, NULL},
 };

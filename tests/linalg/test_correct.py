@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hifigemm import linalg
+from hifigemm.linalg import exact
 from hifigemm.linalg.correct import MOST_ROWS, _rounded
 from hifigemm.linalg.refinement import Enclosure
 from hifigemm.linalg.scaling import ScaledSystem
@@ -35,9 +36,22 @@ def test_ties_go_to_even(numerator):
 
 def test_ties_of_large_systems_are_named():
     a, b = with_a_tie(MOST_ROWS + 1)
-    with pytest.raises(linalg.VerificationError, match=r"1 of 65 entries.*\(0, 0\)"):
+    with pytest.raises(linalg.VerificationError, match=r"1 of 513 entries.*\(0, 0\)"):
         linalg.solve(a, b, accuracy="correct")
     assert linalg.solve(a, b).radius[0] > 0.0
+
+
+def test_ties_of_integers_that_take_too_long_are_named_with_their_cost(monkeypatch):
+    monkeypatch.setattr(exact, "_MOST_SECONDS", 0.0)
+    a, b = with_a_tie(20)
+    with pytest.raises(linalg.VerificationError, match=r"\d+ primes of 24 bits"):
+        linalg.solve(a, b, accuracy="correct")
+
+
+@pytest.mark.parametrize("n", [65, 150])
+def test_ties_of_more_rows_are_settled_in_integers(n):
+    a, b = with_a_tie(n)
+    assert linalg.solve(a, b, accuracy="correct").x[0] == 1.0
 
 
 def test_a_residual_of_zero_settles_ties_of_large_systems():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hifigemm import linalg
-from hifigemm.linalg import definite
+from hifigemm.linalg import definite, exact
 from hifigemm.linalg.definite import norm_of_gap
 from hifigemm.linalg.exact import IntegerMatrix
 from tests.linalg.worst_arithmetic import fractions
@@ -75,6 +75,26 @@ def test_gram_matrices_of_few_vectors_are_not_definite(n):
         assert linalg.is_positive_definite(w @ w.conj().T) is False
     v = np.hstack([v, rng.integers(-(2**20), 2**20, (n, 1))])
     assert linalg.is_positive_definite(v @ v.T) is True
+
+
+@pytest.mark.parametrize("n", [20, 40, 100])
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_large_semidefinite_matrices_are_not_definite(n, is_complex):
+    rng = np.random.default_rng(n)
+    v = rng.integers(-9, 10, (n, n - 1)).astype(float)
+    if is_complex:
+        v = v + 1j * rng.integers(-9, 10, (n, n - 1))
+    # Proven by no vector: a null vector of many bits, and no c
+    a = v @ v.conj().T
+    assert linalg.is_positive_definite(a) is False
+    assert linalg.is_positive_definite(a + np.eye(n)) is True
+
+
+def test_messages_name_the_cost_of_integers(monkeypatch):
+    monkeypatch.setattr(exact, "_MOST_SECONDS", 0.0)
+    v = np.random.default_rng(0).integers(-(2**20), 2**20, (20, 19)).astype(float)
+    with pytest.raises(linalg.VerificationError, match=r"below 2\^\d+.*\d+ primes"):
+        linalg.is_positive_definite(v @ v.T)
 
 
 @pytest.mark.parametrize("shift", [-1, 0, 1])

@@ -9,6 +9,7 @@ import pytest
 
 from experiments.systems import FAMILIES, SPARSE, of_condition
 from hifigemm import linalg
+from hifigemm.linalg import exact
 from hifigemm.linalg.arrays import pivoted_factors
 from hifigemm.linalg.certificate import prove
 from hifigemm.linalg.determinant import _log_of_quotient, sign_of
@@ -179,13 +180,27 @@ def test_integers_have_integers_as_determinants(n):
         assert d.lower == d.upper == exact
 
 
-def test_matrices_that_are_too_large_for_integers_raise():
+def test_matrices_that_are_too_large_for_integers_raise(monkeypatch):
     with pytest.raises(linalg.VerificationError):
-        linalg.det(np.ones((65, 65)))
-    spread = np.ldexp(1.0, np.random.default_rng(0).integers(-1000, 1000, (40, 40)))
+        linalg.det(np.ones((513, 513)))
+    rng = np.random.default_rng(0)
+    spread = np.ldexp(1.0, rng.integers(-1000, 1000, (150, 150)))
     spread[1] = spread[0]
-    with pytest.raises(linalg.VerificationError, match="singular or nearly so"):
+    message = r"singular or nearly so.*below 2\^\d+.*primes.*seconds"
+    with pytest.raises(linalg.VerificationError, match=message):
         linalg.det(spread)
+    monkeypatch.setattr(exact, "_MOST_SECONDS", 0.0)
+    with pytest.raises(
+        linalg.VerificationError, match=r"2\^765 .*32 primes of 24 bits"
+    ):
+        linalg.det(np.ones((200, 200)) + np.eye(200)[5])
+
+
+@pytest.mark.parametrize("n", [65, 100, 200])
+def test_large_singular_matrices_of_integers_have_a_determinant_of_zero(n):
+    a = np.random.default_rng(n).integers(-9, 10, (n, n)).astype(float)
+    a[-1] = a[: n // 2].sum(axis=0)
+    assert linalg.det(a).sign == 0
 
 
 def test_the_determinant_of_nothing_is_one():
@@ -245,9 +260,41 @@ def test_complex_determinants_have_an_exponent_beyond_the_range(power):
     assert (d.exponent == 0) == (power == 0)
 
 
-def test_complex_determinants_that_may_be_zero_raise():
-    with pytest.raises(linalg.VerificationError):
-        linalg.det(np.array([[1.0, 1j], [1j, -1.0]]))
+@pytest.mark.parametrize("n", [2, 7, 20, 40])
+def test_singular_complex_matrices_have_a_determinant_of_zero(n):
+    rng = np.random.default_rng(n)
+    a = rng.standard_normal((n, n)) + 1j * rng.standard_normal((n, n))
+    a[-1] = 2j * a[0]
+    d = linalg.det(a)
+    assert (d.center, d.radius, d.exponent) == (0.0, 0.0, 0)
+    a.real[-1, 0] = np.nextafter(a.real[-1, 0], 9.0)
+    d = linalg.det(a)
+    assert 0.0 < d.radius < abs(d.center) or d.radius == 0.0 < abs(d.center)
+
+
+def test_determinants_of_complex_integers_have_no_radius():
+    rng = np.random.default_rng(2)
+    for n in range(1, 8):
+        a = rng.integers(-5, 6, (2, n, n))
+        d = linalg.det(a[0] + 1j * a[1])
+        real, imag = exact_complex_determinant((a[0] + 1j * a[1]).astype(complex))
+        assert (d.center, d.radius) == (complex(real, imag), 0.0)
+
+
+@pytest.mark.parametrize("power", [-700, 0, 700])
+def test_disks_by_integers_hold_the_determinant(power):
+    rng = np.random.default_rng(1)
+    for _ in range(30):
+        a = (
+            rng.standard_normal((3, 3)) + 1j * rng.standard_normal((3, 3))
+        ) * 2.0**power
+        d = linalg.det(a)
+        real, imag = exact_complex_determinant(a)
+        factor = Fraction(2) ** d.exponent
+        gap = (Fraction(d.center.real) * factor - real) ** 2
+        gap += (Fraction(d.center.imag) * factor - imag) ** 2
+        assert 0 < gap <= (Fraction(d.radius) * factor) ** 2
+        assert d.radius <= 2.0**-52 * abs(d.center)
 
 
 def test_stacks_have_arrays_of_bounds():
@@ -263,6 +310,8 @@ def test_stacks_have_arrays_of_bounds():
     assert disks.center[1, 2] == linalg.det(a[1, 2] + 1j).center
     a[0, 1] = 0.0
     assert linalg.det(a).sign[0, 1] == 0
+    assert linalg.det(a * 1j).center[0, 1] == 0.0
+    a[0, 1] = np.nan
     with pytest.raises(linalg.VerificationError, match=r"1 of 6.*\(0, 1\)") as error:
         linalg.det(a * 1j)
     assert np.isnan(error.value.solution.center[0, 1])

@@ -43,6 +43,7 @@ from hifigemm.numerics.three_words import CertifiedValues, RoundedSums
 
 if TYPE_CHECKING:
     from hifigemm.numerics.equilibration import Equilibrated
+    from hifigemm.numerics.prime_fields import Eliminated
 
 Sums = tuple[Array, Array | None]
 _KINDS = {"nearest": 0, "pair": 1, "enclosure": 2}
@@ -309,6 +310,26 @@ def _equilibrated(a: Array, b: Array) -> Equilibrated | None:
     return Equilibrated(scaled_a, scaled_b, exponents, determinant_exponent)
 
 
+def _eliminate(
+    a: Array, rows: Array, columns: Array, primes: Array, roots: Array
+) -> Eliminated:
+    """`numerics.prime_fields.eliminate`, eight primes at a time."""
+    from hifigemm.numerics.prime_fields import Eliminated
+
+    n, width = a.shape
+    determinants = np.empty((1, len(primes)))
+    minors = np.empty((n, len(primes)))
+    numerators = np.empty((n * (width - n), len(primes)))
+    is_complex = a.dtype.kind == "c"
+    real = _readable(a.real)
+    imag = _readable(a.imag) if is_complex else None
+    exponents = rows[None], columns[None]
+    fields = primes[None], roots[None]
+    results = determinants, minors, numerators
+    loaded()[0].eliminate(real, imag, *exponents, *fields, *results)
+    return Eliminated(determinants[0], minors, numerators)
+
+
 _OVERRIDES: dict[str, Callable[..., Any]] = {
     "are_ordinary": _are_ordinary,
     "certified_sums": certified_sums,
@@ -316,6 +337,7 @@ _OVERRIDES: dict[str, Callable[..., Any]] = {
     "rounded_sum_of_pair": _rounded_sum_of_pair,
     "magnitude_product": _magnitude_product,
     "equilibrated": _equilibrated,
+    "eliminate": _eliminate,
 }
 """The core's versions of functions of `numerics`, by their names: nothing is imported
 for them.

@@ -10,12 +10,13 @@ Idea
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import NoReturn
 
 import numpy as np
 
 from hifigemm.base.exceptions import VerificationError
 from hifigemm.linalg.arrays import to_host
-from hifigemm.linalg.exact import MOST_ROWS, exact_solution, nearest
+from hifigemm.linalg.exact import MOST_ROWS, IntegerMatrix, nearest
 from hifigemm.linalg.refinement import Enclosure
 from hifigemm.linalg.scaling import ScaledSystem, scaled
 from hifigemm.numerics.bits import Array
@@ -105,9 +106,12 @@ def _settle(
     n = len(parts)
     sides = np.flatnonzero(is_open.any(axis=(0, 2)))
     unsolved = [k for k in sides.tolist() if not enclosure.is_exact[0, k]]
-    if unsolved and n > MOST_ROWS:
-        _refuse(is_open)
-    exact = _solutions_in_integers(system, unsolved) if unsolved else {}
+    exact: dict[int, list[list[Fraction]]] = {}
+    if unsolved:
+        matrix = _integers(system, unsolved)
+        if matrix is None or not matrix.is_affordable:
+            _refuse(is_open, matrix)
+        exact = _solutions(matrix, unsolved, n)
     shifts = np.broadcast_to(to_host(system.exponents), parts.shape[:2])
 
     # Components of exact solutions, or of x1 + x2 where that is one
@@ -124,20 +128,26 @@ def _settle(
         parts[i, k, component] = nearest(value, dtype)
 
 
-def _solutions_in_integers(
-    system: ScaledSystem, sides: list[int]
-) -> dict[int, list[list[Fraction]]]:
-    """For some right sides, the real parts of all entries and the imaginary ones.
+def _integers(system: ScaledSystem, sides: list[int]) -> IntegerMatrix | None:
+    """The matrix with some right sides; None where there are too many rows.
 
     A complex system is a real one of twice the size, [Re -Im; Im Re].
     """
     a = to_host(system.a)
     b = to_host(system.b)[:, sides]
-    n = len(a)
     if a.dtype.kind == "c":
         a = np.block([[a.real, -a.imag], [a.imag, a.real]])
         b = np.concatenate([b.real, b.imag])
-    rows = exact_solution(a, b)
+    return IntegerMatrix.of(np.concatenate([a, b], axis=1))
+
+
+def _solutions(
+    matrix: IntegerMatrix, sides: list[int], n: int
+) -> dict[int, list[list[Fraction]]]:
+    """For right sides by number, the real parts of all n unknowns and the imaginary
+    ones.
+    """
+    rows = matrix.solution()
     assert rows is not None, "the matrix was proven to be nonsingular"
     solutions = {}
     for position, side in enumerate(sides):
@@ -146,13 +156,15 @@ def _solutions_in_integers(
     return solutions
 
 
-def _refuse(is_open: Array) -> None:
+def _refuse(is_open: Array, matrix: IntegerMatrix | None) -> NoReturn:
     """Raise VerificationError with the indices of open entries."""
     indices = np.argwhere(is_open.any(axis=2)).tolist()
     named = ", ".join(str(tuple(index)) for index in indices[:_SHOWN])
     more = f" and {len(indices) - _SHOWN} more" if len(indices) > _SHOWN else ""
+    limit = f"up to {MOST_ROWS} real rows, here n = {len(is_open)}"
+    cost = limit if matrix is None else matrix.cost
     raise VerificationError(
         f"{len(indices)} of {is_open[..., 0].size} entries are not known to be rounded correctly, (row, right side) "
-        f"{named}{more}: they are ties between two numbers, zeros, or too close to one to tell; up to n = {MOST_ROWS} "
-        f"such entries are computed in integers, here n = {len(is_open)}. accuracy=None encloses them"
+        f"{named}{more}: they are ties between two numbers, zeros, or too close to one to tell; such entries "
+        f"are computed in integers where that is affordable ({cost}). accuracy=None encloses them"
     )

@@ -9,8 +9,7 @@ Idea
     so ||E||_inf < c is a proof [Rum06]. It does not matter how good L is.
     No: an x other than zero with x^H A x <= 0, an eigenvector of the least eigenvalue or
     a vector of the identity.
-    Else the leading minors of small matrices, in integers; of a complex one those of
-    [Re -Im; Im Re], which is positive definite where A is.
+    Else the leading minors of small matrices, in integers.
 Scaling
     Rows and columns by the same powers of two, which keeps definiteness and brings the
     diagonal into [1/4, 1), unless a bit would be lost. c is relative to 1 then.
@@ -73,9 +72,9 @@ def is_positive_definite(a: object) -> Any:
     ------
     VerificationError
         Neither could be proven: the least eigenvalue is too close to zero, and the
-        matrix has more than 64 rows, or 32 if it is complex, or entries so far apart
-        that integers take more than two seconds. Of a stack the attribute ``solution``
-        has the answers, as 1 and 0, and NaN elsewhere.
+        matrix has more than 512 rows, or so many rows and bits that integers take more
+        than two seconds; 64 rows of 53 bits take 20 ms. Of a stack the attribute
+        ``solution`` has the answers, as 1 and 0, and NaN elsewhere.
     ValueError
         The matrix differs from its conjugate transpose.
     LinAlgError, TypeError
@@ -145,9 +144,10 @@ def _decide(a: Array) -> bool:
     for x in candidates(to_host(vector)):
         if is_not_positive(a, to_device_of(a, x)):
             return False
-    integers = _integers_of(a)
+    integers = IntegerMatrix.of(to_host(a))
     if integers is not None and integers.is_affordable:
         return integers.is_positive_definite()
+    cost = f". Left out: {integers.cost}" if integers is not None else ""
     gaps = f"at best {min(norms):.1e}" if norms else "for no c was there a factor L"
     shift = 4.0 * (abs(value) + 2.0 * native[1])
     raise VerificationError(
@@ -155,17 +155,8 @@ def _decide(a: Array) -> bool:
         f"{value:.1e} after scaling to a diagonal below 1, too close to zero for Cholesky's factorisation in float64 "
         f"(the norm of A - c I - L L^H has to be below c, {native[1]:.1e} and less: {gaps}) and for the sign of "
         f"x^H A x, x its eigenvector. What helps: more than {shift:.0e} of the diagonal added to it, if that may be"
+        f"{cost}"
     )
-
-
-def _integers_of(a: Array) -> IntegerMatrix | None:
-    """A real matrix of integers that is positive definite where A is; None if there are
-    too many rows.
-    """
-    a = to_host(a)
-    if a.dtype.kind == "c":
-        a = np.block([[a.real, -a.imag], [a.imag, a.real]])
-    return IntegerMatrix.of(a)
 
 
 def norm_of_gap(a: Array, c: float, accuracy: float) -> float:
