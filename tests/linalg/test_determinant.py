@@ -196,7 +196,7 @@ def test_matrices_that_are_too_large_for_integers_raise(monkeypatch):
         linalg.det(np.ones((200, 200)) + np.eye(200)[5])
 
 
-@pytest.mark.parametrize("n", [65, 100, 200])
+@pytest.mark.parametrize("n", [65, 100, 150])
 def test_large_singular_matrices_of_integers_have_a_determinant_of_zero(n):
     a = np.random.default_rng(n).integers(-9, 10, (n, n)).astype(float)
     a[-1] = a[: n // 2].sum(axis=0)

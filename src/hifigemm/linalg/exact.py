@@ -43,7 +43,7 @@ MOST_ROWS = 512
 """Larger matrices are not looked at: of integers of one bit they take a second or more."""
 _MOST_SECONDS = 2.0
 """Longer eliminations are left."""
-_SLOWER = 60.0
+_SLOWER = 35.0
 """Times as long a step takes by NumPy."""
 _LARGEST = 2**20
 """Above all exponents of entries."""
