@@ -73,7 +73,7 @@ def is_positive_definite(a: object) -> Any:
     VerificationError
         Neither could be proven: the least eigenvalue is too close to zero, and the
         matrix has more than 512 rows, or so many rows and bits that integers take more
-        than two seconds; 64 rows of 53 bits take 20 ms. Of a stack the attribute
+        than two seconds; 64 rows of 53 bits take 4 ms. Of a stack the attribute
         ``solution`` has the answers, as 1 and 0, and NaN elsewhere.
     ValueError
         The matrix differs from its conjugate transpose.

@@ -137,7 +137,7 @@ def det(a: object) -> Determinant | ComplexDeterminant:
         The matrix is singular, or so close to a singular one that its sign cannot be
         told, from a condition of about 1e15 on, and is not computed in integers: these
         would take more than two seconds, or it has more than 512 rows. 64 rows of 53 bits
-        take 5 ms. Of a stack the attribute ``solution`` has what was proven, with NaN and
+        take 3 ms. Of a stack the attribute ``solution`` has what was proven, with NaN and
         a sign of 0 elsewhere.
     LinAlgError, TypeError, ValueError
         No square matrices; arrays that JAX traces.
