@@ -8,6 +8,7 @@
  *   elimination.h  arithmetic modulo primes, for one set of vector instructions
  *   elimination.c  elimination modulo primes: determinants, leading minors, solutions
  *   systems.c      scaling and bounds of linear systems, in few readings of a matrix
+ *   small_systems.c  small linear systems from their scaling to their enclosures
  *   module.c       the Python module hifigemm._core, and signals that end its calls
  *
  * u = 2^-53 is the unit roundoff of binary64. All of this rests on rounding to nearest
@@ -227,6 +228,13 @@ void magnitude_product(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const View *a, con
 int equilibrate(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const View *scaled_a,
                 const View *scaled_b, int64_t *exponents, int64_t *sum, double *space,
                 Watch *watch);
+/* linalg.upward.above: more than a nonnegative x was before so many roundings. */
+static inline double upward(double x, ptrdiff_t roundings, double underflows)
+{
+    double factor = 1.0 + (double)(roundings + 4) * 0x1p-52;
+    return x * factor + (2.0 * underflows + 0x1p-1074);
+}
+
 int enclose(ptrdiff_t n, const View *a, const View *b, const View *r, const double *bounds,
             double norm, double inverse_norm, const View *x, const View *radius,
             double *space, const Kernels *kernels, Watch *watch);
@@ -243,5 +251,19 @@ typedef struct {
 } Elimination;
 
 Outcome eliminate(const Elimination *e, const Kernels *kernels, Watch *watch);
+
+/* ---- small_systems.c ------------------------------------------------------------ */
+
+typedef enum { LEFT = 0, ENCLOSED = 1, NEAREST_NUMBERS = 2 } Solved;
+
+/* What a solution rests on: see linalg.solution.SolutionReport. */
+typedef struct {
+    double condition, norm, steps;
+} Proof;
+
+ptrdiff_t space_of_small(ptrdiff_t n, ptrdiff_t k);
+Solved solve_small(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const View *x,
+                   const View *radius, Proof *proof, double *space, const Kernels *kernels,
+                   Watch *watch);
 
 #endif

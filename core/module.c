@@ -9,6 +9,7 @@
  *   enclose(a, b, inverse, bounds, x, radius, norm, inverse_norm) -> bool
  *   eliminate(a, imag, rows, columns, primes, roots, determinants, minors, numerators)
  *       -> None
+ *   solve_small(a, b, x, radius, proofs) -> None
  *   use(name) -> None       choose one of `instructions`, for tests
  *   instructions            names of the sets that this machine has, the widest first
  *
@@ -794,6 +795,64 @@ static PyObject *core_eliminate(PyObject *self, PyObject *const *args, Py_ssize_
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(solve_small_doc,
+"solve_small(a, b, x, radius, proofs)\n--\n\n"
+"Write the solutions of a stack of small systems, their radii, and for each system whether\n"
+"it is solved (0: no, and nothing is to be read; 1; 2: all entries of x are the nearest\n"
+"numbers), its condition, the norm of I - R A and the number of steps. A is (batch, n, n),\n"
+"B, x and radius are (batch, n, k) and proofs (batch, 1, 4), of float64.");
+
+static PyObject *core_solve_small(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    (void)self;
+    View views[5];
+    Py_ssize_t shapes[5][3];
+    if (count != 5) {
+        PyErr_SetString(PyExc_TypeError, "solve_small takes five arguments");
+        return NULL;
+    }
+    for (int i = 0; i < 5; i++) {
+        if (!read_array(args[i], "an operand", i >= 2, views + i, shapes[i]))
+            return NULL;
+        if (views[i].is_single) {
+            PyErr_SetString(PyExc_TypeError, "expected stacks of float64");
+            return NULL;
+        }
+    }
+    Py_ssize_t batch = shapes[0][0], n = shapes[0][1], k = shapes[1][2];
+    int fits = has_shape(shapes[0], batch, n, n) && has_shape(shapes[4], batch, 1, 4);
+    for (int i = 1; i < 4; i++)
+        fits &= has_shape(shapes[i], batch, n, k);
+    if (!fits) {
+        PyErr_SetString(PyExc_ValueError, "shapes do not fit");
+        return NULL;
+    }
+    double *space = malloc(sizeof(double) * (size_t)(space_of_small(n, k) + 1));
+    if (!space)
+        return PyErr_NoMemory();
+    const Kernels *used = kernels;
+    Work work;
+    begin(&work, NULL);
+    for (Py_ssize_t z = 0; z < batch && !stops(&work.watch, 4096); z++) {
+        View here[5];
+        for (int i = 0; i < 5; i++) {
+            here[i] = views[i];
+            here[i].data += z * views[i].matrix;
+        }
+        Proof proof = {0.0, 0.0, 0.0};
+        double solved = solve_small(n, k, here, here + 1, here + 2, here + 3, &proof, space,
+                                    used, &work.watch);
+        double facts[4] = {solved, proof.condition, proof.norm, proof.steps};
+        for (int i = 0; i < 4; i++)
+            memcpy(here[4].data + i * here[4].column, facts + i, sizeof *facts);
+    }
+    leave(&work);
+    free(space);
+    if (work.has_stopped)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(use_doc,
 "use(name)\n--\n\nChoose a set of instructions by its name, for tests.");
 
@@ -855,6 +914,8 @@ static PyMethodDef methods[] = {
      equilibrate_doc},
     {"enclose", (PyCFunction)(void (*)(void))core_enclose, METH_FASTCALL, enclose_doc},
     {"eliminate", (PyCFunction)(void (*)(void))core_eliminate, METH_FASTCALL, eliminate_doc},
+    {"solve_small", (PyCFunction)(void (*)(void))core_solve_small, METH_FASTCALL,
+     solve_small_doc},
     {"use", core_use, METH_O, use_doc},
     {NULL, NULL, 0, NULL},
 };

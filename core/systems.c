@@ -207,13 +207,6 @@ int equilibrate(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const Vi
 
 /* ---- enclosures ----------------------------------------------------------------- */
 
-/* linalg.upward.above: more than a nonnegative x was before so many roundings. */
-static double upward(double x, ptrdiff_t roundings, double underflows)
-{
-    double factor = 1.0 + (double)(roundings + 4) * 0x1p-52;
-    return x * factor + (2.0 * underflows + 0x1p-1074);
-}
-
 /* R v and |R| |v| in one reading of R, n x n; each of n roundings. */
 static void image_and_size(ptrdiff_t n, const View *r, const double *v, double *image,
                            double *size, double *space, Watch *watch)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -234,6 +234,33 @@ def enclosed(
     if not core.enclose(*operands, row_bounds, x, radius, norm, inverse_norm):
         return None
     return x, radius
+
+
+class SolvedStack(NamedTuple):
+    """Solutions of a stack of systems, their radii, and by system, batch x 4: 0 where
+    nothing is proven, 1 where x and its radius are there, 2 where x are the nearest
+    numbers; the condition, the norm and the steps of a `SolutionReport`.
+    """
+
+    x: Array
+    radius: Array
+    proofs: Array
+
+
+def solved_stack(a: Array, b: Array) -> SolvedStack | None:
+    """A x = b for stacks of real matrices, (batch, n, n) and (batch, n, k), from the
+    scaling to the enclosure of each; None without the core.
+
+    What needs another scale, more words or more steps is left unsolved.
+    """
+    core = loaded()[0]
+    if core is None:
+        return None
+    x = np.empty(b.shape)
+    radius = np.empty(b.shape)
+    proofs = np.empty((len(a), 1, 4))
+    core.solve_small(_readable(a), _readable(b), x, radius, proofs)
+    return SolvedStack(x, radius, proofs[:, 0])
 
 
 def _are_ordinary(x: Array, terms: int, smallest_normal: float) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -167,19 +168,20 @@ def check_square(a: Array) -> None:
 
 
 class Answers(Generic[Answer]):
-    """What a function says of the matrices of a stack, or of one matrix, and the errors
-    of those of which nothing could be proven.
+    """What a function says of the matrices of a stack, or of those with some indices, or
+    of one matrix, and the errors of those of which nothing could be proven.
     """
 
     def __init__(
         self,
         stack: tuple[int, ...],
         answer_of: Callable[[tuple[int, ...]], Answer],
+        indices: Iterable[tuple[int, ...]] | None = None,
     ) -> None:
         self.stack = stack
         self.values: dict[tuple[int, ...], Answer] = {}
         self.errors: dict[tuple[int, ...], VerificationError] = {}
-        for index in np.ndindex(stack):
+        for index in np.ndindex(stack) if indices is None else indices:
             try:
                 self.values[index] = answer_of(index)
             except VerificationError as error:
@@ -201,7 +203,7 @@ class Answers(Generic[Answer]):
         index, first = next(iter(self.errors.items()))
         if not self.stack:
             raise first
-        count = len(self.errors) + len(self.values)
+        count = math.prod(self.stack)
         failure = VerificationError(
             f"{len(self.errors)} of {count} systems failed; {index}: {first}"
         )

@@ -4,15 +4,17 @@ made.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
 from hifigemm.base.exceptions import VerificationError
 from hifigemm.base.transforms import opaque
+from hifigemm.engines import core
 from hifigemm.linalg.arguments import (
     Answer,
     Answers,
@@ -28,6 +30,7 @@ from hifigemm.linalg.arrays import (
     beside,
     check_finite,
     identity,
+    is_on_host,
     numbers,
     to_device_of,
     where_quick,
@@ -40,6 +43,8 @@ from hifigemm.linalg.uncertain import uncertain_radius
 from hifigemm.numerics.bits import Array, DType
 from hifigemm.operands.operands import broadcast_stacks
 
+MOST_SMALL = 32
+"""Rows, and right sides, of systems that the compiled core solves from end to end."""
 _LINE = 88
 """The longest line of a solution that is shown in one."""
 
@@ -121,13 +126,17 @@ def solution_of_numbers(
     else:
         b = identity(a.shape[-1], like=a)
     is_correct = accuracy == "correct"
-    solve = partial(_system, dtype=operands.dtype, is_correct=is_correct)
+    options = {"dtype": operands.dtype, "is_correct": is_correct}
+    solve = partial(_system, **options)
     radii: tuple[Array, ...] = ()
     if a_radius is not None or b_radius is not None:
         of_a = data_radius(operands.library, "a_radius", a_radius, "a", a)
         of_b = data_radius(operands.library, "b_radius", b_radius, "b", b)
-        radii = (of_a, of_b[:, None] if b.ndim == 1 else of_b)
-    solution, reports = solutions(operands, a, b, solve, radii)
+        largest = numbers(of_a.max(initial=0.0), of_b.max(initial=0.0))
+        if max(largest) > 0.0:
+            radii = (of_a, of_b[:, None] if b.ndim == 1 else of_b)
+    solve_small = None if radii else partial(_small_systems, **options)
+    solution, reports = solutions(operands, a, b, solve, radii, solve_small)
     if not return_report:
         return solution
     return solution, _worst(reports)
@@ -139,9 +148,12 @@ def solutions(
     b: Array,
     solve: Callable[..., tuple[Array, Array, Answer]],
     radii: tuple[Array, ...] = (),
+    solve_small: Callable[[Array, Array], _Small[Answer] | None] | None = None,
 ) -> tuple[VerifiedSolution, list[Answer]]:
     """The solutions of all systems of a stack, and the reports on them; `solve` gives x,
     its radius and a report for matrices A and B, and their radii, if there are any.
+
+    `solve_small` takes the whole stack first, and leaves what it cannot prove.
 
     Raises ValueError: A and B have different numbers of rows. VerificationError: for the
     first system that fails, after all were tried.
@@ -154,18 +166,27 @@ def solutions(
             f"a has shape {a.shape} and b has {b.shape[-2]} rows; expected {rows}"
         )
     with verifying(operands.library):
-        if a.ndim == b.ndim == 2:
+        stack: tuple[int, ...] = ()
+        if a.ndim > 2 or b.ndim > 2:
+            stack = broadcast_stacks(a.shape[:-2], b.shape[:-2])
+            a = np.broadcast_to(a, stack + a.shape[-2:])
+            b = np.broadcast_to(b, stack + b.shape[-2:])
+            radii = tuple(np.broadcast_to(y, stack + y.shape[-2:]) for y in radii)
+        small = None if solve_small is None else solve_small(a, b)
+        if small is None and not stack:
             x, radius, report = solve(a, b, *radii)
             return _as_solution(x, radius, operands, is_vector), [report]
+        if small is not None and not small.left:
+            solution = _as_solution(small.x, small.radius, operands, is_vector)
+            return solution, small.reports
 
         # One system after the other, with NaN where nothing is proven.
-        stack = broadcast_stacks(a.shape[:-2], b.shape[:-2])
-        a = np.broadcast_to(a, stack + a.shape[-2:])
-        b = np.broadcast_to(b, stack + b.shape[-2:])
-        radii = tuple(np.broadcast_to(y, stack + y.shape[-2:]) for y in radii)
-        shape = (*stack, a.shape[-1], b.shape[-1])
-        x = np.full(shape, np.nan, operands.dtype, like=b)
-        radius = np.full(shape, np.inf, operands.real, like=b)
+        if small is None:
+            shape = (*stack, a.shape[-1], b.shape[-1])
+            x = np.full(shape, np.nan, operands.dtype, like=b)
+            radius = np.full(shape, np.inf, operands.real, like=b)
+            small = _Small(x, radius, list(np.ndindex(stack)), [])
+        x, radius, left, reports = small
 
         def report_of(index: tuple[int, ...]) -> Answer:
             system = [array[index] for array in (a, b, *radii)]
@@ -174,12 +195,57 @@ def solutions(
             radius[index] = beside(x, radius_of_one)
             return report
 
-        def solution() -> VerifiedSolution:
+        def solution_of_all() -> VerifiedSolution:
             return _as_solution(x, radius, operands, is_vector)
 
-        reports = Answers(stack, report_of)
-        reports.check(solution)
-        return solution(), list(reports.values.values())
+        answers = Answers(stack, report_of, left)
+        answers.check(solution_of_all)
+        return solution_of_all(), [*reports, *answers.values.values()]
+
+
+class _Small(NamedTuple, Generic[Answer]):
+    """What is known of a stack of small systems: x is NaN and the radius Inf where a
+    system is left.
+    """
+
+    x: Array
+    radius: Array
+    left: list[tuple[int, ...]]  # indices
+    reports: list[Answer]
+
+
+def _small_systems(
+    a: Array, b: Array, dtype: DType, is_correct: bool
+) -> _Small[SolutionReport] | None:
+    """Stacks of real systems by the compiled core; None where it does not serve them."""
+    n, k = b.shape[-2:]
+    is_real = a.dtype.kind == b.dtype.kind == "f"
+    if not (is_on_host(a) and is_real and 0 < n <= MOST_SMALL and k <= MOST_SMALL):
+        return None
+    stack = a.shape[:-2]
+    batch = math.prod(stack)
+    if batch == 0 or (is_correct and dtype != np.float64):
+        return None
+    solved = core.solved_stack(a.reshape(batch, n, n), b.reshape(batch, n, k))
+    if solved is None:
+        return None
+    x, radius, proofs = solved
+    is_left = proofs[:, 0] < (2.0 if is_correct else 1.0)
+    if dtype != np.float64:
+        x, radius = in_dtype(x, radius, dtype)
+        is_left |= ~(np.isfinite(x) & np.isfinite(radius)).all(axis=(1, 2))
+    left = []
+    if is_left.any():
+        x[is_left] = np.nan
+        radius[is_left] = np.inf
+        left = list(map(tuple, np.argwhere(is_left.reshape(stack)).tolist()))
+        proofs = proofs[~is_left]
+    reports = []
+    if len(proofs):
+        _, condition, norm, steps = proofs.max(axis=0).tolist()
+        reports.append(SolutionReport(condition, norm, 1, 1, int(steps)))
+    shape = (*stack, n, k)
+    return _Small(x.reshape(shape), radius.reshape(shape), left, reports)
 
 
 def _system(

@@ -1,0 +1,184 @@
+"""Stacks of small systems, which the compiled core solves from end to end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flint")
+
+from experiments.linalg_enclosures import wrong
+from experiments.systems import (
+    FAMILIES,
+    SPARSE,
+    exact_parts,
+    misses,
+    of_condition,
+)
+from hifigemm import linalg
+from hifigemm.engines import core
+from hifigemm.linalg import solution
+
+if core.loaded()[0] is None:
+    pytest.skip("the compiled core is not here", allow_module_level=True)
+
+REAL = [
+    name
+    for name in {**FAMILIES, **SPARSE}
+    if name not in ("complex", "complex64", "float32", "stacks")
+]
+MODULE = core.loaded()[0]
+
+
+def by_core(a, b):
+    """What the core makes of one system, and what it says of it."""
+    b = b[:, None] if b.ndim == 1 else b
+    solved = core.solved_stack(a[None], b[None])
+    return solved.x[0], solved.radius[0], solved.proofs[0]
+
+
+@pytest.mark.parametrize("name", MODULE.instructions)
+@pytest.mark.parametrize("family", REAL)
+def test_no_radius_misses_and_the_nearest_numbers_are_the_nearest(family, name):
+    MODULE.use(name)
+    try:
+        for seed in range(10):
+            rng = np.random.default_rng([23, seed])
+            a, b = {**FAMILIES, **SPARSE}[family](rng)
+            for side in (b, np.eye(len(a))):
+                x, radius, (status, condition, norm, _) = by_core(
+                    a.astype(float), side.astype(float)
+                )
+                if status == 0.0:
+                    continue
+                parts = exact_parts(a, side)
+                assert parts is not None, "a singular matrix was proven nonsingular"
+                assert misses(x, radius, parts) == []
+                assert norm < 0.5
+                assert condition >= 1.0 - 2.0**-50
+                if status == 2.0:
+                    assert wrong(x, parts) == 0
+    finally:
+        MODULE.use(MODULE.instructions[0])
+
+
+@pytest.mark.parametrize("exponent", range(1, 14, 2))
+def test_ordinary_systems_are_solved_up_to_a_condition_of_1e12(exponent):
+    rng = np.random.default_rng(exponent)
+    draw = of_condition(10.0 ** (exponent - 1.0))
+    solved = 0
+    for _ in range(50):
+        a, b = draw(rng)
+        b = b[:, :1] if b.ndim == 2 else b
+        x, radius, proof = by_core(a, b)
+        solved += proof[0] > 0.0
+        if proof[0] > 0.0:
+            assert (radius[:, 0] <= np.spacing(np.abs(x[:, 0]))).all()
+    assert solved >= 45
+
+
+def test_solutions_with_zeros_and_whole_numbers_are_exact_or_nearly_so():
+    a = np.array([[1.0, 2.0], [3.0, 4.0]])
+    x, radius, proof = by_core(a, np.array([1.0, 1.0]))
+    assert (x[:, 0] == [-1.0, 1.0]).all()
+    assert (radius == 0.0).all()
+    assert proof[0] == 2.0
+
+    rng = np.random.default_rng(2)
+    for _ in range(200):
+        triangle = np.triu(rng.standard_normal((6, 6)))
+        b = np.zeros(6)
+        b[:3] = rng.standard_normal(3)
+        x, radius, proof = by_core(triangle, b)
+        assert proof[0] > 0.0
+        assert (np.abs(x[3:]) <= radius[3:]).all()
+        assert radius.max() <= np.spacing(np.abs(x).max())
+
+    x, radius, proof = by_core(rng.standard_normal((5, 5)), np.zeros(5))
+    assert (x == 0.0).all()
+    assert (radius == 0.0).all()
+    assert proof[0] == 2.0
+
+
+def test_what_is_left_is_singular_wild_or_subnormal():
+    for a, b in (
+        (np.ones((2, 2)), np.ones(2)),
+        (np.zeros((3, 3)), np.ones(3)),
+        (np.diag([1.0, 2.0**300]), np.ones(2)),
+        (np.array([[1.0, np.nan], [0.0, 1.0]]), np.ones(2)),
+        (np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([np.inf, 1.0])),
+        (np.diag([2.0**199] * 2) * 3.0, np.array([2.0**-200, 1.0])),
+    ):
+        *_, proof = by_core(a, b)
+        assert proof[0] == 0.0 or np.isfinite(b).all()
+    *_, proof = by_core(np.ones((2, 2)), np.ones(2))
+    assert proof[0] == 0.0
+
+
+def test_one_failure_in_a_stack_harms_no_other():
+    rng = np.random.default_rng(3)
+    a = rng.standard_normal((5, 4, 4))
+    b = rng.standard_normal((5, 4, 2))
+    want = linalg.solve(a, b)
+    a[1] = 1.0
+    b[3, 2, 1] = np.inf
+    with pytest.raises(
+        linalg.VerificationError, match=r"2 of 5 systems .* \(1,\)"
+    ) as error:
+        linalg.solve(a, b)
+    found = error.value.solution
+    good = [0, 2, 4]
+    assert (found.x[good] == want.x[good]).all()
+    assert (found.radius[good] == want.radius[good]).all()
+    assert np.isnan(found.x[[1, 3]]).all()
+    assert np.isinf(found.radius[[1, 3]]).all()
+
+
+@pytest.mark.parametrize("accuracy", [None, "correct"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_stack_has_the_solutions_of_its_systems(dtype, accuracy):
+    rng = np.random.default_rng(4)
+    a = rng.standard_normal((2, 1, 5, 5)).astype(dtype)
+    b = rng.standard_normal((3, 5, 2)).astype(dtype)
+    a[1, 0] = np.triu(a[1, 0])
+    found, report = linalg.solve(a, b, accuracy=accuracy, return_report=True)
+    assert found.x.shape == (2, 3, 5, 2)
+    assert found.x.dtype == dtype
+    for i, j in np.ndindex(2, 3):
+        one, of_one = linalg.solve(a[i, 0], b[j], accuracy=accuracy, return_report=True)
+        assert (found.x[i, j] == one.x).all()
+        assert (found.radius[i, j] == one.radius).all()
+        assert of_one.condition <= report.condition
+        assert misses(one.x, one.radius, exact_parts(a[i, 0], b[j])) == []
+
+
+def test_larger_systems_and_many_sides_go_the_general_way(monkeypatch):
+    monkeypatch.setattr(core, "solved_stack", None)
+    rng = np.random.default_rng(5)
+    n = solution.MOST_SMALL + 1
+    linalg.solve(rng.standard_normal((n, n)), rng.standard_normal(n))
+    linalg.solve(rng.standard_normal((3, 3)), rng.standard_normal((3, n)))
+    complex_matrix = rng.standard_normal((3, 3)) + 1j
+    linalg.solve(complex_matrix, np.ones(3))
+
+
+def test_arguments_that_do_not_fit_are_refused():
+    good = [
+        np.ones((2, 3, 3)),
+        np.ones((2, 3, 1)),
+        np.ones((2, 3, 1)),
+        np.ones((2, 3, 1)),
+        np.ones((2, 1, 4)),
+    ]
+    MODULE.solve_small(*good)
+    with pytest.raises(TypeError, match="five arguments"):
+        MODULE.solve_small(*good[:4])
+    for i, shape in ((0, (2, 3, 2)), (1, (1, 3, 1)), (2, (2, 2, 1)), (4, (2, 1, 3))):
+        bad = [*good]
+        bad[i] = np.ones(shape)
+        with pytest.raises(ValueError, match="shapes"):
+            MODULE.solve_small(*bad)
+    bad = [*good]
+    bad[0] = good[0].astype(np.float32)
+    with pytest.raises(TypeError, match="float64"):
+        MODULE.solve_small(*bad)
