@@ -52,6 +52,7 @@ MADE_BY_THE_LIBRARY = {
     "Finding",
     "Judgement",
     "Layout",
+    "LogDeterminant",
     "MeshPlan",
     "Plan",
     "Prepared",

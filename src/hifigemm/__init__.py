@@ -123,7 +123,7 @@ _FUNCTIONS_OF = {
         "vecdot",
         "vecmat",
     ),
-    "linalg": ("det", "inv", "is_positive_definite", "lstsq", "solve"),
+    "linalg": ("det", "inv", "is_positive_definite", "lstsq", "slogdet", "solve"),
 }
 
 

@@ -128,6 +128,7 @@ assert_type(
 )
 assert_type(hg.linalg.lstsq(unit, unit), hg.linalg.VerifiedSolution)
 assert_type(hg.linalg.det(unit), hg.linalg.Determinant | hg.linalg.ComplexDeterminant)
+assert_type(hg.linalg.slogdet(unit), hg.linalg.LogDeterminant)
 if hg.linalg.is_positive_definite(unit):
     condition: float = hg.linalg.solve(unit, unit, return_report=True)[1].condition
 try:

@@ -11,12 +11,14 @@ from hifigemm.base.public import shown
 from hifigemm.linalg.definite import is_positive_definite
 from hifigemm.linalg.determinant import ComplexDeterminant, Determinant, det
 from hifigemm.linalg.least_squares import lstsq
+from hifigemm.linalg.log_determinant import LogDeterminant, slogdet
 from hifigemm.linalg.solution import SolutionReport, VerifiedSolution
 from hifigemm.linalg.solve import inv, solve
 
 __all__ = [
     "ComplexDeterminant",
     "Determinant",
+    "LogDeterminant",
     "SolutionReport",
     "VerificationError",
     "VerifiedSolution",
@@ -24,6 +26,7 @@ __all__ = [
     "inv",
     "is_positive_definite",
     "lstsq",
+    "slogdet",
     "solve",
 ]
 
