@@ -36,6 +36,10 @@ from hifigemm.engines import device_ops  # noqa: E402
 from hifigemm.engines.device_array import DeviceArray, unwrap, wrap  # noqa: E402
 from hifigemm.libraries import TorchLibrary  # noqa: E402
 from hifigemm.numerics.equilibration import MatrixInScale  # noqa: E402
+from tests.linalg.exact_least_squares import (  # noqa: E402
+    exact_lstsq,
+    nearly_dependent,
+)
 
 ALL = {**FAMILIES, **SPARSE}
 MAY_FAIL = {"near singular by an ulp", "exactly singular"}
@@ -181,6 +185,22 @@ def test_inverses_and_least_squares_enclose_the_exact_ones(on_device):
             other = linalg_on_host(linalg.lstsq, a, b)
             assert (np.abs(x - other.x) <= radius + other.radius).all()
             assert (radius <= 4.0 * np.spacing(np.abs(x).max())).all()
+
+
+@pytest.mark.parametrize("kind", [float, complex])
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_nearly_dependent_columns_are_proven(on_device, kind, is_wide):
+    rng = np.random.default_rng(1)
+    a = nearly_dependent(rng, 12, 5, 1e20, kind)
+    a = np.ascontiguousarray(a.T) if is_wide else a
+    b = rng.standard_normal((len(a), 2))
+    x, radius = solved(linalg.lstsq, a, b)
+    assert misses(x, radius, exact_lstsq(a, b.astype(kind))) == []
+    assert (radius <= np.spacing(np.abs(x).max())).all()
+    a[-1] = a[0]
+    a[:, -1] = a[:, 0]
+    with pytest.raises(linalg.VerificationError, match="rank-deficient"):
+        solved(linalg.lstsq, a, b)
 
 
 def linalg_on_host(solve, *operands):

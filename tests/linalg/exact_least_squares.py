@@ -1,0 +1,62 @@
+"""Matrices for least squares, and exact solutions of the normal equations."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import flint
+import numpy as np
+
+from tests.linalg.worst_arithmetic import exact_matmul, fractions
+
+
+def transposed(a):
+    return [list(column) for column in zip(*a)]
+
+
+def exact_solve(a, b):
+    """A^-1 b in fractions."""
+
+    def matrix(x):
+        entries = [flint.fmpq(v.numerator, v.denominator) for row in x for v in row]
+        return flint.fmpq_mat(len(x), len(x[0]), entries)
+
+    x = matrix(a).solve(matrix(b))
+    return [
+        [Fraction(int(x[i, j].p), int(x[i, j].q)) for j in range(x.ncols())]
+        for i in range(x.nrows())
+    ]
+
+
+def exact_lstsq(a, b):
+    """[re, im] or [re] of the solution, as `misses` takes it."""
+    if a.dtype.kind == "c":
+        a = np.block([[a.real, -a.imag], [a.imag, a.real]])
+        both = exact_lstsq(a, np.concatenate([b.real, b.imag]))[0]
+        return [both[: len(both) // 2], both[len(both) // 2 :]]
+    rows, sides = fractions(a), fractions(b)
+    turned = transposed(rows)
+    if len(rows) >= len(turned):
+        return [exact_solve(exact_matmul(turned, rows), exact_matmul(turned, sides))]
+    return [exact_matmul(turned, exact_solve(exact_matmul(rows, turned), sides))]
+
+
+def of_condition(rng, m, n, condition, kind=float):
+    """m x n with singular values down to 1 / condition."""
+    least = min(m, n)
+    parts = [rng.standard_normal((size, least)) for size in (m, n)]
+    if kind is complex:
+        parts = [x + 1j * rng.standard_normal(x.shape) for x in parts]
+    u, v = (np.linalg.qr(x)[0] for x in parts)
+    return (u * np.logspace(0.0, -np.log10(condition), least)) @ v.conj().T
+
+
+def nearly_dependent(rng, m, n, condition, kind=float):
+    """m x n, m >= 2 n: a matrix of rank 1 above entries that are smaller by the condition,
+    so that no rounding is as large as these.
+    """
+    top = rng.integers(1, 99, (m - n, 1)) * rng.integers(1, 9, n)
+    bottom = rng.standard_normal((n, n)) / condition
+    if kind is complex:
+        bottom = bottom + 1j * rng.standard_normal((n, n)) / condition
+    return np.concatenate([top, bottom])[rng.permutation(m)]
