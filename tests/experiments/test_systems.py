@@ -21,6 +21,7 @@ from experiments.linalg_enclosures import (
     median,
     wrong,
 )
+from experiments.linalg_full_rank import Judge
 from experiments.linalg_least_squares import exact_products
 from experiments.systems import (
     FAMILIES,
@@ -29,6 +30,7 @@ from experiments.systems import (
     misses,
 )
 from hifigemm.linalg import VerifiedSolution
+from tests.linalg.exact_least_squares import exact_lstsq
 
 
 def test_solutions_are_exact():
@@ -150,3 +152,17 @@ def test_products_for_least_squares_are_exact():
     for i, j in np.ndindex(3, 2):
         exact = sum(Fraction(v) * Fraction(w) for v, w in zip(x[:, i], y[:, j]))
         assert product[i, j] == exact
+
+
+def test_judge_of_full_rank_is_exact():
+    rng = np.random.default_rng(0)
+    a = np.ldexp(rng.standard_normal((7, 3)), rng.integers(-40, 3, (1, 3)))
+    judge = Judge(a)
+    for b, find in ((a[:, :2] ** 2, judge.least_squares), (a[:3], judge.least_norm)):
+        is_wide = len(b) == 3
+        assert find(b) == exact_lstsq(a.T if is_wide else a, b)[0]
+    assert judge.has_full_rank
+    assert not Judge(a[:, [0, 1, 0]]).has_full_rank
+
+    # Orthogonal columns, of which a condition in norms of Frobenius is n
+    assert abs(Judge(np.diag([1.0, 2.0, 64.0])).condition() - 3.0) < 1e-12

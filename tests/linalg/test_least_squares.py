@@ -153,6 +153,30 @@ def test_shapes_and_dtypes_of_results():
         linalg.lstsq(np.ones(3), np.ones(3))
 
 
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_reports_say_what_proved_a_solution(is_wide):
+    rng = np.random.default_rng(3)
+    reports = []
+    for condition in (1e2, 1e20):
+        a = nearly_dependent(rng, 8, 3, condition)
+        a = a.T if is_wide else a
+        b = rng.standard_normal(len(a))
+        solution, report = linalg.lstsq(a, b, return_report=True)
+        assert (solution.x == linalg.lstsq(a, b).x).all()
+        assert condition <= report.condition <= 1e5 * condition
+        assert 0.0 < report.norm < 1.0
+        assert report.steps >= 1
+        reports.append(report)
+    assert [report.words for report in reports] == [1, 2]
+    assert reports[0].attempts == 1 < reports[1].attempts
+
+
+def test_reports_of_stacks_and_square_matrices_are_those_of_solve():
+    a = np.stack([np.eye(3), np.vander([1.0, 2.0, 3.0])])
+    _, report = linalg.lstsq(a, np.ones(3), return_report=True)
+    assert report == linalg.solve(a, np.ones((3, 1)), return_report=True)[1]
+
+
 @pytest.mark.parametrize("shape", [(5, 3), (3, 5)])
 def test_stacks_broadcast(shape):
     rng = np.random.default_rng(6)

@@ -127,6 +127,10 @@ assert_type(
     hg.linalg.VerifiedSolution,
 )
 assert_type(hg.linalg.lstsq(unit, unit), hg.linalg.VerifiedSolution)
+assert_type(
+    hg.linalg.lstsq(unit, unit, return_report=True),
+    tuple[hg.linalg.VerifiedSolution, hg.linalg.SolutionReport],
+)
 assert_type(hg.linalg.det(unit), hg.linalg.Determinant | hg.linalg.ComplexDeterminant)
 assert_type(hg.linalg.slogdet(unit), hg.linalg.LogDeterminant)
 if hg.linalg.is_positive_definite(unit):

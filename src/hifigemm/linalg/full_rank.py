@@ -215,25 +215,26 @@ class FullRank:
         return gamma(terms)
 
 
-def proven_full_rank(b: Array) -> FullRank:
+def proven_full_rank(b: Array) -> tuple[FullRank, int]:
     """The proof that B, m x n with m >= n, has full rank, with V in float64 or else in
-    two words.
+    two words; and how many V were tried.
 
     Raises VerificationError: there is none.
     """
     m, n = b.shape
     best: FullRank | None = None
+    passes = 0
     try:
         latest = best = _in_one_word(b)
-        for _ in range(MOST_PASSES - 1):
-            if best.norm < GOOD_NORM:
-                return best
+        passes = 1
+        while not best.norm < GOOD_NORM and passes < MOST_PASSES:
             latest = _in_two_words(latest)
+            passes += 1
             best = latest if latest.norm < best.norm else best
     except np.linalg.LinAlgError:
         pass
     if best is not None and best.is_proof:
-        return best
+        return best, passes
     reached = ""
     norm = math.inf
     if best is not None:

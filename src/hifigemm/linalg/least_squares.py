@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -45,7 +46,13 @@ from hifigemm.linalg.full_rank import FullRank, Update, proven_full_rank
 from hifigemm.linalg.inverse import certified_system
 from hifigemm.linalg.refinement import ENOUGH, NEGLIGIBLE, enclosure
 from hifigemm.linalg.scaling import scaled, scaled_columns
-from hifigemm.linalg.solution import VerifiedSolution, solutions
+from hifigemm.linalg.solution import (
+    SolutionReport,
+    VerifiedSolution,
+    report_on,
+    solutions,
+    worst,
+)
 from hifigemm.linalg.upward import above, moduli
 from hifigemm.numerics.bits import LEAST, Array, DType
 from hifigemm.numerics.eft import two_sum
@@ -54,8 +61,18 @@ _MOST_STEPS = 30
 """A step gains a factor of 2 at least; seven were enough up to a condition of 1e13."""
 
 
+@overload
+def lstsq(
+    a: Any, b: Any, *, return_report: Literal[False] = False
+) -> VerifiedSolution: ...
+@overload
+def lstsq(
+    a: Any, b: Any, *, return_report: Literal[True]
+) -> tuple[VerifiedSolution, SolutionReport]: ...
 @opaque
-def lstsq(a: object, b: object) -> VerifiedSolution:
+def lstsq(
+    a: Any, b: Any, *, return_report: bool = False
+) -> VerifiedSolution | tuple[VerifiedSolution, SolutionReport]:
     """The x that minimises ``|b - A x|``, or of least norm with ``A x = b``, and a radius
     for every entry.
 
@@ -65,10 +82,12 @@ def lstsq(a: object, b: object) -> VerifiedSolution:
         Shape (..., m, n), of full rank; dtype as for `solve`.
     b : array_like
         A vector (m,), if it has one axis, or matrices (..., m, k). Stacks broadcast.
+    return_report : bool
+        Return (solution, report).
 
     Returns
     -------
-    VerifiedSolution
+    VerifiedSolution, or (VerifiedSolution, SolutionReport)
         ``.x`` and ``.radius``, of shape (..., n) or (..., n, k): ``|x - x*| <= radius``
         in every entry. For m >= n, ``x*`` is the solution of least squares, for m < n
         that of least norm.
@@ -94,13 +113,14 @@ def lstsq(a: object, b: object) -> VerifiedSolution:
     if a.ndim < 2:
         raise np.linalg.LinAlgError(f"a has shape {a.shape}; expected matrices")
     solve = partial(_in_range, dtype=operands.dtype)
-    return solutions(operands, a, b, solve)[0]
+    solution, reports = solutions(operands, a, b, solve)
+    return (solution, worst(reports)) if return_report else solution
 
 
-def _in_range(a: Array, b: Array, dtype: DType) -> tuple[Array, Array, None]:
-    """x in a dtype and its radius, all of them finite, without a report."""
+def _in_range(a: Array, b: Array, dtype: DType) -> tuple[Array, Array, SolutionReport]:
+    """x in a dtype and its radius, all of them finite, and the report."""
     check_finite(a=a, b=b)
-    x, radius = _solved(a, b)
+    x, radius, report = _solved(a, b)
     x, radius = in_dtype(x, radius, dtype)
     is_finite = np.isfinite(x) & np.isfinite(radius)
     if not is_finite.all():
@@ -108,11 +128,11 @@ def _in_range(a: Array, b: Array, dtype: DType) -> tuple[Array, Array, None]:
             f"{x.size - int(np.count_nonzero(is_finite))} of {x.size} entries of x lie beyond the range of {x.dtype}, "
             "or their bounds do. What helps: b times a power of two, or other units for the columns of a"
         )
-    return x, radius, None
+    return x, radius, report
 
 
-def _solved(a: Array, b: Array) -> tuple[Array, Array]:
-    """x and its radius in float64 or complex128."""
+def _solved(a: Array, b: Array) -> tuple[Array, Array, SolutionReport]:
+    """x and its radius in float64 or complex128, and the report."""
     m, n = a.shape
     if m == n:
         return _solved_square(a, b)
@@ -133,18 +153,23 @@ def _solved(a: Array, b: Array) -> tuple[Array, Array]:
             sides = np.zeros((1, b.shape[1]), int, like=b)
         f = np.zeros((n, b.shape[1]), dtype, like=b)
 
-    proof = proven_full_rank(tall)
-    x, radius = _enclosure(proof, f, h, is_of_s=m < n)
+    proof, attempts = proven_full_rank(tall)
+    x, radius, steps = _enclosure(proof, f, h, is_of_s=m < n)
     exponents = -sides if m < n else columns.T - sides
-    return _restored(x, radius, exponents)
+    x, radius = _restored(x, radius, exponents)
+    report = SolutionReport(
+        proof.condition, proof.norm, attempts, len(proof.words), steps
+    )
+    return x, radius, report
 
 
-def _solved_square(a: Array, b: Array) -> tuple[Array, Array]:
-    """A^-1 b and its radius."""
+def _solved_square(a: Array, b: Array) -> tuple[Array, Array, SolutionReport]:
+    """A^-1 b and its radius, and the report."""
     certified = certified_system(a, b)
     certificate = certified.certificate
     enclosed = enclosure(certified.system, certificate, certificate.words)
-    return certified.system.restored(enclosed.x, enclosed.of_one_word())
+    x, radius = certified.system.restored(enclosed.x, enclosed.of_one_word())
+    return x, radius, report_on(certified, enclosed)
 
 
 def _restored(x: Array, radius: Array, exponents: Array) -> tuple[Array, Array]:
@@ -203,20 +228,23 @@ class _Refined:
 
 def _enclosure(
     proof: FullRank, f: Array, h: Array, is_of_s: bool
-) -> tuple[Array, Array]:
-    """s or x of the augmented system with the right sides f and h, and its radius."""
+) -> tuple[Array, Array, int]:
+    """s or x of the augmented system with the right sides f and h, its radius, and the
+    number of steps.
+    """
     ds, x = proof.start(f, h)
     s = [ds]
     refined = None
-    for _ in range(_MOST_STEPS):
+    is_last = False
+    steps = 0
+    while not is_last and steps < _MOST_STEPS:
         q1, q2 = _residuals(proof, s, x, f, h)
         update = proof.update(q1, q2)
         s = _sum(s, [update.ds])
         x = _sum(x, update.dx)
         latest = _refined(proof, update, s if is_of_s else x, is_of_s)
         refined, is_last = latest.after(refined)
-        if is_last:
-            break
+        steps += 1
 
         # Entries that are small beside others may need more words than V has
         most_words = 2 * len(proof.words) + 1
@@ -225,7 +253,7 @@ def _enclosure(
 
     assert refined is not None
     is_zero = (f == 0.0).all(axis=0) & (h == 0.0).all(axis=0)
-    return refined.x, np.where(is_zero, 0.0, refined.radius)
+    return refined.x, np.where(is_zero, 0.0, refined.radius), steps
 
 
 def _refined(

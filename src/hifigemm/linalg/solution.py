@@ -37,8 +37,8 @@ from hifigemm.linalg.arrays import (
 )
 from hifigemm.linalg.certificate import Certificate
 from hifigemm.linalg.correct import correctly_rounded, rounded
-from hifigemm.linalg.inverse import certified_system
-from hifigemm.linalg.refinement import enclosure
+from hifigemm.linalg.inverse import CertifiedSystem, certified_system
+from hifigemm.linalg.refinement import Enclosure, enclosure
 from hifigemm.linalg.uncertain import uncertain_radius
 from hifigemm.numerics.bits import Array, DType
 from hifigemm.operands.operands import broadcast_stacks
@@ -86,15 +86,18 @@ class SolutionReport:
     condition : float
         An estimate of ``|| |A^-1| |A| ||`` after rows and columns were scaled: the change
         of the solution, relative to its largest entry, for a relative change of the
-        entries of A.
+        entries of A. For `lstsq` with m != n one of ``| |A| |A^+| |`` in the norm of
+        Frobenius; its square counts where the residual is large.
     norm : float
         The bound of the norm of ``I - R A``, R the approximate inverse; below 1 it proves
-        that A is nonsingular.
+        that A is nonsingular. For `lstsq` with m != n it is a multiple of what A R lacks to
+        have orthonormal columns, and proves full rank.
     attempts : int
-        How many inverses were tried: one in float64, up to four in other scales if
-        that proves nothing or loses digits, two in two words.
+        How many R were tried: one in float64, up to four in other scales if that proves
+        nothing or loses digits, two in two words; for `lstsq` with m != n up to three
+        of two words.
     words : int
-        1 where an inverse in float64 proved it, 2 where one in two words did.
+        1 where an R in float64 proved it, 2 where one in two words did.
     steps : int
         How often x was refined.
     """
@@ -139,7 +142,7 @@ def solution_of_numbers(
     solution, reports = solutions(operands, a, b, solve, radii, solve_small)
     if not return_report:
         return solution
-    return solution, _worst(reports)
+    return solution, worst(reports)
 
 
 def solutions(
@@ -290,14 +293,19 @@ def _system(
     x, radius = system.restored(enclosed.x, radius)
     x, radius = in_dtype(x, radius, dtype, nearest)
     _check_range(x, radius, b, certificate)
-    report = SolutionReport(
+    return x, radius, report_on(certified, enclosed)
+
+
+def report_on(certified: CertifiedSystem, enclosed: Enclosure) -> SolutionReport:
+    """The report on a square system."""
+    certificate = certified.certificate
+    return SolutionReport(
         certificate.condition,
         certificate.norm,
         certified.attempts,
         certificate.words,
         enclosed.steps,
     )
-    return x, radius, report
 
 
 def _check_range(x: Array, radius: Array, b: Array, certificate: Certificate) -> None:
@@ -312,7 +320,7 @@ def _check_range(x: Array, radius: Array, b: Array, certificate: Certificate) ->
         )
 
 
-def _worst(reports: list[SolutionReport]) -> SolutionReport:
+def worst(reports: list[SolutionReport]) -> SolutionReport:
     """The largest numbers of all reports; zeros for none."""
     return SolutionReport(
         max((report.condition for report in reports), default=0.0),
