@@ -43,13 +43,12 @@ from hifigemm.linalg.arrays import (
     pair_residual,
 )
 from hifigemm.linalg.full_rank import FullRank, Update, proven_full_rank
-from hifigemm.linalg.inverse import certified_system
-from hifigemm.linalg.refinement import ENOUGH, NEGLIGIBLE, enclosure
+from hifigemm.linalg.refinement import ENOUGH, NEGLIGIBLE
 from hifigemm.linalg.scaling import scaled, scaled_columns
 from hifigemm.linalg.solution import (
     SolutionReport,
     VerifiedSolution,
-    report_on,
+    solution_of_numbers,
     solutions,
     worst,
 )
@@ -109,11 +108,15 @@ def lstsq(
     array([3.])
     """
     operands = wide_operands(a=a, b=b)
-    a, b = operands.arrays
-    if a.ndim < 2:
-        raise np.linalg.LinAlgError(f"a has shape {a.shape}; expected matrices")
+    matrices, sides = operands.arrays
+    if matrices.ndim < 2:
+        raise np.linalg.LinAlgError(f"a has shape {matrices.shape}; expected matrices")
+    if matrices.shape[-2] == matrices.shape[-1]:
+        result: VerifiedSolution | tuple[VerifiedSolution, SolutionReport]
+        result = solution_of_numbers({"a": a, "b": b}, None, return_report)
+        return result
     solve = partial(_in_range, dtype=operands.dtype)
-    solution, reports = solutions(operands, a, b, solve)
+    solution, reports = solutions(operands, matrices, sides, solve)
     return (solution, worst(reports)) if return_report else solution
 
 
@@ -134,8 +137,6 @@ def _in_range(a: Array, b: Array, dtype: DType) -> tuple[Array, Array, SolutionR
 def _solved(a: Array, b: Array) -> tuple[Array, Array, SolutionReport]:
     """x and its radius in float64 or complex128, and the report."""
     m, n = a.shape
-    if m == n:
-        return _solved_square(a, b)
     dtype = np.result_type(a.dtype, b.dtype)
     if m > n:
         tall, columns = scaled_columns(a)
@@ -161,15 +162,6 @@ def _solved(a: Array, b: Array) -> tuple[Array, Array, SolutionReport]:
         proof.condition, proof.norm, attempts, len(proof.words), steps
     )
     return x, radius, report
-
-
-def _solved_square(a: Array, b: Array) -> tuple[Array, Array, SolutionReport]:
-    """A^-1 b and its radius, and the report."""
-    certified = certified_system(a, b)
-    certificate = certified.certificate
-    enclosed = enclosure(certified.system, certificate, certificate.words)
-    x, radius = certified.system.restored(enclosed.x, enclosed.of_one_word())
-    return x, radius, report_on(certified, enclosed)
 
 
 def _restored(x: Array, radius: Array, exponents: Array) -> tuple[Array, Array]:

@@ -37,8 +37,8 @@ from hifigemm.linalg.arrays import (
 )
 from hifigemm.linalg.certificate import Certificate
 from hifigemm.linalg.correct import correctly_rounded, rounded
-from hifigemm.linalg.inverse import CertifiedSystem, certified_system
-from hifigemm.linalg.refinement import Enclosure, enclosure
+from hifigemm.linalg.inverse import certified_system
+from hifigemm.linalg.refinement import enclosure
 from hifigemm.linalg.uncertain import uncertain_radius
 from hifigemm.numerics.bits import Array, DType
 from hifigemm.operands.operands import broadcast_stacks
@@ -293,19 +293,14 @@ def _system(
     x, radius = system.restored(enclosed.x, radius)
     x, radius = in_dtype(x, radius, dtype, nearest)
     _check_range(x, radius, b, certificate)
-    return x, radius, report_on(certified, enclosed)
-
-
-def report_on(certified: CertifiedSystem, enclosed: Enclosure) -> SolutionReport:
-    """The report on a square system."""
-    certificate = certified.certificate
-    return SolutionReport(
+    report = SolutionReport(
         certificate.condition,
         certificate.norm,
         certified.attempts,
         certificate.words,
         enclosed.steps,
     )
+    return x, radius, report
 
 
 def _check_range(x: Array, radius: Array, b: Array, certificate: Certificate) -> None:
