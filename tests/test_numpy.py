@@ -12,7 +12,14 @@ import hifigemm.numpy as hnp
 
 OURS = {"accuracy", "scheme", "engine", "workspace", "return_report"}
 """The options of every function, which may only be given by name."""
-WITHOUT_NUMPY = {"herk", "syrk", "BlocksReport", "ChainReport"}
+WITHOUT_NUMPY = {
+    "congruence",
+    "herk",
+    "syrk",
+    "BlocksReport",
+    "ChainReport",
+    "ThreeFactorsReport",
+}
 FUNCTIONS = [name for name in hnp.__all__ if name[0].islower()]
 
 

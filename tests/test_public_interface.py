@@ -58,6 +58,7 @@ MADE_BY_THE_LIBRARY = {
     "Prepared",
     "Report",
     "SolutionReport",
+    "ThreeFactorsReport",
     "VerifiedSolution",
 }
 """Classes whose constructors are private: users have their objects from functions."""

@@ -109,6 +109,7 @@ _LOADED_ON_USE = {
 # Functions by their module, which users look for in the package itself.
 _FUNCTIONS_OF = {
     "numpy": (
+        "congruence",
         "dot",
         "einsum",
         "herk",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from hifigemm.base.public import shown
 from hifigemm.functions.chains import matrix_power, multi_dot
+from hifigemm.functions.congruences import congruence
 from hifigemm.functions.contractions import (
     dot,
     inner,
@@ -26,6 +27,7 @@ from hifigemm.interop.cupy_products import emulate
 from hifigemm.numpy import matmul
 
 __all__ = [
+    "congruence",
     "dot",
     "einsum",
     "emulate",

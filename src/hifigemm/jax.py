@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from hifigemm.base.public import shown
 from hifigemm.differentiable import jax_primitive
 from hifigemm.functions.chains import matrix_power, multi_dot
+from hifigemm.functions.congruences import congruence
 from hifigemm.functions.contractions import (
     dot,
     inner,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from jax import Array
 
 __all__ = [
+    "congruence",
     "dot",
     "einsum",
     "gemm",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hifigemm import api
 from hifigemm.base.public import missing, shown
 from hifigemm.functions.chains import matrix_power, multi_dot
+from hifigemm.functions.congruences import congruence
 from hifigemm.functions.contractions import (
     dot,
     inner,
@@ -27,6 +28,7 @@ from hifigemm.functions.contractions import (
 from hifigemm.functions.einsum import einsum
 from hifigemm.functions.products import BlocksReport, ChainReport
 from hifigemm.functions.symmetric import herk, syrk
+from hifigemm.functions.three_factors import ThreeFactorsReport
 from hifigemm.model.accuracy import Accuracy
 from hifigemm.schemes import Scheme
 
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BlocksReport",
     "ChainReport",
+    "ThreeFactorsReport",
+    "congruence",
     "dot",
     "einsum",
     "herk",

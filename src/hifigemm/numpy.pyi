@@ -11,6 +11,7 @@ from typing_extensions import Unpack
 
 from hifigemm.functions.products import BlocksReport as BlocksReport
 from hifigemm.functions.products import ChainReport as ChainReport
+from hifigemm.functions.three_factors import ThreeFactorsReport as ThreeFactorsReport
 from hifigemm.model.plan import Report
 from hifigemm.model.signatures import (
     AnyTensor,
@@ -25,6 +26,8 @@ from hifigemm.model.signatures import (
 __all__ = [
     "BlocksReport",
     "ChainReport",
+    "ThreeFactorsReport",
+    "congruence",
     "dot",
     "einsum",
     "herk",
@@ -540,7 +543,7 @@ def einsum(
     optimize: Any = False,
     return_report: Yes,
     **options: Unpack[Named],
-) -> tuple[NDArray[Any], Report | ChainReport]: ...
+) -> tuple[NDArray[Any], Report | ChainReport | ThreeFactorsReport]: ...
 @overload
 def einsum(
     subscripts: str,
@@ -560,7 +563,7 @@ def einsum(
     optimize: Any = False,
     return_report: Yes,
     **options: Unpack[Named],
-) -> tuple[Tensor, Report | ChainReport]: ...
+) -> tuple[Tensor, Report | ChainReport | ThreeFactorsReport]: ...
 @overload
 def einsum(
     subscripts: str,
@@ -607,7 +610,7 @@ def multi_dot(
     out: NDArray[Any] | None = None,
     return_report: Yes,
     **options: Unpack[Named],
-) -> tuple[NDArray[Any], Report | ChainReport]: ...
+) -> tuple[NDArray[Any], Report | ChainReport | ThreeFactorsReport]: ...
 @overload
 def multi_dot(
     arrays: Sequence[AnyTensor],
@@ -623,7 +626,7 @@ def multi_dot(
     out: AnyTensor | None = None,
     return_report: Yes,
     **options: Unpack[Named],
-) -> tuple[Tensor, Report | ChainReport]: ...
+) -> tuple[Tensor, Report | ChainReport | ThreeFactorsReport]: ...
 @overload
 def multi_dot(
     arrays: Sequence[Numbers],
@@ -647,7 +650,7 @@ def matrix_power(
 @overload
 def matrix_power(
     a: Numbers, n: int, *, return_report: Yes, **options: Unpack[Named]
-) -> tuple[NDArray[Any], Report | ChainReport]: ...
+) -> tuple[NDArray[Any], Report | ChainReport | ThreeFactorsReport]: ...
 @overload
 def matrix_power(
     a: AnyTensor, n: int, *, return_report: No = False, **options: Unpack[Named]
@@ -655,7 +658,7 @@ def matrix_power(
 @overload
 def matrix_power(
     a: AnyTensor, n: int, *, return_report: Yes, **options: Unpack[Named]
-) -> tuple[Tensor, Report | ChainReport]: ...
+) -> tuple[Tensor, Report | ChainReport | ThreeFactorsReport]: ...
 @overload
 def matrix_power(
     a: Numbers, n: int, *, return_report: bool, **options: Unpack[Named]
@@ -767,6 +770,60 @@ def herk(
 def herk(
     a: OtherNumbers,
     trans: Literal["N", "C"] = "N",
+    *,
+    out: AnyTensor | OtherArray | None = None,
+    return_report: bool = False,
+    **options: Unpack[Named],
+) -> Any: ...
+@overload
+def congruence(
+    c: Numbers,
+    s: Numbers,
+    *,
+    out: NDArray[Any] | None = None,
+    return_report: No = False,
+    **options: Unpack[Named],
+) -> NDArray[Any]: ...
+@overload
+def congruence(
+    c: Numbers,
+    s: Numbers,
+    *,
+    out: NDArray[Any] | None = None,
+    return_report: Yes,
+    **options: Unpack[Named],
+) -> tuple[NDArray[Any], ChainReport | ThreeFactorsReport]: ...
+@overload
+def congruence(
+    c: AnyTensor,
+    s: AnyTensor,
+    *,
+    out: AnyTensor | None = None,
+    return_report: No = False,
+    **options: Unpack[Named],
+) -> Tensor: ...
+@overload
+def congruence(
+    c: AnyTensor,
+    s: AnyTensor,
+    *,
+    out: AnyTensor | None = None,
+    return_report: Yes,
+    **options: Unpack[Named],
+) -> tuple[Tensor, ChainReport | ThreeFactorsReport]: ...
+@overload
+def congruence(
+    c: Numbers,
+    s: Numbers,
+    *,
+    out: NDArray[Any] | None = None,
+    return_report: bool,
+    **options: Unpack[Named],
+) -> Any: ...
+@overload
+def congruence(
+    c: OtherNumbers,
+    s: OtherNumbers,
     *,
     out: AnyTensor | OtherArray | None = None,
     return_report: bool = False,

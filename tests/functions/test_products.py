@@ -60,20 +60,32 @@ def test_a_correct_or_relative_chain_is_refused_with_its_number_of_products(accu
             "multi_dot of 4 arrays takes 3",
         ),
         (
-            lambda: hnp.einsum("ij,jk,kl", a, a, a, accuracy=accuracy),
-            "3 operands takes 2.*the 1 intermediate",
+            lambda: hnp.einsum("ij,jk,kl,lm", a, a, a, a, accuracy=accuracy),
+            "4 operands takes 3.*the 2 intermediate.*Longer chains",
         ),
         (lambda: hnp.matrix_power(a, 7, accuracy=accuracy), "the power 7 takes 4"),
-        (lambda: hnp.matrix_power(a, 3, accuracy=accuracy), "the power 3 takes 2"),
+        (lambda: hnp.matrix_power(a, 4, accuracy=accuracy), "the power 4 takes 2"),
+        (
+            lambda: hnp.multi_dot([a] * 3, accuracy=accuracy, scheme="ozaki1"),
+            "with the default scheme, and multi_dot of 3 arrays takes 2",
+        ),
+        (
+            lambda: hnp.congruence(a, a, accuracy=accuracy, engine="numpy"),
+            "a congruence takes 2",
+        ),
     ):
         with pytest.raises(hg.PlanError, match=words):
             call()
-    for value in (
-        hnp.multi_dot([a, a], accuracy=accuracy),
-        hnp.einsum("ij,jk", a, a, accuracy=accuracy),
-        hnp.matrix_power(a, 2, accuracy=accuracy),
+    for power, value in (
+        (2, hnp.multi_dot([a, a], accuracy=accuracy)),
+        (2, hnp.einsum("ij,jk", a, a, accuracy=accuracy)),
+        (2, hnp.matrix_power(a, 2, accuracy=accuracy)),
+        (3, hnp.multi_dot([a, a, a], accuracy=accuracy)),
+        (3, hnp.einsum("ij,jk,kl", a, a, a, accuracy=accuracy)),
+        (3, hnp.matrix_power(a, 3, accuracy=accuracy)),
+        (3, hnp.congruence(a, a, accuracy=accuracy)),
     ):
-        np.testing.assert_array_equal(value, 2 * a)
+        np.testing.assert_array_equal(value, 2 ** (power - 1) * a)
 
 
 def test_an_array_is_no_accuracy():

@@ -64,7 +64,10 @@ assert_type(hg.gemm(x, y, z, beta=1.0, out=z), NDArray[np.complex128])
 
 # Functions of NumPy.
 v = np.ones(4)
-Chained = tuple[NDArray[Any], hg.Report | hg.numpy.ChainReport]
+Chained = tuple[
+    NDArray[Any],
+    hg.Report | hg.numpy.ChainReport | hg.numpy.ThreeFactorsReport,
+]
 assert_type(hg.numpy.dot(x, y), NDArray[Any])
 assert_type(hg.numpy.dot(x, y, x), NDArray[Any])
 assert_type(hg.numpy.dot([1.0, 2.0], [3, 4], accuracy="correct"), NDArray[Any])

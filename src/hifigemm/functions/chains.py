@@ -6,7 +6,8 @@ keeps |X - AB| <= r_i |A||B| + u |AB|, the result D of a chain keeps
     |D - ABC...| <= ((1 + r_1 + u)(1 + r_2 + u)... - 1) |A||B||C|....
 
 A number that is asked for is one of the result, so that each product gets a share of
-it: see `products.Chain`. Products of integers round nothing.
+it: see `products.Chain`. Products of integers round nothing. A product of three factors
+that is to keep more than this is rounded once: see `three_factors`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 
 from hifigemm.functions.arrangement import Shape, by_shapes
 from hifigemm.functions.products import Chain, Products
+from hifigemm.functions.three_factors import ThreeFactors, chain_of_three
 from hifigemm.functions.verbs import (
     ROUNDOFFS,
     dtype_of_product,
@@ -57,20 +59,24 @@ def multi_dot(
         Receives the result.
     accuracy : optional
         As for `hifigemm.matmul`. A number r is kept by the result, |C - exact| <= r
-        |A||B||C|... + u |exact|; None and levels are kept by each product.
+        |A||B||C|... + u |exact|; None and levels are kept by each product. Three arrays
+        keep "correct", `hifigemm.Relative` and any number, see the notes.
     scheme, engine, workspace, return_report
         As for `hifigemm.matmul`, for each product.
 
     Returns
     -------
-    array, or (array, Report) for two arrays, or (array, ChainReport)
+    array, or (array, Report) for two arrays, or (array, ThreeFactorsReport) for three
+    that are rounded once, or (array, ChainReport)
 
     Raises
     ------
     PlanError
-        "correct" or `hifigemm.Relative` was asked of more than one product, or a number
-        that the roundings between the products exceed; the message has the least that
-        is kept. Integers keep every accuracy.
+        "correct" or `hifigemm.Relative` was asked of four or more arrays, or of three
+        with a scheme or an engine, or a number that the roundings between the products
+        exceed; the message has the least that is kept. Integers keep every accuracy.
+    TypeError
+        Three arrays that PyTorch differentiates or JAX traces are to be rounded once.
     AccuracyError
         Integers that are to be exact, as those of Python always are: the first entry of
         a product beyond its dtype.
@@ -89,6 +95,16 @@ def multi_dot(
     array([12., 12.])
     >>> report.bound < 1e-14
     True
+    >>> a, b, c = [[1e16, 1.0]], [[1.0, 1.0], [1.0, 0.0]], [[1.0, 2.0], [-1.0, -2.0]]
+    >>> hnp.multi_dot([a, b, c]), hnp.multi_dot([a, b, c], accuracy="correct")
+    (array([[0., 0.]]), array([[1., 2.]]))
+
+    Notes
+    -----
+    A B C of three arrays is rounded once for "correct", a relative error, and a number
+    that two rounded products do not keep; its bits do not depend on the order of the
+    products. Inf and NaN of the arrays go where IEEE arithmetic of (A B) C puts them,
+    with the exact A B where that is finite; no intermediate result overflows.
     """
     products = Products(accuracy, scheme, engine, workspace, return_report)
     arrays = products.numbered("array", tuple(arrays))
@@ -99,7 +115,10 @@ def multi_dot(
         roundoffs: list[float] = []
         _dtype_of_range(products.dtype_names(arrays), cuts, roundoffs, 0, last)
         why = f"multi_dot of {last + 1} arrays"
-        products.begin(Chain(why, tuple(roundoffs), (1,) * last))
+        chain = Chain(why, tuple(roundoffs), (1,) * last)
+        if products.needs_three_factors(chain):
+            return products.chain(_product_of_three(arrays, products), out)
+        products.begin(chain)
     value = _product_of_range(arrays, cuts, products, 0, last)
     return products.chain(value, out)
 
@@ -140,6 +159,17 @@ def _check_chain(shapes: Sequence[tuple[int, ...]]) -> None:
             raise ValueError(
                 f"array {i} has shape {shapes[i]}, array {i + 1} has shape {shapes[i + 1]}: {columns} != {rows}"
             )
+
+
+def _product_of_three(arrays: Sequence[AnyArray], products: Products) -> AnyArray:
+    """The product of three arrays, rounded once; vectors are rows and columns."""
+    a, b, c = arrays
+    if a.ndim == 1:
+        a = a.reshape((1, a.shape[0]))
+    if c.ndim == 1:
+        c = c.reshape((c.shape[0], 1))
+    value = products.of_three(chain_of_three(a, b, c))
+    return value.reshape(arrays[0].shape[:-1] + arrays[2].shape[1:])
 
 
 def _product_of_range(
@@ -229,20 +259,22 @@ def matrix_power(
         At least 0; the power 0 is the identity.
     accuracy : optional
         As for `hifigemm.matmul`. A number r is kept by the result, |C - exact| <= r
-        |A||B||C|... + u |exact|; None and levels are kept by each product.
+        |A||B||C|... + u |exact|; None and levels are kept by each product. The power 3
+        keeps "correct", `hifigemm.Relative` and any number, as `multi_dot` of three.
     scheme, engine, workspace, return_report
         As for `hifigemm.matmul`, for each product.
 
     Returns
     -------
-    array, or (array, Report) for n = 2, or (array, ChainReport)
+    array, or (array, Report) for n = 2, or (array, ThreeFactorsReport) for n = 3 that is
+    rounded once, or (array, ChainReport)
 
     Raises
     ------
     PlanError
-        n > 2, and "correct" or `hifigemm.Relative` was asked for, or a number that the
-        roundings between the products exceed; the message has the least that is kept.
-        Integers keep every accuracy.
+        n > 3, or n = 3 with a scheme or an engine, and "correct" or `hifigemm.Relative`
+        was asked for, or a number that the roundings between the products exceed; the
+        message has the least that is kept. Integers keep every accuracy.
     AccuracyError
         Integers that are to be exact, as those of Python always are: the first entry of
         a product beyond its dtype.
@@ -282,6 +314,8 @@ def matrix_power(
         # All products together enter n - 1 times, the last one once.
         uses = (n - num_products, *[1] * (num_products - 1))
         chain = Chain(f"the power {n}", (roundoff,) * num_products, uses)
+        if products.needs_three_factors(chain):
+            return products.chain(products.of_three(ThreeFactors(a, a, a)), None)
         products.begin(chain)
 
     def product(x: _Power, y: _Power) -> _Power:

@@ -19,6 +19,7 @@ from hifigemm.functions.arrangement import (
 )
 from hifigemm.functions.products import Chain, Products
 from hifigemm.functions.subscripts import Labels, as_text, parse
+from hifigemm.functions.three_factors import ThreeFactors
 from hifigemm.functions.verbs import diagonal, ones, permute, shape_of
 from hifigemm.model.accuracy import Accuracy
 from hifigemm.schemes import Scheme
@@ -52,24 +53,29 @@ def einsum(
     accuracy : optional
         As for `hifigemm.matmul`. Of several products a number r is kept by the result,
         |C - exact| <= r |A||B||C|... + u |exact|; None and levels are kept by each.
+        Two products of three operands keep "correct", `hifigemm.Relative` and any
+        number, rounded once as in `multi_dot`; Inf and NaN go where the order of the
+        products puts them.
     scheme, engine, workspace, return_report
         As for `hifigemm.matmul`, for each product.
 
     Returns
     -------
-    array, or (array, Report), or (array, ChainReport)
+    array, or (array, Report), or (array, ThreeFactorsReport), or (array, ChainReport)
         One operand of which nothing is summed gives a view of it, where `out` is None;
-        diagonals are read-only. A `ChainReport` comes with any number of products but
-        one.
+        diagonals are read-only. A `ThreeFactorsReport` comes where three operands are
+        rounded once, a `ChainReport` with any other number of products but one.
 
     Raises
     ------
     PlanError
         "correct" or `hifigemm.Relative` was asked for, or a number that the roundings
-        between the products exceed, and there is more than one product: with three or
-        more operands, and with labels that only one operand has, where summing them
-        together with all others takes a large copy of the other operand. Integers keep
-        every accuracy.
+        between the products exceed, and there is more than one product: with four or
+        more operands, with three and a scheme or an engine, and with labels that only
+        one operand has, where summing them together with all others takes a large copy
+        of the other operand. Integers keep every accuracy.
+    TypeError
+        Three operands that PyTorch differentiates or JAX traces are to be rounded once.
     AccuracyError
         Integers that are to be exact, as those of Python always are: the first entry of
         a product beyond its dtype.
@@ -104,6 +110,15 @@ def einsum(
         chain = Chain(
             steps.why_several, (roundoff,) * num_products, (1,) * num_products
         )
+        if products.needs_three_factors(chain):
+            factors = _three_factors(steps, values)
+            if factors is not None:
+                value = products.of_three(factors)
+                last = steps.contractions[-1][2]
+                value = last.arranged(value)
+                if steps.order is not None:
+                    value = permute(value, steps.order)
+                return products.chain(value, out)
         products.begin(chain)
 
     # Each product is the next value; what it took is not held any longer.
@@ -120,6 +135,27 @@ def einsum(
     if steps.order is not None:
         value = permute(value, steps.order)
     return products.chain(value, out)
+
+
+def _three_factors(steps: _Steps, values: list[Any]) -> ThreeFactors | None:
+    """The factors of two contractions, of which the second takes the first one's result
+    beside an operand; None for other steps.
+    """
+    if len(steps.contractions) != 2 or len(values) != 3:
+        return None
+    (i, j, first), (p, q, second) = steps.contractions
+    if j is None or q is None:
+        return None
+    a = first.left.apply(values[i])
+    b = first.right.apply(values[j])
+    if p == 3:
+        # Terms are numbered from 0 on: 3 is the first product.
+        c = second.right.apply(values[q])
+        return ThreeFactors(a, b, c, lambda x: second.left.apply(first.arranged(x)))
+    c = second.left.apply(values[p])
+    return ThreeFactors(
+        a, b, c.mT, lambda x: second.right.apply(first.arranged(x)).mT, True
+    )
 
 
 class _Steps(NamedTuple):

@@ -13,6 +13,11 @@ import numpy as np
 from hifigemm.api import matmul
 from hifigemm.base.exceptions import AccuracyError, PlanError
 from hifigemm.base.transforms import belongs_to_torch, check_untraced, is_traced, opaque
+from hifigemm.functions.three_factors import (
+    ThreeFactors,
+    ThreeFactorsReport,
+    product_of_three,
+)
 from hifigemm.functions.verbs import (
     ROUNDOFFS,
     as_arrays,
@@ -215,6 +220,7 @@ class Products:
         self.num_products = 1
         self.reports: list[Report] = []
         self.roundoffs: list[float] = []
+        self.report_of_three: ThreeFactorsReport | None = None
 
     def arrays(self, **operands: Any) -> list[AnyArray]:
         """The operands of the call by their names, see `as_arrays`."""
@@ -357,12 +363,13 @@ class Products:
             return
         accuracy: Any = self.accuracy
         count = len(chain.roundoffs)
-        if isinstance(accuracy, Relative) or accuracy == "correct" or accuracy == 0:
+        if self._is_of_each_entry:
             raise PlanError(
-                f"accuracy={accuracy!r} is promised for one product, and {chain.why} takes {count}, one on the result "
-                f"of another: the {count - 1} intermediate results are rounded. Ask for a number, which the result "
-                "keeps, or a level, which each product keeps; the report then bounds the error of the whole; "
-                '"Three factors" in docs/functions.md is a way without that loss'
+                f"accuracy={accuracy!r} is promised for one product and for A B C with the default scheme, and "
+                f"{chain.why} takes {count}, one on the result of another: the {count - 1} intermediate results are "
+                "rounded. Ask for a number, which the result keeps, or a level, which each product keeps; the report "
+                'then bounds the error of the whole. "Longer chains" in docs/functions.md is a way without that loss: '
+                "pairs of intermediate results"
             )
         share = chain.share(float(accuracy))
         if share == 0.0:
@@ -373,6 +380,29 @@ class Products:
                 "product keeps"
             )
         self.accuracy_of_each = share
+
+    def needs_three_factors(self, chain: Chain) -> bool:
+        """True if this chain of two products is to be rounded once: its accuracy is one
+        that rounding in between does not keep, and the scheme is the default.
+        """
+        is_default = self.scheme == "auto" and self.engine is None
+        is_of_three = len(chain.roundoffs) == 2 and chain.uses == (1, 1)
+        if not (is_default and is_of_three and chain.rounds_between):
+            return False
+        if not self.binds_result:
+            return False
+        return self._is_of_each_entry or chain.share(float(self.accuracy)) == 0.0  # type: ignore[arg-type]
+
+    def of_three(self, factors: ThreeFactors) -> AnyArray:
+        """The product of three factors, rounded once, with its report."""
+        value, self.report_of_three = product_of_three(factors, self.workspace)
+        return value
+
+    @property
+    def _is_of_each_entry(self) -> bool:
+        """True if the accuracy is held against each entry, however much terms cancel."""
+        accuracy: Any = self.accuracy
+        return isinstance(accuracy, Relative) or accuracy == "correct" or accuracy == 0
 
     @property
     def binds_result(self) -> bool:
@@ -393,7 +423,9 @@ class Products:
 
         It comes with a report if `return_report`.
         """
-        report: Report | ChainReport | None = None
+        report: Report | ChainReport | ThreeFactorsReport | None = self.report_of_three
+        if report is not None:
+            return self._deliver(value, out, report)
         if len(self.reports) == 1:
             report = self.reports[0]
         elif self.return_report:
