@@ -245,6 +245,7 @@ def rows_of_functions() -> Iterator[Row]:
     for n in (4, 64):
         for name, options in (("default", {}), ('"correct"', CORRECT)):
             yield from rows_of_single_products(n, name, options)
+    for n in (4, 64, 500):
         yield from rows_of_chains(n)
     stack, other = phi(1000, 4, 4), phi(1000, 4, 4, seed=2)
     for name, options in (("default", {}), ('"correct"', CORRECT)):
@@ -311,6 +312,17 @@ def rows_of_chains(n: int) -> Iterator[Row]:
             f"{function}, n = {n}, default",
             "two of matmul",
             lambda: hg.matmul(hg.matmul(a, b), c),
+            call,
+        )
+    correct_calls: dict[str, Call] = {
+        "multi_dot": lambda: hnp.multi_dot([a, b, c], **CORRECT),
+        "congruence": lambda: hnp.congruence(c, b, **CORRECT),
+    }
+    for function, call in correct_calls.items():
+        yield Row(
+            f'{function}, n = {n}, "correct"',
+            "two of matmul",
+            lambda: hg.matmul(hg.matmul(a, b, **CORRECT), c, **CORRECT),
             call,
         )
 

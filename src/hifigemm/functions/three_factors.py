@@ -6,7 +6,8 @@ Idea
     entry, each step for the entries that those before it leave open:
 
     1. X, the leading bits of a native product H C, and R = H C - X, rounded once, by
-       `gemm`. L C is a native product. D = X + (R + L C) + t.
+       `gemm`. L C is a native product. D = X + (R + L C) + t. For results of float32 H
+       alone and the native product H C are enough: D = H C + t.
     2. [H L] [C; C] as a pair: D = P + Q + t.
     3. The same with more words T_3, T_4 of A B, each what those before it leave, rounded
        once, by [A -T_2 ...] [B; I; ...] - T_1. Where the last word is 0, nothing is left
@@ -17,8 +18,10 @@ Idea
     one result (Ziv's test).
 Bounds
     u = 2**-53, k and h terms in the first and the second product, |z| = |re z| + |im z|.
-    1. |t| <= (4 h + 32) u max_l |L_il| sum_l |C_lj| + u |R|: E C by 2 u of the first
-       term, the native product L C by gamma_(2 h) [Hig02, section 3.1].
+    1. |t| <= (w h + 32) u max_l |L_il| sum_l |C_lj| + u |R|, w = 1 for real numbers and 2
+       for complex ones: E C by 2 u, the native product L C by gamma_(w h), [Hig02,
+       section 3.1], which is near w h u. For float32 the same with H in the place of L,
+       and R = 0.
     2. |t| <= 2 u |T_p||C| + u |Q| for the last word T_p, which is L in step 2. The sums
        of nonnegative numbers are lifted by 1 + (4 h + 64) u above their roundings.
 Exact when
@@ -31,8 +34,9 @@ Inf and NaN
     They go where IEEE arithmetic of (A B) C puts them, with the exact A B where that is
     finite. Results beyond the largest number become Inf as in every rounding.
 Cost
-    A pair, one product with an addend and two native ones; a pair of 2 h terms and more
-    for the rows and columns that step 1 leaves open.
+    A pair, one product with an addend and two native ones; for float32 a product rounded
+    once and a native one. A pair of 2 h terms and more for the rows and columns that
+    step 1 leaves open.
 
 References
 ----------
@@ -80,9 +84,7 @@ _UNIT = 2.0**-53
 _SPARE = 1.0 + 2.0**-40
 """For the roundings of a few sums and products of bounds."""
 _TOP = 300
-"""A scaled factor lies below 2**300: A B C stays below 2**1000 for 2**100 terms."""
-_LARGEST_TOPS = 900
-"""Exponents of three factors that need no scaling sum to this at most."""
+"""Factors below 2**300, as they are or scaled: A B C is below 2**1000 for 2**100 terms."""
 _LOWEST_BIT = -960
 """Bits of A B C from which on bounds, 2**-53 times as large, are normal numbers."""
 _MOST_WORDS = 4
@@ -312,7 +314,8 @@ class _Sums:
             values = np.zeros(shape, self.real, like=a)
             return self._by_integers(values, np.zeros(shape[:3], bool, like=a))
         words = _Words(self, scaled)
-        values, certain = words.by_residual()
+        is_single = self.real == np.float32
+        values, certain = words.by_native() if is_single else words.by_residual()
         if certain.all():
             return values
         self.in_more_words = _num_false(certain)
@@ -386,23 +389,33 @@ class _Words:
         self.width = sums.width
         self.workspace = sums.workspace
         self.grid = Grid(scaled.exponent, sums.real)
-        self.words = self._pair(self.a, self.b)
+        self.words: list[Array] = []
+
+    def by_native(self) -> tuple[Array, Array]:
+        """Step 1 for float32: real components of all entries, and True where an entry is
+        settled.
+        """
+        product = product_of_numbers(
+            memory_of(self.a), memory_of(self.b), "correct", workspace=self.workspace
+        )
+        self.words = [as_array(product)]
+        high = self.layout.arranged(self.words[0])
+        nearest_sums = self._components(_native(high, self.c))
+        bounds = self._total(self._bound_of_native(high), 0.0 * nearest_sums)
+        zero = np.zeros_like(nearest_sums)
+        values, certain = rounded_within(nearest_sums, zero, bounds, self.grid)
+        return values, cast(Array, certain.all(axis=3))
 
     def by_residual(self) -> tuple[Array, Array]:
-        """Step 1: real components of all entries, and True where an entry is settled."""
+        """Step 1 for float64: as `by_native`."""
+        self.words = self._pair(self.a, self.b)
         high, low = [self.layout.arranged(x) for x in self.words]
         leading = leading_bits(real_components(_native(high, self.c)))
         leading = leading.view(high.dtype)
         residual = self._gemm(high, self.c, leading)
         correction = _native(low, self.c)
 
-        # E C and the roundings of L C.
-        terms = self.layout.inner
-        sizes = _sizes(self.c).sum(axis=1, keepdims=True)
-        largest = _sizes(low).max(axis=2, keepdims=True)
-        bound = (4 * terms + 32) * _UNIT * (largest * sizes)
-        if self.may_underflow:
-            bound = bound + self._underflows(sizes)
+        bound = self._bound_of_native(low)
         first, second, third = [
             self._components(x) for x in (leading, residual, correction)
         ]
@@ -456,12 +469,26 @@ class _Words:
             words.append(self._gemm(left, right, words[0]))
         return words
 
+    def _bound_of_native(self, word: Array) -> Array:
+        """An upper bound of E C and of the roundings of a native product W C, for the last
+        word W of A B.
+        """
+        terms = self.layout.inner
+        sizes = _sizes(self.c).sum(axis=1, keepdims=True)
+        largest = _sizes(word).max(axis=2, keepdims=True)
+        sums = self.width * terms
+        roundings = (sums / (1.0 - sums * _UNIT) + 32) * _UNIT
+        bound: Array = roundings * _lift(terms) * (largest * sizes)
+        if self.may_underflow:
+            bound = bound + self._underflows(sizes)
+        return bound
+
     def _left_out(self, word: Array, c: Array) -> Array:
         """An upper bound of what words of A B that end with this one leave out of D."""
         terms = self.layout.inner
         sizes_of_columns = _sizes(c)
         sizes = _native(_sizes(word), sizes_of_columns)
-        bound = 2 * _UNIT * (1.0 + (4 * terms + 64) * _UNIT) * sizes
+        bound = 2 * _UNIT * _lift(terms) * sizes
         if self.may_underflow:
             bound = bound + self._underflows(
                 sizes_of_columns.sum(axis=1, keepdims=True)
@@ -504,11 +531,17 @@ class _Words:
         return difference
 
 
+def _lift(terms: int) -> float:
+    """A factor that takes sums of so many nonnegative products above their roundings."""
+    return 1.0 + (4 * terms + 64) * _UNIT
+
+
 def _native(a: Array, b: Array) -> Array:
-    """A B of k terms with an error of at most (2 k + 2) u |A||B|."""
+    """A B with an error of at most (gamma_(w k) + u) |A||B|, k terms of w real products."""
     if isinstance(a, np.ndarray):
         return matmul(a, b)
-    accuracy = 2 * a.shape[2] * _UNIT
+    width = 2 if a.dtype.kind == "c" else 1
+    accuracy = width * a.shape[2] * _UNIT
     product: Array = as_array(product_of_numbers(memory_of(a), memory_of(b), accuracy))
     return product
 
