@@ -167,6 +167,17 @@ def check_square(a: Array) -> None:
         )
 
 
+def check_hermitian(a: Array) -> None:
+    """Raise ValueError unless a matrix is its own conjugate transpose."""
+    differs = a != a.conj().T
+    if differs.any():
+        i, j = np.argwhere(to_host(differs))[0].tolist()
+        raise ValueError(
+            f"{int(np.count_nonzero(differs))} entries differ from the conjugate transpose, the first at ({i}, {j}): "
+            f"{a[i, j].item()} and {a[j, i].item()}"
+        )
+
+
 class Answers(Generic[Answer]):
     """What a function says of the matrices of a stack, or of those with some indices, or
     of one matrix, and the errors of those of which nothing could be proven.

@@ -342,13 +342,50 @@ def cholesky(a: Array) -> Array:
     return _array(factor)
 
 
+def eigenvectors(a: Array) -> tuple[Array, Array]:
+    """The eigenvalues of a Hermitian matrix in ascending order, and a matrix of its
+    eigenvectors, not proven.
+
+    Raises VerificationError: the library finds none.
+    """
+    if is_on_host(a):
+        try:
+            values, vectors = np.linalg.eigh(a)
+        except np.linalg.LinAlgError as error:
+            raise VerificationError(f"numpy.linalg.eigh failed: {error}") from error
+        return values, vectors
+    torch = _torch()
+    try:
+        values, vectors = torch.linalg.eigh(_tensor(a))
+    except torch.linalg.LinAlgError as error:
+        raise VerificationError(f"torch.linalg.eigh failed: {error}") from error
+    return _array(values), _array(vectors)
+
+
+def singular_vectors(a: Array) -> tuple[Array, Array, Array]:
+    """(U, s, V) with A close to U diag(s) V^H for m x n A, m >= n: the singular values in
+    descending order, U m x n and V n x n, not proven.
+
+    Raises VerificationError: the library finds none.
+    """
+    if is_on_host(a):
+        try:
+            left, values, right = np.linalg.svd(a, full_matrices=False)
+        except np.linalg.LinAlgError as error:
+            raise VerificationError(f"numpy.linalg.svd failed: {error}") from error
+        return left, values, right.conj().T
+    torch = _torch()
+    try:
+        left, values, right = torch.linalg.svd(_tensor(a), full_matrices=False)
+    except torch.linalg.LinAlgError as error:
+        raise VerificationError(f"torch.linalg.svd failed: {error}") from error
+    return _array(left), _array(values), _array(right.mH)
+
+
 def least_eigenvector(a: Array) -> tuple[float, Array]:
     """The least eigenvalue of a Hermitian matrix, and its vector, n x 1, not proven."""
-    if is_on_host(a):
-        values, vectors = np.linalg.eigh(a)
-        return float(values[0]), vectors[:, :1]
-    values, vectors = _torch().linalg.eigh(_tensor(a))
-    return float(values[0]), _array(vectors[:, :1])
+    values, vectors = eigenvectors(a)
+    return float(values[0]), vectors[:, :1]
 
 
 def pivoted_factors(a: Array) -> tuple[Array, Array, Array]:

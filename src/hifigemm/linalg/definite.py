@@ -25,6 +25,7 @@ from hifigemm.base.exceptions import VerificationError
 from hifigemm.base.transforms import opaque
 from hifigemm.linalg.arguments import (
     Answers,
+    check_hermitian,
     check_square,
     verifying,
     wide_operands,
@@ -103,21 +104,10 @@ def is_positive_definite(a: object) -> Any:
 def _is_definite(a: Array) -> bool:
     """The answer for one matrix."""
     check_finite(a=a)
-    _check_hermitian(a)
+    check_hermitian(a)
     if (diagonal(a).real <= 0.0).any():
         return False
     return _decide(scaled_symmetrically(a))
-
-
-def _check_hermitian(a: Array) -> None:
-    """Raise ValueError unless A is its own conjugate transpose."""
-    differs = a != a.conj().T
-    if differs.any():
-        i, j = np.argwhere(to_host(differs))[0].tolist()
-        raise ValueError(
-            f"{int(np.count_nonzero(differs))} entries differ from the conjugate transpose, the first at ({i}, {j}): "
-            f"{a[i, j].item()} and {a[j, i].item()}"
-        )
 
 
 def _decide(a: Array) -> bool:

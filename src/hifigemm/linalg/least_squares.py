@@ -44,7 +44,7 @@ from hifigemm.linalg.arrays import (
 )
 from hifigemm.linalg.full_rank import FullRank, Update, proven_full_rank
 from hifigemm.linalg.refinement import ENOUGH, NEGLIGIBLE
-from hifigemm.linalg.scaling import scaled, scaled_columns
+from hifigemm.linalg.scaling import restored, scaled, scaled_columns
 from hifigemm.linalg.solution import (
     SolutionReport,
     VerifiedSolution,
@@ -53,7 +53,7 @@ from hifigemm.linalg.solution import (
     worst,
 )
 from hifigemm.linalg.upward import above, moduli
-from hifigemm.numerics.bits import LEAST, Array, DType
+from hifigemm.numerics.bits import Array, DType
 from hifigemm.numerics.eft import two_sum
 
 _MOST_STEPS = 30
@@ -157,22 +157,11 @@ def _solved(a: Array, b: Array) -> tuple[Array, Array, SolutionReport]:
     proof, attempts = proven_full_rank(tall)
     x, radius, steps = _enclosure(proof, f, h, is_of_s=m < n)
     exponents = -sides if m < n else columns.T - sides
-    x, radius = _restored(x, radius, exponents)
+    x, radius = restored(x, radius, exponents)
     report = SolutionReport(
         proof.condition, proof.norm, attempts, len(proof.words), steps
     )
     return x, radius, report
-
-
-def _restored(x: Array, radius: Array, exponents: Array) -> tuple[Array, Array]:
-    """Both in the units of the system as it came, with the rounding of those that are
-    subnormal.
-    """
-    result = scaled(x, exponents)
-    bound = scaled(radius, exponents)
-    is_exact = scaled(result, -exponents) == x
-    is_exact &= scaled(bound, -exponents) == radius
-    return result, np.where(is_exact, bound, above(bound, 1, LEAST))
 
 
 @dataclass(frozen=True, eq=False)
