@@ -124,7 +124,17 @@ _FUNCTIONS_OF = {
         "vecdot",
         "vecmat",
     ),
-    "linalg": ("det", "inv", "is_positive_definite", "lstsq", "slogdet", "solve"),
+    "linalg": (
+        "cond",
+        "det",
+        "eigvalsh",
+        "inv",
+        "is_positive_definite",
+        "lstsq",
+        "slogdet",
+        "solve",
+        "svdvals",
+    ),
 }
 
 

@@ -25,6 +25,12 @@ from experiments.linalg_enclosures import (  # noqa: E402
 )
 from experiments.linalg_uncertain import FAMILIES as BOXES  # noqa: E402
 from experiments.linalg_uncertain import Counts  # noqa: E402
+from experiments.spectra import (  # noqa: E402
+    MATRICES,
+    Spectrum,
+    hermitian,
+    rectangular,
+)
 from experiments.systems import (  # noqa: E402
     FAMILIES,
     SPARSE,
@@ -227,6 +233,37 @@ def test_determinants_and_definiteness(on_device):
     assert not linalg.is_positive_definite(rank_one)
     with pytest.raises(ValueError, match=r"the first at \(0, 1\)"):
         linalg.is_positive_definite(torch.from_numpy(a))
+
+
+@pytest.mark.parametrize("family", MATRICES)
+def test_no_eigenvalue_or_singular_value_is_missed(on_device, family):
+    a = hermitian(family, np.random.default_rng(6))
+    result = linalg.eigvalsh(torch.from_numpy(a))
+    values, radius = result.values.numpy(), result.radius.numpy()
+    assert values.dtype == np.linalg.eigvalsh(a).dtype
+    assert Spectrum(a, is_singular=False).misses(values, radius) == []
+
+    a = rectangular(family, np.random.default_rng(7))
+    result = linalg.svdvals(torch.from_numpy(a))
+    values = result.values.flip(0).numpy()
+    radius = result.radius.flip(0).numpy()
+    spectrum = Spectrum(a, is_singular=True)
+    assert spectrum.misses(values, radius) == []
+    condition = linalg.cond(torch.from_numpy(a))
+    assert not spectrum.condition_misses(condition.lower, condition.upper)
+
+
+def test_values_of_stacks_and_of_nothing(on_device):
+    a = torch.eye(2, dtype=torch.float64).repeat(3, 1, 1)
+    assert linalg.eigvalsh(a).values.tolist() == [[1.0, 1.0]] * 3
+    assert linalg.svdvals(a[:, :1]).values.tolist() == [[1.0]] * 3
+    assert linalg.svdvals(a[:, :0]).radius.shape == (3, 0)
+    a[1, 0, 0] = torch.nan
+    with pytest.raises(torch.linalg.LinAlgError, match="1 of 3") as error:
+        linalg.eigvalsh(a)
+    assert error.value.solution.values[1].isnan().all()
+    with pytest.raises(ValueError, match="conjugate transpose"):
+        linalg.eigvalsh(torch.triu(torch.ones((2, 2))))
 
 
 @pytest.mark.parametrize("value", [np.inf, np.nan])

@@ -165,7 +165,13 @@ def test_reports_and_other_functions_have_no_gradients():
     a = torch.eye(2, dtype=torch.float64, requires_grad=True)
     with pytest.raises(TypeError, match="requires a gradient"):
         linalg.solve(a, a, return_report=True)
-    for function in (linalg.det, linalg.is_positive_definite):
+    for function in (
+        linalg.det,
+        linalg.is_positive_definite,
+        linalg.eigvalsh,
+        linalg.svdvals,
+        linalg.cond,
+    ):
         with pytest.raises(TypeError, match="requires a gradient"):
             function(a)
     with pytest.raises(TypeError, match="requires a gradient"):

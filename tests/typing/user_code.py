@@ -136,6 +136,9 @@ assert_type(
 )
 assert_type(hg.linalg.det(unit), hg.linalg.Determinant | hg.linalg.ComplexDeterminant)
 assert_type(hg.linalg.slogdet(unit), hg.linalg.LogDeterminant)
+assert_type(hg.linalg.eigvalsh(unit), hg.linalg.VerifiedValues)
+assert_type(hg.linalg.svdvals(unit), hg.linalg.VerifiedValues)
+assert_type(hg.linalg.cond(unit), hg.linalg.Condition)
 if hg.linalg.is_positive_definite(unit):
     condition: float = hg.linalg.solve(unit, unit, return_report=True)[1].condition
 try:

@@ -8,26 +8,35 @@ rounded upwards.
 
 from hifigemm.base.exceptions import VerificationError
 from hifigemm.base.public import shown
+from hifigemm.linalg.condition import Condition, cond
 from hifigemm.linalg.definite import is_positive_definite
 from hifigemm.linalg.determinant import ComplexDeterminant, Determinant, det
+from hifigemm.linalg.eigenvalues import eigvalsh
 from hifigemm.linalg.least_squares import lstsq
 from hifigemm.linalg.log_determinant import LogDeterminant, slogdet
+from hifigemm.linalg.singular_values import svdvals
 from hifigemm.linalg.solution import SolutionReport, VerifiedSolution
 from hifigemm.linalg.solve import inv, solve
+from hifigemm.linalg.values import VerifiedValues
 
 __all__ = [
     "ComplexDeterminant",
+    "Condition",
     "Determinant",
     "LogDeterminant",
     "SolutionReport",
     "VerificationError",
     "VerifiedSolution",
+    "VerifiedValues",
+    "cond",
     "det",
+    "eigvalsh",
     "inv",
     "is_positive_definite",
     "lstsq",
     "slogdet",
     "solve",
+    "svdvals",
 ]
 
 __dir__ = shown(globals())

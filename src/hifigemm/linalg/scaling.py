@@ -60,22 +60,6 @@ class ScaledSystem:
         """x and a radius of the system as it came, from those of the scaled one."""
         return restored(x, radius, self.exponents)
 
-
-def restored(x: Array, radius: Array, exponents: Array) -> tuple[Array, Array]:
-    """(x 2^exponents, a radius of it) from x and its radius.
-
-    An x that becomes subnormal is rounded by up to eta / 2 in each component, and so is
-    the radius.
-    """
-    scaled_x = scaled(x, exponents)
-    scaled_radius = scaled(radius, exponents)
-    is_exact = scaled(scaled_x, -exponents) == x
-    is_exact &= scaled(scaled_radius, -exponents) == radius
-    if is_on_host(x) and is_exact.all():
-        return scaled_x, scaled_radius
-    loose = above(scaled_radius, 1, LEAST)
-    return scaled_x, np.where(is_exact, scaled_radius, loose)
-
     def scaled_radii(
         self, a: Array, a_radius: Array, b_radius: Array
     ) -> tuple[Array, Array]:
@@ -96,6 +80,22 @@ def restored(x: Array, radius: Array, exponents: Array) -> tuple[Array, Array]:
             scaled_upwards(a_radius, rows + of_first_side),
             scaled_upwards(b_radius, beside(b_radius, rows) + sides),
         )
+
+
+def restored(x: Array, radius: Array, exponents: Array) -> tuple[Array, Array]:
+    """(x 2^exponents, a radius of it) from x and its radius.
+
+    An x that becomes subnormal is rounded by up to eta / 2 in each component, and so is
+    the radius.
+    """
+    scaled_x = scaled(x, exponents)
+    scaled_radius = scaled(radius, exponents)
+    is_exact = scaled(scaled_x, -exponents) == x
+    is_exact &= scaled(scaled_radius, -exponents) == radius
+    if is_on_host(x) and is_exact.all():
+        return scaled_x, scaled_radius
+    loose = above(scaled_radius, 1, LEAST)
+    return scaled_x, np.where(is_exact, scaled_radius, loose)
 
 
 def scaled(x: Array, exponents: Array) -> Array:

@@ -1,0 +1,99 @@
+"""cond: two numbers between which the condition of a matrix in the 2-norm lies, the
+quotient of its largest and its least singular value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hifigemm.base.transforms import opaque
+from hifigemm.linalg.arguments import Answers, verifying, wide_operands
+from hifigemm.linalg.separated import distance_below
+from hifigemm.linalg.singular_values import check_matrices, enclosure
+from hifigemm.linalg.upward import UNIT, above
+from hifigemm.linalg.values import scaled_matrix
+from hifigemm.numerics.bits import Array
+
+
+@dataclass(frozen=True)
+class Condition:
+    """``lower <= cond(A) <= upper``.
+
+    Attributes
+    ----------
+    lower, upper : float
+        Infinite upper bounds belong to matrices that are not proven to have full rank.
+        Of a stack they are arrays of NumPy.
+    """
+
+    lower: Any
+    upper: Any
+
+
+@opaque
+def cond(a: object) -> Condition:
+    """Bounds of the condition in the 2-norm: the largest singular value over the least one.
+
+    Parameters
+    ----------
+    a : array_like
+        Shape (..., m, n), with at least one row and column; dtype as for `solve`.
+
+    Returns
+    -------
+    Condition
+        ``.lower`` and ``.upper``, the latter infinite where the least singular value may
+        be zero: from a condition of about 1e15 on.
+
+    Raises
+    ------
+    VerificationError
+        Inf or NaN; a solver that fails. Of a stack the attribute ``solution`` has what
+        was proven, NaN elsewhere.
+    LinAlgError, TypeError
+        No matrices, or empty ones; arrays that JAX traces, and tensors that require
+        gradients.
+
+    Examples
+    --------
+    >>> import hifigemm.linalg
+    >>> c = hifigemm.linalg.cond([[1.0, 1.0], [1.0, 3.0]])
+    >>> c.lower <= 3.0 + 8.0**0.5 <= c.upper
+    True
+    """
+    operands = wide_operands(a=a)
+    (array,) = operands.arrays
+    check_matrices(array)
+    if 0 in array.shape[-2:]:
+        raise np.linalg.LinAlgError(
+            f"a has shape {array.shape}; the condition of empty matrices is not defined"
+        )
+    stack = array.shape[:-2]
+    with verifying(operands.library):
+        answers = Answers(stack, lambda index: _condition(array[index]))
+        if not stack and answers.values:
+            return answers.values[()]
+        lower = answers.array("lower", np.nan, float)
+        upper = answers.array("upper", np.nan, float)
+        whole = Condition(lower, upper)
+        answers.check(lambda: whole)
+        return whole
+
+
+def _condition(a: Array) -> Condition:
+    """The condition of one matrix."""
+    matrix = scaled_matrix(a)
+    values, radii = enclosure(matrix.array)
+    radii = above(radii + matrix.loss, 1)
+    smallest = distance_below(values, np.zeros_like(values), radii)[-1]
+    largest = above(values[0] + radii[0], 1)
+    upper = above(largest / smallest, 1) if smallest > 0.0 else np.inf
+
+    # The quotient of a rounded difference and a sum, rounded downward; it may overflow
+    largest = distance_below(values, np.zeros_like(values), radii)[0]
+    lower = largest / (values[-1] + radii[-1]) * (1.0 - 8.0 * UNIT)
+    greatest = np.finfo(float).max
+    return Condition(min(max(float(lower), 1.0), float(greatest)), float(upper))
