@@ -363,6 +363,18 @@ def rows_of_systems() -> Iterator[Row]:
             lambda gram=gram: np.linalg.cholesky(gram),
             lambda gram=gram: hg.linalg.is_positive_definite(gram),
         )
+        yield Row(
+            f"linalg.eigvalsh, n = {n}",
+            "numpy, eigh",
+            lambda gram=gram: np.linalg.eigh(gram),
+            lambda gram=gram: hg.linalg.eigvalsh(gram),
+        )
+        yield Row(
+            f"linalg.svdvals, n = {n}",
+            "numpy, svd",
+            lambda a=a: np.linalg.svd(a),
+            lambda a=a: hg.linalg.svdvals(a),
+        )
     stack, sides = phi(100, 8, 8) + np.eye(8), phi(100, 8, 1)
     yield Row(
         "linalg.solve of 100 systems, n = 8",

@@ -47,6 +47,7 @@ MADE_BY_THE_LIBRARY = {
     "BlocksReport",
     "ChainReport",
     "ComplexDeterminant",
+    "Condition",
     "Determinant",
     "ExactMatrix",
     "Finding",
@@ -60,6 +61,7 @@ MADE_BY_THE_LIBRARY = {
     "SolutionReport",
     "ThreeFactorsReport",
     "VerifiedSolution",
+    "VerifiedValues",
 }
 """Classes whose constructors are private: users have their objects from functions."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -37,7 +38,7 @@ def inner(x, y):
 
 @pytest.fixture
 def coordinates(monkeypatch):
-    """W of the last call, as it is in memory."""
+    """W of the last call, as it is in memory; NumPy does not warn, as in a public call."""
     captured = {}
     bounded = separated._bounded
 
@@ -46,7 +47,8 @@ def coordinates(monkeypatch):
         return bounded(pencil, w, *others)
 
     monkeypatch.setattr(separated, "_bounded", capture)
-    return captured
+    with np.errstate(all="ignore"):
+        yield captured
 
 
 @pytest.fixture(params=[0, 1, -1, "in turns"])
@@ -89,6 +91,63 @@ def check(pencil, quotients, w, basis, operator, mu):
             weighted = (operator + shift * identity(n)).solve(s)
         defect = inner(s, weighted) / length
         assert defect <= rational([[quotients.defects[i]]])[0, 0]
+
+
+def off(rng, residual, size):
+    """A residual that errs by as much as it says."""
+    error = size * rng.standard_normal(residual.matrix.shape)
+    matrix = residual.matrix + error
+    size = np.linalg.norm(matrix) * 1.001
+    bound = residual.error + np.linalg.norm(error) * 1.001
+    return replace(residual, matrix=matrix, size=size, error=bound)
+
+
+def gram_off(rng, gram, size):
+    """A Gram matrix that does."""
+    error = size * rng.standard_normal(gram.gap.shape)
+    error = np.tril(error) + np.tril(error, -1).T
+    gap = gram.gap + error
+    bound = np.linalg.norm(error) * 1.001
+    return replace(
+        gram,
+        gap=gap,
+        norm=gram.norm + bound,
+        size=np.linalg.norm(gap) * 1.001,
+        error=gram.error + bound,
+        entry_error=gram.entry_error + np.abs(error).max() * 1.001,
+    )
+
+
+@pytest.mark.parametrize("size", [1e-9, 1e-5])
+@pytest.mark.parametrize("least", [0.7, 1e-3, 0.0])
+@pytest.mark.parametrize("seed", range(8))
+def test_errors_of_residuals_and_gram_matrices_count(coordinates, seed, least, size):
+    for n in (1, 2, 4):
+        rng = np.random.default_rng([n, seed])
+        q, _ = np.linalg.qr(rng.standard_normal((n, n)))
+        a = (q * np.linspace(0.5, 0.5 * least, n)) @ q.T
+        a = np.tril(a) + np.tril(a, -1).T
+        separated_ones = np.ones((1, n), bool)
+        for of_residual, of_gram in ((size, 0.0), (0.0, size)):
+            d, x = np.linalg.eigh(a)
+            d = d.reshape(1, -1)
+            residual = off(rng, decompositions.residual(a, x, x, d), of_residual)
+            gram = gram_off(rng, decompositions.gram(x), of_gram)
+            pencil = eigenvalues._pencil(x, d, residual, gram)
+            quotients = separated.separated_quotients(pencil, separated_ones)
+            check(pencil, quotients, coordinates["w"], x, rational(a), None)
+
+            u, s, vh = np.linalg.svd(a)
+            v = vh.T
+            s = s.reshape(1, -1)
+            residual = off(rng, decompositions.residual(a, v, u, s), of_residual)
+            grams = [decompositions.gram(z) for z in (u, v)]
+            grams = [gram_off(rng, gram, of_gram) for gram in grams]
+            pencil = singular_values._pencil(s, u, residual, *grams)
+            quotients = separated.separated_quotients(pencil, separated_ones)
+            square = rational(a).transpose() * rational(a)
+            mu = pencil.least_weights[0]
+            check(pencil, quotients, coordinates["w"], v, square, mu)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
@@ -136,6 +195,29 @@ def test_quotients_of_gram_matrices(
         operator = rational(a).transpose() * rational(a)
         mu = pencil.least_weights[0]
         check(pencil, quotients, coordinates["w"], v, operator, mu)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("least", [0.7, 1e-3, 1e-6])
+def test_shifts_need_not_be_close_to_the_quotients(
+    monkeypatch, coordinates, least, seed
+):
+    rng = np.random.default_rng([11, seed])
+    n = 4
+    q, _ = np.linalg.qr(rng.standard_normal((n, n)))
+    a = (q * np.geomspace(0.5, 0.5 * least, n)) @ q.T
+    u, s, vh = np.linalg.svd(a)
+    v = vh.T
+    s = s.reshape(1, -1)
+    factors = 1.0 + 1e-3 * rng.standard_normal(n)
+    monkeypatch.setattr(separated, "_shifts", lambda pencil, _: pencil.values * factors)
+    residual = decompositions.residual(a, v, u, s)
+    grams = decompositions.gram(u), decompositions.gram(v)
+    pencil = singular_values._pencil(s, u, residual, *grams)
+    quotients = separated.separated_quotients(pencil, np.ones((1, n), bool))
+    operator = rational(a).transpose() * rational(a)
+    mu = pencil.least_weights[0]
+    check(pencil, quotients, coordinates["w"], v, operator, mu)
 
 
 def test_neighbours_are_those_of_intervals_that_do_not_touch():
