@@ -80,8 +80,9 @@ def eigvalsh(a: object) -> VerifiedValues:
     VerifiedValues
         ``.values`` and ``.radius``, of shape (..., n): ``|values - exact| <= radius``
         in every entry, multiple eigenvalues included. The radius is a few units in the
-        last place of an eigenvalue that is apart from all others, and of the norm of the
-        matrix for those of a cluster.
+        last place of an eigenvalue that is apart from all others, down to about 1e-12 of
+        the norm of matrices with up to a hundred rows, and of that norm for those of a
+        cluster.
 
     Raises
     ------
