@@ -98,7 +98,7 @@ def svdvals(a: object) -> VerifiedValues:
         ``.values`` and ``.radius``, of shape (..., min(m, n)): ``|values - exact| <=
         radius`` in every entry, multiple singular values and zeros included. The radius
         is a few units in the last place of a singular value that is apart from all
-        others, down to about 1e-12 of the largest one for matrices with up to a hundred
+        others, down to about 1e-12 of the largest one for matrices with some tens of
         columns.
 
     Raises
