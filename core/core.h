@@ -9,6 +9,7 @@
  *   elimination.c  elimination modulo primes: determinants, leading minors, solutions
  *   systems.c      scaling and bounds of linear systems, in few readings of a matrix
  *   small_systems.c  small linear systems from their scaling to their enclosures
+ *   small_determinants.c  determinants of up to four rows, between neighbours
  *   module.c       the Python module hifigemm._core, and signals that end its calls
  *
  * u = 2^-53 is the unit roundoff of binary64. All of this rests on rounding to nearest
@@ -265,5 +266,11 @@ ptrdiff_t space_of_small(ptrdiff_t n, ptrdiff_t k);
 Solved solve_small(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const View *x,
                    const View *radius, Proof *proof, double *space, const Kernels *kernels,
                    Watch *watch);
+
+/* ---- small_determinants.c ------------------------------------------------------- */
+
+enum { MOST_OF_SMALL = 4 }; /* rows */
+
+int neighbours_of_determinant(int n, const View *a, double *lower, double *upper);
 
 #endif

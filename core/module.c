@@ -10,6 +10,7 @@
  *   eliminate(a, imag, rows, columns, primes, roots, determinants, minors, numerators)
  *       -> None
  *   solve_small(a, b, x, radius, proofs) -> None
+ *   determinants(a, bounds) -> None
  *   use(name) -> None       choose one of `instructions`, for tests
  *   instructions            names of the sets that this machine has, the widest first
  *
@@ -853,6 +854,47 @@ static PyObject *core_solve_small(PyObject *self, PyObject *const *args, Py_ssiz
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(determinants_doc,
+"determinants(a, bounds)\n--\n\n"
+"Write for each matrix of a stack, n x n with n up to 4, 1 and the two neighbours between\n"
+"which its determinant lies, equal where it is a double; 0 where they are not certain. A is\n"
+"(batch, n, n) and `bounds` (batch, 1, 3), of float64.");
+
+static PyObject *core_determinants(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    (void)self;
+    View a, bounds;
+    Py_ssize_t shape[3], shape_of_bounds[3];
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "determinants takes two arguments");
+        return NULL;
+    }
+    if (!read_array(args[0], "a", 0, &a, shape)
+        || !read_array(args[1], "bounds", 1, &bounds, shape_of_bounds))
+        return NULL;
+    Py_ssize_t batch = shape[0], n = shape[1];
+    if (a.is_single || bounds.is_single || n < 1 || n > MOST_OF_SMALL || shape[2] != n
+        || !has_shape(shape_of_bounds, batch, 1, 3)) {
+        PyErr_SetString(PyExc_ValueError, "shapes or dtypes do not fit");
+        return NULL;
+    }
+    Work work;
+    begin(&work, NULL);
+    for (Py_ssize_t z = 0; z < batch && !stops(&work.watch, 256); z++) {
+        View here = a;
+        here.data += z * a.matrix;
+        double facts[3] = {0.0, 0.0, 0.0};
+        facts[0] = neighbours_of_determinant((int)n, &here, facts + 1, facts + 2);
+        for (int i = 0; i < 3; i++)
+            memcpy(bounds.data + z * bounds.matrix + i * bounds.column, facts + i,
+                   sizeof *facts);
+    }
+    leave(&work);
+    if (work.has_stopped)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(use_doc,
 "use(name)\n--\n\nChoose a set of instructions by its name, for tests.");
 
@@ -916,6 +958,8 @@ static PyMethodDef methods[] = {
     {"eliminate", (PyCFunction)(void (*)(void))core_eliminate, METH_FASTCALL, eliminate_doc},
     {"solve_small", (PyCFunction)(void (*)(void))core_solve_small, METH_FASTCALL,
      solve_small_doc},
+    {"determinants", (PyCFunction)(void (*)(void))core_determinants, METH_FASTCALL,
+     determinants_doc},
     {"use", core_use, METH_O, use_doc},
     {NULL, NULL, 0, NULL},
 };

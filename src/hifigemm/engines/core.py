@@ -263,6 +263,33 @@ def solved_stack(a: Array, b: Array) -> SolvedStack | None:
     return SolvedStack(x, radius, proofs[:, 0])
 
 
+class Neighbours(NamedTuple):
+    """Where determinants lie, and where that is known; all are arrays by matrix."""
+
+    is_known: Array
+    lower: Array
+    upper: Array
+
+
+MOST_OF_SMALL = 4
+"""Rows of matrices whose determinants the core knows."""
+
+
+def neighbours_of_determinants(a: Array) -> Neighbours | None:
+    """The neighbours among doubles of determinants of a stack of real matrices of up to
+    `MOST_OF_SMALL` rows, equal where a determinant is a double; None without the core.
+    """
+    core = loaded()[0]
+    if core is None:
+        return None
+    *stack, n, _ = a.shape
+    bounds = np.zeros((math.prod(stack), 1, 3))
+    if bounds.size and n:
+        core.determinants(_readable(a.reshape(len(bounds), n, n)), bounds)
+    known, lower, upper = (bounds[:, 0, i].reshape(stack) for i in range(3))
+    return Neighbours(known > 0.0, lower, upper)
+
+
 def _are_ordinary(x: Array, terms: int, smallest_normal: float) -> bool:
     """`numerics.bounds.are_ordinary`, in one reading of x."""
     are_ordinary: bool = loaded()[0].are_ordinary(x, terms * smallest_normal)

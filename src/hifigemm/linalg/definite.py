@@ -23,6 +23,7 @@ import numpy as np
 
 from hifigemm.base.exceptions import VerificationError
 from hifigemm.base.transforms import opaque
+from hifigemm.engines import core
 from hifigemm.linalg.arguments import (
     Answers,
     check_hermitian,
@@ -35,6 +36,7 @@ from hifigemm.linalg.arrays import (
     cholesky,
     diagonal,
     identity,
+    is_on_host,
     least_eigenvector,
     matmul,
     numbers,
@@ -42,6 +44,7 @@ from hifigemm.linalg.arrays import (
     to_device_of,
     to_host,
 )
+from hifigemm.linalg.determinant import known_determinants
 from hifigemm.linalg.exact import IntegerMatrix
 from hifigemm.linalg.scaling import scaled, zeros_are_exact
 from hifigemm.linalg.upward import UNIT, above, gamma, moduli
@@ -94,11 +97,39 @@ def is_positive_definite(a: object) -> Any:
     check_square(a)
     stack = a.shape[:-2]
     with verifying(operands.library):
-        answers = Answers(stack, lambda index: _is_definite(a[index]))
-        answers.check(lambda: answers.array("real", np.nan, float))
+        is_definite, is_known = _by_minors(a)
+        left = map(tuple, np.argwhere(~is_known).tolist())
+        answers = Answers(stack, lambda index: _is_definite(a[index]), left)
         if not stack:
-            return answers.values[()]
-        return answers.array("real", False, bool)
+            answers.check(lambda: None)
+            return answers.values.get((), bool(is_definite))
+
+        def whole() -> Array:
+            others = answers.array("real", np.nan, float)
+            found: Array = np.where(is_known, is_definite, others)
+            return found
+
+        answers.check(whole)
+        return whole().astype(bool)
+
+
+def _by_minors(a: Array) -> tuple[Array, Array]:
+    """(answers, True where they are known) for small real matrices by Sylvester's
+    criterion, as far as the compiled core knows the signs of leading minors.
+    """
+    stack = a.shape[:-2]
+    n = a.shape[-1]
+    nothing = np.zeros(stack, bool)
+    if not (is_on_host(a) and a.dtype.kind == "f" and 0 < n <= core.MOST_OF_SMALL):
+        return nothing, nothing
+    are_positive = ~nothing
+    is_disproven = nothing
+    for k in range(1, n + 1):
+        is_known, lower, upper = known_determinants(a[..., :k, :k])
+        is_disproven = is_disproven | (is_known & (upper <= 0.0))
+        are_positive = are_positive & is_known & (lower > 0.0)
+    is_symmetric = (a == np.swapaxes(a, -1, -2)).all(axis=(-2, -1))
+    return are_positive, is_symmetric & (are_positive | is_disproven)
 
 
 def _is_definite(a: Array) -> bool:
