@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("flint")
 
 from experiments.linalg_enclosures import wrong
+from experiments.linalg_full_rank import FAMILIES as LEAST_SQUARES
 from experiments.systems import (
     FAMILIES,
     SPARSE,
@@ -18,6 +19,7 @@ from experiments.systems import (
 from hifigemm import linalg
 from hifigemm.engines import core
 from hifigemm.linalg import solution
+from tests.linalg.exact_least_squares import exact_lstsq
 
 if core.loaded()[0] is None:
     pytest.skip("the compiled core is not here", allow_module_level=True)
@@ -182,3 +184,40 @@ def test_arguments_that_do_not_fit_are_refused():
     bad[0] = good[0].astype(np.float32)
     with pytest.raises(TypeError, match="float64"):
         MODULE.solve_small(*bad)
+
+
+@pytest.mark.parametrize("family", LEAST_SQUARES)
+def test_least_squares_and_least_norm_of_few_rows_and_columns(family):
+    rng = np.random.default_rng([29, len(family)])
+    for seed in range(25):
+        a = LEAST_SQUARES[family](rng)
+        if a.shape[0] == a.shape[1] or sum(a.shape) > solution.MOST_SMALL:
+            continue
+        a = a.T if seed % 3 == 0 else a
+        b = rng.standard_normal((a.shape[0], 2))
+        try:
+            found = linalg.lstsq(a, b)
+        except linalg.VerificationError:
+            continue
+        assert misses(found.x, found.radius, exact_lstsq(a, b)) == []
+
+
+def test_stacks_of_least_squares_have_the_answers_of_their_matrices():
+    rng = np.random.default_rng(8)
+    a = rng.standard_normal((6, 7, 3))
+    a[2, :, 2] = a[2, :, 1]
+    b = rng.standard_normal((6, 7, 2))
+    with pytest.raises(
+        linalg.VerificationError, match=r"1 of 6 systems .* \(2,\)"
+    ) as error:
+        linalg.lstsq(a, b)
+    found = error.value.solution
+    for i in (0, 1, 3, 4, 5):
+        one = linalg.lstsq(a[i], b[i])
+        assert (found.x[i] == one.x).all()
+        assert (found.radius[i] == one.radius).all()
+        assert (one.radius <= np.spacing(np.abs(one.x))).all()
+    graded = a[0] * [1.0, 2.0**-180, 2.0**150]
+    assert (
+        linalg.lstsq(graded, b[0]).radius < 1e-14 * np.abs(linalg.lstsq(graded, b[0]).x)
+    ).all()

@@ -34,11 +34,13 @@ import numpy as np
 
 from hifigemm.base.exceptions import VerificationError
 from hifigemm.base.transforms import opaque
+from hifigemm.engines.core import SolvedStack
 from hifigemm.linalg.arguments import in_dtype, wide_operands
 from hifigemm.linalg.arrays import (
     check_finite,
     correct_residual,
     identity,
+    is_on_host,
     numbers,
     pair_residual,
 )
@@ -46,10 +48,14 @@ from hifigemm.linalg.full_rank import FullRank, Update, proven_full_rank
 from hifigemm.linalg.refinement import ENOUGH, NEGLIGIBLE
 from hifigemm.linalg.scaling import restored, scaled, scaled_columns
 from hifigemm.linalg.solution import (
+    MOST_SMALL,
+    Small,
     SolutionReport,
     VerifiedSolution,
+    small_solution,
     solution_of_numbers,
     solutions,
+    solved_by_core,
     worst,
 )
 from hifigemm.linalg.upward import above, moduli
@@ -116,8 +122,53 @@ def lstsq(
         result = solution_of_numbers({"a": a, "b": b}, None, return_report)
         return result
     solve = partial(_in_range, dtype=operands.dtype)
-    solution, reports = solutions(operands, matrices, sides, solve)
+    solve_small = partial(_small, dtype=operands.dtype)
+    solution, reports = solutions(operands, matrices, sides, solve, (), solve_small)
     return (solution, worst(reports)) if return_report else solution
+
+
+def _small(a: Array, b: Array, dtype: DType) -> Small[SolutionReport] | None:
+    """Stacks of small real matrices by the compiled core; None where it does not serve
+    them.
+
+    The system is [I B; B^T 0] [r; z] = [f; h], with B = A, f = b and x = z, or for least
+    norm B = A^T, h = b and x = r; it is singular unless B has full rank.
+    """
+    m, n = a.shape[-2:]
+    if m + n > MOST_SMALL or a.dtype.kind != "f" or not is_on_host(a):
+        return None
+    is_wide = m < n
+    tall = np.swapaxes(a, -1, -2) if is_wide else a
+    rows, columns = tall.shape[-2:]
+
+    # Columns of B in scale; what loses a bit is left
+    largest = np.abs(tall).max(axis=-2, keepdims=True, initial=0.0)
+    exponents = np.frexp(largest)[1]
+    scaled_tall = np.ldexp(tall, -exponents)
+    is_left = (np.ldexp(scaled_tall, exponents) != tall).any(axis=(-2, -1))
+    of_columns = np.swapaxes(-exponents, -1, -2)
+    if is_wide:
+        side = np.ldexp(b, of_columns)
+        is_left |= (np.ldexp(side, -of_columns) != b).any(axis=(-2, -1))
+
+    stack = a.shape[:-2]
+    system = np.zeros((*stack, rows + columns, rows + columns))
+    system[..., range(rows), range(rows)] = 1.0
+    system[..., :rows, rows:] = scaled_tall
+    system[..., rows:, :rows] = np.swapaxes(scaled_tall, -1, -2)
+    sides = np.zeros((*stack, rows + columns, b.shape[-1]))
+    part = slice(rows) if is_wide else slice(rows, None)
+    sides[..., slice(rows, None) if is_wide else slice(rows), :] = (
+        side if is_wide else b
+    )
+    solved = solved_by_core(system, sides)
+    if solved is None:
+        return None
+    x, radius = solved.x[..., part, :], solved.radius[..., part, :]
+    if not is_wide:
+        x, radius = restored(x, radius, of_columns)
+    is_left |= solved.proofs[..., 0] == 0.0
+    return small_solution(SolvedStack(x, radius, solved.proofs), is_left, dtype)
 
 
 def _in_range(a: Array, b: Array, dtype: DType) -> tuple[Array, Array, SolutionReport]:

@@ -87,7 +87,9 @@ class SolutionReport:
         An estimate of ``|| |A^-1| |A| ||`` after rows and columns were scaled: the change
         of the solution, relative to its largest entry, for a relative change of the
         entries of A. For `lstsq` with m != n one of ``| |A| |A^+| |`` in the norm of
-        Frobenius; its square counts where the residual is large.
+        Frobenius; its square counts where the residual is large. Where the compiled core
+        solves one of up to 32 rows and columns, it is that of the system of the
+        residual and x, which is as large as this square.
     norm : float
         The bound of the norm of ``I - R A``, R the approximate inverse; below 1 it proves
         that A is nonsingular. For `lstsq` with m != n it is a multiple of what A R lacks to
@@ -151,7 +153,7 @@ def solutions(
     b: Array,
     solve: Callable[..., tuple[Array, Array, Answer]],
     radii: tuple[Array, ...] = (),
-    solve_small: Callable[[Array, Array], _Small[Answer] | None] | None = None,
+    solve_small: Callable[[Array, Array], Small[Answer] | None] | None = None,
 ) -> tuple[VerifiedSolution, list[Answer]]:
     """The solutions of all systems of a stack, and the reports on them; `solve` gives x,
     its radius and a report for matrices A and B, and their radii, if there are any.
@@ -188,7 +190,7 @@ def solutions(
             shape = (*stack, a.shape[-1], b.shape[-1])
             x = np.full(shape, np.nan, operands.dtype, like=b)
             radius = np.full(shape, np.inf, operands.real, like=b)
-            small = _Small(x, radius, list(np.ndindex(stack)), [])
+            small = Small(x, radius, list(np.ndindex(stack)), [])
         x, radius, left, reports = small
 
         def report_of(index: tuple[int, ...]) -> Answer:
@@ -206,7 +208,7 @@ def solutions(
         return solution_of_all(), [*reports, *answers.values.values()]
 
 
-class _Small(NamedTuple, Generic[Answer]):
+class Small(NamedTuple, Generic[Answer]):
     """What is known of a stack of small systems: x is NaN and the radius Inf where a
     system is left.
     """
@@ -219,36 +221,59 @@ class _Small(NamedTuple, Generic[Answer]):
 
 def _small_systems(
     a: Array, b: Array, dtype: DType, is_correct: bool
-) -> _Small[SolutionReport] | None:
+) -> Small[SolutionReport] | None:
     """Stacks of real systems by the compiled core; None where it does not serve them."""
+    if is_correct and dtype != np.float64:
+        return None
+    solved = solved_by_core(a, b)
+    if solved is None:
+        return None
+    least_status = 2.0 if is_correct else 1.0
+    is_left = solved.proofs[..., 0] < least_status
+    return small_solution(solved, is_left, dtype)
+
+
+def solved_by_core(a: Array, b: Array) -> core.SolvedStack | None:
+    """Stacks of small real systems by the compiled core; None where it does not serve
+    them.
+    """
     n, k = b.shape[-2:]
     is_real = a.dtype.kind == b.dtype.kind == "f"
     if not (is_on_host(a) and is_real and 0 < n <= MOST_SMALL and k <= MOST_SMALL):
         return None
     stack = a.shape[:-2]
     batch = math.prod(stack)
-    if batch == 0 or (is_correct and dtype != np.float64):
+    if batch == 0:
         return None
     solved = core.solved_stack(a.reshape(batch, n, n), b.reshape(batch, n, k))
     if solved is None:
         return None
     x, radius, proofs = solved
-    is_left = proofs[:, 0] < (2.0 if is_correct else 1.0)
+    shape = (*stack, n, k)
+    return core.SolvedStack(
+        x.reshape(shape), radius.reshape(shape), proofs.reshape(*stack, 4)
+    )
+
+
+def small_solution(
+    solved: core.SolvedStack, is_left: Array, dtype: DType
+) -> Small[SolutionReport]:
+    """What the core has solved, in a dtype; systems beyond its range are left too."""
+    x, radius, proofs = solved
     if dtype != np.float64:
         x, radius = in_dtype(x, radius, dtype)
-        is_left |= ~(np.isfinite(x) & np.isfinite(radius)).all(axis=(1, 2))
+        is_left = is_left | ~(np.isfinite(x) & np.isfinite(radius)).all(axis=(-2, -1))
     left = []
     if is_left.any():
         x[is_left] = np.nan
         radius[is_left] = np.inf
-        left = list(map(tuple, np.argwhere(is_left.reshape(stack)).tolist()))
-        proofs = proofs[~is_left]
+        left = list(map(tuple, np.argwhere(is_left).tolist()))
+    proofs = proofs[~is_left]
     reports = []
     if len(proofs):
         _, condition, norm, steps = proofs.max(axis=0).tolist()
         reports.append(SolutionReport(condition, norm, 1, 1, int(steps)))
-    shape = (*stack, n, k)
-    return _Small(x.reshape(shape), radius.reshape(shape), left, reports)
+    return Small(x, radius, left, reports)
 
 
 def _system(
