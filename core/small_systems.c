@@ -26,14 +26,15 @@ typedef struct {
     double *b;           /* n x k */
     int64_t *exponents;  /* of x, n x k */
     double *inverse;     /* R, n x n */
+    double *gap;         /* R A - I up to `accuracy` |R||A|, n x n */
     double *bounds;      /* at least |I - R A| e */
-    double norm, inverse_norm, condition;
-    double *work;        /* 2 n^2 + 9 n numbers */
+    double accuracy, norm, inverse_norm, condition;
+    double *work;        /* 2 n^2 + 13 n numbers */
 } System;
 
 ptrdiff_t space_of_small(ptrdiff_t n, ptrdiff_t k)
 {
-    return 6 * n * n + 2 * n * k + 10 * n;
+    return 7 * n * n + 2 * n * k + 14 * n;
 }
 
 static System system_in(double *space, ptrdiff_t n, ptrdiff_t k)
@@ -44,7 +45,8 @@ static System system_in(double *space, ptrdiff_t n, ptrdiff_t k)
     s.b = s.doubled + 2 * n * n;
     s.exponents = (int64_t *)(s.b + n * k);
     s.inverse = s.b + 2 * n * k;
-    s.bounds = s.inverse + n * n;
+    s.gap = s.inverse + n * n;
+    s.bounds = s.gap + n * n;
     s.work = s.bounds + n;
     return s;
 }
@@ -120,12 +122,12 @@ static int invert(const System *s)
 
 /* ---- the certificate ------------------------------------------------------------- */
 
-/* R A - I in `gap`: as a product with n roundings a term where that is accurate enough,
- * else rounded once. Its accuracy, r of linalg/certificate.py; -1 where there is none. */
-static double write_gap(const System *s, double *gap, const Kernels *kernels, Watch *watch)
+/* R A - I: as a product with n roundings a term where that is accurate enough, else rounded
+ * once. Its accuracy, r of linalg/certificate.py; -1 where there is none. */
+static double write_gap(const System *s, const Kernels *kernels, Watch *watch)
 {
     ptrdiff_t n = s->n;
-    double accuracy = (double)(n + 1) * UNIT;
+    double *gap = s->gap, accuracy = (double)(n + 1) * UNIT;
     memset(gap, 0, (size_t)(n * n) * sizeof *gap);
     if (accuracy * larger(s->condition, 1.0) <= SHARE_OF_PRODUCT) {
         for (ptrdiff_t i = 0; i < n; i++)
@@ -141,10 +143,10 @@ static double write_gap(const System *s, double *gap, const Kernels *kernels, Wa
     sums.a = rows_of(s->inverse, n);
     sums.b = rows_of(s->a, n);
     sums.c = rows_of(gap, n);
-    sums.first = rows_of(gap + n * n, n);
+    sums.first = rows_of(s->work, n);
     if (multiply(&sums, kernels, watch) != DONE)
         return -1.0;
-    memcpy(gap, gap + n * n, (size_t)(n * n) * sizeof *gap);
+    memcpy(gap, s->work, (size_t)(n * n) * sizeof *gap);
     return 0.0;
 }
 
@@ -153,7 +155,7 @@ static double write_gap(const System *s, double *gap, const Kernels *kernels, Wa
 static int certify(System *s, const Kernels *kernels, Watch *watch)
 {
     ptrdiff_t n = s->n;
-    double *gap = s->work, *sizes = s->work + 2 * n * n, *row_sums = sizes + n;
+    double *sizes = s->work + 2 * n * n, *row_sums = sizes + n;
     double largest_sum = 0.0;
     s->condition = 0.0;
     for (ptrdiff_t i = 0; i < n; i++) {
@@ -176,21 +178,45 @@ static int certify(System *s, const Kernels *kernels, Watch *watch)
     }
     s->inverse_norm = upward(largest_sum, n, (double)n * LEAST);
 
-    double accuracy = write_gap(s, gap, kernels, watch);
-    if (accuracy < 0.0)
+    s->accuracy = write_gap(s, kernels, watch);
+    if (s->accuracy < 0.0)
         return 0;
     double underflows = (double)((n + 2) * (n + 2)) * LEAST * (2.0 + s->inverse_norm);
     s->norm = 0.0;
     for (ptrdiff_t i = 0; i < n; i++) {
         double image = 0.0;
         for (ptrdiff_t j = 0; j < n; j++)
-            image += fabs(gap[i * n + j]);
-        s->bounds[i] = upward(image + accuracy * sizes[i] + UNIT, 2 * n + 7, underflows);
+            image += fabs(s->gap[i * n + j]);
+        s->bounds[i] = upward(image + s->accuracy * sizes[i] + UNIT, 2 * n + 7, underflows);
         if (!(s->bounds[i] < GOOD_NORM))
             return 0;
         s->norm = larger(s->norm, s->bounds[i]);
     }
     return 1;
+}
+
+/* Twin: linalg.certificate.Certificate.contraction. At least |I - R A| v for v >= 0; `sizes`
+ * has n numbers. */
+static void contract(const System *s, const double *v, double *images, double *sizes)
+{
+    ptrdiff_t n = s->n;
+    double largest = 0.0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        largest = larger(largest, v[i]);
+        sizes[i] = 0.0;
+        for (ptrdiff_t j = 0; j < n; j++)
+            sizes[i] += fabs(s->a[i * n + j]) * v[j];
+    }
+    double underflows = (double)((n + 2) * (n + 2)) * LEAST;
+    underflows *= 1.0 + largest + s->inverse_norm;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        double image = 0.0, size = 0.0;
+        for (ptrdiff_t j = 0; j < n; j++) {
+            image += fabs(s->gap[i * n + j]) * v[j];
+            size += fabs(s->inverse[i * n + j]) * sizes[j];
+        }
+        images[i] = upward(image + s->accuracy * size + UNIT * v[i], 2 * n + 7, underflows);
+    }
 }
 
 /* ---- enclosures ------------------------------------------------------------------ */
@@ -209,7 +235,9 @@ static int lowest_bit(ptrdiff_t n, const double *x)
 typedef struct {
     double *x, *low, *left; /* what the words are less than the sum they stand for */
     double *error;          /* at least that of x + low + left */
+    double *of_d, *y;       /* at least |R q* - d| and |R q*|, q* the exact residual */
     double *side, *q, *d, *minus; /* `minus` has 2 n: -x, then -low */
+    double error_of_x;      /* at least the largest one before the step */
     int words, is_exact;
 } Refined;
 
@@ -241,18 +269,18 @@ static int refine(const System *s, Refined *v, const Kernels *kernels, Watch *wa
         }
         v->is_exact &= v->q[i] == 0.0;
         v->d[i] = image;
-        v->error[i] = upward(share * size, n + 6, underflows);
-        double y = fabs(image) + v->error[i];
-        if (!(y < INFINITY))
+        v->of_d[i] = upward(share * size, n + 6, underflows);
+        v->y[i] = fabs(image) + v->of_d[i];
+        if (!(v->y[i] < INFINITY))
             return 0;
-        largest = larger(largest, y);
+        largest = larger(largest, v->y[i]);
     }
     /* An error of zero is known as such where no term has underflowed. */
     if (v->is_exact)
         v->is_exact = lowest_bit(n * n, s->a) + lowest_bit(2 * n, v->minus) >= -1074;
-    double error_of_x = upward(largest / (1.0 - s->norm), 4, 0.0);
+    v->error_of_x = upward(largest / (1.0 - s->norm), 4, 0.0);
     for (ptrdiff_t i = 0; i < n; i++) {
-        v->error[i] = upward(v->error[i] + error_of_x * s->bounds[i], 3, LEAST);
+        v->error[i] = upward(v->of_d[i] + v->error_of_x * s->bounds[i], 3, LEAST);
         if (v->words == 1) {
             two_sum(v->x[i], v->d[i], v->x + i, v->left + i);
         } else {
@@ -266,16 +294,32 @@ static int refine(const System *s, Refined *v, const Kernels *kernels, Watch *wa
     return 1;
 }
 
-/* True if no error is more than a small part of its entry, or of the largest one by far. */
-static int is_sharp(ptrdiff_t n, const Refined *v)
+/* True if no error is more than SHARP times its entry, or `negligible` times the largest. */
+static int is_sharp(ptrdiff_t n, const Refined *v, double negligible)
 {
     double largest = 0.0;
     for (ptrdiff_t i = 0; i < n; i++)
         largest = larger(largest, fabs(v->x[i]));
     for (ptrdiff_t i = 0; i < n; i++)
-        if (!(v->error[i] <= larger(SHARP * fabs(v->x[i]), NEGLIGIBLE * largest)))
+        if (!(v->error[i] <= larger(SHARP * fabs(v->x[i]), negligible * largest)))
             return 0;
     return 1;
+}
+
+/* Bounds of entries that are small beside others: twice |I - R A| times a bound instead of
+ * its largest entry, as in linalg.certificate.Certificate.radius. */
+static void sharpen(const System *s, Refined *v)
+{
+    ptrdiff_t n = s->n;
+    double *z = v->minus, *sizes = z + n;
+    for (ptrdiff_t i = 0; i < n; i++)
+        z[i] = upward(v->y[i] + v->error_of_x * s->bounds[i], 4, LEAST);
+    contract(s, z, v->q, sizes);
+    for (ptrdiff_t i = 0; i < n; i++)
+        z[i] = upward(v->y[i] + v->q[i], 3, 0.0);
+    contract(s, z, v->q, sizes);
+    for (ptrdiff_t i = 0; i < n; i++)
+        v->error[i] = upward(v->of_d[i] + v->q[i], 1, 0.0);
 }
 
 /* x 2^exponent in `scaled`, the exponent within 800 of zero; returns 0 where that is
@@ -295,8 +339,9 @@ static int enclose_side(const System *s, ptrdiff_t h, const View *x, const View 
 {
     ptrdiff_t n = s->n, k = s->k;
     double *w = s->work;
-    Refined v = {w, w + n, w + 2 * n, w + 3 * n, w + 4 * n, w + 5 * n, w + 6 * n,
-                 w + 7 * n, 1, 0};
+    Refined v = {.x = w, .low = w + n, .left = w + 2 * n, .error = w + 3 * n,
+                 .of_d = w + 4 * n, .y = w + 5 * n, .side = w + 6 * n, .q = w + 7 * n,
+                 .d = w + 8 * n, .minus = w + 9 * n, .words = 1};
     for (ptrdiff_t i = 0; i < n; i++)
         v.side[i] = s->b[i * k + h];
     for (ptrdiff_t i = 0; i < n; i++) {
@@ -308,8 +353,12 @@ static int enclose_side(const System *s, ptrdiff_t h, const View *x, const View 
         if (!refine(s, &v, kernels, watch))
             return 0;
         *most_steps = larger(*most_steps, steps);
-        if (v.is_exact || is_sharp(n, &v))
+        if (v.is_exact || is_sharp(n, &v, 0.0))
             break;
+        if (is_sharp(n, &v, NEGLIGIBLE)) {
+            sharpen(s, &v);
+            break;
+        }
         if (steps == MOST_STEPS)
             return 0;
         if (v.words == 1) {
