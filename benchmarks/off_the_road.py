@@ -375,13 +375,36 @@ def rows_of_systems() -> Iterator[Row]:
             lambda a=a: np.linalg.svd(a),
             lambda a=a: hg.linalg.svdvals(a),
         )
-    stack, sides = phi(100, 8, 8) + np.eye(8), phi(100, 8, 1)
+    for count, n in ((100, 8), (65_537, 3)):
+        stack, sides = phi(count, n, n) + np.eye(n), phi(count, n, 1)
+        yield Row(
+            f"linalg.solve of {count} systems, n = {n}",
+            "numpy",
+            lambda a=stack, b=sides: np.linalg.solve(a, b),
+            lambda a=stack, b=sides: hg.linalg.solve(a, b),
+        )
+    stack = phi(1000, 3, 3)
     yield Row(
-        "linalg.solve of 100 systems, n = 8",
+        "linalg.det of 1000 matrices, n = 3",
         "numpy",
-        lambda: np.linalg.solve(stack, sides),
-        lambda: hg.linalg.solve(stack, sides),
+        lambda: np.linalg.det(stack),
+        lambda: hg.linalg.det(stack),
     )
+    tall, sides = phi(1000, 12, 3), phi(1000, 12, 1)
+    yield Row(
+        "linalg.lstsq of 1000 matrices, 12 x 3",
+        "a loop of numpy",
+        lambda: [np.linalg.lstsq(a, b, rcond=None) for a, b in zip(tall, sides)],
+        lambda: hg.linalg.lstsq(tall, sides),
+    )
+    for m, n in ((100, 10), (1000, 100)):
+        a, b = phi(m, n), phi(m)
+        yield Row(
+            f"linalg.lstsq, {m} x {n}",
+            "numpy",
+            lambda a=a, b=b: np.linalg.lstsq(a, b, rcond=None),
+            lambda a=a, b=b: hg.linalg.lstsq(a, b),
+        )
 
 
 def rows_of_import() -> Iterator[Row]:

@@ -46,6 +46,8 @@ R = TypeVar("R")
 
 MOST_ON_HOST = 2**15
 """Entries of a matrix, or of right sides, that are moved from a device to the host."""
+_BLOCK = 48
+"""Columns that an elimination of the host takes together."""
 _LONG = 1e9
 """Terms from which on Ctrl-C does not wait for a product or an inverse of the host, which
 take 30 ms or more.
@@ -409,21 +411,31 @@ def pivoted_factors(a: Array) -> tuple[Array, Array, Array]:
 
 
 def _eliminated(a: Array) -> tuple[Array, Array]:
-    """U, with L below its diagonal, and the order of rows."""
+    """U, with L below its diagonal, and the order of rows; by blocks of columns, so that
+    most of the work is in products.
+    """
     n = len(a)
     packed = a.copy()
     order = np.arange(n)
-    for k in range(n - 1):
-        pivot = k + int(np.argmax(np.abs(packed[k:, k])))
-        if packed[pivot, k] == 0.0:
-            continue
-        if pivot != k:
-            packed[[k, pivot]] = packed[[pivot, k]]
-            order[[k, pivot]] = order[[pivot, k]]
-        packed[k + 1 :, k] /= packed[k, k]
-        column = packed[k + 1 :, k, None]
-        row = packed[k, k + 1 :]
-        packed[k + 1 :, k + 1 :] -= column * row
+    for start in range(0, n, _BLOCK):
+        stop = min(start + _BLOCK, n)
+        for k in range(start, stop):
+            pivot = k + int(np.argmax(np.abs(packed[k:, k])))
+            if packed[pivot, k] == 0.0:
+                continue
+            if pivot != k:
+                packed[[k, pivot]] = packed[[pivot, k]]
+                order[[k, pivot]] = order[[pivot, k]]
+            packed[k + 1 :, k] /= packed[k, k]
+            column = packed[k + 1 :, k, None]
+            row = packed[k, k + 1 : stop]
+            packed[k + 1 :, k + 1 : stop] -= column * row
+        if stop < n:
+            lower = np.tril(packed[start:stop, start:stop], -1)
+            lower += np.eye(stop - start)
+            rows = np.linalg.solve(lower, packed[start:stop, stop:])
+            packed[start:stop, stop:] = rows
+            packed[stop:, stop:] -= matmul(packed[stop:, start:stop], rows)
     return packed, order
 
 
