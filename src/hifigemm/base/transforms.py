@@ -209,7 +209,7 @@ def check_untraced(operands: dict[str, Any], **options: object) -> None:
                 f"{name} is traced by JAX ({x.aval.str_short()}), and programs of JAX have no {lacking}=: "
                 f"leave {them} out, or multiply outside of the program"
             )
-        if _needs_gradient(x):
+        if needs_gradient(x):
             texts = [f"{x}=True" if options[x] is True else f"{x}=" for x in names]
             asked = " and ".join(texts)
             raise TypeError(
@@ -218,7 +218,7 @@ def check_untraced(operands: dict[str, Any], **options: object) -> None:
             )
 
 
-def _needs_gradient(x: object) -> bool:
+def needs_gradient(x: object) -> bool:
     """True if x is a tensor for which PyTorch itself, and no transform of torch.func,
     records what is done with it.
     """

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from hifigemm.base.exceptions import VerificationError
-from hifigemm.base.transforms import opaque
+from hifigemm.base.transforms import needs_gradient, opaque
 from hifigemm.engines import core
 from hifigemm.linalg.arguments import (
     Answers,
@@ -144,7 +144,8 @@ def det(a: object) -> Determinant | ComplexDeterminant:
         take 3 ms. Of a stack the attribute ``solution`` has what was proven, with NaN and
         a sign of 0 elsewhere.
     LinAlgError, TypeError, ValueError
-        No square matrices; arrays that JAX traces.
+        No square matrices; arrays that JAX traces, and tensors that require gradients:
+        bounds have none, `slogdet` has.
 
     Examples
     --------
@@ -155,6 +156,11 @@ def det(a: object) -> Determinant | ComplexDeterminant:
     >>> hifigemm.linalg.det([[1.0, 2.0], [2.0, 4.0]])
     Determinant(sign=0, lower=0.0, upper=0.0, exponent=0)
     """
+    if needs_gradient(a):
+        raise TypeError(
+            "a requires a gradient, and the bounds and the exponent of det have none: use slogdet, whose logarithm has "
+            "one, or pass a.detach()"
+        )
     operands = wide_operands(a=a)
     (a,) = operands.arrays
     check_square(a)
