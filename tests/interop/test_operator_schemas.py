@@ -30,7 +30,9 @@ SCHEMAS = {
 }
 """Every operator of products and overload, as programs that were exported hold it."""
 SCHEMAS_OF_SOLUTIONS = {
-    "solve": "(Tensor a, Tensor b, str? accuracy=None) -> (Tensor x, Tensor radius)"
+    "solve": "(Tensor a, Tensor b, str? accuracy=None) -> (Tensor x, Tensor radius)",
+    "lstsq": "(Tensor a, Tensor b) -> (Tensor x, Tensor radius)",
+    "slogdet": "(Tensor a) -> (Tensor sign, Tensor logabsdet, Tensor radius, Tensor sign_radius)",
 }
 """Those of hifigemm.linalg."""
 

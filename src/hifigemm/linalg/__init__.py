@@ -12,11 +12,11 @@ from hifigemm.linalg.condition import Condition, cond
 from hifigemm.linalg.definite import is_positive_definite
 from hifigemm.linalg.determinant import ComplexDeterminant, Determinant, det
 from hifigemm.linalg.eigenvalues import eigvalsh
-from hifigemm.linalg.least_squares import lstsq
-from hifigemm.linalg.log_determinant import LogDeterminant, slogdet
+from hifigemm.linalg.log_determinant import LogDeterminant
 from hifigemm.linalg.singular_values import svdvals
+from hifigemm.linalg.slogdet import slogdet
 from hifigemm.linalg.solution import SolutionReport, VerifiedSolution
-from hifigemm.linalg.solve import inv, solve
+from hifigemm.linalg.solve import inv, lstsq, solve
 from hifigemm.linalg.values import VerifiedValues
 
 __all__ = [

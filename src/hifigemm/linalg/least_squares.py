@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, overload
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +51,6 @@ from hifigemm.linalg.solution import (
     MOST_SMALL,
     Small,
     SolutionReport,
-    VerifiedSolution,
     small_solution,
     solution_of_numbers,
     solutions,
@@ -66,61 +65,15 @@ _MOST_STEPS = 30
 """A step gains a factor of 2 at least; seven were enough up to a condition of 1e13."""
 
 
-@overload
-def lstsq(
-    a: Any, b: Any, *, return_report: Literal[False] = False
-) -> VerifiedSolution: ...
-@overload
-def lstsq(
-    a: Any, b: Any, *, return_report: Literal[True]
-) -> tuple[VerifiedSolution, SolutionReport]: ...
 @opaque
-def lstsq(
-    a: Any, b: Any, *, return_report: bool = False
-) -> VerifiedSolution | tuple[VerifiedSolution, SolutionReport]:
-    """The x that minimises ``|b - A x|``, or of least norm with ``A x = b``, and a radius
-    for every entry.
-
-    Parameters
-    ----------
-    a : array_like
-        Shape (..., m, n), of full rank; dtype as for `solve`.
-    b : array_like
-        A vector (m,), if it has one axis, or matrices (..., m, k). Stacks broadcast.
-    return_report : bool
-        Return (solution, report).
-
-    Returns
-    -------
-    VerifiedSolution, or (VerifiedSolution, SolutionReport)
-        ``.x`` and ``.radius``, of shape (..., n) or (..., n, k): ``|x - x*| <= radius``
-        in every entry. For m >= n, ``x*`` is the solution of least squares, for m < n
-        that of least norm.
-
-    Raises
-    ------
-    VerificationError
-        Full rank could not be proven: A has none, or a condition of 1e30 or more after
-        its columns (for m < n its rows, for m = n both) were scaled by powers of two; an
-        entry is Inf or NaN, or an entry of x lies beyond the range of its dtype. Of a
-        stack the attribute ``solution`` has what was proven.
-    LinAlgError, ValueError, TypeError
-        Shapes or dtypes that do not fit; arrays that JAX traces.
-
-    Examples
-    --------
-    >>> import hifigemm.linalg
-    >>> hifigemm.linalg.lstsq([[1.0], [1.0], [1.0]], [1.0, 2.0, 6.0]).x
-    array([3.])
-    """
+def least_squares_of_numbers(a: object, b: object, return_report: bool) -> Any:
+    """`lstsq` of operands whose operations nothing records."""
     operands = wide_operands(a=a, b=b)
     matrices, sides = operands.arrays
     if matrices.ndim < 2:
         raise np.linalg.LinAlgError(f"a has shape {matrices.shape}; expected matrices")
     if matrices.shape[-2] == matrices.shape[-1]:
-        result: VerifiedSolution | tuple[VerifiedSolution, SolutionReport]
-        result = solution_of_numbers({"a": a, "b": b}, None, return_report)
-        return result
+        return solution_of_numbers({"a": a, "b": b}, None, return_report)
     solve = partial(_in_range, dtype=operands.dtype)
     solve_small = partial(_small, dtype=operands.dtype)
     solution, reports = solutions(operands, matrices, sides, solve, (), solve_small)

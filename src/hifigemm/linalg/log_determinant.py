@@ -38,6 +38,9 @@ class LogDeterminant:
     """``|logabsdet - log|det A|| <= radius`` and ``|sign - det A / |det A|| <=
     sign_radius``.
 
+    Of a stack all are arrays of NumPy, and of tensors always tensors: `sign` in float64 or
+    complex128, all others in float64.
+
     Attributes
     ----------
     sign : int or complex
@@ -57,32 +60,9 @@ class LogDeterminant:
 
 
 @opaque
-def slogdet(a: object) -> LogDeterminant:
-    """The sign of a determinant and the logarithm of its magnitude: `det` where that would
-    overflow.
-
-    Parameters
-    ----------
-    a : array_like
-        Shape (..., n, n), dtype as for `solve`.
-
-    Returns
-    -------
-    LogDeterminant
-        ``.sign``, ``.logabsdet``, ``.radius`` and ``.sign_radius``. Of a stack they are
-        arrays of NumPy.
-
-    Raises
-    ------
-    VerificationError, LinAlgError, TypeError, ValueError
-        As for `det`.
-
-    Examples
-    --------
-    >>> import hifigemm.linalg
-    >>> d = hifigemm.linalg.slogdet([[1.0, 2.0], [3.0, 4.0]])
-    >>> d.sign, round(d.logabsdet, 12), d.radius < 1e-14
-    (-1, 0.69314718056, True)
+def log_determinant_of_numbers(a: object) -> LogDeterminant:
+    """`slogdet` of a matrix whose operations nothing records: numbers, of a stack arrays
+    of NumPy.
     """
     try:
         return _logarithms(det(a))

@@ -1,4 +1,4 @@
-"""solve and inv: solutions of A x = b in which every entry is enclosed."""
+"""solve, inv and lstsq: solutions of A x = b in which every entry is enclosed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from hifigemm.base.exceptions import PlanError
 from hifigemm.base.transforms import belongs_to_torch
+from hifigemm.linalg.least_squares import least_squares_of_numbers
 from hifigemm.linalg.solution import (
     SolutionReport,
     VerifiedSolution,
@@ -128,7 +129,7 @@ def solve(
     if not return_report and not has_radii and belongs_to_torch(a, b):
         from hifigemm.linalg import torch_operators
 
-        return VerifiedSolution(*torch_operators.solve(a, b, accuracy))
+        return torch_operators.solve(a, b, accuracy)
     return solution_of_numbers(
         {"a": a, "b": b}, accuracy, return_report, a_radius, b_radius
     )
@@ -178,8 +179,64 @@ def inv(
     if not return_report and a_radius is None and belongs_to_torch(a):
         from hifigemm.linalg import torch_operators
 
-        return VerifiedSolution(*torch_operators.inv(a))
+        return torch_operators.inv(a)
     return solution_of_numbers({"a": a}, None, return_report, a_radius)
+
+
+@overload
+def lstsq(
+    a: Any, b: Any, *, return_report: Literal[False] = False
+) -> VerifiedSolution: ...
+@overload
+def lstsq(
+    a: Any, b: Any, *, return_report: Literal[True]
+) -> tuple[VerifiedSolution, SolutionReport]: ...
+def lstsq(
+    a: Any, b: Any, *, return_report: bool = False
+) -> VerifiedSolution | tuple[VerifiedSolution, SolutionReport]:
+    """The x that minimises ``|b - A x|``, or of least norm with ``A x = b``, and a radius
+    for every entry.
+
+    Parameters
+    ----------
+    a : array_like
+        Shape (..., m, n), of full rank; dtype as for `solve`.
+    b : array_like
+        A vector (m,), if it has one axis, or matrices (..., m, k). Stacks broadcast.
+    return_report : bool
+        Return (solution, report).
+
+    Returns
+    -------
+    VerifiedSolution, or (VerifiedSolution, SolutionReport)
+        ``.x`` and ``.radius``, of shape (..., n) or (..., n, k): ``|x - x*| <= radius``
+        in every entry. For m >= n, ``x*`` is the solution of least squares, for m < n
+        that of least norm.
+
+    Raises
+    ------
+    VerificationError
+        Full rank could not be proven: A has none, or a condition of 1e30 or more after
+        its columns (for m < n its rows, for m = n both) were scaled by powers of two; an
+        entry is Inf or NaN, or an entry of x lies beyond the range of its dtype. Of a
+        stack the attribute ``solution`` has what was proven.
+    LinAlgError, ValueError, TypeError
+        Shapes or dtypes that do not fit; arrays that JAX traces; with a report, tensors
+        that PyTorch differentiates.
+
+    Examples
+    --------
+    >>> import hifigemm.linalg
+    >>> hifigemm.linalg.lstsq([[1.0], [1.0], [1.0]], [1.0, 2.0, 6.0]).x
+    array([3.])
+    """
+    if not return_report and belongs_to_torch(a, b):
+        from hifigemm.linalg import torch_operators
+
+        return torch_operators.lstsq(a, b)
+    result: VerifiedSolution | tuple[VerifiedSolution, SolutionReport]
+    result = least_squares_of_numbers(a, b, return_report)
+    return result
 
 
 def _without_zero(radius: Any) -> Any:

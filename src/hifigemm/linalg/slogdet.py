@@ -1,0 +1,47 @@
+"""slogdet: the logarithm of a determinant, of tensors one that PyTorch differentiates."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from hifigemm.linalg.log_determinant import LogDeterminant, log_determinant_of_numbers
+
+
+def slogdet(a: object) -> LogDeterminant:
+    """The sign of a determinant and the logarithm of its magnitude: `det` where that would
+    overflow.
+
+    Parameters
+    ----------
+    a : array_like
+        Shape (..., n, n), dtype as for `solve`.
+
+    Returns
+    -------
+    LogDeterminant
+        ``.sign``, ``.logabsdet``, ``.radius`` and ``.sign_radius``. Of a stack they are
+        arrays of NumPy. Of a tensor all of them are tensors on its device, in float64 or
+        complex128, and PyTorch differentiates the sign and the logarithm.
+
+    Raises
+    ------
+    VerificationError
+        As for `det`. In a backward pass also where A is singular, or its inverse could not
+        be proven.
+    LinAlgError, TypeError, ValueError
+        Shapes or dtypes that do not fit; arrays that JAX traces.
+
+    Examples
+    --------
+    >>> import hifigemm.linalg
+    >>> d = hifigemm.linalg.slogdet([[1.0, 2.0], [3.0, 4.0]])
+    >>> d.sign, round(d.logabsdet, 12), d.radius < 1e-14
+    (-1, 0.69314718056, True)
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not isinstance(a, torch.Tensor):
+        return log_determinant_of_numbers(a)
+    from hifigemm.linalg import torch_operators
+
+    return torch_operators.slogdet(a)
