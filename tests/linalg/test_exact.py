@@ -192,3 +192,4 @@ def test_overflow_begins_where_ieee_arithmetic_has_it(dtype):
     assert nearest(below, np.dtype(dtype)) == float(info.max)
     assert nearest(largest + half_ulp, np.dtype(dtype)) == np.inf
     assert nearest(-largest - half_ulp, np.dtype(dtype)) == -np.inf
+    assert nearest(largest**9, np.dtype(dtype)) == np.inf

@@ -280,6 +280,6 @@ def nearest(value: Fraction, dtype: DType) -> float:
 
     # Python rounds a fraction to the nearest integer, ties to even
     significand = round(value / Fraction(2) ** unit)
-    if abs(significand) >= 1 << (int(info.maxexp) - unit):
+    if abs(significand) >= 1 << max(int(info.maxexp) - unit, 0):
         return float("inf") if value > 0 else float("-inf")
     return float(np.ldexp(float(significand), unit))
