@@ -27,6 +27,7 @@ from hifigemm.linalg.upward import above, moduli
 from hifigemm.numerics.bits import Array, DType
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands.exact_operands import one_word
+from hifigemm.operands.fraction_operands import in_fractions
 from hifigemm.operands.operands import (
     Prepared,
     as_operand,
@@ -41,7 +42,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class WideOperands:
-    """Operands of one call, exact in float64 or complex128."""
+    """Operands of one call, exact in float64 or complex128, or as fractions."""
 
     library: Library
     arrays: list[Array]
@@ -49,6 +50,11 @@ class WideOperands:
     """Of the result: what NumPy promotes the operands to, float32 at least."""
     home: Array
     """An array where the library has its own: results go there."""
+
+    @property
+    def are_fractions(self) -> bool:
+        """True if arrays hold fractions of Python, and floats for Inf and NaN."""
+        return self.arrays[0].dtype.kind == "O"
 
     @property
     def real(self) -> DType:
@@ -63,11 +69,32 @@ def wide_operands(**named_operands: Any) -> WideOperands:
     Raises TypeError: operands that JAX traces, prepared ones, what `hifigemm.matmul`
     does not take. ValueError: integers that float64 does not hold.
     """
+    library = _library(named_operands)
+    with library.active():
+        return _converted(library, named_operands, _any_arrays(library, named_operands))
+
+
+def exact_operands(**named_operands: Any) -> WideOperands:
+    """The named operands as `wide_operands` has them; where float64 does not hold an entry
+    of real ones on the host, all of them as fractions, for results in float64.
+
+    Raises TypeError and ValueError as `wide_operands`.
+    """
+    library = _library(named_operands)
+    with library.active():
+        arrays = _any_arrays(library, named_operands)
+        named_arrays = dict(zip(named_operands, arrays))
+        fractions = in_fractions(named_arrays) if library.on_host else None
+        if fractions is not None:
+            return WideOperands(library, fractions, np.dtype(float), np.zeros(1))
+        return _converted(library, named_operands, arrays)
+
+
+def _library(named_operands: Mapping[str, object]) -> Library:
+    """The library of operands that JAX does not trace."""
     for name, x in named_operands.items():
         _check_not_traced(x, name)
-    library = library_of(*named_operands.items())
-    with library.active():
-        return _converted(library, named_operands)
+    return library_of(*named_operands.items())
 
 
 def _check_not_traced(x: Any, name: str) -> None:
@@ -132,9 +159,16 @@ def _check_radii(radius: Array, name: str) -> None:
     )
 
 
-def _converted(library: Library, named_operands: Mapping[str, object]) -> WideOperands:
+def _any_arrays(library: Library, named_operands: Mapping[str, object]) -> list[Array]:
+    """Operands as arrays of numbers or of objects."""
+    return [_any_array(x, name, library) for name, x in named_operands.items()]
+
+
+def _converted(
+    library: Library, names: Iterable[str], any_arrays: list[Array]
+) -> WideOperands:
     """Operands of one library in the dtype that they have in common."""
-    arrays = [_array(x, name, library) for name, x in named_operands.items()]
+    arrays = [one_word(x, name) for x, name in zip(any_arrays, names)]
 
     # Integers and bools count as float64, as they do for numpy.linalg
     dtypes = [np.dtype(float) if x.dtype.kind in "iub" else x.dtype for x in arrays]
@@ -150,11 +184,16 @@ def _converted(library: Library, named_operands: Mapping[str, object]) -> WideOp
 
 def _array(x: object, name: str, library: Library) -> Array:
     """x as an array with NumPy's interface."""
+    # Lists of integers beyond int64 come as objects.
+    return one_word(_any_array(x, name, library), name)
+
+
+def _any_array(x: object, name: str, library: Library) -> Array:
+    """x as an array of numbers or of objects."""
     array = as_operand(x, name, library)
     if isinstance(array, Prepared):
         raise TypeError(f"{name} is a prepared operand; pass the array itself")
-    # Lists of integers beyond int64 come as objects.
-    return one_word(array, name)
+    return array
 
 
 def check_square(a: Array) -> None:

@@ -37,8 +37,8 @@ from hifigemm.engines import core
 from hifigemm.linalg.arguments import (
     Answers,
     check_square,
+    exact_operands,
     verifying,
-    wide_operands,
 )
 from hifigemm.linalg.arrays import (
     check_finite,
@@ -53,6 +53,7 @@ from hifigemm.linalg.arrays import (
 from hifigemm.linalg.certificate import Certificate, Residual
 from hifigemm.linalg.exact import IntegerMatrix, integers_of, nearest
 from hifigemm.linalg.inverse import certified_system
+from hifigemm.linalg.rational import determinant
 from hifigemm.linalg.upward import above, gamma, moduli
 from hifigemm.numerics.bits import Array
 
@@ -141,7 +142,8 @@ def det(a: object) -> Determinant | ComplexDeterminant:
         The matrix is singular, or so close to a singular one that its sign cannot be
         told, from a condition of about 1e15 on, and is not computed in integers: these
         would take more than two seconds, or it has more than 512 rows. 64 rows of 53 bits
-        take 3 ms. Of a stack the attribute ``solution`` has what was proven, with NaN and
+        take 3 ms. Numbers that float64 does not hold, see `solve`, always take integers.
+        Of a stack the attribute ``solution`` has what was proven, with NaN and
         a sign of 0 elsewhere.
     LinAlgError, TypeError, ValueError
         No square matrices; arrays that JAX traces, and tensors that require gradients:
@@ -161,7 +163,7 @@ def det(a: object) -> Determinant | ComplexDeterminant:
             "a requires a gradient, and the bounds and the exponent of det have none: use slogdet, whose logarithm has "
             "one, or pass a.detach()"
         )
-    operands = wide_operands(a=a)
+    operands = exact_operands(a=a)
     (a,) = operands.arrays
     check_square(a)
     stack = a.shape[:-2]
@@ -171,7 +173,8 @@ def det(a: object) -> Determinant | ComplexDeterminant:
             lower, upper = float(known.lower), float(known.upper)
             return Determinant((lower + upper > 0) - (lower + upper < 0), lower, upper)
         left = map(tuple, np.argwhere(~known.is_known).tolist())
-        answers = Answers(stack, lambda index: _determinant(a[index]), left)
+        determinant_of = _of_fractions if operands.are_fractions else _determinant
+        answers = Answers(stack, lambda index: determinant_of(a[index]), left)
         if not stack and answers.values:
             return answers.values[()]
         is_complex = a.dtype.kind == "c"
@@ -212,6 +215,11 @@ def _complex_stack(answers: Answers[Any]) -> ComplexDeterminant:
         answers.array("radius", np.inf, float),
         answers.array("exponent", 0, int),
     )
+
+
+def _of_fractions(a: Array) -> Determinant:
+    """The determinant of one matrix of fractions."""
+    return _neighbours(determinant(a))
 
 
 def _determinant(a: Array) -> Determinant | ComplexDeterminant:

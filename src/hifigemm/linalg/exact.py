@@ -41,7 +41,7 @@ from hifigemm.numerics.prime_fields import (
 
 MOST_ROWS = 512
 """Larger matrices are not looked at: of integers of one bit they take a second or more."""
-_MOST_SECONDS = 2.0
+MOST_SECONDS = 2.0
 """Longer eliminations are left."""
 _SLOWER = 35.0
 """Times as long a step takes by NumPy."""
@@ -97,9 +97,12 @@ class IntegerMatrix:
         """About the time of one core that an elimination takes, and the integers of a
         result for each row: measured on an Intel Xeon of 2023 with AVX-512.
         """
-        n, width = self.a.shape
         images = 2 if self.a.dtype.kind == "c" else 1
-        groups = images * self.num_primes / SIDE_BY_SIDE
+        return self._seconds_of(images * self.num_primes / SIDE_BY_SIDE)
+
+    def _seconds_of(self, groups: float) -> float:
+        """The time of so many eliminations side by side, and of the results."""
+        n, width = self.a.shape
         steps = n * (0.6 * n * width + 8.5 * width + 150.0)
         integers = n * self.num_primes * (150.0 + 0.1 * self.num_primes)
         slower = _SLOWER if core.loaded()[0] is None else 1.0
@@ -108,14 +111,14 @@ class IntegerMatrix:
     @property
     def is_affordable(self) -> bool:
         """True if an elimination may be waited for."""
-        return self.seconds <= _MOST_SECONDS
+        return self.seconds <= MOST_SECONDS
 
     @property
     def cost(self) -> str:
         """The cost as messages have it."""
         return (
             f"integers below 2^{self.bits} by Hadamard's bound, {self.num_primes} primes of {PRIME_BITS} bits, "
-            f"about {self.seconds:.2g} seconds, of which {_MOST_SECONDS:g} are spent"
+            f"about {self.seconds:.2g} seconds, of which {MOST_SECONDS:g} are spent"
         )
 
     def determinant(self) -> tuple[Fraction, Fraction]:

@@ -26,6 +26,7 @@ Scaling
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -35,7 +36,7 @@ import numpy as np
 from hifigemm.base.exceptions import VerificationError
 from hifigemm.base.transforms import opaque
 from hifigemm.engines.core import SolvedStack
-from hifigemm.linalg.arguments import in_dtype, wide_operands
+from hifigemm.linalg.arguments import exact_operands, in_dtype
 from hifigemm.linalg.arrays import (
     check_finite,
     correct_residual,
@@ -45,12 +46,14 @@ from hifigemm.linalg.arrays import (
     pair_residual,
 )
 from hifigemm.linalg.full_rank import FullRank, Update, proven_full_rank
+from hifigemm.linalg.rational import least_squares
 from hifigemm.linalg.refinement import ENOUGH, NEGLIGIBLE
 from hifigemm.linalg.scaling import restored, scaled, scaled_columns
 from hifigemm.linalg.solution import (
     MOST_SMALL,
     Small,
     SolutionReport,
+    in_integers,
     small_solution,
     solution_of_numbers,
     solutions,
@@ -68,13 +71,17 @@ _MOST_STEPS = 30
 @opaque
 def least_squares_of_numbers(a: object, b: object, return_report: bool) -> Any:
     """`lstsq` of operands whose operations nothing records."""
-    operands = wide_operands(a=a, b=b)
+    operands = exact_operands(a=a, b=b)
     matrices, sides = operands.arrays
     if matrices.ndim < 2:
         raise np.linalg.LinAlgError(f"a has shape {matrices.shape}; expected matrices")
     if matrices.shape[-2] == matrices.shape[-1]:
         return solution_of_numbers({"a": a, "b": b}, None, return_report)
-    solve = partial(_in_range, dtype=operands.dtype)
+    solve: Callable[..., tuple[Array, Array, SolutionReport]]
+    if operands.are_fractions:
+        solve = in_integers(least_squares)
+    else:
+        solve = partial(_in_range, dtype=operands.dtype)
     solve_small = partial(_small, dtype=operands.dtype)
     solution, reports = solutions(operands, matrices, sides, solve, (), solve_small)
     return (solution, worst(reports)) if return_report else solution

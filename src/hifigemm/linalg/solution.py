@@ -22,6 +22,7 @@ from hifigemm.linalg.arguments import (
     as_native,
     check_square,
     data_radius,
+    exact_operands,
     in_dtype,
     verifying,
     wide_operands,
@@ -38,6 +39,7 @@ from hifigemm.linalg.arrays import (
 from hifigemm.linalg.certificate import Certificate
 from hifigemm.linalg.correct import correctly_rounded, rounded
 from hifigemm.linalg.inverse import certified_system
+from hifigemm.linalg.rational import solved
 from hifigemm.linalg.refinement import enclosure
 from hifigemm.linalg.uncertain import uncertain_radius
 from hifigemm.numerics.bits import Array, DType
@@ -79,7 +81,8 @@ class VerifiedSolution:
 
 @dataclass(frozen=True)
 class SolutionReport:
-    """What proved a solution; of a stack the worst of all its matrices.
+    """What proved a solution; of a stack the worst of all its matrices. Operands that
+    float64 does not hold are solved in integers: then condition is NaN, and all else 0.
 
     Attributes
     ----------
@@ -122,19 +125,27 @@ def solution_of_numbers(
     """`solve` of the operands a and b, or of a and the identity, whose operations
     nothing records.
     """
-    operands = wide_operands(**named_operands)
+    # Data with radii are no exact ones
+    has_radii = a_radius is not None or b_radius is not None
+    operands_of = wide_operands if has_radii else exact_operands
+    operands = operands_of(**named_operands)
     a = operands.arrays[0]
     check_square(a)
     # The inverse is the solution for the identity.
     if len(operands.arrays) > 1:
         b = operands.arrays[1]
+    elif operands.are_fractions:
+        b = np.eye(a.shape[-1], dtype=int).astype(object)
     else:
         b = identity(a.shape[-1], like=a)
+    if operands.are_fractions:
+        solution, reports = solutions(operands, a, b, in_integers(solved))
+        return (solution, worst(reports)) if return_report else solution
     is_correct = accuracy == "correct"
     options = {"dtype": operands.dtype, "is_correct": is_correct}
     solve = partial(_system, **options)
     radii: tuple[Array, ...] = ()
-    if a_radius is not None or b_radius is not None:
+    if has_radii:
         of_a = data_radius(operands.library, "a_radius", a_radius, "a", a)
         of_b = data_radius(operands.library, "b_radius", b_radius, "b", b)
         largest = numbers(of_a.max(initial=0.0), of_b.max(initial=0.0))
@@ -145,6 +156,14 @@ def solution_of_numbers(
     if not return_report:
         return solution
     return solution, worst(reports)
+
+
+def in_integers(
+    solve: Callable[[Array, Array], tuple[Array, Array]],
+) -> Callable[[Array, Array], tuple[Array, Array, SolutionReport]]:
+    """A solver of fractions with the report of all of its solutions."""
+    report = SolutionReport(math.nan, 0.0, 0, 0, 0)
+    return lambda a, b: (*solve(a, b), report)
 
 
 def solutions(

@@ -50,8 +50,8 @@ def solve(
     Parameters
     ----------
     a : array_like
-        Shape (..., n, n); float32, float64, complex64 or complex128. Integers count as
-        float64, and those that it does not hold raise ValueError.
+        Shape (..., n, n); float32, float64, complex64 or complex128, and integers, which
+        count as float64. Real numbers that it does not hold are taken exactly, see Notes.
     b : array_like
         A vector (n,), if it has one axis, or matrices (..., n, k), as for
         `numpy.linalg.solve` of NumPy 2. Stacks broadcast.
@@ -80,9 +80,10 @@ def solve(
     VerificationError
         Nothing could be proven: the matrix is singular or closer to a singular one than
         1e-30, an entry is Inf or NaN, an entry of x lies beyond the range of its dtype,
-        or, for "correct", an entry cannot be told from a tie. Or `a_radius` is too large: the
-        attribute ``proven_factor`` says within how many times `a_radius` all matrices are
-        proven nonsingular. Of a stack the attribute ``solution`` has what was proven. It is a
+        numbers that float64 does not hold would take too long, or, for "correct", an entry
+        cannot be told from a tie. Or `a_radius` is too large: the attribute
+        ``proven_factor`` says within how many times `a_radius` all matrices are proven
+        nonsingular. Of a stack the attribute ``solution`` has what was proven. It is a
         `numpy.linalg.LinAlgError`, for tensors a torch.linalg.LinAlgError as well.
     LinAlgError, ValueError, TypeError
         Shapes or dtypes that do not fit; radii that are negative, Inf or NaN; arrays that
@@ -102,6 +103,13 @@ def solve(
     ``|I - R A'| <= |I - R A| + |R| a_radius`` for an approximate inverse R [RR98]. For
     small radii no smaller radius of x holds, up to terms of their second order.
 
+    If float64 does not hold a real entry on the host, the system is solved in integers, by
+    eliminations modulo primes: of integers of any size, `fractions.Fraction`,
+    `decimal.Decimal`, numpy.longdouble, and numbers of mpmath, gmpy2 and python-flint, in
+    lists or arrays of objects. x is the exact solution in float64, rounded once, and the
+    radius its distance, rounded upwards. More than 512 rows, and what would take more than
+    two seconds, raise VerificationError; such entries cannot have radii.
+
     Examples
     --------
     >>> import numpy as np, hifigemm.linalg
@@ -115,6 +123,13 @@ def solve(
     >>> solution = hifigemm.linalg.solve(a, b, a_radius=1e-3, b_radius=1e-3)
     >>> solution.radius.round(4)
     array([0.009, 0.006])
+
+    Decimals, of which float64 holds none:
+
+    >>> from decimal import Decimal
+    >>> a = [[Decimal("0.1"), Decimal("0.3")], [Decimal("0.2"), Decimal("0.7")]]
+    >>> hifigemm.linalg.solve(a, [Decimal("0.4"), Decimal("0.9")])
+    VerifiedSolution(x=array([1., 1.]), radius=array([0., 0.]))
     """
     if accuracy is not None and accuracy != "correct":
         raise PlanError(f'accuracy={accuracy!r}: expected None or "correct"')
@@ -218,11 +233,17 @@ def lstsq(
     VerificationError
         Full rank could not be proven: A has none, or a condition of 1e30 or more after
         its columns (for m < n its rows, for m = n both) were scaled by powers of two; an
-        entry is Inf or NaN, or an entry of x lies beyond the range of its dtype. Of a
-        stack the attribute ``solution`` has what was proven.
+        entry is Inf or NaN, an entry of x lies beyond the range of its dtype, or numbers
+        that float64 does not hold would take too long. Of a stack the attribute
+        ``solution`` has what was proven.
     LinAlgError, ValueError, TypeError
         Shapes or dtypes that do not fit; arrays that JAX traces; with a report, tensors
         that PyTorch differentiates.
+
+    Notes
+    -----
+    Numbers that float64 does not hold are taken exactly, as by `solve`: the normal
+    equations are made and solved in integers, whatever the condition of A is.
 
     Examples
     --------

@@ -31,7 +31,7 @@ MOST_WORDS = 4
 """Words of an entry at most, those of quad-double arithmetic: 212 bits, or more where
 there are gaps of zeros.
 """
-_BINARY = "arb", "mpf"
+BINARY = "arb", "mpf"
 """Classes whose numbers are a mantissa times a power of two."""
 _COMPLEX = "acb", "complex", "complex64", "complex128", "mpc"
 
@@ -189,7 +189,7 @@ def _words_of(x: Any, name: str, max_words: int = MOST_WORDS) -> list[Any]:
     entries = []
     for i, y in enumerate(x.ravel().tolist()):
         components = (y.real, y.imag) if type(y).__name__ in _COMPLEX else (y,)
-        if not all(map(_is_number, components)):
+        if not all(map(is_number, components)):
             raise TypeError(
                 f"{name} has dtype object and holds {shown(y)}, a {kind_of(y)}, as {_entry(i, x)}; {EXPECTED_NUMBERS}"
             )
@@ -220,15 +220,15 @@ def _entry(i: int, x: Any) -> str:
     return f"entry {tuple(map(int, np.unravel_index(i, x.shape)))}"
 
 
-def _is_number(x: object) -> bool:
-    """True if `_ratio` knows the exact value of x.
+def is_number(x: object) -> bool:
+    """True if `ratio_of` knows the exact value of x.
 
     Constants of mpmath, such as pi, have none: they are computed to any precision.
     """
     if type(x).__name__ == "constant":
         return False
     return (
-        type(x).__name__ in _BINARY
+        type(x).__name__ in BINARY
         or hasattr(x, "as_integer_ratio")
         or hasattr(x, "denominator")
     )
@@ -247,7 +247,7 @@ def _words(x: Any, max_words: int) -> list[float]:
 
         # p / q is what the words so far leave.
         words: list[float] = []
-        p, q = _ratio(x)
+        p, q = ratio_of(x)
         while p and len(words) < max_words:
             word = p / q
             words.append(word)
@@ -260,9 +260,9 @@ def _words(x: Any, max_words: int) -> list[float]:
         return []
 
 
-def _ratio(x: Any) -> tuple[int, int]:
+def ratio_of(x: Any) -> tuple[int, int]:
     """A finite number as a quotient of integers."""
-    if type(x).__name__ in _BINARY:
+    if type(x).__name__ in BINARY:
         # A method of python-flint, an attribute of mpmath, which leaves the sign out.
         man_exp = x.man_exp() if callable(x.man_exp) else x.man_exp
         mantissa, exponent = map(int, man_exp)
