@@ -917,7 +917,10 @@ static PyObject *core_use(PyObject *self, PyObject *name)
  * by the compiler. */
 static int arithmetic_is_sound(const Kernels *f)
 {
-    volatile double tiny = 0x1p-60, one = 1.0;
+    volatile double tiny = 0x1p-60, one = 1.0, next = 1.0 + 0x1p-52;
+    double square = next * next;
+    if (fma(next, next, -square) != 0x1p-104)
+        return 0; /* an fma that is rounded twice */
     double s, e;
     two_sum(one, tiny, &s, &e);
     if (s != 1.0 || e != 0x1p-60)

@@ -9,25 +9,25 @@
 
 #include <math.h>
 
-/* Of magnitudes, from the reciprocal on: no product of four, nor what it leaves in two
- * words, overflows or underflows. */
+/* Of magnitudes, from the reciprocal on: entries are multiples of 2^-252, so that all words
+ * are multiples of 2^-1008, and below 2^805. */
 static const double MODERATE = 0x1p200;
 
-/* hi + lo, hi the nearest double of the sum; and at least the sum of the magnitudes of all
- * terms, before some roundings. `is_exact` where no operation has left a low word. */
+/* hi + lo, hi the nearest double of the sum; and the sum of the magnitudes of all terms, up
+ * to a few roundings. `is_exact` where no operation has left a low word. */
 typedef struct {
     double hi, lo, size;
     int is_exact;
 } Term;
 
-/* fma is rounded once in hardware and in libraries alike, so the rest is exact. */
+/* The rest is exact where fma is rounded once, which module.c asks. */
 static Term product_of(double x, double y)
 {
     double hi = x * y, lo = fma(x, y, -hi);
     return (Term){hi, lo, fabs(hi), lo == 0.0};
 }
 
-/* An error of at most 3 u^2 of the sum: [JMP17, algorithm 6]. */
+/* An error of at most 3 u^2 / (1 - 4 u) of the sum: [JMP17, algorithm 6]. */
 static Term sum_of(Term x, Term y)
 {
     double s, e, t, f, hi, lo;
@@ -112,7 +112,7 @@ int neighbours_of_determinant(int n, const View *a, double *lower, double *upper
             entries[4 * i + j] = x;
         }
     Term d = determinant(n, entries);
-    *lower = *upper = d.hi;
+    *lower = *upper = d.hi + 0.0; /* no negative zero */
     if (d.is_exact)
         return 1;
     double error = d.size * 0x1p-100;

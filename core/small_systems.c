@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum {
-    MOST_STEPS = 4, /* of refinement; three serve solutions with zeros */
+    MOST_STEPS = 4, /* of refinement; solutions with zeros take three */
 };
 
 static const double UNIT = 0x1p-53, LEAST = 0x1p-1074;
@@ -29,12 +29,12 @@ typedef struct {
     double *gap;         /* R A - I up to `accuracy` |R||A|, n x n */
     double *bounds;      /* at least |I - R A| e */
     double accuracy, norm, inverse_norm, condition;
-    double *work;        /* 2 n^2 + 13 n numbers */
+    double *work;        /* 2 n^2 + 2 n numbers for a proof, 11 n for a right side */
 } System;
 
 ptrdiff_t space_of_small(ptrdiff_t n, ptrdiff_t k)
 {
-    return 7 * n * n + 2 * n * k + 14 * n;
+    return 7 * n * n + 2 * n * k + 12 * n;
 }
 
 static System system_in(double *space, ptrdiff_t n, ptrdiff_t k)
@@ -233,11 +233,13 @@ static int lowest_bit(ptrdiff_t n, const double *x)
 
 /* A solution in one or two words, and what a step says of it; vectors of n numbers. */
 typedef struct {
-    double *x, *low, *left; /* what the words are less than the sum they stand for */
+    double *x, *low;
+    double *left;           /* what the words are less than the sum they stand for */
     double *error;          /* at least that of x + low + left */
-    double *of_d, *y;       /* at least |R q* - d| and |R q*|, q* the exact residual */
+    double *of_d;           /* at least |R q* - d|, q* the exact residual */
+    double *y;              /* |R q*| or more before one rounding */
     double *side, *q, *d, *minus; /* `minus` has 2 n: -x, then -low */
-    double error_of_x;      /* at least the largest one before the step */
+    double error_of_x;      /* at least the largest error before the step */
     int words, is_exact;
 } Refined;
 
@@ -306,8 +308,9 @@ static int is_sharp(ptrdiff_t n, const Refined *v, double negligible)
     return 1;
 }
 
-/* Bounds of entries that are small beside others: twice |I - R A| times a bound instead of
- * its largest entry, as in linalg.certificate.Certificate.radius. */
+/* Sharper errors of entries that are small beside others: |I - R A| is applied to the bounds
+ * of all entries, twice, and not to the largest one alone, as in
+ * linalg.certificate.Certificate.radius. */
 static void sharpen(const System *s, Refined *v)
 {
     ptrdiff_t n = s->n;
@@ -322,8 +325,8 @@ static void sharpen(const System *s, Refined *v)
         v->error[i] = upward(v->of_d[i] + v->q[i], 1, 0.0);
 }
 
-/* x 2^exponent in `scaled`, the exponent within 800 of zero; returns 0 where that is
- * rounded. */
+/* x 2^exponent in `scaled`; returns 0 where that is rounded or overflows. Exponents are
+ * those of a column, 0 to 400, less that of a right side, -400 to 400. */
 static int is_restored(double x, int64_t exponent, double *scaled)
 {
     *scaled = x * power((int)exponent);
@@ -368,7 +371,7 @@ static int enclose_side(const System *s, ptrdiff_t h, const View *x, const View 
     }
 
     for (ptrdiff_t i = 0; i < n; i++) {
-        /* The sum of all words lies within `error` of x + rest. */
+        /* The solution lies within `error` of x + rest. */
         double rest = v.words == 1 ? v.left[i] : v.low[i], error = v.error[i], bound;
         if (v.words == 2 && v.left[i] != 0.0)
             error = upward(error + fabs(v.left[i]), 1, 0.0);

@@ -58,8 +58,9 @@ static void add_column(ptrdiff_t m, const double *restrict a, double v,
         sums[i] += fabs(a[i]) * v;
 }
 
-/* out = |A| V, A m x n and V n x k. `space` has room for n k numbers, and for the larger of m and n. Entries
- * of A are read in the order in which they lie in memory, once for all columns of V. */
+/* out = |A| V, A m x n and V n x k. `space` has room for n k numbers, and for the larger of
+ * m and n. Entries of A are read in the order in which they lie in memory, once for all
+ * columns of V. */
 void magnitude_product(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const View *a, const View *v,
                        const View *out, double *space, Watch *watch)
 {
@@ -104,15 +105,6 @@ static int exponent_of(double x)
     int e;
     frexp(x, &e);
     return e;
-}
-
-/* 2^e for -1022 <= e <= 1023. */
-static double power_of_two(int e)
-{
-    uint64_t bits = (uint64_t)(e + 1023) << 52;
-    double power;
-    memcpy(&power, &bits, sizeof power);
-    return power;
 }
 
 /* The largest magnitude of a vector; -1 where one is not moderate. */
@@ -160,7 +152,7 @@ int equilibrate(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const Vi
         if (largest < 0.0 || stops(watch, 16 * (int64_t)n))
             return 0;
         int row = -exponent_of(largest);
-        double factor = power_of_two(row);
+        double factor = power(row);
         *sum += row;
         of_rows[i] = factor;
         for (ptrdiff_t j = 0; j < n; j++) {
@@ -171,7 +163,7 @@ int equilibrate(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const Vi
     for (ptrdiff_t j = 0; j < n; j++) {
         int column = -exponent_of(of_columns[j]);
         *sum += column;
-        of_columns[j] = power_of_two(column);
+        of_columns[j] = power(column);
         for (ptrdiff_t h = 0; h < k; h++)
             exponents[j * k + h] = column;
     }
@@ -188,7 +180,7 @@ int equilibrate(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const Vi
         }
         int side = -exponent_of(largest);
         for (ptrdiff_t i = 0; i < n; i++) {
-            write_double(scaled_b, i, h, x[i] * (of_rows[i] * power_of_two(side)));
+            write_double(scaled_b, i, h, x[i] * (of_rows[i] * power(side)));
             exponents[i * k + h] -= side;
         }
     }

@@ -141,6 +141,10 @@ def test_what_is_wrong_with_one_matrix_is_told():
         linalg.is_positive_definite(stack)
     with pytest.raises(ValueError, match="transpose"):
         linalg.is_positive_definite(stack[1])
+    for bad in (np.inf, -np.inf):
+        with pytest.raises(linalg.VerificationError, match="Inf or NaN"):
+            linalg.is_positive_definite([[-1.0, bad], [bad, 1.0]])
+    assert str(linalg.det([[-0.0]]).lower) == "0.0"
     stack[1] = np.nan
     with pytest.raises(linalg.VerificationError, match="1 of 2"):
         linalg.is_positive_definite(stack)

@@ -221,3 +221,17 @@ def test_stacks_of_least_squares_have_the_answers_of_their_matrices():
     assert (
         linalg.lstsq(graded, b[0]).radius < 1e-14 * np.abs(linalg.lstsq(graded, b[0]).x)
     ).all()
+
+
+def test_least_squares_beyond_the_range_of_float64_are_refused():
+    small = 2.0**-1000
+    b = np.array([2.0**100, 2.0**100])
+    for a in ([[small], [small]], [[small], [3.0 * small]]):
+        with pytest.raises(linalg.VerificationError, match="beyond the range"):
+            linalg.lstsq(np.array(a), b)
+    stack = np.array([[[small], [3.0 * small]], [[1.0], [2.0]]])
+    with pytest.raises(
+        linalg.VerificationError, match=r"1 of 2 systems .* \(0,\)"
+    ) as error:
+        linalg.lstsq(stack, b[:, None])
+    assert np.isfinite(error.value.solution.radius[1]).all()

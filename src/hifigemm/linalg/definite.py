@@ -129,7 +129,8 @@ def _by_minors(a: Array) -> tuple[Array, Array]:
         is_disproven = is_disproven | (is_known & (upper <= 0.0))
         are_positive = are_positive & is_known & (lower > 0.0)
     is_symmetric = (a == np.swapaxes(a, -1, -2)).all(axis=(-2, -1))
-    return are_positive, is_symmetric & (are_positive | is_disproven)
+    is_finite = np.isfinite(a).all(axis=(-2, -1))
+    return are_positive, is_finite & is_symmetric & (are_positive | is_disproven)
 
 
 def _is_definite(a: Array) -> bool:

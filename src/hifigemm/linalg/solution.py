@@ -281,7 +281,7 @@ def small_solution(
     x, radius, proofs = solved
     if dtype != np.float64:
         x, radius = in_dtype(x, radius, dtype)
-        is_left = is_left | ~(np.isfinite(x) & np.isfinite(radius)).all(axis=(-2, -1))
+    is_left = is_left | ~(np.isfinite(x) & np.isfinite(radius)).all(axis=(-2, -1))
     left = []
     if is_left.any():
         x[is_left] = np.nan
