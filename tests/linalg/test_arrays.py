@@ -62,7 +62,7 @@ def on_device(monkeypatch):
     def unwrapped(library, x):
         return unwrap(x) if isinstance(x, DeviceArray) else to_native(library, x)
 
-    monkeypatch.setattr(arguments, "_array", lambda x, name, library: wrap(x))
+    monkeypatch.setattr(arguments, "_any_array", lambda x, name, library: wrap(x))
     monkeypatch.setattr(arguments, "is_small", lambda x: False)
     monkeypatch.setattr(arrays, "MOST_ON_HOST", 64)
     monkeypatch.setattr(TorchLibrary, "to_native", unwrapped)
@@ -213,7 +213,9 @@ def linalg_on_host(solve, *operands):
     """The same of arrays of NumPy, which are wrapped by no fixture."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            arguments, "_array", lambda x, name, library: library.asarray(x, name)
+            arguments,
+            "_any_array",
+            lambda x, name, library: library.asarray(x, name),
         )
         return solve(*operands)
 
