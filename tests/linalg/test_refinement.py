@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from hifigemm import linalg
 from hifigemm.engines import core
 from hifigemm.linalg import certificate, refinement
 from hifigemm.linalg.certificate import Residual, prove
@@ -311,3 +312,34 @@ def test_the_core_leaves_others_what_it_does_not_settle():
         module.enclose(*good[:5], np.empty((3, 1)), 0.5, 1.0)
     with pytest.raises(TypeError, match="eight"):
         module.enclose(*good)
+
+
+@pytest.mark.parametrize("accuracy", [None, "correct"])
+def test_further_steps_are_for_the_few_right_sides_that_need_them(
+    monkeypatch, accuracy
+):
+    rng = np.random.default_rng(3)
+    n = 40
+    a = np.rint(9.0 * rng.standard_normal((n, n)))
+    b = rng.standard_normal((n, 20))
+    x = np.rint(9.0 * rng.standard_normal(n))
+    x[7] = 0.0
+    b[:, 4] = a @ x
+    plain = linalg.solve(a, np.delete(b, 4, axis=1), accuracy=accuracy)
+    columns = []
+    original = refinement.residual
+
+    def counted(a, b, *others):
+        columns.append(b.shape[1])
+        return original(a, b, *others)
+
+    monkeypatch.setattr(refinement, "residual", counted)
+    solution, report = linalg.solve(a, b, accuracy=accuracy, return_report=True)
+    assert set(columns) == {20, 1}
+    assert accuracy or len(columns) == report.steps
+    assert (np.abs(solution.x[:, 4] - x) <= solution.radius[:, 4]).all()
+    assert solution.radius[7, 4] <= 2.0**-100
+    others = np.delete(solution.x, 4, axis=1)
+    assert (others == plain.x).all()
+    radii = np.delete(solution.radius, 4, axis=1)
+    np.testing.assert_allclose(radii, plain.radius, rtol=1e-3)

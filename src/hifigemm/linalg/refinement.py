@@ -211,6 +211,14 @@ def _refined(
     steps = 1
     is_sharp, has_zeros = numbers(_is_sharp(step, share), step.is_zero.any())
     while not is_sharp and steps < MOST_STEPS:
+        sides = _few_open_sides(step, share)
+        if sides is not None:
+            part = system.of_sides(sides)
+            low = None if step.low is None else step.low[:, sides]
+            refined = _refined(part, certificate, step.x[:, sides], low)
+            of_part, more_steps, is_sharp, is_zero = refined
+            step = _merged(step, of_part, sides)
+            return step, steps + more_steps, is_sharp, bool(has_zeros) or is_zero
         if _is_last(step):
             # Another step may gain by a second word of x, or by digits of its residual
             if step.low is None:
@@ -241,6 +249,43 @@ def _refined(
             break
         is_quick = is_quick and bool(may_gain)
     return step, steps, bool(is_sharp), bool(has_zeros)
+
+
+def _few_open_sides(step: _Refined, share: float) -> Array | None:
+    """The right sides of which some error is not sharp, of arrays of the host; None where
+    they are more than a quarter. Steps for all of them would take as long as for the
+    others, whose sums cancel to nothing.
+    """
+    if not is_on_host(step.x):
+        return None
+    is_open = np.asarray((step.error > share * np.abs(step.x)).any(axis=0))
+    sides = np.flatnonzero(is_open)
+    return sides if 0 < 4 * len(sides) <= len(is_open) else None
+
+
+def _merged(step: _Refined, part: _Refined, sides: Array) -> _Refined:
+    """A step with some right sides from another one."""
+
+    def merged(name: str) -> Array:
+        values = getattr(step, name).copy()
+        values[:, sides] = getattr(part, name)
+        return values
+
+    low = None
+    if step.low is not None or part.low is not None:
+        low = np.zeros_like(step.x) if step.low is None else step.low.copy()
+        low[:, sides] = 0.0 if part.low is None else part.low
+    return _Refined(
+        merged("x"),
+        low,
+        merged("left"),
+        merged("error"),
+        merged("y"),
+        merged("error_of_d"),
+        merged("is_zero"),
+        merged("d"),
+        step.is_rounded_once and part.is_rounded_once,
+    )
 
 
 def _step(

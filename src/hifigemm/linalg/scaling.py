@@ -15,7 +15,7 @@ Exact when
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -59,6 +59,10 @@ class ScaledSystem:
     def restored(self, x: Array, radius: Array) -> tuple[Array, Array]:
         """x and a radius of the system as it came, from those of the scaled one."""
         return restored(x, radius, self.exponents)
+
+    def of_sides(self, sides: Array) -> ScaledSystem:
+        """The system with some of its right sides."""
+        return replace(self, b=self.b[:, sides], exponents=self.exponents[:, sides])
 
     def scaled_radii(
         self, a: Array, a_radius: Array, b_radius: Array
