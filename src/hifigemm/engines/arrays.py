@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from hifigemm.numerics.bits import Array
+
 
 def memory_of(x: Any) -> Any:
     """An array or a scalar of NumPy itself, the tensor of an array of a device."""
@@ -22,3 +24,24 @@ def as_array(x: Any) -> Any:
     from hifigemm.engines.device_array import wrap
 
     return wrap(x)
+
+
+def is_on_host(x: object) -> bool:
+    """True for arrays and numbers of NumPy, False for device arrays."""
+    return not hasattr(x, "tensor")
+
+
+def to_host(x: Array) -> Array:
+    """An array of NumPy with these entries."""
+    return x if is_on_host(x) else np.asarray(memory_of(x).cpu())
+
+
+def to_device_of(like: Array, x: Array) -> Array:
+    """An array of NumPy as one where another array is."""
+    if is_on_host(like):
+        return x
+    import torch
+
+    tensor = torch.from_numpy(np.ascontiguousarray(x)).reshape(x.shape)
+    array: Array = as_array(tensor.to(memory_of(like).device))
+    return array

@@ -54,7 +54,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from hifigemm.base.transforms import opaque
-from hifigemm.engines.arrays import as_array, memory_of
+from hifigemm.engines.arrays import as_array, memory_of, to_device_of, to_host
 from hifigemm.functions.verbs import expand, shape_of
 from hifigemm.libraries import AnyArray, library_of
 from hifigemm.numerics.bits import (
@@ -331,16 +331,16 @@ class _Sums:
 
     def _by_integers(self, values: Array, certain: Array) -> Array:
         """The result with the entries that are not certain made from integers."""
-        a, b, c = [_to_host(x) for x in self.factors]
+        a, b, c = [to_host(x) for x in self.factors]
         exact = ExactProducts(a, b, c, self.layout.places())
-        entries = np.argwhere(~_to_host(certain))
+        entries = np.argwhere(~to_host(certain))
         self.by_integers = len(entries)
-        on_host = _to_host(values)
+        on_host = to_host(values)
         for matrix, row, col in entries.tolist():
             components = exact.components(matrix, row, col)
             for i, (integer, exponent) in enumerate(components):
                 on_host[matrix, row, col, i] = nearest(integer, exponent, self.real)
-        return _like(values, on_host)
+        return to_device_of(values, on_host)
 
 
 class _Scaled(NamedTuple):
@@ -596,18 +596,3 @@ def _fill_in_order(
     left = layout.arranged(signs)
     rows = nonfinite_vectors(left, 2)
     fill_nonfinite(values, left, c, rows, nonfinite_vectors(c, 1))
-
-
-def _to_host(x: Array) -> Array:
-    """An array of NumPy with these entries."""
-    return x if isinstance(x, np.ndarray) else np.asarray(memory_of(x).cpu())
-
-
-def _like(x: Array, on_host: Array) -> Array:
-    """An array of NumPy as one where another array is."""
-    if isinstance(x, np.ndarray):
-        return on_host
-    import torch
-
-    moved: Array = as_array(torch.from_numpy(on_host).to(memory_of(x).device))
-    return moved

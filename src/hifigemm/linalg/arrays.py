@@ -25,6 +25,9 @@ import numpy as np
 
 from hifigemm.base.exceptions import PlanError, VerificationError
 from hifigemm.engines import core, threads
+from hifigemm.engines.arrays import is_on_host as is_on_host
+from hifigemm.engines.arrays import to_device_of as to_device_of
+from hifigemm.engines.arrays import to_host as to_host
 from hifigemm.linalg.block_inverse import SMALLEST, inverse_by_blocks
 from hifigemm.linalg.halved_inverse import SMALLEST_OF_HALVES, inverse_by_halves
 from hifigemm.linalg.upward import UNIT, above, moduli
@@ -52,11 +55,6 @@ _LONG = 1e9
 """Terms from which on Ctrl-C does not wait for a product or an inverse of the host, which
 take 30 ms or more.
 """
-
-
-def is_on_host(x: object) -> bool:
-    """True for arrays and numbers of NumPy, False for device arrays."""
-    return not hasattr(x, "tensor")
 
 
 def beside(like: Array, x: Array) -> Array:
@@ -437,19 +435,6 @@ def _eliminated(a: Array) -> tuple[Array, Array]:
             packed[start:stop, stop:] = rows
             packed[stop:, stop:] -= matmul(packed[stop:, start:stop], rows)
     return packed, order
-
-
-def to_host(x: Array) -> Array:
-    """An array of NumPy with these entries."""
-    return x if is_on_host(x) else np.asarray(_tensor(x).cpu())
-
-
-def to_device_of(like: Array, x: Array) -> Array:
-    """An array of NumPy as one where another array is."""
-    if is_on_host(like):
-        return x
-    tensor = _torch().from_numpy(np.ascontiguousarray(x)).reshape(x.shape)
-    return _array(tensor.to(_tensor(like).device))
 
 
 def numbers(*arrays: Any) -> list[float]:
