@@ -224,6 +224,9 @@ Outcome multiply(const Product *product, const Kernels *kernels, Watch *watch);
 
 /* ---- systems.c ------------------------------------------------------------------ */
 
+/* Of moderate magnitudes, from the reciprocal on, as in numerics/equilibration.py. */
+#define MODERATE 0x1p200
+
 void magnitude_product(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const View *a, const View *v,
                        const View *out, double *space, Watch *watch);
 int equilibrate(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const View *scaled_a,

@@ -9,10 +9,6 @@
 
 #include <math.h>
 
-/* Of magnitudes, from the reciprocal on: entries are multiples of 2^-252, so that all words
- * are multiples of 2^-1008, and below 2^805. */
-static const double MODERATE = 0x1p200;
-
 /* hi + lo, hi the nearest double of the sum; and the sum of the magnitudes of all terms, up
  * to a few roundings. `is_exact` where no operation has left a low word. */
 typedef struct {

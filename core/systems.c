@@ -12,9 +12,6 @@ enum {
     LANES = 8, /* sums of a row that run side by side */
 };
 
-/* Of magnitudes, from the reciprocal on, as in numerics/equilibration.py. */
-static const double MODERATE = 0x1p200;
-
 static void write_double(const View *x, ptrdiff_t i, ptrdiff_t j, double value)
 {
     memcpy(x->data + i * x->row + j * x->column, &value, sizeof value);
