@@ -314,6 +314,17 @@ def in_dtype(
     return result, np.where(is_below, upward, rounded)
 
 
+def beyond_range(x: Array, radius: Array, what: str) -> str:
+    """How many numbers are beyond the range of their dtype, as messages begin with it; ""
+    for none.
+    """
+    is_finite = np.isfinite(x) & np.isfinite(radius)
+    if is_finite.all():
+        return ""
+    count = x.size - int(np.count_nonzero(is_finite))
+    return f"{count} of {x.size} {what} lie beyond the range of {x.dtype}, or their bounds do"
+
+
 def as_native(operands: WideOperands, x: Array) -> Any:
     """A result as an array of the operands' library."""
     x = beside(operands.home, x)

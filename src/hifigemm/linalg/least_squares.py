@@ -36,7 +36,7 @@ import numpy as np
 from hifigemm.base.exceptions import VerificationError
 from hifigemm.base.transforms import opaque
 from hifigemm.engines.core import SolvedStack
-from hifigemm.linalg.arguments import exact_operands, in_dtype
+from hifigemm.linalg.arguments import beyond_range, exact_operands, in_dtype
 from hifigemm.linalg.arrays import (
     check_finite,
     correct_residual,
@@ -55,7 +55,7 @@ from hifigemm.linalg.solution import (
     SolutionReport,
     in_integers,
     small_solution,
-    solution_of_numbers,
+    solution_of_operands,
     solutions,
     solved_by_core,
     worst,
@@ -76,7 +76,7 @@ def least_squares_of_numbers(a: object, b: object, return_report: bool) -> Any:
     if matrices.ndim < 2:
         raise np.linalg.LinAlgError(f"a has shape {matrices.shape}; expected matrices")
     if matrices.shape[-2] == matrices.shape[-1]:
-        return solution_of_numbers({"a": a, "b": b}, None, return_report)
+        return solution_of_operands(operands, matrices, sides, None, return_report)
     solve: Callable[..., tuple[Array, Array, SolutionReport]]
     if operands.are_fractions:
         solve = in_integers(least_squares)
@@ -107,9 +107,10 @@ def _small(a: Array, b: Array, dtype: DType) -> Small[SolutionReport] | None:
     scaled_tall = np.ldexp(tall, -exponents)
     is_left = (np.ldexp(scaled_tall, exponents) != tall).any(axis=(-2, -1))
     of_columns = np.swapaxes(-exponents, -1, -2)
+    data = b
     if is_wide:
-        side = np.ldexp(b, of_columns)
-        is_left |= (np.ldexp(side, -of_columns) != b).any(axis=(-2, -1))
+        data = np.ldexp(b, of_columns)
+        is_left |= (np.ldexp(data, -of_columns) != b).any(axis=(-2, -1))
 
     stack = a.shape[:-2]
     system = np.zeros((*stack, rows + columns, rows + columns))
@@ -117,14 +118,14 @@ def _small(a: Array, b: Array, dtype: DType) -> Small[SolutionReport] | None:
     system[..., :rows, rows:] = scaled_tall
     system[..., rows:, :rows] = np.swapaxes(scaled_tall, -1, -2)
     sides = np.zeros((*stack, rows + columns, b.shape[-1]))
-    part = slice(rows) if is_wide else slice(rows, None)
-    sides[..., slice(rows, None) if is_wide else slice(rows), :] = (
-        side if is_wide else b
-    )
+    of_r, of_z = slice(rows), slice(rows, None)
+    of_data, of_x = (of_z, of_r) if is_wide else (of_r, of_z)
+    sides[..., of_data, :] = data
     solved = solved_by_core(system, sides)
     if solved is None:
         return None
-    x, radius = solved.x[..., part, :], solved.radius[..., part, :]
+    x = solved.x[..., of_x, :]
+    radius = solved.radius[..., of_x, :]
     if not is_wide:
         x, radius = restored(x, radius, of_columns)
     is_left |= solved.proofs[..., 0] == 0.0
@@ -136,11 +137,10 @@ def _in_range(a: Array, b: Array, dtype: DType) -> tuple[Array, Array, SolutionR
     check_finite(a=a, b=b)
     x, radius, report = _solved(a, b)
     x, radius = in_dtype(x, radius, dtype)
-    is_finite = np.isfinite(x) & np.isfinite(radius)
-    if not is_finite.all():
+    beyond = beyond_range(x, radius, "entries of x")
+    if beyond:
         raise VerificationError(
-            f"{x.size - int(np.count_nonzero(is_finite))} of {x.size} entries of x lie beyond the range of {x.dtype}, "
-            "or their bounds do. What helps: b times a power of two, or other units for the columns of a"
+            f"{beyond}. What helps: b times a power of two, or other units for the columns of a"
         )
     return x, radius, report
 

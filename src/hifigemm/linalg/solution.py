@@ -15,11 +15,13 @@ import numpy as np
 from hifigemm.base.exceptions import VerificationError
 from hifigemm.base.transforms import opaque
 from hifigemm.engines import core
+from hifigemm.libraries import Library
 from hifigemm.linalg.arguments import (
     Answer,
     Answers,
     WideOperands,
     as_native,
+    beyond_range,
     check_square,
     data_radius,
     exact_operands,
@@ -138,24 +140,48 @@ def solution_of_numbers(
         b = np.eye(a.shape[-1], dtype=int).astype(object)
     else:
         b = identity(a.shape[-1], like=a)
-    if operands.are_fractions:
-        solution, reports = solutions(operands, a, b, in_integers(solved))
-        return (solution, worst(reports)) if return_report else solution
-    is_correct = accuracy == "correct"
-    options = {"dtype": operands.dtype, "is_correct": is_correct}
-    solve = partial(_system, **options)
+    return solution_of_operands(
+        operands, a, b, accuracy, return_report, a_radius, b_radius
+    )
+
+
+def solution_of_operands(
+    operands: WideOperands,
+    a: Array,
+    b: Array,
+    accuracy: Any,
+    return_report: bool,
+    a_radius: object = None,
+    b_radius: object = None,
+) -> Any:
+    """`solve` of square matrices A, where operands have been read."""
+    solve: Callable[..., tuple[Array, Array, SolutionReport]]
+    solve_small = None
     radii: tuple[Array, ...] = ()
-    if has_radii:
-        of_a = data_radius(operands.library, "a_radius", a_radius, "a", a)
-        of_b = data_radius(operands.library, "b_radius", b_radius, "b", b)
-        largest = numbers(of_a.max(initial=0.0), of_b.max(initial=0.0))
-        if max(largest) > 0.0:
-            radii = (of_a, of_b[:, None] if b.ndim == 1 else of_b)
-    solve_small = None if radii else partial(_small_systems, **options)
+    if operands.are_fractions:
+        solve = in_integers(solved)
+    else:
+        options = {"dtype": operands.dtype, "is_correct": accuracy == "correct"}
+        solve = partial(_system, **options)
+        radii = _radii_of_data(operands.library, a, b, a_radius, b_radius)
+        if not radii:
+            solve_small = partial(_small_systems, **options)
     solution, reports = solutions(operands, a, b, solve, radii, solve_small)
-    if not return_report:
-        return solution
-    return solution, worst(reports)
+    return (solution, worst(reports)) if return_report else solution
+
+
+def _radii_of_data(
+    library: Library, a: Array, b: Array, a_radius: object, b_radius: object
+) -> tuple[Array, ...]:
+    """Radii of all entries of A and B; nothing where all are zero."""
+    if a_radius is None and b_radius is None:
+        return ()
+    of_a = data_radius(library, "a_radius", a_radius, "a", a)
+    of_b = data_radius(library, "b_radius", b_radius, "b", b)
+    largest = numbers(of_a.max(initial=0.0), of_b.max(initial=0.0))
+    if max(largest) == 0.0:
+        return ()
+    return of_a, of_b[:, None] if b.ndim == 1 else of_b
 
 
 def in_integers(
@@ -200,9 +226,6 @@ def solutions(
         if small is None and not stack:
             x, radius, report = solve(a, b, *radii)
             return _as_solution(x, radius, operands, is_vector), [report]
-        if small is not None and not small.left:
-            solution = _as_solution(small.x, small.radius, operands, is_vector)
-            return solution, small.reports
 
         # One system after the other, with NaN where nothing is proven.
         if small is None:
@@ -349,13 +372,12 @@ def _system(
 
 def _check_range(x: Array, radius: Array, b: Array, certificate: Certificate) -> None:
     """Raise VerificationError where x or its radius is no finite number."""
-    is_finite = np.isfinite(x) & np.isfinite(radius)
-    if not is_finite.all():
+    beyond = beyond_range(x, radius, "entries of x")
+    if beyond:
         check_finite(b=b)
         raise VerificationError(
-            f"{x.size - int(np.count_nonzero(is_finite))} of {x.size} entries of x lie beyond the range of {x.dtype}, "
-            f"or their bounds do (condition about {certificate.condition:.0e} after scaling). What helps: b times a "
-            "power of two, or other units for the rows and columns of a"
+            f"{beyond} (condition about {certificate.condition:.0e} after scaling). What helps: b times a power of "
+            "two, or other units for the rows and columns of a"
         )
 
 

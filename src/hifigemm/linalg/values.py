@@ -16,6 +16,7 @@ from hifigemm.linalg.arguments import (
     Answers,
     WideOperands,
     as_native,
+    beyond_range,
     in_dtype,
     verifying,
 )
@@ -78,12 +79,10 @@ def verified_values(
 def _in_range(values: Array, radius: Array, dtype: DType) -> Enclosure:
     """Both in a dtype, all of them finite."""
     values, radius = in_dtype(values, radius, dtype)
-    is_finite = np.isfinite(values) & np.isfinite(radius)
-    if not is_finite.all():
-        count = values.size - int(np.count_nonzero(is_finite))
+    beyond = beyond_range(values, radius, "values")
+    if beyond:
         raise VerificationError(
-            f"{count} of {values.size} values lie beyond the range of {dtype}, or their bounds do. What helps: the "
-            "matrix times a power of two"
+            f"{beyond}. What helps: the matrix times a power of two"
         )
     return values, radius
 
