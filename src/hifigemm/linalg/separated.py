@@ -15,7 +15,7 @@ Idea
     g is a difference that has lost nothing, as M, S and the differences of p + e and r
     are small numbers that are known to all their digits.
 Bound
-    `separated` of this module gives theta, and q >= s^H (H + mu)^-1 s / |y|^2 for the
+    `separated_quotients` gives theta, and q >= s^H (H + mu)^-1 s / |y|^2 for the
     residual s = (H - theta) y, or s^H s / |y|^2. What follows for the eigenvalue stands
     where it is used: the inequalities of Kato and Temple.
 

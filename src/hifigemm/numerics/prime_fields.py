@@ -132,9 +132,11 @@ def _eliminate(z: Array, p: Array) -> tuple[Array, Array, Array]:
         inverses = [
             pow(x, -1, q) if x else 0 for x, q in zip(pivots.tolist(), p.tolist())
         ]
-        z[:, i, i:] = z[:, i, i:] * np.array(inverses)[:, None] % p[:, None]
-        multiples = z[:, i + 1 :, i, None] * z[:, i, None, i + 1 :]
-        z[:, i + 1 :, i + 1 :] = (z[:, i + 1 :, i + 1 :] - multiples) % field
+        pivot_rows = z[:, i, i:]
+        pivot_rows[...] = pivot_rows * np.array(inverses)[:, None] % p[:, None]
+        columns = z[:, i + 1 :, i, None]
+        rest = z[:, i + 1 :, i + 1 :]
+        rest[...] = (rest - columns * pivot_rows[:, None, 1:]) % field
 
     # U X = C, whose unknowns are in the order of the columns
     numerators = np.zeros_like(z[:, :, n:])
@@ -245,7 +247,10 @@ class RemainderSystem:
     def integers(self, residues: Array | list[Array]) -> list[int]:
         """The integer of each row of residues, m x L, integers from 0 to p - 1."""
         terms = np.asarray(residues).astype(np.int64) * self.inverses % self.primes
-        sums = terms[:, ::2] * self.primes[1::2] + terms[:, 1::2] * self.primes[::2]
+        # x / p + y / q = (x q + y p) / (p q) for each pair of primes
+        p, q = self.primes[::2], self.primes[1::2]
+        x, y = terms[:, ::2], terms[:, 1::2]
+        sums = x * q + y * p
         return [self._integer(row) for row in sums.tolist()]
 
     def _integer(self, sums: list[int]) -> int:

@@ -116,7 +116,8 @@ def _dot(x: list[Any], y: list[Any]) -> list[Any]:
     """x y of arrays of integers given by their real components."""
     if len(x) == 1:
         return [x[0] @ y[0]]
-    return [x[0] @ y[0] - x[1] @ y[1], x[0] @ y[1] + x[1] @ y[0]]
+    (a, b), (c, d) = x, y
+    return [a @ c - b @ d, a @ d + b @ c]
 
 
 class ExactProducts:
