@@ -1,7 +1,8 @@
-"""Matrices for least squares, and exact solutions of the normal equations."""
+"""Matrices for least squares, exact solutions of the normal equations, and determinants."""
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import flint
@@ -26,6 +27,15 @@ def exact_solve(a, b):
         [Fraction(int(x[i, j].p), int(x[i, j].q)) for j in range(x.ncols())]
         for i in range(x.nrows())
     ]
+
+
+def exact_determinant(rows):
+    """The determinant of rows of floats, integers or fractions, as a fraction."""
+    ratios = [x.as_integer_ratio() for row in rows for x in row]
+    common = math.lcm(*(below for _, below in ratios))
+    entries = [above * (common // below) for above, below in ratios]
+    determinant = int(flint.fmpz_mat(len(rows), len(rows), entries).det())
+    return Fraction(determinant, common ** len(rows))
 
 
 def exact_lstsq(a, b):

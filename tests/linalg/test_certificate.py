@@ -18,6 +18,7 @@ from tests.linalg.worst_arithmetic import (
     exact_matmul,
     flattering_product,
     fractions,
+    make_certificates_worst,
     moduli,
     worst_magnitude_product,
     worst_matmul,
@@ -27,10 +28,7 @@ from tests.linalg.worst_arithmetic import (
 @pytest.fixture
 def worst(monkeypatch):
     """The certificate's products err by as much as they may."""
-    monkeypatch.setattr(module, "matmul", worst_matmul)
-    monkeypatch.setattr(module, "magnitude_product", worst_magnitude_product)
-    monkeypatch.setattr(module, "product_of_numbers", flattering_product)
-    monkeypatch.setattr(module, "is_on_host", lambda _: False)
+    make_certificates_worst(monkeypatch)
 
 
 def pairs(count):

@@ -20,7 +20,11 @@ pytest.importorskip("flint")
 
 import flint
 
-from tests.linalg.exact_least_squares import exact_solve, transposed
+from tests.linalg.exact_least_squares import (
+    exact_determinant,
+    exact_solve,
+    transposed,
+)
 from tests.linalg.worst_arithmetic import exact_matmul
 
 
@@ -50,12 +54,6 @@ def exact_lstsq(a, b):
     if len(a) >= len(turned):
         return exact_solve(exact_matmul(turned, a), exact_matmul(turned, b))
     return exact_matmul(turned, exact_solve(exact_matmul(a, turned), b))
-
-
-def exact_determinant(a):
-    entries = [flint.fmpq(x.numerator, x.denominator) for row in a for x in row]
-    d = flint.fmpq_mat(len(a), len(a), entries).det()
-    return Fraction(int(d.p), int(d.q))
 
 
 def check_nearest(solution, exact):

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import permutations
 
 import numpy as np
 import pytest
 
+pytest.importorskip("flint")
+
 from hifigemm import linalg
 from hifigemm.engines import core
-from hifigemm.linalg import determinant
+from tests.linalg.exact_least_squares import exact_determinant
 
 if core.loaded()[0] is None:
     pytest.skip("the compiled core is not here", allow_module_level=True)
 
 MODULE = core.loaded()[0]
-
-
-def exact(a):
-    """By Leibniz's formula in fractions."""
-    n = len(a)
-    entries = [[Fraction(x) for x in row] for row in a.tolist()]
-    total = Fraction(0)
-    for order in permutations(range(n)):
-        term = Fraction(determinant.sign_of(np.array(order, int)))
-        for i, j in enumerate(order):
-            term *= entries[i][j]
-        total += term
-    return total
 
 
 def drawn(rng, kind, n):
@@ -69,7 +57,7 @@ def test_the_exact_determinant_lies_between_its_neighbours(kind, n):
     for a, is_known, low, high in zip(stack, known, lower, upper):
         if not is_known:
             continue
-        value = exact(a)
+        value = exact_determinant(a.tolist())
         assert Fraction(low) <= value <= Fraction(high)
         assert (low == high) == (Fraction(float(low)) == value)
         assert low == high or np.nextafter(low, np.inf) == high
@@ -89,7 +77,9 @@ def test_what_is_close_to_a_double_or_not_moderate_is_left():
         found = core.neighbours_of_determinants(a)
         if found.is_known:
             assert (
-                Fraction(float(found.lower)) <= exact(a) <= Fraction(float(found.upper))
+                Fraction(float(found.lower))
+                <= exact_determinant(a.tolist())
+                <= Fraction(float(found.upper))
             )
             assert np.isfinite(a).all()
             assert np.abs(a).max() <= 2.0**200
@@ -131,7 +121,9 @@ def test_definiteness_of_stacks_has_the_answers_of_the_general_way(monkeypatch):
     assert (quick == slow).all()
     assert quick.dtype == bool
     assert 0 < quick.sum() < len(stack)
-    minors = [all(exact(a[:k, :k]) > 0 for k in (1, 2, 3)) for a in stack]
+    minors = [
+        all(exact_determinant(a[:k, :k].tolist()) > 0 for k in (1, 2, 3)) for a in stack
+    ]
     assert quick.tolist() == minors
 
 

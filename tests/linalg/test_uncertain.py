@@ -9,7 +9,7 @@ import pytest
 
 import hifigemm as hg
 from hifigemm import linalg
-from hifigemm.linalg import certificate, uncertain
+from hifigemm.linalg import uncertain
 from hifigemm.linalg.certificate import Magnitudes, prove
 from hifigemm.linalg.inverse import certified_system
 from hifigemm.linalg.scaling import matching, scaled_system, scaled_upwards
@@ -17,11 +17,9 @@ from hifigemm.numerics.bits import LEAST
 from tests.linalg.worst_arithmetic import (
     deviation,
     exact_matmul,
-    flattering_product,
     fractions,
+    make_certificates_worst,
     moduli,
-    worst_magnitude_product,
-    worst_matmul,
 )
 
 pytest.importorskip("flint")
@@ -322,10 +320,7 @@ def test_radii_that_become_subnormal_are_rounded_upwards():
 @pytest.fixture
 def worst(monkeypatch):
     """Products err by as much as they may."""
-    monkeypatch.setattr(certificate, "matmul", worst_matmul)
-    monkeypatch.setattr(certificate, "magnitude_product", worst_magnitude_product)
-    monkeypatch.setattr(certificate, "product_of_numbers", flattering_product)
-    monkeypatch.setattr(certificate, "is_on_host", lambda _: False)
+    make_certificates_worst(monkeypatch)
 
 
 def systems(count):

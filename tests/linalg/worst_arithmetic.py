@@ -8,6 +8,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from hifigemm.linalg import certificate
+
 UNIT = Fraction(1, 2**53)
 
 
@@ -70,3 +72,11 @@ def deviation(a, inverse):
     total = [[sum(row[i::n]) for i in range(n)] for row in rows]
     product = exact_matmul(total, fractions(a))
     return [[abs(int(i == j) - product[i][j]) for j in range(n)] for i in range(n)]
+
+
+def make_certificates_worst(monkeypatch):
+    """Products of `linalg.certificate` err by as much as they may."""
+    monkeypatch.setattr(certificate, "matmul", worst_matmul)
+    monkeypatch.setattr(certificate, "magnitude_product", worst_magnitude_product)
+    monkeypatch.setattr(certificate, "product_of_numbers", flattering_product)
+    monkeypatch.setattr(certificate, "is_on_host", lambda _: False)
