@@ -75,7 +75,7 @@ def operands(n: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 @contextmanager
 def process_group() -> Iterator[None]:
-    """The group of a process of torchrun, which has a card of its own where there are
+    """The group of a process of torchrun; each process has its own card where there are
     any.
     """
     is_cuda = torch.cuda.is_available()

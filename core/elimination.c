@@ -244,7 +244,7 @@ static int eliminate_rows(const Kernels *kernels, Group *group, const Digits *re
     return 1;
 }
 
-/* Solve U X = C from the last row up, in the place of C, and write the numerators of
+/* Solve U X = C from the last row up, overwrite C, and write the numerators of
  * Cramer's rule, det X. */
 static int substitute_back(const Kernels *kernels, Group *group, ptrdiff_t first,
                            Watch *watch)

@@ -19,7 +19,7 @@ static const double GOOD_NORM = 0.5, MOST_CONDITION = 0x1p50; /* of linalg/inver
 static const double SHARE_OF_PRODUCT = 0.05;                  /* of linalg/certificate.py */
 static const double SHARP = 0x1p-60, NEGLIGIBLE = 0x1p-106;   /* of linalg/refinement.py */
 
-/* A system in scale, and what is made of it. Matrices have their rows in memory. */
+/* A scaled system, its inverse and its bounds. The rows of each matrix are contiguous. */
 typedef struct {
     ptrdiff_t n, k;
     double *a, *doubled; /* n x n, and [A A] */
@@ -235,7 +235,7 @@ static int lowest_bit(ptrdiff_t n, const double *x)
 typedef struct {
     double *x, *low;
     double *left;           /* what the words are less than the sum they stand for */
-    double *error;          /* at least that of x + low + left */
+    double *error;          /* at least the error of x + low + left */
     double *of_d;           /* at least |R q* - d|, q* the exact residual */
     double *y;              /* |R q*| or more before one rounding */
     double *side, *q, *d, *minus; /* `minus` has 2 n: -x, then -low */

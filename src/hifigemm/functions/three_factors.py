@@ -20,7 +20,7 @@ Bounds
     u = 2**-53, k and h terms in the first and the second product, |z| = |re z| + |im z|.
     1. |t| <= (w h + 32) u max_l |L_il| sum_l |C_lj| + u |R|, w = 1 for real numbers and 2
        for complex ones: E C by 2 u, the native product L C by gamma_(w h), [Hig02,
-       section 3.1], which is near w h u. For float32 the same with H in the place of L,
+       section 3.1], which is near w h u. For float32 the same with H instead of L,
        and R = 0.
     2. |t| <= 2 u |T_p||C| + u |Q| for the last word T_p, which is L in step 2. The sums
        of nonnegative numbers are lifted by 1 + (4 h + 64) u above their roundings.
