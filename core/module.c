@@ -9,7 +9,7 @@
  *   enclose(a, b, inverse, bounds, x, radius, norm, inverse_norm) -> bool
  *   eliminate(a, imag, rows, columns, primes, roots, determinants, minors, numerators)
  *       -> None
- *   solve_small(a, b, x, radius, proofs) -> None
+ *   solve_small(a, b, x, radius, proofs, check=None) -> None
  *   determinants(a, bounds) -> None
  *   use(name) -> None       choose one of `instructions`, for tests
  *   instructions            names of the sets that this machine has, the widest first
@@ -797,21 +797,23 @@ static PyObject *core_eliminate(PyObject *self, PyObject *const *args, Py_ssize_
 }
 
 PyDoc_STRVAR(solve_small_doc,
-"solve_small(a, b, x, radius, proofs)\n--\n\n"
+"solve_small(a, b, x, radius, proofs, check=None)\n--\n\n"
 "Write the solutions of a stack of small systems, their radii, and for each system whether\n"
 "it is solved (0: no, and nothing is to be read; 1; 2: all entries of x are the nearest\n"
 "numbers), its condition, the norm of I - R A and the number of steps. A is (batch, n, n),\n"
-"B, x and radius are (batch, n, k) and proofs (batch, 1, 4), of float64.");
+"B, x and radius are (batch, n, k) and proofs (batch, 1, 4), of float64. check is called as\n"
+"by multiply.");
 
 static PyObject *core_solve_small(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     (void)self;
     View views[5];
     Py_ssize_t shapes[5][3];
-    if (count != 5) {
-        PyErr_SetString(PyExc_TypeError, "solve_small takes five arguments");
+    if (count != 5 && count != 6) {
+        PyErr_SetString(PyExc_TypeError, "solve_small takes five arguments, or six");
         return NULL;
     }
+    PyObject *check = count == 6 && args[5] != Py_None ? args[5] : NULL;
     for (int i = 0; i < 5; i++) {
         if (!read_array(args[i], "an operand", i >= 2, views + i, shapes[i]))
             return NULL;
@@ -833,7 +835,7 @@ static PyObject *core_solve_small(PyObject *self, PyObject *const *args, Py_ssiz
         return PyErr_NoMemory();
     const Kernels *used = kernels;
     Work work;
-    begin(&work, NULL);
+    begin(&work, check);
     for (Py_ssize_t z = 0; z < batch && !stops(&work.watch, 4096); z++) {
         View here[5];
         for (int i = 0; i < 5; i++) {

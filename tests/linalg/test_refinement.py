@@ -319,7 +319,7 @@ def test_further_steps_are_for_the_few_right_sides_that_need_them(
     monkeypatch, accuracy
 ):
     rng = np.random.default_rng(3)
-    n = 40
+    n = 70
     a = np.rint(9.0 * rng.standard_normal((n, n)))
     b = rng.standard_normal((n, 20))
     x = np.rint(9.0 * rng.standard_normal(n))

@@ -18,7 +18,8 @@ from experiments.systems import (
 )
 from hifigemm import linalg
 from hifigemm.engines import core
-from hifigemm.linalg import solution
+from hifigemm.engines.threads import side_by_side
+from hifigemm.linalg import least_squares, solution
 from tests.linalg.exact_least_squares import exact_lstsq
 
 if core.loaded()[0] is None:
@@ -159,9 +160,91 @@ def test_larger_systems_and_many_sides_go_the_general_way(monkeypatch):
     rng = np.random.default_rng(5)
     n = solution.MOST_SMALL + 1
     linalg.solve(rng.standard_normal((n, n)), rng.standard_normal(n))
-    linalg.solve(rng.standard_normal((3, 3)), rng.standard_normal((3, n)))
-    complex_matrix = rng.standard_normal((3, 3)) + 1j
-    linalg.solve(complex_matrix, np.ones(3))
+    few, many = 8, solution.MOST_ENTRIES_OF_SIDES // 8 + 1
+    linalg.solve(rng.standard_normal((few, few)), rng.standard_normal((few, many)))
+    n = solution.MOST_SMALL // 2 + 1
+    complex_matrix = rng.standard_normal((n, n)) + 1j
+    linalg.solve(complex_matrix, np.ones(n))
+
+
+@pytest.fixture
+def without_the_general_way(monkeypatch):
+    monkeypatch.setattr(solution, "certified_system", None)
+
+
+@pytest.mark.usefixtures("without_the_general_way")
+@pytest.mark.parametrize("accuracy", [None, "correct"])
+def test_complex_systems_are_real_ones_of_twice_the_rows(accuracy):
+    rng = np.random.default_rng(6)
+    for n, k in ((1, 1), (2, 3), (5, 1), (16, 2)):
+        re, im = rng.standard_normal((2, 4, n, n))
+        of_re, of_im = rng.standard_normal((2, 4, n, k))
+        a = re + 1j * im
+        b = of_re + 1j * of_im
+        solved = linalg.solve(a, b, accuracy=accuracy)
+        assert solved.x.dtype == complex
+        for i in range(4):
+            parts = exact_parts(a[i], b[i])
+            assert misses(solved.x[i], solved.radius[i], parts) == []
+            if accuracy == "correct":
+                assert wrong(solved.x[i], parts) == 0
+    inverse = linalg.inv(a)
+    parts = exact_parts(a[0], np.eye(n))
+    assert misses(inverse.x[0], inverse.radius[0], parts) == []
+
+
+@pytest.mark.usefixtures("without_the_general_way")
+def test_complex_systems_of_float32_are_rounded_to_complex64():
+    rng = np.random.default_rng(7)
+    a = (rng.standard_normal((3, 3)) + 1j * rng.standard_normal((3, 3))).astype("c8")
+    b = rng.standard_normal((3, 1)).astype(np.float32)
+    solved = linalg.solve(a, b)
+    assert solved.x.dtype == np.complex64
+    assert solved.radius.dtype == np.float32
+    assert misses(solved.x, solved.radius, exact_parts(a, b)) == []
+
+
+def test_least_squares_of_small_complex_matrices_need_no_general_way(monkeypatch):
+    monkeypatch.setattr(least_squares, "proven_full_rank", None)
+    rng = np.random.default_rng(8)
+    for m, n in ((8, 3), (3, 8), (12, 4)):
+        a = rng.standard_normal((2, m, n)) + 1j * rng.standard_normal((2, m, n))
+        b = rng.standard_normal((2, m, 2)) - 1j
+        solved = linalg.lstsq(a, b)
+        for i in range(2):
+            exact = exact_lstsq(a[i], b[i])
+            assert misses(solved.x[i], solved.radius[i], exact) == []
+
+
+def test_threads_share_a_stack_and_change_no_bit(monkeypatch):
+    rng = np.random.default_rng(9)
+    a = rng.standard_normal((1001, 4, 4))
+    b = rng.standard_normal((1001, 4, 1))
+    alone = core.solved_stack(a, b)
+    sizes = []
+
+    def counted(task, shares):
+        sizes.extend(share.stop - share.start for share in shares)
+        return side_by_side(task, shares)
+
+    monkeypatch.setattr(core, "SHARE", 1e5)
+    monkeypatch.setattr(core.threads, "limit", lambda: 3)
+    monkeypatch.setattr(core.threads, "side_by_side", counted)
+    shared = core.solved_stack(a, b)
+    assert sizes == [334] * 3
+    for of_one, of_three in zip(alone, shared):
+        assert (of_one == of_three).all()
+
+
+def test_an_error_in_one_thread_ends_the_others():
+    def check():
+        raise KeyError
+
+    a = np.tile(np.eye(8) + 0.1, (200_000, 1, 1))
+    b = np.ones((200_000, 8, 1))
+    out = [np.empty_like(b), np.empty_like(b), np.empty((200_000, 1, 4))]
+    with pytest.raises(KeyError):
+        MODULE.solve_small(a, b, *out, check)
 
 
 def test_arguments_that_do_not_fit_are_refused():

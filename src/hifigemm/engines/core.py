@@ -251,16 +251,38 @@ def solved_stack(a: Array, b: Array) -> SolvedStack | None:
     """A x = b for stacks of real matrices, (batch, n, n) and (batch, n, k), from the
     scaling to the enclosure of each; None without the core.
 
-    What needs another scale, more words or more steps is left unsolved.
+    What needs another scale, more words or more steps is left unsolved. Large stacks are
+    shared among threads.
     """
     core = loaded()[0]
     if core is None:
         return None
+    a = _readable(a)
+    b = _readable(b)
     x = np.empty(b.shape)
     radius = np.empty(b.shape)
     proofs = np.empty((len(a), 1, 4))
-    core.solve_small(_readable(a), _readable(b), x, radius, proofs)
+
+    def solve_share(share: slice, check: threads.Check | None) -> None:
+        parts = [array[share] for array in (a, b, x, radius, proofs)]
+        core.solve_small(*parts, check)
+
+    batch, n, k = b.shape
+    share = max(int(SHARE / _nanoseconds_of_system(n, k)), 1)
+    if batch > share:
+        share = max(-(-batch // threads.limit()), share)
+    shares = [slice(start, start + share) for start in range(0, batch, share)]
+    threads.side_by_side(solve_share, shares)
     return SolvedStack(x, radius, proofs[:, 0])
+
+
+def _nanoseconds_of_system(n: int, k: int) -> float:
+    """About what the core takes for a system of n rows with k right sides, of 1 to 32,
+    as measured on an Intel Xeon of 2023 with AVX-512.
+    """
+    inverse_and_bounds = n**3
+    refinement = (8 * n * n + 800) * k
+    return float(inverse_and_bounds + refinement)
 
 
 class Neighbours(NamedTuple):

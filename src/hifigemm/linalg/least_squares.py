@@ -41,7 +41,6 @@ from hifigemm.linalg.arrays import (
     check_finite,
     correct_residual,
     identity,
-    is_on_host,
     numbers,
     pair_residual,
 )
@@ -51,10 +50,9 @@ from hifigemm.linalg.refinement import ENOUGH, NEGLIGIBLE
 from hifigemm.linalg.scaling import restored, scaled, scaled_columns
 from hifigemm.linalg.solution import (
     MOST_SMALL,
-    Small,
     SolutionReport,
     in_integers,
-    small_solution,
+    small_systems,
     solution_of_operands,
     solutions,
     solved_by_core,
@@ -78,39 +76,40 @@ def least_squares_of_numbers(a: object, b: object, return_report: bool) -> Any:
     if matrices.shape[-2] == matrices.shape[-1]:
         return solution_of_operands(operands, matrices, sides, None, return_report)
     solve: Callable[..., tuple[Array, Array, SolutionReport]]
+    solve_small = None
     if operands.are_fractions:
         solve = in_integers(least_squares)
     else:
         solve = partial(_in_range, dtype=operands.dtype)
-    solve_small = partial(_small, dtype=operands.dtype)
+        solve_small = partial(small_systems, _small, dtype=operands.dtype)
     solution, reports = solutions(operands, matrices, sides, solve, (), solve_small)
     return (solution, worst(reports)) if return_report else solution
 
 
-def _small(a: Array, b: Array, dtype: DType) -> Small[SolutionReport] | None:
+def _small(a: Array, b: Array) -> SolvedStack | None:
     """Stacks of small real matrices by the compiled core; None where it does not serve
-    them.
+    them. What loses a bit in scale counts as not proven.
 
     The system is [I B; B^T 0] [r; z] = [f; h], with B = A, f = b and x = z, or for least
     norm B = A^T, h = b and x = r; it is singular unless B has full rank.
     """
     m, n = a.shape[-2:]
-    if m + n > MOST_SMALL or a.dtype.kind != "f" or not is_on_host(a):
+    if m + n > MOST_SMALL:
         return None
     is_wide = m < n
     tall = np.swapaxes(a, -1, -2) if is_wide else a
     rows, columns = tall.shape[-2:]
 
-    # Columns of B in scale; what loses a bit is left
+    # Columns of B in scale
     largest = np.abs(tall).max(axis=-2, keepdims=True, initial=0.0)
     exponents = np.frexp(largest)[1]
     scaled_tall = np.ldexp(tall, -exponents)
-    is_left = (np.ldexp(scaled_tall, exponents) != tall).any(axis=(-2, -1))
+    loses_a_bit = (np.ldexp(scaled_tall, exponents) != tall).any(axis=(-2, -1))
     of_columns = np.swapaxes(-exponents, -1, -2)
     data = b
     if is_wide:
         data = np.ldexp(b, of_columns)
-        is_left |= (np.ldexp(data, -of_columns) != b).any(axis=(-2, -1))
+        loses_a_bit |= (np.ldexp(data, -of_columns) != b).any(axis=(-2, -1))
 
     stack = a.shape[:-2]
     system = np.zeros((*stack, rows + columns, rows + columns))
@@ -128,8 +127,8 @@ def _small(a: Array, b: Array, dtype: DType) -> Small[SolutionReport] | None:
     radius = solved.radius[..., of_x, :]
     if not is_wide:
         x, radius = restored(x, radius, of_columns)
-    is_left |= solved.proofs[..., 0] == 0.0
-    return small_solution(SolvedStack(x, radius, solved.proofs), is_left, dtype)
+    solved.proofs[loses_a_bit, 0] = 0.0
+    return SolvedStack(x, radius, solved.proofs)
 
 
 def _in_range(a: Array, b: Array, dtype: DType) -> tuple[Array, Array, SolutionReport]:

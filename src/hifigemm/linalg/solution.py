@@ -44,11 +44,17 @@ from hifigemm.linalg.inverse import certified_system
 from hifigemm.linalg.rational import solved
 from hifigemm.linalg.refinement import enclosure
 from hifigemm.linalg.uncertain import uncertain_radius
+from hifigemm.linalg.upward import moduli
 from hifigemm.numerics.bits import Array, DType
+from hifigemm.numerics.embedding import embed_right
 from hifigemm.operands.operands import broadcast_stacks
 
-MOST_SMALL = 32
-"""Rows, and right sides, of systems that the compiled core solves from end to end."""
+MOST_SMALL = 64
+"""Rows of real systems that the compiled core solves from end to end."""
+MOST_ENTRIES_OF_SIDES = 1024
+"""Of all right sides of such a system: for more of them products of matrices are quicker
+than one side after the other.
+"""
 _LINE = 88
 """The longest line of a solution that is shown in one."""
 
@@ -93,7 +99,7 @@ class SolutionReport:
         of the solution, relative to its largest entry, for a relative change of the
         entries of A. For `lstsq` with m != n one of ``| |A| |A^+| |`` in the norm of
         Frobenius; its square counts where the residual is large. Where the compiled core
-        solves one of up to 32 rows and columns, it is that of the system of the
+        solves one of up to 64 rows and columns, it is that of the system of the
         residual and x, which is as large as this square.
     norm : float
         The bound of the norm of ``I - R A``, R the approximate inverse; below 1 it proves
@@ -165,7 +171,7 @@ def solution_of_operands(
         solve = partial(_system, **options)
         radii = _radii_of_data(operands.library, a, b, a_radius, b_radius)
         if not radii:
-            solve_small = partial(_small_systems, **options)
+            solve_small = partial(small_systems, solved_by_core, **options)
     solution, reports = solutions(operands, a, b, solve, radii, solve_small)
     return (solution, worst(reports)) if return_report else solution
 
@@ -261,50 +267,37 @@ class Small(NamedTuple, Generic[Answer]):
     reports: list[Answer]
 
 
-def _small_systems(
-    a: Array, b: Array, dtype: DType, is_correct: bool
+def small_systems(
+    solve: Callable[[Array, Array], core.SolvedStack | None],
+    a: Array,
+    b: Array,
+    dtype: DType,
+    is_correct: bool = False,
 ) -> Small[SolutionReport] | None:
-    """Stacks of real systems by the compiled core; None where it does not serve them."""
-    if is_correct and dtype != np.float64:
-        return None
-    solved = solved_by_core(a, b)
-    if solved is None:
-        return None
-    least_status = 2.0 if is_correct else 1.0
-    is_left = solved.proofs[..., 0] < least_status
-    return small_solution(solved, is_left, dtype)
-
-
-def solved_by_core(a: Array, b: Array) -> core.SolvedStack | None:
-    """Stacks of small real systems by the compiled core; None where it does not serve
-    them.
+    """Stacks of small systems by the compiled core, whose answer `solve` gives for real
+    matrices; None where it does not serve them.
     """
-    n, k = b.shape[-2:]
-    is_real = a.dtype.kind == b.dtype.kind == "f"
-    if not (is_on_host(a) and is_real and 0 < n <= MOST_SMALL and k <= MOST_SMALL):
+    # Components of float64 are the nearest ones where the core says so
+    if not is_on_host(a) or (is_correct and np.finfo(dtype).dtype != np.float64):
         return None
-    stack = a.shape[:-2]
-    batch = math.prod(stack)
-    if batch == 0:
-        return None
-    solved = core.solved_stack(a.reshape(batch, n, n), b.reshape(batch, n, k))
+    is_complex = a.dtype.kind == "c"
+    if is_complex:
+        # Each entry of A becomes [re -im; im re]
+        a = embed_right(a.conj())
+        b = _real_rows(b)
+    solved = solve(a, b)
     if solved is None:
         return None
     x, radius, proofs = solved
-    shape = (*stack, n, k)
-    return core.SolvedStack(
-        x.reshape(shape), radius.reshape(shape), proofs.reshape(*stack, 4)
-    )
-
-
-def small_solution(
-    solved: core.SolvedStack, is_left: Array, dtype: DType
-) -> Small[SolutionReport]:
-    """What the core has solved, in a dtype; systems beyond its range are left too."""
-    x, radius, proofs = solved
-    if dtype != np.float64:
+    if is_complex:
+        x = _complex_rows(x)
+        radius = moduli(_complex_rows(radius))
+    if dtype != x.dtype:
         x, radius = in_dtype(x, radius, dtype)
-    is_left = is_left | ~(np.isfinite(x) & np.isfinite(radius)).all(axis=(-2, -1))
+
+    # What is not proven, or lies beyond the range of the dtype, is left
+    is_left = proofs[..., 0] < (2.0 if is_correct else 1.0)
+    is_left |= ~(np.isfinite(x) & np.isfinite(radius)).all(axis=(-2, -1))
     left = []
     if is_left.any():
         x[is_left] = np.nan
@@ -316,6 +309,39 @@ def small_solution(
         _, condition, norm, steps = proofs.max(axis=0).tolist()
         reports.append(SolutionReport(condition, norm, 1, 1, int(steps)))
     return Small(x, radius, left, reports)
+
+
+def _real_rows(b: Array) -> Array:
+    """Rows re and im of each row of complex (..., n, k)."""
+    *stack, n, k = b.shape
+    return np.stack([b.real, b.imag], axis=-2).reshape(*stack, 2 * n, k)
+
+
+def _complex_rows(b: Array) -> Array:
+    """Complex (..., n, k) of which (..., 2 n, k) has the rows re and im."""
+    rows = np.empty((*b.shape[:-2], b.shape[-2] // 2, b.shape[-1]), np.complex128)
+    rows.real = b[..., 0::2, :]
+    rows.imag = b[..., 1::2, :]
+    return rows
+
+
+def solved_by_core(a: Array, b: Array) -> core.SolvedStack | None:
+    """Stacks of small real systems by the compiled core; None where it does not serve
+    them.
+    """
+    n, k = b.shape[-2:]
+    stack = a.shape[:-2]
+    batch = math.prod(stack)
+    if not (0 < n <= MOST_SMALL and n * k <= MOST_ENTRIES_OF_SIDES and batch):
+        return None
+    solved = core.solved_stack(a.reshape(batch, n, n), b.reshape(batch, n, k))
+    if solved is None:
+        return None
+    x, radius, proofs = solved
+    shape = (*stack, n, k)
+    return core.SolvedStack(
+        x.reshape(shape), radius.reshape(shape), proofs.reshape(*stack, 4)
+    )
 
 
 def _system(
