@@ -12,6 +12,7 @@ import pytest
 
 from hifigemm import linalg
 from hifigemm.linalg import arguments, arrays, certificate
+from hifigemm.linalg.certificate import prove
 from tests.linalg.worst_arithmetic import UNIT, exact_matmul, fractions
 from tests.linalg.worst_arithmetic import moduli as exact_moduli
 
@@ -65,6 +66,7 @@ def on_device(monkeypatch):
     monkeypatch.setattr(arguments, "_any_array", lambda x, name, library: wrap(x))
     monkeypatch.setattr(arguments, "is_small", lambda x: False)
     monkeypatch.setattr(arrays, "MOST_ON_HOST", 64)
+    monkeypatch.setattr(arrays, "MOST_OF_SYSTEM", 0)
     monkeypatch.setattr(TorchLibrary, "to_native", unwrapped)
 
 
@@ -367,6 +369,35 @@ def test_operations_on_vectors_launch_no_kernels(on_device, monkeypatch):
     linalg.solve(a, b)
 
     assert sizes == [30], "the diagonal of I - R A"
+
+
+def test_matrices_of_middle_systems_go_to_the_host_with_few_right_sides(on_device):
+    n = 70
+    a = wrap(torch.eye(n, dtype=torch.float64))
+    few = wrap(torch.ones(n, 1, dtype=torch.float64))
+    many = wrap(torch.ones(n, 2**15, dtype=torch.float64))
+    arrays.MOST_ON_HOST = 2**15
+    arrays.MOST_OF_SYSTEM = n * n
+    assert [type(x) for x in arrays.system_where_quick(a, few)] == [np.ndarray] * 2
+    assert arrays.system_where_quick(a, many) == (a, many)
+    arrays.MOST_OF_SYSTEM -= 1
+    matrix, sides = arrays.system_where_quick(a, few)
+    assert matrix is a
+    assert isinstance(sides, np.ndarray)
+
+
+def test_a_device_inverts_matrices_that_came_from_it(monkeypatch):
+    n = arrays.MOST_INVERTED_BY_HOST + 1
+    a = np.random.default_rng(1).standard_normal((n, n))
+    monkeypatch.setattr(np.linalg, "inv", None)
+    with arrays.operands_on("cpu:0"):
+        r = arrays.inverse(a.T).T
+        assert np.abs(r @ a - np.eye(n)).max() < 1e-10
+        # A pivot of zero is told by the entries, which prove nothing
+        with pytest.raises(np.linalg.LinAlgError, match="not finite"):
+            prove(np.zeros((n, n)), arrays.inverse(np.zeros((n, n))))
+    with pytest.raises(TypeError):
+        arrays.inverse(a)
 
 
 def test_small_systems_of_a_device_are_solved_by_the_host(request, monkeypatch):

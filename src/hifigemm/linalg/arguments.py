@@ -20,6 +20,7 @@ from hifigemm.linalg.arrays import (
     beside,
     check_not_capturing,
     is_small,
+    operands_on,
     to_device_of,
     to_host,
 )
@@ -275,7 +276,12 @@ def verifying(library: Library) -> Iterator[None]:
     if not library.on_host:
         check_not_capturing()
     try:
-        with np.errstate(all="ignore"), ieee_arithmetic(), library.active():
+        with (
+            np.errstate(all="ignore"),
+            ieee_arithmetic(),
+            library.active(),
+            operands_on(library.device),
+        ):
             yield
     except VerificationError as error:
         if library.name != "torch":

@@ -9,14 +9,17 @@ Idea
 What is small
     An operation on a few thousand numbers takes the host some microseconds, and a launch
     of a kernel takes it twenty. So small systems are solved by the host, wherever they
-    lie. A larger matrix stays on its device, while a few right sides and their bounds
-    are on the host; a product of both moves the vectors there and back.
+    lie; their device makes the approximate inverse of more than a hundred rows. A larger
+    matrix stays on its device, while a few right sides and their bounds are on the host;
+    a product of both moves the vectors there and back.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
 from importlib.util import find_spec
 from typing import Any, ParamSpec, TypeVar, cast
@@ -49,6 +52,11 @@ R = TypeVar("R")
 
 MOST_ON_HOST = 2**15
 """Entries of a matrix, or of right sides, that are moved from a device to the host."""
+MOST_OF_SYSTEM = 2**16
+"""The same of the matrix of a system, whose approximate inverse the device makes."""
+MOST_INVERTED_BY_HOST = 100
+"""Rows of a matrix that came from a device; a larger one goes back there for its inverse."""
+_device_of_operands: ContextVar[str] = ContextVar("device_of_operands", default="cpu")
 _BLOCK = 48
 """Columns that an elimination of the host takes together."""
 _LONG = 1e9
@@ -71,9 +79,25 @@ def is_small(x: Array) -> bool:
     return math.prod(x.shape[-2:]) <= MOST_ON_HOST
 
 
-def where_quick(x: Array) -> Array:
-    """A matrix on the host, if it is small."""
-    return to_host(x) if is_small(x) else x
+def system_where_quick(a: Array, b: Array) -> tuple[Array, Array]:
+    """A matrix and right sides: on the host those that are small, and then a matrix of up
+    to `MOST_OF_SYSTEM` entries.
+    """
+    if not is_small(b):
+        return a, b
+    return to_host(a) if a.size <= MOST_OF_SYSTEM else a, to_host(b)
+
+
+@contextmanager
+def operands_on(device: str) -> Iterator[None]:
+    """A context in which operands came from a device, also those that were moved to the
+    host.
+    """
+    token = _device_of_operands.set(device)
+    try:
+        yield
+    finally:
+        _device_of_operands.reset(token)
 
 
 def moving_vectors(function: Callable[P, R]) -> Callable[P, R]:
@@ -299,9 +323,14 @@ def inverse(a: Array) -> Array:
     """The inverse as the library computes it.
 
     Raises numpy.linalg.LinAlgError: a pivot of zero, on the host; on a device entries
-    become Inf or NaN.
+    become Inf or NaN. Of a matrix that came from a device, a device makes it.
     """
     if is_on_host(a):
+        device = _device_of_operands.get()
+        if device != "cpu" and len(a) > MOST_INVERTED_BY_HOST:
+            tensor = _torch().from_numpy(np.ascontiguousarray(a)).to(device)
+            inverse: Array = _torch().linalg.inv_ex(tensor).inverse.cpu().numpy()
+            return inverse
         if len(a) ** 3 < _LONG:
             return np.linalg.inv(a)
         return threads.interruptibly(np.linalg.inv, a)

@@ -35,8 +35,8 @@ from hifigemm.linalg.arrays import (
     identity,
     is_on_host,
     numbers,
+    system_where_quick,
     to_device_of,
-    where_quick,
 )
 from hifigemm.linalg.certificate import Certificate
 from hifigemm.linalg.correct import correctly_rounded, rounded
@@ -297,7 +297,9 @@ def small_systems(
 
     # What is not proven, or lies beyond the range of the dtype, is left
     is_left = proofs[..., 0] < (2.0 if is_correct else 1.0)
-    is_left |= ~(np.isfinite(x) & np.isfinite(radius)).all(axis=(-2, -1))
+    is_finite = np.isfinite(x) & np.isfinite(radius)
+    if not is_finite.all():
+        is_left |= ~is_finite.all(axis=(-2, -1))
     left = []
     if is_left.any():
         x[is_left] = np.nan
@@ -362,7 +364,7 @@ def _system(
             a, zeros, a_radius, zeros, dtype=dtype, is_correct=is_correct
         )
         return x[:, :0], radius[:, :0], report
-    b = where_quick(b)
+    a, b = system_where_quick(a, b)
     certified = certified_system(a, b)
     system = certified.system
     certificate = certified.certificate
