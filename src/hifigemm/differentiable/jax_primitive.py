@@ -10,41 +10,31 @@ The operands of `hifigemm_matmul` have one stack in common, (..., m, k) and (...
 What one of them has in its stack beyond that becomes rows or columns. A gradient is
 therefore one product, summed over them and rounded once, and a batch of operands beside
 one that is not batched is one product too.
-
-The callback reads and writes the buffers of XLA in place, on a CPU as arrays of NumPy.
-It never waits for JAX, so that it cannot wait for the thread in which it runs. A
-callback of `jax.pure_callback` may do so: its arguments are arrays of JAX.
-
-On a GPU the buffers are tensors of PyTorch, and the callback launches kernels on the
-stream that XLA computes on. XLA may run it long before the operands are there and use
-the memory of the operands again as soon as it returns: the order of the stream is that
-of the program. Products outside of programs are small programs there, for the same
-reason.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from functools import partial
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import jax
 import numpy as np
 from jax import lax
-from jax.experimental.buffer_callback import buffer_callback
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching
 
 from hifigemm.base import settings
 from hifigemm.base.formats import FP32, FP64
-from hifigemm.libraries import AnyArray, library_of
+from hifigemm.differentiable.jax_callbacks import (
+    check_not_spread,
+    run_by_callback,
+    varying,
+)
+from hifigemm.libraries import AnyArray
 from hifigemm.libraries.array_like import kind_of
 from hifigemm.model.accuracy import Accuracy, resolve
 from hifigemm.numerics.bits import DType
-from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands.operands import (
     broadcast_stacks,
     check_addend,
@@ -59,16 +49,11 @@ from hifigemm.running.request import Request
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:
-    import torch
     from jax.core import ShapedArray
-    from jax.experimental.buffer_callback import Buffer, ExecutionContext
 
 _matmul = Primitive("hifigemm_matmul")
 _gemm = Primitive("hifigemm_gemm")
 _SINGLE = np.dtype(np.float32)
-_ON_HOST = 1
-"""The memory of the CPU as DLPack has it, kDLCPU."""
-_CPU_HINT = "compile for the CPU, as under jax.default_device(jax.devices('cpu')[0])"
 
 Dimensions = tuple[
     tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ...]]
@@ -108,7 +93,7 @@ def gemm(
     """
     options = _options(accuracy, scheme, workspace, alpha)
     if beta != 0 and is_number(c):
-        dtypes = _numpy_dtype(a.dtype), _numpy_dtype(b.dtype)
+        dtypes = numpy_dtype(a.dtype), numpy_dtype(b.dtype)
         c = np.asarray(c, result_dtype(*dtypes, type(c)()))
     named = {"a": a, "b": b} if beta == 0 else {"a": a, "b": b, "c": c}
     a, b, *addends = _operands(**named)
@@ -125,7 +110,7 @@ def gemm(
     stack = broadcast_stacks(a.shape[:-2], b.shape[:-2])
     c = _repeated(addends[0], shape)
     c = lax.reshape(c, (*stack, a.shape[-2], b.shape[-1]))
-    result = _gemm.bind(*_varying(a, b, c), beta=beta, **options)
+    result = _gemm.bind(*varying(a, b, c), beta=beta, **options)
     return lax.reshape(result, shape)
 
 
@@ -265,7 +250,7 @@ def _result_dtype(*dtypes: Any) -> DType:
     Raises TypeError: no product has it, or arrays of JAX do not, as long as it does
     without 64 bits.
     """
-    dtypes_of_numpy = [_numpy_dtype(x) for x in dtypes]
+    dtypes_of_numpy = [numpy_dtype(x) for x in dtypes]
     dtype = np.result_type(*dtypes_of_numpy)
     if dtype.kind not in "biu":
         dtype = result_dtype(*dtypes_of_numpy)
@@ -277,7 +262,7 @@ def _result_dtype(*dtypes: Any) -> DType:
     return dtype
 
 
-def _numpy_dtype(dtype: Any) -> DType:
+def numpy_dtype(dtype: Any) -> DType:
     """A dtype of NumPy that has the numbers of this one."""
     return _SINGLE if dtype == jax.numpy.bfloat16 else dtype
 
@@ -310,21 +295,6 @@ def _repeated(c: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return jax.numpy.broadcast_to(c, shape)
 
 
-def _varying(*operands: jax.Array) -> list[jax.Array]:
-    """The operands, all of them varying along the axes of a mesh along which one does.
-
-    Inside `jax.shard_map` JAX wants operands of a primitive to vary alike.
-    """
-    axes_of_operands = [jax.typeof(x).mat.varying for x in operands]
-    all_axes = frozenset().union(*axes_of_operands)
-
-    def varying(x: jax.Array, axes: frozenset[str]) -> jax.Array:
-        missing = tuple(all_axes - axes)
-        return lax.pcast(x, missing, to="varying") if missing else x
-
-    return [varying(*pair) for pair in zip(operands, axes_of_operands, strict=True)]
-
-
 def _kernel(
     a: Any,
     b: Any,
@@ -332,44 +302,16 @@ def _kernel(
     alpha: complex,
     beta: complex = 0.0,
     strict: bool,
+    out: list[Any] | None = None,
     **options: Any,
 ) -> Any:
     """The result of a primitive for arrays of NumPy or tensors."""
+    if out is not None:
+        (options["out"],) = out
     with settings.strict(strict):
         if alpha == 1.0 and not addend:
             return product_of_numbers(a, b, **options)
         return gemm_of_numbers(a, b, *addend, alpha=alpha, beta=beta, **options)
-
-
-@partial(
-    jax.jit,
-    static_argnames=(
-        "primitive",
-        "accuracy",
-        "scheme",
-        "workspace",
-        "alpha",
-        "beta",
-        "strict",
-    ),
-)
-def _program(*operands: jax.Array, primitive: Primitive, **options: Any) -> jax.Array:
-    """A primitive as a program of its own."""
-    return primitive.bind(*operands, **options)
-
-
-def _eager(
-    primitive: Primitive, *operands: jax.Array | np.ndarray, **options: Any
-) -> Any:
-    """The result of a primitive outside of programs."""
-    # Cotangents that the caller has made with NumPy come as they are.
-    arrays = [x if isinstance(x, jax.Array) else jax.numpy.asarray(x) for x in operands]
-    library = library_of(*zip(("a", "b", "c"), arrays, strict=False))
-    if not library.on_host:
-        with jax.disable_jit(False):
-            return _program(*arrays, primitive=primitive, **options)
-    host_arrays = [library.asarray(x, "an operand") for x in arrays]
-    return library.to_native(_kernel(*host_arrays, **options))
 
 
 def _result_type(
@@ -385,12 +327,7 @@ def _result_type(
     `jax.sharding.AxisType.Explicit` do. PlanError: an accuracy that the dtype does not
     have.
     """
-    for name, x in zip(("a", "b", "c"), (a, b, *addend), strict=False):
-        if any(x.sharding.spec):
-            raise TypeError(
-                f"{name} is {x.str_short()} and spread by {x.sharding.spec} over explicit axes of a mesh, for which no "
-                "product says how its result is spread: multiply inside jax.shard_map, or reshard the operands"
-            )
+    check_not_spread(a, b, *addend)
     stack = broadcast_stacks(a.shape[:-2], b.shape[:-2])
     dtype = _result_dtype(*(x.dtype for x in (a, b, *addend)))
     if dtype.kind in "fc":
@@ -400,100 +337,21 @@ def _result_type(
     )
 
 
-def _compiled(primitive: Primitive, *operands: jax.Array, **options: Any) -> jax.Array:
-    """A primitive in a compiled program of a CPU or a GPU."""
-
-    def run(context: ExecutionContext, out: Buffer, *buffers: Buffer) -> None:
-        if out.__dlpack_device__()[0] == _ON_HOST:
-            # Threads of XLA flush subnormal numbers, and a product is repeated in
-            # threads alone that do not.
-            with ieee_arithmetic():
-                np.asarray(out)[...] = _kernel(*map(np.asarray, buffers), **options)
-            return
-        tensors = [_tensor(x) for x in buffers]
-        out_tensor = _tensor(out)
-        with _stream(context, out_tensor.device):
-            _kernel(*tensors, out=out_tensor, **options)
-
-    result = jax.eval_shape(partial(primitive.bind, **options), *operands)
-    return buffer_callback(run, result)(*operands)
-
-
-def _tensor(buffer: Buffer) -> torch.Tensor:
-    """The tensor in the memory of a buffer of XLA on a GPU.
-
-    DLPack does not say that the buffer is read-only. PyTorch would take no read-only
-    array by `__cuda_array_interface__`.
-    """
-    import torch
-
-    return torch.utils.dlpack.from_dlpack(buffer.__dlpack__())
-
-
-def _stream(
-    context: ExecutionContext, device: torch.device
-) -> AbstractContextManager[object]:
-    """A context in which PyTorch works on the stream, and on the device, that XLA calls
-    back for.
-    """
-    import torch
-
-    return torch.cuda.stream(torch.cuda.ExternalStream(context.stream, device))
-
-
-def _compiled_for_a_gpu(
-    lowered: Callable[..., Any],
-    context: mlir.LoweringRuleContext,
-    *operands: object,
-    **options: object,
-) -> Any:
-    """A primitive in a compiled program of a GPU; TypeError without the packages that
-    its kernels need.
-    """
-    reason = ""
-    if find_spec("torch") is None:
-        reason = "PyTorch is not installed"
-    else:
-        import torch
-
-        if not torch.backends.cuda.is_built():
-            reason = f"PyTorch {torch.__version__} is built without CUDA"
-        elif find_spec("triton") is None:
-            reason = "Triton is not installed"
-    if reason:
-        raise TypeError(
-            f"programs that JAX compiles for a GPU multiply by kernels of PyTorch and Triton, and {reason}: install "
-            f"torch for CUDA and triton, or {_CPU_HINT}"
-        )
-    return lowered(context, *operands, **options)
-
-
-def _refused(
-    context: mlir.LoweringRuleContext, *operands: object, **options: object
-) -> NoReturn:
-    """A primitive in a compiled program of anything else."""
-    (platform, *_) = context.module_context.platforms
-    raise TypeError(
-        f"hifigemm has no kernel for programs that JAX compiles for {platform!r}: multiply outside of jax.jit, or "
-        f"{_CPU_HINT}"
-    )
-
-
 def _gradient_of_a(
     g: jax.Array, a: ad.UndefinedPrimal, b: jax.Array, **options: Any
 ) -> jax.Array:
     """alpha G B^T for the gradient G of a product."""
-    return _as_like(_bind_matmul(g, b.mT, **options), a.aval.dtype)
+    return as_like(_bind_matmul(g, b.mT, **options), a.aval.dtype)
 
 
 def _gradient_of_b(
     g: jax.Array, a: jax.Array, b: ad.UndefinedPrimal, **options: Any
 ) -> jax.Array:
     """alpha A^T G for the gradient G of a product."""
-    return _as_like(_bind_matmul(a.mT, g, **options), b.aval.dtype)
+    return as_like(_bind_matmul(a.mT, g, **options), b.aval.dtype)
 
 
-def _as_like(x: jax.Array, dtype: Any) -> jax.Array:
+def as_like(x: jax.Array, dtype: Any) -> jax.Array:
     """A gradient in the dtype of what it belongs to."""
     if x.dtype.kind == "c" and dtype.kind != "c":
         x = lax.real(x)
@@ -502,7 +360,7 @@ def _as_like(x: jax.Array, dtype: Any) -> jax.Array:
 
 def _bind_matmul(a: jax.Array, b: jax.Array, **options: Any) -> jax.Array:
     """alpha A B for operands in one stack, by `hifigemm_matmul`."""
-    product: jax.Array = _matmul.bind(*_varying(a, b), **options)
+    product: jax.Array = _matmul.bind(*varying(a, b), **options)
     return product
 
 
@@ -542,23 +400,30 @@ def _batched_sum(
 
     The batch is one more axis of the stack, which the kernel broadcasts.
     """
+    a, b, c = stacked(operands, batch_axes)
+    if batch_axes[0] is None and batch_axes[1] is None:
+        ones = (1,) * (c.ndim - 1 - a.ndim)
+        a = jax.numpy.broadcast_to(a, (c.shape[0], *ones, *a.shape))
+    stack = np.broadcast_shapes(*(x.shape[:-2] for x in (a, b, c)))
+    c = _repeated(c, (*stack, *c.shape[-2:]))
+    return _gemm.bind(a, b, c, **options), 0
+
+
+def stacked(
+    operands: Sequence[jax.Array], batch_axes: Sequence[int | None]
+) -> list[jax.Array]:
+    """Operands whose stacks broadcast, the batch being the first axis where they have it."""
     pairs = list(zip(operands, batch_axes, strict=True))
     rank = max(x.ndim - (axis is not None) for x, axis in pairs)
 
-    def stacked(x: jax.Array, axis: int | None) -> jax.Array:
+    def with_batch_first(x: jax.Array, axis: int | None) -> jax.Array:
         if axis is None:
             return x
         x = jax.numpy.moveaxis(x, axis, 0)
         ones = (1,) * (rank + 1 - x.ndim)
         return lax.reshape(x, (x.shape[0], *ones, *x.shape[1:]))
 
-    a, b, c = (stacked(x, axis) for x, axis in pairs)
-    if batch_axes[0] is None and batch_axes[1] is None:
-        ones = (1,) * (rank - a.ndim)
-        a = jax.numpy.broadcast_to(a, (c.shape[0], *ones, *a.shape))
-    stack = np.broadcast_shapes(*(x.shape[:-2] for x in (a, b, c)))
-    c = _repeated(c, (*stack, *c.shape[-2:]))
-    return _gemm.bind(a, b, c, **options), 0
+    return [with_batch_first(*pair) for pair in pairs]
 
 
 def _tangent_of_sum(
@@ -588,15 +453,8 @@ def _tangent_of_sum(
 
 
 for _primitive in (_matmul, _gemm):
-    _primitive.def_impl(partial(_eager, _primitive))
+    run_by_callback(_primitive, _kernel)
     _primitive.def_abstract_eval(_result_type)
-    mlir.register_lowering(_primitive, _refused)
-    _in_program = mlir.lower_fun(partial(_compiled, _primitive), multiple_results=False)
-    mlir.register_lowering(_primitive, _in_program, platform="cpu")
-    for _platform in ("cuda", "rocm"):
-        mlir.register_lowering(
-            _primitive, partial(_compiled_for_a_gpu, _in_program), platform=_platform
-        )
 ad.defbilinear(_matmul, _gradient_of_a, _gradient_of_b)
 ad.primitive_jvps[_gemm] = _tangent_of_sum
 batching.primitive_batchers[_matmul] = _batched
