@@ -53,7 +53,7 @@ test-compiled: $(TORCH_INSTALLED) ## what Triton makes of all kernels for each a
 	$(PYTEST_TORCH) tests/kernels -m compiled $(ARCH:%=--arch=%) $(PYTEST_ARGS)
 
 test-jax: $(JAX_VENV)/.installed ## the tests with JAX, on the CPU
-	$(JAX_VENV)/bin/python -m pytest -m "not torch" tests/test_jax.py tests/differentiable/test_jax_callbacks.py tests/differentiable/test_jax_primitive.py tests/libraries/test_jax_arrays.py tests/numerics/test_subnormals.py tests/examples/test_numpy_examples.py $(PYTEST_ARGS)
+	$(JAX_VENV)/bin/python -m pytest -m "not torch" tests/test_jax.py tests/differentiable/test_jax_callbacks.py tests/differentiable/test_jax_primitive.py tests/libraries/test_jax_arrays.py tests/linalg/test_jax_bounds.py tests/linalg/test_jax_primitives.py tests/numerics/test_subnormals.py tests/examples/test_numpy_examples.py $(PYTEST_ARGS)
 
 check: lint types measures corpus test-all docs ## format, lint, types, structure, bits, all CPU tests, docs: what a change must pass
 

@@ -14,6 +14,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 
 import hifigemm.jax as hj  # noqa: E402
+from hifigemm import linalg  # noqa: E402
 from hifigemm.differentiable import jax_callbacks  # noqa: E402
 from hifigemm.libraries import jax_arrays  # noqa: E402
 from tests.jax_arrays import DTYPES, PRODUCT, SHAPES, integers  # noqa: E402
@@ -129,3 +130,30 @@ def test_products_outside_of_programs_are_programs_on_a_gpu(
     assert jax_callbacks._program._cache_size() == 2
     with jax.disable_jit():
         assert_same_bits(PRODUCT(a, b), want[0])
+
+
+def test_results_of_linalg_are_written_to_tensors(as_on_a_gpu):
+    a = integers((2, 3, 3))
+    gram = a @ a.mT + 1e-3 * jnp.eye(3)
+    functions = {
+        "det": 4,
+        "cond": 2,
+        "is_positive_definite": 1,
+        "eigvalsh": 2,
+        "svdvals": 2,
+        "inv": 2,
+        "slogdet": 4,
+    }
+    for name, count in functions.items():
+        function = getattr(linalg, name)
+        leaves = jax.tree.leaves(jax.jit(function)(gram))
+        assert len(leaves) == count
+        for leaf, expected in zip(leaves, jax.tree.leaves(function(gram))):
+            assert np.array_equal(leaf, expected)
+    assert len(as_on_a_gpu) == len(functions)
+    tall, b = a[0, :, :2], a[1, :, :1]
+
+    def gradient(a):
+        return jax.grad(lambda a: (linalg.lstsq(a, b).x ** 2).sum())(a)
+
+    assert np.array_equal(jax.jit(gradient)(tall), gradient(tall))

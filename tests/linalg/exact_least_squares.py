@@ -70,3 +70,33 @@ def nearly_dependent(rng, m, n, condition, kind=float):
     if kind is complex:
         bottom = bottom + 1j * rng.standard_normal((n, n)) / condition
     return np.concatenate([top, bottom])[rng.permutation(m)]
+
+
+def gradient_of_least_squares(a, b, g):
+    """The gradient of A for matrices of fractions, and what it may be off for roundings of
+    x, u, the residual and what it is multiplied with, and products with errors of 16 units.
+    """
+    is_tall = len(a) > len(a[0])
+    tall = a if is_tall else a.T
+    eye = np.array(fractions(np.eye(len(tall[0]))))
+    inverse = np.array(exact_solve((tall.T @ tall).tolist(), eye.tolist()))
+    pseudoinverse = inverse @ tall.T
+    if is_tall:
+        x = pseudoinverse @ b
+        u = pseudoinverse.T @ g
+        side, solution, other = b, x, u
+    else:
+        x = pseudoinverse.T @ b
+        u = pseudoinverse @ g
+        side, solution, other = g, u, x
+    residual = side - tall @ solution
+    factor = pseudoinverse @ other
+    product = residual @ factor.T
+    gradient = (product if is_tall else product.T) - u @ x.T
+
+    unit = Fraction(1, 2**53)
+    noise_of_residual = abs(residual) + unit * abs(tall) @ abs(solution)
+    noise_of_factor = abs(factor) + abs(pseudoinverse) @ abs(other)
+    noise = noise_of_residual @ noise_of_factor.T
+    noise = (noise if is_tall else noise.T) + abs(u) @ abs(x.T)
+    return gradient, 32 * unit * noise

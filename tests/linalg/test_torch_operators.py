@@ -4,8 +4,6 @@ torch.linalg.solve, lstsq and slogdet.
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 import pytest
 
@@ -153,39 +151,9 @@ def test_gradients_of_least_squares_lose_no_digits_to_the_condition(is_wide, con
     linalg.lstsq(tensor, torch.from_numpy(b)).x.backward(torch.from_numpy(g))
 
     a, b, g = (np.array(fractions(x)) for x in (a, b, g))
-    gradient, bound = exact_gradient_of_least_squares(exact, a, b, g)
+    gradient, bound = exact.gradient_of_least_squares(a, b, g)
     error = np.array(fractions(tensor.grad.numpy())) - gradient
     assert (abs(error) <= bound).all()
-
-
-def exact_gradient_of_least_squares(exact, a, b, g):
-    """The gradient of A in fractions, and what it may be off for roundings of x, u, the
-    residual and what it is multiplied with, and products with errors of 16 units.
-    """
-    is_tall = len(a) > len(a[0])
-    tall = a if is_tall else a.T
-    eye = np.array(fractions(np.eye(len(tall[0]))))
-    inverse = np.array(exact.exact_solve((tall.T @ tall).tolist(), eye.tolist()))
-    pseudoinverse = inverse @ tall.T
-    if is_tall:
-        x = pseudoinverse @ b
-        u = pseudoinverse.T @ g
-        side, solution, other = b, x, u
-    else:
-        x = pseudoinverse.T @ b
-        u = pseudoinverse @ g
-        side, solution, other = g, u, x
-    residual = side - tall @ solution
-    factor = pseudoinverse @ other
-    product = residual @ factor.T
-    gradient = (product if is_tall else product.T) - u @ x.T
-
-    unit = Fraction(1, 2**53)
-    noise_of_residual = abs(residual) + unit * abs(tall) @ abs(solution)
-    noise_of_factor = abs(factor) + abs(pseudoinverse) @ abs(other)
-    noise = noise_of_residual @ noise_of_factor.T
-    noise = (noise if is_tall else noise.T) + abs(u) @ abs(x.T)
-    return gradient, 32 * unit * noise
 
 
 def test_gradients_are_those_of_torch_and_radii_have_none():

@@ -186,9 +186,10 @@ def belongs_to_jax(*operands: object) -> bool:
     return array is not None and all(isinstance(x, array) for x in operands)
 
 
-def is_traced(x: object) -> bool:
-    """True if x stands for arrays in a program that JAX traces."""
-    return belongs_to_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer)
+def is_traced(*operands: object) -> bool:
+    """True if one of these stands for arrays in a program that JAX traces."""
+    arrays = [x for x in operands if belongs_to_jax(x)]
+    return any([isinstance(x, sys.modules["jax"].core.Tracer) for x in arrays])  # noqa: C419 torch.compile
 
 
 def check_untraced(operands: dict[str, Any], **options: object) -> None:
@@ -207,7 +208,7 @@ def check_untraced(operands: dict[str, Any], **options: object) -> None:
             lacking = "= and no ".join(names)
             raise TypeError(
                 f"{name} is traced by JAX ({x.aval.str_short()}), and programs of JAX have no {lacking}=: "
-                f"leave {them} out, or multiply outside of the program"
+                f"leave {them} out, or call the function outside of the program"
             )
         if needs_gradient(x):
             texts = [f"{x}=True" if options[x] is True else f"{x}=" for x in names]

@@ -6,6 +6,8 @@ inverse or factor from NumPy or PyTorch, which is trusted in nothing, and of bou
 rounded upwards.
 """
 
+import sys
+
 from hifigemm.base.exceptions import VerificationError
 from hifigemm.base.public import shown
 from hifigemm.linalg.condition import Condition, cond
@@ -40,3 +42,16 @@ __all__ = [
 ]
 
 __dir__ = shown(globals())
+
+if "jax" in sys.modules:  # then programs may take results of calls outside of them
+    from hifigemm.differentiable.jax_callbacks import register_as_tree
+
+    for _result in (
+        ComplexDeterminant,
+        Condition,
+        Determinant,
+        LogDeterminant,
+        VerifiedSolution,
+        VerifiedValues,
+    ):
+        register_as_tree(_result)

@@ -14,7 +14,6 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from hifigemm.base.exceptions import VerificationError
-from hifigemm.base.transforms import is_traced
 from hifigemm.libraries import Library, library_of
 from hifigemm.linalg.arrays import (
     beside,
@@ -67,10 +66,10 @@ def wide_operands(**named_operands: Any) -> WideOperands:
     """The named operands as arrays of float64 or complex128; small ones of a device are
     moved to the host.
 
-    Raises TypeError: operands that JAX traces, prepared ones, what `hifigemm.matmul`
-    does not take. ValueError: integers that float64 does not hold.
+    Raises TypeError: prepared operands, what `hifigemm.matmul` does not take. ValueError:
+    integers that float64 does not hold.
     """
-    library = _library(named_operands)
+    library = library_of(*named_operands.items())
     with library.active():
         return _converted(library, named_operands, _any_arrays(library, named_operands))
 
@@ -81,7 +80,7 @@ def exact_operands(**named_operands: Any) -> WideOperands:
 
     Raises TypeError and ValueError as `wide_operands`.
     """
-    library = _library(named_operands)
+    library = library_of(*named_operands.items())
     with library.active():
         arrays = _any_arrays(library, named_operands)
         named_arrays = dict(zip(named_operands, arrays))
@@ -89,22 +88,6 @@ def exact_operands(**named_operands: Any) -> WideOperands:
         if fractions is not None:
             return WideOperands(library, fractions, np.dtype(float), np.zeros(1))
         return _converted(library, named_operands, arrays)
-
-
-def _library(named_operands: Mapping[str, object]) -> Library:
-    """The library of operands that JAX does not trace."""
-    for name, x in named_operands.items():
-        _check_not_traced(x, name)
-    return library_of(*named_operands.items())
-
-
-def _check_not_traced(x: Any, name: str) -> None:
-    """Raise TypeError for an operand that JAX traces."""
-    if is_traced(x):
-        raise TypeError(
-            f"{name} is traced by JAX ({x.aval.str_short()}), and a proof is about numbers: call hifigemm.linalg "
-            "outside of jit, grad and vmap, or by jax.pure_callback"
-        )
 
 
 def data_radius(
@@ -116,7 +99,6 @@ def data_radius(
     a shape that does not broadcast to that of the data. TypeError: complex numbers, and
     what `wide_operands` refuses. PlanError while a graph of CUDA is captured.
     """
-    _check_not_traced(radius, name)
     if not library.on_host:
         check_not_capturing()  # the host reads whether all are radii
     with library.active():

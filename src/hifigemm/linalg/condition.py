@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hifigemm.base.transforms import opaque
+from hifigemm.base.transforms import is_traced, opaque
 from hifigemm.linalg.arguments import Answers, verifying, wide_operands
 from hifigemm.linalg.separated import distance_below
 from hifigemm.linalg.singular_values import check_matrices, enclosure
@@ -34,7 +34,7 @@ class Condition:
 
 
 @opaque
-def cond(a: object) -> Condition:
+def cond(a: Any) -> Condition:
     """Bounds of the condition in the 2-norm: the largest singular value over the least one.
 
     Parameters
@@ -54,8 +54,8 @@ def cond(a: object) -> Condition:
         Inf or NaN; a solver that fails. Of a stack the attribute ``solution`` has what
         was proven, NaN elsewhere.
     LinAlgError, TypeError
-        No matrices, or empty ones; arrays that JAX traces, and tensors that require
-        gradients.
+        No matrices, or empty ones; arrays that JAX differentiates, and tensors that
+        require gradients.
 
     Examples
     --------
@@ -64,13 +64,14 @@ def cond(a: object) -> Condition:
     >>> c.lower <= 3.0 + 8.0**0.5 <= c.upper
     True
     """
+    if is_traced(a):
+        from hifigemm.linalg import jax_bounds
+
+        _check_not_empty(a)
+        return jax_bounds.bounds(cond, a, Condition, float, float)
     operands = wide_operands(a=a)
     (array,) = operands.arrays
-    check_matrices(array)
-    if 0 in array.shape[-2:]:
-        raise np.linalg.LinAlgError(
-            f"a has shape {array.shape}; the condition of empty matrices is not defined"
-        )
+    _check_not_empty(array)
     stack = array.shape[:-2]
     with verifying(operands.library):
         answers = Answers(stack, lambda index: _condition(array[index]))
@@ -81,6 +82,15 @@ def cond(a: object) -> Condition:
         whole = Condition(lower, upper)
         answers.check(lambda: whole)
         return whole
+
+
+def _check_not_empty(a: Array) -> None:
+    """Raise LinAlgError unless a is a matrix with entries, or a stack of such."""
+    check_matrices(a)
+    if 0 in a.shape[-2:]:
+        raise np.linalg.LinAlgError(
+            f"a has shape {a.shape}; the condition of empty matrices is not defined"
+        )
 
 
 def _condition(a: Array) -> Condition:

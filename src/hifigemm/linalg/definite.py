@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from hifigemm.base.exceptions import VerificationError
-from hifigemm.base.transforms import opaque
+from hifigemm.base.transforms import is_traced, opaque
 from hifigemm.engines import core
 from hifigemm.linalg.arguments import (
     Answers,
@@ -57,7 +57,7 @@ _GRID = 2.0**20
 
 
 @opaque
-def is_positive_definite(a: object) -> Any:
+def is_positive_definite(a: Any) -> Any:
     """True if ``x^H A x > 0`` for all x other than zero, False if it is not; both are
     proven.
 
@@ -82,7 +82,8 @@ def is_positive_definite(a: object) -> Any:
     ValueError
         The matrix differs from its conjugate transpose.
     LinAlgError, TypeError
-        No square matrices; arrays that JAX traces.
+        No square matrices; arrays that JAX differentiates, and tensors that require
+        gradients.
 
     Examples
     --------
@@ -92,6 +93,11 @@ def is_positive_definite(a: object) -> Any:
     >>> hifigemm.linalg.is_positive_definite([[1.0, 2.0], [2.0, 1.0]])
     False
     """
+    if is_traced(a):
+        from hifigemm.linalg import jax_bounds
+
+        check_square(a)
+        return jax_bounds.bounds(is_positive_definite, a, lambda answers: answers, bool)
     operands = wide_operands(a=a)
     (a,) = operands.arrays
     check_square(a)

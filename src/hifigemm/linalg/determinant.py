@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from hifigemm.base.exceptions import VerificationError
-from hifigemm.base.transforms import needs_gradient, opaque
+from hifigemm.base.transforms import is_traced, needs_gradient, opaque
 from hifigemm.engines import core
 from hifigemm.linalg.arguments import (
     Answers,
@@ -120,7 +120,7 @@ class ComplexDeterminant:
 
 
 @opaque
-def det(a: object) -> Determinant | ComplexDeterminant:
+def det(a: Any) -> Determinant | ComplexDeterminant:
     """The determinant: of a real matrix its sign, and bounds, of a complex one a disk.
 
     Parameters
@@ -146,8 +146,8 @@ def det(a: object) -> Determinant | ComplexDeterminant:
         Of a stack the attribute ``solution`` has what was proven, with NaN and
         a sign of 0 elsewhere.
     LinAlgError, TypeError, ValueError
-        No square matrices; arrays that JAX traces, and tensors that require gradients:
-        bounds have none, `slogdet` has.
+        No square matrices; arrays that JAX differentiates, and tensors that require
+        gradients: bounds have none, `slogdet` has.
 
     Examples
     --------
@@ -163,6 +163,13 @@ def det(a: object) -> Determinant | ComplexDeterminant:
             "a requires a gradient, and the bounds and the exponent of det have none: use slogdet, whose logarithm has "
             "one, or pass a.detach()"
         )
+    if is_traced(a):
+        from hifigemm.linalg import jax_bounds
+
+        check_square(a)
+        if a.dtype.kind == "c":
+            return jax_bounds.bounds(det, a, ComplexDeterminant, complex, float, int)
+        return jax_bounds.bounds(det, a, Determinant, int, float, float, int)
     operands = exact_operands(a=a)
     (a,) = operands.arrays
     check_square(a)

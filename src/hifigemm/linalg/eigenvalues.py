@@ -29,11 +29,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from hifigemm.base.exceptions import VerificationError
-from hifigemm.base.transforms import opaque
+from hifigemm.base.transforms import is_traced, opaque
 from hifigemm.linalg.arguments import check_hermitian, check_square, wide_operands
 from hifigemm.linalg.arrays import check_finite, eigenvectors, matmul, to_host
 from hifigemm.linalg.decompositions import (
@@ -66,7 +67,7 @@ from hifigemm.numerics.eft import two_sum
 
 
 @opaque
-def eigvalsh(a: object) -> VerifiedValues:
+def eigvalsh(a: Any) -> VerifiedValues:
     """All eigenvalues of a symmetric or Hermitian matrix, in ascending order, and a radius
     for each.
 
@@ -93,7 +94,8 @@ def eigvalsh(a: object) -> VerifiedValues:
     ValueError
         The matrix differs from its conjugate transpose.
     LinAlgError, TypeError
-        No square matrices; arrays that JAX traces, and tensors that require gradients.
+        No square matrices; arrays that JAX differentiates, and tensors that require
+        gradients.
 
     Examples
     --------
@@ -101,6 +103,11 @@ def eigvalsh(a: object) -> VerifiedValues:
     >>> hifigemm.linalg.eigvalsh([[2.0, 1.0], [1.0, 2.0]]).values
     array([1., 3.])
     """
+    if is_traced(a):
+        from hifigemm.linalg import jax_bounds
+
+        check_square(a)
+        return jax_bounds.values(eigvalsh, a, a.shape[-1])
     operands = wide_operands(a=a)
     (array,) = operands.arrays
     check_square(array)

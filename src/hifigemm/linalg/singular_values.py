@@ -43,11 +43,12 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from hifigemm.base.exceptions import VerificationError
-from hifigemm.base.transforms import opaque
+from hifigemm.base.transforms import is_traced, opaque
 from hifigemm.linalg.arguments import wide_operands
 from hifigemm.linalg.arrays import matmul, singular_vectors, to_host
 from hifigemm.linalg.decompositions import (
@@ -84,7 +85,7 @@ _LEAST_WEIGHT = 2.0**-150
 
 
 @opaque
-def svdvals(a: object) -> VerifiedValues:
+def svdvals(a: Any) -> VerifiedValues:
     """All singular values, in descending order, and a radius for each.
 
     Parameters
@@ -108,7 +109,7 @@ def svdvals(a: object) -> VerifiedValues:
         stack the attribute ``solution`` has what was proven, NaN and infinite radii
         elsewhere.
     LinAlgError, TypeError
-        No matrices; arrays that JAX traces, and tensors that require gradients.
+        No matrices; arrays that JAX differentiates, and tensors that require gradients.
 
     Examples
     --------
@@ -116,6 +117,11 @@ def svdvals(a: object) -> VerifiedValues:
     >>> hifigemm.linalg.svdvals([[3.0, 0.0], [4.0, 5.0]]).values
     array([6.70820393, 2.23606798])
     """
+    if is_traced(a):
+        from hifigemm.linalg import jax_bounds
+
+        check_matrices(a)
+        return jax_bounds.values(svdvals, a, min(a.shape[-2:]))
     operands = wide_operands(a=a)
     (array,) = operands.arrays
     check_matrices(array)

@@ -1,10 +1,11 @@
-"""slogdet: the logarithm of a determinant, of tensors one that PyTorch differentiates."""
+"""slogdet: the logarithm of a determinant, one that PyTorch or JAX differentiates."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
+from hifigemm.base.transforms import is_traced
 from hifigemm.linalg.log_determinant import LogDeterminant, log_determinant_of_numbers
 
 
@@ -22,7 +23,8 @@ def slogdet(a: object) -> LogDeterminant:
     LogDeterminant
         ``.sign``, ``.logabsdet``, ``.radius`` and ``.sign_radius``. Of a stack they are
         arrays of NumPy. Of a tensor all of them are tensors on its device, in float64 or
-        complex128, and PyTorch differentiates the sign and the logarithm.
+        complex128, and PyTorch differentiates the sign and the logarithm. In programs of JAX
+        they are its arrays, in the same dtypes, and JAX differentiates them.
 
     Raises
     ------
@@ -30,7 +32,7 @@ def slogdet(a: object) -> LogDeterminant:
         As for `det`. In a backward pass also where A is singular, or its inverse could not
         be proven.
     LinAlgError, TypeError, ValueError
-        Shapes or dtypes that do not fit; arrays that JAX traces.
+        Shapes or dtypes that do not fit.
 
     Examples
     --------
@@ -39,6 +41,10 @@ def slogdet(a: object) -> LogDeterminant:
     >>> d.sign, round(d.logabsdet, 12), d.radius < 1e-14
     (-1, 0.69314718056, True)
     """
+    if is_traced(a):
+        from hifigemm.linalg import jax_primitives
+
+        return jax_primitives.slogdet(a)
     torch: Any = sys.modules.get("torch")
     if torch is None or not isinstance(a, torch.Tensor):
         return log_determinant_of_numbers(a)

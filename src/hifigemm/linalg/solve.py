@@ -7,7 +7,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from hifigemm.base.exceptions import PlanError
-from hifigemm.base.transforms import belongs_to_torch
+from hifigemm.base.transforms import belongs_to_torch, check_untraced, is_traced
 from hifigemm.linalg.least_squares import least_squares_of_numbers
 from hifigemm.linalg.solution import (
     SolutionReport,
@@ -86,8 +86,8 @@ def solve(
         nonsingular. Of a stack the attribute ``solution`` has what was proven. It is a
         `numpy.linalg.LinAlgError`, for tensors a torch.linalg.LinAlgError as well.
     LinAlgError, ValueError, TypeError
-        Shapes or dtypes that do not fit; radii that are negative, Inf or NaN; arrays that
-        JAX traces; with radii, tensors that PyTorch differentiates.
+        Shapes or dtypes that do not fit; radii that are negative, Inf or NaN; with radii or
+        a report, arrays that JAX traces, and tensors that PyTorch differentiates.
     PlanError
         A graph of CUDA is captured, an unknown `accuracy`, or "correct" with radii.
 
@@ -141,6 +141,12 @@ def solve(
             f"accuracy={accuracy!r} with a_radius or b_radius: systems within radii have many solutions, of which none "
             "is the correct one; expected None"
         )
+    if is_traced(a, b, a_radius, b_radius):
+        radii = {"a_radius": a_radius, "b_radius": b_radius}
+        check_untraced({"a": a, "b": b} | radii, **radii, return_report=return_report)
+        from hifigemm.linalg import jax_primitives
+
+        return jax_primitives.solve(a, b, accuracy)
     if not return_report and not has_radii and belongs_to_torch(a, b):
         from hifigemm.linalg import torch_operators
 
@@ -191,6 +197,12 @@ def inv(
            [0.  , 0.25]])
     """
     a_radius = _without_zero(a_radius)
+    if is_traced(a, a_radius):
+        operands = {"a": a, "a_radius": a_radius}
+        check_untraced(operands, a_radius=a_radius, return_report=return_report)
+        from hifigemm.linalg import jax_primitives
+
+        return jax_primitives.inv(a)
     if not return_report and a_radius is None and belongs_to_torch(a):
         from hifigemm.linalg import torch_operators
 
@@ -237,7 +249,7 @@ def lstsq(
         that float64 does not hold would take too long. Of a stack the attribute
         ``solution`` has what was proven.
     LinAlgError, ValueError, TypeError
-        Shapes or dtypes that do not fit; arrays that JAX traces; with a report, tensors
+        Shapes or dtypes that do not fit; with a report, arrays that JAX traces, and tensors
         that PyTorch differentiates.
 
     Notes
@@ -251,6 +263,11 @@ def lstsq(
     >>> hifigemm.linalg.lstsq([[1.0], [1.0], [1.0]], [1.0, 2.0, 6.0]).x
     array([3.])
     """
+    if is_traced(a, b):
+        check_untraced({"a": a, "b": b}, return_report=return_report)
+        from hifigemm.linalg import jax_primitives
+
+        return jax_primitives.lstsq(a, b)
     if not return_report and belongs_to_torch(a, b):
         from hifigemm.linalg import torch_operators
 
