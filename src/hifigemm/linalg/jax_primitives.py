@@ -318,11 +318,10 @@ def _tangents_of_log_determinant(
     (a,), (da,) = primals, tangents
     sign, *others = results = _slogdet.bind(a)
     # In float64, by a product, as XLA would flush subnormal numbers
-    wide = np.zeros((), np.promote_types(common_dtype(a.dtype), np.float64))
-    one = jax.numpy.asarray(wide)
-    x, _ = _bind(
-        _solve, *(products.promoted([y, one])[0] for y in (a, da)), accuracy=None
-    )
+    zero = jax.numpy.zeros((), np.promote_types(common_dtype(a.dtype), np.float64))
+    wide_a, _ = products.promoted([a, zero])
+    wide_da, _ = products.promoted([da, zero])
+    x, _ = _bind(_solve, wide_a, wide_da, accuracy=None)
     trace = jax.numpy.trace(x, axis1=-2, axis2=-1)
     of_sign: Any = _zero(sign)
     if sign.dtype.kind == "c":
