@@ -62,7 +62,13 @@ def test_blocks_that_need_a_library_run_where_it_is(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("page", "library"), [("pytorch.md", "torch"), ("jax.md", "jax")]
+    ("page", "library"),
+    [
+        ("pytorch.md", "torch"),
+        ("jax.md", "jax"),
+        ("linalg.md", "torch"),
+        ("linalg.md", "jax"),
+    ],
 )
 def test_snippets_of_a_library_print_what_their_page_says(
     tmp_path, monkeypatch, page, library
