@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -110,3 +113,18 @@ def test_without_64_bits():
                 jax.jit(function)(a)
         with pytest.raises(TypeError, match="float64, which JAX has with"):
             jax.jit(linalg.eigvalsh)(a.astype("int32"))
+
+
+def test_results_of_calls_outside_are_trees():
+    program = """
+import jax, numpy as np
+from hifigemm import linalg
+a = np.eye(2)
+for function in (linalg.det, linalg.slogdet, linalg.cond, linalg.eigvalsh, linalg.inv):
+    print(len(jax.tree.leaves(function(a))))
+print(len(jax.tree.leaves(linalg.det(a + 0j))))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.split() == ["4", "4", "2", "2", "2", "3"]
