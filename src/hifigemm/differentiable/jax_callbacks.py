@@ -14,7 +14,7 @@ reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from functools import cache, partial
@@ -63,8 +63,12 @@ def run_by_callback(primitive: Primitive, kernel: Kernel) -> None:
         mlir.register_lowering(primitive, lowering, platform=platform)
 
 
-def written(results: Sequence[Any], out: Sequence[torch.Tensor]) -> list[Any]:
-    """Tensors with results in them, which may be numbers, arrays of NumPy or tensors."""
+def write_results(results: list[Any], out: list[torch.Tensor] | None) -> list[Any]:
+    """The results, which may be numbers, arrays of NumPy or tensors; in the tensors for them
+    where there are any.
+    """
+    if out is None:
+        return results
     import torch
 
     return [x.copy_(torch.as_tensor(result)) for x, result in zip(out, results)]

@@ -18,7 +18,7 @@ from hifigemm.differentiable.jax_callbacks import (
     check_not_spread,
     register_as_tree,
     run_by_callback,
-    written,
+    write_results,
 )
 from hifigemm.linalg.values import VerifiedValues
 from hifigemm.numerics.bits import DType
@@ -112,10 +112,10 @@ def _kernel(
 ) -> list[Any]:
     """All fields of the answer for an array of NumPy or a tensor."""
     answer = function(a)
-    fields = vars(answer).values() if is_dataclass(answer) else [answer]
+    fields = list(vars(answer).values()) if is_dataclass(answer) else [answer]
     if out is None:
-        return [np.asarray(x, dtype) for x, dtype in zip(fields, dtypes)]
-    return written(list(fields), out)
+        fields = [np.asarray(x, dtype) for x, dtype in zip(fields, dtypes)]
+    return write_results(fields, out)
 
 
 def _batched(

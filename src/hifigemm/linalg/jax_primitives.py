@@ -48,7 +48,7 @@ from hifigemm.differentiable.jax_callbacks import (
     register_as_tree,
     run_by_callback,
     varying,
-    written,
+    write_results,
 )
 from hifigemm.linalg.arguments import check_square
 from hifigemm.linalg.jax_bounds import check_exists, common_dtype, typed_like
@@ -170,13 +170,13 @@ def _solution_kernel(
 ) -> list[Any]:
     """x and radius of systems of numbers."""
     solution = solution_of_numbers({"a": a, "b": b}, accuracy, False)
-    return _delivered([solution.x, solution.radius], out)
+    return write_results([solution.x, solution.radius], out)
 
 
 def _least_squares_kernel(a: Any, b: Any, *, out: list[Any] | None = None) -> list[Any]:
     """x and radius of problems of numbers."""
     solution = least_squares_of_numbers(a, b, False)
-    return _delivered([solution.x, solution.radius], out)
+    return write_results([solution.x, solution.radius], out)
 
 
 def _residual_kernel(a: Any, b: Any, *, out: list[Any] | None = None) -> Any:
@@ -189,7 +189,7 @@ def _residual_kernel(a: Any, b: Any, *, out: list[Any] | None = None) -> Any:
     for _ in range(2):
         x = least_squares_of_numbers(a, residual, False).x
         residual = gemm_of_numbers(a, x, residual, "correct", alpha=-1.0, beta=1.0)
-    return _delivered([residual], out)[0]
+    return write_results([residual], out)[0]
 
 
 def _log_determinant_kernel(a: Any, *, out: list[Any] | None = None) -> list[Any]:
@@ -199,12 +199,7 @@ def _log_determinant_kernel(a: Any, *, out: list[Any] | None = None) -> list[Any
     if out is None:
         fields[0] = d.sign * np.float64(1.0)  # integers too
         fields = list(map(np.asarray, fields))
-    return _delivered(fields, out)
-
-
-def _delivered(results: list[Any], out: list[Any] | None) -> list[Any]:
-    """The results, in the tensors for them where there are any."""
-    return results if out is None else written(results, out)
+    return write_results(fields, out)
 
 
 def _batched(
@@ -230,8 +225,10 @@ def _batched(
         axis = sides.ndim - 1
     else:
         stacks = products.stacked(operands, axes)
-        bind = _bind if len(operands) == 2 else Primitive.bind
-        results = bind(primitive, *stacks, **options)
+        if len(stacks) == 2:
+            results = _bind(primitive, *stacks, **options)
+        else:
+            results = primitive.bind(*stacks, **options)
         axis = 0
     return results, [axis] * len(results) if several else axis
 
@@ -315,8 +312,10 @@ def _tangents_of_log_determinant(
     primals: Sequence[jax.Array], tangents: Sequence[Any]
 ) -> tuple[Any, Any]:
     """The results, and i s Im t and Re t."""
-    (a,), (da,) = primals, tangents
-    sign, *others = results = _slogdet.bind(a)
+    (a,) = primals
+    (da,) = tangents
+    results = _slogdet.bind(a)
+    sign, _, *radii = results
     # In float64, by a product, as XLA would flush subnormal numbers
     zero = jax.numpy.zeros((), np.promote_types(common_dtype(a.dtype), np.float64))
     wide_a, _ = products.promoted([a, zero])
@@ -327,7 +326,7 @@ def _tangents_of_log_determinant(
     if sign.dtype.kind == "c":
         of_sign = 1j * sign * trace.imag
         trace = trace.real
-    return results, (of_sign, trace, *map(_zero, others[1:]))
+    return results, (of_sign, trace, *map(_zero, radii))
 
 
 def _transposed_solution(

@@ -99,6 +99,9 @@ def solve(
     needs and residuals that are rounded once. Matrices of a GPU stay there, unless they
     are small; the host computes with vectors, and waits for them.
 
+    PyTorch and JAX differentiate x, batch the call and compile it, unless it has radii of the
+    data or a report. The radius of x has no gradient.
+
     Without `a_radius` and `b_radius` the data are taken as exact. With them the proof is
     ``|I - R A'| <= |I - R A| + |R| a_radius`` for an approximate inverse R [RR98]. For
     small radii no smaller radius of x holds, up to terms of their second order.
@@ -254,6 +257,8 @@ def lstsq(
 
     Notes
     -----
+    PyTorch and JAX differentiate x, batch the call and compile it, unless it has a report.
+
     Numbers that float64 does not hold are taken exactly, as by `solve`: the normal
     equations are made and solved in integers, whatever the condition of A is.
 
