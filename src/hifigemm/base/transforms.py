@@ -188,8 +188,10 @@ def belongs_to_jax(*operands: object) -> bool:
 
 def is_traced(*operands: object) -> bool:
     """True if one of these stands for arrays in a program that JAX traces."""
-    arrays = [x for x in operands if belongs_to_jax(x)]
-    return any([isinstance(x, sys.modules["jax"].core.Tracer) for x in arrays])  # noqa: C419 torch.compile
+    core = getattr(sys.modules.get("jax"), "core", None)
+    if core is None:
+        return False
+    return any([isinstance(x, core.Tracer) for x in operands])  # noqa: C419 torch.compile
 
 
 def check_untraced(operands: dict[str, Any], **options: object) -> None:
