@@ -7,6 +7,8 @@
  *   product.c      a product of matrices: panels, tiles, and which sum settles an entry
  *   elimination.h  arithmetic modulo primes, for one set of vector instructions
  *   elimination.c  elimination modulo primes: determinants, leading minors, solutions
+ *   banded.h       rows of inverses of banded matrices, for one set of vector instructions
+ *   banded.c       elimination in a band, and products with such rows
  *   systems.c      scaling and bounds of linear systems, in few readings of a matrix
  *   small_systems.c  small linear systems from their scaling to their enclosures
  *   small_determinants.c  determinants of up to four rows, between neighbours
@@ -78,13 +80,35 @@ typedef struct {
     int32_t exponent;
 } Digits;
 
+/* ---- banded.h ------------------------------------------------------------------- */
+
+enum {
+    MOST_ROWS = 32, /* of an inverse side by side, four vectors of the widest registers */
+};
+
+/* Of entries of an inverse; smaller ones become zeros. Products with them have room above
+ * the subnormal numbers. */
+#define LEAST_OF_ROWS 0x1p-900
+
+/* A matrix with `lower` diagonals below the main one and `upper` above it, and its factors
+ * L and U, all by columns from the highest entry down, with a zero before each. U has
+ * lower + upper entries above the diagonal, and the entries of L follow it. */
+typedef struct {
+    ptrdiff_t n, lower, upper;
+    const double *columns; /* n x (lower + upper + 2) */
+    const double *factors; /* n x (2 lower + upper + 2) */
+    const int64_t *pivots; /* row j was exchanged with row pivots[j] */
+} Band;
+
 /* ---- kernels.c ------------------------------------------------------------------ */
 
-/* The sums of one set of vector instructions, and its arithmetic modulo primes, where a
- * residue is PRIMES numbers; kernels.h and elimination.h say what each computes. */
+/* The sums of one set of vector instructions, its arithmetic modulo primes, where a
+ * residue is PRIMES numbers, and its rows of inverses; kernels.h, elimination.h and
+ * banded.h say what each computes. */
 typedef struct {
     const char *name;
     int columns; /* of a tile */
+    int rows;    /* of an inverse side by side */
     void (*squares)(ptrdiff_t k, const double *panel, double *squares);
     void (*scale)(ptrdiff_t k, double *panel, const double *factors);
     void (*tile_in_two)(int rows, ptrdiff_t k, const double *a, const double *b,
@@ -114,6 +138,11 @@ typedef struct {
     void (*subtract_multiple)(ptrdiff_t count, double *x, const double *factor,
                               const double *y);
     void (*invert)(const Field *field, const double *x, double *inverse);
+    void (*rows_of_inverse)(const Band *band, ptrdiff_t row, double *z, Watch *watch);
+    void (*deviations)(const Band *band, ptrdiff_t row, const double *z, double *gaps,
+                       Watch *watch);
+    void (*sums_of_rows)(ptrdiff_t n, const double *z, const double *c, int are_magnitudes,
+                         double *sums);
 } Kernels;
 
 /* The sets that this machine has, the widest first; NULL ends them. */
@@ -242,6 +271,20 @@ static inline double upward(double x, ptrdiff_t roundings, double underflows)
 int enclose(ptrdiff_t n, const View *a, const View *b, const View *r, const double *bounds,
             double norm, double inverse_norm, const View *x, const View *radius,
             double *space, const Kernels *kernels, Watch *watch);
+
+/* ---- banded.c ------------------------------------------------------------------- */
+
+/* Rows `first` to `first` + `count` - 1 of images = R Q, sizes = |R| S and
+ * gaps = |fl(R A - I)| V, R being the inverse of L U with the exchanges of rows. */
+typedef struct {
+    Band band;
+    ptrdiff_t first, count, num_images, num_sizes, num_gaps; /* rows, and columns */
+    View q, s, v, images, sizes, gaps;
+} BandedProducts;
+
+int factorise_band(const View *a, ptrdiff_t n, ptrdiff_t lower, ptrdiff_t upper,
+                   double *columns, double *factors, int64_t *pivots, Watch *watch);
+Outcome banded_products(const BandedProducts *p, const Kernels *kernels, Watch *watch);
 
 /* ---- elimination.c -------------------------------------------------------------- */
 

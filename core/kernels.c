@@ -69,7 +69,8 @@
 #define ABS(x) _mm256_andnot_pd(ALL(-0.0), x)
 #define FMA(x, y, z) _mm256_fmadd_pd(x, y, z)
 #define FMS(x, y, z) _mm256_fmsub_pd(x, y, z)
-#define UNLESS_TINY(x) _mm256_and_pd(x, _mm256_cmp_pd(ABS(x), ALL(TINY), _CMP_GE_OQ))
+#define UNLESS_BELOW(least, x) \
+    _mm256_and_pd(x, _mm256_cmp_pd(ABS(x), ALL(least), _CMP_GE_OQ))
 #define DIFFER(x, y) (unsigned)_mm256_movemask_pd(_mm256_cmp_pd(x, y, _CMP_NEQ_UQ))
 #include "kernels.h"
 #include "undefine.h"
@@ -101,8 +102,8 @@
 #define ABS(x) _mm512_abs_pd(x)
 #define FMA(x, y, z) _mm512_fmadd_pd(x, y, z)
 #define FMS(x, y, z) _mm512_fmsub_pd(x, y, z)
-#define UNLESS_TINY(x) \
-    _mm512_maskz_mov_pd(_mm512_cmp_pd_mask(ABS(x), ALL(TINY), _CMP_GE_OQ), x)
+#define UNLESS_BELOW(least, x) \
+    _mm512_maskz_mov_pd(_mm512_cmp_pd_mask(ABS(x), ALL(least), _CMP_GE_OQ), x)
 #define DIFFER(x, y) (unsigned)_mm512_cmp_pd_mask(x, y, _CMP_NEQ_UQ)
 #include "kernels.h"
 #include "undefine.h"
@@ -132,12 +133,12 @@
 #define ABS(x) vabsq_f64(x)
 #define FMA(x, y, z) vfmaq_f64(z, x, y)
 #define FMS(x, y, z) vnegq_f64(vfmsq_f64(z, x, y))
-static ALWAYS_INLINE float64x2_t unless_tiny_neon(float64x2_t x)
+static ALWAYS_INLINE float64x2_t unless_below_neon(double least, float64x2_t x)
 {
-    uint64x2_t is_large = vcageq_f64(x, vdupq_n_f64(TINY));
+    uint64x2_t is_large = vcageq_f64(x, vdupq_n_f64(least));
     return vreinterpretq_f64_u64(vandq_u64(vreinterpretq_u64_f64(x), is_large));
 }
-#define UNLESS_TINY(x) unless_tiny_neon(x)
+#define UNLESS_BELOW(least, x) unless_below_neon(least, x)
 static ALWAYS_INLINE unsigned differ_neon(float64x2_t x, float64x2_t y)
 {
     uint64x2_t equal = vceqq_f64(x, y);
@@ -169,7 +170,7 @@ static ALWAYS_INLINE unsigned differ_neon(float64x2_t x, float64x2_t y)
 #define ABS(x) fabs(x)
 #define FMA(x, y, z) fma(x, y, z)
 #define FMS(x, y, z) fma(x, y, -(z))
-#define UNLESS_TINY(x) (fabs(x) >= TINY ? (x) : 0.0)
+#define UNLESS_BELOW(least, x) (fabs(x) >= (least) ? (x) : 0.0)
 #define DIFFER(x, y) (unsigned)((x) != (y))
 #include "kernels.h"
 

@@ -9,7 +9,7 @@
  *   PLUS               ADD where it is to go to the units for products, which are idle
  *                      then: x 1 + y by FMA, the same number
  *   FMA FMS            a b + c and a b - c, rounded once; only where HAS_FMA is 1
- *   UNLESS_TINY        a number of TINY or more in magnitude, else zero
+ *   UNLESS_BELOW       a number of at least this magnitude, else zero
  *   DIFFER             a bit for each lane in which two vectors are not equal
  *
  * The algorithm is the same everywhere: fixed-point sums in floating point. A register
@@ -108,8 +108,8 @@ static void NAME(scale)(ptrdiff_t k, double *panel, const double *factors)
 {
     VECTOR left = LOAD(factors), right = LOAD(factors + WIDTH);
     for (ptrdiff_t h = 0; h < k; h++, panel += 2 * WIDTH) {
-        STORE(panel, UNLESS_TINY(MUL(LOAD(panel), left)));
-        STORE(panel + WIDTH, UNLESS_TINY(MUL(LOAD(panel + WIDTH), right)));
+        STORE(panel, UNLESS_BELOW(TINY, MUL(LOAD(panel), left)));
+        STORE(panel + WIDTH, UNLESS_BELOW(TINY, MUL(LOAD(panel + WIDTH), right)));
     }
 }
 
@@ -451,10 +451,12 @@ static void NAME(dot_in_three)(ptrdiff_t n, const double *a, const double *b,
 }
 
 #include "elimination.h"
+#include "banded.h"
 
 static const Kernels NAME(kernels) = {
     .name = SET_NAME,
     .columns = NAME(COLUMNS),
+    .rows = NAME(ROWS),
     .squares = NAME(squares),
     .scale = NAME(scale),
     .tile_in_two = NAME(tile_in_two),
@@ -474,4 +476,7 @@ static const Kernels NAME(kernels) = {
     .scale_residues = NAME(scale_residues),
     .subtract_multiple = NAME(subtract_multiple),
     .invert = NAME(invert),
+    .rows_of_inverse = NAME(rows_of_inverse),
+    .deviations = NAME(deviations),
+    .sums_of_rows = NAME(sums_of_rows),
 };

@@ -9,6 +9,9 @@
  *   enclose(a, b, inverse, bounds, x, radius, norm, inverse_norm) -> bool
  *   eliminate(a, imag, rows, columns, primes, roots, determinants, minors, numerators)
  *       -> None
+ *   factorise_band(a, lower, upper, columns, factors, pivots) -> bool
+ *   banded_products(columns, factors, pivots, lower, upper, first, q, s, v, images, sizes,
+ *       gaps, check=None) -> None
  *   solve_small(a, b, x, radius, proofs, check=None) -> None
  *   determinants(a, bounds) -> None
  *   use(name) -> None       choose one of `instructions`, for tests
@@ -796,6 +799,109 @@ static PyObject *core_eliminate(PyObject *self, PyObject *const *args, Py_ssize_
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(factorise_band_doc,
+"factorise_band(a, lower, upper, columns, factors, pivots)\n--\n\n"
+"Write the columns of a banded matrix and those of its factors by elimination with partial\n"
+"pivoting; False at a pivot of zero. A, n x n, has `lower` diagonals below the main one and\n"
+"`upper` above it, and no other entry is read. The results are contiguous: columns is\n"
+"n x (lower + upper + 2), factors n x (2 lower + upper + 2), not written if `lower` is 0, and\n"
+"pivots 1 x n integers of 64 bits that are seen as float64.");
+
+static PyObject *core_factorise_band(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    (void)self;
+    View views[4];
+    Py_ssize_t shapes[4][3];
+    if (count != 6) {
+        PyErr_SetString(PyExc_TypeError, "factorise_band takes six arguments");
+        return NULL;
+    }
+    Py_ssize_t lower = PyLong_AsSsize_t(args[1]), upper = PyLong_AsSsize_t(args[2]);
+    if (PyErr_Occurred() || !read_matrices(args, 1, 1, views, shapes)
+        || !read_matrices(args + 3, 3, 0, views + 1, shapes + 1))
+        return NULL;
+    Py_ssize_t n = shapes[0][1];
+    int fits = shapes[0][2] == n && lower >= 0 && lower < n && upper >= 0 && upper < n
+            && has_shape(shapes[1], 1, n, lower + upper + 2)
+            && has_shape(shapes[2], 1, n, 2 * lower + upper + 2)
+            && has_shape(shapes[3], 1, 1, n);
+    for (int i = 1; fits && i < 4; i++)
+        fits &= is_contiguous(views + i, shapes[i][1], shapes[i][2]);
+    if (!fits) {
+        PyErr_SetString(PyExc_ValueError, "shapes, strides or diagonals do not fit");
+        return NULL;
+    }
+    Work work;
+    begin(&work, NULL);
+    int has_pivots = factorise_band(views, n, lower, upper, (double *)views[1].data,
+                                    (double *)views[2].data, (int64_t *)views[3].data,
+                                    &work.watch);
+    leave(&work);
+    if (work.has_stopped)
+        return NULL;
+    return PyBool_FromLong(has_pivots);
+}
+
+PyDoc_STRVAR(banded_products_doc,
+"banded_products(columns, factors, pivots, lower, upper, first, q, s, v, images, sizes,\n"
+"    gaps, check=None)\n--\n\n"
+"Write rows from number `first` on of R Q, |R| S and |fl(R A - I)| V, R the inverse of the\n"
+"factors of A that `factorise_band` has written. q, s and v have n rows, and the results\n"
+"one number of rows; all are of float64. check is called every tenth of a second or so; an\n"
+"error that it raises ends the call.");
+
+static PyObject *core_banded_products(PyObject *self, PyObject *const *args,
+                                      Py_ssize_t count)
+{
+    (void)self;
+    View views[9];
+    Py_ssize_t shapes[9][3];
+    if (count != 12 && count != 13) {
+        PyErr_SetString(PyExc_TypeError,
+                        "banded_products takes twelve arguments, or thirteen");
+        return NULL;
+    }
+    PyObject *check = count == 13 && args[12] != Py_None ? args[12] : NULL;
+    Py_ssize_t lower = PyLong_AsSsize_t(args[3]), upper = PyLong_AsSsize_t(args[4]);
+    Py_ssize_t first = PyLong_AsSsize_t(args[5]);
+    if (PyErr_Occurred() || !read_matrices(args, 3, 3, views, shapes)
+        || !read_matrices(args + 6, 6, 3, views + 3, shapes + 3))
+        return NULL;
+    Py_ssize_t n = shapes[0][1], rows = shapes[6][1];
+    int fits = lower >= 0 && lower < n && upper >= 0 && upper < n && first >= 0
+            && first <= n - rows && has_shape(shapes[0], 1, n, lower + upper + 2)
+            && has_shape(shapes[1], 1, n, 2 * lower + upper + 2)
+            && has_shape(shapes[2], 1, 1, n);
+    for (int i = 0; fits && i < 3; i++)
+        fits &= is_contiguous(views + i, shapes[i][1], shapes[i][2])
+              & has_shape(shapes[i + 3], 1, n, shapes[i + 3][2])
+              & has_shape(shapes[i + 6], 1, rows, shapes[i + 3][2]);
+    const int64_t *pivots = (const int64_t *)views[2].data;
+    for (Py_ssize_t j = 0; fits && lower > 0 && j < n; j++)
+        fits &= pivots[j] >= j && pivots[j] <= j + lower && pivots[j] < n;
+    if (!fits) {
+        PyErr_SetString(PyExc_ValueError, "shapes, strides, diagonals or rows do not fit");
+        return NULL;
+    }
+    BandedProducts p = {.first = first, .count = rows, .num_images = shapes[3][2],
+                        .num_sizes = shapes[4][2], .num_gaps = shapes[5][2],
+                        .q = views[3], .s = views[4], .v = views[5], .images = views[6],
+                        .sizes = views[7], .gaps = views[8]};
+    p.band = (Band){.n = n, .lower = lower, .upper = upper,
+                    .columns = (const double *)views[0].data,
+                    .factors = (const double *)views[1].data, .pivots = pivots};
+    const Kernels *used = kernels;
+    Work work;
+    begin(&work, check);
+    Outcome outcome = banded_products(&p, used, &work.watch);
+    leave(&work);
+    if (work.has_stopped)
+        return NULL;
+    if (outcome == NO_MEMORY)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(solve_small_doc,
 "solve_small(a, b, x, radius, proofs, check=None)\n--\n\n"
 "Write the solutions of a stack of small systems, their radii, and for each system whether\n"
@@ -961,6 +1067,10 @@ static PyMethodDef methods[] = {
      equilibrate_doc},
     {"enclose", (PyCFunction)(void (*)(void))core_enclose, METH_FASTCALL, enclose_doc},
     {"eliminate", (PyCFunction)(void (*)(void))core_eliminate, METH_FASTCALL, eliminate_doc},
+    {"factorise_band", (PyCFunction)(void (*)(void))core_factorise_band, METH_FASTCALL,
+     factorise_band_doc},
+    {"banded_products", (PyCFunction)(void (*)(void))core_banded_products, METH_FASTCALL,
+     banded_products_doc},
     {"solve_small", (PyCFunction)(void (*)(void))core_solve_small, METH_FASTCALL,
      solve_small_doc},
     {"determinants", (PyCFunction)(void (*)(void))core_determinants, METH_FASTCALL,

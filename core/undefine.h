@@ -14,5 +14,5 @@
 #undef ABS
 #undef FMA
 #undef FMS
-#undef UNLESS_TINY
+#undef UNLESS_BELOW
 #undef DIFFER

@@ -859,6 +859,36 @@ def test_functions_of_matrices_refuse_what_does_not_fit():
         MODULE.equilibrate(a, b, np.asfortranarray(np.ones((2, 2))), b.copy(), b.copy())
     with pytest.raises(ValueError, match="do not fit"):
         MODULE.equilibrate(a, b, a.copy(), b.copy(), np.ones((3, 1)))
+    with pytest.raises(TypeError, match="six"):
+        MODULE.factorise_band(a)
+    with pytest.raises(TypeError, match="twelve"):
+        MODULE.banded_products(a)
+
+
+@needs_core
+def test_functions_of_bands_refuse_what_does_not_fit():
+    a = 3.0 * np.eye(3) + np.eye(3, k=1) + np.eye(3, k=-1) * 0.5
+    columns, factors, pivots = np.empty((3, 4)), np.empty((3, 5)), np.empty((1, 3))
+    for lower, upper in [(3, 1), (-1, 1), (1, 2), (2, 1)]:
+        with pytest.raises(ValueError, match="do not fit"):
+            MODULE.factorise_band(a, lower, upper, columns, factors, pivots)
+    with pytest.raises(ValueError, match="do not fit"):
+        MODULE.factorise_band(a, 1, 1, np.empty((4, 3)).T, factors, pivots)
+    assert MODULE.factorise_band(a, 1, 1, columns, factors, pivots)
+    band = columns, factors, pivots, 1, 1
+    vectors = [np.ones((3, 1)) for _ in range(6)]
+    for first in (-1, 1):
+        with pytest.raises(ValueError, match="do not fit"):
+            MODULE.banded_products(*band, first, *vectors)
+    with pytest.raises(ValueError, match="do not fit"):
+        MODULE.banded_products(*band, 0, *vectors[:5], np.ones((3, 2)))
+    MODULE.banded_products(*band, 0, *vectors)
+
+    # Rows of pivots lie within the band
+    for row in (-1, 2, 3):
+        pivots.view(np.int64)[0, 0] = row
+        with pytest.raises(ValueError, match="do not fit"):
+            MODULE.banded_products(*band, 0, *vectors)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,10 @@ LONG = {
         "v, y = np.ones((2000, 1)), np.empty(1); core.loaded()[0].magnitude_product("
         "many(10**8, x[0]), v, many(10**8, y))"
     ),
+    "rows of an inverse": (
+        "n = 10**6; columns, v, y = np.ones((n, 3)), np.ones((n, 1)), np.empty((n, 1)); "
+        "core.BandFactors(0, 1, columns, columns, y.T).products(v, v, v)"
+    ),
     "magnitudes by columns": (
         "v, y = np.ones((10**6, 8)), np.empty((64 * 2000, 8)); "
         "core.loaded()[0].magnitude_product(many(10**6, x.ravel()).T, v, y)"

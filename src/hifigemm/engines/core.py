@@ -75,6 +75,10 @@ _TILE_ROWS = 3
 _TILE_COLUMNS = 16
 _BLOCK_NUMBERS = 2**18
 """Rows and most columns of a tile, and numbers of packed rows, in core/product.c."""
+_ROWS_OF_INVERSE = 32
+"""Of a band: as many as four of the widest registers hold, which core/banded.h makes side
+by side.
+"""
 
 
 @lru_cache(maxsize=1)
@@ -234,6 +238,74 @@ def enclosed(
     if not core.enclose(*operands, row_bounds, x, radius, norm, inverse_norm):
         return None
     return x, radius
+
+
+class BandedProducts(NamedTuple):
+    """R Q, |R| S and |fl(R A - I)| V."""
+
+    images: Array
+    sizes: Array
+    gaps: Array
+
+
+@dataclass(frozen=True, eq=False)
+class BandFactors:
+    """A banded matrix A and its factors by elimination with partial pivoting, whose
+    inverse is R.
+    """
+
+    lower: int
+    """Diagonals below the main one."""
+    upper: int
+    """Diagonals above the main one."""
+    columns: Array
+    """Of A, n x (lower + upper + 2)."""
+    factors: Array
+    """U and L by columns, n x (2 lower + upper + 2)."""
+    pivots: Array
+    """1 x n."""
+
+    @classmethod
+    def of(cls, a: Array, lower: int, upper: int) -> BandFactors:
+        """The factors of a matrix in float64; the core is there.
+
+        Raises numpy.linalg.LinAlgError: a pivot of zero.
+        """
+        n = len(a)
+        columns = np.empty((n, lower + upper + 2))
+        # An upper triangle is its own factor
+        factors = np.empty((n, 2 * lower + upper + 2)) if lower else columns
+        pivots = np.empty((1, n), np.int64).view(np.float64)
+        has_pivots = loaded()[0].factorise_band(
+            _readable(a), lower, upper, columns, factors, pivots
+        )
+        if not has_pivots:
+            raise np.linalg.LinAlgError("a pivot is zero")
+        return cls(lower, upper, columns, factors, pivots)
+
+    def products(self, q: Array, s: Array, v: Array) -> BandedProducts:
+        """R Q, |R| S and |fl(R A - I)| V, each of n roundings; an entry of R A passes as
+        many as A has diagonals. Threads share the rows.
+        """
+        core: Any = loaded()[0]
+        n = len(self.columns)
+        band = self.columns, self.factors, self.pivots, self.lower, self.upper
+        operands = tuple(_readable(x) for x in (q, s, v))
+        results = BandedProducts(*(np.empty(x.shape) for x in operands))
+
+        def write_rows(rows: slice, check: threads.Check | None) -> None:
+            of_rows = tuple(result[rows] for result in results)
+            core.banded_products(*band, rows.start, *operands, *of_rows, check)
+
+        terms = n * n * (2 * (self.lower + self.upper) + 1)
+        shares = int(RATES[core.instructions[0]] * terms / SHARE)
+        if shares > 1:
+            shares = min(shares, threads.limit())
+        rows = -(-n // max(shares, 1))
+        rows += -rows % _ROWS_OF_INVERSE
+        parts = [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
+        threads.side_by_side(write_rows, parts)
+        return results
 
 
 class SolvedStack(NamedTuple):
