@@ -25,6 +25,7 @@ Words
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -81,28 +82,18 @@ class Magnitudes:
 
 
 @dataclass(frozen=True, eq=False)
-class Certificate:
-    """An approximate inverse R of A and a bound of |I - R A|.
+class Proof(ABC):
+    """What bounds of solutions ask of an approximate inverse R of A.
 
     Where `norm` is less than 1, A is nonsingular.
     """
 
-    inverse: Array
-    """R, n x n, or its words side by side."""
-    inverse_magnitudes: Magnitudes
-    """Of R."""
-    inverse_norm: float
-    """At least the largest entry of |R| e."""
-    magnitudes: Magnitudes
-    """Of A."""
-    deviations: Magnitudes
-    """F, at least |fl(I - D)|."""
-    accuracy: float
-    """r of D in modulus."""
-    condition: float
-    """The largest entry of |R| (|A| e), an estimate of || |A^-1| |A| ||."""
     row_bounds: Array
     """At least |I - R A| e, n x 1, in the memory of the CPU."""
+    inverse_norm: float
+    """At least the largest entry of |R| e."""
+    condition: float
+    """The largest entry of |R| (|A| e), an estimate of || |A^-1| |A| ||."""
 
     @cached_property
     def norm(self) -> float:
@@ -114,6 +105,69 @@ class Certificate:
     def is_proof(self) -> bool:
         """True if A is proven to be nonsingular."""
         return self.norm < 1.0
+
+    @property
+    @abstractmethod
+    def words(self) -> int:
+        """Number of words of R."""
+
+    @abstractmethod
+    def image(self, b: Array) -> Array:
+        """R b, with no bound."""
+
+    @abstractmethod
+    def contraction(self, v: Array) -> Array:
+        """An upper bound of |I - R A| v for the columns of v >= 0."""
+
+    @abstractmethod
+    def update(self, residual: Residual) -> tuple[Array, Array]:
+        """(d, e): d close to R q, and e >= |R q* - d| for the exact residual q*."""
+
+    @cached_property
+    def underflows(self) -> float:
+        """At least what products of R and a residual, those of |R| and its sizes, and the
+        last rounding of the residual, lose below 2^-1074.
+        """
+        n = len(self.row_bounds)
+        return (3 * n + 6) * LEAST * (1.0 + self.inverse_norm)
+
+    def largest_error(self, y: Array) -> Array:
+        """At least the largest entries of |A^-1 b - x~|, given y >= |R (b - A x~)| after two
+        more roundings, and a proof: max(y) / (1 - a), 1 x k.
+        """
+        largest = y.max(axis=0, keepdims=True, initial=0.0)
+        return above(largest / (1.0 - self.norm), 4)
+
+    def radius(self, y: Array) -> Array:
+        """At least |A^-1 b - x~|, given y as before.
+
+        First y + max(y) / (1 - a) g, g >= |G| e. What that bounds, z, satisfies
+        z = R (b - A x~) + G z, so y + |G| z bounds it as well, and no worse.
+        """
+        error = above(y + self.image_of_bounds(self.largest_error(y)), 4, LEAST)
+        return above(y + self.contraction(error), 3)
+
+    def image_of_bounds(self, largest: Array) -> Array:
+        """At least |I - R A| v before one rounding, for columns v of which these (1 x k)
+        are the largest entries.
+        """
+        return largest * beside(largest, self.row_bounds)
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate(Proof):
+    """An approximate inverse R of A that is written down, and a bound of |I - R A|."""
+
+    inverse: Array
+    """R, n x n, or its words side by side."""
+    inverse_magnitudes: Magnitudes
+    """Of R."""
+    magnitudes: Magnitudes
+    """Of A."""
+    deviations: Magnitudes
+    """F, at least |fl(I - D)|."""
+    accuracy: float
+    """r of D in modulus."""
 
     @property
     def words(self) -> int:
@@ -137,7 +191,7 @@ class Certificate:
         images = self.deviations.times(v)
         products = self._image_of_sizes(v)
         largest = v.max(axis=0, keepdims=True, initial=0.0)
-        return _contraction(
+        return contraction_bound(
             images, products, v, largest, self.accuracy, self.inverse_norm
         )
 
@@ -171,7 +225,7 @@ class Certificate:
         if residual.errors is not None:
             sizes = sizes + residual.errors
         images = self.inverse_magnitudes.times(sizes)
-        return d, above(images, n + 6, self._underflows)
+        return d, above(images, n + 6, self.underflows)
 
     def _accurate_update(self, residual: Residual) -> tuple[Array, Array]:
         """|R q* - d| <= 2 u |d| + |R| (r + u^2) |q|, d = R q to an accuracy r; u for u^2
@@ -192,37 +246,7 @@ class Certificate:
         magnitudes = sum(map(moduli, residual.words[1:]), moduli(residual.words[0]))
         images = self.inverse_magnitudes.times(share * magnitudes)
         error = images + 2.0 * UNIT * moduli(d)
-        return d, above(error, len(d) + 8, self._underflows)
-
-    @cached_property
-    def _underflows(self) -> float:
-        """At least what products of R and a residual, those of |R| and its sizes, and the
-        last rounding of the residual, lose below 2^-1074.
-        """
-        n = len(self.row_bounds)
-        return (3 * n + 6) * LEAST * (1.0 + self.inverse_norm)
-
-    def largest_error(self, y: Array) -> Array:
-        """At least the largest entries of |A^-1 b - x~|, given y >= |R (b - A x~)| after two
-        more roundings, and a proof: max(y) / (1 - a), 1 x k.
-        """
-        largest = y.max(axis=0, keepdims=True, initial=0.0)
-        return above(largest / (1.0 - self.norm), 4)
-
-    def radius(self, y: Array) -> Array:
-        """At least |A^-1 b - x~|, given y as before.
-
-        First y + max(y) / (1 - a) g, g >= |G| e. What that bounds, z, satisfies
-        z = R (b - A x~) + G z, so y + |G| z bounds it as well, and no worse.
-        """
-        error = above(y + self.image_of_bounds(self.largest_error(y)), 4, LEAST)
-        return above(y + self.contraction(error), 3)
-
-    def image_of_bounds(self, largest: Array) -> Array:
-        """At least |I - R A| v before one rounding, for columns v of which these (1 x k)
-        are the largest entries.
-        """
-        return largest * beside(largest, self.row_bounds)
+        return d, above(error, len(d) + 8, self.underflows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +259,7 @@ class Residual:
     errors: Array | None = None
 
 
-def _contraction(
+def contraction_bound(
     images: Array,
     products: Array,
     v: Array | float,
@@ -281,18 +305,18 @@ def prove(a: Array, inverse: Array) -> Certificate:
     # R A - I, as accurate as the proof needs it
     gap, accuracy = _gap(a, inverse, words, condition)
     deviations = Magnitudes(gap)
-    row_bounds = _contraction(
+    row_bounds = contraction_bound(
         deviations.times(ones), sizes, 1.0, 1.0, accuracy, inverse_norm
     )
     return Certificate(
+        row_bounds,
+        inverse_norm,
+        condition,
         inverse,
         inverse_magnitudes,
-        inverse_norm,
         magnitudes,
         deviations,
         accuracy,
-        condition,
-        row_bounds,
     )
 
 

@@ -50,7 +50,7 @@ from hifigemm.linalg.arrays import (
     to_device_of,
     to_host,
 )
-from hifigemm.linalg.certificate import Certificate, Residual
+from hifigemm.linalg.certificate import Proof, Residual
 from hifigemm.linalg.exact import IntegerMatrix, integers_of, nearest
 from hifigemm.linalg.inverse import certified_system
 from hifigemm.linalg.rational import determinant
@@ -329,7 +329,7 @@ def sign_of(order: Array) -> int:
     return sign
 
 
-def _log_of_quotient(certificate: Certificate, gaps: Array) -> tuple[complex, float]:
+def _log_of_quotient(certificate: Proof, gaps: Array) -> tuple[complex, float]:
     """(t, e) with |t + log det(I - K)| <= e: t is the trace of K.
 
     K = R F + G K, so |K - d| is at most the error of d = fl(R F) and |G| |K|.

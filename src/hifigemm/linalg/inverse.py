@@ -32,7 +32,12 @@ from hifigemm.linalg.arrays import (
     product_of_numbers,
     to_device_of,
 )
-from hifigemm.linalg.certificate import Certificate, bound_in_words, prove
+from hifigemm.linalg.certificate import (
+    Certificate,
+    Proof,
+    bound_in_words,
+    prove,
+)
 from hifigemm.linalg.scaling import (
     ScaledSystem,
     matching,
@@ -66,7 +71,7 @@ class CertifiedSystem:
     """
 
     system: ScaledSystem
-    certificate: Certificate
+    certificate: Proof
     attempts: int
 
 

@@ -37,7 +37,7 @@ from hifigemm.linalg.arrays import (
     quick_residual,
     to_host,
 )
-from hifigemm.linalg.certificate import Certificate, Residual
+from hifigemm.linalg.certificate import Certificate, Proof, Residual
 from hifigemm.linalg.scaling import ScaledSystem, zeros_are_exact
 from hifigemm.linalg.upward import above, moduli
 from hifigemm.numerics.bits import LEAST, Array
@@ -123,7 +123,7 @@ class _Refined:
 
 def enclosure(
     system: ScaledSystem,
-    certificate: Certificate,
+    certificate: Proof,
     words: int,
     start: Enclosure | None = None,
 ) -> Enclosure:
@@ -166,14 +166,14 @@ def enclosure(
     return Enclosure(step.x, step.low, radius, is_exact, steps)
 
 
-def _first_enclosure(
-    system: ScaledSystem, certificate: Certificate
-) -> Enclosure | None:
+def _first_enclosure(system: ScaledSystem, certificate: Proof) -> Enclosure | None:
     """The enclosure by the compiled core where one step makes it sharp; else None."""
+    if not isinstance(certificate, Certificate) or certificate.words != 1:
+        return None
     a = system.a
     b = system.b
     is_real = a.dtype.kind == b.dtype.kind == "f"
-    if not (is_on_host(a) and is_real and b.shape[1] == 1 and certificate.words == 1):
+    if not (is_on_host(a) and is_real and b.shape[1] == 1):
         return None
     # One step in C: the residual, its product with R and the radius.
     enclosed = core.enclosed(
@@ -192,7 +192,7 @@ def _first_enclosure(
 
 def _refined(
     system: ScaledSystem,
-    certificate: Certificate,
+    certificate: Proof,
     x: Array,
     low: Array | None,
 ) -> tuple[_Refined, int, bool, bool]:
@@ -201,7 +201,7 @@ def _refined(
     """
 
     def step_from(x: Array, low: Array | None) -> _Refined:
-        q = residual(system.a, system.b, x, low, certificate.words, is_quick)
+        q = _residual_of(system, x, low, certificate.words, is_quick)
         return _step(certificate, x, low, q)
 
     words = 1 if low is None else 2
@@ -288,9 +288,7 @@ def _merged(step: _Refined, part: _Refined, sides: Array) -> _Refined:
     )
 
 
-def _step(
-    certificate: Certificate, x: Array, low: Array | None, q: Residual
-) -> _Refined:
+def _step(certificate: Proof, x: Array, low: Array | None, q: Residual) -> _Refined:
     """x + low + d, d close to R q, in as many words as x has."""
     d, error_of_d = certificate.update(q)
     y = moduli(d) + error_of_d
@@ -306,6 +304,20 @@ def _step(
     if not is_rounded_once:
         is_zero = np.zeros_like(is_zero)
     return _Refined(x, low, left, error, y, error_of_d, is_zero, d, is_rounded_once)
+
+
+def _residual_of(
+    system: ScaledSystem, x: Array, low: Array | None, words: int, is_quick: bool
+) -> Residual:
+    """`residual` of a system; with a band, of some rows after the other."""
+    if system.band is None:
+        return residual(system.a, system.b, x, low, words, is_quick)
+    parts = []
+    for rows, columns in system.band.blocks():
+        a = system.a[rows, columns]
+        low_of_rows = None if low is None else low[columns]
+        parts.append(residual(a, system.b[rows], x[columns], low_of_rows, words).words)
+    return Residual([np.concatenate(blocks) for blocks in zip(*parts)])
 
 
 def residual(

@@ -27,6 +27,7 @@ from hifigemm.linalg.arrays import (
     to_device_of,
     to_host,
 )
+from hifigemm.linalg.bands import Band
 from hifigemm.linalg.upward import above
 from hifigemm.numerics.bits import LEAST, Array, least_exponent
 
@@ -55,6 +56,8 @@ class ScaledSystem:
     """x = x' 2^exponents: t - c, of the shape of x."""
     determinant_exponent: Array | int = 0
     """det A' = det A 2^determinant_exponent: the sum of s and t."""
+    band: Band | None = None
+    """Where A' has its entries, if that is worth knowing."""
 
     def restored(self, x: Array, radius: Array) -> tuple[Array, Array]:
         """x and a radius of the system as it came, from those of the scaled one."""

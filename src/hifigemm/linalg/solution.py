@@ -38,7 +38,8 @@ from hifigemm.linalg.arrays import (
     system_where_quick,
     to_device_of,
 )
-from hifigemm.linalg.certificate import Certificate
+from hifigemm.linalg.banded import banded_system
+from hifigemm.linalg.certificate import Certificate, Proof
 from hifigemm.linalg.correct import correctly_rounded, rounded
 from hifigemm.linalg.inverse import certified_system
 from hifigemm.linalg.rational import solved
@@ -365,7 +366,10 @@ def _system(
         )
         return x[:, :0], radius[:, :0], report
     a, b = system_where_quick(a, b)
-    certified = certified_system(a, b)
+    # Bounds for radii multiply by R many times, so it is written down for them
+    certified = None if is_uncertain else banded_system(a, b)
+    if certified is None:
+        certified = certified_system(a, b)
     system = certified.system
     certificate = certified.certificate
 
@@ -383,6 +387,7 @@ def _system(
     radius = enclosed.of_one_word()
     if is_uncertain:
         of_a, of_b = radii
+        assert isinstance(certificate, Certificate)
         scaled_radii = system.scaled_radii(a, of_a, beside(b, of_b))
         radius = uncertain_radius(certificate, enclosed.x, radius, *scaled_radii)
     x, radius = system.restored(enclosed.x, radius)
@@ -398,7 +403,7 @@ def _system(
     return x, radius, report
 
 
-def _check_range(x: Array, radius: Array, b: Array, certificate: Certificate) -> None:
+def _check_range(x: Array, radius: Array, b: Array, certificate: Proof) -> None:
     """Raise VerificationError where x or its radius is no finite number."""
     beyond = beyond_range(x, radius, "entries of x")
     if beyond:
