@@ -2,7 +2,7 @@
 
     python -m experiments.linalg_enclosures [--systems 100000] [--processes 2]
         [--seconds 300] [--first 0] [--pieces DIRECTORY]
-        [--large | --sparse] [--output results/linalg_enclosures.csv]
+        [--large | --sparse | --banded] [--output results/linalg_enclosures.csv]
 
 Systems of each family are drawn in turns, solved with accuracy=None, each fourth of them
 with "correct" as well, and judged by the exact solution in integers:
@@ -20,7 +20,8 @@ with "correct" as well, and judged by the exact solution in integers:
 A round is one draw of each family, and has a seed of its own: runs with other rounds,
 from --first on, add up. With --pieces each leaves its counts in a file, and the table is
 that of all files there. --large is for systems of 100 to 300 rows, --sparse
-for sparse ones and those in units of their own.
+for sparse ones and those in units of their own, --banded for bands and triangles of 64
+to 128 rows.
 """
 
 from __future__ import annotations
@@ -39,12 +40,20 @@ from typing import Any
 import numpy as np
 
 import hifigemm.linalg as verified
-from experiments.systems import FAMILIES, LARGE, SPARSE, Array, exact_parts, misses
+from experiments.systems import (
+    BANDED,
+    FAMILIES,
+    LARGE,
+    SPARSE,
+    Array,
+    exact_parts,
+    misses,
+)
 from hifigemm.linalg.scaling import scaled_system
 from hifigemm.workshop.environment import write_csv
 
 SEED = 43
-ALL = {**FAMILIES, **LARGE, **SPARSE}
+ALL = {**FAMILIES, **LARGE, **SPARSE, **BANDED}
 
 Parts = list[list[list[Fraction]]]
 """[re, im] or [re] of a solution, each as rows."""
@@ -261,7 +270,8 @@ def judge(task: tuple[int, int, str]) -> tuple[str, dict[str, Any]]:
 def tasks(options: argparse.Namespace) -> Iterator[tuple[int, int, str]]:
     """Draws until the time is over."""
     end = time.monotonic() + options.seconds
-    families = {"large": LARGE, "sparse": SPARSE}.get(options.kind, FAMILIES)
+    groups = {"large": LARGE, "sparse": SPARSE, "banded": BANDED}
+    families = groups.get(options.kind, FAMILIES)
     last = options.first + -(-options.systems // len(families))
     for number in range(options.first, last):
         if time.monotonic() > end:
@@ -301,7 +311,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="the first round")
     parser.add_argument("--processes", type=int, default=1)
     kinds = parser.add_mutually_exclusive_group()
-    for kind in ("large", "sparse"):
+    for kind in ("large", "sparse", "banded"):
         kinds.add_argument(f"--{kind}", action="store_const", dest="kind", const=kind)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--pieces", type=Path)

@@ -418,6 +418,94 @@ SPARSE: dict[str, Callable[[np.random.Generator], System]] = {
 }
 
 
+# Families of bands and triangles that are large enough for rows of an inverse
+
+
+def long_band(rng: np.random.Generator) -> System:
+    """Normal entries on up to five diagonals below the main one and above it, half of
+    them in units over 2^60.
+    """
+    n = _length(rng)
+    a = _diagonals(rng.standard_normal((n, n)), *rng.integers(0, 6, 2))
+    return _in_units(rng, a) if rng.random() < 0.5 else a, _sides(rng, n)
+
+
+def decaying_band(rng: np.random.Generator) -> System:
+    """Dominant diagonals, of which inverses decay down to where numbers end, and right
+    sides with one entry.
+    """
+    n = _length(rng)
+    a = _diagonals(rng.uniform(-1.0, 1.0, (n, n)), *rng.integers(1, 4, 2))
+    np.fill_diagonal(a, 10.0 ** rng.uniform(0.0, 4.0) * np.abs(a).sum(axis=1))
+    b = np.zeros((n, 2))
+    b[rng.integers(n, size=2), [0, 1]] = 1.0
+    return a, b
+
+
+def differences(rng: np.random.Generator) -> System:
+    """The second difference or its square, of conditions like n^2 and n^4, half of them
+    in units that grow from row to row.
+    """
+    n = _length(rng)
+    a = 2.0 * np.eye(n) - np.eye(n, k=1) - np.eye(n, k=-1)
+    if rng.random() < 0.5:
+        a = a @ a
+    if rng.random() < 0.5:
+        a = np.ldexp(a, _growing(rng, n)[:, None] + _growing(rng, n))
+    return a, _sides(rng, n)
+
+
+def integer_band(rng: np.random.Generator) -> System:
+    """-1 and 1 beside the diagonal, and one integer up to 2 on it, or many: a third are
+    singular.
+    """
+    n = _length(rng)
+    diagonal = rng.integers(-2, 3, n)
+    if rng.random() < 0.75:
+        diagonal[:] = diagonal[0]
+    above, below = rng.choice([-1.0, 1.0], (2, n - 1))
+    a = np.diag(diagonal) + np.diag(above, 1) + np.diag(below, -1)
+    return a, rng.integers(-3, 4, (n, 1)).astype(float)
+
+
+def long_triangle(rng: np.random.Generator) -> System:
+    """Triangles, upper or lower, of normal or positive numbers, with conditions beyond
+    2^n, or factors of elimination and orthogonalisation; a third in units over 2^60.
+    """
+    n = _length(rng)
+    full = rng.standard_normal((n, n))
+    kind = int(rng.integers(4))
+    if kind == 1:
+        full = np.abs(full)
+    elif kind == 2:
+        full = np.linalg.qr(full)[1]
+    elif kind == 3:
+        full = np.tril(rng.uniform(-1.0, 1.0, (n, n)), -1) + np.eye(n)
+        full = full.T
+    a = np.triu(full)
+    if rng.random() < 1 / 3:
+        a = _in_units(rng, a)
+    return a if rng.random() < 0.5 else np.ascontiguousarray(a.T), _sides(rng, n)
+
+
+BANDED: dict[str, Callable[[np.random.Generator], System]] = {
+    "long band": long_band,
+    "decaying band": decaying_band,
+    "differences": differences,
+    "integer band": integer_band,
+    "long triangle": long_triangle,
+}
+
+
+def _length(rng: np.random.Generator) -> int:
+    return int(rng.integers(64, 129))
+
+
+def _diagonals(a: Array, lower: int, upper: int) -> Array:
+    """A with zeros beyond some diagonals below the main one and above it."""
+    return np.triu(np.tril(a, upper), -lower)
+
+
 def _band(rng: np.random.Generator, width: int) -> System:
     n = _size(rng)
     i = np.arange(n)
