@@ -375,6 +375,16 @@ def rows_of_systems() -> Iterator[Row]:
             lambda a=a: np.linalg.svd(a),
             lambda a=a: hg.linalg.svdvals(a),
         )
+    tridiagonal = np.triu(np.tril(phi(2000, 2000), 1), -1) + 2.0 * np.eye(2000)
+    triangular = np.triu(phi(500, 500)) + 20.0 * np.eye(500)
+    for name, a in (("tridiagonal", tridiagonal), ("triangular", triangular)):
+        b = phi(len(a))
+        yield Row(
+            f"linalg.solve, {name}, n = {len(a)}",
+            "numpy",
+            lambda a=a, b=b: np.linalg.solve(a, b),
+            lambda a=a, b=b: hg.linalg.solve(a, b),
+        )
     for count, n in ((100, 8), (65_537, 3)):
         stack, sides = phi(count, n, n) + np.eye(n), phi(count, n, 1)
         yield Row(
