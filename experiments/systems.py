@@ -456,7 +456,7 @@ def differences(rng: np.random.Generator) -> System:
 
 
 def integer_band(rng: np.random.Generator) -> System:
-    """-1 and 1 beside the diagonal, and one integer up to 2 on it, or many: a third are
+    """-1 and 1 beside the diagonal, and one integer up to 2 on it, or many; some are
     singular.
     """
     n = _length(rng)

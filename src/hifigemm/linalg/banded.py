@@ -16,8 +16,10 @@ Bound
     matrix, and entries of it below 2^-900 are zeros: rows that decay would end in
     subnormal numbers.
 Triangles
-    An upper triangle is its own U, and row i of R begins at column i. A third of
-    the products are left, with nothing that comparison matrices lose.
+    An upper triangle is its own U, and row i of R begins at column i: a sixth of the
+    products of a full band. Comparison matrices would take n^2 steps, and their
+    inverses bound |A^-1| too; but for the factors of elimination they are larger by 10^56
+    at n = 500.
 Which way
     With more diagonals below than above, rows and columns are taken from the last one
     on, so that L is the narrow factor. Where the scale or one word of R is not enough,
@@ -41,8 +43,6 @@ from hifigemm.numerics.bits import LEAST, Array
 
 SMALLEST = 64
 """Rows from which on this is quicker than products with an inverse."""
-
-
 MOST_SCALES = 2
 """The largest entries of rows and columns, and weights once: for all triangles that were
 seen that is enough.
