@@ -99,6 +99,9 @@ def solve(
     needs and residuals that are rounded once. Matrices of a GPU stay there, unless they
     are small; the host computes with vectors, and waits for them.
 
+    Real matrices of 64 rows and more that are triangular, or have few diagonals, are
+    recognised by their zeros on the host. Their inverse is made row by row, and not kept.
+
     PyTorch and JAX differentiate x, batch the call and compile it, unless it has radii of the
     data or a report. The radius of x has no gradient.
 
