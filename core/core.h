@@ -11,7 +11,7 @@
  *   banded.c       elimination in a band, and products with such rows
  *   systems.c      scaling and bounds of linear systems, in few readings of a matrix
  *   small_systems.c  small linear systems from their scaling to their enclosures
- *   small_determinants.c  determinants of up to four rows, between neighbours
+ *   small_factors.c  determinants and definiteness of up to 32 rows, in double words
  *   module.c       the Python module hifigemm._core, and signals that end its calls
  *
  * u = 2^-53 is the unit roundoff of binary64. All of this rests on rounding to nearest
@@ -129,6 +129,8 @@ typedef struct {
                        double *hi, double *lo);
     void (*dot_in_three)(ptrdiff_t n, const double *a, const double *b, double sigma,
                          double *hi, double *mid, double *lo);
+    double (*subtract_in_two)(ptrdiff_t n, double *hi, double *lo, double f_hi, double f_lo,
+                              const double *p_hi, const double *p_lo);
     void (*powers_of_two)(const Field *field, ptrdiff_t count, double *powers);
     void (*residues)(const Field *field, ptrdiff_t count, const Digits *real,
                      const Digits *imag, const double *powers, double *x);
@@ -313,10 +315,27 @@ Solved solve_small(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const
                    const View *radius, Proof *proof, double *space, const Kernels *kernels,
                    Watch *watch);
 
-/* ---- small_determinants.c ------------------------------------------------------- */
+/* ---- small_factors.c ------------------------------------------------------------ */
 
-enum { MOST_OF_SMALL = 4 }; /* rows */
+enum {
+    MOST_OF_SMALL = 32, /* rows */
+    BEYOND = 8,         /* zeros after a row, which vectors reach */
+};
 
-int neighbours_of_determinant(int n, const View *a, double *lower, double *upper);
+/* S, scaled, and its triangular factors in double words, both in one array, L without its
+ * diagonal; `errors` are at least the sums of the rows of |L U - P S|, and `sign` is that
+ * of P. */
+typedef struct {
+    ptrdiff_t n;
+    double sign, scaled[MOST_OF_SMALL][MOST_OF_SMALL];
+    double hi[MOST_OF_SMALL][MOST_OF_SMALL + BEYOND];
+    double lo[MOST_OF_SMALL][MOST_OF_SMALL + BEYOND];
+    double errors[MOST_OF_SMALL];
+} Factors;
+
+void tell_determinant(ptrdiff_t n, const View *a, double *facts, Factors *f,
+                      const Kernels *kernels, Watch *watch);
+void tell_definiteness(ptrdiff_t n, const View *a, double *answer, Factors *f,
+                       const Kernels *kernels, Watch *watch);
 
 #endif

@@ -450,6 +450,39 @@ static void NAME(dot_in_three)(ptrdiff_t n, const double *a, const double *b,
     *lo = NAME(total)(low);
 }
 
+/* x - f p for a row x, a factor f and a row p in double words; the sum of |x.hi| + 4 |f p.hi|
+ * over the row. Rows have WIDTH - 1 numbers more than n, zeros, which stay zeros.
+ *
+ * Errors of an entry, up to 1 + 6 u: the product leaves out f.lo p.lo, u^2 |f p|, and rounds
+ * its three low terms and their two sums by 1, 1, 2 and 3 of these. The sum rounds x.lo less
+ * the low product by u^2 |x| + 3 u^2 |f p|, and what TwoSum left plus that by 2 u^2 |x| +
+ * 4 u^2 |f p|. In all 3 u^2 |x| + 15 u^2 |f p|: less than 4 u^2 times the sum that is
+ * returned, whose own roundings are fewer than 2^10. */
+static double NAME(subtract_in_two)(ptrdiff_t n, double *hi, double *lo, double f_hi,
+                                    double f_lo, const double *p_hi, const double *p_lo)
+{
+    const VECTOR factor = ALL(f_hi), low_factor = ALL(f_lo), four = ALL(4.0);
+    VECTOR sizes = ALL(0.0);
+    for (ptrdiff_t j = 0; j < n; j += WIDTH) {
+        VECTOR x = LOAD(hi + j), p = LOAD(p_hi + j), product, e;
+        NAME(two_product)(factor, p, &product, &e);
+        VECTOR low = ADD(MUL(factor, LOAD(p_lo + j)), MUL(low_factor, p));
+        sizes = ADD(sizes, ADD(ABS(x), MUL(four, ABS(product))));
+
+        VECTOR rest = SUB(ALL(0.0), product);
+        NAME(two_sum)(&x, &rest);
+        rest = ADD(rest, SUB(LOAD(lo + j), ADD(e, low)));
+        NAME(two_sum)(&x, &rest);
+        STORE(hi + j, x);
+        STORE(lo + j, rest);
+    }
+    double lanes[WIDTH], total = 0.0;
+    STORE(lanes, sizes);
+    for (int i = 0; i < WIDTH; i++)
+        total += lanes[i];
+    return total;
+}
+
 #include "elimination.h"
 #include "banded.h"
 
@@ -470,6 +503,7 @@ static const Kernels NAME(kernels) = {
     .is_on_grid = NAME(is_on_grid),
     .dot_in_two = NAME(dot_in_two),
     .dot_in_three = NAME(dot_in_three),
+    .subtract_in_two = NAME(subtract_in_two),
     .powers_of_two = NAME(powers_of_two),
     .residues = NAME(residues),
     .reduce = NAME(reduce),

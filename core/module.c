@@ -14,6 +14,7 @@
  *       gaps, check=None) -> None
  *   solve_small(a, b, x, radius, proofs, check=None) -> None
  *   determinants(a, bounds) -> None
+ *   definite(a, answers) -> None
  *   use(name) -> None       choose one of `instructions`, for tests
  *   instructions            names of the sets that this machine has, the widest first
  *
@@ -962,45 +963,70 @@ static PyObject *core_solve_small(PyObject *self, PyObject *const *args, Py_ssiz
     Py_RETURN_NONE;
 }
 
+/* What `tell` says of each matrix of a stack, n x n with n up to MOST_OF_SMALL, in `width`
+ * numbers. */
+static PyObject *tell_of_stack(PyObject *const *args, Py_ssize_t count, Py_ssize_t width,
+                               void (*tell)(ptrdiff_t n, const View *a, double *facts,
+                                            Factors *space, const Kernels *kernels,
+                                            Watch *watch))
+{
+    View a, facts;
+    Py_ssize_t shape[3], shape_of_facts[3];
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "two arguments are expected");
+        return NULL;
+    }
+    if (!read_array(args[0], "a", 0, &a, shape)
+        || !read_array(args[1], "facts", 1, &facts, shape_of_facts))
+        return NULL;
+    Py_ssize_t batch = shape[0], n = shape[1];
+    if (a.is_single || facts.is_single || n < 1 || n > MOST_OF_SMALL || shape[2] != n
+        || !has_shape(shape_of_facts, batch, 1, width)
+        || (batch && !is_contiguous(&facts, 1, width))) {
+        PyErr_SetString(PyExc_ValueError, "shapes or dtypes do not fit");
+        return NULL;
+    }
+    Factors *space = malloc(sizeof *space);
+    if (!space)
+        return PyErr_NoMemory();
+    const Kernels *used = kernels;
+    Work work;
+    begin(&work, NULL);
+    for (Py_ssize_t z = 0; z < batch && !stops(&work.watch, 1024 + 8 * n * n * n); z++) {
+        View here = a;
+        here.data += z * a.matrix;
+        double *of_matrix = (double *)(facts.data + z * facts.matrix);
+        tell(n, &here, of_matrix, space, used, &work.watch);
+    }
+    leave(&work);
+    free(space);
+    if (work.has_stopped)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(determinants_doc,
 "determinants(a, bounds)\n--\n\n"
-"Write for each matrix of a stack, n x n with n up to 4, 1 and the two neighbours between\n"
-"which its determinant lies, equal where it is a double; 0 where they are not certain. A is\n"
-"(batch, n, n) and `bounds` (batch, 1, 3), of float64.");
+"Write for each matrix of a stack, n x n with n up to 32, 1, the two neighbours between\n"
+"which its determinant lies, equal where it is a double, and the exponent of their unit; 0\n"
+"where they are not certain. A is (batch, n, n) and `bounds` (batch, 1, 4), of float64.");
 
 static PyObject *core_determinants(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     (void)self;
-    View a, bounds;
-    Py_ssize_t shape[3], shape_of_bounds[3];
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError, "determinants takes two arguments");
-        return NULL;
-    }
-    if (!read_array(args[0], "a", 0, &a, shape)
-        || !read_array(args[1], "bounds", 1, &bounds, shape_of_bounds))
-        return NULL;
-    Py_ssize_t batch = shape[0], n = shape[1];
-    if (a.is_single || bounds.is_single || n < 1 || n > MOST_OF_SMALL || shape[2] != n
-        || !has_shape(shape_of_bounds, batch, 1, 3)) {
-        PyErr_SetString(PyExc_ValueError, "shapes or dtypes do not fit");
-        return NULL;
-    }
-    Work work;
-    begin(&work, NULL);
-    for (Py_ssize_t z = 0; z < batch && !stops(&work.watch, 256); z++) {
-        View here = a;
-        here.data += z * a.matrix;
-        double facts[3] = {0.0, 0.0, 0.0};
-        facts[0] = neighbours_of_determinant((int)n, &here, facts + 1, facts + 2);
-        for (int i = 0; i < 3; i++)
-            memcpy(bounds.data + z * bounds.matrix + i * bounds.column, facts + i,
-                   sizeof *facts);
-    }
-    leave(&work);
-    if (work.has_stopped)
-        return NULL;
-    Py_RETURN_NONE;
+    return tell_of_stack(args, count, 4, tell_determinant);
+}
+
+PyDoc_STRVAR(definite_doc,
+"definite(a, answers)\n--\n\n"
+"Write for each matrix of a stack, n x n with n up to 32, 1 where it is symmetric and\n"
+"positive definite, 0 where it is symmetric and not definite, 2 where that is not certain.\n"
+"A is (batch, n, n) and `answers` (batch, 1, 1), of float64.");
+
+static PyObject *core_definite(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    (void)self;
+    return tell_of_stack(args, count, 1, tell_definiteness);
 }
 
 PyDoc_STRVAR(use_doc,
@@ -1075,6 +1101,7 @@ static PyMethodDef methods[] = {
      solve_small_doc},
     {"determinants", (PyCFunction)(void (*)(void))core_determinants, METH_FASTCALL,
      determinants_doc},
+    {"definite", (PyCFunction)(void (*)(void))core_definite, METH_FASTCALL, definite_doc},
     {"use", core_use, METH_O, use_doc},
     {NULL, NULL, 0, NULL},
 };

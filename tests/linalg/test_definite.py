@@ -11,10 +11,23 @@ import numpy as np
 import pytest
 
 from hifigemm import linalg
+from hifigemm.engines import core
 from hifigemm.linalg import definite, exact
 from hifigemm.linalg.definite import norm_of_gap
 from hifigemm.linalg.exact import IntegerMatrix
 from tests.linalg.worst_arithmetic import fractions
+
+
+@pytest.fixture
+def general_way(monkeypatch):
+    """Small matrices are not told by the compiled core."""
+    monkeypatch.setattr(core, "definiteness", lambda a: None)
+
+
+@pytest.fixture(params=["core", "general way"])
+def each_way(request):
+    if request.param == "general way":
+        request.getfixturevalue("general_way")
 
 
 def is_definite(a):
@@ -38,7 +51,9 @@ def symmetric(rng, n, eigenvalues):
 
 @pytest.mark.parametrize("power", range(-18, 0))
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_answers_are_true_and_given_where_the_least_eigenvalue_leaves_room(power, sign):
+def test_answers_are_true_and_given_where_the_least_eigenvalue_leaves_room(
+    power, sign, each_way
+):
     rng = np.random.default_rng(abs(power))
     for n in (2, 5, 12):
         values = np.linspace(1.0, 2.0, n)
@@ -55,7 +70,7 @@ def test_answers_are_true_and_given_where_the_least_eigenvalue_leaves_room(power
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_bands_in_any_units_are_decided(seed):
+def test_bands_in_any_units_are_decided(seed, each_way):
     rng = np.random.default_rng([3, seed])
     n = int(rng.integers(2, 40))
     beside = rng.uniform(-1.0, 1.0, n - 1)
@@ -66,7 +81,7 @@ def test_bands_in_any_units_are_decided(seed):
 
 
 @pytest.mark.parametrize("n", [2, 5, 11, 32])
-def test_gram_matrices_of_few_vectors_are_not_definite(n):
+def test_gram_matrices_of_few_vectors_are_not_definite(n, each_way):
     rng = np.random.default_rng(n)
     v = rng.integers(-(2**20), 2**20, (n, n - 1)).astype(float)
     assert linalg.is_positive_definite(v @ v.T) is False
@@ -90,7 +105,7 @@ def test_large_semidefinite_matrices_are_not_definite(n, is_complex):
     assert linalg.is_positive_definite(a + np.eye(n)) is True
 
 
-def test_messages_name_the_cost_of_integers(monkeypatch):
+def test_messages_name_the_cost_of_integers(monkeypatch, general_way):
     monkeypatch.setattr(exact, "MOST_SECONDS", 0.0)
     v = np.random.default_rng(0).integers(-(2**20), 2**20, (20, 19)).astype(float)
     with pytest.raises(linalg.VerificationError, match=r"below 2\^\d+.*\d+ primes"):
@@ -98,7 +113,7 @@ def test_messages_name_the_cost_of_integers(monkeypatch):
 
 
 @pytest.mark.parametrize("shift", [-1, 0, 1])
-def test_last_bits_of_the_diagonal_decide(shift):
+def test_last_bits_of_the_diagonal_decide(shift, each_way):
     """A matrix of rank one, and its neighbours."""
     v = np.array([3.0, 5.0, 7.0])
     a = np.outer(v, v) * 2.0**-40
@@ -107,7 +122,7 @@ def test_last_bits_of_the_diagonal_decide(shift):
     assert linalg.is_positive_definite(a) is (shift > 0)
 
 
-def test_messages_have_the_eigenvalue_and_a_shift_that_helps(monkeypatch):
+def test_messages_have_the_eigenvalue_and_a_shift_that_helps(monkeypatch, general_way):
     monkeypatch.setattr(IntegerMatrix, "of", lambda a: None)
     refusals = 0
     for seed in range(20):
@@ -130,12 +145,12 @@ def test_messages_have_the_eigenvalue_and_a_shift_that_helps(monkeypatch):
 
 
 @pytest.mark.parametrize("power", [-1, 0, 1])
-def test_neighbours_of_a_singular_matrix_are_told_apart_or_refused(power):
+def test_neighbours_of_a_singular_matrix_are_told_apart_or_refused(power, each_way):
     a = np.array([[1.0, 1.0], [1.0, 1.0 + power * 2.0**-40]])
     assert linalg.is_positive_definite(a) == (power > 0)
 
 
-def test_exact_null_vectors_prove_that_a_matrix_is_not_definite():
+def test_exact_null_vectors_prove_that_a_matrix_is_not_definite(each_way):
     v = np.array([[1.0, -2.0, 4.0], [0.5, 1.0, 3.0]])
     for a in (
         np.ones((3, 3)),
@@ -146,7 +161,7 @@ def test_exact_null_vectors_prove_that_a_matrix_is_not_definite():
 
 
 @pytest.mark.parametrize("entry", [0.0, -1.0, -5e-324])
-def test_a_diagonal_entry_that_is_not_positive_is_a_proof(entry):
+def test_a_diagonal_entry_that_is_not_positive_is_a_proof(entry, each_way):
     a = np.eye(3)
     a[1, 1] = entry
     assert linalg.is_positive_definite(a) is False
@@ -159,7 +174,9 @@ def test_complex_matrices():
     assert linalg.is_positive_definite(a.astype(np.complex64)) is True
 
 
-def test_hilbert_matrices_are_definite_as_long_as_their_rounding_leaves_them_so():
+def test_hilbert_matrices_are_definite_as_long_as_their_rounding_leaves_them_so(
+    each_way,
+):
     for n in range(1, 14):
         i = np.arange(n)
         a = 1.0 / (1.0 + i[:, None] + i)
@@ -218,14 +235,14 @@ def test_an_image_that_underflows_is_no_zero():
     )
 
 
-def test_a_gap_of_the_size_of_c_is_no_proof(monkeypatch):
+def test_a_gap_of_the_size_of_c_is_no_proof(monkeypatch, general_way):
     monkeypatch.setattr(definite, "norm_of_gap", lambda _a, c, _accuracy: c)
     monkeypatch.setattr(IntegerMatrix, "of", lambda a: None)
     with pytest.raises(linalg.VerificationError, match="neither proven"):
         linalg.is_positive_definite(np.eye(5))
 
 
-def test_stacks_have_arrays_of_answers():
+def test_stacks_have_arrays_of_answers(each_way):
     a = np.array([[2.0, 1.0], [1.0, 2.0]])
     b = np.array([[1.0, 2.0], [2.0, 1.0]])
     answers = linalg.is_positive_definite(np.stack([[a, b], [b, a]]))

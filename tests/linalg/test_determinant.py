@@ -9,6 +9,7 @@ import pytest
 
 from experiments.systems import FAMILIES, SPARSE, of_condition
 from hifigemm import linalg
+from hifigemm.engines import core
 from hifigemm.linalg import exact
 from hifigemm.linalg.arrays import pivoted_factors
 from hifigemm.linalg.certificate import prove
@@ -86,8 +87,11 @@ REAL = [name for name in FAMILIES if "complex" not in name and name != "stacks"]
 
 
 @pytest.mark.parametrize("family", REAL)
+@pytest.mark.parametrize("by_core", [True, False])
 @pytest.mark.parametrize("by_integers", [True, False])
-def test_bounds_hold_or_nothing_is_said(monkeypatch, family, by_integers):
+def test_bounds_hold_or_nothing_is_said(monkeypatch, family, by_core, by_integers):
+    if not by_core:
+        monkeypatch.setattr(core, "neighbours_of_determinants", lambda a: None)
     if not by_integers:
         monkeypatch.setattr(IntegerMatrix, "of", lambda a: None)
     answers = 0

@@ -20,6 +20,7 @@ import numpy as np
 from hifigemm.base.formats import Format
 from hifigemm.base.settings import wants_core
 from hifigemm.engines import threads
+from hifigemm.engines.arrays import is_on_host
 from hifigemm.engines.host import HostExecutable
 from hifigemm.model.engine import F, Lowering
 from hifigemm.model.executable import (
@@ -358,30 +359,57 @@ def _nanoseconds_of_system(n: int, k: int) -> float:
 
 
 class Neighbours(NamedTuple):
-    """Where determinants lie, and where that is known; all are arrays by matrix."""
+    """Where determinants over 2^exponent lie, and where that is known; all are arrays by
+    matrix.
+    """
 
     is_known: Array
     lower: Array
     upper: Array
+    exponent: Array
 
 
-MOST_OF_SMALL = 4
-"""Rows of matrices whose determinants the core knows."""
+_MOST_OF_SMALL = 32
+"""Rows of matrices of which the core tells determinants and definiteness."""
 
 
 def neighbours_of_determinants(a: Array) -> Neighbours | None:
-    """The neighbours among doubles of determinants of a stack of real matrices of up to
-    `MOST_OF_SMALL` rows, equal where a determinant is a double; None without the core.
+    """The neighbours among doubles of determinants of a stack of small real matrices, equal
+    where a determinant is a double; None for others, and without the core.
     """
-    core = loaded()[0]
-    if core is None:
+    facts = _facts_of_small("determinants", a, 4)
+    if facts is None:
         return None
+    return Neighbours(facts[..., 0] > 0.0, facts[..., 1], facts[..., 2], facts[..., 3])
+
+
+class Definiteness(NamedTuple):
+    """True where matrices are positive definite, and where that is known."""
+
+    is_definite: Array
+    is_known: Array
+
+
+def definiteness(a: Array) -> Definiteness | None:
+    """Which small real matrices of a stack are symmetric and positive definite, and of which
+    that is known; None for others, and without the core.
+    """
+    answers = _facts_of_small("definite", a, 1)
+    if answers is None:
+        return None
+    return Definiteness(answers[..., 0] == 1.0, answers[..., 0] < 2.0)
+
+
+def _facts_of_small(function: str, a: Array, width: int) -> Array | None:
+    """What a function of the core tells of each matrix of a stack, as so many numbers."""
+    core = loaded()[0]
     *stack, n, _ = a.shape
-    bounds = np.zeros((math.prod(stack), 1, 3))
-    if bounds.size and n:
-        core.determinants(_readable(a.reshape(len(bounds), n, n)), bounds)
-    known, lower, upper = (bounds[:, 0, i].reshape(stack) for i in range(3))
-    return Neighbours(known > 0.0, lower, upper)
+    is_small = is_on_host(a) and 0 < n <= _MOST_OF_SMALL
+    if core is None or not is_small or a.dtype.kind != "f":
+        return None
+    facts = np.empty((math.prod(stack), 1, width))
+    getattr(core, function)(_readable(a.reshape(len(facts), n, n)), facts)
+    return facts.reshape(*stack, width)
 
 
 def _are_ordinary(x: Array, terms: int, smallest_normal: float) -> bool:

@@ -10,6 +10,9 @@ Idea
     No: an x other than zero with x^H A x <= 0, an eigenvector of the least eigenvalue or
     a vector of the identity.
     Else the leading minors of small matrices, in integers.
+Small matrices
+    For real ones of up to 32 rows the compiled core eliminates without exchanges, in double
+    words, and knows the signs of most leading minors; its proof is in core/small_factors.c.
 Scaling
     Rows and columns by the same powers of two, which keeps definiteness and brings the
     diagonal into [1/4, 1), unless a bit would be lost. c is relative to 1 then.
@@ -36,7 +39,6 @@ from hifigemm.linalg.arrays import (
     cholesky,
     diagonal,
     identity,
-    is_on_host,
     least_eigenvector,
     matmul,
     numbers,
@@ -44,7 +46,6 @@ from hifigemm.linalg.arrays import (
     to_device_of,
     to_host,
 )
-from hifigemm.linalg.determinant import known_determinants
 from hifigemm.linalg.exact import IntegerMatrix
 from hifigemm.linalg.scaling import scaled, zeros_are_exact
 from hifigemm.linalg.upward import UNIT, above, gamma, moduli
@@ -103,12 +104,14 @@ def is_positive_definite(a: Any) -> Any:
     check_square(a)
     stack = a.shape[:-2]
     with verifying(operands.library):
-        is_definite, is_known = _by_minors(a)
+        is_definite, is_known = _by_core(a)
+        if is_known.all():
+            return is_definite if stack else bool(is_definite)
         left = map(tuple, np.argwhere(~is_known).tolist())
         answers = Answers(stack, lambda index: _is_definite(a[index]), left)
         if not stack:
             answers.check(lambda: None)
-            return answers.values.get((), bool(is_definite))
+            return answers.values[()]
 
         def whole() -> Array:
             others = answers.array("real", np.nan, float)
@@ -119,24 +122,13 @@ def is_positive_definite(a: Any) -> Any:
         return whole().astype(bool)
 
 
-def _by_minors(a: Array) -> tuple[Array, Array]:
-    """(answers, True where they are known) for small real matrices by Sylvester's
-    criterion, as far as the compiled core knows the signs of leading minors.
-    """
-    stack = a.shape[:-2]
-    n = a.shape[-1]
-    nothing = np.zeros(stack, bool)
-    if not (is_on_host(a) and a.dtype.kind == "f" and 0 < n <= core.MOST_OF_SMALL):
-        return nothing, nothing
-    are_positive = ~nothing
-    is_disproven = nothing
-    for k in range(1, n + 1):
-        is_known, lower, upper = known_determinants(a[..., :k, :k])
-        is_disproven = is_disproven | (is_known & (upper <= 0.0))
-        are_positive = are_positive & is_known & (lower > 0.0)
-    is_symmetric = (a == np.swapaxes(a, -1, -2)).all(axis=(-2, -1))
-    is_finite = np.isfinite(a).all(axis=(-2, -1))
-    return are_positive, is_finite & is_symmetric & (are_positive | is_disproven)
+def _by_core(a: Array) -> core.Definiteness:
+    """The answers for small real matrices, as far as the compiled core knows them."""
+    answers = core.definiteness(a)
+    if answers is not None:
+        return answers
+    nothing = np.zeros(a.shape[:-2], bool)
+    return core.Definiteness(nothing, nothing)
 
 
 def _is_definite(a: Array) -> bool:

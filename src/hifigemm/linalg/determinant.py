@@ -15,11 +15,14 @@ Bounds
 
     as |tr K^j| <= n k^j. det(I - t K) is no zero for t from 0 to 1, so the sign is that
     of the product and of P.
+Small matrices
+    Real matrices of up to 32 rows are eliminated by the compiled core in double words, with
+    a bound that tells most determinants between two neighbours of float64; its proof is in
+    core/small_factors.c.
 Integers
-    Matrices of few rows are eliminated modulo primes: at once where that is quicker, else
-    where the proof fails. Zeros are found in no other way. Up to four rows the compiled
-    core expands determinants in double words, which tells most of them, and the rest
-    goes on to the integers.
+    What is left, and complex matrices and those of up to about 60 rows, are eliminated
+    modulo primes: at once where that is quicker, else where the proof fails. Zeros that
+    the core does not find are found in no other way.
 """
 
 from __future__ import annotations
@@ -44,7 +47,6 @@ from hifigemm.linalg.arrays import (
     check_finite,
     correct_residual,
     diagonal,
-    is_on_host,
     numbers,
     pivoted_factors,
     to_device_of,
@@ -175,10 +177,11 @@ def det(a: Any) -> Determinant | ComplexDeterminant:
     check_square(a)
     stack = a.shape[:-2]
     with verifying(operands.library):
-        known = known_determinants(a)
+        known = _known_determinants(a)
         if not stack and known.is_known:
             lower, upper = float(known.lower), float(known.upper)
-            return Determinant((lower + upper > 0) - (lower + upper < 0), lower, upper)
+            sign = (lower + upper > 0.0) - (lower + upper < 0.0)
+            return Determinant(sign, lower, upper, int(known.exponent))
         left = map(tuple, np.argwhere(~known.is_known).tolist())
         determinant_of = _of_fractions if operands.are_fractions else _determinant
         answers = Answers(stack, lambda index: determinant_of(a[index]), left)
@@ -190,28 +193,28 @@ def det(a: Any) -> Determinant | ComplexDeterminant:
         return whole
 
 
-def known_determinants(a: Array) -> core.Neighbours:
-    """Those of small real matrices that the compiled core knows."""
+def _known_determinants(a: Array) -> core.Neighbours:
+    """The determinants of small real matrices that the compiled core knows."""
+    neighbours = core.neighbours_of_determinants(a)
+    if neighbours is not None:
+        return neighbours
     stack = a.shape[:-2]
-    is_small = is_on_host(a) and 0 < a.shape[-1] <= core.MOST_OF_SMALL
-    if is_small and a.dtype.kind == "f":
-        found = core.neighbours_of_determinants(a)
-        if found is not None:
-            return found
     nothing = np.zeros(stack)
-    return core.Neighbours(np.zeros(stack, bool), nothing, nothing)
+    return core.Neighbours(np.zeros(stack, bool), nothing, nothing, nothing)
 
 
 def _real_stack(answers: Answers[Any], known: core.Neighbours) -> Determinant:
     """The determinants of a stack as arrays."""
-    lower, upper = known.lower, known.upper
+
+    def merged(quick: Array, name: str, default: Any, dtype: Any) -> Array:
+        others = answers.array(name, default, dtype)
+        return np.where(known.is_known, quick, others).astype(dtype)
+
     return Determinant(
-        np.where(
-            known.is_known, np.sign(lower + upper), answers.array("sign", 0, int)
-        ).astype(int),
-        np.where(known.is_known, lower, answers.array("lower", np.nan, float)),
-        np.where(known.is_known, upper, answers.array("upper", np.nan, float)),
-        answers.array("exponent", 0, int),
+        merged(np.sign(known.lower + known.upper), "sign", 0, int),
+        merged(known.lower, "lower", np.nan, float),
+        merged(known.upper, "upper", np.nan, float),
+        merged(known.exponent, "exponent", 0, int),
     )
 
 
