@@ -329,7 +329,7 @@ def rows_of_chains(n: int) -> Iterator[Row]:
 
 def rows_of_systems() -> Iterator[Row]:
     """`hifigemm.linalg`, compared with NumPy's functions."""
-    for n in (8, 64, 1024):
+    for n in (8, 32, 64, 1024):
         # Ordinary matrices, and positive definite ones.
         a, b = phi(n, n) + np.eye(n), phi(n)
         gram = a @ a.T + n * np.eye(n)
@@ -393,13 +393,21 @@ def rows_of_systems() -> Iterator[Row]:
             lambda a=stack, b=sides: np.linalg.solve(a, b),
             lambda a=stack, b=sides: hg.linalg.solve(a, b),
         )
-    stack = phi(1000, 3, 3)
-    yield Row(
-        "linalg.det of 1000 matrices, n = 3",
-        "numpy",
-        lambda: np.linalg.det(stack),
-        lambda: hg.linalg.det(stack),
-    )
+    for n in (3, 8, 32):
+        stack = phi(1000, n, n)
+        grams = stack @ np.swapaxes(stack, 1, 2) + n * np.eye(n)
+        yield Row(
+            f"linalg.det of 1000 matrices, n = {n}",
+            "numpy",
+            lambda stack=stack: np.linalg.det(stack),
+            lambda stack=stack: hg.linalg.det(stack),
+        )
+        yield Row(
+            f"linalg.is_positive_definite of 1000 matrices, n = {n}",
+            "numpy, cholesky",
+            lambda grams=grams: np.linalg.cholesky(grams),
+            lambda grams=grams: hg.linalg.is_positive_definite(grams),
+        )
     tall, sides = phi(1000, 12, 3), phi(1000, 12, 1)
     yield Row(
         "linalg.lstsq of 1000 matrices, 12 x 3",

@@ -35,8 +35,8 @@ enum {
 static const double UNIT = 0x1p-53;
 /* u^2, of which errors of double words are multiples. */
 static const double UNIT_OF_PAIR = 0x1p-106;
-/* More than all that underflows in a bound, in units of 2^-1074: factors are below 2^210 where
- * bounds are used, and bounds below MOST. */
+/* More than what is lost to underflow in a bound: where bounds are used, factors are below
+ * 2^210, and bounds below MOST. */
 static const double UNDERFLOWS = 0x1p-800, MOST = 0x1p100;
 
 /* ---- factors --------------------------------------------------------------------- */
@@ -200,8 +200,8 @@ static Enclosed product_of_pivots(const Factors *f, ptrdiff_t m)
     return (Enclosed){x, y, 0.0, exponent};
 }
 
-/* The leading minor of m rows of P S. Returns 0 where nothing is known of it; hi and lo are
- * zeros where its sign is not. */
+/* The leading minor of m rows of S, all rows where some were exchanged. Returns 0 where
+ * nothing is known of it; hi and lo are zeros where its sign is not. */
 static int minor_of(const Factors *f, ptrdiff_t m, Enclosed *minor)
 {
     double y[MOST_OF_SMALL], w[MOST_OF_SMALL], share = 0.0, product = 1.0;
@@ -317,7 +317,7 @@ void tell_determinant(ptrdiff_t n, const View *a, double *facts, Factors *f,
     if (d.hi == 0.0)
         return;
 
-    /* The exponent is that of the determinant, which is no less than its lesser neighbour. */
+    /* The determinant has the exponent of its smaller neighbour. */
     double smaller = fabs(lower) < fabs(upper) ? lower : upper;
     int64_t power = d.exponent - of_scales, exponent = ilogb(smaller) + power;
     if (exponent >= -LARGEST_EXPONENT && exponent <= LARGEST_EXPONENT)

@@ -16,7 +16,6 @@ import pytest
 
 pytest.importorskip("flint")
 
-from experiments.systems import of_condition
 from hifigemm import linalg
 from hifigemm.engines import core
 from tests.linalg.exact_least_squares import exact_determinant, exact_solve
@@ -168,7 +167,8 @@ def test_determinants_of_zero_are_told_of_short_integers():
         stack = (left @ right).astype(float)
         known, lower, upper, exponents = core.neighbours_of_determinants(stack)
         assert known.all()
-        assert not (lower.any() or upper.any() or exponents.any())
+        for x in (lower, upper, exponents):
+            assert not x.any()
     zeros = np.zeros((2, 32, 32))
     zeros[1, 0] = 1.0
     assert core.neighbours_of_determinants(zeros).is_known.all()
@@ -294,7 +294,7 @@ def steps(tmp_path_factory):
     sources = Path(__file__).parents[2] / "core"
     library = tmp_path_factory.mktemp("small_factors") / "small_factors.so"
     flags = ["-std=c11", "-O2", "-ffp-contract=off", "-Wall", "-Wextra", "-fPIC"]
-    parts = "kernels words accumulator product systems".split()
+    parts = ("kernels", "words", "accumulator", "product", "systems")
     files = [sources / f"{part}.c" for part in parts]
     command = ["cc", *flags, "-shared", f"-I{sources}", "-o", library]
     program = Path(__file__).with_name("small_factors.c")
