@@ -11,7 +11,7 @@
  *   banded.c       elimination in a band, and products with such rows
  *   systems.c      scaling and bounds of linear systems, in few readings of a matrix
  *   small_systems.c  small linear systems from their scaling to their enclosures
- *   small_factors.c  determinants and definiteness of up to 32 rows, in double words
+ *   small_factors.c  determinants and definiteness of up to 128 rows
  *   module.c       the Python module hifigemm._core, and signals that end its calls
  *
  * u = 2^-53 is the unit roundoff of binary64. All of this rests on rounding to nearest
@@ -317,25 +317,12 @@ Solved solve_small(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const
 
 /* ---- small_factors.c ------------------------------------------------------------ */
 
-enum {
-    MOST_OF_SMALL = 32, /* rows */
-    BEYOND = 8,         /* zeros after a row, which vectors reach */
-};
+enum { MOST_OF_SMALL = 128 }; /* rows */
 
-/* S, scaled, and its triangular factors in double words, both in one array, L without its
- * diagonal; `errors` are at least the sums of the rows of |L U - P S|, and `sign` is that
- * of P. */
-typedef struct {
-    ptrdiff_t n;
-    double sign, scaled[MOST_OF_SMALL][MOST_OF_SMALL];
-    double hi[MOST_OF_SMALL][MOST_OF_SMALL + BEYOND];
-    double lo[MOST_OF_SMALL][MOST_OF_SMALL + BEYOND];
-    double errors[MOST_OF_SMALL];
-} Factors;
-
-void tell_determinant(ptrdiff_t n, const View *a, double *facts, Factors *f,
+ptrdiff_t space_of_factors(ptrdiff_t n);
+void tell_determinant(ptrdiff_t n, const View *a, double *facts, double *space,
                       const Kernels *kernels, Watch *watch);
-void tell_definiteness(ptrdiff_t n, const View *a, double *answer, Factors *f,
+void tell_definiteness(ptrdiff_t n, const View *a, double *answer, double *space,
                        const Kernels *kernels, Watch *watch);
 
 #endif

@@ -967,7 +967,7 @@ static PyObject *core_solve_small(PyObject *self, PyObject *const *args, Py_ssiz
  * numbers. */
 static PyObject *tell_of_stack(PyObject *const *args, Py_ssize_t count, Py_ssize_t width,
                                void (*tell)(ptrdiff_t n, const View *a, double *facts,
-                                            Factors *space, const Kernels *kernels,
+                                            double *space, const Kernels *kernels,
                                             Watch *watch))
 {
     View a, facts;
@@ -986,7 +986,7 @@ static PyObject *tell_of_stack(PyObject *const *args, Py_ssize_t count, Py_ssize
         PyErr_SetString(PyExc_ValueError, "shapes or dtypes do not fit");
         return NULL;
     }
-    Factors *space = malloc(sizeof *space);
+    double *space = malloc(sizeof(double) * (size_t)space_of_factors(n));
     if (!space)
         return PyErr_NoMemory();
     const Kernels *used = kernels;
@@ -1007,7 +1007,7 @@ static PyObject *tell_of_stack(PyObject *const *args, Py_ssize_t count, Py_ssize
 
 PyDoc_STRVAR(determinants_doc,
 "determinants(a, bounds)\n--\n\n"
-"Write for each matrix of a stack, n x n with n up to 32, 1, the two neighbours between\n"
+"Write for each matrix of a stack, n x n with n up to 128, 1, the two neighbours between\n"
 "which its determinant lies, equal where it is a double, and the exponent of their unit; 0\n"
 "where they are not certain. A is (batch, n, n) and `bounds` (batch, 1, 4), of float64.");
 
@@ -1019,7 +1019,7 @@ static PyObject *core_determinants(PyObject *self, PyObject *const *args, Py_ssi
 
 PyDoc_STRVAR(definite_doc,
 "definite(a, answers)\n--\n\n"
-"Write for each matrix of a stack, n x n with n up to 32, 1 where it is symmetric and\n"
+"Write for each matrix of a stack, n x n with n up to 128, 1 where it is symmetric and\n"
 "positive definite, 0 where it is symmetric and not definite, 2 where that is not certain.\n"
 "A is (batch, n, n) and `answers` (batch, 1, 1), of float64.");
 

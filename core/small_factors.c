@@ -1,4 +1,4 @@
-/* Determinants and definiteness of up to 32 rows, from triangular factors in double words.
+/* Determinants and definiteness of up to 128 rows, from triangular factors in double words.
  *
  * Powers of two bring rows and columns of A into scale, S = D A D', exactly. Elimination in
  * double words leaves a unit lower triangular L and an upper triangular U, which are exact
@@ -41,14 +41,43 @@ static const double UNDERFLOWS = 0x1p-800, MOST = 0x1p100;
 
 /* ---- factors --------------------------------------------------------------------- */
 
+enum { BEYOND = 8 }; /* zeros after a row, which vectors reach */
+
+/* S, n x n, and its triangular factors in double words, both in one array, L without its
+ * diagonal, with rows `stride` apart; `errors` are at least the sums of the rows of
+ * |L U - P S|, and `sign` is that of P. */
+typedef struct {
+    ptrdiff_t n, stride;
+    double sign, *scaled, *hi, *lo, *errors;
+    double *inverse, *bounds; /* n x n, magnitudes, and 2 n */
+} Factors;
+
+ptrdiff_t space_of_factors(ptrdiff_t n)
+{
+    return 2 * n * n + 2 * n * (n + BEYOND) + 3 * n;
+}
+
+static Factors factors_in(double *space, ptrdiff_t n)
+{
+    Factors f = {.n = n, .stride = n + BEYOND, .sign = 1.0};
+    f.scaled = space;
+    f.inverse = f.scaled + n * n;
+    f.hi = f.inverse + n * n;
+    f.lo = f.hi + n * f.stride;
+    f.errors = f.lo + n * f.stride;
+    f.bounds = f.errors + n;
+    return f;
+}
+
 static void exchange_rows(Factors *f, ptrdiff_t i, ptrdiff_t k)
 {
     for (ptrdiff_t j = 0; j < f->n; j++) {
-        double hi = f->hi[i][j], lo = f->lo[i][j];
-        f->hi[i][j] = f->hi[k][j];
-        f->lo[i][j] = f->lo[k][j];
-        f->hi[k][j] = hi;
-        f->lo[k][j] = lo;
+        ptrdiff_t upper = k * f->stride + j, lower = i * f->stride + j;
+        double hi = f->hi[lower], lo = f->lo[lower];
+        f->hi[lower] = f->hi[upper];
+        f->lo[lower] = f->lo[upper];
+        f->hi[upper] = hi;
+        f->lo[upper] = lo;
     }
     double error = f->errors[i];
     f->errors[i] = f->errors[k];
@@ -64,12 +93,13 @@ static void exchange_rows(Factors *f, ptrdiff_t i, ptrdiff_t k)
  * 3 u^2, and q2 d.lo, left out, is 3 u^2: x - l d is below 13 u^2 |x.hi|. */
 static void divide(Factors *f, ptrdiff_t i, ptrdiff_t k)
 {
-    double x = f->hi[i][k], d = f->hi[k][k];
+    ptrdiff_t at = i * f->stride + k, pivot = k * f->stride + k;
+    double x = f->hi[at], d = f->hi[pivot];
     double q1 = x / d;
-    double r = fma(-q1, d, x) + (f->lo[i][k] - q1 * f->lo[k][k]);
+    double r = fma(-q1, d, x) + (f->lo[at] - q1 * f->lo[pivot]);
     double q2 = r / d;
-    f->hi[i][k] = q1 + q2;
-    f->lo[i][k] = q2 - (f->hi[i][k] - q1);
+    f->hi[at] = q1 + q2;
+    f->lo[at] = q2 - (f->hi[at] - q1);
     f->errors[i] += 16.0 * UNIT_OF_PAIR * fabs(x);
 }
 
@@ -77,33 +107,34 @@ static void divide(Factors *f, ptrdiff_t i, ptrdiff_t k)
  * certainly positive, where rows are not exchanged. Returns the number of rows. */
 static ptrdiff_t factorise(Factors *f, int exchanges, const Kernels *kernels)
 {
-    ptrdiff_t n = f->n;
+    ptrdiff_t n = f->n, stride = f->stride;
     for (ptrdiff_t k = 0; k < n; k++) {
-        ptrdiff_t pivot = k;
+        ptrdiff_t chosen = k;
         for (ptrdiff_t i = k + 1; exchanges && i < n; i++)
-            if (fabs(f->hi[i][k]) > fabs(f->hi[pivot][k]))
-                pivot = i;
-        if (pivot != k)
-            exchange_rows(f, pivot, k);
+            if (fabs(f->hi[i * stride + k]) > fabs(f->hi[chosen * stride + k]))
+                chosen = i;
+        if (chosen != k)
+            exchange_rows(f, chosen, k);
 
         /* Any other number serves as a pivot: the difference is at most 3 times it. */
-        double *d = &f->hi[k][k], least = f->errors[k];
-        int is_last = !exchanges && !(*d >= least);
-        if (!(fabs(*d) >= least)) {
-            *d = least;
-            f->lo[k][k] = 0.0;
+        double *pivot = f->hi + k * stride + k, *low = f->lo + k * stride + k;
+        double least = f->errors[k];
+        int is_last = !exchanges && !(*pivot >= least);
+        if (!(fabs(*pivot) >= least)) {
+            *pivot = least;
+            *low = 0.0;
             f->errors[k] += 3.0 * least;
         }
         if (is_last)
             return k + 1;
 
         for (ptrdiff_t i = k + 1; i < n; i++) {
-            if (f->hi[i][k] == 0.0)
+            double *hi = f->hi + i * stride + k, *lo = f->lo + i * stride + k;
+            if (*hi == 0.0)
                 continue; /* so is its low word */
             divide(f, i, k);
-            double sizes = kernels->subtract_in_two(
-                n - k - 1, &f->hi[i][k + 1], &f->lo[i][k + 1], f->hi[i][k], f->lo[i][k],
-                &f->hi[k][k + 1], &f->lo[k][k + 1]);
+            double sizes = kernels->subtract_in_two(n - k - 1, hi + 1, lo + 1, *hi, *lo,
+                                                    pivot + 1, low + 1);
             f->errors[i] += 4.0 * UNIT_OF_PAIR * sizes;
         }
     }
@@ -114,13 +145,13 @@ static ptrdiff_t factorise(Factors *f, int exchanges, const Kernels *kernels)
 
 /* |x| for row i of X, x T = e_i by substitution with the high words of T, and |x| v. */
 static double solve_row(const Factors *f, ptrdiff_t m, int is_lower, ptrdiff_t i,
-                        const double *v, double *x)
+                        const double *restrict v, double *restrict x)
 {
     double image = 0.0;
     for (ptrdiff_t j = 0; j < m; j++)
         x[j] = i == j;
     for (ptrdiff_t k = i; is_lower ? k >= 0 : k < m; k += is_lower ? -1 : 1) {
-        const double *row = f->hi[k];
+        const double *row = f->hi + k * f->stride;
         double value = is_lower ? x[k] : x[k] / row[k];
         ptrdiff_t start = is_lower ? 0 : k + 1, stop = is_lower ? k : m;
         for (ptrdiff_t j = start; j < stop; j++)
@@ -132,20 +163,20 @@ static double solve_row(const Factors *f, ptrdiff_t m, int is_lower, ptrdiff_t i
 }
 
 /* |X| |T| v for v >= 0, up to 2 m + 2 roundings. */
-static void multiply_sizes(const Factors *f, ptrdiff_t m, int is_lower,
-                           double x[][MOST_OF_SMALL], const double *v, double *product)
+static void multiply_sizes(const Factors *f, ptrdiff_t m, int is_lower, const double *v,
+                           double *product)
 {
     double sums[MOST_OF_SMALL];
     for (ptrdiff_t k = 0; k < m; k++) {
         ptrdiff_t start = is_lower ? 0 : k, stop = is_lower ? k : m;
         sums[k] = is_lower ? v[k] : 0.0;
         for (ptrdiff_t j = start; j < stop; j++)
-            sums[k] += fabs(f->hi[k][j]) * v[j];
+            sums[k] += fabs(f->hi[k * f->stride + j]) * v[j];
     }
     for (ptrdiff_t i = 0; i < m; i++) {
         product[i] = 0.0;
         for (ptrdiff_t k = 0; k < m; k++)
-            product[i] += x[i][k] * sums[k];
+            product[i] += f->inverse[i * f->n + k] * sums[k];
     }
 }
 
@@ -158,14 +189,16 @@ static void multiply_sizes(const Factors *f, ptrdiff_t m, int is_lower,
 static int bound_of_solution(const Factors *f, ptrdiff_t m, int is_lower, const double *v,
                              double *y)
 {
-    double x[MOST_OF_SMALL][MOST_OF_SMALL], sizes[MOST_OF_SMALL], share = 0.0;
-    for (ptrdiff_t i = 0; i < m; i++)
-        y[i] = upward(solve_row(f, m, is_lower, i, v, x[i]), m + 1, UNDERFLOWS);
-    multiply_sizes(f, m, is_lower, x, y, sizes);
+    double sizes[MOST_OF_SMALL], share = 0.0;
+    for (ptrdiff_t i = 0; i < m; i++) {
+        double image = solve_row(f, m, is_lower, i, v, f->inverse + i * f->n);
+        y[i] = upward(image, m + 1, UNDERFLOWS);
+    }
+    multiply_sizes(f, m, is_lower, y, sizes);
     for (ptrdiff_t i = 0; i < m; i++)
         y[i] += 0x1p-30 * sizes[i];
 
-    multiply_sizes(f, m, is_lower, x, y, sizes);
+    multiply_sizes(f, m, is_lower, y, sizes);
     for (ptrdiff_t i = 0; i < m; i++) {
         double error = upward((double)(m + 2) * UNIT * sizes[i], 2 * m + 4, UNDERFLOWS);
         if (!(error <= 0.5 * y[i] && y[i] < MOST))
@@ -187,11 +220,11 @@ typedef struct {
  * 6 u^2 of itself [JMP17, algorithm 11]; powers of two are exact. */
 static Enclosed product_of_pivots(const Factors *f, ptrdiff_t m)
 {
-    double x = (double)f->sign, y = 0.0;
+    double x = f->sign, y = 0.0;
     int64_t exponent = 0;
     for (ptrdiff_t i = 0; i < m; i++) {
-        double hi = x * f->hi[i][i], lo = fma(x, f->hi[i][i], -hi);
-        lo += fma(x, f->lo[i][i], y * f->hi[i][i]);
+        double pivot = f->hi[i * f->stride + i], hi = x * pivot, lo = fma(x, pivot, -hi);
+        lo += fma(x, f->lo[i * f->stride + i], y * pivot);
         int shift = ilogb(hi);
         x = ldexp(hi + lo, -shift);
         y = ldexp(lo - ((hi + lo) - hi), -shift);
@@ -204,7 +237,7 @@ static Enclosed product_of_pivots(const Factors *f, ptrdiff_t m)
  * nothing is known of it; hi and lo are zeros where its sign is not. */
 static int minor_of(const Factors *f, ptrdiff_t m, Enclosed *minor)
 {
-    double y[MOST_OF_SMALL], w[MOST_OF_SMALL], share = 0.0, product = 1.0;
+    double *y = f->bounds, *w = y + f->n, share = 0.0, product = 1.0;
     for (ptrdiff_t i = 0; i < m; i++)
         if (!(f->errors[i] < 1.0))
             return 0; /* entries may have grown beyond all bounds */
@@ -250,7 +283,7 @@ static int64_t lowest_bit_of_minor(const Factors *f, ptrdiff_t m)
     for (ptrdiff_t i = 0; i < m; i++) {
         int64_t bits[MOST_OF_SMALL], of_row = NO_BIT;
         for (ptrdiff_t j = 0; j < m; j++) {
-            bits[j] = lowest_bit(f->scaled[i][j]);
+            bits[j] = lowest_bit(f->scaled[i * f->n + j]);
             of_row = bits[j] < of_row ? bits[j] : of_row;
         }
         sum += of_row;
@@ -276,19 +309,16 @@ static int is_known_multiple(const Factors *f, ptrdiff_t m, const Enclosed *mino
 
 /* S from A; returns 0 where an entry is not moderate. `exponent` is that of det S over
  * det A. */
-static int scale(Factors *f, ptrdiff_t n, const View *a, int64_t *exponent, Watch *watch)
+static int scale(Factors *f, const View *a, int64_t *exponent, Watch *watch)
 {
     double space[3 * MOST_OF_SMALL];
-    ptrdiff_t size = sizeof(double);
-    View scaled = {(char *)f->scaled, 0, MOST_OF_SMALL * size, size, 0};
+    ptrdiff_t n = f->n, size = sizeof(double);
+    View scaled = {(char *)f->scaled, 0, n * size, size, 0};
     if (!equilibrate(n, 0, a, NULL, &scaled, NULL, NULL, exponent, space, watch))
         return 0;
-    f->n = n;
-    f->sign = 1;
+    memset(f->hi, 0, (size_t)(2 * n * f->stride) * sizeof(double)); /* and lo */
     for (ptrdiff_t i = 0; i < n; i++) {
-        memset(f->hi[i], 0, (size_t)(n + BEYOND) * sizeof(double));
-        memset(f->lo[i], 0, (size_t)(n + BEYOND) * sizeof(double));
-        memcpy(f->hi[i], f->scaled[i], (size_t)n * sizeof(double));
+        memcpy(f->hi + i * f->stride, f->scaled + i * n, (size_t)n * sizeof(double));
         f->errors[i] = UNIT_OF_PAIR; /* more than all that will underflow */
     }
     return 1;
@@ -298,20 +328,21 @@ static int scale(Factors *f, ptrdiff_t n, const View *a, int64_t *exponent, Watc
  * between which det A / 2^exponent lies, equal where it is a double, and the exponent, 0
  * in the middle of the range; the first is 0 where these are not certain, or an entry is
  * not moderate. */
-void tell_determinant(ptrdiff_t n, const View *a, double *facts, Factors *f,
+void tell_determinant(ptrdiff_t n, const View *a, double *facts, double *space,
                       const Kernels *kernels, Watch *watch)
 {
+    Factors f = factors_in(space, n);
     int64_t of_scales;
     Enclosed d;
     memset(facts, 0, 4 * sizeof *facts);
-    if (!scale(f, n, a, &of_scales, watch) || !minor_of(f, factorise(f, 1, kernels), &d))
+    if (!scale(&f, a, &of_scales, watch) || !minor_of(&f, factorise(&f, 1, kernels), &d))
         return;
     double lower = d.hi, upper = d.hi;
     if (d.lo - d.error > 0.0)
         upper = nextafter(d.hi, INFINITY);
     else if (d.lo + d.error < 0.0)
         lower = nextafter(d.hi, -INFINITY);
-    else if (!is_known_multiple(f, n, &d))
+    else if (!is_known_multiple(&f, n, &d))
         return;
     facts[0] = 1.0;
     if (d.hi == 0.0)
@@ -329,9 +360,10 @@ void tell_determinant(ptrdiff_t n, const View *a, double *facts, Factors *f,
 
 /* 1 for a positive definite matrix, 0 for one that is not, 2 where that is not certain, the
  * matrix is not symmetric, or an entry is not moderate. */
-void tell_definiteness(ptrdiff_t n, const View *a, double *answer, Factors *f,
+void tell_definiteness(ptrdiff_t n, const View *a, double *answer, double *space,
                        const Kernels *kernels, Watch *watch)
 {
+    Factors f = factors_in(space, n);
     int64_t of_scales;
     *answer = UNKNOWN;
     for (ptrdiff_t i = 0; i < n; i++)
@@ -342,21 +374,21 @@ void tell_definiteness(ptrdiff_t n, const View *a, double *answer, Factors *f,
             if (x != y)
                 return;
         }
-    if (!scale(f, n, a, &of_scales, watch))
+    if (!scale(&f, a, &of_scales, watch))
         return;
     int is_positive = 1;
     for (ptrdiff_t i = 0; i < n; i++)
-        is_positive &= f->scaled[i][i] > 0.0;
+        is_positive &= f.scaled[i * n + i] > 0.0;
 
     /* The first minor that is not certainly positive decides. */
     Enclosed minor;
-    ptrdiff_t m = is_positive ? factorise(f, 0, kernels) : 0;
+    ptrdiff_t m = is_positive ? factorise(&f, 0, kernels) : 0;
     if (!is_positive)
         *answer = 0.0;
-    else if (!minor_of(f, m, &minor))
+    else if (!minor_of(&f, m, &minor))
         return;
     else if (minor.hi > 0.0)
         *answer = 1.0;
-    else if (minor.hi < 0.0 || is_known_multiple(f, m, &minor))
+    else if (minor.hi < 0.0 || is_known_multiple(&f, m, &minor))
         *answer = 0.0;
 }

@@ -2,9 +2,9 @@
 definiteness? Counts by family of matrices.
 
     python -m experiments.linalg_determinants [--matrices 100000] [--seconds 300]
-        [--first 0] [--output results/linalg_determinants.csv]
+        [--rows 32] [--first 0] [--output results/linalg_determinants.csv]
 
-Stacks of real matrices of 1 to 32 rows are drawn of each family in turns, and judged in
+Stacks of real matrices of 1 to 32 rows, or to more, are drawn of each family in turns, and judged in
 integers, by determinants and characteristic polynomials of python-flint:
 
 - wrong: signs and answers that are not the exact ones;
@@ -301,11 +301,13 @@ def judge_definiteness(stack: Array, counts: Counter[str]) -> None:
         counts["wrong"] += not np.isnan(answer) and bool(answer) != exact
 
 
-def judge(function: str, family: str, number: int, seed: int) -> Counter[str]:
+def judge(
+    function: str, family: str, number: int, seed: int, most_rows: int
+) -> Counter[str]:
     """The counts of one stack."""
     place = list(FAMILIES).index(family), function == "det, slogdet"
     rng = np.random.default_rng([seed, number, *place])
-    n = 1 + int(31.5 * rng.random() ** 2)
+    n = 1 + int((most_rows - 0.5) * rng.random() ** 2)
     counts: Counter[str] = Counter(matrices=STACK)
     if function == "det, slogdet":
         draw = FAMILIES[family]
@@ -333,6 +335,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--matrices", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument(
@@ -352,7 +355,8 @@ def main() -> None:
     last = number + -(-options.matrices // (STACK * len(lines)))
     while number < last and time.monotonic() < end:
         for (function, family), counts in lines.items():
-            counts.update(judge(function, family, number, options.seed))
+            count = judge(function, family, number, options.seed, options.rows)
+            counts.update(count)
         number += 1
 
     rows = [
@@ -364,7 +368,8 @@ def main() -> None:
     sums = {column: sum(row[column] for row in rows) for column in COLUMNS}
     print(*(f"{count} {column}" for column, count in sums.items()), sep=", ")
     print(f"next: --first {number}")
-    write_csv(options.output, rows, seed=options.seed, stacks_of_a_family=number)
+    environment = {"seed": options.seed, "most_rows": options.rows}
+    write_csv(options.output, rows, **environment, stacks_of_a_family=number)
 
 
 if __name__ == "__main__":

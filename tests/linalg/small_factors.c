@@ -14,17 +14,18 @@ static int goes_on(Watch *watch)
 int steps_of(int set, int n, const double *a, int exchanges, double *scaled, double *hi,
              double *lo, double *errors, double *y, double *w, double *minor)
 {
-    static Factors f;
+    static double space[100000];
+    Factors f = factors_in(space, n);
     Watch watch = {1 << 30, goes_on};
     View view = {(char *)a, 0, (ptrdiff_t)sizeof(double) * n, sizeof(double), 0};
     int64_t exponent;
-    if (!scale(&f, n, &view, &exponent, &watch))
+    if (!scale(&f, &view, &exponent, &watch))
         return 0;
     int m = (int)factorise(&f, exchanges, kernels_here()[set]);
+    memcpy(scaled, f.scaled, (size_t)(n * n) * sizeof(double));
     for (int i = 0; i < n; i++) {
-        memcpy(scaled + i * n, f.scaled[i], (size_t)n * sizeof(double));
-        memcpy(hi + i * n, f.hi[i], (size_t)n * sizeof(double));
-        memcpy(lo + i * n, f.lo[i], (size_t)n * sizeof(double));
+        memcpy(hi + i * n, f.hi + i * f.stride, (size_t)n * sizeof(double));
+        memcpy(lo + i * n, f.lo + i * f.stride, (size_t)n * sizeof(double));
     }
     memcpy(errors, f.errors, (size_t)n * sizeof(double));
     Enclosed d;

@@ -1,4 +1,4 @@
-"""Determinants and definiteness of up to 32 rows, which the compiled core tells, and each
+"""Determinants and definiteness of up to 128 rows, which the compiled core tells, and each
 step of their proof in fractions.
 """
 
@@ -25,7 +25,7 @@ if core.loaded()[0] is None:
     pytest.skip("the compiled core is not here", allow_module_level=True)
 
 MODULE = core.loaded()[0]
-SIZES = (1, 2, 3, 4, 5, 8, 13, 24, 32)
+SIZES = (1, 2, 3, 4, 5, 8, 13, 32, 70, 128)
 
 
 @pytest.fixture(params=MODULE.instructions)
@@ -169,7 +169,7 @@ def test_determinants_of_zero_are_told_of_short_integers():
         assert known.all()
         for x in (lower, upper, exponents):
             assert not x.any()
-    zeros = np.zeros((2, 32, 32))
+    zeros = np.zeros((2, 128, 128))
     zeros[1, 0] = 1.0
     assert core.neighbours_of_determinants(zeros).is_known.all()
 
@@ -269,7 +269,7 @@ def test_arguments_that_do_not_fit_are_refused():
         with pytest.raises(TypeError, match="two arguments"):
             function(a)
         for matrices, facts in (
-            (np.ones((2, 33, 33)), good),
+            (np.ones((2, 129, 129)), good),
             (np.ones((2, 3, 2)), good),
             (np.ones((2, 0, 0)), good),
             (a, np.ones((2, 1, width + 1))),

@@ -369,7 +369,7 @@ class Neighbours(NamedTuple):
     exponent: Array
 
 
-_MOST_OF_SMALL = 32
+_MOST_OF_SMALL = 128
 """Rows of matrices of which the core tells determinants and definiteness."""
 
 

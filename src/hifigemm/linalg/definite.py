@@ -11,7 +11,7 @@ Idea
     a vector of the identity.
     Else the leading minors of small matrices, in integers.
 Small matrices
-    For real ones of up to 32 rows the compiled core eliminates without exchanges, in double
+    For real ones of up to 128 rows the compiled core eliminates without exchanges, in double
     words, and knows the signs of most leading minors; its proof is in core/small_factors.c.
 Scaling
     Rows and columns by the same powers of two, which keeps definiteness and brings the

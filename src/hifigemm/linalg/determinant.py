@@ -16,7 +16,7 @@ Bounds
     as |tr K^j| <= n k^j. det(I - t K) is no zero for t from 0 to 1, so the sign is that
     of the product and of P.
 Small matrices
-    Real matrices of up to 32 rows are eliminated by the compiled core in double words, with
+    Real matrices of up to 128 rows are eliminated by the compiled core in double words, with
     a bound that tells most determinants between two neighbours of float64; its proof is in
     core/small_factors.c.
 Integers
