@@ -301,15 +301,18 @@ def judge_definiteness(stack: Array, counts: Counter[str]) -> None:
         counts["wrong"] += not np.isnan(answer) and bool(answer) != exact
 
 
+FUNCTIONS = "det, slogdet", "is_positive_definite"
+
+
 def judge(
     function: str, family: str, number: int, seed: int, most_rows: int
 ) -> Counter[str]:
     """The counts of one stack."""
-    place = list(FAMILIES).index(family), function == "det, slogdet"
+    place = list(FAMILIES).index(family), function == FUNCTIONS[0]
     rng = np.random.default_rng([seed, number, *place])
     n = 1 + int((most_rows - 0.5) * rng.random() ** 2)
     counts: Counter[str] = Counter(matrices=STACK)
-    if function == "det, slogdet":
+    if function == FUNCTIONS[0]:
         draw = FAMILIES[family]
         judge_determinants(np.stack([draw(rng, n) for _ in range(STACK)]), counts)
     else:
@@ -343,8 +346,7 @@ def main() -> None:
     )
     options = parser.parse_args()
 
-    functions = "det, slogdet", "is_positive_definite"
-    lines = {(f, family): Counter[str]() for f in functions for family in FAMILIES}
+    lines = {(f, family): Counter[str]() for f in FUNCTIONS for family in FAMILIES}
     if options.first:
         with options.output.open(encoding="utf-8") as file:
             for row in csv.DictReader(file):

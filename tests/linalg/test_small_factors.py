@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("flint")
 
+from experiments.linalg_determinants import FAMILIES, FUNCTIONS, judge
 from hifigemm import linalg
 from hifigemm.engines import core
 from tests.linalg.exact_least_squares import exact_determinant, exact_solve
@@ -241,6 +242,15 @@ def test_matrices_that_are_not_symmetric_are_left():
     a[0, 2] = 2.0**-60
     assert not core.definiteness(a).is_known
     assert not core.definiteness(-a).is_known
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nothing_is_wrong_or_refused_in_hostile_families(family, function):
+    for number in range(3):
+        counts = judge(function, family, number, seed=62, most_rows=14)
+        assert counts["matrices"] > 0
+        assert counts["wrong"] == counts["missed"] == counts["refused"] == 0
 
 
 def test_what_is_wrong_with_one_matrix_is_told():
