@@ -5,6 +5,7 @@
  *   words.c        the rounding of such a sum, where its bound tells it (Ziv's test)
  *   accumulator.c  the exact sum of products of any exponents
  *   product.c      a product of matrices: panels, tiles, and which sum settles an entry
+ *   factors.c      elimination of some columns with partial pivoting
  *   elimination.h  arithmetic modulo primes, for one set of vector instructions
  *   elimination.c  elimination modulo primes: determinants, leading minors, solutions
  *   banded.h       rows of inverses of banded matrices, for one set of vector instructions
@@ -247,6 +248,7 @@ typedef struct {
     View a, b, c, first, second;
     int shift;
     Kind kind;
+    int is_close; /* NEAREST: values are only close to the sums, see write_with_addend */
 } Product;
 
 typedef enum { DONE = 0, NOT_FINITE = -1, NO_MEMORY = -2, STOPPED = -3, NO_INTEGER = -4 } Outcome;
@@ -287,6 +289,10 @@ typedef struct {
 int factorise_band(const View *a, ptrdiff_t n, ptrdiff_t lower, ptrdiff_t upper,
                    double *columns, double *factors, int64_t *pivots, Watch *watch);
 Outcome banded_products(const BandedProducts *p, const Kernels *kernels, Watch *watch);
+
+/* ---- factors.c ------------------------------------------------------------------ */
+
+void factor_panel(ptrdiff_t m, ptrdiff_t n, const View *panel, int64_t *order, Watch *watch);
 
 /* ---- elimination.c -------------------------------------------------------------- */
 

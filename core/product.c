@@ -446,7 +446,12 @@ static void find_factors(const Entries *s, const Panels *panels, Tile *t)
  *
  * C + hi is exact in two words, and a rounding, of at most 2^-53 |low|, brings lo to the
  * second. Products with factors are exact unless they are subnormal, which the margin
- * has room for: factors are 2^-800 or more, err is above 2^-110. */
+ * has room for: factors are 2^-800 or more, err is above 2^-110.
+ *
+ * A close value is sum + low, rounded: it errs by u (1 + 2 u) of itself and by err, and
+ * k 2^-105 for the rounding of low, times a factor. That is at most 4 (1 + 2^-19) times the
+ * norms of row and column, and c (n + c) of tile_error_in_two is at most (k + 4)^2, so
+ * 2^-102 (k + 4)^2 norms are more than the second part. */
 static uint64_t write_with_addend(const Entries *s, const Tile *t, const double *hi,
                                   const double *lo)
 {
@@ -462,8 +467,9 @@ static uint64_t write_with_addend(const Entries *s, const Tile *t, const double 
             double low = rest + lo[lane] * factor;
             double margin = (s->error_in_two * factor + fabs(low) * 0x1p-51) * (1.0 + 0x1p-20);
             double least = sum + (low - margin), most = sum + (low + margin);
-            *(double *)entry(&s->p->first, s->z, t->i + r, t->j + v) = least;
-            open |= (uint64_t)!(least == most) << lane;
+            double value = s->p->is_close ? sum + low : least;
+            *(double *)entry(&s->p->first, s->z, t->i + r, t->j + v) = value;
+            open |= (uint64_t)!(s->p->is_close || least == most) << lane;
         }
     return open;
 }

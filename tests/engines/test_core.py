@@ -839,6 +839,39 @@ def test_sums_with_an_addend_are_those_of_exact_arithmetic(instructions, kind):
 
 
 @needs_core
+@pytest.mark.parametrize("family", ["normal", "cancelling exactly", "wide", "zeros"])
+def test_close_sums_are_within_their_bound(instructions, family):
+    rng = np.random.default_rng(FAMILIES.index(family))
+    shapes = [(1, 1, 1), (4, 4, 4), (9, 33, 19), (2, 40, 2), (4, 255, 5), (3, 1100, 4)]
+    for m, k, n in shapes:
+        a, b = operands(family, rng, m, k, n, np.float64)
+        c = -(a @ b) * (1.0 + 2.0**-50 * rng.standard_normal((m, n)))
+        got, second = core.sums(a, b, c, "close")
+        assert second is None
+        rows = [sum(Fraction(x) ** 2 for x in row) for row in a.tolist()]
+        columns = [sum(Fraction(x) ** 2 for x in column) for column in b.T.tolist()]
+        share = Fraction(core.error_of_close_sums(a.shape[1]))
+        exact = exact_entries(a, b)
+        for index, (i, j) in enumerate(np.ndindex(m, n)):
+            value = Fraction(got[i, j])
+            error = abs(value - exact[index] - Fraction(c[i, j]))
+            # The root is that of the norms; eta for numbers below the range
+            allowed = error - abs(value) / 2**52 - Fraction(2) ** -1074
+            assert allowed <= 0 or allowed**2 <= share**2 * rows[i] * columns[j]
+
+
+@needs_core
+def test_close_sums_are_no_better_than_they_have_to_be(instructions):
+    # All entries by two words: a value that was rounded once would differ somewhere
+    rng = np.random.default_rng(8)
+    a, b = rng.standard_normal((12, 200)), rng.standard_normal((200, 64))
+    close, _ = core.sums(a, b, -(a @ b), "close")
+    nearest, _ = core.sums(a, b, -(a @ b))
+    assert (close != nearest).any()
+    np.testing.assert_allclose(close, nearest, rtol=0, atol=2.0**-80)
+
+
+@needs_core
 def test_sums_of_what_is_not_finite_are_left_to_others():
     a = np.array([[1.0, np.nan], [0.0, 1.0]])
     assert core.sums(a, np.ones((2, 1)), None) is None

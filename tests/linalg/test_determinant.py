@@ -10,16 +10,17 @@ import pytest
 from experiments.systems import FAMILIES, SPARSE, of_condition
 from hifigemm import linalg
 from hifigemm.engines import core
-from hifigemm.linalg import exact
-from hifigemm.linalg.arrays import pivoted_factors
-from hifigemm.linalg.certificate import prove
-from hifigemm.linalg.determinant import _log_of_quotient, sign_of
+from hifigemm.linalg import determinant, exact
+from hifigemm.linalg.certificate import Certificate, prove
+from hifigemm.linalg.determinant import _bounds, _exponential, _log_of_quotient, sign_of
 from hifigemm.linalg.exact import IntegerMatrix
 from tests.linalg.worst_arithmetic import fractions
 
 pytest.importorskip("flint")
 
 from tests.linalg.exact_least_squares import exact_determinant
+
+mpmath = pytest.importorskip("mpmath")
 
 
 def assert_encloses(d, exact):
@@ -31,10 +32,12 @@ def assert_encloses(d, exact):
     assert (d.lower > 0.0) == (d.upper > 0.0) == (d.sign > 0)
 
 
-def exact_quotient(a, gaps):
-    """det(A - F) / det A = det(I - A^-1 F)."""
+def exact_quotient(a, gaps, order):
+    """det(A - P^T F) / det A = det(I - A^-1 P^T F)."""
+    unordered = gaps[np.argsort(order)]
     difference = [
-        [x - y for x, y in zip(*rows)] for rows in zip(fractions(a), fractions(gaps))
+        [x - y for x, y in zip(*rows)]
+        for rows in zip(fractions(a), fractions(unordered))
     ]
     return exact_determinant(difference) / exact_determinant(fractions(a))
 
@@ -47,40 +50,107 @@ def test_the_logarithm_holds_for_poor_inverses_and_large_gaps(noise, size):
         n = int(rng.integers(1, 6))
         a = np.eye(n) + 0.1 * rng.standard_normal((n, n)) / n
         gaps = size * rng.uniform(-1.0, 1.0, (n, n)) / n
+        errors = 0.5 * np.abs(gaps) * rng.uniform(0.0, 1.0, (n, n))
+        order = rng.permutation(n)
         inverse = np.linalg.inv(a) * (1.0 - noise * rng.uniform(0.0, 1.0, (n, n)))
-        trace, error = _log_of_quotient(prove(a, inverse), gaps)
-        exact = exact_quotient(a, gaps)
-        smaller = np.nextafter(np.exp(-trace.real - error), 0.0)
-        larger = np.nextafter(np.exp(-trace.real + error), np.inf)
-        assert Fraction(float(smaller)) <= exact <= Fraction(float(larger))
+        proof = prove(a, inverse)
+        trace, error = _log_of_quotient(proof, gaps, errors, order)
+        corners = rng.choice([-1.0, 1.0], (2, n, n))
+        for changed in (gaps, *(gaps + corners * errors)):
+            exact = exact_quotient(a, changed, order)
+            smaller = np.nextafter(np.exp(-trace.real - error), 0.0)
+            larger = np.nextafter(np.exp(-trace.real + error), np.inf)
+            assert Fraction(float(smaller)) <= exact <= Fraction(float(larger))
 
 
-def test_the_logarithm_counts_what_k_is_off_by(monkeypatch):
-    proof = prove(np.eye(1), np.eye(1))
-    update = np.zeros((1, 1)), np.full((1, 1), 2.0**-30)
-    monkeypatch.setattr(type(proof), "update", lambda *_: update)
-    _, error = _log_of_quotient(proof, np.zeros((1, 1)))
-    assert error >= 2.0**-30
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_the_logarithm_counts_the_gap_of_the_inverse_and_the_series(sign):
+    # K = R B / (1 - g) with G = g I and B = b I, where all bounds add up
+    n, g, b = 3, 2.0**-4, 2.0**-6
+    proof = prove(np.eye(n), (1.0 - g) * np.eye(n))
+    no_errors = np.zeros((n, n))
+    trace, error = _log_of_quotient(
+        proof, sign * b * np.eye(n), no_errors, np.arange(n)
+    )
+    assert trace.real == sign * n * (1.0 - g) * b
+    assert abs(n * np.log1p(-sign * b) + trace.real) <= error <= 5 * g * n * b
+
+
+def test_the_logarithm_counts_the_errors_of_the_gaps():
+    proof = prove(np.eye(2), np.eye(2))
+    errors = np.full((2, 2), 2.0**-30)
+    _, error = _log_of_quotient(proof, np.zeros((2, 2)), errors, np.arange(2))
+    assert 2.0**-29 <= error <= 2.0**-28
+
+
+def test_the_logarithm_counts_two_units_of_the_gaps(monkeypatch):
+    proof = prove(np.eye(2), np.eye(2))
+    gaps = 2.0**-200 * np.eye(2)
+    monkeypatch.setattr(determinant, "gamma", lambda terms: 0.0)
+    _, error = _log_of_quotient(proof, gaps, 0.0 * gaps, np.arange(2))
+    assert error >= 2.0**-52 * 2.0**-199
+
+
+def test_rows_of_gaps_belong_to_those_of_the_matrix():
+    # K has one entry of 1/2, and log(1 - 1/2) + 1/2 is 0.19
+    a = np.diag([2.0**20, 1.0])
+    gaps = np.array([[0.0, 0.5], [0.0, 0.0]])
+    operands = gaps, 0.0 * gaps, np.array([1, 0])
+    trace, error = _log_of_quotient(prove(a, np.diag([2.0**-20, 1.0])), *operands)
+    assert abs(np.log(0.5) + trace.real) <= error
+
+
+@pytest.mark.parametrize("condition", [1e9, 1e11])
+def test_a_sharper_product_makes_bounds_narrow(monkeypatch, condition):
+    rng = np.random.default_rng(3)
+    n = 40
+    left, right = np.linalg.qr(rng.standard_normal((2, n, n))).Q
+    a = (left * np.geomspace(1.0, 1.0 / condition, n)) @ right
+    narrow = linalg.det(a)
+    monkeypatch.setattr(determinant, "_WIDE", np.inf)
+    wide = linalg.det(a)
+    assert_encloses(narrow, exact_determinant(a.tolist()))
+    assert_encloses(wide, exact_determinant(a.tolist()))
+    assert narrow.upper - narrow.lower < 0.1 * (wide.upper - wide.lower)
 
 
 def test_the_logarithm_counts_the_roundings_of_the_trace(monkeypatch):
     n = 50
     proof = prove(np.eye(n), np.eye(n))
-    update = 2.0**-60 * np.eye(n), np.zeros((n, n))
-    monkeypatch.setattr(type(proof), "update", lambda *_: update)
-    monkeypatch.setattr(type(proof), "contraction", lambda _, v: 0.0 * v)
-    trace, error = _log_of_quotient(proof, np.zeros((n, n)))
+    monkeypatch.setattr(Certificate, "contraction", lambda _, v: 0.0 * v)
+    gaps = 2.0**-60 * np.eye(n)
+    trace, error = _log_of_quotient(proof, gaps, 0.0 * gaps, np.arange(n))
     assert error >= (n - 1) * 2.0**-53 * trace.real
 
 
 @pytest.mark.parametrize("size", [1.0, 1.5, np.nan])
-def test_no_sign_without_a_proof(monkeypatch, size):
+def test_no_sign_without_a_proof(size):
     # I - K may be singular, and so may what the factors are those of
     proof = prove(np.eye(1), np.eye(1))
-    update = np.full((1, 1), size), np.zeros((1, 1))
-    monkeypatch.setattr(type(proof), "update", lambda *_: update)
-    with pytest.raises(linalg.VerificationError, match="distance to singularity"):
-        _log_of_quotient(proof, np.zeros((1, 1)))
+    for gap, error in ((size, 0.0), (0.0, size)):
+        operands = np.full((1, 1), gap), np.full((1, 1), error), np.arange(1)
+        with pytest.raises(linalg.VerificationError, match="distance to singularity"):
+            _log_of_quotient(proof, *operands)
+
+
+@pytest.mark.parametrize("x", [-1.0, -0.3, -(2.0**-40), 0.0, 2.0**-60, 0.7, 1.0])
+def test_exponentials_are_those_of_many_digits(x):
+    with mpmath.workprec(200):
+        exact = mpmath.exp(x)
+        value = _exponential(Fraction(x))
+        ratio = mpmath.mpf(value.numerator) / value.denominator / exact
+        assert abs(ratio - 1) <= mpmath.mpf(2) ** -104
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_bounds_are_rounded_outward(sign):
+    # Neighbours of a third; no error, and no more than that of the exponential
+    third = Fraction(sign, 3)
+    d = _bounds(third, 0.0, 0.0)
+    assert_encloses(d, third)
+    assert d.upper == np.nextafter(d.lower, np.inf)
+    d = _bounds(Fraction(sign), 0.0, 2.0**-40)
+    assert d.lower <= sign - 2.0**-40 < sign + 2.0**-40 <= d.upper
 
 
 REAL = [name for name in FAMILIES if "complex" not in name and name != "stacks"]
@@ -126,6 +196,15 @@ def test_width_is_at_most_1e_8_up_to_condition_1e8(condition):
         d = linalg.det(a)
         assert_encloses(d, exact_determinant(a.tolist()))
         assert d.upper - d.lower <= 1e-8 * min(abs(d.lower), abs(d.upper))
+
+
+@pytest.mark.parametrize("n", [37, 60, 150])
+def test_middle_matrices_are_proven_to_two_units(monkeypatch, n):
+    a = np.random.default_rng(n).standard_normal((n, n))
+    monkeypatch.setattr(IntegerMatrix, "of", lambda a: None)
+    d = linalg.det(a)
+    assert_encloses(d, exact_determinant(a.tolist()))
+    assert d.upper - d.lower <= 2.0 * np.spacing(max(abs(d.lower), abs(d.upper)))
 
 
 @pytest.mark.parametrize("power", [-900, -300, 300, 900])
@@ -305,18 +384,6 @@ def test_stacks_have_arrays_of_bounds():
         linalg.det(a * 1j)
     assert np.isnan(error.value.solution.center[0, 1])
     assert error.value.solution.center[0, 2] == linalg.det(a[0, 2] * 1j).center
-
-
-def test_factors_are_triangular_and_a_permutation():
-    a = np.random.default_rng(0).standard_normal((12, 12))
-    a[:, 3] = 0.0
-    lower, upper, order = pivoted_factors(a)
-    assert sorted(order.tolist()) == list(range(12))
-    assert (np.triu(lower, 1) == 0.0).all()
-    assert (np.diagonal(lower) == 1.0).all()
-    assert (np.tril(upper, -1) == 0.0).all()
-    assert (np.abs(lower) <= 1.0).all()
-    assert np.abs(a[order] - lower @ upper).max() <= 144 * 2.0**-53 * np.abs(a).max()
 
 
 def test_signs_of_permutations_are_those_of_their_matrices():

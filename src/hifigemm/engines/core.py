@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from hifigemm.numerics.prime_fields import Eliminated
 
 Sums = tuple[Array, Array | None]
-_KINDS = {"nearest": 0, "pair": 1, "enclosure": 2}
+_KINDS = {"nearest": 0, "pair": 1, "enclosure": 2, "close": 3}
+_TWO_VALUES = "pair", "enclosure"
 
 # Times by which plans choose: nanoseconds a term, one thread, an AMD EPYC at about 3 GHz
 # and, for AVX-512, an Intel Xeon of 2023. That of NEON is counted from its lanes.
@@ -117,7 +118,7 @@ def _rounded(
 ) -> tuple[bool, Array, Array | None]:
     """2**shift (A B + C) of stacks in new arrays; False where A or B is not finite."""
     values = np.empty(product_shape(a, b), dtype)
-    second_values = None if kind == "nearest" else np.empty_like(values)
+    second_values = np.empty_like(values) if kind in _TWO_VALUES else None
     addend = None if c is None else _readable(c)
     operands = _readable(a), _readable(b), addend
     is_finite = multiply(*operands, values, second_values, shift, _KINDS[kind])
@@ -204,6 +205,10 @@ def sums(a: Array, b: Array, c: Array | None, kind: str = "nearest") -> Sums | N
     """A B + C for three real matrices of one dtype, entries rounded once: the array, and
     for "pair" that of what it leaves. None where A or B is not finite, and without the
     core.
+
+    For "close" entries D of float64 are not rounded once, but within 2 u |D| and
+    `error_of_close_sums` times the norms of a row of A and a column of B, in a quarter of
+    the time where C cancels A B.
     """
     if loaded()[0] is None:
         return None
@@ -214,6 +219,11 @@ def sums(a: Array, b: Array, c: Array | None, kind: str = "nearest") -> Sums | N
     if not is_finite:
         return None
     return values[0], None if second_values is None else second_values[0]
+
+
+def error_of_close_sums(terms: int) -> float:
+    """2^-102 (k + 4)^2, see write_with_addend of core/product.c."""
+    return 2.0**-102 * (terms + 4) ** 2
 
 
 def enclosed(
@@ -506,6 +516,18 @@ def _eliminate(
     return Eliminated(determinants[0], minors, numerators)
 
 
+def _factor_panel(panel: Array) -> Array:
+    """`numerics.elimination.factor_panel`, of real panels with contiguous rows."""
+    if panel.dtype.kind == "c" or panel.strides[1] != panel.itemsize:
+        from hifigemm.numerics.elimination import factor_panel
+
+        return factor_panel(panel)
+    order = np.empty((1, len(panel)), np.int64)
+    loaded()[0].factor_panel(panel, order.view(np.float64))
+    rows: Array = order[0]
+    return rows
+
+
 _OVERRIDES: dict[str, Callable[..., Any]] = {
     "are_ordinary": _are_ordinary,
     "certified_sums": certified_sums,
@@ -514,6 +536,7 @@ _OVERRIDES: dict[str, Callable[..., Any]] = {
     "magnitude_product": _magnitude_product,
     "equilibrated": _equilibrated,
     "eliminate": _eliminate,
+    "factor_panel": _factor_panel,
 }
 """The core's versions of functions of `numerics`, by their names: nothing is imported
 for them.

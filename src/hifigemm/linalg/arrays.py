@@ -57,8 +57,6 @@ MOST_OF_SYSTEM = 2**16
 MOST_INVERTED_BY_HOST = 100
 """Rows of a matrix that came from a device; a larger one goes back there for its inverse."""
 _device_of_operands: ContextVar[str] = ContextVar("device_of_operands", default="cpu")
-_BLOCK = 48
-"""Columns that an elimination of the host takes together."""
 _LONG = 1e9
 """Terms from which on Ctrl-C does not wait for a product or an inverse of the host, which
 take 30 ms or more.
@@ -77,6 +75,11 @@ def is_small(x: Array) -> bool:
     stack.
     """
     return math.prod(x.shape[-2:]) <= MOST_ON_HOST
+
+
+def where_quick(x: Array) -> Array:
+    """A matrix on the host, if it is small."""
+    return to_host(x) if is_small(x) else x
 
 
 def system_where_quick(a: Array, b: Array) -> tuple[Array, Array]:
@@ -288,6 +291,19 @@ def correct_residual(a: Array, x: Array, b: Array) -> Array:
     return _array(difference)
 
 
+def close_residual(a: Array, x: Array, b: Array) -> tuple[Array, float]:
+    """(q, r) with |q - (B - A X)| <= 2 u |q| + r |a_i| |x_j| + 2 eta in every entry, the
+    norms being those of a row of A and of a column of X.
+
+    Of real arrays where the core is there in a quarter of the time of `correct_residual`.
+    """
+    if is_on_host(a) and a.size:
+        sums = _residual_by_core(a, x, b, "close")
+        if sums is not None:
+            return sums[0], core.error_of_close_sums(len(x))
+    return correct_residual(a, x, b), 0.0
+
+
 @moving_vectors
 def pair_residual(a: Array, x: Array, b: Array) -> list[Array]:
     """B - A X as a pair: the nearest numbers, and those nearest to what they leave."""
@@ -417,14 +433,9 @@ def least_eigenvector(a: Array) -> tuple[float, Array]:
     return float(values[0]), vectors[:, :1]
 
 
-def pivoted_factors(a: Array) -> tuple[Array, Array, Array]:
-    """(L, U, order) with a[order] close to L U, by elimination with partial pivoting; L
-    has ones on its diagonal, and `order` lies in the memory of the CPU.
-    """
+def lu_of_device(a: Array) -> tuple[Array, Array, Array]:
+    """`factors.pivoted_factors` of a device array."""
     n = len(a)
-    if is_on_host(a):
-        packed, order = _eliminated(a)
-        return np.tril(packed, -1) + np.eye(n), np.triu(packed), order
     torch = _torch()
     packed, pivots, _ = torch.linalg.lu_factor_ex(_tensor(a))
     lower = torch.tril(packed, -1)
@@ -435,35 +446,6 @@ def pivoted_factors(a: Array) -> tuple[Array, Array, Array]:
     for i, pivot in enumerate(pivots.tolist()):
         order[[i, pivot - 1]] = order[[pivot - 1, i]]
     return _array(lower), _array(torch.triu(packed)), order
-
-
-def _eliminated(a: Array) -> tuple[Array, Array]:
-    """U, with L below its diagonal, and the order of rows; by blocks of columns, so that
-    most of the work is in products.
-    """
-    n = len(a)
-    packed = a.copy()
-    order = np.arange(n)
-    for start in range(0, n, _BLOCK):
-        stop = min(start + _BLOCK, n)
-        for k in range(start, stop):
-            pivot = k + int(np.argmax(np.abs(packed[k:, k])))
-            if packed[pivot, k] == 0.0:
-                continue
-            if pivot != k:
-                packed[[k, pivot]] = packed[[pivot, k]]
-                order[[k, pivot]] = order[[pivot, k]]
-            packed[k + 1 :, k] /= packed[k, k]
-            column = packed[k + 1 :, k, None]
-            row = packed[k, k + 1 : stop]
-            packed[k + 1 :, k + 1 : stop] -= column * row
-        if stop < n:
-            lower = np.tril(packed[start:stop, start:stop], -1)
-            lower += np.eye(stop - start)
-            rows = np.linalg.solve(lower, packed[start:stop, stop:])
-            packed[start:stop, stop:] = rows
-            packed[stop:, stop:] -= matmul(packed[stop:, start:stop], rows)
-    return packed, order
 
 
 def numbers(*arrays: Any) -> list[float]:

@@ -280,9 +280,11 @@ def contraction_bound(
     return above(terms, 2 * n + 7, underflows)
 
 
-def prove(a: Array, inverse: Array) -> Certificate:
+def prove(a: Array, inverse: Array, guard: float = 1.0) -> Certificate:
     """The certificate of A (n x n, float64 or complex128) by an approximate inverse, n x
     n or words of it side by side.
+
+    The product R A adds no more than `SHARE_OF_PRODUCT` / `guard` to the norm of I - R A.
 
     Raises numpy.linalg.LinAlgError: the inverse, or a product of sizes, is not finite.
     """
@@ -303,7 +305,7 @@ def prove(a: Array, inverse: Array) -> Certificate:
     inverse_norm = above(largest_sum, n, n * LEAST)
 
     # R A - I, as accurate as the proof needs it
-    gap, accuracy = _gap(a, inverse, words, condition)
+    gap, accuracy = _gap(a, inverse, words, guard * condition)
     deviations = Magnitudes(gap)
     row_bounds = contraction_bound(
         deviations.times(ones), sizes, 1.0, 1.0, accuracy, inverse_norm

@@ -6,23 +6,34 @@ Idea
 
         det A = +- (u_11 u_22 ... u_nn) / det(I - K),   K = A^-1 P^T F,
 
-    K being small, and enclosed entry by entry by the certificate of A, as the solution
-    of a system whose right sides are the columns of P^T F.
+    K being small. With the certificate of A, G = I - R A, and B = P^T F,
+
+        K = R B + G K,   k <= |R| f + |G| k,
+
+    f and k being the Euclidean norms of the rows of B and of K: so k is bounded as the
+    solution of a system with one right side, and no product of two matrices is needed.
 Bounds
-    The product of the diagonal is made in integers. With k >= the norm of K, k < 1,
+    The product of the diagonal is made in integers. With phi >= the Frobenius norm of K,
+    phi < 1,
 
-        |log det(I - K) + tr K| <= sum over j >= 2 of n k^j / j <= n k^2 / (2 (1 - k)),
+        |log det(I - K) + tr K| <= sum over j >= 2 of phi^j / j <= phi^2 / (2 (1 - phi)),
 
-    as |tr K^j| <= n k^j. det(I - t K) is no zero for t from 0 to 1, so the sign is that
-    of the product and of P.
+    as |tr K^j| is at most the sum of |lambda|^j over the eigenvalues of K, hence at most
+    phi^j [Sch09]. det(I - t K) is no zero for t from 0 to 1, so the sign is that of the
+    product and of P. And tr K = tr(R B) + tr(G K), |tr(G K)| <= e^T |G| k.
 Small matrices
     Real matrices of up to 128 rows are eliminated by the compiled core in double words, with
     a bound that tells most determinants between two neighbours of float64; its proof is in
     core/small_factors.c.
 Integers
-    What is left, and complex matrices and those of up to about 60 rows, are eliminated
-    modulo primes: at once where that is quicker, else where the proof fails. Zeros that
-    the core does not find are found in no other way.
+    What is left, and complex matrices, are eliminated modulo primes where their rows are few:
+    at once where that is quicker, else where the proof fails. Zeros that the core does not
+    find are found in no other way.
+
+References
+----------
+    [Sch09] Schur: On the characteristic roots of a linear substitution with an
+    application to the theory of integral equations, Math. Ann. 66, 1909
 """
 
 from __future__ import annotations
@@ -45,33 +56,49 @@ from hifigemm.linalg.arguments import (
 )
 from hifigemm.linalg.arrays import (
     check_finite,
-    correct_residual,
     diagonal,
     numbers,
-    pivoted_factors,
     to_device_of,
     to_host,
+    where_quick,
 )
-from hifigemm.linalg.certificate import Proof, Residual
+from hifigemm.linalg.certificate import Certificate, prove
 from hifigemm.linalg.exact import IntegerMatrix, integers_of, nearest
+from hifigemm.linalg.factors import (
+    LEAST_LENGTH,
+    pivoted_factors,
+    residual_of_factors,
+)
 from hifigemm.linalg.inverse import certified_system
 from hifigemm.linalg.rational import determinant
-from hifigemm.linalg.upward import above, gamma, moduli
-from hifigemm.numerics.bits import Array
+from hifigemm.linalg.upward import UNIT, above, gamma, moduli
+from hifigemm.numerics.bits import LEAST, Array
 
 _EXP_ERROR = 2.0**-50
-"""More than the relative error of the C library's exp, of one unit in the last place,
-and of the roundings of its argument, which is less than 1.
+"""More than the relative error of the C library's exp, of one unit in the last place, of
+the roundings of its argument, which is less than 1, and of the product of the pivots.
 """
+_BITS_OF_PRODUCT = 104
+"""Of the product of the pivots: more make fractions slow."""
+_WIDE = 2.0**-50
+"""Of the logarithm: eight units in the last place of the determinant."""
+_GUARD = 2.0**48
+"""Makes what the product R A adds to |G| a unit in the last place of 1, and less."""
+_ROOM = Fraction(1, 2**99)
+"""More than the product of the pivots and an exponential err by, relative to themselves."""
 _MOST_CONDITION = 2.0**20
 """Above it another scale is worth its price: the width of the enclosure grows with the
 square of the condition, and at 2^20 it is below a unit in the last place.
 """
-_QUICK_ROWS = 128
-"""Larger matrices are no longer looked at for an elimination in integers at once."""
+_QUICK_ROWS = 36
+"""Of matrices that may be quicker in integers than by a proof, whatever their numbers;
+with 53 bits both take 0.3 ms on a core of an Intel Xeon of 2023.
+"""
+_QUICK_ROWS_OF_SHORT = 128
+"""The same for numbers that float32 holds."""
 _SECONDS_OF_PROOF = 5e-4, 4e-7
-"""About what the certificate takes of one core, and more for each entry: 0.6 ms for 20
-rows, 2.1 ms for 64.
+"""What a proof takes, and more for each entry, in the measure of `IntegerMatrix.seconds`,
+which counts a result for each row.
 """
 _LARGEST_EXPONENT = 1000
 """Beyond it, and below its negative, bounds get an exponent of their own."""
@@ -241,7 +268,7 @@ def _determinant(a: Array) -> Determinant | ComplexDeterminant:
             return ComplexDeterminant(1 + 0j, 0.0)
         return Determinant(1, 1.0, 1.0)
     integers = None
-    if len(a) <= _QUICK_ROWS:
+    if _may_be_quick(a):
         integers = IntegerMatrix.of(to_host(a))
         if integers is not None and integers.seconds <= _seconds_of_proof(len(a)):
             return _enclosed(integers)
@@ -254,6 +281,16 @@ def _determinant(a: Array) -> Determinant | ComplexDeterminant:
         if not integers.is_affordable:
             raise VerificationError(f"{error}. Left out: {integers.cost}") from None
     return _enclosed(integers)
+
+
+def _may_be_quick(a: Array) -> bool:
+    """True if integers may be quicker than a proof."""
+    n = len(a)
+    if n <= _QUICK_ROWS or n > _QUICK_ROWS_OF_SHORT:
+        return n <= _QUICK_ROWS
+    single = np.dtype("F" if a.dtype.kind == "c" else "f")
+    (is_short,) = numbers((a.astype(single).astype(a.dtype) == a).all())
+    return bool(is_short)
 
 
 def _seconds_of_proof(n: int) -> float:
@@ -305,13 +342,16 @@ def _proven(a: Array) -> Determinant | ComplexDeterminant:
     certified = certified_system(a, np.zeros((n, 0), like=a), _MOST_CONDITION)
     system = certified.system
 
-    # P A - L U, rounded once, with its rows in the order of A
     lower, upper, order = pivoted_factors(system.a)
-    rows = to_device_of(a, order)
-    gaps = correct_residual(lower, upper, system.a[rows])
-    unordered = gaps[to_device_of(a, np.argsort(order))]
+    ordered = system.a[to_device_of(a, order)]
+    gaps, errors = residual_of_factors(lower, upper, ordered)
 
-    trace, error = _log_of_quotient(certified.certificate, unordered)
+    # A sharper product R A, where the bound of G is what makes the enclosure wide
+    certificate = certified.certificate
+    trace, error = _log_of_quotient(certificate, gaps, errors, order)
+    if error > _WIDE and certificate.accuracy > 0.0:
+        certificate = prove(system.a, certificate.inverse, _GUARD)
+        trace, error = _log_of_quotient(certificate, gaps, errors, order)
     factor = sign_of(order) * Fraction(2) ** -int(system.determinant_exponent)
     real, imag = _product_of_diagonal(upper)
     if a.dtype.kind == "c":
@@ -332,17 +372,28 @@ def sign_of(order: Array) -> int:
     return sign
 
 
-def _log_of_quotient(certificate: Proof, gaps: Array) -> tuple[complex, float]:
-    """(t, e) with |t + log det(I - K)| <= e: t is the trace of K.
-
-    K = R F + G K, so |K - d| is at most the error of d = fl(R F) and |G| |K|.
+def _log_of_quotient(
+    certificate: Certificate, gaps: Array, errors: Array, order: Array
+) -> tuple[complex, float]:
+    """(t, e) with |t + log det(I - K)| <= e for all F with |F - gaps| <= 2 u |gaps| +
+    errors: t is the trace of K up to rounding.
 
     Raises VerificationError: the norm of K is not known to be less than 1.
     """
     n = len(gaps)
-    d, error_of_d = certificate.update(Residual([gaps]))
-    sizes = certificate.radius(moduli(d) + error_of_d)
-    (norm,) = numbers(above(sizes.sum(axis=1), n).max(initial=0.0))
+
+    # f, and what rows of K are bounded by
+    sizes = moduli(gaps)
+    spread = 2.0 * UNIT * sizes + errors
+    largest = sizes + spread
+    squares = where_quick((largest * largest).sum(axis=1).reshape(-1, 1))
+    lengths = above(np.sqrt(squares), n + 8, LEAST_LENGTH)
+    places = to_device_of(lengths, np.argsort(order))
+    images = certificate.inverse_magnitudes.times(lengths[places])
+    underflows = n * LEAST * (1.0 + certificate.inverse_norm)
+    rows_of_k = certificate.radius(above(images, n, underflows))
+    (square,) = numbers((rows_of_k * rows_of_k).sum())
+    norm = above(math.sqrt(square), n + 2, LEAST_LENGTH)
     if not norm < 1.0:
         raise VerificationError(
             "the matrix is nonsingular, but the sign of the determinant cannot be told: the backward error of the LU "
@@ -350,17 +401,26 @@ def _log_of_quotient(certificate: Proof, gaps: Array) -> tuple[complex, float]:
             f"{certificate.condition:.0e} after scaling). {_ADVICE}"
         )
 
-    # Errors of the diagonal: those of R F, |G| |K|, and the sum of n terms
-    is_complex = d.dtype.kind == "c"
-    errors = error_of_d + certificate.contraction(sizes)
-    share = 1.5 * gamma(n) if is_complex else gamma(n)
-    error_of_sum = share * np.abs(diagonal(d)).sum()
-    error_of_series = n * norm * norm / (2.0 * (1.0 - norm))
-    error = diagonal(errors).sum() + error_of_sum + error_of_series
-    trace = diagonal(d).sum()
-    imag_of_trace = trace.imag if is_complex else 0.0 * trace
-    real, imag, bound = numbers(trace.real, imag_of_trace, above(error, n + 8))
-    return complex(real, imag), bound
+    # tr(R B) = tr(R P^T F), and what it errs by: F does, and the sums of its terms
+    is_complex = gaps.dtype.kind == "c"
+    share = 1.5 * gamma(4 * n + 4) if is_complex else gamma(2 * n + 2)
+    spread = spread + share * sizes
+    trace = 0.0 * gaps[0, 0]
+    error_of_trace = 0.0 * spread[0, 0]
+    rows = to_device_of(gaps, order)
+    for start in range(0, n * certificate.words, n):
+        word = certificate.inverse[:, start : start + n].T[rows]
+        trace = trace + (word * gaps).sum(axis=0).sum()
+        error_of_trace = error_of_trace + (moduli(word) * spread).sum(axis=0).sum()
+    imag = trace.imag if is_complex else 0.0 * trace
+    real, imag, error = numbers(trace.real, imag, error_of_trace)
+
+    # |tr(G K)| and the series
+    (of_gap,) = numbers(certificate.contraction(rows_of_k).sum())
+    of_series = norm * norm / (2.0 * (1.0 - norm))
+    underflows = 8 * n * n * certificate.words * LEAST
+    error = above(error + of_gap + of_series, 2 * n + 16, underflows)
+    return complex(real, imag), error
 
 
 def _times(norm: float) -> str:
@@ -369,43 +429,70 @@ def _times(norm: float) -> str:
 
 
 def _product_of_diagonal(upper: Array) -> tuple[Fraction, Fraction]:
-    """The exact product of the pivots, re and im."""
+    """The product of the pivots, re and im, up to 2^-100 of its modulus."""
     real = 1
     imag = 0
-    denominator_bits = 0
-    for pivot in to_host(diagonal(upper)).tolist():
+    exponent = 0
+    pivots = to_host(diagonal(upper))
+    if pivots.dtype.kind != "c":
+        significands, exponents = np.frexp(pivots)
+        integers = (significands * 2.0**53).astype(np.int64)
+        real = math.prod(integers.tolist())
+        exponent = int(exponents.sum()) - 53 * len(pivots)
+        pivots = pivots[:0]
+    for pivot in pivots.tolist():
         (x, y), bits = integers_of(np.array([pivot.real, pivot.imag]))
         next_real = real * x - imag * y
         imag = real * y + imag * x
         real = next_real
-        denominator_bits += bits
-    scale = Fraction(2) ** -denominator_bits
-    return real * scale, imag * scale
+        exponent -= bits
+    surplus = max((abs(real) + abs(imag)).bit_length() - _BITS_OF_PRODUCT, 0)
+    scale = Fraction(2) ** (exponent + surplus)
+    return (real >> surplus) * scale, (imag >> surplus) * scale
 
 
 def _bounds(product: Fraction, trace: float, error: float) -> Determinant:
     """The enclosure product exp(trace -+ error), rounded outward."""
     sign = 1 if product > 0 else -1
     size = abs(product)
-
-    # Bounds of exp(trace -+ error), with room for the rounding of exp; 0 for none.
-    lower_factor = Fraction(0)
-    upper_factor = Fraction(0)
-    if error + abs(trace) < 1.0:
-        lower_factor = Fraction(math.exp(trace - error) * (1.0 - _EXP_ERROR))
-        upper_factor = Fraction(math.exp(trace + error) * (1.0 + _EXP_ERROR))
-    if not lower_factor > 0 or size == 0:
+    if not error + abs(trace) < 1.0 or size == 0:
         raise _unknown_factor(abs(trace) + error)
-
-    # Rounded outward, in a unit that float64 holds.
     exponent = _exponent_of(size)
     size /= Fraction(2) ** exponent
-    double = np.dtype(float)
-    smaller = np.nextafter(nearest(size * lower_factor, double), 0.0)
-    larger = np.nextafter(nearest(size * upper_factor, double), np.inf)
+
+    # Both ends, with room for the errors of the product and of the exponentials
+    smaller = size * _exponential(Fraction(trace) - Fraction(error))
+    larger = size * _exponential(Fraction(trace) + Fraction(error))
+    lower = _rounded(smaller * (1 - _ROOM), -math.inf)
+    upper = _rounded(larger * (1 + _ROOM), math.inf)
+    if not lower > 0.0:
+        raise _unknown_factor(abs(trace) + error)
     if sign > 0:
-        return Determinant(sign, float(smaller), float(larger), exponent)
-    return Determinant(sign, -float(larger), -float(smaller), exponent)
+        return Determinant(sign, lower, upper, exponent)
+    return Determinant(sign, -upper, -lower, exponent)
+
+
+def _exponential(x: Fraction) -> Fraction:
+    """exp(x) for |x| <= 1, up to 2^-104 of itself.
+
+    30 terms are enough, and each is cut to 2^-120.
+    """
+    unit = 1 << 120
+    fixed = math.floor(x * unit)
+    term = total = unit
+    for k in range(1, 31):
+        term = term * fixed // (k * unit)
+        total += term
+    return Fraction(total, unit)
+
+
+def _rounded(x: Fraction, end: float) -> float:
+    """The float64 number next to x > 0 in the direction of an end; x itself where it is
+    one.
+    """
+    close = nearest(x, np.dtype(float))
+    is_beyond = Fraction(close) >= x if end > 0 else Fraction(close) <= x
+    return close if is_beyond else math.nextafter(close, end)
 
 
 def _unknown_factor(exponent: float) -> VerificationError:
