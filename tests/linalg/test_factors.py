@@ -76,7 +76,7 @@ def test_the_residual_counts_what_close_sums_err_by(monkeypatch):
         norms = norms * np.sqrt((x * x).sum(axis=0, keepdims=True))
         return q + promise * norms * (1.0 - 2.0**-20), promise
 
-    monkeypatch.setattr(factors, "close_residual", worst_residual)
+    monkeypatch.setattr(factors, "close_sums", worst_residual)
     gaps, errors = residual_of_factors(lower, upper, a[order])
     assert_close(lower, upper, a[order], gaps, errors)
     assert errors.max() <= 100 * promise

@@ -190,6 +190,13 @@ def matmul(a: Array, b: Array) -> Array:
     return product_of_numbers(a, b, roundings * UNIT)
 
 
+def exact_square(c: Array) -> Array:
+    """C^H C, exact where all sums of products of its entries are float64 numbers."""
+    if is_on_host(c):
+        return matmul(c.conj().T, c)
+    return cast(Array, product_of_numbers(c.conj().T, c, "correct"))
+
+
 @moving_vectors
 def magnitude_product(a: Array, v: Array) -> Array:
     """|A| V for V >= 0 of few columns, in float64, with the roundings of `matmul` and
@@ -291,17 +298,19 @@ def correct_residual(a: Array, x: Array, b: Array) -> Array:
     return _array(difference)
 
 
-def close_residual(a: Array, x: Array, b: Array) -> tuple[Array, float]:
-    """(q, r) with |q - (B - A X)| <= 2 u |q| + r |a_i| |x_j| + 2 eta in every entry, the
-    norms being those of a row of A and of a column of X.
+def close_sums(a: Array, x: Array, b: Array) -> tuple[Array, float] | None:
+    """(q, r) with |q - (B - A X)| <= 2 u |q| + r |a_i| |x_j| + eta in every entry, the norms
+    being those of a row of A and of a column of X.
 
-    Of real arrays where the core is there in a quarter of the time of `correct_residual`.
+    For real arrays of the host, in a quarter of the time of `correct_residual`; None where
+    the core is not there, or A or X is not finite.
     """
-    if is_on_host(a) and a.size:
-        sums = _residual_by_core(a, x, b, "close")
-        if sums is not None:
-            return sums[0], core.error_of_close_sums(len(x))
-    return correct_residual(a, x, b), 0.0
+    if not is_on_host(a):
+        return None
+    sums = _residual_by_core(a, x, b, "close")
+    if sums is None:
+        return None
+    return sums[0], core.error_of_close_sums(len(x))
 
 
 @moving_vectors

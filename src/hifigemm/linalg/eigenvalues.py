@@ -44,6 +44,7 @@ from hifigemm.linalg.decompositions import (
     norm_of,
     residual,
     share_of_product,
+    sharp_residual,
 )
 from hifigemm.linalg.separated import (
     Columns,
@@ -146,6 +147,8 @@ def _enclosure(a: Array) -> Enclosure:
     is_separated, below, beyond = neighbours(lower, upper)
     if not is_separated.any():
         return values, radii
+    if not residual_of_x.is_enough_for(np.abs(values[is_separated]).min()):
+        residual_of_x = sharp_residual(a, x, x, d)
     pencil = _pencil(x, d, residual_of_x, gram_of_x)
     quotients = separated_quotients(pencil, row(is_separated, like=a))
     sharp, bounds = _kato_temple(quotients, below, beyond)

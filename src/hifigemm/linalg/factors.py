@@ -17,7 +17,8 @@ import numpy as np
 
 from hifigemm.engines import core
 from hifigemm.linalg.arrays import (
-    close_residual,
+    close_sums,
+    correct_residual,
     diagonal,
     is_on_host,
     lu_of_device,
@@ -90,10 +91,13 @@ def residual_of_factors(lower: Array, upper: Array, a: Array) -> tuple[Array, Ar
         if stop < n:
             blocks.append((slice(stop, n), slice(start, stop)))
         for i, j in blocks:
-            gaps[i, j], share_of_block = close_residual(
-                lower[i, :stop], upper[:stop, j], a[i, j]
-            )
-            share = max(share, share_of_block)
+            operands = lower[i, :stop], upper[:stop, j], a[i, j]
+            sums = close_sums(*operands)
+            if sums is None:
+                gaps[i, j] = correct_residual(*operands)
+                continue
+            gaps[i, j] = sums[0]
+            share = max(share, sums[1])
 
     # Norms of whole rows and columns are no less than those in a strip
     of_rows = _lengths(lower, 1)

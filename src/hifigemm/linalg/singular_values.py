@@ -59,6 +59,7 @@ from hifigemm.linalg.decompositions import (
     norm_of,
     residual,
     share_of_product,
+    sharp_residual,
 )
 from hifigemm.linalg.separated import (
     Columns,
@@ -170,6 +171,8 @@ def enclosure(a: Array) -> Enclosure:
     is_separated = is_separated[::-1]
     if not is_separated.any():
         return values, radii
+    if not residual_of_v.is_enough_for(values[is_separated].min()):
+        residual_of_v = sharp_residual(a, v, u, s)
     pencil = _pencil(s, u, residual_of_v, gram_of_u, gram_of_v)
     quotients = separated_quotients(pencil, row(is_separated, like=a))
     weights = to_host(pencil.least_weights)[0]
