@@ -248,7 +248,8 @@ typedef struct {
     View a, b, c, first, second;
     int shift;
     Kind kind;
-    int is_close; /* NEAREST: values are only close to the sums, see write_with_addend */
+    int is_close; /* not rounded once: NEAREST with C, see write_with_addend, and PAIR
+                   * without, the sums of tiles in two words as they are */
 } Product;
 
 typedef enum { DONE = 0, NOT_FINITE = -1, NO_MEMORY = -2, STOPPED = -3, NO_INTEGER = -4 } Outcome;

@@ -274,10 +274,11 @@ PyDoc_STRVAR(multiply_doc,
 "strides; c (batch, m, n) is finite, or None. kind 0 writes the nearest numbers to\n"
 "`first`, 1 what these leave to `second` as well, 2 the lower and upper neighbours, 3\n"
 "close ones: with k terms they err by 2**-52 of themselves and 2**-102 (k + 4)**2 times the\n"
-"norms of a row of A and a column of B, times 2**shift, at most.\n"
+"norms of a row of A and a column of B, times 2**shift, at most; 4 two numbers whose sum\n"
+"errs by the second part of that.\n"
 "check is called every tenth of a second or so; an error that it raises ends the call.");
 
-enum { CLOSE = 3 };
+enum { CLOSE = 3, CLOSE_PAIR = 4 };
 
 static PyObject *core_multiply(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
@@ -305,9 +306,9 @@ static PyObject *core_multiply(PyObject *self, PyObject *const *args, Py_ssize_t
     p.k = a[2];
     p.n = b[2];
     p.shift = (int)shift;
-    p.is_close = kind == CLOSE;
+    p.is_close = kind == CLOSE || kind == CLOSE_PAIR;
     if (p.is_close)
-        kind = NEAREST;
+        kind = kind == CLOSE ? NEAREST : PAIR;
     p.kind = (Kind)kind;
     /* Words of a second value are multiples of 2^-shift times the smallest number. */
     long largest_shift = kind == NEAREST ? 2400 : 1100;

@@ -474,8 +474,8 @@ static uint64_t write_with_addend(const Entries *s, const Tile *t, const double 
     return open;
 }
 
-/* Write the nearest numbers of a tile by sums in two words; a bit for each entry that is
- * left. */
+/* Write the nearest numbers of a tile, or what is close, by sums in two words; a bit for
+ * each entry that is left. */
 static uint64_t write_in_two(const Entries *s, Panels *panels, const Tile *t)
 {
     const Product *p = s->p;
@@ -487,8 +487,19 @@ static uint64_t write_in_two(const Entries *s, Panels *panels, const Tile *t)
                       s->watch);
 
     if (p->c.data) {
-        if (t->is_common && !p->first.is_single && p->shift == 0)
+        if (p->kind == NEAREST && t->is_common && !p->first.is_single && p->shift == 0)
             open = write_with_addend(s, t, hi, lo);
+    } else if (t->is_common && p->is_close) {
+        open = 0;
+        for (int r = 0; r < t->rows; r++)
+            for (int v = 0; v < t->columns; v++) {
+                int lane = r * lanes + v;
+                double factor = t->row_factors[r] * t->column_factors[v];
+                Values values;
+                two_sum(hi[lane] * factor, lo[lane] * factor, &values.first,
+                        &values.second);
+                write_values(s, t->i + r, t->j + v, values);
+            }
     } else if (t->is_common && !p->first.is_single) {
         open = s->f->doubles(2 * t->rows, hi, lo, err);
         for (int r = 0; r < t->rows; r++)
@@ -606,7 +617,7 @@ static void write_tile(Entries *s, Panels *panels, Tile *t)
 {
     find_factors(s, panels, t);
     uint64_t open = ~(uint64_t)0, used = ((uint64_t)1 << t->columns) - 1;
-    if (s->p->kind == NEAREST)
+    if (s->p->kind == NEAREST || s->p->is_close)
         open = write_in_two(s, panels, t);
     for (int r = 0; r < t->rows; r++) {
         uint64_t open_columns = open >> (r * s->f->columns) & used;

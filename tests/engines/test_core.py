@@ -861,6 +861,25 @@ def test_close_sums_are_within_their_bound(instructions, family):
 
 
 @needs_core
+@pytest.mark.parametrize("family", FAMILIES)
+def test_close_pairs_are_within_their_bound(instructions, family):
+    rng = np.random.default_rng(FAMILIES.index(family))
+    shapes = [(1, 1, 1), (4, 4, 4), (9, 33, 19), (2, 40, 2), (4, 255, 5), (3, 1100, 4)]
+    for m, k, n in shapes:
+        a, b = operands(family, rng, m, k, n, np.float64)
+        high, low = (x[0] for x in core.close_pair(a[None], b[None]))
+        rows = [sum(Fraction(x) ** 2 for x in row) for row in a.tolist()]
+        columns = [sum(Fraction(x) ** 2 for x in column) for column in b.T.tolist()]
+        share = Fraction(core.error_of_close_sums(a.shape[1]))
+        for exact, (i, j) in zip(exact_entries(a, b), np.ndindex(m, n)):
+            if not np.isfinite(high[i, j]):
+                continue
+            error = abs(Fraction(high[i, j]) + Fraction(low[i, j]) - exact)
+            error -= Fraction(2) ** -1074
+            assert error <= 0 or error**2 <= share**2 * rows[i] * columns[j]
+
+
+@needs_core
 def test_close_sums_are_no_better_than_they_have_to_be(instructions):
     # All entries by two words: a value that was rounded once would differ somewhere
     rng = np.random.default_rng(8)

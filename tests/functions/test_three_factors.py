@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 import hifigemm as hg
 import hifigemm.numpy as hnp
+from hifigemm.engines import core
+from hifigemm.functions import three_factors
 from hifigemm.functions.three_factors import (
     ThreeFactors,
     chain_of_three,
@@ -87,6 +89,51 @@ def test_bits_do_not_depend_on_the_order(dtype):
             optimize=["einsum_path", path, (0, 1)],
         )
         assert same_bits(from_left, value), path
+
+
+@pytest.mark.skipif(core.loaded()[0] is None, reason="the core is not built")
+@pytest.mark.parametrize("is_second", [False, True])
+def test_sums_in_two_words_count_what_they_err_by(monkeypatch, is_second):
+    # Just below a tie, and above it with a last term that pairs leave out
+    monkeypatch.setattr(three_factors, "_FEW_TERMS", 0)
+    share = {3: 2.0**-70, 1: 0.0}
+    monkeypatch.setattr(core, "error_of_close_sums", share.__getitem__)
+
+    def without_last_term(x, y):
+        high = x[..., :1] @ y[..., :1, :]
+        low = x[..., 1:2] @ y[..., 1:2, :] if x.shape[2] > 1 else 0.0 * high
+        return high, low
+
+    monkeypatch.setattr(core, "close_pair", without_last_term)
+    row = np.array([[1.0, 2.0**-53 * (1.0 - 2.0**-20), 2.0**-71]])
+    column = np.array([[1.0 + 2.0**-52], [1.0], [1.0]])
+    one = np.eye(1)
+    factors = (
+        ThreeFactors(one, row, column) if is_second else ThreeFactors(row, column, one)
+    )
+    value, report = product_of_three(factors)
+    assert report.in_more_words == 1
+    assert value.tolist() == [[1.0 + 2.0**-51]]
+
+
+@pytest.mark.parametrize("shape", [(3, 70, 80, 5), (70, 70, 70, 70)])
+def test_products_of_many_terms_are_rounded_once(shape):
+    m, k, h, n = shape
+    rng = np.random.default_rng(4)
+    normal = [rng.standard_normal(s) for s in ((m, k), (k, h), (h, n))]
+    integers = [np.rint(0.5 * x) for x in normal]
+    zeros = [np.where(rng.random(x.shape) < 0.9, 0.0, x) for x in normal]
+    zeros[0][0] = 0.0
+    for a, b, c in (normal, integers, zeros):
+        value, report = hnp.multi_dot([a, b, c], accuracy="correct", return_report=True)
+        assert report.by_integers == 0
+        rows = [0, m - 1]
+        assert same_bits(value[rows], rounded_product(a[rows], b, c))
+    # Integers are numbers of float64 in between, and zeros are settled at once
+    assert (
+        hnp.multi_dot(integers, accuracy="correct", return_report=True)[1].in_more_words
+        == 0
+    )
 
 
 def test_the_cheaper_order_is_taken():

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from hifigemm.engines import core
 from hifigemm.functions import three_factors
 from hifigemm.numerics import three_factors as numerics
 from tests.fuzz import three_factors as fuzz
@@ -21,8 +22,10 @@ def judged(indices):
     return counts, faults
 
 
+@pytest.mark.parametrize("few_terms", [64, 0])
 @pytest.mark.parametrize("count", [300, pytest.param(5000, marks=pytest.mark.slow)])
-def test_every_entry_is_rounded_once(count):
+def test_every_entry_is_rounded_once(monkeypatch, count, few_terms):
+    monkeypatch.setattr(three_factors, "_FEW_TERMS", few_terms)
     counts, faults = judged(range(count))
     assert not faults, "\n".join(faults)
     assert 0 < counts["by integers"] < counts["in more words"] < counts["entries"]
@@ -49,6 +52,13 @@ FAULTS = {
     "ends as they come": (numerics, "_outwards", lambda x, y, end: x + y),
     "zeros for integers": (three_factors, "nearest", lambda *args: 0.0),
 }
+
+
+@pytest.mark.skipif(core.loaded()[0] is None, reason="the core is not built")
+def test_pairs_that_err_by_more_than_close_ones_are_noticed(monkeypatch):
+    monkeypatch.setattr(three_factors, "_FEW_TERMS", 0)
+    monkeypatch.setattr(core, "close_pair", lambda a, b: (a @ b, 0.0 * (a @ b)))
+    assert judged(range(40))[1]
 
 
 @pytest.mark.parametrize("fault", FAULTS)

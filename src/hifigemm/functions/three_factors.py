@@ -1,9 +1,10 @@
 """D = (A B) C of three factors, rounded once.
 
 Idea
-    A B = H + L + E by a pair: H is A B rounded once, L is what H leaves, rounded once.
-    So |E| <= u |L|, and E = 0 where L = 0. D = H C + L C + E C is then settled entry by
-    entry, each step for the entries that those before it leave open:
+    A B = H + L + E: H is A B rounded once, L is what H leaves. Where L is rounded once,
+    |E| <= u |L|, and E = 0 where L = 0; in step 1 it may be a sum that is only close.
+    D = H C + L C + E C is then settled entry by entry, each step for the entries that
+    those before it leave open:
 
     1. X, the leading bits of a native product H C, and R = H C - X, rounded once, by
        `gemm`. L C is a native product. D = X + (R + L C) + t. For results of float32 H
@@ -18,15 +19,18 @@ Idea
     one result (Ziv's test).
 Bounds
     u = 2**-53, k and h terms in the first and the second product, |z| = |re z| + |im z|.
-    1. |t| <= (w h + 32) u max_l |L_il| sum_l |C_lj| + u |R|, w = 1 for real numbers and 2
-       for complex ones: E C by 2 u, the native product L C by gamma_(w h), [Hig02,
-       section 3.1], which is near w h u. For float32 the same with H instead of L,
-       and R = 0.
+    1. |t| <= ((w h + 32) u max_l |L_il| + max_l e_il) sum_l |C_lj| + u |R|, w = 1 for real
+       numbers and 2 for complex ones: E C by 2 u and e, the native product L C by
+       gamma_(w h), [Hig02, section 3.1], which is near w h u. For float32 the same with H
+       instead of L, and R = 0. e is 0 for a pair. Of real factors on a CPU, with the
+       compiled core, H + L, and X + R for H C, are sums in two words: e = 2^-102 (k + 4)^2
+       |A_i| |B_l|, and the same of H and C is added to |t|; e is 0 where A B is a number of
+       float64 for sure.
     2. |t| <= 2 u |T_p||C| + u |Q| for the last word T_p, which is L in step 2. The sums
        of nonnegative numbers are lifted by 1 + (4 h + 64) u above their roundings.
 Exact when
     A, B and C take powers of two, which lose no bit, so that A B and D neither overflow
-    nor have bits below 2**-960: a residual that is rounded once is then 0 only where the
+    nor have bits below 2**-900: a residual that is rounded once is then 0 only where the
     exact one is. Where exponents span too much for this, 2**-1074 is added for each
     rounding that may underflow, so that zeros and ties are left to step 4; where the
     powers themselves would lose bits, all entries are.
@@ -34,9 +38,9 @@ Inf and NaN
     They go where IEEE arithmetic of (A B) C puts them, with the exact A B where that is
     finite. Results beyond the largest number become Inf as in every rounding.
 Cost
-    A pair, one product with an addend and two native ones; for float32 a product rounded
-    once and a native one. A pair of 2 h terms and more for the rows and columns that
-    step 1 leaves open.
+    A pair, one product with an addend and two native ones, or two products in two words
+    and a native one; for float32 a product rounded once and a native one. A pair of 2 h
+    terms and more for the rows and columns that step 1 leaves open.
 
 References
 ----------
@@ -54,6 +58,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from hifigemm.base.transforms import opaque
+from hifigemm.engines import core
 from hifigemm.engines.arrays import as_array, memory_of, to_device_of, to_host
 from hifigemm.functions.verbs import expand, shape_of
 from hifigemm.libraries import AnyArray, library_of
@@ -61,6 +66,7 @@ from hifigemm.numerics.bits import (
     LEAST,
     Array,
     least_exponent,
+    lowest_bit,
     real_components,
     scale_entries,
 )
@@ -85,8 +91,10 @@ _SPARE = 1.0 + 2.0**-40
 """For the roundings of a few sums and products of bounds."""
 _TOP = 300
 """Factors below 2**300, as they are or scaled: A B C is below 2**1000 for 2**100 terms."""
-_LOWEST_BIT = -960
-"""Bits of A B C from which on bounds, 2**-53 times as large, are normal numbers."""
+_LOWEST_BIT = -900
+"""Bits of A B C from which on bounds, 2**-102 times as large, are normal numbers."""
+_FEW_TERMS = 64
+"""Of products for which bounds of close sums take longer than a pair."""
 _MOST_WORDS = 4
 """Words of A B before integers: 212 bits, or more where there are gaps of zeros."""
 _WEIGHTS = 3, 2
@@ -408,14 +416,26 @@ class _Words:
 
     def by_residual(self) -> tuple[Array, Array]:
         """Step 1 for float64: as `by_native`."""
-        self.words = self._pair(self.a, self.b)
-        high, low = [self.layout.arranged(x) for x in self.words]
-        leading = leading_bits(real_components(_native(high, self.c)))
-        leading = leading.view(high.dtype)
-        residual = self._gemm(high, self.c, leading)
-        correction = _native(low, self.c)
+        first_product = self._close_pair(self.a, self.b)
+        if first_product is None:
+            self.words = self._pair(self.a, self.b)
+            high, low = self.words
+            errors = np.zeros(low.shape, like=low)
+        else:
+            high, low, errors = first_product
+            self.words = [high]
+        high, low, errors = [self.layout.arranged(x) for x in (high, low, errors)]
+        bound = self._bound_of_native(low) + self._bound_of_rest(errors)
 
-        bound = self._bound_of_native(low)
+        second_product = self._close_pair(high, self.c)
+        if second_product is None:
+            leading = leading_bits(real_components(_native(high, self.c)))
+            leading = leading.view(high.dtype)
+            residual = self._gemm(high, self.c, leading)
+        else:
+            leading, residual, errors = second_product
+            bound = bound + errors
+        correction = _native(low, self.c)
         first, second, third = [
             self._components(x) for x in (leading, residual, correction)
         ]
@@ -424,6 +444,31 @@ class _Words:
         bounds = self._total(bound, roundings)
         values, certain = rounded_within(first, second + third, bounds, self.grid)
         return values, cast(Array, certain.all(axis=3))
+
+    def _close_pair(self, a: Array, b: Array) -> tuple[Array, Array, Array] | None:
+        """(H, L, e) with |A B - H - L| <= e, where that is quicker than a pair; L and e are
+        zeros where A B is a number of float64 for sure.
+        """
+        terms = a.shape[2]
+        is_real = isinstance(a, np.ndarray) and self.width == 1
+        if not is_real or self.may_underflow or terms <= _FEW_TERMS:
+            return None
+        pair = core.close_pair(a, b)
+        if pair is None:
+            return None
+        high, low = pair
+        rows, columns = _norms(a, 2), _norms(b, 1)
+        share = core.error_of_close_sums(terms) * _lift(terms)
+        errors = (share * rows) * columns
+        if (low != 0.0).all():
+            return high, low, errors
+
+        # Sums of multiples of 2^e below 2^(53 + e) are exact
+        units = lowest_bit(a, 2) + lowest_bit(b, 1)
+        _, of_rows = np.frexp(rows)
+        _, of_columns = np.frexp(columns)
+        is_exact = of_rows + of_columns <= 53 + units
+        return high, np.where(is_exact, 0.0, low), np.where(is_exact, 0.0, errors)
 
     def by_pairs(self, num_words: int, rows: Array, cols: Array) -> tuple[Array, Array]:
         """Steps 2 and 3, with so many words of A B, for these rows and columns."""
@@ -483,6 +528,13 @@ class _Words:
             bound = bound + self._underflows(sizes)
         return bound
 
+    def _bound_of_rest(self, errors: Array) -> Array:
+        """An upper bound of E' C for |E'| <= errors."""
+        sizes = _sizes(self.c).sum(axis=1, keepdims=True)
+        largest = errors.max(axis=2, keepdims=True)
+        bound: Array = _lift(self.layout.inner) * (largest * sizes)
+        return bound
+
     def _left_out(self, word: Array, c: Array) -> Array:
         """An upper bound of what words of A B that end with this one leave out of D."""
         terms = self.layout.inner
@@ -534,6 +586,17 @@ class _Words:
 def _lift(terms: int) -> float:
     """A factor that takes sums of so many nonnegative products above their roundings."""
     return 1.0 + (4 * terms + 64) * _UNIT
+
+
+def _norms(x: Array, axis: int) -> Array:
+    """At least the Euclidean norms of the real vectors along an axis, up to roundings that
+    `_lift` makes up for; 0 for zeros alone.
+    """
+    largest = np.abs(x).max(axis=axis, keepdims=True)
+    relative = x / np.where(largest > 0.0, largest, 1.0)
+    squares = (relative * relative).sum(axis=axis, keepdims=True)
+    norms: Array = largest * np.sqrt(squares)
+    return norms
 
 
 def _native(a: Array, b: Array) -> Array:
