@@ -190,9 +190,12 @@ def test_matrices_that_are_not_hermitian_raise():
         linalg.is_positive_definite([[1.0, 1.0j], [1.0j, 5.0]])
 
 
+@pytest.mark.parametrize("is_native", [False, True])
 @pytest.mark.parametrize("accuracy", [2.0**-53, 1e-3, 0.1])
 @pytest.mark.parametrize("n", [1, 2, 4, 6])
-def test_the_norm_of_the_gap_is_no_less_than_the_exact_one(monkeypatch, accuracy, n):
+def test_the_norm_of_the_gap_is_no_less_than_the_exact_one(
+    monkeypatch, accuracy, n, is_native
+):
     c = 2.0**-10
     a = symmetric(np.random.default_rng(n), n, np.linspace(0.5, 1.0, n))
     target = a - c * np.eye(n)
@@ -206,7 +209,21 @@ def test_the_norm_of_the_gap_is_no_less_than_the_exact_one(monkeypatch, accuracy
         return product + np.clip(target - product, -allowed, allowed)
 
     monkeypatch.setattr(np.linalg, "cholesky", lambda _: factor)
-    monkeypatch.setattr(definite, "product_of_numbers", flattering)
+    if is_native:
+        matmul = definite.matmul
+        products = iter([flattering, matmul, matmul, matmul, matmul])
+        monkeypatch.setattr(definite, "gamma", lambda terms: accuracy)
+
+        def first_flatters(left, right):
+            product = next(products)
+            if product is matmul:
+                return matmul(left, right)
+            return flattering(left, right, accuracy)
+
+        monkeypatch.setattr(definite, "matmul", first_flatters)
+    else:
+        monkeypatch.setattr(definite, "gamma", lambda terms: np.inf)
+        monkeypatch.setattr(definite, "product_of_numbers", flattering)
     exact = fractions(a)
     rows = fractions(factor)
     for i in range(n):
