@@ -317,6 +317,7 @@ static PyObject *core_multiply(PyObject *self, PyObject *const *args, Py_ssize_t
             && (args[2] == Py_None || has_shape(c, p.batch, p.m, p.n))
             && (kind == NEAREST || (args[4] != Py_None && has_shape(second, p.batch, p.m, p.n)
                                     && p.first.is_single == p.second.is_single));
+    fits &= !(p.is_close && p.first.is_single);
     if (!fits || kind < NEAREST || kind > ENCLOSURE || shift < -largest_shift
         || shift > largest_shift
         || p.k >= (Py_ssize_t)1 << (sizeof(Py_ssize_t) > 4 ? 31 : 30)) {
