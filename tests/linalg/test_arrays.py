@@ -44,6 +44,7 @@ from hifigemm.engines.device_array import DeviceArray, unwrap, wrap  # noqa: E40
 from hifigemm.libraries import TorchLibrary  # noqa: E402
 from hifigemm.numerics.equilibration import MatrixInScale  # noqa: E402
 from tests.linalg.exact_least_squares import (  # noqa: E402
+    exact_determinant,
     exact_lstsq,
     nearly_dependent,
 )
@@ -237,6 +238,24 @@ def test_determinants_and_definiteness(on_device):
     assert not linalg.is_positive_definite(rank_one)
     with pytest.raises(ValueError, match=r"the first at \(0, 1\)"):
         linalg.is_positive_definite(torch.from_numpy(a))
+
+
+def test_determinants_by_a_proof(on_device):
+    # More rows than are quicker in integers
+    n = 40
+    rng = np.random.default_rng(3)
+    a = rng.standard_normal((n, n))
+    d = linalg.det(torch.from_numpy(a))
+    assert Fraction(d.lower) <= exact_determinant(a.tolist()) <= Fraction(d.upper)
+    assert d.upper - d.lower <= 1e-12 * abs(d.lower)
+
+    # The determinant of [Re -Im; Im Re] is the square of the modulus
+    b = a + 1j * rng.standard_normal((n, n))
+    disk = linalg.det(torch.from_numpy(b))
+    square = exact_determinant(np.block([[b.real, -b.imag], [b.imag, b.real]]).tolist())
+    size = float(square) ** 0.5
+    assert abs(abs(disk.center) - size) <= disk.radius + 4 * np.spacing(size)
+    assert disk.radius <= 1e-12 * size
 
 
 @pytest.mark.parametrize("family", MATRICES)

@@ -81,10 +81,25 @@ def _solve_lower(lower: Array, b: Array) -> None:
 
 def residual_of_factors(lower: Array, upper: Array, a: Array) -> tuple[Array, Array]:
     """(F, e) with |F - (A - L U)| <= 2 u |F| + e for triangular factors."""
+    if is_on_host(a):
+        gaps, share = _residual_by_strips(lower, upper, a)
+    else:
+        gaps, share = correct_residual(lower, upper, a), 0.0
+
+    # Norms of whole rows and columns are no less than those in a strip
+    of_rows = _lengths(lower, 1)
+    of_columns = _lengths(upper, 0)
+    return gaps, above((share * of_rows) * of_columns, 8, 2.0 * LEAST)
+
+
+def _residual_by_strips(lower: Array, upper: Array, a: Array) -> tuple[Array, float]:
+    """(F, r) with |F - (A - L U)| <= 2 u |F| + r |l_i| |u_j| + 2 eta, with norms of rows of L
+    and columns of U.
+    """
     n = len(a)
     gaps = np.empty_like(a)
     share = 0.0
-    strip = max(-(-n // _STRIPS), _NARROW) if is_on_host(a) else max(n, 1)
+    strip = max(-(-n // _STRIPS), _NARROW)
     for start in range(0, n, strip):
         stop = min(start + strip, n)
         blocks = [(slice(start, stop), slice(start, n))]
@@ -98,11 +113,7 @@ def residual_of_factors(lower: Array, upper: Array, a: Array) -> tuple[Array, Ar
                 continue
             gaps[i, j] = sums[0]
             share = max(share, sums[1])
-
-    # Norms of whole rows and columns are no less than those in a strip
-    of_rows = _lengths(lower, 1)
-    of_columns = _lengths(upper, 0)
-    return gaps, above((share * of_rows) * of_columns, 8, 2.0 * LEAST)
+    return gaps, share
 
 
 def _lengths(x: Array, axis: int) -> Array:
