@@ -158,7 +158,7 @@ class BandedCertificate(Proof):
         return products.images, above(products.sizes, n + 6, self.underflows)
 
 
-def banded_system(a: Array, b: Array) -> CertifiedSystem | None:
+def banded_system(a: Array, b: Array) -> CertifiedSystem[BandedCertificate] | None:
     """A x = b in scale with a certificate by rows of R; None where A has no band that pays,
     on a device, for complex numbers, and where the proof is not good enough.
 

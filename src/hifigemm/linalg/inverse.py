@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -46,6 +46,8 @@ from hifigemm.linalg.scaling import (
 )
 from hifigemm.numerics.bits import Array
 
+AnyProof = TypeVar("AnyProof", bound=Proof, covariant=True)
+
 GOOD_NORM = 0.5
 """Of I - R A: above it, refinement gains less than a bit a step, and the second inverse
 is worth its price.
@@ -65,13 +67,13 @@ digits for two words, but may meet another.
 
 
 @dataclass(frozen=True, eq=False)
-class CertifiedSystem:
+class CertifiedSystem(Generic[AnyProof]):
     """A system in scale, the proof that its matrix is nonsingular, and how many
     inverses were tried for it.
     """
 
     system: ScaledSystem
-    certificate: Proof
+    certificate: AnyProof
     attempts: int
 
 
@@ -109,7 +111,7 @@ class _Attempt(NamedTuple):
 
 def certified_system(
     a: Array, b: Array, most_condition: float = MOST_CONDITION
-) -> CertifiedSystem:
+) -> CertifiedSystem[Certificate]:
     """A x = b with the first certificate that is good enough: of an inverse in float64;
     of one in other scales, also where the condition exceeds the one given; of one in
     two words.

@@ -41,7 +41,7 @@ from hifigemm.linalg.arrays import (
 from hifigemm.linalg.banded import banded_system
 from hifigemm.linalg.certificate import Certificate, Proof
 from hifigemm.linalg.correct import correctly_rounded, rounded
-from hifigemm.linalg.inverse import certified_system
+from hifigemm.linalg.inverse import CertifiedSystem, certified_system
 from hifigemm.linalg.rational import solved
 from hifigemm.linalg.refinement import enclosure
 from hifigemm.linalg.uncertain import uncertain_radius
@@ -367,6 +367,7 @@ def _system(
         return x[:, :0], radius[:, :0], report
     a, b = system_where_quick(a, b)
     # Bounds for radii multiply by R many times, so it is written down for them
+    certified: CertifiedSystem[Proof] | None
     certified = None if is_uncertain else banded_system(a, b)
     if certified is None:
         certified = certified_system(a, b)
