@@ -145,6 +145,7 @@ def matmul(
     plan: Plan | None = None,
     workspace: int | None = None,
     result: Result = "array",
+    out_dtype: Any = None,
     return_report: bool = False,
 ) -> Any:
     """A B to an accuracy that is asked for and kept.
@@ -291,6 +292,7 @@ def matmul(
                 return_report,
                 result,
                 plan=plan,
+                out_dtype=out_dtype,
             )
             replayed = replay(key, (a, b, out), out, return_report)
             if isinstance(replayed, Refused):
@@ -304,8 +306,10 @@ def matmul(
                 if belongs_to_torch(a, b):
                     from hifigemm.differentiable import torch_operators
 
-                    return torch_operators.matmul(a, b, accuracy, scheme, workspace)
-                if belongs_to_jax(a, b):
+                    return torch_operators.matmul(
+                        a, b, accuracy, scheme, workspace, out_dtype
+                    )
+                if out_dtype is None and belongs_to_jax(a, b):
                     from hifigemm.differentiable import jax_primitive
 
                     return jax_primitive.matmul(a, b, accuracy, scheme, workspace)
@@ -320,6 +324,7 @@ def matmul(
             workspace,
             return_report,
             result,
+            out_dtype=out_dtype,
             key=key,
             refused=refused,
         )

@@ -131,6 +131,7 @@ def gemm(
     engine: str | None = None,
     plan: Plan | None = None,
     workspace: int | None = None,
+    out_dtype: Any = None,
     return_report: bool = False,
 ) -> Any:
     """alpha op(A) op(B) + beta C, as in the BLAS; C is untouched unless it is passed as
@@ -206,7 +207,17 @@ def gemm(
         may_repeat = False
     if may_repeat and type(a) is not np.ndarray:
         # It has a key only if PyTorch follows no operand.
-        policy = accuracy, scheme, engine, workspace, return_report
+        policy = (
+            accuracy,
+            scheme,
+            engine,
+            workspace,
+            return_report,
+            "array",
+            "",
+            None,
+            out_dtype,
+        )
         key_and_arguments = key_of_gemm(
             (a, b, c, out), (alpha, beta), (trans_a, trans_b), policy
         )
@@ -225,13 +236,15 @@ def gemm(
                 accuracy,
                 scheme,
                 workspace,
+                out_dtype=out_dtype,
                 alpha=alpha,
                 beta=beta,
                 trans_a=trans_a,
                 trans_b=trans_b,
             )
         is_number = c is None or type(c) in (bool, int, float, complex)
-        if belongs_to_jax(a, b) and (is_number or belongs_to_jax(c)):
+        are_of_jax = belongs_to_jax(a, b) and (is_number or belongs_to_jax(c))
+        if out_dtype is None and are_of_jax:
             from hifigemm.differentiable import jax_primitive
 
             return jax_primitive.gemm(
@@ -262,6 +275,7 @@ def gemm(
             engine=engine,
             plan=plan,
             return_report=return_report,
+            out_dtype=out_dtype,
             key_and_arguments=key_and_arguments,
         )
     except BaseException as error:

@@ -36,14 +36,23 @@ from hifigemm.differentiable.arguments import (
 )
 from hifigemm.differentiable.torch_private import DispatchKeySet, OpOverload
 from hifigemm.model.accuracy import Accuracy
-from hifigemm.operands.operands import check_addend, check_transpose, result_dtype
+from hifigemm.operands.operands import (
+    check_addend,
+    check_transpose,
+    name_of_dtype,
+    result_dtype,
+)
+from hifigemm.operands.out_dtype import as_out_dtype, dtype_of_product
 from hifigemm.running.calls import without_gradient
 from hifigemm.running.gemm import gemm_of_numbers, key_of_gemm
 from hifigemm.running.keys import key_of
 from hifigemm.running.products import product_of_numbers
 from hifigemm.schemes import Scheme
 
-_POLICY = "str? accuracy=None, str scheme='auto', int? workspace=None"
+_POLICY = (
+    "str? accuracy=None, str scheme='auto', int? workspace=None, "
+    "ScalarType? out_dtype=None"
+)
 _ARGUMENTS = {
     "matmul": f"Tensor a, Tensor b, *, {_POLICY}",
     "bmm": f"Tensor a, Tensor b, *, {_POLICY}",
@@ -81,25 +90,38 @@ def _kernel(
 
 
 def _empty_result(
-    *tensors: Tensor | None, alpha: Any = 1, beta: Any = 0, **_: Any
+    *tensors: Tensor | None,
+    alpha: Any = 1,
+    beta: Any = 0,
+    out_dtype: torch.dtype | None = None,
+    **_: Any,
 ) -> Tensor:
     """A tensor of the shape and dtype of the product, with any entries."""
     a, b = _checked_matrices(*tensors)
     stack = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     shape = *stack, a.shape[-2], b.shape[-1]
     c = tensors[2] if len(tensors) > 2 else None
-    if c is None or private.is_zero(beta):
-        return a.new_empty(shape, dtype=_dtype_of_result(a.dtype, b.dtype))
-    check_addend(tuple(c.shape), shape)
-    return a.new_empty(shape, dtype=_dtype_of_result(a.dtype, b.dtype, c.dtype))
+    dtypes = [a.dtype, b.dtype]
+    if c is not None and not private.is_zero(beta):
+        check_addend(tuple(c.shape), shape)
+        dtypes.append(c.dtype)
+    dtype = _dtype_of_result(*dtypes)
+    if out_dtype is not None:
+        dtype_of_product(np.dtype(_name_of(dtype)), as_out_dtype(out_dtype))
+        dtype = out_dtype
+    return a.new_empty(shape, dtype=dtype)
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    """The name of a dtype, such as "float64"."""
+    return str(dtype).removeprefix("torch.")
 
 
 def _dtype_of_result(*dtypes: torch.dtype) -> torch.dtype:
     """The dtype of a product, by the rules of NumPy."""
     # NumPy does not have bfloat16, which float32 holds.
     known = [torch.float32 if x is torch.bfloat16 else x for x in dtypes]
-    names = [str(x).removeprefix("torch.") for x in known]
-    dtype = np.result_type(*names)
+    dtype = np.result_type(*map(_name_of, known))
     if dtype.kind not in "biu":
         dtype = result_dtype(dtype)
     result: torch.dtype = getattr(torch, dtype.name)
@@ -144,7 +166,8 @@ def _product(
     *,
     conjugate: bool = False,
 ) -> Tensor:
-    """alpha A B, or conj(alpha) A B, without C."""
+    """alpha A B, or conj(alpha) A B, without C, in the dtype of the product."""
+    options = options | {"out_dtype": None}
     if operator is _gemm:
         alpha = options.get("alpha", 1)
         if conjugate:
@@ -176,17 +199,18 @@ def _plain_matmul(
     accuracy: str | None = None,
     scheme: str = "auto",
     workspace: int | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> Multiply | None:
     """The product of tensors that are no more than their entries, without derivatives;
     None for others.
     """
     arguments = accuracy_from(accuracy), scheme_from(scheme)
     with torch.no_grad():
-        key = key_of(a, b, None, *arguments, None, workspace)
+        key = key_of(a, b, None, *arguments, None, workspace, out_dtype=out_dtype)
     if key is None:
         return None
     policy = *arguments, None, None, None, workspace
-    return partial(product_of_numbers, a, b, *policy, key=key)
+    return partial(product_of_numbers, a, b, *policy, out_dtype=out_dtype, key=key)
 
 
 @private.untraced
@@ -200,13 +224,14 @@ def _plain_gemm(
     accuracy: str | None = None,
     scheme: str = "auto",
     workspace: int | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> Multiply | None:
     """alpha A B + beta C, as `_plain_matmul` gives A B."""
     arguments = accuracy_from(accuracy), scheme_from(scheme)
     if beta == 0:
         c = None
     with torch.no_grad():
-        policy = *arguments, None, workspace
+        policy = *arguments, None, workspace, False, "array", "", None, out_dtype
         kind = key_of_gemm((a, b, c, None), (alpha, beta), ("N", "N"), policy)
     if kind[0] is None:
         return None
@@ -219,6 +244,7 @@ def _plain_gemm(
         workspace,
         alpha=alpha,
         beta=beta,
+        out_dtype=out_dtype,
         key_and_arguments=kind,
     )
 
@@ -242,7 +268,8 @@ def _tangent(
     terms = []
     if addends and addends[0] is not None:
         # A term may be smaller than the result, or of a narrower dtype, as C may be.
-        zeros = torch.zeros_like(_empty_result(*tensors, **options))
+        in_product = options | {"out_dtype": None}
+        zeros = torch.zeros_like(_empty_result(*tensors, **in_product))
         terms.append(zeros)
         a = a.to(zeros.dtype)
         b = b.to(zeros.dtype)
@@ -252,7 +279,9 @@ def _tangent(
     beta = options.get("beta", 0)
     if addend_tangents and addend_tangents[0] is not None and not private.is_zero(beta):
         terms.append(addend_tangents[0] * beta)
-    return sum(terms[1:], terms[0])
+    tangent = sum(terms[1:], terms[0])
+    out_dtype = options.get("out_dtype")
+    return tangent if out_dtype is None else tangent.to(out_dtype)
 
 
 def _result(
@@ -477,10 +506,12 @@ def matmul(
     accuracy: Accuracy,
     scheme: str | Scheme,
     workspace: int | None,
+    out_dtype: Any = None,
 ) -> Tensor:
     """The operator for operands of any shapes that `hifigemm.matmul` takes."""
     left, right = _as_matrices(a, b)
-    result = _called(_matmul, left, right, **_policy(accuracy, scheme, workspace))
+    policy = _policy(accuracy, scheme, workspace, out_dtype)
+    result = _called(_matmul, left, right, **policy)
     return _without_added_axes(result, a, b)
 
 
@@ -491,6 +522,7 @@ def gemm(
     accuracy: Accuracy,
     scheme: str | Scheme,
     workspace: int | None,
+    out_dtype: Any = None,
     *,
     alpha: complex,
     beta: complex,
@@ -506,7 +538,7 @@ def gemm(
         if is_vector and not torch.compiler.is_compiling() and beta != 0:
             check_addend(tuple(c.shape), _shape_of_product(a, b))
         c = _with_added_axes(c, a, b)
-    policy = _policy(accuracy, scheme, workspace)
+    policy = _policy(accuracy, scheme, workspace, out_dtype)
     result = _called(_gemm, left, right, c, alpha=alpha, beta=beta, **policy)
     return _without_added_axes(result, a, b)
 
@@ -560,11 +592,25 @@ def _transposed(x: Tensor, trans: str, name: str) -> Tensor:
 
 
 def _policy(
-    accuracy: Accuracy, scheme: str | Scheme, workspace: int | None
+    accuracy: Accuracy,
+    scheme: str | Scheme,
+    workspace: int | None,
+    out_dtype: Any = None,
 ) -> dict[str, Any]:
     """The arguments that all operators share, as they take them."""
-    return {
+    policy: dict[str, Any] = {
         "accuracy": accuracy_text(accuracy),
         "scheme": scheme_text(scheme),
         "workspace": workspace,
     }
+    if out_dtype is not None:
+        policy["out_dtype"] = as_torch_dtype(out_dtype)
+    return policy
+
+
+def as_torch_dtype(out_dtype: Any) -> torch.dtype:
+    """The dtype of PyTorch behind an `out_dtype`; TypeError where there is none."""
+    if isinstance(out_dtype, torch.dtype):
+        return out_dtype
+    dtype: torch.dtype = getattr(torch, name_of_dtype(as_out_dtype(out_dtype)))
+    return dtype

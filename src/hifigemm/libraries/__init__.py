@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from hifigemm.base.transforms import belongs_to_jax
-from hifigemm.libraries.array_like import kind_of
+from hifigemm.libraries.array_like import BFLOAT16, kind_of
 from hifigemm.libraries.library import AnyArray, Library
 from hifigemm.libraries.numpy_arrays import NUMPY, NumpyLibrary
-from hifigemm.libraries.torch_tensors import BFLOAT16, TorchLibrary, library_of_tensor
+from hifigemm.libraries.torch_tensors import TorchLibrary, library_of_tensor
 
 __all__ = [
     "BFLOAT16",

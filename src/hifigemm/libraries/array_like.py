@@ -14,6 +14,11 @@ import numpy as np
 
 from hifigemm.numerics.bits import Array
 
+BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
+"""Stands for a dtype that NumPy does not have. Arrays on a device can have it, and be
+converted to float32; on the host those that receive results, and results.
+"""
+
 _NUMBERS = frozenset((bool, float, complex))
 _FLAT = (str, bytes, bytearray, memoryview, range)
 """Sequences without sequences in them."""
@@ -50,9 +55,8 @@ def as_array(x: object, name: str) -> Array:
     array = x if type(x) is np.ndarray else _converted(x, name)
     if array.dtype.kind == "V" and array.dtype.name == "bfloat16":
         if name == "out":
-            raise TypeError(
-                f"out has dtype {array.dtype}; the result has dtype float32 or more"
-            )
+            # It is written to in place.
+            return array.view(BFLOAT16)
         with np.errstate(all="ignore"):
             return array.astype(np.float32)
     if not array.dtype.isnative and name != "out":

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from hifigemm.engines.arrays import as_array
-from hifigemm.libraries.array_like import kind_of
+from hifigemm.libraries.array_like import BFLOAT16, kind_of
 from hifigemm.libraries.library import check_torch
 from hifigemm.libraries.torch_tensors import (
-    BFLOAT16,
     TensorLibrary,
     array_of_tensor,
     extent,

@@ -12,6 +12,7 @@ from hifigemm.base.transforms import belongs_to_jax
 from hifigemm.engines.arrays import as_array as as_array_of_device
 from hifigemm.libraries.array_like import as_array
 from hifigemm.libraries.library import check_torch
+from hifigemm.libraries.numpy_arrays import as_ml_dtype
 from hifigemm.libraries.torch_tensors import TensorLibrary, array_of_tensor
 from hifigemm.numerics.bits import Array
 
@@ -59,6 +60,9 @@ class JaxLibrary(TensorLibrary):
         import jax
 
         dtype = as_array_of_device(x).dtype
+        if dtype.kind == "V" and self.on_host:
+            x = as_ml_dtype(x)
+            dtype = x.dtype
         if jax.dtypes.canonicalize_dtype(dtype) != dtype:
             raise TypeError(
                 f"the result has dtype {dtype}, which JAX has with jax_enable_x64 only"

@@ -9,17 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from hifigemm.base.transforms import check_tensor
+from hifigemm.libraries.array_like import BFLOAT16
 from hifigemm.libraries.library import Library
 from hifigemm.numerics.bits import Array
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
-"""Stands for a dtype that NumPy does not have. Arrays on a device can have it, and be
-converted to float32.
-"""
-
 
 class TensorLibrary(Library):
     """A library whose arrays are multiplied as tensors of PyTorch."""
@@ -94,6 +89,9 @@ class TorchLibrary(TensorLibrary):
             return tensor
         import torch
 
+        if x.dtype == BFLOAT16:
+            bits = torch.from_numpy(np.ascontiguousarray(x).view(np.int16))
+            return bits.view(torch.bfloat16).reshape(x.shape)
         if x.flags.c_contiguous:
             return torch.from_numpy(x)
         return torch.from_numpy(np.ascontiguousarray(x)).reshape(x.shape)
@@ -123,11 +121,13 @@ def array_of_tensor(x: Tensor, name: str, on_host: bool) -> Array:
     check_tensor(x, name)
     x = x.resolve_conj().resolve_neg()
     is_bfloat16 = str(x.dtype) == "torch.bfloat16"
-    if is_bfloat16 and name == "out":
-        raise TypeError(
-            f"out has dtype {x.dtype}; the result has dtype float32 or more"
-        )
     if on_host:
+        if is_bfloat16 and name == "out":
+            # It is written to in place.
+            import torch
+
+            bits: Array = x.view(torch.int16).numpy()
+            return bits.view(BFLOAT16)
         try:
             array: Array = (x.float() if is_bfloat16 else x).numpy()
         except TypeError as error:
@@ -145,6 +145,18 @@ def device_array(x: Tensor) -> Any:
     if str(x.dtype) == "torch.bfloat16":
         return DeviceArray(x.detach(), BFLOAT16)
     return wrap(x)
+
+
+def as_bfloat16(x: Array) -> Any:
+    """An array of float32, all of whose numbers bfloat16 has, in that dtype."""
+    if isinstance(x, np.ndarray):
+        upper_halves = np.ascontiguousarray(x).view(np.uint32) >> 16
+        return upper_halves.astype(np.uint16).view(BFLOAT16).reshape(x.shape)
+    import torch
+
+    from hifigemm.engines.device_array import DeviceArray, unwrap
+
+    return DeviceArray(unwrap(x).to(torch.bfloat16), BFLOAT16)
 
 
 def extent(x: Tensor) -> tuple[int, int]:

@@ -114,6 +114,23 @@ def is_representable(x: Array, fmt: Format) -> bool:
     return bool(np.all((round_to_format(x, fmt, "zero") == x) | np.isnan(x)))
 
 
+def odd_between(lower: Array, upper: Array) -> Array:
+    """The numbers between these neighbours among float64, rounded to odd: the end whose
+    last bit is odd, or both ends where they are equal.
+
+    A number x and x rounded to odd compare alike with every y of at most 52 bits that is
+    2**-1021 or more, the midpoints of float32, float16 and bfloat16 among them: the last
+    bit of such a y is even, so no odd end is y, and y does not lie between the ends. So
+    both round to the same number of these formats (Boldo, Melquiond,
+    doi:10.1109/TC.2007.70819).
+    """
+    low = np.ascontiguousarray(lower, like=lower).view(np.float64)
+    high = np.ascontiguousarray(upper, like=upper).view(np.float64)
+    is_even = (low.view(np.int64) & 1) == 0
+    odd = np.where(is_even, high, low)
+    return odd.view(lower.dtype).reshape(lower.shape)
+
+
 def round_pair(high: Array, low: Array, shift: int = 0) -> Array:
     """2**shift (high + low) of float64 rounded once to float32.
 

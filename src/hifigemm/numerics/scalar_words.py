@@ -102,10 +102,16 @@ def powers_in_range(x: Array) -> tuple[int, int]:
 
 
 def sum_by_integers(
-    alpha: complex, a: Array, b: Array, beta: complex, c: Array | None
+    alpha: complex,
+    a: Array,
+    b: Array,
+    beta: complex,
+    c: Array | None,
+    *,
+    to_odd: bool = False,
 ) -> Array:
-    """alpha a b + beta c rounded once, by Python's integers; for matrices so far apart
-    that no float64 words hold their multiples.
+    """alpha a b + beta c rounded once, to nearest or to odd, by Python's integers; for
+    matrices so far apart that no float64 words hold their multiples.
 
     a (batch or 1, m, k), b (batch or 1, k, n) and c (batch, m, n) are of float64 or
     complex128, and finite.
@@ -124,10 +130,11 @@ def sum_by_integers(
         im = im + of_c[1]
 
     # All integers are in units of 2**-1074 for each of their three factors.
+    rounded = _odd_quotients if to_odd else _quotients
     values = np.empty(re.shape, a.dtype)
-    values.real = _quotients(re, 1 << -3 * _LEAST_EXPONENT)
+    values.real = rounded(re, 1 << -3 * _LEAST_EXPONENT)
     if a.dtype.kind == "c":
-        values.imag = _quotients(im, 1 << -3 * _LEAST_EXPONENT)
+        values.imag = rounded(im, 1 << -3 * _LEAST_EXPONENT)
     return values
 
 
@@ -155,6 +162,25 @@ def _quotients(numerator: int, denominator: int) -> float:
         return numerator / denominator
     except OverflowError:
         return np.inf if numerator > 0 else -np.inf
+
+
+@np.vectorize(otypes=[np.float64])
+def _odd_quotients(numerator: int, denominator: int) -> float:
+    """The quotient by a power of two, rounded to odd: to the neighbour among float64
+    whose last bit is odd, where it is no float64.
+    """
+    magnitude = abs(numerator)
+    excess = magnitude.bit_length() - 53
+    # No bit below 2**-1074 is left, and 53 bits at most.
+    excess = max(excess, denominator.bit_length() - 1 + _LEAST_EXPONENT, 0)
+    significand = magnitude >> excess
+    if significand << excess != magnitude:
+        significand |= 1
+    try:
+        rounded = (significand << excess) / denominator
+    except OverflowError:
+        rounded = np.inf
+    return -rounded if numerator < 0 else rounded
 
 
 def _times_i(x: Array) -> Array:

@@ -140,6 +140,11 @@ def result_dtype(*dtypes: DType | complex) -> DType:
     )
 
 
+def name_of_dtype(dtype: DType) -> str:
+    """The name of a dtype, of the one that stands for bfloat16 too, for messages."""
+    return "bfloat16" if dtype == BFLOAT16 else str(dtype)
+
+
 def common_narrow(a: DType, b: DType) -> Format | None:
     """FP16 or BF16 where both operands have that dtype."""
     return _NARROW.get(a) if a == b else None
@@ -317,7 +322,10 @@ def check_out(out: Any, shapes: Shapes, dtype: DType, library: Library) -> None:
     if shape != shapes.result and not (is_numpy and _is_stack_of(shape, shapes)):
         raise ValueError(f"out has shape {shape}; the result has shape {shapes.result}")
     if array.dtype != dtype and not (is_numpy and _holds(array.dtype, dtype)):
-        raise TypeError(f"out has dtype {array.dtype}; the result has dtype {dtype}")
+        raise TypeError(
+            f"out has dtype {name_of_dtype(array.dtype)}; the result has dtype "
+            f"{name_of_dtype(dtype)}"
+        )
     if not array.flags.writeable:
         raise ValueError("out is read-only")
     if _overlap(shape, array.strides, array.dtype.itemsize):

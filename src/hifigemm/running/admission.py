@@ -18,6 +18,7 @@ from hifigemm.model.accuracy import Accuracy
 from hifigemm.numerics.bits import Array, DType
 from hifigemm.operands.exact_operands import in_one_dtype, in_words, why_no_integers
 from hifigemm.operands.operands import Operands, Prepared, as_operand, result_dtype
+from hifigemm.operands.out_dtype import dtype_of_product
 from hifigemm.running.request import OF_INTEGERS, TWO_PARTS, Request
 from hifigemm.schemes import Scheme
 
@@ -50,6 +51,7 @@ def admit(
         promoted = np.result_type(i.dtype, j.dtype)
         if never_wraps or request.result != "array" or promoted.kind != "f":
             dtype = integer_dtype(i.dtype, j.dtype, request, out, library)
+            dtype = dtype_of_product(dtype, request.out_dtype)
             return Operands(i, j, library, dtype), request
 
     if request.result in OF_INTEGERS:
@@ -60,7 +62,20 @@ def admit(
             f"result={request.result!r}, {reason}: expected "
             '"array", "pair", "enclosure"'
         )
-    return Operands(i, j, library, result_dtype(i.dtype, j.dtype)), request
+    dtype = result_dtype(i.dtype, j.dtype)
+    return with_out_dtype(Operands(i, j, library, dtype), request)
+
+
+def with_out_dtype(
+    operands: Operands, request: Request
+) -> tuple[Operands, Request]:
+    """The operands of a product in the dtype of the result, and the request without it;
+    where it is narrower than the product's, both as they are.
+    """
+    dtype = dtype_of_product(operands.dtype, request.out_dtype)
+    if dtype == request.out_dtype:
+        request = replace(request, out_dtype=None)
+    return replace(operands, dtype=dtype), request
 
 
 def request_of_prepared(

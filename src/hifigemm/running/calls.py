@@ -10,6 +10,7 @@ import numpy as np
 
 from hifigemm.base.settings import LONG, announce, decision_log, logs_decisions
 from hifigemm.base.store import keep, kept
+from hifigemm.engines.arrays import as_array, memory_of
 from hifigemm.libraries import Library
 from hifigemm.model.engine import Engine
 from hifigemm.model.executable import (
@@ -23,6 +24,7 @@ from hifigemm.model.executable import (
     Splits,
 )
 from hifigemm.model.plan import Plan
+from hifigemm.numerics.bits import DType
 from hifigemm.numerics.subnormals import is_ieee
 from hifigemm.operands.operands import Prepared
 from hifigemm.running.keys import in_memory
@@ -46,6 +48,7 @@ class KeptCall:
         "leaves_memory",
         "library",
         "may_overflow",
+        "out_dtype",
         "plan",
         "seconds",
         "stacks",
@@ -63,6 +66,7 @@ class KeptCall:
         seconds: float,
         limit: int,
         splits: Splits = NO_SPLITS,
+        out_dtype: DType | None = None,
     ) -> None:
         self.plan = plan
         self.executable = executable
@@ -83,6 +87,7 @@ class KeptCall:
         takes_tensors = getattr(executable, "takes_tensors", False)
         self.converts = stacks is not None or not takes_tensors
         self.seconds = seconds  # that are expected, on a CPU
+        self.out_dtype = out_dtype  # None: that of the product
         # which operands the executable takes as they were prepared
         self.takes = splits[0] is not None, splits[1] is not None
 
@@ -115,6 +120,8 @@ class KeptCall:
             a = without_gradient(a)
             b = without_gradient(b)
             c = without_gradient(c)
+        if self.out_dtype is not None:
+            out = None  # it is of another dtype than the executable writes
         if self.is_on_host:
             out = None
             if self.converts and type(a) is not np.ndarray:
@@ -150,10 +157,18 @@ class KeptCall:
         enclosure; with a report if asked.
         """
         values = outcome.values
+        second = outcome.second
+        if self.out_dtype is not None:
+            from hifigemm.running.narrow import rounded_values
+
+            first = as_array(values)
+            second = None if second is None else as_array(second)
+            values = memory_of(rounded_values(first, second, self.out_dtype))
+            second = None
         if out is None:
             values = self.library.from_memory(values)
-            if outcome.second is not None:
-                values = values, self.library.from_memory(outcome.second)
+            if second is not None:
+                values = values, self.library.from_memory(second)
         else:
             if values is not out:
                 self.library.fill(out, values)
@@ -162,7 +177,14 @@ class KeptCall:
             return values
         # Nothing was decided.
         plan = outcome.plan or self.plan
-        return values, report_on(plan, outcome, self.engine, 0.0, self.is_final)
+        report = report_on(plan, outcome, self.engine, 0.0, self.is_final)
+        if self.out_dtype is not None:
+            from hifigemm.running.narrow import report_of_rounding
+
+            is_once = outcome.second is not None
+            u = self.plan.problem.fmt.u
+            report = report_of_rounding(report, self.out_dtype, u, is_once)
+        return values, report
 
     def __str__(self) -> str:
         return f"{self.plan.problem}: {self.plan.scheme}, {self.plan.reason}"

@@ -45,16 +45,18 @@ Remainder = Callable[[Array, int], Array]
 
 
 def check_two_parts(
-    result: str, accuracy: Accuracy, out: object, plan: Plan | None
+    result: str,
+    accuracy: Accuracy,
+    out: object,
+    plan: Plan | None,
+    out_dtype: object = None,
 ) -> None:
     """Raise PlanError where a pair or an enclosure does not go with the other arguments
     of a product.
     """
     if accuracy == "correct":
         accuracy = None
-    if accuracy is None and out is None and plan is None:
-        return
-    others = {"accuracy": accuracy, "out": out, "plan": plan}
+    others = {"accuracy": accuracy, "out": out, "plan": plan, "out_dtype": out_dtype}
     names = [name for name, value in others.items() if value is not None]
     if names:
         raise PlanError(

@@ -40,7 +40,8 @@ from hifigemm.operands.operands import (
     result_dtype,
     shapes_of,
 )
-from hifigemm.running.admission import request_of_prepared
+from hifigemm.operands.out_dtype import as_out_dtype
+from hifigemm.running.admission import request_of_prepared, with_out_dtype
 from hifigemm.running.calls import Refused, replay
 from hifigemm.running.executor import quiet
 from hifigemm.running.keys import (
@@ -75,6 +76,7 @@ def gemm_of_numbers(
     engine: str | None = None,
     plan: Plan | None = None,
     return_report: bool = False,
+    out_dtype: object = None,
     key_and_arguments: KeyAndArguments | None = None,
 ) -> Any:
     """`gemm` of untracked arrays; with what `key_of_gemm` gives, where that is known
@@ -90,7 +92,17 @@ def gemm_of_numbers(
 
     # A call like an earlier one runs what that one has run.
     if key_and_arguments is None:
-        policy = accuracy, scheme, engine, workspace, return_report, "array", "", plan
+        policy = (
+            accuracy,
+            scheme,
+            engine,
+            workspace,
+            return_report,
+            "array",
+            "",
+            plan,
+            out_dtype,
+        )
         scalars = cast(complex, alpha), cast(complex, beta)
         key_and_arguments = key_of_gemm(
             (a, b, c, out), scalars, (trans_a, trans_b), policy
@@ -104,12 +116,21 @@ def gemm_of_numbers(
         return replayed
 
     with ieee_arithmetic():
-        request = Request(accuracy, scheme, engine, plan, workspace, return_report)
+        request = Request(
+            accuracy,
+            scheme,
+            engine,
+            plan,
+            workspace,
+            return_report,
+            out_dtype=as_out_dtype(out_dtype),
+        )
         check_untraced(
             {"a": a, "b": b, "c": c},
             engine=engine,
             plan=plan,
             out=out,
+            out_dtype=out_dtype,
             return_report=return_report,
         )
         alpha = as_scalar(alpha, "alpha")
@@ -119,14 +140,23 @@ def gemm_of_numbers(
             c = None
         library = library_of(("a", a), ("b", b), ("c", c), ("out", out))
         with library.active():
-            operands, c = _admit(a, b, c, trans_a, trans_b, library)
+            operands, c, request = _admit(a, b, c, trans_a, trans_b, library, request)
             request = request_of_prepared(operands.a, operands.b, request)
             check_scalars(operands.dtype, alpha=alpha, beta=beta)
+            narrow = request.out_dtype
             if out is not None:
-                check_out(out, operands.shapes, operands.dtype, library)
+                dtype = operands.dtype if narrow is None else narrow
+                check_out(out, operands.shapes, dtype, library)
 
             scalars = alpha, beta
-            values, report = _product(operands, c, request, scalars, out, key, refusal)
+            if narrow is None:
+                values, report = _product(
+                    operands, c, request, scalars, out, key, refusal
+                )
+            else:
+                values, report = _narrow_product(
+                    operands, c, request, scalars, key, refusal
+                )
             return deliver(values, report, library, out, return_report)
 
 
@@ -197,9 +227,17 @@ def key_of_gemm(
 
 
 def _admit(
-    a: object, b: object, c: Any, trans_a: str, trans_b: str, library: Library
-) -> tuple[Operands, Array | None]:
-    """op(A) and op(B) as the road takes them, and C in the dtype of the result."""
+    a: object,
+    b: object,
+    c: Any,
+    trans_a: str,
+    trans_b: str,
+    library: Library,
+    request: Request,
+) -> tuple[Operands, Array | None, Request]:
+    """op(A) and op(B) as the road takes them, C in the dtype of the product, and what is
+    asked of it.
+    """
     x = as_operand(a, "a", library)
     y = as_operand(b, "b", library)
     x, y = in_words(x, y, (trans_a, trans_b), integers=False)
@@ -207,7 +245,9 @@ def _admit(
     y = _transposed(y, trans_b, "b")
     shapes = shapes_of(x.shape, y.shape)
     if c is None:
-        return Operands(x, y, library, result_dtype(x.dtype, y.dtype)), None
+        operands = Operands(x, y, library, result_dtype(x.dtype, y.dtype))
+        operands, request = with_out_dtype(operands, request)
+        return operands, None, request
 
     addend = one_word(as_addend(c, library), "c")
     # A scalar of Python promotes as NumPy lets it, by its kind alone.
@@ -215,7 +255,42 @@ def _admit(
     is_python_scalar = kind in (bool, int, float, complex)
     dtype = result_dtype(x.dtype, y.dtype, kind() if is_python_scalar else addend.dtype)
     check_addend(addend.shape, shapes.result)
-    return Operands(x, y, library, dtype), converted(addend, dtype)
+    operands, request = with_out_dtype(Operands(x, y, library, dtype), request)
+    return operands, converted(addend, operands.dtype), request
+
+
+def _narrow_product(
+    operands: Operands,
+    c: Array | None,
+    request: Request,
+    scalars: tuple[complex, complex],
+    key: Hashable,
+    refusal: Refusal | None,
+) -> tuple[Array, Report]:
+    """alpha A B + beta C in a dtype that is narrower than the product's, with its
+    report. Later calls of this key may repeat a product that is rounded twice.
+    """
+    import cmath
+
+    from hifigemm.running import narrow
+    from hifigemm.running.scaled_sums import sum_of_longer_operands, unprepared
+
+    out_dtype = cast(DType, request.out_dtype)
+    u = operands.problem().fmt.u
+    request = narrow.request_of_product(operands, request)
+    is_once = request.result == "enclosure"
+    if is_once and all(map(cmath.isfinite, scalars)):
+        # Words of alpha A are none of those that A was prepared in.
+        operands = unprepared(operands)
+        values, report = sum_of_longer_operands(operands, c, request, scalars)
+    else:
+        # Scalars that are not finite leave nothing to round.
+        request = replace(request, result="array")
+        product = _product(operands, c, request, scalars, None, key, refusal)
+        values = cast(Array, product[0])
+        report = product[1]
+    values = narrow.rounded_values(values, None, out_dtype)
+    return values, narrow.report_of_rounding(report, out_dtype, u, is_once)
 
 
 @quiet

@@ -49,6 +49,7 @@ def key_of(
     result: str = "array",
     mirror: str = "",
     plan: Plan | None = None,
+    out_dtype: object = None,
 ) -> Hashable:
     """The kind of a product; None for those of which nothing is kept."""
     layout: Layout | None
@@ -87,6 +88,7 @@ def key_of(
         mirror,
         plan,
         prepared,
+        out_dtype,
         is_strict(),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, cast
 
 from hifigemm.base.transforms import check_untraced, opaque
 from hifigemm.engines.arrays import memory_of
@@ -13,6 +13,7 @@ from hifigemm.model.plan import Plan
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands.operands import as_out, check_out
+from hifigemm.operands.out_dtype import as_out_dtype
 from hifigemm.running.admission import admit
 from hifigemm.running.calls import Refused, replay
 from hifigemm.running.keys import key_of
@@ -34,6 +35,7 @@ def product_of_numbers(
     return_report: bool = False,
     result: Result = "array",
     mirror: str = "",
+    out_dtype: object = None,
     key: Hashable = None,
     refused: Refused | None = None,
 ) -> Any:
@@ -54,6 +56,7 @@ def product_of_numbers(
             result,
             mirror,
             plan,
+            out_dtype,
         )
     if refused is None:
         replayed = replay(key, (a, b, out), out, return_report)
@@ -64,19 +67,28 @@ def product_of_numbers(
 
     # The door: what is asked, whose arrays these are, and if they can be multiplied.
     check_result(result)
-    has_two_parts = result in TWO_PARTS
-    if has_two_parts:
-        from hifigemm.running.exact_results import check_two_parts, two_parts
+    if result in TWO_PARTS:
+        from hifigemm.running.exact_results import check_two_parts
 
-        check_two_parts(result, accuracy, out, plan)
+        check_two_parts(result, accuracy, out, plan, out_dtype)
         accuracy = "correct"
-    request = Request(accuracy, scheme, engine, plan, workspace, return_report, result)
+    request = Request(
+        accuracy,
+        scheme,
+        engine,
+        plan,
+        workspace,
+        return_report,
+        result,
+        as_out_dtype(out_dtype),
+    )
     check_untraced(
         {"a": a, "b": b},
         engine=engine,
         plan=plan,
         out=out,
         result=None if result == "array" else result,
+        out_dtype=out_dtype,
         return_report=return_report,
     )
     out = as_out(out)
@@ -89,7 +101,7 @@ def product_of_numbers(
             policy = accuracy, scheme, engine, workspace, return_report, result
             key = None
             if not operands.are_prepared:
-                key = key_of(x, y, None, *policy, mirror, plan)
+                key = key_of(x, y, None, *policy, mirror, plan, out_dtype)
             if key is not None:
                 key = "cupy", key
                 replayed = replay(key, (x, y), None, return_report)
@@ -97,16 +109,26 @@ def product_of_numbers(
                     refused = replayed
                 elif replayed is not None:
                     return replayed
+        # A dtype that is narrower than the product's, else None.
+        narrow = request.out_dtype
         if out is not None:
-            check_out(out, operands.shapes, operands.dtype, library)
+            dtype = operands.dtype if narrow is None else narrow
+            check_out(out, operands.shapes, dtype, library)
+        if narrow is not None:
+            from hifigemm.running import narrow as narrowing
+
+            request = narrowing.request_of_product(operands, request)
 
         # The road of this kind of product.
-        if has_two_parts:
-            parts, report = two_parts(operands, request, key)
-            native_parts = tuple(library.to_native(x) for x in parts)
-            return (native_parts, report) if return_report else native_parts
         values: Array | None
-        if operands.dtype.kind in "biuO":
+        second = None
+        if request.result in TWO_PARTS:
+            from hifigemm.running.exact_results import two_parts
+
+            if narrow is not None:
+                operands = narrowing.in_double(operands)
+            (values, second), report = two_parts(operands, request, key)
+        elif operands.dtype.kind in "biuO":
             from hifigemm.running.integers import integer_product
 
             values, report = integer_product(operands, request, key)
@@ -114,9 +136,21 @@ def product_of_numbers(
             values, report = product(
                 operands,
                 request,
-                out=out,
+                out=out if narrow is None else None,
                 mirror=mirror,
                 key=key,
                 refused=refused,
             )
+
+        # The last rounding, and delivery.
+        if narrow is not None:
+            first = cast(Array, values)
+            u = operands.problem().fmt.u
+            values = narrowing.rounded_values(first, second, narrow)
+            report = narrowing.report_of_rounding(
+                report, narrow, u, second is not None
+            )
+        elif second is not None:
+            native_parts = tuple(map(library.to_native, (values, second)))
+            return (native_parts, report) if return_report else native_parts
         return deliver(values, report, library, out, return_report)

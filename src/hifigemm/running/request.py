@@ -14,6 +14,7 @@ from hifigemm.base.exceptions import PlanError
 from hifigemm.base.formats import FP64
 from hifigemm.model.accuracy import Accuracy, resolve
 from hifigemm.model.plan import Plan
+from hifigemm.numerics.bits import DType
 from hifigemm.schemes import Scheme, as_scheme
 
 Result = Literal["array", "pair", "enclosure", "int64", "object"]
@@ -40,6 +41,7 @@ class Request:
     workspace: int | None = None
     return_report: bool = False
     result: Result = "array"
+    out_dtype: DType | None = None  # None: that of the product
 
     def __post_init__(self) -> None:
         if self.engine is not None and not isinstance(self.engine, str):

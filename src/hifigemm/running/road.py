@@ -182,6 +182,7 @@ def product(
                 seconds,
                 limit,
                 splits,
+                request.out_dtype,
             )
             _keep(key, kept_call, signature, rests_on_operands)
     log_decision(problem, report)
@@ -288,7 +289,15 @@ def rounded_once(
     elif executable and key is not None and (plan.is_whole or limit == steady(limit)):
         stacks = operands.stack_functions(left, right, operands.dtype)
         kept_call = KeptCall(
-            plan, executable, engine, library, stacks, True, seconds, limit
+            plan,
+            executable,
+            engine,
+            library,
+            stacks,
+            True,
+            seconds,
+            limit,
+            out_dtype=request.out_dtype,
         )
         _keep(key, kept_call, signature, rests_on_operands)
     return outcome, report_on(plan, outcome, engine, decision_seconds)

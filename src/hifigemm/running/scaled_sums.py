@@ -39,7 +39,7 @@ from hifigemm.model.executable import (
 )
 from hifigemm.model.plan import Decision, Plan, Report
 from hifigemm.model.problem import Problem
-from hifigemm.numerics.bits import Array, least_exponent, real_components
+from hifigemm.numerics.bits import Array, least_exponent, real_components, scale_entries
 from hifigemm.numerics.bounds import are_ordinary
 from hifigemm.numerics.epilogue import (
     combine,
@@ -48,7 +48,7 @@ from hifigemm.numerics.epilogue import (
     scalar_times_power,
     signed_zeros,
 )
-from hifigemm.numerics.rounding_formats import round_pair
+from hifigemm.numerics.rounding_formats import odd_between, round_pair
 from hifigemm.numerics.scalar_sums import rounded_sum_of_pair
 from hifigemm.numerics.scalar_words import sum_by_integers
 from hifigemm.numerics.special import (
@@ -195,7 +195,20 @@ def rounded_sum(
     if at_once is not None:
         return at_once
 
+    return sum_of_longer_operands(operands, c, request, scalars)
+
+
+def sum_of_longer_operands(
+    operands: Operands,
+    c: Array | None,
+    request: Request,
+    scalars: tuple[complex, complex],
+) -> tuple[Array, Report]:
+    """alpha A B + beta C by a product of longer operands, rounded once, with its report;
+    for an enclosure in float64, rounded to odd.
+    """
     # Without a product, beta C keeps the signs of its zeros.
+    alpha, beta = scalars
     shapes = operands.shapes
     left, right = operands.stacks(operands.dtype)
     if alpha == 0 or shapes.left[2] == 0:
@@ -209,8 +222,9 @@ def rounded_sum(
     if special is not None:
         left, right = clean(left), clean(right)
         finite_c = None if c is None else clean_components(c)
-    scalars = alpha, beta
-    values, report = _sum_of_finite(operands, left, right, finite_c, request, scalars)
+    values, report = _sum_of_finite(
+        operands, left, right, finite_c, request, (alpha, beta)
+    )
     components = values.view(values.real.dtype)
     if special is not None:
         components = np.where(np.isfinite(special), components, special)
@@ -258,7 +272,17 @@ def _sum_of_pair(
     values, report = sums
     if key is not None and not request.return_report:
         stacks = operands.stack_functions(left, right, operands.dtype)
-        call = KeptCall(plan, executable, engine, library, stacks, True, 0.0, limit)
+        call = KeptCall(
+            plan,
+            executable,
+            engine,
+            library,
+            stacks,
+            True,
+            0.0,
+            limit,
+            out_dtype=request.out_dtype,
+        )
         keep_by_engine(key, call, engine)
 
     def once(d: Decision) -> Decision:
@@ -368,17 +392,22 @@ def _sum_of_finite(
     request: Request,
     scalars: tuple[complex, complex],
 ) -> tuple[Array, Report]:
-    """alpha A B + beta C of finite stacks, rounded once or to a relative error.
+    """alpha A B + beta C of finite stacks, rounded once or to a relative error; for an
+    enclosure in float64, rounded to odd.
 
     Sums of float32 are pairs of float64, whose range holds all words.
     """
     alpha, beta = scalars
     dtype = operands.dtype
     is_single = dtype in (np.float32, np.complex64)
+    is_odd = request.result == "enclosure"
     wide = np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
 
     def multiply(x: Array, y: Array, shift: int) -> tuple[Array, Report]:
         longer = replace(operands, a=x, b=y, dtype=wide)
+        if is_odd:
+            (lower, upper), report = two_parts(longer, request)
+            return scale_entries(odd_between(lower, upper), shift), report
         if not is_single:
             values, report = product(longer, request, shift=shift)
             return cast(Array, values), report
@@ -392,24 +421,26 @@ def _sum_of_finite(
         parts = (abs(x) for s in scalars for x in (s.real, s.imag) if x != 0)
         shift = 0 if min(parts) >= _SMALL_SCALAR else _SHIFT_OF_PAIRS
         shifts = shift, shift
+    elif is_odd:
+        shifts = 0, 0
     left, right = left.astype(wide), right.astype(wide)
     c = None if c is None else c.astype(wide)
     rounded = sum_of_multiples(alpha, left, right, beta, c, multiply, shifts)
     if rounded is not None:
         values, report = rounded
-        return values.astype(dtype), report
+        return values if is_odd else values.astype(dtype), report
     if not operands.library.on_host:
         raise AccuracyError(
             f"alpha = {alpha}, beta = {beta}: the exact terms of the sum need exponents "
             f"beyond those of {dtype} on {operands.library}; multiply on the CPU"
         )
-    _, report = product(operands, request)
+    _, report = product(operands, replace(request, result="array"))
 
     def by_integers(d: Decision) -> Decision:
         reason = f"{d.reason}; the sum with alpha and beta by integers of Python"
         return replace(d, reason=reason, bound=0.0, correct=True)
 
-    values = sum_by_integers(alpha, left, right, beta, c)
+    values = sum_by_integers(alpha, left, right, beta, c, to_odd=is_odd)
     return values, report.changed(by_integers)
 
 

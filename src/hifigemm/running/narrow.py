@@ -1,0 +1,107 @@
+"""Results in a narrower dtype than the product's: `out_dtype` of float32, bfloat16 and
+float16.
+
+Idea
+    "correct" is rounded once from the two float64 numbers next to the exact value, by
+    way of `numerics.rounding_formats.odd_between`. Every other product is made in its
+    own dtype, T, and rounded a second time.
+Bound
+    u is the roundoff of the narrower dtype, v that of the product. With |T - AB| <=
+    s |A||B| + v |AB| the second rounding errs by u |T|, so that
+
+        |C - AB| <= (1 + u) (s + v) |A||B| + u |AB|.
+
+    So a number r is kept with s = r (1 - u) - 4 v, for (1 - u) (1 + u) <= 1; 4 v has
+    room for the roundings of s. Numbers below 8 v, and relative errors, are kept by
+    "correct". Where results are subnormal numbers, half of the smallest one of each
+    dtype comes on top.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from numbers import Real
+from typing import cast
+
+import numpy as np
+
+from hifigemm.model.accuracy import resolve
+from hifigemm.model.plan import Decision, Report
+from hifigemm.numerics.bits import Array, DType
+from hifigemm.numerics.rounding_formats import odd_between
+from hifigemm.operands.operands import Operands, name_of_dtype
+from hifigemm.operands.out_dtype import format_of, rounded_to
+from hifigemm.running.request import Request
+from hifigemm.schemes import as_scheme
+
+_SPARE_ROUNDINGS = 8.0
+"""A number is kept by two roundings if it is so many times the roundoff of the first."""
+
+
+def request_of_product(operands: Operands, request: Request) -> Request:
+    """What is asked of the product behind a result of `request.out_dtype`: where that
+    is rounded once, both float64 numbers next to the exact value.
+
+    Raises PlanError: a relative error below the last rounding.
+    """
+    fmt = format_of(cast(DType, request.out_dtype))
+    problem = operands.problem()
+    scheme = as_scheme(request.scheme)
+    plans = operands.plans(request.plan)
+    target = resolve(request.accuracy, fmt, problem.k)
+    if plans:
+        target = plans[0].target
+    if target.by_entry or (scheme is not None and scheme.rounds_once):
+        return _rounded_once(operands, request)
+    if plans or target.level is not None or not isinstance(request.accuracy, Real):
+        return request
+    if target.r < _SPARE_ROUNDINGS * problem.fmt.u:
+        return _rounded_once(operands, request)
+    r = target.r * (1.0 - fmt.u) - 4.0 * problem.fmt.u
+    return replace(request, accuracy=r)
+
+
+def _rounded_once(operands: Operands, request: Request) -> Request:
+    """The request for both numbers next to the exact value."""
+    from hifigemm.running.scaled_sums import request_of_plan
+
+    plans = operands.plans(request.plan)
+    if plans:
+        request = request_of_plan(request, plans[0])
+    return replace(request, accuracy="correct", result="enclosure")
+
+
+def in_double(operands: Operands) -> Operands:
+    """The operands themselves, for a product in float64 or complex128."""
+    from hifigemm.running.scaled_sums import unprepared
+
+    dtype = np.result_type(operands.dtype, np.float64)
+    return replace(unprepared(operands), dtype=dtype)
+
+
+def rounded_values(first: Array, second: Array | None, out_dtype: DType) -> Array:
+    """A product in a narrower dtype; where there is a second array, both hold the
+    numbers next to the exact one.
+    """
+    values = first if second is None else odd_between(first, second)
+    return rounded_to(values, out_dtype)
+
+
+def report_of_rounding(
+    report: Report, out_dtype: DType, first_u: float, is_once: bool
+) -> Report:
+    """The report of a product that was rounded to a narrower dtype: once, or a second
+    time, after a first rounding with the roundoff `first_u`.
+    """
+    name = name_of_dtype(out_dtype)
+    u = format_of(out_dtype).u
+
+    def after(d: Decision) -> Decision:
+        if is_once:
+            reason = f"{d.reason}; rounded once to {name}"
+            return replace(d, reason=reason, correct=True, bound=0.0)
+        bound = (d.bound + first_u) * (1.0 + u)
+        reason = f"{d.reason}; rounded a second time, to {name}"
+        return replace(d, reason=reason, correct=False, bound=bound, relative=None)
+
+    return report.changed(after)
