@@ -16,7 +16,10 @@ import hifigemm.linalg.torch_operators  # noqa: E402
 from hifigemm.differentiable import torch_operators  # noqa: E402, F401
 from tests.interop.texts import ACCURACIES, SCHEMES  # noqa: E402
 
-OPTIONS = 'str? accuracy=None, str scheme="auto", int? workspace=None'
+OPTIONS = (
+    'str? accuracy=None, str scheme="auto", int? workspace=None, '
+    "ScalarType? out_dtype=None"
+)
 SCHEMAS = {
     "matmul": f"(Tensor a, Tensor b, *, {OPTIONS}) -> Tensor",
     "matmul.out": f"(Tensor a, Tensor b, *, {OPTIONS}, Tensor(a!) out) -> Tensor(a!)",
@@ -85,6 +88,21 @@ def test_every_operator_has_a_fake_result_of_the_shape_and_dtype_of_the_product(
     assert product.device.type == device
     if options:
         assert product is options["out"]
+
+
+@pytest.mark.parametrize("dtype", [x for x in DTYPES if not x.is_complex], ids=str)
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_fake_results_have_the_dtype_that_is_asked(name, dtype):
+    with FakeTensorMode():
+        a = torch.empty(2, 3, 4, dtype=torch.bfloat16)
+        b = torch.empty(2, 4, 5)
+        options = {"out_dtype": dtype}
+        if name.endswith(".out"):
+            options["out"] = torch.empty(2, 3, 5, dtype=dtype)
+        product = overload_of(name)(a, b, **options)
+        assert product.dtype is dtype
+        with pytest.raises(TypeError, match="is real, and the product is complex128"):
+            overload_of(name)(a.to(torch.complex128), b, **options)
 
 
 @pytest.mark.parametrize("text", ACCURACIES)

@@ -21,7 +21,7 @@ def test_the_summary_counts_times_and_saves(tmp_path, random):
     with hg.emulate("correct", summary=True) as products:
         for _ in range(4):
             a @ b
-        a.half() @ b.half()
+        a[:, :0] @ b[:0]
     emulated, other = products.rows
     assert (emulated.operation, emulated.dtype, emulated.device) == (
         "mm",
@@ -42,7 +42,7 @@ def test_the_summary_counts_times_and_saves(tmp_path, random):
     rows = json.loads((tmp_path / "products.json").read_text())["products"]
     assert [(row["operation"], row["calls"], row["reason"]) for row in rows] == [
         ("mm", 4, emulated.reason),
-        ("mm", 1, "dtype float16"),
+        ("mm", 1, "nothing to multiply"),
     ]
     head, *table = str(products).splitlines()
     assert len(table) == 2

@@ -165,6 +165,53 @@ def test_gradients_of_any_order_are_products_of_the_scope(random):
     assert torch.equal(tangent, exact(b.mT[:5], b))
 
 
+NARROW = [torch.float16, torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_of_16_bits_are_rounded_once(name, dtype, random):
+    (shape, other), _ = PRODUCTS[name]
+    a, b = (random(*x, dtype=torch.float32).to(dtype) for x in (shape, other))
+    want = hg.matmul(a, b, accuracy="correct", out_dtype=dtype)
+    assert want.dtype is dtype
+    function = getattr(torch, name)
+    with hg.emulate("correct", strict=True):
+        assert torch.equal(function(a, b), want)
+        assert torch.equal(function(a, b, out=torch.empty_like(want)), want)
+    with hg.emulate(1e-3, strict=True):
+        want = hg.matmul(a, b, accuracy=1e-3, out_dtype=dtype)
+        assert torch.equal(function(a, b), want)
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_of_16_bits_are_made_in_float32(name, dtype, random):
+    shape, factors, _ = SUMS[name]
+    c, a, b = (random(*x, dtype=torch.float32).to(dtype) for x in (shape, *factors))
+    x, y = flat(a, b) if name == "addbmm" else (a, b)
+    product = hg.matmul(x, y, accuracy="correct")
+    assert product.dtype is torch.float32
+    want = added(c.float(), product, -1.5, 0.5).to(dtype)
+    function = getattr(torch, name)
+    with hg.emulate("correct", strict=True):
+        assert torch.equal(function(c, a, b, alpha=-1.5, beta=0.5), want)
+        method = getattr(c, f"{name}_")
+        assert torch.equal(method(a, b, alpha=-1.5, beta=0.5), want)
+
+
+def test_gradients_of_16_bits_are_products_of_the_scope_too(random):
+    a = random(5, 70, dtype=torch.float32).bfloat16().requires_grad_()
+    b = random(70, 6, dtype=torch.float32).bfloat16().requires_grad_()
+    g = random(5, 6, dtype=torch.float32).bfloat16()
+    options = {"accuracy": "correct", "out_dtype": torch.bfloat16}
+    with hg.emulate("correct"):
+        (a @ b).backward(g)
+    with torch.no_grad():
+        assert torch.equal(a.grad, hg.matmul(g, b.mT, **options))
+        assert torch.equal(b.grad, hg.matmul(a.mT, g, **options))
+
+
 @pytest.mark.parametrize(
     ("why", "options", "function"),
     [
@@ -174,7 +221,11 @@ def test_gradients_of_any_order_are_products_of_the_scope(random):
             {"min_size": 128, "accuracy": "fp64"},
             lambda x: x(3, 5) @ x(5, 4),
         ),
-        ("dtype bfloat16", CORRECT, lambda x: x(3, 5).bfloat16() @ x(5, 4).bfloat16()),
+        (
+            "native products are usual for bfloat16",
+            {},
+            lambda x: x(3, 5).bfloat16() @ x(5, 4).bfloat16(),
+        ),
         ("nothing to multiply", CORRECT, lambda x: x(3, 0) @ x(0, 4)),
         (
             "nothing to multiply",
@@ -239,9 +290,13 @@ def test_autocast_has_its_way_with_operators_and_not_with_emulated_products():
         hg.emulate("correct", summary=True) as products,
         torch.autocast("cpu", torch.bfloat16),
     ):
-        assert (a @ b).dtype is torch.bfloat16
+        product = a @ b
+        assert product.dtype is torch.bfloat16
         assert torch.equal(hg.matmul(a, b, accuracy="correct"), exact(a, b))
-    assert [row.reason for row in products.rows] == ["dtype bfloat16"]
+    x, y = a.bfloat16(), b.bfloat16()
+    options = {"accuracy": "correct", "out_dtype": torch.bfloat16}
+    assert torch.equal(product, hg.matmul(x, y, **options))
+    assert [row.dtype for row in products.rows] == ["bfloat16"]
 
 
 def test_errors_of_a_forced_scheme_come_through_an_operator_sign():

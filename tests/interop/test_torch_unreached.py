@@ -113,11 +113,13 @@ def test_backward_passes_of_operations_that_are_not_reached_are_counted(on_cpu):
 def test_operations_that_are_not_reached_in_other_dtypes_are_no_concern_of_a_strict_scope(
     on_cpu,
 ):
-    x, w = on_cpu(1, 2, 8, 8).bfloat16(), on_cpu(3, 2, 3, 3).bfloat16()
+    x, w = on_cpu(1, 2, 8, 8).long(), on_cpu(3, 2, 3, 3).long()
     native = torch.nn.functional.conv2d(x, w)
     with hg.emulate("correct", strict=True):
         assert torch.equal(torch.nn.functional.conv2d(x, w), native)
         torch.mm(on_cpu(2, 3), on_cpu(3, 2))
+        with pytest.raises(hg.AccuracyError, match="convolution"):
+            torch.nn.functional.conv2d(x.bfloat16(), w.bfloat16())
 
 
 def test_kernels_that_watch_stand_there_for_summaries_and_strict_scopes_alone(on_cpu):

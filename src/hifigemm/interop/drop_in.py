@@ -68,7 +68,7 @@ class emulate(ContextDecorator):
         Products with m n k below ``min_size**3`` are handed on to PyTorch, for each matrix
         of a stack. By default 0, but where scheme is "auto" and the accuracy that of
         the dtype, which native products are accepted for: there it is 128 on a GPU, and
-        on a CPU all products are handed on.
+        on a CPU all products are handed on, as are those of 16 bits without an accuracy.
     summary : bool
         True to find out what became of the products: the context is then a `Summary`,
         to be printed or saved.
@@ -95,7 +95,9 @@ class emulate(ContextDecorator):
     Notes
     -----
     addmm and its like round the product first and add C then, as programs do that are
-    compiled and those that are not. What a policy leaves alone, and what PyTorch
+    compiled and those that are not. Products of float16 and bfloat16 are rounded to
+    their dtype as with `out_dtype` of `matmul`: once for "correct", else from a result
+    in float32; where C is added, that happens in float32. What a policy leaves alone, and what PyTorch
     refuses, goes to the kernel that was there before.
 
     Examples

@@ -22,6 +22,10 @@ LEVELS = {
     torch.complex128: "fp64",
 }
 """The level of each dtype, at which native products are accepted."""
+NARROW = frozenset((torch.float16, torch.bfloat16))
+"""Dtypes without a level: where no accuracy is asked for, native products are usual."""
+SERVED = NARROW | LEVELS.keys()
+"""Dtypes whose products can be made here."""
 _LEAST_SIZE = 128
 """Size below which products at the level of their dtype are handed on: they take longer
 to launch than to multiply.
@@ -58,13 +62,13 @@ class Policy:
 
     def least_size(self, dtype: torch.dtype, *, on_cpu: bool) -> int | None:
         """Products with m n k below its third power are handed on; None for all: no
-        scheme is faster on a CPU.
+        scheme is faster on a CPU, or than products of 16 bits.
         """
         if self.min_size is not None:
             return self.min_size
-        if self.accuracy not in (None, LEVELS[dtype]) or self.scheme != "auto":
+        if self.accuracy not in (None, LEVELS.get(dtype)) or self.scheme != "auto":
             return 0
-        return None if on_cpu else _LEAST_SIZE
+        return None if on_cpu or dtype in NARROW else _LEAST_SIZE
 
 
 @dataclass(eq=False)

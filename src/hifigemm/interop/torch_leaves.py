@@ -25,7 +25,7 @@ from torch import Tensor
 
 from hifigemm.differentiable import torch_private as private
 from hifigemm.differentiable.torch_private import DispatchKeySet
-from hifigemm.interop.policy import LEVELS, Policy, current_policy
+from hifigemm.interop.policy import NARROW, SERVED, Policy, current_policy
 from hifigemm.interop.summary import Row, timed
 from hifigemm.interop.torch_replacements import Kernel, Replacements
 from hifigemm.running.plans import plan_of_numbers
@@ -188,7 +188,7 @@ def _reason_to_hand_on(
     better; empty where it is made.
     """
     dtype = a.dtype
-    if dtype not in LEVELS:
+    if dtype not in SERVED:
         return f"dtype {_dtype_name(a)}"
     if not _factors_fit(operation, a, b):
         return "shapes do not match"
@@ -199,6 +199,8 @@ def _reason_to_hand_on(
     m = a.shape[-2] if rank_of_a > 1 else 1
     n = b.shape[-1] if rank_of_b > 1 else 1
     size = policy.least_size(dtype, on_cpu=not a.is_cuda)
+    if size is None and dtype in NARROW:
+        return f"native products are usual for {_dtype_name(a)}"
     if size is None:
         return "native products keep the level of their dtype, and no scheme is faster on a CPU"
     if m * n * k < size**3:
@@ -281,12 +283,22 @@ def _value(
     c: Tensor | None,
     options: dict[str, Any],
 ) -> Tensor:
-    """The result of an operator."""
+    """The result of an operator.
+
+    Sums with C of 16 bits are made in float32, and rounded to 16 bits at last.
+    """
+    is_narrow = a.dtype in NARROW
+    out_dtype = a.dtype if is_narrow and c is None else None
     with private.without_autocast():
         x, y = _factors(operation, a, b)
         try:
             result: Tensor = product_of_numbers(
-                x, y, policy.accuracy, policy.scheme, workspace=policy.workspace
+                x,
+                y,
+                policy.accuracy,
+                policy.scheme,
+                workspace=policy.workspace,
+                out_dtype=out_dtype,
             )
         except TypeError as error:
             # Python would take a TypeError of `@` for operands without that operator.
@@ -298,16 +310,21 @@ def _value(
         alpha = _scalar(options.get("alpha", 1), result)
         beta = _scalar(options.get("beta", 1), result)
         if beta != 0:
-            c = c.detach()
+            c = c.detach().to(result.dtype)
             result = torch.add(c if beta == 1 else c * beta, result, alpha=alpha)
         elif alpha != 1:
             result = result * alpha
-        if operation.name != "_addmm_activation":
-            return result
-        if not options.get("use_gelu", False):
-            return result.relu()
-        approximate = "tanh" if result.is_cuda else "none"
-        return torch.nn.functional.gelu(result, approximate=approximate)
+        if operation.name == "_addmm_activation":
+            result = _activated(result, options)
+        return result.to(a.dtype)
+
+
+def _activated(x: Tensor, options: dict[str, Any]) -> Tensor:
+    """x behind the activation that `_addmm_activation` asks for."""
+    if not options.get("use_gelu", False):
+        return x.relu()
+    approximate = "tanh" if x.is_cuda else "none"
+    return torch.nn.functional.gelu(x, approximate=approximate)
 
 
 def _scalar(x: Any, product: Tensor) -> Any:

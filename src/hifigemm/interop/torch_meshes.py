@@ -27,7 +27,7 @@ from hifigemm.differentiable import torch_private as private
 from hifigemm.differentiable.torch_private import OpOverload
 from hifigemm.distributed.api import matmul
 from hifigemm.distributed.method import SCHEMES
-from hifigemm.interop.policy import LEVELS, Policy, current_policy
+from hifigemm.interop.policy import NARROW, SERVED, Policy, current_policy
 from hifigemm.interop.summary import Row
 from hifigemm.schemes import as_scheme
 
@@ -103,7 +103,7 @@ def _check_untraced(operator: OpOverload, *tensors: object) -> None:
     The policy does not matter: another one may hold when the graph runs.
     """
     for x in tensors:
-        if isinstance(x, DTensor) and x.dtype in LEVELS and private.is_traced(x):
+        if isinstance(x, DTensor) and x.dtype in SERVED and private.is_traced(x):
             raise NotImplementedError(
                 f"{operator} of DTensors is no part of a graph once hifigemm makes such products"
             )
@@ -117,7 +117,7 @@ def _is_emulated(policy: Policy, a: Any, b: Any) -> bool:
     if policy.hands_on:
         return False
     for x in (a, b):
-        if not isinstance(x, DTensor) or x.dtype not in LEVELS:
+        if not isinstance(x, DTensor) or x.dtype not in SERVED:
             return False
     inner = b.shape[-2] if b.ndim > 1 else b.shape[0]
     if a.dtype != b.dtype or a.shape[-1] != inner or a.device_mesh != b.device_mesh:
@@ -145,8 +145,8 @@ def _product(policy: Policy, operator: OpOverload, a: DTensor, b: DTensor) -> DT
     """A B in placements that follow from the placements of A and B.
 
     So the views that PyTorch takes of the result exist. Operands of `mm` go to `matmul`
-    of meshes. Stacks, vectors, operands on meshes of more than two dimensions, and of
-    schemes that it does not take, are redistributed, so that each entry is computed by
+    of meshes. Stacks, vectors, operands of 16 bits, on meshes of more than two
+    dimensions, and of schemes that it does not take, are redistributed, so that each entry is computed by
     one rank, by the drop-in.
     """
     policy.has_seen_product()
@@ -156,6 +156,7 @@ def _product(policy: Policy, operator: OpOverload, a: DTensor, b: DTensor) -> DT
     results = [cut.result for cut in cuts]
     scheme = as_scheme(policy.scheme)
     is_taken = scheme is None or isinstance(scheme, SCHEMES)
+    is_taken &= a.dtype not in NARROW
     if operator != _mm or a.device_mesh.ndim > 2 or not is_taken:
         left = a.redistribute(placements=[cut.left for cut in cuts]).to_local()
         right = b.redistribute(placements=[cut.right for cut in cuts]).to_local()

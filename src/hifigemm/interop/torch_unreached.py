@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hifigemm.base.exceptions import AccuracyError
 from hifigemm.differentiable import torch_private as private
-from hifigemm.interop.policy import LEVELS, Policy, current_policy
+from hifigemm.interop.policy import SERVED, Policy, current_policy
 from hifigemm.interop.torch_replacements import Kernel, Replacements
 
 _OPERATIONS = {
@@ -102,7 +102,7 @@ def _is_unreached(policy: Policy | None, arguments: tuple[Any, ...]) -> bool:
     if policy is None or policy.hands_on or _is_inside():
         return False
     dtypes = [x.dtype for x in arguments if isinstance(x, Tensor)]
-    return bool(dtypes) and dtypes[0] in LEVELS
+    return bool(dtypes) and dtypes[0] in SERVED
 
 
 def _kernel_before(operation: str, name: str, previous: Kernel) -> Kernel:

@@ -124,6 +124,9 @@ class KeptCall:
             out = None  # it is of another dtype than the executable writes
         if self.is_on_host:
             out = None
+            if self.has_tensors:
+                a = without_bfloat16(a)
+                b = without_bfloat16(b)
             if self.converts and type(a) is not np.ndarray:
                 # Tensors of the CPU.
                 a = a.numpy()
@@ -161,6 +164,8 @@ class KeptCall:
         if self.out_dtype is not None:
             from hifigemm.running.narrow import rounded_values
 
+            if self.is_on_host and type(values) is not np.ndarray:
+                values = values.numpy()
             first = as_array(values)
             second = None if second is None else as_array(second)
             values = memory_of(rounded_values(first, second, self.out_dtype))
@@ -217,6 +222,11 @@ def replay(
 def keep_by_engine(key: Hashable, value: object, engine: Engine) -> None:
     """Keep a value for later calls, among those of an engine."""
     keep(key, value, (engine.name, engine.device))
+
+
+def without_bfloat16(x: Any) -> Any:
+    """A tensor of bfloat16, which NumPy does not have, in float32; others as they are."""
+    return x.float() if x.dtype is sys.modules["torch"].bfloat16 else x
 
 
 def without_gradient(x: Any) -> Any:

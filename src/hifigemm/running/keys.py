@@ -149,7 +149,14 @@ def layout_of_tensors(a: Any, b: Any, out: Any) -> Layout | None:
         if b.dtype is not a.dtype or not is_current:
             return None
     else:
-        dtypes = torch.float64, torch.float32, torch.complex128, torch.complex64
+        dtypes = (
+            torch.float64,
+            torch.float32,
+            torch.complex128,
+            torch.complex64,
+            torch.float16,
+            torch.bfloat16,
+        )
         if a.dtype not in dtypes or b.dtype not in dtypes:
             return None
 
@@ -200,6 +207,8 @@ def layout_of_result(a: Any, b: Any, x: Any) -> Layout | None:
         torch = sys.modules["torch"]
         if _records_gradients(torch, x) or not _is_plain(torch, x, a.device):
             return None
+        if a.is_cpu and x.dtype.itemsize == 2:
+            return None  # no executable of the CPU reads or writes it
     if x.dtype != a.dtype or x.dtype != b.dtype:
         return None
     if x.shape != _shape_of_product(a.shape, b.shape):
