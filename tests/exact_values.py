@@ -66,15 +66,22 @@ def exact_entries(a, b):
 def rounded_once(x: Fraction, dtype) -> float:
     """x rounded once, ties to even; the sign of a value that underflows stays."""
     limits = np.finfo(dtype)
+    return rounded_to_format(x, limits.nmant + 1, int(limits.minexp), limits.maxexp - 1)
+
+
+def rounded_to_format(x: Fraction, t: int, emin: int, emax: int) -> float:
+    """x rounded once to t bits, the last of which is 2**(emin - t + 1) or more; Inf from
+    2**(emax + 1) on.
+    """
     if x == 0:
         return 0.0
     magnitude = abs(x)
     exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     if Fraction(2) ** exponent > magnitude:
         exponent -= 1
-    unit = Fraction(2) ** (max(exponent, int(limits.minexp)) - limits.nmant)
+    unit = Fraction(2) ** (max(exponent, emin) - t + 1)
     rounded = round(magnitude / unit) * unit  # Python rounds ties to even
-    value = np.inf if rounded > Fraction(float(limits.max)) else float(rounded)
+    value = np.inf if rounded >= Fraction(2) ** (emax + 1) else float(rounded)
     return float(np.copysign(value, float(x > 0) - 0.5))
 
 

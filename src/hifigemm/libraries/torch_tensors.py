@@ -16,6 +16,7 @@ from hifigemm.numerics.bits import Array
 if TYPE_CHECKING:
     from torch import Tensor
 
+
 class TensorLibrary(Library):
     """A library whose arrays are multiplied as tensors of PyTorch."""
 

@@ -66,9 +66,7 @@ def admit(
     return with_out_dtype(Operands(i, j, library, dtype), request)
 
 
-def with_out_dtype(
-    operands: Operands, request: Request
-) -> tuple[Operands, Request]:
+def with_out_dtype(operands: Operands, request: Request) -> tuple[Operands, Request]:
     """The operands of a product in the dtype of the result, and the request without it;
     where it is narrower than the product's, both as they are.
     """

@@ -147,9 +147,7 @@ def product_of_numbers(
             first = cast(Array, values)
             u = operands.problem().fmt.u
             values = narrowing.rounded_values(first, second, narrow)
-            report = narrowing.report_of_rounding(
-                report, narrow, u, second is not None
-            )
+            report = narrowing.report_of_rounding(report, narrow, u, second is not None)
         elif second is not None:
             native_parts = tuple(map(library.to_native, (values, second)))
             return (native_parts, report) if return_report else native_parts
