@@ -369,6 +369,75 @@ def test_products_of_derivatives_have_the_accuracy_that_was_asked_for(make_pair)
         )
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("other", [torch.bfloat16, torch.float32, torch.float64])
+def test_gradients_of_16_bits_are_rounded_once(dtype, other):
+    generator = torch.Generator().manual_seed(1)
+    a = torch.randn(5, 30, generator=generator).to(dtype).requires_grad_()
+    b = torch.randn(30, 4, generator=generator).to(other).requires_grad_()
+    for out_dtype in (None, torch.bfloat16, torch.float64):
+        c = product(a, b, out_dtype=out_dtype)
+        assert out_dtype in (None, c.dtype)
+        g = torch.randn(5, 4, generator=generator).to(c.dtype)
+        left, right = torch.autograd.grad(c, (a, b), g)
+        with torch.no_grad():
+            options = {"accuracy": "correct"}
+            assert torch.equal(c, hg.matmul(a, b, out_dtype=out_dtype, **options))
+            same(left, hg.matmul(g, b.mT, out_dtype=dtype, **options))
+            same(right, hg.matmul(a.mT, g, out_dtype=other, **options))
+    # Gradients that are summed have the dtype of the operand all the same.
+    stack = a.detach()[None].repeat(3, 1, 1)
+    product(stack, b, out_dtype=dtype).float().sum().backward()
+    assert b.grad.dtype is other
+
+
+@pytest.mark.parametrize("transform", ["vmap", "jvp", "grad", "compile", "export"])
+def test_transforms_keep_the_dtype_that_is_asked(transform):
+    generator = torch.Generator().manual_seed(2)
+    a, b, c = (
+        torch.randn(shape, generator=generator).bfloat16()
+        for shape in ((5, 30), (30, 4), (5, 4))
+    )
+    options = {"accuracy": "correct", "out_dtype": torch.float16}
+
+    def sum_with_c(a, b, c):
+        return hg.gemm(a, b, c, alpha=0.3, beta=2.0, **options)
+
+    for function, operands in (
+        (partial(hg.matmul, **options), (a, b)),
+        (sum_with_c, (a, b, c)),
+    ):
+        want = function(*operands)
+        assert want.dtype is torch.float16
+        if transform == "vmap":
+            axes = (0, *(None for _ in operands[1:]))
+            stack = torch.stack([a, 2 * a])
+            found = torch.vmap(function, axes)(stack, *operands[1:])
+            same(found[0], want)
+        elif transform == "jvp":
+            found, tangent = torch.func.jvp(function, operands, operands)
+            same(found, want)
+            assert tangent.dtype is torch.float16
+        elif transform == "grad":
+            gradient = torch.func.grad(lambda *x, f=function: f(*x).float().sum())
+            assert gradient(*operands).dtype is torch.bfloat16
+        elif transform == "compile":
+            compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+            x = a.clone().requires_grad_()
+            found = compiled(x, *operands[1:])
+            same(found.detach(), want)
+            found.float().sum().backward()
+            assert x.grad.dtype is torch.bfloat16
+        else:
+
+            class Module(torch.nn.Module):
+                def forward(self, *x, f=function):
+                    return f(*x)
+
+            program = torch.export.export(Module(), operands)
+            same(program.module()(*operands), want)
+
+
 def test_backward_passes_of_other_threads_know_the_accuracy():
     """The graph carries it: what a thread has set does not count."""
     from threading import Thread

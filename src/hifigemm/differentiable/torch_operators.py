@@ -165,15 +165,30 @@ def _product(
     options: dict[str, Any],
     *,
     conjugate: bool = False,
+    like: Tensor | None = None,
 ) -> Tensor:
-    """alpha A B, or conj(alpha) A B, without C, in the dtype of the product."""
-    options = options | {"out_dtype": None}
+    """alpha A B, or conj(alpha) A B, without C, in the dtype of the product; in a
+    narrower one of a tensor `like` it, so that it is rounded once.
+    """
+    options = options | {"out_dtype": _narrower_dtype(a, b, like)}
     if operator is _gemm:
         alpha = options.get("alpha", 1)
         if conjugate:
             alpha = _conjugate(alpha)
         options = options | {"alpha": alpha, "beta": 0.0}
     return _called(operator, a, b, **options)
+
+
+def _narrower_dtype(a: Tensor, b: Tensor, like: Tensor | None) -> torch.dtype | None:
+    """The dtype of a tensor that has the shape of A B and a narrower dtype; None for
+    others.
+    """
+    if like is None or like.is_complex() != (a.is_complex() or b.is_complex()):
+        return None
+    dtype = _dtype_of_result(a.dtype, b.dtype)
+    if like.dtype is dtype or like.shape != _shape_of_product(a, b):
+        return None
+    return like.dtype
 
 
 def _called(operator: OpOverload, *tensors: Tensor | None, **options: Any) -> Tensor:
@@ -314,8 +329,12 @@ class _Rules:
         product = partial(_product, ctx.operator, options=ctx.options, conjugate=True)
         # What stands before the tensors has no gradients.
         wants_a, wants_b, *wants_c = ctx.needs_input_grad[3:]
-        a_gradient = gradient_of(product(g, b.mH), a) if wants_a else None
-        b_gradient = gradient_of(product(a.mH, g), b) if wants_b else None
+        a_gradient = None
+        b_gradient = None
+        if wants_a:
+            a_gradient = gradient_of(product(g, b.mH, like=a), a)
+        if wants_b:
+            b_gradient = gradient_of(product(a.mH, g, like=b), b)
         if not addends:
             return None, None, None, a_gradient, b_gradient
         c_gradient = None
