@@ -66,6 +66,7 @@ def rows(device: str, sizes_of_tensors: Sequence[int]) -> Iterator[Row]:
         yield from rows_of_prepared_arrays()
         yield from rows_of_wide_exponents()
         yield from rows_of_gemm()
+        yield from rows_of_narrow_results()
         yield from rows_of_functions()
         yield from rows_of_systems()
         yield from rows_of_import()
@@ -238,6 +239,28 @@ def rows_of_gemm() -> Iterator[Row]:
                     a, b, c, alpha=alpha, beta=1.0, **CORRECT
                 ),
             )
+
+
+def rows_of_narrow_results() -> Iterator[Row]:
+    """Results that are rounded to float16, compared with those in float32."""
+    for n in (64, 256):
+        a = phi(n, n, dtype="float16")
+        b = phi(n, n, dtype="float16", seed=2)
+        for name, options in (("default", {}), ('"correct"', CORRECT)):
+            yield Row(
+                f"float16 to float16, {name}, n = {n}",
+                "float32",
+                lambda a=a, b=b, options=options: hg.matmul(a, b, **options),
+                lambda a=a, b=b, options=options: hg.matmul(
+                    a, b, out_dtype="float16", **options
+                ),
+            )
+        yield Row(
+            f'float16 to float16, gemm with C, "correct", n = {n}',
+            "float32",
+            lambda a=a, b=b: hg.gemm(a, b, a, beta=1.0, **CORRECT),
+            lambda a=a, b=b: hg.gemm(a, b, a, beta=1.0, out_dtype="float16", **CORRECT),
+        )
 
 
 def rows_of_functions() -> Iterator[Row]:

@@ -164,6 +164,11 @@ def matmul(
     (array([[-23]], dtype=int8), array([[10729]]))
     >>> hg.matmul(i.astype(np.uint64) << 57, i.T, result="object")
     array([[1546211852865857650688]], dtype=object)
+    >>> x, y = np.array([[1, 2**-11, 2**-24]], np.float16), np.ones((3, 1), np.float16)
+    >>> hg.matmul(x, y, accuracy="correct").astype(np.float16)
+    array([[1.]], dtype=float16)
+    >>> hg.matmul(x, y, accuracy="correct", out_dtype="float16")
+    array([[1.001]], dtype=float16)
 
     Parameters
     ----------
@@ -219,6 +224,13 @@ def matmul(
         Pairs and enclosures are by component of complex entries. They cost three to
         four times as much as "correct" on a CPU and little more on a GPU, and take no
         prepared operands.
+    out_dtype : dtype, optional
+        The dtype of the result: float16, bfloat16, float32, float64, complex64 or
+        complex128, by its name or as the library has it; that of the product by
+        default. A wider one converts the operands first. To a narrower one the exact
+        value is rounded once for "correct", for `Relative` and for numbers below 8 u of
+        the product's dtype; all others are rounded a second time, see the notes. `out`
+        then has this dtype.
     return_report : bool
         Return (result, Report).
 
@@ -254,12 +266,20 @@ def matmul(
     - "fp64", "fp32": r = max(4, sqrt(k)/4) u of that format. A native product is
       accepted too; the report states its worst case, k u / (1 - k u), with 2 k for
       complex operands. `strict` refuses it if that exceeds r.
+    - `out_dtype`: u is that of the result's dtype, and a number r holds as it stands.
+      None and levels promise r |A||B| + v |AB| of the product in its own dtype, v the
+      unit roundoff of that, and |C - AB| <= (1 + u) (r + v) |A||B| + u |AB| of the
+      result, as the report states. Below the smallest normal number of either dtype,
+      half of its smallest subnormal number comes on top. "correct" takes the time of an
+      enclosure of float64.
     - Complex entries: the promise holds for re and im, with |A||B| of the real
       embedding.
 
-    *Dtypes.* Mixed dtypes promote as in NumPy. Two operands of float16, or of bfloat16
-    of PyTorch and ml_dtypes, give float32. Integers and bools give their promoted dtype
-    and wrap around, as in `numpy.matmul`; with an accuracy or a kind of `result` every
+    *Dtypes.* Mixed dtypes promote as in NumPy; bfloat16 beside float32 gives float32,
+    and on a CPU a copy of it is converted. Two operands of float16, or of bfloat16
+    of PyTorch and ml_dtypes, give float32, or what `out_dtype` asks for.
+    Integers and bools give their promoted dtype and wrap around, as in `numpy.matmul`;
+    with an accuracy or a kind of `result` every
     entry is exact, or an error. (NumPy makes float64 of int64 beside uint64: only a
     kind of `result` makes their product exact.) What would be rounded, or lose a mask, a unit or
     labels, raises TypeError.

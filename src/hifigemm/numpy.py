@@ -63,6 +63,7 @@ def matmul(
     /,
     out: Any = None,
     *,
+    dtype: Any = None,
     accuracy: Accuracy = None,
     scheme: SchemeName | Scheme = "auto",
     engine: str | None = None,
@@ -77,6 +78,8 @@ def matmul(
         As a and b of `hifigemm.matmul`.
     out : array, optional
         Receives the result.
+    dtype : dtype, optional
+        The dtype of the result, as `out_dtype` of `hifigemm.matmul`.
     accuracy, scheme, engine, workspace, return_report
         As for `hifigemm.matmul`.
 
@@ -98,6 +101,7 @@ def matmul(
         out=out,
         engine=engine,
         workspace=workspace,
+        out_dtype=dtype,
         return_report=return_report,
     )
 

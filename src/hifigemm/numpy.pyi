@@ -55,6 +55,7 @@ def matmul(
     /,
     out: NDArray[Any] | None = None,
     *,
+    dtype: Any = None,
     return_report: No = False,
     **options: Unpack[Named],
 ) -> NDArray[Any]: ...
@@ -65,6 +66,7 @@ def matmul(
     /,
     out: NDArray[Any] | None = None,
     *,
+    dtype: Any = None,
     return_report: Yes,
     **options: Unpack[Named],
 ) -> tuple[NDArray[Any], Report]: ...
@@ -75,6 +77,7 @@ def matmul(
     /,
     out: AnyTensor | None = None,
     *,
+    dtype: Any = None,
     return_report: No = False,
     **options: Unpack[Named],
 ) -> Tensor: ...
@@ -85,6 +88,7 @@ def matmul(
     /,
     out: AnyTensor | None = None,
     *,
+    dtype: Any = None,
     return_report: Yes,
     **options: Unpack[Named],
 ) -> tuple[Tensor, Report]: ...
@@ -95,6 +99,7 @@ def matmul(
     /,
     out: NDArray[Any] | None = None,
     *,
+    dtype: Any = None,
     return_report: bool,
     **options: Unpack[Named],
 ) -> Any: ...
@@ -105,6 +110,7 @@ def matmul(
     /,
     out: AnyTensor | OtherArray | None = None,
     *,
+    dtype: Any = None,
     return_report: bool = False,
     **options: Unpack[Named],
 ) -> Any: ...

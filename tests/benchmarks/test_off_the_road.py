@@ -19,6 +19,7 @@ def rows_that_are_quick():
     rows += off_the_road.rows_of_small_matrices()
     rows += off_the_road.rows_of_prepared_arrays()
     rows += off_the_road.rows_of_gemm()
+    rows += off_the_road.rows_of_narrow_results()
     rows += off_the_road.rows_of_functions()
     rows += off_the_road.rows_of_systems()
     return [row for row in rows if "1024" not in row.name]

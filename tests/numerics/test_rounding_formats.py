@@ -17,11 +17,12 @@ from hifigemm.numerics.rounding_formats import (
     ROUNDINGS,
     is_representable,
     largest_finite,
+    odd_between,
     result_dtype,
     round_pair,
     round_to_format,
 )
-from tests.exact_values import rounded_once
+from tests.exact_values import rounded_once, rounded_to_format
 
 SHORT = Format("short", 3, -2, 3)
 WIDE = Format("wide", 40, -300, 300)
@@ -266,3 +267,38 @@ def test_a_pair_beyond_float32_is_infinite_and_complex_pairs_have_two_parts():
     with np.errstate(all="ignore"):
         found = round_pair(high, low)
     assert found.tolist() == [[np.inf, -1.0, -np.inf, 0.0]]
+
+
+@given(
+    st.integers(-(2**26), 2**26),
+    st.integers(-1, 1),
+    st.integers(30, 1200),
+    st.integers(-180, 130),
+    st.sampled_from([FP16, BF16, FP32]),
+)
+def test_numbers_between_neighbours_are_rounded_as_their_exact_value(
+    n, side, depth, e, fmt
+):
+    # Values at, and just beside, numbers of few bits and midpoints between them.
+    exact = Fraction(n) * Fraction(2) ** e + side * Fraction(2) ** (e - depth)
+    nearest = rounded_once(exact, np.float64)
+    lower = (
+        nearest if Fraction(nearest) <= exact else math.nextafter(nearest, -math.inf)
+    )
+    upper = nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf)
+    odd = odd_between(np.array([lower]), np.array([upper]))
+    found = round_to_format(odd, fmt)
+    want = rounded_to_format(exact, fmt.t, fmt.emin, fmt.emax)
+    assert found.tolist() == [want]
+    assert math.copysign(1.0, found[0]) == math.copysign(1.0, want)
+
+
+def test_odd_numbers_of_special_and_complex_ends():
+    largest = np.finfo(float).max
+    lower = np.array([[largest, np.inf, np.nan, 0.0, -5e-324, 0.0]]).view(complex)
+    upper = np.array([[np.inf, np.inf, np.nan, 5e-324, -0.0, 0.0]]).view(complex)
+    odd = odd_between(lower, upper)
+    assert odd.shape == (1, 3)
+    np.testing.assert_array_equal(
+        odd.view(float), [[largest, np.inf, np.nan, 5e-324, -5e-324, 0.0]]
+    )

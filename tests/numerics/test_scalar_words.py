@@ -100,3 +100,26 @@ def test_a_sum_by_integers_is_rounded_once(dtype):
             want = [x + y for x, y in zip(times(alpha, total), of_c, strict=True)]
             got = found[0, i, j].real, found[0, i, j].imag
             assert [float(x) for x in got] == [rounded_once(x, float) for x in want]
+
+
+def test_a_sum_by_integers_is_rounded_to_odd():
+    rng = np.random.default_rng(6)
+    a, b, c = (matrix(rng, (-1074, 1024), (1, 6, 6)) for _ in range(3))
+    for alpha, beta in ((3.0, 0.1), (5e-324, 2.0**-40), (2.0**-1000 / 3, 0.0)):
+        nearest = sum_by_integers(alpha, a, b, beta, c)
+        odd = sum_by_integers(alpha, a, b, beta, c, to_odd=True)
+        for i, j in np.ndindex(6, 6):
+            products = sum(
+                Fraction(float(x)) * Fraction(float(y))
+                for x, y in zip(a[0, i], b[0, :, j], strict=True)
+            )
+            exact = Fraction(alpha) * products
+            exact += Fraction(beta) * Fraction(float(c[0, i, j]))
+            x = odd[0, i, j]
+            if np.isinf(nearest[0, i, j]):
+                assert abs(x) >= np.finfo(float).max
+                assert (x > 0) == (exact > 0)
+                continue
+            assert x.view(np.int64) & 1 == 1 or Fraction(float(x)) == exact
+            ends = Fraction(np.nextafter(x, -np.inf)), Fraction(np.nextafter(x, np.inf))
+            assert ends[0] < exact < ends[1]

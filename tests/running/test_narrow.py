@@ -370,9 +370,13 @@ def test_mixed_operands(library):
 def test_errors(library):
     x = library.array(np.ones((2, 2), np.float32), "float16")
     for wrong in ("int8", "float8", 3, np.int32):
-        with pytest.raises(TypeError, match="out_dtype=.*: expected float16, bfloat16"):
+        with pytest.raises(
+            TypeError, match=r"out_dtype=.*: expected float16, bfloat16"
+        ):
             hg.matmul(x, x, out_dtype=wrong)
-        with pytest.raises(TypeError, match="out_dtype=.*: expected float16, bfloat16"):
+        with pytest.raises(
+            TypeError, match=r"out_dtype=.*: expected float16, bfloat16"
+        ):
             hg.gemm(x, x, out_dtype=wrong)
     for result in ("pair", "enclosure"):
         with pytest.raises(hg.PlanError, match="leave out out_dtype"):

@@ -631,5 +631,7 @@ def as_torch_dtype(out_dtype: Any) -> torch.dtype:
     """The dtype of PyTorch behind an `out_dtype`; TypeError where there is none."""
     if isinstance(out_dtype, torch.dtype):
         return out_dtype
-    dtype: torch.dtype = getattr(torch, name_of_dtype(as_out_dtype(out_dtype)))
-    return dtype
+    dtype = as_out_dtype(out_dtype)
+    assert dtype is not None
+    result: torch.dtype = getattr(torch, name_of_dtype(dtype))
+    return result

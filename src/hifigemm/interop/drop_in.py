@@ -96,8 +96,8 @@ class emulate(ContextDecorator):
     -----
     addmm and its like round the product first and add C then, as programs do that are
     compiled and those that are not. Products of float16 and bfloat16 are rounded to
-    their dtype as with `out_dtype` of `matmul`: once for "correct", else from a result
-    in float32; where C is added, that happens in float32. What a policy leaves alone, and what PyTorch
+    their dtype as by `out_dtype` of `matmul`; where C is added to one, it is made in
+    float32, and the sum is rounded. What a policy leaves alone, and what PyTorch
     refuses, goes to the kernel that was there before.
 
     Examples

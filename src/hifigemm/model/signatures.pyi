@@ -87,6 +87,7 @@ class Policy(Named, total=False):
     """Those of all products."""
 
     plan: Plan | None
+    out_dtype: Any
 
 class Asked(Policy, total=False):
     """Keywords of `matmul` that have no say in whose array it returns."""

@@ -5,7 +5,7 @@ products.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import zip_longest
 from typing import Any, Generic, TypeVar
@@ -485,6 +485,12 @@ def _stack_of(
 def array_of(x: Array | Prepared) -> Array:
     """The operand itself, prepared or not."""
     return x.operand if isinstance(x, Prepared) else x
+
+
+def unprepared(operands: Operands) -> Operands:
+    """The operands themselves."""
+    a, b = operands.arrays
+    return replace(operands, a=a, b=b)
 
 
 def check_transpose(how: object, name: str) -> None:

@@ -39,6 +39,7 @@ from hifigemm.operands.operands import (
     converted,
     result_dtype,
     shapes_of,
+    unprepared,
 )
 from hifigemm.operands.out_dtype import as_out_dtype
 from hifigemm.running.admission import request_of_prepared, with_out_dtype
@@ -51,7 +52,7 @@ from hifigemm.running.keys import (
     share_storage,
     view_of,
 )
-from hifigemm.running.request import Request
+from hifigemm.running.request import Request, request_of_plan
 from hifigemm.running.road import deliver, product
 from hifigemm.schemes import Scheme, as_scheme
 
@@ -273,7 +274,7 @@ def _narrow_product(
     import cmath
 
     from hifigemm.running import narrow
-    from hifigemm.running.scaled_sums import sum_of_longer_operands, unprepared
+    from hifigemm.running.scaled_sums import sum_of_longer_operands
 
     out_dtype = cast(DType, request.out_dtype)
     u = operands.problem().fmt.u
@@ -310,9 +311,7 @@ def _product(
     from hifigemm.running.scaled_sums import (
         accuracy_of_sum,
         costs_less_rounded_once,
-        request_of_plan,
         rounded_sum,
-        unprepared,
         with_room_for_rounding,
     )
 

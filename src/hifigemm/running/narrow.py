@@ -29,9 +29,9 @@ from hifigemm.model.accuracy import resolve
 from hifigemm.model.plan import Decision, Report
 from hifigemm.numerics.bits import Array, DType
 from hifigemm.numerics.rounding_formats import odd_between
-from hifigemm.operands.operands import Operands, name_of_dtype
+from hifigemm.operands.operands import Operands, name_of_dtype, unprepared
 from hifigemm.operands.out_dtype import format_of, rounded_to
-from hifigemm.running.request import Request
+from hifigemm.running.request import Request, request_of_plan
 from hifigemm.schemes import as_scheme
 
 _SPARE_ROUNDINGS = 8.0
@@ -63,8 +63,6 @@ def request_of_product(operands: Operands, request: Request) -> Request:
 
 def _rounded_once(operands: Operands, request: Request) -> Request:
     """The request for both numbers next to the exact value."""
-    from hifigemm.running.scaled_sums import request_of_plan
-
     plans = operands.plans(request.plan)
     if plans:
         request = request_of_plan(request, plans[0])
@@ -73,8 +71,6 @@ def _rounded_once(operands: Operands, request: Request) -> Request:
 
 def in_double(operands: Operands) -> Operands:
     """The operands themselves, for a product in float64 or complex128."""
-    from hifigemm.running.scaled_sums import unprepared
-
     dtype = np.result_type(operands.dtype, np.float64)
     return replace(unprepared(operands), dtype=dtype)
 

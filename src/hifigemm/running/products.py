@@ -149,6 +149,7 @@ def product_of_numbers(
             values = narrowing.rounded_values(first, second, narrow)
             report = narrowing.report_of_rounding(report, narrow, u, second is not None)
         elif second is not None:
-            native_parts = tuple(map(library.to_native, (values, second)))
+            parts = cast(Array, values), second
+            native_parts = tuple(library.to_native(x) for x in parts)
             return (native_parts, report) if return_report else native_parts
         return deliver(values, report, library, out, return_report)

@@ -6,7 +6,7 @@ function behind them passes it on as it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Literal
 
@@ -92,6 +92,13 @@ def check_plan(plan: object) -> None:
     """Raise PlanError unless this is a plan."""
     if not isinstance(plan, Plan):
         raise PlanError(f"plan is a {type(plan).__name__}; expected one from make_plan")
+
+
+def request_of_plan(request: Request, plan: Plan) -> Request:
+    """The request for longer operands in place of one by a plan."""
+    has_scheme = plan.asked is not None and not plan.asked.explicit
+    scheme = plan.asked if has_scheme else "auto"
+    return replace(request, plan=None, scheme=scheme, engine=plan.engine)
 
 
 def _is_count(x: object) -> bool:

@@ -152,19 +152,6 @@ def with_room_for_rounding(accuracy: Accuracy, fmt: Format) -> Accuracy:
     return float(accuracy) - 4.0 * fmt.u
 
 
-def request_of_plan(request: Request, plan: Plan) -> Request:
-    """The request for longer operands in place of one by a plan."""
-    has_scheme = plan.asked is not None and not plan.asked.explicit
-    scheme = plan.asked if has_scheme else "auto"
-    return replace(request, plan=None, scheme=scheme, engine=plan.engine)
-
-
-def unprepared(operands: Operands) -> Operands:
-    """The operands themselves."""
-    a, b = operands.arrays
-    return replace(operands, a=a, b=b)
-
-
 @quiet
 def rounded_sum(
     operands: Operands,

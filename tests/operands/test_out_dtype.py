@@ -1,0 +1,105 @@
+"""Dtypes that callers ask of results, and the last rounding to them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hifigemm.base.formats import BF16, FP16, FP32
+from hifigemm.libraries import BFLOAT16
+from hifigemm.operands.out_dtype import (
+    as_out_dtype,
+    dtype_of_product,
+    format_of,
+    rounded_to,
+)
+
+NAMES = "float16", "float32", "float64", "complex64", "complex128"
+
+
+def test_names_and_dtypes_of_libraries_are_read(torch):
+    for name in NAMES:
+        dtype = np.dtype(name)
+        foreign = dtype.newbyteorder()
+        for x in (name, dtype, dtype.type, foreign, getattr(torch, name)):
+            assert as_out_dtype(x) == dtype
+    for x in ("bfloat16", torch.bfloat16):
+        assert as_out_dtype(x) == BFLOAT16
+    assert as_out_dtype(None) is None
+
+
+@pytest.mark.parametrize("x", ["int8", "half precision", 3, np.longdouble, BFLOAT16])
+def test_others_are_refused(x):
+    with pytest.raises(TypeError, match=r"out_dtype=.*: expected float16, bfloat16, "):
+        as_out_dtype(x)
+
+
+@pytest.mark.parametrize(
+    ("product", "out_dtype", "dtype"),
+    [
+        ("float32", "float16", "float32"),
+        ("float32", "bfloat16", "float32"),
+        ("float32", "float64", "float64"),
+        ("float64", "float32", "float64"),
+        ("float64", "complex64", "complex128"),
+        ("float32", "complex64", "complex64"),
+        ("complex128", "complex64", "complex128"),
+        ("float64", None, "float64"),
+    ],
+)
+def test_wider_dtypes_are_those_of_products(product, out_dtype, dtype):
+    assert dtype_of_product(np.dtype(product), as_out_dtype(out_dtype)) == dtype
+
+
+@pytest.mark.parametrize(
+    ("product", "out_dtype", "text"),
+    [
+        ("complex64", "float64", "out_dtype=float64 is real, and the product is comp"),
+        ("complex64", "bfloat16", "out_dtype=bfloat16 is real, and the product is co"),
+        ("int64", "float64", "out_dtype=float64, and the product of integers is int64"),
+    ],
+)
+def test_products_that_have_no_such_result(product, out_dtype, text):
+    with pytest.raises(TypeError, match=text):
+        dtype_of_product(np.dtype(product), as_out_dtype(out_dtype))
+
+
+def test_formats_of_narrow_dtypes():
+    names = ("float16", "bfloat16", "float32", "complex64")
+    formats = [format_of(as_out_dtype(name)) for name in names]
+    assert formats == [FP16, BF16, FP32, FP32]
+
+
+def test_numbers_of_16_bits_are_stored_as_they_are():
+    bits = np.arange(2**16, dtype=np.uint16)
+    values = (bits.astype(np.uint32) << 16).view(np.float32)
+    number = ~np.isnan(values)
+    found = rounded_to(values, BFLOAT16)
+    assert found.dtype == BFLOAT16
+    np.testing.assert_array_equal(found.view(np.uint16)[number], bits[number])
+    assert np.isnan(
+        (found.view(np.uint16).astype(np.uint32) << 16).view(np.float32)[~number]
+    ).all()
+    halves = bits.view(np.float16)
+    number = ~np.isnan(halves)
+    found = rounded_to(halves.astype(np.float64), np.dtype(np.float16))
+    np.testing.assert_array_equal(found.view(np.uint16)[number], bits[number])
+    assert np.isnan(found[~number]).all()
+
+
+def test_device_arrays_have_the_bits_of_the_host(torch):
+    from tests.engines.device_arrays import on_device, on_host
+
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal(500) * 2.0 ** rng.integers(-30, 20, 500)
+    on_card = on_device(x)
+    for name in ("float16", "float32"):
+        dtype = np.dtype(name)
+        with np.errstate(all="ignore"):
+            want = rounded_to(x, dtype)
+            assert on_host(rounded_to(on_card, dtype)).tobytes() == want.tobytes()
+    want = rounded_to(x, BFLOAT16)
+    found = rounded_to(on_card, BFLOAT16)
+    assert found.dtype == BFLOAT16
+    bits = found.tensor.view(torch.int16).numpy()
+    assert bits.tobytes() == want.tobytes()
