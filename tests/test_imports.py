@@ -187,6 +187,7 @@ LOADED = {
     "operands",
     "operands.exact_operands",
     "operands.operands",
+    "operands.out_dtype",
     "running",
     "running.admission",
     "running.auto",

@@ -4,6 +4,7 @@ are kept, and reports say what the others keep.
 
 from __future__ import annotations
 
+import sys
 from fractions import Fraction
 from itertools import product
 
@@ -117,6 +118,7 @@ def hostile(source, out):
 
 def operands(library, source, out):
     """A and B of `hostile` in the library, and as float64 with the same numbers."""
+    library.dtype(out)  # the test is skipped where there is none
     a, b = hostile(source, out)
     dtype = np.float64 if source == "float64" else np.float32
     x, y = (library.array(v.astype(dtype), source) for v in (a, b))
@@ -224,6 +226,7 @@ def test_sums_whose_words_no_float64_holds_are_rounded_once():
 
 @pytest.mark.parametrize(("source", "out"), PAIRS)
 def test_numbers_are_kept_with_the_roundoff_of_the_narrow_dtype(source, out, library):
+    library.dtype(out)
     rng = np.random.default_rng(2)
     name = source if source == "float64" else "float32"
     x, y, c = (
@@ -290,27 +293,29 @@ def test_plans_and_their_prepared_operands():
     same_numbers(hg.matmul(a, b, plan=plan, out_dtype="float16"), twice)
 
 
-def test_special_values_and_empty_products(library):
+@pytest.mark.parametrize("out", ["float16", "bfloat16"])
+@pytest.mark.parametrize("accuracy", ["correct", None, 1e-3])
+def test_special_values_and_empty_products(library, out, accuracy):
+    library.dtype(out)
     special = [np.inf, -np.inf, np.nan, 0.0, -0.0, 1.0, 60000.0, 3.3e38]
     a = np.array([[v, w] for v in special for w in special], np.float32)
     b = np.array([[1.0, -1.0], [1.0, 2.0]], np.float32)
     x, y = library.array(a, "float32"), library.array(b, "float32")
-    for out, accuracy in product(("float16", "bfloat16"), ("correct", None, 1e-3)):
-        with np.errstate(all="ignore"):
-            want = hg.matmul(a, b, accuracy="correct")
-            c = library.numbers(hg.matmul(x, y, accuracy=accuracy, out_dtype=out))
-            d = library.numbers(
-                hg.gemm(x, y, x, alpha=1.0, beta=0.0, accuracy=accuracy, out_dtype=out)
-            )
-        for z in (c, d):
-            np.testing.assert_array_equal(np.isnan(z), np.isnan(want))
-            is_infinite = np.isinf(want)
-            np.testing.assert_array_equal(z[is_infinite], want[is_infinite])
-        empty = hg.matmul(x[:, :0], y[:0], accuracy=accuracy, out_dtype=out)
-        assert empty.dtype == library.dtype(out)
-        same_numbers(library.numbers(empty), np.zeros((64, 2)))
-        vector = hg.matmul(x[5], y[:, 0], accuracy=accuracy, out_dtype=out)
-        assert vector.dtype == library.dtype(out)
+    with np.errstate(all="ignore"):
+        want = hg.matmul(a, b, accuracy="correct")
+        c = library.numbers(hg.matmul(x, y, accuracy=accuracy, out_dtype=out))
+        d = library.numbers(
+            hg.gemm(x, y, x, alpha=1.0, beta=0.0, accuracy=accuracy, out_dtype=out)
+        )
+    for z in (c, d):
+        np.testing.assert_array_equal(np.isnan(z), np.isnan(want))
+        is_infinite = np.isinf(want)
+        np.testing.assert_array_equal(z[is_infinite], want[is_infinite])
+    empty = hg.matmul(x[:, :0], y[:0], accuracy=accuracy, out_dtype=out)
+    assert empty.dtype == library.dtype(out)
+    same_numbers(library.numbers(empty), np.zeros((64, 2)))
+    vector = hg.matmul(x[5], y[:, 0], accuracy=accuracy, out_dtype=out)
+    assert vector.dtype == library.dtype(out)
     for alpha, beta in ((np.inf, 1.0), (np.nan, 1.0), (1.0, np.inf)):
         d = hg.gemm(
             y, y, y, alpha=alpha, beta=beta, accuracy="correct", out_dtype="float16"
@@ -392,3 +397,9 @@ def test_errors(library):
             hg.matmul(x, x, out=target, out_dtype=out)
         with pytest.raises(TypeError, match=text):
             hg.gemm(x, x, out=target, out_dtype=out)
+
+
+def test_numpy_has_no_bfloat16_without_ml_dtypes(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(TypeError, match="NumPy has no bfloat16 without ml_dtypes"):
+        hg.matmul(np.ones((2, 2)), np.ones((2, 2)), out_dtype="bfloat16")
