@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import hifigemm as hg
-from tests.fuzz import functions, integers
+from tests.fuzz import functions, integers, narrow
 from tests.fuzz.cases import Case, Way, draw, placed
 from tests.fuzz.judge import Exact, level
 
@@ -40,10 +40,10 @@ def fuzz(
 
 
 def case_of(seed: int, index: int) -> Any:
-    """The case of this number: a product, every eighth one of integers, every eighth
-    one by another function.
+    """The case of this number: a product, every eighth one in a dtype that is asked for,
+    of integers, or by another function.
     """
-    drawn = {6: integers.draw, 7: functions.draw}.get(index % 8, draw)
+    drawn = {5: narrow.draw, 6: integers.draw, 7: functions.draw}.get(index % 8, draw)
     return drawn(seed, index)
 
 

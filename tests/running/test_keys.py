@@ -95,7 +95,14 @@ def gpu(monkeypatch):
         cuda=SimpleNamespace(current_device=lambda: 0),
         is_grad_enabled=lambda: True,
     )
-    for dtype in ("float64", "float32", "complex128", "complex64", "float16", "bfloat16"):
+    for dtype in (
+        "float64",
+        "float32",
+        "complex128",
+        "complex64",
+        "float16",
+        "bfloat16",
+    ):
         setattr(fake, dtype, dtype)
     fake.is_autocast_enabled = lambda kind: False
     monkeypatch.setitem(sys.modules, "torch", fake)

@@ -316,6 +316,12 @@ def test_special_values_and_empty_products(library, out, accuracy):
     same_numbers(library.numbers(empty), np.zeros((64, 2)))
     vector = hg.matmul(x[5], y[:, 0], accuracy=accuracy, out_dtype=out)
     assert vector.dtype == library.dtype(out)
+    for z in (y, y[:, :0]):
+        d = hg.gemm(y, z, alpha=0.0, accuracy="correct", out_dtype=out)
+        assert d.dtype == library.dtype(out)
+        same_numbers(library.numbers(d), np.zeros((2, z.shape[1])))
+    d = hg.gemm(y, y[:, :0], y[:, :0], beta=1.0, accuracy="correct", out_dtype=out)
+    assert d.shape == (2, 0)
     for alpha, beta in ((np.inf, 1.0), (np.nan, 1.0), (1.0, np.inf)):
         d = hg.gemm(
             y, y, y, alpha=alpha, beta=beta, accuracy="correct", out_dtype="float16"

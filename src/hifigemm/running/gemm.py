@@ -280,12 +280,15 @@ def _narrow_product(
     u = operands.problem().fmt.u
     request = narrow.request_of_product(operands, request)
     is_once = request.result == "enclosure"
-    if is_once and all(map(cmath.isfinite, scalars)):
+    has_terms = c is not None or scalars[0] != 0
+    has_entries = math.prod(operands.shapes.result) > 0
+    is_finite = all(map(cmath.isfinite, scalars))
+    if is_once and has_terms and has_entries and is_finite:
         # Words of alpha A are none of those that A was prepared in.
         operands = unprepared(operands)
         values, report = sum_of_longer_operands(operands, c, request, scalars)
     else:
-        # Scalars that are not finite leave nothing to round.
+        # Without terms, and with scalars that are not finite, nothing is rounded.
         request = replace(request, result="array")
         product = _product(operands, c, request, scalars, None, key, refusal)
         values = cast(Array, product[0])

@@ -185,6 +185,7 @@ def rounded_sum(
     return sum_of_longer_operands(operands, c, request, scalars)
 
 
+@quiet
 def sum_of_longer_operands(
     operands: Operands,
     c: Array | None,
