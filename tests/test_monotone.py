@@ -84,11 +84,12 @@ def _escalations(report):
     return [names[part.split("(")[0]] for part in parts]
 
 
-def costs_of(a, b, cost, requests=REQUESTS):
+def costs_of(a, b, cost, requests=REQUESTS, **options):
     """The cost of every request for two operands."""
     found = {}
     for request in requests:
-        _, report = hg.matmul(a, b, return_report=True, **REQUESTS[request])
+        asked = {**REQUESTS[request], **options}
+        _, report = hg.matmul(a, b, return_report=True, **asked)
         found[request] = cost(report)
     return found
 
@@ -125,6 +126,18 @@ def test_nor_for_other_dtypes(family, dtype):
         name for name in REQUESTS if dtype != "float32" or name != "Relative(1e-12)"
     ]
     assert dearer(costs_of(x, y, cost_on_cpu, requests)) == []
+
+
+@pytest.mark.parametrize("out_dtype", ["float16", "float32"])
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("family", ["phi 0.5", "phi 2", "Q^T Q", "Hilbert"])
+def test_nor_for_narrower_results(family, dtype, out_dtype):
+    a, b = COST_FAMILIES[family](np.random.default_rng(4), 24)
+    with np.errstate(over="ignore"):
+        x, y = (z.astype(dtype) for z in (a, b))
+    requests = [name for name in REQUESTS if name not in ("pair", "Relative(1e-12)")]
+    costs = costs_of(x, y, cost_on_cpu, requests, out_dtype=out_dtype)
+    assert dearer(costs) == []
 
 
 @settings(max_examples=40, deadline=None)

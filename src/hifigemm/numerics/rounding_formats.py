@@ -88,7 +88,8 @@ def round_to_format(
             chunk = flat[start : start + size].astype(np.float64)
             rounded = _round_chunk(chunk, fmt, ROUNDINGS[mode])
             is_beyond = np.abs(rounded) > top
-            if is_beyond.any():
+            # Nothing waits for a device.
+            if not isinstance(is_beyond, np.ndarray) or is_beyond.any():
                 is_beyond &= np.isfinite(chunk)
                 np.copyto(rounded, np.copysign(beyond, chunk), where=is_beyond)
             out[start : start + size] = rounded
