@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import hifigemm as hg
-from hifigemm.base.formats import BF16, FORMATS, FP16, FP32, FP64
+from hifigemm.base.formats import BF16, FP16, FP32, FP64, Format
 from hifigemm.numerics.rounding_formats import round_to_format
 from tests.exact_values import rounded_to_format
 from tests.fuzz import cases
@@ -145,13 +145,18 @@ def draw(seed: int, index: int) -> NarrowCase:
     dtypes = str(rng.choice(names)), str(rng.choice(names))
     if rng.random() < 0.5:
         dtypes = dtypes[0], dtypes[0]
-    operands = []
+    out_dtype = str(rng.choice(names))
+    factors = [x.real.astype(np.float64) for x in case.factors()]
+    are_matrices = all(x.ndim == 2 for x in factors) and factors[1].shape[0] > 1
+    if rng.random() < 0.4 and are_matrices:
+        _near_midpoints(rng, *factors, DTYPES[out_dtype])
     with np.errstate(all="ignore"):
-        for x, name in zip(case.factors(), dtypes, strict=True):
-            in_format = round_to_format(
-                x.real.astype(np.float64), FORMATS[DTYPES[name].name]
+        operands = [
+            round_to_format(x, DTYPES[name]).astype(
+                "float32" if name == "bfloat16" else name
             )
-            operands.append(in_format.astype("float32" if name == "bfloat16" else name))
+            for x, name in zip(factors, dtypes, strict=True)
+        ]
     a, b = operands
     gemm = None
     if case.gemm is not None:
@@ -163,7 +168,23 @@ def draw(seed: int, index: int) -> NarrowCase:
     accuracy = ["correct", None, "fp32", r, 0.0][
         rng.choice(5, p=[0.5, 0.1, 0.1, 0.2, 0.1])
     ]
-    options = {"accuracy": accuracy, "out_dtype": str(rng.choice(names))}
+    options = {"accuracy": accuracy, "out_dtype": out_dtype}
     seeds = [int(x) for x in rng.integers(2**32, size=3)]
     ways = [Way(seed=x, tensors=has_tensors) for x in seeds]
     return NarrowCase((seed, index), a, b, dtypes, options, gemm, ways)
+
+
+def _near_midpoints(
+    rng: np.random.Generator, a: np.ndarray, b: np.ndarray, fmt: Format
+) -> None:
+    """Make A B midpoints of a format, and numbers next to them."""
+    t = fmt.t
+    bits = rng.integers(2**t, 2 ** (t + 1), len(a)) | 1
+    powers = rng.choice([fmt.emin - t, fmt.emin, 0, fmt.emax - t], len(a))
+    distance = rng.integers(20, 120, len(a))
+    a[...] = 0.0
+    b[...] = 0.0
+    a[:, 0] = np.ldexp(bits.astype(np.float64), powers)
+    a[:, -1] = np.ldexp(rng.choice([-1.0, 0.0, 1.0], len(a)), powers - distance)
+    b[0] = rng.choice([1.0, -1.0], b.shape[1])
+    b[-1] = 1.0

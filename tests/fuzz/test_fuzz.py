@@ -13,6 +13,7 @@ import hifigemm.numpy as hnp
 from hifigemm import libraries
 from hifigemm.libraries.array_like import as_array
 from hifigemm.numerics import epilogue
+from hifigemm.running import narrow
 from hifigemm.schemes import ozaki1
 from hifigemm.testing.reference import correctly_rounded
 from tests.fuzz import functions
@@ -99,7 +100,9 @@ def test_a_power_of_two_that_all_entries_of_a_sum_share_is_found(monkeypatch):
     monkeypatch.setattr(epilogue, "_scaled_sum", shared)
     faults: list[str] = []
     fuzz(
-        1, [i for i in range(700) if i % 8 < 6 and is_large(draw(1, i))], faults.append
+        1,
+        [i for i in range(2000, 2200) if i % 8 < 5 and is_large(draw(1, i))],
+        faults.append,
     )
     assert faults
 
@@ -132,6 +135,18 @@ def test_integers_of_foreign_byte_order_with_other_values_are_found(monkeypatch)
     assert faults
 
 
+def test_results_that_are_rounded_twice_are_found(monkeypatch):
+    def nearest(lower, upper):
+        with np.errstate(all="ignore"):
+            return ((lower + upper) / 2).astype(np.float32).astype(np.float64)
+
+    monkeypatch.setattr(narrow, "odd_between", nearest)
+    faults: list[str] = []
+    fuzz(1, range(5, 800, 8), faults.append)
+    assert faults
+    assert any("rounded once it is" in fault for fault in faults)
+
+
 def test_functions_that_do_not_conjugate_are_found(monkeypatch):
     dims, function = functions.FUNCTIONS["vdot"][:2], hnp.dot
     monkeypatch.setitem(
@@ -160,6 +175,7 @@ def test_layouts_and_byte_orders_and_scalars_are_all_drawn():
         "Case",
         "IntegerCase",
         "FunctionCase",
+        "NarrowCase",
     }
 
 

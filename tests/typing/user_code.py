@@ -39,6 +39,8 @@ assert_type(
     hg.matmul(x, y, accuracy=1e-12, scheme=hg.Ozaki1(product="fp16", mode="dp")),
     NDArray[Any],
 )
+assert_type(hg.matmul(x, y, out_dtype="float16"), NDArray[Any])
+assert_type(hg.numpy.matmul(x, y, dtype=np.float32), NDArray[Any])
 single: NDArray[np.float32] = hg.matmul(y.T, y)
 
 # What is given as out comes back.
