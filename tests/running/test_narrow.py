@@ -13,6 +13,7 @@ import pytest
 
 import hifigemm as hg
 from hifigemm.base.formats import BF16, FP16, FP32
+from tests import thread_modes
 from tests.exact_values import exact_entries, rounded_to_format
 
 FORMATS = {"float16": FP16, "bfloat16": BF16, "float32": FP32}
@@ -409,3 +410,34 @@ def test_numpy_has_no_bfloat16_without_ml_dtypes(monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(TypeError, match="NumPy has no bfloat16 without ml_dtypes"):
         hg.matmul(np.ones((2, 2)), np.ones((2, 2)), out_dtype="bfloat16")
+
+
+def _calls(a, b, out):
+    """Products and sums of these operands in the narrow dtype."""
+    results = []
+    for accuracy in ("correct", 0.01, None):
+        options = {"accuracy": accuracy, "out_dtype": out}
+        for _ in range(2):
+            results.append(hg.matmul(a, b, **options))
+            results.append(hg.gemm(a, b, a, alpha=0.5, beta=-1.5, **options))
+    return results
+
+
+@thread_modes.needs_known_register
+@pytest.mark.parametrize("out", ["float16", "bfloat16", "float32"])
+def test_modes_of_the_thread_change_nothing(library, out):
+    library.dtype(out)
+    machine = thread_modes.MACHINE
+    with np.errstate(all="ignore"):
+        a, b, *_ = operands(library, "float64", out)
+        want = _calls(a, b, out)
+        found = []
+        for flags in thread_modes.MODES[machine]:
+            with thread_modes.flushing(flags):
+                found.append(_calls(a, b, out))
+        for mode in thread_modes.ROUNDINGS[machine]:
+            with thread_modes.rounding(mode):
+                found.append(_calls(a, b, out))
+    for results in found:
+        for x, y in zip(results, want, strict=True):
+            same_numbers(library.numbers(x), library.numbers(y))

@@ -120,22 +120,25 @@ class KeptCall:
             a = without_gradient(a)
             b = without_gradient(b)
             c = without_gradient(c)
+        converts = self.stacks is not None or self.out_dtype is not None
         if self.out_dtype is not None:
             out = None  # it is of another dtype than the executable writes
         if self.is_on_host:
             out = None
             if self.has_tensors:
+                x, y = a, b
                 a = without_bfloat16(a)
                 b = without_bfloat16(b)
+                converts |= a is not x or b is not y
             if self.converts and type(a) is not np.ndarray:
                 # Tensors of the CPU.
                 a = a.numpy()
                 b = b.numpy()
                 c = None if c is None else c.numpy()
-        if self.stacks is not None:
+        if converts and self.is_on_host and not is_ieee():
             # A thread that flushes subnormal numbers loses those that it converts.
-            if self.is_on_host and not is_ieee():
-                return OTHER_MODE
+            return OTHER_MODE
+        if self.stacks is not None:
             of_a, of_b = self.stacks
             a = a if of_a is None else of_a(a)
             b = b if of_b is None else of_b(b)
