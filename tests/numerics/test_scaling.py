@@ -22,9 +22,12 @@ from hifigemm.numerics.scaling import (
     Scale,
     exponents,
     gained_bits,
+    largest_bits,
+    largest_scale,
     lowest_bits,
     norm_bits,
     norm_scale,
+    normwise_error,
     required_bits,
     required_bits_of_vectors,
     round_to_integers,
@@ -125,6 +128,62 @@ def test_sums_of_magnitudes_stay_within_half_range(
                 sum(p * q for p, q in zip(row, column, strict=True))
                 <= chosen.half_range
             )
+
+
+@settings(max_examples=150)
+@given(
+    pair=PAIRS, count=st.integers(2, MAX_MODULI), more=st.sampled_from([0, 1, 2**40])
+)
+def test_largest_scales_keep_sums_within_half_range_and_errors_within_norms(
+    pair, count, more
+):
+    # More terms than there are entries leave smaller integers.
+    chosen = moduli_set(count, False)
+    a, b = pair
+    terms = a.shape[2] + more
+    bits = largest_bits(terms, chosen)
+    left = largest_scale(largest_exponent(a, 2), 2, terms, chosen)
+    right = largest_scale(largest_exponent(b, 1), 1, terms, chosen)
+    x = round_to_integers(a, left.exponent, left.nearest)
+    y = round_to_integers(b, right.exponent, right.nearest)
+    assert max(np.abs(x).max(), np.abs(y).max()) < 2.0**left.bits
+    r = normwise_error(terms, bits)
+    for i, s in enumerate(left.exponent[0, :, 0]):
+        for j, t in enumerate(right.exponent[0, 0]):
+            row = [Fraction(float(v)) for v in a[0, i]]
+            column = [Fraction(float(v)) for v in b[0, :, j]]
+            integers = [
+                int(p) * int(q) for p, q in zip(x[0, i], y[0, :, j], strict=True)
+            ]
+            assert sum(map(abs, integers)) <= chosen.half_range
+            exact = sum(p * q for p, q in zip(row, column, strict=True))
+            error = abs(exact - sum(integers) * Fraction(2) ** -int(s + t))
+            squares = sum(p * p for p in row) * sum(q * q for q in column)
+            if math.isfinite(r):
+                assert error**2 <= Fraction(r) ** 2 * squares
+
+
+@pytest.mark.parametrize("count", range(2, MAX_MODULI + 1, 5))
+def test_largest_bits_are_the_most_that_fit(count):
+    half = moduli_set(count, False).half_range
+    for terms in (1, 2, 3, 5, 600, 4096, 2**31 - 1, half, half + 1, 4 * half):
+        bits = largest_bits(terms, moduli_set(count, False))
+        assert terms * 4**bits <= half if bits >= 0 else terms > half
+        assert terms * 4 ** (bits + 1) > half
+
+
+def test_errors_by_norms_are_rounded_up():
+    for terms in (1, 2, 3, 4096, 10**9 + 7):
+        for bits in (0, 1, 20, 60, 150):
+            r = Fraction(normwise_error(terms, bits))
+            # 2 y + y**2 >= r' iff (r' - y**2)**2 <= 4 y**2 below the vertex.
+            squared = Fraction(terms, 4**bits)
+            rest = r - squared
+            assert rest > 0
+            assert rest**2 >= 4 * squared
+            slack = r * (1 - Fraction(1, 2**28)) - squared
+            assert slack < 0 or slack**2 < 4 * squared
+    assert normwise_error(5, -1) == math.inf
 
 
 @pytest.mark.parametrize("rule", [fast, accurate])

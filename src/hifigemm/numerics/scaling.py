@@ -4,7 +4,7 @@ Wanted: integers A'_ih ~ 2**s_i A_ih and B'_hj ~ 2**t_j B_hj with
 
     sum_h |A'_ih| |B'_hj| <= T**2 for every (i, j),    T**2 <= half_range of the moduli.
 
-Both rules bound the sum by g_i h_j, with a number for each row and one for each column:
+All rules bound the sum by g_i h_j, with a number for each row and one for each column:
 
 - fast (Cauchy-Schwarz): g_i = ||A_i||, h_j = ||B_j||; the operands are independent of
   each other. The squares are added up in blocks of k, each on the grid of its own
@@ -13,6 +13,9 @@ Both rules bound the sum by g_i h_j, with a number for each row and one for each
   g_i**2 = max_j G_ij and h_j**2 = max_i G_ij, because
   G_ij <= min(g_i**2, h_j**2) <= g_i h_j. No bits are lost for rows and columns whose
   large entries do not meet.
+- largest: g_i = sqrt(K) 2**e_i, h_j = sqrt(K) 2**f_j for K terms and the exponents of
+  the largest entries. A maximum has no order: neither a permutation of k nor a cut of
+  it moves a scale, where blocks of fast norms are rounded up each by itself.
 
 s_i is the largest integer with 2**s_i g_i <= T. All sums are sums of integers
 (magnitudes rounded up), so the exponents do not depend on the order of any summation
@@ -102,6 +105,41 @@ def norm_scale(
         squares = norms["squares"]
         grid = norms["grid"]
     return scale_of_norms(squares, grid, axis, moduli, balance)
+
+
+def largest_bits(terms: int, moduli: ModuliSet) -> int:
+    """Largest S with terms 4**S <= half_range; -1 where there is none.
+
+    Integers of magnitude 2**S or less have sums of products within half_range.
+    """
+    return ((moduli.half_range // terms).bit_length() - 1) // 2 if terms else 0
+
+
+def largest_scale(exponent: Array, axis: int, terms: int, moduli: ModuliSet) -> Scale:
+    """Scale of vectors by the exponents of their largest entries."""
+    bits = largest_bits(terms, moduli)
+    s = bits - exponent
+    # Of |x| < 2**e, rounded to nearest, no integer exceeds 2**bits.
+    return Scale(s, s + exponent >= 0, axis, max(bits, 0) + 1)
+
+
+def normwise_error(terms: int, bits: int) -> float:
+    """The r of |A B - A' B'| <= r |a_i| |b_j| for `largest_scale` with so many bits,
+    rounded up; |a_i| and |b_j| are the Euclidean norms of a row and a column.
+
+    With y = sqrt(K) 2**-S it is 2 y + y**2. An integer errs by half of one, 2**-(s + 1)
+    in units of A; 2**-s = 2**(e - S) <= 2**(1 - S) |a_i|, as an entry of a_i is
+    2**(e - 1) or more; and sums of K magnitudes are at most sqrt(K) |a_i|. Hence
+    |A||B - B'| <= y |a_i| |b_j|, and |A - A'||B'| <= y |a_i| |b_j| + y**2 |a_i| |b_j|.
+    Where S < 0, all integers are 0 and nothing is known.
+    """
+    if bits < 0:
+        return math.inf
+    # sqrt(K), rounded up to a multiple of 2**-32.
+    root = math.isqrt((terms << 64) - 1) + 1 if terms else 0
+    y = math.ldexp(root, -32 - bits)
+    # One rounding of y, one of y**2 and one of their sum are below 2**-51 of it.
+    return (2.0 * y + y * y) * (1.0 + 2.0**-50)
 
 
 def norm_bits(moduli: ModuliSet, balance: int) -> int:
