@@ -4,7 +4,7 @@
     hg.matmul(a, b, accuracy="correct")  # the exact product, rounded once
 
 Products            matmul, gemm, prepare, make_plan, warmup
-Accuracies          None, "fp32", "fp64", "correct", a number, Relative
+Accuracies          None, "fp32", "fp64", "correct", a number, Relative, Invariant
 Schemes             Native, DoubleDouble, Ozaki1, Ozaki2, Multiword, Corrected
 Programs (PyTorch)  emulate, install, uninstall
 Facts and settings  Plan, Report, engines, info, strict
@@ -38,7 +38,7 @@ from hifigemm.base.settings import strict
 from hifigemm.base.version import __version__ as __version__
 from hifigemm.engines.registry import engines
 from hifigemm.gemm import gemm
-from hifigemm.model.accuracy import Relative
+from hifigemm.model.accuracy import Invariant, Relative
 from hifigemm.model.plan import Plan, Report
 from hifigemm.operands.operands import Prepared
 from hifigemm.schemes import Native
@@ -60,6 +60,7 @@ __all__ = [
     "DoubleDouble",
     "HifigemmError",
     "InexactProductError",
+    "Invariant",
     "Multiword",
     "Native",
     "Ozaki1",

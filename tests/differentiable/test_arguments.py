@@ -35,8 +35,12 @@ def test_texts_of_schemes_in_graphs_stand_for_what_they_stood_for(text):
 
 
 def test_text_stands_for_accuracies_and_schemes():
-    for accuracy in (None, "fp64", "correct", 1e-12, 0.1):
+    for accuracy in (None, "fp64", "correct", 1e-12, 0.1, hg.Relative(1e-3)):
         assert accuracy_from(accuracy_text(accuracy)) == accuracy
+        invariant = hg.Invariant(accuracy)
+        assert accuracy_from(accuracy_text(invariant)) == invariant
+        assert accuracy_from(repr(invariant)) == invariant
+        assert accuracy_from(f"hg.{invariant!r}") == invariant
     schemes = (
         hg.Native(),
         hg.Multiword("fp16", 2, 3),

@@ -213,6 +213,36 @@ def sums_over_ranks(mesh):
             assert_same(distributed.matmul(x, y, accuracy="correct"), correct)
 
 
+def invariant(mesh):
+    """The bits of one process wherever rows, columns and terms lie, with the count of
+    the request; ranks that cut k, at no multiple of 256, add sums.
+    """
+    layouts = [*product(PLACEMENTS, repeat=2)][mesh.ndim - 1 :: mesh.ndim]
+    for dtype, r in ((np.float32, None), (np.complex64, 1e-5), (np.float64, "correct")):
+        a, b = operands(mesh, 9, 2501, 7, "phi_4", dtype)
+        accuracy = hg.Invariant(r)
+        want = hg.matmul(a, b, accuracy=accuracy)
+        assert torch.equal(want[4], hg.matmul(a[4], b, accuracy=accuracy))
+        splits_k = False
+        for left, right in layouts:
+            x = spread(a, mesh, *[left] * mesh.ndim)
+            y = spread(b, mesh, *[right] * mesh.ndim)
+            made, report = distributed.matmul(
+                x, y, accuracy=accuracy, return_report=True
+            )
+            assert_same(made, want)
+            assert report.bits_depend_on == (set() if r == "correct" else {"k"})
+            splits_k |= "share the inner dimension" in report.reason
+            with hg.emulate(r, invariant=True):
+                assert_same(x @ y, want)
+        if mesh.ndim == 1 < mesh.size() and mesh.device_type == "cpu":
+            assert splits_k
+    # Counts that ranks agree on follow from all rows.
+    _, report = distributed.matmul(x, y, return_report=True)
+    assert "other rows" in report.bits_depend_on
+    hg.uninstall()
+
+
 def _along_k(mesh):
     if mesh.ndim == 1:
         return [((Shard(1),), (Shard(0),))]

@@ -36,6 +36,18 @@ def test_ratios_travel_as_integers_of_the_same_order(x, y):
         (hg.Relative(1e-12), "auto", Method(None, "correct")),
         (None, FIXED, Method(FIXED, None)),
         (1e-10, FIXED, Method(FIXED, 1e-10)),
+        (
+            hg.Invariant(1e-9),
+            "auto",
+            Method(hg.Ozaki2(num_moduli=10, scaling="largest"), None),
+        ),
+        (hg.Invariant("correct"), "auto", Method(None, "correct")),
+        (hg.Invariant(), hg.Ozaki1("int8", 6), Method(hg.Ozaki1("int8", 6), None)),
+        (
+            hg.Invariant(),
+            hg.Ozaki2(num_moduli=5, scaling="largest"),
+            Method(hg.Ozaki2(num_moduli=5, scaling="largest"), None),
+        ),
         (None, hg.Ozaki1("int8", 6), Method(hg.Ozaki1("int8", 6), None)),
         (
             None,

@@ -12,6 +12,7 @@ from tests.distributed.processes import run  # noqa: E402
 ALWAYS = [
     "every_layout",
     "sums_over_ranks",
+    "invariant",
     "every_layout_of_the_model",
     "special_values",
     "few_entries",
@@ -33,7 +34,7 @@ ALL += [
 @pytest.mark.parametrize(
     ("mesh", "names"),
     [
-        ((3,), ["sums_over_ranks", "special_values", "refusals"]),
+        ((3,), ["sums_over_ranks", "invariant", "special_values", "refusals"]),
         pytest.param((2, 2), ALWAYS, marks=pytest.mark.slow),
     ],
     ids=str,

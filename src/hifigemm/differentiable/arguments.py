@@ -10,12 +10,16 @@ from functools import lru_cache
 from typing import Any, cast
 
 from hifigemm.base.exceptions import PlanError
-from hifigemm.model.accuracy import Accuracy, Relative
+from hifigemm.model.accuracy import Accuracy, Invariant, Relative
 from hifigemm.schemes import Scheme
 from hifigemm.schemes.registry import SCHEMES
 
 _RELATIVE = re.compile(r"(?:(?:hifigemm|hg)\.)?Relative\((?:r=)?(?P<r>[^()]*)\)")
 """As in a program, whatever the package is called there, and as Python shows it."""
+_INVARIANT = re.compile(
+    r"(?:(?:hifigemm|hg)\.)?Invariant\((?:accuracy=)?(?P<inner>.*)\)"
+)
+"""Inside it is an accuracy as Python shows it, or nothing."""
 _CLASSES = {cls.__name__: cls for cls in SCHEMES.values()}
 
 
@@ -25,6 +29,9 @@ def accuracy_text(accuracy: Accuracy) -> str | None:
         return accuracy
     if isinstance(accuracy, Relative):
         return f"Relative({accuracy.r!r})"
+    if isinstance(accuracy, Invariant):
+        inner = accuracy_text(accuracy.accuracy)
+        return "Invariant()" if inner is None else f"Invariant({inner})"
     return repr(float(accuracy))
 
 
@@ -36,6 +43,12 @@ def accuracy_from(text: str | None) -> Accuracy:
     """
     if text is None:
         return None
+    invariant = _INVARIANT.fullmatch(text.strip())
+    if invariant is not None:
+        inner = invariant["inner"].strip("\"' ")
+        is_none = inner in ("", "None")
+        asked: Any = None if is_none else accuracy_from(inner)
+        return Invariant(asked)
     relative = _RELATIVE.fullmatch(text.strip())
     try:
         r = float(text if relative is None else relative["r"])

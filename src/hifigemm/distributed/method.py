@@ -16,12 +16,19 @@ from torch import Tensor
 from hifigemm.base.exceptions import PlanError
 from hifigemm.engines import engine_for
 from hifigemm.libraries import Library, library_of
-from hifigemm.model.accuracy import Accuracy, Target, resolve
+from hifigemm.model.accuracy import (
+    NO_PROMISE,
+    Accuracy,
+    Invariant,
+    Target,
+    resolve,
+)
 from hifigemm.model.engine import Engine
 from hifigemm.model.problem import Problem
 from hifigemm.running.planner import workspace_limit
 from hifigemm.schemes import Ozaki1, Ozaki2, Scheme, as_scheme
 from hifigemm.schemes.inspection import largest_error_ratio
+from hifigemm.schemes.moduli_counts import invariant_count
 
 SCHEMES = Ozaki1, Ozaki2
 """Schemes whose bits no mesh changes."""
@@ -77,10 +84,21 @@ def method_for(
         raise PlanError(
             f"scheme={scheme!r}: products on a mesh are made by ozaki1 and ozaki2, whose bits no mesh changes"
         )
-    if isinstance(forced, Ozaki2) and forced.scaling != "fast" and not target.correct:
-        raise PlanError(
-            f"{forced}: its scales rest on both whole operands; on a mesh ask for scaling='fast'"
-        )
+    if target.normwise is not None:
+        # A scheme with a count is obeyed; else every rank has the count of the target.
+        if forced is not None and forced.explicit and accuracy == Invariant():
+            return Method(forced, None), NO_PROMISE
+        fixed = forced if isinstance(forced, Ozaki2) else Ozaki2(scaling="largest")
+        fixed.check_keeps(problem, target)
+        count = fixed.num_moduli or invariant_count(problem, target)
+        return Method(replace(fixed, num_moduli=count), None), target
+    if isinstance(forced, Ozaki2) and not target.correct:
+        has_own_scales = forced.scaling == "fast"
+        has_own_scales |= forced.scaling == "largest" and forced.explicit
+        if not has_own_scales:
+            raise PlanError(
+                f"{forced}: its scales rest on both whole operands; on a mesh ask for scaling='fast'"
+            )
     if isinstance(forced, Ozaki1) and forced.scaling is not None:
         raise PlanError(
             f"{forced}: its powers of two rest on both whole operands; on a mesh ask for scaling=None"

@@ -54,8 +54,9 @@ from hifigemm.distributed.part import (
 )
 from hifigemm.distributed.sums import PartialSums
 from hifigemm.engines.device_ops import NUMPY_DTYPES, TORCH_DTYPES
-from hifigemm.model.accuracy import Accuracy, Relative, Target, resolve
+from hifigemm.model.accuracy import Accuracy, Invariant, Relative, Target, resolve
 from hifigemm.model.engine import report_of
+from hifigemm.model.invariance import CHOSEN, dependence
 from hifigemm.model.plan import Decision, Report
 from hifigemm.model.problem import Problem
 from hifigemm.operands.operands import check_scalars
@@ -66,7 +67,7 @@ from hifigemm.running.scaled_sums import needs_one_rounding, with_room_for_round
 from hifigemm.schemes import Scheme
 
 _DTYPES = torch.float32, torch.float64, torch.complex64, torch.complex128
-_PLAIN = {type(None), int, float, complex, bool, str, Relative}
+_PLAIN = {type(None), int, float, complex, bool, str, Relative, Invariant}
 """Types of accuracies, scalars and workspaces whose value is all that they are."""
 
 
@@ -741,6 +742,11 @@ def _report(
     reason += f"; {plan.layout}"
     if result.wire:
         reason += f"; by {result.wire}"
+    bits = CHOSEN
+    if not plan.method.waits:
+        bits = dependence(
+            plan.problem, plan.target, scheme, scheme, sees_operands=False
+        )
     decision = Decision(
         scheme=method.scheme,
         num_products=num_products,
@@ -749,5 +755,7 @@ def _report(
         k_block=plan.problem.k,
         native=False,
         reason=reason,
+        normwise=plan.target.normwise,
+        dependence=bits,
     )
     return report_of(engine, decision, seconds=seconds)

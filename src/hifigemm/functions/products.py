@@ -32,7 +32,7 @@ from hifigemm.functions.verbs import (
     unit_roundoff,
 )
 from hifigemm.libraries import AnyArray, library_of
-from hifigemm.model.accuracy import Accuracy, Relative
+from hifigemm.model.accuracy import Accuracy, Invariant, Relative
 from hifigemm.model.plan import Report
 from hifigemm.operands.operands import Shapes, as_out, check_out
 from hifigemm.running.admission import check_options
@@ -402,7 +402,8 @@ class Products:
     def _is_of_each_entry(self) -> bool:
         """True if the accuracy is held against each entry, however much terms cancel."""
         accuracy: Any = self.accuracy
-        return isinstance(accuracy, Relative) or accuracy == "correct" or accuracy == 0
+        by_entry = isinstance(accuracy, Relative | Invariant)
+        return by_entry or accuracy == "correct" or accuracy == 0
 
     @property
     def binds_result(self) -> bool:
@@ -414,7 +415,8 @@ class Products:
             return accuracy == "correct"
         # Other numbers, and what is no accuracy, raise in the first product.
         is_number = isinstance(accuracy, Real) and not isinstance(accuracy, bool)
-        return isinstance(accuracy, Relative) or bool(is_number and 0 <= accuracy < 1)
+        by_entry = isinstance(accuracy, Relative | Invariant)
+        return by_entry or bool(is_number and 0 <= accuracy < 1)
 
     def chain(
         self, value: AnyArray, out: object, uses: Sequence[int] | None = None

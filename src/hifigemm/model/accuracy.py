@@ -1,5 +1,6 @@
 """What a user may ask for, turned into a target: |C - AB| <= r |A||B| + u |AB|,
-or <= (r + u) |AB| for `Relative`.
+or <= (r + u) |AB| for `Relative`, or <= r |a_i| |b_j| + u |AB| for `Invariant`, with the
+Euclidean norms of a row and a column.
 """
 
 from __future__ import annotations
@@ -52,8 +53,51 @@ class Relative:
         object.__setattr__(self, "r", float(self.r))
 
 
-Accuracy = float | Literal["fp32", "fp64", "correct"] | Relative | None
-_EXPECTED = 'expected None, a number, "fp32", "fp64", "correct" or hifigemm.Relative(r)'
+@dataclass(frozen=True)
+class Invariant:
+    """An accuracy with the same bits for everyone: a row of the result does not depend
+    on other rows, on the order of the terms, or on the device.
+
+    The scheme and its counts follow from the dtype, from k and from this record, never
+    from the number of rows and columns, the data, the memory or the device. A number r
+    means |c - ab| <= r |a_i| |b_j| + u |ab| for row i and column j, with their
+    Euclidean norms: a weaker promise than r |A||B|, which no count keeps for all data.
+    The level of a dtype means its r. "correct" and `Relative` are rounded once from the
+    exact value, and so is a number below ``2**-16`` u.
+
+    Parameters
+    ----------
+    accuracy : None, float, "fp32", "fp64", "correct" or Relative
+        As for `matmul`.
+
+    Raises
+    ------
+    PlanError
+        No such accuracy.
+
+    Examples
+    --------
+    >>> import numpy as np, hifigemm as hg
+    >>> a, b = np.random.default_rng(0).standard_normal((2, 5, 5))
+    >>> c = hg.matmul(a, b, accuracy=hg.Invariant(1e-7))
+    >>> row = hg.matmul(a[3, ::-1], b[::-1], accuracy=hg.Invariant(1e-7))
+    >>> np.array_equal(row, c[3])
+    True
+    """
+
+    accuracy: float | Literal["fp32", "fp64", "correct"] | Relative | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.accuracy, Invariant):
+            raise PlanError(f"Invariant({self.accuracy!r}): one inside the other")
+        resolve(self.accuracy, FP64, 1)
+        if isinstance(self.accuracy, Real):
+            # 1e-7 of any type is one record, with one key.
+            object.__setattr__(self, "accuracy", float(self.accuracy))
+
+
+Accuracy = float | Literal["fp32", "fp64", "correct"] | Relative | Invariant | None
+_EXPECTED = 'expected None, a number, "fp32", "fp64", "correct", hifigemm.Relative(r) or hifigemm.Invariant()'
 _SPARE_BITS = 16
 """Relative errors this far below the unit roundoff, before the last rounding, are those
 of correct rounding.
@@ -76,6 +120,8 @@ class Target:
     # report; that takes two more products
     states_bound: bool = True
     relative: float | None = None  # the relative error that was asked for
+    # factor of |a_i| |b_j| before the last rounding, for `Invariant`; r is inf then
+    normwise: float | None = None
 
     @property
     def by_entry(self) -> bool:
@@ -89,6 +135,8 @@ class Target:
             return "correct rounding"
         if self.relative is not None:
             return f"|C - AB| <= {self.relative:.3g} |AB|"
+        if self.normwise is not None:
+            return f"|C - AB| <= {self.normwise:.3g} |a_i| |b_j| + u |AB|"
         return (
             "as the report states"
             if math.isinf(self.r)
@@ -124,6 +172,8 @@ def resolve(accuracy: Accuracy, fmt: Format, k: int) -> Target:
     """
     if isinstance(accuracy, Relative):
         return _relative(accuracy.r, fmt)
+    if isinstance(accuracy, Invariant):
+        return _invariant(resolve(accuracy.accuracy, fmt, k), fmt)
     if accuracy is None:
         return Target(level(fmt, k), level=fmt)
     if isinstance(accuracy, str):
@@ -157,3 +207,10 @@ def _relative(r: float, fmt: Format) -> Target:
         )
     s = (r - fmt.u) / (1.0 + fmt.u) * (1.0 - 2.0**-50)
     return CORRECT if s < 2.0**-_SPARE_BITS * fmt.u else Target(s, relative=r)
+
+
+def _invariant(target: Target, fmt: Format) -> Target:
+    """The target of `Invariant` for what is asked inside it."""
+    if target.by_entry or target.r < 2.0**-_SPARE_BITS * fmt.u:
+        return CORRECT
+    return Target(math.inf, states_bound=False, normwise=target.r)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from hifigemm.base.exceptions import PlanError
 from hifigemm.model.accuracy import Target
+from hifigemm.model.invariance import UNKNOWN, Dependence, dependence_of_plan
 from hifigemm.model.problem import Block, Problem, ProductSpec, counted
 from hifigemm.model.shown import Shown
 from hifigemm.numerics.bits import Array
@@ -179,8 +180,16 @@ class Plan(Shown):
     num_products : int
         Low-precision products of size m n k, before any entry is escalated.
     bound : float
-        The r that is promised: 0 where the exact product is rounded, infinite where
-        nothing is promised.
+        The r of |A||B| that is promised: 0 where the exact product is rounded, infinite
+        where nothing is promised, or an error by norms for `Invariant`.
+    invariant : bool
+        True if a row of the result has the same bits in every batch and order of rows,
+        columns and terms, on every engine and device.
+    bits_depend_on : frozenset of str
+        What the bits of a row may depend on beside the row, the columns of B and the
+        request: "other rows", "other columns", "shape", "k", "order of k", "engine",
+        "device", "version". Empty for correct rounding. An invariant plan has "k" at
+        most: the number of terms, zeros among them.
     verification : Verification
         How it is known that the bound holds.
     k_block : int
@@ -255,6 +264,16 @@ class Plan(Shown):
         return self.verification is Verification.ENTRYWISE
 
     @property
+    def invariant(self) -> bool:
+        """True if nothing but the number of terms is among `bits_depend_on`."""
+        return dependence_of_plan(self).is_invariant
+
+    @property
+    def bits_depend_on(self) -> frozenset[str]:
+        """What the bits of a row of the result may depend on."""
+        return dependence_of_plan(self).causes
+
+    @property
     def split_key(self) -> tuple[object, ...]:
         """What two plans must share for a split made by one to serve the other."""
         return self.scheme, self.target, self.evidence, self.alternatives
@@ -296,6 +315,8 @@ class Plan(Shown):
             "num_products": self.num_products,
             "bound": float(self.bound),
             "verification": self.verification.value,
+            "invariant": self.invariant,
+            "bits_depend_on": sorted(self.bits_depend_on),
             "k_block": self.k_block,
             "k_span": self.k_span,
             "workspace": self.workspace,
@@ -325,6 +346,7 @@ class Plan(Shown):
             ("problem", f"{self.problem}, and others of this k and dtype"),
             ("accuracy", accuracy),
             ("verified", self.scheme.describe_verification(self)),
+            ("row bits", f"depend on {dependence_of_plan(self)}"),
             ("scheme", ", else ".join(map(str, (self.scheme, *self.alternatives)))),
             ("products", products + strassen),
             ("engine", self.engine),
@@ -393,6 +415,8 @@ class Decision:
     native: bool
     reason: str
     relative: float | None = None
+    normwise: float | None = None
+    dependence: Dependence = UNKNOWN
 
 
 @dataclass(eq=False, repr=False)
@@ -416,6 +440,15 @@ class Report(Shown):
     relative : float or None
         The r of |C - AB| <= r |AB| that is guaranteed as well, where a `Relative`
         accuracy was asked for.
+    normwise : float or None
+        The r of |C - AB| <= r |a_i| |b_j| + u |AB|, with the Euclidean norms of rows of A
+        and columns of B, that is guaranteed where an `Invariant` accuracy was asked for;
+        the bound is infinite then.
+    invariant : bool
+        True if a row of the result has the same bits in every batch and order of rows,
+        columns and terms, on every engine and device.
+    bits_depend_on : frozenset of str
+        What the bits of a row may depend on; see `Plan`.
     correct : bool
         Every real component is the correctly rounded exact value.
     native : bool
@@ -467,6 +500,21 @@ class Report(Shown):
     def relative(self) -> float | None:
         """The r of |C - AB| <= r |AB|, where a `Relative` accuracy was asked for."""
         return self.decision.relative
+
+    @property
+    def normwise(self) -> float | None:
+        """The r of |C - AB| <= r |a_i| |b_j| + u |AB|, for `Invariant`."""
+        return self.decision.normwise
+
+    @property
+    def invariant(self) -> bool:
+        """True if nothing but the number of terms is among `bits_depend_on`."""
+        return self.decision.dependence.is_invariant
+
+    @property
+    def bits_depend_on(self) -> frozenset[str]:
+        """What the bits of a row of the result may depend on."""
+        return self.decision.dependence.causes
 
     @property
     def correct(self) -> bool:
@@ -538,6 +586,9 @@ class Report(Shown):
             "device": self.device,
             "bound": float(self.bound),
             "relative": None if self.relative is None else float(self.relative),
+            "normwise": None if self.normwise is None else float(self.normwise),
+            "invariant": self.invariant,
+            "bits_depend_on": sorted(self.bits_depend_on),
             "correct": bool(self.correct),
             "native": bool(self.native),
             "k_block": self.k_block,
@@ -558,6 +609,8 @@ class Report(Shown):
             bound += ", correctly rounded"
         elif self.relative is not None:
             bound = f"{self.relative:.3g} |AB|, and {bound}"
+        elif self.normwise is not None:
+            bound = f"{self.normwise:.3g} |a_i| |b_j|"
         return bound
 
     def _lines(self) -> list[tuple[str, str]]:
@@ -569,6 +622,7 @@ class Report(Shown):
             ("products", products),
             ("engine", f"{self.engine} on {self.device}"),
             ("bound", self._bound_text()),
+            ("row bits", f"depend on {self.decision.dependence}"),
             ("native", "yes" if self.native else "no"),
             ("k_block", str(self.k_block)),
             ("workspace", f"{self.workspace / 2**20:.1f} MiB"),

@@ -60,6 +60,7 @@ _RESIDUES_MARGIN = 0.9
 def scheme_for(problem: Problem, target: Target, engine: Engine) -> Scheme:
     """The cheapest scheme that keeps the target, chosen without reading the operands.
 
+    0. A target by norms has one scheme, whatever the engine and the shape are.
     1. The native product, if its worst case is good enough or the level of its own
        format was asked for. Residues take its place where the cost model of the engine
        says that they are quicker.
@@ -70,6 +71,10 @@ def scheme_for(problem: Problem, target: Target, engine: Engine) -> Scheme:
        slices take as many for the weakest target that comes here.
     5. Slices on a GPU without Triton.
     """
+    if target.normwise is not None:
+        from hifigemm.schemes.ozaki2 import Ozaki2
+
+        return Ozaki2(scaling="largest")
     native = Native()
     keeps_native = native.keeps(problem, target)
     if keeps_native and not _residues_pay(problem, target, engine):

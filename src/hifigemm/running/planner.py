@@ -17,7 +17,13 @@ from typing import Any
 from hifigemm.base.exceptions import AccuracyError, PlanError
 from hifigemm.base.formats import FP64
 from hifigemm.base.settings import is_strict
-from hifigemm.model.accuracy import NO_PROMISE, NOTHING_STATED, Accuracy, resolve
+from hifigemm.model.accuracy import (
+    NO_PROMISE,
+    NOTHING_STATED,
+    Accuracy,
+    Invariant,
+    resolve,
+)
 from hifigemm.model.engine import Engine
 from hifigemm.model.plan import Blocking, Evidence, Plan, Verification
 from hifigemm.model.problem import Problem
@@ -119,7 +125,7 @@ def make(
             )
     else:
         chosen = asked
-        if chosen.explicit and accuracy is None:
+        if chosen.explicit and accuracy in (None, Invariant()):
             target = NO_PROMISE if states_bound else NOTHING_STATED
         chosen.check_keeps(problem, target)
 
@@ -127,7 +133,8 @@ def make(
     plan: Plan | Need | None = None
     if not is_strict():
         plan = on_device(chosen, problem, target, engine, asked)
-    if plan is None and asked is None and engine.costs is not None:
+    is_by_norms = target.normwise is not None
+    if plan is None and asked is None and engine.costs is not None and not is_by_norms:
         plan = by_operands(problem, target, engine, engine.costs, evidence_by_need)
     if plan is None:
         evidence = None

@@ -7,6 +7,7 @@ import math
 from hifigemm.base.settings import decision_log, logs_decisions
 from hifigemm.model.engine import Engine, report_of
 from hifigemm.model.executable import Outcome
+from hifigemm.model.invariance import dependence_of_plan
 from hifigemm.model.plan import Choice, Decision, Plan, Report
 from hifigemm.model.problem import Problem
 
@@ -56,6 +57,8 @@ def report_on(
             native=scheme.is_native and num_products > 0,
             reason="; ".join(reasons),
             relative=plan.target.relative,
+            normwise=plan.target.normwise,
+            dependence=dependence_of_plan(plan),
         )
 
     return report_of(engine, decide, plan.workspace, decision_seconds)

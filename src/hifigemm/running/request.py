@@ -13,6 +13,7 @@ from typing import Literal
 from hifigemm.base.exceptions import PlanError
 from hifigemm.base.formats import FP64
 from hifigemm.model.accuracy import Accuracy, resolve
+from hifigemm.model.invariance import check_invariant
 from hifigemm.model.plan import Plan
 from hifigemm.numerics.bits import DType
 from hifigemm.schemes import Scheme, as_scheme
@@ -52,7 +53,7 @@ class Request:
         if self.plan is not None:
             check_plan(self.plan)
         resolve(self.accuracy, FP64, 1)
-        as_scheme(self.scheme)
+        check_invariant(self.accuracy, as_scheme(self.scheme))
         if self.workspace is not None and not _is_count(self.workspace):
             raise PlanError(
                 f"workspace={self.workspace!r}: expected a positive whole number of "

@@ -135,11 +135,14 @@ def costs_less_rounded_once(
 
 
 def needs_one_rounding(target: Target, fmt: Format) -> bool:
-    """True if a number is so small that the sum has to be rounded once.
+    """True if a number is so small that the sum has to be rounded once, or speaks of the
+    norms of A and B alone.
 
     Two roundings err by u |alpha||A||B| more than one, so that they serve for numbers
     well above u, and for the level of the result's own format.
     """
+    if target.normwise is not None:
+        return True
     return target.r < _SPARE_ROUNDINGS * fmt.u and target.level is not fmt
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+from hifigemm.base.exceptions import PlanError
 from hifigemm.model.accuracy import Target
 from hifigemm.model.plan import Evidence
 from hifigemm.model.problem import Problem
@@ -53,6 +54,26 @@ def expected_count(problem: Problem, target: Target) -> int:
     smallest_range = least_norm(problem.terms) ** 2
     fewest = count_for_range(smallest_range, problem.is_complex) or MAX_MODULI
     return max(count, fewest)
+
+
+def invariant_count(problem: Problem, target: Target) -> int:
+    """Fewest moduli whose `scaling.normwise_error` keeps the target; it follows from k
+    and the target alone.
+
+    Raises PlanError: no number of moduli does, for more terms than any memory holds.
+    """
+    assert target.normwise is not None
+    for count in range(2, MAX_MODULI + 1):
+        if normwise_error(problem, count) <= target.normwise:
+            return count
+    raise PlanError(f"{MAX_MODULI} moduli do not keep {target} for {problem}")
+
+
+def normwise_error(problem: Problem, count: int) -> float:
+    """`scaling.normwise_error` of so many moduli."""
+    terms = problem.terms
+    bits = scaling.largest_bits(terms, moduli_set(count, problem.is_complex))
+    return scaling.normwise_error(terms, bits)
 
 
 def wanted_bits(problem: Problem, target: Target) -> int:

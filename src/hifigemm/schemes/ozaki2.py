@@ -30,7 +30,7 @@ from typing import ClassVar, Literal, cast
 
 import numpy as np
 
-from hifigemm.base.exceptions import PlanError
+from hifigemm.base.exceptions import AccuracyError, PlanError
 from hifigemm.model.accuracy import Target
 from hifigemm.model.engine import SCALED_ALONG_K, Engine, has_kernels
 from hifigemm.model.executable import Outcome
@@ -71,6 +71,8 @@ from hifigemm.schemes.moduli_counts import (
     exact_bits,
     exact_count,
     expected_count,
+    invariant_count,
+    normwise_error,
 )
 from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.scheme import (
@@ -92,12 +94,15 @@ class Ozaki2(Scheme):
     product : "int8"
     num_moduli : int or None
         2 to 49; None chooses from the accuracy and the data.
-    scaling : "accurate", "fast" or "inner"
+    scaling : "accurate", "fast", "inner" or "largest"
         "fast" scales each operand by its own norms, so that a prepared operand keeps
         its residues; "accurate" estimates |A||B| with one more INT8 product, needs
         fewer moduli and survives wide exponents. "inner" is "fast" with powers of two
         between the columns of A and the rows of B, where the exponents of the operands
-        gain by them; a stack shares them.
+        gain by them; a stack shares them. "largest" scales each row and column by the
+        exponent of its largest entry and the number of terms, so that an entry with a
+        given count follows from its row and column alone, in whatever order or parts
+        their terms come; see `Invariant`.
     """
 
     name: ClassVar[str] = "ozaki2"
@@ -106,7 +111,7 @@ class Ozaki2(Scheme):
 
     product: Literal["int8"] = "int8"
     num_moduli: int | None = None
-    scaling: Literal["accurate", "fast", "inner"] = "accurate"
+    scaling: Literal["accurate", "fast", "inner", "largest"] = "accurate"
 
     def __post_init__(self) -> None:
         if self.product != "int8":
@@ -123,7 +128,7 @@ class Ozaki2(Scheme):
     @property
     def by_norms(self) -> bool:
         """True if rows and columns are scaled by their norms."""
-        return self.scaling != "accurate"
+        return self.scaling in ("fast", "inner")
 
     @cached_property
     def count(self) -> int:
@@ -135,12 +140,26 @@ class Ozaki2(Scheme):
     def needs_evidence(self, problem: Problem, target: Target, engine: Engine) -> bool:
         """False for a forced count, and where a device chooses, unless the target is a
         promise for every entry by itself. Exact products keep that, and certifying the
-        entries one by one takes longer than a few moduli more.
+        entries one by one takes longer than a few moduli more. A promise by norms needs
+        no look either.
         """
+        if target.normwise is not None:
+            return False
         if not has_kernels(engine):
             return not self.explicit
         wants_exact = target.correct or target.by_entry
         return wants_exact or not (self.by_norms or self.explicit)
+
+    def check_keeps(self, problem: Problem, target: Target) -> None:
+        """Raise AccuracyError for a count that does not keep a promise by norms."""
+        if target.normwise is None or self.num_moduli is None:
+            return
+        error = normwise_error(problem, self.num_moduli)
+        if error > target.normwise:
+            raise AccuracyError(
+                f"{self} errs by up to {error:.3g} |a_i| |b_j|; asked: {target}, for which "
+                f"{problem} takes {invariant_count(problem, target)} moduli"
+            )
 
     def evidence(
         self,
@@ -184,7 +203,12 @@ class Ozaki2(Scheme):
         bound = target.r
         verification = Verification.ENTRYWISE
 
-        if self.num_moduli is not None:
+        if target.normwise is not None:
+            # No data can break it, and the count follows from none.
+            count = self.num_moduli or invariant_count(problem, target)
+            reason = f"{count} moduli for {target}, for any data"
+            verification = Verification.A_PRIORI
+        elif self.num_moduli is not None:
             count = self.num_moduli
             reason = f"{count} moduli, as asked"
             if math.isinf(target.r):
@@ -272,14 +296,19 @@ class Ozaki2(Scheme):
     ) -> tuple[Scale | None, Scale | None] | None:
         """The scales of each operand by Cauchy-Schwarz, or of both by an INT8 product.
 
-        "fast" takes the norms of one operand. "accurate" multiplies the magnitudes of
-        both, and "inner" compares them, so a missing operand leaves no pair.
+        "fast" takes the norms of one operand, "largest" its exponents. "accurate"
+        multiplies the magnitudes of both, and "inner" compares them, so a missing
+        operand leaves no pair.
         """
         if self.scales_along_k and (a is None or b is None):
             return None
         if self.by_norms:
             left = None if a is None else self._scale_by_norms(plan, a, 2, engine)
             right = None if b is None else self._scale_by_norms(plan, b, 1, engine)
+            return left, right
+        if self.scaling == "largest":
+            left = None if a is None else self._scale_by_largest(plan, a, 2)
+            right = None if b is None else self._scale_by_largest(plan, b, 1)
             return left, right
 
         if a is None or b is None:
@@ -301,13 +330,25 @@ class Ozaki2(Scheme):
         norm_scale = engine.override(scaling.norm_scale)
         return norm_scale(x, axis, moduli, balance, plan.blocking.entries)
 
+    def _scale_by_largest(self, plan: Plan, x: Array, axis: int) -> Scale:
+        """The scale of the vectors along `axis` by their largest entries."""
+        moduli = moduli_set(self.count, plan.problem.is_complex)
+        exponent = scaling.exponents(x, axis, plan.blocking.entries)
+        return scaling.largest_scale(exponent, axis, plan.problem.terms, moduli)
+
     def scales_of_norms(
         self, plan: Plan, rows: tuple[Array, Array], cols: tuple[Array, Array]
     ) -> tuple[Scale, Scale]:
-        """The scales of "fast" by `square_norms` of whole rows of A and columns of B,
-        and their exponents.
+        """The scales of "fast" and "largest" by `square_norms` of whole rows of A and
+        columns of B, and their exponents.
         """
         moduli = moduli_set(self.count, plan.problem.is_complex)
+        if self.scaling == "largest":
+            terms = plan.problem.terms
+            return (
+                scaling.largest_scale(rows[1], 2, terms, moduli),
+                scaling.largest_scale(cols[1], 1, terms, moduli),
+            )
         balance = _balance(plan)
         return (
             scaling.scale_of_norms(*rows, 2, moduli, balance),
@@ -350,6 +391,8 @@ class Ozaki2(Scheme):
         if self.by_norms and not _balance(plan):
             # The scales of rows and columns follow from their norms alike.
             scale = self._scale_by_norms(plan, rows, 2, engine)
+        elif self.scaling == "largest":
+            scale = self._scale_by_largest(plan, rows, 2)
         else:
             scales = self.scales(plan, a, b, engine)
             row_scale, col_scale = cast(tuple[Scale, Scale], scales)
