@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from hifigemm.base.exceptions import AccuracyError, PlanError
 from hifigemm.base.transforms import opaque
 from hifigemm.interop.summary import Sightings, Summary
-from hifigemm.model.accuracy import Accuracy
+from hifigemm.model.accuracy import Accuracy, Invariant
 from hifigemm.running.request import Request
 from hifigemm.schemes import Scheme, as_scheme
 
@@ -76,11 +76,17 @@ class emulate(ContextDecorator):
         True for an error where the scope does nothing: at operations that multiply
         where no product is reached, such as convolution and linalg.solve, and at the
         end of a scope in which PyTorch multiplied nothing.
+    invariant : bool
+        True for the same bits for everyone: a row of a product does not depend on the
+        rest of the batch, the order of the terms, the number of ranks or the device.
+        The accuracy is then that of `Invariant`.
 
     Raises
     ------
     PlanError
-        An accuracy, scheme or size that is none.
+        An accuracy, scheme or size that is none. With `invariant`, a scheme whose bits
+        depend on more, a size below which products are handed on, and, at the product,
+        operands of a dtype of floats whose products are handed on.
     ImportError
         PyTorch is not installed.
     AccuracyError
@@ -106,6 +112,8 @@ class emulate(ContextDecorator):
     >>> with hg.emulate("correct", summary=True) as products:  # doctest: +SKIP
     ...     c = a @ b
     >>> print(products)  # doctest: +SKIP
+    >>> with hg.emulate(1e-7, invariant=True):  # doctest: +SKIP
+    ...     row = a[:1] @ b  # the bits of the first row of a @ b
     """
 
     def __init__(
@@ -117,13 +125,21 @@ class emulate(ContextDecorator):
         workspace: int | None = None,
         summary: bool = False,
         strict: bool = False,
+        invariant: bool = False,
     ) -> None:
+        if invariant and not isinstance(accuracy, Invariant):
+            accuracy = Invariant(accuracy)
         Request(accuracy=accuracy, scheme=scheme, workspace=workspace)
         if min_size is not None and (
             isinstance(min_size, bool) or not isinstance(min_size, int) or min_size < 0
         ):
             raise PlanError(
                 f"min_size={min_size!r}: expected a number of rows, 0 or more"
+            )
+        if min_size and isinstance(accuracy, Invariant):
+            raise PlanError(
+                f"min_size={min_size}: whether a product is handed on would depend on its numbers of rows and columns, "
+                "and so would the bits of an invariant scope; leave it out"
             )
         _check_torch()
         self._asked = (accuracy, scheme, min_size, workspace)
@@ -254,6 +270,7 @@ def install(
     workspace: int | None = None,
     summary: bool = False,
     strict: bool = False,
+    invariant: bool = False,
 ) -> Summary | None:
     """Make the products of PyTorch in this process to an accuracy, where no scope of
     `emulate` says otherwise.
@@ -263,7 +280,7 @@ def install(
 
     Parameters
     ----------
-    accuracy, scheme, min_size, workspace, summary, strict
+    accuracy, scheme, min_size, workspace, summary, strict, invariant
         As for `emulate`.
 
     Returns
@@ -272,7 +289,12 @@ def install(
         The `Summary` that was asked for.
     """
     request = emulate(
-        accuracy, scheme, min_size=min_size, workspace=workspace, strict=strict
+        accuracy,
+        scheme,
+        min_size=min_size,
+        workspace=workspace,
+        strict=strict,
+        invariant=invariant,
     )
     of_process = Summary() if summary else None
     _set_process_policy(request._policy(of_process, "process"))

@@ -11,7 +11,7 @@ import torch
 from hifigemm.differentiable import torch_private as private
 from hifigemm.engines.library_product import in_library_product
 from hifigemm.interop.summary import Sightings, Summary
-from hifigemm.model.accuracy import Accuracy
+from hifigemm.model.accuracy import Accuracy, Invariant
 from hifigemm.schemes import Scheme
 
 _KEY = "policy of hifigemm"
@@ -54,6 +54,11 @@ class Policy:
     def watches(self) -> bool:
         """True if operations that are not reached are counted or raise."""
         return self.is_strict or bool(self.summaries)
+
+    @property
+    def is_invariant(self) -> bool:
+        """True if no product may be handed on whose bits depend on more than its row."""
+        return isinstance(self.accuracy, Invariant)
 
     def has_seen_product(self) -> None:
         """Note that there was a product of PyTorch, made here or handed on."""

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hifigemm.base.exceptions import PlanError
 from hifigemm.differentiable import torch_private as private
 from hifigemm.differentiable.torch_private import DispatchKeySet
 from hifigemm.interop.policy import NARROW, SERVED, Policy, current_policy
@@ -92,6 +93,11 @@ def _kernel(operation: _Operation, overload: str, previous: Kernel) -> Kernel:
             c = None
             a, b = arguments[:2]
         reason = _reason_to_hand_on(operation, overload, policy, a, b, c, options)
+        if reason and policy.is_invariant and _is_rounded(a):
+            raise PlanError(
+                f"{name} in an invariant scope: {reason}, so that PyTorch makes the product, "
+                "in an order that follows from its shape; convert the operands, or make it outside the scope"
+            )
         rows = _rows(operation, policy, a, b, reason) if policy.summaries else []
         if reason:
             for row in rows:
@@ -120,6 +126,12 @@ _REPLACEMENTS = Replacements(
     },
     _OFTEN_REPLACED,
 )
+
+
+def _is_rounded(a: Tensor) -> bool:
+    """True for floats of dtypes that this library does not multiply."""
+    is_float = a.is_floating_point() or a.is_complex()
+    return is_float and a.dtype not in LEVELS
 
 
 def _rows(
