@@ -9,7 +9,7 @@ unless it is proven that its cause changes no bit.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,9 +22,6 @@ from hifigemm.model.accuracy import (
     resolve,
 )
 from hifigemm.model.problem import Problem
-
-if TYPE_CHECKING:
-    from hifigemm.model.plan import Plan
 
 OTHER_ROWS = "other rows"
 """Values of other rows of A, and of other matrices of a stack."""
@@ -79,14 +76,6 @@ CHOSEN = Dependence(
     EVERYTHING, "the library chooses by the shape, the engine and the operands"
 )
 """Of a request that leaves the scheme to the library, and is no `Invariant` one."""
-
-
-def dependence_of_plan(plan: Plan) -> Dependence:
-    """The dependence of a product by a plan."""
-    sees_operands = plan.evidence is not None
-    return dependence(
-        plan.problem, plan.target, plan.scheme, plan.asked, sees_operands=sees_operands
-    )
 
 
 def dependence(

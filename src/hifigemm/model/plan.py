@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from hifigemm.base.exceptions import PlanError
 from hifigemm.model.accuracy import Target
-from hifigemm.model.invariance import UNKNOWN, Dependence, dependence_of_plan
+from hifigemm.model.invariance import UNKNOWN, Dependence, dependence
 from hifigemm.model.problem import Block, Problem, ProductSpec, counted
 from hifigemm.model.shown import Shown
 from hifigemm.numerics.bits import Array
@@ -355,6 +355,14 @@ class Plan(Shown):
             ("workspace", f"{self.workspace / 2**20:.1f} MiB"),
             ("reason", self.reason),
         ]
+
+
+def dependence_of_plan(plan: Plan) -> Dependence:
+    """What the bits of a row may depend on by a plan, and why."""
+    sees_operands = plan.evidence is not None
+    return dependence(
+        plan.problem, plan.target, plan.scheme, plan.asked, sees_operands=sees_operands
+    )
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ import math
 from hifigemm.base.settings import decision_log, logs_decisions
 from hifigemm.model.engine import Engine, report_of
 from hifigemm.model.executable import Outcome
-from hifigemm.model.invariance import dependence_of_plan
-from hifigemm.model.plan import Choice, Decision, Plan, Report
+from hifigemm.model.plan import Choice, Decision, Plan, Report, dependence_of_plan
 from hifigemm.model.problem import Problem
 
 
