@@ -24,6 +24,8 @@ SCHEMES = (
     hg.Ozaki2(num_moduli=2),
     hg.Ozaki2(num_moduli=8),
     hg.Ozaki2(num_moduli=8, scaling="fast"),
+    hg.Ozaki2(scaling="largest"),
+    hg.Ozaki2(num_moduli=8, scaling="largest"),
 )
 DTYPES = ("float32", "float64", "complex64", "complex128")
 NAMES = ("phi_1", "span_60", "empty_rows_and_columns")

@@ -24,6 +24,7 @@ from hifigemm.numerics.scaling import (
     gained_bits,
     largest_bits,
     largest_scale,
+    largest_square,
     lowest_bits,
     norm_bits,
     norm_scale,
@@ -32,6 +33,7 @@ from hifigemm.numerics.scaling import (
     required_bits_of_vectors,
     round_to_integers,
     scale_exponent,
+    scale_of_norms,
     square_norms,
     vector_sizes,
     widest,
@@ -170,6 +172,18 @@ def test_largest_bits_are_the_most_that_fit(count):
         bits = largest_bits(terms, moduli_set(count, False))
         assert terms * 4**bits <= half if bits >= 0 else terms > half
         assert terms * 4 ** (bits + 1) > half
+        if bits < 0:
+            continue
+        # The scale of norms of that size, and of the largest norm there is, if it is
+        # an exact float64.
+        e = np.array([[[3]]])
+        scale = largest_scale(e, 2, terms, moduli_set(count, False))
+        for square in (largest_square(terms, moduli_set(count, False)), terms << 30):
+            if square < 2**53:
+                squares = np.array([[[float(square)]]])
+                by_norm = scale_of_norms(squares, e, 2, moduli_set(count, False), 0)
+                assert by_norm.exponent == scale.exponent
+                assert by_norm.nearest == scale.nearest
 
 
 def test_errors_by_norms_are_rounded_up():
@@ -177,7 +191,9 @@ def test_errors_by_norms_are_rounded_up():
         for bits in (0, 1, 20, 60, 150):
             r = Fraction(normwise_error(terms, bits))
             # 2 y + y**2 >= r' iff (r' - y**2)**2 <= 4 y**2 below the vertex.
-            squared = Fraction(terms, 4**bits)
+            # Rounded toward zero, integers err by twice as much.
+            doubled = 1 if bits >= NORM_BITS else 4
+            squared = Fraction(doubled * terms, 4**bits)
             rest = r - squared
             assert rest > 0
             assert rest**2 >= 4 * squared

@@ -116,11 +116,23 @@ def largest_bits(terms: int, moduli: ModuliSet) -> int:
 
 
 def largest_scale(exponent: Array, axis: int, terms: int, moduli: ModuliSet) -> Scale:
-    """Scale of vectors by the exponents of their largest entries."""
+    """Scale of vectors by the exponents of their largest entries.
+
+    It is that of `scale_of_norms` for `largest_square`.
+    """
     bits = largest_bits(terms, moduli)
     s = bits - exponent
-    # Of |x| < 2**e, rounded to nearest, no integer exceeds 2**bits.
-    return Scale(s, s + exponent >= 0, axis, max(bits, 0) + 1)
+    return Scale(s, s + exponent >= NORM_BITS, axis, max(bits, 0) + 1)
+
+
+def largest_square(terms: int, moduli: ModuliSet) -> int:
+    """A power of two with the scales of the largest `square_norms` of so many terms.
+
+    half_range is from 1 to 2 times 4**(S - NORM_BITS) as large. So there are few of
+    them, whatever k is.
+    """
+    bits = largest_bits(terms, moduli)
+    return 1 << moduli.half_range.bit_length() - 1 - 2 * (bits - NORM_BITS)
 
 
 def normwise_error(terms: int, bits: int) -> float:
@@ -131,13 +143,14 @@ def normwise_error(terms: int, bits: int) -> float:
     in units of A; 2**-s = 2**(e - S) <= 2**(1 - S) |a_i|, as an entry of a_i is
     2**(e - 1) or more; and sums of K magnitudes are at most sqrt(K) |a_i|. Hence
     |A||B - B'| <= y |a_i| |b_j|, and |A - A'||B'| <= y |a_i| |b_j| + y**2 |a_i| |b_j|.
-    Where S < 0, all integers are 0 and nothing is known.
+    Below NORM_BITS integers are rounded toward zero, and err by twice as much. Where
+    S < 0, all of them are 0 and nothing is known.
     """
     if bits < 0:
         return math.inf
     # sqrt(K), rounded up to a multiple of 2**-32.
     root = math.isqrt((terms << 64) - 1) + 1 if terms else 0
-    y = math.ldexp(root, -32 - bits)
+    y = math.ldexp(root, -32 - bits + (bits < NORM_BITS))
     # One rounding of y, one of y**2 and one of their sum are below 2**-51 of it.
     return (2.0 * y + y * y) * (1.0 + 2.0**-50)
 

@@ -28,6 +28,11 @@ def test_bits_are_those_of_numpy(engine, monkeypatch, assert_same_bits, dtype, o
     x, y = (torch.from_numpy(z).to(DEVICE) for z in (a, b))
     made, of_device = hg.matmul(x, y, return_report=True, **options)
     assert_same_bits(made.cpu().numpy(), want)
+    # Without a report launches make it, as nothing has to be worked out.
+    assert_same_bits(hg.matmul(x, y, **options).cpu().numpy(), want)
+    if "accuracy" in options:
+        plan = hg.make_plan(x, y, **options)
+        assert engine.lowering(plan) is not None
     assert of_device.scheme == report.scheme
     assert of_device.bits_depend_on == report.bits_depend_on
     order = np.random.default_rng(0).permutation(301)
@@ -44,4 +49,11 @@ def test_special_values_and_prepared_operands(engine, monkeypatch, assert_same_b
     x, y = (torch.from_numpy(z).to(DEVICE) for z in (a, b))
     assert_same_bits(hg.matmul(x, y, **options).cpu().numpy(), want)
     right = hg.prepare(y, "right", **options)
+    assert right.split is not None
     assert_same_bits(hg.matmul(x, right).cpu().numpy(), want)
+    # Residues by norms would have other bits.
+    plan = hg.make_plan(x, y, **options)
+    fast = hg.Ozaki2(num_moduli=plan.scheme.num_moduli, scaling="fast")
+    other = hg.prepare(y, "right", scheme=fast)
+    with pytest.raises(hg.PlanError, match="of different plans"):
+        hg.matmul(x, other, plan=plan)

@@ -217,7 +217,8 @@ def test_words_are_those_of_the_rounded_integer(num_words, nearest):
 def test_constants_hold_the_range_of_the_moduli(count, width):
     moduli = crt.moduli_set(count, width == 2)
     constants = vector_constants(moduli, width, 2, torch.device(DEVICE), False)
-    mantissa, power = constants.range.tolist()
+    mantissa, power, least_square = constants.range.tolist()
+    assert least_square == 0
     assert 0.5 <= mantissa < 1.0
     held = Fraction(mantissa) * Fraction(2) ** int(power)
     assert held <= moduli.half_range < held * (1 + Fraction(1, 2**50))

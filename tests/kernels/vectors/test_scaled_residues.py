@@ -467,3 +467,36 @@ def test_compiled_residues_of_operands(arch, compiled):
             many or line["kernel"] == "_clear_kernel"
         ), line
         assert line["conversions"] == 0, line
+
+
+@pytest.mark.parametrize("path", ["default", "whole", "pieces"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [3, 9, 17])
+def test_a_least_square_norm_makes_scales_of_the_largest_entries(count, dtype, path):
+    rng = np.random.default_rng(count)
+    is_complex = np.dtype(dtype).kind == "c"
+    moduli = crt.moduli_set(count, is_complex)
+    for name in FAMILIES:
+        x, y = make(name, rng, (1, 3, 300), dtype), make(name, rng, (1, 300, 2), dtype)
+        x[0, 1] = 0
+        terms = 300 * (1 + is_complex)
+        planes, scales = run(
+            scaled_residues,
+            ((on_device(x), 2), (on_device(y), 1)),
+            moduli,
+            least_square=scaling.largest_square(terms, moduli),
+            config=PATHS[path],
+        )
+        for z, axis, scale, residues in zip(
+            (x, y), (2, 1), scales, planes, strict=True
+        ):
+            exponents = scaling.exponents(z, axis, BLOCK_ENTRIES)
+            want = scaling.largest_scale(exponents, axis, terms, moduli)
+            exponent, nearest = (t.cpu().numpy() for t in scale)
+            # Zeros are zeros on any grid.
+            has_entries = (z != 0).any(axis=axis)
+            pairs = (exponent, want.exponent), (nearest, want.nearest)
+            for made, expected in pairs:
+                expected = expected.squeeze(axis)
+                np.testing.assert_array_equal(made[has_entries], expected[has_entries])
+            assert not residues.cpu().numpy()[:, :, ~has_entries[0]].any()

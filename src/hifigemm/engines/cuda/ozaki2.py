@@ -67,7 +67,12 @@ from hifigemm.numerics.error_ratio import error_bound, largest_ratio
 from hifigemm.numerics.estimates import MAGNITUDE_TERMS
 from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import MAX_MODULI, ModuliSet, moduli_set
-from hifigemm.numerics.scaling import balance, gained_bits, norm_bits
+from hifigemm.numerics.scaling import (
+    balance,
+    gained_bits,
+    largest_square,
+    norm_bits,
+)
 from hifigemm.numerics.strassen import NUM_PRODUCTS
 
 Residues = tuple[Buffer, Buffer]
@@ -152,9 +157,13 @@ class PreparedResidues:
 def lowering(
     plan: Plan, device: torch.device, costs: Rates | None
 ) -> CudaLowering | None:
-    """The launches of a plan with fast scaling; None where entries are to be certified
-    one by one.
+    """The launches of a plan with fast scaling, or with the largest entries; None where
+    entries are to be certified one by one.
     """
+    if plan.scheme.scaling == "largest":
+        # Its error is stated by norms; a bound of |A||B| is worked out step by step.
+        is_settled = not plan.certifies and plan.evidence is None
+        return _FixedCount(plan, device, costs) if is_settled else None
     if not plan.scheme.by_norms:
         return None
     is_certified = plan.verification is Verification.ENTRYWISE
@@ -343,7 +352,10 @@ class _FixedCount(_Residues):
         bits = _required_bits(plan)
         if bits is None:
             launches = recorded(
-                scaled_residues.scaled_residues, operand, moduli_of(plan)
+                scaled_residues.scaled_residues,
+                operand,
+                moduli_of(plan),
+                least_square=_least_square(plan),
             )
             return partial(_prepared_residues, launches, None)
         gained = max(bits[is_right], 0)
@@ -413,7 +425,13 @@ class _FixedCount(_Residues):
             # The others, by one launch. A matrix and its transpose have the same ones.
             is_gram = is_triangle(plan, block) and plan.problem.is_of_one_operand
             if is_gram and balances[0] == balances[1]:
-                residues = _residues_of(operands[:1], moduli, balances[:1], [None]) * 2
+                residues = 2 * _residues_of(
+                    operands[:1],
+                    moduli,
+                    balances[:1],
+                    [None],
+                    least_square=_least_square(plan),
+                )
             else:
                 residues = _residues_of(
                     operands,
@@ -421,6 +439,7 @@ class _FixedCount(_Residues):
                     balances,
                     prepared_planes,
                     exponents=exponents,
+                    least_square=_least_square(plan),
                 )
             previous = list(zip(places, residues, strict=True))
 
@@ -445,6 +464,14 @@ def _prepared_residues(
     """Residues of an operand, by launches for its layout."""
     (planes,), (scale,) = launches(unwrap(x))
     return PreparedResidues(planes, scale.exponent, bits)
+
+
+def _least_square(plan: Plan) -> int:
+    """The least square norm of a vector, by which scales follow from the largest
+    entries; 0 for scales by norms.
+    """
+    is_largest = plan.scheme.scaling == "largest"
+    return largest_square(plan.problem.terms, moduli_of(plan)) if is_largest else 0
 
 
 def _residues_by_bits(
@@ -495,6 +522,7 @@ def _residues_of(
     prepared_planes: Sequence[Residues | None],
     predicate: Predicate | None = None,
     exponents: Exponents = None,
+    least_square: int = 0,
 ) -> list[Residues]:
     """Residues of both operands, or of the left one, in one launch for those that are
     not ready.
@@ -508,6 +536,7 @@ def _residues_of(
             moduli,
             balances=tuple(balances[i] for i in missing),
             predicate=predicate,
+            least_square=least_square,
         )
         for i, x, scale in zip(missing, planes, scales, strict=True):
             residues[i] = x, scale.exponent

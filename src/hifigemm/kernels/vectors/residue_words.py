@@ -67,7 +67,7 @@ class VectorConstants:
     arithmetic: Arithmetic
     table: Any  # tensor: rows made by `pair_row` or by `table_row`
     # float64 tensor: mantissa and power of half_range as
-    # numerics.scaling.scale_exponent takes them
+    # numerics.scaling.scale_exponent takes them, and the least square norm
     range: Any
 
     def truncates(self, terms: int, balances: tuple[int, ...]) -> bool:
@@ -81,9 +81,18 @@ class VectorConstants:
 
 @cache
 def vector_constants(
-    moduli: ModuliSet, width: int, num_words: int, device: Any, ptx: bool
+    moduli: ModuliSet,
+    width: int,
+    num_words: int,
+    device: Any,
+    ptx: bool,
+    least_square: int = 0,
 ) -> VectorConstants:
-    """Constants of real (width 1) or complex (width 2) operands, kept for good."""
+    """Constants of real (width 1) or complex (width 2) operands, kept for good.
+
+    Square norms, in units of 4**(e - NORM_BITS), count as `least_square` where they are
+    smaller.
+    """
     dp4a = ptx and width * num_words <= DP4A_WORDS
     of_moduli = list(zip(moduli.moduli, moduli.splits, strict=True))
     roots = [(p, j) for p, j in of_moduli if j is not None]
@@ -98,7 +107,8 @@ def vector_constants(
     table = torch.tensor(values, dtype=torch.int32 if dp4a else torch.float64)
     shift = max(moduli.half_range.bit_length() - 53, 0)
     mantissa, power = math.frexp(moduli.half_range >> shift)
-    bounds = torch.tensor([mantissa, power + shift], dtype=torch.float64)
+    numbers = [mantissa, power + shift, least_square]
+    bounds = torch.tensor(numbers, dtype=torch.float64)
     return VectorConstants(
         half_range=moduli.half_range,
         num_planes=len(weights),

@@ -549,6 +549,7 @@ def scaled_residues(
     bits: int | None = None,
     config: Config | None = None,
     predicate: Predicate | None = None,
+    least_square: int = 0,
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...]]:
     """Residues of the scaled and rounded operands, for the products of
     numerics.residue_products.product_operands.
@@ -569,6 +570,9 @@ def scaled_residues(
     predicate : Predicate, optional
         Decides on the device: unless the entry lies within the limits the operands are
         not read, and what is returned means nothing.
+    least_square : int
+        As for `vector_constants`: numerics.scaling.largest_square makes the scales those
+        of `largest_scale` there.
 
     Returns
     -------
@@ -578,7 +582,7 @@ def scaled_residues(
     scales : tuple of VectorScale
     """
     layout = layout_of(operands, config)
-    constants, planes = _planes(layout, operands, moduli, balances, bits)
+    constants, planes = _planes(layout, operands, moduli, balances, bits, least_square)
     return planes, _run(
         layout,
         operands,
@@ -638,6 +642,7 @@ def _planes(
     moduli: ModuliSet,
     balances: tuple[int, ...],
     bits: int | None,
+    least_square: int = 0,
 ) -> tuple[VectorConstants, tuple[Any, ...]]:
     """Constants for integers of some bits, and tensors for residues."""
     device = operands[0][0].device
@@ -647,7 +652,7 @@ def _planes(
         else 1 << bits
     )
     constants = vector_constants(
-        moduli, layout.width, num_words_for(top), device, layout.ptx
+        moduli, layout.width, num_words_for(top), device, layout.ptx, least_square
     )
     shapes = [
         (batch, constants.num_planes, count, layout.pitch)

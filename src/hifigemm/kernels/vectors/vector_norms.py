@@ -251,16 +251,19 @@ def joined_sizes(sums, block_e, e):
 
 @triton.jit
 def scale_of(squares, e, range_ptr, balance):
-    """Twin: numerics.scaling.scale_exponent, plus `balance`.
+    """Twin: numerics.scaling.scale_exponent, plus `balance`; of the least square norm
+    that the range comes with, if that is larger: numerics.scaling.largest_scale.
 
     The second result is 1 where integers are rounded to nearest, else 0.
     """
     # half_range, cut to 53 bits, is mantissa 2**power; it may be too large for float64.
     mantissa = tl.load(range_ptr)
     power = tl.load(range_ptr + 1).to(tl.int32)
+    is_zero = squares == 0.0
+    squares = tl.maximum(squares, tl.load(range_ptr + 2))
     # The largest s with 4**(s + e - NORM_BITS) * squares <= half_range: half of
     # floor(log2(quotient)), rounded down.
-    quotient = mantissa / tl.where(squares == 0.0, 1.0, squares)
+    quotient = mantissa / tl.where(is_zero, 1.0, squares)
     log2 = (
         ((quotient.to(tl.int64, bitcast=True) >> 52) & 0x7FF).to(tl.int32)
         - 1023
@@ -268,8 +271,8 @@ def scale_of(squares, e, range_ptr, balance):
     )
     finite = e < INFINITE
     # A vector of zeros has no exponent of its own.
-    e = tl.where(squares == 0.0, 0, e)
-    s = tl.where(squares == 0.0, 0, (log2 >> 1) + NORM_BITS) - e + balance
+    e = tl.where(is_zero, 0, e)
+    s = tl.where(is_zero, 0, (log2 >> 1) + NORM_BITS) - e + balance
     return tl.where(finite, s, NOT_FINITE), (finite & (s + e >= NORM_BITS)).to(tl.int32)
 
 
