@@ -262,7 +262,8 @@ def _options(rng: np.random.Generator) -> dict[str, Any]:
         scheme = hg.Ozaki1(product, count, mode)
         accuracy = None if scheme.explicit or mode else accuracy
     elif kind == "ozaki2":
-        scheme = hg.Ozaki2(scaling=str(rng.choice(["accurate", "fast"])))
+        scalings = ["accurate", "fast", "largest"]
+        scheme = hg.Ozaki2(scaling=str(rng.choice(scalings)))
         if rng.random() < 0.4:
             scheme = replace(
                 scheme, num_moduli=rng.integers(2, 50 if rng.random() < 0.2 else 20)
