@@ -131,7 +131,7 @@ _REPLACEMENTS = Replacements(
 def _is_rounded(a: Tensor) -> bool:
     """True for floats of dtypes that this library does not multiply."""
     is_float = a.is_floating_point() or a.is_complex()
-    return is_float and a.dtype not in LEVELS
+    return is_float and a.dtype not in SERVED
 
 
 def _rows(
