@@ -328,6 +328,27 @@ def test_numbers_are_kept_by_norms_judged_exactly(dtype, r):
         assert worst > (promised / 2**7) ** 2
 
 
+@pytest.mark.parametrize("r", [1e-2, 1e-3, 1e-5, 3e-7])
+def test_numbers_are_kept_by_norms_in_a_narrower_dtype(r):
+    u = Fraction(1, 2**11)
+    a, b = np.random.default_rng(8).standard_normal((2, 12, 12)).astype(np.float32)
+    a, b = np.vstack([a, worst_case("float32", 12)[0]]), b / 4
+    options = {"accuracy": hg.Invariant(r), "out_dtype": np.float16}
+    c, report = hg.matmul(a, b, **options, return_report=True)
+    assert report.invariant
+    of_rows = exact_squares(a, 1)
+    of_columns = exact_squares(b, 0)
+    for i, j in np.ndindex(c.shape):
+        terms = zip(a[i], b[:, j], strict=True)
+        exact = sum(Fraction(float(x)) * Fraction(float(y)) for x, y in terms)
+        error = abs(Fraction(float(c[i, j])) - exact) - u * abs(exact)
+        # What is subnormal in float16 errs by half of the smallest number besides
+        error -= Fraction(1, 2**25)
+        assert error <= 0 or error**2 <= Fraction(r) ** 2 * of_rows[i] * of_columns[j]
+    row = hg.matmul(a[3, ::-1], b[::-1], **options)
+    assert (row == c[3]).all()
+
+
 def worst_case(dtype, k):
     """A row of equal entries, and a column whose largest entry is a power of two, the
     least for its exponent, beside entries that round to zero.

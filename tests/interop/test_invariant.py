@@ -35,6 +35,26 @@ def test_a_row_has_the_same_bits_in_any_batch(dtype, accuracy, random):
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("accuracy", [None, 1e-2, "correct"])
+def test_so_does_a_row_of_sixteen_bits(dtype, accuracy, random):
+    x = random(32, 70).to(dtype)
+    weight, bias = random(9, 70).to(dtype), random(9).to(dtype)
+    order = torch.randperm(70)
+    with hg.emulate(accuracy, invariant=True):
+        whole = torch.nn.functional.linear(x, weight, bias)
+        product = x @ weight.mT
+        assert whole.dtype == product.dtype == dtype
+        for batch in (x[:1], x[:7]):
+            part = torch.nn.functional.linear(batch, weight, bias)
+            assert torch.equal(part, whole[: len(batch)])
+        assert torch.equal(x[:, order] @ weight[:, order].mT, product)
+    request = hg.Invariant(accuracy)
+    assert torch.equal(
+        product, hg.matmul(x, weight.mT, accuracy=request, out_dtype=dtype)
+    )
+
+
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
 def test_gradients_of_micro_batches_do_not_depend_on_other_rows(dtype, random):
     x, weight = random(12, 40, dtype=dtype), random(5, 40, dtype=dtype)

@@ -12,9 +12,9 @@ Bound
         |C - AB| <= (1 + u) (s + v) |A||B| + u |AB|.
 
     So a number r is kept with s = r (1 - u) - 4 v, for (1 - u) (1 + u) <= 1; 4 v has
-    room for the roundings of s. Numbers below 8 v, and relative errors, are kept by
-    "correct". Where results are subnormal numbers, half of the smallest one of each
-    dtype comes on top.
+    room for the roundings of s. The same holds with |a_i| |b_j| instead of |A||B|, which
+    is no more. Numbers below 8 v, and relative errors, are kept by "correct". Where
+    results are subnormal numbers, half of the smallest one of each dtype comes on top.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import cast
 
 import numpy as np
 
-from hifigemm.model.accuracy import resolve
+from hifigemm.model.accuracy import Invariant, resolve
 from hifigemm.model.plan import Decision, Report
 from hifigemm.numerics.bits import Array, DType
 from hifigemm.numerics.rounding_formats import odd_between
@@ -53,12 +53,15 @@ def request_of_product(operands: Operands, request: Request) -> Request:
         target = plans[0].target
     if target.by_entry or (scheme is not None and scheme.rounds_once):
         return _rounded_once(operands, request)
-    if plans or target.level is not None or not isinstance(request.accuracy, Real):
+    accuracy = request.accuracy
+    is_invariant = isinstance(accuracy, Invariant)
+    number = accuracy.accuracy if isinstance(accuracy, Invariant) else accuracy
+    if plans or not isinstance(number, Real):
         return request
-    if target.r < _SPARE_ROUNDINGS * problem.fmt.u:
+    if number < _SPARE_ROUNDINGS * problem.fmt.u:
         return _rounded_once(operands, request)
-    r = target.r * (1.0 - fmt.u) - 4.0 * problem.fmt.u
-    return replace(request, accuracy=r)
+    r = float(number) * (1.0 - fmt.u) - 4.0 * problem.fmt.u
+    return replace(request, accuracy=Invariant(r) if is_invariant else r)
 
 
 def _rounded_once(operands: Operands, request: Request) -> Request:
@@ -97,7 +100,17 @@ def report_of_rounding(
             reason = f"{d.reason}; rounded once to {name}"
             return replace(d, reason=reason, correct=True, bound=0.0)
         bound = (d.bound + first_u) * (1.0 + u)
+        normwise = None
+        if d.normwise is not None:
+            normwise = (d.normwise + first_u) * (1.0 + u)
         reason = f"{d.reason}; rounded a second time, to {name}"
-        return replace(d, reason=reason, correct=False, bound=bound, relative=None)
+        return replace(
+            d,
+            reason=reason,
+            correct=False,
+            bound=bound,
+            normwise=normwise,
+            relative=None,
+        )
 
     return report.changed(after)
