@@ -271,7 +271,7 @@ def matmul(
       unit roundoff of that, and |C - AB| <= (1 + u) (r + v) |A||B| + u |AB| of the
       result, as the report states. Below the smallest normal number of either dtype,
       half of its smallest subnormal number comes on top. "correct" takes the time of an
-      enclosure of float64.
+      enclosure.
     - Complex entries: the promise holds for re and im, with |A||B| of the real
       embedding.
 

@@ -97,17 +97,40 @@ def test_device_arrays_have_the_bits_of_the_host(torch, monkeypatch):
     monkeypatch.delattr(DeviceArray, "item")
     rng = np.random.default_rng(1)
     x = rng.standard_normal(500) * 2.0 ** rng.integers(-30, 20, 500)
+    # Ties of 16 bits and their neighbours, in float32 and in float64, and both ends
+    ties = np.arange(2**11 + 1, 2**12, 2.0) * 2.0 ** rng.integers(-40, 6, 2**10)
+    ties = np.concatenate(
+        [ties, ties.astype(np.float32)[:100] / 2**9, [65519.99, 65520]]
+    )
+    smallest = np.array(
+        [2.0**-25, 2.0**-134, 2.0**-149, 2.0**-150, 2.0**-1074, 0.0, 1e39]
+    )
+    ties = np.concatenate([ties, smallest, 1.5 * smallest])
+    with np.errstate(all="ignore"):
+        for like in (np.float32, np.float64):
+            of_dtype = ties.astype(like)
+            below = np.nextafter(of_dtype, like(0.0))
+            above = np.nextafter(of_dtype, like(np.inf))
+            x = np.concatenate([x, of_dtype, -of_dtype, below, above])
+        singles = x.astype(np.float32)
     on_card = on_device(x)
-    upper = np.where(x > 0, np.nextafter(x, np.inf), x)
-    odd = odd_between(on_card, on_device(upper))
-    assert on_host(odd).tobytes() == odd_between(x, upper).tobytes()
+    with np.errstate(over="ignore"):
+        uppers = [np.where(y > 0, np.nextafter(y, np.inf), y) for y in (x, singles)]
+    for y, upper in zip((x, singles), uppers, strict=True):
+        odd = odd_between(on_device(y), on_device(upper))
+        assert on_host(odd).tobytes() == odd_between(y, upper).tobytes()
     for name in ("float16", "float32"):
         dtype = np.dtype(name)
         with np.errstate(all="ignore"):
             want = rounded_to(x, dtype)
             assert on_host(rounded_to(on_card, dtype)).tobytes() == want.tobytes()
-    want = rounded_to(x, BFLOAT16)
-    found = rounded_to(on_card, BFLOAT16)
-    assert found.dtype == BFLOAT16
-    bits = found.tensor.view(torch.int16).numpy()
-    assert bits.tobytes() == want.tobytes()
+    for y in (x, singles):
+        want = rounded_to(y, BFLOAT16)
+        found = rounded_to(on_device(y), BFLOAT16)
+        assert found.dtype == BFLOAT16
+        bits = found.tensor.view(torch.int16).numpy()
+        assert bits.tobytes() == want.tobytes()
+        with np.errstate(all="ignore"):
+            want = rounded_to(y, np.dtype(np.float16))
+        found = rounded_to(on_device(y), np.dtype(np.float16))
+        assert on_host(found).tobytes() == want.tobytes()

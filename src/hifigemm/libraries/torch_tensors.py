@@ -149,7 +149,9 @@ def device_array(x: Tensor) -> Any:
 
 
 def as_bfloat16(x: Array) -> Any:
-    """An array of float32, all of whose numbers bfloat16 has, in that dtype."""
+    """An array of float32 in bfloat16, rounded to nearest on a device; of an array of
+    NumPy all numbers are those of bfloat16.
+    """
     if isinstance(x, np.ndarray):
         upper_halves = np.ascontiguousarray(x).view(np.uint32) >> 16
         return upper_halves.astype(np.uint16).view(BFLOAT16).reshape(x.shape)

@@ -116,20 +116,35 @@ def is_representable(x: Array, fmt: Format) -> bool:
 
 
 def odd_between(lower: Array, upper: Array) -> Array:
-    """The numbers between these neighbours among float64, rounded to odd: the end whose
-    last bit is odd, or both ends where they are equal.
+    """The numbers between these neighbours among float64 or float32, rounded to odd: the
+    end whose last bit is odd, or both ends where they are equal.
 
-    A number x and x rounded to odd compare alike with every y of at most 52 bits that is
-    2**-1021 or more, the midpoints of float32, float16 and bfloat16 among them: the last
-    bit of such a y is even, so no odd end is y, and y does not lie between the ends. So
-    both round to the same number of these formats (Boldo, Melquiond,
-    doi:10.1109/TC.2007.70819).
+    A number x and x rounded to odd compare alike with every y that is an even multiple of
+    the last bit that the ends have there: no odd end is y, and y does not lie between the
+    ends. Midpoints of a format are such y if it has two bits less and the least number is
+    four times as large, as for float32 within float64, and for float16 and bfloat16 within
+    both. So both round to the same number (Boldo, Melquiond, doi:10.1109/TC.2007.70819).
     """
-    low = np.ascontiguousarray(lower, like=lower).view(np.float64)
-    high = np.ascontiguousarray(upper, like=upper).view(np.float64)
-    is_even = (low.view(np.int64) & 1) == 0
+    words = {4: (np.float32, np.int32), 8: (np.float64, np.int64)}
+    # Components of complex numbers have half of their size
+    size = lower.dtype.itemsize // (2 if lower.dtype.kind == "c" else 1)
+    real, integer = words[size]
+    low = np.ascontiguousarray(lower, like=lower).view(real)
+    high = np.ascontiguousarray(upper, like=upper).view(real)
+    is_even = (low.view(integer) & 1) == 0
     odd = np.where(is_even, high, low)
     return odd.view(lower.dtype).reshape(lower.shape)
+
+
+def odd_in_float32(x: Array) -> Array:
+    """Numbers of float64 rounded to odd in float32, as `odd_between` rounds."""
+    nearest = x.astype(np.float32)
+    of_nearest = nearest.astype(np.float64)
+    bits = nearest.view(np.int32)
+    # The neighbour towards zero, and its last bit set where digits are lost
+    bits = bits - (np.abs(of_nearest) > np.abs(x)).astype(np.int32)
+    bits = bits | (of_nearest != x).astype(np.int32)
+    return bits.view(np.float32)
 
 
 def round_pair(high: Array, low: Array, shift: int = 0) -> Array:

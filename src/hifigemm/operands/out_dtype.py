@@ -12,10 +12,11 @@ from typing import Any, cast
 import numpy as np
 
 from hifigemm.base.formats import BF16, FP16, FP32, Format
+from hifigemm.engines.arrays import is_on_host
 from hifigemm.libraries import BFLOAT16
 from hifigemm.libraries.torch_tensors import as_bfloat16
 from hifigemm.numerics.bits import Array, DType
-from hifigemm.numerics.rounding_formats import round_to_format
+from hifigemm.numerics.rounding_formats import odd_in_float32, round_to_format
 from hifigemm.operands.operands import name_of_dtype, result_dtype
 
 _NAMES = "float16", "bfloat16", "float32", "float64", "complex64", "complex128"
@@ -70,6 +71,11 @@ def rounded_to(x: Array, out_dtype: DType) -> Array:
     if fmt is FP32:
         with np.errstate(all="ignore"):
             return x.astype(out_dtype)
+    if not is_on_host(x):
+        # Conversions of a device round float32 once, in one reading
+        if x.dtype == np.float64:
+            x = odd_in_float32(x)
+        return cast(Array, as_bfloat16(x)) if fmt is BF16 else x.astype(out_dtype)
     # Each number of 16 bits is one of float32.
     values = round_to_format(x, fmt)
     if fmt is BF16:

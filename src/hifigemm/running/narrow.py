@@ -2,8 +2,8 @@
 float16.
 
 Idea
-    "correct" is rounded once from the two float64 numbers next to the exact value, by
-    way of `numerics.rounding_formats.odd_between`. Every other product is made in its
+    "correct" is rounded once from the two numbers of the product's dtype next to the exact
+    value, by way of `numerics.rounding_formats.odd_between`. Every other product is made in its
     own dtype, T, and rounded a second time.
 Bound
     u is the roundoff of the narrower dtype, v that of the product. With |T - AB| <=
@@ -23,13 +23,11 @@ from dataclasses import replace
 from numbers import Real
 from typing import cast
 
-import numpy as np
-
 from hifigemm.model.accuracy import Invariant, resolve
 from hifigemm.model.plan import Decision, Report
 from hifigemm.numerics.bits import Array, DType
 from hifigemm.numerics.rounding_formats import odd_between
-from hifigemm.operands.operands import Operands, name_of_dtype, unprepared
+from hifigemm.operands.operands import Operands, name_of_dtype
 from hifigemm.operands.out_dtype import format_of, rounded_to
 from hifigemm.running.request import Request, request_of_plan
 from hifigemm.schemes import as_scheme
@@ -40,7 +38,7 @@ _SPARE_ROUNDINGS = 8.0
 
 def request_of_product(operands: Operands, request: Request) -> Request:
     """What is asked of the product behind a result of `request.out_dtype`: where that
-    is rounded once, both float64 numbers next to the exact value.
+    is rounded once, both numbers next to the exact value.
 
     Raises PlanError: a relative error below the last rounding.
     """
@@ -70,12 +68,6 @@ def _rounded_once(operands: Operands, request: Request) -> Request:
     if plans:
         request = request_of_plan(request, plans[0])
     return replace(request, accuracy="correct", result="enclosure")
-
-
-def in_double(operands: Operands) -> Operands:
-    """The operands themselves, for a product in float64 or complex128."""
-    dtype = np.result_type(operands.dtype, np.float64)
-    return replace(unprepared(operands), dtype=dtype)
 
 
 def rounded_values(first: Array, second: Array | None, out_dtype: DType) -> Array:

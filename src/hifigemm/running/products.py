@@ -12,7 +12,7 @@ from hifigemm.model.accuracy import Accuracy
 from hifigemm.model.plan import Plan
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.subnormals import ieee_arithmetic
-from hifigemm.operands.operands import as_out, check_out
+from hifigemm.operands.operands import as_out, check_out, unprepared
 from hifigemm.operands.out_dtype import as_out_dtype
 from hifigemm.running.admission import admit
 from hifigemm.running.calls import Refused, replay
@@ -126,7 +126,7 @@ def product_of_numbers(
             from hifigemm.running.exact_results import two_parts
 
             if narrow is not None:
-                operands = narrowing.in_double(operands)
+                operands = unprepared(operands)
             (values, second), report = two_parts(operands, request, key)
         elif operands.dtype.kind in "biuO":
             from hifigemm.running.integers import integer_product
