@@ -6,6 +6,8 @@
  *   accumulator.c  the exact sum of products of any exponents
  *   product.c      a product of matrices: panels, tiles, and which sum settles an entry
  *   factors.c      elimination of some columns with partial pivoting
+ *   certificate.h  the certificate of a float64 product, for one set of vector instructions
+ *   certificate.c  roundings of a float64 product of binary32 operands
  *   elimination.h  arithmetic modulo primes, for one set of vector instructions
  *   elimination.c  elimination modulo primes: determinants, leading minors, solutions
  *   banded.h       rows of inverses of banded matrices, for one set of vector instructions
@@ -101,6 +103,12 @@ typedef struct {
     const int64_t *pivots; /* row j was exchanged with row pivots[j] */
 } Band;
 
+/* ---- certificate.h -------------------------------------------------------------- */
+
+enum { NO_BIT = 4000 }; /* exponent of the lowest bit of zeros */
+
+#define BITS_OF_2_53 ((int64_t)(1023 + 53) << 52)
+
 /* ---- kernels.c ------------------------------------------------------------------ */
 
 /* The sums of one set of vector instructions, its arithmetic modulo primes, where a
@@ -146,6 +154,11 @@ typedef struct {
                        Watch *watch);
     void (*sums_of_rows)(ptrdiff_t n, const double *z, const double *c, int are_magnitudes,
                          double *sums);
+    void (*to_doubles)(ptrdiff_t n, const float *x, double scale, double *y, double *squares,
+                  int32_t *lowest);
+    ptrdiff_t (*round_product)(ptrdiff_t n, const double *product, double row_margin,
+                         double row_spread, const double *norms, const double *spreads,
+                         float *values);
 } Kernels;
 
 /* The sets that this machine has, the widest first; NULL ends them. */
@@ -255,6 +268,16 @@ typedef struct {
 typedef enum { DONE = 0, NOT_FINITE = -1, NO_MEMORY = -2, STOPPED = -3, NO_INTEGER = -4 } Outcome;
 
 Outcome multiply(const Product *product, const Kernels *kernels, Watch *watch);
+Outcome finish(const Product *product, ptrdiff_t count, const double *rows,
+               const double *columns, const Kernels *kernels, Watch *watch);
+
+/* ---- certificate.c -------------------------------------------------------------- */
+
+int to_doubles(const Kernels *kernels, ptrdiff_t count, ptrdiff_t k, const View *x, int shift,
+               const View *y, double *norms, double *spreads, Watch *watch);
+ptrdiff_t round_product(const Kernels *kernels, ptrdiff_t m, ptrdiff_t n, ptrdiff_t k,
+                        const View *product, const double *rows, const double *columns,
+                        const View *values);
 
 /* ---- systems.c ------------------------------------------------------------------ */
 

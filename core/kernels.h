@@ -485,6 +485,7 @@ static double NAME(subtract_in_two)(ptrdiff_t n, double *hi, double *lo, double 
 
 #include "elimination.h"
 #include "banded.h"
+#include "certificate.h"
 
 static const Kernels NAME(kernels) = {
     .name = SET_NAME,
@@ -513,4 +514,6 @@ static const Kernels NAME(kernels) = {
     .rows_of_inverse = NAME(rows_of_inverse),
     .deviations = NAME(deviations),
     .sums_of_rows = NAME(sums_of_rows),
+    .to_doubles = NAME(to_doubles),
+    .round_product = NAME(round_product),
 };

@@ -1,6 +1,9 @@
 /* The Python module hifigemm._core, for the stable ABI of Python 3.10 and later.
  *
  *   multiply(a, b, c, first, second, shift, kind, check=None) -> bool
+ *   to_doubles(x, shift, y, bounds) -> bool
+ *   round_product(product, rows, columns, terms, values) -> int
+ *   finish(a, b, entries, values, shift, check=None) -> None
  *   are_ordinary(x, least) -> bool
  *   combine(t, alpha, c, beta, out) -> bool
  *   combine_pair(high, low, alpha, c, beta, lost, out) -> bool
@@ -654,6 +657,152 @@ static int is_contiguous(const View *x, Py_ssize_t rows, Py_ssize_t columns)
     return (columns == 1 || x->column == size) && (rows == 1 || x->row == columns * size);
 }
 
+PyDoc_STRVAR(to_doubles_doc,
+"to_doubles(x, shift, y, bounds)\n--\n\n"
+"Write 2**shift x to y, and to `bounds` (2, m) the norms of its rows, rounded upward, and\n"
+"these in units of the rows' lowest bits; False where x holds Inf or NaN.\n\n"
+"x (m, k) is of float32, y of float64; either the rows or the columns of both lie in memory\n"
+"number by number. shift is at most 300 in magnitude.");
+
+/* True for vectors of numbers of a size that lie in memory side by side. */
+static int is_adjacent(Py_ssize_t stride, Py_ssize_t count, Py_ssize_t size)
+{
+    return stride == size || count <= 1;
+}
+
+static PyObject *core_to_doubles(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    (void)self;
+    if (count != 4) {
+        PyErr_SetString(PyExc_TypeError, "to_doubles takes four arguments");
+        return NULL;
+    }
+    View x, results[2];
+    Py_ssize_t shape[3], shapes[2][3];
+    long shift = PyLong_AsLong(args[1]);
+    if (PyErr_Occurred() || !read_array(args[0], "x", 0, &x, shape)
+        || !read_matrices(args + 2, 2, 0, results, shapes))
+        return NULL;
+    Py_ssize_t m = shape[1], k = shape[2];
+    int by_rows = x.column == sizeof(float);
+    int fits = labs(shift) <= 300 && x.is_single && shape[0] == 1 && has_shape(shapes[0], 1, m, k)
+            && has_shape(shapes[1], 1, 2, m) && is_contiguous(results + 1, 2, m)
+            && (by_rows ? is_adjacent(results[0].column, k, sizeof(double))
+                        : is_adjacent(x.row, m, sizeof(float))
+                              && is_adjacent(results[0].row, m, sizeof(double)));
+    if (!fits) {
+        PyErr_SetString(PyExc_ValueError, "shapes, dtypes, layouts or shift do not fit");
+        return NULL;
+    }
+    double *norms = (double *)results[1].data;
+    Work work;
+    begin(&work, NULL);
+    int is_finite = to_doubles(kernels, m, k, &x, (int)shift, results, norms, norms + m,
+                               &work.watch);
+    leave(&work);
+    if (work.has_stopped)
+        return NULL;
+    return PyBool_FromLong(is_finite);
+}
+
+PyDoc_STRVAR(round_product_doc,
+"round_product(product, rows, columns, terms, values)\n--\n\n"
+"Write a product of so many terms in float64 to `values`, rounded to float32, and NaN where\n"
+"that is not certain; returns how many entries these are. `rows` (2, m) and `columns` (2, n)\n"
+"are the bounds of `to_doubles`. Entries of rows of the product and of the values lie in\n"
+"memory side by side.");
+
+static PyObject *core_round_product(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    (void)self;
+    if (count != 5) {
+        PyErr_SetString(PyExc_TypeError, "round_product takes five arguments");
+        return NULL;
+    }
+    View operands[3], values;
+    Py_ssize_t shapes[3][3], shape[3];
+    Py_ssize_t k = PyLong_AsSsize_t(args[3]);
+    if (PyErr_Occurred() || !read_matrices(args, 3, 3, operands, shapes)
+        || !read_array(args[4], "values", 1, &values, shape))
+        return NULL;
+    Py_ssize_t m = shapes[0][1], n = shapes[0][2];
+    int fits = k >= 0 && values.is_single && has_shape(shape, 1, m, n)
+            && has_shape(shapes[1], 1, 2, m) && is_contiguous(operands + 1, 2, m)
+            && has_shape(shapes[2], 1, 2, n) && is_contiguous(operands + 2, 2, n)
+            && is_adjacent(operands[0].column, n, sizeof(double))
+            && is_adjacent(values.column, n, sizeof(float));
+    if (!fits) {
+        PyErr_SetString(PyExc_ValueError, "shapes, dtypes or layouts do not fit");
+        return NULL;
+    }
+    Work work;
+    begin(&work, NULL);
+    Py_ssize_t open =
+        round_product(kernels, m, n, k, operands, (const double *)operands[1].data,
+                      (const double *)operands[2].data, &values);
+    leave(&work);
+    return PyLong_FromSsize_t(open);
+}
+
+PyDoc_STRVAR(finish_doc,
+"finish(a, b, entries, values, shift, check=None)\n--\n\n"
+"Write some entries of 2**shift A B, rounded to the dtype of `values` (m, n): the numbers of their\n"
+"rows and columns are `entries` (2, count). It is quick where columns that lie close together\n"
+"follow each other.\n\n"
+"a (m, k) and b (k, n) are of float32 or float64, finite, with any strides. check is called\n"
+"every tenth of a second or so; an error that it raises ends the call.");
+
+static PyObject *core_finish(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    (void)self;
+    if (count != 5 && count != 6) {
+        PyErr_SetString(PyExc_TypeError, "finish takes five arguments, or six");
+        return NULL;
+    }
+    PyObject *check = count == 6 && args[5] != Py_None ? args[5] : NULL;
+    Product p;
+    View entries;
+    memset(&p, 0, sizeof p);
+    Py_ssize_t a[3], b[3], shape[3], values[3];
+    long shift = PyLong_AsLong(args[4]);
+    if (PyErr_Occurred() || !read_array(args[0], "a", 0, &p.a, a) || !read_array(args[1], "b", 0, &p.b, b)
+        || !read_matrices(args + 2, 1, 1, &entries, &shape)
+        || !read_array(args[3], "values", 1, &p.first, values))
+        return NULL;
+    p.batch = 1;
+    p.m = a[1];
+    p.k = a[2];
+    p.n = b[2];
+    p.shift = (int)shift;
+    p.kind = NEAREST;
+    Py_ssize_t num_entries = shape[2];
+    const double *rows = (const double *)entries.data, *columns = rows + num_entries;
+    int fits = a[0] == 1 && has_shape(b, 1, p.k, p.n) && has_shape(values, 1, p.m, p.n)
+            && shape[1] == 2 && is_contiguous(&entries, 2, num_entries)
+            && labs(shift) <= 2400
+            && p.k < (Py_ssize_t)1 << (sizeof(Py_ssize_t) > 4 ? 31 : 30);
+    for (Py_ssize_t e = 0; fits && e < num_entries; e++)
+        fits = rows[e] >= 0.0 && rows[e] < (double)p.m && columns[e] >= 0.0
+            && columns[e] < (double)p.n;
+    if (!fits) {
+        PyErr_SetString(PyExc_ValueError, "shapes, entries or shift do not fit");
+        return NULL;
+    }
+    Work work;
+    begin(&work, check);
+    Outcome outcome = finish(&p, num_entries, rows, columns, kernels, &work.watch);
+    leave(&work);
+    if (work.has_stopped)
+        return NULL;
+    if (outcome == NO_MEMORY)
+        return PyErr_NoMemory();
+    if (outcome == NOT_FINITE) {
+        PyErr_SetString(PyExc_ValueError, "an operand holds Inf or NaN");
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(equilibrate_doc,
 "equilibrate(a, b, scaled_a, scaled_b, exponents)\n--\n\n"
 "Write the system A x = B with rows and columns in scale, and the exponents of x; returns\n"
@@ -1123,6 +1272,11 @@ static int arithmetic_is_sound(const Kernels *f)
 
 static PyMethodDef methods[] = {
     {"multiply", (PyCFunction)(void (*)(void))core_multiply, METH_FASTCALL, multiply_doc},
+    {"to_doubles", (PyCFunction)(void (*)(void))core_to_doubles, METH_FASTCALL,
+     to_doubles_doc},
+    {"round_product", (PyCFunction)(void (*)(void))core_round_product, METH_FASTCALL,
+     round_product_doc},
+    {"finish", (PyCFunction)(void (*)(void))core_finish, METH_FASTCALL, finish_doc},
     {"are_ordinary", (PyCFunction)(void (*)(void))core_are_ordinary, METH_FASTCALL,
      are_ordinary_doc},
     {"combine", (PyCFunction)(void (*)(void))core_combine, METH_FASTCALL, combine_doc},

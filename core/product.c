@@ -906,6 +906,19 @@ static int goes_by_dots(const Product *p)
     return p->n <= FEW && p->k >= SHORT && p->a.column == size;
 }
 
+static Entries entries_of(const Product *p, const Kernels *f, Watch *watch)
+{
+    return (Entries){
+        .p = p,
+        .f = f,
+        .format = p->first.is_single ? &BINARY32 : &BINARY64,
+        .error_in_two = tile_error_in_two(p->k),
+        .error_in_three = tile_error_in_three(p->k),
+        .log_k = exponent_of((double)(p->k ? p->k : 1)),
+        .watch = watch,
+    };
+}
+
 /* 2^shift (A B + C), rounded; NOT_FINITE where A or B holds Inf or NaN, STOPPED where the
  * watch ends the call. */
 Outcome multiply(const Product *product, const Kernels *f, Watch *watch)
@@ -930,15 +943,7 @@ Outcome multiply(const Product *product, const Kernels *f, Watch *watch)
                                : (block_rows + f->columns) * p.k;
     double *space = malloc((size_t)(numbers ? numbers : 1) * sizeof(double));
     int *facts = malloc((size_t)(block_rows ? block_rows : 1) * 4 * sizeof(int));
-    Entries s = {
-        .p = &p,
-        .f = f,
-        .format = p.first.is_single ? &BINARY32 : &BINARY64,
-        .error_in_two = tile_error_in_two(p.k),
-        .error_in_three = tile_error_in_three(p.k),
-        .log_k = exponent_of((double)(p.k ? p.k : 1)),
-        .watch = watch,
-    };
+    Entries s = entries_of(&p, f, watch);
     Outcome outcome = space && facts ? DONE : NO_MEMORY;
 
     for (ptrdiff_t z = 0; z < p.batch && outcome == DONE; z++) {
@@ -957,6 +962,66 @@ Outcome multiply(const Product *product, const Kernels *f, Watch *watch)
     }
     free(space);
     free(facts);
+    free(s.row.mantissas);
+    free(s.row.exponents);
+    return outcome;
+}
+
+/* Up to WIDEST columns of B from the first one on, each term by term, in parts of rows that
+ * the first cache holds whatever their stride. */
+static void copy_columns(const Entries *s, ptrdiff_t first_column, double *to)
+{
+    enum { ROWS = 8 };
+    const View *b = &s->p->b;
+    const ptrdiff_t k = s->p->k;
+    ptrdiff_t columns = s->p->n - first_column;
+    columns = columns < WIDEST ? columns : WIDEST;
+    for (ptrdiff_t h = 0; h < k; h += ROWS) {
+        ptrdiff_t rows = k - h < ROWS ? k - h : ROWS;
+        for (ptrdiff_t v = 0; v < columns; v++) {
+            const char *from = entry(b, s->z, h, first_column + v);
+            for (ptrdiff_t r = 0; r < rows; r++)
+                to[v * k + h + r] = number(from + r * b->row, b->is_single);
+        }
+    }
+}
+
+/* Some entries of 2^shift A B, rounded: those of `rows` and `columns`, as doubles. Entries whose
+ * columns lie close together follow each other. */
+Outcome finish(const Product *p, ptrdiff_t count, const double *rows, const double *columns,
+               const Kernels *f, Watch *watch)
+{
+    const ptrdiff_t k = p->k, pieces = (k + PIECE - 1) / PIECE;
+    ptrdiff_t numbers = (WIDEST + 1) * (k + pieces);
+    double *space = malloc((size_t)(numbers ? numbers : 1) * sizeof(double));
+    double *row_copy = space + WIDEST * k, *squares = row_copy + k;
+    double *squares_of_row = squares + WIDEST * pieces;
+    Entries s = entries_of(p, f, watch);
+    Outcome outcome = space ? DONE : NO_MEMORY;
+    s.row_index = -1;
+    s.first_column = -1;
+    for (ptrdiff_t e = 0; e < count && outcome == DONE; e++) {
+        ptrdiff_t i = (ptrdiff_t)rows[e], j = (ptrdiff_t)columns[e];
+        ptrdiff_t lane = j % WIDEST, first_column = j - lane;
+        if (first_column != s.first_column) {
+            s.first_column = first_column;
+            memset(s.has_column, 0, sizeof s.has_column);
+            copy_columns(&s, first_column, space);
+            for (ptrdiff_t piece = 0; piece < WIDEST * pieces; piece++)
+                squares[piece] = -1.0;
+            if (stops(watch, 16 * WIDEST * k))
+                break;
+        }
+        const double *row = contiguous(entry(&p->a, 0, i, 0), p->a.column, k,
+                                       p->a.is_single, row_copy, watch);
+        for (ptrdiff_t piece = 0; piece < pieces; piece++)
+            squares_of_row[piece] = -1.0;
+        outcome = dot(&s, i, j, row, space + lane * k, squares_of_row,
+                      squares + lane * pieces);
+    }
+    if (s.is_out_of_memory)
+        outcome = NO_MEMORY;
+    free(space);
     free(s.row.mantissas);
     free(s.row.exponents);
     return outcome;

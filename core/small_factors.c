@@ -261,7 +261,7 @@ static int minor_of(const Factors *f, ptrdiff_t m, Enclosed *minor)
 
 /* ---- multiples of powers of two -------------------------------------------------- */
 
-enum { NO_BIT = 1 << 20 }; /* the lowest bit of zero */
+enum { BIT_OF_ZERO = 1 << 20 }; /* the lowest bit of zero */
 
 /* The exponent of the lowest bit of a number. */
 static int64_t lowest_bit(double x)
@@ -269,7 +269,7 @@ static int64_t lowest_bit(double x)
     int exponent;
     uint64_t mantissa = decoded(x, &exponent) & ~((uint64_t)1 << 63);
     if (mantissa == 0)
-        return NO_BIT;
+        return BIT_OF_ZERO;
     return exponent + ilogb((double)(mantissa & -mantissa));
 }
 
@@ -279,16 +279,16 @@ static int64_t lowest_bit_of_minor(const Factors *f, ptrdiff_t m)
 {
     int64_t of_columns[MOST_OF_SMALL], sum = 0;
     for (ptrdiff_t j = 0; j < m; j++)
-        of_columns[j] = NO_BIT;
+        of_columns[j] = BIT_OF_ZERO;
     for (ptrdiff_t i = 0; i < m; i++) {
-        int64_t bits[MOST_OF_SMALL], of_row = NO_BIT;
+        int64_t bits[MOST_OF_SMALL], of_row = BIT_OF_ZERO;
         for (ptrdiff_t j = 0; j < m; j++) {
             bits[j] = lowest_bit(f->scaled[i * f->n + j]);
             of_row = bits[j] < of_row ? bits[j] : of_row;
         }
         sum += of_row;
         for (ptrdiff_t j = 0; j < m; j++)
-            if (bits[j] < NO_BIT && bits[j] - of_row < of_columns[j])
+            if (bits[j] < BIT_OF_ZERO && bits[j] - of_row < of_columns[j])
                 of_columns[j] = bits[j] - of_row;
     }
     for (ptrdiff_t j = 0; j < m; j++)

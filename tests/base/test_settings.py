@@ -19,7 +19,7 @@ import hifigemm as hg
 from hifigemm.base import settings, store
 from hifigemm.base.formats import FP64
 from hifigemm.engines import threads
-from hifigemm.engines.core import expected_seconds
+from hifigemm.engines.core_sums import expected_seconds
 from hifigemm.model.accuracy import level
 from hifigemm.running import calls
 from hifigemm.testing.reference import meets_promise

@@ -176,7 +176,7 @@ def test_sums_in_one_pass_are_not_counted_as_products(dtype):
     plan = hg.make_plan(a, a.T, accuracy="correct")
     is_compiled = report.num_products == 1
     assert is_compiled == ("compiled" in report.reason)
-    one_pass = "none: terms are added in words, in one pass"
+    one_pass = "none of parts: all terms are added in one pass"
     assert (line(report, "products") == one_pass) == is_compiled
     assert (line(plan, "products") == one_pass) == is_compiled
     assert ("certified" in line(plan, "verified")) == (not is_compiled)

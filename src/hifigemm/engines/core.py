@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -21,57 +20,35 @@ from hifigemm.base.formats import Format
 from hifigemm.base.settings import wants_core
 from hifigemm.engines import threads
 from hifigemm.engines.arrays import is_on_host
-from hifigemm.engines.host import HostExecutable
-from hifigemm.model.engine import F, Lowering
-from hifigemm.model.executable import (
-    NO_SPLITS,
-    NOT_FINITE,
-    Executable,
-    Outcome,
-    Refusal,
-    Signature,
-    Splits,
-)
-from hifigemm.model.plan import Plan
+from hifigemm.model.engine import F
 from hifigemm.model.problem import Problem
 from hifigemm.numerics.bits import Array, real_components
 from hifigemm.numerics.blocking import product_shape
-from hifigemm.numerics.embedding import embed_left, embed_right, unembed
 from hifigemm.numerics.epilogue import combine_stacks
-from hifigemm.numerics.integer_sums import NEAREST
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.three_words import CertifiedValues, RoundedSums
 
 if TYPE_CHECKING:
     from hifigemm.numerics.equilibration import Equilibrated
+    from hifigemm.numerics.float64_products import Vectors
     from hifigemm.numerics.prime_fields import Eliminated
 
 Sums = tuple[Array, Array | None]
-_KINDS = {"nearest": 0, "pair": 1, "enclosure": 2, "close": 3, "close pair": 4}
+KINDS = {"nearest": 0, "pair": 1, "enclosure": 2, "close": 3, "close pair": 4}
 _TWO_VALUES = "pair", "enclosure", "close pair"
 
 # Times by which plans choose: nanoseconds a term, one thread, an AMD EPYC at about 3 GHz
 # and, for AVX-512, an Intel Xeon of 2023. That of NEON is counted from its lanes.
 RATES = {"avx512": 0.1, "avx2": 0.14, "neon": 0.3, "portable": 3.0}
 """Sums of the core, in tiles."""
-PRODUCTS_RATE = 0.3
-"""Five or six products of the BLAS and their passes, of large matrices."""
-PRODUCTS_STEPS = 200_000.0
-"""Nanoseconds that they take for the smallest ones."""
+_DOT_RATE = 0.4
+"""Sums of single entries, by dot products."""
 SHARE = 5e5
 """Nanoseconds of work for each thread, at least: starting one takes some 50,000."""
 _UNSHARED = 2**17
 """Terms of a product that no thread would share, at the slowest rate."""
 SHARED_BYTES = 2**27
 """Packed rows and columns of all threads, at most."""
-TWO_PARTS = 2.7
-"""Times as long take pairs and enclosures: 295 ms for 110 at n = 1000."""
-NATIVE_RATE = 0.03
-"""Nanoseconds a term of one product of the BLAS, at n = 1000."""
-THIN = 3
-"""Columns or rows up to which products of the BLAS read memory for every term."""
-THIN_RATE = 25.0
-"""Nanoseconds a term of products so thin."""
 
 _TILE_ROWS = 3
 _TILE_COLUMNS = 16
@@ -119,9 +96,9 @@ def _rounded(
     """2**shift (A B + C) of stacks in new arrays; False where A or B is not finite."""
     values = np.empty(product_shape(a, b), dtype)
     second_values = np.empty_like(values) if kind in _TWO_VALUES else None
-    addend = None if c is None else _readable(c)
-    operands = _readable(a), _readable(b), addend
-    is_finite = multiply(*operands, values, second_values, shift, _KINDS[kind])
+    addend = None if c is None else readable(c)
+    operands = readable(a), readable(b), addend
+    is_finite = multiply(*operands, values, second_values, shift, KINDS[kind])
     return is_finite, values, second_values
 
 
@@ -176,11 +153,11 @@ def most_threads(batch: int, m: int, n: int, k: int) -> int:
     by_work = int(nanoseconds / SHARE)
     if by_work <= 1:
         return 1
-    by_memory = SHARED_BYTES // _packed_bytes(m, k)
+    by_memory = SHARED_BYTES // packed_bytes(m, k)
     return max(min(by_work, by_memory, max(batch, m, n)), 1)
 
 
-def _packed_bytes(rows: int, k: int) -> int:
+def packed_bytes(rows: int, k: int) -> int:
     """Bytes of the rows and the columns that a thread packs."""
     packed_rows = min(rows + 2, max(_BLOCK_NUMBERS // max(k, 1), 24))
     return 8 * k * (packed_rows + _TILE_COLUMNS)
@@ -257,7 +234,7 @@ def enclosed(
         return None
     x = np.empty(b.shape)
     radius = np.empty(b.shape)
-    operands = _readable(a), _readable(b), _readable(inverse)
+    operands = readable(a), readable(b), readable(inverse)
     if not core.enclose(*operands, row_bounds, x, radius, norm, inverse_norm):
         return None
     return x, radius
@@ -300,7 +277,7 @@ class BandFactors:
         factors = np.empty((n, 2 * lower + upper + 2)) if lower else columns
         pivots = np.empty((1, n), np.int64).view(np.float64)
         has_pivots = loaded()[0].factorise_band(
-            _readable(a), lower, upper, columns, factors, pivots
+            readable(a), lower, upper, columns, factors, pivots
         )
         if not has_pivots:
             raise np.linalg.LinAlgError("a pivot is zero")
@@ -313,7 +290,7 @@ class BandFactors:
         core: Any = loaded()[0]
         n = len(self.columns)
         band = self.columns, self.factors, self.pivots, self.lower, self.upper
-        operands = tuple(_readable(x) for x in (q, s, v))
+        operands = tuple(readable(x) for x in (q, s, v))
         results = BandedProducts(*(np.empty(x.shape) for x in operands))
 
         def write_rows(rows: slice, check: threads.Check | None) -> None:
@@ -352,8 +329,8 @@ def solved_stack(a: Array, b: Array) -> SolvedStack | None:
     core = loaded()[0]
     if core is None:
         return None
-    a = _readable(a)
-    b = _readable(b)
+    a = readable(a)
+    b = readable(b)
     x = np.empty(b.shape)
     radius = np.empty(b.shape)
     proofs = np.empty((len(a), 1, 4))
@@ -430,7 +407,7 @@ def _facts_of_small(function: str, a: Array, width: int) -> Array | None:
     if core is None or not is_small or a.dtype.kind != "f":
         return None
     facts = np.empty((math.prod(stack), 1, width))
-    getattr(core, function)(_readable(a.reshape(len(facts), n, n)), facts)
+    getattr(core, function)(readable(a.reshape(len(facts), n, n)), facts)
     return facts.reshape(*stack, width)
 
 
@@ -450,7 +427,7 @@ def _combined(t: Array, alpha: complex, c: Array | None, beta: complex) -> Array
     if not (are_real and is_same and product != 0.0 and math.isfinite(product.real)):
         return combine_stacks(t, alpha, c, beta)
     is_complex = t.dtype.kind == "c"
-    addend = np.ascontiguousarray(c) if is_complex else _readable(cast(Array, c))
+    addend = np.ascontiguousarray(c) if is_complex else readable(cast(Array, c))
     sums = np.empty_like(t)
     arrays = t, addend, sums
     if is_complex:
@@ -489,7 +466,7 @@ def _rounded_sum_of_pair(
 def _magnitude_product(a: Array, v: Array) -> Array:
     """`numerics.magnitudes.magnitude_product`, in one reading of A."""
     product = np.empty((a.shape[0], v.shape[1]))
-    loaded()[0].magnitude_product(_readable(a), _readable(v), product)
+    loaded()[0].magnitude_product(readable(a), readable(v), product)
     return product
 
 
@@ -501,7 +478,7 @@ def _equilibrated(a: Array, b: Array) -> Equilibrated | None:
     scaled_b = np.empty(b.shape)
     exponents = np.empty(b.shape, np.int64)
     determinant_exponent = loaded()[0].equilibrate(
-        _readable(a), _readable(b), scaled_a, scaled_b, exponents.view(np.float64)
+        readable(a), readable(b), scaled_a, scaled_b, exponents.view(np.float64)
     )
     if determinant_exponent is None:
         return None
@@ -519,8 +496,8 @@ def _eliminate(
     minors = np.empty((n, len(primes)))
     numerators = np.empty((n * (width - n), len(primes)))
     is_complex = a.dtype.kind == "c"
-    real = _readable(a.real)
-    imag = _readable(a.imag) if is_complex else None
+    real = readable(a.real)
+    imag = readable(a.imag) if is_complex else None
     exponents = rows[None], columns[None]
     fields = primes[None], roots[None]
     results = determinants, minors, numerators
@@ -540,6 +517,46 @@ def _factor_panel(panel: Array) -> Array:
     return rows
 
 
+def _in_doubles(x: Array, shift: int) -> Vectors | None:
+    """`numerics.float64_products.in_doubles`, in one reading of x."""
+    from hifigemm.numerics.float64_products import Vectors
+
+    x = readable(x)
+    if x.itemsize not in x.strides:
+        x = np.ascontiguousarray(x)
+    has_adjacent_terms = x.strides[1] == x.itemsize
+    numbers = np.empty(x.shape, order="C" if has_adjacent_terms else "F")
+    bounds = np.empty((2, len(x)))
+    if not loaded()[0].to_doubles(x, shift, numbers, bounds):
+        return None
+    return Vectors(numbers, bounds)
+
+
+def _round_product(
+    product: Array, rows: Array, columns: Array, terms: int, values: Array
+) -> int:
+    """`numerics.float64_products.round_product`, in one reading of the product."""
+    num_open: int = loaded()[0].round_product(product, rows, columns, terms, values)
+    return num_open
+
+
+def _finish_entries(a: Array, b: Array, values: Array, shift: int) -> None:
+    """`numerics.float64_products.finish_entries`, many entries shared among threads."""
+    a = readable(a)
+    rows, cols = divmod(np.flatnonzero(np.isnan(values)), values.shape[1])
+    by_columns = np.argsort(cols // _TILE_COLUMNS, kind="stable")
+    entries = np.stack([rows[by_columns], cols[by_columns]]).astype(np.float64)
+
+    def finish_share(entries: Array, check: threads.Check | None) -> None:
+        loaded()[0].finish(a, b, entries, values, shift, check)
+
+    num_shares = int(_DOT_RATE * len(rows) * a.shape[1] / SHARE)
+    if num_shares > 1:
+        num_shares = min(num_shares, threads.limit())
+    shares = np.array_split(entries, max(num_shares, 1), axis=1)
+    threads.side_by_side(finish_share, list(map(np.ascontiguousarray, shares)))
+
+
 _OVERRIDES: dict[str, Callable[..., Any]] = {
     "are_ordinary": _are_ordinary,
     "certified_sums": certified_sums,
@@ -549,6 +566,9 @@ _OVERRIDES: dict[str, Callable[..., Any]] = {
     "equilibrated": _equilibrated,
     "eliminate": _eliminate,
     "factor_panel": _factor_panel,
+    "in_doubles": _in_doubles,
+    "round_product": _round_product,
+    "finish_entries": _finish_entries,
 }
 """The core's versions of functions of `numerics`, by their names: nothing is imported
 for them.
@@ -560,20 +580,11 @@ def _reason() -> str:
     return f"compiled sums in two words or more, each rounded once, {name}"
 
 
-def _readable(x: Array) -> Array:
+def readable(x: Array) -> Array:
     """x where the core can read it: aligned, in this machine's order of bytes."""
     if x.flags.aligned and x.dtype.isnative:
         return x
     return np.array(x, x.dtype.newbyteorder("="), order="C")
-
-
-def pays(problem: Problem, instructions: str) -> bool:
-    """True if the core is expected to be quicker than products of the BLAS."""
-    terms = problem.multiplications
-    rate = PRODUCTS_RATE
-    if min(problem.m, problem.n) <= THIN:
-        rate = THIN_RATE
-    return RATES[instructions] * terms <= PRODUCTS_STEPS + rate * terms
 
 
 def nanoseconds(problem: Problem) -> float:
@@ -583,191 +594,3 @@ def nanoseconds(problem: Problem) -> float:
         return math.inf
     terms = problem.multiplications * (4 if problem.is_complex else 1)
     return RATES[core.instructions[0]] * terms
-
-
-def expected_seconds(plan: Plan) -> float:
-    """Seconds that the plan may take on a CPU, within a factor of three of what ordinary
-    operands take on a machine that is not busy.
-    """
-    problem = plan.problem
-    terms = problem.multiplications * (4 if problem.is_complex else 1)
-    rate_of = _RATES_BY_SCHEME.get(plan.scheme.name, _rate_of_products)
-    rate, num_threads = rate_of(plan, threads.limit())
-    if plan.rounding.has_two_parts:
-        rate *= TWO_PARTS
-    return 1e-9 * rate * terms / num_threads
-
-
-def _rate_of_native(plan: Plan, num_threads: int) -> tuple[float, int]:
-    return NATIVE_RATE, num_threads
-
-
-def _rate_of_products(plan: Plan, num_threads: int) -> tuple[float, int]:
-    return PRODUCTS_RATE / 5 * plan.num_products, num_threads
-
-
-def _rate_of_sums(plan: Plan, num_threads: int) -> tuple[float, int]:
-    problem = plan.problem
-    core, _ = loaded()
-    if core is None or not pays(problem, core.instructions[0]):
-        return _rate_of_products(plan, num_threads)
-    cols = 2 * problem.n if problem.is_complex else problem.n
-    shares = most_threads(problem.batch, problem.m, cols, problem.terms)
-    return RATES[core.instructions[0]], min(num_threads, shares)
-
-
-_RATES_BY_SCHEME: dict[str, Callable[[Plan, int], tuple[float, int]]] = {
-    "native": _rate_of_native,
-    "double-double": _rate_of_sums,
-}
-"""Nanoseconds a term, and threads of so many that are shared, by the name of a scheme;
-other schemes make products.
-"""
-
-
-def lowering(plan: Plan) -> CoreLowering | None:
-    """How double-double sums are carried out; None where the core is not there, or does
-    not pay.
-    """
-    core, _ = loaded()
-    if core is None or not pays(plan.problem, core.instructions[0]):
-        return None
-    return CoreLowering(plan)
-
-
-@dataclass(frozen=True)
-class CoreLowering(Lowering):
-    """Double-double sums of a plan by the core; see `Lowering`."""
-
-    plan: Plan
-
-    def nbytes(self, batch: int, rows: int, cols: int) -> int:
-        """Bytes that all threads pack, and of complex operands as real ones."""
-        problem = self.plan.problem
-        k = problem.terms
-        real_cols = cols
-        embedded = 0
-        if problem.is_complex:
-            real_cols = 2 * cols
-            embedded = 8 * batch * (rows * k + k * real_cols + rows * real_cols)
-        num_threads = most_threads(batch, rows, real_cols, k)
-        return num_threads * _packed_bytes(rows, k) + embedded
-
-    def lower(self, signature: Signature) -> Executable | None:
-        """None for pairs, enclosures and sums with C of complex operands, and for a C
-        that takes a power of two, which may cost bits of another one.
-        """
-        plan = self.plan
-        rounds_again = plan.rounding != NEAREST
-        if rounds_again and (plan.problem.is_complex or plan.rounding.c_exponent):
-            return None
-        return CoreSums(plan, signature)
-
-
-class CoreSums(HostExecutable):
-    """Sums by the core, each rounded once. It refuses Inf and NaN."""
-
-    def __init__(self, plan: Plan, signature: Signature) -> None:
-        super().__init__(plan, signature)
-        self._combine_stacks = _combined
-        problem = plan.problem
-        cols = 2 * problem.n if problem.is_complex else problem.n
-        shares = most_threads(problem.batch, problem.m, cols, problem.terms)
-        is_shared = shares > 1
-        self._sum: Callable[..., bool] = multiply if is_shared else loaded()[0].multiply
-        self._kind = _KINDS[plan.rounding.kind]
-        self._num_products = float(plan.num_products)
-        self._dtype = problem.dtype
-        self._is_complex = problem.is_complex
-        self._is_nearest = plan.rounding == NEAREST and len(signature.shape) == 2
-        # One call of the core reads, adds and rounds.
-        self._is_one_call = (
-            plan.is_whole
-            and not self._is_combined
-            and not (self._is_complex or problem.mirror)
-        )
-
-    def __call__(
-        self,
-        a: Any,
-        b: Any,
-        out: Any = None,
-        c: Any = None,
-        alpha: complex = 1.0,
-        beta: complex = 0.0,
-        splits: Splits = NO_SPLITS,
-    ) -> Outcome | Refusal:
-        """See `Executable`."""
-        if not self._is_one_call:
-            return super().__call__(a, b, out, c, alpha, beta)
-        are_matrices = a.ndim == 2 == b.ndim
-        if not (are_matrices and a.flags.aligned and b.flags.aligned):
-            a = _readable(a.reshape(self._left_shape))
-            b = _readable(b.reshape(self._right_shape))
-        elif self._is_nearest:
-            # The quickest way for the smallest matrices.
-            values = np.empty(self._stack_shape, self._dtype)
-            if not self._sum(a, b, None, values, None, self.shift, 0):
-                return NOT_FINITE
-            return Outcome(values[0], 0.0, self._num_products)
-        sums = self._sums(a, b, c)
-        if sums is None:
-            return NOT_FINITE
-        values, second = sums
-        shape = self._shape
-        second = None if second is None else second.reshape(shape)
-        values = values.reshape(shape)
-        return Outcome(values, 0.0, self._num_products, (), None, second)
-
-    def _sums(self, a: Array, b: Array, c: Array | None) -> Sums | None:
-        """The plan's rounding of 2**shift (+-A B +- C) of matrices or stacks, in one call
-        or block by block; None where one of them is not finite.
-        """
-        values = np.empty(self._stack_shape, self._dtype)
-        second = np.empty_like(values) if self._kind else None
-        if c is not None:
-            c = _readable(c.reshape(self._stack_shape))
-            if not _are_ordinary(c, 1, 0.0):
-                return None
-            c = c if self.plan.rounding.c_sign > 0 else -c
-        if self.plan.rounding.sign < 0:
-            a = -a
-        if self._is_one_call:
-            is_finite = self._sum(a, b, c, values, second, self.shift, self._kind)
-            return (values, second) if is_finite else None
-        for block in self.plan.blocks():
-            left, right = block.operands(a, b)
-            addend = None if c is None else c[block]
-            other = None if second is None else second[block]
-            if not self._write(left, right, addend, values[block], other):
-                return None
-        return values, second
-
-    def multiply(self, a: Array, b: Array, c: Array | None) -> Outcome | Refusal:
-        """The plan's rounding of 2**shift (+-A B +- C)."""
-        sums = self._sums(a, b, c)
-        if sums is None:
-            return NOT_FINITE
-        values, second = sums
-        return Outcome(values, 0.0, self._num_products, second=second)
-
-    def _write(
-        self,
-        a: Array,
-        b: Array,
-        c: Array | None,
-        values: Array,
-        second: Array | None,
-    ) -> bool:
-        """Write a block of the result; False where A or B holds Inf or NaN there."""
-        a = _readable(a)
-        b = _readable(b)
-        if not self._is_complex:
-            return self._sum(a, b, c, values, second, self.shift, self._kind)
-        batch, rows, cols = values.shape
-        target = np.empty((batch, rows, 2 * cols), values.real.dtype)
-        real = embed_left(a), embed_right(b)
-        if not self._sum(*real, None, target, None, self.shift, self._kind):
-            return False
-        values[...] = unembed(target)
-        return True

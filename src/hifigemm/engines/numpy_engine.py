@@ -17,7 +17,7 @@ import numpy as np
 
 from hifigemm.base.exceptions import InexactProductError
 from hifigemm.base.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
-from hifigemm.engines import core
+from hifigemm.engines import core, core_sums
 from hifigemm.engines.host import NativeLowering, NativeOnHost
 from hifigemm.engines.memory import free_memory
 from hifigemm.model.engine import Lowering, MemoryLimits
@@ -149,7 +149,7 @@ def _native(plan: Plan, engine: NumpyEngine) -> Lowering | None:
 
 
 def _sums(plan: Plan, engine: NumpyEngine) -> Lowering | None:
-    return core.lowering(plan)
+    return core_sums.lowering(plan)
 
 
 _LOWERINGS: dict[str, Callable[[Plan, NumpyEngine], Lowering | None]] = {

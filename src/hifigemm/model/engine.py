@@ -73,6 +73,11 @@ def report_of(
 class Lowering(Protocol):
     """How an engine carries out a plan, whole stacks at a time."""
 
+    @property
+    def reason(self) -> str:
+        """What is carried out, where the plan leaves that to the engine."""
+        return ""
+
     def preparing(self, x: Array, side: str) -> Callable[[Array], Any] | None:
         """A function of operands laid out as x, a stack for the "left" or the "right":
         it makes what executables of this plan take of them. None where they take the

@@ -8,6 +8,8 @@ products.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from hifigemm.numerics.bits import Array
@@ -19,25 +21,27 @@ def components(x: Array) -> list[Array]:
     return [part.astype(np.float64, copy=False) for part in parts]
 
 
-def embed_left(a: Array) -> Array:
-    """Rows a_re, a_im, ... (..., m, 2 k) of complex a (..., m, k), a new float64 array.
+def embed_left(a: Array, dtype: Any = np.float64) -> Array:
+    """Rows a_re, a_im, ... (..., m, 2 k) of complex a (..., m, k), a new array of a real
+    dtype.
 
-    Real a is copied to float64.
+    Real a is copied.
     """
     if a.dtype.kind != "c":
-        return np.array(a, np.float64, order="C", like=a)
-    return np.array(a, np.complex128, order="C", like=a).view(np.float64)
+        return np.array(a, dtype, order="C", like=a)
+    complex_dtype = np.complex64 if dtype == np.float32 else np.complex128
+    return np.array(a, complex_dtype, order="C", like=a).view(dtype)
 
 
-def embed_right(b: Array) -> Array:
-    """Rows b_re, b_im, ... and -b_im, b_re, ... of complex b, a new float64 array.
+def embed_right(b: Array, dtype: Any = np.float64) -> Array:
+    """Rows b_re, b_im, ... and -b_im, b_re, ... of complex b, a new array of a real dtype.
 
-    b (..., k, n) becomes (..., 2 k, 2 n); real b is copied to float64.
+    b (..., k, n) becomes (..., 2 k, 2 n); real b is copied.
     """
     if b.dtype.kind != "c":
-        return np.array(b, np.float64, order="C", like=b)
+        return np.array(b, dtype, order="C", like=b)
     *stack, k, n = b.shape
-    out = np.empty((*stack, 2 * k, 2 * n), like=b)
+    out = np.empty((*stack, 2 * k, 2 * n), dtype, like=b)
     out[..., 0::2, 0::2] = b.real
     out[..., 0::2, 1::2] = b.imag
     # np.negative with a strided `out` is wrong in NumPy 2.4: no ufunc writes to one.

@@ -19,7 +19,7 @@ from hifigemm.base.exceptions import PlanError
 from hifigemm.base.settings import announce, is_strict
 from hifigemm.engines import engine_for
 from hifigemm.engines.arrays import memory_of
-from hifigemm.engines.core import expected_seconds
+from hifigemm.engines.core_sums import expected_seconds
 from hifigemm.libraries import Library
 from hifigemm.model.engine import Engine, has_kernels
 from hifigemm.model.executable import (

@@ -8,6 +8,9 @@ Idea
     takes. So a weaker target never escalates more entries than a stronger one, nor
     escalates them further.
 
+    With the compiled core every entry is rounded correctly, by sums in words, or by one
+    float64 product of float32 operands and sums where that leaves a rounding open.
+
     On a GPU terms are added one by one, each with its rounding error, in two words, in
     three where these leave a rounding open, and as integers where three do: every entry
     is rounded correctly, and the operands are never looked at.
@@ -88,9 +91,9 @@ class DoubleDouble(Scheme):
     rests_on_evidence = False
 
     def describe_products(self, num_products: int, name: str = "") -> str:
-        """Products of parts, or no product: executables add all terms in one pass."""
+        """Products of parts, or none: executables add all terms in one pass."""
         if num_products == 1:
-            return "none: terms are added in words, in one pass"
+            return "none of parts: all terms are added in one pass"
         return super().describe_products(num_products, name)
 
     def describe_verification(self, plan: Plan) -> str:
@@ -140,13 +143,14 @@ class DoubleDouble(Scheme):
             reason=reason,
         )
         # An executable makes all of it in one pass, and rounds correctly for any goal.
-        if engine.lowering(plan) is None:
+        lowering = engine.lowering(plan)
+        if lowering is None:
             return plan
         return replace(
             plan,
             num_products=4 if problem.is_complex else 1,
             bound=0.0,
-            reason="compiled sums in two words or more, each rounded once",
+            reason=lowering.reason,
         )
 
     def _plan_of_terms(
