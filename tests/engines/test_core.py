@@ -739,9 +739,7 @@ def test_work_and_memory_limit_the_threads(monkeypatch):
     assert core.most_threads(1, 1, 1, 10**9) == 1  # one sum is not cut
     k = 10**7
     num_threads = core.most_threads(1, 100, 100, k)
-    assert (
-        1 <= num_threads * core.packed_bytes(100, k) <= 2 * core.packed_bytes(100, k)
-    )
+    assert 1 <= num_threads * core.packed_bytes(100, k) <= 2 * core.packed_bytes(100, k)
     assert core.most_threads(1, 0, 5, 5) == 1
 
 

@@ -6,7 +6,8 @@ fractions:
 
 Products come in stacks, each matrix of a family of its own: random ones, and those that
 cancel, tie, over- or underflow or have exponents over the whole range; in half of the
-stacks nearly all that is left of them is zero. What differs, be it the sign of a zero,
+stacks nearly all that is left of them is zero. In every second batch float32 products of
+any size take a float64 product first. What differs, be it the sign of a zero,
 is printed with its seed and index.
 """
 
@@ -17,7 +18,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any
@@ -26,7 +27,7 @@ import numpy as np
 
 import hifigemm as hg
 from hifigemm.base import store
-from hifigemm.engines import core
+from hifigemm.engines import core, core_sums
 from hifigemm.workshop.environment import write_csv
 from tests.conftest import PAIRS, SINGLES, real_pair
 from tests.exact_values import exact_results, same_bits
@@ -174,6 +175,19 @@ def without_core() -> Iterator[None]:
         store.forget()
 
 
+@contextmanager
+def in_float64() -> Iterator[None]:
+    """float32 products of any size take a float64 product first, with the core."""
+    steps = core_sums.FLOAT64_STEPS
+    store.forget()
+    core_sums.FLOAT64_STEPS = -np.inf
+    try:
+        yield
+    finally:
+        core_sums.FLOAT64_STEPS = steps
+        store.forget()
+
+
 @dataclass(frozen=True)
 class Share:
     """What one process does: the cases of each `jobs`-th index from `first` on."""
@@ -195,11 +209,13 @@ def run(share: Share) -> tuple[Counts, list[str]]:
     counts: Counts = Counter()
     wrong: list[str] = []
     indices = itertools.count(share.first, share.jobs)
+    ways = itertools.cycle([nullcontext, in_float64])
     while (
         _sum(counts, "products") < share.products and time.monotonic() < share.deadline
     ):
         cases = [draw(share.seed, next(indices)) for _ in range(BATCH)]
-        compiled = [case.result() for case in cases]
+        with next(ways)():
+            compiled = [case.result() for case in cases]
         with without_core():
             plain = [case.result() for case in cases]
         for case, with_core, without in zip(cases, compiled, plain, strict=True):

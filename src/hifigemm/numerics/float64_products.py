@@ -81,6 +81,7 @@ def in_doubles(x: Array, shift: int) -> Vectors | None:
     return Vectors(numbers, np.stack([norms, spreads]))
 
 
+@np.errstate(over="ignore")
 def round_product(
     product: Array, rows: Array, columns: Array, terms: int, values: Array
 ) -> int:
