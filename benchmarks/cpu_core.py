@@ -8,6 +8,10 @@ compiled core:
 
     OPENBLAS_NUM_THREADS=1 python -m benchmarks.cpu_core
     OPENBLAS_NUM_THREADS=1 HIFIGEMM_CORE=0 python -m benchmarks.cpu_core --output results/cpu_core_off.csv
+
+With `--float32` they are large float32 products alone, in turns with the core's own sums:
+
+    OPENBLAS_NUM_THREADS=1 python -m benchmarks.cpu_core --float32 --output results/cpu_float32.csv
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from typing import Any
 import numpy as np
 
 import hifigemm as hg
+from hifigemm.engines import core
 from hifigemm.testing import matrices
 from hifigemm.testing.reference import correctly_rounded
 from hifigemm.workshop.environment import write_csv
@@ -80,6 +85,32 @@ def calls() -> Iterator[Call]:
     )
 
 
+def float32_calls() -> Iterator[Call]:
+    """Large float32 products: of data that a float64 product rounds, and of orthogonal
+    columns, which cancel.
+    """
+    rng = np.random.default_rng(SEED)
+    for n in (128, 256, 1024, 2048):
+        normal = rng.standard_normal((2, n, n)).astype(np.float32)
+        positive = rng.random((2, n, n)).astype(np.float32)
+        bfloat16 = (normal.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+        integers = rng.integers(-1000, 1000, (2, n, n)).astype(np.float32)
+        columns = np.linalg.qr(normal[0])[0]
+        yield f"{n} normal", *normal, CORRECT
+        yield f"{n} positive", *positive, CORRECT
+        yield f"{n} values of bfloat16", *bfloat16, CORRECT
+        yield f"{n} integers", *integers, CORRECT
+        yield f"{n} Q^T Q", np.ascontiguousarray(columns.T), columns, CORRECT
+    n = 512
+    complex_pair = rng.standard_normal((4, n, n)).astype(np.float32)
+    yield (
+        f"{n} normal complex64",
+        complex_pair[0] + 1j * complex_pair[1],
+        complex_pair[2] + 1j * complex_pair[3],
+        CORRECT,
+    )
+
+
 def check(name: str, a: np.ndarray, b: np.ndarray, options: dict[str, Any]) -> None:
     """Raise RuntimeError unless the first rows of the result are correctly rounded."""
     if options not in (CORRECT, {"result": "pair"}):
@@ -121,6 +152,34 @@ def least_times(functions: list[Callable[[], Any]], seconds: float) -> list[floa
     return least
 
 
+def sums_of_the_core(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """A B rounded once by the sums of the core alone."""
+    values = np.empty((1, len(a), b.shape[1]), np.float32)
+    core.multiply(a, b, None, values, None, 0, 0)
+    return values[0]
+
+
+@np.errstate(all="ignore")
+def measure_float32(seconds: float) -> Iterator[dict[str, Any]]:
+    """One row for each large float32 product."""
+    for name, a, b, options in float32_calls():
+        check(name, a, b, options)
+        ways: list[Callable[[], Any]] = [
+            lambda a=a, b=b: np.matmul(a, b),
+            lambda a=a, b=b: hg.matmul(a, b, accuracy="correct"),
+        ]
+        if a.dtype == np.float32:
+            ways.append(lambda a=a, b=b: sums_of_the_core(a, b))
+        numpy_time, time_of_call, *times = least_times(ways, seconds)
+        yield {
+            "call": name,
+            "numpy_us": round(1e6 * numpy_time, 3),
+            "us": round(1e6 * time_of_call, 3),
+            "ratio": round(time_of_call / numpy_time, 2),
+            "ratio_of_sums": round(times[0] / numpy_time, 2) if times else "",
+        }
+
+
 @np.errstate(all="ignore")
 def measure(seconds: float) -> Iterator[dict[str, Any]]:
     """One row for each call."""
@@ -148,21 +207,23 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--output", default="results/cpu_core.csv")
     parser.add_argument("--instructions", help="of the core, such as avx2")
+    parser.add_argument("--float32", action="store_true", help="large float32 products")
     options = parser.parse_args()
-    core = hg.info().versions["core"]
+    core_version = hg.info().versions["core"]
     if options.instructions:
         from hifigemm import _core
 
         _core.use(options.instructions)
-        core = f"compiled, {options.instructions} by choice"
-    print(f"core: {core}")
+        core_version = f"compiled, {options.instructions} by choice"
+    print(f"core: {core_version}")
     rows = []
-    for row in measure(options.seconds):
+    rows_of = measure_float32 if options.float32 else measure
+    for row in rows_of(options.seconds):
         print(
             f"{row['call']:<28} {row['numpy_us']:>12} {row['us']:>12} {row['ratio']:>8}"
         )
         rows.append(row)
-    write_csv(options.output, rows, phi=PHI, seed=SEED, core=core)
+    write_csv(options.output, rows, phi=PHI, seed=SEED, core=core_version)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,9 @@ MARK = re.compile(r"^<!-- figures: (\w+) -->\n\n((?:\|.*\n)+)", re.MULTILINE)
 ON_CPU = (
     "core",
     "src/hifigemm/engines/core.py",
+    "src/hifigemm/engines/core_sums.py",
     "src/hifigemm/numerics/double_double.py",
+    "src/hifigemm/numerics/float64_products.py",
     "src/hifigemm/schemes/double_double.py",
 )
 ON_GPU = ("src/hifigemm/engines/cuda", "src/hifigemm/kernels")
@@ -167,6 +169,21 @@ def cpu_core() -> str:
     return table(*rows)
 
 
+def cpu_float32() -> str:
+    """Milliseconds of large float32 products, native and correct, and multiples of the
+    native time, with and without a float64 product.
+    """
+    rows = [("float32", "NumPy, ms", "correct, ms", "ratio", "the core's sums alone")]
+    for row in rows_of("cpu_float32"):
+        milliseconds = (
+            digits(1e-3 * float(row[name]), 2) for name in ("numpy_us", "us")
+        )
+        sums = row["ratio_of_sums"]
+        ratios = digits(float(row["ratio"]), 2), digits(float(sums), 2) if sums else ""
+        rows.append((row["call"], *milliseconds, *ratios))
+    return table(*rows)
+
+
 def cpu_threads() -> str:
     """Milliseconds of correct products and pairs by the number of threads."""
     lines = rows_of("cpu_threads")
@@ -249,6 +266,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "on_a_cpu": on_a_cpu,
     "peers": peers,
     "cpu_core": cpu_core,
+    "cpu_float32": cpu_float32,
     "cpu_threads": cpu_threads,
     "cpu_products": cpu_products,
     "cpu_dot_products": cpu_dot_products,
