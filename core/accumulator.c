@@ -15,8 +15,8 @@
 #include <string.h>
 
 enum {
-    LOWEST = -2304,  /* exponent of the first bit: two subnormal numbers give 2^-2148 */
-    DIGITS = 144,    /* 32-bit digits up to 2^2304, above 2^31 products of 2^2048 */
+    LOWEST = -3328,  /* exponent of the first bit: three subnormal numbers give 2^-3222 */
+    DIGITS = 208,    /* 32-bit digits up to 2^3328, above 2^31 products of 2^3072 */
     SIGN_SHIFT = 63,
     FAR = 260,       /* bits below the largest term from which terms may wait */
 };
@@ -91,6 +91,17 @@ static void add_double(Accumulator *sum, double x, int exponent)
         return;
     widen(sum, of_x + exponent, of_x + exponent);
     add(sum, mantissa, 1, of_x + exponent);
+}
+
+/* Add x y. */
+static void add_product_of(Accumulator *sum, double x, double y)
+{
+    int of_x, of_y;
+    uint64_t x_mantissa = decoded(x, &of_x), y_mantissa = decoded(y, &of_y);
+    if (x == 0.0 || y == 0.0)
+        return;
+    widen(sum, of_x + of_y, of_x + of_y);
+    add(sum, x_mantissa, y_mantissa, of_x + of_y);
 }
 
 /* The magnitude of the sum in digits of 32 bits, one for each word in use; returns 1
@@ -281,4 +292,45 @@ void settle_exactly(ptrdiff_t k, const Decoded *a, const Decoded *b, double c, i
     widen(&sum, least, split);
     add_products(&sum, k, a, b, least, split - 1, watch);
     settle_sum(&sum, shift, kind, format, INT_MIN, values);
+}
+
+/* Add a factor times a sum, digit by digit. */
+static void add_multiple(Accumulator *total, double factor, const Accumulator *sum)
+{
+    uint32_t digits[DIGITS];
+    int is_negative = resolve(sum, digits), exponent;
+    uint64_t mantissa = decoded(factor, &exponent) ^ (uint64_t)is_negative << SIGN_SHIFT;
+    if (factor == 0.0)
+        return;
+    for (int i = 0; i < sum->last - sum->first; i++) {
+        int position = exponent + LOWEST + 32 * (sum->first + i);
+        if (digits[i] == 0)
+            continue;
+        widen(total, position, position);
+        add(total, digits[i], mantissa, position);
+    }
+}
+
+/* The sum of multiples of sums of products, and of products of pairs, rounded once. */
+double settle_multiples(ptrdiff_t k, int count, const Multiple *multiples, int pairs,
+                        const double (*pair)[2], const Format *format, Watch *watch)
+{
+    Accumulator total;
+    total.first = total.last = 0;
+    for (int i = 0; i < pairs; i++)
+        add_product_of(&total, pair[i][0], pair[i][1]);
+    for (const Multiple *x = multiples; x < multiples + count; x++) {
+        Accumulator sum;
+        sum.first = sum.last = 0;
+        int least, most;
+        find_exponents(k, &x->a, &x->b, &least, &most, watch);
+        if (least > most)
+            continue;
+        widen(&sum, least, most);
+        add_products(&sum, k, &x->a, &x->b, least, most, watch);
+        add_multiple(&total, x->factor, &sum);
+    }
+    Values values = {0.0, 0.0};
+    settle_sum(&total, 0, NEAREST, format, INT_MIN, &values);
+    return values.first;
 }

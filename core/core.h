@@ -15,10 +15,12 @@
  *   systems.c      scaling and bounds of linear systems, in few readings of a matrix
  *   small_systems.c  small linear systems from their scaling to their enclosures
  *   small_factors.c  determinants and definiteness of up to 128 rows
+ *   scalar_sums.h  alpha T + beta C rounded once, from a pair for T
+ *   environment.h  rounding to nearest for the time of a call
  *   module.c       the Python module hifigemm._core, and signals that end its calls
  *
  * u = 2^-53 is the unit roundoff of binary64. All of this rests on rounding to nearest
- * without flushing, which module.c sets, and on sums and products that a compiler
+ * without flushing, which enter_ieee sets, and on sums and products that a compiler
  * neither contracts nor reorders: see setup.py for the flags.
  */
 #ifndef HIFIGEMM_CORE_H
@@ -243,6 +245,14 @@ static inline uint64_t decoded(double x, int *exponent)
     return sign | magnitude;
 }
 
+/* A factor times the sum of products of two vectors. */
+typedef struct {
+    double factor;
+    Decoded a, b;
+} Multiple;
+
+double settle_multiples(ptrdiff_t k, int count, const Multiple *multiples, int pairs,
+                        const double (*pair)[2], const Format *format, Watch *watch);
 void settle_exactly(ptrdiff_t k, const Decoded *a, const Decoded *b, double c, int shift,
                     Kind kind, const Format *format, Values *values, Watch *watch);
 

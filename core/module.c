@@ -32,8 +32,9 @@
 #include <Python.h>
 
 #include "core.h"
+#include "environment.h"
+#include "scalar_sums.h"
 
-#include <fenv.h>
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -42,64 +43,6 @@
 #if defined(_WIN32)
 #define WIN32_LEAN_AND_MEAN
 #include <windows.h>
-#endif
-
-/* ---- the floating-point environment --------------------------------------------- */
-
-/* Everything here rests on rounding to nearest, with subnormal numbers. A thread may
- * have asked otherwise; its own mode returns when a product is done. */
-#if defined(__x86_64__) || defined(_M_X64)
-#include <xmmintrin.h>
-
-typedef unsigned Environment;
-
-static Environment enter_ieee(void)
-{
-    Environment before = _mm_getcsr();
-    _mm_setcsr(0x1f80); /* no exception traps, to nearest, nothing flushed */
-    return before;
-}
-
-static void leave_ieee(Environment before)
-{
-    /* Flags that were raised meanwhile are not the caller's. */
-    _mm_setcsr(before);
-}
-
-#elif defined(__aarch64__) && (defined(__GNUC__) || defined(__clang__))
-
-typedef uint64_t Environment;
-
-static Environment enter_ieee(void)
-{
-    Environment before, ieee = 0;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
-    __asm__ volatile("msr fpcr, %0" : : "r"(ieee));
-    return before;
-}
-
-static void leave_ieee(Environment before)
-{
-    __asm__ volatile("msr fpcr, %0" : : "r"(before));
-}
-
-#else
-
-typedef fenv_t Environment;
-
-static Environment enter_ieee(void)
-{
-    Environment before;
-    feholdexcept(&before);
-    fesetenv(FE_DFL_ENV);
-    return before;
-}
-
-static void leave_ieee(Environment before)
-{
-    fesetenv(&before);
-}
-
 #endif
 
 /* ---- arrays --------------------------------------------------------------------- */
@@ -436,42 +379,21 @@ PyDoc_STRVAR(combine_doc,
 "entry is not finite, and then `out` means nothing. All are stacks of float32 or of\n"
 "float64, of one shape, with any strides; the scalars are finite and not zero.");
 
-/* p + e = a b, by Dekker: the bits of numerics.eft.two_product. */
-static void halve(double a, double *high, double *low)
-{
-    double t = 134217729.0 * a; /* 2^27 + 1 */
-    *high = t - (t - a);
-    *low = a - *high;
-}
-
-static double two_product(double a, double a_high, double a_low, double b, double *e)
-{
-    double p = a * b, b_high, b_low;
-    halve(b, &b_high, &b_low);
-    double excess = p - a_high * b_high;
-    excess = excess - a_low * b_high;
-    excess = excess - a_high * b_low;
-    *e = a_low * b_low - excess;
-    return p;
-}
-
 /* The sum of numerics.epilogue._compensated_sum for a row of entries, in float64 and then
  * rounded to TYPE. */
 #define COMBINE_ROW(NAME, TYPE) \
     static int NAME(const char *t, Py_ssize_t of_t, double alpha, const char *c, \
                     Py_ssize_t of_c, double beta, char *out, Py_ssize_t of_out, Py_ssize_t n) \
     { \
-        double alpha_high, alpha_low, beta_high, beta_low; \
+        Factor alpha_factor = halved(alpha), beta_factor = halved(beta); \
         int is_finite = 1; \
-        halve(alpha, &alpha_high, &alpha_low); \
-        halve(beta, &beta_high, &beta_low); \
         for (Py_ssize_t j = 0; j < n; j++) { \
             TYPE x, y, rounded; \
             double x_error, y_error; \
             memcpy(&x, t + j * of_t, sizeof x); \
             memcpy(&y, c + j * of_c, sizeof y); \
-            double p = two_product(alpha, alpha_high, alpha_low, x, &x_error); \
-            double q = two_product(beta, beta_high, beta_low, y, &y_error); \
+            double p = two_product(alpha_factor, x, &x_error); \
+            double q = two_product(beta_factor, y, &y_error); \
             double s = p + q, r = s - p; \
             double sum_error = (p - (s - r)) + (q - r); \
             double value = s + (sum_error + (x_error + y_error)); \
@@ -530,23 +452,6 @@ PyDoc_STRVAR(combine_pair_doc,
 "alpha is finite and not zero, beta is finite. Terms of alpha T may have lost bits that sum\n"
 "to `lost`.");
 
-/* A sum of products so far, as in numerics.scalar_sums: s + low, and the magnitudes of
- * what was added to low. */
-typedef struct {
-    double sum, low, size;
-    int is_exact; /* no product has lost a bit */
-} Sum;
-
-static void add_multiple(Sum *total, double s, double s_high, double s_low, double x)
-{
-    double error, rest, p = two_product(s, s_high, s_low, x, &error), size = fabs(p);
-    int is_exact = size >= 0x1p-900 && size < 0x1p990 && fabs(x) < 0x1p990;
-    total->is_exact &= is_exact || x == 0.0;
-    two_sum(total->sum, p, &total->sum, &rest);
-    total->low += rest + error;
-    total->size += fabs(rest) + fabs(error);
-}
-
 static PyObject *core_combine_pair(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     (void)self;
@@ -572,9 +477,7 @@ static PyObject *core_combine_pair(PyObject *self, PyObject *const *args, Py_ssi
         PyErr_SetString(PyExc_ValueError, "shapes, dtypes or scalars do not fit");
         return NULL;
     }
-    double alpha_high, alpha_low, beta_high, beta_low;
-    halve(alpha, &alpha_high, &alpha_low);
-    halve(beta, &beta_high, &beta_low);
+    Factor alpha_factor = halved(alpha), beta_factor = halved(beta);
     PyThreadState *thread = NULL;
     if (shape[0] * shape[1] * shape[2] > PULSE)
         thread = PyEval_SaveThread();
@@ -584,29 +487,20 @@ static PyObject *core_combine_pair(PyObject *self, PyObject *const *args, Py_ssi
             for (Py_ssize_t j = 0; j < shape[2]; j++) {
                 double rest = number_at(&low, z, i, j);
                 Sum total = {.is_exact = 1};
-                add_multiple(&total, alpha, alpha_high, alpha_low,
-                             number_at(&high, z, i, j));
-                add_multiple(&total, alpha, alpha_high, alpha_low, rest);
+                add_multiple(&total, alpha_factor, number_at(&high, z, i, j));
+                add_multiple(&total, alpha_factor, rest);
                 if (has_addend && beta != 0.0)
-                    add_multiple(&total, beta, beta_high, beta_low,
-                                 number_at(&c, z, i, j));
+                    add_multiple(&total, beta_factor, number_at(&c, z, i, j));
 
                 /* T lies within half a unit of its pair. */
-                double margin =
-                    fabs(alpha * rest) * 0x1p-53 + total.size * 0x1p-49 + lost;
-                double least = total.sum + (total.low - margin);
-                double most = total.sum + (total.low + margin);
+                double value, lost_here = fabs(alpha * rest) * 0x1p-53 + lost;
+                is_certain &= round_sum(&total, lost_here, out.is_single, &value);
                 char *at = out.data + z * out.matrix + i * out.row + j * out.column;
-                if (out.is_single) {
-                    /* A sum that lies on a midpoint of floats is not certain. */
-                    float below = (float)nextafter(least, -INFINITY);
-                    float above = (float)nextafter(most, INFINITY);
-                    is_certain &= total.is_exact && below == above;
-                    memcpy(at, &above, sizeof above);
-                } else {
-                    is_certain &= total.is_exact && least == most && fabs(most) <= DBL_MAX;
-                    memcpy(at, &most, sizeof most);
-                }
+                float single = (float)value;
+                if (out.is_single)
+                    memcpy(at, &single, sizeof single);
+                else
+                    memcpy(at, &value, sizeof value);
             }
     if (thread)
         PyEval_RestoreThread(thread);
