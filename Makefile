@@ -27,7 +27,7 @@ PART ?= 1/1
 ARCH ?= 80 86 89 90 100 120
 PIP_FLAGS ?= --quiet --disable-pip-version-check
 # Sources of the compiled core.
-CORE := setup.py $(wildcard core/*.[ch])
+CORE := setup.py $(wildcard core/*.[ch] core/blas/*)
 PYTEST := $(BIN)/python -m pytest
 PYTEST_TORCH := $(TORCH_VENV)/bin/python -m pytest
 # Other versions are installed anew.

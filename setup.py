@@ -1,7 +1,8 @@
-"""The compiled core, hifigemm._core: optional, and of the stable ABI where there is one.
+"""The compiled core, hifigemm._core: optional, and of the stable ABI where there is one;
+and on Linux the BLAS of core/blas, two libraries without Python.
 
 Everything else stands in pyproject.toml. Where no C compiler is found, or it fails, the
-package is installed without the core, and `hifigemm info` says so.
+package is installed without them, and `hifigemm info` and `hifigemm blas` say so.
 """
 
 import os
@@ -14,6 +15,19 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 SOURCES = sorted(str(path) for path in Path("core").glob("*.c"))
+HEADERS = sorted(str(path) for path in Path("core").rglob("*.h"))
+
+# What the BLAS takes of the core, and its own sources; it exports what it names.
+BLAS_SOURCES = [
+    f"core/{name}.c" for name in ("accumulator", "kernels", "product", "words")
+]
+BLAS_SOURCES += sorted(str(path) for path in Path("core/blas").glob("*.c"))
+BLAS_FLAGS = ["-fvisibility=hidden", "-pthread"]
+BLAS_LIBRARIES: dict[str, list[str]] = {
+    "libhifigemm_blas": [],
+    # The names of NumPy's and SciPy's wheels alone.
+    "libhifigemm_blas_wheels": ["-Wl,--version-script=core/blas/wheels.map"],
+}
 
 # Sums and products have to be rounded one by one, in the order of the sources.
 FLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-fast-math"]
@@ -31,8 +45,17 @@ class BuildCore(build_ext):
     def build_extension(self, extension: Extension) -> None:
         """Compile and link with these flags."""
         is_msvc = self.compiler.compiler_type == "msvc"
-        extension.extra_compile_args = FLAGS_OF_MSVC if is_msvc else FLAGS
+        flags = FLAGS_OF_MSVC if is_msvc else FLAGS
+        extension.extra_compile_args = [*extension.extra_compile_args, *flags]
         super().build_extension(extension)
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """Name the libraries of the BLAS as no module of Python."""
+        *packages, name = fullname.split(".")
+        if name in BLAS_LIBRARIES:
+            return os.path.join(*packages, f"{name}.so")
+        filename: str = super().get_ext_filename(fullname)
+        return filename
 
     def copy_file(self, infile: str, outfile: str, *args: Any, **options: Any) -> Any:
         """Replace the file at once, as processes of another environment may load it."""
@@ -46,14 +69,27 @@ core = Extension(
     "hifigemm._core",
     SOURCES,
     libraries=["m"] if os.name == "posix" else [],
-    depends=sorted(str(path) for path in Path("core").glob("*.h")),
+    depends=HEADERS,
     define_macros=[("Py_LIMITED_API", "0x030A0000")] if HAS_STABLE_ABI else [],
     py_limited_api=HAS_STABLE_ABI,
     optional=True,
 )
 
+blas = [
+    Extension(
+        f"hifigemm.{name}",
+        BLAS_SOURCES,
+        libraries=["m"],
+        depends=[*HEADERS, "core/blas/wheels.map"],
+        extra_compile_args=BLAS_FLAGS,
+        extra_link_args=["-pthread", *link_flags],
+        optional=True,
+    )
+    for name, link_flags in BLAS_LIBRARIES.items()
+]
+
 setup(
-    ext_modules=[core],
+    ext_modules=[core, *blas] if sys.platform == "linux" else [core],
     cmdclass={"build_ext": BuildCore},
     options={"bdist_wheel": {"py_limited_api": "cp310"}} if HAS_STABLE_ABI else {},
 )

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TextIO
 import hifigemm as hg
 from hifigemm.base.settings import is_strict
 from hifigemm.base.startup import INTERRUPTED, raising_interrupts
+from hifigemm.cli.blas import add_blas
 from hifigemm.cli.matmul import add_matmul, add_plan
 from hifigemm.cli.options import add_command
 from hifigemm.cli.run import add_run
@@ -117,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
         add_bench,
         add_report,
         add_run,
+        add_blas,
     ):
         add(commands)
     return parser

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import hifigemm as hg
+from hifigemm.cli.blas import prepare_program
 from hifigemm.cli.options import SIZE, add_command, parse_accuracy, parse_bytes, usage
 from hifigemm.differentiable.arguments import scheme_from
 from hifigemm.interop.drop_in import MANIFEST, keep_manifest
@@ -64,6 +65,13 @@ def add_run(commands: Any) -> None:
         action="store_true",
         help="PROGRAM is a module, as for python -m",
     )
+    blas = "run any program on Linux, its BLAS replaced by a correctly rounded one, and nothing else"
+    parser.add_argument("--blas", choices=["correct"], help=blas)
+    parser.add_argument(
+        "--torch",
+        action="store_true",
+        help="with --blas, PyTorch's BLAS on a CPU is replaced as well",
+    )
     parser.add_argument("program", metavar="PROGRAM", help="file of the program")
     parser.add_argument(
         "arguments",
@@ -82,6 +90,10 @@ def _prepare(args: argparse.Namespace) -> Callable[[], int]:
     """The program, with the products of PyTorch replaced; it runs when nothing of this
     command is left to be done.
     """
+    if args.blas is not None:
+        return _prepare_with_blas(args)
+    if args.torch:
+        raise InputError("--torch belongs to --blas")
     accuracy = args.accuracy
     if accuracy is None and os.environ.get("HIFIGEMM"):
         try:
@@ -112,6 +124,18 @@ def _prepare(args: argparse.Namespace) -> Callable[[], int]:
         args.is_module,
         partial(_remark, summary, process_policy()),
     )
+
+
+def _prepare_with_blas(args: argparse.Namespace) -> Callable[[], int]:
+    """The program, with the BLAS that the package carries in front of its own."""
+    options = ("accuracy", "min_size", "workspace", "manifest", "summary")
+    named = [name for name in options if getattr(args, name)]
+    if args.scheme != "auto":
+        named.append("scheme")
+    if named:
+        option = named[0].replace("_", "-")
+        raise InputError(f"--blas rounds every entry correctly: without --{option}")
+    return prepare_program(args.program, args.arguments, args.is_module, args.torch)
 
 
 def _remark(summary: object, policy: Any, has_failed: bool) -> str:

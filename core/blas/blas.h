@@ -1,0 +1,234 @@
+/* A correctly rounded BLAS for programs without Python: what its files share.
+ *
+ *   update.c      C := alpha A B + beta C, in blocks of rows and by threads
+ *   block.c       a block of it: sums of the core, and their rounding with scalars
+ *   formula.c     what each number of C is a sum of
+ *   nonfinite.c   entries that Inf and NaN reach
+ *   operands.c    views and copies of operands
+ *   level1.c level2.c level3.c   the routines, one body for all types and interfaces
+ *   fortran.h cblas.h interfaces.c   their names, for integers of 32 and of 64 bits
+ *
+ * Each entry is the exact value of its formula, rounded once to nearest, whatever alpha
+ * and beta are: so its bits depend neither on threads nor on blocks. An exact zero is +0,
+ * and other values that round to zero keep their sign.
+ */
+#ifndef HIFIGEMM_BLAS_H
+#define HIFIGEMM_BLAS_H
+
+#include "../core.h"
+
+/* ---- numbers -------------------------------------------------------------------- */
+
+/* A type by the numbers that an entry consists of. */
+typedef struct {
+    int is_single, components; /* 1 or 2 */
+} Type;
+
+extern const Type SINGLE, DOUBLE, SINGLE_COMPLEX, DOUBLE_COMPLEX;
+
+typedef struct {
+    double re, im;
+} Scalar;
+
+static inline ptrdiff_t size_of_number(Type type)
+{
+    return type.is_single ? sizeof(float) : sizeof(double);
+}
+
+static inline ptrdiff_t size_of(Type type)
+{
+    return type.components * size_of_number(type);
+}
+
+static inline Type real_type(Type type)
+{
+    return (Type){type.is_single, 1};
+}
+
+static inline double number_at(const char *at, int is_single)
+{
+    float x;
+    double y;
+    if (is_single) {
+        memcpy(&x, at, sizeof x);
+        return x;
+    }
+    memcpy(&y, at, sizeof y);
+    return y;
+}
+
+static inline void set_number(char *at, int is_single, double value)
+{
+    float single = (float)value;
+    if (is_single)
+        memcpy(at, &single, sizeof single);
+    else
+        memcpy(at, &value, sizeof value);
+}
+
+static inline Scalar scalar_at(Type type, const void *at)
+{
+    const char *bytes = at;
+    Scalar x = {number_at(bytes, type.is_single), 0.0};
+    if (type.components == 2)
+        x.im = number_at(bytes + size_of_number(type), type.is_single);
+    return x;
+}
+
+static inline int is_zero(Scalar x)
+{
+    return x.re == 0.0 && x.im == 0.0;
+}
+
+/* ---- operands.c ----------------------------------------------------------------- */
+
+/* A matrix of the caller or in scratch memory; strides are in bytes. */
+typedef struct {
+    char *data;
+    ptrdiff_t row, column;
+    int is_conjugate;
+} Matrix;
+
+/* What is read of a matrix, or written to it. */
+typedef enum { FULL, LOWER, UPPER } Shape;
+typedef enum { SYMMETRIC, HERMITIAN, TRIANGULAR, UNIT_TRIANGULAR } Structure;
+
+static inline char *entry_of(const Matrix *x, ptrdiff_t i, ptrdiff_t j)
+{
+    return x->data + i * x->row + j * x->column;
+}
+
+int is_in_shape(Shape shape, ptrdiff_t i, ptrdiff_t j);
+void *allocated(size_t count, size_t size);
+Matrix transposed(Matrix x);
+Matrix conjugated(Matrix x);
+Matrix vector(Type type, ptrdiff_t n, const void *x, ptrdiff_t increment);
+Matrix scratch_matrix(Type type, ptrdiff_t m, ptrdiff_t n);
+void copy_matrix(Type type, ptrdiff_t m, ptrdiff_t n, const Matrix *from, int sign,
+                 const Matrix *to);
+Matrix expanded(Type type, ptrdiff_t n, Matrix x, Shape shape, Structure structure);
+View embedded_left(Type type, ptrdiff_t m, ptrdiff_t k, const Matrix *x, int sign);
+View embedded_right(Type type, ptrdiff_t k, ptrdiff_t n, const Matrix *x, int sign);
+View view_of(Type type, const Matrix *x);
+
+/* ---- update.c ------------------------------------------------------------------- */
+
+/* C := alpha A B + beta C for A m x k and B k x n; of a shape other than FULL only the
+ * entries of a triangle are written. Structural zeros of A are multiplied with nothing.
+ * With A' as well, alpha = x + i y stands for x A B + i y A' B. */
+typedef struct {
+    Type type, result_type;
+    ptrdiff_t m, n, k;
+    Matrix a, b, c;
+    const Matrix *imaginary_a; /* A', or NULL for A */
+    Shape a_shape, c_shape;
+    Scalar alpha, beta;
+    int has_real_diagonal; /* C is Hermitian */
+} Update;
+
+void update(const Update *u);
+
+/* ---- block.c -------------------------------------------------------------------- */
+
+/* The operands of an update as real matrices, m x (components k) and (components k) x
+ * (components n), for the rounding that its scalars ask for. */
+typedef struct {
+    const Update *u;
+    View left, imaginary_left, right;
+    Scalar alpha;    /* without the sign that an operand took over */
+    int is_plain;    /* alpha is 2^shift, beta is 0 or real and a power of two */
+    int shift;
+    int has_all_bits; /* no product has bits below 2^-1074 */
+    const Kernels *kernels;
+} Problem;
+
+/* Rows and columns of C that are written together, and the terms that they need. */
+typedef struct {
+    ptrdiff_t i, j, rows, columns, first_term, terms;
+} Block;
+
+/* `settled` has the numbers of a block, row by row, that Inf and NaN reach, and finite
+ * numbers for all others; or it is NULL. */
+Outcome write_block(const Problem *p, const Block *block, const double *settled);
+
+/* ---- formula.c ------------------------------------------------------------------ */
+
+/* A factor times the sum of products of the row of A, or of A', and the column of B that
+ * meet in number `index` of a block. */
+typedef struct {
+    double factor;
+    int is_imaginary; /* of A' */
+    ptrdiff_t index;
+} MultipleOf;
+
+/* A number of C: such multiples, and products of pairs. */
+typedef struct {
+    int products, addends;
+    MultipleOf multiples[2];
+    double pairs[2][2];
+} Formula;
+
+Formula formula_of(const Problem *p, const Block *block, ptrdiff_t index);
+int is_open(const Problem *p, const Block *block, const double *settled, ptrdiff_t index);
+double read_number(const Problem *p, const Block *block, ptrdiff_t index);
+void write_number(const Problem *p, const Block *block, ptrdiff_t index, double value);
+
+static inline const View *left_of(const Problem *p, const MultipleOf *x)
+{
+    return x->is_imaginary ? &p->imaginary_left : &p->left;
+}
+
+/* ---- nonfinite.c ---------------------------------------------------------------- */
+
+void write_nonfinite_block(const Problem *p, const Block *block);
+
+/* ---- level1.c, level2.c, level3.c ----------------------------------------------- */
+
+typedef enum { BY_COLUMNS, BY_ROWS } Order;
+
+int is_one_of(char letter, const char *letters);
+int is_leading(Order order, int64_t ld, int64_t rows, int64_t columns);
+Shape shape_of(char uplo);
+Matrix matrix(Type type, Order order, const void *data, int64_t ld);
+Matrix operand(Matrix x, char trans);
+void multiply_by_triangle(Type type, Shape shape, char trans, int is_unit, ptrdiff_t m,
+                          ptrdiff_t n, Scalar alpha, Matrix a, Matrix b);
+
+/* Scalars and results come by their addresses: so they are converted where arithmetic is as
+ * the core needs it. Routines return 0, or the number of the first wrong argument, counted
+ * as in Fortran. */
+void dot(Type type, Type result_type, int is_conjugate, const void *addend, int64_t n,
+         const void *x, int64_t incx, const void *y, int64_t incy, void *result);
+void sum_of_magnitudes(Type type, int64_t n, const void *x, int64_t incx, void *result);
+void norm(Type type, int64_t n, const void *x, int64_t incx, void *result);
+
+int gemv(Type type, Order order, char trans, int64_t m, int64_t n, const void *alpha,
+         const void *a, int64_t lda, const void *x, int64_t incx, const void *beta, void *y,
+         int64_t incy);
+int symv(Type type, Order order, Structure structure, char uplo, int64_t n, const void *alpha,
+         const void *a, int64_t lda, const void *x, int64_t incx, const void *beta, void *y,
+         int64_t incy);
+int trmv(Type type, Order order, char uplo, char trans, char diag, int64_t n,
+         const void *a, int64_t lda, void *x, int64_t incx);
+int ger(Type type, Order order, int is_conjugate, int64_t m, int64_t n, const void *alpha,
+        const void *x, int64_t incx, const void *y, int64_t incy, void *a, int64_t lda);
+
+int gemm(Type type, Order order, char transa, char transb, int64_t m, int64_t n, int64_t k,
+         const void *alpha, const void *a, int64_t lda, const void *b, int64_t ldb, const void *beta,
+         void *c, int64_t ldc);
+int gemmt(Type type, Order order, char uplo, char transa, char transb, int64_t n, int64_t k,
+          const void *alpha, const void *a, int64_t lda, const void *b, int64_t ldb, const void *beta,
+          void *c, int64_t ldc);
+int symm(Type type, Order order, Structure structure, char side, char uplo, int64_t m,
+         int64_t n, const void *alpha, const void *a, int64_t lda, const void *b, int64_t ldb,
+         const void *beta, void *c, int64_t ldc);
+int syrk(Type type, Order order, Structure structure, char uplo, char trans, int64_t n,
+         int64_t k, const void *alpha, const void *a, int64_t lda, const void *beta, void *c,
+         int64_t ldc);
+int syr2k(Type type, Order order, Structure structure, char uplo, char trans, int64_t n,
+          int64_t k, const void *alpha, const void *a, int64_t lda, const void *b, int64_t ldb,
+          const void *beta, void *c, int64_t ldc);
+int trmm(Type type, Order order, char side, char uplo, char transa, char diag, int64_t m,
+         int64_t n, const void *alpha, const void *a, int64_t lda, void *b, int64_t ldb);
+
+#endif

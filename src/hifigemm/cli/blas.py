@@ -1,0 +1,88 @@
+"""The command `blas`, and programs that `run --blas correct` starts.
+
+On Linux the package carries a BLAS for any program, in two libraries: one with all names,
+and one with those that NumPy's and SciPy's wheels bind. The dynamic linker puts a library
+that LD_PRELOAD names in front of all others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import hifigemm as hg
+from hifigemm.cli.options import add_command
+from hifigemm.workshop.errors import OK, InputError
+
+
+def add_blas(commands: Any) -> None:
+    """Add the command."""
+    text = "print the path of a correctly rounded BLAS, for programs of any language"
+    epilog = "`hifigemm run --blas correct PROGRAM` puts it in front of a program's BLAS."
+    add_command(commands, "blas", _print_path, text, ": see docs/blas.md.", epilog)
+
+
+def _print_path(args: argparse.Namespace) -> int:
+    print(library())
+    return OK
+
+
+def library(is_for_wheels: bool = False) -> Path:
+    """The library of the package; InputError where there is none."""
+    if sys.platform != "linux":
+        raise InputError(f"the BLAS is a library for Linux, and this is {sys.platform}")
+    name = "libhifigemm_blas_wheels.so" if is_for_wheels else "libhifigemm_blas.so"
+    path = Path(hg.__file__).with_name(name)
+    if not path.exists():
+        raise InputError(
+            f"{path}: not there, as hifigemm was installed without a C compiler"
+        )
+    return path
+
+
+def prepare_program(
+    program: str, arguments: list[str], is_module: bool, has_plain_names: bool
+) -> Callable[[], int]:
+    """A program with the BLAS in front of its own; it takes the place of this process
+    when nothing of this command is left to be done.
+    """
+    library()
+    command = _command(program, arguments, is_module)
+    path = library(is_for_wheels=_is_python(command[0]) and not has_plain_names)
+    if any(separator in str(path) for separator in ": "):
+        raise InputError(
+            f"{path}: LD_PRELOAD takes no path with a space or a colon; install "
+            "hifigemm elsewhere"
+        )
+    libraries = [str(path), *os.environ.get("LD_PRELOAD", "").split()]
+    environment = os.environ | {"LD_PRELOAD": ":".join(libraries)}
+    return partial(os.execve, command[0], command, environment)
+
+
+def _command(program: str, arguments: list[str], is_module: bool) -> list[str]:
+    """What is to be executed: files of Python by this interpreter."""
+    if is_module:
+        return [sys.executable, "-m", program, *arguments]
+    if program.endswith(".py"):
+        if not Path(program).exists():
+            raise InputError(f"{program}: no such file")
+        return [sys.executable, program, *arguments]
+    executable = shutil.which(program)
+    if executable is None:
+        raise InputError(f"{program}: no such program")
+    return [executable, *arguments]
+
+
+def _is_python(executable: str) -> bool:
+    """True for an interpreter of Python, and for a script that names one."""
+    if Path(executable).name.startswith("python"):
+        return True
+    with open(executable, "rb") as file:
+        first_line = file.readline(256)
+    return first_line.startswith(b"#!") and b"python" in first_line
