@@ -2,14 +2,14 @@
  * SCIPY_NAME and HANDLER_NAME. An order of the entries comes first, so arguments have
  * numbers one higher than in Fortran. */
 
-static void NAME(report)(const char *name, int wrong)
+static void NAME(report)(int order, const char *name, int wrong)
 {
     if (HANDLER_NAME)
-        HANDLER_NAME(wrong, name, "");
+        HANDLER_NAME(order == ROW_MAJOR ? exchanged(name, wrong) : wrong, name, "");
     else
         end_program(name, wrong);
 }
-#define REPORT NAME(report)
+#define REPORT(name, wrong) NAME(report)(order, name, wrong)
 
 /* ---- level 1 -------------------------------------------------------------------- */
 

@@ -104,8 +104,39 @@ enum { ROW_MAJOR = 101, COLUMN_MAJOR = 102 };
 static inline int is_order(int flag) { return flag == ROW_MAJOR || flag == COLUMN_MAJOR; }
 static inline Order order_of(int flag) { return flag == ROW_MAJOR ? BY_ROWS : BY_COLUMNS; }
 
+/* The number by which cblas_xerbla hears of an argument of matrices by rows. The reference
+ * BLAS calls Fortran with sizes and operands exchanged then, and handlers exchange the
+ * numbers again. */
+static int exchanged(const char *name, int number)
+{
+    static const struct {
+        const char *routine;
+        int pairs[2][2];
+    } routines[] = {
+        {"gemm", {{4, 5}, {9, 11}}}, {"symm", {{4, 5}}},         {"hemm", {{4, 5}}},
+        {"trmm", {{6, 7}}},          {"gemv", {{3, 4}}},         {"ger", {{2, 3}, {6, 8}}},
+        {"geru", {{2, 3}, {6, 8}}},  {"gerc", {{2, 3}, {6, 8}}},
+    };
+    const char *routine = name + strlen("cblas_d");
+    for (size_t i = 0; i < sizeof routines / sizeof *routines; i++) {
+        if (strcmp(routine, routines[i].routine) != 0)
+            continue;
+        for (int pair = 0; pair < 2; pair++) {
+            const int *numbers = routines[i].pairs[pair];
+            if (number == numbers[0])
+                return numbers[1];
+            if (number == numbers[1])
+                return numbers[0];
+        }
+    }
+    return number;
+}
+
 /* Numbers of arguments after the order, which comes first; 0 stays. */
-static inline int number_in_cblas(int wrong) { return wrong ? wrong + 1 : 0; }
+static inline int number_in_cblas(int wrong)
+{
+    return wrong ? wrong + 1 : 0;
+}
 
 /* ---- Fortran -------------------------------------------------------------------- */
 

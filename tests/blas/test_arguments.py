@@ -36,6 +36,8 @@ int main(void)
     zher2k_64_("U", "C", &long_n, &long_n, x, x, &long_small, x, &long_n, &one, x, &long_n);
     cblas_dgemv(100, 111, 2, 2, 1.0, x, 2, x, 1, 0.0, x, 1);
     cblas_dgemv(101, 111, 2, 3, 1.0, x, 2, x, 1, 0.0, x, 1);
+    cblas_dgemv(101, 111, -1, 3, 1.0, x, 3, x, 1, 0.0, x, 1);
+    cblas_dgemv(102, 111, -1, 3, 1.0, x, 3, x, 1, 0.0, x, 1);
     cblas_dgemv(102, 111, 2, 3, 1.0, x, 2, x, 0, 0.0, x, 1);
     cblas_ctrmm64_(101, 141, 121, 111, 111, 2, 2, x, x, 2, x, 2);
     printf("%%d\\n", x[0] != 0.0);
@@ -75,6 +77,8 @@ def test_handlers_of_a_program_hear_of_wrong_arguments_and_nothing_is_written(pr
         "ZHER2K|7 of 64 bits",
         "cblas_dgemv|1",
         "cblas_dgemv|7",
+        "cblas_dgemv|4",  # by rows, as the reference BLAS has it
+        "cblas_dgemv|3",
         "cblas_dgemv|9",
         "cblas_ctrmm|5 of 64 bits",
         "0",
