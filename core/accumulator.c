@@ -266,17 +266,19 @@ static int settle_sum(Accumulator *sum, int shift, Kind kind, const Format *form
     return is_certain;
 }
 
-/* The values of 2^shift (sum of a b + c), each rounded once.
+/* The values of 2^shift (sum of a b + addends), each rounded once.
  *
  * Where exponents lie far apart, most terms are too small to matter: those below the
  * largest one by `FAR` bits sum to less than 2^-FAR k of it. They are left out if the
  * others settle the values without them. */
-void settle_exactly(ptrdiff_t k, const Decoded *a, const Decoded *b, double c, int shift,
-                    Kind kind, const Format *format, Values *values, Watch *watch)
+void settle_exactly(ptrdiff_t k, const Decoded *a, const Decoded *b, int addends,
+                    const double *addend, int shift, Kind kind, const Format *format,
+                    Values *values, Watch *watch)
 {
     Accumulator sum;
     sum.first = sum.last = 0;
-    add_double(&sum, c, 0);
+    for (int i = 0; i < addends; i++)
+        add_double(&sum, addend[i], 0);
 
     int least, most;
     find_exponents(k, a, b, &least, &most, watch);
@@ -312,7 +314,7 @@ static void add_multiple(Accumulator *total, double factor, const Accumulator *s
 }
 
 /* The sum of multiples of sums of products, and of products of pairs, rounded once. */
-double settle_multiples(ptrdiff_t k, int count, const Multiple *multiples, int pairs,
+double settle_multiples(int count, const Multiple *multiples, int pairs,
                         const double (*pair)[2], const Format *format, Watch *watch)
 {
     Accumulator total;
@@ -323,11 +325,11 @@ double settle_multiples(ptrdiff_t k, int count, const Multiple *multiples, int p
         Accumulator sum;
         sum.first = sum.last = 0;
         int least, most;
-        find_exponents(k, &x->a, &x->b, &least, &most, watch);
+        find_exponents(x->k, &x->a, &x->b, &least, &most, watch);
         if (least > most)
             continue;
         widen(&sum, least, most);
-        add_products(&sum, k, &x->a, &x->b, least, most, watch);
+        add_products(&sum, x->k, &x->a, &x->b, least, most, watch);
         add_multiple(&total, x->factor, &sum);
     }
     Values values = {0.0, 0.0};

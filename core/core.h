@@ -248,13 +248,15 @@ static inline uint64_t decoded(double x, int *exponent)
 /* A factor times the sum of products of two vectors. */
 typedef struct {
     double factor;
+    ptrdiff_t k;
     Decoded a, b;
 } Multiple;
 
-double settle_multiples(ptrdiff_t k, int count, const Multiple *multiples, int pairs,
+double settle_multiples(int count, const Multiple *multiples, int pairs,
                         const double (*pair)[2], const Format *format, Watch *watch);
-void settle_exactly(ptrdiff_t k, const Decoded *a, const Decoded *b, double c, int shift,
-                    Kind kind, const Format *format, Values *values, Watch *watch);
+void settle_exactly(ptrdiff_t k, const Decoded *a, const Decoded *b, int addends,
+                    const double *addend, int shift, Kind kind, const Format *format,
+                    Values *values, Watch *watch);
 
 /* ---- product.c ------------------------------------------------------------------ */
 
@@ -265,10 +267,15 @@ typedef struct {
     int is_single; /* binary32, not binary64 */
 } View;
 
-/* 2^shift (A B + C) for stacks of m x k and k x n matrices. */
+enum { MOST_ADDENDS = 4 };
+
+/* 2^shift (A B + C) for stacks of m x k and k x n matrices. C is a sum of matrices, of
+ * `more_addends` beside the first one, each `addend` bytes behind the one before. */
 typedef struct {
     ptrdiff_t batch, m, n, k;
     View a, b, c, first, second;
+    int more_addends;
+    ptrdiff_t addend;
     int shift;
     Kind kind;
     int is_close; /* not rounded once: NEAREST with C, see write_with_addend, and PAIR

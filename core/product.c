@@ -289,12 +289,25 @@ static inline double neighbour(double x, int direction)
     return x;
 }
 
+/* Numbers that an entry of A B is added to; returns how many. */
+static inline int read_addends(const Entries *s, ptrdiff_t i, ptrdiff_t j, double *addends)
+{
+    const Product *p = s->p;
+    if (!p->c.data)
+        return 0;
+    const char *at = entry(&p->c, s->z, i, j);
+    for (int x = 0; x <= p->more_addends; x++)
+        addends[x] = number(at + x * p->addend, p->c.is_single);
+    return 1 + p->more_addends;
+}
+
 /* Write what words, of A B alone, round to; returns 0 where that is not certain. */
 static int write_words(const Entries *s, ptrdiff_t i, ptrdiff_t j, Words words)
 {
-    const View *c = &s->p->c;
-    if (c->data)
-        words = plus(words, number(entry(c, s->z, i, j), c->is_single));
+    double addends[MOST_ADDENDS];
+    int count = read_addends(s, i, j, addends);
+    for (int x = 0; x < count; x++)
+        words = plus(words, addends[x]);
     words.exponent += s->p->shift;
     Values values;
     if (!settle(&words, s->p->kind, s->format, &values))
@@ -379,10 +392,11 @@ static void write_exactly(Entries *s, ptrdiff_t i, ptrdiff_t j)
                s->watch);
         s->has_column[lane] = 1;
     }
-    double c = p->c.data ? number(entry(&p->c, s->z, i, j), p->c.is_single) : 0.0;
+    double addends[MOST_ADDENDS];
+    int count = read_addends(s, i, j, addends);
     Values values;
-    settle_exactly(p->k, &s->row, &column, c, p->shift, p->kind, s->format, &values,
-                   s->watch);
+    settle_exactly(p->k, &s->row, &column, count, addends, p->shift, p->kind, s->format,
+                   &values, s->watch);
     write_values(s, i, j, values);
 }
 
@@ -444,28 +458,32 @@ static void find_factors(const Entries *s, const Panels *panels, Tile *t)
 
 /* Write the sums of a tile and C as doubles; a bit for each that is not certain.
  *
- * C + hi is exact in two words, and a rounding, of at most 2^-53 |low|, brings lo to the
- * second. Products with factors are exact unless they are subnormal, which the margin
- * has room for: factors are 2^-800 or more, err is above 2^-110.
+ * Addends and hi are exact in a sum and what each addition leaves. These, up to four, and
+ * lo are added with four roundings, each of at most 2^-53 of the sum of their magnitudes.
+ * Products with factors are exact unless they are subnormal, which the margin has room
+ * for: factors are 2^-800 or more, err is above 2^-110.
  *
- * A close value is sum + low, rounded: it errs by u (1 + 2 u) of itself and by err, and
+ * A close value, of one addend at most, is sum + low, rounded: it errs by u (1 + 2 u) of itself and by err, and
  * k 2^-105 for the rounding of low, times a factor. That is at most 4 (1 + 2^-19) times the
  * norms of row and column, and c (n + c) of tile_error_in_two is at most (k + 4)^2, so
  * 2^-102 (k + 4)^2 norms are more than the second part. */
 static uint64_t write_with_addend(const Entries *s, const Tile *t, const double *hi,
                                   const double *lo)
 {
-    const View *c = &s->p->c;
     const int lanes = s->f->columns;
     uint64_t open = 0;
     for (int r = 0; r < t->rows; r++)
         for (int v = 0; v < t->columns; v++) {
             int lane = r * lanes + v;
-            double factor = t->row_factors[r] * t->column_factors[v], sum, rest;
-            double addend = number(entry(c, s->z, t->i + r, t->j + v), c->is_single);
-            two_sum(addend, hi[lane] * factor, &sum, &rest);
-            double low = rest + lo[lane] * factor;
-            double margin = (s->error_in_two * factor + fabs(low) * 0x1p-51) * (1.0 + 0x1p-20);
+            double factor = t->row_factors[r] * t->column_factors[v], addends[MOST_ADDENDS];
+            double sum = hi[lane] * factor, low = lo[lane] * factor, size = fabs(low), rest;
+            int count = read_addends(s, t->i + r, t->j + v, addends);
+            for (int x = 0; x < count; x++) {
+                two_sum(addends[x], sum, &sum, &rest);
+                low += rest;
+                size += fabs(rest);
+            }
+            double margin = (s->error_in_two * factor + size * 0x1p-50) * (1.0 + 0x1p-20);
             double least = sum + (low - margin), most = sum + (low + margin);
             double value = s->p->is_close ? sum + low : least;
             *(double *)entry(&s->p->first, s->z, t->i + r, t->j + v) = value;

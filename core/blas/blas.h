@@ -1,7 +1,8 @@
 /* A correctly rounded BLAS for programs without Python: what its files share.
  *
  *   update.c      C := alpha A B + beta C, in blocks of rows and by threads
- *   block.c       a block of it: sums of the core, and their rounding with scalars
+ *   scaled.c      multiples of operands as sums of words
+ *   block.c       a block of the result: sums of the core, and exact ones
  *   formula.c     what each number of C is a sum of
  *   nonfinite.c   entries that Inf and NaN reach
  *   operands.c    views and copies of operands
@@ -104,41 +105,35 @@ Matrix transposed(Matrix x);
 Matrix conjugated(Matrix x);
 Matrix vector(Type type, ptrdiff_t n, const void *x, ptrdiff_t increment);
 Matrix scratch_matrix(Type type, ptrdiff_t m, ptrdiff_t n);
-void copy_matrix(Type type, ptrdiff_t m, ptrdiff_t n, const Matrix *from, int sign,
-                 const Matrix *to);
+void copy_matrix(Type type, ptrdiff_t m, ptrdiff_t n, const Matrix *from, const Matrix *to);
 Matrix expanded(Type type, ptrdiff_t n, Matrix x, Shape shape, Structure structure);
-View embedded_left(Type type, ptrdiff_t m, ptrdiff_t k, const Matrix *x, int sign);
-View embedded_right(Type type, ptrdiff_t k, ptrdiff_t n, const Matrix *x, int sign);
+View embedded_left(Type type, ptrdiff_t m, ptrdiff_t k, const Matrix *x);
+View embedded_right(Type type, ptrdiff_t k, ptrdiff_t n, const Matrix *x);
 View view_of(Type type, const Matrix *x);
 
 /* ---- update.c ------------------------------------------------------------------- */
 
 /* C := alpha A B + beta C for A m x k and B k x n; of a shape other than FULL only the
  * entries of a triangle are written. Structural zeros of A are multiplied with nothing.
- * With A' as well, alpha = x + i y stands for x A B + i y A' B. */
+ * From term `conjugate_from` on, unless that is 0, conj(alpha) takes the place of alpha. */
 typedef struct {
     Type type, result_type;
-    ptrdiff_t m, n, k;
+    ptrdiff_t m, n, k, conjugate_from;
     Matrix a, b, c;
-    const Matrix *imaginary_a; /* A', or NULL for A */
     Shape a_shape, c_shape;
     Scalar alpha, beta;
     int has_real_diagonal; /* C is Hermitian */
 } Update;
 
-void update(const Update *u);
-
-/* ---- block.c -------------------------------------------------------------------- */
-
 /* The operands of an update as real matrices, m x (components k) and (components k) x
- * (components n), for the rounding that its scalars ask for. */
+ * (components n); and with alpha, 2^shift times a product whose terms are `words` for each
+ * of theirs. beta C is 2^shift times `addends` words. */
 typedef struct {
     const Update *u;
-    View left, imaginary_left, right;
-    Scalar alpha;    /* without the sign that an operand took over */
-    int is_plain;    /* alpha is 2^shift, beta is 0 or real and a power of two */
-    int shift;
-    int has_all_bits; /* no product has bits below 2^-1074 */
+    View left, right, scaled_left, scaled_right;
+    Scalar beta; /* times 2^-shift */
+    int words, addends, shift;
+    int is_exact; /* by exact sums: words are not */
     const Kernels *kernels;
 } Problem;
 
@@ -147,36 +142,48 @@ typedef struct {
     ptrdiff_t i, j, rows, columns, first_term, terms;
 } Block;
 
+void update(const Update *u);
+Problem problem_of(const Update *u, View left, View right);
+void free_scaled(const Problem *p);
+
+/* ---- scaled.c ------------------------------------------------------------------- */
+
+int is_power(double x);
+int words_of_multiple(Type type, Scalar s);
+int split_multiple(Type type, Scalar s, Scalar x, int q, double *words, ptrdiff_t step);
+int scale_right(const Update *u, const View *right, Scalar alpha, int words, View *scaled);
+View repeat_left(const Update *u, const View *left, int words);
+
+/* ---- block.c -------------------------------------------------------------------- */
+
 /* `settled` has the numbers of a block, row by row, that Inf and NaN reach, and finite
  * numbers for all others; or it is NULL. */
 Outcome write_block(const Problem *p, const Block *block, const double *settled);
+void find_columns(const Problem *p, const Block *block, ptrdiff_t i, ptrdiff_t *first,
+                  ptrdiff_t *last);
+ptrdiff_t index_of(const Problem *p, const Block *block, ptrdiff_t i, ptrdiff_t j);
 
 /* ---- formula.c ------------------------------------------------------------------ */
 
-/* A factor times the sum of products of the row of A, or of A', and the column of B that
- * meet in number `index` of a block. */
+enum { MOST_MULTIPLES = 4 };
+
+/* A factor times a sum of products: of numbers of a row of A and a column of B, from number
+ * `first` of these on. */
 typedef struct {
     double factor;
-    int is_imaginary; /* of A' */
-    ptrdiff_t index;
+    ptrdiff_t column, first, terms;
 } MultipleOf;
 
 /* A number of C: such multiples, and products of pairs. */
 typedef struct {
     int products, addends;
-    MultipleOf multiples[2];
+    MultipleOf multiples[MOST_MULTIPLES];
     double pairs[2][2];
 } Formula;
 
-Formula formula_of(const Problem *p, const Block *block, ptrdiff_t index);
-int is_open(const Problem *p, const Block *block, const double *settled, ptrdiff_t index);
-double read_number(const Problem *p, const Block *block, ptrdiff_t index);
-void write_number(const Problem *p, const Block *block, ptrdiff_t index, double value);
-
-static inline const View *left_of(const Problem *p, const MultipleOf *x)
-{
-    return x->is_imaginary ? &p->imaginary_left : &p->left;
-}
+Formula formula_of(const Problem *p, const Block *block, ptrdiff_t i, ptrdiff_t j, int q);
+Scalar read_entry(const Update *u, ptrdiff_t i, ptrdiff_t j);
+void write_number(const Update *u, ptrdiff_t i, ptrdiff_t j, int q, double value);
 
 /* ---- nonfinite.c ---------------------------------------------------------------- */
 

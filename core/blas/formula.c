@@ -2,80 +2,71 @@
 
 #include "blas.h"
 
-#include <math.h>
-
-/* A number of a block: component q of entry (i, j). */
-typedef struct {
-    ptrdiff_t i, j;
-    int q;
-} Place;
-
-static Place place_of(const Problem *p, const Block *block, ptrdiff_t index)
+/* The address of component q of an entry of C. */
+static char *result_at(const Update *u, ptrdiff_t i, ptrdiff_t j, int q)
 {
-    ptrdiff_t entry = index / p->u->type.components;
-    return (Place){block->i + entry / block->columns, block->j + entry % block->columns,
-                   (int)(index % p->u->type.components)};
+    return entry_of(&u->c, i, j) + q * size_of_number(u->result_type);
 }
 
-static char *result_at(const Problem *p, Place at)
+/* An entry of C; the imaginary part on the diagonal of a Hermitian matrix is 0, and never
+ * read. */
+Scalar read_entry(const Update *u, ptrdiff_t i, ptrdiff_t j)
 {
-    return entry_of(&p->u->c, at.i, at.j) + at.q * size_of_number(p->u->result_type);
+    int is_real = u->type.components == 1 || (u->has_real_diagonal && i == j);
+    Scalar x = {number_at(result_at(u, i, j, 0), u->result_type.is_single), 0.0};
+    if (!is_real)
+        x.im = number_at(result_at(u, i, j, 1), u->result_type.is_single);
+    return x;
 }
 
-/* 1 for an imaginary part on the diagonal of a Hermitian matrix: 0, and never read. */
-static int is_zero_part(const Problem *p, Place at)
+void write_number(const Update *u, ptrdiff_t i, ptrdiff_t j, int q, double value)
 {
-    return p->u->has_real_diagonal && at.q == 1 && at.i == at.j;
-}
-
-/* A number of C in front of the update. */
-double read_number(const Problem *p, const Block *block, ptrdiff_t index)
-{
-    Place at = place_of(p, block, index);
-    if (is_zero_part(p, at))
-        return 0.0;
-    return number_at(result_at(p, at), p->u->result_type.is_single);
-}
-
-void write_number(const Problem *p, const Block *block, ptrdiff_t index, double value)
-{
-    Place at = place_of(p, block, index);
-    if (is_zero_part(p, at))
+    if (u->has_real_diagonal && i == j && q == 1)
         value = 0.0;
-    set_number(result_at(p, at), p->u->result_type.is_single, value);
+    set_number(result_at(u, i, j, q), u->result_type.is_single, value);
 }
 
-/* 1 for a number of C that is to be written and that Inf and NaN have not settled. */
-int is_open(const Problem *p, const Block *block, const double *settled, ptrdiff_t index)
+/* Add alpha times the terms from `first` on and before `last`, entries of A and B. */
+static void add_multiples(Formula *formula, const Update *u, Scalar alpha, ptrdiff_t j, int q,
+                          ptrdiff_t first, ptrdiff_t last)
 {
-    Place at = place_of(p, block, index);
-    return is_in_shape(p->u->c_shape, at.i, at.j) && !(settled && !isfinite(settled[index]));
+    const int components = u->type.components;
+    const ptrdiff_t start = components * first, terms = components * (last - first);
+    const ptrdiff_t column = components * j;
+    if (terms > 0 && alpha.re != 0.0)
+        formula->multiples[formula->products++] =
+            (MultipleOf){alpha.re, column + q, start, terms};
+    /* The imaginary part of a scalar turns re and im. */
+    double factor = q == 1 ? alpha.im : -alpha.im;
+    if (terms > 0 && alpha.im != 0.0)
+        formula->multiples[formula->products++] =
+            (MultipleOf){factor, column + 1 - q, start, terms};
 }
 
-/* alpha T + beta C: the imaginary part of a scalar turns re and im of what it multiplies.
- * Zeros multiply nothing. C is read where it is written alone. */
-Formula formula_of(const Problem *p, const Block *block, ptrdiff_t index)
+/* Component q of alpha (A B) + beta C at (i, j). Zeros multiply nothing. */
+Formula formula_of(const Problem *p, const Block *block, ptrdiff_t i, ptrdiff_t j, int q)
 {
-    const Scalar alpha = p->alpha, beta = p->u->beta;
-    const Place at = place_of(p, block, index);
-    const ptrdiff_t other = index + 1 - 2 * at.q; /* the entry's other component */
-    const double turn = at.q == 1 ? 1.0 : -1.0;
-    const int has_products = block->terms > 0;
+    const Update *u = p->u;
+    const Scalar alpha = u->alpha, beta = u->beta, conjugate = {alpha.re, -alpha.im};
+    const ptrdiff_t first = block->first_term, last = first + block->terms;
     Formula formula = {.products = 0};
-
-    if (alpha.re != 0.0 && has_products)
-        formula.multiples[formula.products++] = (MultipleOf){alpha.re, 0, index};
-    if (alpha.im != 0.0 && has_products)
-        formula.multiples[formula.products++] = (MultipleOf){turn * alpha.im, 1, other};
-    if (!is_in_shape(p->u->c_shape, at.i, at.j))
+    if (u->conjugate_from) { /* then a block has all terms */
+        add_multiples(&formula, u, alpha, j, q, first, u->conjugate_from);
+        add_multiples(&formula, u, conjugate, j, q, u->conjugate_from, last);
+    } else {
+        add_multiples(&formula, u, alpha, j, q, first, last);
+    }
+    if (is_zero(beta))
         return formula;
+
+    Scalar c = read_entry(u, i, j);
     if (beta.re != 0.0) {
         formula.pairs[formula.addends][0] = beta.re;
-        formula.pairs[formula.addends++][1] = read_number(p, block, index);
+        formula.pairs[formula.addends++][1] = q == 0 ? c.re : c.im;
     }
     if (beta.im != 0.0) {
-        formula.pairs[formula.addends][0] = turn * beta.im;
-        formula.pairs[formula.addends++][1] = read_number(p, block, other);
+        formula.pairs[formula.addends][0] = q == 1 ? beta.im : -beta.im;
+        formula.pairs[formula.addends++][1] = q == 1 ? c.re : c.im;
     }
     return formula;
 }

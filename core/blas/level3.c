@@ -186,20 +186,18 @@ int syrk(Type type, Order order, Structure structure, char uplo, char trans, int
     return 0;
 }
 
-/* [A B], or [A -B], in new memory. */
-static Matrix joined(Type type, ptrdiff_t n, ptrdiff_t k, const Matrix *a, const Matrix *b,
-                     int sign)
+/* [A B] in new memory. */
+static Matrix joined(Type type, ptrdiff_t n, ptrdiff_t k, const Matrix *a, const Matrix *b)
 {
     Matrix both = scratch_matrix(type, n, 2 * k), second = both;
     second.data += k * both.column;
-    copy_matrix(type, n, k, a, 1, &both);
-    copy_matrix(type, n, k, b, sign, &second);
+    copy_matrix(type, n, k, a, &both);
+    copy_matrix(type, n, k, b, &second);
     return both;
 }
 
-/* syr2k and her2k: a triangle of alpha A B^T + alpha B A^T + beta C = alpha [A B] [B A]^T +
- * beta C. With A B^H and conj(alpha) B A^H, the imaginary part of alpha multiplies
- * [A -B] [B A]^H. */
+/* syr2k: a triangle of alpha A B^T + alpha B A^T + beta C = alpha [A B] [B A]^T + beta C; and
+ * her2k with A B^H and conj(alpha) B A^H. */
 int syr2k(Type type, Order order, Structure structure, char uplo, char trans, int64_t n,
           int64_t k, const void *alpha, const void *a, int64_t lda, const void *b, int64_t ldb,
           const void *beta, void *c, int64_t ldc)
@@ -233,16 +231,12 @@ int syr2k(Type type, Order order, Structure structure, char uplo, char trans, in
     }
     Matrix first = operand(matrix(type, order, a, lda), trans);
     Matrix second = operand(matrix(type, order, b, ldb), trans);
-    Matrix left = joined(type, n, k, &first, &second, 1);
-    Matrix imaginary = is_hermitian ? joined(type, n, k, &first, &second, -1) : left;
-    Matrix swapped = joined(type, n, k, &second, &first, 1);
+    Matrix left = joined(type, n, k, &first, &second);
+    Matrix swapped = joined(type, n, k, &second, &first);
     u.a = left;
     u.b = is_hermitian ? conjugated(transposed(swapped)) : transposed(swapped);
-    if (is_hermitian)
-        u.imaginary_a = &imaginary;
+    u.conjugate_from = is_hermitian ? k : 0;
     update(&u);
-    if (is_hermitian)
-        free(imaginary.data);
     free(left.data);
     free(swapped.data);
     return 0;
@@ -266,7 +260,7 @@ void multiply_by_triangle(Type type, Shape shape, char trans, int is_unit, ptrdi
     }
     Matrix all = expanded(type, m, a, shape, is_unit ? UNIT_TRIANGULAR : TRIANGULAR);
     Matrix copy = scratch_matrix(type, m, n);
-    copy_matrix(type, m, n, &b, 1, &copy);
+    copy_matrix(type, m, n, &b, &copy);
     u.a = operand(all, trans);
     u.b = copy;
     if (is_transposed(trans))

@@ -38,29 +38,23 @@ static int is_term(const Update *u, ptrdiff_t i, ptrdiff_t term)
 }
 
 /* A formula with signs for finite numbers: Inf or NaN, or finite where neither reaches it. */
-static double value_by_signs(const Problem *p, const Block *block, const Formula *formula)
+static double value_by_signs(const Problem *p, ptrdiff_t i, const Formula *formula)
 {
-    const Update *u = p->u;
-    const int components = u->type.components;
-    const ptrdiff_t width = components * block->columns, terms = components * u->k;
-    const View *right = &p->right;
+    const View *left = &p->left, *right = &p->right;
     double sum = 0.0;
-    for (const MultipleOf *x = formula->multiples; x < formula->multiples + formula->products;
-         x++) {
-        const View *left = left_of(p, x);
-        ptrdiff_t i = block->i + x->index / width;
-        ptrdiff_t j = components * block->j + x->index % width;
-        const char *a = left->data + i * left->row, *b = right->data + j * right->column;
-        for (ptrdiff_t h = 0; h < terms; h++) {
-            if (!is_term(u, i, h))
+    for (int x = 0; x < formula->products; x++) {
+        const MultipleOf *of = &formula->multiples[x];
+        const char *a = left->data + i * left->row, *b = right->data + of->column * right->column;
+        for (ptrdiff_t h = of->first; h < of->first + of->terms; h++) {
+            if (!is_term(p->u, i, h))
                 continue;
-            double factor = sign_of(x->factor)
+            double factor = sign_of(of->factor)
                           * sign_of(number_at(b + h * right->row, right->is_single));
             sum += sign_of(number_at(a + h * left->column, left->is_single)) * factor;
         }
     }
-    for (int i = 0; i < formula->addends; i++)
-        sum += sign_of(formula->pairs[i][0]) * sign_of(formula->pairs[i][1]);
+    for (int x = 0; x < formula->addends; x++)
+        sum += sign_of(formula->pairs[x][0]) * sign_of(formula->pairs[x][1]);
     return sum;
 }
 
@@ -70,44 +64,52 @@ void write_nonfinite_block(const Problem *p, const Block *block)
     const Update *u = p->u;
     const int components = u->type.components;
     const ptrdiff_t terms = components * u->k, columns = components * u->n;
-    const ptrdiff_t width = components * block->columns, count = block->rows * width;
+    const ptrdiff_t count = block->rows * components * block->columns;
+    const int are_scalars_finite = isfinite(u->alpha.re) && isfinite(u->alpha.im)
+                                && isfinite(u->beta.re) && isfinite(u->beta.im);
 
     /* Operands without Inf and NaN, and where these are. */
     char *is_dirty_row = calloc((size_t)u->m, 1), *is_dirty_column = calloc((size_t)columns, 1);
     double *settled = calloc((size_t)count, sizeof(double));
     if (!is_dirty_row || !is_dirty_column || !settled)
         allocated(SIZE_MAX, 1); /* which ends the program */
-    Problem clean = *p;
-    clean.left = cleaned(&p->left, u->m, terms, 1, is_dirty_row);
-    clean.right = cleaned(&p->right, terms, columns, 0, is_dirty_column);
-    clean.imaginary_left = clean.left;
-    if (u->imaginary_a)
-        clean.imaginary_left = cleaned(&p->imaginary_left, u->m, terms, 1, is_dirty_row);
+    View left = cleaned(&p->left, u->m, terms, 1, is_dirty_row);
+    View right = cleaned(&p->right, terms, columns, 0, is_dirty_column);
 
-    /* All other numbers are written as ever. */
-    int are_scalars_finite = isfinite(p->alpha.re) && isfinite(p->alpha.im)
-                          && isfinite(u->beta.re) && isfinite(u->beta.im);
-    for (ptrdiff_t index = 0; index < count; index++) {
-        if (!is_open(p, block, NULL, index))
-            continue;
-        Formula formula = formula_of(p, block, index);
-        int is_reached = !are_scalars_finite || is_dirty_row[block->i + index / width]
-                      || is_dirty_column[components * block->j + index % width];
-        for (int i = 0; i < formula.addends; i++)
-            is_reached |= !isfinite(formula.pairs[i][1]);
-        if (is_reached)
-            settled[index] = value_by_signs(p, block, &formula);
+    /* Numbers that they reach. */
+    for (ptrdiff_t i = block->i; i < block->i + block->rows; i++) {
+        ptrdiff_t first, last;
+        find_columns(p, block, i, &first, &last);
+        for (ptrdiff_t j = first; j < last; j++)
+            for (int q = 0; q < components; q++) {
+                Formula formula = formula_of(p, block, i, j, q);
+                int is_reached = !are_scalars_finite || is_dirty_row[i]
+                              || is_dirty_column[components * j + q];
+                for (int x = 0; x < formula.addends; x++)
+                    is_reached |= !isfinite(formula.pairs[x][1]);
+                if (is_reached)
+                    settled[index_of(p, block, i, j) + q] = value_by_signs(p, i, &formula);
+            }
     }
-    if (are_scalars_finite)
-        write_block(&clean, block, settled);
-    for (ptrdiff_t index = 0; index < count; index++)
-        if (is_open(p, block, NULL, index) && !isfinite(settled[index]))
-            write_number(p, block, index, settled[index]);
 
-    if (clean.imaginary_left.data != clean.left.data)
-        free(clean.imaginary_left.data);
-    free(clean.left.data);
-    free(clean.right.data);
+    /* All others are written as ever. */
+    if (are_scalars_finite) {
+        Problem clean = problem_of(u, left, right);
+        write_block(&clean, block, settled);
+        free_scaled(&clean);
+    }
+    for (ptrdiff_t i = block->i; i < block->i + block->rows; i++) {
+        ptrdiff_t first, last;
+        find_columns(p, block, i, &first, &last);
+        for (ptrdiff_t j = first; j < last; j++)
+            for (int q = 0; q < components; q++) {
+                double value = settled[index_of(p, block, i, j) + q];
+                if (!isfinite(value))
+                    write_number(u, i, j, q, value);
+            }
+    }
+    free(left.data);
+    free(right.data);
     free(is_dirty_row);
     free(is_dirty_column);
     free(settled);

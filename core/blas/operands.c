@@ -51,24 +51,21 @@ Matrix scratch_matrix(Type type, ptrdiff_t m, ptrdiff_t n)
     return (Matrix){.data = data, .row = n * size, .column = size};
 }
 
-/* Copy an entry, times a sign, as its conjugate or not. */
-static void copy_entry(Type type, const char *from, int is_conjugate, int sign, char *to)
+/* Copy an entry, as its conjugate or not. */
+static void copy_entry(Type type, const char *from, int is_conjugate, char *to)
 {
     Scalar x = scalar_at(type, from);
-    set_number(to, type.is_single, sign * x.re);
+    set_number(to, type.is_single, x.re);
     if (type.components == 2)
-        set_number(to + size_of_number(type), type.is_single,
-                   is_conjugate ? -sign * x.im : sign * x.im);
+        set_number(to + size_of_number(type), type.is_single, is_conjugate ? -x.im : x.im);
 }
 
-/* Copy `from`, conjugated if it says so and times a sign, to a matrix of its type. */
-void copy_matrix(Type type, ptrdiff_t m, ptrdiff_t n, const Matrix *from, int sign,
-                 const Matrix *to)
+/* Copy `from`, conjugated if it says so, to a matrix of its type. */
+void copy_matrix(Type type, ptrdiff_t m, ptrdiff_t n, const Matrix *from, const Matrix *to)
 {
     for (ptrdiff_t i = 0; i < m; i++)
         for (ptrdiff_t j = 0; j < n; j++)
-            copy_entry(type, entry_of(from, i, j), from->is_conjugate, sign,
-                       entry_of(to, i, j));
+            copy_entry(type, entry_of(from, i, j), from->is_conjugate, entry_of(to, i, j));
 }
 
 int is_in_shape(Shape shape, ptrdiff_t i, ptrdiff_t j)
@@ -94,7 +91,7 @@ Matrix expanded(Type type, ptrdiff_t n, Matrix x, Shape shape, Structure structu
             }
             const char *from = is_stored ? entry_of(&x, i, j) : entry_of(&x, j, i);
             int is_mirrored = !is_stored && structure == HERMITIAN;
-            copy_entry(type, from, x.is_conjugate != is_mirrored, 1, to);
+            copy_entry(type, from, x.is_conjugate != is_mirrored, to);
             if (i == j && structure == HERMITIAN && type.components == 2)
                 set_number(to + size_of_number(type), type.is_single, 0.0);
         }
@@ -106,8 +103,8 @@ Matrix expanded(Type type, ptrdiff_t n, Matrix x, Shape shape, Structure structu
 /* As in numerics/embedding.py: re and im of an entry lie next to each other, and A B in
  * real numbers is embedded_left(A) embedded_right(B). */
 
-/* The numbers of A, times a sign: m x (components k), by rows in new memory. */
-View embedded_left(Type type, ptrdiff_t m, ptrdiff_t k, const Matrix *x, int sign)
+/* The numbers of A: m x (components k), by rows in new memory. */
+View embedded_left(Type type, ptrdiff_t m, ptrdiff_t k, const Matrix *x)
 {
     Type to_type = {0, type.components};
     ptrdiff_t row = k * size_of(to_type);
@@ -115,28 +112,26 @@ View embedded_left(Type type, ptrdiff_t m, ptrdiff_t k, const Matrix *x, int sig
     for (ptrdiff_t i = 0; i < m; i++)
         for (ptrdiff_t h = 0; h < k; h++) {
             Scalar entry = scalar_at(type, entry_of(x, i, h));
-            int sign_of_im = x->is_conjugate ? -sign : sign;
             char *to = data + i * row + h * size_of(to_type);
-            set_number(to, 0, sign * entry.re);
+            set_number(to, 0, entry.re);
             if (type.components == 2)
-                set_number(to + sizeof(double), 0, sign_of_im * entry.im);
+                set_number(to + sizeof(double), 0, x->is_conjugate ? -entry.im : entry.im);
         }
     return (View){.data = data, .row = row, .column = sizeof(double)};
 }
 
-/* Rows re, im, ... and -im, re, ... of B, times a sign: (components k) x (components n),
- * by rows in new memory. */
-View embedded_right(Type type, ptrdiff_t k, ptrdiff_t n, const Matrix *x, int sign)
+/* Rows re, im, ... and -im, re, ... of B: (components k) x (components n), by rows in new
+ * memory. */
+View embedded_right(Type type, ptrdiff_t k, ptrdiff_t n, const Matrix *x)
 {
     if (type.components == 1)
-        return embedded_left(type, k, n, x, sign);
+        return embedded_left(type, k, n, x);
     ptrdiff_t width = 2 * n;
     double *data = allocated((size_t)k * (size_t)n, 4 * sizeof(double));
     for (ptrdiff_t h = 0; h < k; h++)
         for (ptrdiff_t j = 0; j < n; j++) {
             Scalar entry = scalar_at(type, entry_of(x, h, j));
-            double re = sign * entry.re;
-            double im = x->is_conjugate ? -sign * entry.im : sign * entry.im;
+            double re = entry.re, im = x->is_conjugate ? -entry.im : entry.im;
             double *to = data + 2 * h * width + 2 * j;
             to[0] = re;
             to[1] = im;

@@ -129,28 +129,6 @@ static void choose_kernels(void)
     kernels = kernels_here()[0];
 }
 
-/* 1 for a power of two with a sign. */
-static int is_power(double x)
-{
-    int exponent;
-    return isfinite(x) && fabs(frexp(x, &exponent)) == 0.5;
-}
-
-/* 1 where entries that are not zero are so large that their products, and errors of these,
- * are multiples of 2^-1074: two numbers with 53 bits from 2^-450 on. */
-static int are_large(const View *x, ptrdiff_t m, ptrdiff_t n)
-{
-    if (x->is_single)
-        return 1;
-    for (ptrdiff_t i = 0; i < m; i++)
-        for (ptrdiff_t j = 0; j < n; j++) {
-            double number = number_at(x->data + i * x->row + j * x->column, 0);
-            if (fabs(number) < 0x1p-450 && number != 0.0)
-                return 0;
-        }
-    return 1;
-}
-
 /* B^T A^T, so that the rows of the result are its longer side. */
 static Update mirrored(const Update *u)
 {
@@ -163,51 +141,40 @@ static Update mirrored(const Update *u)
     return mirror;
 }
 
-/* The real operands of an update, and how it is rounded. */
-static Problem problem_of(const Update *u)
+/* How an update of real operands is added: a power of two alpha is a shift, and other
+ * scalars multiply B, the smaller operand. */
+Problem problem_of(const Update *u, View left, View right)
 {
-    Problem p = {.u = u, .alpha = u->alpha, .kernels = kernels};
-    p.is_plain = u->alpha.im == 0.0 && is_power(u->alpha.re) && u->beta.im == 0.0
-              && (u->beta.re == 0.0 || is_power(u->beta.re)) && u->k > 0;
-
-    /* A negative power of two leaves its sign to the smaller operand: so zeros of exact
-     * sums stay +0. */
-    int sign = 1, is_left_smaller = u->m <= u->n;
-    if (p.is_plain) {
-        sign = u->alpha.re < 0.0 ? -1 : 1;
-        p.alpha.re = fabs(u->alpha.re);
-        p.shift = ilogb(p.alpha.re);
+    Problem p = {
+        .u = u, .left = left, .right = right, .scaled_left = left, .scaled_right = right,
+        .beta = u->beta, .kernels = kernels,
+    };
+    Scalar factor = u->alpha;
+    if (u->alpha.im == 0.0 && is_power(u->alpha.re)) {
+        int shift = ilogb(u->alpha.re);
+        Scalar scaled = {ldexp(u->beta.re, -shift), ldexp(u->beta.im, -shift)};
+        if (ldexp(scaled.re, shift) == u->beta.re && ldexp(scaled.im, shift) == u->beta.im) {
+            p.shift = shift;
+            p.beta = scaled;
+            factor.re = u->alpha.re < 0.0 ? -1.0 : 1.0;
+        }
     }
-    int left_sign = is_left_smaller ? sign : 1, right_sign = is_left_smaller ? 1 : sign;
-    int is_real = u->type.components == 1;
-    if (is_real && left_sign == 1)
-        p.left = view_of(u->type, &u->a);
-    else
-        p.left = embedded_left(u->type, u->m, u->k, &u->a, left_sign);
-    if (is_real && right_sign == 1)
-        p.right = view_of(u->type, &u->b);
-    else
-        p.right = embedded_right(u->type, u->k, u->n, &u->b, right_sign);
-    p.imaginary_left = p.left;
-    if (u->imaginary_a)
-        p.imaginary_left = embedded_left(u->type, u->m, u->k, u->imaginary_a, left_sign);
-
-    ptrdiff_t terms = u->k * u->type.components;
-    if (!p.is_plain)
-        p.has_all_bits = are_large(&p.left, u->m, terms)
-                      && are_large(&p.imaginary_left, u->m, terms)
-                      && are_large(&p.right, terms, u->n * u->type.components);
+    p.words = words_of_multiple(u->type, factor);
+    p.addends = is_zero(p.beta) ? 0 : words_of_multiple(u->result_type, p.beta);
+    if (factor.re == 1.0 && factor.im == 0.0)
+        return p;
+    p.is_exact = !scale_right(u, &right, factor, p.words, &p.scaled_right);
+    if (p.words > 1)
+        p.scaled_left = repeat_left(u, &left, p.words);
     return p;
 }
 
-static void free_copies(const Problem *p)
+void free_scaled(const Problem *p)
 {
-    if (p->imaginary_left.data != p->left.data)
-        free(p->imaginary_left.data);
-    if (p->left.data != p->u->a.data)
-        free(p->left.data);
-    if (p->right.data != p->u->b.data)
-        free(p->right.data);
+    if (p->scaled_left.data != p->left.data)
+        free(p->scaled_left.data);
+    if (p->scaled_right.data != p->right.data)
+        free(p->scaled_right.data);
 }
 
 /* C := alpha A B + beta C. As in the reference BLAS A and B are not read for alpha = 0,
@@ -228,7 +195,7 @@ void update(const Update *u)
         abort();
     }
     pthread_once(&once, choose_kernels);
-    int has_shape = u->a_shape != FULL || u->c_shape != FULL || u->imaginary_a;
+    int has_shape = u->a_shape != FULL || u->c_shape != FULL;
     if (u->n > u->m && !has_shape)
         to_do = mirrored(&to_do);
 
@@ -241,7 +208,17 @@ void update(const Update *u)
         int limit = thread_limit();
         threads = most < limit ? (int)most : limit;
     }
-    Problem p = problem_of(&to_do);
+
+    int is_real = components == 1;
+    View left = is_real ? view_of(u->type, &to_do.a)
+                        : embedded_left(u->type, to_do.m, to_do.k, &to_do.a);
+    View right = is_real ? view_of(u->type, &to_do.b)
+                         : embedded_right(u->type, to_do.k, to_do.n, &to_do.b);
+    Problem p = problem_of(&to_do, left, right);
     write_side_by_side(&p, threads);
-    free_copies(&p);
+    free_scaled(&p);
+    if (!is_real) {
+        free(left.data);
+        free(right.data);
+    }
 }
