@@ -125,6 +125,30 @@ typedef struct {
     int has_real_diagonal; /* C is Hermitian */
 } Update;
 
+/* The address of component q of an entry of C. */
+static inline char *result_at(const Update *u, ptrdiff_t i, ptrdiff_t j, int q)
+{
+    return entry_of(&u->c, i, j) + q * size_of_number(u->result_type);
+}
+
+/* An entry of C; the imaginary part on the diagonal of a Hermitian matrix is 0, and never
+ * read. */
+static inline Scalar read_entry(const Update *u, ptrdiff_t i, ptrdiff_t j)
+{
+    int is_real = u->type.components == 1 || (u->has_real_diagonal && i == j);
+    Scalar x = {number_at(result_at(u, i, j, 0), u->result_type.is_single), 0.0};
+    if (!is_real)
+        x.im = number_at(result_at(u, i, j, 1), u->result_type.is_single);
+    return x;
+}
+
+static inline void write_number(const Update *u, ptrdiff_t i, ptrdiff_t j, int q, double value)
+{
+    if (u->has_real_diagonal && i == j && q == 1)
+        value = 0.0;
+    set_number(result_at(u, i, j, q), u->result_type.is_single, value);
+}
+
 /* The operands of an update as real matrices, m x (components k) and (components k) x
  * (components n); and with alpha, 2^shift times a product whose terms are `words` for each
  * of theirs. beta C is 2^shift times `addends` words. */
@@ -182,9 +206,6 @@ typedef struct {
 } Formula;
 
 Formula formula_of(const Problem *p, const Block *block, ptrdiff_t i, ptrdiff_t j, int q);
-Scalar read_entry(const Update *u, ptrdiff_t i, ptrdiff_t j);
-void write_number(const Update *u, ptrdiff_t i, ptrdiff_t j, int q, double value);
-
 /* ---- nonfinite.c ---------------------------------------------------------------- */
 
 void write_nonfinite_block(const Problem *p, const Block *block);

@@ -2,30 +2,6 @@
 
 #include "blas.h"
 
-/* The address of component q of an entry of C. */
-static char *result_at(const Update *u, ptrdiff_t i, ptrdiff_t j, int q)
-{
-    return entry_of(&u->c, i, j) + q * size_of_number(u->result_type);
-}
-
-/* An entry of C; the imaginary part on the diagonal of a Hermitian matrix is 0, and never
- * read. */
-Scalar read_entry(const Update *u, ptrdiff_t i, ptrdiff_t j)
-{
-    int is_real = u->type.components == 1 || (u->has_real_diagonal && i == j);
-    Scalar x = {number_at(result_at(u, i, j, 0), u->result_type.is_single), 0.0};
-    if (!is_real)
-        x.im = number_at(result_at(u, i, j, 1), u->result_type.is_single);
-    return x;
-}
-
-void write_number(const Update *u, ptrdiff_t i, ptrdiff_t j, int q, double value)
-{
-    if (u->has_real_diagonal && i == j && q == 1)
-        value = 0.0;
-    set_number(result_at(u, i, j, q), u->result_type.is_single, value);
-}
-
 /* Add alpha times the terms from `first` on and before `last`, entries of A and B. */
 static void add_multiples(Formula *formula, const Update *u, Scalar alpha, ptrdiff_t j, int q,
                           ptrdiff_t first, ptrdiff_t last)

@@ -53,6 +53,10 @@ static int split_product(Type type, double s, double x, double *words, ptrdiff_t
 int split_multiple(Type type, Scalar s, Scalar x, int q, double *words, ptrdiff_t step)
 {
     double parallel = q == 0 ? x.re : x.im, turned = q == 0 ? x.im : x.re;
+    if (s.im == 0.0 && s.re == 1.0) { /* the common case, at once */
+        words[0] = parallel;
+        return isfinite(parallel);
+    }
     if (s.im == 0.0)
         return split_product(type, s.re, parallel, words, step);
     double *second = words + step * (type.is_single ? 1 : 2);

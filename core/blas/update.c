@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 enum {
-    MOST_NUMBERS = 1 << 20,   /* of a block: 8 MiB */
+    MOST_NUMBERS = 1 << 18,   /* of a block: 2 MiB, which stay in the last cache */
     FEWEST_ROWS = 24,         /* of a block, so that panels of B are packed for many rows */
     TRIANGLE_ROWS = 128,      /* of a block, where a triangle saves terms or entries */
     SHARE = 1 << 23,          /* terms of a thread: 1 ms, twenty times what it costs */
