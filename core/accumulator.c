@@ -16,16 +16,9 @@
 
 enum {
     LOWEST = -3328,  /* exponent of the first bit: three subnormal numbers give 2^-3222 */
-    DIGITS = 208,    /* 32-bit digits up to 2^3328, above 2^31 products of 2^3072 */
     SIGN_SHIFT = 63,
     FAR = 260,       /* bits below the largest term from which terms may wait */
 };
-
-/* Words from `first` on and before `last` are in use; those beyond have no value yet. */
-typedef struct {
-    uint64_t words[2][DIGITS]; /* of positive and of negative products */
-    int first, last;
-} Accumulator;
 
 /* Make room for products with exponents from `least` to `most`: five digits each, and
  * one for what is carried. */
@@ -94,7 +87,7 @@ static void add_double(Accumulator *sum, double x, int exponent)
 }
 
 /* Add x y. */
-static void add_product_of(Accumulator *sum, double x, double y)
+void accumulate_product(Accumulator *sum, double x, double y)
 {
     int of_x, of_y;
     uint64_t x_mantissa = decoded(x, &of_x), y_mantissa = decoded(y, &of_y);
@@ -313,26 +306,24 @@ static void add_multiple(Accumulator *total, double factor, const Accumulator *s
     }
 }
 
-/* The sum of multiples of sums of products, and of products of pairs, rounded once. */
-double settle_multiples(int count, const Multiple *multiples, int pairs,
-                        const double (*pair)[2], const Format *format, Watch *watch)
+/* Add a multiple of a sum of products. */
+void accumulate_multiple(Accumulator *total, const Multiple *x, Watch *watch)
 {
-    Accumulator total;
-    total.first = total.last = 0;
-    for (int i = 0; i < pairs; i++)
-        add_product_of(&total, pair[i][0], pair[i][1]);
-    for (const Multiple *x = multiples; x < multiples + count; x++) {
-        Accumulator sum;
-        sum.first = sum.last = 0;
-        int least, most;
-        find_exponents(x->k, &x->a, &x->b, &least, &most, watch);
-        if (least > most)
-            continue;
-        widen(&sum, least, most);
-        add_products(&sum, x->k, &x->a, &x->b, least, most, watch);
-        add_multiple(&total, x->factor, &sum);
-    }
+    Accumulator sum;
+    sum.first = sum.last = 0;
+    int least, most;
+    find_exponents(x->k, &x->a, &x->b, &least, &most, watch);
+    if (least > most)
+        return;
+    widen(&sum, least, most);
+    add_products(&sum, x->k, &x->a, &x->b, least, most, watch);
+    add_multiple(total, x->factor, &sum);
+}
+
+/* A sum rounded once to a format, ties to even; an exact zero is +0. */
+double rounded_accumulator(Accumulator *total, const Format *format)
+{
     Values values = {0.0, 0.0};
-    settle_sum(&total, 0, NEAREST, format, INT_MIN, &values);
+    settle_sum(total, 0, NEAREST, format, INT_MIN, &values);
     return values.first;
 }

@@ -252,8 +252,18 @@ typedef struct {
     Decoded a, b;
 } Multiple;
 
-double settle_multiples(int count, const Multiple *multiples, int pairs,
-                        const double (*pair)[2], const Format *format, Watch *watch);
+enum { DIGITS = 208 }; /* of 32 bits up to 2^3328, above 2^31 products of 2^3072 */
+
+/* An exact sum that grows; {.last = 0} is zero. Words from `first` on and before `last` are in
+ * use; those beyond have no value yet. */
+typedef struct {
+    int first, last;
+    uint64_t words[2][DIGITS]; /* of positive and of negative products */
+} Accumulator;
+
+void accumulate_product(Accumulator *sum, double x, double y);
+void accumulate_multiple(Accumulator *total, const Multiple *x, Watch *watch);
+double rounded_accumulator(Accumulator *total, const Format *format);
 void settle_exactly(ptrdiff_t k, const Decoded *a, const Decoded *b, int addends,
                     const double *addend, int shift, Kind kind, const Format *format,
                     Values *values, Watch *watch);

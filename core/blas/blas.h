@@ -6,6 +6,7 @@
  *   formula.c     what each number of C is a sum of
  *   nonfinite.c   entries that Inf and NaN reach
  *   operands.c    views and copies of operands
+ *   long_dot.c    dot products of vectors that are too long for a copy
  *   level1.c level2.c level3.c   the routines, one body for all types and interfaces
  *   fortran.h cblas.h interfaces.c   their names, for integers of 32 and of 64 bits
  *
@@ -17,6 +18,8 @@
 #define HIFIGEMM_BLAS_H
 
 #include "../core.h"
+
+#include <math.h>
 
 /* ---- numbers -------------------------------------------------------------------- */
 
@@ -110,6 +113,9 @@ Matrix expanded(Type type, ptrdiff_t n, Matrix x, Shape shape, Structure structu
 View embedded_left(Type type, ptrdiff_t m, ptrdiff_t k, const Matrix *x);
 View embedded_right(Type type, ptrdiff_t k, ptrdiff_t n, const Matrix *x);
 View view_of(Type type, const Matrix *x);
+Watch watch_of_call(void);
+Decoded decode(ptrdiff_t k, const char *at, ptrdiff_t stride, int is_single);
+void free_decoded(Decoded x);
 
 /* ---- update.c ------------------------------------------------------------------- */
 
@@ -208,6 +214,12 @@ typedef struct {
 Formula formula_of(const Problem *p, const Block *block, ptrdiff_t i, ptrdiff_t j, int q);
 /* ---- nonfinite.c ---------------------------------------------------------------- */
 
+/* Signs of finite numbers, and Inf and NaN. */
+static inline double sign_of(double x)
+{
+    return isfinite(x) ? (double)((x > 0.0) - (x < 0.0)) : x;
+}
+
 void write_nonfinite_block(const Problem *p, const Block *block);
 
 /* ---- level1.c, level2.c, level3.c ----------------------------------------------- */
@@ -227,6 +239,8 @@ void multiply_by_triangle(Type type, Shape shape, char trans, int is_unit, ptrdi
  * as in Fortran. */
 void dot(Type type, Type result_type, int is_conjugate, const void *addend, int64_t n,
          const void *x, int64_t incx, const void *y, int64_t incy, void *result);
+void long_dot(Type type, Type result_type, int is_conjugate, const void *addend, int64_t n,
+              const void *x, int64_t incx, const void *y, int64_t incy, void *result);
 void sum_of_magnitudes(Type type, int64_t n, const void *x, int64_t incx, void *result);
 void norm(Type type, int64_t n, const void *x, int64_t incx, void *result);
 

@@ -10,17 +10,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-static int never_stops(Watch *watch)
-{
-    watch->terms = INT64_MAX;
-    return 0;
-}
-
-static Watch watch_of_call(void)
-{
-    return (Watch){INT64_MAX, never_stops};
-}
-
 /* ---- places --------------------------------------------------------------------- */
 
 /* Columns of a block, from `first` on and before `last`, that are written of a row. */
@@ -123,43 +112,28 @@ static Outcome write_sums(const Problem *p, const Block *block, const double *se
 
 /* ---- exact sums ----------------------------------------------------------------- */
 
-/* A vector of so many terms in new memory, decoded for exact sums. */
-static Decoded decode(ptrdiff_t k, const char *at, ptrdiff_t stride, int is_single)
-{
-    Decoded x = {allocated((size_t)k, sizeof(uint64_t)), allocated((size_t)k, sizeof(int16_t))};
-    for (ptrdiff_t h = 0; h < k; h++) {
-        int exponent;
-        x.mantissas[h] = decoded(number_at(at + h * stride, is_single), &exponent);
-        x.exponents[h] = (int16_t)exponent;
-    }
-    return x;
-}
-
 /* The value of a formula, rounded once. */
 static double exact_value(const Problem *p, ptrdiff_t i, const Formula *formula)
 {
     const Format *format = p->u->result_type.is_single ? &BINARY32 : &BINARY64;
     const View *left = &p->left, *right = &p->right;
-    Multiple multiples[MOST_MULTIPLES];
+    Watch watch = watch_of_call();
+    Accumulator total;
+    total.first = total.last = 0;
     for (int x = 0; x < formula->products; x++) {
         const MultipleOf *of = &formula->multiples[x];
         const char *row = left->data + i * left->row + of->first * left->column;
         const char *column = right->data + of->first * right->row + of->column * right->column;
-        multiples[x].factor = of->factor;
-        multiples[x].k = of->terms;
-        multiples[x].a = decode(of->terms, row, left->column, left->is_single);
-        multiples[x].b = decode(of->terms, column, right->row, right->is_single);
+        Multiple multiple = {
+            of->factor, of->terms, decode(of->terms, row, left->column, left->is_single),
+            decode(of->terms, column, right->row, right->is_single)};
+        accumulate_multiple(&total, &multiple, &watch);
+        free_decoded(multiple.a);
+        free_decoded(multiple.b);
     }
-    Watch watch = watch_of_call();
-    double value = settle_multiples(formula->products, multiples, formula->addends,
-                                    (const double(*)[2])formula->pairs, format, &watch);
-    for (int x = 0; x < formula->products; x++) {
-        free(multiples[x].a.mantissas);
-        free(multiples[x].a.exponents);
-        free(multiples[x].b.mantissas);
-        free(multiples[x].b.exponents);
-    }
-    return value;
+    for (int x = 0; x < formula->addends; x++)
+        accumulate_product(&total, formula->pairs[x][0], formula->pairs[x][1]);
+    return rounded_accumulator(&total, format);
 }
 
 /* 1 where the numbers of some rows and columns are finite. */

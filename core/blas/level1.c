@@ -5,6 +5,9 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* Entries of a complex vector that is copied: 6 GiB with the other one. */
+enum { LONGEST_COPY = 1 << 26 };
+
 /* x^T y, or x^H y, rounded once; `addend`, or NULL, is a number of the result's type that is
  * added before. */
 void dot(Type type, Type result_type, int is_conjugate, const void *addend, int64_t n,
@@ -15,6 +18,10 @@ void dot(Type type, Type result_type, int is_conjugate, const void *addend, int6
         memcpy(result, addend, (size_t)size_of(result_type));
     if (n <= 0)
         return;
+    if (n > (type.components == 2 ? LONGEST_COPY : INT32_MAX)) {
+        long_dot(type, result_type, is_conjugate, addend, n, x, incx, y, incy, result);
+        return;
+    }
     Matrix row = transposed(vector(type, n, x, incx));
     update(&(Update){
         .type = type, .result_type = result_type, .m = 1, .n = 1, .k = n,

@@ -11,11 +11,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-static double sign_of(double x)
-{
-    return isfinite(x) ? (double)((x > 0.0) - (x < 0.0)) : x;
-}
-
 /* A copy with zeros for Inf and NaN; `is_dirty` says which rows, or columns, hold one. */
 static View cleaned(const View *x, ptrdiff_t m, ptrdiff_t n, int by_rows, char *is_dirty)
 {

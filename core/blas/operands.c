@@ -148,3 +148,35 @@ View view_of(Type type, const Matrix *x)
     return (View){.data = x->data, .row = x->row, .column = x->column,
                   .is_single = type.is_single};
 }
+
+/* ---- exact sums ----------------------------------------------------------------- */
+
+static int never_stops(Watch *watch)
+{
+    watch->terms = INT64_MAX;
+    return 0;
+}
+
+/* What the core reports its terms to: nothing stops a call of a BLAS. */
+Watch watch_of_call(void)
+{
+    return (Watch){INT64_MAX, never_stops};
+}
+
+/* A vector of so many terms in new memory, decoded. */
+Decoded decode(ptrdiff_t k, const char *at, ptrdiff_t stride, int is_single)
+{
+    Decoded x = {allocated((size_t)k, sizeof(uint64_t)), allocated((size_t)k, sizeof(int16_t))};
+    for (ptrdiff_t h = 0; h < k; h++) {
+        int exponent;
+        x.mantissas[h] = decoded(number_at(at + h * stride, is_single), &exponent);
+        x.exponents[h] = (int16_t)exponent;
+    }
+    return x;
+}
+
+void free_decoded(Decoded x)
+{
+    free(x.mantissas);
+    free(x.exponents);
+}

@@ -109,3 +109,15 @@ def test_lengths_of_64_bits_are_read_in_full(library):
     x, n = np.ones(1), 1 - 2**32  # 1 in 32 bits
     assert reduce(library, INTERFACES[2], "ddot", n, [(x, 1), (x, 1)]) == 0.0
     assert reduce(library, INTERFACES[6], "ddot", n, [(x, 1), (x, 1)]) == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cdotc", "zdotu"])
+def test_complex_vectors_that_are_too_long_for_copies_are_added_in_pieces(library, name):
+    dtype, n = DTYPES[name[0]], 2**26 + 3
+    x, y = np.array([1e-20 + 3j], dtype), np.array([5 - 1e-20j], dtype)
+    left = x.conj() if name.endswith("c") else x
+    exact = [n * value for value in exact_entries(left[:, None], y[:, None])]
+    expected = [rounded_once(value, x.real.dtype) for value in exact]
+    result = reduce(library, INTERFACES[2], name, n, [(x, 0), (y, 0)])
+    assert [float(result.real), float(result.imag)] == expected
