@@ -87,7 +87,7 @@ class Case:
             return f"{self.name}: {view[self.is_written]} is not {self.expected[self.is_written]}"
         view[self.is_written] = np.nan
         if np.isfinite(self.result.memory).any():
-            return f"{self.name} wrote beside its result"
+            return f"{self.name}: wrote beside its result"
         self.result.memory[...] = memory
         return None
 

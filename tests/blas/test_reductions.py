@@ -113,7 +113,9 @@ def test_lengths_of_64_bits_are_read_in_full(library):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cdotc", "zdotu"])
-def test_complex_vectors_that_are_too_long_for_copies_are_added_in_pieces(library, name):
+def test_complex_vectors_that_are_too_long_for_copies_are_added_in_pieces(
+    library, name
+):
     dtype, n = DTYPES[name[0]], 2**26 + 3
     x, y = np.array([1e-20 + 3j], dtype), np.array([5 - 1e-20j], dtype)
     left = x.conj() if name.endswith("c") else x
