@@ -40,7 +40,7 @@ static int is_open(const double *settled, ptrdiff_t index)
 /* ---- sums of words -------------------------------------------------------------- */
 
 /* Write the words of beta C to planes of `count` numbers, zeros where nothing is written;
- * NO_INTEGER where they are not exact. */
+ * NO_INTEGER where they are not exact, NOT_FINITE where one is Inf or NaN. */
 static Outcome read_addends(const Problem *p, const Block *block, const double *settled,
                             ptrdiff_t count, double *addends)
 {
@@ -52,11 +52,16 @@ static Outcome read_addends(const Problem *p, const Block *block, const double *
         for (ptrdiff_t j = first; j < last; j++) {
             Scalar c = read_entry(u, i, j);
             ptrdiff_t index = index_of(p, block, i, j);
-            for (int q = 0; q < u->type.components; q++)
-                if (is_open(settled, index + q)
-                    && !split_multiple(u->result_type, p->beta, c, q, addends + index + q,
-                                       count))
+            for (int q = 0; q < u->type.components; q++) {
+                double *words = addends + index + q;
+                if (!is_open(settled, index + q))
+                    continue;
+                if (!split_multiple(u->result_type, p->beta, c, q, words, count))
                     return NO_INTEGER;
+                for (int word = 0; word < p->addends; word++)
+                    if (!isfinite(words[word * count]))
+                        return NOT_FINITE;
+            }
         }
     }
     return DONE;

@@ -28,7 +28,8 @@ int words_of_multiple(Type type, Scalar s)
     return has_one_word(type, s.re) ? 1 : 2;
 }
 
-/* The word or the words of s x for two numbers; returns 0 where they are not exact. */
+/* The word or the words of s x for two numbers; returns 0 where they are not exact. Inf and
+ * NaN stay what they are, for the core to find. */
 static int split_product(Type type, double s, double x, double *words, ptrdiff_t step)
 {
     double product = s * x;
@@ -38,6 +39,11 @@ static int split_product(Type type, double s, double x, double *words, ptrdiff_t
         if (!has_one_word(type, s))
             words[step] = 0.0;
         return isfinite(s);
+    }
+    if (!isfinite(x)) {
+        if (!has_one_word(type, s))
+            words[step] = 0.0;
+        return 1;
     }
     if (type.is_single) /* 48 bits, from 2^-298 to 2^256 */
         return isfinite(product);
@@ -49,13 +55,13 @@ static int split_product(Type type, double s, double x, double *words, ptrdiff_t
 }
 
 /* The words of component q of s x, so many numbers apart; returns 0 where they are not
- * exact, as those of Inf and NaN. */
+ * exact. */
 int split_multiple(Type type, Scalar s, Scalar x, int q, double *words, ptrdiff_t step)
 {
     double parallel = q == 0 ? x.re : x.im, turned = q == 0 ? x.im : x.re;
     if (s.im == 0.0 && s.re == 1.0) { /* the common case, at once */
         words[0] = parallel;
-        return isfinite(parallel);
+        return 1;
     }
     if (s.im == 0.0)
         return split_product(type, s.re, parallel, words, step);

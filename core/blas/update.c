@@ -160,6 +160,11 @@ Problem problem_of(const Update *u, View left, View right)
         }
     }
     p.words = words_of_multiple(u->type, factor);
+    if (u->k > INT32_MAX / (u->type.components * p.words)) {
+        fprintf(stderr, "hifigemm: sums of %td products in %d words; at most 2^31 - 1 are served\n",
+                u->k * u->type.components, p.words);
+        abort();
+    }
     p.addends = is_zero(p.beta) ? 0 : words_of_multiple(u->result_type, p.beta);
     if (factor.re == 1.0 && factor.im == 0.0)
         return p;
@@ -189,11 +194,6 @@ void update(const Update *u)
     }
     if (u->m == 0 || u->n == 0 || (to_do.k == 0 && u->beta.re == 1.0 && u->beta.im == 0.0))
         return;
-    if (to_do.k > INT32_MAX / u->type.components) {
-        fprintf(stderr, "hifigemm: sums of %td products; at most 2^31 - 1 are served\n",
-                u->k * u->type.components);
-        abort();
-    }
     pthread_once(&once, choose_kernels);
     int has_shape = u->a_shape != FULL || u->c_shape != FULL;
     if (u->n > u->m && !has_shape)
@@ -209,6 +209,7 @@ void update(const Update *u)
         threads = most < limit ? (int)most : limit;
     }
 
+    /* Complex operands are copied as real ones. */
     int is_real = components == 1;
     View left = is_real ? view_of(u->type, &to_do.a)
                         : embedded_left(u->type, to_do.m, to_do.k, &to_do.a);
