@@ -7,8 +7,17 @@ import zlib
 import numpy as np
 import pytest
 
+import hifigemm as hg
 from tests.blas.cases import draw
-from tests.blas.routines import INTERFACES, ONLY_IN_FORTRAN, ROUTINES, call
+from tests.blas.routines import (
+    DTYPES,
+    INTERFACES,
+    ONLY_IN_FORTRAN,
+    REALS,
+    ROUTINES,
+    call,
+)
+from tests.exact_values import same_bits
 
 ALL = [p + name for name, (types, _) in ROUTINES.items() for p in types]
 
@@ -46,3 +55,20 @@ def test_products_of_many_blocks_are_rounded_once(library, p):
         case = draw(rng, name, p, largest=150)
         call(library, INTERFACES[6], p, name, case.order, case.arguments)
         assert not case.fault()
+
+
+@pytest.mark.parametrize("p", "sdcz")
+@pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (-0.5, 1), (0.1, -0.7), (3, 2.5)])
+def test_gemm_has_the_bits_of_the_gemm_of_python(library, p, alpha, beta):
+    rng = np.random.default_rng(9)
+    dtype = DTYPES[p]
+    alpha, beta = (float(REALS[p](x)) for x in (alpha, beta))
+    a, b, c = (rng.standard_normal((70, 70)).astype(dtype) for _ in range(3))
+    if p in "cz":
+        a = a + dtype(1j) * b
+    expected = hg.gemm(a, b, c, alpha=alpha, beta=beta, accuracy="correct")
+    arguments = {"transa": "N", "transb": "N", "m": 70, "n": 70, "k": 70}
+    arguments |= {"alpha": alpha, "A": a, "lda": 70, "B": b, "ldb": 70}
+    arguments |= {"beta": beta, "C": c, "ldc": 70}
+    call(library, INTERFACES[7], p, "gemm", "rows", arguments)
+    assert same_bits(c, expected)
