@@ -463,10 +463,10 @@ static void find_factors(const Entries *s, const Panels *panels, Tile *t)
  * Products with factors are exact unless they are subnormal, which the margin has room
  * for: factors are 2^-800 or more, err is above 2^-110.
  *
- * A close value, of one addend at most, is sum + low, rounded: it errs by u (1 + 2 u) of itself and by err, and
- * k 2^-105 for the rounding of low, times a factor. That is at most 4 (1 + 2^-19) times the
- * norms of row and column, and c (n + c) of tile_error_in_two is at most (k + 4)^2, so
- * 2^-102 (k + 4)^2 norms are more than the second part. */
+ * A close value, of one addend at most, is sum + low, rounded: it errs by u (1 + 2 u) of
+ * itself and by err, and k 2^-105 for the rounding of low, times a factor. That is at most
+ * 4 (1 + 2^-19) times the norms of row and column, and c (n + c) of tile_error_in_two is at
+ * most (k + 4)^2, so 2^-102 (k + 4)^2 norms are more than the second part. */
 static uint64_t write_with_addend(const Entries *s, const Tile *t, const double *hi,
                                   const double *lo)
 {
