@@ -42,7 +42,7 @@ from hifigemm.workshop.measuring.timing import capture
 PARTS = ("head", "skinny", "muon")
 SEED = 62
 TURNS = 7
-BURST_SECONDS = 0.05
+BURST_SECONDS = 0.02
 """A burst has as many calls as fit, at least one and at most `MOST_CALLS`."""
 MOST_CALLS = 200
 SAMPLED_ROWS, SAMPLED_COLUMNS = 16, 1024
