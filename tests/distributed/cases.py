@@ -1208,6 +1208,18 @@ def tensor_parallel(mesh):
     assert found == Counter(tuple(sorted(x)) for x in 3 * (*forward, *backward))
 
 
+def small_gpt(mesh):
+    """Logits and gradients of the small GPT have the bits of one process, for ranks
+    that share its heads.
+    """
+    program = _example_named("small_gpt")
+    if mesh.ndim > 1 or program.HEADS % mesh.size():
+        return
+    for row in program.compare_ranks(mesh, 16, "fp32"):
+        assert row.counts["invariant"] == 0, row
+        assert mesh.size() == 1 or row.counts["native"] > 0, row
+
+
 def _example_named(name):
     path = Path(__file__).parents[2] / "examples" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(path.stem, path)

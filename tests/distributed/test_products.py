@@ -28,6 +28,7 @@ ALL += [
     "axes_shorter_than_the_mesh",
     "example",
     "tensor_parallel",
+    "small_gpt",
 ]
 
 
