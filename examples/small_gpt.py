@@ -330,11 +330,13 @@ def compare_ranks(
     parallelism), and the sequences for the gradients (data parallelism).
     """
     device, ranks = mesh.device_type, mesh.size()
-    logits, gradients = {}, {}
+    logits, answers, gradients = {}, {}, {}
     for way, scope in scopes(accuracy).items():
         with scope():
             model, tokens = GPT(width).to(device), random_tokens(device)
+            prompt = tokens[:1, :PROMPT]
             alone = logits_of(model, tokens[:, :-1])
+            answer = greedy(model, prompt)
             own = tokens.chunk(ranks)[mesh.get_local_rank()]
             whole = whole_gradients(model, tokens, SEQUENCES)
             parts = whole_gradients(model, own, len(own), mesh)
@@ -342,8 +344,10 @@ def compare_ranks(
 
             parallelize_module(model, mesh, spread_layers())
             logits[way] = [alone], [logits_of(model, tokens[:, :-1])]
+            answers[way] = [answer], [greedy(model, prompt)]
     return [
         comparison(f"logits, one process and {ranks} ranks", logits),
+        comparison(f"tokens, one process and {ranks} ranks", answers),
         comparison(f"gradients, one process and {ranks} ranks", gradients),
     ]
 

@@ -1215,9 +1215,10 @@ def small_gpt(mesh):
     program = _example_named("small_gpt")
     if mesh.ndim > 1 or program.HEADS % mesh.size():
         return
-    for row in program.compare_ranks(mesh, 16, "fp32"):
-        assert row.counts["invariant"] == 0, row
-        assert mesh.size() == 1 or row.counts["native"] > 0, row
+    rows = program.compare_ranks(mesh, 16, "fp32")
+    assert [row.counts["invariant"] for row in rows] == [0, 0, 0]
+    # Gradients are rounded sums of the ranks natively.
+    assert mesh.size() == 1 or rows[-1].counts["native"] > 0
 
 
 def _example_named(name):
