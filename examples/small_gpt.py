@@ -13,6 +13,7 @@ the rest of it has to keep to three rules:
 1. Norm, softmax and activation consist of +, -, *, / and sqrt, which IEEE 754 rounds
    correctly, one operation at a time, and of maxima, which have no order. `exp` is a
    polynomial. No tensor is divided by a number: PyTorch multiplies by 1 / x on a GPU.
+   Roots are taken in float64: on a CPU PyTorch's of float32 are not the nearest numbers.
 2. A sum along a row is a product with a column of ones, and a number goes to all places
    of a row by a product with a row of ones. Their derivatives are such products as well.
    PyTorch promises no order for sums of its own, broadcast gradients among them.
@@ -92,7 +93,8 @@ def norm(x: Tensor) -> Tensor:
     """Rows divided by the root of their mean square."""
     width = x.shape[1]
     mean_square = row_sums(x * x) * (1.0 / width)
-    return x / spread((mean_square + 1e-5).sqrt(), width)
+    root = (mean_square + 1e-5).double().sqrt().float()
+    return x / spread(root, width)
 
 
 def softmax(x: Tensor, mask: Tensor) -> Tensor:

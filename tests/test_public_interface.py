@@ -365,6 +365,8 @@ def test_variables_of_the_environment_are_those_of_the_documentation():
                 r"HIFIGEMM(_[A-Z]+)*", str(node.value)
             ):
                 read.add(node.value)
+    for path in (ROOT / "core").rglob("*.c"):
+        read.update(re.findall(r'"(HIFIGEMM(?:_[A-Z]+)*)"', path.read_text("utf-8")))
     page = (ROOT / "docs" / "command-line.md").read_text("utf-8")
     documented = set(re.findall(r"^\| `(HIFIGEMM\w*)=", page, re.MULTILINE))
     assert read == documented

@@ -236,7 +236,7 @@ def test_scalars_of_a_sum_that_is_rounded_once_are_told_apart(assert_same_bits):
         (Tensor(), Tensor(requires_grad=True)),
         (Tensor(is_wrapped=True), Tensor()),
         (Tensor(), Tensor(is_wrapped=True)),
-        (Tensor(), Tensor(dtype="float32")),
+        (Tensor(), Tensor(dtype="int64")),
         (Tensor(is_cuda=False), Tensor(is_cuda=False)),
         (Tensor(layout="sparse"), Tensor()),
         (Tensor(is_zero=True), Tensor()),
@@ -251,7 +251,7 @@ def test_scalars_of_a_sum_that_is_rounded_once_are_told_apart(assert_same_bits):
         "gradient",
         "transform",
         "transform",
-        "dtypes",
+        "floats and integers",
         "another type of device",
         "layout",
         "zeros without memory",
@@ -262,6 +262,13 @@ def test_scalars_of_a_sum_that_is_rounded_once_are_told_apart(assert_same_bits):
 )
 def test_calls_of_other_kinds_have_no_key(gpu, a, b):
     assert key(a, b) is None
+
+
+def test_operands_of_two_dtypes_have_keys_of_their_own(gpu):
+    narrow = Tensor(dtype="float32")
+    keys = [key(Tensor(), Tensor()), key(Tensor(), narrow), key(narrow, Tensor())]
+    assert None not in keys
+    assert len(set(keys)) == len(keys)
 
 
 def test_gradients_that_nothing_records_share_a_key(gpu, monkeypatch):

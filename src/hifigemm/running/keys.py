@@ -144,11 +144,9 @@ def layout_of_tensors(a: Any, b: Any, out: Any) -> Layout | None:
     for x in tensors:
         if not _is_plain(torch, x, device):
             return None
-    if on_gpu:
-        is_current = device.index == torch.cuda.current_device()
-        if b.dtype is not a.dtype or not is_current:
-            return None
-    else:
+    if on_gpu and device.index != torch.cuda.current_device():
+        return None
+    if not on_gpu or b.dtype is not a.dtype:
         dtypes = (
             torch.float64,
             torch.float32,
