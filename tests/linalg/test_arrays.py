@@ -67,7 +67,6 @@ def on_device(monkeypatch):
     monkeypatch.setattr(arguments, "_any_array", lambda x, name, library: wrap(x))
     monkeypatch.setattr(arguments, "is_small", lambda x: False)
     monkeypatch.setattr(arrays, "MOST_ON_HOST", 64)
-    monkeypatch.setattr(arrays, "MOST_OF_SYSTEM", 0)
     monkeypatch.setattr(TorchLibrary, "to_native", unwrapped)
 
 
@@ -388,21 +387,6 @@ def test_operations_on_vectors_launch_no_kernels(on_device, monkeypatch):
     linalg.solve(a, b)
 
     assert sizes == [30], "the diagonal of I - R A"
-
-
-def test_matrices_of_middle_systems_go_to_the_host_with_few_right_sides(on_device):
-    n = 70
-    a = wrap(torch.eye(n, dtype=torch.float64))
-    few = wrap(torch.ones(n, 1, dtype=torch.float64))
-    many = wrap(torch.ones(n, 2**15, dtype=torch.float64))
-    arrays.MOST_ON_HOST = 2**15
-    arrays.MOST_OF_SYSTEM = n * n
-    assert [type(x) for x in arrays.system_where_quick(a, few)] == [np.ndarray] * 2
-    assert arrays.system_where_quick(a, many) == (a, many)
-    arrays.MOST_OF_SYSTEM -= 1
-    matrix, sides = arrays.system_where_quick(a, few)
-    assert matrix is a
-    assert isinstance(sides, np.ndarray)
 
 
 def test_a_device_inverts_matrices_that_came_from_it(monkeypatch):

@@ -52,8 +52,6 @@ R = TypeVar("R")
 
 MOST_ON_HOST = 2**15
 """Entries of a matrix, or of right sides, that are moved from a device to the host."""
-MOST_OF_SYSTEM = 2**16
-"""The same of the matrix of a system, whose approximate inverse the device makes."""
 MOST_INVERTED_BY_HOST = 100
 """Rows of a matrix that came from a device; a larger one goes back there for its inverse."""
 _device_of_operands: ContextVar[str] = ContextVar("device_of_operands", default="cpu")
@@ -80,15 +78,6 @@ def is_small(x: Array) -> bool:
 def where_quick(x: Array) -> Array:
     """A matrix on the host, if it is small."""
     return to_host(x) if is_small(x) else x
-
-
-def system_where_quick(a: Array, b: Array) -> tuple[Array, Array]:
-    """A matrix and right sides: on the host those that are small, and then a matrix of up
-    to `MOST_OF_SYSTEM` entries.
-    """
-    if not is_small(b):
-        return a, b
-    return to_host(a) if a.size <= MOST_OF_SYSTEM else a, to_host(b)
 
 
 @contextmanager

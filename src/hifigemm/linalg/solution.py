@@ -35,8 +35,8 @@ from hifigemm.linalg.arrays import (
     identity,
     is_on_host,
     numbers,
-    system_where_quick,
     to_device_of,
+    where_quick,
 )
 from hifigemm.linalg.banded import banded_system
 from hifigemm.linalg.certificate import Certificate, Proof
@@ -365,7 +365,7 @@ def _system(
             a, zeros, a_radius, zeros, dtype=dtype, is_correct=is_correct
         )
         return x[:, :0], radius[:, :0], report
-    a, b = system_where_quick(a, b)
+    b = where_quick(b)
     # Bounds for radii multiply by R many times, so it is written down for them
     certified: CertifiedSystem[Proof] | None
     certified = None if is_uncertain else banded_system(a, b)
