@@ -9,6 +9,7 @@
  *   long_dot.c    dot products of vectors that are too long for a copy
  *   level1.c level2.c level3.c   the routines, one body for all types and interfaces
  *   fortran.h cblas.h interfaces.c   their names, for integers of 32 and of 64 bits
+ *   summary.c     counts of calls, for the command that asks for them
  *
  * Each entry is the exact value of its formula, rounded once to nearest, whatever alpha
  * and beta are: so its bits depend neither on threads nor on blocks. An exact zero is +0,
@@ -175,6 +176,16 @@ typedef struct {
 void update(const Update *u);
 Problem problem_of(const Update *u, View left, View right);
 void free_scaled(const Problem *p);
+
+/* ---- summary.c ------------------------------------------------------------------ */
+
+/* Counts of calls, or NULL where nobody asks for them. */
+extern struct Tally *tally;
+
+/* Of a call: its time of start, its sizes, m x k and k x n, and its end. */
+int64_t start_call(void);
+void note_sizes(int64_t m, int64_t n, int64_t k, double products);
+void count_call(const char *name, int64_t start);
 
 /* ---- scaled.c ------------------------------------------------------------------- */
 

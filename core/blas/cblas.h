@@ -16,7 +16,8 @@ static void NAME(report)(int order, const char *name, int wrong)
 #define DOT(f, result, type, result_type) \
     EXPORT result NAME(f)(INT n, const void *x, INT incx, const void *y, INT incy) \
     { \
-        RETURNED(result, dot(type, result_type, 0, NULL, n, x, incx, y, incy, &value_)); \
+        RETURNED(#f, result, dot(type, result_type, 0, NULL, n, x, incx, y, incy, \
+                &value_)); \
     } \
     ALIAS(SCIPY_NAME(f), NAME(f));
 DOT(sdot, float, SINGLE, SINGLE)
@@ -26,7 +27,7 @@ DOT(dsdot, double, SINGLE, DOUBLE)
 /* A sum of products and a number, rounded once. */
 EXPORT float NAME(sdsdot)(INT n, float b, const void *x, INT incx, const void *y, INT incy)
 {
-    RETURNED(float, dot(SINGLE, SINGLE, 0, &b, n, x, incx, y, incy, &value_));
+    RETURNED("sdsdot", float, dot(SINGLE, SINGLE, 0, &b, n, x, incx, y, incy, &value_));
 }
 ALIAS(SCIPY_NAME(sdsdot), NAME(sdsdot));
 
@@ -34,9 +35,8 @@ ALIAS(SCIPY_NAME(sdsdot), NAME(sdsdot));
     EXPORT void NAME(f)(INT n, const void *x, INT incx, const void *y, INT incy, \
             void *result) \
     { \
-        Environment environment = enter_ieee(); \
-        dot(TYPE_##p, TYPE_##p, is_conjugate, NULL, n, x, incx, y, incy, result); \
-        leave_ieee(environment); \
+        UNCHECKED(#f, dot(TYPE_##p, TYPE_##p, is_conjugate, NULL, n, x, incx, y, incy, \
+                result)); \
     } \
     ALIAS(SCIPY_NAME(f), NAME(f));
 COMPLEX_DOT(cdotu_sub, c, 0)
@@ -47,7 +47,7 @@ COMPLEX_DOT(zdotc_sub, z, 1)
 #define REDUCTION(f, p, routine) \
     EXPORT REAL_##p NAME(f)(INT n, const void *x, INT incx) \
     { \
-        RETURNED(REAL_##p, routine(TYPE_##p, n, x, incx, &value_)); \
+        RETURNED(#f, REAL_##p, routine(TYPE_##p, n, x, incx, &value_)); \
     } \
     ALIAS(SCIPY_NAME(f), NAME(f));
 REDUCTION(sasum, s, sum_of_magnitudes)

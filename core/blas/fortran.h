@@ -18,7 +18,7 @@ static void NAME(report)(const char *name, int wrong)
     EXPORT result NAME(f)(const INT *n, const void *x, const INT *incx, const void *y, \
             const INT *incy) \
     { \
-        RETURNED(result, dot(type, result_type, 0, NULL, *n, x, *incx, y, *incy, \
+        RETURNED(#f, result, dot(type, result_type, 0, NULL, *n, x, *incx, y, *incy, \
                 &value_)); \
     } \
     ALIAS(SCIPY_NAME(f), NAME(f));
@@ -30,7 +30,7 @@ DOT(dsdot, double, SINGLE, DOUBLE)
 EXPORT float NAME(sdsdot)(const INT *n, const float *b, const void *x, const INT *incx,
                           const void *y, const INT *incy)
 {
-    RETURNED(float, dot(SINGLE, SINGLE, 0, b, *n, x, *incx, y, *incy, &value_));
+    RETURNED("sdsdot", float, dot(SINGLE, SINGLE, 0, b, *n, x, *incx, y, *incy, &value_));
 }
 ALIAS(SCIPY_NAME(sdsdot), NAME(sdsdot));
 
@@ -39,8 +39,8 @@ ALIAS(SCIPY_NAME(sdsdot), NAME(sdsdot));
     EXPORT COMPLEX_##p NAME(f)(const INT *n, const void *x, const INT *incx, \
             const void *y, const INT *incy) \
     { \
-        RETURNED(COMPLEX_##p, dot(TYPE_##p, TYPE_##p, is_conjugate, NULL, *n, x, *incx, \
-                y, *incy, &value_)); \
+        RETURNED(#f, COMPLEX_##p, dot(TYPE_##p, TYPE_##p, is_conjugate, NULL, *n, x, \
+                *incx, y, *incy, &value_)); \
     } \
     ALIAS(SCIPY_NAME(f), NAME(f));
 COMPLEX_DOT(cdotu, c, 0)
@@ -51,7 +51,7 @@ COMPLEX_DOT(zdotc, z, 1)
 #define REDUCTION(f, p, routine) \
     EXPORT REAL_##p NAME(f)(const INT *n, const void *x, const INT *incx) \
     { \
-        RETURNED(REAL_##p, routine(TYPE_##p, *n, x, *incx, &value_)); \
+        RETURNED(#f, REAL_##p, routine(TYPE_##p, *n, x, *incx, &value_)); \
     } \
     ALIAS(SCIPY_NAME(f), NAME(f));
 REDUCTION(sasum, s, sum_of_magnitudes)

@@ -24,7 +24,10 @@
 #define CHECKED(name, routine) \
     do { \
         Environment environment_ = enter_ieee(); \
+        int64_t start_ = tally ? start_call() : 0; \
         int wrong_ = routine; \
+        if (tally && !wrong_) \
+            count_call(name, start_); \
         leave_ieee(environment_); \
         if (wrong_) \
             REPORT(name, wrong_); \
@@ -38,12 +41,21 @@
             CHECKED(name, number_in_cblas(routine)); \
     } while (0)
 
+/* Run a routine that has no wrong arguments. */
+#define UNCHECKED(name, routine) \
+    do { \
+        Environment environment_ = enter_ieee(); \
+        int64_t start_ = tally ? start_call() : 0; \
+        routine; \
+        if (tally) \
+            count_call(name, start_); \
+        leave_ieee(environment_); \
+    } while (0)
+
 /* Return a value of a type that a routine writes, as its last argument, to `value_`. */
-#define RETURNED(type, routine) \
+#define RETURNED(name, type, routine) \
     type value_; \
-    Environment environment_ = enter_ieee(); \
-    routine; \
-    leave_ieee(environment_); \
+    UNCHECKED(name, routine); \
     return value_
 
 /* ---- wrong arguments ------------------------------------------------------------ */

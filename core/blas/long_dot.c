@@ -53,6 +53,8 @@ void long_dot(Type type, Type result_type, int is_conjugate, const void *addend,
     const double first = addend ? number_at(addend, result_type.is_single) : 0.0;
     const int are_finite = isfinite(first) && is_finite(type, &left, n)
                         && is_finite(type, &right, n);
+    if (tally)
+        note_sizes(1, 1, n, (double)n * type.components * type.components);
     for (int q = 0; q < type.components; q++) {
         double signs = sign_of(first);
         Accumulator sum;

@@ -182,6 +182,17 @@ void free_scaled(const Problem *p)
         free(p->scaled_right.data);
 }
 
+/* Products of real numbers in an update: a triangle has half of them and half a diagonal. */
+static double products_of(const Update *u)
+{
+    double rows = (double)u->m, columns = (double)u->n, terms = (double)u->k;
+    if (u->c_shape != FULL)
+        columns = (columns + 1.0) / 2.0;
+    if (u->a_shape != FULL)
+        terms = (terms + 1.0) / 2.0;
+    return rows * columns * terms * u->type.components * u->type.components;
+}
+
 /* C := alpha A B + beta C. As in the reference BLAS A and B are not read for alpha = 0,
  * C is not for beta = 0, and nothing is written where nothing changes. */
 void update(const Update *u)
@@ -195,6 +206,8 @@ void update(const Update *u)
     if (u->m == 0 || u->n == 0 || (to_do.k == 0 && u->beta.re == 1.0 && u->beta.im == 0.0))
         return;
     pthread_once(&once, choose_kernels);
+    if (tally)
+        note_sizes(u->m, u->n, to_do.k, products_of(&to_do));
     int has_shape = u->a_shape != FULL || u->c_shape != FULL;
     if (u->n > u->m && !has_shape)
         to_do = mirrored(&to_do);

@@ -73,7 +73,9 @@ def test_libraries_that_are_preloaded_already_stay(monkeypatch, tmp_path):
     environments = []
     monkeypatch.setenv("LD_PRELOAD", str(library))
     monkeypatch.setattr(os, "execve", lambda *arguments: environments.append(arguments))
-    blas.prepare_program("sh", [], is_module=False, has_plain_names=False)()
+    blas.prepare_program(
+        "sh", [], is_module=False, has_plain_names=False, wants_summary=False
+    )()
     [(_, command, environment)] = environments
     assert command[1:] == []
     expected = f"{FOLDER / 'libhifigemm_blas.so'}:{library}"
@@ -86,7 +88,6 @@ def test_libraries_that_are_preloaded_already_stay(monkeypatch, tmp_path):
         (["--accuracy", "fp64"], "without --accuracy"),
         (["--scheme", "ozaki2"], "without --scheme"),
         (["--min-size", "8"], "without --min-size"),
-        (["--summary"], "without --summary"),
     ],
 )
 def test_options_of_pytorch_are_refused(fails, options, text):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import hifigemm as hg
+from hifigemm.cli.blas_summary import run_with_summary
 from hifigemm.cli.options import add_command
 from hifigemm.workshop.errors import OK, InputError
 
@@ -49,10 +50,14 @@ def library(is_for_wheels: bool = False) -> Path:
 
 
 def prepare_program(
-    program: str, arguments: list[str], is_module: bool, has_plain_names: bool
+    program: str,
+    arguments: list[str],
+    is_module: bool,
+    has_plain_names: bool,
+    wants_summary: bool,
 ) -> Callable[[], int]:
     """A program with the BLAS in front of its own; it takes the place of this process
-    when nothing of this command is left to be done.
+    when nothing of this command is left to be done, as a summary is.
     """
     library()
     command = _command(program, arguments, is_module)
@@ -64,6 +69,8 @@ def prepare_program(
         )
     libraries = [str(path), *os.environ.get("LD_PRELOAD", "").split()]
     environment = os.environ | {"LD_PRELOAD": ":".join(libraries)}
+    if wants_summary:
+        return partial(run_with_summary, command, environment)
     return partial(os.execve, command[0], command, environment)
 
 

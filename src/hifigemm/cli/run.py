@@ -51,7 +51,7 @@ def add_run(commands: Any) -> None:
     parser.add_argument(
         "--summary",
         action="store_true",
-        help="print what became of the products at the end",
+        help="print what became of the products at the end, or calls of the BLAS",
     )
     parser.add_argument(
         "--manifest",
@@ -128,14 +128,16 @@ def _prepare(args: argparse.Namespace) -> Callable[[], int]:
 
 def _prepare_with_blas(args: argparse.Namespace) -> Callable[[], int]:
     """The program, with the BLAS that the package carries in front of its own."""
-    options = ("accuracy", "min_size", "workspace", "manifest", "summary")
+    options = ("accuracy", "min_size", "workspace", "manifest")
     named = [name for name in options if getattr(args, name)]
     if args.scheme != "auto":
         named.append("scheme")
     if named:
         option = named[0].replace("_", "-")
         raise InputError(f"--blas rounds every entry correctly: without --{option}")
-    return prepare_program(args.program, args.arguments, args.is_module, args.torch)
+    return prepare_program(
+        args.program, args.arguments, args.is_module, args.torch, args.summary
+    )
 
 
 def _remark(summary: object, policy: Any, has_failed: bool) -> str:

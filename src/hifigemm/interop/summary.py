@@ -218,7 +218,11 @@ def _table(rows: Sequence[Row]) -> str:
             )
         )
 
-    # All columns but the last one have the width of their longest text.
+    return aligned(lines)
+
+
+def aligned(lines: Sequence[tuple[str, ...]]) -> str:
+    """Lines of cells as a text, in columns of the width of their longest cell."""
     *columns, _ = zip(*lines, strict=True)
     widths = [max(map(len, column)) for column in columns]
     texts = []
