@@ -1,5 +1,5 @@
 /* The Fortran interface for one width of integers, which interfaces.c sets: INT, NAME,
- * SCIPY_NAME and HANDLER_NAME. All arguments are addresses. The lengths of strings, behind
+ * SCIPY_NAME, HANDLER_NAME and COMPLEX_DOT_ALIAS. All arguments are addresses. The lengths of strings, behind
  * the last argument, are not read. */
 
 static void NAME(report)(const char *name, int wrong)
@@ -36,13 +36,13 @@ ALIAS(SCIPY_NAME(sdsdot), NAME(sdsdot));
 
 /* A complex result comes as a value. */
 #define COMPLEX_DOT(f, p, is_conjugate) \
-    EXPORT COMPLEX_##p NAME(f)(const INT *n, const void *x, const INT *incx, \
+    EXPORT COMPLEX_##p SCIPY_NAME(f)(const INT *n, const void *x, const INT *incx, \
             const void *y, const INT *incy) \
     { \
         RETURNED(#f, COMPLEX_##p, dot(TYPE_##p, TYPE_##p, is_conjugate, NULL, *n, x, \
                 *incx, y, *incy, &value_)); \
     } \
-    ALIAS(SCIPY_NAME(f), NAME(f));
+    COMPLEX_DOT_ALIAS(NAME(f), SCIPY_NAME(f));
 COMPLEX_DOT(cdotu, c, 0)
 COMPLEX_DOT(cdotc, c, 1)
 COMPLEX_DOT(zdotu, z, 0)
@@ -297,6 +297,7 @@ TRMM(z, "Z")
 #undef TRMM
 #undef REPORT
 #undef HANDLER_NAME
+#undef COMPLEX_DOT_ALIAS
 #undef SCIPY_NAME
 #undef NAME
 #undef INT

@@ -156,12 +156,16 @@ static inline int number_in_cblas(int wrong)
 #define NAME(f) f##_
 #define SCIPY_NAME(f) scipy_##f##_
 #define HANDLER_NAME xerbla_
+/* Not cdotu_, cdotc_, zdotu_ and zdotc_: programs for MKL, as PyTorch is one, pass the
+ * address of the result there, and nothing tells them from those of gfortran. */
+#define COMPLEX_DOT_ALIAS(alias_name, name)
 #include "fortran.h"
 
 #define INT int64_t
 #define NAME(f) f##_64_
 #define SCIPY_NAME(f) scipy_##f##_64_
 #define HANDLER_NAME xerbla_64_
+#define COMPLEX_DOT_ALIAS ALIAS
 #include "fortran.h"
 
 /* ---- CBLAS ---------------------------------------------------------------------- */

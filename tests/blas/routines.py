@@ -44,6 +44,11 @@ REDUCTIONS = {
 ONLY_IN_FORTRAN = ("csymv", "zsymv")
 """Names of LAPACK, which CBLAS does not have."""
 
+COMPLEX_DOTS = ("cdotu", "cdotc", "zdotu", "zdotc")
+"""Functions of which Fortran's plain names are not exported: compilers do not agree on
+where their result is.
+"""
+
 _FLAGS = {"N": 111, "T": 112, "C": 113}
 _TRIANGLES = {"U": 121, "L": 122}
 _DIAGONALS = {"N": 131, "U": 132}
@@ -78,14 +83,21 @@ INTERFACES = [
 ]
 
 
+def is_exported(interface: Interface, name: str) -> bool:
+    """True if a function has a name in an interface."""
+    is_plain = not (interface.is_c or interface.is_of_wheels or interface.bits == 64)
+    return not (is_plain and name in COMPLEX_DOTS)
+
+
 def names(interface: Interface) -> list[str]:
     """All symbols of an interface."""
     routines = [p + name for name, (types, _) in ROUTINES.items() for p in types]
     if interface.is_c:
         routines = [name for name in routines if name not in ONLY_IN_FORTRAN]
     reductions = [
-        f"{name}_sub" if interface.is_c and name[:-1] in ("cdot", "zdot") else name
+        f"{name}_sub" if interface.is_c and name in COMPLEX_DOTS else name
         for name in REDUCTIONS
+        if is_exported(interface, name)
     ]
     return [interface.symbol(name) for name in routines + reductions]
 
@@ -163,7 +175,7 @@ def reduce(
     for array, increment in vectors:
         passed.append(ctypes.c_void_p(array.ctypes.data))
         passed.append(interface.integer(increment))
-    is_complex = name[:-1] in ("cdot", "zdot")
+    is_complex = name in COMPLEX_DOTS
     kind = _DoubleComplex if name[0] == "z" else _SingleComplex
     if is_complex and interface.is_c:
         result = kind()

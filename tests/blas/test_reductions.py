@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from tests.blas.cases import pair_of, stored_vector
-from tests.blas.routines import DTYPES, INTERFACES, REDUCTIONS, reduce
+from tests.blas.routines import (
+    COMPLEX_DOTS,
+    DTYPES,
+    INTERFACES,
+    REDUCTIONS,
+    is_exported,
+    reduce,
+)
 from tests.exact_values import components, exact_entries, rounded_once
 
 DOTS = [name for name in REDUCTIONS if "dot" in name]
@@ -19,18 +26,19 @@ NORMS = [name for name in REDUCTIONS if "nrm2" in name]
 
 def result_dtype(name):
     """The dtype of what a function returns."""
-    if name[:-1] in ("cdot", "zdot"):
+    if name in COMPLEX_DOTS:
         return np.dtype(DTYPES[name[0]])
     return np.dtype(np.float32 if name[0] == "s" else np.float64)
 
 
 def draws(name, count=30):
     """An interface, a generator, and two vectors of equal length, for each of many calls."""
+    interfaces = [x for x in INTERFACES if is_exported(x, name)]
     for index in range(count):
         rng = np.random.default_rng([index, zlib.crc32(name.encode())])
         n = int(2 ** rng.uniform(0, 11 if index % 10 == 0 else 6))
         x, y = pair_of(rng, 1, n, 1, DTYPES[REDUCTIONS[name]])
-        yield INTERFACES[index % 8], rng, np.ascontiguousarray(x.T), y
+        yield interfaces[index % len(interfaces)], rng, np.ascontiguousarray(x.T), y
 
 
 @pytest.mark.parametrize("name", DOTS)
@@ -96,7 +104,7 @@ def test_empty_vectors_give_zero_or_the_addend(library):
     x = np.array([np.nan], np.float32)
     for name in ("sdot", "cdotu", "dsdot", "sasum", "snrm2"):
         count = 1 if name in ("sasum", "snrm2") else 2
-        assert reduce(library, INTERFACES[0], name, 0, [(x, 1)] * count) == 0
+        assert reduce(library, INTERFACES[1], name, 0, [(x, 1)] * count) == 0
     assert reduce(library, INTERFACES[0], "sdsdot", 0, [(x, 1)] * 2, 2.5) == 2.5
 
 

@@ -22,7 +22,7 @@ HEAD = f"""
 import os, signal, sys, threading
 import ctypes
 import numpy as np
-from tests.blas.routines import INTERFACES, Interface, call, reduce
+from tests.blas.routines import INTERFACES, Interface, call, is_exported, reduce
 library = ctypes.CDLL({str(LIBRARY)!r})
 DEFAULT = Interface(False, 32, False)
 def gemm(m, n, k, p="d", interface=DEFAULT):
@@ -82,10 +82,11 @@ def test_all_names_of_a_routine_are_one_row():
         "for interface in INTERFACES:\n"
         "    gemm(2, 2, 2, interface=interface)\n"
         "    for name, count in (('zdotc', 2), ('sdsdot', 2), ('dsdot', 2), ('dznrm2', 1)):\n"
-        "        reduce(library, interface, name, 4, [(x, 1)] * count)\n"
+        "        if is_exported(interface, name):\n"
+        "            reduce(library, interface, name, 4, [(x, 1)] * count)\n"
     )
     assert rows["dgemm"] == (8, "2x2 by 2x2", 64)
-    assert rows["zdotc"] == (8, "1x4 by 4x1", 8 * 16)
+    assert rows["zdotc"] == (7, "1x4 by 4x1", 7 * 16)
     assert rows["dznrm2"] == (8, "1x8 by 8x1", 64)
     assert rows["sdsdot"] == rows["dsdot"] == (8, "1x4 by 4x1", 32)
 
