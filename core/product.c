@@ -105,7 +105,10 @@ static void gather_span(const char *from, ptrdiff_t vector, ptrdiff_t term,
 {
     if (count == lanes && !is_single && vector == sizeof(double)) {
         for (ptrdiff_t h = 0; h < k; h++)
-            memcpy(panel + h * lanes, from + h * term, (size_t)lanes * sizeof(double));
+            if (lanes == WIDEST) /* a constant size, without a call */
+                memcpy(panel + h * WIDEST, from + h * term, WIDEST * sizeof(double));
+            else
+                memcpy(panel + h * lanes, from + h * term, (size_t)lanes * sizeof(double));
         return;
     }
     for (ptrdiff_t v = 0; v < lanes; v++) {
@@ -470,25 +473,41 @@ static void find_factors(const Entries *s, const Panels *panels, Tile *t)
 static uint64_t write_with_addend(const Entries *s, const Tile *t, const double *hi,
                                   const double *lo)
 {
-    const int lanes = s->f->columns;
+    const Product *p = s->p;
+    const int lanes = s->f->columns, columns = t->columns;
     uint64_t open = 0;
-    for (int r = 0; r < t->rows; r++)
-        for (int v = 0; v < t->columns; v++) {
-            int lane = r * lanes + v;
-            double factor = t->row_factors[r] * t->column_factors[v], addends[MOST_ADDENDS];
-            double sum = hi[lane] * factor, low = lo[lane] * factor, size = fabs(low), rest;
-            int count = read_addends(s, t->i + r, t->j + v, addends);
-            for (int x = 0; x < count; x++) {
-                two_sum(addends[x], sum, &sum, &rest);
-                low += rest;
-                size += fabs(rest);
-            }
-            double margin = (s->error_in_two * factor + size * 0x1p-50) * (1.0 + 0x1p-20);
-            double least = sum + (low - margin), most = sum + (low + margin);
-            double value = s->p->is_close ? sum + low : least;
-            *(double *)entry(&s->p->first, s->z, t->i + r, t->j + v) = value;
-            open |= (uint64_t)!(s->p->is_close || least == most) << lane;
+    for (int r = 0; r < t->rows; r++) {
+        double factors[WIDEST], sums[WIDEST], lows[WIDEST], sizes[WIDEST], addends[WIDEST];
+        for (int v = 0; v < columns; v++) {
+            factors[v] = t->row_factors[r] * t->column_factors[v];
+            sums[v] = hi[r * lanes + v] * factors[v];
+            lows[v] = lo[r * lanes + v] * factors[v];
+            sizes[v] = fabs(lows[v]);
         }
+        const char *at = entry(&p->c, s->z, t->i + r, t->j);
+        for (int x = 0; x <= p->more_addends; x++, at += p->addend) {
+            for (int v = 0; v < columns; v++)
+                addends[v] = number(at + v * p->c.column, p->c.is_single);
+            for (int v = 0; v < columns; v++) {
+                double rest;
+                two_sum(addends[v], sums[v], &sums[v], &rest);
+                lows[v] += rest;
+                sizes[v] += fabs(rest);
+            }
+        }
+        double least[WIDEST], most[WIDEST];
+        for (int v = 0; v < columns; v++) {
+            double margin = s->error_in_two * factors[v] + sizes[v] * 0x1p-50;
+            margin *= 1.0 + 0x1p-20;
+            least[v] = sums[v] + (lows[v] - margin);
+            most[v] = sums[v] + (lows[v] + margin);
+        }
+        for (int v = 0; v < columns; v++) {
+            double value = p->is_close ? sums[v] + lows[v] : least[v];
+            *(double *)entry(&p->first, s->z, t->i + r, t->j + v) = value;
+            open |= (uint64_t)!(p->is_close || least[v] == most[v]) << (r * lanes + v);
+        }
+    }
     return open;
 }
 

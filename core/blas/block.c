@@ -37,6 +37,25 @@ static int is_open(const double *settled, ptrdiff_t index)
     return !settled || isfinite(settled[index]);
 }
 
+/* The numbers of a block of C where they lie. */
+static View view_of_block(const Update *u, const Block *block)
+{
+    View c = view_of(u->result_type, &u->c);
+    c.data += block->i * c.row + block->j * c.column;
+    return c;
+}
+
+/* 1 where the numbers of some rows and columns are finite. */
+static int are_finite(const View *x, ptrdiff_t i, ptrdiff_t rows, ptrdiff_t j,
+                      ptrdiff_t columns)
+{
+    for (ptrdiff_t r = i; r < i + rows; r++)
+        for (ptrdiff_t v = j; v < j + columns; v++)
+            if (!isfinite(number_at(x->data + r * x->row + v * x->column, x->is_single)))
+                return 0;
+    return 1;
+}
+
 /* ---- sums of words -------------------------------------------------------------- */
 
 /* Write the words of beta C to planes of `count` numbers, zeros where nothing is written;
@@ -67,7 +86,11 @@ static Outcome read_addends(const Problem *p, const Block *block, const double *
     return DONE;
 }
 
-/* Write a block by sums of the core; NO_INTEGER where words of beta C are not exact. */
+/* Write a block by sums of the core; NO_INTEGER where words of beta C are not exact.
+ *
+ * The core writes to new memory, as it reads C again for entries that it adds anew. Where a
+ * whole block of real numbers is written, it reads C where it lies, if beta is 1, and
+ * without beta it writes there as well. */
 static Outcome write_sums(const Problem *p, const Block *block, const double *settled)
 {
     const Update *u = p->u;
@@ -75,10 +98,16 @@ static Outcome write_sums(const Problem *p, const Block *block, const double *se
     const int components = u->type.components, per_term = components * p->words;
     const ptrdiff_t width = components * block->columns, count = block->rows * width;
     const ptrdiff_t term = per_term * block->first_term;
-    Matrix values = scratch_matrix(type, block->rows, width);
+    const int is_whole = components == 1 && u->c_shape == FULL && !settled;
+    const int is_in_place = is_whole && p->addends == 0;
+    const View c = view_of_block(u, block);
+    Matrix values = {.data = NULL};
+    if (!is_in_place)
+        values = scratch_matrix(type, block->rows, width);
     Product product = {
         .batch = 1, .m = block->rows, .n = width, .k = per_term * block->terms,
-        .a = p->scaled_left, .b = p->scaled_right, .first = view_of(type, &values),
+        .a = p->scaled_left, .b = p->scaled_right,
+        .first = is_in_place ? c : view_of(type, &values),
         .shift = p->shift, .kind = NEAREST,
     };
     product.a.data += block->i * product.a.row + term * product.a.column;
@@ -86,7 +115,11 @@ static Outcome write_sums(const Problem *p, const Block *block, const double *se
 
     double *addends = NULL;
     Outcome outcome = DONE;
-    if (p->addends > 0) {
+    if (p->addends > 0 && is_whole && p->beta.re == 1.0) {
+        product.c = c;
+        if (!are_finite(&c, 0, block->rows, 0, block->columns))
+            outcome = NOT_FINITE;
+    } else if (p->addends > 0) {
         addends = allocated((size_t)(count * p->addends), sizeof(double));
         outcome = read_addends(p, block, settled, count, addends);
         product.c = (View){.data = (char *)addends, .column = sizeof(double),
@@ -98,6 +131,8 @@ static Outcome write_sums(const Problem *p, const Block *block, const double *se
     if (outcome == DONE)
         outcome = multiply(&product, p->kernels, &watch);
 
+    if (is_in_place)
+        return outcome;
     for (ptrdiff_t i = block->i; outcome == DONE && i < block->i + block->rows; i++) {
         ptrdiff_t first, last;
         find_columns(p, block, i, &first, &last);
@@ -139,17 +174,6 @@ static double exact_value(const Problem *p, ptrdiff_t i, const Formula *formula)
     for (int x = 0; x < formula->addends; x++)
         accumulate_product(&total, formula->pairs[x][0], formula->pairs[x][1]);
     return rounded_accumulator(&total, format);
-}
-
-/* 1 where the numbers of some rows and columns are finite. */
-static int are_finite(const View *x, ptrdiff_t i, ptrdiff_t rows, ptrdiff_t j,
-                      ptrdiff_t columns)
-{
-    for (ptrdiff_t r = i; r < i + rows; r++)
-        for (ptrdiff_t v = j; v < j + columns; v++)
-            if (!isfinite(number_at(x->data + r * x->row + v * x->column, x->is_single)))
-                return 0;
-    return 1;
 }
 
 /* 1 where all numbers of C that formulas read are finite. */
