@@ -49,10 +49,14 @@ static View view_of_block(const Update *u, const Block *block)
 static int are_finite(const View *x, ptrdiff_t i, ptrdiff_t rows, ptrdiff_t j,
                       ptrdiff_t columns)
 {
-    for (ptrdiff_t r = i; r < i + rows; r++)
-        for (ptrdiff_t v = j; v < j + columns; v++)
-            if (!isfinite(number_at(x->data + r * x->row + v * x->column, x->is_single)))
-                return 0;
+    for (ptrdiff_t r = i; r < i + rows; r++) {
+        const char *at = x->data + r * x->row + j * x->column;
+        int is_finite = 1;
+        for (ptrdiff_t v = 0; v < columns; v++)
+            is_finite &= isfinite(number_at(at + v * x->column, x->is_single)) != 0;
+        if (!is_finite)
+            return 0;
+    }
     return 1;
 }
 
@@ -84,6 +88,21 @@ static Outcome read_addends(const Problem *p, const Block *block, const double *
         }
     }
     return DONE;
+}
+
+/* Copy the numbers of a view to another one of its type. */
+static void copy_numbers(View from, View to, ptrdiff_t rows, ptrdiff_t columns)
+{
+    const size_t size = from.is_single ? sizeof(float) : sizeof(double);
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        const char *source = from.data + i * from.row;
+        char *target = to.data + i * to.row;
+        for (ptrdiff_t j = 0; j < columns; j++, source += from.column, target += to.column)
+            if (size == sizeof(double))
+                memcpy(target, source, sizeof(double));
+            else
+                memcpy(target, source, sizeof(float));
+    }
 }
 
 /* Write a block by sums of the core; NO_INTEGER where words of beta C are not exact.
@@ -131,9 +150,9 @@ static Outcome write_sums(const Problem *p, const Block *block, const double *se
     if (outcome == DONE)
         outcome = multiply(&product, p->kernels, &watch);
 
-    if (is_in_place)
-        return outcome;
-    for (ptrdiff_t i = block->i; outcome == DONE && i < block->i + block->rows; i++) {
+    if (is_whole && !is_in_place && outcome == DONE)
+        copy_numbers(view_of(type, &values), c, block->rows, block->columns);
+    for (ptrdiff_t i = block->i; !is_whole && outcome == DONE && i < block->i + block->rows; i++) {
         ptrdiff_t first, last;
         find_columns(p, block, i, &first, &last);
         for (ptrdiff_t j = first; j < last; j++) {
