@@ -14,6 +14,8 @@ import hifigemm as hg
 from hifigemm.cli import blas_summary
 from tests.cli.test_blas import run
 
+ROOT = Path(__file__).parents[2]
+
 LIBRARY = Path(hg.__file__).with_name("libhifigemm_blas.so")
 
 pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="the BLAS is not built")
@@ -38,7 +40,7 @@ def table_of(source, *, code=0):
     """Cells of each row of the table of a program in Python, by routine."""
     process = run(
         *("run", "--blas", "correct", "--summary", sys.executable, "-c", HEAD + source),
-        PYTHONPATH=os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")]),
+        PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     )
     assert process.returncode == code, process.stderr
     lines = process.stderr.splitlines()
