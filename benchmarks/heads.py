@@ -1,4 +1,4 @@
-"""What do float32-accurate products of a network cost beside those of PyTorch: a head, a
+"""What do float32-accurate products of a network cost, compared with PyTorch: a head, a
 few rows against prepared weights, and Muon's Newton-Schulz iterations?
 
     python -m benchmarks.heads --device cuda [--parts P,P,...] [--output FILE.csv]
@@ -74,7 +74,7 @@ class Sizes:
     few : sequence of int
         Numbers of rows in "skinny".
     matrices : sequence of (int, int)
-        What is orthogonalised.
+        Shapes of the matrices that are orthogonalised.
     """
 
     tokens: int

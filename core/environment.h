@@ -1,7 +1,7 @@
 /* The floating-point environment: rounding to nearest, with subnormal numbers.
  *
- * Everything in the core rests on it. A thread may have asked otherwise; its own mode
- * returns when a product is done.
+ * Everything in the core relies on it. A thread may have set another mode, which returns
+ * when a product is done.
  */
 #ifndef HIFIGEMM_ENVIRONMENT_H
 #define HIFIGEMM_ENVIRONMENT_H

@@ -1,6 +1,6 @@
 /* L and U of some columns, by elimination with partial pivoting.
  *
- * Nothing rests on their values: what they miss is a residual that the caller bounds.
+ * No proof relies on their values: the caller bounds their residual.
  */
 
 #include "core.h"

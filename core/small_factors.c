@@ -2,8 +2,8 @@
  *
  * Powers of two bring rows and columns of A into scale, S = D A D', exactly. Elimination in
  * double words leaves a unit lower triangular L and an upper triangular U, which are exact
- * numbers, P S = L U - E, and bounds e_i of the sums of the rows of |E|, which are sums of
- * what each step may have been rounded by. So
+ * numbers, P S = L U - E, and bounds e_i of the row sums of |E|, which are sums of bounds
+ * of the rounding errors of each step. So
  *
  *   det S = +-u_11 u_22 ... u_nn det(I - K),  K = (L U)^-1 E,
  *   sum over j of |K_ij| <= w_i,  w >= |U^-1| |L^-1| e.
@@ -15,9 +15,9 @@
  * by the inequalities of Ostrowski [Ost37] and of Hadamard. The upper bound of |det(I - K)| holds for
  * every w. All of this is true of leading blocks too, which have leading blocks of L, U
  * and of their inverses, so no larger w: where no rows are exchanged and all pivots are
- * positive, w of all rows proves that all leading minors are.
+ * positive, w of all rows proves that all leading minors are positive.
  *
- * No pivot is zero: one below its row's e_i is another number, and the difference is part of
+ * No pivot is zero: one below its row's e_i is replaced by e_i, and the difference is part of
  * E. The upper bound then proves that a determinant is zero, where it is below the power of
  * two of which the determinant is a multiple.
  */

@@ -7,22 +7,22 @@ micro-batches, or on the number of ranks.
 
 Each comparison is made twice: natively, and in a scope of `hg.emulate(...,
 invariant=True)`, where a row of a product has the same bits whatever else is in the
-batch, on every device. What holds for products alone says nothing about a network, so
-the rest of it has to keep to three rules:
+batch, on every device. Invariant products do not make a network invariant, so the rest
+of the network has to keep to three rules:
 
 1. Norm, softmax and activation consist of +, -, *, / and sqrt, which IEEE 754 rounds
    correctly, one operation at a time, and of maxima, which have no order. `exp` is a
    polynomial. No tensor is divided by a number: PyTorch multiplies by 1 / x on a GPU.
-   Roots are taken in float64: on a CPU PyTorch's of float32 are not the nearest numbers.
+   Roots are taken in float64: PyTorch's float32 roots on a CPU are not correctly rounded.
 2. A sum along a row is a product with a column of ones, and a number goes to all places
    of a row by a product with a row of ones. Their derivatives are such products as well.
-   PyTorch promises no order for sums of its own, broadcast gradients among them.
+   PyTorch promises no order for its sums, which include gradients of broadcasts.
 3. A sum over tokens, as in a gradient dW = dY^T X, is one product over the whole batch:
    sums of the micro-batches' gradients are rounded for each of them. So there are no
    gains and biases, and an embedding is a product with one-hot rows. The price is
    memory: X and dY of every layer are kept until the batch is complete.
 
-The weights are random: what is shown is which bits change, not what the network says.
+The weights are random: the program shows which bits change, not a useful text.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ import hifigemm as hg
 
 LETTERS, CONTEXT, HEADS, LAYERS = 64, 32, 4, 2
 SEQUENCES = 32
-"""Of the global batch."""
+"""Sequences of the global batch."""
 BATCHES = 1, 7, SEQUENCES
 PROMPT, ANSWER = 8, 8
 """Tokens of each sequence that are read, and that are added to them."""
@@ -289,7 +289,7 @@ class Comparison(NamedTuple):
 
 
 def scopes(accuracy: float | str | None) -> dict[str, Scope]:
-    """What is around each way."""
+    """The context in which each way runs."""
     return {
         "native": lambda: hg.emulate(scheme="native"),
         "invariant": lambda: hg.emulate(accuracy, invariant=True),
@@ -328,7 +328,7 @@ def compare_batches(
 def compare_ranks(
     mesh: DeviceMesh, width: int, accuracy: float | str | None
 ) -> list[Comparison]:
-    """One process beside all ranks: the layers are spread in the forward pass (tensor
+    """One process against all ranks: the layers are spread in the forward pass (tensor
     parallelism), and the sequences for the gradients (data parallelism).
     """
     device, ranks = mesh.device_type, mesh.size()
@@ -419,7 +419,7 @@ def prices(
 
 
 def least_seconds(call: Callable[[], Any], device: str) -> float:
-    """Of three calls."""
+    """The least time of three calls, in seconds."""
     times = []
     for _ in range(4):
         start = time.perf_counter()

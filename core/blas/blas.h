@@ -3,7 +3,7 @@
  *   update.c      C := alpha A B + beta C, in blocks of rows and by threads
  *   scaled.c      multiples of operands as sums of words
  *   block.c       a block of the result: sums of the core, and exact ones
- *   formula.c     what each number of C is a sum of
+ *   formula.c     the terms of which each number of C is the sum
  *   nonfinite.c   entries that Inf and NaN reach
  *   operands.c    views and copies of operands
  *   long_dot.c    dot products of vectors that are too long for a copy
@@ -94,7 +94,7 @@ typedef struct {
     int is_conjugate;
 } Matrix;
 
-/* What is read of a matrix, or written to it. */
+/* The part of a matrix that is read or written. */
 typedef enum { FULL, LOWER, UPPER } Shape;
 typedef enum { SYMMETRIC, HERMITIAN, TRIANGULAR, UNIT_TRIANGULAR } Structure;
 

@@ -1,4 +1,4 @@
-/* What each number of C is a sum of. */
+/* The terms of which each number of C is the sum. */
 
 #include "blas.h"
 

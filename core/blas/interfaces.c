@@ -60,7 +60,7 @@
 
 /* ---- wrong arguments ------------------------------------------------------------ */
 
-/* What the reference BLAS does where nobody defines xerbla. */
+/* As the reference BLAS does where no xerbla is defined. */
 static void end_program(const char *name, int wrong)
 {
     fprintf(stderr, " ** On entry to %s parameter number %2d had an illegal value\n", name,
@@ -69,7 +69,7 @@ static void end_program(const char *name, int wrong)
 }
 
 /* Handlers that a program or one of its libraries may define. This library defines none:
- * in front of others it would take those of LAPACK away. */
+ * in front of other libraries it would replace the handlers of LAPACK. */
 #define HANDLER extern __attribute__((weak, visibility("default")))
 HANDLER void xerbla_(const char *name, int32_t *wrong, size_t length);
 HANDLER void xerbla_64_(const char *name, int64_t *wrong, size_t length);

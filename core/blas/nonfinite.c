@@ -1,7 +1,7 @@
 /* Entries that Inf and NaN reach.
  *
  * As in numerics/special.py such an entry is Inf or NaN, and which one follows from signs
- * in the place of finite numbers: their sums cannot overflow, so the result is what IEEE
+ * instead of finite numbers: their sums cannot overflow, so the result is what IEEE
  * arithmetic gives in any order of summation. As in the reference BLAS a scalar multiplies
  * each term.
  */

@@ -157,7 +157,7 @@ static int never_stops(Watch *watch)
     return 0;
 }
 
-/* What the core reports its terms to: nothing stops a call of a BLAS. */
+/* The core reports its terms to this: nothing stops a call of a BLAS. */
 Watch watch_of_call(void)
 {
     return (Watch){INT64_MAX, never_stops};

@@ -29,7 +29,7 @@ int words_of_multiple(Type type, Scalar s)
 }
 
 /* The word or the words of s x for two numbers; returns 0 where they are not exact. Inf and
- * NaN stay what they are, for the core to find. */
+ * NaN are unchanged, for the core to find. */
 static int split_product(Type type, double s, double x, double *words, ptrdiff_t step)
 {
     double product = s * x;

@@ -226,11 +226,11 @@ def matmul(
         prepared operands.
     out_dtype : dtype, optional
         The dtype of the result: float16, bfloat16, float32, float64, complex64 or
-        complex128, by its name or as the library has it; that of the product by
-        default. A wider one converts the operands first. To a narrower one the exact
-        value is rounded once for "correct", for `Relative` and for numbers below 8 u of
-        the product's dtype; all others are rounded a second time, see the notes. `out`
-        then has this dtype.
+        complex128, by its name or as a dtype of the library; by default the dtype of the
+        product. For a wider one the operands are converted first. To a narrower one the
+        exact value is rounded once for "correct", for `Relative` and for numbers below 8 u
+        of the product's dtype; other results are rounded a second time, see the notes.
+        `out` then has this dtype.
     return_report : bool
         Return (result, Report).
 

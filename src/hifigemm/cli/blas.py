@@ -56,8 +56,8 @@ def prepare_program(
     has_plain_names: bool,
     wants_summary: bool,
 ) -> Callable[[], int]:
-    """A program with the BLAS in front of its own; it takes the place of this process
-    when nothing of this command is left to be done, as a summary is.
+    """A program with this BLAS in front of the one it uses; it replaces this process
+    unless a summary remains to be printed.
     """
     library()
     command = _command(program, arguments, is_module)
@@ -75,7 +75,7 @@ def prepare_program(
 
 
 def _command(program: str, arguments: list[str], is_module: bool) -> list[str]:
-    """What is to be executed: files of Python by this interpreter."""
+    """The command to execute: Python files are run by this interpreter."""
     if is_module:
         return [sys.executable, "-m", program, *arguments]
     if program.endswith(".py"):
@@ -89,7 +89,7 @@ def _command(program: str, arguments: list[str], is_module: bool) -> list[str]:
 
 
 def _is_python(executable: str) -> bool:
-    """True for an interpreter of Python, and for a script that names one."""
+    """True for a Python interpreter, and for a script that names one."""
     if Path(executable).name.startswith("python"):
         return True
     with open(executable, "rb") as file:

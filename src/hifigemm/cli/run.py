@@ -127,7 +127,7 @@ def _prepare(args: argparse.Namespace) -> Callable[[], int]:
 
 
 def _prepare_with_blas(args: argparse.Namespace) -> Callable[[], int]:
-    """The program, with the BLAS that the package carries in front of its own."""
+    """The program, with the BLAS of the package in front of the one it uses."""
     options = ("accuracy", "min_size", "workspace", "manifest")
     named = [name for name in options if getattr(args, name)]
     if args.scheme != "auto":

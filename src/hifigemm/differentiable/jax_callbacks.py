@@ -49,8 +49,8 @@ for them, it writes to those.
 
 
 def run_by_callback(primitive: Primitive, kernel: Kernel) -> None:
-    """Have a primitive run by a kernel outside of programs, and in those of CPUs and GPUs
-    by a callback.
+    """Have a primitive run by a kernel outside of programs, and by a callback in programs
+    of CPUs and GPUs.
     """
     several = primitive.multiple_results
     primitive.def_impl(partial(_eager, primitive, kernel))
@@ -97,7 +97,7 @@ def varying(*operands: jax.Array) -> list[jax.Array]:
 
 
 def check_not_spread(*operands: ShapedArray) -> None:
-    """Raise TypeError for operands whose types name axes of a mesh, as those of
+    """Raise TypeError for operands whose types name axes of a mesh, as the operands of
     `jax.sharding.AxisType.Explicit` do.
     """
     for name, x in zip("abc", operands):
@@ -112,7 +112,7 @@ def check_not_spread(*operands: ShapedArray) -> None:
 def _program(
     *operands: jax.Array, primitive: Primitive, options: tuple[tuple[str, Any], ...]
 ) -> Any:
-    """A primitive as a program of its own."""
+    """A primitive as a separate program."""
     return primitive.bind(*operands, **dict(options))
 
 
@@ -123,7 +123,7 @@ def _eager(
     **options: Any,
 ) -> Any:
     """The results of a primitive outside of programs."""
-    # Cotangents that the caller has made with NumPy come as they are.
+    # Cotangents that the caller has made with NumPy are not JAX arrays yet.
     arrays = [x if isinstance(x, jax.Array) else jax.numpy.asarray(x) for x in operands]
     library = library_of(*zip("abc", arrays))
     if not library.on_host:
@@ -146,8 +146,8 @@ def _compiled(
     def run(context: ExecutionContext, out: Any, *buffers: Buffer) -> None:
         outs = list(out) if several else [out]
         if outs[0].__dlpack_device__()[0] == _ON_HOST:
-            # Threads of XLA flush subnormal numbers, and a product is repeated in
-            # threads alone that do not.
+            # Threads of XLA flush subnormal numbers, and a product is repeated only in
+            # threads that do not.
             with ieee_arithmetic():
                 results = kernel(*map(np.asarray, buffers), **options)
             for x, result in zip(outs, results if several else [results]):

@@ -167,8 +167,8 @@ def _product(
     conjugate: bool = False,
     like: Tensor | None = None,
 ) -> Tensor:
-    """alpha A B, or conj(alpha) A B, without C, in the dtype of the product; in a
-    narrower one of a tensor `like` it, so that it is rounded once.
+    """alpha A B, or conj(alpha) A B, without C, in the dtype of the product; in the dtype
+    of `like` where that is narrower, so that it is rounded once.
     """
     options = options | {"out_dtype": _narrower_dtype(a, b, like)}
     if operator is _gemm:

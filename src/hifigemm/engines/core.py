@@ -370,7 +370,7 @@ class Neighbours(NamedTuple):
 
 
 _MOST_OF_SMALL = 128
-"""Rows of matrices of which the core tells determinants and definiteness."""
+"""Rows of matrices whose determinant or definiteness the core can find."""
 
 
 def neighbours_of_determinants(a: Array) -> Neighbours | None:
@@ -401,7 +401,7 @@ def definiteness(a: Array) -> Definiteness | None:
 
 
 def _facts_of_small(function: str, a: Array, width: int) -> Array | None:
-    """What a function of the core tells of each matrix of a stack, as so many numbers."""
+    """The results of a function of the core, so many numbers for each matrix."""
     core = loaded()[0]
     *stack, n, _ = a.shape
     is_small = is_on_host(a) and 0 < n <= _MOST_OF_SMALL

@@ -49,7 +49,7 @@ TWO_PARTS = 2.7
 NATIVE_RATE = 0.03
 """Nanoseconds a term of one product of the BLAS, at n = 1000."""
 PASSES_RATE = 2.0
-"""Nanoseconds for each entry of operands and product beside a float64 product."""
+"""Nanoseconds for each entry of operands and product, in addition to a float64 product."""
 FLOAT64_STEPS = 40_000.0
 """Nanoseconds of the steps around a float64 product, whatever its size."""
 MOST_OPEN = 0.125

@@ -1,8 +1,8 @@
 """D = (A B) C of three factors, rounded once.
 
 Idea
-    A B = H + L + E: H is A B rounded once, L is what H leaves. Where L is rounded once,
-    |E| <= u |L|, and E = 0 where L = 0; in step 1 it may be a sum that is only close.
+    A B = H + L + E: H is A B rounded once, L is close to A B - H. Where L is rounded once,
+    |E| <= u |L|, and E = 0 where L = 0; in step 1 L may be a sum that is only close.
     D = H C + L C + E C is then settled entry by entry, each step for the entries that
     those before it leave open:
 

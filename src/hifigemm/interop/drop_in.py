@@ -68,7 +68,8 @@ class emulate(ContextDecorator):
         Products with m n k below ``min_size**3`` are handed on to PyTorch, for each matrix
         of a stack. By default 0, but where scheme is "auto" and the accuracy that of
         the dtype, which native products are accepted for: there it is 128 on a GPU, and
-        on a CPU all products are handed on, as are those of 16 bits without an accuracy.
+        on a CPU all products are handed on, and so are products of 16 bits without an
+        accuracy.
     summary : bool
         True to find out what became of the products: the context is then a `Summary`,
         to be printed or saved.
@@ -79,14 +80,14 @@ class emulate(ContextDecorator):
     invariant : bool
         True for the same bits for everyone: a row of a product does not depend on the
         rest of the batch, the order of the terms, the number of ranks or the device.
-        The accuracy is then that of `Invariant`.
+        The accuracy is then wrapped in `Invariant`.
 
     Raises
     ------
     PlanError
-        An accuracy, scheme or size that is none. With `invariant`, a scheme whose bits
-        depend on more, a size below which products are handed on, and, at the product,
-        operands of a dtype of floats whose products are handed on.
+        An invalid accuracy, scheme or size. With `invariant`, a scheme whose bits depend
+        on more, and a size below which products are handed on. Also with `invariant`, a
+        product of operands of a floating-point dtype whose products are handed on.
     ImportError
         PyTorch is not installed.
     AccuracyError

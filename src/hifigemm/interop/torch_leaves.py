@@ -332,7 +332,7 @@ def _value(
 
 
 def _activated(x: Tensor, options: dict[str, Any]) -> Tensor:
-    """x behind the activation that `_addmm_activation` asks for."""
+    """x after the activation that `_addmm_activation` asks for."""
     if not options.get("use_gelu", False):
         return x.relu()
     approximate = "tanh" if x.is_cuda else "none"

@@ -149,8 +149,8 @@ def device_array(x: Tensor) -> Any:
 
 
 def as_bfloat16(x: Array) -> Any:
-    """An array of float32 in bfloat16, rounded to nearest on a device; of an array of
-    NumPy all numbers are those of bfloat16.
+    """An array of float32 in bfloat16, rounded to nearest on a device; all numbers of a
+    NumPy array must be bfloat16 values already.
     """
     if isinstance(x, np.ndarray):
         upper_halves = np.ascontiguousarray(x).view(np.uint32) >> 16

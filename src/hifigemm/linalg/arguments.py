@@ -66,7 +66,7 @@ def wide_operands(**named_operands: Any) -> WideOperands:
     """The named operands as arrays of float64 or complex128; small ones of a device are
     moved to the host.
 
-    Raises TypeError: prepared operands, what `hifigemm.matmul` does not take. ValueError:
+    Raises TypeError: prepared operands, dtypes that `matmul` does not take. ValueError:
     integers that float64 does not hold.
     """
     library = library_of(*named_operands.items())

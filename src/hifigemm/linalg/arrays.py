@@ -288,8 +288,8 @@ def correct_residual(a: Array, x: Array, b: Array) -> Array:
 
 
 def close_sums(a: Array, x: Array, b: Array) -> tuple[Array, float] | None:
-    """(q, r) with |q - (B - A X)| <= 2 u |q| + r |a_i| |x_j| + eta in every entry, the norms
-    being those of a row of A and of a column of X.
+    """(q, r) with |q - (B - A X)| <= 2 u |q| + r |a_i| |x_j| + eta in every entry, with the
+    norms of a row of A and of a column of X.
 
     For real arrays of the host, in a quarter of the time of `correct_residual`; None where
     the core is not there, or A or X is not finite.

@@ -1,12 +1,12 @@
-"""Proofs that banded and triangular matrices are nonsingular, without an inverse that is
-written down.
+"""Proofs that banded and triangular matrices are nonsingular, without storing an inverse.
 
 Idea
-    `certificate` asks three things of R: R q, |R| s and |I - R A| v for some vectors, and
-    each is a sum over one row of R after the other. A row r solves r A = e_i, which takes
-    a time like n for a band: P A = L U with few diagonals, U^T w = e_i, L^T P r = w. So
-    the rows are made when they are needed, and forgotten. They are the same in each call,
-    as the elimination is. A is read in n^2 steps anyway, and its diagonals count.
+    `certificate` needs three things of R: R q, |R| s and |I - R A| v for some vectors.
+    Each can be computed from one row of R at a time. A row r solves r A = e_i, which takes
+    time proportional to n for a band: P A = L U with few diagonals, U^T w = e_i,
+    L^T P r = w. So the rows are made when they are needed, and then discarded. They are
+    the same in each call, as the elimination is. A is read in n^2 steps anyway, and its
+    diagonals count.
 Bound
     D = fl(R A) is a sum of m terms, m the number of diagonals:
 
@@ -17,9 +17,8 @@ Bound
     subnormal numbers.
 Triangles
     An upper triangle is its own U, and row i of R begins at column i: a sixth of the
-    products of a full band. Comparison matrices would take n^2 steps, and their
-    inverses bound |A^-1| too; but for the factors of elimination they are larger by 10^56
-    at n = 500.
+    products of a full band. Inverses of comparison matrices bound |A^-1| too, in n^2
+    steps; but for the factors of elimination these bounds are larger by 10^56 at n = 500.
 Which way
     With more diagonals below than above, rows and columns are taken from the last one
     on, so that L is the narrow factor. Where the scale or one word of R is not enough,
@@ -44,19 +43,19 @@ from hifigemm.numerics.bits import LEAST, Array
 SMALLEST = 64
 """Rows from which on this is quicker than products with an inverse."""
 MOST_SCALES = 2
-"""The largest entries of rows and columns, and weights once: for all triangles that were
-seen that is enough.
+"""The largest entries of rows and columns, and weights once: this was enough for all
+triangles that were tried.
 """
 LEAST_WEIGHT = 2.0**-960
 """Of a row: what underflows, up to n^2 2^-1074, is nothing compared with it."""
 
 
 def pays(band: Band, sides: int) -> bool:
-    """True if rows of an inverse, made twice, take less time than the products of an
-    inverse that is written down.
+    """True if rows of an inverse, made twice, take less time than products with a stored
+    inverse.
 
     Measured on one core with AVX-512: 0.035 ns a product of numbers here, 0.025 n^3 ns for
-    a triangle, and 0.09 n^3 ns there.
+    a triangle, and 0.09 n^3 ns for a stored inverse.
     """
     if band.n < SMALLEST or core.loaded()[0] is None:
         return False
@@ -72,11 +71,11 @@ class RowsOfInverse:
 
     factors: core.BandFactors
     is_backwards: bool
-    """True if the factors are those of rows and columns from the last one on."""
+    """True if the factors belong to the matrix with its rows and columns reversed."""
 
     @classmethod
     def of(cls, system: ScaledSystem) -> RowsOfInverse:
-        """Those of the matrix of a system with a band.
+        """The rows for the matrix of a system with a band.
 
         Raises numpy.linalg.LinAlgError: a pivot of zero.
         """
@@ -146,8 +145,8 @@ class BandedCertificate(Proof):
         return above(y + images / (1.0 - shares), 5, LEAST)
 
     def update(self, residual: Residual) -> tuple[Array, Array]:
-        """(d, e): d = fl(R q), and e >= |R q* - d| for the exact residual q*, as of
-        `Certificate.update` with one word.
+        """(d, e): d = fl(R q), and e >= |R q* - d| for the exact residual q*, as
+        `Certificate.update` returns with one word.
         """
         (q,) = residual.words
         n = len(q)
@@ -160,7 +159,7 @@ class BandedCertificate(Proof):
 
 def banded_system(a: Array, b: Array) -> CertifiedSystem[BandedCertificate] | None:
     """A x = b in scale with a certificate by rows of R; None where A has no band that pays,
-    on a device, for complex numbers, and where the proof is not good enough.
+    on a device, for complex numbers, and where the bounds are not good enough.
 
     Raises VerificationError: Inf and NaN.
     """

@@ -1,8 +1,8 @@
-"""Matrices whose entries are zeros but near the diagonal, or on one side of it.
+"""Matrices whose entries are zero except near the diagonal, or on one side of it.
 
 Idea
-    The zeros of a matrix say it: nobody has to. Two corners decide about nearly all
-    dense matrices, in two comparisons. What is left is read once.
+    The zeros of a matrix show its band: no argument is needed. Two corners rule out
+    nearly all dense matrices, in two comparisons. All other matrices are read once.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Band:
         return min(self.lower, self.upper) == 0
 
     def blocks(self) -> Iterator[tuple[slice, slice]]:
-        """Some rows after the other, and the columns in which they have entries."""
+        """Blocks of rows in turn, and the columns in which they have entries."""
         for start in range(0, self.n, _BLOCK_ROWS):
             stop = min(start + _BLOCK_ROWS, self.n)
             first_column = max(start - self.lower, 0)

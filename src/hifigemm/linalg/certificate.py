@@ -125,8 +125,8 @@ class Proof(ABC):
 
     @cached_property
     def underflows(self) -> float:
-        """At least what products of R and a residual, those of |R| and its sizes, and the
-        last rounding of the residual, lose below 2^-1074.
+        """At least the sum of the losses below 2^-1074 of products of R and a residual, of
+        products of |R| and its sizes, and of the last rounding of the residual.
         """
         n = len(self.row_bounds)
         return (3 * n + 6) * LEAST * (1.0 + self.inverse_norm)
@@ -156,7 +156,7 @@ class Proof(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Certificate(Proof):
-    """An approximate inverse R of A that is written down, and a bound of |I - R A|."""
+    """An approximate inverse R of A, stored as a matrix, and a bound of |I - R A|."""
 
     inverse: Array
     """R, n x n, or its words side by side."""

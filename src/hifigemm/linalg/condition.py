@@ -85,7 +85,7 @@ def cond(a: Any) -> Condition:
 
 
 def _check_not_empty(a: Array) -> None:
-    """Raise LinAlgError unless a is a matrix with entries, or a stack of such."""
+    """Raise LinAlgError unless a is a nonempty matrix, or a stack of nonempty matrices."""
     check_matrices(a)
     if 0 in a.shape[-2:]:
         raise np.linalg.LinAlgError(

@@ -9,7 +9,7 @@ Residual
     by 2^-102 (k + 4)^2 of norms of A and X, k the terms of A X, and by u of itself. That is
     enough for bounds of u |A|, and for values that are not far below |A|. For others,
     `sharp_residual` takes A X as a pair h + l too. h - p and l - e are differences of
-    numbers of one size. What four roundings leave is about u of the residual, and u^2 of
+    numbers of one size. Four roundings leave about u of the residual, and u^2 of
     A X.
 Gram matrix
     X = C + F, C being X on the grid of 2^-26. Entries of C^H C are integers times 2^-52

@@ -19,16 +19,16 @@ Bounds
         |log det(I - K) + tr K| <= sum over j >= 2 of phi^j / j <= phi^2 / (2 (1 - phi)),
 
     as |tr K^j| is at most the sum of |lambda|^j over the eigenvalues of K, hence at most
-    phi^j [Sch09]. det(I - t K) is no zero for t from 0 to 1, so the sign is that of the
-    product and of P. And tr K = tr(R B) + tr(G K), |tr(G K)| <= e^T |G| k.
+    phi^j [Sch09]. det(I - t K) is not zero for t from 0 to 1, so the sign follows from the
+    product and from P. And tr K = tr(R B) + tr(G K), |tr(G K)| <= e^T |G| k.
 Small matrices
     Real matrices of up to 128 rows are eliminated by the compiled core in double words, with
-    a bound that tells most determinants between two neighbours of float64; its proof is in
+    a bound that puts most determinants between two neighbours of float64; its proof is in
     core/small_factors.c.
 Integers
-    What is left, and complex matrices, are eliminated modulo primes where their rows are few:
-    at once where that is quicker, else where the proof fails. Zeros that the core does not
-    find are found in no other way.
+    Other matrices, and complex ones, are eliminated modulo primes where their rows are few:
+    at once where that is quicker, otherwise where the proof fails. Zeros that the core does
+    not find are found in no other way.
 
 References
 ----------
@@ -108,7 +108,7 @@ _ADVICE = (
     "Signs are told up to a condition of about 1e15, in integers of any condition; what helps beyond is exact "
     "arithmetic, such as fmpq_mat of python-flint"
 )
-"""What to do about determinants that cannot be told."""
+"""Advice for determinants whose sign cannot be determined."""
 
 
 @dataclass(frozen=True)

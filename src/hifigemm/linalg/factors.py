@@ -1,14 +1,15 @@
-"""L U = P A by elimination with partial pivoting, and what the factors miss.
+"""L U = P A by elimination with partial pivoting, and the residual of the factors.
 
 Idea
-    Columns are halved until few are left, so most of the work is in products; rows of U to
-    the right of a half are solved for by blocks of its rows. Nothing rests on the
+    The columns are halved until few are left, so most of the work is in products. Rows of
+    U to the right of a half are solved for block by block. No bound relies on the
     accuracy of the factors.
 Residual
-    F = P A - L U loses all digits that float64 has of L U. L and U are triangular, so an
-    entry (i, j) has min(i, j) terms. The products go by strips: the rows from the diagonal on to the
-    right, and the columns below it, take the terms up to the end of the strip, which is
-    two fifths of the work of a full product for eight of them.
+    In F = P A - L U all digits that float64 has of L U cancel. L and U are triangular, so
+    an entry (i, j) has min(i, j) terms. The products go by strips: the rows of a strip,
+    from the diagonal to the right, and its columns below the diagonal take the terms up
+    to the end of the strip. With eight strips that is two fifths of the work of a full
+    product.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _STRIPS = 8
 _NARROW = 128
 """Rows of a strip, at least."""
 LEAST_LENGTH = 2.0**-500
-"""More than the root of what squares of a vector lose where they underflow."""
+"""More than the root of the sum that squares of a vector lose by underflow."""
 
 
 def pivoted_factors(a: Array) -> tuple[Array, Array, Array]:
@@ -69,7 +70,7 @@ def _eliminate(panel: Array) -> Array:
 
 
 def _solve_lower(lower: Array, b: Array) -> None:
-    """Write L^-1 B over B; of `lower` what lies below the diagonal is read."""
+    """Write L^-1 B over B; only entries of `lower` below the diagonal are read."""
     for start in range(0, len(b), _FEW):
         rows = slice(start, start + _FEW)
         if start:

@@ -37,8 +37,8 @@ def bounds(
     result_class: Callable[..., Any],
     *dtypes: type,
 ) -> Any:
-    """What a function says of traced matrices: an instance of a dataclass, or of arrays,
-    whose fields have these dtypes and the shape of the stack.
+    """The result of a function for traced matrices: a dataclass whose fields have these
+    dtypes and the shape of the stack, or arrays.
     """
     return _result(function, a, result_class, (), *map(np.dtype, dtypes))
 
@@ -59,7 +59,7 @@ def _result(
     shape: tuple[int, ...],
     *dtypes: DType,
 ) -> Any:
-    """The result of the primitive; fields have a shape behind that of the stack."""
+    """The result of the primitive; fields have a shape after the shape of the stack."""
     for dtype in (common_dtype(a.dtype), *dtypes):
         check_exists(dtype, f"a of {a.dtype}")
     if is_dataclass(result_class):

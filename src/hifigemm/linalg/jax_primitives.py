@@ -20,10 +20,10 @@ A^-1, A^+ and P are linear. JAX transposes what is linear, without conjugates: A
 (A^T)^-1, A^+ becomes (A^T)^+, and P, as A A^+ is Hermitian, the P of the conjugate of A. All
 gradients follow.
 
-(A^H A)^-1 = A^+ (A^H)^+ is made by two problems, none of which has a condition that is
-squared. P is a primitive because its rounding matters: with a rounded X the residual
-B - A X is off by A times something, which another solution finds and takes out. So it is
-in gradients, where P is transposed.
+(A^H A)^-1 = A^+ (A^H)^+ takes two problems, neither of which squares the condition. P is a
+primitive because its rounding matters: with a rounded X the residual B - A X is off by A
+times a vector, which another solution finds and removes. The same holds in gradients,
+where P is transposed.
 
 Each system of a derivative is solved by the same primitives, so it is verified too. Radii
 have the derivative zero, and bounds have none.
@@ -168,7 +168,7 @@ def _log_determinant_types(a: ShapedArray) -> list[ShapedArray]:
 def _solution_kernel(
     a: Any, b: Any, *, accuracy: Any, out: list[Any] | None = None
 ) -> list[Any]:
-    """x and radius of systems of numbers."""
+    """x and radius of systems whose entries are known numbers."""
     solution = solution_of_numbers({"a": a, "b": b}, accuracy, False)
     return write_results([solution.x, solution.radius], out)
 
@@ -183,7 +183,7 @@ def _residual_kernel(a: Any, b: Any, *, out: list[Any] | None = None) -> Any:
     """B - A A^+ B of numbers.
 
     X is rounded, which changes the residual by the condition times the unit. That change
-    is A times something, so it is found as another solution of least squares.
+    is A times a vector, so it is found as another solution of least squares.
     """
     residual = b
     for _ in range(2):
@@ -256,7 +256,7 @@ def _tangent_of_side(x: jax.Array, tangents: Sequence[Any]) -> jax.Array:
 
 
 def _zero(x: jax.Array) -> ad.Zero:
-    """The tangent of what has none."""
+    """The tangent of a value that has none."""
     return ad.Zero(jax.typeof(x).to_tangent_aval())
 
 

@@ -88,7 +88,7 @@ def least_squares_of_numbers(a: object, b: object, return_report: bool) -> Any:
 
 def _small(a: Array, b: Array) -> SolvedStack | None:
     """Stacks of small real matrices by the compiled core; None where it does not serve
-    them. What loses a bit in scale counts as not proven.
+    them. A solution that loses a bit in scale counts as not proven.
 
     The system is [I B; B^T 0] [r; z] = [f; h], with B = A, f = b and x = z, or for least
     norm B = A^T, h = b and x = r; it is singular unless B has full rank.

@@ -309,7 +309,7 @@ def _step(certificate: Proof, x: Array, low: Array | None, q: Residual) -> _Refi
 def _residual_of(
     system: ScaledSystem, x: Array, low: Array | None, words: int, is_quick: bool
 ) -> Residual:
-    """`residual` of a system; with a band, of some rows after the other."""
+    """`residual` of a system; with a band, block of rows by block."""
     if system.band is None:
         return residual(system.a, system.b, x, low, words, is_quick)
     parts = []

@@ -1,4 +1,4 @@
-"""slogdet: the logarithm of a determinant, one that PyTorch or JAX differentiates."""
+"""slogdet: the logarithm of a determinant, which PyTorch and JAX differentiate."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ from hifigemm.operands.operands import broadcast_stacks
 MOST_SMALL = 64
 """Rows of real systems that the compiled core solves from end to end."""
 MOST_ENTRIES_OF_SIDES = 1024
-"""Of all right sides of such a system: for more of them products of matrices are quicker
+"""Entries of all right sides of such a system: with more, products of matrices are quicker
 than one side after the other.
 """
 _LINE = 88
@@ -100,8 +100,8 @@ class SolutionReport:
         of the solution, relative to its largest entry, for a relative change of the
         entries of A. For `lstsq` with m != n one of ``| |A| |A^+| |`` in the norm of
         Frobenius; its square counts where the residual is large. Where the compiled core
-        solves one of up to 64 rows and columns, it is that of the system of the
-        residual and x, which is as large as this square.
+        solves a problem of up to 64 rows and columns, it is the condition of the system
+        for the residual and x, which is as large as this square.
     norm : float
         The bound of the norm of ``I - R A``, R the approximate inverse; below 1 it proves
         that A is nonsingular. For `lstsq` with m != n it is a multiple of what A R lacks to
@@ -296,7 +296,7 @@ def small_systems(
     if dtype != x.dtype:
         x, radius = in_dtype(x, radius, dtype)
 
-    # What is not proven, or lies beyond the range of the dtype, is left
+    # Solutions that are not proven, or lie beyond the range of the dtype, are left
     is_left = proofs[..., 0] < (2.0 if is_correct else 1.0)
     is_finite = np.isfinite(x) & np.isfinite(radius)
     if not is_finite.all():
@@ -366,7 +366,7 @@ def _system(
         )
         return x[:, :0], radius[:, :0], report
     b = where_quick(b)
-    # Bounds for radii multiply by R many times, so it is written down for them
+    # Bounds for radii multiply by R many times, so it is stored for them
     certified: CertifiedSystem[Proof] | None
     certified = None if is_uncertain else banded_system(a, b)
     if certified is None:

@@ -210,7 +210,7 @@ def _relative(r: float, fmt: Format) -> Target:
 
 
 def _invariant(target: Target, fmt: Format) -> Target:
-    """The target of `Invariant` for what is asked inside it."""
+    """The target of `Invariant` for the accuracy inside it."""
     if target.by_entry or target.r < 2.0**-_SPARE_BITS * fmt.u:
         return CORRECT
     return Target(math.inf, states_bound=False, normwise=target.r)

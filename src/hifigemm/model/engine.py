@@ -75,7 +75,7 @@ class Lowering(Protocol):
 
     @property
     def reason(self) -> str:
-        """What is carried out, where the plan leaves that to the engine."""
+        """The steps that are carried out, where the plan leaves them to the engine."""
         return ""
 
     def preparing(self, x: Array, side: str) -> Callable[[Array], Any] | None:

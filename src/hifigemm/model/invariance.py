@@ -1,10 +1,10 @@
-"""What the bits of a row of the result may depend on, beside the row itself, the
-columns of B and what was asked.
+"""Causes that the bits of a row of the result may depend on, other than the row itself,
+the columns of B and the request.
 
-An exact scheme scales each row and each column by itself; everything behind the scales
-is an exact integer, rounded once. So the scales, the counts and the choice of the
-scheme are all that can let anything else into a row. "May" is meant: a word stands here
-unless it is proven that its cause changes no bit.
+An exact scheme scales each row and each column separately; everything after the scales
+is an exact integer, rounded once. So anything else can enter a row only through the
+scales, the counts and the choice of the scheme. "May" is meant: a cause is listed unless
+it is proven to change no bit.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _SUMS = EVERYTHING - _OTHERS
 
 
 class Dependence(NamedTuple):
-    """What the bits of a row may depend on, and why."""
+    """Causes that the bits of a row may depend on, and why."""
 
     causes: frozenset[str]
     reason: str
@@ -75,7 +75,7 @@ UNKNOWN = Dependence(EVERYTHING, "nothing is known of it")
 CHOSEN = Dependence(
     EVERYTHING, "the library chooses by the shape, the engine and the operands"
 )
-"""Of a request that leaves the scheme to the library, and is no `Invariant` one."""
+"""Causes for a request that leaves the scheme to the library and is not `Invariant`."""
 
 
 def dependence(
@@ -84,8 +84,8 @@ def dependence(
     """The dependence of a product by a scheme with its counts.
 
     `asked` is the scheme that was named, None for the library's choice, and
-    `sees_operands` says that counts or scales rest on what the operands hold. The
-    scheme is None where any one is taken that rounds correctly.
+    `sees_operands` says that counts or scales depend on the values of the operands. The
+    scheme is None where any scheme that rounds correctly may be taken.
     """
     nothing: frozenset[str] = frozenset()
     if problem.dtype.kind in "biuO":

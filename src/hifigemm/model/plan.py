@@ -186,7 +186,7 @@ class Plan(Shown):
         True if a row of the result has the same bits in every batch and order of rows,
         columns and terms, on every engine and device.
     bits_depend_on : frozenset of str
-        What the bits of a row may depend on beside the row, the columns of B and the
+        What the bits of a row may depend on, other than the row, the columns of B and the
         request: "other rows", "other columns", "shape", "k", "order of k", "engine",
         "device", "version". Empty for correct rounding. An invariant plan has "k" at
         most: the number of terms, zeros among them.

@@ -1,6 +1,6 @@
 """Gaussian elimination with partial pivoting of a few columns, row by row.
 
-Nothing rests on what it returns: who takes L and U bounds what they miss. So the compiled
+No proof relies on its accuracy: callers bound the residual of L and U. So the compiled
 core's version may return other bits.
 """
 

@@ -2,9 +2,9 @@
 
 Idea
     Products of float32 numbers are exact in float64, so that a float64 product D = A B
-    of the library errs by its sums alone. Where all numbers within a bound of D round to
-    one float32 number, that is A B rounded once. Entries that are left, about one in a
-    thousand of normal data at k = 1024, are added term by term.
+    of the library errs only in its sums. Where all numbers within a bound of D round to
+    one float32 number, this number is A B rounded once. The remaining entries, about one
+    in a thousand of normal data at k = 1024, are added term by term.
 Notation
     u = 2**-53, k at most MAX_TERMS terms, |a| and |b| the Euclidean norms of a row of
     2**shift A and a column of B, l the exponent of the lowest bit of a row, or a column.
@@ -21,9 +21,9 @@ Exact when
     below 2**53 of them, in any order: D is A B, and the margin is 0. An exact zero is +0.
     So ties of integers and of values of bfloat16 are settled, as no bound settles them.
 Cost
-    One float64 product, one reading of operands and product, and the entries that are
-    left: seen 1e-4 of normal data at k = 256, 7e-4 at 1024; nearly all entries where the
-    columns are orthogonal, which a sample of rows shows.
+    One float64 product, one reading of operands and product, and the remaining entries.
+    Of normal data 1e-4 were seen to remain at k = 256, 7e-4 at 1024; nearly all entries
+    remain where the columns are orthogonal, which a sample of rows shows.
 References
     [JR13] Jeannerod, Rump: Improved error bounds for inner products in floating-point
     arithmetic, doi:10.1137/120894488.
@@ -52,7 +52,7 @@ are not multiplied.
 _ENTRIES = 2**22
 """Entries of the product that are made at a time: 32 MiB."""
 _TERMS = 2**20
-"""Terms of entries that are left and added at a time."""
+"""Terms of remaining entries that are added at a time."""
 _UNIT = 2.0**-53
 _OPEN = np.float32(np.nan)
 
@@ -61,7 +61,7 @@ Override = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class Vectors(NamedTuple):
-    """Rows as float64 numbers, and what the bound knows of them."""
+    """Rows as float64 numbers, and the quantities from which they are bounded."""
 
     numbers: Array  # (m, k)
     bounds: Array  # (2, m): norms, rounded upward, and norms in units of lowest bits
@@ -163,7 +163,7 @@ def write_rows(
         num_rows = min(stop, m)
         stop += _rows_at_a_time(b.shape[1])
 
-    # The entries that are left are added term by term.
+    # The remaining entries are added term by term.
     if num_open:
         target = values[:num_rows]
         override(finish_entries)(a[:num_rows], right.numbers.T, target, shift)

@@ -118,7 +118,7 @@ def largest_bits(terms: int, moduli: ModuliSet) -> int:
 def largest_scale(exponent: Array, axis: int, terms: int, moduli: ModuliSet) -> Scale:
     """Scale of vectors by the exponents of their largest entries.
 
-    It is that of `scale_of_norms` for `largest_square`.
+    It equals the scale of `scale_of_norms` for `largest_square`.
     """
     bits = largest_bits(terms, moduli)
     s = bits - exponent

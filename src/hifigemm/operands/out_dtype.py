@@ -1,7 +1,7 @@
-"""The dtype that a caller asks of a result, and the last rounding to it.
+"""The dtype that a caller asks for, and the last rounding to it.
 
-A wider dtype is that of the product itself, whose operands are converted. To a narrower
-one the entries of the product are rounded; BFLOAT16 stands for bfloat16, which NumPy
+For a wider dtype the operands are converted, so the product has it already. To a narrower
+one the entries of the product are rounded. BFLOAT16 stands for bfloat16, which NumPy
 does not have.
 """
 
@@ -27,7 +27,7 @@ _FORMATS = {"float16": FP16, "bfloat16": BF16, "float32": FP32, "complex64": FP3
 def as_out_dtype(x: Any) -> DType | None:
     """The dtype of NumPy behind an `out_dtype`: a name, or a dtype of a library.
 
-    Raises TypeError: none that results may have.
+    Raises TypeError: not a dtype that results may have.
     """
     if x is None:
         return None

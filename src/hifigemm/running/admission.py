@@ -68,7 +68,7 @@ def admit(
 
 def with_out_dtype(operands: Operands, request: Request) -> tuple[Operands, Request]:
     """The operands of a product in the dtype of the result, and the request without it;
-    where it is narrower than the product's, both as they are.
+    where it is narrower than the product's, operands and request are unchanged.
     """
     dtype = dtype_of_product(operands.dtype, request.out_dtype)
     if dtype == request.out_dtype:

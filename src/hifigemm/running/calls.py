@@ -228,7 +228,7 @@ def keep_by_engine(key: Hashable, value: object, engine: Engine) -> None:
 
 
 def without_bfloat16(x: Any) -> Any:
-    """A tensor of bfloat16, which NumPy does not have, in float32; others as they are."""
+    """A bfloat16 tensor in float32, as NumPy has no bfloat16; other arrays unchanged."""
     return x.float() if x.dtype is sys.modules["torch"].bfloat16 else x
 
 

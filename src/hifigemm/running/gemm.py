@@ -236,8 +236,8 @@ def _admit(
     library: Library,
     request: Request,
 ) -> tuple[Operands, Array | None, Request]:
-    """op(A) and op(B) as the road takes them, C in the dtype of the product, and what is
-    asked of it.
+    """op(A) and op(B) as the road takes them, C in the dtype of the product, and the
+    request for it.
     """
     x = as_operand(a, "a", library)
     y = as_operand(b, "b", library)

@@ -6,7 +6,7 @@ Idea
     value, by way of `numerics.rounding_formats.odd_between`. Every other product is made in its
     own dtype, T, and rounded a second time.
 Bound
-    u is the roundoff of the narrower dtype, v that of the product. With |T - AB| <=
+    u is the roundoff of the narrower dtype, v the roundoff of T. With |T - AB| <=
     s |A||B| + v |AB| the second rounding errs by u |T|, so that
 
         |C - AB| <= (1 + u) (s + v) |A||B| + u |AB|.
@@ -33,12 +33,12 @@ from hifigemm.running.request import Request, request_of_plan
 from hifigemm.schemes import as_scheme
 
 _SPARE_ROUNDINGS = 8.0
-"""A number is kept by two roundings if it is so many times the roundoff of the first."""
+"""A number is kept by two roundings from so many times the roundoff of the first on."""
 
 
 def request_of_product(operands: Operands, request: Request) -> Request:
-    """What is asked of the product behind a result of `request.out_dtype`: where that
-    is rounded once, both numbers next to the exact value.
+    """The request for the product that is then rounded to `request.out_dtype`: for both
+    numbers next to the exact value, where the result is rounded once.
 
     Raises PlanError: a relative error below the last rounding.
     """
