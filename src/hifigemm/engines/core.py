@@ -158,6 +158,12 @@ def most_threads(batch: int, m: int, n: int, k: int) -> int:
     return max(min(by_work, by_memory, max(batch, m, n)), 1)
 
 
+def _num_threads(nanoseconds: float) -> int:
+    """Threads that share so much work; little work asks for no limit."""
+    by_work = int(nanoseconds / SHARE)
+    return min(by_work, threads.limit()) if by_work > 1 else 1
+
+
 def packed_bytes(rows: int, k: int) -> int:
     """Bytes of the rows and the columns that a thread packs."""
     packed_rows = min(rows + 2, max(_BLOCK_NUMBERS // max(k, 1), 24))
@@ -299,10 +305,7 @@ class BandFactors:
             core.banded_products(*band, rows.start, *operands, *of_rows, check)
 
         terms = n * n * (2 * (self.lower + self.upper) + 1)
-        shares = int(RATES[core.instructions[0]] * terms / SHARE)
-        if shares > 1:
-            shares = min(shares, threads.limit())
-        rows = -(-n // max(shares, 1))
+        rows = -(-n // _num_threads(RATES[core.instructions[0]] * terms))
         rows += -rows % _ROWS_OF_INVERSE
         parts = [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
         threads.side_by_side(write_rows, parts)
@@ -341,17 +344,15 @@ def solved_stack(a: Array, b: Array) -> SolvedStack | None:
         core.solve_small(*parts, check)
 
     batch, n, k = b.shape
-    share = max(int(SHARE / _nanoseconds_of_system(n, k)), 1)
-    if batch > share:
-        share = max(-(-batch // threads.limit()), share)
+    share = -(-batch // _num_threads(batch * _nanoseconds_of_system(n, k)))
     shares = [slice(start, start + share) for start in range(0, batch, share)]
     threads.side_by_side(solve_share, shares)
     return SolvedStack(x, radius, proofs[:, 0])
 
 
 def _nanoseconds_of_system(n: int, k: int) -> float:
-    """About what the core takes for a system of n rows with k right sides, of 1 to 32,
-    as measured on an Intel Xeon of 2023 with AVX-512.
+    """About what the core takes for a system of n rows with k right sides, measured up to
+    32 of both on an Intel Xeon of 2023 with AVX-512.
     """
     inverse_and_bounds = n**3
     refinement = (8 * n * n + 800) * k
@@ -551,10 +552,8 @@ def _finish_entries(a: Array, b: Array, values: Array, shift: int) -> None:
     def finish_share(entries: Array, check: threads.Check | None) -> None:
         loaded()[0].finish(a, b, entries, values, shift, check)
 
-    num_shares = int(_DOT_RATE * len(rows) * a.shape[1] / SHARE)
-    if num_shares > 1:
-        num_shares = min(num_shares, threads.limit())
-    shares = np.array_split(entries, max(num_shares, 1), axis=1)
+    num_threads = _num_threads(_DOT_RATE * len(rows) * a.shape[1])
+    shares = np.array_split(entries, num_threads, axis=1)
     threads.side_by_side(finish_share, list(map(np.ascontiguousarray, shares)))
 
 
