@@ -47,7 +47,7 @@ from hifigemm.linalg.refinement import enclosure
 from hifigemm.linalg.uncertain import uncertain_radius
 from hifigemm.linalg.upward import moduli
 from hifigemm.numerics.bits import Array, DType
-from hifigemm.numerics.embedding import embed_right
+from hifigemm.numerics.embedding import embed_left, embed_right, unembed
 from hifigemm.operands.operands import broadcast_stacks
 
 MOST_SMALL = 64
@@ -285,14 +285,14 @@ def small_systems(
     if is_complex:
         # Each entry of A becomes [re -im; im re]
         a = embed_right(a.conj())
-        b = _real_rows(b)
+        b = _by_rows(embed_left, b.astype(np.complex128))
     solved = solve(a, b)
     if solved is None:
         return None
     x, radius, proofs = solved
     if is_complex:
-        x = _complex_rows(x)
-        radius = moduli(_complex_rows(radius))
+        x = _by_rows(unembed, x)
+        radius = moduli(_by_rows(unembed, radius))
     if dtype != x.dtype:
         x, radius = in_dtype(x, radius, dtype)
 
@@ -314,18 +314,9 @@ def small_systems(
     return Small(x, radius, left, reports)
 
 
-def _real_rows(b: Array) -> Array:
-    """Rows re and im of each row of complex (..., n, k)."""
-    *stack, n, k = b.shape
-    return np.stack([b.real, b.imag], axis=-2).reshape(*stack, 2 * n, k)
-
-
-def _complex_rows(b: Array) -> Array:
-    """Complex (..., n, k) of which (..., 2 n, k) has the rows re and im."""
-    rows = np.empty((*b.shape[:-2], b.shape[-2] // 2, b.shape[-1]), np.complex128)
-    rows.real = b[..., 0::2, :]
-    rows.imag = b[..., 1::2, :]
-    return rows
+def _by_rows(embedding: Callable[[Array], Array], x: Array) -> Array:
+    """An embedding that pairs columns, with pairs of rows instead."""
+    return np.swapaxes(embedding(np.swapaxes(x, -1, -2)), -1, -2)
 
 
 def solved_by_core(a: Array, b: Array) -> core.SolvedStack | None:
