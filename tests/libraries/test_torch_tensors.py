@@ -119,3 +119,13 @@ def test_scalars_and_operands_count_in_such_a_thread_too(torch):
 def test_dtypes_that_numpy_does_not_have_are_named(torch):
     with pytest.raises(TypeError, match=r"b is a tensor of torch\.float8_e4m3fn"):
         hg.matmul(torch.zeros(2, 2), torch.zeros(2, 2, dtype=torch.float8_e4m3fn))
+
+
+def test_results_with_any_stride_of_an_axis_of_length_one_become_tensors(torch):
+    values = np.arange(3.0) + 1j
+    # NumPy calls such an array contiguous; PyTorch refuses a stride of half an entry.
+    columns = np.lib.stride_tricks.as_strided(values, (3, 1), (16, 8))
+    tensor = TorchLibrary("cpu").from_memory(columns)
+    assert tensor.shape == (3, 1)
+    assert tensor.data_ptr() == values.ctypes.data
+    assert tensor.tolist() == columns.tolist()

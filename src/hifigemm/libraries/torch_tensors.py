@@ -84,6 +84,9 @@ class TorchLibrary(TensorLibrary):
     def from_memory(self, x: Any) -> Tensor:
         """The tensor in the memory of an array of NumPy, of a copy where it is not
         contiguous.
+
+        The memory goes to PyTorch in one dimension: an axis of length one may have any stride in
+        NumPy, and PyTorch takes only multiples of the size of an entry.
         """
         if not isinstance(x, np.ndarray):
             tensor: Tensor = x
@@ -93,9 +96,7 @@ class TorchLibrary(TensorLibrary):
         if x.dtype == BFLOAT16:
             bits = torch.from_numpy(np.ascontiguousarray(x).view(np.int16))
             return bits.view(torch.bfloat16).reshape(x.shape)
-        if x.flags.c_contiguous:
-            return torch.from_numpy(x)
-        return torch.from_numpy(np.ascontiguousarray(x)).reshape(x.shape)
+        return torch.from_numpy(np.ascontiguousarray(x).reshape(-1)).view(x.shape)
 
     def fill(self, x: Tensor, values: Any) -> None:
         """As in `Library`."""
