@@ -102,7 +102,9 @@ def test_tables_of_figures_come_from_results(name):
     assert not re.findall(r"^\|.*\|\s*\d[\d.]*\s*\|", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", ["performance.md", "peers.md"])
+@pytest.mark.parametrize(
+    "name", ["performance.md", "performance-tables.md", "peers.md"]
+)
 def test_sections_with_figures_name_their_results_or_their_day(name):
     text = (ROOT / "docs" / name).read_text("utf-8")
     for section in re.split(r"^(?=##+ )", text, flags=re.MULTILINE):
@@ -116,10 +118,10 @@ def test_results_say_when_they_were_measured():
 
 
 def test_results_behind_the_tables_are_of_this_version():
-    for write in figures.TABLES.values():
-        write()
-    assert {"headline_cpu", "client_patches"} <= figures.files
-    for name in figures.files:
+    names = figures.measured_again()
+    assert {"headline_cpu", "client_patches"} <= {*names}
+    assert "dgemm_h200" not in names
+    for name in names:
         assert figures.described(name)["hifigemm"] == hg.__version__
 
 
@@ -151,6 +153,14 @@ def test_code_that_is_newer_than_its_figures_is_noticed(tmp_path, monkeypatch):
     for unknown in ("0" * 40, None):
         file.write_text(json.dumps({"commit": unknown}), "utf-8")
         assert figures.changes_since("times")
+
+
+def test_every_table_is_on_a_page():
+    pages = (ROOT / name for name in figures.PAGES)
+    texts = [path.read_text("utf-8") for path in pages]
+    marks = {mark[1] for text in texts for mark in figures.MARK.finditer(text)}
+    assert marks == {*figures.TABLES}
+    assert marks >= figures.MEASURED_ONCE
 
 
 def test_a_table_with_another_figure_is_noticed():

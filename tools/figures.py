@@ -4,7 +4,8 @@
 A table behind `<!-- figures: NAME -->` is what the function NAME of this module makes
 of the CSV files. `--write` puts it there; without it the exit status is 1 where a page
 says something else. `--fresh` names the commits that changed the measured code after
-its figures were taken; a release needs that there are none.
+its figures were taken; a release needs that there are none. Tables in MEASURED_ONCE are
+left out there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ PAGES = (
     "docs/in-your-program.md",
     "docs/peers.md",
     "docs/performance.md",
+    "docs/performance-tables.md",
     "examples/patches/README.md",
     "paper/paper.md",
 )
@@ -56,7 +58,7 @@ files: set[str] = set()
 """Files of results/ that tables have read."""
 
 
-def rows_of(name: str, **wanted: str) -> list[Row]:
+def rows_of(name: str, /, **wanted: str) -> list[Row]:
     """The rows of results/NAME.csv that have these values."""
     files.add(name)
     path = ROOT / "results" / f"{name}.csv"
@@ -68,7 +70,7 @@ def rows_of(name: str, **wanted: str) -> list[Row]:
         ]
 
 
-def row_of(name: str, **wanted: str) -> Row:
+def row_of(name: str, /, **wanted: str) -> Row:
     """The one row of results/NAME.csv that has these values."""
     rows = rows_of(name, **wanted)
     if len(rows) != 1:
@@ -261,6 +263,535 @@ def _size(text: str) -> str:
     return f"{number:.0e}" if number else "0"
 
 
+def cpu_requests() -> str:
+    """Square float64 products on a CPU by size and request, over NumPy's time."""
+    calls = {row["call"]: row for row in rows_of("cpu_core")}
+    rows = [("n", "NumPy, us", '`"correct"`', '`result="pair"`')]
+    for n in ("4", "64", "256", "1000"):
+        correct = calls[f"{n} x {n}"]
+        requests = correct, calls[f"{n} x {n} pair"]
+        ratios = (digits(float(row["ratio"]), 2) for row in requests)
+        rows.append((n, digits(float(correct["numpy_us"]), 2), *ratios))
+    return table(*rows)
+
+
+def cpu_types() -> str:
+    """Correct products of float32 on a CPU by size, over NumPy's time."""
+    rows = [("n, float32", "NumPy, ms", '`"correct"`')]
+    for n in ("128", "256", "1024", "2048"):
+        row = row_of("cpu_float32", call=f"{n} normal")
+        milliseconds = digits(1e-3 * float(row["numpy_us"]), 2)
+        rows.append((n, milliseconds, digits(float(row["ratio"]), 2)))
+    return table(*rows)
+
+
+def linalg_requests() -> str:
+    """Functions of linalg on a CPU by size, over the time of NumPy's."""
+    names = {
+        "solve": "`solve`",
+        "inv": "`inv`",
+        "det": "`det`, over `slogdet`",
+        "is_positive_definite": "`is_positive_definite`, over `cholesky`",
+        "eigvalsh": "`eigvalsh`, over `eigh`",
+        "svdvals": "`svdvals`, over `svd`",
+    }
+    sizes = "8", "32", "64", "1024"
+    rows = [("function", *(f"n = {n}" for n in sizes))]
+    for name, label in names.items():
+        found = (
+            row_of("off_the_road_linalg_cpu", name=f"linalg.{name}, n = {n}")
+            for n in sizes
+        )
+        rows.append((label, *(digits(float(row["ratio"]), 2) for row in found)))
+    return table(*rows)
+
+
+SIZES = ("1024", "2048", "4096", "8192", "16384")
+"""The n of most tables of a GPU."""
+
+
+def gpu_requests() -> str:
+    """Requests on an H200 by size: native TFLOP/s, and rates over the native one."""
+    head = (
+        "n",
+        "float64 native",
+        "default",
+        '`"correct"`',
+        "float32 native",
+        "default",
+        "complex128 native",
+        "default",
+        '`"correct"`',
+    )
+    rows = [head]
+    for n in SIZES:
+        last = n == SIZES[-1]
+        correct = "dgemm_correct_16384_h200" if last else "dgemm_correct_h200"
+        rows.append(
+            (
+                n,
+                _sustained("dgemm_h200", case="native", n=n),
+                _over_native("dgemm_h200", case="auto", n=n),
+                _over_native(correct, case="auto@correct", n=n),
+                _sustained("sgemm_h200", part="times", case="native", n=n),
+                _over_native("sgemm_h200", part="times", case="auto", n=n),
+                _sustained("zgemm_h200", case="native", n=n),
+                _over_native("zgemm_h200", case="auto", n=n),
+                _over_native("zgemm_h200", case="auto@correct", n=n),
+            )
+        )
+    return table(*rows)
+
+
+def _sustained(name: str, **wanted: str) -> str:
+    """Sustained TFLOP/s of a case."""
+    return digits(float(row_of(name, **wanted)["sustained_tflops"]), 3)
+
+
+def _over_native(name: str, **wanted: str) -> str:
+    """The rate of a case over the native one."""
+    return digits(float(row_of(name, **wanted)["ratio_to_native"]), 2)
+
+
+def gpu_small() -> str:
+    """Microseconds of small float64 calls from Python on an H200."""
+    names = {
+        "native": "native",
+        "auto": "default",
+        "auto@1e-12": "`1e-12`",
+        "auto@Relative(1e-12)": "`hg.Relative(1e-12)`",
+        "auto@correct": '`"correct"`',
+    }
+    rows = [("n", *names.values())]
+    for n in ("256", "1024", "2048"):
+        found = (row_of("accuracies_h200", case=case, n=n) for case in names)
+        times = (digits(1e6 * float(row["sustained_seconds"]), 3) for row in found)
+        rows.append((n, *times))
+    return table(*rows)
+
+
+REQUESTS = {
+    "None": "None",
+    "1e-6": "`1e-6`",
+    "1e-12": "`1e-12`",
+    "1e-14": "`1e-14`",
+    "Relative(1e-12)": "`hg.Relative(1e-12)`",
+    "correct": '`"correct"`',
+    "pair": "pair",
+}
+"""Requests as files of costs name them, and as pages do."""
+
+
+def _request_costs(
+    name: str, families: Iterable[str], requests: Sequence[str] = tuple(REQUESTS)
+) -> str:
+    """Milliseconds by family of operands and by request."""
+    rows = [("family", *(REQUESTS[request] for request in requests))]
+    for family in families:
+        found = (row_of(name, family=family, request=request) for request in requests)
+        times = (digits(1e3 * float(row["seconds_least"]), 3) for row in found)
+        rows.append((family.replace("^", r"\^"), *times))
+    return table(*rows)
+
+
+def gpu_exponents() -> str:
+    """What the width of exponents costs on an H100, n = 4096."""
+    families = "phi 0.5", "phi 2", "phi 4", "phi 8", "phi 20"
+    requests = "None", "1e-6", "1e-12", "correct", "pair"
+    return _request_costs("request_costs_h100", families, requests)
+
+
+def request_costs_h100() -> str:
+    """What each request costs for each family of operands on an H100, n = 4096."""
+    families = dict.fromkeys(row["family"] for row in rows_of("request_costs_h100"))
+    return _request_costs("request_costs_h100", families)
+
+
+def request_costs_cpu() -> str:
+    """What each request costs for each family of operands without the core, n = 256."""
+    families = dict.fromkeys(row["family"] for row in rows_of("request_costs_cpu"))
+    return _request_costs("request_costs_cpu", families)
+
+
+def four_gpus() -> str:
+    """Products on one and on four H200 cards: milliseconds, and the gain."""
+    head = "n", "one GPU, ms", "four GPUs, ms", "gain", '`"correct"`, four GPUs, ms'
+    rows = [(*head, "native DTensors, four GPUs, ms")]
+    for n in ("4096", "8192", "16384", "32768"):
+        cases = "one card", "0x0", "correct", "native"
+        found = (row_of("mesh_calls_4_h200", n=n, case=case) for case in cases)
+        one, four, correct, native = (float(row["ms"]) for row in found)
+        times = (digits(ms, 3) for ms in (correct, native))
+        rows.append((n, digits(one), digits(four), digits(one / four, 2), *times))
+    return table(*rows)
+
+
+def first_calls() -> str:
+    """Seconds of first calls on an H200, with an empty and a filled cache."""
+    names = {
+        "float64 1024 NN accuracy=correct": '`"correct"`, float64, n = 1024',
+        "float64 4096 NN": "default, float64, n = 4096",
+        "float32 2048 NN": "default, float32, n = 2048",
+        "complex128 4096 TN": "default, complex128, n = 4096",
+        "program ended": "a program of 51 kinds of calls, in all",
+    }
+    rows = [("first call", "empty cache, s", "cache of an earlier process, s")]
+    for call, label in names.items():
+        row = row_of("first_calls_h200", call=call)
+        seconds = (
+            digits(float(row[name]), 2) for name in ("cold_seconds", "second_seconds")
+        )
+        rows.append((label, *seconds))
+    return table(*rows)
+
+
+def _rates(name: str, cases: dict[str, str], **wanted: str) -> str:
+    """Sustained TFLOP/s by size and case; in brackets, those of a burst."""
+    rows = [("n", *cases.values())]
+    for n in SIZES:
+        cells = []
+        for case in cases:
+            row = row_of(name, case=case, n=n, **wanted)
+            rates = (
+                digits(float(row[f"{kind}_tflops"]), 3)
+                for kind in ("sustained", "burst")
+            )
+            cells.append("{} ({})".format(*rates))
+        rows.append((n, *cells))
+    return table(*rows)
+
+
+def gpu_float64() -> str:
+    """Schemes for float64 on an H200 by size."""
+    cases = {
+        "native": "native",
+        "auto": "default",
+        "ozaki2:14": "14 moduli",
+        "ozaki2:15": "15 moduli",
+        "ozaki1:7": "7 slices",
+        "cublas-emulated": "cuBLAS 13.1, fixed",
+        "cublas-emulated-dynamic": "cuBLAS 13.1, dynamic",
+    }
+    return _rates("dgemm_h200", cases)
+
+
+def gpu_correct() -> str:
+    """Correctly rounded float64 products on an H200 by size."""
+    rows = [("n", "native", '`"correct"`')]
+    for n in SIZES:
+        last = n == SIZES[-1]
+        name = "dgemm_correct_16384_h200" if last else "dgemm_correct_h200"
+        cases = "native", "auto@correct"
+        rows.append((n, *(_sustained(name, case=case, n=n) for case in cases)))
+    return table(*rows)
+
+
+def gpu_complex128() -> str:
+    """Schemes for complex128 on an H200 by size."""
+    cases = {
+        "native": "native",
+        "auto": "default",
+        "ozaki2:14": "14 moduli",
+        "ozaki2:15": "15 moduli",
+        "auto@correct": '`"correct"`',
+    }
+    return _rates("zgemm_h200", cases)
+
+
+def gpu_float32() -> str:
+    """Schemes for float32 on an H200 by size."""
+    cases = {
+        "native": "native",
+        "auto": "default",
+        "corrected:fp16": '`Corrected("fp16")`',
+        "corrected:tf32": '`Corrected("tf32")`',
+        "ozaki2:7": "7 moduli",
+        "ozaki1:3": "3 slices",
+    }
+    return _rates("sgemm_h200", cases, part="times")
+
+
+def gpu_float32_errors() -> str:
+    """Errors of schemes for float32 over |A||B|, on an H200, n = 2048."""
+    families = {
+        "uniform": "both signs",
+        "uniform01": "one sign",
+        "type1": "type 1",
+        "type2": "type 2",
+        "type3": "type 3",
+        "type4": "type 4",
+    }
+    cases = {
+        "native": "native",
+        "auto": "default",
+        "corrected:fp16": '`Corrected("fp16")`',
+        "corrected:tf32": '`Corrected("tf32")`',
+        "ozaki2:7": "7 moduli",
+        "ozaki1:3": "3 slices",
+    }
+    rows = [("entries", *cases.values())]
+    for family, label in families.items():
+        cells = []
+        for case in cases:
+            row = row_of("sgemm_h200", case=case, n="2048", family=family)
+            cells.append(f"{float(row['error']):.1e}")
+        rows.append((label, *cells))
+    return table(*rows)
+
+
+def gpu_h100() -> str:
+    """Products on an H100 by size, and rates over the native one."""
+    names = (
+        ("dgemm_h100", "native", "float64 native"),
+        ("dgemm_h100", "auto", "default"),
+        ("dgemm_h100", "ozaki2:14", "14 moduli"),
+        ("sgemm_h100", "native", "float32 native"),
+        ("sgemm_h100", "auto", "default"),
+    )
+    rows = [("n", *(label for _, _, label in names))]
+    for n in SIZES:
+        cells = []
+        for name, case, _ in names:
+            is_native = case == "native"
+            rate = _sustained(name, case=case, n=n)
+            gain = "" if is_native else f", {_over_native(name, case=case, n=n)}"
+            cells.append(rate + gain)
+        rows.append((n, *cells))
+    return table(*rows)
+
+
+def syrk() -> str:
+    """Milliseconds of matmul(a, a.mT) and of syrk on an H200, and the gain."""
+    columns = {
+        ("float64", "level"): "float64",
+        ("float64", "14 moduli"): "float64, 14 moduli",
+        ("float64", "correct"): 'float64, `"correct"`',
+        ("float32", "level"): "float32",
+        ("complex128", "level"): "complex128",
+    }
+    lines = {
+        (row["n"], row["dtype"], row["options"]): row for row in rows_of("syrk_h200")
+    }
+    rows = [("n", *columns.values())]
+    for n in SIZES[1:]:
+        cells = []
+        for column in columns:
+            row = lines.get((n, *column))
+            if row is None:
+                cells.append("")
+                continue
+            both = (digits(float(row[f"{way}_ms"]), 3) for way in ("matmul", "syrk"))
+            cells.append(f"{', '.join(both)}; {digits(float(row['ratio']), 3)}")
+        rows.append((n, *cells))
+    return table(*rows)
+
+
+def along_k() -> str:
+    """What operands with units cost on an H200: without D, and with D over 60 bits."""
+    names = {
+        "default": ("default", "default D"),
+        '`"correct"`': ("correct", "correct D"),
+        "14 moduli": ("14 fast", "14 inner D"),
+        '`Corrected("fp16")`': ("fp16", "fp16 inner D"),
+    }
+    rows = [("call, n = 4096", "A times B, ms", "A D times D⁻¹ B, ms")]
+    for label, calls in names.items():
+        found = (
+            row_of("scaling_along_k_copies_h200", n="4096", call=call) for call in calls
+        )
+        rows.append((label, *(digits(float(row["after_ms"]), 3) for row in found)))
+    return table(*rows)
+
+
+def along_k_errors() -> str:
+    """Errors of A D times D⁻¹ B with and without scaling along k, n = 8192."""
+    spans = "0", "20", "60", "200", "600"
+    rows = [("bits that D spans", *spans)]
+    for count in ("14", "15"):
+        for scaling in ("fast", "inner"):
+            cells = []
+            for span in spans:
+                wanted = {"n": "8192", "num_moduli": count, "span": span}
+                row = row_of("inner_scaling_errors_h100", **wanted)
+                cells.append(f"{float(row[f'error_{scaling}']):.1e}")
+            rows.append((f'{count} moduli, "{scaling}"', *cells))
+    return table(*rows)
+
+
+def prepared() -> str:
+    """Milliseconds of products with prepared operands on an H200."""
+    kinds = {
+        'float64 "correct"': 'float64, `"correct"`',
+        "float64 14 moduli": "float64, 14 moduli",
+        "float64 default": "float64, default",
+        'float32 "correct"': 'float32, `"correct"`',
+        "float32 Corrected": 'float32, `Corrected("fp16")`',
+    }
+    head = "request", "n", "plain", "A prepared", "both prepared", "`hg.prepare(a)`"
+    rows = [head]
+    for kind, label in kinds.items():
+        for n in ("2048", "8192"):
+            found = [
+                row_of(
+                    "off_the_road_since_ba551b3_h200",
+                    name=f"tensors, {kind}, n = {n}, {way}",
+                )
+                for way in ("A prepared", "both prepared", "prepare(a)")
+            ]
+            plain = digits(1e-3 * float(found[0]["plain_us"]), 3)
+            times = (digits(1e-3 * float(row["us"]), 3) for row in found)
+            rows.append((label, n, plain, *times))
+    return table(*rows)
+
+
+def heads() -> str:
+    """A head of a language model on an H200: milliseconds, and errors over |A||B|."""
+    ways = {
+        "torch, ieee": "`torch.mm`, IEEE float32",
+        "torch, tf32": "`torch.mm`, TF32",
+        "torch, bf16": "`torch.mm`, bfloat16",
+        "hg, default": "default",
+        "hg, 1e-6": "`1e-6`",
+        "hg, invariant fp32": '`Invariant("fp32")`',
+        "hg, invariant fp32, prepared": "the same, weights prepared",
+        "hg, correct": '`"correct"`',
+    }
+    operands = "float32 by float32", "bfloat16 by bfloat16", "float32 by bfloat16"
+    rows = [("ms; error", *operands)]
+    lines = {
+        (row["operands"], row["way"]): row
+        for row in rows_of("heads_h200", part="head", mode="eager")
+    }
+    for way, label in ways.items():
+        cells = []
+        for pair in operands:
+            row = lines.get((pair, way))
+            if row is None:
+                cells.append("")
+                continue
+            milliseconds = digits(1e3 * float(row["least"]), 3)
+            cells.append(f"{milliseconds}; {float(row['error']):.1e}")
+        rows.append((label, *cells))
+    return table(*rows)
+
+
+def ozaki1_modes() -> str:
+    """The modes of Ozaki scheme I on an H200, n = 10240: products and TFLOP/s."""
+    rows = [("mode", "products", "sustained", "burst")]
+    for mode in ("sp", "dp", "correct"):
+        for product in ("int8", "fp16", "fp64"):
+            found = rows_of(
+                "ozaki1_programs_h200",
+                n="10240",
+                mode=mode,
+                product=product,
+            )
+            measured = [row for row in found if row["num_products"]]
+            for row in measured:
+                rates = (
+                    digits(float(row[f"{kind}_tflops"]), 3)
+                    for kind in ("sustained", "best")
+                )
+                scheme = f'`Ozaki1("{product}", mode="{mode}")`'
+                rows.append((scheme, row["num_products"], *rates))
+    return table(*rows)
+
+
+def shapes() -> str:
+    """The default on an H200 at other shapes, over native, in CUDA graphs."""
+    rows = [("m x k x n", "float64", "float32")]
+    gains: dict[str, Row] = {}
+    for row in rows_of("shapes_h200", case="auto", mode="graph"):
+        shape = f"{row['m']} x {row['k']} x {row['n']}"
+        if row["batch"] != "1":
+            shape = f"{row['batch']} of {shape}"
+        gain = digits(float(row["ratio_to_native"]), 3)
+        gains.setdefault(shape, {})[row["dtype"]] = gain
+    for shape, by_dtype in gains.items():
+        rows.append((shape, by_dtype.get("float64", ""), by_dtype.get("float32", "")))
+    return table(*rows)
+
+
+def gemm_calls() -> str:
+    """Microseconds of gemm with C from Python on an H100, and of torch.addmm."""
+    rows = [("n", "dtype", "`torch.addmm`, us", "`hg.gemm`, us")]
+    calls = {"commit": "3765ae5", "call": "gemm(-1, 1, out=c)"}
+    for row in rows_of("gemm_calls_h100", **calls):
+        times = (digits(float(row[f"{way}_us"]), 2) for way in ("torch", "ours"))
+        rows.append((row["n"], row["dtype"], *times))
+    return table(*rows)
+
+
+def pairs() -> str:
+    """Milliseconds of pairs and of gemm with C on an H100, the second of two runs."""
+    names = "correct", "pair", "gemm(-1, 1)"
+    rows = [("n", '`"correct"`', "pair", '`gemm(-1, 1, "correct")`')]
+    for n in ("64", "1024", "4096"):
+        wanted = {"n": n, "dtype": "float64", "run": "2"}
+        found = (
+            next(row for row in rows_of("pairs_h100", call=call, **wanted) if row["ms"])
+            for call in names
+        )
+        rows.append((n, *(digits(float(row["ms"]), 3) for row in found)))
+    return table(*rows)
+
+
+def long_sums() -> str:
+    """Few entries with a long k on an H100, in milliseconds."""
+    rows = [("m = n", "k", "native", "14 moduli", '`"correct"`')]
+    columns = "native_ms", "moduli_14_ms", "correct_ms"
+    for row in rows_of("long_sums_h100", commit="0a7a53a"):
+        times = (digits(float(row[column]), 3) for column in columns)
+        rows.append((row["m"], row["k"], *times))
+    return table(*rows)
+
+
+def word_programs() -> str:
+    """Products of words on an H200, n = 8192, in sustained TFLOP/s."""
+    names = {
+        "tf32:3": '`Multiword("tf32", 2, 3)`, "3xTF32"',
+        "tf32:4": '`Multiword("tf32", 2, 4)`, "4xTF32"',
+        "tf32:1": '`Multiword("tf32", 1, 1)`',
+        "fp16:3": '`Multiword("fp16", 2, 3)`',
+        "fp16:1": '`Multiword("fp16", 1, 1)`',
+        "bf16:6": '`Multiword("bf16", 3, 6)`',
+        "tf64:3": '`Multiword("fp32", 2, 3)`, "TF64"',
+    }
+    rows = [("scheme", "TFLOP/s")]
+    wanted = {"n": "8192", "kind": "sustained"}
+    for scheme, label in names.items():
+        row = rows_of("words_programs_h200", scheme=scheme, **wanted)[0]
+        rows.append((label, digits(float(row["after_tflops"]), 3)))
+    return table(*rows)
+
+
+def int8_product() -> str:
+    """The INT8 kernel of Hopper on an H200, 14 moduli: TOP/s sustained and in bursts."""
+    rows = [("m x k x n", "sustained", "burst")]
+    for row in rows_of("int8_product_h200"):
+        if row["tile"].startswith("hopper"):
+            shape = f"{row['m']} x {row['k']} x {row['n']}"
+            rates = (
+                digits(float(row[f"{kind}_tops"]), 4) for kind in ("sustained", "burst")
+            )
+            rows.append((shape, *rates))
+    return table(*rows)
+
+
+def stages() -> str:
+    """Microseconds of the stages of 14 moduli on an H200, over the floor of each."""
+    names = "scaling and residues", "INT8 products", "reconstruction"
+    rows = [("n", *names)]
+    for n in SIZES:
+        cells = []
+        for stage in names:
+            row = row_of("dgemm_h200_stages", case="ozaki2:14", n=n, stage=stage)
+            microseconds = digits(float(row["microseconds"]))
+            cells.append(f"{microseconds}, {digits(float(row['ratio_to_floor']), 3)}")
+        rows.append((n, *cells))
+    return table(*rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "products": products,
     "on_a_cpu": on_a_cpu,
@@ -271,7 +802,72 @@ TABLES: dict[str, Callable[[], str]] = {
     "cpu_products": cpu_products,
     "cpu_dot_products": cpu_dot_products,
     "patches": patches,
+    "cpu_requests": cpu_requests,
+    "cpu_types": cpu_types,
+    "linalg_requests": linalg_requests,
+    "gpu_requests": gpu_requests,
+    "gpu_small": gpu_small,
+    "gpu_exponents": gpu_exponents,
+    "request_costs_h100": request_costs_h100,
+    "request_costs_cpu": request_costs_cpu,
+    "four_gpus": four_gpus,
+    "first_calls": first_calls,
+    "gpu_float64": gpu_float64,
+    "gpu_correct": gpu_correct,
+    "gpu_complex128": gpu_complex128,
+    "gpu_float32": gpu_float32,
+    "gpu_float32_errors": gpu_float32_errors,
+    "gpu_h100": gpu_h100,
+    "syrk": syrk,
+    "along_k": along_k,
+    "along_k_errors": along_k_errors,
+    "prepared": prepared,
+    "heads": heads,
+    "ozaki1_modes": ozaki1_modes,
+    "shapes": shapes,
+    "gemm_calls": gemm_calls,
+    "pairs": pairs,
+    "long_sums": long_sums,
+    "word_programs": word_programs,
+    "int8_product": int8_product,
+    "stages": stages,
 }
+
+
+MEASURED_ONCE = frozenset(
+    {
+        "along_k",
+        "along_k_errors",
+        "cpu_requests",
+        "cpu_types",
+        "first_calls",
+        "four_gpus",
+        "gemm_calls",
+        "gpu_complex128",
+        "gpu_correct",
+        "gpu_exponents",
+        "gpu_float32",
+        "gpu_float32_errors",
+        "gpu_float64",
+        "gpu_h100",
+        "gpu_requests",
+        "gpu_small",
+        "heads",
+        "int8_product",
+        "linalg_requests",
+        "long_sums",
+        "ozaki1_modes",
+        "pairs",
+        "prepared",
+        "request_costs_cpu",
+        "request_costs_h100",
+        "shapes",
+        "stages",
+        "syrk",
+        "word_programs",
+    }
+)
+"""Tables of studies: their pages say the day, and a release does not repeat them."""
 
 
 def with_figures(text: str) -> str:
@@ -279,6 +875,15 @@ def with_figures(text: str) -> str:
     return MARK.sub(
         lambda mark: f"<!-- figures: {mark[1]} -->\n\n{TABLES[mark[1]]()}", text
     )
+
+
+def measured_again() -> list[str]:
+    """The files of results/ that a release measures again."""
+    files.clear()
+    for name, write in TABLES.items():
+        if name not in MEASURED_ONCE:
+            write()
+    return sorted(files)
 
 
 def described(name: str) -> dict[str, Any]:
@@ -317,9 +922,7 @@ def main() -> int:
     what.add_argument("--fresh", action="store_true", help="is the code as measured?")
     options = parser.parse_args()
     if options.fresh:
-        for write in TABLES.values():
-            write()
-        changes = [line for name in sorted(files) for line in changes_since(name)]
+        changes = [line for name in measured_again() for line in changes_since(name)]
         print("\n".join(changes) or "figures: the code is as it was measured")
         return int(bool(changes))
     is_writing = options.write
