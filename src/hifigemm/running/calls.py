@@ -10,6 +10,7 @@ import numpy as np
 
 from hifigemm.base.settings import LONG, announce, decision_log, logs_decisions
 from hifigemm.base.store import keep, kept
+from hifigemm.base.transforms import opaque
 from hifigemm.engines.arrays import as_array, memory_of
 from hifigemm.libraries import Library
 from hifigemm.model.engine import Engine
@@ -205,13 +206,15 @@ class Refused(NamedTuple):
     refusal: Refusal
 
 
+@opaque
 def replay(
     key: Hashable, arguments: tuple[Any, ...], out: Any, return_report: bool
 ) -> Any:
     """The delivered result of a call of a kind that is kept; `Refused` if the operands
     are, and None if nothing is kept, as for the key None.
 
-    `arguments` are those of a `KeptCall`.
+    `arguments` are those of a `KeptCall`. A compiled program may call this between two of
+    its graphs: then no frame of the call is compiled.
     """
     call: KeptCall | None = None if key is None else kept(key)
     if call is None:
