@@ -115,7 +115,7 @@ hg.matmul(object, B) | TypeError | <class 'object'>
 hg.matmul(lambda: 1, B) | TypeError | <function
 hg.matmul(odd, B) | TypeError | Odd
 hg.matmul(hg, B) | TypeError | <module
-hg.matmul([[1, 2], [3]], B) | ValueError | a is a list that makes no array.*inhomogeneous
+hg.matmul([[1, 2], [3]], B) | ValueError | a is a list that cannot be converted to an array.*inhomogeneous
 hg.matmul([[1, "x", 2]], B) | TypeError | a has dtype <U
 hg.matmul([[Decimal("0.1")] * 3], B) | ValueError | Decimal\\('0.1'\\)
 hg.matmul([[Fraction(1, 3), 1.0, 2.0]], B) | ValueError | Fraction\\(1, 3\\)
@@ -200,8 +200,8 @@ hg.matmul(A, B, plan=PLAN, scheme="native") | hg.PlanError | leave scheme= out, 
 hg.matmul(Z, B, plan=PLAN) | hg.PlanError | plan is for .*float64; the operands are .*complex128
 hg.matmul(A.T, A, plan=PLAN) | hg.PlanError | plan is for
 hg.matmul(I, I.T, plan=PLAN) | hg.PlanError | the operands are int64
-hg.matmul(RIGHT, LEFT) | (hg.PlanError, ValueError) | inner dimensions|prepared for the right stands on the left
-hg.matmul(A, LEFT) | (hg.PlanError, ValueError) | inner dimensions|prepared for the left stands on the right
+hg.matmul(RIGHT, LEFT) | (hg.PlanError, ValueError) | inner dimensions|prepared for the right is used on the left
+hg.matmul(A, LEFT) | (hg.PlanError, ValueError) | inner dimensions|prepared for the left is used on the right
 hg.matmul(LEFT, B, accuracy="correct") | hg.PlanError | leave accuracy= out, or prepare it again
 hg.matmul(LEFT, Z.T) | hg.PlanError | plan is for
 hg.prepare(LEFT, "left", plan=PLAN) | hg.PlanError | prepared already
@@ -225,9 +225,9 @@ hg.gemm(A, B, alpha=None) | TypeError | alpha = None
 hg.gemm(A, B, alpha=[2.0]) | TypeError | alpha = \\[2.0\\]
 hg.gemm(A, B, alpha=np.array([2.0])) | TypeError | alpha = array
 hg.gemm(A, B, alpha=10**400) | ValueError | alpha is beyond the range
-hg.gemm(A, B, alpha=Fraction(1, 3)) | ValueError | Fraction\\(1, 3\\) is no number of float64
-hg.gemm(A, B, alpha=Decimal("0.1")) | ValueError | Decimal\\('0.1'\\) is no number of float64
-hg.gemm(A, B, alpha=2**53 + 1) | ValueError | 9007199254740993 is no number of float64
+hg.gemm(A, B, alpha=Fraction(1, 3)) | ValueError | Fraction\\(1, 3\\) is not a float64 number
+hg.gemm(A, B, alpha=Decimal("0.1")) | ValueError | Decimal\\('0.1'\\) is not a float64 number
+hg.gemm(A, B, alpha=2**53 + 1) | ValueError | 9007199254740993 is not a float64 number
 hg.gemm(A, B, alpha=1j) | TypeError | alpha = 1j is complex
 hg.gemm(A, B, A, beta="1") | TypeError | beta = '1'
 hg.gemm(A, B, beta=1.0) | ValueError | beta = 1.0 needs c

@@ -177,7 +177,7 @@ H200.
 
 
 def cost_on_device(engine: ProgramEngine):
-    """What ran since the last time somebody asked: the programs in turn, then the
+    """What ran since the last call: the programs in turn, then the
     entries that were escalated.
     """
 

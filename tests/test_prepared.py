@@ -279,7 +279,7 @@ def test_fast_schemes_keep_parts_and_others_say_that_they_do_not(make_pair):
 def test_a_prepared_operand_stands_on_its_side(make_pair):
     a, _ = make_pair("phi_1", 6, 6, 6)
     left = hg.prepare(a, "left", plan=hg.make_plan(a, a, scheme="ozaki1"))
-    with pytest.raises(hg.PlanError, match="left stands on the right"):
+    with pytest.raises(hg.PlanError, match="left is used on the right"):
         hg.matmul(a, left)
     with pytest.raises(hg.PlanError, match="up"):
         hg.prepare(a, "up", plan=left.plan)

@@ -85,9 +85,9 @@ def test_libraries_that_are_preloaded_already_stay(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--accuracy", "fp64"], "without --accuracy"),
-        (["--scheme", "ozaki2"], "without --scheme"),
-        (["--min-size", "8"], "without --min-size"),
+        (["--accuracy", "fp64"], "leave out --accuracy"),
+        (["--scheme", "ozaki2"], "leave out --scheme"),
+        (["--min-size", "8"], "leave out --min-size"),
     ],
 )
 def test_options_of_pytorch_are_refused(fails, options, text):
@@ -95,7 +95,7 @@ def test_options_of_pytorch_are_refused(fails, options, text):
 
 
 def test_torch_alone_is_refused(fails):
-    fails(["run", "--torch", __file__], 2, "--torch belongs to --blas")
+    fails(["run", "--torch", __file__], 2, "--torch needs --blas")
 
 
 @needs_library

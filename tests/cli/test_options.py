@@ -158,7 +158,7 @@ def test_every_default_of_every_scheme_can_be_spelt_out(scheme):
         (["--num-slices", "7"], "--num-slices needs --scheme"),
         (
             ["--scheme", "ozaki2", "--num-slices", "7"],
-            "--num-slices is no option of scheme ozaki2",
+            "--num-slices is not an option of scheme ozaki2",
         ),
         (
             ["--scheme", "ozaki1", "--num-slices", "many"],

@@ -729,7 +729,7 @@ def refusals(mesh):
     few = hg.Ozaki2(num_moduli=4, scaling="fast")
     expect(
         hg.HifigemmError,
-        "does not keep",
+        "does not meet",
         distributed.matmul,
         z,
         w,

@@ -81,7 +81,7 @@ def test_a_rank_that_does_not_come_is_named(boards):
     start = time.monotonic()
     with pytest.raises(
         RuntimeError,
-        match=r"^ranks \[5, 7\] have not come to a product on the mesh of ranks \[5, 6, 7\] for \d+ s$",
+        match=r"^ranks \[5, 7\] have not joined a product on the mesh of ranks \[5, 6, 7\] for \d+ s$",
     ):
         boards(3, timedelta(seconds=0.1))[1].largest([0])
     assert time.monotonic() - start < 30

@@ -220,10 +220,10 @@ ERRORS = (
     ),
     (hnp.einsum, ("ij->iij", a23), ValueError, "'i' 2 times"),
     (hnp.einsum, ("ij->ik", a23), ValueError, "'k' of the output"),
-    (hnp.einsum, ("i1", a23), ValueError, "'1' is no label"),
+    (hnp.einsum, ("i1", a23), ValueError, "'1' is not a label"),
     (hnp.einsum, ("...i->i", a23), ValueError, "lacks the ellipsis, of 1 axes"),
     (hnp.einsum, (a23, [0, 52]), ValueError, "52 is not within 0 to 51"),
-    (hnp.einsum, (a23, ["i", "j"]), TypeError, "'i' is no label"),
+    (hnp.einsum, (a23, ["i", "j"]), TypeError, "'i' is not a label"),
     (hnp.dot, (np.full(2, None), np.ones(2)), TypeError, "dtype object"),
     (hnp.dot, (np.ma.ones(2), np.ones(2)), TypeError, "masked array"),
     (

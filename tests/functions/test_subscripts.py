@@ -110,10 +110,10 @@ def test_axes_of_an_ellipsis_end_together():
         ("i->j", [(2,)], ValueError, "no operand has the label 'j'"),
         ("...->", [(2, 3)], ValueError, "lacks the ellipsis, of 2 axes"),
         ("i,i", [(2,), (3,)], ValueError, "length 3 in operand 1, 2 before"),
-        ("i;", [(2,)], ValueError, "';' is no label"),
+        ("i;", [(2,)], ValueError, "';' is not a label"),
         ([[0, 52]], [(2, 2)], ValueError, "52 is not within 0 to 51"),
-        ([[True]], [(2,)], TypeError, "True is no label"),
-        (["ij"], [(2, 2)], TypeError, "'ij' is no list of labels"),
+        ([[True]], [(2,)], TypeError, "True is not a label"),
+        (["ij"], [(2, 2)], TypeError, "'ij' is not a list of labels"),
     ],
 )
 def test_what_does_not_fit_is_named(subscripts, shapes, error, words):

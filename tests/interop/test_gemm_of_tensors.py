@@ -421,7 +421,7 @@ def test_alpha_and_beta_that_are_followed_are_refused(way, name):
 def test_scalars_that_are_no_numbers_of_float64_are_refused():
     a, b, c = (x.requires_grad_() for x in vector_case().operands)
     for x in (2**53 + 1, np.int64(2**60 + 1), torch.tensor(2**60 + 1), Fraction(1, 3)):
-        with pytest.raises(ValueError, match=r"alpha = .* is no number of float64"):
+        with pytest.raises(ValueError, match=r"alpha = .* is not a float64 number"):
             hg.gemm(a, b, c, alpha=x, beta=1)
     for x in ("1", None, [1.0], np.ones(2), torch.ones(2)):
         with pytest.raises(TypeError, match=r"beta = .*expected a number"):

@@ -112,7 +112,7 @@ def test_a_count_that_is_too_small_for_a_number_is_refused_with_the_right_one():
 
 def test_other_schemes_promise_no_number_by_norms():
     a = np.ones((3, 4))
-    with pytest.raises(hg.PlanError, match="promises no error by norms"):
+    with pytest.raises(hg.PlanError, match="has no error bound relative to norms"):
         hg.matmul(a, a.T, accuracy=hg.Invariant(1e-7), scheme=hg.Ozaki1(num_slices=4))
     # What is rounded once keeps every number.
     for scheme in (hg.DoubleDouble(), hg.Ozaki1(mode="correct")):

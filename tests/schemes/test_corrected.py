@@ -237,7 +237,7 @@ def test_accuracy_is_kept_or_refused(make_pair):
         with pytest.raises(hg.AccuracyError, match="errs by up to"):
             hg.matmul(a, b, scheme=Corrected(), accuracy=1e-7, engine=engine)
     a, b = make_pair("opposed_spans", 4, 30, 4, np.float32)
-    with pytest.raises(hg.AccuracyError, match="does not keep"):
+    with pytest.raises(hg.AccuracyError, match="does not meet"):
         hg.matmul(a, b, scheme=Corrected(), accuracy=1e-5)
 
 

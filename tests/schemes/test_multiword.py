@@ -344,13 +344,13 @@ def test_accuracy_is_kept_or_refused(make_pair):
     assert meets_promise(c, a, b, 1e-5).all()
     assert report.bound <= 1e-5
     with pytest.raises(
-        hg.AccuracyError, match=r"errs by up to .* asked: \|C - AB\| <= 1e-09"
+        hg.AccuracyError, match=r"errs by up to .* requested: \|C - AB\| <= 1e-09"
     ):
         hg.matmul(a, b, scheme=Multiword(), accuracy=1e-9)
     with pytest.raises(hg.AccuracyError, match="correct rounding"):
         hg.matmul(a, b, scheme=Multiword(), accuracy="correct")
     a, b = make_pair("opposed_spans", 4, 30, 4, np.float32)
-    with pytest.raises(hg.AccuracyError, match="does not keep"):
+    with pytest.raises(hg.AccuracyError, match="does not meet"):
         hg.matmul(a, b, scheme=Multiword("fp16"), accuracy=1e-4)
     assert meets_promise(
         hg.matmul(a, b, scheme=Multiword("tf32"), accuracy=1e-4), a, b, 1e-4

@@ -192,7 +192,9 @@ def test_only_native_products_say_that_they_miss_a_target():
     for scheme in SPLIT:
         scheme.check_keeps(problem, Target(2.0**-40))
         if scheme.is_native:
-            with pytest.raises(hg.AccuracyError, match=r"errs by up to .*; asked: "):
+            with pytest.raises(
+                hg.AccuracyError, match=r"errs by up to .*; requested: "
+            ):
                 scheme.check_keeps(problem, Target(0.0, correct=True))
             with pytest.raises(hg.AccuracyError, match="promises no relative error"):
                 scheme.check_keeps(problem, Target(1e-9, relative=1e-9))

@@ -540,7 +540,7 @@ def test_an_accuracy_that_is_kept_gives_infinity_only_where_the_exact_value_does
     """
     most, one = np.finfo(dtype).max, np.ones((2, 1), dtype)
     given = {"scheme": scheme, "accuracy": 0.05}
-    with pytest.raises(AccuracyError, match="for 1 of 1 entries"):
+    with pytest.raises(AccuracyError, match="in 1 of 1 entries"):
         matmul(np.array([[most, 0]], dtype), one, **given)
     rows = np.array(
         [[most, most], [-most, -most], [most / 4, most / 4], [most, -most]], dtype

@@ -56,8 +56,8 @@ def check_tensor(x: object, name: str) -> None:
         return
     if is_wrapped(x) or torch._C._are_functorch_transforms_active():
         raise TypeError(
-            f"{name} is inside a transform of torch.func (grad, jvp, vmap, functionalize, ...), which a product would "
-            "escape: multiply outside of it, or in a torch.autograd.Function that has the rules"
+            f"{name} is inside a transform of torch.func (grad, jvp, vmap, functionalize, ...), which cannot follow "
+            "this product: multiply outside it, or in a torch.autograd.Function with rules for it"
         )
     if x.requires_grad and torch.is_grad_enabled():
         raise TypeError(
@@ -74,8 +74,8 @@ def check_scalar(x: Any, name: str) -> None:
     """
     if is_traced(x):
         raise TypeError(
-            f"{name} is traced by JAX ({x.aval.str_short()}), and programs hold alpha and beta as constants: pass a "
-            "number, as by static_argnames, or multiply an operand by it"
+            f"{name} is traced by JAX ({x.aval.str_short()}), but alpha and beta must be constants of a program: pass "
+            "a number (see static_argnames), or multiply an operand by it"
         )
     torch: Any = sys.modules.get("torch")
     if torch is None or not isinstance(x, torch.Tensor):
@@ -105,7 +105,7 @@ def _check_numbers(x: Any, name: str) -> None:
         tracer = _tracer()
         if tracer is not None:
             raise TypeError(
-                f"{name} is multiplied under {tracer}, which sees operators of torch alone: multiply outside of it, or "
+                f"{name} is multiplied under {tracer}, which sees only operators of torch: multiply outside it, or "
                 "in a torch.library.custom_op"
             )
     kind: Any = type(x)
@@ -115,7 +115,7 @@ def _check_numbers(x: Any, name: str) -> None:
     if kind is not torch.Tensor and (has_function or has_dispatch):
         raise TypeError(
             f"{name} is a {kind.__module__}.{kind.__qualname__}, and what its class adds would be lost: pass "
-            f"{name}.as_subclass(torch.Tensor) where that has the same entries"
+            f"{name}.as_subclass(torch.Tensor) if that has the same entries"
         )
     check_dense(x, name, x._is_zerotensor())
 
@@ -126,7 +126,7 @@ def _check_no_mesh(kind: type, name: str) -> None:
     """
     if kind.__name__ == "DTensor":
         raise TypeError(
-            f"{name} is a DTensor: hifigemm.distributed.matmul and gemm make products on a mesh"
+            f"{name} is a DTensor: multiply it with hifigemm.distributed.matmul or gemm"
         )
 
 
@@ -137,7 +137,7 @@ def check_dense(x: Any, name: str, is_zero: bool = False) -> None:
     if x.is_nested:
         raise TypeError(
             f"{name} is a nested tensor, whose entries are not in dense memory: multiply the matrices of its unbind() "
-            "one by one, or the stack that its to_padded_tensor(0.0) is"
+            "one by one, or its to_padded_tensor(0.0)"
         )
     if x.layout is not sys.modules["torch"].strided or x.is_quantized or is_zero:
         raise TypeError(
@@ -209,8 +209,8 @@ def check_untraced(operands: dict[str, Any], **options: object) -> None:
         if is_traced(x):
             lacking = "= and no ".join(names)
             raise TypeError(
-                f"{name} is traced by JAX ({x.aval.str_short()}), and programs of JAX have no {lacking}=: "
-                f"leave {them} out, or call the function outside of the program"
+                f"{name} is traced by JAX ({x.aval.str_short()}), and programs of JAX take no {lacking}=: "
+                f"leave {them} out, or call the function outside the program"
             )
         if needs_gradient(x):
             texts = [f"{x}=True" if options[x] is True else f"{x}=" for x in names]

@@ -78,7 +78,7 @@ def check_output(spec: str, ndim: int, *, holds_objects: bool = False) -> None:
     kind = _kind(path, writing=True)
     if holds_objects and kind != ".mtx":
         raise InputError(
-            f"{spec}: {kind} files hold no integers of any size; write them to a .mtx file, or print them"
+            f"{spec}: {kind} files cannot hold integers of arbitrary size; write them to a .mtx file, or print them"
         )
     if kind == ".mtx" and ndim != 2:
         raise InputError(

@@ -77,7 +77,7 @@ def _matmul(args: argparse.Namespace) -> int:
         result, report = hg.matmul(a, b, return_report=True, **options)
     except MemoryError as error:
         raise MemoryError(
-            f"{error}; --workspace limits what is taken besides operands and result"
+            f"{error}; --workspace limits the memory beyond operands and result"
         ) from error
     if args.output is None:
         print(result)
@@ -116,7 +116,7 @@ def _plan(args: argparse.Namespace) -> int:
         if _are_integers(a, b):
             raise InputError(
                 f"{args.a} and {args.b} hold {a.dtype} and {b.dtype}: products of integers are exact and have no plan; "
-                "the report of hifigemm matmul says how it made them"
+                "the report of hifigemm matmul says how they were computed"
             )
     else:
         a, b = _random_operands(args.shape, args.dtype or "float64")

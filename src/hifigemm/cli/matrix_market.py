@@ -186,7 +186,7 @@ def _table(text: io.TextIOBase, columns: Columns) -> NDArray[Any]:
     for name, dtype in columns:
         # Python, and nobody else, reads 1_000 as a number.
         if dtype is object and any("_" in word for word in table[name].tolist()):
-            raise ValueError("an underscore stands in one of its numbers")
+            raise ValueError("one of its numbers contains an underscore")
     return table
 
 

@@ -226,7 +226,7 @@ def _scheme(name: str, given: dict[str, str]) -> str | Scheme:
     for option in given:
         if option not in known:
             raise InputError(
-                f"{_flag(option)} is no option of scheme {name}, which has {', '.join(map(_flag, known))}"
+                f"{_flag(option)} is not an option of scheme {name}, which has {', '.join(map(_flag, known))}"
             )
     try:
         return SCHEMES[name](

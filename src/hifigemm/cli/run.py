@@ -93,7 +93,7 @@ def _prepare(args: argparse.Namespace) -> Callable[[], int]:
     if args.blas is not None:
         return _prepare_with_blas(args)
     if args.torch:
-        raise InputError("--torch belongs to --blas")
+        raise InputError("--torch needs --blas")
     accuracy = args.accuracy
     if accuracy is None and os.environ.get("HIFIGEMM"):
         try:
@@ -134,7 +134,9 @@ def _prepare_with_blas(args: argparse.Namespace) -> Callable[[], int]:
         named.append("scheme")
     if named:
         option = named[0].replace("_", "-")
-        raise InputError(f"--blas rounds every entry correctly: without --{option}")
+        raise InputError(
+            f"--blas always rounds every entry correctly; leave out --{option}"
+        )
     return prepare_program(
         args.program, args.arguments, args.is_module, args.torch, args.summary
     )

@@ -103,8 +103,8 @@ def check_not_spread(*operands: ShapedArray) -> None:
     for name, x in zip("abc", operands):
         if any(x.sharding.spec):
             raise TypeError(
-                f"{name} is {x.str_short()} and spread by {x.sharding.spec} over explicit axes of a mesh, for which no "
-                "product says how its result is spread: multiply inside jax.shard_map, or reshard the operands"
+                f"{name} is {x.str_short()}, sharded as {x.sharding.spec} over explicit axes of a mesh, and a product "
+                "does not say how its result is sharded: multiply inside jax.shard_map, or reshard the operands"
             )
 
 

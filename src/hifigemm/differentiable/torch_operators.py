@@ -467,7 +467,7 @@ def _bmm(operator: OpOverload, a: Tensor, b: Tensor, **options: Any) -> Tensor:
     """The products of two stacks of equal length, as torch.bmm takes them."""
     if a.dim() != 3 or b.dim() != 3 or a.shape[0] != b.shape[0]:
         raise RuntimeError(
-            f"hifigemm: no stacks of as many matrices: {tuple(a.shape)} and {tuple(b.shape)}"
+            f"hifigemm: stacks of different numbers of matrices: {tuple(a.shape)} and {tuple(b.shape)}"
         )
     result: Tensor = operator(a, b, **options)
     return result

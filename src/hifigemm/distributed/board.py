@@ -94,7 +94,7 @@ class Board:
             entries = zip(self._numbers, by_rank, strict=True)
             late = [number for number, words in entries if words is None]
             raise RuntimeError(
-                f"ranks {late} have not come to a product on the mesh of ranks {list(self._numbers)} for {waited:.0f} s"
+                f"ranks {late} have not joined a product on the mesh of ranks {list(self._numbers)} for {waited:.0f} s"
             )
 
 

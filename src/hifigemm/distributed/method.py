@@ -82,7 +82,7 @@ def method_for(
     target = resolve(accuracy, problem.fmt, problem.k)
     if forced is not None and not isinstance(forced, SCHEMES):
         raise PlanError(
-            f"scheme={scheme!r}: products on a mesh are made by ozaki1 and ozaki2, whose bits no mesh changes"
+            f"scheme={scheme!r}: expected ozaki1 or ozaki2 on a mesh, because their bits do not depend on the mesh"
         )
     if target.normwise is not None:
         # A scheme with a count is obeyed; else every rank has the count of the target.
@@ -97,11 +97,11 @@ def method_for(
         has_own_scales |= forced.scaling == "largest" and forced.explicit
         if not has_own_scales:
             raise PlanError(
-                f"{forced}: its scales rest on both whole operands; on a mesh ask for scaling='fast'"
+                f"{forced}: its scales depend on both whole operands; on a mesh ask for scaling='fast'"
             )
     if isinstance(forced, Ozaki1) and forced.scaling is not None:
         raise PlanError(
-            f"{forced}: its powers of two rest on both whole operands; on a mesh ask for scaling=None"
+            f"{forced}: its powers of two depend on both whole operands; on a mesh ask for scaling=None"
         )
     has_count = forced is not None and forced.explicit
     if target.by_entry and not has_count:

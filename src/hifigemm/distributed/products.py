@@ -436,7 +436,7 @@ def _check_mesh(name: str, mesh: DeviceMesh) -> None:
         )
     if mesh.get_coordinate() is None:
         raise ValueError(
-            f"this rank has no place on the mesh of {name}, {mesh}: only its ranks multiply"
+            f"this rank is not on the mesh of {name}, {mesh}: only its ranks multiply"
         )
     if mesh.device_type not in ("cpu", "cuda"):
         raise TypeError(
@@ -445,8 +445,8 @@ def _check_mesh(name: str, mesh: DeviceMesh) -> None:
     for dim in range(mesh.ndim):
         if (mesh.mesh.diff(dim=dim) < 0).any():
             raise ValueError(
-                f"{name} lies on {mesh} of ranks {mesh.mesh.tolist()}, which do not ascend: PyTorch sorts the ranks of "
-                "a group, so that its own collectives mix the shards up"
+                f"{name} lies on {mesh} of ranks {mesh.mesh.tolist()}, which are not in ascending order: PyTorch sorts "
+                "the ranks of a group, so its collectives would mix up the shards"
             )
 
 
@@ -455,8 +455,8 @@ def _check_placements(name: str, placements: Placements) -> None:
     for p in placements:
         if p.is_partial():
             raise PlanError(
-                f"{name} is {p}: its values are still to be added up, which rounds, so their sum is no operand with "
-                "known bits; redistribute it first"
+                f"{name} is {p}: its values still have to be summed, which rounds, so the bits of the operand are not "
+                "known; redistribute it first"
             )
         if not (type(p) is Replicate or (type(p) is Shard and p.dim in (0, 1))):
             raise PlanError(

@@ -84,8 +84,8 @@ def check_not_capturing() -> None:
     """
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         raise PlanError(
-            "while a graph is captured, nothing can be read back: look at the report after a replay, ask for a "
-            "level, or give num_moduli"
+            "nothing can be read back while a CUDA graph is captured: read the report after a replay, ask for a level, "
+            "or set num_moduli"
         )
 
 
@@ -270,8 +270,8 @@ class DeviceArray(NDArrayOperatorsMixin):
         self, dtype: DTypeLike | None = None, copy: bool | None = None
     ) -> NoReturn:
         raise TypeError(
-            f"an array on {self.tensor.device} does not become a NumPy array by itself; make host arrays that meet it "
-            "with like=, or copy the tensor"
+            f"cannot convert an array on {self.tensor.device} to NumPy implicitly; copy the tensor, or create the host "
+            "array with like="
         )
 
     def __repr__(self) -> str:

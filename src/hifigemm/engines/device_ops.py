@@ -209,8 +209,8 @@ def as_tensor(
         )
     if x.size > HOST_LIMIT:
         raise TypeError(
-            f"a host array of shape {x.shape} meets one on {device}: more than {HOST_LIMIT} entries are not moved "
-            "silently; make it there with like="
+            f"a host array of shape {x.shape} meets one on {device}: more than {HOST_LIMIT} entries are not copied "
+            "implicitly; create it there with like="
         )
     x = x.astype(dtype, order="C")
     if dtype == np.uint64:

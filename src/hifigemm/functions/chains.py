@@ -300,7 +300,7 @@ def matrix_power(
         )
     if n < 0:
         raise ValueError(
-            f"n = {n}: an inverse is no product; invert the matrix first, and ask for its power {-n}"
+            f"n = {n}: a negative power is not a product; invert the matrix first, then take its power {-n}"
         )
     if n == 0:
         return products.chain(identities(a), None)

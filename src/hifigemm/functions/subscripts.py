@@ -25,7 +25,7 @@ def as_text(subscripts: str | Sequence[object], count: int) -> str:
     for sublist in subscripts:
         if isinstance(sublist, str) or not isinstance(sublist, Iterable):
             raise TypeError(
-                f"{sublist!r} is no list of labels; expected subscripts first, or lists behind operands"
+                f"{sublist!r} is not a list of labels; expected subscripts first, or a list after each operand"
             )
         texts.append("".join(map(_symbol, sublist)))
     inputs = ",".join(texts[:count])
@@ -87,7 +87,7 @@ def _labels(term: str, ndim: int, text: str) -> Labels:
     for letter in before + after:
         if letter not in ascii_letters:
             raise ValueError(
-                f"{text!r}: {letter!r} is no label; letters, one ellipsis a term, commas and one -> are"
+                f"{text!r}: {letter!r} is not a label; letters, one ellipsis a term, commas and one -> are"
             )
     named = len(before) + len(after)
     if named > ndim or (named < ndim and not dots):
@@ -103,7 +103,7 @@ def _symbol(label: object) -> str:
         return "..."
     if isinstance(label, bool) or not hasattr(label, "__index__"):
         raise TypeError(
-            f"{label!r} is no label; expected integers from 0 to 51, or an ellipsis"
+            f"{label!r} is not a label; expected integers from 0 to 51, or an ellipsis"
         )
     number = label.__index__()
     if not 0 <= number < len(_SYMBOLS):

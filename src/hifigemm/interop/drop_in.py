@@ -139,8 +139,8 @@ class emulate(ContextDecorator):
             )
         if min_size and isinstance(accuracy, Invariant):
             raise PlanError(
-                f"min_size={min_size}: whether a product is handed on would depend on its numbers of rows and columns, "
-                "and so would the bits of an invariant scope; leave it out"
+                f"min_size={min_size}: the bits of an invariant scope would depend on the numbers of rows and columns; "
+                "leave it out"
             )
         _check_torch()
         self._asked = (accuracy, scheme, min_size, workspace)
@@ -257,8 +257,8 @@ def _check_torch() -> None:
     """Raise ImportError where PyTorch is not installed."""
     if sys.modules.get("torch") is None and find_spec("torch") is None:
         raise ImportError(
-            "emulate and install make the products of PyTorch, which is not installed: pip install torch. "
-            "For arrays of NumPy call the functions of hifigemm.numpy",
+            "emulate and install replace the products of PyTorch, which is not installed: pip install torch. For "
+            "arrays of NumPy call the functions of hifigemm.numpy",
             name="torch",
         )
 

@@ -95,8 +95,8 @@ def _kernel(operation: _Operation, overload: str, previous: Kernel) -> Kernel:
         reason = _reason_to_hand_on(operation, overload, policy, a, b, c, options)
         if reason and policy.is_invariant and _is_rounded(a):
             raise PlanError(
-                f"{name} in an invariant scope: {reason}, so that PyTorch makes the product, "
-                "in an order that follows from its shape; convert the operands, or make it outside the scope"
+                f"{name} in an invariant scope: {reason}, so PyTorch computes the product, in an order that depends on "
+                "its shape; convert the operands, or multiply outside the scope"
             )
         rows = _rows(operation, policy, a, b, reason) if policy.summaries else []
         if reason:

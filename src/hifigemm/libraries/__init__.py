@@ -56,7 +56,7 @@ def library_of(*operands: tuple[str, object]) -> Library:
     places = ", ".join(f"{name} is of {x}" for name, x in by_name.items())
     error = TypeError if len({x.name for x in libraries}) > 1 else ValueError
     raise error(
-        f"operands of different libraries or devices: {places}; nothing is copied, move one of them"
+        f"operands of different libraries or devices: {places}; move one of them, the library copies nothing"
     )
 
 
@@ -81,8 +81,8 @@ def _library(x: Any, name: str) -> Library | None:
         return library_of_cupy(x, name)
     if hasattr(x, "__dlpack__"):
         raise TypeError(
-            f"{name} is a {kind_of(x)}: NumPy, CuPy and JAX arrays and PyTorch tensors are multiplied; convert it with "
-            "from_dlpack"
+            f"{name} is a {kind_of(x)}: expected an array of NumPy, CuPy or JAX, or a tensor of PyTorch; convert it "
+            "with from_dlpack"
         )
     # Prepared operands know their library.
     library = getattr(x, "library", None)

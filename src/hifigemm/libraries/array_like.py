@@ -112,7 +112,7 @@ def _converted(x: object, name: str) -> Array:
             array = np.asarray(x, object)
     except ValueError as error:
         raise ValueError(
-            f"{name} is a {kind_of(x)} that makes no array: {error}"
+            f"{name} is a {kind_of(x)} that cannot be converted to an array: {error}"
         ) from error
     except MemoryError:
         raise

@@ -86,8 +86,8 @@ def _tensor(x: Any, name: str, device: str) -> Tensor:
     if any(stride < 0 or stride % x.itemsize for stride in x.strides):
         if name == "out":
             raise ValueError(
-                f"out has strides {x.strides} and entries of {x.itemsize} bytes, and PyTorch, which writes them, has "
-                "no strides that are negative or no multiple of an entry: pass another array and copy it"
+                f"out has strides {x.strides} and entries of {x.itemsize} bytes; PyTorch, which writes them, takes "
+                "only strides that are not negative and multiples of an entry: pass another array and copy it"
             )
         with x.device:
             x = cupy.ascontiguousarray(x)

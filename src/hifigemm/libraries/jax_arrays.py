@@ -86,8 +86,8 @@ def library_of_jax(x: Any, name: str) -> JaxLibrary:
 
     if isinstance(x, jax.core.Tracer):
         raise TypeError(
-            f"{name} is traced by JAX ({x.aval.str_short()}), which follows products of JAX arrays alone: "
-            "hifigemm.jax takes arrays of NumPy beside it, and make_plan, prepare and prepared operands have no tracers"
+            f"{name} is traced by JAX ({x.aval.str_short()}), which follows only products of JAX arrays: use the "
+            "functions of hifigemm.jax, and call make_plan and prepare outside the program"
         )
     devices = x.devices()
     if len(devices) > 1:

@@ -469,8 +469,8 @@ def check_not_capturing() -> None:
     cuda = _torch().cuda
     if cuda.is_available() and cuda.is_current_stream_capturing():
         raise PlanError(
-            "a graph of CUDA is captured: a proof is read by the host, which decides what comes next; solve before or "
-            "after the capture"
+            "the host reads each proof before it goes on, which a CUDA graph cannot capture; solve before or after the "
+            "capture"
         )
 
 

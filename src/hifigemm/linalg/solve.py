@@ -144,8 +144,8 @@ def solve(
     has_radii = a_radius is not None or b_radius is not None
     if has_radii and accuracy is not None:
         raise PlanError(
-            f"accuracy={accuracy!r} with a_radius or b_radius: systems within radii have many solutions, of which none "
-            "is the correct one; expected None"
+            f"accuracy={accuracy!r} with a_radius or b_radius: uncertain systems have many solutions, so none is the "
+            "correct one; leave the accuracy out"
         )
     if is_traced(a, b, a_radius, b_radius):
         radii = {"a_radius": a_radius, "b_radius": b_radius}

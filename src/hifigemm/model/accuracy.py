@@ -89,7 +89,9 @@ class Invariant:
 
     def __post_init__(self) -> None:
         if isinstance(self.accuracy, Invariant):
-            raise PlanError(f"Invariant({self.accuracy!r}): one inside the other")
+            raise PlanError(
+                f"Invariant({self.accuracy!r}): an Invariant cannot contain another one"
+            )
         resolve(self.accuracy, FP64, 1)
         if isinstance(self.accuracy, Real):
             # 1e-7 of any type is one record, with one key.

@@ -139,7 +139,7 @@ def check_invariant(accuracy: Accuracy, scheme: Any) -> None:
         )
     if accuracy != Invariant():
         raise PlanError(
-            f"{scheme} promises no error by norms, as {accuracy} asks for: leave the "
+            f"{scheme} has no error bound relative to norms, which {accuracy} needs: leave the "
             'scheme to "auto", or name Ozaki2(scaling="largest")'
         )
 

@@ -163,8 +163,8 @@ def _set_ieee_mode() -> Callable[[], object]:
     else:
         fault = "does not round to nearest, as a library of interval arithmetic may have asked"
     raise AccuracyError(
-        f"this thread {fault}, and on {sys.platform} {platform.machine()} its mode cannot be changed from here: no "
-        "accuracy can be kept"
+        f"this thread {fault}, and on {sys.platform} {platform.machine()} the library cannot change its mode: no "
+        "accuracy can be guaranteed"
     )
 
 

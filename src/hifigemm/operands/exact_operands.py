@@ -85,7 +85,7 @@ def in_words(
             index = tuple(map(int, nonfinite[0]))
             raise ValueError(
                 f"entry {index} of {name} is {words[0][index]}, and the operands take {p} and {q} words: "
-                "Inf and NaN go with single words alone"
+                "Inf and NaN are allowed only in operands of one word"
             )
 
     # Each word of A stands beside each word of B: A_1 q times, then A_2, and so on.

@@ -47,7 +47,7 @@ def in_fractions(named_operands: Mapping[str, Array]) -> list[Array] | None:
             entry = x.ravel().tolist()[entries.index(None)]
             raise TypeError(
                 f"{name} holds {shown(entry)}, a {kind_of(entry)}, and an operand has numbers that float64 does not "
-                "hold: beside these, real numbers are expected"
+                "hold: with such numbers, all entries must be real"
             )
         array: Array = np.empty(len(entries), object)
         array[:] = entries

@@ -90,7 +90,7 @@ def request_of_prepared(
         side = "left" if name == "a" else "right"
         if x.side != side:
             raise PlanError(
-                f"an operand prepared for the {x.side} stands on the {side}"
+                f"an operand prepared for the {x.side} is used on the {side}"
             )
         request.check_engine(x.plan)
         options = request.accuracy_and_scheme
@@ -155,8 +155,8 @@ def integer_dtype(
             return out_dtype
         if dtype.kind == "b" != out_dtype.kind:
             raise TypeError(
-                f"out has dtype {out_dtype}; the product of bools is one of bools, and their exact sums are integers: "
-                "expected bool or a dtype of integers"
+                f"out has dtype {out_dtype}; a product of bools is bool, or an exact sum in integers: expected bool or "
+                "a dtype of integers"
             )
     return dtype
 

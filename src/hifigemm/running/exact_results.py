@@ -81,8 +81,7 @@ def two_parts(
     """
     if operands.are_prepared:
         raise PlanError(
-            f"result={request.result!r} is made from more products than a plan has: "
-            "pass the array itself"
+            f"result={request.result!r} needs more products than a plan has: pass the array itself"
         )
     rounding = Rounding(request.result)
     at_once = rounded_once(operands, request, rounding, key=key)

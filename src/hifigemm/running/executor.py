@@ -631,7 +631,7 @@ def _escalated(
     finer = plan.scheme.escalate(plan, problem, engine)
     if finer is None:
         raise AccuracyError(
-            f"{plan.scheme} does not keep {plan.target} for {num_entries} of {uncertified.size} entries of "
+            f"{plan.scheme} does not meet {plan.target} in {num_entries} of {uncertified.size} entries of "
             f"{plan.problem}"
         )
     finer = fitted(finer, workspace, engine)

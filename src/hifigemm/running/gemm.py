@@ -453,7 +453,7 @@ def as_scalar(x: Any, name: str) -> complex:
     exact = x.item() if hasattr(x, "item") else x
     if not (exact == value or exact != exact):
         raise ValueError(
-            f"{name} = {x!r} is no number of float64, it would be rounded to {value}"
+            f"{name} = {x!r} is not a float64 number; it would be rounded to {value}"
         )
     return value if value.imag else value.real
 

@@ -132,7 +132,7 @@ def _plan(words: _IntegerWords, request: Request) -> Plan:
     if is_forced and entries.are_exact and not (entries.fit and dtype == promoted):
         raise AccuracyError(
             f"the native product of {a.dtype} and {b.dtype} is in {promoted}; entries "
-            f"may reach {entries.limit} and are to be exact in {dtype}: leave the "
+            f"may reach {entries.limit} and have to be exact in {dtype}: leave the "
             'scheme to "auto"'
         )
 

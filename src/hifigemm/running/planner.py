@@ -280,7 +280,7 @@ def check_strict(plan: Plan, final_scheme: Scheme | None = None) -> None:
             fault += f" ({other_schemes})"
         raise AccuracyError(
             f"strict mode: {plan.problem} for {plan.target} would fall back to {scheme}, {fault}; "
-            'scheme="native" allows it, accuracy="correct" does without it'
+            'scheme="native" allows it, accuracy="correct" avoids it'
         )
 
 

@@ -66,7 +66,7 @@ def invariant_count(problem: Problem, target: Target) -> int:
     for count in range(2, MAX_MODULI + 1):
         if normwise_error(problem, count) <= target.normwise:
             return count
-    raise PlanError(f"{MAX_MODULI} moduli do not keep {target} for {problem}")
+    raise PlanError(f"{MAX_MODULI} moduli are too few for {target} of {problem}")
 
 
 def normwise_error(problem: Problem, count: int) -> float:

@@ -94,10 +94,10 @@ class Native(Scheme):
             return
         if target.relative is not None:
             raise AccuracyError(
-                f"{self} promises no relative error: its sums are rounded; asked: {target}"
+                f"{self} promises no relative error: its sums are rounded; requested: {target}"
             )
         raise AccuracyError(
-            f"the native product of {problem} errs by up to {self.bound(problem):.3g} |A||B|; asked: {target}"
+            f"the native product of {problem} errs by up to {self.bound(problem):.3g} |A||B|; requested: {target}"
         )
 
     def plan(

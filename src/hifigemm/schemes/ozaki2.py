@@ -157,7 +157,7 @@ class Ozaki2(Scheme):
         error = normwise_error(problem, self.num_moduli)
         if error > target.normwise:
             raise AccuracyError(
-                f"{self} errs by up to {error:.3g} |a_i| |b_j|; asked: {target}, for which "
+                f"{self} errs by up to {error:.3g} |a_i| |b_j|; requested: {target}, for which "
                 f"{problem} takes {invariant_count(problem, target)} moduli"
             )
 

@@ -212,7 +212,7 @@ class WordScheme(Scheme):
             )
         if target.relative is not None:
             raise AccuracyError(
-                f"{self} promises no relative error: its sums are rounded; asked: {target}"
+                f"{self} promises no relative error: its sums are rounded; requested: {target}"
             )
 
         # Even operands that are exact words have this bound.
@@ -224,7 +224,7 @@ class WordScheme(Scheme):
         if exact_words_bound > target.r and problem.terms:
             raise AccuracyError(
                 f"{self} for {problem} errs by up to {exact_words_bound:.3g} |A||B| "
-                f"({unit.unit}); asked: {target}"
+                f"({unit.unit}); requested: {target}"
             )
 
         verification = Verification.ENTRYWISE

@@ -574,7 +574,7 @@ def test_a_forced_count_keeps_an_accuracy_or_says_that_it_does_not(
     x, y = stacks(make_pair, "phi_8", 5, 70, 4)
     for each in (NUMPY, engine):
         with pytest.raises(
-            AccuracyError, match=r"does not keep .* for \d+ of 20 entries"
+            AccuracyError, match=r"does not meet .* in \d+ of 20 entries"
         ):
             execute(
                 planned(scheme, x, y, each, 1e-6),
