@@ -49,6 +49,10 @@ KEY = re.compile(r"(?!(?:BF|FP|TF)\d\d)[A-Z][A-Za-z]+\d\d[A-Za-z]?")
 NEEDS = re.compile(r"<!-- needs (\w+) -->")
 ABOUT = "<!-- about -->"
 FIGURE = re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)?")
+FORMULA = re.compile(
+    r"\$\$.*?\$\$|(?<![\\$\w])\$(?=[^\s$])(?:(?!\n\s*\n)[^$])*?(?<=[^\s\\])\$(?![\w$])",
+    re.DOTALL,
+)
 HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.MULTILINE)
 REPOSITORY = re.compile(
     r"https://(?:github\.com/hifigemm/hifigemm/(?:blob|tree)|raw\.githubusercontent\.com/hifigemm/hifigemm)/main/"
@@ -95,8 +99,8 @@ class Block(NamedTuple):
 
 
 def split_markdown(text: str) -> tuple[str, list[Block]]:
-    """Return the prose, with code blanked out so that line numbers stay, and the fenced
-    blocks.
+    """Return the prose, with code and formulas blanked out so that line numbers stay, and
+    the fenced blocks.
     """
     prose, blocks, code, fence, before, language = [], [], [], None, "", ""
     behind_code = False
@@ -125,7 +129,8 @@ def split_markdown(text: str) -> tuple[str, list[Block]]:
             fence, before, behind_code = None, "", language == "python"
         else:
             code.append(line)
-    return "\n".join(prose), blocks
+    text_only = FORMULA.sub(lambda match: "\n" * match[0].count("\n"), "\n".join(prose))
+    return text_only, blocks
 
 
 def is_skipped(line: str) -> bool:
