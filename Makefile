@@ -10,6 +10,8 @@ JAX_VENV ?= .venv-jax
 DOCS_VENV ?= .venv-docs
 WHEEL_VENV ?= .venv-wheel
 SITE ?= site
+# Where `make paper-figures` writes.
+FIGURES ?= build/paper-figures
 # The newest versions that were tested. `make test-torch TORCH=torch==2.11.0 TRITON=triton==3.6.0` takes others, and
 # TORCH=torch TRITON=triton what is on offer.
 TORCH ?= $(shell sed -n 's/^\(torch==[^;]*\).*/\1/p' requirements/newest.txt)
@@ -34,11 +36,11 @@ PYTEST_TORCH := $(TORCH_VENV)/bin/python -m pytest
 TORCH_INSTALLED := $(TORCH_VENV)/.installed-$(subst =,,$(TORCH)-$(TRITON))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-compiled test-jax check format lint types measures corpus test-all docs check-docs test-gpu bench study dist test-wheel paper-check venv clean distclean
+.PHONY: help demo test test-torch test-compiled test-jax check format lint types measures corpus test-all docs check-docs test-gpu bench paper-figures study dist test-wheel paper-check venv clean distclean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed-study ## accuracy of each scheme and of the native product, as a table and a picture
 	$(BIN)/hifigemm demo $(DEMO_ARGS)
@@ -94,6 +96,14 @@ bench: $(VENV)/.installed-dev ## time of the correctly rounded product against t
 
 paper-check: $(VENV)/.installed-dev ## the claims of paper/paper.md on this machine, beside what is stated there
 	$(BIN)/python tools/paper_check.py
+
+paper-figures: $(VENV)/.installed-study ## the main figure of each paper on the CPU, at small sizes: $(FIGURES)/*.png
+	mkdir -p $(FIGURES)
+	PYTHONPATH=. $(BIN)/python -m experiments.forward_errors --sizes 128 512 1024 --output $(FIGURES)/forward_errors.csv
+	PYTHONPATH=. $(BIN)/python -m experiments.ozaki_modes --sizes 128 512 1024 --output $(FIGURES)/ozaki_modes.csv
+	PYTHONPATH=. $(BIN)/python -m experiments.residuals --block 8 --output $(FIGURES)/residuals.csv
+	PYTHONPATH=. $(BIN)/python -m experiments.moduli --output $(FIGURES)/moduli.csv
+	PYTHONPATH=. $(BIN)/python -m plots.experiments $(foreach name,forward_errors ozaki_modes residuals moduli,$(FIGURES)/$(name).csv)
 
 study: ## the figures of the papers on a GPU: results/NAME_DEVICE.csv, pictures; with PYTHON as it stands, no venv
 	for name in $(STUDIES); do PYTHONPATH=src:. $(PYTHON) -m experiments.gpu.$$name $(STUDY_ARGS) || exit 1; done
