@@ -254,6 +254,7 @@ void long_dot(Type type, Type result_type, int is_conjugate, const void *addend,
               const void *x, int64_t incx, const void *y, int64_t incy, void *result);
 void sum_of_magnitudes(Type type, int64_t n, const void *x, int64_t incx, void *result);
 void norm(Type type, int64_t n, const void *x, int64_t incx, void *result);
+int64_t first_largest(Type type, int64_t n, const void *x, int64_t incx);
 
 int gemv(Type type, Order order, char trans, int64_t m, int64_t n, const void *alpha,
          const void *a, int64_t lda, const void *x, int64_t incx, const void *beta, void *y,

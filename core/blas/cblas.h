@@ -59,6 +59,20 @@ REDUCTION(dnrm2, d, norm)
 REDUCTION(scnrm2, c, norm)
 REDUCTION(dznrm2, z, norm)
 
+/* The index of an entry, from 0 on; also 0 where there is no entry. */
+#define IAMAX(p) \
+    EXPORT size_t NAME(i##p##amax)(INT n, const void *x, INT incx) \
+    { \
+        int64_t number; \
+        UNCHECKED("i" #p "amax", number = first_largest(TYPE_##p, n, x, incx)); \
+        return number > 0 ? (size_t)number - 1 : 0; \
+    } \
+    ALIAS(SCIPY_NAME(i##p##amax), NAME(i##p##amax));
+IAMAX(s)
+IAMAX(d)
+IAMAX(c)
+IAMAX(z)
+
 /* ---- level 2 -------------------------------------------------------------------- */
 
 #define GEMV(p) \
@@ -278,6 +292,7 @@ TRMM(z)
 #undef DOT
 #undef COMPLEX_DOT
 #undef REDUCTION
+#undef IAMAX
 #undef GEMV
 #undef SYMV
 #undef HEMV

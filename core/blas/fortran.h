@@ -63,6 +63,20 @@ REDUCTION(dnrm2, d, norm)
 REDUCTION(scnrm2, c, norm)
 REDUCTION(dznrm2, z, norm)
 
+/* The number of an entry, from 1 on. */
+#define IAMAX(p) \
+    EXPORT INT NAME(i##p##amax)(const INT *n, const void *x, const INT *incx) \
+    { \
+        int64_t number; \
+        UNCHECKED("i" #p "amax", number = first_largest(TYPE_##p, *n, x, *incx)); \
+        return (INT)number; \
+    } \
+    ALIAS(SCIPY_NAME(i##p##amax), NAME(i##p##amax));
+IAMAX(s)
+IAMAX(d)
+IAMAX(c)
+IAMAX(z)
+
 /* ---- level 2 -------------------------------------------------------------------- */
 
 #define GEMV(p, P) \
@@ -279,6 +293,7 @@ TRMM(z, "Z")
 #undef DOT
 #undef COMPLEX_DOT
 #undef REDUCTION
+#undef IAMAX
 #undef GEMV
 #undef SYMV
 #undef HEMV

@@ -1,4 +1,4 @@
-/* Level 1: sums over vectors. */
+/* Level 1: sums over vectors, and their largest entries. */
 
 #include "blas.h"
 
@@ -41,6 +41,34 @@ static double *numbers_of(Type type, int64_t n, const void *x, int64_t incx)
             numbers[i * type.components + q] = number_at(at, type.is_single);
         }
     return numbers;
+}
+
+/* |re| + |im|, rounded once to the type. */
+static double magnitude_of(Type type, const char *at)
+{
+    Scalar x = scalar_at(type, at);
+    double magnitude = fabs(x.re) + fabs(x.im);
+    return type.is_single ? (float)magnitude : magnitude;
+}
+
+/* iamax: the number, from 1 on, of the first entry of the largest magnitude; 0 where there
+ * is none. As in the reference BLAS the first entry leads until one is greater. So NaN
+ * never takes the lead, and keeps it as the first entry. */
+int64_t first_largest(Type type, int64_t n, const void *x, int64_t incx)
+{
+    if (n <= 0 || incx <= 0)
+        return 0;
+    Matrix entries = vector(type, n, x, incx);
+    double largest = magnitude_of(type, entries.data);
+    int64_t leader = 0;
+    for (int64_t i = 1; i < n; i++) {
+        double magnitude = magnitude_of(type, entry_of(&entries, i, 0));
+        if (magnitude > largest) {
+            leader = i;
+            largest = magnitude;
+        }
+    }
+    return leader + 1;
 }
 
 /* asum: the sum of |re| + |im|, rounded once. */

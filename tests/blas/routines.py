@@ -38,6 +38,7 @@ REDUCTIONS = {
     "sdsdot": "s",
     **{"sasum": "s", "dasum": "d", "scasum": "c", "dzasum": "z"},
     **{"snrm2": "s", "dnrm2": "d", "scnrm2": "c", "dznrm2": "z"},
+    **{f"i{p}amax": p for p in "sdcz"},
 }
 """Types of the vectors of the functions that return a number."""
 
@@ -186,6 +187,10 @@ def reduce(
         function.restype = kind
         result = function(*passed)
         return DTYPES[name[0]](complex(result.re, result.im))
+    if name.endswith("amax"):
+        integer = ctypes.c_int64 if interface.bits == 64 else ctypes.c_int32
+        function.restype = ctypes.c_size_t if interface.is_c else integer
+        return function(*passed)
     is_single = name[0] == "s"
     function.restype = ctypes.c_float if is_single else ctypes.c_double
     return (np.float32 if is_single else np.float64)(function(*passed))
