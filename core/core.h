@@ -131,6 +131,9 @@ typedef struct {
                               Watch *watch);
     uint64_t (*doubles)(int vectors, const double *hi, const double *lo, double err);
     uint64_t (*singles)(int vectors, double *hi, const double *lo, double err);
+    uint64_t (*add_to_row)(const double *hi, const double *lo, const double *factors,
+                           double factor, int addends, const double *addend, double err,
+                           int is_close, double *values);
     uint64_t (*normalise)(int vectors, double *hi, double *mid, double *lo,
                           const double *err, int is_pair);
     double (*square)(ptrdiff_t n, const double *x);
@@ -200,6 +203,7 @@ typedef struct {
 
 Words normalised(double hi, double mid, double lo, double err, int exponent);
 Words plus(Words sum, double c);
+Words times(Words sum, double factor);
 int settle(const Words *sum, Kind kind, const Format *format, Values *values);
 double below(double x, const Format *format);
 double above(double x, const Format *format);
@@ -279,16 +283,17 @@ typedef struct {
 
 enum { MOST_ADDENDS = 4 };
 
-/* 2^shift (A B + C) for stacks of m x k and k x n matrices. C is a sum of matrices, of
+/* 2^shift (factor A B + C) for stacks of m x k and k x n matrices. C is a sum of matrices, of
  * `more_addends` beside the first one, each `addend` bytes behind the one before. */
 typedef struct {
     ptrdiff_t batch, m, n, k;
     View a, b, c, first, second;
+    double factor; /* 0: none; with one the kind is NEAREST and the shift 0 */
     int more_addends;
     ptrdiff_t addend;
     int shift;
     Kind kind;
-    int is_close; /* not rounded once: NEAREST with C, see write_with_addend, and PAIR
+    int is_close; /* not rounded once: NEAREST with C, see write_update, and PAIR
                    * without, the sums of tiles in two words as they are */
 } Product;
 

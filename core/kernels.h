@@ -277,6 +277,45 @@ static ALWAYS_INLINE void NAME(two_sum)(VECTOR *a, VECTOR *b)
     *a = sum;
 }
 
+/* Add numbers to a row of a tile: hi + lo times `factors`, powers of two, and times `factor`
+ * unless that is 0. A bit for each value that binary64 does not certainly round the sum to;
+ * or none, and close values. See write_update of product.c for the bound. */
+static uint64_t NAME(add_to_row)(const double *hi, const double *lo, const double *factors,
+                                 double factor, int addends, const double *addend,
+                                 double err, int is_close, double *values)
+{
+    uint64_t open = 0;
+    if (factor != 0.0)
+        err *= fabs(factor);
+    for (int v = 0; v < 2 * WIDTH; v += WIDTH) {
+        VECTOR powers = LOAD(factors + v);
+        VECTOR sum = MUL(LOAD(hi + v), powers), low = MUL(LOAD(lo + v), powers);
+        VECTOR rest = ALL(0.0);
+        if (factor != 0.0) {
+            NAME(two_product)(sum, ALL(factor), &sum, &rest);
+            low = MUL(low, ALL(factor));
+        }
+        VECTOR size = ADD(ABS(low), ABS(rest));
+        low = ADD(low, rest);
+        for (int x = 0; x < addends; x++) {
+            rest = LOAD(addend + x * 2 * WIDTH + v);
+            NAME(two_sum)(&sum, &rest);
+            low = ADD(low, rest);
+            size = ADD(size, ABS(rest));
+        }
+        if (is_close) {
+            STORE(values + v, ADD(sum, low));
+            continue;
+        }
+        VECTOR margin = ADD(MUL(ALL(err), powers), MUL(size, ALL(0x1p-50)));
+        margin = MUL(margin, ALL(1.0 + 0x1p-20));
+        VECTOR least = ADD(sum, SUB(low, margin)), most = ADD(sum, ADD(low, margin));
+        open |= (uint64_t)DIFFER(least, most) << v;
+        STORE(values + v, least);
+    }
+    return open;
+}
+
 /* Sums in three words as those of `normalised` in words.c, and a bit for each sum of
  * which hi is not certainly the nearest double; for pairs also if mid is not certainly
  * the nearest double of what hi leaves. Each sum has its own err.
@@ -498,6 +537,7 @@ static const Kernels NAME(kernels) = {
     .row_of_magnitudes = NAME(row_of_magnitudes),
     .doubles = NAME(doubles),
     .singles = NAME(singles),
+    .add_to_row = NAME(add_to_row),
     .normalise = NAME(normalise),
     .square = NAME(square),
     .dot_of_magnitudes = NAME(dot_of_magnitudes),

@@ -304,11 +304,13 @@ static inline int read_addends(const Entries *s, ptrdiff_t i, ptrdiff_t j, doubl
     return 1 + p->more_addends;
 }
 
-/* Write what words, of A B alone, round to; returns 0 where that is not certain. */
+/* Write what words, of A B alone without factor, round to; returns 0 where that is not certain. */
 static int write_words(const Entries *s, ptrdiff_t i, ptrdiff_t j, Words words)
 {
     double addends[MOST_ADDENDS];
     int count = read_addends(s, i, j, addends);
+    if (s->p->factor != 0.0)
+        words = times(words, s->p->factor);
     for (int x = 0; x < count; x++)
         words = plus(words, addends[x]);
     words.exponent += s->p->shift;
@@ -397,9 +399,19 @@ static void write_exactly(Entries *s, ptrdiff_t i, ptrdiff_t j)
     }
     double addends[MOST_ADDENDS];
     int count = read_addends(s, i, j, addends);
-    Values values;
-    settle_exactly(p->k, &s->row, &column, count, addends, p->shift, p->kind, s->format,
-                   &values, s->watch);
+    Values values = {0.0, 0.0};
+    if (p->factor == 0.0) {
+        settle_exactly(p->k, &s->row, &column, count, addends, p->shift, p->kind, s->format,
+                       &values, s->watch);
+    } else {
+        Multiple multiple = {p->factor, p->k, s->row, column};
+        Accumulator sum;
+        sum.first = sum.last = 0;
+        accumulate_multiple(&sum, &multiple, s->watch);
+        for (int x = 0; x < count; x++)
+            accumulate_product(&sum, addends[x], 1.0);
+        values.first = rounded_accumulator(&sum, s->format);
+    }
     write_values(s, i, j, values);
 }
 
@@ -446,7 +458,8 @@ typedef struct {
 static void find_factors(const Entries *s, const Panels *panels, Tile *t)
 {
     const int *row_exponents = panels->row_exponents + t->row;
-    t->is_common = 1;
+    const double factor = fabs(s->p->factor);
+    t->is_common = factor == 0.0 || (factor >= 0x1p-100 && factor <= 0x1p100);
     for (int r = 0; r < t->rows; r++)
         t->is_common &= abs(row_exponents[r] + s->p->shift) <= 400;
     for (int v = 0; v < t->columns; v++)
@@ -459,54 +472,41 @@ static void find_factors(const Entries *s, const Panels *panels, Tile *t)
         t->column_factors[v] = power(panels->column_exponents[v]);
 }
 
-/* Write the sums of a tile and C as doubles; a bit for each that is not certain.
+/* Write the sums of a tile, times the factor of the product, and C as doubles; a bit for each
+ * that is not certain.
  *
- * Addends and hi are exact in a sum and what each addition leaves. These, up to four, and
- * lo are added with four roundings, each of at most 2^-53 of the sum of their magnitudes.
- * Products with factors are exact unless they are subnormal, which the margin has room
- * for: factors are 2^-800 or more, err is above 2^-110.
+ * Addends and hi are exact in a sum and what each addition leaves. hi times the factor is a
+ * product and its error, and lo times it is rounded once. lo, that error and what is left,
+ * up to four numbers, are added with five roundings. Each of these six is at most 2^-53 of
+ * the sum of their magnitudes, and so is that of the margin's addition.
+ * Products with powers of two are exact unless they are subnormal, which the margin has room
+ * for: with the factor they are 2^-900 or more, err is above 2^-110.
  *
  * A close value, of one addend at most, is sum + low, rounded: it errs by u (1 + 2 u) of
  * itself and by err, and k 2^-105 for the rounding of low, times a factor. That is at most
  * 4 (1 + 2^-19) times the norms of row and column, and c (n + c) of tile_error_in_two is at
  * most (k + 4)^2, so 2^-102 (k + 4)^2 norms are more than the second part. */
-static uint64_t write_with_addend(const Entries *s, const Tile *t, const double *hi,
-                                  const double *lo)
+static uint64_t write_update(const Entries *s, const Tile *t, const double *hi,
+                             const double *lo)
 {
     const Product *p = s->p;
     const int lanes = s->f->columns, columns = t->columns;
+    const int count = p->c.data ? 1 + p->more_addends : 0;
+    double powers[WIDEST] = {0.0}, addends[MOST_ADDENDS * WIDEST] = {0.0}, values[WIDEST];
     uint64_t open = 0;
     for (int r = 0; r < t->rows; r++) {
-        double factors[WIDEST], sums[WIDEST], lows[WIDEST], sizes[WIDEST], addends[WIDEST];
-        for (int v = 0; v < columns; v++) {
-            factors[v] = t->row_factors[r] * t->column_factors[v];
-            sums[v] = hi[r * lanes + v] * factors[v];
-            lows[v] = lo[r * lanes + v] * factors[v];
-            sizes[v] = fabs(lows[v]);
-        }
-        const char *at = entry(&p->c, s->z, t->i + r, t->j);
-        for (int x = 0; x <= p->more_addends; x++, at += p->addend) {
+        for (int v = 0; v < columns; v++)
+            powers[v] = t->row_factors[r] * t->column_factors[v];
+        for (int x = 0; x < count; x++) {
+            const char *at = entry(&p->c, s->z, t->i + r, t->j) + x * p->addend;
             for (int v = 0; v < columns; v++)
-                addends[v] = number(at + v * p->c.column, p->c.is_single);
-            for (int v = 0; v < columns; v++) {
-                double rest;
-                two_sum(addends[v], sums[v], &sums[v], &rest);
-                lows[v] += rest;
-                sizes[v] += fabs(rest);
-            }
+                addends[x * lanes + v] = number(at + v * p->c.column, p->c.is_single);
         }
-        double least[WIDEST], most[WIDEST];
-        for (int v = 0; v < columns; v++) {
-            double margin = s->error_in_two * factors[v] + sizes[v] * 0x1p-50;
-            margin *= 1.0 + 0x1p-20;
-            least[v] = sums[v] + (lows[v] - margin);
-            most[v] = sums[v] + (lows[v] + margin);
-        }
-        for (int v = 0; v < columns; v++) {
-            double value = p->is_close ? sums[v] + lows[v] : least[v];
-            *(double *)entry(&p->first, s->z, t->i + r, t->j + v) = value;
-            open |= (uint64_t)!(p->is_close || least[v] == most[v]) << (r * lanes + v);
-        }
+        open |= s->f->add_to_row(hi + r * lanes, lo + r * lanes, powers, p->factor, count,
+                                 addends, s->error_in_two, p->is_close, values)
+             << (r * lanes);
+        for (int v = 0; v < columns; v++)
+            *(double *)entry(&p->first, s->z, t->i + r, t->j + v) = values[v];
     }
     return open;
 }
@@ -523,9 +523,9 @@ static uint64_t write_in_two(const Entries *s, Panels *panels, const Tile *t)
     s->f->tile_in_two(t->rows, p->k, panels->rows + t->row * p->k, panels->columns, hi, lo,
                       s->watch);
 
-    if (p->c.data) {
+    if (p->c.data || p->factor != 0.0) {
         if (p->kind == NEAREST && t->is_common && !p->first.is_single && p->shift == 0)
-            open = write_with_addend(s, t, hi, lo);
+            open = write_update(s, t, hi, lo);
     } else if (t->is_common && p->is_close) {
         open = 0;
         for (int r = 0; r < t->rows; r++)
@@ -623,7 +623,7 @@ static uint64_t write_in_three(Entries *s, Panels *panels, const Tile *t, int r,
     s->f->row_in_three(p->k, panels->rows + t->row * p->k + r, panels->columns, sigma, hi,
                        mid, lo, s->watch);
     uint64_t uncertain = s->f->normalise(2, hi, mid, lo, errors, p->kind == PAIR);
-    int is_plain = t->is_common && !p->c.data && !p->first.is_single;
+    int is_plain = t->is_common && !p->c.data && p->factor == 0.0 && !p->first.is_single;
 
     for (int v = 0; v < t->columns; v++) {
         if (!(open >> v & 1))

@@ -1,6 +1,7 @@
 /* The rounding of sums that are known up to a bound. */
 
 #include "core.h"
+#include "scalar_sums.h"
 
 #include <float.h>
 #include <math.h>
@@ -36,6 +37,28 @@ Words plus(Words sum, double c)
     two_sum(sum.mid, rest, &sum.mid, &rest);
     two_sum(sum.lo, rest, &sum.lo, &rest);
     return normalised(sum.hi, sum.mid, sum.lo, sum.err + fabs(rest), sum.exponent);
+}
+
+/* A factor times a sum.
+ *
+ * Products of the words and their errors are exact, or else err becomes NaN; what the third
+ * word of their sum loses is in err. */
+Words times(Words sum, double factor)
+{
+    int exponent;
+    const double words[3] = {sum.hi, sum.mid, sum.lo}, fraction = frexp(factor, &exponent);
+    const Factor halves = halved(fraction);
+    Words product = {0.0, 0.0, 0.0, sum.err, 0}; /* the fraction is below 1 */
+    for (int i = 0; i < 3; i++) {
+        if (words[i] == 0.0)
+            continue;
+        double error, p = two_product(halves, words[i], &error);
+        if (!(fabs(p) >= 0x1p-900 && fabs(p) < 0x1p990 && fabs(words[i]) < 0x1p990))
+            product.err = NAN;
+        product = plus(plus(product, p), error);
+    }
+    product.exponent = sum.exponent + exponent;
+    return product;
 }
 
 /* Returns 1 where the sum has the sign of hi: no number within err of it is zero, or err

@@ -158,11 +158,12 @@ static inline void write_number(const Update *u, ptrdiff_t i, ptrdiff_t j, int q
 
 /* The operands of an update as real matrices, m x (components k) and (components k) x
  * (components n); and with alpha, 2^shift times a product whose terms are `words` for each
- * of theirs. beta C is 2^shift times `addends` words. */
+ * of theirs, times `factor` unless that is 0. beta C is 2^shift times `addends` words. */
 typedef struct {
     const Update *u;
     View left, right, scaled_left, scaled_right;
     Scalar beta; /* times 2^-shift */
+    double factor;
     int words, addends, shift;
     int is_exact; /* by exact sums: words are not */
     const Kernels *kernels;

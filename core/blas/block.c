@@ -127,7 +127,7 @@ static Outcome write_sums(const Problem *p, const Block *block, const double *se
         .batch = 1, .m = block->rows, .n = width, .k = per_term * block->terms,
         .a = p->scaled_left, .b = p->scaled_right,
         .first = is_in_place ? c : view_of(type, &values),
-        .shift = p->shift, .kind = NEAREST,
+        .factor = p->factor, .shift = p->shift, .kind = NEAREST,
     };
     product.a.data += block->i * product.a.row + term * product.a.column;
     product.b.data += term * product.b.row + components * block->j * product.b.column;

@@ -141,8 +141,9 @@ static Update mirrored(const Update *u)
     return mirror;
 }
 
-/* How an update of real operands is added: a power of two alpha is a shift, and other
- * scalars multiply B, the smaller operand. */
+/* How an update of real operands is added. A positive power of two alpha is a shift, and any
+ * other real alpha a factor of the product in binary64. Where products with alpha are exact,
+ * for operands of binary32, and where it is complex it multiplies B, the smaller operand. */
 Problem problem_of(const Update *u, View left, View right)
 {
     Problem p = {
@@ -150,14 +151,18 @@ Problem problem_of(const Update *u, View left, View right)
         .beta = u->beta, .kernels = kernels,
     };
     Scalar factor = u->alpha;
-    if (u->alpha.im == 0.0 && is_power(u->alpha.re)) {
+    if (u->alpha.im == 0.0 && u->alpha.re > 0.0 && is_power(u->alpha.re)) {
         int shift = ilogb(u->alpha.re);
         Scalar scaled = {ldexp(u->beta.re, -shift), ldexp(u->beta.im, -shift)};
         if (ldexp(scaled.re, shift) == u->beta.re && ldexp(scaled.im, shift) == u->beta.im) {
             p.shift = shift;
             p.beta = scaled;
-            factor.re = u->alpha.re < 0.0 ? -1.0 : 1.0;
+            factor.re = 1.0;
         }
+    }
+    if (!u->type.is_single && factor.im == 0.0 && factor.re != 1.0) {
+        p.factor = factor.re;
+        factor.re = 1.0;
     }
     p.words = words_of_multiple(u->type, factor);
     if (u->k > INT32_MAX / (u->type.components * p.words)) {

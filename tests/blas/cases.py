@@ -14,7 +14,7 @@ from tests.exact_values import as_fraction, exact_entries, rounded_once, times
 from tests.hard_matrices import as_complex
 
 FAMILIES = (*SINGLES, *PAIRS)
-SCALARS = (0.0, 1.0, -1.0, 0.25, -8.0, 0.1, -1.7, 3.0, 1e-30, -1e30)
+SCALARS = (0.0, 1.0, -1.0, 0.25, -8.0, 0.1, -1.7, 3.0, 1e-30, -1e30, 1e-200, 5e-324)
 
 
 @dataclass

@@ -58,7 +58,19 @@ def test_products_of_many_blocks_are_rounded_once(library, p):
 
 
 @pytest.mark.parametrize("p", "sdcz")
-@pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (-0.5, 1), (0.1, -0.7), (3, 2.5)])
+@pytest.mark.parametrize(
+    ("alpha", "beta"),
+    [
+        (1, 0),
+        (-0.5, 1),
+        (0.1, -0.7),
+        (3, 2.5),
+        (-1, 1),
+        (0.1, 1),
+        (1e-200, 0),
+        (1e31, 1),
+    ],
+)
 def test_gemm_has_the_bits_of_the_gemm_of_python(library, p, alpha, beta):
     rng = np.random.default_rng(9)
     dtype = DTYPES[p]

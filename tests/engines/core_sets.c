@@ -97,6 +97,8 @@ int main(void)
         if (below_(3) == 0)
             p.c = view(c, n, is_single);
         p.shift = below_(5) ? 0 : below_(200) - 100;
+        if (p.kind == NEAREST && p.shift == 0 && below_(2))
+            p.factor = number(family, 0);
 
         size_t size = (size_t)(m * n) * (is_single ? sizeof(float) : sizeof(double));
         for (int set = 0; sets[set]; set++) {

@@ -218,7 +218,7 @@ def close_pair(a: Array, b: Array) -> tuple[Array, Array] | None:
 
 
 def error_of_close_sums(terms: int) -> float:
-    """2^-102 (k + 4)^2, see write_with_addend of core/product.c."""
+    """2^-102 (k + 4)^2, see write_update of core/product.c."""
     return 2.0**-102 * (terms + 4) ** 2
 
 
