@@ -59,6 +59,7 @@ enum {
     CHUNK = 256,      /* terms after which the low words of a tile are put aside */
     PIECE = 1024,     /* terms of a dot product that are scaled together: 8 KiB of each */
     WIDEST = 16,      /* columns of a tile, at most */
+    AHEAD = 24,       /* rows of columns that are asked for before they are read */
 };
 
 /* Scaled entries of tiles are at least TINY or zeros: see product.c. */
@@ -121,9 +122,12 @@ typedef struct {
     int columns; /* of a tile */
     int rows;    /* of an inverse side by side */
     void (*squares)(ptrdiff_t k, const double *panel, double *squares);
+    void (*squares_by_rows)(ptrdiff_t k, ptrdiff_t count, const double *b, ptrdiff_t stride,
+                            double *squares);
     void (*scale)(ptrdiff_t k, double *panel, const double *factors);
     void (*tile_in_two)(int rows, ptrdiff_t k, const double *a, const double *b,
-                        double *hi, double *lo, Watch *watch);
+                        ptrdiff_t stride, const double *sigma, double *hi, double *lo,
+                        Watch *watch);
     void (*row_in_three)(ptrdiff_t k, const double *a, const double *b,
                          const double *sigma, double *hi, double *mid, double *lo,
                          Watch *watch);

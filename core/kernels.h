@@ -103,6 +103,20 @@ static void NAME(squares)(ptrdiff_t k, const double *panel, double *squares)
     STORE(squares + WIDTH, right);
 }
 
+/* Sums of squares of `count` columns, a multiple of COLUMNS, whose rows lie `stride` numbers
+ * apart: row by row, as memory brings them fastest. */
+static void NAME(squares_by_rows)(ptrdiff_t k, ptrdiff_t count, const double *b,
+                                  ptrdiff_t stride, double *squares)
+{
+    for (ptrdiff_t v = 0; v < count; v++)
+        squares[v] = 0.0;
+    for (ptrdiff_t h = 0; h < k; h++, b += stride)
+        for (ptrdiff_t v = 0; v < count; v += WIDTH) {
+            VECTOR x = LOAD(b + v);
+            STORE(squares + v, ADD(LOAD(squares + v), MUL(x, x)));
+        }
+}
+
 /* The columns of a panel times a factor each, without entries below TINY. */
 static void NAME(scale)(ptrdiff_t k, double *panel, const double *factors)
 {
@@ -113,18 +127,21 @@ static void NAME(scale)(ptrdiff_t k, double *panel, const double *factors)
     }
 }
 
-/* hi + lo of some rows of a tile, from panels a (k, TILE_ROWS) and b (k, COLUMNS).
+/* hi + lo of some rows of a tile, from a panel a (k, TILE_ROWS) and columns b, whose rows lie
+ * `stride` numbers apart. Partial sums of a column are below 2^g, its sigma is 3 2^g.
  *
  * Sums, low words and the columns of b fill the registers. `rows` is a constant where
  * this is inlined. */
 static ALWAYS_INLINE void NAME(tile)(const int rows, ptrdiff_t k, const double *a,
-                                     const double *b, double *hi, double *lo,
+                                     const double *b, ptrdiff_t stride,
+                                     const double *sigma, double *hi, double *lo,
                                      Watch *watch)
 {
     VECTOR sum[TILE_ROWS][2], low[TILE_ROWS][2];
-    const VECTOR zero = ALL(0.0), sigma = ALL(3.0);
+    const VECTOR zero = ALL(0.0);
     for (int r = 0; r < rows; r++) {
-        sum[r][0] = sum[r][1] = sigma;
+        sum[r][0] = LOAD(sigma);
+        sum[r][1] = LOAD(sigma + WIDTH);
         STORE(lo + 2 * r * WIDTH, zero);
         STORE(lo + (2 * r + 1) * WIDTH, zero);
     }
@@ -134,8 +151,12 @@ static ALWAYS_INLINE void NAME(tile)(const int rows, ptrdiff_t k, const double *
             low[r][0] = low[r][1] = zero;
 
         for (ptrdiff_t h = start; h < stop; h++) {
-            const double *x = a + h * TILE_ROWS;
-            VECTOR left = LOAD(b + h * 2 * WIDTH), right = LOAD(b + (h * 2 + 1) * WIDTH);
+            const double *x = a + h * TILE_ROWS, *y = b + h * stride;
+            if (rows == 1) { /* columns where they lie, which no other tile reads */
+                PREFETCH(y + AHEAD * stride);
+                PREFETCH(y + AHEAD * stride + WIDTH);
+            }
+            VECTOR left = LOAD(y), right = LOAD(y + WIDTH);
             UNROLLED for (int r = 0; r < rows; r++) {
                 VECTOR factor = ALL(x[r]);
                 NAME(add_in_two)(factor, left, &sum[r][0], &low[r][0]);
@@ -155,7 +176,7 @@ static ALWAYS_INLINE void NAME(tile)(const int rows, ptrdiff_t k, const double *
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < 2; v++) {
             double *total = lo + (2 * r + v) * WIDTH;
-            VECTOR x = SUB(sum[r][v], sigma), y = LOAD(total);
+            VECTOR x = SUB(sum[r][v], LOAD(sigma + v * WIDTH)), y = LOAD(total);
             VECTOR s = ADD(x, y), t = SUB(s, x);
             STORE(hi + (2 * r + v) * WIDTH, s);
             STORE(total, ADD(SUB(x, SUB(s, t)), SUB(y, t)));
@@ -163,14 +184,15 @@ static ALWAYS_INLINE void NAME(tile)(const int rows, ptrdiff_t k, const double *
 }
 
 static void NAME(tile_in_two)(int rows, ptrdiff_t k, const double *a, const double *b,
-                              double *hi, double *lo, Watch *watch)
+                              ptrdiff_t stride, const double *sigma, double *hi,
+                              double *lo, Watch *watch)
 {
     if (rows == 3)
-        NAME(tile)(3, k, a, b, hi, lo, watch);
+        NAME(tile)(3, k, a, b, stride, sigma, hi, lo, watch);
     else if (rows == 2)
-        NAME(tile)(2, k, a, b, hi, lo, watch);
+        NAME(tile)(2, k, a, b, stride, sigma, hi, lo, watch);
     else
-        NAME(tile)(1, k, a, b, hi, lo, watch);
+        NAME(tile)(1, k, a, b, stride, sigma, hi, lo, watch);
 }
 
 /* Sums of |a b| of a row of a tile, with k + 1 roundings each; a is the row's first
@@ -531,6 +553,7 @@ static const Kernels NAME(kernels) = {
     .columns = NAME(COLUMNS),
     .rows = NAME(ROWS),
     .squares = NAME(squares),
+    .squares_by_rows = NAME(squares_by_rows),
     .scale = NAME(scale),
     .tile_in_two = NAME(tile_in_two),
     .row_in_three = NAME(row_in_three),

@@ -26,6 +26,8 @@ enum {
     FEW = 3,                    /* columns that are made by dot products, at most */
     SHORT = 32,                 /* terms from which a dot product beats a tile */
     BLOCK = 1 << 18,            /* numbers of packed rows: 2 MiB, in the last cache */
+    STRIPE = 128,               /* columns whose squares are added together, at most */
+    STRIPE_NUMBERS = 1 << 16,   /* numbers of them: 512 KiB, in the second cache */
     UNKNOWN = INT_MAX,          /* a unit that nobody asked for yet */
     REST = 3,                   /* tiles after which three words are tried again */
     GAIN = 4,                   /* bits by which a grid of an entry's own is finer */
@@ -419,7 +421,10 @@ static void write_exactly(Entries *s, ptrdiff_t i, ptrdiff_t j)
 
 /* Packed rows and columns, scaled; the units are worked out when an entry is left. */
 typedef struct {
-    double *rows, *columns;
+    double *rows, *packed;
+    const double *columns; /* packed, or where they lie in B, as they are */
+    ptrdiff_t stride;      /* of their rows */
+    double sigma[WIDEST], units[WIDEST]; /* 3 and 1 of packed columns, or times a power */
     int *row_exponents, *row_units;
     int (*row_rests)[2]; /* tiles for which three words of a row, on the common grid and on
                           * their own, rest, having settled nothing */
@@ -520,8 +525,12 @@ static uint64_t write_in_two(const Entries *s, Panels *panels, const Tile *t)
     const double err = s->error_in_two;
     double hi[TILE_ROWS * WIDEST], lo[TILE_ROWS * WIDEST];
     uint64_t open = ~(uint64_t)0;
-    s->f->tile_in_two(t->rows, p->k, panels->rows + t->row * p->k, panels->columns, hi, lo,
-                      s->watch);
+    s->f->tile_in_two(t->rows, p->k, panels->rows + t->row * p->k, panels->columns,
+                      panels->stride, panels->sigma, hi, lo, s->watch);
+    for (int x = 0; panels->columns != panels->packed && x < t->rows * lanes; x++) {
+        hi[x] /= panels->units[x % lanes];
+        lo[x] /= panels->units[x % lanes];
+    }
 
     if (p->c.data || p->factor != 0.0) {
         if (p->kind == NEAREST && t->is_common && !p->first.is_single && p->shift == 0)
@@ -593,7 +602,7 @@ static int find_grids(const Entries *s, const Panels *panels, const Tile *t, int
 {
     const ptrdiff_t k = s->p->k;
     double sums[WIDEST];
-    s->f->row_of_magnitudes(k, panels->rows + t->row * k + r, panels->columns, sums,
+    s->f->row_of_magnitudes(k, panels->rows + t->row * k + r, panels->packed, sums,
                             s->watch);
     int is_finer = 0;
     for (int v = 0; v < t->columns; v++) {
@@ -620,7 +629,7 @@ static uint64_t write_in_three(Entries *s, Panels *panels, const Tile *t, int r,
         if (is_own) /* entries below TINY, which were left out, have no grid */
             errors[v] = errors[v] * power(grids[v]) + 2.0 * (double)p->k * TINY;
     }
-    s->f->row_in_three(p->k, panels->rows + t->row * p->k + r, panels->columns, sigma, hi,
+    s->f->row_in_three(p->k, panels->rows + t->row * p->k + r, panels->packed, sigma, hi,
                        mid, lo, s->watch);
     uint64_t uncertain = s->f->normalise(2, hi, mid, lo, errors, p->kind == PAIR);
     int is_plain = t->is_common && !p->c.data && p->factor == 0.0 && !p->first.is_single;
@@ -649,6 +658,48 @@ static uint64_t write_in_three(Entries *s, Panels *panels, const Tile *t, int r,
     return open;
 }
 
+/* Pack columns from number j on; returns 0 where they hold Inf or NaN. */
+static int pack_columns(const Entries *s, Panels *panels, ptrdiff_t j, int columns)
+{
+    const View *b = &s->p->b;
+    const int lanes = s->f->columns;
+    gather(entry(b, s->z, 0, j), b->column, b->row, columns, s->p->k, b->is_single, lanes,
+           panels->packed, s->watch);
+    panels->columns = panels->packed;
+    panels->stride = lanes;
+    for (int v = 0; v < lanes; v++)
+        panels->sigma[v] = 3.0;
+    return normalise(s->f, s->p->k, lanes, columns, panels->packed, panels->column_exponents);
+}
+
+/* 1 where the rows of B are so few that columns are read where they lie. */
+static int stays_in_place(const Product *p)
+{
+    const ptrdiff_t size = sizeof(double);
+    return p->m <= TILE_ROWS && p->k <= SPAN && !p->b.is_single && p->b.column == size
+        && p->b.row % size == 0;
+}
+
+/* Take the columns of a tile where they lie, by their sums of squares; returns 0 where their
+ * sizes are not moderate.
+ *
+ * A sigma of 3 2^e stands for scaling by 2^-e. Entries below TINY stay, whose products may
+ * underflow, each by less than 2^-1070: less than 2^-600 of 2^e. */
+static int take_columns(const Entries *s, Panels *panels, ptrdiff_t j, const double *squares)
+{
+    const View *b = &s->p->b;
+    for (int v = 0; v < s->f->columns; v++) {
+        if (!(squares[v] >= 0x1p-600 && squares[v] <= 0x1p600))
+            return 0;
+        panels->column_exponents[v] = exponent_of_norm(squares[v], s->p->k, NULL, 0);
+        panels->units[v] = power(panels->column_exponents[v]);
+        panels->sigma[v] = 3.0 * panels->units[v];
+    }
+    panels->columns = (const double *)entry(b, s->z, 0, j);
+    panels->stride = b->row / (ptrdiff_t)sizeof(double);
+    return 1;
+}
+
 /* Write the entries of a tile. */
 static void write_tile(Entries *s, Panels *panels, Tile *t)
 {
@@ -658,6 +709,8 @@ static void write_tile(Entries *s, Panels *panels, Tile *t)
         open = write_in_two(s, panels, t);
     for (int r = 0; r < t->rows; r++) {
         uint64_t open_columns = open >> (r * s->f->columns) & used;
+        if (open_columns && panels->columns != panels->packed)
+            pack_columns(s, panels, t->j, t->columns); /* for three words */
         int *rests = panels->row_rests[t->row + r];
         for (int is_own = 0; is_own < 2 && open_columns; is_own++) {
             if (rests[is_own] > 0) {
@@ -682,6 +735,12 @@ static Outcome by_tiles(Entries *s, Panels *panels, ptrdiff_t block_rows)
     const Kernels *f = s->f;
     const ptrdiff_t k = p->k, z = s->z;
     const int lanes = f->columns;
+    double squares[STRIPE];
+    ptrdiff_t stripe = 0;
+    if (stays_in_place(p)) {
+        stripe = STRIPE_NUMBERS / (k + 1) / lanes * lanes;
+        stripe = stripe < lanes ? lanes : stripe > STRIPE ? STRIPE : stripe;
+    }
     for (ptrdiff_t start = 0; start < p->m; start += block_rows) {
         ptrdiff_t rows = p->m - start < block_rows ? p->m - start : block_rows;
         for (ptrdiff_t i = 0; i < rows; i += TILE_ROWS) {
@@ -701,9 +760,14 @@ static Outcome by_tiles(Entries *s, Panels *panels, ptrdiff_t block_rows)
         }
         for (ptrdiff_t j = 0; j < p->n; j += lanes) {
             int columns = (int)(p->n - j < lanes ? p->n - j : lanes);
-            gather(entry(&p->b, z, 0, j), p->b.column, p->b.row, columns, k,
-                   p->b.is_single, lanes, panels->columns, s->watch);
-            if (!normalise(f, k, lanes, columns, panels->columns, panels->column_exponents))
+            if (stripe > 0 && j % stripe == 0) {
+                ptrdiff_t count = p->n - j < stripe ? (p->n - j) / lanes * lanes : stripe;
+                f->squares_by_rows(k, count, (const double *)entry(&p->b, z, 0, j),
+                                   p->b.row / (ptrdiff_t)sizeof(double), squares);
+            }
+            int is_in_place = stripe > 0 && columns == lanes
+                           && take_columns(s, panels, j, squares + j % stripe);
+            if (!is_in_place && !pack_columns(s, panels, j, columns))
                 return NOT_FINITE;
             if (stops(s->watch, 32 * lanes * (int64_t)k))
                 return STOPPED;
@@ -991,7 +1055,7 @@ Outcome multiply(const Product *product, const Kernels *f, Watch *watch)
         } else if (by_dot) {
             outcome = by_dots(&s, space);
         } else {
-            Panels panels = {.rows = space, .columns = space + block_rows * p.k,
+            Panels panels = {.rows = space, .packed = space + block_rows * p.k,
                              .row_exponents = facts, .row_units = facts + block_rows,
                              .row_rests = (int(*)[2])(facts + 2 * block_rows)};
             outcome = by_tiles(&s, &panels, block_rows);
