@@ -51,7 +51,7 @@ def test_every_number_is_the_exact_value_rounded_once(library, routine):
 @pytest.mark.parametrize("p", "sdcz")
 def test_products_of_many_blocks_are_rounded_once(library, p):
     rng = np.random.default_rng(3)
-    for name in ("gemm", "syrk", "trmm", "syr2k"):
+    for name in ("gemm", "syrk", "trmm", "syr2k", "gemv"):
         case = draw(rng, name, p, largest=150)
         call(library, INTERFACES[6], p, name, case.order, case.arguments)
         assert not case.fault()
