@@ -1,6 +1,7 @@
 /* A block of C := alpha A B + beta C, each number rounded once.
  *
- * alpha B and beta C are sums of words, which the core adds and rounds: see scaled.c. Where
+ * alpha is a shift or a factor of the core's sums, or else alpha B is a sum of words, as
+ * problem_of says. beta C is one too, which the core adds and rounds: see scaled.c. Where
  * words are not exact, near the ends of the range, an accumulator holds the exact value of
  * each formula.
  */
