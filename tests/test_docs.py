@@ -13,7 +13,7 @@ import pytest
 
 import hifigemm as hg
 from plots import diagrams
-from tools import check_docs, figures
+from tools import check_docs, figures, site_hooks
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
@@ -180,6 +180,24 @@ def test_links_lead_to_headings(tmp_path):
     for target in ("b.md#same-2", "b.md#code", "#none", "c.md"):
         (problem,) = problems_of(tmp_path / "a.md", f"[b]({target})")
         assert problem.endswith(f": {target}")
+
+
+def test_a_removed_page_leads_to_the_page_that_has_its_contents():
+    name, html = site_hooks.redirect("decisions/a.md", "decisions/b.md#one-two")
+    assert name == "decisions/a.html"
+    assert 'content="0; url=b.html#one-two"' in html
+    assert '<a href="b.html#one-two">' in html
+    _, html = site_hooks.redirect("decisions/a.md", "theory/native.md")
+    assert '<a href="../theory/native.html">' in html
+    _, html = site_hooks.redirect("a.md", "theory/native.md")
+    assert '<a href="theory/native.html">' in html
+
+
+def test_redirects_lead_from_removed_pages_to_headings():
+    docs = ROOT / "docs"
+    assert not [old for old in site_hooks.REDIRECTS if (docs / old).exists()]
+    links = "\n".join(f"[a]({new})" for new in site_hooks.REDIRECTS.values())
+    assert list(check_docs.broken_links(ROOT, docs / "index.md", links)) == []
 
 
 def test_links_to_the_repository_are_links_to_its_files(tmp_path):

@@ -423,7 +423,8 @@ def check_site(site: Path, names: Sequence[str] = ()) -> int:
                 name = names[0].partition("(")[0]
                 problems += search_problems(page, site, name)
         for path in pages if opened else []:
-            if path.name != "404.html":
+            is_redirect = 'http-equiv="refresh"' in path.read_text("utf-8")
+            if path.name != "404.html" and not is_redirect:
                 with opened.new_page() as page:
                     problems += seen_problems(
                         page, site, path.relative_to(site).as_posix()

@@ -6,6 +6,8 @@
   ends the build.
 - Citation keys such as [OUI25], in pages and docstrings, lead to a page that is made of
   docs/references.bib.
+- The address of a page that was removed leads to the page that has its contents.
+- The tab for developers is not in the search.
 """
 
 from __future__ import annotations
@@ -15,18 +17,33 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mkdocs.exceptions import PluginError
-from mkdocs.structure.files import File, Files
-from mkdocs.utils import get_relative_url
+if TYPE_CHECKING:
+    from mkdocs.structure.files import Files
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # MkDocs imports this file by its path
 
-from tools import notebooks  # noqa: E402
-
 BIBLIOGRAPHY = "bibliography.md"
+DEVELOPERS = "Develop"
+"""Title of the last tab of the site, whose pages the search leaves out."""
+
+REDIRECTS: dict[str, str] = {}
+"""The new address of each page of docs/ that was removed: "old.md": "new.md#heading"."""
+
+MOVED = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<meta name="robots" content="noindex">
+<meta http-equiv="refresh" content="0; url={address}">
+<title>This page has moved</title>
+</head>
+<body><article><p>This page has moved: <a href="{address}">{address}</a></p></article></body>
+</html>
+"""
 PICTURES = (".png", ".svg")
 ENTRY = re.compile(r"^@(\w+)\{\s*([^,\s]+),(.*?)^\}", re.MULTILINE | re.DOTALL)
 FIELD = re.compile(r"^\s*(\w+)\s*=\s*\{(.*)\},?\s*$", re.MULTILINE)
@@ -104,8 +121,21 @@ def bibliography(bib: str) -> str:
     )
 
 
+def redirect(old: str, new: str) -> tuple[str, str]:
+    """The file at the address of a removed page, and its HTML, which leads to `new`."""
+    page, mark, heading = new.partition("#")
+    target = posixpath.relpath(page, posixpath.dirname(old) or ".")
+    address = f"{target.removesuffix('.md')}.html{mark}{heading}"
+    return f"{old.removesuffix('.md')}.html", MOVED.format(address=address)
+
+
 def on_files(files: Files, config: Any) -> Files:
-    """Add the bibliography, the notebooks and the pictures of results/."""
+    """Add the bibliography, the notebooks, the pictures of results/ and the redirects."""
+    from mkdocs.exceptions import PluginError
+    from mkdocs.structure.files import File
+
+    from tools import notebooks
+
     bib = (ROOT / "docs" / "references.bib").read_text("utf-8")
     files.append(File.generated(config, BIBLIOGRAPHY, content=bibliography(bib)))
     for picture in sorted(
@@ -124,13 +154,21 @@ def on_files(files: Files, config: Any) -> Files:
         for file, data in figures.items():
             name = f"notebooks/{file}"
             files.append(File.generated(config, name, content=data))
+    for old, new in REDIRECTS.items():
+        name, html = redirect(old, new)
+        files.append(File.generated(config, name, content=html))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Lead links out of docs/ to the repository, those to pictures of results/ to their
-    copies, and those to notebooks to their pages.
+    copies, and those to notebooks to their pages. Keep pages for developers out of the
+    search.
     """
+    from tools import notebooks
+
+    if page.ancestors and page.ancestors[-1].title == DEVELOPERS:
+        page.meta["search"] = {"exclude": True}
     folder = posixpath.dirname(page.file.src_uri)
 
     def leads(match: re.Match[str]) -> str:
@@ -148,6 +186,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
     """Make links of citation keys, and one text of those that parameters share."""
+    from mkdocs.utils import get_relative_url
+
     shared = 1
     while shared:
         html, shared = SAME_TEXT.subn(r"\1\2, \4</code></b>\3", html)
