@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # MkDocs imports this file by its path
-
 BIBLIOGRAPHY = "bibliography.md"
 DEVELOPERS = "Develop"
 """Title of the last tab of the site, whose pages the search leaves out."""
@@ -121,6 +119,15 @@ def bibliography(bib: str) -> str:
     )
 
 
+def notebooks_module() -> Any:
+    """`tools.notebooks`; MkDocs loads this file by its path and restores sys.path."""
+    if str(ROOT) not in sys.path:
+        sys.path.insert(0, str(ROOT))
+    from tools import notebooks
+
+    return notebooks
+
+
 def redirect(old: str, new: str) -> tuple[str, str]:
     """The file at the address of a removed page, and its HTML, which leads to `new`."""
     page, mark, heading = new.partition("#")
@@ -134,8 +141,7 @@ def on_files(files: Files, config: Any) -> Files:
     from mkdocs.exceptions import PluginError
     from mkdocs.structure.files import File
 
-    from tools import notebooks
-
+    notebooks = notebooks_module()
     bib = (ROOT / "docs" / "references.bib").read_text("utf-8")
     files.append(File.generated(config, BIBLIOGRAPHY, content=bibliography(bib)))
     for picture in sorted(
@@ -165,8 +171,6 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     copies, and those to notebooks to their pages. Keep pages for developers out of the
     search.
     """
-    from tools import notebooks
-
     if page.ancestors and page.ancestors[-1].title == DEVELOPERS:
         page.meta["search"] = {"exclude": True}
     folder = posixpath.dirname(page.file.src_uri)
@@ -181,7 +185,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         kind = "tree" if (ROOT / path).is_dir() else "blob"
         return f"{opening}{config.extra['repository']}/{kind}/main/{path}{anchor}"
 
-    return notebooks.LINK.sub(r"\1.md", LINK.sub(leads, markdown))
+    return notebooks_module().LINK.sub(r"\1.md", LINK.sub(leads, markdown))
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
