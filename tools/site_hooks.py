@@ -27,7 +27,36 @@ BIBLIOGRAPHY = "bibliography.md"
 DEVELOPERS = "Develop"
 """Title of the last tab of the site, whose pages the search leaves out."""
 
-REDIRECTS: dict[str, str] = {}
+REDIRECTS = {
+    "decisions/blocks-of-four.md": "decisions/words.md#blocks-of-four",
+    "decisions/correct-waits.md": "decisions/choice-of-moduli.md#correct-waits",
+    "decisions/device-chooses.md": "decisions/choice-of-moduli.md#the-device-chooses",
+    "decisions/double-double-sums.md": "decisions/cpu-sums.md#double-double-sums",
+    "decisions/error-ratio.md": "decisions/choice-of-moduli.md#error-ratio",
+    "decisions/exact-product-as-last-rung.md": "decisions/choice-of-moduli.md#exact-product-as-the-last-rung",
+    "decisions/five-products.md": "decisions/cpu-sums.md#five-products",
+    "decisions/flushing-threads.md": "decisions/thread-modes.md#flushing-threads",
+    "decisions/freed-memory.md": "decisions/cpu-sums.md#freed-memory",
+    "decisions/guessing-ahead.md": "decisions/choice-of-moduli.md#correct-waits",
+    "decisions/nearest-in-scheme-2.md": "decisions/residues.md#rounding-to-nearest",
+    "decisions/norms-of-integers.md": "decisions/residues.md#norms-of-integers",
+    "decisions/odd-fp64-products.md": "decisions/choice-of-moduli.md#odd-fp64-products",
+    "decisions/one-rounding.md": "decisions/rounding-once.md#one-rounding",
+    "decisions/outliers.md": "decisions/choice-of-moduli.md#outliers",
+    "decisions/products-by-diagonal.md": "decisions/slices.md#products-by-diagonal",
+    "decisions/promises-by-entry.md": "decisions/rounding-once.md#promises-by-entry",
+    "decisions/residues-in-parts.md": "decisions/residues.md#residues-in-parts-on-a-cpu",
+    "decisions/rounding-modes.md": "decisions/thread-modes.md#rounding-modes",
+    "decisions/roundings-of-one-product.md": "decisions/rounding-once.md#pairs-and-c-on-gpus",
+    "decisions/seven-products.md": "decisions/residues.md#seven-products",
+    "decisions/short-float32-products.md": "decisions/choice-of-moduli.md#short-float32-products",
+    "decisions/slices-by-rounding.md": "decisions/slices.md#slices-by-rounding",
+    "decisions/three-words.md": "decisions/cpu-sums.md#three-words",
+    "decisions/unary-functions.md": "decisions/thread-modes.md#unary-functions",
+    "decisions/weaker-requests-on-a-cpu.md": "decisions/cpu-sums.md#weaker-requests",
+    "decisions/word-scaling.md": "decisions/words.md#word-scaling",
+    "decisions/zeros-of-tensor-cores.md": "decisions/words.md#zeros-of-tensor-cores",
+}
 """The new address of each page of docs/ that was removed: "old.md": "new.md#heading"."""
 
 MOVED = """<!doctype html>

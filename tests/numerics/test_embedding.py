@@ -39,7 +39,7 @@ def test_real_operands_are_copied_as_float64(dtype):
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 def test_embeddings_do_not_depend_on_strides(dtype):
     """`np.negative` of NumPy 2.4 fails where entries lie 64 bytes apart, see
-    docs/decisions/unary-functions.md.
+    docs/decisions/thread-modes.md#unary-functions.
     """
     rng = np.random.default_rng(12)
     for columns in range(1, 10):
