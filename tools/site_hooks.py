@@ -56,6 +56,20 @@ REDIRECTS = {
     "decisions/weaker-requests-on-a-cpu.md": "decisions/cpu-sums.md#weaker-requests",
     "decisions/word-scaling.md": "decisions/words.md#word-scaling",
     "decisions/zeros-of-tensor-cores.md": "decisions/words.md#zeros-of-tensor-cores",
+    "decisions/residues-travel.md": "decisions/meshes.md#how-do-partial-sums-and-operands-travel",
+    "decisions/counts-on-meshes.md": "decisions/meshes.md#how-do-the-ranks-choose-the-number-of-moduli",
+    "decisions/copies-between-gpus.md": "decisions/meshes.md#how-do-panels-reach-the-ranks-that-need-them",
+    "decisions/words-in-shared-memory.md": "decisions/meshes.md#how-do-ranks-of-one-host-exchange-small-messages",
+    "decisions/emulated-placements.md": "decisions/meshes.md#how-do-scopes-multiply-stacks-and-vectors",
+    "decisions/compiled-frames.md": "decisions/pytorch-and-jax.md#how-does-a-product-stay-out-of-compiled-frames",
+    "decisions/wrapped-tensors.md": "decisions/pytorch-and-jax.md#what-happens-inside-transforms-of-torchfunc",
+    "decisions/float32-precision.md": "decisions/pytorch-and-jax.md#how-is-pytorchs-fp32-precision-read",
+    "decisions/unreached-operations.md": "decisions/pytorch-and-jax.md#how-does-a-scope-notice-other-operations",
+    "decisions/jax-callbacks.md": "decisions/pytorch-and-jax.md#when-do-jax-callbacks-restore-the-threads-mode",
+    "decisions/rooms.md": "decisions/house.md#where-does-a-module-go",
+    "decisions/schemes-in-plans.md": "decisions/house.md#why-is-planscheme-of-type-any",
+    "decisions/workshop.md": "decisions/house.md#what-may-the-workshop-import",
+    "decisions/timing-on-one-card.md": "decisions/house.md#how-are-times-compared",
 }
 """The new address of each page of docs/ that was removed: "old.md": "new.md#heading"."""
 
