@@ -28,7 +28,7 @@ enum {
     BLOCK = 1 << 18,            /* numbers of packed rows: 2 MiB, in the last cache */
     STRIPE = 128,               /* columns whose squares are added together, at most */
     STRIPE_NUMBERS = 1 << 16,   /* numbers of them: 512 KiB, in the second cache */
-    UNKNOWN = INT_MAX,          /* a unit that nobody asked for yet */
+    UNKNOWN = INT_MAX,          /* a unit that was not computed yet */
     REST = 3,                   /* tiles after which three words are tried again */
     GAIN = 4,                   /* bits by which a grid of an entry's own is finer */
     PLAIN = -100,               /* exponent of the finest grid that write_plainly knows */

@@ -254,7 +254,7 @@ def test_what_waits_is_not_captured(make_pair):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             a.clone()
-            with pytest.raises(hg.PlanError, match="give num_moduli"):
+            with pytest.raises(hg.PlanError, match="set num_moduli"):
                 hg.matmul(a, b, **options)
         torch.cuda.synchronize()
         hg.matmul(a, b, **options)

@@ -45,7 +45,7 @@ def test_what_numpy_converts_counts_as_numpy():
 def test_prepared_operands_bring_their_library():
     assert library_of(("a", prepared_on(GPU)), ("b", None)) == GPU
     with pytest.raises(
-        TypeError, match="a is of torch on cuda:0, b is of numpy; nothing is copied"
+        TypeError, match="a is of torch on cuda:0, b is of numpy; move one of them"
     ):
         library_of(("a", prepared_on(GPU)), ("b", np.ones((3, 3))))
     with pytest.raises(

@@ -180,7 +180,7 @@ void free_scaled(const Problem *p);
 
 /* ---- summary.c ------------------------------------------------------------------ */
 
-/* Counts of calls, or NULL where nobody asks for them. */
+/* Counts of calls, or NULL if they are not requested. */
 extern struct Tally *tally;
 
 /* Of a call: its time of start, its sizes, m x k and k x n, and its end. */

@@ -236,7 +236,7 @@ def matmul(
 
     Returns
     -------
-    array, or (array, Report); a pair of arrays in the place of the array for "pair" and
+    array, or (array, Report); a pair of arrays instead of the array for "pair" and
     "enclosure"
 
     Raises

@@ -126,7 +126,7 @@ def test_what_a_tensor_stands_for_besides_its_entries_is_not_dropped(way, call):
 def test_what_torch_does_with_a_program_does_not_stop_at_a_product(way, call):
     with pytest.raises(
         TypeError,
-        match=r"^(a|b|c|out|alpha|beta) (is|has) .*(multiply outside of it|detach)",
+        match=r"^(a|b|c|out|alpha|beta) (is|has) .*(multiply outside it|detach)",
     ):
         WAYS_OF_A_PROGRAM[way](CALLS[call])
 

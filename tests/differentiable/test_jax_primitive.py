@@ -725,7 +725,7 @@ def two_devices():
     assert jax.jit(PRODUCT)(there, there).devices() == {second}
     with pytest.raises(
         ValueError,
-        match="a is of jax on cpu:1, b is of jax on cpu:0; nothing is copied",
+        match="a is of jax on cpu:1, b is of jax on cpu:0; move one of them",
     ):
         hg.matmul(there, b)
     same(hg.matmul(a, b), a @ b)

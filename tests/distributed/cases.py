@@ -644,7 +644,7 @@ def refusals(mesh):
             **options,
         )
     for words, options in (
-        ("whose bits no mesh changes", {"scheme": "native"}),
+        ("their bits do not depend on the mesh", {"scheme": "native"}),
         ("scaling='fast'", {"scheme": "ozaki2"}),
         ("give num_slices", {"scheme": "ozaki1"}),
         ("expected a finite number", {"accuracy": -1.0}),
@@ -653,7 +653,7 @@ def refusals(mesh):
             for w in (0, -3, True, 1.5, "1 MiB")
         ),
         ("workspace of 1 bytes is too small", {"workspace": 1, "scheme": FIXED}),
-        ("still to be added up", {"placements": [Partial()] * mesh.ndim}),
+        ("still have to be summed", {"placements": [Partial()] * mesh.ndim}),
         (
             "expected Shard(0), Shard(1) or Replicate()",
             {"placements": [_StridedShard(0, split_factor=2)] * mesh.ndim},
@@ -685,14 +685,14 @@ def refusals(mesh):
         for multiply in (hg.matmul, hg.gemm):
             expect(
                 TypeError,
-                "is a DTensor: hifigemm.distributed.matmul",
+                "is a DTensor: multiply it with hifigemm.distributed.matmul",
                 multiply,
                 x,
                 y,
                 **options,
             )
     unsummed = DTensor.from_local(a, mesh, [Partial()] * mesh.ndim, run_check=False)
-    expect(hg.PlanError, "still to be added up", distributed.matmul, unsummed, y)
+    expect(hg.PlanError, "still have to be summed", distributed.matmul, unsummed, y)
     for words, alpha in (
         ("is complex, and the result has dtype float64", 1j),
         ("expected a number", "2"),
@@ -708,7 +708,7 @@ def refusals(mesh):
         DTensor.from_local(t, backwards, [Replicate()], run_check=False) for t in (a, b)
     )
     if mesh.size() > 1:
-        expect(ValueError, "do not ascend", distributed.matmul, u, v)
+        expect(ValueError, "not in ascending order", distributed.matmul, u, v)
         first = DeviceMesh(mesh.device_type, [0])
         u, v = (
             DTensor.from_local(t, first, [Replicate()], run_check=False) for t in (a, b)
@@ -718,7 +718,7 @@ def refusals(mesh):
                 distributed.matmul(u, v, scheme=FIXED), hg.matmul(a, b, scheme=FIXED)
             )
         else:
-            expect(ValueError, "no place on the mesh", distributed.matmul, u, v)
+            expect(ValueError, "is not on the mesh", distributed.matmul, u, v)
     # One row needs more than the forced count has.
     hard = torch.ones_like(a)
     hard[-1] = torch.tensor([2.0**-i for i in range(0, 400, 10)], dtype=a.dtype)

@@ -73,7 +73,7 @@ def test_numbers_of_earlier_messages_do_not_count(boards):
             other = pool.submit(second.largest, [x])
             assert first.largest([x]) == [x]
             other.result()
-    with pytest.raises(RuntimeError, match=r"ranks \[6\] have not come"):
+    with pytest.raises(RuntimeError, match=r"ranks \[6\] have not joined"):
         first.largest([1])
 
 

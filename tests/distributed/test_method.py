@@ -63,8 +63,8 @@ def test_methods_follow_from_what_is_asked_for(accuracy, scheme, want):
 @pytest.mark.parametrize(
     ("accuracy", "scheme", "words"),
     [
-        (None, "native", "whose bits no mesh changes"),
-        (None, hg.DoubleDouble(), "whose bits no mesh changes"),
+        (None, "native", "their bits do not depend on the mesh"),
+        (None, hg.DoubleDouble(), "their bits do not depend on the mesh"),
         (None, "ozaki2", "scaling='fast'"),
         (None, "ozaki1", "give num_slices"),
         (None, hg.Ozaki1(num_slices=4, scaling="inner"), "scaling=None"),

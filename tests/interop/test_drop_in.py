@@ -259,7 +259,7 @@ def test_without_pytorch_a_scope_says_whose_products_it_makes():
     assert len(lines) == 2
     for line in lines:
         assert line.startswith(
-            "ImportError emulate and install make the products of PyTorch, which is not installed"
+            "ImportError emulate and install replace the products of PyTorch, which is not installed"
         )
         assert "pip install torch" in line
         assert "hifigemm.numpy" in line

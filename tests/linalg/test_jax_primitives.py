@@ -356,7 +356,7 @@ def test_errors_of_shapes_are_raised_where_the_program_is_traced(
     ],
 )
 def test_options_that_programs_lack_are_named(option, call):
-    with pytest.raises(TypeError, match=f"programs of JAX have no {option}="):
+    with pytest.raises(TypeError, match=f"programs of JAX take no {option}="):
         jax.jit(call)(jnp.eye(2))
 
 

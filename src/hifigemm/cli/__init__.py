@@ -140,7 +140,7 @@ def _info(args: argparse.Namespace) -> int:
     if unused:
         print(
             f"hifigemm never calls these functions in this way, so its results are right: {', '.join(unused)}. "
-            "Your own code may: see docs/decisions/thread-modes.md#unary-functions"
+            "Your own code may: see docs/decisions/thread-modes.md"
         )
     if used:
         print(

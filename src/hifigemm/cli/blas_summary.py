@@ -93,7 +93,7 @@ def run_with_summary(command: Sequence[str], environment: Mapping[str, str]) -> 
         variables = {**environment, VARIABLE: file.name}
         code = _exit_code(subprocess.Popen(command, env=variables))
         text = text_of(rows_of(file.read()))
-    # A program may leave a standard error that nobody reads.
+    # A program may leave a standard error that is never read.
     with suppress(OSError, ValueError):
         print(text, file=sys.stderr, flush=True)
     return code

@@ -184,7 +184,7 @@ def _table(text: io.TextIOBase, columns: Columns) -> NDArray[Any]:
         except DeprecationWarning as error:
             raise ValueError(str(error)) from error
     for name, dtype in columns:
-        # Python, and nobody else, reads 1_000 as a number.
+        # Only Python reads 1_000 as a number.
         if dtype is object and any("_" in word for word in table[name].tolist()):
             raise ValueError("one of its numbers contains an underscore")
     return table

@@ -225,7 +225,7 @@ def is_traced(x: Tensor) -> bool:
 
 
 def handle_on_meshes(operator: OpOverload, handler: Callable[..., Any]) -> None:
-    """Have DTensor call ``handler(operator, args, kwargs)`` in the place of an
+    """Have DTensor call ``handler(operator, args, kwargs)`` instead of an
     operator.
     """
     from torch.distributed.tensor import DTensor

@@ -82,7 +82,7 @@ def _new_board(mesh: DeviceMesh, ranks: Ranks) -> Board | None:
             board = Board(paths[0], ranks.here, ranks.numbers, timeout)
     (has_failed,) = _largest_by_backend(mesh, [board is None])
     if path is not None:
-        path.unlink()  # all have opened it, or nobody will
+        path.unlink()  # all ranks have opened it, or none will
     return None if has_failed else board
 
 

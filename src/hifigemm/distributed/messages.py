@@ -86,7 +86,7 @@ class Messages:
             raise error
 
     def finish(self) -> None:
-        """Wait for what nobody has asked for: other ranks send it."""
+        """Wait for messages that other ranks send unasked."""
         for index in range(len(self._parcels)):
             for _ in self.panels(index):
                 pass

@@ -470,7 +470,7 @@ class _LocalResult:
 
     values: Tensor
     method: Method  # with the count on which the ranks agreed
-    # the most that a pair of panels took; 0 where nobody asked for a report
+    # the most that a pair of panels took; 0 if no report was requested
     num_products: int
     wire: str = ""  # how panels have travelled
 

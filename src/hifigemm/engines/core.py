@@ -115,7 +115,7 @@ def multiply(
     """Write the core's product of two stacks, or matrices, large ones shared among
     threads; False where A or B is not finite.
 
-    An entry is rounded once whoever makes it, so bits do not depend on the threads.
+    An entry is rounded once by any thread, so bits do not depend on the threads.
     """
     # Small products have one share, without a question for the limit of threads.
     core: Any = loaded()[0]

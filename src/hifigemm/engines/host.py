@@ -38,7 +38,7 @@ class HostExecutable:
     """
 
     takes_tensors: ClassVar[bool] = False
-    """True if a call may pass tensors of the CPU in the place of arrays of NumPy."""
+    """True if a call may pass tensors of the CPU instead of arrays of NumPy."""
 
     def __init__(self, plan: Plan, signature: Signature) -> None:
         problem = plan.problem

@@ -1,6 +1,6 @@
 """Threads of a product on a CPU: how many, and how they share it.
 
-The BLAS says how many: whoever gave it one thread, as schedulers of many processes do,
+The BLAS says how many: a user who gave it one thread, as schedulers of many processes do,
 means the whole program. Threads live as long as one product, so that nothing is left
 over for a process that forks, and starting them takes some 50 us each. Only after
 Ctrl-C a function of another library may go on for a while: see `interruptibly`.

@@ -78,7 +78,7 @@ class emulate(drop_in.emulate):
     ImportError
         PyTorch is not installed, by which products of CuPy arrays are made.
     AccuracyError
-        With `strict`, as said there; never in the place of another exception.
+        With `strict`, as said there; never instead of another exception.
 
     Warns
     -----

@@ -91,7 +91,7 @@ class emulate(ContextDecorator):
     ImportError
         PyTorch is not installed.
     AccuracyError
-        With `strict`, as said there; never in the place of another exception.
+        With `strict`, as said there; never instead of another exception.
 
     Warns
     -----
@@ -184,7 +184,7 @@ class emulate(ContextDecorator):
 
         A generator may have opened one and end in another thread: where no scope is of
         this thread, and this object has no more than one, it is that one. Of several
-        scopes nobody knows which one ends, and all of them stay open.
+        scopes it is unknown which one ends, and all of them stay open.
         """
         for scope in reversed(self._scopes):
             if self._is_of_thread(scope):
@@ -309,7 +309,7 @@ def uninstall() -> None:
     Where another library has put kernels in front of these, they stay, as that one may
     call them, and hand on what no open scope asks for.
     """
-    if sys.modules.get("torch") is None:  # whose kernels nobody has replaced
+    if sys.modules.get("torch") is None:  # whose kernels were never replaced
         return
     from hifigemm.interop import torch_leaves, torch_unreached
 

@@ -248,7 +248,7 @@ def timed(
     import torch
 
     if torch.cuda.is_current_stream_capturing():
-        # A graph has no native product that nobody asked for.
+        # A graph has no native products besides those requested.
         return function() if what == "seconds" else None
     start = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)

@@ -1,4 +1,4 @@
-"""Kernels in the place of PyTorch's own matrix products, for the tensors of a CPU or of
+"""Kernels that replace PyTorch's own matrix products, for the tensors of a CPU or of
 a GPU.
 
 They stand at the keys of devices, below derivatives, batching, autocast and compilers,

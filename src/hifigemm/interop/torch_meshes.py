@@ -49,11 +49,11 @@ _SUMS = {
 }
 """Operators that are a product plus C, with the operators of their products."""
 _is_registered = False
-"""True once the handlers are in the place of the operators."""
+"""True once the handlers replace the operators."""
 
 
 def register() -> None:
-    """Put the handlers in the place of PyTorch's operators of DTensors."""
+    """Replace PyTorch's operators of DTensors by the handlers."""
     global _is_registered
     if _is_registered:
         return

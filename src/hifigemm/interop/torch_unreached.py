@@ -156,7 +156,7 @@ def watch() -> None:
 
 
 def unwatch() -> None:
-    """Take the kernels away where nobody watches any more."""
+    """Remove the kernels if no scope watches any more."""
     global _num_watching
     with _LOCK:
         _num_watching -= 1
@@ -165,6 +165,6 @@ def unwatch() -> None:
 
 
 def unregister() -> None:
-    """Take the kernels away, whoever watches."""
+    """Remove the kernels, even if scopes still watch."""
     with _LOCK:
         _REPLACEMENTS.unregister()

@@ -175,7 +175,7 @@ class Certificate(Proof):
         return self.inverse_magnitudes.words
 
     def weights(self) -> tuple[Array, float]:
-        """(v, c): v = |R| (|A| e), and the condition with v in the place of e, that is
+        """(v, c): v = |R| (|A| e), and the condition with v for e, that is
         max(|R| (|A| v) / v); NaN where v has zeros.
         """
         v = self._image_of_sizes(np.ones_like(self.row_bounds))

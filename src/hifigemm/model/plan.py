@@ -99,7 +99,7 @@ def _fullest(vectors: tuple[int, ...], length: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Facts about the operands of one product, each None where nobody looked for it."""
+    """Facts about the operands of one product, each None if not inspected."""
 
     # see numerics.scaling.required_bits; None too where operands need more bits than
     # the limit that was given
@@ -478,7 +478,7 @@ class Report(Shown):
     device: str
     workspace: int
     decision_seconds: float
-    # the decision, or the function that makes it when somebody looks
+    # the decision, or the function that computes it when it is read
     _decision: Decision | Callable[[], Decision]
 
     @property
@@ -547,7 +547,7 @@ class Report(Shown):
     def changed(
         self, change: Callable[[Decision], Decision], seconds: float | None = None
     ) -> Report:
-        """The report with another decision, which is made when somebody looks, and
+        """The report with another decision, which is computed when it is read, and
         perhaps another time.
         """
         seconds = self.decision_seconds if seconds is None else seconds

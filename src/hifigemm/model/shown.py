@@ -41,7 +41,7 @@ class Shown:
         return "\n".join([type(self).__name__, *rows])
 
     def _repr_html_(self) -> str:
-        """A table, which notebooks show in the place of the text."""
+        """A table, which notebooks show instead of the text."""
         from html import escape
 
         rows = [
@@ -54,7 +54,7 @@ class Shown:
 
 
 def _finite(value: Any) -> Any:
-    """The value with None in the place of every number that JSON lacks."""
+    """The value with None for every number that JSON lacks."""
     if isinstance(value, dict):
         return {name: _finite(x) for name, x in value.items()}
     if isinstance(value, list):

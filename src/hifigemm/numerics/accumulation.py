@@ -8,7 +8,7 @@ A tensor core (numerics.tensor_core) with F fraction bits adds blocks of b produ
 C. It truncates each of these b + 1 terms by less than g = 2**(E - F), where 2**E <= the
 largest |term|, and rounds the sum once to t bits. The largest term loses nothing where
 all of its bits lie above g. So error = b 2**-F + 2**(1 - t) where the rounding is a
-truncation, b 2**-F + 2**-t where it is to nearest, with b + 1 in the place of b where
+truncation, b 2**-F + 2**-t where it is to nearest, with b + 1 instead of b where
 even the largest term may have bits below g.
 
 Two things disturb this. First, a product of a subnormal word is aligned by emin of its

@@ -77,7 +77,7 @@ class Cut(NamedTuple):
     """Rows (batch, parts, m, k') or columns (batch, parts, k', n) as sums of slices."""
 
     parts: list[Array]  # a_0, ..., a_(p-1)
-    remainders: list[Array]  # r_0, ..., r_(p-1); a_1 is in the place of r_1 if `fewer`
+    remainders: list[Array]  # r_0, ..., r_(p-1); a_1 replaces r_1 if `fewer`
     top: Array  # E or F, with an inner dimension of 1
     step: float  # 2**-(beta + 1)
     digit_sum: Array | None  # a_0 + 2**(beta + 1) a_1 for one product less
@@ -143,7 +143,7 @@ def cut(x: Array, axis: int, count: int, space: Array, *, fewer: bool = False) -
             remainder = np.subtract(remainder, part, out=next_remainder)
             sigma = sigma * step
         if fewer:
-            # a_0 + s a_1 in the place of r_1, which no product takes.
+            # a_0 + s a_1 replaces r_1, which no product takes.
             digit_sum = next_remainders[0]
             np.multiply(slices[1], 1 / step, out=digit_sum)
             digit_sum += slices[0]
@@ -344,7 +344,7 @@ def error_beyond_rounding(hi: Array, lo: Array, err: Array, fmt: Format) -> Arra
     u is that of `fmt`. C is the nearest number to hi + lo, so that
     |C - (hi + lo)| <= u |hi + lo| <= u |A B| + u err, and E = (1 + u) err. For float32
     it is hi that is rounded, which lies within the outer error of A B. As for every
-    rounding, half the smallest subnormal number may stand in the place of u |A B|.
+    rounding, half the smallest subnormal number may replace u |A B|.
     """
     error = err if fmt is not FP32 else _outer_error(hi, lo, err)
     bound: Array = error * (1.0 + 2.0**-20)

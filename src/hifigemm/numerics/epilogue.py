@@ -114,14 +114,14 @@ class Epilogue(NamedTuple):
         return self.alpha == 1.0 and self.c is None
 
     def times_power(self, e: int) -> Epilogue:
-        """The epilogue with 2**e alpha in the place of alpha.
+        """The epilogue with 2**e alpha instead of alpha.
 
         It gives the same result for T 2**-e.
         """
         return self._replace(alpha=scalar_times_power(self.alpha, e))
 
     def of_c_times_power(self, e: int) -> Epilogue:
-        """The epilogue with 2**e beta C in the place of beta C, for e <= 0.
+        """The epilogue with 2**e beta C instead of beta C, for e <= 0.
 
         beta takes the power, but what would make it subnormal goes to C.
         """

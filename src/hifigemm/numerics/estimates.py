@@ -168,7 +168,7 @@ def _published_count(
         needed = slices_needed(unit, lowest_bit(rows, 2), slice_bits)
         most_slices = max(most_slices, int(needed.max(initial=0)))
 
-        # The left side of the condition, with the leading slice in the place of |A|.
+        # The left side of the condition, with the leading slice instead of |A|.
         is_stack = len(weights) > 1 and len(a) > 1
         block_weights = weights[block[0]] if is_stack else weights
         slices = slice_vectors(rows, unit, slice_bits)

@@ -168,7 +168,7 @@ def rounded_sums(
 
 
 def _finite(addend: Addend) -> Addend:
-    """The addend in float64, with zeros in the place of infinities and NaNs."""
+    """The addend in float64, with zeros for infinities and NaNs."""
     c = np.where(np.isfinite(addend.c), addend.c, 0).astype(np.float64)
     return Addend(c, addend.exponent, addend.sign)
 
@@ -458,7 +458,7 @@ def _nearest(x: Fraction, fmt: Format) -> float:
 
 
 def _nearest_finite(x: Array, fmt: Format) -> Array:
-    """x, or the largest number of the format in the place of an infinity."""
+    """x, or the largest number of the format instead of an infinity."""
     largest = float(np.finfo(result_dtype(fmt)).max)
     return np.where(np.isinf(x), np.copysign(largest, x), x)
 

@@ -27,12 +27,12 @@ def nonfinite_vectors(x: Array, axis: int) -> Array:
 
 
 def clean(x: Array) -> Array:
-    """Copy of x with zeros in the place of non-finite entries."""
+    """Copy of x with zeros for non-finite entries."""
     return np.where(np.isfinite(x), x, x.dtype.type(0))
 
 
 def clean_components(x: Array) -> Array:
-    """Copy of x with zeros in the place of real components that are not finite."""
+    """Copy of x with zeros for real components that are not finite."""
     return clean(real_components(x)).view(x.dtype)
 
 

@@ -32,7 +32,7 @@ TERMS = 128
 """Halves have a multiple of these terms of k, so that lines of memory are whole."""
 
 NUM_PRODUCTS = 7
-"""Products of half the order, P1 to P7, in the place of eight."""
+"""Products of half the order, P1 to P7, instead of eight."""
 
 
 def half_of(length: int, unit: int) -> int:

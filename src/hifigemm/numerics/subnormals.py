@@ -13,7 +13,7 @@ Why rounding
     rounding to nearest. Bounds of rounded products do, too: in other modes each
     rounding errs by up to 2 u.
 Threads of libraries
-    A thread of a BLAS keeps the mode of the thread that started it, and nobody can ask
+    A thread of a BLAS keeps the mode of the thread that started it, and there is no way to ask
     for it. If the mode of the calling thread was changed for a call, threads that it
     started earlier may still be in that mode. Exact products of integers are right in
     any mode, as a representable result is never rounded. Words and native products are

@@ -187,7 +187,7 @@ class _Operand:
     """Rows of a or columns of b, cut into blocks of k: arrays (blocks, block, rows)."""
 
     raw: Array  # the entries
-    values: Array  # the entries with 0 in the place of Inf and NaN
+    values: Array  # the entries with 0 for Inf and NaN
     exponents: Array  # int16, those of `values`
     special: Array  # (blocks,) bool: True if a block has an Inf or NaN
 

@@ -68,7 +68,7 @@ class Grid(NamedTuple):
 
 
 def leading_bits(x: Array) -> Array:
-    """Real numbers cut to 14 bits; 0 in the place of Inf and NaN."""
+    """Real numbers cut to 14 bits; 0 for Inf and NaN."""
     cut = (x.view(np.int64) & _LEADING_BITS).view(np.float64)
     return np.where(np.isfinite(cut), cut, 0.0)
 

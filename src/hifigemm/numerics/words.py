@@ -4,7 +4,7 @@
 
 with s = `low_shift` binades by which each further word is scaled up before it is
 rounded, so that it does not underflow [OY22]. The subtractions are exact. With u the
-unit roundoff of the format (2 u in the place of u for rounding to zero) and no over- or
+unit roundoff of the format (2 u instead of u for rounding to zero) and no over- or
 underflow,
 
     |A_1| <= (1 + u) |A|,    |A_p| <= u**(p-1) (1 + u) |A|,

@@ -399,7 +399,7 @@ def _of_finite(
     out: Array | None,
 ) -> Outcome:
     """2**shift A B of finite stacks; `filled` and `out` are those of `_run`."""
-    # A D and D**-1 B in the place of A and B, unless they were split before.
+    # A D and D**-1 B instead of A and B, unless they were split before.
     notes: tuple[str, ...] = ()
     d = None
     if splits == NO_SPLITS:

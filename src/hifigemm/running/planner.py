@@ -71,7 +71,7 @@ def workspace_limit(problem: Problem, workspace: int | None, engine: Engine) -> 
     """Bytes to stay within: those that were asked for, or the engine's multiple of
     operands and result, or more for small ones.
 
-    A limit that nobody asked for is no more than half of the memory that is free
+    A default limit is no more than half of the memory that is free
     besides the result and a copy of each operand: other threads multiply too, and the
     free memory may shrink at any time.
     """
@@ -267,7 +267,7 @@ def check_strict(plan: Plan, final_scheme: Scheme | None = None) -> None:
     scheme: Any = plan.scheme if final_scheme is None else final_scheme
     if not scheme.is_native or plan.asked == scheme:
         return
-    # Without certified entries nobody sees what over- and underflows in a library.
+    # Without certified entries, over- and underflow in a library go unnoticed.
     unseen = Verification.A_PRIORI, Verification.ON_DEVICE
     if plan.bound > plan.target.r or plan.verification in unseen:
         bound = scheme.bound(plan.problem)

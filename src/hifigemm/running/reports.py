@@ -19,7 +19,7 @@ def report_on(
     is_final: bool = True,
 ) -> Report:
     """The report of an outcome. Where a device decides, its record is read when
-    somebody looks at the report.
+    the report is read.
 
     Where alpha and beta are applied to the product, the result is not final: the bound
     then has room for the rounding of A B, of which that of the sum is the second.

@@ -28,7 +28,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def check_writable(path: Path) -> None:
-    """Raise InputError where `replacing` is bound to fail, so that nobody waits for a
+    """Raise InputError where `replacing` is bound to fail, so that no user waits for a
     result that cannot be stored.
     """
     existing = None

@@ -116,7 +116,7 @@ def page(measured: Measured) -> str:
 
 
 def _summary(measured: Measured) -> list[str]:
-    """The lines of somebody who reads no more: speed, and what was checked."""
+    """The summary for a reader who stops there: speed, and what was checked."""
     lines = list(measured.busy)
     for dtype in ("float64", "float32"):
         timed = measured.largest(dtype)

@@ -22,9 +22,9 @@ def test_nothing_is_looked_at_while_a_graph_is_captured(engine, monkeypatch):
     look = required_bits.required_bits_of(unwrap(x), unwrap(y), 100)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    with pytest.raises(hg.PlanError, match="give num_moduli"):
+    with pytest.raises(hg.PlanError, match="set num_moduli"):
         look(unwrap(x), unwrap(y))
-    with pytest.raises(hg.PlanError, match="give num_moduli"):
+    with pytest.raises(hg.PlanError, match="set num_moduli"):
         planned(FAST, x, y, engine, "correct")
 
 

@@ -1,4 +1,4 @@
-"""Kernels in the place of plain functions, with the same bits, for plans that are
+"""Kernels that replace plain functions, with the same bits, for plans that are
 carried out step by step on a GPU.
 
 Residues stay in the layout of the kernels, in which rows are padded; arrays that are
@@ -185,7 +185,7 @@ def _exponents(unit: Array, vectors: int) -> Tensor:
 def _required_bits(
     a: Array, b: Array, most: int, block_entries: int
 ) -> tuple[int, int] | None:
-    """numerics.scaling.required_bits; operands that stand in for those nobody reads lie
+    """numerics.scaling.required_bits; placeholders for operands that are not read lie
     on the host.
     """
     if not (isinstance(a, DeviceArray) and isinstance(b, DeviceArray)):

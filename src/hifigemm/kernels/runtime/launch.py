@@ -211,7 +211,7 @@ def float64_bits(x: float | Scalar) -> int:
 def uploaded(x: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Constants on a device, for the streams of all later launches.
 
-    They go by a stream of their own, so that nobody waits for the work of another.
+    They go by a stream of their own, so that no launch waits for the work of another.
     While a graph is captured, nothing can be copied from the host.
     """
     if device.type != "cuda":

@@ -271,7 +271,7 @@ class LaunchList:
             # Triton hashes its own files, half a gigabyte, before the first kernel of a
             # process. That one goes ahead, so that no other thread hashes them too.
             entry(new[0])
-        # Kernels in Gluon take longest: nobody waits for them alone at the end.
+        # Kernels in Gluon take longest: they are not left alone at the end.
         gluon_first = sorted(new, key=lambda launch: not launch[1].is_gluon)
         with ThreadPoolExecutor(_COMPILERS) as pool:
             list(pool.map(entry, gluon_first))

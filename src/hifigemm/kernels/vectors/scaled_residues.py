@@ -314,7 +314,7 @@ def scaled_residues_kernel(
     round the first programs take the blocks of one panel, the others make the residues
     of a panel `ahead` rounds before, which a cache still holds. These wait for the
     scales of their panel, which depend on programs with smaller indices only, and those
-    wait for nobody. Where the predicate does not hold, all programs leave at once,
+    wait for no other program. Where the predicate does not hold, all programs leave at once,
     those that would wait and those that they would wait for.
     """
     if not holds(predicate):
