@@ -177,7 +177,7 @@ def matmul(
         `numpy.matmul`: vectors, matrices, stacks that broadcast. Both are of one
         library (NumPy, PyTorch, CuPy or JAX) and of one device, and so is the result.
         Other dtypes are in the notes.
-    accuracy : None, float, "fp32", "fp64", "correct" or Relative
+    accuracy : None, float, "fp32", "fp64", "correct", Relative or Invariant
         What holds in every entry of the result, for all data:
 
         - ``"correct"``: the exact value rounded once, to nearest, ties to even.
@@ -189,6 +189,8 @@ def matmul(
         - ``"fp64"``, ``"fp32"``: what is usual for that format, for which a native
           product is good enough.
         - None: what is usual for the dtype of the result.
+        - ``Invariant(1e-7)``: the same bits of a row in any batch and on any device,
+          and an error relative to the norms of a row of A and a column of B.
 
         The notes have the formulas.
     scheme : "auto", "native", "multiword", "corrected", "ozaki1", "ozaki2", "double-double", or ``Ozaki1("fp64")``
@@ -263,6 +265,7 @@ def matmul(
       in float64 (1.2e-38 in float32) may be off by another half of the smallest
       subnormal number.
     - `Relative(r)`: |C - AB| <= r |AB|.
+    - `Invariant(r)`: |C - AB| <= r |a_i| |b_j| + u |AB|, with Euclidean norms.
     - "fp64", "fp32": r = max(4, sqrt(k)/4) u of that format. A native product is
       accepted too; the report states its worst case, k u / (1 - k u), with 2 k for
       complex operands. `strict` refuses it if that exceeds r.
