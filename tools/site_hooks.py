@@ -70,6 +70,22 @@ REDIRECTS = {
     "decisions/schemes-in-plans.md": "decisions/house.md#why-is-planscheme-of-type-any",
     "decisions/workshop.md": "decisions/house.md#what-may-the-workshop-import",
     "decisions/timing-on-one-card.md": "decisions/house.md#how-are-times-compared",
+    "decisions/axis-order.md": "decisions/residue-kernels.md#order-of-the-axes",
+    "decisions/eight-bit-slices.md": "decisions/slice-kernels.md#eight-bits-in-a-slice",
+    "decisions/error-ratio-tiles.md": "decisions/inspecting-operands.md#error-ratio",
+    "decisions/fp16-tile-end.md": "decisions/product-kernels.md#end-of-an-fp16-tile",
+    "decisions/fp64-tiles.md": "decisions/product-kernels.md#fp64-tiles",
+    "decisions/norms-ahead-of-residues.md": "decisions/residue-kernels.md#norms-and-residues-in-one-launch",
+    "decisions/outer-extremes.md": "decisions/inspecting-operands.md#extremes-along-an-outer-axis",
+    "decisions/reconstruction.md": "decisions/residue-kernels.md#reconstruction",
+    "decisions/required-bits.md": "decisions/inspecting-operands.md#required-bits",
+    "decisions/residue-arithmetic.md": "decisions/residue-kernels.md#arithmetic-of-a-residue",
+    "decisions/residue-pitch.md": "decisions/residue-kernels.md#pitch",
+    "decisions/residue-tiles.md": "decisions/residue-kernels.md#tiles",
+    "decisions/slice-products.md": "decisions/slice-kernels.md#slices-in-the-residue-kernel",
+    "decisions/slices-in-floating-point.md": "decisions/slice-kernels.md#floating-point-slices",
+    "decisions/uniform-branches.md": "decisions/product-kernels.md#uniform-branches",
+    "decisions/word-tiles.md": "decisions/product-kernels.md#tiles-of-words",
 }
 """The new address of each page of docs/ that was removed: "old.md": "new.md#heading"."""
 
