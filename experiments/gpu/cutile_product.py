@@ -6,7 +6,7 @@ of the library?
 
 The first command needs the package `cuda-tile[tileiras]` and no GPU, the second a Hopper
 GPU and no cuTile: it launches the compiled kernels by the driver. Residues are checked in
-a sample of rows before a kernel is timed. The finding is in docs/decisions/cutile.md.
+a sample of rows before a kernel is timed. The finding is in docs/decisions/gpu-structure.md.
 """
 
 import argparse
