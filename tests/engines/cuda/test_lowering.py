@@ -425,7 +425,7 @@ def test_a_record_is_not_read_while_a_graph_is_captured(engine, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.raises(
         hg.PlanError,
-        match=r"while a graph is captured.* look at the report after a replay",
+        match=r"while a CUDA graph is captured.*read the report after a replay",
     ):
         lowering.read(record)
     assert not read
