@@ -274,7 +274,7 @@ def test_exact_fractions_are_taken_if_float64_holds_them():
         hnp.multi_dot([x, x, x], accuracy="correct"), expected
     )
     x[0, 0] = Fraction(1, 3)
-    with pytest.raises(ValueError, match="number of float64"):
+    with pytest.raises(ValueError, match="no number of float64"):
         hnp.multi_dot([x, x, x], accuracy="correct")
 
 

@@ -233,9 +233,9 @@ def test_numbers_that_cannot_be_computed_with():
     with pytest.raises(TypeError, match=r"b holds .*1j.*all entries must be real"):
         linalg.solve([[third]], [1j])
     for beyond in (Decimal("1e400000"), Decimal("1e-400000")):
-        with pytest.raises(ValueError, match="number of float64"):
+        with pytest.raises(ValueError, match="no number of float64"):
             linalg.solve([[third]], [beyond])
-    with pytest.raises(ValueError, match="number of float64"):
+    with pytest.raises(ValueError, match="no number of float64"):
         linalg.solve([[third]], [1.0], a_radius=0.1)
     with pytest.raises(VerificationError, match="1 of 1 entries of x lie beyond"):
         linalg.solve([[Fraction(1, 10**400)]], [1])
