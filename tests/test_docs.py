@@ -13,7 +13,7 @@ import pytest
 
 import hifigemm as hg
 from plots import diagrams
-from tools import check_docs, figures, site_hooks
+from tools import check_docs, figures, redirects
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
@@ -183,20 +183,20 @@ def test_links_lead_to_headings(tmp_path):
 
 
 def test_a_removed_page_leads_to_the_page_that_has_its_contents():
-    name, html = site_hooks.redirect("decisions/a.md", "decisions/b.md#one-two")
+    name, html = redirects.redirect("decisions/a.md", "decisions/b.md#one-two")
     assert name == "decisions/a.html"
     assert 'content="0; url=b.html#one-two"' in html
     assert '<a href="b.html#one-two">' in html
-    _, html = site_hooks.redirect("decisions/a.md", "theory/native.md")
+    _, html = redirects.redirect("decisions/a.md", "theory/native.md")
     assert '<a href="../theory/native.html">' in html
-    _, html = site_hooks.redirect("a.md", "theory/native.md")
+    _, html = redirects.redirect("a.md", "theory/native.md")
     assert '<a href="theory/native.html">' in html
 
 
 def test_redirects_lead_from_removed_pages_to_headings():
     docs = ROOT / "docs"
-    assert not [old for old in site_hooks.REDIRECTS if (docs / old).exists()]
-    links = "\n".join(f"[a]({new})" for new in site_hooks.REDIRECTS.values())
+    assert not [old for old in redirects.REDIRECTS if (docs / old).exists()]
+    links = "\n".join(f"[a]({new})" for new in redirects.REDIRECTS.values())
     assert list(check_docs.broken_links(ROOT, docs / "index.md", links)) == []
 
 

@@ -325,8 +325,7 @@ def gpu_requests() -> str:
     )
     rows = [head]
     for n in SIZES:
-        last = n == SIZES[-1]
-        correct = "dgemm_correct_16384_h200" if last else "dgemm_correct_h200"
+        correct = _correct_file(n)
         rows.append(
             (
                 n,
@@ -341,6 +340,11 @@ def gpu_requests() -> str:
             )
         )
     return table(*rows)
+
+
+def _correct_file(n: str) -> str:
+    """The file of correctly rounded float64 products of size n on an H200."""
+    return "dgemm_correct_16384_h200" if n == "16384" else "dgemm_correct_h200"
 
 
 def _sustained(name: str, **wanted: str) -> str:
@@ -479,8 +483,7 @@ def gpu_correct() -> str:
     """Correctly rounded float64 products on an H200 by size."""
     rows = [("n", "native", '`"correct"`')]
     for n in SIZES:
-        last = n == SIZES[-1]
-        name = "dgemm_correct_16384_h200" if last else "dgemm_correct_h200"
+        name = _correct_file(n)
         cases = "native", "auto@correct"
         rows.append((n, *(_sustained(name, case=case, n=n) for case in cases)))
     return table(*rows)
@@ -498,17 +501,20 @@ def gpu_complex128() -> str:
     return _rates("zgemm_h200", cases)
 
 
+FLOAT32_CASES = {
+    "native": "native",
+    "auto": "default",
+    "corrected:fp16": '`Corrected("fp16")`',
+    "corrected:tf32": '`Corrected("tf32")`',
+    "ozaki2:7": "7 moduli",
+    "ozaki1:3": "3 slices",
+}
+"""Cases of the float32 tables of a GPU, and their headings."""
+
+
 def gpu_float32() -> str:
     """Schemes for float32 on an H200 by size."""
-    cases = {
-        "native": "native",
-        "auto": "default",
-        "corrected:fp16": '`Corrected("fp16")`',
-        "corrected:tf32": '`Corrected("tf32")`',
-        "ozaki2:7": "7 moduli",
-        "ozaki1:3": "3 slices",
-    }
-    return _rates("sgemm_h200", cases, part="times")
+    return _rates("sgemm_h200", FLOAT32_CASES, part="times")
 
 
 def gpu_float32_errors() -> str:
@@ -521,18 +527,10 @@ def gpu_float32_errors() -> str:
         "type3": "type 3",
         "type4": "type 4",
     }
-    cases = {
-        "native": "native",
-        "auto": "default",
-        "corrected:fp16": '`Corrected("fp16")`',
-        "corrected:tf32": '`Corrected("tf32")`',
-        "ozaki2:7": "7 moduli",
-        "ozaki1:3": "3 slices",
-    }
-    rows = [("entries", *cases.values())]
+    rows = [("entries", *FLOAT32_CASES.values())]
     for family, label in families.items():
         cells = []
-        for case in cases:
+        for case in FLOAT32_CASES:
             row = row_of("sgemm_h200", case=case, n="2048", family=family)
             cells.append(f"{float(row['error']):.1e}")
         rows.append((label, *cells))
