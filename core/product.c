@@ -422,7 +422,7 @@ static void write_exactly(Entries *s, ptrdiff_t i, ptrdiff_t j)
 /* Packed rows and columns, scaled; the units are worked out when an entry is left. */
 typedef struct {
     double *rows, *packed;
-    const double *columns; /* packed, or where they lie in B, as they are */
+    const double *columns; /* `packed`, or the unscaled columns of B */
     ptrdiff_t stride;      /* of their rows */
     double sigma[WIDEST], units[WIDEST]; /* 3 and 1 of packed columns, or times a power */
     int *row_exponents, *row_units;
@@ -480,10 +480,11 @@ static void find_factors(const Entries *s, const Panels *panels, Tile *t)
 /* Write the sums of a tile, times the factor of the product, and C as doubles; a bit for each
  * that is not certain.
  *
- * Addends and hi are exact in a sum and what each addition leaves. hi times the factor is a
- * product and its error, and lo times it is rounded once. lo, that error and what is left,
- * up to four numbers, are added with five roundings. Each of these six is at most 2^-53 of
- * the sum of their magnitudes, and so is that of the margin's addition.
+ * Each sum of addends and hi is computed exactly, as a sum and its error. The product of hi
+ * and the factor is computed exactly, as a product and its error; the product of lo and the
+ * factor is rounded once. This product, that error and the errors of up to four additions
+ * are added with five roundings. Each of the six roundings errs by at most 2^-53 times the
+ * sum of the magnitudes, and the addition of the margin errs by no more.
  * Products with powers of two are exact unless they are subnormal, which the margin has room
  * for: with the factor they are 2^-900 or more, err is above 2^-110.
  *
@@ -672,7 +673,8 @@ static int pack_columns(const Entries *s, Panels *panels, ptrdiff_t j, int colum
     return normalise(s->f, s->p->k, lanes, columns, panels->packed, panels->column_exponents);
 }
 
-/* 1 where the rows of B are so few that columns are read where they lie. */
+/* Returns 1 if tiles read the columns of B without packing them: A has few rows, and each
+ * row of B is contiguous. */
 static int stays_in_place(const Product *p)
 {
     const ptrdiff_t size = sizeof(double);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -85,8 +86,6 @@ class TorchLibrary(TensorLibrary):
         """The tensor in the memory of an array of NumPy, of a copy where it is not
         contiguous.
 
-        The memory goes to PyTorch in one dimension: an axis of length one may have any stride in
-        NumPy, and PyTorch takes only multiples of the size of an entry.
         """
         if not isinstance(x, np.ndarray):
             tensor: Tensor = x
@@ -96,6 +95,10 @@ class TorchLibrary(TensorLibrary):
         if x.dtype == BFLOAT16:
             bits = torch.from_numpy(np.ascontiguousarray(x).view(np.int16))
             return bits.view(torch.bfloat16).reshape(x.shape)
+        if x.flags.c_contiguous and math.gcd(*x.strides) % x.itemsize == 0:
+            return torch.from_numpy(x)
+        # An axis of length one may have any stride in NumPy, but PyTorch takes multiples of
+        # the size of an entry alone: one dimension has no such axis.
         return torch.from_numpy(np.ascontiguousarray(x).reshape(-1)).view(x.shape)
 
     def fill(self, x: Tensor, values: Any) -> None:
