@@ -14,22 +14,23 @@ import itertools
 import time
 from collections import Counter
 from multiprocessing import get_context
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hifigemm.workshop.environment import write_csv
-from tests.blas.cases import Case, draw
+from tests.blas.cases import draw
 from tests.blas.conftest import LIBRARY
+from tests.blas.reductions import reduction_fault
 from tests.blas.routines import (
     INTERFACES,
     ONLY_IN_FORTRAN,
+    REDUCTIONS,
     ROUTINES,
-    Interface,
     call,
 )
 
-NAMES = list(ROUTINES)
+NAMES = [*ROUTINES, *REDUCTIONS]
 
 
 class Share(NamedTuple):
@@ -42,10 +43,10 @@ class Share(NamedTuple):
     deadline: float
 
 
-def drawn(seed: int, index: int) -> tuple[Case, Interface] | None:
-    """The case of an index, and its interface; None where there is none for its order."""
-    rng = np.random.default_rng([seed, index])
-    name = NAMES[index % len(NAMES)]
+def fault_of(library: ctypes.CDLL, rng: Any, name: str) -> str | None:
+    """What is wrong with one call of a routine with any data, or None."""
+    if name in REDUCTIONS:
+        return reduction_fault(library, rng, name)
     p = str(rng.choice(list(ROUTINES[name][0])))
     case = draw(rng, name, p, largest=20 if rng.random() < 0.02 else 6)
     interfaces = [
@@ -54,9 +55,13 @@ def drawn(seed: int, index: int) -> tuple[Case, Interface] | None:
         if (interface.is_c or case.order == "columns")
         and not (interface.is_c and p + name in ONLY_IN_FORTRAN)
     ]
+    # Names that only Fortran has take no matrix by rows.
     if not interfaces:
-        return None
-    return case, interfaces[int(rng.integers(len(interfaces)))]
+        return fault_of(library, rng, name)
+    interface = interfaces[int(rng.integers(len(interfaces)))]
+    call(library, interface, case.p, case.name, case.order, case.arguments)
+    fault = case.fault()
+    return fault and f"{interface}: {fault}"
 
 
 def run(share: Share) -> tuple[Counter[str], list[str]]:
@@ -67,15 +72,12 @@ def run(share: Share) -> tuple[Counter[str], list[str]]:
     for index in itertools.count(share.first, share.jobs):
         if calls.total() >= share.calls or time.monotonic() > share.deadline:
             break
-        drawn_case = drawn(share.seed, index)
-        if drawn_case is None:
-            continue
-        case, interface = drawn_case
-        call(library, interface, case.p, case.name, case.order, case.arguments)
-        calls[case.name] += 1
-        fault = case.fault()
+        name = NAMES[index % len(NAMES)]
+        rng = np.random.default_rng([share.seed, index])
+        fault = fault_of(library, rng, name)
+        calls[name] += 1
         if fault:
-            wrong.append(f"{(share.seed, index)} {interface}: {fault}")
+            wrong.append(f"{(share.seed, index)} {fault}")
     return calls, wrong
 
 
