@@ -78,6 +78,13 @@ class Lowering(Protocol):
         """The steps that are carried out, where the plan leaves them to the engine."""
         return ""
 
+    @property
+    def takes_narrow(self) -> bool:
+        """True if executables take float16 and bfloat16 operands of float32 products as
+        they are.
+        """
+        return False
+
     def preparing(self, x: Array, side: str) -> Callable[[Array], Any] | None:
         """A function of operands laid out as x, a stack for the "left" or the "right":
         it makes what executables of this plan take of them. None where they take the

@@ -408,6 +408,11 @@ class Operands:
         return isinstance(self.a, Prepared) or isinstance(self.b, Prepared)
 
     @property
+    def are_floats(self) -> bool:
+        """True if each has the dtype of their product, or is float16 or bfloat16."""
+        return all(x.dtype == self.dtype or x.dtype in _NARROW for x in self.arrays)
+
+    @property
     def are_empty(self) -> bool:
         """True if one of them has no entries."""
         return 0 in (*self.a.shape, *self.b.shape)

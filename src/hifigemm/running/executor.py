@@ -426,17 +426,23 @@ def split_of(plan: Plan, x: Array, side: str, engine: Engine) -> Any:
     return None if split is None else split(x)
 
 
+def lowering_of_prepared(plan: Plan, engine: Engine) -> Lowering | None:
+    """The engine's way to products of a prepared operand; a device that works out a bound
+    for a report takes the operand alone.
+    """
+    states_nothing = plan.target == NO_PROMISE and has_kernels(engine)
+    if states_nothing:
+        plan = replace(plan, target=NOTHING_STATED)
+    return engine.lowering(plan)
+
+
 def splitting(
     plan: Plan, x: Array, side: str, engine: Engine
 ) -> Callable[[Array], Any] | None:
     """`split_of` as a function of operands laid out as x; None for plans whose products
     take the operand alone.
     """
-    # A device that works out a bound for a report takes the operand alone.
-    states_nothing = plan.target == NO_PROMISE and has_kernels(engine)
-    if states_nothing:
-        plan = replace(plan, target=NOTHING_STATED)
-    lowering = engine.lowering(plan)
+    lowering = lowering_of_prepared(plan, engine)
     if lowering is not None:
         return lowering.preparing(x, side)
     scheme = plan.scheme

@@ -30,7 +30,7 @@ from hifigemm.operands.operands import (
     result_dtype,
 )
 from hifigemm.running.calls import keep_by_engine
-from hifigemm.running.executor import quiet, splitting
+from hifigemm.running.executor import lowering_of_prepared, quiet, splitting
 from hifigemm.running.keys import key_of
 from hifigemm.running.planner import check_strict, reusable, steady, workspace_limit
 from hifigemm.running.request import Request, check_plan
@@ -195,7 +195,7 @@ def _preparation(
     asked: tuple[Accuracy, str | Scheme] | None,
 ) -> tuple[Array, Preparation]:
     """A copy of an operand, and how operands like this one are prepared by a plan."""
-    dtype = _dtype_of_copy(x, plan)
+    dtype = _dtype_of_copy(x, plan, engine)
     copy = _copy_of(x, dtype)
     split = None
     # On a CPU a scheme that looked at the operands splits others in another way.
@@ -211,15 +211,15 @@ def _copy_of(x: Array, dtype: DType) -> Array:
     return x.copy() if y is x else np.ascontiguousarray(y, like=y)
 
 
-def _dtype_of_copy(x: Array, plan: Plan) -> DType:
-    """The dtype of the copy of an operand: that of the product, unless a device chooses
-    between words, for which a narrow operand keeps its own.
+def _dtype_of_copy(x: Array, plan: Plan, engine: Engine) -> DType:
+    """The dtype of the copy of an operand: that of the product, unless the engine takes
+    a narrow operand as it is.
     """
-    problem = plan.problem
-    is_narrow = problem.narrow is not None
-    is_narrow = is_narrow and problem.narrow is common_narrow(x.dtype, x.dtype)
-    keeps_dtype = is_narrow and bool(plan.alternatives)
-    return x.dtype if keeps_dtype else problem.dtype
+    lowering = lowering_of_prepared(plan, engine)
+    is_narrow = common_narrow(x.dtype, x.dtype) is not None
+    if lowering is not None and is_narrow and lowering.takes_narrow:
+        return x.dtype
+    return plan.problem.dtype
 
 
 def _check_operand_fits(x: Array, side: str, problem: Problem) -> None:

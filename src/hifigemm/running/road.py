@@ -140,10 +140,10 @@ def product(
 
     # The product.
     check_strict(plan)
-    is_narrow = bool(plan.alternatives) and problem.narrow is not None
-    stack_dtype = None if is_narrow else dtype
+    lowering = engine.lowering(plan)
+    takes_own_dtypes = lowering is not None and lowering.takes_narrow
+    stack_dtype = None if takes_own_dtypes and operands.are_floats else dtype
     left, right = operands.stacks(stack_dtype)
-    lowering = engine.lowering(plan) if operands.are_prepared else None
     splits = (
         usable_split(operands.a, "left", shapes.left, plan, lowering),
         usable_split(operands.b, "right", shapes.right, plan, lowering),

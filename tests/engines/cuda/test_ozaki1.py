@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import hifigemm as hg
 from hifigemm.engines.device_array import unwrap
@@ -16,8 +17,9 @@ from hifigemm.model.plan import Blocking
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.estimates import published_num_slices
 from hifigemm.numerics.slicing import words_of_diagonals
+from hifigemm.operands import operands
 from hifigemm.running.executor import execute
-from tests.engines.stand_in import arrays, lowered, on_host, planned
+from tests.engines.stand_in import DEVICE, arrays, lowered, on_host, planned
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:(overflow|invalid value|divide by zero) encountered:RuntimeWarning"
@@ -354,3 +356,33 @@ def test_steps_write_to_the_result_that_is_given(make_pair, assert_same_bits, en
         plan, *arrays(a, b), engine, 2**28, 0, Epilogue(2.0, 0.0, None), out=target
     )
     assert outcome.values is target
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_16_bit_operands_are_read_as_they_are(
+    as_on_gpu, assert_same_bits, monkeypatch, dtype
+):
+    scheme = hg.Ozaki1(num_slices=3)
+    rng = np.random.default_rng(4)
+    x, y = (
+        torch.from_numpy(rng.standard_normal(shape)).to(DEVICE, dtype)
+        for shape in ((5, 40), (40, 9))
+    )
+    x[2, 7] = torch.inf
+    wide = y.float()
+    cases = [(x, y), (x, wide), (wide.mT, x.mT)]
+    expected = [
+        hg.matmul(left.float(), right.float(), scheme=scheme) for left, right in cases
+    ]
+    # No operand is converted.
+    monkeypatch.setattr(operands, "widened", None)
+    for (left, right), values in zip(cases, expected, strict=True):
+        for _ in range(2):
+            product = hg.matmul(left, right, scheme=scheme)
+            assert product.dtype is torch.float32
+            assert_same_bits(on_host(product), on_host(values))
+        prepared = hg.prepare(right, "right", scheme=scheme)
+        assert prepared.split.planes.shape == (1, right.shape[1], 3, 128)
+        assert "3 planes" in repr(prepared)
+        for _ in range(2):
+            assert_same_bits(on_host(hg.matmul(left, prepared)), on_host(values))

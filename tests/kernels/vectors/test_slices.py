@@ -232,6 +232,24 @@ def test_any_strides(dtype, device):
 
 
 @pytest.mark.parametrize("device", where_devices)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_entries_of_16_bits_have_the_slices_of_their_float32(dtype, device):
+    """Every number of the format, next to float32 entries of the other operand."""
+    if device == "cpu" and dtype is torch.bfloat16:
+        pytest.skip("Triton's interpreter takes subnormal bfloat16 for zeros")
+    bits = torch.arange(-(2**15), 2**15, dtype=torch.int16, device=device)
+    x = bits.view(dtype)
+    x = torch.where(torch.isfinite(x), x, 0).view(1, 256, 256)
+    wide = torch.randn(1, 256, 8, device=device)
+    for left, right in ((x, wide), (wide.mT, x), (x, x.mT)):
+        slices = slice_operands(((left, 2), (right, 1)), 3, 8)
+        expected = slice_operands(((left.float(), 2), (right.float(), 1)), 3, 8)
+        for one, other in zip(slices, expected, strict=True):
+            assert torch.equal(one.planes, other.planes)
+            assert torch.equal(one.exponents, other.exponents)
+
+
+@pytest.mark.parametrize("device", where_devices)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_vectors_with_inf_or_nan_are_marked(dtype, device):
     x = np.ones((2, 5, 30), dtype)

@@ -247,7 +247,7 @@ class CudaLowering(Lowering):
         # The launches for contiguous tensors that are not there.
         dtype = TORCH_DTYPES[problem.dtype]
         operand_dtype = dtype
-        if problem.narrow and plan.alternatives:
+        if problem.narrow and self.takes_narrow:
             operand_dtype = _NARROW[problem.narrow.name]
         arguments = Arguments(
             layout((batch, rows, problem.k), operand_dtype),
@@ -314,6 +314,11 @@ class CudaLowering(Lowering):
     def writes_to(self, out: Tensor) -> bool:
         """Whether the launches write to a result that is laid out as this one."""
         return not self.has_contiguous_rows or out.stride(2) == 1 or out.shape[2] == 1
+
+    @property
+    def takes_narrow(self) -> bool:
+        """For words of two operands of one narrow dtype."""
+        return self.plan.problem.narrow is not None and bool(self.plan.alternatives)
 
     def layout_of_record(self) -> Tensor | None:
         """None where the device decides nothing."""

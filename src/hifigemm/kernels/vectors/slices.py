@@ -9,8 +9,8 @@ more before it clears what the programs of vectors longer than a tile exchange.
 
 Entries are scaled to y = 2**-g x, g the exponent of the first slice's grid, and then
 each slice is an integer next to y, and what is left of y times 2**beta goes on. All of
-it is exact in the format of the operand: what underflows lies further below the first
-slice than float32 or float64 reach, and never gets to a slice.
+it is exact in FP32, or in FP64 for float64: what underflows lies further below the first
+slice than the entries reach, and never gets to a slice.
 """
 
 # Kernels are untyped.
@@ -58,15 +58,13 @@ LEAST_BITS = 3
 """With fewer, the power of two of a vector of the largest numbers is subnormal."""
 MAX_BITS_SINGLE = 22
 """Bits of a slice of a float32 operand, as digits are rounded in float32 by a sum."""
-_SIGNIFICAND = {torch.float32: 24, torch.float64: 53}
-_MAGNITUDES = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 @dataclass(frozen=True)
 class _SlicesForm:
     """What the kernel knows of the slices of an operand when it is compiled."""
 
-    single: bool  # entries are float32, else float64
+    single: bool  # entries are FP32, or become it, else FP64
     count: int  # number of slices
     beta: int  # bits of a slice
     # `integers`, `double`: slices are INT8, or FP64; else FP16 or BF16
@@ -252,8 +250,9 @@ def slice_operands(
     Parameters
     ----------
     operands : pairs (tensor, axis)
-        float32 or float64 tensors of three dimensions and any strides, and the axis
-        of k: 2 for a left operand, 1 for a right one.
+        float64 tensors, or tensors of float32, float16 and bfloat16 in any mixture, of
+        three dimensions and any strides, and the axis of k: 2 for a left operand, 1 for
+        a right one.
     count : int
         Number of slices, at most twelve.
     beta : int
@@ -265,8 +264,9 @@ def slice_operands(
     -------
     list of Slices, one an operand
     """
+    are_single = [x.dtype is not torch.float64 for x, _ in operands]
     most = MAX_BITS[dtype]
-    if operands[0][0].dtype is torch.float32:
+    if are_single[0]:
         most = min(most, MAX_BITS_SINGLE)
     if not LEAST_BITS <= beta <= most or not 1 <= count <= MAX_COUNT:
         raise ValueError(
@@ -278,13 +278,13 @@ def slice_operands(
             x,
             axis,
             k_pitch(x.shape[axis]),
-            VECTOR_ENTRIES[f"{str(x.dtype)[6:]} slices"],
+            VECTOR_ENTRIES["float32 slices" if is_single else "float64 slices"],
         )
-        for x, axis in operands
+        for (x, axis), is_single in zip(operands, are_single, strict=True)
     ]
     k = sides[0].k
     like = operands[0][0]
-    if any(side.k != k for side in sides) or len({x.dtype for x, _ in operands}) > 1:
+    if any(side.k != k for side in sides) or len(set(are_single)) > 1:
         raise ValueError(
             f"operands of k = {', '.join(str(side.k) for side in sides)}, {[x.dtype for x, _ in operands]}"
         )
@@ -298,13 +298,13 @@ def slice_operands(
         exponents = like.launches.empty((side.batch, side.vectors), torch.int32)
         slices.append(Slices(planes, exponents, beta))
         tensors.append((x, planes, exponents, None))
-        forms.append(_form_of(x.dtype, dtype, count, beta, axis == 1, side.tile))
+        forms.append(_form_of(are_single[0], dtype, count, beta, axis == 1, side.tile))
     launch_both(
         _slice,
         sides,
         tensors,
         forms,
-        _MAGNITUDES[like.dtype],
+        torch.int32 if are_single[0] else torch.int64,
         k,
         k_pitch(k),
         enable_fp_fusion=False,
@@ -314,18 +314,18 @@ def slice_operands(
 
 @lru_cache(maxsize=1024)
 def _form_of(
-    dtype: torch.dtype,
+    is_single: bool,
     stored: torch.dtype,
     count: int,
     beta: int,
     reverse: bool,
     tile: VectorTile,
 ) -> _SlicesForm:
-    bits = _SIGNIFICAND[dtype]
+    bits = 24 if is_single else 53
     is_twos_complement = stored is torch.int8 and beta == 8
     limit = digit_limit(beta, bits) if is_twos_complement else 1.0
     return _SlicesForm(
-        single=dtype is torch.float32,
+        single=is_single,
         count=count,
         beta=beta,
         integers=stored is torch.int8,

@@ -252,7 +252,7 @@ def load_tile(operand, counts, program, k, FORM: tl.constexpr):
     """A tile of an operand: its entries, matrix, vectors and indices along k.
 
     A tile is block_v vectors, a panel, times block_k entries along k, a chunk. The
-    programs of one panel have consecutive indices.
+    programs of one panel have consecutive indices. FP16 and BF16 entries become FP32.
     """
     vectors, _, chunks = counts
     entries, inside, z, v, h = tile_of_vectors(
@@ -264,6 +264,8 @@ def load_tile(operand, counts, program, k, FORM: tl.constexpr):
         value = tl.load(entries, eviction_policy="evict_first")
     else:
         value = tl.load(entries, mask=inside, other=0.0, eviction_policy="evict_first")
+    if value.dtype.primitive_bitwidth == 16:
+        value = value.to(tl.float32)
     return value, z, v, h
 
 

@@ -240,8 +240,6 @@ def _split_tile(operand, counts, program, k, pitch, top, FORM: tl.constexpr):
     """Words of a tile of an operand: block_v vectors times block_k entries along k."""
     vectors, _, chunks = counts
     value, z, v, h = load_tile(operand, counts, program, k, FORM)
-    if not FORM.is_wide:
-        value = value.to(tl.float32)
     exists = v < vectors
     sizes = _sizes(value, FORM)
     row = z * vectors + v
