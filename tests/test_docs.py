@@ -187,10 +187,10 @@ def test_a_removed_page_leads_to_the_page_that_has_its_contents():
     assert name == "decisions/a.html"
     assert 'content="0; url=b.html#one-two"' in html
     assert '<a href="b.html#one-two">' in html
-    _, html = redirects.redirect("decisions/a.md", "theory/native.md")
-    assert '<a href="../theory/native.html">' in html
-    _, html = redirects.redirect("a.md", "theory/native.md")
-    assert '<a href="theory/native.html">' in html
+    _, html = redirects.redirect("decisions/a.md", "theory/words.md")
+    assert '<a href="../theory/words.html">' in html
+    _, html = redirects.redirect("a.md", "theory/words.md")
+    assert '<a href="theory/words.html">' in html
 
 
 def test_redirects_lead_from_removed_pages_to_headings():

@@ -75,6 +75,10 @@ REDIRECTS = {
     "decisions/idle-launches.md": "decisions/gpu-launches.md#idle-launches",
     "decisions/one-kernel.md": "decisions/gpu-structure.md#one-kernel-for-each-step",
     "decisions/cutile.md": "decisions/gpu-structure.md#gluon-and-triton-not-cutile",
+    "theory/corrected.md": "theory/words.md#error-corrected-products",
+    "theory/double-double.md": "theory/words.md#double-double-sums",
+    "theory/multiword.md": "theory/words.md#multiword-products",
+    "theory/native.md": "theory/tensor-cores.md#native-products",
 }
 """The new address of each page of docs/ that was removed: "old.md": "new.md#heading"."""
 
