@@ -477,6 +477,17 @@ def slices():
                 )
 
             yield f"{count} {dtype} {tile}", write
+
+    for count, few in product((3, 4), (1, 64)):
+
+        def write(launches, count=count, few=few):
+            a, b = operands(launches, torch.float32)
+            out = launches.operand(Layout((1, few, 2048), torch.float32))
+            left, right = slice_operands(((a[:, :few], 2), (b, 1)), count, 8)
+            slice_product.slice_product(left, right, out, 2048, operands=(a, b))
+
+        yield f"{few} vectors, {count} slices", write
+
     for stored, beta in (
         (torch.float16, 8),
         (torch.bfloat16, 9),

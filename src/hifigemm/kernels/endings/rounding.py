@@ -19,6 +19,11 @@ import triton.language as tl
 from hifigemm.kernels.runtime.common import power_of_two
 from hifigemm.numerics.integer_sums import NEAREST, Rounding
 
+_HALF = tl.constexpr(2.0**32)
+"""The unit of the upper half of a word of 64 bits."""
+_WHOLE = tl.constexpr(2.0**64)
+"""The unit of what lies above a word."""
+
 
 class Targets(NamedTuple):
     """Where entries of a result go, and what is made of their exact sums: tensors or
@@ -218,3 +223,31 @@ def with_addend(values, addend):
 def finite(x):
     """x, or 0 for Inf and NaN."""
     return tl.where(tl.abs(x) < float("inf"), x, 0.0)
+
+
+@triton.jit
+def rounded_words(above, low, WIDE: tl.constexpr, SINGLE: tl.constexpr):
+    """above 2**64 + low, |above| < 2**41, rounded once to float64.
+
+    To nearest, or with SINGLE to odd, so that the conversion to float32 rounds
+    correctly.
+    """
+    # Integers that float64 holds: the upper half, signed, and the lower half of `low`.
+    high_half = (low >> 32).to(tl.int32).to(tl.float64) * _HALF
+    low_half = (low & 0xFFFFFFFF).to(tl.uint32).to(tl.float64)
+    if WIDE:
+        # Every term is a multiple of 2**32 until `rest` is added, and what a first sum
+        # leaves is below 2**53.
+        top = above.to(tl.float64) * _WHOLE
+        total = top + high_half
+        low_half += (top - total) + high_half
+        high_half = total
+    value = high_half + low_half
+    if SINGLE:
+        # What the sum lost; the bits of a value that is too large in magnitude step
+        # back, and where any bit was lost the last one is set.
+        lost = low_half - (value - high_half)
+        bits = value.to(tl.int64, bitcast=True)
+        bits -= ((lost != 0.0) & ((lost < 0.0) != (value < 0.0))).to(tl.int64)
+        value = (bits | (lost != 0.0).to(tl.int64)).to(tl.float64, bitcast=True)
+    return value

@@ -24,9 +24,9 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.kernels.endings.rounding import round_integer
+from hifigemm.kernels.endings.rounding import round_integer, rounded_words
 from hifigemm.kernels.endings.special import nonfinite_product
-from hifigemm.kernels.products import slice_gemm
+from hifigemm.kernels.products import few_vectors, slice_gemm
 from hifigemm.kernels.products.int8_product import K_BLOCK, diagonals
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import power_of_two
@@ -40,10 +40,6 @@ _BLOCK = 128
 """Columns of a program, which is a warp."""
 _SIGN = tl.constexpr(-1 << 63)
 """The sign bit of INT64: `round_integer` takes a word with 2**63 added."""
-_HALF = tl.constexpr(2.0**32)
-"""The unit of the upper half of a word."""
-_WHOLE = tl.constexpr(2.0**64)
-"""The unit of what lies above a word."""
 
 
 @dataclass(frozen=True)
@@ -98,34 +94,6 @@ def _wide(high, low, T: tl.constexpr):
     carried = total.to(tl.uint64, bitcast=True) < shifted.to(tl.uint64, bitcast=True)
     above = (high >> (64 - T)) + (low >> 63) + carried.to(tl.int64)
     return above + (total < 0).to(tl.int64), total
-
-
-@triton.jit
-def _rounded(above, low, WIDE: tl.constexpr, SINGLE: tl.constexpr):
-    """above 2**64 + low, |above| < 2**41, rounded once to float64.
-
-    To nearest, or with SINGLE to odd, so that the conversion to float32 rounds
-    correctly.
-    """
-    # Integers that float64 holds: the upper half, signed, and the lower half of `low`.
-    high_half = (low >> 32).to(tl.int32).to(tl.float64) * _HALF
-    low_half = (low & 0xFFFFFFFF).to(tl.uint32).to(tl.float64)
-    if WIDE:
-        # Every term is a multiple of 2**32 until `rest` is added, and what a first sum
-        # leaves is below 2**53.
-        top = above.to(tl.float64) * _WHOLE
-        total = top + high_half
-        low_half += (top - total) + high_half
-        high_half = total
-    value = high_half + low_half
-    if SINGLE:
-        # What the sum lost; the bits of a value that is too large in magnitude step
-        # back, and where any bit was lost the last one is set.
-        lost = low_half - (value - high_half)
-        bits = value.to(tl.int64, bitcast=True)
-        bits -= ((lost != 0.0) & ((lost < 0.0) != (value < 0.0))).to(tl.int64)
-        value = (bits | (lost != 0.0).to(tl.int64)).to(tl.float64, bitcast=True)
-    return value
 
 
 @triton.jit(do_not_specialize=["operands", "shift", "m", "k", "row_sums", "part_sums"])
@@ -194,7 +162,9 @@ def slice_product_kernel(
     if not is_rare:
         # Outside of this range results are zeros or Inf in float32.
         exponent = tl.minimum(tl.maximum(base + f, -1022), 1023)
-        value = _rounded(above, low, KIND.low > 0, KIND.single) * power_of_two(exponent)
+        value = rounded_words(above, low, KIND.low > 0, KIND.single) * power_of_two(
+            exponent
+        )
         tl.store(address, value.to(c.dtype.element_ty), mask=inside)
     else:
         # Rounded once from the whole integer, whatever its exponent.
@@ -246,7 +216,8 @@ def slice_product(
         A and B themselves, read where a row or column holds an Inf or NaN.
     shift : int
     config : Tile, optional
-        Of the products, otherwise `tile_for` or `slice_gemm` chooses.
+        Of the products; otherwise few vectors have a kernel, and `tile_for` or
+        `slice_gemm` chooses.
     """
     _, m, count, _ = left.planes.shape
     n = right.planes.shape[1]
@@ -257,6 +228,9 @@ def slice_product(
         )
     _check(left, right, out)
     if out.numel() == 0:
+        return
+    if config is None and few_vectors.serves(left, right, out):
+        few_vectors.few_vectors_product(left, right, out, k, operands, shift)
         return
     sums = sums_of(left, right, k, config=config)
     kind = _SumsKind(
