@@ -1,7 +1,9 @@
-"""Matrix products with an accuracy that you ask for and get.
+"""Matrix products to an accuracy that you choose.
 
-    import hifigemm as hg
-    hg.matmul(a, b, accuracy="correct")  # the exact product, rounded once
+    >>> import numpy as np, hifigemm as hg
+    >>> a, b = np.array([[1e16, 1.0, -1e16]]), np.ones((3, 1))
+    >>> a @ b, hg.matmul(a, b, accuracy="correct")  # the exact product, rounded once
+    (array([[0.]]), array([[1.]]))
 
 Products            matmul, gemm, prepare, make_plan, warmup
 Accuracies          None, "fp32", "fp64", "correct", a number, Relative, Invariant
@@ -11,7 +13,7 @@ Facts and settings  Plan, Report, engines, info, strict
 Modules             numpy (einsum, dot, ...), linalg (solve, det, ...), jax, cupy,
                     distributed, testing
 
-help(hg.matmul) explains accuracies. All other modules are internal.
+help(hg.matmul) explains accuracies. Modules that are not in this list are internal.
 """
 
 import sys as _sys

@@ -568,8 +568,13 @@ def test_exact_products_and_reports_of_integers_are_made_anew():
     for _ in range(2):
         hg.matmul(small, small)
         hg.matmul(small, small, accuracy="correct")
-        with pytest.raises(hg.AccuracyError, match="lie beyond int64"):
+        with pytest.raises(hg.AccuracyError, match="lie beyond int64") as e:
             hg.matmul(large, large, accuracy="correct")
+        # A traceback shows the public class.
+        assert (e.type.__module__, e.type.__name__) == (
+            hg.AccuracyError.__module__,
+            "AccuracyError",
+        )
         _, report = hg.matmul(large, large, return_report=True)
         assert "wraps around" in report.reason
         _, report = hg.matmul(small, small, return_report=True)

@@ -368,8 +368,8 @@ class Products:
                 f"accuracy={accuracy!r} is promised for one product and for A B C with the default scheme, and "
                 f"{chain.why} takes {count}, one on the result of another: the {count - 1} intermediate results are "
                 "rounded. Ask for a number, which the result keeps, or a level, which each product keeps; the report "
-                'then bounds the error of the whole. "Longer chains" in docs/functions.md is a way without that loss: '
-                "pairs of intermediate results"
+                'then bounds the error of the whole. "Longer chains" in docs/three-factors.md shows '
+                "how to lose almost nothing: keep each intermediate result as a pair"
             )
         share = chain.share(float(accuracy))
         if share == 0.0:

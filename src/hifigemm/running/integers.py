@@ -401,11 +401,14 @@ class _IntegerWords:
 
 
 class EntriesBeyond(AccuracyError):
-    """Entries of a product of integers that were to be exact lie beyond its dtype.
+    """Entries of an exact product of integers lie beyond its dtype.
 
-    `named` makes the message from the numbers of the entries, arranged as a caller sees
-    them. A copy or a pickle is the plain error.
+    `named` writes the message for the numbers of the entries, arranged as the caller
+    sees them. Tracebacks show the public class, and a copy or a pickle is one.
     """
+
+    __module__ = AccuracyError.__module__
+    __qualname__ = AccuracyError.__qualname__
 
     def __init__(
         self, message: str, shape: tuple[int, ...], named: Callable[[Array], str]
@@ -416,3 +419,7 @@ class EntriesBeyond(AccuracyError):
 
     def __reduce__(self) -> tuple[type[AccuracyError], tuple[Any, ...]]:
         return AccuracyError, self.args
+
+
+# The body of a class cannot name it.
+EntriesBeyond.__name__ = AccuracyError.__name__
