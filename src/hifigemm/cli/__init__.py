@@ -19,7 +19,7 @@ from hifigemm.base.settings import is_strict
 from hifigemm.base.startup import INTERRUPTED, raising_interrupts
 from hifigemm.cli.blas import add_blas
 from hifigemm.cli.matmul import add_matmul, add_plan
-from hifigemm.cli.options import add_command
+from hifigemm.cli.options import HelpFormatter, add_command
 from hifigemm.cli.run import add_run
 from hifigemm.cli.workshop import add_bench, add_demo, add_report
 from hifigemm.workshop.errors import COMPUTATION_ERROR, OK, USAGE_ERROR, InputError
@@ -98,18 +98,25 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    text = "Matrix products of high fidelity computed on low-precision matrix engines."
-    epilog = "exit codes: 0 fine; 1 the computation failed; 2 wrong usage, or a file that cannot be read or written; "
+    text = "Matrix products to an accuracy that you choose.\n\n"
+    text += "  hifigemm matmul A.npy B.npy -o C.npy --accuracy correct"
+    epilog = "`hifigemm COMMAND --help` lists the options of a command.\n\n"
+    epilog += "exit codes: 0 success; 1 the computation failed; 2 wrong usage, or a file that cannot be read or "
+    epilog += "written; 130 interrupted"
     parser = _Parser(
-        prog="hifigemm", description=text, epilog=epilog + "130 interrupted"
+        prog="hifigemm",
+        description=text,
+        epilog=epilog,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument(
         "--version", action="version", version=f"hifigemm {hg.__version__}"
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    info = add_command(commands, "info", _info, "list engines, devices and versions")
-    check = "run the functions of other libraries that exactness rests on, and say which are at fault: "
-    check += "exit code 1 if hifigemm uses one of them, 0 if only your own code may meet them"
+    text = "list engines, devices and versions"
+    info = add_command(commands, "info", _info, text, example="hifigemm info --check")
+    check = "test the functions of NumPy, the BLAS and the GPU that exactness relies on, and list the faulty ones; "
+    check += "the exit code is 1 if hifigemm uses one of them"
     info.add_argument("--check", action="store_true", help=check)
     for add in (
         add_demo,

@@ -25,10 +25,9 @@ from hifigemm.workshop.errors import OK, InputError
 def add_blas(commands: Any) -> None:
     """Add the command."""
     text = "print the path of a correctly rounded BLAS, for programs of any language"
-    epilog = (
-        "`hifigemm run --blas correct PROGRAM` puts it in front of a program's BLAS."
-    )
-    add_command(commands, "blas", _print_path, text, ": see docs/blas.md.", epilog)
+    more = " docs/blas.md describes it; `hifigemm run --blas correct PROGRAM` sets it for one program."
+    example = 'LD_PRELOAD="$(hifigemm blas)" Rscript program.R'
+    add_command(commands, "blas", _print_path, text, more=more, example=example)
 
 
 def _print_path(args: argparse.Namespace) -> int:

@@ -28,16 +28,21 @@ from hifigemm.workshop.errors import OK, InputError
 def add_matmul(commands: Any) -> None:
     """Add the command `matmul`."""
     parser = add_command(
-        commands, "matmul", _matmul, "multiply the matrices in two files"
+        commands,
+        "matmul",
+        _matmul,
+        "multiply the matrices in two files",
+        example="hifigemm matmul A.npy B.npy -o C.npy --accuracy correct",
+        usage="hifigemm matmul A B [-o C] [--accuracy X] [options]",
     )
     add_operands(parser)
-    output = "file for the result, replaced as a whole; FILE.npz:KEY replaces or adds one array and keeps the others, "
-    output += "FILE.npz stands for FILE.npz:c (default: the result is printed)"
+    output = "file for the result, replaced if it exists; FILE.npz:KEY replaces or adds one array, FILE.npz means "
+    output += "FILE.npz:c (default: print the result)"
     parser.add_argument("-o", "--output", metavar="C", help=output)
     add_multiplication_options(parser)
-    result = "of two files of integers or bools, whose product is exact or an error: int64, array (the dtype to which "
-    result += "both promote) or object (integers of any size, printed or in a .mtx file); default: int64, uint64 where "
-    result += "both promote to it"
+    result = "for two files of integers or bools, whose product is exact or an error: int64, array (their promoted "
+    result += "dtype) or object (integers of any size, printed or in a .mtx file); default: int64, or uint64 if both "
+    result += "promote to it"
     parser.add_argument("--result", choices=("int64", "array", "object"), help=result)
     parser.add_argument(
         "-q",
@@ -49,13 +54,20 @@ def add_matmul(commands: Any) -> None:
 
 def add_plan(commands: Any) -> None:
     """Add the command `plan`."""
-    parser = add_command(commands, "plan", _plan, "explain what matmul would do")
+    parser = add_command(
+        commands,
+        "plan",
+        _plan,
+        "explain what matmul would do",
+        example="hifigemm plan --shape 1000,1000,1000 --accuracy correct",
+        usage="hifigemm plan (A B | --shape M,N,K) [--accuracy X] [options]",
+    )
     add_operands(parser, optional=True)
     parser.add_argument(
         "--shape",
         type=parse_shape,
         metavar="M,N,K",
-        help="in place of files: random matrices, m x k times k x n",
+        help="instead of files: random matrices, m x k times k x n",
     )
     parser.add_argument(
         "--dtype", choices=DTYPES, help="with --shape (default: float64)"

@@ -28,18 +28,39 @@ _UNITS = {"": 1, "B": 1} | {
 }
 
 
+class HelpFormatter(argparse.HelpFormatter):
+    """Fills paragraphs, but keeps indented lines, which are examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = []
+        for line in text.splitlines():
+            is_example = line.startswith("  ")
+            lines.append(
+                line if is_example else super()._fill_text(line, width, indent)
+            )
+        return "\n".join(lines)
+
+
 def add_command(
     commands: Any,
     name: str,
     run: Callable[[argparse.Namespace], Any],
     text: str,
-    more: str = ".",
+    *,
+    example: str,
+    more: str = "",
+    usage: str | None = None,
     epilog: str = "",
 ) -> argparse.ArgumentParser:
-    """Add a command; `more` follows the text in its own description."""
-    description = f"{text[0].upper()}{text[1:]}{more}"
+    """Add a command. In its own description, `more` and an example follow the text."""
+    description = f"{text[0].upper()}{text[1:]}.{more}\n\n  {example}"
     parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=text, description=description, epilog=epilog
+        name,
+        help=text,
+        usage=usage,
+        description=description,
+        epilog=epilog,
+        formatter_class=HelpFormatter,
     )
     parser.set_defaults(run=run)
     return parser
@@ -58,25 +79,30 @@ def add_multiplication_options(parser: argparse.ArgumentParser) -> None:
     dataclass.
     """
     accuracy = (
-        '"correct", "fp64", "fp32", a number r below 1: |C - AB| <= r |A||B| + u |AB|, or "Relative(r)": '
-        "|C - AB| <= r |AB| (default: level of the result)"
+        '"correct" (the exact value, rounded once), "Relative(r)" (|C - AB| <= r |AB|), a number r below 1 '
+        '(|C - AB| <= r |A||B| + u |AB|), "fp64" or "fp32" (default: the usual accuracy of the result)'
     )
     parser.add_argument("--accuracy", type=parse_accuracy, metavar="X", help=accuracy)
     parser.add_argument(
-        "--scheme", choices=["auto", *SCHEMES], default="auto", help="(default: auto)"
+        "--scheme",
+        choices=["auto", *SCHEMES],
+        default="auto",
+        help="the method (default: auto)",
     )
     parser.add_argument(
         "--engine",
         type=_engine,
         metavar="E",
-        help="one of those that `hifigemm info` lists",
+        help="an engine that `hifigemm info` lists",
     )
-    workspace = "limit for memory besides operands and result, such as 512M or 2GiB (changes no bit of an exact scheme)"
+    workspace = (
+        "limit for memory in addition to operands and result, such as 512M or 2GiB"
+    )
     parser.add_argument(
         "--workspace", type=parse_bytes, metavar="BYTES", help=workspace
     )
     group = parser.add_argument_group(
-        "options of one scheme", "the fields of its dataclass; they need --scheme"
+        "options of one scheme", "parameters of its class in Python; they need --scheme"
     )
     for name, users in _fields().items():
         texts = _described(name, users)

@@ -1,6 +1,4 @@
-"""The command `run`: a program of PyTorch as it stands, its products made to an
-accuracy.
-"""
+"""The command `run`: an unchanged program with its products computed to an accuracy."""
 
 from __future__ import annotations
 
@@ -28,15 +26,25 @@ from hifigemm.workshop.errors import InputError
 
 def add_run(commands: Any) -> None:
     """Add the command."""
-    text = "run a program of PyTorch, its matrix products made to an accuracy"
-    epilog = "HIFIGEMM=fp64 in the environment is --accuracy fp64. The exit code is that of the program. "
-    epilog += "A warning on stderr says so if PyTorch multiplied nothing, as in a program of NumPy."
+    text = "run a PyTorch program with its matrix products replaced, or any program with another BLAS"
+    more = " hifigemm.install describes the first, docs/blas.md the second."
+    example = "hifigemm run --accuracy fp64 --summary train.py --epochs 3\n"
+    example += "  hifigemm run --blas correct Rscript program.R"
+    epilog = "Returns the exit code of the program. Warns on stderr if PyTorch multiplied nothing, as in a NumPy "
+    epilog += "program. The environment variable HIFIGEMM=fp64 has the effect of --accuracy fp64."
     parser = add_command(
-        commands, "run", _prepare, text, ": see hifigemm.install.", epilog
+        commands,
+        "run",
+        _prepare,
+        text,
+        more=more,
+        example=example,
+        usage="hifigemm run [options] PROGRAM [ARGUMENTS]",
+        epilog=epilog,
     )
-    accuracy = '"correct", "fp64", "fp32", a number below 1 or "Relative(r)" (default: level of each result)'
+    accuracy = '"correct", "Relative(r)", a number below 1, "fp64" or "fp32" (default: the usual accuracy of a result)'
     parser.add_argument("--accuracy", type=parse_accuracy, metavar="X", help=accuracy)
-    scheme = "a name, or as in Python: \"Ozaki2(num_moduli=14, scaling='fast')\" (default: auto)"
+    scheme = "a name, or an expression such as \"Ozaki2(num_moduli=14, scaling='fast')\" (default: auto)"
     parser.add_argument(
         "--scheme", type=_scheme, default="auto", metavar="S", help=scheme
     )
@@ -46,18 +54,18 @@ def add_run(commands: Any) -> None:
         "--workspace",
         type=parse_bytes,
         metavar="BYTES",
-        help="limit for memory beside operands",
+        help="limit for memory in addition to operands and result",
     )
     parser.add_argument(
         "--summary",
         action="store_true",
-        help="print what became of the products at the end, or calls of the BLAS",
+        help="at the end, print how the products were computed, or with --blas the calls of the BLAS",
     )
     parser.add_argument(
         "--manifest",
         type=Path,
         metavar="FILE",
-        help=f"write that to a JSON file, as {MANIFEST} does",
+        help=f"write how the products were computed to a JSON file; the same as {MANIFEST}=FILE",
     )
     parser.add_argument(
         "-m",
@@ -65,19 +73,21 @@ def add_run(commands: Any) -> None:
         action="store_true",
         help="PROGRAM is a module, as for python -m",
     )
-    blas = "run any program on Linux, its BLAS replaced by a correctly rounded one, and nothing else"
+    blas = (
+        "run any program on Linux with a correctly rounded BLAS; replaces nothing else"
+    )
     parser.add_argument("--blas", choices=["correct"], help=blas)
     parser.add_argument(
         "--torch",
         action="store_true",
-        help="with --blas, PyTorch's BLAS on a CPU is replaced as well",
+        help="with --blas, also replace PyTorch's BLAS on a CPU",
     )
     parser.add_argument("program", metavar="PROGRAM", help="file of the program")
     parser.add_argument(
         "arguments",
         nargs=argparse.REMAINDER,
         metavar="ARGUMENTS",
-        help="what the program is given",
+        help="arguments of the program",
     )
 
 

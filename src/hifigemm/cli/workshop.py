@@ -14,17 +14,18 @@ from hifigemm.cli.options import DTYPES, SEED, SIZE, add_command, parse_shape, u
 
 def add_demo(commands: Any) -> None:
     """Add the command `demo`."""
-    text = "accuracy of each scheme and of the native product, as a table and a picture"
-    parser = add_command(commands, "demo", _demo, text)
+    text = "compare the accuracy of all schemes and the native product: a table and a picture"
+    example = "hifigemm demo --size 200 -o demo.png"
+    parser = add_command(commands, "demo", _demo, text, example=example)
     parser.add_argument(
         "--size",
         type=SIZE,
         default=200,
         metavar="N",
-        help="of the phi matrices (default: 200)",
+        help="size of the random matrices (default: 200)",
     )
     parser.add_argument(
-        "--seed", type=SEED, default=0, help="of the random matrices (default: 0)"
+        "--seed", type=SEED, default=0, help="seed of the matrices (default: 0)"
     )
     parser.add_argument(
         "-o",
@@ -32,7 +33,7 @@ def add_demo(commands: Any) -> None:
         type=Path,
         default=Path("hifigemm-demo.png"),
         metavar="FILE",
-        help="picture (.png, .svg, .pdf); the CSV file goes beside it (default: hifigemm-demo.png)",
+        help="picture (.png, .svg, .pdf), and a CSV file with the same name (default: hifigemm-demo.png)",
     )
 
 
@@ -44,24 +45,33 @@ def _demo(args: argparse.Namespace) -> int:
 
 def add_report(commands: Any) -> None:
     """Add the command `report`."""
-    text = "measure this machine and write one HTML page: what is usable, how fast, how accurate, what to write"
-    epilog = "It takes one to three minutes. Exit code 1 when a result broke its promise, which the page says too."
-    parser = add_command(commands, "report", _report, text, epilog=epilog)
+    text = "measure this machine and write an HTML page: engines, times, errors, and what to write"
+    more = " This takes one to three minutes."
+    epilog = "The exit code is 1 if a result broke its promise; the page says so too."
+    parser = add_command(
+        commands,
+        "report",
+        _report,
+        text,
+        more=more,
+        example="hifigemm report -o report.html",
+        epilog=epilog,
+    )
     parser.add_argument(
         "-o",
         "--output",
         type=Path,
         default=Path("hifigemm-report.html"),
         metavar="FILE",
-        help="HTML page, replaced where it exists (default: hifigemm-report.html)",
+        help="HTML page, replaced if it exists (default: hifigemm-report.html)",
     )
     parser.add_argument(
         "--device",
         choices=("cpu", "cuda"),
-        help="NumPy or torch (default: cuda where there is one)",
+        help="NumPy or PyTorch (default: cuda if available)",
     )
     parser.add_argument(
-        "--seed", type=SEED, default=0, help="of the random matrices (default: 0)"
+        "--seed", type=SEED, default=0, help="seed of the matrices (default: 0)"
     )
 
 
@@ -73,12 +83,18 @@ def _report(args: argparse.Namespace) -> int:
 
 def add_bench(commands: Any) -> None:
     """Add the command `bench`."""
-    epilog = "Schemes: native, peers, the name of a peer, or SCHEME[:COUNT][:WORD...][@ACCURACY] such as auto, "
-    epilog += (
-        "ozaki2:14, ozaki1:7:fp16, auto@correct. Exit code 1 when a result was wrong."
+    epilog = "S is native, peers (other packages), the name of a peer, or SCHEME[:COUNT][:WORD...][@ACCURACY] such as "
+    epilog += "auto, ozaki2:14, ozaki1:7:fp16, auto@correct. The exit code is 1 if a result was wrong."
+    text = "measure times of the native product, of schemes and of other packages"
+    parser = add_command(
+        commands,
+        "bench",
+        _bench,
+        text,
+        more=" It checks the results first.",
+        example="hifigemm bench --sizes 500,1000 --schemes native,auto,auto@correct",
+        epilog=epilog,
     )
-    text = "times of the native product, of schemes and of peers, of results that were checked first"
-    parser = add_command(commands, "bench", _bench, text, epilog=epilog)
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
         "--sizes",
@@ -99,16 +115,21 @@ def add_bench(commands: Any) -> None:
         type=SIZE,
         default=1,
         metavar="N",
-        help="matrices in a stack (default: 1)",
+        help="matrices in each stack (default: 1)",
     )
     add("--dtype", choices=DTYPES, default="float64", help="(default: float64)")
-    add("--schemes", type=_list(_case), metavar="S,S,...", help="(default: by dtype)")
+    add(
+        "--schemes",
+        type=_list(_case),
+        metavar="S,S,...",
+        help="what to time, see below (default: by dtype)",
+    )
     add(
         "--family",
         type=_family,
         default="phi0.5",
         metavar="F",
-        help="uniform, uniform01, phi and a number, type1 to type4 (default: phi0.5)",
+        help="kind of matrices: uniform, uniform01, phi and a number, type1 to type4 (default: phi0.5)",
     )
     add(
         "--mode",
@@ -118,13 +139,13 @@ def add_bench(commands: Any) -> None:
     add(
         "--device",
         choices=("cpu", "cuda"),
-        help="NumPy or torch (default: cuda where there is one)",
+        help="NumPy or PyTorch (default: cuda if available)",
     )
     add(
         "--csv",
         type=Path,
         metavar="FILE",
-        help="write the figures, and the environment beside them",
+        help="write the times to FILE, and the environment next to it",
     )
     add(
         "--quick",
@@ -137,7 +158,7 @@ def add_bench(commands: Any) -> None:
         metavar="N",
         help="sustained runs of each case (default: 1)",
     )
-    add("--seed", type=SEED, default=1, help="of the operands (default: 1)")
+    add("--seed", type=SEED, default=1, help="seed of the matrices (default: 1)")
 
 
 def _list(parse: Callable[[str], Any]) -> Callable[[str], list[Any]]:
