@@ -71,13 +71,13 @@ def test_the_integers_of_a_correct_product_hold_the_bits_and_no_more(
 ):
     a, _ = pair(bits=(num_bits, 1))
     split = hg.prepare(a, "left", **CORRECT).split
-    (stack,) = arrays(a.numpy()[None])
+    (stack,) = arrays(on_host(a)[None])
     scale = norm_scale(on_host(stack), 2, moduli_set(2, False), 0, 2**20)
     np.testing.assert_array_equal(
         on_host(split.exponents), scale.exponent[:, :, 0] + max(split.bits, 0)
     )
     unit = np.ldexp(1.0, -on_host(split.exponents))[..., None]
-    whole = a.numpy()[None] / unit
+    whole = on_host(a)[None] / unit
     np.testing.assert_array_equal(whole, np.rint(whole))
 
 
@@ -254,5 +254,5 @@ def test_operands_of_another_dtype_and_order_are_copied_in_the_order_of_launches
     for _ in range(2):
         left = hg.prepare(like, "left", **options)
         right = b if plan is not None else b.to(dtype)
-        want = a.numpy() @ b.numpy()
+        want = on_host(a) @ on_host(b)
         np.testing.assert_array_equal(on_host(hg.matmul(left, right)), want)
