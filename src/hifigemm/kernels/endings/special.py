@@ -26,7 +26,9 @@ from hifigemm.kernels.runtime.common import (
 from hifigemm.kernels.runtime.launch import Launch, strided
 
 _BLOCK = 512
-"""Complex entries of a tile."""
+"""Complex entries of a tile, or columns of real ones."""
+_MARKED_ROWS = 64
+"""Rows of a tile of real entries."""
 
 
 @triton.jit
@@ -64,6 +66,95 @@ def nonfinite_product(
     if WIDTH == 2:
         re = tl.join(re, im)
     return re
+
+
+@triton.jit(do_not_specialize=["m", "n", "k"])
+def _fill_kernel(
+    c,
+    left,
+    right,
+    row_exponents,
+    column_exponents,
+    m,
+    n,
+    k,
+    MARK: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Twin: numerics.special.fill_nonfinite, on entries of vectors whose exponent is
+    MARK. A program has a tile of ROWS by COLUMNS entries.
+    """
+    tiles = tl.cdiv(n, COLUMNS)
+    panels = tl.cdiv(m, ROWS)
+    first_row = tl.program_id(0) // tiles % panels * ROWS
+    z = (tl.program_id(0) // (tiles * panels)).to(tl.int64)
+    i = first_row + tl.arange(0, ROWS)
+    j = tl.program_id(0) % tiles * COLUMNS + tl.arange(0, COLUMNS)
+    exponents_of_rows, rows_batch = row_exponents
+    exponents_of_rows += z * rows_batch
+    exponents_of_columns, columns_batch = column_exponents
+    exponents_of_columns += z * columns_batch
+    e = tl.load(exponents_of_rows + i, mask=i < m, other=0)
+    f = tl.load(exponents_of_columns + j, mask=j < n, other=0)
+    # Almost every program ends here.
+    if tl.min(e) == MARK or tl.min(f) == MARK:
+        columns = j.to(tl.int64)
+        entries = right.entries + z * right.batch + columns * right.column
+        for row in range(first_row, tl.minimum(first_row + ROWS, m)):
+            row = tl.cast(row, tl.int64)
+            e_of_row = tl.load(exponents_of_rows + row)
+            is_written = (j < n) & ((f == MARK) | (f * 0 + e_of_row == MARK))
+            if tl.max(is_written.to(tl.int32)) > 0:
+                value = nonfinite_product(
+                    left.entries + z * left.batch + row * left.row,
+                    entries,
+                    k,
+                    left.column,
+                    right.row,
+                    is_written,
+                    1,
+                )
+                address = c.entries + z * c.batch + row * c.row + columns * c.column
+                tl.store(address, value.to(c.entries.dtype.element_ty), mask=is_written)
+
+
+_fill = Launch(_fill_kernel)
+
+
+def fill_marked(
+    operands: tuple[Buffer, Buffer],
+    exponents: tuple[Buffer, Buffer],
+    out: Buffer,
+    mark: int,
+) -> None:
+    """Write the entries of vectors that hold an Inf or NaN.
+
+    Parameters
+    ----------
+    operands : real buffers (batch or 1, m, k) and (batch or 1, k, n), any strides
+    exponents : int32 buffers (batch or 1, m) and (batch or 1, n)
+        `mark` for the vectors whose entries are written.
+    out : float32 or float64 buffer (batch, m, n), any strides
+    mark : int
+        Less than all other exponents.
+    """
+    batch, m, n = out.shape
+    panels = batch * triton.cdiv(m, _MARKED_ROWS)
+    _fill(
+        (panels * triton.cdiv(n, _BLOCK),),
+        strided(out),
+        *(strided(x) for x in operands),
+        *((x, x.stride(0) if x.shape[0] > 1 else 0) for x in exponents),
+        m,
+        n,
+        operands[0].shape[2],
+        MARK=mark,
+        ROWS=_MARKED_ROWS,
+        COLUMNS=_BLOCK,
+        num_warps=4,
+        enable_fp_fusion=False,
+    )
 
 
 _FREE = ["c", "left", "right", "entries", "columns", "k", "predicate"]

@@ -23,23 +23,13 @@ from triton.experimental.gluon import language as gl
 from hifigemm.kernels.products import int8_product_hopper as hopper
 from hifigemm.kernels.products.error_ratio import MARGIN, Numbers, Ratio
 from hifigemm.kernels.products.int8_product import Int8Product
+from hifigemm.kernels.products.int8_product_hopper import halves
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.tiles import Tile
 
 _BIG = gl.constexpr(2.0**52)
 _BIG_BITS = gl.constexpr(0x4330000000000000)
 """The bits of 2**52: with n in the bits behind the exponent it is 2**52 + n."""
-
-
-@gluon.jit
-def _halves(tiles):
-    """Left and right halves of tensors, which lie in registers of the same threads."""
-    ROWS: gl.constexpr = tiles[0].shape[0]
-    COLUMNS: gl.constexpr = tiles[0].shape[1] // 2
-    parts = ()
-    for i in gl.static_range(len(tiles)):
-        parts += tiles[i].reshape([ROWS, 2, COLUMNS]).permute(0, 2, 1).split()
-    return parts
 
 
 @gluon.jit
@@ -180,7 +170,7 @@ def raise_ratio(
     of_columns[0].store(h.to(gl.float32))
     of_columns[1].store(t.to(gl.float32))
     # Eighths of the columns, which take turns in float64.
-    parts = _halves(_halves(_halves((sums,))))
+    parts = halves(halves(halves((sums,))))
     if _may_exceed(known_ratio, parts, (g, s), of_columns):
         # A maximum does not depend on the order of consumers and programs.
         largest = _largest(parts, (g, s), column_sizes, total, n - column)

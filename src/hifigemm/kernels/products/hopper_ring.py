@@ -206,6 +206,7 @@ def produce(
     spans,
     component,
     WIDTH: gl.constexpr,
+    JOINED: gl.constexpr,
     UNEVEN: gl.constexpr,
     TRIANGLE: gl.constexpr,
     TILE: gl.constexpr,
@@ -219,7 +220,8 @@ def produce(
     into `spans` of as many steps, which are planes as those of further matrices are.
     Part l of the right operand begins l `component` columns behind the first one. With
     WIDTH = 2 the vectors have two components, `component` columns apart, of which each
-    takes half of the steps; for part 1 those of the right operand change places.
+    takes half of the steps; for part 1 those of the right operand change places. JOINED
+    parts follow each other in each tile.
     """
     left_map, left_batch, left_part = left
     right_map, quarter_map, right_batch, right_part = right
@@ -233,42 +235,44 @@ def produce(
     for index in range(gl.program_id(0), total, gl.num_programs(0)):
         # m is read for triangles alone, and those are square.
         plane, tile_m, tile_n = tile_of_turn(index, tiles, n, UNEVEN, TRIANGLE, TILE)
-        z = plane // num_planes
-        l = plane - z * num_planes
-        steps = steps_of(l, lengths)
-        first_step = z % spans * steps
-        z = z // spans
-        row = z * left_batch + l * left_part + tile_m * BLOCK_M
-        column = z * right_batch + l * right_part + tile_n * BLOCK_N
-        # At the right edge no more columns are fetched than the consumers multiply.
-        width = n - tile_n * BLOCK_N
-        place = (row, column, l, first_step, steps)
-        if width <= BLOCK_N // 4:
-            count = _fill(
-                left_map,
-                quarter_map,
-                ring,
-                count,
-                place,
-                component,
-                BLOCK_N // 4,
-                WIDTH,
-            )
-        elif width <= BLOCK_N // 2:
-            count = _fill(
-                left_map,
-                quarter_map,
-                ring,
-                count,
-                place,
-                component,
-                BLOCK_N // 2,
-                WIDTH,
-            )
-        else:
-            count = _fill(
-                left_map, right_map, ring, count, place, component, BLOCK_N, WIDTH
-            )
+        first_part = plane % num_planes
+        matrix = plane // num_planes
+        for part in gl.static_range(JOINED):
+            l = first_part + part
+            steps = steps_of(l, lengths)
+            first_step = matrix % spans * steps
+            z = matrix // spans
+            row = z * left_batch + l * left_part + tile_m * BLOCK_M
+            column = z * right_batch + l * right_part + tile_n * BLOCK_N
+            # At the right edge no more columns are fetched than the consumers multiply.
+            width = n - tile_n * BLOCK_N
+            place = (row, column, l, first_step, steps)
+            if width <= BLOCK_N // 4:
+                count = _fill(
+                    left_map,
+                    quarter_map,
+                    ring,
+                    count,
+                    place,
+                    component,
+                    BLOCK_N // 4,
+                    WIDTH,
+                )
+            elif width <= BLOCK_N // 2:
+                count = _fill(
+                    left_map,
+                    quarter_map,
+                    ring,
+                    count,
+                    place,
+                    component,
+                    BLOCK_N // 2,
+                    WIDTH,
+                )
+            else:
+                count = _fill(
+                    left_map, right_map, ring, count, place, component, BLOCK_N, WIDTH
+                )
 
 
 @gluon.jit
@@ -279,8 +283,10 @@ def multiply(
     HALF: gl.constexpr,
     COLUMNS: gl.constexpr,
     layout: gl.constexpr,
+    sums=None,
 ):
-    """INT32 sums of half of the rows and the first columns of the next tile.
+    """INT32 sums of half of the rows and the first columns of the next tile, added to
+    those that are given.
 
     They wrap at 2**31, so that sums of two components have the bits of a UINT32. The
     second result counts the stages that were used until then. Every tile has one step
@@ -289,13 +295,15 @@ def multiply(
     left_ring, right_ring, _, _ = ring
     ROWS: gl.constexpr = left_ring.shape[1]
     # The first step starts the sums, so that no instruction has to clear them.
-    sums = gl.zeros([ROWS, COLUMNS], gl.int32, layout)
+    IS_NEW: gl.constexpr = sums is None
+    if IS_NEW:
+        sums = gl.zeros([ROWS, COLUMNS], gl.int32, layout)
     previous = full_stage(ring, count)
     token = warpgroup_mma(
         left_ring.index(previous * 2 + HALF),
         right_ring.index(previous).slice(0, COLUMNS).permute((1, 0)),
         sums,
-        use_acc=False,
+        use_acc=not IS_NEW,
         is_async=True,
     )
     # Nothing is waited for yet: one product may be under way.

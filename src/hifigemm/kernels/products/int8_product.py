@@ -83,6 +83,7 @@ class Int8Product(NamedTuple):
     max_k: int = 0  # terms of a part at the most
     width: int = 1
     component: int = 0
+    joined: int = 1  # parts that follow each other in each tile, for Hopper
     triangle: bool = False  # whether only the lower triangle is made
     predicate: Predicate = NO_PREDICATE
 

@@ -59,17 +59,23 @@ class Epilogue:
     has_narrow_tiles : bool
         Whether tiles at the right edge are a half or a quarter as wide where that is
         enough. Each width has code of its own.
+    carry : gluon.jit function, optional
+        Of parts that are joined: what the next part begins with, from the sums of a part,
+        the number of the consumer and of the part, and `target`.
     """
 
     apply: Any
     allocate: Any
     has_narrow_tiles: bool = True
+    carry: Any = None
 
     @property
     def cache_key(self) -> str:
         """What Triton's cache on disk knows the epilogue by."""
+        carry = "" if self.carry is None else self.carry.cache_key
         return (
-            f"{self.apply.cache_key} {self.allocate.cache_key} {self.has_narrow_tiles}"
+            f"{self.apply.cache_key} {self.allocate.cache_key} {self.has_narrow_tiles} "
+            f"{carry}"
         )
 
 
@@ -89,6 +95,17 @@ class Rows(NamedTuple):
 def no_memory(out, TILE: gl.constexpr):
     """An epilogue's shared memory: none."""
     return ()
+
+
+@gluon.jit
+def halves(tiles):
+    """Left and right halves of tensors, which lie in registers of the same threads."""
+    ROWS: gl.constexpr = tiles[0].shape[0]
+    COLUMNS: gl.constexpr = tiles[0].shape[1] // 2
+    parts = ()
+    for i in gl.static_range(len(tiles)):
+        parts += tiles[i].reshape([ROWS, 2, COLUMNS]).permute(0, 2, 1).split()
+    return parts
 
 
 @gluon.jit
@@ -122,13 +139,14 @@ def _make_tile(
     HALF: gl.constexpr,
     ring,
     count,
-    steps,
+    lengths,
     tile_origin,
     m,
     n,
     results,
     COLUMNS: gl.constexpr,
     EPILOGUE: gl.constexpr,
+    JOINED: gl.constexpr,
 ):
     """Multiply half of the rows and the first COLUMNS of a tile, and leave the sums to
     the epilogue; the stages that were used until then.
@@ -140,7 +158,12 @@ def _make_tile(
     layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, WIDE, 32]
     )
-    sums, count = multiply(ring, count, steps, HALF, COLUMNS, layout)
+    l = tile_origin[2]
+    sums, count = multiply(ring, count, steps_of(l, lengths), HALF, COLUMNS, layout)
+    for part in gl.static_range(1, JOINED):
+        sums = EPILOGUE.carry(HALF, sums, part - 1, target)
+        steps = steps_of(l + part, lengths)
+        sums, count = multiply(ring, count, steps, HALF, COLUMNS, layout, sums)
     EPILOGUE.apply(HALF, sums, tile_origin, m, n, out, target, numbers, memory)
     return count
 
@@ -156,6 +179,7 @@ def _consume(
     num_planes,
     lengths,
     EPILOGUE: gl.constexpr,
+    JOINED: gl.constexpr,
     UNEVEN: gl.constexpr,
     TRIANGLE: gl.constexpr,
     TILE: gl.constexpr,
@@ -175,44 +199,39 @@ def _consume(
         plane, tile_m, tile_n = tile_of_turn(index, tiles, m, UNEVEN, TRIANGLE, TILE)
         z = plane // num_planes
         l = plane % num_planes
-        steps = steps_of(l, lengths)
         row = tile_m * TILE.block_m + HALF * (TILE.block_m // 2)
         column = tile_n * BLOCK_N
         tile_origin = plane, z, l, row, column
         # A warpgroup without rows releases the stages of the tile, as the other one
         # waits for them.
         if row >= m:
-            count = skip(ring, count, steps)
+            for part in gl.static_range(JOINED):
+                count = skip(ring, count, steps_of(l + part, lengths))
         elif EPILOGUE.has_narrow_tiles:
             # At the right edge no more columns are multiplied than the producer
             # fetches. Each width is a loop of its own, without a condition inside.
             if n - column <= BLOCK_N // 4:
                 count = _make_tile(
-                    HALF, ring, count, steps, tile_origin, m, n, results, BLOCK_N // 4, EPILOGUE
+                    HALF, ring, count, lengths, tile_origin, m, n, results,
+                    BLOCK_N // 4, EPILOGUE, JOINED,
                 )  # fmt: skip
             elif n - column <= BLOCK_N // 2:
                 count = _make_tile(
-                    HALF, ring, count, steps, tile_origin, m, n, results, BLOCK_N // 2, EPILOGUE
+                    HALF, ring, count, lengths, tile_origin, m, n, results,
+                    BLOCK_N // 2, EPILOGUE, JOINED,
                 )  # fmt: skip
             else:
                 count = _make_tile(
-                    HALF,
-                    ring,
-                    count,
-                    steps,
-                    tile_origin,
-                    m,
-                    n,
-                    results,
-                    BLOCK_N,
-                    EPILOGUE,
-                )
+                    HALF, ring, count, lengths, tile_origin, m, n, results,
+                    BLOCK_N, EPILOGUE, JOINED,
+                )  # fmt: skip
         else:
             # Columns that the producer has not fetched are old ones of the ring. They
             # lie beyond n, and the epilogue leaves their sums out.
             count = _make_tile(
-                HALF, ring, count, steps, tile_origin, m, n, results, BLOCK_N, EPILOGUE
-            )
+                HALF, ring, count, lengths, tile_origin, m, n, results,
+                BLOCK_N, EPILOGUE, JOINED,
+            )  # fmt: skip
     # Shared memory has to stay until the last copy is done, if there is one.
     tma.store_wait(0)
 
@@ -258,6 +277,7 @@ def int8_product_hopper_kernel(
     predicate,
     EPILOGUE: gl.constexpr,
     WIDTH: gl.constexpr,
+    JOINED: gl.constexpr,
     UNEVEN: gl.constexpr,
     TRIANGLE: gl.constexpr,
     TILE: gl.constexpr,
@@ -271,6 +291,9 @@ def int8_product_hopper_kernel(
     part to the next; `part_lengths` are less_k, max_k and component of `Int8Product`, which
     has all else. With UNEVEN parts are of several lengths. Nothing happens where the
     predicate does not hold.
+
+    JOINED parts follow each other in a tile, and each begins with what `carry` leaves of
+    the sums of the one before.
     """
     ring = allocate(left, right, 1, 1, TILE)
     memory = EPILOGUE.allocate(out, TILE)
@@ -280,7 +303,7 @@ def int8_product_hopper_kernel(
     steps = gl.cdiv(gl.cdiv(k, TILE.block_k), spans)
     less_k, max_k, component = part_lengths
     lengths = steps, 0, steps
-    if UNEVEN:
+    if UNEVEN or JOINED > 1:
         lengths = steps, less_k // TILE.block_k, max_k // TILE.block_k
     total_planes = planes_behind(predicate, total_planes)
     tiles = tiles_m, tiles_n, total_planes
@@ -297,21 +320,21 @@ def int8_product_hopper_kernel(
                 _consume,
                 (
                     UPPER, ring, results, m, n, tiles, num_planes, lengths,
-                    EPILOGUE, UNEVEN, TRIANGLE, TILE,
+                    EPILOGUE, JOINED, UNEVEN, TRIANGLE, TILE,
                 ),
             ),
             (
                 _consume,
                 (
                     LOWER, ring, results, m, n, tiles, num_planes, lengths,
-                    EPILOGUE, UNEVEN, TRIANGLE, TILE,
+                    EPILOGUE, JOINED, UNEVEN, TRIANGLE, TILE,
                 ),
             ),
             (
                 produce,
                 (
                     left_operand, right_operand, ring, n, tiles, num_planes, lengths,
-                    spans, component, WIDTH, UNEVEN, TRIANGLE, TILE,
+                    spans, component, WIDTH, JOINED, UNEVEN, TRIANGLE, TILE,
                 ),
             ),
         ],
@@ -361,7 +384,8 @@ def launch(
         product.predicate,
         EPILOGUE=epilogue,
         WIDTH=product.width,
-        UNEVEN=product.less_k > 0,
+        JOINED=product.joined,
+        UNEVEN=product.less_k > 0 and product.joined == 1,
         TRIANGLE=product.triangle,
         TILE=tile,
         num_warps=4,

@@ -9,6 +9,9 @@ and `slice_gemm.diagonals` for the other formats. A second launch adds them to
 V = sum_s D_s 2**(beta (S - 1 - s)) in two 64-bit words, V = H 2**T + L, which become
 four integers that float64 holds; one addition rounds their sum.
 
+Where one operand has few vectors, and on a Hopper where rows of float32 come of two or
+three slices, one launch does both: see `few_vectors.py` and `slice_product_hopper.py`.
+
 Parts of a row with an Inf or NaN, and float64 results that may leave the normal range,
 are rounded from the words.
 """
@@ -25,13 +28,19 @@ import triton
 import triton.language as tl
 
 from hifigemm.kernels.endings.rounding import round_integer, rounded_words
-from hifigemm.kernels.endings.special import nonfinite_product
+from hifigemm.kernels.endings.special import fill_marked, nonfinite_product
 from hifigemm.kernels.products import few_vectors, slice_gemm
 from hifigemm.kernels.products.int8_product import K_BLOCK, diagonals
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import power_of_two
 from hifigemm.kernels.runtime.launch import Launch, operand_arguments
-from hifigemm.kernels.runtime.tiles import Tile
+from hifigemm.kernels.runtime.tiles import (
+    ProductShape,
+    Tile,
+    gpu_of,
+    hopper_module,
+    tile_for,
+)
 from hifigemm.kernels.vectors.slices import Slices
 from hifigemm.kernels.vectors.vector_tiles import NOT_FINITE
 from hifigemm.numerics.slicing import words_of_diagonals
@@ -232,6 +241,14 @@ def slice_product(
     if config is None and few_vectors.serves(left, right, out):
         few_vectors.few_vectors_product(left, right, out, k, operands, shift)
         return
+    hopper = hopper_module("slice_product_hopper", out.device)
+    if hopper is not None and hopper.supports(left, right, out):
+        tile = config or _tile_of_all_diagonals(left, right)
+        if tile.kernel == "hopper":
+            hopper.launch(left, right, out, shift, tile)
+            marked = left.exponents, right.exponents
+            fill_marked(operands, marked, out, NOT_FINITE.value)
+            return
     sums = sums_of(left, right, k, config=config)
     kind = _SumsKind(
         parts=tuple(x.shape[1] for x in sums),
@@ -273,6 +290,15 @@ def sums_of(
     if left.planes.dtype is torch.int8:
         return diagonals(left.planes, right.planes, k_block=K_BLOCK, config=config)
     return slice_gemm.diagonals(left, right, k, config=config, ends=ends)
+
+
+def _tile_of_all_diagonals(left: Slices, right: Slices) -> Tile:
+    """The tile of a product of all pairs of slices that are kept, one after the other."""
+    _, m, count, pitch = left.planes.shape
+    _, n, _, _ = right.planes.shape
+    batch = max(len(left.planes), len(right.planes))
+    length = count * (count + 1) // 2 * pitch
+    return tile_for(ProductShape(m, n, length, batch), gpu_of(left.planes.device))
 
 
 def _with_stride(exponents: Buffer) -> tuple[Buffer, int]:
