@@ -49,11 +49,12 @@ SAMPLED_ROWS, SAMPLED_COLUMNS = 16, 1024
 F32, BF16 = torch.float32, torch.bfloat16
 OPERANDS = ((F32, F32), (BF16, BF16), (F32, BF16))
 """Dtypes of the activations and of the weights."""
-ACCURACIES: dict[str, Any] = {
-    "default": None,
-    "1e-6": 1e-6,
-    "invariant fp32": hg.Invariant("fp32"),
-    "correct": "correct",
+REQUESTS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "1e-6": {"accuracy": 1e-6},
+    "invariant fp32": {"accuracy": hg.Invariant("fp32")},
+    "three slices": {"scheme": hg.Ozaki1(num_slices=3)},
+    "correct": {"accuracy": "correct"},
 }
 MUON = 3.4445, -4.7750, 2.0315
 """Coefficients of X, of (X X^T) X and of (X X^T)^2 X."""
@@ -117,15 +118,15 @@ def product_ways(x: Tensor, w: Tensor) -> Iterator[Way]:
 
 
 def our_ways(x: Tensor, w: Tensor, is_prepared: bool) -> Iterator[Way]:
-    """Ours with float32 results, for each accuracy."""
-    for name, accuracy in ACCURACIES.items():
+    """Ours with float32 results, for each request."""
+    for name, request in REQUESTS.items():
         if not is_prepared:
             yield Way(
                 f"hg, {name}",
-                lambda asked=accuracy: hg.matmul(x, w.T, accuracy=asked, out_dtype=F32),
+                lambda request=request: hg.matmul(x, w.T, out_dtype=F32, **request),
             )
             continue
-        weights = hg.prepare(w.T, "right", accuracy=accuracy)
+        weights = hg.prepare(w.T, "right", **request)
         yield Way(
             f"hg, {name}, prepared",
             lambda weights=weights: hg.matmul(x, weights, out_dtype=F32),
@@ -167,9 +168,13 @@ def rows_of_muon(device: str, sizes: Sizes) -> Iterator[Row]:
             Way("torch, tf32", call, "tf32"),
             Way("torch, bf16", lambda g=gradient: newton_schulz(g.bfloat16())),
         ]
-        for name, accuracy in ACCURACIES.items():
+        for name, request in REQUESTS.items():
             ways.append(
-                Way(f"hg, {name}", call, scope=lambda asked=accuracy: hg.emulate(asked))
+                Way(
+                    f"hg, {name}",
+                    call,
+                    scope=lambda request=request: hg.emulate(**request),
+                )
             )
         shape = {"part": "muon", "m": m, "k": "", "n": n, "operands": "float32"}
         # Five times X X^T, its square, and the product of their sum with X.

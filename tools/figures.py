@@ -652,6 +652,8 @@ def heads() -> str:
         "hg, 1e-6": "`1e-6`",
         "hg, invariant fp32": '`Invariant("fp32")`',
         "hg, invariant fp32, prepared": "the same, weights prepared",
+        "hg, three slices": "`Ozaki1(num_slices=3)`",
+        "hg, three slices, prepared": "the same, weights prepared",
         "hg, correct": '`"correct"`',
     }
     operands = "float32 by float32", "bfloat16 by bfloat16", "float32 by bfloat16"

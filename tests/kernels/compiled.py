@@ -46,7 +46,13 @@ from hifigemm.kernels.products.thin_products import (
 from hifigemm.kernels.runtime.buffers import contiguous_strides
 from hifigemm.kernels.runtime.common import Predicate
 from hifigemm.kernels.runtime.cuda_driver import parameters_of, sizes_in_ptx
-from hifigemm.kernels.runtime.launch import _OPTIONS, _for_jit, scalar, with_parts
+from hifigemm.kernels.runtime.launch import (
+    _OPTIONS,
+    _for_jit,
+    flat,
+    scalar,
+    with_parts,
+)
 from hifigemm.kernels.runtime.launch_list import LaunchList
 from hifigemm.kernels.runtime.tiles import (
     SLICES,
@@ -702,8 +708,11 @@ def facts(step, found):
     )
     lines["shared"] = found.metadata.shared
     parameters = parameters_of(found)
+    # Tuples in tuples go through the JIT.
+    is_flat = not any(isinstance(x, tuple) for x in flat(step.arguments))
+    has_sizes = parameters is not None
     lines["enters directly"] = (
-        parameters is not None and parameters.sizes == sizes_in_ptx(found.asm["ptx"])
+        is_flat and has_sizes and parameters.sizes == sizes_in_ptx(found.asm["ptx"])
     )
     lines["copies"] = sorted(set(COPY.findall(found.asm["ptx"])))
     # Tiles of vectors have four axes and more: none of them is exchanged between

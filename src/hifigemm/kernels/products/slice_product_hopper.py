@@ -34,6 +34,8 @@ from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.tiles import Tile
 from hifigemm.kernels.vectors.slices import Slices
 
+_FIRST = gl.constexpr(3)
+"""Where low bytes begin in the record of the epilogue."""
 _BITS = gl.constexpr(8)
 """Of a slice: those that a part leaves in memory."""
 MOST_SLICES = 3
@@ -52,8 +54,7 @@ sum and the product are exact, and exponents are clamped where results are zeros
 @gluon.jit
 def _keep_low_bytes(HALF: gl.constexpr, sums, part: gl.constexpr, target):
     """What the next part begins with; the low byte of each sum is stored."""
-    low_bytes = target[3]
-    address = _low_bytes_of(HALF, low_bytes[part], 0, sums.shape[1], sums)
+    address = _low_bytes_of(HALF, target[_FIRST + part], 0, sums.shape[1], sums)
     gl.store(address, sums.to(gl.int8))
     return sums >> _BITS
 
@@ -123,7 +124,9 @@ def _store_part(
     MASKED: gl.constexpr,
 ):
     """The epilogue of the columns of a tile from the first of a part on."""
-    c, row_exponents, column_exponents, low_bytes = target
+    c = target[0]
+    row_exponents = target[1]
+    column_exponents = target[2]
     out_batch, out_row, row_batch, column_batch, shift = numbers
     _, z, _, row, column = tile_origin
     layout: gl.constexpr = sums.type.layout
@@ -131,10 +134,12 @@ def _store_part(
     columns = column + first + gl.arange(0, sums.shape[1], gl.SliceLayout(0, layout))
 
     # The low bits of V, those of the first part last.
-    COUNT: gl.constexpr = len(low_bytes)
+    COUNT: gl.constexpr = len(target) - _FIRST
     low = gl.zeros(sums.shape, gl.int32, layout)
     for i in gl.static_range(COUNT):
-        address = _low_bytes_of(HALF, low_bytes[COUNT - 1 - i], first, pitch, sums)
+        address = _low_bytes_of(
+            HALF, target[_FIRST + COUNT - 1 - i], first, pitch, sums
+        )
         low = (low << _BITS) | (gl.load(address).to(gl.int32) & 0xFF)
 
     e = gl.load(row_exponents + z * row_batch + rows, mask=rows < m, other=0)
@@ -212,7 +217,7 @@ def launch(left: Slices, right: Slices, out: Buffer, shift: int, tile: Tile) -> 
             out,
             left.exponents,
             right.exponents,
-            tuple(low_bytes[i] for i in range(count - 1)),
+            *(low_bytes[i] for i in range(count - 1)),
         ),
         (out_batch if batch > 1 else 0, out_row, *batches, shift),
     )
