@@ -1,10 +1,12 @@
-"""What do float32-accurate products of a network cost, compared with PyTorch: a head, a
-few rows against prepared weights, and Muon's Newton-Schulz iterations?
+"""What do float32-accurate products of a network cost, compared with PyTorch: a head,
+square matrices of 16 bits, a few rows against prepared weights, and Muon's Newton-Schulz
+iterations?
 
     python -m benchmarks.heads --device cuda [--parts P,P,...] [--output FILE.csv]
     python -m benchmarks.heads --device cpu --small
 
 head    tokens by a vocabulary: logits = X W^T with weights W as in `nn.Linear`
+square  n x n matrices of bfloat16, next to a kernel with a fixed order of additions
 skinny  1, 16 and 64 rows against weights that `hg.prepare` has taken, and GB/s of the
         weights' bytes as PyTorch holds them; as calls, and from CUDA graphs
 muon    five iterations of fifth order (Jordan and others, Muon, 2024), all products in
@@ -25,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +42,7 @@ from hifigemm.workshop.environment import write_csv
 from hifigemm.workshop.measuring.arrays import cuda_is_usable
 from hifigemm.workshop.measuring.timing import capture
 
-PARTS = ("head", "skinny", "muon")
+PARTS = ("head", "square", "skinny", "muon")
 SEED = 62
 TURNS = 7
 BURST_SECONDS = 0.02
@@ -72,6 +75,8 @@ class Sizes:
         Of the head.
     hidden : int
         Of the second weights that few rows meet.
+    squares : sequence of int
+        n of "square".
     few : sequence of int
         Numbers of rows in "skinny".
     matrices : sequence of (int, int)
@@ -82,12 +87,15 @@ class Sizes:
     width: int
     vocabulary: int
     hidden: int
+    squares: Sequence[int]
     few: Sequence[int]
     matrices: Sequence[tuple[int, int]]
 
 
-FULL = Sizes(4096, 4096, 129280, 14336, (1, 16, 64), ((1024, 1024), (4096, 1024)))
-SMALL = Sizes(24, 32, 80, 48, (1, 3), ((16, 16), (24, 16)))
+FULL = Sizes(
+    4096, 4096, 129280, 14336, (4096, 8192), (1, 16, 64), ((1024, 1024), (4096, 1024))
+)
+SMALL = Sizes(24, 32, 80, 48, (64,), (1, 3), ((16, 16), (24, 16)))
 
 
 @dataclass(frozen=True)
@@ -140,6 +148,20 @@ def rows_of_head(device: str, sizes: Sizes) -> Iterator[Row]:
         ways = [*product_ways(x, w), *our_ways(x, w, is_prepared=False)]
         ways += our_ways(x, w, is_prepared=True)
         yield from rows_of_products("head", x, w, ways)
+
+
+def rows_of_square(device: str, sizes: Sizes) -> Iterator[Row]:
+    """Matrices of bfloat16."""
+    for n in sizes.squares:
+        x, w = operands(n, n, n, (BF16, BF16), device)
+        ways = [*product_ways(x, w), *our_ways(x, w, is_prepared=False)]
+        ways += our_ways(x, w, is_prepared=True)
+        if device == "cuda":
+            from benchmarks.fixed_order import linear_in_fixed_order
+
+            call = partial(linear_in_fixed_order, x, w)
+            ways.append(Way("Triton, bf16, fixed order", call))
+        yield from rows_of_products("square", x, w, ways)
 
 
 def rows_of_few(device: str, sizes: Sizes) -> Iterator[Row]:
@@ -306,7 +328,12 @@ def normal(shape: tuple[int, int], device: str) -> Tensor:
     return torch.randn(shape, generator=generator, device=device)
 
 
-ROWS = {"head": rows_of_head, "skinny": rows_of_few, "muon": rows_of_muon}
+ROWS = {
+    "head": rows_of_head,
+    "square": rows_of_square,
+    "skinny": rows_of_few,
+    "muon": rows_of_muon,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -675,6 +675,30 @@ def heads() -> str:
     return table(*rows)
 
 
+def squares() -> str:
+    """Square matrices of bfloat16 on an H200: TFLOP/s, and errors over |A||B|."""
+    ways = {
+        "torch, bf16": "`torch.mm`, bfloat16",
+        "Triton, bf16, fixed order": "a Triton kernel with a fixed order of additions",
+        "torch, ieee": "`torch.mm`, IEEE float32",
+        "hg, default": "default",
+        "hg, three slices": "`Ozaki1(num_slices=3)`",
+        "hg, three slices, prepared": "the same, one operand prepared",
+        "hg, invariant fp32": '`Invariant("fp32")`',
+        "hg, correct": '`"correct"`',
+    }
+    sizes = "4096", "8192"
+    rows = [("TFLOP/s; error", *(f"n = {n}" for n in sizes))]
+    for way, label in ways.items():
+        cells = []
+        for n in sizes:
+            (row,) = rows_of("heads_h200", part="square", n=n, way=way)
+            rate = digits(float(row["TFLOP/s"]), 3)
+            cells.append(f"{rate}; {float(row['error']):.1e}")
+        rows.append((label, *cells))
+    return table(*rows)
+
+
 def ozaki1_modes() -> str:
     """The modes of Ozaki scheme I on an H200, n = 10240: products and TFLOP/s."""
     rows = [("mode", "products", "sustained", "burst")]
@@ -823,6 +847,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "along_k_errors": along_k_errors,
     "prepared": prepared,
     "heads": heads,
+    "squares": squares,
     "ozaki1_modes": ozaki1_modes,
     "shapes": shapes,
     "gemm_calls": gemm_calls,
@@ -862,6 +887,7 @@ MEASURED_ONCE = frozenset(
         "request_costs_cpu",
         "request_costs_h100",
         "shapes",
+        "squares",
         "stages",
         "syrk",
         "word_programs",
