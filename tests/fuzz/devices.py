@@ -37,6 +37,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "14 moduli": {"scheme": hg.Ozaki2(num_moduli=14, scaling="fast")},
     "20 moduli": {"scheme": hg.Ozaki2(num_moduli=20)},
     "invariant": {"accuracy": hg.Invariant(1e-7)},
+    "3 slices": {"scheme": hg.Ozaki1(num_slices=3)},
     "8 slices": {"scheme": hg.Ozaki1(num_slices=8)},
     **{
         f"slices, correct, {product}": {
