@@ -16,6 +16,7 @@ import pytest
 import hifigemm as hg
 from hifigemm.base import store
 from hifigemm.engines.numpy_engine import NumpyEngine
+from hifigemm.model.engine import Lowering
 from hifigemm.running import keys
 from hifigemm.running.executor import InSteps
 
@@ -403,7 +404,7 @@ class CountingEngine(NumpyEngine):
         return CountingLowering(self, plan)
 
 
-class CountingLowering:
+class CountingLowering(Lowering):
     """A plan in steps."""
 
     def __init__(self, engine, plan):
