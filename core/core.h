@@ -297,8 +297,9 @@ typedef struct {
     ptrdiff_t addend;
     int shift;
     Kind kind;
-    int is_close; /* not rounded once: NEAREST with C, see write_update, and PAIR
-                   * without, the sums of tiles in two words as they are */
+    int close_words; /* 0: rounded once. 2: sums of tiles in two words as they are, NEAREST
+                      * with C, see write_update, and PAIR without. 3: NEAREST with C, see
+                      * write_close */
 } Product;
 
 typedef enum { DONE = 0, NOT_FINITE = -1, NO_MEMORY = -2, STOPPED = -3, NO_INTEGER = -4 } Outcome;

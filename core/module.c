@@ -221,10 +221,11 @@ PyDoc_STRVAR(multiply_doc,
 "`first`, 1 what these leave to `second` as well, 2 the lower and upper neighbours, 3\n"
 "close ones: with k terms they err by 2**-52 of themselves and 2**-102 (k + 4)**2 times the\n"
 "norms of a row of A and a column of B, times 2**shift, at most; 4 two numbers whose sum\n"
-"errs by the second part of that.\n"
+"errs by the second part of that; 5 numbers as with 3, by sums in three words, which err by\n"
+"2**-144 (k + 40)**2 times the norms for k below 2**25.\n"
 "check is called every tenth of a second or so; an error that it raises ends the call.");
 
-enum { CLOSE = 3, CLOSE_PAIR = 4 };
+enum { CLOSE = 3, CLOSE_PAIR = 4, CLOSE_IN_THREE = 5 };
 
 static PyObject *core_multiply(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
@@ -252,9 +253,10 @@ static PyObject *core_multiply(PyObject *self, PyObject *const *args, Py_ssize_t
     p.k = a[2];
     p.n = b[2];
     p.shift = (int)shift;
-    p.is_close = kind == CLOSE || kind == CLOSE_PAIR;
-    if (p.is_close)
-        kind = kind == CLOSE ? NEAREST : PAIR;
+    if (kind == CLOSE || kind == CLOSE_PAIR || kind == CLOSE_IN_THREE) {
+        p.close_words = kind == CLOSE_IN_THREE ? 3 : 2;
+        kind = kind == CLOSE_PAIR ? PAIR : NEAREST;
+    }
     p.kind = (Kind)kind;
     /* Words of a second value are multiples of 2^-shift times the smallest number. */
     long largest_shift = kind == NEAREST ? 2400 : 1100;
@@ -263,7 +265,7 @@ static PyObject *core_multiply(PyObject *self, PyObject *const *args, Py_ssize_t
             && (args[2] == Py_None || has_shape(c, p.batch, p.m, p.n))
             && (kind == NEAREST || (args[4] != Py_None && has_shape(second, p.batch, p.m, p.n)
                                     && p.first.is_single == p.second.is_single));
-    fits &= !(p.is_close && p.first.is_single);
+    fits &= !(p.close_words && p.first.is_single);
     if (!fits || kind < NEAREST || kind > ENCLOSURE || shift < -largest_shift
         || shift > largest_shift
         || p.k >= (Py_ssize_t)1 << (sizeof(Py_ssize_t) > 4 ? 31 : 30)) {

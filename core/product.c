@@ -323,6 +323,24 @@ static int write_words(const Entries *s, ptrdiff_t i, ptrdiff_t j, Words words)
     return 1;
 }
 
+/* Write what words, of A B alone, are close to; returns 0 where C takes too much from them.
+ *
+ * The value is the nearest double of the words and C, up to u of itself, or eta where it is
+ * subnormal; the words err by 2 error_in_three at most, times 4 (1 + 2^-19) the norms of
+ * row and column: error_of_close_sums of engines/core.py. */
+static int write_close(const Entries *s, ptrdiff_t i, ptrdiff_t j, Words words)
+{
+    double addends[MOST_ADDENDS];
+    int count = read_addends(s, i, j, addends);
+    for (int x = 0; x < count; x++)
+        words = plus(words, addends[x]);
+    if (!(words.err <= 2.0 * s->error_in_three))
+        return 0;
+    double value = ldexp(words.hi, words.exponent + s->p->shift);
+    put(&s->p->first, s->z, i, j, value);
+    return fabs(value) < INFINITY;
+}
+
 /* Write the doubles of words of which hi, and mid for a pair, are certain, times a
  * factor; returns 0 where an enclosure is not certain. Half a unit of these words is
  * more than err, which is above 2^(PLAIN - 148), so they are above 2^-200: with factors
@@ -490,8 +508,8 @@ static void find_factors(const Entries *s, const Panels *panels, Tile *t)
  *
  * A close value, of one addend at most, is sum + low, rounded: it errs by u (1 + 2 u) of
  * itself and by err, and k 2^-105 for the rounding of low, times a factor. That is at most
- * 4 (1 + 2^-19) times the norms of row and column, and c (n + c) of tile_error_in_two is at
- * most (k + 4)^2, so 2^-102 (k + 4)^2 norms are more than the second part. */
+ * 4 (1 + 2^-19) times the norms of row and column: error_of_close_sums of
+ * engines/core.py. */
 static uint64_t write_update(const Entries *s, const Tile *t, const double *hi,
                              const double *lo)
 {
@@ -509,7 +527,7 @@ static uint64_t write_update(const Entries *s, const Tile *t, const double *hi,
                 addends[x * lanes + v] = number(at + v * p->c.column, p->c.is_single);
         }
         open |= s->f->add_to_row(hi + r * lanes, lo + r * lanes, powers, p->factor, count,
-                                 addends, s->error_in_two, p->is_close, values)
+                                 addends, s->error_in_two, p->close_words == 2, values)
              << (r * lanes);
         for (int v = 0; v < columns; v++)
             *(double *)entry(&p->first, s->z, t->i + r, t->j + v) = values[v];
@@ -536,7 +554,7 @@ static uint64_t write_in_two(const Entries *s, Panels *panels, const Tile *t)
     if (p->c.data || p->factor != 0.0) {
         if (p->kind == NEAREST && t->is_common && !p->first.is_single && p->shift == 0)
             open = write_update(s, t, hi, lo);
-    } else if (t->is_common && p->is_close) {
+    } else if (t->is_common && p->close_words) {
         open = 0;
         for (int r = 0; r < t->rows; r++)
             for (int v = 0; v < t->columns; v++) {
@@ -641,8 +659,8 @@ static uint64_t write_in_three(Entries *s, Panels *panels, const Tile *t, int r,
         ptrdiff_t i = t->i + r, j = t->j + v;
         int exponent = panels->row_exponents[t->row + r] + panels->column_exponents[v];
         Words words = {hi[v], mid[v], lo[v], errors[v], exponent};
-        int is_written = 0;
-        if (is_plain && !(uncertain >> v & 1) && grids[v] >= PLAIN)
+        int is_written = p->close_words == 3 && write_close(s, i, j, words);
+        if (!is_written && is_plain && !(uncertain >> v & 1) && grids[v] >= PLAIN)
             is_written =
                 write_plainly(s, i, j, &words, t->row_factors[r] * t->column_factors[v]);
         if (!is_written)
@@ -707,7 +725,8 @@ static void write_tile(Entries *s, Panels *panels, Tile *t)
 {
     find_factors(s, panels, t);
     uint64_t open = ~(uint64_t)0, used = ((uint64_t)1 << t->columns) - 1;
-    if (s->p->kind == NEAREST || s->p->is_close)
+    int is_in_two = s->p->close_words ? s->p->close_words == 2 : s->p->kind == NEAREST;
+    if (is_in_two)
         open = write_in_two(s, panels, t);
     for (int r = 0; r < t->rows; r++) {
         uint64_t open_columns = open >> (r * s->f->columns) & used;

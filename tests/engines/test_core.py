@@ -449,7 +449,7 @@ def test_infinities_and_nans_are_left_to_the_caller(instructions):
         (np.ones((2, 3)), np.ones((3, 2)), None, np.ones((2, 3)), None, 0, 0),
         (np.ones((2, 3)), np.ones((3, 2)), None, np.ones((2, 2)), None, 0, 1),
         (np.ones((2, 3)), np.ones((3, 2)), None, np.ones((2, 2)), None, 0, 4),
-        (np.ones((2, 3)), np.ones((3, 2)), None, np.ones((2, 2)), None, 0, 5),
+        (np.ones((2, 3)), np.ones((3, 2)), None, np.ones((2, 2)), None, 0, 6),
         (*[np.ones((2, 2), np.float32)] * 2, None, np.ones((2, 2), "f"), None, 0, 3),
         (np.ones((2, 3)), np.ones((3, 2)), None, np.ones((2, 2)), None, 2500, 0),
         (np.ones((2, 3)), np.ones((3, 2)), np.ones(1), np.ones((2, 2)), None, 0, 0),
@@ -838,19 +838,24 @@ def test_sums_with_an_addend_are_those_of_exact_arithmetic(instructions, kind):
             np.testing.assert_array_equal(got[1], second)
 
 
+CLOSE = {2: "close", 3: "close in three"}
+"""Kinds of sums, by their words."""
+
+
 @needs_core
+@pytest.mark.parametrize("words", [2, 3])
 @pytest.mark.parametrize("family", ["normal", "cancelling exactly", "wide", "zeros"])
-def test_close_sums_are_within_their_bound(instructions, family):
+def test_close_sums_are_within_their_bound(instructions, family, words):
     rng = np.random.default_rng(FAMILIES.index(family))
     shapes = [(1, 1, 1), (4, 4, 4), (9, 33, 19), (2, 40, 2), (4, 255, 5), (3, 1100, 4)]
     for m, k, n in shapes:
         a, b = operands(family, rng, m, k, n, np.float64)
         c = -(a @ b) * (1.0 + 2.0**-50 * rng.standard_normal((m, n)))
-        got, second = core.sums(a, b, c, "close")
+        got, second = core.sums(a, b, c, CLOSE[words])
         assert second is None
         rows = [sum(Fraction(x) ** 2 for x in row) for row in a.tolist()]
         columns = [sum(Fraction(x) ** 2 for x in column) for column in b.T.tolist()]
-        share = Fraction(core.error_of_close_sums(a.shape[1]))
+        share = Fraction(core.error_of_close_sums(a.shape[1], words))
         exact = exact_entries(a, b)
         for index, (i, j) in enumerate(np.ndindex(m, n)):
             value = Fraction(got[i, j])
@@ -858,6 +863,35 @@ def test_close_sums_are_within_their_bound(instructions, family):
             # The root is that of the norms; eta for numbers below the range
             allowed = error - abs(value) / 2**52 - Fraction(2) ** -1074
             assert allowed <= 0 or allowed**2 <= share**2 * rows[i] * columns[j]
+
+
+@needs_core
+@pytest.mark.parametrize(("words", "least_share"), [(2, 0.2), (3, 0.03)])
+@pytest.mark.parametrize("k", [100, 253, 700])
+def test_close_sums_come_near_their_bound(instructions, k, words, least_share):
+    # Equal terms leave equal rests, whose sum is rounded in one direction for long; a sum of
+    # three words needs terms whose bits reach further down, and most of it cancels
+    rng = np.random.default_rng(k)
+    factor, other_factors = rng.uniform(0.5, 1.0), rng.uniform(0.5, 1.0, 48)
+    if words == 3:
+        other_factors *= 2.0**-35
+    sums = [k * Fraction(factor) * Fraction(x) for x in other_factors.tolist()]
+    high = np.array([float(x) for x in sums])
+    low = np.array([float(x - Fraction(h)) for x, h in zip(sums, high.tolist())])
+    a = np.hstack([np.full((4, k), factor), np.ones((4, 3))])
+    b = np.vstack([np.tile(other_factors, (k, 1)), -high, -low, np.ones(48)])
+    if words == 2:
+        b[k:] = 0.0
+    c = -np.ones((4, 48)) if words == 3 else np.tile(-high, (4, 1))
+    got, _ = core.sums(a, b, c, CLOSE[words])
+    share = core.error_of_close_sums(k + 3, words)
+    norms = share * np.linalg.norm(a[0]) * np.linalg.norm(b, axis=0)
+    largest = 0.0
+    for j, exact in enumerate(exact_entries(a[:1], b)):
+        exact += Fraction(c[0, j])
+        error = abs(Fraction(got[0, j]) - exact) - abs(exact) / 2**53
+        largest = max(largest, error / Fraction(norms[j]))
+    assert least_share < largest < 1.0
 
 
 @needs_core

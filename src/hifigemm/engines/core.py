@@ -35,7 +35,14 @@ if TYPE_CHECKING:
     from hifigemm.numerics.prime_fields import Eliminated
 
 Sums = tuple[Array, Array | None]
-KINDS = {"nearest": 0, "pair": 1, "enclosure": 2, "close": 3, "close pair": 4}
+KINDS = {
+    "nearest": 0,
+    "pair": 1,
+    "enclosure": 2,
+    "close": 3,
+    "close pair": 4,
+    "close in three": 5,
+}
 _TWO_VALUES = "pair", "enclosure", "close pair"
 
 # Times by which plans choose: nanoseconds a term, one thread, an AMD EPYC at about 3 GHz
@@ -53,6 +60,7 @@ SHARED_BYTES = 2**27
 
 _TILE_ROWS = 3
 _TILE_COLUMNS = 16
+_CHUNK = 256
 _BLOCK_NUMBERS = 2**18
 """Rows and most columns of a tile, and numbers of packed rows, in core/product.c."""
 _ROWS_OF_INVERSE = 32
@@ -192,7 +200,8 @@ def sums(a: Array, b: Array, c: Array | None, kind: str = "nearest") -> Sums | N
 
     For "close" entries D of float64 are not rounded once, but within 2 u |D| and
     `error_of_close_sums` times the norms of a row of A and a column of B, in a quarter of
-    the time where C cancels A B.
+    the time where C cancels A B. Those "close in three" words take as long as nearest
+    ones, and a tenth of the time where C cancels all but the last digits of two words.
     """
     if loaded()[0] is None:
         return None
@@ -217,9 +226,20 @@ def close_pair(a: Array, b: Array) -> tuple[Array, Array] | None:
     return (high, cast(Array, low)) if is_finite else None
 
 
-def error_of_close_sums(terms: int) -> float:
-    """2^-102 (k + 4)^2, see write_update of core/product.c."""
-    return 2.0**-102 * (terms + 4) ** 2
+def error_of_close_sums(terms: int, words: int = 2) -> float:
+    """What sums in two or three words err by, in the product of two norms.
+
+    More than 4 (1 + 2^-19) times `tile_error_in_two` of core/kernels.c and k 2^-105, see
+    write_update of core/product.c, or than twice 4 (1 + 2^-19) `tile_error_in_three`, see
+    write_close there: terms are added in chunks.
+    """
+    chunk = min(terms, _CHUNK)
+    chunks = -(-terms // _CHUNK)
+    if words == 3:
+        joined = 4.0 * terms * (1.0 + 2.0**-10 * chunks)
+        return 1.02 * 2.0**-145 * chunks * (0.5 * chunk * (chunk + 13) + joined)
+    roundings = chunks * (0.5 * chunk * (chunk + 3) + terms) + terms
+    return 1.02 * 2.0**-103 * roundings
 
 
 def enclosed(

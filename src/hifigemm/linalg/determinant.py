@@ -55,6 +55,7 @@ from hifigemm.linalg.arguments import (
     verifying,
 )
 from hifigemm.linalg.arrays import (
+    LEAST_LENGTH,
     check_finite,
     diagonal,
     numbers,
@@ -64,11 +65,7 @@ from hifigemm.linalg.arrays import (
 )
 from hifigemm.linalg.certificate import Certificate, prove
 from hifigemm.linalg.exact import IntegerMatrix, integers_of, nearest
-from hifigemm.linalg.factors import (
-    LEAST_LENGTH,
-    pivoted_factors,
-    residual_of_factors,
-)
+from hifigemm.linalg.factors import pivoted_factors, residual_of_factors
 from hifigemm.linalg.inverse import certified_system
 from hifigemm.linalg.rational import determinant
 from hifigemm.linalg.upward import UNIT, above, gamma, moduli

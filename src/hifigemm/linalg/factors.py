@@ -22,10 +22,11 @@ from hifigemm.linalg.arrays import (
     correct_residual,
     diagonal,
     is_on_host,
+    lengths,
     lu_of_device,
     matmul,
 )
-from hifigemm.linalg.upward import above, moduli
+from hifigemm.linalg.upward import above
 from hifigemm.numerics.bits import LEAST, Array
 from hifigemm.numerics.elimination import factor_panel
 
@@ -34,8 +35,6 @@ _FEW = 64
 _STRIPS = 8
 _NARROW = 128
 """Rows of a strip, at least."""
-LEAST_LENGTH = 2.0**-500
-"""More than the root of the sum that squares of a vector lose by underflow."""
 
 
 def pivoted_factors(a: Array) -> tuple[Array, Array, Array]:
@@ -88,8 +87,8 @@ def residual_of_factors(lower: Array, upper: Array, a: Array) -> tuple[Array, Ar
         gaps, share = correct_residual(lower, upper, a), 0.0
 
     # Norms of whole rows and columns are no less than those in a strip
-    of_rows = _lengths(lower, 1)
-    of_columns = _lengths(upper, 0)
+    of_rows = lengths(lower, 1)
+    of_columns = lengths(upper, 0)
     return gaps, above((share * of_rows) * of_columns, 8, 2.0 * LEAST)
 
 
@@ -115,10 +114,3 @@ def _residual_by_strips(lower: Array, upper: Array, a: Array) -> tuple[Array, fl
             gaps[i, j] = sums[0]
             share = max(share, sums[1])
     return gaps, share
-
-
-def _lengths(x: Array, axis: int) -> Array:
-    """At least the Euclidean norms of rows or columns."""
-    sizes = moduli(x)
-    squares = (sizes * sizes).sum(axis=axis, keepdims=True)
-    return above(np.sqrt(squares), x.shape[axis] + 8, LEAST_LENGTH)

@@ -14,7 +14,9 @@ Idea
 Residuals
     q is rounded once, or of two words where R has two. On a GPU a kernel adds it in two
     words first, with an error that is known, in one reading of A; where that leaves an
-    entry without a sharp bound, q is made again and rounded once.
+    entry without a sharp bound, q is made again and rounded once. So it is for several
+    right sides on the host, where sums in three words come between the two: with x of two
+    words, digits of their residual cancel that only exact sums hold beyond.
 Words
     What a sum leaves beside its first word becomes the second one where another step
     needs it. x1 + x2 has the residual b - [A A] [x1; x2]. So x is good to about u^2 cond(A), and
@@ -195,27 +197,37 @@ def _refined(
     certificate: Proof,
     x: Array,
     low: Array | None,
+    sum_words: int = 2,
 ) -> tuple[_Refined, int, bool, bool]:
     """The last step that gained something, the number of steps, if its bound is sharp, and
     if some residual is zero.
+
+    Sums of residuals have two words first, three where two are not enough, and are rounded
+    once in the end, for which `sum_words` is 0.
     """
 
     def step_from(x: Array, low: Array | None) -> _Refined:
-        q = _residual_of(system, x, low, certificate.words, is_quick)
+        q = _residual_of(system, x, low, certificate.words, sum_words)
         return _step(certificate, x, low, q)
 
     words = 1 if low is None else 2
     share = SHARP[words]
-    is_quick = True
     step = step_from(x, low)
     steps = 1
     is_sharp, has_zeros = numbers(_is_sharp(step, share), step.is_zero.any())
     while not is_sharp and steps < MOST_STEPS:
-        sides = _few_open_sides(step, share)
+        if is_on_host(step.x) and not step.is_rounded_once:
+            # Close sums serve as far as their own errors are not what is left
+            is_sharp = _is_enough(step, words)
+            if is_sharp:
+                break
+            if _is_due_to_update(step, words):
+                sum_words = 3
+        sides = _few_open_sides(step, words)
         if sides is not None:
             part = system.of_sides(sides)
             low = None if step.low is None else step.low[:, sides]
-            refined = _refined(part, certificate, step.x[:, sides], low)
+            refined = _refined(part, certificate, step.x[:, sides], low, sum_words)
             of_part, more_steps, is_sharp, is_zero = refined
             step = _merged(step, of_part, sides)
             return step, steps + more_steps, is_sharp, bool(has_zeros) or is_zero
@@ -229,7 +241,7 @@ def _refined(
                 is_sharp = True
                 break
             else:
-                is_quick = False
+                sum_words = 0
         following = step_from(step.x, step.low)
         steps += 1
 
@@ -242,25 +254,39 @@ def _refined(
         is_sharp, has_zeros, may_gain = numbers(
             _is_sharp(step, share), step.is_zero.any(), has_gained.any()
         )
-        if not may_gain and (step.is_rounded_once or not is_quick):
+        if not may_gain and (step.is_rounded_once or not sum_words):
             break
-        if not may_gain and is_quick and _is_enough(step, words):
+        if not may_gain and _is_enough(step, words):
             is_sharp = True
             break
-        is_quick = is_quick and bool(may_gain)
+        if not may_gain:
+            sum_words = 0
     return step, steps, bool(is_sharp), bool(has_zeros)
 
 
-def _few_open_sides(step: _Refined, share: float) -> Array | None:
-    """The right sides of which some error is not sharp, of arrays of the host; None where
-    they are more than a quarter. Steps for all of them would take as long as for the
-    others, whose sums cancel to nothing.
+def _few_open_sides(step: _Refined, words: int) -> Array | None:
+    """The right sides of which some error is not small enough, of arrays of the host; None
+    where they are more than a quarter, or than three of them after close sums. Steps for
+    all of them would take as long as for the others, whose sums cancel to nothing.
     """
     if not is_on_host(step.x):
         return None
+    is_once = step.is_rounded_once
+    share = SHARP[words] if is_once else ENOUGH[words]
     is_open = np.asarray((step.error > share * np.abs(step.x)).any(axis=0))
     sides = np.flatnonzero(is_open)
-    return sides if 0 < 4 * len(sides) <= len(is_open) else None
+    most = len(is_open) // 4 if is_once else 3 * len(is_open) // 4
+    return sides if 0 < len(sides) <= most else None
+
+
+def _is_due_to_update(step: _Refined, words: int) -> bool:
+    """True if some error is not small enough and another step would leave most of it: the
+    update errs by a sixteenth of it or more, or by more than it changes x.
+    """
+    is_open = step.error > ENOUGH[words] * np.abs(step.x)
+    is_most_of_error = step.error_of_d > step.error / 16.0
+    is_most_of_y = _largest(step.error_of_d) > _largest(np.abs(step.d))
+    return bool((is_open & (is_most_of_error | is_most_of_y)).any())
 
 
 def _merged(step: _Refined, part: _Refined, sides: Array) -> _Refined:
@@ -299,19 +325,21 @@ def _step(certificate: Proof, x: Array, low: Array | None, q: Residual) -> _Refi
     else:
         low, left = two_sum(low, d)
         x, low = two_sum(x, low)
-    is_rounded_once = q.errors is None
     is_zero = _is_zero(q)
-    if not is_rounded_once:
-        is_zero = np.zeros_like(is_zero)
+    if q.errors is not None:
+        # Nothing has underflowed where the residual is known to be zero
+        is_zero = is_zero & (q.errors == 0.0).all(axis=0, keepdims=True)
+        error = np.where(is_zero, 0.0, error)
+    is_rounded_once = q.errors is None
     return _Refined(x, low, left, error, y, error_of_d, is_zero, d, is_rounded_once)
 
 
 def _residual_of(
-    system: ScaledSystem, x: Array, low: Array | None, words: int, is_quick: bool
+    system: ScaledSystem, x: Array, low: Array | None, words: int, sum_words: int
 ) -> Residual:
     """`residual` of a system; with a band, block of rows by block."""
     if system.band is None:
-        return residual(system.a, system.b, x, low, words, is_quick)
+        return residual(system.a, system.b, x, low, words, sum_words)
     parts = []
     for rows, columns in system.band.blocks():
         a = system.a[rows, columns]
@@ -321,15 +349,15 @@ def _residual_of(
 
 
 def residual(
-    a: Array, b: Array, x: Array, low: Array | None, words: int, is_quick: bool = False
+    a: Array, b: Array, x: Array, low: Array | None, words: int, sum_words: int = 0
 ) -> Residual:
-    """b - A (x + low), rounded once, or the sum of two words; quick ones, where there is a
-    kernel for them, have errors of their own.
+    """b - A (x + low), rounded once, or the sum of two words; with sums of so many words,
+    where these are quick, it has errors of its own.
 
     For an x of two words it is b - [A A] [x; low].
     """
-    if is_quick and words == 1:
-        sums = quick_residual(a, b, [x] if low is None else [x, low])
+    if sum_words and words == 1:
+        sums = quick_residual(a, b, [x] if low is None else [x, low], sum_words)
         if sums is not None:
             q, errors = sums
             return Residual([q], errors)
