@@ -13,6 +13,7 @@
  *   banded.h       rows of inverses of banded matrices, for one set of vector instructions
  *   banded.c       elimination in a band, and products with such rows
  *   systems.c      scaling and bounds of linear systems, in few readings of a matrix
+ *   small_systems.h  products and inverses of small matrices, for one set of instructions
  *   small_systems.c  small linear systems from their scaling to their enclosures
  *   small_factors.c  determinants and definiteness of up to 128 rows
  *   scalar_sums.h  alpha T + beta C rounded once, from a pair for T
@@ -115,8 +116,8 @@ enum { NO_BIT = 4000 }; /* exponent of the lowest bit of zeros */
 /* ---- kernels.c ------------------------------------------------------------------ */
 
 /* The sums of one set of vector instructions, its arithmetic modulo primes, where a
- * residue is PRIMES numbers, and its rows of inverses; kernels.h, elimination.h and
- * banded.h say what each computes. */
+ * residue is PRIMES numbers, its rows of inverses and its small matrices; kernels.h,
+ * elimination.h, banded.h and small_systems.h say what each computes. */
 typedef struct {
     const char *name;
     int columns; /* of a tile */
@@ -168,6 +169,11 @@ typedef struct {
     ptrdiff_t (*round_product)(ptrdiff_t n, const double *product, double row_margin,
                          double row_spread, const double *norms, const double *spreads,
                          float *values);
+    void (*small_product)(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const double *a,
+                          const double *b, double *c);
+    void (*sized_product)(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const double *a,
+                          const double *b, double *c, double *sizes);
+    int (*small_inverse)(ptrdiff_t n, const double *a, double *inverse, double *space);
 } Kernels;
 
 /* The sets that this machine has, the widest first; NULL ends them. */
@@ -333,6 +339,8 @@ static inline double upward(double x, ptrdiff_t roundings, double underflows)
     return x * factor + (2.0 * underflows + 0x1p-1074);
 }
 
+void image_and_size(ptrdiff_t n, const View *r, const double *v, double *image,
+                    double *size, double *space, Watch *watch);
 int enclose(ptrdiff_t n, const View *a, const View *b, const View *r, const double *bounds,
             double norm, double inverse_norm, const View *x, const View *radius,
             double *space, const Kernels *kernels, Watch *watch);

@@ -547,6 +547,7 @@ static double NAME(subtract_in_two)(ptrdiff_t n, double *hi, double *lo, double 
 #include "elimination.h"
 #include "banded.h"
 #include "certificate.h"
+#include "small_systems.h"
 
 static const Kernels NAME(kernels) = {
     .name = SET_NAME,
@@ -579,4 +580,7 @@ static const Kernels NAME(kernels) = {
     .sums_of_rows = NAME(sums_of_rows),
     .to_doubles = NAME(to_doubles),
     .round_product = NAME(round_product),
+    .small_product = NAME(small_product),
+    .sized_product = NAME(sized_product),
+    .small_inverse = NAME(small_inverse),
 };

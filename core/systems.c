@@ -197,8 +197,8 @@ int equilibrate(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const Vi
 /* ---- enclosures ----------------------------------------------------------------- */
 
 /* R v and |R| |v| in one reading of R, n x n; each of n roundings. */
-static void image_and_size(ptrdiff_t n, const View *r, const double *v, double *image,
-                           double *size, double *space, Watch *watch)
+void image_and_size(ptrdiff_t n, const View *r, const double *v, double *image,
+                    double *size, double *space, Watch *watch)
 {
     if (r->row == (ptrdiff_t)sizeof(double) && n > 1) {
         memset(image, 0, (size_t)n * sizeof(double));

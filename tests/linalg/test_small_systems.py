@@ -167,6 +167,49 @@ def test_larger_systems_and_many_sides_go_the_general_way(monkeypatch):
     linalg.solve(complex_matrix, np.ones(n))
 
 
+@pytest.mark.parametrize("name", MODULE.instructions)
+def test_radii_count_what_close_sums_err_by(name):
+    # Equal terms leave equal rests, whose sum is rounded in one direction; without the share
+    # of the sums 13 radii of these miss
+    MODULE.use(name)
+    try:
+        for seed in range(10):
+            rng = np.random.default_rng(seed)
+            a = np.eye(64)
+            a[0, 1:] = rng.uniform(0.5, 1.0)
+            b = np.tile(rng.uniform(0.5, 1.0, 64), (64, 1))
+            b[0] = rng.uniform(1.0, 2.0, 64)
+            x, radius, proof = by_core(a, b)
+            assert proof[0] > 0.0
+            assert misses(x, radius, exact_parts(a, b)) == []
+    finally:
+        MODULE.use(MODULE.instructions[0])
+
+
+def test_exact_solutions_of_several_sides_have_no_radius():
+    rng = np.random.default_rng(9)
+    a = np.eye(6) + np.triu(rng.integers(-1, 2, (6, 6)), 1)
+    x = np.rint(9.0 * rng.standard_normal((6, 5)))
+    x[5] = 0.0
+    solution, radius, _ = by_core(a, a @ x)
+    assert (solution == x).all()
+    assert (radius == 0.0).all()
+
+
+@pytest.mark.parametrize("place", ["a", "x"])
+def test_residuals_of_several_sides_that_are_lost_are_not_zero(place):
+    # The second word is 2^-60 where 2^-120 is added to it, and then zero
+    a = np.eye(4)
+    x = np.ones((4, 5))
+    terms = np.array([2.0**-60, 2.0**-120, -(2.0**-60)])
+    a[0, 1:] = terms if place == "a" else 1.0
+    if place == "x":
+        x[1:] = terms[:, None]
+    solution, radius, _ = by_core(a, x)
+    assert (solution == x).all()
+    assert misses(solution, radius, exact_parts(a, x)) == []
+
+
 @pytest.fixture
 def without_the_general_way(monkeypatch):
     monkeypatch.setattr(solution, "certified_system", None)

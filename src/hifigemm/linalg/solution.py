@@ -52,9 +52,9 @@ from hifigemm.operands.operands import broadcast_stacks
 
 MOST_SMALL = 64
 """Rows of real systems that the compiled core solves from end to end."""
-MOST_ENTRIES_OF_SIDES = 1024
-"""Entries of all right sides of such a system: with more, products of matrices are quicker
-than one side after the other.
+MOST_ENTRIES_OF_SIDES = 2**16
+"""Entries of all right sides of such a system, which the core refines at once, with ten
+times their memory and no look at Ctrl-C in its products.
 """
 _LINE = 88
 """The longest line of a solution that is shown in one."""
