@@ -15,6 +15,7 @@
  *   systems.c      scaling and bounds of linear systems, in few readings of a matrix
  *   small_systems.h  products and inverses of small matrices, for one set of instructions
  *   small_systems.c  small linear systems from their scaling to their enclosures
+ *   tall_systems.c  least squares, from the scaling to the enclosure
  *   small_factors.c  determinants and definiteness of up to 128 rows
  *   scalar_sums.h  alpha T + beta C rounded once, from a pair for T
  *   environment.h  rounding to nearest for the time of a call
@@ -329,6 +330,9 @@ ptrdiff_t round_product(const Kernels *kernels, ptrdiff_t m, ptrdiff_t n, ptrdif
 
 void magnitude_product(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const View *a, const View *v,
                        const View *out, double *space, Watch *watch);
+double largest_of_moderate(ptrdiff_t n, const double *x);
+double length(ptrdiff_t n, const double *x, ptrdiff_t stride);
+int is_restored(double x, int64_t exponent, double *scaled);
 int equilibrate(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const View *scaled_a,
                 const View *scaled_b, int64_t *exponents, int64_t *sum, double *space,
                 Watch *watch);
@@ -389,6 +393,13 @@ ptrdiff_t space_of_small(ptrdiff_t n, ptrdiff_t k);
 Solved solve_small(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const View *x,
                    const View *radius, Proof *proof, double *space, const Kernels *kernels,
                    Watch *watch);
+
+/* ---- tall_systems.c ------------------------------------------------------------- */
+
+ptrdiff_t space_of_tall(ptrdiff_t m, ptrdiff_t n);
+Solved solve_tall(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const View *a, const View *b,
+                  const View *x, const View *radius, Proof *proof, double *space,
+                  const Kernels *kernels, Watch *watch);
 
 /* ---- small_factors.c ------------------------------------------------------------ */
 

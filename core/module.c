@@ -959,11 +959,11 @@ static PyObject *core_banded_products(PyObject *self, PyObject *const *args,
 
 PyDoc_STRVAR(solve_small_doc,
 "solve_small(a, b, x, radius, proofs, check=None)\n--\n\n"
-"Write the solutions of a stack of small systems, their radii, and for each system whether\n"
-"it is solved (0: no, and nothing is to be read; 1; 2: all entries of x are the nearest\n"
-"numbers), its condition, the norm of I - R A and the number of steps. A is (batch, n, n),\n"
-"B, x and radius are (batch, n, k) and proofs (batch, 1, 4), of float64. check is called as\n"
-"by multiply.");
+"Write the solutions of a stack of small systems, or of least squares for more rows than\n"
+"columns, their radii, and for each system whether it is solved (0: no, and nothing is to be\n"
+"read; 1; 2: all entries of x are the nearest numbers), its condition, the norm that proves\n"
+"it and the number of steps. A is (batch, m, n), B (batch, m, k), x and radius are (batch, n,\n"
+"k) and proofs (batch, 1, 4), of float64. check is called as by multiply.");
 
 static PyObject *core_solve_small(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
@@ -983,15 +983,15 @@ static PyObject *core_solve_small(PyObject *self, PyObject *const *args, Py_ssiz
             return NULL;
         }
     }
-    Py_ssize_t batch = shapes[0][0], n = shapes[0][1], k = shapes[1][2];
-    int fits = has_shape(shapes[0], batch, n, n) && has_shape(shapes[4], batch, 1, 4);
-    for (int i = 1; i < 4; i++)
-        fits &= has_shape(shapes[i], batch, n, k);
+    Py_ssize_t batch = shapes[0][0], m = shapes[0][1], n = shapes[0][2], k = shapes[1][2];
+    int fits = m >= n && has_shape(shapes[1], batch, m, k) && has_shape(shapes[2], batch, n, k)
+            && has_shape(shapes[3], batch, n, k) && has_shape(shapes[4], batch, 1, 4);
     if (!fits) {
         PyErr_SetString(PyExc_ValueError, "shapes do not fit");
         return NULL;
     }
-    double *space = malloc(sizeof(double) * (size_t)(space_of_small(n, k) + 1));
+    ptrdiff_t numbers = m == n ? space_of_small(n, k) : space_of_tall(m, n);
+    double *space = malloc(sizeof(double) * (size_t)(numbers + 1));
     if (!space)
         return PyErr_NoMemory();
     const Kernels *used = kernels;
@@ -1004,8 +1004,10 @@ static PyObject *core_solve_small(PyObject *self, PyObject *const *args, Py_ssiz
             here[i].data += z * views[i].matrix;
         }
         Proof proof = {0.0, 0.0, 0.0};
-        double solved = solve_small(n, k, here, here + 1, here + 2, here + 3, &proof, space,
-                                    used, &work.watch);
+        double solved = m == n ? solve_small(n, k, here, here + 1, here + 2, here + 3, &proof,
+                                             space, used, &work.watch)
+                               : solve_tall(m, n, k, here, here + 1, here + 2, here + 3,
+                                            &proof, space, used, &work.watch);
         double facts[4] = {solved, proof.condition, proof.norm, proof.steps};
         for (int i = 0; i < 4; i++)
             memcpy(here[4].data + i * here[4].column, facts + i, sizeof *facts);

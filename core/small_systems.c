@@ -19,7 +19,7 @@ static const double UNIT = 0x1p-53, LEAST = 0x1p-1074;
 static const double GOOD_NORM = 0.5, MOST_CONDITION = 0x1p50; /* of linalg/inverse.py */
 static const double SHARE_OF_PRODUCT = 0.05;                  /* of linalg/certificate.py */
 static const double SHARP = 0x1p-60, NEGLIGIBLE = 0x1p-106;   /* of linalg/refinement.py */
-static const double ENOUGH = 0x1p-56, LEAST_LENGTH = 0x1p-500; /* and linalg/arrays.py */
+static const double ENOUGH = 0x1p-56;
 
 /* A scaled system, its inverse and its bounds. The rows of each matrix are contiguous. */
 typedef struct {
@@ -213,15 +213,6 @@ static void map_sides(const System *s, ptrdiff_t k, const double *b, double *c, 
     }
 }
 
-/* At least the Euclidean norm of n numbers that lie `stride` apart. */
-static double length(ptrdiff_t n, const double *x, ptrdiff_t stride)
-{
-    double square = 0.0;
-    for (ptrdiff_t i = 0; i < n; i++)
-        square += x[i * stride] * x[i * stride];
-    return upward(sqrt(square), n + 8, LEAST_LENGTH);
-}
-
 /* Q close to B - A X, or that rounded once, with R Q and |R||Q|. Returns 0 where nothing is
  * to be read. */
 static int write_residuals(const System *s, Sides *t, const Kernels *kernels, Watch *watch)
@@ -383,14 +374,6 @@ static void sharpen(const System *s, Refined *v, const Kernels *kernels)
     contract(s, v->z, v->images, v->sizes, kernels);
     for (ptrdiff_t i = 0; i < n; i++)
         v->error[i] = upward(v->of_d[i] + v->images[i], 1, 0.0);
-}
-
-/* x 2^exponent in `scaled`; returns 0 where that is rounded or overflows. Exponents are
- * those of a column, 0 to 400, less that of a right side, -400 to 400. */
-static int is_restored(double x, int64_t exponent, double *scaled)
-{
-    *scaled = x * power((int)exponent);
-    return *scaled * power((int)-exponent) == x;
 }
 
 /* Write the solution of right side h and its radius. Returns 0 where one is subnormal;

@@ -105,7 +105,7 @@ static int exponent_of(double x)
 }
 
 /* The largest magnitude of a vector; -1 where one is not moderate. */
-static double largest_of_moderate(ptrdiff_t n, const double *x)
+double largest_of_moderate(ptrdiff_t n, const double *x)
 {
     double most[LANES] = {0.0}, least[LANES], sums[LANES] = {0.0};
     for (int lane = 0; lane < LANES; lane++)
@@ -126,6 +126,23 @@ static double largest_of_moderate(ptrdiff_t n, const double *x)
             return -1.0;
     }
     return largest <= MODERATE ? largest : -1.0;
+}
+
+/* At least the Euclidean norm of n numbers that lie `stride` apart. */
+double length(ptrdiff_t n, const double *x, ptrdiff_t stride)
+{
+    double square = 0.0;
+    for (ptrdiff_t i = 0; i < n; i++)
+        square += x[i * stride] * x[i * stride];
+    return upward(sqrt(square), n + 8, 0x1p-500);
+}
+
+/* x 2^exponent in `scaled`; returns 0 where that is rounded or overflows. Exponents are
+ * those of a column, 0 to 400, less that of a right side, -400 to 400. */
+int is_restored(double x, int64_t exponent, double *scaled)
+{
+    *scaled = x * power((int)exponent);
+    return *scaled * power((int)-exponent) == x;
 }
 
 /* Twin: numerics.equilibration.equilibrated. Returns 0 where entries are not moderate, or

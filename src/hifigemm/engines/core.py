@@ -344,8 +344,9 @@ class SolvedStack(NamedTuple):
 
 
 def solved_stack(a: Array, b: Array) -> SolvedStack | None:
-    """A x = b for stacks of real matrices, (batch, n, n) and (batch, n, k), from the
-    scaling to the enclosure of each; None without the core.
+    """A x = b for stacks of real matrices, (batch, m, n) and (batch, m, k), from the
+    scaling to the enclosure of each, in the sense of least squares for m > n; None without
+    the core.
 
     What needs another scale, more words or more steps is left unsolved. Large stacks are
     shared among threads.
@@ -355,16 +356,18 @@ def solved_stack(a: Array, b: Array) -> SolvedStack | None:
         return None
     a = readable(a)
     b = readable(b)
-    x = np.empty(b.shape)
-    radius = np.empty(b.shape)
-    proofs = np.empty((len(a), 1, 4))
+    batch, m, k = b.shape
+    n = a.shape[2]
+    x = np.empty((batch, n, k))
+    radius = np.empty((batch, n, k))
+    proofs = np.empty((batch, 1, 4))
 
     def solve_share(share: slice, check: threads.Check | None) -> None:
         parts = [array[share] for array in (a, b, x, radius, proofs)]
         core.solve_small(*parts, check)
 
-    batch, n, k = b.shape
-    share = -(-batch // _num_threads(batch * _nanoseconds_of_system(n, k)))
+    nanoseconds = _nanoseconds_of_system(n, k) if m == n else 4.0 * m * n * (n + k)
+    share = -(-batch // _num_threads(batch * nanoseconds))
     shares = [slice(start, start + share) for start in range(0, batch, share)]
     threads.side_by_side(solve_share, shares)
     return SolvedStack(x, radius, proofs[:, 0])

@@ -18,6 +18,8 @@ Words
     s and x are sums of words: a step adds words to them, and no bit is lost but behind
     the last word that is kept. So an error of x relative to its largest entry becomes as
     small as it has to be. The first word is the solution, all others belong to its radius.
+    Real tall matrices that are not large take their steps in core/tall_systems.c, with two
+    words of each.
 Scaling
     Columns of B, and right sides, by powers of two where no bit is lost. Rows of B
     keep their weights. If m = n the solution is A^-1 b whatever their weights are, so
@@ -26,6 +28,7 @@ Scaling
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +38,7 @@ import numpy as np
 
 from hifigemm.base.exceptions import VerificationError
 from hifigemm.base.transforms import opaque
+from hifigemm.engines import core
 from hifigemm.engines.core import SolvedStack
 from hifigemm.linalg.arguments import beyond_range, exact_operands, in_dtype
 from hifigemm.linalg.arrays import (
@@ -62,6 +66,10 @@ from hifigemm.linalg.upward import above, moduli
 from hifigemm.numerics.bits import Array, DType
 from hifigemm.numerics.eft import two_sum
 
+_MOST_TERMS = 2**20
+"""Of products of tall matrices, each right side counting eight times, up to which the
+compiled core is no slower than products by a BLAS.
+"""
 _MOST_STEPS = 30
 """A step gains a factor of 2 at least; seven were enough up to a condition of 1e13."""
 
@@ -95,7 +103,7 @@ def _small(a: Array, b: Array) -> SolvedStack | None:
     """
     m, n = a.shape[-2:]
     if m + n > MOST_SMALL:
-        return None
+        return _tall(a, b)
     is_wide = m < n
     tall = np.swapaxes(a, -1, -2) if is_wide else a
     rows, columns = tall.shape[-2:]
@@ -129,6 +137,27 @@ def _small(a: Array, b: Array) -> SolvedStack | None:
         x, radius = restored(x, radius, of_columns)
     solved.proofs[loses_a_bit, 0] = 0.0
     return SolvedStack(x, radius, solved.proofs)
+
+
+def _tall(a: Array, b: Array) -> SolvedStack | None:
+    """The same for stacks of tall matrices, by the theorem of `full_rank` and one step; None
+    for others, and for large ones.
+    """
+    m, n = a.shape[-2:]
+    k = b.shape[-1]
+    stack = a.shape[:-2]
+    batch = math.prod(stack)
+    if not (m > n > 0 and batch * k > 0 and m * n * (n + 8 * k) <= _MOST_TERMS):
+        return None
+    solved = core.solved_stack(a.reshape(batch, m, n), b.reshape(batch, m, k))
+    if solved is None:
+        return None
+    shape = (*stack, n, k)
+    return SolvedStack(
+        solved.x.reshape(shape),
+        solved.radius.reshape(shape),
+        solved.proofs.reshape(*stack, 4),
+    )
 
 
 def _in_range(a: Array, b: Array, dtype: DType) -> tuple[Array, Array, SolutionReport]:
