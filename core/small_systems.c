@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum {
-    MOST_STEPS = 4, /* of refinement; solutions with zeros take three */
+    MOST_STEPS = 5, /* of refinement; solutions with zeros take three */
     FEW_SIDES = 3,  /* right sides whose residuals go one by one */
 };
 
@@ -360,6 +360,20 @@ static int is_sharp(ptrdiff_t n, const Refined *v, double share, double negligib
     return 1;
 }
 
+/* Twin: linalg.refinement._is_due_to_update, for right side c. */
+static int is_due_to_update(const System *s, const Sides *t, ptrdiff_t c, const Refined *v)
+{
+    double largest_error = 0.0, largest = 0.0;
+    int is_most_of_error = 0;
+    for (ptrdiff_t i = 0; i < s->n; i++) {
+        if (v->error[i] > ENOUGH * fabs(v->x[i]))
+            is_most_of_error |= v->of_d[i] > 0.0625 * v->error[i];
+        largest_error = larger(largest_error, v->of_d[i]);
+        largest = larger(largest, fabs(t->d[i * t->count + c]));
+    }
+    return is_most_of_error || largest_error > largest;
+}
+
 /* Sharper errors of entries that are small beside others: |I - R A| is applied to the bounds
  * of all entries, twice, and not to the largest one alone, as in
  * linalg.certificate.Certificate.radius. */
@@ -430,12 +444,12 @@ static int enclose_sides(const System *s, const View *x, const View *radius,
             return 0;
         *most_steps = steps;
         ptrdiff_t open = 0;
-        int is_first_of_close = t.is_close && t.words == 1;
+        int is_in_two = t.is_close && t.words == 1, is_limited = 0;
         for (ptrdiff_t c = 0; c < t.count; c++) {
             ptrdiff_t h = (ptrdiff_t)t.index[c];
             if (!refine(s, &t, c, &v))
                 return 0;
-            double share = is_first_of_close ? ENOUGH : SHARP;
+            double share = is_in_two ? ENOUGH : SHARP;
             int is_done = v.is_exact || is_sharp(n, &v, share, 0.0);
             if (!is_done && is_sharp(n, &v, SHARP, NEGLIGIBLE)) {
                 sharpen(s, &v, kernels);
@@ -446,7 +460,7 @@ static int enclose_sides(const System *s, const View *x, const View *radius,
                 int is_certain = 1;
                 if (!write_side(s, h, &v, x, radius, &is_certain))
                     return 0;
-                is_done = is_certain || !is_first_of_close;
+                is_done = is_certain || !is_in_two;
                 if (is_done)
                     *is_nearest &= is_certain;
             }
@@ -457,9 +471,12 @@ static int enclose_sides(const System *s, const View *x, const View *radius,
                 t.low[i * k + h] = v.words == 1 ? v.left[i] : v.low[i];
             }
             t.index[open++] = h;
+            is_limited |= is_due_to_update(s, &t, c, &v);
         }
+        /* A second word of x where another step of one would gain little */
         t.count = open;
-        t.words = 2;
+        if (!is_in_two || is_limited)
+            t.words = 2;
     }
     return 1;
 }

@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from experiments.systems import exact_parts, misses
 from hifigemm import linalg
 from hifigemm.engines import core
 from hifigemm.linalg import arrays, certificate, refinement
@@ -398,3 +399,42 @@ def test_further_steps_are_for_the_few_right_sides_that_need_them(
     assert (others == plain.x).all()
     radii = np.delete(solution.radius, 4, axis=1)
     np.testing.assert_allclose(radii, plain.radius, rtol=1e-3)
+
+
+@pytest.mark.skipif(core.loaded()[0] is None, reason="the core is not built")
+@pytest.mark.parametrize(
+    "kind", ["ordinary", "condition 1e10", "triangle", "permutation"]
+)
+def test_inverses_take_few_steps_and_few_residuals_that_are_rounded_once(
+    monkeypatch, kind
+):
+    pytest.importorskip("flint")
+    rng = np.random.default_rng(11)
+    n = 70
+    a = rng.standard_normal((n, n))
+    if kind == "condition 1e10":
+        u, _, v = np.linalg.svd(a)
+        a = (u * np.logspace(0.0, -10.0, n)) @ v
+    if kind == "triangle":
+        a = np.triu(a) + 10.0 * np.eye(n)
+    if kind == "permutation":
+        a = np.eye(n)[rng.permutation(n)]
+    sides = [0]
+    rounded_once = refinement.correct_residual
+
+    def counted(a, x, b):
+        sides.append(b.shape[1])
+        return rounded_once(a, x, b)
+
+    monkeypatch.setattr(refinement, "correct_residual", counted)
+    solution, report = linalg.inv(a, return_report=True)
+    assert report.steps <= 5
+    assert max(sides) <= arrays.FEW_SIDES
+    assert misses(solution.x, solution.radius, exact_parts(a, np.eye(n))) == []
+    exact_zeros = (
+        np.tril(np.ones((n, n)), -1) if kind == "triangle" else np.zeros((n, n))
+    )
+    in_ulps = solution.radius / np.spacing(np.abs(solution.x))
+    assert (in_ulps[exact_zeros == 0.0] <= 0.625).all()
+    assert (solution.radius[exact_zeros == 1.0] <= 2.0**-100).all()
+    assert kind != "permutation" or (solution.radius == 0.0).all()

@@ -57,6 +57,10 @@ ENOUGH = {1: 2.0**-56, 2: SHARP[2]}
 """The same where only a residual that is rounded once would make them smaller, for the
 price of ten steps: an eighth of a unit in the last place at most.
 """
+REACH = 2.0**-45
+"""The same after a step by sums in two words, where three words of the next sum are enough
+for most entries, and x needs no second one.
+"""
 LAST_CHANGE = {1: 2.0**-52, 2: 2.0**-104}
 """Of the largest entry of x, by the number of words: what x changes by when only its own
 rounding is left.
@@ -219,10 +223,12 @@ def _refined(
         if is_on_host(step.x) and not step.is_rounded_once:
             # Close sums serve as far as their own errors are not what is left
             is_sharp = _is_enough(step, words)
-            if is_sharp:
+            if is_sharp or (words == 1 and _is_negligible(step)):
                 break
             if _is_due_to_update(step, words):
                 sum_words = 3
+                if step.low is None and not _is_sharp(step, REACH):
+                    step = _in_two_words(step)
         sides = _few_open_sides(step, words)
         if sides is not None:
             part = system.of_sides(sides)
@@ -414,6 +420,15 @@ def _in_two_words(step: _Refined) -> _Refined:
 def _is_sharp(step: _Refined, share: float) -> Any:
     """True if no error is more than a small part of its entry."""
     return (step.error <= share * np.abs(step.x)).all()
+
+
+def _is_negligible(step: _Refined) -> bool:
+    """True if no error is more than a small part of its entry, or a tiny one of the largest:
+    of entries that are zero, or small beside others, bounds of all entries say more.
+    """
+    sizes = np.abs(step.x)
+    enough = np.maximum(SHARP[1] * sizes, NEGLIGIBLE * _largest(sizes))
+    return bool((step.error <= enough).all())
 
 
 def _is_enough(step: _Refined, words: int) -> bool:
