@@ -296,16 +296,16 @@ def _is_due_to_update(step: _Refined, words: int) -> bool:
 
 
 def _merged(step: _Refined, part: _Refined, sides: Array) -> _Refined:
-    """A step with some right sides from another one."""
+    """A step with some right sides from another one, in its memory."""
 
     def merged(name: str) -> Array:
-        values = getattr(step, name).copy()
+        values: Array = getattr(step, name)
         values[:, sides] = getattr(part, name)
         return values
 
     low = None
     if step.low is not None or part.low is not None:
-        low = np.zeros_like(step.x) if step.low is None else step.low.copy()
+        low = np.zeros_like(step.x) if step.low is None else step.low
         low[:, sides] = 0.0 if part.low is None else part.low
     return _Refined(
         merged("x"),
