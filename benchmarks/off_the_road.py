@@ -398,6 +398,21 @@ def rows_of_systems() -> Iterator[Row]:
             lambda a=a: np.linalg.svd(a),
             lambda a=a: hg.linalg.svdvals(a),
         )
+    for n in (10, 100, 1000):
+        left, _ = np.linalg.qr(phi(n, n))
+        right, _ = np.linalg.qr(phi(n, n, seed=2))
+        inverted = {
+            "ordinary": phi(n, n) + np.eye(n),
+            "condition 1e10": (left * np.logspace(0.0, -10.0, n)) @ right,
+            "triangular": np.triu(phi(n, n)) + 20.0 * np.eye(n),
+        }
+        for name, a in inverted.items():
+            yield Row(
+                f"linalg.inv, {name}, n = {n}",
+                "numpy",
+                lambda a=a: np.linalg.inv(a),
+                lambda a=a: hg.linalg.inv(a),
+            )
     tridiagonal = np.triu(np.tril(phi(2000, 2000), 1), -1) + 2.0 * np.eye(2000)
     triangular = np.triu(phi(500, 500)) + 20.0 * np.eye(500)
     for name, a in (("tridiagonal", tridiagonal), ("triangular", triangular)):
