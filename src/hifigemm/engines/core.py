@@ -62,7 +62,9 @@ _TILE_ROWS = 3
 _TILE_COLUMNS = 16
 _CHUNK = 256
 _BLOCK_NUMBERS = 2**18
-"""Rows and most columns of a tile, and numbers of packed rows, in core/product.c."""
+"""Rows and most columns of a tile, terms of a chunk of its sums, and numbers of packed
+rows, in core/product.c.
+"""
 _ROWS_OF_INVERSE = 32
 """Of a band: as many as four of the widest registers hold, which core/banded.h makes side
 by side.

@@ -28,7 +28,6 @@ Scaling
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -38,7 +37,6 @@ import numpy as np
 
 from hifigemm.base.exceptions import VerificationError
 from hifigemm.base.transforms import opaque
-from hifigemm.engines import core
 from hifigemm.engines.core import SolvedStack
 from hifigemm.linalg.arguments import beyond_range, exact_operands, in_dtype
 from hifigemm.linalg.arrays import (
@@ -60,6 +58,7 @@ from hifigemm.linalg.solution import (
     solution_of_operands,
     solutions,
     solved_by_core,
+    stack_by_core,
     worst,
 )
 from hifigemm.linalg.upward import above, moduli
@@ -140,24 +139,14 @@ def _small(a: Array, b: Array) -> SolvedStack | None:
 
 
 def _tall(a: Array, b: Array) -> SolvedStack | None:
-    """The same for stacks of tall matrices, by the theorem of `full_rank` and one step; None
-    for others, and for large ones.
+    """The same for stacks of tall matrices, by the theorem of `full_rank`; None for others,
+    and for large ones.
     """
     m, n = a.shape[-2:]
     k = b.shape[-1]
-    stack = a.shape[:-2]
-    batch = math.prod(stack)
-    if not (m > n > 0 and batch * k > 0 and m * n * (n + 8 * k) <= _MOST_TERMS):
+    if not (m > n > 0 and m * n * (n + 8 * k) <= _MOST_TERMS):
         return None
-    solved = core.solved_stack(a.reshape(batch, m, n), b.reshape(batch, m, k))
-    if solved is None:
-        return None
-    shape = (*stack, n, k)
-    return SolvedStack(
-        solved.x.reshape(shape),
-        solved.radius.reshape(shape),
-        solved.proofs.reshape(*stack, 4),
-    )
+    return stack_by_core(a, b)
 
 
 def _in_range(a: Array, b: Array, dtype: DType) -> tuple[Array, Array, SolutionReport]:

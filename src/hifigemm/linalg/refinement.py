@@ -14,9 +14,9 @@ Idea
 Residuals
     q is rounded once, or of two words where R has two. On a GPU a kernel adds it in two
     words first, with an error that is known, in one reading of A; where that leaves an
-    entry without a sharp bound, q is made again and rounded once. So it is for several
-    right sides on the host, where sums in three words come between the two: with x of two
-    words, digits of their residual cancel that only exact sums hold beyond.
+    entry without a sharp bound, q is made again and rounded once. On the host this holds for
+    more than three right sides, and sums in three words come between the two. They are
+    enough for an x of two words, whose residual only exact sums could round.
 Words
     What a sum leaves beside its first word becomes the second one where another step
     needs it. x1 + x2 has the residual b - [A A] [x1; x2]. So x is good to about u^2 cond(A), and
@@ -58,8 +58,8 @@ ENOUGH = {1: 2.0**-56, 2: SHARP[2]}
 price of ten steps: an eighth of a unit in the last place at most.
 """
 REACH = 2.0**-45
-"""The same after a step by sums in two words, where three words of the next sum are enough
-for most entries, and x needs no second one.
+"""The same after a step by sums in two words: an error from which a step by sums in three
+leads to the bounds above for most entries, without a second word of x.
 """
 LAST_CHANGE = {1: 2.0**-52, 2: 2.0**-104}
 """Of the largest entry of x, by the number of words: what x changes by when only its own
@@ -221,7 +221,7 @@ def _refined(
     is_sharp, has_zeros = numbers(_is_sharp(step, share), step.is_zero.any())
     while not is_sharp and steps < MOST_STEPS:
         if is_on_host(step.x) and not step.is_rounded_once:
-            # Close sums serve as far as their own errors are not what is left
+            # Sums in two words serve until their own errors are most of what is left
             is_sharp = _is_enough(step, words)
             if is_sharp or (words == 1 and _is_negligible(step)):
                 break
@@ -272,8 +272,8 @@ def _refined(
 
 def _few_open_sides(step: _Refined, words: int) -> Array | None:
     """The right sides of which some error is not small enough, of arrays of the host; None
-    where they are more than a quarter, or than three of them after close sums. Steps for
-    all of them would take as long as for the others, whose sums cancel to nothing.
+    where they are more than a quarter, or more than three quarters after close sums. Steps
+    for all of them would take as long as for the others, whose sums cancel to nothing.
     """
     if not is_on_host(step.x):
         return None

@@ -324,11 +324,20 @@ def solved_by_core(a: Array, b: Array) -> core.SolvedStack | None:
     them.
     """
     n, k = b.shape[-2:]
+    if not (0 < n <= MOST_SMALL and n * k <= MOST_ENTRIES_OF_SIDES):
+        return None
+    return stack_by_core(a, b)
+
+
+def stack_by_core(a: Array, b: Array) -> core.SolvedStack | None:
+    """`core.solved_stack` for matrices in a stack of any shape; None for an empty one."""
+    m, n = a.shape[-2:]
+    k = b.shape[-1]
     stack = a.shape[:-2]
     batch = math.prod(stack)
-    if not (0 < n <= MOST_SMALL and n * k <= MOST_ENTRIES_OF_SIDES and batch):
+    if not batch:
         return None
-    solved = core.solved_stack(a.reshape(batch, n, n), b.reshape(batch, n, k))
+    solved = core.solved_stack(a.reshape(batch, m, n), b.reshape(batch, m, k))
     if solved is None:
         return None
     x, radius, proofs = solved
