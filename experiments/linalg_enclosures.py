@@ -2,7 +2,8 @@
 
     python -m experiments.linalg_enclosures [--systems 100000] [--processes 2]
         [--seconds 300] [--first 0] [--pieces DIRECTORY]
-        [--large | --sparse | --banded] [--output results/linalg_enclosures.csv]
+        [--large | --sparse | --banded | --inverses]
+        [--output results/linalg_enclosures.csv]
 
 Systems of each family are drawn in turns, solved with accuracy=None, each fourth of them
 with "correct" as well, and judged by the exact solution in integers:
@@ -21,7 +22,8 @@ A round is one draw of each family, and has a seed of its own: runs with other r
 from --first on, add up. With --pieces each leaves its counts in a file, and the table is
 that of all files there. --large is for systems of 100 to 300 rows, --sparse
 for sparse ones and those in units of their own, --banded for bands and triangles of 64
-to 128 rows.
+to 128 rows. With --inverses the right sides are those of the identity, and systems of each
+second round go the way of those that are too large for the compiled core.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ from experiments.systems import (
     exact_parts,
     misses,
 )
+from hifigemm.linalg import solution as solution_module
 from hifigemm.linalg.scaling import scaled_system
 from hifigemm.workshop.environment import write_csv
 
@@ -257,17 +260,29 @@ def wrong(x: Array, parts: list[list[list[Fraction]]]) -> int:
     )
 
 
-def judge(task: tuple[int, int, str]) -> tuple[str, dict[str, Any]]:
+Task = tuple[int, int, str, bool]
+"""A seed, a round, a family, and whether its matrices are to be inverted."""
+
+
+def judge(task: Task) -> tuple[str, dict[str, Any]]:
     """One draw of a family."""
-    seed, number, family = task
+    seed, number, family, are_inverses = task
     counts = Counts()
     rng = np.random.default_rng([seed, number, list(ALL).index(family)])
+    most_small = solution_module.MOST_SMALL
+    if are_inverses and number % 2:
+        solution_module.MOST_SMALL = 0
     for a, b in matrices(*ALL[family](rng)):
-        counts.add(a, b, also_correct=number % SHARE_OF_CORRECT == 0)
+        sides = np.eye(len(a), dtype=a.dtype) if are_inverses else b
+        # Of two rounds, where these go different ways
+        is_fourth = number // 2 % SHARE_OF_CORRECT == 0
+        also_correct = is_fourth if are_inverses else number % SHARE_OF_CORRECT == 0
+        counts.add(a, sides, also_correct=also_correct)
+    solution_module.MOST_SMALL = most_small
     return family, counts.piece()
 
 
-def tasks(options: argparse.Namespace) -> Iterator[tuple[int, int, str]]:
+def tasks(options: argparse.Namespace) -> Iterator[Task]:
     """Draws until the time is over."""
     end = time.monotonic() + options.seconds
     groups = {"large": LARGE, "sparse": SPARSE, "banded": BANDED}
@@ -277,7 +292,7 @@ def tasks(options: argparse.Namespace) -> Iterator[tuple[int, int, str]]:
         if time.monotonic() > end:
             return
         for family in families:
-            yield options.seed, number, family
+            yield options.seed, number, family, options.kind == "inverses"
 
 
 def judged(options: argparse.Namespace) -> dict[str, Counts]:
@@ -311,7 +326,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="the first round")
     parser.add_argument("--processes", type=int, default=1)
     kinds = parser.add_mutually_exclusive_group()
-    for kind in ("large", "sparse", "banded"):
+    for kind in ("large", "sparse", "banded", "inverses"):
         kinds.add_argument(f"--{kind}", action="store_const", dest="kind", const=kind)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--pieces", type=Path)
