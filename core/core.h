@@ -139,7 +139,7 @@ typedef struct {
     uint64_t (*singles)(int vectors, double *hi, const double *lo, double err);
     uint64_t (*add_to_row)(const double *hi, const double *lo, const double *factors,
                            double factor, int addends, const double *addend, double err,
-                           int is_close, double *values);
+                           int is_close, double *values, double *ends);
     uint64_t (*normalise)(int vectors, double *hi, double *mid, double *lo,
                           const double *err, int is_pair);
     double (*square)(ptrdiff_t n, const double *x);

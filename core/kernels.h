@@ -300,11 +300,12 @@ static ALWAYS_INLINE void NAME(two_sum)(VECTOR *a, VECTOR *b)
 }
 
 /* Add numbers to a row of a tile: hi + lo times `factors`, powers of two, and times `factor`
- * unless that is 0. A bit for each value that binary64 does not certainly round the sum to;
- * or none, and close values. See write_update of product.c for the bound. */
+ * unless that is 0. `values` and `ends` are bounds of the sums, with a bit for each sum of
+ * which they differ; or close values and no bit. See write_update of product.c. */
 static uint64_t NAME(add_to_row)(const double *hi, const double *lo, const double *factors,
                                  double factor, int addends, const double *addend,
-                                 double err, int is_close, double *values)
+                                 double err, int is_close, double *values,
+                                 double *ends)
 {
     uint64_t open = 0;
     if (factor != 0.0)
@@ -334,6 +335,7 @@ static uint64_t NAME(add_to_row)(const double *hi, const double *lo, const doubl
         VECTOR least = ADD(sum, SUB(low, margin)), most = ADD(sum, ADD(low, margin));
         open |= (uint64_t)DIFFER(least, most) << v;
         STORE(values + v, least);
+        STORE(ends + v, most);
     }
     return open;
 }

@@ -495,8 +495,55 @@ static void find_factors(const Entries *s, const Panels *panels, Tile *t)
         t->column_factors[v] = power(panels->column_exponents[v]);
 }
 
-/* Write the sums of a tile, times the factor of the product, and C as doubles; a bit for each
- * that is not certain.
+/* The entries of C in a row of a tile, times 2^shift; a bit for each that is not exact. */
+static uint64_t scaled_addends(const Entries *s, const Tile *t, int r, double *addends)
+{
+    const Product *p = s->p;
+    const int lanes = s->f->columns;
+    const double scale = power(p->shift), back = power(-p->shift);
+    uint64_t inexact = 0;
+    for (int x = 0; p->c.data && x <= p->more_addends; x++) {
+        const char *at = entry(&p->c, s->z, t->i + r, t->j) + x * p->addend;
+        for (int v = 0; v < t->columns; v++) {
+            double addend = number(at + v * p->c.column, p->c.is_single);
+            addends[x * lanes + v] = addend * scale;
+            inexact |= (uint64_t)(addends[x * lanes + v] * back != addend) << v;
+        }
+    }
+    return inexact;
+}
+
+/* True if a double lies in the middle between two floats that are normal. */
+static inline int is_between_floats(double x)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (bits & 0x1fffffff) == 0x10000000;
+}
+
+/* Write the floats that both bounds of the sums of a row round to; a bit for each sum whose
+ * bounds round to two floats, or to one that is no normal number.
+ *
+ * The double nearest to the sum lies between the bounds. It rounds to the same float as the
+ * sum unless it lies in the middle between two floats; then a bound does, or the bounds lie
+ * on both sides of it. */
+static uint64_t write_floats(const Entries *s, const Tile *t, int r, const double *bounds,
+                             const double *ends)
+{
+    uint64_t open = 0;
+    for (int v = 0; v < t->columns; v++) {
+        float value = (float)bounds[v];
+        int is_certain = value == (float)ends[v] && fabsf(value) > 0x1p-126f
+                      && fabsf(value) < INFINITY && !is_between_floats(bounds[v])
+                      && !is_between_floats(ends[v]);
+        *(float *)entry(&s->p->first, s->z, t->i + r, t->j + v) = value;
+        open |= (uint64_t)!is_certain << v;
+    }
+    return open;
+}
+
+/* Write the sums of a tile, times the factor of the product, and C; a bit for each that is
+ * not certain.
  *
  * Each sum of addends and hi is computed exactly, as a sum and its error. The product of hi
  * and the factor is computed exactly, as a product and its error; the product of lo and the
@@ -504,7 +551,8 @@ static void find_factors(const Entries *s, const Panels *panels, Tile *t)
  * are added with five roundings. Each of the six roundings errs by at most 2^-53 times the
  * sum of the magnitudes, and the addition of the margin errs by no more.
  * Products with powers of two are exact unless they are subnormal, which the margin has room
- * for: with the factor they are 2^-900 or more, err is above 2^-110.
+ * for: with the factor they are 2^-900 or more, err is above 2^-110. So the sum lies between
+ * two bounds, and what both round to is its nearest number.
  *
  * A close value, of one addend at most, is sum + low, rounded: it errs by u (1 + 2 u) of
  * itself and by err, and k 2^-105 for the rounding of low, times a factor. That is at most
@@ -517,20 +565,23 @@ static uint64_t write_update(const Entries *s, const Tile *t, const double *hi,
     const int lanes = s->f->columns, columns = t->columns;
     const int count = p->c.data ? 1 + p->more_addends : 0;
     double powers[WIDEST] = {0.0}, addends[MOST_ADDENDS * WIDEST] = {0.0}, values[WIDEST];
+    double ends[WIDEST];
     uint64_t open = 0;
     for (int r = 0; r < t->rows; r++) {
         for (int v = 0; v < columns; v++)
             powers[v] = t->row_factors[r] * t->column_factors[v];
-        for (int x = 0; x < count; x++) {
-            const char *at = entry(&p->c, s->z, t->i + r, t->j) + x * p->addend;
+        uint64_t open_here = scaled_addends(s, t, r, addends);
+        uint64_t differ = s->f->add_to_row(hi + r * lanes, lo + r * lanes, powers, p->factor,
+                                           count, addends, s->error_in_two,
+                                           p->close_words == 2, values, ends);
+        if (p->first.is_single) {
+            open_here |= write_floats(s, t, r, values, ends);
+        } else {
+            open_here |= differ;
             for (int v = 0; v < columns; v++)
-                addends[x * lanes + v] = number(at + v * p->c.column, p->c.is_single);
+                *(double *)entry(&p->first, s->z, t->i + r, t->j + v) = values[v];
         }
-        open |= s->f->add_to_row(hi + r * lanes, lo + r * lanes, powers, p->factor, count,
-                                 addends, s->error_in_two, p->close_words == 2, values)
-             << (r * lanes);
-        for (int v = 0; v < columns; v++)
-            *(double *)entry(&p->first, s->z, t->i + r, t->j + v) = values[v];
+        open |= open_here << (r * lanes);
     }
     return open;
 }
@@ -552,7 +603,7 @@ static uint64_t write_in_two(const Entries *s, Panels *panels, const Tile *t)
     }
 
     if (p->c.data || p->factor != 0.0) {
-        if (p->kind == NEAREST && t->is_common && !p->first.is_single && p->shift == 0)
+        if (p->kind == NEAREST && t->is_common && abs(p->shift) <= 400)
             open = write_update(s, t, hi, lo);
     } else if (t->is_common && p->close_words) {
         open = 0;

@@ -126,18 +126,42 @@ def test_any_floats_of_any_exponents_are_rounded_once(data):
 
 
 @needs_core
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_addend_and_a_power_of_two_enter_before_the_rounding(instructions, family):
+def test_an_addend_and_a_power_of_two_enter_before_the_rounding(
+    instructions, family, dtype
+):
     rng = np.random.default_rng(FAMILIES.index(family))
     for m, k, n in ((5, 20, 10), (6, 40, 1)):
-        a, b = operands(family, rng, m, k, n, np.float64)
+        a, b = operands(family, rng, m, k, n, dtype)
         with np.errstate(all="ignore"):
             product = a @ b
         product = np.where(np.isfinite(product), product, 1.0)
-        for c in (rng.standard_normal(product.shape), -product, 0 * product):
+        others = rng.standard_normal(product.shape).astype(dtype)
+        for c in (others, -product, 0 * product):
             check(a, b, c, 0, ["nearest"])
             check(a, b, c, int(rng.integers(-60, 60)), ["nearest", "pair"])
-    check(a, b, np.full_like(product, 2.0**1000), -1074, ["nearest"])
+    largest = 2.0 ** (np.finfo(dtype).maxexp - 24)
+    for shift in (-1074, -400, -150, 100, 500):
+        check(a, b, np.full_like(product, largest), shift, ["nearest"])
+
+
+@needs_core
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sums_with_c_next_to_midpoints_are_told_apart(instructions, dtype):
+    """C and half a unit of it, and what decides on which side the sum lies."""
+    fmt = np.finfo(dtype)
+    tails = 2.0 ** np.array([-30, -53, -54, -60, -80, -100])
+    tails = np.concatenate([[0.0], tails, -tails])
+    c = np.array([1, 1 + fmt.eps, 2 - fmt.eps, 1.5, -1, fmt.eps], dtype)
+    for scale in (0, fmt.minexp, fmt.maxexp - 1):
+        for shift in (0, 3, -40):
+            a = np.ones((len(tails), 2), dtype)
+            a[:, 1] = tails
+            half = dtype(np.ldexp(fmt.eps / 2, scale))
+            b = np.full((2, len(c)), half)
+            addend = np.broadcast_to(np.ldexp(c, scale), (len(tails), len(c))).copy()
+            check(a, b, addend, shift, ["nearest"])
 
 
 @needs_core

@@ -205,18 +205,17 @@ class CoreLowering(Lowering):
         return nbytes + embedded
 
     def lower(self, signature: Signature) -> Executable | None:
-        """None for pairs, enclosures and sums with C of complex operands, and for a C
-        that takes a power of two, which may cost bits of another one.
-        """
+        """None for pairs, enclosures and sums with C of complex operands."""
         plan = self.plan
-        rounds_again = plan.rounding != NEAREST
-        if rounds_again and (plan.problem.is_complex or plan.rounding.c_exponent):
+        if plan.rounding != NEAREST and plan.problem.is_complex:
             return None
         return CoreSums(plan, signature)
 
 
 class CoreSums(HostExecutable):
-    """Sums by the core, each rounded once. It refuses Inf and NaN."""
+    """Sums by the core, each rounded once. It refuses Inf and NaN, and a C that loses bits
+    times its power of two.
+    """
 
     def __init__(self, plan: Plan, signature: Signature) -> None:
         super().__init__(plan, signature)
@@ -272,8 +271,9 @@ class CoreSums(HostExecutable):
         return Outcome(values, 0.0, self._num_products, (), None, second)
 
     def _sums(self, a: Array, b: Array, c: Array | None) -> core.Sums | None:
-        """The plan's rounding of 2**shift (+-A B +- C) of matrices or stacks, in one call
-        or block by block; None where one of them is not finite.
+        """The plan's rounding of 2**shift (+-A B + s C) of matrices or stacks, in one call
+        or block by block; None if one of them is not finite, or s C has bits below the
+        smallest float64.
         """
         values = np.empty(self._stack_shape, self._dtype)
         second = np.empty_like(values) if self._kind else None
@@ -282,6 +282,12 @@ class CoreSums(HostExecutable):
             if not core.override(are_ordinary)(c, 1, 0.0):
                 return None
             c = c if self.plan.rounding.c_sign > 0 else -c
+            exponent = self.plan.rounding.c_exponent
+            if exponent:
+                scaled = np.ldexp(c.astype(np.float64), exponent)
+                if not (np.ldexp(scaled, -exponent) == c).all():
+                    return None
+                c = scaled
         if self.plan.rounding.sign < 0:
             a = -a
         if self._is_one_call:
@@ -296,7 +302,7 @@ class CoreSums(HostExecutable):
         return values, second
 
     def multiply(self, a: Array, b: Array, c: Array | None) -> Outcome | Refusal:
-        """The plan's rounding of 2**shift (+-A B +- C)."""
+        """The plan's rounding of 2**shift (+-A B + s C)."""
         sums = self._sums(a, b, c)
         if sums is None:
             return NOT_FINITE
