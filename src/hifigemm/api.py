@@ -219,11 +219,12 @@ def matmul(
 
         Pairs and enclosures hold for each component of complex entries, and take no
         prepared operands. For ordinary data they take 1.6 to 2.9 times as long as
-        "correct" on a CPU with the compiled core, and little longer on a GPU.
+        "correct" on a CPU with the compiled core, and little more than "correct" on a
+        GPU.
     out_dtype : dtype, optional
         The dtype of the result: float16, bfloat16, float32, float64, complex64 or
         complex128, by name or as a dtype of the library. By default the dtype of the
-        product. For a wider one the operands are converted first. For a narrower one
+        product. For a wider dtype the operands are converted first. For a narrower one
         "correct", `Relative` and numbers below 8 u of the product's dtype round the
         exact value once; other accuracies round a second time. "correct" then takes as
         long as an enclosure. `out` has this dtype.
@@ -288,9 +289,9 @@ def matmul(
     key = None
     refused = None
     try:
-        # A call like an earlier one runs what that one has run. Tensors have a key only
-        # if PyTorch follows none of them. The key of a prepared tensor is made further
-        # down, where torch.compile does not look.
+        # A call like an earlier one runs its program again. Tensors have a key only if
+        # PyTorch records none of them. For a prepared tensor the key is computed
+        # further down, out of sight of torch.compile.
         if not (is_compiled() or is_prepared_tensor(a) or is_prepared_tensor(b)):
             key = key_of(
                 a,

@@ -134,35 +134,34 @@ def gemm(
     out_dtype: Any = None,
     return_report: bool = False,
 ) -> Any:
-    """alpha op(A) op(B) + beta C, as in the BLAS; C is untouched unless it is passed as
-    `out`.
+    """alpha op(A) op(B) + beta C, as in the BLAS.
 
-    The accuracy speaks of the result, for any alpha and beta: "correct" is the exact
-    value of alpha op(A) op(B) + beta C rounded once.
+    The accuracy holds for the result, for any alpha and beta: "correct" is the exact
+    value of alpha op(A) op(B) + beta C, rounded once. C does not change, unless you
+    pass it as `out`.
 
     Parameters
     ----------
     a, b : array_like
-        As for `matmul`, with at least two dimensions where they are transposed.
-        Integers and bools only where another operand makes the result a floating-point
-        one.
+        As for `matmul`; an operand that is transposed has at least two dimensions.
+        Integers and bools only if another operand makes the result floating-point.
     c : array_like, optional
-        Broadcasts to the result's shape. Not read when beta is 0; its gradient is zeros
-        then.
+        Broadcasts to the result's shape. If beta is 0, C is not read, and its gradient
+        is zero.
     alpha, beta : scalar
         Numbers of Python or NumPy that float64 holds, or tensors and arrays without
-        axes, which are read as numbers: a tensor that requires a gradient raises
-        TypeError. Complex ones only where the result is complex. alpha = 0 does not
-        read A and B.
+        axes, which are read as numbers. A tensor that requires a gradient raises
+        TypeError. Complex only if the result is complex. If alpha is 0, A and B are not
+        read.
     trans_a, trans_b : "N", "T" or "C"
         Nothing, transpose, conjugate transpose of the last two axes.
     accuracy, scheme, out, engine, plan, workspace, out_dtype, return_report
-        As for `matmul`, of the result; C may have any dtype that promotes to it or to
-        the product's. A number r bounds its error by
-        r (|alpha||A||B| + |beta||C|) + u |result|, and `hifigemm.Relative` by r times
-        the exact result. A plan or a prepared operand for "correct" serves for the
-        product alone: with other alpha than plus or minus a power of two, or with C,
-        the sum is made from the operands themselves.
+        As for `matmul`, for the result. C may have any dtype that promotes to the dtype
+        of the result or of the product. A number r bounds the error by r (|alpha||A||B|
+        + |beta||C|) + u |result|, and `hifigemm.Relative` by r times the exact result.
+        A plan or a prepared operand for "correct" helps the product alone: with C, or
+        if alpha is not plus or minus a power of two, the library computes the sum from
+        the operands themselves.
 
     Returns
     -------
@@ -177,22 +176,22 @@ def gemm(
 
     Notes
     -----
-    With alpha and beta that are plus or minus powers of two, a sum that is rounded once
-    costs little more than A B. Other scalars take the time of a pair of A B, see
-    `matmul`; on a CPU large products of float64 take twice the time of A B, with complex
-    scalars four times.
+    *Costs.* If alpha and beta are plus or minus powers of two, a sum that is rounded
+    once costs little more than A B. Other scalars take the time of a pair of A B, see
+    `matmul`. On a CPU large products of float64 take twice the time of A B, or four
+    times with complex scalars. At n = 500 on a CPU, a sum that is rounded once to a
+    narrower `out_dtype` takes two to five times as long as one in the dtype of the
+    product; each call plans it again.
 
-    A sum that is rounded once to a narrower `out_dtype` takes two to five times as long
-    as one in the dtype of the product at n = 500 on a CPU, and is planned anew in each
-    call.
+    *Rounding.* Without an accuracy, with a level such as "fp64", and with numbers from
+    8 u on, the library rounds T = 2^e op(A) op(B) first. Here alpha = r 2^e, and the
+    larger component of r lies between 1 and 2. It then evaluates r T + beta C with
+    error-free transformations and rounds, for finite scalars of any size. If T
+    underflows, this adds at most four of the smallest subnormal numbers to the error.
 
-    Without an accuracy, with a level such as "fp64", and with numbers from 8 u on, T =
-    2^e op(A) op(B) is rounded first: alpha = r 2^e, the larger component of r between
-    1 and 2. r T + beta C is then evaluated with error-free transformations and rounded,
-    for finite scalars of every size. Where T underflows, that adds at most four of the
-    smallest subnormal numbers to the error. T may overflow though the result does not:
-    for the default and levels, and on a GPU for numbers too. In a native product on a
-    GPU A B may overflow before its power of two, unless alpha is below 2^-30.
+    *Overflow.* T may overflow although the result does not: for the default and levels,
+    and on a GPU for numbers too. In a native product on a GPU, A B may overflow before
+    it is scaled by 2^e, unless |alpha| < 2^-30.
     """
     if type(alpha) is not float or type(beta) is not float:
         alpha, beta = as_scalar(alpha, "alpha"), as_scalar(beta, "beta")

@@ -1,15 +1,15 @@
 """Settings of all products: strict mode and the log of decisions.
 
-Three variables of the environment are read when the first product wants them, and not
-again:
+The first product that needs them reads three environment variables, once:
 
 - ``HIFIGEMM_STRICT``: "1" turns strict mode on, "0" or nothing does not; see `strict`.
-  Any other value is a `PlanError`: a typing error must not take a guarantee away.
+  Any other value raises `PlanError`: a typing error must not remove a guarantee.
 - ``HIFIGEMM_LOG``: "1" or "info" writes one line for each decision to the standard
-  error, and one before each long call, "debug" the whole report too; "0" or nothing leaves logging alone. Any other
-  value is ignored with a warning: no product fails for a log.
-- ``HIFIGEMM_CORE``: "0" leaves the compiled core of the CPU alone, "1" or nothing does
-  not. Any other value is a `PlanError`.
+  error, and one before each long call; "debug" writes the whole report too; "0" or
+  nothing leaves logging alone. Any other value is ignored with a warning: no product
+  fails for a log.
+- ``HIFIGEMM_CORE``: "0" turns the compiled core of the CPU off, "1" or nothing does
+  not. Any other value raises `PlanError`.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ _INFO = 20
 
 @contextmanager
 def strict(enabled: bool = True) -> Iterator[None]:
-    """Within the context, no product falls back to the native one below the accuracy
-    that was asked.
+    """A context that rejects native products whose worst case exceeds the accuracy.
 
-    "fp32", "fp64" and None, the level of the result, accept a native product whose
-    worst case exceeds their r: where "auto" would take it, AccuracyError is raised. So
-    it is where a GPU's library would have its way with over- and underflow. A native
-    product whose worst case meets the target keeps the promise, as ``accuracy=1e-12``
-    for float64, and a forced ``scheme="native"`` is obeyed. The error names the
-    problem, what was asked, the worst case, and why nothing else was taken.
+    Outside of it, "fp32", "fp64" and None accept a native product even if its worst
+    case exceeds their r. Within it, AccuracyError is raised if "auto" would take this
+    product, or would leave over- and underflow to a GPU's library. The error names the
+    problem, the accuracy, the worst case, and why "auto" took no other scheme.
 
-    The setting holds for the current thread or asynchronous task alone;
-    ``HIFIGEMM_STRICT=1`` in the environment is that of all others. A program of JAX
-    keeps what held where it was traced.
+    The context accepts a native product whose worst case meets the accuracy, such as
+    ``accuracy=1e-12`` for float64, and a ``scheme="native"`` that you name.
+
+    The setting applies to the current thread or asynchronous task. For all others set
+    ``HIFIGEMM_STRICT=1`` in the environment. A JAX program keeps the setting with which
+    it was traced.
 
     Parameters
     ----------
     enabled : bool
-        False allows the native product again, whatever the environment says.
+        False allows these native products again, whatever the environment says.
 
     Examples
     --------

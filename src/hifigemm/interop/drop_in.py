@@ -51,61 +51,60 @@ _of_process: list[Summary] = []
 
 
 class emulate(ContextDecorator):
-    """Make the products of PyTorch inside to an accuracy: a context, and a decorator of
-    functions.
+    """Compute PyTorch's own products to an accuracy: a context manager and a decorator.
 
-    Products of NumPy and JAX are not reached: they have `hifigemm.numpy` and
-    `hifigemm.jax`. Scopes nest; the inner one holds. A scope holds in its thread, and
-    in the threads that run backward passes for it while it is open: a backward pass
-    after the scope is native, unless `install` holds. ``emulate(scheme="native")``
-    leaves products alone within another scope.
+    A scope applies to its thread, and to backward passes that run while it is open; a
+    backward pass after the scope is native, unless `install` is active. Scopes nest,
+    and the inner one applies. Within a scope, ``emulate(scheme="native")`` leaves
+    products to PyTorch. A scope does not reach products of NumPy and JAX: use
+    `hifigemm.numpy` and `hifigemm.jax`.
 
     Parameters
     ----------
     accuracy, scheme, workspace
-        As in `matmul`, for each product.
+        As for `matmul`, for each product.
     min_size : int, optional
-        Products with m n k below ``min_size**3`` are handed on to PyTorch, for each matrix
-        of a stack. By default 0, but where scheme is "auto" and the accuracy that of
-        the dtype, which native products are accepted for: there it is 128 on a GPU, and
-        on a CPU all products are handed on, and so are products of 16 bits without an
-        accuracy.
+        Leave products with m n k < ``min_size**3``, for each matrix of a stack, to
+        PyTorch. The default is 0, unless scheme is "auto" and the accuracy is None or
+        the level of the dtype. As native products meet that level, the default is then
+        128 on a GPU, and a scope leaves all products on a CPU, and all products of
+        16-bit operands, to PyTorch.
     summary : bool
-        True to find out what became of the products: the context is then a `Summary`,
-        to be printed or saved.
+        True: the context returns a `Summary` of the products, which you can print or
+        save.
     strict : bool
-        True for an error where the scope does nothing: at operations that multiply
-        where no product is reached, such as convolution and linalg.solve, and at the
-        end of a scope in which PyTorch multiplied nothing.
+        True: raise an error at operations that multiply in a way that the scope does
+        not reach, such as convolution and linalg.solve, and at the end of a scope in
+        which PyTorch multiplied nothing.
     invariant : bool
-        True for the same bits for everyone: a row of a product does not depend on the
-        rest of the batch, the order of the terms, the number of ranks or the device.
-        The accuracy is then wrapped in `Invariant`.
+        True: wrap the accuracy in `Invariant`. A row of a product then does not depend
+        on the rest of the batch, the order of the terms, the number of ranks or the
+        device.
 
     Raises
     ------
     PlanError
-        An invalid accuracy, scheme or size. With `invariant`, a scheme whose bits depend
-        on more, and a size below which products are handed on. Also with `invariant`, a
-        product of operands of a floating-point dtype whose products are handed on.
+        An invalid accuracy, scheme or size. With `invariant`: a scheme whose bits
+        depend on more than the row, a `min_size`, or a product of floating-point
+        operands that the scope would leave to PyTorch.
     ImportError
         PyTorch is not installed.
     AccuracyError
-        With `strict`, as said there; never instead of another exception.
+        With `strict`, see there. It never replaces another exception.
 
     Warns
     -----
     UserWarning
-        A scope without `strict` ends, by no exception, and PyTorch multiplied nothing
-        in it.
+        A scope without `strict` ends without an exception, and PyTorch multiplied
+        nothing in it.
 
     Notes
     -----
-    addmm and its like round the product first and add C then, as programs do that are
-    compiled and those that are not. Products of float16 and bfloat16 are rounded to
-    their dtype as by `out_dtype` of `matmul`; where C is added to one, it is made in
-    float32, and the sum is rounded. What a policy leaves alone, and what PyTorch
-    refuses, goes to the kernel that was there before.
+    addmm and similar operations round the product and then add C, in eager and in
+    compiled programs. Products of float16 and bfloat16 operands are rounded to their
+    dtype as by `out_dtype` of `matmul`. If C is added, the product is computed in
+    float32, and the sum is rounded to the dtype. PyTorch's previous kernel receives
+    operations that a scope leaves alone, and those that PyTorch rejects.
 
     Examples
     --------
@@ -273,11 +272,11 @@ def install(
     strict: bool = False,
     invariant: bool = False,
 ) -> Summary | None:
-    """Make the products of PyTorch in this process to an accuracy, where no scope of
-    `emulate` says otherwise.
+    """Compute PyTorch's products in this process to an accuracy, outside of scopes of
+    `emulate`.
 
-    The last call holds. A process has no end at which `strict` could say that there was
-    no product; operations that are not reached raise.
+    The last call applies. `strict` raises at operations that it does not reach, but not
+    for a process in which PyTorch multiplied nothing.
 
     Parameters
     ----------
@@ -287,7 +286,7 @@ def install(
     Returns
     -------
     Summary or None
-        The `Summary` that was asked for.
+        A `Summary` if `summary` is True.
     """
     request = emulate(
         accuracy,
@@ -303,11 +302,11 @@ def install(
 
 
 def uninstall() -> None:
-    """Take back `install`, and the kernels of open scopes too: the products of PyTorch
-    are its own again.
+    """Undo `install` and remove the kernels of open scopes; PyTorch computes its own
+    products again.
 
-    Where another library has put kernels in front of these, they stay, as that one may
-    call them, and hand on what no open scope asks for.
+    If another library has put its kernels in front, it may call the kernels of
+    hifigemm. They then stay, and forward every product outside of open scopes.
     """
     if sys.modules.get("torch") is None:  # whose kernels were never replaced
         return

@@ -19,20 +19,20 @@ class Relative:
     """An accuracy relative to the exact product: |c - ab| <= r |ab| in every entry,
     however much its terms cancel.
 
-    An entry is zero only where the exact one is. Real and imaginary parts are entries
-    of their own. Below the smallest normal number of the result's dtype, half its
-    smallest subnormal number comes on top: an entry may round to zero there.
+    An entry is zero only if the exact one is. For complex results the promise holds for
+    the real and the imaginary part. Below the smallest normal number of the result's
+    dtype, add half of its smallest subnormal number: there an entry may round to zero.
 
     Parameters
     ----------
     r : float
-        At least the unit roundoff of the result's dtype, ``2**-53`` (1.12e-16 is a
-        little more) for float64 and ``2**-24`` (6e-8 is) for float32, and below 1.
+        Less than 1, and at least the unit roundoff of the result's dtype: ``2**-53``
+        for float64 (1.12e-16 is enough), ``2**-24`` for float32 (6e-8 is enough).
 
     Raises
     ------
     PlanError
-        r is no such number.
+        r is not a number in this range.
 
     Examples
     --------
@@ -58,12 +58,12 @@ class Invariant:
     """An accuracy with the same bits for everyone: a row of the result does not depend
     on other rows, on the order of the terms, or on the device.
 
-    The scheme and its counts follow from the dtype, from k and from this record, never
-    from the number of rows and columns, the data, the memory or the device. A number r
-    means |c - ab| <= r |a_i| |b_j| + u |ab| for row i and column j, with their
-    Euclidean norms: a weaker promise than r |A||B|, which no count keeps for all data.
-    The level of a dtype means its r. "correct" and `Relative` are rounded once from the
-    exact value, and so is a number below ``2**-16`` u.
+    The scheme and its counts follow from the dtype, k and this record alone. They do
+    not depend on the number of rows and columns, the data, the memory or the device. A
+    number r means |c - ab| <= r |a_i| |b_j| + u |ab| for row i and column j, with their
+    Euclidean norms. This promise is weaker than r |A||B|, which no fixed count can keep
+    for all data. A level such as "fp64" stands for its r. "correct", `Relative` and
+    numbers below ``2**-16`` u round the exact value once.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class Invariant:
     Raises
     ------
     PlanError
-        No such accuracy.
+        `matmul` does not know the accuracy.
 
     Examples
     --------

@@ -163,42 +163,46 @@ class Choice(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class Plan(Shown):
-    """What will run for a problem. Immutable, reusable for operands of the same k and
-    dtype, and printable.
+    """The scheme, its counts and its bound for a product; ``print(plan)`` explains
+    them.
+
+    A plan is immutable. It serves all operands with the same k and dtype. `make_plan`
+    returns one.
 
     Attributes
     ----------
     problem : Problem
         Shapes and dtype of the product.
     asked : Scheme or None
-        The scheme that was forced; None for the library's choice.
+        The scheme that you named; None if the library chose.
     scheme : Scheme
         The dataclass with its counts filled in.
     alternatives : tuple of Scheme
-        Schemes to which a device goes on where the operands ask for it; each keeps the
-        bound.
+        Other schemes that a device may choose for the operands; each keeps the bound.
     num_products : int
-        Low-precision products of size m n k, before any entry is escalated.
+        Low-precision products of size m n k, before a finer scheme computes any entry
+        again.
     bound : float
-        The r of |A||B| that is promised: 0 where the exact product is rounded, infinite
-        where nothing is promised, or an error by norms for `Invariant`.
+        The promised r of |C - AB| <= r |A||B| + u |AB|: 0 if the exact product is
+        rounded, infinite if the plan promises nothing, or only an error relative to
+        norms (`Invariant`).
     invariant : bool
         True if a row of the result has the same bits in every batch and order of rows,
         columns and terms, on every engine and device.
     bits_depend_on : frozenset of str
-        What the bits of a row may depend on, other than the row, the columns of B and the
-        request: "other rows", "other columns", "shape", "k", "order of k", "engine",
-        "device", "version". Empty for correct rounding. An invariant plan has "k" at
-        most: the number of terms, zeros among them.
+        What the bits of a row may depend on, in addition to the row, the columns of B
+        and the request: "other rows", "other columns", "shape", "k", "order of k",
+        "engine", "device", "version". Empty for correct rounding. For an invariant plan
+        at most "k", the number of terms including zeros.
     verification : Verification
-        How it is known that the bound holds.
+        How the library knows that the bound holds.
     k_block : int
-        Terms that are added at a time.
+        Number of terms that one low-precision product adds.
     k_span : int
-        Terms of a part of k whose rounded sum is made by itself, before the sums of all
-        parts are added; 0 where all terms are one part.
+        Length of a span of k. Each span has its own rounded sum; the sums of all spans
+        are added last. 0 if k is not cut into spans.
     workspace : int
-        Bytes beside operands and result.
+        Bytes of memory in addition to operands and result.
     engine, reason : str
         What multiplies, and why this scheme.
     """
@@ -429,49 +433,48 @@ class Decision:
 
 @dataclass(eq=False, repr=False)
 class Report(Shown):
-    """What was done and what is guaranteed. Where a GPU decides, the first look at a
-    report waits for it.
+    """What the library did for a product, and what it guarantees.
+
+    If a GPU makes the decision, the first attribute that you read waits for the GPU.
 
     Attributes
     ----------
     scheme : Scheme
         The dataclass with its counts filled in.
     num_products : int
-        Low-precision products of size m n k of slices, words or residues; escalated
-        entries count by their share, rounded up. Products that only look at magnitudes
-        are named in the reason.
+        Low-precision products of size m n k of slices, words or residues. Entries that
+        took a second computation count by their share, rounded up. The reason names
+        products that only estimate magnitudes.
     engine, device : str
         What multiplied, and where.
     bound : float
-        The r of |C - AB| <= r |A||B| + u |AB| that is guaranteed; no larger than
-        `Plan.bound`.
+        The guaranteed r of |C - AB| <= r |A||B| + u |AB|; at most `Plan.bound`.
     relative : float or None
-        The r of |C - AB| <= r |AB| that is guaranteed as well, where a `Relative`
-        accuracy was asked for.
+        For a `Relative` accuracy, the guaranteed r of |C - AB| <= r |AB|.
     normwise : float or None
-        The r of |C - AB| <= r |a_i| |b_j| + u |AB|, with the Euclidean norms of rows of A
-        and columns of B, that is guaranteed where an `Invariant` accuracy was asked for;
-        the bound is infinite then.
+        For an `Invariant` accuracy, the guaranteed r of |C - AB| <= r |a_i| |b_j| + u
+        |AB|, with the Euclidean norms of rows of A and columns of B. `bound` is then
+        infinite.
     invariant : bool
         True if a row of the result has the same bits in every batch and order of rows,
         columns and terms, on every engine and device.
     bits_depend_on : frozenset of str
         What the bits of a row may depend on; see `Plan`.
     correct : bool
-        Every real component is the correctly rounded exact value.
+        True if every real component is the correctly rounded exact value.
     native : bool
-        The result is the native product of the library.
+        True if the result is the native product of the library.
     reason : str
         Why this scheme, and what happened on the way.
     k_block : int
-        Terms that were added at a time: without a rounding by an exact scheme.
+        Number of terms that one low-precision product adds; an exact scheme adds them
+        without rounding.
     workspace : int
-        Bytes that the plan takes beside operands and result.
+        Bytes of memory that the plan takes in addition to operands and result.
     decision_seconds : float
-        Time that it took to choose the plan that was carried out, looks at the operands
-        and an attempt that was given up included; on a GPU such a look waits for the
-        work before it. 0 where an earlier call of this kind had decided. Reports are
-        equal whatever their times.
+        Time to choose the plan that ran. It includes inspections of the operands, which
+        on a GPU wait for earlier work, and abandoned attempts. 0 if an earlier call of
+        this kind had decided. Equality of reports ignores it.
     """
 
     engine: str

@@ -40,20 +40,21 @@ _Source_co = TypeVar("_Source_co", covariant=True)
 
 @dataclass(frozen=True, eq=False)
 class Prepared(Generic[_Source_co]):
-    """A copy of an operand, with what products make of it first, to be used in place of
-    the operand: see `prepare`.
+    """A copy of an operand with the first steps of its products done: see `prepare`.
+
+    Pass it to `matmul` or `gemm` instead of the operand.
 
     Attributes
     ----------
     shape, dtype
-        Those of the operand.
+        Shape and dtype of the operand.
     side : "left" or "right"
-        Where it stands in a product.
+        Its side of the product.
     plan : Plan
-        What its products follow where it was prepared for a plan; else that of the
-        product with its own transpose.
+        The plan that you passed to `prepare`. Otherwise the plan for the product with
+        its own transpose; its products do not follow that plan.
     asked : (accuracy, scheme) or None
-        What its products are asked for; None where it was prepared for a plan.
+        The accuracy and scheme of its products; None if it was prepared for a plan.
     """
 
     operand: Array
