@@ -157,11 +157,11 @@ def gemm(
         Nothing, transpose, conjugate transpose of the last two axes.
     accuracy, scheme, out, engine, plan, workspace, out_dtype, return_report
         As for `matmul`, for the result. C may have any dtype that promotes to the dtype
-        of the result or of the product. A number r bounds the error by r (|alpha||A||B|
-        + |beta||C|) + u |result|, and `hifigemm.Relative` by r times the exact result.
-        A plan or a prepared operand for "correct" helps the product alone: with C, or
-        if alpha is not plus or minus a power of two, the library computes the sum from
-        the operands themselves.
+        of the result or of the product. A number r bounds the error by
+        r (|alpha||A||B| + |beta||C|) + u |result|, and `hifigemm.Relative` by r times
+        the exact result. A plan or a prepared operand for "correct" serves the product
+        alone: with C, or if alpha is not plus or minus a power of two, the library
+        computes the sum from the operands themselves.
 
     Returns
     -------

@@ -52,44 +52,44 @@ base.
 
 
 class emulate(drop_in.emulate):
-    """Make the products of CuPy inside to an accuracy: a context, and a decorator of
-    functions.
+    """Compute CuPy's own products to an accuracy: a context manager and a decorator.
 
     It reaches ``@``, `matmul`, `dot`, `ndarray.dot`, `tensordot`, `inner`, `vdot`,
     `einsum` and `linalg.matrix_power`, for arrays of float32, float64, complex64 and
-    complex128. Scopes nest; the inner one holds. A scope holds in its thread.
-    ``emulate(scheme="native")`` leaves products alone within another scope.
+    complex128. A scope applies to its thread. Scopes nest, and the inner one applies.
+    Within a scope, ``emulate(scheme="native")`` leaves products to CuPy.
 
     Parameters
     ----------
     accuracy, scheme, workspace
-        As in `hifigemm.matmul`, for each product.
+        As for `hifigemm.matmul`, for each product.
     min_size : int, optional
-        Products with m n k below ``min_size**3`` are CuPy's own, for each matrix of a
-        stack. By default 0, but 128 where scheme is "auto" and the accuracy that of the
-        dtype, which native products are accepted for.
+        Leave products with m n k < ``min_size**3``, for each matrix of a stack, to
+        CuPy. The default is 0, or 128 if scheme is "auto" and the accuracy is None or
+        the level of the dtype, for which native products are accepted.
     strict : bool
-        True for an error at the end of a scope in which CuPy multiplied nothing.
+        True: raise an error at the end of a scope in which CuPy multiplied nothing.
 
     Raises
     ------
     PlanError
-        An accuracy, scheme or size that is none.
+        An invalid accuracy, scheme or size.
     ImportError
-        PyTorch is not installed, by which products of CuPy arrays are made.
+        PyTorch is not installed; products of CuPy arrays need it.
     AccuracyError
-        With `strict`, as said there; never instead of another exception.
+        With `strict`, see there. It never replaces another exception.
 
     Warns
     -----
     UserWarning
-        A scope without `strict` ends, by no exception, and CuPy multiplied nothing in
-        it.
+        A scope without `strict` ends without an exception, and CuPy multiplied nothing
+        in it.
 
     Notes
     -----
-    CuPy goes on making products of other dtypes and of subclasses of its array, empty
-    ones, calls of `matmul` that say more than `out`, and errors in a call.
+    CuPy itself still computes products of other dtypes, of subclasses of its array and
+    of empty arrays, and calls of `matmul` with options other than `out`. It also raises
+    the errors of invalid calls.
 
     Examples
     --------

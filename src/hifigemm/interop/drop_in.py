@@ -1,12 +1,13 @@
-"""The products of a whole program of PyTorch, made to an accuracy.
+"""The products of a whole PyTorch program, computed to an accuracy.
 
-`emulate` holds for a scope, `install` for the process. They reach mm, bmm, addmm,
-baddbmm, addbmm, mv, addmv, dot, vdot and all that ends in them: ``@``, matmul, einsum,
-linear, tensordot, multi_dot, cdist, their derivatives, compiled programs; products of
-DTensors are those of `hifigemm.distributed`. They do not reach factorisations and
-solvers of torch.linalg, whose products LAPACK and cuSOLVER make inside, convolutions,
-fused attention, LSTM of oneDNN and cuDNN; `torch_unreached` has the list. Nor do they
-reach sums of products such as vecdot and kron.
+`emulate` applies to a scope, `install` to the process. They reach mm, bmm, addmm,
+baddbmm, addbmm, mv, addmv, dot, vdot and every function that calls them: ``@``, matmul,
+einsum, linear, tensordot, multi_dot, cdist, their derivatives, compiled programs.
+`hifigemm.distributed` computes products of DTensors.
+
+They do not reach factorisations and solvers of torch.linalg, where LAPACK and cuSOLVER
+multiply, convolutions, fused attention, and LSTM of oneDNN and cuDNN; `torch_unreached`
+has the list. Nor do they reach sums of products such as vecdot and kron.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ class emulate(ContextDecorator):
     min_size : int, optional
         Leave products with m n k < ``min_size**3``, for each matrix of a stack, to
         PyTorch. The default is 0, unless scheme is "auto" and the accuracy is None or
-        the level of the dtype. As native products meet that level, the default is then
-        128 on a GPU, and a scope leaves all products on a CPU, and all products of
-        16-bit operands, to PyTorch.
+        the level of the dtype. Native products are accepted for that level, so the
+        default is then 128 on a GPU, and the scope leaves all products on a CPU and all
+        products of 16-bit operands to PyTorch.
     summary : bool
         True: the context returns a `Summary` of the products, which you can print or
         save.

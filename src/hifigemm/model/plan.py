@@ -197,7 +197,7 @@ class Plan(Shown):
     verification : Verification
         How the library knows that the bound holds.
     k_block : int
-        Number of terms that one low-precision product adds.
+        Number of terms in a block of k.
     k_span : int
         Length of a span of k. Each span has its own rounded sum; the sums of all spans
         are added last. 0 if k is not cut into spans.
@@ -452,9 +452,9 @@ class Report(Shown):
     relative : float or None
         For a `Relative` accuracy, the guaranteed r of |C - AB| <= r |AB|.
     normwise : float or None
-        For an `Invariant` accuracy, the guaranteed r of |C - AB| <= r |a_i| |b_j| + u
-        |AB|, with the Euclidean norms of rows of A and columns of B. `bound` is then
-        infinite.
+        For an `Invariant` accuracy, the guaranteed r of
+        |C - AB| <= r |a_i| |b_j| + u |AB|, with the Euclidean norms of rows of A and
+        columns of B. `bound` is then infinite.
     invariant : bool
         True if a row of the result has the same bits in every batch and order of rows,
         columns and terms, on every engine and device.
@@ -467,8 +467,7 @@ class Report(Shown):
     reason : str
         Why this scheme, and what happened on the way.
     k_block : int
-        Number of terms that one low-precision product adds; an exact scheme adds them
-        without rounding.
+        Number of terms in a block of k; an exact scheme adds them without rounding.
     workspace : int
         Bytes of memory that the plan takes in addition to operands and result.
     decision_seconds : float

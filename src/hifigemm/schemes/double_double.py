@@ -85,7 +85,18 @@ _LARGE = 128
 
 @dataclass(frozen=True)
 class DoubleDouble(Scheme):
-    """Double-double sums, certified by Ziv's test or a weaker one."""
+    """Double-double sums of float64 products, each entry with a test of its rounding.
+
+    Ozaki scheme I computes the entries that the test leaves open. Named as a scheme,
+    it rounds every entry correctly, whatever the accuracy.
+
+    Examples
+    --------
+    >>> import numpy as np, hifigemm as hg
+    >>> a, b = np.array([[1e16, 1.0, -1e16]]), np.ones((3, 1))
+    >>> hg.matmul(a, b, scheme=hg.DoubleDouble())
+    array([[1.]])
+    """
 
     name: ClassVar[str] = "double-double"
     rests_on_evidence = False

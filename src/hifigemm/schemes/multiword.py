@@ -61,33 +61,45 @@ accumulator keeps.
 
 @dataclass(frozen=True)
 class Multiword(WordScheme):
-    """Products of words added with rounding [FHLMM23].
+    """Products of short words, added with rounding [FHLMM23].
 
     Parameters
     ----------
     product : "fp16", "bf16", "tf32" or "fp32"
         Format of the words; "fp32" takes float64 (complex128) operands.
     num_words, num_products : int
-        See `COUNTS`.
+        2 and 3 or 4, or 1 and 1; "bf16" also takes 3 words with 6 or 9 products.
     split_rounding : "nearest", "zero" or "nearest-away"
-        How words are rounded.
+        How entries are rounded to words.
     accumulate : "chained", "separate" or "blocked"
-        See the module docstring. Small products come first.
+        Where the products are summed: "chained" in one accumulator of the unit,
+        "separate" in one accumulator for each product, or "blocked" in blocks of k.
+        Sums of accumulators and blocks are added outside the unit. Small products come
+        first.
     scale : bool
-        Scale rows of A and columns of B by powers of two. Off, as in the papers, words
-        over- and underflow earlier; entries whose sums overflow are rounded from exact
-        sums.
+        Scale rows of A and columns of B by powers of two. Without it, as in the papers,
+        words over- and underflow earlier; an entry whose sum overflows is rounded from
+        its exact sum.
     block : int or None
-        b for "blocked"; None chooses from k.
+        Number of terms in a block for "blocked"; None chooses it from k.
     scaling : None or "inner"
-        "inner" puts powers of two between the columns of A and the rows of B, where the
-        exponents of the operands gain by them, so that fewer words of FP16 underflow; a
-        stack shares them.
+        "inner" also scales the columns of A and the rows of B by opposite powers of
+        two, if the exponents of the operands gain by it, so that fewer FP16 words
+        underflow. The matrices of a stack share the powers.
     spans : bool
-        For "blocked" sums on tensor cores: cut a k of 2^15 and more into spans where
-        the result is small, and add their sums at the end, which is quicker on a GPU
-        and more accurate. Off, as published: one sum over all of k. `Plan.k_span` is
-        the length of a span.
+        For "blocked" sums on tensor cores. True: cut a k of 2^15 or more into spans if
+        the result is small, and add their sums at the end. This is faster on a GPU, and
+        more accurate. False: one sum over all of k, as published. `Plan.k_span` is the
+        length of a span.
+
+    Examples
+    --------
+    >>> import numpy as np, hifigemm as hg
+    >>> a = np.array([[1.0, 2.0**-20]], np.float32)
+    >>> scheme = hg.Multiword("bf16", num_words=3, num_products=6)
+    >>> c, report = hg.matmul(a, a.T, scheme=scheme, return_report=True)
+    >>> report.num_products, report.bound < 1e-6
+    (6, True)
     """
 
     name: ClassVar[str] = "multiword"

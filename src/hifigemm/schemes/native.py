@@ -40,13 +40,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Native(Scheme):
-    """The library's own product.
+    """The product of the library that owns the operands, such as NumPy or PyTorch.
 
     Parameters
     ----------
     product : None or "fp64"
         None multiplies in the format of the operands; "fp64" multiplies float32
         (complex64) operands in float64 (complex128) and rounds the result once.
+
+    Examples
+    --------
+    >>> import numpy as np, hifigemm as hg
+    >>> a, b = np.float32([[1e8, 1.0, -1e8]]), np.ones((3, 1), np.float32)
+    >>> a @ b, hg.matmul(a, b, scheme=hg.Native("fp64"))
+    (array([[0.]], dtype=float32), array([[1.]], dtype=float32))
     """
 
     name: ClassVar[str] = "native"

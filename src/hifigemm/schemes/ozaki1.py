@@ -103,24 +103,34 @@ k = 256 to 2048, FP64 slices took 9 to 11, FP16 and INT8 slices 44 to 58.
 
 @dataclass(frozen=True)
 class Ozaki1(Scheme):
-    """Ozaki scheme I [OOOR12], [MOOI20].
+    """Ozaki scheme I: a sum of exact products of slices [OOOR12], [MOOI20].
 
     Parameters
     ----------
     product : "int8", "fp16", "bf16", "tf32", "fp32" or "fp64"
         Format of the slices and the unit that multiplies them.
     num_slices : int or None
-        Diagonals of slice products that are kept; None chooses from the accuracy, or by
-        the mode. A number goes before the estimate of the modes "dp" and "sp", so that
-        the scheme of a plan or report, which has both, keeps its count.
+        Number of diagonals of slice products that are kept. None chooses it from the
+        accuracy or the mode. A number overrides the estimate of the modes "dp" and
+        "sp": the scheme in a plan or report has both, and keeps its count.
     mode : None, "dp", "sp" or "correct"
-        "dp" and "sp" choose num_slices, unless it is given, by the estimate of [MOOI20]
-        for FP64 or FP32 accuracy; "correct" goes on from num_slices, or from a count of
-        its own, until every entry is correctly rounded.
+        "dp" and "sp" choose num_slices by the estimate of [MOOI20] for FP64 or FP32
+        accuracy. "correct" starts with num_slices, or with a count that it chooses, and
+        adds slices until every entry is correctly rounded.
     scaling : None or "inner"
-        "inner" puts powers of two between the columns of A and the rows of B, where the
-        exponents of the operands gain by them; a stack shares them, and the products
-        go step by step on a GPU.
+        "inner" also scales the columns of A and the rows of B by opposite powers of
+        two, if the exponents of the operands gain by it. The matrices of a stack share
+        the powers. On a GPU such products run without fused kernels.
+
+    Examples
+    --------
+    >>> import numpy as np, hifigemm as hg
+    >>> a = np.random.default_rng(0).standard_normal((4, 4))
+    >>> c, report = hg.matmul(
+    ...     a, a.T, scheme=hg.Ozaki1(num_slices=8), return_report=True
+    ... )
+    >>> report.num_products, report.bound < 1e-16
+    (36, True)
     """
 
     name: ClassVar[str] = "ozaki1"
