@@ -1,9 +1,13 @@
-"""Linear algebra with proof: every answer comes with a bound that holds, or the call
-raises `VerificationError`.
+"""Linear algebra with proof: every answer has a bound that holds, or the call raises
+`VerificationError`.
 
-The functions are made of products of `hifigemm.matmul` and `gemm`, of an approximate
-inverse or factor from NumPy or PyTorch, which is trusted in nothing, and of bounds that are
-rounded upwards.
+    >>> import hifigemm.linalg
+    >>> hifigemm.linalg.solve([[1.0, 2.0], [3.0, 4.0]], [1.0, 1.0]).x
+    array([-1.,  1.])
+
+The functions take an approximate inverse or factor from NumPy or PyTorch, and prove the
+result with products of `hifigemm.matmul` and `gemm` and with bounds that are rounded
+upwards. The proof assumes nothing about the approximation.
 """
 
 import sys

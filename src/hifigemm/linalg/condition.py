@@ -25,8 +25,8 @@ class Condition:
     Attributes
     ----------
     lower, upper : float
-        Infinite upper bounds belong to matrices that are not proven to have full rank.
-        Of a stack they are arrays of NumPy.
+        `upper` is infinite if full rank could not be proven. For a stack both are NumPy
+        arrays.
     """
 
     lower: Any
@@ -35,7 +35,7 @@ class Condition:
 
 @opaque
 def cond(a: Any) -> Condition:
-    """Bounds of the condition in the 2-norm: the largest singular value over the least one.
+    """Bounds of the 2-norm condition number, the largest singular value over the least.
 
     Parameters
     ----------
@@ -45,17 +45,17 @@ def cond(a: Any) -> Condition:
     Returns
     -------
     Condition
-        ``.lower`` and ``.upper``, the latter infinite where the least singular value may
-        be zero: from a condition of about 1e15 on.
+        ``.lower`` and ``.upper``. ``.upper`` is infinite if the least singular value
+        may be zero, from a condition of about 1e15 on.
 
     Raises
     ------
     VerificationError
-        Inf or NaN; a solver that fails. Of a stack the attribute ``solution`` has what
-        was proven, NaN elsewhere.
+        An entry is Inf or NaN, or the eigenvalue solver fails. For a stack the
+        attribute ``solution`` has the proven bounds, with NaN elsewhere.
     LinAlgError, TypeError
-        No matrices, or empty ones; arrays that JAX differentiates, and tensors that
-        require gradients.
+        The operand is not a matrix, or is empty. JAX differentiates the array, or the
+        tensor requires a gradient.
 
     Examples
     --------

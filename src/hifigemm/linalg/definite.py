@@ -59,32 +59,32 @@ _GRID = 2.0**20
 
 @opaque
 def is_positive_definite(a: Any) -> Any:
-    """True if ``x^H A x > 0`` for all x other than zero, False if it is not; both are
+    """True if ``x^H A x > 0`` for all nonzero x, False otherwise; either answer is
     proven.
 
     Parameters
     ----------
     a : array_like
         Shape (..., n, n), equal to its own conjugate transpose; dtype as for `solve`. A
-        0 x 0 matrix is positive definite: there is no x other than zero.
+        0 x 0 matrix is positive definite: there is no nonzero x.
 
     Returns
     -------
     bool, or array of bool
-        For a stack an array of NumPy, of the shape (...).
+        For a stack a NumPy array of shape (...).
 
     Raises
     ------
     VerificationError
-        Neither could be proven: the least eigenvalue is too close to zero, and the
-        matrix has more than 512 rows, or so many rows and bits that integers take more
-        than two seconds; 64 rows of 53 bits take 4 ms. Of a stack the attribute
-        ``solution`` has the answers, as 1 and 0, and NaN elsewhere.
+        Neither answer could be proven: the least eigenvalue is too close to zero, and
+        the matrix has more than 512 rows, or so many rows and bits that integers take
+        more than two seconds. 64 rows of 53 bits take 4 ms. For a stack the attribute
+        ``solution`` has the proven answers as 1 and 0, with NaN elsewhere.
     ValueError
         The matrix differs from its conjugate transpose.
     LinAlgError, TypeError
-        No square matrices; arrays that JAX differentiates, and tensors that require
-        gradients.
+        The matrices are not square. JAX differentiates the array, or the tensor
+        requires a gradient.
 
     Examples
     --------

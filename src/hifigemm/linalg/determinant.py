@@ -110,7 +110,7 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class Determinant:
-    """``lower <= det A / 2^exponent <= upper``, both bounds of the sign that is proven.
+    """``lower <= det A / 2^exponent <= upper``; both bounds have the proven sign.
 
     Attributes
     ----------
@@ -129,8 +129,9 @@ class Determinant:
 
 @dataclass(frozen=True)
 class ComplexDeterminant:
-    """``|det A / 2^exponent - center| <= radius``, which is less than ``|center|``, or
-    both are 0 where the determinant is.
+    """``|det A / 2^exponent - center| <= radius``.
+
+    The radius is less than ``|center|``, or both are 0 and so is the determinant.
 
     Attributes
     ----------
@@ -147,7 +148,7 @@ class ComplexDeterminant:
 
 @opaque
 def det(a: Any) -> Determinant | ComplexDeterminant:
-    """The determinant: of a real matrix its sign, and bounds, of a complex one a disk.
+    """The determinant: sign and bounds for a real matrix, a disk for a complex one.
 
     Parameters
     ----------
@@ -158,22 +159,22 @@ def det(a: Any) -> Determinant | ComplexDeterminant:
     -------
     Determinant
         ``.sign``, ``.lower``, ``.upper`` and ``.exponent``:
-        ``lower <= det A / 2^exponent <= upper``. Of a stack they are arrays of NumPy.
+        ``lower <= det A / 2^exponent <= upper``. For a stack they are NumPy arrays.
     ComplexDeterminant
         For complex matrices: ``.center``, ``.radius`` and ``.exponent``.
 
     Raises
     ------
     VerificationError
-        The matrix is singular, or so close to a singular one that its sign cannot be
-        told, from a condition of about 1e15 on, and is not computed in integers: these
-        would take more than two seconds, or it has more than 512 rows. 64 rows of 53 bits
-        take 3 ms. Numbers that float64 does not hold, see `solve`, always take integers.
-        Of a stack the attribute ``solution`` has what was proven, with NaN and
-        a sign of 0 elsewhere.
+        Floating-point arithmetic cannot prove the sign, from a condition of about 1e15
+        on, and neither can integers: they would take more than two seconds, or the
+        matrix has more than 512 rows. 64 rows of 53 bits take 3 ms. Entries that
+        float64 does not hold, see `solve`, always take integers. For a stack the
+        attribute ``solution`` has the proven determinants, with NaN and a sign of 0
+        elsewhere.
     LinAlgError, TypeError, ValueError
-        No square matrices; arrays that JAX differentiates, and tensors that require
-        gradients: bounds have none, `slogdet` has.
+        The matrices are not square. JAX differentiates the array, or the tensor
+        requires a gradient: bounds have no gradient; use `slogdet`.
 
     Examples
     --------

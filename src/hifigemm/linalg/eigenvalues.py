@@ -81,22 +81,22 @@ def eigvalsh(a: Any) -> VerifiedValues:
     -------
     VerifiedValues
         ``.values`` and ``.radius``, of shape (..., n): ``|values - exact| <= radius``
-        in every entry, multiple eigenvalues included. The radius is a few units in the
-        last place of an eigenvalue that is apart from all others, down to about 1e-12 of
-        the norm of matrices with up to a hundred rows, and of that norm for those of a
-        cluster.
+        in every entry, multiple eigenvalues included. The radius of an eigenvalue that
+        is well separated from the others is a few units in its last place; for matrices
+        with up to a hundred rows this holds down to about 1e-12 of the norm. The radius
+        of an eigenvalue in a cluster is a few units in the last place of the norm.
 
     Raises
     ------
     VerificationError
-        Inf or NaN; eigenvalues beyond the range of the dtype; a solver that fails. Of a
-        stack the attribute ``solution`` has what was proven, NaN and infinite radii
-        elsewhere.
+        An entry is Inf or NaN, an eigenvalue lies beyond the range of the dtype, or the
+        eigenvalue solver fails. For a stack the attribute ``solution`` has the proven
+        values, with NaN and infinite radii elsewhere.
     ValueError
         The matrix differs from its conjugate transpose.
     LinAlgError, TypeError
-        No square matrices; arrays that JAX differentiates, and tensors that require
-        gradients.
+        The matrices are not square. JAX differentiates the array, or the tensor
+        requires a gradient.
 
     Examples
     --------

@@ -38,16 +38,15 @@ class LogDeterminant:
     """``|logabsdet - log|det A|| <= radius`` and ``|sign - det A / |det A|| <=
     sign_radius``.
 
-    Of a stack all are arrays of NumPy, and of tensors always tensors: `sign` in float64 or
-    complex128, all others in float64.
+    For a stack all are NumPy arrays, for a tensor all are tensors: `sign` in float64 or
+    complex128, the others in float64.
 
     Attributes
     ----------
     sign : int or complex
-        1 or -1, and of complex matrices a number of modulus 1; 0 where the determinant is
-        0.
+        1 or -1; for complex matrices a number of modulus 1. 0 if the determinant is 0.
     logabsdet : float
-        -Inf where the determinant is 0.
+        -Inf if the determinant is 0.
     radius : float
     sign_radius : float
         0 for real matrices.

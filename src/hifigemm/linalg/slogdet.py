@@ -10,8 +10,9 @@ from hifigemm.linalg.log_determinant import LogDeterminant, log_determinant_of_n
 
 
 def slogdet(a: object) -> LogDeterminant:
-    """The sign of a determinant and the logarithm of its magnitude: `det` where that would
-    overflow.
+    """The sign of a determinant and the logarithm of its magnitude, with their radii.
+
+    Use it if the determinant overflows, or if you need a gradient.
 
     Parameters
     ----------
@@ -21,18 +22,18 @@ def slogdet(a: object) -> LogDeterminant:
     Returns
     -------
     LogDeterminant
-        ``.sign``, ``.logabsdet``, ``.radius`` and ``.sign_radius``. Of a stack they are
-        arrays of NumPy. Of a tensor all of them are tensors on its device, in float64 or
-        complex128, and PyTorch differentiates the sign and the logarithm. In programs of JAX
-        they are its arrays, in the same dtypes, and JAX differentiates them.
+        ``.sign``, ``.logabsdet``, ``.radius`` and ``.sign_radius``. For a stack they
+        are NumPy arrays. For a tensor all of them are tensors on its device, in float64
+        or complex128, and PyTorch differentiates the sign and the logarithm. In JAX
+        programs they are JAX arrays in the same dtypes, and JAX differentiates them.
 
     Raises
     ------
     VerificationError
-        As for `det`. In a backward pass also where A is singular, or its inverse could not
-        be proven.
+        As for `det`. In a backward pass also if A is singular, or if its inverse could
+        not be proven.
     LinAlgError, TypeError, ValueError
-        Shapes or dtypes that do not fit.
+        Shapes or dtypes do not fit.
 
     Examples
     --------

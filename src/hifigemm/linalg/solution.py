@@ -62,15 +62,17 @@ _LINE = 88
 
 @dataclass(frozen=True, eq=False)
 class VerifiedSolution:
-    """x and a radius with ``|x - x*| <= radius`` in every entry, ``x*`` being the exact
-    solution, or where data have radii each solution of data within them.
+    """x and a radius with ``|x - x*| <= radius`` in every entry.
+
+    ``x*`` is the exact solution. If the data have radii, ``x*`` is any solution for
+    data within them.
 
     Attributes
     ----------
     x : array
-        Of the operands' library, in the dtype that they promote to.
+        In the operands' library, with the dtype that they promote to.
     radius : array
-        Real, of the shape of x; for complex x it bounds the modulus of the error.
+        Real, with the shape of x. For complex x it bounds the modulus of the error.
     """
 
     x: Any
@@ -90,30 +92,33 @@ class VerifiedSolution:
 
 @dataclass(frozen=True)
 class SolutionReport:
-    """What proved a solution; of a stack the worst of all its matrices. Operands that
-    float64 does not hold are solved in integers: then condition is NaN, and all else 0.
+    """How a solution was proven; for a stack, the worst value of all its matrices.
+
+    Systems with entries that float64 does not hold are solved in integers: then
+    condition is NaN, and all else is 0.
 
     Attributes
     ----------
     condition : float
-        An estimate of ``|| |A^-1| |A| ||`` after rows and columns were scaled: the change
-        of the solution, relative to its largest entry, for a relative change of the
-        entries of A. For `lstsq` with m != n one of ``| |A| |A^+| |`` in the norm of
-        Frobenius; its square counts where the residual is large. Where the compiled core
-        solves a problem of up to 64 rows and columns, it is the condition of the system
-        for the residual and x, which is as large as this square.
+        An estimate of ``|| |A^-1| |A| ||`` for the scaled matrix: the change of the
+        solution, relative to its largest entry, for a relative change of the entries of
+        A. For `lstsq` with m != n, an estimate of ``|| |A| |A^+| ||`` in the Frobenius
+        norm; the error of x depends on its square if the residual is large. If the
+        compiled core solves a least-squares problem of up to 64 rows and columns, it is
+        the condition of the augmented system for the residual and x, which is as large
+        as this square.
     norm : float
-        The bound of the norm of ``I - R A``, R the approximate inverse; below 1 it proves
-        that A is nonsingular. For `lstsq` with m != n it is a multiple of what A R lacks to
-        have orthonormal columns, and proves full rank.
+        A bound of the norm of ``I - R A`` for the approximate inverse R. Below 1 it
+        proves that A is nonsingular. For `lstsq` with m != n it measures how far the
+        columns of A R are from orthonormal, and proves full rank.
     attempts : int
-        How many R were tried: one in float64, up to four in other scales if that proves
-        nothing or loses digits, two in two words; for `lstsq` with m != n up to three
-        of two words.
+        The number of R that were tried: one in float64, up to four with other scales if
+        it proves nothing or loses digits, then two in two words. For `lstsq` with m !=
+        n, up to three in two words.
     words : int
-        1 where an R in float64 proved it, 2 where one in two words did.
+        1 if an R in float64 gave the proof, 2 if an R in two words did.
     steps : int
-        How often x was refined.
+        The number of refinements of x.
     """
 
     condition: float

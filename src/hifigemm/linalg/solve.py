@@ -1,4 +1,4 @@
-"""solve, inv and lstsq: solutions of A x = b in which every entry is enclosed."""
+"""solve, inv and lstsq: solutions of A x = b with a proven radius for every entry."""
 
 from __future__ import annotations
 
@@ -45,76 +45,81 @@ def solve(
     b_radius: Any = None,
     return_report: bool = False,
 ) -> VerifiedSolution | tuple[VerifiedSolution, SolutionReport]:
-    """x with A x = b, the proof that A is nonsingular, and a radius for every entry.
+    """Solve A x = b and prove a radius for the error of every entry of x.
+
+    The proof also shows that A is nonsingular.
 
     Parameters
     ----------
     a : array_like
-        Shape (..., n, n); float32, float64, complex64 or complex128, and integers, which
-        count as float64. Real numbers that it does not hold are taken exactly, see Notes.
+        Shape (..., n, n); float32, float64, complex64 or complex128. Integers become
+        float64. Real numbers that float64 does not hold are used exactly, see Notes.
     b : array_like
         A vector (n,), if it has one axis, or matrices (..., n, k), as for
         `numpy.linalg.solve` of NumPy 2. Stacks broadcast.
     accuracy : None or "correct"
-        "correct": every real component of x is that of the exact solution, rounded
-        once, to nearest, ties to even. Not with radii, as no one solution is exact then.
+        "correct": every real component of x is the exact one rounded once, to nearest,
+        ties to even. Not with radii: uncertain data have no single exact solution.
     a_radius, b_radius : array_like or number, optional
-        How far each entry of a and b may lie from the true one: real numbers of 0 or more, of
-        shapes that broadcast to those of a and b. For complex data they bound the modulus of
-        the difference. x and radius then enclose the solutions of all systems with
-        ``|a' - a| <= a_radius``, ``|b' - b| <= b_radius`` in every entry. The number 0 is
-        the same as None.
+        The uncertainty of each entry of a and b: nonnegative numbers that broadcast to
+        the shapes of a and b. x and radius then enclose the solutions of all systems
+        with ``|a' - a| <= a_radius``, ``|b' - b| <= b_radius`` in every entry, with
+        moduli for complex data. The number 0 is the same as None.
     return_report : bool
         Return (solution, report).
 
     Returns
     -------
     VerifiedSolution, or (VerifiedSolution, SolutionReport)
-        ``.x`` and ``.radius``: ``|x - x*| <= radius`` in every entry, ``x*`` being the
-        exact solution for the entries of a and b as they are; with radii, the solution of each
-        system within them. Systems of float32 are solved in float64, and the radius has the
-        rounding of x to float32 in it.
+        ``.x`` and ``.radius``: ``|x - x*| <= radius`` in every entry. ``x*`` is the
+        exact solution for the entries of a and b as stored; with radii, the solution of
+        every system within them. Systems of float32 are solved in float64; the radius
+        includes the rounding of x to float32.
 
     Raises
     ------
     VerificationError
-        Nothing could be proven: the matrix is singular or closer to a singular one than
-        1e-30, an entry is Inf or NaN, an entry of x lies beyond the range of its dtype,
-        numbers that float64 does not hold would take too long, or, for "correct", an entry
-        cannot be told from a tie. Or `a_radius` is too large: the attribute
-        ``proven_factor`` says within how many times `a_radius` all matrices are proven
-        nonsingular. Of a stack the attribute ``solution`` has what was proven. It is a
-        `numpy.linalg.LinAlgError`, for tensors a torch.linalg.LinAlgError as well.
+        The library could not prove the solution: A is singular or within 1e-30 of a
+        singular matrix, an entry is Inf or NaN, an entry of x lies beyond the range of its
+        dtype, numbers that float64 does not hold would take too long, or, for "correct", an
+        entry cannot be distinguished from a tie. Or `a_radius` is too large: all matrices
+        within ``proven_factor`` times `a_radius`, an attribute of the error, are proven
+        nonsingular. For a stack the attribute ``solution`` has the proven solutions. The
+        error is a `numpy.linalg.LinAlgError`, for tensors also a torch.linalg.LinAlgError.
     LinAlgError, ValueError, TypeError
-        Shapes or dtypes that do not fit; radii that are negative, Inf or NaN; with radii or
-        a report, arrays that JAX traces, and tensors that PyTorch differentiates.
+        Shapes or dtypes do not fit. Radii are negative, Inf or NaN. With radii or a report:
+        JAX traces an array, or PyTorch differentiates a tensor.
     PlanError
-        A graph of CUDA is captured, an unknown `accuracy`, or "correct" with radii.
+        The call is captured in a CUDA graph, the `accuracy` is unknown, or "correct" comes
+        with radii.
 
     Notes
     -----
-    Rows and columns are scaled by powers of two as far as no bit is lost; if the largest
-    entries of rows and columns are no good scale, others are tried. The proof is
+    *Proof.* The library scales rows and columns by powers of two, as far as this loses
+    no bit. If their largest entries give no good scale, it tries others. The proof is
     Theorem 10.2 of [Rum10], with products of `hifigemm.matmul` to the accuracy that it
-    needs and residuals that are rounded once. Matrices of a GPU stay there, unless they
-    are small; the host computes with vectors, and waits for them.
+    needs and residuals that are rounded once. Matrices on a GPU stay there, unless they
+    are small; the host computes with vectors, and waits for the GPU.
 
-    Real matrices of 64 rows and more that are triangular, or have few diagonals, are
-    recognised by their zeros on the host. Their inverse is made row by row, and not kept.
+    *Uncertain data.* Without `a_radius` and `b_radius` the data count as exact. With
+    them the proof is ``|I - R A'| <= |I - R A| + |R| a_radius`` for an approximate
+    inverse R [RR98]. For small radii, no smaller radius of x holds, up to second-order
+    terms.
 
-    PyTorch and JAX differentiate x, batch the call and compile it, unless it has radii of the
-    data or a report. The radius of x has no gradient.
+    *Bands and triangles.* For arrays on the host, the zeros of a real matrix of 64 rows
+    or more show that it is triangular or has few diagonals. Its inverse is then
+    computed row by row and not stored.
 
-    Without `a_radius` and `b_radius` the data are taken as exact. With them the proof is
-    ``|I - R A'| <= |I - R A| + |R| a_radius`` for an approximate inverse R [RR98]. For
-    small radii no smaller radius of x holds, up to terms of their second order.
+    *Derivatives.* PyTorch and JAX differentiate x, batch the call and compile it,
+    unless it has radii of the data or a report. The radius of x has no gradient.
 
-    If float64 does not hold a real entry on the host, the system is solved in integers, by
-    eliminations modulo primes: of integers of any size, `fractions.Fraction`,
-    `decimal.Decimal`, numpy.longdouble, and numbers of mpmath, gmpy2 and python-flint, in
-    lists or arrays of objects. x is the exact solution in float64, rounded once, and the
-    radius its distance, rounded upwards. More than 512 rows, and what would take more than
-    two seconds, raise VerificationError; such entries cannot have radii.
+    *Exact numbers.* If float64 does not hold a real entry on the host, the system is
+    solved in integers, by elimination modulo primes. Entries may be integers of any
+    size, `fractions.Fraction`, `decimal.Decimal`, numpy.longdouble, and numbers of
+    mpmath, gmpy2 and python-flint, in lists or object arrays. x is the exact solution
+    rounded once to float64; the radius is its distance from the exact solution, rounded
+    upwards. Systems of more than 512 rows, or that would take more than two seconds,
+    raise VerificationError. Such entries cannot have radii.
 
     Examples
     --------
@@ -130,7 +135,7 @@ def solve(
     >>> solution.radius.round(4)
     array([0.009, 0.006])
 
-    Decimals, of which float64 holds none:
+    Decimals that float64 does not hold:
 
     >>> from decimal import Decimal
     >>> a = [[Decimal("0.1"), Decimal("0.3")], [Decimal("0.2"), Decimal("0.7")]]
@@ -173,7 +178,7 @@ def inv(
 def inv(
     a: Any, *, a_radius: Any = None, return_report: bool = False
 ) -> VerifiedSolution | tuple[VerifiedSolution, SolutionReport]:
-    """The inverse of A with a radius for every entry: `solve` of the identity.
+    """The inverse of A, with a radius for every entry.
 
     Parameters
     ----------
@@ -227,8 +232,7 @@ def lstsq(
 def lstsq(
     a: Any, b: Any, *, return_report: bool = False
 ) -> VerifiedSolution | tuple[VerifiedSolution, SolutionReport]:
-    """The x that minimises ``|b - A x|``, or of least norm with ``A x = b``, and a radius
-    for every entry.
+    """Least-squares or minimum-norm solution of A x = b, a radius for every entry.
 
     Parameters
     ----------
@@ -243,27 +247,27 @@ def lstsq(
     -------
     VerifiedSolution, or (VerifiedSolution, SolutionReport)
         ``.x`` and ``.radius``, of shape (..., n) or (..., n, k): ``|x - x*| <= radius``
-        in every entry. For m >= n, ``x*`` is the solution of least squares, for m < n
-        that of least norm.
+        in every entry. For m >= n, ``x*`` minimises ``|b - A x|``; for m < n, it is the
+        solution of ``A x = b`` with the least norm.
 
     Raises
     ------
     VerificationError
-        Full rank could not be proven: A has none, or a condition of 1e30 or more after
-        its columns (for m < n its rows, for m = n both) were scaled by powers of two; an
-        entry is Inf or NaN, an entry of x lies beyond the range of its dtype, or numbers
-        that float64 does not hold would take too long. Of a stack the attribute
-        ``solution`` has what was proven.
+        Full rank could not be proven: A does not have it, or its condition is 1e30 or more
+        after scaling its columns (for m < n its rows, for m = n both) by powers of two. Or
+        an entry is Inf or NaN, an entry of x lies beyond the range of its dtype, or numbers
+        that float64 does not hold would take too long. For a stack the attribute
+        ``solution`` has the proven solutions.
     LinAlgError, ValueError, TypeError
-        Shapes or dtypes that do not fit; with a report, arrays that JAX traces, and tensors
-        that PyTorch differentiates.
+        Shapes or dtypes do not fit. With a report: JAX traces an array, or PyTorch
+        differentiates a tensor.
 
     Notes
     -----
     PyTorch and JAX differentiate x, batch the call and compile it, unless it has a report.
 
-    Numbers that float64 does not hold are taken exactly, as by `solve`: the normal
-    equations are made and solved in integers, whatever the condition of A is.
+    Numbers that float64 does not hold are used exactly, as in `solve`: the normal
+    equations are formed and solved in integers, whatever the condition of A.
 
     Examples
     --------

@@ -28,16 +28,16 @@ from hifigemm.numerics.bits import LEAST, Array, DType
 
 @dataclass(frozen=True, eq=False)
 class VerifiedValues:
-    """Eigenvalues or singular values, and radii: ``|values - exact| <= radius`` in every
+    """Eigenvalues or singular values with ``|values - exact| <= radius`` in every
     entry.
 
     Attributes
     ----------
     values : array
-        Of the operand's library, real, ``(..., n)``; ascending eigenvalues, descending
-        singular values.
+        In the operand's library, real, of shape ``(..., n)``. Eigenvalues ascend,
+        singular values descend.
     radius : array
-        Of the shape of ``values``.
+        The same shape as ``values``.
     """
 
     values: Any
