@@ -1,8 +1,8 @@
 """Products of CuPy arrays: the functions of `hifigemm.numpy`, `gemm`, and `emulate` for
 the products of a program.
 
-The functions take CuPy arrays as all of `hifigemm` does: as tensors of PyTorch in the
-same memory, on CuPy's current stream. The result is an array of CuPy.
+Like all of `hifigemm`, the functions use CuPy arrays as PyTorch tensors in the same
+memory, on CuPy's current stream. The result is a CuPy array.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Products of JAX arrays, in compiled programs too: `matmul`, `gemm`, and the functions
 of `hifigemm.numpy`.
 
-`matmul` and `gemm` are those of `hifigemm` itself, which calls them for two arrays of
-JAX, with the options that a compiled program has: everything but `out`, `engine`,
-`plan`, `result` and `return_report`. The other functions are those of `hifigemm.numpy`,
-which take arrays of JAX as well, traced or not.
+`hifigemm.matmul` and `gemm` call the `matmul` and `gemm` of this module for two JAX
+arrays. A compiled program has all their options but `out`, `engine`, `plan`, `result`
+and `return_report`. The other functions are the same as in `hifigemm.numpy`; they take
+JAX arrays, traced or not.
 """
 
 from __future__ import annotations
@@ -62,20 +62,19 @@ def matmul(
     scheme: str | Scheme = "auto",
     workspace: int | None = None,
 ) -> Array:
-    """A B to an accuracy that is asked for and kept, in a program that JAX
-    differentiates, batches, compiles or shards.
+    """A B to the accuracy that you choose, for JAX to differentiate, batch, compile and
+    shard.
 
     Parameters
     ----------
     a, b : array of JAX or NumPy
         As for `hifigemm.matmul`: vectors, matrices and stacks that broadcast, of
         float32, float64, complex64 or complex128; float16 and bfloat16 give float32.
-        Two dtypes promote as in NumPy. They lie on the CPU or on a GPU, where PyTorch
-        and Triton are needed.
+        Mixed dtypes promote as in NumPy. Arrays on a GPU need PyTorch and Triton.
     accuracy, scheme, workspace
-        As for `hifigemm.matmul`. They are constants of a compiled program, and hold for
-        the products of its derivatives. `hifigemm.strict` is read when the program is
-        traced.
+        As for `hifigemm.matmul`. They are constants of a compiled program, and apply to
+        the products of its derivatives. JAX reads `hifigemm.strict` when it traces the
+        program.
 
     Returns
     -------
@@ -84,12 +83,12 @@ def matmul(
     Raises
     ------
     PlanError, ValueError, TypeError
-        When the program is traced: unknown options, shapes or dtypes that do not fit,
-        operands of other libraries than JAX and NumPy. When it is compiled: a platform
+        When JAX traces the program: unknown options, shapes or dtypes that do not fit,
+        operands of other libraries than JAX and NumPy. When JAX compiles it: a platform
         that is neither a CPU nor a GPU, or a GPU without PyTorch for CUDA and Triton.
     jax.errors.JaxRuntimeError
-        When a compiled program runs, or any product on a GPU, with the message of what
-        `hifigemm.matmul` raises because of the entries.
+        In a compiled program, and in any product on a GPU, if `hifigemm.matmul` would
+        raise an error because of the entries. It has the message of that error.
 
     Examples
     --------
@@ -114,17 +113,16 @@ def gemm(
     scheme: str | Scheme = "auto",
     workspace: int | None = None,
 ) -> Array:
-    """alpha op(A) op(B) + beta C, as `hifigemm.gemm` has it, for operands as of
-    `matmul`.
+    """alpha op(A) op(B) + beta C, as `hifigemm.gemm`, for operands as in `matmul`.
 
     Parameters
     ----------
     a, b : array of JAX or NumPy
         As for `matmul`.
     c : array of JAX or NumPy, number, optional
-        Broadcasts to the result's shape. Not read when beta is 0.
+        Broadcasts to the result's shape. If beta is 0, C is not read.
     alpha, beta : scalar
-        Numbers of Python, constants of a compiled program.
+        Python numbers; they are constants of a compiled program.
     trans_a, trans_b : "N", "T" or "C"
         Nothing, transpose, conjugate transpose of the last two axes.
     accuracy, scheme, workspace

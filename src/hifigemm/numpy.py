@@ -1,10 +1,13 @@
-"""Products as NumPy has them, each to an accuracy that is asked for and kept: ``import
-hifigemm.numpy as hnp``.
+"""NumPy's products, each to an accuracy that you choose.
+
+    >>> import hifigemm.numpy as hnp
+    >>> float(hnp.dot([1e16, 1.0, -1e16], [1.0, 1.0, 1.0], accuracy="correct"))
+    1.0
 
 The functions have the arguments, shapes and errors of `numpy` and `numpy.linalg`, and
-the options of `hifigemm.matmul`. They take NumPy arrays and what becomes one, PyTorch
+the options of `hifigemm.matmul`. They take NumPy arrays and array_likes, PyTorch
 tensors on the CPU or a GPU, which PyTorch may differentiate, and arrays of CuPy and
-JAX; the result is of the operands' library.
+JAX. The result belongs to the operands' library.
 """
 
 from __future__ import annotations

@@ -46,21 +46,21 @@ def multi_dot(
     workspace: int | None = None,
     return_report: bool = False,
 ) -> Any:
-    """`numpy.linalg.multi_dot`: the product of two or more matrices.
-
-    They are multiplied in the order of fewest multiplications.
+    """`numpy.linalg.multi_dot`: the product of two or more matrices, in the order with
+    the fewest multiplications.
 
     Parameters
     ----------
     arrays : sequence of array_like
-        Matrices; the first and the last may be vectors, a row and a column. dtypes as
-        for `hifigemm.matmul`.
+        Matrices; the first may be a vector (a row), and the last one too (a column).
+        dtypes as for `hifigemm.matmul`.
     out : array, optional
         Receives the result.
     accuracy : optional
-        As for `hifigemm.matmul`. A number r is kept by the result, |C - exact| <= r
-        |A||B||C|... + u |exact|; None and levels are kept by each product. Three arrays
-        keep "correct", `hifigemm.Relative` and any number, see the notes.
+        As for `hifigemm.matmul`. A number r holds for the result,
+        |C - exact| <= r |A||B||C|... + u |exact|; None and levels hold for each
+        product. Three arrays also take "correct", `hifigemm.Relative` and any number,
+        see the notes.
     scheme, engine, workspace, return_report
         As for `hifigemm.matmul`, for each product.
 
@@ -72,18 +72,21 @@ def multi_dot(
     Raises
     ------
     PlanError
-        "correct" or `hifigemm.Relative` was asked of four or more arrays, or of three
-        with a scheme or an engine, or a number that the roundings between the products
-        exceed; the message has the least that is kept. Integers keep every accuracy.
+        For four or more arrays, or three with a scheme or an engine: the accuracy is
+        "correct", `hifigemm.Relative`, or a number that the roundings between the
+        products exceed. The message has the least number that is kept. Integers keep
+        every accuracy.
     TypeError
-        Three arrays that PyTorch differentiates or JAX traces are to be rounded once.
+        Three arrays are to be rounded once, and PyTorch differentiates or JAX traces
+        them.
     AccuracyError
-        Integers that are to be exact, as those of Python always are: the first entry of
-        a product beyond its dtype.
+        Products of integers are to be exact, as they always are for Python integers,
+        and an entry lies beyond the dtype. The message has the first such entry.
     numpy.linalg.LinAlgError
-        An array in the middle is no matrix, or one at an end neither matrix nor vector.
+        An array in the middle is not a matrix, or an array at an end is neither a
+        matrix nor a vector.
     ValueError
-        Fewer than two arrays, neighbours that do not fit.
+        There are fewer than two arrays, or the shapes of neighbours do not fit.
 
     Examples
     --------
@@ -101,10 +104,10 @@ def multi_dot(
 
     Notes
     -----
-    A B C of three arrays is rounded once for "correct", a relative error, and a number
-    that two rounded products do not keep; its bits do not depend on the order of the
-    products. Inf and NaN of the arrays go where IEEE arithmetic of (A B) C puts them,
-    with the exact A B where that is finite; no intermediate result overflows.
+    A B C of three arrays is rounded once for "correct", `hifigemm.Relative` and numbers
+    that two rounded products do not keep. Its bits do not depend on the order of the
+    products, and no intermediate result overflows. Inf and NaN appear where IEEE
+    arithmetic puts them in (A B) C, with the exact A B in entries where it is finite.
     """
     products = Products(accuracy, scheme, engine, workspace, return_report)
     arrays = products.numbered("array", tuple(arrays))
@@ -258,30 +261,31 @@ def matrix_power(
     n : int
         At least 0; the power 0 is the identity.
     accuracy : optional
-        As for `hifigemm.matmul`. A number r is kept by the result, |C - exact| <= r
-        |A||B||C|... + u |exact|; None and levels are kept by each product. The power 3
-        keeps "correct", `hifigemm.Relative` and any number, as `multi_dot` of three.
+        As for `hifigemm.matmul`. A number r holds for the result,
+        |C - exact| <= r |A||B||C|... + u |exact|; None and levels hold for each
+        product. The power 3 also takes "correct", `hifigemm.Relative` and any number,
+        as `multi_dot` of three arrays does.
     scheme, engine, workspace, return_report
         As for `hifigemm.matmul`, for each product.
 
     Returns
     -------
-    array, or (array, Report) for n = 2, or (array, ThreeFactorsReport) for n = 3 that is
+    array, or (array, Report) for n = 2, or (array, ThreeFactorsReport) for n = 3
     rounded once, or (array, ChainReport)
 
     Raises
     ------
     PlanError
-        n > 3, or n = 3 with a scheme or an engine, and "correct" or `hifigemm.Relative`
-        was asked for, or a number that the roundings between the products exceed; the
-        message has the least that is kept. Integers keep every accuracy.
+        For n > 3, or n = 3 with a scheme or an engine: the accuracy is "correct",
+        `hifigemm.Relative`, or a number that the roundings between the products exceed.
+        The message has the least number that is kept. Integers keep every accuracy.
     AccuracyError
-        Integers that are to be exact, as those of Python always are: the first entry of
-        a product beyond its dtype.
+        Products of integers are to be exact, as they always are for Python integers,
+        and an entry lies beyond the dtype. The message has the first such entry.
     numpy.linalg.LinAlgError
         `a` is not square.
     ValueError, TypeError
-        n is negative, for an inverse is no product; n is no integer.
+        n is negative (an inverse is not a product), or not an integer.
 
     Examples
     --------

@@ -30,8 +30,8 @@ def congruence(
 ) -> Any:
     """C^H S C, a congruence transformation of S.
 
-    Where S is exactly Hermitian, or symmetric and real, the result is exactly Hermitian,
-    its diagonal exactly real.
+    If S is exactly Hermitian, or symmetric and real, the result is exactly Hermitian,
+    and its diagonal is exactly real.
 
     Parameters
     ----------
@@ -46,8 +46,7 @@ def congruence(
 
     Returns
     -------
-    array, or (array, ThreeFactorsReport) where it is rounded once, or
-    (array, ChainReport)
+    array, or (array, ThreeFactorsReport) if it is rounded once, or (array, ChainReport)
         Shape (..., k, k).
 
     Raises
@@ -55,9 +54,9 @@ def congruence(
     numpy.linalg.LinAlgError
         `s` is not square.
     ValueError
-        `c` has fewer than two axes, or other rows than `s`.
+        `c` has fewer than two axes, or its number of rows differs from `s`.
     PlanError, TypeError, AccuracyError
-        As of `multi_dot` for three arrays.
+        As for `multi_dot` of three arrays.
 
     Examples
     --------

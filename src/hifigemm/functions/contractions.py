@@ -37,9 +37,9 @@ def dot(
     workspace: int | None = None,
     return_report: bool = False,
 ) -> Any:
-    """`numpy.dot`: the sum over the last axis of a and the last but one of b.
+    """`numpy.dot`: the sum over the last axis of a and the second to last axis of b.
 
-    It is the only axis of b if b is a vector.
+    If b is a vector, its only axis is summed.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def inner(
     Parameters
     ----------
     a, b : array_like
-        Any shapes, with dtypes as for `hifigemm.matmul`; the last axes have one length.
+        Any shapes with last axes of equal length; dtypes as for `hifigemm.matmul`.
     accuracy, scheme, engine, workspace, return_report
         As for `hifigemm.matmul`.
 
@@ -171,7 +171,7 @@ def vdot(
     Parameters
     ----------
     a, b : array_like
-        As many entries each, with dtypes as for `hifigemm.matmul`.
+        Two arrays with the same number of entries; dtypes as for `hifigemm.matmul`.
     accuracy, scheme, engine, workspace, return_report
         As for `hifigemm.matmul`.
 
@@ -218,14 +218,14 @@ def vecdot(
     out : array, optional
         Receives the result.
     axis : int
-        The axis of both that is summed.
+        The axis of x1 and x2 that is summed.
     accuracy, scheme, engine, workspace, return_report
         As for `hifigemm.matmul`.
 
     Returns
     -------
     array, or (array, Report)
-        The axes that broadcast.
+        The broadcast shape of the other axes.
 
     Raises
     ------
@@ -364,20 +364,20 @@ def tensordot(
     a, b : array_like
         Any shapes, with dtypes as for `hifigemm.matmul`.
     axes : int, or pair of ints or of sequences of ints
-        The last so many axes of a with the first of b, or the axes of a with those of
-        b.
+        An int n: the last n axes of a with the first n axes of b. A pair: the axes of
+        a, and the axes of b.
     accuracy, scheme, engine, workspace, return_report
         As for `hifigemm.matmul`.
 
     Returns
     -------
     array, or (array, Report)
-        The axes of a that are left, then those of b.
+        The remaining axes of a, then the remaining axes of b.
 
     Raises
     ------
     ValueError, IndexError
-        Axes that differ in number or length, come twice or do not exist.
+        The axes differ in number or length, repeat or do not exist.
 
     Examples
     --------

@@ -38,7 +38,7 @@ def einsum(
     workspace: int | None = None,
     return_report: bool = False,
 ) -> Any:
-    """`numpy.einsum`: sums over products by labels of axes.
+    """`numpy.einsum`: sums of products, by labels of axes.
 
     Parameters
     ----------
@@ -48,39 +48,41 @@ def einsum(
     out : array, optional
         Receives the result.
     optimize : optional
-        The order of the products of three or more operands, as `numpy.einsum_path`
-        takes it; its greedy order where it is False.
+        The order of the products of three or more operands, as for `numpy.einsum_path`.
+        False takes the greedy order.
     accuracy : optional
-        As for `hifigemm.matmul`. Of several products a number r is kept by the result,
-        |C - exact| <= r |A||B||C|... + u |exact|; None and levels are kept by each.
-        Two products of three operands keep "correct", `hifigemm.Relative` and any
-        number, rounded once as in `multi_dot`; Inf and NaN go where the order of the
-        products puts them.
+        As for `hifigemm.matmul`. With several products a number r holds for the result,
+        |C - exact| <= r |A||B||C|... + u |exact|; None and levels hold for each
+        product. Two products of three operands also take "correct", `hifigemm.Relative`
+        and any number, and round once as `multi_dot` does. The order of the products
+        then decides where Inf and NaN appear.
     scheme, engine, workspace, return_report
         As for `hifigemm.matmul`, for each product.
 
     Returns
     -------
     array, or (array, Report), or (array, ThreeFactorsReport), or (array, ChainReport)
-        One operand of which nothing is summed gives a view of it, where `out` is None;
-        diagonals are read-only. A `ThreeFactorsReport` comes where three operands are
-        rounded once, a `ChainReport` with any other number of products but one.
+        One operand without a sum gives a view of it if `out` is None; views of
+        diagonals are read-only. The report is a `Report` for one product, a
+        `ThreeFactorsReport` if three operands are rounded once, and a `ChainReport`
+        otherwise.
 
     Raises
     ------
     PlanError
-        "correct" or `hifigemm.Relative` was asked for, or a number that the roundings
-        between the products exceed, and there is more than one product: with four or
-        more operands, with three and a scheme or an engine, and with labels that only
-        one operand has, where summing them together with all others takes a large copy
-        of the other operand. Integers keep every accuracy.
+        The accuracy is "correct", `hifigemm.Relative`, or a number that the roundings
+        between the products exceed, and there is more than one product. This holds for
+        four or more operands, for three with a scheme or an engine, and for labels that
+        only one operand has, if summing them with all others takes a large copy of the
+        other operand. Integers keep every accuracy.
     TypeError
-        Three operands that PyTorch differentiates or JAX traces are to be rounded once.
+        Three operands are to be rounded once, and PyTorch differentiates or JAX traces
+        them.
     AccuracyError
-        Integers that are to be exact, as those of Python always are: the first entry of
-        a product beyond its dtype.
+        Products of integers are to be exact, as they always are for Python integers,
+        and an entry lies beyond the dtype. The message has the first such entry.
     ValueError
-        Subscripts that do not fit the operands.
+        The subscripts do not fit the operands.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The products that one call of a function makes, and one report of all of them."""
+"""The products that one call of a function computes, and one report for all of them."""
 
 from __future__ import annotations
 
@@ -53,13 +53,12 @@ class ChainReport:
     Attributes
     ----------
     reports : tuple of Report
-        The reports of the products, in the order in which they were made. Indices that
-        only one operand of `einsum` has may be summed by a product with ones.
+        The reports of the products, in the order of computation. A product with ones
+        may sum an index that only one operand of `einsum` has.
     roundoffs : tuple of float
         The unit roundoff of each product's dtype.
     uses : tuple of int
-        How often each product enters the result as a factor; more than once in powers
-        only.
+        How often each product enters the result as a factor: once, except in powers.
     """
 
     reports: tuple[Report, ...]
@@ -93,12 +92,12 @@ class ChainReport:
 
 @dataclass(frozen=True)
 class BlocksReport:
-    """The reports of a result whose blocks are products by themselves.
+    """The reports of a result whose blocks are separate products.
 
     Attributes
     ----------
     reports : tuple of Report
-        The reports of the blocks, in the order in which they were made.
+        The reports of the blocks, in the order of computation.
     """
 
     reports: tuple[Report, ...]

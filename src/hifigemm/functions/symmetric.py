@@ -49,14 +49,14 @@ def syrk(
     ----------
     a : array_like
         Shape (..., m, k), dtype as for `hifigemm.matmul`. A complex A is not
-        conjugated, see `herk`.
+        conjugated; for A A^H see `herk`.
     trans : "N" or "T"
     accuracy, scheme, out, engine, workspace, return_report
-        As for `hifigemm.matmul`. Every entry keeps its promise. A correctly rounded
-        result has the bits of ``matmul(a, a.mT)``. So has the result of an explicit
-        count of moduli with fast scaling, or of slices of a real A, because each row is
-        scaled by itself. Other results may differ: counts and accurate scales depend on
-        all rows of a block.
+        As for `hifigemm.matmul`, with the same promise for every entry. A correctly
+        rounded result has the bits of ``matmul(a, a.mT)``. So has a result with an
+        explicit number of moduli and fast scaling, or with an explicit number of slices
+        of a real A, because these scale each row independently. Other results may
+        differ: counts and accurate scales depend on all rows of a block.
 
     Returns
     -------
@@ -96,8 +96,8 @@ def herk(
 ) -> Any:
     """A A^H, or A^H A for ``trans="C"``, as `herk` of the BLAS.
 
-    The result is exactly Hermitian, its diagonal exactly real. For a real A it is that
-    of `syrk`.
+    The result is exactly Hermitian, and its diagonal is exactly real. For a real A it
+    is the same as `syrk`.
 
     Parameters
     ----------

@@ -103,17 +103,17 @@ _WEIGHTS = 3, 2
 
 @dataclass(frozen=True)
 class ThreeFactorsReport:
-    """How A B C was rounded: every real component is the exact value, rounded once.
+    """How A B C was rounded. Every real component is the exact value rounded once.
 
     Attributes
     ----------
     entries : int
         Entries of the result.
     in_more_words : int
-        Entries that the first test of their rounding left open, and that took more
-        words of A B or of the result.
+        Entries whose rounding the first test left open; they took more words of A B or
+        of the result.
     by_integers : int
-        Entries that words left open too, and that were made from integers.
+        Entries whose rounding more words left open too; they were computed in integers.
     """
 
     entries: int

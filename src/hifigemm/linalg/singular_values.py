@@ -99,18 +99,19 @@ def svdvals(a: Any) -> VerifiedValues:
     VerifiedValues
         ``.values`` and ``.radius``, of shape (..., min(m, n)): ``|values - exact| <=
         radius`` in every entry, multiple singular values and zeros included. The radius
-        is a few units in the last place of a singular value that is apart from all
-        others, down to about 1e-12 of the largest one for matrices with some tens of
-        columns.
+        of a singular value that is well separated from the others is a few units in its
+        last place; for matrices with some tens of columns this holds down to about
+        1e-12 of the largest one.
 
     Raises
     ------
     VerificationError
-        Inf or NaN; values beyond the range of the dtype; a solver that fails. Of a
-        stack the attribute ``solution`` has what was proven, NaN and infinite radii
-        elsewhere.
+        An entry is Inf or NaN, a value lies beyond the range of the dtype, or the
+        eigenvalue solver fails. For a stack the attribute ``solution`` has the proven
+        values, with NaN and infinite radii elsewhere.
     LinAlgError, TypeError
-        No matrices; arrays that JAX differentiates, and tensors that require gradients.
+        The operand is not a matrix. JAX differentiates the array, or the tensor
+        requires a gradient.
 
     Examples
     --------

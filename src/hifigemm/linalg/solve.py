@@ -73,7 +73,7 @@ def solve(
     VerifiedSolution, or (VerifiedSolution, SolutionReport)
         ``.x`` and ``.radius``: ``|x - x*| <= radius`` in every entry. ``x*`` is the
         exact solution for the entries of a and b as stored; with radii, the solution of
-        every system within them. Systems of float32 are solved in float64; the radius
+        any system within them. Systems of float32 are solved in float64; the radius
         includes the rounding of x to float32.
 
     Raises
