@@ -1,4 +1,4 @@
-"""Errors of hifigemm. Every message carries the numbers involved."""
+"""Errors of hifigemm. Every message contains the numbers involved."""
 
 from __future__ import annotations
 

@@ -35,32 +35,35 @@ def matmul(
     workspace: int | None = None,
     return_report: bool = False,
 ) -> Any:
-    """A B of matrices on a mesh of processes, with the same bits for every mesh.
+    """A B of matrices on a mesh of processes, with the same bits for every mesh and
+    layout.
 
-    No layout changes the bits either. All ranks of the mesh call it with the same
-    options. An error of one of them is raised on all of them before anything is sent.
+    All ranks of the mesh call it with the same options. If one rank fails, all ranks
+    raise an error before anything is sent.
 
     Parameters
     ----------
     a, b : DTensor, shapes (m, k) and (k, n)
-        float32, float64, complex64 or complex128 on one mesh of one or two dimensions,
-        each `Shard` or `Replicate`; shards may be uneven or empty.
-        ``DTensor.from_local`` makes one of the shards of a program without DTensors.
+        float32, float64, complex64 or complex128, on one mesh of one or two dimensions,
+        with placements `Shard` and `Replicate`; shards may be uneven or empty. If your
+        program has shards but no DTensors, use ``DTensor.from_local``.
     accuracy : None, float, "fp32", "fp64", "correct" or Relative
-        As for `hifigemm.matmul`. But for "correct" and `Relative`, whose entries are
-        rounded correctly, all ranks agree on the number of moduli by the largest error
-        ratio of the whole product, as one GPU does; where none is enough, entries are
-        rounded correctly. The native product is never taken: its bits depend on shapes.
+        As for `hifigemm.matmul`. "correct" and `Relative` round every entry correctly.
+        For all others the ranks agree on a number of moduli, by the largest error ratio
+        of the whole product, as one GPU does; if no number suffices, entries are
+        rounded correctly. The library never takes the native product, because its bits
+        depend on shapes.
     scheme : "auto", ``Ozaki2(num_moduli, scaling="fast")`` or ``Ozaki1(product, num_slices)``
         An explicit count gives the bits of `hifigemm.matmul` with that scheme.
     out : DTensor, optional
         Receives the result, in its placements; may be an operand.
     placements : sequence of Shard and Replicate, optional
-        Of the result; None leaves it where it is made, see `make_plan`.
+        The placements of the result. None leaves it where the products put it, see
+        `make_plan`.
     workspace : int, optional
-        Limit in bytes for the panels, residues and products of each rank, half of it
-        for a product, beside operands and result and what has to travel as a whole, see
-        `MeshPlan.memory`. It changes no bit.
+        Limit in bytes for the panels, residues and products of each rank; a product may
+        take half of it. Operands, the result and data that travel as a whole do not
+        count, see `MeshPlan.memory`. The limit changes no bit.
     return_report : bool
         Return (result, Report); ``report.reason`` has the layout, the bytes on the wire
         and the seconds of the model.
@@ -72,12 +75,12 @@ def matmul(
     Raises
     ------
     PlanError
-        Placements such as `Partial`, schemes whose bits depend on the mesh, options
-        that are none; on the other ranks, the error of one of them, with its number.
+        Placements such as `Partial`, schemes whose bits depend on the mesh, unknown
+        options. If another rank failed: its error, with the number of the rank.
     AccuracyError
-        A forced scheme does not keep the accuracy.
+        The scheme that you named does not keep the accuracy.
     TypeError, ValueError
-        Dtypes, shapes and meshes that do not fit.
+        Dtypes, shapes or meshes do not fit.
 
     Examples
     --------
@@ -152,7 +155,7 @@ def make_plan(
     Returns
     -------
     MeshPlan
-        ``print(plan)`` says which rank makes what, how many bytes it receives and
+        ``print(plan)`` shows the part of each rank, the bytes that it receives and
         holds, and the seconds of the model.
 
     Examples

@@ -1,8 +1,8 @@
 """Layouts of a product on a mesh: who makes which part, and what crosses the wire.
 
 Each dimension of the mesh has a role: the rows of C are cut along it ("m"), its columns
-("n"), or the inner dimension ("k"), whose partial sums are added up over the wire. The
-roles with the least seconds of a simple model are taken:
+("n"), or the inner dimension ("k"), whose partial sums are added over the wire. The
+layout with the fewest seconds in a simple model is chosen:
 
     seconds = max(products, moves in panels) + the first panel + other moves.
 
@@ -137,7 +137,7 @@ def extent(
 class Layout:
     """The roles of the dimensions of a mesh in one product; printable.
 
-    Bytes and seconds are those of the model.
+    Bytes and seconds are estimates of the model.
 
     Attributes
     ----------
@@ -157,9 +157,9 @@ class Layout:
         Bytes of C that a rank receives, if the caller gets other placements than those
         in which the products leave it.
     products, seconds : float
-        Seconds of the products of a rank, and seconds in all.
+        Seconds for the products of a rank, and in total.
     pace : Pace or None
-        What the widths of panels follow from; None where operands come as a whole.
+        What decides the widths of panels; None if operands arrive as a whole.
     """
 
     roles: tuple[str, ...]

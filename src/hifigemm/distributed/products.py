@@ -82,13 +82,13 @@ class MeshPlan:
     method : Method
         The scheme, and what the ranks agree on.
     target : Target
-        What was asked for.
+        The accuracy.
     layout : Layout
-        Which rank makes what, and what travels.
+        The part of the product that each rank computes, and the data that it receives.
     memory : Memory
         Bytes that a rank holds.
     wire : str
-        How panels travel: all ranks have agreed on it. "" where nothing does.
+        How panels travel, as all ranks have agreed; "" if no panel travels.
     """
 
     problem: Problem

@@ -18,8 +18,8 @@ from hifigemm.engines.core import loaded
 
 @dataclass(frozen=True, repr=False)
 class Info:
-    """Engines with their devices and products, versions, and the rates of GPUs;
-    printable.
+    """Engines with their devices and products, versions, and the rates of GPUs.
+    ``print`` shows them as lines.
     """
 
     versions: dict[str, str]
@@ -27,7 +27,7 @@ class Info:
     gpus: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """The text, as a terminal that shows it has nothing else to show."""
+        """The printed text, for terminals and notebooks."""
         return str(self)
 
     def __str__(self) -> str:

@@ -12,8 +12,8 @@ from statistics import median
 from typing import Any
 
 NATIVE_SAMPLES = 3
-"""Native products that a speed-up is the median of; one alone may be that of a busy
-moment. They are made behind the second, third and fourth emulated product.
+"""Number of native products whose median gives a speed-up; a single one may hit a busy
+moment. They run after the second, third and fourth emulated product.
 """
 
 
@@ -26,21 +26,21 @@ class Row:
     operation, dtype, device : str
         Such as ``addmm``, ``float64``, ``cuda``.
     shapes : tuple of tuples of int
-        Of the two factors.
+        Shapes of the two factors.
     scheme : str
-        The scheme of the plan; "handed on" for products that PyTorch made itself.
+        The scheme of the plan; "handed on" for products that PyTorch computed itself.
     reason : str
-        Why this scheme was taken, or why the product was handed on.
+        Why this scheme was chosen, or why the product was handed on.
     calls : int
     seconds : float
-        Of `timed_calls` products, by events of the device or, on the CPU, by the clock;
-        0 for those handed on.
+        Time of `timed_calls` products, by events of the device or, on the CPU, by the
+        clock; 0 for products that were handed on.
     timed_calls : int
     native_seconds : float
-        Median of the native products that were made behind emulated ones for their
-        time; 0 where there was none.
+        Median time of the native products that ran after emulated ones for comparison;
+        0 without any.
     native_calls : int
-        How many these were, at most `NATIVE_SAMPLES`.
+        The number of these native products, at most `NATIVE_SAMPLES`.
     """
 
     operation: str
@@ -129,9 +129,7 @@ class Sightings:
 
 
 class Summary:
-    """The products of a scope or of a process, in rows; printable, and `save` writes
-    JSON.
-    """
+    """The products of a scope or of a process as a table; `save` writes it as JSON."""
 
     def __init__(self) -> None:
         self.sightings = Sightings()

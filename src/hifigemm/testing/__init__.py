@@ -1,14 +1,14 @@
-"""Tests of products of matrices: an exact judge, matrices that are hard, and what is
-asked of other libraries.
+"""Tools to test matrix products: an exact judge, hard matrices, and checks of the
+functions that exactness relies on.
 
     from hifigemm.testing import correctly_rounded, meets_promise
 
     assert meets_promise(c, a, b, 1e-12).all()
     assert c.tobytes() == correctly_rounded(a, b).tobytes()
 
-Bytes tell -0 from +0, which == does not. The judge shares no code with the library: it sees operands and results only.
-`primitives` tries the functions of NumPy, its BLAS and PyTorch on which exactness
-rests; ``hifigemm info --check`` runs it.
+Bytes distinguish -0 from +0, which == does not. The judge sees only operands and
+results, and shares no code with the library. `primitives` checks the functions of
+NumPy, its BLAS and PyTorch that exactness relies on; ``hifigemm info --check`` runs it.
 """
 
 from hifigemm.base.public import shown

@@ -49,7 +49,7 @@ class ExactMatrix:
 
     @property
     def exponent(self) -> NDArray[np.int64]:
-        """Power of two that each integer is multiplied with, shape (m, n)."""
+        """The exponent of the power of two that scales each integer, shape (m, n)."""
         return self.row_exponent[:, None] + self.col_exponent
 
     @property
@@ -64,8 +64,8 @@ class ExactMatrix:
         return self.real[i, j] * scale, imag * scale
 
     def round(self, dtype: DTypeLike) -> NDArray[Any]:
-        """Round each real component once, to nearest, ties to even. The dtype is
-        complex where the matrix is.
+        """Round each real component once, to nearest, ties to even. For a complex
+        matrix the dtype is complex.
         """
         rounded = np.empty(self.exponent.shape, dtype)
         for part, integers in zip(components(rounded), self.parts, strict=True):
@@ -73,8 +73,8 @@ class ExactMatrix:
         return rounded
 
     def subtracted_from(self, c: NDArray[Any]) -> NDArray[Any]:
-        """Return c - this matrix, rounded once to float64 (complex128); c is finite,
-        and complex if the matrix is.
+        """Return c - this matrix, rounded once to float64 (complex128). c is finite,
+        and complex if this matrix is.
         """
         difference = np.empty(c.shape, np.result_type(c, np.float64))
         pairs = zip(components(difference), components(c), strict=True)

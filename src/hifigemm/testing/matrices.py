@@ -29,7 +29,7 @@ EXPONENT_FAMILIES: dict[str, tuple[Range, Range]] = {
     "type4": ((-15, 14), (-100, -35)),
 }
 """Exponent ranges (low, high) of A and B, after [OY22]: the range of FP16, below it,
-far below it, first by third.
+far below it, and the first range for A with the third for B.
 """
 
 
@@ -47,8 +47,8 @@ def random_floats(
     """Return random signs and uniform significands in [1, 2) of all t bits, times
     ``2**exponent``.
 
-    Below the normal range the significand is cut to the bits that dtype has there, in
-    the end to zero.
+    Below the normal range the significand is cut to the bits that dtype has there,
+    finally to zero.
 
     Parameters
     ----------
@@ -149,8 +149,8 @@ def exp_rand(
     """Return random signs, uniform significands in [1, 2), exponents uniform over the
     integers low..high ([OY22]).
 
-    All t bits of the significand are random; subnormal results have what bits there
-    are. The four families of the paper are in `EXPONENT_FAMILIES`.
+    All t bits of the significand are random; subnormal results have fewer. The four
+    families of the paper are in `EXPONENT_FAMILIES`.
 
     Parameters
     ----------

@@ -1,15 +1,14 @@
 """The judge: exact and correctly rounded products of any finite floating-point
 matrices, and exact errors.
 
-Shares no code with the library: it sees operands and results only. Operands are
-float16, float32, float64, complex64 or complex128; shapes follow ``numpy.matmul``
-(vectors, matrices, stacks with broadcasting) where not said otherwise.
+The judge shares no code with the library: it sees operands and results only. Operands
+are float16, float32, float64, complex64 or complex128. Shapes follow ``numpy.matmul``
+(vectors, matrices, stacks with broadcasting) unless a function says otherwise.
 
 A complex product is judged in its real embedding: re = Re A Re B - Im A Im B is one
-exact sum, and its |A||B| is
-|Re A||Re B| + |Im A||Im B|; im likewise.
+exact sum, and its |A||B| is |Re A||Re B| + |Im A||Im B|; im likewise.
 
-Norms of errors are those of [VLVJ23] doi:10.1145/3624062.3624084 and [OY22]
+The norms of errors follow [VLVJ23] doi:10.1145/3624062.3624084 and [OY22]
 doi:10.1177/10943420221090256.
 """
 
@@ -42,8 +41,8 @@ _TYPES = (np.float16, np.float32, np.float64, np.complex64, np.complex128)
 def exact_product(
     a: ArrayLike, b: ArrayLike, *, backend: Backend | None = None
 ) -> ExactMatrix:
-    """Return A B of finite matrices without rounding, by Python's integers or by
-    python-flint where it is installed.
+    """Return A B of finite matrices without rounding, from Python integers or, if it is
+    installed, by python-flint.
 
     Parameters
     ----------
@@ -51,7 +50,7 @@ def exact_product(
         Finite matrices (m, k) and (k, n) of float16, float32, float64, complex64 or
         complex128.
     backend : None, "flint" or "python"
-        What multiplies the integers; None takes python-flint where it is installed.
+        Multiplies the integers; None takes python-flint if it is installed.
 
     Returns
     -------
@@ -60,7 +59,7 @@ def exact_product(
     Raises
     ------
     TypeError, ValueError
-        For other dtypes, non-finite entries, shapes that are not (m, k) and (k, n).
+        Other dtypes, non-finite entries, or shapes other than (m, k) and (k, n).
 
     Examples
     --------
@@ -88,7 +87,7 @@ def correctly_rounded(
         As for `numpy.matmul`: vectors, matrices, stacks; finite, of float16, float32,
         float64, complex64 or complex128.
     dtype : dtype, optional
-        Of the result; by default the one that the operands promote to.
+        The dtype of the result; by default the one that the operands promote to.
 
     Examples
     --------
@@ -138,12 +137,12 @@ def exact_difference(c: ArrayLike, a: ArrayLike, b: ArrayLike) -> NDArray[Any]:
 def componentwise_error(
     c: ArrayLike, a: ArrayLike, b: ArrayLike, *, rounding: bool = False
 ) -> float:
-    """Return max |C - A B| / (|A||B|) over all real components, exactly evaluated
-    (rounded once, at the end).
+    """Return max |C - A B| / (|A||B|) over all real components, evaluated exactly and
+    rounded once at the end.
 
     0/0 counts as 0 and x/0 as Inf. A NaN in C counts as Inf. An infinity in C counts as
-    the finite value nearest to the exact one that rounds to it (the overflow threshold
-    or beyond), so a correct overflow has error 0.
+    the finite value that rounds to it and is nearest to the exact one, so a correct
+    overflow has error 0.
 
     Parameters
     ----------
@@ -153,9 +152,9 @@ def componentwise_error(
         As for `numpy.matmul`: vectors, matrices, stacks; finite, of float16, float32,
         float64, complex64 or complex128.
     rounding : bool
-        True takes off max(u |A B|, half the smallest subnormal number) first, u and that
-        number of the dtype of C: what the last rounding to it may cost. `meets_promise`
-        is exact.
+        True: first subtract max(u |A B|, half the smallest subnormal number) of the
+        dtype of C, the largest error of the last rounding. For an exact test of a
+        promise use `meets_promise`.
 
     Examples
     --------
@@ -175,9 +174,9 @@ def meets_promise(
     """Tell for each entry whether |C - A B| <= r |A||B| + max(u |A B|, half the
     smallest subnormal) holds exactly.
 
-    The dtype of C decides u and the smallest subnormal. An infinity in C is accepted
-    when a value within r |A||B| of the exact one rounds to it; NaN never is. A complex
-    entry meets the promise when both its components do.
+    The dtype of C decides u and the smallest subnormal. An infinity in C meets the
+    promise if a value within r |A||B| of the exact one rounds to it; a NaN never does.
+    A complex entry meets the promise if both its components do.
 
     Parameters
     ----------
@@ -191,7 +190,7 @@ def meets_promise(
 
     Returns
     -------
-    array of bool, of the shape of c
+    array of bool, with the shape of c
 
     Examples
     --------
@@ -211,9 +210,9 @@ def forward_errors(
     """Return norm(C - A B) / (norm(A) norm(B)) in the three entrywise norms of
     [VLVJ23].
 
-    The norms take a matrix as one long vector: "1" is the sum of all magnitudes, "2"
-    the Frobenius norm, "inf" the largest magnitude. They are not the operator norms of
-    those names.
+    The norms treat a matrix as one long vector: "1" is the sum of all magnitudes, "2"
+    the Frobenius norm, "inf" the largest magnitude. They are not the operator norms
+    with these names.
 
     Parameters
     ----------
@@ -223,8 +222,7 @@ def forward_errors(
         Finite matrices (m, k) and (k, n) of float16, float32, float64, complex64 or
         complex128.
     reference : array_like, optional
-        What C is compared with instead of A B. The exact product has no errors that
-        could enter.
+        Compare C with it instead of the exact A B.
 
     Examples
     --------
@@ -248,8 +246,8 @@ def forward_errors(
 
 
 def relative_residual(c: ArrayLike, reference: ArrayLike) -> float:
-    """Return ||C - reference||_F / ||reference||_F, the measure of [OY22], whose
-    reference is the product in FP64.
+    """Return ||C - reference||_F / ||reference||_F, as in [OY22], where the reference
+    is the product in FP64.
 
     Parameters
     ----------
@@ -267,10 +265,9 @@ def relative_residual(c: ArrayLike, reference: ArrayLike) -> float:
 
 
 class ExactProduct:
-    """A B of two finite matrices and its |A||B| in integers, for as many results as
-    there are to be judged.
+    """The exact A B and |A||B| of two finite matrices, to judge any number of results.
 
-    `value` is an `ExactMatrix`.
+    `value` is A B as an `ExactMatrix`.
 
     Parameters
     ----------
@@ -278,14 +275,14 @@ class ExactProduct:
         Finite matrices (m, k) and (k, n) of float16, float32, float64, complex64 or
         complex128.
     dtype : dtype, optional
-        Of the results, where it is complex and the operands are real.
+        The dtype of the results; needed if it is complex and the operands are real.
     backend : None, "flint" or "python"
-        What multiplies the integers; None takes python-flint where it is installed.
+        Multiplies the integers; None takes python-flint if it is installed.
 
     Raises
     ------
     TypeError, ValueError
-        For other dtypes, non-finite entries, shapes that are not (m, k) and (k, n).
+        Other dtypes, non-finite entries, or shapes other than (m, k) and (k, n).
 
     Examples
     --------
@@ -342,8 +339,8 @@ class ExactProduct:
     def error(
         self, c: NDArray[Any], *, rounding: bool = False, relative: bool = False
     ) -> float:
-        """Return max |C - AB| / (|A||B|), or / |AB|, less what the last rounding may
-        cost if `rounding`.
+        """Return max |C - AB| / (|A||B|), or / |AB| if `relative`. `rounding` first
+        subtracts the largest error of the last rounding.
         """
         sizes = [abs(part) for part in self.value.parts] if relative else self.sizes
         largest = 0.0
@@ -375,7 +372,7 @@ class ExactProduct:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A result against the exact product.
+    """The comparison of a result with the exact product.
 
     Attributes
     ----------
@@ -384,10 +381,10 @@ class Judgement:
     normwise_error : float
         ||C - AB|| / (||A|| ||B||), Frobenius norms.
     share_correct : float
-        The share of entries that are the exact value rounded once, with its sign if
-        they are 0.
+        The share of entries that are the exact value rounded once; a zero needs the
+        right sign.
     kept : bool
-        |C - AB| <= r |A||B| + u |AB| in every entry, for the bound r that was reported.
+        True if |C - AB| <= r |A||B| + u |AB| in every entry, for the reported bound r.
     """
 
     error: float
@@ -398,15 +395,15 @@ class Judgement:
 
 
 def judge(c: NDArray[Any], exact: ExactProduct, bound: float) -> Judgement:
-    """Return how far a real result is from the exact product, and whether it keeps the
-    bound r of its report.
+    """Return the errors of a real result, and whether it keeps the bound r of its
+    report.
 
     Parameters
     ----------
     c : array
         A real matrix (m, n).
     exact : ExactProduct
-        The product that it should be.
+        The exact product to compare with.
     bound : float
         r, 0 or more.
 

@@ -1,10 +1,10 @@
-"""What exactness rests on: functions of other libraries, each run over strides and
-limits against Python's numbers.
+"""Checks of the functions of other libraries that exactness relies on.
 
-An exact product takes a few functions that this package does not have: rint, frexp,
-conversions, sums of integers in a BLAS or on tensor cores. A fault in one of them is a
-wrong result that no bound covers. `findings` runs each of them in the way in which the
-package uses it, on the CPU and on every GPU, and says which one is at fault, and where.
+An exact product calls a few functions of other libraries: rint, frexp, conversions,
+sums of integers in a BLAS or on tensor cores. A fault in one of them gives a wrong
+result that no bound covers. `findings` runs each function as the package uses it, over
+strides and at its limits, on the CPU and on every GPU. It compares with Python's
+numbers, and reports each faulty function with its first wrong result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Finding", "findings"]
 
 
 def findings() -> Iterator[Finding]:
-    """All primitives, those of the CPU first."""
+    """A `Finding` for each primitive, first on the CPU, then on each GPU."""
     numpy = Platform(f"NumPy {np.__version__}")
     yield from functions(numpy)
     build = np.show_config(mode="dicts")["Build Dependencies"]["blas"]

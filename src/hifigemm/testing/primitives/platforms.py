@@ -18,16 +18,16 @@ _SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, COUNT)
 
 @dataclass(frozen=True)
 class Finding:
-    """A primitive that was tried, and its first fault.
+    """The check of a primitive, and its first fault.
 
     Attributes
     ----------
     name, library : str
-        The primitive, and whose it is.
+        The primitive, and its library.
     cases : int
-        Entries that were compared.
+        The number of entries compared.
     fault : str
-        Where the first wrong one is, or "".
+        The first wrong entry, or "".
     used : bool
         True if the package uses the primitive in this way.
     """
