@@ -1,8 +1,9 @@
 /* Rows of the approximate inverse of a banded matrix, for one set of vector instructions.
  *
- * Included by kernels.h. A lane of a vector is a row, and ROWS rows go side by side: entry
- * j of all of them lies at z + j ROWS. Entries below LEAST_OF_ROWS become zeros, so that rows
- * that decay do not end in subnormal numbers, which are slow: R may be any matrix.
+ * Included by kernels.h. A lane of a vector is a row. ROWS rows are computed side by side,
+ * with entry j of all rows at z + j ROWS. Entries below LEAST_OF_ROWS become zeros, so that
+ * decaying rows do not end in slow subnormal numbers. R may be any matrix, so this is
+ * allowed.
  */
 
 enum { NAME(ROWS) = 4 * WIDTH };
@@ -14,7 +15,7 @@ static ALWAYS_INLINE void NAME(add_to_rows)(VECTOR *x, double factor, const doub
         x[v] = NAME(plus_multiple)(x[v], ALL(factor), LOAD(y + v * WIDTH));
 }
 
-/* x[v] += left z and y[v] += right z, with one reading of z. */
+/* x[v] += left z and y[v] += right z. z is read once. */
 static ALWAYS_INLINE void NAME(add_to_both)(VECTOR *x, VECTOR *y, double left, double right,
                                             const double *z)
 {
@@ -43,8 +44,8 @@ static ALWAYS_INLINE void NAME(store_quotients)(const VECTOR *x, double pivot, d
         STORE(z + v * WIDTH, UNLESS_BELOW(LEAST_OF_ROWS, MUL(x[v], reciprocal)));
 }
 
-/* z with r A = e_i for the rows r of z, i from `row` on: with P A = L U it is U^T w = e_i and
- * then L^T P r = w, with the exchanges of rows that come after each column of L. */
+/* The rows r of z with r A = e_i, i from `row` on: with P A = L U solve U^T w = e_i and then
+ * L^T P r = w, with the row exchange after each column of L. */
 static void NAME(rows_of_inverse)(const Band *band, ptrdiff_t row, double *z, Watch *watch)
 {
     enum { LANES = 4 * WIDTH };
@@ -53,7 +54,7 @@ static void NAME(rows_of_inverse)(const Band *band, ptrdiff_t row, double *z, Wa
     VECTOR x[4], y[4];
     memset(z, 0, (size_t)(row * LANES) * sizeof *z);
     for (ptrdiff_t j = row; j < n; j += 2) {
-        /* Two columns of U share what they read; a zero stands before each of them. */
+        /* Two columns of U at a time share the loads of z; a zero precedes each column. */
         const double *u = band->factors + j * stride + above + 1;
         const double *next = j + 1 < n ? u + stride - 1 : u;
         NAME(unit)(row, j, x);
@@ -96,15 +97,15 @@ static ALWAYS_INLINE void NAME(store_gaps)(const VECTOR *x, ptrdiff_t row, ptrdi
         STORE(gaps + v * WIDTH, SUB(x[v], e[v]));
 }
 
-/* r A - e_i for the rows r of z: the sum of each entry passes as many roundings as a column
- * of A has entries, and one more follows. */
+/* r A - e_i for the rows r of z. The sum of an entry takes as many roundings as a column of A
+ * has entries, plus one. */
 static void NAME(deviations)(const Band *band, ptrdiff_t row, const double *z, double *gaps,
                              Watch *watch)
 {
     enum { LANES = 4 * WIDTH };
     ptrdiff_t n = band->n, lower = band->lower, upper = band->upper;
     for (ptrdiff_t j = 0; j < n; j += 2) {
-        /* Two columns of A share what they read; zeros stand between them. */
+        /* Two columns of A at a time share the loads of z; zeros lie between them. */
         const double *a = band->columns + j * (lower + upper + 2) + upper + 1;
         const double *next = j + 1 < n ? a + lower + upper + 1 : a;
         VECTOR x[4] = {ALL(0.0), ALL(0.0), ALL(0.0), ALL(0.0)};
@@ -123,7 +124,7 @@ static void NAME(deviations)(const Band *band, ptrdiff_t row, const double *z, d
     }
 }
 
-/* The sums of z_j c_j, or of |z_j| c_j, for all rows: n roundings each. */
+/* The sums of z_j c_j, or of |z_j| c_j, for all rows, with n roundings each. */
 static void NAME(sums_of_rows)(ptrdiff_t n, const double *z, const double *c,
                                int are_magnitudes, double *sums)
 {

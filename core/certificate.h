@@ -1,10 +1,11 @@
-/* Float64 products of binary32 operands, for one set of vector instructions: what their
- * certificate reads of operands and of the product. Included by kernels.h; the loops are
- * plain C, of which compilers make vectors. numerics/float64_products.py has the proofs.
+/* The certificate of float64 products of binary32 operands, for one set of vector
+ * instructions: what it reads from the operands and from the product. Included by kernels.h.
+ * The loops are plain C, which compilers vectorise. numerics/float64_products.py has the
+ * proofs.
  */
 
-/* `scale`, a power of two, times one number of each of n vectors as doubles; the numbers
- * enter the vectors' sums of squares and the exponents of their lowest bits. */
+/* Scale one number of each of n vectors by the power of two `scale`, as doubles. The vectors'
+ * sums of squares and the exponents of their lowest bits are updated. */
 static void NAME(to_doubles)(ptrdiff_t n, const float *restrict x, double scale,
                         double *restrict y, double *restrict squares,
                         int32_t *restrict lowest)
@@ -21,7 +22,7 @@ static void NAME(to_doubles)(ptrdiff_t n, const float *restrict x, double scale,
         int32_t is_normal = exponent != 0;
         int32_t significand = fraction | is_normal << 23;
 
-        /* The lowest bit alone is a power of two, of which a float tells the exponent. */
+        /* The lowest bit alone is a power of two; converting it to float gives its exponent. */
         float lowest_bit = (float)(significand & -significand);
         memcpy(&bits, &lowest_bit, sizeof bits);
         int32_t unit = exponent + !is_normal - 150 + (bits >> 23) - 127;
@@ -30,8 +31,8 @@ static void NAME(to_doubles)(ptrdiff_t n, const float *restrict x, double scale,
     }
 }
 
-/* Write a row of the product, rounded to binary32, and NaN where that is not certain;
- * returns how many these are. */
+/* Write a row of the product, rounded to binary32, or NaN if the rounding is not certain;
+ * returns the number of NaN. */
 static ptrdiff_t NAME(round_product)(ptrdiff_t n, const double *restrict product,
                                double row_margin, double row_spread,
                                const double *restrict norms,

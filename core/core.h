@@ -2,9 +2,9 @@
  *
  *   kernels.h      sums in two and in three words, for one set of vector instructions
  *   kernels.c      kernels.h compiled for each set, and the choice among them
- *   words.c        the rounding of such a sum, where its bound tells it (Ziv's test)
+ *   words.c        the rounding of such a sum, if its bound decides it (Ziv's test)
  *   accumulator.c  the exact sum of products of any exponents
- *   product.c      a product of matrices: panels, tiles, and which sum settles an entry
+ *   product.c      a product of matrices: panels, tiles, and the sum that settles an entry
  *   factors.c      elimination of some columns with partial pivoting
  *   certificate.h  the certificate of a float64 product, for one set of vector instructions
  *   certificate.c  roundings of a float64 product of binary32 operands
@@ -18,12 +18,12 @@
  *   tall_systems.c  least squares, from the scaling to the enclosure
  *   small_factors.c  determinants and definiteness of up to 128 rows
  *   scalar_sums.h  alpha T + beta C rounded once, from a pair for T
- *   environment.h  rounding to nearest for the time of a call
+ *   environment.h  rounding to nearest during a call
  *   module.c       the Python module hifigemm._core, and signals that end its calls
  *
- * u = 2^-53 is the unit roundoff of binary64. All of this rests on rounding to nearest
- * without flushing, which enter_ieee sets, and on sums and products that a compiler
- * neither contracts nor reorders: see setup.py for the flags.
+ * u = 2^-53 is the unit roundoff of binary64. The core relies on rounding to nearest with
+ * subnormal numbers, which enter_ieee sets, and on a compiler that neither contracts nor
+ * reorders sums and products; setup.py has the flags.
  */
 #ifndef HIFIGEMM_CORE_H
 #define HIFIGEMM_CORE_H
@@ -36,18 +36,18 @@
 
 enum {
     PULSE = 1 << 22, /* terms from one look at the clock to the next: 0.4 to 15 ms */
-    SPAN = 1 << 18,  /* terms of a long vector that are read without a question */
+    SPAN = 1 << 18,  /* terms of a long vector that are read between two questions */
 };
 
-/* What the loops of a call report their terms to. Every now and then it asks whether the
- * call is to stop: loops end early then, and nothing is to be read of the results. A
- * term takes 0.1 ns in a tile; one that takes longer counts several times. */
+/* The loops of a call report their terms to it. From time to time it asks whether the call is
+ * to stop. Then the loops end early, and the results are not valid. A term takes 0.1 ns in a
+ * tile; a slower term counts several times. */
 typedef struct Watch {
     int64_t terms; /* until the next question */
     int (*is_to_stop)(struct Watch *watch);
 } Watch;
 
-/* Report `terms`; returns 1 where the call is to stop, and from then on. */
+/* Report `terms`; returns 1 if the call is to stop, now and in every later call. */
 static inline int stops(Watch *watch, int64_t terms)
 {
     watch->terms -= terms;
@@ -58,10 +58,10 @@ static inline int stops(Watch *watch, int64_t terms)
 
 enum {
     TILE_ROWS = 3,    /* rows of a tile: with two vectors of columns, 12 sums in registers */
-    CHUNK = 256,      /* terms after which the low words of a tile are put aside */
+    CHUNK = 256,      /* terms after which the low words of a tile are set aside */
     PIECE = 1024,     /* terms of a dot product that are scaled together: 8 KiB of each */
     WIDEST = 16,      /* columns of a tile, at most */
-    AHEAD = 24,       /* rows of columns that are asked for before they are read */
+    AHEAD = 24,       /* rows of columns that are prefetched */
 };
 
 /* Scaled entries of tiles are at least TINY or zeros: see product.c. */
@@ -94,8 +94,8 @@ enum {
     MOST_ROWS = 32, /* of an inverse side by side, four vectors of the widest registers */
 };
 
-/* Of entries of an inverse; smaller ones become zeros. Products with them have room above
- * the subnormal numbers. */
+/* Smaller entries of an inverse become zeros. Products with the others stay well above the
+ * subnormal numbers. */
 #define LEAST_OF_ROWS 0x1p-900
 
 /* A matrix with `lower` diagonals below the main one and `upper` above it, and its factors
@@ -177,10 +177,10 @@ typedef struct {
     int (*small_inverse)(ptrdiff_t n, const double *a, double *inverse, double *space);
 } Kernels;
 
-/* The sets that this machine has, the widest first; NULL ends them. */
+/* The sets that this machine supports, the widest first, and NULL. */
 const Kernels *const *kernels_here(void);
 
-/* Bounds of what the kernels err by, for operands as they want them. */
+/* Error bounds of the kernels, for operands that meet their conditions. */
 double tile_error_in_two(ptrdiff_t k);
 double tile_error_in_three(ptrdiff_t k);
 double piece_error_in_two(ptrdiff_t n);
@@ -196,9 +196,9 @@ typedef struct {
 
 extern const Format BINARY64, BINARY32;
 
-/* hi + mid + lo, each word the nearest double of itself and those after it; |lo| is at
- * most half a unit in the last place of mid. The sum that they stand for, times
- * 2^exponent, lies within err 2^exponent. */
+/* hi + mid + lo: each word is the nearest double of the sum of itself and the words after it,
+ * and |lo| is at most half a unit in the last place of mid. The exact sum is
+ * 2^exponent (hi + mid + lo), up to 2^exponent err. */
 typedef struct {
     double hi, mid, lo, err;
     int exponent;
@@ -206,8 +206,8 @@ typedef struct {
 
 typedef enum { NEAREST, PAIR, ENCLOSURE } Kind;
 
-/* NEAREST: the first value alone. PAIR: the nearest number and that of what it leaves.
- * ENCLOSURE: the numbers next to the sum, equal where it is one. */
+/* NEAREST: the first value alone. PAIR: the nearest number, and the nearest number to the
+ * remainder. ENCLOSURE: the numbers below and above the sum, equal if it is a number. */
 typedef struct {
     double first, second;
 } Values;
@@ -269,8 +269,8 @@ typedef struct {
 
 enum { DIGITS = 208 }; /* of 32 bits up to 2^3328, above 2^31 products of 2^3072 */
 
-/* An exact sum that grows; {.last = 0} is zero. Words from `first` on and before `last` are in
- * use; those beyond have no value yet. */
+/* An exact sum that grows; {.last = 0} is zero. Words `first` to `last` - 1 are in use; the
+ * others have no value yet. */
 typedef struct {
     int first, last;
     uint64_t words[2][DIGITS]; /* of positive and of negative products */
@@ -294,8 +294,8 @@ typedef struct {
 
 enum { MOST_ADDENDS = 4 };
 
-/* 2^shift (factor A B + C) for stacks of m x k and k x n matrices. C is a sum of matrices, of
- * `more_addends` beside the first one, each `addend` bytes behind the one before. */
+/* 2^shift (factor A B + C) for stacks of m x k and k x n matrices. C is a sum of 1 +
+ * `more_addends` matrices, each `addend` bytes after the one before. */
 typedef struct {
     ptrdiff_t batch, m, n, k;
     View a, b, c, first, second;
@@ -336,7 +336,7 @@ int is_restored(double x, int64_t exponent, double *scaled);
 int equilibrate(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const View *scaled_a,
                 const View *scaled_b, int64_t *exponents, int64_t *sum, double *space,
                 Watch *watch);
-/* linalg.upward.above: more than a nonnegative x was before so many roundings. */
+/* linalg.upward.above: an upper bound of a nonnegative x from before this many roundings. */
 static inline double upward(double x, ptrdiff_t roundings, double underflows)
 {
     double factor = 1.0 + (double)(roundings + 4) * 0x1p-52;
@@ -384,7 +384,7 @@ Outcome eliminate(const Elimination *e, const Kernels *kernels, Watch *watch);
 
 typedef enum { LEFT = 0, ENCLOSED = 1, NEAREST_NUMBERS = 2 } Solved;
 
-/* What a solution rests on: see linalg.solution.SolutionReport. */
+/* How a solution was proven: see linalg.solution.SolutionReport. */
 typedef struct {
     double condition, norm, steps;
 } Proof;

@@ -1,14 +1,14 @@
 /* Arithmetic modulo PRIMES primes side by side, for one set of vector instructions.
  *
- * Included by kernels.h. A lane of a vector is a prime, 2^23 < p < 2^24, so each step is
- * one for all primes, and every row is long enough for vectors. Residues are integers in
- * floating point, |r| <= p / 2 + 4 <= 2^23 + 4, of which a product is below 2^47. All is
- * exact, with and without FMA: a sum of DELAY products and a residue is below 2^52 + 2^34.
+ * Included by kernels.h. A lane of a vector is a prime, 2^23 < p < 2^24, so one step serves
+ * all primes, and every row is long enough for vectors. Residues are integers in floating
+ * point, |r| <= p / 2 + 4 <= 2^23 + 4, with products below 2^47. All operations are exact,
+ * with and without FMA: a sum of DELAY products and a residue is below 2^52 + 2^34.
  */
 
 enum { NAME(PARTS) = PRIMES / WIDTH };
 
-/* x modulo p, in the middle of its range, for integers |x| <= 2^53 - 2^24.
+/* x modulo p, centred around 0, for integers |x| <= 2^53 - 2^24.
  *
  * x fl(1 / p) is x / p to 2^-51 of itself, which is 2^-21 at most, and adding 3 2^51
  * rounds it to an integer q, as doubles there lie on a grid of 1. So |x - q p| is at most
@@ -117,8 +117,8 @@ static void NAME(subtract_multiple)(ptrdiff_t count, double *x, const double *fa
         }
 }
 
-/* The inverse of x modulo p by Fermat's theorem, x^(p - 2), and 0 of 0: squares of x and
- * the product of some go side by side. */
+/* The inverse of x modulo p by Fermat's theorem, x^(p - 2); 0 for x = 0. The squares of x and
+ * the product of some of them are computed side by side. */
 static void NAME(invert)(const Field *field, const double *x, double *inverse)
 {
     VECTOR squares[PRIMES / WIDTH], products[PRIMES / WIDTH];

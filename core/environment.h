@@ -1,7 +1,7 @@
 /* The floating-point environment: rounding to nearest, with subnormal numbers.
  *
- * Everything in the core relies on it. A thread may have set another mode, which returns
- * when a product is done.
+ * Everything in the core relies on it. If a thread has set another mode, that mode is
+ * restored after the call.
  */
 #ifndef HIFIGEMM_ENVIRONMENT_H
 #define HIFIGEMM_ENVIRONMENT_H
@@ -22,7 +22,7 @@ static inline Environment enter_ieee(void)
 
 static inline void leave_ieee(Environment before)
 {
-    /* Flags that were raised meanwhile are not the caller's. */
+    /* Drop the flags that the call has raised. */
     _mm_setcsr(before);
 }
 

@@ -6,26 +6,25 @@
  *   WIDTH, VECTOR      doubles in a vector, and its type
  *   LOAD STORE ALL     from and to memory, of one number
  *   ADD SUB MUL ABS    lane by lane
- *   PLUS               ADD where it is to go to the units for products, which are idle
+ *   PLUS               ADD on the units for products, which are idle
  *                      then: x 1 + y by FMA, the same number
  *   FMA FMS            a b + c and a b - c, rounded once; only where HAS_FMA is 1
  *   UNLESS_BELOW       a number of at least this magnitude, else zero
  *   DIFFER             a bit for each lane in which two vectors are not equal
  *
- * The algorithm is the same everywhere: fixed-point sums in floating point. A register
- * starts at sigma = 3 2^g, above all partial sums, |sum| < 2^g. It stays between
- * 2 2^g and 4 2^g, where doubles lie on a grid of 2^(g - 51), so s = fl(sigma + x) takes
- * the part of x on that grid, and what it leaves, x - (s - sigma), is a double of at most
- * 2^(g - 52) in magnitude (ExtractScalar of Rump, Ogita, Oishi, "Accurate floating-point
- * summation, part I", SISC 31, 2008, doi:10.1137/050645671, with the running sum in the
- * place of sigma; s - sigma is exact by Sterbenz). The sum of what was taken is exact in
- * any order; only what was left is added with rounding. The same idea with one more
- * level gives three words. TwoSum needs six operations for what takes three here, and
- * leaves a low word that is rounded at every step.
+ * The algorithm is the same everywhere: fixed-point sums in floating point. A register starts
+ * at sigma = 3 2^g, above all partial sums, |sum| < 2^g. It stays between 2 2^g and 4 2^g,
+ * where doubles lie on a grid of 2^(g - 51), so s = fl(sigma + x) takes the part of x on that
+ * grid, and what it leaves, x - (s - sigma), is a double of at most 2^(g - 52) in magnitude
+ * (ExtractScalar of Rump, Ogita, Oishi, "Accurate floating-point summation, part I", SISC 31,
+ * 2008, doi:10.1137/050645671, with the running sum instead of sigma; s - sigma is exact by
+ * Sterbenz). The parts on the grid add exactly, in any order; only the remainders are added
+ * with rounding. The same idea with one more level gives three words. TwoSum needs six
+ * operations instead of three, and rounds the low word at every step.
  *
- * Operands of a tile are scaled, by powers of two, to Euclidean norms below 1, so by
- * Cauchy and Schwarz every partial sum, of any of the terms, is below 1: g = 0. What
- * rounding adds to partial sums, at most k 2^-52, is in the norms' room, see product.c.
+ * The operands of a tile are scaled by powers of two to Euclidean norms below 1. By the
+ * Cauchy-Schwarz inequality every partial sum, of any of the terms, is below 1: g = 0. The
+ * norms leave room for the rounding errors of partial sums, at most k 2^-52, see product.c.
  */
 
 enum { NAME(COLUMNS) = 2 * WIDTH };
@@ -52,7 +51,7 @@ static ALWAYS_INLINE void NAME(two_product)(VECTOR a, VECTOR b, VECTOR *p, VECTO
 
 /* Add a b to sum and low: four operations with FMA.
  *
- * sum takes a b to its grid, of 2^(g - 51). What is left of a b, at most 2^(g - 52), is
+ * sum takes the part of a b on its grid of 2^(g - 51). The remainder, at most 2^(g - 52), is
  * rounded once, by u 2^(g - 52), and added to low with rounding. */
 static ALWAYS_INLINE void NAME(add_in_two)(VECTOR a, VECTOR b, VECTOR *sum, VECTOR *low)
 {
@@ -71,10 +70,10 @@ static ALWAYS_INLINE void NAME(add_in_two)(VECTOR a, VECTOR b, VECTOR *sum, VECT
 
 /* Add a b to sum, middle and low: eleven operations with FMA.
  *
- * a b = p + e exactly. sum takes p to its grid, which leaves `first`, exactly, and middle
- * takes first + e, rounded, to a grid of its own, of g. What it did not take of these two
- * is at most g / 2 + u 2^-52 and goes into low. Its own two additions are exact where the
- * last bit of p is above g, and err by 3 u g at most. */
+ * a b = p + e exactly. sum takes the part of p on its grid, which leaves `first`, exactly.
+ * middle takes the part of first + e, rounded, on its own grid of g. The remainder of these
+ * two is at most g / 2 + u 2^-52 and goes into low. Its two additions err by at most 3 u g,
+ * and are exact if the last bit of p is above g. */
 static ALWAYS_INLINE void NAME(add_in_three)(VECTOR a, VECTOR b, VECTOR *sum,
                                              VECTOR *middle, VECTOR *low)
 {
@@ -104,7 +103,7 @@ static void NAME(squares)(ptrdiff_t k, const double *panel, double *squares)
 }
 
 /* Sums of squares of `count` columns, a multiple of COLUMNS, whose rows lie `stride` numbers
- * apart: row by row, as memory brings them fastest. */
+ * apart. Row by row is the fastest order for memory. */
 static void NAME(squares_by_rows)(ptrdiff_t k, ptrdiff_t count, const double *b,
                                   ptrdiff_t stride, double *squares)
 {
@@ -130,8 +129,8 @@ static void NAME(scale)(ptrdiff_t k, double *panel, const double *factors)
 /* hi + lo of some rows of a tile, from a panel a (k, TILE_ROWS) and columns b, whose rows lie
  * `stride` numbers apart. Partial sums of a column are below 2^g, its sigma is 3 2^g.
  *
- * Sums, low words and the columns of b fill the registers. `rows` is a constant where
- * this is inlined. */
+ * Sums, low words and the columns of b fill the registers. `rows` is a constant after
+ * inlining. */
 static ALWAYS_INLINE void NAME(tile)(const int rows, ptrdiff_t k, const double *a,
                                      const double *b, ptrdiff_t stride,
                                      const double *sigma, double *hi, double *lo,
@@ -152,7 +151,7 @@ static ALWAYS_INLINE void NAME(tile)(const int rows, ptrdiff_t k, const double *
 
         for (ptrdiff_t h = start; h < stop; h++) {
             const double *x = a + h * TILE_ROWS, *y = b + h * stride;
-            if (rows == 1) { /* columns where they lie, which no other tile reads */
+            if (rows == 1) { /* columns in place, which no other tile reads */
                 PREFETCH(y + AHEAD * stride);
                 PREFETCH(y + AHEAD * stride + WIDTH);
             }
@@ -218,7 +217,7 @@ static void NAME(row_of_magnitudes)(ptrdiff_t k, const double *a, const double *
 /* hi + mid + lo of a row of a tile, not normalised; a is the row's first entry. Partial
  * sums of a column are below 2^g, its sigma is 3 2^g.
  *
- * hi is exact, mid too but for what goes into lo when its chunks are added. */
+ * hi is exact. mid is exact too, except for what goes into lo when its chunks are added. */
 static void NAME(row_in_three)(ptrdiff_t k, const double *a, const double *b,
                                const double *sigma, double *hi, double *mid, double *lo,
                                Watch *watch)
@@ -227,7 +226,8 @@ static void NAME(row_in_three)(ptrdiff_t k, const double *a, const double *b,
     VECTOR sum[2] = {LOAD(sigma), LOAD(sigma + WIDTH)}, middle[2], low[2];
     VECTOR mid_total[2] = {zero, zero}, low_total[2] = {zero, zero};
     for (ptrdiff_t start = 0; start < k; start += CHUNK) {
-        /* Rests of CHUNK products sum to CHUNK (2^-52 + 2^-54) < 2^-43, times 2^g. */
+        /* The remainders of CHUNK products sum to at most CHUNK (2^-52 + 2^-54) < 2^-43,
+         * times 2^g. */
         ptrdiff_t stop = k - start < CHUNK ? k : start + CHUNK;
         for (int v = 0; v < 2; v++) {
             middle[v] = MUL(LOAD(sigma + v * WIDTH), scale);
@@ -257,7 +257,7 @@ static void NAME(row_in_three)(ptrdiff_t k, const double *a, const double *b,
     }
 }
 
-/* A bit for each sum that binary64 does not certainly round to hi, by Ziv's test. */
+/* A bit for each sum whose rounding to binary64 is not certainly hi, by Ziv's test. */
 static uint64_t NAME(doubles)(int vectors, const double *hi, const double *lo, double err)
 {
     const VECTOR margin = ALL(err);
@@ -270,10 +270,10 @@ static uint64_t NAME(doubles)(int vectors, const double *hi, const double *lo, d
     return open;
 }
 
-/* The same for binary32, with hi rounded to 24 bits where it is certain.
+/* The same for binary32; hi is rounded to 24 bits if that is certain.
  *
- * Veltkamp's splitting rounds to nearest, ties to either side. Both ends of an interval
- * that holds the sum in its interior go to one number, so it is nearest to the sum. */
+ * Veltkamp's splitting rounds to nearest, ties to either side. An interval holds the sum in
+ * its interior; if both its ends round to one number, this number is nearest to the sum. */
 static uint64_t NAME(singles)(int vectors, double *hi, const double *lo, double err)
 {
     const VECTOR splitter = ALL(536870913.0); /* 2^29 + 1 */
@@ -340,11 +340,11 @@ static uint64_t NAME(add_to_row)(const double *hi, const double *lo, const doubl
     return open;
 }
 
-/* Sums in three words as those of `normalised` in words.c, and a bit for each sum of
- * which hi is not certainly the nearest double; for pairs also if mid is not certainly
- * the nearest double of what hi leaves. Each sum has its own err.
+/* Sums in three words as from `normalised` in words.c. A bit for each sum whose hi is not
+ * certainly the nearest double; for pairs also if mid is not certainly the nearest double to
+ * the sum less hi. Each sum has its own err.
  *
- * Where the bit is not set, half a unit of hi, and of mid, is more than err. */
+ * If the bit is not set, half a unit of hi, and of mid, is more than err. */
 static uint64_t NAME(normalise)(int vectors, double *hi, double *mid, double *lo,
                                 const double *err, int is_pair)
 {
@@ -359,7 +359,7 @@ static uint64_t NAME(normalise)(int vectors, double *hi, double *mid, double *lo
         STORE(mid, y);
         STORE(lo, z);
 
-        /* Both ends of an interval around what follows a word leave the word alone. */
+        /* Certain if neither end of an interval around the words that follow changes a word. */
         VECTOR widened = MUL(LOAD(err + v * WIDTH), ALL(1.0 + 0x1p-20));
         VECTOR rest = MUL(ABS(z), ALL(1.0 + 0x1p-20));
         VECTOR margin = ADD(ADD(widened, rest), MUL(ABS(y), ALL(0x1p-51)));
@@ -375,7 +375,7 @@ static uint64_t NAME(normalise)(int vectors, double *hi, double *mid, double *lo
     return open;
 }
 
-/* Sums of four vectors of a dot product, and what follows the last whole one. */
+/* Sums of four vectors of a dot product, and of the numbers after the last whole vector. */
 
 enum { NAME(STEP) = 4 * WIDTH };
 
@@ -432,8 +432,8 @@ static double NAME(dot_of_magnitudes)(ptrdiff_t n, const double *a, const double
     return total;
 }
 
-/* 1 where all of up to PIECE numbers below 2^g are multiples of 2^(g - 51), the grid of
- * sigma = 3 2^g. */
+/* 1 if up to PIECE numbers below 2^g are all on the grid of sigma = 3 2^g: multiples of
+ * 2^(g - 51). */
 static int NAME(is_on_grid)(ptrdiff_t n, const double *x, double sigma)
 {
     const VECTOR start = ALL(sigma);
@@ -482,7 +482,8 @@ static void NAME(dot_in_two)(ptrdiff_t n, const double *a, const double *b, doub
     *lo = NAME(total)(low);
 }
 
-/* hi + mid + lo, in the same way; rests of PIECE products sum to less than 2^(g - 41). */
+/* hi + mid + lo, in the same way. The remainders of PIECE products sum to less than
+ * 2^(g - 41). */
 static void NAME(dot_in_three)(ptrdiff_t n, const double *a, const double *b,
                                double sigma, double *hi, double *mid, double *lo)
 {

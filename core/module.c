@@ -110,8 +110,8 @@ static int has_shape(const Py_ssize_t shape[3], Py_ssize_t batch, Py_ssize_t row
 
 /* ---- work without the GIL ------------------------------------------------------- */
 
-/* Milliseconds between two looks at signals: a tenth of a second is hardly noticed, and
- * taking the GIL from a busy thread costs 5. */
+/* Milliseconds between two checks for signals: a delay of a tenth of a second is hardly
+ * noticed, and taking the GIL from a busy thread costs 5. */
 enum { PERIOD = 100 };
 
 static int64_t milliseconds(void)
@@ -130,7 +130,7 @@ typedef struct {
     Watch watch; /* first: a pointer to it is one to all of this */
     PyThreadState *thread;
     Environment environment; /* of the caller */
-    PyObject *check; /* called at each look, to stop where it raises an error; or NULL */
+    PyObject *check; /* called at each check, stops the call if it raises an error; or NULL */
     int64_t last_look; /* 0: none yet */
     int sees_signals, has_stopped;
 } Work;
@@ -147,8 +147,8 @@ static void leave(const Work *work)
     PyEval_RestoreThread(work->thread);
 }
 
-/* 1 in Python's main thread, the only one in which handlers of signals run, and where that
- * cannot be told; else 0. A handler may run in here: -1 where it raises an error. */
+/* 1 in Python's main thread, the only one that runs signal handlers, and if the thread is
+ * unknown; otherwise 0. A handler may run in here: -1 if it raises an error. */
 static int is_main_thread(void)
 {
     int is_main = 1;
@@ -168,8 +168,8 @@ static int is_main_thread(void)
     return is_main;
 }
 
-/* Watch.is_to_stop: once in a PERIOD handlers of signals run, and the check. Returns 1,
- * with an exception set, where one of these raises an error. */
+/* Watch.is_to_stop: once in a PERIOD run the signal handlers and the check. Returns 1, with
+ * an exception set, if one of them raises an error. */
 static int look(Watch *watch)
 {
     Work *work = (Work *)watch;
@@ -201,7 +201,7 @@ static int look(Watch *watch)
     return work->has_stopped;
 }
 
-/* Where work begins; it ends with `leave`. */
+/* Begin work; `leave` ends it. */
 static void begin(Work *work, PyObject *check)
 {
     *work = (Work){.watch = {PULSE, look}, .check = check, .sees_signals = -1};
@@ -285,8 +285,8 @@ static PyObject *core_multiply(PyObject *self, PyObject *const *args, Py_ssize_t
     return PyBool_FromLong(outcome == DONE);
 }
 
-/* Views of `count` matrices of float64 that are no stacks; those from number `written` on
- * are results. Returns 0 with an exception set. */
+/* Views of `count` single matrices of float64; from number `written` on they are results.
+ * Returns 0 with an exception set. */
 static int read_matrices(PyObject *const *args, int count, int written, View *views,
                          Py_ssize_t shapes[][3])
 {
@@ -306,8 +306,8 @@ PyDoc_STRVAR(are_ordinary_doc,
 "True if all entries of a matrix or a stack of float32 or float64, with any strides, are\n"
 "finite and at least `least` in magnitude.");
 
-/* Magnitudes are ordered as their bits are: the top bit of a difference tells a smaller one.
- * Compilers make vectors of it. */
+/* Magnitudes have the order of their bits: the top bit of a difference tells which one is
+ * smaller. Compilers vectorise this. */
 #define ROW_IS_ORDINARY(NAME, BITS, TOP) \
     static int NAME(const char *row, Py_ssize_t stride, Py_ssize_t n, BITS least, BITS most) \
     { \
@@ -544,7 +544,7 @@ static PyObject *core_magnitude_product(PyObject *self, PyObject *const *args,
     Py_RETURN_NONE;
 }
 
-/* True for a matrix of float64 whose rows lie in memory one after the other. */
+/* True for a matrix of float64 whose rows follow each other in memory. */
 static int is_contiguous(const View *x, Py_ssize_t rows, Py_ssize_t columns)
 {
     Py_ssize_t size = sizeof(double);
@@ -1134,9 +1134,8 @@ static PyObject *core_use(PyObject *self, PyObject *name)
 
 /* ---- the module ----------------------------------------------------------------- */
 
-/* Arithmetic that compilers break: a flag that contracts a b + c, or reorders sums,
- * changes one of these results. Variables that are volatile are multiplied here, and not
- * by the compiler. */
+/* Arithmetic that compiler flags may break: contracting a b + c, or reordering sums, changes
+ * one of these results. Volatile variables make the processor multiply, not the compiler. */
 static int arithmetic_is_sound(const Kernels *f)
 {
     volatile double tiny = 0x1p-60, one = 1.0, next = 1.0 + 0x1p-52;

@@ -1,5 +1,5 @@
-/* alpha T + beta C rounded once, from a pair for T, where that is certain: the bound is in
- * numerics/scalar_sums.py.
+/* alpha T + beta C rounded once, from a pair for T, if the rounding is certain. The bound is
+ * in numerics/scalar_sums.py.
  */
 #ifndef HIFIGEMM_SCALAR_SUMS_H
 #define HIFIGEMM_SCALAR_SUMS_H
@@ -33,8 +33,8 @@ static inline double two_product(Factor a, double b, double *e)
     return p;
 }
 
-/* A sum of products so far, as in numerics.scalar_sums: sum + low, and the magnitudes of
- * what was added to low. */
+/* A sum of products so far, as in numerics.scalar_sums: sum + low, and the sum of the
+ * magnitudes added to low. */
 typedef struct {
     double sum, low, size;
     int is_exact; /* no product has lost a bit */
@@ -50,7 +50,7 @@ static inline void add_multiple(Sum *total, Factor factor, double x)
     total->size += fabs(rest) + fabs(error);
 }
 
-/* The nearest number of a sum whose terms err by `lost`; returns 1 where it is certain. */
+/* The nearest number to a sum whose terms err by `lost`; returns 1 if it is certain. */
 static inline int round_sum(const Sum *total, double lost, int is_single, double *value)
 {
     double margin = lost + total->size * 0x1p-49;
