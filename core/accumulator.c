@@ -1,11 +1,11 @@
 /* The exact sum of products of binary64 numbers, whatever their exponents.
  *
- * A superaccumulator of the small kind, Neal, "Fast exact summation using small and
- * large superaccumulators", arXiv:1505.05571, for products: digits of 32 bits in words
- * of 64, so that carries wait. A product of two significands has 106 bits and is added
- * as five digits, to one set of words for positive products and one for negative ones.
- * A word takes 2^32 digits before it overflows; k is below 2^31. Nothing is rounded
- * before the end, where the sum is rounded once, so there is no bound to speak of.
+ * A small superaccumulator for products (Neal, "Fast exact summation using small and large
+ * superaccumulators", arXiv:1505.05571): digits of 32 bits in words of 64, so that carries
+ * can wait. A product of two significands has 106 bits. It is added as five digits, to one
+ * set of words for positive products and another for negative ones. A word holds 2^32 digits
+ * before it overflows; k is below 2^31. Only the final sum is rounded, once, so no error
+ * bound is needed.
  */
 
 #include "core.h"
@@ -20,8 +20,8 @@ enum {
     FAR = 260,       /* bits below the largest term from which terms may wait */
 };
 
-/* Make room for products with exponents from `least` to `most`: five digits each, and
- * one for what is carried. */
+/* Make room for products with exponents from `least` to `most`: five digits each, and one for
+ * carries. */
 static void widen(Accumulator *sum, int least, int most)
 {
     int first = (least - LOWEST) >> 5, last = ((most - LOWEST) >> 5) + 6;
@@ -60,7 +60,7 @@ static inline void add(Accumulator *sum, uint64_t x, uint64_t y, int exponent)
     uint64_t low;
     uint64_t high = multiplied(x & magnitude, y & magnitude, &low);
 
-    /* The product in place: 137 bits from bit `position % 32` of a word. */
+    /* Shift the product into place: 137 bits from bit `position % 32` of a word. */
     unsigned position = (unsigned)(exponent - LOWEST);
     unsigned shift = position & 31;
     uint64_t first = low << shift;
@@ -97,11 +97,11 @@ void accumulate_product(Accumulator *sum, double x, double y)
     add(sum, x_mantissa, y_mantissa, of_x + of_y);
 }
 
-/* The magnitude of the sum in digits of 32 bits, one for each word in use; returns 1
- * where it is negative. */
+/* The magnitude of the sum in digits of 32 bits, one for each word in use; returns 1 if the
+ * sum is negative. */
 static int resolve(const Accumulator *sum, uint32_t *digits)
 {
-    /* Two's complement digits, with a borrow that moves on. */
+    /* Two's complement digits; the borrow propagates. */
     const uint64_t *positives = sum->words[0] + sum->first;
     const uint64_t *negatives = sum->words[1] + sum->first;
     int count = sum->last - sum->first;
@@ -127,7 +127,7 @@ static int resolve(const Accumulator *sum, uint32_t *digits)
 
 /* 2^shift times the sum, rounded once to a format, ties to even; an exact zero is +0.
  *
- * Returns 1 where no number within 2^unknown of the sum rounds otherwise, or `unknown` is
+ * Returns 1 if every number within 2^unknown of the sum rounds alike, or if `unknown` is
  * INT_MIN. */
 static int rounded(const Accumulator *sum, int shift, const Format *format, int unknown,
                    double *result)
@@ -143,7 +143,7 @@ static int rounded(const Accumulator *sum, int shift, const Format *format, int 
         return unknown == INT_MIN;
     }
 
-    /* The leading 64 bits, the last of which stands for all bits below it. */
+    /* The leading 64 bits; the last one is sticky for all bits below it. */
     uint64_t lead = (uint64_t)digits[top] << 32 | digits[top - 1];
     unsigned empty = 0;
     while (lead >> (63 - empty) == 0)
@@ -155,7 +155,7 @@ static int rounded(const Accumulator *sum, int shift, const Format *format, int 
     lead |= (uint64_t)sticky;
     int exponent = LOWEST + 32 * (sum->first + top - 1) - 64 - (int)empty + shift; /* of bit 0 */
 
-    /* How many of the bits the format drops: 11 or 40, more for a subnormal result. */
+    /* The number of bits that the format drops: 11 or 40, more for a subnormal result. */
     int dropped = 64 - format->precision;
     if (exponent + dropped < format->lowest)
         dropped = format->lowest - exponent;
@@ -169,7 +169,7 @@ static int rounded(const Accumulator *sum, int shift, const Format *format, int 
         value = ldexp((double)kept, exponent + dropped);
         if (value > format->largest)
             value = INFINITY;
-        /* What is not known is less than the last of the 64 bits. */
+        /* The unknown part is less than the last of the 64 bits. */
         uint64_t distance = rest > half ? rest - half : half - rest;
         is_certain = unknown == INT_MIN
                   || (unknown + shift <= exponent && distance > 2 && dropped < 64);
@@ -178,8 +178,8 @@ static int rounded(const Accumulator *sum, int shift, const Format *format, int 
     return is_certain;
 }
 
-/* The exponents of products of two vectors, of terms that are not zero: from `least` to
- * `most`, or nothing where that is less. */
+/* The range of exponents of the nonzero products of two vectors, `least` to `most`; empty if
+ * `most` is less. */
 static void find_exponents(ptrdiff_t k, const Decoded *a, const Decoded *b, int *least,
                            int *most, Watch *watch)
 {
@@ -215,8 +215,8 @@ static void add_products(Accumulator *sum, ptrdiff_t k, const Decoded *a,
     }
 }
 
-/* The sign of a sum, 0 for zero. Returns 1 where no number within 2^unknown of the sum has
- * another one, or `unknown` is INT_MIN. */
+/* The sign of a sum, 0 for zero. Returns 1 if every number within 2^unknown of the sum has
+ * this sign, or if `unknown` is INT_MIN. */
 static int find_sign(const Accumulator *sum, int unknown, int *sign)
 {
     uint32_t digits[DIGITS];
@@ -228,9 +228,9 @@ static int find_sign(const Accumulator *sum, int unknown, int *sign)
     return unknown == INT_MIN || (top >= 0 && LOWEST + 32 * (sum->first + top) >= unknown);
 }
 
-/* The values of 2^shift times a sum of which less than 2^unknown is missing. Returns 1 if
- * the missing part cannot change a value, or if `unknown` is INT_MIN; else 0, and then the
- * sum is what it was. */
+/* The values of 2^shift times a sum from which less than 2^unknown is missing. Returns 1 if
+ * the missing part cannot change a value, or if `unknown` is INT_MIN; otherwise 0, with the
+ * sum unchanged. */
 static int settle_sum(Accumulator *sum, int shift, Kind kind, const Format *format,
                       int unknown, Values *values)
 {
@@ -242,7 +242,7 @@ static int settle_sum(Accumulator *sum, int shift, Kind kind, const Format *form
     if (kind == NEAREST || (kind == PAIR && !isfinite(value)))
         return 1;
 
-    /* What the value, or the largest number, leaves. */
+    /* The sum less the value, or less the largest number. */
     if (!isfinite(value))
         value = copysign(format->largest, value);
     add_double(sum, -value, -shift);
@@ -261,9 +261,9 @@ static int settle_sum(Accumulator *sum, int shift, Kind kind, const Format *form
 
 /* The values of 2^shift (sum of a b + addends), each rounded once.
  *
- * Where exponents lie far apart, most terms are too small to matter: those below the
- * largest one by `FAR` bits sum to less than 2^-FAR k of it. They are left out if the
- * others settle the values without them. */
+ * If exponents lie far apart, most terms are too small to matter: terms that are `FAR` bits
+ * below the largest one sum to less than 2^-FAR k of it. They are left out if the others
+ * settle the values without them. */
 void settle_exactly(ptrdiff_t k, const Decoded *a, const Decoded *b, int addends,
                     const double *addend, int shift, Kind kind, const Format *format,
                     Values *values, Watch *watch)
@@ -280,7 +280,7 @@ void settle_exactly(ptrdiff_t k, const Decoded *a, const Decoded *b, int addends
         widen(&sum, split, most);
         add_products(&sum, k, a, b, split, most, watch);
     }
-    /* What is left out, k products below 2^(split + 106), is below 2^(split + 137). */
+    /* The terms left out, k products below 2^(split + 106), sum to less than 2^(split + 137). */
     int unknown = split > least ? split + 137 : INT_MIN;
     if (settle_sum(&sum, shift, kind, format, unknown, values))
         return;

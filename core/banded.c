@@ -1,11 +1,12 @@
 /* Products of the approximate inverse R of a banded or triangular matrix A, and of R A - I,
- * with few columns. Neither matrix is kept: a few rows of them at a time are made, and
+ * with few columns. Neither matrix is stored: a few of their rows at a time are computed and
  * multiplied by all columns.
  *
- * With `lower` diagonals below the main one and `upper` above it, a row of R costs
- * n (2 lower + upper) products of numbers, and one of R A - I as many as A has diagonals
- * for each column. R comes from P A = L U by elimination with partial pivoting, where U has
- * lower + upper diagonals above the main one. An upper triangle is U itself.
+ * With `lower` diagonals below the main one and `upper` above it, a row of R takes
+ * n (2 lower + upper) scalar products, and a row of R A - I takes n times the number of
+ * diagonals of A.
+ * R comes from P A = L U by elimination with partial pivoting; U has lower + upper diagonals
+ * above the main one. An upper triangle is its own U.
  */
 
 #include "core.h"
@@ -30,10 +31,10 @@ static void read_band(const View *a, ptrdiff_t n, ptrdiff_t lower, ptrdiff_t upp
     }
 }
 
-/* The columns of A, and L and U: numbers of each column as `Band` has them, and the row
- * that each pivot came from. Rows of L keep the order that they had when their column was
- * eliminated. Without diagonals below the main one U is A, and `factors` is not written.
- * Returns 0 at a pivot of zero, and where the watch ends the call. */
+/* The columns of A, and L and U: numbers of each column as `Band` has them, and the row that
+ * each pivot came from. Rows of L keep the order from the elimination of their column.
+ * Without diagonals below the main one U is A, and `factors` is not written. Returns 0 if a
+ * pivot is zero, or if the watch ends the call. */
 int factorise_band(const View *a, ptrdiff_t n, ptrdiff_t lower, ptrdiff_t upper,
                    double *columns, double *factors, int64_t *pivots, Watch *watch)
 {

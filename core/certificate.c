@@ -1,6 +1,6 @@
 /* The certificate of a float64 product of binary32 operands: numerics/float64_products.py
- * states and proves it. Entries that it leaves open are NaN, and `finish` of product.c
- * writes them. */
+ * states and proves it. Entries whose rounding it leaves open become NaN; `finish` of
+ * product.c writes them. */
 
 #include "core.h"
 
@@ -28,7 +28,7 @@ static void columns_to_doubles(const Kernels *f, ptrdiff_t count, ptrdiff_t k, c
     }
 }
 
-/* A vector that lies in memory term by term: its parts are vectors side by side. */
+/* A contiguous vector: its parts are vectors side by side. */
 static void row_to_doubles(const Kernels *f, ptrdiff_t k, const float *x, double scale, double *y,
                       double *square, double *lowest)
 {
@@ -46,9 +46,9 @@ static void row_to_doubles(const Kernels *f, ptrdiff_t k, const float *x, double
     *lowest = units[0];
 }
 
-/* 2^shift x as doubles, for `count` vectors of k terms of binary32; and of each vector a norm,
- * rounded upward, and that in units of the lowest bit. In x and y the terms of a vector, or
- * the vectors, lie side by side. Returns 0 where x holds Inf or NaN. */
+/* 2^shift x as doubles, for `count` vectors of k terms of binary32; and the norm of each
+ * vector, rounded upward, also in units of the lowest bit. In x and y either the terms of a
+ * vector or the vectors are contiguous. Returns 0 if x holds Inf or NaN. */
 int to_doubles(const Kernels *f, ptrdiff_t count, ptrdiff_t k, const View *x, int shift,
                const View *y, double *norms, double *spreads, Watch *watch)
 {
@@ -71,8 +71,8 @@ int to_doubles(const Kernels *f, ptrdiff_t count, ptrdiff_t k, const View *x, in
     return is_finite;
 }
 
-/* Write a product of k terms, rounded to binary32, and NaN where that is not certain; returns
- * how many entries these are. Entries of rows lie side by side. */
+/* Write a product of k terms, rounded to binary32, or NaN if the rounding is not certain;
+ * returns the number of NaN. Rows are contiguous. */
 ptrdiff_t round_product(const Kernels *f, ptrdiff_t m, ptrdiff_t n, ptrdiff_t k,
                         const View *product, const double *rows, const double *columns,
                         const View *values)

@@ -1,10 +1,10 @@
-/* Gaussian elimination of a matrix of integers modulo many primes: the determinant, the
- * leading minors, and the solution of a system as Cramer's rule has it.
+/* Gaussian elimination of an integer matrix modulo many primes: the determinant, the leading
+ * minors, and the solution of a system in the form of Cramer's rule.
  *
- * PRIMES primes are eliminated side by side. Some rows at a time are read, multiples of the
- * rows above are taken from them, and each is divided by its pivot, so a residue is reduced
- * once for DELAY products that are added to it. Where a pivot vanishes modulo a prime, columns change
- * places for this prime alone.
+ * PRIMES primes are eliminated side by side. A few rows at a time are read, multiples of the
+ * rows above are subtracted from them, and each is divided by its pivot. So a residue is
+ * reduced once for DELAY products that are added to it. If a pivot vanishes modulo a prime,
+ * columns are exchanged for this prime alone.
  */
 
 #include "core.h"
@@ -36,7 +36,7 @@ typedef struct {
 
 /* ---- integers ------------------------------------------------------------------- */
 
-/* x 2^shift in two halves; returns 0 where it is no integer, or too large. */
+/* x 2^shift in two halves; returns 0 if it is not an integer, or too large. */
 static int read_digits(double x, int64_t shift, Digits *digits)
 {
     const int64_t low_bits = ((int64_t)1 << HALF) - 1;
@@ -62,8 +62,8 @@ static int read_digits(double x, int64_t shift, Digits *digits)
     return power < LARGEST_EXPONENT;
 }
 
-/* The digits of Z, n rows of them; returns the largest exponent, or -1 where an entry is
- * no integer. */
+/* The digits of n rows of Z; returns the largest exponent, or -1 if an entry is not an
+ * integer. */
 static int32_t read_integers(const Elimination *e, const View *part, Digits *digits)
 {
     ptrdiff_t width = e->n + e->k;
@@ -143,8 +143,8 @@ static void swap(double *x, double *y)
     *y = copy;
 }
 
-/* Where pivot i of a prime is zero, in the row at work of this number, a later column takes
- * its place; a row of zeros leaves the determinant 0, and 1 stands for the pivot then. */
+/* If pivot i of a prime is zero, in this row at work, exchange its column with a later one.
+ * If the row is zero, the determinant is 0, and 1 stands for the pivot. */
 static void find_pivots(const Kernels *kernels, Group *group, ptrdiff_t i, ptrdiff_t number)
 {
     ptrdiff_t n = group->e->n, width = group->width;
@@ -186,8 +186,8 @@ static void find_pivots(const Kernels *kernels, Group *group, ptrdiff_t i, ptrdi
 
 /* ---- elimination ---------------------------------------------------------------- */
 
-/* Take the multiple of row h of the eliminated ones from a row that leaves a zero in its
- * column. */
+/* Subtract the multiple of the eliminated row h from a row that makes its entry in that
+ * column zero. */
 static void clear_column(const Kernels *kernels, const Group *group, ptrdiff_t h, double *row)
 {
     ptrdiff_t width = group->width;
@@ -197,8 +197,8 @@ static void clear_column(const Kernels *kernels, const Group *group, ptrdiff_t h
     kernels->subtract_multiple(width - h - 1, others, factor, above);
 }
 
-/* Bring [A B] to echelon form modulo the primes of a group, and write the determinants
- * and leading minors; returns 0 where the watch ends the call. */
+/* Bring [A B] to echelon form modulo the primes of a group, and write the determinants and
+ * leading minors; returns 0 if the watch ends the call. */
 static int eliminate_rows(const Kernels *kernels, Group *group, const Digits *real,
                           const Digits *imag, ptrdiff_t first, Watch *watch)
 {

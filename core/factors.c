@@ -12,8 +12,8 @@ static double *row_of(const View *x, ptrdiff_t i)
     return (double *)(x->data + i * x->row);
 }
 
-/* Write L below the diagonal of U over a panel, m x n with contiguous rows, and which row
- * came to each place. A column without a pivot stays as it is. */
+/* Overwrite a panel, m x n with contiguous rows, with U and, below its diagonal, L; also
+ * write the row that came to each place. A column without a pivot stays unchanged. */
 void factor_panel(ptrdiff_t m, ptrdiff_t n, const View *panel, int64_t *order, Watch *watch)
 {
     for (ptrdiff_t i = 0; i < m; i++)

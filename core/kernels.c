@@ -17,16 +17,15 @@
 #define UNROLLED
 #endif
 
-/* The next piece of a long vector comes from memory while this one is added. */
+/* Prefetch the next piece of a long vector while this one is added. */
 #if defined(__GNUC__) || defined(__clang__)
 #define PREFETCH(p) __builtin_prefetch(p)
 #else
 #define PREFETCH(p) (void)(p)
 #endif
 
-/* Instructions beyond those that the file is compiled for: target attributes of GCC and
- * Clang let a function have them, and MSVC asks for nothing. With other compilers the
- * portable set is the only one. */
+/* Instructions beyond the target of this file: GCC and Clang allow them by target attributes
+ * of functions, and MSVC always does. Other compilers have the portable set alone. */
 #if defined(_M_X64) || defined(__clang__) && defined(__x86_64__) \
     || defined(__GNUC__) && defined(__x86_64__) && !defined(_WIN32)
 /* (GCC for Windows does not align what it spills of wide registers.) */
@@ -150,7 +149,7 @@ static ALWAYS_INLINE unsigned differ_neon(float64x2_t x, float64x2_t y)
 
 #endif
 
-/* Any processor: one number at a time, products by Dekker where FMA is no instruction. */
+/* Any processor: one number at a time, with Dekker products if there is no FMA instruction. */
 #define NAME(f) f##_portable
 #define SET_NAME "portable"
 #ifdef FP_FAST_FMA
@@ -176,7 +175,7 @@ static ALWAYS_INLINE unsigned differ_neon(float64x2_t x, float64x2_t y)
 
 #if HAS_X86
 
-/* Whether the processor has a set, and the system keeps its registers. */
+/* True if the processor has a set and the system saves its registers. */
 static void find_sets(int *has_avx2, int *has_avx512)
 {
 #if defined(_MSC_VER)
@@ -217,12 +216,12 @@ const Kernels *const *kernels_here(void)
     return sets;
 }
 
-/* What tile_in_two errs by, beside normalised rows and columns.
+/* The error bound of tile_in_two, for rows and columns with norms below 1.
  *
- * In a chunk of c terms a rest, at most 2^-52, is rounded by u 2^-52 at most, and the
- * i-th addition to the low word by u i 2^-52: u 2^-52 c (c + 3) / 2 in all. Adding the
- * n low words of the chunks, whose sum is below k 2^-52, adds n u k 2^-52. Entries
- * below TINY, which were left out, are worth less than 2 k TINY.
+ * In a chunk of c terms a rest, at most 2^-52, is rounded by u 2^-52 at most, and the i-th
+ * addition to the low word by u i 2^-52: u 2^-52 c (c + 3) / 2 in all. Adding the n low words
+ * of the chunks, whose sum is below k 2^-52, adds n u k 2^-52. The entries below TINY that
+ * became zeros contribute less than 2 k TINY.
  */
 double tile_error_in_two(ptrdiff_t k)
 {
@@ -232,7 +231,7 @@ double tile_error_in_two(ptrdiff_t k)
          + 2.0 * (double)k * TINY;
 }
 
-/* What row_in_three errs by.
+/* The error bound of row_in_three.
  *
  * The grid of the middle word is g = ulp(3 2^-43) = 2^-94, so c rests of at most
  * 2^-95 + 2^-105, each with an error of 3 u g = 6 u 2^-95, are added to the low word of a
@@ -249,13 +248,13 @@ double tile_error_in_three(ptrdiff_t k)
     return 1.01 * rounded + 2.0 * (double)k * TINY;
 }
 
-/* What dot_in_two errs by, in units of 2^g.
+/* The error bound of dot_in_two, in units of 2^g.
  *
  * With two lanes of four chains or more a chain has at most n / 4 + 1 terms, in narrow
- * vectors; the bound above of one chunk of so many terms holds for each of the chains,
- * of which there are n divided by that number. Joining them takes 4 WIDTH additions of
- * numbers below n 2^-52. A rest that underflows is worth 2^-1074, below 2^(g - 700) as g
- * is at least -300.
+ * vectors; the bound above of one chunk of so many terms holds for each of the chains, of
+ * which there are n divided by that number. Joining them takes 4 WIDTH additions of numbers
+ * below n 2^-52. A remainder that underflows loses at most 2^-1074, below 2^(g - 700) because
+ * g is at least -300.
  */
 double piece_error_in_two(ptrdiff_t n)
 {
@@ -264,8 +263,8 @@ double piece_error_in_two(ptrdiff_t n)
          + (double)n * 0x1p-700;
 }
 
-/* What dot_in_three errs by, in units of 2^g: rests are at most 2^(g - 93), in chains of c
- * terms as above. */
+/* The error bound of dot_in_three, in units of 2^g: remainders are at most 2^(g - 93), in
+ * chains of c terms as above. */
 double piece_error_in_three(ptrdiff_t n)
 {
     double c = (double)(n / 4 + 1);

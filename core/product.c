@@ -3,16 +3,16 @@
  *   1. two words, a fixed-point sum and what it leaves: four operations a term
  *   2. three words: eleven operations a term, for sums that cancel, operands of wide
  *      exponents, pairs and enclosures
- *   3. three words on a grid for this entry alone, two operations more a term: sums whose
+ *   3. three words on a grid for this entry alone, two more operations a term: sums whose
  *      products are all far smaller than the largest entries of row and column multiplied
  *   4. the exact sum, about 5 ns a term: ties, and whatever else is left
  *
- * Most products go by tiles of TILE_ROWS x COLUMNS entries. Rows of A are packed in
+ * Most products are computed by tiles of TILE_ROWS x COLUMNS entries. Rows of A are packed in
  * panels (k, TILE_ROWS) and columns of B in panels (k, COLUMNS), so a tile reads both in
- * order: the panel of B stays in the cache while all panels of A pass (Goto, van de
- * Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34, 2008,
- * doi:10.1145/1356052.1356053). Products of few columns go by dot products, which read
- * their operands once and pack nothing.
+ * order: the panel of B stays in the cache while all panels of A pass (Goto, van de Geijn,
+ * "Anatomy of high-performance matrix multiplication", ACM TOMS 34, 2008,
+ * doi:10.1145/1356052.1356053). Products of few columns use dot products, which read their
+ * operands once and pack nothing.
  */
 
 #include "core.h"
@@ -23,7 +23,7 @@
 #include <string.h>
 
 enum {
-    FEW = 3,                    /* columns that are made by dot products, at most */
+    FEW = 3,                    /* columns that dot products compute, at most */
     SHORT = 32,                 /* terms from which a dot product beats a tile */
     BLOCK = 1 << 18,            /* numbers of packed rows: 2 MiB, in the last cache */
     STRIPE = 128,               /* columns whose squares are added together, at most */
@@ -35,7 +35,7 @@ enum {
     FINEST = -300,              /* exponent of the finest grid: rests stay normal numbers */
 };
 
-/* What the halves of a piece differ by, at least, that are added one by one. */
+/* The halves of a piece are added one by one if they differ by at least this. */
 #define APART 0x1p20
 
 /* ---- views ---------------------------------------------------------------------- */
@@ -152,12 +152,12 @@ static inline int exponent_of(double x)
     return (int)(bits >> 52) - 1022;
 }
 
-/* The e for which x 2^-e has a Euclidean norm below 1 - 2^-22, by its sum of squares;
- * INT_MAX where x holds Inf or NaN.
+/* The e for which x 2^-e has a Euclidean norm below 1 - 2^-22, by its sum of squares; INT_MAX
+ * if x holds Inf or NaN.
  *
- * The sum has k roundings, k u < 2^-22, and the factor has room for them, and for what
- * rounding adds to partial sums of products. Where squares may over- or underflow, the
- * largest entry times the root of k takes the place of the norm.
+ * The sum has k roundings, k u < 2^-22. The factor leaves room for them, and for the rounding
+ * errors of partial sums of products. If squares may over- or underflow, the largest entry
+ * times the root of k replaces the norm.
  */
 static int exponent_of_norm(double squares, ptrdiff_t k, const double *x, ptrdiff_t stride)
 {
@@ -186,9 +186,9 @@ static inline double unless_tiny(double x)
     return fabs(x) >= TINY ? x : 0.0;
 }
 
-/* Scale the first `count` vectors of a panel, the others being zeros, to norms below 1,
- * and leave out entries below TINY, whose products might be subnormal, with which
- * processors are slow. Returns 0 where the vectors hold Inf or NaN. */
+/* Scale the first `count` vectors of a panel to norms below 1; the others are zeros. Entries
+ * below TINY become zeros: their products might be subnormal, which is slow. Returns 0 if the
+ * vectors hold Inf or NaN. */
 static int normalise(const Kernels *f, ptrdiff_t k, int lanes, int count, double *panel,
                      int *exponents)
 {
@@ -240,8 +240,8 @@ static inline int trailing_zeros(uint64_t x)
 #endif
 }
 
-/* The exponent of the unit of which all entries of a vector are multiples: that of the
- * lowest bit of any of them, 1000 for zeros. */
+/* The exponent of the largest power of two that divides all entries of a vector, by their
+ * lowest bits; 1000 for zeros. */
 static int unit_of(ptrdiff_t k, const char *at, ptrdiff_t stride, int is_single,
                    Watch *watch)
 {
@@ -261,7 +261,7 @@ static int unit_of(ptrdiff_t k, const char *at, ptrdiff_t stride, int is_single,
 
 /* ---- entries -------------------------------------------------------------------- */
 
-/* What the sums of a matrix share: operands as they are, decoded for exact sums. */
+/* Data that the sums of a matrix share: the operands, and vectors decoded for exact sums. */
 typedef struct {
     const Product *p;
     const Kernels *f;
@@ -306,7 +306,7 @@ static inline int read_addends(const Entries *s, ptrdiff_t i, ptrdiff_t j, doubl
     return 1 + p->more_addends;
 }
 
-/* Write what words, of A B alone without factor, round to; returns 0 where that is not certain. */
+/* Write the rounding of the words of A B, without factor; returns 0 if it is not certain. */
 static int write_words(const Entries *s, ptrdiff_t i, ptrdiff_t j, Words words)
 {
     double addends[MOST_ADDENDS];
@@ -378,7 +378,7 @@ static void decode(const char *at, ptrdiff_t stride, ptrdiff_t k, int is_single,
     }
 }
 
-/* Room for the row and the columns; returns 0 where there is none. */
+/* Allocate memory for the row and the columns; returns 0 if there is none. */
 static int make_room(Entries *s)
 {
     size_t k = (size_t)(s->p->k ? s->p->k : 1);
@@ -403,7 +403,7 @@ static void write_exactly(Entries *s, ptrdiff_t i, ptrdiff_t j)
         return;
     }
 
-    /* Rows and columns are decoded when an entry of theirs is left. */
+    /* Decode rows and columns only if one of their entries is still open. */
     if (s->row_index != i) {
         decode(entry(&p->a, s->z, i, 0), p->a.column, p->k, p->a.is_single, s->row,
                s->watch);
@@ -437,7 +437,7 @@ static void write_exactly(Entries *s, ptrdiff_t i, ptrdiff_t j)
 
 /* ---- tiles ---------------------------------------------------------------------- */
 
-/* Packed rows and columns, scaled; the units are worked out when an entry is left. */
+/* Packed rows and columns, scaled. Units are computed only if an entry is still open. */
 typedef struct {
     double *rows, *packed;
     const double *columns; /* `packed`, or the unscaled columns of B */
@@ -445,7 +445,7 @@ typedef struct {
     double sigma[WIDEST], units[WIDEST]; /* 3 and 1 of packed columns, or times a power */
     int *row_exponents, *row_units;
     int (*row_rests)[2]; /* tiles for which three words of a row, on the common grid and on
-                          * their own, rest, having settled nothing */
+                          * their own, are skipped after settling nothing */
     int column_exponents[WIDEST], column_units[WIDEST];
 } Panels;
 
@@ -468,8 +468,8 @@ static int unit_of_products(const Entries *s, Panels *panels, ptrdiff_t row, ptr
     return *of_row + *of_column;
 }
 
-/* Entries that are made together. In the common case their values lie far from the ends
- * of the range: they are sums times a factor of the row and of the column. */
+/* Entries that are computed together. Usually their values lie far from the ends of the
+ * range: sums times a factor of the row and one of the column. */
 typedef struct {
     ptrdiff_t row;  /* the first packed row, number i of the matrix */
     ptrdiff_t i, j; /* the first entry */
@@ -586,8 +586,8 @@ static uint64_t write_update(const Entries *s, const Tile *t, const double *hi,
     return open;
 }
 
-/* Write the nearest numbers of a tile, or what is close, by sums in two words; a bit for
- * each entry that is left. */
+/* Write the nearest numbers of a tile, or close ones, by sums in two words; a bit for each
+ * entry that is still open. */
 static uint64_t write_in_two(const Entries *s, Panels *panels, const Tile *t)
 {
     const Product *p = s->p;
@@ -636,8 +636,8 @@ static uint64_t write_in_two(const Entries *s, Panels *panels, const Tile *t)
             }
     }
 
-    /* Entries that are left, some of them because their words are exact: all rests are
-     * multiples of a unit, below 2^53 of it. */
+    /* The open entries. Some are open because their words are exact: all remainders are
+     * multiples of a unit, below 2^53 units. */
     for (int r = 0; r < t->rows && open; r++)
         for (int v = 0; v < t->columns; v++) {
             uint64_t bit = (uint64_t)1 << (r * lanes + v);
@@ -655,9 +655,9 @@ static uint64_t write_in_two(const Entries *s, Panels *panels, const Tile *t)
     return open;
 }
 
-/* The exponent g of a grid for terms with a sum of magnitudes, of which all partial sums
- * are below 2^g. The factor has room for the roundings of that sum, and for what rounding
- * adds to partial sums, k 2^-52 of 2^g. */
+/* The exponent g of a grid for terms with this sum of magnitudes: all partial sums are below
+ * 2^g. The factor leaves room for the roundings of the sum of magnitudes, and for the
+ * rounding errors of partial sums, k 2^-52 of 2^g. */
 static int grid_of(double magnitude)
 {
     if (!(magnitude >= 0x1p-300))
@@ -665,8 +665,8 @@ static int grid_of(double magnitude)
     return exponent_of(magnitude * (1.0 + 0x1p-20));
 }
 
-/* The grids of row r of a tile. Returns 0 if no entry that is left has a grid that is much
- * finer than the common one, of 2^0. */
+/* The grids of row r of a tile. Returns 0 if no open entry has a grid much finer than the
+ * common one, of 2^0. */
 static int find_grids(const Entries *s, const Panels *panels, const Tile *t, int r,
                       uint64_t open, int *grids)
 {
@@ -683,8 +683,8 @@ static int find_grids(const Entries *s, const Panels *panels, const Tile *t, int
     return is_finer;
 }
 
-/* Write entries of row r of a tile by sums in three words, on grids of their own or on the
- * common one; a bit for each entry that is left. */
+/* Write entries of row r of a tile by sums in three words, on separate grids or on the common
+ * one; a bit for each entry that is still open. */
 static uint64_t write_in_three(Entries *s, Panels *panels, const Tile *t, int r,
                                uint64_t open, int is_own)
 {
@@ -696,7 +696,7 @@ static uint64_t write_in_three(Entries *s, Panels *panels, const Tile *t, int r,
     for (int v = 0; v < s->f->columns; v++) {
         sigma[v] = 3.0 * power(grids[v]);
         errors[v] = s->error_in_three;
-        if (is_own) /* entries below TINY, which were left out, have no grid */
+        if (is_own) /* entries below TINY, which became zeros, have no grid */
             errors[v] = errors[v] * power(grids[v]) + 2.0 * (double)p->k * TINY;
     }
     s->f->row_in_three(p->k, panels->rows + t->row * p->k + r, panels->packed, sigma, hi,
@@ -728,7 +728,7 @@ static uint64_t write_in_three(Entries *s, Panels *panels, const Tile *t, int r,
     return open;
 }
 
-/* Pack columns from number j on; returns 0 where they hold Inf or NaN. */
+/* Pack columns from number j on; returns 0 if they hold Inf or NaN. */
 static int pack_columns(const Entries *s, Panels *panels, ptrdiff_t j, int columns)
 {
     const View *b = &s->p->b;
@@ -751,11 +751,11 @@ static int stays_in_place(const Product *p)
         && p->b.row % size == 0;
 }
 
-/* Take the columns of a tile where they lie, by their sums of squares; returns 0 where their
- * sizes are not moderate.
+/* Use the columns of a tile in place, with their sums of squares; returns 0 if their sizes
+ * are not moderate.
  *
- * A sigma of 3 2^e stands for scaling by 2^-e. Entries below TINY stay, whose products may
- * underflow, each by less than 2^-1070: less than 2^-600 of 2^e. */
+ * A sigma of 3 2^e stands for scaling by 2^-e. Entries below TINY are kept. Their products
+ * may underflow, each by less than 2^-1070, which is less than 2^-600 of 2^e. */
 static int take_columns(const Entries *s, Panels *panels, ptrdiff_t j, const double *squares)
 {
     const View *b = &s->p->b;
@@ -862,17 +862,17 @@ static Outcome by_tiles(Entries *s, Panels *panels, ptrdiff_t block_rows)
 
 /* ---- dot products --------------------------------------------------------------- */
 
-/* How a dot product is added: scaled by norms in two and in three words, and by sums of
+/* The ways to add a dot product: scaled by norms, in two or three words, or by sums of
  * magnitudes. */
 enum { IN_TWO, IN_THREE, IN_PARTS };
 
-/* A sum of pieces so far: its words, and what they err by. */
+/* A sum of pieces so far: its words, and their error bound. */
 typedef struct {
     double hi, mid, lo, err;
 } Total;
 
-/* Add the words of a piece, in units of 2^g; the two that are added with rounding are
- * bounded as they come. */
+/* Add the words of a piece, in units of 2^g. The two words that are added with rounding are
+ * bounded at the same time. */
 static void add_piece(Total *total, double hi, double mid, double lo, double err)
 {
     double rest, other;
@@ -884,8 +884,8 @@ static void add_piece(Total *total, double hi, double mid, double lo, double err
     total->err += err + 0x1p-52 * (fabs(rest) + fabs(other) + fabs(low) + fabs(total->lo));
 }
 
-/* The sum of squares of a piece: 0 for zeros alone, INFINITY where it is out of range,
- * NAN where the piece holds Inf or NaN. */
+/* The sum of squares of a piece: 0 if all numbers are zero, INFINITY if it is out of range,
+ * NAN if the piece holds Inf or NaN. */
 static double square_of(const Kernels *f, ptrdiff_t n, const double *x)
 {
     double square = f->square(n, x), largest = 0.0;
@@ -921,12 +921,12 @@ static void add_in_two(const Kernels *f, const Piece *piece, int g, Total *total
     add_piece(total, hi, lo, 0.0, piece_error_in_two(piece->n) * unit);
 }
 
-/* 1 where three words of a piece, with partial sums below 2^g, hold it exactly.
+/* 1 if three words hold a piece exactly, with partial sums below 2^g.
  *
- * Numbers below 2^i and 2^j, multiples of 2^(i - 51) and 2^(j - 51), have products that
- * are multiples of 2^(i + j - 102). The rests that go into the low word, at most 2^(g - 92)
- * each, and their sums, below 2^(g - 82), are doubles if that is 2^(g - 134) or more. So is
- * what a single product leaves, of 106 bits, if it does not underflow. */
+ * Numbers below 2^i and 2^j, multiples of 2^(i - 51) and 2^(j - 51), have products that are
+ * multiples of 2^(i + j - 102). The remainders that go into the low word, at most 2^(g - 92)
+ * each, and their sums, below 2^(g - 82), are doubles if that power is 2^(g - 134) or more.
+ * So is the error of a single product, of 106 bits, if it does not underflow. */
 static int is_exact(const Kernels *f, const Piece *piece, int g)
 {
     if (piece->n == 1)
@@ -942,7 +942,7 @@ static void add_in_three(const Kernels *f, const Piece *piece, int g, Total *tot
     double unit = power(g), hi, mid, lo;
     double err = is_exact(f, piece, g) ? 0.0 : piece_error_in_three(piece->n) * unit;
     f->dot_in_three(piece->n, piece->a, piece->b, 3.0 * unit, &hi, &mid, &lo);
-    /* One word where that is enough: a large term leaves the others to be the next one. */
+    /* One word if that is enough: after a large term, the others become the next word. */
     two_sum(hi, mid, &hi, &mid);
     add_piece(total, hi, mid, lo, err);
 }
@@ -954,11 +954,11 @@ static Piece part(const Kernels *f, const Piece *piece, ptrdiff_t start, ptrdiff
     return (Piece){n, a, b, f->square(n, a), f->square(n, b)};
 }
 
-/* Add a piece in three words, on the grid of its sum of magnitudes, or in parts where a few
- * large terms make that coarse.
+/* Add a piece in three words, on the grid of its sum of magnitudes, or in parts if a few
+ * large terms make that grid coarse.
  *
- * Where one half is far larger than the other, the smaller one is added on its own grid,
- * and the larger one is halved again: down to a single product. */
+ * If one half is far larger than the other, the smaller half is added on its own grid, and
+ * the larger half is halved again, down to a single product. */
 static void add_in_parts(const Kernels *f, const Piece *piece, Total *total)
 {
     const double *a = piece->a, *b = piece->b;
@@ -978,9 +978,9 @@ static void add_in_parts(const Kernels *f, const Piece *piece, Total *total)
 
 /* The dot product of two vectors, with the ladder of the file's head.
  *
- * Pieces are scaled, by sigma, rather than their entries, by the norms of the pieces.
- * These are worked out where they are missing, -1: so a piece comes from memory once. A
- * piece that is far larger than another one goes in parts at once. */
+ * Sigma scales whole pieces, by their norms, instead of entries. A missing norm, -1, is
+ * computed on first use, so that a piece is read from memory once. A piece that is far larger
+ * than another one is added in parts at once. */
 static Outcome dot(Entries *s, ptrdiff_t i, ptrdiff_t j, const double *a, const double *b,
                    double *squares_a, double *squares_b)
 {
@@ -1030,7 +1030,7 @@ static Outcome dot(Entries *s, ptrdiff_t i, ptrdiff_t j, const double *a, const 
     return stops(s->watch, 0) ? STOPPED : DONE;
 }
 
-/* A vector along k, term by term: itself, or a copy in `space`. */
+/* A vector along k, contiguous: in place, or a copy in `space`. */
 static const double *contiguous(const char *at, ptrdiff_t stride, ptrdiff_t k,
                                 int is_single, double *space, Watch *watch)
 {
@@ -1072,7 +1072,7 @@ static Outcome by_dots(Entries *s, double *space)
 
 /* ---- products ------------------------------------------------------------------- */
 
-/* Few columns, and rows that lie in memory term by term. */
+/* True for few columns, and rows that are contiguous in memory. */
 static int goes_by_dots(const Product *p)
 {
     ptrdiff_t size = p->a.is_single ? sizeof(float) : sizeof(double);
@@ -1092,12 +1092,12 @@ static Entries entries_of(const Product *p, const Kernels *f, Watch *watch)
     };
 }
 
-/* 2^shift (A B + C), rounded; NOT_FINITE where A or B holds Inf or NaN, STOPPED where the
- * watch ends the call. */
+/* 2^shift (A B + C), rounded; NOT_FINITE if A or B holds Inf or NaN, STOPPED if the watch
+ * ends the call. */
 Outcome multiply(const Product *product, const Kernels *f, Watch *watch)
 {
-    /* The shape that goes well: few columns and rows along memory for dot products, few
-     * rows and many columns for tiles. */
+    /* Choose the fast orientation: few columns and contiguous rows for dot products, few rows
+     * and many columns for tiles. */
     Product p = *product;
     Product q = mirrored(product);
     int is_thin = goes_by_dots(&p), is_flat = goes_by_dots(&q);
@@ -1140,8 +1140,8 @@ Outcome multiply(const Product *product, const Kernels *f, Watch *watch)
     return outcome;
 }
 
-/* Up to WIDEST columns of B from the first one on, each term by term, in parts of rows that
- * the first cache holds whatever their stride. */
+/* Copy up to WIDEST columns of B, each contiguous, in blocks of rows that fit in the first
+ * cache whatever their stride. */
 static void copy_columns(const Entries *s, ptrdiff_t first_column, double *to)
 {
     enum { ROWS = 8 };
@@ -1159,7 +1159,7 @@ static void copy_columns(const Entries *s, ptrdiff_t first_column, double *to)
     }
 }
 
-/* Some entries of 2^shift A B, rounded: those of `rows` and `columns`, as doubles. Entries whose
+/* The entries of 2^shift A B at `rows` and `columns`, rounded, as doubles. Entries whose
  * columns lie close together follow each other. */
 Outcome finish(const Product *p, ptrdiff_t count, const double *rows, const double *columns,
                const Kernels *f, Watch *watch)

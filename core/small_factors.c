@@ -1,25 +1,25 @@
 /* Determinants and definiteness of up to 128 rows, from triangular factors in double words.
  *
  * Powers of two bring rows and columns of A into scale, S = D A D', exactly. Elimination in
- * double words leaves a unit lower triangular L and an upper triangular U, which are exact
- * numbers, P S = L U - E, and bounds e_i of the row sums of |E|, which are sums of bounds
- * of the rounding errors of each step. So
+ * double words gives a unit lower triangular L and an upper triangular U, taken as exact,
+ * with P S = L U - E. It also gives bounds e_i of the row sums of |E|, by adding bounds of
+ * the rounding errors of each step. So
  *
  *   det S = +-u_11 u_22 ... u_nn det(I - K),  K = (L U)^-1 E,
  *   sum over j of |K_ij| <= w_i,  w >= |U^-1| |L^-1| e.
  *
- * With s the sum of all w_i, s < 1/2, the rows of I - K are diagonally dominant, and
+ * If s, the sum of all w_i, is below 1/2, the rows of I - K are diagonally dominant, and
  *
  *   1 - s <= product of (1 - w_i) <= det(I - K) <= product of (1 + w_i) <= 1 + s + s^2
  *
- * by the inequalities of Ostrowski [Ost37] and of Hadamard. The upper bound of |det(I - K)| holds for
- * every w. All of this is true of leading blocks too, which have leading blocks of L, U
- * and of their inverses, so no larger w: where no rows are exchanged and all pivots are
+ * by the inequalities of Ostrowski [Ost37] and of Hadamard. The upper bound of |det(I - K)|
+ * holds for every w. All of this also holds for leading blocks: they have leading blocks of
+ * L, U and their inverses, so w is no larger. If no rows are exchanged and all pivots are
  * positive, w of all rows proves that all leading minors are positive.
  *
- * No pivot is zero: one below its row's e_i is replaced by e_i, and the difference is part of
- * E. The upper bound then proves that a determinant is zero, where it is below the power of
- * two of which the determinant is a multiple.
+ * No pivot is zero: a pivot below e_i of its row is replaced by e_i, and the difference is
+ * part of E. A determinant is a multiple of a known power of two; if the upper bound is below
+ * that power, the determinant is zero.
  */
 
 #include "core.h"
@@ -35,8 +35,8 @@ enum {
 static const double UNIT = 0x1p-53;
 /* u^2, of which errors of double words are multiples. */
 static const double UNIT_OF_PAIR = 0x1p-106;
-/* More than what is lost to underflow in a bound: where bounds are used, factors are below
- * 2^210, and bounds below MOST. */
+/* More than a bound loses to underflow: when bounds are used, factors are below 2^210, and
+ * bounds below MOST. */
 static const double UNDERFLOWS = 0x1p-800, MOST = 0x1p100;
 
 /* ---- factors --------------------------------------------------------------------- */
@@ -103,8 +103,8 @@ static void divide(Factors *f, ptrdiff_t i, ptrdiff_t k)
     f->errors[i] += 16.0 * UNIT_OF_PAIR * fabs(x);
 }
 
-/* The factors of S, or those of its leading block that ends with the first pivot that is not
- * certainly positive, where rows are not exchanged. Returns the number of rows. */
+/* The factors of S. Without row exchanges, only of the leading block that ends with the first
+ * pivot that is not certainly positive. Returns the number of rows. */
 static ptrdiff_t factorise(Factors *f, int exchanges, const Kernels *kernels)
 {
     ptrdiff_t n = f->n, stride = f->stride;
@@ -233,8 +233,8 @@ static Enclosed product_of_pivots(const Factors *f, ptrdiff_t m)
     return (Enclosed){x, y, 0.0, exponent};
 }
 
-/* The leading minor of m rows of S, all rows where some were exchanged. Returns 0 where
- * nothing is known of it; hi and lo are zeros where its sign is not. */
+/* The leading minor of m rows of S; of all rows if some were exchanged. Returns 0 if nothing
+ * is known of it; hi and lo are zero if its sign is unknown. */
 static int minor_of(const Factors *f, ptrdiff_t m, Enclosed *minor)
 {
     double *y = f->bounds, *w = y + f->n, share = 0.0, product = 1.0;
@@ -273,7 +273,7 @@ static int64_t lowest_bit(double x)
     return exponent + ilogb((double)(mantissa & -mantissa));
 }
 
-/* An e so that the leading minor of m rows of S is a multiple of 2^e: rows, and then
+/* An e for which the leading minor of m rows of S is a multiple of 2^e: rows, and then
  * columns, are integers times powers of two. */
 static int64_t lowest_bit_of_minor(const Factors *f, ptrdiff_t m)
 {
@@ -307,8 +307,7 @@ static int is_known_multiple(const Factors *f, ptrdiff_t m, const Enclosed *mino
 
 /* ---- answers --------------------------------------------------------------------- */
 
-/* S from A; returns 0 where an entry is not moderate. `exponent` is that of det S over
- * det A. */
+/* S from A; returns 0 if an entry is not moderate. det S = 2^exponent det A. */
 static int scale(Factors *f, const View *a, int64_t *exponent, Watch *watch)
 {
     double space[3 * MOST_OF_SMALL];
@@ -324,10 +323,10 @@ static int scale(Factors *f, const View *a, int64_t *exponent, Watch *watch)
     return 1;
 }
 
-/* Twin: linalg.determinant._neighbours. `facts` are 1, the two neighbours among doubles
- * between which det A / 2^exponent lies, equal where it is a double, and the exponent, 0
- * in the middle of the range; the first is 0 where these are not certain, or an entry is
- * not moderate. */
+/* Twin: linalg.determinant._neighbours. `facts` are 1, the two neighbouring doubles that
+ * enclose det A / 2^exponent, equal if it is a double, and the exponent, 0 in the middle of
+ * the range. The first is 0 if the neighbours are not certain, or if an entry is not
+ * moderate. */
 void tell_determinant(ptrdiff_t n, const View *a, double *facts, double *space,
                       const Kernels *kernels, Watch *watch)
 {
@@ -358,8 +357,8 @@ void tell_determinant(ptrdiff_t n, const View *a, double *facts, double *space,
     facts[3] = (double)exponent;
 }
 
-/* 1 for a positive definite matrix, 0 for one that is not, 2 where that is not certain, the
- * matrix is not symmetric, or an entry is not moderate. */
+/* 1 if a matrix is positive definite, 0 if it is not, 2 if that is not certain, the matrix is
+ * not symmetric, or an entry is not moderate. */
 void tell_definiteness(ptrdiff_t n, const View *a, double *answer, double *space,
                        const Kernels *kernels, Watch *watch)
 {

@@ -68,8 +68,8 @@ static View rows_of(double *x, ptrdiff_t columns)
 
 /* ---- the certificate ------------------------------------------------------------- */
 
-/* R A - I: as a product with n roundings a term where that is accurate enough, else rounded
- * once. Its accuracy, r of linalg/certificate.py; -1 where there is none. */
+/* R A - I: a product with n roundings a term if that is accurate enough, otherwise rounded
+ * once. Returns its accuracy, r of linalg/certificate.py, or -1 if there is none. */
 static double write_gap(const System *s, const Kernels *kernels, Watch *watch)
 {
     ptrdiff_t n = s->n;
@@ -94,8 +94,7 @@ static double write_gap(const System *s, const Kernels *kernels, Watch *watch)
     return 0.0;
 }
 
-/* Twin: linalg.certificate.prove. Returns 0 where other scales, or two words, may be
- * better. */
+/* Twin: linalg.certificate.prove. Returns 0 if other scales, or two words, may be better. */
 static int certify(System *s, const Kernels *kernels, Watch *watch)
 {
     ptrdiff_t n = s->n;
@@ -298,7 +297,7 @@ static int is_solved(const System *s, const Sides *t, ptrdiff_t c, double of_sum
 /* A solution in one or two words, and what a step says of it; vectors of n numbers. */
 typedef struct {
     double *x, *low;
-    double *left;           /* what the words are less than the sum they stand for */
+    double *left;           /* the exact sum less the words */
     double *error;          /* at least the error of x + low + left */
     double *of_d;           /* at least |R q* - d|, q* the exact residual */
     double *y;              /* |R q*| or more before one rounding */

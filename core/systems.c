@@ -1,6 +1,5 @@
-/* What proofs of linear systems ask of whole matrices, each in one or two readings: the
- * product of magnitudes and a vector, and the powers of two that bring rows and columns
- * into scale.
+/* Steps of the proofs of linear systems that read a whole matrix once or twice: the product
+ * of magnitudes and a vector, and the powers of two that scale rows and columns.
  */
 
 #include "core.h"
@@ -17,7 +16,7 @@ static void write_double(const View *x, ptrdiff_t i, ptrdiff_t j, double value)
     memcpy(x->data + i * x->row + j * x->column, &value, sizeof value);
 }
 
-/* A row or column, number by number: itself, or a copy in `space`. */
+/* A row or column, contiguous: in place, or a copy in `space`. */
 static const double *vector(const char *at, ptrdiff_t stride, ptrdiff_t count,
                             double *space)
 {
@@ -30,8 +29,7 @@ static const double *vector(const char *at, ptrdiff_t stride, ptrdiff_t count,
 
 /* ---- products of magnitudes ----------------------------------------------------- */
 
-/* The sum of |a_j| v_j, whose terms pass n roundings at most, that of their product
- * with them. */
+/* The sum of |a_j| v_j; a term takes at most n roundings, including its product. */
 static double sum_of_row(ptrdiff_t n, const double *a, const double *v)
 {
     double sums[LANES] = {0.0};
@@ -158,7 +156,8 @@ int equilibrate(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const Vi
     for (ptrdiff_t j = 0; j < n; j++)
         of_columns[j] = 0.0;
 
-    /* A row comes from memory once, for its factor and for the largest of its columns. */
+    /* A row is read from memory once, for its factor and for the largest entries of the
+     * columns. */
     *sum = 0;
     for (ptrdiff_t i = 0; i < n; i++) {
         const double *x = vector(a->data + i * a->row, a->column, n, copy);
@@ -256,9 +255,9 @@ void image_and_size(ptrdiff_t n, const View *r, const double *v, double *image,
 }
 
 /* Twin: linalg.refinement.enclosure, for one right side, of a solution that its first step
- * makes sharp: x = R b + d, d close to R q, q = b - A R b rounded once. Returns 0 where
- * the bound of another step may be sharper, q is zero, or the watch ends the call, and
- * nothing is to be read then.
+ * makes sharp: x = R b + d, d close to R q, q = b - A R b rounded once. Returns 0, without
+ * valid results, if the bound of another step may be sharper, q is zero, or the watch ends
+ * the call.
  *
  * `bounds` are at least |I - R A| e, and `norm` is their largest, below 1; `inverse_norm`
  * is at least |R| e. `space` has room for 6 n numbers. */

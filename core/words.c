@@ -21,9 +21,9 @@ Words normalised(double hi, double mid, double lo, double err, int exponent)
     return (Words){hi, mid, lo, err, exponent};
 }
 
-/* The sum and c, with what the third word loses in err.
+/* The sum of the words and c; err includes the loss of the third word.
  *
- * c is scaled exactly, or else err becomes NaN, with which no comparison holds.
+ * If c is not scaled exactly, err becomes NaN, and no comparison with it holds.
  */
 Words plus(Words sum, double c)
 {
@@ -41,8 +41,8 @@ Words plus(Words sum, double c)
 
 /* A factor times a sum.
  *
- * Products of the words and their errors are exact, or else err becomes NaN; what the third
- * word of their sum loses is in err. */
+ * If the products of the words and their errors are not exact, err becomes NaN. err includes
+ * the loss of the third word of their sum. */
 Words times(Words sum, double factor)
 {
     int exponent;
@@ -61,8 +61,7 @@ Words times(Words sum, double factor)
     return product;
 }
 
-/* Returns 1 where the sum has the sign of hi: no number within err of it is zero, or err
- * is 0. */
+/* Returns 1 if the sum has the sign of hi: no number within err of it is zero, or err is 0. */
 static int has_sign(const Words *sum)
 {
     return sum->err == 0.0
@@ -71,15 +70,14 @@ static int has_sign(const Words *sum)
 
 /* The nearest number of a format, ties to even, in the scale of the words.
  *
- * Returns 1 where all numbers within err of the words round alike, or err is 0. Zeros
- * are alike if they have one sign: a sum below zero that rounds to zero is -0.
- * The value times 2^exponent is of the format, or overflows.
+ * Returns 1 if all numbers within err of the words round alike, or if err is 0. Zeros are
+ * alike if they have the same sign: a sum below zero that rounds to zero is -0. The value
+ * times 2^exponent is in the format, or overflows.
  *
- * With r the nearest point of the format's grid to hi alone, the sum rounds to r or to
- * its neighbour on the side of hi + mid + lo: which of them is told by the midpoint
- * between the two, at `half` from r. The distance of the first part of the remainder
- * to it is exact where it is small (Sterbenz), so its sign together with that of what
- * follows is certain.
+ * Let r be the grid point of the format nearest to hi. The sum rounds to r or to its
+ * neighbour on the side of hi + mid + lo; the midpoint between the two, at `half` from r,
+ * decides. The distance from the first part of the remainder to the midpoint is exact if it
+ * is small (Sterbenz). So the sign of this distance plus the second part is certain.
  */
 static int nearest(const Words *sum, const Format *format, double *value)
 {
@@ -103,7 +101,7 @@ static int nearest(const Words *sum, const Format *format, double *value)
         return 0;
     double rounded = exponent - unit == 53 ? hi : ldexp(rint(ldexp(hi, -unit)), unit);
 
-    /* What is left, in two parts; the second is rounded only where the first decides. */
+    /* The remainder in two parts; the second is rounded only if the first decides. */
     double first = hi - rounded, second = sum->mid + sum->lo;
     if (first == 0.0) {
         first = sum->mid;
@@ -116,7 +114,7 @@ static int nearest(const Words *sum, const Format *format, double *value)
         step *= 0.5;
     }
 
-    /* How far the sum lies in front of the midpoint. */
+    /* The distance of the sum before the midpoint. */
     double ahead = (half - fabs(first)) - (first > 0.0 ? second : -second);
     double margin = err == 0.0 ? 0.0 : err * (1.0 + 0x1p-20) + fabs(second) * 0x1p-50;
     double neighbour = first > 0.0 ? rounded + step : rounded - step;
@@ -150,10 +148,10 @@ double above(double x, const Format *format)
     return format->precision == 24 ? nextafterf((float)x, INFINITY) : nextafter(x, INFINITY);
 }
 
-/* The values in binary64 of words far from the ends of its range, by Ziv's test alone.
+/* The values in binary64 of words far from the ends of the range, by Ziv's test alone.
  *
- * hi is the nearest number where neither end of the interval around mid + lo, widened by
- * its rounding, moves it; mid that of the rest alike. */
+ * hi is the nearest number if neither end of the interval around mid + lo, widened by its
+ * rounding, changes it. In the same way mid is the nearest number to the remainder. */
 static int settle_plainly(const Words *sum, Kind kind, Values *values)
 {
     double hi = sum->hi, mid = sum->mid, lo = sum->lo, err = sum->err;
@@ -191,7 +189,7 @@ static int settle_plainly(const Words *sum, Kind kind, Values *values)
     return 1;
 }
 
-/* The values of a sum; returns 1 where the bound of the words makes them certain. */
+/* The values of a sum; returns 1 if the bound of the words makes them certain. */
 int settle(const Words *sum, Kind kind, const Format *format, Values *values)
 {
     if (format == &BINARY64 && settle_plainly(sum, kind, values))
@@ -207,8 +205,8 @@ int settle(const Words *sum, Kind kind, const Format *format, Values *values)
     if (!isfinite(values->first))
         return 0; /* left to the exact sum */
 
-    /* What the value leaves of the sum: hi and value are so close that their
-     * difference is a double. */
+    /* The sum less the value: hi and the value are so close that their difference is a
+     * double. */
     Words rest =
         normalised(sum->hi - value, sum->mid, sum->lo, sum->err, sum->exponent);
     if (kind == PAIR) {
@@ -218,7 +216,7 @@ int settle(const Words *sum, Kind kind, const Format *format, Values *values)
         return 1;
     }
 
-    /* Its sign says between which numbers the sum lies. */
+    /* Its sign decides between which numbers the sum lies. */
     if (!has_sign(&rest))
         return 0;
     values->second = values->first;

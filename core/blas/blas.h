@@ -11,9 +11,9 @@
  *   fortran.h cblas.h interfaces.c   their names, for integers of 32 and of 64 bits
  *   summary.c     counts of calls, for the command that asks for them
  *
- * Each entry is the exact value of its formula, rounded once to nearest, whatever alpha
- * and beta are: so its bits depend neither on threads nor on blocks. An exact zero is +0,
- * and other values that round to zero keep their sign.
+ * Each entry is the exact value of its formula, rounded once to nearest, for any alpha and
+ * beta. So its bits depend neither on threads nor on blocks. An exact zero is +0, and other
+ * values that round to zero keep their sign.
  */
 #ifndef HIFIGEMM_BLAS_H
 #define HIFIGEMM_BLAS_H
@@ -121,8 +121,8 @@ void free_decoded(Decoded x);
 /* ---- update.c ------------------------------------------------------------------- */
 
 /* C := alpha A B + beta C for A m x k and B k x n; of a shape other than FULL only the
- * entries of a triangle are written. Structural zeros of A are multiplied with nothing.
- * From term `conjugate_from` on, unless that is 0, conj(alpha) takes the place of alpha. */
+ * entries of a triangle are written. Structural zeros of A are not multiplied. From term
+ * `conjugate_from` on, unless that is 0, conj(alpha) replaces alpha. */
 typedef struct {
     Type type, result_type;
     ptrdiff_t m, n, k, conjugate_from;

@@ -1,8 +1,8 @@
-/* A block of C := alpha A B + beta C, each number rounded once.
+/* A block of C := alpha A B + beta C, with each number rounded once.
  *
- * alpha is a shift or a factor of the core's sums, or else alpha B is a sum of words, as
- * problem_of says. beta C is one too, which the core adds and rounds: see scaled.c. Where
- * words are not exact, near the ends of the range, an accumulator holds the exact value of
+ * alpha is a shift or a factor of the core's sums, or alpha B is a sum of words; problem_of
+ * decides. beta C is a sum of words too, which the core adds and rounds: see scaled.c. If
+ * words are not exact, near the ends of the range, an accumulator computes the exact value of
  * each formula.
  */
 
@@ -26,7 +26,7 @@ void find_columns(const Problem *p, const Block *block, ptrdiff_t i, ptrdiff_t *
         *last = i + 1;
 }
 
-/* Where the numbers of an entry stand among those of a block, row by row. */
+/* The positions of the numbers of an entry in a block, row by row. */
 ptrdiff_t index_of(const Problem *p, const Block *block, ptrdiff_t i, ptrdiff_t j)
 {
     return ((i - block->i) * block->columns + (j - block->j)) * p->u->type.components;
@@ -38,7 +38,7 @@ static int is_open(const double *settled, ptrdiff_t index)
     return !settled || isfinite(settled[index]);
 }
 
-/* The numbers of a block of C where they lie. */
+/* The numbers of a block of C, in place. */
 static View view_of_block(const Update *u, const Block *block)
 {
     View c = view_of(u->result_type, &u->c);
@@ -46,7 +46,7 @@ static View view_of_block(const Update *u, const Block *block)
     return c;
 }
 
-/* 1 where the numbers of some rows and columns are finite. */
+/* 1 if the numbers of some rows and columns are finite. */
 static int are_finite(const View *x, ptrdiff_t i, ptrdiff_t rows, ptrdiff_t j,
                       ptrdiff_t columns)
 {
@@ -63,8 +63,8 @@ static int are_finite(const View *x, ptrdiff_t i, ptrdiff_t rows, ptrdiff_t j,
 
 /* ---- sums of words -------------------------------------------------------------- */
 
-/* Write the words of beta C to planes of `count` numbers, zeros where nothing is written;
- * NO_INTEGER where they are not exact, NOT_FINITE where one is Inf or NaN. */
+/* Write the words of beta C to planes of `count` numbers, with zeros for entries that are not
+ * written; NO_INTEGER if they are not exact, NOT_FINITE if one is Inf or NaN. */
 static Outcome read_addends(const Problem *p, const Block *block, const double *settled,
                             ptrdiff_t count, double *addends)
 {
@@ -106,11 +106,11 @@ static void copy_numbers(View from, View to, ptrdiff_t rows, ptrdiff_t columns)
     }
 }
 
-/* Write a block by sums of the core; NO_INTEGER where words of beta C are not exact.
+/* Write a block by sums of the core; NO_INTEGER if words of beta C are not exact.
  *
- * The core writes to new memory, as it reads C again for entries that it adds anew. Where a
- * whole block of real numbers is written, it reads C where it lies, if beta is 1, and
- * without beta it writes there as well. */
+ * The core writes to new memory, because it reads C again for entries that it adds a second
+ * time. For a whole block of real numbers it reads C in place if beta is 1, and without beta
+ * it also writes in place. */
 static Outcome write_sums(const Problem *p, const Block *block, const double *settled)
 {
     const Update *u = p->u;
@@ -196,7 +196,7 @@ static double exact_value(const Problem *p, ptrdiff_t i, const Formula *formula)
     return rounded_accumulator(&total, format);
 }
 
-/* 1 where all numbers of C that formulas read are finite. */
+/* 1 if all numbers of C that formulas read are finite. */
 static int are_addends_finite(const Problem *p, const Block *block, const double *settled)
 {
     for (ptrdiff_t i = block->i; i < block->i + block->rows; i++) {
@@ -231,7 +231,7 @@ static Outcome write_exact_values(const Problem *p, const Block *block,
         ptrdiff_t first, last;
         find_columns(p, block, i, &first, &last);
         for (ptrdiff_t j = first; j < last; j++) {
-            /* Each number may read both of its entry, so these are written together. */
+            /* Each number may read both numbers of its entry, so both are written together. */
             ptrdiff_t index = index_of(p, block, i, j);
             double values[2] = {0.0, 0.0};
             for (int q = 0; q < components; q++) {
@@ -247,8 +247,7 @@ static Outcome write_exact_values(const Problem *p, const Block *block,
     return DONE;
 }
 
-/* Write a block of beta C, whose zeros keep their signs, times that of beta: there is no
- * product. */
+/* Write a block of beta C without a product. A zero keeps its sign times the sign of beta. */
 static Outcome write_multiples(const Problem *p, const Block *block)
 {
     const Update *u = p->u;
@@ -265,8 +264,8 @@ static Outcome write_multiples(const Problem *p, const Block *block)
     return DONE;
 }
 
-/* Write a block; NOT_FINITE where operands, scalars or C are not finite. Numbers that are
- * settled already, Inf and NaN, are left out. */
+/* Write a block; NOT_FINITE if operands, scalars or C are not finite. Numbers that are
+ * already settled, Inf and NaN, are left out. */
 Outcome write_block(const Problem *p, const Block *block, const double *settled)
 {
     const Scalar alpha = p->u->alpha, beta = p->u->beta;

@@ -1,6 +1,6 @@
 /* The Fortran interface for one width of integers, which interfaces.c sets: INT, NAME,
- * SCIPY_NAME, HANDLER_NAME and COMPLEX_DOT_ALIAS. All arguments are addresses. The lengths of strings, behind
- * the last argument, are not read. */
+ * SCIPY_NAME, HANDLER_NAME and COMPLEX_DOT_ALIAS. All arguments are addresses. The lengths of
+ * strings, after the last argument, are not read. */
 
 static void NAME(report)(const char *name, int wrong)
 {

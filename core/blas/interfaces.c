@@ -1,10 +1,10 @@
 /* The names of the routines, in Fortran and in C, for integers of 32 and of 64 bits:
  *
- *   dgemm_  dgemm_64_  cblas_dgemm  cblas_dgemm64_, and scipy_ in front of each, as the
+ *   dgemm_  dgemm_64_  cblas_dgemm  cblas_dgemm64_, and each with the prefix scipy_, as the
  *   wheels of NumPy and SciPy have it
  *
- * A name that is not served in full is not here: callers keep their own library for it.
- * Nothing in this library calls one of these names. */
+ * A name that is not fully implemented is missing here, so callers keep their own library for
+ * it. Nothing in this library calls one of these names. */
 
 #include "blas.h"
 #include "../environment.h"
@@ -41,7 +41,7 @@
             CHECKED(name, number_in_cblas(routine)); \
     } while (0)
 
-/* Run a routine that has no wrong arguments. */
+/* Run a routine whose arguments cannot be wrong. */
 #define UNCHECKED(name, routine) \
     do { \
         Environment environment_ = enter_ieee(); \
@@ -52,7 +52,7 @@
         leave_ieee(environment_); \
     } while (0)
 
-/* Return a value of a type that a routine writes, as its last argument, to `value_`. */
+/* Return the value that a routine writes to its last argument, `value_`. */
 #define RETURNED(name, type, routine) \
     type value_; \
     UNCHECKED(name, routine); \
@@ -60,7 +60,7 @@
 
 /* ---- wrong arguments ------------------------------------------------------------ */
 
-/* As the reference BLAS does where no xerbla is defined. */
+/* As the reference BLAS does if no xerbla is defined. */
 static void end_program(const char *name, int wrong)
 {
     fprintf(stderr, " ** On entry to %s parameter number %2d had an illegal value\n", name,
@@ -78,8 +78,8 @@ HANDLER void cblas_xerbla64_(int64_t wrong, const char *name, const char *form, 
 
 /* ---- arguments ------------------------------------------------------------------ */
 
-/* What stands for a type in macros, and a scalar as CBLAS passes it: by value, or by its
- * address. A complex result is a value, as in gfortran. */
+/* Names of types for macros, and scalars as CBLAS passes them: by value, or by address. A
+ * complex result is a value, as in gfortran. */
 #define TYPE_s SINGLE
 #define TYPE_d DOUBLE
 #define TYPE_c SINGLE_COMPLEX
@@ -116,9 +116,8 @@ enum { ROW_MAJOR = 101, COLUMN_MAJOR = 102 };
 static inline int is_order(int flag) { return flag == ROW_MAJOR || flag == COLUMN_MAJOR; }
 static inline Order order_of(int flag) { return flag == ROW_MAJOR ? BY_ROWS : BY_COLUMNS; }
 
-/* The number by which cblas_xerbla hears of an argument of matrices by rows. The reference
- * BLAS calls Fortran with sizes and operands exchanged then, and handlers exchange the
- * numbers again. */
+/* The argument number that cblas_xerbla gets for row-major matrices. The reference BLAS then
+ * calls Fortran with sizes and operands exchanged, and handlers exchange the numbers back. */
 static int exchanged(const char *name, int number)
 {
     static const struct {
@@ -156,8 +155,8 @@ static inline int number_in_cblas(int wrong)
 #define NAME(f) f##_
 #define SCIPY_NAME(f) scipy_##f##_
 #define HANDLER_NAME xerbla_
-/* Not cdotu_, cdotc_, zdotu_ and zdotc_: programs for MKL, as PyTorch is one, pass the
- * address of the result there, and nothing tells them from those of gfortran. */
+/* Not cdotu_, cdotc_, zdotu_ and zdotc_: programs for MKL, such as PyTorch, pass the address
+ * of the result there, and nothing distinguishes them from programs for gfortran. */
 #define COMPLEX_DOT_ALIAS(alias_name, name)
 #include "fortran.h"
 

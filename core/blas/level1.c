@@ -8,8 +8,8 @@
 /* Entries of a complex vector that is copied: 6 GiB with the other one. */
 enum { LONGEST_COPY = 1 << 26 };
 
-/* x^T y, or x^H y, rounded once; `addend`, or NULL, is a number of the result's type that is
- * added before. */
+/* x^T y, or x^H y, rounded once. `addend`, or NULL, is a number of the result's type that is
+ * added before the rounding. */
 void dot(Type type, Type result_type, int is_conjugate, const void *addend, int64_t n,
          const void *x, int64_t incx, const void *y, int64_t incy, void *result)
 {
@@ -51,9 +51,9 @@ static double magnitude_of(Type type, const char *at)
     return type.is_single ? (float)magnitude : magnitude;
 }
 
-/* iamax: the number, from 1 on, of the first entry of the largest magnitude; 0 where there
- * is none. As in the reference BLAS the first entry leads until one is greater. So NaN
- * never takes the lead, and keeps it as the first entry. */
+/* iamax: the number, from 1 on, of the first entry with the largest magnitude; 0 if there is
+ * none. As in the reference BLAS, the first entry leads until a greater one follows. So a NaN
+ * never takes the lead, but keeps it if it is the first entry. */
 int64_t first_largest(Type type, int64_t n, const void *x, int64_t incx)
 {
     if (n <= 0 || incx <= 0)
@@ -91,11 +91,11 @@ void sum_of_magnitudes(Type type, int64_t n, const void *x, int64_t incx, void *
 
 /* nrm2, faithfully rounded: one of the two numbers next to the norm, or the norm.
  *
- * The numbers are scaled so that the largest lies in [1, 2). Those that underflow then are
- * too small to matter. The sum of squares s is rounded once, and sqrt once: for s in
- * [1, 4), after a power of four, the root errs by 0.5 ulp and by half of what s does, at
- * most 0.36 ulp more. A norm that is a number has a root of its exact square within half
- * an ulp, and is found. */
+ * The numbers are scaled so that the largest lies in [1, 2). Numbers that then underflow are
+ * too small to matter. The sum of squares s is rounded once, and its root once: for
+ * 1 <= s < 4, after scaling by a power of four, the root errs by 0.5 ulp plus half the
+ * relative error of s, at most 0.36 ulp. If the norm is a number of the type, the result is
+ * this number. */
 void norm(Type type, int64_t n, const void *x, int64_t incx, void *result)
 {
     double largest = 0.0;

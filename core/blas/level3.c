@@ -19,7 +19,7 @@ Shape shape_of(char uplo)
     return is_one_of(uplo, "L") ? LOWER : UPPER;
 }
 
-/* 1 if `ld` is at least the length of what lies together: columns, or rows. */
+/* 1 if `ld` is at least the length of the contiguous vectors: columns, or rows. */
 int is_leading(Order order, int64_t ld, int64_t rows, int64_t columns)
 {
     int64_t length = order == BY_COLUMNS ? rows : columns;

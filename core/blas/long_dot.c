@@ -33,7 +33,7 @@ static void add_piece(Accumulator *sum, Type type, double factor, ptrdiff_t k,
     free_decoded(multiple.b);
 }
 
-/* The same by signs, for vectors with Inf or NaN. */
+/* The same with signs instead of finite numbers, for vectors with Inf or NaN. */
 static double signs_of_piece(Type type, double factor, ptrdiff_t k, const Matrix *x,
                              const char *a, const Matrix *y, const char *b)
 {

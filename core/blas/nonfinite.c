@@ -1,9 +1,8 @@
 /* Entries that Inf and NaN reach.
  *
- * As in numerics/special.py such an entry is Inf or NaN, and which one follows from signs
- * instead of finite numbers: their sums cannot overflow, so the result is what IEEE
- * arithmetic gives in any order of summation. As in the reference BLAS a scalar multiplies
- * each term.
+ * As in numerics/special.py, such an entry is Inf or NaN. Signs in place of finite numbers
+ * decide which one: their sums cannot overflow, so the result is the one of IEEE arithmetic
+ * in any order of summation. As in the reference BLAS, a scalar multiplies each term.
  */
 
 #include "blas.h"
@@ -11,7 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* A copy with zeros for Inf and NaN; `is_dirty` says which rows, or columns, hold one. */
+/* A copy with zeros for Inf and NaN; `is_dirty` marks the rows, or columns, that hold one. */
 static View cleaned(const View *x, ptrdiff_t m, ptrdiff_t n, int by_rows, char *is_dirty)
 {
     double *copy = allocated((size_t)m * (size_t)n, sizeof(double));
@@ -26,13 +25,13 @@ static View cleaned(const View *x, ptrdiff_t m, ptrdiff_t n, int by_rows, char *
                   .column = sizeof(double)};
 }
 
-/* 1 where a term of a row stands for an entry of A, and not for a structural zero. */
+/* 1 if a term of a row is an entry of A, 0 if it is a structural zero. */
 static int is_term(const Update *u, ptrdiff_t i, ptrdiff_t term)
 {
     return is_in_shape(u->a_shape, i, term / u->type.components);
 }
 
-/* A formula with signs for finite numbers: Inf or NaN, or finite where neither reaches it. */
+/* A formula with signs for finite numbers: Inf or NaN, or finite if neither reaches it. */
 static double value_by_signs(const Problem *p, ptrdiff_t i, const Formula *formula)
 {
     const View *left = &p->left, *right = &p->right;
@@ -63,7 +62,7 @@ void write_nonfinite_block(const Problem *p, const Block *block)
     const int are_scalars_finite = isfinite(u->alpha.re) && isfinite(u->alpha.im)
                                 && isfinite(u->beta.re) && isfinite(u->beta.im);
 
-    /* Operands without Inf and NaN, and where these are. */
+    /* Operands without Inf and NaN, and the positions of Inf and NaN. */
     char *is_dirty_row = calloc((size_t)u->m, 1), *is_dirty_column = calloc((size_t)columns, 1);
     double *settled = calloc((size_t)count, sizeof(double));
     if (!is_dirty_row || !is_dirty_column || !settled)
@@ -87,7 +86,7 @@ void write_nonfinite_block(const Problem *p, const Block *block)
             }
     }
 
-    /* All others are written as ever. */
+    /* Write all others as usual. */
     if (are_scalars_finite) {
         Problem clean = problem_of(u, left, right);
         write_block(&clean, block, settled);

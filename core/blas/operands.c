@@ -73,8 +73,8 @@ int is_in_shape(Shape shape, ptrdiff_t i, ptrdiff_t j)
     return shape == FULL || (shape == LOWER ? j <= i : j >= i);
 }
 
-/* All entries of a square matrix of which one triangle is stored, in new memory: the
- * other one, and what the structure says of the diagonal, is never read. */
+/* All entries of a square matrix with one stored triangle, in new memory. The other triangle,
+ * and diagonal values that the structure fixes, are never read. */
 Matrix expanded(Type type, ptrdiff_t n, Matrix x, Shape shape, Structure structure)
 {
     int is_triangular = structure == TRIANGULAR || structure == UNIT_TRIANGULAR;
@@ -142,7 +142,7 @@ View embedded_right(Type type, ptrdiff_t k, ptrdiff_t n, const Matrix *x)
                   .column = sizeof(double)};
 }
 
-/* A real matrix where it is. */
+/* A real matrix, in place. */
 View view_of(Type type, const Matrix *x)
 {
     return (View){.data = x->data, .row = x->row, .column = x->column,
@@ -157,13 +157,13 @@ static int never_stops(Watch *watch)
     return 0;
 }
 
-/* The core reports its terms to this: nothing stops a call of a BLAS. */
+/* The core reports its terms to it. Nothing stops a call of a BLAS. */
 Watch watch_of_call(void)
 {
     return (Watch){INT64_MAX, never_stops};
 }
 
-/* A vector of so many terms in new memory, decoded. */
+/* A vector with this number of terms in new memory, decoded. */
 Decoded decode(ptrdiff_t k, const char *at, ptrdiff_t stride, int is_single)
 {
     Decoded x = {allocated((size_t)k, sizeof(uint64_t)), allocated((size_t)k, sizeof(int16_t))};

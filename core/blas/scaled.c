@@ -1,5 +1,5 @@
-/* Multiples of operands as sums of words: s x for a scalar s is a number where s is a power
- * of two, and a product and its error in other cases. The core adds all words exactly. */
+/* Multiples of operands as sums of words: for a scalar s, s x is one number if s is a power
+ * of two, otherwise a product and its error. The core adds all words exactly. */
 
 #include "blas.h"
 #include "../scalar_sums.h"
@@ -7,14 +7,14 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* 1 for a power of two with a sign. */
+/* 1 if s is plus or minus a power of two. */
 int is_power(double x)
 {
     int exponent;
     return isfinite(x) && fabs(frexp(x, &exponent)) == 0.5;
 }
 
-/* 1 where products with s are numbers of binary64, as those of two floats are. */
+/* 1 if products with s are numbers of binary64, as products of two floats are. */
 static int has_one_word(Type type, double s)
 {
     return type.is_single || is_power(s);
@@ -28,8 +28,8 @@ int words_of_multiple(Type type, Scalar s)
     return has_one_word(type, s.re) ? 1 : 2;
 }
 
-/* The word or the words of s x for two numbers; returns 0 where they are not exact. Inf and
- * NaN are unchanged, for the core to find. */
+/* The word or words of s x for two numbers; returns 0 if they are not exact. Inf and NaN stay
+ * unchanged, for the core to find. */
 static int split_product(Type type, double s, double x, double *words, ptrdiff_t step)
 {
     double product = s * x;
@@ -54,8 +54,7 @@ static int split_product(Type type, double s, double x, double *words, ptrdiff_t
         && fabs(s) < 0x1p990;
 }
 
-/* The words of component q of s x, so many numbers apart; returns 0 where they are not
- * exact. */
+/* The words of component q of s x, `step` numbers apart; returns 0 if they are not exact. */
 int split_multiple(Type type, Scalar s, Scalar x, int q, double *words, ptrdiff_t step)
 {
     double parallel = q == 0 ? x.re : x.im, turned = q == 0 ? x.im : x.re;
@@ -76,9 +75,8 @@ int split_multiple(Type type, Scalar s, Scalar x, int q, double *words, ptrdiff_
     return is_exact & split_product(type, factor, turned, second, step);
 }
 
-/* alpha times B, embedded, each row as its words one below the other; returns 0 where these
- * are not exact. From row `conjugate_from` on, unless that is 0, conj(alpha) takes the place
- * of alpha. */
+/* alpha times B, embedded; the words of a row lie one below the other. Returns 0 if they are
+ * not exact. From row `conjugate_from` on, unless that is 0, conj(alpha) replaces alpha. */
 int scale_right(const Update *u, const View *right, Scalar alpha, int words, View *scaled)
 {
     const int components = u->type.components;
@@ -105,7 +103,7 @@ int scale_right(const Update *u, const View *right, Scalar alpha, int words, Vie
     return is_exact;
 }
 
-/* The numbers of A, each so many times in a row. */
+/* The numbers of A, each repeated several times. */
 View repeat_left(const Update *u, const View *left, int words)
 {
     const ptrdiff_t terms = u->k * u->type.components;

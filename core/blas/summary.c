@@ -1,8 +1,8 @@
 /* Counts of calls, for `hifigemm run --blas correct --summary`.
  *
- * HIFIGEMM_BLAS_SUMMARY names a file of one table, zeros at first, which every process of
- * the program maps. So no process has to write anything when it ends, and one that is
- * killed has its calls in the table. src/hifigemm/cli/blas_summary.py reads it. */
+ * HIFIGEMM_BLAS_SUMMARY names a file of one table, zeros at first, which every process of the
+ * program maps. So no process has to write anything when it ends, and the table also has the
+ * calls of a killed process. src/hifigemm/cli/blas_summary.py reads it. */
 
 #define _GNU_SOURCE
 #include "blas.h"
@@ -17,11 +17,11 @@
 #include <unistd.h>
 
 enum {
-    ROWS = 128,         /* more than there are routines with their types */
-    MOST_TRIES = 10000, /* for a row that is in use: its process has been killed then */
+    ROWS = 128,         /* more than the number of routines and types */
+    MOST_TRIES = 10000, /* attempts to take a busy row; then its process counts as killed */
 };
 
-/* Calls of a routine, "dgemm", and the sizes of the one with most products. */
+/* Calls of a routine, such as "dgemm", and the sizes of the call with the most products. */
 typedef struct {
     _Atomic uint64_t name;
     atomic_int is_in_use;
@@ -75,7 +75,7 @@ static uint64_t name_of(const char *text)
     return name;
 }
 
-/* The row of a name, a new one where there is none; NULL in a table without room. */
+/* The row of a name, a new one if there is none; NULL if the table is full. */
 static Row *row_of(uint64_t name)
 {
     for (Row *row = tally->rows; row < tally->rows + ROWS; row++) {

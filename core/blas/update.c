@@ -13,7 +13,7 @@
 
 enum {
     MOST_NUMBERS = 1 << 18,   /* of a block: 2 MiB, which stay in the last cache */
-    FEWEST_ROWS = 24,         /* of a block, so that panels of B are packed for many rows */
+    FEWEST_ROWS = 24,         /* of a block, so that panels of B serve many rows */
     TRIANGLE_ROWS = 128,      /* of a block, where a triangle saves terms or entries */
     SHARE = 1 << 23,          /* terms of a thread: 1 ms, twenty times what it costs */
     MOST_THREADS = 256,
@@ -29,7 +29,7 @@ static int count_of_variable(const char *name)
     return count < 0 ? 0 : count > MOST_THREADS ? MOST_THREADS : (int)count;
 }
 
-/* Threads that a call may take: those that the environment asks for, or else all cores. */
+/* Threads that a call may use: the number in the environment, otherwise all cores. */
 static int thread_limit(void)
 {
     int count = count_of_variable("HIFIGEMM_THREADS");
@@ -48,8 +48,7 @@ typedef struct {
     int first, count;
 } Share;
 
-/* Rows of a number and what they need: a triangle has entries, or terms, up to the
- * diagonal. */
+/* A range of rows and its needs: a triangle has entries, or terms, up to the diagonal. */
 static Block block_at(const Update *u, ptrdiff_t start, ptrdiff_t block_rows)
 {
     ptrdiff_t rows = u->m - start < block_rows ? u->m - start : block_rows;
@@ -87,8 +86,8 @@ static void *write_share(void *argument)
     return NULL;
 }
 
-/* Write all blocks. Threads live as long as this call, so that nothing is left over for a
- * process that forks. They take no signals, which belong to the program's threads. */
+/* Write all blocks. Threads end with this call, so that a process that forks has none of
+ * them. They block signals, which belong to the program's threads. */
 static void write_side_by_side(const Problem *p, int threads)
 {
     const Update *u = p->u;
@@ -129,7 +128,7 @@ static void choose_kernels(void)
     kernels = kernels_here()[0];
 }
 
-/* B^T A^T, so that the rows of the result are its longer side. */
+/* B^T A^T, so that the result has more rows than columns. */
 static Update mirrored(const Update *u)
 {
     Update mirror = *u;
@@ -142,8 +141,8 @@ static Update mirrored(const Update *u)
 }
 
 /* How an update of real operands is added. A positive power of two alpha is a shift, and any
- * other real alpha a factor of the product in binary64. Where products with alpha are exact,
- * for operands of binary32, and where it is complex it multiplies B, the smaller operand. */
+ * other real alpha a factor of the product in binary64. If products with alpha are exact, for
+ * operands of binary32, or if alpha is complex, it multiplies B, the smaller operand. */
 Problem problem_of(const Update *u, View left, View right)
 {
     Problem p = {
@@ -198,8 +197,8 @@ static double products_of(const Update *u)
     return rows * columns * terms * u->type.components * u->type.components;
 }
 
-/* C := alpha A B + beta C. As in the reference BLAS A and B are not read for alpha = 0,
- * C is not for beta = 0, and nothing is written where nothing changes. */
+/* C := alpha A B + beta C. As in the reference BLAS, A and B are not read if alpha = 0, C is
+ * not read if beta = 0, and nothing is written if nothing changes. */
 void update(const Update *u)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -217,7 +216,7 @@ void update(const Update *u)
     if (u->n > u->m && !has_shape)
         to_do = mirrored(&to_do);
 
-    /* Threads by the work, as far as there are rows for them. */
+    /* The number of threads follows the work, up to the number of rows. */
     int components = u->type.components;
     double terms = (double)u->m * (double)u->n * (double)to_do.k * components * components;
     double most = fmin(terms / SHARE, (double)to_do.m / FEWEST_ROWS);
