@@ -199,18 +199,18 @@ def gemm(
         raise ValueError(f"beta = {beta} needs c")
     may_repeat = plan is None and not is_compiled()
     if c is not None and may_repeat and beta == 0 and is_ieee():
-        # C is not read. It stays in graphs of PyTorch, with a gradient of zeros. In a
-        # thread that flushes subnormal numbers beta may be none.
+        # C is not read. It stays in PyTorch's graphs, with a zero gradient. In a thread
+        # that flushes subnormal numbers, a subnormal beta compares equal to 0.
         if belongs_to_torch(c):
             may_repeat = False
         else:
             c = None
     key_and_arguments = None
     if is_prepared_tensor(a) or is_prepared_tensor(b):
-        # Its key is made further down, where torch.compile does not look.
+        # Its key is computed further down, out of sight of torch.compile.
         may_repeat = False
     if may_repeat and type(a) is not np.ndarray:
-        # It has a key only if PyTorch follows no operand.
+        # It has a key only if PyTorch records no operand.
         policy = (
             accuracy,
             scheme,

@@ -1,6 +1,6 @@
-"""What a user may ask for, turned into a target: |C - AB| <= r |A||B| + u |AB|,
-or <= (r + u) |AB| for `Relative`, or <= r |a_i| |b_j| + u |AB| for `Invariant`, with the
-Euclidean norms of a row and a column.
+"""Accuracies and their targets: |C - AB| <= r |A||B| + u |AB|, or <= (r + u) |AB| for
+`Relative`, or <= r |a_i| |b_j| + u |AB| for `Invariant`, with the Euclidean norms of a
+row and a column.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class Invariant:
 Accuracy = float | Literal["fp32", "fp64", "correct"] | Relative | Invariant | None
 _EXPECTED = 'expected None, a number, "fp32", "fp64", "correct", hifigemm.Relative(r) or hifigemm.Invariant()'
 _SPARE_BITS = 16
-"""Relative errors this far below the unit roundoff, before the last rounding, are those
-of correct rounding.
+"""A relative error this far below the unit roundoff, before the last rounding, requires
+correct rounding.
 """
 
 
@@ -118,8 +118,8 @@ class Target:
     # r is the level of this format, at which a native product in its arithmetic is
     # accepted
     level: Format | None = None
-    # where nothing is promised, the largest possible error is worked out for the
-    # report; that takes two more products
+    # if nothing is promised, compute the largest possible error for the report; this
+    # takes two more products
     states_bound: bool = True
     relative: float | None = None  # the relative error that was asked for
     # factor of |a_i| |b_j| before the last rounding, for `Invariant`; r is inf then
@@ -127,8 +127,8 @@ class Target:
 
     @property
     def by_entry(self) -> bool:
-        """Whether errors are held against the exact entry, however much its terms
-        cancel, and not against |A||B|.
+        """True if errors are relative to the exact entry, however much its terms
+        cancel, instead of |A||B|.
         """
         return self.correct or self.relative is not None
 
@@ -146,8 +146,8 @@ class Target:
         )
 
     def accepts(self, worst_case: float) -> str:
-        """Why a native product with this worst case is accepted though that exceeds r;
-        empty where it does not.
+        """Why a native product is accepted although its worst case exceeds r; empty if
+        it does not exceed r.
         """
         if self.level is None or worst_case <= self.r:
             return ""

@@ -1,6 +1,4 @@
-"""Frozen, printable data between the question and the result: Plan, Verification,
-Evidence, Split, Report.
-"""
+"""Frozen, printable data of a product: Plan, Verification, Evidence, Split, Report."""
 
 from __future__ import annotations
 
@@ -35,8 +33,8 @@ class Verification(Enum):
 
 @dataclass(frozen=True)
 class Outliers:
-    """Rows and columns that need more moduli than the others, so that the entries that
-    they meet are computed apart.
+    """Rows and columns that need more moduli than the others; their entries are
+    computed separately.
     """
 
     num_moduli: int  # for the entries of all other rows and columns
@@ -57,15 +55,13 @@ class Outliers:
         return f"{self.num_moduli} moduli without {vectors}"
 
     def of_fullest_block(self, rows: int, cols: int) -> Outliers:
-        """The outliers of the fullest block of so many rows and columns, moved to its
-        start.
-        """
+        """The outliers of the fullest block of this size, moved to its start."""
         fullest = _fullest(self.rows, rows), _fullest(self.cols, cols)
         return replace(self, rows=fullest[0], cols=fullest[1])
 
     def num_products(self, problem: Problem, count: int) -> float:
-        """Products of size m n k that are made where `count` moduli hold the entries of
-        outlier rows and columns.
+        """Products of size m n k, if `count` moduli hold the entries of outlier rows
+        and columns.
         """
         rows = len(self.rows) / problem.m
         cols = len(self.cols) / problem.n
@@ -74,8 +70,8 @@ class Outliers:
 
 @dataclass(frozen=True)
 class SeparateVectors:
-    """Rows and columns whose exponents no moduli hold, so that their entries are sums
-    of terms in words.
+    """Rows and columns whose exponents no moduli hold; their entries are sums of terms
+    in words.
     """
 
     rows: tuple[int, ...]
@@ -87,12 +83,14 @@ class SeparateVectors:
         return f"{' and '.join(vectors)} by sums in words"
 
     def of_fullest_block(self, rows: int, cols: int) -> SeparateVectors:
-        """Those of the fullest block of so many rows and columns, moved to its start."""
+        """The separate vectors of the fullest block of this size, renumbered from its
+        start.
+        """
         return SeparateVectors(_fullest(self.rows, rows), _fullest(self.cols, cols))
 
 
 def _fullest(vectors: tuple[int, ...], length: int) -> tuple[int, ...]:
-    """As many of the first numbers as there are vectors in the fullest block."""
+    """The numbers from 0 on, one for each vector in the fullest block."""
     counts = Counter(i // length for i in vectors)
     return tuple(range(max(counts.values(), default=0)))
 
@@ -123,7 +121,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Blocking:
-    """How much is worked on at a time; it changes no bit of an exact scheme."""
+    """The sizes of blocks; they change no bit of an exact scheme."""
 
     # matrices of the stack, rows and columns of the result at a time
     shape: tuple[int, int, int] = (1, 1, 1)
@@ -151,14 +149,16 @@ def blocks_of_shape(
 
 
 class Choice(Protocol):
-    """What a report asks of a scheme, beside its text; see `schemes.Scheme`."""
+    """The part of a scheme that a report uses, in addition to its text; see
+    `schemes.Scheme`.
+    """
 
     @property
     def is_native(self) -> bool:
-        """True if the engine's library makes the product by itself."""
+        """True if the engine's library computes the product."""
 
     def describe_products(self, num_products: int, name: str = "") -> str:
-        """What is multiplied, as a line of a plan or report says it."""
+        """The products, as a line of a plan or report."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -208,7 +208,7 @@ class Plan(Shown):
     """
 
     problem: Problem
-    # Schemes are Any here: readers of a plan know their class, and read its fields.
+    # Schemes are Any here: users of a plan know the class and read its fields.
     asked: Any  # the scheme that was forced; None for the library's choice
     scheme: Any  # the dataclass with its counts filled in
     target: Target  # what was asked for
@@ -223,18 +223,18 @@ class Plan(Shown):
     reason: str
     # schemes to which the device goes on, in this order; each keeps `bound`
     alternatives: tuple[Any, ...] = ()
-    # Facts about the operands that the plan was made for. A plan for any operands has
-    # those alone by which its scales are balanced.
+    # Facts about the operands of the plan. A plan for any operands has only the facts
+    # that balance its scales.
     evidence: Evidence | None = None
     blocking: Blocking = Blocking()
     # what is made of exact sums, by executables that round so
     rounding: Rounding = NEAREST
-    # Terms of a span of k, see numerics.spans; 0 for all terms. A plan for another shape
-    # keeps it, as its bound counts the sums of spans.
+    # Terms of a span of k, see numerics.spans; 0 for all terms. A plan for another
+    # shape keeps it, because its bound counts the sums of spans.
     k_span: int = 0
 
     def __hash__(self) -> int:
-        """Kept, as plans are parts of keys."""
+        """Kept, because plans are parts of keys."""
         return self._hash
 
     @cached_property
@@ -242,7 +242,7 @@ class Plan(Shown):
         return hash(tuple(getattr(self, x.name) for x in fields(self)))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the hash, which another process has otherwise."""
+        """Without the hash, which differs in another process."""
         return {name: x for name, x in self.__dict__.items() if name != "_hash"}
 
     @cached_property
@@ -257,7 +257,7 @@ class Plan(Shown):
 
     @cached_property
     def is_fixed(self) -> bool:
-        """True if counts were forced, so that they are not raised."""
+        """True if counts were forced; they are not raised then."""
         return self.asked is not None and self.asked.explicit
 
     @cached_property
@@ -279,7 +279,9 @@ class Plan(Shown):
 
     @property
     def split_key(self) -> tuple[object, ...]:
-        """What two plans must share for a split made by one to serve the other."""
+        """The fields that two plans must share if one is to use the split of the
+        other.
+        """
         return self.scheme, self.target, self.evidence, self.alternatives
 
     @cached_property
@@ -417,7 +419,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Decision:
-    """The attributes of a `Report` that the operands may decide."""
+    """The attributes of a `Report` that may depend on the operands."""
 
     scheme: Choice | None  # None: that of each rank, on a mesh
     num_products: int
@@ -485,9 +487,9 @@ class Report(Shown):
 
     @property
     def decision(self) -> Decision:
-        """The decision; the first look at it calls the function that makes it."""
+        """The decision; the first access calls the function that returns it."""
         if not isinstance(self._decision, Decision):
-            # The function goes, and with it what it holds of the device's memory.
+            # Drop the function, and with it the device memory that it holds.
             self._decision = self._decision()
         return self._decision
 
@@ -543,14 +545,14 @@ class Report(Shown):
 
     @property
     def k_block(self) -> int:
-        """Terms that were added at a time."""
+        """Number of terms in a block of k."""
         return self.decision.k_block
 
     def changed(
         self, change: Callable[[Decision], Decision], seconds: float | None = None
     ) -> Report:
-        """The report with another decision, which is computed when it is read, and
-        perhaps another time.
+        """The report with another decision, which is computed on first access, and
+        optionally another time.
         """
         seconds = self.decision_seconds if seconds is None else seconds
         return replace(
@@ -558,7 +560,7 @@ class Report(Shown):
         )
 
     def with_product(self, other: Report, share: float, reason: str) -> Report:
-        """The report with another product that was made for a share of the entries."""
+        """The report with another product, computed for a share of the entries."""
         num_products = other.num_products * share
 
         def with_both(d: Decision) -> Decision:

@@ -1,5 +1,5 @@
-"""A plan carried out on stacks of arrays: by the engine's executable, or block by block in
-the steps of its scheme, with escalation and special values.
+"""Run a plan on stacks of arrays: by the engine's executable, or block by block in the
+steps of its scheme, with escalation and special values.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
     from hifigemm.numerics.scaling import Scale
 
 quiet = np.errstate(all="ignore")
-"""Underflow, overflow and NaN are part of the work here, whatever the caller's settings
-are.
+"""Suppress NumPy's floating-point warnings: intermediate underflow, overflow and NaN
+are expected.
 """
 _IEEE_NOTE = "Inf and NaN as IEEE arithmetic in any order puts them"
 
 
 @dataclass(frozen=True)
 class _BlockOperand:
-    """One operand, a stack (batch or 1, rows, columns), and which of its matrices and
-    vectors take part.
+    """One operand, a stack (batch or 1, rows, columns), and the matrices and vectors in
+    use.
     """
 
     side: str  # "left" or "right"
@@ -63,7 +63,7 @@ class _BlockOperand:
     scale: Scale | None = None  # of the whole operand, if the scheme has scales
 
     def take(self, batch: slice = slice(None), vectors: slice = slice(None)) -> Array:
-        """Some of the matrices and vectors that take part, as an array."""
+        """Some of the matrices and vectors in use, as an array."""
         is_left = self.side == "left"
         if self.stack is None or self.vectors is None:
             x = self.x[batch] if len(self.x) > 1 else self.x
@@ -103,11 +103,11 @@ def execute(
     splits: Splits = NO_SPLITS,
     out: Array | None = None,
 ) -> tuple[Plan, Outcome]:
-    """alpha (2**shift A B) + beta C of stacks by the plan, for any operands, in `out` if
-    there is one.
+    """alpha (2**shift A B) + beta C of stacks by the plan, for any operands, in `out`
+    if it is given.
 
-    Returns the plan that was carried out in the end, and what came of it. Nothing waits
-    for a device unless entries have to be certified.
+    Returns the plan that finally ran, and its outcome. Nothing waits for a device
+    unless entries must be certified.
     """
     shape = plan.problem.shape
     signature = Signature(a, b, shape, out, shift, epilogue, splits)
@@ -126,8 +126,8 @@ def planned(
     engine: Engine,
     workspace: int,
 ) -> tuple[Plan, bool]:
-    """The plan of a planner, whose needs are met by inspecting the operands, and if it
-    rests on what was seen.
+    """The plan of a planner, and True if it depends on the operands. Inspects the
+    operands as the planner needs.
     """
     evidence_by_need: dict[Need, Evidence | None] = {}
     while isinstance(plan := make(evidence_by_need), Need):
@@ -142,7 +142,9 @@ def planned(
 def lowered(
     plan: Plan, signature: Signature, engine: Engine, workspace: int
 ) -> Executable:
-    """The plan for operands of one layout: the engine's way, else step by step."""
+    """The plan for operands of one layout: the engine's executable, otherwise step by
+    step.
+    """
     lowering = engine.lowering(plan)
     executable = None if lowering is None else lowering.lower(signature)
     return executable or InSteps(plan, signature, engine, workspace)
@@ -155,9 +157,7 @@ def run(
     engine: Engine,
     workspace: int,
 ) -> tuple[Plan, Outcome]:
-    """What comes of the arrays of a signature, and the plan that was carried out in the
-    end.
-    """
+    """The outcome for the arrays of a signature, and the plan that finally ran."""
     outcome = outcome_of(executable, signature)
     if isinstance(outcome, Refusal):
         return continue_after(outcome, plan, signature, engine, workspace)
@@ -165,7 +165,9 @@ def run(
 
 
 def outcome_of(executable: Executable, signature: Signature) -> Outcome | Refusal:
-    """What an executable makes of the arrays of a signature, as arrays of their kind."""
+    """The outcome of an executable for the arrays of a signature, as arrays of their
+    kind.
+    """
     c = signature.epilogue.c
     out = signature.out
     outcome = executable(
@@ -192,14 +194,14 @@ def continue_after(
     engine: Engine,
     workspace: int,
 ) -> tuple[Plan, Outcome]:
-    """What comes of operands that an executable of this plan has refused: by a finer
-    plan, or by the steps of the scheme, which take Inf and NaN apart and make entries
-    again.
+    """The outcome for operands that an executable of this plan has rejected: by a finer
+    plan, or by the steps of the scheme, which separate Inf and NaN and escalate
+    entries.
     """
-    # What was prepared of the operands is for the plan that did not do.
+    # Prepared splits belong to the plan that was not enough.
     signature = signature._replace(splits=NO_SPLITS)
-    # A plan with evidence makes the whole product again; so it does after a native
-    # product that "auto" chose.
+    # A plan with evidence computes the whole product again; so does a plan after a
+    # native product that "auto" chose.
     is_chosen_native = (
         plan.scheme.is_native
         and plan.asked is None
@@ -218,9 +220,9 @@ def continue_after(
 
 
 class InSteps:
-    """A plan that is carried out step by step, in blocks; see `Executable`.
+    """A plan that runs step by step, in blocks; see `Executable`.
 
-    A `refusal` is why the engine's executable did not make this product.
+    A `refusal` is why the engine's executable did not compute this product.
     """
 
     def __init__(
@@ -239,7 +241,7 @@ class InSteps:
         self._right_shape = signature.right.shape
         self._shift = signature.shift
         self._is_idle = signature.epilogue.idle
-        # Entries that are not certified may end in an error, with `out` as before.
+        # Uncertified entries may end in an error; `out` must be unchanged then.
         is_refusable = plan.verification is Verification.ENTRYWISE
         self._writes_to_out = (
             self._is_idle and signature.out is not None and not is_refusable
@@ -289,8 +291,8 @@ class InSteps:
 
 
 class SumsInSteps(HostExecutable):
-    """The plan's rounding of 2**shift (+-A B + s C) by the sums of its scheme, entries of
-    which may stay open. It refuses Inf and NaN in A and B.
+    """The plan's rounding of 2**shift (+-A B + s C) by the sums of its scheme; entries
+    may stay open. It rejects Inf and NaN in A and B.
     """
 
     def __init__(self, plan: Plan, signature: Signature, engine: Engine) -> None:
@@ -299,14 +301,14 @@ class SumsInSteps(HostExecutable):
 
     @quiet
     def multiply(self, a: Array, b: Array, c: Array | None) -> Outcome | Refusal:
-        """Refuses s C with bits below the smallest float64 as well."""
+        """Also rejects s C with bits below the smallest float64."""
         plan = self.plan
         rounding = plan.rounding
         dtype = plan.problem.dtype
         if rounding.sign < 0:
             a = -a
 
-        # s C in real components, of which Inf and NaN are added at the end.
+        # s C in real components; Inf and NaN are added at the end.
         scaled = None
         s = rounding.c_sign * 2.0**rounding.c_exponent
         if c is not None:
@@ -354,17 +356,17 @@ def in_steps(
     """2**shift A B block by block, in `out` where that is given; Inf and NaN are filled
     in at the end.
 
-    A native product carries them through by itself, so its operands are looked at only
-    where the result is not finite. Where an executable refused nothing but Inf and NaN,
-    it multiplies without them.
+    A native product propagates Inf and NaN, so its operands are inspected only if the
+    result is not finite. If an executable rejected nothing but Inf and NaN, it
+    multiplies the operands without them.
     """
     if plan.scheme.is_native and refusal is None:
         native = _native(plan, a, b, engine, shift)
         if native is not None:
             return native
 
-    # Rows and columns with Inf and NaN are zeros meanwhile. Sums of others may overflow
-    # as well, but sums are quicker.
+    # Rows and columns with Inf and NaN are zeros for now. Sums of others may overflow
+    # too, but sums are faster.
     x = a
     y = b
     has_nonfinite = False
@@ -375,7 +377,7 @@ def in_steps(
         x = clean(a) if rows.any() else a
         y = clean(b) if cols.any() else b
 
-    # The finite product, by an executable that refuses nothing else, or in blocks.
+    # The finite product, by an executable that rejects nothing else, or in blocks.
     if refusal is NOT_FINITE:
         _, outcome = execute(plan, x, y, engine, workspace, shift)
     else:
@@ -419,16 +421,16 @@ def _of_finite(
 
 
 def split_of(plan: Plan, x: Array, side: str, engine: Engine) -> Any:
-    """What products by this plan take of an operand, made once; None where that is the
-    operand alone, because its scales rest on the other one or more.
+    """The reusable split of an operand for products by this plan; None if products take
+    the operand itself, because its scales depend on the other one or for other reasons.
     """
     split = splitting(plan, x, side, engine)
     return None if split is None else split(x)
 
 
 def lowering_of_prepared(plan: Plan, engine: Engine) -> Lowering | None:
-    """The engine's way to products of a prepared operand; a device that works out a bound
-    for a report takes the operand alone.
+    """The engine's executable for products of a prepared operand. A device that
+    computes a bound for a report takes the operand itself.
     """
     states_nothing = plan.target == NO_PROMISE and has_kernels(engine)
     if states_nothing:
@@ -472,15 +474,15 @@ def usable_split(
     plan: Plan,
     lowering: Lowering | None,
 ) -> Any:
-    """The split of a prepared operand, where this plan takes it and it is laid out as the
-    product needs it; else None.
+    """The split of a prepared operand, if this plan takes it and its layout fits the
+    product; otherwise None.
     """
     if not isinstance(x, Prepared) or x.split is None:
         return None
     if lowering is not None:
         serves = lowering.takes(x.split, side)
     else:
-        # A report states a bound, for which nothing else is split.
+        # The bound of a report needs no other split.
         own = x.plan
         is_same = own.scheme == plan.scheme and own.evidence == plan.evidence
         serves = isinstance(x.split, Split) and is_same
@@ -512,10 +514,9 @@ def _run(
     filled: Array | None = None,
     out: Array | None = None,
 ) -> Outcome:
-    """The product, block by block, and once more by a finer plan where entries are not
-    certified.
+    """The product, block by block; a finer plan computes uncertified entries again.
 
-    Entries that are `filled` in afterwards need no certificate.
+    Entries that are `filled` afterwards need no certificate.
     """
     scheme = plan.scheme
     problem = plan.problem
@@ -527,7 +528,7 @@ def _run(
     largest_bound = 0.0
     num_products = 0.0
 
-    # Blocks of one column follow each other, so that its split is made once.
+    # Blocks of one column follow each other, so its split is computed once.
     uncertified_blocks: list[tuple[Block, Array]] = []
     left_block = None
     right_block = None
@@ -543,7 +544,7 @@ def _run(
         bound = product.bound
         if product.certified is not None and not product.certified.all():
             uncertified_blocks.append((block, ~product.certified))
-            # Certified entries keep the promise, and the others are made again.
+            # Certified entries keep the promise; the others are computed again.
             if not scheme.is_native:
                 bound = min(bound, plan.target.r)
         largest_bound = max(largest_bound, bound)
@@ -565,8 +566,8 @@ def _run(
     second = _escalated(plan, left, right, engine, workspace, shift, uncertified)
     share = second.values.size / values.size
 
-    # Certified entries keep their values; where nothing is promised, so does a finite
-    # component beside one that overflowed.
+    # Certified entries keep their values. If nothing is promised, a finite component
+    # next to one that overflowed keeps its value too.
     index = _vectors_with_any(uncertified)
     kept = values[index]
     merged = np.where(uncertified[index], second.values, kept)
@@ -585,9 +586,7 @@ def _run(
 def _split_together(
     plan: Plan, left: _BlockOperand, right: _BlockOperand, engine: Engine
 ) -> tuple[_BlockOperand, _BlockOperand]:
-    """Both operands with their splits, where these are made in one pass over small
-    operands.
-    """
+    """Both operands with their splits, if one pass over small operands computes both."""
     if not plan.is_whole or left.split is not None or right.split is not None:
         return left, right
     splits = plan.scheme.split_together(plan, left.take(), right.take(), engine)
@@ -599,7 +598,7 @@ def _split_together(
 def _scaled(
     plan: Plan, left: _BlockOperand, right: _BlockOperand, engine: Engine
 ) -> tuple[_BlockOperand, _BlockOperand]:
-    """Both operands with their scales, where the scheme has any; a prepared split needs
+    """Both operands with their scales, if the scheme has any; a prepared split needs
     none.
     """
     # A scheme without scales needs no copies of the operands.
@@ -627,9 +626,7 @@ def _escalated(
     shift: int,
     uncertified: Array,
 ) -> Outcome:
-    """The matrices, rows and columns with entries that are not certified, by a finer
-    plan.
-    """
+    """The matrices, rows and columns with uncertified entries, by a finer plan."""
     num_entries = int(np.count_nonzero(uncertified))
     index = _vectors_with_any(uncertified)
     stack, rows, cols = (x.reshape(-1) for x in index)
@@ -644,7 +641,7 @@ def _escalated(
     smaller_left = left.pick(stack, rows)
     smaller_right = right.pick(stack, cols)
 
-    # A CPU's executable leaves no entry; those of GPUs are for whole products.
+    # A CPU's executable leaves no entry open; GPU executables are for whole products.
     lowering = None if has_kernels(engine) else engine.lowering(finer)
     if lowering is None:
         second = _run(finer, smaller_left, smaller_right, engine, workspace, shift)

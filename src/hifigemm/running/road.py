@@ -1,7 +1,7 @@
 """From the operands of a product to its result and report: plan, execute, deliver.
 
-`product` is the whole way. It keeps its executable for calls of the same kind, which
-skip it.
+`product` runs all three steps. It keeps its executable, and later calls of the same
+kind run that directly.
 """
 
 from __future__ import annotations
@@ -81,28 +81,29 @@ def product(
     Parameters
     ----------
     operands, request
-        What is multiplied, and what is asked of the product.
+        The operands and the options of the call.
     shift, epilogue
         The power of two of alpha, the rest of it, beta and C.
     no_product
-        Why A and B are not read; "" where they are.
+        Why A and B are not read; "" if they are.
     out
-        An array of the operands' library. No result is returned where it was written
-        there; it may have to be copied there still.
+        An array of the operands' library. If the result was written there, none is
+        returned; otherwise the caller copies it.
     mirror
         See `Problem`.
     key
-        Under which the executable is kept for calls of the same kind; None: it is not.
+        The key under which the executable is kept for calls of the same kind; None: do
+        not keep it.
     refused
-        What is kept of calls of this kind, and why it refused these operands; None
-        where it was not tried.
+        The kept executable of this kind of call, and why it rejected these operands;
+        None if it was not tried.
     """
     library = operands.library
     dtype = operands.dtype
     shapes = operands.shapes
     problem = operands.problem(mirror)
 
-    # The plan: one that the caller or a prepared operand brings, or the planner's.
+    # The plan: from the caller or a prepared operand, or from the planner.
     passed = passed_plan(operands, request, problem)
     engine_name = request.engine if passed is None else passed.engine
     engine = engine_for(engine_name, library.name, library.device)
@@ -153,7 +154,7 @@ def product(
     announce(problem, plan.scheme, seconds)
     signature = Signature(left, right, shapes.result, view, shift, epilogue, splits)
     if refusal is not None:
-        key = None  # what refuses these operands is kept already
+        key = None  # an executable that rejects these operands is already kept
         final_plan, outcome = continue_after(refusal, plan, signature, engine, limit)
     else:
         executable = lowered(plan, signature, engine, limit)
@@ -200,9 +201,9 @@ def plan_for(
     *,
     may_inspect: bool,
 ) -> tuple[Plan, bool]:
-    """The plan of a product, and if it rests on what these operands hold.
+    """The plan of a product, and True if it depends on the values of these operands.
 
-    They are read if the plan depends on them and `may_inspect` is True.
+    The values are read if the plan needs them and `may_inspect` is True.
     """
 
     def plan_or_need(evidence_by_need: EvidenceByNeed) -> Plan | Need:
@@ -232,13 +233,13 @@ def rounded_once(
 ) -> tuple[Outcome, Report] | None:
     """2**shift (+-A B + s C) by a rounding of exact sums, with a report.
 
-    The plan is that of correct rounding. On a GPU its launches round so: they take
-    residues that hold the exact product, or sums in words. On a CPU these are sums in
-    three words, where entries may stay that are not certified. None where there is
-    neither, and where a plan, a workspace or a prepared operand asks for products.
+    The plan is the one for correct rounding. On a GPU its launches round the sum: they
+    use residues that hold the exact product, or sums in words. On a CPU sums in three
+    words do, and may leave entries uncertified. Returns None if there is neither, or if
+    a plan, a workspace or a prepared operand requires products.
 
-    c is of the dtype and the shape of the stack of results. Under `key` the executable
-    of the engine is kept, for calls of the same kind.
+    c has the dtype and the shape of the stack of results. The executable of the engine
+    is kept under `key`, for calls of the same kind.
     """
     problem = operands.problem()
     is_default = request.plan is None and request.workspace is None
@@ -250,7 +251,7 @@ def rounded_once(
     if not (by_kernels or library.on_host):
         return None
 
-    # A scheme that has sums in three words looks at no operands for its plan.
+    # A scheme with sums in three words inspects no operands for its plan.
     started = time.perf_counter()
     limit = workspace_limit(problem, None, engine)
     plan, rests_on_operands = plan_for(
@@ -270,7 +271,7 @@ def rounded_once(
     if rounding.has_addend:
         plan = replace(plan, reason=f"{plan.reason}; C among the terms")
 
-    # The engine's way, else the sums of the scheme.
+    # The engine's executable, otherwise the sums of the scheme.
     left, right = operands.stacks(operands.dtype)
     epilogue = PLAIN if c is None else Epilogue(1.0, 1.0, c)
     signature = Signature(
@@ -314,9 +315,9 @@ def product_plus(
 ) -> tuple[Array, Report]:
     """2**shift (sign A B + s C), rounded once, in the result's shape.
 
-    Exact sums settle all entries on a GPU and nearly all on a CPU. The rows and columns
-    of the others, and all of them elsewhere, are those of a longer product: see
-    `augmented`.
+    Exact sums settle all entries on a GPU, and nearly all on a CPU. A longer product
+    computes the rows and columns of the other entries, or all entries if there are no
+    such sums: see `augmented`.
     """
     shapes = operands.shapes
     c = np.broadcast_to(addend.c, shapes.result).reshape(shapes.stack)
@@ -339,7 +340,7 @@ def product_plus(
 
     from hifigemm.running.augmented import Term, sum_with_product
 
-    # A longer product, for all entries where no sums were made at once.
+    # Without exact sums, a longer product for all entries.
     def multiply(x: Array, y: Array) -> tuple[Array, Report]:
         longer = replace(operands, a=x, b=y)
         values, report = product(longer, request, shift=shift)
@@ -353,7 +354,7 @@ def product_plus(
         values, report = sum_with_product(left, right, [addend], multiply)
         return values.reshape(shapes.result), report
 
-    # Else for the rows and columns of the entries that are not certified.
+    # Otherwise for the rows and columns of the uncertified entries.
     certified = cast(Array, certified)
     block, rows, cols = open_block(certified)
     part = Term(c[block], addend.s)
@@ -365,8 +366,8 @@ def product_plus(
 
 
 def by_slices(request: Request) -> Request:
-    """The request for entries that sums in three words leave: neither these nor shorter
-    sums are tried again.
+    """The request for entries that sums in three words leave open: do not try these or
+    shorter sums again.
     """
     from hifigemm.schemes.ozaki1 import SLICES
 
@@ -379,8 +380,8 @@ def with_others(
     certified: Array,
     block: tuple[slice | Array, ...],
 ) -> Report:
-    """The report of sums, with the products by which a block was made again for its
-    entries that were not certified.
+    """The report of sums, with the products that computed a block again for its
+    uncertified entries.
     """
     others = counted(int(np.count_nonzero(~certified)), "entry", "entries")
     share = certified[block].size / certified.size
@@ -411,9 +412,9 @@ def deliver(
 
 
 def passed_plan(operands: Operands, request: Request, problem: Problem) -> Plan | None:
-    """The plan that was passed or that an operand was prepared for; None without one.
+    """The plan that the caller passed or an operand was prepared for; None without one.
 
-    Raises PlanError: a plan for another product, or beside other options.
+    Raises PlanError: a plan for another product, or together with other options.
     """
     plans = operands.plans(request.plan)
     if not plans:
@@ -447,7 +448,7 @@ def _keep(
 ) -> None:
     """Keep a call for later ones of its kind.
 
-    Where its plan rests on the operands, those of a later call are inspected first, or
+    If its plan depends on the operands, later calls inspect their operands first, or
     nothing is kept.
     """
     engine = call.engine

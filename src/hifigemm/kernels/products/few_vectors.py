@@ -1,8 +1,8 @@
-"""The product of INT8 slices where one operand has few vectors: `slice_product` in one
+"""The product of INT8 slices if one operand has few vectors: `slice_product` in one
 launch, which reads each slice of the other operand once.
 
-The weights of a network meet a few rows at a time, and what a product costs is the
-bytes of its weights. A program has the sums of all diagonals of a tile in registers,
+The weights of a network meet a few rows at a time, so reading the weights decides the
+time of a product. A program has the sums of all diagonals of a tile in registers,
 
     D_s = sum_{p + q = s} A_p B_q,  s < S,
 
@@ -32,15 +32,15 @@ from hifigemm.kernels.vectors.slices import PITCH, Slices
 from hifigemm.kernels.vectors.vector_tiles import NOT_FINITE
 
 MOST_VECTORS = 64
-"""Of the operand that has few."""
+"""Most vectors of the operand that has few."""
 MOST_SLICES = 4
-"""The sums of more diagonals leave no registers."""
+"""The sums of more diagonals would not fit in registers."""
 _TERMS = tl.constexpr(PITCH)
-"""Of a step; slices end in zeros up to a multiple of them."""
+"""Terms of a step; slices are padded with zeros to a multiple of it."""
 
 
 class _Side(NamedTuple):
-    """Slices of an operand: slice p of a vector lies `first` + p `step` entries behind
+    """Slices of an operand: slice p of a vector begins `first` + p `step` entries after
     its address.
     """
 
@@ -55,8 +55,8 @@ class _Side(NamedTuple):
 
 @triton.jit
 def _entries(side, z, vectors, start, p, exists):
-    """The terms of a step, from `start` on, of slice p of some vectors; zeros for those
-    that do not exist.
+    """The terms of a step, from `start` on, of slice p of some vectors; zeros for
+    vectors that do not exist.
     """
     first = side.planes + z * side.batch + side.first + p * side.step + start
     terms = tl.arange(0, _TERMS)
@@ -84,9 +84,10 @@ def few_vectors_kernel(
 ):
     """Twin: schemes.ozaki1.Ozaki1, of COUNT slices in two's complement or to nearest.
 
-    A program makes the entries of MANY vectors of one operand and of all of the other,
-    of which a tile has FEW. `out` has the strides of a matrix with a row for each of the
-    many, and `operands` are the entries of both with their strides.
+    A program computes the entries of MANY vectors of one operand and all vectors of the
+    other, which fit in a tile of FEW. `out` has the strides of a matrix with a row for
+    each of the many vectors. `operands` are the entries of both operands, with their
+    strides.
     """
     tiles = tl.cdiv(num_many, MANY)
     z = (tl.program_id(0) // tiles).to(tl.int64)
@@ -211,7 +212,7 @@ def few_vectors_product(
     few_in_tile = max(16, triton.next_power_of_2(num_few))
     largest_block = 64
     if few_in_tile == MOST_VECTORS:
-        # Registers hold the sums of four diagonals of fewer vectors.
+        # With four diagonals, registers hold the sums of fewer vectors.
         largest_block = 32 if count == MOST_SLICES else 128
     num_sms = gpu_of(out.device).num_sms
     block = _block_of_many(batch, num_many, largest_block, num_sms)
@@ -237,11 +238,12 @@ def few_vectors_product(
 
 
 def _block_of_many(batch: int, vectors: int, block: int, num_sms: int) -> int:
-    """Vectors of a tile: at most a block, and as many as leave tiles for most
-    multiprocessors to read.
+    """Vectors of a tile: at most a block, and few enough that most multiprocessors have
+    a tile to read.
 
-    On an H200 14336 vectors of 4096 terms take 49 us with 64 in a tile where 8 meet
-    them, and 60 with 128 where 64 do; 4096 of them 23 us with 32.
+    On an H200, 14336 vectors of 4096 terms take 49 us with 64 in a tile times 8
+    vectors, and 60 us with 128 in a tile times 64 vectors; 4096 vectors take 23 us with
+    32 in a tile.
     """
     while block > 32 and batch * triton.cdiv(vectors, block) < 0.8 * num_sms:
         block //= 2
@@ -249,7 +251,7 @@ def _block_of_many(batch: int, vectors: int, block: int, num_sms: int) -> int:
 
 
 def _side(slices: Slices, *, is_reverse: bool) -> _Side:
-    """The slices of an operand, of which the right one has the last slice first."""
+    """The slices of an operand; the right operand has the last slice first."""
     planes = slices.planes
     batch, vector, pitch, _ = planes.stride()
     is_stack = planes.shape[0] > 1

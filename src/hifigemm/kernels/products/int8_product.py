@@ -1,11 +1,12 @@
-"""INT8 products in plain Triton, for every GPU: the loop over k, and INT32 sums of a
-tile, of which an epilogue says what becomes.
+"""INT8 products in plain Triton, for every GPU: the loop over k gives INT32 sums of a
+tile, and an epilogue processes them.
 
 An epilogue is a function that is compiled into the kernel. It takes the sums of a tile,
-the origin of the tile (its plane, matrix z and part l; its first row and column), m, n, and
-two records: `target` with addresses and strides, `numbers` that the compiler does not
-see. Three are in use: `store_sums` here, the reduction modulo p of `residue_gemm.py`, and
-the error ratio of `error_ratio.py`. `int8_product_hopper.py` has the same for Hopper.
+the origin of the tile (its plane, matrix z and part l; its first row and column), m, n,
+and two records: `target` with addresses and strides, and `numbers`, which the compiler
+does not see. There are three: `store_sums` here, the reduction modulo p of
+`residue_gemm.py`, and the error ratio of `error_ratio.py`. `int8_product_hopper.py` has
+the same kernel for Hopper.
 """
 
 # Kernels are untyped.
@@ -45,7 +46,7 @@ _SMALLEST = tl.constexpr(-(2**31))
 
 
 class Planes(NamedTuple):
-    """Planes of an operand; the stride is 0 for a batch that is broadcast."""
+    """Planes of an operand; a broadcast batch has stride 0."""
 
     entries: Any
     batch: int
@@ -55,7 +56,7 @@ class Planes(NamedTuple):
 
 
 class Results(NamedTuple):
-    """Planes of results, whose columns lie side by side."""
+    """Planes of results; the columns of a row are contiguous."""
 
     entries: Buffer
     batch: int
@@ -65,11 +66,12 @@ class Results(NamedTuple):
 
 
 class Int8Product(NamedTuple):
-    """What is multiplied: in each matrix of a stack, parts with vectors of m and n rows.
+    """The shape of a product: in each matrix of a stack, parts with vectors of m and n
+    rows.
 
-    Part l takes `less_k` terms less than part l - 1. With a width of two the vectors have
-    two components of k terms each, which begin `component` terms apart; in part 1 those on
-    the right change places.
+    Part l has `less_k` terms fewer than part l - 1. With a width of two, vectors have
+    two components of k terms each, which begin `component` terms apart. In part 1 the
+    components of the right operand change places.
     """
 
     m: int
@@ -84,16 +86,16 @@ class Int8Product(NamedTuple):
     width: int = 1
     component: int = 0
     joined: int = 1  # parts that follow each other in each tile, for Hopper
-    triangle: bool = False  # whether only the lower triangle is made
+    triangle: bool = False  # True: compute the lower triangle only
     predicate: Predicate = NO_PREDICATE
 
 
 @triton.jit
 def wrapped(index, count):
-    """Vectors to load for those of a tile: beyond the last come the first ones again.
+    """The vectors that a tile loads: after the last one, the first ones again.
 
-    The last one again would do as well, but then all threads ask the cache for one and
-    the same line.
+    Repeating the last one would also be correct, but then all threads would request the
+    same cache line.
     """
     return tl.where(index < count, index, tl.minimum(index - count, count - 1)).to(
         tl.int64
@@ -112,8 +114,8 @@ def _entries(vectors, ks, step, k, EVEN_K: tl.constexpr):
 
 @triton.jit
 def _first_entries(operand, matrix, l, first_term, vectors, count):
-    """Addresses of the entries that `vectors` of a plane have at a term; those beyond
-    the last one are `wrapped`.
+    """Addresses of one term of the `vectors` of a plane; vectors beyond the last one
+    are `wrapped`.
     """
     return (
         operand.entries
@@ -126,10 +128,10 @@ def _first_entries(operand, matrix, l, first_term, vectors, count):
 
 @triton.jit
 def entries_in_results(sums, tile_origin, target, numbers):
-    """Addresses of the entries of a tile among `Results`, and which of them are stored.
+    """Addresses of the entries of a tile in `Results`, and the mask of the stored ones.
 
-    `numbers` are the rows that are stored. A plane of the result may be larger than the
-    product; what lies beyond m and n means nothing.
+    `numbers` are the stored rows. A plane of the result may be larger than the product;
+    entries beyond m and n are undefined.
     """
     _, z, l, row, column = tile_origin
     rows = row + tl.arange(0, sums.shape[0])
@@ -148,13 +150,13 @@ def entries_in_results(sums, tile_origin, target, numbers):
 
 @triton.jit
 def store_sums(sums, tile_origin, m, n, target, numbers):
-    """The epilogue of sums that are stored as they are."""
+    """The epilogue that stores the sums unchanged."""
     address, stored = entries_in_results(sums, tile_origin, target, numbers)
     tl.store(address, sums, mask=stored)
 
 
 def _name(specialization: Any) -> str:
-    """The name of a compiled kernel, by which profiles tell it from others."""
+    """The name of a compiled kernel in profiles."""
     return f"int8_product_{specialization.constants['EPILOGUE'].__name__}"
 
 
@@ -195,13 +197,13 @@ def int8_product_kernel(
     TRIANGLE: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Twin: the exact product left[z, l] right[z, l].T, whose tiles the EPILOGUE takes.
+    """Twin: the exact product left[z, l] right[z, l].T; the EPILOGUE takes its tiles.
 
     A TILE has block_m x block_n entries of a plane (z, l), and programs walk over the
-    tiles of all planes. k of a matrix is cut into `spans` of `span_lines` lines of 128:
-    each is a matrix z of the result, and the spans of one matrix follow each other. All
-    else is as in `Int8Product`. Rows beyond m and n are `wrapped`, so that only the
-    edge of k is masked. Nothing happens where the predicate does not hold.
+    tiles of all planes. k of a matrix is cut into `spans` of `span_lines` lines of 128.
+    Each span is a matrix z of the result, and the spans of one matrix follow each
+    other. For the rest see `Int8Product`. Rows beyond m and n are `wrapped`, so only
+    the edge of k needs a mask. If the predicate is false, the kernel does nothing.
     """
     if not holds(predicate):
         return
@@ -210,8 +212,8 @@ def int8_product_kernel(
     BLOCK_K: tl.constexpr = TILE.block_k
     tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
     # `index` counts the tiles of a plane, then the parts l and the matrices z. A
-    # program goes on to tiles that lie apart by the number of programs. No two write to
-    # the same entries.
+    # program steps through them by the number of programs. No two programs write to the
+    # same entries.
     for index in range(
         tl.program_id(0), tiles_m * tiles_n * total_planes, tl.num_programs(0)
     ):
@@ -237,8 +239,8 @@ def int8_product_kernel(
         left_rows = _first_entries(left, matrix, l, first_term, rows, m)
         right_rows = _first_entries(right, matrix, l, first_term, columns, n)
         # INT32 sums, exact in any order: see `K_BLOCK`. The sum of two components lies
-        # between 0 and 2**32. It begins at -2**31, as most GPUs saturate at 2**31, and
-        # has the bits of a UINT32 once its first bit is flipped.
+        # between 0 and 2**32. It starts at -2**31, because most GPUs saturate at 2**31.
+        # Flipping its first bit then gives the bits of a UINT32.
         sums = tl.full(
             (BLOCK_M, BLOCK_N), _SMALLEST if WIDTH == 2 else 0, dtype=tl.int32
         )
@@ -262,13 +264,13 @@ _product = Launch(int8_product_kernel)
 
 
 def planes_of(x: Buffer) -> Planes:
-    """An operand with axes (batch, part, row, k) as the kernel takes it."""
+    """The kernel's record of an operand with axes (batch, part, row, k)."""
     batch, part, row, k = x.stride()
     return Planes(x, batch if x.shape[0] > 1 else 0, part, row, k)
 
 
 def results_of(x: Buffer) -> Results:
-    """Results with axes (batch, part, row, column) as epilogues take them."""
+    """The epilogue's record of results with axes (batch, part, row, column)."""
     batch, part, row, _ = x.stride()
     return Results(x, batch, part, row, x.shape[3])
 
@@ -321,7 +323,7 @@ def launch(
 def exact_int8_gemm(a: Buffer, b: Buffer, *, config: Tile | None = None) -> Buffer:
     """The exact integer product of int8 stacks of any strides, as int32.
 
-    The stacks are (batch or 1, m, k) and (batch or 1, k, n). The caller sees to k
+    The stacks are (batch or 1, m, k) and (batch or 1, k, n). The caller ensures k
     max|a| max|b| < 2**31; larger sums wrap.
     """
     (_, m, k), n = a.shape, b.shape[2]
@@ -362,18 +364,18 @@ def diagonals(
     Parameters
     ----------
     left, right : contiguous int8 tensors (batch or 1, m, S, pitch) and (batch or 1, n, S, pitch)
-        Slices, those of the right operand in reverse order; the pitch is a multiple of
-        128.
+        Slices; the slices of the right operand are in reverse order. The pitch is a
+        multiple of 128.
     k_block : int
-        Terms that go into one sum, a multiple of 128, at most `K_BLOCK`.
+        Terms of one sum, a multiple of 128, at most `K_BLOCK`.
     config : Tile, optional
         Otherwise `tile_for` chooses.
 
     Returns
     -------
     list of int32 tensors (batch, planes, m_pad, n_pad)
-        Part l is the diagonal s = S - 1 - l, its first `k_block` terms in the first
-        tensor, further ones in the next; only [:m, :n] means anything.
+        Part l is the diagonal s = S - 1 - l: its first `k_block` terms are in the first
+        tensor, further terms in the next ones. Only [:m, :n] is defined.
     """
     (_, m, count, pitch), n = left.shape, right.shape[1]
     batch = max(left.shape[0], right.shape[0])
@@ -428,7 +430,7 @@ def diagonals(
             )
         else:
             row = count * pitch
-            # Views of 128 entries: the vectors behind them are of several lengths.
+            # Views of 128 entries: parts have vectors of different lengths.
             x = left.view(-1)[start:].as_strided(
                 (len(left), parts, m, 128), (m * row, 0, row, 1)
             )

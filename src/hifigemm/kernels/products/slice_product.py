@@ -2,18 +2,18 @@
 device, bit for bit.
 
 C = 2**shift sum_{s < S} 2**(row_exponent + col_exponent - beta s) D_s,
-D_s = sum_{p + q = s} A_p B_q. Every diagonal s holds s + 1 pairs of slices, which lie
-one after the other along k on both sides, the left ones in order and the right ones in
-reverse: D_s is one product of length (s + 1) k, see `int8_product.diagonals` for INT8
-and `slice_gemm.diagonals` for the other formats. A second launch adds them to
-V = sum_s D_s 2**(beta (S - 1 - s)) in two 64-bit words, V = H 2**T + L, which become
-four integers that float64 holds; one addition rounds their sum.
+D_s = sum_{p + q = s} A_p B_q. Diagonal s has s + 1 pairs of slices. They lie one after
+the other along k, in order on the left and in reverse order on the right, so D_s is one
+product of length (s + 1) k; see `int8_product.diagonals` for INT8 and
+`slice_gemm.diagonals` for the other formats. A second launch adds the diagonals to
+V = sum_s D_s 2**(beta (S - 1 - s)) in two 64-bit words, V = H 2**T + L. The words become
+four integers that float64 holds, and one addition rounds their sum.
 
-Where one operand has few vectors, and on a Hopper where rows of float32 come of two or
-three slices, one launch does both: see `few_vectors.py` and `slice_product_hopper.py`.
+One launch does both if one operand has few vectors (`few_vectors.py`), and on a Hopper
+for float32 results from two or three slices (`slice_product_hopper.py`).
 
-Parts of a row with an Inf or NaN, and float64 results that may leave the normal range,
-are rounded from the words.
+Tiles with an Inf or NaN, and float64 results that may leave the normal range, are
+rounded from the words.
 """
 
 # Kernels are untyped.
@@ -46,14 +46,14 @@ from hifigemm.kernels.vectors.vector_tiles import NOT_FINITE
 from hifigemm.numerics.slicing import words_of_diagonals
 
 _BLOCK = 128
-"""Columns of a program, which is a warp."""
+"""Columns of a program; a program is one warp."""
 _SIGN = tl.constexpr(-1 << 63)
 """The sign bit of INT64: `round_integer` takes a word with 2**63 added."""
 
 
 @dataclass(frozen=True)
 class _SumsKind:
-    """What the kernel knows of the sums when it is compiled."""
+    """Facts about the sums that are constants of the kernel."""
 
     # how many diagonals, the longest first, have a first, a second, ... sum
     parts: tuple[int, ...]
@@ -98,8 +98,8 @@ def _wide(high, low, T: tl.constexpr):
     """H 2**T + L as X 2**64 + Y, Y signed; 0 < T < 64."""
     shifted = high << T
     total = shifted + low
-    # An unsigned sum that is less than one of its terms has carried into X. A negative
-    # L has all bits above set, and a negative Y takes one from X.
+    # An unsigned sum that is less than one of its terms carries into X. A negative L
+    # sets all bits above it, and a negative Y borrows one from X.
     carried = total.to(tl.uint64, bitcast=True) < shifted.to(tl.uint64, bitcast=True)
     above = (high >> (64 - T)) + (low >> 63) + carried.to(tl.int64)
     return above + (total < 0).to(tl.int64), total
@@ -126,8 +126,8 @@ def slice_product_kernel(
     A tile is BLOCK columns of a row, and a program is a warp with one tile. Rows of
     sums are `row_sums` apart, diagonals `part_sums`.
     """
-    # Programs count the tiles of a row, the rows of a matrix, then the matrices z. No
-    # two write to the same entries.
+    # Programs count the tiles of a row, then the rows of a matrix, then the matrices z.
+    # No two programs write to the same entries.
     tiles = tl.cdiv(n, BLOCK)
     row = tl.program_id(0) // tiles
     z = (row // m).to(tl.int64)
@@ -176,10 +176,10 @@ def slice_product_kernel(
         )
         tl.store(address, value.to(c.dtype.element_ty), mask=inside)
     else:
-        # Rounded once from the whole integer, whatever its exponent.
+        # Round the whole integer once, for any exponent.
         marked = (e == NOT_FINITE) | (f == NOT_FINITE)
-        # `round_integer` takes V 2**(exponent - 64); exponents beyond +-4000 give what
-        # these give.
+        # `round_integer` takes V 2**(exponent - 64); exponents beyond +-4000 give the
+        # same as +-4000.
         exponent = tl.minimum(
             tl.maximum(tl.where(marked, 0, base + f) + 64, -4000), 4000
         )
@@ -222,11 +222,11 @@ def slice_product(
     k : int
         Inner dimension.
     operands : tensors (batch or 1, m, k) and (batch or 1, k, n), any strides
-        A and B themselves, read where a row or column holds an Inf or NaN.
+        A and B, read for rows and columns that hold an Inf or NaN.
     shift : int
     config : Tile, optional
-        Of the products; otherwise few vectors have a kernel, and `tile_for` or
-        `slice_gemm` chooses.
+        The tile of the products. By default few vectors have their own kernel, and
+        `tile_for` or `slice_gemm` chooses for the others.
     """
     _, m, count, _ = left.planes.shape
     n = right.planes.shape[1]
@@ -285,7 +285,7 @@ def sums_of(
     ends: Buffer | None = None,
 ) -> list[Buffer]:
     """The sums over the diagonals, see `int8_product.diagonals` and
-    `slice_gemm.diagonals`; INT8 slices beyond the ends are multiplied as the others.
+    `slice_gemm.diagonals`; INT8 slices beyond the ends are multiplied like the others.
     """
     if left.planes.dtype is torch.int8:
         return diagonals(left.planes, right.planes, k_block=K_BLOCK, config=config)
@@ -307,7 +307,7 @@ def _with_stride(exponents: Buffer) -> tuple[Buffer, int]:
 
 
 def _check(left: Slices, right: Slices, out: Buffer) -> None:
-    """Raise ValueError where `slice_product` does not take these arguments."""
+    """Raise ValueError if `slice_product` does not take these arguments."""
     a, b, c = left.planes.shape, right.planes.shape, out.shape
     if (
         a[2:] != b[2:]

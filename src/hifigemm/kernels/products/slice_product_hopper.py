@@ -1,21 +1,21 @@
-"""The product of a few INT8 slices for Hopper, in one launch whose sums never leave the
+"""The product of a few INT8 slices for Hopper, in one launch that keeps its sums on the
 chip: an epilogue of `int8_product_hopper.py`.
 
 Idea
-    The diagonals of a tile follow each other, the last and longest one first. Sums T of
-    a part are T = 2**8 floor(T / 2**8) + (T mod 2**8): the low byte is stored, and the
-    next part begins with the quotient. So after the last part
+    The diagonals of a tile follow each other, the last and longest one first. The sums
+    T of a part are T = 2**8 floor(T / 2**8) + (T mod 2**8). The low byte is stored, and
+    the next part starts with the quotient. So after the last part
 
         V = sum_s D_s 2**(8 (S - 1 - s)) = T 2**(8 (S - 1)) + low bytes,
 
     which float64 holds; it is scaled by a power of two and rounded once to float32.
 Exact when
-    S pitch <= K_BLOCK: the first part has S pitch products of at most 2**14, all others
-    fewer, beside a quotient of at most 2**23. |V| < 2**53: S pitch 2**(14 + 8 (S - 1))
-    and what the other parts add, less than half of it, stay below.
+    S pitch <= K_BLOCK: the first part has S pitch products of at most 2**14; every
+    other part has fewer, plus a quotient of at most 2**23. |V| < 2**53:
+    S pitch 2**(14 + 8 (S - 1)) plus the other parts, less than half of it, stays below.
 Low bytes
-    lie in memory, one after the other for each program, which writes and reads its own
-    only; each thread reads what it has written itself. They stay in the cache.
+    lie in memory, contiguous for each program. A program reads and writes only its own
+    bytes, and each thread reads only bytes that it wrote. They stay in the cache.
 """
 
 # Kernels are untyped.
@@ -35,11 +35,11 @@ from hifigemm.kernels.runtime.tiles import Tile
 from hifigemm.kernels.vectors.slices import Slices
 
 _FIRST = gl.constexpr(3)
-"""Where low bytes begin in the record of the epilogue."""
+"""Index of the low bytes in the record of the epilogue."""
 _BITS = gl.constexpr(8)
-"""Of a slice: those that a part leaves in memory."""
+"""Bits of a slice; a part leaves this many in memory."""
 MOST_SLICES = 3
-"""The low bits of one part more are one more byte to read for each entry at the end."""
+"""Each further part adds one byte to read for each entry at the end."""
 _ROUND_PTX = gl.constexpr(
     "{ .reg .f64 v, low, s; .reg .s32 e; cvt.rn.f64.s32 v, $1; cvt.rn.f64.s32 low, $2; "
     "mov.b64 s, {0, $5}; fma.rn.f64 v, v, s, low; add.s32 e, $3, $4; "
@@ -53,7 +53,7 @@ sum and the product are exact, and exponents are clamped where results are zeros
 
 @gluon.jit
 def _keep_low_bytes(HALF: gl.constexpr, sums, part: gl.constexpr, target):
-    """What the next part begins with; the low byte of each sum is stored."""
+    """Store the low byte of each sum; return the start of the next part."""
     address = _low_bytes_of(HALF, target[_FIRST + part], 0, sums.shape[1], sums)
     gl.store(address, sums.to(gl.int8))
     return sums >> _BITS
@@ -75,8 +75,8 @@ def store_rounded(
     HALF: gl.constexpr, sums, tile_origin, m, n, out, target, numbers, memory
 ):
     """The epilogue: V of each entry, scaled and rounded once."""
-    # A part of the columns at a time: registers hold no more beside the sums. Masks take
-    # them as well, and only tiles at the edges have any.
+    # Process some of the columns at a time: next to the sums, registers hold no more.
+    # Masks take registers too, and only tiles at the edges need them.
     _, _, _, row, column = tile_origin
     is_whole = (row + sums.shape[0] <= m) & (column + sums.shape[1] <= n)
     quarters = halves(halves((sums,)))
@@ -186,7 +186,7 @@ def supports(left: Slices, right: Slices, out: Buffer) -> bool:
 
 
 def launch(left: Slices, right: Slices, out: Buffer, shift: int, tile: Tile) -> None:
-    """Launch the product of what `supports` takes."""
+    """Launch the product of operands that `supports` accepts."""
     batch, m, n = out.shape
     _, _, count, pitch = left.planes.shape
     product = Int8Product(
