@@ -1,4 +1,4 @@
-/* Correctly rounded sums of products: what the files of the compiled core share.
+/* Correctly rounded sums of products: declarations that the files of the compiled core share.
  *
  *   kernels.h      sums in two and in three words, for one set of vector instructions
  *   kernels.c      kernels.h compiled for each set, and the choice among them

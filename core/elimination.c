@@ -18,7 +18,7 @@ enum {
     ROWS = 4,                   /* that one reading of the rows above serves */
 };
 
-/* What the primes of a group need. */
+/* The state of a group of primes. */
 typedef struct {
     const Elimination *e;
     ptrdiff_t width;         /* n + k */
@@ -81,7 +81,7 @@ static int32_t read_integers(const Elimination *e, const View *part, Digits *dig
 
 /* ---- primes --------------------------------------------------------------------- */
 
-/* The primes from number `first` on; the last one fills the lanes that are left. */
+/* The primes from number `first` on; the last one fills the remaining lanes. */
 static void take_primes(Group *group, ptrdiff_t first)
 {
     const Elimination *e = group->e;

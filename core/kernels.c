@@ -28,7 +28,7 @@
  * of functions, and MSVC always does. Other compilers have the portable set alone. */
 #if defined(_M_X64) || defined(__clang__) && defined(__x86_64__) \
     || defined(__GNUC__) && defined(__x86_64__) && !defined(_WIN32)
-/* (GCC for Windows does not align what it spills of wide registers.) */
+/* (GCC for Windows does not align spilled wide registers.) */
 #define HAS_X86 1
 #include <immintrin.h>
 #if defined(_MSC_VER)

@@ -1019,8 +1019,8 @@ static PyObject *core_solve_small(PyObject *self, PyObject *const *args, Py_ssiz
     Py_RETURN_NONE;
 }
 
-/* What `tell` says of each matrix of a stack, n x n with n up to MOST_OF_SMALL, in `width`
- * numbers. */
+/* The answers of `tell` for each matrix of a stack, n x n with n up to MOST_OF_SMALL, in
+ * `width` numbers. */
 static PyObject *tell_of_stack(PyObject *const *args, Py_ssize_t count, Py_ssize_t width,
                                void (*tell)(ptrdiff_t n, const View *a, double *facts,
                                             double *space, const Kernels *kernels,

@@ -180,7 +180,7 @@ static void multiply_sizes(const Factors *f, ptrdiff_t m, int is_lower, const do
     }
 }
 
-/* y >= |T^-1| v for v >= 0, T being L or U of m rows. Returns 0 where there is no bound.
+/* y >= |T^-1| v for v >= 0, T being L or U of m rows. Returns 0 if there is no bound.
  *
  * |I - X T| <= (gamma_m + u) |X| |T| =: D [Hig02, lemma 8.4], and T^-1 = X + (I - X T) T^-1
  * gives |T^-1| v <= |X| v + D |T^-1| v. So a z with z >= |X| v and D z <= a z, a < 1, has

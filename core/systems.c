@@ -301,7 +301,7 @@ int enclose(ptrdiff_t n, const View *a, const View *b, const View *r, const doub
         return 0;
     double error_of_x = upward(largest / (1.0 - norm), 4, 0.0);
 
-    /* x + d in two words, and the bound of what they leave */
+    /* x + d in two words, and the bound of the remainder */
     for (ptrdiff_t i = 0; i < n; i++) {
         double sum, rest;
         two_sum(start[i], d[i], &sum, &rest);

@@ -1,4 +1,4 @@
-/* A correctly rounded BLAS for programs without Python: what its files share.
+/* A correctly rounded BLAS for programs without Python: declarations that its files share.
  *
  *   update.c      C := alpha A B + beta C, in blocks of rows and by threads
  *   scaled.c      multiples of operands as sums of words
@@ -246,9 +246,9 @@ Matrix operand(Matrix x, char trans);
 void multiply_by_triangle(Type type, Shape shape, char trans, int is_unit, ptrdiff_t m,
                           ptrdiff_t n, Scalar alpha, Matrix a, Matrix b);
 
-/* Scalars and results come by their addresses: so they are converted where arithmetic is as
- * the core needs it. Routines return 0, or the number of the first wrong argument, counted
- * as in Fortran. */
+/* Scalars and results are passed by address, so they are converted after the arithmetic mode
+ * is set. Routines return 0, or the number of the first wrong argument, counted as in
+ * Fortran. */
 void dot(Type type, Type result_type, int is_conjugate, const void *addend, int64_t n,
          const void *x, int64_t incx, const void *y, int64_t incy, void *result);
 void long_dot(Type type, Type result_type, int is_conjugate, const void *addend, int64_t n,

@@ -59,7 +59,7 @@ REDUCTION(dnrm2, d, norm)
 REDUCTION(scnrm2, c, norm)
 REDUCTION(dznrm2, z, norm)
 
-/* The index of an entry, from 0 on; also 0 where there is no entry. */
+/* The index of an entry, from 0 on; also 0 if there is no entry. */
 #define IAMAX(p) \
     EXPORT size_t NAME(i##p##amax)(INT n, const void *x, INT incx) \
     { \

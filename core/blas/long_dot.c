@@ -11,7 +11,7 @@ static const char *component_at(Type type, const Matrix *x, ptrdiff_t start, int
     return x->data + start * x->row + q * size_of_number(type);
 }
 
-/* 1 where all entries of a vector are finite. */
+/* 1 if all entries of a vector are finite. */
 static int is_finite(Type type, const Matrix *x, int64_t n)
 {
     for (int64_t h = 0; h < n; h++)

@@ -80,7 +80,7 @@ class MeshPlan:
     problem : Problem
         Shapes and dtype of the product.
     method : Method
-        The scheme, and what the ranks agree on.
+        The scheme, and the values on which the ranks agree.
     target : Target
         The accuracy.
     layout : Layout

@@ -510,7 +510,7 @@ class Report(Shown):
 
     @property
     def relative(self) -> float | None:
-        """The r of |C - AB| <= r |AB|, where a `Relative` accuracy was asked for."""
+        """The r of |C - AB| <= r |AB|, for a `Relative` accuracy."""
         return self.decision.relative
 
     @property

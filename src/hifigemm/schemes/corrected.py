@@ -119,7 +119,7 @@ class Corrected(WordScheme):
 
     @property
     def chains_corrections(self) -> bool:
-        """True: the corrections have an accumulator of their own."""
+        """True: the corrections have a separate accumulator."""
         return True
 
     @property
@@ -146,8 +146,8 @@ class Corrected(WordScheme):
     ) -> dict[Pair, float]:
         """c_pq of numerics.word_bounds: the corrections, then the main product.
 
-        The corrections are chained, the main product is summed in blocks; all go
-        through the addition at the end, and through those of the spans of k.
+        The corrections are chained, and the main product is summed in blocks. All of
+        them go through the final addition and the additions of the spans of k.
         """
         block = self.interval
         outside = unit.accumulator.u
@@ -168,7 +168,7 @@ class Corrected(WordScheme):
         }
 
     def block_length(self, unit: Accumulation, k: int) -> int:
-        """Inner length after which the main product starts anew."""
+        """Inner length after which the main product starts again from 0."""
         return min(k, self.interval) if self.adds_outside else k
 
     def sum_span(

@@ -102,13 +102,17 @@ class DoubleDouble(Scheme):
     rests_on_evidence = False
 
     def describe_products(self, num_products: int, name: str = "") -> str:
-        """Products of parts, or none: executables add all terms in one pass."""
+        """The number of products of parts; none if an executable adds all terms in one
+        pass.
+        """
         if num_products == 1:
             return "none of parts: all terms are added in one pass"
         return super().describe_products(num_products, name)
 
     def describe_verification(self, plan: Plan) -> str:
-        """An executable rounds every entry once, so that none is left to be certified."""
+        """The verification; an executable rounds every entry once, so no entry needs a
+        certificate.
+        """
         if plan.num_products == (4 if plan.problem.is_complex else 1):
             return Verification.A_PRIORI.value
         return super().describe_verification(plan)
@@ -121,8 +125,8 @@ class DoubleDouble(Scheme):
         evidence: Evidence | None,
         asked: Scheme | None,
     ) -> Plan:
-        """The plan of three, five or six products, whatever the target is; on a GPU
-        that of one.
+        """The plan of three, five or six products, for any target; on a GPU the plan of
+        one product.
 
         Raises PlanError: complex operands on a GPU, a GPU without Triton.
         """
@@ -199,8 +203,8 @@ class DoubleDouble(Scheme):
 
     @staticmethod
     def is_for(engine: Engine) -> bool:
-        """True if the arrays of an engine are those of NumPy, whose product makes the
-        sums whatever the engine's own is.
+        """True if an engine has NumPy arrays; NumPy's product then computes the sums,
+        whatever product the engine has.
         """
         return engine.device == "cpu" and not has_kernels(engine)
 
@@ -240,8 +244,8 @@ class DoubleDouble(Scheme):
     ) -> Outcome:
         """The rounded double-double sums, some rows at a time.
 
-        Entries that neither test certifies may still be exact: sums of zeros, and of
-        parts that end early, are.
+        Entries that neither test certifies may still be exact, for example sums of
+        zeros and of parts that end early.
         """
         problem = plan.problem
         a = left.planes
@@ -348,7 +352,7 @@ class DoubleDouble(Scheme):
         return rounded._replace(num_products=rounded.num_products * width)
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
-        """The plan of Ozaki scheme I with the slices that correct rounding takes."""
+        """The plan of Ozaki scheme I with the number of slices for correct rounding."""
         from hifigemm.schemes.ozaki1 import SLICES
 
         return SLICES.plan_for_uncertified(

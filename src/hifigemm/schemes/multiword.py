@@ -142,7 +142,7 @@ class Multiword(WordScheme):
     def pairs(self) -> list[Pair]:
         """The pairs (i, j) of words that are multiplied, smallest products first.
 
-        Words are counted from 0; the larger i + j, the smaller is the product.
+        Words are counted from 0; the larger i + j, the smaller the product.
         """
         p = self.num_words
         last = 2 * (p - 1) if self.num_products == p * p else p - 1
@@ -156,7 +156,7 @@ class Multiword(WordScheme):
     def adds_outside(self) -> bool:
         """True for "blocked" sums of words that tensor cores multiply.
 
-        FP32 words are multiplied in FP64 by a library, which cuts k as it likes.
+        A library multiplies FP32 words in FP64, and may cut k in any way.
         """
         return self.accumulate == "blocked" and self.product != "fp32"
 
@@ -189,8 +189,8 @@ class Multiword(WordScheme):
     def block_length(self, unit: Accumulation, k: int) -> int:
         """Inner length of a sum inside the unit: k unless sums are "blocked".
 
-        Blocks have a power of two of terms near the minimum of the bound, and those of
-        one instruction of the unit at least.
+        The number of terms in a block is a power of two near the minimum of the bound,
+        and at least the number of one instruction of the unit.
         """
         if self.accumulate != "blocked":
             return k

@@ -62,13 +62,15 @@ class Native(Scheme):
     product: Literal["fp64"] | None = None
 
     def describe_products(self, num_products: int, name: str = "") -> str:
-        """The library's own product, with what escalated entries add."""
+        """The library's own product, and the products for escalated entries."""
         if num_products == 1:
             return "1, the library's own"
         return super().describe_products(num_products, name)
 
     def describe_verification(self, plan: Plan) -> str:
-        """The bound of sums is known beforehand; a look is for the range of floats."""
+        """The a priori bound of sums; entries are inspected only for over- and
+        underflow.
+        """
         text = Verification.A_PRIORI.value
         if plan.verification is Verification.ENTRYWISE:
             text += "; entries that may over- or underflow are made again"
@@ -117,9 +119,9 @@ class Native(Scheme):
     ) -> Plan:
         """The plan of one product.
 
-        At the level of its own format over- and underflow are left to the library of a
-        device, as nothing waits for it; otherwise entries where they may have happened
-        are escalated.
+        At the level of its own format, a device's library handles over- and underflow,
+        because nothing waits for the device. Otherwise entries that may have over- or
+        underflowed are escalated.
         """
         bound = self.bound(problem)
         reason = f"native product, at worst {problem.terms} u = {bound:.3g} |A||B|"
@@ -191,7 +193,7 @@ class Native(Scheme):
         return finished(problem, values, certified, bound, 1)
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
-        """Neither over- nor underflows before the last rounding."""
+        """A plan that neither over- nor underflows before the last rounding."""
         from hifigemm.schemes.double_double import plan_for_open_entries
 
         return plan_for_open_entries(problem, plan.target, engine, plan.asked)

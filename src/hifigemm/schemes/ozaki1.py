@@ -170,20 +170,20 @@ class Ozaki1(Scheme):
         return num_pairs * (4 if problem.is_complex else 1)
 
     def expected_products(self, problem: Problem, target: Target) -> int:
-        """Products of real slices; for correct rounding of operands without wide
-        exponents where there is no count.
+        """Number of products of real slices. Without a count, the number for correct
+        rounding of operands without wide exponents.
         """
         if self.num_slices is not None:
             return self.planes(problem)
         return _CORRECT_PRODUCTS * (4 if problem.is_complex else 1)
 
     def negates_splits(self, plan: Plan) -> bool:
-        """False for INT8 slices: those of -x leave another remainder."""
+        """False for INT8 slices: the slices of -x leave another remainder."""
         return plan.spec.operand is not INT8
 
     @property
     def level(self) -> Format:
-        """Whose accuracy the modes "dp" and "sp" aim at."""
+        """The format whose accuracy the modes "dp" and "sp" aim at."""
         return FP64 if self.mode == "dp" else FP32
 
     def needs_evidence(self, problem: Problem, target: Target, engine: Engine) -> bool:
@@ -433,8 +433,8 @@ class Ozaki1(Scheme):
     ) -> Plan:
         """The plan for entries that another scheme did not certify.
 
-        It begins with the slices of correct rounding for every target, so that a weaker
-        target never takes more steps than a stronger one.
+        It begins with the number of slices for correct rounding, for every target, so
+        that a weaker target never takes more steps than a stronger one.
         """
         plan = self.plan(problem, CORRECT, engine, None, asked)
         return replace(plan, target=target, bound=target.r)

@@ -152,10 +152,10 @@ class Ozaki2(Scheme):
         return self.num_moduli
 
     def needs_evidence(self, problem: Problem, target: Target, engine: Engine) -> bool:
-        """False for a forced count, and where a device chooses, unless the target is a
-        promise for every entry by itself. Exact products keep that, and certifying the
-        entries one by one takes longer than a few moduli more. A promise by norms needs
-        no look either.
+        """False for a forced count, and if a device chooses, unless the target is a
+        promise for every single entry. Exact products keep such a promise, and
+        certifying the entries one by one takes longer than a few more moduli. A promise
+        by norms needs no inspection either.
         """
         if target.normwise is not None:
             return False
@@ -203,9 +203,9 @@ class Ozaki2(Scheme):
     ) -> Plan:
         """The plan, with a forced number of moduli or the one that the evidence needs.
 
-        Moduli that hold the exact product are taken where the operands are short enough
-        for it, else as many as the error ratio asks for. Without evidence the operands
-        are taken for data of one size.
+        If the operands are short enough, the moduli hold the exact product; otherwise
+        the error ratio decides their number. Without evidence the plan assumes data of
+        one size.
         """
         spec = product_spec(engine, self.product, "Ozaki2")
         bits = None if evidence is None else evidence.required_bits
@@ -376,9 +376,9 @@ class Ozaki2(Scheme):
 
         For complex operands there are two or three planes for each modulus. The facts,
         for plans that certify: `exponent` of the largest entry of a vector; `delta`,
-        what rounding can have changed in units of the integers (0 where they are
-        exact); `sums`, upper bounds of the sums of magnitudes of a row or column in
-        units of 2**(exponent - 6); and those of `certify.facts`.
+        the largest change by rounding in units of the integers (0 if they are exact);
+        `sums`, upper bounds of the sums of magnitudes of a row or column in units of
+        2**(exponent - 6); and the facts of `certify.facts`.
         """
         if scale is None:
             raise PlanError(f"{self}: a split needs its scale")
@@ -453,7 +453,7 @@ class Ozaki2(Scheme):
         return finished(problem, rounded.values, certified, bound, left.count)
 
     def residues(self, left: Array, right: Array, plan: Plan, engine: Engine) -> Array:
-        """Residues of the integers A' B' from the planes of both operands; those of
+        """Residues of the integers A' B' from the planes of both operands; residues of
         partial sums over k are added modulo each p.
         """
         multiply = engine.override(residue_gemm)
@@ -485,7 +485,7 @@ class Ozaki2(Scheme):
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
         """The plan with half as many moduli again.
 
-        Where the largest number is not enough, Ozaki scheme I goes on, unless this
+        If the largest number is not enough, Ozaki scheme I takes over, unless this
         scheme was forced.
         """
         if plan.is_fixed:

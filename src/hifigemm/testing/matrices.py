@@ -58,7 +58,7 @@ def random_floats(
     exponent : array_like of int
         Broadcast to the shape; each is at most the largest of dtype.
     dtype : dtype
-        float32 or float64; float16 where its range suffices.
+        float32 or float64; float16 if its range suffices.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def phi_matrix(
     phi : float
         Widens the range of exponents: 0.1, 1 and 2 in the paper.
     dtype : dtype
-        float32 or float64; float16 where its range suffices.
+        float32 or float64; float16 if its range suffices.
 
     Examples
     --------
@@ -127,7 +127,7 @@ def uniform(
     low, high : float
         The ends of the interval.
     dtype : dtype
-        float32 or float64; float16 where its range suffices.
+        float32 or float64; float16 if its range suffices.
 
     Examples
     --------
@@ -160,7 +160,7 @@ def exp_rand(
     low, high : int
         The least and the largest exponent.
     dtype : dtype
-        float32 or float64; float16 where its range suffices.
+        float32 or float64; float16 if its range suffices.
 
     Examples
     --------
@@ -245,7 +245,7 @@ def exponent_family(
     m, k, n : int
         The shapes are (m, k) and (k, n).
     dtype : dtype
-        float32 or float64; float16 where its range suffices.
+        float32 or float64; float16 if its range suffices.
 
     Examples
     --------
