@@ -86,7 +86,7 @@ __all__ = [
     "warmup",
 ]
 
-# Public modules, and the library that has to be there for each.
+# Public modules, and the library that each of them needs.
 _MODULES = {
     "cupy": "cupy",
     "distributed": "torch",
@@ -96,7 +96,7 @@ _MODULES = {
     "testing": "numpy",
 }
 
-# Public names that a product does not need, by the module that they are loaded from.
+# Public names that load on first use, with their modules.
 _LOADED_ON_USE = {
     "Corrected": "schemes.corrected",
     "DoubleDouble": "schemes.double_double",
@@ -109,7 +109,7 @@ _LOADED_ON_USE = {
     "uninstall": "interop.drop_in",
 }
 
-# Functions by their module, which users look for in the package itself.
+# Functions that users look for in the package, by their modules.
 _FUNCTIONS_OF = {
     "numpy": (
         "congruence",
@@ -142,7 +142,7 @@ _FUNCTIONS_OF = {
 
 
 def __getattr__(name: str) -> object:
-    """A public module or name, which is imported when it is first asked for."""
+    """A public module or name, imported on first use."""
     if name in _MODULES:
         return _import_module(f"{__name__}.{name}")
     if name in _LOADED_ON_USE:

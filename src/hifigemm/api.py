@@ -423,9 +423,7 @@ def warmup(a: Operand, b: Operand, **options: Unpack[Asked]) -> str:
 
 
 def _num_kernels() -> int:
-    """Kernels that were compiled or loaded in this process, none before the first
-    one.
-    """
+    """Number of kernels that were compiled or loaded in this process."""
     launch = sys.modules.get("hifigemm.kernels.runtime.launch")
     return 0 if launch is None else launch.num_kernels()
 

@@ -86,8 +86,8 @@ class emulate(ContextDecorator):
     ------
     PlanError
         An invalid accuracy, scheme or size. With `invariant`: a scheme whose bits
-        depend on more than the row, a `min_size`, or a product of floating-point
-        operands that the scope would leave to PyTorch.
+        depend on more than the row, a nonzero `min_size`, or a product of
+        floating-point operands that the scope would leave to PyTorch.
     ImportError
         PyTorch is not installed.
     AccuracyError

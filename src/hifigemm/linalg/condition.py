@@ -51,7 +51,7 @@ def cond(a: Any) -> Condition:
     Raises
     ------
     VerificationError
-        An entry is Inf or NaN, or the eigenvalue solver fails. For a stack the
+        An entry is Inf or NaN, or the underlying solver fails. For a stack the
         attribute ``solution`` has the proven bounds, with NaN elsewhere.
     LinAlgError, TypeError
         The operand is not a matrix, or is empty. JAX differentiates the array, or the

@@ -90,7 +90,7 @@ def eigvalsh(a: Any) -> VerifiedValues:
     ------
     VerificationError
         An entry is Inf or NaN, an eigenvalue lies beyond the range of the dtype, or the
-        eigenvalue solver fails. For a stack the attribute ``solution`` has the proven
+        underlying solver fails. For a stack the attribute ``solution`` has the proven
         values, with NaN and infinite radii elsewhere.
     ValueError
         The matrix differs from its conjugate transpose.

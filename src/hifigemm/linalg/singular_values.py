@@ -107,7 +107,7 @@ def svdvals(a: Any) -> VerifiedValues:
     ------
     VerificationError
         An entry is Inf or NaN, a value lies beyond the range of the dtype, or the
-        eigenvalue solver fails. For a stack the attribute ``solution`` has the proven
+        underlying solver fails. For a stack the attribute ``solution`` has the proven
         values, with NaN and infinite radii elsewhere.
     LinAlgError, TypeError
         The operand is not a matrix. JAX differentiates the array, or the tensor

@@ -68,7 +68,7 @@ class Multiword(WordScheme):
     product : "fp16", "bf16", "tf32" or "fp32"
         Format of the words; "fp32" takes float64 (complex128) operands.
     num_words, num_products : int
-        2 and 3 or 4, or 1 and 1; "bf16" also takes 3 words with 6 or 9 products.
+        (1, 1), (2, 3) or (2, 4); for "bf16" also (3, 6) or (3, 9).
     split_rounding : "nearest", "zero" or "nearest-away"
         How entries are rounded to words.
     accumulate : "chained", "separate" or "blocked"
