@@ -73,8 +73,8 @@ def multi_dot(
     ------
     PlanError
         For four or more arrays, or three with a scheme or an engine: the accuracy is
-        "correct", `hifigemm.Relative`, or a number that the roundings between the
-        products exceed. The message has the least number that is kept. Integers keep
+        "correct", `hifigemm.Relative`, `hifigemm.Invariant`, or a number that the
+        roundings between the products exceed. The message has the least number that is kept. Integers keep
         every accuracy.
     TypeError
         Three arrays are to be rounded once, and PyTorch differentiates or JAX traces
@@ -277,8 +277,9 @@ def matrix_power(
     ------
     PlanError
         For n > 3, or n = 3 with a scheme or an engine: the accuracy is "correct",
-        `hifigemm.Relative`, or a number that the roundings between the products exceed.
-        The message has the least number that is kept. Integers keep every accuracy.
+        `hifigemm.Relative`, `hifigemm.Invariant`, or a number that the roundings between
+        the products exceed. The message has the least number that is kept. Integers keep
+        every accuracy.
     AccuracyError
         Products of integers are to be exact, as they always are for Python integers,
         and an entry lies beyond the dtype. The message has the first such entry.
