@@ -95,25 +95,25 @@ def solve(
 
     Notes
     -----
-    *Proof.* The library scales rows and columns by powers of two, as far as this loses
+    Proof. The library scales rows and columns by powers of two, as far as this loses
     no bit. If their largest entries give no good scale, it tries others. The proof is
     Theorem 10.2 of [Rum10], with products of `hifigemm.matmul` to the accuracy that it
     needs and residuals that are rounded once. Matrices on a GPU stay there, unless they
     are small; the host computes with vectors, and waits for the GPU.
 
-    *Uncertain data.* Without `a_radius` and `b_radius` the data count as exact. With
+    Uncertain data. Without `a_radius` and `b_radius` the data count as exact. With
     them the proof is ``|I - R A'| <= |I - R A| + |R| a_radius`` for an approximate
     inverse R [RR98]. For small radii, no smaller radius of x holds, up to second-order
     terms.
 
-    *Bands and triangles.* For arrays on the host, the zeros of a real matrix of 64 rows
+    Bands and triangles. For arrays on the host, the zeros of a real matrix of 64 rows
     or more show that it is triangular or has few diagonals. Its inverse is then
     computed row by row and not stored.
 
-    *Derivatives.* PyTorch and JAX differentiate x, batch the call and compile it,
+    Derivatives. PyTorch and JAX differentiate x, batch the call and compile it,
     unless it has radii of the data or a report. The radius of x has no gradient.
 
-    *Exact numbers.* If float64 does not hold a real entry on the host, the system is
+    Exact numbers. If float64 does not hold a real entry on the host, the system is
     solved in integers, by elimination modulo primes. Entries may be integers of any
     size, `fractions.Fraction`, `decimal.Decimal`, numpy.longdouble, and numbers of
     mpmath, gmpy2 and python-flint, in lists or object arrays. x is the exact solution
