@@ -65,7 +65,7 @@ def test_bits_are_those_of_other_launches(shape, count, make_pair, assert_same_b
             assert_same_bits(few, all_shapes)
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_stacks_special_values_and_shifts(count, make_pair, assert_same_bits):
     x, y = make_pair("phi_1", 8, 40, 34, np.float32)
     left = torch.from_numpy(np.stack([x[:3], 2 * x[3:6]])).to(DEVICE)
@@ -74,7 +74,7 @@ def test_stacks_special_values_and_shifts(count, make_pair, assert_same_bits):
     right[0, 5, 33] = torch.nan
     right[1, 39, 0] = -torch.inf
     for a, b in ((left, right), (left[:1], right), (right.mT, left[1:].mT)):
-        for shift in (0, -140, 130):
+        for shift in (0, -140):
             few, all_shapes = both_ways(a, b, count, shift=shift)
             assert np.isnan(few).any()
             np.testing.assert_array_equal(few, all_shapes)
