@@ -304,9 +304,9 @@ typedef struct {
     ptrdiff_t addend;
     int shift;
     Kind kind;
-    int close_words; /* 0: rounded once. 2: sums of tiles in two words as they are, NEAREST
-                      * with C, see write_update, and PAIR without. 3: NEAREST with C, see
-                      * write_close */
+    int close_words; /* 0: entries are rounded once. 2: entries are sums in two words without
+                      * a certificate: NEAREST with C, see write_update, or PAIR without C.
+                      * 3: sums in three words, NEAREST with C, see write_close */
 } Product;
 
 typedef enum { DONE = 0, NOT_FINITE = -1, NO_MEMORY = -2, STOPPED = -3, NO_INTEGER = -4 } Outcome;
@@ -332,7 +332,8 @@ void magnitude_product(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const View *a, con
                        const View *out, double *space, Watch *watch);
 double largest_of_moderate(ptrdiff_t n, const double *x);
 double length(ptrdiff_t n, const double *x, ptrdiff_t stride);
-int is_restored(double x, int64_t exponent, double *scaled);
+int write_restored(const View *matrix, ptrdiff_t row, ptrdiff_t column, double x,
+                   int64_t exponent);
 int equilibrate(ptrdiff_t n, ptrdiff_t k, const View *a, const View *b, const View *scaled_a,
                 const View *scaled_b, int64_t *exponents, int64_t *sum, double *space,
                 Watch *watch);

@@ -405,14 +405,10 @@ static int write_side(const System *s, ptrdiff_t h, const Refined *v, const View
                         && v->x[i] + (rest + margin) == v->x[i];
         bound = rest == 0.0 ? error : upward(error + fabs(rest), 1, 0.0);
 
-        double value, scaled_bound;
         int64_t exponent = s->exponents[i * s->k + h];
-        if (!is_restored(v->x[i], exponent, &value)
-            || !is_restored(bound, exponent, &scaled_bound))
+        if (!write_restored(x, i, h, v->x[i], exponent)
+            || !write_restored(radius, i, h, bound, exponent))
             return 0;
-        memcpy(x->data + i * x->row + h * x->column, &value, sizeof value);
-        memcpy(radius->data + i * radius->row + h * radius->column, &scaled_bound,
-               sizeof scaled_bound);
     }
     return 1;
 }

@@ -135,12 +135,15 @@ double length(ptrdiff_t n, const double *x, ptrdiff_t stride)
     return upward(sqrt(square), n + 8, 0x1p-500);
 }
 
-/* x 2^exponent in `scaled`; returns 0 where that is rounded or overflows. Exponents are
- * those of a column, 0 to 400, less that of a right side, -400 to 400. */
-int is_restored(double x, int64_t exponent, double *scaled)
+/* Write x 2^exponent to an entry of a matrix; returns 0 if it is rounded or overflows. The
+ * exponent of a column lies in 0 to 400, the one of a right side in -400 to 400, and this is
+ * their difference. */
+int write_restored(const View *matrix, ptrdiff_t row, ptrdiff_t column, double x,
+                   int64_t exponent)
 {
-    *scaled = x * power((int)exponent);
-    return *scaled * power((int)-exponent) == x;
+    double scaled = x * power((int)exponent);
+    memcpy(matrix->data + row * matrix->row + column * matrix->column, &scaled, sizeof scaled);
+    return scaled * power((int)-exponent) == x;
 }
 
 /* Twin: numerics.equilibration.equilibrated. Returns 0 where entries are not moderate, or

@@ -1,8 +1,8 @@
 /* Least squares of tall matrices, from the scaling of columns to the enclosure of x.
  *
- * The theorem and its bounds are those of linalg/full_rank.py, with their names, for a V of
- * one word; steps are those of linalg/least_squares.py, with s and x in two words. What they
- * do not settle is left to these modules.
+ * linalg/full_rank.py has the theorem and its bounds, under the same names; V has one word
+ * here. The steps follow linalg/least_squares.py, with s and x in two words. These modules
+ * take over if the steps do not settle a problem.
  */
 
 #include "core.h"
@@ -29,7 +29,7 @@ typedef struct {
     double *row_sizes; /* at least the norms of the rows of V */
     int64_t *exponents; /* of the columns */
     double condition, norm;
-    double *work;      /* 2 m (n + 4) + 7 n numbers, those of an m x 2 (n + 1) matrix first */
+    double *work;      /* 2 m (n + 4) + 7 n numbers; an m x 2 (n + 1) matrix comes first */
 } Tall;
 
 ptrdiff_t space_of_tall(ptrdiff_t m, ptrdiff_t n)
@@ -359,14 +359,10 @@ static int enclose_side(const Tall *t, ptrdiff_t h, const View *b, const View *x
         double bound = upward(error + fabs(v.low_x[j]) + fabs(v.left_x[j]), 2, 0.0);
         if (is_zero)
             v.x[j] = bound = 0.0;
-        double value, scaled_bound;
         int64_t exponent = of_side - t->exponents[j];
-        if (!is_restored(v.x[j], exponent, &value)
-            || !is_restored(bound, exponent, &scaled_bound))
+        if (!write_restored(x, j, h, v.x[j], exponent)
+            || !write_restored(radius, j, h, bound, exponent))
             return 0;
-        memcpy(x->data + j * x->row + h * x->column, &value, sizeof value);
-        memcpy(radius->data + j * radius->row + h * radius->column, &scaled_bound,
-               sizeof scaled_bound);
     }
     return 1;
 }

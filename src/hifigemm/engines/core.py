@@ -380,9 +380,11 @@ def _nanoseconds_of_system(n: int, k: int) -> float:
     64 of both on an Intel Xeon of 2023 with AVX-512.
     """
     inverse_and_bounds = 0.25 * n**3 + 16.0 * n * n + 1000.0
-    # More than three right sides are refined together
-    refinement = (5 * n * n + 500) * k if k <= 3 else (0.8 * n + 10.0) * n * k
-    return inverse_and_bounds + refinement
+    # The core refines more than three right sides together.
+    nanoseconds_of_side = 5.0 * n * n + 500.0
+    if k > 3:
+        nanoseconds_of_side = 0.8 * n * n + 10.0 * n
+    return inverse_and_bounds + k * nanoseconds_of_side
 
 
 class Neighbours(NamedTuple):
