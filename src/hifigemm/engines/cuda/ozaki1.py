@@ -247,5 +247,6 @@ def _slices_of(
         slices.append(Slices(planes, exponents, beta))
     if not missing:
         return slices
-    made = slice_operands(missing, *_format_of_slices(plan))
-    return made + slices if missing[0][1] == 2 else slices + made
+    new_slices = slice_operands(missing, *_format_of_slices(plan))
+    lacks_left = missing[0][1] == 2
+    return new_slices + slices if lacks_left else slices + new_slices

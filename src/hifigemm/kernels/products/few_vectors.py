@@ -135,7 +135,8 @@ def few_vectors_kernel(
     f = tl.load(
         few.exponents + z * few.exponents_batch + columns, mask=is_column, other=0
     )
-    exponent = (e + (shift - BETA * (COUNT - 1)))[:, None] + f[None, :]
+    unit = shift - BETA * (COUNT - 1)
+    exponent = (e + unit)[:, None] + f[None, :]
     # Outside of this range results are zeros or Inf in float32.
     scale = power_of_two(tl.minimum(tl.maximum(exponent, -1022), 1023))
     value = rounded_words(total, total, False, True) * scale

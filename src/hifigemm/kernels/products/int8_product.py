@@ -408,21 +408,10 @@ def diagonals(
             component=pitch,
         )
         if is_hopper:
-            left_rows, right_rows = (
-                hopper.Rows(
-                    x,
-                    x.shape[0] * x.shape[1],
-                    length,
-                    count * pitch,
-                    x.shape[1] if x.shape[0] > 1 else 0,
-                    start=start,
-                )
-                for x in (left, right)
-            )
             hopper.launch(
                 product,
-                left_rows,
-                right_rows,
+                hopper.rows_of_slices(left, start),
+                hopper.rows_of_slices(right, start),
                 tile,
                 hopper.SUMS,
                 (out,),

@@ -91,6 +91,18 @@ class Rows(NamedTuple):
     start: int = 0  # of the first row, in entries
 
 
+def rows_of_slices(planes: Buffer, start: int = 0) -> Rows:
+    """The vectors of an operand in slices (batch, vectors, count, pitch), each with all of
+    its slices from entry `start` of them on.
+    """
+    batch, vectors, count, pitch = planes.shape
+    length = count * pitch
+    matrix_rows = vectors if batch > 1 else 0
+    return Rows(
+        planes, batch * vectors, length - start, length, matrix_rows, start=start
+    )
+
+
 @gluon.jit
 def no_memory(out, TILE: gl.constexpr):
     """An epilogue's shared memory: none."""

@@ -209,8 +209,8 @@ def launch(left: Slices, right: Slices, out: Buffer, shift: int, tile: Tile) -> 
     out_batch, out_row, _ = out.stride()
     hopper.launch(
         product,
-        _rows_of(left),
-        _rows_of(right),
+        hopper.rows_of_slices(left.planes),
+        hopper.rows_of_slices(right.planes),
         tile,
         ROUNDED,
         (
@@ -220,13 +220,4 @@ def launch(left: Slices, right: Slices, out: Buffer, shift: int, tile: Tile) -> 
             *(low_bytes[i] for i in range(count - 1)),
         ),
         (out_batch if batch > 1 else 0, out_row, *batches, shift),
-    )
-
-
-def _rows_of(slices: Slices) -> hopper.Rows:
-    """The vectors of an operand, each with all of its slices."""
-    batch, vectors, count, pitch = slices.planes.shape
-    length = count * pitch
-    return hopper.Rows(
-        slices.planes, batch * vectors, length, length, vectors if batch > 1 else 0
     )
