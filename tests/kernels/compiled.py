@@ -288,30 +288,24 @@ def reconstruction():
 
 def scaling():
     kinds = ("", 8, 300), ("ab", 14, 1024), ("", 15, 4096), ("b", 20, 20000)
-    for dtype, (transposed, count, k) in product(DTYPES, kinds):
-        for sized in (False, True):
+    tasks = "residues", "sizes too", "missing bits too"
+    for dtype, (transposed, count, k), task in product(DTYPES, kinds, tasks):
 
-            def write(
-                launches,
-                dtype=dtype,
-                transposed=transposed,
-                count=count,
-                k=k,
-                sized=sized,
-            ):
-                a, b = operands(launches, dtype, 2048, k, 2048, transposed)
-                moduli = moduli_set(count, dtype.is_complex)
-                function = (
-                    scaled_residues.sized_residues
-                    if sized
-                    else scaled_residues.scaled_residues
-                )
-                function(((a, 2), (b, 1)), moduli)
+        def write(
+            launches, dtype=dtype, transposed=transposed, count=count, k=k, task=task
+        ):
+            a, b = operands(launches, dtype, 2048, k, 2048, transposed)
+            moduli = moduli_set(count, dtype.is_complex)
+            sides = (a, 2), (b, 1)
+            if task == "sizes too":
+                scaled_residues.sized_residues(sides, moduli)
+            elif task == "missing bits too":
+                missing = launches.zeros((1,), torch.int64)
+                scaled_residues.scaled_residues(sides, moduli, missing=missing)
+            else:
+                scaled_residues.scaled_residues(sides, moduli)
 
-            yield (
-                f"{dtype} transposed {transposed!r} k {k} moduli {count} sized {sized}",
-                write,
-            )
+        yield f"{dtype} transposed {transposed!r} k {k} moduli {count} {task}", write
 
 
 def ratios():

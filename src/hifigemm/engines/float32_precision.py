@@ -11,8 +11,6 @@ generic one, holds; torch tells only what holds.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -29,21 +27,33 @@ def rounds_float32(backend: str) -> bool:
         return _holding(backend, "matmul") not in ("none", "ieee")
 
 
-@contextmanager
-def float32_precision(backend: str, precision: str) -> Iterator[None]:
+class float32_precision:
     """FP32 products of a backend in IEEE arithmetic ("ieee") or as TF32 ("tf32"), for
     one thread at a time.
     """
-    with _LOCK:
-        if precision == "ieee" and not rounds_float32(backend):
-            yield
-            return
-        own = _own_setting(backend)
-        _set(backend, "matmul", precision)
+
+    def __init__(self, backend: str, precision: str) -> None:
+        self._backend = backend
+        self._precision = precision
+        self._own: str | None = None  # what was set, where it was changed
+
+    def __enter__(self) -> None:
+        _LOCK.acquire()
         try:
-            yield
+            if self._precision != "ieee" or rounds_float32(self._backend):
+                own = _own_setting(self._backend)
+                _set(self._backend, "matmul", self._precision)
+                self._own = own
+        except BaseException:
+            _LOCK.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if self._own is not None:
+                _set(self._backend, "matmul", self._own)
         finally:
-            _set(backend, "matmul", own)
+            _LOCK.release()
 
 
 def _own_setting(backend: str) -> str:

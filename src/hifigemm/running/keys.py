@@ -240,9 +240,10 @@ def share_storage(x: Any, y: Any) -> bool:
 
 def _records_gradients(torch: ModuleType, *operands: Any) -> bool:
     """True if PyTorch records what is done with one of these, for a backward pass."""
-    return any(
-        getattr(x, "requires_grad", False) and torch.is_grad_enabled() for x in operands
-    )
+    for x in operands:
+        if getattr(x, "requires_grad", False):
+            return bool(torch.is_grad_enabled())
+    return False
 
 
 def _is_tensor(torch: ModuleType, x: Any) -> bool:

@@ -13,6 +13,7 @@ import torch
 from hifigemm.kernels.runtime.common import LARGEST, Predicate
 from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors.scaled_residues import (
+    ALL_BITS,
     NOT_FINITE,
     Config,
     VectorScale,
@@ -23,6 +24,7 @@ from hifigemm.kernels.vectors.scaled_residues import (
 )
 from hifigemm.numerics import error_ratio, scaling
 from hifigemm.numerics import residues as crt
+from hifigemm.numerics.bits import NO_BIT
 from hifigemm.numerics.embedding import components
 from hifigemm.numerics.estimates import magnitudes_down
 from hifigemm.numerics.residue_products import product_operands
@@ -500,3 +502,32 @@ def test_a_least_square_norm_makes_scales_of_the_largest_entries(count, dtype, p
                 expected = expected.squeeze(axis)
                 np.testing.assert_array_equal(made[has_entries], expected[has_entries])
             assert not residues.cpu().numpy()[:, :, ~has_entries[0]].any()
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("path", ["default", "whole pairs", "pieces"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_bits_that_the_integers_miss_are_counted(name, dtype, path):
+    rng = np.random.default_rng(5)
+    a, b = make(name, rng, (1, 19, 300), dtype), make(name, rng, (1, 300, 5), dtype)
+    a[0, 3, 7] = np.inf
+    b[0, 2, 1] = np.nan
+    moduli = crt.moduli_set(15, a.dtype.kind == "c")
+    missing = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+    run(
+        scaled_residues,
+        ((on_device(a), 2), (on_device(b), 1)),
+        moduli,
+        balances=(3, -3),
+        config=PATHS[path],
+        missing=missing,
+    )
+    want = 0
+    for x, axis, balance in ((a, 2, 3), (b, 1, -3)):
+        x, _ = finite(x, axis)
+        lowest = scaling.lowest_bits(x, axis, BLOCK_ENTRIES)
+        scale = scaling.norm_scale(x, axis, moduli, balance, BLOCK_ENTRIES)
+        bits = ALL_BITS - lowest - scale.exponent
+        want = max(want, bits[lowest != NO_BIT].max(initial=0))
+    assert missing.item() == want

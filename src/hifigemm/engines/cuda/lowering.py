@@ -28,6 +28,7 @@ from hifigemm.engines.device_ops import TORCH_DTYPES
 from hifigemm.kernels.endings.mirror import mirror
 from hifigemm.kernels.products.epilogue import combine_in_place
 from hifigemm.kernels.runtime.buffers import Buffer
+from hifigemm.kernels.runtime.host_word import HostWord
 from hifigemm.kernels.runtime.launch import Scalar, scalar
 from hifigemm.kernels.runtime.launch_list import LaunchList, facts_of, raw_stream
 from hifigemm.kernels.runtime.recording import run_recorded
@@ -69,6 +70,7 @@ class Arguments(NamedTuple):
     b: Any
     out: Any
     record: Any = None  # int64 words in which the device notes what it found
+    host_word: Any = None  # where the host gets a number before the product is there
     c: Any = None
     second: Any = None  # the other array of a pair or an enclosure
     combined: Any = None  # where a launch of its own writes alpha T + beta C
@@ -87,7 +89,7 @@ class Arguments(NamedTuple):
 
     def facts(self) -> Hashable:
         """What launches rest on: they serve all arguments with the same facts."""
-        single = self.a, self.b, self.out, self.record, self.c
+        single = self.a, self.b, self.out, self.record, self.host_word, self.c
         left = self.left or (None, None)
         right = self.right or (None, None)
         memory = *single, self.second, self.combined, *left, *right
@@ -110,6 +112,7 @@ class Arguments(NamedTuple):
             b=operand(self.b),
             out=operand(self.out),
             record=None if record is None else launches.operand(record, is_zero=True),
+            host_word=operand(self.host_word),
             c=operand(self.c),
             second=operand(self.second),
             combined=operand(self.combined),
@@ -167,6 +170,23 @@ class CudaLowering(Lowering):
         """
         is_certified = self.plan.verification is Verification.ENTRYWISE
         return is_certified and self.record_words > 0
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the launches find out if the plan serves their operands, write
+        nothing where it does not, and tell the host.
+        """
+        return False
+
+    def serves(self, number: int) -> bool:
+        """What that number for the host says of the operands."""
+        raise NotImplementedError
+
+    def checked(self, signature: Signature) -> CudaLowering | None:
+        """The same with such a check, for other operands than the plan was made for;
+        None where there is none.
+        """
+        return None
 
     @property
     def applies_scalars(self) -> bool:
@@ -399,6 +419,8 @@ class Launches:
         )
         left, right = map(_planes_of, signature.splits)
         self._record_words = lowering.record_words
+        self._is_checked = lowering.is_checked
+        self._host_words: list[HostWord] = []  # those that no call uses
         self._bound = plan.bound
         self._num_products: float = plan.num_products
         self._notes: tuple[str, ...] = ()
@@ -413,6 +435,7 @@ class Launches:
             b=unwrap(signature.right),
             out=product,
             record=lowering.layout_of_record(),
+            host_word=layout((1,), torch.int64) if lowering.is_checked else None,
             c=None if applied.c is None else unwrap(applied.c),
             second=product if self._has_two_parts else None,
             combined=new if self._adds_a_step else None,
@@ -433,7 +456,7 @@ class Launches:
         splits: Splits = NO_SPLITS,
     ) -> Outcome | Refusal:
         """See `Executable`; nothing waits for the device unless the plan is certified
-        entry by entry.
+        entry by entry, or checked.
         """
         device = self._device
         product = out
@@ -454,6 +477,11 @@ class Launches:
             memory.append(record)
             stream = raw_stream(device) if record.is_cuda else None
             decision = partial(self._lowering.read, record, stream)
+        host_word = None
+        if self._is_checked:
+            check_not_capturing()
+            host_word = self._host_word()
+            memory.append(host_word.tensor)
         if c is not None and not self._is_combined_later:
             memory.append(c)
         second = None
@@ -466,6 +494,11 @@ class Launches:
             memory.extend(_planes_of(split) or ())
         scalars = (alpha.real, beta.real) if self._has_scalars else ()
         self._launches(*memory, scalars=scalars)
+        if host_word is not None:
+            number = host_word.read()
+            self._host_words.append(host_word)
+            if not self._lowering.serves(number):
+                return UNSEEN
 
         outcome = Outcome(
             result, self._bound, self._num_products, self._notes, decision, second
@@ -483,6 +516,15 @@ class Launches:
             count_change(out)
         return outcome
 
+    def _host_word(self) -> HostWord:
+        """One that no other call uses now."""
+        try:
+            host_word = self._host_words.pop()
+        except IndexError:
+            host_word = HostWord(self._device)
+        host_word.clear()
+        return host_word
+
 
 class _Decided(NamedTuple):
     """The executable for operands that one decision is made for, and its plan."""
@@ -491,11 +533,26 @@ class _Decided(NamedTuple):
     plan: Plan
     # whether it takes A D and D**-1 B instead of A and B
     takes_copies: bool
+    # the same, which refuses other operands before it multiplies; None without a check
+    checked: Executable | None
+
+    def is_of(self, splits: Splits) -> bool:
+        """Whether prepared operands are those of the decision."""
+        evidence = self.plan.evidence
+        bits = None if evidence is None else evidence.required_bits
+        return bits is not None and all(
+            split is None or split.bits == own
+            for split, own in zip(splits, bits, strict=True)
+        )
 
 
 class ByEvidence:
     """The executables of one request by what one look at the operands sees; it refuses
     those of which nothing was seen yet. See `Executable`.
+
+    The operands of a call are mostly like those of the call before: its executable
+    comes first where that can check them while it runs, so that nobody waits between
+    the look and the product.
     """
 
     def __init__(
@@ -527,8 +584,11 @@ class ByEvidence:
         if len(self._table) >= _DECISIONS:
             oldest = next((x for x in self._table if x != _INNER_INSPECTION), None)
             self._table.pop(oldest, None)
-        decided = _Decided(executable, plan, lowering.multiplies_copies)
+        checking = lowering.checked(signature)
+        checked = None if checking is None else checking.lower(signature)
+        decided = _Decided(executable, plan, lowering.multiplies_copies, checked)
         self._table[lowering.evidence_key] = decided
+        self._latest = decided
         self._inspect = lowering.inspection(*operands, signature.splits)
 
     def __call__(
@@ -541,7 +601,15 @@ class ByEvidence:
         beta: complex = 0.0,
         splits: Splits = NO_SPLITS,
     ) -> Outcome | Refusal:
-        """The product by the executable for what the operands ask for."""
+        """The product by the executable for what the operands ask for, or by the latest
+        one where that serves them too.
+        """
+        latest = self._latest
+        if latest.checked is not None and latest.is_of(splits):
+            outcome = latest.checked(a, b, out, c, alpha, beta, splits)
+            if not isinstance(outcome, Refusal):
+                return outcome._replace(plan=latest.plan)
+
         table = self._table
         decided: _Decided | None = table.get(self._inspect(a, b, splits))
         if decided is None and _INNER_INSPECTION in table:
@@ -551,6 +619,7 @@ class ByEvidence:
                 a, b = copies
         if decided is None:
             return UNSEEN
+        self._latest = decided
         outcome = decided.executable(a, b, out, c, alpha, beta, splits)
         if isinstance(outcome, Refusal):
             # The plan of these operands is another one.

@@ -46,13 +46,14 @@ from hifigemm.kernels.products.epilogue import combine_in_place
 from hifigemm.kernels.products.error_ratio import RATIO_UNIT, error_ratio_bits
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import LARGEST, Predicate
+from hifigemm.kernels.runtime.host_word import send
 from hifigemm.kernels.runtime.launch_list import LaunchList
 from hifigemm.kernels.runtime.recording import recorded
 from hifigemm.kernels.sums.rounded_sums import rounded_sums
 from hifigemm.kernels.vectors import inner_scaling, scaled_residues
 from hifigemm.kernels.vectors.block_sums import block_sums, halves_of
 from hifigemm.model.engine import SCALED_ALONG_K
-from hifigemm.model.executable import RecordedDecision, Splits
+from hifigemm.model.executable import RecordedDecision, Signature, Splits
 from hifigemm.model.plan import (
     Choice,
     Evidence,
@@ -326,6 +327,26 @@ def ordinary_moduli(plan: Plan) -> tuple[ModuliSet, ModuliSet, tuple[int, int]]:
 class _FixedCount(_Residues):
     """Launches of as many moduli as the plan says."""
 
+    def checked(self, signature: Signature) -> CudaLowering | None:
+        """For exact products whose residues are made in one launch."""
+        is_prepared = None not in signature.splits
+        if not self._counts_bits(self.plan) or is_prepared:
+            return None
+        return _CheckedCount(self.plan, self.device, self.costs)
+
+    def _counts_bits(self, plan: Plan) -> bool:
+        """Whether one launch makes the residues of integers that hold all bits."""
+        has_bits = _required_bits(plan) is not None
+        return has_bits and self._has_one_scale and plan.is_whole
+
+    def predicate_of(
+        self, missing: Buffer | None, given: Arguments
+    ) -> Predicate | None:
+        """When products are made, by the number of bits that their integers miss; None
+        for all operands.
+        """
+        return None
+
     @property
     def applies_scalars(self) -> bool:
         """True: the reconstruction does."""
@@ -409,6 +430,10 @@ class _FixedCount(_Residues):
         gained = _gained_bits(plan, given)
         if gained is not None:
             balances = (gained, -gained)
+        # The same kernel makes the residues whether or not the number is asked for.
+        missing: Buffer | None = None
+        if self._counts_bits(plan):
+            missing = given.out.launches.zeros((1,), torch.int64)
         previous: list[tuple[tuple[slice, ...], Residues]] = []
         for block in blocks_of(plan, given.out):
             # Residues that are there: of prepared operands, or of the block before.
@@ -431,6 +456,7 @@ class _FixedCount(_Residues):
                     balances[:1],
                     [None],
                     least_square=_least_square(plan),
+                    missing=missing,
                 )
             else:
                 residues = _residues_of(
@@ -440,7 +466,9 @@ class _FixedCount(_Residues):
                     prepared_planes,
                     exponents=exponents,
                     least_square=_least_square(plan),
+                    missing=missing,
                 )
+            predicate = self.predicate_of(missing, given)
             previous = list(zip(places, residues, strict=True))
 
             # Products of the first residues; outliers, which take all, are written over.
@@ -451,11 +479,46 @@ class _FixedCount(_Residues):
                     (planes[:, :count], scale) for planes, scale in residues
                 ]
             entries = _entries_of(plan, block, given)
-            _write_entries(operands, used_residues, used_moduli, entries)
+            _write_entries(operands, used_residues, used_moduli, entries, predicate)
             if evidence.outliers is not None:
                 _write_outliers(plan, block, operands, residues, entries, exponents)
             if evidence.separate is not None:
                 _write_separate(evidence.separate, block, operands, entries)
+
+
+class _CheckedCount(_FixedCount):
+    """The same for other operands than those whose bits the plan rests on.
+
+    The residues tell how many bits the integers miss. Nothing is multiplied where that
+    is one or more, or where fewer moduli hold the product.
+    """
+
+    @property
+    def is_checked(self) -> bool:
+        """True."""
+        return True
+
+    def serves(self, number: int) -> bool:
+        """True where no bit is missing, and few are to spare."""
+        return self._fewest_bits <= number <= scaled_residues.ALL_BITS
+
+    def predicate_of(
+        self, missing: Buffer | None, given: Arguments
+    ) -> Predicate | None:
+        """The same on the device; the host gets the number."""
+        assert missing is not None
+        send(missing, given.host_word)
+        return Predicate(missing, self._fewest_bits, scaled_residues.ALL_BITS)
+
+    @property
+    def _fewest_bits(self) -> int:
+        """The least number for which the moduli are about as many as the operands ask
+        for.
+
+        A modulus more gives each operand four bits, or both of them to one whose other
+        operand is prepared. Scales may be a bit larger than `required_bits` counts.
+        """
+        return scaled_residues.ALL_BITS - 10
 
 
 def _prepared_residues(
@@ -523,22 +586,24 @@ def _residues_of(
     predicate: Predicate | None = None,
     exponents: Exponents = None,
     least_square: int = 0,
+    missing: Buffer | None = None,
 ) -> list[Residues]:
     """Residues of both operands, or of the left one, in one launch for those that are
     not ready.
     """
     residues = list(prepared_planes)
-    missing = [i for i in range(len(operands)) if prepared_planes[i] is None]
-    if missing:
-        sides = tuple((operands[i], 2 - i) for i in missing)
+    to_make = [i for i in range(len(operands)) if prepared_planes[i] is None]
+    if to_make:
+        sides = tuple((operands[i], 2 - i) for i in to_make)
         planes, scales = scaled_residues.scaled_residues(
             scaled(sides, exponents, predicate),
             moduli,
-            balances=tuple(balances[i] for i in missing),
+            balances=tuple(balances[i] for i in to_make),
             predicate=predicate,
             least_square=least_square,
+            missing=missing,
         )
-        for i, x, scale in zip(missing, planes, scales, strict=True):
+        for i, x, scale in zip(to_make, planes, scales, strict=True):
             residues[i] = x, scale.exponent
     return cast(list[Residues], residues)
 

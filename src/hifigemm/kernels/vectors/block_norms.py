@@ -56,7 +56,11 @@ def block_norms_kernel(
     q = tl.program_id(0) % blocks
     tile_origin = place(panel, panels, counts, PANEL)
     first_block = panel.to(tl.int64) * blocks
-    store_block(operands, tile_origin, q, first_block, k, workspace, FORM, False, PTX)
+    CLEANS: tl.constexpr = len(workspace) == 3
+    store_block(
+        operands, tile_origin, q, first_block, k, workspace,
+        FORM, False, CLEANS, PTX,
+    )  # fmt: skip
 
 
 _launch = Launch(block_norms_kernel)

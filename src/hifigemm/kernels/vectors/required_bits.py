@@ -73,7 +73,10 @@ def _look_at(
     )
     tile_origin = place(panel, panels_a, counts, PANEL)
     first_block = panel.to(tl.int64) * blocks
-    store_block(operands, tile_origin, q, first_block, k, workspace, FORM, False, PTX)
+    store_block(
+        operands, tile_origin, q, first_block, k, workspace,
+        FORM, False, True, PTX,
+    )  # fmt: skip
     # All threads have stored their part of the block before the program counts it as
     # finished. The program that counts the last block of the panel sees what all others
     # stored, and joins it.

@@ -42,7 +42,7 @@ from hifigemm.kernels.vectors.residue_words import (
     residue_pair,
     vector_constants,
 )
-from hifigemm.kernels.vectors.statistics import INFINITE
+from hifigemm.kernels.vectors.statistics import INFINITE, NO_LOWEST
 from hifigemm.kernels.vectors.vector_norms import (
     BLOCK,
     FREE_OF_OPERANDS,
@@ -60,7 +60,9 @@ from hifigemm.kernels.vectors.vector_norms import (
     components_of,
     exponent_factors,
     join_blocks,
+    join_lowest,
     joined_sizes,
+    lowest_bits,
     magnitude,
     place,
     scale_of,
@@ -69,7 +71,8 @@ from hifigemm.kernels.vectors.vector_norms import (
 from hifigemm.numerics.residues import ModuliSet
 
 Operand = tuple[Any, int]
-NOT_FINITE: int = vector_norms.NOT_FINITE.value
+_NOT_FINITE = vector_norms.NOT_FINITE
+NOT_FINITE: int = _NOT_FINITE.value
 """Exponent of a vector with an Inf or NaN; its residues mean nothing."""
 _SIZES = {torch.float32: 4, torch.float64: 8, torch.complex64: 4, torch.complex128: 8}
 _LONG = 1024
@@ -88,6 +91,9 @@ _PAIR_REGISTERS = 128
 """Of a thread that makes pairs of residues: two programs of 256 threads on a
 multiprocessor, of which one may load.
 """
+ALL_BITS: int = 2**12
+"""The number of bits that are missing where none is; see `scaled_residues`."""
+_ALL_BITS = tl.constexpr(ALL_BITS)
 _MAGNITUDE_BITS = tl.constexpr(7)
 """|x| 2**(7 - e) < 128, rounded down, is an INT8."""
 
@@ -118,6 +124,7 @@ class Task:
     scales: bool  # whether scales are found; else they are given
     residues: bool
     sums: bool  # whether sizes and magnitudes are made
+    bits: bool  # whether the bits that the integers miss are counted
     truncates: bool  # whether a vector may be rounded toward zero
 
 
@@ -152,6 +159,8 @@ class _Blocks(NamedTuple):
     # int32 tensor, shape (panels,), zeros at first: blocks that are stored, and one more
     # once the scales are
     arrivals: Any
+    # int32 tensor, shape (panels, blocks, 16): lowest bits; None where nobody asks
+    lows: Any = None
 
 
 @triton.jit
@@ -267,6 +276,18 @@ def _store_magnitudes(
         )
 
 
+@triton.jit
+def _count_missing(lowest, scale, inside, missing):
+    """Raise the number of bits that are missing to what vectors with these lowest bits
+    and scales miss.
+    """
+    # Zeros miss nothing. Vectors with an Inf or NaN have no integers.
+    counts = inside & (lowest != NO_LOWEST) & (scale != _NOT_FINITE)
+    bits = tl.where(counts, _ALL_BITS - lowest - scale, 0)
+    # A maximum does not depend on the order of programs.
+    tl.atomic_max(missing, tl.max(bits).to(tl.int64), sem="relaxed")
+
+
 _FREE = [
     *FREE_OF_OPERANDS, "tiles_a", "scale_a", "scale_b", "total_a", "total",
     "pitch16", "num_planes", "panels", "ahead", "predicate",
@@ -294,6 +315,7 @@ def scaled_residues_kernel(
     panel_blocks,
     panels,
     ahead,
+    missing,
     predicate,
     FORM: tl.constexpr,
     SIZES: tl.constexpr,
@@ -307,7 +329,7 @@ def scaled_residues_kernel(
     two are numerics.scaling.vector_sizes and numerics.estimates.magnitudes_down. A tile
     has FORM.vectors vectors and FORM.blocks blocks of 256 entries along k, a panel 16
     vectors. `vector_sizes` are exponents and norms, `low` and `planes` what goes to the
-    magnitudes and residues of A and of B.
+    magnitudes and residues of A and of B; `missing` is as for `scaled_residues`.
 
     Where vectors are whole, which asks for scales and residues, each program keeps some
     of them in its registers. Else panels of 16 vectors follow each other: in every
@@ -345,6 +367,9 @@ def scaled_residues_kernel(
         )
         if TASK.sums:
             _store_magnitudes(parts, e, low, tile_origin, ks, k, FORM, ARITHMETIC.ptx)
+        if TASK.bits:
+            inside = vs < tile_origin[3]
+            _count_missing(lowest_bits(parts, K), scale, inside, missing)
         # The scaled and rounded entries as words of integers, and from these all
         # residues.
         words = integer_words(
@@ -365,17 +390,13 @@ def scaled_residues_kernel(
                 if panel < panels:
                     tile_origin = place(panel, tiles_a, counts, PANEL)
                     first_block = panel.to(tl.int64) * blocks
+                    workspace = panel_blocks.sums, panel_blocks.exponents
+                    if TASK.bits:
+                        workspace += (panel_blocks.lows,)
                     store_block(
-                        operands,
-                        tile_origin,
-                        task,
-                        first_block,
-                        k,
-                        (panel_blocks.sums, panel_blocks.exponents),
-                        SIZES,
-                        TASK.sums,
-                        ARITHMETIC.ptx,
-                    )
+                        operands, tile_origin, task, first_block, k, workspace,
+                        SIZES, TASK.sums, False, ARITHMETIC.ptx,
+                    )  # fmt: skip
                     # All threads have stored their part before the program counts as
                     # arrived. The last program of a panel to arrive sees what all
                     # others stored, joins the blocks, and arrives once more.
@@ -391,7 +412,7 @@ def scaled_residues_kernel(
                             TASK.sums,
                         )
                         vs = tile_origin[2] + tl.arange(0, PANEL)
-                        _store_scales(
+                        scale, _ = _store_scales(
                             panel_sizes,
                             tile_origin,
                             vs,
@@ -400,6 +421,12 @@ def scaled_residues_kernel(
                             sizes,
                             TASK.sums,
                         )
+                        if TASK.bits:
+                            lowest = join_lowest(
+                                panel_blocks.lows + first_block * PANEL, blocks
+                            )
+                            inside = vs < tile_origin[3]
+                            _count_missing(lowest, scale, inside, missing)
                         tl.debug_barrier()
                         tl.atomic_add(panel_blocks.arrivals + panel, 1, sem="release")
         elif TASK.residues:
@@ -550,6 +577,7 @@ def scaled_residues(
     config: Config | None = None,
     predicate: Predicate | None = None,
     least_square: int = 0,
+    missing: Any = None,
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...]]:
     """Residues of the scaled and rounded operands, for the products of
     numerics.residue_products.product_operands.
@@ -573,6 +601,10 @@ def scaled_residues(
     least_square : int
         As for `vector_constants`: numerics.scaling.largest_square makes the scales those
         of `largest_scale` there.
+    missing : int64 tensor of one entry, 0 beforehand, optional
+        Gets ALL_BITS + the largest -l - s of the finite vectors, l the lowest set bit
+        and s the exponent of the scale, which is found on the way: how many bits the
+        integers miss, less than ALL_BITS where they have some to spare. 0 for zeros.
 
     Returns
     -------
@@ -591,6 +623,7 @@ def scaled_residues(
         scales,
         planes,
         predicate=predicate,
+        missing=missing,
     )
 
 
@@ -672,6 +705,7 @@ def _run(
     planes: tuple[Any, ...] | None = None,
     sizes: Sizes | None = None,
     predicate: Predicate | None = None,
+    missing: Any = None,
 ) -> tuple[VectorScale, ...]:
     """Launch what is asked for.
 
@@ -703,6 +737,9 @@ def _run(
                 sums=like.launches.empty(shape, torch.int64),
                 exponents=like.launches.empty(shape, torch.int32),
                 arrivals=like.launches.zeros((programs,), torch.int32),
+                lows=None
+                if missing is None
+                else like.launches.empty(shape, torch.int32),
             )
         in_panel = layout.steps * (PANEL.value // layout.form.vectors)
         programs = (programs + ahead) * (blocks + (in_panel if has_residues else 0))
@@ -725,6 +762,7 @@ def _run(
         not is_given,
         has_residues,
         sizes is not None,
+        missing is not None,
         has_residues and truncates,
     )
     _launch(
@@ -745,6 +783,7 @@ def _run(
         panel_blocks,
         sum(tiles),
         ahead,
+        missing,
         predicate or NO_PREDICATE,
         FORM=layout.form,
         SIZES=None if is_whole else layout.size_form,

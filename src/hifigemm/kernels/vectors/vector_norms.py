@@ -397,16 +397,20 @@ def _finite(parts):
 
 
 @triton.jit
-def _lowest(parts):
-    """Twin: numerics.scaling.lowest_bits, of the vectors of one block.
+def lowest_bits(parts, OUTER: tl.constexpr):
+    """Twin: numerics.scaling.lowest_bits, of the vectors of a tile.
 
-    INT32 exponents; NO_LOWEST for zeros.
+    INT32 exponents; NO_LOWEST for zeros. OUTER is as for `block_sizes`.
     """
+    INNER: tl.constexpr = K + PIECE - OUTER
     lowest = lowest_power(parts[0])
     for i in tl.static_range(1, len(parts)):
         lowest = tl.minimum(lowest, lowest_power(parts[i]))
     # Powers of two are ordered as their bits are. That of infinity becomes NO_LOWEST.
-    lowest = tl.min(tl.min(lowest, axis=PIECE, keep_dims=True), axis=K, keep_dims=True)
+    lowest = tl.min(lowest, axis=OUTER, keep_dims=True)
+    lowest = tl.min(
+        tl.min(lowest, axis=INNER, keep_dims=True), axis=BLOCK, keep_dims=True
+    )
     return exponent_of(lowest) - 1
 
 
@@ -421,13 +425,14 @@ def _store_block_of(
     ALONG_K: tl.constexpr,
     FORM: tl.constexpr,
     SUMS: tl.constexpr,
+    CLEANS: tl.constexpr,
     PTX: tl.constexpr,
 ):
     """`store_block` for an operand of one layout."""
     LOWEST: tl.constexpr = len(workspace) == 3
     entries, inside, _, _ = places_of_block(operand, tile_origin, q, k, ALONG_K, FORM)
     parts = components_of(entries, inside, FORM.width)
-    if LOWEST:
+    if CLEANS:
         parts = _finite(parts)
     e, sums = block_sizes(parts, PIECE, SUMS, PTX)
     # Numbers of 16 vectors follow each other for each block. No other program writes
@@ -436,7 +441,7 @@ def _store_block_of(
     tl.store(workspace[0] + numbers, sums)
     tl.store(workspace[1] + numbers, e)
     if LOWEST:
-        tl.store(workspace[2] + numbers, _lowest(parts))
+        tl.store(workspace[2] + numbers, lowest_bits(parts, PIECE))
 
 
 @triton.jit
@@ -449,6 +454,7 @@ def store_block(
     workspace,
     FORM: tl.constexpr,
     SUMS: tl.constexpr,
+    CLEANS: tl.constexpr,
     PTX: tl.constexpr,
 ):
     """Store exponent, sum of squares and lowest bit of block q of a panel of 16
@@ -457,7 +463,8 @@ def store_block(
     An operand is its address and its strides along the stack, the vectors and k, 1
     where its entries lie side by side along k. `first_block` is the number of the
     panel's first block among all. `workspace` takes sums and exponents; with a third
-    array also the lowest bits, and the entries that hold an Inf or NaN count as 0.
+    array also the lowest bits. With CLEANS the entries that hold an Inf or NaN count
+    as 0.
     """
     operand = chosen(tile_origin[0], operands[0], operands[1])
     # Both layouts have compiled code, so that one kernel serves all.
@@ -472,6 +479,7 @@ def store_block(
             True,
             FORM,
             SUMS,
+            CLEANS,
             PTX,
         )
     else:
@@ -485,5 +493,6 @@ def store_block(
             False,
             FORM,
             SUMS,
+            CLEANS,
             PTX,
         )

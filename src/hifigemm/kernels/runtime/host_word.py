@@ -1,0 +1,73 @@
+"""A number that launches leave for the host while later launches still run."""
+
+# Kernels are untyped.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import time
+
+import torch
+import triton
+import triton.language as tl
+
+from hifigemm.kernels.runtime.buffers import Buffer
+from hifigemm.kernels.runtime.launch import Launch
+
+_NOT_THERE = -1
+"""What a word holds until the device writes to it."""
+_LOOKS = 500
+"""That the host takes without a pause, for some 50 us: small products take no longer."""
+_PAUSE = 2e-5
+"""Seconds between later looks, in which other threads run."""
+
+
+@triton.jit
+def _send_kernel(number, host_word):
+    """One program writes one number to the memory of the host."""
+    tl.store(host_word, tl.load(number))
+
+
+_launch = Launch(_send_kernel)
+
+
+def send(number: Buffer, host_word: Buffer) -> None:
+    """Write an INT64 of the device, 0 or larger, to the buffer of a `HostWord`."""
+    _launch((1,), number, host_word, num_warps=1)
+
+
+class HostWord:
+    """An INT64 in the memory of the host.
+
+    The host waits for it alone, not for the launches that come behind `send` on the
+    stream. Of several calls at a time each has a word of its own.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._is_pinned = device.type == "cuda"
+        self.tensor = torch.empty(1, dtype=torch.int64, pin_memory=self._is_pinned)
+        self._number = self.tensor.numpy()
+
+    def clear(self) -> None:
+        """Forget the number, before a launch sends another one."""
+        self._number[0] = _NOT_THERE
+
+    def read(self) -> int:
+        """Wait for the number."""
+        for _ in range(_LOOKS):
+            number = self._number.item()
+            if number != _NOT_THERE:
+                return int(number)
+        while True:
+            # Errors of the device are raised here.
+            is_done = not self._is_pinned or self._stream().query()
+            number = self._number.item()
+            if number != _NOT_THERE:
+                return int(number)
+            if is_done:
+                raise RuntimeError("no launch has sent the number that is waited for")
+            time.sleep(_PAUSE)
+
+    def _stream(self) -> torch.cuda.Stream:
+        return torch.cuda.current_stream(self._device)
