@@ -4,6 +4,7 @@ float64.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -21,7 +22,14 @@ HAS_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda", 0) if HAS_GPU else torch.device("cpu")
 
 
-TILES = valid_tiles(gpu_of(DEVICE))
+_TILES = valid_tiles(gpu_of(DEVICE))
+FP16 = [
+    replace(tile, unit="fp16")
+    for tile in _TILES
+    if tile.kernel == "triton" and tile.block_m == tile.block_n and tile.block_k == 128
+]
+"""On the units of GPUs whose INT8 units are slow, which every GPU has."""
+TILES = [*_TILES, *FP16]
 
 
 HOPPER = [tile for tile in TILES if tile.kernel != "triton"]

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from hifigemm.engines.rates import H200, Rates
+from hifigemm.kernels.runtime.tiles import integer_unit
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,10 @@ _PLAIN_INT8 = 0.84
 """Rate of the plain INT8 kernel over that of the Hopper kernel, measured on an H200:
 1146 to 1194 against 1387 TOP/s at n = 4096 and 8192.
 """
+_FP16_INTEGERS = 0.23
+"""Rate of INT8 products on FP16 units over that of the Hopper kernel on INT8 units, by
+the plain kernel on an H200: 332 TOP/s at n = 4096 and 8192.
+"""
 _PLAIN_WORDS = 0.7
 """The same for products of words, by the estimate of `tiles.TILES`."""
 
@@ -116,8 +121,11 @@ def rates_of(gpu: GpuProperties) -> Rates:
     fp32 = cycles * row.fp32 / hopper.fp32
     int8 = cycles * row.int8 / hopper.int8
     words = cycles * row.fp16 / hopper.fp16
-    if gpu.capability != _HOPPER:
+    if integer_unit(gpu.capability) == "fp16":
+        int8 = _FP16_INTEGERS * words
+    elif gpu.capability != _HOPPER:
         int8 = _PLAIN_INT8 * int8
+    if gpu.capability != _HOPPER:
         words = _PLAIN_WORDS * words
     memory_rate = gpu.memory_rate or row.memory_rate * gpu.num_sms
     capability = ".".join(map(str, gpu.capability))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -27,6 +28,7 @@ from hifigemm.kernels.runtime.tiles import (
 from hifigemm.numerics.residues import complex_moduli, real_moduli
 from tests.kernels.residue_products import (
     DEVICE,
+    FP16,
     HAS_GPU,
     HOPPER,
     TILES,
@@ -268,6 +270,27 @@ def test_extreme_accumulators_are_reduced(sign):
     check(
         left, right, moduli, empty_products(1, len(moduli), 1, 1), 1, 1, config=EXTREME
     )
+
+
+@pytest.mark.parametrize("k", [1024, 1040, 2049, 4111])
+@pytest.mark.parametrize("value", [-128, 127])
+def test_sums_of_fp16_are_exact_at_their_limit(k, value):
+    """1024 products of 128 and 128 make 2**24; the next ones begin a sum of their own."""
+    moduli = (256, 251)
+    left = torch.zeros((1, 2, 3, -(-k // 16) * 16), dtype=torch.int8, device=DEVICE)
+    left[..., :k] = value
+    left[0, 0, 1, :k:2] += 1 if value < 0 else -1
+    right = left if k % 2 else left.flip(2)
+    check(left, right, moduli, empty_products(1, 2, 3, 3), 3, 3, config=FP16[-1])
+
+
+def test_units_are_those_that_are_quick():
+    known = gpu_of(DEVICE)
+    units = {
+        capability: replace(known, capability=capability).integer_unit
+        for capability in ((8, 0), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0))
+    }
+    assert [x for x, unit in units.items() if unit == "fp16"] == [(10, 3), (11, 0)]
 
 
 @pytest.mark.parametrize("spans", [1, 2])

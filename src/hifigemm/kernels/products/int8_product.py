@@ -1,6 +1,9 @@
 """INT8 products in plain Triton, for every GPU: the loop over k gives INT32 sums of a
 tile, and an epilogue processes them.
 
+Where INT8 units are slow, FP16 units multiply. |x| <= 128 is an FP16, and sums of 1024
+products are at most 2**24 and so exact in FP32, in any order; INT32 adds these sums up.
+
 An epilogue is a function that is compiled into the kernel. It takes the sums of a tile,
 the origin of the tile (its plane, matrix z and part l; its first row and column), m, n,
 and two records: `target` with addresses and strides, and `numbers`, which the compiler
@@ -14,6 +17,7 @@ the same kernel for Hopper.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +29,7 @@ from hifigemm.kernels.runtime.common import (
     NO_PREDICATE,
     Predicate,
     holds,
+    runs_ptx,
     tile_of_result,
     tiles_of,
 )
@@ -41,6 +46,16 @@ from hifigemm.kernels.runtime.tiles import (
 
 K_BLOCK = 1023 * 128
 """Longest product whose accumulator, an earlier residue included, stays below 2**31."""
+_FP16_TERMS = tl.constexpr(1024)
+"""Terms of which FP32 holds the sum of products of INT8."""
+_FP16_PTX = tl.constexpr(
+    "{ .reg .b32 u, c; xor.b32 u, $2, 0x80808080; mov.b32 c, 0x64646464; "
+    "prmt.b32 $0, u, c, 0x4140; prmt.b32 $1, u, c, 0x4342; mov.b32 c, 0x64806480; "
+    "sub.rn.f16x2 $0, $0, c; sub.rn.f16x2 $1, $1, c; }"
+)
+"""Four INT8 as FP16: behind the high byte of 1024, a byte u makes 1024 + u, which is
+x + 1152.
+"""
 _SMALLEST = tl.constexpr(-(2**31))
 """The smallest INT32, at which sums of two components begin."""
 
@@ -110,6 +125,48 @@ def _entries(vectors, ks, step, k, EVEN_K: tl.constexpr):
         return tl.load(address)
     else:
         return tl.load(address, mask=ks[None, :] < k, other=0)
+
+
+@triton.jit
+def _as_fp16(x, PTX: tl.constexpr):
+    """INT8 as FP16, four by five instructions; conversions run at a quarter of their
+    rate.
+    """
+    if PTX:
+        return tl.inline_asm_elementwise(
+            _FP16_PTX, "=r,=r,r", [x], dtype=tl.float16, is_pure=True, pack=4
+        )
+    else:
+        return x.to(tl.float16)
+
+
+@triton.jit
+def _add_products(
+    sums,
+    left_terms,
+    right_terms,
+    operands,
+    first,
+    last,
+    rest,
+    EVEN_K: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    UNIT: tl.constexpr,
+    PTX: tl.constexpr,
+):
+    """`sums` plus the products of the terms from `first` to `last`, blocks of k from the
+    first terms of both operands on; of `rest` terms only the end needs a mask.
+    """
+    ks = tl.arange(0, BLOCK_K)
+    left, right = operands
+    for start in range(first, last, BLOCK_K):
+        x = _entries(left_terms, start + ks, left.k, rest, EVEN_K)
+        y = _entries(right_terms, start + ks, right.k, rest, EVEN_K)
+        if UNIT == "fp16":
+            sums = tl.dot(_as_fp16(x, PTX), tl.trans(_as_fp16(y, PTX)), sums)
+        else:
+            sums = tl.dot(x, tl.trans(y), sums, out_dtype=tl.int32)
+    return sums
 
 
 @triton.jit
@@ -196,6 +253,7 @@ def int8_product_kernel(
     EVEN_K: tl.constexpr,
     TRIANGLE: tl.constexpr,
     TILE: tl.constexpr,
+    PTX: tl.constexpr,
 ):
     """Twin: the exact product left[z, l] right[z, l].T; the EPILOGUE takes its tiles.
 
@@ -210,6 +268,7 @@ def int8_product_kernel(
     BLOCK_M: tl.constexpr = TILE.block_m
     BLOCK_N: tl.constexpr = TILE.block_n
     BLOCK_K: tl.constexpr = TILE.block_k
+    UNIT: tl.constexpr = TILE.unit
     tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
     # `index` counts the tiles of a plane, then the parts l and the matrices z. A
     # program steps through them by the number of programs. No two programs write to the
@@ -235,7 +294,6 @@ def int8_product_kernel(
         # entries.
         rows = row0 + tl.arange(0, BLOCK_M)
         columns = column0 + tl.arange(0, BLOCK_N)
-        ks = tl.arange(0, BLOCK_K)
         left_rows = _first_entries(left, matrix, l, first_term, rows, m)
         right_rows = _first_entries(right, matrix, l, first_term, columns, n)
         # INT32 sums, exact in any order: see `K_BLOCK`. The sum of two components lies
@@ -250,11 +308,21 @@ def int8_product_kernel(
             if WIDTH == 2:
                 left_terms += i * component
                 right_terms += (i ^ l) * component
-            # Only the end of k needs a mask.
-            for start in range(0, length, BLOCK_K):
-                x = _entries(left_terms, start + ks, left.k, k - first_term, EVEN_K)
-                y = _entries(right_terms, start + ks, right.k, k - first_term, EVEN_K)
-                sums = tl.dot(x, tl.trans(y), sums, out_dtype=tl.int32)
+            rest = k - first_term
+            if UNIT == "fp16":
+                for first in range(0, length, _FP16_TERMS):
+                    last = tl.minimum(first + _FP16_TERMS, length)
+                    part = _add_products(
+                        tl.zeros((BLOCK_M, BLOCK_N), tl.float32),
+                        left_terms, right_terms, (left, right), first, last, rest,
+                        EVEN_K, BLOCK_K, UNIT, PTX,
+                    )  # fmt: skip
+                    sums += part.to(tl.int32)
+            else:
+                sums = _add_products(
+                    sums, left_terms, right_terms, (left, right), 0, length, rest,
+                    EVEN_K, BLOCK_K, UNIT, PTX,
+                )  # fmt: skip
         if WIDTH == 2:
             sums ^= _SMALLEST
         EPILOGUE(sums, (plane, z, l, row0, column0), m, n, target, numbers)
@@ -290,8 +358,13 @@ def launch(
     target: tuple[Any, ...],
     numbers: tuple[int, ...],
 ) -> None:
-    """Launch the plain kernel, with an epilogue and its two records."""
+    """Launch the plain kernel, with an epilogue and its two records, on the unit that
+    multiplies INT8 on this GPU.
+    """
     k = product.k
+    unit = gpu_of(left.entries.device).integer_unit
+    if unit != "int8":
+        tile = replace(tile, unit=unit)
     _product(
         (num_programs(product, left.entries, tile),),
         left,
@@ -314,6 +387,7 @@ def launch(
         EVEN_K=k % tile.block_k == 0,
         TRIANGLE=product.triangle,
         TILE=tile,
+        PTX=tile.unit != "int8" and runs_ptx(left.entries),
         num_warps=tile.warps,
         num_stages=tile.stages,
         enable_fp_fusion=False,

@@ -16,6 +16,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+_SLOW_INT8 = (10, 3), (12, 0)
+"""Capabilities from B300 and GB300 on, whose INT8 products run at a sixteenth of the rate
+of FP16 products, to the next ones that are known to be quicker.
+"""
 KERNELS = ("hopper", "triton")
 """For Hopper in Gluon; in plain Triton for every GPU and all strides."""
 
@@ -36,10 +40,12 @@ class Tile:
     stages: int
     warps: int
     group: int = 8
+    unit: str = "int8"  # of products of INT8 in "triton", or "fp16"
 
     def __str__(self) -> str:
         block = f"{self.block_m}x{self.block_n}x{self.block_k}"
-        return f"{self.kernel} {block}, {self.stages} stages, {self.warps} warps, groups of {self.group}"
+        unit = "" if self.unit == "int8" else f", {self.unit}"
+        return f"{self.kernel} {block}, {self.stages} stages, {self.warps} warps, groups of {self.group}{unit}"
 
     @property
     def area(self) -> int:
@@ -68,6 +74,12 @@ class Tile:
         """Estimated registers of a thread: its accumulators and about 64 more."""
         warps = 8 if self.kernel == "hopper" else self.warps
         return self.area // (32 * warps) + 64
+
+
+def integer_unit(capability: tuple[int, int]) -> str:
+    """What multiplies INT8 on GPUs of a capability: "int8", or "fp16"."""
+    first, next_quick = _SLOW_INT8
+    return "fp16" if first <= capability < next_quick else "int8"
 
 
 # fmt: off
@@ -246,6 +258,11 @@ class Gpu:
     num_sms: int
     shared_per_block: int
     shared_per_sm: int
+
+    @property
+    def integer_unit(self) -> str:
+        """What multiplies INT8: FP16 where INT8 is slow."""
+        return integer_unit(self.capability)
 
 
 def fits(
