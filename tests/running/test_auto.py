@@ -531,6 +531,15 @@ def test_small_products_are_added_in_words_without_a_look():
         assert plan.evidence is None
 
 
+@pytest.mark.parametrize(
+    ("dtype", "accuracy"),
+    [("float32", 1e-12), ("complex64", 1e-12), ("float64", 1e-17)],
+)
+def test_the_device_goes_on_to_the_exact_product_for_every_dtype(dtype, accuracy):
+    plan = plan_by_operands(accuracy, LONG, dtype=dtype)
+    assert plan.verification is Verification.ON_DEVICE
+
+
 def test_a_number_without_an_exact_product_is_tried_by_its_ratio():
     plan = plan_by_operands(1e-17, WIDE)
     assert plan == FAST.plan(
@@ -539,7 +548,3 @@ def test_a_number_without_an_exact_product_is_tried_by_its_ratio():
     assert plan.verification is Verification.ENTRYWISE
     outliers = replace(LONG, outliers=Outliers(20, 22, 4, 0, (0,), (1,)))
     assert plan_by_operands(1e-17, outliers).verification is Verification.ENTRYWISE
-    assert (
-        plan_by_operands(1e-12, LONG, dtype="float32").verification
-        is Verification.ENTRYWISE
-    )

@@ -247,7 +247,7 @@ def by_operands(
 
     # The device may go on to the exact product. A product with outliers is so large
     # that it costs little if the host waits for the error ratio instead.
-    if problem.fmt is not FP64 or _outliers(exact) is not None:
+    if _outliers(exact) is not None:
         return first
     first_of_whole = replace(first, problem=whole)
     counts = _counts_on_device(first_of_whole, costs, exact_seconds)

@@ -4,6 +4,8 @@ tell whether the moduli hold them, and nothing is written where they do not.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -133,3 +135,49 @@ def test_zeros_ask_for_another_plan(looks):
     multiply(a, b, looks)
     assert multiply(0 * a, 0 * b, looks)[1] == 1
     assert multiply(a, b, looks)[1] == 1
+
+
+# Numbers, which the device keeps by the error ratio or by the exact product.
+
+
+def numbers(seed, phi, dtype):
+    rng = np.random.default_rng(seed)
+
+    def entries(shape):
+        return (
+            (rng.random(shape) - 0.5) * np.exp(phi * rng.standard_normal(shape))
+        ).astype(dtype)
+
+    return entries((40, 64)), entries((64, 30))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "accuracy"), [(np.float64, 1e-15), (np.float32, 1e-6)]
+)
+def test_numbers_of_like_operands_need_no_look(looks, as_on_gpu, dtype, accuracy):
+    as_on_gpu.costs = SimpleNamespace(
+        residue_seconds=lambda problem, count, estimate: 1.0 * count,
+        native_seconds=lambda problem: 99.0,
+        halves_pay=lambda m, n, k, planes: False,
+        sum_seconds=lambda problem: 1e9,
+    )
+    counts = []
+    for seed, phi in ((0, 0.3), (1, 0.3), (2, 0.5), (3, 8.0), (4, 8.0), (5, 0.3)):
+        a, b = numbers(seed, phi, dtype)
+        before = len(looks)
+        c, report = hg.matmul(*on_gpu(a, b), accuracy=accuracy, return_report=True)
+        sizes = np.abs(a).astype(float) @ np.abs(b)
+        exact = np.array(
+            hg.matmul(a.astype(float), b.astype(float), accuracy="correct")
+        )
+        error = np.abs(c.cpu().numpy() - exact)
+        u = np.finfo(dtype).eps / 2
+        assert (error <= (accuracy + 2 * u) * sizes).all()
+        assert report.bound <= accuracy
+        scheme = report.scheme
+        counts.append((len(looks) - before, scheme.num_moduli))
+    first = counts[0][1]
+    # The first call plans; the next ones need no look, until data are wide.
+    assert counts[1:3] == [(0, first), (0, first)]
+    assert counts[3][0] == 1
+    assert counts[3][1] > first

@@ -589,6 +589,7 @@ class ByEvidence:
         decided = _Decided(executable, plan, lowering.multiplies_copies, checked)
         self._table[lowering.evidence_key] = decided
         self._latest = decided
+        self._checks = True
         self._inspect = lowering.inspection(*operands, signature.splits)
 
     def __call__(
@@ -605,7 +606,7 @@ class ByEvidence:
         one where that serves them too.
         """
         latest = self._latest
-        if latest.checked is not None and latest.is_of(splits):
+        if self._checks and latest.checked is not None and latest.is_of(splits):
             outcome = latest.checked(a, b, out, c, alpha, beta, splits)
             if not isinstance(outcome, Refusal):
                 return outcome._replace(plan=latest.plan)
@@ -619,6 +620,8 @@ class ByEvidence:
                 a, b = copies
         if decided is None:
             return UNSEEN
+        # A check that refuses operands with the bits of the call before does not pay.
+        self._checks = decided is not latest
         self._latest = decided
         outcome = decided.executable(a, b, out, c, alpha, beta, splits)
         if isinstance(outcome, Refusal):

@@ -679,6 +679,17 @@ def _write_entries(
 class _Ladder(_Residues):
     """Launches of several numbers of moduli, of which the device takes one."""
 
+    def checked(self, signature: Signature) -> CudaLowering | None:
+        """The first rung alone, before which exact products need no look at the
+        operands.
+        """
+        plan = self.plan
+        chooses = plan.verification is Verification.ON_DEVICE
+        is_by_bits = chooses and _required_bits(plan) is not None
+        if not is_by_bits or plan.scheme.scales_along_k or not plan.is_whole:
+            return None
+        return _CheckedLadder(plan, self.device, self.costs)
+
     @property
     def record_words(self) -> int:
         """For the error ratio, and that of operands scaled along k."""
@@ -744,9 +755,7 @@ class _Ladder(_Residues):
         exponents = exponents_of(plan, given, inner_record)
         rungs, inner_rungs = _ladder(plan)
         samples_from = _SAMPLE_FROM_BEFORE_EXACT if is_exact_behind else _SAMPLE_FROM
-        is_large = plan.problem.multiplications >= samples_from
-        is_sampled = is_large and min(plan.problem.m, plan.problem.n) >= _SAMPLED_FROM
-        if chooses and is_sampled:
+        if chooses and _is_sampled(plan.problem, samples_from):
             _look_at_sample(plan, given, record, exponents)
         last = _write_rungs(plan, given, rungs, (record, 0), exponents)
         no_rung_taken = Predicate(record, last + 1, LARGEST)
@@ -775,6 +784,39 @@ class _Ladder(_Residues):
                 )
 
 
+class _CheckedLadder(_Ladder):
+    """The first rung of a ladder whose last one is the exact product, for operands whose
+    bits nobody knows. Nothing is written where it does not keep their error ratio.
+    """
+
+    @property
+    def is_checked(self) -> bool:
+        """True."""
+        return True
+
+    def serves(self, number: int) -> bool:
+        """True for the bits of a ratio that the rung keeps."""
+        return number <= _ratio_bits(self.plan, self.plan.scheme.count)
+
+    def record(self, plan: Plan, given: Arguments) -> None:
+        """The residues and the ratio, which the host gets, then the product."""
+        record = cast(Buffer, given.record)[:1]
+        rungs, _ = _ladder(plan)
+        if _is_sampled(plan.problem, _SAMPLE_FROM_BEFORE_EXACT):
+            _look_at_sample(plan, given, record, None)
+        _write_rungs(
+            plan, given, rungs[:1], (record, 0), None, host_word=given.host_word
+        )
+
+
+def _is_sampled(problem: Problem, least: int) -> bool:
+    """Whether the ratio of a few vectors is known first, from so many multiplications
+    on.
+    """
+    is_large = problem.multiplications >= least
+    return is_large and min(problem.m, problem.n) >= _SAMPLED_FROM
+
+
 def _look_at_sample(
     plan: Plan, given: Arguments, record: Buffer, exponents: Exponents
 ) -> None:
@@ -792,8 +834,10 @@ def _write_rungs(
     rungs: Sequence[Rung],
     start: tuple[Buffer, int],
     exponents: Exponents,
+    host_word: Buffer | None = None,
 ) -> int:
-    """Rungs, the first of which is for ratios from a number on that a record holds.
+    """Rungs, the first of which is for ratios from a number on that a record holds. The
+    host gets that number as each rung leaves it, before its product.
 
     The largest number that the last one is for is returned.
     """
@@ -829,6 +873,8 @@ def _write_rungs(
                 into=record,
                 predicate=begun,
             )
+            if host_word is not None:
+                send(record, host_word)
             residues = [(planes[i], scales[i].exponent) for i in (0, -1)]
             entries = _entries_of(plan, block, given)
             _write_entries(
