@@ -49,6 +49,7 @@ MADE_BY_THE_LIBRARY = {
     "ComplexDeterminant",
     "Condition",
     "Determinant",
+    "DefinitenessReport",
     "ExactMatrix",
     "Finding",
     "Judgement",

@@ -270,3 +270,37 @@ def test_stacks_have_arrays_of_answers(each_way):
         linalg.is_positive_definite(np.stack([b, a]))
     assert error.value.solution[0] == 0.0
     assert np.isnan(error.value.solution[1])
+
+
+def test_a_report_says_what_proves_the_answer(general_way):
+    rng = np.random.default_rng(3)
+    tame = symmetric(rng, 6, np.linspace(1.0, 2.0, 6))
+    answer, report = linalg.is_positive_definite(tame, return_report=True)
+    assert answer is report.is_definite is True
+    assert report.proof == "factor"
+    assert 0.0 <= report.gap < report.shift
+    # The proof in fractions: A - (c - gap) I has positive pivots, for the scaled matrix.
+    scaled = definite.scaled_symmetrically(tame)
+    assert is_definite(scaled - (report.shift - report.gap) * np.eye(6))
+
+    proofs = {
+        "diagonal": [[1.0, 0.0], [0.0, 0.0]],
+        "vector": [[1.0, 2.0], [2.0, 1.0]],
+    }
+    for proof, a in proofs.items():
+        answer, report = linalg.is_positive_definite(a, return_report=True)
+        assert answer is report.is_definite is False
+        assert report.proof == proof
+        assert np.isnan([report.shift, report.gap]).all()
+    close = np.array([[1.0, 1.0], [1.0, np.nextafter(1.0, 2.0)]])
+    answer, report = linalg.is_positive_definite(close, return_report=True)
+    assert (answer, report.proof) == (True, "minors")
+
+
+def test_stacks_have_a_report_for_each_matrix():
+    stack = np.array([np.eye(2), -np.eye(2)])
+    answers, reports = linalg.is_positive_definite(stack, return_report=True)
+    assert answers.tolist() == [x.is_definite for x in reports] == [True, False]
+    if core.loaded()[0] is not None:
+        assert reports[0].proof == "elimination"
+    assert linalg.is_positive_definite(stack).tolist() == answers.tolist()

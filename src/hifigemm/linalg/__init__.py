@@ -15,7 +15,7 @@ import sys
 from hifigemm.base.exceptions import VerificationError
 from hifigemm.base.public import shown
 from hifigemm.linalg.condition import Condition, cond
-from hifigemm.linalg.definite import is_positive_definite
+from hifigemm.linalg.definite import DefinitenessReport, is_positive_definite
 from hifigemm.linalg.determinant import ComplexDeterminant, Determinant, det
 from hifigemm.linalg.eigenvalues import eigvalsh
 from hifigemm.linalg.log_determinant import LogDeterminant
@@ -28,6 +28,7 @@ from hifigemm.linalg.values import VerifiedValues
 __all__ = [
     "ComplexDeterminant",
     "Condition",
+    "DefinitenessReport",
     "Determinant",
     "LogDeterminant",
     "SolutionReport",

@@ -20,12 +20,14 @@ Scaling
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, overload
 
 import numpy as np
 
 from hifigemm.base.exceptions import VerificationError
-from hifigemm.base.transforms import is_traced, opaque
+from hifigemm.base.transforms import check_untraced, is_traced, opaque
 from hifigemm.engines import core
 from hifigemm.linalg.arguments import (
     Answers,
@@ -57,8 +59,42 @@ _GRID = 2.0**20
 """Vectors of short numbers are tried too: a null vector may be exact among them."""
 
 
+@dataclass(frozen=True)
+class DefinitenessReport:
+    """What proves the answer for one matrix.
+
+    Attributes
+    ----------
+    is_definite : bool
+        The answer.
+    proof : str
+        Of a positive definite matrix "factor": ``A - c I = L L^H + E``, where L is
+        Cholesky's factor and ``||E|| < c``. Of another one "vector": an x other than
+        zero with ``x^H A x <= 0``; or "diagonal": an entry that is not positive. Of
+        either "elimination": the pivots in double words, with their error; or "minors":
+        the leading minors as integers.
+    shift : float
+        c, for the matrix with a diagonal in [1/4, 1): rows and columns are scaled by
+        the same powers of two. NaN without a factor.
+    gap : float
+        A bound of ``||E||``. The least eigenvalue of the scaled matrix is at least
+        shift - gap.
+    """
+
+    is_definite: bool
+    proof: str
+    shift: float = math.nan
+    gap: float = math.nan
+
+
+@overload
+def is_positive_definite(a: Any, *, return_report: Literal[False] = False) -> Any: ...
+@overload
+def is_positive_definite(
+    a: Any, *, return_report: Literal[True]
+) -> tuple[Any, Any]: ...
 @opaque
-def is_positive_definite(a: Any) -> Any:
+def is_positive_definite(a: Any, *, return_report: bool = False) -> Any:
     """True if ``x^H A x > 0`` for all nonzero x, False otherwise; either answer is
     proven.
 
@@ -67,11 +103,15 @@ def is_positive_definite(a: Any) -> Any:
     a : array_like
         Shape (..., n, n), equal to its own conjugate transpose; dtype as for `solve`. A
         0 x 0 matrix is positive definite: there is no nonzero x.
+    return_report : bool
+        Return a `DefinitenessReport`, too.
 
     Returns
     -------
     bool, or array of bool
         For a stack a NumPy array of shape (...).
+    report
+        Only if `return_report` is True; for a stack an array of reports.
 
     Raises
     ------
@@ -97,6 +137,7 @@ def is_positive_definite(a: Any) -> Any:
     if is_traced(a):
         from hifigemm.linalg import jax_bounds
 
+        check_untraced({"a": a}, return_report=return_report)
         check_square(a)
         return jax_bounds.bounds(is_positive_definite, a, lambda answers: answers, bool)
     operands = wide_operands(a=a)
@@ -105,21 +146,26 @@ def is_positive_definite(a: Any) -> Any:
     stack = a.shape[:-2]
     with verifying(operands.library):
         is_definite, is_known = _by_core(a)
-        if is_known.all():
+        if is_known.all() and not return_report:
             return is_definite if stack else bool(is_definite)
         left = map(tuple, np.argwhere(~is_known).tolist())
-        answers = Answers(stack, lambda index: _is_definite(a[index]), left)
-        if not stack:
-            answers.check(lambda: None)
-            return answers.values[()]
+        answers = Answers(stack, lambda index: _report_on(a[index]), left)
 
         def whole() -> Array:
-            others = answers.array("real", np.nan, float)
+            others = answers.array("is_definite", np.nan, float)
             found: Array = np.where(is_known, is_definite, others)
             return found
 
         answers.check(whole)
-        return whole().astype(bool)
+        values = whole().astype(bool)
+    result = values if stack else bool(values)
+    if not return_report:
+        return result
+    reports = np.empty(stack, object)
+    for index in np.ndindex(stack):
+        by_core = DefinitenessReport(bool(values[index]), "elimination")
+        reports[index] = answers.values.get(index, by_core)
+    return result, reports if stack else reports[()]
 
 
 def _by_core(a: Array) -> core.Definiteness:
@@ -131,20 +177,20 @@ def _by_core(a: Array) -> core.Definiteness:
     return core.Definiteness(nothing, nothing)
 
 
-def _is_definite(a: Array) -> bool:
+def _report_on(a: Array) -> DefinitenessReport:
     """The answer for one matrix."""
     check_finite(a=a)
     check_hermitian(a)
     if (diagonal(a).real <= 0.0).any():
-        return False
+        return DefinitenessReport(False, "diagonal")
     return _decide(scaled_symmetrically(a))
 
 
-def _decide(a: Array) -> bool:
+def _decide(a: Array) -> DefinitenessReport:
     """The answer for a scaled matrix with a positive diagonal."""
     n = len(a)
     if n == 0:
-        return True
+        return DefinitenessReport(True, "minors")
     terms = 2 * n if a.dtype.kind == "c" else n
 
     # By the native product, whose worst case is c; then by what E really is
@@ -155,7 +201,7 @@ def _decide(a: Array) -> bool:
         for _ in range(_TRIES):
             norm = norm_of_gap(a, c, accuracy)
             if norm < c:
-                return True
+                return DefinitenessReport(True, "factor", c, norm)
             if not np.isfinite(norm):
                 break
             norms.append(norm)
@@ -163,10 +209,10 @@ def _decide(a: Array) -> bool:
     value, vector = least_eigenvector(a)
     for x in candidates(to_host(vector)):
         if is_not_positive(a, to_device_of(a, x)):
-            return False
+            return DefinitenessReport(False, "vector")
     integers = IntegerMatrix.of(to_host(a))
     if integers is not None and integers.is_affordable:
-        return integers.is_positive_definite()
+        return DefinitenessReport(integers.is_positive_definite(), "minors")
     cost = f". Left out: {integers.cost}" if integers is not None else ""
     gaps = f"at best {min(norms):.1e}" if norms else "for no c was there a factor L"
     shift = 4.0 * (abs(value) + 2.0 * native[1])
