@@ -3,8 +3,8 @@ checked, then timed.
 
     python -m benchmarks.int8_product [--output FILE.csv] [--count 14]
 
-The tiles that are taken for each shape, in Gluon and in plain Triton; square and odd
-shapes. A tile whose residues are wrong in a sample of rows gets no time. TOP/s count 2
+The tiles that are taken for each shape, in Gluon and in plain Triton, the latter on FP16
+units too; square and odd shapes. A tile whose residues are wrong in a sample of rows gets no time. TOP/s count 2
 m n k for each modulus.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,8 @@ def measure(
     a[..., k:], b[..., k:] = 0, 0
     constants = residue_constants(moduli, device)
     asked = ProductShape(m, n, k, count)
-    tiles = [tile_for(asked, gpu), tile_for(asked, gpu, ("triton",))]
+    plain = tile_for(asked, gpu, ("triton",))
+    tiles = [tile_for(asked, gpu), plain, replace(plain, unit="fp16")]
     runs = {str(tile): _call(a, b, constants, c, tile) for tile in tiles}
     right = {
         name: _is_right(run, a, b, c, moduli, (m, n)) for name, run in runs.items()

@@ -239,7 +239,7 @@ EVERY = {
 }
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("dtypes", ["float64", "complex128", "real A", "complex C"])
 @pytest.mark.parametrize("formula", ["vector vector", "matrix vector", "vector stack"])
 def test_derivatives_are_those_of_differences(formula, dtypes):

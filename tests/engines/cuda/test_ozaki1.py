@@ -297,6 +297,7 @@ def test_open_entries_are_completed(make_pair, assert_same_bits, engine):
     assert_same_bits(on_host(outcome.values), want)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_correct_rounding_of_special_values_stacks_and_epilogues(
     dtype, make_pair, assert_same_bits, engine

@@ -122,6 +122,7 @@ def test_both_roundings_are_those_of_numerics(fmt, form, result):
         check(x, y, values)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("fmt", [FP64, FP32], ids=["float64", "float32"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("power", "sign"), [(0, 1), (0, -1), (-300, 1), (700, -1)])

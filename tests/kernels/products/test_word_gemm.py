@@ -268,6 +268,7 @@ SPANS = [
 ]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("fmt", SPLITTINGS)
 @pytest.mark.parametrize("has_pairs", [False, True])
 @pytest.mark.parametrize(("m", "n", "k", "span"), SPANS)

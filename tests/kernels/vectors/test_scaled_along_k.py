@@ -77,6 +77,7 @@ def test_copies_equal_plain_maths(shape, dtype):
     check(a, b, rng.integers(-900, 900, k))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 @pytest.mark.parametrize("left", LAYOUTS)
 @pytest.mark.parametrize("right", LAYOUTS)

@@ -471,6 +471,7 @@ def test_compiled_residues_of_operands(arch, compiled):
         assert line["conversions"] == 0, line
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("path", ["default", "whole", "pieces"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("count", [3, 9, 17])
@@ -504,7 +505,7 @@ def test_a_least_square_norm_makes_scales_of_the_largest_entries(count, dtype, p
             assert not residues.cpu().numpy()[:, :, ~has_entries[0]].any()
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(11)
 @pytest.mark.parametrize("path", ["default", "whole pairs", "pieces"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FAMILIES)

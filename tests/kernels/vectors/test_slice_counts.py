@@ -31,6 +31,7 @@ def check(a, b, beta, u):
     return got
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "family",
     [
