@@ -22,7 +22,7 @@ BLAS_SOURCES = [
     f"core/{name}.c" for name in ("accumulator", "kernels", "product", "words")
 ]
 BLAS_SOURCES += sorted(str(path) for path in Path("core/blas").glob("*.c"))
-BLAS_FLAGS = ["-fvisibility=hidden", "-pthread"]
+BLAS_FLAGS = ["-pthread"]
 BLAS_LIBRARIES: dict[str, list[str]] = {
     "libhifigemm_blas": [],
     # The names of NumPy's and SciPy's wheels alone.
@@ -30,7 +30,8 @@ BLAS_LIBRARIES: dict[str, list[str]] = {
 }
 
 # Sums and products have to be rounded one by one, in the order of the sources.
-FLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-fast-math"]
+# Names stay inside: those of other libraries, such as `times` of libc, would take their place.
+FLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-fast-math", "-fvisibility=hidden"]
 FLAGS_OF_MSVC = ["/std:c11", "/O2", "/fp:precise"]
 
 # Free-threaded Pythons have no stable ABI: there the core is of one version of Python.

@@ -214,7 +214,7 @@ typedef struct {
 
 Words normalised(double hi, double mid, double lo, double err, int exponent);
 Words plus(Words sum, double c);
-Words times(Words sum, double factor);
+Words times_factor(Words sum, double factor);
 int settle(const Words *sum, Kind kind, const Format *format, Values *values);
 double below(double x, const Format *format);
 double above(double x, const Format *format);

@@ -213,11 +213,12 @@ static void begin(Work *work, PyObject *check)
 static const Kernels *kernels;
 
 PyDoc_STRVAR(multiply_doc,
-"multiply(a, b, c, first, second, shift, kind, check=None)\n--\n\n"
+"multiply(a, b, c, first, second, shift, kind, check=None, factor=0.0, rest=None)\n--\n\n"
 "2**shift (A B + C), rounded to the dtype of `first`; False where A or B holds Inf or\n"
 "NaN, and nothing is to be read of the results then.\n\n"
 "a (batch or 1, m, k) and b (batch or 1, k, n) are of float32 or float64, with any\n"
-"strides; c (batch, m, n) is finite, or None. kind 0 writes the nearest numbers to\n"
+"strides; c (batch, m, n) is finite, or None. With kind 0 and shift 0 a `factor` other than\n"
+"0 multiplies A B, and `rest`, which lies in memory as c does, is added to C. kind 0 writes the nearest numbers to\n"
 "`first`, 1 what these leave to `second` as well, 2 the lower and upper neighbours, 3\n"
 "close ones: with k terms they err by 2**-52 of themselves and 2**-102 (k + 4)**2 times the\n"
 "norms of a row of A and a column of B, times 2**shift, at most; 4 two numbers whose sum\n"
@@ -230,18 +231,23 @@ enum { CLOSE = 3, CLOSE_PAIR = 4, CLOSE_IN_THREE = 5 };
 static PyObject *core_multiply(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     (void)self;
-    if (count != 7 && count != 8) {
-        PyErr_SetString(PyExc_TypeError, "multiply takes seven arguments, or eight");
+    if (count < 7 || count > 10) {
+        PyErr_SetString(PyExc_TypeError, "multiply takes seven arguments to ten");
         return NULL;
     }
-    PyObject *check = count == 8 && args[7] != Py_None ? args[7] : NULL;
+    PyObject *check = count > 7 && args[7] != Py_None ? args[7] : NULL;
+    PyObject *rest = count > 9 && args[9] != Py_None ? args[9] : NULL;
     Product p;
     memset(&p, 0, sizeof p);
     Py_ssize_t a[3], b[3], c[3], first[3], second[3];
+    View further;
+    Py_ssize_t further_shape[3] = {0};
+    p.factor = count > 8 ? PyFloat_AsDouble(args[8]) : 0.0;
     long shift = PyLong_AsLong(args[5]), kind = PyLong_AsLong(args[6]);
     if (PyErr_Occurred() || !read_array(args[0], "a", 0, &p.a, a)
         || !read_array(args[1], "b", 0, &p.b, b)
         || (args[2] != Py_None && !read_array(args[2], "c", 0, &p.c, c))
+        || (rest && !read_array(rest, "rest", 0, &further, further_shape))
         || !read_array(args[3], "first", 1, &p.first, first)
         || (args[4] != Py_None && !read_array(args[4], "second", 1, &p.second, second)))
         return NULL;
@@ -266,6 +272,16 @@ static PyObject *core_multiply(PyObject *self, PyObject *const *args, Py_ssize_t
             && (kind == NEAREST || (args[4] != Py_None && has_shape(second, p.batch, p.m, p.n)
                                     && p.first.is_single == p.second.is_single));
     fits &= !(p.close_words && p.first.is_single);
+    if (rest && p.c.data) {
+        p.more_addends = 1;
+        p.addend = further.data - p.c.data;
+        fits &= has_shape(further_shape, p.batch, p.m, p.n) && further.matrix == p.c.matrix
+             && further.row == p.c.row && further.column == p.c.column
+             && further.is_single == p.c.is_single;
+    }
+    fits &= (p.factor == 0.0 && !rest) || (kind == NEAREST && !p.close_words);
+    fits &= !rest || p.c.data != NULL;
+    fits &= p.factor == 0.0 || (isfinite(p.factor) && shift == 0);
     if (!fits || kind < NEAREST || kind > ENCLOSURE || shift < -largest_shift
         || shift > largest_shift
         || p.k >= (Py_ssize_t)1 << (sizeof(Py_ssize_t) > 4 ? 31 : 30)) {

@@ -312,7 +312,7 @@ static int write_words(const Entries *s, ptrdiff_t i, ptrdiff_t j, Words words)
     double addends[MOST_ADDENDS];
     int count = read_addends(s, i, j, addends);
     if (s->p->factor != 0.0)
-        words = times(words, s->p->factor);
+        words = times_factor(words, s->p->factor);
     for (int x = 0; x < count; x++)
         words = plus(words, addends[x]);
     words.exponent += s->p->shift;

@@ -43,7 +43,7 @@ Words plus(Words sum, double c)
  *
  * If the products of the words and their errors are not exact, err becomes NaN. err includes
  * the loss of the third word of their sum. */
-Words times(Words sum, double factor)
+Words times_factor(Words sum, double factor)
 {
     int exponent;
     const double words[3] = {sum.hi, sum.mid, sum.lo}, fraction = frexp(factor, &exponent);

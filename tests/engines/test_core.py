@@ -1130,3 +1130,24 @@ def test_wrong_arguments_of_a_combination_with_a_pair_are_refused():
             combine(*arguments)
     with pytest.raises(TypeError):
         combine(high, low, 1.0, c, 1.0, out)
+
+
+@needs_core
+def test_factors_and_further_addends_are_checked():
+    module = core.loaded()[0]
+    a, b = np.ones((2, 3)), np.ones((3, 2))
+    c, rest = np.full((2, 1, 2, 2), 2.0**-60)
+    values = np.empty((1, 2, 2))
+    assert module.multiply(a, b, c, values, None, 0, 0, None, 0.1, rest)
+    exact = 3 * Fraction(0.1) + 2 * Fraction(2) ** -60
+    assert (values == float(exact)).all()
+    wide = np.zeros((1, 2, 4))[:, :, ::2]
+    for arguments in (
+        (c, values, None, 1, 0, None, 0.1, rest),  # a shift beside a factor
+        (c, values, values, 0, 1, None, 0.1, rest),  # a pair
+        (None, values, None, 0, 0, None, 0.1, rest),  # no C
+        (c, values, None, 0, 0, None, 0.1, wide),  # laid out in another way
+        (c, values, None, 0, 0, None, float("nan"), rest),
+    ):
+        with pytest.raises(ValueError, match="do not fit"):
+            module.multiply(a, b, *arguments)

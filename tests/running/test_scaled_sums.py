@@ -309,3 +309,31 @@ def test_sums_have_the_bits_of_the_cpu_on_a_gpu(assert_same_bits, torch, dtype, 
             found, report = hg.gemm(x, y, on_device, return_report=True, **options)
             assert report.correct
             assert_same_bits(found.cpu().numpy(), want)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_core_adds_real_multiples(assert_same_bits, dtype):
+    from hifigemm.engines import core
+
+    if core.loaded()[0] is None:
+        pytest.skip("needs the compiled core")
+    rng = np.random.default_rng(5)
+    a, b, c = (
+        entries(rng, "normal", shape, dtype) for shape in ((5, 7), (7, 4), (5, 4))
+    )
+    for alpha, beta in ((0.1, 0.7), (-3.0, 1.0), (2.0**-700 / 3, 0.0)):
+        options = {"alpha": alpha, "beta": beta, "accuracy": "correct"}
+        for _ in range(2):
+            found, report = hg.gemm(a, b, c, return_report=True, **options)
+            assert "compiled sums" in report.reason
+            assert_same_bits(found, rounded_sum(a, b, c, alpha, beta))
+            assert_same_bits(hg.gemm(a, b, c, **options), found)
+    # No two words hold these products with beta: the general way does.
+    c = entries(rng, "tiny", (5, 4), dtype)
+    options = {"alpha": 0.1, "beta": 2.0**-900 / 3, "accuracy": "correct"}
+    found, report = hg.gemm(a, b, c, return_report=True, **options)
+    assert (
+        "compiled sums in two words or more, each rounded once; alpha"
+        not in report.reason
+    )
+    assert_same_bits(found, rounded_sum(a, b, c, 0.1, 2.0**-900 / 3))

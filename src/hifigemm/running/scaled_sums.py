@@ -2,21 +2,25 @@
 
 Idea
     With powers of two C is a term of the sums of A B, see `road.product_plus`. With
-    other scalars the sum is rounded from a pair of A B, see numerics/scalar_sums.py.
-    Where that settles not all entries, and for large products on a CPU, it is a product
-    of longer operands, see `augmented`: alpha A and beta C as exact sums of words. Both
-    ways take float64 for float32, whose range holds all words.
+    other real scalars the compiled core multiplies its sums by alpha, and beta C is two
+    terms more. Without it, on a GPU and for complex numbers the sum is rounded from a
+    pair of A B, see numerics/scalar_sums.py. What neither settles, and large products on
+    a CPU without the core, is a product of longer operands, see `augmented`: alpha A and
+    beta C as exact sums of words. Pairs and longer operands take float64 for float32,
+    whose range holds all words.
 Exact when
-    All entries of the sum of a pair are certified. The longer product is correctly
-    rounded, or its pair is.
+    beta C is the sum of two words, a product and its error. All entries of the sum of a
+    pair are certified. The longer product is correctly rounded, or its pair is.
 Cost
-    A pair of A B. For longer operands twice the price of A B for a real alpha, four
-    times for a complex one, and an eighth more for each word of beta C.
+    About that of A B by the core. Else a pair of A B. For longer operands twice the price
+    of A B for a real alpha, four times for a complex one, and an eighth more for each
+    word of beta C.
 """
 
 from __future__ import annotations
 
 import cmath
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from numbers import Real
@@ -28,6 +32,7 @@ from hifigemm.base.exceptions import AccuracyError
 from hifigemm.base.formats import Format
 from hifigemm.engines import core, engine_for
 from hifigemm.engines.arrays import as_array, memory_of
+from hifigemm.engines.core_sums import pays
 from hifigemm.model.accuracy import Accuracy, Relative, Target, resolve
 from hifigemm.model.engine import Engine
 from hifigemm.model.executable import (
@@ -41,6 +46,7 @@ from hifigemm.model.plan import Decision, Plan, Report
 from hifigemm.model.problem import Problem
 from hifigemm.numerics.bits import Array, least_exponent, real_components, scale_entries
 from hifigemm.numerics.bounds import are_ordinary
+from hifigemm.numerics.eft import two_product
 from hifigemm.numerics.epilogue import (
     combine,
     frexp,
@@ -65,6 +71,7 @@ from hifigemm.running.exact_results import two_parts
 from hifigemm.running.executor import quiet
 from hifigemm.running.planner import workspace_limit
 from hifigemm.running.products import product_of_numbers
+from hifigemm.running.reports import report_on
 from hifigemm.running.request import Request
 from hifigemm.running.road import plan_for, product, product_plus
 from hifigemm.schemes import as_scheme
@@ -85,6 +92,8 @@ NOT_SETTLED = Refusal("the sum of a pair does not settle all entries")
 _LEAST_EXPONENT = -1074 + 2 * 53
 """Of products of two entries all of whose bits float64 holds."""
 _SMALL_SCALAR = 2.0**-500
+_LEAST_PRODUCT, _MOST = 2.0**-900, 2.0**990
+"""Between these, products of float64 have errors that are float64."""
 _SHIFT_OF_PAIRS = -300
 """A pair of float64 holds alpha A B + beta C of float32 if the scalars are not smaller:
 terms have bits down to 2**-850. Else the pair is that of 2**300 times the sum, with bits
@@ -241,22 +250,27 @@ def _sum_of_pair(
     problem = operands.problem()
     library = operands.library
     is_default = request.scheme == "auto" and request.workspace is None
-    is_single = operands.dtype in (np.float32, np.complex64)
-    is_quick = not library.on_host or is_single or problem.multiplications <= _FEW
-    is_quick = is_quick and problem.multiplications > 0
-    if alpha == 0 or request.accuracy != "correct" or not (is_default and is_quick):
+    is_asked = request.accuracy == "correct" and is_default
+    if alpha == 0 or not (is_asked and problem.multiplications):
         return None
     mantissa, shift = frexp(alpha)
     engine = engine_for(request.engine, library.name, library.device)
     limit = workspace_limit(problem, None, engine)
     plan, _ = plan_for(operands, problem, request, engine, limit, may_inspect=False)
-    plan = replace(plan, reason="rounded once from a pair of A B")
+    has_complex = isinstance(alpha, complex) or isinstance(beta, complex)
+    by_core = library.on_host and not has_complex and core_adds(plan)
+    is_single = operands.dtype in (np.float32, np.complex64)
+    is_quick = not library.on_host or is_single or problem.multiplications <= _FEW
+    if not (by_core or is_quick):
+        return None
+    sum_of = SumByCore if by_core else SumOfPair
+    plan = replace(plan, reason=sum_of.reason)
     left, right = operands.stacks(operands.dtype)
     addend = None
     if c is not None:
         addend = np.broadcast_to(c, operands.shapes.result)
     shapes = left.shape, right.shape, operands.shapes.result
-    executable = SumOfPair(plan, shapes, shift, engine, request.engine)
+    executable = sum_of(plan, shapes, shift, engine, request.engine)
     sums = executable.sums(left, right, addend, mantissa, beta, return_report=True)
     if sums is None:
         return None
@@ -282,10 +296,19 @@ def _sum_of_pair(
     return values, report.changed(once)
 
 
+def core_adds(plan: Plan) -> bool:
+    """Whether the core adds the terms of a plan, of real matrices."""
+    module, _ = core.loaded()
+    is_real = not plan.problem.is_complex and plan.scheme.name == "double-double"
+    return is_real and module is not None and pays(plan.problem, module.instructions[0])
+
+
 class SumOfPair:
     """alpha A B + beta C rounded once from a pair of A B; it refuses operands with an
     entry that is not certified, as Inf and NaN are not. See `Executable`.
     """
+
+    reason = "rounded once from a pair of A B"
 
     def __init__(
         self,
@@ -298,6 +321,7 @@ class SumOfPair:
         self.plan = plan
         self._left_shape, self._right_shape, self._shape = shapes
         self._shift = shift
+        self._engine = engine
         self._engine_name = engine_name
         self._round = engine.override(rounded_sum_of_pair)
         self._are_ordinary = engine.override(are_ordinary)
@@ -373,6 +397,67 @@ class SumOfPair:
             if not certified.all():
                 return None
         return values.view(self._dtype).reshape(self._shape), report
+
+
+class SumByCore(SumOfPair):
+    """The same by the sums of the core, for real matrices and scalars; it refuses Inf and
+    NaN, and a C whose product with beta is no sum of two words.
+    """
+
+    reason = "compiled sums in two words or more, each rounded once"
+
+    @quiet
+    def sums(
+        self,
+        a: Array,
+        b: Array,
+        c: Array | None,
+        mantissa: complex,
+        beta: complex,
+        *,
+        return_report: bool = False,
+    ) -> tuple[Array, Any] | None:
+        """See `SumOfPair`."""
+        alpha = math.ldexp(mantissa.real, self._shift)
+        if not math.isfinite(alpha) or math.ldexp(alpha, -self._shift) != mantissa:
+            return None
+        plan = self.plan
+        stack = plan.problem.shape
+        product, error = None, None
+        if c is not None:
+            words = _exact_multiple(c.reshape(stack), beta.real)
+            if words is None:
+                return None
+            product, error = words
+        values = np.empty(stack, self._dtype)
+        left = core.readable(a.reshape(self._left_shape))
+        right = core.readable(b.reshape(self._right_shape))
+        if not core.multiply(
+            left, right, product, values, None, 0, 0, factor=alpha, rest=error
+        ):
+            return None
+        report = None
+        if return_report:
+            outcome = Outcome(values, 0.0, plan.num_products)
+            report = report_on(plan, outcome, self._engine, 0.0)
+        return values.reshape(self._shape), report
+
+
+def _exact_multiple(c: Array, beta: float) -> tuple[Array, Array] | None:
+    """beta C as a product and its error, in float64; None where they are not exact, or C
+    is not finite.
+    """
+    c = c.astype(np.float64)
+    product, error = two_product(c, np.full(1, beta))
+    sizes = np.abs(product)
+    is_small = (sizes < _LEAST_PRODUCT) & (product != 0.0)
+    underflows = (product == 0.0) & (c != 0.0)
+    is_large = ~(sizes < _MOST) | ~(np.abs(c) < _MOST)
+    if beta == 0.0:
+        underflows[:] = False
+    if abs(beta) >= _MOST or (is_small | underflows | is_large).any():
+        return None
+    return product, error
 
 
 def _sum_of_finite(
