@@ -17,6 +17,7 @@
 
 #include "core.h"
 
+#include <float.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -586,8 +587,99 @@ static uint64_t write_update(const Entries *s, const Tile *t, const double *hi,
     return open;
 }
 
-/* Write the nearest numbers of a tile, or close ones, by sums in two words; a bit for each
- * entry that is still open. */
+/* A sum x + rest, x the double nearest to it, up to a margin. */
+typedef struct {
+    double x, rest, margin;
+} Sum;
+
+/* The nearest float of a sum; returns 0 if it is not certain, or no normal number. */
+static inline int nearest_float(const Sum *sum, float *value)
+{
+    double margin = (sum->margin + fabs(sum->rest) * 0x1p-50) * (1.0 + 0x1p-20);
+    double least = sum->x + (sum->rest - margin), most = sum->x + (sum->rest + margin);
+    *value = (float)least;
+    return *value == (float)most && fabsf(*value) > 0x1p-126f && fabsf(*value) < FLT_MAX
+        && !is_between_floats(least) && !is_between_floats(most);
+}
+
+/* The sum less a float that is close to it. The difference of x and the float is a double. */
+static inline Sum less_float(const Sum *sum, float value)
+{
+    Sum difference = {.margin = sum->margin};
+    two_sum(sum->x - (double)value, sum->rest, &difference.x, &difference.rest);
+    return difference;
+}
+
+/* The sign of a sum; 0 if it is not certain. */
+static inline int sign_of_sum(const Sum *sum)
+{
+    double least = fabs(sum->rest) + sum->margin * (1.0 + 0x1p-20);
+    if (fabs(sum->x) > least * (1.0 + 0x1p-50))
+        return sum->x > 0.0 ? 1 : -1;
+    return 0;
+}
+
+/* Write both doubles next to a sum; returns 0 if they are not certain. Half the way from x
+ * to the next double is |rest| at least, and more than the margin. */
+static inline int enclose_by_doubles(const Sum *sum, double *lower, double *upper)
+{
+    if (!(fabs(sum->rest) > sum->margin * (1.0 + 0x1p-20)))
+        return 0;
+    *lower = *upper = sum->x;
+    if (sum->rest > 0.0)
+        *upper = neighbour(sum->x, 1);
+    else
+        *lower = neighbour(sum->x, -1);
+    return 1;
+}
+
+/* The same in float: the sum lies beyond the float nearest to x, on the side of what it leaves. */
+static inline int enclose_by_floats(const Sum *sum, float *lower, float *upper)
+{
+    float value = (float)sum->x;
+    Sum difference = less_float(sum, value);
+    int sign = sign_of_sum(&difference);
+    if (!sign || !(fabsf(value) > 0x1p-126f && fabsf(value) < FLT_MAX))
+        return 0;
+    *lower = sign > 0 ? value : nextafterf(value, -INFINITY);
+    *upper = sign > 0 ? nextafterf(value, INFINITY) : value;
+    return 1;
+}
+
+/* Write enclosures of a tile, or pairs of floats, by sums in two words; a bit for each entry
+ * that is not certain. Products with powers of two are exact, as the margin is far above the
+ * subnormal numbers and what is smaller is not certain. */
+static uint64_t write_parts(const Entries *s, const Tile *t, const double *hi,
+                            const double *lo)
+{
+    const Product *p = s->p;
+    const int lanes = s->f->columns;
+    uint64_t open = 0;
+    for (int r = 0; r < t->rows; r++)
+        for (int v = 0; v < t->columns; v++) {
+            const double scale = t->row_factors[r] * t->column_factors[v];
+            const int lane = r * lanes + v;
+            const ptrdiff_t i = t->i + r, j = t->j + v;
+            Sum sum = {.margin = s->error_in_two * scale};
+            two_sum(hi[lane] * scale, lo[lane] * scale, &sum.x, &sum.rest);
+            void *first = entry(&p->first, s->z, i, j), *second = entry(&p->second, s->z, i, j);
+            int is_certain;
+            if (!p->first.is_single) {
+                is_certain = enclose_by_doubles(&sum, first, second);
+            } else if (p->kind == ENCLOSURE) {
+                is_certain = enclose_by_floats(&sum, first, second);
+            } else {
+                is_certain = nearest_float(&sum, first);
+                Sum rest = less_float(&sum, *(float *)first);
+                is_certain = is_certain && nearest_float(&rest, second);
+            }
+            open |= (uint64_t)!is_certain << lane;
+        }
+    return open;
+}
+
+/* Write the nearest numbers of a tile, or close ones, enclosures, or pairs of floats, by
+ * sums in two words; a bit for each entry that is still open. */
 static uint64_t write_in_two(const Entries *s, Panels *panels, const Tile *t)
 {
     const Product *p = s->p;
@@ -602,7 +694,10 @@ static uint64_t write_in_two(const Entries *s, Panels *panels, const Tile *t)
         lo[x] /= panels->units[x % lanes];
     }
 
-    if (p->c.data || p->factor != 0.0) {
+    if (p->kind != NEAREST && !p->close_words) {
+        if (t->is_common)
+            open = write_parts(s, t, hi, lo);
+    } else if (p->c.data || p->factor != 0.0) {
         if (p->kind == NEAREST && t->is_common && abs(p->shift) <= 400)
             open = write_update(s, t, hi, lo);
     } else if (t->is_common && p->close_words) {
@@ -771,13 +866,21 @@ static int take_columns(const Entries *s, Panels *panels, ptrdiff_t j, const dou
     return 1;
 }
 
+/* Returns 1 if sums in two words settle most entries: not the second doubles of pairs. */
+static int is_in_two(const Product *p)
+{
+    if (p->close_words)
+        return p->close_words == 2;
+    int needs_three = p->kind == PAIR && !p->first.is_single;
+    return p->kind == NEAREST || (!p->c.data && !needs_three);
+}
+
 /* Write the entries of a tile. */
 static void write_tile(Entries *s, Panels *panels, Tile *t)
 {
     find_factors(s, panels, t);
     uint64_t open = ~(uint64_t)0, used = ((uint64_t)1 << t->columns) - 1;
-    int is_in_two = s->p->close_words ? s->p->close_words == 2 : s->p->kind == NEAREST;
-    if (is_in_two)
+    if (is_in_two(s->p))
         open = write_in_two(s, panels, t);
     for (int r = 0; r < t->rows; r++) {
         uint64_t open_columns = open >> (r * s->f->columns) & used;
