@@ -214,11 +214,11 @@ static const Kernels *kernels;
 
 PyDoc_STRVAR(multiply_doc,
 "multiply(a, b, c, first, second, shift, kind, check=None, factor=0.0, rest=None)\n--\n\n"
-"2**shift (A B + C), rounded to the dtype of `first`; False where A or B holds Inf or\n"
-"NaN, and nothing is to be read of the results then.\n\n"
+"2**shift (factor A B + C + rest), rounded to the dtype of `first`; False where A or B holds\n"
+"Inf or NaN, and nothing is to be read of the results then.\n\n"
 "a (batch or 1, m, k) and b (batch or 1, k, n) are of float32 or float64, with any\n"
-"strides; c (batch, m, n) is finite, or None. With kind 0 and shift 0 a `factor` other than\n"
-"0 multiplies A B, and `rest`, which lies in memory as c does, is added to C. kind 0 writes the nearest numbers to\n"
+"strides; c and rest (batch, m, n) are finite, or None, and lie in the same memory, in the\n"
+"same order. A factor of 0 stands for 1; others, and a rest, ask for kind 0 and shift 0. kind 0 writes the nearest numbers to\n"
 "`first`, 1 what these leave to `second` as well, 2 the lower and upper neighbours, 3\n"
 "close ones: with k terms they err by 2**-52 of themselves and 2**-102 (k + 4)**2 times the\n"
 "norms of a row of A and a column of B, times 2**shift, at most; 4 two numbers whose sum\n"
@@ -275,9 +275,9 @@ static PyObject *core_multiply(PyObject *self, PyObject *const *args, Py_ssize_t
     if (rest && p.c.data) {
         p.more_addends = 1;
         p.addend = further.data - p.c.data;
-        fits &= has_shape(further_shape, p.batch, p.m, p.n) && further.matrix == p.c.matrix
-             && further.row == p.c.row && further.column == p.c.column
-             && further.is_single == p.c.is_single;
+        fits &= has_shape(further_shape, p.batch, p.m, p.n) && further.is_single == p.c.is_single
+             && (p.batch < 2 || further.matrix == p.c.matrix)
+             && (p.m < 2 || further.row == p.c.row) && (p.n < 2 || further.column == p.c.column);
     }
     fits &= (p.factor == 0.0 && !rest) || (kind == NEAREST && !p.close_words);
     fits &= !rest || p.c.data != NULL;

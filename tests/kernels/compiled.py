@@ -300,7 +300,7 @@ def scaling():
             if task == "sizes too":
                 scaled_residues.sized_residues(sides, moduli)
             elif task == "missing bits too":
-                missing = launches.zeros((1,), torch.int64)
+                missing = launches.zeros((3,), torch.int64)
                 scaled_residues.scaled_residues(sides, moduli, missing=missing)
             else:
                 scaled_residues.scaled_residues(sides, moduli)

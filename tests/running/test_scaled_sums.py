@@ -337,3 +337,19 @@ def test_the_core_adds_real_multiples(assert_same_bits, dtype):
         not in report.reason
     )
     assert_same_bits(found, rounded_sum(a, b, c, 0.1, 2.0**-900 / 3))
+
+
+@pytest.mark.parametrize(
+    "shape", [(2, 1, 3, 4), (3, 4, 5, 1), (1, 1, 1, 1), (2, 3, 1, 2)]
+)
+def test_c_may_have_any_order_in_memory(assert_same_bits, shape):
+    batch, m, k, n = shape
+    rng = np.random.default_rng(shape)
+    a, b = rng.standard_normal((batch, m, k)), rng.standard_normal((batch, k, n))
+    c = rng.standard_normal((batch, m, n))
+    options = {"alpha": 0.3, "beta": 0.7, "accuracy": "correct"}
+    want = np.array([rounded_sum(a[i], b[i], c[i], 0.3, 0.7) for i in range(batch)])
+    views = np.asfortranarray(c), np.swapaxes(np.swapaxes(c, 1, 2).copy(), 1, 2)
+    for addend in (c, *views, np.repeat(c, 2, axis=2)[..., ::2]):
+        for _ in range(2):
+            assert_same_bits(hg.gemm(a, b, addend, **options), want)

@@ -74,11 +74,11 @@ class DefinitenessReport:
         either "elimination": the pivots in double words, with their error; or "minors":
         the leading minors as integers.
     shift : float
-        c, for the matrix with a diagonal in [1/4, 1): rows and columns are scaled by
-        the same powers of two. NaN without a factor.
+        c, for A with rows and columns scaled by the same powers of two to a diagonal in
+        [1/4, 1); for A itself if a bit would be lost. NaN without a factor.
     gap : float
-        A bound of ``||E||``. The least eigenvalue of the scaled matrix is at least
-        shift - gap.
+        A bound of ``||E||``. The least eigenvalue of that matrix is at least shift -
+        gap.
     """
 
     is_definite: bool

@@ -41,6 +41,8 @@ class Outcome(NamedTuple):
     certified: Array | None = None  # True for the entries that are; None: all
     # the plan that was carried out, where that is not the one that a call was planned by
     plan: Plan | None = None
+    # True where a look at such operands finds a plan with fewer products
+    is_wasteful: bool = False
 
 
 class Refusal(NamedTuple):
@@ -71,6 +73,7 @@ OTHER_MODE = Refusal(
 )
 NO_MEMORY = Refusal("less memory is free than at the first call", of_operands=False)
 UNSEEN = Refusal("no call before had operands like these", of_operands=False)
+CHECK_FAILED = Refusal("the plan does not serve these operands", of_operands=False)
 OVERFLOW = Refusal("T may overflow though the result does not", of_operands=False)
 NOT_FINITE = Refusal("Inf or NaN in an operand")
 NOT_ORDINARY = Refusal("an entry may have over- or underflowed")
@@ -98,9 +101,10 @@ class Executable(Protocol):
     """A plan for operands of one layout, made runnable. The first call of a kind runs
     it, and so do all later ones.
 
-    It is immutable, and owns constants and compiled launches alone. Memory is allocated
-    in each call, on the current stream of a device, so that threads and streams may
-    share an executable.
+    It owns constants and compiled launches. Memory is allocated in each call, on the
+    current stream of a device, so that threads and streams may share an executable.
+    What calls leave for later ones, words for the host and the latest decision, is taken
+    and put back by single operations, and changes no bit.
     """
 
     def __call__(

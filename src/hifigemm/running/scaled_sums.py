@@ -12,7 +12,7 @@ Exact when
     beta C is the sum of two words, a product and its error. All entries of the sum of a
     pair are certified. The longer product is correctly rounded, or its pair is.
 Cost
-    About that of A B by the core. Else a pair of A B. For longer operands twice the price
+    By the core that of A B in float64. Else a pair of A B. For longer operands twice the price
     of A B for a real alpha, four times for a complex one, and an eighth more for each
     word of beta C.
 """
@@ -297,7 +297,7 @@ def _sum_of_pair(
 
 
 def core_adds(plan: Plan) -> bool:
-    """Whether the core adds the terms of a plan, of real matrices."""
+    """True if the core adds the terms of a plan, of real matrices."""
     module, _ = core.loaded()
     is_real = not plan.problem.is_complex and plan.scheme.name == "double-double"
     return is_real and module is not None and pays(plan.problem, module.instructions[0])
@@ -400,7 +400,7 @@ class SumOfPair:
 
 
 class SumByCore(SumOfPair):
-    """The same by the sums of the core, for real matrices and scalars; it refuses Inf and
+    """alpha A B + beta C rounded once by the sums of the core, for real matrices and scalars; it refuses Inf and
     NaN, and a C whose product with beta is no sum of two words.
     """
 
@@ -423,12 +423,12 @@ class SumByCore(SumOfPair):
             return None
         plan = self.plan
         stack = plan.problem.shape
-        product, error = None, None
+        words: Array | tuple[None, None] | None = (None, None)
         if c is not None:
             words = _exact_multiple(c.reshape(stack), beta.real)
-            if words is None:
-                return None
-            product, error = words
+        if words is None:
+            return None
+        product, error = words
         values = np.empty(stack, self._dtype)
         left = core.readable(a.reshape(self._left_shape))
         right = core.readable(b.reshape(self._right_shape))
@@ -443,21 +443,21 @@ class SumByCore(SumOfPair):
         return values.reshape(self._shape), report
 
 
-def _exact_multiple(c: Array, beta: float) -> tuple[Array, Array] | None:
-    """beta C as a product and its error, in float64; None where they are not exact, or C
-    is not finite.
+def _exact_multiple(c: Array, beta: float) -> Array | None:
+    """beta C as a product and its error, two arrays of float64 in one; None where they are
+    not exact, or C is not finite.
     """
-    c = c.astype(np.float64)
-    product, error = two_product(c, np.full(1, beta))
-    sizes = np.abs(product)
-    is_small = (sizes < _LEAST_PRODUCT) & (product != 0.0)
-    underflows = (product == 0.0) & (c != 0.0)
-    is_large = ~(sizes < _MOST) | ~(np.abs(c) < _MOST)
-    if beta == 0.0:
-        underflows[:] = False
-    if abs(beta) >= _MOST or (is_small | underflows | is_large).any():
+    words = np.zeros((2, *c.shape))
+    if not np.isfinite(c).all():
         return None
-    return product, error
+    if beta == 0.0:
+        return words
+    words[0], words[1] = two_product(c.astype(np.float64), np.full(1, beta))
+    sizes = np.abs(words[0])
+    is_exact = (sizes >= _LEAST_PRODUCT) & (sizes < _MOST) & (np.abs(c) < _MOST)
+    if abs(beta) >= _MOST or not (is_exact | (c == 0.0)).all():
+        return None
+    return words
 
 
 def _sum_of_finite(

@@ -73,15 +73,42 @@ def test_operands_like_those_before_are_not_looked_at(looks, dtype):
 
 def test_other_operands_get_moduli_of_their_own(looks):
     counts = {}
-    for bits in (20, 40, 9):
+    for bits in (9, 20, 40):
         counts[bits] = multiply(*pair(bits, bits), looks)[0].num_moduli
     assert counts[9] < counts[20] < counts[40]
-    # Each of them is known by now, and comes first the next time.
-    for bits in (40, 20, 9):
+    # Shorter operands are served once by the moduli of those before, then by their own.
+    for bits in (20, 9):
         scheme, seen = multiply(*pair(bits + 1, bits), looks)
-        assert (scheme.num_moduli, seen) == (counts[bits], 1)
-        scheme, seen = multiply(*pair(bits + 2, bits), looks)
-        assert (scheme.num_moduli, seen) == (counts[bits], 0)
+        assert (scheme.num_moduli > counts[bits], seen) == (True, 0)
+        for expected in (1, 0):
+            scheme, seen = multiply(*pair(bits + 2, bits), looks)
+            assert (scheme.num_moduli, seen) == (counts[bits], expected)
+    # Longer ones are refused, and come first the next time.
+    for bits in (20, 40):
+        for expected in (1, 0):
+            scheme, seen = multiply(*pair(bits + 3, bits), looks)
+            assert (scheme.num_moduli, seen) == (counts[bits], expected)
+
+
+def test_an_operand_with_no_bit_to_spare_does_not_hide_those_of_the_other(looks):
+    a = pair(0, 20)[0]
+    long, short = (pair(1, bits)[1] for bits in (50, 9))
+    wide = multiply(a, long, looks)[0].num_moduli
+    assert multiply(a, short, looks) == (hg.Ozaki2(num_moduli=wide, scaling="fast"), 0)
+    scheme, seen = multiply(a, short, looks)
+    assert (scheme.num_moduli < wide, seen) == (True, 1)
+
+
+def test_reports_speak_of_their_own_operands(looks):
+    a, b = pair(0, 20)
+    for seed in range(2):
+        a, b = pair(seed, 20 - seed)
+        _, report = hg.matmul(*on_gpu(a, b), return_report=True, **CORRECT)
+    assert (
+        f"{report.scheme.num_moduli} moduli hold all bits of the operands"
+        in report.reason
+    )
+    assert "exact product of" not in report.reason
 
 
 def test_one_bit_too_many_is_one_too_many(looks):
@@ -130,9 +157,10 @@ def test_vectors_with_inf_or_nan_have_no_bits(looks, bad):
     assert multiply(a, b, looks)[1] == 0  # beside the Inf or NaN
 
 
-def test_zeros_ask_for_another_plan(looks):
+def test_zeros_are_served_once_and_ask_for_another_plan(looks):
     a, b = pair(0, 20)
     multiply(a, b, looks)
+    assert multiply(0 * a, 0 * b, looks)[1] == 0
     assert multiply(0 * a, 0 * b, looks)[1] == 1
     assert multiply(a, b, looks)[1] == 1
 
@@ -181,3 +209,23 @@ def test_numbers_of_like_operands_need_no_look(looks, as_on_gpu, dtype, accuracy
     assert counts[1:3] == [(0, first), (0, first)]
     assert counts[3][0] == 1
     assert counts[3][1] > first
+
+
+def test_a_number_that_is_refused_keeps_c(looks, as_on_gpu):
+    """alpha and beta come behind the product: C is the result, and is read again."""
+    as_on_gpu.costs = SimpleNamespace(
+        residue_seconds=lambda problem, count, estimate: 1.0 * count,
+        native_seconds=lambda problem: 99.0,
+        halves_pay=lambda m, n, k, planes: False,
+        sum_seconds=lambda problem: 1e9,
+    )
+    rng = np.random.default_rng(0)
+    for seed, phi in enumerate((0.3, 0.3, 8.0, 8.0, 0.3)):
+        a, b = numbers(seed, phi, np.float64)
+        c = rng.standard_normal((40, 30))
+        want = hg.gemm(a, b, c, alpha=1.5, beta=0.75, accuracy="correct")
+        x, y, z = on_gpu(a, b, c.copy())
+        hg.gemm(x, y, z, alpha=1.5, beta=0.75, out=z, accuracy=2e-15)
+        sizes = 1.5 * np.abs(a) @ np.abs(b) + 0.75 * np.abs(c)
+        assert (np.abs(z.cpu().numpy() - want) <= 4e-15 * sizes).all()
+    assert looks

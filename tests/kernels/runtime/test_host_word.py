@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from hifigemm.kernels.runtime import host_word as module
 from hifigemm.kernels.runtime.host_word import HostWord, send
 from hifigemm.kernels.runtime.recording import run_recorded
 
@@ -19,6 +20,25 @@ def test_numbers_arrive():
             send, torch.tensor([number], dtype=torch.int64, device=DEVICE), word.tensor
         )
         assert word.read() == number
+
+
+def test_two_numbers_come_in_one():
+    word = HostWord(DEVICE)
+    word.clear()
+    numbers = torch.tensor([5, 9], dtype=torch.int64, device=DEVICE)
+    run_recorded(send, numbers, word.tensor, 32)
+    assert word.read() == 5 + (9 << 32)
+
+
+def test_memory_of_a_wait_that_ends_early_is_nobody_elses():
+    word = HostWord(DEVICE)
+    before = len(module._abandoned)
+    with pytest.raises(KeyboardInterrupt), word.in_use():
+        raise KeyboardInterrupt
+    assert module._abandoned[before:] == [word]
+    with word.in_use():
+        pass
+    assert len(module._abandoned) == before + 1
 
 
 def test_a_number_that_nothing_sends_raises():

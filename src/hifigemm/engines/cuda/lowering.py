@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,6 +36,7 @@ from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.vectors.scaled_along_k import layout_of_copy
 from hifigemm.model.engine import Lowering
 from hifigemm.model.executable import (
+    CHECK_FAILED,
     NO_SPLITS,
     UNSEEN,
     Executable,
@@ -55,7 +57,19 @@ _INNER_INSPECTION = "scaled along k"
 """What is kept of operands that are scaled along k goes by this word and their bits."""
 _DECISIONS = 64
 """Decisions of one request whose executables are kept; the oldest makes room."""
+_PAUSE = 16
+"""Calls without a check after one that has refused operands with the bits of those before."""
 _NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class Finding(Enum):
+    """What a check finds: whether the launches have served their operands, and whether a
+    plan for these takes fewer products.
+    """
+
+    SERVED = 0
+    WASTEFUL = 1  # served, at more than the price of a plan for the operands
+    REFUSED = 2  # nothing was written
 
 
 class Arguments(NamedTuple):
@@ -173,13 +187,18 @@ class CudaLowering(Lowering):
 
     @property
     def is_checked(self) -> bool:
-        """Whether the launches find out if the plan serves their operands, write
-        nothing where it does not, and tell the host.
+        """True if the launches find out whether the plan serves their operands, and tell
+        the host. The product is not written otherwise.
         """
         return False
 
-    def serves(self, number: int) -> bool:
-        """What that number for the host says of the operands."""
+    @property
+    def checked_reason(self) -> str:
+        """The reason of a plan that a check has found to serve."""
+        raise NotImplementedError
+
+    def finding(self, number: int) -> Finding:
+        """The finding that the number for the host stands for."""
         raise NotImplementedError
 
     def checked(self, signature: Signature) -> CudaLowering | None:
@@ -408,11 +427,14 @@ class Launches:
         self._adds_a_step = lowering.adds_a_step(applied)
         self._has_two_parts = plan.rounding.has_two_parts
         self._certifies = lowering.may_refuse
-        # What a certificate may refuse is not written to `out`.
+        # What a certificate may refuse is not written to `out`, nor what a check may
+        # refuse by launches behind the product.
+        self._keeps_out = self._certifies or lowering.is_checked
         out = None if signature.out is None else unwrap(signature.out)
         self._writes_to_out = (
             out is not None
             and not self._certifies
+            and not (lowering.is_checked and problem.mirror)
             and epilogue.c is None
             and not (self._is_combined_later or self._adds_a_step)
             and lowering.writes_to(out)
@@ -463,9 +485,9 @@ class Launches:
         if not (self._writes_to_out and out is not None):
             product = torch.empty(self._shape, dtype=self._dtype, device=device)
         # The last step reads C, which may be `out`, entry by entry before it writes
-        # there. Where a certificate may refuse the product, C is wanted again.
+        # there. Where the product may be refused, C is wanted again.
         result = product
-        if self._adds_a_step and out is not None and not self._certifies:
+        if self._adds_a_step and out is not None and not self._keeps_out:
             result = out if _is_plain(out) else product
 
         # In the order of `Arguments`.
@@ -493,15 +515,27 @@ class Launches:
         for split in splits:
             memory.extend(_planes_of(split) or ())
         scalars = (alpha.real, beta.real) if self._has_scalars else ()
-        self._launches(*memory, scalars=scalars)
-        if host_word is not None:
-            number = host_word.read()
+        is_wasteful = False
+        if host_word is None:
+            self._launches(*memory, scalars=scalars)
+        else:
+            with host_word.in_use():
+                self._launches(*memory, scalars=scalars)
+                number = host_word.read()
             self._host_words.append(host_word)
-            if not self._lowering.serves(number):
-                return UNSEEN
+            finding = self._lowering.finding(number)
+            if finding is Finding.REFUSED:
+                return CHECK_FAILED
+            is_wasteful = finding is Finding.WASTEFUL
 
         outcome = Outcome(
-            result, self._bound, self._num_products, self._notes, decision, second
+            result,
+            self._bound,
+            self._num_products,
+            self._notes,
+            decision,
+            second,
+            is_wasteful=is_wasteful,
         )
         if self._certifies:
             certified = certify(outcome, self.plan)
@@ -522,7 +556,6 @@ class Launches:
             host_word = self._host_words.pop()
         except IndexError:
             host_word = HostWord(self._device)
-        host_word.clear()
         return host_word
 
 
@@ -535,6 +568,7 @@ class _Decided(NamedTuple):
     takes_copies: bool
     # the same, which refuses other operands before it multiplies; None without a check
     checked: Executable | None
+    checked_plan: Plan  # what reports of those say
 
     def is_of(self, splits: Splits) -> bool:
         """Whether prepared operands are those of the decision."""
@@ -585,11 +619,15 @@ class ByEvidence:
             oldest = next((x for x in self._table if x != _INNER_INSPECTION), None)
             self._table.pop(oldest, None)
         checking = lowering.checked(signature)
-        checked = None if checking is None else checking.lower(signature)
-        decided = _Decided(executable, plan, lowering.multiplies_copies, checked)
+        checked, checked_plan = None, plan
+        if checking is not None:
+            checked = checking.lower(signature)
+            checked_plan = replace(plan, reason=checking.checked_reason)
+        copies = lowering.multiplies_copies
+        decided = _Decided(executable, plan, copies, checked, checked_plan)
         self._table[lowering.evidence_key] = decided
         self._latest = decided
-        self._checks = True
+        self._pause = 0  # calls that look at their operands before a check comes again
         self._inspect = lowering.inspection(*operands, signature.splits)
 
     def __call__(
@@ -606,10 +644,15 @@ class ByEvidence:
         one where that serves them too.
         """
         latest = self._latest
-        if self._checks and latest.checked is not None and latest.is_of(splits):
+        was_refused = False
+        if self._pause:
+            self._pause -= 1
+        elif latest.checked is not None and latest.is_of(splits):
             outcome = latest.checked(a, b, out, c, alpha, beta, splits)
             if not isinstance(outcome, Refusal):
-                return outcome._replace(plan=latest.plan)
+                self._pause = int(outcome.is_wasteful)
+                return outcome._replace(plan=latest.checked_plan)
+            was_refused = True
 
         table = self._table
         decided: _Decided | None = table.get(self._inspect(a, b, splits))
@@ -620,8 +663,8 @@ class ByEvidence:
                 a, b = copies
         if decided is None:
             return UNSEEN
-        # A check that refuses operands with the bits of the call before does not pay.
-        self._checks = decided is not latest
+        if was_refused and decided is latest:
+            self._pause = _PAUSE  # the bits alone do not decide what the check finds
         self._latest = decided
         outcome = decided.executable(a, b, out, c, alpha, beta, splits)
         if isinstance(outcome, Refusal):

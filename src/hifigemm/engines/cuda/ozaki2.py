@@ -32,6 +32,7 @@ from hifigemm.engines.cuda.along_k import (
 from hifigemm.engines.cuda.lowering import (
     Arguments,
     CudaLowering,
+    Finding,
     blocks_of,
     is_triangle,
 )
@@ -102,6 +103,9 @@ its first rung.
 """
 _SAMPLE = 128
 """Rows and columns whose ratio is known first."""
+_SHIFT_OF_SECOND = 32
+"""Bits of a number for the host behind which that of the second operand lies."""
+_LOW_BITS = 2**_SHIFT_OF_SECOND - 1
 _INNER = 2
 """Where the record has its word for inner scaling: 0 where it was not tried, a number
 above all ratios where a sample gains nothing by it, else 1 or the bits of the largest
@@ -329,13 +333,13 @@ class _FixedCount(_Residues):
 
     def checked(self, signature: Signature) -> CudaLowering | None:
         """For exact products whose residues are made in one launch."""
-        is_prepared = None not in signature.splits
-        if not self._counts_bits(self.plan) or is_prepared:
+        are_prepared = None not in signature.splits
+        if not self._counts_bits(self.plan) or are_prepared:
             return None
         return _CheckedCount(self.plan, self.device, self.costs)
 
     def _counts_bits(self, plan: Plan) -> bool:
-        """Whether one launch makes the residues of integers that hold all bits."""
+        """True if one launch makes the residues, of integers that hold all bits."""
         has_bits = _required_bits(plan) is not None
         return has_bits and self._has_one_scale and plan.is_whole
 
@@ -433,7 +437,7 @@ class _FixedCount(_Residues):
         # The same kernel makes the residues whether or not the number is asked for.
         missing: Buffer | None = None
         if self._counts_bits(plan):
-            missing = given.out.launches.zeros((1,), torch.int64)
+            missing = given.out.launches.zeros((3,), torch.int64)
         previous: list[tuple[tuple[slice, ...], Residues]] = []
         for block in blocks_of(plan, given.out):
             # Residues that are there: of prepared operands, or of the block before.
@@ -490,7 +494,7 @@ class _CheckedCount(_FixedCount):
     """The same for other operands than those whose bits the plan rests on.
 
     The residues tell how many bits the integers miss. Nothing is multiplied where that
-    is one or more, or where fewer moduli hold the product.
+    is one or more.
     """
 
     @property
@@ -498,27 +502,36 @@ class _CheckedCount(_FixedCount):
         """True."""
         return True
 
-    def serves(self, number: int) -> bool:
-        """True where no bit is missing, and few are to spare."""
-        return self._fewest_bits <= number <= scaled_residues.ALL_BITS
+    @property
+    def checked_reason(self) -> str:
+        """Why the product has these moduli."""
+        return f"{self.plan.scheme.count} moduli hold all bits of the operands"
+
+    def finding(self, number: int) -> Finding:
+        """Of the numbers of `scaled_residues` for both operands, in one.
+
+        Two moduli less hold a product of so many bits less; scales may be a bit larger
+        than `required_bits` counts.
+        """
+        missing = [number >> shift & _LOW_BITS for shift in (0, _SHIFT_OF_SECOND)]
+        if max(missing) > scaled_residues.NONE_MISSING:
+            return Finding.REFUSED
+        if self.plan.problem.is_of_one_operand:
+            missing[1] = missing[0]
+        spare = sum(scaled_residues.NONE_MISSING - bits for bits in missing if bits)
+        count = self.plan.scheme.count
+        is_complex = self.plan.problem.is_complex
+        fewer = gained_bits(max(count - 2, 2), is_complex)
+        has_idle = spare >= 2 * (gained_bits(count, is_complex) - fewer) + 2
+        return Finding.WASTEFUL if has_idle or not any(missing) else Finding.SERVED
 
     def predicate_of(
         self, missing: Buffer | None, given: Arguments
     ) -> Predicate | None:
-        """The same on the device; the host gets the number."""
+        """True where no bit is missing; the host gets both numbers."""
         assert missing is not None
-        send(missing, given.host_word)
-        return Predicate(missing, self._fewest_bits, scaled_residues.ALL_BITS)
-
-    @property
-    def _fewest_bits(self) -> int:
-        """The least number for which the moduli are about as many as the operands ask
-        for.
-
-        A modulus more gives each operand four bits, or both of them to one whose other
-        operand is prepared. Scales may be a bit larger than `required_bits` counts.
-        """
-        return scaled_residues.ALL_BITS - 10
+        send(missing[1:], given.host_word, _SHIFT_OF_SECOND)
+        return Predicate(missing[:1], 0, scaled_residues.NONE_MISSING)
 
 
 def _prepared_residues(
@@ -794,9 +807,15 @@ class _CheckedLadder(_Ladder):
         """True."""
         return True
 
-    def serves(self, number: int) -> bool:
-        """True for the bits of a ratio that the rung keeps."""
-        return number <= _ratio_bits(self.plan, self.plan.scheme.count)
+    @property
+    def checked_reason(self) -> str:
+        """Why the product has these moduli."""
+        return f"{self.plan.scheme.count} moduli keep {self.plan.target} for the error ratio of the operands"
+
+    def finding(self, number: int) -> Finding:
+        """Of the bits of a ratio."""
+        is_kept = number <= _ratio_bits(self.plan, self.plan.scheme.count)
+        return Finding.SERVED if is_kept else Finding.REFUSED
 
     def record(self, plan: Plan, given: Arguments) -> None:
         """The residues and the ratio, which the host gets, then the product."""
@@ -810,9 +829,7 @@ class _CheckedLadder(_Ladder):
 
 
 def _is_sampled(problem: Problem, least: int) -> bool:
-    """Whether the ratio of a few vectors is known first, from so many multiplications
-    on.
-    """
+    """True if the ratio of a few vectors comes first, from so many multiplications on."""
     is_large = problem.multiplications >= least
     return is_large and min(problem.m, problem.n) >= _SAMPLED_FROM
 

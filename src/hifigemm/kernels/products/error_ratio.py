@@ -22,6 +22,7 @@ low_32 none errs by more than 2**-24, eight of them in all.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -287,7 +288,8 @@ def _launch_ratio(
         Planes(x, step * length, 0, length, 1)
         for x, step in ((left, rows_a), (right, rows_b))
     )
-    tile = RATIOS if tile.area >= RATIOS.area else SMALL_RATIOS
+    of_ratios = RATIOS if tile.area >= RATIOS.area else SMALL_RATIOS
+    tile = replace(of_ratios, unit=tile.unit)
     launch(product, left_planes, right_planes, tile, raise_ratio, ratio, numbers)
 
 

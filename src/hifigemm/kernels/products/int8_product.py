@@ -17,7 +17,6 @@ the same kernel for Hopper.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -154,8 +153,10 @@ def _add_products(
     UNIT: tl.constexpr,
     PTX: tl.constexpr,
 ):
-    """`sums` plus the products of the terms from `first` to `last`, blocks of k from the
-    first terms of both operands on; of `rest` terms only the end needs a mask.
+    """`sums` plus the products of the terms from `first` to `last`, block by block of k.
+
+    The terms are counted from those at both addresses; only the end of k, `rest` terms
+    from there, needs a mask.
     """
     ks = tl.arange(0, BLOCK_K)
     left, right = operands
@@ -358,13 +359,8 @@ def launch(
     target: tuple[Any, ...],
     numbers: tuple[int, ...],
 ) -> None:
-    """Launch the plain kernel, with an epilogue and its two records, on the unit that
-    multiplies INT8 on this GPU.
-    """
+    """Launch the plain kernel, with an epilogue and its two records."""
     k = product.k
-    unit = gpu_of(left.entries.device).integer_unit
-    if unit != "int8":
-        tile = replace(tile, unit=unit)
     _product(
         (num_programs(product, left.entries, tile),),
         left,

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import triton
@@ -22,18 +24,27 @@ _PAUSE = 2e-5
 """Seconds between later looks, in which other threads run."""
 
 
+_abandoned: list[HostWord] = []
+"""Those that a launch may still write to although nobody waits any more."""
+
+
 @triton.jit
-def _send_kernel(number, host_word):
-    """One program writes one number to the memory of the host."""
-    tl.store(host_word, tl.load(number))
+def _send_kernel(numbers, host_word, SHIFT: tl.constexpr):
+    """One program writes one number, or two in one, to the memory of the host."""
+    word = tl.load(numbers)
+    if SHIFT:
+        word |= tl.load(numbers + 1) << SHIFT
+    tl.store(host_word, word)
 
 
 _launch = Launch(_send_kernel)
 
 
-def send(number: Buffer, host_word: Buffer) -> None:
-    """Write an INT64 of the device, 0 or larger, to the buffer of a `HostWord`."""
-    _launch((1,), number, host_word, num_warps=1)
+def send(numbers: Buffer, host_word: Buffer, shift: int = 0) -> None:
+    """Write an INT64 of the device, 0 or larger, to the buffer of a `HostWord`; with a
+    shift the next one too, so many bits to the left.
+    """
+    _launch((1,), numbers, host_word, SHIFT=shift, num_warps=1)
 
 
 class HostWord:
@@ -68,6 +79,20 @@ class HostWord:
             if is_done:
                 raise RuntimeError("no launch has sent the number that is waited for")
             time.sleep(_PAUSE)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """A context of launches and the wait for them.
+
+        Where it ends early, by Ctrl-C, the device may still write: the memory is then
+        nobody else's for good.
+        """
+        self.clear()
+        try:
+            yield
+        except BaseException:
+            _abandoned.append(self)
+            raise
 
     def _stream(self) -> torch.cuda.Stream:
         return torch.cuda.current_stream(self._device)

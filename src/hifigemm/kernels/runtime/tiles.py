@@ -319,7 +319,9 @@ def _rates(
     found = {}
     for tile, rate in TILES[family].items():
         own = tile
-        if family != "residues":
+        if family == "residues" and tile.kernel == "triton":
+            own = replace(tile, unit=gpu.integer_unit)
+        elif family != "residues":
             own = replace(tile, block_k=block)
             own = replace(own, stages=_stages(own, fmt, gpu, family))
         if tile.kernel in kernels and fits(own, gpu, family, fmt, block):

@@ -91,9 +91,11 @@ _PAIR_REGISTERS = 128
 """Of a thread that makes pairs of residues: two programs of 256 threads on a
 multiprocessor, of which one may load.
 """
-ALL_BITS: int = 2**12
-"""The number of bits that are missing where none is; see `scaled_residues`."""
-_ALL_BITS = tl.constexpr(ALL_BITS)
+NONE_MISSING: int = 2**12
+"""What stands for integers that hold all bits, the lowest one included: numbers of missing
+bits are above it, and of those to spare below. See `scaled_residues`.
+"""
+_NONE_MISSING = tl.constexpr(NONE_MISSING)
 _MAGNITUDE_BITS = tl.constexpr(7)
 """|x| 2**(7 - e) < 128, rounded down, is an INT8."""
 
@@ -277,15 +279,16 @@ def _store_magnitudes(
 
 
 @triton.jit
-def _count_missing(lowest, scale, inside, missing):
-    """Raise the number of bits that are missing to what vectors with these lowest bits
-    and scales miss.
+def _count_missing(lowest, scale, inside, is_left, missing):
+    """Raise the numbers of missing bits, of both operands and of this one, to what
+    vectors with these lowest bits and scales miss.
     """
     # Zeros miss nothing. Vectors with an Inf or NaN have no integers.
     counts = inside & (lowest != NO_LOWEST) & (scale != _NOT_FINITE)
-    bits = tl.where(counts, _ALL_BITS - lowest - scale, 0)
+    bits = tl.max(tl.where(counts, _NONE_MISSING - lowest - scale, 0)).to(tl.int64)
     # A maximum does not depend on the order of programs.
-    tl.atomic_max(missing, tl.max(bits).to(tl.int64), sem="relaxed")
+    tl.atomic_max(missing, bits, sem="relaxed")
+    tl.atomic_max(missing + tl.where(is_left, 1, 2), bits, sem="relaxed")
 
 
 _FREE = [
@@ -369,7 +372,8 @@ def scaled_residues_kernel(
             _store_magnitudes(parts, e, low, tile_origin, ks, k, FORM, ARITHMETIC.ptx)
         if TASK.bits:
             inside = vs < tile_origin[3]
-            _count_missing(lowest_bits(parts, K), scale, inside, missing)
+            lowest = lowest_bits(parts, K)
+            _count_missing(lowest, scale, inside, tile_origin[0], missing)
         # The scaled and rounded entries as words of integers, and from these all
         # residues.
         words = integer_words(
@@ -426,7 +430,9 @@ def scaled_residues_kernel(
                                 panel_blocks.lows + first_block * PANEL, blocks
                             )
                             inside = vs < tile_origin[3]
-                            _count_missing(lowest, scale, inside, missing)
+                            _count_missing(
+                                lowest, scale, inside, tile_origin[0], missing
+                            )
                         tl.debug_barrier()
                         tl.atomic_add(panel_blocks.arrivals + panel, 1, sem="release")
         elif TASK.residues:
@@ -601,10 +607,11 @@ def scaled_residues(
     least_square : int
         As for `vector_constants`: numerics.scaling.largest_square makes the scales those
         of `largest_scale` there.
-    missing : int64 tensor of one entry, 0 beforehand, optional
-        Gets ALL_BITS + the largest -l - s of the finite vectors, l the lowest set bit
-        and s the exponent of the scale, which is found on the way: how many bits the
-        integers miss, less than ALL_BITS where they have some to spare. 0 for zeros.
+    missing : int64 tensor of three entries, 0 beforehand, optional
+        Get NONE_MISSING + the largest -l - s of the finite vectors of both operands, of
+        the first and of the second: l is the lowest set bit, and s the exponent of the
+        scale, which is found on the way. So many bits the integers miss; below
+        NONE_MISSING they have some to spare. 0 for zeros.
 
     Returns
     -------
