@@ -460,8 +460,9 @@ def test_tiles_change_no_bits_on_a_gpu(config):
 def test_compiled_residues_of_operands(arch, compiled):
     for line in compiled("scaling"):
         # Of the 64 words behind the pairs of residues of a thread, a few are fetched
-        # anew for each pair: up to sm_89 with Triton 3.9 more than elsewhere.
-        limit = 112 if arch < 90 else 48
+        # anew for each pair: up to sm_89 with Triton 3.9 more than elsewhere. The lowest
+        # bits of entries take as many more.
+        limit = 112 if arch < 90 else 72 if "missing bits" in line["case"] else 48
         assert line["spills"] <= (limit if "complex" in line["case"] else 0), line
         # more words than DP4A takes
         many = "complex" in line["case"] and "moduli 20" in line["case"]

@@ -358,6 +358,8 @@ def scaled_residues_kernel(
         vs = _vectors(tile_origin[2], FORM)
         ks = _along_k(0, FORM)
         parts = _load_either(operands, tile_origin, ks, k, FORM)
+        if TASK.bits:
+            lowest = lowest_bits(parts, K)
         # Sizes of the blocks, then of the vectors: the largest exponent, and the sums
         # on its grid.
         block_e, sums = block_sizes(parts, K, TASK.sums, ARITHMETIC.ptx)
@@ -372,7 +374,6 @@ def scaled_residues_kernel(
             _store_magnitudes(parts, e, low, tile_origin, ks, k, FORM, ARITHMETIC.ptx)
         if TASK.bits:
             inside = vs < tile_origin[3]
-            lowest = lowest_bits(parts, K)
             _count_missing(lowest, scale, inside, tile_origin[0], missing)
         # The scaled and rounded entries as words of integers, and from these all
         # residues.

@@ -403,11 +403,12 @@ def lowest_bits(parts, OUTER: tl.constexpr):
     INT32 exponents; NO_LOWEST for zeros. OUTER is as for `block_sizes`.
     """
     INNER: tl.constexpr = K + PIECE - OUTER
-    lowest = lowest_power(parts[0])
+    # Powers of two are ordered as their bits are. That of infinity becomes NO_LOWEST. Few
+    # of them are alive at a time.
+    lowest = tl.min(lowest_power(parts[0]), axis=OUTER, keep_dims=True)
     for i in tl.static_range(1, len(parts)):
-        lowest = tl.minimum(lowest, lowest_power(parts[i]))
-    # Powers of two are ordered as their bits are. That of infinity becomes NO_LOWEST.
-    lowest = tl.min(lowest, axis=OUTER, keep_dims=True)
+        others = tl.min(lowest_power(parts[i]), axis=OUTER, keep_dims=True)
+        lowest = tl.minimum(lowest, others)
     lowest = tl.min(
         tl.min(lowest, axis=INNER, keep_dims=True), axis=BLOCK, keep_dims=True
     )
@@ -434,6 +435,8 @@ def _store_block_of(
     parts = components_of(entries, inside, FORM.width)
     if CLEANS:
         parts = _finite(parts)
+    if LOWEST:
+        lowest = lowest_bits(parts, PIECE)
     e, sums = block_sizes(parts, PIECE, SUMS, PTX)
     # Numbers of 16 vectors follow each other for each block. No other program writes
     # here.
@@ -441,7 +444,7 @@ def _store_block_of(
     tl.store(workspace[0] + numbers, sums)
     tl.store(workspace[1] + numbers, e)
     if LOWEST:
-        tl.store(workspace[2] + numbers, lowest_bits(parts, PIECE))
+        tl.store(workspace[2] + numbers, lowest)
 
 
 @triton.jit
