@@ -51,6 +51,12 @@ class Rounding(NamedTuple):
         """What `three_words.certified_sums` calls it."""
         return self.result if self.has_two_parts else "nearest"
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the reason of a plan says of it."""
+        of_parts = ("both arrays of one product",) if self.has_two_parts else ()
+        return (*of_parts, "C among the terms") if self.has_addend else of_parts
+
 
 NEAREST = Rounding()
 """The nearest number."""

@@ -266,10 +266,7 @@ def rounded_once(
             return None
     seconds = expected_seconds(plan) if library.on_host else 0.0
     announce(problem, plan.scheme, seconds)
-    if by_kernels and rounding.has_two_parts:
-        plan = replace(plan, reason=f"{plan.reason}; both arrays of one product")
-    if rounding.has_addend:
-        plan = replace(plan, reason=f"{plan.reason}; C among the terms")
+    plan = replace(plan, reason="; ".join([plan.reason, *rounding.notes]))
 
     # The engine's executable, otherwise the sums of the scheme.
     left, right = operands.stacks(operands.dtype)

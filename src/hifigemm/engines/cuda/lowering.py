@@ -622,7 +622,8 @@ class ByEvidence:
         checked, checked_plan = None, plan
         if checking is not None:
             checked = checking.lower(signature)
-            checked_plan = replace(plan, reason=checking.checked_reason)
+            reasons = checking.checked_reason, *plan.rounding.notes
+            checked_plan = replace(plan, reason="; ".join(reasons))
         copies = lowering.multiplies_copies
         decided = _Decided(executable, plan, copies, checked, checked_plan)
         self._table[lowering.evidence_key] = decided
