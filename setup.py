@@ -31,7 +31,13 @@ BLAS_LIBRARIES: dict[str, list[str]] = {
 
 # Sums and products have to be rounded one by one, in the order of the sources.
 # Names stay inside: those of other libraries, such as `times` of libc, would take their place.
-FLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-fast-math", "-fvisibility=hidden"]
+FLAGS = [
+    "-std=c11",
+    "-O3",
+    "-ffp-contract=off",
+    "-fno-fast-math",
+    "-fvisibility=hidden",
+]
 FLAGS_OF_MSVC = ["/std:c11", "/O2", "/fp:precise"]
 
 # Free-threaded Pythons have no stable ABI: there the core is of one version of Python.
