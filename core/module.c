@@ -213,14 +213,14 @@ static void begin(Work *work, PyObject *check)
 static const Kernels *kernels;
 
 PyDoc_STRVAR(multiply_doc,
-"multiply(a, b, c, first, second, shift, kind, check=None, factor=0.0, rest=None)\n--\n\n"
-"2**shift (factor A B + C + rest), rounded to the dtype of `first`; False where A or B holds\n"
+"multiply(a, b, c, first, second, shift, kind, check=None, factor=0.0, c_low=None)\n--\n\n"
+"2**shift (factor A B + C), rounded to the dtype of `first`; False where A or B holds\n"
 "Inf or NaN, and nothing is to be read of the results then.\n\n"
 "a (batch or 1, m, k) and b (batch or 1, k, n) are of float32 or float64, with any\n"
-"strides; c and rest (batch, m, n) are finite, or None, and lie in the same memory, in the\n"
-"same order. A factor of 0 stands for 1; others, and a rest, ask for kind 0 and shift 0. kind 0 writes the nearest numbers to\n"
-"`first`, 1 what these leave to `second` as well, 2 the lower and upper neighbours, 3\n"
-"close ones: with k terms they err by 2**-52 of themselves and 2**-102 (k + 4)**2 times the\n"
+"strides. C is c, or the sum of c and c_low, which lie in the same memory in the same order:\n"
+"(batch, m, n), finite, or None. A factor of 0 stands for 1; others, and c_low, ask for kind\n"
+"0 and shift 0. kind 0 writes the nearest numbers to `first`, 1 what these leave to `second`\n"
+"as well, 2 the lower and upper neighbours, 3 close ones: with k terms they err by 2**-52 of themselves and 2**-102 (k + 4)**2 times the\n"
 "norms of a row of A and a column of B, times 2**shift, at most; 4 two numbers whose sum\n"
 "errs by the second part of that; 5 numbers as with 3, by sums in three words, which err by\n"
 "2**-144 (k + 40)**2 times the norms for k below 2**25.\n"
@@ -236,18 +236,18 @@ static PyObject *core_multiply(PyObject *self, PyObject *const *args, Py_ssize_t
         return NULL;
     }
     PyObject *check = count > 7 && args[7] != Py_None ? args[7] : NULL;
-    PyObject *rest = count > 9 && args[9] != Py_None ? args[9] : NULL;
+    PyObject *c_low = count > 9 && args[9] != Py_None ? args[9] : NULL;
     Product p;
     memset(&p, 0, sizeof p);
     Py_ssize_t a[3], b[3], c[3], first[3], second[3];
-    View further;
-    Py_ssize_t further_shape[3] = {0};
+    View low;
+    Py_ssize_t low_shape[3] = {0};
     p.factor = count > 8 ? PyFloat_AsDouble(args[8]) : 0.0;
     long shift = PyLong_AsLong(args[5]), kind = PyLong_AsLong(args[6]);
     if (PyErr_Occurred() || !read_array(args[0], "a", 0, &p.a, a)
         || !read_array(args[1], "b", 0, &p.b, b)
         || (args[2] != Py_None && !read_array(args[2], "c", 0, &p.c, c))
-        || (rest && !read_array(rest, "rest", 0, &further, further_shape))
+        || (c_low && !read_array(c_low, "c_low", 0, &low, low_shape))
         || !read_array(args[3], "first", 1, &p.first, first)
         || (args[4] != Py_None && !read_array(args[4], "second", 1, &p.second, second)))
         return NULL;
@@ -272,15 +272,15 @@ static PyObject *core_multiply(PyObject *self, PyObject *const *args, Py_ssize_t
             && (kind == NEAREST || (args[4] != Py_None && has_shape(second, p.batch, p.m, p.n)
                                     && p.first.is_single == p.second.is_single));
     fits &= !(p.close_words && p.first.is_single);
-    if (rest && p.c.data) {
+    if (c_low && p.c.data) {
         p.more_addends = 1;
-        p.addend = further.data - p.c.data;
-        fits &= has_shape(further_shape, p.batch, p.m, p.n) && further.is_single == p.c.is_single
-             && (p.batch < 2 || further.matrix == p.c.matrix)
-             && (p.m < 2 || further.row == p.c.row) && (p.n < 2 || further.column == p.c.column);
+        p.addend = low.data - p.c.data;
+        fits &= has_shape(low_shape, p.batch, p.m, p.n) && low.is_single == p.c.is_single
+             && (p.batch < 2 || low.matrix == p.c.matrix)
+             && (p.m < 2 || low.row == p.c.row) && (p.n < 2 || low.column == p.c.column);
     }
-    fits &= (p.factor == 0.0 && !rest) || (kind == NEAREST && !p.close_words);
-    fits &= !rest || p.c.data != NULL;
+    fits &= (p.factor == 0.0 && !c_low) || (kind == NEAREST && !p.close_words);
+    fits &= !c_low || p.c.data != NULL;
     fits &= p.factor == 0.0 || (isfinite(p.factor) && shift == 0);
     if (!fits || kind < NEAREST || kind > ENCLOSURE || shift < -largest_shift
         || shift > largest_shift

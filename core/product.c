@@ -522,23 +522,28 @@ static inline int is_between_floats(double x)
     return (bits & 0x1fffffff) == 0x10000000;
 }
 
-/* Write the floats that both bounds of the sums of a row round to; a bit for each sum whose
- * bounds round to two floats, or to one that is no normal number.
+/* Write the float that both bounds of a sum round to; returns 0 if the sum may round to
+ * another one, or if it is no normal number.
  *
  * The double nearest to the sum lies between the bounds. It rounds to the same float as the
  * sum unless it lies in the middle between two floats; then a bound does, or the bounds lie
  * on both sides of it. */
+static inline int write_float(double least, double most, float *value)
+{
+    *value = (float)least;
+    return *value == (float)most && fabsf(*value) > 0x1p-126f && fabsf(*value) < INFINITY
+        && !is_between_floats(least) && !is_between_floats(most);
+}
+
+/* Write the floats that both bounds of the sums of a row round to; a bit for each sum whose
+ * bounds round to two floats, or to one that is no normal number. */
 static uint64_t write_floats(const Entries *s, const Tile *t, int r, const double *bounds,
                              const double *ends)
 {
     uint64_t open = 0;
     for (int v = 0; v < t->columns; v++) {
-        float value = (float)bounds[v];
-        int is_certain = value == (float)ends[v] && fabsf(value) > 0x1p-126f
-                      && fabsf(value) < INFINITY && !is_between_floats(bounds[v])
-                      && !is_between_floats(ends[v]);
-        *(float *)entry(&s->p->first, s->z, t->i + r, t->j + v) = value;
-        open |= (uint64_t)!is_certain << v;
+        float *value = (float *)entry(&s->p->first, s->z, t->i + r, t->j + v);
+        open |= (uint64_t)!write_float(bounds[v], ends[v], value) << v;
     }
     return open;
 }
@@ -596,10 +601,7 @@ typedef struct {
 static inline int nearest_float(const Sum *sum, float *value)
 {
     double margin = (sum->margin + fabs(sum->rest) * 0x1p-50) * (1.0 + 0x1p-20);
-    double least = sum->x + (sum->rest - margin), most = sum->x + (sum->rest + margin);
-    *value = (float)least;
-    return *value == (float)most && fabsf(*value) > 0x1p-126f && fabsf(*value) < FLT_MAX
-        && !is_between_floats(least) && !is_between_floats(most);
+    return write_float(sum->x + (sum->rest - margin), sum->x + (sum->rest + margin), value);
 }
 
 /* The sum less a float that is close to it. The difference of x and the float is a double. */
@@ -633,7 +635,7 @@ static inline int enclose_by_doubles(const Sum *sum, double *lower, double *uppe
     return 1;
 }
 
-/* The same in float: the sum lies beyond the float nearest to x, on the side of what it leaves. */
+/* The same in float: the sum lies on one side of the float nearest to x. */
 static inline int enclose_by_floats(const Sum *sum, float *lower, float *upper)
 {
     float value = (float)sum->x;
@@ -641,8 +643,8 @@ static inline int enclose_by_floats(const Sum *sum, float *lower, float *upper)
     int sign = sign_of_sum(&difference);
     if (!sign || !(fabsf(value) > 0x1p-126f && fabsf(value) < FLT_MAX))
         return 0;
-    *lower = sign > 0 ? value : nextafterf(value, -INFINITY);
-    *upper = sign > 0 ? nextafterf(value, INFINITY) : value;
+    *lower = sign > 0 ? value : (float)below(value, &BINARY32);
+    *upper = sign > 0 ? (float)above(value, &BINARY32) : value;
     return 1;
 }
 

@@ -274,7 +274,7 @@ def test_operands_that_a_pair_does_not_settle_are_not_tried_again(
 ):
     a, b = make_pair("phi_1", 5, 6, 7)
     hg.gemm(a, b, alpha=3.0, accuracy="correct")
-    monkeypatch.setattr("hifigemm.running.scaled_sums._sum_of_pair", None)
+    monkeypatch.setattr("hifigemm.running.scaled_sums._sum_at_once", None)
     a[0, 0] = np.inf
     found = hg.gemm(a, b, alpha=3.0, accuracy="correct")
     assert not np.isfinite(found[0]).any()

@@ -122,12 +122,13 @@ def multiply(
     shift: int,
     kind: int,
     factor: float = 0.0,
-    rest: Array | None = None,
+    c_low: Array | None = None,
 ) -> bool:
     """Write the core's product of two stacks, or matrices, large ones shared among
     threads; False where A or B is not finite.
 
-    Without a shift a `factor` may multiply A B, and `rest`, laid out as C, is added to it.
+    Without a shift a `factor` may multiply A B, and C may have a second word `c_low`, in
+    the same memory and order.
     An entry is rounded once by any thread, so bits do not depend on the threads.
     """
     # Small products have one share, without a question for the limit of threads.
@@ -137,9 +138,9 @@ def multiply(
         batch, m, n = values.shape
         num_shares = min(most_threads(batch, m, n, a.shape[-1]), threads.limit())
     if num_shares == 1:
-        more = () if factor == 0.0 else (None, factor, rest)
-        operands = a, b, c, values, second_values, shift, kind
-        is_finite: bool = core.multiply(*operands, *more)
+        is_finite: bool = core.multiply(
+            a, b, c, values, second_values, shift, kind, None, factor, c_low
+        )
         return is_finite
 
     # The others are cut along an axis of the result, whose blocks fill it side by side.
@@ -153,7 +154,7 @@ def multiply(
         left = left_stack[matrices if len(left_stack) > 1 else slice(None), rows]
         right = right_stack[matrices if len(right_stack) > 1 else slice(None), :, cols]
         addend = None if c is None else c[share]
-        further = None if rest is None else rest[share]
+        low_of_addend = None if c_low is None else c_low[share]
         second_share = None if second_values is None else second_values[share]
         is_finite: bool = core.multiply(
             left,
@@ -165,7 +166,7 @@ def multiply(
             kind,
             check,
             factor,
-            further,
+            low_of_addend,
         )
         return is_finite
 

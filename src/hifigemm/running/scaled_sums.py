@@ -21,10 +21,11 @@ from __future__ import annotations
 
 import cmath
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from numbers import Real
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -88,7 +89,7 @@ _NATIVE_STEPS = 10_000.0
 """Nanoseconds that a native product, its sum with C and looks at both take beside the
 core's sums: both ways take as long at n = 40.
 """
-NOT_SETTLED = Refusal("the sum of a pair does not settle all entries")
+NOT_SETTLED = Refusal("the sums of A B do not settle all entries")
 _LEAST_EXPONENT = -1074 + 2 * 53
 """Of products of two entries all of whose bits float64 holds."""
 _SMALL_SCALAR = 2.0**-500
@@ -190,7 +191,7 @@ def rounded_sum(
 
     at_once = None
     if refusal is not NOT_SETTLED:
-        at_once = _sum_of_pair(operands, c, request, scalars, key)
+        at_once = _sum_at_once(operands, c, request, scalars, key)
     if at_once is not None:
         return at_once
 
@@ -234,15 +235,15 @@ def sum_of_longer_operands(
     return components.view(values.dtype).reshape(shapes.result), report
 
 
-def _sum_of_pair(
+def _sum_at_once(
     operands: Operands,
     c: Array | None,
     request: Request,
     scalars: tuple[complex, complex],
     key: Hashable,
 ) -> tuple[Array, Report] | None:
-    """alpha A B + beta C rounded once from a pair of A B, with its report; None where an
-    entry is not certified, and where that is not what is asked, or not quicker.
+    """alpha A B + beta C rounded once by the core or from a pair of A B, with its report;
+    None where an entry is not settled, and where that is not what is asked, or not quicker.
 
     The executable is kept under the key, for calls of the same kind without a report.
     """
@@ -263,7 +264,7 @@ def _sum_of_pair(
     is_quick = not library.on_host or is_single or problem.multiplications <= _FEW
     if not (by_core or is_quick):
         return None
-    sum_of = SumByCore if by_core else SumOfPair
+    sum_of: type[SumAtOnce] = SumByCore if by_core else SumOfPair
     plan = replace(plan, reason=sum_of.reason)
     left, right = operands.stacks(operands.dtype)
     addend = None
@@ -303,12 +304,12 @@ def core_adds(plan: Plan) -> bool:
     return is_real and module is not None and pays(plan.problem, module.instructions[0])
 
 
-class SumOfPair:
-    """alpha A B + beta C rounded once from a pair of A B; it refuses operands with an
-    entry that is not certified, as Inf and NaN are not. See `Executable`.
+class SumAtOnce(ABC):
+    """alpha A B + beta C rounded once from sums of A B; it refuses operands with an entry
+    that is not settled. See `Executable`.
     """
 
-    reason = "rounded once from a pair of A B"
+    reason: ClassVar[str]
 
     def __init__(
         self,
@@ -323,12 +324,7 @@ class SumOfPair:
         self._shift = shift
         self._engine = engine
         self._engine_name = engine_name
-        self._round = engine.override(rounded_sum_of_pair)
-        self._are_ordinary = engine.override(are_ordinary)
-        problem = plan.problem
-        self._dtype = problem.dtype
-        self._fmt = problem.fmt
-        self._wide = np.dtype(np.complex128 if problem.is_complex else np.float64)
+        self._dtype = plan.problem.dtype
 
     def __call__(
         self,
@@ -349,6 +345,35 @@ class SumOfPair:
             return NOT_SETTLED
         return Outcome(memory_of(sums[0]), 0.0, self.plan.num_products)
 
+    @abstractmethod
+    def sums(
+        self,
+        a: Array,
+        b: Array,
+        c: Array | None,
+        mantissa: complex,
+        beta: complex,
+        *,
+        return_report: bool = False,
+    ) -> tuple[Array, Any] | None:
+        """The sums in the shape of the result, with a report if asked; None where one is
+        not settled.
+        """
+
+
+class SumOfPair(SumAtOnce):
+    """The sum from a pair of A B; entries with Inf and NaN are not settled."""
+
+    reason = "rounded once from a pair of A B"
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        problem = self.plan.problem
+        self._round = self._engine.override(rounded_sum_of_pair)
+        self._are_ordinary = self._engine.override(are_ordinary)
+        self._fmt = problem.fmt
+        self._wide = np.dtype(np.complex128 if problem.is_complex else np.float64)
+
     @quiet
     def sums(
         self,
@@ -360,9 +385,7 @@ class SumOfPair:
         *,
         return_report: bool = False,
     ) -> tuple[Array, Any] | None:
-        """The sums in the shape of the result, with the report of the pair if asked;
-        None where one is not certified.
-        """
+        """See `SumAtOnce`; the report is that of the pair."""
         wide = self._wide
         left = a.reshape(self._left_shape).astype(wide, copy=False)
         right = b.reshape(self._right_shape).astype(wide, copy=False)
@@ -399,9 +422,9 @@ class SumOfPair:
         return values.view(self._dtype).reshape(self._shape), report
 
 
-class SumByCore(SumOfPair):
-    """alpha A B + beta C rounded once by the sums of the core, for real matrices and scalars; it refuses Inf and
-    NaN, and a C whose product with beta is no sum of two words.
+class SumByCore(SumAtOnce):
+    """The sum by the core, of real matrices and scalars. It settles neither Inf and NaN nor
+    a C whose product with beta is no sum of two words.
     """
 
     reason = "compiled sums in two words or more, each rounded once"
@@ -417,9 +440,9 @@ class SumByCore(SumOfPair):
         *,
         return_report: bool = False,
     ) -> tuple[Array, Any] | None:
-        """See `SumOfPair`."""
-        alpha = math.ldexp(mantissa.real, self._shift)
-        if not math.isfinite(alpha) or math.ldexp(alpha, -self._shift) != mantissa:
+        """See `SumAtOnce`."""
+        alpha = scalar_times_power(mantissa, self._shift).real
+        if not math.isfinite(alpha):
             return None
         plan = self.plan
         stack = plan.problem.shape
@@ -433,7 +456,7 @@ class SumByCore(SumOfPair):
         left = core.readable(a.reshape(self._left_shape))
         right = core.readable(b.reshape(self._right_shape))
         if not core.multiply(
-            left, right, product, values, None, 0, 0, factor=alpha, rest=error
+            left, right, product, values, None, 0, 0, factor=alpha, c_low=error
         ):
             return None
         report = None
