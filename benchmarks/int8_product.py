@@ -90,7 +90,8 @@ def measure(
     constants = residue_constants(moduli, device)
     asked = ProductShape(m, n, k, count)
     plain = tile_for(asked, gpu, ("triton",))
-    tiles = [tile_for(asked, gpu), plain, replace(plain, unit="fp16")]
+    tiles = [tile_for(asked, gpu)]
+    tiles += [replace(plain, unit=unit) for unit in ("int8", "fp16")]
     runs = {str(tile): _call(a, b, constants, c, tile) for tile in tiles}
     right = {
         name: _is_right(run, a, b, c, moduli, (m, n)) for name, run in runs.items()

@@ -553,10 +553,9 @@ class Launches:
     def _host_word(self) -> HostWord:
         """One that no other call uses now."""
         try:
-            host_word = self._host_words.pop()
+            return self._host_words.pop()
         except IndexError:
-            host_word = HostWord(self._device)
-        return host_word
+            return HostWord(self._device)
 
 
 class _Decided(NamedTuple):

@@ -147,7 +147,7 @@ def _add_products(
     operands,
     first,
     last,
-    rest,
+    length,
     EVEN_K: tl.constexpr,
     BLOCK_K: tl.constexpr,
     UNIT: tl.constexpr,
@@ -155,14 +155,14 @@ def _add_products(
 ):
     """`sums` plus the products of the terms from `first` to `last`, block by block of k.
 
-    The terms are counted from those at both addresses; only the end of k, `rest` terms
-    from there, needs a mask.
+    The terms are counted from those at both addresses, behind which `length` of them lie:
+    only their end needs a mask.
     """
     ks = tl.arange(0, BLOCK_K)
     left, right = operands
     for start in range(first, last, BLOCK_K):
-        x = _entries(left_terms, start + ks, left.k, rest, EVEN_K)
-        y = _entries(right_terms, start + ks, right.k, rest, EVEN_K)
+        x = _entries(left_terms, start + ks, left.k, length, EVEN_K)
+        y = _entries(right_terms, start + ks, right.k, length, EVEN_K)
         if UNIT == "fp16":
             sums = tl.dot(_as_fp16(x, PTX), tl.trans(_as_fp16(y, PTX)), sums)
         else:
@@ -309,19 +309,19 @@ def int8_product_kernel(
             if WIDTH == 2:
                 left_terms += i * component
                 right_terms += (i ^ l) * component
-            rest = k - first_term
+            terms_left = k - first_term
             if UNIT == "fp16":
                 for first in range(0, length, _FP16_TERMS):
                     last = tl.minimum(first + _FP16_TERMS, length)
                     part = _add_products(
                         tl.zeros((BLOCK_M, BLOCK_N), tl.float32),
-                        left_terms, right_terms, (left, right), first, last, rest,
+                        left_terms, right_terms, (left, right), first, last, terms_left,
                         EVEN_K, BLOCK_K, UNIT, PTX,
                     )  # fmt: skip
                     sums += part.to(tl.int32)
             else:
                 sums = _add_products(
-                    sums, left_terms, right_terms, (left, right), 0, length, rest,
+                    sums, left_terms, right_terms, (left, right), 0, length, terms_left,
                     EVEN_K, BLOCK_K, UNIT, PTX,
                 )  # fmt: skip
         if WIDTH == 2:

@@ -44,8 +44,15 @@ class Tile:
 
     def __str__(self) -> str:
         block = f"{self.block_m}x{self.block_n}x{self.block_k}"
-        unit = "" if self.unit == "int8" else f", {self.unit}"
-        return f"{self.kernel} {block}, {self.stages} stages, {self.warps} warps, groups of {self.group}{unit}"
+        facts = [
+            f"{self.kernel} {block}",
+            f"{self.stages} stages",
+            f"{self.warps} warps",
+            f"groups of {self.group}",
+        ]
+        if self.unit != "int8":
+            facts.append(self.unit)
+        return ", ".join(facts)
 
     @property
     def area(self) -> int:
@@ -259,11 +266,6 @@ class Gpu:
     shared_per_block: int
     shared_per_sm: int
 
-    @property
-    def integer_unit(self) -> str:
-        """What multiplies INT8: FP16 where INT8 is slow."""
-        return integer_unit(self.capability)
-
 
 def fits(
     tile: Tile, gpu: Gpu, family: str = "residues", fmt: str = "", block: int = 0
@@ -320,7 +322,7 @@ def _rates(
     for tile, rate in TILES[family].items():
         own = tile
         if family == "residues" and tile.kernel == "triton":
-            own = replace(tile, unit=gpu.integer_unit)
+            own = replace(tile, unit=integer_unit(gpu.capability))
         elif family != "residues":
             own = replace(tile, block_k=block)
             own = replace(own, stages=_stages(own, fmt, gpu, family))
