@@ -23,6 +23,13 @@ def test_formulas_of_pages_become_mathml():
     assert "\\" not in html
 
 
+@pytest.mark.parametrize("latex", [r"y \ge |R q|", r"c = \lVert R \rVert"])
+def test_bars_have_no_space_around_them(latex):
+    pytest.importorskip("latex2mathml")
+    math = formulas.mathml(latex)
+    assert math.count('lspace="0" rspace="0"') == 2
+
+
 @pytest.mark.parametrize("latex", [r"\nosuchcommand{x}", r"x^{", r"\frac{a}"])
 def test_a_formula_that_does_not_convert_raises(latex):
     pytest.importorskip("latex2mathml")

@@ -18,6 +18,7 @@ FOUND = re.compile(
     re.DOTALL,
 )
 UNKNOWN = re.compile(r"<m[a-z]+>(\\[^<]*)<")  # a command that became a name
+BAR = re.compile(r"<mo(?: [^>]*)?>(&#x0007C;|&#x02016;)</mo>")  # of a modulus or a norm
 
 CHILDREN = {"mfrac": 2, "mroot": 2, "mover": 2, "munder": 2, "msub": 2, "msup": 2}
 CHILDREN |= {"msubsup": 3, "munderover": 3}
@@ -41,7 +42,8 @@ def mathml(latex: str, display: bool = False) -> str:
         name = element.tag.rpartition("}")[2]
         if len(element) != CHILDREN.get(name, len(element)):
             raise ValueError(f"{latex}: an argument of {name} is missing")
-    return math
+    # Between two letters a browser takes a bar for a relation, and puts space around it.
+    return BAR.sub(r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', math)
 
 
 def with_mathml(html: str) -> str:
