@@ -306,7 +306,7 @@ typedef struct {
     Kind kind;
     int close_words; /* 0: entries are rounded once. 2: entries are sums in two words without
                       * a certificate: NEAREST with C, see write_update, or PAIR without C.
-                      * 3: sums in three words, NEAREST with C, see write_close */
+                      * 3: sums in three words, NEAREST or PAIR with C, see write_close */
 } Product;
 
 typedef enum { DONE = 0, NOT_FINITE = -1, NO_MEMORY = -2, STOPPED = -3, NO_INTEGER = -4 } Outcome;

@@ -223,10 +223,10 @@ PyDoc_STRVAR(multiply_doc,
 "as well, 2 the lower and upper neighbours, 3 close ones: with k terms they err by 2**-52 of themselves and 2**-102 (k + 4)**2 times the\n"
 "norms of a row of A and a column of B, times 2**shift, at most; 4 two numbers whose sum\n"
 "errs by the second part of that; 5 numbers as with 3, by sums in three words, which err by\n"
-"2**-144 (k + 40)**2 times the norms for k below 2**25.\n"
+"2**-144 (k + 40)**2 times the norms for k below 2**25; 6 what these leave as well.\n"
 "check is called every tenth of a second or so; an error that it raises ends the call.");
 
-enum { CLOSE = 3, CLOSE_PAIR = 4, CLOSE_IN_THREE = 5 };
+enum { CLOSE = 3, CLOSE_PAIR = 4, CLOSE_IN_THREE = 5, CLOSE_PAIR_IN_THREE = 6 };
 
 static PyObject *core_multiply(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
@@ -259,9 +259,9 @@ static PyObject *core_multiply(PyObject *self, PyObject *const *args, Py_ssize_t
     p.k = a[2];
     p.n = b[2];
     p.shift = (int)shift;
-    if (kind == CLOSE || kind == CLOSE_PAIR || kind == CLOSE_IN_THREE) {
-        p.close_words = kind == CLOSE_IN_THREE ? 3 : 2;
-        kind = kind == CLOSE_PAIR ? PAIR : NEAREST;
+    if (kind >= CLOSE && kind <= CLOSE_PAIR_IN_THREE) {
+        p.close_words = kind < CLOSE_IN_THREE ? 2 : 3;
+        kind = kind == CLOSE || kind == CLOSE_IN_THREE ? NEAREST : PAIR;
     }
     p.kind = (Kind)kind;
     /* Words of a second value are multiples of 2^-shift times the smallest number. */

@@ -327,8 +327,9 @@ static int write_words(const Entries *s, ptrdiff_t i, ptrdiff_t j, Words words)
 /* Write what words, of A B alone, are close to; returns 0 where C takes too much from them.
  *
  * The value is the nearest double of the words and C, up to u of itself, or eta where it is
- * subnormal; the words err by 2 error_in_three at most, times 4 (1 + 2^-19) the norms of
- * row and column: error_of_close_sums of engines/core.py. */
+ * subnormal, and that of a pair the nearest one of what it leaves; the words err by 2
+ * error_in_three at most, times 4 (1 + 2^-19) the norms of row and column:
+ * error_of_close_sums of engines/core.py. */
 static int write_close(const Entries *s, ptrdiff_t i, ptrdiff_t j, Words words)
 {
     double addends[MOST_ADDENDS];
@@ -337,8 +338,11 @@ static int write_close(const Entries *s, ptrdiff_t i, ptrdiff_t j, Words words)
         words = plus(words, addends[x]);
     if (!(words.err <= 2.0 * s->error_in_three))
         return 0;
-    double value = ldexp(words.hi, words.exponent + s->p->shift);
+    int exponent = words.exponent + s->p->shift;
+    double value = ldexp(words.hi, exponent);
     put(&s->p->first, s->z, i, j, value);
+    if (s->p->kind == PAIR)
+        put(&s->p->second, s->z, i, j, ldexp(words.mid, exponent));
     return fabs(value) < INFINITY;
 }
 

@@ -919,22 +919,48 @@ def test_close_sums_come_near_their_bound(instructions, k, words, least_share):
 
 
 @needs_core
+@pytest.mark.parametrize("words", [2, 3])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_close_pairs_are_within_their_bound(instructions, family):
+def test_close_pairs_are_within_their_bound(instructions, family, words):
     rng = np.random.default_rng(FAMILIES.index(family))
     shapes = [(1, 1, 1), (4, 4, 4), (9, 33, 19), (2, 40, 2), (4, 255, 5), (3, 1100, 4)]
     for m, k, n in shapes:
         a, b = operands(family, rng, m, k, n, np.float64)
-        high, low = (x[0] for x in core.close_pair(a[None], b[None]))
+        c = np.zeros((m, n))
+        if words == 2:
+            high, low = (x[0] for x in core.close_pair(a[None], b[None]))
+        else:
+            with np.errstate(over="ignore", invalid="ignore"):
+                product = a @ b
+            if np.isfinite(product).all():
+                c = -product * (1.0 + 2.0**-40 * rng.standard_normal((m, n)))
+            high, low = core.sums(a, b, c, "close pair in three")
         rows = [sum(Fraction(x) ** 2 for x in row) for row in a.tolist()]
         columns = [sum(Fraction(x) ** 2 for x in column) for column in b.T.tolist()]
-        share = Fraction(core.error_of_close_sums(a.shape[1]))
+        share = Fraction(core.error_of_close_sums(a.shape[1], words))
         for exact, (i, j) in zip(exact_entries(a, b), np.ndindex(m, n)):
             if not np.isfinite(high[i, j]):
                 continue
-            error = abs(Fraction(high[i, j]) + Fraction(low[i, j]) - exact)
-            error -= Fraction(2) ** -1074
+            value = Fraction(high[i, j]) + Fraction(low[i, j])
+            error = abs(value - exact - Fraction(c[i, j])) - Fraction(2) ** -1074
+            if words == 3:
+                error -= abs(Fraction(low[i, j])) / 2**52
+                assert abs(low[i, j]) <= np.spacing(abs(high[i, j]))
             assert error <= 0 or error**2 <= share**2 * rows[i] * columns[j]
+
+
+@needs_core
+def test_the_second_number_of_a_close_pair_in_three_is_what_the_first_leaves():
+    # C cancels a product to 2^-50 of itself, and two numbers hold all that is left
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((5, 300)), rng.standard_normal((300, 7))
+    c = -(a @ b)
+    high, low = core.sums(a, b, c, "close pair in three")
+    exact = exact_entries(np.hstack([a, c]), np.vstack([b, np.eye(7)]))
+    for value, (i, j) in zip(exact, np.ndindex(5, 7)):
+        first = Fraction(high[i, j])
+        assert value != first
+        assert value == first + Fraction(low[i, j])
 
 
 @needs_core

@@ -42,8 +42,9 @@ KINDS = {
     "close": 3,
     "close pair": 4,
     "close in three": 5,
+    "close pair in three": 6,
 }
-_TWO_VALUES = "pair", "enclosure", "close pair"
+_TWO_VALUES = "pair", "enclosure", "close pair", "close pair in three"
 
 # Times by which plans choose: nanoseconds a term, one thread, an AMD EPYC at about 3 GHz
 # and, for AVX-512, an Intel Xeon of 2023. That of NEON is counted from its lanes.
@@ -213,13 +214,14 @@ def _shares(shape: tuple[int, ...], parts: int) -> list[tuple[slice, slice, slic
 
 def sums(a: Array, b: Array, c: Array | None, kind: str = "nearest") -> Sums | None:
     """A B + C for three real matrices of one dtype, entries rounded once: the array, and
-    for "pair" that of what it leaves. None where A or B is not finite, and without the
+    for pairs that of what it leaves. None where A or B is not finite, and without the
     core.
 
     For "close" entries D of float64 are not rounded once, but within 2 u |D| and
     `error_of_close_sums` times the norms of a row of A and a column of B, in a quarter of
     the time where C cancels A B. Those "close in three" words take as long as nearest
-    ones, and a tenth of the time where C cancels all but the last digits of two words.
+    ones, and a tenth of the time where C cancels all but the last digits of two words. For
+    a "close pair in three" the first part of the error is 2 u times the second number.
     """
     if loaded()[0] is None:
         return None
