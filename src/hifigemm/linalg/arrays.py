@@ -284,17 +284,42 @@ def _residual_by_close_sums(
     if sums is None:
         return None
     q, share = sums
-    errors = (share * lengths(copies, 1)) * lengths(x, 0)
-    errors = above(errors + UNIT * moduli(q), 8, 2.0 * LEAST)
+    return [q, _errors_of_close_sums(copies, x, b, [q], share)]
+
+
+def close_gap(
+    inverse: Array, a: Array, sum_words: int
+) -> tuple[list[Array], Array] | None:
+    """I - R A as a sum of words, one for close sums in two words and two for sums in three,
+    up to u times the last word and errors; None where close sums do not serve them.
+    """
+    kind = "close" if sum_words == 2 else "close pair in three"
+    unit = identity(len(a), like=a)
+    sums = _residual_by_core(inverse, a, unit, kind)
+    if sums is None:
+        return None
+    words = [word for word in sums if word is not None]
+    share = core.error_of_close_sums(len(a), sum_words)
+    return words, _errors_of_close_sums(inverse, a, unit, words, share)
+
+
+def _errors_of_close_sums(
+    a: Array, x: Array, b: Array, words: list[Array], share: float
+) -> Array:
+    """What close sums of B - A X in words err by, but for u times the last word; zero in
+    columns that are known to be zero.
+    """
+    errors = (share * lengths(a, 1)) * lengths(x, 0)
+    errors = above(errors + UNIT * moduli(words[-1]), 8, 2.0 * LEAST)
 
     # All terms are multiples of a unit: a sum that is closer to zero than that is zero
-    zeros = np.flatnonzero((q == 0.0).all(axis=0))
+    zeros = np.flatnonzero((words[0] == 0.0).all(axis=0))
     if len(zeros):
-        units = lowest_bit(copies, 1) + lowest_bit(x[:, zeros], 0)
+        units = lowest_bit(a, 1) + lowest_bit(x[:, zeros], 0)
         units = np.minimum(units, lowest_bit(b[:, zeros], 0))
         is_zero = errors[:, zeros] < np.ldexp(1.0, units)
         errors[:, zeros] = np.where(is_zero, 0.0, errors[:, zeros])
-    return [q, errors]
+    return errors
 
 
 def lengths(x: Array, axis: int) -> Array:

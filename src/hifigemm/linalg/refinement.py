@@ -40,6 +40,7 @@ from hifigemm.linalg.arrays import (
     to_host,
 )
 from hifigemm.linalg.certificate import Certificate, Proof, Residual
+from hifigemm.linalg.fixed_point import is_inverse, step_of_inverse
 from hifigemm.linalg.scaling import ScaledSystem, zeros_are_exact
 from hifigemm.linalg.upward import above, moduli
 from hifigemm.numerics.bits import LEAST, Array
@@ -141,19 +142,24 @@ def enclosure(
     A solution to start from is refined once more: where its residual is zero, it is known
     to be exact.
     """
+    zeros = _zeros_of_inverse(system)
+    first = None
     if start is None:
         if words == 1:
             enclosed = _first_enclosure(system, certificate)
             if enclosed is not None:
                 return enclosed
+        first = _first_of_inverse(system, certificate, words, zeros)
 
         # |R b| is of the size of x, or of R |b| where digits cancel
-        x = certificate.image(system.b)
+        x = certificate.image(system.b) if first is None else first.x
         low = np.zeros_like(x) if words == 2 else None
     else:
         x = start.x
         low = start.low
-    step, steps, is_sharp, has_zeros = _refined(system, certificate, x, low)
+    step, steps, is_sharp, has_zeros = _refined(
+        system, certificate, x, low, first=first
+    )
 
     # Entries that are small beside others may need more than the largest bounds
     error = step.error
@@ -169,7 +175,53 @@ def enclosure(
         if zeros_are_exact(system.a, *step.words):
             is_exact = is_exact | step.is_zero
         radius = np.where(is_exact, 0.0, radius)
+    if zeros is not None:
+        radius[zeros] = 0.0
+        for word in step.words:
+            word[zeros] = 0.0
     return Enclosure(step.x, step.low, radius, is_exact, steps)
+
+
+def _zeros_of_inverse(system: ScaledSystem) -> Array | None:
+    """The places of the zeros that the inverse of a triangle has; None for other systems."""
+    a = system.a
+    if not is_inverse(system):
+        return None
+    if a[-1, 0] == 0.0 and not np.tril(a, -1).any():
+        return np.tri(len(a), k=-1, dtype=bool)
+    if a[0, -1] == 0.0 and not np.triu(a, 1).any():
+        return ~np.tri(len(a), dtype=bool)
+    return None
+
+
+def _first_of_inverse(
+    system: ScaledSystem, certificate: Proof, words: int, zeros: Array | None
+) -> _Refined | None:
+    """The first step for an inverse, in so many words, by `fixed_point`; None where that
+    does not serve.
+    """
+    if not isinstance(certificate, Certificate) or certificate.words != 1:
+        return None
+    found = step_of_inverse(system, certificate)
+    if found is None:
+        return None
+    largest_error = certificate.largest_error(found.y)
+    error = above(found.error + certificate.image_of_bounds(largest_error), 3, LEAST)
+    step = _Refined(
+        found.x,
+        None,
+        found.left,
+        np.where(found.is_zero, 0.0, error),
+        found.y,
+        found.error,
+        found.is_zero,
+        found.change,
+        is_rounded_once=False,
+    )
+    if zeros is not None:
+        for bounds in (step.error, step.y, step.error_of_d):
+            bounds[zeros] = 0.0
+    return step if words == 1 else _in_two_words(step)
 
 
 def _first_enclosure(system: ScaledSystem, certificate: Proof) -> Enclosure | None:
@@ -202,9 +254,10 @@ def _refined(
     x: Array,
     low: Array | None,
     sum_words: int = 2,
+    first: _Refined | None = None,
 ) -> tuple[_Refined, int, bool, bool]:
     """The last step that gained something, the number of steps, if its bound is sharp, and
-    if some residual is zero.
+    if some residual is zero; from x, or from a first step.
 
     Sums of residuals have two words first, three where two are not enough, and are rounded
     once in the end, for which `sum_words` is 0.
@@ -216,7 +269,7 @@ def _refined(
 
     words = 1 if low is None else 2
     share = SHARP[words]
-    step = step_from(x, low)
+    step = step_from(x, low) if first is None else first
     steps = 1
     is_sharp, has_zeros = numbers(_is_sharp(step, share), step.is_zero.any())
     while not is_sharp and steps < MOST_STEPS:

@@ -1,0 +1,216 @@
+"""Inverses by X = R B + G X: the bound of the last step, and what it is made of."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from experiments.systems import exact_parts, misses
+from hifigemm import linalg
+from hifigemm.engines import core
+from hifigemm.linalg import certificate, fixed_point, refinement, solution
+from hifigemm.linalg.certificate import prove
+from hifigemm.linalg.fixed_point import is_inverse
+from hifigemm.linalg.scaling import ScaledSystem
+from hifigemm.linalg.upward import UNIT
+from tests.linalg.worst_arithmetic import (
+    exact_matmul,
+    fractions,
+    worst_magnitude_product,
+    worst_matmul,
+)
+
+N = 5
+
+
+@pytest.mark.parametrize(
+    ("b", "expected"),
+    [
+        (np.eye(4), True),
+        (np.diag([0.5, 4.0, 1.0, 2.0]), True),
+        (np.diag([0.5, 3.0, 1.0, 2.0]), False),
+        (np.diag([0.5, -1.0, 1.0, 2.0]), False),
+        (np.diag([0.5, 0.0, 1.0, 2.0]), False),
+        (np.eye(4)[::-1], False),
+        (np.eye(4)[:, :3], False),
+        (np.triu(np.ones((4, 4))), False),
+    ],
+)
+def test_right_sides_of_an_inverse_are_a_diagonal_of_powers_of_two(b, expected):
+    system = ScaledSystem(np.eye(4), b, np.zeros(b.shape, int))
+    assert is_inverse(system) is expected
+
+
+def gap_of_positive_numbers(seed, scale):
+    """G for R = I / 2: its entries and those of the solution are not negative, so that all
+    errors may have one direction.
+    """
+    rng = np.random.default_rng(seed)
+    return np.rint(rng.uniform(0.2, 1.0, (N, N)) * 2.0**20) * 2.0**-20 * scale
+
+
+def first_step(monkeypatch, words, errors=0.0):
+    """The step for R = I / 2 where the words of I - R A are known with such errors."""
+    errors = np.full((N, N), errors)
+    monkeypatch.setattr(certificate, "close_gap", lambda *_: (words, errors))
+    system = ScaledSystem(2.0 * np.eye(N), np.eye(N), np.zeros((N, N), int))
+    proof = prove(system.a, 0.5 * np.eye(N), is_gap_wanted=True)
+    return refinement._first_of_inverse(system, proof, 1, None)
+
+
+def largest_share(step, gap):
+    """The largest error of the step over its bound, with G in fractions."""
+    start = fractions(0.5 * np.eye(N))
+    exact = start
+    for _ in range(30):
+        change = exact_matmul(gap, exact)
+        exact = [[x + y for x, y in zip(*rows)] for rows in zip(start, change)]
+    x, left = fractions(step.x), fractions(step.left)
+    return max(
+        abs(exact[i][j] - x[i][j] - left[i][j]) / Fraction(step.error[i, j])
+        for i, j in np.ndindex(N, N)
+    )
+
+
+def times(factor, matrix):
+    """Fractions of a matrix, times a factor."""
+    return [[factor * x for x in row] for row in fractions(matrix)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_errors_of_the_gap_are_counted(monkeypatch, seed):
+    q = gap_of_positive_numbers(seed, 2.0**-12)
+    gap = fractions(q + 2.0**-30)
+    step = first_step(monkeypatch, [q], 2.0**-30)
+    assert 0.15 < largest_share(step, gap) <= 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_rounding_of_the_gap_is_counted(monkeypatch, seed):
+    q = gap_of_positive_numbers(seed, 2.0**-12)
+    gap = times(1 + Fraction(UNIT), q)
+    step = first_step(monkeypatch, [q])
+    assert 0.1 < largest_share(step, gap) <= 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_native_first_product_is_counted(monkeypatch, seed):
+    monkeypatch.setattr(fixed_point, "matmul", worst_matmul)
+    monkeypatch.setattr(certificate, "magnitude_product", worst_magnitude_product)
+    q = gap_of_positive_numbers(seed, 2.0**-24)
+    step = first_step(monkeypatch, [q])
+    assert 0.1 < largest_share(step, fractions(q)) <= 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_close_sums_of_the_first_product_are_counted(monkeypatch, seed):
+    q = gap_of_positive_numbers(seed, 2.0**-12)
+    promise = 2.0**-30
+
+    def worst(a, b):
+        norms = np.linalg.norm(a[0], axis=1)[:, None] * np.linalg.norm(b[0], axis=0)
+        high = a[0] @ b[0] - promise * norms * (1.0 - 2.0**-20)
+        return high[None], np.zeros((1, N, N))
+
+    monkeypatch.setattr(core, "close_pair", worst)
+    monkeypatch.setattr(core, "error_of_close_sums", lambda *_: promise)
+    step = first_step(monkeypatch, [q])
+    assert 0.05 < largest_share(step, fractions(q)) <= 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_native_products_that_follow_are_counted(monkeypatch, seed):
+    # With a second word of G nothing else is as large
+    monkeypatch.setattr(fixed_point, "matmul", worst_matmul)
+    q = gap_of_positive_numbers(seed, 2.0**-12)
+    second = UNIT * q
+    gap = times(1 + Fraction(UNIT), q)
+    step = first_step(monkeypatch, [q, second])
+    assert 0.1 < largest_share(step, gap) <= 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_left_of_the_error_is_counted(monkeypatch, seed):
+    monkeypatch.setattr(fixed_point, "_products", lambda *_: 0)
+    q = gap_of_positive_numbers(seed, 2.0**-12)
+    step = first_step(monkeypatch, [q])
+    assert 0.1 < largest_share(step, fractions(q)) <= 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("scale", [2.0**-9, 2.0**-14, 2.0**-30])
+def test_sums_of_two_words_keep_their_bound(monkeypatch, seed, scale):
+    rng = np.random.default_rng(seed)
+    q = scale * rng.uniform(-0.2, 0.2, (N, N))
+    second = UNIT * q * rng.uniform(-0.5, 0.5, (N, N))
+    gap = [
+        [x + y for x, y in zip(*rows)] for rows in zip(fractions(q), fractions(second))
+    ]
+    step = first_step(monkeypatch, [q, second])
+    assert largest_share(step, gap) <= 1
+
+
+def test_a_gap_that_is_too_large_is_left_to_refinement(monkeypatch):
+    q = gap_of_positive_numbers(1, 2.0**-4)
+    assert first_step(monkeypatch, [q]) is None
+
+
+FAMILIES = {
+    "ordinary": lambda rng, n: rng.standard_normal((n, n)),
+    "condition 1e10": lambda rng, n: (
+        np.linalg.qr(rng.standard_normal((n, n)))[0]
+        * np.logspace(0.0, -10.0, n)
+        @ np.linalg.qr(rng.standard_normal((n, n)))[0]
+    ),
+    "upper triangle": lambda rng, n: (
+        np.triu(rng.standard_normal((n, n)), 1) + 9 * np.eye(n)
+    ),
+    "lower triangle": lambda rng, n: (
+        np.tril(rng.standard_normal((n, n)), -1) + 9 * np.eye(n)
+    ),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("accuracy", [None, "correct"])
+def test_inverses_are_enclosed(monkeypatch, family, accuracy):
+    pytest.importorskip("flint")
+    monkeypatch.setattr(solution, "MOST_SMALL", 0)
+    a = FAMILIES[family](np.random.default_rng(7), 24)
+    found = linalg.solve(a, np.eye(24), accuracy=accuracy)
+    assert not misses(found.x, found.radius, exact_parts(a, np.eye(24)))
+    shares = found.radius[found.x != 0.0] / np.spacing(np.abs(found.x[found.x != 0.0]))
+    assert np.median(shares) < 0.3
+    if "triangle" in family:
+        is_zero = a == 0.0
+        assert not found.x[is_zero].any()
+        assert not found.radius[is_zero].any()
+
+
+def test_one_accurate_product_replaces_residuals(monkeypatch):
+    if core.loaded()[0] is None:
+        pytest.skip("no compiled core")
+
+    def refuse(*_):
+        raise AssertionError("a residual was made")
+
+    monkeypatch.setattr(refinement, "residual", refuse)
+    a = FAMILIES["condition 1e10"](np.random.default_rng(3), 80)
+    _, report = linalg.inv(a, return_report=True)
+    assert report.steps == 1
+    assert report.condition > 1e9
+
+
+def test_parts_that_are_known_exactly_have_no_radius(monkeypatch):
+    if core.loaded()[0] is None:
+        pytest.skip("no compiled core")
+    a = np.random.default_rng(2).standard_normal((80, 80))
+    a[:40, 40:] = a[40:, :40] = 0.0
+    a[:, 5] = a[5] = 0.0
+    a[5, 5] = 0.25
+    found = linalg.inv(a)
+    assert found.x[5, 5] == 4.0
+    assert not found.radius[:, 5].any()
+    assert found.radius[:40, 6].any()
