@@ -17,7 +17,7 @@ What is small
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
@@ -287,24 +287,20 @@ def _residual_by_close_sums(
     return [q, _errors_of_close_sums(copies, x, b, [q], share)]
 
 
-def close_gap(
-    inverse: Array, a: Array, sum_words: int
-) -> tuple[list[Array], Array] | None:
-    """I - R A as a sum of words, one for close sums in two words and two for sums in three,
-    up to u times the last word and errors; None where close sums do not serve them.
+def close_gap(inverse: Array, a: Array) -> tuple[list[Array], Array] | None:
+    """I - R A in two words by close sums in three, up to u times the second word and errors;
+    None where these do not serve.
     """
-    kind = "close" if sum_words == 2 else "close pair in three"
     unit = identity(len(a), like=a)
-    sums = _residual_by_core(inverse, a, unit, kind)
-    if sums is None:
+    words = _residual_by_core(inverse, a, unit, "close pair in three")
+    if words is None:
         return None
-    words = [word for word in sums if word is not None]
-    share = core.error_of_close_sums(len(a), sum_words)
-    return words, _errors_of_close_sums(inverse, a, unit, words, share)
+    share = core.error_of_close_sums(len(a), 3)
+    return list(words), _errors_of_close_sums(inverse, a, unit, words, share)
 
 
 def _errors_of_close_sums(
-    a: Array, x: Array, b: Array, words: list[Array], share: float
+    a: Array, x: Array, b: Array, words: Sequence[Array], share: float
 ) -> Array:
     """What close sums of B - A X in words err by, but for u times the last word; zero in
     columns that are known to be zero.

@@ -34,7 +34,6 @@ import numpy as np
 from hifigemm.engines import core
 from hifigemm.linalg.arrays import (
     beside,
-    close_gap,
     diagonal,
     identity,
     is_on_host,
@@ -169,8 +168,6 @@ class Certificate(Proof):
     """F, at least |fl(I - D)|."""
     accuracy: float
     """r of D in modulus."""
-    gap: Residual | None = None
-    """I - R A in one word or two, with their errors, if it was asked for."""
 
     @property
     def words(self) -> int:
@@ -283,14 +280,11 @@ def contraction_bound(
     return above(terms, 2 * n + 7, underflows)
 
 
-def prove(
-    a: Array, inverse: Array, guard: float = 1.0, is_gap_wanted: bool = False
-) -> Certificate:
+def prove(a: Array, inverse: Array, guard: float = 1.0) -> Certificate:
     """The certificate of A (n x n, float64 or complex128) by an approximate inverse, n x
     n or words of it side by side.
 
     The product R A adds no more than `SHARE_OF_PRODUCT` / `guard` to the norm of I - R A.
-    Where I - R A itself is wanted, the certificate has it for real arrays of the host.
 
     Raises numpy.linalg.LinAlgError: the inverse, or a product of sizes, is not finite.
     """
@@ -310,16 +304,9 @@ def prove(
         raise np.linalg.LinAlgError("the approximate inverse is not finite")
     inverse_norm = above(largest_sum, n, n * LEAST)
 
-    # I - R A, with more digits than a proof needs or as accurate as it needs it
-    gap = None
-    if is_gap_wanted and words == 1:
-        gap = _known_gap(a, inverse, condition)
-    if gap is not None:
-        accuracy = 0.0
-        deviations = Magnitudes(above(moduli(gap.words[0]) + gap.errors, 1))
-    else:
-        difference, accuracy = _gap(a, inverse, words, guard * condition)
-        deviations = Magnitudes(difference)
+    # R A - I, as accurate as the proof needs it
+    gap, accuracy = _gap(a, inverse, words, guard * condition)
+    deviations = Magnitudes(gap)
     row_bounds = contraction_bound(
         deviations.times(ones), sizes, 1.0, 1.0, accuracy, inverse_norm
     )
@@ -332,30 +319,7 @@ def prove(
         magnitudes,
         deviations,
         accuracy,
-        gap,
     )
-
-
-def _known_gap(a: Array, inverse: Array, condition: float) -> Residual | None:
-    """I - R A by close sums of the host; None where they do not serve.
-
-    Sums in two words are enough where |R||A|, which has the size of the condition, times
-    what they err by does not show in small entries of the inverse.
-    """
-    if not is_on_host(a):
-        return None
-    n = len(a)
-    is_easy = condition * core.error_of_close_sums(n) <= invisible(n)
-    gap = close_gap(inverse, a, 2 if is_easy else 3)
-    return None if gap is None else Residual(*gap)
-
-
-def invisible(n: int) -> float:
-    """An error, relative to the largest entry of a column, that is an eighth of a unit in the
-    last place, 2^-56, or less for most columns of n entries in all: few have an entry
-    below 1 / (4 n) of the largest.
-    """
-    return 2.0**-58 / max(n, 1)
 
 
 def _gap(a: Array, inverse: Array, words: int, condition: float) -> tuple[Array, float]:

@@ -1,4 +1,4 @@
-"""Inverses from I - R A itself, without a residual.
+"""Ill-conditioned inverses from I - R A itself, without residuals.
 
 Idea
     R is an approximate inverse of A and G = I - R A. The solution of A X = B satisfies
@@ -8,12 +8,12 @@ Idea
     and R B is exact where each column of B has one entry that is not zero, a power of
     two: X0 = R B is R in other units. So once G is known to enough digits, native
     products lead to the change S = X - X0 = G X0 + G S: each multiplies what is left of
-    the error by the norm of G. `refinement` would make A X anew for each step, with
-    sums in two or three words.
+    the error by the norm of G. Residuals would be made anew for each step, with sums in
+    three words where the condition is large.
 Words
-    G is Q, or Q + Q2 where its rounding would show in X. G X0, the first and largest
-    part of S, is one native product or, where this would show, H + L by sums in two
-    words. The rest is T = L + Q2 X0 + Q (H + T'), with T' from the product before.
+    G is close to Q + Q2, sums in three words. G X0, the first and largest part of S, is
+    close to H + L, sums in two words. The rest of S is T = L + Q2 X0 + Q (H + T'), with
+    T' from the product before.
 Bound
     With S = H + T and S' = fl(H + T'),
 
@@ -21,20 +21,21 @@ Bound
 
     up to what the products of T err by, and R (B - A (X0 + S')) = G X0 + G S' - S' is S - S'
     up to the same terms. So this is a step of `refinement`, from X0 + S' to X0 + S. The
-    terms are bounded by sums of rows of |Q| and of the errors of Q, times the largest
+    terms are bounded by sums of rows of |Q| and of the errors of Q + Q2, times the largest
     entries of columns of X0 and S'.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from hifigemm.engines import core
-from hifigemm.linalg.arrays import diagonal, is_on_host, matmul
-from hifigemm.linalg.certificate import Certificate, invisible
+from hifigemm.linalg.arrays import close_gap, diagonal, is_on_host, matmul
+from hifigemm.linalg.certificate import Certificate, Magnitudes, contraction_bound
 from hifigemm.linalg.scaling import ScaledSystem
 from hifigemm.linalg.upward import UNIT, above, gamma, moduli
 from hifigemm.numerics.bits import LEAST, Array
@@ -42,10 +43,17 @@ from hifigemm.numerics.eft import two_sum
 
 MOST_NORM = 2.0**-8
 """Of G: beyond it, refinement takes less time."""
+HIDDEN = 2.0**-64
+"""An error divided by n and relative to the largest entry of a column that is an eighth of
+a unit in the last place, 2^-56, or less for all entries of ordinary inverses.
+"""
 
 
-HIDDEN = 2.0**-6
-"""Of errors that show in few columns: they show in none."""
+class Gap(NamedTuple):
+    """I - R A = Q + Q2 up to u |Q2| and errors."""
+
+    words: list[Array]
+    errors: Array
 
 
 class Step(NamedTuple):
@@ -78,48 +86,76 @@ def is_inverse(system: ScaledSystem) -> bool:
     return bool((fractions == 0.5).all())
 
 
-def step_of_inverse(system: ScaledSystem, certificate: Certificate) -> Step | None:
-    """The last step from R B to the solution, for a certificate that knows I - R A; None
-    where refinement takes less time.
-    """
-    gap = certificate.gap
-    norm = certificate.norm
-    if gap is None or gap.errors is None or not norm <= MOST_NORM:
+def zeros_of_inverse(system: ScaledSystem) -> Array | None:
+    """The places of the zeros that the inverse of a triangle has; None for other systems."""
+    a = system.a
+    if not is_inverse(system):
         return None
-    q, *second = gap.words
+    if a[-1, 0] == 0.0 and not np.tril(a, -1).any():
+        return np.tri(len(a), k=-1, dtype=bool)
+    if a[0, -1] == 0.0 and not np.triu(a, 1).any():
+        return ~np.tri(len(a), dtype=bool)
+    return None
+
+
+def is_ill_conditioned(certificate: Certificate) -> bool:
+    """True if residuals by sums in two words would leave most columns of an inverse open:
+    what they err by, times the condition, is no small part of small entries.
+    """
+    n = len(certificate.inverse)
+    error = certificate.condition * core.error_of_close_sums(n)
+    return n * error > 2.0**-58
+
+
+def with_known_gap(
+    certificate: Certificate, a: Array
+) -> tuple[Certificate, Gap] | None:
+    """The certificate by I - R A in two words, and these; None where sums in three words do
+    not serve, or where the norm stays large.
+    """
+    found = close_gap(certificate.inverse, a)
+    if found is None:
+        return None
+    gap = Gap(*found)
+    sizes = Magnitudes(above(moduli(gap.words[0]) + gap.errors, 1))
+    sums = sizes.times(np.ones((len(a), 1)))
+    inverse_norm = certificate.inverse_norm
+    row_bounds = contraction_bound(
+        sums, np.zeros_like(sums), 1.0, 1.0, 0.0, inverse_norm
+    )
+    known = replace(certificate, row_bounds=row_bounds, deviations=sizes, accuracy=0.0)
+    return (known, gap) if known.norm <= MOST_NORM else None
+
+
+def step_of_inverse(
+    system: ScaledSystem, certificate: Certificate, gap: Gap
+) -> Step | None:
+    """The last step from R B to the solution; None where sums in two words do not serve."""
+    q, second = gap.words
     n = len(q)
     start = certificate.inverse * diagonal(system.b)
-    largest = moduli(start).max(axis=0, keepdims=True)
+    sums = core.close_pair(q[None], start[None])
+    if sums is None:
+        return None
 
-    # Sums of rows: of |Q|, of what G and its words differ by, and what a native product errs by
+    # Sums of rows: of |Q|, of what Q + Q2 errs by, and of what products with Q err by
+    norm = certificate.norm
     sizes = certificate.deviations.times(np.ones((n, 1)))
-    of_words = gap.errors.sum(axis=1, keepdims=True) + UNIT ** len(gap.words) * sizes
+    of_words = gap.errors.sum(axis=1, keepdims=True) + UNIT * UNIT * sizes
+    of_sums = core.error_of_close_sums(n) * norm * math.sqrt(n)
     of_product = gamma(n) * sizes
 
-    # H and the first T
-    if gamma(n) * norm <= HIDDEN * invisible(n):
-        high = matmul(q, start)
-        first = np.zeros_like(high)
-        error = (of_words + of_product) * largest
-    else:
-        sums = core.close_pair(q[None], start[None])
-        if sums is None:
-            return None
-        high, first = (word[0] for word in sums)
-        of_sums = core.error_of_close_sums(n) * norm * math.sqrt(n)
-        error = (of_words + of_sums) * largest
-    for word in second:
-        first = first + matmul(word, start)
-        error += UNIT * of_product * largest + UNIT * moduli(first)
-
-    # T, by one product after the other
+    # H, and T by one product after the other
+    high, low = (word[0] for word in sums)
+    first = low + matmul(second, start)
+    error = (of_words + of_sums + UNIT * of_product) * _largest(start)
+    error += UNIT * moduli(first)
     low = first
     last = np.zeros_like(high)
     for _ in range(_products(norm, n)):
         last = high + low
         low = first + matmul(q, last)
-    of_last = of_words + UNIT * sizes + of_product
-    error += of_last * moduli(last).max(axis=0, keepdims=True)
+    error += (of_words + UNIT * sizes + of_product) * _largest(last)
 
     # X0 + H is two words, and T joins the second
     x, left = two_sum(start, high)
@@ -131,8 +167,7 @@ def step_of_inverse(system: ScaledSystem, certificate: Certificate) -> Step | No
     change = difference + low
     error = above(error, 2 * n + 20, (6 * n + 12) * LEAST)
     y = above(moduli(change) + UNIT * moduli(difference) + error, 4)
-    is_zero = _is_without_change(gap.words, gap.errors, start)
-    return Step(x, left, y, error, change, is_zero)
+    return Step(x, left, y, error, change, _is_without_change(gap, start))
 
 
 def _products(norm: float, n: int) -> int:
@@ -141,14 +176,19 @@ def _products(norm: float, n: int) -> int:
     """
     if norm == 0.0:
         return 0
-    return max(math.ceil(math.log(HIDDEN * invisible(n)) / math.log(norm)) - 2, 0)
+    return max(math.ceil(math.log(HIDDEN / n) / math.log(norm)) - 2, 0)
 
 
-def _is_without_change(words: list[Array], errors: Array, start: Array) -> Array:
+def _largest(x: Array) -> Array:
+    """The largest magnitude of each column."""
+    return moduli(x).max(axis=0, keepdims=True)
+
+
+def _is_without_change(gap: Gap, start: Array) -> Array:
     """For each column of X0, True if G X0 is known to be zero: columns of G that are not
     zero meet zeros.
     """
-    may_be_other = [(word != 0.0).any(axis=0) for word in (*words, errors)]
+    may_be_other = [(word != 0.0).any(axis=0) for word in (*gap.words, gap.errors)]
     is_other = np.logical_or.reduce(may_be_other)
     if is_other.all():
         return np.zeros((1, start.shape[1]), bool)

@@ -40,7 +40,13 @@ from hifigemm.linalg.arrays import (
     to_host,
 )
 from hifigemm.linalg.certificate import Certificate, Proof, Residual
-from hifigemm.linalg.fixed_point import is_inverse, step_of_inverse
+from hifigemm.linalg.fixed_point import (
+    is_ill_conditioned,
+    is_inverse,
+    step_of_inverse,
+    with_known_gap,
+    zeros_of_inverse,
+)
 from hifigemm.linalg.scaling import ScaledSystem, zeros_are_exact
 from hifigemm.linalg.upward import above, moduli
 from hifigemm.numerics.bits import LEAST, Array
@@ -142,14 +148,17 @@ def enclosure(
     A solution to start from is refined once more: where its residual is zero, it is known
     to be exact.
     """
-    zeros = _zeros_of_inverse(system)
+    zeros = zeros_of_inverse(system)
     first = None
     if start is None:
         if words == 1:
             enclosed = _first_enclosure(system, certificate)
             if enclosed is not None:
                 return enclosed
-        first = _first_of_inverse(system, certificate, words, zeros)
+        found = _first_of_inverse(system, certificate)
+        if found is not None:
+            first, certificate = found
+            first = first if words == 1 else _in_two_words(first)
 
         # |R b| is of the size of x, or of R |b| where digits cancel
         x = certificate.image(system.b) if first is None else first.x
@@ -158,7 +167,7 @@ def enclosure(
         x = start.x
         low = start.low
     step, steps, is_sharp, has_zeros = _refined(
-        system, certificate, x, low, first=first
+        system, certificate, x, low, zeros=zeros, first=first
     )
 
     # Entries that are small beside others may need more than the largest bounds
@@ -182,27 +191,21 @@ def enclosure(
     return Enclosure(step.x, step.low, radius, is_exact, steps)
 
 
-def _zeros_of_inverse(system: ScaledSystem) -> Array | None:
-    """The places of the zeros that the inverse of a triangle has; None for other systems."""
-    a = system.a
-    if not is_inverse(system):
-        return None
-    if a[-1, 0] == 0.0 and not np.tril(a, -1).any():
-        return np.tri(len(a), k=-1, dtype=bool)
-    if a[0, -1] == 0.0 and not np.triu(a, 1).any():
-        return ~np.tri(len(a), dtype=bool)
-    return None
-
-
 def _first_of_inverse(
-    system: ScaledSystem, certificate: Proof, words: int, zeros: Array | None
-) -> _Refined | None:
-    """The first step for an inverse, in so many words, by `fixed_point`; None where that
-    does not serve.
+    system: ScaledSystem, certificate: Proof
+) -> tuple[_Refined, Certificate] | None:
+    """The step by `fixed_point` for the inverse of an ill-conditioned matrix, and the
+    certificate by what it knows of I - R A; None for other matrices.
     """
     if not isinstance(certificate, Certificate) or certificate.words != 1:
         return None
-    found = step_of_inverse(system, certificate)
+    if not (is_inverse(system) and is_ill_conditioned(certificate)):
+        return None
+    known = with_known_gap(certificate, system.a)
+    if known is None:
+        return None
+    certificate, gap = known
+    found = step_of_inverse(system, certificate, gap)
     if found is None:
         return None
     largest_error = certificate.largest_error(found.y)
@@ -218,10 +221,7 @@ def _first_of_inverse(
         found.change,
         is_rounded_once=False,
     )
-    if zeros is not None:
-        for bounds in (step.error, step.y, step.error_of_d):
-            bounds[zeros] = 0.0
-    return step if words == 1 else _in_two_words(step)
+    return step, certificate
 
 
 def _first_enclosure(system: ScaledSystem, certificate: Proof) -> Enclosure | None:
@@ -254,10 +254,11 @@ def _refined(
     x: Array,
     low: Array | None,
     sum_words: int = 2,
+    zeros: Array | None = None,
     first: _Refined | None = None,
 ) -> tuple[_Refined, int, bool, bool]:
     """The last step that gained something, the number of steps, if its bound is sharp, and
-    if some residual is zero; from x, or from a first step.
+    if some residual is zero; from x, or from a first step. Some entries may be known zeros.
 
     Sums of residuals have two words first, three where two are not enough, and are rounded
     once in the end, for which `sum_words` is 0.
@@ -265,11 +266,11 @@ def _refined(
 
     def step_from(x: Array, low: Array | None) -> _Refined:
         q = _residual_of(system, x, low, certificate.words, sum_words)
-        return _step(certificate, x, low, q)
+        return _without_errors_of(zeros, _step(certificate, x, low, q))
 
     words = 1 if low is None else 2
     share = SHARP[words]
-    step = step_from(x, low) if first is None else first
+    step = step_from(x, low) if first is None else _without_errors_of(zeros, first)
     steps = 1
     is_sharp, has_zeros = numbers(_is_sharp(step, share), step.is_zero.any())
     while not is_sharp and steps < MOST_STEPS:
@@ -286,7 +287,10 @@ def _refined(
         if sides is not None:
             part = system.of_sides(sides)
             low = None if step.low is None else step.low[:, sides]
-            refined = _refined(part, certificate, step.x[:, sides], low, sum_words)
+            zeros_of_part = None if zeros is None else zeros[:, sides]
+            refined = _refined(
+                part, certificate, step.x[:, sides], low, sum_words, zeros_of_part
+            )
             of_part, more_steps, is_sharp, is_zero = refined
             step = _merged(step, of_part, sides)
             return step, steps + more_steps, is_sharp, bool(has_zeros) or is_zero
@@ -321,6 +325,15 @@ def _refined(
         if not may_gain:
             sum_words = 0
     return step, steps, bool(is_sharp), bool(has_zeros)
+
+
+def _without_errors_of(zeros: Array | None, step: _Refined) -> _Refined:
+    """A step that has nothing left to gain in these entries of the solution. What it found
+    there remains in `y`, on which the bounds of all entries depend.
+    """
+    if zeros is not None:
+        step.error[zeros] = 0.0
+    return step
 
 
 def _few_open_sides(step: _Refined, words: int) -> Array | None:
