@@ -413,9 +413,15 @@ def rows_of_systems() -> Iterator[Row]:
                 lambda a=a: np.linalg.inv(a),
                 lambda a=a: hg.linalg.inv(a),
             )
-    tridiagonal = np.triu(np.tril(phi(2000, 2000), 1), -1) + 2.0 * np.eye(2000)
-    triangular = np.triu(phi(500, 500)) + 20.0 * np.eye(500)
-    for name, a in (("tridiagonal", tridiagonal), ("triangular", triangular)):
+    square = phi(2000, 2000)
+    structured = [
+        ("3 diagonals", np.triu(np.tril(square, 1), -1) + 2.0 * np.eye(2000)),
+        ("41 diagonals", np.triu(np.tril(square, 20), -20) + 8.0 * np.eye(2000)),
+        ("201 diagonals", np.triu(np.tril(square, 100), -100) + 20.0 * np.eye(2000)),
+        ("a triangle", np.triu(phi(500, 500)) + 20.0 * np.eye(500)),
+        ("a triangle", np.triu(square) + 40.0 * np.eye(2000)),
+    ]
+    for name, a in structured:
         b = phi(len(a))
         yield Row(
             f"linalg.solve, {name}, n = {len(a)}",

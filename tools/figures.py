@@ -306,6 +306,71 @@ def linalg_requests() -> str:
     return table(*rows)
 
 
+def linalg_calls() -> str:
+    """Inverses, structured systems, least squares and stacks, over NumPy's time."""
+    names = {
+        "inv, ordinary": "`inv`",
+        "inv, condition 1e10": "`inv`, condition 10¹⁰",
+        "inv, triangular": "`inv` of a triangle",
+        "solve, 3 diagonals": "`solve`, 3 diagonals",
+        "solve, 41 diagonals": "`solve`, 41 diagonals",
+        "solve, 201 diagonals": "`solve`, 201 diagonals",
+        "solve, a triangle": "`solve`, a triangle",
+        "lstsq": "`lstsq`",
+        "solve of 100 systems": "`solve`, 100 systems",
+        "solve of 65537 systems": "`solve`, 65,537 systems",
+        "det of 1000 matrices": "`det`, 1,000 matrices",
+        "is_positive_definite of 1000 matrices": "`is_positive_definite`, 1,000",
+        "lstsq of 1000 matrices": "`lstsq`, 1,000, over a loop",
+    }
+    found = rows_of("off_the_road_linalg_cpu")
+    rows = [("call", "size", "NumPy, us", "multiple")]
+    for name, label in names.items():
+        start = f"linalg.{name}, "
+        for row in found:
+            size = row["name"].removeprefix(start)
+            if size != row["name"] and re.fullmatch(r"(n = )?\d+( x \d+)?", size):
+                times = digits(float(row["plain_us"])), digits(float(row["ratio"]), 2)
+                rows.append((label, size, *times))
+    return table(*rows)
+
+
+def linalg_solve() -> str:
+    """Systems of three sizes on a CPU, over the time of NumPy's."""
+    columns = {
+        "`solve`, calls in turns": "ratio of least",
+        "`solve`, the same call repeated": "ratio in a row",
+        '`solve`, `accuracy="correct"`, in turns': "ratio of correct",
+        "crlin, in turns": "ratio of crlin",
+    }
+    found = rows_of("linalg_solve_cpu", dtype="float64")
+    rows = [("call", *(f"n = {row['n']}" for row in found))]
+    for label, column in columns.items():
+        rows.append((label, *(digits(float(row[column]), 2) for row in found)))
+    return table(*rows)
+
+
+def linalg_gpu() -> str:
+    """Systems and spectra on an H200 by size, over the time of torch.linalg."""
+    sizes = "64", "128", "256", "512", "1024", "2048", "4096"
+    doubles = rows_of("linalg_solve_h200", what="solve", dtype="float64")
+    singles = rows_of("linalg_solve_h200", what="solve", dtype="float32")
+    eigenvalues = rows_of("linalg_spectra_h200", function="eigvalsh")
+    singular_values = rows_of("linalg_spectra_h200", function="svdvals")
+    lines = {
+        "`solve`, float64": (doubles, "ratio of least"),
+        '`solve`, float64, `"correct"`': (doubles, "ratio of correct"),
+        "`solve`, float32": (singles, "ratio of least"),
+        "`eigvalsh`, over `eigh`": (eigenvalues, "ratio of least"),
+        "`svdvals`, over `svd`": (singular_values, "ratio of least"),
+    }
+    rows = [("function", *(f"n = {n}" for n in sizes))]
+    for label, (found, column) in lines.items():
+        ratios = {row["n"]: digits(float(row[column]), 2) for row in found}
+        rows.append((label, *(ratios.get(n, "") for n in sizes)))
+    return table(*rows)
+
+
 SIZES = ("1024", "2048", "4096", "8192", "16384")
 """The n of most tables of a GPU."""
 
@@ -829,6 +894,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "cpu_requests": cpu_requests,
     "cpu_types": cpu_types,
     "linalg_requests": linalg_requests,
+    "linalg_calls": linalg_calls,
+    "linalg_solve": linalg_solve,
+    "linalg_gpu": linalg_gpu,
     "gpu_requests": gpu_requests,
     "gpu_small": gpu_small,
     "gpu_exponents": gpu_exponents,
@@ -879,7 +947,10 @@ MEASURED_ONCE = frozenset(
         "gpu_small",
         "heads",
         "int8_product",
+        "linalg_calls",
+        "linalg_gpu",
         "linalg_requests",
+        "linalg_solve",
         "long_sums",
         "ozaki1_modes",
         "pairs",
