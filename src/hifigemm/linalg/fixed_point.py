@@ -82,8 +82,9 @@ def is_inverse(system: ScaledSystem) -> bool:
         return False
     if np.count_nonzero(b) != n:
         return False
-    fractions, _ = np.frexp(diagonal(b))
-    return bool((fractions == 0.5).all())
+    entries = diagonal(b)
+    fractions, _ = np.frexp(entries.real)
+    return bool(((fractions == 0.5) & (entries.imag == 0.0)).all())
 
 
 def zeros_of_inverse(system: ScaledSystem) -> Array | None:
