@@ -30,6 +30,11 @@ def test_bars_have_no_space_around_them(latex):
     assert math.count('lspace="0" rspace="0"') == 2
 
 
+def test_asterisks_of_superscripts_are_raised_once():
+    pytest.importorskip("latex2mathml")
+    assert "<msup><mi>x</mi><mo>&#x02217;</mo></msup>" in formulas.mathml(r"x^\ast - x")
+
+
 @pytest.mark.parametrize("latex", [r"\nosuchcommand{x}", r"x^{", r"\frac{a}"])
 def test_a_formula_that_does_not_convert_raises(latex):
     pytest.importorskip("latex2mathml")

@@ -43,7 +43,9 @@ def mathml(latex: str, display: bool = False) -> str:
         if len(element) != CHILDREN.get(name, len(element)):
             raise ValueError(f"{latex}: an argument of {name} is missing")
     # Between two letters a browser takes a bar for a relation, and puts space around it.
-    return BAR.sub(r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', math)
+    math = BAR.sub(r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', math)
+    # The asterisk of ASCII is raised itself; that of operators is not.
+    return math.replace("&#x0002A;", "&#x02217;")
 
 
 def with_mathml(html: str) -> str:
