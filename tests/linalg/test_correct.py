@@ -72,6 +72,18 @@ def test_zeros_beside_other_entries_are_found():
     assert x[1] == 1 / 3
 
 
+@pytest.mark.parametrize("scale", [1.0, 2.0**-10, 2.0**10])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_zeros_of_the_inverse_of_a_large_triangle_are_known(monkeypatch, scale, dtype):
+    monkeypatch.setattr(exact, "MOST_SECONDS", 0.0)  # nothing is left for integers
+    rng = np.random.default_rng(1)
+    a = np.triu(rng.standard_normal((90, 90)), 1) + 9.0 * np.eye(90)
+    a = (scale * a).astype(dtype)
+    found = linalg.solve(a, np.eye(90, dtype=dtype), accuracy="correct")
+    assert not found.x[a == 0.0].any()
+    assert (found.x[a != 0.0] != 0.0).all()
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.complex64])
 def test_float32_is_never_rounded_twice(dtype):
     # x = 1 + 2^-24 + 2^-60, which float64 rounds to a tie of float32 numbers

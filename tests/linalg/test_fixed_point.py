@@ -52,13 +52,14 @@ def gap_of_positive_numbers(seed, scale):
     return np.rint(rng.uniform(0.2, 1.0, (N, N)) * 2.0**20) * 2.0**-20 * scale
 
 
-def first_step(monkeypatch, q, second=None, errors=0.0):
+def first_step(monkeypatch, q, second=None, errors=0.0, b=None):
     """The step for R = I / 2 where I - R A is known to be Q + Q2 up to such errors."""
+    b = np.eye(N) if b is None else b
     second = np.zeros((N, N)) if second is None else second
     gap = [q, second], np.full((N, N), errors)
     monkeypatch.setattr(fixed_point, "close_gap", lambda *_: gap)
     monkeypatch.setattr(refinement, "is_ill_conditioned", lambda _: True)
-    system = ScaledSystem(2.0 * np.eye(N), np.eye(N), np.zeros((N, N), int))
+    system = ScaledSystem(2.0 * np.eye(N), b, np.zeros((N, N), int))
     found = refinement._first_of_inverse(system, prove(system.a, 0.5 * np.eye(N)))
     return None if found is None else found[0]
 
@@ -204,6 +205,16 @@ def test_one_accurate_product_replaces_residuals(monkeypatch):
     _, report = linalg.inv(a, return_report=True)
     assert report.steps == 1
     assert report.condition > 1e9
+
+
+def test_a_start_that_underflows_is_not_exact(monkeypatch):
+    # X0 = R B has lost an entry of 2^-1075, so no solution is known to be exact
+    q = np.zeros((N, N))
+    q[:3, :3] = gap_of_positive_numbers(1, 2.0**-12)[:3, :3]
+    assert first_step(monkeypatch, q).is_zero.tolist() == [[False] * 3 + [True] * 2]
+    tiny = np.diag([1.0, 1.0, 1.0, 1.0, 2.0**-1074])
+    step = first_step(monkeypatch, q, b=tiny)
+    assert step.is_zero.tolist() == [[False] * 3 + [True, False]]
 
 
 def test_parts_that_are_known_exactly_have_no_radius(monkeypatch):

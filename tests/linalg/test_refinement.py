@@ -238,6 +238,20 @@ def solved(a, b):
     return [[value / rows[i][i] for value in rows[i][n:]] for i in range(n)]
 
 
+@pytest.mark.parametrize("exponent", [11, 13])
+def test_few_open_sides_do_not_take_the_same_step_for_ever(exponent):
+    # A chain with an ill-conditioned block, whose inverse has entries of all sizes
+    def orthogonal(rng):
+        return np.linalg.qr(rng.standard_normal((40, 40)))[0]
+
+    rng = np.random.default_rng(1)
+    a = 2.05 * np.eye(160) - np.eye(160, k=1) - np.eye(160, k=-1)
+    scales = np.logspace(0.0, -exponent, 40)
+    a[:40, :40] = orthogonal(rng) * scales @ orthogonal(rng)
+    _, report = linalg.inv(a, return_report=True)
+    assert report.steps < 20
+
+
 def test_steps_end_where_nothing_is_gained(monkeypatch):
     calls = []
     exact = refinement.residual

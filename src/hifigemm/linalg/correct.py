@@ -88,6 +88,10 @@ def _rounded(
     is_rounded_twice = (exponents + shifts <= info.minexp) | (info.nmant < 52)
     lower = np.where(is_rounded_twice, np.nextafter(lower, -np.inf), lower)
     upper = np.where(is_rounded_twice, np.nextafter(upper, np.inf), upper)
+    # A zero that is known has no neighbours
+    is_zero = (enclosure.x == 0.0) & (enclosure.low == 0.0) & (enclosure.radius == 0.0)
+    lower = np.where(is_zero, 0.0, lower)
+    upper = np.where(is_zero, 0.0, upper)
     lower = scaled(lower, shifts).astype(dtype)
     upper = scaled(upper, shifts).astype(dtype)
     return upper.astype(np.float64), lower != upper

@@ -69,7 +69,7 @@ class Step(NamedTuple):
     change: Array
     """S - S', what the last product has changed."""
     is_zero: Array
-    """For each right side, True if G X0 is zero: 1 x k."""
+    """For each right side, True if X0 is R B, and G X0 is zero: 1 x k."""
 
 
 def is_inverse(system: ScaledSystem) -> bool:
@@ -118,6 +118,7 @@ def with_known_gap(
     if found is None:
         return None
     gap = Gap(*found)
+    # |Q2| is at most u |Q|, for which `contraction_bound` has room
     sizes = Magnitudes(above(moduli(gap.words[0]) + gap.errors, 1))
     sums = sizes.times(np.ones((len(a), 1)))
     inverse_norm = certificate.inverse_norm
@@ -168,7 +169,11 @@ def step_of_inverse(
     change = difference + low
     error = above(error, 2 * n + 20, (6 * n + 12) * LEAST)
     y = above(moduli(change) + UNIT * moduli(difference) + error, 4)
-    return Step(x, left, y, error, change, _is_without_change(gap, start))
+    is_zero = _is_without_change(gap, start)
+    if is_zero.any():
+        # R B underflows only for right sides that are not in scale
+        is_zero &= (start / diagonal(system.b) == certificate.inverse).all(axis=0)
+    return Step(x, left, y, error, change, is_zero)
 
 
 def _products(norm: float, n: int) -> int:

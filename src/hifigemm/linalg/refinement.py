@@ -167,7 +167,7 @@ def enclosure(
         x = start.x
         low = start.low
     step, steps, is_sharp, has_zeros = _refined(
-        system, certificate, x, low, zeros=zeros, first=first
+        system, certificate, x, low, words, zeros=zeros, first=first
     )
 
     # Entries that are small beside others may need more than the largest bounds
@@ -253,12 +253,14 @@ def _refined(
     certificate: Proof,
     x: Array,
     low: Array | None,
+    words: int,
     sum_words: int = 2,
     zeros: Array | None = None,
     first: _Refined | None = None,
 ) -> tuple[_Refined, int, bool, bool]:
-    """The last step that gained something, the number of steps, if its bound is sharp, and
-    if some residual is zero; from x, or from a first step. Some entries may be known zeros.
+    """The last step that gained something, the number of steps, if its bound is sharp for so
+    many words, and if some residual is zero; from x, or from a first step. Some entries may
+    be known zeros.
 
     Sums of residuals have two words first, three where two are not enough, and are rounded
     once in the end, for which `sum_words` is 0.
@@ -268,7 +270,6 @@ def _refined(
         q = _residual_of(system, x, low, certificate.words, sum_words)
         return _without_errors_of(zeros, _step(certificate, x, low, q))
 
-    words = 1 if low is None else 2
     share = SHARP[words]
     step = step_from(x, low) if first is None else _without_errors_of(zeros, first)
     steps = 1
@@ -279,7 +280,7 @@ def _refined(
             is_sharp = _is_enough(step, words)
             if is_sharp or (words == 1 and _is_negligible(step)):
                 break
-            if _is_due_to_update(step, words):
+            if sum_words and _is_due_to_update(step, words):
                 sum_words = 3
                 if step.low is None and not _is_sharp(step, REACH):
                     step = _in_two_words(step)
@@ -289,7 +290,13 @@ def _refined(
             low = None if step.low is None else step.low[:, sides]
             zeros_of_part = None if zeros is None else zeros[:, sides]
             refined = _refined(
-                part, certificate, step.x[:, sides], low, sum_words, zeros_of_part
+                part,
+                certificate,
+                step.x[:, sides],
+                low,
+                words,
+                sum_words,
+                zeros_of_part,
             )
             of_part, more_steps, is_sharp, is_zero = refined
             step = _merged(step, of_part, sides)
