@@ -327,8 +327,8 @@ static int write_words(const Entries *s, ptrdiff_t i, ptrdiff_t j, Words words)
 /* Write what words, of A B alone, are close to; returns 0 where C takes too much from them.
  *
  * The value is the nearest double of the words and C, up to u of itself, or eta where it is
- * subnormal, and that of a pair the nearest one of what it leaves; the words err by 2
- * error_in_three at most, times 4 (1 + 2^-19) the norms of row and column:
+ * subnormal. The second value of a pair is the nearest double of the remainder. The words
+ * err by 2 error_in_three at most, times 4 (1 + 2^-19) the norms of row and column:
  * error_of_close_sums of engines/core.py. */
 static int write_close(const Entries *s, ptrdiff_t i, ptrdiff_t j, Words words)
 {

@@ -45,8 +45,8 @@ def test_right_sides_of_an_inverse_are_a_diagonal_of_powers_of_two(b, expected):
 
 
 def gap_of_positive_numbers(seed, scale):
-    """G for R = I / 2: its entries and those of the solution are not negative, so that all
-    errors may have one direction.
+    """G for R = I / 2: no entry of G or of the solution is negative, so all errors may
+    have one direction.
     """
     rng = np.random.default_rng(seed)
     return np.rint(rng.uniform(0.2, 1.0, (N, N)) * 2.0**20) * 2.0**-20 * scale

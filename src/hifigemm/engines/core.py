@@ -214,7 +214,7 @@ def _shares(shape: tuple[int, ...], parts: int) -> list[tuple[slice, slice, slic
 
 def sums(a: Array, b: Array, c: Array | None, kind: str = "nearest") -> Sums | None:
     """A B + C for three real matrices of one dtype, entries rounded once: the array, and
-    for pairs that of what it leaves. None where A or B is not finite, and without the
+    for pairs the array of remainders. None where A or B is not finite, and without the
     core.
 
     For "close" entries D of float64 are not rounded once, but within 2 u |D| and

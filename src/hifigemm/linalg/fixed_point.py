@@ -7,8 +7,8 @@ Idea
 
     and R B is exact where each column of B has one entry that is not zero, a power of
     two: X0 = R B is R in other units. So once G is known to enough digits, native
-    products lead to the change S = X - X0 = G X0 + G S: each multiplies what is left of
-    the error by the norm of G. Residuals would be made anew for each step, with sums in
+    products lead to the change S = X - X0 = G X0 + G S: each product multiplies the error
+    by the norm of G. Residuals would be made anew for each step, with sums in
     three words where the condition is large.
 Words
     G is close to Q + Q2, sums in three words. G X0, the first and largest part of S, is
@@ -52,8 +52,11 @@ a unit in the last place, 2^-56, or less for all entries of ordinary inverses.
 class Gap(NamedTuple):
     """I - R A = Q + Q2 up to u |Q2| and errors."""
 
-    words: list[Array]
+    q: Array
+    q2: Array
     errors: Array
+    row_sizes: Array
+    """At least the sums of rows of |Q|, before n + 1 roundings."""
 
 
 class Step(NamedTuple):
@@ -61,7 +64,7 @@ class Step(NamedTuple):
 
     x: Array
     left: Array
-    """What X0 + S is beside x, up to `error`."""
+    """X0 + S - x, up to `error`."""
     y: Array
     """|R (B - A (X0 + S'))| or more, before one rounding."""
     error: Array
@@ -87,11 +90,8 @@ def is_inverse(system: ScaledSystem) -> bool:
     return bool(((fractions == 0.5) & (entries.imag == 0.0)).all())
 
 
-def zeros_of_inverse(system: ScaledSystem) -> Array | None:
-    """The places of the zeros that the inverse of a triangle has; None for other systems."""
-    a = system.a
-    if not is_inverse(system):
-        return None
+def zeros_of_inverse(a: Array) -> Array | None:
+    """The places of the zeros that the inverse of a triangle has; None for other matrices."""
     if a[-1, 0] == 0.0 and not np.tril(a, -1).any():
         return np.tri(len(a), k=-1, dtype=bool)
     if a[0, -1] == 0.0 and not np.triu(a, 1).any():
@@ -114,49 +114,53 @@ def with_known_gap(
     """The certificate by I - R A in two words, and these; None where sums in three words do
     not serve, or where the norm stays large.
     """
-    found = close_gap(certificate.inverse, a)
-    if found is None:
+    words_and_errors = close_gap(certificate.inverse, a)
+    if words_and_errors is None:
         return None
-    gap = Gap(*found)
+    (q, q2), errors = words_and_errors
     # |Q2| is at most u |Q|, for which `contraction_bound` has room
-    sizes = Magnitudes(above(moduli(gap.words[0]) + gap.errors, 1))
-    sums = sizes.times(np.ones((len(a), 1)))
+    sizes = Magnitudes(above(moduli(q) + errors, 1))
+    row_sizes = sizes.times(np.ones((len(a), 1)))
     inverse_norm = certificate.inverse_norm
     row_bounds = contraction_bound(
-        sums, np.zeros_like(sums), 1.0, 1.0, 0.0, inverse_norm
+        row_sizes, np.zeros_like(row_sizes), 1.0, 1.0, 0.0, inverse_norm
     )
-    known = replace(certificate, row_bounds=row_bounds, deviations=sizes, accuracy=0.0)
-    return (known, gap) if known.norm <= MOST_NORM else None
+    sharper = replace(
+        certificate, row_bounds=row_bounds, deviations=sizes, accuracy=0.0
+    )
+    if not sharper.norm <= MOST_NORM:
+        return None
+    return sharper, Gap(q, q2, errors, row_sizes)
 
 
 def step_of_inverse(
     system: ScaledSystem, certificate: Certificate, gap: Gap
 ) -> Step | None:
     """The last step from R B to the solution; None where sums in two words do not serve."""
-    q, second = gap.words
+    q = gap.q
     n = len(q)
     start = certificate.inverse * diagonal(system.b)
-    sums = core.close_pair(q[None], start[None])
-    if sums is None:
+    product = core.close_pair(q[None], start[None])
+    if product is None:
         return None
 
     # Sums of rows: of |Q|, of what Q + Q2 errs by, and of what products with Q err by
     norm = certificate.norm
-    sizes = certificate.deviations.times(np.ones((n, 1)))
+    sizes = gap.row_sizes
     of_words = gap.errors.sum(axis=1, keepdims=True) + UNIT * UNIT * sizes
     of_sums = core.error_of_close_sums(n) * norm * math.sqrt(n)
     of_product = gamma(n) * sizes
 
     # H, and T by one product after the other
-    high, low = (word[0] for word in sums)
-    first = low + matmul(second, start)
+    high, low = (word[0] for word in product)
+    low_of_start = low + matmul(gap.q2, start)
     error = (of_words + of_sums + UNIT * of_product) * _largest(start)
-    error += UNIT * moduli(first)
-    low = first
+    error += UNIT * moduli(low_of_start)
+    low = low_of_start
     last = np.zeros_like(high)
     for _ in range(_products(norm, n)):
         last = high + low
-        low = first + matmul(q, last)
+        low = low_of_start + matmul(q, last)
     error += (of_words + UNIT * sizes + of_product) * _largest(last)
 
     # X0 + H is two words, and T joins the second
@@ -194,7 +198,7 @@ def _is_without_change(gap: Gap, start: Array) -> Array:
     """For each column of X0, True if G X0 is known to be zero: columns of G that are not
     zero meet zeros.
     """
-    may_be_other = [(word != 0.0).any(axis=0) for word in (*gap.words, gap.errors)]
+    may_be_other = [(word != 0.0).any(axis=0) for word in (gap.q, gap.q2, gap.errors)]
     is_other = np.logical_or.reduce(may_be_other)
     if is_other.all():
         return np.zeros((1, start.shape[1]), bool)

@@ -148,16 +148,17 @@ def enclosure(
     A solution to start from is refined once more: where its residual is zero, it is known
     to be exact.
     """
-    zeros = zeros_of_inverse(system)
+    inverts = is_inverse(system)
+    zeros = zeros_of_inverse(system.a) if inverts else None
     first = None
     if start is None:
         if words == 1:
             enclosed = _first_enclosure(system, certificate)
             if enclosed is not None:
                 return enclosed
-        found = _first_of_inverse(system, certificate)
-        if found is not None:
-            first, certificate = found
+        sharper = _first_of_inverse(system, certificate) if inverts else None
+        if sharper is not None:
+            first, certificate = sharper
             first = first if words == 1 else _in_two_words(first)
 
         # |R b| is of the size of x, or of R |b| where digits cancel
@@ -199,12 +200,12 @@ def _first_of_inverse(
     """
     if not isinstance(certificate, Certificate) or certificate.words != 1:
         return None
-    if not (is_inverse(system) and is_ill_conditioned(certificate)):
+    if not is_ill_conditioned(certificate):
         return None
-    known = with_known_gap(certificate, system.a)
-    if known is None:
+    sharper = with_known_gap(certificate, system.a)
+    if sharper is None:
         return None
-    certificate, gap = known
+    certificate, gap = sharper
     found = step_of_inverse(system, certificate, gap)
     if found is None:
         return None
