@@ -430,7 +430,7 @@ def words():
             embed_right(b)
 
         yield f"embedding transposed {transposed!r}", embed
-    for transposed, n in product(("", "ab"), (2000, 2048)):
+    for transposed, n in product(("", "ab"), (1, 40, 2000, 2048)):
 
         def doubles(launches, transposed=transposed, n=n):
             a, b = operands(launches, torch.float64, n, n, n, transposed)

@@ -111,7 +111,10 @@ def _split_tile(operand, counts, program, k, top, FORM: tl.constexpr):
         # Two powers of two that float64 holds: -924 <= shift <= 1174 for T = 100. What
         # underflows lies far below the words.
         first = tl.minimum(shift, 1000)
-        remainder = tl.where(finite[:, None], value, 0.0)
+        # Compared for the tile again: where a tile holds one vector, Triton 3.6 does not
+        # compile a mask that vectors and tiles share.
+        kept = largest[:, None] < 0x7FF0000000000000
+        remainder = tl.where(kept, value, 0.0)
         remainder = remainder * power_of_two(first)[:, None]
         remainder = remainder * power_of_two(shift - first)[:, None]
         # Words are matrices (k, vectors) on the right, and (vectors, k) on the left.
@@ -122,7 +125,7 @@ def _split_tile(operand, counts, program, k, top, FORM: tl.constexpr):
         else:
             target = z * k * vectors + v[:, None].to(tl.int64) * k + h[None, :]
         target = operand.planes + target
-        plane = k.to(tl.int64) * total
+        plane = total.to(tl.int64) * k
         WORDS: tl.constexpr = FORM.num_words
         for p in tl.static_range(WORDS):
             # The nearest word, and what it leaves, exactly.
